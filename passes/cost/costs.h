@@ -1,0 +1,82 @@
+// The costs of one graph under one profile, in integer picoseconds, resolved once; passes and the
+// simulator read nothing else. Doubles end here: each figure is rounded to the nearest picosecond
+// once, by operations that IEEE 754 fixes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "passes/base/types.h"
+#include "passes/cost/profile.h"
+#include "passes/ir/graph.h"
+
+namespace bucketd {
+
+struct MeshDim {
+  std::string name;
+  int32_t size = 0;
+  int32_t ranks_per_node = 0;  // of one group along this dimension; 0: all of them
+  std::string link_class;
+  friend bool operator==(const MeshDim&, const MeshDim&) = default;
+};
+
+struct Mesh {
+  std::vector<MeshDim> dims;
+  std::string device_type = "cuda";
+  friend bool operator==(const Mesh&, const Mesh&) = default;
+};
+
+// Costs that a captured-graph file states itself; they win over the device model.
+struct StatedCosts {
+  struct Link {
+    double alpha_us = 0.0;
+    double busbw_bytes_per_s = 0.0;
+  };
+  std::vector<double> node_us;  // one a node
+  std::vector<Link> links;      // one a collective
+};
+
+class Costs {
+ public:
+  // INVALID_ARGUMENT if a figure is negative, not finite or absurdly large; the node is named.
+  static absl::StatusOr<Costs> FromFile(const Graph& graph, const StatedCosts& stated,
+                                        const CostProfile& profile);
+  // Every group's mesh dimension must be in `mesh` with the group's size, else INVALID_ARGUMENT
+  // naming it.
+  static absl::StatusOr<Costs> FromDeviceModel(const Graph& graph, const Mesh& mesh,
+                                               const CostProfile& profile);
+
+  // Compute nodes; 0 for placeholders, views, waits, the output. A collective alone: alpha + wire.
+  int64_t node_ps(NodeId n) const { return node_ps_[static_cast<size_t>(n)]; }
+  // `launches` collectives like c, `bytes` in all, in one launch: alpha + (launches - 1) * gamma +
+  // f * bytes / busbw.
+  int64_t CollectivePs(CollectiveId c, int64_t bytes, int64_t launches) const;
+  int64_t AlphaPs(CollectiveId c) const { return alpha_ps_[static_cast<size_t>(c)]; }
+  // One copy kernel: read and write of `bytes`.
+  int64_t CopyPs(int64_t bytes) const;
+
+  int64_t host_ps_per_kernel() const { return host_ps_per_kernel_; }
+  int64_t host_ps_per_collective() const { return host_ps_per_collective_; }
+  // Parts per million.
+  int64_t overlap_slowdown_ppm() const { return overlap_slowdown_ppm_; }
+  int64_t comm_copy_share_ppm() const { return comm_copy_share_ppm_; }
+  absl::string_view profile_id() const { return profile_id_; }  // "name@version"
+
+ private:
+  Costs() = default;
+  absl::Status SetProfile(const CostProfile& profile);
+
+  std::vector<int64_t> node_ps_;
+  std::vector<int64_t> alpha_ps_;         // one a collective
+  std::vector<double> wire_us_per_byte_;  // one a collective: f / busbw
+  int64_t gamma_ps_ = 0, host_ps_per_kernel_ = 0, host_ps_per_collective_ = 0;
+  int64_t overlap_slowdown_ppm_ = 0, comm_copy_share_ppm_ = 0;
+  double hbm_bytes_per_s_ = 1.0, copy_launch_us_ = 0.0;
+  std::string profile_id_;
+};
+
+}  // namespace bucketd

@@ -1,0 +1,23 @@
+// What op names tell. Readers of foreign formats set node flags from here; passes read flags only.
+#pragma once
+
+#include "absl/strings/string_view.h"
+
+#include "passes/base/types.h"
+
+namespace bucketd {
+
+// The base name: "aten.mm.default" -> "mm".
+absl::string_view BaseName(absl::string_view op);
+// Random, effectful and host-synchronising ops, whose relative order must stay (proto/GRAPH.md §3).
+bool IsOrderedOp(absl::string_view op);
+bool IsPointwiseOp(absl::string_view op);
+// Ops that torch counts as compute (a FLOP formula is registered): matrix products, convolutions,
+// attention.
+bool IsComputeOp(absl::string_view op);
+bool IsCastOp(absl::string_view op);
+bool IsPadOp(absl::string_view op);    // aten.constant_pad_nd.default
+bool IsSliceOp(absl::string_view op);  // aten.slice.Tensor
+bool IsCatOp(absl::string_view op);    // aten.cat.default
+
+}  // namespace bucketd

@@ -1,0 +1,28 @@
+// Is this plan legal for this graph? Always asked: after every pass, before a plan leaves the
+// planner, before a client applies it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "passes/ir/graph.h"
+#include "passes/plan/plan.h"
+
+namespace bucketd {
+
+// OK, or INVALID_ARGUMENT with up to 50 violations, a line each, that name nodes and buckets.
+// O(nodes + edges). Checks, each a function of its own in verify.cc:
+//   buckets  two or more distinct members; a member is a collective with a wait, of kind
+//   all-gather, reduce-scatter or
+//            all-reduce, in one bucket only; members agree in kind, group, reduce op and dtype
+//   order    every node that is not a member or a member's wait stands once; both tokens of every
+//   bucket stand once edges    every node after its inputs; a start after all inputs of all
+//   members; a wait before all users of all members in place an in-place op keeps its side of every
+//   other user of the storage, through views and buckets; a collective uses
+//            its input until its wait
+//   ordered  random, effectful and host-synchronising ops keep their relative order
+absl::Status VerifyPlan(const Graph& graph, const Plan& plan);
+
+}  // namespace bucketd

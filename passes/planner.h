@@ -1,0 +1,22 @@
+// Graph in, verified plan out. The one entry of the passes library: the server's workers and
+// bucketctl call it.
+#pragma once
+
+#include "absl/status/statusor.h"
+
+#include "passes/cost/costs.h"
+#include "passes/ir/graph.h"
+#include "passes/pass/options.h"
+#include "passes/plan/plan.h"
+
+namespace bucketd {
+
+// Part of every plan's key: changes whenever a plan could.
+inline constexpr char kPlannerVersion[] = "1";
+
+// INVALID_ARGUMENT: options. FAILED_PRECONDITION: the mode cannot plan this graph; the text says
+// why and what to do. INTERNAL: a pass made an illegal plan. Deterministic: the same graph, costs
+// and options give the same plan on every machine. Thread-safe.
+absl::StatusOr<Plan> MakePlan(const Graph& graph, const Costs& costs, const PlanOptions& options);
+
+}  // namespace bucketd
