@@ -1,0 +1,85 @@
+"""Holds every #include to the layers of README.md; an include that points the wrong way fails with its file and line.
+
+A folder may include itself and what is listed for it here. CMake holds links to the same arrows, since every library names
+its dependencies.
+"""
+
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+CORE = ["passes/base", "passes/ir", "passes/plan", "passes/cost", "passes/sim", "passes/pass"]
+ALLOWED = {
+    "proto": [],
+    **{folder: CORE[:k] for k, folder in enumerate(CORE)},
+    "passes": CORE,  # planner.{h,cc}
+    "passes/io": CORE + ["proto"],
+    "passes/tools": CORE + ["passes", "passes/io"],
+    "server": CORE + ["passes", "passes/io", "proto"],
+    "client/render": CORE,
+    "client/ctl": CORE + ["passes", "passes/io", "client/render"],
+    "client": CORE + ["passes/io", "proto"],
+    "gpu_agent": ["passes/base", "passes/plan", "passes/io", "proto"],
+}
+# gRPC's headers are heavy and its types contagious: only these see them.
+GRPC_FILES = re.compile(r"^(server/(\w*_service|server|upload\w*|status\w*)\.(cc|h)|client/planner_client\.cc|gpu_agent/\w*_service\.cc)$")
+SKIPPED = {"tests"}
+INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')
+
+
+def folder_of(path: str) -> str:
+    """The layer that a file belongs to: the longest listed folder that holds it."""
+    parts = pathlib.PurePosixPath(path).parent.parts
+    for k in range(len(parts), 0, -1):
+        if "/".join(parts[:k]) in ALLOWED:
+            return "/".join(parts[:k])
+    return ""
+
+
+def violations(path: str, text: str) -> list[str]:
+    """Every line of one file that includes against the arrows."""
+    own = folder_of(path)
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        target = match.group(1)
+        where = f"{path}:{number}: includes {target}"
+        if target.startswith(("grpcpp/", "grpc/")) or target.endswith(".grpc.pb.h"):
+            if not GRPC_FILES.match(path):
+                found.append(f"{where}: gRPC belongs to the service adapters")
+            continue
+        other = folder_of(target)
+        if other and other != own and other not in ALLOWED[own]:
+            found.append(f"{where}: {own} may not use {other}")
+    return found
+
+
+def sources() -> list[pathlib.Path]:
+    rooms = [p for p in ROOT.iterdir() if p.is_dir() and p.name in {key.split("/")[0] for key in ALLOWED} - SKIPPED]
+    return sorted(p for room in rooms for suffix in ("*.h", "*.cc", "*.cu") for p in room.rglob(suffix))
+
+
+def test_includes_follow_the_layers():
+    files = sources()
+    assert len(files) > 30, "the sources were not found"
+    found = [v for f in files for v in violations(f.relative_to(ROOT).as_posix(), f.read_text())]
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_a_wrong_include_is_seen():
+    assert violations("passes/ir/graph.cc", '#include "passes/plan/plan.h"\n')
+    assert violations("passes/sim/memory.cc", '#include "proto/plan.pb.h"\n')
+    assert violations("passes/io/fx_json.cc", "#include <grpcpp/grpcpp.h>\n")
+    assert violations("server/plan_cache.h", "#include <grpcpp/grpcpp.h>\n")
+    assert violations("client/ctl/plan.cc", '#include "server/server.h"\n')
+    assert not violations("passes/io/fx_json.cc", '#include "passes/ir/graph.h"\n')
+
+
+if __name__ == "__main__":
+    bad = [v for f in sources() for v in violations(f.relative_to(ROOT).as_posix(), f.read_text())]
+    print("\n".join(bad) or "layers hold")
+    sys.exit(bool(bad))
