@@ -1,0 +1,37 @@
+#include "passes/plan/plan.h"
+
+namespace bucketd {
+namespace {
+
+// What a member takes of one rank's slice of the flat buffer.
+int64_t SliceBytes(const Graph& graph, const Collective& c) {
+  const bool gather = c.kind == CollectiveKind::kAllGather && !graph.inputs(c.start).empty();
+  const absl::Span<const TensorType> tensors =
+      graph.outputs(gather ? graph.inputs(c.start).front() : c.start);
+  return tensors.empty() ? 0 : tensors.front().bytes;
+}
+
+}  // namespace
+
+Plan ProgramOrder(const Graph& graph) {
+  Plan plan;
+  plan.node_count = graph.size();
+  plan.order.reserve(static_cast<size_t>(graph.size()));
+  for (NodeId n = 0; n < graph.size(); ++n) plan.order.push_back({Step::Kind::kNode, n});
+  return plan;
+}
+
+void LayOut(const Graph& graph, Bucket& bucket) {
+  bucket.offsets.clear();
+  bucket.slice_bytes = 0;
+  bucket.bytes = 0;
+  for (const NodeId member : bucket.members) {
+    const Collective& c = graph.collective(graph.collective_of(member));
+    // One dtype a bucket, so every tensor is a multiple of the item size and so is every offset.
+    bucket.offsets.push_back(bucket.slice_bytes);
+    bucket.slice_bytes += SliceBytes(graph, c);
+    bucket.bytes += c.bytes;
+  }
+}
+
+}  // namespace bucketd
