@@ -1,0 +1,3 @@
+"""bucketd: bucketing and ordering plans for the collectives of sharded PyTorch training steps."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,178 @@
+"""From what one rank captured to what every rank of the mesh has: proto/GRAPH.md §2.
+
+Conditions look at the raw graph; changes are collected and applied in one pass, so the result does not depend on the
+order in which collectives are met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from .graph import VIEW, CollectiveKind, Graph, Node, NodeKind, RawGraph, Slot, Tensor
+from .memory import memory_bytes
+
+_CASTS = frozenset({"aten._to_copy.default", "prims.convert_element_type.default", "aten.to.dtype"})
+_PAD = "aten.constant_pad_nd.default"
+_SLICE = "aten.slice.Tensor"
+_CAT = "aten.cat.default"
+
+
+@dataclass(slots=True)
+class Normalized:
+    graph: Graph
+    raw_ids: list[int]  # canonical id -> raw id; -1: inserted, stands for nothing on this rank
+
+
+def normalize(raw: RawGraph) -> Normalized:
+    return _Normalizer(raw.nodes).run(raw)
+
+
+def is_cast(nodes: list[Node], node_id: int) -> bool:
+    node = nodes[node_id]
+    if node.kind != NodeKind.CALL or node.op not in _CASTS or len(node.inputs) != 1 or len(node.outputs) != 1:
+        return False
+    source = nodes[node.inputs[0]]
+    return len(source.outputs) == 1 and source.outputs[0].shape == node.outputs[0].shape
+
+
+class _Normalizer:
+    def __init__(self, nodes: list[Node]) -> None:
+        self.nodes = nodes
+        self.shapes: dict[int, tuple[int, ...]] = {}  # raw id -> the shape it gets
+        self.pad_before: set[int] = set()  # all-gathers in front of which a pad is inserted
+        self.slice_after: set[int] = set()  # waits behind which a slice is inserted
+        self.users: list[list[int]] = [[] for _ in nodes]
+        for node_id, node in enumerate(nodes):
+            for source in node.inputs:
+                self.users[source].append(node_id)
+
+    def run(self, raw: RawGraph) -> Normalized:
+        for node_id, node in enumerate(self.nodes):
+            if node.kind != NodeKind.COLLECTIVE:
+                continue
+            if node.collective.kind == CollectiveKind.ALL_GATHER:
+                self._gather(node_id)
+            elif node.collective.kind == CollectiveKind.REDUCE_SCATTER:
+                self._scatter(node_id)
+        nodes, raw_ids = self._rebuild()
+        return Normalized(Graph(raw.name, nodes, list(raw.groups)), raw_ids)
+
+    def _waits(self, start: int) -> Iterable[int]:
+        return (user for user in self.users[start] if self.nodes[user].kind == NodeKind.WAIT)
+
+    def _shape(self, node_id: int) -> tuple[int, ...] | None:
+        outputs = self.nodes[node_id].outputs
+        return outputs[0].shape if len(outputs) == 1 else None
+
+    def _gather(self, start: int) -> None:
+        nodes = self.nodes
+        if len(nodes[start].inputs) != 1:
+            return
+        at = nodes[start].inputs[0]
+        target = self._shape(at)
+        chain = []
+        padded = nodes[at].op == _PAD and nodes[at].kind == NodeKind.CALL and len(nodes[at].inputs) == 1
+        if padded:
+            chain.append(at)
+            at = nodes[at].inputs[0]
+        while is_cast(nodes, at):
+            chain.append(at)
+            at = nodes[at].inputs[0]
+        if nodes[at].kind != NodeKind.PLACEHOLDER or nodes[at].opaque or target is None or self._shape(at) is None:
+            return
+        if not padded and not any(self._is_cut(wait) for wait in self._waits(start)):
+            return
+        chain.append(at)
+        for member in chain:
+            self.shapes[member] = target
+        if not padded:
+            self.pad_before.add(start)
+
+    def _is_cut(self, wait: int) -> bool:
+        """Whether a slice reads the wait and drops rows of its end."""
+        whole = self._shape(wait)
+        for user in self.users[wait]:
+            part = self._shape(user) if self.nodes[user].op == _SLICE else None
+            if whole is None or part is None or len(part) != len(whole) or part == whole:
+                continue
+            if all(p <= w for p, w in zip(part, whole)):
+                return True
+        return False
+
+    def _scatter(self, start: int) -> None:
+        nodes = self.nodes
+        if len(nodes[start].inputs) != 1:
+            return
+        cat = nodes[nodes[start].inputs[0]]
+        if cat.op != _CAT or not any(nodes[i].op == _PAD for i in cat.inputs):
+            return
+        target = self._shape(start)
+        for wait in self._waits(start):
+            slices = [u for u in self.users[wait] if nodes[u].op == _SLICE]
+            if slices:
+                below = list(slices)
+                for piece in slices:
+                    self.shapes[piece] = target
+            else:
+                self.slice_after.add(wait)
+                below = [wait]
+            while below:
+                for user in self.users[below.pop()]:
+                    if is_cast(nodes, user):
+                        self.shapes[user] = target
+                        below.append(user)
+
+    @staticmethod
+    def _slot(slot: Slot, place: Callable[[int], int | None]) -> Slot:
+        node = None if slot.node is None else place(slot.node)
+        return Slot(None) if node is None else Slot(node, slot.kind, slot.parameter)
+
+    def _rebuild(self) -> tuple[list[Node], list[int]]:
+        out: list[Node] = []
+        raw_ids: list[int] = []
+        new_id: list[int | None] = [None] * len(self.nodes)
+        stale: set[int] = set()  # canonical ids of nodes with a new shape
+        read_instead: dict[int, int] = {}  # raw wait -> canonical id of the slice that stands for it
+
+        def emit(node: Node, raw_id: int, changed: bool) -> int:
+            if changed or any(i in stale for i in node.inputs):
+                node.memory_bytes = memory_bytes(out, node, strides=False)
+            if changed:
+                stale.add(len(out))
+            out.append(node)
+            raw_ids.append(raw_id)
+            return len(out) - 1
+
+        def place(raw_id: int) -> int | None:
+            return read_instead.get(raw_id, new_id[raw_id])
+
+        for raw_id, node in enumerate(self.nodes):
+            if node.kind == NodeKind.PLACEHOLDER and (node.opaque or not node.outputs):
+                continue
+            inputs = [i for i in map(place, node.inputs) if i is not None]
+            if raw_id in self.pad_before:
+                source = self.nodes[node.inputs[0]].outputs[0]
+                pad = Node(NodeKind.CALL, _PAD, [inputs[0]], [Tensor(source.dtype, self.shapes[node.inputs[0]])])
+                pad.module, pad.direction = node.module, node.direction
+                inputs = [emit(pad, -1, True)]
+            copy = replace(
+                node,
+                inputs=inputs,
+                alias_of=[i for i in map(place, node.alias_of) if i is not None],
+                mutates=[i for i in map(place, node.mutates) if i is not None],
+                slots=[self._slot(slot, place) for slot in node.slots],
+            )
+            shape = self.shapes.get(raw_id)
+            changed = shape is not None and shape != node.outputs[0].shape
+            if changed:
+                copy.outputs = [Tensor(node.outputs[0].dtype, shape)]
+            new_id[raw_id] = emit(copy, raw_id, changed)
+            if raw_id in self.slice_after:
+                whole = node.outputs[0]
+                piece = Node(NodeKind.CALL, _SLICE, [new_id[raw_id]], [Tensor(whole.dtype, whole.shape)])
+                piece.alias_of, piece.flags = [new_id[raw_id]], VIEW
+                piece.module, piece.direction = node.module, node.direction
+                read_instead[raw_id] = emit(piece, -1, True)
+        return out, raw_ids
+

@@ -1,0 +1,95 @@
+"""A normalised graph as a bucketd.v1.Graph message."""
+
+from __future__ import annotations
+
+import hashlib
+
+from ._wire.proto import graph_pb2, planner_pb2
+from .graph import Graph, Node, NodeKind
+
+FORMAT_VERSION = 1
+
+
+class _Strings:
+    def __init__(self) -> None:
+        self.list = [""]
+        self._index = {"": 0}
+
+    def __call__(self, text: str) -> int:
+        index = self._index.get(text)
+        if index is None:
+            index = self._index[text] = len(self.list)
+            self.list.append(text)
+        return index
+
+
+def to_proto(graph: Graph, names: bool = True) -> graph_pb2.Graph:
+    """The same message on every rank but for `node_names`, which are this rank's and not part of the digest."""
+    message = graph_pb2.Graph(format_version=FORMAT_VERSION, name=graph.name)
+    strings = _Strings()
+    for group in graph.groups:
+        message.groups.add(mesh_dim=group.mesh_dim, lane=group.lane, size=group.size)
+    add = message.nodes.add
+    for node in graph.nodes:
+        _fill(add(), node, strings)
+    message.strings.extend(strings.list)
+    if names and any(node.name for node in graph.nodes):
+        message.node_names.extend(node.name for node in graph.nodes)
+    return message
+
+
+def _fill(out: graph_pb2.Node, node: Node, strings: _Strings) -> None:
+    out.kind = int(node.kind)
+    out.op = strings(node.op)
+    out.inputs.extend(node.inputs)
+    for tensor in node.outputs:
+        out.outputs.add(dtype=int(tensor.dtype), shape=tensor.shape)
+    if node.alias_of:
+        out.alias_of.extend(node.alias_of)
+    if node.mutates:
+        out.mutates.extend(node.mutates)
+    out.flags = node.flags
+    out.flops = node.flops
+    out.memory_bytes = node.memory_bytes
+    out.direction = int(node.direction)
+    out.module = strings(node.module)
+    kind = node.kind
+    if kind == NodeKind.PLACEHOLDER:
+        out.role = int(node.role)
+        out.parameter = strings(node.parameter)
+    elif kind == NodeKind.GETITEM:
+        out.getitem_index = node.index
+    elif kind == NodeKind.COLLECTIVE:
+        collective = node.collective
+        out.collective.kind = int(collective.kind)
+        out.collective.group = collective.group
+        out.collective.reduce_op = int(collective.reduce_op)
+        out.collective.tag = int(collective.tag)
+        out.collective.parameter = strings(collective.parameter)
+    elif kind == NodeKind.OUTPUT:
+        for slot in node.slots:
+            out.slots.add(
+                node=0 if slot.node is None else slot.node + 1,
+                kind=int(slot.kind),
+                parameter=strings(slot.parameter),
+            )
+
+
+def serialize(graph: Graph, names: bool = True) -> bytes:
+    return to_proto(graph, names).SerializeToString(deterministic=True)
+
+
+def compress(data: bytes) -> bytes:
+    import zstandard
+
+    return zstandard.ZstdCompressor(level=3).compress(data)
+
+
+def graph_data(graph: Graph, names: bool = True) -> planner_pb2.GraphData:
+    """Serialised and compressed, as it rides in GetPlanRequest or in the chunks of UploadGraph."""
+    plain = serialize(graph, names)
+    return planner_pb2.GraphData(codec=planner_pb2.CODEC_ZSTD, size=len(plain), data=compress(plain))
+
+
+def content_sha256(plain: bytes) -> bytes:
+    return hashlib.sha256(plain).digest()
