@@ -40,7 +40,7 @@ struct Collective {
   Tag tag = Tag::kNone;
   StringId parameter = 0;  // FQN of the tagged parameter
   int64_t bytes = 0;       // full message: output of an all-gather, input of a reduce-scatter or
-                      // all-reduce, larger side of an all-to-all
+                           // all-reduce, larger side of an all-to-all
 };
 
 struct OutputSlot {
@@ -84,10 +84,12 @@ class Graph {
   int64_t memory_bytes(NodeId n) const { return memory_bytes_[Index(n)]; }
   Direction direction(NodeId n) const { return direction_[Index(n)]; }
   absl::string_view module(NodeId n) const { return strings_[Index(module_[Index(n)])]; }
+  StringId module_id(NodeId n) const { return module_[Index(n)]; }
 
   // Placeholders. Parameters and buffers do not count as memory of the step.
   Role role(NodeId n) const { return role_[Index(n)]; }
   absl::string_view parameter(NodeId n) const { return strings_[Index(parameter_[Index(n)])]; }
+  StringId parameter_id(NodeId n) const { return parameter_[Index(n)]; }
   // Getitems.
   int32_t getitem_index(NodeId n) const { return getitem_index_[Index(n)]; }
 
@@ -134,7 +136,9 @@ class Graph {
   std::vector<Group> groups_;
   std::vector<OutputSlot> slots_;
   std::vector<std::string> strings_;
-  std::vector<std::string> node_names_;  // empty or one a node
+  // Names one after the other; node_name_begin_ is empty (no names) or one longer than the nodes.
+  std::string node_names_;
+  std::vector<int64_t> node_name_begin_;
 };
 
 }  // namespace bucketd

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -21,10 +22,18 @@ namespace bucketd {
 struct GraphLimits {
   int64_t max_nodes = 2'000'000;
   int64_t max_edges = 40'000'000;
-  int64_t max_string_bytes = int64_t{256} << 20;
+  int64_t max_tensors = 40'000'000;               // outputs of all nodes together
+  int64_t max_string_bytes = int64_t{256} << 20;  // of all strings together, node names included
+  int64_t max_string_length = 16384;
   int64_t max_tensor_rank = 64;
   int64_t max_tensor_bytes = int64_t{1} << 50;
+  int64_t max_group_size = int64_t{1} << 24;
+  int64_t max_groups = 65536;
 };
+
+// Sums over a graph of this limit's figures (tensor bytes, flops, memory bytes) cannot overflow an
+// int64: the builder rejects a graph whose total is above it.
+inline constexpr int64_t kMaxGraphTotal = int64_t{1} << 61;
 
 // A node as a reader hands it over; spans need to live only during the call of Add.
 struct NodeSpec {
@@ -61,25 +70,48 @@ class GraphBuilder {
  public:
   explicit GraphBuilder(std::string name, GraphLimits limits = {});
 
+  // A hint; nothing depends on it.
+  void Reserve(int64_t nodes, int64_t edges);
   // Groups come before the nodes that use them. Returns the group's index.
   absl::StatusOr<GroupId> AddGroup(Group group);
   // Returns the node's id. Checks: inputs exist (earlier ids) and are distinct; a wait waits for a
   // collective that nobody else waits for; shapes of a collective fit its kind and group
   // (all-gather: dim 0 times size, ...); mutated nodes are inputs; sizes are not negative, not
-  // symbolic, do not overflow; enum values are known; strings are UTF-8 without control characters.
+  // symbolic, do not overflow; enum values are known; strings are UTF-8 without control characters;
+  // what belongs to another kind of node is unset; an empty slot has no kind and no parameter.
   absl::StatusOr<NodeId> Add(const NodeSpec& node);
   // Checks: there are nodes, exactly one output and it is last; slots name nodes; every string
   // table fits. Builds users.
   absl::StatusOr<Graph> Build() &&;
 
  private:
-  StringId Intern(absl::string_view s);
+  using Ids = absl::Span<const NodeId>;
+  absl::Status Error(const NodeSpec& node, absl::string_view text) const;
+  absl::Status CheckString(absl::string_view s, absl::string_view what) const;
+  absl::StatusOr<StringId> Intern(absl::string_view s, absl::string_view what);
+  absl::Status CheckEnums(const NodeSpec& node) const;
+  absl::Status CheckKind(const NodeSpec& node) const;
+  absl::Status CheckFigures(const NodeSpec& node);
+  absl::Status AddEdges(const NodeSpec& node, Ids ids, absl::string_view what,
+                        std::vector<NodeId>& all, std::vector<int32_t>& begin);
+  absl::Status AddMutations(const NodeSpec& node);
+  absl::Status AddOutputs(const NodeSpec& node);
+  absl::Status AddCollective(const NodeSpec& node);
+  absl::Status CheckCollectiveShapes(const NodeSpec& node) const;
+  absl::Status AddWait(const NodeSpec& node);
+  absl::Status AddSlots(const NodeSpec& node);
+  absl::Status AddStrings(const NodeSpec& node);
+  void BuildUsers();
 
   Graph graph_;
   GraphLimits limits_;
   absl::flat_hash_map<std::string, StringId> interned_;
-  std::vector<int64_t> shape_scratch_;
-  int64_t string_bytes_ = 0;
+  absl::flat_hash_set<std::string> group_keys_;
+  absl::flat_hash_map<std::string, int32_t> dim_sizes_;
+  std::vector<int64_t> marks_;  // by node: stamp of the list that named it last
+  int64_t stamp_ = 0;
+  int64_t string_bytes_ = 0, total_bytes_ = 0, total_flops_ = 0, total_memory_bytes_ = 0;
+  bool failed_ = false;  // a builder that refused a node stays refused
 };
 
 }  // namespace bucketd

@@ -1,6 +1,8 @@
 // What op names tell. Readers of foreign formats set node flags from here; passes read flags only.
 #pragma once
 
+#include <cstdint>
+
 #include "absl/strings/string_view.h"
 
 #include "passes/base/types.h"
@@ -19,5 +21,14 @@ bool IsCastOp(absl::string_view op);
 bool IsPadOp(absl::string_view op);    // aten.constant_pad_nd.default
 bool IsSliceOp(absl::string_view op);  // aten.slice.Tensor
 bool IsCatOp(absl::string_view op);    // aten.cat.default
+
+// How memory_bytes of a call that is no view is counted (proto/GRAPH.md §3).
+enum class Traffic : uint8_t {
+  kNone,     // nothing
+  kAll,      // inputs and outputs
+  kGather,   // outputs twice, and all inputs but the first
+  kOutputs,  // outputs
+};
+Traffic TrafficOf(absl::string_view op);
 
 }  // namespace bucketd
