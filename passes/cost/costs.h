@@ -1,6 +1,6 @@
 // The costs of one graph under one profile, in integer picoseconds, resolved once; passes and the
 // simulator read nothing else. Doubles end here: each figure is rounded to the nearest picosecond
-// once, by operations that IEEE 754 fixes.
+// once, by operations that IEEE 754 fixes. Immutable, thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
 #include "passes/base/types.h"
@@ -42,7 +43,8 @@ struct StatedCosts {
 
 class Costs {
  public:
-  // INVALID_ARGUMENT if a figure is negative, not finite or absurdly large; the node is named.
+  // INVALID_ARGUMENT if a figure is negative or not finite, if a placeholder, get_attr or the
+  // output has a cost, or if the whole step is absurdly long; the node is named.
   static absl::StatusOr<Costs> FromFile(const Graph& graph, const StatedCosts& stated,
                                         const CostProfile& profile);
   // Every group's mesh dimension must be in `mesh` with the group's size, else INVALID_ARGUMENT
@@ -61,20 +63,23 @@ class Costs {
 
   int64_t host_ps_per_kernel() const { return host_ps_per_kernel_; }
   int64_t host_ps_per_collective() const { return host_ps_per_collective_; }
-  // Parts per million.
-  int64_t overlap_slowdown_ppm() const { return overlap_slowdown_ppm_; }
-  int64_t comm_copy_share_ppm() const { return comm_copy_share_ppm_; }
+  // Parts per billion: coarser steps would cost the agreement with the referee.
+  int64_t overlap_slowdown_ppb() const { return overlap_slowdown_ppb_; }
+  int64_t comm_copy_share_ppb() const { return comm_copy_share_ppb_; }
   absl::string_view profile_id() const { return profile_id_; }  // "name@version"
 
  private:
   Costs() = default;
+  static absl::StatusOr<Costs> Resolve(const Graph& graph, const StatedCosts& stated,
+                                       const CostProfile& profile);
   absl::Status SetProfile(const CostProfile& profile);
+  absl::Status CheckTotal(const Graph& graph) const;
 
   std::vector<int64_t> node_ps_;
   std::vector<int64_t> alpha_ps_;         // one a collective
   std::vector<double> wire_us_per_byte_;  // one a collective: f / busbw
   int64_t gamma_ps_ = 0, host_ps_per_kernel_ = 0, host_ps_per_collective_ = 0;
-  int64_t overlap_slowdown_ppm_ = 0, comm_copy_share_ppm_ = 0;
+  int64_t overlap_slowdown_ppb_ = 0, comm_copy_share_ppb_ = 0;
   double hbm_bytes_per_s_ = 1.0, copy_launch_us_ = 0.0;
   std::string profile_id_;
 };

@@ -18,21 +18,31 @@ struct TimelineEvent {
   Kind kind = Kind::kCompute;
   NodeId node = kNoNode;  // compute node, unbucketed collective, or the wait of a stall
   BucketId bucket = -1;   // collective, copies and stalls of a bucket
-  GroupId group = -1;     // collectives
+  GroupId group = -1;     // collectives, and copies on a communication stream
+  int64_t start_ps = 0, end_ps = 0;
+};
+
+// When a bucket held its communication stream, copies on that stream included.
+struct WireTime {
   int64_t start_ps = 0, end_ps = 0;
 };
 
 struct Simulation {
   Prediction prediction;
-  std::vector<TimelineEvent> events;  // empty unless asked for
-  std::vector<int64_t> live_bytes;    // after each step of the order; empty unless asked for
+  std::vector<WireTime> bucket_wire;  // one a bucket
+  // Where the peak of memory is, in the referee's words: a node's name, "b3.copy_in", or "" for
+  // before the first node.
+  std::string peak_at;
+  std::vector<TimelineEvent> events;     // empty unless asked for
+  std::vector<int64_t> live_bytes;       // after each step of the order; empty unless asked for
+  std::vector<int64_t> step_compute_ps;  // compute stream's clock after each step; as above
 };
 
-// REQUIRES: VerifyPlan(graph, plan).ok(). O((nodes + edges) log). Deterministic.
+// REQUIRES: VerifyPlan(graph, plan).ok(). O(nodes + edges). Deterministic, thread-safe.
 Simulation Simulate(const Graph& graph, const Plan& plan, const Costs& costs,
                     bool with_timeline = false);
 
-// The referee's lower bound: no plan for this graph can be faster.
+// The referee's lower bound: no plan for this graph can be faster. O((nodes + edges) log nodes).
 int64_t LowerBoundPs(const Graph& graph, const Costs& costs);
 
 }  // namespace bucketd

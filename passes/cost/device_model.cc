@@ -1,0 +1,106 @@
+#include "passes/cost/device_model.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "passes/base/status_macros.h"
+
+namespace bucketd {
+namespace {
+
+// Log base 2 of x >= 1 by repeated squaring: std::log2 may differ between C libraries in its last
+// bit, and a plan may not.
+double Log2(double x) {
+  double result = 0.0;
+  while (x >= 2.0) {
+    x /= 2.0;
+    result += 1.0;
+  }
+  double bit = 0.5;
+  for (int i = 0; i < 48 && x > 1.0; ++i, bit /= 2.0) {
+    x *= x;
+    if (x >= 2.0) {
+      x /= 2.0;
+      result += bit;
+    }
+  }
+  return result;
+}
+
+StatedCosts::Link ModelLink(const DeviceModel& device, int32_t ranks, int32_t ranks_per_node) {
+  const int32_t in_node = ranks_per_node == 0 ? ranks : std::min(ranks, ranks_per_node);
+  const int32_t nodes = (ranks + in_node - 1) / in_node;
+  StatedCosts::Link link;
+  link.alpha_us =
+      device.alpha_us + device.hop_us * (in_node - 1) + device.inter_hop_us * Log2(nodes);
+  link.busbw_bytes_per_s = device.intra_node_bytes_per_s;
+  if (nodes > 1) {
+    link.busbw_bytes_per_s =
+        std::min(link.busbw_bytes_per_s, device.inter_node_bytes_per_s * in_node);
+  }
+  return link;
+}
+
+absl::StatusOr<StatedCosts::Link> GroupLink(const Group& group, const Mesh& mesh,
+                                            const DeviceModel& device) {
+  std::vector<std::string> known;
+  for (const MeshDim& dim : mesh.dims) {
+    known.push_back(absl::StrCat(dim.name, " (", dim.size, ")"));
+    if (dim.name != group.mesh_dim) continue;
+    if (dim.size != group.size || dim.ranks_per_node < 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "mesh: dimension ", dim.name, " has ", dim.size, " ranks, ", dim.ranks_per_node,
+          " a node, but the graph's group over it has ", group.size));
+    }
+    return ModelLink(device, group.size, dim.ranks_per_node);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("mesh: has no dimension ", group.mesh_dim,
+                                                 ", which the graph uses with ", group.size,
+                                                 " ranks; it has: ", absl::StrJoin(known, ", ")));
+}
+
+bool IsHalf(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
+
+double KernelUs(const Graph& graph, NodeId n, const DeviceModel& device) {
+  const double flops = static_cast<double>(graph.flops(n));
+  const double bytes = static_cast<double>(graph.memory_bytes(n));
+  if (graph.kind(n) != NodeKind::kCall || graph.is_view(n) || (flops <= 0.0 && bytes <= 0.0)) {
+    return 0.0;
+  }
+  const absl::Span<const TensorType> outputs = graph.outputs(n);
+  const double peak = !outputs.empty() && IsHalf(outputs.front().dtype) ? device.peak_flops_half
+                                                                        : device.peak_flops_single;
+  return std::max(flops / peak, bytes / device.memory_bytes_per_s) * 1e6 + device.launch_us;
+}
+
+}  // namespace
+
+absl::StatusOr<StatedCosts> ModelCosts(const Graph& graph, const Mesh& mesh,
+                                       const DeviceModel& device) {
+  std::vector<StatedCosts::Link> links;
+  for (const Group& group : graph.groups()) {
+    ASSIGN_OR_RETURN(const StatedCosts::Link link, GroupLink(group, mesh, device));
+    links.push_back(link);
+  }
+  StatedCosts stated;
+  for (const Collective& c : graph.collectives()) {
+    stated.links.push_back(links[static_cast<size_t>(c.group)]);
+    // An all-reduce is a reduce-scatter and an all-gather.
+    if (c.kind == CollectiveKind::kAllReduce) stated.links.back().alpha_us *= 2.0;
+  }
+  stated.node_us.reserve(static_cast<size_t>(graph.size()));
+  for (NodeId n = 0; n < graph.size(); ++n) stated.node_us.push_back(KernelUs(graph, n, device));
+  return stated;
+}
+
+absl::StatusOr<Costs> Costs::FromDeviceModel(const Graph& graph, const Mesh& mesh,
+                                             const CostProfile& profile) {
+  RETURN_IF_ERROR(profile.Validate());
+  ASSIGN_OR_RETURN(const StatedCosts stated, ModelCosts(graph, mesh, profile.device));
+  return Resolve(graph, stated, profile);
+}
+
+}  // namespace bucketd

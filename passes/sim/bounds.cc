@@ -1,0 +1,113 @@
+#include <algorithm>
+#include <queue>
+#include <tuple>
+#include <vector>
+
+#include "passes/sim/model.h"
+
+namespace bucketd {
+namespace {
+
+struct Job {
+  int64_t head, work, tail;  // longest dependency paths before and after
+};
+
+// Preemptive one-machine bound: always run the released job with the longest tail. No schedule of
+// these jobs on one machine ends earlier.
+int64_t OneMachine(std::vector<Job> jobs) {
+  std::erase_if(jobs, [](const Job& j) { return j.work <= 0; });
+  std::sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) {
+    return std::tie(a.head, a.work, a.tail) < std::tie(b.head, b.work, b.tail);
+  });
+  const auto shorter_tail = [](const Job& a, const Job& b) { return a.tail < b.tail; };
+  std::priority_queue<Job, std::vector<Job>, decltype(shorter_tail)> ready(shorter_tail);
+  int64_t now = 0;
+  int64_t bound = 0;
+  size_t next = 0;
+  while (next < jobs.size() || !ready.empty()) {
+    if (ready.empty()) now = std::max(now, jobs[next].head);
+    while (next < jobs.size() && jobs[next].head <= now) ready.push(jobs[next++]);
+    Job job = ready.top();
+    ready.pop();
+    const int64_t run = next < jobs.size() ? std::min(job.work, jobs[next].head - now) : job.work;
+    now += run;
+    job.work -= run;
+    if (job.work > 0) {
+      ready.push(job);
+    } else {
+      bound = std::max(bound, now + job.tail);
+    }
+  }
+  return bound;
+}
+
+// Whatever is bucketed, each kind of bucket costs its latency once.
+struct BucketKey {
+  CollectiveKind kind;
+  ReduceOp reduce_op;
+  DType dtype;
+  friend bool operator==(const BucketKey&, const BucketKey&) = default;
+};
+
+struct Wire {
+  std::vector<Job> jobs;
+  std::vector<BucketKey> keys;  // few
+  int64_t busy_ps = 0;
+};
+
+void AddToWire(const Collective& c, int64_t alpha_ps, const Job& job, Wire& wire) {
+  wire.jobs.push_back(job);
+  wire.busy_ps += job.work;
+  const BucketKey key{c.kind, c.reduce_op, c.dtype};
+  if (std::find(wire.keys.begin(), wire.keys.end(), key) == wire.keys.end()) {
+    wire.keys.push_back(key);
+    wire.busy_ps += alpha_ps;
+  }
+}
+
+}  // namespace
+
+int64_t LowerBoundPs(const Graph& graph, const Costs& costs) {
+  const size_t size = static_cast<size_t>(graph.size());
+  std::vector<int64_t> head(size, 0), tail(size, 0);
+  for (NodeId n = 0; n < graph.size(); ++n) {
+    for (const NodeId x : graph.inputs(n)) {
+      int64_t& h = head[static_cast<size_t>(n)];
+      h = std::max(h, head[static_cast<size_t>(x)] + costs.node_ps(x));
+    }
+  }
+  for (NodeId n = graph.size(); n-- > 0;) {
+    for (const NodeId x : graph.inputs(n)) {
+      int64_t& t = tail[static_cast<size_t>(x)];
+      t = std::max(t, tail[static_cast<size_t>(n)] + costs.node_ps(n));
+    }
+  }
+  std::vector<Job> compute;
+  std::vector<Wire> wires(graph.groups().size());
+  int64_t compute_ps = 0;
+  for (NodeId n = 0; n < graph.size(); ++n) {
+    Job job{head[static_cast<size_t>(n)], costs.node_ps(n), tail[static_cast<size_t>(n)]};
+    if (graph.kind(n) == NodeKind::kCollective) {
+      const CollectiveId c = graph.collective_of(n);
+      job.work -= costs.AlphaPs(c);
+      const Collective& collective = graph.collective(c);
+      AddToWire(collective, costs.AlphaPs(c), job, wires[static_cast<size_t>(collective.group)]);
+    } else {
+      compute.push_back(job);
+      compute_ps += job.work;
+    }
+  }
+  int64_t busiest = 0;
+  int64_t bound = 0;
+  for (Wire& wire : wires) {
+    busiest = std::max(busiest, wire.busy_ps);
+    bound = std::max(bound, OneMachine(std::move(wire.jobs)));
+  }
+  // Wherever the busiest wire hides, compute is slower.
+  const int64_t slowdown = costs.overlap_slowdown_ppb();
+  const int64_t hidden =
+      static_cast<int64_t>(internal::Int128{busiest} * slowdown / (internal::kBillion + slowdown));
+  return std::max({bound, busiest, OneMachine(std::move(compute)), compute_ps + hidden});
+}
+
+}  // namespace bucketd

@@ -1,0 +1,206 @@
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "passes/sim/model.h"
+
+namespace bucketd::internal {
+namespace {
+
+// The union of the intervals in which some collective runs. A collective begins either now (and
+// "now" never goes back) or when its stream is free, which is inside the last interval; so
+// intervals are only ever appended or the last one grows.
+class BusyTime {
+ public:
+  void Add(int64_t start, int64_t end) {
+    if (!intervals_.empty() && start <= intervals_.back().end) {
+      intervals_.back().end = std::max(intervals_.back().end, end);
+    } else {
+      intervals_.push_back({start, end});
+    }
+  }
+
+  // When `work` of compute begun at t ends, if it runs 1 + slowdown times slower while a collective
+  // runs. REQUIRES: t does not go back from call to call.
+  int64_t Finish(int64_t t, int64_t work, int64_t slowdown_ppb) {
+    while (next_ < intervals_.size() && intervals_[next_].end <= t) ++next_;
+    for (size_t k = next_; work > 0 && k < intervals_.size(); ++k) {
+      const Interval& busy = intervals_[k];
+      if (t < busy.start) {
+        const int64_t gap = busy.start - t;
+        if (work <= gap) return t + work;
+        work -= gap;
+        t = busy.start;
+      }
+      const int64_t slow = Scale(work, kBillion + slowdown_ppb, kBillion);
+      if (slow <= busy.end - t) return t + slow;
+      work -= std::min(work, Scale(busy.end - t, kBillion, kBillion + slowdown_ppb));
+      t = busy.end;
+    }
+    return t + work;
+  }
+
+ private:
+  struct Interval {
+    int64_t start, end;
+  };
+
+  static int64_t Scale(int64_t value, int64_t by, int64_t over) {
+    return static_cast<int64_t>((Int128{value} * by + over / 2) / over);
+  }
+
+  std::vector<Interval> intervals_;
+  size_t next_ = 0;  // first that is not over
+};
+
+class Timeline {
+ public:
+  Timeline(const Graph& graph, const Plan& plan, const Costs& costs,
+           const std::vector<BucketCosts>& buckets, bool with_events, Simulation& result)
+      : graph_(graph),
+        plan_(plan),
+        costs_(costs),
+        buckets_(buckets),
+        with_events_(with_events),
+        result_(result),
+        stream_free_(graph.groups().size(), 0),
+        group_total_(graph.groups().size(), 0),
+        ends_(graph.collectives().size(), 0) {
+    result_.bucket_wire.assign(plan.buckets.size(), WireTime{});
+  }
+
+  void Run() {
+    for (const Step& step : plan_.order) {
+      switch (step.kind) {
+        case Step::Kind::kNode:
+          RunNode(step.id);
+          break;
+        case Step::Kind::kStart:
+          StartBucket(step.id);
+          break;
+        case Step::Kind::kWait:
+          WaitBucket(step.id);
+          break;
+      }
+      if (with_events_) result_.step_compute_ps.push_back(now_);
+    }
+    Prediction& p = result_.prediction;
+    p.total_ps = now_;
+    for (const int64_t free : stream_free_) p.total_ps = std::max(p.total_ps, free);
+    p.exposed_ps += p.total_ps - now_;
+    for (const int64_t total : group_total_) {
+      p.busiest_group_ps = std::max(p.busiest_group_ps, total);
+    }
+  }
+
+ private:
+  using Kind = TimelineEvent::Kind;
+
+  void Event(Kind kind, NodeId node, BucketId bucket, GroupId group, int64_t start, int64_t end) {
+    if (with_events_ && end > start) {
+      result_.events.push_back({kind, node, bucket, group, start, end});
+    }
+  }
+
+  // A kernel on the compute stream.
+  void RunKernel(Kind kind, NodeId node, BucketId bucket, int64_t work) {
+    host_ += costs_.host_ps_per_kernel();
+    const int64_t start = std::max(now_, host_);
+    now_ = busy_.Finish(start, work, costs_.overlap_slowdown_ppb());
+    Event(kind, node, bucket, -1, start, now_);
+  }
+
+  WireTime RunCollective(GroupId group, int64_t ps, int64_t charged_to_compute) {
+    const size_t g = static_cast<size_t>(group);
+    WireTime wire;
+    wire.start_ps = std::max({stream_free_[g], now_, host_});
+    wire.end_ps = wire.start_ps + ps;
+    if (charged_to_compute > 0) {
+      now_ = busy_.Finish(std::max(now_, host_), charged_to_compute, costs_.overlap_slowdown_ppb());
+    }
+    stream_free_[g] = wire.end_ps;
+    group_total_[g] += ps;
+    busy_.Add(wire.start_ps, wire.end_ps);
+    result_.prediction.comm_ps += ps;
+    ++result_.prediction.collectives;
+    return wire;
+  }
+
+  void WaitUntil(int64_t end, NodeId node, BucketId bucket) {
+    if (end <= now_) return;
+    Event(Kind::kStall, node, bucket, -1, now_, end);
+    result_.prediction.exposed_ps += end - now_;
+    now_ = end;
+  }
+
+  void RunNode(NodeId n) {
+    const CollectiveId c = graph_.collective_of(n);
+    if (graph_.kind(n) == NodeKind::kCollective) {
+      host_ += costs_.host_ps_per_collective();
+      const GroupId group = graph_.collective(c).group;
+      const WireTime wire = RunCollective(group, costs_.node_ps(n), 0);
+      ends_[static_cast<size_t>(c)] = wire.end_ps;
+      Event(Kind::kCollective, n, -1, group, wire.start_ps, wire.end_ps);
+    } else if (graph_.kind(n) == NodeKind::kWait) {
+      WaitUntil(ends_[static_cast<size_t>(c)], n, -1);
+    } else if (costs_.node_ps(n) > 0) {
+      RunKernel(Kind::kCompute, n, -1, costs_.node_ps(n));
+      result_.prediction.compute_ps += costs_.node_ps(n);
+    }
+  }
+
+  void StartBucket(BucketId k) {
+    const BucketCosts& b = buckets_[static_cast<size_t>(k)];
+    const int64_t copies = b.copy_in_ps + b.copy_out_ps;
+    int64_t slot = b.collective_ps;
+    int64_t charged = 0;
+    if (b.copies_on_compute && b.copy_in_ps > 0) {
+      RunKernel(Kind::kCopyIn, kNoNode, k, b.copy_in_ps);
+      result_.prediction.copies_ps += b.copy_in_ps;
+    }
+    host_ += costs_.host_ps_per_collective();
+    if (b.copies_on_comm) {
+      // These copies take memory bandwidth from compute: that share of them is charged to it.
+      host_ += (b.kind == CollectiveKind::kAllGather ? 2 : 1) * costs_.host_ps_per_kernel();
+      slot += copies;
+      charged = static_cast<int64_t>(
+          (Int128{copies} * costs_.comm_copy_share_ppb() + kBillion / 2) / kBillion);
+      result_.prediction.copies_ps += copies;
+    }
+    const WireTime wire = RunCollective(b.group, slot, charged);
+    result_.bucket_wire[static_cast<size_t>(k)] = wire;
+    const int64_t begin = wire.start_ps + (b.copies_on_comm ? b.copy_in_ps : 0);
+    Event(Kind::kCopyIn, kNoNode, k, b.group, wire.start_ps, begin);
+    Event(Kind::kCollective, kNoNode, k, b.group, begin, begin + b.collective_ps);
+    Event(Kind::kCopyOut, kNoNode, k, b.group, begin + b.collective_ps, wire.end_ps);
+  }
+
+  void WaitBucket(BucketId k) {
+    const BucketCosts& b = buckets_[static_cast<size_t>(k)];
+    WaitUntil(result_.bucket_wire[static_cast<size_t>(k)].end_ps, kNoNode, k);
+    if (b.copies_on_compute && b.copy_out_ps > 0) {
+      RunKernel(Kind::kCopyOut, kNoNode, k, b.copy_out_ps);
+      result_.prediction.copies_ps += b.copy_out_ps;
+    }
+  }
+
+  const Graph& graph_;
+  const Plan& plan_;
+  const Costs& costs_;
+  const std::vector<BucketCosts>& buckets_;
+  const bool with_events_;
+  Simulation& result_;
+  int64_t now_ = 0, host_ = 0;  // clocks of the compute stream and of the launching host
+  std::vector<int64_t> stream_free_, group_total_;  // one a group
+  std::vector<int64_t> ends_;                       // one a collective
+  BusyTime busy_;
+};
+
+}  // namespace
+
+void RunTimeline(const Graph& graph, const Plan& plan, const Costs& costs,
+                 const std::vector<BucketCosts>& buckets, bool with_timeline, Simulation& result) {
+  Timeline(graph, plan, costs, buckets, with_timeline, result).Run();
+}
+
+}  // namespace bucketd::internal
