@@ -9,13 +9,24 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from .errors import BucketdError
 
-class GraphError(ValueError):
+
+class GraphError(BucketdError):
     """A graph that cannot be captured, read or normalised. `node` names the place, where there is one."""
+
+    reason = "GRAPH_UNSUPPORTED"
 
     def __init__(self, message: str, node: str = ""):
         super().__init__(message)
         self.node = node
+
+
+class SymbolicSizeError(GraphError):
+    """A graph with a size that is not a number. Plans are for one size; without one the graph is still right."""
+
+    leaves_unplanned = True
+    reason = "SYMBOLIC_SIZE"
 
 
 class DType(enum.IntEnum):

@@ -1,0 +1,262 @@
+"""An FX graph of aten operators, as AOTAutograd hands it to a compiler, as a raw graph (proto/GRAPH.md §1)."""
+
+from __future__ import annotations
+
+import operator
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from . import ops
+from .context import CaptureContext, InputInfo, clean, describe_input, parameter_order
+from .graph import (
+    ORDERED,
+    Collective,
+    CollectiveKind,
+    Direction,
+    GraphError,
+    Node,
+    NodeKind,
+    RawGraph,
+    ReduceOp,
+    Role,
+    Slot,
+    SlotKind,
+    SymbolicSizeError,
+    Tensor,
+)
+from .memory import memory_bytes
+from .mesh import ranks_per_node, world_size
+from .tags import META_KEY, TAG_NAMES, flatten, output_slots, tag_joint
+
+__all__ = [
+    "CaptureContext",
+    "Captured",
+    "GraphError",
+    "InputInfo",
+    "SymbolicSizeError",
+    "capture_graph",
+    "parameter_order",
+    "tag_joint",
+]
+
+KINDS = ("fw", "bw", "joint")
+_ROOT = re.compile(r"[A-Z]\[[^\]]*\](?:\.__closure__\[\d+\]\.cell_contents)?\.?")  # L['self'], G['model']
+
+
+@dataclass(slots=True)
+class Captured:
+    raw: RawGraph
+    nodes: list[torch.fx.Node]  # by raw id
+
+
+def capture_graph(gm: torch.fx.GraphModule, context: CaptureContext, kind: str, name: str = "") -> Captured:
+    """`kind` is "fw" (inference too), "bw" or "joint". Changes nothing in `gm` but the tags of collectives, and those
+    only where none came with the nodes."""
+    if kind not in KINDS:
+        raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}")
+    return _Capture(gm, context, kind).run(name or kind)
+
+
+class _Capture:
+    def __init__(self, gm: torch.fx.GraphModule, context: CaptureContext, kind: str) -> None:
+        self.gm = gm
+        self.context = context
+        self.kind = kind
+        self.fx = list(gm.graph.nodes)
+        self.id = {node: number for number, node in enumerate(self.fx)}
+        self.nodes: list[Node] = []
+        for node in self.fx:
+            context.note(node.meta.get("val") if node.op == "placeholder" else None)
+        self.groups = context.meshes.roles()
+        if not any(META_KEY in node.meta for node in self.fx):
+            tag_joint(gm, context)
+
+    def run(self, name: str) -> Captured:
+        for node in self.fx:
+            self.nodes.append(self._node(node))
+            made = self.nodes[-1]
+            made.name = node.name
+            made.direction = self._direction(node)
+            made.memory_bytes = memory_bytes(self.nodes, made)
+        self._own_modules()
+        groups = self.groups.groups
+        raw = RawGraph(name, self.kind, self.nodes, groups, self.context.meshes.dims(groups), world_size())
+        raw.gpus_per_node = min(ranks_per_node(), raw.world_size)
+        raw.device_type = self.context.meshes.device_type or self.context.device_type or "cpu"
+        return Captured(raw, self.fx)
+
+    def _node(self, node: torch.fx.Node) -> Node:
+        if node.op == "placeholder":
+            return self._placeholder(node)
+        if node.op == "output":
+            return self._output(node)
+        if node.op == "get_attr":
+            return Node(NodeKind.GET_ATTR, "get_attr", outputs=self._tensors(node))
+        if node.op == "call_function":
+            return self._call(node)
+        raise GraphError(f"node {node.name} is a {node.op}; an aten-level graph has none", node.name)
+
+    def _placeholder(self, node: torch.fx.Node) -> Node:
+        if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise SymbolicSizeError(f"input {node.name} is a symbolic size; plans are made for one size", node.name)
+        desc = node.meta.get("desc")
+        role, parameter = describe_input(desc, self.context)
+        if desc is None and self.kind == "bw":
+            role = Role.TANGENT if node.name.startswith("tangents") else Role.SAVED
+        outputs = self._tensors(node)
+        made = Node(NodeKind.PLACEHOLDER, "placeholder", outputs=outputs, role=role, parameter=parameter)
+        made.opaque = not outputs
+        return made
+
+    def _output(self, node: torch.fx.Node) -> Node:
+        made = Node(NodeKind.OUTPUT, "output", inputs=self._ids(node))
+        for slot in output_slots(self.gm, self.context):
+            if slot.node is None:
+                made.slots.append(Slot(None))
+            else:
+                made.slots.append(Slot(self.id[slot.node], slot.kind, slot.parameter))
+        return made
+
+    def _call(self, node: torch.fx.Node) -> Node:
+        op = ops.op_name(node.target)
+        shared, written = ops.storage(node)
+        made = Node(NodeKind.CALL, op, self._ids(node), self._tensors(node))
+        made.alias_of = [self.id[n] for n in shared]
+        made.mutates = [self.id[n] for n in written]
+        made.module = module_of(node)
+        if node.target is operator.getitem and isinstance(node.args[1], int) and node.args[1] >= 0:
+            made.kind, made.op, made.index = NodeKind.GETITEM, "getitem", node.args[1]
+            return made
+        kind = ops.collective_kind(op)
+        if kind is not None and len(made.outputs) == 1:
+            made.kind = NodeKind.COLLECTIVE
+            made.flags = ops.flags(node, op, shared, written) & ORDERED
+            made.collective = self._collective(node, kind)
+            return made
+        if ops.is_wait(op) and len(made.inputs) == 1 and self.nodes[made.inputs[0]].kind == NodeKind.COLLECTIVE:
+            made.kind = NodeKind.WAIT
+            return made
+        made.flags = ops.flags(node, op, shared, written)
+        made.flops = ops.flops(node)
+        return made
+
+    def _collective(self, node: torch.fx.Node, kind: CollectiveKind) -> Collective:
+        group_name = group_name_of(ops.argument(node, "group_name"), node)
+        size = ops.argument(node, "group_size", 0)
+        reduce_op = str(ops.argument(node, "reduce_op", "") or "").lower()
+        if reduce_op and reduce_op not in ops.REDUCE_OPS:
+            raise GraphError(f"{node.name} reduces with {reduce_op!r}, which is not known", node.name)
+        made = Collective(kind, self.groups.index(group_name, size if isinstance(size, int) else 0))
+        made.reduce_op = ops.REDUCE_OPS[reduce_op] if reduce_op else ReduceOp.NONE
+        tag, made.parameter = node.meta.get(META_KEY, ("", ""))
+        made.tag = TAG_NAMES[tag] if tag else 0
+        return made
+
+    def _ids(self, node: torch.fx.Node) -> list[int]:
+        return [self.id[n] for n in node.all_input_nodes]
+
+    def _tensors(self, node: torch.fx.Node) -> list[Tensor]:
+        if "val" not in node.meta and node.op == "call_function":
+            raise GraphError(f"node {node.name} has no value in its meta: whoever put it there left it out", node.name)
+        values = flatten(node.meta.get("val"))
+        return [self._tensor(node, value) for value in values if isinstance(value, torch.Tensor)]
+
+    def _tensor(self, node: torch.fx.Node, value: torch.Tensor) -> Tensor:
+        dtype = ops.DTYPES.get(value.dtype)
+        if dtype is None:
+            raise GraphError(f"node {node.name} has a tensor of {value.dtype}, which is not supported", node.name)
+        shape = tuple(_number(size, node, value) for size in value.shape)
+        stride = None
+        if value.layout == torch.strided:
+            stride = tuple(s if isinstance(s, int) else 1 for s in value.stride())
+        return Tensor(dtype, shape, stride)
+
+    def _direction(self, node: torch.fx.Node) -> Direction:
+        if self.kind != "joint":
+            return Direction.FORWARD if self.kind == "fw" else Direction.BACKWARD
+        tag = node.meta.get("partitioner_tag")
+        if tag in ("is_backward", "must_be_in_backward") or node.meta.get("autograd_backward"):
+            return Direction.BACKWARD
+        return Direction.FORWARD if tag in ("is_forward", "must_be_in_forward") else Direction.UNSPECIFIED
+
+    def _own_modules(self) -> None:
+        """The chain of a parameter's collective belongs to the module that owns the parameter.
+
+        Stacks cannot tell: a module that gathers parameters is often one object for all of them, and then shows the
+        path of the first.
+        """
+        for start, node in enumerate(self.fx):
+            collective = self.nodes[start].collective
+            if collective is None or not collective.parameter:
+                continue
+            owner = collective.parameter.rpartition(".")[0]
+            chain, at = [node], node
+            if collective.kind == CollectiveKind.ALL_GATHER:
+                while len(at.all_input_nodes) == 1 and at.all_input_nodes[0].op == "call_function":
+                    at = at.all_input_nodes[0]
+                    chain.append(at)
+            waits = [u for u in node.users if self.nodes[self.id[u]].kind == NodeKind.WAIT]
+            below = [u for w in waits for u in w.users if self._belongs_below(u)]
+            while below:
+                chain.append(below.pop())
+                below.extend(u for u in chain[-1].users if self._is_cast(u))
+            for member in chain + waits:
+                self.nodes[self.id[member]].module = owner
+
+    def _is_cast(self, node: torch.fx.Node) -> bool:
+        return node.op == "call_function" and ops.is_cast(self.nodes[self.id[node]].op)
+
+    def _belongs_below(self, node: torch.fx.Node) -> bool:
+        return self._is_cast(node) or self.nodes[self.id[node]].op == "aten.slice.Tensor"
+
+
+def _number(size: Any, node: torch.fx.Node, value: torch.Tensor) -> int:
+    if isinstance(size, int):
+        return size
+    known = getattr(getattr(size, "node", None), "maybe_as_int", lambda: None)()
+    if known is None:
+        raise SymbolicSizeError(
+            f"node {node.name} has the symbolic size {size} in its shape {tuple(value.shape)}; plans are made for one "
+            "size: compile with dynamic=False, or mark the dimension static",
+            node.name,
+        )
+    return int(known)
+
+
+def group_name_of(value: Any, node: torch.fx.Node) -> str:
+    """A group is given by name, or is a value of the graph that holds a process group."""
+    if isinstance(value, torch.fx.Node):
+        held = value.meta.get("val")
+        value = getattr(held, "real_obj", held)
+    if isinstance(value, str):
+        return value
+    name = getattr(value, "group_name", None)
+    if not isinstance(name, str):
+        raise GraphError(f"{node.name} runs in a process group that has no name here: {value!r}", node.name)
+    return name
+
+
+def module_of(node: torch.fx.Node) -> str:
+    """FQN of the innermost module, by the stack of the forward node that this one is or belongs to."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if stack:
+        for entry in reversed(list(stack.values())):
+            path = entry[0] if isinstance(entry, (tuple, list)) else entry
+            fqn = _module_fqn(path)
+            if fqn is not None:
+                return fqn
+    custom = node.meta.get("custom")
+    fqn = custom.get("module_fqn") if isinstance(custom, dict) else None
+    return fqn if isinstance(fqn, str) else ""
+
+
+def _module_fqn(path: str) -> str | None:
+    """Of a stack entry such as "L['self'].blocks.0.attn"; None for a module that only wraps or parametrises others."""
+    root = _ROOT.match(path)
+    parts = clean(path[root.end() :] if root else path).split(".")
+    if any(part.startswith("_") or part == "parametrizations" for part in parts):
+        return None
+    return ".".join(part for part in parts if part)

@@ -1,0 +1,156 @@
+"""Process groups by their role: which mesh dimension a group belongs to, and on which lane.
+
+Process-group names count up per process and differ between ranks; a role does not (proto/GRAPH.md §2, step 2).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .graph import Group, MeshDim, RawGraph
+
+if TYPE_CHECKING:
+    from ._wire.proto import planner_pb2
+    from .capture import CaptureContext
+
+
+@dataclass(slots=True)
+class _Dim:
+    name: str
+    size: int
+    own_group: str
+    ranks: tuple[int, ...]
+
+
+@dataclass
+class Meshes:
+    """The device meshes that a step was seen to use."""
+
+    device_type: str = ""
+    _dims: dict[str, _Dim] = field(default_factory=dict)  # by name, in order of the meshes
+    _seen: set[int] = field(default_factory=set)
+
+    def add(self, mesh: object) -> None:
+        """`mesh` is a DeviceMesh. Dimensions of its root mesh come first, so that a slice brings its siblings too."""
+        if mesh is None or id(mesh) in self._seen:
+            return
+        self._seen.add(id(mesh))
+        self.device_type = self.device_type or mesh.device_type
+        root = mesh._get_root_mesh() if hasattr(mesh, "_get_root_mesh") else mesh
+        flattened = getattr(root, "_flatten_mapping", None) or {}
+        for one in (root, mesh, *flattened.values()):
+            self._add_dims(one)
+
+    def _add_dims(self, mesh: object) -> None:
+        group_names = getattr(mesh, "_dim_group_names", None) or []
+        for name, group_name in zip(mesh.mesh_dim_names or (), group_names):
+            if name is None or group_name is None or name in self._dims:
+                continue
+            ranks = group_ranks(group_name)
+            self._dims[name] = _Dim(name, len(ranks), group_name, ranks)
+
+    def roles(self) -> "GroupRoles":
+        """A fresh numbering: lanes count in order of first use inside one graph."""
+        return GroupRoles(self)
+
+    def dims(self, extra: Sequence[Group] = ()) -> list[MeshDim]:
+        """Every dimension, then the roles of `extra` that belong to none."""
+        out = {d.name: MeshDim(d.name, d.size, ranks_on_one_node(d.ranks)) for d in self._dims.values()}
+        for group in extra:
+            if group.mesh_dim not in out:
+                out[group.mesh_dim] = MeshDim(group.mesh_dim, group.size, ranks_on_one_node(group.ranks))
+        return list(out.values())
+
+    def dim_of(self, group_name: str, ranks: tuple[int, ...]) -> _Dim | None:
+        for dim in self._dims.values():
+            if dim.own_group == group_name:
+                return dim
+        members = set(ranks)
+        for dim in self._dims.values():
+            if ranks and set(dim.ranks) == members:
+                return dim
+        return None
+
+
+class GroupRoles:
+    """Gives process groups their roles, in order of first use by a collective of one graph."""
+
+    def __init__(self, meshes: Meshes) -> None:
+        self._meshes = meshes
+        self._index: dict[str, int] = {}
+        self._lanes: dict[str, int] = {}  # mesh dimension -> the highest lane given so far
+        self._unnamed = 0
+        self.groups: list[Group] = []
+
+    def index(self, group_name: str, size: int = 0) -> int:
+        """Of the group in `groups`. `size` is what the collective says, for groups that this process cannot look up."""
+        if group_name not in self._index:
+            self._index[group_name] = len(self.groups)
+            self.groups.append(self._role(group_name, size))
+        return self._index[group_name]
+
+    def _role(self, group_name: str, size: int) -> Group:
+        ranks = group_ranks(group_name)
+        size = len(ranks) or size
+        dim = self._meshes.dim_of(group_name, ranks)
+        if dim is not None:
+            lane = 0 if dim.own_group == group_name else self._next_lane(dim.name, first=1)
+            return Group(dim.name, lane, size, group_name, ranks)
+        if size == world_size():
+            return Group("world", self._next_lane("world", first=0), size, group_name, ranks)
+        name = f"group{self._unnamed}"
+        self._unnamed += 1
+        return Group(name, 0, size, group_name, ranks)
+
+    def _next_lane(self, dim: str, first: int) -> int:
+        self._lanes[dim] = self._lanes.get(dim, first - 1) + 1
+        return self._lanes[dim]
+
+
+def group_ranks(group_name: str) -> tuple[int, ...]:
+    """Global ranks of a process group of this process, by its name; empty where there is none of that name."""
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d as c10d
+
+    if not dist.is_available() or not dist.is_initialized():
+        return ()
+    try:
+        group = c10d._resolve_process_group(group_name)
+        return tuple(dist.get_process_group_ranks(group))
+    except (RuntimeError, ValueError, KeyError):
+        return ()
+
+
+def world_size() -> int:
+    import torch.distributed as dist
+
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def ranks_per_node() -> int:
+    """Of the whole job, as the launcher says; else all ranks are taken to share one node."""
+    text = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(text) if text.isdigit() and int(text) > 0 else world_size()
+
+
+def ranks_on_one_node(ranks: Sequence[int]) -> int:
+    """How many of a group's ranks stand on the node of its first one; 0: all of them."""
+    if not ranks:
+        return 0
+    per_node = ranks_per_node()
+    here = sum(1 for rank in ranks if rank // per_node == ranks[0] // per_node)
+    return 0 if here == len(ranks) else here
+
+
+def mesh_message(context: "CaptureContext", raw: RawGraph | None = None) -> "planner_pb2.Mesh":
+    """The mesh of a step; with `raw`, also the groups of that graph that belong to no mesh dimension."""
+    from ._wire.proto import planner_pb2
+
+    dims = raw.mesh if raw is not None else context.meshes.dims()
+    message = planner_pb2.Mesh(device_type=(raw.device_type if raw is not None else "") or context.device_type)
+    for dim in dims:
+        message.dims.add(name=dim.name, size=dim.size, ranks_per_node=dim.ranks_per_node)
+    return message

@@ -1,0 +1,186 @@
+"""What an operator tells about itself: aliases, writes, flags, FLOPs. Read from its schema and torch's registries."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from .graph import COMPUTE, ORDERED, POINTWISE, VIEW, CollectiveKind, DType, ReduceOp
+from .memory import base_name
+
+DTYPES: dict[torch.dtype, DType] = {
+    torch.bool: DType.BOOL,
+    torch.uint8: DType.U8,
+    torch.int8: DType.I8,
+    torch.int16: DType.I16,
+    torch.int32: DType.I32,
+    torch.int64: DType.I64,
+    torch.float16: DType.F16,
+    torch.bfloat16: DType.BF16,
+    torch.float32: DType.F32,
+    torch.float64: DType.F64,
+    torch.float8_e4m3fn: DType.F8_E4M3,
+    torch.float8_e5m2: DType.F8_E5M2,
+    torch.uint16: DType.U16,
+    torch.uint32: DType.U32,
+    torch.uint64: DType.U64,
+    torch.complex64: DType.C64,
+    torch.complex128: DType.C128,
+}
+
+REDUCE_OPS = {
+    "sum": ReduceOp.SUM,
+    "avg": ReduceOp.AVG,
+    "min": ReduceOp.MIN,
+    "max": ReduceOp.MAX,
+    "product": ReduceOp.PRODUCT,
+    "band": ReduceOp.BAND,
+    "bor": ReduceOp.BOR,
+    "bxor": ReduceOp.BXOR,
+}
+
+_COLLECTIVES = {
+    "all_gather_into_tensor": CollectiveKind.ALL_GATHER,
+    "all_gather_into_tensor_out": CollectiveKind.ALL_GATHER,
+    "reduce_scatter_tensor": CollectiveKind.REDUCE_SCATTER,
+    "reduce_scatter_tensor_out": CollectiveKind.REDUCE_SCATTER,
+    "all_reduce": CollectiveKind.ALL_REDUCE,
+    "all_reduce_": CollectiveKind.ALL_REDUCE,
+    "all_to_all_single": CollectiveKind.ALL_TO_ALL,
+    "broadcast": CollectiveKind.BROADCAST,
+    "broadcast_": CollectiveKind.BROADCAST,
+}
+_C10D = ("_c10d_functional.", "c10d_functional.")
+
+_ORDERED_PARTS = (
+    "rand",
+    "bernoulli",
+    "dropout",
+    "multinomial",
+    "normal",
+    "uniform",
+    "poisson",
+    "exponential",
+    "rng_state",
+    "_assert",
+    "_local_scalar_dense",
+    "print",
+)
+# Ops that share storage with their input although their schema does not say so.
+_SILENT_VIEWS = frozenset({"aten._unsafe_view.default"})
+_CASTS = frozenset({"aten._to_copy.default", "prims.convert_element_type.default", "aten.to.dtype"})
+# Elementwise although torch does not tag them so.
+_POINTWISE_TOO = _CASTS | {"aten.clone.default"}
+
+
+def op_name(target: object) -> str:
+    """"aten.mm.default" for an overload; "higher_order.cond", "operator.add" and the like for the rest."""
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target)
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return f"higher_order.{target.name()}"
+    module = (getattr(target, "__module__", "") or "").strip("_").rpartition(".")[2]
+    name = getattr(target, "__name__", None) or type(target).__name__
+    return f"{module}.{name}" if module else name
+
+
+def collective_kind(op: str) -> CollectiveKind | None:
+    return _COLLECTIVES.get(base_name(op)) if op.startswith(_C10D) else None
+
+
+def is_wait(op: str) -> bool:
+    return op.startswith(_C10D) and base_name(op) == "wait_tensor"
+
+
+def is_cast(op: str) -> bool:
+    return op in _CASTS
+
+
+def is_ordered(op: str) -> bool:
+    base = base_name(op)
+    return not base.endswith("_backward") and any(part in base for part in _ORDERED_PARTS)
+
+
+def arguments(node: torch.fx.Node) -> Iterable[tuple[Any, Any]]:
+    """(schema argument, value) of a call of an OpOverload; arguments left at their default are left out."""
+    for position, argument in enumerate(node.target._schema.arguments):
+        if position < len(node.args) and not argument.kwarg_only:
+            yield argument, node.args[position]
+        elif argument.name in node.kwargs:
+            yield argument, node.kwargs[argument.name]
+
+
+def argument(node: torch.fx.Node, name: str, default: Any = None) -> Any:
+    for schema, value in arguments(node):
+        if schema.name == name:
+            return value
+    return default
+
+
+def storage(node: torch.fx.Node) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
+    """(nodes whose storage the outputs share, nodes that the call writes), by the operator's schema."""
+    target = node.target
+    if target is operator.getitem:
+        return [n for n in node.all_input_nodes[:1]], []
+    if not isinstance(target, torch._ops.OpOverload):
+        return [], []
+    op = str(target)
+    if op in _SILENT_VIEWS or is_wait(op):
+        return list(node.all_input_nodes[:1]), []
+    returns_alias = any(r.alias_info is not None for r in target._schema.returns)
+    shared: dict[torch.fx.Node, None] = {}
+    written: dict[torch.fx.Node, None] = {}
+    for schema, value in arguments(node):
+        if schema.alias_info is None:
+            continue
+        nodes = dict.fromkeys(_nodes(value))
+        if schema.alias_info.is_write:
+            written |= nodes
+        if returns_alias:
+            shared |= nodes
+    return list(shared), list(written)
+
+
+def _nodes(value: Any) -> list[torch.fx.Node]:
+    found: list[torch.fx.Node] = []
+    torch.fx.node.map_arg(value, lambda n: found.append(n) or n)
+    return found
+
+
+def flags(node: torch.fx.Node, op: str, shared: list[torch.fx.Node], written: list[torch.fx.Node]) -> int:
+    target = node.target
+    out = ORDERED if is_ordered(op) else 0
+    if formula(target) is not None:
+        out |= COMPUTE
+    if isinstance(target, torch._ops.OpOverload) and (torch.Tag.pointwise in target.tags or op in _POINTWISE_TOO):
+        out |= POINTWISE
+    views = shared and not written and shared[0] is node.all_input_nodes[0] and not _copies(node, op)
+    return out | VIEW if views else out
+
+
+def _copies(node: torch.fx.Node, op: str) -> bool:
+    """A cast whose schema says "maybe an alias" is one only if the dtype stays."""
+    if op not in _CASTS:
+        return False
+    before, after = node.all_input_nodes[0].meta.get("val"), node.meta.get("val")
+    return getattr(before, "dtype", None) != getattr(after, "dtype", None)
+
+
+def formula(target: object) -> Callable[..., int] | None:
+    return flop_registry.get(getattr(target, "overloadpacket", target))
+
+
+def flops(node: torch.fx.Node) -> int:
+    """By torch's own count, on the shapes of the fake values; 0 where a formula does not take this call."""
+    count = formula(node.target)
+    if count is None:
+        return 0
+    values = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+    try:
+        return max(0, int(count(*values[0], **values[1], out_val=node.meta.get("val"))))
+    except (TypeError, ValueError, AttributeError, AssertionError, IndexError):
+        return 0
