@@ -1,3 +1,27 @@
 """bucketd: bucketing and ordering plans for the collectives of sharded PyTorch training steps."""
 
-__version__ = "0.1.0"
+from .client import CLIENT_VERSION as __version__
+from .client import PlannerClient
+from .errors import AgreementError, BucketdError, EmbeddedError, GraphRefused, PlannerError, PlanRejected
+
+__all__ = [
+    "AgreementError",
+    "BucketdError",
+    "EmbeddedError",
+    "GraphRefused",
+    "PlanRejected",
+    "PlannerClient",
+    "PlannerError",
+    "__version__",
+    "backend",
+    "plan_pass",
+]
+
+
+def __getattr__(name):
+    # torch is heavy, and files can be planned without it.
+    if name in ("backend", "plan_pass"):
+        from . import torch_backend
+
+        return getattr(torch_backend, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,101 @@
+"""What can go wrong, by what the caller can do about it."""
+
+from __future__ import annotations
+
+import grpc
+
+
+class BucketdError(RuntimeError):
+    """The base of everything that this package raises on purpose."""
+
+    # Whether fallback="unplanned" covers it: there is no plan, and the untouched graph is still right.
+    leaves_unplanned = False
+
+    reason = "ERROR"
+
+
+class PlannerError(BucketdError):
+    """The planner refused, or could not be asked.
+
+    `reason` is one of the service's reasons (proto/REASONS.md), or one of the client's own: UNREACHABLE (nobody
+    answers at the address), DEADLINE (no answer in time), PROTOCOL (an answer that makes no sense).
+    """
+
+    leaves_unplanned = True
+
+    def __init__(self, reason: str, message: str, metadata: dict[str, str] | None = None,
+                 code: grpc.StatusCode | None = None, retry_after: float | None = None):
+        super().__init__(f"{reason}: {message}")
+        self.reason = reason
+        self.message = message
+        self.metadata = dict(metadata or {})
+        self.code = code
+        self.retry_after = retry_after  # seconds, where the service says so
+
+
+class EmbeddedError(BucketdError):
+    """The private planner could not be started or reached."""
+
+    leaves_unplanned = True
+    reason = "EMBEDDED_PLANNER"
+
+
+class GraphRefused(BucketdError):
+    """The graph cannot be described to a planner; the message names the node."""
+
+    leaves_unplanned = True
+    reason = "GRAPH_REFUSED"
+
+
+class PlanRejected(BucketdError):
+    """A plan is not one for this graph, or would change what the step computes. Nothing was touched."""
+
+    reason = "PLAN_REJECTED"
+
+    def __init__(self, what: str, where: str = ""):
+        super().__init__(f"plan rejected: {where}: {what}" if where else f"plan rejected: {what}")
+        self.what = what
+        self.where = where
+
+
+class AgreementError(BucketdError):
+    """The ranks do not hold one plan for one graph, or some of them said nothing in time."""
+
+    reason = "NO_AGREEMENT"
+
+
+def from_rpc_error(error: grpc.RpcError, address: str, method: str) -> PlannerError:
+    """The service's reason, from google.rpc.Status in the trailing metadata; else one derived from the code."""
+    code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
+    details = (error.details() if hasattr(error, "details") else "") or ""
+    info, retry_after = _error_info(error)
+    if info is not None:
+        return PlannerError(info.reason, details, dict(info.metadata), code, retry_after)
+    where = f"{method} at {address}"
+    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return PlannerError("DEADLINE", f"no answer in time from {where}", code=code)
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+        return PlannerError("UNREACHABLE", f"{where}: {details}", code=code)
+    return PlannerError("PROTOCOL", f"{where}: {code.name}: {details}", code=code)
+
+
+def _error_info(error):
+    from google.rpc import error_details_pb2, status_pb2
+
+    for key, value in (error.trailing_metadata() or ()) if hasattr(error, "trailing_metadata") else ():
+        if key != "grpc-status-details-bin":
+            continue
+        status = status_pb2.Status()
+        try:
+            status.ParseFromString(value)
+        except Exception:  # a damaged trailer: the code and its text remain
+            return None, None
+        info, retry_after = None, None
+        for detail in status.details:
+            found, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+            if detail.Is(found.DESCRIPTOR) and detail.Unpack(found):
+                info = found
+            elif detail.Is(retry.DESCRIPTOR) and detail.Unpack(retry):
+                retry_after = retry.retry_delay.ToNanoseconds() / 1e9
+        return info, retry_after
+    return None, None

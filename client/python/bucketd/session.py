@@ -1,0 +1,232 @@
+"""From a captured graph to a module that runs by an agreed plan: what every compiled graph of a backend goes through."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import itertools
+import json
+import logging
+import threading
+import time
+
+from torch import fx
+
+from . import apply, canonical, capture, embedded, mesh, normalize, plan, settings, wire
+from .agreement import Agreement, job_store
+from .client import PlannerClient, PlanReply
+from .errors import BucketdError, EmbeddedError, GraphRefused, PlannerError
+from .graph import GraphError
+
+log = logging.getLogger("bucketd")
+
+_SESSIONS = itertools.count()
+_private_planner: embedded.EmbeddedPlanner | None = None
+_private_lock = threading.Lock()
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """One graph that runs by a plan: what an on_plan callback gets."""
+
+    scope: str  # "0/fw": the first compiled graph's forward
+    plan: plan.Plan
+    digest: bytes  # of the graph
+    source: str  # "hit", "computed", "joined"; "handed over" where rank 0 planned for all
+    seconds: float  # that the planner took to answer
+    module: fx.GraphModule
+    captured: object
+    normalized: object
+
+
+class Session:
+    """One backend's dealings with its planner and with the other ranks. Every rank must make its sessions, and compile
+    its graphs, in the same order: that is how they know which graph they speak of."""
+
+    def __init__(self, options: settings.Settings, on_plan=None):
+        self.options = options
+        self.on_plan = on_plan
+        self._name = f"bucketd/{next(_SESSIONS)}"
+        self._ordinals = itertools.count()
+        self._agreement = None
+        self._planner = None
+        self._lock = threading.RLock()
+
+    def next_ordinal(self) -> int:
+        return next(self._ordinals)
+
+    def plan(self, gm: fx.GraphModule, context, kind: str, ordinal: int, parameter_order=()) -> fx.GraphModule:
+        """`gm` by its plan: a new module, or `gm` itself, untouched, where all ranks fall back to that.
+
+        Raises, on every rank, where one of them has no plan or another one.
+        """
+        with self._lock:
+            agreement = self._join()
+            scope = f"{agreement.ranks[0]}/{ordinal}/{kind}" if agreement.ranks[0] else f"{ordinal}/{kind}"
+            try:
+                planned, record = self._propose(gm, context, kind, scope, parameter_order)
+            except Exception as error:
+                verdict = agreement.fail(scope, error)
+            else:
+                verdict = agreement.agree(scope, record)
+        if verdict.unplanned:
+            log.warning("bucketd: %s stays without a plan on every rank: %s", scope, verdict.why)
+            return gm
+        log.log(logging.INFO if agreement.leader else logging.DEBUG, "bucketd: %s (%s)",
+                planned.plan.summary(planned.source), scope)
+        for diagnostic in planned.plan.diagnostics:
+            log.debug("bucketd: %s: %s: %s", scope, diagnostic.code, diagnostic.text)
+        if self.on_plan is not None:
+            self.on_plan(planned)
+        return planned.module
+
+    def _propose(self, gm, context, kind: str, scope: str, parameter_order):
+        try:
+            captured = capture.capture_graph(gm, context, kind)
+            normalized = normalize.normalize(captured.raw)
+            digest = canonical.digest(normalized.graph)
+        except GraphError as error:
+            raise GraphRefused(str(error)) from error
+        message = mesh.mesh_message(context, captured.raw)
+        options = self.options.plan_options(parameter_order, _comm_backend(captured.raw, message.device_type))
+        reply = self._ask(scope, normalized, digest, message, options)
+        parsed = plan.parse(reply.plan)
+        module = apply.apply_plan(gm, captured, normalized, digest, parsed)
+        record = {f"option {name}": text for name, text in settings.describe_options(options).items()}
+        record["graph digest"] = digest.hex()
+        record["plan"] = parsed.sha256
+        return Planned(scope, parsed, digest, reply.source, reply.seconds, module, captured, normalized), record
+
+    # -- the planner
+
+    def _ask(self, scope: str, normalized, digest: bytes, message, options) -> PlanReply:
+        if self._planner is None:
+            self._planner = self._find_planner()
+        if isinstance(self._planner, BucketdError):
+            raise self._planner
+        if isinstance(self._planner, _HandedOut):
+            return self._planner.receive(scope, self.options.deadline)
+
+        def ask():
+            return self._planner.get_plan(
+                lambda: wire.to_proto(normalized.graph), digest, message, options, self.options.deadline)
+
+        if self.options.embedded == "rank0" and self._agreement.store is not None:
+            return _HandedOut(self._agreement.store).hand_out(scope, ask)
+        return ask()
+
+    def _find_planner(self):
+        """A PlannerClient, where one can be reached; else the error that says why, once and for all."""
+        if self.options.address is not None:
+            return PlannerClient(self.options.address, self.options.tenant)
+        try:
+            if self._agreement.store is None:
+                return PlannerClient(private_planner().address, self.options.tenant)
+            return self._share_planner()
+        except BucketdError as error:
+            return error
+
+    def _share_planner(self):
+        """The leader starts a planner if all ranks are on its node, or if it shall plan for all; the rest hear of it."""
+        store, me = self._agreement.store, self._agreement
+        store.set(f"node/{me.rank}", embedded.node_identity())
+        if me.leader:
+            found = self._start_for_all(store)
+            store.set("planner", json.dumps(found))
+        else:
+            found = json.loads(_read(store, "planner", self.options.deadline, f"rank {me.ranks[0]} started no planner"))
+        if "error" in found:
+            raise EmbeddedError(found["error"])
+        if self.options.embedded == "rank0" and not me.leader:
+            return _HandedOut(store)
+        if not me.leader:
+            embedded.check_peer(found["address"])
+        return PlannerClient(found["address"], self.options.tenant)
+
+    def _start_for_all(self, store) -> dict:
+        try:
+            nodes = {
+                _read(store, f"node/{rank}", self.options.deadline, f"rank {rank} did not say where it runs")
+                for rank in self._agreement.ranks
+            }
+            if len(nodes) > 1 and self.options.embedded != "rank0":
+                raise EmbeddedError(
+                    f"the ranks run on {len(nodes)} nodes, and a private planner serves one: give the address of a "
+                    f"planner that all can reach, or say embedded=\"rank0\" to let rank 0 plan for all")
+            return {"address": private_planner().address}
+        except BucketdError as error:
+            return {"error": str(error)}
+
+    # -- the other ranks
+
+    def _join(self) -> Agreement:
+        if self._agreement is None:
+            import torch.distributed as dist
+
+            store = job_store(self._name)
+            world = dist.get_world_size() if store is not None else 1
+            rank = dist.get_rank() if store is not None else 0
+            ranks = tuple(sorted(self.options.ranks or range(world)))
+            if rank not in ranks:
+                raise BucketdError(f"ranks={list(ranks)} does not contain this process, rank {rank}")
+            if len(ranks) == 1:
+                store = None
+            elif self.options.ranks:
+                store = dist.PrefixStore(f"{ranks[0]}", store)
+            self._agreement = Agreement(store, rank, ranks, self.options.fallback, 2 * self.options.deadline)
+        return self._agreement
+
+
+class _HandedOut:
+    """Plans that the leader asked for and hands out through the store: b"+" and the plan, or b"-" and why there is none."""
+
+    def __init__(self, store):
+        self.store = store
+
+    def hand_out(self, scope: str, ask) -> PlanReply:
+        try:
+            reply = ask()
+        except Exception as error:
+            self.store.set(f"{scope}/plan", b"-" + f"{type(error).__name__}: {error}".encode())
+            raise
+        self.store.set(f"{scope}/plan", b"+" + reply.plan)
+        return reply
+
+    def receive(self, scope: str, deadline: float) -> PlanReply:
+        begin = time.monotonic()
+        data = _read(self.store, f"{scope}/plan", deadline, f"no plan for {scope} from the first rank")
+        if data[:1] != b"+":
+            raise PlannerError("RANK0", f"the first rank has no plan: {data[1:].decode(errors='replace')}")
+        return PlanReply(data[1:], b"", "handed over", time.monotonic() - begin, False)
+
+
+def private_planner() -> embedded.EmbeddedPlanner:
+    """This process's own planner, started at first use."""
+    global _private_planner
+    with _private_lock:
+        if _private_planner is None or not _private_planner.alive:
+            _private_planner = embedded.EmbeddedPlanner()
+        return _private_planner
+
+
+def _read(store, key: str, deadline: float, missing: str):
+    until = time.monotonic() + deadline
+    try:
+        store.wait([key], datetime.timedelta(seconds=deadline))
+        return store.get(key)
+    except Exception as error:
+        why = f"within {deadline:g} s" if time.monotonic() >= until else f"({error})"
+        raise EmbeddedError(f"{missing} {why}") from error
+
+
+def _comm_backend(raw, device_type: str) -> str:
+    """Whose order of summation the plan's numerics speak of: the backend of the graph's first group."""
+    import torch.distributed as dist
+
+    with contextlib.suppress(Exception):  # a group that is not of this process: the service's default
+        group = dist.distributed_c10d._resolve_process_group(raw.groups[0].name)
+        name = dist.get_backend(group)
+        if name in ("gloo", "nccl"):
+            return name
+    return ""

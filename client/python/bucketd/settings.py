@@ -1,0 +1,111 @@
+"""What a user may ask for, checked where it is said rather than where it is used."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Sequence
+
+from ._wire.proto import plan_pb2, planner_pb2
+from .client import DEFAULT_DEADLINE
+
+_FALLBACKS = ("error", "unplanned")
+_EMBEDDED = (None, "rank0")
+_NUMERICS = ("eager_order", "exact", "free")
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+          "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The options of bucketd.backend() and bucketd.plan_pass(); their documentation says what each does."""
+
+    mode: str = "transformer_block"
+    address: str | None = None
+    numerics: str = "eager_order"
+    memory_limit: str | float | int | None = None
+    param_order: tuple[str, ...] = ()
+    fallback: str = "error"
+    embedded: str | None = None
+    deadline: float = DEFAULT_DEADLINE
+    cost_profile: str = ""
+    buckets: str = ""
+    prefetch_forward: int | None = None
+    prefetch_backward: int | None = None
+    defer_reduce_scatter: int | None = None
+    reorder: str = "all"
+    strict_coverage: bool = False
+    comm_backend: str = ""
+    tenant: str = ""
+    ranks: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        _one_of("fallback", self.fallback, _FALLBACKS)
+        _one_of("embedded", self.embedded, _EMBEDDED)
+        _one_of("numerics", self.numerics, _NUMERICS)
+        if self.deadline <= 0:
+            raise ValueError(f"deadline={self.deadline}: expected seconds, more than 0")
+        if self.embedded is not None and self.address is not None:
+            raise ValueError("embedded= and address= exclude each other: a planner is either private or at an address")
+        parse_memory_limit(self.memory_limit)
+
+    def plan_options(self, parameter_order: Sequence[str], comm_backend: str) -> planner_pb2.PlanOptions:
+        ppm, limit_bytes = parse_memory_limit(self.memory_limit)
+        return planner_pb2.PlanOptions(
+            mode=self.mode,
+            numerics=plan_pb2.Numerics.Value(f"NUMERICS_{self.numerics.upper()}"),
+            backend=self.comm_backend or comm_backend,
+            reorder_compute=plan_pb2.REORDER_COMPUTE_ALL,
+            memory_limit_ppm=ppm,
+            memory_limit_bytes=limit_bytes,
+            buckets=self.buckets,
+            prefetch_forward=self.prefetch_forward,
+            prefetch_backward=self.prefetch_backward,
+            defer_reduce_scatter=self.defer_reduce_scatter,
+            reorder=self.reorder,
+            parameter_order=parameter_order,
+            strict_coverage=self.strict_coverage,
+            cost_profile=self.cost_profile,
+        )
+
+
+def describe_options(options: planner_pb2.PlanOptions) -> dict[str, str]:
+    """Field by field, in short text: what ranks compare, and what a difference is reported in."""
+    described = {}
+    for field in options.DESCRIPTOR.fields:
+        value = getattr(options, field.name)
+        if field.has_presence and not options.HasField(field.name):
+            continue
+        if field.name == "parameter_order":
+            digest = hashlib.sha256("\0".join(value).encode()).hexdigest()[:12]
+            described[field.name] = f"{len(value)} names ({digest})"
+        elif field.enum_type is not None:
+            described[field.name] = field.enum_type.values_by_number[value].name.split("_", 1)[1].lower()
+        else:
+            described[field.name] = str(value)
+    return described
+
+
+def parse_memory_limit(limit) -> tuple[int, int]:
+    """(parts per million of program order's peak, bytes), of which one is 0: `"1.05x"`, `"+5%"`, `"38GiB"`, bytes."""
+    if limit is None:
+        return 0, 0
+    if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
+        return 0, limit
+    text = str(limit).strip()
+    share = re.fullmatch(r"(\d+(?:\.\d+)?)x", text)
+    percent = re.fullmatch(r"\+(\d+(?:\.\d+)?)\s*%", text)
+    size = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text)
+    if share and float(share[1]) > 0:
+        return round(1e6 * float(share[1])), 0
+    if percent:
+        return 1_000_000 + round(1e4 * float(percent[1])), 0
+    if isinstance(limit, str) and size and size[2].upper() in _UNITS and float(size[1]) > 0:
+        return 0, int(float(size[1]) * _UNITS[size[2].upper()])
+    raise ValueError(f"memory_limit={limit!r}: expected a share (\"1.05x\", \"+5%\") or bytes (\"38GiB\", 40802189312)")
+
+
+def _one_of(name: str, value, known) -> None:
+    if value not in known:
+        raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, known))}")

@@ -1,0 +1,191 @@
+"""The torch.compile backend, and the pass for everybody else's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import fx
+
+from . import capture
+from .client import DEFAULT_DEADLINE
+from .ops import collective_kind, op_name
+from .session import Planned, Session
+from .settings import Settings
+
+_COMPILERS = ("aot_eager",)
+
+
+def backend(
+    mode: str = "transformer_block",
+    address: str | None = None,
+    numerics: str = "eager_order",
+    memory_limit: str | int | None = None,
+    *,
+    model: torch.nn.Module | None = None,
+    param_order: Sequence[str] | None = None,
+    fallback: str = "error",
+    embedded: str | None = None,
+    deadline: float = DEFAULT_DEADLINE,
+    cost_profile: str | None = None,
+    compiler: str = "aot_eager",
+    on_plan: Callable[[Planned], None] | None = None,
+    **more,
+) -> Backend:
+    """A backend for `torch.compile(model, backend=bucketd.backend(...))` that runs the step's collectives by a plan.
+
+    Make it, and compile with it, in the same order on every rank.
+
+    mode           which collectives share a bucket: "transformer_block", or another mode of the planner
+    address        of the planner, "host:port" or "unix:/path"; None: the ranks of one node start a private one
+    numerics       what a plan may do to the order of sums: "eager_order", "exact" or "free"
+    memory_limit   peak memory that a plan may reach: "1.05x", "+5%" (of the peak without a plan), "38GiB", bytes
+    model          the module whose registration order is eager's; None: the compiled one, where it can be told
+    param_order    the same as a list of parameter names
+    fallback       where there is no plan: "error", or "unplanned": rank 0 decides that all ranks go without
+    embedded       "rank0": without an address, on several nodes, rank 0 plans for all
+    deadline       seconds that one graph's plan may take
+    cost_profile   of the planner; None: its default
+    on_plan        called with each `Planned` graph, before it first runs
+    more           buckets, prefetch_forward, prefetch_backward, defer_reduce_scatter, reorder, strict_coverage, comm_backend,
+                   tenant, ranks (those that run this program; None: all)
+    """
+    if compiler not in _COMPILERS:
+        raise ValueError(f"compiler={compiler!r}: expected one of {', '.join(map(repr, _COMPILERS))}")
+    options = _settings(mode, address, numerics, memory_limit, fallback, embedded, deadline, cost_profile, more)
+    return Backend(Session(options, on_plan), _parameter_order(model, param_order))
+
+
+class Backend:
+    """What backend() returns. One compiled graph after the other; each gets an ordinal that all ranks share."""
+
+    def __init__(self, session: Session, parameter_order: list[str] | None):
+        self.session = session
+        self.parameter_order = parameter_order
+        self.__name__ = "bucketd"
+
+    def __call__(self, gm: fx.GraphModule, example_inputs, **_):
+        from torch._dynamo.backends.common import aot_autograd
+        from torch._functorch import config
+        from torch._functorch.partitioners import default_partition
+
+        context = capture.CaptureContext.from_dynamo(gm, example_inputs)
+        order = self.parameter_order
+        if order is None:
+            order = _registration_order(context)
+        ordinal = self.session.next_ordinal()
+
+        def partition(joint, *args, **kwargs):
+            capture.tag_joint(joint, context)
+            return default_partition(joint, *args, **kwargs)
+
+        def compiler(kind):
+            def compile_part(part, _inputs):
+                return _boxed(self._planned(part, context, kind, ordinal, order))
+
+            return compile_part
+
+        # A cached artefact would be yesterday's plan.
+        with config.patch(enable_autograd_cache=False):
+            return aot_autograd(
+                fw_compiler=compiler("fw"), bw_compiler=compiler("bw"), inference_compiler=compiler("fw"),
+                partition_fn=partition, keep_inference_input_mutations=True)(gm, example_inputs)
+
+    def _planned(self, part: fx.GraphModule, context, kind: str, ordinal: int, order) -> fx.GraphModule:
+        return self.session.plan(part, context, kind, ordinal, order) if has_collectives(part) else part
+
+
+_passes: dict = {}
+_passes_lock = threading.Lock()
+
+
+def plan_pass(
+    gm: fx.GraphModule,
+    example_inputs=None,
+    *,
+    kind: str = "joint",
+    model: torch.nn.Module | None = None,
+    param_order: Sequence[str] | None = None,
+    on_plan: Callable[[Planned], None] | None = None,
+    **options,
+) -> fx.GraphModule:
+    """The plan as a pass over an aten-level graph, for anybody's own backend or list of passes.
+
+    Takes the options of backend(), and `kind`: "fw", "bw" or "joint". Returns a new module, or `gm` itself if it holds no
+    collectives or stays unplanned; `gm` is never changed. Why a collective is there is derived from the graph's structure.
+    """
+    settings = _settings(options.pop("mode", "transformer_block"), options.pop("address", None),
+                         options.pop("numerics", "eager_order"), options.pop("memory_limit", None),
+                         options.pop("fallback", "error"), options.pop("embedded", None),
+                         options.pop("deadline", DEFAULT_DEADLINE), options.pop("cost_profile", None), options)
+    if not has_collectives(gm):
+        return gm
+    with _passes_lock:
+        session = _passes.get(settings)
+        if session is None:
+            session = _passes[settings] = Session(settings)
+    session.on_plan = on_plan
+    context = capture.CaptureContext()
+    order = _parameter_order(model, param_order) or []
+    return session.plan(gm, context, kind, session.next_ordinal(), order)
+
+
+def has_collectives(gm: fx.GraphModule) -> bool:
+    return any(
+        node.op == "call_function" and collective_kind(op_name(node.target)) is not None for node in gm.graph.nodes)
+
+
+def _settings(mode, address, numerics, memory_limit, fallback, embedded, deadline, cost_profile, more) -> Settings:
+    known = set(Settings.__dataclass_fields__)
+    unknown = sorted(set(more) - known)
+    if unknown:
+        raise TypeError(f"unknown option {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+    if more.get("ranks") is not None:
+        more["ranks"] = tuple(more["ranks"])
+    return Settings(mode=mode, address=address, numerics=numerics, memory_limit=memory_limit, fallback=fallback,
+                    embedded=embedded, deadline=deadline, cost_profile=cost_profile or "",
+                    **{name: value for name, value in more.items() if value is not None})
+
+
+def _parameter_order(model, param_order) -> list[str] | None:
+    if param_order is not None:
+        return list(param_order)
+    return capture.parameter_order(model) if model is not None else None
+
+
+def _registration_order(context) -> list[str]:
+    """Of the module that is being compiled: the one whose forward Dynamo traces, if all parameters hang on it."""
+    module = _traced_module(context.model_prefixes)
+    return capture.parameter_order(module) if module is not None else []
+
+
+def _traced_module(prefixes):
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    if len(prefixes) != 1:
+        return None
+    (prefix,) = prefixes
+    name = prefix.removeprefix("L['").removesuffix("']")
+    if prefix != f"L['{name}']":
+        return None
+    try:
+        module = InstructionTranslator.current_tx().output.local_scope.get(name)
+    except AttributeError:  # called by something other than Dynamo
+        return None
+    return module if isinstance(module, torch.nn.Module) else None
+
+
+def _boxed(gm: fx.GraphModule):
+    """The module as AOTAutograd calls it: with one list of inputs, which it empties, so that each dies at its last use."""
+    from torch.fx.graph import _BoxedCodeGen
+
+    gm.graph.set_codegen(_BoxedCodeGen())
+    gm.recompile()
+    forward = gm.forward
+
+    def run(inputs):
+        return forward(inputs)
+
+    run._boxed_call = True
+    return run
