@@ -1,4 +1,4 @@
-"""Bytes that a call reads and writes: proto/GRAPH.md §3."""
+"""What an op's name and shapes tell without torch: proto/GRAPH.md §3."""
 
 from __future__ import annotations
 
@@ -7,11 +7,32 @@ from .graph import ITEM_SIZE, VIEW, Node, NodeKind, Tensor
 _GATHERS = frozenset({"embedding", "index", "index_select", "gather"})
 _FILLS = frozenset({"zeros", "ones", "full", "arange"})
 
+_ORDERED_PARTS = (
+    "rand",
+    "bernoulli",
+    "dropout",
+    "multinomial",
+    "normal",
+    "uniform",
+    "poisson",
+    "exponential",
+    "rng_state",
+    "_assert",
+    "_local_scalar_dense",
+    "print",
+)
+
 
 def base_name(op: str) -> str:
     """What stands between the first two dots: "aten.mm.default" -> "mm"."""
     parts = op.split(".", 2)
     return parts[1] if len(parts) > 1 else op
+
+
+def is_ordered(op: str) -> bool:
+    """Random, effectful and host-synchronising ops, whose relative order must stay."""
+    base = base_name(op)
+    return not base.endswith("_backward") and any(part in base for part in _ORDERED_PARTS)
 
 
 def memory_bytes(nodes: list[Node], node: Node, strides: bool = True) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from .graph import COMPUTE, ORDERED, POINTWISE, VIEW, CollectiveKind, DType, ReduceOp
-from .memory import base_name
+from .memory import base_name, is_ordered
 
 DTYPES: dict[torch.dtype, DType] = {
     torch.bool: DType.BOOL,
@@ -56,20 +56,6 @@ _COLLECTIVES = {
 }
 _C10D = ("_c10d_functional.", "c10d_functional.")
 
-_ORDERED_PARTS = (
-    "rand",
-    "bernoulli",
-    "dropout",
-    "multinomial",
-    "normal",
-    "uniform",
-    "poisson",
-    "exponential",
-    "rng_state",
-    "_assert",
-    "_local_scalar_dense",
-    "print",
-)
 # Ops that share storage with their input although their schema does not say so.
 _SILENT_VIEWS = frozenset({"aten._unsafe_view.default"})
 _CASTS = frozenset({"aten._to_copy.default", "prims.convert_element_type.default", "aten.to.dtype"})
@@ -98,11 +84,6 @@ def is_wait(op: str) -> bool:
 
 def is_cast(op: str) -> bool:
     return op in _CASTS
-
-
-def is_ordered(op: str) -> bool:
-    base = base_name(op)
-    return not base.endswith("_backward") and any(part in base for part in _ORDERED_PARTS)
 
 
 def arguments(node: torch.fx.Node) -> Iterable[tuple[Any, Any]]:
