@@ -1,0 +1,242 @@
+#include "passes/io/profile_json.h"
+
+#include <array>
+#include <fstream>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/io/json_text.h"
+
+namespace bucketd {
+namespace {
+
+using internal::Quoted;
+using nlohmann::json;
+
+constexpr int64_t kMaxProfileBytes = 1 << 20;
+
+template <typename Owner>
+struct Field {
+  const char* name;
+  double Owner::*value;
+};
+
+constexpr std::array<Field<CostProfile>, 9> kRefereeFields = {
+    {{"compute_scale", &CostProfile::compute_scale},
+     {"alpha_scale", &CostProfile::alpha_scale},
+     {"busbw_scale", &CostProfile::busbw_scale},
+     {"gamma_us", &CostProfile::gamma_us},
+     {"hbm_bytes_per_s", &CostProfile::hbm_bytes_per_s},
+     {"copy_launch_us", &CostProfile::copy_launch_us},
+     {"overlap_slowdown", &CostProfile::overlap_slowdown},
+     {"host_us_per_kernel", &CostProfile::host_us_per_kernel},
+     {"host_us_per_collective", &CostProfile::host_us_per_collective}}};
+
+constexpr std::array<Field<DeviceModel>, 9> kDeviceFields = {
+    {{"peak_flops_half", &DeviceModel::peak_flops_half},
+     {"peak_flops_single", &DeviceModel::peak_flops_single},
+     {"memory_bytes_per_s", &DeviceModel::memory_bytes_per_s},
+     {"launch_us", &DeviceModel::launch_us},
+     {"alpha_us", &DeviceModel::alpha_us},
+     {"hop_us", &DeviceModel::hop_us},
+     {"inter_hop_us", &DeviceModel::inter_hop_us},
+     {"intra_node_bytes_per_s", &DeviceModel::intra_node_bytes_per_s},
+     {"inter_node_bytes_per_s", &DeviceModel::inter_node_bytes_per_s}}};
+
+template <typename Fields>
+void AddNames(const Fields& fields, std::vector<std::string>& names) {
+  for (const auto& field : fields) names.emplace_back(field.name);
+}
+
+// A misspelt field would silently plan for another machine.
+absl::Status RefuseUnknown(const json& object, const std::vector<std::string>& known,
+                           absl::string_view where) {
+  for (const auto& [key, unused] : object.items()) {
+    if (absl::c_linear_search(known, key)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(where, ": unknown field ", Quoted(key),
+                                                   "; known: ", absl::StrJoin(known, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> AsNumber(const json& value, absl::string_view where) {
+  if (!value.is_number()) return internal::WrongType(where, "a number", value);
+  return value.get<double>();
+}
+
+absl::Status ReadDevice(const json& object, DeviceModel& device) {
+  if (!object.is_object()) return internal::WrongType("device", "an object", object);
+  std::vector<std::string> known;
+  AddNames(kDeviceFields, known);
+  RETURN_IF_ERROR(RefuseUnknown(object, known, "device"));
+  for (const auto& field : kDeviceFields) {
+    const json* value = internal::Find(object, field.name);
+    if (value == nullptr) continue;
+    ASSIGN_OR_RETURN(device.*field.value, AsNumber(*value, absl::StrCat("device.", field.name)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadExtras(const json& object, CostProfile& profile) {
+  if (const json* format = internal::Find(object, "format_version"); format != nullptr) {
+    RETURN_IF_ERROR(internal::AsInteger(*format, "format_version", 1, 1).status());
+  }
+  if (const json* name = internal::Find(object, "name"); name != nullptr) {
+    ASSIGN_OR_RETURN(profile.name, internal::AsString(*name, "name"));
+  }
+  if (const json* version = internal::Find(object, "version"); version != nullptr) {
+    ASSIGN_OR_RETURN(const int64_t number,
+                     internal::AsInteger(*version, "version", 1, 1'000'000'000));
+    profile.version = static_cast<int32_t>(number);
+  }
+  if (const json* about = internal::Find(object, "about"); about != nullptr) {
+    ASSIGN_OR_RETURN(profile.about, internal::AsString(*about, "about"));
+  }
+  if (const json* share = internal::Find(object, "comm_copy_share"); share != nullptr) {
+    ASSIGN_OR_RETURN(profile.comm_copy_share, AsNumber(*share, "comm_copy_share"));
+  }
+  if (const json* device = internal::Find(object, "device"); device != nullptr) {
+    RETURN_IF_ERROR(ReadDevice(*device, profile.device));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CostProfile> Read(const json& object, std::string name) {
+  std::vector<std::string> known;
+  AddNames(kRefereeFields, known);
+  known.insert(known.end(),
+               {"comm_copy_share", "device", "format_version", "name", "version", "about"});
+  RETURN_IF_ERROR(RefuseUnknown(object, known, "fields"));
+  CostProfile profile;
+  profile.name = std::move(name);
+  for (const auto& field : kRefereeFields) {
+    const json* value = internal::Find(object, field.name);
+    if (value == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(field.name, ": missing, expected a number"));
+    }
+    ASSIGN_OR_RETURN(profile.*field.value, AsNumber(*value, field.name));
+  }
+  RETURN_IF_ERROR(ReadExtras(object, profile));
+  RETURN_IF_ERROR(profile.Validate());
+  return profile;
+}
+
+std::vector<CostProfile> MakeBuiltIns() {
+  std::vector<CostProfile> profiles(5);
+  profiles[0].name = "h100_nvlink";
+  profiles[0].about =
+      "8 H100 on NVLink, nodes on 400 Gb/s NICs, kernels launched from a captured CUDA graph";
+  profiles[1].name = "h100_launch";
+  profiles[1].about = "the same machines, every kernel and collective launched by the host";
+  profiles[1].host_us_per_kernel = 6.0;
+  profiles[1].host_us_per_collective = 30.0;
+  profiles[2].name = "slow_network";
+  profiles[2].about = "one GPU a node on 100 Gb/s Ethernet: latency and bandwidth dominate";
+  profiles[2].alpha_scale = 5.0;
+  profiles[2].busbw_scale = 0.03;
+  profiles[2].gamma_us = 20.0;
+  profiles[2].overlap_slowdown = 0.03;
+  profiles[3].name = "small_batch";
+  profiles[3].about = "many ranks, little compute a rank: collectives are latency-bound";
+  profiles[3].compute_scale = 0.15;
+  profiles[3].alpha_scale = 6.0;
+  profiles[3].busbw_scale = 0.6;
+  profiles[3].gamma_us = 4.0;
+  CostProfile& cpu = profiles[4];
+  cpu.name = "cpu_loopback";
+  cpu.about =
+      "4 processes on one CPU that talk through gloo over loopback; rough figures by order of "
+      "magnitude, not measured on any machine";
+  cpu.gamma_us = 150.0;
+  cpu.hbm_bytes_per_s = 8e9;
+  cpu.copy_launch_us = 10.0;
+  cpu.overlap_slowdown = 0.5;
+  cpu.host_us_per_collective = 50.0;
+  cpu.device = {.peak_flops_half = 2e10,
+                .peak_flops_single = 5e10,
+                .memory_bytes_per_s = 8e9,
+                .launch_us = 10.0,
+                .alpha_us = 200.0,
+                .hop_us = 100.0,
+                .inter_hop_us = 200.0,
+                .intra_node_bytes_per_s = 1e9,
+                .inter_node_bytes_per_s = 1e9};
+  return profiles;
+}
+
+// False if there is no such file.
+bool ReadSmallFile(const std::string& path, std::string& text) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return false;
+  text.resize(static_cast<size_t>(kMaxProfileBytes) + 1);
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  return !text.empty();
+}
+
+std::string Stem(absl::string_view path) {
+  path.remove_prefix(std::min(path.size(), path.rfind('/') + 1));
+  return std::string(path.substr(0, path.find('.')));
+}
+
+}  // namespace
+
+absl::StatusOr<CostProfile> ProfileFromJson(absl::string_view text, std::string name) {
+  const std::string where = absl::StrCat("cost profile ", name);
+  ASSIGN_OR_RETURN(const json object, internal::ParseObject(text, where));
+  absl::StatusOr<CostProfile> profile = Read(object, std::move(name));
+  if (profile.ok()) return profile;
+  return absl::InvalidArgumentError(absl::StrCat(where, ": ", profile.status().message()));
+}
+
+std::string ProfileToJson(const CostProfile& profile) {
+  const auto number = [](double value) { return json(value).dump(); };
+  std::string text;
+  for (const auto& field : kRefereeFields) {
+    absl::StrAppend(&text, text.empty() ? "{" : ", ", Quoted(field.name), ": ",
+                    number(profile.*field.value));
+  }
+  absl::StrAppend(&text, ",\n \"comm_copy_share\": ", number(profile.comm_copy_share));
+  std::string device;
+  for (const auto& field : kDeviceFields) {
+    absl::StrAppend(&device, device.empty() ? "" : ", ", Quoted(field.name), ": ",
+                    number(profile.device.*field.value));
+  }
+  absl::StrAppend(&text, ",\n \"device\": {", device,
+                  "},\n \"format_version\": 1, \"name\": ", Quoted(profile.name),
+                  ", \"version\": ", profile.version, ", \"about\": ", Quoted(profile.about),
+                  "}\n");
+  return text;
+}
+
+absl::Span<const CostProfile> BuiltInProfiles() {
+  static const std::vector<CostProfile>* const kProfiles =
+      new std::vector<CostProfile>(MakeBuiltIns());
+  return *kProfiles;
+}
+
+absl::StatusOr<CostProfile> FindProfile(const std::string& name_or_file) {
+  std::vector<absl::string_view> names;
+  for (const CostProfile& profile : BuiltInProfiles()) {
+    if (profile.name == name_or_file) return profile;
+    names.push_back(profile.name);
+  }
+  std::string text;
+  if (!ReadSmallFile(name_or_file, text)) {
+    return absl::NotFoundError(
+        absl::StrCat("cost profile ", Quoted(name_or_file),
+                     " is neither known nor a file; known: ", absl::StrJoin(names, ", ")));
+  }
+  if (text.size() > static_cast<size_t>(kMaxProfileBytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cost profile ", name_or_file, ": more than ", kMaxProfileBytes, " bytes"));
+  }
+  return ProfileFromJson(text, Stem(name_or_file));
+}
+
+}  // namespace bucketd
