@@ -1,7 +1,9 @@
-// Captured-graph files (tests/data/SCHEMA.md): gzip or plain JSON of what one rank captured.
+// Captured-graph files (tests/data/SCHEMA.md, proto/GRAPH.md §1): gzip or plain JSON of what one
+// rank captured.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -15,15 +17,22 @@ namespace bucketd {
 struct CapturedGraph {
   Graph graph;        // raw: ids are the file's
   StatedCosts costs;  // est_us of every node; alpha and bus bandwidth of every collective
+  // Whether the file states times at all. If not, `costs` is empty: plan with the device model.
+  bool has_costs = false;
   Mesh mesh;
   std::string kind;  // fw, bw, joint
+  // What the file says a collective is for, one a collective, "" if nothing. Not in the graph
+  // unless the file tags the collective too: passes find parameters by structure.
+  std::vector<std::string> stated_parameter;
 };
 
+inline constexpr int64_t kMaxJsonBytes = int64_t{1} << 30;
+
 // INVALID_ARGUMENT names file position or node. `limits` bound what is built; decompression stops
-// at max_json_bytes.
+// at max_json_bytes. Peak memory is about six times the JSON's size.
 absl::StatusOr<CapturedGraph> ReadCapturedGraph(absl::string_view bytes,
                                                 const GraphLimits& limits = {},
-                                                int64_t max_json_bytes = int64_t{2} << 30);
+                                                int64_t max_json_bytes = kMaxJsonBytes);
 // NOT_FOUND if there is no such file.
 absl::StatusOr<CapturedGraph> ReadCapturedGraphFile(const std::string& path,
                                                     const GraphLimits& limits = {});

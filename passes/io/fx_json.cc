@@ -1,0 +1,400 @@
+#include "passes/io/fx_json.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/io/fx_json_header.h"
+#include "passes/io/fx_json_record.h"
+#include "passes/io/gzip.h"
+#include "passes/ir/ops.h"
+#include "simdjson.h"
+
+namespace bucketd {
+namespace {
+
+namespace od = simdjson::ondemand;
+using fx_json::Header;
+using fx_json::Record;
+
+template <typename Value>
+using Table = absl::flat_hash_map<absl::string_view, Value>;
+
+const Table<DType>& DTypes() {
+  static const auto& kDTypes =
+      *new Table<DType>{{"bool", DType::kBool},      {"uint8", DType::kU8},
+                        {"int8", DType::kI8},        {"int16", DType::kI16},
+                        {"int32", DType::kI32},      {"int64", DType::kI64},
+                        {"float16", DType::kF16},    {"bfloat16", DType::kBF16},
+                        {"float32", DType::kF32},    {"float64", DType::kF64},
+                        {"uint16", DType::kU16},     {"uint32", DType::kU32},
+                        {"uint64", DType::kU64},     {"float8_e4m3fn", DType::kF8E4M3},
+                        {"complex64", DType::kC64},  {"float8_e5m2", DType::kF8E5M2},
+                        {"complex128", DType::kC128}};
+  return kDTypes;
+}
+
+const Table<CollectiveKind>& CollectiveKinds() {
+  static const auto& kKinds = *new Table<CollectiveKind>{{"ag", CollectiveKind::kAllGather},
+                                                         {"rs", CollectiveKind::kReduceScatter},
+                                                         {"ar", CollectiveKind::kAllReduce},
+                                                         {"a2a", CollectiveKind::kAllToAll},
+                                                         {"bc", CollectiveKind::kBroadcast}};
+  return kKinds;
+}
+
+const Table<ReduceOp>& ReduceOps() {
+  static const auto& kOps = *new Table<ReduceOp>{
+      {"", ReduceOp::kNone},     {"sum", ReduceOp::kSum}, {"avg", ReduceOp::kAvg},
+      {"min", ReduceOp::kMin},   {"max", ReduceOp::kMax}, {"product", ReduceOp::kProduct},
+      {"band", ReduceOp::kBand}, {"bor", ReduceOp::kBor}, {"bxor", ReduceOp::kBxor}};
+  return kOps;
+}
+
+const Table<Tag>& Tags() {
+  static const auto& kTags = *new Table<Tag>{{"", Tag::kNone},
+                                             {"fsdp_ag", Tag::kFsdpAllGather},
+                                             {"fsdp_rs", Tag::kFsdpReduceScatter},
+                                             {"ddp_ar", Tag::kDdpAllReduce},
+                                             {"hsdp_ar", Tag::kHsdpAllReduce}};
+  return kTags;
+}
+
+const Table<Role>& Roles() {
+  static const auto& kRoles = *new Table<Role>{{"", Role::kNone},           {"mesh", Role::kNone},
+                                               {"param", Role::kParameter}, {"input", Role::kInput},
+                                               {"tangent", Role::kTangent}, {"saved", Role::kSaved},
+                                               {"buffer", Role::kBuffer}};
+  return kRoles;
+}
+
+const Table<Direction>& Directions() {
+  static const auto& kDirections = *new Table<Direction>{
+      {"", Direction::kNone}, {"fw", Direction::kForward}, {"bw", Direction::kBackward}};
+  return kDirections;
+}
+
+const Table<SlotKind>& SlotKinds() {
+  static const auto& kKinds = *new Table<SlotKind>{{"", SlotKind::kNone},
+                                                   {"output", SlotKind::kOutput},
+                                                   {"grad", SlotKind::kInputGradient},
+                                                   {"saved", SlotKind::kSaved}};
+  return kKinds;
+}
+
+int64_t Capped(int64_t a, int64_t b) {
+  int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<int64_t>::max() : sum;
+}
+
+int64_t CappedProduct(int64_t a, int64_t b) {
+  int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
+}
+
+// Turns records into nodes.
+class Importer {
+ public:
+  Importer(const Header& header, const GraphLimits& limits)
+      : header_(header),
+        roles_(header),
+        builder_(absl::StrCat(header.name, header.name.empty() ? "" : ".", header.kind), limits) {}
+
+  // Throws simdjson::simdjson_error; Place() then says where.
+  absl::Status ReadNodes(od::array nodes) {
+    for (od::value item : nodes) {
+      const absl::Status status = reader_.Read(item.get_object(), record_);
+      if (!status.ok()) return Error("field \"", reader_.field(), "\": ", status.message());
+      RETURN_IF_ERROR(AddNode());
+      ++next_;
+    }
+    return absl::OkStatus();
+  }
+
+  std::string Place() const {
+    return absl::StrCat("node %", next_, ", field \"", absl::CHexEscape(reader_.field()), "\"");
+  }
+
+  absl::StatusOr<CapturedGraph> Finish() && {
+    ASSIGN_OR_RETURN(Mesh mesh, roles_.MakeMesh());
+    ASSIGN_OR_RETURN(Graph graph, std::move(builder_).Build());
+    if (!has_costs_) costs_ = {};
+    return CapturedGraph{std::move(graph), std::move(costs_), has_costs_,
+                         std::move(mesh),  header_.kind,      std::move(parameters_)};
+  }
+
+ private:
+  template <typename... Parts>
+  absl::Status Error(const Parts&... parts) const {
+    const std::string name =
+        record_.name.empty()
+            ? ""
+            : absl::StrCat(" (", absl::CHexEscape(record_.name.substr(0, 80)), ")");
+    return absl::InvalidArgumentError(absl::StrCat("node %", next_, name, ": ", parts...));
+  }
+
+  template <typename Value>
+  absl::Status Find(const Table<Value>& table, absl::string_view what, absl::string_view name,
+                    Value& value) const {
+    const auto it = table.find(name);
+    if (it != table.end()) {
+      value = it->second;
+      return absl::OkStatus();
+    }
+    std::vector<absl::string_view> known;
+    for (const auto& entry : table) {
+      if (!entry.first.empty()) known.push_back(entry.first);
+    }
+    std::sort(known.begin(), known.end());
+    return Error("unknown ", what, " \"", absl::CHexEscape(name.substr(0, 80)), "\"; known are ",
+                 absl::StrJoin(known, ", "));
+  }
+
+  absl::Status AddNode() {
+    const Record& r = record_;
+    if (r.id >= 0 && r.id != next_) {
+      return Error("its id is ", r.id, ", but ids are positions in the list");
+    }
+    spec_ = NodeSpec();
+    spec_.name = r.name;
+    spec_.op = r.op;
+    spec_.module = r.module;
+    spec_.inputs = r.inputs;
+    spec_.alias_of = r.alias_of;
+    spec_.mutates = r.mutates;
+    spec_.flops = r.flops;
+    RETURN_IF_ERROR(SetKind());
+    RETURN_IF_ERROR(SetOutputs());
+    RETURN_IF_ERROR(SetFlagsAndDirection());
+    if (spec_.kind == NodeKind::kPlaceholder) RETURN_IF_ERROR(SetPlaceholder());
+    if (spec_.kind == NodeKind::kCollective) RETURN_IF_ERROR(SetCollective());
+    if (spec_.kind == NodeKind::kOutput) RETURN_IF_ERROR(SetSlots());
+    if (spec_.kind == NodeKind::kGetitem) {
+      spec_.getitem_index = static_cast<int32_t>(
+          std::clamp<int64_t>(r.index, -1, std::numeric_limits<int32_t>::max()));
+    }
+    spec_.memory_bytes = header_.stated ? r.memory_bytes : CountMemoryBytes();
+    RETURN_IF_ERROR(builder_.Add(spec_).status());
+    kinds_.push_back(spec_.kind);
+    opaque_.push_back(spec_.kind == NodeKind::kPlaceholder && spec_.outputs.empty());
+    has_costs_ = has_costs_ || r.has_est_us;
+    costs_.node_us.push_back(r.est_us);
+    return absl::OkStatus();
+  }
+
+  absl::Status SetKind() {
+    const Record& r = record_;
+    static const auto& kKinds = *new Table<NodeKind>{{"placeholder", NodeKind::kPlaceholder},
+                                                     {"get_attr", NodeKind::kGetAttr},
+                                                     {"getitem", NodeKind::kGetitem},
+                                                     {"output", NodeKind::kOutput}};
+    const auto it = kKinds.find(r.op);
+    if (it != kKinds.end()) {
+      spec_.kind = it->second;
+    } else if (r.has_coll) {
+      spec_.kind = NodeKind::kCollective;
+    } else {
+      spec_.kind = NodeKind::kCall;
+    }
+    const bool names_wait = BaseName(r.op) == "wait_tensor" || r.wait_of >= 0;
+    if (spec_.kind != NodeKind::kCall || !names_wait || r.inputs.size() != 1) {
+      return absl::OkStatus();
+    }
+    // What waits for something that is no collective here (a coalesced one) is an ordinary call.
+    const auto start = static_cast<size_t>(r.inputs[0]);
+    if (start < kinds_.size() && kinds_[start] == NodeKind::kCollective) {
+      spec_.kind = NodeKind::kWait;
+    }
+    if (r.wait_of >= 0 && r.wait_of != r.inputs[0]) {
+      return Error("wait_of is ", r.wait_of, ", but its input is ", r.inputs[0]);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SetOutputs() {
+    const Record& r = record_;
+    tensors_.clear();
+    int64_t touched = 0;
+    const bool opaque = spec_.kind == NodeKind::kPlaceholder && r.desc_kind == "mesh";
+    for (const Record::Tensor& tensor : r.tensors) {
+      if (opaque) break;
+      NodeSpec::Tensor out;
+      RETURN_IF_ERROR(
+          Find(DTypes(), "dtype", absl::StripPrefix(tensor.dtype, "torch."), out.dtype));
+      out.shape = absl::MakeConstSpan(r.dims).subspan(tensor.first_dim, tensor.rank);
+      tensors_.push_back(out);
+      touched = Capped(touched, CappedProduct(tensor.touched, ItemSize(out.dtype)));
+    }
+    spec_.outputs = tensors_;
+    touched_.push_back(touched);
+    return absl::OkStatus();
+  }
+
+  absl::Status SetFlagsAndDirection() {
+    const Record& r = record_;
+    const bool pointwise = header_.stated ? r.pointwise : IsPointwiseOp(r.op);
+    spec_.flags = static_cast<uint8_t>(
+        (r.is_view ? kViewFlag : 0) | (r.is_compute ? kComputeFlag : 0) |
+        (pointwise ? kPointwiseFlag : 0) | (IsOrderedOp(r.op) ? kOrderedFlag : 0));
+    const absl::string_view direction = header_.kind == "joint" ? r.direction : header_.kind;
+    return Find(Directions(), "direction", direction, spec_.direction);
+  }
+
+  absl::Status SetPlaceholder() {
+    const Record& r = record_;
+    RETURN_IF_ERROR(Find(Roles(), "desc_kind", r.desc_kind, spec_.role));
+    if (r.desc_kind.empty() && r.is_param) spec_.role = Role::kParameter;
+    if (spec_.role == Role::kParameter || spec_.role == Role::kBuffer) spec_.parameter = r.fqn;
+    return absl::OkStatus();
+  }
+
+  absl::Status SetCollective() {
+    const Record::Coll& coll = record_.coll;
+    NodeSpec::CollectiveSpec& c = spec_.collective;
+    RETURN_IF_ERROR(Find(CollectiveKinds(), "collective kind", coll.kind, c.kind));
+    RETURN_IF_ERROR(Find(ReduceOps(), "reduce op", coll.reduce_op, c.reduce_op));
+    RETURN_IF_ERROR(Find(Tags(), "tag", coll.tag, c.tag));
+    if (c.tag != Tag::kNone) c.parameter = coll.param;
+    bool is_new = false;
+    const absl::StatusOr<Group> role = roles_.Use(coll.group, is_new);
+    if (!role.ok()) return Error(role.status().message());
+    if (coll.group_size >= 0 && coll.group_size != role->size) {
+      return Error("group_size is ", coll.group_size, ", but group \"",
+                   absl::CHexEscape(coll.group), "\" has ", role->size, " ranks");
+    }
+    if (is_new) {
+      const absl::StatusOr<GroupId> id = builder_.AddGroup(*role);
+      if (!id.ok()) return Error(id.status().message());
+      group_ids_.emplace(coll.group, *id);
+    }
+    c.group = group_ids_.at(coll.group);
+    costs_.links.push_back({coll.alpha_us, coll.busbw});
+    parameters_.emplace_back(coll.param);
+    return absl::OkStatus();
+  }
+
+  absl::Status SetSlots() {
+    const Record& r = record_;
+    slots_.clear();
+    if (!r.has_slots) {  // then all that is known is what it reads
+      for (NodeId node : r.inputs) slots_.push_back({node, SlotKind::kNone, ""});
+    }
+    for (const Record::Slot& slot : r.slots) {
+      NodeSpec::Slot out;
+      out.node = slot.node;
+      // A mesh object among the outputs is named after the parameter whose gradient it goes with.
+      const auto index = static_cast<size_t>(slot.node);
+      const bool opaque = index < opaque_.size() && opaque_[index];
+      if (slot.node != kNoNode && !opaque) {
+        RETURN_IF_ERROR(Find(SlotKinds(), "slot kind", slot.kind, out.kind));
+        const bool is_gradient = out.kind == SlotKind::kInputGradient;
+        if (is_gradient && !slot.fqn.empty()) out.kind = SlotKind::kParameterGradient;
+        if (out.kind == SlotKind::kParameterGradient) out.parameter = slot.fqn;
+      }
+      slots_.push_back(out);
+    }
+    spec_.slots = slots_;
+    return absl::OkStatus();
+  }
+
+  // proto/GRAPH.md §3.
+  int64_t CountMemoryBytes() const {
+    if (spec_.kind != NodeKind::kCall || (spec_.flags & kViewFlag) != 0) return 0;
+    const Traffic traffic = TrafficOf(spec_.op);
+    const int64_t written = touched_.back();
+    if (traffic == Traffic::kNone) return 0;
+    if (traffic == Traffic::kOutputs) return written;
+    const bool gathers = traffic == Traffic::kGather;
+    int64_t bytes = gathers ? Capped(written, written) : written;
+    for (size_t i = gathers ? 1 : 0; i < spec_.inputs.size(); ++i) {
+      const auto input = static_cast<size_t>(spec_.inputs[i]);
+      if (input < kinds_.size()) bytes = Capped(bytes, touched_[input]);
+    }
+    return bytes;
+  }
+
+  const Header& header_;
+  fx_json::Roles roles_;
+  GraphBuilder builder_;
+  fx_json::RecordReader reader_;
+  Record record_;
+  NodeSpec spec_;
+  std::vector<NodeSpec::Tensor> tensors_;
+  std::vector<NodeSpec::Slot> slots_;
+  int64_t next_ = 0;
+  std::vector<NodeKind> kinds_;
+  std::vector<bool> opaque_;
+  std::vector<int64_t> touched_;  // by node: bytes of its outputs, repeated dimensions once
+  absl::flat_hash_map<std::string, GroupId> group_ids_;
+  StatedCosts costs_;
+  bool has_costs_ = false;
+  std::vector<std::string> parameters_;
+};
+
+// `json` has SIMDJSON_PADDING bytes of room behind its end.
+absl::StatusOr<CapturedGraph> Parse(const std::string& json, const GraphLimits& limits) {
+  std::string place = "the beginning";
+  const char* at = nullptr;
+  od::parser parser;
+  od::document document;
+  try {
+    document = parser.iterate(json.data(), json.size(), json.capacity() + 1);
+    const Header header = fx_json::ReadHeader(document.get_object(), place);
+    RETURN_IF_ERROR(header.Check());
+    document.rewind();
+    Importer importer(header, limits);
+    try {
+      RETURN_IF_ERROR(importer.ReadNodes(document["nodes"].get_array()));
+    } catch (const simdjson::simdjson_error&) {
+      place = importer.Place();
+      throw;
+    }
+    return std::move(importer).Finish();
+  } catch (const simdjson::simdjson_error& error) {
+    if (document.current_location().get(at) != simdjson::SUCCESS) at = nullptr;
+    const std::string where = at == nullptr ? "" : absl::StrCat(" near byte ", at - json.data());
+    return absl::InvalidArgumentError(absl::StrCat("captured graph: ", place, where, ": ",
+                                                   simdjson::error_message(error.error())));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<CapturedGraph> ReadCapturedGraph(absl::string_view bytes, const GraphLimits& limits,
+                                                int64_t max_json_bytes) {
+  constexpr size_t kPadding = simdjson::SIMDJSON_PADDING;
+  if (IsGzip(bytes)) {
+    ASSIGN_OR_RETURN(const std::string json, GunzipBounded(bytes, max_json_bytes, kPadding));
+    return Parse(json, limits);
+  }
+  if (static_cast<int64_t>(bytes.size()) > max_json_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("captured graph: ", bytes.size(), " bytes; the limit is ", max_json_bytes));
+  }
+  std::string json;
+  json.reserve(bytes.size() + kPadding);
+  json.append(bytes.data(), bytes.size());
+  return Parse(json, limits);
+}
+
+absl::StatusOr<CapturedGraph> ReadCapturedGraphFile(const std::string& path,
+                                                    const GraphLimits& limits) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::NotFoundError(absl::StrCat(path, ": no such file, or not readable"));
+  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (file.bad()) return absl::UnavailableError(absl::StrCat(path, ": cannot be read"));
+  absl::StatusOr<CapturedGraph> graph = ReadCapturedGraph(bytes, limits);
+  if (graph.ok()) return graph;
+  return absl::Status(graph.status().code(), absl::StrCat(path, ": ", graph.status().message()));
+}
+
+}  // namespace bucketd
