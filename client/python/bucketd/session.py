@@ -216,7 +216,7 @@ def _read(store, key: str, deadline: float, missing: str):
         store.wait([key], datetime.timedelta(seconds=deadline))
         return store.get(key)
     except Exception as error:
-        why = f"within {deadline:g} s" if time.monotonic() >= until else f"({error})"
+        why = f"within {deadline:g} s" if time.monotonic() >= until - 0.05 else f"({error})"
         raise EmbeddedError(f"{missing} {why}") from error
 
 

@@ -1,0 +1,137 @@
+"""Ranks that compare notes through a real store; each rank is a thread here, which a store cannot tell from a process."""
+
+import concurrent.futures
+import time
+
+import pytest
+import torch.distributed as dist
+
+from bucketd.agreement import Agreement, ranks_text
+from bucketd.errors import AgreementError, PlannerError, PlanRejected
+
+WORLD = 4
+
+
+def settle(step, fallback="error", deadline=20.0, ranks=range(WORLD), silent=()):
+    """What `step(agreement, rank)` returned or raised on every rank that is not silent."""
+    store = dist.HashStore()
+
+    def run(rank):
+        try:
+            return step(Agreement(dist.PrefixStore("job", store), rank, ranks, fallback, deadline), rank)
+        except Exception as error:
+            return error
+
+    with concurrent.futures.ThreadPoolExecutor(WORLD) as pool:
+        futures = {rank: pool.submit(run, rank) for rank in ranks if rank not in silent}
+        return {rank: future.result(timeout=60) for rank, future in futures.items()}
+
+
+def agree(record):
+    return lambda agreement, rank: agreement.agree("0/fw", record(rank))
+
+
+def fail_on(rank_that_fails, error, record=None):
+    def step(agreement, rank):
+        if rank == rank_that_fails:
+            return agreement.fail("0/fw", error)
+        return agreement.agree("0/fw", record or {"plan": "ab"})
+
+    return step
+
+
+def test_ranks_with_one_plan_agree():
+    assert all(not v.unplanned for v in settle(agree(lambda rank: {"plan": "ab", "graph digest": "cd"})).values())
+
+
+def test_a_rank_with_another_plan_is_named_on_every_rank():
+    results = settle(agree(lambda rank: {"option numerics": "exact" if rank == 2 else "free", "plan": f"p{rank == 2}"}))
+    for error in results.values():
+        assert isinstance(error, AgreementError)
+        assert "option numerics: free on ranks 0-1, 3, exact on rank 2" in str(error)
+        assert "0/fw" in str(error)
+
+
+def test_a_rank_without_a_field_differs():
+    results = settle(agree(lambda rank: {"plan": "ab"} if rank else {"plan": "ab", "option reorder": "all"}))
+    assert all("option reorder: all on rank 0, None on ranks 1-3" in str(e) for e in results.values())
+
+
+@pytest.mark.parametrize("rank_that_fails", [0, 3])
+def test_a_rank_without_a_plan_stops_every_rank(rank_that_fails):
+    own = PlannerError("UNREACHABLE", "nobody answers at :1")
+    results = settle(fail_on(rank_that_fails, own))
+    assert results.pop(rank_that_fails) is own
+    for error in results.values():
+        assert isinstance(error, AgreementError)
+        assert f"rank {rank_that_fails}: PlannerError: UNREACHABLE: nobody answers" in str(error)
+
+
+@pytest.mark.parametrize("rank_that_fails", [0, 3])
+def test_all_ranks_go_without_a_plan_where_that_was_asked_for(rank_that_fails):
+    results = settle(fail_on(rank_that_fails, PlannerError("UNREACHABLE", "gone")), fallback="unplanned")
+    assert all(v.unplanned and f"rank {rank_that_fails}" in v.why for v in results.values())
+
+
+def test_a_wrong_plan_is_never_a_reason_to_go_on():
+    own = PlanRejected("it is for another graph")
+    results = settle(fail_on(1, own), fallback="unplanned")
+    assert results.pop(1) is own
+    assert all(isinstance(e, AgreementError) and "rank 1: PlanRejected" in str(e) for e in results.values())
+
+
+def test_a_difference_is_never_a_reason_to_go_on():
+    results = settle(agree(lambda rank: {"plan": str(rank % 2)}), fallback="unplanned")
+    assert all(isinstance(e, AgreementError) and "plan: 0 on ranks 0, 2, 1 on ranks 1, 3" in str(e)
+               for e in results.values())
+
+
+def test_a_silent_rank_is_named_by_the_deadline(monkeypatch):
+    monkeypatch.setattr("bucketd.agreement._LINGER", 0.1)
+    begin = time.monotonic()
+    results = settle(agree(lambda rank: {"plan": "ab"}), deadline=1.0, silent=(2,))
+    assert all("no word from rank 2 within 1 s" in str(e) for e in results.values()), results
+    assert time.monotonic() - begin < 10
+
+
+def test_a_silent_leader_is_named_by_the_deadline(monkeypatch):
+    monkeypatch.setattr("bucketd.agreement._GRACE", 0.2)
+    results = settle(agree(lambda rank: {"plan": "ab"}), deadline=1.0, silent=(0,))
+    for error in results.values():
+        assert isinstance(error, AgreementError)
+        assert "no verdict from rank 0" in str(error) and "no word from rank 0" in str(error)
+
+
+def test_scopes_do_not_meet():
+    def step(agreement, rank):
+        return [agreement.agree(scope, {"plan": scope}) for scope in ("0/fw", "0/bw", "1/fw")]
+
+    assert all(len(v) == 3 for v in settle(step).values())
+
+
+def test_some_of_the_ranks_can_agree_alone():
+    assert all(not v.unplanned for v in settle(agree(lambda rank: {"plan": "ab"}), ranks=(1, 3)).values())
+
+
+def test_one_process_agrees_with_itself_and_falls_back_for_itself():
+    alone = Agreement(None, 0, (0,), "unplanned")
+    assert not alone.agree("0/fw", {"plan": "ab"}).unplanned
+    assert alone.fail("0/fw", PlannerError("UNREACHABLE", "gone")).unplanned
+    with pytest.raises(PlanRejected):
+        alone.fail("0/fw", PlanRejected("no"))
+    with pytest.raises(PlannerError):
+        Agreement(None, 0, (0,), "error").fail("0/fw", PlannerError("UNREACHABLE", "gone"))
+
+
+def test_a_store_that_is_gone_is_an_agreement_error():
+    class Gone:
+        def set(self, key, value):
+            raise RuntimeError("Connection reset by peer")
+
+    with pytest.raises(AgreementError, match="key-value store failed: Connection reset by peer"):
+        Agreement(Gone(), 1, (0, 1)).agree("0/fw", {})
+
+
+def test_ranks_are_told_as_spans():
+    assert ranks_text([3]) == "rank 3"
+    assert ranks_text([5, 0, 1, 2]) == "ranks 0-2, 5"
