@@ -2,11 +2,14 @@
 // bucketctl call it.
 #pragma once
 
+#include <vector>
+
 #include "absl/status/statusor.h"
 
 #include "passes/cost/costs.h"
 #include "passes/ir/graph.h"
 #include "passes/pass/options.h"
+#include "passes/pass/pipeline.h"
 #include "passes/plan/plan.h"
 
 namespace bucketd {
@@ -16,7 +19,9 @@ inline constexpr char kPlannerVersion[] = "1";
 
 // INVALID_ARGUMENT: options. FAILED_PRECONDITION: the mode cannot plan this graph; the text says
 // why and what to do. INTERNAL: a pass made an illegal plan. Deterministic: the same graph, costs
-// and options give the same plan on every machine. Thread-safe.
-absl::StatusOr<Plan> MakePlan(const Graph& graph, const Costs& costs, const PlanOptions& options);
+// and options give the same plan on every machine. Thread-safe. `runs` may be null; else it gets
+// what each pass did.
+absl::StatusOr<Plan> MakePlan(const Graph& graph, const Costs& costs, const PlanOptions& options,
+                              std::vector<PassRun>* runs = nullptr);
 
 }  // namespace bucketd

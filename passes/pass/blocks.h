@@ -1,0 +1,35 @@
+// Finds a model's transformer blocks in the names of its parameters.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace bucketd {
+
+// A parameter (or module) by its FQN, and when the forward first uses it. Any numbers that grow
+// with time will do.
+struct NamedUse {
+  absl::string_view fqn;
+  int64_t first_use = 0;
+};
+
+struct FoundUnit {
+  std::string name;
+  std::vector<int32_t> uses;  // indices into the list that was given
+};
+
+// Blocks are the children P.0, P.1, ... of a prefix P that has two or more of them, lies in no
+// other one's child, and whose children fall into at most two classes by their own parameter
+// names (dense and mixture of experts). Units: what is used before the first block, by top-level
+// module; each block in numeric order; what lies between two rows of blocks; all that comes after
+// the last block as one. Within each of these, in order of first use.
+// FAILED_PRECONDITION if there are no blocks; the text offers mode manual. `uses` holds distinct
+// names.
+absl::StatusOr<std::vector<FoundUnit>> FindBlocks(absl::Span<const NamedUse> uses);
+
+}  // namespace bucketd

@@ -1,0 +1,68 @@
+#include "passes/pass/pass_registry.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "passes/pass/options.h"
+#include "passes/pass/passes.h"
+
+namespace bucketd {
+namespace {
+
+constexpr PassInfo kPasses[] = {
+    {"tag-collectives", "find the collectives of parameters and gradients", MakeTagCollectivesPass},
+    {"find-blocks", "find transformer blocks in the names of parameters", MakeFindBlocksPass},
+    {"read-entries", "take the units that the caller names", MakeReadEntriesPass},
+    {"bucket-units", "merge each unit's collectives", MakeBucketUnitsPass},
+    {"payload-order", "order payloads as eager training registers parameters",
+     MakePayloadOrderPass},
+    {"prefetch", "start gathers early and wait for scatters late, within memory", MakePrefetchPass},
+};
+
+constexpr absl::string_view kBlockPasses[] = {"tag-collectives", "find-blocks", "bucket-units",
+                                              "payload-order", "prefetch"};
+constexpr absl::string_view kManualPasses[] = {"tag-collectives", "read-entries", "bucket-units",
+                                               "payload-order", "prefetch"};
+
+constexpr ModeInfo kModes[] = {
+    {"transformer_block", "one bucket a transformer block, found by itself",
+     absl::MakeConstSpan(kBlockPasses)},
+    {"manual", "one bucket an entry of a list of modules", absl::MakeConstSpan(kManualPasses)},
+    {"none", "program order, untouched", {}},
+};
+
+}  // namespace
+
+absl::Span<const PassInfo> AllPasses() { return kPasses; }
+
+absl::StatusOr<std::unique_ptr<Pass>> MakePass(absl::string_view name) {
+  std::vector<absl::string_view> known;
+  for (const PassInfo& pass : kPasses) {
+    if (pass.name == name) return pass.make();
+    known.push_back(pass.name);
+  }
+  return absl::NotFoundError(
+      absl::StrCat("no pass is called ", name, "; known: ", absl::StrJoin(known, ", ")));
+}
+
+absl::Span<const ModeInfo> AllModes() { return kModes; }
+
+const ModeInfo* FindMode(absl::string_view name) {
+  for (const ModeInfo& mode : kModes) {
+    if (mode.name == name) return &mode;
+  }
+  return nullptr;
+}
+
+absl::Span<const absl::string_view> PlanModes() {
+  static const auto* const names = [] {
+    auto* all = new std::vector<absl::string_view>;
+    for (const ModeInfo& mode : kModes) all->push_back(mode.name);
+    return all;
+  }();
+  return *names;
+}
+
+}  // namespace bucketd

@@ -1,0 +1,31 @@
+// Every pass and every mode, in one table each.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+#include "passes/pass/pass.h"
+
+namespace bucketd {
+
+struct PassInfo {
+  absl::string_view name, summary;
+  std::unique_ptr<Pass> (*make)();
+};
+absl::Span<const PassInfo> AllPasses();
+// NOT_FOUND lists the known ones.
+absl::StatusOr<std::unique_ptr<Pass>> MakePass(absl::string_view name);
+
+// A way to plan: passes in the order in which they run.
+struct ModeInfo {
+  absl::string_view name, summary;
+  absl::Span<const absl::string_view> passes;
+};
+absl::Span<const ModeInfo> AllModes();
+// nullptr if there is none.
+const ModeInfo* FindMode(absl::string_view name);
+
+}  // namespace bucketd

@@ -1,0 +1,17 @@
+// The passes, one factory each, for the registry. What each does stands at its definition.
+#pragma once
+
+#include <memory>
+
+#include "passes/pass/pass.h"
+
+namespace bucketd {
+
+std::unique_ptr<Pass> MakeTagCollectivesPass();
+std::unique_ptr<Pass> MakeFindBlocksPass();
+std::unique_ptr<Pass> MakeReadEntriesPass();
+std::unique_ptr<Pass> MakeBucketUnitsPass();
+std::unique_ptr<Pass> MakePayloadOrderPass();
+std::unique_ptr<Pass> MakePrefetchPass();
+
+}  // namespace bucketd

@@ -1,0 +1,39 @@
+// Runs passes one after the other.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+#include "passes/pass/pass.h"
+#include "passes/plan/plan.h"
+
+namespace bucketd {
+
+struct PassRun {
+  std::string pass;
+  bool changed = false;
+  int64_t run_ns = 0, verify_ns = 0;
+};
+
+class Pipeline {
+ public:
+  // NOT_FOUND: a name is unknown.
+  static absl::StatusOr<Pipeline> Make(absl::Span<const absl::string_view> passes);
+  explicit Pipeline(std::vector<std::unique_ptr<Pass>> passes) : passes_(std::move(passes)) {}
+
+  // The plan is verified after every pass. Errors name the pass and keep their code; a plan that is
+  // not legal, or that changed although the pass denies it, is INTERNAL. `runs` may be null.
+  absl::Status Run(PassContext& context, Plan& plan, std::vector<PassRun>* runs = nullptr) const;
+
+ private:
+  std::vector<std::unique_ptr<Pass>> passes_;
+};
+
+}  // namespace bucketd

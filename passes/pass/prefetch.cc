@@ -1,0 +1,198 @@
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/pass/entries.h"
+#include "passes/pass/passes.h"
+#include "passes/pass/schedule.h"
+#include "passes/sim/simulator.h"
+
+namespace bucketd {
+namespace {
+
+size_t Index(int32_t i) { return static_cast<size_t>(i); }
+
+int64_t MemoryLimit(const PassContext& context) {
+  if (context.options.memory_limit_bytes > 0) return context.options.memory_limit_bytes;
+  // peak * ppm / 10^6 without overflow.
+  const int64_t peak = context.program_order.peak_bytes, ppm = context.options.memory_limit_ppm;
+  return peak / 1'000'000 * ppm + peak % 1'000'000 * ppm / 1'000'000;
+}
+
+// Issues all-gathers before the waits of earlier units and waits for reduce-scatters after the
+// starts of later ones, each as far as the options say and memory allows.
+class Prefetch : public Pass {
+ public:
+  absl::string_view name() const override { return "prefetch"; }
+
+  absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const override {
+    if (context.launches.empty()) return false;
+    ASSIGN_OR_RETURN(std::vector<int32_t> distances, Distances(context, plan.diagnostics));
+    ASSIGN_OR_RETURN(const Scheduler scheduler,
+                     Scheduler::Make(context, plan.buckets, context.launches));
+    for (size_t i = 0; i < distances.size(); ++i) {
+      distances[i] = scheduler.Reach(i, distances[i]);
+    }
+    const std::vector<Step> before = std::move(plan.order);
+    plan.order = scheduler.Order(distances);
+    FitMemory(context, scheduler, std::move(distances), plan);
+    return plan.order != before;
+  }
+
+ private:
+  // More simulations than this are not spent on one plan.
+  static constexpr int kMaxRounds = 16;
+
+  static int32_t Default(const PassContext& context, const Launch& launch) {
+    if (launch.kind == CollectiveKind::kReduceScatter) return context.options.defer_reduce_scatter;
+    if (launch.kind != CollectiveKind::kAllGather) return 0;
+    return launch.direction == Direction::kBackward ? context.options.prefetch_backward
+                                                    : context.options.prefetch_forward;
+  }
+
+  // One a unit: -1 as the options say, else a distance.
+  static absl::StatusOr<std::vector<int32_t>> OfUnits(const PassContext& context,
+                                                      std::vector<Diagnostic>& diagnostics) {
+    const std::string& reorder = context.options.reorder;
+    if (reorder == "all") return std::vector<int32_t>(context.units.size(), -1);
+    std::vector<int32_t> of_unit(context.units.size(), 0);
+    if (reorder == "none") return of_unit;
+    ASSIGN_OR_RETURN(std::vector<Entry> entries, ParseEntries(reorder, true));
+    absl::flat_hash_map<absl::string_view, size_t> unit_of;
+    std::vector<absl::string_view> names;
+    for (size_t u = 0; u < context.units.size(); ++u) {
+      unit_of.emplace(context.units[u].name, u);
+      names.push_back(context.units[u].name);
+    }
+    ASSIGN_OR_RETURN(entries, ExpandWildcards(std::move(entries), names));
+    if (names.size() > 12) names.resize(12);
+    for (const Entry& entry : entries) {
+      const auto it = unit_of.find(entry.name);
+      if (it != unit_of.end()) {
+        of_unit[it->second] = entry.distance;
+        continue;
+      }
+      diagnostics.push_back(
+          {"unknown-reorder-entry",
+           absl::StrCat("reorder names ", entry.name,
+                        ", which is no unit of this plan: ", absl::StrJoin(names, ", "),
+                        names.size() < context.units.size() ? ", ..." : ""),
+           {}});
+    }
+    return of_unit;
+  }
+
+  static absl::StatusOr<std::vector<int32_t>> Distances(const PassContext& context,
+                                                        std::vector<Diagnostic>& diagnostics) {
+    ASSIGN_OR_RETURN(const std::vector<int32_t> of_unit, OfUnits(context, diagnostics));
+    std::vector<int32_t> distances;
+    for (const Launch& launch : context.launches) {
+      const int32_t wanted = of_unit[Index(launch.unit)];
+      distances.push_back(wanted >= 0 ? wanted : Default(context, launch));
+    }
+    return distances;
+  }
+
+  // Steps at which memory is above the limit, or where it is highest.
+  static std::vector<bool> OverLimit(const Simulation& simulation, int64_t limit) {
+    const std::vector<int64_t>& live = simulation.live_bytes;
+    std::vector<bool> over(live.size());
+    // What a step takes for itself is not in the figure after it, so its neighbour counts, too.
+    const auto mark = [&](size_t i) {
+      over[i] = true;
+      if (i + 1 < over.size()) over[i + 1] = true;
+    };
+    for (size_t i = 0; i < live.size(); ++i) {
+      if (live[i] > limit) mark(i);
+    }
+    const auto highest = std::max_element(live.begin(), live.end());
+    if (highest != live.end()) mark(static_cast<size_t>(highest - live.begin()));
+    return over;
+  }
+
+  // Takes one off the reach of every launch whose last stretch crosses a step above the limit.
+  static bool Reduce(const Scheduler& scheduler, const Plan& plan, const std::vector<bool>& over,
+                     std::vector<int32_t>& distances) {
+    std::vector<int32_t> before(over.size() + 1);
+    for (size_t i = 0; i < over.size(); ++i) before[i + 1] = before[i] + (over[i] ? 1 : 0);
+    const std::vector<Scheduler::Window> windows = scheduler.Windows(plan.order, distances);
+    bool any = false;
+    for (size_t i = 0; i < distances.size(); ++i) {
+      const Scheduler::Window& window = windows[i];
+      if (distances[i] == 0 || window.last < window.first) continue;
+      if (before[Index(window.last) + 1] == before[Index(window.first)]) continue;
+      --distances[i];
+      any = true;
+    }
+    return any;
+  }
+
+  static void FitMemory(const PassContext& context, const Scheduler& scheduler,
+                        std::vector<int32_t> distances, Plan& plan) {
+    const int64_t limit = MemoryLimit(context);
+    const std::vector<int32_t> wanted = distances;
+    int64_t peak = 0;
+    for (int round = 0;; ++round) {
+      const Simulation simulation = Simulate(context.graph, plan, context.costs, true);
+      peak = simulation.prediction.peak_bytes;
+      if (peak <= limit) break;
+      if (round == kMaxRounds) {
+        if (std::all_of(distances.begin(), distances.end(), [](int32_t d) { return d == 0; })) {
+          break;
+        }
+        std::fill(distances.begin(), distances.end(), 0);
+      } else if (round > kMaxRounds ||
+                 !Reduce(scheduler, plan, OverLimit(simulation, limit), distances)) {
+        break;
+      }
+      plan.order = scheduler.Order(distances);
+    }
+    Report(context, wanted, distances, plan);
+    if (peak > limit) {
+      plan.diagnostics.push_back(
+          {"memory-limit",
+           absl::StrCat("the plan needs ", peak, " bytes at its peak, the limit is ", limit,
+                        " (program order: ", context.program_order.peak_bytes,
+                        "); no prefetch distance is left to reduce"),
+           {}});
+    }
+  }
+
+  static void Report(const PassContext& context, const std::vector<int32_t>& wanted,
+                     const std::vector<int32_t>& distances, Plan& plan) {
+    Diagnostic reduced;
+    std::vector<std::string> lines;
+    constexpr size_t kMaxListed = 20;
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      if (distances[i] == wanted[i]) continue;
+      const Launch& launch = context.launches[i];
+      reduced.nodes.push_back(launch.bucket >= 0
+                                  ? plan.buckets[Index(launch.bucket)].members[0]
+                                  : context.graph.collective(launch.collective).start);
+      if (lines.size() == kMaxListed) continue;
+      lines.push_back(absl::StrCat(context.units[Index(launch.unit)].name, " ",
+                                   Name(launch.direction), " ", Name(launch.kind), " ", wanted[i],
+                                   " -> ", distances[i]));
+    }
+    if (reduced.nodes.empty()) return;
+    reduced.code = "prefetch-reduced";
+    reduced.text = absl::StrCat("to stay within the memory limit, ", reduced.nodes.size(),
+                                " launches move less far: ", absl::StrJoin(lines, "; "),
+                                reduced.nodes.size() > lines.size() ? "; ..." : "");
+    plan.diagnostics.push_back(std::move(reduced));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Pass> MakePrefetchPass() { return std::make_unique<Prefetch>(); }
+
+}  // namespace bucketd

@@ -1,0 +1,114 @@
+// Where launches stand in a step. Everything else keeps program order as far as its inputs let it.
+//
+// Every node, bucket start and bucket wait gets a key, its place in program order or where it is
+// wanted; what a start that is wanted early is computed from is wanted as early; a topological sort
+// then takes the smallest key that is ready. So an order is always legal, whatever is wanted.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "passes/ir/graph.h"
+#include "passes/pass/constraints.h"
+#include "passes/pass/pass.h"
+#include "passes/plan/plan.h"
+
+namespace bucketd {
+
+// Steps of a plan as graph nodes: node n is item n, bucket b's start and wait follow behind.
+class ItemGraph {
+ public:
+  ItemGraph(const Graph& graph, const Constraints& constraints, absl::Span<const Bucket> buckets);
+
+  int32_t size() const { return static_cast<int32_t>(exists_.size()); }
+  int32_t start_item(BucketId b) const { return nodes_ + 2 * b; }
+  int32_t wait_item(BucketId b) const { return nodes_ + 2 * b + 1; }
+  Step step(int32_t item) const;
+  int32_t item(const Step& step) const;
+  bool exists(int32_t item) const { return exists_[static_cast<size_t>(item)]; }
+  absl::Span<const int32_t> before(int32_t item) const { return Slice(before_, item); }
+  absl::Span<const int32_t> after(int32_t item) const { return Slice(after_, item); }
+
+ private:
+  struct Lists {
+    std::vector<int32_t> begin, all;
+  };
+  static absl::Span<const int32_t> Slice(const Lists& lists, int32_t item) {
+    const auto at = static_cast<size_t>(item);
+    const auto from = static_cast<size_t>(lists.begin[at]);
+    return absl::MakeConstSpan(lists.all).subspan(from,
+                                                  static_cast<size_t>(lists.begin[at + 1]) - from);
+  }
+  template <typename F>
+  void ForEdges(const Graph& graph, const Constraints& constraints, F f) const;
+
+  int32_t nodes_ = 0;
+  std::vector<bool> exists_;
+  std::vector<int32_t> item_of_;  // of a node: itself, or its bucket's start or wait
+  Lists before_, after_;
+};
+
+// Orders one set of buckets under any distances.
+class Scheduler {
+ public:
+  // INTERNAL if the buckets admit no order. The arguments outlive the scheduler.
+  static absl::StatusOr<Scheduler> Make(const PassContext& context,
+                                        absl::Span<const Bucket> buckets,
+                                        absl::Span<const Launch> launches);
+
+  // One distance a launch, each >= 0: an all-gather starts before the wait of the unit that is as
+  // many units earlier; a reduce-scatter is waited for after the start of the unit as many later,
+  // both in execution order within their direction. 0: not moved. O((nodes + edges) log).
+  std::vector<Step> Order(absl::Span<const int32_t> distances) const;
+
+  // At most `distance`: as far as the launch can go in its series.
+  int32_t Reach(size_t launch, int32_t distance) const;
+
+  // What of `order` a launch would leave if its reach were one less: steps [first, last].
+  struct Window {
+    int32_t first = 0, last = -1;
+  };
+  // REQUIRES: order == Order(distances).
+  std::vector<Window> Windows(absl::Span<const Step> order,
+                              absl::Span<const int32_t> distances) const;
+
+ private:
+  // A launch where program order and its bucket alone put it.
+  struct Place {
+    int32_t start_item = -1, wait_item = -1;
+    int64_t start_key = 0, wait_key = 0;
+    CollectiveKind kind = CollectiveKind::kUnspecified;
+    bool urgent = false;  // its inputs follow it forward
+    int32_t series = -1;  // launches of one kind and direction; -1: never moved
+    int32_t number = 0;   // of its unit in the series, by execution
+  };
+  // The units of one series, by number.
+  struct Series {
+    struct Unit {
+      int64_t first_wait = std::numeric_limits<int64_t>::max(), last_start = -1;  // keys
+      int32_t first_wait_item = -1, last_start_item = -1;
+    };
+    std::vector<Unit> units;
+  };
+
+  Scheduler(const PassContext& context, absl::Span<const Bucket> buckets,
+            absl::Span<const Launch> launches);
+  Place PlaceOf(const Launch& launch, absl::Span<const Bucket> buckets) const;
+  void NumberUnits(absl::Span<const Launch> launches);
+  bool SortTopologically();
+  const Series::Unit& UnitAt(const Place& place, int32_t number) const {
+    return series_[static_cast<size_t>(place.series)].units[static_cast<size_t>(number)];
+  }
+
+  const Graph& graph_;
+  ItemGraph items_;
+  std::vector<Place> places_;
+  std::vector<Series> series_;
+  std::vector<int32_t> topological_;
+};
+
+}  // namespace bucketd

@@ -1,0 +1,34 @@
+// From tagged collectives to units.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+#include "passes/pass/entries.h"
+#include "passes/pass/pass.h"
+
+namespace bucketd {
+
+// What a collective is matched by: the FQN of its parameter, else its module.
+absl::string_view Label(const PassContext& context, CollectiveId c);
+
+// Labels of tagged collectives, each once, in order of first use by the forward. In a graph that
+// is backward only, the parameter whose last collective comes last was used first.
+struct LabelUse {
+  absl::string_view label;
+  int64_t first_use = 0;
+  std::vector<CollectiveId> collectives;  // ascending
+};
+std::vector<LabelUse> LabelsInOrder(const PassContext& context);
+
+// Fills context.units: each entry gets the tagged collectives that one of its paths holds.
+// INVALID_ARGUMENT if one path holds another.
+absl::Status MatchEntries(const std::vector<Entry>& entries, PassContext& context);
+
+// Warnings about tagged collectives without a unit, entries that name nothing in the graph, and
+// entries without a collective; FAILED_PRECONDITION with the same text under strict coverage.
+absl::Status CheckCoverage(const PassContext& context, std::vector<Diagnostic>& diagnostics);
+
+}  // namespace bucketd

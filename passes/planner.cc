@@ -1,0 +1,48 @@
+#include "passes/planner.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/pass/pass.h"
+#include "passes/pass/pass_registry.h"
+#include "passes/pass/pipeline.h"
+#include "passes/plan/verify.h"
+#include "passes/sim/simulator.h"
+
+namespace bucketd {
+
+absl::StatusOr<Plan> MakePlan(const Graph& graph, const Costs& costs, const PlanOptions& options,
+                              std::vector<PassRun>* runs) {
+  RETURN_IF_ERROR(options.Validate());
+  Plan plan = ProgramOrder(graph);
+  PassContext context(graph, costs, options);
+  // Also refuses a graph whose own order is not legal.
+  RETURN_IF_ERROR(VerifyPlan(graph, plan));
+  context.program_order = Simulate(graph, plan, costs).prediction;
+  if (!graph.collectives().empty()) {
+    const ModeInfo* mode = FindMode(options.mode);
+    if (mode == nullptr) return absl::InternalError(absl::StrCat("no mode ", options.mode));
+    ASSIGN_OR_RETURN(const Pipeline pipeline, Pipeline::Make(mode->passes));
+    RETURN_IF_ERROR(pipeline.Run(context, plan, runs));
+  }
+  const Simulation simulation = Simulate(graph, plan, costs);
+  for (size_t b = 0; b < plan.buckets.size(); ++b) {
+    plan.buckets[b].start_ps = simulation.bucket_wire[b].start_ps;
+    plan.buckets[b].end_ps = simulation.bucket_wire[b].end_ps;
+  }
+  plan.prediction = simulation.prediction;
+  plan.program_order = context.program_order;
+  plan.lower_bound_ps = LowerBoundPs(graph, costs);
+  plan.reorder_compute = options.reorder_compute;
+  plan.numerics = options.numerics;
+  plan.backend = options.backend;
+  plan.mode = options.mode;
+  plan.planner = absl::StrCat("bucketd ", kPlannerVersion);
+  plan.cost_profile = std::string(costs.profile_id());
+  return plan;
+}
+
+}  // namespace bucketd
