@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 from any_plan import any_plan
+from fx_graphs import Builder
 from simple_fsdp import shard
 from torch._dynamo.backends.common import aot_autograd
 from torch.distributed.device_mesh import init_device_mesh
@@ -106,12 +107,29 @@ def check(width, hidden, mesh):
     return [(c.kind, c.digest.hex(), c.buckets) for c in checked]
 
 
+def check_reductions(mesh):
+    """All-reduces and averages of shapes that no sharding makes; whole numbers, whose sums no order can change."""
+    group = mesh.get_group().group_name
+    world, rank = dist.get_world_size(), dist.get_rank()
+    shapes = [(3,), (), (4, 2), (0,), (5,), (1, 1, 7)]
+    builder = Builder()
+    summed = [builder.input(f"s{i}", *shape) for i, shape in enumerate(shapes)]
+    spread = [builder.input(f"a{n}", world * n, 3) for n in (1, 2, 5)]
+    results = [builder.wait(builder.reduce(x, group=group)) for x in summed]
+    results += [builder.wait(builder.scatter(x, "sum", world, group)) for x in spread]
+    checked = Checked(builder.output(results), builder.context, "bw")
+    generator = torch.Generator().manual_seed(rank)
+    checked([torch.randint(-99, 99, n.meta["val"].shape, generator=generator).float() for n in summed + spread])
+    assert checked.buckets
+    return [("reductions", checked.digest.hex(), checked.buckets)]
+
+
 def main():
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
     even = check(8, 16, mesh)
     torch._dynamo.reset()
-    print(even, check(6, 7, mesh))
+    print(even, check(6, 7, mesh), check_reductions(mesh))
     dist.destroy_process_group()
 
 
