@@ -241,10 +241,12 @@ class Importer {
 
   absl::Status SetFlagsAndDirection() {
     const Record& r = record_;
-    const bool pointwise = header_.stated ? r.pointwise : IsPointwiseOp(r.op);
+    const bool is_call = spec_.kind == NodeKind::kCall;
+    const bool pointwise = is_call && (header_.stated ? r.pointwise : IsPointwiseOp(r.op));
+    const bool ordered = (is_call || spec_.kind == NodeKind::kCollective) && IsOrderedOp(r.op);
     spec_.flags = static_cast<uint8_t>(
-        (r.is_view ? kViewFlag : 0) | (r.is_compute ? kComputeFlag : 0) |
-        (pointwise ? kPointwiseFlag : 0) | (IsOrderedOp(r.op) ? kOrderedFlag : 0));
+        (is_call && r.is_view ? kViewFlag : 0) | (is_call && r.is_compute ? kComputeFlag : 0) |
+        (pointwise ? kPointwiseFlag : 0) | (ordered ? kOrderedFlag : 0));
     const absl::string_view direction = header_.kind == "joint" ? r.direction : header_.kind;
     return Find(Directions(), "direction", direction, spec_.direction);
   }
@@ -253,7 +255,9 @@ class Importer {
     const Record& r = record_;
     RETURN_IF_ERROR(Find(Roles(), "desc_kind", r.desc_kind, spec_.role));
     if (r.desc_kind.empty() && r.is_param) spec_.role = Role::kParameter;
-    if (spec_.role == Role::kParameter || spec_.role == Role::kBuffer) spec_.parameter = r.fqn;
+    // Mesh objects are named after the parameter that they come with.
+    const bool is_state = spec_.role == Role::kParameter || spec_.role == Role::kBuffer;
+    if (is_state || header_.stated) spec_.parameter = r.fqn;
     return absl::OkStatus();
   }
 
@@ -298,7 +302,7 @@ class Importer {
         RETURN_IF_ERROR(Find(SlotKinds(), "slot kind", slot.kind, out.kind));
         const bool is_gradient = out.kind == SlotKind::kInputGradient;
         if (is_gradient && !slot.fqn.empty()) out.kind = SlotKind::kParameterGradient;
-        if (out.kind == SlotKind::kParameterGradient) out.parameter = slot.fqn;
+        if (is_gradient || header_.stated) out.parameter = slot.fqn;
       }
       slots_.push_back(out);
     }
