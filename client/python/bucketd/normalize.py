@@ -6,8 +6,8 @@ order in which collectives are met.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from .graph import VIEW, CollectiveKind, Graph, Node, NodeKind, RawGraph, Slot, Tensor
 from .memory import memory_bytes
@@ -46,6 +46,10 @@ class _Normalizer:
         for node_id, node in enumerate(nodes):
             for source in node.inputs:
                 self.users[source].append(node_id)
+        self.out: list[Node] = []
+        self.raw_ids: list[int] = []
+        self.place: list[int] = [-1] * len(nodes)  # raw id -> canonical id of what its readers read; -1: it went
+        self.stale: set[int] = set()  # canonical ids of nodes that were inserted or have a new shape
 
     def run(self, raw: RawGraph) -> Normalized:
         for node_id, node in enumerate(self.nodes):
@@ -123,56 +127,72 @@ class _Normalizer:
                         self.shapes[user] = target
                         below.append(user)
 
-    @staticmethod
-    def _slot(slot: Slot, place: Callable[[int], int | None]) -> Slot:
-        node = None if slot.node is None else place(slot.node)
-        return Slot(None) if node is None else Slot(node, slot.kind, slot.parameter)
-
     def _rebuild(self) -> tuple[list[Node], list[int]]:
-        out: list[Node] = []
-        raw_ids: list[int] = []
-        new_id: list[int | None] = [None] * len(self.nodes)
-        stale: set[int] = set()  # canonical ids of nodes with a new shape
-        read_instead: dict[int, int] = {}  # raw wait -> canonical id of the slice that stands for it
-
-        def emit(node: Node, raw_id: int, changed: bool) -> int:
-            if changed or any(i in stale for i in node.inputs):
-                node.memory_bytes = memory_bytes(out, node, strides=False)
-            if changed:
-                stale.add(len(out))
-            out.append(node)
-            raw_ids.append(raw_id)
-            return len(out) - 1
-
-        def place(raw_id: int) -> int | None:
-            return read_instead.get(raw_id, new_id[raw_id])
-
         for raw_id, node in enumerate(self.nodes):
             if node.kind == NodeKind.PLACEHOLDER and (node.opaque or not node.outputs):
                 continue
-            inputs = [i for i in map(place, node.inputs) if i is not None]
+            copy = self._copy(node)
             if raw_id in self.pad_before:
-                source = self.nodes[node.inputs[0]].outputs[0]
-                pad = Node(NodeKind.CALL, _PAD, [inputs[0]], [Tensor(source.dtype, self.shapes[node.inputs[0]])])
-                pad.module, pad.direction = node.module, node.direction
-                inputs = [emit(pad, -1, True)]
-            copy = replace(
-                node,
-                inputs=inputs,
-                alias_of=[i for i in map(place, node.alias_of) if i is not None],
-                mutates=[i for i in map(place, node.mutates) if i is not None],
-                slots=[self._slot(slot, place) for slot in node.slots],
-            )
+                copy.inputs = [self._emit(self._pad(raw_id, copy), -1, True)]
             shape = self.shapes.get(raw_id)
             changed = shape is not None and shape != node.outputs[0].shape
             if changed:
                 copy.outputs = [Tensor(node.outputs[0].dtype, shape)]
-            new_id[raw_id] = emit(copy, raw_id, changed)
+            self.place[raw_id] = self._emit(copy, raw_id, changed)
             if raw_id in self.slice_after:
-                whole = node.outputs[0]
-                piece = Node(NodeKind.CALL, _SLICE, [new_id[raw_id]], [Tensor(whole.dtype, whole.shape)])
-                piece.alias_of, piece.flags = [new_id[raw_id]], VIEW
-                piece.module, piece.direction = node.module, node.direction
-                read_instead[raw_id] = emit(piece, -1, True)
-        return out, raw_ids
+                # From here on, whoever reads the wait reads the slice.
+                self.place[raw_id] = self._emit(self._slice(node, self.place[raw_id]), -1, True)
+        return self.out, self.raw_ids
 
+    def _emit(self, node: Node, raw_id: int, changed: bool) -> int:
+        if changed or (self.stale and not self.stale.isdisjoint(node.inputs)):
+            node.memory_bytes = memory_bytes(self.out, node, strides=False)
+        if changed:
+            self.stale.add(len(self.out))
+        self.out.append(node)
+        self.raw_ids.append(raw_id)
+        return len(self.out) - 1
+
+    def _copy(self, node: Node) -> Node:
+        return Node(
+            node.kind,
+            node.op,
+            self._ids(node.inputs),
+            node.outputs,
+            self._ids(node.alias_of),
+            self._ids(node.mutates),
+            node.flags,
+            node.flops,
+            node.memory_bytes,
+            node.direction,
+            node.module,
+            node.role,
+            node.parameter,
+            node.index,
+            node.collective,
+            [self._slot(slot) for slot in node.slots],
+            node.name,
+        )
+
+    def _ids(self, raw_ids: list[int]) -> list[int]:
+        """Canonical ids, without those of nodes that went."""
+        place = self.place
+        return [place[i] for i in raw_ids if place[i] >= 0]
+
+    def _slot(self, slot: Slot) -> Slot:
+        node = -1 if slot.node is None else self.place[slot.node]
+        return Slot(None) if node < 0 else Slot(node, slot.kind, slot.parameter)
+
+    def _pad(self, raw_gather: int, gather: Node) -> Node:
+        source = self.nodes[raw_gather].inputs[0]
+        shape = Tensor(self.nodes[source].outputs[0].dtype, self.shapes[source])
+        return Node(
+            NodeKind.CALL, _PAD, list(gather.inputs), [shape], module=gather.module, direction=gather.direction
+        )
+
+    @staticmethod
+    def _slice(wait: Node, at: int) -> Node:
+        shape = Tensor(wait.outputs[0].dtype, wait.outputs[0].shape)
+        piece = Node(NodeKind.CALL, _SLICE, [at], [shape], [at], module=wait.module, direction=wait.direction)
+        piece.flags = VIEW
+        return piece
