@@ -1,0 +1,58 @@
+// Errors as clients see them: an absl::Status that carries google.rpc.ErrorInfo (and RetryInfo) as
+// payloads. The table of proto/REASONS.md, in code.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace bucketd {
+
+enum class Reason {
+  kDigestMalformed,
+  kDigestMismatch,
+  kContentMismatch,
+  kGraphMalformed,
+  kGraphTooLarge,
+  kChunkTooLarge,
+  kUploadProtocol,
+  kCodecUnknown,
+  kRequestMalformed,
+  kOptionsInvalid,
+  kMeshInvalid,
+  kProfileUnknown,
+  kPlanNotCached,
+  kPlanImpossible,
+  kDeadline,
+  kCancelled,
+  kOverloaded,
+  kDraining,
+  kClientTooOld,
+  kPlannerBug,
+};
+
+// What ErrorInfo.metadata says; -1 and "" are left out.
+struct ErrorFields {
+  int64_t limit = -1;
+  int64_t actual = -1;
+  std::string node;
+};
+
+absl::string_view ReasonName(Reason reason);
+absl::StatusCode ReasonCode(Reason reason);
+
+// The code follows from the reason; long messages are cut, since they travel in headers. OVERLOADED
+// and DRAINING also say when to come back.
+absl::Status MakeError(Reason reason, absl::string_view message, const ErrorFields& fields = {});
+// `status` with a reason and its code; the message stays. For errors of the passes, which have
+// none.
+absl::Status WithReason(Reason reason, const absl::Status& status);
+
+// The reason's name, "" if `status` carries none.
+std::string ReasonOf(const absl::Status& status);
+// A serialised google.rpc.Status: what travels as grpc-status-details-bin.
+std::string SerializeRpcStatus(const absl::Status& status);
+
+}  // namespace bucketd

@@ -1,0 +1,104 @@
+#include "server/http.h"
+
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "prometheus/text_serializer.h"
+#include <sys/socket.h>
+
+#include "httplib.h"
+
+namespace bucketd {
+namespace {
+
+constexpr char kText[] = "text/plain; charset=utf-8";
+constexpr char kPrometheusText[] = "text/plain; version=0.0.4; charset=utf-8";
+constexpr int kThreads = 4;
+
+std::string Escape(const std::string& text) {
+  return absl::StrReplaceAll(text,
+                             {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
+}
+
+std::string StatusPage(const StatusRows& rows) {
+  std::string html =
+      "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>bucketd</title><style>"
+      "body{font:14px sans-serif;margin:2em}td,th{text-align:left;padding:.2em 1em .2em 0}"
+      "td{font-family:monospace}</style></head><body><h1>bucketd</h1><table>";
+  for (const auto& [name, value] : rows) {
+    absl::StrAppend(&html, "<tr><th>", Escape(name), "</th><td>", Escape(value), "</td></tr>\n");
+  }
+  absl::StrAppend(&html, "</table><p><a href=\"/metrics\">metrics</a></p></body></html>\n");
+  return html;
+}
+
+}  // namespace
+
+HttpServer::HttpServer(const prometheus::Registry& registry, Handlers handlers)
+    : registry_(registry),
+      handlers_(std::move(handlers)),
+      server_(std::make_unique<httplib::Server>()) {
+  server_->new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
+  server_->set_payload_max_length(0);
+  server_->set_keep_alive_max_count(1);  // a connection that idles would hold a thread
+  // Not the library's default, which lets a second process take the port as well.
+  server_->set_socket_options([](int socket) {
+    const int on = 1;
+    setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  });
+  AddRoutes();
+}
+
+void HttpServer::AddRoutes() {
+  server_->Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
+    response.set_content(prometheus::TextSerializer().Serialize(registry_.Collect()),
+                         kPrometheusText);
+  });
+  server_->Get("/livez", [](const httplib::Request&, httplib::Response& response) {
+    response.set_content("ok\n", kText);
+  });
+  server_->Get("/readyz", [this](const httplib::Request&, httplib::Response& response) {
+    const bool ready = handlers_.ready();
+    response.status = ready ? 200 : 503;
+    response.set_content(ready ? "ok\n" : "draining\n", kText);
+  });
+  const auto status_page = [this](const httplib::Request&, httplib::Response& response) {
+    response.set_content(StatusPage(handlers_.status()), "text/html; charset=utf-8");
+  };
+  server_->Get("/statusz", status_page);
+  server_->Get("/", status_page);
+}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address,
+                                                              const prometheus::Registry& registry,
+                                                              Handlers handlers) {
+  auto server = std::unique_ptr<HttpServer>(new HttpServer(registry, std::move(handlers)));
+  const size_t colon = address.rfind(':');
+  const std::string host = address.substr(0, colon);
+  int port = std::stoi(address.substr(colon + 1));
+  const bool bound = port == 0 ? (port = server->server_->bind_to_any_port(host)) > 0
+                               : server->server_->bind_to_port(host, port);
+  if (!bound) {
+    return absl::UnavailableError(absl::StrCat("--http: cannot listen on ", address,
+                                               "; is the port taken? (--http \"\" turns it off)"));
+  }
+  server->address_ = absl::StrCat(host, ":", port);
+  std::promise<void> ended;
+  server->ended_ = ended.get_future();
+  server->thread_ = std::jthread([raw = server->server_.get(), ended = std::move(ended)]() mutable {
+    raw->listen_after_bind();
+    ended.set_value();
+  });
+  return server;
+}
+
+HttpServer::~HttpServer() {
+  if (!thread_.joinable()) return;
+  // The library forgets a stop() that comes before its loop has begun.
+  do {
+    server_->stop();
+  } while (ended_.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready);
+}
+
+}  // namespace bucketd

@@ -1,0 +1,79 @@
+// A map from string to shared value that forgets what was used longest ago once the bytes it holds
+// exceed its capacity. The newest entry always stays, however large. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+
+namespace bucketd {
+
+template <typename Value>
+class Lru {
+ public:
+  using Ptr = std::shared_ptr<const Value>;
+
+  explicit Lru(int64_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
+
+  // Null if absent. Counts as a use.
+  Ptr Get(absl::string_view key) {
+    const auto found = index_.find(key);
+    if (found == index_.end()) return nullptr;
+    order_.splice(order_.begin(), order_, found->second);
+    return found->second->value;
+  }
+
+  bool Contains(absl::string_view key) const { return index_.contains(key); }
+
+  // Replaces. `bytes` is what the value holds; key and bookkeeping are added here.
+  void Put(const std::string& key, Ptr value, int64_t bytes) {
+    Erase(key);
+    bytes += static_cast<int64_t>(2 * key.size()) + kEntryOverheadBytes;
+    order_.push_front({key, std::move(value), bytes});
+    index_.emplace(order_.front().key, order_.begin());
+    bytes_ += bytes;
+    while (bytes_ > capacity_bytes_ && order_.size() > 1) {
+      EraseAt(std::prev(order_.end()));
+      ++evictions_;
+    }
+  }
+
+  bool Erase(absl::string_view key) {
+    const auto found = index_.find(key);
+    if (found == index_.end()) return false;
+    EraseAt(found->second);
+    return true;
+  }
+
+  int64_t bytes() const { return bytes_; }
+  int64_t entries() const { return static_cast<int64_t>(order_.size()); }
+  int64_t evictions() const { return evictions_; }
+
+ private:
+  struct Entry {
+    std::string key;
+    Ptr value;
+    int64_t bytes;
+  };
+  using Order = std::list<Entry>;  // most recent first
+  static constexpr int64_t kEntryOverheadBytes = 160;
+
+  void EraseAt(typename Order::iterator at) {
+    bytes_ -= at->bytes;
+    index_.erase(at->key);
+    order_.erase(at);
+  }
+
+  const int64_t capacity_bytes_;
+  Order order_;
+  absl::flat_hash_map<std::string, typename Order::iterator> index_;
+  int64_t bytes_ = 0;
+  int64_t evictions_ = 0;
+};
+
+}  // namespace bucketd

@@ -1,0 +1,142 @@
+// Brings callers, graphs and computations together: at most one computation per plan key, at most
+// one caller asked for a graph at a time, everybody else held until there is an answer.
+//
+// States of a key that is not in the cache ("flight"): it waits for its graph, then for a compute
+// slot, then it is computed. A flight belongs to nobody: callers come, leave and run out of time;
+// once its graph is here it is computed and cached all the same. Failures are answered to those who
+// wait and forgotten.
+//
+// States of a graph that somebody wants ("graph wait"): leased to one caller who was asked to
+// upload, or arriving (uploads, inline graphs being decoded). When neither is true any more the
+// caller who has waited longest is asked.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "server/graph_intake.h"
+#include "server/graph_store.h"
+#include "server/metrics.h"
+#include "server/options.h"
+#include "server/plan_cache.h"
+#include "server/plan_request.h"
+#include "server/timers.h"
+#include "server/worker_pool.h"
+
+namespace bucketd {
+
+struct PlanAnswer {
+  PlanOutcome outcome = PlanOutcome::kError;  // never kError in an answer
+  PlanReplyPtr reply;                         // null for kGraphRequired
+  int64_t upload_lease_ms = 0;                // kGraphRequired
+};
+
+class PlanBroker {
+ public:
+  using Answer = absl::StatusOr<PlanAnswer>;
+  using Done = std::function<void(Answer)>;
+  using CallId = uint64_t;    // 0: already answered
+  using UploadId = uint64_t;  // never 0
+
+  struct Parts {  // all outlive the broker
+    PlanCache& cache;
+    GraphStore& graphs;
+    GraphIntake& intake;
+    WorkerPool& compute_pool;
+    WorkerPool& intake_pool;
+    Timers& timers;
+    ServerMetrics& metrics;
+    const ServerOptions& options;
+  };
+
+  explicit PlanBroker(const Parts& parts) : parts_(parts) {}
+
+  // Calls `done` exactly once, here or on another thread, without locks held. Never blocks. Shortly
+  // before `deadline` the answer is DEADLINE with what was waited for.
+  CallId GetPlan(std::shared_ptr<PlanRequest> request, SteadyTime deadline, Done done);
+  // Drops this caller alone, who is answered CANCELLED. No-op if it has been answered.
+  void Cancel(CallId call);
+
+  // While an upload is under way nobody else is asked for this graph.
+  UploadId BeginUpload(const std::string& graph_key);
+  // However it ended. If the graph did not come, the next caller is asked for it.
+  void EndUpload(const std::string& graph_key, UploadId upload);
+  // Stores the graph and starts what waits for it.
+  void GraphArrived(const std::string& graph_key, GraphPtr graph);
+
+  // From here on nobody is asked for a graph: those who wait for one that is not arriving are
+  // answered DRAINING. Computations and arriving graphs go on.
+  void BeginDrain();
+
+ private:
+  enum class Stage { kNeedsGraph, kQueued, kComputing };
+  struct Flight {
+    std::shared_ptr<const PlanRequest> request;
+    Stage stage = Stage::kNeedsGraph;
+    CallId first_caller = 0;
+    std::set<CallId> callers;
+  };
+  struct Caller {
+    Flight* flight = nullptr;
+    SteadyTime since;
+    Timers::Id deadline_timer = 0;
+    Done done;
+  };
+  struct GraphWait {
+    uint64_t lease = 0;  // 0: nobody holds it
+    Timers::Id lease_timer = 0;
+    std::set<UploadId> arriving;
+    UploadId inline_arriving = 0;  // the one of `arriving` that is inline; more would be no faster
+    std::set<CallId> callers;      // the oldest first
+  };
+  using Answers = std::vector<std::pair<Done, Answer>>;
+  using Lock = std::lock_guard<std::mutex>;
+
+  // Of the following, those that take Answers need the lock and leave calling to their caller.
+  static void Send(Answers answers);
+  CallId Admit(std::shared_ptr<PlanRequest> request, SteadyTime deadline, Done done,
+               Answers& answers);
+  GraphWait& WaitOf(const std::string& graph_key);
+  Flight& FlightOf(const std::shared_ptr<PlanRequest>& request);
+  CallId AddCaller(Flight& flight, SteadyTime deadline, Done done);
+  void StartInlineDecode(const PlanRequest& request, std::shared_ptr<const InlineGraph> graph,
+                         CallId call, Answers& answers);
+  void DecodeInline(const std::string& graph_key, const Digest& digest, const InlineGraph& graph,
+                    CallId call, UploadId upload);
+  void StartCompute(Flight& flight, GraphPtr graph, Answers& answers);
+  void Compute(const std::shared_ptr<const PlanRequest>& request, const GraphPtr& graph);
+  absl::StatusOr<PlanReplyPtr> RunPlanFunction(const PlanRequest& request, const Graph& graph);
+  void FinishFlight(const std::string& key, const absl::StatusOr<PlanReplyPtr>& reply,
+                    Answers& answers);
+  void Drain(const std::string& graph_key, Answers& answers);
+  void Remove(CallId call, Answer answer, Answers& answers);
+  int64_t GrantLease(const std::string& graph_key, GraphWait& wait);
+  void LeaseExpired(const std::string& graph_key, uint64_t lease);
+  void EndArrival(const std::string& graph_key, UploadId upload, Answers& answers);
+  void AskNext(const std::string& graph_key, Answers& answers);
+  void DeadlineReached(CallId call);
+  absl::Status DeadlineError(const Caller& caller) const;
+
+  const Parts parts_;
+  std::mutex mutex_;
+  absl::flat_hash_map<std::string, std::unique_ptr<Flight>> flights_;         // by plan key
+  absl::flat_hash_map<std::string, std::unique_ptr<GraphWait>> graph_waits_;  // by graph key
+  absl::flat_hash_map<CallId, Caller> callers_;
+  uint64_t last_id_ = 0;
+  bool draining_ = false;
+};
+
+}  // namespace bucketd

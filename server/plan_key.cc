@@ -1,0 +1,66 @@
+#include "server/plan_key.h"
+
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
+namespace bucketd {
+namespace {
+
+// CEscape leaves no newline and no unescaped quote, so that a line is one field and no value can
+// pass for another field.
+void Text(absl::string_view name, absl::string_view value, std::string& out) {
+  absl::StrAppend(&out, name, "=\"", absl::CEscape(value), "\"\n");
+}
+
+void Number(absl::string_view name, int64_t value, std::string& out) {
+  absl::StrAppend(&out, name, "=", value, "\n");
+}
+
+void AppendMesh(const Mesh& mesh, std::string& out) {
+  Text("mesh.device_type", mesh.device_type, out);
+  Number("mesh.dims", static_cast<int64_t>(mesh.dims.size()), out);
+  for (const MeshDim& dim : mesh.dims) {
+    Text("mesh.dim.name", dim.name, out);
+    Number("mesh.dim.size", dim.size, out);
+    // 0 says "all on one node", as does the size itself.
+    Number("mesh.dim.ranks_per_node", dim.ranks_per_node == 0 ? dim.size : dim.ranks_per_node, out);
+    Text("mesh.dim.link_class", dim.link_class, out);
+  }
+}
+
+void AppendOptions(const PlanOptions& options, std::string& out) {
+  Text("mode", options.mode, out);
+  Text("numerics", Name(options.numerics), out);
+  Text("backend", options.backend, out);
+  Text("reorder_compute", Name(options.reorder_compute), out);
+  Number("memory_limit_ppm", options.memory_limit_ppm, out);
+  Number("memory_limit_bytes", options.memory_limit_bytes, out);
+  Text("buckets", options.buckets, out);
+  Number("prefetch_forward", options.prefetch_forward, out);
+  Number("prefetch_backward", options.prefetch_backward, out);
+  Number("defer_reduce_scatter", options.defer_reduce_scatter, out);
+  Text("reorder", options.reorder, out);
+  Number("parameter_order", static_cast<int64_t>(options.parameter_order.size()), out);
+  for (const std::string& fqn : options.parameter_order) Text("parameter", fqn, out);
+  Number("strict_coverage", options.strict_coverage ? 1 : 0, out);
+}
+
+}  // namespace
+
+std::string PlanKey(absl::string_view tenant, const Digest& graph, const Mesh& mesh,
+                    const PlanOptions& options, const CostProfile& profile,
+                    absl::string_view planner_version) {
+  std::string out = "bucketd plan key 1\n";
+  Text("tenant", tenant, out);
+  Text("graph", ToHex(graph), out);
+  AppendMesh(mesh, out);
+  AppendOptions(options, out);
+  Text("cost_profile", absl::StrCat(profile.name, "@", profile.version), out);
+  Text("cost_profile.fingerprint", profile.Fingerprint(), out);
+  Text("planner", planner_version, out);
+  return out;
+}
+
+}  // namespace bucketd

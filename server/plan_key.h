@@ -1,0 +1,22 @@
+// The canonical text of everything a plan depends on. Two requests may share a plan if and only if
+// their keys are equal, byte for byte; hashes of it only find candidates. One "name=value" a line,
+// values escaped, in a fixed order: a difference between two keys can be read.
+#pragma once
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+#include "passes/base/digest.h"
+#include "passes/cost/costs.h"
+#include "passes/cost/profile.h"
+#include "passes/pass/options.h"
+
+namespace bucketd {
+
+// `options` with its defaults filled in, so that a default that is spelled out is the same key.
+std::string PlanKey(absl::string_view tenant, const Digest& graph, const Mesh& mesh,
+                    const PlanOptions& options, const CostProfile& profile,
+                    absl::string_view planner_version);
+
+}  // namespace bucketd

@@ -1,0 +1,119 @@
+#include "server/plan_request.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/io/profile_json.h"
+#include "passes/io/proto_io.h"
+#include "passes/planner.h"
+#include "proto/planner.pb.h"
+#include "server/errors.h"
+#include "server/plan_key.h"
+#include "server/version.h"
+
+namespace bucketd {
+namespace {
+
+constexpr size_t kMaxTenantBytes = 128;
+
+// False unless `text` is MAJOR.MINOR.PATCH, numbers; what follows a '-' or '+' does not count.
+bool ParseVersion(absl::string_view text, std::array<int32_t, 3>& version) {
+  const std::vector<absl::string_view> parts =
+      absl::StrSplit(text.substr(0, text.find_first_of("-+")), '.');
+  if (parts.size() != version.size()) return false;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (!absl::SimpleAtoi(parts[i], &version[i])) return false;
+  }
+  return true;
+}
+
+// A client that does not state its version is taken as it is.
+absl::Status CheckClientVersion(absl::string_view text) {
+  if (text.empty()) return absl::OkStatus();
+  std::array<int32_t, 3> version{};
+  std::array<int32_t, 3> least{};
+  ParseVersion(kMinClientVersion, least);
+  if (!ParseVersion(text, version)) {
+    return MakeError(Reason::kRequestMalformed,
+                     "client_version: expected MAJOR.MINOR.PATCH, e.g. 0.1.0");
+  }
+  if (version >= least) return absl::OkStatus();
+  return MakeError(Reason::kClientTooOld,
+                   absl::StrCat("this client is version ", text, "; the server needs at least ",
+                                kMinClientVersion));
+}
+
+// Never a file: the name comes from the network.
+absl::StatusOr<const CostProfile*> ResolveProfile(absl::string_view name, const Mesh& mesh) {
+  if (name.empty()) name = mesh.device_type == "cpu" ? "cpu_loopback" : "h100_nvlink";
+  std::vector<absl::string_view> known;
+  for (const CostProfile& profile : BuiltInProfiles()) {
+    if (profile.name == name) return &profile;
+    known.push_back(profile.name);
+  }
+  return MakeError(Reason::kProfileUnknown,
+                   absl::StrCat("cost_profile: there is no \"", name.substr(0, 128),
+                                "\"; known are ", absl::StrJoin(known, ", ")));
+}
+
+}  // namespace
+
+std::string GraphKey(absl::string_view tenant, const Digest& digest) {
+  return absl::StrCat(tenant, absl::string_view("\0", 1), AsBytes(digest));
+}
+
+absl::Status CheckTenant(absl::string_view tenant) {
+  if (tenant.size() <= kMaxTenantBytes && std::all_of(tenant.begin(), tenant.end(), [](char c) {
+        return absl::ascii_isgraph(static_cast<unsigned char>(c));
+      })) {
+    return absl::OkStatus();
+  }
+  return MakeError(Reason::kRequestMalformed,
+                   absl::StrCat("tenant: expected up to ", kMaxTenantBytes,
+                                " printable ASCII characters without spaces"));
+}
+
+absl::StatusOr<Digest> ReadDigest(absl::string_view field, absl::string_view bytes) {
+  absl::StatusOr<Digest> digest = DigestFromBytes(bytes);
+  if (digest.ok()) return digest;
+  return MakeError(Reason::kDigestMalformed,
+                   absl::StrCat(field, ": a SHA-256 has 32 bytes, this has ", bytes.size()));
+}
+
+absl::StatusOr<std::shared_ptr<PlanRequest>> ReadPlanRequest(v1::GetPlanRequest& message) {
+  RETURN_IF_ERROR(CheckClientVersion(message.client_version()));
+  RETURN_IF_ERROR(CheckTenant(message.tenant()));
+  auto request = std::make_shared<PlanRequest>();
+  ASSIGN_OR_RETURN(request->digest, ReadDigest("graph_digest", message.graph_digest()));
+
+  absl::StatusOr<Mesh> mesh = MeshFromProto(message.mesh());
+  if (!mesh.ok()) return WithReason(Reason::kMeshInvalid, mesh.status());
+  absl::StatusOr<PlanOptions> options = OptionsFromProto(message.options(), *mesh);
+  if (!options.ok()) return WithReason(Reason::kOptionsInvalid, options.status());
+  ASSIGN_OR_RETURN(request->profile, ResolveProfile(message.options().cost_profile(), *mesh));
+
+  request->tenant = message.tenant();
+  request->graph_key = GraphKey(request->tenant, request->digest);
+  request->mesh = *std::move(mesh);
+  request->options = *std::move(options);
+  request->key = PlanKey(request->tenant, request->digest, request->mesh, request->options,
+                         *request->profile, kPlannerVersion);
+  request->cached_only = message.cached_only();
+  if (message.has_graph()) {
+    request->graph = std::make_unique<InlineGraph>();
+    request->graph->codec = message.graph().codec();
+    request->graph->size = message.graph().size();
+    request->graph->data = std::move(*message.mutable_graph()->mutable_data());
+  }
+  return request;
+}
+
+}  // namespace bucketd

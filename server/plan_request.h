@@ -1,0 +1,51 @@
+// A GetPlan call after its checks: everything a plan depends on, in core types, and its key.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "passes/base/digest.h"
+#include "passes/cost/costs.h"
+#include "passes/cost/profile.h"
+#include "passes/pass/options.h"
+
+namespace bucketd::v1 {
+class GetPlanRequest;
+}  // namespace bucketd::v1
+
+namespace bucketd {
+
+// A graph that rode along, still encoded.
+struct InlineGraph {
+  int codec = 0;  // v1::Codec
+  int64_t size = 0;
+  std::string data;
+};
+
+struct PlanRequest {
+  std::string tenant;
+  Digest digest{};
+  std::string graph_key;  // GraphKey(tenant, digest)
+  Mesh mesh;
+  PlanOptions options;
+  const CostProfile* profile = nullptr;  // built in, lives forever
+  std::string key;                       // plan_key.h
+  bool cached_only = false;
+  std::unique_ptr<InlineGraph> graph;  // null: none came
+};
+
+// Takes the inline graph out of `message`. Errors carry a reason and say what is known.
+absl::StatusOr<std::shared_ptr<PlanRequest>> ReadPlanRequest(v1::GetPlanRequest& message);
+
+// Graphs belong to a tenant: nobody reads another one's by knowing its digest.
+std::string GraphKey(absl::string_view tenant, const Digest& digest);
+// Up to 128 printable ASCII characters, else REQUEST_MALFORMED.
+absl::Status CheckTenant(absl::string_view tenant);
+// DIGEST_MALFORMED unless 32 bytes.
+absl::StatusOr<Digest> ReadDigest(absl::string_view field, absl::string_view bytes);
+
+}  // namespace bucketd

@@ -1,0 +1,193 @@
+#include "server/planner_service.h"
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "grpcpp/impl/codegen/proto_utils.h"
+#include "grpcpp/support/byte_buffer.h"
+
+#include "passes/io/profile_json.h"
+#include "passes/pass/options.h"
+#include "passes/planner.h"
+#include "proto/planner.grpc.pb.h"
+#include "server/errors.h"
+#include "server/grpc_status.h"
+#include "server/plan_request.h"
+#include "server/request_scope.h"
+#include "server/upload_reactor.h"
+#include "server/version.h"
+
+namespace bucketd {
+namespace {
+
+using grpc::ByteBuffer;
+using grpc::CallbackServerContext;
+
+SteadyTime DeadlineOf(const CallbackServerContext& context, std::chrono::milliseconds max_wait) {
+  const SteadyTime now = std::chrono::steady_clock::now();
+  const auto wall_now = std::chrono::system_clock::now();
+  const auto deadline = context.deadline();  // time_point::max() if the caller has none
+  if (deadline >= wall_now + max_wait) return now + max_wait;
+  return now + (deadline - wall_now);
+}
+
+v1::PlanSource SourceOf(PlanOutcome outcome) {
+  switch (outcome) {
+    case PlanOutcome::kComputed:
+      return v1::PLAN_SOURCE_COMPUTED;
+    case PlanOutcome::kJoined:
+      return v1::PLAN_SOURCE_JOINED;
+    default:
+      return v1::PLAN_SOURCE_HIT;
+  }
+}
+
+// Shares the cached bytes: a reply costs no copy however large the plan is.
+ByteBuffer ToByteBuffer(const PlanReplyPtr& reply, PlanOutcome outcome) {
+  const std::string& bytes = reply->response;
+  auto* holder = new PlanReplyPtr(reply);
+  const grpc::Slice shared(
+      const_cast<char*>(bytes.data()), bytes.size() - 1,
+      [](void* p) { delete static_cast<PlanReplyPtr*>(p); }, holder);
+  const auto source = static_cast<char>(SourceOf(outcome));
+  const grpc::Slice slices[] = {shared, grpc::Slice(&source, 1)};
+  return ByteBuffer(slices, 2);
+}
+
+ByteBuffer ToByteBuffer(const PlanAnswer& answer) {
+  if (answer.reply != nullptr) return ToByteBuffer(answer.reply, answer.outcome);
+  v1::GetPlanResponse response;
+  response.mutable_graph_required()->set_upload_lease_ms(answer.upload_lease_ms);
+  const grpc::Slice slice(response.SerializeAsString());
+  return ByteBuffer(&slice, 1);
+}
+
+class GetPlanReactor final : public grpc::ServerUnaryReactor {
+ public:
+  GetPlanReactor(const ServiceParts& parts, CallbackServerContext* context,
+                 const ByteBuffer& request, ByteBuffer* response)
+      : parts_(parts),
+        context_(*context),
+        response_(*response),
+        scope_(Method::kGetPlan, parts.metrics) {
+    absl::StatusOr<std::shared_ptr<PlanRequest>> parsed = Parse(request);
+    if (!parsed.ok()) {
+      End(parsed.status());
+      return;
+    }
+    graph_ = (*parsed)->digest;
+    // Cancellation is reported only after this constructor: gRPC does not know the reactor yet.
+    call_ = parts_.broker.GetPlan(*std::move(parsed), DeadlineOf(*context, parts.options.max_wait),
+                                  [this](PlanBroker::Answer answer) { End(std::move(answer)); });
+  }
+
+  void OnCancel() override { parts_.broker.Cancel(call_); }
+  void OnDone() override { delete this; }
+
+ private:
+  absl::StatusOr<std::shared_ptr<PlanRequest>> Parse(const ByteBuffer& request) const {
+    if (parts_.draining) return MakeError(Reason::kDraining, "the server is shutting down");
+    ByteBuffer bytes = request;  // a reference; reading consumes it
+    v1::GetPlanRequest message;
+    if (!grpc::SerializationTraits<v1::GetPlanRequest>::Deserialize(&bytes, &message).ok()) {
+      return MakeError(Reason::kRequestMalformed, "not a serialised GetPlanRequest");
+    }
+    return ReadPlanRequest(message);
+  }
+
+  // Called once, by the broker or by the constructor.
+  void End(const PlanBroker::Answer& answer) {
+    const PlanOutcome outcome = answer.ok() ? answer->outcome : PlanOutcome::kError;
+    parts_.metrics.plans(outcome).Increment();
+    if (answer.ok()) response_ = ToByteBuffer(*answer);
+    const std::string about = absl::StrCat("graph=", ToHex(graph_), " outcome=", Name(outcome));
+    Finish(EndRequest(scope_, context_, answer.status(), about));
+  }
+
+  const ServiceParts& parts_;
+  CallbackServerContext& context_;
+  ByteBuffer& response_;
+  RequestScope scope_;
+  Digest graph_{};
+  std::atomic<PlanBroker::CallId> call_{0};
+};
+
+v1::GetCapabilitiesResponse Capabilities(const ServerOptions& options) {
+  v1::GetCapabilitiesResponse response;
+  response.set_server_version(kServerVersion);
+  response.set_planner_version(kPlannerVersion);
+  response.set_min_client_version(kMinClientVersion);
+  for (const absl::string_view mode : PlanModes()) response.add_modes(std::string(mode));
+  for (const CostProfile& p : BuiltInProfiles()) response.add_cost_profiles(p.name);
+  response.set_max_inline_graph_bytes(options.intake.max_inline_bytes);
+  response.set_max_graph_bytes(options.intake.max_graph_bytes);
+  response.set_max_graph_nodes(options.intake.max_graph_nodes);
+  response.set_max_chunk_bytes(options.intake.max_chunk_bytes);
+  response.add_codecs(v1::CODEC_UNSPECIFIED);
+  response.add_codecs(v1::CODEC_ZSTD);
+  response.set_graph_format_version(1);
+  return response;
+}
+
+using CallbackService = v1::Planner::WithCallbackMethod_GetCapabilities<
+    v1::Planner::WithRawCallbackMethod_GetPlan<v1::Planner::WithCallbackMethod_UploadGraph<
+        v1::Planner::WithCallbackMethod_QueryUpload<v1::Planner::Service>>>>;
+
+class PlannerService final : public CallbackService {
+ public:
+  explicit PlannerService(const ServiceParts& parts)
+      : parts_(parts), capabilities_(Capabilities(parts.options)) {}
+
+  grpc::ServerUnaryReactor* GetCapabilities(CallbackServerContext* context,
+                                            const v1::GetCapabilitiesRequest*,
+                                            v1::GetCapabilitiesResponse* response) override {
+    RequestScope scope(Method::kGetCapabilities, parts_.metrics);
+    *response = capabilities_;
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(EndRequest(scope, *context, absl::OkStatus(), ""));
+    return reactor;
+  }
+
+  grpc::ServerUnaryReactor* GetPlan(CallbackServerContext* context, const ByteBuffer* request,
+                                    ByteBuffer* response) override {
+    return new GetPlanReactor(parts_, context, *request, response);
+  }
+
+  grpc::ServerReadReactor<v1::UploadGraphRequest>* UploadGraph(
+      CallbackServerContext* context, v1::UploadGraphResponse* response) override {
+    return NewUploadReactor(parts_, context, response);
+  }
+
+  grpc::ServerUnaryReactor* QueryUpload(CallbackServerContext* context,
+                                        const v1::QueryUploadRequest* request,
+                                        v1::QueryUploadResponse* response) override {
+    RequestScope scope(Method::kQueryUpload, parts_.metrics);
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(EndRequest(scope, *context, Query(*request, *response), ""));
+    return reactor;
+  }
+
+ private:
+  absl::Status Query(const v1::QueryUploadRequest& request, v1::QueryUploadResponse& response) {
+    absl::Status status = CheckTenant(request.tenant());
+    if (!status.ok()) return status;
+    const absl::StatusOr<Digest> digest = ReadDigest("graph_digest", request.graph_digest());
+    if (!digest.ok()) return digest.status();
+    response.set_present(parts_.graphs.Contains(GraphKey(request.tenant(), *digest)));
+    return status;
+  }
+
+  const ServiceParts& parts_;
+  const v1::GetCapabilitiesResponse capabilities_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakePlannerService(const ServiceParts& parts) {
+  return std::make_unique<PlannerService>(parts);
+}
+
+}  // namespace bucketd

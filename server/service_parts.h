@@ -1,0 +1,27 @@
+// What the gRPC adapters work on. All of it outlives the gRPC server.
+#pragma once
+
+#include <atomic>
+
+#include "server/graph_intake.h"
+#include "server/graph_store.h"
+#include "server/metrics.h"
+#include "server/options.h"
+#include "server/plan_broker.h"
+#include "server/timers.h"
+#include "server/worker_pool.h"
+
+namespace bucketd {
+
+struct ServiceParts {
+  PlanBroker& broker;
+  GraphStore& graphs;
+  GraphIntake& intake;
+  WorkerPool& intake_pool;
+  Timers& timers;
+  ServerMetrics& metrics;
+  const ServerOptions& options;
+  const std::atomic<bool>& draining;
+};
+
+}  // namespace bucketd

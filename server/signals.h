@@ -1,0 +1,38 @@
+// Waiting for the reasons to stop, as file descriptors: nothing of ours runs inside a signal
+// handler.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include <sys/types.h>
+
+namespace bucketd {
+
+class StopSignals {
+ public:
+  struct Options {
+    // Also stop when this process ends; 0: no. INVALID if it has ended or is not our parent.
+    pid_t parent = 0;
+  };
+  enum class Cause { kSignal, kParentGone };
+
+  // Blocks SIGTERM and SIGINT in the calling thread and those it starts later, and ignores SIGPIPE:
+  // call it before any other thread exists.
+  static absl::StatusOr<std::unique_ptr<StopSignals>> Create(const Options& options);
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  Cause Wait();  // blocks
+  // After this a second signal ends the process at once, as signals do.
+  static void RestoreDefaults();
+
+ private:
+  StopSignals() = default;
+  int signal_fd_ = -1;
+  int parent_fd_ = -1;
+};
+
+}  // namespace bucketd

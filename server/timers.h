@@ -1,0 +1,50 @@
+// Runs callbacks at points in time, on one thread of its own. Thread-safe. Callbacks must be short:
+// they look things up in memory and answer callers.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace bucketd {
+
+using SteadyTime = std::chrono::steady_clock::time_point;
+
+class Timers {
+ public:
+  using Id = uint64_t;  // 0: no timer
+
+  Timers();
+  ~Timers();  // Stop()s
+  Timers(const Timers&) = delete;
+  Timers& operator=(const Timers&) = delete;
+
+  // After Stop(): returns 0 and never runs `callback`.
+  Id Schedule(SteadyTime when, std::function<void()> callback);
+  // The callback may still be running when this returns. No-op for 0 and for timers that have run.
+  void Cancel(Id id);
+  // When this returns the callback neither runs nor will run, unless it is the caller.
+  void CancelAndWait(Id id);
+  // Drops what is scheduled and waits for a running callback.
+  void Stop();
+
+ private:
+  using Key = std::pair<SteadyTime, Id>;
+  void Run();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<Key, std::function<void()>> due_;
+  std::map<Id, SteadyTime> when_;
+  Id last_id_ = 0;
+  Id running_ = 0;
+  bool stopped_ = false;
+  std::jthread thread_;
+};
+
+}  // namespace bucketd

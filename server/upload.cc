@@ -1,0 +1,83 @@
+#include "server/upload.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "passes/base/status_macros.h"
+#include "proto/planner.pb.h"
+#include "server/errors.h"
+#include "server/plan_request.h"
+
+namespace bucketd {
+
+UploadSession::UploadSession(GraphIntake& intake, GraphStore& graphs, PlanBroker& broker,
+                             ServerMetrics& metrics)
+    : intake_(intake), graphs_(graphs), broker_(broker), metrics_(metrics) {}
+
+UploadSession::~UploadSession() {
+  if (upload_ != 0) broker_.EndUpload(graph_key_, upload_);
+}
+
+absl::StatusOr<UploadSession::Next> UploadSession::Handle(const v1::UploadGraphRequest& message) {
+  switch (message.part_case()) {
+    case v1::UploadGraphRequest::kHeader:
+      return Begin(message.header());
+    case v1::UploadGraphRequest::kChunk:
+      return Chunk(message.chunk());
+    case v1::UploadGraphRequest::PART_NOT_SET:
+      break;
+  }
+  return MakeError(Reason::kUploadProtocol, "a message holds neither a header nor a chunk");
+}
+
+absl::StatusOr<UploadSession::Next> UploadSession::Begin(const v1::UploadHeader& header) {
+  if (!graph_key_.empty()) {
+    return MakeError(Reason::kUploadProtocol, "a second header; expected chunks after the first");
+  }
+  RETURN_IF_ERROR(CheckTenant(header.tenant()));
+  ASSIGN_OR_RETURN(digest_, ReadDigest("graph_digest", header.graph_digest()));
+  ASSIGN_OR_RETURN(content_sha256_, ReadDigest("content_sha256", header.content_sha256()));
+  graph_key_ = GraphKey(header.tenant(), digest_);
+  if (graphs_.Contains(graph_key_)) return Next::kPresent;
+  ASSIGN_OR_RETURN(decoder_, intake_.StartDecoder(header.codec(), header.size()));
+  ASSIGN_OR_RETURN(held_, intake_.Reserve(header.size()));
+  upload_ = broker_.BeginUpload(graph_key_);
+  return Next::kMore;
+}
+
+absl::StatusOr<UploadSession::Next> UploadSession::Chunk(const std::string& chunk) {
+  if (graph_key_.empty()) {
+    return MakeError(Reason::kUploadProtocol, "a chunk came first; expected the header");
+  }
+  const int64_t limit = intake_.limits().max_chunk_bytes;
+  const auto size = static_cast<int64_t>(chunk.size());
+  if (size > limit) {
+    return MakeError(Reason::kChunkTooLarge,
+                     absl::StrCat("a chunk has ", size, " bytes, the limit is ", limit),
+                     {.limit = limit, .actual = size, .node = {}});
+  }
+  if (graphs_.Contains(graph_key_)) return Next::kPresent;
+  metrics_.upload_received_bytes.Increment(static_cast<double>(size));
+  RETURN_IF_ERROR(decoder_->Append(chunk));
+  return Next::kMore;
+}
+
+absl::Status UploadSession::Finish() {
+  if (graph_key_.empty()) {
+    return MakeError(Reason::kUploadProtocol, "the stream ended before a header came");
+  }
+  absl::StatusOr<GraphBytes> content = decoder_->Finish();
+  RETURN_IF_ERROR(content.status());
+  if (content->sha256 != content_sha256_) {
+    return MakeError(Reason::kContentMismatch,
+                     absl::StrCat("the bytes that came have SHA-256 ", ToHex(content->sha256),
+                                  ", announced was ", ToHex(content_sha256_)));
+  }
+  absl::StatusOr<GraphPtr> graph = intake_.Parse(content->bytes, digest_);
+  RETURN_IF_ERROR(graph.status());
+  broker_.GraphArrived(graph_key_, *std::move(graph));
+  return absl::OkStatus();
+}
+
+}  // namespace bucketd
