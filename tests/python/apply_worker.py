@@ -4,41 +4,15 @@ import sys
 
 import torch
 import torch.distributed as dist
-import torch.nn as nn
 from any_plan import any_plan
 from fx_graphs import Builder
-from simple_fsdp import shard
+from sharded_model import sharded_model
 from torch._dynamo.backends.common import aot_autograd
 from torch.distributed.device_mesh import init_device_mesh
 
 from bucketd import apply, canonical, capture, normalize, plan
 
 SEEDS = int(sys.argv[1])
-
-
-class Block(nn.Module):
-    def __init__(self, width, hidden):
-        super().__init__()
-        self.scale = nn.Parameter(1 + torch.arange(width) / 16)
-        self.up = nn.Linear(width, hidden)
-        self.down = nn.Linear(hidden, width, bias=False)
-
-    def forward(self, x):
-        return x + self.down(torch.relu(self.up(x * self.scale)))
-
-
-class Model(nn.Module):
-    def __init__(self, width, hidden):
-        super().__init__()
-        self.embedding = nn.Embedding(13, width)
-        self.blocks = nn.ModuleList([Block(width, hidden) for _ in range(2)])
-        self.head = nn.Linear(width, 13)
-
-    def forward(self, tokens):
-        x = self.embedding(tokens)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x).float().logsumexp(-1).sum()
 
 
 def same(one, other) -> bool:
@@ -85,8 +59,7 @@ class Checked:
 
 
 def check(width, hidden, mesh):
-    torch.manual_seed(0)
-    model = shard(Model(width, hidden), mesh, torch.bfloat16, torch.float32)
+    model = sharded_model(mesh, width, hidden)
     checked = []
 
     def backend(gm, example_inputs):

@@ -172,7 +172,7 @@ class PlannerClient:
 
     def _call(self, method: str, request, until: float):
         """One call within the deadline. gRPC repeats unary calls by the service config; a stream that had begun is
-        repeated here. An overloaded service says when to come back, and is obeyed."""
+        repeated here. A service that is overloaded or about to be replaced says when to come back, and is obeyed."""
         streams = 0
         while True:
             stub = self._stub()
@@ -182,7 +182,7 @@ class PlannerClient:
                 return getattr(stub, method)(argument, timeout=_remaining(until, method, self.address))
             except grpc.RpcError as error:
                 failure = from_rpc_error(error, self.address, method)
-            if failure.reason == "OVERLOADED" and failure.retry_after is not None:
+            if failure.reason in ("OVERLOADED", "DRAINING") and failure.retry_after is not None:
                 pause = failure.retry_after * random.uniform(1.0, 1.5)
             elif failure.code in _RETRYABLE and callable(request) and streams < _STREAM_RETRIES:
                 pause = 0.2 * 2**streams * random.uniform(0.5, 1.5)

@@ -91,8 +91,8 @@ class EmbeddedPlanner:
     def _start(self, binary: str) -> None:
         ready = self.folder / "ready"
         log = self.folder / "log"
-        command = [binary, "--listen", self.address, "--http", "", "--ready-file", str(ready),
-                   "--exit-with-parent"]
+        command = [binary, "--listen", self.address, "--http", "", "--ready-file", str(ready), "--log-level", "warn",
+                   f"--exit-with-parent={self._pid}", "--drain-seconds", "1", "--lame-duck-ms", "0"]
         with open(log, "wb") as out:
             try:
                 self._process = subprocess.Popen(

@@ -71,7 +71,8 @@ class Session:
             else:
                 verdict = agreement.agree(scope, record)
         if verdict.unplanned:
-            log.warning("bucketd: %s stays without a plan on every rank: %s", scope, verdict.why)
+            log.log(logging.WARNING if agreement.leader else logging.DEBUG,
+                    "bucketd: %s stays without a plan on every rank: %s", scope, verdict.why)
             return gm
         log.log(logging.INFO if agreement.leader else logging.DEBUG, "bucketd: %s (%s)",
                 planned.plan.summary(planned.source), scope)

@@ -1,0 +1,171 @@
+"""One rank of a job that trains through bucketd.backend, once for each case; prints what came of each, as JSON."""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from sharded_model import sharded_model
+from torch._dynamo.backends.common import aot_autograd
+from torch.distributed.device_mesh import init_device_mesh
+
+import bucketd
+from bucketd import client, embedded, session
+
+RANK = int(os.environ["RANK"])
+ADDRESS = os.environ.get("PLANNER", "")
+PID = int(os.environ.get("PLANNER_PID", "0"))
+NOBODY = "unix:/nowhere/at/all"
+
+
+class Step:
+    """One forward and backward of a fresh model; every case starts from the same weights."""
+
+    def __init__(self):
+        self.mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
+
+    def __call__(self, backend, between=lambda: None):
+        torch._dynamo.reset()
+        model = sharded_model(self.mesh, 6, 7)
+        generator = torch.Generator().manual_seed(RANK)
+        loss = torch.compile(model, backend=backend)(torch.randint(0, 13, (2, 5), generator=generator))
+        between()
+        loss.backward()
+        bits = [loss.detach().view(torch.int32).tolist()]
+        bits += [p.grad.to_local().view(torch.int32).tolist() for p in model.parameters()]
+        return bits
+
+
+def outcome(call) -> dict:
+    begin = time.monotonic()
+    try:
+        result = call()
+    except Exception as error:
+        # Dynamo wraps what a backend raises.
+        inner = getattr(error, "inner_exception", error)
+        return {"error": type(inner).__name__, "text": str(inner), "seconds": time.monotonic() - begin}
+    return {"bits": result, "seconds": time.monotonic() - begin}
+
+
+class Cases:
+    def __init__(self):
+        self.step = Step()
+        self.planned = []
+
+    def backend(self, **options):
+        self.planned = []
+        return bucketd.backend(on_plan=self.planned.append, **{**dict(address=ADDRESS, deadline=60), **options})
+
+    def told(self) -> dict:
+        return {p.scope: [p.plan.sha256, len(p.plan.buckets), p.source, sorted({d.code for d in p.plan.diagnostics})]
+                for p in self.planned}
+
+    def plain(self):
+        return outcome(lambda: self.step(aot_autograd(fw_compiler=lambda gm, _: session_boxed(gm))))
+
+    def planned_exact(self):
+        found = outcome(lambda: self.step(self.backend(numerics="exact")))
+        return {**found, "plans": self.told()}
+
+    def planned_again(self):
+        found = outcome(lambda: self.step(self.backend(numerics="exact")))
+        return {**found, "plans": self.told()}
+
+    def private_planner(self):
+        found = outcome(lambda: self.step(self.backend(address=None, numerics="exact")))
+        own = session._private_planner
+        return {**found, "plans": self.told(), "started": own is not None and own._process.pid}
+
+    def first_rank_plans_for_all(self):
+        found = outcome(lambda: self.step(self.backend(address=None, numerics="exact", embedded="rank0")))
+        return {**found, "plans": self.told()}
+
+    def several_nodes(self):
+        embedded.node_identity = lambda: f"node {RANK // 2}"
+        return outcome(lambda: self.step(self.backend(address=None)))
+
+    def another_option_on_rank_3(self):
+        return outcome(lambda: self.step(self.backend(numerics="free" if RANK == 3 else "exact")))
+
+    def another_graphs_plan_on_rank_2(self):
+        true_get_plan = client.PlannerClient.get_plan
+
+        def get_plan(to, graph, digest, *rest, **more):
+            reply = true_get_plan(to, graph, digest, *rest, **more)
+            if RANK == 2:
+                other = type(client.planner_pb2.PlanReply())(plan=reply.plan)
+                made = session.plan.plan_pb2.Plan.FromString(other.plan)
+                made.graph_digest = bytes(32)
+                reply = client.dataclasses.replace(reply, plan=made.SerializeToString())
+            return reply
+
+        client.PlannerClient.get_plan = get_plan
+        try:
+            return outcome(lambda: self.step(self.backend()))
+        finally:
+            client.PlannerClient.get_plan = true_get_plan
+
+    def nobody_answers(self):
+        return outcome(lambda: self.step(self.backend(address=NOBODY, deadline=3)))
+
+    def nobody_answers_and_that_is_fine(self):
+        found = outcome(lambda: self.step(self.backend(address=NOBODY, deadline=3, fallback="unplanned")))
+        return {**found, "plans": self.told()}
+
+    def killed_between_forward_and_backward(self):
+        def kill():
+            dist.barrier()
+            if RANK == 0:
+                os.kill(PID, signal.SIGKILL)
+            dist.barrier()
+
+        found = outcome(lambda: self.step(self.backend(mode="transformer_block", numerics="free", deadline=5), kill))
+        return {**found, "plans": self.told()}
+
+    def killed_during_an_upload(self):
+        true_call = client.PlannerClient._call
+
+        def call(to, method, request, until):
+            if method != "UploadGraph":
+                return true_call(to, method, request, until)
+
+            def parts():
+                for part in request():
+                    yield part
+                    os.kill(PID, signal.SIGKILL)  # after the header
+
+            return true_call(to, method, parts, until)
+
+        client.PlannerClient._call = call
+        try:
+            return outcome(lambda: self.step(self.backend(deadline=5)))
+        finally:
+            client.PlannerClient._call = true_call
+
+    def rank_1_never_comes(self):
+        if RANK == 1:
+            return {}
+        return outcome(lambda: self.step(self.backend(deadline=2)))
+
+
+def session_boxed(gm):
+    from bucketd.torch_backend import _boxed
+
+    return _boxed(gm)
+
+
+def main():
+    dist.init_process_group("gloo")
+    cases = Cases()
+    for name in sys.argv[1:]:
+        found = getattr(cases, name)()
+        print(json.dumps({"case": name, **found}), flush=True)
+        if name != "rank_1_never_comes":
+            dist.barrier()
+    dist.destroy_process_group()
+
+
+main()

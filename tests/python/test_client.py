@@ -1,0 +1,276 @@
+"""The client against a real planner: plans, refusals with their reasons, and planners that die or say nothing."""
+
+import concurrent.futures
+import os
+import signal
+import time
+
+import pytest
+from planners import planner
+from small_graphs import Maker
+
+from bucketd import canonical, client, plan, verify, wire
+from bucketd._wire.proto import planner_pb2
+from bucketd.client import PlannerClient
+from bucketd.errors import PlannerError
+from bucketd.graph import Direction, DType, Role, Tag
+
+MESH = planner_pb2.Mesh(dims=[planner_pb2.MeshDim(name="dp", size=4)], device_type="cpu")
+
+
+def two_layers(width=8):
+    """Two parameters a layer, gathered one by one and used in turn."""
+    make = Maker()
+    names = [f"layers.{layer}.{part}" for layer in range(2) for part in ("up", "down")]
+    shards = []
+    for name in names:
+        shards.append(make.placeholder((width,), DType.BF16))
+        make.nodes[-1].role, make.nodes[-1].parameter = Role.PARAMETER, name
+    x = make.placeholder((4 * width,), DType.BF16)
+    for name, shard in zip(names, shards):
+        start = make.gather(shard)
+        make.nodes[start].collective.tag, make.nodes[start].collective.parameter = Tag.FSDP_ALL_GATHER, name
+        x = make.call(x, make.wait(start), op="aten.mm.default", shape=(4 * width,), dtype=DType.BF16, flags=2,
+                      flops=10**9)
+    graph = make.done(x)
+    graph.groups.pop()
+    for node in graph.nodes:
+        node.direction, node.module = Direction.FORWARD, "layers"
+    return graph
+
+
+def options(**changes):
+    return planner_pb2.PlanOptions(**{**dict(mode="transformer_block", backend="gloo"), **changes})
+
+
+def ask(to, graph, made_of=options(), **more):
+    return to.get_plan(wire.to_proto(graph), canonical.digest(graph), MESH, made_of, **{**dict(deadline=30), **more})
+
+
+def reason_of(call, *arguments, **more) -> PlannerError:
+    with pytest.raises(PlannerError) as caught:
+        call(*arguments, **more)
+    return caught.value
+
+
+@pytest.fixture(scope="module")
+def running():
+    with planner() as one:
+        yield one
+
+
+@pytest.fixture
+def to(running):
+    made = PlannerClient(running.address)
+    yield made
+    made.close()
+
+
+def test_gets_a_plan_that_is_legal_for_the_graph(to):
+    graph = two_layers()
+    reply = ask(to, graph)
+    made = plan.parse(reply.plan)
+    verify.check_plan(graph, canonical.digest(graph), made)
+    assert [len(b.members) for b in made.buckets] == [2, 2]
+    assert reply.sha256.hex() == made.sha256
+
+
+def test_asks_again_and_hits(to):
+    graph = two_layers(16)
+    first, second = ask(to, graph), ask(to, graph)
+    assert (first.source, first.uploaded) == ("computed", True)
+    assert (second.source, second.uploaded) == ("hit", False)
+    assert first.plan == second.plan
+
+
+def test_needs_no_graph_for_a_hit(to):
+    graph = two_layers(24)
+    ask(to, graph)
+
+    def graph_again():
+        raise AssertionError("the graph was made for a hit")
+
+    assert to.get_plan(graph_again, canonical.digest(graph), MESH, options(), deadline=30).source == "hit"
+
+
+def test_uploads_in_chunks_what_does_not_fit_inline():
+    with planner("--max-inline-bytes", "0", "--max-chunk-bytes", "1024") as one:
+        made = PlannerClient(one.address)
+        assert made.capabilities().max_inline_graph_bytes == 0
+        assert ask(made, two_layers()).source == "computed"
+        assert ask(made, two_layers()).source == "hit"
+
+
+def test_says_what_the_planner_can_do(to):
+    capabilities = to.capabilities()
+    assert "transformer_block" in capabilities.modes and capabilities.cost_profiles and capabilities.zstd
+
+
+def test_travels_without_zstd_where_it_is_missing(to, monkeypatch):
+    monkeypatch.setattr(client, "zstandard", None)
+    assert ask(to, two_layers(32)).source == "computed"
+
+
+@pytest.mark.parametrize("changes,reason", [
+    (dict(mode="no such mode"), "OPTIONS_INVALID"),
+    (dict(cost_profile="no such profile"), "PROFILE_UNKNOWN"),
+])
+def test_an_option_that_is_refused_says_what_is_known(to, changes, reason):
+    error = reason_of(ask, to, two_layers(), options(**changes))
+    assert error.reason == reason
+    assert ("transformer_block" if reason == "OPTIONS_INVALID" else to.capabilities().cost_profiles[0]) in str(error)
+
+
+def test_a_plan_that_is_not_cached_says_so(to):
+    assert reason_of(ask, to, two_layers(40), cached_only=True).reason == "PLAN_NOT_CACHED"
+
+
+def test_a_graph_under_another_digest_is_refused(to):
+    graph = two_layers(48)
+    error = reason_of(to.get_plan, wire.to_proto(graph), bytes(32), MESH, options(), deadline=30)
+    assert error.reason == "DIGEST_MISMATCH"
+
+
+def damage(monkeypatch, change):
+    """Lets `change` edit the payload that the client made, before it travels."""
+    whole = client._Payload
+
+    def damaged(*arguments):
+        payload = whole(*arguments)
+        change(payload)
+        return payload
+
+    monkeypatch.setattr(client, "_Payload", damaged)
+
+
+def cut(payload):
+    payload.data = payload.data[:-20]
+
+
+def flip(payload):
+    payload.data = payload.data[:100] + bytes([payload.data[100] ^ 1]) + payload.data[101:]
+
+
+def lie_about_content(payload):
+    payload.sha256 = bytes(32)
+
+
+def lie_about_size(payload):
+    payload.size += 1
+
+
+def make_codec_plain(payload):
+    payload.codec = planner_pb2.CODEC_UNSPECIFIED
+    payload.size = len(payload.data)
+
+
+@pytest.mark.parametrize("inline", [True, False])
+@pytest.mark.parametrize("change,reasons", [
+    (cut, {"CONTENT_MISMATCH", "GRAPH_MALFORMED"}),
+    (flip, {"CONTENT_MISMATCH", "GRAPH_MALFORMED"}),
+    (lie_about_size, {"CONTENT_MISMATCH"}),
+    (make_codec_plain, {"CONTENT_MISMATCH", "GRAPH_MALFORMED"}),
+])
+def test_a_graph_that_comes_damaged_is_refused_with_a_reason(to, monkeypatch, change, reasons, inline):
+    def edit(payload):
+        payload.fits_inline = inline
+        change(payload)
+
+    damage(monkeypatch, edit)
+    assert reason_of(ask, to, two_layers(56)).reason in reasons
+
+
+def test_an_upload_of_other_content_than_announced_is_refused(to, monkeypatch):
+    def edit(payload):
+        payload.fits_inline = False
+        lie_about_content(payload)
+
+    damage(monkeypatch, edit)
+    assert reason_of(ask, to, two_layers(56)).reason == "CONTENT_MISMATCH"
+
+
+@pytest.mark.parametrize("believes", [True, False], ids=["refused_here", "refused_there"])
+def test_a_graph_that_is_too_large_is_refused(monkeypatch, believes):
+    with planner("--max-graph-bytes", "500") as one:
+        made = PlannerClient(one.address)
+        if not believes:
+            made._capabilities = client.dataclasses.replace(made.capabilities(), max_graph_bytes=1 << 30)
+        error = reason_of(ask, made, two_layers())
+        assert error.reason == "GRAPH_TOO_LARGE" and error.metadata["limit"] == "500"
+
+
+def test_a_client_that_is_too_old_is_told(to, monkeypatch):
+    monkeypatch.setattr(client, "CLIENT_VERSION", "0.0.9")
+    error = reason_of(ask, to, two_layers())
+    assert error.reason == "CLIENT_TOO_OLD" and "0.0.9" in str(error)
+
+
+def test_a_plan_that_came_damaged_is_refused(to, monkeypatch):
+    whole = PlannerClient._call
+
+    def damaged(self, method, request, until):
+        answer = whole(self, method, request, until)
+        if method == "GetPlan" and answer.WhichOneof("answer") == "plan":
+            answer.plan.plan = answer.plan.plan[:-1]
+        return answer
+
+    monkeypatch.setattr(PlannerClient, "_call", damaged)
+    error = reason_of(ask, to, two_layers())
+    assert error.reason == "PROTOCOL" and "damaged" in str(error)
+
+
+def test_nobody_at_the_address_is_an_error_soon(tmp_path):
+    begin = time.monotonic()
+    error = reason_of(ask, PlannerClient(f"unix:{tmp_path}/nobody", connect_timeout=1.0), two_layers())
+    assert error.reason == "UNREACHABLE" and "nobody answers" in str(error)
+    assert time.monotonic() - begin < 10
+
+
+def test_a_planner_that_is_killed_while_it_is_asked_is_an_error_soon():
+    graph = two_layers()
+    with planner() as one, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        first, second = (PlannerClient(one.address, connect_timeout=2.0) for _ in range(2))
+        request = planner_pb2.GetPlanRequest(
+            graph_digest=canonical.digest(graph), mesh=MESH, options=options(), client_version="0.1.0")
+        until = time.monotonic() + 60
+        assert first._call("GetPlan", request, until).WhichOneof("answer") == "graph_required"
+        waiting = pool.submit(ask, second, graph)  # held: the first one was asked for the graph
+        concurrent.futures.wait([waiting], timeout=0.5)
+        assert not waiting.done()
+        os.kill(one.pid, signal.SIGKILL)
+        error = waiting.exception(timeout=30)
+        assert isinstance(error, PlannerError) and error.reason == "UNREACHABLE"
+
+
+def test_a_planner_that_says_nothing_is_an_error_at_the_deadline(to, running):
+    ask(to, two_layers())
+    os.kill(running.pid, signal.SIGSTOP)
+    try:
+        begin = time.monotonic()
+        error = reason_of(ask, to, two_layers(), deadline=1.5)
+        assert error.reason == "DEADLINE"
+        assert 1 < time.monotonic() - begin < 15
+    finally:
+        os.kill(running.pid, signal.SIGCONT)
+
+
+def test_finds_a_planner_that_came_back(tmp_path):
+    address = f"unix:{tmp_path}/socket"
+    with planner("--listen", address) as one:
+        made = PlannerClient(one.address)
+        ask(made, two_layers())
+    with planner("--listen", address):
+        assert ask(made, two_layers()).source == "computed"
+
+
+def test_works_in_a_forked_child(to):
+    ask(to, two_layers())
+    pid = os.fork()
+    if pid == 0:
+        source = ""
+        try:
+            source = ask(to, two_layers(), deadline=20).source
+        finally:
+            os._exit(0 if source == "hit" else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert ask(to, two_layers()).source == "hit"
