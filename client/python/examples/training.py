@@ -11,7 +11,10 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
+# torch.compile's aten-level backend, with the partitioner that bucketd's backend uses: equal graphs, without a plan.
+UNPLANNED = "aot_eager_default_partitioner"
+
+_KINDS = {"allgather": "all_gather", "reduce_scatter": "reduce_scatter", "allreduce": "all_reduce"}
 
 
 def shard_eager(model, mesh, param_dtype, reduce_dtype):
@@ -46,8 +49,10 @@ class Data:
     positions: int = 16
     spread_bits: int = 0
     seed: int = 17
+    rank_shift: int = 0  # each rank gets the data of the rank that is this much higher: the same sums, added in another order
 
     def step(self, step: int, rank: int):
+        """(tokens, next tokens, factor of the loss)."""
         generator = torch.Generator().manual_seed(self.seed + 1009 * step + rank)
         tokens = torch.randint(0, self.vocab, (self.batch, self.positions + 1), generator=generator)
         scale = 1.0
@@ -78,57 +83,70 @@ def over_all_ranks(own: bytes) -> str:
 
 
 @dataclasses.dataclass
-class Run:
+class Result:
     name: str
-    weights: str  # digests over all local shards of all ranks
-    gradients: str  # ... and over the gradients of every step
-    losses: list
-    step_ms: list  # the first one holds the compilation
-    collectives: dict  # kind -> number in one step, on this rank
+    weights: str  # digest over all local shards of all ranks
+    gradients: str  # ... over those of the gradients, of every step
+    losses: list[float]
+    first_ms: float  # holds the compilation
+    step_ms: list[float]  # the others
+    collectives: dict[str, int]  # launched in one step by this rank, by kind
 
 
-def count_collectives(profile) -> dict:
-    """Collectives that the process group ran, by kind, whatever launched them."""
-    found = dict.fromkeys(COLLECTIVES, 0)
+def count_collectives(profile) -> dict[str, int]:
+    """Collectives that this process launched, by kind, as torch.profiler saw them."""
+    found = dict.fromkeys(_KINDS.values(), 0)
     for event in profile.events():
-        name = event.name.lower()
-        if not name.startswith("gloo:"):
-            continue
-        for kind in COLLECTIVES:
-            if kind in name:
-                found[kind] += 1
+        if event.name.startswith("c10d::"):
+            for part, kind in _KINDS.items():
+                found[kind] += part in event.name
     return found
 
 
-def train(name, model, step_function, data: Data, steps: int, lr: float = 0.01, progress=None) -> Run:
-    """`steps` steps of AdamW, element by element on the local shards; the last step is profiled and not timed."""
-    rank = dist.get_rank()
-    parameters = list(model.parameters())
-    optimizer = torch.optim.AdamW(parameters, lr=lr, foreach=False)
-    gradients = hashlib.sha256()
-    run = Run(name, "", "", [], [], {})
+class Training:
+    """AdamW on the local shards, element by element. `call(tokens, targets)` is the loss."""
 
-    def one_step(step):
-        tokens, targets, scale = data.step(step, rank)
-        loss = step_function(tokens, targets)
-        (loss * scale).backward()
-        run.losses.append(loss.item())
+    def __init__(self, name: str, model, call, data: Data, lr: float = 0.01):
+        self.name, self.model, self.call, self.data = name, model, call, data
+        self.parameters = list(model.parameters())
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=lr, foreach=False)
+        self.gradients = hashlib.sha256()
+        self.done = 0
+        self.losses: list[float] = []
+        self.seconds: list[float] = []
+        self.collectives: dict[str, int] = {}
 
-    for step in range(steps):
+    def step(self) -> float:
+        """One timed step; its milliseconds."""
         begin = time.perf_counter()
-        if step == steps - 1:
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-                one_step(step)
-            run.collectives = count_collectives(profile)
-        else:
-            one_step(step)
-        gradients.update(digest(p.grad for p in parameters))
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        if step < steps - 1:
-            run.step_ms.append(1000 * (time.perf_counter() - begin))
-        if progress is not None:
-            progress(name, step, run.losses[-1])
-    run.weights = over_all_ranks(digest(parameters))
-    run.gradients = over_all_ranks(gradients.digest())
-    return run
+        self._forward_backward()
+        digest_of_step = self._update()
+        self.seconds.append(time.perf_counter() - begin)
+        self.gradients.update(digest_of_step())
+        return 1000 * self.seconds[-1]
+
+    def profiled_step(self) -> None:
+        """One step more, counted and not timed."""
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            self._forward_backward()
+        self.collectives = count_collectives(profile)
+        self.gradients.update(self._update()())
+
+    def result(self) -> Result:
+        """Of all ranks: every rank must ask."""
+        milliseconds = [1000 * seconds for seconds in self.seconds]
+        return Result(self.name, over_all_ranks(digest(self.parameters)), over_all_ranks(self.gradients.digest()),
+                      self.losses, milliseconds[0], milliseconds[1:], self.collectives)
+
+    def _forward_backward(self) -> None:
+        tokens, targets, scale = self.data.step(self.done, (dist.get_rank() + self.data.rank_shift) % dist.get_world_size())
+        loss = self.call(tokens, targets)
+        (loss * scale).backward()
+        self.losses.append(loss.item())
+        self.done += 1
+
+    def _update(self):
+        gradients = [parameter.grad for parameter in self.parameters]
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return lambda: digest(gradients)

@@ -1,0 +1,69 @@
+"""Plan files: passes/plan/PLAN_FORMAT.md. What `bucketctl` and the referee read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+
+from . import files
+from .graph import RawGraph
+from .plan import Plan, Step, StepKind
+
+
+def to_json(plan: Plan) -> dict:
+    """Ids stay what they are: canonical ones, for a plan that came over the wire."""
+    return {
+        "format_version": 1,
+        "graph": plan.graph_digest.hex(),
+        "node_count": plan.node_count,
+        "mode": plan.mode,
+        "planner": plan.planner,
+        "cost_profile": plan.cost_profile,
+        "numerics": plan.numerics,
+        "backend": plan.backend,
+        "reorder_compute": plan.reorder_compute,
+        "buckets": [_bucket(bucket) for bucket in plan.buckets],
+        "order": [_step(step) for step in plan.order],
+        "prediction": dataclasses.asdict(plan.prediction),
+        "program_order": dataclasses.asdict(plan.program_order),
+        "lower_bound_ps": plan.lower_bound_ps,
+        "diagnostics": [dataclasses.asdict(diagnostic) for diagnostic in plan.diagnostics],
+    }
+
+
+def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
+    """The same plan gives the same bytes."""
+    _replace(path, json.dumps(to_json(plan), separators=(",", ":")).encode() + b"\n")
+
+
+def save_planned(planned, stem: str | os.PathLike[str]) -> tuple[str, str]:
+    """Writes what an on_plan callback got as `<stem>.graph.json.gz` and `<stem>.plan.json`, whose ids agree: the graph is
+    the normalised one. Returns both names."""
+    raw = planned.captured.raw
+    graph: RawGraph = dataclasses.replace(raw, nodes=planned.normalized.graph.nodes, groups=planned.normalized.graph.groups)
+    names = f"{os.fspath(stem)}.graph.json.gz", f"{os.fspath(stem)}.plan.json"
+    files.save_graph(graph, names[0])
+    save_plan(planned.plan, names[1])
+    return names
+
+
+def _bucket(bucket) -> dict:
+    out = dataclasses.asdict(bucket)
+    out["mode"] = "packed" if out.pop("packed") else "grouped"
+    out["copies"] = out.pop("copies", "compute")
+    out["reduce_op"] = bucket.reduce_op or "none"
+    return out
+
+
+def _step(step: Step) -> int | str:
+    if step.kind == StepKind.NODE:
+        return step.id
+    return f"{'start' if step.kind == StepKind.START else 'wait'}:{step.id}"
+
+
+def _replace(path, data: bytes) -> None:
+    part = f"{os.fspath(path)}.part.{os.getpid()}"
+    with open(part, "wb") as file:
+        file.write(data)
+    os.replace(part, path)
