@@ -133,7 +133,9 @@ def test_recomputes_the_digest_of_every_vector(vectors):
 def test_ranks_0_and_3_share_a_digest_although_their_raw_graphs_differ(vectors):
     digests, raws = {}, {}
     for path, expected in vectors:
-        case, rank = path.name.split(".rank")
+        if ".rank" not in path.name:
+            continue
+        case, _ = path.name.split(".rank")
         digests.setdefault(case, set()).add(expected)
         raws.setdefault(case, []).append(len(load_graph(path).nodes))
     assert all(len(found) == 1 for found in digests.values())
@@ -146,13 +148,13 @@ def test_twenty_seven_thousand_nodes_take_well_under_a_second(data):
     raw = load_graph(data / "graphs" / "llama3_70b_fsdp64.bw.json.gz")
     assert len(raw.nodes) > 26_000
     best = min(_seconds(raw) for _ in range(3))
-    assert best < 1.5, f"normalising and hashing took {best:.2f} s"
+    assert best < 1.5, f"normalising and hashing took {best:.2f} s of CPU time"
 
 
 def _seconds(raw):
-    start = time.perf_counter()
+    start = time.process_time()
     canonical.digest(normalize(raw).graph)
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def test_equal_graphs_encode_equally_however_they_were_made():

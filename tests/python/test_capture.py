@@ -398,3 +398,9 @@ def test_two_models_in_one_step_keep_their_names_apart():
     context = CaptureContext.from_dynamo(gm)
     assert [i.parameter for i in context.inputs] == ["student.head.weight", "teacher.head.weight"]
     assert all(isinstance(i, InputInfo) and i.role == Role.PARAMETER for i in context.inputs)
+
+
+def test_a_view_that_its_schema_hides_is_one_all_the_same():
+    _, by_name = captured(lambda x: torch.ops.aten._unsafe_view.default(x.sin(), [6]), torch.ones(2, 3))
+    view = by_name["_unsafe_view"]
+    assert view.flags & VIEW and view.alias_of == view.inputs and view.memory_bytes == 0

@@ -155,3 +155,24 @@ def test_a_rank_that_differs_in_another_way_gives_another_digest():
         breakage(raw)
         assert digest(normalize(raw).graph) != reference
     assert digest(normalize(odd).graph) == reference
+
+
+def test_everything_that_names_a_sliced_wait_names_the_slice():
+    import synthetic
+
+    raw = synthetic.build()
+    done = normalize(raw)
+    (cut,) = [i for i, node in enumerate(done.graph.nodes) if done.raw_ids[i] == -1 and node.op == "aten.slice.Tensor"]
+    at = {done.graph.nodes[i].op: done.graph.nodes[i] for i in range(cut + 1, len(done.graph.nodes))}
+    assert at["aten.add_.Tensor"].mutates == at["aten.add_.Tensor"].alias_of == [cut]
+    assert at["aten.view.default"].inputs == at["aten.view.default"].alias_of == [cut]
+    assert [slot.node for slot in at["output"].slots].count(cut) == 2 and cut - 1 not in at["output"].inputs
+
+
+def test_bytes_are_counted_from_shapes_alone_only_next_to_what_changed():
+    import synthetic
+
+    done = normalize(synthetic.build())
+    far, near = [node for node in done.graph.nodes if node.op == "aten.mul.Tensor"]
+    assert far.memory_bytes == 4 + 24  # one stored element, read six times
+    assert near.memory_bytes == 24 + 24 + 24
