@@ -195,6 +195,14 @@ def test_refuses_a_reader_that_an_in_place_op_overtook():
     check(graph, message(graph))
 
 
+def test_refuses_a_reader_that_overtook_an_in_place_op():
+    make = Maker()
+    a, b = make.placeholder(), make.placeholder()
+    write = make.write(a, b)
+    graph = make.done(make.call(a), write)
+    assert "changed sides" in refusal(graph, message(graph, order=[node(i) for i in (0, 1, 3, 2, 4)]))
+
+
 def test_refuses_an_in_place_op_on_what_a_collective_still_sends():
     make = Maker()
     a, b = make.placeholder((3,)), make.placeholder((3,))
