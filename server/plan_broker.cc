@@ -194,8 +194,7 @@ void PlanBroker::StartInlineDecode(const PlanRequest& request,
                                    std::shared_ptr<const InlineGraph> graph, CallId call,
                                    Answers& answers) {
   GraphWait& wait = WaitOf(request.graph_key);
-  const UploadId upload = ++last_id_;
-  wait.arriving.insert(upload);
+  const UploadId upload = BeginArrival(wait);
   wait.inline_arriving = upload;
   const bool submitted = parts_.intake_pool.TrySubmit(
       [this, key = request.graph_key, digest = request.digest, graph = std::move(graph), call,
@@ -221,7 +220,11 @@ void PlanBroker::DecodeInline(const std::string& graph_key, const Digest& digest
 
 PlanBroker::UploadId PlanBroker::BeginUpload(const std::string& graph_key) {
   const Lock lock(mutex_);
-  GraphWait& wait = WaitOf(graph_key);
+  return BeginArrival(WaitOf(graph_key));
+}
+
+// Callers do not say who they are: whatever arrives counts as what the lease was granted for.
+PlanBroker::UploadId PlanBroker::BeginArrival(GraphWait& wait) {
   parts_.timers.Cancel(wait.lease_timer);
   wait.lease = 0;
   const UploadId upload = ++last_id_;

@@ -125,6 +125,7 @@ class PlanBroker {
   void Remove(CallId call, Answer answer, Answers& answers);
   int64_t GrantLease(const std::string& graph_key, GraphWait& wait);
   void LeaseExpired(const std::string& graph_key, uint64_t lease);
+  UploadId BeginArrival(GraphWait& wait);
   void EndArrival(const std::string& graph_key, UploadId upload, Answers& answers);
   void AskNext(const std::string& graph_key, Answers& answers);
   void DeadlineReached(CallId call);

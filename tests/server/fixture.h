@@ -1,0 +1,100 @@
+// A real server in this process on a unix socket, a real graph, real stubs.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
+#include "gtest/gtest.h"
+
+#include "passes/base/digest.h"
+#include "proto/planner.grpc.pb.h"
+#include "server/options.h"
+#include "server/server.h"
+
+namespace bucketd {
+
+using std::chrono::milliseconds;
+
+// What a rank sends: captured, normalised, serialised.
+struct TestGraph {
+  std::string bytes;
+  Digest digest{};
+  v1::Mesh mesh;
+};
+const TestGraph& ForwardGraph();
+const TestGraph& BackwardGraph();
+
+std::string Zstd(const std::string& plain);
+std::string DigestBytes(const Digest& digest);
+
+v1::GetPlanRequest RequestFor(const TestGraph& graph);
+v1::GetPlanRequest InlineRequestFor(const TestGraph& graph);
+v1::UploadHeader HeaderFor(const TestGraph& graph);
+
+struct Reply {
+  grpc::Status status;
+  v1::GetPlanResponse response;
+  bool asked_to_upload() const { return status.ok() && response.has_graph_required(); }
+  v1::PlanSource source() const { return response.plan().source(); }
+};
+
+// Of ErrorInfo; "" if the status has none. Also checks that details and status agree.
+std::string ReasonOf(const grpc::Status& status);
+std::string MetadataOf(const grpc::Status& status, const std::string& key);
+int64_t RetryDelayMillis(const grpc::Status& status);  // -1: no RetryInfo
+
+// Holds computations back until it is opened, and counts them.
+class Gate {
+ public:
+  PlanFunction Guard(PlanFunction inner);
+  void Open();
+  void WaitUntilEntered(int computations);
+  int entered();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int entered_ = 0;
+  bool open_ = false;
+};
+
+// Waits for something that the server does on its own threads; false after a minute.
+bool Eventually(const std::function<bool()>& condition);
+
+class ServerTest : public ::testing::Test {
+ protected:
+  void SetUp() override;
+  void TearDown() override;
+
+  // Options may be changed before. Listens on a unix socket in a folder of its own.
+  void StartServer();
+  std::unique_ptr<v1::Planner::Stub> NewStub();  // on a connection of its own
+  std::shared_ptr<grpc::Channel> NewChannel();
+
+  Reply GetPlan(const v1::GetPlanRequest& request, milliseconds deadline = milliseconds(60'000));
+  // header, then pieces; stops writing when the server has answered.
+  grpc::Status Upload(const v1::UploadHeader& header, const std::vector<std::string>& pieces,
+                      v1::UploadGraphResponse* response = nullptr);
+  grpc::Status Upload(const TestGraph& graph, v1::UploadGraphResponse* response = nullptr);
+
+  // Of the registry; labels as `name="value",...` in any order, "" for the only series.
+  double Metric(const std::string& name, const std::string& label = "",
+                const std::string& value = "");
+  bool EventuallyWaiting(int callers);
+
+  ServerOptions options_;
+  Gate gate_;
+  std::string folder_;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<v1::Planner::Stub> stub_;
+};
+
+}  // namespace bucketd
