@@ -1,0 +1,130 @@
+"""The example's parts by themselves, and the example as the quickstart runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "client" / "python" / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+import llama  # noqa: E402
+import simple_fsdp  # noqa: E402
+
+SMALL = llama.LlamaConfig(vocab=11, dim=6, layers=2, heads=2, kv_heads=1, head_dim=4, hidden=7)
+
+
+@pytest.fixture
+def mesh():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,), mesh_dim_names=("fsdp",))
+    dist.destroy_process_group()
+
+
+def batch(config):
+    tokens = torch.arange(2 * 6).reshape(2, 6) % config.vocab
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def test_weights_depend_on_the_seed_alone():
+    torch.manual_seed(1)
+    first = llama.build(SMALL)
+    torch.manual_seed(2)
+    again, other = llama.build(SMALL), llama.build(SMALL, seed=1)
+    same = [torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters())]
+    assert all(same)
+    assert not torch.equal(first.output.weight, other.output.weight)
+
+
+def test_no_position_sees_what_follows():
+    model = llama.build(SMALL)
+    hidden = []
+    model.norm.register_forward_hook(lambda _module, _inputs, out: hidden.append(out.detach()))
+    tokens, targets = batch(SMALL)
+    model(tokens, targets)
+    changed = tokens.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % SMALL.vocab
+    model(changed, targets)
+    assert torch.equal(hidden[0][:, :-1], hidden[1][:, :-1])
+    assert not torch.equal(hidden[0][:, -1], hidden[1][:, -1])
+
+
+def test_rotation_makes_scores_depend_on_distance_alone():
+    torch.manual_seed(0)
+    cos, sin = llama.build(SMALL).angles(9)
+    query, key = torch.randn(4), torch.randn(4)
+
+    def score(at, of):
+        return llama.rotate(query, cos[at], sin[at]) @ llama.rotate(key, cos[of], sin[of])
+
+    assert torch.allclose(score(7, 5), score(3, 1), atol=1e-5)
+    assert not torch.allclose(score(7, 5), score(7, 2), atol=1e-3)
+
+
+def test_sharding_changes_no_value(mesh):
+    plain, sharded = llama.build(SMALL), llama.build(SMALL)
+    simple_fsdp.shard(sharded, mesh, torch.float32, torch.float32)
+    losses = [model(*batch(SMALL)) for model in (plain, sharded)]
+    assert torch.equal(*losses)
+    for loss in losses:
+        loss.backward()
+    for (name, a), (other, b) in zip(plain.named_parameters(), sharded.named_parameters()):
+        assert name == other
+        assert torch.equal(a.grad, b.grad.to_local()), name
+
+
+def test_modules_of_one_kind_share_one_sharded_class(mesh):
+    model = simple_fsdp.shard(llama.build(SMALL), mesh, torch.float32, torch.float32)
+    again = simple_fsdp.shard(llama.build(SMALL), mesh, torch.bfloat16, torch.float32)
+    norms = {type(layer.ffn_norm) for m in (model, again) for layer in m.layers} | {type(model.norm)}
+    assert len(norms) == 1
+    # ... but not their settings: the second model gathers in bf16.
+    assert model.norm.weight.dtype == torch.float32
+    assert again.norm.weight.dtype == torch.bfloat16
+
+
+def test_tied_weights_are_refused_by_name_and_nothing_is_sharded(mesh):
+    model = llama.build(SMALL)
+    model.output.weight = model.tok_embeddings.weight
+    with pytest.raises(ValueError, match=r"output\.weight and tok_embeddings\.weight are one parameter"):
+        simple_fsdp.shard(model, mesh, torch.bfloat16, torch.float32)
+    assert type(model.tok_embeddings) is torch.nn.Embedding
+    assert model.output.weight is model.tok_embeddings.weight
+
+
+@pytest.mark.slow
+def test_the_main_job_runs_and_leaves_plans_that_the_tools_read(tmp_path):
+    environment = dict(os.environ, PYTHONPATH=str(ROOT / "client" / "python"), OMP_NUM_THREADS="1")
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4",
+         str(EXAMPLES / "train_llama.py"), "--steps", "3", "--layers", "2", "--out-dir", str(tmp_path)],
+        env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["planned equals unplanned"] and result["planned equals eager FSDP2"]
+    assert "equal, bit for bit" in done.stdout
+    for plan in result["plans"]:
+        assert plan["collectives_after"] < plan["collectives_before"]
+        assert plan["answers"].count("computed") == 1
+    for part in ("fw", "bw"):
+        trace = tmp_path / f"{part}.trace.json"
+        subprocess.run([_bucketctl(), "trace", str(tmp_path / f"{part}.graph.json.gz"), str(tmp_path / f"{part}.plan.json"),
+                        "--out", str(trace)], check=True, timeout=60)
+        assert any(event.get("ph") == "X" for event in json.loads(trace.read_text())["traceEvents"])
+
+
+def _bucketctl() -> str:
+    named = os.environ.get("BUCKETD_BIN")
+    found = pathlib.Path(named, "bucketctl") if named else shutil.which("bucketctl") or ROOT / "build" / "bin" / "bucketctl"
+    assert os.access(found, os.X_OK), f"{found} is not there: build it, or set BUCKETD_BIN"
+    return str(found)
