@@ -185,7 +185,7 @@ class Outside {
 
 absl::StatusOr<std::vector<FoundUnit>> FindBlocks(absl::Span<const NamedUse> uses) {
   std::vector<bool> taken(uses.size());
-  std::vector<std::vector<Block>> rows = FindRows(uses, taken);
+  const std::vector<std::vector<Block>> rows = FindRows(uses, taken);
   if (rows.empty()) {
     return absl::FailedPreconditionError(
         "no transformer blocks found: no module has two or more numbered children with like "
@@ -220,7 +220,7 @@ absl::StatusOr<std::vector<FoundUnit>> FindBlocks(absl::Span<const NamedUse> use
       splitter.AddAsOne({next, end}, units);
     }
     next = end;
-    for (Block& block : rows[r]) units.push_back({std::move(block.name), std::move(block.uses)});
+    for (const Block& block : rows[r]) units.push_back({block.name, block.uses});
   }
   splitter.AddAsOne({next, outside.end()}, units);
   return units;

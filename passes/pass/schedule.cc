@@ -29,6 +29,8 @@ int64_t WithPhase(int64_t key, Phase phase, int32_t number) {
   return Key(static_cast<NodeId>(key >> 26), phase, number);
 }
 
+int64_t PhaseOf(int64_t key) { return key >> 24 & 3; }
+
 // Smallest key first, then smallest item.
 std::vector<int32_t> SortByKey(const ItemGraph& items, absl::Span<const int64_t> keys) {
   std::vector<int32_t> missing(Index(items.size())), order;
@@ -147,15 +149,21 @@ void Scheduler::NumberUnits(absl::Span<const Launch> launches) {
       unit.last_start = place.start_key;
       unit.last_start_item = place.start_item;
     }
+    // Deferred waits of earlier units that land here come first.
+    if (PhaseOf(place.wait_key) == kAfter) place.wait_key += place.number;
   }
 }
 
 int32_t Scheduler::Reach(size_t launch, int32_t distance) const {
   const Place& place = places_[launch];
   if (place.series < 0) return 0;
-  const auto last = static_cast<int32_t>(series_[Index(place.series)].units.size()) - 1;
-  const bool gather = place.kind == CollectiveKind::kAllGather;
-  return std::min(distance, gather ? place.number : last - place.number);
+  if (place.kind != CollectiveKind::kAllGather) {
+    const auto last = static_cast<int32_t>(series_[Index(place.series)].units.size()) - 1;
+    return std::min(distance, last - place.number);
+  }
+  // Within the first unit, gathers of several groups still start before the first of their waits.
+  const bool leads = UnitAt(place, place.number).first_wait_item == place.wait_item;
+  return std::min(distance, std::max(place.number, leads ? 0 : 1));
 }
 
 std::vector<Step> Scheduler::Order(absl::Span<const int32_t> distances) const {
@@ -169,7 +177,7 @@ std::vector<Step> Scheduler::Order(absl::Span<const int32_t> distances) const {
     const int32_t reach = Reach(i, distances[i]);
     const bool early = reach > 0 && place.kind == CollectiveKind::kAllGather;
     if (early) {
-      const int64_t target = UnitAt(place, place.number - reach).first_wait;
+      const int64_t target = UnitAt(place, std::max(0, place.number - reach)).first_wait;
       start = std::min(start, WithPhase(target, kBefore, place.number));
     } else if (reach > 0) {
       const int64_t target = UnitAt(place, place.number + reach).last_start;

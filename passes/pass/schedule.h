@@ -65,7 +65,7 @@ class Scheduler {
   // both in execution order within their direction. 0: not moved. O((nodes + edges) log).
   std::vector<Step> Order(absl::Span<const int32_t> distances) const;
 
-  // At most `distance`: as far as the launch can go in its series.
+  // At most `distance`: as far as the launch can go in its series. 0: nothing would move.
   int32_t Reach(size_t launch, int32_t distance) const;
 
   // What of `order` a launch would leave if its reach were one less: steps [first, last].

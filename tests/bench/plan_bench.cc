@@ -1,0 +1,191 @@
+// How long a plan takes: from a parsed graph to a verified plan, on one core.
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "benchmark/benchmark.h"
+
+#include "passes/io/fx_json.h"
+#include "passes/ir/graph_builder.h"
+#include "passes/planner.h"
+
+namespace bucketd {
+namespace {
+
+PlanOptions Options(int mode) {
+  PlanOptions options;
+  options.mode = mode == 0 ? "none" : "transformer_block";
+  return options;
+}
+
+void ReportPasses(benchmark::State& state, const Graph& graph, const std::vector<PassRun>& runs) {
+  state.counters["nodes"] = graph.size();
+  int64_t verify_ns = 0;
+  for (const PassRun& run : runs) {
+    verify_ns += run.verify_ns;
+    state.counters[absl::StrCat(run.pass, "_ms")] = static_cast<double>(run.run_ns) * 1e-6;
+  }
+  state.counters["verify_ms"] = static_cast<double>(verify_ns) * 1e-6;
+}
+
+void PlanGraph(benchmark::State& state, const Graph& graph, const Costs& costs,
+               const PlanOptions& options) {
+  std::vector<PassRun> runs;
+  for (auto unused : state) {
+    runs.clear();
+    absl::StatusOr<Plan> plan = MakePlan(graph, costs, options, &runs);
+    if (!plan.ok()) {
+      state.SkipWithError(plan.status().ToString().c_str());
+      return;
+    }
+    benchmark::DoNotOptimize(plan->order.data());
+  }
+  ReportPasses(state, graph, runs);
+}
+
+void PlanCaptured(benchmark::State& state, const std::string& name, int mode) {
+  const char* data = std::getenv("BUCKETD_TEST_DATA");
+  const std::filesystem::path file =
+      std::filesystem::path(data != nullptr ? data : "tests/data") / "graphs" / (name + ".json.gz");
+  absl::StatusOr<CapturedGraph> captured = ReadCapturedGraphFile(file.string());
+  if (!captured.ok()) {
+    state.SkipWithError(captured.status().ToString().c_str());
+    return;
+  }
+  const absl::StatusOr<Costs> costs =
+      Costs::FromFile(captured->graph, captured->costs, CostProfile());
+  if (!costs.ok()) {
+    state.SkipWithError(costs.status().ToString().c_str());
+    return;
+  }
+  PlanGraph(state, captured->graph, *costs, Options(mode));
+}
+
+BENCHMARK_CAPTURE(PlanCaptured, llama3_8b_fsdp8_bw, "llama3_8b_fsdp8.bw", 1)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(PlanCaptured, llama3_8b_fsdp8_bw_none, "llama3_8b_fsdp8.bw", 0)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(PlanCaptured, llama3_8b_fsdp8_fw, "llama3_8b_fsdp8.fw", 1)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(PlanCaptured, llama3_70b_fsdp64_bw, "llama3_70b_fsdp64.bw", 1)
+    ->Unit(benchmark::kMillisecond);
+
+// A forward of blocks of nine parameters, about 30 nodes each.
+class Synthetic {
+ public:
+  explicit Synthetic(int32_t nodes) : builder_("synthetic") {
+    Check(builder_.AddGroup({"dp", 0, 8}).status());
+    const int32_t blocks = std::max(2, nodes / 45);
+    std::vector<NodeId> parameters;
+    for (int32_t b = 0; b < blocks; ++b) {
+      for (int j = 0; j < 9; ++j) {
+        parameters.push_back(Placeholder(absl::StrCat("layers.", b, ".w", j), {8, 64}));
+      }
+    }
+    NodeId h = Placeholder("", {64, 64});
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const NodeId cast = Call("aten._to_copy.default", {parameters[i]}, {8, 64}, 0);
+      h = Call("aten.mm.default", {h, Gather(cast)}, {64, 64}, kComputeFlag);
+    }
+    const NodeSpec::Slot slot{h, SlotKind::kOutput, ""};
+    NodeSpec spec;
+    spec.kind = NodeKind::kOutput;
+    spec.op = "output";
+    const std::vector<NodeId> inputs = {h};
+    spec.inputs = inputs;
+    spec.slots = absl::MakeConstSpan(&slot, 1);
+    Add(spec);
+  }
+
+  absl::StatusOr<Graph> Build() && {
+    if (!error_.ok()) return error_;
+    return std::move(builder_).Build();
+  }
+
+ private:
+  using Shape = std::vector<int64_t>;
+
+  void Check(const absl::Status& status) {
+    if (error_.ok()) error_ = status;
+  }
+  NodeId Add(const NodeSpec& spec) {
+    const absl::StatusOr<NodeId> id = builder_.Add(spec);
+    Check(id.status());
+    return id.ok() ? *id : 0;
+  }
+  NodeId Placeholder(const std::string& fqn, const Shape& shape) {
+    const NodeSpec::Tensor tensor{DType::kBF16, shape};
+    NodeSpec spec;
+    spec.kind = NodeKind::kPlaceholder;
+    spec.op = "placeholder";
+    spec.role = fqn.empty() ? Role::kInput : Role::kParameter;
+    spec.parameter = fqn;
+    spec.outputs = absl::MakeConstSpan(&tensor, 1);
+    return Add(spec);
+  }
+  NodeId Call(absl::string_view op, const std::vector<NodeId>& inputs, const Shape& shape,
+              uint8_t flags) {
+    const NodeSpec::Tensor tensor{DType::kBF16, shape};
+    NodeSpec spec;
+    spec.kind = NodeKind::kCall;
+    spec.op = op;
+    spec.flags = flags;
+    spec.flops = flags != 0 ? 2 * 64 * 64 * 64 : 0;
+    spec.inputs = inputs;
+    spec.outputs = absl::MakeConstSpan(&tensor, 1);
+    return Add(spec);
+  }
+  NodeId Gather(NodeId input) {
+    const Shape shape = {64, 64};
+    const NodeSpec::Tensor tensor{DType::kBF16, shape};
+    NodeSpec spec;
+    spec.kind = NodeKind::kCollective;
+    spec.op = "all_gather";
+    spec.collective.kind = CollectiveKind::kAllGather;
+    const std::vector<NodeId> inputs = {input};
+    spec.inputs = inputs;
+    spec.outputs = absl::MakeConstSpan(&tensor, 1);
+    const std::vector<NodeId> start = {Add(spec)};
+    spec.kind = NodeKind::kWait;
+    spec.op = "wait_tensor";
+    spec.collective = {};
+    spec.inputs = start;
+    spec.alias_of = start;
+    return Add(spec);
+  }
+
+  GraphBuilder builder_;
+  absl::Status error_;
+};
+
+void PlanSynthetic(benchmark::State& state) {
+  const absl::StatusOr<Graph> graph = Synthetic(static_cast<int32_t>(state.range(0))).Build();
+  if (!graph.ok()) {
+    state.SkipWithError(graph.status().ToString().c_str());
+    return;
+  }
+  Mesh mesh;
+  mesh.dims.push_back({"dp", 8, 0, ""});
+  const absl::StatusOr<Costs> costs = Costs::FromDeviceModel(*graph, mesh, CostProfile());
+  if (!costs.ok()) {
+    state.SkipWithError(costs.status().ToString().c_str());
+    return;
+  }
+  PlanGraph(state, *graph, *costs, Options(1));
+  state.SetComplexityN(graph->size());
+}
+BENCHMARK(PlanSynthetic)
+    ->Arg(10'000)
+    ->Arg(100'000)
+    ->Arg(1'000'000)
+    ->Unit(benchmark::kMillisecond)
+    ->Complexity(benchmark::oNLogN);
+
+}  // namespace
+}  // namespace bucketd
+
+BENCHMARK_MAIN();

@@ -1,0 +1,409 @@
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "passes/planner.h"
+#include "tests/passes/pass_test_util.h"
+
+namespace bucketd::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+absl::StatusOr<Plan> TryPlan(const Graph& graph, const PlanOptions& options) {
+  return MakePlan(graph, CostsOf(graph), options);
+}
+
+Plan Planned(const Graph& graph, const PlanOptions& options) {
+  const absl::StatusOr<Plan> plan = TryPlan(graph, options);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *plan : Plan();
+}
+
+// One gather a parameter, all used at the end.
+Graph Gathers(const std::vector<std::string>& fqns) {
+  Net net;
+  std::vector<NodeId> parameters, gathered;
+  for (const std::string& fqn : fqns) parameters.push_back(net.Parameter(fqn, {8, 64}));
+  for (size_t i = 0; i < fqns.size(); ++i) {
+    net.In(fqns[i].substr(0, fqns[i].rfind('.')));
+    gathered.push_back(net.Gather("_" + fqns[i], parameters[i]));
+  }
+  net.Out(net.Call("mm", gathered, {64, 64}), SlotKind::kOutput);
+  return net.Build();
+}
+
+TEST(Bucketing, T4_4_LayerOneIsNotLayerTen) {
+  const Graph graph = Gathers(
+      {"layers.1.a.weight", "layers.1.b.weight", "layers.10.a.weight", "layers.10.b.weight"});
+  const Plan plan = Planned(graph, Manual("layers.1,layers.10"));
+  ASSERT_EQ(plan.buckets.size(), 2u);
+  EXPECT_THAT(Members(graph, plan.buckets[0]),
+              ElementsAre("AG_layers.1.a.weight", "AG_layers.1.b.weight"));
+  EXPECT_THAT(Members(graph, plan.buckets[1]),
+              ElementsAre("AG_layers.10.a.weight", "AG_layers.10.b.weight"));
+}
+
+TEST(Bucketing, T4_5_AnUnknownEntryIsNamedWithItsNeighbours) {
+  const Graph graph = Gathers({"layers.0.a.weight", "layers.0.b.weight", "layers.1.a.weight"});
+  PlanOptions options = Manual("layers.0,layers.nope");
+  const Plan plan = Planned(graph, options);
+  EXPECT_EQ(plan.buckets.size(), 1u);
+  EXPECT_THAT(DiagnosticText(plan, "unknown-entry"), HasSubstr("layers.nope"));
+  EXPECT_THAT(DiagnosticText(plan, "unknown-entry"), HasSubstr("layers.0, layers.1"));
+  options.strict_coverage = true;
+  const absl::Status strict = TryPlan(graph, options).status();
+  EXPECT_EQ(strict.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(strict.message()), HasSubstr("layers.nope"));
+}
+
+TEST(Bucketing, T4_6_AnEntryInsideAnotherIsAnError) {
+  const absl::Status status = TryPlan(Forward(2, 2), Manual("layers.0,layers.0.lin1")).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("layers.0.lin1"));
+}
+
+TEST(Bucketing, T4_7_TwoGroupsInOneEntryGiveTwoBucketsAndBothMove) {
+  Net net;
+  const GroupId experts = net.AddGroup("efsdp", 4);
+  NodeId h = net.Input("x", {64, 64});
+  for (int i = 0; i < 2; ++i) {
+    net.In(absl::StrCat("layers.", i));
+    std::vector<NodeId> inputs = {h};
+    for (int j = 0; j < 4; ++j) {
+      const NodeId p = net.Parameter(absl::StrCat("layers.", i, ".w", j), {8, 64});
+      net.OnGroup(j < 2 ? 0 : experts);
+      inputs.push_back(net.Gather(absl::StrCat(i, j), p));
+    }
+    h = net.Call(absl::StrCat("mm", i), inputs, {64, 64});
+  }
+  net.Out(h, SlotKind::kOutput);
+  const Graph graph = net.Build();
+  const Plan plan = Planned(graph, Manual("layers.[0-1]"));
+  EXPECT_EQ(plan.buckets.size(), 4u);
+  EXPECT_EQ(Text(graph, plan), "AG0 AG0 AG1 AG1 W0 W0 mm0 W1 W1 mm1");
+}
+
+TEST(Bucketing, T4_8_AllReducesStayAlone) {
+  Net net;
+  const NodeId g = net.Input("g", {64, 64}, Role::kTangent);
+  for (int i = 0; i < 2; ++i) {
+    for (int j = 0; j < 2; ++j) {
+      net.In(absl::StrCat("layers.", i));
+      net.Out(net.Reduce(absl::StrCat(i, j), net.Call(absl::StrCat("gw", i, j), {g}, {64, 64})),
+              SlotKind::kParameterGradient, absl::StrCat("layers.", i, ".w", j));
+    }
+  }
+  const Graph graph = net.Build();
+  PlanOptions options;
+  const Plan plan = Planned(graph, options);
+  EXPECT_THAT(plan.buckets, IsEmpty());
+  EXPECT_EQ(plan.order, ProgramOrder(graph).order);
+  EXPECT_THAT(DiagnosticText(plan, "all-reduce-unmerged"), HasSubstr("4 all-reduces"));
+}
+
+TEST(Bucketing, T4_8_HsdpMergesScattersAndLeavesAllReduces) {
+  const CapturedGraph captured = Captured("llama3_debug_hsdp2x4_rsar.bw");
+  CostProfile profile;
+  const absl::StatusOr<Costs> costs = Costs::FromFile(captured.graph, captured.costs, profile);
+  ASSERT_TRUE(costs.ok()) << costs.status();
+  const absl::StatusOr<Plan> plan = MakePlan(captured.graph, *costs, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  size_t scatters = 0, reduces = 0;
+  for (const Bucket& bucket : plan->buckets) {
+    const Collective& c =
+        captured.graph.collective(captured.graph.collective_of(bucket.members[0]));
+    EXPECT_NE(c.kind, CollectiveKind::kAllReduce);
+    if (c.kind == CollectiveKind::kReduceScatter) ++scatters;
+  }
+  for (const Step& step : plan->order) {
+    if (step.kind != Step::Kind::kNode || captured.graph.kind(step.id) != NodeKind::kCollective) {
+      continue;
+    }
+    const Collective& c = captured.graph.collective(captured.graph.collective_of(step.id));
+    if (c.kind == CollectiveKind::kAllReduce) ++reduces;
+  }
+  EXPECT_GT(scatters, 0u);
+  EXPECT_EQ(reduces, 57u) << "one a parameter, as in the graph";
+}
+
+TEST(Bucketing, T4_9_AMemberWithoutAPartnerStaysANode) {
+  const Graph graph = Gathers({"emb.weight", "layers.0.a", "layers.0.b"});
+  const Plan plan = Planned(graph, Manual("emb,layers.0"));
+  EXPECT_THAT(BucketNames(plan), ElementsAre("layers.0 forward"));
+}
+
+TEST(Bucketing, T4_10_T4_11_WhatIsNoParametersIsUntouched) {
+  Net net;
+  const NodeId a = net.Input("a", {8, 64}), t = net.Input("t", {64, 64}, Role::kTangent);
+  const NodeId p = net.Parameter("layers.0.p", {8, 64}), q = net.Parameter("layers.0.q", {8, 64});
+  net.In("layers.0");
+  const NodeId w = net.Gather("0", net.Call("add", {a, p}, {8, 64}));
+  net.Out(net.Call("mm", {w, net.Gather("1", q)}, {64, 64}), SlotKind::kOutput);
+  const NodeId old = net.Input("old", {8, 64});
+  net.Out(net.Call("acc", {old, net.Scatter("0", t)}, {8, 64}), SlotKind::kParameterGradient,
+          "layers.0.p");
+  net.Out(net.Scatter("1", t), SlotKind::kParameterGradient, "layers.0.q");
+  const Graph graph = net.Build();
+  EXPECT_THAT(Planned(graph, Manual("layers.0")).buckets, IsEmpty());
+}
+
+TEST(Bucketing, T4_19_WhatNoEntryHoldsIsNamed) {
+  const Graph graph = Gathers({"layers.0.a", "layers.0.b", "norm.weight"});
+  PlanOptions options = Manual("layers.0");
+  EXPECT_THAT(DiagnosticText(Planned(graph, options), "uncovered-collective"),
+              HasSubstr("norm.weight"));
+  options.strict_coverage = true;
+  EXPECT_THAT(std::string(TryPlan(graph, options).status().message()), HasSubstr("norm.weight"));
+}
+
+TEST(Bucketing, AnEntryWithoutACollectiveIsNamed) {
+  const Plan plan = Planned(Gathers({"layers.0.a", "layers.0.b"}), Manual("layers.0"));
+  EXPECT_FALSE(HasDiagnostic(plan, "entry-without-collective"));
+  Net net;
+  net.In("loss");
+  const NodeId x = net.Call("relu", {net.Input("x", {8, 8})}, {8, 8});
+  net.In("layers.0").Out(x, SlotKind::kOutput);
+  net.Out(net.Gather("0", net.Parameter("layers.0.a", {8, 8})), SlotKind::kOutput);
+  EXPECT_THAT(
+      DiagnosticText(Planned(net.Build(), Manual("layers.0,loss")), "entry-without-collective"),
+      HasSubstr("loss"));
+}
+
+TEST(Bucketing, KindsDtypesReduceOpsAndLanesStayApart) {
+  Net net;
+  const GroupId lane = net.AddGroup("dp", 8, 1);
+  const NodeId t = net.Input("t", {64, 64}, Role::kTangent);
+  net.In("layers.0");
+  std::vector<NodeId> gathered;
+  int n = 0;
+  const auto gather = [&] {
+    const std::string name = absl::StrCat(n++);
+    gathered.push_back(net.Gather(name, net.Parameter("layers.0.g" + name, {8, 64})));
+  };
+  const auto scatter = [&](ReduceOp op) {
+    const std::string name = absl::StrCat(n++);
+    net.Out(net.Scatter(name, t, op), SlotKind::kParameterGradient, "layers.0.s" + name);
+  };
+  for (int twice = 0; twice < 2; ++twice) {
+    gather();
+    net.Typed(DType::kF32);
+    gather();
+    net.Typed(DType::kBF16).OnGroup(lane);
+    gather();
+    net.OnGroup(0);
+    scatter(ReduceOp::kAvg);
+    scatter(ReduceOp::kSum);
+  }
+  net.Out(net.Call("mm", gathered, {64, 64}), SlotKind::kOutput);
+  const Graph graph = net.Build();
+  const Plan plan = Planned(graph, Manual("layers.0"));
+  EXPECT_EQ(plan.buckets.size(), 5u);
+  for (const Bucket& bucket : plan.buckets) EXPECT_EQ(bucket.members.size(), 2u);
+}
+
+TEST(Bucketing, DoesNotMergeAcrossADependency) {
+  // The second gather is computed from the first.
+  Net net;
+  const NodeId p = net.Parameter("layers.0.a", {8, 64});
+  net.In("layers.0");
+  const NodeId first = net.Gather("0", p);
+  const NodeId second = net.Gather("1", first);
+  const NodeId third = net.Gather("2", net.Parameter("layers.0.b", {8, 64}));
+  net.Out(second, SlotKind::kOutput);
+  net.Out(third, SlotKind::kOutput);
+  const Graph graph = net.Build();
+  const Plan plan = Planned(graph, Manual("layers.0"));
+  ASSERT_EQ(plan.buckets.size(), 1u);
+  EXPECT_THAT(Members(graph, plan.buckets[0]), ElementsAre("AG0", "AG2"));
+}
+
+TEST(Bucketing, TwoUnitsThatDependOnEachOtherBothWaysStillHaveAnOrder) {
+  // b1 follows a1, and a2 follows b2: merging {a1, a2} and {b1, b2} would make a cycle.
+  Net net;
+  const NodeId p = net.Parameter("a.w1", {8, 64}), q = net.Parameter("b.w2", {8, 64});
+  const NodeId a1 = net.In("a").Gather("a1", p);
+  const NodeId b2 = net.In("b").Gather("b2", q);
+  const NodeId tag_a2 = net.In("a").Tagged(Tag::kFsdpAllGather, "a.w2", CollectiveKind::kAllGather,
+                                           "AGa2", b2, ReduceOp::kNone);
+  const NodeId a2 = net.Wait("Wa2", tag_a2);
+  const NodeId tag_b1 = net.In("b").Tagged(Tag::kFsdpAllGather, "b.w1", CollectiveKind::kAllGather,
+                                           "AGb1", a1, ReduceOp::kNone);
+  const NodeId b1 = net.Wait("Wb1", tag_b1);
+  net.Out(a2, SlotKind::kOutput);
+  net.Out(b1, SlotKind::kOutput);
+  Graph graph = net.Build();
+  // Stated tags are on two of them only, so state the others by structure: same chains, no tags.
+  const absl::StatusOr<Plan> plan = TryPlan(graph, Manual("a,b"));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+}
+
+TEST(Bucketing, AGatherBehindAScatterStaysAlone) {
+  Net net;
+  const NodeId t = net.Input("t", {64, 64}, Role::kTangent);
+  net.In("layers.0");
+  const auto tagged = [&](Tag tag, CollectiveKind kind, std::string name, NodeId input,
+                          ReduceOp op) {
+    return net.Wait("W_" + name, net.Tagged(tag, "layers.0." + name, kind, name, input, op));
+  };
+  const NodeId rs =
+      tagged(Tag::kFsdpReduceScatter, CollectiveKind::kReduceScatter, "r0", t, ReduceOp::kSum);
+  const NodeId ag =
+      tagged(Tag::kFsdpAllGather, CollectiveKind::kAllGather, "g0", rs, ReduceOp::kNone);
+  const NodeId other = tagged(Tag::kFsdpAllGather, CollectiveKind::kAllGather, "g1",
+                              net.Parameter("layers.0.g1", {8, 64}), ReduceOp::kNone);
+  const NodeId last = tagged(Tag::kFsdpReduceScatter, CollectiveKind::kReduceScatter, "r1",
+                             net.Call("mm", {other, t}, {64, 64}), ReduceOp::kSum);
+  for (const NodeId n : {ag, last}) net.Out(n, SlotKind::kParameterGradient, "layers.0.g0");
+  const Graph graph = net.Build();
+  const Plan plan = Planned(graph, Manual("layers.0"));
+  ASSERT_EQ(plan.buckets.size(), 1u);
+  EXPECT_THAT(Members(graph, plan.buckets[0]), ElementsAre("r0", "r1"));
+  EXPECT_TRUE(HasDiagnostic(plan, "dependent-collective"));
+}
+
+// Two reduce-scatters of `elements` per rank each.
+Graph Scatters(int64_t rows, int64_t columns) {
+  Net net;
+  const NodeId t = net.Input("t", {8 * rows, columns}, Role::kTangent);
+  net.In("layers.0");
+  const NodeId p = net.Parameter("layers.0.p", {8, 64}), q = net.Parameter("layers.0.q", {8, 64});
+  net.Out(net.Call("mm", {net.Gather("0", p), net.Gather("1", q)}, {64, 64}), SlotKind::kOutput);
+  net.Out(net.Scatter("0", t), SlotKind::kParameterGradient, "layers.0.a");
+  net.Out(net.Scatter("1", t), SlotKind::kParameterGradient, "layers.0.b");
+  return net.Build();
+}
+
+std::vector<std::string> Modes(const Graph& graph, Numerics numerics, std::string backend) {
+  PlanOptions options = Manual("layers.0");
+  options.numerics = numerics;
+  options.backend = std::move(backend);
+  std::vector<std::string> modes;
+  for (const Bucket& bucket : Planned(graph, options).buckets) {
+    const Collective& c = graph.collective(graph.collective_of(bucket.members[0]));
+    modes.push_back(absl::StrCat(Name(c.kind), " ", Name(bucket.mode)));
+  }
+  return modes;
+}
+
+TEST(Numerics, EagerOrderAndFreePackEverything) {
+  for (const Numerics numerics : {Numerics::kEagerOrder, Numerics::kFree}) {
+    for (const char* backend : {"gloo", "nccl"}) {
+      EXPECT_THAT(Modes(Scatters(1, 3), numerics, backend),
+                  ElementsAre("all_gather packed", "reduce_scatter packed"));
+    }
+  }
+}
+
+TEST(Numerics, ExactOnGlooGroupsScattersWithAnOddCountPerRank) {
+  EXPECT_THAT(Modes(Scatters(1, 3), Numerics::kExact, "gloo"),
+              ElementsAre("all_gather packed", "reduce_scatter grouped"));
+  EXPECT_THAT(Modes(Scatters(2, 3), Numerics::kExact, "gloo"),
+              ElementsAre("all_gather packed", "reduce_scatter packed"));
+}
+
+TEST(Numerics, ExactOnNcclMergesNoScatterAndSaysSo) {
+  EXPECT_THAT(Modes(Scatters(2, 4), Numerics::kExact, "nccl"), ElementsAre("all_gather packed"));
+  PlanOptions options = Manual("layers.0");
+  options.numerics = Numerics::kExact;
+  options.backend = "nccl";
+  EXPECT_THAT(DiagnosticText(Planned(Scatters(2, 4), options), "numerics-unmerged"),
+              HasSubstr("nccl"));
+}
+
+// A backward that meets c, b, a, and then gathers of them in another order.
+Graph BackwardOfThree() {
+  Net net;
+  const NodeId t = net.Input("t", {64, 8}, Role::kTangent);
+  net.In("layers.0");
+  std::vector<NodeId> gathered;
+  for (const char* name : {"b", "c", "a"}) {
+    const NodeId p = net.Parameter(absl::StrCat("layers.0.", name), {8, 8});
+    gathered.push_back(net.Gather(name, p));
+  }
+  const NodeId h = net.Call("mm", gathered, {64, 8});
+  for (const char* name : {"c", "b", "a"}) {
+    const NodeId g = net.Call(absl::StrCat("gw", name), {t, h}, {64, 8});
+    net.Out(net.Scatter(name, g), SlotKind::kParameterGradient, absl::StrCat("layers.0.", name));
+  }
+  return net.Build();
+}
+
+TEST(Payload, T5_6_RegistrationOrderDecidesAndTheBucketStaysWhereItIs) {
+  const Graph graph = BackwardOfThree();
+  PlanOptions options = Manual("layers.0");
+  options.parameter_order = {"layers.0.a", "layers.0.b", "layers.0.c"};
+  const Plan plan = Planned(graph, options);
+  ASSERT_EQ(plan.buckets.size(), 2u);
+  EXPECT_THAT(Members(graph, plan.buckets[0]), ElementsAre("AGa", "AGb", "AGc"));
+  EXPECT_THAT(Members(graph, plan.buckets[1]), ElementsAre("RSa", "RSb", "RSc"));
+  EXPECT_EQ(Text(graph, plan), "AG0' W0' mm gwc gwb gwa RS0 WR0");
+  EXPECT_FALSE(HasDiagnostic(plan, "payload-order-unknown"));
+}
+
+TEST(Payload, T5_7_ParametersOfOneModuleFollowRegistrationToo) {
+  const Graph graph = Gathers({"layers.0.ff.w1", "layers.0.ff.w3", "layers.0.ff.w2"});
+  PlanOptions options = Manual("layers.0");
+  options.parameter_order = {"layers.0.ff.w1", "layers.0.ff.w2", "layers.0.ff.w3"};
+  EXPECT_THAT(Members(graph, Planned(graph, options).buckets[0]),
+              ElementsAre("AG_layers.0.ff.w1", "AG_layers.0.ff.w2", "AG_layers.0.ff.w3"));
+}
+
+TEST(Payload, T5_8_UnknownParametersComeLastInGraphOrderAndAreNamed) {
+  const Graph graph = Gathers({"layers.0.y", "layers.0.b", "layers.0.x", "layers.0.a"});
+  PlanOptions options = Manual("layers.0");
+  options.parameter_order = {"layers.0.a", "layers.0.b"};
+  const Plan plan = Planned(graph, options);
+  EXPECT_THAT(Members(graph, plan.buckets[0]),
+              ElementsAre("AG_layers.0.a", "AG_layers.0.b", "AG_layers.0.y", "AG_layers.0.x"));
+  EXPECT_THAT(DiagnosticText(plan, "payload-order-unknown"), HasSubstr("AG_layers.0.y"));
+}
+
+TEST(Payload, WithoutAnOrderGathersAndScattersOfAUnitStillAgree) {
+  const Graph graph = BackwardOfThree();
+  const Plan plan = Planned(graph, Manual("layers.0"));
+  EXPECT_THAT(Members(graph, plan.buckets[0]), ElementsAre("AGb", "AGc", "AGa"));
+  EXPECT_THAT(Members(graph, plan.buckets[1]), ElementsAre("RSb", "RSc", "RSa"));
+  EXPECT_THAT(DiagnosticText(plan, "payload-order-unknown"), HasSubstr("no parameter order"));
+}
+
+TEST(Payload, T5_3_OffsetsOfAPaddedScatterAreThoseOfEager) {
+  // W = 4, gradients of 5x2 (padded to 8x2) and 3 (padded to 4): 4 + 1 elements a rank.
+  Net net(4);
+  const NodeId g1 = net.Input("g1", {8, 2}, Role::kTangent);
+  const NodeId g2 = net.Input("g2", {4}, Role::kTangent);
+  net.In("layers.0").Typed(DType::kF32);
+  net.Out(net.Scatter("2", net.Call("c2", {g2}, {4})), SlotKind::kParameterGradient, "layers.0.b");
+  net.Out(net.Scatter("1", net.Call("c1", {g1}, {8, 2})), SlotKind::kParameterGradient,
+          "layers.0.a");
+  const Graph graph = net.Build();
+  PlanOptions options = Manual("layers.0");
+  options.parameter_order = {"layers.0.a", "layers.0.b"};
+  const Plan plan = Planned(graph, options);
+  ASSERT_EQ(plan.buckets.size(), 1u);
+  EXPECT_THAT(Members(graph, plan.buckets[0]), ElementsAre("RS1", "RS2"));
+  EXPECT_THAT(plan.buckets[0].offsets, ElementsAre(0, 4 * 4));
+  EXPECT_EQ(plan.buckets[0].slice_bytes, 5 * 4);
+}
+
+TEST(Payload, T5_4_OffsetsOfAGatherAreInsideEachRanksSlice) {
+  Net net(2);
+  const NodeId a = net.Parameter("layers.0.a", {3, 2}), b = net.Parameter("layers.0.b", {5});
+  net.In("layers.0");
+  net.Out(net.Gather("a", a), SlotKind::kOutput);
+  net.Out(net.Gather("b", b), SlotKind::kOutput);
+  const Graph graph = net.Build();
+  const Plan plan = Planned(graph, Manual("layers.0"));
+  ASSERT_EQ(plan.buckets.size(), 1u);
+  EXPECT_THAT(plan.buckets[0].offsets, ElementsAre(0, 6 * 2));
+  EXPECT_EQ(plan.buckets[0].slice_bytes, 11 * 2);
+  EXPECT_EQ(plan.buckets[0].bytes, 2 * 11 * 2);
+}
+
+}  // namespace
+}  // namespace bucketd::testing

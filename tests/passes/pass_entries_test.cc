@@ -1,0 +1,136 @@
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "passes/pass/entries.h"
+#include "passes/pass/options.h"
+
+namespace bucketd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::vector<std::string> Names(absl::string_view text) {
+  const auto entries = ParseEntries(text);
+  EXPECT_TRUE(entries.ok()) << entries.status();
+  std::vector<std::string> names;
+  if (!entries.ok()) return names;
+  for (const Entry& entry : *entries) {
+    std::string all;
+    for (const std::string& path : entry.paths) all += all.empty() ? path : "|" + path;
+    names.push_back(all);
+  }
+  return names;
+}
+
+std::string Error(absl::string_view text) {
+  const auto entries = ParseEntries(text);
+  EXPECT_EQ(entries.status().code(), absl::StatusCode::kInvalidArgument) << text;
+  return std::string(entries.status().message());
+}
+
+TEST(Entries, T4_16_RangesAndPlusExpand) {
+  EXPECT_THAT(Names("tok_embeddings,layers.[0-2],norm+output"),
+              ElementsAre("tok_embeddings", "layers.0", "layers.1", "layers.2", "norm|output"));
+  EXPECT_THAT(Names("a[8-10].b, c"), ElementsAre("a8.b", "a9.b", "a10.b", "c"));
+  EXPECT_THAT(Names("l.[0-1].e.[2-3]"), ElementsAre("l.0.e.2", "l.0.e.3", "l.1.e.2", "l.1.e.3"));
+}
+
+TEST(Entries, T4_16_WhatIsAmbiguousOrMalformedIsRefusedByName) {
+  EXPECT_THAT(Error("a,layers.[0-2]+norm"), HasSubstr("\"layers.[0-2]+norm\""));
+  EXPECT_THAT(Error("layers.*+norm"), HasSubstr("ambiguous"));
+  EXPECT_THAT(Error("layers.[3-1]"), HasSubstr("reversed"));
+  EXPECT_THAT(Error("layers..x"), HasSubstr("empty component"));
+  EXPECT_THAT(Error("a+"), HasSubstr("empty component"));
+  EXPECT_THAT(Error("a,,b"), HasSubstr("empty"));
+  EXPECT_THAT(Error(""), HasSubstr("empty"));
+  EXPECT_THAT(Error("layers.[0-"), HasSubstr("without ']'"));
+  EXPECT_THAT(Error("layers.[x-2]"), HasSubstr("two decimal numbers"));
+  EXPECT_THAT(Error("layers.[0-1][0-1]"), HasSubstr("'['"));
+  EXPECT_THAT(Error("lay*rs.0"), HasSubstr("'*'"));
+  EXPECT_THAT(Error("layers.0:2"), HasSubstr("':'"));
+}
+
+TEST(Entries, T4_6_WhatIsNamedTwiceIsRefused) {
+  EXPECT_THAT(Error("layers.1,layers.[0-2]"), HasSubstr("named twice"));
+  EXPECT_THAT(Error("a+a"), HasSubstr("named twice"));
+}
+
+TEST(Entries, AHugeExpansionIsRefusedBeforeItIsMade) {
+  EXPECT_THAT(Error("layers.[0-999999999]"), HasSubstr("expands beyond"));
+  EXPECT_THAT(Error("a.[0-60000].[0-60000]"), HasSubstr("expands beyond"));
+}
+
+TEST(Entries, ADistanceIsReadOnlyWhereItIsAllowed) {
+  const auto entries = ParseEntries("layers.[1-2]:3,head", true);
+  ASSERT_TRUE(entries.ok()) << entries.status();
+  ASSERT_EQ(entries->size(), 3u);
+  EXPECT_EQ((*entries)[0].name, "layers.1");
+  EXPECT_EQ((*entries)[1].distance, 3);
+  EXPECT_EQ((*entries)[2].distance, -1);
+  EXPECT_FALSE(ParseEntries("layers.1:x", true).ok());
+}
+
+TEST(Entries, AStarIsOneComponentInOrderOfFirstUse) {
+  auto entries = ParseEntries("*.attention,stem");
+  ASSERT_TRUE(entries.ok());
+  const std::vector<absl::string_view> labels = {"b.attention.wq", "stem.weight", "a.attention.wq",
+                                                 "b.attention.wk", "a.mlp.w1",    "c.attentions.x"};
+  entries = ExpandWildcards(*std::move(entries), labels);
+  ASSERT_TRUE(entries.ok()) << entries.status();
+  std::vector<std::string> names;
+  for (const Entry& entry : *entries) names.push_back(entry.name);
+  EXPECT_THAT(names, ElementsAre("b.attention", "a.attention", "stem"));
+}
+
+TEST(Entries, AStarThatMeetsANamedEntryIsRefused) {
+  auto entries = ParseEntries("layers.0,layers.*");
+  ASSERT_TRUE(entries.ok());
+  const std::vector<absl::string_view> labels = {"layers.0.w"};
+  EXPECT_THAT(std::string(ExpandWildcards(*std::move(entries), labels).status().message()),
+              HasSubstr("named twice"));
+}
+
+TEST(Entries, T4_4_HoldsGoesByComponents) {
+  EXPECT_TRUE(Holds("layers.1", "layers.1.wq"));
+  EXPECT_TRUE(Holds("layers.1", "layers.1"));
+  EXPECT_FALSE(Holds("layers.1", "layers.10.wq"));
+  EXPECT_FALSE(Holds("layers.1.wq", "layers.1"));
+}
+
+TEST(Options, UnknownNamesListTheKnownOnes) {
+  PlanOptions options;
+  EXPECT_TRUE(options.Validate().ok());
+  options.mode = "fastest";
+  EXPECT_THAT(std::string(options.Validate().message()),
+              HasSubstr("transformer_block, manual, none"));
+  options = {};
+  options.backend = "mpi";
+  EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("gloo, nccl"));
+  options = {};
+  options.numerics = static_cast<Numerics>(9);
+  EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("eager_order, exact, free"));
+}
+
+TEST(Options, WhatCannotBeIsRefused) {
+  const auto refused = [](auto change) {
+    PlanOptions options;
+    change(options);
+    return options.Validate().code() == absl::StatusCode::kInvalidArgument;
+  };
+  EXPECT_TRUE(refused([](PlanOptions& o) { o.prefetch_forward = -1; }));
+  EXPECT_TRUE(refused([](PlanOptions& o) { o.prefetch_backward = -1; }));
+  EXPECT_TRUE(refused([](PlanOptions& o) { o.defer_reduce_scatter = -1; }));
+  EXPECT_TRUE(refused([](PlanOptions& o) { o.memory_limit_ppm = 0; }));
+  EXPECT_TRUE(refused([](PlanOptions& o) { o.memory_limit_bytes = -1; }));
+  EXPECT_TRUE(refused([](PlanOptions& o) { o.mode = "manual"; }));
+  EXPECT_TRUE(refused([](PlanOptions& o) { o.buckets = "layers.0"; }));
+  EXPECT_TRUE(refused([](PlanOptions& o) { o.reorder = "some:where"; }));
+  EXPECT_FALSE(refused([](PlanOptions& o) { o.reorder = "layers.[0-3]:2,head"; }));
+}
+
+}  // namespace
+}  // namespace bucketd

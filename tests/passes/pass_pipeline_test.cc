@@ -1,0 +1,106 @@
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "passes/pass/pass_registry.h"
+#include "passes/pass/pipeline.h"
+#include "tests/passes/pass_test_util.h"
+
+namespace bucketd::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Fake : public Pass {
+ public:
+  using Body = absl::StatusOr<bool> (*)(Plan&);
+  explicit Fake(Body body) : body_(body) {}
+  absl::string_view name() const override { return "fake"; }
+  absl::StatusOr<bool> Run(PassContext&, Plan& plan) const override { return body_(plan); }
+
+ private:
+  Body body_;
+};
+
+absl::Status RunFake(Fake::Body body) {
+  const Graph graph = Forward(2, 1);
+  const Costs costs = CostsOf(graph);
+  const PlanOptions options;
+  PassContext context(graph, costs, options);
+  Plan plan = ProgramOrder(graph);
+  std::vector<std::unique_ptr<Pass>> passes;
+  passes.push_back(std::make_unique<Fake>(body));
+  return Pipeline(std::move(passes)).Run(context, plan);
+}
+
+TEST(Pipeline, AnIllegalPlanIsTheFaultOfThePassThatMadeIt) {
+  const absl::Status status = RunFake([](Plan& plan) -> absl::StatusOr<bool> {
+    std::swap(plan.order[0], plan.order.back());
+    return true;
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("pass fake made an illegal plan"));
+}
+
+TEST(Pipeline, AChangeThatIsDeniedIsAnError) {
+  const absl::Status status = RunFake([](Plan& plan) -> absl::StatusOr<bool> {
+    std::swap(plan.order[0], plan.order[1]);  // two placeholders: still legal
+    return false;
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("denies"));
+}
+
+TEST(Pipeline, AnErrorKeepsItsCodeAndNamesThePass) {
+  const absl::Status status = RunFake(
+      [](Plan&) -> absl::StatusOr<bool> { return absl::FailedPreconditionError("no blocks"); });
+  EXPECT_EQ(status, absl::FailedPreconditionError("fake: no blocks"));
+}
+
+TEST(Pipeline, SaysWhatChangedAndHowLongItTook) {
+  const Graph graph = Forward(3, 2);
+  const Costs costs = CostsOf(graph);
+  const PlanOptions options = Manual("layers.[0-2]");
+  PassContext context(graph, costs, options);
+  Plan plan = ProgramOrder(graph);
+  const auto pipeline = Pipeline::Make(FindMode("manual")->passes);
+  ASSERT_TRUE(pipeline.ok()) << pipeline.status();
+  std::vector<PassRun> runs;
+  ASSERT_TRUE(pipeline->Run(context, plan, &runs).ok());
+  std::vector<std::string> changed;
+  for (const PassRun& run : runs) {
+    EXPECT_GT(run.run_ns, 0) << run.pass;
+    EXPECT_GT(run.verify_ns, 0) << run.pass;
+    if (run.changed) changed.push_back(run.pass);
+  }
+  EXPECT_THAT(changed, ::testing::ElementsAre("bucket-units", "prefetch"))
+      << "payloads stand in graph order here, so their pass has nothing to do";
+}
+
+TEST(Registry, NamesAreUniqueAndMatchThePasses) {
+  std::set<std::string> names;
+  for (const PassInfo& info : AllPasses()) {
+    EXPECT_TRUE(names.insert(std::string(info.name)).second) << info.name;
+    EXPECT_EQ(info.make()->name(), info.name);
+    EXPECT_FALSE(info.summary.empty()) << info.name;
+  }
+  for (const ModeInfo& mode : AllModes()) {
+    for (const absl::string_view pass : mode.passes) {
+      EXPECT_EQ(names.count(std::string(pass)), 1u) << mode.name << ": " << pass;
+    }
+  }
+}
+
+TEST(Registry, AnUnknownPassListsTheKnownOnes) {
+  const absl::Status status = MakePass("fuse").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tag-collectives"));
+}
+
+}  // namespace
+}  // namespace bucketd::testing

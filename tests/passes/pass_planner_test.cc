@@ -1,0 +1,168 @@
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "passes/io/proto_io.h"
+#include "passes/plan/verify.h"
+#include "passes/planner.h"
+#include "tests/passes/pass_test_util.h"
+
+namespace bucketd::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+Costs FileCosts(const CapturedGraph& captured) {
+  CostProfile profile;
+  profile.name = "h100_nvlink";
+  absl::StatusOr<Costs> costs = Costs::FromFile(captured.graph, captured.costs, profile);
+  EXPECT_TRUE(costs.ok()) << costs.status();
+  return *std::move(costs);
+}
+
+bool IsFast(const std::string& name) { return name.find("70b") == std::string::npos; }
+
+TEST(Planner, PlansEverySharedGraphInBlocks) {
+  for (const std::string& name : CapturedNames()) {
+    if (!IsFast(name)) continue;
+    const CapturedGraph captured = Captured(name);
+    const Costs costs = FileCosts(captured);
+    PlanOptions options;
+    options.strict_coverage = true;
+    const absl::StatusOr<Plan> plan = MakePlan(captured.graph, costs, options);
+    ASSERT_TRUE(plan.ok()) << name << ": " << plan.status();
+    EXPECT_TRUE(VerifyPlan(captured.graph, *plan).ok()) << name;
+    EXPECT_GE(plan->prediction.total_ps, plan->lower_bound_ps) << name;
+    EXPECT_LE(plan->prediction.collectives, plan->program_order.collectives) << name;
+    for (const Bucket& bucket : plan->buckets) {
+      EXPECT_LT(bucket.start_ps, bucket.end_ps) << name << " " << bucket.name;
+      EXPECT_EQ(bucket.offsets.size(), bucket.members.size()) << name << " " << bucket.name;
+    }
+  }
+}
+
+TEST(Planner, ALlamaGetsOneGatherABlockAndOneForTheRest) {
+  const CapturedGraph captured = Captured("llama3_debug_fsdp8.fw");
+  const Costs costs = FileCosts(captured);
+  const absl::StatusOr<Plan> plan = MakePlan(captured.graph, costs, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(BucketNames(*plan),
+              ::testing::ElementsAre("layers.0 forward", "layers.1 forward", "layers.2 forward",
+                                     "layers.3 forward", "layers.4 forward", "layers.5 forward",
+                                     "norm+output forward"));
+  EXPECT_EQ(plan->program_order.collectives, 57);
+  EXPECT_EQ(plan->prediction.collectives, 8) << "seven buckets and the embedding";
+}
+
+TEST(Planner, TheBackwardFindsTheSameUnits) {
+  const CapturedGraph captured = Captured("llama3_debug_fsdp8.bw");
+  const Costs costs = FileCosts(captured);
+  const absl::StatusOr<Plan> plan = MakePlan(captured.graph, costs, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(DiagnosticText(*plan, "units"),
+            "8 units: tok_embeddings; layers.0; layers.1; layers.2; layers.3; layers.4; layers.5; "
+            "norm+output");
+  EXPECT_EQ(plan->buckets.size(), 14u) << "a gather and a scatter of each but the embedding";
+}
+
+TEST(Planner, ExpertsOnAnotherGroupGetBucketsOfTheirOwn) {
+  const CapturedGraph captured = Captured("moe_debug_fsdp4_ep4.fw");
+  const Costs costs = FileCosts(captured);
+  const absl::StatusOr<Plan> plan = MakePlan(captured.graph, costs, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(std::count_if(plan->buckets.begin(), plan->buckets.end(),
+                          [](const Bucket& b) { return b.name == "layers.1 forward"; }),
+            2);
+}
+
+TEST(Planner, AGraphWithoutCollectivesKeepsProgramOrderInEveryMode) {
+  Net net;
+  const NodeId x = net.Input("x", {64, 64});
+  net.Out(net.Call("mm", {net.Call("relu", {x}, {64, 64})}, {64, 64}), SlotKind::kOutput);
+  const Graph graph = net.Build();
+  for (const absl::string_view mode : PlanModes()) {
+    PlanOptions options;
+    options.mode = std::string(mode);
+    if (mode == "manual") options.buckets = "layers.0";
+    const absl::StatusOr<Plan> plan = MakePlan(graph, CostsOf(graph), options);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->order, ProgramOrder(graph).order);
+    EXPECT_THAT(plan->buckets, IsEmpty());
+    EXPECT_EQ(plan->prediction.total_ps, plan->program_order.total_ps);
+  }
+}
+
+TEST(Planner, ModeNoneTouchesNothing) {
+  const Graph graph = Joint(3, 2, true);
+  PlanOptions options;
+  options.mode = "none";
+  const absl::StatusOr<Plan> plan = MakePlan(graph, CostsOf(graph), options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->order, ProgramOrder(graph).order);
+  EXPECT_THAT(plan->buckets, IsEmpty());
+  EXPECT_EQ(plan->mode, "none");
+}
+
+TEST(Planner, AModelWithoutBlocksIsRefusedWithAWayOut) {
+  Net net;
+  net.In("conv1");
+  net.Out(net.Gather("0", net.Parameter("conv1.weight", {8, 8})), SlotKind::kOutput);
+  const Graph graph = net.Build();
+  const absl::Status status = MakePlan(graph, CostsOf(graph), {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("find-blocks"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("mode manual"));
+}
+
+TEST(Planner, ThePlanSaysHowItWasMade) {
+  const Graph graph = Forward(3, 2);
+  PlanOptions options;
+  options.numerics = Numerics::kExact;
+  options.backend = "gloo";
+  options.reorder_compute = ReorderCompute::kCollectivesOnly;
+  const absl::StatusOr<Plan> plan = MakePlan(graph, CostsOf(graph), options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->numerics, Numerics::kExact);
+  EXPECT_EQ(plan->backend, "gloo");
+  EXPECT_EQ(plan->reorder_compute, ReorderCompute::kCollectivesOnly);
+  EXPECT_EQ(plan->mode, "transformer_block");
+  EXPECT_EQ(plan->cost_profile, "test@1");
+  EXPECT_THAT(plan->planner, HasSubstr(kPlannerVersion));
+  EXPECT_EQ(plan->node_count, graph.size());
+}
+
+std::string PlanBytes() {
+  std::string bytes;
+  for (const char* name : {"llama3_debug_fsdp8.bw", "moe_debug_fsdp4_ep4.joint"}) {
+    const CapturedGraph captured = Captured(name);
+    PlanOptions options;
+    options.parameter_order = {"layers.0.attention.wk.weight", "layers.0.attention.wq.weight"};
+    const absl::StatusOr<Plan> plan = MakePlan(captured.graph, FileCosts(captured), options);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    if (plan.ok()) bytes += SerializePlan(captured.graph, *plan);
+  }
+  return bytes;
+}
+
+// Hash maps are seeded anew in every process, so an order that leaks out of one differs there.
+TEST(PlannerDeterminismDeathTest, FiveFreshProcessesGiveTheSameBytes) {
+  ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  const std::string here = ToHex(Sha256(PlanBytes()));
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EXIT(
+        {
+          std::cerr << "plan " << ToHex(Sha256(PlanBytes())) << std::endl;
+          std::_Exit(0);
+        },
+        ::testing::ExitedWithCode(0), "plan " + here);
+  }
+}
+
+}  // namespace
+}  // namespace bucketd::testing

@@ -1,0 +1,259 @@
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "passes/planner.h"
+#include "tests/passes/pass_test_util.h"
+
+namespace bucketd::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+Plan Planned(const Graph& graph, const PlanOptions& options) {
+  const absl::StatusOr<Plan> plan = MakePlan(graph, CostsOf(graph), options);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *plan : Plan();
+}
+
+std::string Order(const Graph& graph, const PlanOptions& options) {
+  return Text(graph, Planned(graph, options));
+}
+
+PlanOptions Layers() { return Manual("layers.[0-2]"); }
+
+constexpr char kForward[] = "AG0 AG1 W0 mm00 mm01 AG2 W1 mm10 mm11 W2 mm20 mm21";
+constexpr char kMergedOnly[] = "AG0 W0 mm00 mm01 AG1 W1 mm10 mm11 AG2 W2 mm20 mm21";
+
+TEST(Schedule, T4_1_ForwardGathersAreIssuedOneBlockAhead) {
+  EXPECT_EQ(Order(Forward(3, 2), Layers()), kForward);
+}
+
+TEST(Schedule, T4_2_TwoBlocksInOneEntry) {
+  EXPECT_EQ(Order(Forward(3, 2), Manual("layers.0+layers.1,layers.2")),
+            "AG01 AG2 W01 mm00 mm01 mm10 mm11 W2 mm20 mm21");
+}
+
+TEST(Schedule, T4_3_BackwardGathersAheadAndScattersBehind) {
+  EXPECT_EQ(Order(Backward(3, 2), Layers()),
+            "AG2' AG1' W2' gw21 gx21 gw20 gx20 RS2 AG0' W1' gw11 gx11 gw10 gx10 RS1 WR2 "
+            "W0' gw01 gx01 gw00 gx00 RS0 WR1 WR0");
+}
+
+TEST(Schedule, T4_13_JointWithoutReshardingKeepsGathersInTheForward) {
+  EXPECT_EQ(Order(Joint(3, 2, false), Layers()),
+            absl::StrCat(kForward,
+                         " gw21 gx21 gw20 gx20 RS2 gw11 gx11 gw10 gx10 RS1 WR2 "
+                         "gw01 gx01 gw00 gx00 RS0 WR1 WR0"));
+}
+
+TEST(Schedule, T4_13_JointWithReshardingNeverGathersAcrossTheBoundary) {
+  EXPECT_EQ(Order(Joint(3, 2, true), Layers()),
+            absl::StrCat(kForward,
+                         " AG2' AG1' W2' gw21 gx21 gw20 gx20 RS2 AG0' W1' gw11 gx11 gw10 gx10 "
+                         "RS1 WR2 W0' gw01 gx01 gw00 gx00 RS0 WR1 WR0"));
+}
+
+TEST(Schedule, T4_18_DistanceOfTwoReorderOfOneAndNone) {
+  const Graph graph = Forward(3, 2);
+  PlanOptions options = Layers();
+  options.prefetch_forward = 2;
+  EXPECT_EQ(Order(graph, options), "AG0 AG1 AG2 W0 mm00 mm01 W1 mm10 mm11 W2 mm20 mm21");
+  options = Layers();
+  options.reorder = "layers.1";
+  EXPECT_EQ(Order(graph, options), "AG0 AG1 W0 mm00 mm01 W1 mm10 mm11 AG2 W2 mm20 mm21");
+  options.reorder = "none";
+  EXPECT_EQ(Order(graph, options), kMergedOnly);
+  options.reorder = "all";
+  options.prefetch_forward = 0;
+  EXPECT_EQ(Order(graph, options), kMergedOnly);
+}
+
+TEST(Schedule, T4_18_AnEntryMayHaveADistanceOfItsOwn) {
+  PlanOptions options = Layers();
+  options.reorder = "layers.2:2";
+  EXPECT_EQ(Order(Forward(3, 2), options), "AG0 AG2 W0 mm00 mm01 AG1 W1 mm10 mm11 W2 mm20 mm21");
+}
+
+TEST(Schedule, T4_18_AReorderEntryThatIsNoUnitIsNamed) {
+  PlanOptions options = Layers();
+  options.reorder = "layers.7";
+  const Plan plan = Planned(Forward(3, 2), options);
+  EXPECT_THAT(DiagnosticText(plan, "unknown-reorder-entry"), HasSubstr("layers.7"));
+}
+
+TEST(Schedule, T4_12_ReduceScatterWaitsAreDeferredByOne) {
+  PlanOptions options = Layers();
+  options.prefetch_backward = 0;
+  EXPECT_EQ(
+      Order(Joint(3, 1, false), options),
+      "AG00 AG10 W00 mm00 AG20 W10 mm10 W20 mm20 gw20 gx20 RS20 gw10 gx10 RS10 WR20 gw00 gx00 "
+      "RS00 WR10 WR00")
+      << "the gathers and scatters of units with one parameter stay nodes, and move all the same";
+}
+
+TEST(Schedule, T4_12_DeferringByTwoOrNotAtAll) {
+  PlanOptions options = Layers();
+  options.defer_reduce_scatter = 2;
+  EXPECT_THAT(Order(Joint(3, 2, false), options),
+              HasSubstr("RS2 gw11 gx11 gw10 gx10 RS1 gw01 gx01 gw00 gx00 RS0 WR2 WR1 WR0"));
+  options.defer_reduce_scatter = 0;
+  EXPECT_THAT(Order(Joint(3, 2, false), options),
+              HasSubstr("RS2 WR2 gw11 gx11 gw10 gx10 RS1 WR1 gw01 gx01 gw00 gx00 RS0 WR0"));
+}
+
+TEST(Schedule, AScatterThatIsWaitedForLateStaysThere) {
+  // Waits already sunk to the end are not pulled up by the merge.
+  Net net;
+  const NodeId g = net.Input("g", {64, 8}, Role::kTangent);
+  net.In("layers.0");
+  const NodeId a = net.Start(CollectiveKind::kReduceScatter, "RSa", g, ReduceOp::kAvg);
+  const NodeId b = net.Start(CollectiveKind::kReduceScatter, "RSb", g, ReduceOp::kAvg);
+  net.Call("mm", {g}, {8, 8});
+  net.Out(net.Wait("WRa", a), SlotKind::kParameterGradient, "layers.0.a");
+  net.Out(net.Wait("WRb", b), SlotKind::kParameterGradient, "layers.0.b");
+  EXPECT_EQ(Order(net.Build(), Manual("layers.0")), "RS0 mm WR0");
+}
+
+// A cast of each parameter next to its gather.
+Graph WithCasts(bool early_reader) {
+  Net net;
+  NodeId h = net.Input("x", {64, 64});
+  std::vector<NodeId> p;
+  for (int i = 0; i < 3; ++i) {
+    for (int j = 0; j < 2; ++j) {
+      p.push_back(net.Parameter(absl::StrCat("layers.", i, ".w", j), {8, 64}));
+    }
+  }
+  NodeId shared = kNoNode;
+  if (early_reader) {
+    shared = net.Call("cast20", {p[4]}, {8, 64});
+    h = net.Call("early", {h, shared}, {64, 64});
+  }
+  for (size_t i = 0; i < 3; ++i) {
+    for (size_t j = 0; j < 2; ++j) {
+      const std::string name = absl::StrCat(i, j);
+      net.In(absl::StrCat("layers.", i));
+      const bool is_shared = early_reader && i == 2 && j == 0;
+      const NodeId cast = is_shared ? shared : net.Call("cast" + name, {p[2 * i + j]}, {8, 64});
+      h = net.Call("mm" + name, {h, net.Gather(name, cast)}, {64, 64});
+    }
+  }
+  net.Out(h, SlotKind::kOutput);
+  return net.Build();
+}
+
+TEST(Schedule, CastsMoveWithTheirGather) {
+  EXPECT_EQ(Order(WithCasts(false), Layers()),
+            "cast00 cast01 AG0 cast10 cast11 AG1 W0 mm00 mm01 cast20 cast21 AG2 W1 mm10 mm11 W2 "
+            "mm20 mm21");
+}
+
+TEST(Schedule, T4_17_AnAncestorThatIsReadEarlierStaysWhereItIs) {
+  EXPECT_EQ(Order(WithCasts(true), Layers()),
+            "cast20 early cast00 cast01 AG0 cast10 cast11 AG1 W0 mm00 mm01 cast21 AG2 W1 mm10 "
+            "mm11 W2 mm20 mm21");
+}
+
+TEST(Schedule, RandomOpsKeepTheirOrderWhenAGatherIsHoistedAboveOne) {
+  // The cast of layer 1 draws random bits (stochastic rounding), the matrix product before it too.
+  Net net;
+  NodeId h = net.Input("x", {64, 64});
+  const NodeId p0 = net.Parameter("layers.0.w", {8, 64});
+  const NodeId p1 = net.Parameter("layers.1.w", {8, 64});
+  net.In("layers.0");
+  h = net.Call("dropout0", {h}, {64, 64}, kOrderedFlag);
+  h = net.Call("mm0", {h, net.Gather("0", p0)}, {64, 64});
+  h = net.Call("dropout1", {h}, {64, 64}, kOrderedFlag);
+  net.In("layers.1");
+  const NodeId cast = net.Call("rand_cast", {p1}, {8, 64}, kOrderedFlag);
+  net.Out(net.Call("mm1", {h, net.Gather("1", cast)}, {64, 64}), SlotKind::kOutput);
+  EXPECT_EQ(Order(net.Build(), Manual("layers.[0-1]")),
+            "dropout0 AG0 W0 mm0 dropout1 rand_cast AG1 W1 mm1")
+      << "the gather waits for its cast, and that for the draw before it";
+}
+
+TEST(Schedule, AGatherIsNotHoistedAboveAnInPlaceUpdateOfItsParameter) {
+  Net net;
+  NodeId h = net.Input("x", {64, 64});
+  const NodeId p0 = net.Parameter("layers.0.w", {8, 64});
+  const NodeId p1 = net.Parameter("layers.1.w", {8, 64});
+  net.In("layers.0");
+  h = net.Call("mm0", {h, net.Gather("0", p0)}, {64, 64});
+  const NodeId delta = net.Call("delta", {h}, {8, 64});
+  const NodeId updated = net.Mutate("add_", p1, {delta});
+  net.In("layers.1");
+  h = net.Call("mm1", {h, net.Gather("1", p1)}, {64, 64});
+  net.Out(h, SlotKind::kOutput);
+  net.Out(updated, SlotKind::kOutput);
+  EXPECT_EQ(Order(net.Build(), Manual("layers.[0-1]")), "AG0 W0 mm0 delta add_ AG1 W1 mm1");
+}
+
+TEST(Schedule, AnInPlaceOpBehindAGatherDoesNotPassItsWait) {
+  // The gather reads p until its wait; only then may p be written.
+  Net net;
+  NodeId h = net.Input("x", {64, 64});
+  const NodeId p0 = net.Parameter("layers.0.a", {8, 64}), p1 = net.Parameter("layers.0.b", {8, 64});
+  net.In("layers.0");
+  const NodeId w0 = net.Gather("0", p0);
+  const NodeId updated = net.Mutate("add_", p0, {net.Input("delta", {8, 64})});
+  const NodeId w1 = net.Gather("1", p1);
+  h = net.Call("mm", {h, w0, w1}, {64, 64});
+  net.Out(h, SlotKind::kOutput);
+  net.Out(updated, SlotKind::kOutput);
+  const Graph graph = net.Build();
+  const Plan plan = Planned(graph, Manual("layers.0"));
+  EXPECT_EQ(Text(graph, plan), "AG0 W0 add_ AG1 W1 mm");
+  EXPECT_TRUE(HasDiagnostic(plan, "pinned-collective"));
+}
+
+TEST(Schedule, UsersOfADeferredWaitFollowIt) {
+  Net net;
+  NodeId h = net.Input("t", {64, 64}, Role::kTangent);
+  const GroupId replicas = net.AddGroup("replicate", 2);
+  for (int i = 2; i >= 0; --i) {
+    const std::string name = absl::StrCat(i);
+    net.In(absl::StrCat("layers.", i)).OnGroup(0);
+    const NodeId gw = net.Call("gw" + name, {h}, {64, 64});
+    h = net.Call("gx" + name, {h}, {64, 64});
+    const NodeId scattered = net.Scatter(name, gw);
+    net.OnGroup(replicas);
+    net.Out(net.Call("cast" + name, {net.Reduce(name, scattered)}, {8, 64}),
+            SlotKind::kParameterGradient, absl::StrCat("layers.", i, ".w"));
+  }
+  net.Out(h, SlotKind::kInputGradient);
+  EXPECT_EQ(Order(net.Build(), Layers()),
+            "gw2 gx2 RS2 gw1 gx1 RS1 WR2 AR2 WA2 cast2 gw0 gx0 RS0 WR1 AR1 WA1 cast1 WR0 AR0 WA0 "
+            "cast0");
+}
+
+TEST(Schedule, ALimitOnMemoryReducesTheDistanceAndSaysSo) {
+  const Graph graph = Forward(3, 2);
+  PlanOptions options = Layers();
+  const Plan free = Planned(graph, options);
+  options.reorder = "none";
+  const Plan none = Planned(graph, options);
+  ASSERT_LT(none.prediction.peak_bytes, free.prediction.peak_bytes);
+  options.reorder = "all";
+  options.memory_limit_bytes = free.prediction.peak_bytes;
+  EXPECT_EQ(Order(graph, options), kForward);
+  options.memory_limit_bytes = none.prediction.peak_bytes;
+  const Plan tight = Planned(graph, options);
+  EXPECT_LE(tight.prediction.peak_bytes, options.memory_limit_bytes);
+  EXPECT_THAT(DiagnosticText(tight, "prefetch-reduced"), HasSubstr("1 -> 0"));
+  EXPECT_FALSE(HasDiagnostic(tight, "memory-limit"));
+}
+
+TEST(Schedule, ALimitThatNoDistanceMeetsIsNamed) {
+  const Graph graph = Forward(3, 2);
+  PlanOptions options = Layers();
+  options.memory_limit_bytes = 1;
+  const Plan plan = Planned(graph, options);
+  EXPECT_EQ(Text(graph, plan), kMergedOnly);
+  EXPECT_THAT(DiagnosticText(plan, "memory-limit"), HasSubstr("the limit is 1"));
+}
+
+}  // namespace
+}  // namespace bucketd::testing
