@@ -423,6 +423,9 @@ absl::Status GraphBuilder::AddWait(const NodeSpec& node) {
 }
 
 absl::Status GraphBuilder::AddSlots(const NodeSpec& node) {
+  if (static_cast<int64_t>(node.slots.size()) > limits_.max_nodes) {
+    return Error(node, absl::StrCat(node.slots.size(), " slots; the limit is ", limits_.max_nodes));
+  }
   ++stamp_;
   size_t distinct = 0;
   for (size_t i = 0; i < node.slots.size(); ++i) {
