@@ -8,8 +8,6 @@
 #include "spdlog/pattern_formatter.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
-#include <grpc/support/log.h>
-
 namespace bucketd {
 namespace {
 
@@ -36,12 +34,6 @@ class JsonMessage final : public spdlog::custom_flag_formatter {
   }
 };
 
-void LogOfGrpc(gpr_log_func_args* args) {
-  spdlog::level::level_enum level = spdlog::level::debug;
-  if (args->severity == GPR_LOG_SEVERITY_ERROR) level = spdlog::level::warn;
-  spdlog::log(level, "grpc: {}", args->message);
-}
-
 }  // namespace
 
 absl::Status ConfigureLog(const std::string& level, bool json) {
@@ -63,7 +55,6 @@ absl::Status ConfigureLog(const std::string& level, bool json) {
   logger->set_level(parsed);
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
-  gpr_set_log_function(LogOfGrpc);
   return absl::OkStatus();
 }
 

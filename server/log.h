@@ -7,8 +7,7 @@
 
 namespace bucketd {
 
-// Levels: trace, debug, info, warn, error, off. INVALID_ARGUMENT lists them. gRPC's own messages
-// come along.
+// Levels: trace, debug, info, warn, error, off. INVALID_ARGUMENT lists them.
 absl::Status ConfigureLog(const std::string& level, bool json);
 
 }  // namespace bucketd

@@ -14,9 +14,9 @@
 #include "passes/planner.h"
 #include "proto/planner.grpc.pb.h"
 #include "server/errors.h"
-#include "server/grpc_status.h"
 #include "server/plan_request.h"
 #include "server/request_scope.h"
+#include "server/status_grpc.h"
 #include "server/upload_reactor.h"
 #include "server/version.h"
 

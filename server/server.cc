@@ -19,6 +19,8 @@
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "prometheus/registry.h"
+#include "spdlog/spdlog.h"
+#include <grpc/support/log.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -45,6 +47,11 @@ ServerOptions FillDefaults(ServerOptions options) {
     options.compute_slots = std::max(2, static_cast<int>(std::thread::hardware_concurrency()));
   }
   return options;
+}
+
+void LogOfGrpc(gpr_log_func_args* args) {
+  const bool error = args->severity == GPR_LOG_SEVERITY_ERROR;
+  spdlog::log(error ? spdlog::level::warn : spdlog::level::debug, "grpc: {}", args->message);
 }
 
 // Whether a server answers on the socket: taking its path away would leave it deaf.
@@ -213,10 +220,12 @@ Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   RETURN_IF_ERROR(options.Validate());
-  // Once a process; both only set a flag that ServerBuilder reads.
-  grpc::EnableDefaultHealthCheckService(true);
-  static std::once_flag reflection;
-  std::call_once(reflection, grpc::reflection::InitProtoReflectionServerBuilderPlugin);
+  static std::once_flag process_wide;
+  std::call_once(process_wide, [] {
+    gpr_set_log_function(LogOfGrpc);
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  });
   auto server = std::unique_ptr<Server>(new Server(std::make_unique<Impl>(options)));
   RETURN_IF_ERROR(server->impl_->Listen());
   RETURN_IF_ERROR(server->impl_->StartHttp());

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "server/errors.h"
-#include "server/grpc_status.h"
+#include "server/status_grpc.h"
 #include "server/upload.h"
 
 namespace bucketd {
