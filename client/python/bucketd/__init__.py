@@ -3,6 +3,7 @@
 from .client import CLIENT_VERSION as __version__
 from .client import PlannerClient
 from .errors import AgreementError, BucketdError, EmbeddedError, GraphRefused, PlannerError, PlanRejected
+from .files import load_graph, save_graph
 
 __all__ = [
     "AgreementError",
@@ -14,7 +15,9 @@ __all__ = [
     "PlannerError",
     "__version__",
     "backend",
+    "load_graph",
     "plan_pass",
+    "save_graph",
 ]
 
 
