@@ -1,0 +1,143 @@
+#include "client/ctl/command.h"
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/render/table.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/io/json_text.h"
+#include "passes/io/plan_file.h"
+#include "passes/io/profile_json.h"
+#include "passes/ir/canonical.h"
+#include "passes/ir/normalize.h"
+#include "passes/plan/verify.h"
+
+namespace bucketd::ctl {
+namespace {
+
+// The referee's names.
+absl::string_view ShortName(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllGather:
+      return "ag";
+    case CollectiveKind::kReduceScatter:
+      return "rs";
+    case CollectiveKind::kAllReduce:
+      return "ar";
+    case CollectiveKind::kAllToAll:
+      return "a2a";
+    case CollectiveKind::kBroadcast:
+      return "bc";
+    case CollectiveKind::kUnspecified:
+      break;
+  }
+  return "?";
+}
+
+std::string CollectivesJson(const Graph& graph, const Plan& plan) {
+  std::map<absl::string_view, int> count;
+  for (const Step& step : plan.order) {
+    if (step.kind == Step::Kind::kWait) continue;
+    NodeId n = step.id;
+    if (step.kind == Step::Kind::kStart) {
+      n = plan.buckets[static_cast<size_t>(step.id)].members.front();
+    } else if (graph.kind(n) != NodeKind::kCollective) {
+      continue;
+    }
+    ++count[ShortName(graph.collective(graph.collective_of(n)).kind)];
+  }
+  return absl::StrCat("{",
+                      absl::StrJoin(count, ", ",
+                                    [](std::string* out, const auto& entry) {
+                                      absl::StrAppend(out, "\"", entry.first, "\": ", entry.second);
+                                    }),
+                      "}");
+}
+
+}  // namespace
+
+int Report(const absl::Status& status) {
+  if (status.ok()) return kDone;
+  std::fprintf(stderr, "bucketctl: %s\n", std::string(status.message()).c_str());
+  switch (status.code()) {
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kOutOfRange:
+      return kUsage;
+    case absl::StatusCode::kUnavailable:
+      return kUnavailable;
+    default:
+      return kRefused;
+  }
+}
+
+absl::StatusOr<Input> Load(const std::string& graph_path, const std::string& profile_name) {
+  absl::StatusOr<CostProfile> profile = FindProfile(profile_name);
+  if (!profile.ok()) {
+    return absl::NotFoundError(absl::StrCat("--profile: ", profile.status().message()));
+  }
+  ASSIGN_OR_RETURN(CapturedGraph captured, ReadCapturedGraphFile(graph_path));
+  absl::StatusOr<Costs> costs =
+      captured.has_costs ? Costs::FromFile(captured.graph, captured.costs, *profile)
+                         : Costs::FromDeviceModel(captured.graph, captured.mesh, *profile);
+  if (!costs.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(graph_path, ": ", costs.status().message()));
+  }
+  const absl::StatusOr<NormalizedGraph> normalized = Normalize(captured.graph);
+  if (!normalized.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(graph_path, ": ", normalized.status().message()));
+  }
+  const Digest digest = GraphDigest(normalized->graph);
+  return Input{std::move(captured), *std::move(costs), digest, normalized->graph.size()};
+}
+
+absl::StatusOr<Plan> LoadPlan(const Input& input, const std::string& path) {
+  const Graph& graph = input.captured.graph;
+  if (path.empty()) return ProgramOrder(graph);
+  ASSIGN_OR_RETURN(PlanFile file, ReadPlanFile(path));
+  Plan& plan = file.plan;
+  // A plan that was written by hand need not say what it was made for.
+  if (plan.graph_digest != Digest{} && plan.graph_digest != input.digest) {
+    return absl::FailedPreconditionError(absl::StrCat(path, ": made for graph ",
+                                                      ToHex(plan.graph_digest),
+                                                      ", but this one is ", ToHex(input.digest)));
+  }
+  if (plan.node_count != 0 && plan.node_count != graph.size()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, ": speaks the ids of ", plan.node_count, " nodes, but the file has ", graph.size(),
+        plan.node_count == input.canonical_size ? "; it was made for the normalised graph" : ""));
+  }
+  const absl::Status legal = VerifyPlan(graph, plan);
+  if (!legal.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": not a legal plan for this graph\n", legal.message()));
+  }
+  return std::move(plan);
+}
+
+absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  file.close();
+  if (file) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(path, ": cannot be written"));
+}
+
+std::string FiguresJson(const Graph& graph, const Plan& plan, const Simulation& simulation) {
+  const Prediction& p = simulation.prediction;
+  return absl::StrCat(
+      "\"total_us\": ", ExactUs(p.total_ps), ", \"exposed_us\": ", ExactUs(p.exposed_ps),
+      ", \"compute_us\": ", ExactUs(p.compute_ps), ", \"comm_us\": ", ExactUs(p.comm_ps),
+      ", \"busiest_group_us\": ", ExactUs(p.busiest_group_ps),
+      ", \"copies_us\": ", ExactUs(p.copies_ps), ", \"peak_bytes\": ", p.peak_bytes,
+      ", \"peak_at\": ", simulation.peak_at.empty() ? "null" : internal::Quoted(simulation.peak_at),
+      ", \"collectives\": ", CollectivesJson(graph, plan));
+}
+
+}  // namespace bucketd::ctl

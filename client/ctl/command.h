@@ -1,0 +1,58 @@
+// What bucketctl's subcommands share. Results go to stdout, everything else to stderr.
+#pragma once
+
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "passes/base/digest.h"
+#include "passes/cost/costs.h"
+#include "passes/io/fx_json.h"
+#include "passes/plan/plan.h"
+#include "passes/sim/simulator.h"
+
+namespace bucketd::ctl {
+
+// Exit codes, part of the command line's contract.
+enum Exit : int { kDone = 0, kRefused = 1, kUsage = 2, kUnavailable = 3 };
+
+// Each adds its subcommand to `app`; when that one is parsed it runs and sets `exit`.
+void AddPlanCommand(CLI::App& app, int& exit);
+void AddSimulateCommand(CLI::App& app, int& exit);
+void AddTraceCommand(CLI::App& app, int& exit);
+void AddDigestCommand(CLI::App& app, int& exit);
+void AddShowCommand(CLI::App& app, int& exit);
+
+// Prints the error, if it is one, and says how to exit.
+int Report(const absl::Status& status);
+
+// A captured graph and what planning it needs.
+struct Input {
+  CapturedGraph captured;
+  Costs costs;
+  Digest digest{};             // of the normalised graph
+  int32_t canonical_size = 0;  // its number of nodes
+};
+// NOT_FOUND: no such file or profile. Costs come from the file where it states them, else from the
+// profile's device model.
+absl::StatusOr<Input> Load(const std::string& graph_path, const std::string& profile);
+
+// The plan in a file, checked: made for this graph, and legal for it. An empty path gives program
+// order.
+absl::StatusOr<Plan> LoadPlan(const Input& input, const std::string& path);
+
+// UNAVAILABLE if it cannot be written.
+absl::Status WriteFile(const std::string& path, absl::string_view bytes);
+
+// The referee's figures of a run, by its names, as the members of a JSON object (without braces).
+std::string FiguresJson(const Graph& graph, const Plan& plan, const Simulation& simulation);
+
+inline constexpr char kDefaultProfile[] = "h100_nvlink";
+inline constexpr char kProfileHelp[] =
+    "cost profile: h100_nvlink, h100_launch, slow_network, small_batch, cpu_loopback, or a JSON "
+    "file";
+
+}  // namespace bucketd::ctl

@@ -1,0 +1,52 @@
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "client/ctl/command.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/io/json_text.h"
+#include "passes/ir/canonical.h"
+#include "passes/ir/normalize.h"
+
+namespace bucketd::ctl {
+namespace {
+
+struct Args {
+  std::string graph;
+  bool json = false;
+};
+
+absl::Status Run(const Args& args) {
+  ASSIGN_OR_RETURN(const CapturedGraph captured, ReadCapturedGraphFile(args.graph));
+  ASSIGN_OR_RETURN(const NormalizedGraph normalized, Normalize(captured.graph));
+  const std::string digest = ToHex(GraphDigest(normalized.graph));
+  std::string text = absl::StrCat(digest, "  ", args.graph, "\n");
+  if (args.json) {
+    text = absl::StrCat(
+        "{\"digest\": \"", digest, "\", \"name\": ", internal::Quoted(captured.graph.name()),
+        ", \"nodes\": ", normalized.graph.size(), ", \"captured_nodes\": ", captured.graph.size(),
+        ", \"collectives\": ", normalized.graph.collectives().size(), "}\n");
+  }
+  std::fputs(text.c_str(), stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddDigestCommand(CLI::App& app, int& exit) {
+  auto args = std::make_shared<Args>();
+  CLI::App* command = app.add_subcommand(
+      "digest", "Normalise a captured graph and print the digest that every rank must give");
+  command->add_option("graph", args->graph, "captured graph, JSON or gzip")
+      ->required()
+      ->type_name("GRAPH");
+  command->add_flag("--json", args->json, "one JSON object on stdout");
+  command->footer(
+      "Example: two ranks of one job disagree? Compare what they captured:\n"
+      "  bucketctl digest rank0.json.gz; bucketctl digest rank3.json.gz");
+  command->callback([args, &exit] { exit = Report(Run(*args)); });
+}
+
+}  // namespace bucketd::ctl

@@ -1,0 +1,35 @@
+// bucketctl: plans captured graphs in this process, without a server, and shows what came out.
+#include <exception>
+#include <iostream>
+
+#include "client/ctl/command.h"
+
+int main(int argc, char** argv) {
+  CLI::App app{
+      "bucketctl plans which collectives of a captured training step share a bucket and when each "
+      "runs.\n"
+      "It works on files (proto/GRAPH.md) and needs no server. Results go to stdout, messages to "
+      "stderr;\n"
+      "exit codes: 0 done, 1 refused (illegal plan or graph), 2 usage, 3 unavailable.\n"
+      "A first look:  bucketctl plan step.bw.json.gz --trace-out step.trace.json",
+      "bucketctl"};
+  app.require_subcommand(1);
+  int exit = bucketd::ctl::kDone;
+  bucketd::ctl::AddPlanCommand(app, exit);
+  bucketd::ctl::AddSimulateCommand(app, exit);
+  bucketd::ctl::AddTraceCommand(app, exit);
+  bucketd::ctl::AddDigestCommand(app, exit);
+  bucketd::ctl::AddShowCommand(app, exit);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    app.exit(error, std::cerr, std::cerr);
+    return bucketd::ctl::kUsage;
+  } catch (const std::exception& error) {
+    std::cerr << "bucketctl: " << error.what() << "\n";
+    return bucketd::ctl::kUnavailable;
+  }
+  return exit;
+}

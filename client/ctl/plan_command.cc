@@ -1,0 +1,173 @@
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "client/ctl/command.h"
+#include "client/ctl/memory_limit.h"
+#include "client/render/plan_report.h"
+#include "client/render/table.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/io/chrome_trace.h"
+#include "passes/io/json_text.h"
+#include "passes/io/plan_json.h"
+#include "passes/planner.h"
+
+namespace bucketd::ctl {
+namespace {
+
+using internal::Quoted;
+
+struct Args {
+  std::string graph, mode = "transformer_block", numerics = "eager_order", backend = "nccl";
+  std::string profile = kDefaultProfile, memory_limit, param_order, plan_out, trace_out;
+  bool json = false;
+};
+
+// One FQN a line; empty lines and lines that begin with # are skipped.
+absl::StatusOr<std::vector<std::string>> ReadParamOrder(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return absl::NotFoundError(absl::StrCat("--param-order: ", path, ": no such file"));
+  std::vector<std::string> names;
+  std::string line;
+  while (std::getline(file, line)) {
+    const absl::string_view name = absl::StripAsciiWhitespace(line);
+    if (!name.empty() && name.front() != '#') names.emplace_back(name);
+  }
+  return names;
+}
+
+// OUT_OF_RANGE: the command line is wrong.
+absl::StatusOr<PlanOptions> OptionsFrom(const Args& args) {
+  PlanOptions options;
+  options.mode = args.mode;
+  options.backend = args.backend;
+  if (!FromName(args.numerics, options.numerics)) {
+    return absl::OutOfRangeError(absl::StrCat("--numerics: is ", Quoted(args.numerics),
+                                              ", expected one of: eager_order, exact, free"));
+  }
+  if (!args.memory_limit.empty()) {
+    RETURN_IF_ERROR(ParseMemoryLimit(args.memory_limit, options));
+  }
+  if (!args.param_order.empty()) {
+    ASSIGN_OR_RETURN(options.parameter_order, ReadParamOrder(args.param_order));
+  }
+  const absl::Status valid = options.Validate();
+  if (!valid.ok()) return absl::OutOfRangeError(valid.message());
+  return options;
+}
+
+std::string BucketsJson(const std::vector<BucketLine>& lines) {
+  return absl::StrJoin(lines, ",\n  ", [](std::string* out, const BucketLine& b) {
+    absl::StrAppend(out, "{\"name\": ", Quoted(b.name), ", \"kind\": ", Quoted(b.kind),
+                    ", \"mesh_dim\": ", Quoted(b.mesh_dim), ", \"members\": ", b.members,
+                    ", \"bytes\": ", b.bytes, ", \"mode\": ", Quoted(b.mode),
+                    ", \"wire_us\": ", ExactUs(b.wire_ps), "}");
+  });
+}
+
+void PrintJson(const Input& input, const Plan& plan, double planning_ms) {
+  const Graph& graph = input.captured.graph;
+  const Plan untouched = ProgramOrder(graph);
+  const std::string diagnostics =
+      absl::StrJoin(plan.diagnostics, ",\n  ", [](std::string* out, const Diagnostic& d) {
+        absl::StrAppend(out, "{\"code\": ", Quoted(d.code), ", \"text\": ", Quoted(d.text),
+                        ", \"nodes\": [", absl::StrJoin(d.nodes, ", "), "]}");
+      });
+  const std::string text = absl::StrCat(
+      "{\"graph\": ", Quoted(graph.name()), ", \"digest\": \"", ToHex(plan.graph_digest),
+      "\", \"nodes\": ", graph.size(), ",\n \"mode\": ", Quoted(plan.mode),
+      ", \"numerics\": ", Quoted(Name(plan.numerics)), ", \"backend\": ", Quoted(plan.backend),
+      ", \"cost_profile\": ", Quoted(plan.cost_profile),
+      ", \"planning_ms\": ", absl::StrFormat("%.3f", planning_ms), ",\n \"buckets\": [",
+      BucketsJson(DescribeBuckets(graph, plan)), "],\n \"planned\": {",
+      FiguresJson(graph, plan, Simulate(graph, plan, input.costs)), "},\n \"program_order\": {",
+      FiguresJson(graph, untouched, Simulate(graph, untouched, input.costs)),
+      "},\n \"lower_bound_us\": ", ExactUs(plan.lower_bound_ps), ",\n \"diagnostics\": [",
+      diagnostics, "]}\n");
+  std::fputs(text.c_str(), stdout);
+}
+
+void PrintText(const Input& input, const Plan& plan, double planning_ms) {
+  const Graph& graph = input.captured.graph;
+  const std::string text = absl::StrCat(
+      graph.name(), " ", input.captured.kind, ": ", WithThousands(graph.size()), " nodes, ",
+      graph.collectives().size(), " collectives, digest ", ToHex(plan.graph_digest).substr(0, 12),
+      "\nmode ", plan.mode, ", numerics ", Name(plan.numerics), " on ", plan.backend,
+      ", cost profile ", input.costs.profile_id(), "\n\n",
+      BucketTable(DescribeBuckets(graph, plan)), "\n", SummaryTable(plan));
+  std::fputs(text.c_str(), stdout);
+  std::fprintf(stderr, "%splanned in %.1f ms\n", DiagnosticLines(plan).c_str(), planning_ms);
+}
+
+absl::Status WriteOutputs(const Args& args, const Input& input, const Plan& plan) {
+  const Graph& graph = input.captured.graph;
+  if (!args.plan_out.empty()) {
+    RETURN_IF_ERROR(WriteFile(args.plan_out, PlanToJson(graph, plan)));
+    std::fprintf(stderr, "plan: %s\n", args.plan_out.c_str());
+  }
+  if (!args.trace_out.empty()) {
+    RETURN_IF_ERROR(WriteFile(args.trace_out, ChromeTrace(graph, plan, input.costs)));
+    std::fprintf(stderr, "trace: %s (open it in ui.perfetto.dev)\n", args.trace_out.c_str());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const Args& args) {
+  ASSIGN_OR_RETURN(const PlanOptions options, OptionsFrom(args));
+  ASSIGN_OR_RETURN(const Input input, Load(args.graph, args.profile));
+  const auto begin = std::chrono::steady_clock::now();
+  ASSIGN_OR_RETURN(Plan plan, MakePlan(input.captured.graph, input.costs, options));
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+  plan.graph_digest = input.digest;
+  RETURN_IF_ERROR(WriteOutputs(args, input, plan));
+  if (args.json) {
+    PrintJson(input, plan, took.count());
+  } else {
+    PrintText(input, plan, took.count());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddPlanCommand(CLI::App& app, int& exit) {
+  auto args = std::make_shared<Args>();
+  CLI::App* command = app.add_subcommand("plan", "Plan a captured graph and show the plan");
+  command->add_option("graph", args->graph, "captured graph, JSON or gzip")
+      ->required()
+      ->type_name("GRAPH");
+  command
+      ->add_option("--mode", args->mode,
+                   "what shares a bucket: " + absl::StrJoin(PlanModes(), ", "))
+      ->capture_default_str();
+  command
+      ->add_option("--numerics", args->numerics,
+                   "what may happen to the order of sums: eager_order, exact, free")
+      ->capture_default_str();
+  command->add_option("--backend", args->backend, "whose order of summation is meant: nccl, gloo")
+      ->capture_default_str();
+  command->add_option("--profile", args->profile, kProfileHelp)->capture_default_str();
+  command->add_option("--memory-limit", args->memory_limit,
+                      "peak memory a plan may reach: 1.05x, +5%, 38GiB, bytes (default 1.05x)");
+  command->add_option("--param-order", args->param_order,
+                      "file with the parameters' names in eager registration order, one a line");
+  command->add_option("--plan-out", args->plan_out, "write the plan there, as JSON");
+  command->add_option("--trace-out", args->trace_out,
+                      "write the predicted timeline there, for ui.perfetto.dev");
+  command->add_flag("--json", args->json, "one JSON object on stdout");
+  command->footer(
+      "Example: one bucket a transformer block, on a slow network, looked at in Perfetto:\n"
+      "  bucketctl plan llama3_8b_fsdp8.bw.json.gz --profile slow_network --plan-out plan.json "
+      "--trace-out trace.json");
+  command->callback([args, &exit] { exit = Report(Run(*args)); });
+}
+
+}  // namespace bucketd::ctl

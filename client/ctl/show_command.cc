@@ -1,0 +1,60 @@
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/ctl/command.h"
+#include "client/render/plan_report.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/io/plan_file.h"
+
+namespace bucketd::ctl {
+namespace {
+
+struct Args {
+  std::string plan;
+};
+
+std::vector<BucketLine> Lines(const PlanFile& file) {
+  std::vector<BucketLine> lines;
+  for (size_t k = 0; k < file.plan.buckets.size(); ++k) {
+    const Bucket& bucket = file.plan.buckets[k];
+    BucketLine line;
+    line.name = bucket.name;
+    line.kind = file.stated[k].kind;
+    line.mesh_dim = file.stated[k].mesh_dim;
+    line.mode = std::string(Name(bucket.mode));
+    line.members = static_cast<int64_t>(bucket.members.size());
+    line.bytes = bucket.bytes;
+    line.wire_ps = bucket.end_ps - bucket.start_ps;
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+absl::Status Run(const Args& args) {
+  ASSIGN_OR_RETURN(const PlanFile file, ReadPlanFile(args.plan));
+  const Plan& plan = file.plan;
+  const std::string text =
+      absl::StrCat("graph ", ToHex(plan.graph_digest), ", ", plan.node_count, " nodes\nmode ",
+                   plan.mode, ", numerics ", Name(plan.numerics), " on ", plan.backend,
+                   ", cost profile ", plan.cost_profile, ", planner ", plan.planner, "\n\n",
+                   BucketTable(Lines(file)), "\n", SummaryTable(plan), DiagnosticLines(plan));
+  std::fputs(text.c_str(), stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddShowCommand(CLI::App& app, int& exit) {
+  auto args = std::make_shared<Args>();
+  CLI::App* command =
+      app.add_subcommand("show", "Show a plan file, JSON or binary, without its graph");
+  command->add_option("plan", args->plan, "plan file")->required()->type_name("PLAN");
+  command->footer("Example:\n  bucketctl show plan.json");
+  command->callback([args, &exit] { exit = Report(Run(*args)); });
+}
+
+}  // namespace bucketd::ctl

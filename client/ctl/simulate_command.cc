@@ -1,0 +1,67 @@
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/ctl/command.h"
+#include "client/render/plan_report.h"
+#include "client/render/table.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/io/json_text.h"
+
+namespace bucketd::ctl {
+namespace {
+
+struct Args {
+  std::string graph, plan, profile = kDefaultProfile;
+  bool json = false;
+};
+
+void PrintJson(const Graph& graph, const Plan& plan, const Simulation& simulation) {
+  const double over = static_cast<double>(plan.prediction.total_ps) /
+                      static_cast<double>(std::max<int64_t>(plan.lower_bound_ps, 1));
+  const std::string text =
+      absl::StrCat("{", FiguresJson(graph, plan, simulation),
+                   ", \"lower_bound_us\": ", ExactUs(plan.lower_bound_ps),
+                   ", \"over_lower_bound\": ", absl::StrFormat("%.5f", over), "}\n");
+  std::fputs(text.c_str(), stdout);
+}
+
+absl::Status Run(const Args& args) {
+  ASSIGN_OR_RETURN(const Input input, Load(args.graph, args.profile));
+  ASSIGN_OR_RETURN(Plan plan, LoadPlan(input, args.plan));
+  const Graph& graph = input.captured.graph;
+  const Simulation simulation = Simulate(graph, plan, input.costs);
+  plan.prediction = simulation.prediction;
+  plan.lower_bound_ps = LowerBoundPs(graph, input.costs);
+  if (args.json) {
+    PrintJson(graph, plan, simulation);
+    return absl::OkStatus();
+  }
+  plan.program_order = Simulate(graph, ProgramOrder(graph), input.costs).prediction;
+  std::fputs(SummaryTable(plan).c_str(), stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddSimulateCommand(CLI::App& app, int& exit) {
+  auto args = std::make_shared<Args>();
+  CLI::App* command = app.add_subcommand(
+      "simulate", "Predict the step under a plan, or in program order without one");
+  command->add_option("graph", args->graph, "captured graph, JSON or gzip")
+      ->required()
+      ->type_name("GRAPH");
+  command->add_option("plan", args->plan, "plan file, JSON or binary; illegal ones are refused")
+      ->type_name("PLAN");
+  command->add_option("--profile", args->profile, kProfileHelp)->capture_default_str();
+  command->add_flag("--json", args->json, "one JSON object on stdout");
+  command->footer(
+      "Example: what a plan that was made for NVLink does on a slow network:\n"
+      "  bucketctl simulate llama3_8b_fsdp8.bw.json.gz plan.json --profile slow_network");
+  command->callback([args, &exit] { exit = Report(Run(*args)); });
+}
+
+}  // namespace bucketd::ctl

@@ -1,0 +1,51 @@
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "client/ctl/command.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/io/chrome_trace.h"
+
+namespace bucketd::ctl {
+namespace {
+
+struct Args {
+  std::string graph, plan, out, profile = kDefaultProfile;
+};
+
+absl::Status Run(const Args& args) {
+  ASSIGN_OR_RETURN(const Input input, Load(args.graph, args.profile));
+  ASSIGN_OR_RETURN(Plan plan, LoadPlan(input, args.plan));
+  if (args.plan.empty()) plan.mode = "program order";
+  const std::string trace = ChromeTrace(input.captured.graph, plan, input.costs,
+                                        /*with_program_order=*/!args.plan.empty());
+  if (args.out == "-") {
+    std::fputs(trace.c_str(), stdout);
+    return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(WriteFile(args.out, trace));
+  std::fprintf(stderr, "trace: %s (open it in ui.perfetto.dev)\n", args.out.c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddTraceCommand(CLI::App& app, int& exit) {
+  auto args = std::make_shared<Args>();
+  CLI::App* command = app.add_subcommand(
+      "trace", "Write the predicted timeline of a plan, with program order beside it");
+  command->add_option("graph", args->graph, "captured graph, JSON or gzip")
+      ->required()
+      ->type_name("GRAPH");
+  command->add_option("plan", args->plan, "plan file; without one: program order alone")
+      ->type_name("PLAN");
+  command->add_option("--out", args->out, "where the trace goes; - is stdout")->required();
+  command->add_option("--profile", args->profile, kProfileHelp)->capture_default_str();
+  command->footer(
+      "Example: then open trace.json in ui.perfetto.dev or chrome://tracing\n"
+      "  bucketctl trace llama3_8b_fsdp8.bw.json.gz plan.json --out trace.json");
+  command->callback([args, &exit] { exit = Report(Run(*args)); });
+}
+
+}  // namespace bucketd::ctl

@@ -1,0 +1,95 @@
+#include "client/render/plan_report.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "client/render/table.h"
+
+namespace bucketd {
+namespace {
+
+using Align = Table::Align;
+
+std::string Mode(const Bucket& bucket) {
+  if (bucket.mode == BucketMode::kGrouped) return "grouped";
+  return bucket.copies == CopyStream::kComm ? "packed, copies on comm" : "packed";
+}
+
+}  // namespace
+
+std::vector<BucketLine> DescribeBuckets(const Graph& graph, const Plan& plan) {
+  std::vector<BucketLine> lines;
+  for (const Bucket& bucket : plan.buckets) {
+    const Collective& c = graph.collective(graph.collective_of(bucket.members.front()));
+    BucketLine line;
+    line.name = bucket.name;
+    line.kind = std::string(Name(c.kind));
+    line.mesh_dim = graph.group(c).mesh_dim;
+    line.mode = Mode(bucket);
+    line.members = static_cast<int64_t>(bucket.members.size());
+    line.bytes = bucket.bytes;
+    line.wire_ps = bucket.end_ps - bucket.start_ps;
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+std::string BucketTable(absl::Span<const BucketLine> buckets) {
+  if (buckets.empty()) return "no buckets: every collective runs by itself\n";
+  Table table({{"#", Align::kRight},
+               {"bucket"},
+               {"kind"},
+               {"mesh dim"},
+               {"members", Align::kRight},
+               {"bytes", Align::kRight},
+               {"mode"},
+               {"on the wire", Align::kRight}});
+  BucketLine all;
+  for (size_t k = 0; k < buckets.size(); ++k) {
+    const BucketLine& b = buckets[k];
+    table.AddRow({absl::StrCat(k), b.name, absl::StrReplaceAll(b.kind, {{"_", "-"}}), b.mesh_dim,
+                  absl::StrCat(b.members), Mib(b.bytes), b.mode, Duration(b.wire_ps)});
+    all.members += b.members;
+    all.bytes += b.bytes;
+    all.wire_ps += b.wire_ps;
+  }
+  table.AddRow(
+      {"", "all", "", "", absl::StrCat(all.members), Mib(all.bytes), "", Duration(all.wire_ps)});
+  return table.Text();
+}
+
+std::string SummaryTable(const Plan& plan) {
+  const Prediction& now = plan.prediction;
+  const Prediction& before = plan.program_order;
+  Table table({{"predicted"},
+               {"planned", Align::kRight},
+               {"program order", Align::kRight},
+               {"change", Align::kRight}});
+  const auto time = [&](const char* what, int64_t a, int64_t b) {
+    table.AddRow({what, Duration(a), Duration(b), Change(a, b)});
+  };
+  time("step time", now.total_ps, before.total_ps);
+  time("exposed communication", now.exposed_ps, before.exposed_ps);
+  time("communication", now.comm_ps, before.comm_ps);
+  time("copies", now.copies_ps, before.copies_ps);
+  table.AddRow({"peak memory", Mib(now.peak_bytes), Mib(before.peak_bytes),
+                Change(now.peak_bytes, before.peak_bytes)});
+  table.AddRow({"collectives", absl::StrCat(now.collectives), absl::StrCat(before.collectives),
+                Change(now.collectives, before.collectives)});
+  table.AddRow({"lower bound", Duration(plan.lower_bound_ps)});
+  std::string text = table.Text();
+  if (plan.lower_bound_ps > 0) {
+    absl::StrAppendFormat(
+        &text, "the step takes %.3f times the lower bound, which no plan can beat\n",
+        static_cast<double>(now.total_ps) / static_cast<double>(plan.lower_bound_ps));
+  }
+  return text;
+}
+
+std::string DiagnosticLines(const Plan& plan) {
+  std::string text;
+  for (const Diagnostic& d : plan.diagnostics) absl::StrAppend(&text, d.code, ": ", d.text, "\n");
+  return text;
+}
+
+}  // namespace bucketd

@@ -1,0 +1,31 @@
+// A plan as people read it: its buckets, and what it is predicted to do to the step.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+
+#include "passes/ir/graph.h"
+#include "passes/plan/plan.h"
+
+namespace bucketd {
+
+// A bucket in words. Files carry them, so a plan can be shown without its graph.
+struct BucketLine {
+  std::string name, kind, mesh_dim, mode;
+  int64_t members = 0, bytes = 0, wire_ps = 0;
+};
+
+std::vector<BucketLine> DescribeBuckets(const Graph& graph, const Plan& plan);
+
+// Buckets as a table, one a line, with what they sum up to; a sentence if there are none.
+std::string BucketTable(absl::Span<const BucketLine> buckets);
+
+// Step time, exposed communication, memory and the rest, against program order.
+std::string SummaryTable(const Plan& plan);
+
+// What the planner has to say about the plan, a line each.
+std::string DiagnosticLines(const Plan& plan);
+
+}  // namespace bucketd

@@ -1,0 +1,81 @@
+#include "passes/io/plan_file.h"
+
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/io/json_text.h"
+#include "passes/io/plan_json.h"
+#include "passes/io/proto_io.h"
+#include "proto/plan.pb.h"
+
+namespace bucketd {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::streamsize kMaxPlanFileBytes = std::streamsize{256} << 20;
+
+std::string TextOf(const json& bucket, const char* key) {
+  const json* value = internal::Find(bucket, key);
+  return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
+}
+
+absl::StatusOr<PlanFile> ReadJson(absl::string_view text) {
+  PlanFile file;
+  ASSIGN_OR_RETURN(file.plan, PlanFromJson(text));
+  ASSIGN_OR_RETURN(const json object, internal::ParseObject(text, "plan"));
+  const json* buckets = internal::Find(object, "buckets");
+  if (buckets == nullptr) return file;
+  for (const json& bucket : *buckets) {
+    file.stated.push_back({TextOf(bucket, "kind"), TextOf(bucket, "mesh_dim")});
+  }
+  return file;
+}
+
+absl::StatusOr<PlanFile> ReadBinary(absl::string_view bytes) {
+  PlanFile file;
+  ASSIGN_OR_RETURN(file.plan, ParsePlan(bytes));
+  v1::Plan message;
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return absl::InternalError("a plan that was parsed cannot be parsed again");
+  }
+  for (const v1::Bucket& bucket : message.buckets()) {
+    file.stated.push_back(
+        {std::string(Name(static_cast<CollectiveKind>(bucket.kind()))), bucket.mesh_dim()});
+  }
+  return file;
+}
+
+}  // namespace
+
+absl::StatusOr<PlanFile> ReadPlan(absl::string_view bytes) {
+  // A serialised Plan begins with the tag of format_version, which is no brace.
+  const bool is_json = absl::StartsWith(absl::StripLeadingAsciiWhitespace(bytes), "{");
+  return is_json ? ReadJson(bytes) : ReadBinary(bytes);
+}
+
+absl::StatusOr<PlanFile> ReadPlanFile(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary | std::ios::ate);
+  if (!stream) return absl::NotFoundError(absl::StrCat(path, ": no such file"));
+  const std::streamsize size = stream.tellg();
+  if (size < 0 || size > kMaxPlanFileBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": expected a file of at most ", kMaxPlanFileBytes, " bytes"));
+  }
+  std::string bytes(static_cast<size_t>(size), '\0');
+  stream.seekg(0);
+  stream.read(bytes.data(), size);
+  if (stream.gcount() != size) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
+  }
+  absl::StatusOr<PlanFile> file = ReadPlan(bytes);
+  if (file.ok()) return file;
+  return absl::Status(file.status().code(), absl::StrCat(path, ": ", file.status().message()));
+}
+
+}  // namespace bucketd
