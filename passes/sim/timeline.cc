@@ -18,6 +18,8 @@ class BusyTime {
     } else {
       intervals_.push_back({start, end});
     }
+    // A copy that is charged to compute may have gone past the interval that now grows.
+    next_ = std::min(next_, intervals_.size() - 1);
   }
 
   // When `work` of compute begun at t ends, if it runs 1 + slowdown times slower while a collective
