@@ -11,21 +11,14 @@
 
 #include "passes/base/status_macros.h"
 #include "passes/pass/entries.h"
+#include "passes/pass/fit_memory.h"
 #include "passes/pass/passes.h"
 #include "passes/pass/schedule.h"
-#include "passes/sim/simulator.h"
 
 namespace bucketd {
 namespace {
 
 size_t Index(int32_t i) { return static_cast<size_t>(i); }
-
-int64_t MemoryLimit(const PassContext& context) {
-  if (context.options.memory_limit_bytes > 0) return context.options.memory_limit_bytes;
-  // peak * ppm / 10^6 without overflow.
-  const int64_t peak = context.program_order.peak_bytes, ppm = context.options.memory_limit_ppm;
-  return peak / 1'000'000 * ppm + peak % 1'000'000 * ppm / 1'000'000;
-}
 
 // Issues all-gathers before the waits of earlier units and waits for reduce-scatters after the
 // starts of later ones, each as far as the options say and memory allows.
@@ -43,14 +36,22 @@ class Prefetch : public Pass {
     }
     const std::vector<Step> before = std::move(plan.order);
     plan.order = scheduler.Order(distances);
-    FitMemory(context, scheduler, std::move(distances), plan);
+    const int64_t limit = MemoryLimit(context);
+    const std::vector<int32_t> wanted = distances;
+    const int64_t peak = FitMemory(context, scheduler, limit, distances, plan);
+    Report(context, wanted, distances, plan);
+    if (peak > limit) {
+      const std::string text = absl::StrCat(
+          "the plan needs ", peak, " bytes at its peak, the limit is ", limit,
+          " (program order needs ", context.program_order.peak_bytes,
+          "); no launch is left that could move less far: allow more memory, or merge less");
+      if (context.options.memory_limit_bytes > 0) return absl::FailedPreconditionError(text);
+      plan.diagnostics.push_back({"memory-limit", text, {}});
+    }
     return plan.order != before;
   }
 
  private:
-  // More simulations than this are not spent on one plan.
-  static constexpr int kMaxRounds = 16;
-
   static int32_t Default(const PassContext& context, const Launch& launch) {
     if (launch.kind == CollectiveKind::kReduceScatter) return context.options.defer_reduce_scatter;
     if (launch.kind != CollectiveKind::kAllGather) return 0;
@@ -99,71 +100,6 @@ class Prefetch : public Pass {
       distances.push_back(wanted >= 0 ? wanted : Default(context, launch));
     }
     return distances;
-  }
-
-  // Steps at which memory is above the limit, or where it is highest.
-  static std::vector<bool> OverLimit(const Simulation& simulation, int64_t limit) {
-    const std::vector<int64_t>& live = simulation.live_bytes;
-    std::vector<bool> over(live.size());
-    // What a step takes for itself is not in the figure after it, so its neighbour counts, too.
-    const auto mark = [&](size_t i) {
-      over[i] = true;
-      if (i + 1 < over.size()) over[i + 1] = true;
-    };
-    for (size_t i = 0; i < live.size(); ++i) {
-      if (live[i] > limit) mark(i);
-    }
-    const auto highest = std::max_element(live.begin(), live.end());
-    if (highest != live.end()) mark(static_cast<size_t>(highest - live.begin()));
-    return over;
-  }
-
-  // Takes one off the reach of every launch whose last stretch crosses a step above the limit.
-  static bool Reduce(const Scheduler& scheduler, const Plan& plan, const std::vector<bool>& over,
-                     std::vector<int32_t>& distances) {
-    std::vector<int32_t> before(over.size() + 1);
-    for (size_t i = 0; i < over.size(); ++i) before[i + 1] = before[i] + (over[i] ? 1 : 0);
-    const std::vector<Scheduler::Window> windows = scheduler.Windows(plan.order, distances);
-    bool any = false;
-    for (size_t i = 0; i < distances.size(); ++i) {
-      const Scheduler::Window& window = windows[i];
-      if (distances[i] == 0 || window.last < window.first) continue;
-      if (before[Index(window.last) + 1] == before[Index(window.first)]) continue;
-      --distances[i];
-      any = true;
-    }
-    return any;
-  }
-
-  static void FitMemory(const PassContext& context, const Scheduler& scheduler,
-                        std::vector<int32_t> distances, Plan& plan) {
-    const int64_t limit = MemoryLimit(context);
-    const std::vector<int32_t> wanted = distances;
-    int64_t peak = 0;
-    for (int round = 0;; ++round) {
-      const Simulation simulation = Simulate(context.graph, plan, context.costs, true);
-      peak = simulation.prediction.peak_bytes;
-      if (peak <= limit) break;
-      if (round == kMaxRounds) {
-        if (std::all_of(distances.begin(), distances.end(), [](int32_t d) { return d == 0; })) {
-          break;
-        }
-        std::fill(distances.begin(), distances.end(), 0);
-      } else if (round > kMaxRounds ||
-                 !Reduce(scheduler, plan, OverLimit(simulation, limit), distances)) {
-        break;
-      }
-      plan.order = scheduler.Order(distances);
-    }
-    Report(context, wanted, distances, plan);
-    if (peak > limit) {
-      plan.diagnostics.push_back(
-          {"memory-limit",
-           absl::StrCat("the plan needs ", peak, " bytes at its peak, the limit is ", limit,
-                        " (program order: ", context.program_order.peak_bytes,
-                        "); no prefetch distance is left to reduce"),
-           {}});
-    }
   }
 
   static void Report(const PassContext& context, const std::vector<int32_t>& wanted,

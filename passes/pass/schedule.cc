@@ -210,13 +210,11 @@ std::vector<Scheduler::Window> Scheduler::Windows(absl::Span<const Step> order,
   std::vector<Window> windows(places_.size());
   for (size_t i = 0; i < places_.size(); ++i) {
     const Place& place = places_[i];
-    const int32_t reach = Reach(i, distances[i]);
-    if (reach == 0) continue;
+    if (Reach(i, distances[i]) == 0) continue;
+    const Series::Unit& unit = UnitAt(place, place.number);
     if (place.kind == CollectiveKind::kAllGather) {
-      const Series::Unit& unit = UnitAt(place, place.number - reach + 1);
       windows[i] = {position[Index(place.start_item)], position[Index(unit.first_wait_item)]};
     } else {
-      const Series::Unit& unit = UnitAt(place, place.number + reach - 1);
       windows[i] = {position[Index(unit.last_start_item)], position[Index(place.wait_item)]};
     }
   }

@@ -68,7 +68,8 @@ class Scheduler {
   // At most `distance`: as far as the launch can go in its series. 0: nothing would move.
   int32_t Reach(size_t launch, int32_t distance) const;
 
-  // What of `order` a launch would leave if its reach were one less: steps [first, last].
+  // Steps of `order` across which a launch reaches: a gather from its start to the first wait of
+  // its unit, a scatter from its unit's last start to its wait. Empty if it is not moved.
   struct Window {
     int32_t first = 0, last = -1;
   };

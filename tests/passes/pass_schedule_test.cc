@@ -1,9 +1,11 @@
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "passes/pass/fit_memory.h"
 #include "passes/planner.h"
 #include "tests/passes/pass_test_util.h"
 
@@ -246,13 +248,51 @@ TEST(Schedule, ALimitOnMemoryReducesTheDistanceAndSaysSo) {
   EXPECT_FALSE(HasDiagnostic(tight, "memory-limit"));
 }
 
-TEST(Schedule, ALimitThatNoDistanceMeetsIsNamed) {
+TEST(Schedule, AShareThatNoDistanceMeetsIsExceededAndNamed) {
+  const Graph graph = Forward(3, 2);
+  PlanOptions options = Layers();
+  options.memory_limit_bytes = 0;
+  options.memory_limit_ppm = 1;
+  const Plan plan = Planned(graph, options);
+  EXPECT_EQ(Text(graph, plan), kMergedOnly);
+  EXPECT_THAT(DiagnosticText(plan, "memory-limit"), HasSubstr("the limit is "));
+}
+
+TEST(Schedule, ALimitInBytesThatNoDistanceMeetsIsRefused) {
   const Graph graph = Forward(3, 2);
   PlanOptions options = Layers();
   options.memory_limit_bytes = 1;
-  const Plan plan = Planned(graph, options);
-  EXPECT_EQ(Text(graph, plan), kMergedOnly);
-  EXPECT_THAT(DiagnosticText(plan, "memory-limit"), HasSubstr("the limit is 1"));
+  const absl::Status status = MakePlan(graph, CostsOf(graph), options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the limit is 1 "));
+}
+
+TEST(FitMemory, TakesOnlyFromThoseThatReachFarthestAcrossAMarkedStep) {
+  //           steps: 0  1  2  3  4  5; step 2 is marked
+  const std::vector<Scheduler::Window> windows = {{0, 2}, {1, 4}, {2, 3}, {3, 5}, {0, 1}, {0, -1}};
+  std::vector<int32_t> distances = {2, 2, 1, 3, 3, 9};
+  ASSERT_TRUE(TakeFromFarthest(windows, {false, false, true, false, false, false}, distances));
+  EXPECT_THAT(distances, ::testing::ElementsAre(1, 1, 1, 3, 3, 9));
+  distances = {1};
+  EXPECT_FALSE(TakeFromFarthest({{0, 1}}, {false, false, true}, distances));
+}
+
+TEST(FitMemory, TakesAQuarterOfAGreatDistance) {
+  std::vector<int32_t> distances = {1000};
+  ASSERT_TRUE(TakeFromFarthest({{0, 0}}, {true}, distances));
+  EXPECT_EQ(distances[0], 750);
+}
+
+TEST(FitMemory, AGreatDistanceComesDownToWhatMemoryAllows) {
+  const Graph graph = Forward(12, 2);
+  PlanOptions options = Manual("layers.[0-11]");
+  options.prefetch_forward = 2;
+  const Plan two = Planned(graph, options);
+  options.prefetch_forward = 11;
+  options.memory_limit_bytes = two.prediction.peak_bytes;
+  const Plan fitted = Planned(graph, options);
+  EXPECT_LE(fitted.prediction.peak_bytes, two.prediction.peak_bytes);
+  EXPECT_THAT(DiagnosticText(fitted, "prefetch-reduced"), HasSubstr("-> 2"));
 }
 
 }  // namespace
