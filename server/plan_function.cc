@@ -54,8 +54,9 @@ absl::StatusOr<std::string> Compute(const Graph& graph, const PlanRequest& reque
   RETURN_IF_ERROR(CheckMesh(graph, request.mesh));
   const absl::StatusOr<Costs> costs = Costs::FromDeviceModel(graph, request.mesh, *request.profile);
   if (!costs.ok()) return WithReason(Reason::kGraphMalformed, costs.status());
-  const absl::StatusOr<Plan> plan = MakePlan(graph, *costs, request.options);
+  absl::StatusOr<Plan> plan = MakePlan(graph, *costs, request.options);
   if (!plan.ok()) return PlannerError(plan.status());
+  plan->graph_digest = request.digest;  // clients refuse a plan that does not name their graph
   // Once more than the planner did itself: no illegal plan leaves this process, whatever made it.
   const absl::Status legal = VerifyPlan(graph, *plan);
   if (!legal.ok()) return WithReason(Reason::kPlannerBug, legal);
