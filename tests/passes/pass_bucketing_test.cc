@@ -227,20 +227,18 @@ TEST(Bucketing, TwoUnitsThatDependOnEachOtherBothWaysStillHaveAnOrder) {
   // b1 follows a1, and a2 follows b2: merging {a1, a2} and {b1, b2} would make a cycle.
   Net net;
   const NodeId p = net.Parameter("a.w1", {8, 64}), q = net.Parameter("b.w2", {8, 64});
-  const NodeId a1 = net.In("a").Gather("a1", p);
-  const NodeId b2 = net.In("b").Gather("b2", q);
-  const NodeId tag_a2 = net.In("a").Tagged(Tag::kFsdpAllGather, "a.w2", CollectiveKind::kAllGather,
-                                           "AGa2", b2, ReduceOp::kNone);
-  const NodeId a2 = net.Wait("Wa2", tag_a2);
-  const NodeId tag_b1 = net.In("b").Tagged(Tag::kFsdpAllGather, "b.w1", CollectiveKind::kAllGather,
-                                           "AGb1", a1, ReduceOp::kNone);
-  const NodeId b1 = net.Wait("Wb1", tag_b1);
-  net.Out(a2, SlotKind::kOutput);
-  net.Out(b1, SlotKind::kOutput);
-  Graph graph = net.Build();
-  // Stated tags are on two of them only, so state the others by structure: same chains, no tags.
-  const absl::StatusOr<Plan> plan = TryPlan(graph, Manual("a,b"));
-  ASSERT_TRUE(plan.ok()) << plan.status();
+  const auto gather = [&](std::string name, NodeId input) {
+    const std::string fqn = absl::StrCat(name.substr(0, 1), ".w", name.substr(1));
+    return net.Wait("W" + name, net.Tagged(Tag::kFsdpAllGather, fqn, CollectiveKind::kAllGather,
+                                           "AG" + name, input, ReduceOp::kNone));
+  };
+  const NodeId a1 = gather("a1", p), b2 = gather("b2", q);
+  net.Out(gather("a2", b2), SlotKind::kOutput);
+  net.Out(gather("b1", a1), SlotKind::kOutput);
+  const Graph graph = net.Build();
+  EXPECT_THAT(Planned(graph, Manual("a,b")).buckets, IsEmpty());
+  EXPECT_THAT(BucketNames(Planned(graph, Manual("a+b"))),
+              ElementsAre("a+b forward", "a+b forward"));
 }
 
 TEST(Bucketing, AGatherBehindAScatterStaysAlone) {
