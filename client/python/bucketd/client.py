@@ -25,7 +25,7 @@ GRAPH_FORMAT_VERSION = 1
 
 DEFAULT_DEADLINE = 300.0  # seconds, for everything that one get_plan does
 CONNECT_TIMEOUT = 20.0  # seconds until a planner that nobody can reach is an error
-_STREAM_RETRIES = 3
+_RETURNS = 3  # of a planner that went away during one call
 _RETRYABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 _UPLOADS = 4  # rounds of "upload it, ask again" before this is an error
 
@@ -171,27 +171,36 @@ class PlannerClient:
         return self._capabilities
 
     def _call(self, method: str, request, until: float):
-        """One call within the deadline. gRPC repeats unary calls by the service config; a stream that had begun is
-        repeated here. A service that is overloaded or about to be replaced says when to come back, and is obeyed."""
-        streams = 0
+        """One call within the deadline; a callable `request` makes a stream. gRPC repeats calls by the service config.
+        Beyond that, a planner that comes back within the connect timeout is asked again, and one that is overloaded or
+        about to be replaced says when to come back, and is obeyed."""
+        returns = 0
         while True:
-            stub = self._stub()
-            self._connect(method, until)
             try:
                 argument = request() if callable(request) else request
-                return getattr(stub, method)(argument, timeout=_remaining(until, method, self.address))
+                return getattr(self._stub(), method)(argument, timeout=_remaining(until, method, self.address))
             except grpc.RpcError as error:
                 failure = from_rpc_error(error, self.address, method)
             if failure.reason in ("OVERLOADED", "DRAINING") and failure.retry_after is not None:
                 pause = failure.retry_after * random.uniform(1.0, 1.5)
-            elif failure.code in _RETRYABLE and callable(request) and streams < _STREAM_RETRIES:
-                pause = 0.2 * 2**streams * random.uniform(0.5, 1.5)
-                streams += 1
+                if time.monotonic() + pause >= until:
+                    raise failure
+                time.sleep(pause)
+            elif failure.code in _RETRYABLE and returns < _RETURNS:
+                returns += 1
+                self._await_return(method, until)
             else:
                 raise failure
-            if time.monotonic() + pause >= until:
-                raise failure
-            time.sleep(pause)
+
+    def _await_return(self, method: str, until: float) -> None:
+        patience = min(self.connect_timeout, _remaining(until, method, self.address))
+        try:
+            self._stub().GetCapabilities(planner_pb2.GetCapabilitiesRequest(), timeout=patience, wait_for_ready=True)
+        except grpc.RpcError as error:
+            details = from_rpc_error(error, self.address, method).message
+            raise PlannerError(
+                "UNREACHABLE", f"nobody answers at {self.address} (tried for {patience:.1f} s): {details}",
+                code=error.code()) from None
 
     # -- the channel
 
@@ -203,16 +212,6 @@ class PlannerClient:
                 self._pid = os.getpid()
                 self._capabilities = None
             return self._stub_object
-
-    def _connect(self, method: str, until: float) -> None:
-        ready = grpc.channel_ready_future(self._channel)
-        patience = min(self.connect_timeout, _remaining(until, method, self.address))
-        try:
-            ready.result(timeout=patience)
-        except grpc.FutureTimeoutError:
-            raise PlannerError("UNREACHABLE", f"nobody answers at {self.address} (tried for {patience:.1f} s)") from None
-        finally:
-            ready.cancel()
 
 
 class _Payload:
