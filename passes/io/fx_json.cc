@@ -348,14 +348,12 @@ class Importer {
 absl::StatusOr<CapturedGraph> Parse(const std::string& json, const GraphLimits& limits) {
   std::string place = "the beginning";
   const char* at = nullptr;
-  bool is_open = false;  // a document that was never opened has no location
   od::parser parser;
   od::document document;
   bool began = false;  // a document that never began, as of an empty file, has no location
   try {
     document = parser.iterate(json.data(), json.size(), json.capacity() + 1);
     began = true;
-    is_open = true;
     const Header header = fx_json::ReadHeader(document.get_object(), place);
     RETURN_IF_ERROR(header.Check());
     document.rewind();
@@ -368,7 +366,7 @@ absl::StatusOr<CapturedGraph> Parse(const std::string& json, const GraphLimits& 
     }
     return std::move(importer).Finish();
   } catch (const simdjson::simdjson_error& error) {
-    if (is_open && document.current_location().get(at) != simdjson::SUCCESS) at = nullptr;
+    if (began && document.current_location().get(at) != simdjson::SUCCESS) at = nullptr;
     const std::string where = at == nullptr ? "" : absl::StrCat(" near byte ", at - json.data());
     return absl::InvalidArgumentError(absl::StrCat("captured graph: ", place, where, ": ",
                                                    simdjson::error_message(error.error())));

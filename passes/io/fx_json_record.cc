@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 #include "passes/base/status_macros.h"
 
@@ -18,6 +19,11 @@ absl::string_view View(std::string_view s) { return absl::string_view(s.data(), 
 absl::string_view Text(od::value value) { return View(value.get_string()); }
 absl::string_view TextOrNull(od::value value) {
   return value.is_null() ? absl::string_view() : Text(value);
+}
+
+absl::string_view Unquoted(absl::string_view json) {
+  const size_t end = json.find_last_not_of("\" \n");
+  return absl::StripPrefix(json.substr(0, end == absl::string_view::npos ? 0 : end + 1), "\"");
 }
 
 // Ids that no graph can have become ones that the builder refuses.
@@ -165,9 +171,10 @@ absl::Status RecordReader::ReadOutputs(od::value value, Record& record) {
       if (key == "shape") {
         for (od::value dim : v.get_array()) {
           if (od::json_type(dim.type()) != od::json_type::number) {
-            return absl::InvalidArgumentError(absl::StrCat(
-                "a symbolic size ", absl::CHexEscape(View(dim.raw_json_token())).substr(0, 80),
-                " in a shape; sizes must be numbers"));
+            return absl::InvalidArgumentError(
+                absl::StrCat("a symbolic size, ",
+                             absl::CHexEscape(Unquoted(View(dim.raw_json_token())).substr(0, 80)),
+                             ", in a shape; sizes must be numbers"));
           }
           record.dims.push_back(dim.get_int64());
         }
