@@ -1,11 +1,15 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "client/ctl/command.h"
+#include "client/render/timeline_svg.h"
 
 #include "passes/base/status_macros.h"
 #include "passes/io/chrome_trace.h"
+#include "passes/sim/simulator.h"
 
 namespace bucketd::ctl {
 namespace {
@@ -14,10 +18,27 @@ struct Args {
   std::string graph, plan, out, profile = kDefaultProfile;
 };
 
+// The plan, and above it the untouched step that it is to beat.
+std::string Picture(const Input& input, const Plan& plan, bool with_program_order) {
+  const Graph& graph = input.captured.graph;
+  const Plan untouched = ProgramOrder(graph);
+  const Simulation before = Simulate(graph, untouched, input.costs, /*with_timeline=*/true);
+  const Simulation after = Simulate(graph, plan, input.costs, /*with_timeline=*/true);
+  std::vector<TimelinePanel> panels;
+  if (with_program_order) panels.push_back({"program order", &untouched, &before});
+  panels.push_back({plan.mode, &plan, &after});
+  return TimelineSvg(graph, panels);
+}
+
 absl::Status Run(const Args& args) {
   ASSIGN_OR_RETURN(const Input input, Load(args.graph, args.profile));
   ASSIGN_OR_RETURN(Plan plan, LoadPlan(input, args.plan));
   if (args.plan.empty()) plan.mode = "program order";
+  if (absl::EndsWith(args.out, ".svg")) {
+    RETURN_IF_ERROR(WriteFile(args.out, Picture(input, plan, !args.plan.empty())));
+    std::fprintf(stderr, "picture: %s\n", args.out.c_str());
+    return absl::OkStatus();
+  }
   const std::string trace = ChromeTrace(input.captured.graph, plan, input.costs,
                                         /*with_program_order=*/!args.plan.empty());
   if (args.out == "-") {
@@ -40,7 +61,10 @@ void AddTraceCommand(CLI::App& app, int& exit) {
       ->type_name("GRAPH");
   command->add_option("plan", args->plan, "plan file; without one: program order alone")
       ->type_name("PLAN");
-  command->add_option("--out", args->out, "where the trace goes; - is stdout")->required();
+  command
+      ->add_option("--out", args->out,
+                   "where the trace goes; - is stdout; a name in .svg gets a picture")
+      ->required();
   command->add_option("--profile", args->profile, kProfileHelp)->capture_default_str();
   command->footer(
       "Example: then open trace.json in ui.perfetto.dev or chrome://tracing\n"
