@@ -20,7 +20,9 @@ absl::Span<const absl::string_view> Backends();
 bool MayMerge(CollectiveKind kind, const PlanOptions& options);
 
 // The form of a bucket of these collectives. Under exact numerics on gloo a packed reduce-scatter
-// keeps every bit only if each member's element count per rank is even; a grouped one always does.
+// keeps every bit if gloo's chunks are the ranks' slices, in each member's own buffer and in the
+// bucket's: with even element counts per rank, or, above 2 MiB a slice, with counts that divide by
+// the number of mebibytes. A grouped one always keeps them.
 BucketMode ModeOf(const Graph& graph, absl::Span<const NodeId> members, const PlanOptions& options);
 
 }  // namespace bucketd

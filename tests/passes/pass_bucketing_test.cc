@@ -305,6 +305,18 @@ TEST(Numerics, ExactOnGlooGroupsScattersWithAnOddCountPerRank) {
               ElementsAre("all_gather packed", "reduce_scatter packed"));
 }
 
+// Gloo's chunks are made of segments of at most 1 MiB: above two of them a slice, even is not
+// enough.
+TEST(Numerics, ExactOnGlooGroupsLargeScattersThatDoNotDivideIntoSegments) {
+  // Each member fits (600002 is even), the two together make three segments in bf16.
+  EXPECT_THAT(Modes(Scatters(1, 600002), Numerics::kExact, "gloo"),
+              ElementsAre("all_gather packed", "reduce_scatter grouped"));
+  EXPECT_THAT(Modes(Scatters(1, 600000), Numerics::kExact, "gloo"),
+              ElementsAre("all_gather packed", "reduce_scatter packed"));
+  EXPECT_THAT(Modes(Scatters(1, 600002), Numerics::kEagerOrder, "gloo"),
+              ElementsAre("all_gather packed", "reduce_scatter packed"));
+}
+
 TEST(Numerics, ExactOnNcclMergesNoScatterAndSaysSo) {
   EXPECT_THAT(Modes(Scatters(2, 4), Numerics::kExact, "nccl"), ElementsAre("all_gather packed"));
   PlanOptions options = Manual("layers.0");
