@@ -83,6 +83,19 @@ class Cases:
         found = outcome(lambda: self.step(self.backend(address=None, numerics="exact", embedded="rank0")))
         return {**found, "plans": self.told()}
 
+    def as_a_pass(self):
+        def compiler(kind):
+            def compile_part(gm, inputs):
+                planned = bucketd.plan_pass(gm, inputs, kind=kind, address=ADDRESS, numerics="exact",
+                                            on_plan=self.planned.append)
+                return session_boxed(planned)
+
+            return compile_part
+
+        self.planned = []
+        found = outcome(lambda: self.step(aot_autograd(fw_compiler=compiler("fw"), bw_compiler=compiler("bw"))))
+        return {**found, "plans": self.told()}
+
     def several_nodes(self):
         embedded.node_identity = lambda: f"node {RANK // 2}"
         return outcome(lambda: self.step(self.backend(address=None)))
@@ -147,6 +160,7 @@ class Cases:
 
     def rank_1_never_comes(self):
         if RANK == 1:
+            sharded_model(self.step.mesh, 6, 7)  # which the ranks do together
             return {}
         return outcome(lambda: self.step(self.backend(deadline=2)))
 
@@ -163,8 +177,7 @@ def main():
     for name in sys.argv[1:]:
         found = getattr(cases, name)()
         print(json.dumps({"case": name, **found}), flush=True)
-        if name != "rank_1_never_comes":
-            dist.barrier()
+        dist.barrier()
     dist.destroy_process_group()
 
 

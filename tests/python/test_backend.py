@@ -37,7 +37,7 @@ def alike(found, key="plans"):
 def good():
     with planner() as one:
         yield run("plain", "planned_exact", "planned_again", "private_planner", "first_rank_plans_for_all",
-                  "nobody_answers_and_that_is_fine", **to(one))
+                  "nobody_answers_and_that_is_fine", "as_a_pass", **to(one))
 
 
 def bits(found):
@@ -84,6 +84,13 @@ def test_the_first_rank_can_plan_for_all(good):
 def test_all_ranks_go_without_a_plan_where_that_was_asked_for(good):
     found = good["nobody_answers_and_that_is_fine"]
     assert bits(found) == bits(good["plain"]) and alike(found) == {}
+
+
+def test_somebody_elses_backend_can_use_the_pass(good):
+    found = good["as_a_pass"]
+    assert bits(found) == bits(good["plain"])
+    plans = alike([{"plans": {s: p[:2] for s, p in rank["plans"].items()}} for rank in found])
+    assert set(plans) == {"0/fw", "1/bw"} and all(buckets for _, buckets in plans.values())
 
 
 @pytest.fixture(scope="module")

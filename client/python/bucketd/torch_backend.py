@@ -13,6 +13,7 @@ from .client import DEFAULT_DEADLINE
 from .ops import collective_kind, op_name
 from .session import Planned, Session
 from .settings import Settings
+from .structure import structural_context
 
 _COMPILERS = ("aot_eager",)
 
@@ -105,6 +106,7 @@ def plan_pass(
     example_inputs=None,
     *,
     kind: str = "joint",
+    context: capture.CaptureContext | None = None,
     model: torch.nn.Module | None = None,
     param_order: Sequence[str] | None = None,
     on_plan: Callable[[Planned], None] | None = None,
@@ -113,7 +115,8 @@ def plan_pass(
     """The plan as a pass over an aten-level graph, for anybody's own backend or list of passes.
 
     Takes the options of backend(), and `kind`: "fw", "bw" or "joint". Returns a new module, or `gm` itself if it holds no
-    collectives or stays unplanned; `gm` is never changed. Why a collective is there is derived from the graph's structure.
+    collectives or stays unplanned; `gm` is never changed. Which inputs are parameters is in `context`, where the caller has
+    one (capture.CaptureContext.from_dynamo); else it is derived from the graph's structure.
     """
     settings = _settings(options.pop("mode", "transformer_block"), options.pop("address", None),
                          options.pop("numerics", "eager_order"), options.pop("memory_limit", None),
@@ -126,7 +129,8 @@ def plan_pass(
         if session is None:
             session = _passes[settings] = Session(settings)
     session.on_plan = on_plan
-    context = capture.CaptureContext()
+    if context is None:
+        context = structural_context(gm)
     order = _parameter_order(model, param_order) or []
     return session.plan(gm, context, kind, session.next_ordinal(), order)
 
