@@ -172,6 +172,7 @@ class Importer {
     spec_.alias_of = r.alias_of;
     spec_.mutates = r.mutates;
     spec_.flops = r.flops;
+    facts_ = FactsOf(r.op);
     RETURN_IF_ERROR(SetKind());
     RETURN_IF_ERROR(SetOutputs());
     RETURN_IF_ERROR(SetFlagsAndDirection());
@@ -191,21 +192,32 @@ class Importer {
     return absl::OkStatus();
   }
 
-  absl::Status SetKind() {
-    const Record& r = record_;
+  // What an op's name tells, found out once an op.
+  struct OpFacts {
+    NodeKind kind = NodeKind::kCall;  // as far as the name tells
+    bool is_wait = false, is_pointwise = false, is_ordered = false;
+    Traffic traffic = Traffic::kAll;
+  };
+
+  OpFacts FactsOf(absl::string_view op) {
+    const auto it = op_facts_.find(op);
+    if (it != op_facts_.end()) return it->second;
     static const auto& kKinds = *new Table<NodeKind>{{"placeholder", NodeKind::kPlaceholder},
                                                      {"get_attr", NodeKind::kGetAttr},
                                                      {"getitem", NodeKind::kGetitem},
                                                      {"output", NodeKind::kOutput}};
-    const auto it = kKinds.find(r.op);
-    if (it != kKinds.end()) {
-      spec_.kind = it->second;
-    } else if (r.has_coll) {
-      spec_.kind = NodeKind::kCollective;
-    } else {
-      spec_.kind = NodeKind::kCall;
-    }
-    const bool names_wait = BaseName(r.op) == "wait_tensor" || r.wait_of >= 0;
+    const auto kind = kKinds.find(op);
+    const OpFacts facts{kind == kKinds.end() ? NodeKind::kCall : kind->second,
+                        BaseName(op) == "wait_tensor", IsPointwiseOp(op), IsOrderedOp(op),
+                        TrafficOf(op)};
+    return op_facts_.emplace(op, facts).first->second;
+  }
+
+  absl::Status SetKind() {
+    const Record& r = record_;
+    spec_.kind = facts_.kind;
+    if (spec_.kind == NodeKind::kCall && r.has_coll) spec_.kind = NodeKind::kCollective;
+    const bool names_wait = facts_.is_wait || r.wait_of >= 0;
     if (spec_.kind != NodeKind::kCall || !names_wait || r.inputs.size() != 1) {
       return absl::OkStatus();
     }
@@ -242,8 +254,8 @@ class Importer {
   absl::Status SetFlagsAndDirection() {
     const Record& r = record_;
     const bool is_call = spec_.kind == NodeKind::kCall;
-    const bool pointwise = is_call && (header_.stated ? r.pointwise : IsPointwiseOp(r.op));
-    const bool ordered = (is_call || spec_.kind == NodeKind::kCollective) && IsOrderedOp(r.op);
+    const bool pointwise = is_call && (header_.stated ? r.pointwise : facts_.is_pointwise);
+    const bool ordered = (is_call || spec_.kind == NodeKind::kCollective) && facts_.is_ordered;
     spec_.flags = static_cast<uint8_t>(
         (is_call && r.is_view ? kViewFlag : 0) | (is_call && r.is_compute ? kComputeFlag : 0) |
         (pointwise ? kPointwiseFlag : 0) | (ordered ? kOrderedFlag : 0));
@@ -313,7 +325,7 @@ class Importer {
   // proto/GRAPH.md §3.
   int64_t CountMemoryBytes() const {
     if (spec_.kind != NodeKind::kCall || (spec_.flags & kViewFlag) != 0) return 0;
-    const Traffic traffic = TrafficOf(spec_.op);
+    const Traffic traffic = facts_.traffic;
     const int64_t written = touched_.back();
     if (traffic == Traffic::kNone) return 0;
     if (traffic == Traffic::kOutputs) return written;
@@ -332,6 +344,8 @@ class Importer {
   fx_json::RecordReader reader_;
   Record record_;
   NodeSpec spec_;
+  OpFacts facts_;
+  absl::flat_hash_map<std::string, OpFacts> op_facts_;
   std::vector<NodeSpec::Tensor> tensors_;
   std::vector<NodeSpec::Slot> slots_;
   int64_t next_ = 0;

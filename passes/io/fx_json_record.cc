@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -85,9 +85,14 @@ void ReadEstimate(od::value value, Record& record) {
 
 using FieldReader = void (*)(od::value value, Record& record);
 
+struct FieldEntry {
+  absl::string_view name;
+  FieldReader read;
+};
+
 // By field; "outputs" has a reader of its own, since it can refuse what JSON allows.
-const absl::flat_hash_map<absl::string_view, FieldReader>& Readers() {
-  static const auto& kReaders = *new absl::flat_hash_map<absl::string_view, FieldReader>{
+absl::Span<const FieldEntry> Readers() {
+  static const auto& kReaders = *new std::vector<FieldEntry>{
       {"id", [](od::value v, Record& r) { r.id = v.get_int64(); }},
       {"name", [](od::value v, Record& r) { r.name = Text(v); }},
       {"op", [](od::value v, Record& r) { r.op = Text(v); }},
@@ -112,6 +117,17 @@ const absl::flat_hash_map<absl::string_view, FieldReader>& Readers() {
       {"direction", [](od::value v, Record& r) { r.direction = TextOrNull(v); }},
       {"index", [](od::value v, Record& r) { r.index = v.get_int64(); }}};
   return kReaders;
+}
+
+// Writers keep to one order of fields, so the search goes on where it ended: `at`.
+FieldReader FindReader(absl::string_view name, size_t& at) {
+  const absl::Span<const FieldEntry> readers = Readers();
+  for (size_t tried = 0; tried < readers.size(); ++tried) {
+    const FieldEntry& entry = readers[at];
+    at = at + 1 == readers.size() ? 0 : at + 1;
+    if (entry.name == name) return entry.read;
+  }
+  return nullptr;
 }
 
 // Keeps the memory of the lists.
@@ -148,12 +164,13 @@ int64_t Touched(absl::Span<const int64_t> shape, absl::Span<const int64_t> strid
 absl::Status RecordReader::Read(od::object object, Record& record) {
   Clear(record);
   field_ = "";
+  size_t at = 0;
   for (auto field : object) {
     field_ = View(field.unescaped_key());
     if (field_ == "outputs") {
       RETURN_IF_ERROR(ReadOutputs(field.value(), record));
-    } else if (const auto it = Readers().find(field_); it != Readers().end()) {
-      it->second(field.value(), record);
+    } else if (const FieldReader read = FindReader(field_, at); read != nullptr) {
+      read(field.value(), record);
     }
   }
   return absl::OkStatus();
