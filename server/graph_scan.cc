@@ -47,8 +47,8 @@ bool SkipNumbers(CodedInputStream& in, uint32_t tag, Counts& counts) {
 template <typename Each>
 bool ForFields(CodedInputStream& in, const Each& each) {
   uint32_t length = 0;
-  if (!in.ReadVarint32(&length)) return false;
-  if (length > static_cast<uint32_t>(std::numeric_limits<int>::max())) return false;
+  // PushLimit would quietly shorten a message that claims more than there is.
+  if (!in.ReadVarint32(&length) || int64_t{length} > in.BytesUntilLimit()) return false;
   const CodedInputStream::Limit limit = in.PushLimit(static_cast<int>(length));
   while (const uint32_t tag = in.ReadTag()) {
     if (!each(tag)) return false;

@@ -11,7 +11,8 @@ Timers::Id Timers::Schedule(SteadyTime when, std::function<void()> callback) {
   if (stopped_) return 0;
   const Id id = ++last_id_;
   when_.emplace(id, when);
-  const bool is_first = due_.emplace(Key(when, id), std::move(callback)).first == due_.begin();
+  const auto at = due_.emplace(Key(when, id), std::move(callback)).first;
+  const bool is_first = at == due_.begin();
   lock.unlock();
   if (is_first) changed_.notify_all();
   return id;

@@ -199,6 +199,7 @@ TEST_F(LifecycleTest, DrainEndsByItsDeadlineWhateverRuns) {
   v1::UploadGraphRequest message;
   *message.mutable_header() = HeaderFor(ForwardGraph());
   ASSERT_TRUE(writer->Write(message));
+  ASSERT_TRUE(Eventually([&] { return Metric("bucketd_upload_reserved_bytes") > 0; }));
   std::future<Reply> held =
       std::async(std::launch::async, [&] { return GetPlan(RequestFor(ForwardGraph())); });
   ASSERT_TRUE(EventuallyWaiting(1));

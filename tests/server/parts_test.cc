@@ -119,7 +119,7 @@ TEST(LruTest, DropsWhatWasUsedLongestAgoAndCountsBytes) {
   EXPECT_EQ(lru.bytes(), 2 * one);
   lru.Put("c", value, 999);
   EXPECT_EQ(lru.bytes(), 2 * one - 1) << "replacing counts once";
-  lru.Put("d", value, 1001);
+  lru.Put("d", value, 1002);
   EXPECT_EQ(lru.entries(), 1) << "one byte too many for two of them";
   lru.Put("huge", value, 100 * one);
   EXPECT_EQ(lru.entries(), 1);
