@@ -11,8 +11,8 @@
 namespace bucketd {
 
 // A kernel: max(flops / peak, bytes / memory bandwidth) + launch; nothing for whatever neither
-// computes nor moves a byte. INVALID_ARGUMENT if `mesh` lacks a dimension that a group uses, or
-// sizes disagree.
+// computes nor moves a byte. Attention is taken to be causal: half of its FLOPs. INVALID_ARGUMENT
+// if `mesh` lacks a dimension that a group uses, or sizes disagree.
 absl::StatusOr<StatedCosts> ModelCosts(const Graph& graph, const Mesh& mesh,
                                        const DeviceModel& device);
 

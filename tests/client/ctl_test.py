@@ -100,7 +100,7 @@ class BucketctlTest(unittest.TestCase):
 
     def test_memory_limits_in_every_spelling(self):
         peak = json.loads(self.run_ctl("simulate", GRAPH, "--json").stdout)["peak_bytes"]
-        for limit, most in (("1.05x", 1.05 * peak), ("+5%", 1.05 * peak), (str(2 * peak), 2 * peak), ("1GiB", 2**30)):
+        for limit, most in (("1.05x", 1.05 * peak), ("+5%", 1.05 * peak), (str(2 * peak), 2 * peak), ("2GiB", 2**31), ("1.5GB", 1.5e9)):
             run = bucketctl("plan", GRAPH, "--memory-limit", limit, "--json")
             self.assertEqual(run.returncode, DONE, run.stderr)
             self.assertLessEqual(json.loads(run.stdout)["planned"]["peak_bytes"], most, limit)
