@@ -20,6 +20,7 @@
 #include "grpcpp/server_builder.h"
 #include "prometheus/registry.h"
 #include "spdlog/spdlog.h"
+#include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -222,6 +223,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   RETURN_IF_ERROR(options.Validate());
   static std::once_flag process_wide;
   std::call_once(process_wide, [] {
+    // Held for good: when the last holder lets go, the library waits for a poller of its own that
+    // may sleep for 10 s, and a server that has drained must not.
+    grpc_init();
     gpr_set_log_function(LogOfGrpc);
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();

@@ -80,8 +80,9 @@ TEST_F(WaitTest, AsksTheNextCallerAtOnceWhenAClientDiesInTheMiddleOfItsUpload) {
   context.TryCancel();  // what a dead client looks like to the server
   EXPECT_FALSE(writer->Finish().ok());
   EXPECT_TRUE(held.get().asked_to_upload());
-  EXPECT_EQ(Metric("bucketd_uploads_total", "outcome", "abandoned"), 1);
-  EXPECT_EQ(Metric("bucketd_upload_reserved_bytes"), 0);
+  EXPECT_TRUE(
+      Eventually([&] { return Metric("bucketd_uploads_total", "outcome", "abandoned") == 1; }));
+  EXPECT_TRUE(Eventually([&] { return Metric("bucketd_upload_reserved_bytes") == 0; }));
 }
 
 TEST_F(WaitTest, EndsAnUploadThatStallsAndAsksTheNextCaller) {
