@@ -26,7 +26,7 @@ class Builder:
         self.tensors.append(self.add("aten.mul.Tensor", [x, y], est_us=self.rng.choice((0.0, 3.5, 20.25))))
 
     def draw(self):
-        self.tensors.append(self.add("aten.rand_like.default", [self.pick()], est_us=2.0))
+        self.tensors.append(self.add("aten.rand_like.default", [self.rng.randrange(3)], est_us=2.0))
 
     def view(self):
         x = self.pick()
@@ -86,7 +86,10 @@ def random_graph(rng):
         b.tensors.append(b.add("placeholder", [], desc_kind="input"))
     steps = [b.call, b.call, b.call, b.view, b.write, b.start, b.start, b.wait, b.wait]
     if rng.random() < 0.5:
-        steps += [b.draw, b.write_two, b.split]
+        steps += [b.write_two, b.split]
+    if rng.random() < 0.4:
+        # Nothing but their own rule holds these.
+        steps = [b.draw, b.draw, b.call, b.wait, b.start]
     for _ in range(rng.randint(8, 26)):
         rng.choice(steps)()
     while b.pending:
