@@ -148,6 +148,16 @@ TEST(Normalize, DoesNotTakeASliceOfAnotherRankForACut) {
   EXPECT_EQ(Normalized(raw).graph.size(), raw.size());
 }
 
+TEST(Normalize, FindsTheCutBehindASliceThatKeepsEverything) {
+  GraphWriter w;
+  NodeId at = w.Placeholder({4, 6}, "weight", DType::kBF16);
+  at = w.Collective(CollectiveKind::kAllGather, at, {16, 6});
+  const NodeId wait = w.Wait(at, {16, 6});
+  const NodeId whole = w.View(kSlice, wait, {16, 6});
+  const Graph raw = w.Finish({whole, w.View(kSlice, wait, {13, 6})});
+  EXPECT_EQ(Normalized(raw).graph.size(), raw.size() + 1);
+}
+
 TEST(Normalize, DropsMeshObjectsAndEmptiesTheirSlots) {
   GraphWriter w;
   const NodeId mesh = w.Opaque();
