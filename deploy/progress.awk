@@ -1,4 +1,5 @@
 # Ninja's "[12/340] ..." lines, thinned to one a tenth; everything else (warnings, errors) passes.
+/^-- / { next }  # configuring again
 match($0, /^\[[0-9]+\/[0-9]+\]/) {
   split(substr($0, 2, RLENGTH - 2), count, "/")
   tenth = int(10 * count[1] / count[2])
