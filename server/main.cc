@@ -107,7 +107,8 @@ void AddLimitFlags(CLI::App& app, Flags& flags) {
   add("--upload-stall-ms", flags.upload_stall_ms, "An upload silent for this long is ended");
   add("--compute-slots", o.compute_slots, "Plans computed at a time; 0: one a core, two at least");
   add("--compute-queue", o.compute_queue, "Plans that wait for a slot; beyond: OVERLOADED");
-  add("--max-waiting", o.max_waiting, "Callers that wait for a graph or plan; beyond: OVERLOADED");
+  add("--max-waiting", o.max_waiting,
+      "Callers that wait for a graph or plan, and graphs asked for; beyond: OVERLOADED");
   add("--plan-cache-bytes", o.plan_cache_bytes, "Computed plans kept in memory");
   add("--graph-cache-bytes", o.graph_cache_bytes, "Uploaded graphs kept in memory");
 }

@@ -20,7 +20,7 @@ constexpr std::chrono::milliseconds kMaxAnswerMargin{250};
 SteadyTime AnswerBy(SteadyTime deadline) {
   const SteadyTime now = Clock::now();
   if (deadline <= now) return now;
-  return deadline - std::min<Clock::duration>(kMaxAnswerMargin, (deadline - now) / 10);
+  return deadline - std::min<Clock::duration>(kMaxAnswerMargin, (deadline - now) / 4);
 }
 
 absl::Status DrainingError() { return MakeError(Reason::kDraining, "the server is shutting down"); }
@@ -66,9 +66,10 @@ PlanBroker::CallId PlanBroker::Admit(std::shared_ptr<PlanRequest> request, Stead
     return answer(MakeError(Reason::kPlanNotCached, "there is no plan for this key in the cache"));
   }
   if (draining_) return answer(DrainingError());
-  const int64_t waiting = static_cast<int64_t>(callers_.size());
+  // Graphs that were asked for count too: each is remembered until its lease ends.
+  const auto waiting = static_cast<int64_t>(std::max(callers_.size(), graph_waits_.size()));
   if (waiting >= parts_.options.max_waiting) {
-    return answer(MakeError(Reason::kOverloaded, absl::StrCat(waiting, " callers are waiting"),
+    return answer(MakeError(Reason::kOverloaded, "too many callers wait, or owe a graph",
                             {.limit = parts_.options.max_waiting, .actual = waiting, .node = {}}));
   }
 

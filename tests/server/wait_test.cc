@@ -17,6 +17,17 @@ class WaitTest : public ServerTest {
                                   milliseconds deadline = milliseconds(60'000)) {
     return std::async(std::launch::async, [=, this] { return GetPlan(request, deadline); });
   }
+
+  // The server's answer to a caller whose deadline comes. On a machine so busy that the client's
+  // own clock was faster, again with more time.
+  Reply GetPlanInVain(const v1::GetPlanRequest& request) {
+    Reply reply = GetPlan(request, milliseconds(400));
+    for (const int seconds : {2, 8, 30}) {
+      if (!reply.status.error_details().empty()) break;
+      reply = GetPlan(request, std::chrono::seconds(seconds));
+    }
+    return reply;
+  }
 };
 
 TEST_F(WaitTest, HoldsOthersUntilTheGraphArrivesThenComputesForThem) {
@@ -122,7 +133,7 @@ TEST_F(WaitTest, TellsAFollowerWhatItsDeadlineWasSpentOn) {
   const v1::GetPlanRequest request = RequestFor(ForwardGraph());
   ASSERT_TRUE(GetPlan(request).asked_to_upload());
 
-  Reply late = GetPlan(request, milliseconds(200));
+  Reply late = GetPlanInVain(request);
   EXPECT_EQ(late.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_EQ(ReasonOf(late.status), "DEADLINE");
   EXPECT_TRUE(absl::StrContains(late.status.error_message(), "another caller"))
@@ -131,14 +142,14 @@ TEST_F(WaitTest, TellsAFollowerWhatItsDeadlineWasSpentOn) {
   ASSERT_TRUE(Upload(ForwardGraph()).ok());
   std::future<Reply> leader = GetPlanAsync(request);
   gate_.WaitUntilEntered(1);
-  late = GetPlan(request, milliseconds(200));
+  late = GetPlanInVain(request);
   EXPECT_EQ(ReasonOf(late.status), "DEADLINE");
   EXPECT_TRUE(absl::StrContains(late.status.error_message(), "being computed"))
       << late.status.error_message();
 
   v1::GetPlanRequest other = request;
   other.mutable_options()->set_numerics(v1::NUMERICS_FREE);
-  late = GetPlan(other, milliseconds(200));
+  late = GetPlanInVain(other);
   EXPECT_TRUE(absl::StrContains(late.status.error_message(), "compute slot"))
       << late.status.error_message();
 
@@ -172,7 +183,7 @@ TEST_F(WaitTest, FinishesAndCachesAPlanThatNobodyWaitsForAnyMore) {
   StartServer();
   ASSERT_TRUE(Upload(ForwardGraph()).ok());
   const v1::GetPlanRequest request = RequestFor(ForwardGraph());
-  EXPECT_EQ(ReasonOf(GetPlan(request, milliseconds(100)).status), "DEADLINE");
+  EXPECT_EQ(ReasonOf(GetPlanInVain(request).status), "DEADLINE");
   gate_.Open();
   ASSERT_TRUE(Eventually([&] { return Metric("bucketd_plan_cache_entries") == 1; }));
   EXPECT_EQ(GetPlan(request).source(), v1::PLAN_SOURCE_HIT);
@@ -216,6 +227,20 @@ TEST_F(WaitTest, RefusesCallersBeyondTheWaitingRoom) {
   gate_.Open();
   EXPECT_TRUE(one.get().status.ok());
   EXPECT_TRUE(two.get().status.ok());
+}
+
+TEST_F(WaitTest, RemembersABoundedNumberOfGraphsThatItAskedFor) {
+  options_.max_waiting = 2;
+  StartServer();
+  v1::GetPlanRequest request = RequestFor(ForwardGraph());
+  ASSERT_TRUE(GetPlan(request).asked_to_upload());
+  request.set_graph_digest(std::string(32, 'a'));
+  ASSERT_TRUE(GetPlan(request).asked_to_upload());
+  request.set_graph_digest(std::string(32, 'b'));
+  EXPECT_EQ(ReasonOf(GetPlan(request).status), "OVERLOADED");
+  // One that arrives makes room.
+  ASSERT_TRUE(Upload(ForwardGraph()).ok());
+  EXPECT_TRUE(GetPlan(request).asked_to_upload());
 }
 
 }  // namespace
