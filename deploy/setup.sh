@@ -45,6 +45,6 @@ step "Build (build/bin)"
 if [ -t 1 ]; then
   cmake --build build --target "${@:-all}"
 else
-  cmake --build build --target "${@:-all}" 2>&1 | awk -f deploy/progress.awk
+  cmake --build build --target "${@:-all}" 2>&1 | python3 deploy/progress.py
 fi
 say "built: $(cd build/bin && ls | tr '\n' ' ')"

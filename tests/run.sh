@@ -35,7 +35,7 @@ $python -m pytest tests -q --durations 10
 
 step "Address and undefined-behaviour sanitizers"
 [ -f build/asan/build.ninja ] || quietly cmake --preset asan
-cmake --build build/asan 2>&1 | awk -f deploy/progress.awk
+cmake --build build/asan 2>&1 | python3 deploy/progress.py
 ctest --test-dir build/asan --output-on-failure -j "$(nproc)" -LE slow
 
 step "Everything passed"
