@@ -4,11 +4,11 @@
 #include <limits>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 #include "passes/base/status_macros.h"
+#include "passes/ir/text.h"
 
 namespace bucketd {
 namespace {
@@ -27,31 +27,6 @@ bool Known(Direction d) { return d <= Direction::kBackward; }
 bool Known(Tag tag) { return tag <= Tag::kHsdpAllReduce; }
 bool Reduces(CollectiveKind k) {
   return k == CollectiveKind::kReduceScatter || k == CollectiveKind::kAllReduce;
-}
-
-// For messages: untrusted text, short and printable.
-std::string Printable(absl::string_view s) {
-  constexpr size_t kMost = 80;
-  return absl::StrCat(absl::CHexEscape(s.substr(0, kMost)), s.size() > kMost ? "..." : "");
-}
-
-// Length of the well-formed, printable UTF-8 sequence at the front of `s`; 0 if there is none.
-size_t SequenceLength(absl::string_view s) {
-  const auto at = [&](size_t i) -> uint32_t {
-    return i < s.size() ? static_cast<uint8_t>(s[i]) : 0;
-  };
-  const uint32_t lead = at(0);
-  if (lead < 0x80) return lead >= 0x20 && lead != 0x7f ? 1 : 0;
-  const size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4) return 0;
-  uint32_t code = lead & (0xffu >> (length + 1));
-  for (size_t i = 1; i < length; ++i) {
-    if ((at(i) & 0xc0) != 0x80) return 0;
-    code = code << 6 | (at(i) & 0x3f);
-  }
-  static constexpr uint32_t kLeast[] = {0, 0, 0xa0, 0x800, 0x10000};  // 0x80..0x9f: control
-  const bool surrogate = code >= 0xd800 && code <= 0xdfff;
-  return code >= kLeast[length] && code <= 0x10ffff && !surrogate ? length : 0;
 }
 
 }  // namespace
@@ -102,13 +77,10 @@ absl::Status GraphBuilder::CheckString(absl::string_view s, absl::string_view wh
     return absl::InvalidArgumentError(
         absl::StrCat(what, " has ", s.size(), " bytes; the limit is ", limits_.max_string_length));
   }
-  for (size_t i = 0; i < s.size();) {
-    const size_t length = SequenceLength(s.substr(i));
-    if (length == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          what, " \"", Printable(s), "\" is not UTF-8 without control characters (byte ", i, ")"));
-    }
-    i += length;
+  const size_t bad = FindUnprintable(s);
+  if (bad != absl::string_view::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, " \"", Printable(s), "\" is not UTF-8 without control characters (byte ", bad, ")"));
   }
   return absl::OkStatus();
 }
