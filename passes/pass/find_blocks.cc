@@ -1,10 +1,14 @@
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 #include "passes/base/status_macros.h"
 #include "passes/pass/blocks.h"
@@ -40,8 +44,37 @@ class FindBlocksPass : public Pass {
     RETURN_IF_ERROR(CheckCoverage(context, plan.diagnostics));
     for (const Unit& unit : context.units) names.push_back(unit.name);
     plan.diagnostics.push_back(
-        {"units", absl::StrCat(names.size(), " units: ", absl::StrJoin(names, "; ")), {}});
+        {"units", absl::StrCat(names.size(), " units: ", Listed(names)), {}});
     return false;
+  }
+
+ private:
+  // "tok_embeddings; layers.0 to layers.31; norm+output": numbered neighbours are one item.
+  static std::string Listed(absl::Span<const absl::string_view> names) {
+    std::vector<std::string> items;
+    for (size_t i = 0; i < names.size();) {
+      const auto [prefix, first] = Numbered(names[i]);
+      size_t end = i + 1;
+      while (first >= 0 && end < names.size() &&
+             Numbered(names[end]) ==
+                 std::make_pair(prefix, first + static_cast<int32_t>(end - i))) {
+        ++end;
+      }
+      items.push_back(end - i < 3 ? absl::StrJoin(names.subspan(i, end - i), "; ")
+                                  : absl::StrCat(names[i], " to ", names[end - 1]));
+      i = end;
+    }
+    return absl::StrJoin(items, "; ");
+  }
+
+  // "layers.12" -> {"layers", 12}; {"", -1} for other names.
+  static std::pair<absl::string_view, int32_t> Numbered(absl::string_view name) {
+    const size_t dot = name.rfind('.');
+    int32_t number = 0;
+    if (dot == absl::string_view::npos || !absl::SimpleAtoi(name.substr(dot + 1), &number)) {
+      return {"", -1};
+    }
+    return {name.substr(0, dot), number};
   }
 };
 

@@ -66,8 +66,7 @@ TEST(Planner, TheBackwardFindsTheSameUnits) {
   const absl::StatusOr<Plan> plan = MakePlan(captured.graph, costs, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(DiagnosticText(*plan, "units"),
-            "8 units: tok_embeddings; layers.0; layers.1; layers.2; layers.3; layers.4; layers.5; "
-            "norm+output");
+            "8 units: tok_embeddings; layers.0 to layers.5; norm+output");
   EXPECT_EQ(plan->buckets.size(), 14u) << "a gather and a scatter of each but the embedding";
 }
 
