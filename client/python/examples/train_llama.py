@@ -42,7 +42,7 @@ def parse_arguments():
     where.add_argument("--ready-file", type=pathlib.Path, help="that bucketd wrote: names its address and its side port")
     parser.add_argument("--mode", default="transformer_block")
     parser.add_argument("--numerics", default="eager_order", choices=("eager_order", "exact", "free"))
-    parser.add_argument("--cost-profile", default="", help="of the planner; default: its own default")
+    parser.add_argument("--cost-profile", default="cpu_loopback", help="of the planner; \"\": its own default")
     parser.add_argument("--reduce-dtype", default="bf16", choices=sorted(DTYPES))
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--steps", type=int, default=20, help="of each run; the first compiles, the last is profiled")
@@ -141,6 +141,9 @@ def report_plans(job: Job, sources) -> list[dict]:
                       "buckets": len(planned.plan.buckets), "collectives_before": before, "collectives_after": after,
                       "answers": [answers[planned.scope] for answers in sources]})
         say("  answers to ranks 0, 1, ...: " + ", ".join(plans[-1]["answers"]))
+    answers = [answer for plan in plans for answer in plan["answers"]]
+    say(f"\n{len(plans)} graphs, {len(answers)} questions: {answers.count('computed')} computed (misses), "
+        f"{answers.count('joined')} joined a computation, {answers.count('hit')} from the cache (hits)")
     return plans
 
 
@@ -167,8 +170,9 @@ def finish(job: Job, results, seconds: float) -> bool:
     service = {}
     if job.http and dist.get_rank() == 0:
         service = scrape(job.http)
-        say("\nThe service says: " + ", ".join(
-            f"{series} {value:g}" for series, value in service.items() if series.startswith("bucketd_plan_requests_total")))
+        say(f"http://{job.http}/metrics: " + ", ".join(
+            f"{series} {value:g}" for series, value in service.items()
+            if value and series.startswith("bucketd_plan_requests_total")))
     facts = report_runs(results)
     if dist.get_rank() != 0:
         return True
