@@ -5,6 +5,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
+#include "passes/pass/option_table.h"
+
 namespace bucketd {
 namespace {
 
@@ -31,20 +33,12 @@ void AppendMesh(const Mesh& mesh, std::string& out) {
 }
 
 void AppendOptions(const PlanOptions& options, std::string& out) {
-  Text("mode", options.mode, out);
-  Text("numerics", Name(options.numerics), out);
-  Text("backend", options.backend, out);
-  Text("reorder_compute", Name(options.reorder_compute), out);
-  Number("memory_limit_ppm", options.memory_limit_ppm, out);
-  Number("memory_limit_bytes", options.memory_limit_bytes, out);
-  Text("buckets", options.buckets, out);
-  Number("prefetch_forward", options.prefetch_forward, out);
-  Number("prefetch_backward", options.prefetch_backward, out);
-  Number("defer_reduce_scatter", options.defer_reduce_scatter, out);
-  Text("reorder", options.reorder, out);
+  for (const OptionInfo& option : AllOptions()) {
+    if (option.name != "parameter_order") Text(option.name, option.print(options), out);
+  }
+  // One by one: a name may hold a comma.
   Number("parameter_order", static_cast<int64_t>(options.parameter_order.size()), out);
   for (const std::string& fqn : options.parameter_order) Text("parameter", fqn, out);
-  Number("strict_coverage", options.strict_coverage ? 1 : 0, out);
 }
 
 }  // namespace
@@ -52,7 +46,7 @@ void AppendOptions(const PlanOptions& options, std::string& out) {
 std::string PlanKey(absl::string_view tenant, const Digest& graph, const Mesh& mesh,
                     const PlanOptions& options, const CostProfile& profile,
                     absl::string_view planner_version) {
-  std::string out = "bucketd plan key 1\n";
+  std::string out = "bucketd plan key 2\n";
   Text("tenant", tenant, out);
   Text("graph", ToHex(graph), out);
   AppendMesh(mesh, out);

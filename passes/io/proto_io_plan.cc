@@ -9,6 +9,7 @@
 
 #include "passes/base/status_macros.h"
 #include "passes/io/proto_io.h"
+#include "passes/pass/option_table.h"
 #include "proto/costs.pb.h"
 #include "proto/plan.pb.h"
 #include "proto/planner.pb.h"
@@ -259,6 +260,22 @@ absl::StatusOr<MeshDim> MeshDimFromProto(const v1::MeshDim& message) {
                  static_cast<int32_t>(message.ranks_per_node()), message.link_class()};
 }
 
+absl::Status SettingsFromProto(const v1::PlanOptions& message, PlanOptions& options) {
+  absl::flat_hash_set<std::string> seen;
+  for (const v1::OptionSetting& setting : message.settings()) {
+    const OptionInfo* option = FindOption(setting.name());
+    if (option != nullptr && option->has_field) {
+      return Invalid("options: ", setting.name(), " has a field of its own");
+    }
+    if (!seen.insert(setting.name()).second) {
+      return Invalid("options: ", setting.name(), " is given twice");
+    }
+    const absl::Status status = SetOption(options, setting.name(), setting.value());
+    if (!status.ok()) return Invalid("options: ", status.message());
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string SerializePlan(const Graph& graph, const Plan& plan) {
@@ -335,6 +352,7 @@ absl::StatusOr<PlanOptions> OptionsFromProto(const v1::PlanOptions& message, con
   options.parameter_order.assign(message.parameter_order().begin(),
                                  message.parameter_order().end());
   options.strict_coverage = message.strict_coverage();
+  RETURN_IF_ERROR(SettingsFromProto(message, options));
   RETURN_IF_ERROR(options.Validate());
   return options;
 }
@@ -353,6 +371,14 @@ void OptionsToProto(const PlanOptions& options, v1::PlanOptions& message) {
   message.set_reorder(options.reorder);
   for (const std::string& name : options.parameter_order) message.add_parameter_order(name);
   message.set_strict_coverage(options.strict_coverage);
+  const PlanOptions defaults;
+  for (const OptionInfo& option : AllOptions()) {
+    std::string value = option.print(options);
+    if (option.has_field || value == option.print(defaults)) continue;
+    v1::OptionSetting* setting = message.add_settings();
+    setting->set_name(std::string(option.name));
+    setting->set_value(std::move(value));
+  }
 }
 
 }  // namespace bucketd

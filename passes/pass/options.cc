@@ -48,6 +48,21 @@ absl::Status PlanOptions::Validate() const {
   RETURN_IF_ERROR(CheckRange("prefetch_forward", prefetch_forward, 0, kMaxDistance));
   RETURN_IF_ERROR(CheckRange("prefetch_backward", prefetch_backward, 0, kMaxDistance));
   RETURN_IF_ERROR(CheckRange("defer_reduce_scatter", defer_reduce_scatter, 0, kMaxDistance));
+  for (const int64_t cap : bucket_cap_bytes) {
+    RETURN_IF_ERROR(CheckRange("bucket_cap_bytes", cap, 1, kMaxLimitBytes));
+  }
+  RETURN_IF_ERROR(CheckRange("max_topo_span", max_topo_span, kNoLimit, kMaxLimitPpm));
+  RETURN_IF_ERROR(CheckRange("max_in_flight_bytes", max_in_flight_bytes, 1, kMaxLimitBytes));
+  RETURN_IF_ERROR(CheckRange("max_compute_prefetch", max_compute_prefetch, 0, kMaxDistance));
+  RETURN_IF_ERROR(CheckRange("max_collective_distance", max_collective_distance, 1, kMaxDistance));
+  RETURN_IF_ERROR(CheckRange("compute_overlap_ppm", compute_overlap_ppm, 0, kMaxLimitPpm));
+  RETURN_IF_ERROR(
+      CheckRange("max_memory_increase_bytes", max_memory_increase_bytes, kNoLimit, kMaxLimitBytes));
+  RETURN_IF_ERROR(
+      CheckRange("max_memory_increase_ppm", max_memory_increase_ppm, kNoLimit, kMaxLimitPpm));
+  RETURN_IF_ERROR(CheckRange("max_off_path_bytes", max_off_path_bytes, 0, kMaxLimitBytes));
+  RETURN_IF_ERROR(
+      CheckRange("overlap_bucket_cap_bytes", overlap_bucket_cap_bytes, 1, kMaxLimitBytes));
   if (mode == "manual" && buckets.empty()) {
     return absl::InvalidArgumentError(
         "mode manual needs entries, for example tok_embeddings,layers.[0-31],norm+output");
@@ -61,6 +76,11 @@ absl::Status PlanOptions::Validate() const {
     RETURN_IF_ERROR(ParseEntries(reorder, true).status());
   }
   return absl::OkStatus();
+}
+
+bool PlanOptions::MergesAllReduces() const {
+  if (numerics == Numerics::kExact || bucket_all_reduce == Choice::kOff) return false;
+  return numerics == Numerics::kFree || bucket_all_reduce == Choice::kOn;
 }
 
 }  // namespace bucketd

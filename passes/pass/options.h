@@ -13,7 +13,10 @@
 
 namespace bucketd {
 
-// Field for field bucketd.v1.PlanOptions.
+enum class Choice : uint8_t { kAuto = 0, kOn = 1, kOff = 2 };
+enum class MemoryRule : uint8_t { kMax = 0, kMin = 1 };
+
+// By name and as text in option_table.h; on the wire bucketd.v1.PlanOptions.
 struct PlanOptions {
   std::string mode = "transformer_block";
   Numerics numerics = Numerics::kEagerOrder;
@@ -32,8 +35,42 @@ struct PlanOptions {
   std::vector<std::string> parameter_order;  // FQNs in eager registration order
   bool strict_coverage = false;
 
+  // Bit for bit what torch 2.13's pass does, known defects included, for comparison.
+  bool upstream = false;
+  Choice bucket_all_reduce = Choice::kAuto;  // auto: under free numerics
+  bool primary_group_only = false;           // leave groups other than the primary one alone
+
+  // Modes greedy and overlap: what closes a bucket.
+  std::vector<int64_t>
+      bucket_cap_bytes;          // of bucket 0, 1, ... of a key, the last repeats; {}: auto
+  int32_t max_topo_span = 1500;  // distance of members in program order; kNoLimit
+
+  // Mode overlap.
+  bool pre_bucketing = true;      // merge by bytes before scheduling
+  bool overlap_bucketing = true;  // merge after scheduling, without losing overlap
+  int64_t max_in_flight_bytes = int64_t{5} << 30;
+  int32_t max_compute_prefetch = 200;     // compute nodes ahead of its use that a gather may start
+  int32_t max_collective_distance = 200;  // candidates looked at
+  int64_t compute_overlap_ppm = 1'000'000;  // share of a kernel's time that hides communication
+  int64_t max_memory_increase_bytes = int64_t{1} << 30;  // over program order's; kNoLimit
+  int64_t max_memory_increase_ppm = 50'000;              // of program order's; kNoLimit
+  MemoryRule memory_rule = MemoryRule::kMax;             // of the two above, where both are given
+  int64_t max_off_path_bytes = int64_t{1} << 29;  // collectives off the critical path wait for so
+                                                  // many bytes of their key
+  Choice bucket_exposed_first = Choice::kAuto;    // auto: on groups across nodes
+  bool bucket_only_internode = false;
+  bool prioritize_bucketing = true;  // prefetch collectives of one key together
+  int64_t overlap_bucket_cap_bytes = int64_t{2} << 30;
+  bool autofix_cycles = false;  // upstream only: drop control edges that make a cycle
+
   absl::Status Validate() const;  // unknown names list the known ones
+
+  // Whether all-reduces of gradients may be merged, by bucket_all_reduce and numerics.
+  bool MergesAllReduces() const;
 };
+
+// A limit that is not there.
+inline constexpr int32_t kNoLimit = -1;
 
 // Modes that `mode` may name, in the order of help texts.
 absl::Span<const absl::string_view> PlanModes();

@@ -35,6 +35,16 @@ struct Launch {
   int32_t unit = -1;
 };
 
+// How a launch is hidden, as far as a schedule knows.
+struct LaunchOverlap {
+  BucketId bucket = -1;
+  CollectiveId collective = -1;   // if bucket < 0
+  int64_t est_ps = 0;             // alone, without contention
+  int64_t exposed_ps = 0;         // of est_ps, what nothing hides
+  std::vector<NodeId> hidden_by;  // compute that hides it, in plan order; each stands in plan.order
+                                  // between the launch's start and its wait
+};
+
 // Of one planning run; not thread-safe. The references outlive it.
 struct PassContext {
   PassContext(const Graph& g, const Costs& c, const PlanOptions& o)
@@ -51,6 +61,9 @@ struct PassContext {
   Constraints constraints;            // tag-collectives
   std::vector<Unit> units;            // find-blocks or read-entries
   std::vector<Launch> launches;       // bucket-units; buckets first, in plan order
+  // schedule-overlap, or the caller (text form); one a launch of any kind, by the first wait in
+  // the order before scheduling.
+  std::vector<LaunchOverlap> overlap;
 };
 
 class Pass {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ._wire.proto import plan_pb2, planner_pb2
 from .client import DEFAULT_DEADLINE
@@ -39,6 +39,7 @@ class Settings:
     comm_backend: str = ""
     tenant: str = ""
     ranks: tuple[int, ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self):
         _one_of("fallback", self.fallback, _FALLBACKS)
@@ -67,7 +68,15 @@ class Settings:
             parameter_order=parameter_order,
             strict_coverage=self.strict_coverage,
             cost_profile=self.cost_profile,
+            settings=[planner_pb2.OptionSetting(name=name, value=value) for name, value in self.options],
         )
+
+
+def option_texts(options: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    """Options as `bucketctl plan --help` names them, with True and False for on and off and None for none; by name."""
+    spelled = {True: "on", False: "off", None: "none"}
+    return tuple(sorted((str(name), spelled[value] if isinstance(value, bool | None) else str(value))
+                        for name, value in options.items()))
 
 
 def describe_options(options: planner_pb2.PlanOptions) -> dict[str, str]:

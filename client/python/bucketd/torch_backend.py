@@ -12,7 +12,7 @@ from . import capture
 from .client import DEFAULT_DEADLINE
 from .ops import collective_kind, op_name
 from .session import Planned, Session
-from .settings import Settings
+from .settings import Settings, option_texts
 from .structure import structural_context
 
 _COMPILERS = ("aot_eager",)
@@ -50,7 +50,8 @@ def backend(
     cost_profile   of the planner; None: its default
     on_plan        called with each `Planned` graph, before it first runs
     more           buckets, prefetch_forward, prefetch_backward, defer_reduce_scatter, reorder, strict_coverage, comm_backend,
-                   tenant, ranks (those that run this program; None: all)
+                   tenant, ranks (those that run this program; None: all), options (every other one that `bucketctl plan
+                   --help` lists, by name: {"max_topo_span": 800, "bucket_all_reduce": True})
     """
     if compiler not in _COMPILERS:
         raise ValueError(f"compiler={compiler!r}: expected one of {', '.join(map(repr, _COMPILERS))}")
@@ -147,6 +148,8 @@ def _settings(mode, address, numerics, memory_limit, fallback, embedded, deadlin
         raise TypeError(f"unknown option {', '.join(unknown)}; known are {', '.join(sorted(known))}")
     if more.get("ranks") is not None:
         more["ranks"] = tuple(more["ranks"])
+    if more.get("options") is not None:
+        more["options"] = option_texts(more["options"])
     return Settings(mode=mode, address=address, numerics=numerics, memory_limit=memory_limit, fallback=fallback,
                     embedded=embedded, deadline=deadline, cost_profile=cost_profile or "",
                     **{name: value for name, value in more.items() if value is not None})

@@ -1,0 +1,255 @@
+#include "passes/pass/option_table.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+#include "passes/base/status_macros.h"
+
+namespace bucketd {
+namespace {
+
+constexpr int64_t kMega = int64_t{1} << 20;
+
+absl::Status Expected(absl::string_view text, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("is \"", text, "\", expected ", what));
+}
+
+// Text and back, by the type of the field.
+absl::Status Read(absl::string_view text, std::string& out) {
+  out = std::string(text);
+  return absl::OkStatus();
+}
+std::string Show(const std::string& value) { return value; }
+
+absl::Status Read(absl::string_view text, bool& out) {
+  if (text != "on" && text != "off") return Expected(text, "on or off");
+  out = text == "on";
+  return absl::OkStatus();
+}
+std::string Show(bool value) { return value ? "on" : "off"; }
+
+absl::Status Read(absl::string_view text, std::vector<std::string>& out) {
+  out = absl::StrSplit(text, ',', absl::SkipEmpty());
+  return absl::OkStatus();
+}
+std::string Show(const std::vector<std::string>& value) { return absl::StrJoin(value, ","); }
+
+template <typename Int>
+absl::Status ReadInt(absl::string_view text, Int& out) {
+  if (text == "none") {
+    out = kNoLimit;
+    return absl::OkStatus();
+  }
+  int64_t value = 0;
+  if (!absl::SimpleAtoi(text, &value) || value < 0 || value > std::numeric_limits<Int>::max()) {
+    return Expected(text, "a whole number, 0 or more");
+  }
+  out = static_cast<Int>(value);
+  return absl::OkStatus();
+}
+absl::Status Read(absl::string_view text, int32_t& out) { return ReadInt(text, out); }
+absl::Status Read(absl::string_view text, int64_t& out) { return ReadInt(text, out); }
+std::string Show(int32_t value) { return value == kNoLimit ? "none" : absl::StrCat(value); }
+std::string Show(int64_t value) { return value == kNoLimit ? "none" : absl::StrCat(value); }
+
+template <typename Enum, size_t kCount>
+absl::Status ReadName(absl::string_view text, const absl::string_view (&names)[kCount], Enum first,
+                      Enum& out) {
+  const auto* it = std::find(std::begin(names), std::end(names), text);
+  if (it == std::end(names)) {
+    return Expected(text, absl::StrCat("one of: ", absl::StrJoin(names, ", ")));
+  }
+  out = static_cast<Enum>(static_cast<int>(first) + (it - std::begin(names)));
+  return absl::OkStatus();
+}
+constexpr absl::string_view kChoices[] = {"auto", "on", "off"};
+constexpr absl::string_view kRules[] = {"max", "min"};
+constexpr absl::string_view kNumerics[] = {"eager_order", "exact", "free"};
+constexpr absl::string_view kReorders[] = {"all", "collectives_only", "none"};
+absl::Status Read(absl::string_view text, Choice& out) {
+  return ReadName(text, kChoices, Choice::kAuto, out);
+}
+absl::Status Read(absl::string_view text, MemoryRule& out) {
+  return ReadName(text, kRules, MemoryRule::kMax, out);
+}
+absl::Status Read(absl::string_view text, Numerics& out) {
+  return ReadName(text, kNumerics, Numerics::kEagerOrder, out);
+}
+absl::Status Read(absl::string_view text, ReorderCompute& out) {
+  return ReadName(text, kReorders, ReorderCompute::kAll, out);
+}
+std::string Show(Choice value) { return std::string(kChoices[static_cast<size_t>(value)]); }
+std::string Show(MemoryRule value) { return std::string(kRules[static_cast<size_t>(value)]); }
+std::string Show(Numerics value) { return std::string(Name(value)); }
+std::string Show(ReorderCompute value) { return std::string(Name(value)); }
+
+// Mebibytes with up to six decimals, rounded down to bytes; or bytes with the suffix B.
+absl::Status ReadSize(absl::string_view text, int64_t& out) {
+  constexpr absl::string_view kWhat = "mebibytes, for example 25 or 27.5, or bytes, 1000B";
+  if (text == "none") {
+    out = kNoLimit;
+    return absl::OkStatus();
+  }
+  if (!text.empty() && text.back() == 'B') {
+    if (absl::SimpleAtoi(text.substr(0, text.size() - 1), &out) && out >= 0) {
+      return absl::OkStatus();
+    }
+    return Expected(text, kWhat);
+  }
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(text, absl::MaxSplits('.', 1));
+  const std::string padded = absl::StrCat(parts.second, "000000").substr(0, 6);
+  int64_t whole = 0, millionths = 0;
+  if (parts.second.size() > 6 || !absl::SimpleAtoi(parts.first, &whole) || whole < 0 ||
+      whole > int64_t{1} << 40 || !absl::SimpleAtoi(padded, &millionths) || millionths < 0) {
+    return Expected(text, kWhat);
+  }
+  out = whole * kMega + millionths * kMega / 1'000'000;
+  return absl::OkStatus();
+}
+std::string ShowSize(int64_t bytes) {
+  if (bytes == kNoLimit) return "none";
+  if (bytes % kMega == 0) return absl::StrCat(bytes / kMega);
+  return absl::StrCat(bytes, "B");
+}
+
+template <auto kField>
+absl::Status Set(PlanOptions& options, absl::string_view text) {
+  return Read(text, options.*kField);
+}
+template <auto kField>
+std::string Print(const PlanOptions& options) {
+  return Show(options.*kField);
+}
+template <auto kField>
+absl::Status SetSize(PlanOptions& options, absl::string_view text) {
+  return ReadSize(text, options.*kField);
+}
+template <auto kField>
+std::string PrintSize(const PlanOptions& options) {
+  return ShowSize(options.*kField);
+}
+
+absl::Status SetCaps(PlanOptions& options, absl::string_view text) {
+  options.bucket_cap_bytes.clear();
+  if (text == "auto") return absl::OkStatus();
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    int64_t bytes = 0;
+    RETURN_IF_ERROR(ReadSize(part, bytes));
+    options.bucket_cap_bytes.push_back(bytes);
+  }
+  return absl::OkStatus();
+}
+std::string PrintCaps(const PlanOptions& options) {
+  if (options.bucket_cap_bytes.empty()) return "auto";
+  return absl::StrJoin(options.bucket_cap_bytes, ",", [](std::string* out, int64_t bytes) {
+    absl::StrAppend(out, ShowSize(bytes));
+  });
+}
+
+using O = PlanOptions;
+constexpr OptionInfo kOptions[] = {
+    {"mode", "NAME", "how buckets are found", true, Set<&O::mode>, Print<&O::mode>},
+    {"numerics", "eager_order | exact | free", "what may happen to the order of sums", true,
+     Set<&O::numerics>, Print<&O::numerics>},
+    {"backend", "nccl | gloo", "whose order of summation is meant", true, Set<&O::backend>,
+     Print<&O::backend>},
+    {"reorder_compute", "all | collectives_only | none", "what the order binds", true,
+     Set<&O::reorder_compute>, Print<&O::reorder_compute>},
+    {"memory_limit_ppm", "N", "peak memory, in millionths of program order's", true,
+     Set<&O::memory_limit_ppm>, Print<&O::memory_limit_ppm>},
+    {"memory_limit_bytes", "N", "peak memory in bytes; 0: by memory_limit_ppm", true,
+     Set<&O::memory_limit_bytes>, Print<&O::memory_limit_bytes>},
+    {"buckets", "ENTRIES",
+     "mode manual: entries separated by commas, a+b joins, x.[0-3] counts, * "
+     "is any component; region:ENTRY names it",
+     true, Set<&O::buckets>, Print<&O::buckets>},
+    {"prefetch_forward", "N", "units ahead that gathers start in the forward", true,
+     Set<&O::prefetch_forward>, Print<&O::prefetch_forward>},
+    {"prefetch_backward", "N", "units ahead that gathers start in the backward", true,
+     Set<&O::prefetch_backward>, Print<&O::prefetch_backward>},
+    {"defer_reduce_scatter", "N", "units later that reduce-scatters are waited for", true,
+     Set<&O::defer_reduce_scatter>, Print<&O::defer_reduce_scatter>},
+    {"reorder", "all | none | ENTRIES", "units whose collectives move", true, Set<&O::reorder>,
+     Print<&O::reorder>},
+    {"parameter_order", "FQN[,FQN...]", "eager registration order", true, Set<&O::parameter_order>,
+     Print<&O::parameter_order>},
+    {"strict_coverage", "on | off", "a collective that no entry holds is an error", true,
+     Set<&O::strict_coverage>, Print<&O::strict_coverage>},
+    {"upstream", "on | off", "as torch 2.13 does, known defects included, for comparison", false,
+     Set<&O::upstream>, Print<&O::upstream>},
+    {"bucket_all_reduce", "auto | on | off",
+     "merge gradient all-reduces, which changes the order of sums; auto: under free numerics",
+     false, Set<&O::bucket_all_reduce>, Print<&O::bucket_all_reduce>},
+    {"primary_group_only", "on | off", "merge only on the group with most parameter gathers", false,
+     Set<&O::primary_group_only>, Print<&O::primary_group_only>},
+    {"bucket_cap_mb", "MB[,MB...] | auto",
+     "bytes of bucket 0, 1, ... of a key, the last repeats; auto: what saturates the link", false,
+     SetCaps, PrintCaps},
+    {"max_topo_span", "N | none", "how far apart members may stand in program order", false,
+     Set<&O::max_topo_span>, Print<&O::max_topo_span>},
+    {"pre_bucketing", "on | off", "mode overlap: merge by bytes before scheduling", false,
+     Set<&O::pre_bucketing>, Print<&O::pre_bucketing>},
+    {"overlap_bucketing", "on | off", "mode overlap: merge after scheduling", false,
+     Set<&O::overlap_bucketing>, Print<&O::overlap_bucketing>},
+    {"max_in_flight_mb", "MB", "mode overlap: bytes of collectives under way", false,
+     SetSize<&O::max_in_flight_bytes>, PrintSize<&O::max_in_flight_bytes>},
+    {"max_compute_prefetch", "N", "mode overlap: compute nodes that a gather may run ahead", false,
+     Set<&O::max_compute_prefetch>, Print<&O::max_compute_prefetch>},
+    {"max_collective_distance", "N", "mode overlap: candidates looked at", false,
+     Set<&O::max_collective_distance>, Print<&O::max_collective_distance>},
+    {"compute_overlap_ppm", "N", "mode overlap: millionths of a kernel's time that hide", false,
+     Set<&O::compute_overlap_ppm>, Print<&O::compute_overlap_ppm>},
+    {"max_memory_increase_mb", "MB | none", "mode overlap: while scheduling, over program order",
+     false, SetSize<&O::max_memory_increase_bytes>, PrintSize<&O::max_memory_increase_bytes>},
+    {"max_memory_increase_ppm", "N | none", "the same in millionths of program order's", false,
+     Set<&O::max_memory_increase_ppm>, Print<&O::max_memory_increase_ppm>},
+    {"memory_rule", "max | min", "which of the two increases counts", false, Set<&O::memory_rule>,
+     Print<&O::memory_rule>},
+    {"max_off_path_mb", "MB", "mode overlap: bytes of a key off the path before they go", false,
+     SetSize<&O::max_off_path_bytes>, PrintSize<&O::max_off_path_bytes>},
+    {"bucket_exposed_first", "auto | on | off", "mode overlap: seed buckets with what is exposed",
+     false, Set<&O::bucket_exposed_first>, Print<&O::bucket_exposed_first>},
+    {"bucket_only_internode", "on | off", "mode overlap: leave groups within a node alone", false,
+     Set<&O::bucket_only_internode>, Print<&O::bucket_only_internode>},
+    {"prioritize_bucketing", "on | off", "mode overlap: prefetch collectives of a key together",
+     false, Set<&O::prioritize_bucketing>, Print<&O::prioritize_bucketing>},
+    {"overlap_bucket_cap_mb", "MB", "mode overlap: bytes of a bucket", false,
+     SetSize<&O::overlap_bucket_cap_bytes>, PrintSize<&O::overlap_bucket_cap_bytes>},
+    {"autofix_cycles", "on | off", "upstream: drop control edges that make a cycle", false,
+     Set<&O::autofix_cycles>, Print<&O::autofix_cycles>},
+};
+
+}  // namespace
+
+absl::Span<const OptionInfo> AllOptions() { return kOptions; }
+
+const OptionInfo* FindOption(absl::string_view name) {
+  for (const OptionInfo& option : kOptions) {
+    if (option.name == name) return &option;
+  }
+  return nullptr;
+}
+
+absl::Status SetOption(PlanOptions& options, absl::string_view name, absl::string_view text) {
+  const OptionInfo* option = FindOption(name);
+  if (option == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "unknown option \"", name,
+        "\"; known: ", absl::StrJoin(kOptions, ", ", [](std::string* out, const OptionInfo& known) {
+          absl::StrAppend(out, known.name);
+        })));
+  }
+  const absl::Status status = option->set(options, text);
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(absl::StrCat(name, " ", status.message()));
+}
+
+}  // namespace bucketd
