@@ -13,10 +13,10 @@
 #include "passes/base/status_macros.h"
 #include "passes/io/profile_json.h"
 #include "passes/io/proto_io.h"
+#include "passes/plan_key.h"
 #include "passes/planner.h"
 #include "proto/planner.pb.h"
 #include "server/errors.h"
-#include "server/plan_key.h"
 #include "server/version.h"
 
 namespace bucketd {

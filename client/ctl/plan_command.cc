@@ -1,16 +1,14 @@
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/ctl/command.h"
-#include "client/ctl/memory_limit.h"
+#include "client/ctl/plan_flags.h"
 #include "client/render/plan_report.h"
 #include "client/render/table.h"
 
@@ -26,43 +24,10 @@ namespace {
 using internal::Quoted;
 
 struct Args {
-  std::string graph, mode = "transformer_block", numerics = "eager_order", backend = "nccl";
-  std::string profile = kDefaultProfile, memory_limit, param_order, plan_out, trace_out;
+  PlanFlags flags;
+  std::string plan_out, trace_out;
   bool json = false;
 };
-
-// One FQN a line; empty lines and lines that begin with # are skipped.
-absl::StatusOr<std::vector<std::string>> ReadParamOrder(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return absl::NotFoundError(absl::StrCat("--param-order: ", path, ": no such file"));
-  std::vector<std::string> names;
-  std::string line;
-  while (std::getline(file, line)) {
-    const absl::string_view name = absl::StripAsciiWhitespace(line);
-    if (!name.empty() && name.front() != '#') names.emplace_back(name);
-  }
-  return names;
-}
-
-// OUT_OF_RANGE: the command line is wrong.
-absl::StatusOr<PlanOptions> OptionsFrom(const Args& args) {
-  PlanOptions options;
-  options.mode = args.mode;
-  options.backend = args.backend;
-  if (!FromName(args.numerics, options.numerics)) {
-    return absl::OutOfRangeError(absl::StrCat("--numerics: is ", Quoted(args.numerics),
-                                              ", expected one of: eager_order, exact, free"));
-  }
-  if (!args.memory_limit.empty()) {
-    RETURN_IF_ERROR(ParseMemoryLimit(args.memory_limit, options));
-  }
-  if (!args.param_order.empty()) {
-    ASSIGN_OR_RETURN(options.parameter_order, ReadParamOrder(args.param_order));
-  }
-  const absl::Status valid = options.Validate();
-  if (!valid.ok()) return absl::OutOfRangeError(valid.message());
-  return options;
-}
 
 std::string BucketsJson(const std::vector<BucketLine>& lines) {
   return absl::StrJoin(lines, ",\n  ", [](std::string* out, const BucketLine& b) {
@@ -121,8 +86,9 @@ absl::Status WriteOutputs(const Args& args, const Input& input, const Plan& plan
 }
 
 absl::Status Run(const Args& args) {
-  ASSIGN_OR_RETURN(const PlanOptions options, OptionsFrom(args));
-  ASSIGN_OR_RETURN(const Input input, Load(args.graph, args.profile));
+  ASSIGN_OR_RETURN(const PlanOptions options, OptionsFrom(args.flags));
+  RETURN_IF_ERROR(AsUsage(options.Validate()));
+  ASSIGN_OR_RETURN(const Input input, Load(args.flags.graph, args.flags.profile));
   const auto begin = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(Plan plan, MakePlan(input.captured.graph, input.costs, options));
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
@@ -141,24 +107,7 @@ absl::Status Run(const Args& args) {
 void AddPlanCommand(CLI::App& app, int& exit) {
   auto args = std::make_shared<Args>();
   CLI::App* command = app.add_subcommand("plan", "Plan a captured graph and show the plan");
-  command->add_option("graph", args->graph, "captured graph, JSON or gzip")
-      ->required()
-      ->type_name("GRAPH");
-  command
-      ->add_option("--mode", args->mode,
-                   "what shares a bucket: " + absl::StrJoin(PlanModes(), ", "))
-      ->capture_default_str();
-  command
-      ->add_option("--numerics", args->numerics,
-                   "what may happen to the order of sums: eager_order, exact, free")
-      ->capture_default_str();
-  command->add_option("--backend", args->backend, "whose order of summation is meant: nccl, gloo")
-      ->capture_default_str();
-  command->add_option("--profile", args->profile, kProfileHelp)->capture_default_str();
-  command->add_option("--memory-limit", args->memory_limit,
-                      "peak memory a plan may reach: 1.05x, +5%, 38GiB, bytes (default 1.05x)");
-  command->add_option("--param-order", args->param_order,
-                      "file with the parameters' names in eager registration order, one a line");
+  AddPlanFlags(*command, args->flags);
   command->add_option("--plan-out", args->plan_out, "write the plan there, as JSON");
   command->add_option("--trace-out", args->trace_out,
                       "write the predicted timeline there, for ui.perfetto.dev");

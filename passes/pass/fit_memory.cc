@@ -38,10 +38,12 @@ std::vector<bool> OverLimit(const PassContext& context, const Plan& plan,
 }  // namespace
 
 int64_t MemoryLimit(const PassContext& context) {
-  if (context.options.memory_limit_bytes > 0) return context.options.memory_limit_bytes;
+  const int64_t resident = context.options.resident_bytes;
+  if (context.options.memory_limit_bytes > 0) return context.options.memory_limit_bytes - resident;
   // peak * ppm / 10^6 without overflow.
-  const int64_t peak = context.program_order.peak_bytes, ppm = context.options.memory_limit_ppm;
-  return peak / 1'000'000 * ppm + peak % 1'000'000 * ppm / 1'000'000;
+  const int64_t ppm = context.options.memory_limit_ppm;
+  const int64_t peak = context.program_order.peak_bytes + resident;
+  return peak / 1'000'000 * ppm + peak % 1'000'000 * ppm / 1'000'000 - resident;
 }
 
 bool TakeFromFarthest(absl::Span<const Scheduler::Window> windows, const std::vector<bool>& marked,

@@ -12,7 +12,8 @@
 
 namespace bucketd {
 
-// In bytes, as context.options has it: a share of program order's peak, or bytes.
+// For a prediction's peak, in bytes, as context.options has it: a share of program order's peak, or
+// bytes; what is resident beside the graph taken off. Negative if that alone is too much.
 int64_t MemoryLimit(const PassContext& context);
 
 // REQUIRES: plan.order == scheduler.Order(distances). Where memory is above the limit, takes from

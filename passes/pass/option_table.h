@@ -16,7 +16,8 @@ struct OptionInfo {
   absl::string_view name;
   absl::string_view values;  // what the text may be, for people: "on | off", "MB[,MB...] | auto"
   absl::string_view help;
-  bool has_field;  // of its own in bucketd.v1.PlanOptions; the others travel as settings
+  absl::string_view group;  // of modes that read it, for help texts
+  bool has_field;           // of its own in bucketd.v1.PlanOptions; the others travel as settings
   absl::Status (*set)(PlanOptions&, absl::string_view text);
   std::string (*print)(const PlanOptions&);  // set(print()) changes nothing
 };

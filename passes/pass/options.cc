@@ -45,6 +45,7 @@ absl::Status PlanOptions::Validate() const {
   }
   RETURN_IF_ERROR(CheckRange("memory_limit_ppm", memory_limit_ppm, 1, kMaxLimitPpm));
   RETURN_IF_ERROR(CheckRange("memory_limit_bytes", memory_limit_bytes, 0, kMaxLimitBytes));
+  RETURN_IF_ERROR(CheckRange("resident_bytes", resident_bytes, 0, kMaxLimitBytes));
   RETURN_IF_ERROR(CheckRange("prefetch_forward", prefetch_forward, 0, kMaxDistance));
   RETURN_IF_ERROR(CheckRange("prefetch_backward", prefetch_backward, 0, kMaxDistance));
   RETURN_IF_ERROR(CheckRange("defer_reduce_scatter", defer_reduce_scatter, 0, kMaxDistance));

@@ -27,6 +27,9 @@ struct PlanOptions {
   // is exceeded and the plan says so; a limit in bytes is never exceeded: the mode then refuses.
   int64_t memory_limit_ppm = 1'050'000;
   int64_t memory_limit_bytes = 0;
+  // Weights, optimizer state and whatever else lives beside the graph: part of both peaks that the
+  // limits above compare, not of predictions.
+  int64_t resident_bytes = 0;
   std::string buckets;  // entries of mode manual; "": blocks are found
   int32_t prefetch_forward = 1;
   int32_t prefetch_backward = 1;

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 
 #include "passes/io/profile_json.h"
+#include "passes/plan_key.h"
 #include "proto/graph.pb.h"
 #include "proto/planner.pb.h"
 #include "server/errors.h"
@@ -19,7 +20,6 @@
 #include "server/graph_scan.h"
 #include "server/lru.h"
 #include "server/plan_cache.h"
-#include "server/plan_key.h"
 #include "server/timers.h"
 #include "server/worker_pool.h"
 

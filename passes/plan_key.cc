@@ -1,4 +1,4 @@
-#include "server/plan_key.h"
+#include "passes/plan_key.h"
 
 #include <vector>
 

@@ -1,0 +1,88 @@
+#include "client/ctl/plan_flags.h"
+
+#include <fstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "client/ctl/memory_limit.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/pass/option_table.h"
+#include "passes/pass/pass_registry.h"
+
+namespace bucketd::ctl {
+namespace {
+
+// One FQN a line; empty lines and lines that begin with # are skipped.
+absl::StatusOr<std::vector<std::string>> ReadParamOrder(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return absl::NotFoundError(absl::StrCat("--param-order: ", path, ": no such file"));
+  std::vector<std::string> names;
+  std::string line;
+  while (std::getline(file, line)) {
+    const absl::string_view name = absl::StripAsciiWhitespace(line);
+    if (!name.empty() && name.front() != '#') names.emplace_back(name);
+  }
+  return names;
+}
+
+// Those have a flag that says the same in a better way.
+bool HasOwnFlag(absl::string_view option) {
+  return option == "memory_limit_ppm" || option == "memory_limit_bytes" ||
+         option == "parameter_order";
+}
+
+void AddOption(CLI::App& command, const OptionInfo& option, PlanFlags& flags) {
+  const std::string flag = absl::StrCat("--", absl::StrReplaceAll(option.name, {{"_", "-"}}));
+  std::string help(option.help);
+  if (option.name == "mode") {
+    for (const ModeInfo& mode : AllModes()) {
+      absl::StrAppend(&help, help == option.help ? ": " : ", ", mode.name);
+    }
+  }
+  const std::string standard = option.print(PlanOptions{});
+  if (!standard.empty()) absl::StrAppend(&help, " [", standard, "]");
+  const auto take = [&flags, name = std::string(option.name)](const std::string& text) {
+    flags.set.emplace_back(name, text);
+  };
+  command.add_option_function<std::string>(flag, take, help)
+      ->type_name(std::string(option.values))
+      ->group(option.group == "every mode" ? "Options" : absl::StrCat("Modes ", option.group));
+}
+
+}  // namespace
+
+absl::Status AsUsage(const absl::Status& status) {
+  return status.ok() ? status : absl::OutOfRangeError(status.message());
+}
+
+void AddPlanFlags(CLI::App& command, PlanFlags& flags) {
+  command.add_option("graph", flags.graph, "captured graph, JSON or gzip")
+      ->required()
+      ->type_name("GRAPH");
+  command.add_option("--profile", flags.profile, kProfileHelp)->capture_default_str();
+  command.add_option("--memory-limit", flags.memory_limit,
+                     "peak memory a plan may reach: 1.05x, +5%, 38GiB, bytes [1.05x]");
+  command.add_option("--param-order", flags.param_order,
+                     "file with the parameters' names in eager registration order, one a line");
+  for (const OptionInfo& option : AllOptions()) {
+    if (!HasOwnFlag(option.name)) AddOption(command, option, flags);
+  }
+}
+
+absl::StatusOr<PlanOptions> OptionsFrom(const PlanFlags& flags) {
+  PlanOptions options;
+  for (const auto& [name, text] : flags.set) {
+    RETURN_IF_ERROR(AsUsage(SetOption(options, name, text)));
+  }
+  if (!flags.memory_limit.empty()) {
+    RETURN_IF_ERROR(ParseMemoryLimit(flags.memory_limit, options));
+  }
+  if (!flags.param_order.empty()) {
+    ASSIGN_OR_RETURN(options.parameter_order, ReadParamOrder(flags.param_order));
+  }
+  return options;
+}
+
+}  // namespace bucketd::ctl

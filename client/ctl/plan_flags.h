@@ -1,0 +1,30 @@
+// The flags that say how to plan: one for every option of the planner.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/statusor.h"
+#include "client/ctl/command.h"
+
+#include "passes/pass/options.h"
+
+namespace bucketd::ctl {
+
+struct PlanFlags {
+  std::string graph, profile = kDefaultProfile, memory_limit, param_order;
+  std::vector<std::pair<std::string, std::string>> set;  // options by name, as given
+};
+
+// GRAPH, --profile, and a flag a row of AllOptions(). `flags` outlives the parsing.
+void AddPlanFlags(CLI::App& command, PlanFlags& flags);
+
+// As the flags say, not yet validated: a caller may set more. OUT_OF_RANGE: usage.
+absl::StatusOr<PlanOptions> OptionsFrom(const PlanFlags& flags);
+
+// Errors of options are usage errors: OUT_OF_RANGE.
+absl::Status AsUsage(const absl::Status& status);
+
+}  // namespace bucketd::ctl
