@@ -242,7 +242,7 @@ def test_more_slots_than_descriptors_is_an_error_with_both_lengths():
     b = Builder()
     x = b.input("x", 3)
     gm = b.output([x, None, x], [result(), None])
-    with pytest.raises(GraphError, match="3 slots and 2 descriptors.* slot 2"):
+    with pytest.raises(GraphError, match="3 slots and 2 descriptors.* at 2"):
         capture_graph(gm, b.context, "fw")
 
 
@@ -274,6 +274,7 @@ def test_an_empty_gradient_slot_stays_empty():
 def tag_of(build):
     """The tags of what `build(b, p, q)` makes; it returns output slots and descriptors."""
     b = Builder()
+    b.context.relaxed_gradients = True  # no test of tags is about shapes
     p, q = b.parameter("m.p", 4, 4), b.parameter("m.q", 4, 4)
     gm = b.output(*build(b, p, q))
     tag_joint(gm, b.context)

@@ -72,7 +72,7 @@ class _Capture:
             context.note(node.meta.get("val") if node.op == "placeholder" else None)
         self.groups = context.meshes.roles()
         if not any(META_KEY in node.meta for node in self.fx):
-            tag_joint(gm, context)
+            tag_joint(gm, context, joint=kind == "joint")
 
     def run(self, name: str) -> Captured:
         for node in self.fx:
@@ -113,7 +113,7 @@ class _Capture:
 
     def _output(self, node: torch.fx.Node) -> Node:
         made = Node(NodeKind.OUTPUT, "output", inputs=self._ids(node))
-        for slot in output_slots(self.gm, self.context):
+        for slot in output_slots(self.gm, self.context, joint=self.kind == "joint"):
             if slot.node is None:
                 made.slots.append(Slot(None))
             else:

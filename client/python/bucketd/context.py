@@ -55,6 +55,7 @@ class CaptureContext:
     meshes: Meshes = field(default_factory=Meshes)
     device_type: str = ""
     model_prefixes: frozenset[str] = frozenset()
+    relaxed_gradients: bool = False  # a gradient may have another shape or dtype than its parameter
 
     @classmethod
     def from_dynamo(cls, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) -> "CaptureContext":

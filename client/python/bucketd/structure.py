@@ -13,7 +13,7 @@ from .capture import CaptureContext, InputInfo, module_of
 from .context import base_descriptor
 from .graph import CollectiveKind, Role
 from .ops import collective_kind, is_wait, op_name
-from .tags import flatten, output_node, unary_source
+from .tags import described_slots, unary_source
 
 
 def structural_context(gm: torch.fx.GraphModule) -> CaptureContext:
@@ -27,9 +27,7 @@ def structural_context(gm: torch.fx.GraphModule) -> CaptureContext:
         only[node] = only.get(source)
         if _kind(node) == CollectiveKind.ALL_GATHER and only[node] is not None:
             _note(modules, only[node].meta.get("desc"), node)
-    output = output_node(gm)
-    slots = flatten(output.args[0] if output.args else ())
-    for slot, descriptor in zip(slots, flatten(list(output.meta.get("desc") or ()))):
+    for slot, descriptor in described_slots(gm):
         whole, _ = base_descriptor(descriptor)
         reduction = _reduction_above(slot) if isinstance(slot, torch.fx.Node) else None
         if type(whole).__name__ == "GradAOTOutput" and reduction is not None:

@@ -48,32 +48,89 @@ def output_node(gm: torch.fx.GraphModule) -> torch.fx.Node:
     raise GraphError("the graph has no output node")
 
 
-def output_slots(gm: torch.fx.GraphModule, context: CaptureContext) -> list[OutputInfo]:
-    """The flat output slots with what they hold. Graphs that were traced again may nest their outputs; their
-    descriptors then stay flat, so both are flattened, and must be of one length."""
+def described_slots(gm: torch.fx.GraphModule) -> list[tuple[Any, Any]]:
+    """(slot, its descriptor, None where the graph has none) of every output, flat and in order.
+
+    Graphs that were traced again may nest their outputs and keep a flat list of descriptors; pairing the two as they
+    stand would leave gradients out without a word. So both are flattened, and must be of one length.
+    """
     output = output_node(gm)
     slots = flatten(output.args[0] if output.args else ())
     described = output.meta.get("desc")
     if described is None:
-        return [OutputInfo(_node(slot), SlotKind.OUTPUT if _node(slot) else SlotKind.UNSPECIFIED) for slot in slots]
+        return [(slot, None) for slot in slots]
     descriptors = flatten(list(described) if isinstance(described, Sequence) else described)
     if len(slots) != len(descriptors):
         raise GraphError(
-            f"the output node has {len(slots)} slots and {len(descriptors)} descriptors; the first one without its "
-            f"counterpart is slot {min(len(slots), len(descriptors))}",
+            f"the output node has {len(slots)} slots and {len(descriptors)} descriptors; the first that do not belong "
+            f"together are at {_first_mismatch(slots, descriptors, _input_values(gm))}",
             output.name,
         )
+    return list(zip(slots, descriptors))
+
+
+def _first_mismatch(slots: list[Any], descriptors: list[Any], inputs: dict[Any, Any]) -> int:
+    """Where a gradient is not of its input's form, else where the shorter list ends."""
+    for position, (slot, descriptor) in enumerate(zip(slots, descriptors)):
+        if _wrong_form(slot, descriptor, inputs):
+            return position
+    return min(len(slots), len(descriptors))
+
+
+def output_slots(gm: torch.fx.GraphModule, context: CaptureContext, joint: bool = False) -> list[OutputInfo]:
+    """The flat output slots with what they hold. GraphError, which names the slot, where descriptors contradict one
+    another or the graph: two gradients of one input, the gradient of no input, one of another shape or dtype than its
+    input (unless context.relaxed_gradients). A joint graph has all its inputs; of the others' gradients only those are
+    compared whose inputs are here.
+    """
+    pairs = described_slots(gm)
+    where, described = output_node(gm).name, output_node(gm).meta.get("desc") is not None
+    inputs = _input_values(gm, joint)
+    wholes = {whole for whole, _ in inputs}
     gradients: dict[tuple[Any, str], int] = {}
     out = []
-    for position, (slot, descriptor) in enumerate(zip(slots, descriptors)):
+    for position, (slot, descriptor) in enumerate(pairs):
         whole, path = base_descriptor(descriptor)
         if type(whole).__name__ == "GradAOTOutput":
-            _check_gradient(whole, path, position, gradients, context, output.name)
-        out.append(_slot(_node(slot), whole, context))
+            _check_claim(whole, path, position, gradients, context, where)
+            if joint and wholes and whole.grad_of not in wholes:
+                raise GraphError(f"output slot {position} is the gradient of {whole.grad_of}, which is no input", where)
+            wrong = "" if context.relaxed_gradients else _wrong_form(slot, descriptor, inputs)
+            if wrong:
+                raise GraphError(f"output slot {position} is {wrong}", where)
+        out.append(_slot(slot, whole, context, described))
     return out
 
 
-def _check_gradient(
+def _input_values(gm: torch.fx.GraphModule, unique: bool = False) -> dict[tuple[Any, str], Any]:
+    """Value of every described input, by (descriptor of the whole, path of attributes)."""
+    values: dict[tuple[Any, str], Any] = {}
+    for node in gm.graph.nodes:
+        if node.op != "placeholder" or node.meta.get("desc") is None:
+            continue
+        key = base_descriptor(node.meta["desc"])
+        if unique and key in values:
+            raise GraphError(f"inputs {values[key][0]} and {node.name} have one descriptor, {node.meta['desc']}", node.name)
+        values[key] = (node.name, node.meta.get("val"))
+    return values
+
+
+def _wrong_form(slot: Any, descriptor: Any, inputs: dict[tuple[Any, str], Any]) -> str:
+    """What a gradient is instead of being like its input; "": it is, or nothing can be said."""
+    whole, path = base_descriptor(descriptor)
+    if type(whole).__name__ != "GradAOTOutput" or not isinstance(slot, torch.fx.Node):
+        return ""
+    name, expected = inputs.get((whole.grad_of, path), ("", None))
+    value = slot.meta.get("val")
+    if not isinstance(expected, torch.Tensor) or not isinstance(value, torch.Tensor):
+        return ""
+    got, want = (tuple(value.shape), value.dtype), (tuple(expected.shape), expected.dtype)
+    if got == want:
+        return ""
+    return f"{slot.name}, {list(got[0])} of {got[1]}, and claims to be the gradient of {name}, {list(want[0])} of {want[1]}"
+
+
+def _check_claim(
     whole: Any, path: str, position: int, seen: dict[tuple[Any, str], int], context: CaptureContext, where: str
 ) -> None:
     first = seen.setdefault((whole.grad_of, path), position)
@@ -87,13 +144,10 @@ def _check_gradient(
         )
 
 
-def _node(slot: Any) -> torch.fx.Node | None:
-    return slot if isinstance(slot, torch.fx.Node) else None
-
-
-def _slot(node: torch.fx.Node | None, whole: Any, context: CaptureContext) -> OutputInfo:
+def _slot(slot: Any, whole: Any, context: CaptureContext, described: bool) -> OutputInfo:
     kind = type(whole).__name__
-    if node is None or whole is None:
+    node = slot if isinstance(slot, torch.fx.Node) else None
+    if node is None or (described and whole is None):
         return OutputInfo(node, SlotKind.UNSPECIFIED)
     if kind == "GradAOTOutput":
         role, parameter = describe_input(whole.grad_of, context)
@@ -105,9 +159,10 @@ def _slot(node: torch.fx.Node | None, whole: Any, context: CaptureContext) -> Ou
     return OutputInfo(node, SlotKind.OUTPUT)
 
 
-def tag_joint(gm: torch.fx.GraphModule, context: CaptureContext) -> int:
-    """Tags the collectives of parameters; returns how many. Any graph with descriptors will do, a joint one has all."""
-    slots = output_slots(gm, context)
+def tag_joint(gm: torch.fx.GraphModule, context: CaptureContext, joint: bool = True) -> int:
+    """Tags the collectives of parameters; returns how many. Any graph with descriptors will do; a joint one has all, and
+    `joint` says that this is one."""
+    slots = output_slots(gm, context, joint)
     nodes = list(gm.graph.nodes)
     parameter_of = _only_ancestor(nodes, context)
     gradient_below = _gradient_below(nodes, slots)
