@@ -28,6 +28,7 @@ absl::Span<const absl::string_view> Backends() {
 
 bool MayMerge(CollectiveKind kind, const PlanOptions& options) {
   if (kind == CollectiveKind::kAllGather) return true;
+  if (kind == CollectiveKind::kAllReduce) return options.MergesAllReduces();
   if (kind != CollectiveKind::kReduceScatter) return false;
   return options.numerics != Numerics::kExact || options.backend == "gloo";
 }

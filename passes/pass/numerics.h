@@ -16,7 +16,7 @@ namespace bucketd {
 absl::Span<const absl::string_view> Backends();
 
 // Whether collectives of this kind may be merged at all. All-gathers move bits and always may;
-// all-reduces change the order of sums wherever they are merged and never do yet.
+// all-reduces change the order of sums wherever they are merged: only if the options ask for it.
 bool MayMerge(CollectiveKind kind, const PlanOptions& options);
 
 // The form of a bucket of these collectives. Under exact numerics on gloo a packed reduce-scatter

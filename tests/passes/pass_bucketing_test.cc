@@ -5,6 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "passes/pass/numerics.h"
 #include "passes/planner.h"
 #include "tests/passes/pass_test_util.h"
 
@@ -324,6 +325,21 @@ TEST(Numerics, ExactOnNcclMergesNoScatterAndSaysSo) {
   options.backend = "nccl";
   EXPECT_THAT(DiagnosticText(Planned(Scatters(2, 4), options), "numerics-unmerged"),
               HasSubstr("nccl"));
+}
+
+TEST(Numerics, AllReducesMergeUnderFreeOrWhereAskedForAndNeverUnderExact) {
+  PlanOptions options;
+  const auto may = [&](Numerics numerics, Choice choice) {
+    options.numerics = numerics;
+    options.bucket_all_reduce = choice;
+    return MayMerge(CollectiveKind::kAllReduce, options);
+  };
+  EXPECT_FALSE(may(Numerics::kEagerOrder, Choice::kAuto));
+  EXPECT_TRUE(may(Numerics::kEagerOrder, Choice::kOn));
+  EXPECT_TRUE(may(Numerics::kFree, Choice::kAuto));
+  EXPECT_FALSE(may(Numerics::kFree, Choice::kOff));
+  EXPECT_FALSE(may(Numerics::kExact, Choice::kAuto));
+  EXPECT_FALSE(may(Numerics::kExact, Choice::kOn));
 }
 
 // A backward that meets c, b, a, and then gathers of them in another order.
