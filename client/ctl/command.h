@@ -21,10 +21,14 @@ enum Exit : int { kDone = 0, kRefused = 1, kUsage = 2, kUnavailable = 3 };
 
 // Each adds its subcommand to `app`; when that one is parsed it runs and sets `exit`.
 void AddPlanCommand(CLI::App& app, int& exit);
+void AddCompareCommand(CLI::App& app, int& exit);
+void AddExplainCommand(CLI::App& app, int& exit);
 void AddSimulateCommand(CLI::App& app, int& exit);
 void AddTraceCommand(CLI::App& app, int& exit);
 void AddDigestCommand(CLI::App& app, int& exit);
 void AddShowCommand(CLI::App& app, int& exit);
+void AddDiffCommand(CLI::App& app, int& exit);
+void AddKeyCommand(CLI::App& app, int& exit);
 
 // Prints the error, if it is one, and says how to exit.
 int Report(const absl::Status& status);

@@ -16,10 +16,14 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int exit = bucketd::ctl::kDone;
   bucketd::ctl::AddPlanCommand(app, exit);
+  bucketd::ctl::AddCompareCommand(app, exit);
+  bucketd::ctl::AddExplainCommand(app, exit);
   bucketd::ctl::AddSimulateCommand(app, exit);
   bucketd::ctl::AddTraceCommand(app, exit);
   bucketd::ctl::AddDigestCommand(app, exit);
   bucketd::ctl::AddShowCommand(app, exit);
+  bucketd::ctl::AddDiffCommand(app, exit);
+  bucketd::ctl::AddKeyCommand(app, exit);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {

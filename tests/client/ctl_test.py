@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from referee_kit import bucketctl, graph_paths, referee
 
 DONE, REFUSED, USAGE, UNAVAILABLE = 0, 1, 2, 3
-COMMANDS = ("plan", "simulate", "trace", "digest", "show")
+COMMANDS = ("plan", "compare", "explain", "simulate", "trace", "digest", "show", "diff", "key")
 GRAPH = graph_paths("llama3_debug_fsdp8.bw")[0]
 OTHER = graph_paths("llama3_debug_fsdp8.fw")[0]
 
@@ -131,6 +131,122 @@ class BucketctlTest(unittest.TestCase):
         self.run_ctl("trace", GRAPH, "--out", self.path("alone.json"))
         with open(self.path("alone.json")) as f:
             self.assertEqual({e["pid"] for e in json.load(f)["traceEvents"]}, {1})
+
+    def compare(self, *args):
+        return json.loads(self.run_ctl("compare", GRAPH, *args, "--json").stdout)
+
+    def test_compare_lays_every_mode_beside_program_order(self):
+        compared = self.compare("--numerics", "free")
+        modes = {row["mode"] for row in compared["plans"]}
+        self.assertIn("transformer_block", modes)
+        self.assertNotIn("manual", modes, "manual wants its entries")
+        self.assertNotIn("none", modes, "program order has a line of its own")
+        for row in compared["plans"]:
+            planned = json.loads(self.run_ctl("plan", GRAPH, "--mode", row["mode"], "--numerics", "free", "--json").stdout)["planned"]
+            self.assertEqual({k: row[k] for k in planned}, planned)
+        fastest = min(compared["plans"], key=lambda row: row["total_us"])
+        self.assertEqual([row["plan"] for row in compared["plans"] if row["fastest"]], [fastest["plan"]])
+        table = self.run_ctl("compare", GRAPH, "--numerics", "free").stdout
+        for mode in modes:
+            self.assertIn(mode, table)
+
+    def test_compare_takes_manual_where_its_entries_are_given(self):
+        modes = {row["mode"] for row in self.compare("--buckets", "layers.[0-5]")["plans"]}
+        self.assertIn("manual", modes)
+        self.assertIn("transformer_block", modes)
+
+    def test_sweeps_multiply_and_change_the_plan(self):
+        rows = self.compare("--mode", "transformer_block", "--sweep", "prefetch-backward=0,1", "--sweep", "defer_reduce_scatter=0,1")["plans"]
+        self.assertEqual([(r["swept"]["prefetch_backward"], r["swept"]["defer_reduce_scatter"]) for r in rows],
+                         [("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")])
+        self.assertLess(rows[3]["total_us"], rows[0]["total_us"], "prefetching and deferring hide communication")
+
+    def test_sweeps_that_make_no_sense_are_usage_errors(self):
+        for sweep, text in (("wings=1,2", "max_topo_span"), ("prefetch_backward", "option=value"), ("prefetch_backward=one", "whole number"),
+                            ("prefetch_backward=" + ",".join(map(str, range(300))), "at most 200")):
+            self.assertIn(text, self.run_ctl("compare", GRAPH, "--mode", "transformer_block", "--sweep", sweep, expect=USAGE).stderr)
+
+    def test_a_plan_that_is_refused_is_a_line_of_the_comparison(self):
+        rows = self.compare("--mode", "transformer_block", "--sweep", "memory_limit_bytes=1000,0")["plans"]
+        self.assertIn("limit is 1000", rows[0]["refused"])
+        self.assertNotIn("refused", rows[1])
+
+    def test_what_is_resident_counts_into_the_memory_limit(self):
+        peak = json.loads(self.run_ctl("simulate", GRAPH, "--json").stdout)["peak_bytes"]
+        self.run_ctl("plan", GRAPH, "--memory-limit", str(2 * peak))
+        self.assertIn("limit", self.run_ctl("plan", GRAPH, "--memory-limit", str(2 * peak), "--resident-bytes", str(2 * peak), expect=REFUSED).stderr)
+
+    def explain(self, *args):
+        if not os.path.exists(self.path("plan.json")):
+            self.run_ctl("plan", GRAPH, "--plan-out", self.path("plan.json"))
+        return self.run_ctl("explain", GRAPH, self.path("plan.json"), *args).stdout
+
+    def test_explain_says_what_every_bucket_is(self):
+        text = self.explain()
+        for bucket in referee.load(self.path("plan.json"))["buckets"]:
+            self.assertIn(bucket["name"], text)
+        self.assertIn("stay alone", text)
+
+    def test_explain_names_what_keeps_two_apart(self):
+        self.explain()
+        buckets = referee.load(self.path("plan.json"))["buckets"]
+        first = {kind: [k for k, b in enumerate(buckets) if b["kind"] == kind] for kind in ("all_gather", "reduce_scatter")}
+        gather, other_gather = (f"bucket:{k}" for k in first["all_gather"][:2])
+        self.assertIn("they differ in kind", self.explain(gather, f"bucket:{first['reduce_scatter'][0]}"))
+        could = self.explain(gather, other_gather)
+        self.assertIn("could share a bucket", could)
+        self.assertIn("the step would take", could)
+        self.assertIn("share bucket", self.explain(gather, str(buckets[first["all_gather"][0]]["members"][1])))
+
+    def test_explain_shows_the_path_between_dependent_collectives(self):
+        ddp = graph_paths("llama3_debug_hsdp2x4_rsar.bw")[0]
+        self.run_ctl("plan", ddp, "--plan-out", self.path("hsdp.json"))
+        with gzip.open(ddp) as f:
+            nodes = json.load(f)["nodes"]
+        by_parameter = {}
+        for node in nodes:
+            if node.get("coll", {}).get("param") and node["coll"]["kind"] in ("rs", "ar"):
+                by_parameter.setdefault(node["coll"]["param"], {})[node["coll"]["kind"]] = node["name"]
+        pair = next(p for p in by_parameter.values() if len(p) == 2)
+        text = self.run_ctl("explain", ddp, self.path("hsdp.json"), pair["rs"], pair["ar"]).stdout
+        self.assertIn("one depends on the other", text)
+        self.assertIn(f"({pair['rs']}) ->", text)
+
+    def test_explain_asks_which_of_a_parameters_collectives_is_meant(self):
+        self.explain()
+        run = self.run_ctl("explain", GRAPH, self.path("plan.json"), "norm.weight", expect=USAGE)
+        self.assertIn("norm.weight has 2 collectives", run.stderr)
+        self.assertIn("bucket", self.explain("%" + run.stderr.split("%")[1].split()[0]))
+        self.assertIn("called so", self.run_ctl("explain", GRAPH, self.path("plan.json"), "wings", expect=USAGE).stderr)
+
+    def test_key_names_the_fields_and_the_node_that_differ(self):
+        self.assertIn("one plan serves both", self.run_ctl("key", GRAPH, GRAPH).stdout)
+        differ = json.loads(self.run_ctl("key", GRAPH, "--b", "max_topo_span=7", "--b-profile", "slow_network", "--json").stdout)
+        self.assertEqual([f["field"] for f in differ["fields"]], ["max_topo_span", "cost_profile", "cost_profile.fingerprint"])
+        self.assertIsNone(differ["first_difference"])
+        with gzip.open(GRAPH) as f:
+            graph = json.load(f)
+        changed = next(n for n in graph["nodes"] if n["op"] == "aten.mm.default")
+        changed["op"] = "aten.my_mm.default"
+        with open(self.path("changed.json"), "w") as f:
+            json.dump(graph, f)
+        differ = json.loads(self.run_ctl("key", GRAPH, self.path("changed.json"), "--json").stdout)
+        self.assertEqual([f["field"] for f in differ["fields"]], ["graph"])
+        self.assertEqual((differ["first_difference"]["field"], differ["first_difference"]["b"]), ("op", "aten.my_mm.default"))
+        self.assertIn(changed["name"], self.run_ctl("key", GRAPH, self.path("changed.json")).stdout)
+
+    def test_diff_finds_buckets_orders_and_options_that_differ(self):
+        self.explain()
+        self.assertTrue(json.loads(self.run_ctl("diff", self.path("plan.json"), self.path("plan.json"), "--json").stdout)["equal"])
+        self.run_ctl("plan", GRAPH, "--prefetch-backward", "0", "--plan-out", self.path("order.json"))
+        order = json.loads(self.run_ctl("diff", self.path("plan.json"), self.path("order.json"), "--json").stdout)
+        self.assertEqual((order["fields"], order["buckets"]), ([], []))
+        self.assertIsNotNone(order["first_step"])
+        self.run_ctl("plan", GRAPH, "--mode", "manual", "--buckets", "layers.[0-4],layers.5+norm+output", "--plan-out", self.path("other.json"))
+        other = json.loads(self.run_ctl("diff", self.path("plan.json"), self.path("other.json"), "--json").stdout)
+        self.assertEqual([f["field"] for f in other["fields"]], ["mode"])
+        self.assertEqual({b["difference"] for b in other["buckets"]}, {"only in A", "only in B"})
+        self.assertIn("reduce_scatter", self.run_ctl("diff", self.path("plan.json"), self.path("other.json"), "--graph", GRAPH).stdout)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,279 @@
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "client/ctl/command.h"
+#include "client/ctl/plan_flags.h"
+#include "client/render/table.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/io/json_text.h"
+#include "passes/pass/option_table.h"
+#include "passes/pass/pass_registry.h"
+#include "passes/planner.h"
+
+namespace bucketd::ctl {
+namespace {
+
+using internal::Quoted;
+
+constexpr size_t kMaxRows = 200;
+
+struct Args {
+  PlanFlags flags;
+  std::vector<std::string> sweeps;
+  bool json = false;
+};
+
+struct Sweep {
+  std::string name;
+  std::vector<std::string> values;
+};
+
+// One way to plan, and what came of it.
+struct Row {
+  std::string mode;
+  std::vector<std::pair<std::string, std::string>> swept;  // option, value
+  PlanOptions options;
+  Plan plan;
+  absl::Status status;
+  double planning_ms = 0.0;
+};
+
+absl::StatusOr<Sweep> ParseSweep(const std::string& text) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits('=', 1));
+  if (parts.second.empty()) {
+    return absl::OutOfRangeError(absl::StrCat(
+        "--sweep ", text, ": expected option=value,value,... (; between values that hold commas)"));
+  }
+  Sweep sweep{parts.first, {}};
+  std::replace(sweep.name.begin(), sweep.name.end(), '-', '_');
+  if (FindOption(sweep.name) == nullptr) {
+    PlanOptions unused;
+    return AsUsage(SetOption(unused, sweep.name, ""));
+  }
+  sweep.values = absl::StrSplit(parts.second, absl::StrContains(parts.second, ';') ? ';' : ',');
+  return sweep;
+}
+
+// Modes that --mode or a sweep names; else those that read the swept options, else all. Manual only
+// where its entries are given.
+std::vector<std::string> ModesFor(const PlanOptions& options, const Args& args,
+                                  const std::vector<Sweep>& sweeps) {
+  for (const auto& [name, text] : args.flags.set) {
+    if (name == "mode") return {text};
+  }
+  std::vector<std::string> modes;
+  for (const ModeInfo& mode : AllModes()) {
+    if (mode.name == "none" || (mode.name == "manual" && options.buckets.empty())) continue;
+    const bool reads = std::all_of(sweeps.begin(), sweeps.end(), [&](const Sweep& sweep) {
+      const absl::string_view group = FindOption(sweep.name)->group;
+      return group == "every mode" || absl::StrContains(group, mode.name);
+    });
+    if (reads) modes.emplace_back(mode.name);
+  }
+  return modes;
+}
+
+absl::StatusOr<std::vector<Row>> Rows(const Args& args) {
+  ASSIGN_OR_RETURN(const PlanOptions base, OptionsFrom(args.flags));
+  std::vector<Sweep> sweeps;
+  for (const std::string& text : args.sweeps) {
+    ASSIGN_OR_RETURN(sweeps.emplace_back(), ParseSweep(text));
+  }
+  std::vector<Row> rows;
+  for (const std::string& mode : ModesFor(base, args, sweeps)) {
+    Row row;
+    row.mode = mode;
+    row.options = base;
+    row.options.mode = mode;
+    if (mode != "manual") row.options.buckets.clear();
+    rows.push_back(std::move(row));
+  }
+  for (const Sweep& sweep : sweeps) {
+    std::vector<Row> wider;
+    for (const Row& row : rows) {
+      for (const std::string& value : sweep.values) {
+        Row& next = wider.emplace_back(row);
+        next.swept.emplace_back(sweep.name, value);
+        RETURN_IF_ERROR(AsUsage(SetOption(next.options, sweep.name, value)));
+        next.mode = next.options.mode;
+      }
+    }
+    rows = std::move(wider);
+    if (rows.size() > kMaxRows) {
+      return absl::OutOfRangeError(
+          absl::StrCat("--sweep: ", rows.size(), " plans to make; at most ", kMaxRows, " at once"));
+    }
+  }
+  for (const Row& row : rows) RETURN_IF_ERROR(AsUsage(row.options.Validate()));
+  return rows;
+}
+
+void MakePlanOf(const Input& input, Row& row) {
+  const auto begin = std::chrono::steady_clock::now();
+  absl::StatusOr<Plan> plan = MakePlan(input.captured.graph, input.costs, row.options);
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+  row.planning_ms = took.count();
+  row.status = plan.status();
+  if (plan.ok()) row.plan = *std::move(plan);
+}
+
+std::string Label(const Row& row) {
+  return absl::StrCat(row.mode, absl::StrJoin(row.swept, "", [](std::string* out, const auto& s) {
+                        if (s.first != "mode") absl::StrAppend(out, " ", s.first, "=", s.second);
+                      }));
+}
+
+// The fastest plan that is made and not slower than program order; rows.size() if there is none.
+size_t Best(const std::vector<Row>& rows) {
+  size_t best = rows.size();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (!rows[i].status.ok()) continue;
+    const int64_t total = rows[i].plan.prediction.total_ps;
+    if (total > rows[i].plan.program_order.total_ps) continue;
+    if (best == rows.size() || total < rows[best].plan.prediction.total_ps) best = i;
+  }
+  return best;
+}
+
+std::vector<std::string> Cells(absl::string_view mark, std::string label, const Prediction& now,
+                               const Prediction& before, int64_t bound, int64_t buckets) {
+  return {std::string(mark),
+          std::move(label),
+          Duration(now.total_ps),
+          Change(now.total_ps, before.total_ps),
+          absl::StrFormat("%.3f", static_cast<double>(now.total_ps) /
+                                      static_cast<double>(std::max<int64_t>(bound, 1))),
+          Duration(now.exposed_ps),
+          Duration(now.copies_ps),
+          Mib(now.peak_bytes),
+          Change(now.peak_bytes, before.peak_bytes),
+          absl::StrCat(now.collectives),
+          absl::StrCat(buckets)};
+}
+
+void PrintTable(const Input& input, const std::vector<Row>& rows, const Prediction& before,
+                int64_t bound) {
+  using Align = Table::Align;
+  Table table({{""},
+               {"plan"},
+               {"step time", Align::kRight},
+               {"change", Align::kRight},
+               {"x bound", Align::kRight},
+               {"exposed", Align::kRight},
+               {"copies", Align::kRight},
+               {"peak memory", Align::kRight},
+               {"change", Align::kRight},
+               {"collectives", Align::kRight},
+               {"buckets", Align::kRight},
+               {"planned in", Align::kRight}});
+  table.AddRow(Cells("", "program order", before, before, bound, 0));
+  const size_t best = Best(rows);
+  std::string refused;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Row& row = rows[i];
+    if (!row.status.ok()) {
+      table.AddRow({"", Label(row), "refused"});
+      absl::StrAppend(&refused, Label(row), ": ", row.status.message(), "\n");
+      continue;
+    }
+    std::vector<std::string> cells =
+        Cells(i == best ? "*" : "", Label(row), row.plan.prediction, before, bound,
+              static_cast<int64_t>(row.plan.buckets.size()));
+    cells.push_back(absl::StrFormat("%.1f ms", row.planning_ms));
+    table.AddRow(std::move(cells));
+  }
+  const Graph& graph = input.captured.graph;
+  const std::string text = absl::StrCat(
+      graph.name(), ": ", WithThousands(graph.size()), " nodes, ", graph.collectives().size(),
+      " collectives, cost profile ", input.costs.profile_id(), ", lower bound ", Duration(bound),
+      "\n\n", table.Text(),
+      best < rows.size() ? "* the fastest\n" : "no plan is faster than program order\n");
+  std::fputs(text.c_str(), stdout);
+  std::fputs(refused.c_str(), stderr);
+}
+
+std::string RowJson(const Graph& graph, const Costs& costs, const Row& row, bool best) {
+  std::string text = absl::StrCat(
+      "{\"plan\": ", Quoted(Label(row)), ", \"mode\": ", Quoted(row.mode), ", \"swept\": {",
+      absl::StrJoin(row.swept, ", ",
+                    [](std::string* out, const auto& s) {
+                      absl::StrAppend(out, Quoted(s.first), ": ", Quoted(s.second));
+                    }),
+      "}, \"planning_ms\": ", absl::StrFormat("%.3f", row.planning_ms),
+      ", \"fastest\": ", best ? "true" : "false");
+  if (!row.status.ok()) {
+    return absl::StrCat(text, ", \"refused\": ", Quoted(row.status.message()), "}");
+  }
+  return absl::StrCat(text, ", \"buckets\": ", row.plan.buckets.size(), ", ",
+                      FiguresJson(graph, row.plan, Simulate(graph, row.plan, costs)), "}");
+}
+
+void PrintJson(const Input& input, const std::vector<Row>& rows, int64_t bound) {
+  const Graph& graph = input.captured.graph;
+  const Plan untouched = ProgramOrder(graph);
+  const size_t best = Best(rows);
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    lines.push_back(RowJson(graph, input.costs, rows[i], i == best));
+  }
+  const std::string text = absl::StrCat(
+      "{\"graph\": ", Quoted(graph.name()), ", \"digest\": \"", ToHex(input.digest),
+      "\", \"nodes\": ", graph.size(), ", \"cost_profile\": ", Quoted(input.costs.profile_id()),
+      ", \"lower_bound_us\": ", ExactUs(bound), ",\n \"program_order\": {",
+      FiguresJson(graph, untouched, Simulate(graph, untouched, input.costs)), "},\n \"plans\": [",
+      absl::StrJoin(lines, ",\n  "), "]}\n");
+  std::fputs(text.c_str(), stdout);
+}
+
+absl::Status Run(const Args& args) {
+  ASSIGN_OR_RETURN(std::vector<Row> rows, Rows(args));
+  ASSIGN_OR_RETURN(const Input input, Load(args.flags.graph, args.flags.profile));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows.size() > 8) std::fprintf(stderr, "\rplan %zu of %zu", i + 1, rows.size());
+    MakePlanOf(input, rows[i]);
+  }
+  if (rows.size() > 8) std::fputs("\n", stderr);
+  const Graph& graph = input.captured.graph;
+  const int64_t bound = LowerBoundPs(graph, input.costs);
+  if (args.json) {
+    PrintJson(input, rows, bound);
+  } else {
+    PrintTable(input, rows, Simulate(graph, ProgramOrder(graph), input.costs).prediction, bound);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddCompareCommand(CLI::App& app, int& exit) {
+  auto args = std::make_shared<Args>();
+  CLI::App* command = app.add_subcommand(
+      "compare", "Plan a captured graph in every mode and lay them side by side");
+  AddPlanFlags(*command, args->flags);
+  command
+      ->add_option("--sweep", args->sweeps,
+                   "one plan for each value, by the options' names below; several sweeps multiply")
+      ->type_name("OPTION=A,B,C")
+      ->allow_extra_args(false);
+  command->add_flag("--json", args->json, "one JSON object on stdout");
+  command->footer(
+      "Example: every mode as PyTorch's passes are compared, sums in any order:\n"
+      "  bucketctl compare llama3_8b_fsdp8.bw.json.gz --numerics free\n"
+      "Example: how far apart members of a bucket may stand:\n"
+      "  bucketctl compare llama3_8b_fsdp8.bw.json.gz --mode greedy "
+      "--sweep max_topo_span=none,1500,500,100");
+  command->callback([args, &exit] { exit = Report(Run(*args)); });
+}
+
+}  // namespace bucketd::ctl

@@ -1,0 +1,231 @@
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/ctl/command.h"
+#include "client/render/table.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/io/json_text.h"
+#include "passes/io/plan_file.h"
+
+namespace bucketd::ctl {
+namespace {
+
+using internal::Quoted;
+
+struct Args {
+  std::string a, b, graph;
+  bool json = false;
+};
+
+struct Line {
+  std::string what, a, b;
+};
+
+std::vector<Line> Headers(const Plan& a, const Plan& b) {
+  const Line all[] = {
+      {"graph", ToHex(a.graph_digest), ToHex(b.graph_digest)},
+      {"nodes", absl::StrCat(a.node_count), absl::StrCat(b.node_count)},
+      {"mode", a.mode, b.mode},
+      {"numerics", std::string(Name(a.numerics)), std::string(Name(b.numerics))},
+      {"backend", a.backend, b.backend},
+      {"reorder_compute", std::string(Name(a.reorder_compute)),
+       std::string(Name(b.reorder_compute))},
+      {"planner", a.planner, b.planner},
+      {"cost_profile", a.cost_profile, b.cost_profile},
+  };
+  std::vector<Line> differing;
+  std::copy_if(std::begin(all), std::end(all), std::back_inserter(differing),
+               [](const Line& line) { return line.a != line.b; });
+  return differing;
+}
+
+std::vector<NodeId> Sorted(std::vector<NodeId> ids) {
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+std::string Form(const Bucket& bucket) {
+  return absl::StrCat(Name(bucket.mode), " on ", Name(bucket.copies));
+}
+
+std::string Members(const Bucket& bucket, const Graph* graph) {
+  constexpr size_t kMaxListed = 6;
+  std::vector<std::string> names;
+  for (const NodeId n : bucket.members) {
+    if (names.size() == kMaxListed) {
+      names.push_back(absl::StrCat("and ", bucket.members.size() - kMaxListed, " more"));
+      break;
+    }
+    names.push_back(graph != nullptr ? graph->Describe(n) : absl::StrCat("%", n));
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+// Buckets that are not the same in both.
+struct BucketDifference {
+  std::string what;  // "only in A", "only in B", "payload order", "form"
+  const Bucket* bucket = nullptr;
+  std::string detail;
+};
+
+std::vector<BucketDifference> Buckets(const Plan& a, const Plan& b) {
+  std::map<std::vector<NodeId>, const Bucket*> in_b;
+  for (const Bucket& bucket : b.buckets) in_b.emplace(Sorted(bucket.members), &bucket);
+  std::vector<BucketDifference> found;
+  std::set<const Bucket*> met;
+  for (const Bucket& bucket : a.buckets) {
+    const auto it = in_b.find(Sorted(bucket.members));
+    if (it == in_b.end()) {
+      found.push_back({"only in A", &bucket, Form(bucket)});
+      continue;
+    }
+    met.insert(it->second);
+    if (bucket.members != it->second->members) found.push_back({"payload order", &bucket, ""});
+    if (Form(bucket) != Form(*it->second)) {
+      found.push_back({"form", &bucket, absl::StrCat(Form(bucket), " / ", Form(*it->second))});
+    }
+  }
+  for (const Bucket& bucket : b.buckets) {
+    if (met.count(&bucket) == 0) found.push_back({"only in B", &bucket, Form(bucket)});
+  }
+  return found;
+}
+
+// Steps by what they do rather than by bucket number, so that plans that number alike buckets
+// otherwise compare equal.
+std::string StepText(const Plan& plan, const Step& step) {
+  if (step.kind == Step::Kind::kNode) return absl::StrCat("%", step.id);
+  const Bucket& bucket = plan.buckets[static_cast<size_t>(step.id)];
+  return absl::StrCat(step.kind == Step::Kind::kStart ? "start" : "wait", " of [",
+                      absl::StrJoin(Sorted(bucket.members), " "), "]");
+}
+
+// The first place where the orders differ; -1 if nowhere.
+int64_t FirstStep(const Plan& a, const Plan& b) {
+  const size_t both = std::min(a.order.size(), b.order.size());
+  for (size_t i = 0; i < both; ++i) {
+    if (a.order[i].kind == b.order[i].kind && a.order[i].kind == Step::Kind::kNode &&
+        a.order[i].id == b.order[i].id) {
+      continue;
+    }
+    if (StepText(a, a.order[i]) != StepText(b, b.order[i])) return static_cast<int64_t>(i);
+  }
+  return a.order.size() == b.order.size() ? -1 : static_cast<int64_t>(both);
+}
+
+std::string Figures(const Plan& a, const Plan& b) {
+  using Align = Table::Align;
+  Table table(
+      {{"predicted"}, {"A", Align::kRight}, {"B", Align::kRight}, {"change", Align::kRight}});
+  const Prediction &x = a.prediction, &y = b.prediction;
+  const auto time = [&](const char* what, int64_t p, int64_t q) {
+    table.AddRow({what, Duration(p), Duration(q), Change(q, p)});
+  };
+  time("step time", x.total_ps, y.total_ps);
+  time("exposed communication", x.exposed_ps, y.exposed_ps);
+  time("copies", x.copies_ps, y.copies_ps);
+  table.AddRow(
+      {"peak memory", Mib(x.peak_bytes), Mib(y.peak_bytes), Change(y.peak_bytes, x.peak_bytes)});
+  table.AddRow({"collectives", absl::StrCat(x.collectives), absl::StrCat(y.collectives),
+                Change(y.collectives, x.collectives)});
+  return table.Text();
+}
+
+std::string StepAt(const Plan& plan, int64_t i) {
+  const auto at = static_cast<size_t>(i);
+  return at < plan.order.size() ? StepText(plan, plan.order[at]) : "the end";
+}
+
+std::string Text(const Plan& a, const Plan& b, const Graph* graph) {
+  const std::vector<BucketDifference> buckets = Buckets(a, b);
+  std::string text;
+  const std::vector<Line> headers = Headers(a, b);
+  if (!headers.empty()) {
+    Table table({{"field"}, {"A"}, {"B"}});
+    for (const Line& line : headers) table.AddRow({line.what, line.a, line.b});
+    absl::StrAppend(&text, table.Text(), "\n");
+  }
+  absl::StrAppend(&text, Figures(a, b), "\n");
+  if (buckets.empty()) {
+    absl::StrAppend(&text, "the same ", a.buckets.size(), " buckets\n");
+  } else {
+    Table table({{"difference"}, {"bucket"}, {"form"}, {"members"}});
+    for (const BucketDifference& d : buckets) {
+      table.AddRow({d.what, d.bucket->name, d.detail, Members(*d.bucket, graph)});
+    }
+    absl::StrAppend(&text, table.Text());
+  }
+  const int64_t step = FirstStep(a, b);
+  absl::StrAppend(
+      &text, step < 0 ? std::string("the same order\n")
+                      : absl::StrCat("the orders part at step ", step, ":\n  A: ", StepAt(a, step),
+                                     "\n  B: ", StepAt(b, step), "\n"));
+  return text;
+}
+
+std::string Json(const Plan& a, const Plan& b) {
+  const std::vector<BucketDifference> buckets = Buckets(a, b);
+  const int64_t step = FirstStep(a, b);
+  const std::vector<Line> headers = Headers(a, b);
+  return absl::StrCat(
+      "{\"equal\": ", headers.empty() && buckets.empty() && step < 0 ? "true" : "false",
+      ", \"fields\": [",
+      absl::StrJoin(headers, ", ",
+                    [](std::string* out, const Line& line) {
+                      absl::StrAppend(out, "{\"field\": ", Quoted(line.what),
+                                      ", \"a\": ", Quoted(line.a), ", \"b\": ", Quoted(line.b),
+                                      "}");
+                    }),
+      "],\n \"buckets\": [",
+      absl::StrJoin(buckets, ",\n  ",
+                    [](std::string* out, const BucketDifference& d) {
+                      absl::StrAppend(out, "{\"difference\": ", Quoted(d.what), ", \"members\": [",
+                                      absl::StrJoin(d.bucket->members, ", "),
+                                      "], \"form\": ", Quoted(d.detail), "}");
+                    }),
+      "],\n \"first_step\": ", step < 0 ? "null" : absl::StrCat(step), ", \"total_us\": [",
+      ExactUs(a.prediction.total_ps), ", ", ExactUs(b.prediction.total_ps), "], \"peak_bytes\": [",
+      a.prediction.peak_bytes, ", ", b.prediction.peak_bytes, "]}\n");
+}
+
+absl::Status Run(const Args& args) {
+  ASSIGN_OR_RETURN(const PlanFile a, ReadPlanFile(args.a));
+  ASSIGN_OR_RETURN(const PlanFile b, ReadPlanFile(args.b));
+  if (args.json) {
+    std::fputs(Json(a.plan, b.plan).c_str(), stdout);
+    return absl::OkStatus();
+  }
+  if (args.graph.empty()) {
+    std::fputs(Text(a.plan, b.plan, nullptr).c_str(), stdout);
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const Input input, Load(args.graph, kDefaultProfile));
+  ASSIGN_OR_RETURN(const Plan checked_a, LoadPlan(input, args.a));
+  ASSIGN_OR_RETURN(const Plan checked_b, LoadPlan(input, args.b));
+  std::fputs(Text(checked_a, checked_b, &input.captured.graph).c_str(), stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddDiffCommand(CLI::App& app, int& exit) {
+  auto args = std::make_shared<Args>();
+  CLI::App* command = app.add_subcommand("diff", "Show how two plans of one graph differ");
+  command->add_option("a", args->a, "plan file")->required()->type_name("PLAN");
+  command->add_option("b", args->b, "plan file")->required()->type_name("PLAN");
+  command->add_option("--graph", args->graph, "the plans' captured graph, for names");
+  command->add_flag("--json", args->json, "one JSON object on stdout");
+  command->footer("Example:\n  bucketctl diff yesterday.json today.json --graph step.bw.json.gz");
+  command->callback([args, &exit] { exit = Report(Run(*args)); });
+}
+
+}  // namespace bucketd::ctl

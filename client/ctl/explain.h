@@ -1,0 +1,63 @@
+// Why a plan is as it is, in sentences.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "passes/cost/costs.h"
+#include "passes/ir/graph.h"
+#include "passes/pass/constraints.h"
+#include "passes/pass/tags.h"
+#include "passes/plan/plan.h"
+
+namespace bucketd::ctl {
+
+class Explainer {
+ public:
+  // REQUIRES: VerifyPlan(graph, plan).ok(). Keeps references to all three.
+  static absl::StatusOr<Explainer> Make(const Graph& graph, const Plan& plan, const Costs& costs);
+
+  // A collective as a person names it: an id (12, %12), a node's name, a parameter's FQN, or
+  // bucket:K for that bucket's first member. OUT_OF_RANGE says what there is: a parameter may have
+  // several collectives.
+  absl::StatusOr<CollectiveId> Find(const std::string& name) const;
+
+  // What each bucket is, how much of it is hidden and where, and why it ends where it does.
+  std::string Buckets() const;
+  // What stays alone, by reason.
+  std::string Alone() const;
+  // One collective: what it is, its bucket or why it has none.
+  std::string One(CollectiveId c) const;
+  // Two: what they share; or what keeps them apart, and what putting them together would do.
+  std::string Two(CollectiveId a, CollectiveId b) const;
+
+ private:
+  Explainer(const Graph& graph, const Plan& plan, const Costs& costs);
+
+  std::string Describe(CollectiveId c) const;
+  BucketId BucketOf(CollectiveId c) const { return bucket_of_[static_cast<size_t>(c)]; }
+  std::string BucketName(BucketId b) const;
+  // Why it can be in no bucket at all; empty if it could.
+  std::vector<std::string> NeverMerged(CollectiveId c) const;
+  // What forbids one bucket for both; empty if nothing does.
+  std::vector<std::string> Forbidden(CollectiveId a, CollectiveId b) const;
+  // What the planner noted about the bucket or collective.
+  std::vector<std::string> Notes(CollectiveId c) const;
+  // A path of data or order edges from one node to a later one; empty if there is none.
+  std::vector<NodeId> Path(NodeId from, NodeId to) const;
+  std::string PathText(const std::vector<NodeId>& path) const;
+  // What the step would be with both buckets in one, at the best place that is legal.
+  std::string Together(CollectiveId a, CollectiveId b) const;
+
+  const Graph& graph_;
+  const Plan& plan_;
+  const Costs& costs_;
+  Constraints constraints_;
+  Tags tags_;
+  std::vector<Direction> directions_;
+  std::vector<BucketId> bucket_of_;  // one a collective; -1: none
+};
+
+}  // namespace bucketd::ctl

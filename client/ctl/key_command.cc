@@ -1,0 +1,197 @@
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "client/ctl/command.h"
+#include "client/ctl/plan_flags.h"
+#include "client/render/table.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/io/json_text.h"
+#include "passes/io/profile_json.h"
+#include "passes/ir/canonical.h"
+#include "passes/ir/graph_difference.h"
+#include "passes/ir/normalize.h"
+#include "passes/pass/option_table.h"
+#include "passes/plan_key.h"
+#include "passes/planner.h"
+
+namespace bucketd::ctl {
+namespace {
+
+using internal::Quoted;
+
+struct Args {
+  PlanFlags flags;
+  std::string other, other_profile;
+  std::vector<std::string> other_options;
+  bool json = false;
+};
+
+// One side: what a request would ask for.
+struct Side {
+  NormalizedGraph normalized;
+  std::string name;
+  std::vector<std::pair<std::string, std::string>> fields;
+};
+
+absl::StatusOr<Side> Load(const std::string& path, const PlanOptions& options,
+                          const std::string& profile_name) {
+  const absl::StatusOr<CostProfile> profile = FindProfile(profile_name);
+  if (!profile.ok()) {
+    return absl::NotFoundError(absl::StrCat("--profile: ", profile.status().message()));
+  }
+  RETURN_IF_ERROR(AsUsage(options.Validate()));
+  ASSIGN_OR_RETURN(const CapturedGraph captured, ReadCapturedGraphFile(path));
+  ASSIGN_OR_RETURN(NormalizedGraph normalized, Normalize(captured.graph));
+  const std::string key =
+      PlanKey("", GraphDigest(normalized.graph), captured.mesh, options, *profile, kPlannerVersion);
+  Side side{std::move(normalized), path, {}};
+  for (const absl::string_view line : absl::StrSplit(key, '\n', absl::SkipEmpty())) {
+    const std::pair<std::string, std::string> field = absl::StrSplit(line, absl::MaxSplits('=', 1));
+    if (!field.second.empty()) side.fields.push_back(field);
+  }
+  return side;
+}
+
+struct Difference {
+  std::string field, first, second;
+};
+
+// Fields line by line: both sides list the options in one order; meshes and parameter orders may be
+// of several lengths, so what is left over on one side is compared with nothing.
+std::vector<Difference> Differences(const Side& a, const Side& b) {
+  std::vector<Difference> found;
+  size_t i = 0, j = 0;
+  while (i < a.fields.size() || j < b.fields.size()) {
+    const bool in_a = i < a.fields.size(), in_b = j < b.fields.size();
+    if (in_a && in_b && a.fields[i].first == b.fields[j].first) {
+      if (a.fields[i].second != b.fields[j].second) {
+        found.push_back({a.fields[i].first, a.fields[i].second, b.fields[j].second});
+      }
+      ++i, ++j;
+      continue;
+    }
+    const auto comes_later = [&](const std::string& name, const Side& side, size_t from) {
+      while (from < side.fields.size() && side.fields[from].first != name) ++from;
+      return from < side.fields.size();
+    };
+    if (in_a && (!in_b || !comes_later(a.fields[i].first, b, j))) {
+      found.push_back({a.fields[i].first, a.fields[i].second, ""});
+      ++i;
+    } else {
+      found.push_back({b.fields[j].first, "", b.fields[j].second});
+      ++j;
+    }
+  }
+  return found;
+}
+
+std::string NodeText(const Graph& graph, const GraphDifference& difference) {
+  return difference.node < graph.size() ? graph.Describe(difference.node) : "no such node";
+}
+
+std::string GraphText(const Side& a, const Side& b) {
+  const GraphDifference d = FirstDifference(a.normalized.graph, b.normalized.graph);
+  if (d.node == kNoNode) return "";
+  return absl::StrCat("the graphs first differ at node ", d.node, " of their normalised forms, in ",
+                      d.field, ":\n  A: ", d.first, "    ", NodeText(a.normalized.graph, d),
+                      "\n  B: ", d.second, "    ", NodeText(b.normalized.graph, d), "\n");
+}
+
+std::string Json(const Side& a, const Side& b, const std::vector<Difference>& differences) {
+  const GraphDifference d = FirstDifference(a.normalized.graph, b.normalized.graph);
+  const std::string fields =
+      absl::StrJoin(differences, ",\n  ", [](std::string* out, const Difference& difference) {
+        absl::StrAppend(out, "{\"field\": ", Quoted(difference.field),
+                        ", \"a\": ", Quoted(difference.first),
+                        ", \"b\": ", Quoted(difference.second), "}");
+      });
+  const std::string node =
+      d.node == kNoNode
+          ? "null"
+          : absl::StrCat("{\"node\": ", d.node, ", \"field\": ", Quoted(d.field),
+                         ", \"a\": ", Quoted(d.first), ", \"b\": ", Quoted(d.second), "}");
+  return absl::StrCat("{\"equal\": ", differences.empty() ? "true" : "false", ", \"fields\": [",
+                      fields, "],\n \"first_difference\": ", node, "}\n");
+}
+
+absl::Status PrintOne(const Side& side, bool json) {
+  std::string text;
+  if (json) {
+    text = absl::StrCat("{\"fields\": [",
+                        absl::StrJoin(side.fields, ",\n  ",
+                                      [](std::string* out, const auto& field) {
+                                        absl::StrAppend(out, "[", Quoted(field.first), ", ",
+                                                        Quoted(field.second), "]");
+                                      }),
+                        "]}\n");
+  } else {
+    Table table({{"field of the key"}, {"value"}});
+    for (const auto& [name, value] : side.fields) table.AddRow({name, value});
+    text = table.Text();
+  }
+  std::fputs(text.c_str(), stdout);
+  return absl::OkStatus();
+}
+
+absl::Status Run(const Args& args) {
+  ASSIGN_OR_RETURN(const PlanOptions options, OptionsFrom(args.flags));
+  ASSIGN_OR_RETURN(const Side a, Load(args.flags.graph, options, args.flags.profile));
+  if (args.other.empty() && args.other_profile.empty() && args.other_options.empty()) {
+    return PrintOne(a, args.json);
+  }
+  PlanOptions other_options = options;
+  for (const std::string& text : args.other_options) {
+    const std::pair<std::string, std::string> option =
+        absl::StrSplit(text, absl::MaxSplits('=', 1));
+    RETURN_IF_ERROR(AsUsage(SetOption(other_options, option.first, option.second)));
+  }
+  ASSIGN_OR_RETURN(const Side b,
+                   Load(args.other.empty() ? args.flags.graph : args.other, other_options,
+                        args.other_profile.empty() ? args.flags.profile : args.other_profile));
+  const std::vector<Difference> differences = Differences(a, b);
+  if (args.json) {
+    std::fputs(Json(a, b, differences).c_str(), stdout);
+    return absl::OkStatus();
+  }
+  if (differences.empty()) {
+    std::fputs("the keys are equal: one plan serves both\n", stdout);
+    return absl::OkStatus();
+  }
+  Table table({{"field of the key"}, {"A"}, {"B"}});
+  for (const Difference& d : differences) table.AddRow({d.field, d.first, d.second});
+  std::fputs(
+      absl::StrCat("A: ", a.name, "\nB: ", b.name, "\n\n", table.Text(), GraphText(a, b)).c_str(),
+      stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddKeyCommand(CLI::App& app, int& exit) {
+  auto args = std::make_shared<Args>();
+  CLI::App* command =
+      app.add_subcommand("key", "Show what a plan depends on, or why two requests differ");
+  AddPlanFlags(*command, args->flags);
+  command->add_option("other", args->other, "another captured graph: B")->type_name("GRAPH");
+  command
+      ->add_option("--b", args->other_options, "an option that is another one for B, by its name")
+      ->type_name("OPTION=VALUE")
+      ->allow_extra_args(false);
+  command->add_option("--b-profile", args->other_profile, "cost profile of B");
+  command->add_flag("--json", args->json, "one JSON object on stdout");
+  command->footer(
+      "Example: why two ranks do not share a plan, down to the first node that differs:\n"
+      "  bucketctl key rank0.bw.json.gz rank3.bw.json.gz\n"
+      "Example: does an option matter to the cache?\n"
+      "  bucketctl key step.bw.json.gz --b max_topo_span=800");
+  command->callback([args, &exit] { exit = Report(Run(*args)); });
+}
+
+}  // namespace bucketd::ctl
