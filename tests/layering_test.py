@@ -15,11 +15,12 @@ ALLOWED = {
     "proto": [],
     **{folder: CORE[:k] for k, folder in enumerate(CORE)},
     "passes": CORE,  # planner.{h,cc}
+    "passes/text": CORE[:4],
     "passes/io": CORE + ["proto"],
-    "passes/tools": CORE + ["passes", "passes/io"],
+    "passes/tools": CORE + ["passes", "passes/io", "passes/text"],
     "server": CORE + ["passes", "passes/io", "proto"],
     "client/render": CORE,
-    "client/ctl": CORE + ["passes", "passes/io", "client/render"],
+    "client/ctl": CORE + ["passes", "passes/io", "passes/text", "client/render"],
     "client": CORE + ["passes/io", "proto"],
     "gpu_agent": ["passes/base", "passes/plan", "passes/io", "proto"],
 }

@@ -22,15 +22,6 @@ int64_t ToPs(double us) {
 
 int64_t ToPpb(double share) { return static_cast<int64_t>(std::nearbyint(share * 1e9)); }
 
-// How often a byte of the message crosses the bus.
-double WireFactor(CollectiveKind kind, int32_t group_size) {
-  const double n = group_size;
-  double rounds = 1.0;
-  if (kind == CollectiveKind::kAllReduce) rounds = 2.0;
-  if (kind == CollectiveKind::kBroadcast) rounds = n / std::max(n - 1.0, 1.0);
-  return rounds * (n - 1.0) / n;
-}
-
 bool RunsNothing(NodeKind kind) {
   return kind == NodeKind::kPlaceholder || kind == NodeKind::kGetAttr || kind == NodeKind::kOutput;
 }
@@ -46,6 +37,14 @@ absl::Status CheckFigure(const Graph& graph, NodeId n, absl::string_view what, d
 }
 
 }  // namespace
+
+double WireFactor(CollectiveKind kind, int32_t group_size) {
+  const double n = group_size;
+  double rounds = 1.0;
+  if (kind == CollectiveKind::kAllReduce) rounds = 2.0;
+  if (kind == CollectiveKind::kBroadcast) rounds = n / std::max(n - 1.0, 1.0);
+  return rounds * (n - 1.0) / n;
+}
 
 absl::Status Costs::SetProfile(const CostProfile& profile) {
   RETURN_IF_ERROR(profile.Validate());

@@ -41,6 +41,9 @@ struct StatedCosts {
   std::vector<Link> links;      // one a collective
 };
 
+// How often a byte of the message crosses the bus.
+double WireFactor(CollectiveKind kind, int32_t group_size);
+
 class Costs {
  public:
   // INVALID_ARGUMENT if a figure is negative or not finite, if a placeholder, get_attr or the

@@ -80,6 +80,8 @@ class GraphBuilder {
   // symbolic, do not overflow; enum values are known; strings are UTF-8 without control characters;
   // what belongs to another kind of node is unset; an empty slot has no kind and no parameter.
   absl::StatusOr<NodeId> Add(const NodeSpec& node);
+  // What was accepted so far; users() is not there yet.
+  const Graph& graph() const { return graph_; }
   // Checks: there are nodes, exactly one output and it is last; slots name nodes; every string
   // table fits. Builds users.
   absl::StatusOr<Graph> Build() &&;

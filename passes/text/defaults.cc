@@ -1,0 +1,180 @@
+#include "passes/text/defaults.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+
+namespace bucketd::internal {
+namespace {
+
+template <typename Enum>
+bool Find(absl::string_view name, int first, Enum last, Enum& out) {
+  for (int i = first; i <= static_cast<int>(last); ++i) {
+    if (Name(static_cast<Enum>(i)) == name) {
+      out = static_cast<Enum>(i);
+      return true;
+    }
+  }
+  return false;
+}
+
+constexpr Keyword kKeywords[] = {
+    {"placeholder", NodeKind::kPlaceholder, Role::kNone, {}, "placeholder"},
+    {"param", NodeKind::kPlaceholder, Role::kParameter, {}, "placeholder"},
+    {"buffer", NodeKind::kPlaceholder, Role::kBuffer, {}, "placeholder"},
+    {"input", NodeKind::kPlaceholder, Role::kInput, {}, "placeholder"},
+    {"tangent", NodeKind::kPlaceholder, Role::kTangent, {}, "placeholder"},
+    {"saved", NodeKind::kPlaceholder, Role::kSaved, {}, "placeholder"},
+    {"get_attr", NodeKind::kGetAttr, {}, {}, "get_attr"},
+    {"getitem", NodeKind::kGetitem, {}, {}, "getitem"},
+    {"wait", NodeKind::kWait, {}, {}, "_c10d_functional.wait_tensor.default"},
+    {"return", NodeKind::kOutput, {}, {}, "output"},
+    {"all_gather",
+     NodeKind::kCollective,
+     {},
+     CollectiveKind::kAllGather,
+     "_c10d_functional.all_gather_into_tensor.default"},
+    {"reduce_scatter",
+     NodeKind::kCollective,
+     {},
+     CollectiveKind::kReduceScatter,
+     "_c10d_functional.reduce_scatter_tensor.default"},
+    {"all_reduce",
+     NodeKind::kCollective,
+     {},
+     CollectiveKind::kAllReduce,
+     "_c10d_functional.all_reduce.default"},
+    {"all_to_all",
+     NodeKind::kCollective,
+     {},
+     CollectiveKind::kAllToAll,
+     "_c10d_functional.all_to_all_single.default"},
+    {"broadcast",
+     NodeKind::kCollective,
+     {},
+     CollectiveKind::kBroadcast,
+     "_c10d_functional.broadcast.default"},
+};
+
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+
+int64_t Sum(int64_t a, int64_t b) {
+  int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? kMost : sum;
+}
+
+int64_t Product(int64_t a, int64_t b) {
+  int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? kMost : product;
+}
+
+int64_t BytesOf(const Graph& graph, NodeId n) {
+  int64_t bytes = 0;
+  for (const TensorType& tensor : graph.outputs(n)) bytes += tensor.bytes;
+  return bytes;
+}
+
+}  // namespace
+
+bool FromText(absl::string_view name, DType& out) { return Find(name, 1, DType::kC128, out); }
+bool FromText(absl::string_view name, ReduceOp& out) { return Find(name, 0, ReduceOp::kBxor, out); }
+bool FromText(absl::string_view name, Tag& out) { return Find(name, 1, Tag::kHsdpAllReduce, out); }
+bool FromText(absl::string_view name, SlotKind& out) {
+  return Find(name, 0, SlotKind::kSaved, out);
+}
+bool FromText(absl::string_view name, CollectiveKind& out) {
+  return Find(name, 1, CollectiveKind::kBroadcast, out);
+}
+
+const Keyword* FindKeyword(absl::string_view word) {
+  for (const Keyword& keyword : kKeywords) {
+    if (keyword.word == word) return &keyword;
+  }
+  return nullptr;
+}
+
+const Keyword& KeywordOf(NodeKind kind, Role role, CollectiveKind collective) {
+  const auto* found =
+      std::find_if(std::begin(kKeywords), std::end(kKeywords), [&](const Keyword& keyword) {
+        return keyword.kind == kind && keyword.role == role && keyword.collective == collective;
+      });
+  return found == std::end(kKeywords) ? kKeywords[0] : *found;
+}
+
+absl::string_view ShortOp(absl::string_view op) {
+  constexpr absl::string_view kFront = "aten.", kBack = ".default";
+  if (op.size() <= kFront.size() + kBack.size() || !absl::StartsWith(op, kFront) ||
+      !absl::EndsWith(op, kBack)) {
+    return absl::string_view();
+  }
+  const absl::string_view name = op.substr(kFront.size(), op.size() - kFront.size() - kBack.size());
+  const bool leads = absl::ascii_isalpha(static_cast<unsigned char>(name[0])) || name[0] == '_';
+  const bool plain = leads && std::all_of(name.begin(), name.end(), [](char c) {
+                       return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_';
+                     });
+  return plain && FindKeyword(name) == nullptr ? name : absl::string_view();
+}
+
+OpFacts FactsOf(absl::string_view op) {
+  OpFacts facts;
+  facts.is_ordered = IsOrderedOp(op);
+  facts.traffic = TrafficOf(op);
+  facts.flags = static_cast<uint8_t>((IsComputeOp(op) ? kComputeFlag : 0) |
+                                     (IsPointwiseOp(op) ? kPointwiseFlag : 0) |
+                                     (facts.is_ordered ? kOrderedFlag : 0));
+  return facts;
+}
+
+absl::Span<const NodeId> DefaultAlias(NodeKind kind, uint8_t flags, absl::Span<const NodeId> inputs,
+                                      absl::Span<const NodeId> mutates) {
+  if (!mutates.empty()) return mutates;
+  const bool shares =
+      (flags & kViewFlag) != 0 || kind == NodeKind::kWait || kind == NodeKind::kGetitem;
+  return shares ? inputs.subspan(0, 1) : absl::Span<const NodeId>();
+}
+
+bool DefaultOutputs(const Graph& graph, const NodeSpec& spec, int32_t group_size,
+                    std::vector<int64_t>& dims, std::vector<NodeSpec::Tensor>& outputs) {
+  outputs.clear();
+  const bool made_of_none = spec.kind == NodeKind::kOutput || spec.inputs.empty();
+  if (made_of_none) return spec.kind == NodeKind::kOutput;
+  for (const TensorType& tensor : graph.outputs(spec.inputs[0])) {
+    outputs.push_back({tensor.dtype, graph.shape(tensor)});
+  }
+  const auto index = static_cast<size_t>(spec.getitem_index);
+  if (spec.kind == NodeKind::kGetitem && outputs.size() > 1) {
+    if (index >= outputs.size()) return false;
+    outputs = {outputs[index]};
+  }
+  const bool gathers = spec.collective.kind == CollectiveKind::kAllGather;
+  if (!gathers && spec.collective.kind != CollectiveKind::kReduceScatter) return true;
+  if (outputs.size() != 1 || outputs[0].shape.empty()) return false;
+  dims.assign(outputs[0].shape.begin(), outputs[0].shape.end());
+  if (gathers ? dims[0] > kMost / group_size : dims[0] % group_size != 0) return false;
+  dims[0] = gathers ? dims[0] * group_size : dims[0] / group_size;
+  outputs[0].shape = dims;
+  return true;
+}
+
+int64_t CountedBytes(const Graph& graph, NodeKind kind, uint8_t flags, Traffic traffic,
+                     absl::Span<const NodeId> inputs, absl::Span<const NodeSpec::Tensor> outputs) {
+  const bool is_view = (flags & kViewFlag) != 0;
+  if (kind != NodeKind::kCall || is_view || traffic == Traffic::kNone) return 0;
+  int64_t written = 0;
+  for (const NodeSpec::Tensor& tensor : outputs) {
+    int64_t bytes = ItemSize(tensor.dtype);
+    for (const int64_t dim : tensor.shape) bytes = Product(bytes, dim);
+    written = Sum(written, bytes);
+  }
+  if (traffic == Traffic::kOutputs) return written;
+  const bool gathers = traffic == Traffic::kGather;
+  int64_t bytes = gathers ? Sum(written, written) : written;
+  for (size_t i = gathers ? 1 : 0; i < inputs.size(); ++i) {
+    bytes = Sum(bytes, BytesOf(graph, inputs[i]));
+  }
+  return bytes;
+}
+
+}  // namespace bucketd::internal

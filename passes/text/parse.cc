@@ -1,0 +1,237 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/ir/text.h"
+#include "passes/text/bir.h"
+#include "passes/text/defaults.h"
+#include "passes/text/link_text.h"
+#include "passes/text/node_line.h"
+#include "passes/text/plan_text.h"
+#include "passes/text/scanner.h"
+
+namespace bucketd {
+namespace internal {
+namespace {
+
+// Longest time that an overlap may state: no sum of such leaves an int64.
+constexpr double kMaxOverlapUs = 1e11;
+
+class GraphParser {
+ public:
+  GraphParser(absl::string_view text, const BirLimits& limits)
+      : scan_(text), limits_(limits), lines_(scan_) {}
+
+  absl::StatusOr<ParsedBir> Run() && {
+    scan_.SkipLines();
+    if (!scan_.AcceptWord("graph")) return scan_.Expected("graph");
+    RETURN_IF_ERROR(ReadHeader());
+    for (scan_.SkipLines(); !scan_.Accept('}'); scan_.SkipLines()) RETURN_IF_ERROR(ReadNode());
+    const size_t end = scan_.offset();
+    absl::StatusOr<Graph> graph = std::move(*builder_).Build();
+    if (!graph.ok()) return scan_.ErrorAt(end, graph.status().message());
+    ParsedBir parsed{*std::move(graph), {}, has_costs_, std::move(mesh_), {}, std::nullopt};
+    RETURN_IF_ERROR(ResolveCosts(parsed));
+    RETURN_IF_ERROR(ResolveOverlap(parsed));
+    scan_.SkipLines();
+    if (scan_.AcceptWord("plan")) {
+      ASSIGN_OR_RETURN(parsed.plan, ScanPlan(scan_, parsed.graph, names_));
+      scan_.SkipLines();
+    }
+    if (!scan_.AtEnd()) return scan_.Expected("the end of the text");
+    return parsed;
+  }
+
+ private:
+  absl::Status ReadHeader() {
+    absl::string_view name;
+    if (scan_.Accept('@')) {
+      ASSIGN_OR_RETURN(name, scan_.Text("the graph's name"));
+    }
+    builder_.emplace(std::string(name), limits_.graph);
+    while (!scan_.Accept('{')) {
+      if (scan_.AcceptWord("forward")) {
+        direction_ = Direction::kForward;
+      } else if (scan_.AcceptWord("backward")) {
+        direction_ = Direction::kBackward;
+      } else if (scan_.AcceptWord("costs")) {
+        has_costs_ = true;
+      } else if (scan_.AcceptWord("mesh")) {
+        RETURN_IF_ERROR(ReadMesh());
+      } else {
+        return scan_.Expected("forward, backward, costs, mesh(...) or \"{\"");
+      }
+    }
+    return scan_.ExpectLineEnd();
+  }
+
+  absl::Status ReadMesh() {
+    RETURN_IF_ERROR(scan_.Expect('('));
+    do {
+      scan_.SkipLines();
+      RETURN_IF_ERROR(ReadGroup());
+      scan_.SkipLines();
+    } while (scan_.Accept(','));
+    return scan_.Expect(')');
+  }
+
+  absl::Status ReadGroup() {
+    scan_.SkipBlanks();
+    const size_t offset = scan_.offset();
+    ASSIGN_OR_RETURN(const GroupName name, lines_.ReadGroupName());
+    RETURN_IF_ERROR(scan_.Expect('='));
+    ASSIGN_OR_RETURN(const int64_t size, scan_.Integer("the number of ranks", INT32_MAX));
+    MeshDim dim{std::string(name.mesh_dim), static_cast<int32_t>(size), 0, ""};
+    LinkText link;
+    while (scan_.Peek() != ',' && scan_.Peek() != ')' && scan_.Peek() != '\n') {
+      RETURN_IF_ERROR(ReadGroupAttribute(dim, link));
+    }
+    has_costs_ = has_costs_ || link.states_any();
+    const auto group = builder_->AddGroup({dim.name, name.lane, dim.size});
+    if (!group.ok()) return scan_.ErrorAt(offset, group.status().message());
+    lines_.AddGroup(name, *group);
+    group_links_.push_back(link);
+    if (std::none_of(mesh_.dims.begin(), mesh_.dims.end(),
+                     [&](const MeshDim& known) { return known.name == dim.name; })) {
+      mesh_.dims.push_back(std::move(dim));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadGroupAttribute(MeshDim& dim, LinkText& link) {
+    const size_t offset = scan_.offset();
+    const absl::string_view word = scan_.Word();
+    if (word == "alpha") {
+      RETURN_IF_ERROR(scan_.Expect('='));
+      ASSIGN_OR_RETURN(link.alpha_us, scan_.Microseconds(word));
+    } else if (word == "busbw") {
+      RETURN_IF_ERROR(scan_.Expect('='));
+      ASSIGN_OR_RETURN(link.busbw_bytes_per_s, scan_.BytesPerSecond(word));
+    } else if (word == "per_node") {
+      RETURN_IF_ERROR(scan_.Expect('='));
+      ASSIGN_OR_RETURN(const int64_t ranks, scan_.Integer(word, INT32_MAX));
+      dim.ranks_per_node = static_cast<int32_t>(ranks);
+    } else if (word == "link") {
+      RETURN_IF_ERROR(scan_.Expect('='));
+      ASSIGN_OR_RETURN(const absl::string_view name, scan_.Text("the link's class"));
+      if (FindUnprintable(name) != absl::string_view::npos) {
+        return scan_.ErrorAt(offset, "the link's class is not UTF-8 without control characters");
+      }
+      dim.link_class = std::string(name);
+    } else {
+      return scan_.ErrorAt(offset, "expected alpha=, busbw=, per_node=, link=, \",\" or \")\"");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadNode() {
+    scan_.SkipBlanks();
+    const size_t offset = scan_.offset();
+    const Graph& graph = builder_->graph();
+    RETURN_IF_ERROR(lines_.Read(graph, names_, direction_));
+    const NodeLine& line = lines_.line();
+    const absl::StatusOr<NodeId> id = builder_->Add(line.spec);
+    if (!id.ok()) return scan_.ErrorAt(offset, id.status().message());
+    if (!line.spec.name.empty() && !line.by_position) {
+      const auto [it, inserted] = names_.emplace(line.spec.name, *id);
+      if (!inserted) {
+        return scan_.ErrorAt(offset, absl::StrCat("%", Printable(line.spec.name), " is node ",
+                                                  it->second, " already"));
+      }
+    }
+    if (!line.costs.hidden_by.empty() || line.costs.exposed_us >= 0 || line.costs.est_us >= 0) {
+      overlap_.push_back({builder_->graph().collective_of(*id), offset, line.costs.exposed_us,
+                          line.costs.est_us, line.costs.hidden_by});
+    }
+    has_costs_ = has_costs_ || line.costs.link.states_any();
+    if (line.spec.kind == NodeKind::kCollective) {
+      links_.push_back({line.costs.link, offset});
+      node_us_.push_back(0.0);
+    } else {
+      node_us_.push_back(std::max(line.costs.link.cost_us, 0.0));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ResolveCosts(ParsedBir& parsed) {
+    if (!has_costs_) return absl::OkStatus();
+    const Graph& graph = parsed.graph;
+    parsed.costs.node_us = std::move(node_us_);
+    for (size_t i = 0; i < links_.size(); ++i) {
+      const Collective& c = graph.collectives()[i];
+      const auto link = ResolveLink(links_[i].text, group_links_[static_cast<size_t>(c.group)], c,
+                                    graph.group(c).size);
+      if (!link.ok()) return scan_.ErrorAt(links_[i].offset, link.status().message());
+      parsed.costs.links.push_back(*link);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ResolveOverlap(ParsedBir& parsed) {
+    for (const Overlap& stated : overlap_) {
+      BirOverlap& overlap = parsed.overlap.emplace_back();
+      overlap.collective = stated.collective;
+      for (const double us : {stated.exposed_us, stated.est_us}) {
+        if (us > kMaxOverlapUs) {
+          return scan_.ErrorAt(stated.offset, absl::StrCat("expected exposed= and est= of at most ",
+                                                           TimeText(kMaxOverlapUs)));
+        }
+      }
+      const auto ps = [](double us) {
+        return us < 0 ? int64_t{-1} : static_cast<int64_t>(std::nearbyint(us * 1e6));
+      };
+      overlap.exposed_ps = ps(stated.exposed_us);
+      overlap.est_ps = ps(stated.est_us);
+      for (const NodeLabel& label : stated.hidden_by) {
+        ASSIGN_OR_RETURN(const NodeId n, Resolve(scan_, label, names_, parsed.graph.size()));
+        overlap.hidden_by.push_back(n);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  struct Link {
+    LinkText text;
+    size_t offset = 0;
+  };
+  struct Overlap {
+    CollectiveId collective = -1;
+    size_t offset = 0;
+    double exposed_us = kNotStated, est_us = kNotStated;
+    std::vector<NodeLabel> hidden_by;  // may name nodes that come later
+  };
+
+  Scanner scan_;
+  const BirLimits& limits_;
+  NodeLineReader lines_;
+  std::optional<GraphBuilder> builder_;
+  Names names_;
+  Mesh mesh_;
+  Direction direction_ = Direction::kNone;
+  bool has_costs_ = false;
+  std::vector<LinkText> group_links_;
+  std::vector<Link> links_;  // one a collective
+  std::vector<double> node_us_;
+  std::vector<Overlap> overlap_;
+};
+
+}  // namespace
+}  // namespace internal
+
+absl::StatusOr<ParsedBir> ParseBir(absl::string_view text, const BirLimits& limits) {
+  RETURN_IF_ERROR(internal::Scanner::CheckBounds(text, limits.max_bytes, limits.max_line_bytes));
+  return internal::GraphParser(text, limits).Run();
+}
+
+}  // namespace bucketd
