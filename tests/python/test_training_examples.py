@@ -13,6 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "client" / "python" / "examples"
@@ -71,9 +73,12 @@ def test_rotation_makes_scores_depend_on_distance_alone():
     assert not torch.allclose(score(7, 5), score(7, 2), atol=1e-3)
 
 
-def test_sharding_changes_no_value(mesh):
+@pytest.mark.parametrize("placements", [simple_fsdp.FSDP, simple_fsdp.DDP, simple_fsdp.HSDP])
+def test_sharding_changes_no_value(mesh, placements):
+    if len(placements) == 2:
+        mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
     plain, sharded = llama.build(SMALL), llama.build(SMALL)
-    simple_fsdp.shard(sharded, mesh, torch.float32, torch.float32)
+    simple_fsdp.shard(sharded, mesh, torch.float32, torch.float32, placements)
     losses = [model(*batch(SMALL)) for model in (plain, sharded)]
     assert torch.equal(*losses)
     for loss in losses:
@@ -91,6 +96,28 @@ def test_modules_of_one_kind_share_one_sharded_class(mesh):
     # ... but not their settings: the second model gathers in bf16.
     assert model.norm.weight.dtype == torch.float32
     assert again.norm.weight.dtype == torch.bfloat16
+
+
+def test_a_mesh_of_other_dimensions_than_the_placements_is_refused(mesh):
+    with pytest.raises(ValueError, match="the mesh has 1 dimensions, 2 were expected"):
+        simple_fsdp.shard(llama.build(SMALL), mesh, torch.bfloat16, torch.float32, simple_fsdp.HSDP)
+
+
+def test_tensor_parallel_parts_are_sharded_and_read_as_they_were(mesh):
+    both = init_device_mesh("cpu", (1, 1), mesh_dim_names=("fsdp", "tp"))
+    model, plain = llama.FeedForward(SMALL), llama.FeedForward(SMALL)
+    plain.load_state_dict(model.state_dict())
+    parallelize_module(model, both["tp"], {"w1": ColwiseParallel(), "w3": ColwiseParallel(), "w2": RowwiseParallel()})
+    simple_fsdp.shard(model, both["fsdp"], torch.float32, torch.float32)
+    assert model._modules["w2"]._parameters["weight"].device_mesh.mesh_dim_names == ("fsdp",)
+    assert model.w2.weight.device_mesh.mesh_dim_names == ("tp",) and model.w2.weight.placements == (Shard(1),)
+    x = torch.randn(3, SMALL.dim, generator=torch.Generator().manual_seed(1))
+    out = model(x)
+    assert torch.equal(out, plain(x))
+    out.sum().backward()
+    plain(x).sum().backward()
+    for a, b in zip(plain.parameters(), model.parameters()):
+        assert torch.equal(a.grad, b.grad.to_local())
 
 
 def test_tied_weights_are_refused_by_name_and_nothing_is_sharded(mesh):
