@@ -1,0 +1,133 @@
+#include "passes/pass/option_table.h"
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "passes/io/proto_io.h"
+#include "proto/planner.pb.h"
+
+namespace bucketd {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A value other than the default for every option.
+const std::map<std::string, std::string>& OtherValues() {
+  static const auto* const values = new std::map<std::string, std::string>{
+      {"mode", "manual"},
+      {"numerics", "free"},
+      {"backend", "gloo"},
+      {"reorder_compute", "collectives_only"},
+      {"memory_limit_ppm", "1200000"},
+      {"memory_limit_bytes", "77"},
+      {"resident_bytes", "5"},
+      {"buckets", "layers.[0-3],norm+output"},
+      {"prefetch_forward", "2"},
+      {"prefetch_backward", "0"},
+      {"defer_reduce_scatter", "3"},
+      {"reorder", "layers.1:2"},
+      {"parameter_order", "a.w,b.w"},
+      {"bucket_all_reduce", "off"},
+      {"bucket_cap_mb", "5,27.5,1000B"},
+      {"max_topo_span", "none"},
+      {"max_in_flight_mb", "1.5"},
+      {"max_compute_prefetch", "9"},
+      {"max_collective_distance", "8"},
+      {"compute_overlap_ppm", "900000"},
+      {"max_memory_increase_mb", "none"},
+      {"max_memory_increase_ppm", "none"},
+      {"memory_rule", "min"},
+      {"max_off_path_mb", "0"},
+      {"bucket_exposed_first", "on"},
+      {"overlap_bucket_cap_mb", "64"},
+  };
+  return *values;
+}
+
+std::string Other(const OptionInfo& option) {
+  const auto it = OtherValues().find(std::string(option.name));
+  if (it != OtherValues().end()) return it->second;
+  return option.print(PlanOptions{}) == "on" ? "off" : "on";  // the rest are switches
+}
+
+PlanOptions AllOther() {
+  PlanOptions options;
+  for (const OptionInfo& option : AllOptions()) {
+    EXPECT_TRUE(SetOption(options, option.name, Other(option)).ok()) << option.name;
+  }
+  return options;
+}
+
+TEST(OptionTable, EveryOptionChangesOneFieldAndPrintsItBack) {
+  std::set<absl::string_view> names;
+  for (const OptionInfo& option : AllOptions()) {
+    EXPECT_TRUE(names.insert(option.name).second) << option.name;
+    PlanOptions options;
+    const std::string standard = option.print(options);
+    ASSERT_TRUE(SetOption(options, option.name, Other(option)).ok()) << option.name;
+    const std::string text = option.print(options);
+    EXPECT_NE(text, standard) << option.name;
+    PlanOptions again;
+    ASSERT_TRUE(SetOption(again, option.name, text).ok()) << option.name << " " << text;
+    for (const OptionInfo& field : AllOptions()) {
+      EXPECT_EQ(field.print(again), field.print(options)) << option.name << " " << field.name;
+      if (field.name == option.name) continue;
+      EXPECT_EQ(field.print(options), field.print(PlanOptions{})) << option.name;
+    }
+  }
+}
+
+TEST(OptionTable, TheWireCarriesEveryOption) {
+  const PlanOptions options = AllOther();
+  ASSERT_TRUE(options.Validate().ok()) << options.Validate();
+  v1::PlanOptions message;
+  OptionsToProto(options, message);
+  const auto back = OptionsFromProto(message, Mesh{});
+  ASSERT_TRUE(back.ok()) << back.status();
+  for (const OptionInfo& option : AllOptions()) {
+    EXPECT_EQ(option.print(*back), option.print(options)) << option.name;
+  }
+}
+
+TEST(OptionTable, TheWireRefusesWhatItCannotKnowByName) {
+  const auto refusal = [](const char* name, const char* value, int times = 1) {
+    v1::PlanOptions message;
+    for (int i = 0; i < times; ++i) {
+      message.add_settings()->set_name(name);
+      message.mutable_settings(i)->set_value(value);
+    }
+    const auto options = OptionsFromProto(message, Mesh{});
+    EXPECT_EQ(options.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(options.status().message());
+  };
+  EXPECT_THAT(refusal("wings", "2"), HasSubstr("unknown option \"wings\"; known: mode, numerics"));
+  EXPECT_THAT(refusal("max_topo_span", "far"), HasSubstr("whole number"));
+  EXPECT_THAT(refusal("mode", "none"), HasSubstr("mode has a field of its own"));
+  EXPECT_THAT(refusal("upstream", "on", 2), HasSubstr("given twice"));
+  EXPECT_THAT(refusal("max_collective_distance", "0"), HasSubstr("expected 1 to"));
+}
+
+TEST(OptionTable, SizesAreMebibytesRoundedDownOrBytes) {
+  const auto bytes = [](const char* text) {
+    PlanOptions options;
+    EXPECT_TRUE(SetOption(options, "bucket_cap_mb", text).ok()) << text;
+    return options.bucket_cap_bytes;
+  };
+  EXPECT_EQ(bytes("auto"), std::vector<int64_t>());
+  EXPECT_EQ(bytes("1"), std::vector<int64_t>{1 << 20});
+  EXPECT_EQ(bytes("61.4"), std::vector<int64_t>{64382566});  // 61.4 * 2^20 = 64,382,566.4
+  EXPECT_EQ(bytes("0.000001"), std::vector<int64_t>{1});
+  EXPECT_EQ(bytes("5,1000B"), (std::vector<int64_t>{5 << 20, 1000}));
+  PlanOptions options;
+  for (const char* text : {"", "x", "-1", "1.0000001", "1,", "1e3", "nan", "9999999999999999999",
+                           "1.-5", "B", "-3B"}) {
+    EXPECT_FALSE(SetOption(options, "bucket_cap_mb", text).ok()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace bucketd
