@@ -19,30 +19,37 @@ namespace {
 
 size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
-// How deep each candidate stands in chains of candidates of its kind. Members of one depth cannot
-// depend on one another; buckets of one depth each cannot form a cycle either, for every path from
-// one to another of its kind goes deeper, and all-gathers that follow a reduce-scatter are no
-// candidates. So an order always exists, and finding that out takes one walk.
+bool IsReduction(CollectiveKind kind) {
+  return kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kAllReduce;
+}
+
+// How deep each candidate stands in chains of candidates: gathers behind gathers, reductions
+// (reduce-scatters and all-reduces, in whichever order HSDP has them) behind reductions. Members of
+// one depth cannot depend on one another; buckets of one depth each cannot form a cycle either, for
+// every path from one to another leads from gathers to reductions or goes deeper, and all-gathers
+// that follow a reduction are no candidates. So an order always exists, and finding that out takes
+// one walk. What may not merge stays a node of its own and counts for nothing.
 class Depths {
  public:
   Depths(const PassContext& context, std::vector<bool>& candidate) : graph_(context.graph) {
     of_.resize(graph_.collectives().size());
-    std::vector<int32_t> gathers(Index(graph_.size())), scatters(Index(graph_.size()));
+    std::vector<int32_t> gathers(Index(graph_.size())), reductions(Index(graph_.size()));
     size_t edge = 0;
     const std::vector<Constraints::Edge>& edges = context.constraints.edges;
     for (NodeId n = 0; n < graph_.size(); ++n) {
       const auto follow = [&](NodeId x) {
         gathers[Index(n)] = std::max(gathers[Index(n)], gathers[Index(x)]);
-        scatters[Index(n)] = std::max(scatters[Index(n)], scatters[Index(x)]);
+        reductions[Index(n)] = std::max(reductions[Index(n)], reductions[Index(x)]);
       };
       for (const NodeId x : graph_.inputs(n)) follow(x);
       for (; edge < edges.size() && edges[edge].after == n; ++edge) follow(edges[edge].before);
       if (graph_.kind(n) != NodeKind::kCollective) continue;
       const CollectiveId c = graph_.collective_of(n);
-      if (!candidate[Index(c)]) continue;
-      if (graph_.collective(c).kind == CollectiveKind::kReduceScatter) {
-        of_[Index(c)] = ++scatters[Index(n)];
-      } else if (scatters[Index(n)] > 0) {
+      const CollectiveKind kind = graph_.collective(c).kind;
+      if (!candidate[Index(c)] || !MayMerge(kind, context.options)) continue;
+      if (IsReduction(kind)) {
+        of_[Index(c)] = ++reductions[Index(n)];
+      } else if (reductions[Index(n)] > 0) {
         candidate[Index(c)] = false;
         refused_.push_back(n);
       } else {
@@ -60,9 +67,10 @@ class Depths {
   std::vector<NodeId> refused_;
 };
 
-// Merges the parameter all-gathers and gradient reduce-scatters of each unit, by kind, direction,
-// group, reduce op and dtype. The order keeps program order as far as the buckets let it. All
-// other collectives, and those without a partner, stay nodes. Fills launches.
+// Merges the parameter all-gathers and gradient reductions of each unit, by kind, direction, group,
+// reduce op and dtype, all-reduces only where the options let sums change. The order keeps program
+// order as far as the buckets let it. All other collectives, and those without a partner, stay
+// nodes. Fills launches; all-reduces that the options leave alone for good are none.
 class BucketUnits : public Pass {
  public:
   absl::string_view name() const override { return "bucket-units"; }
@@ -96,8 +104,9 @@ class BucketUnits : public Pass {
     for (const Unit& unit : context.units) {
       for (const CollectiveId c : unit.collectives) {
         const Collective& collective = graph.collective(c);
-        const Tag tag = context.tags[c].tag;
-        candidate[Index(c)] = (tag == Tag::kFsdpAllGather || tag == Tag::kFsdpReduceScatter) &&
+        const bool left_alone = collective.kind == CollectiveKind::kAllReduce &&
+                                context.options.bucket_all_reduce == Choice::kOff;
+        candidate[Index(c)] = context.tags[c].tag != Tag::kNone && !left_alone &&
                               !context.constraints.pinned[Index(c)] &&
                               graph.outputs(collective.start).size() == 1 &&
                               graph.inputs(collective.start).size() == 1;
@@ -122,7 +131,7 @@ class BucketUnits : public Pass {
     }
   }
 
-  // All-gathers stand at their first member, reduce-scatters at their last.
+  // All-gathers stand at their first member, reductions at their last.
   static void SortByExecution(std::vector<Group>& groups) {
     const auto place = [](const Group& group) {
       return group.first.kind == CollectiveKind::kAllGather ? group.second.front()
@@ -161,7 +170,8 @@ class BucketUnits : public Pass {
         const Collective& collective = context.graph.collective(c);
         if (context.constraints.pinned[Index(c)]) {
           pinned.nodes.push_back(collective.start);
-        } else if (collective.kind == CollectiveKind::kAllReduce) {
+        } else if (collective.kind == CollectiveKind::kAllReduce &&
+                   !MayMerge(collective.kind, context.options)) {
           reduced.nodes.push_back(collective.start);
         } else if (!MayMerge(collective.kind, context.options)) {
           kept.nodes.push_back(collective.start);
@@ -177,14 +187,15 @@ class BucketUnits : public Pass {
     add(pinned, "pinned-collective",
         "parameter collectives stay alone: in-place ops write what they read or make");
     add(reduced, "all-reduce-unmerged",
-        "all-reduces of parameters stay alone: merging them changes sums");
+        "all-reduces of gradients stay alone: merging them changes sums (numerics free, or "
+        "bucket_all_reduce on, allows it)");
     add(kept, "numerics-unmerged",
         absl::StrCat("reduce-scatters stay alone: merging them can change sums on ",
                      context.options.backend));
     Diagnostic dependent;
     dependent.nodes = depths.refused();
     add(dependent, "dependent-collective",
-        "parameter all-gathers stay alone: they depend on a gradient reduce-scatter");
+        "parameter all-gathers stay alone: they depend on a gradient's reduction");
   }
 };
 

@@ -82,18 +82,18 @@ bool TakeFromFarthest(absl::Span<const Scheduler::Window> windows, const std::ve
   return !taken.empty();
 }
 
-int64_t FitMemory(const PassContext& context, const Scheduler& scheduler, int64_t limit,
-                  std::vector<int32_t>& distances, Plan& plan) {
+Prediction FitMemory(const PassContext& context, const Scheduler& scheduler, int64_t limit,
+                     std::vector<int32_t>& distances, Plan& plan) {
   for (int round = 0;; ++round) {
     const Simulation simulation = Simulate(context.graph, plan, context.costs, true);
-    const int64_t peak = simulation.prediction.peak_bytes;
-    if (peak <= limit || round == kMaxRounds) return peak;
+    const Prediction& figures = simulation.prediction;
+    if (figures.peak_bytes <= limit || round == kMaxRounds) return figures;
     if (round == kMaxRounds - 1) {
       std::fill(distances.begin(), distances.end(), 0);
     } else if (!TakeFromFarthest(scheduler.Windows(plan.order, distances),
                                  OverLimit(context, plan, simulation.live_bytes, limit),
                                  distances)) {
-      return peak;
+      return figures;
     }
     plan.order = scheduler.Order(distances);
   }

@@ -18,9 +18,9 @@ int64_t MemoryLimit(const PassContext& context);
 
 // REQUIRES: plan.order == scheduler.Order(distances). Where memory is above the limit, takes from
 // the launches that reach farthest across, until it is not or nothing is left to take; then
-// plan.order is of the distances that are left. Returns the peak. At most 24 simulations.
-int64_t FitMemory(const PassContext& context, const Scheduler& scheduler, int64_t limit,
-                  std::vector<int32_t>& distances, Plan& plan);
+// plan.order is of the distances that are left. Returns the plan's figures. At most 24 simulations.
+Prediction FitMemory(const PassContext& context, const Scheduler& scheduler, int64_t limit,
+                     std::vector<int32_t>& distances, Plan& plan);
 
 // Takes a quarter, or one, off the distance of every launch that reaches across a step that is
 // marked, farther than or as far as any other that does. False if there is none.

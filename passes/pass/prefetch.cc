@@ -20,8 +20,9 @@ namespace {
 
 size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
-// Issues all-gathers before the waits of earlier units and waits for reduce-scatters after the
-// starts of later ones, each as far as the options say and memory allows.
+// Issues all-gathers before the waits of earlier units, the first unit's before the first kernel,
+// and waits for reductions after the starts of later ones, each as far as the options say and
+// memory allows.
 class Prefetch : public Pass {
  public:
   absl::string_view name() const override { return "prefetch"; }
@@ -32,17 +33,16 @@ class Prefetch : public Pass {
     ASSIGN_OR_RETURN(const Scheduler scheduler,
                      Scheduler::Make(context, plan.buckets, context.launches));
     for (size_t i = 0; i < distances.size(); ++i) {
-      distances[i] = scheduler.Reach(i, distances[i]);
+      distances[i] = scheduler.Wanted(i, distances[i]);
     }
-    const std::vector<Step> before = std::move(plan.order);
-    plan.order = scheduler.Order(distances);
+    const std::vector<Step> before = plan.order;
     const int64_t limit = MemoryLimit(context);
     const std::vector<int32_t> wanted = distances;
-    const int64_t peak = FitMemory(context, scheduler, limit, distances, plan);
-    Report(context, wanted, distances, plan);
-    if (peak > limit) {
+    const Prediction figures = Fit(context, scheduler, limit, distances, plan);
+    Report(context, scheduler, wanted, distances, plan);
+    if (figures.peak_bytes > limit) {
       const std::string text = absl::StrCat(
-          "the plan needs ", peak, " bytes at its peak, the limit is ", limit,
+          "the plan needs ", figures.peak_bytes, " bytes at its peak, the limit is ", limit,
           " (program order needs ", context.program_order.peak_bytes,
           "); no launch is left that could move less far: allow more memory, or merge less");
       if (context.options.memory_limit_bytes > 0) return absl::FailedPreconditionError(text);
@@ -52,9 +52,33 @@ class Prefetch : public Pass {
   }
 
  private:
+  // Gathers before the first kernel hide under it, but what it runs with then waits for the wire
+  // and shares memory with them: they go there only where that makes the step shorter.
+  static Prediction Fit(const PassContext& context, const Scheduler& scheduler, int64_t limit,
+                        std::vector<int32_t>& distances, Plan& plan) {
+    std::vector<int32_t> behind = distances;
+    for (size_t i = 0; i < behind.size(); ++i) {
+      if (scheduler.IsAtTheFront(i, behind[i])) behind[i] = scheduler.Reach(i, 1);
+    }
+    plan.order = scheduler.Order(distances);
+    const Prediction front = FitMemory(context, scheduler, limit, distances, plan);
+    if (behind == distances) return front;
+    std::vector<Step> front_order = std::move(plan.order);
+    plan.order = scheduler.Order(behind);
+    const Prediction usual = FitMemory(context, scheduler, limit, behind, plan);
+    const auto cost = [limit](const Prediction& figures) {
+      return std::make_pair(figures.peak_bytes > limit, figures.total_ps);
+    };
+    if (cost(front) < cost(usual)) {
+      plan.order = std::move(front_order);
+      return front;
+    }
+    distances = std::move(behind);
+    return usual;
+  }
+
   static int32_t Default(const PassContext& context, const Launch& launch) {
-    if (launch.kind == CollectiveKind::kReduceScatter) return context.options.defer_reduce_scatter;
-    if (launch.kind != CollectiveKind::kAllGather) return 0;
+    if (launch.kind != CollectiveKind::kAllGather) return context.options.defer_reduce_scatter;
     return launch.direction == Direction::kBackward ? context.options.prefetch_backward
                                                     : context.options.prefetch_forward;
   }
@@ -102,13 +126,14 @@ class Prefetch : public Pass {
     return distances;
   }
 
-  static void Report(const PassContext& context, const std::vector<int32_t>& wanted,
-                     const std::vector<int32_t>& distances, Plan& plan) {
+  static void Report(const PassContext& context, const Scheduler& scheduler,
+                     const std::vector<int32_t>& wanted, const std::vector<int32_t>& distances,
+                     Plan& plan) {
     Diagnostic reduced;
     std::vector<std::string> lines;
     constexpr size_t kMaxListed = 20;
     for (size_t i = 0; i < wanted.size(); ++i) {
-      if (distances[i] == wanted[i]) continue;
+      if (distances[i] == wanted[i] || scheduler.IsAtTheFront(i, wanted[i])) continue;
       const Launch& launch = context.launches[i];
       reduced.nodes.push_back(launch.bucket >= 0
                                   ? plan.buckets[Index(launch.bucket)].members[0]

@@ -20,16 +20,21 @@ constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
 
 size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
-// At `position` of program order; `number` orders what is wanted there in one phase.
+// At `position` of program order; `number` orders what is wanted there in one phase, with room
+// between two numbers for what is wanted right behind the first.
 int64_t Key(NodeId position, Phase phase, int32_t number = 0) {
-  return (int64_t{position} << 26) | (int64_t{phase} << 24) |
-         std::min<int64_t>(number, (int64_t{1} << 24) - 1);
+  return (int64_t{position} << 32) | (int64_t{phase} << 30) |
+         std::min<int64_t>(int64_t{number} * 4, (int64_t{1} << 30) - 4);
 }
 int64_t WithPhase(int64_t key, Phase phase, int32_t number) {
-  return Key(static_cast<NodeId>(key >> 26), phase, number);
+  return Key(static_cast<NodeId>(key >> 32), phase, number);
 }
 
-int64_t PhaseOf(int64_t key) { return key >> 24 & 3; }
+int64_t PhaseOf(int64_t key) { return key >> 30 & 3; }
+
+bool IsReduction(CollectiveKind kind) {
+  return kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kAllReduce;
+}
 
 // Smallest key first, then smallest item.
 std::vector<int32_t> SortByKey(const ItemGraph& items, absl::Span<const int64_t> keys) {
@@ -62,6 +67,8 @@ absl::StatusOr<Scheduler> Scheduler::Make(const PassContext& context,
   if (!scheduler.SortTopologically()) {
     return absl::InternalError("the buckets depend on one another: no order exists");
   }
+  scheduler.FindChains();
+  scheduler.FindFirstKernels(context);
   return scheduler;
 }
 
@@ -119,7 +126,7 @@ void Scheduler::NumberUnits(absl::Span<const Launch> launches) {
   std::map<std::pair<CollectiveKind, Direction>, std::map<int32_t, int64_t>> units;
   for (size_t i = 0; i < launches.size(); ++i) {
     const CollectiveKind kind = launches[i].kind;
-    if (kind != CollectiveKind::kAllGather && kind != CollectiveKind::kReduceScatter) continue;
+    if (kind != CollectiveKind::kAllGather && !IsReduction(kind)) continue;
     auto& first_wait = units[{kind, launches[i].direction}];
     const auto it = first_wait.emplace(launches[i].unit, places_[i].wait_key).first;
     it->second = std::min(it->second, places_[i].wait_key);
@@ -133,7 +140,7 @@ void Scheduler::NumberUnits(absl::Span<const Launch> launches) {
       number[{key.first, key.second, by_wait[n].second}] = {static_cast<int32_t>(series_.size()),
                                                             static_cast<int32_t>(n)};
     }
-    series_.push_back({std::vector<Series::Unit>(by_wait.size())});
+    series_.push_back({std::vector<Series::Unit>(by_wait.size()), key.first, key.second, -1});
   }
   for (size_t i = 0; i < launches.size(); ++i) {
     const auto it = number.find({launches[i].kind, launches[i].direction, launches[i].unit});
@@ -150,20 +157,121 @@ void Scheduler::NumberUnits(absl::Span<const Launch> launches) {
       unit.last_start_item = place.start_item;
     }
     // Deferred waits of earlier units that land here come first.
-    if (PhaseOf(place.wait_key) == kAfter) place.wait_key += place.number;
+    if (PhaseOf(place.wait_key) == kAfter) {
+      place.wait_key = WithPhase(place.wait_key, kAfter, place.number);
+    }
+  }
+}
+
+// A reduction that another one's result goes into starts where that one is waited for, which is
+// not where program order has it.
+void Scheduler::FindChains() {
+  std::vector<int32_t> launch_of(Index(items_.size()), -1);
+  bool scatters = false, reduces = false;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    scatters = scatters || places_[i].kind == CollectiveKind::kReduceScatter;
+    reduces = reduces || places_[i].kind == CollectiveKind::kAllReduce;
+    if (IsReduction(places_[i].kind)) {
+      launch_of[Index(places_[i].start_item)] = static_cast<int32_t>(i);
+    }
+  }
+  if (!scatters || !reduces) return;
+  std::vector<bool> behind(Index(items_.size()));  // a reduction
+  for (const int32_t item : topological_) {
+    for (const int32_t x : items_.before(item)) {
+      if (behind[Index(x)]) behind[Index(item)] = true;
+    }
+    if (launch_of[Index(item)] < 0) continue;
+    places_[Index(launch_of[Index(item)])].chained = behind[Index(item)];
+    behind[Index(item)] = true;
+  }
+}
+
+// The first kernel of each direction that its first gathers are not computed from: before it they
+// may start.
+void Scheduler::FindFirstKernels(const PassContext& context) {
+  const NodeId last_forward = LastForwardNode(graph_);
+  std::vector<bool> both(2);
+  for (const Series& series : series_) both[series.direction == Direction::kBackward] = true;
+  for (size_t s = 0; s < series_.size(); ++s) {
+    Series& series = series_[s];
+    if (series.kind != CollectiveKind::kAllGather) continue;
+    std::vector<bool> needed(Index(items_.size()));
+    for (const Place& place : places_) {
+      if (place.series == static_cast<int32_t>(s) && place.number == 0) {
+        needed[Index(place.start_item)] = true;
+      }
+    }
+    for (size_t i = topological_.size(); i-- > 0;) {
+      if (!needed[Index(topological_[i])]) continue;
+      for (const int32_t x : items_.before(topological_[i])) needed[Index(x)] = true;
+    }
+    for (NodeId n = 0; n < graph_.size() && series.first_kernel < 0; ++n) {
+      if (graph_.kind(n) != NodeKind::kCall || needed[Index(n)]) continue;
+      if (context.costs.node_ps(n) == 0) continue;
+      const bool elsewhere =
+          both[0] && both[1] && DirectionOf(graph_, n, last_forward) != series.direction;
+      if (!elsewhere) series.first_kernel = Key(n, kBefore);
+    }
   }
 }
 
 int32_t Scheduler::Reach(size_t launch, int32_t distance) const {
   const Place& place = places_[launch];
   if (place.series < 0) return 0;
+  const Series& series = series_[Index(place.series)];
   if (place.kind != CollectiveKind::kAllGather) {
-    const auto last = static_cast<int32_t>(series_[Index(place.series)].units.size()) - 1;
-    return std::min(distance, last - place.number);
+    return std::min(distance, static_cast<int32_t>(series.units.size()) - 1 - place.number);
+  }
+  if (place.number > 0) return std::min(distance, place.number);
+  if (series.first_kernel >= 0 && series.first_kernel < place.start_key) {
+    return std::min(distance, kToTheFront);
   }
   // Within the first unit, gathers of several groups still start before the first of their waits.
-  const bool leads = UnitAt(place, place.number).first_wait_item == place.wait_item;
-  return std::min(distance, std::max(place.number, leads ? 0 : 1));
+  const bool leads = series.units[0].first_wait_item == place.wait_item;
+  return leads ? 0 : std::min(distance, 1);
+}
+
+int32_t Scheduler::Wanted(size_t launch, int32_t distance) const {
+  const Place& place = places_[launch];
+  const bool first = place.kind == CollectiveKind::kAllGather && place.number == 0;
+  return Reach(launch, first && distance > 0 ? kToTheFront : distance);
+}
+
+bool Scheduler::IsAtTheFront(size_t launch, int32_t distance) const {
+  return places_[launch].kind == CollectiveKind::kAllGather && places_[launch].number == 0 &&
+         distance == kToTheFront;
+}
+
+// Where an early gather is wanted.
+int64_t Scheduler::EarlyKey(const Place& place, int32_t reach) const {
+  if (place.number == 0 && reach == kToTheFront) {
+    return series_[Index(place.series)].first_kernel;
+  }
+  const int64_t target = UnitAt(place, std::max(0, place.number - reach)).first_wait;
+  return WithPhase(target, kBefore, place.number);
+}
+
+// Waits of reductions that follow on other ones: behind where the start that they are wanted
+// after will stand, given all other keys.
+void Scheduler::PlaceChainedWaits(absl::Span<const int32_t> distances,
+                                  std::vector<int64_t>& keys) const {
+  if (std::none_of(places_.begin(), places_.end(), [](const Place& p) { return p.chained; })) {
+    return;
+  }
+  std::vector<int64_t> lands = keys;
+  for (const int32_t item : topological_) {
+    for (const int32_t x : items_.before(item)) {
+      lands[Index(item)] = std::max(lands[Index(item)], lands[Index(x)]);
+    }
+  }
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const Place& place = places_[i];
+    if (!place.chained || place.series < 0) continue;
+    const int32_t after = UnitAt(place, place.number + Reach(i, distances[i])).last_start_item;
+    int64_t& key = keys[Index(place.wait_item)];
+    key = std::max(key, lands[Index(after)] + 1);
+  }
 }
 
 std::vector<Step> Scheduler::Order(absl::Span<const int32_t> distances) const {
@@ -177,8 +285,7 @@ std::vector<Step> Scheduler::Order(absl::Span<const int32_t> distances) const {
     const int32_t reach = Reach(i, distances[i]);
     const bool early = reach > 0 && place.kind == CollectiveKind::kAllGather;
     if (early) {
-      const int64_t target = UnitAt(place, std::max(0, place.number - reach)).first_wait;
-      start = std::min(start, WithPhase(target, kBefore, place.number));
+      start = std::min(start, EarlyKey(place, reach));
     } else if (reach > 0) {
       const int64_t target = UnitAt(place, place.number + reach).last_start;
       wait = std::max(wait, WithPhase(target, kAfter, place.number));
@@ -195,6 +302,7 @@ std::vector<Step> Scheduler::Order(absl::Span<const int32_t> distances) const {
       keys[Index(x)] = std::min(keys[Index(x)], keys[Index(item)]);
     }
   }
+  PlaceChainedWaits(distances, keys);
   std::vector<Step> order;
   order.reserve(topological_.size());
   for (const int32_t item : SortByKey(items_, keys)) order.push_back(items_.step(item));

@@ -61,15 +61,22 @@ class Scheduler {
                                         absl::Span<const Launch> launches);
 
   // One distance a launch, each >= 0: an all-gather starts before the wait of the unit that is as
-  // many units earlier; a reduce-scatter is waited for after the start of the unit as many later,
-  // both in execution order within their direction. 0: not moved. O((nodes + edges) log).
+  // many units earlier; a reduce-scatter or all-reduce is waited for after the start of the unit as
+  // many later, in execution order within their kind and direction. 0: not moved. In the first
+  // unit, 1 is before the first wait of the unit's gathers, kToTheFront before the first kernel of
+  // the direction that the gathers do not need. O((nodes + edges) log).
   std::vector<Step> Order(absl::Span<const int32_t> distances) const;
+  static constexpr int32_t kToTheFront = 2;
 
   // At most `distance`: as far as the launch can go in its series. 0: nothing would move.
   int32_t Reach(size_t launch, int32_t distance) const;
 
+  // Reach() of a distance that people gave: in the first unit any but 0 is to the front.
+  int32_t Wanted(size_t launch, int32_t distance) const;
+  bool IsAtTheFront(size_t launch, int32_t distance) const;
+
   // Steps of `order` across which a launch reaches: a gather from its start to the first wait of
-  // its unit, a scatter from its unit's last start to its wait. Empty if it is not moved.
+  // its unit, a reduction from its unit's last start to its wait. Empty if it is not moved.
   struct Window {
     int32_t first = 0, last = -1;
   };
@@ -83,9 +90,10 @@ class Scheduler {
     int32_t start_item = -1, wait_item = -1;
     int64_t start_key = 0, wait_key = 0;
     CollectiveKind kind = CollectiveKind::kUnspecified;
-    bool urgent = false;  // its inputs follow it forward
-    int32_t series = -1;  // launches of one kind and direction; -1: never moved
-    int32_t number = 0;   // of its unit in the series, by execution
+    bool urgent = false;   // its inputs follow it forward
+    bool chained = false;  // a reduction of what another launch reduces
+    int32_t series = -1;   // launches of one kind and direction; -1: never moved
+    int32_t number = 0;    // of its unit in the series, by execution
   };
   // The units of one series, by number.
   struct Series {
@@ -94,6 +102,9 @@ class Scheduler {
       int32_t first_wait_item = -1, last_start_item = -1;
     };
     std::vector<Unit> units;
+    CollectiveKind kind = CollectiveKind::kUnspecified;
+    Direction direction = Direction::kNone;
+    int64_t first_kernel = -1;  // key; before it the first unit's gathers may start
   };
 
   Scheduler(const PassContext& context, absl::Span<const Bucket> buckets,
@@ -101,6 +112,10 @@ class Scheduler {
   Place PlaceOf(const Launch& launch, absl::Span<const Bucket> buckets) const;
   void NumberUnits(absl::Span<const Launch> launches);
   bool SortTopologically();
+  void FindChains();
+  void FindFirstKernels(const PassContext& context);
+  int64_t EarlyKey(const Place& place, int32_t reach) const;
+  void PlaceChainedWaits(absl::Span<const int32_t> distances, std::vector<int64_t>& keys) const;
   const Series::Unit& UnitAt(const Place& place, int32_t number) const {
     return series_[static_cast<size_t>(place.series)].units[static_cast<size_t>(number)];
   }

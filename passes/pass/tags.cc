@@ -190,31 +190,29 @@ Tags ResolveTags(const Graph& graph, std::vector<Diagnostic>& diagnostics) {
   return tags;
 }
 
-std::vector<Direction> CollectiveDirections(const Graph& graph) {
-  std::vector<bool> forward_needs(Index(graph.size()));
-  bool forward = false, gradients = false;
+NodeId LastForwardNode(const Graph& graph) {
+  NodeId last = kNoNode;
+  bool gradients = false;
   for (const OutputSlot& slot : graph.output_slots()) {
     if (slot.node == kNoNode) continue;
     gradients = gradients || slot.kind == SlotKind::kParameterGradient;
-    if (slot.kind != SlotKind::kOutput) continue;
-    forward = true;
-    forward_needs[Index(slot.node)] = true;
+    if (slot.kind == SlotKind::kOutput) last = std::max(last, slot.node);
   }
-  NodeId boundary = gradients ? kNoNode : graph.size();  // the last node of the forward
-  if (gradients && forward) {
-    for (NodeId n = graph.size() - 1; n >= 0; --n) {
-      if (!forward_needs[Index(n)]) continue;
-      if (boundary == kNoNode) boundary = n;
-      for (const NodeId x : graph.inputs(n)) forward_needs[Index(x)] = true;
-    }
-  }
+  return gradients ? last : graph.size();
+}
+
+Direction DirectionOf(const Graph& graph, NodeId n, NodeId last_forward) {
+  const Direction stated = graph.direction(n);
+  if (stated != Direction::kNone) return stated;
+  return n <= last_forward ? Direction::kForward : Direction::kBackward;
+}
+
+std::vector<Direction> CollectiveDirections(const Graph& graph) {
+  const NodeId last_forward = LastForwardNode(graph);
   std::vector<Direction> directions;
   directions.reserve(graph.collectives().size());
   for (const Collective& c : graph.collectives()) {
-    const Direction stated = graph.direction(c.start);
-    directions.push_back(stated != Direction::kNone ? stated
-                         : c.start <= boundary      ? Direction::kForward
-                                                    : Direction::kBackward);
+    directions.push_back(DirectionOf(graph, c.start, last_forward));
   }
   return directions;
 }

@@ -37,4 +37,10 @@ Tags ResolveTags(const Graph& graph, std::vector<Diagnostic>& diagnostics);
 // joint graph, what stands after everything that the forward outputs need is backward).
 std::vector<Direction> CollectiveDirections(const Graph& graph);
 
+// The last node that the forward outputs need; kNoNode in a backward graph, behind the last node in
+// a forward one. O(output slots).
+NodeId LastForwardNode(const Graph& graph);
+// As the graph says, else by that boundary.
+Direction DirectionOf(const Graph& graph, NodeId n, NodeId last_forward);
+
 }  // namespace bucketd

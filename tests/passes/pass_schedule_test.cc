@@ -211,7 +211,8 @@ TEST(Schedule, AnInPlaceOpBehindAGatherDoesNotPassItsWait) {
   EXPECT_TRUE(HasDiagnostic(plan, "pinned-collective"));
 }
 
-TEST(Schedule, UsersOfADeferredWaitFollowIt) {
+// Three layers whose gradients are scattered and then reduced over replicas.
+Graph ScatterThenReduce() {
   Net net;
   NodeId h = net.Input("t", {64, 64}, Role::kTangent);
   const GroupId replicas = net.AddGroup("replicate", 2);
@@ -226,8 +227,20 @@ TEST(Schedule, UsersOfADeferredWaitFollowIt) {
             SlotKind::kParameterGradient, absl::StrCat("layers.", i, ".w"));
   }
   net.Out(h, SlotKind::kInputGradient);
-  EXPECT_EQ(Order(net.Build(), Layers()),
+  return net.Build();
+}
+
+TEST(Schedule, UsersOfADeferredWaitFollowIt) {
+  PlanOptions options = Layers();
+  options.bucket_all_reduce = Choice::kOff;
+  EXPECT_EQ(Order(ScatterThenReduce(), options),
             "gw2 gx2 RS2 gw1 gx1 RS1 WR2 AR2 WA2 cast2 gw0 gx0 RS0 WR1 AR1 WA1 cast1 WR0 AR0 WA0 "
+            "cast0");
+}
+
+TEST(Schedule, AnAllReduceBehindAScatterIsWaitedForBehindTheNextUnitsAllReduce) {
+  EXPECT_EQ(Order(ScatterThenReduce(), Layers()),
+            "gw2 gx2 RS2 gw1 gx1 RS1 WR2 AR2 gw0 gx0 RS0 WR1 AR1 WA2 cast2 WR0 AR0 WA1 cast1 WA0 "
             "cast0");
 }
 

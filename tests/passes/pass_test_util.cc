@@ -297,10 +297,15 @@ std::string Text(const Graph& graph, const Plan& plan) {
       continue;
     }
     const Bucket& bucket = plan.buckets[static_cast<size_t>(step.id)];
-    const bool gather =
-        graph.collective(graph.collective_of(bucket.members[0])).kind == CollectiveKind::kAllGather;
-    std::string word =
-        step.kind == Step::Kind::kStart ? (gather ? "AG" : "RS") : (gather ? "W" : "WR");
+    const CollectiveKind kind = graph.collective(graph.collective_of(bucket.members[0])).kind;
+    const bool gather = kind == CollectiveKind::kAllGather;
+    const bool reduce = kind == CollectiveKind::kAllReduce;
+    std::string word = step.kind == Step::Kind::kStart ? (gather   ? "AG"
+                                                          : reduce ? "AR"
+                                                                   : "RS")
+                                                       : (gather   ? "W"
+                                                          : reduce ? "WA"
+                                                                   : "WR");
     const absl::string_view name = bucket.name;
     for (const char c : name) {
       if (c >= '0' && c <= '9') word += c;
