@@ -1,3 +1,12 @@
 if(TARGET bucketd::text AND TARGET bucketd::io)
   bucketd_test(bir_test LABELS fast SOURCES bir_test.cc bir_errors_test.cc DEPS bucketd::text bucketd::io)
 endif()
+if(TARGET bucketd::opt)
+  bucketd_test(golden_test LABELS fast SOURCES golden_test.cc DEPS bucketd::opt)
+endif()
+if(TARGET bucketd::opt)
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+  add_test(NAME opt_test COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/opt_test.py")
+  set_tests_properties(opt_test PROPERTIES LABELS fast TIMEOUT 120
+    ENVIRONMENT "BUCKETD_SOURCE_DIR=${CMAKE_SOURCE_DIR};BUCKETD_BIN=${CMAKE_BINARY_DIR}/bin")
+endif()

@@ -1,0 +1,54 @@
+// bucketd-opt's work: a graph as text in, passes by name, a plan as text out.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "passes/cost/costs.h"
+#include "passes/cost/profile.h"
+#include "passes/ir/graph.h"
+#include "passes/pass/options.h"
+#include "passes/plan/plan.h"
+#include "passes/text/bir.h"
+
+namespace bucketd {
+
+struct OptRequest {
+  std::vector<std::string> passes;  // if empty, the planner plans by options.mode
+  PlanOptions options;
+  CostProfile profile;
+  std::vector<std::string> dump_after;  // names of passes, or "all"
+  std::vector<std::string> show;        // of OptShows()
+  bool print_graph = false;
+  bool print_diagnostics = true;
+  bool print_prediction = false;
+};
+
+// What OptRequest::show may name: "tags", "units", "overlap".
+absl::Span<const absl::string_view> OptShows();
+
+struct OptInput {
+  Graph graph;
+  StatedCosts costs;  // empty unless has_costs
+  bool has_costs = false;
+  Mesh mesh;
+  std::vector<BirOverlap> overlap;
+  std::optional<Plan> plan;  // what the passes begin with; else program order
+};
+
+// In a golden, what follows this line is what must come out. No input.
+inline constexpr char kGoldenMark[] = "// ---- EXPECT\n";
+
+// The text form, up to a golden's mark, or a captured-graph file (gzip or JSON).
+// INVALID_ARGUMENT names the place.
+absl::StatusOr<OptInput> ReadOptInput(absl::string_view bytes);
+
+// Comment lines with diagnostics and whatever else was asked for, then the plan. Every pass's plan
+// is verified. Errors are those of the passes, of MakePlan(), or NOT_FOUND for an unknown pass.
+absl::StatusOr<std::string> RunOpt(const OptInput& input, const OptRequest& request);
+
+}  // namespace bucketd

@@ -1,0 +1,31 @@
+// bucketd-opt's command line, which is also what a golden's RUN lines are written in.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "passes/tools/opt.h"
+
+namespace bucketd {
+
+struct OptFlags {
+  std::string file = "-";
+  std::string mode, profile = "h100_nvlink";
+  std::vector<std::string> passes, settings, dump_after, show;
+  bool print_graph = false, print_prediction = false, quiet = false, list = false;
+
+  // INVALID_ARGUMENT or NOT_FOUND names the flag's value.
+  absl::StatusOr<OptRequest> ToRequest() const;
+};
+
+void AddOptFlags(CLI::App& app, OptFlags& flags);
+// A RUN line's arguments. INVALID_ARGUMENT says what is wrong with them.
+absl::StatusOr<OptFlags> ParseOptFlags(const std::string& arguments);
+// Tables of passes, modes and options, for --list.
+std::string OptTables();
+
+}  // namespace bucketd
