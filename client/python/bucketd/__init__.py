@@ -15,9 +15,11 @@ __all__ = [
     "PlannerError",
     "__version__",
     "backend",
+    "joint_step",
     "load_graph",
     "plan_pass",
     "save_graph",
+    "trace_joint",
 ]
 
 
@@ -27,4 +29,8 @@ def __getattr__(name):
         from . import torch_backend
 
         return getattr(torch_backend, name)
+    if name in ("joint_step", "trace_joint"):
+        from . import joint
+
+        return getattr(joint, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

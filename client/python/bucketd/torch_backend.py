@@ -119,10 +119,7 @@ def plan_pass(
     collectives or stays unplanned; `gm` is never changed. Which inputs are parameters is in `context`, where the caller has
     one (capture.CaptureContext.from_dynamo); else it is derived from the graph's structure.
     """
-    settings = _settings(options.pop("mode", "transformer_block"), options.pop("address", None),
-                         options.pop("numerics", "eager_order"), options.pop("memory_limit", None),
-                         options.pop("fallback", "error"), options.pop("embedded", None),
-                         options.pop("deadline", DEFAULT_DEADLINE), options.pop("cost_profile", None), options)
+    settings = planner_settings(options)
     if not has_collectives(gm):
         return gm
     with _passes_lock:
@@ -139,6 +136,14 @@ def plan_pass(
 def has_collectives(gm: fx.GraphModule) -> bool:
     return any(
         node.op == "call_function" and collective_kind(op_name(node.target)) is not None for node in gm.graph.nodes)
+
+
+def planner_settings(options: dict) -> Settings:
+    """The options of backend() by name, with its defaults."""
+    rest = dict(options)
+    return _settings(rest.pop("mode", "transformer_block"), rest.pop("address", None), rest.pop("numerics", "eager_order"),
+                     rest.pop("memory_limit", None), rest.pop("fallback", "error"), rest.pop("embedded", None),
+                     rest.pop("deadline", DEFAULT_DEADLINE), rest.pop("cost_profile", None), rest)
 
 
 def _settings(mode, address, numerics, memory_limit, fallback, embedded, deadline, cost_profile, more) -> Settings:

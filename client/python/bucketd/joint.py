@@ -1,0 +1,286 @@
+"""One graph of a whole training step: forward, loss and backward together, planned as one.
+
+    step = bucketd.joint_step(model, (tokens, targets))      # the module's forward returns the loss
+    for tokens, targets in data:
+        loss = step(tokens, targets)                         # gradients are in .grad
+        optimizer.step()
+        optimizer.zero_grad()
+
+A plan that sees both directions may start a backward's first gather while the forward still runs, which two plans for two
+graphs cannot. The step is traced by AOTAutograd without Dynamo: for fixed shapes, once, and control flow as it went then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.distributed.tensor import DTensor
+from torch.utils import _pytree as pytree
+
+from .capture import CaptureContext, Captured, InputInfo, capture_graph
+from .context import base_descriptor, clean
+from .errors import GraphRefused
+from .graph import Role
+from .reshard import copy_module, forward_first, gather_again
+from .session import Planned, Session
+from .tags import described_slots, flatten
+from .torch_backend import _boxed, _parameter_order, has_collectives, planner_settings
+
+
+def joint_step(
+    model: torch.nn.Module,
+    example_inputs: Sequence[Any],
+    *,
+    loss_fn: Callable[..., torch.Tensor] | None = None,
+    reshard: bool = False,
+    split: bool = False,
+    param_order: Sequence[str] | None = None,
+    on_plan: Callable[[Planned], None] | None = None,
+    **options,
+) -> Callable[..., Any]:
+    """A planned training step of `model`. Make it in the same order on every rank.
+
+    example_inputs  of the model: shapes and dtypes count, which every later call must have too
+    loss_fn         what is differentiated is loss_fn(model(*inputs)); None: the model's own result
+    reshard         gather parameters again in the backward instead of keeping them (as FSDP2 does by default)
+    split           take the planned graph apart into a forward and a backward: step(*inputs) is then a loss with a
+                    gradient function, for autograd as ever. Collectives under way at the border are moved behind it.
+    param_order     names of the parameters in eager's registration order; None: the model's
+    on_plan         called with the `Planned` graph
+    options         of bucketd.backend()
+
+    Without `split`, step(*inputs, tangent=None) runs forward and backward, adds the gradients to the parameters' .grad and
+    returns the detached loss; `tangent` is the gradient that the loss gets (1, where None), such as a loss scale. Raises
+    GraphRefused for a model whose forward writes into its buffers or inputs, or has several results.
+    """
+    session = Session(planner_settings(options), on_plan)
+    order = _parameter_order(model, param_order)
+
+    def plan(gm: fx.GraphModule, context: CaptureContext) -> fx.GraphModule:
+        if not has_collectives(gm):
+            return gm
+        return session.plan(gm, context, "joint", session.next_ordinal(), order)
+
+    if split:
+        return _split_step(model, example_inputs, loss_fn, reshard, plan)
+    joint = trace_joint(model, example_inputs, loss_fn=loss_fn, reshard=reshard)
+    return joint.step(plan(joint.module, joint.context))
+
+
+def trace_joint(
+    model: torch.nn.Module,
+    example_inputs: Sequence[Any],
+    *,
+    loss_fn: Callable[..., torch.Tensor] | None = None,
+    reshard: bool = False,
+) -> JointGraph:
+    """The joint graph of a step, unplanned. The model's parameters may be fake or on the meta device."""
+    with contextlib.ExitStack() as stack:
+        gm = _export(stack, model, example_inputs, loss_fn).graph_module
+    context = _context(example_inputs)
+    if reshard:
+        gather_again(gm, context)
+    return JointGraph(model, gm, context)
+
+
+class JointGraph:
+    """A traced step of a model."""
+
+    def __init__(self, model: torch.nn.Module, module: fx.GraphModule, context: CaptureContext):
+        self.model, self.module, self.context = model, module, context
+
+    def capture(self, name: str = "joint") -> Captured:
+        """For bucketd.save_graph and `bucketctl`."""
+        return capture_graph(self.module, self.context, "joint", name)
+
+    def step(self, module: fx.GraphModule | None = None) -> Callable[..., Any]:
+        """The step as a function, by `module`: this graph, planned (None: as it is)."""
+        return _Step(self.model, self.module if module is None else module)
+
+    def split(self, module: fx.GraphModule | None = None) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """Forward and backward, as torch's default partitioner takes `module` apart."""
+        from torch._functorch.partitioners import default_partition
+
+        module = copy_module(self.module if module is None else module)
+        forward_first(module)
+        return default_partition(module, (), num_fwd_outputs=_forward_outputs(module))
+
+
+class _WithLoss(torch.nn.Module):
+    def __init__(self, model, loss_fn):
+        super().__init__()
+        self._orig_mod = model  # a wrapper's name, which is no part of a parameter's
+        self.loss_fn = loss_fn
+
+    def forward(self, *inputs):
+        return self.loss_fn(self._orig_mod(*inputs))
+
+
+def _export(stack, model, example_inputs, loss_fn):
+    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+
+    traced = model if loss_fn is None else _WithLoss(model, loss_fn)
+    joint = aot_export_joint_with_descriptors(stack, traced, tuple(example_inputs))
+    _check_layouts(joint, {clean(name): p for name, p in model.named_parameters(remove_duplicate=False)})
+    return joint
+
+
+def _check_layouts(joint, parameters: dict[str, torch.nn.Parameter]) -> None:
+    """A parameter's gradient must be laid out over the mesh as the parameter is."""
+    subclasses = joint._aot_graph_capture.maybe_subclass_meta
+    if subclasses is None:
+        return
+    slots = described_slots(joint.graph_module)[_forward_outputs(joint.graph_module):]
+    for made in subclasses.grad_input_metas or ():
+        if not isinstance(getattr(made, "original_subclass", None), DTensor):
+            continue
+        gradient, _ = base_descriptor(slots[made.flat_tensor_start_idx][1])
+        source, _ = base_descriptor(gradient.grad_of)
+        held = parameters.get(clean(getattr(source, "target", "")))
+        if isinstance(held, DTensor) and tuple(made.meta[0]) != tuple(held.placements):
+            raise GraphRefused(
+                f"over the mesh the gradient of {source.target} is {made.meta[0]}, the parameter {held.placements}")
+
+
+def _context(example_inputs) -> CaptureContext:
+    """Parameters have their names in their descriptors; other inputs are counted."""
+    context = CaptureContext()
+    for value in pytree.tree_leaves(tuple(example_inputs)):
+        shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
+        context.inputs.append(InputInfo(Role.INPUT, shape=shape))
+    return context
+
+
+def _forward_outputs(gm: fx.GraphModule) -> int:
+    kinds = [type(base_descriptor(descriptor)[0]).__name__ for _, descriptor in described_slots(gm)]
+    return kinds.index("GradAOTOutput") if "GradAOTOutput" in kinds else len(kinds)
+
+
+def _split_step(model, example_inputs, loss_fn, reshard, plan):
+    from torch._functorch.aot_autograd import aot_compile_joint_with_descriptors
+    from torch._functorch.partitioners import default_partition
+
+    context = _context(example_inputs)
+
+    def partition(gm, *args, **kwargs):
+        if reshard:
+            gather_again(gm, context)
+        module = copy_module(plan(gm, context))
+        forward_first(module)
+        return default_partition(module, *args, **kwargs)
+
+    def compiler(gm, _inputs):
+        return _boxed(gm)
+
+    with contextlib.ExitStack() as stack:
+        traced = _export(stack, model, example_inputs, loss_fn)
+        call = aot_compile_joint_with_descriptors(
+            traced, partition_fn=partition, fw_compiler=compiler, bw_compiler=compiler)
+    held = [value for _, value in (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))]
+    return lambda *inputs: call(*held, *inputs)
+
+
+class _Step:
+    """Runs a joint graph on the model's own tensors. The graph speaks of plain tensors: parts of DTensors go in, and come
+    out as gradients of the parameters' layout."""
+
+    def __init__(self, model: torch.nn.Module, module: fx.GraphModule):
+        self.module = module
+        self.parameters = {clean(name): p for name, p in model.named_parameters(remove_duplicate=False)}
+        self.buffers = {clean(name): b for name, b in model.named_buffers(remove_duplicate=False)}
+        self.traced: dict[int, torch.Tensor] = {}  # number of a plain input -> its value when traced
+        self.inputs = [self._source(n) for n in module.graph.nodes if n.op == "placeholder"]
+        self.outputs = [self._target(slot, descriptor) for slot, descriptor in described_slots(module)]
+        if [what for what, _ in self.outputs].count("result") != 1:
+            raise GraphRefused("the step must have one result, its loss; loss_fn= makes it of several")
+        self.forward = _boxed(copy_module(module))
+
+    def __call__(self, *inputs, tangent: torch.Tensor | float | None = None) -> torch.Tensor:
+        leaves = pytree.tree_leaves(inputs)
+        self._check(leaves)
+        loss = None
+        with torch.no_grad():
+            outputs = self.forward([read(leaves, tangent) for read in self.inputs])
+            for (what, name), value in zip(self.outputs, flatten(outputs)):
+                if what == "result":
+                    loss = value
+                elif what == "gradient":
+                    self._add(self.parameters[name], value)
+        return loss
+
+    def _check(self, leaves: list) -> None:
+        for number, traced in self.traced.items():
+            given = leaves[number] if number < len(leaves) else None
+            if not isinstance(given, torch.Tensor) or (given.shape, given.dtype) != (traced.shape, traced.dtype):
+                what = f"{list(given.shape)} of {given.dtype}" if isinstance(given, torch.Tensor) else repr(given)
+                raise ValueError(f"input {number} is {what}; the step was traced for {list(traced.shape)} of {traced.dtype}")
+
+    # -- in
+
+    def _source(self, node: fx.Node) -> Callable[[list, Any], Any]:
+        whole, path = base_descriptor(node.meta.get("desc"))
+        kind = type(whole).__name__
+        tensors = {"ParamAOTInput": self.parameters, "BufferAOTInput": self.buffers}.get(kind)
+        if tensors is not None:
+            held = tensors[clean(whole.target)]
+            return lambda leaves, tangent: _part(held, path)
+        if kind == "PlainAOTInput":
+            if not path:
+                self.traced[whole.idx] = node.meta["val"]
+            return lambda leaves, tangent: _part(leaves[whole.idx], path)
+        if kind == "TangentAOTInput":
+            like = node.meta["val"]
+            return lambda leaves, tangent: _tangent(like, tangent)
+        raise GraphRefused(f"input {node.name} is {node.meta.get('desc')}, which a step in one graph cannot be given")
+
+    # -- out
+
+    def _target(self, slot, descriptor) -> tuple[str, str]:
+        if slot is None:
+            return "nothing", ""  # the gradient of an input that needs none
+        whole, path = base_descriptor(descriptor)
+        kind = type(whole).__name__
+        if kind == "PlainAOTOutput" and not path:
+            return "result", ""
+        if kind == "GradAOTOutput":
+            source, _ = base_descriptor(whole.grad_of)
+            if type(source).__name__ != "ParamAOTInput":
+                return "nothing", ""
+            parameter = self.parameters[clean(source.target)]
+            if not path or path == _local_path(parameter):
+                return "gradient", clean(source.target)
+            return "nothing", ""  # the mesh of a DTensor, say
+        raise GraphRefused(f"output {slot} is {descriptor}, which a step in one graph cannot do: no forward may write into "
+                           "its buffers or inputs")
+
+    @staticmethod
+    def _add(parameter: torch.nn.Parameter, local: torch.Tensor) -> None:
+        gradient = local
+        if isinstance(parameter, DTensor):
+            gradient = DTensor.from_local(local, parameter.device_mesh, parameter.placements, run_check=False,
+                                          shape=parameter.shape, stride=parameter.stride())
+        if parameter.grad is None:
+            parameter.grad = gradient
+        else:
+            parameter.grad += gradient
+
+
+def _local_path(tensor: torch.Tensor) -> str:
+    """Where a joint graph finds the data of a tensor."""
+    return "_local_tensor" if isinstance(tensor, DTensor) else ""
+
+
+def _part(value: Any, path: str) -> Any:
+    for name in filter(None, path.split(".")):
+        value = getattr(value, name)
+    return value
+
+
+def _tangent(like: torch.Tensor, given: torch.Tensor | float | None) -> torch.Tensor:
+    if given is None:
+        return torch.ones(like.shape, dtype=like.dtype, device=like.device)
+    return torch.as_tensor(given, dtype=like.dtype, device=like.device).expand(like.shape)
