@@ -18,6 +18,8 @@ constexpr PassInfo kPasses[] = {
     {"bucket-units", "merge each unit's collectives", MakeBucketUnitsPass},
     {"payload-order", "order payloads as eager training registers parameters",
      MakePayloadOrderPass},
+    {"greedy-bucket", "merge by bytes and topological span", MakeGreedyBucketPass},
+    {"pre-bucket", "the same, before a scheduler", MakePreBucketPass},
     {"prefetch", "start gathers early and wait for scatters late, within memory", MakePrefetchPass},
 };
 
@@ -25,11 +27,14 @@ constexpr absl::string_view kBlockPasses[] = {"tag-collectives", "find-blocks", 
                                               "payload-order", "prefetch"};
 constexpr absl::string_view kManualPasses[] = {"tag-collectives", "read-entries", "bucket-units",
                                                "payload-order", "prefetch"};
+constexpr absl::string_view kGreedyPasses[] = {"tag-collectives", "greedy-bucket", "payload-order",
+                                               "prefetch"};
 
 constexpr ModeInfo kModes[] = {
     {"transformer_block", "one bucket a transformer block, found by itself",
      absl::MakeConstSpan(kBlockPasses)},
     {"manual", "one bucket an entry of a list of modules", absl::MakeConstSpan(kManualPasses)},
+    {"greedy", "buckets by bytes and topological span", absl::MakeConstSpan(kGreedyPasses)},
     {"none", "program order, untouched", {}},
 };
 

@@ -12,6 +12,8 @@ std::unique_ptr<Pass> MakeFindBlocksPass();
 std::unique_ptr<Pass> MakeReadEntriesPass();
 std::unique_ptr<Pass> MakeBucketUnitsPass();
 std::unique_ptr<Pass> MakePayloadOrderPass();
+std::unique_ptr<Pass> MakeGreedyBucketPass();
+std::unique_ptr<Pass> MakePreBucketPass();
 std::unique_ptr<Pass> MakePrefetchPass();
 
 }  // namespace bucketd

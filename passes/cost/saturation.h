@@ -1,0 +1,27 @@
+// From how many bytes on a link is busy rather than waiting: what the automatic cap of a bucket is.
+// A message of (e / (1 - e)) * latency * bandwidth bytes uses e of the link; e is 90 % throughout.
+#pragma once
+
+#include <cstdint>
+
+#include "passes/cost/costs.h"
+#include "passes/cost/torch_model.h"
+
+namespace bucketd {
+
+inline constexpr int64_t kMinAutoCapBytes = int64_t{10} << 20;
+inline constexpr int64_t kMaxAutoCapBytes = int64_t{500} << 20;
+
+// Of the link that c's group has, with its latency and its bandwidth as the cost profile knows
+// them. Not clamped; the largest int64 where bytes take no time. O(1).
+int64_t SaturationBytes(const Costs& costs, CollectiveId c);
+// The above between the two limits.
+int64_t AutoCapBytes(const Costs& costs, CollectiveId c);
+
+// PyTorch 2.13's own table, one row for each kind of link, where a group is known by its size:
+// inside a node the architecture's, across nodes HDR InfiniBand's (for Hopper and later NDR's).
+// Double arithmetic, cut to bytes.
+int64_t TorchSaturationBytes(int32_t ranks, const NcclMachine& machine);
+int64_t TorchAutoCapBytes(int32_t ranks, const NcclMachine& machine);
+
+}  // namespace bucketd
