@@ -111,6 +111,10 @@ class _Rewrite:
         for node in starts:
             if node.target is not _PLAIN[bucket.kind] or len(node.args) < 2:
                 raise PlanRejected(f"{node.name} is {node.target}, which no bucket can stand for", f"bucket {k}")
+            held = _shape(node.args[0])
+            if bucket.kind == "reduce_scatter" and held is not None and (not held or held[0] % bucket.group_size):
+                raise PlanRejected(
+                    f"{node.name} reads {list(held)}, whose rows {bucket.group_size} ranks cannot share", f"bucket {k}")
         # Everything but the tensor: (reduce op,) group size, group name. This rank's own name of the group.
         settings = starts[0].args[1:]
         for node in starts[1:]:
