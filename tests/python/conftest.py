@@ -24,6 +24,15 @@ generate_wire.main()
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: trains or starts many processes; left out by tests/run.sh --fast")
+    config.addinivalue_line("markers", "full: the rest of a product whose representatives always run; left out unless -m names it")
+
+
+def pytest_collection_modifyitems(config, items):
+    if "full" in config.getoption("markexpr"):
+        return
+    rest = [item for item in items if item.get_closest_marker("full")]
+    config.hook.pytest_deselected(items=rest)
+    items[:] = [item for item in items if not item.get_closest_marker("full")]
 
 
 @pytest.fixture(scope="session")

@@ -98,6 +98,13 @@ def test_modules_of_one_kind_share_one_sharded_class(mesh):
     assert again.norm.weight.dtype == torch.bfloat16
 
 
+def test_what_was_sharded_before_keeps_its_own_dtypes(mesh):
+    model = llama.build(SMALL)
+    simple_fsdp.shard(model.norm, mesh, torch.float32, torch.float32)
+    simple_fsdp.shard(model, mesh, torch.bfloat16, torch.float32)
+    assert model.norm.weight.dtype == torch.float32 and model.output.weight.dtype == torch.bfloat16
+
+
 def test_a_mesh_of_other_dimensions_than_the_placements_is_refused(mesh):
     with pytest.raises(ValueError, match="the mesh has 1 dimensions, 2 were expected"):
         simple_fsdp.shard(llama.build(SMALL), mesh, torch.bfloat16, torch.float32, simple_fsdp.HSDP)

@@ -85,15 +85,15 @@ def shard(
     reduce_dtype: torch.dtype,
     placements: Sequence[Placement] = FSDP,
 ) -> nn.Module:
-    """Shards `model` in place over `mesh`, whose dimensions `placements` speaks of, and returns it. Tied weights are a
-    ValueError."""
+    """Shards `model` in place over `mesh`, whose dimensions `placements` speaks of, and returns it. Modules in it that
+    were sharded before keep what they were told then. Tied weights are a ValueError."""
     if mesh.ndim != len(placements):
         raise ValueError(f"the mesh has {mesh.ndim} dimensions, {len(placements)} were expected")
     _refuse_tied(model)
     gather = _Gather(mesh.ndim, param_dtype, reduce_dtype)
     for module in list(model.modules()):
         names = tuple(name for name, _ in module.named_parameters(recurse=False))
-        if not names:
+        if not names or "_gather" in vars(module):
             continue
         inner = {}
         for name in names:
