@@ -21,6 +21,7 @@ constexpr PassInfo kPasses[] = {
     {"greedy-bucket", "merge by bytes and topological span", MakeGreedyBucketPass},
     {"pre-bucket", "the same, before a scheduler", MakePreBucketPass},
     {"prefetch", "start gathers early and wait for scatters late, within memory", MakePrefetchPass},
+    {"bucket-overlap", "merge scheduled collectives without losing overlap", MakeOverlapBucketPass},
 };
 
 constexpr absl::string_view kBlockPasses[] = {"tag-collectives", "find-blocks", "bucket-units",

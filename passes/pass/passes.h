@@ -15,5 +15,6 @@ std::unique_ptr<Pass> MakePayloadOrderPass();
 std::unique_ptr<Pass> MakeGreedyBucketPass();
 std::unique_ptr<Pass> MakePreBucketPass();
 std::unique_ptr<Pass> MakePrefetchPass();
+std::unique_ptr<Pass> MakeOverlapBucketPass();
 
 }  // namespace bucketd
