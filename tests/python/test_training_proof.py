@@ -1,127 +1,264 @@
-"""The promise about bits, on real ranks: 4 gloo processes train the example model for 25 steps, with values whose sums depend
-on the order of adding. What is compared is every bit of every shard of every rank, of the weights after the last step and of
-the gradients of every step."""
+"""The promises about bits, on real ranks: gloo processes train small models, with values whose sums depend on the order
+of adding, over every parallelism, mode and reduce dtype. What is compared is every bit of every rank's shards, of the
+weights after the last step and of the gradients of each step.
+
+Without `-m full` a representative of each promise is trained; with it, the whole product. build/proof.txt then says what
+each run was equal to.
+
+Two ranks have one sum, whatever its order. Where the mesh is 2x2 a wrong layout still shows, a wrong order does not: that
+is what the meshes of six ranks are for.
+"""
 
 from __future__ import annotations
 
-import functools
-import json
+import itertools
 import pathlib
-import tempfile
+import sys
 
 import pytest
-from ranks import run_ranks
+from planners import planner
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "training"))
+
+import proof as training_proof  # noqa: E402
+from bucketd.client import PlannerClient  # noqa: E402
+from cells import EAGER_UNITS, Cell  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-RANKS = 4
-STEPS = 25
-SHAPES = ("even", "odd")
 DTYPES = ("bf16", "fp32")
-every_case = pytest.mark.parametrize(("shape", "dtype"), [(s, d) for s in SHAPES for d in DTYPES])
+SHARDED = ("fsdp", "fsdp+tp")
+REPLICATED = ("hsdp", "ddp")
+# By mode what else it is asked for.
+MODES = {
+    "none": (),
+    "manual": (("buckets", EAGER_UNITS),),
+    "transformer_block": (),
+    "greedy": (),
+    "overlap": (),
+}
+OF_EAGERS_UNITS = ("transformer_block", "manual")
+MERGING = tuple(mode for mode in MODES if mode != "none")
+ACROSS_UNITS = (("buckets", "tok_embeddings+layers.0,layers.1+norm+output"),)
+OPTED_IN = (("bucket_all_reduce", "on"),)
 
 
-@functools.cache
-def _trained(shape: str):
-    with tempfile.TemporaryDirectory() as folder:
-        out = pathlib.Path(folder, "runs.json")
-        try:
-            run_ranks("training/worker.py", RANKS, shape, str(STEPS), str(out), timeout=600)
-        except (AssertionError, TimeoutError) as error:
-            return error  # kept: the other tests of this shape need not train to fail
-        return json.loads(out.read_text())
+def planned(parallelism: str, mode: str, numerics: str, dtype: str = "bf16", more=(), options=None, **changes) -> Cell:
+    options = (*(MODES[mode] if options is None else options), *more)
+    return Cell(parallelism, "planned", dtype, mode, numerics, options, **changes)
 
 
-def trained(shape: str, dtype: str) -> list[dict]:
-    """By rank: name of the run -> training.Result, and the plans of a planned run."""
-    runs = _trained(shape)
-    if isinstance(runs, Exception):
-        raise runs
-    return [rank[dtype] for rank in runs]
+def product(parallelisms, modes, numerics, **more) -> list[Cell]:
+    return [planned(parallelism, mode, numerics, dtype, **more)
+            for parallelism, mode, dtype in itertools.product(parallelisms, modes, DTYPES)]
 
 
-def bits(shape: str, dtype: str, name: str) -> tuple[str, str]:
-    run = trained(shape, dtype)[0][name]
-    assert len(run["losses"]) == STEPS
-    return run["weights"], run["gradients"]
+def llamas(numerics: str, model: str = "", **more) -> list[Cell]:
+    return [planned("fsdp", "transformer_block", numerics, dtype, model=each, steps=25, **more)
+            for each in ("llama even", "llama odd") for dtype in DTYPES if model in each]
 
 
-def launched(shape: str, dtype: str, name: str) -> dict[str, int]:
-    counts = [rank[name]["collectives"] for rank in trained(shape, dtype)]
-    assert all(count == counts[0] for count in counts), f"ranks launched different collectives: {counts}"
-    return counts[0]
+def unplanned(cell: Cell) -> Cell:
+    return cell.like("unplanned")
 
 
-@every_case
-def test_a_plan_in_eager_order_gives_the_bits_of_eager_fsdp2(shape, dtype):
-    assert bits(shape, dtype, "eager_order") == bits(shape, dtype, "eager")
+def eager(cell: Cell) -> Cell:
+    return cell.like("eager")
 
 
-@every_case
-def test_an_exact_plan_gives_the_bits_of_the_unplanned_graph(shape, dtype):
-    assert bits(shape, dtype, "exact") == bits(shape, dtype, "unplanned")
+def by_hand(cell: Cell) -> Cell:
+    return cell.like("by hand", mode=cell.mode, numerics=cell.numerics, options=cell.options)
 
 
-@every_case
-def test_training_goes_somewhere(shape, dtype):
-    for rank in trained(shape, dtype):
-        losses = rank["eager_order"]["losses"]
-        assert len(set(losses)) > STEPS // 2
-        assert all(0 < loss < 20 for loss in losses)
+def compared(with_what, fast=(), full=()):
+    """Each cell, and the one that it is compared with; those of `full` stand behind a mark of that name."""
+    fast = list(fast)
+    return pytest.mark.parametrize(("cell", "reference"), [
+        pytest.param(cell, with_what(cell), id=str(cell), marks=() if cell in fast else pytest.mark.full)
+        for cell in dict.fromkeys([*fast, *full])])
 
 
-@every_case
-def test_the_sums_depend_on_the_order_of_ranks(shape, dtype):
+@pytest.fixture(scope="module")
+def offered():
+    """The planner's modes."""
+    with planner() as running:
+        return PlannerClient(running.address).capabilities().modes
+
+
+@pytest.fixture(scope="module")
+def proof(request, offered):
+    """Trains what the selected tests name, at the first question."""
+    named = []
+    for item in request.session.items:
+        values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        for cell in values:
+            if isinstance(cell, Cell) and (not cell.mode or cell.mode in offered):
+                if cell.run == "by hand" and cell.mode:  # reduces in that plan's buffers
+                    named.append(cell.like("planned", mode=cell.mode, numerics=cell.numerics, options=cell.options))
+                named.append(cell)
+    return training_proof.Proof(named)
+
+
+@pytest.fixture(autouse=True)
+def only_offered_modes(request, offered):
+    cell = request.node.callspec.params.get("cell") if hasattr(request.node, "callspec") else None
+    if isinstance(cell, Cell) and cell.mode and cell.mode not in offered:
+        pytest.skip(f"the planner has no mode {cell.mode}")
+
+
+def test_every_mode_of_the_planner_is_trained(offered):
+    assert set(offered) <= set(MODES)
+
+
+# -- sharded parameters: eager's sums, or the unplanned graph's
+
+
+@compared(
+    eager,
+    fast=[planned(parallelism, "transformer_block", "eager_order") for parallelism in SHARDED],
+    full=[*product((*SHARDED, "fsdp+tp 3x2"), OF_EAGERS_UNITS, "eager_order"), *llamas("eager_order")])
+def test_with_eagers_units_as_buckets_the_bits_are_those_of_eager_fsdp2(proof, cell, reference):
+    assert all(bucket["packed"] for bucket in proof.buckets(cell, "reduce_scatter"))
+    assert proof.bits(cell) == proof.bits(reference)
+
+
+@compared(
+    unplanned,
+    fast=[*(planned("fsdp", mode, "exact") for mode in ("transformer_block", "greedy", "overlap")),
+          planned("fsdp+tp", "transformer_block", "exact")],
+    full=[*product((*SHARDED, *REPLICATED, "fsdp+tp 3x2", "hsdp 3x2"), MODES, "exact"),
+          *product((*SHARDED, "fsdp+tp 3x2"), ["manual"], "exact", options=ACROSS_UNITS), *llamas("exact")])
+def test_an_exact_plan_keeps_the_bits_of_the_unplanned_graph(proof, cell, reference):
+    assert proof.bits(cell) == proof.bits(reference)
+
+
+def packed(cell: Cell) -> Cell:
+    return cell.like("planned", mode=cell.mode, numerics="eager_order", options=cell.options)
+
+
+@compared(
+    packed,
+    fast=[planned("fsdp", "transformer_block", "exact")],
+    full=[*product(("fsdp", "fsdp+tp 3x2"), OF_EAGERS_UNITS, "exact"), *llamas("exact", "odd")])
+def test_exact_groups_what_would_change_its_bits_if_it_were_packed(proof, cell, reference):
+    assert not any(bucket["packed"] for bucket in proof.buckets(cell, "reduce_scatter"))
+    assert all(bucket["packed"] for bucket in proof.buckets(reference, "reduce_scatter"))
+    assert proof.bits(cell)[1] != proof.bits(reference)[1]
+
+
+@compared(unplanned, full=llamas("exact", "even"))
+def test_exact_packs_where_packing_keeps_the_bits(proof, cell, reference):
+    assert all(bucket["packed"] for bucket in proof.buckets(cell, "reduce_scatter"))
+
+
+@compared(
+    eager,
+    full=[*product(("fsdp", "fsdp+tp 3x2"), OF_EAGERS_UNITS, "eager_order", twist="payloads reversed"),
+          *llamas("eager_order", "odd", twist="payloads reversed")])
+def test_payloads_in_another_order_give_other_bits(proof, cell, reference):
+    assert proof.bits(cell)[1] != proof.bits(reference)[1]
+
+
+@compared(
+    eager,
+    fast=[Cell("fsdp", "eager", "bf16", twist="ranks shifted")],
+    full=[*(Cell(parallelism, "eager", dtype, twist="ranks shifted")
+            for parallelism in ("fsdp", "fsdp+tp 3x2", "hsdp", "hsdp 3x2") for dtype in DTYPES),
+          *(cell.like("eager", twist="ranks shifted") for cell in llamas(""))])
+def test_the_sums_depend_on_the_order_of_ranks(proof, cell, reference):
     # The same addends, handed to the ranks in another order. Were these equal, every other comparison here would be too,
     # whatever a plan does.
-    assert bits(shape, dtype, "eager, ranks shifted")[1] != bits(shape, dtype, "eager")[1]
+    assert proof.bits(cell)[1] != proof.bits(reference)[1]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_payloads_in_another_order_give_other_bits(dtype):
-    # With an odd number of elements per rank gloo's chunks are not the ranks' slices, and then a payload's place counts.
-    assert bits("odd", dtype, "payloads reversed")[1] != bits("odd", dtype, "eager")[1]
+# -- replicated parameters: the unplanned graph's sums, until someone opts in
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_odd_counts_set_the_unplanned_graph_apart_from_eager(dtype):
-    assert bits("odd", dtype, "unplanned")[1] != bits("odd", dtype, "eager")[1]
+@compared(
+    unplanned,
+    fast=[planned(parallelism, "transformer_block", "eager_order") for parallelism in REPLICATED],
+    full=product((*REPLICATED, "hsdp 3x2"), MODES, "eager_order"))
+def test_t4_8_all_reduces_stay_apart_and_keep_their_bits_by_default(proof, cell, reference):
+    assert proof.bits(cell) == proof.bits(reference)
+    assert proof.launched(cell)["all_reduce"] == proof.launched(reference)["all_reduce"] > 0
+    if cell.parallelism != "ddp" and cell.mode != "none":
+        assert proof.launched(cell)["reduce_scatter"] < proof.launched(reference)["reduce_scatter"]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_without_odd_counts_the_unplanned_graph_has_the_bits_of_eager(dtype):
-    assert bits("even", dtype, "unplanned") == bits("even", dtype, "eager")
+@compared(
+    by_hand,
+    fast=[planned("ddp", "transformer_block", "eager_order", more=OPTED_IN), planned("hsdp", "transformer_block", "free")],
+    full=[*product((*REPLICATED, "hsdp 3x2"), MERGING, "free"),
+          *product((*REPLICATED, "hsdp 3x2"), MERGING, "eager_order", more=OPTED_IN)])
+def test_merged_all_reduces_have_the_bits_of_the_same_flat_buffers_reduced_by_hand(proof, cell, reference):
+    buckets = proof.buckets(cell, "all_reduce")
+    assert buckets and all(bucket["parameters"] and all(bucket["parameters"]) for bucket in buckets)
+    assert proof.bits(cell) == proof.bits(reference)
 
 
-@every_case
-@pytest.mark.parametrize("name", ["eager_order", "exact"])
-def test_a_plan_launches_fewer_collectives_of_each_kind(shape, dtype, name):
-    before, after = launched(shape, dtype, "unplanned"), launched(shape, dtype, name)
-    assert before["all_gather"] == before["reduce_scatter"] == 25  # one a parameter
-    # Two blocks, [norm, output], and the embedding by itself.
-    assert after == {"all_gather": 4, "reduce_scatter": 4, "all_reduce": 0}
+@compared(
+    unplanned,
+    fast=[Cell(parallelism, "by hand", "bf16") for parallelism in REPLICATED],
+    full=[Cell(parallelism, "by hand", dtype) for parallelism in (*REPLICATED, "hsdp 3x2") for dtype in DTYPES])
+def test_reduced_by_hand_one_by_one_the_bits_are_those_of_the_unplanned_graph(proof, cell, reference):
+    assert proof.bits(cell) == proof.bits(reference)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_exact_groups_only_where_packing_would_change_bits(dtype):
-    def forms(shape):
-        buckets = trained(shape, dtype)[0]["exact"]["plans"]["bw"]["buckets"]
-        return {packed for kind, packed, _ in buckets if kind == "reduce_scatter"}
+@compared(
+    unplanned,
+    fast=[planned("ddp", "transformer_block", "eager_order", more=OPTED_IN)],
+    full=product(("ddp", "hsdp 3x2"), OF_EAGERS_UNITS, "free"))
+def test_merging_all_reduces_changes_bits(proof, cell, reference):
+    assert proof.bits(cell)[1] != proof.bits(reference)[1]
+    assert proof.launched(cell)["all_reduce"] < proof.launched(reference)["all_reduce"]
 
-    assert forms("even") == {True}
-    assert forms("odd") == {False}
+
+@compared(
+    by_hand,
+    fast=[Cell("ddp", "by hand", "bf16", "transformer_block", "eager_order", OPTED_IN, twist="payloads reversed")],
+    full=[cell.like("by hand", mode=cell.mode, numerics=cell.numerics, options=cell.options, twist="payloads reversed")
+          for cell in product(("ddp", "hsdp 3x2"), OF_EAGERS_UNITS, "free")])
+def test_flat_buffers_in_another_order_give_other_bits(proof, cell, reference):
+    assert proof.bits(cell)[1] != proof.bits(reference)[1]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_all_ranks_run_one_plan_for_one_graph_and_it_is_computed_once(shape):
-    answers = {}
-    for dtype in DTYPES:
-        for name in ("eager_order", "exact"):
-            for part in ("fw", "bw"):
-                plans = [rank[name]["plans"][part] for rank in trained(shape, dtype)]
-                assert len({(plan["digest"], plan["plan"]) for plan in plans}) == 1
-                asked = answers.setdefault((name, plans[0]["digest"]), [])
-                asked += [plan["source"] for plan in plans]
-    # The reduce dtype is no part of a forward: the second one's ranks find the first one's plan.
-    assert sorted(len(sources) for sources in answers.values()) == [RANKS] * 4 + [2 * RANKS] * 2
-    assert all(sources.count("computed") == 1 for sources in answers.values()), answers
+@compared(
+    eager,
+    full=[Cell(parallelism, "unplanned", dtype) for parallelism in ("hsdp", "hsdp 3x2") for dtype in DTYPES])
+def test_the_graphs_own_order_of_reductions_is_not_that_of_eager_hsdp(proof, cell, reference):
+    # The graph adds up over replicas first, eager FSDP2 over shards: were the bits equal, keeping the order would show
+    # nothing.
+    assert proof.bits(cell)[1] != proof.bits(reference)[1]
+
+
+# -- that there was something to prove
+
+
+@compared(
+    unplanned,
+    fast=[planned("fsdp", "transformer_block", "eager_order"), planned("fsdp", "transformer_block", "exact"),
+          planned("fsdp+tp", "transformer_block", "eager_order")],
+    full=[*product((*SHARDED, "hsdp"), MERGING, "exact"), *llamas("eager_order"), *llamas("exact")])
+def test_a_plan_launches_fewer_collectives_and_leaves_those_of_tensor_parallelism_alone(proof, cell, reference):
+    before, after = proof.launched(reference), proof.launched(cell)
+    assert before["all_gather"] == before["reduce_scatter"] == (25 if "llama" in cell.model else 13)  # one a parameter
+    assert after["all_gather"] < before["all_gather"] and after["reduce_scatter"] < before["reduce_scatter"]
+    assert after["all_reduce"] == before["all_reduce"]
+    assert {bucket["mesh_dim"] for plan in proof.plans(cell) for bucket in plan["buckets"]} <= {"fsdp", "shard"}
+    if cell.mode in OF_EAGERS_UNITS and cell.options != ACROSS_UNITS:
+        # Two blocks, [norm, output], and the embedding by itself.
+        assert (after["all_gather"], after["reduce_scatter"]) == (4, 4)
+
+
+@compared(
+    unplanned,
+    fast=[planned(parallelism, "transformer_block", "eager_order") for parallelism in (*SHARDED, *REPLICATED)],
+    full=[*product((*SHARDED, *REPLICATED), MODES, "exact"), *llamas("eager_order")])
+def test_training_goes_somewhere_and_all_ranks_run_one_plan(proof, cell, reference):
+    for rank in proof.ranks(cell):
+        assert len(set(rank["losses"])) > cell.steps // 2
+        assert all(0 < loss < 20 for loss in rank["losses"])
+    for plans in zip(*(rank["plans"] for rank in proof.ranks(cell)), strict=True):
+        assert len({(plan["part"], plan["digest"], plan["plan"]) for plan in plans}) == 1
+        # One rank's question is answered by a computation at most; the others wait for it or find it.
+        assert [plan["source"] for plan in plans].count("computed") <= 1

@@ -1,16 +1,20 @@
-"""One rank of the proof: trains the example model in several ways, one after the other, and leaves what came out.
+"""One rank of the proof: trains cell after cell, and leaves what came out.
 
-argv: a shape of SHAPES, the number of steps, and the file that rank 0 writes: a list by rank of reduce dtype -> run -> result.
+argv: the file that holds the cells, and the file that rank 0 writes: a list by rank of cell -> training.Result, and the
+plans of a planned cell; or the error that ended the cell.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 import json
 import os
 import pathlib
 import sys
+import time
+import traceback
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
@@ -19,91 +23,138 @@ import torch.distributed as dist  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 
 import bucketd  # noqa: E402
+import by_hand  # noqa: E402
+import cells  # noqa: E402
 import llama  # noqa: E402
+import model as tiny  # noqa: E402
 import simple_fsdp  # noqa: E402
 import training  # noqa: E402
 from bucketd.capture import parameter_order  # noqa: E402
+from bucketd.settings import Settings  # noqa: E402
 
-SHAPES = {
+MODELS = {
+    # No dimension divides by 4 ranks, nor their halves by 2 or 3.
+    "tiny": (tiny.build, tiny.Config()),
     # Each shard is whole and has an even number of elements.
-    "even": llama.LlamaConfig(vocab=32, dim=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24, branch_scale=True),
+    "llama even": (llama.build, llama.LlamaConfig(
+        vocab=32, dim=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24, branch_scale=True)),
     # No dimension divides by 4 ranks, some ranks hold nothing of a parameter; norms, wk, wv, w2 and the whole of a block
     # have an odd number of elements per rank.
-    "odd": llama.LlamaConfig(vocab=13, dim=9, layers=2, heads=3, kv_heads=1, head_dim=2, hidden=7, branch_scale=True),
+    "llama odd": (llama.build, llama.LlamaConfig(
+        vocab=13, dim=9, layers=2, heads=3, kv_heads=1, head_dim=2, hidden=7, branch_scale=True)),
 }
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 # So far apart that the smaller addends still reach into the last bits of the sum: bf16 keeps 8 bits, fp32 24.
 SPREAD_BITS = {"bf16": 6, "fp32": 24}
 
 
-class Proof:
-    def __init__(self, shape: str, reduce_dtype: str, steps: int):
-        self.config, self.steps = SHAPES[shape], steps
-        self.reduce_dtype = DTYPES[reduce_dtype]
-        self.data = training.Data(self.config.vocab, positions=9, spread_bits=SPREAD_BITS[reduce_dtype])
-        self.mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
-        self.results: dict[str, dict] = {}
+@dataclasses.dataclass(frozen=True)
+class Data(training.Data):
+    copies: int = 1  # ranks side by side that work on one batch: those of tensor parallelism
 
-    def eager(self, name: str, rank_shift: int = 0) -> None:
-        model = training.shard_eager(llama.build(self.config), self.mesh, torch.bfloat16, self.reduce_dtype)
-        self._train(name, model, model, dataclasses.replace(self.data, rank_shift=rank_shift))
+    def step(self, step: int, rank: int):
+        return super().step(step, rank // self.copies)
 
-    def compiled(self, name: str, backend_of) -> None:
+
+@functools.cache
+def mesh_of(parallelism: str):
+    names, sizes = zip(*cells.MESHES[parallelism])
+    return init_device_mesh("cpu", sizes, mesh_dim_names=names)
+
+
+class Run:
+    def __init__(self, cell: cells.Cell, plans_of: dict):
+        self.cell, self.plans_of = cell, plans_of
+        build, config = MODELS[cell.model]
+        self.model = build(config)
+        self.kind = cell.parallelism.split()[0]
+        self.mesh = mesh_of(cell.parallelism)
+        self.dtypes = torch.bfloat16, DTYPES[cell.dtype]
+        copies = 1
+        if self.kind == "fsdp+tp":
+            tiny.parallelize(self.model, self.mesh["tp"])
+            self.mesh, copies = self.mesh["fsdp"], self.mesh["tp"].size()
+        shift = copies if cell.twist == "ranks shifted" else 0
+        self.data = Data(config.vocab, positions=9, spread_bits=SPREAD_BITS[cell.dtype], rank_shift=shift, copies=copies)
+        self.plans: list = []
+
+    def train(self) -> dict:
+        run = {"eager": self.eager, "unplanned": self.unplanned, "planned": self.planned, "by hand": self.by_hand}
+        step = run[self.cell.run]()
+        for _ in range(self.cell.steps - 1):
+            step.step()
+        step.profiled_step()
+        self.plans_of[self.cell] = [_describe(planned) for planned in self.plans]
+        return {**dataclasses.asdict(step.result()), "plans": self.plans_of[self.cell]}
+
+    def eager(self):
+        sharded = training.shard_eager(self.model, self.mesh, *self.dtypes)
+        return training.Training(str(self.cell), sharded, sharded, self.data)
+
+    def unplanned(self):
+        return self._compiled(training.UNPLANNED)
+
+    def planned(self):
+        names = parameter_order(self.model)
+        if self.cell.twist == "payloads reversed":
+            names.reverse()
+        options = dict(self.cell.options)
+        own = {name: options.pop(name) for name in list(options) if name in Settings.__dataclass_fields__}
+        return self._compiled(bucketd.backend(
+            self.cell.mode, numerics=self.cell.numerics, param_order=names, on_plan=self.plans.append, options=options,
+            **own))
+
+    def _compiled(self, backend):
         torch._dynamo.reset()
-        model = simple_fsdp.shard(llama.build(self.config), self.mesh, torch.bfloat16, self.reduce_dtype)
-        self._train(name, model, torch.compile(model, backend=backend_of(model)), self.data)
+        placements = {"ddp": simple_fsdp.DDP, "hsdp": simple_fsdp.HSDP}.get(self.kind, simple_fsdp.FSDP)
+        sharded = simple_fsdp.shard(self.model, self.mesh, *self.dtypes, placements)
+        return training.Training(str(self.cell), sharded, torch.compile(sharded, backend=backend), self.data)
 
-    def planned(self, name: str, order=None, **options) -> None:
-        """`order` makes another payload order of the model's eager one."""
-        plans = []
-
-        def backend_of(model):
-            names = parameter_order(model)
-            return bucketd.backend(param_order=order(names) if order else names, on_plan=plans.append, **options)
-
-        self.compiled(name, backend_of)
-        self.results[name]["plans"] = {p.scope.rsplit("/", 1)[-1]: _describe(p) for p in plans}
-
-    def _train(self, name: str, model, call, data) -> None:
-        run = training.Training(name, model, call, data)
-        for _ in range(self.steps - 1):
-            run.step()
-        run.profiled_step()
-        self.results[name] = dataclasses.asdict(run.result())
+    def by_hand(self):
+        buffers = by_hand.Buffers()
+        if self.cell.mode:
+            planned = dataclasses.replace(self.cell, run="planned", twist="")
+            buffers = by_hand.Buffers.of(self.plans_of[planned])
+        if self.cell.twist == "payloads reversed":
+            buffers = by_hand.Buffers(*(tuple(names[::-1] for names in b) for b in dataclasses.astuple(buffers)))
+        groups = [self.mesh.get_group(dim) for dim in range(self.mesh.ndim)]
+        replicate = groups[0] if self.kind in ("ddp", "hsdp") else None
+        shard = groups[-1] if self.kind != "ddp" else None
+        return by_hand.ByHand(str(self.cell), self.model, self.data, *self.dtypes, replicate, shard, buffers)
 
 
 def _describe(planned) -> dict:
+    nodes = planned.normalized.graph.nodes
     return {
+        "part": planned.scope.rsplit("/", 1)[-1],
         "digest": planned.digest.hex(),
         "plan": planned.plan.sha256,
         "source": planned.source,
-        "buckets": [[b.kind, b.packed, len(b.members)] for b in planned.plan.buckets],
+        "buckets": [{"kind": bucket.kind, "packed": bucket.packed, "mesh_dim": bucket.mesh_dim,
+                     "parameters": [nodes[member].collective.parameter for member in bucket.members]}
+                    for bucket in planned.plan.buckets],
         "diagnostics": [d.code for d in planned.plan.diagnostics],
     }
 
 
-def prove(shape: str, reduce_dtype: str, steps: int) -> dict[str, dict]:
-    proof = Proof(shape, reduce_dtype, steps)
-    proof.eager("eager")
-    proof.eager("eager, ranks shifted", rank_shift=1)
-    proof.compiled("unplanned", lambda _: training.UNPLANNED)
-    proof.planned("eager_order")
-    proof.planned("exact", numerics="exact")
-    if shape == "odd":
-        proof.planned("payloads reversed", order=lambda names: names[::-1])
-    return proof.results
-
-
 def main() -> None:
-    shape, steps, out = sys.argv[1:]
+    wanted, out = map(pathlib.Path, sys.argv[1:])
     torch.set_num_threads(1)
     gc.freeze()  # a tenth of the time of compiling
     dist.init_process_group("gloo")
-    results = {reduce_dtype: prove(shape, reduce_dtype, int(steps)) for reduce_dtype in DTYPES}
+    results, plans_of = {}, {}
+    for cell in cells.load(wanted):
+        begin = time.perf_counter()
+        try:
+            results[str(cell)] = Run(cell, plans_of).train()
+        except Exception:
+            results[str(cell)] = {"error": traceback.format_exc()}
+        results[str(cell)]["seconds"] = time.perf_counter() - begin
+        dist.barrier()
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, results)
     if dist.get_rank() == 0:
-        pathlib.Path(out).write_text(json.dumps(everyone))
+        out.write_text(json.dumps(everyone))
     dist.destroy_process_group()
 
 
