@@ -256,7 +256,7 @@ def test_all_ranks_run_one_joint_plan():
 
 @pytest.mark.slow
 def test_the_example_trains_and_finds_equal_bits():
-    said = run_ranks("../../client/python/examples/train_joint.py", 2, "--layers", "1", "--steps", "3", "--split", timeout=300)
+    said = run_ranks("../../client/python/examples/train_joint.py", 2, "--steps", "3", "--split", timeout=300)
     assert "weights and every step's gradients are equal, bit for bit" in said[0]
     assert said[0].count("collectives a step") == 2 and "one graph of" in said[0]
 
