@@ -30,23 +30,14 @@ class Memory {
   void Run(bool with_timeline, Simulation& result) {
     FindWaits();
     for (const Step& step : plan_.order) {
-      switch (step.kind) {
-        case Step::Kind::kNode:
-          RunNode(step.id);
-          break;
-        case Step::Kind::kStart:
-          StartBucket(step.id);
-          break;
-        case Step::Kind::kWait:
-          WaitBucket(step.id);
-          break;
-      }
+      Visit(step, *this);
     }
     CloseLastUses();
     Sum(with_timeline, result);
   }
 
  private:
+  friend void internal::Visit<>(const Step& step, Memory& walk);
   using Ids = absl::Span<const NodeId>;
   struct Moment {
     int64_t allocated = 0, freed = 0;

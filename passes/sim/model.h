@@ -24,6 +24,22 @@ struct BucketCosts {
   int64_t collective_ps = 0, copy_in_ps = 0, copy_out_ps = 0;
 };
 
+// Hands a step to whoever walks the order.
+template <typename Walk>
+void Visit(const Step& step, Walk& walk) {
+  switch (step.kind) {
+    case Step::Kind::kNode:
+      walk.RunNode(step.id);
+      break;
+    case Step::Kind::kStart:
+      walk.StartBucket(step.id);
+      break;
+    case Step::Kind::kWait:
+      walk.WaitBucket(step.id);
+      break;
+  }
+}
+
 BucketCosts CostsOf(const Graph& graph, const Bucket& bucket, const Costs& costs);
 
 // The size of a tensor that stands for a node, 0 if it has none.

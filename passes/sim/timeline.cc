@@ -73,17 +73,7 @@ class Timeline {
 
   void Run() {
     for (const Step& step : plan_.order) {
-      switch (step.kind) {
-        case Step::Kind::kNode:
-          RunNode(step.id);
-          break;
-        case Step::Kind::kStart:
-          StartBucket(step.id);
-          break;
-        case Step::Kind::kWait:
-          WaitBucket(step.id);
-          break;
-      }
+      Visit(step, *this);
       if (with_events_) result_.step_compute_ps.push_back(now_);
     }
     Prediction& p = result_.prediction;
@@ -96,6 +86,7 @@ class Timeline {
   }
 
  private:
+  friend void internal::Visit<>(const Step& step, Timeline& walk);
   using Kind = TimelineEvent::Kind;
 
   void Event(Kind kind, NodeId node, BucketId bucket, GroupId group, int64_t start, int64_t end) {
