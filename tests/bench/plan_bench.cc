@@ -16,9 +16,11 @@
 namespace bucketd {
 namespace {
 
+constexpr int kNone = 0, kBlocks = 1, kGreedy = 2;
+
 PlanOptions Options(int mode) {
   PlanOptions options;
-  options.mode = mode == 0 ? "none" : "transformer_block";
+  options.mode = mode == kNone ? "none" : mode == kBlocks ? "transformer_block" : "greedy";
   return options;
 }
 
@@ -65,13 +67,17 @@ void PlanCaptured(benchmark::State& state, const std::string& name, int mode) {
   PlanGraph(state, captured->graph, *costs, Options(mode));
 }
 
-BENCHMARK_CAPTURE(PlanCaptured, llama3_8b_fsdp8_bw, "llama3_8b_fsdp8.bw", 1)
+BENCHMARK_CAPTURE(PlanCaptured, llama3_8b_fsdp8_bw, "llama3_8b_fsdp8.bw", kBlocks)
     ->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(PlanCaptured, llama3_8b_fsdp8_bw_none, "llama3_8b_fsdp8.bw", 0)
+BENCHMARK_CAPTURE(PlanCaptured, llama3_8b_fsdp8_bw_none, "llama3_8b_fsdp8.bw", kNone)
     ->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(PlanCaptured, llama3_8b_fsdp8_fw, "llama3_8b_fsdp8.fw", 1)
+BENCHMARK_CAPTURE(PlanCaptured, llama3_8b_fsdp8_bw_greedy, "llama3_8b_fsdp8.bw", kGreedy)
     ->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(PlanCaptured, llama3_70b_fsdp64_bw, "llama3_70b_fsdp64.bw", 1)
+BENCHMARK_CAPTURE(PlanCaptured, llama3_70b_fsdp64_bw_greedy, "llama3_70b_fsdp64.bw", kGreedy)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(PlanCaptured, llama3_8b_fsdp8_fw, "llama3_8b_fsdp8.fw", kBlocks)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(PlanCaptured, llama3_70b_fsdp64_bw, "llama3_70b_fsdp64.bw", kBlocks)
     ->Unit(benchmark::kMillisecond);
 
 // A forward of blocks of nine parameters, about 30 nodes each.
@@ -162,7 +168,7 @@ class Synthetic {
   absl::Status error_;
 };
 
-void PlanSynthetic(benchmark::State& state) {
+void PlanSynthetic(benchmark::State& state, int mode) {
   const absl::StatusOr<Graph> graph = Synthetic(static_cast<int32_t>(state.range(0))).Build();
   if (!graph.ok()) {
     state.SkipWithError(graph.status().ToString().c_str());
@@ -175,10 +181,16 @@ void PlanSynthetic(benchmark::State& state) {
     state.SkipWithError(costs.status().ToString().c_str());
     return;
   }
-  PlanGraph(state, *graph, *costs, Options(1));
+  PlanGraph(state, *graph, *costs, Options(mode));
   state.SetComplexityN(graph->size());
 }
-BENCHMARK(PlanSynthetic)
+BENCHMARK_CAPTURE(PlanSynthetic, blocks, kBlocks)
+    ->Arg(10'000)
+    ->Arg(100'000)
+    ->Arg(1'000'000)
+    ->Unit(benchmark::kMillisecond)
+    ->Complexity(benchmark::oNLogN);
+BENCHMARK_CAPTURE(PlanSynthetic, greedy, kGreedy)
     ->Arg(10'000)
     ->Arg(100'000)
     ->Arg(1'000'000)
