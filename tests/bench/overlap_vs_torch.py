@@ -59,7 +59,8 @@ GREEDY_CAP_MB = 2000.0  # torch's own default for the bare function
 # -- the graph
 
 
-def trace_backward(layers: int, positions: int) -> tuple[fx.GraphModule, Captured]:
+def trace_backward(layers: int, positions: int):
+    """(graph, what was captured of it, the capture's context)."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed.device_mesh import init_device_mesh
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -73,7 +74,7 @@ def trace_backward(layers: int, positions: int) -> tuple[fx.GraphModule, Capture
         tokens = torch.zeros((1, positions), dtype=torch.int64)
         joint = trace_joint(model, (tokens, tokens.clone()), reshard=True)
     _, backward = joint.split()
-    return backward, capture_graph(backward, joint.context, "bw", f"llama_{layers}_layers.bw")
+    return backward, capture_graph(backward, joint.context, "bw", f"llama_{layers}_layers.bw"), joint.context
 
 
 class Costs:
@@ -123,9 +124,12 @@ def collectives(gm: fx.GraphModule) -> dict[str, int]:
 # -- PyTorch's passes
 
 
-def bandwidth_without_a_gpu() -> None:
-    """PyTorch's scheduler asks triton for the bandwidth of the GPU's memory. Here is neither; the figure is an H100's, and
-    weighs only nodes that the table of run times leaves out."""
+def prepare_passes() -> None:
+    """Imports them, so that no call is timed with that, and gives PyTorch's scheduler the bandwidth of the GPU's memory, for
+    which it asks triton. Here is neither; the figure is an H100's, and weighs only nodes without a run time in the table."""
+    import torch._inductor.fx_passes.fsdp
+    import torch._inductor.fx_passes.overlap_manual_scheduling
+    import torch._inductor.fx_passes.overlap_scheduling
     import torch._inductor.utils
     import torch.utils._runtime_estimation
 
@@ -135,7 +139,7 @@ def bandwidth_without_a_gpu() -> None:
 
 class TorchPasses:
     def __init__(self, gm: fx.GraphModule, captured: Captured, layers: int):
-        bandwidth_without_a_gpu()
+        prepare_passes()
         self.gm, self.costs, self.layers = gm, Costs(captured), layers
         self.modules = {node.name: own.module for node, own in zip(captured.nodes, captured.raw.nodes)}
 
@@ -205,6 +209,37 @@ def plan_by_bucketctl(graph: pathlib.Path, mode: str, repeat: int, *flags: str) 
             "predicted_us": {name: answer[name]["total_us"] for name in ("program_order", "planned")}}
 
 
+def client_path(gm: fx.GraphModule, context) -> dict[str, float]:
+    """Seconds of what a rank does with a compiled graph, with a planner of its own: wall time where it waits, else CPU time."""
+    from bucketd import apply, canonical, embedded, mesh, normalize, plan, settings, wire
+    from bucketd.client import PlannerClient
+
+    took: dict[str, float] = {}
+
+    def timed(name, call, clock=time.process_time):
+        begin = clock()
+        result = call()
+        took[name] = clock() - begin
+        return result
+
+    captured = timed("capture", lambda: capture_graph(gm, context, "bw"))
+    normalized = timed("normalise", lambda: normalize.normalize(captured.raw))
+    digest = timed("digest", lambda: canonical.digest(normalized.graph))
+    planner = embedded.EmbeddedPlanner()
+    client = PlannerClient(planner.address, "")
+    message = mesh.mesh_message(context, captured.raw)
+    options = settings.Settings().plan_options([], "")
+
+    def ask():
+        return client.get_plan(lambda: wire.to_proto(normalized.graph), digest, message, options, 60)
+
+    reply = timed("plan, first time: upload and compute", ask, time.perf_counter)
+    timed("plan, again: from the cache", ask, time.perf_counter)
+    parsed = timed("parse the plan", lambda: plan.parse(reply.plan))
+    timed("verify and apply", lambda: apply.apply_plan(gm, captured, normalized, digest, parsed))
+    return took
+
+
 # (row, PyTorch's pass, bucketctl's mode and flags)
 ROWS = (
     ("overlap", "overlap", ("overlap",)),
@@ -271,19 +306,21 @@ def main() -> int:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one core, children too
     begin = time.process_time()
-    gm, captured = trace_backward(arguments.layers, arguments.positions)
+    gm, captured, context = trace_backward(arguments.layers, arguments.positions)
     traced = time.process_time() - begin
     with tempfile.TemporaryDirectory() as folder:
         graph = arguments.graph_out or pathlib.Path(folder, "backward.json.gz")
         files.save_graph(captured.raw, graph)
         rows = measure(arguments, gm, captured, graph)
     record = {"nodes": len(captured.nodes), "collectives": collectives(gm), "tracing_seconds": traced, "torch": torch.__version__,
-              "machine": platform.processor() or platform.machine(), "rows": rows}
+              "machine": platform.processor() or platform.machine(), "rows": rows, "client_seconds": client_path(gm, context)}
     if arguments.json:
         print(json.dumps(record, indent=1))
     else:
         print(f"{record['nodes']} nodes, {record['collectives']}, traced in {traced:.0f} s of CPU time; torch {record['torch']}, one core")
         print(table(rows))
+        print("\nthe client's way from the graph to the planned graph, ms: "
+              + "; ".join(f"{name} {1000 * took:.0f}" for name, took in record["client_seconds"].items()))
     return 0
 
 
