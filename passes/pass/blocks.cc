@@ -79,7 +79,6 @@ std::string SortedNames(absl::Span<const NamedUse> uses, const Child& child, siz
 }
 
 bool IsRow(absl::Span<const NamedUse> uses, absl::string_view prefix, const Row& row) {
-  if (row.size() < 2) return false;
   std::set<std::string> classes;
   for (const auto& [number, child] : row) {
     const absl::string_view fqn = uses[static_cast<size_t>(child.uses[0])].fqn;
@@ -96,15 +95,16 @@ struct Block {
   std::vector<int32_t> uses;
 };
 
-// All rows, outermost first; rows in order of first use, blocks in numeric order.
-std::vector<std::vector<Block>> FindRows(absl::Span<const NamedUse> uses,
+// All rows of two or more children, or, if `lone`, of one. Outermost first; rows in order of first
+// use, blocks in numeric order.
+std::vector<std::vector<Block>> FindRows(absl::Span<const NamedUse> uses, bool lone,
                                          std::vector<bool>& taken) {
   constexpr size_t kMaxDepth = 8;
   std::vector<std::pair<int64_t, std::vector<Block>>> rows;
   for (size_t depth = 0; depth < kMaxDepth; ++depth) {
     std::vector<int32_t> now;
     for (const auto& [prefix, row] : RowsAtDepth(uses, depth, taken)) {
-      if (!IsRow(uses, prefix, row)) continue;
+      if ((row.size() < 2) != lone || !IsRow(uses, prefix, row)) continue;
       std::vector<Block> blocks;
       int64_t first = std::numeric_limits<int64_t>::max();
       for (const auto& [number, child] : row) {
@@ -153,7 +153,7 @@ class Outside {
       const bool own = fqn.find('.') == absl::string_view::npos;
       const auto [it, added] =
           unit_of.emplace(own ? absl::string_view() : TopName(fqn, rows_), units.size());
-      if (added) units.push_back({std::string(TopName(fqn, rows_)), {}});
+      if (added) units.push_back({std::string(TopName(fqn, rows_)), {}, false});
       FoundUnit& unit = units[it->second];
       unit.uses.push_back(use);
       if (!own || added || unit.uses.size() > kMaxNamed + 1) continue;
@@ -163,7 +163,7 @@ class Outside {
 
   void AddAsOne(const std::vector<int32_t>& outside, std::vector<FoundUnit>& units) const {
     if (outside.empty()) return;
-    FoundUnit unit{"", outside};
+    FoundUnit unit{"", outside, false};
     std::set<absl::string_view> names;
     for (const int32_t use : outside) {
       const absl::string_view name = TopName(Fqn(use), rows_);
@@ -185,10 +185,12 @@ class Outside {
 
 absl::StatusOr<std::vector<FoundUnit>> FindBlocks(absl::Span<const NamedUse> uses) {
   std::vector<bool> taken(uses.size());
-  const std::vector<std::vector<Block>> rows = FindRows(uses, taken);
+  std::vector<std::vector<Block>> rows = FindRows(uses, false, taken);
+  const bool lone = rows.empty();
+  if (lone) rows = FindRows(uses, true, taken);
   if (rows.empty()) {
     return absl::FailedPreconditionError(
-        "no transformer blocks found: no module has two or more numbered children with like "
+        "no transformer blocks found: no module has numbered children with like "
         "parameters (layers.0, layers.1, ...); name the modules yourself with mode manual, for "
         "example --mode manual --buckets stem,body.conv1+body.conv2,head");
   }
@@ -220,7 +222,7 @@ absl::StatusOr<std::vector<FoundUnit>> FindBlocks(absl::Span<const NamedUse> use
       splitter.AddAsOne({next, end}, units);
     }
     next = end;
-    for (const Block& block : rows[r]) units.push_back({block.name, block.uses});
+    for (const Block& block : rows[r]) units.push_back({block.name, block.uses, lone});
   }
   splitter.AddAsOne({next, outside.end()}, units);
   return units;

@@ -21,6 +21,7 @@ struct NamedUse {
 struct FoundUnit {
   std::string name;
   std::vector<int32_t> uses;  // indices into the list that was given
+  bool lone_block = false;    // taken for a block although its parent has no other child
 };
 
 // Blocks are the children P.0, P.1, ... of a prefix P that has two or more of them, lies in no
@@ -28,8 +29,9 @@ struct FoundUnit {
 // names (dense and mixture of experts). Units: what is used before the first block, by top-level
 // module; each block in numeric order; what lies between two rows of blocks; all that comes after
 // the last block as one. Within each of these, in order of first use.
-// FAILED_PRECONDITION if there are no blocks; the text offers mode manual. `uses` holds distinct
-// names.
+// Where no prefix has two such children, as when blocks are compiled one by one, a prefix with a
+// single one will do. FAILED_PRECONDITION if there are no blocks; the text offers mode manual.
+// `uses` holds distinct names.
 absl::StatusOr<std::vector<FoundUnit>> FindBlocks(absl::Span<const NamedUse> uses);
 
 }  // namespace bucketd

@@ -19,51 +19,73 @@ namespace {
 
 size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
-bool IsReduction(CollectiveKind kind) {
-  return kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kAllReduce;
-}
-
-// How deep each candidate stands in chains of candidates: gathers behind gathers, reductions
-// (reduce-scatters and all-reduces, in whichever order HSDP has them) behind reductions. Members of
-// one depth cannot depend on one another; buckets of one depth each cannot form a cycle either, for
-// every path from one to another leads from gathers to reductions or goes deeper, and all-gathers
-// that follow a reduction are no candidates. So an order always exists, and finding that out takes
-// one walk. What may not merge stays a node of its own and counts for nothing.
+// How deep each candidate stands in chains of candidates. Members of one depth cannot depend on one
+// another. Every path from a candidate to the next leads from gathers to reductions, from one kind
+// of reduction to the one that follows it in this graph (all-reduce then reduce-scatter, or the
+// other way round), or deeper among its kind; where reductions of both kinds follow on each other,
+// one depth counts them all. So buckets of one depth each cannot form a cycle: an order always
+// exists, and finding that out takes one walk. A gather behind a reduction is no candidate, and
+// what may not merge stays a node of its own and counts for nothing.
 class Depths {
  public:
   Depths(const PassContext& context, std::vector<bool>& candidate) : graph_(context.graph) {
-    of_.resize(graph_.collectives().size());
-    std::vector<int32_t> gathers(Index(graph_.size())), reductions(Index(graph_.size()));
+    reached_.resize(Index(graph_.size()));
+    own_.resize(graph_.collectives().size());
+    all_ = own_;
     size_t edge = 0;
     const std::vector<Constraints::Edge>& edges = context.constraints.edges;
     for (NodeId n = 0; n < graph_.size(); ++n) {
-      const auto follow = [&](NodeId x) {
-        gathers[Index(n)] = std::max(gathers[Index(n)], gathers[Index(x)]);
-        reductions[Index(n)] = std::max(reductions[Index(n)], reductions[Index(x)]);
-      };
-      for (const NodeId x : graph_.inputs(n)) follow(x);
-      for (; edge < edges.size() && edges[edge].after == n; ++edge) follow(edges[edge].before);
+      for (const NodeId x : graph_.inputs(n)) Follow(x, n);
+      for (; edge < edges.size() && edges[edge].after == n; ++edge) Follow(edges[edge].before, n);
       if (graph_.kind(n) != NodeKind::kCollective) continue;
       const CollectiveId c = graph_.collective_of(n);
       const CollectiveKind kind = graph_.collective(c).kind;
       if (!candidate[Index(c)] || !MayMerge(kind, context.options)) continue;
-      if (IsReduction(kind)) {
-        of_[Index(c)] = ++reductions[Index(n)];
-      } else if (reductions[Index(n)] > 0) {
-        candidate[Index(c)] = false;
-        refused_.push_back(n);
-      } else {
-        of_[Index(c)] = ++gathers[Index(n)];
-      }
+      Count(c, kind, candidate);
     }
   }
 
-  int32_t operator[](CollectiveId c) const { return of_[Index(c)]; }
+  int32_t operator[](CollectiveId c) const {
+    return scatters_reduced_ && reduces_scattered_ ? all_[Index(c)] : own_[Index(c)];
+  }
   const std::vector<NodeId>& refused() const { return refused_; }
 
  private:
+  // The depths that a node's inputs have reached.
+  struct Reached {
+    int32_t gathers = 0, scatters = 0, reduces = 0, reductions = 0;
+  };
+
+  void Follow(NodeId from, NodeId to) {
+    const Reached& there = reached_[Index(from)];
+    Reached& here = reached_[Index(to)];
+    here.gathers = std::max(here.gathers, there.gathers);
+    here.scatters = std::max(here.scatters, there.scatters);
+    here.reduces = std::max(here.reduces, there.reduces);
+    here.reductions = std::max(here.reductions, there.reductions);
+  }
+
+  void Count(CollectiveId c, CollectiveKind kind, std::vector<bool>& candidate) {
+    const NodeId start = graph_.collective(c).start;
+    Reached& here = reached_[Index(start)];
+    if (kind == CollectiveKind::kAllGather && here.reductions > 0) {
+      candidate[Index(c)] = false;
+      refused_.push_back(start);
+    } else if (kind == CollectiveKind::kAllGather) {
+      own_[Index(c)] = all_[Index(c)] = ++here.gathers;
+    } else {
+      const bool scatter = kind == CollectiveKind::kReduceScatter;
+      scatters_reduced_ = scatters_reduced_ || (!scatter && here.scatters > 0);
+      reduces_scattered_ = reduces_scattered_ || (scatter && here.reduces > 0);
+      own_[Index(c)] = scatter ? ++here.scatters : ++here.reduces;
+      all_[Index(c)] = ++here.reductions;
+    }
+  }
+
   const Graph& graph_;
-  std::vector<int32_t> of_;
+  std::vector<Reached> reached_;    // one a node
+  std::vector<int32_t> own_, all_;  // among its kind; among all reductions
+  bool scatters_reduced_ = false, reduces_scattered_ = false;
   std::vector<NodeId> refused_;
 };
 

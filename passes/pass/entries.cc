@@ -89,46 +89,77 @@ absl::StatusOr<std::vector<std::string>> ExpandRanges(absl::string_view entry,
   return done;
 }
 
-absl::Status ParseOne(absl::string_view text, bool allow_distances, std::vector<Entry>& entries) {
-  if (text.empty()) return Bad(text, "is empty");
-  absl::string_view names = text;
+// "attention" of "attention:layers.0.attention"; "" where none is named.
+absl::StatusOr<absl::string_view> TakeRegion(absl::string_view entry, absl::string_view& names) {
+  const size_t colon = names.find(':');
+  if (colon == absl::string_view::npos) return absl::string_view();
+  const absl::string_view name = absl::StripAsciiWhitespace(names.substr(0, colon));
+  bool word = !name.empty() && !absl::ascii_isdigit(static_cast<unsigned char>(name[0]));
+  for (const char c : name) {
+    word = word && (absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-');
+  }
+  if (!word) {
+    return Bad(entry, absl::StrCat("\"", name,
+                                   "\" before ':' is no name of a region (letters, digits, _ and "
+                                   "-); distances are for the option reorder"));
+  }
+  names = absl::StripAsciiWhitespace(names.substr(colon + 1));
+  return name;
+}
+
+absl::StatusOr<int32_t> TakeDistance(absl::string_view entry, absl::string_view& names) {
+  const size_t colon = names.rfind(':');
+  if (colon == absl::string_view::npos) return -1;
   int32_t distance = -1;
-  const size_t colon = text.rfind(':');
-  if (allow_distances && colon != absl::string_view::npos) {
-    names = text.substr(0, colon);
-    if (!ParseBound(text.substr(colon + 1), distance)) {
-      return Bad(text, "a distance is a decimal number, as in layers.3:2");
+  if (!ParseBound(names.substr(colon + 1), distance)) {
+    return Bad(entry, "a distance is a decimal number, as in layers.3:2");
+  }
+  names = names.substr(0, colon);
+  return distance;
+}
+
+absl::Status ParseOne(absl::string_view text, bool allow_distances, int64_t room,
+                      std::vector<Entry>& entries) {
+  if (text.empty()) return Bad(text, "is empty");
+  absl::string_view names = text, region;
+  int32_t distance = -1;
+  if (allow_distances) {
+    ASSIGN_OR_RETURN(distance, TakeDistance(text, names));
+  } else {
+    ASSIGN_OR_RETURN(region, TakeRegion(text, names));
+  }
+  const bool one = !region.empty();
+  const std::vector<absl::string_view> parts = absl::StrSplit(names, '+');
+  Entry all{std::string(one ? region : names), {}, distance, one};
+  for (const absl::string_view part : parts) {
+    const absl::string_view path = absl::StripAsciiWhitespace(part);
+    if (!one && parts.size() > 1 &&
+        (path.find('[') != absl::string_view::npos || HasWildcard(path))) {
+      return Bad(text,
+                 "'+' together with a range or \"*\" is ambiguous: name the modules one by one, or "
+                 "give all of it one name, as in middle:layers.[1-2]+norm");
+    }
+    ASSIGN_OR_RETURN(const std::vector<std::string> expanded,
+                     ExpandRanges(text, path, room - static_cast<int64_t>(all.paths.size())));
+    for (const std::string& each : expanded) {
+      RETURN_IF_ERROR(CheckComponents(text, each));
+      all.paths.push_back(each);
     }
   }
-  const std::vector<absl::string_view> parts = absl::StrSplit(names, '+');
-  if (parts.size() > 1) {
-    Entry entry{std::string(names), {}, distance};
-    for (const absl::string_view part : parts) {
-      const absl::string_view path = absl::StripAsciiWhitespace(part);
-      if (path.find('[') != absl::string_view::npos || HasWildcard(path)) {
-        return Bad(text,
-                   "'+' together with a range or \"*\" is ambiguous: name the modules one by "
-                   "one");
-      }
-      RETURN_IF_ERROR(CheckComponents(text, path));
-      entry.paths.emplace_back(path);
-    }
-    entries.push_back(std::move(entry));
+  if (one || parts.size() > 1) {
+    entries.push_back(std::move(all));
     return absl::OkStatus();
   }
-  const absl::string_view path = absl::StripAsciiWhitespace(names);
-  ASSIGN_OR_RETURN(const std::vector<std::string> expanded,
-                   ExpandRanges(text, path, kMaxEntries - static_cast<int64_t>(entries.size())));
-  for (const std::string& one : expanded) {
-    RETURN_IF_ERROR(CheckComponents(text, one));
-    entries.push_back({one, {one}, distance});
-  }
+  for (const std::string& each : all.paths) entries.push_back({each, {each}, distance, false});
   return absl::OkStatus();
 }
 
 absl::Status CheckDistinct(const std::vector<Entry>& entries) {
-  absl::flat_hash_set<absl::string_view> seen;
+  absl::flat_hash_set<absl::string_view> seen, regions;
   for (const Entry& entry : entries) {
+    if (entry.region && !regions.insert(entry.name).second) {
+      return Bad(entry.name, "two regions have this name");
+    }
     for (const std::string& path : entry.paths) {
       if (!seen.insert(path).second) {
         return Bad(entry.name, absl::StrCat("\"", path, "\" is named twice"));
@@ -153,6 +184,19 @@ absl::string_view Match(absl::Span<const absl::string_view> pattern, absl::strin
   return label.substr(0, at);
 }
 
+// What a path with "*" stands for, in order of first use.
+std::vector<std::string> MatchesOf(absl::string_view path,
+                                   absl::Span<const absl::string_view> labels) {
+  const std::vector<absl::string_view> pattern = absl::StrSplit(path, '.');
+  absl::flat_hash_set<absl::string_view> seen;
+  std::vector<std::string> matches;
+  for (const absl::string_view label : labels) {
+    const absl::string_view match = Match(pattern, label);
+    if (!match.empty() && seen.insert(match).second) matches.emplace_back(match);
+  }
+  return matches;
+}
+
 }  // namespace
 
 bool Holds(absl::string_view prefix, absl::string_view path) {
@@ -162,8 +206,13 @@ bool Holds(absl::string_view prefix, absl::string_view path) {
 
 absl::StatusOr<std::vector<Entry>> ParseEntries(absl::string_view text, bool allow_distances) {
   std::vector<Entry> entries;
+  int64_t room = kMaxEntries;
   for (const absl::string_view part : absl::StrSplit(text, ',')) {
-    RETURN_IF_ERROR(ParseOne(absl::StripAsciiWhitespace(part), allow_distances, entries));
+    const size_t before = entries.size();
+    RETURN_IF_ERROR(ParseOne(absl::StripAsciiWhitespace(part), allow_distances, room, entries));
+    for (size_t i = before; i < entries.size(); ++i) {
+      room -= static_cast<int64_t>(entries[i].paths.size());
+    }
   }
   RETURN_IF_ERROR(CheckDistinct(entries));
   return entries;
@@ -172,22 +221,31 @@ absl::StatusOr<std::vector<Entry>> ParseEntries(absl::string_view text, bool all
 absl::StatusOr<std::vector<Entry>> ExpandWildcards(std::vector<Entry> entries,
                                                    absl::Span<const absl::string_view> labels) {
   std::vector<Entry> out;
+  int64_t paths = 0;
   for (Entry& entry : entries) {
-    if (!HasWildcard(entry.paths[0])) {
-      out.push_back(std::move(entry));
-      continue;
-    }
-    const std::vector<absl::string_view> pattern = absl::StrSplit(entry.paths[0], '.');
-    absl::flat_hash_set<absl::string_view> seen;
-    for (const absl::string_view label : labels) {
-      const absl::string_view match = Match(pattern, label);
-      if (match.empty() || !seen.insert(match).second) continue;
-      out.push_back({std::string(match), {std::string(match)}, entry.distance});
-      if (static_cast<int64_t>(out.size()) > kMaxEntries) {
+    Entry region{entry.name, {}, entry.distance, true};
+    const size_t before = out.size();
+    for (const std::string& path : entry.paths) {
+      std::vector<std::string> matches;
+      if (HasWildcard(path)) matches = MatchesOf(path, labels);
+      if (matches.empty()) matches = {path};
+      paths += static_cast<int64_t>(matches.size());
+      if (paths > kMaxEntries) {
         return Bad(entry.name, absl::StrCat("expands beyond ", kMaxEntries, " entries"));
       }
+      for (std::string& match : matches) {
+        if (entry.region) {
+          region.paths.push_back(std::move(match));
+        } else if (HasWildcard(path)) {
+          out.push_back({match, {match}, entry.distance, false});
+        }
+      }
     }
-    if (seen.empty()) out.push_back(std::move(entry));
+    if (entry.region) {
+      out.push_back(std::move(region));
+    } else if (out.size() == before) {
+      out.push_back(std::move(entry));
+    }
   }
   RETURN_IF_ERROR(CheckDistinct(out));
   return out;

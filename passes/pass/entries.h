@@ -19,16 +19,18 @@
 namespace bucketd {
 
 struct Entry {
-  std::string name;                // as people wrote it, expanded
+  std::string name;                // as people wrote it, expanded; a region's name
   std::vector<std::string> paths;  // one or more; "*" components stand until ExpandWildcards()
   int32_t distance = -1;           // only where allowed: `layers.3:2`; -1: not given
+  bool region = false;
 };
 
 // More entries than this in one list are refused.
 inline constexpr int64_t kMaxEntries = 65536;
 
 // INVALID_ARGUMENT names the entry: empty component, bad or reversed range, a range or `*`
-// together with `+`, an expansion that comes twice, too many entries.
+// together with `+` outside of a region, a name or an expansion that comes twice, too many entries.
+// Regions are read where distances are not.
 absl::StatusOr<std::vector<Entry>> ParseEntries(absl::string_view text,
                                                 bool allow_distances = false);
 

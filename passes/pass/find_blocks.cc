@@ -31,7 +31,7 @@ class FindBlocksPass : public Pass {
     uses.reserve(labels.size());
     for (const LabelUse& label : labels) uses.push_back({label.label, label.first_use});
     ASSIGN_OR_RETURN(std::vector<FoundUnit> found, FindBlocks(uses));
-    std::vector<absl::string_view> names;
+    std::vector<absl::string_view> names, lone;
     for (FoundUnit& unit : found) {
       std::vector<CollectiveId> collectives;
       for (const int32_t use : unit.uses) {
@@ -40,6 +40,15 @@ class FindBlocksPass : public Pass {
       }
       std::sort(collectives.begin(), collectives.end());
       context.units.push_back({std::move(unit.name), {}, std::move(collectives)});
+    }
+    for (size_t u = 0; u < found.size(); ++u) {
+      if (found[u].lone_block) lone.push_back(context.units[u].name);
+    }
+    if (!lone.empty()) {
+      plan.diagnostics.push_back(
+          {"lone-block",
+           absl::StrCat("no module has two numbered children; taken for blocks: ", Listed(lone)),
+           {}});
     }
     RETURN_IF_ERROR(CheckCoverage(context, plan.diagnostics));
     for (const Unit& unit : context.units) names.push_back(unit.name);

@@ -4,6 +4,9 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
+#include "passes/pass/numerics.h"
 #include "passes/sim/simulator.h"
 
 namespace bucketd {
@@ -24,7 +27,7 @@ int64_t Allocates(const Graph& graph, const Plan& plan, const Step& step) {
 
 // Steps at which memory may be above the limit; the highest in any case.
 std::vector<bool> OverLimit(const PassContext& context, const Plan& plan,
-                            const std::vector<int64_t>& live, int64_t limit) {
+                            absl::Span<const int64_t> live, int64_t limit) {
   std::vector<bool> over(live.size());
   for (size_t i = 0; i < live.size(); ++i) {
     const int64_t before = i == 0 ? 0 : live[i - 1];
@@ -33,6 +36,56 @@ std::vector<bool> OverLimit(const PassContext& context, const Plan& plan,
   const auto highest = std::max_element(live.begin(), live.end());
   if (highest != live.end()) over[static_cast<size_t>(highest - live.begin())] = true;
   return over;
+}
+
+struct Held {
+  int32_t first, last;  // steps
+};
+
+// Where each bucket holds memory.
+std::vector<Held> HeldBy(const Graph& graph, const Plan& plan) {
+  std::vector<int32_t> place(Index(graph.size()), -1);
+  std::vector<Held> held(plan.buckets.size());
+  for (size_t i = 0; i < plan.order.size(); ++i) {
+    const Step& step = plan.order[i];
+    const auto now = static_cast<int32_t>(i);
+    if (step.kind == Step::Kind::kStart) held[Index(step.id)].first = now;
+    if (step.kind == Step::Kind::kWait) held[Index(step.id)].last = now;
+    if (step.kind == Step::Kind::kNode) place[Index(step.id)] = now;
+  }
+  for (size_t b = 0; b < plan.buckets.size(); ++b) {
+    for (const NodeId member : plan.buckets[b].members) {
+      const Collective& collective = graph.collective(graph.collective_of(member));
+      if (collective.kind != CollectiveKind::kAllGather) {
+        for (const NodeId x : graph.inputs(member)) {
+          if (place[Index(x)] >= 0) held[b].first = std::min(held[b].first, place[Index(x)]);
+        }
+        continue;
+      }
+      for (const NodeId user : graph.users(collective.wait)) {
+        held[b].last = std::max(held[b].last, place[Index(user)]);
+      }
+    }
+  }
+  return held;
+}
+
+// The largest bucket at each marked step, the first of equals.
+std::vector<bool> LargestAt(const Plan& plan, const std::vector<Held>& held,
+                            const std::vector<bool>& marked) {
+  std::vector<std::vector<BucketId>> begins(marked.size()), ends(marked.size() + 1);
+  for (size_t b = 0; b < held.size(); ++b) {
+    begins[Index(held[b].first)].push_back(static_cast<BucketId>(b));
+    ends[Index(held[b].last) + 1].push_back(static_cast<BucketId>(b));
+  }
+  std::set<std::pair<int64_t, BucketId>> across;  // by size, largest first
+  std::vector<bool> largest(held.size());
+  for (size_t step = 0; step < marked.size(); ++step) {
+    for (const BucketId b : begins[step]) across.emplace(-plan.buckets[Index(b)].bytes, b);
+    for (const BucketId b : ends[step]) across.erase({-plan.buckets[Index(b)].bytes, b});
+    if (marked[step] && !across.empty()) largest[Index(across.begin()->second)] = true;
+  }
+  return largest;
 }
 
 }  // namespace
@@ -97,6 +150,51 @@ Prediction FitMemory(const PassContext& context, const Scheduler& scheduler, int
     }
     plan.order = scheduler.Order(distances);
   }
+}
+
+bool SplitOverLimit(PassContext& context, absl::Span<const int64_t> live, int64_t limit,
+                    Plan& plan) {
+  const Graph& graph = context.graph;
+  const std::vector<bool> split =
+      LargestAt(plan, HeldBy(graph, plan), OverLimit(context, plan, live, limit));
+  if (std::find(split.begin(), split.end(), true) == split.end()) return false;
+  std::vector<Bucket> buckets;
+  std::vector<Launch> launches, singles;
+  for (const Launch& launch : context.launches) {
+    Launch part = launch;
+    if (launch.bucket < 0) {
+      singles.push_back(launch);
+      continue;
+    }
+    Bucket& whole = plan.buckets[Index(launch.bucket)];
+    const size_t parts = split[Index(launch.bucket)] ? 2 : 1;
+    const size_t half = (whole.members.size() + parts - 1) / parts;
+    for (size_t p = 0; p < parts; ++p) {
+      Bucket bucket = whole;
+      const auto begin = whole.members.begin() + static_cast<int64_t>(p * half);
+      bucket.members.assign(
+          begin, p + 1 == parts ? whole.members.end() : begin + static_cast<int64_t>(half));
+      if (bucket.members.size() == 1) {
+        part.bucket = -1;
+        part.collective = graph.collective_of(bucket.members[0]);
+        singles.push_back(part);
+        continue;
+      }
+      if (parts > 1) {
+        absl::StrAppend(&bucket.name, "/", p + 1);
+        bucket.mode = ModeOf(graph, bucket.members, context.options);
+        LayOut(graph, bucket);
+      }
+      part.bucket = static_cast<BucketId>(buckets.size());
+      part.collective = -1;
+      buckets.push_back(std::move(bucket));
+      launches.push_back(part);
+    }
+  }
+  launches.insert(launches.end(), singles.begin(), singles.end());
+  plan.buckets = std::move(buckets);
+  context.launches = std::move(launches);
+  return true;
 }
 
 }  // namespace bucketd

@@ -27,4 +27,11 @@ Prediction FitMemory(const PassContext& context, const Scheduler& scheduler, int
 bool TakeFromFarthest(absl::Span<const Scheduler::Window> windows, const std::vector<bool>& marked,
                       std::vector<int32_t>& distances);
 
+// Halves, for every step that is above the limit, the largest bucket that holds memory there: a
+// gather from its start to its members' last use, a reduction from its first input to its wait. Of
+// two members, both stay alone. `live` is memory after each step of plan.order, which no longer
+// fits the buckets afterwards; context.launches do. False if there is none.
+bool SplitOverLimit(PassContext& context, absl::Span<const int64_t> live, int64_t limit,
+                    Plan& plan);
+
 }  // namespace bucketd

@@ -14,6 +14,7 @@
 #include "passes/pass/fit_memory.h"
 #include "passes/pass/passes.h"
 #include "passes/pass/schedule.h"
+#include "passes/sim/simulator.h"
 
 namespace bucketd {
 namespace {
@@ -29,20 +30,25 @@ class Prefetch : public Pass {
 
   absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const override {
     if (context.launches.empty()) return false;
-    ASSIGN_OR_RETURN(std::vector<int32_t> distances, Distances(context, plan.diagnostics));
-    ASSIGN_OR_RETURN(const Scheduler scheduler,
-                     Scheduler::Make(context, plan.buckets, context.launches));
-    for (size_t i = 0; i < distances.size(); ++i) {
-      distances[i] = scheduler.Wanted(i, distances[i]);
-    }
     const std::vector<Step> before = plan.order;
+    ASSIGN_OR_RETURN(const std::vector<int32_t> of_unit, OfUnits(context, plan.diagnostics));
     const int64_t limit = MemoryLimit(context);
-    const std::vector<int32_t> wanted = distances;
-    const Prediction figures = Fit(context, scheduler, limit, distances, plan);
-    Report(context, scheduler, wanted, distances, plan);
-    if (figures.peak_bytes > limit) {
+    ASSIGN_OR_RETURN(Placed placed, Place(context, of_unit, limit, plan));
+    if (placed.figures.peak_bytes > limit && MaySplit(context)) {
+      const std::vector<Launch> launches = context.launches;
+      Plan split = plan;
+      if (SplitUntilItFits(context, limit, split)) {
+        ASSIGN_OR_RETURN(placed, Place(context, of_unit, limit, split));
+        split.diagnostics.push_back(SplitReport(plan, split));
+        plan = std::move(split);
+      } else {
+        context.launches = launches;
+      }
+    }
+    if (!placed.reduced.nodes.empty()) plan.diagnostics.push_back(std::move(placed.reduced));
+    if (placed.figures.peak_bytes > limit) {
       const std::string text = absl::StrCat(
-          "the plan needs ", figures.peak_bytes, " bytes at its peak, the limit is ", limit,
+          "the plan needs ", placed.figures.peak_bytes, " bytes at its peak, the limit is ", limit,
           " (program order needs ", context.program_order.peak_bytes,
           "); no launch is left that could move less far: allow more memory, or merge less");
       if (context.options.memory_limit_bytes > 0) return absl::FailedPreconditionError(text);
@@ -52,29 +58,101 @@ class Prefetch : public Pass {
   }
 
  private:
-  // Gathers before the first kernel hide under it, but what it runs with then waits for the wire
-  // and shares memory with them: they go there only where that makes the step shorter.
-  static Prediction Fit(const PassContext& context, const Scheduler& scheduler, int64_t limit,
+  struct Placed {
+    Prediction figures;
+    Diagnostic reduced;  // launches that move less far than they should; without nodes: none
+  };
+
+  // Orders the plan's buckets.
+  static absl::StatusOr<Placed> Place(const PassContext& context,
+                                      const std::vector<int32_t>& of_unit, int64_t limit,
+                                      Plan& plan) {
+    ASSIGN_OR_RETURN(Scheduler scheduler, Scheduler::Make(context, plan.buckets, context.launches));
+    std::vector<int32_t> distances;
+    for (size_t i = 0; i < context.launches.size(); ++i) {
+      const int32_t wanted = of_unit[Index(context.launches[i].unit)];
+      distances.push_back(
+          scheduler.Wanted(i, wanted >= 0 ? wanted : Default(context, context.launches[i])));
+    }
+    const std::vector<int32_t> wanted = distances;
+    Placed placed;
+    placed.figures = Fit(context, scheduler, limit, distances, plan);
+    placed.reduced = Reduced(context, scheduler, wanted, distances, plan);
+    return placed;
+  }
+
+  // In eager order the buckets are eager's units, whatever memory they take.
+  static bool MaySplit(const PassContext& context) {
+    return context.options.numerics != Numerics::kEagerOrder;
+  }
+
+  // With nothing moved; whether memory is then within the limit.
+  static bool SplitUntilItFits(PassContext& context, int64_t limit, Plan& plan) {
+    constexpr int kMaxRounds = 16;
+    for (int round = 0; round < kMaxRounds; ++round) {
+      const absl::StatusOr<Scheduler> scheduler =
+          Scheduler::Make(context, plan.buckets, context.launches);
+      if (!scheduler.ok()) return false;
+      plan.order = scheduler->Order(std::vector<int32_t>(context.launches.size(), 0));
+      const Simulation simulation = Simulate(context.graph, plan, context.costs, true);
+      if (simulation.prediction.peak_bytes <= limit) return true;
+      if (!SplitOverLimit(context, simulation.live_bytes, limit, plan)) return false;
+    }
+    return false;
+  }
+
+  static Diagnostic SplitReport(const Plan& whole, const Plan& split) {
+    return {
+        "buckets-split",
+        absl::StrCat("to stay within the memory limit, ", whole.buckets.size(), " buckets became ",
+                     split.buckets.size(), "; members that stand in none are launched alone"),
+        {}};
+  }
+
+  // One way to place the launches.
+  struct Placing {
+    std::vector<int32_t> distances;
+    std::vector<Step> order;
+    Prediction figures;
+  };
+
+  // The simulator chooses how soon reductions that others follow on are waited for, and whether the
+  // first gathers go before the first kernel, which hides them but holds their memory longer.
+  static Prediction Fit(const PassContext& context, Scheduler& scheduler, int64_t limit,
                         std::vector<int32_t>& distances, Plan& plan) {
+    const auto placed = [&](std::vector<int32_t> wanted) {
+      Placing placing{std::move(wanted), {}, {}};
+      plan.order = scheduler.Order(placing.distances);
+      placing.figures = FitMemory(context, scheduler, limit, placing.distances, plan);
+      placing.order = std::move(plan.order);
+      return placing;
+    };
+    const auto cost = [limit](const Placing& placing) {
+      return std::make_pair(placing.figures.peak_bytes > limit, placing.figures.total_ps);
+    };
+    Placing best = placed(distances);
+    if (scheduler.has_chains()) {
+      int32_t chosen = Scheduler::kWholeUnits;
+      for (const int32_t percent : {200, 100, 0}) {
+        scheduler.HurryChains(percent);
+        Placing hurried = placed(distances);
+        if (cost(hurried) >= cost(best)) continue;
+        best = std::move(hurried);
+        chosen = percent;
+      }
+      scheduler.HurryChains(chosen);
+    }
     std::vector<int32_t> behind = distances;
     for (size_t i = 0; i < behind.size(); ++i) {
       if (scheduler.IsAtTheFront(i, behind[i])) behind[i] = scheduler.Reach(i, 1);
     }
-    plan.order = scheduler.Order(distances);
-    const Prediction front = FitMemory(context, scheduler, limit, distances, plan);
-    if (behind == distances) return front;
-    std::vector<Step> front_order = std::move(plan.order);
-    plan.order = scheduler.Order(behind);
-    const Prediction usual = FitMemory(context, scheduler, limit, behind, plan);
-    const auto cost = [limit](const Prediction& figures) {
-      return std::make_pair(figures.peak_bytes > limit, figures.total_ps);
-    };
-    if (cost(front) < cost(usual)) {
-      plan.order = std::move(front_order);
-      return front;
+    if (behind != distances) {
+      Placing usual = placed(std::move(behind));
+      if (cost(usual) <= cost(best)) best = std::move(usual);
     }
-    distances = std::move(behind);
-    return usual;
+    distances = std::move(best.distances);
+    plan.order = std::move(best.order);
+    return best.figures;
   }
 
   static int32_t Default(const PassContext& context, const Launch& launch) {
@@ -115,20 +193,9 @@ class Prefetch : public Pass {
     return of_unit;
   }
 
-  static absl::StatusOr<std::vector<int32_t>> Distances(const PassContext& context,
-                                                        std::vector<Diagnostic>& diagnostics) {
-    ASSIGN_OR_RETURN(const std::vector<int32_t> of_unit, OfUnits(context, diagnostics));
-    std::vector<int32_t> distances;
-    for (const Launch& launch : context.launches) {
-      const int32_t wanted = of_unit[Index(launch.unit)];
-      distances.push_back(wanted >= 0 ? wanted : Default(context, launch));
-    }
-    return distances;
-  }
-
-  static void Report(const PassContext& context, const Scheduler& scheduler,
-                     const std::vector<int32_t>& wanted, const std::vector<int32_t>& distances,
-                     Plan& plan) {
+  static Diagnostic Reduced(const PassContext& context, const Scheduler& scheduler,
+                            const std::vector<int32_t>& wanted,
+                            const std::vector<int32_t>& distances, const Plan& plan) {
     Diagnostic reduced;
     std::vector<std::string> lines;
     constexpr size_t kMaxListed = 20;
@@ -143,12 +210,12 @@ class Prefetch : public Pass {
                                    Name(launch.direction), " ", Name(launch.kind), " ", wanted[i],
                                    " -> ", distances[i]));
     }
-    if (reduced.nodes.empty()) return;
+    if (reduced.nodes.empty()) return reduced;
     reduced.code = "prefetch-reduced";
     reduced.text = absl::StrCat("to stay within the memory limit, ", reduced.nodes.size(),
                                 " launches move less far: ", absl::StrJoin(lines, "; "),
                                 reduced.nodes.size() > lines.size() ? "; ..." : "");
-    plan.diagnostics.push_back(std::move(reduced));
+    return reduced;
   }
 };
 

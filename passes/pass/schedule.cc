@@ -26,8 +26,9 @@ int64_t Key(NodeId position, Phase phase, int32_t number = 0) {
   return (int64_t{position} << 32) | (int64_t{phase} << 30) |
          std::min<int64_t>(int64_t{number} * 4, (int64_t{1} << 30) - 4);
 }
+NodeId PositionOf(int64_t key) { return static_cast<NodeId>(key >> 32); }
 int64_t WithPhase(int64_t key, Phase phase, int32_t number) {
-  return Key(static_cast<NodeId>(key >> 32), phase, number);
+  return Key(PositionOf(key), phase, number);
 }
 
 int64_t PhaseOf(int64_t key) { return key >> 30 & 3; }
@@ -67,7 +68,7 @@ absl::StatusOr<Scheduler> Scheduler::Make(const PassContext& context,
   if (!scheduler.SortTopologically()) {
     return absl::InternalError("the buckets depend on one another: no order exists");
   }
-  scheduler.FindChains();
+  scheduler.FindChains(context, buckets, launches);
   scheduler.FindFirstKernels(context);
   return scheduler;
 }
@@ -165,25 +166,49 @@ void Scheduler::NumberUnits(absl::Span<const Launch> launches) {
 
 // A reduction that another one's result goes into starts where that one is waited for, which is
 // not where program order has it.
-void Scheduler::FindChains() {
+void Scheduler::FindChains(const PassContext& context, absl::Span<const Bucket> buckets,
+                           absl::Span<const Launch> launches) {
   std::vector<int32_t> launch_of(Index(items_.size()), -1);
   bool scatters = false, reduces = false;
   for (size_t i = 0; i < places_.size(); ++i) {
     scatters = scatters || places_[i].kind == CollectiveKind::kReduceScatter;
     reduces = reduces || places_[i].kind == CollectiveKind::kAllReduce;
-    if (IsReduction(places_[i].kind)) {
-      launch_of[Index(places_[i].start_item)] = static_cast<int32_t>(i);
-    }
+    if (!IsReduction(places_[i].kind)) continue;
+    launch_of[Index(places_[i].start_item)] = static_cast<int32_t>(i);
   }
   if (!scatters || !reduces) return;
-  std::vector<bool> behind(Index(items_.size()));  // a reduction
-  for (const int32_t item : topological_) {
-    for (const int32_t x : items_.before(item)) {
-      if (behind[Index(x)]) behind[Index(item)] = true;
+  const auto mark = [&](int32_t item, absl::Span<const int32_t> neighbours, bool Place::*flag,
+                        std::vector<bool>& beyond) {
+    for (const int32_t x : neighbours) {
+      if (beyond[Index(x)]) beyond[Index(item)] = true;
     }
-    if (launch_of[Index(item)] < 0) continue;
-    places_[Index(launch_of[Index(item)])].chained = behind[Index(item)];
-    behind[Index(item)] = true;
+    if (launch_of[Index(item)] < 0) return;
+    places_[Index(launch_of[Index(item)])].*flag = beyond[Index(item)];
+    has_chains_ = has_chains_ || beyond[Index(item)];
+    beyond[Index(item)] = true;
+  };
+  std::vector<bool> behind(Index(items_.size())), ahead(Index(items_.size()));
+  for (const int32_t item : topological_) mark(item, items_.before(item), &Place::chained, behind);
+  for (size_t i = topological_.size(); i-- > 0;) {
+    mark(topological_[i], items_.after(topological_[i]), &Place::feeds, ahead);
+  }
+  if (!has_chains_) return;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const Launch& launch = launches[i];
+    if (!places_[i].feeds) continue;
+    if (launch.bucket < 0) {
+      places_[i].wire_ps = context.costs.node_ps(places_[i].start_item);
+      continue;
+    }
+    const Bucket& bucket = buckets[Index(launch.bucket)];
+    places_[i].wire_ps = context.costs.CollectivePs(
+        graph_.collective_of(bucket.members[0]), bucket.bytes,
+        bucket.mode == BucketMode::kGrouped ? static_cast<int64_t>(bucket.members.size()) : 1);
+  }
+  computed_ps_.assign(Index(graph_.size()) + 1, 0);
+  for (NodeId n = 0; n < graph_.size(); ++n) {
+    const int64_t ps = graph_.kind(n) == NodeKind::kCall ? context.costs.node_ps(n) : 0;
+    computed_ps_[Index(n) + 1] = computed_ps_[Index(n)] + ps;
   }
 }
 
@@ -221,7 +246,11 @@ int32_t Scheduler::Reach(size_t launch, int32_t distance) const {
   if (place.series < 0) return 0;
   const Series& series = series_[Index(place.series)];
   if (place.kind != CollectiveKind::kAllGather) {
-    return std::min(distance, static_cast<int32_t>(series.units.size()) - 1 - place.number);
+    const auto last = static_cast<int32_t>(series.units.size()) - 1;
+    if (place.number < last) return std::min(distance, last - place.number);
+    // Within the last unit, waits still stand behind the last of its starts.
+    const bool closes = series.units.back().last_start_item == place.start_item;
+    return closes ? 0 : std::min(distance, 1);
   }
   if (place.number > 0) return std::min(distance, place.number);
   if (series.first_kernel >= 0 && series.first_kernel < place.start_key) {
@@ -252,25 +281,41 @@ int64_t Scheduler::EarlyKey(const Place& place, int32_t reach) const {
   return WithPhase(target, kBefore, place.number);
 }
 
-// Waits of reductions that follow on other ones: behind where the start that they are wanted
-// after will stand, given all other keys.
+// Behind the node of program order by which enough has been computed since `from` to hide the
+// launch.
+int64_t Scheduler::HiddenKey(int64_t from, const Place& place) const {
+  const auto begin = static_cast<size_t>(PositionOf(from));
+  const int64_t until = computed_ps_[begin] + place.wire_ps / 100 * hurry_percent_;
+  const auto end = std::lower_bound(computed_ps_.begin() + static_cast<int64_t>(begin) + 1,
+                                    computed_ps_.end() - 1, until);
+  return Key(static_cast<NodeId>(end - computed_ps_.begin() - 1), kAfter, place.number);
+}
+
+// Waits of reductions in chains: behind where the start that they are wanted after will stand,
+// given all other keys; those that others follow on perhaps before that.
 void Scheduler::PlaceChainedWaits(absl::Span<const int32_t> distances,
                                   std::vector<int64_t>& keys) const {
-  if (std::none_of(places_.begin(), places_.end(), [](const Place& p) { return p.chained; })) {
-    return;
-  }
-  std::vector<int64_t> lands = keys;
-  for (const int32_t item : topological_) {
-    for (const int32_t x : items_.before(item)) {
-      lands[Index(item)] = std::max(lands[Index(item)], lands[Index(x)]);
+  if (!has_chains_) return;
+  for (const bool chained : {false, true}) {
+    std::vector<int64_t> lands = keys;
+    for (const int32_t item : topological_) {
+      for (const int32_t x : items_.before(item)) {
+        lands[Index(item)] = std::max(lands[Index(item)], lands[Index(x)]);
+      }
     }
-  }
-  for (size_t i = 0; i < places_.size(); ++i) {
-    const Place& place = places_[i];
-    if (!place.chained || place.series < 0) continue;
-    const int32_t after = UnitAt(place, place.number + Reach(i, distances[i])).last_start_item;
-    int64_t& key = keys[Index(place.wait_item)];
-    key = std::max(key, lands[Index(after)] + 1);
+    for (size_t i = 0; i < places_.size(); ++i) {
+      const Place& place = places_[i];
+      if (place.chained != chained || place.series < 0 || !(chained || place.feeds)) continue;
+      int64_t& key = keys[Index(place.wait_item)];
+      if (chained) {
+        const int32_t after = UnitAfter(place, Reach(i, distances[i])).last_start_item;
+        key = std::max(key, lands[Index(after)] + 1);
+      }
+      if (place.feeds && hurry_percent_ != kWholeUnits) {
+        const int64_t hidden = HiddenKey(lands[Index(place.start_item)], place);
+        key = std::min(key, std::max(place.wait_key, hidden));
+      }
+    }
   }
 }
 
@@ -287,7 +332,7 @@ std::vector<Step> Scheduler::Order(absl::Span<const int32_t> distances) const {
     if (early) {
       start = std::min(start, EarlyKey(place, reach));
     } else if (reach > 0) {
-      const int64_t target = UnitAt(place, place.number + reach).last_start;
+      const int64_t target = UnitAfter(place, reach).last_start;
       wait = std::max(wait, WithPhase(target, kAfter, place.number));
     }
     keys[Index(place.start_item)] = start;

@@ -5,6 +5,7 @@
 // then takes the smallest key that is ready. So an order is always legal, whatever is wanted.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -62,11 +63,18 @@ class Scheduler {
 
   // One distance a launch, each >= 0: an all-gather starts before the wait of the unit that is as
   // many units earlier; a reduce-scatter or all-reduce is waited for after the start of the unit as
-  // many later, in execution order within their kind and direction. 0: not moved. In the first
-  // unit, 1 is before the first wait of the unit's gathers, kToTheFront before the first kernel of
-  // the direction that the gathers do not need. O((nodes + edges) log).
+  // many later (in the last unit, of that), in execution order within their kind and direction. 0:
+  // not moved. In the first unit, 1 is before the first wait of the unit's gathers, kToTheFront
+  // before the first kernel of the direction that the gathers do not need. O((nodes + edges) log).
   std::vector<Step> Order(absl::Span<const int32_t> distances) const;
   static constexpr int32_t kToTheFront = 2;
+
+  // Whether some reductions go into others, as HSDP's do. Those that others follow on are waited
+  // for where distances say, or before that, as soon as `percent` of their own time has been
+  // computed since their start; kWholeUnits: not before.
+  bool has_chains() const { return has_chains_; }
+  void HurryChains(int32_t percent) { hurry_percent_ = percent; }
+  static constexpr int32_t kWholeUnits = -1;
 
   // At most `distance`: as far as the launch can go in its series. 0: nothing would move.
   int32_t Reach(size_t launch, int32_t distance) const;
@@ -92,8 +100,10 @@ class Scheduler {
     CollectiveKind kind = CollectiveKind::kUnspecified;
     bool urgent = false;   // its inputs follow it forward
     bool chained = false;  // a reduction of what another launch reduces
-    int32_t series = -1;   // launches of one kind and direction; -1: never moved
-    int32_t number = 0;    // of its unit in the series, by execution
+    bool feeds = false;    // such another launch
+    int64_t wire_ps = 0;
+    int32_t series = -1;  // launches of one kind and direction; -1: never moved
+    int32_t number = 0;   // of its unit in the series, by execution
   };
   // The units of one series, by number.
   struct Series {
@@ -112,12 +122,18 @@ class Scheduler {
   Place PlaceOf(const Launch& launch, absl::Span<const Bucket> buckets) const;
   void NumberUnits(absl::Span<const Launch> launches);
   bool SortTopologically();
-  void FindChains();
+  void FindChains(const PassContext& context, absl::Span<const Bucket> buckets,
+                  absl::Span<const Launch> launches);
   void FindFirstKernels(const PassContext& context);
   int64_t EarlyKey(const Place& place, int32_t reach) const;
+  int64_t HiddenKey(int64_t from, const Place& place) const;
   void PlaceChainedWaits(absl::Span<const int32_t> distances, std::vector<int64_t>& keys) const;
   const Series::Unit& UnitAt(const Place& place, int32_t number) const {
     return series_[static_cast<size_t>(place.series)].units[static_cast<size_t>(number)];
+  }
+  const Series::Unit& UnitAfter(const Place& place, int32_t reach) const {
+    const auto last = static_cast<int32_t>(series_[static_cast<size_t>(place.series)].units.size());
+    return UnitAt(place, std::min(last - 1, place.number + reach));
   }
 
   const Graph& graph_;
@@ -125,6 +141,9 @@ class Scheduler {
   std::vector<Place> places_;
   std::vector<Series> series_;
   std::vector<int32_t> topological_;
+  std::vector<int64_t> computed_ps_;  // before each node of program order
+  bool has_chains_ = false;
+  int32_t hurry_percent_ = kWholeUnits;
 };
 
 }  // namespace bucketd

@@ -99,14 +99,31 @@ Diagnostic Uncovered(const PassContext& context, const std::vector<CollectiveId>
   return diagnostic;
 }
 
+// Paths of entries that hold a collective.
+absl::flat_hash_set<absl::string_view> MatchedPaths(const PassContext& context) {
+  absl::flat_hash_set<absl::string_view> named, matched;
+  for (const Unit& unit : context.units) named.insert(unit.paths.begin(), unit.paths.end());
+  for (const Unit& unit : context.units) {
+    for (const CollectiveId c : unit.collectives) {
+      ForPrefixes(Label(context, c), [&](absl::string_view prefix) {
+        const auto it = named.find(prefix);
+        if (it != named.end()) matched.insert(*it);
+        return it != named.end();
+      });
+    }
+  }
+  return matched;
+}
+
 std::vector<Diagnostic> CheckEntries(const PassContext& context) {
   std::vector<Diagnostic> found;
+  const absl::flat_hash_set<absl::string_view> matched = MatchedPaths(context);
   absl::flat_hash_set<absl::string_view> known;
   for (const Unit& unit : context.units) {
-    if (!unit.collectives.empty() || unit.paths.empty()) continue;
-    if (known.empty()) known = KnownPaths(context.graph);
     bool any = false;
     for (const std::string& path : unit.paths) {
+      if (matched.contains(path)) continue;
+      if (known.empty()) known = KnownPaths(context.graph);
       any = any || known.contains(path);
       if (known.contains(path) || found.size() >= kMaxListed) continue;
       found.push_back({"unknown-entry",
@@ -114,7 +131,7 @@ std::vector<Diagnostic> CheckEntries(const PassContext& context) {
                                     path, "; near it: ", Neighbours(known, path)),
                        {}});
     }
-    if (any && found.size() < kMaxListed) {
+    if (any && unit.collectives.empty() && found.size() < kMaxListed) {
       found.push_back({"entry-without-collective",
                        absl::StrCat("entry ", unit.name, " holds no parameter collective"),
                        {}});

@@ -103,8 +103,17 @@ TEST(Blocks, ASequenceOfUnlikeModulesIsNoRow) {
   EXPECT_FALSE(units.ok());
 }
 
-TEST(Blocks, ASingleNumberedChildIsNoRow) {
-  EXPECT_FALSE(Find({"layers.0.wq", "layers.0.wk", "norm"}).ok());
+TEST(Blocks, ALoneNumberedChildIsABlockIfThereIsNoOther) {
+  const auto units = Find({"embed.weight", "layers.3.wq", "layers.3.wk", "norm.weight"});
+  ASSERT_TRUE(units.ok()) << units.status();
+  ASSERT_EQ(units->size(), 3u);
+  EXPECT_EQ((*units)[1].name, "layers.3");
+  EXPECT_TRUE((*units)[1].lone_block);
+  EXPECT_FALSE((*units)[0].lone_block);
+  const auto row = Find({"layers.0.w", "layers.1.w", "stages.0.w"});
+  ASSERT_TRUE(row.ok()) << row.status();
+  for (const FoundUnit& unit : *row) EXPECT_FALSE(unit.lone_block) << unit.name;
+  EXPECT_EQ(row->back().name, "stages") << "beside a row it is a module like any other";
 }
 
 TEST(Blocks, TheOrderOfUseInsideABlockDoesNotTellBlocksApart) {

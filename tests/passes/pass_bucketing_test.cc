@@ -5,7 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "passes/pass/numerics.h"
+#include "passes/plan/verify.h"
 #include "passes/planner.h"
 #include "tests/passes/pass_test_util.h"
 
@@ -90,22 +90,51 @@ TEST(Bucketing, T4_7_TwoGroupsInOneEntryGiveTwoBucketsAndBothMove) {
   EXPECT_EQ(Text(graph, plan), "AG0 AG0 AG1 AG1 W0 W0 mm0 W1 W1 mm1");
 }
 
-TEST(Bucketing, T4_8_AllReducesStayAlone) {
+// Two layers with two gradients each, reduced as DDP does.
+Graph Replicated() {
   Net net;
-  const NodeId g = net.Input("g", {64, 64}, Role::kTangent);
-  for (int i = 0; i < 2; ++i) {
+  NodeId h = net.Input("g", {64, 64}, Role::kTangent);
+  for (int i = 1; i >= 0; --i) {
     for (int j = 0; j < 2; ++j) {
       net.In(absl::StrCat("layers.", i));
-      net.Out(net.Reduce(absl::StrCat(i, j), net.Call(absl::StrCat("gw", i, j), {g}, {64, 64})),
-              SlotKind::kParameterGradient, absl::StrCat("layers.", i, ".w", j));
+      h = net.Call(absl::StrCat("mm", i, j), {h}, {64, 64});
+      net.Out(net.Reduce(absl::StrCat(i, j), h), SlotKind::kParameterGradient,
+              absl::StrCat("layers.", i, ".w", j));
     }
   }
-  const Graph graph = net.Build();
-  PlanOptions options;
-  const Plan plan = Planned(graph, options);
+  return net.Build();
+}
+
+TEST(Bucketing, T4_8_SwitchedOffAllReducesAreUntouched) {
+  const Graph graph = Replicated();
+  PlanOptions options = Manual("layers.[0-1]");
+  options.bucket_all_reduce = Choice::kOff;
+  for (const Numerics numerics : {Numerics::kEagerOrder, Numerics::kFree}) {
+    options.numerics = numerics;
+    const Plan plan = Planned(graph, options);
+    EXPECT_THAT(plan.buckets, IsEmpty());
+    EXPECT_EQ(plan.order, ProgramOrder(graph).order);
+    EXPECT_THAT(DiagnosticText(plan, "all-reduce-unmerged"), HasSubstr("4 all-reduces"));
+  }
+}
+
+TEST(Bucketing, T4_8_ByDefaultAllReducesStayAloneAndAreWaitedForLate) {
+  const Graph graph = Replicated();
+  const Plan plan = Planned(graph, Manual("layers.[0-1]"));
   EXPECT_THAT(plan.buckets, IsEmpty());
-  EXPECT_EQ(plan.order, ProgramOrder(graph).order);
+  EXPECT_EQ(Text(graph, plan), "mm10 AR10 mm11 AR11 mm00 AR00 mm01 AR01 WA10 WA11 WA00 WA01");
   EXPECT_THAT(DiagnosticText(plan, "all-reduce-unmerged"), HasSubstr("4 all-reduces"));
+}
+
+TEST(Bucketing, AllReducesOfAUnitMergeWhereSumsMayChange) {
+  const Graph graph = Replicated();
+  PlanOptions options = Manual("layers.[0-1]");
+  options.bucket_all_reduce = Choice::kOn;
+  const Plan plan = Planned(graph, options);
+  EXPECT_EQ(Text(graph, plan), "mm10 mm11 AR1 mm00 mm01 AR0 WA1 WA0");
+  EXPECT_FALSE(HasDiagnostic(plan, "all-reduce-unmerged"));
+  options.numerics = Numerics::kExact;
+  EXPECT_THAT(Planned(graph, options).buckets, IsEmpty());
 }
 
 TEST(Bucketing, T4_8_HsdpMergesScattersAndLeavesAllReduces) {
@@ -163,6 +192,34 @@ TEST(Bucketing, T4_19_WhatNoEntryHoldsIsNamed) {
   EXPECT_THAT(std::string(TryPlan(graph, options).status().message()), HasSubstr("norm.weight"));
 }
 
+TEST(Bucketing, T4_19_A5_BucketsAndDiagnosticsSpeakOfRegions) {
+  const Graph graph = Gathers({"layers.0.a", "layers.1.a", "norm.weight"});
+  PlanOptions options = Manual("body:layers.*,tail:norm+head");
+  const Plan plan = Planned(graph, options);
+  EXPECT_THAT(BucketNames(plan), ElementsAre("body forward"));
+  EXPECT_THAT(DiagnosticText(plan, "unknown-entry"), HasSubstr("entry tail"));
+  options.strict_coverage = true;
+  EXPECT_THAT(std::string(TryPlan(graph, options).status().message()), HasSubstr("entry tail"));
+  options.buckets = "body:layers.*,tail:norm";
+  options.reorder = "body:0";
+  EXPECT_TRUE(TryPlan(graph, options).ok()) << "reorder speaks of regions, too";
+  EXPECT_FALSE(HasDiagnostic(Planned(graph, options), "unknown-reorder-entry"));
+}
+
+TEST(Bucketing, T4_15_AnEntryMayTouchTwoLayers) {
+  const Graph graph = Gathers({"layers.0.a", "layers.1.a"});
+  EXPECT_THAT(BucketNames(Planned(graph, Manual("layers.0+layers.1"))),
+              ElementsAre("layers.0+layers.1 forward"));
+}
+
+TEST(Bucketing, ALoneBlockIsTakenAndNamed) {
+  const Graph graph = Gathers({"layers.5.a", "layers.5.b"});
+  const Plan plan = Planned(graph, PlanOptions());
+  EXPECT_THAT(BucketNames(plan), ElementsAre("layers.5 forward"));
+  EXPECT_THAT(DiagnosticText(plan, "lone-block"), HasSubstr("layers.5"));
+  EXPECT_FALSE(HasDiagnostic(Planned(Forward(2, 2), PlanOptions()), "lone-block"));
+}
+
 TEST(Bucketing, AnEntryWithoutACollectiveIsNamed) {
   const Plan plan = Planned(Gathers({"layers.0.a", "layers.0.b"}), Manual("layers.0"));
   EXPECT_FALSE(HasDiagnostic(plan, "entry-without-collective"));
@@ -206,6 +263,43 @@ TEST(Bucketing, KindsDtypesReduceOpsAndLanesStayApart) {
   const Plan plan = Planned(graph, Manual("layers.0"));
   EXPECT_EQ(plan.buckets.size(), 5u);
   for (const Bucket& bucket : plan.buckets) EXPECT_EQ(bucket.members.size(), 2u);
+}
+
+// What the verifier says to program order with the first two collectives as one bucket, at the
+// second one's place.
+std::string MergeFirstTwo(const Graph& graph) {
+  Plan plan = ProgramOrder(graph);
+  Bucket bucket;
+  for (CollectiveId c = 0; c < 2; ++c) bucket.members.push_back(graph.collective(c).start);
+  plan.buckets.push_back(bucket);
+  plan.order.clear();
+  for (NodeId n = 0; n < graph.size(); ++n) {
+    if (n == bucket.members[1]) {
+      plan.order.push_back({Step::Kind::kStart, 0});
+      plan.order.push_back({Step::Kind::kWait, 0});
+    }
+    if (graph.collective_of(n) < 0) plan.order.push_back({Step::Kind::kNode, n});
+  }
+  return std::string(VerifyPlan(graph, plan).message());
+}
+
+TEST(Bucketing, T1_12_T7_6_AskingToMergeAStartWithASecondReaderIsAnError) {
+  Net net;
+  const NodeId a =
+      net.Start(CollectiveKind::kAllGather, "AGa", net.Parameter("layers.0.a", {8, 64}));
+  const NodeId peek = net.View("peek", a);
+  const NodeId wait = net.Wait("Wa", a);
+  const NodeId b = net.Gather("b", net.Parameter("layers.0.b", {8, 64}));
+  net.Out(net.Call("mm", {wait, b, peek}, {64, 64}), SlotKind::kOutput);
+  EXPECT_THAT(MergeFirstTwo(net.Build()), HasSubstr("(peek) reads"));
+}
+
+TEST(Bucketing, T7_5_AskingToMergeSumsWithAveragesIsAnError) {
+  Net net;
+  const NodeId g = net.Input("g", {64, 64}, Role::kTangent);
+  net.Out(net.Scatter("a", g, ReduceOp::kSum), SlotKind::kParameterGradient, "layers.0.a");
+  net.Out(net.Scatter("b", g, ReduceOp::kAvg), SlotKind::kParameterGradient, "layers.0.b");
+  EXPECT_THAT(MergeFirstTwo(net.Build()), HasSubstr("reduce op"));
 }
 
 TEST(Bucketing, DoesNotMergeAcrossADependency) {
@@ -264,171 +358,6 @@ TEST(Bucketing, AGatherBehindAScatterStaysAlone) {
   ASSERT_EQ(plan.buckets.size(), 1u);
   EXPECT_THAT(Members(graph, plan.buckets[0]), ElementsAre("r0", "r1"));
   EXPECT_TRUE(HasDiagnostic(plan, "dependent-collective"));
-}
-
-// Two reduce-scatters of `elements` per rank each.
-Graph Scatters(int64_t rows, int64_t columns) {
-  Net net;
-  const NodeId t = net.Input("t", {8 * rows, columns}, Role::kTangent);
-  net.In("layers.0");
-  const NodeId p = net.Parameter("layers.0.p", {8, 64}), q = net.Parameter("layers.0.q", {8, 64});
-  net.Out(net.Call("mm", {net.Gather("0", p), net.Gather("1", q)}, {64, 64}), SlotKind::kOutput);
-  net.Out(net.Scatter("0", t), SlotKind::kParameterGradient, "layers.0.a");
-  net.Out(net.Scatter("1", t), SlotKind::kParameterGradient, "layers.0.b");
-  return net.Build();
-}
-
-std::vector<std::string> Modes(const Graph& graph, Numerics numerics, std::string backend) {
-  PlanOptions options = Manual("layers.0");
-  options.numerics = numerics;
-  options.backend = std::move(backend);
-  std::vector<std::string> modes;
-  for (const Bucket& bucket : Planned(graph, options).buckets) {
-    const Collective& c = graph.collective(graph.collective_of(bucket.members[0]));
-    modes.push_back(absl::StrCat(Name(c.kind), " ", Name(bucket.mode)));
-  }
-  return modes;
-}
-
-TEST(Numerics, EagerOrderAndFreePackEverything) {
-  for (const Numerics numerics : {Numerics::kEagerOrder, Numerics::kFree}) {
-    for (const char* backend : {"gloo", "nccl"}) {
-      EXPECT_THAT(Modes(Scatters(1, 3), numerics, backend),
-                  ElementsAre("all_gather packed", "reduce_scatter packed"));
-    }
-  }
-}
-
-TEST(Numerics, ExactOnGlooGroupsScattersWithAnOddCountPerRank) {
-  EXPECT_THAT(Modes(Scatters(1, 3), Numerics::kExact, "gloo"),
-              ElementsAre("all_gather packed", "reduce_scatter grouped"));
-  EXPECT_THAT(Modes(Scatters(2, 3), Numerics::kExact, "gloo"),
-              ElementsAre("all_gather packed", "reduce_scatter packed"));
-}
-
-// Gloo's chunks are made of segments of at most 1 MiB: above two of them a slice, even is not
-// enough.
-TEST(Numerics, ExactOnGlooGroupsLargeScattersThatDoNotDivideIntoSegments) {
-  // Each member fits (600002 is even), the two together make three segments in bf16.
-  EXPECT_THAT(Modes(Scatters(1, 600002), Numerics::kExact, "gloo"),
-              ElementsAre("all_gather packed", "reduce_scatter grouped"));
-  EXPECT_THAT(Modes(Scatters(1, 600000), Numerics::kExact, "gloo"),
-              ElementsAre("all_gather packed", "reduce_scatter packed"));
-  EXPECT_THAT(Modes(Scatters(1, 600002), Numerics::kEagerOrder, "gloo"),
-              ElementsAre("all_gather packed", "reduce_scatter packed"));
-}
-
-TEST(Numerics, ExactOnNcclMergesNoScatterAndSaysSo) {
-  EXPECT_THAT(Modes(Scatters(2, 4), Numerics::kExact, "nccl"), ElementsAre("all_gather packed"));
-  PlanOptions options = Manual("layers.0");
-  options.numerics = Numerics::kExact;
-  options.backend = "nccl";
-  EXPECT_THAT(DiagnosticText(Planned(Scatters(2, 4), options), "numerics-unmerged"),
-              HasSubstr("nccl"));
-}
-
-TEST(Numerics, AllReducesMergeUnderFreeOrWhereAskedForAndNeverUnderExact) {
-  PlanOptions options;
-  const auto may = [&](Numerics numerics, Choice choice) {
-    options.numerics = numerics;
-    options.bucket_all_reduce = choice;
-    return MayMerge(CollectiveKind::kAllReduce, options);
-  };
-  EXPECT_FALSE(may(Numerics::kEagerOrder, Choice::kAuto));
-  EXPECT_TRUE(may(Numerics::kEagerOrder, Choice::kOn));
-  EXPECT_TRUE(may(Numerics::kFree, Choice::kAuto));
-  EXPECT_FALSE(may(Numerics::kFree, Choice::kOff));
-  EXPECT_FALSE(may(Numerics::kExact, Choice::kAuto));
-  EXPECT_FALSE(may(Numerics::kExact, Choice::kOn));
-}
-
-// A backward that meets c, b, a, and then gathers of them in another order.
-Graph BackwardOfThree() {
-  Net net;
-  const NodeId t = net.Input("t", {64, 8}, Role::kTangent);
-  net.In("layers.0");
-  std::vector<NodeId> gathered;
-  for (const char* name : {"b", "c", "a"}) {
-    const NodeId p = net.Parameter(absl::StrCat("layers.0.", name), {8, 8});
-    gathered.push_back(net.Gather(name, p));
-  }
-  const NodeId h = net.Call("mm", gathered, {64, 8});
-  for (const char* name : {"c", "b", "a"}) {
-    const NodeId g = net.Call(absl::StrCat("gw", name), {t, h}, {64, 8});
-    net.Out(net.Scatter(name, g), SlotKind::kParameterGradient, absl::StrCat("layers.0.", name));
-  }
-  return net.Build();
-}
-
-TEST(Payload, T5_6_RegistrationOrderDecidesAndTheBucketStaysWhereItIs) {
-  const Graph graph = BackwardOfThree();
-  PlanOptions options = Manual("layers.0");
-  options.parameter_order = {"layers.0.a", "layers.0.b", "layers.0.c"};
-  const Plan plan = Planned(graph, options);
-  ASSERT_EQ(plan.buckets.size(), 2u);
-  EXPECT_THAT(Members(graph, plan.buckets[0]), ElementsAre("AGa", "AGb", "AGc"));
-  EXPECT_THAT(Members(graph, plan.buckets[1]), ElementsAre("RSa", "RSb", "RSc"));
-  EXPECT_EQ(Text(graph, plan), "AG0' W0' mm gwc gwb gwa RS0 WR0");
-  EXPECT_FALSE(HasDiagnostic(plan, "payload-order-unknown"));
-}
-
-TEST(Payload, T5_7_ParametersOfOneModuleFollowRegistrationToo) {
-  const Graph graph = Gathers({"layers.0.ff.w1", "layers.0.ff.w3", "layers.0.ff.w2"});
-  PlanOptions options = Manual("layers.0");
-  options.parameter_order = {"layers.0.ff.w1", "layers.0.ff.w2", "layers.0.ff.w3"};
-  EXPECT_THAT(Members(graph, Planned(graph, options).buckets[0]),
-              ElementsAre("AG_layers.0.ff.w1", "AG_layers.0.ff.w2", "AG_layers.0.ff.w3"));
-}
-
-TEST(Payload, T5_8_UnknownParametersComeLastInGraphOrderAndAreNamed) {
-  const Graph graph = Gathers({"layers.0.y", "layers.0.b", "layers.0.x", "layers.0.a"});
-  PlanOptions options = Manual("layers.0");
-  options.parameter_order = {"layers.0.a", "layers.0.b"};
-  const Plan plan = Planned(graph, options);
-  EXPECT_THAT(Members(graph, plan.buckets[0]),
-              ElementsAre("AG_layers.0.a", "AG_layers.0.b", "AG_layers.0.y", "AG_layers.0.x"));
-  EXPECT_THAT(DiagnosticText(plan, "payload-order-unknown"), HasSubstr("AG_layers.0.y"));
-}
-
-TEST(Payload, WithoutAnOrderGathersAndScattersOfAUnitStillAgree) {
-  const Graph graph = BackwardOfThree();
-  const Plan plan = Planned(graph, Manual("layers.0"));
-  EXPECT_THAT(Members(graph, plan.buckets[0]), ElementsAre("AGb", "AGc", "AGa"));
-  EXPECT_THAT(Members(graph, plan.buckets[1]), ElementsAre("RSb", "RSc", "RSa"));
-  EXPECT_THAT(DiagnosticText(plan, "payload-order-unknown"), HasSubstr("no parameter order"));
-}
-
-TEST(Payload, T5_3_OffsetsOfAPaddedScatterAreThoseOfEager) {
-  // W = 4, gradients of 5x2 (padded to 8x2) and 3 (padded to 4): 4 + 1 elements a rank.
-  Net net(4);
-  const NodeId g1 = net.Input("g1", {8, 2}, Role::kTangent);
-  const NodeId g2 = net.Input("g2", {4}, Role::kTangent);
-  net.In("layers.0").Typed(DType::kF32);
-  net.Out(net.Scatter("2", net.Call("c2", {g2}, {4})), SlotKind::kParameterGradient, "layers.0.b");
-  net.Out(net.Scatter("1", net.Call("c1", {g1}, {8, 2})), SlotKind::kParameterGradient,
-          "layers.0.a");
-  const Graph graph = net.Build();
-  PlanOptions options = Manual("layers.0");
-  options.parameter_order = {"layers.0.a", "layers.0.b"};
-  const Plan plan = Planned(graph, options);
-  ASSERT_EQ(plan.buckets.size(), 1u);
-  EXPECT_THAT(Members(graph, plan.buckets[0]), ElementsAre("RS1", "RS2"));
-  EXPECT_THAT(plan.buckets[0].offsets, ElementsAre(0, 4 * 4));
-  EXPECT_EQ(plan.buckets[0].slice_bytes, 5 * 4);
-}
-
-TEST(Payload, T5_4_OffsetsOfAGatherAreInsideEachRanksSlice) {
-  Net net(2);
-  const NodeId a = net.Parameter("layers.0.a", {3, 2}), b = net.Parameter("layers.0.b", {5});
-  net.In("layers.0");
-  net.Out(net.Gather("a", a), SlotKind::kOutput);
-  net.Out(net.Gather("b", b), SlotKind::kOutput);
-  const Graph graph = net.Build();
-  const Plan plan = Planned(graph, Manual("layers.0"));
-  ASSERT_EQ(plan.buckets.size(), 1u);
-  EXPECT_THAT(plan.buckets[0].offsets, ElementsAre(0, 6 * 2));
-  EXPECT_EQ(plan.buckets[0].slice_bytes, 11 * 2);
-  EXPECT_EQ(plan.buckets[0].bytes, 2 * 11 * 2);
 }
 
 }  // namespace

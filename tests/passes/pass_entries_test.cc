@@ -59,6 +59,31 @@ TEST(Entries, T4_6_WhatIsNamedTwiceIsRefused) {
   EXPECT_THAT(Error("a+a"), HasSubstr("named twice"));
 }
 
+TEST(Entries, A5_ARegionIsOneEntryWhateverItsPatternsExpandTo) {
+  EXPECT_THAT(Names("middle: layers.[1-2]+norm ,layers.0"),
+              ElementsAre("layers.1|layers.2|norm", "layers.0"));
+  auto entries = ParseEntries("attention:layers.*.attention+rope,tail:norm");
+  ASSERT_TRUE(entries.ok()) << entries.status();
+  const std::vector<absl::string_view> labels = {"layers.1.attention.wq", "layers.0.attention.wq",
+                                                 "layers.1.attention.wk", "rope.weight"};
+  entries = ExpandWildcards(*std::move(entries), labels);
+  ASSERT_TRUE(entries.ok()) << entries.status();
+  ASSERT_EQ(entries->size(), 2u);
+  EXPECT_EQ((*entries)[0].name, "attention");
+  EXPECT_THAT((*entries)[0].paths, ElementsAre("layers.1.attention", "layers.0.attention", "rope"));
+  EXPECT_EQ((*entries)[1].name, "tail");
+}
+
+TEST(Entries, A5_ARegionsNameIsAWordAndComesOnce) {
+  EXPECT_THAT(Error("layers.0:a"), HasSubstr("no name of a region"));
+  EXPECT_THAT(Error(":a"), HasSubstr("no name of a region"));
+  EXPECT_THAT(Error("2:a"), HasSubstr("no name of a region"));
+  EXPECT_THAT(Error("one:a:b"), HasSubstr("':'"));
+  EXPECT_THAT(Error("one:"), HasSubstr("empty component"));
+  EXPECT_THAT(Error("one:a,one:b"), HasSubstr("two regions"));
+  EXPECT_THAT(Error("one:a.[0-40000],two:b.[0-40000]"), HasSubstr("expands beyond"));
+}
+
 TEST(Entries, AHugeExpansionIsRefusedBeforeItIsMade) {
   EXPECT_THAT(Error("layers.[0-999999999]"), HasSubstr("expands beyond"));
   EXPECT_THAT(Error("a.[0-60000].[0-60000]"), HasSubstr("expands beyond"));

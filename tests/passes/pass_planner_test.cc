@@ -40,6 +40,10 @@ TEST(Planner, PlansEverySharedGraphInBlocks) {
     EXPECT_TRUE(VerifyPlan(captured.graph, *plan).ok()) << name;
     EXPECT_GE(plan->prediction.total_ps, plan->lower_bound_ps) << name;
     EXPECT_LE(plan->prediction.collectives, plan->program_order.collectives) << name;
+    EXPECT_LE(plan->prediction.total_ps, plan->program_order.total_ps) << name;
+    EXPECT_LE(plan->prediction.peak_bytes, plan->program_order.peak_bytes / 100 * 105 + 105)
+        << name;
+    EXPECT_FALSE(HasDiagnostic(*plan, "memory-limit")) << name;
     for (const Bucket& bucket : plan->buckets) {
       EXPECT_LT(bucket.start_ps, bucket.end_ps) << name << " " << bucket.name;
       EXPECT_EQ(bucket.offsets.size(), bucket.members.size()) << name << " " << bucket.name;

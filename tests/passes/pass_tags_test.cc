@@ -150,6 +150,23 @@ TEST(Tags, T1_11_TagsOfTheGraphWinOverStructure) {
   EXPECT_THAT(diagnostics, ::testing::IsEmpty());
 }
 
+TEST(Tags, T1_11_TheRecomputedGatherCarriesTheTagOfTheForwards) {
+  const Graph graph = Joint(2, 1, true);
+  const Tags tags = DeriveTags(graph);
+  int pairs = 0;
+  for (CollectiveId c = 0; c < static_cast<CollectiveId>(tags.of.size()); ++c) {
+    const std::string name(graph.node_name(graph.collective(c).start));
+    for (CollectiveId other = 0; other < static_cast<CollectiveId>(tags.of.size()); ++other) {
+      if (graph.node_name(graph.collective(other).start) != name + "'") continue;
+      EXPECT_EQ(tags[c].tag, Tag::kFsdpAllGather) << name;
+      EXPECT_EQ(tags[c].tag, tags[other].tag) << name;
+      EXPECT_EQ(tags[c].parameter, tags[other].parameter) << name;
+      ++pairs;
+    }
+  }
+  EXPECT_EQ(pairs, 2);
+}
+
 TEST(Tags, T1_12_AStartWithASecondUserIsNot) {
   Net net;
   const NodeId start = net.Start(CollectiveKind::kAllGather, "AG0", net.Parameter("a", {8, 64}));

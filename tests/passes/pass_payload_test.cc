@@ -1,0 +1,262 @@
+// Which sums a merge may change, and where members lie in a bucket.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "passes/pass/numerics.h"
+#include "passes/plan/verify.h"
+#include "passes/planner.h"
+#include "tests/passes/pass_test_util.h"
+
+namespace bucketd::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+absl::StatusOr<Plan> TryPlan(const Graph& graph, const PlanOptions& options) {
+  return MakePlan(graph, CostsOf(graph), options);
+}
+
+Plan Planned(const Graph& graph, const PlanOptions& options) {
+  const absl::StatusOr<Plan> plan = TryPlan(graph, options);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *plan : Plan();
+}
+
+// One gather a parameter, all used at the end.
+Graph Gathers(const std::vector<std::string>& fqns) {
+  Net net;
+  std::vector<NodeId> parameters, gathered;
+  for (const std::string& fqn : fqns) parameters.push_back(net.Parameter(fqn, {8, 64}));
+  for (size_t i = 0; i < fqns.size(); ++i) {
+    net.In(fqns[i].substr(0, fqns[i].rfind('.')));
+    gathered.push_back(net.Gather("_" + fqns[i], parameters[i]));
+  }
+  net.Out(net.Call("mm", gathered, {64, 64}), SlotKind::kOutput);
+  return net.Build();
+}
+
+// Two reduce-scatters of `elements` per rank each.
+Graph Scatters(int64_t rows, int64_t columns) {
+  Net net;
+  const NodeId t = net.Input("t", {8 * rows, columns}, Role::kTangent);
+  net.In("layers.0");
+  const NodeId p = net.Parameter("layers.0.p", {8, 64}), q = net.Parameter("layers.0.q", {8, 64});
+  net.Out(net.Call("mm", {net.Gather("0", p), net.Gather("1", q)}, {64, 64}), SlotKind::kOutput);
+  net.Out(net.Scatter("0", t), SlotKind::kParameterGradient, "layers.0.a");
+  net.Out(net.Scatter("1", t), SlotKind::kParameterGradient, "layers.0.b");
+  return net.Build();
+}
+
+std::vector<std::string> Modes(const Graph& graph, Numerics numerics, std::string backend) {
+  PlanOptions options = Manual("layers.0");
+  options.numerics = numerics;
+  options.backend = std::move(backend);
+  std::vector<std::string> modes;
+  for (const Bucket& bucket : Planned(graph, options).buckets) {
+    const Collective& c = graph.collective(graph.collective_of(bucket.members[0]));
+    modes.push_back(absl::StrCat(Name(c.kind), " ", Name(bucket.mode)));
+  }
+  return modes;
+}
+
+TEST(Numerics, EagerOrderAndFreePackEverything) {
+  for (const Numerics numerics : {Numerics::kEagerOrder, Numerics::kFree}) {
+    for (const char* backend : {"gloo", "nccl"}) {
+      EXPECT_THAT(Modes(Scatters(1, 3), numerics, backend),
+                  ElementsAre("all_gather packed", "reduce_scatter packed"));
+    }
+  }
+}
+
+TEST(Numerics, ExactOnGlooGroupsScattersWithAnOddCountPerRank) {
+  EXPECT_THAT(Modes(Scatters(1, 3), Numerics::kExact, "gloo"),
+              ElementsAre("all_gather packed", "reduce_scatter grouped"));
+  EXPECT_THAT(Modes(Scatters(2, 3), Numerics::kExact, "gloo"),
+              ElementsAre("all_gather packed", "reduce_scatter packed"));
+}
+
+// Gloo's chunks are made of segments of at most 1 MiB: above two of them a slice, even is not
+// enough.
+TEST(Numerics, ExactOnGlooGroupsLargeScattersThatDoNotDivideIntoSegments) {
+  // Each member fits (600002 is even), the two together make three segments in bf16.
+  EXPECT_THAT(Modes(Scatters(1, 600002), Numerics::kExact, "gloo"),
+              ElementsAre("all_gather packed", "reduce_scatter grouped"));
+  EXPECT_THAT(Modes(Scatters(1, 600000), Numerics::kExact, "gloo"),
+              ElementsAre("all_gather packed", "reduce_scatter packed"));
+  EXPECT_THAT(Modes(Scatters(1, 600002), Numerics::kEagerOrder, "gloo"),
+              ElementsAre("all_gather packed", "reduce_scatter packed"));
+}
+
+TEST(Numerics, ExactOnNcclMergesNoScatterAndSaysSo) {
+  EXPECT_THAT(Modes(Scatters(2, 4), Numerics::kExact, "nccl"), ElementsAre("all_gather packed"));
+  PlanOptions options = Manual("layers.0");
+  options.numerics = Numerics::kExact;
+  options.backend = "nccl";
+  EXPECT_THAT(DiagnosticText(Planned(Scatters(2, 4), options), "numerics-unmerged"),
+              HasSubstr("nccl"));
+}
+
+TEST(Numerics, AllReducesMergeUnderFreeOrWhereAskedForAndNeverUnderExact) {
+  PlanOptions options;
+  const auto may = [&](Numerics numerics, Choice choice) {
+    options.numerics = numerics;
+    options.bucket_all_reduce = choice;
+    return MayMerge(CollectiveKind::kAllReduce, options);
+  };
+  EXPECT_FALSE(may(Numerics::kEagerOrder, Choice::kAuto));
+  EXPECT_TRUE(may(Numerics::kEagerOrder, Choice::kOn));
+  EXPECT_TRUE(may(Numerics::kFree, Choice::kAuto));
+  EXPECT_FALSE(may(Numerics::kFree, Choice::kOff));
+  EXPECT_FALSE(may(Numerics::kExact, Choice::kAuto));
+  EXPECT_FALSE(may(Numerics::kExact, Choice::kOn));
+}
+
+// A backward that meets c, b, a, and then gathers of them in another order.
+Graph BackwardOfThree() {
+  Net net;
+  const NodeId t = net.Input("t", {64, 8}, Role::kTangent);
+  net.In("layers.0");
+  std::vector<NodeId> gathered;
+  for (const char* name : {"b", "c", "a"}) {
+    const NodeId p = net.Parameter(absl::StrCat("layers.0.", name), {8, 8});
+    gathered.push_back(net.Gather(name, p));
+  }
+  const NodeId h = net.Call("mm", gathered, {64, 8});
+  for (const char* name : {"c", "b", "a"}) {
+    const NodeId g = net.Call(absl::StrCat("gw", name), {t, h}, {64, 8});
+    net.Out(net.Scatter(name, g), SlotKind::kParameterGradient, absl::StrCat("layers.0.", name));
+  }
+  return net.Build();
+}
+
+TEST(Payload, T5_6_RegistrationOrderDecidesAndTheBucketStaysWhereItIs) {
+  const Graph graph = BackwardOfThree();
+  PlanOptions options = Manual("layers.0");
+  options.parameter_order = {"layers.0.a", "layers.0.b", "layers.0.c"};
+  const Plan plan = Planned(graph, options);
+  ASSERT_EQ(plan.buckets.size(), 2u);
+  EXPECT_THAT(Members(graph, plan.buckets[0]), ElementsAre("AGa", "AGb", "AGc"));
+  EXPECT_THAT(Members(graph, plan.buckets[1]), ElementsAre("RSa", "RSb", "RSc"));
+  EXPECT_EQ(Text(graph, plan), "AG0' W0' mm gwc gwb gwa RS0 WR0");
+  EXPECT_FALSE(HasDiagnostic(plan, "payload-order-unknown"));
+}
+
+TEST(Payload, T5_7_ParametersOfOneModuleFollowRegistrationToo) {
+  const Graph graph = Gathers({"layers.0.ff.w1", "layers.0.ff.w3", "layers.0.ff.w2"});
+  PlanOptions options = Manual("layers.0");
+  options.parameter_order = {"layers.0.ff.w1", "layers.0.ff.w2", "layers.0.ff.w3"};
+  EXPECT_THAT(Members(graph, Planned(graph, options).buckets[0]),
+              ElementsAre("AG_layers.0.ff.w1", "AG_layers.0.ff.w2", "AG_layers.0.ff.w3"));
+}
+
+TEST(Payload, T5_8_UnknownParametersComeLastInGraphOrderAndAreNamed) {
+  const Graph graph = Gathers({"layers.0.y", "layers.0.b", "layers.0.x", "layers.0.a"});
+  PlanOptions options = Manual("layers.0");
+  options.parameter_order = {"layers.0.a", "layers.0.b"};
+  const Plan plan = Planned(graph, options);
+  EXPECT_THAT(Members(graph, plan.buckets[0]),
+              ElementsAre("AG_layers.0.a", "AG_layers.0.b", "AG_layers.0.y", "AG_layers.0.x"));
+  EXPECT_THAT(DiagnosticText(plan, "payload-order-unknown"), HasSubstr("AG_layers.0.y"));
+}
+
+TEST(Payload, WithoutAnOrderGathersAndScattersOfAUnitStillAgree) {
+  const Graph graph = BackwardOfThree();
+  const Plan plan = Planned(graph, Manual("layers.0"));
+  EXPECT_THAT(Members(graph, plan.buckets[0]), ElementsAre("AGb", "AGc", "AGa"));
+  EXPECT_THAT(Members(graph, plan.buckets[1]), ElementsAre("RSb", "RSc", "RSa"));
+  EXPECT_THAT(DiagnosticText(plan, "payload-order-unknown"), HasSubstr("no parameter order"));
+}
+
+TEST(Payload, T5_3_OffsetsOfAPaddedScatterAreThoseOfEager) {
+  // W = 4, gradients of 5x2 (padded to 8x2) and 3 (padded to 4): 4 + 1 elements a rank.
+  Net net(4);
+  const NodeId g1 = net.Input("g1", {8, 2}, Role::kTangent);
+  const NodeId g2 = net.Input("g2", {4}, Role::kTangent);
+  net.In("layers.0").Typed(DType::kF32);
+  net.Out(net.Scatter("2", net.Call("c2", {g2}, {4})), SlotKind::kParameterGradient, "layers.0.b");
+  net.Out(net.Scatter("1", net.Call("c1", {g1}, {8, 2})), SlotKind::kParameterGradient,
+          "layers.0.a");
+  const Graph graph = net.Build();
+  PlanOptions options = Manual("layers.0");
+  options.parameter_order = {"layers.0.a", "layers.0.b"};
+  const Plan plan = Planned(graph, options);
+  ASSERT_EQ(plan.buckets.size(), 1u);
+  EXPECT_THAT(Members(graph, plan.buckets[0]), ElementsAre("RS1", "RS2"));
+  EXPECT_THAT(plan.buckets[0].offsets, ElementsAre(0, 4 * 4));
+  EXPECT_EQ(plan.buckets[0].slice_bytes, 5 * 4);
+}
+
+TEST(Payload, T5_4_OffsetsOfAGatherAreInsideEachRanksSlice) {
+  Net net(2);
+  const NodeId a = net.Parameter("layers.0.a", {3, 2}), b = net.Parameter("layers.0.b", {5});
+  net.In("layers.0");
+  net.Out(net.Gather("a", a), SlotKind::kOutput);
+  net.Out(net.Gather("b", b), SlotKind::kOutput);
+  const Graph graph = net.Build();
+  const Plan plan = Planned(graph, Manual("layers.0"));
+  ASSERT_EQ(plan.buckets.size(), 1u);
+  EXPECT_THAT(plan.buckets[0].offsets, ElementsAre(0, 6 * 2));
+  EXPECT_EQ(plan.buckets[0].slice_bytes, 11 * 2);
+  EXPECT_EQ(plan.buckets[0].bytes, 2 * 11 * 2);
+}
+
+TEST(Payload, T5_5_AParameterWithoutAGradientShiftsWhatFollows) {
+  const auto offset_of_c = [](bool with_b) {
+    Net net(4);
+    net.In("layers.0").Typed(DType::kF32);
+    for (const char* name : {"c", "b", "a"}) {
+      if (name[0] == 'b' && !with_b) continue;
+      const NodeId g = net.Input(absl::StrCat("g", name), {8, 2}, Role::kTangent);
+      net.Out(net.Scatter(name, g), SlotKind::kParameterGradient, absl::StrCat("layers.0.", name));
+    }
+    const Graph graph = net.Build();
+    PlanOptions options = Manual("layers.0");
+    options.parameter_order = {"layers.0.a", "layers.0.b", "layers.0.c"};
+    return Planned(graph, options).buckets[0].offsets.back();
+  };
+  EXPECT_EQ(offset_of_c(true), 2 * 16);
+  EXPECT_EQ(offset_of_c(false), 16);
+}
+
+TEST(Payload, T5_11_GradientsOfTwoDtypesNeverShareAPayload) {
+  Net net;
+  net.In("layers.0");
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    for (const char* name : {"a", "b"}) {
+      const std::string fqn = absl::StrCat("layers.0.", name, ItemSize(dtype));
+      const NodeId g = net.Typed(dtype).Input("g" + fqn, {8, 2}, Role::kTangent);
+      net.Out(net.Scatter(fqn, g), SlotKind::kParameterGradient, fqn);
+    }
+  }
+  const Graph graph = net.Build();
+  const Plan plan = Planned(graph, Manual("layers.0"));
+  EXPECT_EQ(plan.buckets.size(), 2u);
+  Plan mixed = ProgramOrder(graph);
+  mixed.buckets.push_back(plan.buckets[0]);
+  mixed.buckets[0].members.push_back(plan.buckets[1].members[0]);
+  EXPECT_THAT(std::string(VerifyPlan(graph, mixed).message()), HasSubstr("dtype"));
+}
+
+TEST(Payload, T5_12_WithTensorParallelTheLocalShapesCount) {
+  // 8x2 over tensor parallel 2: the collective of a rank sees 4x2, and 2x2 of it is its shard.
+  Net net(2);
+  net.In("layers.0");
+  for (const char* name : {"a", "b"}) {
+    const std::string fqn = absl::StrCat("layers.0.", name);
+    net.Out(net.Gather(name, net.Parameter(fqn, {2, 2})), SlotKind::kOutput);
+  }
+  const Graph graph = net.Build();
+  const Plan plan = Planned(graph, Manual("layers.0"));
+  ASSERT_EQ(plan.buckets.size(), 1u);
+  EXPECT_THAT(plan.buckets[0].offsets, ElementsAre(0, 2 * 2 * 2));
+  EXPECT_EQ(plan.buckets[0].bytes, 2 * 4 * 2 * 2) << "two gathered tensors of 4x2";
+}
+
+}  // namespace
+}  // namespace bucketd::testing
