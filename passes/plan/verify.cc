@@ -46,20 +46,34 @@ class Verifier {
   }
 
   absl::Status Run() {
-    CheckBuckets();
-    RETURN_IF_ERROR(Result());
-    CheckLayout();
-    CheckOrder();
-    RETURN_IF_ERROR(Result());
+    using Invariant = void (Verifier::*)();
+    // Each list takes for granted what the ones before it hold.
+    static constexpr Invariant kMembers[] = {&Verifier::ModesAreKnown, &Verifier::CopiesAreKnown,
+                                             &Verifier::BucketsHaveTwoMembers,
+                                             &Verifier::MembersAreCollectivesWithAWait};
+    static constexpr Invariant kBuckets[] = {&Verifier::MembersAreInOneBucket};
+    static constexpr Invariant kSteps[] = {
+        &Verifier::KindsCanBeBucketed,   &Verifier::MembersAgree, &Verifier::LayoutsAreBackToBack,
+        &Verifier::StepsAreKnownAndOnce, &Verifier::NodesStand,   &Verifier::TokensStand};
+    static constexpr Invariant kOrder[] = {
+        &Verifier::WaitsFollowTheirStarts, &Verifier::ReadersOfMembersWait,
+        &Verifier::NodesFollowTheirInputs, &Verifier::OrderedOpsKeepTheirOrder};
+    RETURN_IF_ERROR(Hold(kMembers));
+    RETURN_IF_ERROR(Hold(kBuckets));
+    RETURN_IF_ERROR(Hold(kSteps));
     PlaceMembers();
-    CheckEdges();
-    CheckOrdered();
-    RETURN_IF_ERROR(Result());
+    RETURN_IF_ERROR(Hold(kOrder));
     RETURN_IF_ERROR(internal::CheckInPlace(graph_, placement_, bad_));
     return Result();
   }
 
  private:
+  template <size_t n>
+  absl::Status Hold(void (Verifier::*const (&invariants)[n])()) {
+    for (const auto invariant : invariants) (this->*invariant)();
+    return Result();
+  }
+
   absl::Status Result() const {
     return bad_.empty() ? absl::OkStatus() : absl::InvalidArgumentError(bad_.Text());
   }
@@ -68,91 +82,121 @@ class Verifier {
     return graph_.collective(graph_.collective_of(start));
   }
 
-  void CheckBuckets() {
-    for (size_t k = 0; k < plan_.buckets.size(); ++k) {
-      const Bucket& bucket = plan_.buckets[k];
+  template <typename... Parts>
+  void BadBucket(size_t k, const Parts&... parts) {
+    bad_.Add(absl::StrCat("bucket ", k, ": ", parts...));
+  }
+  template <typename... Parts>
+  void BadOrder(const Parts&... parts) {
+    bad_.Add(absl::StrCat("order: ", parts...));
+  }
+
+  template <typename F>
+  void ForBuckets(F f) {
+    for (size_t k = 0; k < plan_.buckets.size(); ++k) f(k, plan_.buckets[k]);
+  }
+
+  void ModesAreKnown() {
+    ForBuckets([&](size_t k, const Bucket& bucket) {
       if (bucket.mode != BucketMode::kPacked && bucket.mode != BucketMode::kGrouped) {
-        bad_.Add(absl::StrCat("bucket ", k, ": its mode is neither packed nor grouped"));
+        BadBucket(k, "its mode is neither packed nor grouped");
       }
+    });
+  }
+
+  void CopiesAreKnown() {
+    ForBuckets([&](size_t k, const Bucket& bucket) {
       if (bucket.copies != CopyStream::kCompute && bucket.copies != CopyStream::kComm) {
-        bad_.Add(absl::StrCat("bucket ", k, ": its copies are neither on compute nor on comm"));
+        BadBucket(k, "its copies are neither on compute nor on comm");
       }
+    });
+  }
+
+  void BucketsHaveTwoMembers() {
+    ForBuckets([&](size_t k, const Bucket& bucket) {
       if (bucket.members.size() < 2) {
-        bad_.Add(absl::StrCat("bucket ", k, ": has ", bucket.members.size(),
-                              " members, needs two or more"));
+        BadBucket(k, "has ", bucket.members.size(), " members, needs two or more");
       }
-      bool known = true;
+    });
+  }
+
+  void MembersAreCollectivesWithAWait() {
+    ForBuckets([&](size_t k, const Bucket& bucket) {
       for (const NodeId member : bucket.members) {
-        known = CheckMember(static_cast<BucketId>(k), member) && known;
+        if (member < 0 || member >= graph_.size()) {
+          BadBucket(k, "there is no node ", member);
+        } else if (graph_.kind(member) != NodeKind::kCollective) {
+          BadBucket(k, graph_.Describe(member), " is not a collective");
+        } else if (CollectiveAt(member).wait == kNoNode) {
+          BadBucket(k, "nobody waits for ", graph_.Describe(member));
+        }
       }
-      if (known) CheckAgreement(static_cast<BucketId>(k));
-    }
+    });
   }
 
-  bool CheckMember(BucketId k, NodeId member) {
-    if (member < 0 || member >= graph_.size()) {
-      bad_.Add(absl::StrCat("bucket ", k, ": there is no node ", member));
-      return false;
-    }
-    if (graph_.kind(member) != NodeKind::kCollective) {
-      bad_.Add(absl::StrCat("bucket ", k, ": ", graph_.Describe(member), " is not a collective"));
-      return false;
-    }
-    BucketId& owner = placement_.bucket_of[At(member)];
-    if (owner == k) {
-      bad_.Add(absl::StrCat("bucket ", k, ": ", graph_.Describe(member), " is a member twice"));
-    } else if (owner >= 0) {
-      bad_.Add(absl::StrCat("bucket ", k, ": ", graph_.Describe(member), " is already in bucket ",
-                            owner));
-    }
-    owner = k;
-    const NodeId wait = CollectiveAt(member).wait;
-    if (wait == kNoNode) {
-      bad_.Add(absl::StrCat("bucket ", k, ": nobody waits for ", graph_.Describe(member)));
-      return false;
-    }
-    placement_.bucket_of[At(wait)] = k;
-    return true;
+  // Finds out who is in which bucket on the way.
+  void MembersAreInOneBucket() {
+    ForBuckets([&](size_t k, const Bucket& bucket) {
+      const auto id = static_cast<BucketId>(k);
+      for (const NodeId member : bucket.members) {
+        BucketId& owner = placement_.bucket_of[At(member)];
+        if (owner == id) {
+          BadBucket(k, graph_.Describe(member), " is a member twice");
+        } else if (owner >= 0) {
+          BadBucket(k, graph_.Describe(member), " is already in bucket ", owner);
+        }
+        owner = id;
+        placement_.bucket_of[At(CollectiveAt(member).wait)] = id;
+      }
+    });
   }
 
-  void CheckAgreement(BucketId k) {
-    const Bucket& bucket = plan_.buckets[At(k)];
-    if (bucket.members.empty()) return;
-    const Collective& first = CollectiveAt(bucket.members.front());
-    if (first.kind != CollectiveKind::kAllGather && first.kind != CollectiveKind::kReduceScatter &&
-        first.kind != CollectiveKind::kAllReduce) {
-      bad_.Add(absl::StrCat("bucket ", k, ": ", graph_.Describe(first.start), " is of kind ",
-                            Name(first.kind), ", which cannot be bucketed"));
-    }
-    for (const NodeId member : bucket.members) {
-      const Collective& c = CollectiveAt(member);
-      if (c.kind != first.kind || c.group != first.group || c.reduce_op != first.reduce_op ||
-          c.dtype != first.dtype) {
-        bad_.Add(absl::StrCat("bucket ", k, ": ", graph_.Describe(first.start), " and ",
-                              graph_.Describe(member),
-                              " differ in kind, group, reduce op or dtype"));
+  void KindsCanBeBucketed() {
+    ForBuckets([&](size_t k, const Bucket& bucket) {
+      const Collective& first = CollectiveAt(bucket.members.front());
+      if (first.kind != CollectiveKind::kAllGather &&
+          first.kind != CollectiveKind::kReduceScatter &&
+          first.kind != CollectiveKind::kAllReduce) {
+        BadBucket(k, graph_.Describe(first.start), " is of kind ", Name(first.kind),
+                  ", which cannot be bucketed");
+      }
+    });
+  }
+
+  void MembersAgree() {
+    ForBuckets([&](size_t k, const Bucket& bucket) {
+      const Collective& first = CollectiveAt(bucket.members.front());
+      for (const NodeId member : bucket.members) {
+        const Collective& c = CollectiveAt(member);
+        const absl::string_view what = c.kind != first.kind             ? "kind"
+                                       : c.group != first.group         ? "group"
+                                       : c.reduce_op != first.reduce_op ? "reduce op"
+                                       : c.dtype != first.dtype         ? "dtype"
+                                                                        : "";
+        if (what.empty()) continue;
+        BadBucket(k, graph_.Describe(first.start), " and ", graph_.Describe(member), " differ in ",
+                  what);
         return;
       }
-    }
+    });
   }
 
-  void CheckLayout() {
-    for (size_t k = 0; k < plan_.buckets.size(); ++k) {
-      const Bucket& bucket = plan_.buckets[k];
-      if (bucket.offsets.empty()) continue;
+  void LayoutsAreBackToBack() {
+    ForBuckets([&](size_t k, const Bucket& bucket) {
+      if (bucket.offsets.empty()) return;
       Bucket expected;
       expected.members = bucket.members;
       LayOut(graph_, expected);
       if (bucket.offsets != expected.offsets || bucket.slice_bytes != expected.slice_bytes ||
           bucket.bytes != expected.bytes) {
-        bad_.Add(absl::StrCat("bucket ", k,
-                              ": offsets are not those of its members back to back (a slice of ",
-                              expected.slice_bytes, " bytes, ", expected.bytes, " in all)"));
+        BadBucket(k, "offsets are not those of its members back to back (a slice of ",
+                  expected.slice_bytes, " bytes, ", expected.bytes, " in all)");
       }
-    }
+    });
   }
 
-  void CheckOrder() {
+  // Finds out on the way where each one stands.
+  void StepsAreKnownAndOnce() {
     for (size_t i = 0; i < plan_.order.size(); ++i) {
       const Step& step = plan_.order[i];
       const int64_t place = static_cast<int64_t>(i) * kStepWidth;
@@ -167,29 +211,19 @@ class Verifier {
           PlaceToken("wait", step.id, place, wait_place_);
           break;
         default:
-          bad_.Add(absl::StrCat("order: step ", i, " is of no known kind"));
+          BadOrder("step ", i, " is of no known kind");
           break;
       }
-    }
-    for (NodeId n = 0; n < graph_.size(); ++n) {
-      if (placement_.bucket(n) < 0 && placement_.place(n) == kNowhere) {
-        bad_.Add(absl::StrCat("order: ", graph_.Describe(n), " is missing"));
-      }
-    }
-    for (size_t k = 0; k < plan_.buckets.size(); ++k) {
-      if (start_place_[k] == kNowhere) bad_.Add(absl::StrCat("order: start:", k, " is missing"));
-      if (wait_place_[k] == kNowhere) bad_.Add(absl::StrCat("order: wait:", k, " is missing"));
     }
   }
 
   void PlaceNode(NodeId n, int64_t place) {
     if (n < 0 || n >= graph_.size()) {
-      bad_.Add(absl::StrCat("order: there is no node ", n));
+      BadOrder("there is no node ", n);
     } else if (placement_.bucket(n) >= 0) {
-      bad_.Add(
-          absl::StrCat("order: ", graph_.Describe(n), " is inside bucket ", placement_.bucket(n)));
+      BadOrder(graph_.Describe(n), " is inside bucket ", placement_.bucket(n));
     } else if (placement_.place(n) != kNowhere) {
-      bad_.Add(absl::StrCat("order: ", graph_.Describe(n), " stands twice"));
+      BadOrder(graph_.Describe(n), " stands twice");
     } else {
       placement_.of_node[At(n)] = place;
     }
@@ -198,12 +232,26 @@ class Verifier {
   void PlaceToken(absl::string_view token, BucketId k, int64_t place,
                   std::vector<int64_t>& places) {
     if (k < 0 || At(k) >= plan_.buckets.size()) {
-      bad_.Add(absl::StrCat("order: ", token, ":", k, " names no bucket; there are ",
-                            plan_.buckets.size()));
+      BadOrder(token, ":", k, " names no bucket; there are ", plan_.buckets.size());
     } else if (places[At(k)] != kNowhere) {
-      bad_.Add(absl::StrCat("order: ", token, ":", k, " stands twice"));
+      BadOrder(token, ":", k, " stands twice");
     } else {
       places[At(k)] = place;
+    }
+  }
+
+  void NodesStand() {
+    for (NodeId n = 0; n < graph_.size(); ++n) {
+      if (placement_.bucket(n) < 0 && placement_.place(n) == kNowhere) {
+        BadOrder(graph_.Describe(n), " is missing");
+      }
+    }
+  }
+
+  void TokensStand() {
+    for (size_t k = 0; k < plan_.buckets.size(); ++k) {
+      if (start_place_[k] == kNowhere) BadOrder("start:", k, " is missing");
+      if (wait_place_[k] == kNowhere) BadOrder("wait:", k, " is missing");
     }
   }
 
@@ -217,23 +265,44 @@ class Verifier {
     }
   }
 
-  void CheckEdges() {
+  bool IsMember(NodeId n) const {
+    return placement_.bucket(n) >= 0 && graph_.kind(n) == NodeKind::kCollective;
+  }
+  bool IsWaitOfMember(NodeId n) const {
+    return placement_.bucket(n) >= 0 && graph_.kind(n) == NodeKind::kWait;
+  }
+
+  void WaitsFollowTheirStarts() {
     for (size_t k = 0; k < plan_.buckets.size(); ++k) {
-      if (wait_place_[k] < start_place_[k]) {
-        bad_.Add(absl::StrCat("order: wait:", k, " stands before start:", k));
+      if (wait_place_[k] < start_place_[k]) BadOrder("wait:", k, " stands before start:", k);
+    }
+  }
+
+  void ReadersOfMembersWait() {
+    for (size_t k = 0; k < plan_.buckets.size(); ++k) {
+      for (const NodeId member : plan_.buckets[k].members) {
+        for (const NodeId n : graph_.users(member)) {
+          if (IsWaitOfMember(n)) continue;
+          BadOrder(graph_.Describe(n), " reads ", graph_.Describe(member),
+                   ", which is inside bucket ", k, ", without waiting for it");
+        }
       }
     }
+  }
+
+  void NodesFollowTheirInputs() {
     for (NodeId n = 0; n < graph_.size(); ++n) {
-      const bool wait_of_member = placement_.bucket(n) >= 0 && graph_.kind(n) == NodeKind::kWait;
-      if (wait_of_member) continue;
+      if (IsWaitOfMember(n)) continue;
       for (const NodeId x : graph_.inputs(n)) {
-        if (placement_.bucket(x) >= 0 && graph_.kind(x) == NodeKind::kCollective) {
-          bad_.Add(absl::StrCat("order: ", graph_.Describe(n), " reads ", graph_.Describe(x),
-                                ", which is inside bucket ", placement_.bucket(x),
-                                ", without waiting for it"));
-        } else if (placement_.place(x) >= placement_.place(n)) {
-          bad_.Add(absl::StrCat("order: ", graph_.Describe(n), InBucket(n),
-                                " runs before its input ", graph_.Describe(x), InBucket(x)));
+        if (IsMember(x) || placement_.place(x) < placement_.place(n)) continue;
+        if (IsMember(n)) {
+          BadOrder("start:", placement_.bucket(n), " stands before ", graph_.Describe(x),
+                   InBucket(x), ", which its member ", graph_.Describe(n), " reads");
+        } else if (IsWaitOfMember(x)) {
+          BadOrder(graph_.Describe(n), " runs before wait:", placement_.bucket(x),
+                   ", which makes its input ", graph_.Describe(x));
+        } else {
+          BadOrder(graph_.Describe(n), " runs before its input ", graph_.Describe(x));
         }
       }
     }
@@ -244,7 +313,7 @@ class Verifier {
     return k < 0 ? std::string() : absl::StrCat(" in bucket ", k);
   }
 
-  void CheckOrdered() {
+  void OrderedOpsKeepTheirOrder() {
     NodeId last = kNoNode;
     for (NodeId n = 0; n < graph_.size(); ++n) {
       if (!graph_.is_ordered(n)) continue;

@@ -15,7 +15,7 @@ namespace bucketd {
 // OK, or INVALID_ARGUMENT with up to 50 violations, a line each, that name nodes and buckets.
 // O(nodes + edges); with in-place ops, plus one step for every (use, storage) pair, and
 // RESOURCE_EXHAUSTED for a graph whose aliases make more of those than any real one has.
-// Thread-safe. Each check is a function of its own:
+// Thread-safe. Each invariant is a function of its own:
 //   buckets    two or more distinct members; a member is a collective with a wait, of kind
 //              all-gather, reduce-scatter or all-reduce, in one bucket only; members agree in kind,
 //              group, reduce op and dtype; mode and copies are known

@@ -4,8 +4,8 @@ ROWS, COLUMNS = 64, 8
 
 
 class Builder:
-    def __init__(self, rng):
-        self.rng, self.nodes = rng, []
+    def __init__(self, rng, groups=1):
+        self.rng, self.nodes, self.groups = rng, [], groups
         self.tensors = []  # ids of full-size tensors that later ops may read
         self.pending = []  # collectives without a wait so far
 
@@ -56,18 +56,27 @@ class Builder:
         x = self.pick()
         size = 4 * ROWS * COLUMNS
         coll = {"group": "0", "group_size": RANKS, "alpha_us": 16.0, "busbw": 3.6e11}
-        kind = self.rng.choice(("ag", "rs", "ar", "ar", "ar_"))
+        kinds = ("ag", "rs", "ar", "ar", "ar_")
+        if self.groups > 1:
+            coll["group"] = str(self.rng.randrange(self.groups))
+            kinds += ("a2a", "avg", "lost")
+        kind = self.rng.choice(kinds)
         if kind == "ag":
             op, rows, more = "_c10d_functional.all_gather_into_tensor.default", ROWS * RANKS, {}
             coll.update(kind="ag", reduce_op=None, bytes=size * RANKS)
+        elif kind == "a2a":
+            op, rows, more = "_c10d_functional.all_to_all_single.default", ROWS, {}
+            coll.update(kind="a2a", reduce_op=None, bytes=size)
         elif kind == "rs":
             op, rows, more = "_c10d_functional.reduce_scatter_tensor.default", ROWS // RANKS, {}
             coll.update(kind="rs", reduce_op="sum", bytes=size)
         else:
             in_place = {"mutates": [x], "alias_of": [x]} if kind == "ar_" else {}
             op, rows, more = "_c10d_functional.all_reduce" + ("_" if in_place else "") + ".default", ROWS, in_place
-            coll.update(kind="ar", reduce_op="sum", bytes=size)
-        self.pending.append((self.add(op, [x], rows=rows, coll=coll, **more), rows))
+            coll.update(kind="ar", reduce_op="avg" if kind == "avg" else "sum", bytes=size)
+        start = self.add(op, [x], rows=rows, coll=coll, **more)
+        if kind != "lost":  # what is lost nobody waits for
+            self.pending.append((start, rows))
 
     def wait(self):
         if not self.pending:
@@ -80,13 +89,16 @@ class Builder:
             self.tensors.append(self.add("aten.resize.default", [w], est_us=1.0))
 
 
-def random_graph(rng):
-    b = Builder(rng)
+def random_graph(rng, groups=1, in_place=True):
+    """With several groups also other kinds and reduce ops, a second lane, and collectives without a wait."""
+    b = Builder(rng, groups)
     for _ in range(3):
         b.tensors.append(b.add("placeholder", [], desc_kind="input"))
     steps = [b.call, b.call, b.call, b.view, b.write, b.start, b.start, b.wait, b.wait]
     if rng.random() < 0.5:
         steps += [b.write_two, b.split]
+    if not in_place:
+        steps = [b.call, b.call, b.view, b.split, b.draw, b.start, b.start, b.wait, b.wait]
     if rng.random() < 0.4:
         # Nothing but their own rule holds these.
         steps = [b.draw, b.draw, b.call, b.wait, b.start]
@@ -98,4 +110,5 @@ def random_graph(rng):
     out = b.add("output", last, outputs=0)
     b.nodes[out]["out_desc"] = [{"node": x, "kind": "output", "fqn": None} for x in last]
     return {"schema": 1, "name": "random", "kind": "bw", "mesh_shape": [RANKS], "mesh_dim_names": ["dp"], "world_size": RANKS,
-            "gpus_per_node": 8, "groups": {"0": {"ranks": list(range(RANKS)), "mesh_dim": "dp"}}, "nodes": b.nodes}
+            "gpus_per_node": 8, "groups": {str(k): {"ranks": list(range(RANKS)), "mesh_dim": "dp" if k < 2 else "world"} for k in range(groups)},
+            "nodes": b.nodes}

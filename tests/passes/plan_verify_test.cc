@@ -93,10 +93,20 @@ Graph Step1() {
   const NodeId r2 = net.Call("r2", {x}, {8, 4}, kOrderedFlag, "aten.rand_like.default");
   const NodeId m2 = net.Call("m2", {r1, r2, wb, wc, w_wide}, {8, 4});
   const NodeId ws = net.Scatter("s", m2);
+  const NodeId wsum = net.Scatter("sum", m2, ReduceOp::kSum);
+  net.OnGroup(net.AddGroup("other", 4));
+  const NodeId w_other = net.Gather("other", shards[0]);
+  net.OnGroup(0);
+  net.Start(CollectiveKind::kAllGather, "AGlost", shards[0]);
+  const NodeId seen = net.Start(CollectiveKind::kAllGather, "AGseen", shards[0]);
+  const NodeId w_seen = net.Wait("Wseen", seen);
+  const NodeId peek = net.Call("peek", {seen}, {8, 4});
+  const NodeId write = net.Mutate("write", x);
   const NodeId all = net.Start(CollectiveKind::kAllToAll, "all", m2);
   const NodeId w_all = net.Wait("all_done", all);
   net.Out(ws, SlotKind::kOutput);
   net.Out(w_all, SlotKind::kOutput);
+  for (const NodeId n : {wsum, w_other, w_seen, peek, write}) net.Out(n, SlotKind::kOutput);
   return net.Build();
 }
 
@@ -128,10 +138,30 @@ const Broken kBroken[] = {
      "already in bucket 0"},
     {"MembersAgreeInDtype",
      [](const Graph& g, Plan& p) { p.buckets[0].members[1] = Named(g, "AGwide"); },
-     "differ in kind, group, reduce op or dtype"},
+     "(AGwide) differ in dtype"},
     {"MembersAgreeInKind",
      [](const Graph& g, Plan& p) { p.buckets[0].members[1] = Named(g, "RSs"); },
-     "differ in kind, group, reduce op or dtype"},
+     "(RSs) differ in kind"},
+    {"MembersAgreeInGroup",
+     [](const Graph& g, Plan& p) { p.buckets[0].members[1] = Named(g, "AGother"); },
+     "(AGother) differ in group"},
+    {"MembersAgreeInReduceOp",
+     [](const Graph& g, Plan& p) {
+       p.buckets[0].members = {Named(g, "RSs"), Named(g, "RSsum")};
+     },
+     "(RSsum) differ in reduce op"},
+    {"MembersAreWaitedFor",
+     [](const Graph& g, Plan& p) { p.buckets[0].members[1] = Named(g, "AGlost"); },
+     "nobody waits for"},
+    {"NobodyElseReadsAMember",
+     [](const Graph& g, Plan& p) {
+       p = WithBuckets(g, {{"AGa", "AGseen"}});
+     },
+     "(peek) reads"},
+    {"OffsetsAreOneAMember", [](const Graph&, Plan& p) { p.buckets[0].offsets.pop_back(); },
+     "bucket 0: offsets are not"},
+    {"BytesAreTheWholeMessage", [](const Graph&, Plan& p) { p.buckets[0].bytes -= 2; },
+     "bucket 0: offsets are not"},
     {"AllToAllIsNotBucketed",
      [](const Graph& g, Plan& p) { p.buckets[0].members[0] = Named(g, "all"); },
      "cannot be bucketed"},
@@ -192,17 +222,17 @@ const Broken kBroken[] = {
      "of no known kind"},
     {"NodesComeAfterTheirInputs",
      [](const Graph& g, Plan& p) { MoveBefore(p, Node(g, "m2"), Node(g, "r1")); },
-     "runs before its input"},
+     "(m2) runs before its input"},
     {"StartsComeAfterTheMembersInputs",
      [](const Graph& g, Plan& p) {
        MoveBefore(p, {Kind::kStart, 0}, Node(g, "p_b"));
      },
-     "in bucket 0 runs before its input"},
+     "start:0 stands before"},
     {"WaitsComeBeforeTheMembersUsers",
      [](const Graph& g, Plan& p) {
        MoveBefore(p, Node(g, "m1"), {Kind::kWait, 0});
      },
-     "runs before its input"},
+     "(m1) runs before wait:0"},
     {"WaitsComeAfterTheirStart",
      [](const Graph&, Plan& p) {
        MoveBefore(p, {Kind::kWait, 0}, {Kind::kStart, 0});
@@ -210,7 +240,10 @@ const Broken kBroken[] = {
      "wait:0 stands before start:0"},
     {"RandomOpsKeepTheirOrder",
      [](const Graph& g, Plan& p) { MoveBefore(p, Node(g, "r2"), Node(g, "r1")); },
-     "keep their relative order"},
+     "(r2) runs before"},
+    {"InPlaceOpsKeepTheirSide",
+     [](const Graph& g, Plan& p) { MoveBefore(p, Node(g, "write"), Node(g, "m1")); },
+     "(write) writes in place and changed sides with"},
 };
 
 class VerifyPlanTest : public ::testing::TestWithParam<Broken> {};
