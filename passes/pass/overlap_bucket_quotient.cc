@@ -47,6 +47,7 @@ Quotient::Quotient(const Model& model, Timeline& timeline)
   after_ = Sorted(edges, model.items());
   for (Edge& edge : edges) std::swap(edge.before, edge.after);
   before_ = Sorted(std::move(edges), model.items());
+  FindBounds();
 }
 
 void Quotient::Contract(int32_t into, int32_t item) {
@@ -54,6 +55,9 @@ void Quotient::Contract(int32_t into, int32_t item) {
   node_of_[Index(item)] = node;
   circle_[Index(item)] = circle_[Index(node)];
   circle_[Index(node)] = item;
+  Bounds& bounds = bounds_[Index(node)];
+  bounds.last_before = std::max(bounds.last_before, bounds_[Index(item)].last_before);
+  bounds.first_after = std::min(bounds.first_after, bounds_[Index(item)].first_after);
 }
 
 template <typename F>
@@ -67,21 +71,27 @@ void Quotient::ForEvents(int32_t node, F f) const {
   } while (item != node);
 }
 
-// Until f returns false.
+// Along data and hiding edges, until f returns false; then returns false too.
 template <bool kBackward, typename F>
-void Quotient::ForNeighbours(int32_t node, F f) const {
+bool Quotient::ForLasting(int32_t node, F f) const {
   const Lists& hiding = kBackward ? before_ : after_;
   int32_t item = node;
   do {
     for (const int32_t x :
          kBackward ? model_.items_of_plan.before(item) : model_.items_of_plan.after(item)) {
-      if (!f(node_of_[Index(x)])) return;
+      if (!f(node_of_[Index(x)])) return false;
     }
     for (int32_t i = hiding.begin[Index(item)]; i < hiding.begin[Index(item) + 1]; ++i) {
-      if (!f(node_of_[Index(hiding.all[Index(i)])])) return;
+      if (!f(node_of_[Index(hiding.all[Index(i)])])) return false;
     }
     item = circle_[Index(item)];
   } while (item != node);
+  return true;
+}
+
+template <bool kBackward, typename F>
+void Quotient::ForNeighbours(int32_t node, F f) const {
+  if (!ForLasting<kBackward>(node, f)) return;
   ForEvents(node, [&](const Timeline::Event& event) {
     const int32_t other = kBackward ? event.prev : event.next;
     if (other >= 0 && timeline_.event(other).slot == event.slot) {
@@ -91,6 +101,38 @@ void Quotient::ForNeighbours(int32_t node, F f) const {
     const int32_t compute = kBackward ? event.slot - 1 : event.slot;
     if (compute >= 0 && Index(compute) < model_.compute.size()) f(model_.compute[Index(compute)]);
   });
+}
+
+void Quotient::FindBounds() {
+  bounds_.assign(Index(model_.items()), {-1, static_cast<int32_t>(model_.compute.size())});
+  const auto index = [&](int32_t item) { return model_.compute_index[Index(item)]; };
+  for (const int32_t item : model_.order) {
+    int32_t& last = bounds_[Index(item)].last_before;
+    ForLasting<true>(item, [&](int32_t x) {
+      last = std::max(last, index(x) >= 0 ? index(x) : bounds_[Index(x)].last_before);
+      return true;
+    });
+  }
+  for (size_t i = model_.order.size(); i-- > 0;) {
+    const int32_t item = model_.order[i];
+    int32_t& first = bounds_[Index(item)].first_after;
+    ForLasting<false>(item, [&](int32_t x) {
+      first = std::min(first, index(x) >= 0 ? index(x) : bounds_[Index(x)].first_after);
+      return true;
+    });
+  }
+}
+
+bool Quotient::Apart(int32_t a, int32_t b) const {
+  const Bounds& x = bounds_[Index(node_of_[Index(a)])];
+  const Bounds& y = bounds_[Index(node_of_[Index(b)])];
+  return x.first_after <= y.last_before || y.first_after <= x.last_before;
+}
+
+bool Quotient::Conflict(absl::Span<const int32_t> members, int32_t candidate) {
+  const LaunchInfo& first = model_.launches[Index(members.front())];
+  const LaunchInfo& added = model_.launches[Index(candidate)];
+  return Apart(first.start_item, added.start_item) || Apart(first.wait_item, added.wait_item);
 }
 
 // What `at`, which a search has come upon, says about a path between `node`, whose event `linked`

@@ -46,7 +46,7 @@ class Quotient : public Relations {
   // Both outlive this. O(nodes + edges + hiding nodes).
   Quotient(const Model& model, Timeline& timeline);
 
-  bool Conflict(absl::Span<const int32_t>, int32_t) override { return false; }
+  bool Conflict(absl::Span<const int32_t> members, int32_t candidate) override;
   bool TryMerge(int32_t first, int32_t candidate, bool start_at_first, bool wait_at_first) override;
   std::vector<Edge> Edges() const override;
 
@@ -54,6 +54,14 @@ class Quotient : public Relations {
   static constexpr int32_t kMaxVisits = 4096;
   enum class Answer { kNo, kPath, kLookOn };
 
+  // Compute nodes around a node, as indices into Model::compute: the last one before it and the
+  // first one behind it that stay there whatever becomes of timelines.
+  struct Bounds {
+    int32_t last_before = -1;
+    int32_t first_after = 0;
+  };
+  void FindBounds();
+  bool Apart(int32_t a, int32_t b) const;  // items; whether compute stands between them
   // Items that are one node, as a circle.
   void Contract(int32_t into, int32_t item);
   bool Path(int32_t linked, int32_t loose);
@@ -61,6 +69,8 @@ class Quotient : public Relations {
   bool Search(const Timeline::Event& linked, int32_t node, int32_t loose);
   template <bool kBackward>
   Answer Look(const Timeline::Event& linked, int32_t node, int32_t at) const;
+  template <bool kBackward, typename F>
+  bool ForLasting(int32_t node, F f) const;
   template <bool kBackward, typename F>
   void ForNeighbours(int32_t node, F f) const;
   template <typename F>
@@ -76,7 +86,8 @@ class Quotient : public Relations {
   };
   static Lists Sorted(std::vector<Edge> edges, int32_t items);
   Lists after_, before_;
-  std::vector<int32_t> seen_;  // stamp of the search that saw a node last
+  std::vector<Bounds> bounds_;  // of an item; of a merged node at its first item
+  std::vector<int32_t> seen_;   // stamp of the search that saw a node last
   int32_t stamp_ = 0;
   std::vector<int32_t> stack_;
 };
