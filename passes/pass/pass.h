@@ -41,8 +41,9 @@ struct LaunchOverlap {
   CollectiveId collective = -1;   // if bucket < 0
   int64_t est_ps = 0;             // alone, without contention
   int64_t exposed_ps = 0;         // of est_ps, what nothing hides
-  std::vector<NodeId> hidden_by;  // compute that hides it, in plan order; each stands in plan.order
-                                  // between the launch's start and its wait
+  // What hides it, in plan order: compute, and waits on other groups (of a bucket its first
+  // member's). Each stands in plan.order between the launch's start and its wait.
+  std::vector<NodeId> hidden_by;
 };
 
 // Of one planning run; not thread-safe. The references outlive it.
@@ -61,8 +62,8 @@ struct PassContext {
   Constraints constraints;            // tag-collectives
   std::vector<Unit> units;            // find-blocks or read-entries
   std::vector<Launch> launches;       // bucket-units; buckets first, in plan order
-  // schedule-overlap, or the caller (text form); one a launch of any kind, by the first wait in
-  // the order before scheduling.
+  // schedule-overlap, or the caller (text form); one a launch of any kind that somebody waits for,
+  // by the first wait in the order before scheduling.
   std::vector<LaunchOverlap> overlap;
 };
 

@@ -21,6 +21,8 @@ constexpr PassInfo kPasses[] = {
     {"greedy-bucket", "merge by bytes and topological span", MakeGreedyBucketPass},
     {"pre-bucket", "the same, before a scheduler", MakePreBucketPass},
     {"prefetch", "start gathers early and wait for scatters late, within memory", MakePrefetchPass},
+    {"schedule-overlap", "order the step so that compute hides communication",
+     MakeScheduleOverlapPass},
     {"bucket-overlap", "merge scheduled collectives without losing overlap", MakeOverlapBucketPass},
 };
 
@@ -30,12 +32,16 @@ constexpr absl::string_view kManualPasses[] = {"tag-collectives", "read-entries"
                                                "payload-order", "prefetch"};
 constexpr absl::string_view kGreedyPasses[] = {"tag-collectives", "greedy-bucket", "payload-order",
                                                "prefetch"};
+constexpr absl::string_view kOverlapPasses[] = {"tag-collectives", "pre-bucket", "schedule-overlap",
+                                                "bucket-overlap", "payload-order"};
 
 constexpr ModeInfo kModes[] = {
     {"transformer_block", "one bucket a transformer block, found by itself",
      absl::MakeConstSpan(kBlockPasses)},
     {"manual", "one bucket an entry of a list of modules", absl::MakeConstSpan(kManualPasses)},
     {"greedy", "buckets by bytes and topological span", absl::MakeConstSpan(kGreedyPasses)},
+    {"overlap", "order by what compute can hide, then merge what stays hidden",
+     absl::MakeConstSpan(kOverlapPasses)},
     {"none", "program order, untouched", {}},
 };
 
