@@ -18,15 +18,7 @@ void Scheduler::Prefetch(Position now, Window& window) {
   if (limits_.prefetch && !near_.empty()) {
     std::vector<Candidate> candidates;
     FindCandidates(window, candidates);
-    int64_t most = 0, open = 0;
-    for (const Candidate& c : candidates) {
-      const int64_t bytes = launch(c.launch).bytes;
-      most = std::max(most, bytes);
-      if (!c.blocked) open += bytes;
-    }
-    // Where room may run short, even a launch that has to wait makes some, as the others do.
-    const bool tight = in_flight_bytes_ + open + most > limits_.max_in_flight_bytes;
-    if (!tight) {
+    if (!limits_.upstream || !MayRunShort(candidates)) {
       candidates.erase(std::remove_if(candidates.begin(), candidates.end(),
                                       [](const Candidate& c) { return c.blocked; }),
                        candidates.end());
@@ -38,6 +30,17 @@ void Scheduler::Prefetch(Position now, Window& window) {
     }
   }
   result_.wasted_ps += window.least();
+}
+
+// Upstream, where room runs short, even a launch that has to wait makes some, as the others do.
+bool Scheduler::MayRunShort(const std::vector<Candidate>& candidates) const {
+  int64_t most = 0, open = 0;
+  for (const Candidate& c : candidates) {
+    const int64_t bytes = launch(c.launch).bytes;
+    most = std::max(most, bytes);
+    if (!c.blocked) open += bytes;
+  }
+  return in_flight_bytes_ + open + most > limits_.max_in_flight_bytes;
 }
 
 // The one group with time left and launches near enough; -1: several, or too many to look.
@@ -93,8 +96,14 @@ void Scheduler::SortCandidates(std::vector<Candidate>& candidates) {
 
 void Scheduler::TryCandidate(int32_t l, Position now, Window& window) {
   if (window.left(launch(l).group) <= 0 || scheduled(launch(l).start)) return;
-  if (OverMemory(l) || !MakeRoom(l, now)) return;
-  if (FindPath(l, now) == Path::kOpen) ScheduleCandidate(l, now, window);
+  if (OverMemory(l)) return;
+  if (limits_.upstream) {
+    if (!MakeRoom(l, now) || FindPath(l, now) != Path::kOpen) return;
+  } else {
+    // What cannot start makes no room.
+    if (FindPath(l, now) != Path::kOpen || !MakeRoom(l, now)) return;
+  }
+  ScheduleCandidate(l, now, window);
 }
 
 bool Scheduler::OverMemory(int32_t l) const {
@@ -112,7 +121,7 @@ bool Scheduler::MakeRoom(int32_t l, Position now) {
     if (flying_count_ == 0) return false;
     const int32_t oldest = Oldest();
     if (result_.exposed_ps[Index(oldest)] > 0 || HiddenBy(oldest, now)) return false;
-    if (!asked && Needs(l, now)) return false;
+    if (limits_.upstream && !asked && Needs(l, now)) return false;
     asked = true;
     Complete(oldest);
   }

@@ -108,6 +108,7 @@ class Scheduler {
 
   // overlap_prefetch.cc
   void Prefetch(Position now, Window& window);
+  bool MayRunShort(const std::vector<Candidate>& candidates) const;
   void FindCandidates(const Window& window, std::vector<Candidate>& candidates);
   void SortCandidates(std::vector<Candidate>& candidates);
   void TryCandidate(int32_t l, Position now, Window& window);
