@@ -217,6 +217,10 @@ class Importer {
     const Record& r = record_;
     spec_.kind = facts_.kind;
     if (spec_.kind == NodeKind::kCall && r.has_coll) spec_.kind = NodeKind::kCollective;
+    if (r.wait_of >= 0 && (spec_.kind != NodeKind::kCall || r.inputs.size() != 1)) {
+      return Error("wait_of is ", r.wait_of, ", but this is a ", Name(spec_.kind), " with ",
+                   r.inputs.size(), " inputs; expected a call with one");
+    }
     const bool names_wait = facts_.is_wait || r.wait_of >= 0;
     if (spec_.kind != NodeKind::kCall || !names_wait || r.inputs.size() != 1) {
       return absl::OkStatus();
