@@ -26,19 +26,6 @@ Plan Planned(const Graph& graph, const PlanOptions& options) {
   return plan.ok() ? *plan : Plan();
 }
 
-// One gather a parameter, all used at the end.
-Graph Gathers(const std::vector<std::string>& fqns) {
-  Net net;
-  std::vector<NodeId> parameters, gathered;
-  for (const std::string& fqn : fqns) parameters.push_back(net.Parameter(fqn, {8, 64}));
-  for (size_t i = 0; i < fqns.size(); ++i) {
-    net.In(fqns[i].substr(0, fqns[i].rfind('.')));
-    gathered.push_back(net.Gather("_" + fqns[i], parameters[i]));
-  }
-  net.Out(net.Call("mm", gathered, {64, 64}), SlotKind::kOutput);
-  return net.Build();
-}
-
 TEST(Bucketing, T4_4_LayerOneIsNotLayerTen) {
   const Graph graph = Gathers(
       {"layers.1.a.weight", "layers.1.b.weight", "layers.10.a.weight", "layers.10.b.weight"});

@@ -131,7 +131,7 @@ TEST(Options, UnknownNamesListTheKnownOnes) {
   EXPECT_TRUE(options.Validate().ok());
   options.mode = "fastest";
   EXPECT_THAT(std::string(options.Validate().message()),
-              HasSubstr("transformer_block, manual, none"));
+              HasSubstr("known: transformer_block, manual, "));
   options = {};
   options.backend = "mpi";
   EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("gloo, nccl"));

@@ -16,29 +16,11 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-
-absl::StatusOr<Plan> TryPlan(const Graph& graph, const PlanOptions& options) {
-  return MakePlan(graph, CostsOf(graph), options);
-}
 
 Plan Planned(const Graph& graph, const PlanOptions& options) {
-  const absl::StatusOr<Plan> plan = TryPlan(graph, options);
+  const absl::StatusOr<Plan> plan = MakePlan(graph, CostsOf(graph), options);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? *plan : Plan();
-}
-
-// One gather a parameter, all used at the end.
-Graph Gathers(const std::vector<std::string>& fqns) {
-  Net net;
-  std::vector<NodeId> parameters, gathered;
-  for (const std::string& fqn : fqns) parameters.push_back(net.Parameter(fqn, {8, 64}));
-  for (size_t i = 0; i < fqns.size(); ++i) {
-    net.In(fqns[i].substr(0, fqns[i].rfind('.')));
-    gathered.push_back(net.Gather("_" + fqns[i], parameters[i]));
-  }
-  net.Out(net.Call("mm", gathered, {64, 64}), SlotKind::kOutput);
-  return net.Build();
 }
 
 // Two reduce-scatters of `elements` per rank each.

@@ -265,6 +265,18 @@ Graph Joint(int layers, int parameters, bool reshard) {
   return net.Build();
 }
 
+Graph Gathers(const std::vector<std::string>& fqns) {
+  Net net;
+  std::vector<NodeId> parameters, gathered;
+  for (const std::string& fqn : fqns) parameters.push_back(net.Parameter(fqn, {8, 64}));
+  for (size_t i = 0; i < fqns.size(); ++i) {
+    net.In(fqns[i].substr(0, fqns[i].rfind('.')));
+    gathered.push_back(net.Gather("_" + fqns[i], parameters[i]));
+  }
+  net.Out(net.Call("mm", gathered, {64, 64}), SlotKind::kOutput);
+  return net.Build();
+}
+
 Costs CostsOf(const Graph& graph) {
   Mesh mesh;
   for (const Group& group : graph.groups()) {

@@ -82,6 +82,9 @@ Graph Backward(int layers, int parameters);
 // Both in one graph; with `reshard`, the backward gathers anew.
 Graph Joint(int layers, int parameters, bool reshard);
 
+// One gather a parameter, all used at the end.
+Graph Gathers(const std::vector<std::string>& fqns);
+
 // Costs of the default profile, device model.
 Costs CostsOf(const Graph& graph);
 
