@@ -16,11 +16,14 @@
 namespace bucketd {
 namespace {
 
-constexpr int kNone = 0, kBlocks = 1, kGreedy = 2;
+constexpr int kNone = 0, kBlocks = 1, kGreedy = 2, kOverlap = 3, kScheduleOnly = 4;
 
 PlanOptions Options(int mode) {
+  static constexpr const char* kModes[] = {"none", "transformer_block", "greedy", "overlap",
+                                           "overlap"};
   PlanOptions options;
-  options.mode = mode == kNone ? "none" : mode == kBlocks ? "transformer_block" : "greedy";
+  options.mode = kModes[mode];
+  options.pre_bucketing = options.overlap_bucketing = mode != kScheduleOnly;
   return options;
 }
 
@@ -74,6 +77,15 @@ BENCHMARK_CAPTURE(PlanCaptured, llama3_8b_fsdp8_bw_none, "llama3_8b_fsdp8.bw", k
 BENCHMARK_CAPTURE(PlanCaptured, llama3_8b_fsdp8_bw_greedy, "llama3_8b_fsdp8.bw", kGreedy)
     ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(PlanCaptured, llama3_70b_fsdp64_bw_greedy, "llama3_70b_fsdp64.bw", kGreedy)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(PlanCaptured, llama3_8b_fsdp8_bw_overlap, "llama3_8b_fsdp8.bw", kOverlap)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(PlanCaptured, llama3_8b_fsdp8_bw_schedule, "llama3_8b_fsdp8.bw", kScheduleOnly)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(PlanCaptured, llama3_70b_fsdp64_bw_overlap, "llama3_70b_fsdp64.bw", kOverlap)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(PlanCaptured, llama3_70b_fsdp64_bw_schedule, "llama3_70b_fsdp64.bw",
+                  kScheduleOnly)
     ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(PlanCaptured, llama3_8b_fsdp8_fw, "llama3_8b_fsdp8.fw", kBlocks)
     ->Unit(benchmark::kMillisecond);
@@ -191,6 +203,18 @@ BENCHMARK_CAPTURE(PlanSynthetic, blocks, kBlocks)
     ->Unit(benchmark::kMillisecond)
     ->Complexity(benchmark::oNLogN);
 BENCHMARK_CAPTURE(PlanSynthetic, greedy, kGreedy)
+    ->Arg(10'000)
+    ->Arg(100'000)
+    ->Arg(1'000'000)
+    ->Unit(benchmark::kMillisecond)
+    ->Complexity(benchmark::oNLogN);
+BENCHMARK_CAPTURE(PlanSynthetic, overlap, kOverlap)
+    ->Arg(10'000)
+    ->Arg(100'000)
+    ->Arg(1'000'000)
+    ->Unit(benchmark::kMillisecond)
+    ->Complexity(benchmark::oNLogN);
+BENCHMARK_CAPTURE(PlanSynthetic, schedule, kScheduleOnly)
     ->Arg(10'000)
     ->Arg(100'000)
     ->Arg(1'000'000)
