@@ -27,7 +27,6 @@ constexpr int64_t kMaxScans = 100;
 
 size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
-// Whether the whole list was looked at is told by the result.
 GreedyResult Find(const GreedyInput& input, const GreedyRules& rules, const ItemGraph& items,
                   const std::vector<Step>& order) {
   QuotientDag dag(items, order);
@@ -195,25 +194,28 @@ class Planner {
 
 std::string CapText(int64_t cap) { return cap == kNoCap ? "none" : absl::StrCat(cap, " bytes"); }
 
-// "dp (8 ranks) all_gather bf16 forward: 290 -> 162, cap 88914285 bytes".
-std::string KeyText(const Graph& graph, const GreedyInput& input, const GreedyResult& result,
-                    int32_t k) {
-  const GreedyKey& key = input.keys[Index(k)];
-  int64_t before = 0, after = 0;
+// Each key: "dp (8 ranks) all_gather bf16 forward: 290 -> 162, cap 88914285 bytes".
+std::string KeysText(const Graph& graph, const GreedyInput& input, const GreedyResult& result) {
+  std::vector<size_t> before(input.keys.size()), saved(input.keys.size());
   for (const std::vector<GreedyCandidate>& stage : input.stages) {
-    for (const GreedyCandidate& candidate : stage) before += candidate.key == k ? 1 : 0;
+    for (const GreedyCandidate& candidate : stage) ++before[Index(candidate.key)];
   }
-  after = before;
   for (const GreedyBucket& bucket : result.buckets) {
-    if (bucket.key == k) after -= static_cast<int64_t>(bucket.members.size()) - 1;
+    saved[Index(bucket.key)] += bucket.members.size() - 1;
   }
-  const Group& group = graph.groups()[Index(key.group)];
-  const std::string caps = absl::StrJoin(
-      key.caps, ", ", [](std::string* out, int64_t cap) { absl::StrAppend(out, CapText(cap)); });
-  return absl::StrCat(
-      group.mesh_dim, " (", group.size, " ranks) ", Name(key.kind), " ", Name(key.dtype),
-      key.direction == Direction::kNone ? "" : absl::StrCat(" ", Name(key.direction)), ": ", before,
-      " -> ", after, ", cap ", caps);
+  std::vector<std::string> lines;
+  for (size_t k = 0; k < input.keys.size() && k < kMaxListed; ++k) {
+    const GreedyKey& key = input.keys[k];
+    const Group& group = graph.groups()[Index(key.group)];
+    const std::string caps = absl::StrJoin(
+        key.caps, ", ", [](std::string* out, int64_t cap) { absl::StrAppend(out, CapText(cap)); });
+    const bool directed = key.direction != Direction::kNone;
+    lines.push_back(absl::StrCat(group.mesh_dim, " (", group.size, " ranks) ", Name(key.kind), " ",
+                                 Name(key.dtype), directed ? " " : "",
+                                 directed ? Name(key.direction) : "", ": ", before[k], " -> ",
+                                 before[k] - saved[k], ", cap ", caps));
+  }
+  return absl::StrJoin(lines, "; ");
 }
 
 std::string WhyClosed(const GreedyBucket& bucket, const PlanOptions& options) {
@@ -235,10 +237,6 @@ void Report(const PassContext& context, absl::string_view pass, const Planner& p
   const GreedyInput& input = planner.input();
   const GreedyResult& result = planner.result();
   if (input.keys.empty()) return;
-  std::vector<std::string> keys;
-  for (size_t k = 0; k < input.keys.size() && k < kMaxListed; ++k) {
-    keys.push_back(KeyText(context.graph, input, result, static_cast<int32_t>(k)));
-  }
   const auto metric = [&](const Plan& of) {
     return MaxComputeBetweenReduceScatters(context.graph, of.buckets, of.order);
   };
@@ -249,7 +247,7 @@ void Report(const PassContext& context, absl::string_view pass, const Planner& p
       ", max_topo_span ", span == kNoLimit ? "none" : absl::StrCat(span),
       ", refused for dependence ", result.deferred + static_cast<int32_t>(result.dropped.size()),
       ", most compute between reduce-scatters ", metric(before), " -> ", metric(plan), "; ",
-      absl::StrJoin(keys, "; "));
+      KeysText(context.graph, input, result));
   if (halvings != 0) {
     absl::StrAppend(&text, halvings < 0 ? "; nothing is merged, to stay within the memory limit"
                                         : absl::StrCat("; caps halved ", halvings,
@@ -292,7 +290,8 @@ absl::StatusOr<bool> AddGreedyBuckets(PassContext& context, absl::string_view pa
     peak = Simulate(context.graph, next, context.costs).prediction.peak_bytes;
     plan = std::move(next);
     if (peak <= limit || !planner.auto_caps() || planner.result().buckets.empty()) break;
-    halvings = halvings == kMaxHalvings ? -1 : halvings + 1;
+    const bool last = halvings == kMaxHalvings || planner.result().out_of_work;
+    halvings = last ? -1 : halvings + 1;
   }
   Report(context, pass, planner, before, halvings, plan);
   // Whatever moves launches later enforces it there.

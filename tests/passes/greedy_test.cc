@@ -347,6 +347,18 @@ TEST(Greedy, T3_16_DependentGathersMakeABucketOfTheirOwn) {
   EXPECT_THAT(DiagnosticText(plan, "bucket-closed"), HasSubstr("dependence: 2"));
 }
 
+TEST(Greedy, ALongChainOfDependentGathersEndsTheSearchAndThePlanSaysSo) {
+  // Each depends on the one before: a round places one, so that all rounds together are quadratic.
+  Net net(1);
+  NodeId w = net.Parameter("w", kSmall);
+  for (int i = 0; i < 5000; ++i) w = net.Gather(absl::StrCat(i), w);
+  net.Out(w, SlotKind::kOutput);
+  const Graph graph = net.Build();
+  const Plan plan = Greedy(graph, GreedyOptions({}));
+  EXPECT_THAT(Sizes(plan), IsEmpty());
+  EXPECT_THAT(DiagnosticText(plan, "greedy-summary"), HasSubstr("the search was cut short"));
+}
+
 TEST(Greedy, T3_17_TheSpanBoundsHowMuchComputePilesUp) {
   Net net;
   NodeId h = net.Input("h", {64, 64});
