@@ -4,6 +4,8 @@ argv: a shape of SHAPES, a reduce dtype, the number of steps, and runs: "eager",
   plain | exact | units    without a plan; a plan that keeps the bits of that; eager's units in eager's order
   one | split              forward and backward in one function, or taken apart
   keep | reshard           whether the backward keeps gathered parameters or gathers them again
+  ddp | hsdp               instead of FSDP
+  a mode of MODES          instead of transformer_block
 """
 
 import dataclasses
@@ -29,6 +31,18 @@ VOCABULARY = 13
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 SPREAD_BITS = {"bf16": 6, "fp32": 24}
 PLANS = {"exact": dict(numerics="exact"), "units": dict(numerics="eager_order")}
+MODES = {
+    "none": dict(mode="none"),
+    "manual": dict(mode="manual", buckets="embedding,blocks.0,blocks.1,head"),
+    "greedy": dict(mode="greedy"),
+    "overlap": dict(mode="overlap"),
+}
+# Mesh, and how parameters lie on it.
+PARALLELISMS = {
+    "fsdp": ({"fsdp": 4}, simple_fsdp.FSDP),
+    "ddp": ({"ddp": 4}, simple_fsdp.DDP),
+    "hsdp": ({"replicate": 2, "shard": 2}, simple_fsdp.HSDP),
+}
 
 
 class Step(Model):
@@ -66,15 +80,19 @@ class Runs:
     def __init__(self, shape, dtype, steps):
         self.sizes, self.dtype, self.steps = SHAPES[shape], DTYPES[dtype], steps
         self.data = training.Data(VOCABULARY, positions=7, spread_bits=SPREAD_BITS[dtype])
-        self.mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
+        self.meshes = {name: init_device_mesh("cpu", tuple(dims.values()), mesh_dim_names=tuple(dims))
+                       for name, (dims, _) in PARALLELISMS.items()}
 
     def train(self, name: str) -> dict:
         words, plans = set(name.split()), []
+        (parallelism,) = words & set(PARALLELISMS) or {"fsdp"}
+        mesh = self.meshes[parallelism]
         if name == "eager":
-            model = shard_eager(build(*self.sizes), self.mesh, self.dtype)
+            model = shard_eager(build(*self.sizes), mesh, self.dtype)
             run = training.Training(name, model, model, self.data)
         else:
-            model = simple_fsdp.shard(build(*self.sizes), self.mesh, torch.bfloat16, self.dtype)
+            placements = PARALLELISMS[parallelism][1]
+            model = simple_fsdp.shard(build(*self.sizes), mesh, torch.bfloat16, self.dtype, placements)
             kind = training.Training if "split" in words else JointTraining
             run = kind(name, model, self.step(model, words, plans), self.data)
         for _ in range(self.steps - 1):
@@ -87,7 +105,7 @@ class Runs:
         reshard = "reshard" in words
         if "plain" in words:
             return bucketd.trace_joint(model, (tokens, targets), reshard=reshard).step()
-        (options,) = [PLANS[word] for word in words & set(PLANS)]
+        options = {key: value for word in sorted(words) for key, value in {**PLANS, **MODES}.get(word, {}).items()}
         return bucketd.joint_step(model, (tokens, targets), reshard=reshard, split="split" in words,
                                   cost_profile="cpu_loopback", on_plan=plans.append, **options)
 

@@ -168,9 +168,10 @@ def test_what_one_graph_cannot_do_is_refused():
         bucketd.joint_step(Pair(), (x,), nonsense=1)
 
 
-def test_inputs_of_another_shape_than_the_traced_one_are_refused():
+@pytest.mark.parametrize("split", [False, True])
+def test_inputs_of_another_shape_than_the_traced_one_are_refused(split):
     x = torch.ones(2, 4)
-    step = bucketd.trace_joint(Pair(), (x,), loss_fn=lambda pair: F.mse_loss(*pair)).step()
+    step = bucketd.joint_step(Pair(), (x,), loss_fn=lambda pair: F.mse_loss(*pair), split=split)
     with pytest.raises(ValueError, match=r"input 0 is \[3, 4\] of torch.float32; the step was traced for \[2, 4\]"):
         step(torch.ones(3, 4))
     with pytest.raises(ValueError, match="input 0 is None"):
@@ -186,6 +187,9 @@ ALWAYS = ("eager", "plain one keep", "plain one reshard", "exact one reshard", "
           "units split reshard")
 REST = ("exact one keep", "exact split reshard", "units one reshard", "units split keep")
 FULL = ALWAYS + REST
+MODES = ("none", "manual", "greedy", "overlap")
+OTHERS = tuple(f"{words} {parallelism}" for parallelism in ("ddp", "hsdp")
+               for words in ("plain one keep", "exact one keep", "units one keep", "exact split keep"))
 
 
 @functools.cache
@@ -211,13 +215,16 @@ def bits(run):
 
 
 def check_bits(rank, names):
-    eager = bits(rank["eager"])
+    """Exact plans have the bits of the unplanned graph, eager's units those of eager FSDP2; without sharding, or with two
+    ranks to a shard, sums have no order that a plan could change."""
+    eager = bits(rank["eager"]) if "eager" in rank else None
     for name in names:
-        plan, keep = name.split()[0], name.split()[-1]
-        if plan == "exact":
-            assert bits(rank[name]) == bits(rank[f"plain one {keep}"]), f"{name} and the unplanned graph differ"
-        elif plan == "units":
+        plan, _, *rest = name.split() if name != "eager" else ("eager", "")
+        if plan == "units" and len(rest) == 1:
             assert bits(rank[name]) == eager, f"{name} and eager FSDP2 differ"
+        elif plan != "eager":
+            same = " ".join(word for word in rest if word not in MODES)
+            assert bits(rank[name]) == bits(rank[f"plain one {same}"]), f"{name} and the unplanned graph differ"
 
 
 @pytest.mark.slow
@@ -267,3 +274,27 @@ def test_the_example_trains_and_finds_equal_bits():
 def test_every_joint_cell_has_the_bits_that_it_promises(shape, dtype):
     for rank in cells(shape, dtype, FULL):
         check_bits(rank, FULL)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_every_mode_keeps_the_bits_of_the_unplanned_joint_graph_under_exact_numerics(dtype):
+    names = ("plain one keep", "plain one reshard",
+             *(f"exact {form} {mode}" for mode in MODES for form in ("one reshard", "split keep")))
+    for rank in cells("odd", dtype, names):
+        check_bits(rank, names)
+        assert rank["exact one reshard none"]["collectives"] == rank["plain one reshard"]["collectives"]
+        for mode in MODES[1:]:
+            launched = sum(rank[f"exact one reshard {mode}"]["collectives"].values())
+            assert launched < sum(rank["plain one reshard"]["collectives"].values()), f"{mode} merged nothing"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_joint_graphs_of_ddp_and_hsdp_keep_the_bits_of_the_unplanned_one(dtype):
+    for rank in cells("odd", dtype, OTHERS):
+        check_bits(rank, OTHERS)
+        assert rank["plain one keep ddp"]["collectives"]["all_reduce"] == TRAINED
+        assert rank["plain one keep hsdp"]["collectives"] == {
+            "all_gather": TRAINED, "reduce_scatter": TRAINED, "all_reduce": TRAINED}
+        assert rank["units one keep hsdp"]["collectives"]["reduce_scatter"] < TRAINED

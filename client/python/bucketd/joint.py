@@ -180,8 +180,28 @@ def _split_step(model, example_inputs, loss_fn, reshard, plan):
         traced = _export(stack, model, example_inputs, loss_fn)
         call = aot_compile_joint_with_descriptors(
             traced, partition_fn=partition, fw_compiler=compiler, bw_compiler=compiler)
-    held = [value for _, value in (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))]
-    return lambda *inputs: call(*held, *inputs)
+    held = [*dict(model.named_parameters(remove_duplicate=False)).values(),
+            *dict(model.named_buffers(remove_duplicate=False)).values()]
+    leaves = pytree.tree_leaves(tuple(example_inputs))
+    expected = {number: _like(leaf) for number, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+
+    def step(*inputs):
+        _check_shapes(expected, pytree.tree_leaves(inputs))
+        return call(*held, *inputs)
+
+    return step
+
+
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+
+def _check_shapes(traced: dict[int, torch.Tensor], leaves: list) -> None:
+    for number, like in traced.items():
+        given = leaves[number] if number < len(leaves) else None
+        if not isinstance(given, torch.Tensor) or (given.shape, given.dtype) != (like.shape, like.dtype):
+            what = f"{list(given.shape)} of {given.dtype}" if isinstance(given, torch.Tensor) else repr(given)
+            raise ValueError(f"input {number} is {what}; the step was traced for {list(like.shape)} of {like.dtype}")
 
 
 class _Step:
@@ -201,7 +221,7 @@ class _Step:
 
     def __call__(self, *inputs, tangent: torch.Tensor | float | None = None) -> torch.Tensor:
         leaves = pytree.tree_leaves(inputs)
-        self._check(leaves)
+        _check_shapes(self.traced, leaves)
         loss = None
         with torch.no_grad():
             outputs = self.forward([read(leaves, tangent) for read in self.inputs])
@@ -211,13 +231,6 @@ class _Step:
                 elif what == "gradient":
                     self._add(self.parameters[name], value)
         return loss
-
-    def _check(self, leaves: list) -> None:
-        for number, traced in self.traced.items():
-            given = leaves[number] if number < len(leaves) else None
-            if not isinstance(given, torch.Tensor) or (given.shape, given.dtype) != (traced.shape, traced.dtype):
-                what = f"{list(given.shape)} of {given.dtype}" if isinstance(given, torch.Tensor) else repr(given)
-                raise ValueError(f"input {number} is {what}; the step was traced for {list(traced.shape)} of {traced.dtype}")
 
     # -- in
 
