@@ -17,6 +17,7 @@
 
 #include "passes/base/status_macros.h"
 #include "passes/io/json_text.h"
+#include "passes/pass/greedy_metrics.h"
 #include "passes/pass/option_table.h"
 #include "passes/pass/pass_registry.h"
 #include "passes/planner.h"
@@ -146,6 +147,10 @@ size_t Best(const std::vector<Row>& rows) {
   return best;
 }
 
+int64_t ComputeRun(const Graph& graph, const Plan& plan) {
+  return MaxComputeBetweenReduceScatters(graph, plan.buckets, plan.order);
+}
+
 std::vector<std::string> Cells(absl::string_view mark, std::string label, const Prediction& now,
                                const Prediction& before, int64_t bound, int64_t buckets) {
   return {std::string(mark),
@@ -176,8 +181,12 @@ void PrintTable(const Input& input, const std::vector<Row>& rows, const Predicti
                {"change", Align::kRight},
                {"collectives", Align::kRight},
                {"buckets", Align::kRight},
+               {"compute run", Align::kRight},
                {"planned in", Align::kRight}});
-  table.AddRow(Cells("", "program order", before, before, bound, 0));
+  const Graph& graph = input.captured.graph;
+  std::vector<std::string> untouched = Cells("", "program order", before, before, bound, 0);
+  untouched.push_back(absl::StrCat(ComputeRun(graph, ProgramOrder(graph))));
+  table.AddRow(std::move(untouched));
   const size_t best = Best(rows);
   std::string refused;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -190,15 +199,16 @@ void PrintTable(const Input& input, const std::vector<Row>& rows, const Predicti
     std::vector<std::string> cells =
         Cells(i == best ? "*" : "", Label(row), row.plan.prediction, before, bound,
               static_cast<int64_t>(row.plan.buckets.size()));
+    cells.push_back(absl::StrCat(ComputeRun(graph, row.plan)));
     cells.push_back(absl::StrFormat("%.1f ms", row.planning_ms));
     table.AddRow(std::move(cells));
   }
-  const Graph& graph = input.captured.graph;
   const std::string text = absl::StrCat(
       graph.name(), ": ", WithThousands(graph.size()), " nodes, ", graph.collectives().size(),
       " collectives, cost profile ", input.costs.profile_id(), ", lower bound ", Duration(bound),
       "\n\n", table.Text(),
-      best < rows.size() ? "* the fastest\n" : "no plan is faster than program order\n");
+      best < rows.size() ? "* the fastest\n" : "no plan is faster than program order\n",
+      "compute run: the longest run of compute nodes without the start of a reduce-scatter\n");
   std::fputs(text.c_str(), stdout);
   std::fputs(refused.c_str(), stderr);
 }
@@ -215,7 +225,8 @@ std::string RowJson(const Graph& graph, const Costs& costs, const Row& row, bool
   if (!row.status.ok()) {
     return absl::StrCat(text, ", \"refused\": ", Quoted(row.status.message()), "}");
   }
-  return absl::StrCat(text, ", \"buckets\": ", row.plan.buckets.size(), ", ",
+  return absl::StrCat(text, ", \"buckets\": ", row.plan.buckets.size(),
+                      ", \"compute_run\": ", ComputeRun(graph, row.plan), ", ",
                       FiguresJson(graph, row.plan, Simulate(graph, row.plan, costs)), "}");
 }
 

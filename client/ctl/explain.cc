@@ -22,6 +22,11 @@ namespace {
 
 size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
+std::vector<NodeId> Sorted(std::vector<NodeId> ids) {
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
 std::string Kind(CollectiveKind kind) { return absl::StrReplaceAll(Name(kind), {{"_", "-"}}); }
 
 std::string Lines(const std::vector<std::string>& lines) {
@@ -251,7 +256,7 @@ std::string Explainer::Buckets() const {
   }
   std::map<std::vector<NodeId>, std::string> closed;
   for (const Diagnostic& d : plan_.diagnostics) {
-    if (d.code == "bucket-closed") closed[d.nodes] = d.text;
+    if (d.code == "bucket-closed") closed[Sorted(d.nodes)] = d.text;
   }
   Table table({{"#", Align::kRight},
                {"bucket"},
@@ -267,12 +272,14 @@ std::string Explainer::Buckets() const {
   for (size_t b = 0; b < plan_.buckets.size(); ++b) {
     const Bucket& bucket = plan_.buckets[b];
     const WireTime& wire = simulation.bucket_wire[b];
-    const auto reason = closed.find(bucket.members);
+    const auto reason = closed.find(Sorted(bucket.members));
     table.AddRow({absl::StrCat(b), bucket.name,
                   Kind(graph_.collective(graph_.collective_of(bucket.members[0])).kind),
                   absl::StrCat(bucket.members.size()), Mib(bucket.bytes),
                   Duration(wire.end_ps - wire.start_ps), Duration(stalled[b]), beside.Text(wire),
-                  reason != closed.end() ? reason->second : by_units ? "its unit ends" : ""});
+                  reason != closed.end() ? reason->second
+                  : by_units             ? "its unit ends"
+                                         : ""});
   }
   return table.Text();
 }

@@ -157,6 +157,7 @@ std::string PrintCaps(const PlanOptions& options) {
 using O = PlanOptions;
 constexpr absl::string_view kEvery = "every mode";
 constexpr absl::string_view kUnits = "transformer_block, manual";
+constexpr absl::string_view kMoved = "transformer_block, manual, greedy";
 constexpr absl::string_view kGreedy = "greedy, overlap";
 constexpr absl::string_view kOverlap = "overlap";
 constexpr OptionInfo kOptions[] = {
@@ -177,13 +178,13 @@ constexpr OptionInfo kOptions[] = {
      "entries separated by commas, a+b joins, x.[0-3] counts, * is any component; name:a+b is one "
      "entry of that name, whatever its patterns expand to",
      kUnits, true, Set<&O::buckets>, Print<&O::buckets>},
-    {"prefetch_forward", "N", "units ahead that gathers start in the forward", kUnits, true,
+    {"prefetch_forward", "N", "units ahead that gathers start in the forward", kMoved, true,
      Set<&O::prefetch_forward>, Print<&O::prefetch_forward>},
-    {"prefetch_backward", "N", "units ahead that gathers start in the backward", kUnits, true,
+    {"prefetch_backward", "N", "units ahead that gathers start in the backward", kMoved, true,
      Set<&O::prefetch_backward>, Print<&O::prefetch_backward>},
-    {"defer_reduce_scatter", "N", "units later that gradients' reductions are waited for", kUnits,
+    {"defer_reduce_scatter", "N", "units later that gradients' reductions are waited for", kMoved,
      true, Set<&O::defer_reduce_scatter>, Print<&O::defer_reduce_scatter>},
-    {"reorder", "all | none | ENTRIES", "units whose collectives move", kUnits, true,
+    {"reorder", "all | none | ENTRIES", "units whose collectives move", kMoved, true,
      Set<&O::reorder>, Print<&O::reorder>},
     {"parameter_order", "FQN[,FQN...]", "eager registration order", kEvery, true,
      Set<&O::parameter_order>, Print<&O::parameter_order>},
