@@ -187,7 +187,8 @@ absl::Status Model::AddOverlap(const Plan& plan) {
       launch.last_hiding = std::max(launch.last_hiding, at);
       // On its own group's timeline a node has one event, which would move with its bucket.
       const int32_t item = item_of[Index(n)];
-      if (launch.fully_hidden() || group_of[Index(item)] == launch.group) {
+      const bool own = group_of[Index(item)] == launch.group && !context.options.upstream;
+      if (launch.fully_hidden() || own) {
         hiding[Index(item)] = true;
       }
     }

@@ -1,0 +1,104 @@
+// The bucketer behind the passes that come before it.
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "passes/pass/pipeline.h"
+#include "passes/planner.h"
+#include "tests/passes/overlap_bucket_test_util.h"
+#include "tests/passes/overlap_test_util.h"
+#include "tests/passes/pass_test_util.h"
+
+namespace bucketd::testing {
+namespace {
+
+// A bucket is A or R and the number of its members, its wait W and that number.
+std::string Sizes(const Graph& graph, const Plan& plan) {
+  std::vector<std::string> words;
+  for (const Step& step : plan.order) {
+    if (step.kind == Step::Kind::kNode) {
+      const NodeKind kind = graph.kind(step.id);
+      if (kind == NodeKind::kPlaceholder || kind == NodeKind::kOutput) continue;
+      words.emplace_back(graph.node_name(step.id));
+      continue;
+    }
+    const std::vector<NodeId>& members = plan.buckets[static_cast<size_t>(step.id)].members;
+    const bool gather =
+        graph.collective(graph.collective_of(members[0])).kind == CollectiveKind::kAllGather;
+    words.push_back(
+        absl::StrCat(step.kind == Step::Kind::kWait ? "W" : (gather ? "A" : "R"), members.size()));
+  }
+  return absl::StrJoin(words, " ");
+}
+
+Plan RunPasses(const Graph& graph, const Costs& costs, const PlanOptions& options,
+               const std::vector<absl::string_view>& passes) {
+  Plan plan = ProgramOrder(graph);
+  PassContext context(graph, costs, options);
+  context.program_order = Simulate(graph, plan, costs).prediction;
+  const absl::StatusOr<Pipeline> pipeline = Pipeline::Make(passes);
+  EXPECT_TRUE(pipeline.ok()) << pipeline.status();
+  const absl::Status status = pipeline->Run(context, plan);
+  EXPECT_TRUE(status.ok()) << status;
+  return plan;
+}
+
+TEST(OverlapBucketMode, Section6_2_GoldensWithBucketing) {
+  const Graph graph = Forward(3, 2);
+  const std::vector<absl::string_view> passes = {"tag-collectives", "schedule-overlap",
+                                                 "bucket-overlap"};
+  for (const bool upstream : {false, true}) {
+    const PlanOptions options = OverlapOptions(upstream);
+    EXPECT_EQ(Sizes(graph, RunPasses(graph, Timed(graph, {{"AG", 1}, {"mm", 1}}), options, passes)),
+              "AG00 W00 AG01 mm00 W01 AG10 mm01 W10 AG11 mm10 W11 AG20 mm11 W20 AG21 mm20 W21 "
+              "mm21");
+    EXPECT_EQ(Sizes(graph, RunPasses(graph, Timed(graph, {{"AG", 1}, {"mm", 3}}), options, passes)),
+              "AG00 W00 A3 mm00 W3 A2 mm01 mm10 mm11 W2 mm20 mm21");
+    EXPECT_EQ(
+        Sizes(graph, RunPasses(graph, Timed(graph, {{"AG", 1}, {"mm", 3}}, 1.0), options, passes)),
+        "AG00 W00 A5 mm00 W5 mm01 mm10 mm11 mm20 mm21");
+  }
+}
+
+TEST(OverlapBucketMode, T2_13_WithPreBucketingBothSequencesGiveOneScatter) {
+  for (const bool upstream : {false, true}) {
+    PlanOptions options = FreeOptions();
+    options.upstream = upstream;
+    for (const std::string& words :
+         {std::string("a9 w9 m1 r1 w1 m2 r2 w2"), std::string("a9 w9 m1 r1 m2 r2 w1 w2")}) {
+      const Schedule schedule(words);
+      const Plan plan = RunPasses(*schedule.graph, *schedule.costs, options,
+                                  {"tag-collectives", "pre-bucket", "bucket-overlap"});
+      ASSERT_EQ(plan.buckets.size(), 1u) << words << (upstream ? " upstream" : "");
+      EXPECT_EQ(plan.buckets[0].members.size(), 2u);
+    }
+  }
+}
+
+TEST(OverlapBucketMode, CapturedStepsStayWithinMemory) {
+  for (const std::string& name : CapturedNames()) {
+    if (!absl::StrContains(name, "debug")) continue;
+    const CapturedGraph captured = Captured(name);
+    CostProfile profile;
+    profile.name = "test";
+    const Costs costs = Costs::FromFile(captured.graph, captured.costs, profile).value();
+    PlanOptions options;
+    options.mode = "overlap";
+    options.numerics = Numerics::kFree;
+    const absl::StatusOr<Plan> plan = MakePlan(captured.graph, costs, options);
+    ASSERT_TRUE(plan.ok()) << name << ": " << plan.status();
+    EXPECT_LE(plan->prediction.peak_bytes, plan->program_order.peak_bytes / 20 * 21) << name;
+    EXPECT_LE(plan->prediction.total_ps, plan->program_order.total_ps) << name;
+    options.upstream = true;
+    const absl::Status upstream = MakePlan(captured.graph, costs, options).status();
+    EXPECT_TRUE(upstream.ok()) << name << ": " << upstream;
+  }
+}
+
+}  // namespace
+}  // namespace bucketd::testing
