@@ -1,11 +1,16 @@
-// Graphs in and through: import, wire, normalisation, encoding, digest; nodes and bytes a second.
+// Graphs in and through: import, wire, text, normalisation, encoding, digest, verifier, simulator;
+// nodes and bytes a second, and the most memory that a step holds beside its input, a node.
 //
 //   build/bin/ir_bench                     synthetic graphs of 10k to 1M nodes, and captured ones
 //   BUCKETD_TEST_DATA=tests/data           where the captured ones lie; without it they are left
 //   out
+#include <malloc.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,12 +19,38 @@
 #include "absl/strings/str_join.h"
 #include "benchmark/benchmark.h"
 
+#include "passes/cost/costs.h"
 #include "passes/io/fx_json.h"
 #include "passes/io/proto_io.h"
 #include "passes/ir/canonical.h"
 #include "passes/ir/graph_builder.h"
 #include "passes/ir/normalize.h"
+#include "passes/plan/plan.h"
+#include "passes/plan/verify.h"
+#include "passes/sim/simulator.h"
+#include "passes/text/bir.h"
 #include "proto/graph.pb.h"
+
+namespace {
+
+// Of operator new, by one thread.
+int64_t live_bytes = 0, peak_bytes = 0;
+
+}  // namespace
+
+// Not inlined, or the compiler sees malloc() meet delete and warns.
+[[gnu::noinline]] void* operator new(size_t size) {
+  void* const block = std::malloc(size);
+  if (block == nullptr) std::abort();
+  live_bytes += static_cast<int64_t>(malloc_usable_size(block));
+  peak_bytes = std::max(peak_bytes, live_bytes);
+  return block;
+}
+[[gnu::noinline]] void operator delete(void* block) noexcept {
+  live_bytes -= static_cast<int64_t>(malloc_usable_size(block));
+  std::free(block);
+}
+void operator delete(void* block, size_t) noexcept { operator delete(block); }
 
 namespace bucketd {
 namespace {
@@ -138,13 +169,22 @@ std::string ToJson(const Graph& g) {
 // What the benchmarks of one graph share; made on first use, kept for the others.
 struct Material {
   Graph graph;
-  std::string json, wire;
+  std::string json, wire, text;
+  Costs costs;
+  Plan plan;  // program order
 };
 
 Material Make(Graph graph, std::string json) {
   v1::Graph message;
   GraphToProto(graph, message);
-  return {std::move(graph), std::move(json), message.SerializeAsString()};
+  Mesh mesh;
+  for (const Group& group : graph.groups())
+    mesh.dims.push_back({group.mesh_dim, group.size, 0, ""});
+  Costs costs = Must(Costs::FromDeviceModel(graph, mesh, CostProfile()));
+  std::string text = PrintBir(graph);
+  Plan plan = ProgramOrder(graph);
+  return {std::move(graph), std::move(json),  message.SerializeAsString(),
+          std::move(text),  std::move(costs), std::move(plan)};
 }
 
 const Material& OfSize(int64_t nodes) {
@@ -202,12 +242,54 @@ void EncodeAndDigest(benchmark::State& state, const Material& m) {
   Count(state, m.graph, CanonicalEncoding(m.graph).size());
 }
 
+void ParseText(benchmark::State& state, const Material& m) {
+  for (auto unused : state) benchmark::DoNotOptimize(Must(ParseBir(m.text)).graph.size());
+  Count(state, m.graph, m.text.size());
+}
+
+void PrintText(benchmark::State& state, const Material& m) {
+  for (auto unused : state) benchmark::DoNotOptimize(PrintBir(m.graph).size());
+  Count(state, m.graph, m.text.size());
+}
+
+void Verify(benchmark::State& state, const Material& m) {
+  for (auto unused : state) {
+    if (!VerifyPlan(m.graph, m.plan).ok()) state.SkipWithError("not legal");
+  }
+  Count(state, m.graph, 0);
+}
+
+void SimulateStep(benchmark::State& state, const Material& m) {
+  for (auto unused : state) {
+    benchmark::DoNotOptimize(Simulate(m.graph, m.plan, m.costs).prediction.total_ps);
+  }
+  Count(state, m.graph, 0);
+}
+
+void Bound(benchmark::State& state, const Material& m) {
+  for (auto unused : state) benchmark::DoNotOptimize(LowerBoundPs(m.graph, m.costs));
+  Count(state, m.graph, 0);
+}
+
 using Case = void (*)(benchmark::State&, const Material&);
 const std::pair<const char*, Case> kCases[] = {{"ImportJson", ImportJson},
                                                {"FromBytes", FromBytes},
                                                {"Normalize", NormalizeGraph},
                                                {"Encode", Encode},
-                                               {"EncodeAndDigest", EncodeAndDigest}};
+                                               {"EncodeAndDigest", EncodeAndDigest},
+                                               {"ParseText", ParseText},
+                                               {"PrintText", PrintText},
+                                               {"Verify", Verify},
+                                               {"Simulate", SimulateStep},
+                                               {"LowerBound", Bound}};
+
+// The case's run, with the peak of what it held at once beside its input.
+void RunCase(benchmark::State& state, Case run, const Material& m) {
+  const int64_t before = live_bytes;
+  peak_bytes = before;
+  run(state, m);
+  state.counters["peak_bytes_per_node"] = static_cast<double>(peak_bytes - before) / m.graph.size();
+}
 
 void Register() {
   for (int64_t nodes : {10'000, 100'000, 1'000'000}) {
@@ -216,7 +298,7 @@ void Register() {
       const Case run_case = run;
       benchmark::RegisterBenchmark(
           absl::StrCat(name, "/", nodes).c_str(),
-          [run_case, nodes](benchmark::State& state) { run_case(state, OfSize(nodes)); })
+          [run_case, nodes](benchmark::State& state) { RunCase(state, run_case, OfSize(nodes)); })
           ->Unit(benchmark::kMillisecond);
     }
   }
@@ -237,7 +319,7 @@ void Register() {
       const Case run_case = run;
       benchmark::RegisterBenchmark(
           absl::StrCat(case_name, "/", name).c_str(),
-          [run_case, material](benchmark::State& state) { run_case(state, *material); })
+          [run_case, material](benchmark::State& state) { RunCase(state, run_case, *material); })
           ->Unit(benchmark::kMillisecond);
     }
   }
