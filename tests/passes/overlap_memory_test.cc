@@ -1,4 +1,4 @@
-// Memory as the overlap scheduler tracks it.
+// Memory as the overlap scheduler tracks it, and limits on what a plan may take.
 #include "passes/pass/overlap_memory.h"
 
 #include <cstdint>
@@ -181,6 +181,40 @@ TEST(OverlapMemory, TheBudgetIsTheHighestOfEveryWindow) {
   }
   EXPECT_GT(exceeded, 2);
   EXPECT_GT(fitted, 2);
+}
+
+TEST(OverlapMemory, ALimitInSharesIsSaidWhereItCannotBeHeldAndInBytesRefused) {
+  const Graph graph = bucketd::testing::Forward(3, 2);
+  const Costs costs = bucketd::testing::Timed(graph, {{"AG", 1}, {"mm", 3}});
+  PlanOptions options = bucketd::testing::OverlapOptions();
+  options.memory_limit_bytes = 0;
+  options.memory_limit_ppm = 500'000;
+  const bucketd::testing::Scheduled share = bucketd::testing::ScheduleStep(graph, costs, options);
+  ASSERT_TRUE(share.status.ok()) << share.status;
+  EXPECT_TRUE(bucketd::testing::HasDiagnostic(share.plan, "memory-limit"));
+  options.memory_limit_bytes = share.program_order.peak_bytes / 2;
+  EXPECT_EQ(bucketd::testing::ScheduleStep(graph, costs, options).status.code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(OverlapMemory, RunsAgainWithLessRoomUntilThePlansPeakIsWithinTheLimit) {
+  const Graph graph = bucketd::testing::Forward(6, 2);
+  const Costs costs = bucketd::testing::Timed(graph, {{"AG", 1}, {"mm", 8}});
+  PlanOptions options = bucketd::testing::OverlapOptions();
+  const bucketd::testing::Scheduled roomy = bucketd::testing::ScheduleStep(graph, costs, options);
+  ASSERT_TRUE(roomy.status.ok()) << roomy.status;
+  const int64_t peak = Simulate(graph, roomy.plan, costs).prediction.peak_bytes;
+  bool kept_some = false;
+  for (int64_t limit = roomy.program_order.peak_bytes; limit <= peak; limit += 4'096) {
+    options.memory_limit_bytes = limit;
+    const bucketd::testing::Scheduled tight = bucketd::testing::ScheduleStep(graph, costs, options);
+    ASSERT_TRUE(tight.status.ok()) << tight.status;
+    EXPECT_LE(Simulate(graph, tight.plan, costs).prediction.peak_bytes, limit);
+    EXPECT_EQ(bucketd::testing::HasDiagnostic(tight.plan, "overlap-reduced"), limit < peak)
+        << limit;
+    kept_some = kept_some || (limit < peak && tight.plan.order != ProgramOrder(graph).order);
+  }
+  EXPECT_TRUE(kept_some);
 }
 
 }  // namespace

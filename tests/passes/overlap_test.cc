@@ -7,7 +7,6 @@
 
 #include "gtest/gtest.h"
 
-#include "passes/pass/stable_sort.h"
 #include "tests/passes/overlap_test_util.h"
 
 namespace bucketd {
@@ -245,6 +244,79 @@ TEST_P(EitherOverlap, T6_6_ScattersStartWhenThereAreEnoughBytesOfThem) {
   EXPECT_EQ(OrderOf(graph, costs, options), "gw0 RS0 gw1 RS1 gw2 RS2 gw3 RS3 WR0 WR1 WR2 WR3");
 }
 
+// Half of what two scatters have: both are ready when the first may go, but do not fit together.
+TEST_P(EitherOverlap, ABatchTakesNoMoreBytesThanItsLimit) {
+  const Graph graph = Scatters(4);
+  PlanOptions options = Options();
+  options.max_off_path_bytes = kFootprint * 3 / 2;
+  EXPECT_EQ(OrderOf(graph, Timed(graph, {{"RS", 1}}), options),
+            "gw0 gw1 RS0 gw2 RS1 gw3 RS2 RS3 WR0 WR1 WR2 WR3");
+}
+
+// Two keys take turns in the step; a window for two launches.
+TEST_P(EitherOverlap, LaunchesOfOneKeyStartTogetherIfBucketingHasPriority) {
+  Net net;
+  NodeId h = net.Input("x", {64, 64});
+  std::vector<NodeId> shards;
+  for (int i = 0; i < 3; ++i) {
+    net.Typed(i == 1 ? DType::kF32 : DType::kBF16);
+    shards.push_back(net.Parameter("p" + std::to_string(i), {8, 64}));
+  }
+  h = net.Call("mm0", {h}, {64, 64});
+  for (int i = 0; i < 3; ++i) {
+    net.Typed(i == 1 ? DType::kF32 : DType::kBF16);
+    const std::string name = std::to_string(i + 1);
+    h = net.Call("mm" + name, {h, net.Gather(name, shards[static_cast<size_t>(i)])}, {64, 64});
+  }
+  net.Out(h, SlotKind::kOutput);
+  const Graph graph = net.Build();
+  const Costs costs = Timed(graph, {{"AG", 1}, {"mm0", 2}});
+  for (const bool together : {true, false}) {
+    PlanOptions options = Options();
+    options.prioritize_bucketing = together;
+    const std::string order = OrderOf(graph, costs, options);
+    EXPECT_TRUE(Before(order, "AG1", "mm0")) << order;
+    EXPECT_EQ(Before(order, "AG3", "mm0"), together) << order;
+    EXPECT_EQ(Before(order, "AG2", "mm0"), !together) << order;
+  }
+}
+
+TEST_P(EitherOverlap, WhatLeadsToACollectiveGoesBeforeOtherStepsOfItsCompute) {
+  Net net;
+  const NodeId x = net.Input("x", {64, 64});
+  const NodeId p = net.Parameter("p", {8, 64});
+  const NodeId h = net.Call("mm0", {x}, {64, 64});
+  const NodeId r = net.Call("r", {h}, {64, 64});
+  const NodeId w = net.Gather("0", net.View("v", p));
+  net.Out(net.Call("mm1", {r, w}, {64, 64}), SlotKind::kOutput);
+  const Graph graph = net.Build();
+  EXPECT_EQ(OrderOf(graph, Timed(graph, {{"AG", 1}}), Options()), "mm0 v r AG0 W0 mm1");
+}
+
+TEST_P(EitherOverlap, WhatNoComputeNeedsWaitsForItsPlaceInTheStep) {
+  Net net;
+  const NodeId x = net.Input("x", {64, 64});
+  const NodeId h = net.Call("mm0", {x}, {64, 64});
+  const NodeId c = net.Call("c", {x}, {64, 64});
+  net.Out(net.Scatter("0", c), SlotKind::kOutput);
+  net.Out(net.Call("mm1", {h}, {64, 64}), SlotKind::kOutput);
+  const Graph graph = net.Build();
+  EXPECT_EQ(OrderOf(graph, Timed(graph, {{"RS", 1}}), Options()), "mm0 mm1 c RS0 WR0");
+}
+
+// The second gather is of what the first has gathered.
+TEST_P(EitherOverlap, NothingIsStartedBehindAWaitThatTheSameWindowHides) {
+  Net net;
+  const NodeId x = net.Input("x", {64, 64});
+  const NodeId p = net.Parameter("p", {8, 64});
+  const NodeId h = net.Call("mm0", {x}, {64, 64});
+  const NodeId w = net.Gather("2", net.Gather("1", p));
+  net.Out(net.Call("mm1", {h, w}, {64, 64}), SlotKind::kOutput);
+  const Graph graph = net.Build();
+  EXPECT_EQ(OrderOf(graph, Timed(graph, {{"AG", 1}, {"mm0", 5}}), Options()),
+            "AG1 mm0 W1 AG2 W2 mm1");
+}
+
 TEST_P(EitherOverlap, T6_7_AnExposedWaitIsPutOffUntilMemoryIsShort) {
   const Graph graph = Scatters(4);
   const Costs costs = Timed(graph, {{"RS", 1}});
@@ -379,36 +451,6 @@ TEST_P(EitherOverlap, OrderThatIsNotDataIsKept) {
   EXPECT_TRUE(Before(order, "again_", "AG1")) << order;
 }
 
-TEST(Overlap, ALimitInSharesIsSaidWhereItCannotBeHeldAndInBytesRefused) {
-  const Graph graph = Forward(3, 2);
-  const Costs costs = Timed(graph, {{"AG", 1}, {"mm", 3}});
-  PlanOptions options = OverlapOptions();
-  options.memory_limit_bytes = 0;
-  options.memory_limit_ppm = 500'000;
-  const Scheduled share = ScheduleStep(graph, costs, options);
-  ASSERT_TRUE(share.status.ok()) << share.status;
-  EXPECT_TRUE(testing::HasDiagnostic(share.plan, "memory-limit"));
-  options.memory_limit_bytes = share.program_order.peak_bytes / 2;
-  EXPECT_EQ(ScheduleStep(graph, costs, options).status.code(),
-            absl::StatusCode::kFailedPrecondition);
-}
-
-TEST(Overlap, RunsAgainWithLessRoomUntilThePlansPeakIsWithinTheLimit) {
-  const Graph graph = Forward(6, 2);
-  const Costs costs = Timed(graph, {{"AG", 1}, {"mm", 8}});
-  PlanOptions options = OverlapOptions();
-  const Scheduled roomy = ScheduleStep(graph, costs, options);
-  ASSERT_TRUE(roomy.status.ok()) << roomy.status;
-  const int64_t peak = Simulate(graph, roomy.plan, costs).prediction.peak_bytes;
-  for (int64_t limit = roomy.program_order.peak_bytes; limit <= peak; limit += 4'096) {
-    options.memory_limit_bytes = limit;
-    const Scheduled tight = ScheduleStep(graph, costs, options);
-    ASSERT_TRUE(tight.status.ok()) << tight.status;
-    EXPECT_LE(Simulate(graph, tight.plan, costs).prediction.peak_bytes, limit);
-    EXPECT_EQ(testing::HasDiagnostic(tight.plan, "overlap-reduced"), limit < peak) << limit;
-  }
-}
-
 TEST_P(EitherOverlap, EveryCapturedStepIsOrderedLegallyAndSummedUp) {
   for (const std::string& name : CapturedNames()) {
     const CapturedGraph captured = Captured(name);
@@ -435,49 +477,6 @@ TEST_P(EitherOverlap, EveryCapturedStepIsOrderedLegallyAndSummedUp) {
       }
     }
   }
-}
-
-// --- the topological sort ---
-
-using Edges = std::vector<std::vector<int32_t>>;
-
-std::vector<int32_t> Sorted(const std::vector<int32_t>& list, const Edges& before,
-                            const std::vector<ExtraDep>& extra = {},
-                            const std::vector<int32_t>& last = {}) {
-  const auto sorted = StableTopologicalSort(
-      list, static_cast<int32_t>(before.size()),
-      [&](int32_t id) { return absl::MakeConstSpan(before[static_cast<size_t>(id)]); }, extra,
-      last);
-  return sorted.has_value() ? *sorted : std::vector<int32_t>();
-}
-
-TEST(StableSort, ASortedListStaysAsItIs) {
-  EXPECT_EQ(Sorted({0, 1, 2, 3}, {{}, {0}, {}, {2, 1}}), (std::vector<int32_t>{0, 1, 2, 3}));
-}
-
-TEST(StableSort, WhatCameTooEarlyFollowsTheLastOfWhatItMissed) {
-  // 0 needs 2 and 3, in this order; 1 needs 3.
-  EXPECT_EQ(Sorted({0, 1, 2, 3, 4}, {{2, 3}, {3}, {}, {}, {}}),
-            (std::vector<int32_t>{2, 3, 0, 1, 4}));
-  // The last one missing, not the last to be placed: 0 waits for 2 only.
-  EXPECT_EQ(Sorted({0, 1, 2, 3, 4}, {{3, 2}, {2}, {}, {}, {}}),
-            (std::vector<int32_t>{2, 1, 3, 0, 4}));
-}
-
-TEST(StableSort, ADependencyCountsWhereItComesFirst) {
-  // Of 0: 2, 3, 2. As a set, 3 is the last.
-  EXPECT_EQ(Sorted({0, 1, 2, 3}, {{2, 3, 2}, {2}, {}, {}}), (std::vector<int32_t>{2, 1, 3, 0}));
-  EXPECT_EQ(Sorted({0, 1, 3, 2}, {{2, 3, 2}, {3}, {}, {}}), (std::vector<int32_t>{3, 1, 2, 0}));
-}
-
-TEST(StableSort, ExtraDependenciesComeLastAndOutputsStayLast) {
-  EXPECT_EQ(Sorted({0, 1, 2, 3}, {{1}, {}, {}, {}}, {{3, 0}}), (std::vector<int32_t>{1, 2, 3, 0}));
-  EXPECT_EQ(Sorted({0, 1, 2}, {{}, {}, {}}, {}, {0}), (std::vector<int32_t>{1, 2, 0}));
-}
-
-TEST(StableSort, ACycleHasNoOrder) {
-  EXPECT_TRUE(Sorted({0, 1, 2}, {{2}, {0}, {1}}).empty());
-  EXPECT_TRUE(Sorted({0, 1}, {{}, {0}}, {{1, 0}}).empty());
 }
 
 }  // namespace
