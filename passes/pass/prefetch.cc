@@ -117,7 +117,8 @@ class Prefetch : public Pass {
   };
 
   // The simulator chooses how soon reductions that others follow on are waited for, and whether the
-  // first gathers go before the first kernel, which hides them but holds their memory longer.
+  // first gathers go before the first kernel or compute node, which hides them but holds their
+  // memory longer.
   static Prediction Fit(const PassContext& context, Scheduler& scheduler, int64_t limit,
                         std::vector<int32_t>& distances, Plan& plan) {
     const auto placed = [&](std::vector<int32_t> wanted) {
@@ -142,13 +143,14 @@ class Prefetch : public Pass {
       }
       scheduler.HurryChains(chosen);
     }
-    std::vector<int32_t> behind = distances;
-    for (size_t i = 0; i < behind.size(); ++i) {
-      if (scheduler.IsAtTheFront(i, behind[i])) behind[i] = scheduler.Reach(i, 1);
-    }
-    if (behind != distances) {
-      Placing usual = placed(std::move(behind));
-      if (cost(usual) <= cost(best)) best = std::move(usual);
+    for (const int32_t most : {2, 1}) {
+      std::vector<int32_t> behind = distances;
+      for (size_t i = 0; i < behind.size(); ++i) {
+        if (scheduler.IsAtTheFront(i, behind[i])) behind[i] = scheduler.Reach(i, most);
+      }
+      if (behind == distances) break;
+      Placing later = placed(std::move(behind));
+      if (cost(later) <= cost(best)) best = std::move(later);
     }
     distances = std::move(best.distances);
     plan.order = std::move(best.order);

@@ -212,8 +212,8 @@ void Scheduler::FindChains(const PassContext& context, absl::Span<const Bucket> 
   }
 }
 
-// The first kernel of each direction that its first gathers are not computed from: before it they
-// may start.
+// The first kernel, and the first compute node, of each direction that its first gathers are not
+// computed from: before these they may start.
 void Scheduler::FindFirstKernels(const PassContext& context) {
   const NodeId last_forward = LastForwardNode(graph_);
   std::vector<bool> both(2);
@@ -231,12 +231,14 @@ void Scheduler::FindFirstKernels(const PassContext& context) {
       if (!needed[Index(topological_[i])]) continue;
       for (const int32_t x : items_.before(topological_[i])) needed[Index(x)] = true;
     }
-    for (NodeId n = 0; n < graph_.size() && series.first_kernel < 0; ++n) {
+    for (NodeId n = 0; n < graph_.size() && series.first_compute < 0; ++n) {
       if (graph_.kind(n) != NodeKind::kCall || needed[Index(n)]) continue;
       if (context.costs.node_ps(n) == 0) continue;
       const bool elsewhere =
           both[0] && both[1] && DirectionOf(graph_, n, last_forward) != series.direction;
-      if (!elsewhere) series.first_kernel = Key(n, kBefore);
+      if (elsewhere) continue;
+      if (series.first_kernel < 0) series.first_kernel = Key(n, kBefore);
+      if (graph_.is_compute(n)) series.first_compute = Key(n, kBefore);
     }
   }
 }
@@ -253,12 +255,11 @@ int32_t Scheduler::Reach(size_t launch, int32_t distance) const {
     return closes ? 0 : std::min(distance, 1);
   }
   if (place.number > 0) return std::min(distance, place.number);
-  if (series.first_kernel >= 0 && series.first_kernel < place.start_key) {
-    return std::min(distance, kToTheFront);
-  }
-  // Within the first unit, gathers of several groups still start before the first of their waits.
-  const bool leads = series.units[0].first_wait_item == place.wait_item;
-  return leads ? 0 : std::min(distance, 1);
+  // Gathers of several groups still start before the first of their waits.
+  int32_t most = series.units[0].first_wait_item == place.wait_item ? 0 : 1;
+  if (series.first_compute >= 0 && series.first_compute < place.start_key) most = 2;
+  if (series.first_kernel >= 0 && series.first_kernel < place.start_key) most = kToTheFront;
+  return std::min(distance, most);
 }
 
 int32_t Scheduler::Wanted(size_t launch, int32_t distance) const {
@@ -269,16 +270,17 @@ int32_t Scheduler::Wanted(size_t launch, int32_t distance) const {
 
 bool Scheduler::IsAtTheFront(size_t launch, int32_t distance) const {
   return places_[launch].kind == CollectiveKind::kAllGather && places_[launch].number == 0 &&
-         distance == kToTheFront;
+         distance >= 2;
 }
 
 // Where an early gather is wanted.
 int64_t Scheduler::EarlyKey(const Place& place, int32_t reach) const {
-  if (place.number == 0 && reach == kToTheFront) {
-    return series_[Index(place.series)].first_kernel;
-  }
   const int64_t target = UnitAt(place, std::max(0, place.number - reach)).first_wait;
-  return WithPhase(target, kBefore, place.number);
+  const int64_t key = WithPhase(target, kBefore, place.number);
+  if (place.number > 0 || reach < 2) return key;
+  const Series& series = series_[Index(place.series)];
+  const int64_t front = reach == kToTheFront ? series.first_kernel : series.first_compute;
+  return front < 0 ? key : std::min(key, front);
 }
 
 // Behind the node of program order by which enough has been computed since `from` to hide the

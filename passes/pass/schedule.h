@@ -64,10 +64,11 @@ class Scheduler {
   // One distance a launch, each >= 0: an all-gather starts before the wait of the unit that is as
   // many units earlier; a reduce-scatter or all-reduce is waited for after the start of the unit as
   // many later (in the last unit, of that), in execution order within their kind and direction. 0:
-  // not moved. In the first unit, 1 is before the first wait of the unit's gathers, kToTheFront
-  // before the first kernel of the direction that the gathers do not need. O((nodes + edges) log).
+  // not moved. In the first unit, 1 is before the first wait of the unit's gathers, 2 before the
+  // direction's first compute node that these do not need, kToTheFront before the first kernel of
+  // any kind. O((nodes + edges) log).
   std::vector<Step> Order(absl::Span<const int32_t> distances) const;
-  static constexpr int32_t kToTheFront = 2;
+  static constexpr int32_t kToTheFront = 3;
 
   // Whether some reductions go into others, as HSDP's do. Those that others follow on are waited
   // for where distances say, or before that, as soon as `percent` of their own time has been
@@ -81,6 +82,7 @@ class Scheduler {
 
   // Reach() of a distance that people gave: in the first unit any but 0 is to the front.
   int32_t Wanted(size_t launch, int32_t distance) const;
+  // Whether it is of a first unit and goes before a kernel.
   bool IsAtTheFront(size_t launch, int32_t distance) const;
 
   // Steps of `order` across which a launch reaches: a gather from its start to the first wait of
@@ -114,7 +116,7 @@ class Scheduler {
     std::vector<Unit> units;
     CollectiveKind kind = CollectiveKind::kUnspecified;
     Direction direction = Direction::kNone;
-    int64_t first_kernel = -1;  // key; before it the first unit's gathers may start
+    int64_t first_kernel = -1, first_compute = -1;  // keys; the first unit's gathers may go before
   };
 
   Scheduler(const PassContext& context, absl::Span<const Bucket> buckets,
