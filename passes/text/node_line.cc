@@ -163,6 +163,11 @@ absl::Status NodeLineReader::ReadNodes(std::vector<NodeId>& nodes) {
 }
 
 absl::Status NodeLineReader::ReadSlots() {
+  // Without slots, attributes may follow at once.
+  SlotKind kind = SlotKind::kNone;
+  const absl::string_view word = scan_.PeekWord();
+  const bool begins = word == "empty" || word == "grad" || FromText(word, kind);
+  if (scan_.Peek() != '%' && !begins) return absl::OkStatus();
   std::vector<NodeId>& inputs = inputs_;
   while (!scan_.AtLineEnd() && scan_.Peek() != ':') {
     ASSIGN_OR_RETURN(const NodeSpec::Slot slot, ReadSlot());

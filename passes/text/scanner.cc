@@ -101,6 +101,14 @@ absl::string_view Scanner::Word() {
   return text_.substr(from, at_ - from);
 }
 
+absl::string_view Scanner::PeekWord() {
+  SkipBlanks();
+  const size_t from = at_;
+  const absl::string_view word = Word();
+  at_ = from;
+  return word;
+}
+
 bool Scanner::AcceptWord(absl::string_view word) {
   SkipBlanks();
   const absl::string_view rest = text_.substr(at_);

@@ -41,6 +41,7 @@ class Scanner {
   absl::Status ExpectLineEnd();
   // Letters, digits and _ . $ -, not beginning with a digit, '.' or '-'. Empty if there is none.
   absl::string_view Word();
+  absl::string_view PeekWord();  // reads nothing
   // A word that is exactly this; else nothing is read.
   bool AcceptWord(absl::string_view word);
   // A run of word characters (digits may lead), or a text in double quotes, in which \ stands

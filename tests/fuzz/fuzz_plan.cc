@@ -55,6 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto file = ReadPlan(fuzz::View(data, size));
   if (!file.ok() || !VerifyPlan(graph, file->plan).ok()) return 0;
   Plan plan = file->plan;
+  plan.node_count = graph.size();  // JSON may leave it out, bytes may not
   for (Bucket& bucket : plan.buckets) LayOut(graph, bucket);
   (void)Simulate(graph, plan, fixture.costs, true);
   const Plan wire = fuzz::Must(ParsePlan(SerializePlan(graph, plan)), "a plan is read from bytes");

@@ -159,6 +159,12 @@ TEST(Bir, AnAllReduceTakesItsGroupsAlphaTwice) {
   EXPECT_THAT(Printed(bir), HasSubstr("dp=4 alpha=10us busbw=1GB/s"));
 }
 
+TEST(Bir, AReturnOfNothingMayHaveAttributes) {
+  constexpr char kText[] = "graph {\n  %x = input : f32[8]\n  return op=done module=m forward\n}\n";
+  EXPECT_EQ(Parsed(kText).graph.op(1), "done");
+  EXPECT_EQ(Printed(Parsed(kText)), kText);
+}
+
 TEST(Bir, WithoutAnyTimeStatesNoCosts) {
   constexpr char kText[] = "graph mesh(dp=4) {\n  %x = input : f32[8]\n  return %x\n}\n";
   EXPECT_FALSE(Parsed(kText).has_costs);
