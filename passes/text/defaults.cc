@@ -6,7 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 
-namespace bucketd::internal {
+namespace bucketd::text_internal {
 namespace {
 
 template <typename Enum>
@@ -177,4 +177,4 @@ int64_t CountedBytes(const Graph& graph, NodeKind kind, uint8_t flags, Traffic t
   return bytes;
 }
 
-}  // namespace bucketd::internal
+}  // namespace bucketd::text_internal

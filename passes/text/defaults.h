@@ -13,7 +13,7 @@
 #include "passes/ir/graph_builder.h"
 #include "passes/ir/ops.h"
 
-namespace bucketd::internal {
+namespace bucketd::text_internal {
 
 // The inverse of Name(); false if there is no such name.
 bool FromText(absl::string_view name, DType& out);
@@ -64,4 +64,4 @@ bool DefaultOutputs(const Graph& graph, const NodeSpec& spec, int32_t group_size
 int64_t CountedBytes(const Graph& graph, NodeKind kind, uint8_t flags, Traffic traffic,
                      absl::Span<const NodeId> inputs, absl::Span<const NodeSpec::Tensor> outputs);
 
-}  // namespace bucketd::internal
+}  // namespace bucketd::text_internal

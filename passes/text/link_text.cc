@@ -10,7 +10,7 @@
 
 #include "passes/base/status_macros.h"
 
-namespace bucketd::internal {
+namespace bucketd::text_internal {
 namespace {
 
 // Stands where nothing remains for the wire.
@@ -97,4 +97,4 @@ std::string RateText(double bytes_per_s) {
                                    : absl::StrCat(Decimal(bytes_per_s), "B/s");
 }
 
-}  // namespace bucketd::internal
+}  // namespace bucketd::text_internal

@@ -10,7 +10,7 @@
 #include "passes/cost/costs.h"
 #include "passes/ir/graph.h"
 
-namespace bucketd::internal {
+namespace bucketd::text_internal {
 
 inline constexpr double kNotStated = -1.0;
 
@@ -37,4 +37,4 @@ LinkText GroupLink(const StatedCosts::Link& link, const Collective& c, int32_t g
 std::string TimeText(double us);
 std::string RateText(double bytes_per_s);
 
-}  // namespace bucketd::internal
+}  // namespace bucketd::text_internal

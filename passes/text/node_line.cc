@@ -8,7 +8,7 @@
 #include "passes/base/status_macros.h"
 #include "passes/ir/text.h"
 
-namespace bucketd::internal {
+namespace bucketd::text_internal {
 namespace {
 
 uint8_t FlagOf(absl::string_view word) {
@@ -452,4 +452,4 @@ absl::Status NodeLineReader::Finish(size_t offset) {
   return absl::OkStatus();
 }
 
-}  // namespace bucketd::internal
+}  // namespace bucketd::text_internal

@@ -19,7 +19,7 @@
 #include "passes/text/plan_text.h"
 #include "passes/text/scanner.h"
 
-namespace bucketd::internal {
+namespace bucketd::text_internal {
 
 struct GroupName {
   absl::string_view mesh_dim;
@@ -130,4 +130,4 @@ class NodeLineReader {
   std::vector<NodeSpec::Slot> slots_;
 };
 
-}  // namespace bucketd::internal
+}  // namespace bucketd::text_internal

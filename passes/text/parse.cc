@@ -22,7 +22,7 @@
 #include "passes/text/scanner.h"
 
 namespace bucketd {
-namespace internal {
+namespace text_internal {
 namespace {
 
 // Longest time that an overlap may state: no sum of such leaves an int64.
@@ -227,11 +227,12 @@ class GraphParser {
 };
 
 }  // namespace
-}  // namespace internal
+}  // namespace text_internal
 
 absl::StatusOr<ParsedBir> ParseBir(absl::string_view text, const BirLimits& limits) {
-  RETURN_IF_ERROR(internal::Scanner::CheckBounds(text, limits.max_bytes, limits.max_line_bytes));
-  return internal::GraphParser(text, limits).Run();
+  RETURN_IF_ERROR(
+      text_internal::Scanner::CheckBounds(text, limits.max_bytes, limits.max_line_bytes));
+  return text_internal::GraphParser(text, limits).Run();
 }
 
 }  // namespace bucketd

@@ -14,7 +14,7 @@
 #include "passes/plan/plan.h"
 #include "passes/text/scanner.h"
 
-namespace bucketd::internal {
+namespace bucketd::text_internal {
 
 using Names = absl::flat_hash_map<absl::string_view, NodeId>;
 
@@ -60,4 +60,4 @@ class NodeNames {
 
 void WritePlan(const Graph& graph, const NodeNames& names, const Plan& plan, Writer& writer);
 
-}  // namespace bucketd::internal
+}  // namespace bucketd::text_internal

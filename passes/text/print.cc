@@ -12,7 +12,7 @@
 #include "passes/text/plan_text.h"
 
 namespace bucketd {
-namespace internal {
+namespace text_internal {
 namespace {
 
 constexpr size_t kListIndent = 6;
@@ -317,10 +317,10 @@ class GraphPrinter {
 };
 
 }  // namespace
-}  // namespace internal
+}  // namespace text_internal
 
 std::string PrintBir(const Graph& graph, const BirParts& parts) {
-  return internal::GraphPrinter(graph, parts).Run();
+  return text_internal::GraphPrinter(graph, parts).Run();
 }
 
 }  // namespace bucketd

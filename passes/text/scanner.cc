@@ -11,7 +11,7 @@
 #include "passes/base/status_macros.h"
 #include "passes/ir/text.h"
 
-namespace bucketd::internal {
+namespace bucketd::text_internal {
 namespace {
 
 // Shortest decimals of doubles have at most this many characters.
@@ -253,4 +253,4 @@ absl::Status Scanner::Expected(absl::string_view what) {
                                    Printable(text_.substr(at_, end - at_)), "\""));
 }
 
-}  // namespace bucketd::internal
+}  // namespace bucketd::text_internal

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace bucketd::internal {
+namespace bucketd::text_internal {
 
 // %name, %"any name" or %12.
 struct NodeLabel {
@@ -83,4 +83,4 @@ bool IsWordChar(char c);
 // Whether Word() reads all of it.
 bool IsWord(absl::string_view s);
 
-}  // namespace bucketd::internal
+}  // namespace bucketd::text_internal
