@@ -5,10 +5,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
   cat <<'HELP'
-usage: tests/run.sh [--fast]
+usage: tests/run.sh [--fast | --full]
 
-Everything a change must pass, on a machine with two cores in about twenty minutes the first time (later less: ccache).
-  --fast   without sanitizers and training: about two minutes on a built tree
+Everything a change must pass, on a machine with two cores in about forty minutes the first time (later less: ccache).
+  --fast   without training, sanitizers and fuzzing: about three minutes on a built tree
+  --full   also the whole proof of bits (every parallelism, mode, numerics and reduce dtype, on 4 and 6 processes;
+           build/proof.txt is its table), every large graph under every profile, and a minute of each fuzz target:
+           about an hour more
 HELP
   exit 0
 fi
@@ -20,6 +23,11 @@ export BUCKETD_BIN="$PWD/build/bin" BUCKETD_BINARY="$PWD/build/bin/bucketd" OMP_
 step "Formatting and layers"
 git ls-files '*.h' '*.cc' | xargs clang-format-14 --dry-run --Werror || die "run: git ls-files '*.h' '*.cc' | xargs clang-format-14 -i"
 $python tests/layering_test.py
+$python tests/spec_test.py
+
+full=
+[ "${1:-}" != --full ] || full=1
+export BUCKETD_FULL=$full
 
 step "C++ tests"
 ctest --test-dir build --output-on-failure -j "$(nproc)"
@@ -31,11 +39,14 @@ if [ "${1:-}" = --fast ]; then
 fi
 
 step "Python tests"
-$python -m pytest tests -q --durations 10
+$python -m pytest tests -q --durations 10 ${full:+-m 'full or not full'}
 
 step "Address and undefined-behaviour sanitizers"
 [ -f build/asan/build.ninja ] || quietly cmake --preset asan
 cmake --build build/asan 2>&1 | python3 deploy/progress.py
 ctest --test-dir build/asan --output-on-failure -j "$(nproc)" -LE slow
+
+step "Fuzz targets"
+tests/fuzz/run.sh "${full:+60}" || die "a fuzz target found something"
 
 step "Everything passed"

@@ -1,5 +1,7 @@
 #include "client/render/plan_report.h"
 
+#include <map>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
@@ -87,8 +89,17 @@ std::string SummaryTable(const Plan& plan) {
 }
 
 std::string DiagnosticLines(const Plan& plan) {
+  constexpr int kMaxOfACode = 3;
+  std::map<absl::string_view, int> count;
   std::string text;
-  for (const Diagnostic& d : plan.diagnostics) absl::StrAppend(&text, d.code, ": ", d.text, "\n");
+  for (const Diagnostic& d : plan.diagnostics) {
+    if (++count[d.code] <= kMaxOfACode) absl::StrAppend(&text, d.code, ": ", d.text, "\n");
+  }
+  for (const auto& [code, times] : count) {
+    if (times <= kMaxOfACode) continue;
+    absl::StrAppend(&text, code, ": and ", times - kMaxOfACode,
+                    " more (bucketctl explain, or the plan's file)\n");
+  }
   return text;
 }
 

@@ -25,7 +25,7 @@ std::string BucketTable(absl::Span<const BucketLine> buckets);
 // Step time, exposed communication, memory and the rest, against program order.
 std::string SummaryTable(const Plan& plan);
 
-// What the planner has to say about the plan, a line each.
+// What the planner has to say about the plan, a line each, the first three of every code.
 std::string DiagnosticLines(const Plan& plan);
 
 }  // namespace bucketd

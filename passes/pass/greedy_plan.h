@@ -48,11 +48,11 @@ GreedyInput CollectGreedyInput(const PassContext& context, const Plan& plan, con
 // Adds buckets to the plan and orders it: program order as far as the buckets let it, under
 // upstream torch's stable sort. Automatic caps are halved, a few times at most, while memory is
 // above the limit; with `enforce_memory` and no launches that a later pass could move, what then
-// still is above it is reported, or FAILED_PRECONDITION if the limit is in bytes. Fills units and launches: each bucket, and each
-// candidate that is in none, is a unit. Under upstream there are no launches, so nothing moves them
-// later; FAILED_PRECONDITION if its buckets depend on one another. True if anything was merged.
-// Diagnostics, under the pass's name: greedy-summary, and one bucket-closed a bucket (the first
-// thousand), whose nodes are the members, ascending.
+// still is above it is reported, or FAILED_PRECONDITION if the limit is in bytes. Fills units and
+// launches: each bucket, and each candidate that is in none, is a unit. Under upstream there are no
+// launches, so nothing moves them later; FAILED_PRECONDITION if its buckets depend on one another.
+// True if anything was merged. Diagnostics, under the pass's name: greedy-summary, and one
+// bucket-closed a bucket (the first thousand), whose nodes are the members, ascending.
 absl::StatusOr<bool> AddGreedyBuckets(PassContext& context, absl::string_view pass,
                                       GreedyTraffic traffic, bool enforce_memory, Plan& plan);
 

@@ -38,9 +38,9 @@ struct Launch {
 // How a launch is hidden, as far as a schedule knows.
 struct LaunchOverlap {
   BucketId bucket = -1;
-  CollectiveId collective = -1;   // if bucket < 0
-  int64_t est_ps = 0;             // alone, without contention
-  int64_t exposed_ps = 0;         // of est_ps, what nothing hides
+  CollectiveId collective = -1;  // if bucket < 0
+  int64_t est_ps = 0;            // alone, without contention
+  int64_t exposed_ps = 0;        // of est_ps, what nothing hides
   // What hides it, in plan order: compute, and waits on other groups (of a bucket its first
   // member's). Each stands in plan.order between the launch's start and its wait.
   std::vector<NodeId> hidden_by;

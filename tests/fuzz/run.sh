@@ -7,14 +7,14 @@ if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
   cat <<'HELP'
 usage: tests/fuzz/run.sh [SECONDS [TARGET...]]
 
-Runs the targets text, json, graph, plan and encoding (or those that are named) SECONDS each, default 10, from the inputs in
+Runs the targets text, json, graph, plan and encoding (or those that are named) SECONDS each, default 5, from the inputs in
 tests/fuzz/corpus and the suite's own. A crash, a hang or too much memory fails it; the input is then in build/fuzz/found, and
 build/fuzz/bin/fuzz_TARGET INPUT runs it again. Keep it in tests/fuzz/corpus/TARGET once it is repaired. New inputs that reach
 more code are collected in build/fuzz/corpus.
 HELP
   exit 0
 fi
-seconds=${1:-10}
+seconds=${1:-5}
 shift || true
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(text json graph plan encoding)

@@ -8,6 +8,7 @@ import pathlib
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -38,22 +39,32 @@ class Ranks:
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
-            process.communicate()
+            process.wait()
 
-    def wait(self, timeout: float) -> list[tuple[int, str]]:
-        """(exit status, output) of every rank; TimeoutError, with what they said, if they take longer."""
-        until = time.monotonic() + timeout
-        outputs = []
-        for rank, process in enumerate(self.processes):
-            try:
-                output, _ = process.communicate(timeout=max(0.1, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                for other in self.processes:
-                    other.kill()
-                said = "\n".join(f"--- rank {r}\n{p.communicate()[0]}" for r, p in enumerate(self.processes) if r >= rank)
-                raise TimeoutError(f"rank {rank} still ran after {timeout} s\n{said}") from None
-            outputs.append((process.returncode, output))
-        return outputs
+    def wait(self, timeout: float, grace: float = 20.0) -> list[tuple[int, str]]:
+        """(exit status, output) of every rank; TimeoutError, with what they said, if they take longer.
+
+        Once one has failed the others have `grace` seconds: they may wait for it for ever, and are then killed.
+        """
+        said: dict[int, str] = {}
+        readers = [threading.Thread(target=lambda r=rank, p=process: said.update({r: p.communicate()[0]}), daemon=True)
+                   for rank, process in enumerate(self.processes)]
+        for reader in readers:
+            reader.start()
+        until, failed = time.monotonic() + timeout, False
+        while any(reader.is_alive() for reader in readers) and time.monotonic() < until:
+            next(reader for reader in readers if reader.is_alive()).join(0.2)
+            if not failed and any(process.poll() not in (None, 0) for process in self.processes):
+                failed, until = True, min(until, time.monotonic() + grace)
+        late = [rank for rank, process in enumerate(self.processes) if process.poll() is None]
+        for rank in late:
+            self.processes[rank].kill()
+        for reader in readers:
+            reader.join()
+        if late and not failed:
+            text = "\n".join(f"--- rank {rank}\n{said[rank]}" for rank in late)
+            raise TimeoutError(f"rank {late[0]} still ran after {timeout} s\n{text}")
+        return [(process.returncode, said[rank]) for rank, process in enumerate(self.processes)]
 
 
 def run_ranks(script: str, world: int, *arguments: str, timeout: float, **environment: str) -> list[str]:

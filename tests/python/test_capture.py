@@ -67,7 +67,7 @@ class Outer(nn.Module):
         self.again = self.layers[1]
 
 
-def test_parameters_come_in_post_order_each_once():
+def test_t5_1_t5_2_parameters_come_in_post_order_each_once():
     assert parameter_order(Outer()) == [
         "layers.0.b.weight", "layers.0.b.bias", "layers.0.a.weight", "layers.0.a.bias", "layers.0.scale",
         "layers.1.b.weight", "layers.1.b.bias", "layers.1.a.weight", "layers.1.a.bias", "layers.1.scale",

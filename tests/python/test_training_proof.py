@@ -86,28 +86,21 @@ def offered():
 
 
 @pytest.fixture(scope="module")
-def proof(request, offered):
+def proof(request):
     """Trains what the selected tests name, at the first question."""
     named = []
     for item in request.session.items:
         values = item.callspec.params.values() if hasattr(item, "callspec") else ()
         for cell in values:
-            if isinstance(cell, Cell) and (not cell.mode or cell.mode in offered):
+            if isinstance(cell, Cell):
                 if cell.run == "by hand" and cell.mode:  # reduces in that plan's buffers
                     named.append(cell.like("planned", mode=cell.mode, numerics=cell.numerics, options=cell.options))
                 named.append(cell)
     return training_proof.Proof(named)
 
 
-@pytest.fixture(autouse=True)
-def only_offered_modes(request, offered):
-    cell = request.node.callspec.params.get("cell") if hasattr(request.node, "callspec") else None
-    if isinstance(cell, Cell) and cell.mode and cell.mode not in offered:
-        pytest.skip(f"the planner has no mode {cell.mode}")
-
-
 def test_every_mode_of_the_planner_is_trained(offered):
-    assert set(offered) <= set(MODES)
+    assert set(offered) == set(MODES)
 
 
 # -- sharded parameters: eager's sums, or the unplanned graph's
@@ -153,7 +146,9 @@ def test_exact_packs_where_packing_keeps_the_bits(proof, cell, reference):
 
 @compared(
     eager,
-    full=[*product(("fsdp", "fsdp+tp 3x2"), OF_EAGERS_UNITS, "eager_order", twist="payloads reversed"),
+    # Not the small model in fp32: its blocks have even counts a rank, whose sums do not hang on the order of payloads.
+    full=[*(cell for cell in product(("fsdp", "fsdp+tp 3x2"), OF_EAGERS_UNITS, "eager_order", twist="payloads reversed")
+            if cell.dtype == "bf16"),
           *llamas("eager_order", "odd", twist="payloads reversed")])
 def test_payloads_in_another_order_give_other_bits(proof, cell, reference):
     assert proof.bits(cell)[1] != proof.bits(reference)[1]

@@ -1,7 +1,7 @@
 """One rank of the proof: trains cell after cell, and leaves what came out.
 
 argv: the file that holds the cells, and the file that rank 0 writes: a list by rank of cell -> training.Result, and the
-plans of a planned cell; or the error that ended the cell.
+plans of a planned cell. An error ends the job.
 """
 
 from __future__ import annotations
@@ -148,7 +148,9 @@ def main() -> None:
         try:
             results[str(cell)] = Run(cell, plans_of).train()
         except Exception:
-            results[str(cell)] = {"error": traceback.format_exc()}
+            # The other ranks may wait in a collective that this one will not join: end the job, not only the cell.
+            print(f"cell {cell}:\n{traceback.format_exc()}", flush=True)
+            os._exit(1)
         results[str(cell)]["seconds"] = time.perf_counter() - begin
         dist.barrier()
     everyone = [None] * dist.get_world_size()
