@@ -23,7 +23,6 @@ CASES = {
 }
 # Cases that this design has no place for, and why.
 NOT_HERE = {
-    "T4.14": "scheduling into dense regions is not offered",
     "T6.11": "costs are resolved, or refused, for the whole graph before a pass runs",
     "T9.6": "graphs state no device: every tensor counts",
     "T9.7": "a plan is made for one graph, and forward and backward are two",

@@ -71,6 +71,7 @@ absl::Status ReadName(absl::string_view text, const absl::string_view (&names)[k
 }
 constexpr absl::string_view kChoices[] = {"auto", "on", "off"};
 constexpr absl::string_view kRules[] = {"max", "min"};
+constexpr absl::string_view kDense[] = {"off", "on", "strict"};
 constexpr absl::string_view kNumerics[] = {"eager_order", "exact", "free"};
 constexpr absl::string_view kReorders[] = {"all", "collectives_only", "none"};
 absl::Status Read(absl::string_view text, Choice& out) {
@@ -78,6 +79,9 @@ absl::Status Read(absl::string_view text, Choice& out) {
 }
 absl::Status Read(absl::string_view text, MemoryRule& out) {
   return ReadName(text, kRules, MemoryRule::kMax, out);
+}
+absl::Status Read(absl::string_view text, DenseRegions& out) {
+  return ReadName(text, kDense, DenseRegions::kOff, out);
 }
 absl::Status Read(absl::string_view text, Numerics& out) {
   return ReadName(text, kNumerics, Numerics::kEagerOrder, out);
@@ -87,6 +91,7 @@ absl::Status Read(absl::string_view text, ReorderCompute& out) {
 }
 std::string Show(Choice value) { return std::string(kChoices[static_cast<size_t>(value)]); }
 std::string Show(MemoryRule value) { return std::string(kRules[static_cast<size_t>(value)]); }
+std::string Show(DenseRegions value) { return std::string(kDense[static_cast<size_t>(value)]); }
 std::string Show(Numerics value) { return std::string(Name(value)); }
 std::string Show(ReorderCompute value) { return std::string(Name(value)); }
 
@@ -190,6 +195,9 @@ constexpr OptionInfo kOptions[] = {
      Set<&O::parameter_order>, Print<&O::parameter_order>},
     {"strict_coverage", "on | off", "a collective that no entry holds is an error", kUnits, true,
      Set<&O::strict_coverage>, Print<&O::strict_coverage>},
+    {"dense_regions", "off | on | strict",
+     "start gathers and reductions in the attention part of neighbouring layers; strict: or fail",
+     kUnits, false, Set<&O::dense_regions>, Print<&O::dense_regions>},
     {"upstream", "on | off", "as torch 2.13 does, known defects included, for comparison", kEvery,
      false, Set<&O::upstream>, Print<&O::upstream>},
     {"bucket_all_reduce", "auto | on | off",

@@ -15,6 +15,7 @@ namespace bucketd {
 
 enum class Choice : uint8_t { kAuto = 0, kOn = 1, kOff = 2 };
 enum class MemoryRule : uint8_t { kMax = 0, kMin = 1 };
+enum class DenseRegions : uint8_t { kOff = 0, kOn = 1, kStrict = 2 };
 
 // By name and as text in option_table.h; on the wire bucketd.v1.PlanOptions.
 struct PlanOptions {
@@ -37,6 +38,8 @@ struct PlanOptions {
   std::string reorder = "all";               // all, none, or entries
   std::vector<std::string> parameter_order;  // FQNs in eager registration order
   bool strict_coverage = false;
+  // Launches start in the dense parts of neighbouring layers; strict: or planning fails.
+  DenseRegions dense_regions = DenseRegions::kOff;
 
   // Bit for bit what torch 2.13's pass does, known defects included, for comparison.
   bool upstream = false;

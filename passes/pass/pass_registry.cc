@@ -21,15 +21,17 @@ constexpr PassInfo kPasses[] = {
     {"greedy-bucket", "merge by bytes and topological span", MakeGreedyBucketPass},
     {"pre-bucket", "the same, before a scheduler", MakePreBucketPass},
     {"prefetch", "start gathers early and wait for scatters late, within memory", MakePrefetchPass},
+    {"dense-regions", "start launches in the dense parts of neighbouring layers",
+     MakeDenseRegionsPass},
     {"schedule-overlap", "order the step so that compute hides communication",
      MakeScheduleOverlapPass},
     {"bucket-overlap", "merge scheduled collectives without losing overlap", MakeOverlapBucketPass},
 };
 
 constexpr absl::string_view kBlockPasses[] = {"tag-collectives", "find-blocks", "bucket-units",
-                                              "payload-order", "prefetch"};
+                                              "payload-order",   "prefetch",    "dense-regions"};
 constexpr absl::string_view kManualPasses[] = {"tag-collectives", "read-entries", "bucket-units",
-                                               "payload-order", "prefetch"};
+                                               "payload-order",   "prefetch",     "dense-regions"};
 constexpr absl::string_view kGreedyPasses[] = {"tag-collectives", "greedy-bucket", "payload-order",
                                                "prefetch"};
 constexpr absl::string_view kOverlapPasses[] = {"tag-collectives", "pre-bucket", "schedule-overlap",

@@ -15,6 +15,7 @@ std::unique_ptr<Pass> MakePayloadOrderPass();
 std::unique_ptr<Pass> MakeGreedyBucketPass();
 std::unique_ptr<Pass> MakePreBucketPass();
 std::unique_ptr<Pass> MakePrefetchPass();
+std::unique_ptr<Pass> MakeDenseRegionsPass();
 std::unique_ptr<Pass> MakeScheduleOverlapPass();
 std::unique_ptr<Pass> MakeOverlapBucketPass();
 
