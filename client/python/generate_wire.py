@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 FILES = ("graph", "plan", "costs", "planner")
+SERVICES = ("planner",)
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 OUT = HERE / "bucketd" / "_wire" / "proto"
@@ -30,14 +31,14 @@ def generate(into: Path) -> None:
 def main() -> None:
     newest = max((ROOT / "proto" / f"{name}.proto").stat().st_mtime for name in FILES)
     newest = max(newest, Path(__file__).stat().st_mtime)
-    present = [OUT / f"{name}_pb2.py" for name in FILES] + [OUT / "planner_pb2_grpc.py"]
+    present = [OUT / f"{name}_pb2.py" for name in FILES] + [OUT / f"{name}_pb2_grpc.py" for name in SERVICES]
     if all(path.exists() and path.stat().st_mtime >= newest for path in present):
         return
     with tempfile.TemporaryDirectory() as scratch:
         generate(Path(scratch))
         OUT.mkdir(parents=True, exist_ok=True)
         for path in sorted(Path(scratch, "proto").glob("*.py")):
-            if path.name.endswith("_pb2_grpc.py") and path.name != "planner_pb2_grpc.py":
+            if path.name.endswith("_pb2_grpc.py") and path.name.removesuffix("_pb2_grpc.py") not in SERVICES:
                 continue  # no services there
             text = _IMPORT.sub(r"from bucketd._wire.proto import \1", path.read_text())
             # Several processes may generate at once: each file appears whole.

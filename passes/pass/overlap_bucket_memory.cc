@@ -30,7 +30,7 @@ int64_t Allocates(const Graph& graph, const Plan& plan, const Step& step) {
 class Lifetimes {
  public:
   Lifetimes(const Graph& graph, const Plan& plan)
-      : graph_(graph), plan_(plan), position_(Index(graph.size()), 0) {
+      : graph_(graph), position_(Index(graph.size()), 0) {
     for (size_t i = 0; i < plan.order.size(); ++i) {
       const Step& step = plan.order[i];
       const auto at = static_cast<int32_t>(i);
@@ -76,7 +76,6 @@ class Lifetimes {
   }
 
   const Graph& graph_;
-  const Plan& plan_;
   std::vector<int32_t> position_;
 };
 

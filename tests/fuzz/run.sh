@@ -9,7 +9,7 @@ usage: tests/fuzz/run.sh [SECONDS [TARGET...]]
 
 Runs the targets text, json, graph, plan and encoding (or those that are named) SECONDS each, default 5, from the inputs in
 tests/fuzz/corpus and the suite's own. A crash, a hang or too much memory fails it; the input is then in build/fuzz/found, and
-build/fuzz/bin/fuzz_TARGET INPUT runs it again. Keep it in tests/fuzz/corpus/TARGET once it is repaired. New inputs that reach
+build/asan/bin/fuzz_TARGET INPUT runs it again. Keep it in tests/fuzz/corpus/TARGET once it is repaired. New inputs that reach
 more code are collected in build/fuzz/corpus.
 HELP
   exit 0
@@ -19,8 +19,9 @@ shift || true
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(text json graph plan encoding)
 
-[ -f build/fuzz/build.ninja ] || cmake --preset fuzz > build/fuzz.log 2>&1 || { cat build/fuzz.log; exit 1; }
-cmake --build build/fuzz --target "${targets[@]/#/fuzz_}" -- --quiet
+mkdir -p build
+[ -f build/asan/build.ninja ] || cmake --preset asan > build/asan.log 2>&1 || { cat build/asan.log; exit 1; }
+cmake --build build/asan --target "${targets[@]/#/fuzz_}" -- --quiet
 mkdir -p build/fuzz/found
 for target in "${targets[@]}"; do
   seeds=("tests/fuzz/corpus/$target")
@@ -28,7 +29,7 @@ for target in "${targets[@]}"; do
   [ "$target" = json ] && seeds+=(tests/data/vectors)
   mkdir -p "build/fuzz/corpus/$target"
   log="build/fuzz/$target.log"
-  if ! UBSAN_OPTIONS=print_stacktrace=1 "build/fuzz/bin/fuzz_$target" "build/fuzz/corpus/$target" "${seeds[@]}" \
+  if ! UBSAN_OPTIONS=print_stacktrace=1 "build/asan/bin/fuzz_$target" "build/fuzz/corpus/$target" "${seeds[@]}" \
       -max_total_time="$seconds" -max_len=16384 -rss_limit_mb=2048 -malloc_limit_mb=1024 -timeout=10 -seed=1 \
       -artifact_prefix=build/fuzz/found/ -print_final_stats=1 > "$log" 2>&1; then
     tail -n 60 "$log"

@@ -1,0 +1,103 @@
+// What outlives the process: computed plans, holds that keep them, and small records (pins of jobs,
+// cost profiles, settings). One interface, so that a store shared between replicas can take the
+// place of the embedded one (sqlite_store.h).
+//
+// Every value carries a checksum and is compared with it when it is read. Absent, damaged and
+// unreadable are three answers, never mixed up:
+//   std::nullopt   there is no such value
+//   DATA_LOSS      there was one and it is damaged; it has been taken away, so that the next read
+//                  finds none
+//   UNAVAILABLE    the store cannot be read or written now; whether there is a value is unknown
+//   RESOURCE_EXHAUSTED  (writes) no space; what was there before is untouched
+// A write that returned OK survives kill -9 of the process.
+//
+// Thread-safe. Every call may block on the disk: never on a gRPC thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace bucketd {
+
+// Wall clock, in milliseconds since 1970.
+using WallTime = std::chrono::time_point<std::chrono::system_clock, std::chrono::milliseconds>;
+
+// Records live on shelves; a key is unique on its shelf.
+enum class Shelf { kPins = 1, kProfiles = 2, kCostSamples = 3, kSettings = 4 };
+
+struct Record {
+  std::string key;
+  std::string value;
+};
+
+// A stored plan, without its bytes.
+struct StoredPlan {
+  std::string key;  // plan_key.h: the whole text
+  std::string tenant;
+  int64_t bytes = 0;
+  WallTime created;
+  WallTime used;  // exact to the minute
+  bool held = false;
+};
+
+struct StoreStats {
+  int64_t plans = 0;
+  int64_t plan_bytes = 0;
+  int64_t held_plans = 0;
+  int64_t records = 0;
+  int64_t file_bytes = 0;              // on disk, with the log
+  std::optional<WallTime> oldest_use;  // of the plan that was used longest ago: what retention is
+};
+
+// Which plans to take away; a plan that is held stays whatever is asked.
+struct PlanSelection {
+  std::optional<std::string> tenant;
+  std::optional<std::string> key;           // exactly this one
+  std::optional<std::string> graph_digest;  // lower-case hex, 64 characters
+  std::optional<WallTime> not_used_since;
+};
+
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  // Plans are the serialised bucketd.v1.Plan. A read counts as a use.
+  virtual absl::StatusOr<std::optional<std::string>> GetPlan(absl::string_view key) = 0;
+  // Replaces what was there. Evicts by size and age as the store was told to.
+  virtual absl::Status PutPlan(absl::string_view key, absl::string_view tenant,
+                               absl::string_view plan) = 0;
+
+  // Until `expires`, or until the holder lets go, no eviction takes the plan. The same holder and
+  // key again moves `expires`. NOT_FOUND if there is no such plan.
+  virtual absl::Status HoldPlan(absl::string_view key, absl::string_view holder,
+                                WallTime expires) = 0;
+  // All holds of this holder; no error if there are none.
+  virtual absl::Status ReleaseHolds(absl::string_view holder) = 0;
+
+  virtual absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf,
+                                                               absl::string_view key) = 0;
+  virtual absl::Status PutRecord(Shelf shelf, absl::string_view key, absl::string_view value) = 0;
+  virtual absl::Status EraseRecord(Shelf shelf, absl::string_view key) = 0;
+  // In key order, keys that start with `prefix`, at most `limit` after `after` (exclusive). Damaged
+  // ones are left out and counted.
+  virtual absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
+                                                          absl::string_view after,
+                                                          int32_t limit) = 0;
+
+  // The most recently used first, at most `limit`.
+  virtual absl::StatusOr<std::vector<StoredPlan>> ListPlans(const PlanSelection& selection,
+                                                            int32_t limit) = 0;
+  // How many went.
+  virtual absl::StatusOr<int64_t> EvictPlans(const PlanSelection& selection) = 0;
+  virtual absl::StatusOr<StoreStats> Stats() = 0;
+};
+
+}  // namespace bucketd
