@@ -21,25 +21,6 @@
 namespace bucketd::ctl {
 namespace {
 
-// The referee's names.
-absl::string_view ShortName(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kAllGather:
-      return "ag";
-    case CollectiveKind::kReduceScatter:
-      return "rs";
-    case CollectiveKind::kAllReduce:
-      return "ar";
-    case CollectiveKind::kAllToAll:
-      return "a2a";
-    case CollectiveKind::kBroadcast:
-      return "bc";
-    case CollectiveKind::kUnspecified:
-      break;
-  }
-  return "?";
-}
-
 std::string CollectivesJson(const Graph& graph, const Plan& plan) {
   std::map<absl::string_view, int> count;
   for (const Step& step : plan.order) {

@@ -62,6 +62,11 @@ absl::string_view Name(CollectiveKind kind) {
   return Lookup(kind, kNames);
 }
 
+absl::string_view ShortName(CollectiveKind kind) {
+  static constexpr absl::string_view kNames[] = {"?", "ag", "rs", "ar", "a2a", "bc"};
+  return Lookup(kind, kNames);
+}
+
 absl::string_view Name(ReduceOp op) {
   static constexpr absl::string_view kNames[] = {"none",    "sum",  "avg", "min", "max",
                                                  "product", "band", "bor", "bxor"};

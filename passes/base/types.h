@@ -90,6 +90,8 @@ absl::string_view Name(BucketMode mode);
 absl::string_view Name(CopyStream stream);
 absl::string_view Name(Numerics numerics);
 absl::string_view Name(ReorderCompute reorder);
+// "ag", "rs", "ar", "a2a", "bc": as graph files and the referee say it.
+absl::string_view ShortName(CollectiveKind kind);
 bool FromName(absl::string_view name, Numerics& numerics);
 bool FromName(absl::string_view name, ReorderCompute& reorder);
 

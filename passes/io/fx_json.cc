@@ -44,11 +44,15 @@ const Table<DType>& DTypes() {
 }
 
 const Table<CollectiveKind>& CollectiveKinds() {
-  static const auto& kKinds = *new Table<CollectiveKind>{{"ag", CollectiveKind::kAllGather},
-                                                         {"rs", CollectiveKind::kReduceScatter},
-                                                         {"ar", CollectiveKind::kAllReduce},
-                                                         {"a2a", CollectiveKind::kAllToAll},
-                                                         {"bc", CollectiveKind::kBroadcast}};
+  static const auto& kKinds = *[] {
+    auto* kinds = new Table<CollectiveKind>;
+    for (const CollectiveKind kind :
+         {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, CollectiveKind::kAllReduce,
+          CollectiveKind::kAllToAll, CollectiveKind::kBroadcast}) {
+      kinds->emplace(ShortName(kind), kind);
+    }
+    return kinds;
+  }();
   return kKinds;
 }
 

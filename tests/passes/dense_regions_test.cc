@@ -29,16 +29,6 @@ PlanOptions Dense(std::string buckets, DenseRegions dense = DenseRegions::kOn) {
   return options;
 }
 
-absl::StatusOr<Plan> TryPlan(const Graph& graph, const PlanOptions& options) {
-  return MakePlan(graph, CostsOf(graph), options);
-}
-
-Plan Planned(const Graph& graph, const PlanOptions& options) {
-  const absl::StatusOr<Plan> plan = TryPlan(graph, options);
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return plan.ok() ? *plan : Plan();
-}
-
 std::string Order(const Graph& graph, const PlanOptions& options) {
   return Text(graph, Planned(graph, options));
 }

@@ -16,21 +16,6 @@ namespace {
 
 using Counts = std::map<std::string, int>;
 
-const char* Short(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kAllGather:
-      return "ag";
-    case CollectiveKind::kReduceScatter:
-      return "rs";
-    case CollectiveKind::kAllReduce:
-      return "ar";
-    case CollectiveKind::kAllToAll:
-      return "a2a";
-    default:
-      return "other";
-  }
-}
-
 // A bucket counts once.
 Counts CountCollectives(const Graph& graph, const Plan& plan) {
   Counts counts;
@@ -40,7 +25,7 @@ Counts CountCollectives(const Graph& graph, const Plan& plan) {
                             ? plan.buckets[static_cast<size_t>(step.id)].members[0]
                             : step.id;
     if (graph.kind(node) != NodeKind::kCollective) continue;
-    ++counts[Short(graph.collective(graph.collective_of(node)).kind)];
+    ++counts[std::string(ShortName(graph.collective(graph.collective_of(node)).kind))];
   }
   return counts;
 }

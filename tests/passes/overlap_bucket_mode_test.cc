@@ -19,21 +19,13 @@ namespace {
 
 // A bucket is A or R and the number of its members, its wait W and that number.
 std::string Sizes(const Graph& graph, const Plan& plan) {
-  std::vector<std::string> words;
-  for (const Step& step : plan.order) {
-    if (step.kind == Step::Kind::kNode) {
-      const NodeKind kind = graph.kind(step.id);
-      if (kind == NodeKind::kPlaceholder || kind == NodeKind::kOutput) continue;
-      words.emplace_back(graph.node_name(step.id));
-      continue;
-    }
-    const std::vector<NodeId>& members = plan.buckets[static_cast<size_t>(step.id)].members;
+  return Words(graph, plan, [&](const Step& step, const Bucket& bucket) {
+    const NodeId first = bucket.members.front();
     const bool gather =
-        graph.collective(graph.collective_of(members[0])).kind == CollectiveKind::kAllGather;
-    words.push_back(
-        absl::StrCat(step.kind == Step::Kind::kWait ? "W" : (gather ? "A" : "R"), members.size()));
-  }
-  return absl::StrJoin(words, " ");
+        graph.collective(graph.collective_of(first)).kind == CollectiveKind::kAllGather;
+    return absl::StrCat(step.kind == Step::Kind::kWait ? "W" : (gather ? "A" : "R"),
+                        bucket.members.size());
+  });
 }
 
 Plan RunPasses(const Graph& graph, const Costs& costs, const PlanOptions& options,

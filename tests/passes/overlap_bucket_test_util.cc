@@ -172,25 +172,14 @@ Bucketed BucketOverlap(const Schedule& schedule, const PlanOptions& options) {
 }
 
 std::string Words(const Graph& graph, const Plan& plan) {
-  std::vector<std::string> words;
-  for (const Step& step : plan.order) {
-    if (step.kind == Step::Kind::kNode) {
-      const NodeKind kind = graph.kind(step.id);
-      if (kind == NodeKind::kPlaceholder || kind == NodeKind::kOutput) continue;
-      words.emplace_back(graph.node_name(step.id));
-      continue;
-    }
-    std::string word = "W";
-    std::vector<NodeId> members = plan.buckets[Index(step.id)].members;
-    if (step.kind == Step::Kind::kStart) {
-      word = graph.node_name(members.front())[0] == 'a' ? "A" : "R";
-    }
-    for (const NodeId member : members) {
+  return Words(graph, plan, [&](const Step& step, const Bucket& bucket) {
+    const bool gather = graph.node_name(bucket.members.front())[0] == 'a';
+    std::string word = step.kind == Step::Kind::kWait ? "W" : (gather ? "A" : "R");
+    for (const NodeId member : bucket.members) {
       absl::StrAppend(&word, graph.node_name(member).substr(1));
     }
-    words.push_back(word);
-  }
-  return absl::StrJoin(words, " ");
+    return word;
+  });
 }
 
 std::vector<NodeId> Unhidden(const Graph& graph, const Plan& plan,

@@ -14,6 +14,7 @@
 #include "passes/pass/options.h"
 #include "passes/pass/pass.h"
 #include "passes/plan/plan.h"
+#include "tests/passes/pass_test_util.h"
 
 namespace bucketd::testing {
 

@@ -16,16 +16,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-absl::StatusOr<Plan> TryPlan(const Graph& graph, const PlanOptions& options) {
-  return MakePlan(graph, CostsOf(graph), options);
-}
-
-Plan Planned(const Graph& graph, const PlanOptions& options) {
-  const absl::StatusOr<Plan> plan = TryPlan(graph, options);
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return plan.ok() ? *plan : Plan();
-}
-
 TEST(Bucketing, T4_4_LayerOneIsNotLayerTen) {
   const Graph graph = Gathers(
       {"layers.1.a.weight", "layers.1.b.weight", "layers.10.a.weight", "layers.10.b.weight"});

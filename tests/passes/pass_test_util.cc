@@ -8,6 +8,8 @@
 #include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
 
+#include "passes/planner.h"
+
 namespace bucketd::testing {
 namespace {
 
@@ -299,16 +301,32 @@ PlanOptions Manual(std::string buckets) {
   return options;
 }
 
-std::string Text(const Graph& graph, const Plan& plan) {
+absl::StatusOr<Plan> TryPlan(const Graph& graph, const PlanOptions& options) {
+  return MakePlan(graph, CostsOf(graph), options);
+}
+
+Plan Planned(const Graph& graph, const PlanOptions& options) {
+  const absl::StatusOr<Plan> plan = TryPlan(graph, options);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *plan : Plan();
+}
+
+std::string Words(const Graph& graph, const Plan& plan, const BucketWord& word_of) {
   std::vector<std::string> words;
   for (const Step& step : plan.order) {
-    if (step.kind == Step::Kind::kNode) {
-      const NodeKind kind = graph.kind(step.id);
-      if (kind == NodeKind::kPlaceholder || kind == NodeKind::kOutput) continue;
-      words.emplace_back(graph.node_name(step.id));
+    if (step.kind != Step::Kind::kNode) {
+      words.push_back(word_of(step, plan.buckets[static_cast<size_t>(step.id)]));
       continue;
     }
-    const Bucket& bucket = plan.buckets[static_cast<size_t>(step.id)];
+    const NodeKind kind = graph.kind(step.id);
+    if (kind == NodeKind::kPlaceholder || kind == NodeKind::kOutput) continue;
+    words.emplace_back(graph.node_name(step.id));
+  }
+  return absl::StrJoin(words, " ");
+}
+
+std::string Text(const Graph& graph, const Plan& plan) {
+  return Words(graph, plan, [&](const Step& step, const Bucket& bucket) {
     const CollectiveKind kind = graph.collective(graph.collective_of(bucket.members[0])).kind;
     const bool gather = kind == CollectiveKind::kAllGather;
     const bool reduce = kind == CollectiveKind::kAllReduce;
@@ -323,9 +341,8 @@ std::string Text(const Graph& graph, const Plan& plan) {
       if (c >= '0' && c <= '9') word += c;
     }
     if (gather && name.find("backward") != absl::string_view::npos) word += "'";
-    words.push_back(std::move(word));
-  }
-  return absl::StrJoin(words, " ");
+    return word;
+  });
 }
 
 std::vector<std::string> BucketNames(const Plan& plan) {

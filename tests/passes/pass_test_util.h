@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -90,7 +91,14 @@ Costs CostsOf(const Graph& graph);
 
 // Options that leave memory free.
 PlanOptions Manual(std::string buckets);
+// By those costs; Planned expects a plan.
+absl::StatusOr<Plan> TryPlan(const Graph& graph, const PlanOptions& options);
+Plan Planned(const Graph& graph, const PlanOptions& options);
 
+// The steps of a plan as words, in order: nodes by name, without placeholders and output; starts
+// and waits of buckets as `word_of` says.
+using BucketWord = std::function<std::string(const Step& step, const Bucket& bucket)>;
+std::string Words(const Graph& graph, const Plan& plan, const BucketWord& word_of);
 // Calls, collectives, waits and buckets, in order: "AG0 W0 mm00 ...". A bucket is named by the
 // digits of its unit; backward gathers get a ' .
 std::string Text(const Graph& graph, const Plan& plan);
