@@ -196,30 +196,14 @@ void PlanSynthetic(benchmark::State& state, int mode) {
   PlanGraph(state, *graph, *costs, Options(mode));
   state.SetComplexityN(graph->size());
 }
-BENCHMARK_CAPTURE(PlanSynthetic, blocks, kBlocks)
-    ->Arg(10'000)
-    ->Arg(100'000)
-    ->Arg(1'000'000)
-    ->Unit(benchmark::kMillisecond)
-    ->Complexity(benchmark::oNLogN);
-BENCHMARK_CAPTURE(PlanSynthetic, greedy, kGreedy)
-    ->Arg(10'000)
-    ->Arg(100'000)
-    ->Arg(1'000'000)
-    ->Unit(benchmark::kMillisecond)
-    ->Complexity(benchmark::oNLogN);
-BENCHMARK_CAPTURE(PlanSynthetic, overlap, kOverlap)
-    ->Arg(10'000)
-    ->Arg(100'000)
-    ->Arg(1'000'000)
-    ->Unit(benchmark::kMillisecond)
-    ->Complexity(benchmark::oNLogN);
-BENCHMARK_CAPTURE(PlanSynthetic, schedule, kScheduleOnly)
-    ->Arg(10'000)
-    ->Arg(100'000)
-    ->Arg(1'000'000)
-    ->Unit(benchmark::kMillisecond)
-    ->Complexity(benchmark::oNLogN);
+void Sizes(benchmark::internal::Benchmark* bench) {
+  for (const int64_t nodes : {10'000, 100'000, 1'000'000}) bench->Arg(nodes);
+  bench->Unit(benchmark::kMillisecond)->Complexity(benchmark::oNLogN);
+}
+BENCHMARK_CAPTURE(PlanSynthetic, blocks, kBlocks)->Apply(Sizes);
+BENCHMARK_CAPTURE(PlanSynthetic, greedy, kGreedy)->Apply(Sizes);
+BENCHMARK_CAPTURE(PlanSynthetic, overlap, kOverlap)->Apply(Sizes);
+BENCHMARK_CAPTURE(PlanSynthetic, schedule, kScheduleOnly)->Apply(Sizes);
 
 }  // namespace
 }  // namespace bucketd
