@@ -22,7 +22,7 @@ struct Row {
   const char* name;
 };
 
-constexpr std::array<Row, 20> kTable = {{
+constexpr std::array<Row, 26> kTable = {{
     {Reason::kDigestMalformed, absl::StatusCode::kInvalidArgument, "DIGEST_MALFORMED"},
     {Reason::kDigestMismatch, absl::StatusCode::kInvalidArgument, "DIGEST_MISMATCH"},
     {Reason::kContentMismatch, absl::StatusCode::kInvalidArgument, "CONTENT_MISMATCH"},
@@ -35,6 +35,12 @@ constexpr std::array<Row, 20> kTable = {{
     {Reason::kOptionsInvalid, absl::StatusCode::kInvalidArgument, "OPTIONS_INVALID"},
     {Reason::kMeshInvalid, absl::StatusCode::kInvalidArgument, "MESH_INVALID"},
     {Reason::kProfileUnknown, absl::StatusCode::kNotFound, "PROFILE_UNKNOWN"},
+    {Reason::kProfileInvalid, absl::StatusCode::kInvalidArgument, "PROFILE_INVALID"},
+    {Reason::kProfileUnreadable, absl::StatusCode::kDataLoss, "PROFILE_UNREADABLE"},
+    {Reason::kProfileLimit, absl::StatusCode::kResourceExhausted, "PROFILE_LIMIT"},
+    {Reason::kNoEarlierVersion, absl::StatusCode::kFailedPrecondition, "NO_EARLIER_VERSION"},
+    {Reason::kNoSamples, absl::StatusCode::kFailedPrecondition, "NO_SAMPLES"},
+    {Reason::kStoreUnavailable, absl::StatusCode::kUnavailable, "STORE_UNAVAILABLE"},
     {Reason::kPlanNotCached, absl::StatusCode::kNotFound, "PLAN_NOT_CACHED"},
     {Reason::kPlanImpossible, absl::StatusCode::kFailedPrecondition, "PLAN_IMPOSSIBLE"},
     {Reason::kDeadline, absl::StatusCode::kDeadlineExceeded, "DEADLINE"},
