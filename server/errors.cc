@@ -22,7 +22,7 @@ struct Row {
   const char* name;
 };
 
-constexpr std::array<Row, 26> kTable = {{
+constexpr std::array<Row, 28> kTable = {{
     {Reason::kDigestMalformed, absl::StatusCode::kInvalidArgument, "DIGEST_MALFORMED"},
     {Reason::kDigestMismatch, absl::StatusCode::kInvalidArgument, "DIGEST_MISMATCH"},
     {Reason::kContentMismatch, absl::StatusCode::kInvalidArgument, "CONTENT_MISMATCH"},
@@ -48,6 +48,8 @@ constexpr std::array<Row, 26> kTable = {{
     {Reason::kOverloaded, absl::StatusCode::kResourceExhausted, "OVERLOADED"},
     {Reason::kDraining, absl::StatusCode::kUnavailable, "DRAINING"},
     {Reason::kClientTooOld, absl::StatusCode::kFailedPrecondition, "CLIENT_TOO_OLD"},
+    {Reason::kPlanningDisabled, absl::StatusCode::kFailedPrecondition, "PLANNING_DISABLED"},
+    {Reason::kAdminNotAllowed, absl::StatusCode::kPermissionDenied, "ADMIN_NOT_ALLOWED"},
     {Reason::kPlannerBug, absl::StatusCode::kInternal, "PLANNER_BUG"},
 }};
 

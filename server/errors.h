@@ -36,6 +36,8 @@ enum class Reason {
   kOverloaded,
   kDraining,
   kClientTooOld,
+  kPlanningDisabled,
+  kAdminNotAllowed,
   kPlannerBug,
 };
 
