@@ -22,7 +22,7 @@ struct Row {
   const char* name;
 };
 
-constexpr std::array<Row, 28> kTable = {{
+constexpr std::array<Row, 32> kTable = {{
     {Reason::kDigestMalformed, absl::StatusCode::kInvalidArgument, "DIGEST_MALFORMED"},
     {Reason::kDigestMismatch, absl::StatusCode::kInvalidArgument, "DIGEST_MISMATCH"},
     {Reason::kContentMismatch, absl::StatusCode::kInvalidArgument, "CONTENT_MISMATCH"},
@@ -50,6 +50,10 @@ constexpr std::array<Row, 28> kTable = {{
     {Reason::kClientTooOld, absl::StatusCode::kFailedPrecondition, "CLIENT_TOO_OLD"},
     {Reason::kPlanningDisabled, absl::StatusCode::kFailedPrecondition, "PLANNING_DISABLED"},
     {Reason::kAdminNotAllowed, absl::StatusCode::kPermissionDenied, "ADMIN_NOT_ALLOWED"},
+    {Reason::kJobInvalid, absl::StatusCode::kInvalidArgument, "JOB_INVALID"},
+    {Reason::kRanksDiffer, absl::StatusCode::kFailedPrecondition, "RANKS_DIFFER"},
+    {Reason::kRanksMissing, absl::StatusCode::kDeadlineExceeded, "RANKS_MISSING"},
+    {Reason::kGenerationOver, absl::StatusCode::kFailedPrecondition, "GENERATION_OVER"},
     {Reason::kPlannerBug, absl::StatusCode::kInternal, "PLANNER_BUG"},
 }};
 

@@ -38,6 +38,10 @@ enum class Reason {
   kClientTooOld,
   kPlanningDisabled,
   kAdminNotAllowed,
+  kJobInvalid,
+  kRanksDiffer,
+  kRanksMissing,
+  kGenerationOver,
   kPlannerBug,
 };
 
