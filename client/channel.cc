@@ -1,0 +1,78 @@
+#include "client/channel.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "client/errors.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/support/channel_arguments.h"
+#include <grpc/impl/codegen/grpc_types.h>
+
+namespace bucketd::client {
+namespace {
+
+constexpr char kRetryPolicy[] =
+    R"(, "retryPolicy": {"maxAttempts": 5, "initialBackoff": "0.1s", "maxBackoff": "2s",)"
+    R"( "backoffMultiplier": 2.5, "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"]})";
+
+std::string Name(absl::string_view what) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(what, absl::MaxSplits('/', 1));
+  std::string name = absl::StrCat(R"({"service": ")", parts[0], "\"");
+  if (parts.size() > 1) absl::StrAppend(&name, R"(, "method": ")", parts[1], "\"");
+  return name + "}";
+}
+
+std::string MethodConfig(const std::vector<std::string>& names, absl::string_view policy) {
+  const auto append = [](std::string* out, const std::string& name) { out->append(Name(name)); };
+  return absl::StrCat(R"({"name": [)", absl::StrJoin(names, ", ", append), "]", policy, "}");
+}
+
+}  // namespace
+
+std::string ServiceConfig(const ChannelOptions& options) {
+  std::vector<std::string> methods;
+  if (!options.retried.empty()) methods.push_back(MethodConfig(options.retried, kRetryPolicy));
+  if (!options.not_retried.empty()) methods.push_back(MethodConfig(options.not_retried, ""));
+  return absl::StrCat(R"({"methodConfig": [)", absl::StrJoin(methods, ", "), "]}");
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+                                           const ChannelOptions& options) {
+  grpc::ChannelArguments arguments;
+  arguments.SetServiceConfigJSON(ServiceConfig(options));
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 1);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  if (options.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetMaxReceiveMessageSize(-1);  // a plan of a large graph; the service bounds its size
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+bool IsGone(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+         status.error_code() == grpc::StatusCode::CANCELLED;
+}
+
+absl::Status FromRpc(const grpc::Status& status, absl::string_view where) {
+  if (status.ok()) return absl::OkStatus();
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  absl::Status details(code, status.error_message());
+  AddDetails(status.error_details(), details);
+  const std::string reason = ReasonOf(details);
+  if (!reason.empty()) {
+    absl::Status named(code, absl::StrCat(reason, ": ", status.error_message()));
+    AddDetails(status.error_details(), named);
+    return named;
+  }
+  if (code == absl::StatusCode::kDeadlineExceeded) {
+    return MakeError(code, kDeadline, absl::StrCat("no answer in time from ", where));
+  }
+  const std::string message = absl::StrCat(where, ": ", status.error_message());
+  if (IsGone(status)) return MakeError(absl::StatusCode::kUnavailable, kUnreachable, message);
+  return MakeError(code, kProtocol, message);
+}
+
+}  // namespace bucketd::client

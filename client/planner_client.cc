@@ -1,0 +1,321 @@
+#include "client/planner_client.h"
+
+#include <unistd.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "client/channel.h"
+#include "client/errors.h"
+#include "client/retrying_client.h"
+
+#include "passes/base/status_macros.h"
+#include "proto/planner.grpc.pb.h"
+
+namespace bucketd::client {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using Time = RetryingClient::Time;
+
+constexpr uint32_t kGraphFormatVersion = 1;
+constexpr int kAsks = 5;    // for the graph, during one GetPlan
+constexpr int kBreaks = 4;  // of an upload in a row without a byte of progress
+
+ChannelOptions ChannelFor(const ClientOptions& options) {
+  // A broken upload goes on where it stopped, which gRPC cannot know.
+  return {.retried = {"bucketd.v1.Planner"},
+          .not_retried = {"bucketd.v1.Planner/UploadGraph"},
+          .own_connection = options.own_connection};
+}
+
+// MAJOR.MINOR.PATCH; what is no number counts as 0.
+std::array<int, 3> Version(absl::string_view text) {
+  std::array<int, 3> version{};
+  size_t i = 0;
+  for (const absl::string_view part : absl::StrSplit(text, '.')) {
+    if (i == version.size() || !absl::SimpleAtoi(part, &version[i])) break;
+    ++i;
+  }
+  return version;
+}
+
+absl::Status ProtocolError(absl::string_view message) {
+  return MakeError(absl::StatusCode::kInternal, kProtocol, message);
+}
+
+// A graph in the form in which it travels.
+struct Payload {
+  v1::Codec codec = v1::CODEC_UNSPECIFIED;
+  std::string data;
+  int64_t size = 0;
+  Digest sha256{};
+};
+
+absl::StatusOr<Payload> Pack(std::string plain, const v1::GetCapabilitiesResponse& service) {
+  const auto size = static_cast<int64_t>(plain.size());
+  if (service.max_graph_bytes() > 0 && size > service.max_graph_bytes()) {
+    return MakeError(absl::StatusCode::kResourceExhausted, "GRAPH_TOO_LARGE",
+                     absl::StrCat("the graph takes ", size, " bytes, the service accepts ",
+                                  service.max_graph_bytes()));
+  }
+  Payload payload{.codec = v1::CODEC_UNSPECIFIED, .data = {}, .size = size, .sha256 = {}};
+  payload.sha256 = Sha256(plain);
+  const auto& codecs = service.codecs();
+  if (std::find(codecs.begin(), codecs.end(), v1::CODEC_ZSTD) == codecs.end()) {
+    payload.data = std::move(plain);
+    return payload;
+  }
+  payload.codec = v1::CODEC_ZSTD;
+  payload.data.resize(ZSTD_compressBound(plain.size()));
+  const size_t packed =
+      ZSTD_compress(payload.data.data(), payload.data.size(), plain.data(), plain.size(), 1);
+  if (ZSTD_isError(packed) != 0) return ProtocolError(ZSTD_getErrorName(packed));
+  payload.data.resize(packed);
+  return payload;
+}
+
+void Fill(const Job& job, v1::Job& message) {
+  message.set_id(job.id);
+  message.set_generation(job.generation);
+  message.set_scope(job.scope);
+  for (const uint32_t rank : job.ranks) message.add_rank(rank);
+  message.set_size(job.size);
+  message.set_fresh(job.fresh);
+}
+
+}  // namespace
+
+struct PlannerClient::Impl {
+  Impl(const std::string& address, const ClientOptions& options_in)
+      : options(options_in),
+        stub(v1::Planner::NewStub(MakeChannel(address, ChannelFor(options_in)))),
+        calls(address, options_in, [this](grpc::ClientContext& context) {
+          v1::GetCapabilitiesResponse answer;
+          return stub->GetCapabilities(&context, {}, &answer);
+        }) {}
+
+  absl::Status CheckProcess() const {
+    if (getpid() == pid) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        "this client was made before a fork: the child needs one of its own");
+  }
+
+  absl::StatusOr<v1::GetCapabilitiesResponse> Capabilities(Time until);
+  absl::Status Ask(const v1::GetPlanRequest& request, Time until, v1::GetPlanResponse& answer);
+  absl::StatusOr<PlanReply> Check(v1::PlanReply& reply) const;
+  absl::Status Upload(const Payload& payload, const v1::GetPlanRequest& request,
+                      int64_t chunk_bytes, Time until);
+  absl::Status Send(const Payload& payload, const v1::GetPlanRequest& request, int64_t chunk_bytes,
+                    int64_t from, Time until, bool& gone);
+  absl::StatusOr<v1::QueryUploadResponse> Query(const Payload& payload,
+                                                const v1::GetPlanRequest& request, Time until);
+  absl::Status Hand(const Payload& payload, const v1::GetCapabilitiesResponse& service, Time until,
+                    v1::GetPlanRequest& request);
+
+  const pid_t pid = getpid();
+  const ClientOptions options;
+  const std::unique_ptr<v1::Planner::Stub> stub;
+  RetryingClient calls;
+  std::mutex mutex;
+  std::optional<v1::GetCapabilitiesResponse> capabilities;
+};
+
+absl::StatusOr<v1::GetCapabilitiesResponse> PlannerClient::Impl::Capabilities(Time until) {
+  {
+    const std::lock_guard lock(mutex);
+    if (capabilities.has_value()) return *capabilities;
+  }
+  v1::GetCapabilitiesResponse answer;
+  RETURN_IF_ERROR(calls.Call("GetCapabilities", until, [&](grpc::ClientContext& context) {
+    return stub->GetCapabilities(&context, {}, &answer);
+  }));
+  if (Version(answer.min_client_version()) > Version(kClientVersion)) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "CLIENT_TOO_OLD",
+                     absl::StrCat(calls.address(), " (version ", answer.server_version(),
+                                  ") wants clients of version ", answer.min_client_version(),
+                                  " or later, this is ", kClientVersion));
+  }
+  if (answer.graph_format_version() != kGraphFormatVersion) {
+    return ProtocolError(absl::StrCat(calls.address(), " reads graphs of format ",
+                                      answer.graph_format_version(), ", this client writes ",
+                                      kGraphFormatVersion));
+  }
+  const std::lock_guard lock(mutex);
+  capabilities = answer;
+  return answer;
+}
+
+absl::Status PlannerClient::Impl::Ask(const v1::GetPlanRequest& request, Time until,
+                                      v1::GetPlanResponse& answer) {
+  return calls.Call("GetPlan", until, [&](grpc::ClientContext& context) {
+    return stub->GetPlan(&context, request, &answer);
+  });
+}
+
+absl::StatusOr<PlanReply> PlannerClient::Impl::Check(v1::PlanReply& reply) const {
+  PlanReply checked{
+      .plan = std::move(*reply.mutable_plan()), .sha256 = {}, .source = reply.source()};
+  checked.sha256 = Sha256(checked.plan);
+  if (AsBytes(checked.sha256) == absl::string_view(reply.plan_sha256())) return checked;
+  return ProtocolError(absl::StrCat("the plan from ", calls.address(), " is damaged: SHA-256 ",
+                                    ToHex(checked.sha256), " is not what was announced"));
+}
+
+absl::Status PlannerClient::Impl::Send(const Payload& payload, const v1::GetPlanRequest& request,
+                                       int64_t chunk_bytes, int64_t from, Time until, bool& gone) {
+  v1::UploadGraphResponse answer;
+  const auto attempt = [&](grpc::ClientContext& context) {
+    const auto writer = stub->UploadGraph(&context, &answer);
+    v1::UploadGraphRequest message;
+    v1::UploadHeader& header = *message.mutable_header();
+    header.set_tenant(request.tenant());
+    header.set_graph_digest(request.graph_digest());
+    header.set_codec(payload.codec);
+    header.set_size(payload.size);
+    header.set_content_sha256(std::string(AsBytes(payload.sha256)));
+    header.set_resume_offset(from);
+    bool open = writer->Write(message);  // false: the service has answered, or is gone
+    for (auto at = static_cast<size_t>(from); open && at < payload.data.size();
+         at += static_cast<size_t>(chunk_bytes)) {
+      message.set_chunk(payload.data.substr(at, static_cast<size_t>(chunk_bytes)));
+      open = writer->Write(message);
+    }
+    writer->WritesDone();
+    return writer->Finish();
+  };
+  calls.CountUpload(from > 0);
+  RETURN_IF_ERROR(calls.Once("UploadGraph", until, attempt, gone));
+  if (answer.graph_digest() == request.graph_digest()) return absl::OkStatus();
+  return ProtocolError(absl::StrCat(calls.address(), " stored another graph than was sent"));
+}
+
+absl::StatusOr<v1::QueryUploadResponse> PlannerClient::Impl::Query(
+    const Payload& payload, const v1::GetPlanRequest& request, Time until) {
+  v1::QueryUploadRequest question;
+  question.set_tenant(request.tenant());
+  question.set_graph_digest(request.graph_digest());
+  question.set_codec(payload.codec);
+  question.set_content_sha256(std::string(AsBytes(payload.sha256)));
+  v1::QueryUploadResponse answer;
+  RETURN_IF_ERROR(calls.Call("QueryUpload", until, [&](grpc::ClientContext& context) {
+    return stub->QueryUpload(&context, question, &answer);
+  }));
+  return answer;
+}
+
+absl::Status PlannerClient::Impl::Upload(const Payload& payload, const v1::GetPlanRequest& request,
+                                         int64_t chunk_bytes, Time until) {
+  int64_t from = 0;
+  bool may_resume = true;
+  for (int breaks = 0;;) {
+    bool gone = false;
+    const absl::Status sent = Send(payload, request, chunk_bytes, from, until, gone);
+    if (sent.ok()) return sent;
+    if (calls.Obey(sent, "UploadGraph", until)) continue;
+    if (!gone) {
+      // What was held may be of other bytes, or be held no more: once more, from the start.
+      if (from == 0) return sent;
+      from = 0;
+      may_resume = false;
+      continue;
+    }
+    if (++breaks > kBreaks) return sent;
+    RETURN_IF_ERROR(calls.AwaitReturn("UploadGraph", until));
+    calls.Pause(breaks, until);
+    ASSIGN_OR_RETURN(const v1::QueryUploadResponse held, Query(payload, request, until));
+    if (held.present()) return absl::OkStatus();
+    const int64_t committed = held.committed_size();
+    if (!may_resume || committed < 0 || committed > static_cast<int64_t>(payload.data.size())) {
+      from = 0;
+      continue;
+    }
+    if (committed > from) breaks = 0;
+    from = committed;
+  }
+}
+
+// Puts a small graph into the request, and sends a large one.
+absl::Status PlannerClient::Impl::Hand(const Payload& payload,
+                                       const v1::GetCapabilitiesResponse& service, Time until,
+                                       v1::GetPlanRequest& request) {
+  if (static_cast<int64_t>(payload.data.size()) > service.max_inline_graph_bytes()) {
+    const int64_t chunk_bytes = service.max_chunk_bytes() > 0 ? service.max_chunk_bytes() : 1 << 20;
+    return Upload(payload, request, chunk_bytes, until);
+  }
+  v1::GraphData& graph = *request.mutable_graph();
+  graph.set_codec(payload.codec);
+  graph.set_size(payload.size);
+  graph.set_data(payload.data);
+  return absl::OkStatus();
+}
+
+PlannerClient::PlannerClient(const std::string& address, const ClientOptions& options)
+    : impl_(std::make_unique<Impl>(address, options)) {}
+
+PlannerClient::~PlannerClient() = default;
+
+absl::StatusOr<PlanReply> PlannerClient::GetPlan(const PlanQuery& query) {
+  const Time until = steady_clock::now() + query.deadline;
+  RETURN_IF_ERROR(impl_->CheckProcess());
+  ASSIGN_OR_RETURN(const v1::GetCapabilitiesResponse service, impl_->Capabilities(until));
+  v1::GetPlanRequest request;
+  request.set_tenant(impl_->options.tenant);
+  request.set_graph_digest(std::string(AsBytes(query.digest)));
+  *request.mutable_mesh() = query.mesh;
+  *request.mutable_options() = query.options;
+  request.set_client_version(kClientVersion);
+  request.set_cached_only(query.cached_only);
+  if (query.job.has_value()) Fill(*query.job, *request.mutable_job());
+  std::optional<Payload> payload;
+  for (int asks = 0; asks < kAsks; ++asks) {
+    v1::GetPlanResponse answer;
+    RETURN_IF_ERROR(impl_->Ask(request, until, answer));
+    if (answer.has_plan()) {
+      ASSIGN_OR_RETURN(PlanReply reply, impl_->Check(*answer.mutable_plan()));
+      reply.uploaded = payload.has_value();
+      return reply;
+    }
+    if (answer.has_unplanned()) {
+      return MakeError(absl::StatusCode::kFailedPrecondition, kUnplanned, answer.unplanned().why());
+    }
+    if (!answer.has_graph_required()) break;
+    if (!payload.has_value()) {
+      ASSIGN_OR_RETURN(std::string plain, query.graph());
+      ASSIGN_OR_RETURN(payload, Pack(std::move(plain), service));
+    }
+    RETURN_IF_ERROR(impl_->Hand(*payload, service, until, request));
+  }
+  return ProtocolError(absl::StrCat(impl_->calls.address(), " gave no plan for graph ",
+                                    ToHex(query.digest).substr(0, 12), " in ", kAsks, " answers"));
+}
+
+absl::StatusOr<v1::GetCapabilitiesResponse> PlannerClient::Capabilities(milliseconds deadline) {
+  RETURN_IF_ERROR(impl_->CheckProcess());
+  return impl_->Capabilities(steady_clock::now() + deadline);
+}
+
+absl::StatusOr<uint32_t> PlannerClient::ReleaseJob(const std::string& job_id,
+                                                   milliseconds deadline) {
+  RETURN_IF_ERROR(impl_->CheckProcess());
+  v1::ReleaseJobRequest request;
+  request.set_tenant(impl_->options.tenant);
+  request.set_job_id(job_id);
+  v1::ReleaseJobResponse answer;
+  RETURN_IF_ERROR(impl_->calls.Call("ReleaseJob", steady_clock::now() + deadline,
+                                    [&](grpc::ClientContext& context) {
+                                      return impl_->stub->ReleaseJob(&context, request, &answer);
+                                    }));
+  return answer.released();
+}
+
+ClientCounters PlannerClient::counters() const { return impl_->calls.counters(); }
+
+}  // namespace bucketd::client
