@@ -1,0 +1,147 @@
+#include "server/store/acknowledged.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include <sys/stat.h>
+
+#include "passes/base/digest.h"
+
+namespace bucketd {
+namespace {
+
+constexpr absl::string_view kMagic = "bucketd acknowledged 1\n";
+constexpr size_t kSumBytes = 8;
+constexpr size_t kHeaderBytes = 23 + 8 + kSumBytes;
+constexpr size_t kEntryBytes = 4 + 1 + 8 + kSumBytes;  // and the key
+// Of one file: a log that nobody can checkpoint must not make this one grow for ever.
+constexpr int64_t kMaxBytes = int64_t{16} << 20;
+
+void AppendInt(uint64_t value, size_t bytes, std::string& out) {
+  for (size_t i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> (8 * i)));
+}
+
+uint64_t TakeInt(absl::string_view bytes) {
+  uint64_t value = 0;
+  for (size_t i = bytes.size(); i-- > 0;) value = value << 8 | static_cast<uint8_t>(bytes[i]);
+  return value;
+}
+
+// Of what stands in `out` from `begin` on.
+void AppendSum(size_t begin, std::string& out) {
+  const Digest digest = Sha256(absl::string_view(out).substr(begin));
+  out.append(AsBytes(digest).data(), kSumBytes);
+}
+
+void AppendEntry(uint8_t what, int64_t commit, absl::string_view key, std::string& out) {
+  const size_t begin = out.size();
+  AppendInt(key.size(), 4, out);
+  AppendInt(what, 1, out);
+  AppendInt(static_cast<uint64_t>(commit), 8, out);
+  out.append(key.data(), key.size());
+  AppendSum(begin, out);
+}
+
+bool IsWhole(absl::string_view part) {
+  const Digest digest = Sha256(part.substr(0, part.size() - kSumBytes));
+  return std::memcmp(digest.data(), part.data() + part.size() - kSumBytes, kSumBytes) == 0;
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0 && errno == ENOENT) return std::string();
+  std::string bytes;
+  bool ok = fd >= 0;
+  struct stat info {};
+  if (ok) ok = fstat(fd, &info) == 0;
+  if (ok) {
+    bytes.resize(static_cast<size_t>(std::min<int64_t>(info.st_size, 2 * kMaxBytes)));
+    const ssize_t got = pread(fd, bytes.data(), bytes.size(), 0);
+    ok = got >= 0;
+    if (ok) bytes.resize(static_cast<size_t>(got));
+  }
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  if (ok) return bytes;
+  return absl::UnavailableError(absl::StrCat(path, ": cannot be read: ", std::strerror(error)));
+}
+
+bool TakeHeader(absl::string_view& rest, Acknowledged::Content& content) {
+  if (rest.size() < kHeaderBytes || rest.substr(0, kMagic.size()) != kMagic ||
+      !IsWhole(rest.substr(0, kHeaderBytes))) {
+    return false;
+  }
+  const auto commit = static_cast<int64_t>(TakeInt(rest.substr(kMagic.size(), 8)));
+  content.last_commit = std::max(content.last_commit, commit);
+  rest.remove_prefix(kHeaderBytes);
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<Acknowledged::Content> Acknowledged::Read(const std::string& path) {
+  absl::StatusOr<std::string> bytes = ReadFile(path);
+  if (!bytes.ok()) return bytes.status();
+  Content content;
+  absl::string_view rest = *bytes;
+  // Two processes that empty the file at the same time leave two headers.
+  while (TakeHeader(rest, content)) continue;
+  if (content.last_commit == 0 && rest.size() == bytes->size()) return content;
+  while (rest.size() >= kEntryBytes) {
+    const uint64_t key_bytes = TakeInt(rest.substr(0, 4));
+    if (key_bytes > rest.size() - kEntryBytes) break;
+    const absl::string_view part = rest.substr(0, kEntryBytes + key_bytes);
+    if (!IsWhole(part)) break;
+    Entry entry;
+    entry.what = static_cast<uint8_t>(part[4]);
+    entry.commit = static_cast<int64_t>(TakeInt(part.substr(5, 8)));
+    entry.key = std::string(part.substr(13, key_bytes));
+    content.last_commit = std::max(content.last_commit, entry.commit);
+    content.entries.push_back(std::move(entry));
+    rest.remove_prefix(part.size());
+  }
+  return content;
+}
+
+absl::StatusOr<std::unique_ptr<Acknowledged>> Acknowledged::Open(const std::string& path) {
+  // O_APPEND: what several processes add never overlaps.
+  const int fd = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) {
+    return absl::UnavailableError(
+        absl::StrCat(path, ": cannot be written: ", std::strerror(errno)));
+  }
+  return std::unique_ptr<Acknowledged>(new Acknowledged(path, fd));
+}
+
+Acknowledged::~Acknowledged() { close(fd_); }
+
+void Acknowledged::Add(uint8_t what, int64_t commit, absl::string_view key) {
+  const std::lock_guard lock(mutex_);
+  struct stat info {};
+  if (fstat(fd_, &info) != 0 || info.st_size > kMaxBytes) return;
+  std::string entry;
+  AppendEntry(what, commit, key, entry);
+  if (write(fd_, entry.data(), entry.size()) < 0) return;
+}
+
+void Acknowledged::Reset(int64_t commit) {
+  const std::lock_guard lock(mutex_);
+  const absl::StatusOr<Content> content = Read(path_);
+  std::string bytes(kMagic);
+  AppendInt(static_cast<uint64_t>(commit), 8, bytes);
+  AppendSum(0, bytes);
+  if (content.ok()) {
+    for (const Entry& entry : content->entries) {
+      if (entry.commit > commit) AppendEntry(entry.what, entry.commit, entry.key, bytes);
+    }
+  }
+  if (ftruncate(fd_, 0) != 0 || write(fd_, bytes.data(), bytes.size()) < 0) return;
+}
+
+}  // namespace bucketd

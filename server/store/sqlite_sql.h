@@ -1,0 +1,21 @@
+// The statements that plans and records share, each over its own tables. Parameters: ?1 the shelf
+// (0 for plans), ?2 the key of the index (for plans the digest of the key).
+#pragma once
+
+#include "server/store/sqlite_store.h"
+
+namespace bucketd {
+
+struct SqliteStore::Sql {
+  const char* read;        // value, checksum, key, value's bytes, used
+  const char* locate;      // value, bytes
+  const char* read_value;  // ?1 value: all of it
+  const char* put_value;   // ?1 value, ?2 key, ?3 bytes
+  const char* drop_value;  // ?1 value
+  const char* list;  // ?1 shelf, ?2 first key, ?3 limit: key of the index, tenant, graph, bytes
+};
+
+// Over the length of the key, the key and the value: a value under a wrong key is damage too.
+Digest ValueChecksum(absl::string_view key, absl::string_view value);
+
+}  // namespace bucketd

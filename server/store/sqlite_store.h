@@ -1,0 +1,221 @@
+// The store as a SQLite database in a folder, for one machine. Several processes may have one
+// folder open: during a rolling restart the new server reads what the old one still writes.
+//
+// README.md describes the files, what is checked when, and what each kind of damage leads to.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "passes/base/digest.h"
+#include "server/store/acknowledged.h"
+#include "server/store/sqlite_db.h"
+#include "server/store/store.h"
+
+namespace bucketd {
+
+enum class StoreRead { kHit, kMiss, kDamaged, kError };
+enum class StoreWrite { kOk, kNoSpace, kError };
+
+// What happens, for metrics and logs. Called on any thread, with the store's locks held: must be
+// short and must not call the store.
+class StoreObserver {
+ public:
+  virtual ~StoreObserver() = default;
+  virtual void Read(StoreRead /*result*/) {}
+  virtual void Wrote(StoreWrite /*result*/) {}
+  virtual void Evicted(int64_t /*plans*/, int64_t /*bytes*/) {}
+  // For people; one line. `damage`: something that was stored is gone.
+  virtual void Problem(bool /*damage*/, absl::string_view /*text*/) {}
+};
+
+struct SqliteStoreOptions {
+  std::string directory;  // made if absent; "": in memory, gone with the store
+  // Of plans and their keys; the file is somewhat larger. Beyond: what was used longest ago goes.
+  int64_t max_bytes = int64_t{4} << 30;
+  std::chrono::hours max_age{24 * 30};  // of plans since their last use; 0: any age
+  bool read_only = false;
+  // How long a write waits for another process's.
+  std::chrono::milliseconds busy_timeout{1000};
+  // Between runs of Maintain() on a thread of the store; 0: the owner calls it.
+  std::chrono::milliseconds maintenance{0};
+  int64_t max_pages = 0;              // of the file, a hard bound; 0: none
+  int32_t page_size = 4096;           // of a store that is made; small ones make small test files
+  std::function<WallTime()> clock;    // the system's if empty
+  StoreObserver* observer = nullptr;  // outlives the store
+};
+
+// One value as a scan finds it. DATA_LOSS: damaged; then what is not known is empty.
+struct ScannedValue {
+  Shelf shelf{};     // of records
+  std::string name;  // of plans the digest of the key in hexadecimal, of records the key
+  std::string key, value;
+  std::string tenant, graph_digest;  // of plans; the digest "" if the key has none
+  int64_t bytes = 0;                 // of key and value, as stored
+  absl::Status status;
+};
+
+struct ScanResult {
+  int64_t values = 0;
+  int64_t damaged = 0;
+  // Stretches of the index that cannot be read; how many values they hold is not known.
+  int64_t unreadable_regions = 0;
+};
+
+class SqliteStore final : public Store {
+ public:
+  //   NOT_FOUND            (read-only) there is no store
+  //   FAILED_PRECONDITION  another program's file, a later version's store, no folder
+  //   DATA_LOSS            what every access needs is damaged
+  //   UNAVAILABLE, RESOURCE_EXHAUSTED  as for every call
+  static absl::StatusOr<std::unique_ptr<SqliteStore>> Open(SqliteStoreOptions options);
+  ~SqliteStore() override;  // writes what is pending, ends the log
+
+  absl::StatusOr<std::optional<std::string>> GetPlan(absl::string_view key) override;
+  absl::Status PutPlan(absl::string_view key, absl::string_view tenant,
+                       absl::string_view plan) override;
+  absl::Status HoldPlan(absl::string_view key, absl::string_view holder, WallTime expires) override;
+  absl::Status ReleaseHolds(absl::string_view holder) override;
+  absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf, absl::string_view key) override;
+  absl::Status PutRecord(Shelf shelf, absl::string_view key, absl::string_view value) override;
+  absl::Status EraseRecord(Shelf shelf, absl::string_view key) override;
+  absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
+                                                  absl::string_view after, int32_t limit) override;
+  absl::StatusOr<std::vector<StoredPlan>> ListPlans(const PlanSelection& selection,
+                                                    int32_t limit) override;
+  absl::StatusOr<int64_t> EvictPlans(const PlanSelection& selection) override;
+  absl::StatusOr<StoreStats> Stats() override;
+
+  // The plan was used without having been read. Memory only; written by Maintain().
+  void NoteUse(absl::string_view key);
+  // Writes uses, lets holds run out, evicts by age and size, merges the log into the database.
+  // O(what there is to do).
+  absl::Status Maintain();
+
+  // Every plan in the order of its key's digest, every record in key order, each checked. `see` may
+  // not call the store. Damage does not end a scan.
+  absl::StatusOr<ScanResult> ScanPlans(absl::FunctionRef<void(const ScannedValue&)> see);
+  absl::StatusOr<ScanResult> ScanRecords(absl::FunctionRef<void(const ScannedValue&)> see);
+  // SQLite's own check of all structures: lines for people, none if all is well; at most `limit`.
+  absl::StatusOr<std::vector<std::string>> CheckStructure(int32_t limit);
+  // Keys whose newest commit was acknowledged and is gone, found when the store was opened.
+  const std::vector<Acknowledged::Entry>& lost() const { return lost_; }
+  int64_t lost_commits() const { return lost_commits_; }
+
+ private:
+  struct Sql;  // sqlite_sql.h: plans and records differ in their tables alone
+  static const Sql kPlanSql, kRecordSql;
+  struct Row {
+    std::string key, value;
+    int64_t used = 0;
+  };
+  struct Location {  // where a value is, as the index says
+    int64_t value = 0;
+    int64_t bytes = 0;
+  };
+  struct Victim {
+    std::string hash;
+    Location at;
+    bool readable = true;  // else its value stays behind, unreachable
+  };
+  using Lock = std::lock_guard<std::mutex>;
+
+  explicit SqliteStore(SqliteStoreOptions options) : options_(std::move(options)) {}
+  absl::Status Connect();
+  absl::Status FindLostCommits(const Acknowledged::Content& promised);
+  absl::Status MarkLost(int64_t last_commit);
+  bool TakeLost(int64_t shelf, absl::string_view index_key, bool keep);
+  WallTime Now() const { return options_.clock(); }
+  int64_t NowMillis() const { return Now().time_since_epoch().count(); }
+
+  // DATA_LOSS: the value is damaged; UNAVAILABLE: the index is, or anything else is wrong.
+  absl::StatusOr<std::optional<Row>> ReadRow(const Sql& sql, int64_t shelf,
+                                             absl::string_view index_key);
+  // Counts, and takes away what is damaged.
+  absl::StatusOr<std::optional<Row>> GetRow(const Sql& sql, int64_t shelf,
+                                            absl::string_view index_key, absl::string_view key);
+  absl::Status ForgetDamaged(const Sql& sql, int64_t shelf, absl::string_view index_key,
+                             absl::string_view key);
+  static absl::StatusOr<std::optional<Location>> Locate(SqliteDb& db, const Sql& sql, int64_t shelf,
+                                                        absl::string_view index_key);
+  // Reads it whole: to delete a value, SQLite must be able to.
+  bool IsReadable(const Sql& sql, int64_t value);
+  struct Selected {
+    Victim victim;
+    StoredPlan plan;
+  };
+  absl::StatusOr<std::vector<Selected>> Select(const PlanSelection& selection, int64_t limit,
+                                               bool held_too);
+  absl::Status Scan(const Sql& sql, int64_t shelf, absl::FunctionRef<void(const ScannedValue&)> see,
+                    ScanResult& result);
+  absl::Status ListFrom(const Sql& sql, int64_t shelf, absl::string_view from,
+                        std::vector<ScannedValue>& found);
+  void SeeValue(const Sql& sql, int64_t shelf, ScannedValue value,
+                absl::FunctionRef<void(const ScannedValue&)> see, ScanResult& result);
+
+  // REQUIRES write_mutex_. One transaction; `key` is what the acknowledgement is about, none if
+  // `what` < 0. Counted.
+  absl::Status Write(int what, absl::string_view key,
+                     absl::FunctionRef<absl::Status(SqliteDb&)> change);
+  absl::StatusOr<int64_t> Commit(absl::FunctionRef<absl::Status(SqliteDb&)> change);
+
+  absl::Status ChangeRecord(int64_t shelf, absl::string_view key, const absl::string_view* value);
+
+  // REQUIRES write_mutex_ of all.
+  absl::StatusOr<std::vector<Victim>> OldestPlans(int64_t bytes, int64_t used_before,
+                                                  absl::string_view except);
+  absl::StatusOr<std::vector<Victim>> MakeRoom(int64_t coming, const std::optional<Location>& old,
+                                               absl::string_view hash);
+  absl::StatusOr<bool> DropPlan(SqliteDb& db, const Victim& victim, bool even_held);
+  absl::Status Evict(std::vector<Victim> victims, int64_t& gone);
+  absl::Status FlushUses();
+  absl::Status DropExpiredHolds();
+
+  absl::Status EvictOld();
+  absl::Status Checkpoint();
+  void StartMaintenance();
+  void MaintainForEver();
+  static int LogGrew(void* store, sqlite3* db, const char* name, int pages);
+  absl::StatusOr<int64_t> Number(const char* sql);
+
+  SqliteStoreOptions options_;
+  // A reader waits neither for a writer's fsync nor for a checkpoint. In memory there is one
+  // connection for all.
+  std::unique_ptr<SqliteDb> writer_, own_reader_, checkpointer_;
+  SqliteDb* reader_ = nullptr;
+  std::unique_ptr<Acknowledged> acknowledged_;
+  // One write at a time; taken before the lock of a connection.
+  std::mutex write_mutex_;
+
+  std::vector<Acknowledged::Entry> lost_;
+  int64_t lost_commits_ = 0;
+  std::mutex lost_mutex_;
+  absl::flat_hash_set<std::string> lost_unmarked_;  // could not be written into the database
+
+  std::mutex uses_mutex_;
+  absl::flat_hash_map<std::string, int64_t> uses_;  // by digest of the key; ms since 1970
+
+  std::mutex maintenance_mutex_;
+  std::condition_variable wake_;
+  bool stopping_ = false;
+  std::atomic<bool> log_is_long_{false};
+  std::jthread maintenance_;
+};
+
+}  // namespace bucketd

@@ -1,0 +1,262 @@
+// The part of SqliteStore that keeps it within its bounds.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "passes/base/status_macros.h"
+#include "server/store/sqlite_sql.h"
+#include "server/store/sqlite_store.h"
+#include "server/store/store_file.h"
+
+namespace bucketd {
+namespace {
+
+constexpr size_t kBatch = 256;        // plans that one transaction takes away
+constexpr size_t kMaxUses = 1 << 16;  // noted between two flushes; more are forgotten
+constexpr int kLongLogPages = 1000;   // then it is merged before its time
+
+}  // namespace
+
+absl::StatusOr<int64_t> SqliteStore::Number(const char* sql) {
+  const Lock lock(reader_->mutex());
+  Statement row = reader_->Query(sql);
+  RETURN_IF_ERROR(row.Step().status());
+  return row.Int(0);
+}
+
+absl::StatusOr<std::vector<SqliteStore::Victim>> SqliteStore::OldestPlans(
+    int64_t bytes, int64_t used_before, absl::string_view except) {
+  std::vector<Victim> victims;
+  const Lock lock(reader_->mutex());
+  Statement rows = reader_->Query(
+      "SELECT hash, value, bytes FROM plans WHERE used < ?1 AND hash != ?2 AND NOT EXISTS "
+      "(SELECT 1 FROM holds WHERE plan = hash AND expires > ?3) ORDER BY used",
+      used_before, except, NowMillis());
+  while (bytes > 0) {
+    ASSIGN_OR_RETURN(const bool row, rows.Step());
+    if (!row) break;
+    victims.push_back({std::string(rows.Bytes(0)), {rows.Int(1), rows.Int(2)}, true});
+    bytes -= victims.back().at.bytes;
+  }
+  return victims;
+}
+
+absl::StatusOr<std::vector<SqliteStore::Victim>> SqliteStore::MakeRoom(
+    int64_t coming, const std::optional<Location>& old, absl::string_view hash) {
+  ASSIGN_OR_RETURN(const int64_t held, Number("SELECT plan_bytes FROM totals WHERE id = 1"));
+  int64_t beyond = held + coming - (old.has_value() ? old->bytes : 0) - options_.max_bytes;
+  if (beyond <= 0) return std::vector<Victim>();
+  RETURN_IF_ERROR(FlushUses());
+  ASSIGN_OR_RETURN(std::vector<Victim> victims, OldestPlans(beyond, INT64_MAX, hash));
+  for (Victim& victim : victims) {
+    victim.readable = IsReadable(kPlanSql, victim.at.value);
+    beyond -= victim.at.bytes;
+  }
+  if (beyond <= 0) return victims;
+  return absl::ResourceExhaustedError(absl::StrCat("a plan of ", coming,
+                                                   " bytes has no room among ", options_.max_bytes,
+                                                   " bytes; plans that jobs hold are not evicted"));
+}
+
+absl::Status SqliteStore::Evict(std::vector<Victim> victims, int64_t& gone) {
+  for (size_t begin = 0; begin < victims.size(); begin += kBatch) {
+    const size_t end = std::min(begin + kBatch, victims.size());
+    int64_t plans = 0, bytes = 0;
+    for (size_t i = begin; i < end; ++i) {
+      victims[i].readable = IsReadable(kPlanSql, victims[i].at.value);
+    }
+    const absl::Status written = Write(-1, {}, [&](SqliteDb& db) -> absl::Status {
+      for (size_t i = begin; i < end; ++i) {
+        ASSIGN_OR_RETURN(const bool dropped, DropPlan(db, victims[i], /*even_held=*/false));
+        plans += dropped ? 1 : 0;
+        bytes += dropped ? victims[i].at.bytes : 0;
+      }
+      return absl::OkStatus();
+    });
+    RETURN_IF_ERROR(written);
+    gone += plans;
+    if (options_.observer != nullptr && plans > 0) options_.observer->Evicted(plans, bytes);
+  }
+  return absl::OkStatus();
+}
+
+void SqliteStore::NoteUse(absl::string_view key) {
+  const Digest hash = Sha256(key);
+  const Lock lock(uses_mutex_);
+  if (uses_.size() < kMaxUses) uses_[AsBytes(hash)] = NowMillis();
+}
+
+absl::Status SqliteStore::FlushUses() {
+  absl::flat_hash_map<std::string, int64_t> uses;
+  {
+    const Lock lock(uses_mutex_);
+    uses.swap(uses_);
+  }
+  if (uses.empty()) return absl::OkStatus();
+  return Write(-1, {}, [&](SqliteDb& db) -> absl::Status {
+    for (const auto& [hash, used] : uses) {
+      RETURN_IF_ERROR(db.Run("UPDATE plans SET used = ?1 WHERE hash = ?2 AND used < ?1", used,
+                             absl::string_view(hash)));
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status SqliteStore::DropExpiredHolds() {
+  ASSIGN_OR_RETURN(const int64_t first, Number("SELECT ifnull(min(expires), 9e18) FROM holds"));
+  if (first > NowMillis()) return absl::OkStatus();
+  return Write(-1, {}, [&](SqliteDb& db) {
+    return db.Run("DELETE FROM holds WHERE expires <= ?1", NowMillis());
+  });
+}
+
+absl::Status SqliteStore::EvictOld() {
+  const Lock lock(write_mutex_);
+  RETURN_IF_ERROR(FlushUses());
+  RETURN_IF_ERROR(DropExpiredHolds());
+  int64_t gone = 0;
+  if (options_.max_age.count() > 0) {
+    const std::chrono::milliseconds age = options_.max_age;
+    ASSIGN_OR_RETURN(std::vector<Victim> old,
+                     OldestPlans(INT64_MAX, NowMillis() - age.count(), ""));
+    RETURN_IF_ERROR(Evict(std::move(old), gone));
+  }
+  // The bound may be a lower one than before.
+  ASSIGN_OR_RETURN(const int64_t bytes, Number("SELECT plan_bytes FROM totals WHERE id = 1"));
+  ASSIGN_OR_RETURN(std::vector<Victim> beyond,
+                   OldestPlans(bytes - options_.max_bytes, INT64_MAX, ""));
+  return Evict(std::move(beyond), gone);
+}
+
+absl::Status SqliteStore::Checkpoint() {
+  if (checkpointer_ == nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const int64_t commits, Number("SELECT commits FROM totals WHERE id = 1"));
+  int pages = 0, merged = 0;
+  {
+    const Lock lock(checkpointer_->mutex());
+    sqlite3* db = checkpointer_->get();
+    const int rc =
+        sqlite3_wal_checkpoint_v2(db, "main", SQLITE_CHECKPOINT_PASSIVE, &pages, &merged);
+    if (rc != SQLITE_OK) return SqliteError(db, rc);
+  }
+  if (pages == merged) acknowledged_->Reset(commits);
+  return absl::OkStatus();
+}
+
+absl::Status SqliteStore::Maintain() {
+  if (options_.read_only) return absl::OkStatus();
+  const absl::Status evicted = EvictOld();
+  const absl::Status merged = Checkpoint();
+  return evicted.ok() ? merged : evicted;
+}
+
+void SqliteStore::MaintainForEver() {
+  std::unique_lock lock(maintenance_mutex_);
+  auto next = std::chrono::steady_clock::now() + options_.maintenance;
+  while (!stopping_) {
+    wake_.wait_until(lock, next, [&] { return stopping_ || log_is_long_.exchange(false); });
+    if (stopping_) return;
+    lock.unlock();
+    const bool due = std::chrono::steady_clock::now() >= next;
+    const absl::Status status = due ? Maintain() : Checkpoint();
+    if (!status.ok() && options_.observer != nullptr) {
+      options_.observer->Problem(false, absl::StrCat("maintenance: ", status.message()));
+    }
+    if (due) next = std::chrono::steady_clock::now() + options_.maintenance;
+    lock.lock();
+  }
+}
+
+// Registered with the writer: called after each commit, with the length of the log.
+int SqliteStore::LogGrew(void* store, sqlite3*, const char*, int pages) {
+  auto& self = *static_cast<SqliteStore*>(store);
+  if (pages < kLongLogPages || self.log_is_long_.exchange(true)) return SQLITE_OK;
+  // The lock orders this before the thread's look at the flag.
+  { const Lock lock(self.maintenance_mutex_); }
+  self.wake_.notify_one();
+  return SQLITE_OK;
+}
+
+void SqliteStore::StartMaintenance() {
+  if (options_.maintenance.count() <= 0) return;
+  if (!options_.directory.empty()) sqlite3_wal_hook(writer_->get(), LogGrew, this);
+  maintenance_ = std::jthread([this] { MaintainForEver(); });
+}
+
+SqliteStore::~SqliteStore() {
+  {
+    const Lock lock(maintenance_mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  if (maintenance_.joinable()) maintenance_.join();
+  if (writer_ == nullptr || reader_ == nullptr) return;
+  {
+    const Lock lock(write_mutex_);
+    FlushUses().IgnoreError();  // counted; a use that is forgotten costs nothing but age
+  }
+  Checkpoint().IgnoreError();
+}
+
+absl::Status SqliteStore::FindLostCommits(const Acknowledged::Content& promised) {
+  ASSIGN_OR_RETURN(const int64_t commits, Number("SELECT commits FROM totals WHERE id = 1"));
+  if (commits >= promised.last_commit) {
+    if (acknowledged_ != nullptr && promised.last_commit == 0) acknowledged_->Reset(commits);
+    return absl::OkStatus();
+  }
+  lost_commits_ = promised.last_commit - commits;
+  for (const Acknowledged::Entry& entry : promised.entries) {
+    if (entry.commit <= commits) continue;
+    lost_.push_back(entry);
+    lost_unmarked_.insert(absl::StrCat(int64_t{entry.what}, ":", entry.key));
+  }
+  if (options_.observer != nullptr) {
+    options_.observer->Problem(
+        true, absl::StrCat(lost_commits_,
+                           " commits that were acknowledged are gone from the end of "
+                           "the store; plans and records that they wrote: ",
+                           lost_.size()));
+  }
+  if (options_.read_only) return absl::OkStatus();
+  const Lock lock(write_mutex_);
+  // Else it is told again at the next start, and until then known in memory.
+  if (MarkLost(promised.last_commit).ok()) lost_unmarked_.clear();
+  return absl::OkStatus();
+}
+
+// A row whose value is 0 speaks of a value that is not there: a read finds it damaged. What stood
+// there before is older than what was acknowledged, and must not be given out.
+absl::Status SqliteStore::MarkLost(int64_t last_commit) {
+  const auto mark = [&](SqliteDb& db, const Acknowledged::Entry& entry) -> absl::Status {
+    const absl::string_view key = entry.key;
+    if (entry.what != 0) {
+      return db.Run(
+          "INSERT INTO records(shelf, key, value, checksum) VALUES(?1, ?2, 0, x'') "
+          "ON CONFLICT(shelf, key) DO UPDATE SET value = 0, checksum = x''",
+          int64_t{entry.what}, key);
+    }
+    ASSIGN_OR_RETURN(const std::optional<Location> before, Locate(db, kPlanSql, 0, key));
+    RETURN_IF_ERROR(
+        db.Run("INSERT INTO plans(hash, value, tenant, graph, bytes, created, used, checksum) "
+               "VALUES(?1, 0, '', NULL, 0, ?2, ?2, x'') ON CONFLICT(hash) DO UPDATE SET value = 0, "
+               "bytes = 0, checksum = x''",
+               key, NowMillis()));
+    return db.Run("UPDATE totals SET plans = plans + ?1, plan_bytes = plan_bytes - ?2 WHERE id = 1",
+                  int64_t{before.has_value() ? 0 : 1}, before.has_value() ? before->bytes : 0);
+  };
+  return Write(-1, {}, [&](SqliteDb& db) -> absl::Status {
+    for (const Acknowledged::Entry& entry : lost_) RETURN_IF_ERROR(mark(db, entry));
+    return db.Run("UPDATE totals SET commits = ?1 WHERE id = 1", last_commit);
+  });
+}
+
+bool SqliteStore::TakeLost(int64_t shelf, absl::string_view index_key, bool keep) {
+  if (lost_commits_ == 0) return false;
+  const Lock lock(lost_mutex_);
+  if (lost_unmarked_.empty()) return false;
+  const std::string key = absl::StrCat(shelf, ":", index_key);
+  return keep ? lost_unmarked_.contains(key) : lost_unmarked_.erase(key) > 0;
+}
+
+}  // namespace bucketd
