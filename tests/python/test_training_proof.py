@@ -132,7 +132,10 @@ def packed(cell: Cell) -> Cell:
 @compared(
     packed,
     fast=[planned("fsdp", "transformer_block", "exact")],
-    full=[*product(("fsdp", "fsdp+tp 3x2"), OF_EAGERS_UNITS, "exact"), *llamas("exact", "odd")])
+    # Not 3x2 in fp32: its odd counts would happen to keep their bits in a packed buffer too.
+    full=[*(cell for cell in product(("fsdp", "fsdp+tp 3x2"), OF_EAGERS_UNITS, "exact")
+            if (cell.parallelism, cell.dtype) != ("fsdp+tp 3x2", "fp32")),
+          *llamas("exact", "odd")])
 def test_exact_groups_what_would_change_its_bits_if_it_were_packed(proof, cell, reference):
     assert not any(bucket["packed"] for bucket in proof.buckets(cell, "reduce_scatter"))
     assert all(bucket["packed"] for bucket in proof.buckets(reference, "reduce_scatter"))
