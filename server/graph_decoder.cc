@@ -48,6 +48,10 @@ absl::StatusOr<std::unique_ptr<GraphDecoder>> GraphDecoder::Start(int codec, int
   return decoder;
 }
 
+int64_t GraphDecoder::working_bytes() const {
+  return static_cast<int64_t>(ZSTD_sizeof_DCtx(zstd_) + scratch_.capacity());
+}
+
 absl::Status GraphDecoder::Append(absl::string_view piece) {
   received_ += static_cast<int64_t>(piece.size());
   return zstd_ == nullptr ? Take(piece) : Decompress(piece);

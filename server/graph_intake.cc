@@ -33,10 +33,13 @@ void GraphIntake::CloseStream() {
 }
 
 absl::StatusOr<std::unique_ptr<GraphIntake::Reservation>> GraphIntake::Reserve(int64_t bytes) {
-  const int64_t reserved = reserved_.fetch_add(bytes) + bytes;
+  int64_t reserved = reserved_.fetch_add(bytes) + bytes;
   metrics_.upload_reserved_bytes.Increment(static_cast<double>(bytes));
   // Made first, so that a refusal gives back what was just taken.
   auto reservation = std::unique_ptr<Reservation>(new Reservation(*this, bytes));
+  while (reserved > limits_.max_upload_bytes && reclaim_ != nullptr && reclaim_()) {
+    reserved = reserved_;
+  }
   if (reserved > limits_.max_upload_bytes) {
     return MakeError(Reason::kOverloaded,
                      absl::StrCat("graphs of ", reserved - bytes,

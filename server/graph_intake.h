@@ -4,8 +4,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 
@@ -41,6 +43,10 @@ class GraphIntake {
 
   const GraphIntakeLimits& limits() const { return limits_; }
 
+  // `reclaim` gives up a reservation that is not in use and returns true, or false if there is
+  // none. Called when what arrives finds no room. Set before the first call of anything else.
+  void ReclaimWith(std::function<bool()> reclaim) { reclaim_ = std::move(reclaim); }
+
   // One upload stream more; OVERLOADED if that is above max_uploads. CloseStream either way.
   absl::Status OpenStream();
   void CloseStream();
@@ -55,6 +61,7 @@ class GraphIntake {
  private:
   const GraphIntakeLimits limits_;
   ServerMetrics& metrics_;
+  std::function<bool()> reclaim_;
   std::atomic<int64_t> streams_{0};
   std::atomic<int64_t> reserved_{0};
 };

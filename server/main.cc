@@ -44,6 +44,7 @@ struct Flags {
   int64_t lame_duck_ms = 500;
   int64_t upload_lease_ms = 10'000;
   int64_t upload_stall_ms = 10'000;
+  int64_t upload_resume_ms = 60'000;
   std::string ready_file;
   int64_t parent = 0;
   std::string log_level = "info";
@@ -105,6 +106,8 @@ void AddLimitFlags(CLI::App& app, Flags& flags) {
   add("--upload-lease-ms", flags.upload_lease_ms,
       "How long a caller that was asked for a graph has to begin; then another is asked");
   add("--upload-stall-ms", flags.upload_stall_ms, "An upload silent for this long is ended");
+  add("--upload-resume-ms", flags.upload_resume_ms,
+      "What broke off may go on where it stopped for this long; 0: not at all");
   add("--compute-slots", o.compute_slots, "Plans computed at a time; 0: one a core, two at least");
   add("--compute-queue", o.compute_queue, "Plans that wait for a slot; beyond: OVERLOADED");
   add("--max-waiting", o.max_waiting,
@@ -134,6 +137,7 @@ absl::Status Complete(Flags& flags) {
   o.lame_duck = std::chrono::milliseconds(flags.lame_duck_ms);
   o.upload_lease = std::chrono::milliseconds(flags.upload_lease_ms);
   o.upload_stall = std::chrono::milliseconds(flags.upload_stall_ms);
+  o.upload_resume = std::chrono::milliseconds(flags.upload_resume_ms);
   return o.Validate();
 }
 

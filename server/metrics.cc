@@ -96,7 +96,15 @@ ServerMetrics::ServerMetrics(Registry& r)
       upload_received_bytes(AddCounter(r, "bucketd_upload_received_bytes_total",
                                        "Bytes of graphs received, as sent (compressed).")),
       upload_reserved_bytes(AddGauge(r, "bucketd_upload_reserved_bytes",
-                                     "Announced size of all graphs that are arriving.")),
+                                     "Announced size of all graphs that are arriving, or "
+                                     "broke off and are kept.")),
+      partial_uploads(AddGauge(r, "bucketd_partial_uploads",
+                               "Uploads that broke off and may go on where they stopped.")),
+      partial_uploads_dropped(AddCounter(r, "bucketd_partial_uploads_dropped_total",
+                                         "Uploads that broke off and were given up: too old, or in "
+                                         "the way of what arrived.")),
+      uploads_resumed(AddCounter(r, "bucketd_uploads_resumed_total",
+                                 "Uploads that went on where another had stopped.")),
       ready(AddGauge(r, "bucketd_ready", "1 while the server takes requests.")) {
   for (size_t m = 0; m < kMethods; ++m) {
     const std::string method = kMethodNames[m];

@@ -70,6 +70,9 @@ class ServerMetrics {
   prometheus::Gauge& uploads_in_flight;
   prometheus::Counter& upload_received_bytes;
   prometheus::Gauge& upload_reserved_bytes;
+  prometheus::Gauge& partial_uploads;
+  prometheus::Counter& partial_uploads_dropped;
+  prometheus::Counter& uploads_resumed;
   prometheus::Gauge& ready;
 };
 

@@ -83,6 +83,7 @@ absl::Status ServerOptions::Validate() const {
   RETURN_IF_ERROR(AtLeast("graph-cache-bytes", graph_cache_bytes, 0));
   RETURN_IF_ERROR(AtLeast("upload-lease-ms", upload_lease.count(), 1));
   RETURN_IF_ERROR(AtLeast("upload-stall-ms", upload_stall.count(), 1));
+  RETURN_IF_ERROR(AtLeast("upload-resume-ms", upload_resume.count(), 0));
   RETURN_IF_ERROR(AtLeast("drain-seconds", drain.count(), 0));
   RETURN_IF_ERROR(AtLeast("lame-duck-ms", lame_duck.count(), 0));
   return absl::OkStatus();

@@ -44,6 +44,8 @@ struct ServerOptions {
   std::chrono::milliseconds upload_lease{10'000};
   // An upload that sends nothing for this long is ended.
   std::chrono::milliseconds upload_stall{10'000};
+  // What broke off is kept this long, so that it can go on where it stopped; 0: not at all.
+  std::chrono::milliseconds upload_resume{60'000};
   // The longest that a caller without a deadline waits.
   std::chrono::milliseconds max_wait{600'000};
   // Drain: not ready, then `lame_duck` for load balancers to see it, then no new connections; calls

@@ -176,7 +176,13 @@ class PlannerService final : public CallbackService {
     if (!status.ok()) return status;
     const absl::StatusOr<Digest> digest = ReadDigest("graph_digest", request.graph_digest());
     if (!digest.ok()) return digest.status();
-    response.set_present(parts_.graphs.Contains(GraphKey(request.tenant(), *digest)));
+    const std::string graph_key = GraphKey(request.tenant(), *digest);
+    response.set_present(parts_.graphs.Contains(graph_key));
+    if (response.present() || request.content_sha256().empty()) return status;
+    const absl::StatusOr<Digest> content = ReadDigest("content_sha256", request.content_sha256());
+    if (!content.ok()) return content.status();
+    response.set_committed_size(parts_.partial_uploads.CommittedSize(
+        PartialUploads::Key(graph_key, request.codec(), *content)));
     return status;
   }
 

@@ -90,11 +90,15 @@ struct Server::Impl {
         cache(options.plan_cache_bytes, metrics),
         graphs(options.graph_cache_bytes, metrics),
         intake(options.intake, metrics),
+        partial_uploads(intake, timers, metrics, options.upload_resume, options.intake.max_uploads),
         compute_pool(options.compute_slots, options.compute_queue),
         intake_pool(options.upload_threads, options.intake.max_uploads + kInlineQueue),
         broker({cache, graphs, intake, compute_pool, intake_pool, timers, metrics, options}),
-        parts{broker, graphs, intake, intake_pool, timers, metrics, options, draining},
-        service(MakePlannerService(parts)) {}
+        parts{broker, graphs,  intake,  partial_uploads, intake_pool,
+              timers, metrics, options, draining},
+        service(MakePlannerService(parts)) {
+    intake.ReclaimWith([this] { return partial_uploads.DropOldest(); });
+  }
 
   absl::Status Listen();
   absl::Status StartHttp();
@@ -115,6 +119,7 @@ struct Server::Impl {
   GraphStore graphs;
   GraphIntake intake;
   Timers timers;
+  PartialUploads partial_uploads;
   WorkerPool compute_pool;
   WorkerPool intake_pool;
   PlanBroker broker;

@@ -7,6 +7,7 @@
 #include "server/graph_store.h"
 #include "server/metrics.h"
 #include "server/options.h"
+#include "server/partial_uploads.h"
 #include "server/plan_broker.h"
 #include "server/timers.h"
 #include "server/worker_pool.h"
@@ -17,6 +18,7 @@ struct ServiceParts {
   PlanBroker& broker;
   GraphStore& graphs;
   GraphIntake& intake;
+  PartialUploads& partial_uploads;
   WorkerPool& intake_pool;
   Timers& timers;
   ServerMetrics& metrics;

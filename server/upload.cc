@@ -11,12 +11,25 @@
 
 namespace bucketd {
 
-UploadSession::UploadSession(GraphIntake& intake, GraphStore& graphs, PlanBroker& broker,
+UploadSession::UploadSession(GraphIntake& intake, GraphStore& graphs,
+                             PartialUploads& partial_uploads, PlanBroker& broker,
                              ServerMetrics& metrics)
-    : intake_(intake), graphs_(graphs), broker_(broker), metrics_(metrics) {}
+    : intake_(intake),
+      graphs_(graphs),
+      partial_uploads_(partial_uploads),
+      broker_(broker),
+      metrics_(metrics) {}
 
-UploadSession::~UploadSession() {
-  if (upload_ != 0) broker_.EndUpload(graph_key_, upload_);
+UploadSession::~UploadSession() { Close(); }
+
+void UploadSession::Close() {
+  if (decoder_ == nullptr) held_.reset();
+  if (upload_ != 0) broker_.EndUpload(graph_key_, std::exchange(upload_, 0));
+}
+
+void UploadSession::KeepRest() {
+  if (decoder_ == nullptr) return;
+  partial_uploads_.Keep(partial_key_, {std::move(decoder_), std::move(held_), nullptr});
 }
 
 absl::StatusOr<UploadSession::Next> UploadSession::Handle(const v1::UploadGraphRequest& message) {
@@ -40,10 +53,25 @@ absl::StatusOr<UploadSession::Next> UploadSession::Begin(const v1::UploadHeader&
   ASSIGN_OR_RETURN(content_sha256_, ReadDigest("content_sha256", header.content_sha256()));
   graph_key_ = GraphKey(header.tenant(), digest_);
   if (graphs_.Contains(graph_key_)) return Next::kPresent;
-  ASSIGN_OR_RETURN(decoder_, intake_.StartDecoder(header.codec(), header.size()));
-  ASSIGN_OR_RETURN(held_, intake_.Reserve(header.size()));
+  RETURN_IF_ERROR(StartDecoding(header));
   upload_ = broker_.BeginUpload(graph_key_);
   return Next::kMore;
+}
+
+absl::Status UploadSession::StartDecoding(const v1::UploadHeader& header) {
+  partial_key_ = PartialUploads::Key(graph_key_, header.codec(), content_sha256_);
+  // Made in any case: it checks codec and size.
+  ASSIGN_OR_RETURN(decoder_, intake_.StartDecoder(header.codec(), header.size()));
+  if (header.resume_offset() == 0) {
+    ASSIGN_OR_RETURN(held_, intake_.Reserve(header.size()));
+    return absl::OkStatus();
+  }
+  decoder_ = nullptr;
+  ASSIGN_OR_RETURN(PartialUpload partial,
+                   partial_uploads_.Resume(partial_key_, header.resume_offset(), header.size()));
+  decoder_ = std::move(partial.decoder);
+  held_ = std::move(partial.held);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<UploadSession::Next> UploadSession::Chunk(const std::string& chunk) {
@@ -57,10 +85,15 @@ absl::StatusOr<UploadSession::Next> UploadSession::Chunk(const std::string& chun
                      absl::StrCat("a chunk has ", size, " bytes, the limit is ", limit),
                      {.limit = limit, .actual = size, .node = {}});
   }
-  if (graphs_.Contains(graph_key_)) return Next::kPresent;
+  if (graphs_.Contains(graph_key_)) {
+    decoder_.reset();
+    return Next::kPresent;
+  }
   metrics_.upload_received_bytes.Increment(static_cast<double>(size));
-  RETURN_IF_ERROR(decoder_->Append(chunk));
-  return Next::kMore;
+  const absl::Status appended = decoder_->Append(chunk);
+  if (appended.ok()) return Next::kMore;
+  decoder_.reset();  // what is wrong cannot go on
+  return appended;
 }
 
 absl::Status UploadSession::Finish() {
@@ -68,7 +101,8 @@ absl::Status UploadSession::Finish() {
     return MakeError(Reason::kUploadProtocol, "the stream ended before a header came");
   }
   absl::StatusOr<GraphBytes> content = decoder_->Finish();
-  RETURN_IF_ERROR(content.status());
+  RETURN_IF_ERROR(content.status());  // cut off: may go on
+  decoder_.reset();
   if (content->sha256 != content_sha256_) {
     return MakeError(Reason::kContentMismatch,
                      absl::StrCat("the bytes that came have SHA-256 ", ToHex(content->sha256),
@@ -77,6 +111,7 @@ absl::Status UploadSession::Finish() {
   absl::StatusOr<GraphPtr> graph = intake_.Parse(content->bytes, digest_);
   RETURN_IF_ERROR(graph.status());
   broker_.GraphArrived(graph_key_, *std::move(graph));
+  partial_uploads_.Drop(partial_key_);  // another one's, which nobody needs any more
   return absl::OkStatus();
 }
 

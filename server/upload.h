@@ -13,6 +13,7 @@
 #include "server/graph_intake.h"
 #include "server/graph_store.h"
 #include "server/metrics.h"
+#include "server/partial_uploads.h"
 #include "server/plan_broker.h"
 
 namespace bucketd::v1 {
@@ -30,10 +31,9 @@ class UploadSession {
   };
 
   // All outlive the session.
-  UploadSession(GraphIntake& intake, GraphStore& graphs, PlanBroker& broker,
-                ServerMetrics& metrics);
-  // An upload that has not been finished counts as failed: another caller is asked for its graph.
-  ~UploadSession();
+  UploadSession(GraphIntake& intake, GraphStore& graphs, PartialUploads& partial_uploads,
+                PlanBroker& broker, ServerMetrics& metrics);
+  ~UploadSession();  // Close()s
   UploadSession(const UploadSession&) = delete;
   UploadSession& operator=(const UploadSession&) = delete;
 
@@ -42,23 +42,31 @@ class UploadSession {
   // The caller has sent everything.
   absl::Status Finish();
 
+  // Keeps what has come, if that can go on: for uploads that broke off without being wrong.
+  void KeepRest();
+  // Nothing comes any more. Without a graph, another caller is asked for it.
+  void Close();
+
   const Digest& digest() const { return digest_; }
 
  private:
   absl::StatusOr<Next> Begin(const v1::UploadHeader& header);
+  absl::Status StartDecoding(const v1::UploadHeader& header);
   absl::StatusOr<Next> Chunk(const std::string& chunk);
 
   GraphIntake& intake_;
   GraphStore& graphs_;
+  PartialUploads& partial_uploads_;
   PlanBroker& broker_;
   ServerMetrics& metrics_;
 
   std::string graph_key_;  // "": no header yet
+  std::string partial_key_;
   Digest digest_{};
   Digest content_sha256_{};
   PlanBroker::UploadId upload_ = 0;
   std::unique_ptr<GraphIntake::Reservation> held_;
-  std::unique_ptr<GraphDecoder> decoder_;
+  std::unique_ptr<GraphDecoder> decoder_;  // null: before the header, and after the last use
 };
 
 }  // namespace bucketd

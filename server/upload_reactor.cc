@@ -25,8 +25,8 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
         context_(*context),
         response_(*response),
         scope_(Method::kUploadGraph, parts.metrics),
-        session_(std::make_unique<UploadSession>(parts.intake, parts.graphs, parts.broker,
-                                                 parts.metrics)) {
+        session_(std::make_unique<UploadSession>(parts.intake, parts.graphs, parts.partial_uploads,
+                                                 parts.broker, parts.metrics)) {
     const absl::Status admitted = parts_.intake.OpenStream();
     if (parts_.draining) {
       End(MakeError(Reason::kDraining, "the server is shutting down"));
@@ -46,10 +46,17 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
         HandleEnd();
       }
     });
-    if (!submitted) End(MakeError(Reason::kOverloaded, "too many graphs are being read"));
+    if (submitted) return;
+    session_->KeepRest();
+    End(MakeError(Reason::kOverloaded, "too many graphs are being read"));
   }
 
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    // The end of a stream may be seen before its cause: a client that died looks like one that
+    // stopped too early until here.
+    if (context_.IsCancelled()) session_->KeepRest();
+    delete this;
+  }
 
  private:
   ~UploadReactor() override { parts_.intake.CloseStream(); }
@@ -81,6 +88,7 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
 
   void HandleEnd() {
     // A dead client and one that is done end the stream alike.
+    if (stalled_ || context_.IsCancelled()) session_->KeepRest();
     if (stalled_) {
       const int64_t stall = parts_.options.upload_stall.count();
       End(MakeError(Reason::kCancelled, absl::StrCat("nothing came for ", stall, " ms")));
@@ -101,7 +109,7 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
 
   void End(const absl::Status& status) {
     const Digest digest = session_->digest();
-    session_.reset();  // first: whoever hears of this end may ask again at once
+    session_->Close();  // first: whoever hears of this end may ask again at once
     response_.set_graph_digest(std::string(AsBytes(digest)));
     parts_.metrics.uploads(OutcomeOf(status, response_.already_present())).Increment();
     Finish(EndRequest(scope_, context_, status, absl::StrCat("graph=", ToHex(digest))));

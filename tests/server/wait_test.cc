@@ -74,6 +74,7 @@ TEST_F(WaitTest, AsksTheNextCallerWhenALeaseExpires) {
 
 TEST_F(WaitTest, AsksTheNextCallerAtOnceWhenAClientDiesInTheMiddleOfItsUpload) {
   options_.upload_lease = std::chrono::minutes(10);
+  options_.upload_resume = milliseconds(0);
   StartServer();
   const v1::GetPlanRequest request = RequestFor(ForwardGraph());
   ASSERT_TRUE(GetPlan(request).asked_to_upload());

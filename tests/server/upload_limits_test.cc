@@ -1,0 +1,189 @@
+// Every limit of what is taken in, at the limit and one beyond.
+#include <string>
+#include <vector>
+
+#include "proto/graph.pb.h"
+#include "server/errors.h"
+#include "server/graph_scan.h"
+#include "tests/server/fixture.h"
+
+namespace bucketd {
+namespace {
+
+class UploadLimitsTest : public ServerTest {
+ protected:
+  // With the options as they are now.
+  void Restart() {
+    stub_.reset();
+    server_.reset();
+    StartServer();
+  }
+
+  static void ExpectTooLarge(const grpc::Status& status, int64_t limit) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+    EXPECT_EQ(ReasonOf(status), "GRAPH_TOO_LARGE") << status.error_message();
+    EXPECT_EQ(MetadataOf(status, "limit"), std::to_string(limit)) << status.error_message();
+    EXPECT_EQ(RetryDelayMillis(status), -1) << "coming back does not help";
+  }
+
+  static void ExpectOverloaded(const grpc::Status& status, int64_t limit) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+    EXPECT_EQ(ReasonOf(status), "OVERLOADED") << status.error_message();
+    EXPECT_EQ(MetadataOf(status, "limit"), std::to_string(limit)) << status.error_message();
+    EXPECT_GT(RetryDelayMillis(status), 0) << "coming back helps";
+  }
+
+  // An upload that has begun and goes no further until `writer` does.
+  struct Open {
+    grpc::ClientContext context;
+    v1::UploadGraphResponse response;
+    std::unique_ptr<grpc::ClientWriter<v1::UploadGraphRequest>> writer;
+  };
+  std::unique_ptr<Open> Begin(const v1::UploadHeader& header) {
+    const double streams = Metric("bucketd_uploads_in_flight");
+    const double bytes = Metric("bucketd_upload_reserved_bytes");
+    auto open = std::make_unique<Open>();
+    open->writer = stub_->UploadGraph(&open->context, &open->response);
+    v1::UploadGraphRequest message;
+    *message.mutable_header() = header;
+    EXPECT_TRUE(open->writer->Write(message));
+    EXPECT_TRUE(Eventually([&] {
+      return Metric("bucketd_uploads_in_flight") == streams + 1 &&
+             Metric("bucketd_upload_reserved_bytes") == bytes + static_cast<double>(header.size());
+    }));
+    return open;
+  }
+  static grpc::Status End(Open& open, const std::string& chunk) {
+    v1::UploadGraphRequest message;
+    message.set_chunk(chunk);
+    EXPECT_TRUE(open.writer->Write(message));
+    open.writer->WritesDone();
+    return open.writer->Finish();
+  }
+};
+
+TEST_F(UploadLimitsTest, BytesOfAGraph) {
+  const auto size = static_cast<int64_t>(ForwardGraph().bytes.size());
+  options_.intake.max_graph_bytes = size;
+  StartServer();
+  EXPECT_TRUE(Upload(ForwardGraph()).ok());
+  options_.intake.max_graph_bytes = size - 1;
+  Restart();
+  ExpectTooLarge(Upload(ForwardGraph()), size - 1);
+  ExpectTooLarge(GetPlan(InlineRequestFor(ForwardGraph())).status, size - 1);
+}
+
+TEST_F(UploadLimitsTest, NodesOfAGraph) {
+  v1::Graph message;
+  ASSERT_TRUE(message.ParseFromString(ForwardGraph().bytes));
+  options_.intake.max_graph_nodes = message.nodes_size();
+  StartServer();
+  EXPECT_TRUE(Upload(ForwardGraph()).ok());
+  options_.intake.max_graph_nodes = message.nodes_size() - 1;
+  Restart();
+  ExpectTooLarge(Upload(ForwardGraph()), message.nodes_size() - 1);
+}
+
+TEST_F(UploadLimitsTest, CompressionRatio) {
+  // Names of nodes are not part of the digest: the same graph, and more than the free MiB of it.
+  v1::Graph message;
+  ASSERT_TRUE(message.ParseFromString(ForwardGraph().bytes));
+  message.clear_node_names();
+  for (int i = 0; i < message.nodes_size(); ++i) message.add_node_names(std::string(8000, 'x'));
+  TestGraph large = ForwardGraph();
+  large.bytes = message.SerializeAsString();
+  const std::string packed = Zstd(large.bytes);
+  const auto received = static_cast<int64_t>(packed.size());
+  const auto counted = static_cast<int64_t>(large.bytes.size()) - (1 << 20);
+  const int64_t enough = (counted + received - 1) / received;
+  options_.intake.max_compression_ratio = enough;
+  StartServer();
+  const grpc::Status fits = Upload(HeaderFor(large), {packed});
+  EXPECT_TRUE(fits.ok()) << fits.error_message();
+  options_.intake.max_compression_ratio = enough - 1;
+  Restart();
+  ExpectTooLarge(Upload(HeaderFor(large), {packed}), enough - 1);
+}
+
+TEST_F(UploadLimitsTest, BytesOfAChunk) {
+  options_.intake.max_chunk_bytes = 1000;
+  StartServer();
+  const std::string packed = Zstd(ForwardGraph().bytes);
+  const grpc::Status refused = Upload(HeaderFor(ForwardGraph()), {packed.substr(0, 1001)});
+  EXPECT_EQ(ReasonOf(refused), "CHUNK_TOO_LARGE") << refused.error_message();
+  EXPECT_EQ(MetadataOf(refused, "limit"), "1000");
+  EXPECT_EQ(MetadataOf(refused, "actual"), "1001");
+  std::vector<std::string> pieces;
+  for (size_t at = 0; at < packed.size(); at += 1000) pieces.push_back(packed.substr(at, 1000));
+  EXPECT_TRUE(Upload(HeaderFor(ForwardGraph()), pieces).ok());
+}
+
+TEST_F(UploadLimitsTest, BytesOfAnInlineGraph) {
+  const v1::GetPlanRequest request = InlineRequestFor(ForwardGraph());
+  const auto size = static_cast<int64_t>(request.graph().data().size());
+  options_.intake.max_inline_bytes = size;
+  StartServer();
+  EXPECT_TRUE(GetPlan(request).status.ok());
+  options_.intake.max_inline_bytes = size - 1;
+  Restart();
+  ExpectTooLarge(GetPlan(request).status, size - 1);
+}
+
+TEST_F(UploadLimitsTest, UploadsAtATime) {
+  options_.intake.max_uploads = 2;
+  StartServer();
+  const auto one = Begin(HeaderFor(ForwardGraph()));
+  const auto two = Begin(HeaderFor(BackwardGraph()));
+  v1::UploadHeader third = HeaderFor(ForwardGraph());
+  third.set_tenant("third");
+  ExpectOverloaded(Upload(third, {Zstd(ForwardGraph().bytes)}), 2);
+  EXPECT_TRUE(End(*one, Zstd(ForwardGraph().bytes)).ok()) << "who was here first is not disturbed";
+  ASSERT_TRUE(Eventually([&] { return Metric("bucketd_uploads_in_flight") == 1; }));
+  EXPECT_TRUE(Upload(third, {Zstd(ForwardGraph().bytes)}).ok());
+  EXPECT_TRUE(End(*two, Zstd(BackwardGraph().bytes)).ok());
+}
+
+TEST_F(UploadLimitsTest, BytesOfAllThatArrives) {
+  const auto forward = static_cast<int64_t>(ForwardGraph().bytes.size());
+  const auto backward = static_cast<int64_t>(BackwardGraph().bytes.size());
+  options_.intake.max_graph_bytes = backward;
+  options_.intake.max_upload_bytes = forward + backward;
+  StartServer();
+  auto first = Begin(HeaderFor(BackwardGraph()));
+  auto fits = Begin(HeaderFor(ForwardGraph()));
+  EXPECT_TRUE(End(*fits, Zstd(ForwardGraph().bytes)).ok());
+  EXPECT_TRUE(End(*first, Zstd(BackwardGraph().bytes)).ok());
+  options_.intake.max_upload_bytes = forward + backward - 1;
+  Restart();
+  first = Begin(HeaderFor(BackwardGraph()));
+  ExpectOverloaded(Upload(ForwardGraph()), forward + backward - 1);
+  ExpectOverloaded(GetPlan(InlineRequestFor(ForwardGraph())).status, forward + backward - 1);
+  EXPECT_TRUE(End(*first, Zstd(BackwardGraph().bytes)).ok());
+}
+
+TEST(GraphScanLimitsTest, StringsTensorsAndSlots) {
+  const auto strings = [](int n) {
+    v1::Graph graph;
+    for (int i = 0; i < n; ++i) graph.add_strings("");
+    return graph.SerializeAsString();
+  };
+  constexpr int kLimit = 100'000 + 32 * 10;
+  EXPECT_TRUE(ScanGraph(strings(kLimit), 10).ok());
+  EXPECT_EQ(ReasonOf(ScanGraph(strings(kLimit + 1), 10)), "GRAPH_TOO_LARGE");
+}
+
+TEST(GraphScanLimitsTest, InputsAndShapes) {
+  const auto shape = [](int n) {
+    v1::Graph graph;
+    v1::Tensor& tensor = *graph.add_nodes()->add_outputs();
+    for (int i = 0; i < n; ++i) tensor.add_shape(1);
+    return graph.SerializeAsString();
+  };
+  constexpr int kLimit = 1'000'000 + 64 * 10;
+  constexpr int kLengthBytes = 3;  // they count too
+  EXPECT_TRUE(ScanGraph(shape(kLimit - kLengthBytes), 10).ok());
+  EXPECT_EQ(ReasonOf(ScanGraph(shape(kLimit - kLengthBytes + 1), 10)), "GRAPH_TOO_LARGE");
+}
+
+}  // namespace
+}  // namespace bucketd
