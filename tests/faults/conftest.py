@@ -1,0 +1,10 @@
+"""The driver puts the package and the tests' helpers on the path."""
+
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: trains or starts many processes; left out by tests/run.sh --fast")
