@@ -14,12 +14,10 @@ import threading
 import time
 
 import grpc
-from harness import (GONE, SLACK, Caller, Finding, Key, Load, Reference, Server, channel_to, expect, flags_known, random_key,
-                     reason_of, victim)
+from harness import SLACK, Caller, Finding, Key, Load, Reference, Server, expect, flags_known, random_key, reason_of, victim
 
 from bucketd._wire.proto import planner_pb2
 from bucketd.client import PlannerClient
-from bucketd.errors import PlannerError
 
 _CHECKED = 60  # acknowledged plans looked at after a kill
 
@@ -90,7 +88,7 @@ def kill_leader(rng: random.Random, say, reference: Reference) -> None:
 def kill_uploader(rng: random.Random, say, reference: Reference) -> None:
     """The client that was asked for a graph is killed in the middle of sending it: the next one is asked at once, and may
     go on where the dead one stopped."""
-    key = Key(rng.randint(300, 600), 8 * rng.randint(1, 1000), rng.randrange(len("123456")))
+    key = Key(rng.randint(300, 600), 8 * rng.randint(1, 1000), rng.randrange(6))
     chunk = rng.choice([1000, 4096, 10_000])
     parts = [message.SerializeToString() for message in key.model.parts("", chunk)]
     sent = rng.randint(2, len(parts) - 1)
