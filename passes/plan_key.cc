@@ -57,4 +57,10 @@ std::string PlanKey(absl::string_view tenant, const Digest& graph, const Mesh& m
   return out;
 }
 
+absl::string_view ChosenPartOf(absl::string_view plan_key) {
+  // The last line of that name, and no value holds a newline.
+  const size_t newline = plan_key.rfind("\ncost_profile=");
+  return newline == absl::string_view::npos ? plan_key : plan_key.substr(0, newline + 1);
+}
+
 }  // namespace bucketd

@@ -1,0 +1,170 @@
+// Rank agreement: ranks that do not come, leave, are late, or are none.
+#include "tests/server/agreement_fixture.h"
+
+namespace bucketd {
+namespace {
+
+// ---- ranks that are missing
+
+TEST_F(AgreementTest, MissingRanksAreNamedAtTheEarliestDeadlineAndALateOneIsToldAtOnce) {
+  StartServer();
+  const JobSpec spec{.size = 8};
+  Calls calls;
+  for (const uint32_t r : {0U, 1U, 2U, 3U, 4U, 6U}) {
+    calls.push_back(Rank(ForwardGraph(), spec, {r}, milliseconds(r == 4 ? 2000 : 60'000)));
+  }
+  const grpc::Status error = ErrorOfAll(calls);
+  EXPECT_EQ(ReasonOf(error), "RANKS_MISSING");
+  EXPECT_EQ(error.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(
+      StrContains(error.error_message(), "ranks 5 and 7 of 8 did not present scope 0/0/fw within"))
+      << error.error_message();
+  const Reply late = GetPlan(JobRequest(ForwardGraph(), spec, {5}));
+  EXPECT_EQ(late.status.error_message(), error.error_message());
+  EXPECT_EQ(Agreements("missing"), 1);
+  // Once the last one knows, they may try again, all together.
+  EXPECT_EQ(GetPlan(JobRequest(ForwardGraph(), spec, {7})).status.error_message(),
+            error.error_message());
+  Calls again = AllRanks(ForwardGraph(), spec);
+  EXPECT_NE(PlanOfAll(again), "");
+}
+
+TEST_F(AgreementTest, SaysThatOnlyOneRankRecompiled) {
+  StartServer();
+  Calls calls = AllRanks(ForwardGraph(), {.scope = "0/0/bw"});
+  ASSERT_NE(PlanOfAll(calls), "");
+  const Reply alone = RankCall(ForwardGraph(), JobRequest(ForwardGraph(), {.scope = "0/1/fw"}, {3}),
+                               milliseconds(1000));
+  EXPECT_EQ(ReasonOf(alone.status), "RANKS_MISSING");
+  EXPECT_TRUE(StrContains(
+      alone.status.error_message(),
+      "only rank 3 came; the others last presented scope 0/0/bw: did only rank 3 recompile?"))
+      << alone.status.error_message();
+}
+
+TEST_F(AgreementTest, SaysWhereTheOtherRanksAreWaiting) {
+  StartServer();
+  Calls others;
+  for (const uint32_t r : {0U, 1U, 2U}) {
+    others.push_back(Rank(ForwardGraph(), {.scope = "0/1/fw"}, {r}));
+  }
+  ASSERT_TRUE(EventuallyRanksWait(3));
+  const Reply alone =
+      GetPlan(JobRequest(ForwardGraph(), {.scope = "0/2/fw"}, {3}), milliseconds(1000));
+  EXPECT_TRUE(StrContains(alone.status.error_message(), "others wait in scope 0/1/fw"))
+      << alone.status.error_message();
+  others.push_back(Rank(ForwardGraph(), {.scope = "0/1/fw"}, {3}));
+  EXPECT_NE(PlanOfAll(others), "");
+}
+
+TEST_F(AgreementTest, ARankThatWasAskedForTheGraphAndDidNotComeBackIsNamed) {
+  StartServer();
+  ASSERT_TRUE(GetPlan(JobRequest(ForwardGraph(), {.size = 2}, {0})).asked_to_upload());
+  const Reply other = GetPlan(JobRequest(ForwardGraph(), {.size = 2}, {1}), milliseconds(1000));
+  EXPECT_EQ(ReasonOf(other.status), "RANKS_MISSING");
+  EXPECT_TRUE(StrContains(other.status.error_message(),
+                          "rank 0 came, was asked for the graph, and has not come back"))
+      << other.status.error_message();
+}
+
+TEST_F(AgreementTest, ARankThatLeavesIsNotPresent) {
+  StartServer();
+  ASSERT_TRUE(Upload(ForwardGraph()).ok());
+  grpc::ClientContext context;
+  const v1::GetPlanRequest request = JobRequest(ForwardGraph(), {.size = 2}, {0});
+  std::future<grpc::Status> left = std::async(std::launch::async, [&] {
+    v1::GetPlanResponse response;
+    return stub_->GetPlan(&context, request, &response);
+  });
+  ASSERT_TRUE(EventuallyRanksWait(1));
+  context.TryCancel();
+  EXPECT_EQ(left.get().error_code(), grpc::StatusCode::CANCELLED);
+  ASSERT_TRUE(EventuallyRanksWait(0));
+  const Reply other = GetPlan(JobRequest(ForwardGraph(), {.size = 2}, {1}), milliseconds(800));
+  EXPECT_EQ(ReasonOf(other.status), "RANKS_MISSING");
+  EXPECT_TRUE(StrContains(other.status.error_message(), "rank 0 of 2"))
+      << other.status.error_message();
+}
+
+TEST_F(AgreementTest, WhenThePlanIsLateAllRanksAreToldWhatItWaitedFor) {
+  options_.plan_function = gate_.Guard(ComputePlan);
+  StartServer();
+  ASSERT_TRUE(Upload(ForwardGraph()).ok());
+  Calls calls;
+  for (const uint32_t r : {0U, 1U}) {
+    calls.push_back(Rank(ForwardGraph(), {.size = 2}, {r}, milliseconds(r == 0 ? 1500 : 60'000)));
+  }
+  const grpc::Status error = ErrorOfAll(calls);
+  EXPECT_EQ(ReasonOf(error), "DEADLINE");
+  EXPECT_TRUE(StrContains(error.error_message(), "being computed")) << error.error_message();
+  gate_.Open();
+  Calls again = AllRanks(ForwardGraph(), {.size = 2});
+  EXPECT_NE(PlanOfAll(again), "");
+}
+
+TEST_F(AgreementTest, ACallThatIsRepeatedTakesThePlaceOfTheFirst) {
+  StartServer();
+  ASSERT_TRUE(Upload(ForwardGraph()).ok());
+  Calls calls;
+  std::future<Reply> first = Rank(ForwardGraph(), {.size = 2}, {0});
+  ASSERT_TRUE(EventuallyRanksWait(1));
+  calls.push_back(Rank(ForwardGraph(), {.size = 2}, {0}));
+  const Reply replaced = first.get();
+  EXPECT_EQ(ReasonOf(replaced.status), "JOB_INVALID");
+  EXPECT_TRUE(StrContains(replaced.status.error_message(), "rank 0 called again"));
+  calls.push_back(Rank(ForwardGraph(), {.size = 2}, {1}));
+  EXPECT_NE(PlanOfAll(calls), "");
+}
+
+// ---- generations
+
+TEST_F(AgreementTest, AHigherGenerationEndsTheLowerOne) {
+  StartServer();
+  Calls old;
+  old.push_back(Rank(ForwardGraph(), {.generation = 4}, {0}));
+  old.push_back(Rank(ForwardGraph(), {.generation = 4}, {1}));
+  ASSERT_TRUE(
+      Eventually([&] { return Metric("bucketd_uploads_total", "outcome", "stored") == 1; }));
+  ASSERT_TRUE(EventuallyRanksWait(2));
+  Calls fresh = AllRanks(ForwardGraph(), {.generation = 5});
+  EXPECT_NE(PlanOfAll(fresh), "");
+  EXPECT_EQ(ReasonOf(ErrorOfAll(old)), "GENERATION_OVER");
+  EXPECT_EQ(Agreements("superseded"), 1);
+  const Reply late = GetPlan(JobRequest(ForwardGraph(), {.generation = 4}, {2}));
+  EXPECT_EQ(ReasonOf(late.status), "GENERATION_OVER");
+  EXPECT_TRUE(StrContains(late.status.error_message(), "generation 5"));
+}
+
+TEST_F(AgreementTest, JobsThatAreNoneAreRefusedWithThePlace) {
+  StartServer();
+  const auto refused = [&](const v1::GetPlanRequest& request) {
+    const Reply reply = GetPlan(request);
+    EXPECT_EQ(ReasonOf(reply.status), "JOB_INVALID") << reply.status.error_message();
+    return reply.status.error_message();
+  };
+  EXPECT_TRUE(StrContains(refused(JobRequest(ForwardGraph(), {}, {4})), "4 of a scope of 4"));
+  EXPECT_TRUE(StrContains(refused(JobRequest(ForwardGraph(), {}, {1, 2, 1})), "1 is there twice"));
+  EXPECT_TRUE(StrContains(refused(JobRequest(ForwardGraph(), {}, {})), "no rank"));
+  EXPECT_TRUE(StrContains(refused(JobRequest(ForwardGraph(), {.size = 0}, {})), "job.size"));
+  EXPECT_TRUE(StrContains(refused(JobRequest(ForwardGraph(), {.size = 131'073}, {0})), "131072"));
+  EXPECT_TRUE(StrContains(refused(JobRequest(ForwardGraph(), {.id = ""}, {0})), "job.id"));
+  EXPECT_TRUE(StrContains(
+      refused(JobRequest(ForwardGraph(), {.scope = std::string(257, 'x')}, {0})), "job.scope"));
+  EXPECT_TRUE(
+      StrContains(refused(JobRequest(ForwardGraph(), {.scope = "a\nb"}, {0})), "job.scope"));
+  v1::GetPlanRequest cached_only = JobRequest(ForwardGraph(), {}, {0});
+  cached_only.set_cached_only(true);
+  EXPECT_TRUE(StrContains(refused(cached_only), "cached_only"));
+  std::future<Reply> waiting =
+      Rank(ForwardGraph(), {.scope = std::string(256, 'x'), .size = 2}, {0});
+  ASSERT_TRUE(EventuallyRanksWait(1));
+  EXPECT_TRUE(StrContains(
+      refused(JobRequest(ForwardGraph(), {.scope = std::string(256, 'x'), .size = 3}, {1})),
+      "has 2 ranks"));
+  EXPECT_TRUE(
+      Rank(ForwardGraph(), {.scope = std::string(256, 'x'), .size = 2}, {1}).get().status.ok());
+  EXPECT_TRUE(waiting.get().status.ok());
+}
+
+}  // namespace
+}  // namespace bucketd
