@@ -11,6 +11,7 @@
 #include "client/render/table.h"
 
 #include "passes/base/status_macros.h"
+#include "passes/cost/device_model.h"
 #include "passes/io/json_text.h"
 #include "passes/io/plan_file.h"
 #include "passes/io/profile_json.h"
@@ -63,6 +64,10 @@ absl::StatusOr<Input> Load(const std::string& graph_path, const std::string& pro
     return absl::NotFoundError(absl::StrCat("--profile: ", profile.status().message()));
   }
   ASSIGN_OR_RETURN(CapturedGraph captured, ReadCapturedGraphFile(graph_path));
+  // Measured rows win over what the file states, as they do over the device model.
+  if (captured.has_costs) {
+    UseMeasuredLinks(captured.graph, captured.mesh, *profile, captured.costs);
+  }
   absl::StatusOr<Costs> costs =
       captured.has_costs ? Costs::FromFile(captured.graph, captured.costs, *profile)
                          : Costs::FromDeviceModel(captured.graph, captured.mesh, *profile);

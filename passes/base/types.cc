@@ -11,6 +11,17 @@ absl::string_view Lookup(Enum value, const absl::string_view (&names)[n]) {
   return i < n ? names[i] : absl::string_view("?");
 }
 
+// Of the values behind kUnspecified.
+template <typename Enum>
+bool FindName(absl::string_view name, Enum last, Enum& value) {
+  for (uint8_t i = 1; i <= static_cast<uint8_t>(last); ++i) {
+    if (Name(static_cast<Enum>(i)) != name) continue;
+    value = static_cast<Enum>(i);
+    return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 int64_t ItemSize(DType dtype) {
@@ -114,6 +125,12 @@ absl::string_view Name(Numerics numerics) {
 absl::string_view Name(ReorderCompute reorder) {
   static constexpr absl::string_view kNames[] = {"unspecified", "all", "collectives_only", "none"};
   return Lookup(reorder, kNames);
+}
+
+bool FromName(absl::string_view name, DType& dtype) { return FindName(name, DType::kC128, dtype); }
+
+bool FromName(absl::string_view name, CollectiveKind& kind) {
+  return FindName(name, CollectiveKind::kBroadcast, kind);
 }
 
 bool FromName(absl::string_view name, Numerics& numerics) {

@@ -92,6 +92,8 @@ absl::string_view Name(Numerics numerics);
 absl::string_view Name(ReorderCompute reorder);
 // "ag", "rs", "ar", "a2a", "bc": as graph files and the referee say it.
 absl::string_view ShortName(CollectiveKind kind);
+bool FromName(absl::string_view name, DType& dtype);
+bool FromName(absl::string_view name, CollectiveKind& kind);
 bool FromName(absl::string_view name, Numerics& numerics);
 bool FromName(absl::string_view name, ReorderCompute& reorder);
 

@@ -78,9 +78,11 @@ absl::StatusOr<Costs> Costs::Resolve(const Graph& graph, const StatedCosts& stat
     const StatedCosts::Link& link = stated.links[c];
     RETURN_IF_ERROR(CheckFigure(graph, collective.start, "alpha_us", link.alpha_us, true));
     RETURN_IF_ERROR(CheckFigure(graph, collective.start, "busbw", link.busbw_bytes_per_s, false));
-    costs.alpha_ps_.push_back(ToPs(link.alpha_us * profile.alpha_scale));
+    const double alpha_scale = link.measured ? 1.0 : profile.alpha_scale;
+    const double busbw_scale = link.measured ? 1.0 : profile.busbw_scale;
+    costs.alpha_ps_.push_back(ToPs(link.alpha_us * alpha_scale));
     costs.wire_us_per_byte_.push_back(WireFactor(collective.kind, graph.group(collective).size) /
-                                      (link.busbw_bytes_per_s * profile.busbw_scale) * 1e6);
+                                      (link.busbw_bytes_per_s * busbw_scale) * 1e6);
   }
   costs.node_ps_.reserve(static_cast<size_t>(graph.size()));
   for (NodeId n = 0; n < graph.size(); ++n) {

@@ -36,6 +36,7 @@ struct StatedCosts {
   struct Link {
     double alpha_us = 0.0;
     double busbw_bytes_per_s = 0.0;
+    bool measured = false;  // by a row of the profile: its scales do not apply
   };
   std::vector<double> node_us;  // one a node
   std::vector<Link> links;      // one a collective
@@ -47,7 +48,8 @@ double WireFactor(CollectiveKind kind, int32_t group_size);
 class Costs {
  public:
   // INVALID_ARGUMENT if a figure is negative or not finite, if a placeholder, get_attr or the
-  // output has a cost, or if the whole step is absurdly long; the node is named.
+  // output has a cost, or if the whole step is absurdly long; the node is named. Knows no mesh and
+  // so no rows of the profile: UseMeasuredLinks (device_model.h) puts those into `stated`.
   static absl::StatusOr<Costs> FromFile(const Graph& graph, const StatedCosts& stated,
                                         const CostProfile& profile);
   // Every group's mesh dimension must be in `mesh` with the group's size, else INVALID_ARGUMENT

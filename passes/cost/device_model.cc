@@ -64,6 +64,9 @@ absl::StatusOr<StatedCosts::Link> GroupLink(const Group& group, const Mesh& mesh
                                                  " ranks; it has: ", absl::StrJoin(known, ", ")));
 }
 
+// An all-reduce is a reduce-scatter and an all-gather.
+double AlphaRounds(CollectiveKind kind) { return kind == CollectiveKind::kAllReduce ? 2.0 : 1.0; }
+
 bool IsHalf(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 
 // A fused attention kernel skips what lies above the diagonal, and counted FLOPs do not know.
@@ -97,18 +100,49 @@ absl::StatusOr<StatedCosts> ModelCosts(const Graph& graph, const Mesh& mesh,
   StatedCosts stated;
   for (const Collective& c : graph.collectives()) {
     stated.links.push_back(links[static_cast<size_t>(c.group)]);
-    // An all-reduce is a reduce-scatter and an all-gather.
-    if (c.kind == CollectiveKind::kAllReduce) stated.links.back().alpha_us *= 2.0;
+    stated.links.back().alpha_us *= AlphaRounds(c.kind);
   }
   stated.node_us.reserve(static_cast<size_t>(graph.size()));
   for (NodeId n = 0; n < graph.size(); ++n) stated.node_us.push_back(KernelUs(graph, n, device));
   return stated;
 }
 
+StatedCosts::Link LinkUnder(const CostProfile& profile, const LinkClass& of) {
+  if (const MeasuredLink* row = FindLink(profile.links, of); row != nullptr) {
+    return {row->alpha_us, row->busbw_bytes_per_s, true};
+  }
+  StatedCosts::Link link = ModelLink(profile.device, of.group_size, of.ranks_per_node);
+  link.alpha_us *= AlphaRounds(of.kind) * profile.alpha_scale;
+  link.busbw_bytes_per_s *= profile.busbw_scale;
+  return link;
+}
+
+void UseMeasuredLinks(const Graph& graph, const Mesh& mesh, const CostProfile& profile,
+                      StatedCosts& stated) {
+  if (profile.links.empty()) return;
+  std::vector<const MeshDim*> dims;  // of each group
+  for (const Group& group : graph.groups()) {
+    const auto dim = std::find_if(mesh.dims.begin(), mesh.dims.end(),
+                                  [&](const MeshDim& d) { return d.name == group.mesh_dim; });
+    dims.push_back(dim == mesh.dims.end() ? nullptr : &*dim);
+  }
+  for (size_t c = 0; c < graph.collectives().size(); ++c) {
+    const Collective& collective = graph.collectives()[c];
+    const MeshDim* dim = dims[static_cast<size_t>(collective.group)];
+    if (dim == nullptr) continue;
+    const int32_t size = graph.group(collective).size;
+    const MeasuredLink* row =
+        FindLink(profile.links, {collective.kind, dim->link_class, size,
+                                 RanksPerNode(size, dim->ranks_per_node), collective.dtype});
+    if (row != nullptr) stated.links[c] = {row->alpha_us, row->busbw_bytes_per_s, true};
+  }
+}
+
 absl::StatusOr<Costs> Costs::FromDeviceModel(const Graph& graph, const Mesh& mesh,
                                              const CostProfile& profile) {
   RETURN_IF_ERROR(profile.Validate());
-  ASSIGN_OR_RETURN(const StatedCosts stated, ModelCosts(graph, mesh, profile.device));
+  ASSIGN_OR_RETURN(StatedCosts stated, ModelCosts(graph, mesh, profile.device));
+  UseMeasuredLinks(graph, mesh, profile, stated);
   return Resolve(graph, stated, profile);
 }
 

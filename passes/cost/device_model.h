@@ -16,4 +16,13 @@ namespace bucketd {
 absl::StatusOr<StatedCosts> ModelCosts(const Graph& graph, const Mesh& mesh,
                                        const DeviceModel& device);
 
+// What `profile` says of a class of links: its measured row, else the device model with the
+// profile's scales. `measured` says which. REQUIRES: profile and class are valid.
+StatedCosts::Link LinkUnder(const CostProfile& profile, const LinkClass& of);
+
+// Puts the profile's measured rows into `stated`, which has one link a collective. Collectives over
+// a dimension that `mesh` lacks, and classes that were not measured, keep what they have.
+void UseMeasuredLinks(const Graph& graph, const Mesh& mesh, const CostProfile& profile,
+                      StatedCosts& stated);
+
 }  // namespace bucketd

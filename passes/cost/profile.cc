@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 
+#include "passes/base/digest.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd {
@@ -78,12 +79,24 @@ absl::Status CostProfile::Validate() const {
         absl::StrCat("cost profile: version is ", version, ", expected 1 or more"));
   }
   for (const Field& field : Fields(*this)) RETURN_IF_ERROR(Check(field));
-  return absl::OkStatus();
+  const absl::Status measured = ValidateLinks(links);
+  if (measured.ok()) return measured;
+  return absl::InvalidArgumentError(absl::StrCat("cost profile: ", measured.message()));
 }
 
 std::string CostProfile::Fingerprint() const {
   std::string text;
   for (const Field& field : Fields(*this)) absl::StrAppendFormat(&text, "%.17g;", field.value);
+  if (links.empty()) return text;
+  std::string rows;
+  for (const MeasuredLink& link : links) {
+    // The name of a link has no spaces and no newline.
+    absl::StrAppendFormat(&rows, "%d %d %d %d %s %.17g %.17g\n", static_cast<int>(link.of.kind),
+                          static_cast<int>(link.of.dtype), link.of.group_size,
+                          link.of.ranks_per_node, link.of.link_class, link.alpha_us,
+                          link.busbw_bytes_per_s);
+  }
+  absl::StrAppend(&text, "links=", ToHex(Sha256(rows)), ";");
   return text;
 }
 

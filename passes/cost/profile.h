@@ -1,12 +1,15 @@
 // A cost profile: the numbers that turn FLOPs, bytes and messages into picoseconds. Field for field
 // bucketd.v1.CostProfile, and the JSON schema of --profile files (passes/io/profile_json.h): the
-// nine numbers of the referee's profiles, then the device model.
+// nine numbers of the referee's profiles, then the device model, then what was measured.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+
+#include "passes/cost/measured_link.h"
 
 namespace bucketd {
 
@@ -39,10 +42,13 @@ struct CostProfile {
   double host_us_per_collective = 0.0;
   double comm_copy_share = 0.5;
   DeviceModel device;
+  // Ascending by class. A row stands in the place of what the device model, or a captured-graph
+  // file, says of such collectives; alpha_scale and busbw_scale do not apply to it.
+  std::vector<MeasuredLink> links;
 
   // Finite; rates and scales positive, the others not negative. Names the field.
   absl::Status Validate() const;
-  // Of every number, in field order: equal ids give equal costs.
+  // Of every number, in field order: equal ids give equal costs. Measured rows are in it by a hash.
   std::string Fingerprint() const;
 };
 

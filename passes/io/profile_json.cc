@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 
 #include "passes/base/status_macros.h"
+#include "passes/io/cost_json.h"
 #include "passes/io/json_text.h"
 
 namespace bucketd {
@@ -103,14 +104,17 @@ absl::Status ReadExtras(const json& object, CostProfile& profile) {
   if (const json* device = internal::Find(object, "device"); device != nullptr) {
     RETURN_IF_ERROR(ReadDevice(*device, profile.device));
   }
+  if (const json* links = internal::Find(object, "links"); links != nullptr) {
+    ASSIGN_OR_RETURN(profile.links, internal::LinksFromJson(*links));
+  }
   return absl::OkStatus();
 }
 
 absl::StatusOr<CostProfile> Read(const json& object, std::string name) {
   std::vector<std::string> known;
   AddNames(kRefereeFields, known);
-  known.insert(known.end(),
-               {"comm_copy_share", "device", "format_version", "name", "version", "about"});
+  known.insert(known.end(), {"comm_copy_share", "device", "links", "format_version", "name",
+                             "version", "about"});
   RETURN_IF_ERROR(RefuseUnknown(object, known, "fields"));
   CostProfile profile;
   profile.name = std::move(name);
@@ -207,8 +211,8 @@ std::string ProfileToJson(const CostProfile& profile) {
     absl::StrAppend(&device, device.empty() ? "" : ", ", Quoted(field.name), ": ",
                     number(profile.device.*field.value));
   }
-  absl::StrAppend(&text, ",\n \"device\": {", device,
-                  "},\n \"format_version\": 1, \"name\": ", Quoted(profile.name),
+  absl::StrAppend(&text, ",\n \"device\": {", device, "},\n", internal::LinksJson(profile.links),
+                  " \"format_version\": 1, \"name\": ", Quoted(profile.name),
                   ", \"version\": ", profile.version, ", \"about\": ", Quoted(profile.about),
                   "}\n");
   return text;

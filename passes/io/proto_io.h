@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
+#include "passes/cost/cost_report.h"
 #include "passes/cost/costs.h"
 #include "passes/cost/profile.h"
 #include "passes/ir/graph.h"
@@ -15,6 +16,7 @@
 #include "passes/plan/plan.h"
 
 namespace bucketd::v1 {
+class CollectiveSample;
 class CostProfile;
 class Graph;
 class Mesh;
@@ -41,5 +43,8 @@ absl::StatusOr<PlanOptions> OptionsFromProto(const v1::PlanOptions& message, con
 void OptionsToProto(const PlanOptions& options, v1::PlanOptions& message);
 absl::StatusOr<CostProfile> ProfileFromProto(const v1::CostProfile& message);
 void ProfileToProto(const CostProfile& profile, v1::CostProfile& message);
+// Validate()d; ranks_per_node is filled in.
+absl::StatusOr<CollectiveSample> SampleFromProto(const v1::CollectiveSample& message);
+void SampleToProto(const CollectiveSample& sample, v1::CollectiveSample& message);
 
 }  // namespace bucketd

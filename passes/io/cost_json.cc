@@ -1,0 +1,200 @@
+#include "passes/io/cost_json.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/io/json_text.h"
+
+namespace bucketd {
+namespace {
+
+using internal::AsInteger;
+using internal::AsString;
+using internal::Find;
+using internal::Quoted;
+using internal::WrongType;
+using nlohmann::json;
+
+constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
+constexpr size_t kMaxSamples = 1'000'000;
+
+using Names = std::vector<absl::string_view>;
+
+absl::Status CheckObject(const json& value, absl::string_view where, const Names& known) {
+  if (!value.is_object()) return WrongType(where, "an object", value);
+  for (const auto& [key, unused] : value.items()) {
+    if (absl::c_linear_search(known, key)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(where, ": unknown field ", Quoted(key),
+                                                   "; known: ", absl::StrJoin(known, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Missing(absl::string_view where, absl::string_view name) {
+  return absl::InvalidArgumentError(absl::StrCat(where, ".", name, ": missing"));
+}
+
+// Reads the members of one object; `where` names it.
+class Members {
+ public:
+  Members(const json& object, std::string where) : object_(object), where_(std::move(where)) {}
+
+  absl::Status Text(const char* name, bool needed, std::string& value) const {
+    const json* member = Find(object_, name);
+    if (member == nullptr) return needed ? Missing(where_, name) : absl::OkStatus();
+    ASSIGN_OR_RETURN(value, AsString(*member, Place(name)));
+    return absl::OkStatus();
+  }
+
+  absl::Status Integer(const char* name, bool needed, int64_t high, int64_t& value) const {
+    const json* member = Find(object_, name);
+    if (member == nullptr) return needed ? Missing(where_, name) : absl::OkStatus();
+    ASSIGN_OR_RETURN(value, AsInteger(*member, Place(name), 0, high));
+    return absl::OkStatus();
+  }
+
+  absl::Status Number(const char* name, bool needed, double& value) const {
+    const json* member = Find(object_, name);
+    if (member == nullptr) return needed ? Missing(where_, name) : absl::OkStatus();
+    if (!member->is_number()) return WrongType(Place(name), "a number", *member);
+    value = member->get<double>();
+    return absl::OkStatus();
+  }
+
+  template <typename Enum>
+  absl::Status Word(const char* name, const char* example, Enum& value) const {
+    std::string text;
+    RETURN_IF_ERROR(Text(name, true, text));
+    if (FromName(text, value)) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(Place(name), ": ", Quoted(text), " is unknown; expected e.g. ", example));
+  }
+
+  absl::Status Class(LinkClass& of) const {
+    RETURN_IF_ERROR(Word("kind", "all_gather", of.kind));
+    RETURN_IF_ERROR(Word("dtype", "bf16", of.dtype));
+    RETURN_IF_ERROR(Text("link_class", false, of.link_class));
+    int64_t size = 0, in_node = 0;
+    RETURN_IF_ERROR(Integer("group_size", true, kMaxInt32, size));
+    RETURN_IF_ERROR(Integer("ranks_per_node", false, kMaxInt32, in_node));
+    of.group_size = static_cast<int32_t>(size);
+    of.ranks_per_node = RanksPerNode(of.group_size, static_cast<int32_t>(in_node));
+    return absl::OkStatus();
+  }
+
+ private:
+  std::string Place(const char* name) const { return absl::StrCat(where_, ".", name); }
+
+  const json& object_;
+  const std::string where_;
+};
+
+absl::StatusOr<MeasuredLink> ReadLink(const json& value, const std::string& where) {
+  RETURN_IF_ERROR(CheckObject(value, where,
+                              {"kind", "dtype", "link_class", "group_size", "ranks_per_node",
+                               "alpha_us", "busbw_bytes_per_s", "samples", "reporters", "error"}));
+  const Members members(value, where);
+  MeasuredLink link;
+  RETURN_IF_ERROR(members.Class(link.of));
+  RETURN_IF_ERROR(members.Number("alpha_us", true, link.alpha_us));
+  RETURN_IF_ERROR(members.Number("busbw_bytes_per_s", true, link.busbw_bytes_per_s));
+  int64_t samples = 0, reporters = 0;
+  RETURN_IF_ERROR(members.Integer("samples", false, kMaxInt32, samples));
+  RETURN_IF_ERROR(members.Integer("reporters", false, kMaxInt32, reporters));
+  RETURN_IF_ERROR(members.Number("error", false, link.error));
+  link.samples = static_cast<int32_t>(samples);
+  link.reporters = static_cast<int32_t>(reporters);
+  return link;
+}
+
+absl::StatusOr<CollectiveSample> ReadSample(const json& value, const std::string& where) {
+  RETURN_IF_ERROR(CheckObject(value, where,
+                              {"kind", "dtype", "link_class", "group_size", "ranks_per_node",
+                               "mesh_dim", "mode", "launches", "bytes", "picoseconds"}));
+  const Members members(value, where);
+  CollectiveSample sample;
+  RETURN_IF_ERROR(members.Class(sample.of));
+  RETURN_IF_ERROR(members.Text("mesh_dim", false, sample.mesh_dim));
+  std::string mode;
+  RETURN_IF_ERROR(members.Text("mode", false, mode));
+  int64_t launches = 1;
+  RETURN_IF_ERROR(members.Integer("launches", false, kMaxInt32, launches));
+  RETURN_IF_ERROR(members.Integer("bytes", true, kMaxInt64, sample.bytes));
+  RETURN_IF_ERROR(members.Integer("picoseconds", true, kMaxInt64, sample.picoseconds));
+  sample.launches = static_cast<int32_t>(launches);
+  sample.packed = mode == "packed";
+  if (!mode.empty() && !sample.packed && mode != "grouped") {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ".mode: ", Quoted(mode), " is unknown; expected packed or grouped"));
+  }
+  const absl::Status valid = Validate(sample);
+  if (!valid.ok()) return absl::InvalidArgumentError(absl::StrCat(where, ".", valid.message()));
+  return sample;
+}
+
+}  // namespace
+
+absl::StatusOr<CostReport> CostReportFromJson(absl::string_view text) {
+  ASSIGN_OR_RETURN(const json object, internal::ParseObject(text, "cost report"));
+  RETURN_IF_ERROR(CheckObject(object, "cost report",
+                              {"profile", "reporter", "job", "tool", "device", "samples"}));
+  const Members members(object, "cost report");
+  CostReport report;
+  RETURN_IF_ERROR(members.Text("profile", true, report.profile));
+  RETURN_IF_ERROR(members.Text("reporter", true, report.by.reporter));
+  RETURN_IF_ERROR(members.Text("job", false, report.by.job));
+  RETURN_IF_ERROR(members.Text("tool", false, report.by.tool));
+  RETURN_IF_ERROR(members.Text("device", false, report.by.device));
+  const json* samples = Find(object, "samples");
+  if (samples == nullptr) return Missing("cost report", "samples");
+  if (!samples->is_array()) return WrongType("cost report.samples", "an array", *samples);
+  if (samples->size() > kMaxSamples) {
+    return absl::InvalidArgumentError(absl::StrCat("cost report.samples: ", samples->size(),
+                                                   " of them, expected at most ", kMaxSamples));
+  }
+  for (size_t i = 0; i < samples->size(); ++i) {
+    ASSIGN_OR_RETURN(CollectiveSample sample,
+                     ReadSample((*samples)[i], absl::StrCat("samples[", i, "]")));
+    report.samples.push_back(std::move(sample));
+  }
+  return report;
+}
+
+namespace internal {
+
+absl::StatusOr<std::vector<MeasuredLink>> LinksFromJson(const json& value) {
+  if (!value.is_array()) return WrongType("links", "an array", value);
+  std::vector<MeasuredLink> links;
+  for (size_t i = 0; i < value.size(); ++i) {
+    ASSIGN_OR_RETURN(MeasuredLink link, ReadLink(value[i], absl::StrCat("links[", i, "]")));
+    links.push_back(std::move(link));
+  }
+  // Files are written by hand too; the order is nothing that a person should have to know.
+  absl::c_sort(links, [](const MeasuredLink& a, const MeasuredLink& b) { return a.of < b.of; });
+  return links;
+}
+
+std::string LinksJson(absl::Span<const MeasuredLink> links) {
+  if (links.empty()) return "";
+  const auto number = [](double value) { return json(value).dump(); };
+  const auto row = [&](std::string* out, const MeasuredLink& link) {
+    absl::StrAppend(
+        out, "{\"kind\": ", Quoted(Name(link.of.kind)),
+        ", \"dtype\": ", Quoted(Name(link.of.dtype)),
+        ", \"link_class\": ", Quoted(link.of.link_class), ", \"group_size\": ", link.of.group_size,
+        ", \"ranks_per_node\": ", link.of.ranks_per_node, ", \"alpha_us\": ", number(link.alpha_us),
+        ", \"busbw_bytes_per_s\": ", number(link.busbw_bytes_per_s),
+        ", \"samples\": ", link.samples, ", \"reporters\": ", link.reporters,
+        ", \"error\": ", number(link.error), "}");
+  };
+  return absl::StrCat(" \"links\": [", absl::StrJoin(links, ",\n  ", row), "],\n");
+}
+
+}  // namespace internal
+}  // namespace bucketd
