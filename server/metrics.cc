@@ -15,8 +15,9 @@ using prometheus::Histogram;
 using prometheus::Labels;
 using prometheus::Registry;
 
-constexpr std::array<const char*, kMethods> kMethodNames = {"GetCapabilities", "GetPlan",
-                                                            "UploadGraph", "QueryUpload"};
+constexpr std::array<const char*, kMethods> kMethodNames = {
+    "GetCapabilities", "GetPlan", "UploadGraph", "QueryUpload", "ListProfiles", "GetProfile",
+    "ReportCosts", "ImportProfile", "ProposeProfile", "PromoteProfile", "RollbackProfile"};
 constexpr std::array<const char*, kPlanOutcomes> kPlanOutcomeNames = {"hit", "computed", "joined",
                                                                       "graph_required", "error"};
 constexpr std::array<const char*, kUploadOutcomes> kUploadOutcomeNames = {

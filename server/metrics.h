@@ -15,8 +15,21 @@
 
 namespace bucketd {
 
-enum class Method { kGetCapabilities, kGetPlan, kUploadGraph, kQueryUpload };
-inline constexpr size_t kMethods = 4;
+enum class Method {
+  kGetCapabilities,
+  kGetPlan,
+  kUploadGraph,
+  kQueryUpload,
+  // CostProfiles
+  kListProfiles,
+  kGetProfile,
+  kReportCosts,
+  kImportProfile,
+  kProposeProfile,
+  kPromoteProfile,
+  kRollbackProfile,
+};
+inline constexpr size_t kMethods = 11;
 absl::string_view Name(Method method);
 
 enum class PlanOutcome { kHit, kComputed, kJoined, kGraphRequired, kError };

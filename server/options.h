@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 
+#include "server/cost_options.h"
 #include "server/plan_function.h"
 
 namespace bucketd {
@@ -52,6 +53,8 @@ struct ServerOptions {
   // in flight have until `drain` after the start.
   std::chrono::milliseconds drain{15'000};
   std::chrono::milliseconds lame_duck{500};
+
+  CostOptions costs;
 
   PlanFunction plan_function = ComputePlan;
 

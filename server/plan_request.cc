@@ -11,7 +11,6 @@
 #include "absl/strings/str_split.h"
 
 #include "passes/base/status_macros.h"
-#include "passes/io/profile_json.h"
 #include "passes/io/proto_io.h"
 #include "passes/plan_key.h"
 #include "passes/planner.h"
@@ -51,19 +50,6 @@ absl::Status CheckClientVersion(absl::string_view text) {
                                 kMinClientVersion));
 }
 
-// Never a file: the name comes from the network.
-absl::StatusOr<const CostProfile*> ResolveProfile(absl::string_view name, const Mesh& mesh) {
-  if (name.empty()) name = mesh.device_type == "cpu" ? "cpu_loopback" : "h100_nvlink";
-  std::vector<absl::string_view> known;
-  for (const CostProfile& profile : BuiltInProfiles()) {
-    if (profile.name == name) return &profile;
-    known.push_back(profile.name);
-  }
-  return MakeError(Reason::kProfileUnknown,
-                   absl::StrCat("cost_profile: there is no \"", name.substr(0, 128),
-                                "\"; known are ", absl::StrJoin(known, ", ")));
-}
-
 }  // namespace
 
 std::string GraphKey(absl::string_view tenant, const Digest& digest) {
@@ -88,7 +74,14 @@ absl::StatusOr<Digest> ReadDigest(absl::string_view field, absl::string_view byt
                    absl::StrCat(field, ": a SHA-256 has 32 bytes, this has ", bytes.size()));
 }
 
-absl::StatusOr<std::shared_ptr<PlanRequest>> ReadPlanRequest(v1::GetPlanRequest& message) {
+void SetProfile(PlanRequest& request, std::shared_ptr<const CostProfile> profile) {
+  request.profile = std::move(profile);
+  request.key = PlanKey(request.tenant, request.digest, request.mesh, request.options,
+                        *request.profile, kPlannerVersion);
+}
+
+absl::StatusOr<std::shared_ptr<PlanRequest>> ReadPlanRequest(v1::GetPlanRequest& message,
+                                                             const CostCatalog& costs) {
   RETURN_IF_ERROR(CheckClientVersion(message.client_version()));
   RETURN_IF_ERROR(CheckTenant(message.tenant()));
   auto request = std::make_shared<PlanRequest>();
@@ -98,14 +91,15 @@ absl::StatusOr<std::shared_ptr<PlanRequest>> ReadPlanRequest(v1::GetPlanRequest&
   if (!mesh.ok()) return WithReason(Reason::kMeshInvalid, mesh.status());
   absl::StatusOr<PlanOptions> options = OptionsFromProto(message.options(), *mesh);
   if (!options.ok()) return WithReason(Reason::kOptionsInvalid, options.status());
-  ASSIGN_OR_RETURN(request->profile, ResolveProfile(message.options().cost_profile(), *mesh));
+  request->profile_as_asked = message.options().cost_profile();
+  ASSIGN_OR_RETURN(CostCatalog::ProfilePtr profile,
+                   costs.Resolve(request->profile_as_asked, mesh->device_type));
 
   request->tenant = message.tenant();
   request->graph_key = GraphKey(request->tenant, request->digest);
   request->mesh = *std::move(mesh);
   request->options = *std::move(options);
-  request->key = PlanKey(request->tenant, request->digest, request->mesh, request->options,
-                         *request->profile, kPlannerVersion);
+  SetProfile(*request, std::move(profile));
   request->cached_only = message.cached_only();
   if (message.has_graph()) {
     request->graph = std::make_unique<InlineGraph>();

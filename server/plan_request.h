@@ -12,6 +12,7 @@
 #include "passes/cost/costs.h"
 #include "passes/cost/profile.h"
 #include "passes/pass/options.h"
+#include "server/cost_catalog.h"
 
 namespace bucketd::v1 {
 class GetPlanRequest;
@@ -32,14 +33,19 @@ struct PlanRequest {
   std::string graph_key;  // GraphKey(tenant, digest)
   Mesh mesh;
   PlanOptions options;
-  const CostProfile* profile = nullptr;  // built in, lives forever
-  std::string key;                       // plan_key.h
+  std::string profile_as_asked;  // "", "NAME", "NAME@3", "NAME@latest"
+  std::shared_ptr<const CostProfile> profile;
+  std::string key;  // plan_key.h
   bool cached_only = false;
   std::unique_ptr<InlineGraph> graph;  // null: none came
 };
 
-// Takes the inline graph out of `message`. Errors carry a reason and say what is known.
-absl::StatusOr<std::shared_ptr<PlanRequest>> ReadPlanRequest(v1::GetPlanRequest& message);
+// Takes the inline graph out of `message`. Errors carry a reason and say what is known. The profile
+// is what `costs` says it is now.
+absl::StatusOr<std::shared_ptr<PlanRequest>> ReadPlanRequest(v1::GetPlanRequest& message,
+                                                             const CostCatalog& costs);
+// Another profile, and the key that goes with it: for whoever knows better what "latest" was.
+void SetProfile(PlanRequest& request, std::shared_ptr<const CostProfile> profile);
 
 // Graphs belong to a tenant: nobody reads another one's by knowing its digest.
 std::string GraphKey(absl::string_view tenant, const Digest& digest);

@@ -9,7 +9,6 @@
 #include "grpcpp/impl/codegen/proto_utils.h"
 #include "grpcpp/support/byte_buffer.h"
 
-#include "passes/io/profile_json.h"
 #include "passes/pass/options.h"
 #include "passes/planner.h"
 #include "proto/planner.grpc.pb.h"
@@ -95,7 +94,7 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
     if (!grpc::SerializationTraits<v1::GetPlanRequest>::Deserialize(&bytes, &message).ok()) {
       return MakeError(Reason::kRequestMalformed, "not a serialised GetPlanRequest");
     }
-    return ReadPlanRequest(message);
+    return ReadPlanRequest(message, parts_.costs);
   }
 
   // Called once, by the broker or by the constructor.
@@ -121,7 +120,6 @@ v1::GetCapabilitiesResponse Capabilities(const ServerOptions& options) {
   response.set_planner_version(kPlannerVersion);
   response.set_min_client_version(kMinClientVersion);
   for (const absl::string_view mode : PlanModes()) response.add_modes(std::string(mode));
-  for (const CostProfile& p : BuiltInProfiles()) response.add_cost_profiles(p.name);
   response.set_max_inline_graph_bytes(options.intake.max_inline_bytes);
   response.set_max_graph_bytes(options.intake.max_graph_bytes);
   response.set_max_graph_nodes(options.intake.max_graph_nodes);
@@ -146,6 +144,7 @@ class PlannerService final : public CallbackService {
                                             v1::GetCapabilitiesResponse* response) override {
     RequestScope scope(Method::kGetCapabilities, parts_.metrics);
     *response = capabilities_;
+    for (const std::string& name : parts_.costs.Names()) response->add_cost_profiles(name);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(EndRequest(scope, *context, absl::OkStatus(), ""));
     return reactor;

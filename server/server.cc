@@ -28,6 +28,9 @@
 
 #include "passes/base/status_macros.h"
 #include "passes/planner.h"
+#include "server/cost_catalog.h"
+#include "server/cost_samples.h"
+#include "server/cost_service.h"
 #include "server/http.h"
 #include "server/planner_service.h"
 #include "server/service_parts.h"
@@ -42,6 +45,20 @@ using std::chrono::milliseconds;
 constexpr char kServiceName[] = "bucketd.v1.Planner";
 constexpr int kMessageSlackBytes = 1 << 20;  // options with thousands of parameter names
 constexpr int kInlineQueue = 256;
+constexpr std::chrono::seconds kLoadAgain{5};
+
+int64_t NowUnixMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+CostSampleLimits LimitsOf(const CostOptions& options) {
+  CostSampleLimits limits;
+  limits.total = options.max_samples;
+  limits.max_age_ms = int64_t{options.sample_days} * 24 * 3600 * 1000;
+  return limits;
+}
 
 ServerOptions FillDefaults(ServerOptions options) {
   if (options.compute_slots == 0) {
@@ -95,13 +112,14 @@ struct Server::Impl {
         intake_pool(options.upload_threads, options.intake.max_uploads + kInlineQueue),
         broker({cache, graphs, intake, compute_pool, intake_pool, timers, metrics, options}),
         parts{broker, graphs,  intake,  partial_uploads, intake_pool,
-              timers, metrics, options, draining},
+              timers, metrics, options, draining, costs},
         service(MakePlannerService(parts)) {
     intake.ReclaimWith([this] { return partial_uploads.DropOldest(); });
   }
 
   absl::Status Listen();
   absl::Status StartHttp();
+  void LoadCosts();
   void SetServing(bool serving);
   void BeginDrain();
   void Stop(std::chrono::system_clock::time_point deadline);
@@ -115,6 +133,9 @@ struct Server::Impl {
   std::string address;
   prometheus::Registry registry;
   ServerMetrics metrics;
+  CostMetrics cost_metrics{registry};
+  CostCatalog costs{nullptr, cost_metrics};
+  CostSamples cost_samples{nullptr, cost_metrics, LimitsOf(options.costs), NowUnixMs};
   PlanCache cache;
   GraphStore graphs;
   GraphIntake intake;
@@ -125,6 +146,9 @@ struct Server::Impl {
   PlanBroker broker;
   ServiceParts parts;
   std::unique_ptr<grpc::Service> service;
+  std::unique_ptr<grpc::Service> cost_service = MakeCostService(
+      {costs, cost_samples, cost_metrics, metrics, timers, options.costs, options.upload_stall,
+       draining, nullptr});
   std::unique_ptr<grpc::Server> grpc_server;
   std::unique_ptr<HttpServer> http;
 };
@@ -138,6 +162,7 @@ absl::Status Server::Impl::Listen() {
   int port = 0;
   builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(service.get());
+  builder.RegisterService(cost_service.get());
   builder.SetMaxReceiveMessageSize(
       static_cast<int>(std::max(options.intake.max_chunk_bytes, options.intake.max_inline_bytes)) +
       kMessageSlackBytes);
@@ -166,6 +191,18 @@ absl::Status Server::Impl::StartHttp() {
                                            {.ready = [this] { return serving.load(); },
                                             .status = [this] { return Status(); }}));
   return absl::OkStatus();
+}
+
+// A store that cannot be read now may be later. Until then only the built-in profiles are known, and
+// whoever asks for others is told why.
+void Server::Impl::LoadCosts() {
+  absl::Status loaded = costs.Load();
+  if (loaded.ok()) loaded = cost_samples.Load();
+  if (loaded.ok()) return;
+  spdlog::warn("cost profiles: {}", std::string(loaded.message()));
+  timers.Schedule(std::chrono::steady_clock::now() + kLoadAgain, [this] {
+    intake_pool.TrySubmit([this] { LoadCosts(); });
+  });
 }
 
 void Server::Impl::SetServing(bool value) {
@@ -236,6 +273,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   });
   auto server = std::unique_ptr<Server>(new Server(std::make_unique<Impl>(options)));
+  server->impl_->LoadCosts();
   RETURN_IF_ERROR(server->impl_->Listen());
   RETURN_IF_ERROR(server->impl_->StartHttp());
   server->impl_->SetServing(true);

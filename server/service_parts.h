@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "server/cost_catalog.h"
 #include "server/graph_intake.h"
 #include "server/graph_store.h"
 #include "server/metrics.h"
@@ -24,6 +25,7 @@ struct ServiceParts {
   ServerMetrics& metrics;
   const ServerOptions& options;
   const std::atomic<bool>& draining;
+  const CostCatalog& costs;
 };
 
 }  // namespace bucketd
