@@ -201,14 +201,16 @@ void Agreement::ScopeLoaded(ScopeState& scope, const PinRead& pin, Actions& acti
 
 void Agreement::UseMemory(JobState& job, const JobMemoryRead& memory, const Profiles& profiles,
                           Actions& actions) {
-  job.loaded = true;
   if (!memory.ok() || !memory->has_value() || (*memory)->generation < job.generation) {
+    job.loaded = true;
     DecideWhetherPlanned(job, actions);
     return;
   }
   const JobMemory& known = **memory;
-  // Somebody else, or we before a restart, have seen a later one.
+  // Somebody else, or we before a restart, have seen a later one; whether that is planned has been
+  // decided.
   if (known.generation > job.generation) BeginGeneration(job, known.generation, actions);
+  job.loaded = true;
   job.unplanned = known.unplanned;
   job.unplanned_is_stored = known.unplanned.has_value();
   job.last_agreed = known.last_scope;

@@ -171,6 +171,8 @@ class Agreement {
                  Actions& actions);
   void UsePin(ScopeState& scope, const Pin& pin, Actions& actions);
   JobMemory MemoryOf(const JobState& job) const;
+  // Without the lock, with storing_. ABORTED if the job is in another generation.
+  absl::Status PutMemory(const JobName& name, uint64_t generation, const std::string& agreed_scope);
   void EraseScope(ScopeState& scope);
   void KeepBytes(ScopeState& scope, int64_t bytes);
   Done Take(CallId call);  // out of all tables; REQUIRES: it waits
@@ -219,8 +221,8 @@ class Agreement {
                        std::shared_ptr<const InlineGraph> graph, Actions& actions);
   void DecodedToCompare(uint64_t scope_id, size_t index);
   void StartStoring(ScopeState& scope, Presented& presented, Actions& actions);
-  absl::Status StoreAgreed(const JobName& name, const std::string& scope, const JobMemory& memory,
-                           const Pin& pin, const PlanReply& reply);
+  absl::Status StoreAgreed(const JobName& job, const std::string& scope, const Pin& pin,
+                           const PlanReply& reply);
   void Stored(uint64_t scope_id, const absl::Status& status);
   void AnswerAgreed(const ScopeState& scope, absl::Span<const uint32_t> ranks,
                     absl::string_view signature, Done done, Actions& actions);
@@ -243,6 +245,7 @@ class Agreement {
   Presented* FindProbe(ScopeState* scope, size_t index, uint64_t probe);
 
   const Parts parts_;
+  std::mutex storing_;  // over what is written for one event; workers only, before mutex_
   mutable std::mutex mutex_;
   std::map<JobName, std::unique_ptr<JobState>> jobs_;
   std::list<JobState*> by_use_;  // the one that was used longest ago first

@@ -170,17 +170,33 @@ void Agreement::DecideWhetherPlanned(JobState& job, Actions& actions) {
   const auto done = [this, name = job.name, generation = job.generation] {
     UnplannedIsStored(name, generation);
   };
-  actions.work.push_back({.run =
-                              [this, name = job.name, memory = MemoryOf(job), done] {
-                                const absl::Status put =
-                                    parts_.pins.PutJob(name.first, name.second, memory);
-                                if (!put.ok()) {
-                                  spdlog::warn("job {}: unplanned, and the store does not know: {}",
-                                               name.second, put.ToString());
-                                }
-                                done();
-                              },
-                          .refused = done});
+  const auto store = [this, done, name = job.name, generation = job.generation] {
+    {
+      const std::lock_guard storing(storing_);
+      const absl::Status put = PutMemory(name, generation, "");
+      if (!put.ok()) {
+        spdlog::warn("job {}: unplanned, and the store does not know: {}", name.second,
+                     put.ToString());
+      }
+    }
+    done();
+  };
+  actions.work.push_back({.run = store, .refused = done});
+}
+
+absl::Status Agreement::PutMemory(const JobName& name, uint64_t generation,
+                                  const std::string& agreed_scope) {
+  JobMemory memory;
+  {
+    const Lock lock(mutex_);
+    const auto found = jobs_.find(name);
+    if (found == jobs_.end() || found->second->generation != generation) {
+      return absl::AbortedError("a later generation has begun");
+    }
+    memory = MemoryOf(*found->second);
+  }
+  if (!agreed_scope.empty()) memory.last_scope = agreed_scope;
+  return parts_.pins.PutJob(name.first, name.second, memory);
 }
 
 void Agreement::UnplannedIsStored(const JobName& name, uint64_t generation) {

@@ -269,23 +269,21 @@ void Agreement::StartStoring(ScopeState& scope, Presented& presented, Actions& a
   KeepBytes(scope,
             static_cast<int64_t>(scope.agreed_signature.size() + scope.agreed.plan_key.size()));
   for (Presented& other : scope.presented) CancelProbe(other, actions);
-  JobMemory memory = MemoryOf(*scope.job);
-  memory.last_scope = scope.name;
   actions.work.push_back(
-      {.run = [this, id = scope.id, job = scope.job->name, name = scope.name,
-               memory = std::move(memory), pin = scope.agreed,
-               reply = scope.reply] { Stored(id, StoreAgreed(job, name, memory, pin, *reply)); },
+      {.run = [this, id = scope.id, job = scope.job->name, name = scope.name, pin = scope.agreed,
+               reply = scope.reply] { Stored(id, StoreAgreed(job, name, pin, *reply)); },
        .refused =
            [this, id = scope.id] {
              Stored(id, absl::UnavailableError("too much is waiting for the store"));
            }});
 }
 
-absl::Status Agreement::StoreAgreed(const JobName& job, const std::string& scope,
-                                    const JobMemory& memory, const Pin& pin,
+// The job's memory first: it is refused if a later generation has begun, whose pins stand then.
+absl::Status Agreement::StoreAgreed(const JobName& job, const std::string& scope, const Pin& pin,
                                     const PlanReply& reply) {
-  RETURN_IF_ERROR(parts_.pins.PutPin(job.first, job.second, scope, pin, PlanBytesOf(reply)));
-  return parts_.pins.PutJob(job.first, job.second, memory);
+  const std::lock_guard storing(storing_);
+  RETURN_IF_ERROR(PutMemory(job, pin.generation, scope));
+  return parts_.pins.PutPin(job.first, job.second, scope, pin, PlanBytesOf(reply));
 }
 
 void Agreement::Stored(uint64_t scope_id, const absl::Status& status) {

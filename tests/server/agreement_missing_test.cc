@@ -1,4 +1,5 @@
 // Rank agreement: ranks that do not come, leave, are late, or are none.
+#include "proto/admin.grpc.pb.h"
 #include "tests/server/agreement_fixture.h"
 
 namespace bucketd {
@@ -133,6 +134,43 @@ TEST_F(AgreementTest, AHigherGenerationEndsTheLowerOne) {
   const Reply late = GetPlan(JobRequest(ForwardGraph(), {.generation = 4}, {2}));
   EXPECT_EQ(ReasonOf(late.status), "GENERATION_OVER");
   EXPECT_TRUE(StrContains(late.status.error_message(), "generation 5"));
+}
+
+TEST_F(AgreementTest, WhilePlanningIsOffNewGenerationsAreUnplannedAndRunningOnesGoOn) {
+  options_.store_dir = absl::StrCat(folder_, "/store");
+  StartServer();
+  Calls running = AllRanks(ForwardGraph(), {.id = "runs", .size = 2});
+  const std::string plan = PlanOfAll(running);
+  const auto set_planning = [&](bool enabled) {
+    grpc::ClientContext context;
+    v1::SetPlanningRequest request;
+    v1::SetPlanningResponse response;
+    request.set_enabled(enabled);
+    request.set_why(enabled ? "" : "the fabric is being serviced");
+    const grpc::Status set =
+        v1::Admin::NewStub(NewChannel())->SetPlanning(&context, request, &response);
+    EXPECT_TRUE(set.ok()) << set.error_message();
+  };
+  const auto why = [&](const JobSpec& spec, uint32_t rank) {
+    const Reply reply = GetPlan(JobRequest(ForwardGraph(), spec, {rank}));
+    EXPECT_TRUE(reply.status.ok()) << reply.status.error_message();
+    return reply.response.unplanned().why();
+  };
+  set_planning(false);
+  const JobSpec fresh{.id = "new", .generation = 3, .size = 2};
+  EXPECT_EQ(why(fresh, 0), "the fabric is being serviced") << "without waiting for rank 1";
+  // What runs may recompile.
+  Calls recompiled = AllRanks(ForwardGraph(), {.id = "runs", .scope = "0/1/fw", .size = 2});
+  EXPECT_EQ(PlanOfAll(recompiled), plan);
+  // The other ranks of that generation get the same, whenever they come.
+  set_planning(true);
+  EXPECT_EQ(why(fresh, 1), "the fabric is being serviced");
+  EXPECT_EQ(why({.id = "new", .generation = 3, .scope = "0/9/bw", .size = 2}, 1),
+            "the fabric is being serviced");
+  Restart();
+  EXPECT_EQ(why(fresh, 1), "the fabric is being serviced");
+  Calls next = AllRanks(ForwardGraph(), {.id = "new", .generation = 4, .size = 2});
+  EXPECT_EQ(PlanOfAll(next), plan);
 }
 
 TEST_F(AgreementTest, JobsThatAreNoneAreRefusedWithThePlace) {

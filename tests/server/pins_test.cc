@@ -1,4 +1,7 @@
 // What jobs agreed on, across generations and restarts.
+#include "passes/io/profile_json.h"
+#include "proto/cost_service.grpc.pb.h"
+#include "proto/plan.pb.h"
 #include "tests/server/agreement_fixture.h"
 
 namespace bucketd {
@@ -75,6 +78,50 @@ TEST_F(PinTest, AnotherGraphIsPlannedAnewAndPinnedInItsPlace) {
   PlanOfAll(next, &source);
   EXPECT_EQ(source, v1::PLAN_SOURCE_PINNED);
   EXPECT_EQ(Metric("bucketd_pins"), 1);
+}
+
+TEST_F(PinTest, LatestIsTheSameVersionForAllScopesOfAGeneration) {
+  StartServer();
+  const auto promote_another = [&](double gamma_us) {
+    const auto stub = v1::CostProfiles::NewStub(NewChannel());
+    CostProfile profile = BuiltInProfiles()[0];
+    profile.gamma_us = gamma_us;
+    v1::ImportProfileRequest import;
+    ProfileToProto(profile, *import.mutable_profile());
+    v1::ImportProfileResponse imported;
+    grpc::ClientContext one, two;
+    const grpc::Status added = stub->ImportProfile(&one, import, &imported);
+    EXPECT_TRUE(added.ok()) << added.error_message();
+    v1::PromoteProfileRequest promote;
+    promote.set_name(profile.name);
+    promote.set_version(imported.version().version());
+    v1::PromoteProfileResponse promoted;
+    const grpc::Status status = stub->PromoteProfile(&two, promote, &promoted);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return absl::StrCat(profile.name, "@", imported.version().version());
+  };
+  // Of the plan that all ranks of the scope get.
+  const auto profile_of = [&](const JobSpec& spec) {
+    Calls calls;
+    for (uint32_t rank = 0; rank < spec.size; ++rank) {
+      v1::GetPlanRequest request = JobRequest(ForwardGraph(), spec, {rank});
+      request.mutable_options()->set_cost_profile("latest");
+      calls.push_back(std::async(std::launch::async,
+                                 [this, request] { return RankCall(ForwardGraph(), request); }));
+    }
+    v1::Plan plan;
+    EXPECT_TRUE(plan.ParseFromString(PlanOfAll(calls)));
+    return plan.provenance().cost_profile();
+  };
+  const std::string first = profile_of({.scope = "0/0/fw"});
+  const std::string second = promote_another(3.5);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(profile_of({.scope = "0/1/fw"}), first);
+  Restart();
+  EXPECT_EQ(profile_of({.scope = "0/2/fw"}), first) << "a late recompile, after a restart";
+  EXPECT_EQ(profile_of({.generation = 2, .scope = "0/0/fw"}), first) << "pinned";
+  EXPECT_EQ(profile_of({.generation = 2, .scope = "0/3/fw"}), second);
+  EXPECT_EQ(profile_of({.generation = 3, .scope = "0/0/fw", .fresh = true}), second);
 }
 
 TEST_F(PinTest, AReleasedJobHasNoPins) {
