@@ -139,24 +139,21 @@ class Cases:
         return {**found, "plans": self.told()}
 
     def killed_during_an_upload(self):
-        true_call = client.PlannerClient._call
+        true_send = client.PlannerClient._send
 
-        def call(to, method, request, until):
-            if method != "UploadGraph":
-                return true_call(to, method, request, until)
-
-            def parts():
-                for part in request():
+        def send(to, method, parts, until):
+            def dying():
+                for part in parts():
                     yield part
                     os.kill(PID, signal.SIGKILL)  # after the header
 
-            return true_call(to, method, parts, until)
+            return true_send(to, method, dying, until)
 
-        client.PlannerClient._call = call
+        client.PlannerClient._send = send
         try:
             return outcome(lambda: self.step(self.backend(deadline=5)))
         finally:
-            client.PlannerClient._call = true_call
+            client.PlannerClient._send = true_send
 
     def rank_1_never_comes(self):
         if RANK == 1:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import pathlib
+import re
 import subprocess
 import tempfile
-import time
+import threading
 
 from bucketd import embedded
 
@@ -22,29 +21,45 @@ class Planner:
 def planner(*flags: str, address: str = "", start_timeout: float = 60.0):
     """A `bucketd`, on a unix socket of its own unless `address` says another."""
     with tempfile.TemporaryDirectory(prefix="planner-") as folder:
-        ready = pathlib.Path(folder, "ready")
-        log = open(pathlib.Path(folder, "log"), "w+")
         process = subprocess.Popen(
-            [embedded.find_binary(), "--listen", address or f"unix:{folder}/socket", "--http", "", "--ready-file",
-             str(ready), f"--exit-with-parent={os.getpid()}", "--drain-seconds", "1", "--lame-duck-ms", "0", *flags],
-            stdout=log, stderr=subprocess.STDOUT)
+            [embedded.find_binary(), "--listen", address or f"unix:{folder}/socket", "--http", "",
+             f"--exit-with-parent={os.getpid()}", "--drain-seconds", "1", "--lame-duck-ms", "0", *flags],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        said = _Said(process.stdout)
         try:
-            until = time.monotonic() + start_timeout
-            while not ready.exists():
-                log.seek(0)
-                assert process.poll() is None and time.monotonic() < until, f"bucketd did not start: {log.read()}"
-                time.sleep(0.01)
-            yield Planner(process, json.loads(ready.read_text())["address"])
+            yield Planner(process, said.address(start_timeout))
         finally:
             process.kill()  # a stopped one too
             process.wait()
-            log.close()
+            said.reader.join()
 
 
-def wait_until_stopped(pid: int, within: float = 10.0) -> None:
-    """After SIGSTOP: until no thread of the process runs any more."""
-    until = time.monotonic() + within
-    tasks = pathlib.Path(f"/proc/{pid}/task")
-    while any((task / "stat").read_text().rpartition(")")[2].split()[0] != "T" for task in tasks.iterdir()):
-        assert time.monotonic() < until, f"process {pid} does not stop"
-        time.sleep(0.005)
+class _Said:
+    """What a planner prints, read as it comes, so that it never waits for its reader."""
+
+    def __init__(self, stream):
+        self._lines: list[str] = []
+        self._address = ""
+        self._decided = threading.Event()  # it serves, or has ended
+        self.reader = threading.Thread(target=self._read, args=(stream,), daemon=True)
+        self.reader.start()
+
+    def _read(self, stream) -> None:
+        with stream:
+            for line in stream:
+                self._lines.append(line)
+                found = re.search(r"serves on (unix:[^\s,;\"]+|[^\s,;\"]+:\d+)", line)
+                if found and not self._address:
+                    self._address = found[1]
+                    self._decided.set()
+        self._decided.set()
+
+    def address(self, timeout: float) -> str:
+        decided = self._decided.wait(timeout)
+        assert decided and self._address, f"bucketd did not start: {''.join(self._lines)}"
+        return self._address
+
+
+def wait_until_stopped(pid: int) -> None:
+    """After SIGSTOP of a child: until none of its threads runs any more. Leaves its state for whoever waits for its end."""
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)

@@ -6,41 +6,11 @@ import pytest
 import torch
 from any_plan import any_plan
 from fx_graphs import Builder, aten, c10d, value
+from plannable import GROUPED, PACKED, Plannable
 
-from bucketd import apply, canonical, capture, normalize, plan
+from bucketd import apply, plan
 from bucketd._wire.proto import plan_pb2
 from bucketd.errors import PlanRejected
-from bucketd.graph import NodeKind
-
-PACKED, GROUPED = plan_pb2.BUCKET_MODE_PACKED, plan_pb2.BUCKET_MODE_GROUPED
-
-
-class Applied:
-    """A graph, and plans for it: `merge` puts all its collectives of one kind into one bucket, in the order given."""
-
-    def __init__(self, builder, gm, kind="fw"):
-        self.gm = gm
-        self.captured = capture.capture_graph(gm, builder.context, kind)
-        self.normalized = normalize.normalize(self.captured.raw)
-        self.graph = self.normalized.graph
-        self.digest = canonical.digest(self.graph)
-
-    def starts(self):
-        return [i for i, n in enumerate(self.graph.nodes) if n.kind == NodeKind.COLLECTIVE]
-
-    def merge(self, members, mode):
-        """Starts where the first of its members' inputs allow, waits where the first member's wait stood."""
-        from any_plan import _fill, _order
-        import random
-
-        made = plan_pb2.Plan(format_version=1, graph_digest=self.digest, node_count=len(self.graph.nodes))
-        _fill(made.buckets.add(), self.graph, members, mode)
-        made.order.extend(_order(self.graph, [members], random.Random(0)))
-        return made
-
-    def apply(self, made):
-        return apply.apply_plan(
-            self.gm, self.captured, self.normalized, self.digest, plan.parse(made.SerializeToString()))
 
 
 def calls(module):
@@ -56,26 +26,26 @@ def gathers(world=4):
     a = builder.parameter("a", 3, 2, dtype=torch.bfloat16)
     b = builder.parameter("b", 5, dtype=torch.bfloat16)
     waits = [builder.wait(builder.gather(x, world, group="7")) for x in (a, b)]
-    return Applied(builder, builder.output(waits))
+    return Plannable(builder, builder.output(waits))
 
 
 def scatters():
     builder = Builder()
     a, b = builder.input("a", 8, 3), builder.input("b", 20)
     waits = [builder.wait(builder.scatter(x, "avg", 4, group="7")) for x in (a, b)]
-    return Applied(builder, builder.output(waits), "bw")
+    return Plannable(builder, builder.output(waits), "bw")
 
 
 def reductions():
     builder = Builder()
     a, b = builder.input("a", 2, 3), builder.input("b")
     waits = [builder.wait(builder.reduce(x, group="7")) for x in (a, b)]
-    return Applied(builder, builder.output(waits), "bw")
+    return Plannable(builder, builder.output(waits), "bw")
 
 
 def test_packs_gathers_into_one_flat_buffer_in_payload_order():
     case = gathers()
-    first, second = case.starts()
+    first, second = case.starts
     module = case.apply(case.merge([second, first], PACKED))
     (gather,) = called(module, c10d.all_gather_into_tensor.default)
     assert gather.args[1:] == (4, "7")
@@ -88,7 +58,7 @@ def test_packs_gathers_into_one_flat_buffer_in_payload_order():
 
 def test_packs_scatters_by_rows_of_ranks():
     case = scatters()
-    module = case.apply(case.merge(case.starts(), PACKED))
+    module = case.apply(case.merge(case.starts, PACKED))
     (scatter,) = called(module, c10d.reduce_scatter_tensor.default)
     assert scatter.args[1:] == ("avg", 4, "7")
     (cat,) = called(module, aten.cat.default)
@@ -98,7 +68,7 @@ def test_packs_scatters_by_rows_of_ranks():
 
 def test_packs_all_reduces_of_any_shape():
     case = reductions()
-    module = case.apply(case.merge(case.starts(), PACKED))
+    module = case.apply(case.merge(case.starts, PACKED))
     (reduce,) = called(module, c10d.all_reduce.default)
     assert reduce.args[1:] == ("sum", "7") and tuple(reduce.meta["val"].shape) == (7,)
     assert [tuple(n.meta["val"].shape) for n in module.graph.output_node().args[0]] == [(2, 3), ()]
@@ -111,7 +81,7 @@ def test_packs_all_reduces_of_any_shape():
 ])
 def test_groups_collectives_with_one_wait_each(case, target):
     case = case()
-    starts = case.starts()
+    starts = case.starts
     module = case.apply(case.merge(starts[::-1], GROUPED))
     (together,) = called(module, target)
     own = [case.captured.nodes[case.normalized.raw_ids[s]] for s in starts]
@@ -126,7 +96,7 @@ def test_runs_nodes_in_the_order_of_the_plan():
     builder = Builder()
     x = builder.input("x", 4)
     ones = [builder.call(op, x) for op in (aten.neg.default, aten.abs.default, aten.exp.default)]
-    case = Applied(builder, builder.output(ones))
+    case = Plannable(builder, builder.output(ones))
     made = plan_pb2.Plan(format_version=1, graph_digest=case.digest, node_count=5, order=[4 * i for i in (0, 3, 1, 2, 4)])
     module = case.apply(made)
     assert [target for target, *_ in calls(module)] == [aten.exp.default, aten.neg.default, aten.abs.default]
@@ -137,7 +107,7 @@ def test_runs_nodes_in_the_order_of_the_plan():
 def test_keeps_the_signature_whatever_the_order_of_placeholders():
     builder = Builder()
     x, mesh, y = builder.input("x", 4), builder.mesh(), builder.input("y", 4)
-    case = Applied(builder, builder.output([builder.call(aten.sub.Tensor, x, y), mesh, None]))
+    case = Plannable(builder, builder.output([builder.call(aten.sub.Tensor, x, y), mesh, None]))
     made = plan_pb2.Plan(format_version=1, graph_digest=case.digest, node_count=4, order=[4 * i for i in (1, 0, 2, 3)])
     module = case.apply(made)
     difference, token, nothing = module(torch.full((4,), 5.0), "a mesh", torch.full((4,), 2.0))
@@ -149,18 +119,18 @@ def test_passes_the_input_through_where_a_node_stands_for_nothing():
     builder = Builder()
     a, b = builder.parameter("a", 4, 2), builder.parameter("b", 4, 2)
     waits = [builder.wait(builder.gather(x)) for x in (a, b)]
-    case = Applied(builder, builder.output([builder.slice(w, 13) for w in waits]))
+    case = Plannable(builder, builder.output([builder.slice(w, 13) for w in waits]))
     assert case.normalized.raw_ids.count(-1) == 2
-    module = case.apply(case.merge(case.starts(), PACKED))
+    module = case.apply(case.merge(case.starts, PACKED))
     assert not called(module, aten.constant_pad_nd.default)
     assert [tuple(n.meta["val"].shape) for n in module.graph.output_node().args[0]] == [(13, 2), (13, 2)]
 
 
 def test_new_nodes_say_where_they_come_from():
     case = gathers()
-    first = case.captured.nodes[case.normalized.raw_ids[case.starts()[0]]]
+    first = case.captured.nodes[case.normalized.raw_ids[case.starts[0]]]
     first.meta.update(stack_trace="model.py, line 7", partitioner_tag="is_forward", seq_nr=3, custom={"a": 1})
-    module = case.apply(case.merge(case.starts(), PACKED))
+    module = case.apply(case.merge(case.starts, PACKED))
     made = [n for n in module.graph.nodes if n.op == "call_function"]
     assert made and all(n.meta["stack_trace"] == "model.py, line 7" for n in made)
     assert all(n.meta["partitioner_tag"] == "is_forward" and n.meta["custom"] == {"a": 1} for n in made)
@@ -180,7 +150,7 @@ def test_refuses_a_plan_for_another_graph_and_touches_nothing():
     case, other = gathers(), scatters()
     before = str(case.gm.graph)
     with pytest.raises(PlanRejected, match="it is for graph"):
-        case.apply(other.merge(other.starts(), PACKED))
+        case.apply(other.merge(other.starts, PACKED))
     assert str(case.gm.graph) == before
 
 
@@ -189,14 +159,14 @@ def test_refuses_a_collective_that_writes_into_a_given_tensor():
     a, b, out = builder.parameter("a", 3), builder.parameter("b", 3), builder.input("out", 12)
     node = builder.graph.call_function(c10d.all_gather_into_tensor_out.default, (a, 4, "0"), {"out": out})
     node.meta["val"] = value(12)
-    case = Applied(builder, builder.output([builder.wait(node), builder.wait(builder.gather(b))]))
+    case = Plannable(builder, builder.output([builder.wait(node), builder.wait(builder.gather(b))]))
     with pytest.raises(PlanRejected):
-        case.apply(case.merge(case.starts(), PACKED))
+        case.apply(case.merge(case.starts, PACKED))
 
 
 def test_refuses_offsets_other_than_those_it_would_build():
     case = gathers()
-    made = case.merge(case.starts(), PACKED)
+    made = case.merge(case.starts, PACKED)
     made.buckets[0].offsets[1] += 2
     with pytest.raises(PlanRejected, match="back to back"):
         case.apply(made)
@@ -204,8 +174,8 @@ def test_refuses_offsets_other_than_those_it_would_build():
 
 def test_refuses_two_settings_in_one_bucket():
     case = scatters()
-    made = case.merge(case.starts(), PACKED)
-    second = case.captured.nodes[case.normalized.raw_ids[case.starts()[1]]]
+    made = case.merge(case.starts, PACKED)
+    second = case.captured.nodes[case.normalized.raw_ids[case.starts[1]]]
     second.args = (second.args[0], "avg", 4, "8")  # another group than the one that was captured
     with pytest.raises(PlanRejected, match="bucket 0"):
         case.apply(made)
@@ -213,7 +183,7 @@ def test_refuses_two_settings_in_one_bucket():
 
 def test_refuses_a_plan_that_forgets_one_of_this_ranks_nodes():
     case = gathers()
-    made = case.merge(case.starts(), PACKED)
+    made = case.merge(case.starts, PACKED)
     extra = case.gm.graph.find_nodes(op="output")[0]
     with case.gm.graph.inserting_before(extra):
         stray = case.gm.graph.call_function(aten.neg.default, (case.captured.nodes[0],))
@@ -223,7 +193,7 @@ def test_refuses_a_plan_that_forgets_one_of_this_ranks_nodes():
 
 def test_plans_describe_themselves():
     case = gathers()
-    made = case.merge(case.starts(), PACKED)
+    made = case.merge(case.starts, PACKED)
     made.buckets[0].name, made.buckets[0].end_ps = "block 0", 2_000_000
     made.prediction.total_ps, made.program_order.total_ps = 89, 100
     parsed = plan.parse(made.SerializeToString())

@@ -1,42 +1,23 @@
 """What a bucket becomes, on numbers: the merged graph and the one it came from, run as all their ranks at once."""
 
-import random
-
 import lockstep
 import pytest
 import torch
-from any_plan import _fill, _order, any_plan
+from any_plan import _fill, any_plan
 from fx_graphs import Builder, aten, c10d
+from plannable import GROUPED, PACKED, Plannable
 
-from bucketd import apply, canonical, capture, normalize, ops, plan
+from bucketd import apply, ops, plan
 from bucketd._wire.proto import plan_pb2
 from bucketd.errors import PlanRejected
-from bucketd.graph import NodeKind
-
-PACKED, GROUPED = plan_pb2.BUCKET_MODE_PACKED, plan_pb2.BUCKET_MODE_GROUPED
 
 
-class Case:
+class Case(Plannable):
+    """A graph that all its ranks can run at once."""
+
     def __init__(self, builder, gm, world, kind="fw"):
-        self.gm, self.world = gm, world
-        self.captured = capture.capture_graph(gm, builder.context, kind)
-        self.normalized = normalize.normalize(self.captured.raw)
-        self.graph = self.normalized.graph
-        self.digest = canonical.digest(self.graph)
-
-    @property
-    def starts(self):
-        return [i for i, n in enumerate(self.graph.nodes) if n.kind == NodeKind.COLLECTIVE]
-
-    def bucket(self, members, mode=PACKED):
-        made = plan_pb2.Plan(format_version=1, graph_digest=self.digest, node_count=len(self.graph.nodes))
-        _fill(made.buckets.add(), self.graph, members, mode)
-        made.order.extend(_order(self.graph, [members], random.Random(0)))
-        return made
-
-    def apply(self, made):
-        return apply.apply_plan(
-            self.gm, self.captured, self.normalized, self.digest, plan.parse(made.SerializeToString()))
+        super().__init__(builder, gm, kind)
+        self.world = world
 
     def inputs(self, seed=0):
         """Small whole numbers, of every rank its own: sums are exact, whatever their order."""
@@ -88,7 +69,7 @@ def scatters(op="sum", world=4):
 
 def test_T7_1_a_packed_gather_holds_each_ranks_payloads_back_to_back():
     case = gathers(world=2)
-    module = case.apply(case.bucket(case.starts))
+    module = case.apply(case.merge(case.starts))
     case.check(module)
     payload = 3 * 2 + 5
     gather = one(module, c10d.all_gather_into_tensor.default)
@@ -102,7 +83,7 @@ def test_T7_1_a_packed_gather_holds_each_ranks_payloads_back_to_back():
 def test_T7_2_a_cast_stays_a_node_and_its_dtype_travels():
     # The plan says where every node runs, casts too, and the bucket takes what they make.
     case = gathers(cast=True)
-    module = case.apply(case.bucket(case.starts))
+    module = case.apply(case.merge(case.starts))
     case.check(module)
     gather = one(module, c10d.all_gather_into_tensor.default)
     assert gather.meta["val"].dtype == torch.bfloat16 and len(casts(module)) == 2
@@ -114,7 +95,7 @@ def test_T7_3_a_cast_with_another_reader_is_made_once():
     shards = [b.cast(b.parameter(name, 3, 2)) for name in "pq"]
     waits = [b.wait(b.gather(s, 2)) for s in shards]
     case = Case(b, b.output([*waits, b.call(aten.neg.default, shards[0])]), 2)
-    module = case.apply(case.bucket(case.starts))
+    module = case.apply(case.merge(case.starts))
     case.check(module)
     assert len(casts(module)) == 2
     assert sorted(len(n.users) for n in casts(module)) == [1, 2]
@@ -123,7 +104,7 @@ def test_T7_3_a_cast_with_another_reader_is_made_once():
 @pytest.mark.parametrize("op", ["sum", "avg"])
 def test_T7_4_row_r_of_a_packed_scatter_is_rank_rs_chunk_of_every_member(op):
     case = scatters(op)
-    module = case.apply(case.bucket(case.starts[::-1]))
+    module = case.apply(case.merge(case.starts[::-1]))
     case.check(module)
     flat = one(module, c10d.reduce_scatter_tensor.default).args[0]
     inputs = case.inputs()
@@ -137,7 +118,7 @@ def test_T7_5_two_reduce_ops_in_one_bucket_are_an_error():
     x, y = b.input("x", 8), b.input("y", 8)
     case = Case(b, b.output([b.wait(b.scatter(x, "sum")), b.wait(b.scatter(y, "avg"))]), 4, "bw")
     with pytest.raises(PlanRejected, match="bucket 0: .* differ in kind, group, reduce op or dtype"):
-        case.apply(case.bucket(case.starts))
+        case.apply(case.merge(case.starts))
 
 
 def test_T7_6_two_readers_of_a_start_are_an_error():
@@ -157,7 +138,7 @@ def test_T7_6_two_readers_of_a_start_are_an_error():
 ])
 def test_T7_7_a_grouped_bucket_is_one_start_and_a_wait_for_each_member(case, target):
     case = case()
-    module = case.apply(case.bucket(case.starts, GROUPED))
+    module = case.apply(case.merge(case.starts, GROUPED))
     case.check(module)
     start = one(module, target)
     waits = [n for n in module.graph.nodes if n.target is c10d.wait_tensor.default]
@@ -173,7 +154,7 @@ def test_T7_8_a_bucket_has_one_dtype():
     case = Case(b, b.output([b.wait(b.gather(p, 2)), b.wait(b.gather(q, 2))]), 2)
     for mode in (PACKED, GROUPED):
         with pytest.raises(PlanRejected, match="differ in kind, group, reduce op or dtype"):
-            case.apply(case.bucket(case.starts, mode))
+            case.apply(case.merge(case.starts, mode))
 
 
 @pytest.mark.parametrize("mode", [PACKED, GROUPED])
@@ -182,7 +163,7 @@ def test_T7_9_a_scatter_that_its_ranks_cannot_share_evenly_is_an_error(mode):
     x, y = b.input("x", 8), b.input("y", 7, 3)
     case = Case(b, b.output([b.wait(b.scatter(x)), b.wait(b.scatter(y))]), 4, "bw")
     with pytest.raises(PlanRejected, match=r"bucket 0: reduce_scatter\S* reads \[7, 3\], whose rows 4 ranks cannot share"):
-        case.apply(case.bucket(case.starts, mode))
+        case.apply(case.merge(case.starts, mode))
 
 
 def step(world=4):
@@ -215,7 +196,7 @@ def test_T7_10_a_buffer_is_not_free_between_start_and_wait():
 
 def test_T7_10_results_do_not_stand_on_the_buffer_that_they_came_in():
     case = gathers()
-    module = case.apply(case.bucket(case.starts))
+    module = case.apply(case.merge(case.starts))
     wait = one(module, c10d.wait_tensor.default)
     below = [n for n in module.graph.nodes if set(n.all_input_nodes) & {wait, *wait.users}]
     copies = [n for n in below if n.op == "call_function" and not ops.storage(n)[0]]

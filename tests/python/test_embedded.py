@@ -2,12 +2,12 @@
 
 import os
 import pathlib
+import select
 import signal
 import socket
 import stat
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -27,16 +27,14 @@ def own_runtime_folder(tmp_path, monkeypatch):
 
 
 def gone(pid, within=20.0) -> bool:
-    until = time.monotonic() + within
-    while time.monotonic() < until:
-        try:
-            state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.02)
-    return False
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([process], [], [], within)[0])
+    finally:
+        os.close(process)
 
 
 def test_serves_behind_a_folder_of_our_own_and_leaves_nothing(own_runtime_folder):

@@ -2,22 +2,27 @@
 
 from .client import CLIENT_VERSION as __version__
 from .client import PlannerClient
+from .degraded import counters
 from .errors import AgreementError, BucketdError, EmbeddedError, GraphRefused, PlannerError, PlanRejected
 from .files import load_graph, save_graph
+from .job import Job, release
 
 __all__ = [
     "AgreementError",
     "BucketdError",
     "EmbeddedError",
     "GraphRefused",
+    "Job",
     "PlanRejected",
     "PlannerClient",
     "PlannerError",
     "__version__",
     "backend",
+    "counters",
     "joint_step",
     "load_graph",
     "plan_pass",
+    "release",
     "save_graph",
     "trace_joint",
 ]

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
-import os
-import random
-import threading
 import time
 
-import grpc
-
-from ._wire.proto import planner_pb2, planner_pb2_grpc
-from .errors import PlannerError, from_rpc_error
+from . import degraded
+from ._wire.proto import planner_pb2
+from .calls import CONNECT_TIMEOUT, Caller, gone
+from .errors import PlannerError
 
 try:
     import zstandard
@@ -24,41 +20,15 @@ CLIENT_VERSION = "0.1.0"
 GRAPH_FORMAT_VERSION = 1
 
 DEFAULT_DEADLINE = 300.0  # seconds, for everything that one get_plan does
-CONNECT_TIMEOUT = 20.0  # seconds until a planner that nobody can reach is an error
-_RETURNS = 3  # of a planner that went away during one call
-_RETRYABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 _UPLOADS = 4  # rounds of "upload it, ask again" before this is an error
-
-# Every call may be repeated: a plan is a function of its key. CANCELLED is what a server that shuts down leaves behind.
-_SERVICE_CONFIG = json.dumps({
-    "methodConfig": [{
-        "name": [{"service": "bucketd.v1.Planner"}],
-        "retryPolicy": {
-            "maxAttempts": 5,
-            "initialBackoff": "0.1s",
-            "maxBackoff": "2s",
-            "backoffMultiplier": 2.5,
-            "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"],
-        },
-    }],
-})
-
-_CHANNEL_OPTIONS = (
-    ("grpc.service_config", _SERVICE_CONFIG),
-    ("grpc.enable_retries", 1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2000),
-    ("grpc.max_receive_message_length", -1),  # a plan of a large graph; the service bounds its size
-    ("grpc.enable_http_proxy", 0),
-)
+_BREAKS = 4  # of an upload, in a row and without a byte of progress
 
 
 @dataclasses.dataclass(frozen=True)
 class PlanReply:
     plan: bytes  # a serialised bucketd.v1.Plan
     sha256: bytes
-    source: str  # "hit", "computed", "joined"
+    source: str  # "hit", "computed", "joined", "pinned"
     seconds: float  # that the call took
     uploaded: bool  # the graph was sent by this call
 
@@ -77,46 +47,48 @@ class Capabilities:
 
 class PlannerClient:
     """A client of one planner address ("host:port", "unix:/path"). Thread-safe; connects at first use, and again in a
-    forked child, since a channel does not survive a fork."""
+    forked child, since a channel does not survive a fork.
+
+    Two calls in a row that nobody answers give the address up for all clients of this process: calls then end at once,
+    with an error that says when it will be tried again (breaker.py).
+    """
 
     def __init__(self, address: str, tenant: str = "", connect_timeout: float = CONNECT_TIMEOUT):
         self.address = address
         self.tenant = tenant
-        self.connect_timeout = connect_timeout
-        self._lock = threading.Lock()
-        self._pid = None
-        self._channel = None
-        self._capabilities = None
+        self._caller = Caller(address, connect_timeout)
+        self._capabilities: tuple[int, Capabilities] | None = None  # and how often the planner had come back by then
 
     def close(self) -> None:
-        with self._lock:
-            if self._channel is not None and self._pid == os.getpid():
-                self._channel.close()
-            self._channel = self._pid = self._capabilities = None
+        self._caller.close()
+        self._capabilities = None
 
     def capabilities(self, deadline: float = DEFAULT_DEADLINE) -> Capabilities:
         """What the service offers. PlannerError CLIENT_TOO_OLD or PROTOCOL where it and this client cannot talk."""
         return self._capabilities_until(time.monotonic() + deadline)
 
     def get_plan(self, graph, digest: bytes, mesh=None, options=None, deadline: float = DEFAULT_DEADLINE,
-                 cached_only: bool = False) -> PlanReply:
+                 cached_only: bool = False, job: planner_pb2.Job | None = None) -> PlanReply:
         """The plan for `graph`, a bucketd.v1.Graph or a callable that makes one, whose digest is `digest`.
 
         Asks by digest; sends the graph only where the service wants it, and then asks again. PlannerError on anything
-        but a plan, by the deadline (seconds from now) at the latest.
+        but a plan, by the deadline (seconds from now) at the latest. With `job` (Job.at) the answer is the same for all
+        ranks of its scope, and waits for them; without it nothing is agreed on.
         """
         begin = time.monotonic()
         until = begin + deadline
         capabilities = self._capabilities_until(until)
         request = planner_pb2.GetPlanRequest(
             tenant=self.tenant, graph_digest=digest, mesh=mesh, options=options, client_version=CLIENT_VERSION,
-            cached_only=cached_only)
+            cached_only=cached_only, job=job)
         payload = None
         for _ in range(1 + _UPLOADS):
             answer = self._call("GetPlan", request, until)
             which = answer.WhichOneof("answer")
             if which == "plan":
                 return self._reply(answer.plan, time.monotonic() - begin, payload is not None)
+            if which == "unplanned":
+                raise PlannerError("UNPLANNED", answer.unplanned.why or "planning is switched off", answered=True)
             if which != "graph_required":
                 raise PlannerError("PROTOCOL", f"{self.address} answered GetPlan with nothing")
             if payload is None:
@@ -126,6 +98,11 @@ class PlannerClient:
             else:
                 self._upload(payload, digest, capabilities, until)
         raise PlannerError("PROTOCOL", f"{self.address} asked for graph {digest.hex()[:12]} {1 + _UPLOADS} times")
+
+    def release_job(self, job_id: str, deadline: float = 30.0) -> int:
+        """Lets go of the plans that are pinned for a job; their number."""
+        request = planner_pb2.ReleaseJobRequest(tenant=self.tenant, job_id=job_id)
+        return self._call("ReleaseJob", request, time.monotonic() + deadline).released
 
     # -- calls
 
@@ -139,22 +116,46 @@ class PlannerClient:
         return PlanReply(reply.plan, found, source.removeprefix("PLAN_SOURCE_").lower(), seconds, uploaded)
 
     def _upload(self, payload: _Payload, digest: bytes, capabilities: Capabilities, until: float) -> None:
-        header = payload.header(self.tenant, digest)
+        """Sends the graph in chunks. An upload that broke goes on from what the service says that it holds."""
         chunk_bytes = max(1, capabilities.max_chunk_bytes or (1 << 20))
-
-        def parts():
-            yield planner_pb2.UploadGraphRequest(header=header)
-            for at in range(0, len(payload.data), chunk_bytes):
-                yield planner_pb2.UploadGraphRequest(chunk=payload.data[at:at + chunk_bytes])
-
-        answer = self._call("UploadGraph", parts, until)
-        if answer.graph_digest != digest:
-            raise PlannerError("PROTOCOL", f"{self.address} stored another graph than was sent")
+        offset, breaks, may_resume = 0, 0, True
+        while True:
+            degraded.count("uploads")
+            if offset:
+                degraded.count("resumed_uploads")
+            try:
+                answer = self._send("UploadGraph", payload.parts(self.tenant, digest, chunk_bytes, offset), until)
+            except PlannerError as failure:
+                if self._caller.obey(failure, "UploadGraph", until):
+                    continue
+                if not gone(failure):
+                    if not offset:
+                        raise
+                    # What was held may be of other bytes, or be held no more: once more, from the start.
+                    offset, may_resume = 0, False
+                    continue
+                breaks += 1
+                if breaks > _BREAKS:
+                    raise
+            else:
+                if answer.graph_digest != digest:
+                    raise PlannerError("PROTOCOL", f"{self.address} stored another graph than was sent")
+                return
+            self._caller.await_return("UploadGraph", until)
+            self._caller.pause(breaks, until)
+            held = self._call("QueryUpload", payload.query(self.tenant, digest), until)
+            if held.present:
+                return
+            committed = held.committed_size if may_resume and 0 <= held.committed_size <= len(payload.data) else 0
+            if committed > offset:
+                breaks = 0
+            offset = committed
 
     def _capabilities_until(self, until: float) -> Capabilities:
-        self._stub()  # drops what a forked child inherited
-        if self._capabilities is not None:
-            return self._capabilities
+        known = self._capabilities
+        if known is not None and known[0] == self._caller.returns:
+            return known[1]
+        returns = self._caller.returns
         answer = self._call("GetCapabilities", planner_pb2.GetCapabilitiesRequest(), until)
         if _version(answer.min_client_version) > _version(CLIENT_VERSION):
             raise PlannerError(
@@ -164,54 +165,19 @@ class PlannerClient:
             raise PlannerError(
                 "PROTOCOL", f"{self.address} reads graphs of format {answer.graph_format_version}, this client writes "
                 f"{GRAPH_FORMAT_VERSION}")
-        self._capabilities = Capabilities(
+        capabilities = Capabilities(
             answer.server_version, answer.planner_version, tuple(answer.modes), tuple(answer.cost_profiles),
             answer.max_inline_graph_bytes, answer.max_graph_bytes, answer.max_chunk_bytes,
             planner_pb2.CODEC_ZSTD in answer.codecs)
-        return self._capabilities
+        self._capabilities = (returns, capabilities)
+        return capabilities
 
     def _call(self, method: str, request, until: float):
-        """One call within the deadline; a callable `request` makes a stream. gRPC repeats calls by the service config.
-        Beyond that, a planner that comes back within the connect timeout is asked again, and one that is overloaded or
-        about to be replaced says when to come back, and is obeyed."""
-        returns = 0
-        while True:
-            try:
-                argument = request() if callable(request) else request
-                return getattr(self._stub(), method)(argument, timeout=_remaining(until, method, self.address))
-            except grpc.RpcError as error:
-                failure = from_rpc_error(error, self.address, method)
-            if failure.reason in ("OVERLOADED", "DRAINING") and failure.retry_after is not None:
-                pause = failure.retry_after * random.uniform(1.0, 1.5)
-                if time.monotonic() + pause >= until:
-                    raise failure
-                time.sleep(pause)
-            elif failure.code in _RETRYABLE and returns < _RETURNS:
-                returns += 1
-                self._await_return(method, until)
-            else:
-                raise failure
+        return self._caller.call(method, request, until)
 
-    def _await_return(self, method: str, until: float) -> None:
-        patience = min(self.connect_timeout, _remaining(until, method, self.address))
-        try:
-            self._stub().GetCapabilities(planner_pb2.GetCapabilitiesRequest(), timeout=patience, wait_for_ready=True)
-        except grpc.RpcError as error:
-            details = from_rpc_error(error, self.address, method).message
-            raise PlannerError(
-                "UNREACHABLE", f"nobody answers at {self.address} (tried for {patience:.1f} s): {details}",
-                code=error.code()) from None
-
-    # -- the channel
-
-    def _stub(self):
-        with self._lock:
-            if self._channel is None or self._pid != os.getpid():
-                self._channel = grpc.insecure_channel(self.address, options=_CHANNEL_OPTIONS)
-                self._stub_object = planner_pb2_grpc.PlannerStub(self._channel)
-                self._pid = os.getpid()
-                self._capabilities = None
-            return self._stub_object
+    def _send(self, method: str, parts, until: float):
+        """`parts` makes a fresh stream at each call."""
+        return self._caller.once(method, parts, until)
 
 
 class _Payload:
@@ -234,16 +200,22 @@ class _Payload:
     def inline(self):
         return planner_pb2.GraphData(codec=self.codec, size=self.size, data=self.data)
 
-    def header(self, tenant: str, digest: bytes):
-        return planner_pb2.UploadHeader(
-            tenant=tenant, graph_digest=digest, codec=self.codec, size=self.size, content_sha256=self.sha256)
+    def parts(self, tenant: str, digest: bytes, chunk_bytes: int, offset: int):
+        """What UploadGraph sends, from `offset` on; to be called for each attempt."""
+        header = planner_pb2.UploadHeader(
+            tenant=tenant, graph_digest=digest, codec=self.codec, size=self.size, content_sha256=self.sha256,
+            resume_offset=offset)
 
+        def stream():
+            yield planner_pb2.UploadGraphRequest(header=header)
+            for at in range(offset, len(self.data), chunk_bytes):
+                yield planner_pb2.UploadGraphRequest(chunk=self.data[at:at + chunk_bytes])
 
-def _remaining(until: float, method: str, address: str) -> float:
-    left = until - time.monotonic()
-    if left <= 0:
-        raise PlannerError("DEADLINE", f"no time left for {method} at {address}")
-    return left
+        return stream
+
+    def query(self, tenant: str, digest: bytes):
+        return planner_pb2.QueryUploadRequest(
+            tenant=tenant, graph_digest=digest, codec=self.codec, content_sha256=self.sha256)
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -18,19 +18,21 @@ class PlannerError(BucketdError):
     """The planner refused, or could not be asked.
 
     `reason` is one of the service's reasons (proto/REASONS.md), or one of the client's own: UNREACHABLE (nobody
-    answers at the address), DEADLINE (no answer in time), PROTOCOL (an answer that makes no sense).
+    answers at the address), DEADLINE (no answer in time), PROTOCOL (an answer that makes no sense), UNPLANNED (planning
+    is switched off: every rank of the job runs its graph as it is).
     """
 
     leaves_unplanned = True
 
     def __init__(self, reason: str, message: str, metadata: dict[str, str] | None = None,
-                 code: grpc.StatusCode | None = None, retry_after: float | None = None):
+                 code: grpc.StatusCode | None = None, retry_after: float | None = None, answered: bool = False):
         super().__init__(f"{reason}: {message}")
         self.reason = reason
         self.message = message
         self.metadata = dict(metadata or {})
         self.code = code
-        self.retry_after = retry_after  # seconds, where the service says so
+        self.retry_after = retry_after  # seconds, where the service says so, or the address was given up until then
+        self.answered = answered  # a server said so
 
 
 class EmbeddedError(BucketdError):
@@ -59,9 +61,12 @@ class PlanRejected(BucketdError):
 
 
 class AgreementError(BucketdError):
-    """The ranks do not hold one plan for one graph, or some of them said nothing in time."""
+    """The ranks do not hold one plan for one graph, or some of them said nothing in time. `reason` is the service's
+    (RANKS_DIFFER, RANKS_MISSING, GENERATION_OVER, JOB_INVALID) where it was the one to see that."""
 
-    reason = "NO_AGREEMENT"
+    def __init__(self, message: str, reason: str = "NO_AGREEMENT"):
+        super().__init__(message)
+        self.reason = reason
 
 
 def from_rpc_error(error: grpc.RpcError, address: str, method: str) -> PlannerError:
@@ -70,13 +75,13 @@ def from_rpc_error(error: grpc.RpcError, address: str, method: str) -> PlannerEr
     details = (error.details() if hasattr(error, "details") else "") or ""
     info, retry_after = _error_info(error)
     if info is not None:
-        return PlannerError(info.reason, details, dict(info.metadata), code, retry_after)
+        return PlannerError(info.reason, details, dict(info.metadata), code, retry_after, answered=True)
     where = f"{method} at {address}"
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return PlannerError("DEADLINE", f"no answer in time from {where}", code=code)
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return PlannerError("UNREACHABLE", f"{where}: {details}", code=code)
-    return PlannerError("PROTOCOL", f"{where}: {code.name}: {details}", code=code)
+    return PlannerError("PROTOCOL", f"{where}: {code.name}: {details}", code=code, answered=True)
 
 
 def _error_info(error):

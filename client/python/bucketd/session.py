@@ -13,13 +13,17 @@ import time
 
 from torch import fx
 
-from . import apply, canonical, capture, embedded, mesh, normalize, plan, settings, wire
-from .agreement import Agreement, job_store
+from . import apply, canonical, capture, degraded, embedded, mesh, normalize, plan, settings, wire
+from .agreement import Agreement, job_store, ranks_text
 from .client import PlannerClient, PlanReply
-from .errors import BucketdError, EmbeddedError, GraphRefused, PlannerError
+from .errors import AgreementError, BucketdError, EmbeddedError, GraphRefused, PlannerError
 from .graph import GraphError
+from .job import rank_and_world
 
 log = logging.getLogger("bucketd")
+
+# The planner's words for ranks that do not agree: they differ, or do not come. Never a reason to go without a plan.
+_DISAGREEMENTS = ("RANKS_DIFFER", "RANKS_MISSING", "GENERATION_OVER", "JOB_INVALID")
 
 _SESSIONS = itertools.count()
 _private_planner: embedded.EmbeddedPlanner | None = None
@@ -33,7 +37,7 @@ class Planned:
     scope: str  # "0/fw": the first compiled graph's forward
     plan: plan.Plan
     digest: bytes  # of the graph
-    source: str  # "hit", "computed", "joined"; "handed over" where rank 0 planned for all
+    source: str  # "hit", "computed", "joined", "pinned"; "handed over" where rank 0 planned for all
     seconds: float  # that the planner took to answer
     module: fx.GraphModule
     captured: object
@@ -47,7 +51,7 @@ class Session:
     def __init__(self, options: settings.Settings, on_plan=None):
         self.options = options
         self.on_plan = on_plan
-        self._name = f"bucketd/{next(_SESSIONS)}"
+        self._number = next(_SESSIONS)
         self._ordinals = itertools.count()
         self._agreement = None
         self._planner = None
@@ -64,15 +68,17 @@ class Session:
         with self._lock:
             agreement = self._join()
             scope = f"{agreement.ranks[0]}/{ordinal}/{kind}" if agreement.ranks[0] else f"{ordinal}/{kind}"
+            planned, record = None, {}
             try:
                 planned, record = self._propose(gm, context, kind, scope, parameter_order)
             except Exception as error:
                 verdict = agreement.fail(scope, error)
             else:
                 verdict = agreement.agree(scope, record)
-        if verdict.unplanned:
+        if verdict.unplanned or planned is None:
+            degraded.count("unplanned")
             log.log(logging.WARNING if agreement.leader else logging.DEBUG,
-                    "bucketd: %s stays without a plan on every rank: %s", scope, verdict.why)
+                    "bucketd: %s stays without a plan on every rank: %s", scope, verdict.why or record["plan"].removeprefix("none, "))
             return gm
         log.log(logging.INFO if agreement.leader else logging.DEBUG, "bucketd: %s (%s)",
                 planned.plan.summary(planned.source), scope)
@@ -91,11 +97,17 @@ class Session:
             raise GraphRefused(str(error)) from error
         message = mesh.mesh_message(context, captured.raw)
         options = self.options.plan_options(parameter_order, _comm_backend(captured.raw, message.device_type))
-        reply = self._ask(scope, normalized, digest, message, options)
-        parsed = plan.parse(reply.plan)
-        module = apply.apply_plan(gm, captured, normalized, digest, parsed)
         record = {f"option {name}": text for name, text in settings.describe_options(options).items()}
         record["graph digest"] = digest.hex()
+        try:
+            reply = self._ask(scope, normalized, digest, message, options)
+        except PlannerError as error:
+            if error.reason != "UNPLANNED":
+                raise
+            record["plan"] = f"none, planning is switched off: {error.message}"
+            return None, record
+        parsed = plan.parse(reply.plan)
+        module = apply.apply_plan(gm, captured, normalized, digest, parsed)
         record["plan"] = parsed.sha256
         return Planned(scope, parsed, digest, reply.source, reply.seconds, module, captured, normalized), record
 
@@ -111,11 +123,27 @@ class Session:
 
         def ask():
             return self._planner.get_plan(
-                lambda: wire.to_proto(normalized.graph), digest, message, options, self.options.deadline)
+                lambda: wire.to_proto(normalized.graph), digest, message, options, self.options.deadline,
+                job=self._job(scope))
 
         if self.options.embedded == "rank0" and self._agreement.store is not None:
             return _HandedOut(self._agreement.store).hand_out(scope, ask)
-        return ask()
+        try:
+            return ask()
+        except PlannerError as error:
+            if error.reason not in _DISAGREEMENTS:
+                raise
+            ranks = self._agreement.ranks
+            counted = f" (ranks counted within {ranks_text(ranks)})" if ranks[0] else ""
+            raise AgreementError(f"{scope}: {error}{counted}", error.reason) from error
+
+    def _job(self, scope: str):
+        """What GetPlan says of this rank; None without a job."""
+        if self.options.job is None:
+            return None
+        ranks = self._agreement.ranks
+        named = f"{scope}#{self._number}" if self._number else scope  # the job's other backends count their graphs too
+        return self.options.job.at(named, [ranks.index(self._agreement.rank)], len(ranks))
 
     def _find_planner(self):
         """A PlannerClient, where one can be reached; else the error that says why, once and for all."""
@@ -165,15 +193,18 @@ class Session:
         if self._agreement is None:
             import torch.distributed as dist
 
-            store = job_store(self._name)
-            world = dist.get_world_size() if store is not None else 1
-            rank = dist.get_rank() if store is not None else 0
+            store = job_store(f"bucketd/{self._number}")
+            # Without torch.distributed ranks can meet at the planner alone, if it knows their job.
+            rank, world = rank_and_world() if store is not None or self.options.job is not None else (0, 1)
             ranks = tuple(sorted(self.options.ranks or range(world)))
             if rank not in ranks:
                 raise BucketdError(f"ranks={list(ranks)} does not contain this process, rank {rank}")
+            if store is None and len(ranks) > 1 and self.options.fallback != "error":
+                raise BucketdError(f"fallback={self.options.fallback!r} is decided for all ranks through torch.distributed's "
+                                   f"key-value store, and torch.distributed is not initialised")
             if len(ranks) == 1:
                 store = None
-            elif self.options.ranks:
+            elif self.options.ranks and store is not None:
                 store = dist.PrefixStore(f"{ranks[0]}", store)
             self._agreement = Agreement(store, rank, ranks, self.options.fallback, 2 * self.options.deadline)
         return self._agreement

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from ._wire.proto import plan_pb2, planner_pb2
 from .client import DEFAULT_DEADLINE
+from .job import Job
 
 _FALLBACKS = ("error", "unplanned")
 _EMBEDDED = (None, "rank0")
@@ -40,6 +41,7 @@ class Settings:
     tenant: str = ""
     ranks: tuple[int, ...] = ()
     options: tuple[tuple[str, str], ...] = ()
+    job: Job | None = None
 
     def __post_init__(self):
         _one_of("fallback", self.fallback, _FALLBACKS)
@@ -49,6 +51,8 @@ class Settings:
             raise ValueError(f"deadline={self.deadline}: expected seconds, more than 0")
         if self.embedded is not None and self.address is not None:
             raise ValueError("embedded= and address= exclude each other: a planner is either private or at an address")
+        if self.embedded is not None and self.job is not None:
+            raise ValueError("embedded= and job= exclude each other: where rank 0 plans for all, nobody else asks")
         parse_memory_limit(self.memory_limit)
 
     def plan_options(self, parameter_order: Sequence[str], comm_backend: str) -> planner_pb2.PlanOptions:

@@ -10,6 +10,7 @@ from torch import fx
 
 from . import capture
 from .client import DEFAULT_DEADLINE
+from .job import Job, resolve
 from .ops import collective_kind, op_name
 from .session import Planned, Session
 from .settings import Settings, option_texts
@@ -28,6 +29,7 @@ def backend(
     param_order: Sequence[str] | None = None,
     fallback: str = "error",
     embedded: str | None = None,
+    job: Job | str | bool | None = None,
     deadline: float = DEFAULT_DEADLINE,
     cost_profile: str | None = None,
     compiler: str = "aot_eager",
@@ -36,7 +38,11 @@ def backend(
 ) -> Backend:
     """A backend for `torch.compile(model, backend=bucketd.backend(...))` that runs the step's collectives by a plan.
 
-    Make it, and compile with it, in the same order on every rank.
+    Make it, and compile with it, in the same order on every rank. No rank runs a plan before all of them hold the same
+    one: they compare notes through torch.distributed's key-value store. With `job` the planner sees to it as well: it
+    answers when all ranks have asked, all of them alike, names the ranks and the first node that differ or the ranks that
+    are missing, and gives a restarted job the plans that it had. A rank that fails by itself, before it asks or with the
+    answer in its hands, is still for the store to tell; without torch.distributed the planner agrees alone.
 
     mode           which collectives share a bucket: "transformer_block", or another mode of the planner
     address        of the planner, "host:port" or "unix:/path"; None: the ranks of one node start a private one
@@ -46,6 +52,8 @@ def backend(
     param_order    the same as a list of parameter names
     fallback       where there is no plan: "error", or "unplanned": rank 0 decides that all ranks go without
     embedded       "rank0": without an address, on several nodes, rank 0 plans for all
+    job            what the planner shall know the ranks by: "torchrun" or True (name and restarts from torchrun), or a
+                   bucketd.Job(id, generation)
     deadline       seconds that one graph's plan may take
     cost_profile   of the planner; None: its default
     on_plan        called with each `Planned` graph, before it first runs
@@ -55,7 +63,7 @@ def backend(
     """
     if compiler not in _COMPILERS:
         raise ValueError(f"compiler={compiler!r}: expected one of {', '.join(map(repr, _COMPILERS))}")
-    options = _settings(mode, address, numerics, memory_limit, fallback, embedded, deadline, cost_profile, more)
+    options = _settings(mode, address, numerics, memory_limit, fallback, embedded, deadline, cost_profile, job, more)
     return Backend(Session(options, on_plan), _parameter_order(model, param_order))
 
 
@@ -143,10 +151,10 @@ def planner_settings(options: dict) -> Settings:
     rest = dict(options)
     return _settings(rest.pop("mode", "transformer_block"), rest.pop("address", None), rest.pop("numerics", "eager_order"),
                      rest.pop("memory_limit", None), rest.pop("fallback", "error"), rest.pop("embedded", None),
-                     rest.pop("deadline", DEFAULT_DEADLINE), rest.pop("cost_profile", None), rest)
+                     rest.pop("deadline", DEFAULT_DEADLINE), rest.pop("cost_profile", None), rest.pop("job", None), rest)
 
 
-def _settings(mode, address, numerics, memory_limit, fallback, embedded, deadline, cost_profile, more) -> Settings:
+def _settings(mode, address, numerics, memory_limit, fallback, embedded, deadline, cost_profile, job, more) -> Settings:
     known = set(Settings.__dataclass_fields__)
     unknown = sorted(set(more) - known)
     if unknown:
@@ -156,7 +164,7 @@ def _settings(mode, address, numerics, memory_limit, fallback, embedded, deadlin
     if more.get("options") is not None:
         more["options"] = option_texts(more["options"])
     return Settings(mode=mode, address=address, numerics=numerics, memory_limit=memory_limit, fallback=fallback,
-                    embedded=embedded, deadline=deadline, cost_profile=cost_profile or "",
+                    embedded=embedded, deadline=deadline, cost_profile=cost_profile or "", job=resolve(job),
                     **{name: value for name, value in more.items() if value is not None})
 
 

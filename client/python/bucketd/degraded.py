@@ -1,0 +1,61 @@
+"""What went otherwise than it should have, counted, and said once: nobody should find out from a profile that a job ran
+for a week without plans."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+log = logging.getLogger("bucketd")
+
+NAMES = {
+    "retries": "calls asked again because the planner had gone away",
+    "waits": "pauses that an overloaded or draining planner asked for",
+    "unreachable": "calls that nobody answered within the connect timeout",
+    "breaker_opens": "times that an address was given up, or once more after a probe",
+    "breaker_probes": "calls that found out whether such an address is back",
+    "fast_failures": "calls refused while it was given up",
+    "uploads": "graphs sent in chunks, each attempt once",
+    "resumed_uploads": "of them, those that went on where a broken one stopped",
+    "unplanned": "graphs that stay without a plan, by fallback or because planning is switched off",
+    "reconnects_after_fork": "connections made anew by a forked child",
+}
+
+_lock = threading.Lock()
+_counts = dict.fromkeys(NAMES, 0)
+_said: set[tuple[str, str]] = set()
+
+
+def counters() -> dict[str, int]:
+    """This process's counts by name; NAMES says what each counts. A forked child begins with zeros."""
+    with _lock:
+        return dict(_counts)
+
+
+def count(name: str) -> None:
+    with _lock:
+        _counts[name] += 1
+
+
+def say(address: str, cause: str, text: str) -> None:
+    """Logs a warning, once for each cause and address until the address was given up and answered again."""
+    with _lock:
+        first = (address, cause) not in _said
+        _said.add((address, cause))
+    log.log(logging.WARNING if first else logging.DEBUG, "bucketd: %s: %s", address, text)
+
+
+def recovered(address: str) -> None:
+    with _lock:
+        _said.difference_update([entry for entry in _said if entry[0] == address])
+    log.info("bucketd: %s answers again", address)
+
+
+def _start_over() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread of the parent may have held the old one
+    _counts.update(dict.fromkeys(_counts, 0))
+
+
+os.register_at_fork(after_in_child=_start_over)

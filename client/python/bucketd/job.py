@@ -1,0 +1,86 @@
+"""Which job this process is part of: what the planner needs to answer all ranks of it alike, also after a restart."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+
+from ._wire.proto import planner_pb2
+from .client import PlannerClient
+
+_RUN_ID, _RESTARTS = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A job by the name that its launcher gave it.
+
+    id          unique among the jobs of a tenant; the same on every rank, and after a restart
+    generation  counts restarts. A generation gets the plans that the one before it agreed on, where it presents the same
+                graphs; a generation that is over gets none
+    fresh       this generation gets new plans
+    """
+
+    id: str
+    generation: int = 0
+    fresh: bool = False
+
+    def __post_init__(self):
+        if not self.id:
+            raise ValueError("a job has an id, the same on every rank")
+        if self.generation < 0:
+            raise ValueError(f"generation={self.generation}: expected 0 or more")
+
+    @classmethod
+    def from_torchrun(cls) -> Job:
+        """Its run id (--rdzv-id) and how often it has restarted its workers."""
+        run, restarts = os.environ.get(_RUN_ID), os.environ.get(_RESTARTS, "")
+        if not run or not restarts.isdecimal():
+            raise ValueError(f"job=\"torchrun\": {_RUN_ID} and {_RESTARTS} are not set; start the ranks with torchrun, or "
+                             f"say job=bucketd.Job(id, generation)")
+        if run == "none":  # what torchrun calls every job that it was given no name for
+            raise ValueError("job=\"torchrun\": this run has no name of its own; start torchrun with --rdzv-id NAME or "
+                             "--standalone, or say job=bucketd.Job(id, generation)")
+        return cls(run, int(restarts))
+
+    def at(self, scope: str, ranks: Sequence[int], size: int) -> planner_pb2.Job:
+        """For PlannerClient.get_plan: this job's `scope`, for which a call speaks as `ranks` of 0 .. size - 1."""
+        return planner_pb2.Job(id=self.id, generation=self.generation, scope=scope, rank=ranks, size=size, fresh=self.fresh)
+
+
+def resolve(job) -> Job | None:
+    """What a user says with job=: None, True or "torchrun", or a Job."""
+    if job is None or job is False:
+        return None
+    if job is True or job == "torchrun":
+        return Job.from_torchrun()
+    if isinstance(job, Job):
+        return job
+    raise ValueError(f"job={job!r}: expected \"torchrun\" or a bucketd.Job")
+
+
+def release(job, address: str, tenant: str = "", deadline: float = 30.0) -> int:
+    """Lets go of the plans that the planner at `address` keeps for `job`; their number. For one rank, once, when the job
+    has ended and will not be restarted: nothing else releases them but their age. A job that starts again under its old
+    name then gets new plans."""
+    named = resolve(job)
+    if named is None:
+        raise ValueError("release: expected a job")
+    client = PlannerClient(address, tenant)
+    try:
+        return client.release_job(named.id, deadline)
+    finally:
+        client.close()
+
+
+def rank_and_world() -> tuple[int, int]:
+    """Of this process, as torch.distributed says, or else the launcher's RANK and WORLD_SIZE; (0, 1) if nobody does."""
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    if rank.isdecimal() and world.isdecimal() and int(rank) < int(world):
+        return int(rank), int(world)
+    return 0, 1
