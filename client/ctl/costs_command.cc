@@ -1,0 +1,265 @@
+// bucketctl costs: the cost profiles of a running server.
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cost_client.h"
+#include "client/ctl/command.h"
+#include "client/ctl/costs_diff.h"
+#include "client/ctl/server_args.h"
+#include "client/render/table.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/io/cost_json.h"
+#include "passes/io/message_json.h"
+#include "passes/io/profile_json.h"
+#include "passes/io/proto_io.h"
+
+namespace bucketd::ctl {
+namespace {
+
+struct Args {
+  ServerArgs server;
+  std::string first, second;
+  std::string name;
+  std::string by;
+};
+
+struct Answer {
+  std::string text;
+  std::string json;
+};
+
+using Action = std::function<absl::StatusOr<Answer>(client::CostClient&, const Args&)>;
+
+constexpr int64_t kMaxFileBytes = 256 << 20;
+
+std::string Id(const v1::ProfileVersion& v) { return absl::StrCat(v.name(), "@", v.version()); }
+
+std::string OriginName(v1::ProfileOrigin origin) {
+  switch (origin) {
+    case v1::PROFILE_ORIGIN_BUILT_IN:
+      return "built in";
+    case v1::PROFILE_ORIGIN_IMPORTED:
+      return "imported";
+    case v1::PROFILE_ORIGIN_MEASURED:
+      return "measured";
+    default:
+      return "?";
+  }
+}
+
+absl::StatusOr<std::string> ReadText(const std::string& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return absl::OutOfRangeError(absl::StrCat(path, ": no such file"));
+  if (file.tellg() > kMaxFileBytes) {
+    return absl::OutOfRangeError(absl::StrCat(path, ": more than ", kMaxFileBytes, " bytes"));
+  }
+  file.seekg(0);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+absl::StatusOr<CostProfile> Fetch(client::CostClient& costs, const std::string& spec) {
+  ASSIGN_OR_RETURN(const v1::GetProfileResponse response, costs.Get(spec));
+  return ProfileFromProto(response.profile());
+}
+
+// A file where the text can be no profile's name.
+absl::StatusOr<CostProfile> FetchOrRead(client::CostClient& costs, const std::string& text) {
+  if (!absl::StrContains(text, '/') && !absl::EndsWith(text, ".json")) return Fetch(costs, text);
+  return FindProfile(text);
+}
+
+absl::StatusOr<Answer> List(client::CostClient& costs, const Args& args) {
+  ASSIGN_OR_RETURN(const v1::ListProfilesResponse list, costs.List(args.first));
+  constexpr auto kRight = Table::Align::kRight;
+  Table profiles({{"profile"}, {"latest"}, {"origin"}, {"since"}, {"links", kRight}, {"about"}});
+  for (const v1::ProfileVersion& v : list.profiles()) {
+    profiles.AddRow({Id(v), v.promoted() ? "*" : "", OriginName(v.origin()),
+                     Ago(v.created_unix_ms()), absl::StrCat(v.links()),
+                     v.readable() ? v.about() : "cannot be read any more"});
+  }
+  Table samples({{"samples for"}, {"links"}, {"held", kRight}, {"reporters", kRight}, {"newest"}});
+  for (const v1::HeldSamples& held : list.samples()) {
+    CollectiveSample of;
+    v1::CollectiveSample message = held.of();
+    message.set_bytes(1);
+    message.set_picoseconds(1'000'000);  // a class alone is no sample
+    ASSIGN_OR_RETURN(of, SampleFromProto(message));
+    samples.AddRow({held.profile(), Describe(of.of), absl::StrCat(held.samples()),
+                    absl::StrCat(held.reporters()), Ago(held.newest_unix_ms())});
+  }
+  return Answer{absl::StrCat(profiles.Text(), list.samples_size() > 0 ? "\n" : "",
+                             list.samples_size() > 0 ? samples.Text() : ""),
+                MessageJson(list)};
+}
+
+absl::StatusOr<Answer> Show(client::CostClient& costs, const Args& args) {
+  ASSIGN_OR_RETURN(const v1::GetProfileResponse got, costs.Get(args.first));
+  ASSIGN_OR_RETURN(const CostProfile profile, ProfileFromProto(got.profile()));
+  const v1::ProfileVersion& v = got.version();
+  std::string text =
+      absl::StrCat(Id(v), v.promoted() ? " (latest)" : "", ", ", OriginName(v.origin()),
+                   v.by().empty() ? "" : " by ", v.by(), "\n", v.about(), "\n\n");
+  Table table({{"number"}, {"value", Table::Align::kRight}});
+  for (const auto& [name, value] : NumbersOf(profile)) {
+    table.AddRow({name, absl::StrFormat("%.6g", value)});
+  }
+  absl::StrAppend(&text, table.Text(), profile.links.empty() ? "" : "\n", LinksText(profile));
+  return Answer{text, ProfileToJson(profile)};
+}
+
+absl::StatusOr<Answer> Import(client::CostClient& costs, const Args& args) {
+  ASSIGN_OR_RETURN(CostProfile profile, FindProfile(args.first));
+  if (!args.name.empty()) profile.name = args.name;
+  v1::ImportProfileRequest request;
+  ProfileToProto(profile, *request.mutable_profile());
+  request.set_by(args.by);
+  ASSIGN_OR_RETURN(const v1::ImportProfileResponse done, costs.Import(request));
+  const std::string id = Id(done.version());
+  std::string text =
+      absl::StrCat(done.already_there() ? "is there already as " : "imported as ", id);
+  absl::StrAppend(&text, done.version().promoted() ? ", which is latest\n"
+                                                   : absl::StrCat("; bucketctl costs promote ", id,
+                                                                  " makes it latest\n"));
+  return Answer{text, MessageJson(done)};
+}
+
+absl::StatusOr<Answer> SendReport(client::CostClient& costs, const Args& args) {
+  ASSIGN_OR_RETURN(const std::string text, ReadText(args.first));
+  absl::StatusOr<CostReport> report = CostReportFromJson(text);
+  if (!report.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(args.first, ": ", report.status().message()));
+  }
+  v1::ReportHeader header;
+  header.set_profile(report->profile);
+  header.set_reporter(report->by.reporter);
+  header.set_job(report->by.job);
+  header.set_tool(report->by.tool);
+  header.set_device(report->by.device);
+  std::vector<v1::CollectiveSample> samples(report->samples.size());
+  for (size_t i = 0; i < samples.size(); ++i) SampleToProto(report->samples[i], samples[i]);
+  ASSIGN_OR_RETURN(const v1::ReportCostsResponse done, costs.Report(header, samples));
+  std::string answer = absl::StrCat("took ", done.accepted(), " samples of profile ",
+                                    report->profile, ", refused ", done.refused());
+  if (!done.first_refusal().empty()) absl::StrAppend(&answer, " (", done.first_refusal(), ")");
+  return Answer{absl::StrCat(answer, "\n"), MessageJson(done)};
+}
+
+absl::StatusOr<Answer> Propose(client::CostClient& costs, const Args& args) {
+  ASSIGN_OR_RETURN(const v1::ProposeProfileResponse done, costs.Propose(args.first));
+  if (!done.has_version()) {
+    return Answer{"the samples move nothing enough: no new version\n", MessageJson(done)};
+  }
+  const std::string id = Id(done.version());
+  ASSIGN_OR_RETURN(const CostProfile after, Fetch(costs, id));
+  std::string text = absl::StrCat(id, ": ", done.version().about(), "\n\n", LinksText(after), "\n");
+  int clamped = 0;
+  for (const v1::ClassProposal& of : done.classes()) clamped += of.clamped() ? 1 : 0;
+  if (clamped > 0) {
+    absl::StrAppend(&text, clamped,
+                    " classes went as far as one version may; the samples say more\n");
+  }
+  absl::StrAppend(&text, done.promoted()
+                             ? absl::StrCat(id, " is latest now\n")
+                             : absl::StrCat("bucketctl costs promote ", id, " makes it latest\n"));
+  return Answer{text, MessageJson(done)};
+}
+
+absl::StatusOr<Answer> Promote(client::CostClient& costs, const Args& args) {
+  const size_t at = args.first.find('@');
+  uint32_t version = 0;
+  if (at == std::string::npos || !absl::SimpleAtoi(args.first.substr(at + 1), &version)) {
+    return absl::OutOfRangeError(
+        absl::StrCat("\"", args.first, "\": expected NAME@VERSION, e.g. h100_nvlink@2"));
+  }
+  ASSIGN_OR_RETURN(const v1::PromoteProfileResponse done,
+                   costs.Promote(args.first.substr(0, at), version));
+  return Answer{absl::StrCat(done.version().name(), "@latest is version ", done.version().version(),
+                             ", was ", done.before(), "\n"),
+                MessageJson(done)};
+}
+
+absl::StatusOr<Answer> Rollback(client::CostClient& costs, const Args& args) {
+  ASSIGN_OR_RETURN(const v1::RollbackProfileResponse done, costs.Rollback(args.first));
+  return Answer{absl::StrCat(done.version().name(), "@latest is version ", done.version().version(),
+                             " again, was ", done.before(), "\n"),
+                MessageJson(done)};
+}
+
+absl::StatusOr<Answer> Difference(client::CostClient& costs, const Args& args) {
+  ASSIGN_OR_RETURN(const CostProfile a, FetchOrRead(costs, args.first));
+  ASSIGN_OR_RETURN(const CostProfile b, FetchOrRead(costs, args.second));
+  return Answer{DiffText(a, b), DiffJson(a, b)};
+}
+
+// One of `costs`' subcommands; the returned one takes further options.
+CLI::App* Add(CLI::App& costs, const std::shared_ptr<Args>& args, int& exit, const char* name,
+              const char* about, Action action) {
+  CLI::App* command = costs.add_subcommand(name, about);
+  AddServerArgs(*command, args->server);
+  command->callback([args, &exit, action = std::move(action)] {
+    client::CostClient client(args->server.address);
+    const absl::StatusOr<Answer> answer = action(client, *args);
+    if (!answer.ok()) {
+      exit = ReportCall(answer.status());
+      return;
+    }
+    std::fputs((args->server.json ? answer->json : answer->text).c_str(), stdout);
+    exit = kDone;
+  });
+  return command;
+}
+
+}  // namespace
+
+void AddCostsCommand(CLI::App& app, int& exit) {
+  CLI::App& costs =
+      *app.add_subcommand("costs", "The cost profiles of a running server: show, measure, promote");
+  costs.require_subcommand(1);
+  costs.footer(
+      "A profile has a name and versions that never change. Jobs name it as NAME (its first "
+      "version), NAME@VERSION or NAME@latest (the promoted one).\n"
+      "  bucketctl costs report samples.json && bucketctl costs propose h100_nvlink\n"
+      "  bucketctl costs diff h100_nvlink@latest h100_nvlink@2 && bucketctl costs promote "
+      "h100_nvlink@2");
+  auto args = std::make_shared<Args>();
+  const auto first = [&](CLI::App* command, const char* name, const char* help) {
+    return command->add_option(name, args->first, help);
+  };
+  first(Add(costs, args, exit, "list", "Names, versions and held samples", List), "name",
+        "only this one");
+  first(Add(costs, args, exit, "show", "One version; --json prints a profile file", Show),
+        "profile", "NAME, NAME@VERSION or NAME@latest")
+      ->required();
+  CLI::App* import = Add(costs, args, exit, "import", "A profile file as a new version", Import);
+  first(import, "file", "as --profile of bucketctl plan takes it")->required();
+  import->add_option("--name", args->name, "instead of the file's own");
+  import->add_option("--by", args->by, "who brings it, for the record");
+  first(Add(costs, args, exit, "report", "Hand in measured samples", SendReport), "file",
+        "JSON: {\"profile\", \"reporter\", \"samples\": [{\"kind\", \"dtype\", \"group_size\", "
+        "\"bytes\", \"picoseconds\", ...}]}")
+      ->required();
+  first(
+      Add(costs, args, exit, "propose", "Fit a new version to the samples that are held", Propose),
+      "name", "whose latest version is the start")
+      ->required();
+  first(Add(costs, args, exit, "promote", "Make a version what NAME@latest means", Promote),
+        "version", "NAME@VERSION")
+      ->required();
+  first(Add(costs, args, exit, "rollback", "Back to what was latest before", Rollback), "name", "")
+      ->required();
+  CLI::App* diff = Add(costs, args, exit, "diff", "How numbers and links differ", Difference);
+  first(diff, "a", "NAME@VERSION, NAME@latest or a file")->required();
+  diff->add_option("b", args->second, "the same")->required();
+}
+
+}  // namespace bucketd::ctl

@@ -1,0 +1,22 @@
+// How two cost profiles differ: number by number, and class by class of links.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "passes/cost/profile.h"
+
+namespace bucketd::ctl {
+
+// (name, value) of every number, as profile files call them; links are not among them.
+std::vector<std::pair<std::string, double>> NumbersOf(const CostProfile& profile);
+
+std::string DiffText(const CostProfile& a, const CostProfile& b);
+// One object: "equal", "numbers": [{"name", "a", "b"}], "links": [{"class", "alpha_us_a", ...}].
+std::string DiffJson(const CostProfile& a, const CostProfile& b);
+
+// Class, latency and bandwidth of every measured row, with what it rests on.
+std::string LinksText(const CostProfile& profile);
+
+}  // namespace bucketd::ctl
