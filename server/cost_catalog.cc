@@ -323,15 +323,14 @@ void CostCatalog::Publish(const std::string& name, Entry entry) {
   CountProfiles();
 }
 
-// The version that has to go before another one may come; 0: none.
+// The version that has to go for the newest one; 0: none.
 absl::StatusOr<int32_t> CostCatalog::MakeRoom(const Entry& entry) const {
   if (entry.versions.size() <= static_cast<size_t>(limits_.versions)) return 0;
   const int32_t first = entry.versions.begin()->first;
+  const int32_t newest = entry.versions.rbegin()->first;
   for (const auto& [number, version] : entry.versions) {
     const bool was_promoted = std::count(entry.promoted.begin(), entry.promoted.end(), number) > 0;
-    if (number != first && version.origin != ProfileOrigin::kBuiltIn && !was_promoted) {
-      return number;
-    }
+    if (number != first && number != newest && !was_promoted) return number;
   }
   return MakeError(Reason::kProfileLimit,
                    absl::StrCat("all ", limits_.versions,
