@@ -17,10 +17,16 @@ bool IsDamage(int rc) {
   return (rc & 0xff) == SQLITE_CORRUPT || (rc & 0xff) == SQLITE_NOTADB || rc == SQLITE_IOERR_DATA;
 }
 
-bool IsNoSpace(sqlite3* db, int rc) {
+// SQLite keeps the system's error of some calls alone, of a failed commit it does not; then it is
+// still in errno, which Step() and Exec() clear beforehand.
+int SystemError(sqlite3* db, int rc) {
+  if ((rc & 0xff) != SQLITE_IOERR) return 0;
+  const int kept = db == nullptr ? 0 : sqlite3_system_errno(db);
+  return kept != 0 ? kept : errno;
+}
+
+bool IsNoSpace(int rc, int error) {
   if ((rc & 0xff) == SQLITE_FULL) return true;
-  if ((rc & 0xff) != SQLITE_IOERR || db == nullptr) return false;
-  const int error = sqlite3_system_errno(db);
   return error == ENOSPC || error == EDQUOT || error == EFBIG;
 }
 
@@ -41,13 +47,12 @@ std::string UriOf(const std::string& path, bool immutable) {
 }  // namespace
 
 absl::Status SqliteError(sqlite3* db, int rc) {
+  const int error = SystemError(db, rc);
   std::string text = sqlite3_errstr(rc);
-  if (db != nullptr && (rc & 0xff) == SQLITE_IOERR && sqlite3_system_errno(db) != 0) {
-    absl::StrAppend(&text, ": ", std::strerror(sqlite3_system_errno(db)));
-  }
+  if (error != 0) absl::StrAppend(&text, ": ", std::strerror(error));
   absl::StrAppend(&text, " (SQLite code ", rc, ")");
   if (IsDamage(rc)) return absl::DataLossError(text);
-  if (IsNoSpace(db, rc)) return absl::ResourceExhaustedError(text);
+  if (IsNoSpace(rc, error)) return absl::ResourceExhaustedError(text);
   if ((rc & 0xff) == SQLITE_TOOBIG) return absl::InvalidArgumentError(text);
   return absl::UnavailableError(text);
 }
@@ -84,6 +89,7 @@ void Statement::Bind(SqlOptional text) {
 
 absl::StatusOr<bool> Statement::Step() {
   if (rc_ == SQLITE_OK) {
+    errno = 0;
     rc_ = sqlite3_step(stmt_);
     if (rc_ == SQLITE_ROW) {
       rc_ = SQLITE_OK;
@@ -134,6 +140,7 @@ SqliteDb::~SqliteDb() {
 }
 
 absl::Status SqliteDb::Exec(const char* sql) {
+  errno = 0;
   const int rc = sqlite3_exec(db_, sql, nullptr, nullptr, nullptr);
   return rc == SQLITE_OK ? absl::OkStatus() : SqliteError(db_, rc);
 }

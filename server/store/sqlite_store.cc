@@ -110,7 +110,6 @@ absl::Status SqliteStore::Connect() {
     if (!read_only) {
       ASSIGN_OR_RETURN(acknowledged_, Acknowledged::Open(paths.acknowledged));
       ASSIGN_OR_RETURN(writer_, open());
-      ASSIGN_OR_RETURN(checkpointer_, open());
     }
     ASSIGN_OR_RETURN(own_reader_, open());
     reader_ = own_reader_.get();
@@ -164,7 +163,7 @@ absl::StatusOr<std::optional<SqliteStore::Row>> SqliteStore::GetRow(const Sql& s
     result = StoreRead::kDamaged;
   }
   if (options_.observer != nullptr) {
-    options_.observer->Read(result);
+    options_.observer->Read(shelf == 0 ? StoreValue::kPlan : StoreValue::kRecord, result);
     if (!row.ok()) {
       options_.observer->Problem(absl::IsDataLoss(row.status()),
                                  absl::StrCat("a value cannot be read: ", row.status().message()));
@@ -253,6 +252,7 @@ absl::Status SqliteStore::Write(int what, absl::string_view key,
     }
   }
   RETURN_IF_ERROR(commit.status());
+  wrote_ = true;
   if (what < 0) return absl::OkStatus();
   TakeLost(what, key, /*keep=*/false);
   if (acknowledged_ != nullptr) acknowledged_->Add(static_cast<uint8_t>(what), *commit, key);

@@ -30,6 +30,7 @@
 
 namespace bucketd {
 
+enum class StoreValue { kPlan, kRecord };
 enum class StoreRead { kHit, kMiss, kDamaged, kError };
 enum class StoreWrite { kOk, kNoSpace, kError };
 
@@ -38,7 +39,7 @@ enum class StoreWrite { kOk, kNoSpace, kError };
 class StoreObserver {
  public:
   virtual ~StoreObserver() = default;
-  virtual void Read(StoreRead /*result*/) {}
+  virtual void Read(StoreValue /*value*/, StoreRead /*result*/) {}
   virtual void Wrote(StoreWrite /*result*/) {}
   virtual void Evicted(int64_t /*plans*/, int64_t /*bytes*/) {}
   // For people; one line. `damage`: something that was stored is gone.
@@ -202,6 +203,8 @@ class SqliteStore final : public Store {
   std::unique_ptr<Acknowledged> acknowledged_;
   // One write at a time; taken before the lock of a connection.
   std::mutex write_mutex_;
+  std::mutex checkpoint_mutex_;
+  bool wrote_ = false;  // with write_mutex_
 
   std::vector<Acknowledged::Entry> lost_;
   int64_t lost_commits_ = 0;

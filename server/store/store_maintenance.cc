@@ -130,7 +130,11 @@ absl::Status SqliteStore::EvictOld() {
 }
 
 absl::Status SqliteStore::Checkpoint() {
-  if (checkpointer_ == nullptr) return absl::OkStatus();
+  if (acknowledged_ == nullptr) return absl::OkStatus();  // in memory, or for reading
+  const Lock one_at_a_time(checkpoint_mutex_);
+  if (checkpointer_ == nullptr) {
+    ASSIGN_OR_RETURN(checkpointer_, OpenStoreDb(options_.directory, false, options_.busy_timeout));
+  }
   ASSIGN_OR_RETURN(const int64_t commits, Number("SELECT commits FROM totals WHERE id = 1"));
   int pages = 0, merged = 0;
   {
@@ -196,7 +200,7 @@ SqliteStore::~SqliteStore() {
     const Lock lock(write_mutex_);
     FlushUses().IgnoreError();  // counted; a use that is forgotten costs nothing but age
   }
-  Checkpoint().IgnoreError();
+  if (wrote_) Checkpoint().IgnoreError();
 }
 
 absl::Status SqliteStore::FindLostCommits(const Acknowledged::Content& promised) {

@@ -1,0 +1,404 @@
+// The embedded store: what it promises, its bounds, and what it does without space or access.
+#include <fcntl.h>
+#include <signal.h>
+#include <sqlite3.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "server/store/checksum_vfs.h"
+#include "server/store/sqlite_store.h"
+#include "tests/server/store_fixture.h"
+
+namespace bucketd::store_test {
+namespace {
+
+// ---- what is kept
+
+TEST_F(StoreTest, PlansAndRecordsOutliveTheStoreThatWroteThem) {
+  OpenStore();
+  struct stat info {};
+  ASSERT_EQ(stat(options_.directory.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700U) << "plans are nobody else's business";
+  const std::string plan = Bytes(50'000, 'p');
+  Put(KeyOf(1), plan);
+  ASSERT_TRUE(store_->PutRecord(Shelf::kPins, "job/1", std::string("pin\0pin", 7)).ok());
+  ASSERT_TRUE(store_->PutRecord(Shelf::kSettings, "job/1", "another shelf").ok());
+  ASSERT_TRUE(store_->PutRecord(Shelf::kSettings, "empty", "").ok());
+  OpenStore();
+  EXPECT_EQ(Get(KeyOf(1)), plan);
+  EXPECT_EQ(Get(KeyOf(2)), "");
+  EXPECT_EQ(GetRecord(Shelf::kPins, "job/1"), std::string("pin\0pin", 7));
+  EXPECT_EQ(GetRecord(Shelf::kSettings, "job/1"), "another shelf");
+  const auto empty = store_->GetRecord(Shelf::kSettings, "empty");
+  ASSERT_TRUE(empty.ok());
+  EXPECT_TRUE(empty->has_value()) << "a value of no bytes is a value";
+  EXPECT_EQ(GetRecord(Shelf::kProfiles, "job/1"), "");
+  EXPECT_EQ(counts_.reads[StoreRead::kMiss], 2);
+  EXPECT_EQ(counts_.reads[StoreRead::kDamaged] + counts_.reads[StoreRead::kError], 0);
+}
+
+TEST_F(StoreTest, ANewValueTakesThePlaceOfTheOldOne) {
+  OpenStore();
+  Put(KeyOf(1), Bytes(9'000, 'a'));
+  Put(KeyOf(1), "b");
+  EXPECT_EQ(Get(KeyOf(1)), "b");
+  const StoreStats stats = Stats();
+  EXPECT_EQ(stats.plans, 1);
+  EXPECT_EQ(stats.plan_bytes, static_cast<int64_t>(KeyOf(1).size()) + 1);
+  ASSERT_TRUE(store_->PutRecord(Shelf::kPins, "k", "1").ok());
+  ASSERT_TRUE(store_->PutRecord(Shelf::kPins, "k", "2").ok());
+  EXPECT_EQ(GetRecord(Shelf::kPins, "k"), "2");
+  ASSERT_TRUE(store_->EraseRecord(Shelf::kPins, "k").ok());
+  ASSERT_TRUE(store_->EraseRecord(Shelf::kPins, "k").ok()) << "there is none any more: no error";
+  EXPECT_EQ(GetRecord(Shelf::kPins, "k"), "");
+}
+
+TEST_F(StoreTest, AnAcknowledgedPlanSurvivesKill9) {
+  int pipes[2];
+  ASSERT_EQ(pipe2(pipes, O_CLOEXEC), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto store = SqliteStore::Open(options_);
+    for (int i = 1; store.ok(); ++i) {
+      if (!(*store)->PutPlan(KeyOf(i % 100), "team", Bytes(3'000, static_cast<char>(i))).ok())
+        break;
+      const auto number = static_cast<uint8_t>(i);
+      if (i > 200 || write(pipes[1], &number, 1) != 1) break;
+    }
+    pause();
+    _exit(1);
+  }
+  close(pipes[1]);
+  uint8_t last = 0;
+  while (last < 60 && read(pipes[0], &last, 1) == 1) continue;
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  for (uint8_t more = 0; read(pipes[0], &more, 1) == 1;) last = more;
+  close(pipes[0]);
+  ASSERT_GE(last, 60);
+  OpenStore();
+  for (int i = std::max(1, last - 50); i <= last; ++i) {
+    EXPECT_EQ(Get(KeyOf(i % 100)), Bytes(3'000, static_cast<char>(i))) << i;
+  }
+  EXPECT_EQ(store_->lost_commits(), 0) << counts_.problems;
+}
+
+TEST_F(StoreTest, TwoProcessesShareAFolder) {
+  OpenStore();
+  Put(KeyOf(1), "old server");
+  const auto successor = SqliteStore::Open(options_);
+  ASSERT_TRUE(successor.ok()) << successor.status();
+  EXPECT_EQ((*successor)->GetPlan(KeyOf(1))->value_or(""), "old server");
+  Put(KeyOf(2), "written meanwhile");
+  EXPECT_EQ((*successor)->GetPlan(KeyOf(2))->value_or(""), "written meanwhile");
+  ASSERT_TRUE((*successor)->PutPlan(KeyOf(3), "team", "new server").ok());
+  EXPECT_EQ(Get(KeyOf(3)), "new server");
+  ASSERT_TRUE((*successor)->Maintain().ok());
+  store_.reset();
+  EXPECT_EQ((*successor)->GetPlan(KeyOf(2))->value_or(""), "written meanwhile");
+}
+
+TEST_F(StoreTest, AStoreInMemoryKeepsTheSameContract) {
+  options_.directory = "";
+  options_.max_bytes = 5'000;
+  OpenStore();
+  Put(KeyOf(1), Bytes(2'000, 'a'));
+  ASSERT_TRUE(store_->HoldPlan(KeyOf(1), "job", now_ + hours(1)).ok());
+  Put(KeyOf(2), Bytes(2'000, 'b'));
+  Put(KeyOf(3), Bytes(2'000, 'c'));
+  EXPECT_EQ(Get(KeyOf(1)), Bytes(2'000, 'a'));
+  EXPECT_EQ(Get(KeyOf(2)), "");
+  EXPECT_TRUE(store_->Maintain().ok());
+}
+
+// ---- lists and figures
+
+TEST_F(StoreTest, RecordsAreListedByPrefixInPages) {
+  OpenStore();
+  for (const char* key : {"a/1", "a/2", "a/3", "a", "b/1", "a0"}) {
+    ASSERT_TRUE(store_->PutRecord(Shelf::kPins, key, absl::StrCat("v", key)).ok());
+  }
+  const auto list = [&](const std::string& prefix, const std::string& after, int limit) {
+    std::string keys;
+    const auto records = store_->ListRecords(Shelf::kPins, prefix, after, limit);
+    EXPECT_TRUE(records.ok()) << records.status();
+    for (const Record& record : *records) {
+      EXPECT_EQ(record.value, "v" + record.key);
+      absl::StrAppend(&keys, record.key, " ");
+    }
+    return keys;
+  };
+  EXPECT_EQ(list("", "", 100), "a a/1 a/2 a/3 a0 b/1 ");
+  EXPECT_EQ(list("a/", "", 2), "a/1 a/2 ");
+  EXPECT_EQ(list("a/", "a/2", 2), "a/3 ");
+  EXPECT_EQ(list("a/", "a/3", 2), "");
+  EXPECT_EQ(list("a/", "a", 1), "a/1 ");
+  EXPECT_EQ(list("c", "", 9), "");
+}
+
+TEST_F(StoreTest, PlansAreSelectedByTenantGraphKeyAndAge) {
+  OpenStore();
+  Put(KeyOf(1), "1");
+  now_ += minutes(10);
+  Put(KeyOf(2, "other"), "2", "other");
+  now_ += minutes(10);
+  Put(KeyOf(3), "3");
+  const auto count = [&](const PlanSelection& selection) {
+    return store_->ListPlans(selection, 9)->size();
+  };
+  const auto all = store_->ListPlans({}, 9);
+  ASSERT_TRUE(all.ok());
+  ASSERT_EQ(all->size(), 3U);
+  EXPECT_EQ((*all)[0].key, KeyOf(3)) << "the most recently used first";
+  EXPECT_EQ((*all)[1].tenant, "other");
+  EXPECT_EQ((*all)[2].created, now_ - minutes(20));
+  EXPECT_EQ(count({.tenant = "team", .key = {}, .graph_digest = {}, .not_used_since = {}}), 2U);
+  EXPECT_EQ(count({.tenant = {}, .key = KeyOf(3), .graph_digest = {}, .not_used_since = {}}), 1U);
+  const std::string digest = std::string(62, '0') + "02";
+  EXPECT_EQ(count({.tenant = {}, .key = {}, .graph_digest = digest, .not_used_since = {}}), 1U);
+  EXPECT_EQ(
+      count({.tenant = {}, .key = {}, .graph_digest = {}, .not_used_since = now_ - minutes(5)}),
+      2U);
+  EXPECT_EQ(store_->ListPlans({}, 1)->size(), 1U);
+  EXPECT_EQ(Stats().oldest_use, now_ - minutes(20));
+
+  ASSERT_TRUE(store_->HoldPlan(KeyOf(1), "job", now_ + hours(1)).ok());
+  const auto gone =
+      store_->EvictPlans({.tenant = "team", .key = {}, .graph_digest = {}, .not_used_since = {}});
+  ASSERT_TRUE(gone.ok());
+  EXPECT_EQ(*gone, 1) << "the one that is held stays";
+  EXPECT_EQ(Get(KeyOf(1)), "1");
+  EXPECT_EQ(Get(KeyOf(3)), "");
+  EXPECT_EQ(Stats().plans, 2);
+}
+
+// ---- bounds
+
+TEST_F(StoreTest, WhatWasUsedLongestAgoMakesRoom) {
+  options_.max_bytes = 4 * 10'000;
+  OpenStore();
+  for (int i = 1; i <= 3; ++i) {
+    Put(KeyOf(i), Bytes(9'000, 'x'));
+    now_ += minutes(2);
+  }
+  EXPECT_EQ(Get(KeyOf(1)), Bytes(9'000, 'x')) << "a use";
+  now_ += minutes(2);
+  store_->NoteUse(KeyOf(2));  // as a hit in memory is
+  Put(KeyOf(4), Bytes(9'000, 'x'));
+  EXPECT_EQ(counts_.evicted_plans, 0) << "there is room for four";
+  Put(KeyOf(5), Bytes(9'000, 'x'));
+  EXPECT_EQ(counts_.evicted_plans, 1);
+  EXPECT_GT(counts_.evicted_bytes, 9'000);
+  EXPECT_EQ(Get(KeyOf(3)), "") << "neither read nor noted since";
+  EXPECT_NE(Get(KeyOf(1)), "");
+  EXPECT_NE(Get(KeyOf(2)), "");
+  EXPECT_LE(Stats().plan_bytes, options_.max_bytes);
+}
+
+TEST_F(StoreTest, AHeldPlanIsNotEvictedUntilItsHoldEnds) {
+  options_.max_bytes = 2 * 10'000;
+  OpenStore();
+  Put(KeyOf(1), Bytes(9'000, 'x'));
+  ASSERT_TRUE(store_->HoldPlan(KeyOf(1), "a", now_ + hours(1)).ok());
+  ASSERT_TRUE(store_->HoldPlan(KeyOf(1), "b", now_ + hours(3)).ok());
+  EXPECT_EQ(store_->HoldPlan(KeyOf(9), "a", now_ + hours(1)).code(), absl::StatusCode::kNotFound);
+  now_ += minutes(5);
+  Put(KeyOf(2), Bytes(9'000, 'x'));
+  now_ += minutes(5);
+  Put(KeyOf(3), Bytes(9'000, 'x'));
+  EXPECT_NE(Get(KeyOf(1)), "");
+  EXPECT_EQ(Get(KeyOf(2)), "");
+  EXPECT_EQ(Stats().held_plans, 1);
+  ASSERT_TRUE(store_->ReleaseHolds("b").ok());
+  ASSERT_TRUE(store_->ReleaseHolds("nobody").ok());
+  Put(KeyOf(1), Bytes(9'500, 'y'));  // a plan that is replaced stays held
+  EXPECT_EQ(Stats().held_plans, 1);
+  now_ += hours(2);  // the other hold runs out
+  EXPECT_EQ(Stats().held_plans, 0);
+  EXPECT_FALSE(store_->ListPlans({}, 9)->at(0).held);
+  Put(KeyOf(4), Bytes(9'000, 'x'));
+  Put(KeyOf(5), Bytes(9'000, 'x'));
+  EXPECT_EQ(Get(KeyOf(1)), "");
+}
+
+TEST_F(StoreTest, PlansThatAreHeldLeaveNoRoomAndThatIsSaid) {
+  options_.max_bytes = 10'000;
+  OpenStore();
+  Put(KeyOf(1), Bytes(9'000, 'x'));
+  ASSERT_TRUE(store_->HoldPlan(KeyOf(1), "a", now_ + hours(1)).ok());
+  const absl::Status full = store_->PutPlan(KeyOf(2), "team", Bytes(9'000, 'y'));
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
+  EXPECT_EQ(counts_.writes[StoreWrite::kNoSpace], 1);
+  EXPECT_EQ(Get(KeyOf(1)), Bytes(9'000, 'x'));
+}
+
+TEST_F(StoreTest, PlansGoWhenTheyWereNotUsedForTooLong) {
+  options_.max_age = hours(2);
+  OpenStore();
+  Put(KeyOf(1), "1");
+  Put(KeyOf(2), "2");
+  Put(KeyOf(3), "3");
+  ASSERT_TRUE(store_->HoldPlan(KeyOf(3), "job", now_ + hours(9)).ok());
+  now_ += hours(1);
+  store_->NoteUse(KeyOf(2));
+  ASSERT_TRUE(store_->Maintain().ok());
+  now_ += hours(1) + minutes(1);
+  ASSERT_TRUE(store_->Maintain().ok());
+  EXPECT_EQ(Get(KeyOf(1)), "");
+  EXPECT_EQ(Get(KeyOf(2)), "2");
+  EXPECT_EQ(Get(KeyOf(3)), "3");
+  EXPECT_EQ(counts_.evicted_plans, 1);
+}
+
+TEST_F(StoreTest, TheFileStaysBoundedWhilePlansComeAndGo) {
+  options_.max_bytes = 200'000;
+  OpenStore();
+  int64_t after_warm_up = 0;
+  for (int round = 0; round < 8; ++round) {
+    for (int i = 0; i < 50; ++i) Put(KeyOf(i, absl::StrCat("t", round)), Bytes(9'000, 'x'));
+    ASSERT_TRUE(store_->Maintain().ok());
+    if (round == 1) after_warm_up = Stats().file_bytes;
+  }
+  EXPECT_LE(Stats().plan_bytes, options_.max_bytes);
+  EXPECT_LE(Stats().file_bytes, after_warm_up * 5 / 4) << "freed pages are used again";
+  EXPECT_TRUE(store_->CheckStructure(9)->empty());
+}
+
+// ---- no space, no access
+
+TEST_F(StoreTest, AFullDatabaseRefusesWritesAndKeepsWhatItHas) {
+  options_.max_pages = 60;
+  OpenStore();
+  Put(KeyOf(1), Bytes(20'000, 'x'));
+  const absl::Status full = store_->PutPlan(KeyOf(2), "team", Bytes(60'000, 'y'));
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
+  EXPECT_EQ(store_->PutRecord(Shelf::kPins, "k", Bytes(60'000, 'y')).code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(counts_.writes[StoreWrite::kNoSpace], 2);
+  EXPECT_EQ(Get(KeyOf(1)), Bytes(20'000, 'x'));
+  EXPECT_EQ(Get(KeyOf(2)), "");
+  Put(KeyOf(3), "a small one still fits");
+  EXPECT_EQ(Get(KeyOf(3)), "a small one still fits");
+  EXPECT_EQ(Stats().plans, 2);
+}
+
+TEST_F(StoreTest, ADiskThatTakesNoMoreIsNoCrash) {
+  OpenStore();
+  Put(KeyOf(1), Bytes(20'000, 'x'));
+  store_.reset();
+  InAnotherProcess([this] {
+    signal(SIGXFSZ, SIG_IGN);
+    OpenStore();
+    const rlimit limit{64 << 10, 64 << 10};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    absl::Status full;
+    for (int i = 2; i < 50 && full.ok(); ++i) {
+      full = store_->PutPlan(KeyOf(i), "team", Bytes(20'000, 'y'));
+    }
+    EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
+    EXPECT_EQ(counts_.writes[StoreWrite::kNoSpace], 1);
+    EXPECT_EQ(Get(KeyOf(1)), Bytes(20'000, 'x')) << "reading goes on";
+    store_->Maintain().IgnoreError();
+    store_.reset();
+  });
+  OpenStore();
+  EXPECT_EQ(Get(KeyOf(1)), Bytes(20'000, 'x'));
+  EXPECT_EQ(counts_.damages, 0) << counts_.problems;
+}
+
+TEST_F(StoreTest, AReadOnlyFolderIsReadByToolsAndRefusedToServers) {
+  OpenStore();
+  Put(KeyOf(1), "1");
+  store_.reset();
+  ASSERT_EQ(chmod(folder_.c_str(), 0755), 0);
+  for (const auto& entry : fs::directory_iterator(options_.directory)) {
+    ASSERT_EQ(chmod(entry.path().c_str(), 0444), 0);
+  }
+  ASSERT_EQ(chmod(options_.directory.c_str(), 0555), 0);
+  InAnotherProcess([this] {
+    if (geteuid() == 0) {  // who may write everywhere
+      ASSERT_EQ(setresuid(65534, 65534, 65534), 0);
+    }
+    const absl::Status refused = OpenError();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable) << refused;
+    EXPECT_TRUE(absl::StrContains(refused.message(), options_.directory)) << refused;
+    options_.read_only = true;
+    OpenStore();
+    EXPECT_EQ(Get(KeyOf(1)), "1");
+    EXPECT_EQ(store_->PutPlan(KeyOf(2), "", "2").code(), absl::StatusCode::kUnavailable);
+    store_.reset();
+  });
+  ASSERT_EQ(chmod(options_.directory.c_str(), 0755), 0);
+}
+
+TEST_F(StoreTest, AWriteThatAnotherProcessHoldsUpIsUnavailable) {
+  options_.busy_timeout = milliseconds(20);
+  OpenStore();
+  Put(KeyOf(1), "1");
+  sqlite3* other = nullptr;
+  ASSERT_EQ(sqlite3_open_v2((options_.directory + "/store.db").c_str(), &other,
+                            SQLITE_OPEN_READWRITE, ChecksumVfs()),
+            SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(other, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr), SQLITE_OK);
+  EXPECT_EQ(store_->PutPlan(KeyOf(2), "", "2").code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(counts_.writes[StoreWrite::kError], 1);
+  EXPECT_EQ(Get(KeyOf(1)), "1") << "readers do not wait for writers";
+  sqlite3_close(other);
+  Put(KeyOf(2), "2");
+}
+
+TEST_F(StoreTest, WhatIsNoStoreOfThisFormatIsRefusedByName) {
+  const std::string database = options_.directory + "/store.db";
+  const auto refused = [&](absl::StatusCode code, const std::string& text) {
+    const absl::Status status = OpenError();
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), text)) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), options_.directory)) << status;
+  };
+  options_.read_only = true;
+  refused(absl::StatusCode::kNotFound, "no such file");
+  options_.read_only = false;
+  WriteFile(options_.directory, "a file");
+  refused(absl::StatusCode::kFailedPrecondition, "is no folder");
+  fs::remove(options_.directory);
+  fs::create_directory(options_.directory);
+  WriteFile(database, Bytes(5'000, 'n'));
+  refused(absl::StatusCode::kFailedPrecondition, "is no bucketd store");
+  WriteFile(database, "");
+  refused(absl::StatusCode::kFailedPrecondition, "is no bucketd store");
+  fs::remove(database);
+  sqlite3* other = nullptr;
+  ASSERT_EQ(sqlite3_open(database.c_str(), &other), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(other, "CREATE TABLE t(x)", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(other);
+  refused(absl::StatusCode::kFailedPrecondition, "another program");
+  fs::remove(database);
+  options_.directory = folder_ + "/no/such/folder";
+  refused(absl::StatusCode::kUnavailable, "No such file or directory");
+}
+
+TEST_F(StoreTest, AStoreOfALaterVersionIsRefusedWithBothVersions) {
+  OpenStore();
+  store_.reset();
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open_v2((options_.directory + "/store.db").c_str(), &db, SQLITE_OPEN_READWRITE,
+                            ChecksumVfs()),
+            SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(db, "PRAGMA user_version = 7", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(db);
+  const absl::Status status = OpenError();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "format 7")) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "reads format 1")) << status;
+}
+
+}  // namespace
+}  // namespace bucketd::store_test
