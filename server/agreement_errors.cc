@@ -16,6 +16,10 @@ namespace {
 
 constexpr size_t kNamedGroups = 4;
 
+double SecondsSince(SteadyTime since) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
+}
+
 std::string Short(const Digest& digest) { return ToHex(digest).substr(0, 12); }
 
 // Ranks by what they present.

@@ -219,10 +219,13 @@ void Agreement::Fail(ScopeState& scope, const absl::Status& verdict, AgreementOu
   parts_.metrics.seconds.Observe(SecondsSince(scope.since));
   const bool of_note =
       outcome == AgreementOutcome::kDiffer || outcome == AgreementOutcome::kMissing;
-  spdlog::log(of_note ? spdlog::level::warn : spdlog::level::info,
-              "no agreement tenant={} job={} generation={} scope={} ranks={}/{}: {}",
-              scope.job->name.first, scope.job->name.second, scope.job->generation, scope.name,
-              scope.live.size(), scope.size, std::string(verdict.message()));
+  actions.calls.push_back([of_note, job = scope.job->name, generation = scope.job->generation,
+                           name = scope.name, came = scope.live.size(), size = scope.size,
+                           verdict] {
+    spdlog::log(of_note ? spdlog::level::warn : spdlog::level::info,
+                "no agreement tenant={} job={} generation={} scope={} ranks={}/{}: {}", job.first,
+                job.second, generation, name, came, size, std::string(verdict.message()));
+  });
   for (const auto& [rank, call] : scope.live) scope.told.insert(rank);
   AnswerAll(scope, verdict, actions);
   for (Presented& presented : scope.presented) CancelProbe(presented, actions);

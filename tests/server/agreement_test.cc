@@ -1,4 +1,6 @@
 // Rank agreement: all ranks of a scope get the same plan or the same error.
+#include <stdlib.h>
+
 #include "tests/server/agreement_fixture.h"
 
 namespace bucketd {
@@ -132,6 +134,48 @@ TEST_F(AgreementTest, AFailureToPlanIsTheSameForAllAndAllMayTryAgain) {
     EXPECT_TRUE(StrContains(ErrorOfAll(calls).error_message(), "out of ideas"));
     EXPECT_EQ(Agreements("failed"), attempt + 1);
   }
+}
+
+// BUCKETD_RANKS=10000 for more.
+TEST_F(AgreementTest, AThousandRanksOnFourConnectionsAgree) {
+  const char* wanted = getenv("BUCKETD_RANKS");
+  const uint32_t ranks = wanted == nullptr ? 1000 : static_cast<uint32_t>(atoi(wanted));
+  StartServer();
+  ASSERT_TRUE(Upload(ForwardGraph()).ok());
+  std::vector<std::unique_ptr<v1::Planner::Stub>> stubs;
+  for (int i = 0; i < 4; ++i) stubs.push_back(NewStub());
+  struct Call {
+    grpc::ClientContext context;
+    v1::GetPlanRequest request;
+    v1::GetPlanResponse response;
+  };
+  std::vector<Call> calls(ranks);
+  std::mutex mutex;
+  std::condition_variable changed;
+  uint32_t answered = 0;
+  Digest first{};
+  int others = 0;
+  const auto start = std::chrono::steady_clock::now();
+  for (uint32_t r = 0; r < ranks; ++r) {
+    Call& call = calls[r];
+    call.request = JobRequest(ForwardGraph(), {.size = ranks}, {r});
+    call.context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(4));
+    stubs[r % 4]->async()->GetPlan(&call.context, &call.request, &call.response,
+                                   [&, r](const grpc::Status& status) {
+                                     const Digest digest = Sha256(calls[r].response.plan().plan());
+                                     calls[r].response.Clear();
+                                     const std::lock_guard lock(mutex);
+                                     if (answered++ == 0) first = digest;
+                                     if (!status.ok() || digest != first) ++others;
+                                     if (answered == ranks) changed.notify_all();
+                                   });
+  }
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return answered == ranks; });
+  EXPECT_EQ(others, 0);
+  EXPECT_NE(first, Sha256(""));
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  RecordProperty("seconds", absl::StrCat(took.count()));
 }
 
 // ---- ranks that differ
