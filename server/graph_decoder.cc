@@ -49,6 +49,7 @@ absl::StatusOr<std::unique_ptr<GraphDecoder>> GraphDecoder::Start(int codec, int
 }
 
 int64_t GraphDecoder::working_bytes() const {
+  if (zstd_ == nullptr) return 0;
   return static_cast<int64_t>(ZSTD_sizeof_DCtx(zstd_) + scratch_.capacity());
 }
 
