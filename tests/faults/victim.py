@@ -28,7 +28,7 @@ def main() -> None:
     if what == "ask":
         with open(path, "rb") as file:
             request = file.read()
-        call = channel.unary_unary("/bucketd.v1.Planner/GetPlan").future(request, timeout=60)
+        call = channel.unary_unary("/bucketd.v1.Planner/GetPlan").future(request, timeout=600)
         say("asked")
         call.add_done_callback(lambda done: say("answered"))
     else:
@@ -42,8 +42,9 @@ def main() -> None:
             say("sent")
             threading.Event().wait()
 
-        channel.stream_unary("/bucketd.v1.Planner/UploadGraph").future(parts(), timeout=60)
+        call = channel.stream_unary("/bucketd.v1.Planner/UploadGraph").future(parts(), timeout=600)
     threading.Event().wait()
+    del call  # until here: a call that nobody holds is cancelled
 
 
 if __name__ == "__main__":
