@@ -1,22 +1,28 @@
-// bucketd: flags to options, one server, one orderly end.
+// bucketd: configuration to options, one server, one orderly end.
 #include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <memory>
+#include <map>
 #include <string>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 
+#include "server/config.h"
 #include "server/log.h"
 #include "server/options.h"
 #include "server/server.h"
+#include "server/service_manager.h"
 #include "server/signals.h"
 #include "server/version.h"
 
@@ -33,112 +39,64 @@ one runs. Clients send a graph once; every later job with that graph gets the sa
   bucketd --listen unix:/run/bucketd/socket     for processes of one machine
   bucketd --listen 127.0.0.1:0                  any free port; the address is printed
   bucketd --listen 0.0.0.0:9460 --insecure      for a cluster whose network is trusted (no TLS yet)
+  bucketd --config bucketd.toml --check         says what is in force and where it comes from
 
-It runs until SIGTERM or SIGINT, lets calls in flight end, and exits 0; a second signal ends it at
-once. Exit codes: 0 done, 1 could not start, 2 usage.)";
+Every option is a flag (--max-uploads 64), a variable (BUCKETD_MAX_UPLOADS=64) and a key of the
+configuration file (max_uploads = 64); a flag counts more than a variable, a variable more than the
+file. It runs until SIGTERM or SIGINT, lets calls in flight end, and exits 0; a second signal ends
+it at once. Exit codes: 0 done, 1 could not start, 2 usage.)";
 
-struct Flags {
+bool MayStandAlone(const OptionRow& row) {
   ServerOptions options;
-  std::string socket_mode = "600";
-  double drain_seconds = 15;
-  int64_t lame_duck_ms = 500;
-  int64_t upload_lease_ms = 10'000;
-  int64_t upload_stall_ms = 10'000;
-  int64_t upload_resume_ms = 60'000;
-  std::string ready_file;
-  int64_t parent = 0;
-  std::string log_level = "info";
-  bool log_json = false;
+  return row.bare || std::holds_alternative<bool*>(row.field(options));
+}
+
+struct CommandLine {
+  std::string file;
+  bool check = false;
+  std::vector<std::string> texts;  // by row of OptionTable()
+  std::vector<CLI::Option*> given;
 };
 
-void AddServingFlags(CLI::App& app, Flags& flags) {
-  const char* group = "Serving";
-  ServerOptions& o = flags.options;
-  app.add_option("--listen", o.listen, "Where clients connect: unix:/path or HOST:PORT")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--http", o.http,
-                 "Side port for /metrics, /livez, /readyz, /statusz: HOST:PORT, \"\" for none")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--socket-mode", flags.socket_mode, "Permissions of a unix socket, octal")
-      ->capture_default_str()
-      ->group(group);
-  app.add_flag("--insecure", o.insecure,
-               "Allow listeners that other machines can reach. There is no TLS yet: whoever "
-               "reaches the port can ask for plans and fill the caches")
-      ->group(group);
-  app.add_flag("--reuse-port", o.reuse_port,
-               "Let a successor listen on the same TCP port before this server has ended")
-      ->group(group);
-  app.add_option("--ready-file", flags.ready_file,
-                 "Write {\"address\", \"http\", \"pid\"} as JSON to this file once serving")
-      ->group(group);
-  app.add_flag("--exit-with-parent", flags.parent,
-               "Stop when the process that started this one ends. --exit-with-parent=PID also "
-               "refuses to start under any other parent")
-      ->group(group);
-  app.add_option("--drain-seconds", flags.drain_seconds,
-                 "After a signal, calls in flight have this long")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--lame-duck-ms", flags.lame_duck_ms,
-                 "Of which this long for load balancers to see that the server is not ready")
-      ->capture_default_str()
-      ->group(group);
-}
-
-void AddLimitFlags(CLI::App& app, Flags& flags) {
-  const char* group = "Limits";
-  ServerOptions& o = flags.options;
-  const auto add = [&](const char* name, auto& value, const char* help) {
-    app.add_option(name, value, help)->capture_default_str()->group(group);
-  };
-  add("--max-graph-bytes", o.intake.max_graph_bytes, "Of one serialised graph, uncompressed");
-  add("--max-graph-nodes", o.intake.max_graph_nodes, "Of one graph");
-  add("--max-inline-bytes", o.intake.max_inline_bytes, "Of a graph inside GetPlan, as sent");
-  add("--max-chunk-bytes", o.intake.max_chunk_bytes, "Of one message of an upload");
-  add("--max-compression-ratio", o.intake.max_compression_ratio,
-      "Uncompressed to compressed bytes");
-  add("--max-uploads", o.intake.max_uploads, "Upload streams at a time");
-  add("--max-upload-bytes", o.intake.max_upload_bytes, "Of all graphs that are arriving");
-  add("--upload-threads", o.upload_threads, "Threads that decode and verify graphs");
-  add("--upload-lease-ms", flags.upload_lease_ms,
-      "How long a caller that was asked for a graph has to begin; then another is asked");
-  add("--upload-stall-ms", flags.upload_stall_ms, "An upload silent for this long is ended");
-  add("--upload-resume-ms", flags.upload_resume_ms,
-      "What broke off may go on where it stopped for this long; 0: not at all");
-  add("--compute-slots", o.compute_slots, "Plans computed at a time; 0: one a core, two at least");
-  add("--compute-queue", o.compute_queue, "Plans that wait for a slot; beyond: OVERLOADED");
-  add("--max-waiting", o.max_waiting,
-      "Callers that wait for a graph or plan, and graphs asked for; beyond: OVERLOADED");
-  add("--plan-cache-bytes", o.plan_cache_bytes, "Computed plans kept in memory");
-  add("--graph-cache-bytes", o.graph_cache_bytes, "Uploaded graphs kept in memory");
-}
-
-void AddLogFlags(CLI::App& app, Flags& flags) {
-  app.add_option("--log-level", flags.log_level,
-                 "trace, debug (a line a request), info, warn, error or off")
-      ->capture_default_str()
-      ->group("Logging");
-  app.add_flag("--log-json", flags.log_json, "One JSON object a line")->group("Logging");
+void AddFlags(CLI::App& app, CommandLine& line) {
   app.set_version_flag("--version", std::string("bucketd ") + kServerVersion);
+  app.add_option("--config", line.file, "Configuration file (TOML); also BUCKETD_CONFIG");
+  app.add_flag(
+      "--check", line.check,
+      "Print the configuration, as a file that says where each value comes from, and exit: "
+      "0, or 2 if it cannot be used");
+  const ServerOptions defaults;
+  line.texts.reserve(OptionTable().size());  // CLI11 keeps references
+  for (const OptionRow& row : OptionTable()) {
+    std::string& text = line.texts.emplace_back(PrintOption(row, defaults));
+    CLI::Option* option = MayStandAlone(row)
+                              ? app.add_flag(FlagOf(row), text, row.help)
+                              : app.add_option(FlagOf(row), text, row.help)->capture_default_str();
+    line.given.push_back(option->group(row.group));
+  }
+  app.allow_extras();  // LoadConfig knows more to say of them than CLI11
 }
 
-absl::Status Complete(Flags& flags) {
-  ServerOptions& o = flags.options;
-  char* end = nullptr;
-  o.socket_mode = static_cast<int32_t>(std::strtol(flags.socket_mode.c_str(), &end, 8));
-  if (flags.socket_mode.empty() || *end != '\0') o.socket_mode = -1;
-  if (!(flags.drain_seconds >= 0 && flags.drain_seconds <= 86'400)) {
-    return absl::InvalidArgumentError("--drain-seconds: expected 0 to 86400");
+ConfigSources SourcesOf(const CLI::App& app, const CommandLine& line) {
+  ConfigSources sources;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string variable = *entry;
+    const size_t equals = variable.find('=');
+    if (equals == std::string::npos || !absl::StartsWith(variable, "BUCKETD_")) continue;
+    sources.environment[variable.substr(0, equals)] = variable.substr(equals + 1);
   }
-  o.drain = std::chrono::milliseconds(static_cast<int64_t>(flags.drain_seconds * 1e3));
-  o.lame_duck = std::chrono::milliseconds(flags.lame_duck_ms);
-  o.upload_lease = std::chrono::milliseconds(flags.upload_lease_ms);
-  o.upload_stall = std::chrono::milliseconds(flags.upload_stall_ms);
-  o.upload_resume = std::chrono::milliseconds(flags.upload_resume_ms);
-  return o.Validate();
+  sources.file = line.file;
+  const auto named = sources.environment.find("BUCKETD_CONFIG");
+  if (sources.file.empty() && named != sources.environment.end()) sources.file = named->second;
+  for (size_t i = 0; i < line.given.size(); ++i) {
+    if (line.given[i]->count() == 0) continue;
+    sources.flags.emplace_back(OptionTable()[i].name, line.texts[i]);
+  }
+  for (const std::string& extra : app.remaining()) {
+    if (!absl::StartsWith(extra, "--")) continue;  // a value of the one before
+    sources.flags.emplace_back(extra.substr(2, extra.find('=') - 2), "");
+  }
+  return sources;
 }
 
 // Readers see the whole file or none.
@@ -161,50 +119,67 @@ int Fail(const absl::Status& status, int code) {
   return code;
 }
 
-int Serve(Flags& flags) {
+void Notify(absl::string_view state) {
+  const absl::Status told = NotifyServiceManager(state);
+  if (!told.ok()) spdlog::warn("{}", told.ToString());
+}
+
+int Serve(const ServerOptions& options) {
+  const ProcessOptions& process = options.process;
   StopSignals::Options stop_options;
-  // A bare flag counts as 1.
-  stop_options.parent = flags.parent == 1 ? getppid() : static_cast<pid_t>(flags.parent);
+  stop_options.parent =
+      process.exit_with_parent == 1 ? getppid() : static_cast<pid_t>(process.exit_with_parent);
   const auto stop = StopSignals::Create(stop_options);
   if (!stop.ok()) return Fail(stop.status(), kRefused);
-  const auto server = Server::Start(flags.options);
+  const auto server = Server::Start(options);
   if (!server.ok()) return Fail(server.status(), kRefused);
-  if (!flags.ready_file.empty()) {
-    const absl::Status written = WriteReadyFile(flags.ready_file, **server);
+  if (!process.ready_file.empty()) {
+    const absl::Status written = WriteReadyFile(process.ready_file, **server);
     if (!written.ok()) return Fail(written, kRefused);
   }
   const std::string& http = (*server)->http_address();
   std::printf("bucketd %s serves on %s%s%s\n", kServerVersion, (*server)->address().c_str(),
               http.empty() ? "" : ", side port http://", http.c_str());
   std::fflush(stdout);
-  if (flags.options.insecure) spdlog::warn("--insecure: listeners have no TLS");
+  if (options.insecure) spdlog::warn("--insecure: listeners have no TLS");
+  Notify(absl::StrCat("READY=1\nSTATUS=serves on ", (*server)->address()));
 
   const StopSignals::Cause cause = (*stop)->Wait();
   StopSignals::RestoreDefaults();
+  Notify("STOPPING=1\nSTATUS=calls in flight are ending");
   spdlog::info("stopping: {}; calls in flight have {} s",
                cause == StopSignals::Cause::kSignal ? "signal" : "the parent process ended",
-               flags.drain_seconds);
-  if (!flags.ready_file.empty()) std::remove(flags.ready_file.c_str());
+               static_cast<double>(options.drain.count()) / 1e3);
+  if (!process.ready_file.empty()) std::remove(process.ready_file.c_str());
   (*server)->Shutdown();
   spdlog::info("stopped");
   return 0;
 }
 
 int Main(int argc, char** argv) {
-  Flags flags;
+  CommandLine line;
   CLI::App app(kAbout, "bucketd");
-  AddServingFlags(app, flags);
-  AddLimitFlags(app, flags);
-  AddLogFlags(app, flags);
+  AddFlags(app, line);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : kUsage;
   }
-  absl::Status status = Complete(flags);
-  if (status.ok()) status = ConfigureLog(flags.log_level, flags.log_json);
-  if (!status.ok()) return Fail(status, kUsage);
-  return Serve(flags);
+  const std::vector<std::string> extras = app.remaining();
+  if (!extras.empty() && !absl::StartsWith(extras[0], "--")) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat("unexpected argument \"", extras[0], "\"")),
+                kUsage);
+  }
+  const absl::StatusOr<Config> config = LoadConfig(SourcesOf(app, line));
+  if (!config.ok()) return Fail(config.status(), kUsage);
+  const ProcessOptions& process = config->options.process;
+  const absl::Status log = ConfigureLog(process.log_level, process.log_json);
+  if (!log.ok()) return Fail(log, kUsage);
+  if (line.check) {
+    std::fputs(PrintConfig(*config).c_str(), stdout);
+    return 0;
+  }
+  return Serve(config->options);
 }
 
 }  // namespace

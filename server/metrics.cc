@@ -16,10 +16,12 @@ using prometheus::Labels;
 using prometheus::Registry;
 
 constexpr std::array<const char*, kMethods> kMethodNames = {
-    "GetCapabilities", "GetPlan", "UploadGraph", "QueryUpload", "ListProfiles", "GetProfile",
-    "ReportCosts", "ImportProfile", "ProposeProfile", "PromoteProfile", "RollbackProfile"};
-constexpr std::array<const char*, kPlanOutcomes> kPlanOutcomeNames = {"hit", "computed", "joined",
-                                                                      "graph_required", "error"};
+    "GetCapabilities", "GetPlan",        "UploadGraph",    "QueryUpload",    "GetStatus",
+    "ListPlans",       "EvictPlans",     "ListJobs",       "PinJob",         "UnpinJob",
+    "SetPlanning",     "ReleaseJob",     "ListProfiles",   "GetProfile",     "ReportCosts",
+    "ImportProfile",   "ProposeProfile", "PromoteProfile", "RollbackProfile"};
+constexpr std::array<const char*, kPlanOutcomes> kPlanOutcomeNames = {
+    "hit", "computed", "joined", "graph_required", "error", "pinned", "unplanned"};
 constexpr std::array<const char*, kUploadOutcomes> kUploadOutcomeNames = {
     "stored", "already_present", "rejected", "abandoned"};
 // By number, as gRPC spells them.
@@ -96,9 +98,9 @@ ServerMetrics::ServerMetrics(Registry& r)
       uploads_in_flight(AddGauge(r, "bucketd_uploads_in_flight", "Upload streams open.")),
       upload_received_bytes(AddCounter(r, "bucketd_upload_received_bytes_total",
                                        "Bytes of graphs received, as sent (compressed).")),
-      upload_reserved_bytes(AddGauge(r, "bucketd_upload_reserved_bytes",
-                                     "Announced size of all graphs that are arriving, or "
-                                     "broke off and are kept.")),
+      upload_reserved_bytes(
+          AddGauge(r, "bucketd_upload_reserved_bytes",
+                   "Announced size of all graphs that are arriving, or broke off and are kept.")),
       partial_uploads(AddGauge(r, "bucketd_partial_uploads",
                                "Uploads that broke off and may go on where they stopped.")),
       partial_uploads_dropped(AddCounter(r, "bucketd_partial_uploads_dropped_total",
@@ -106,7 +108,9 @@ ServerMetrics::ServerMetrics(Registry& r)
                                          "the way of what arrived.")),
       uploads_resumed(AddCounter(r, "bucketd_uploads_resumed_total",
                                  "Uploads that went on where another had stopped.")),
-      ready(AddGauge(r, "bucketd_ready", "1 while the server takes requests.")) {
+      ready(AddGauge(r, "bucketd_ready", "1 while the server takes requests.")),
+      planning_enabled(AddGauge(r, "bucketd_planning_enabled",
+                                "0 while an operator has switched planning off.")) {
   for (size_t m = 0; m < kMethods; ++m) {
     const std::string method = kMethodNames[m];
     for (size_t c = 0; c < kCodes; ++c) {

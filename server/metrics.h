@@ -13,6 +13,8 @@
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
 
+#include "server/recent_errors.h"
+
 namespace bucketd {
 
 enum class Method {
@@ -20,6 +22,15 @@ enum class Method {
   kGetPlan,
   kUploadGraph,
   kQueryUpload,
+  // Admin
+  kGetStatus,
+  kListPlans,
+  kEvictPlans,
+  kListJobs,
+  kPinJob,
+  kUnpinJob,
+  kSetPlanning,
+  kReleaseJob,
   // CostProfiles
   kListProfiles,
   kGetProfile,
@@ -29,11 +40,11 @@ enum class Method {
   kPromoteProfile,
   kRollbackProfile,
 };
-inline constexpr size_t kMethods = 11;
+inline constexpr size_t kMethods = 19;
 absl::string_view Name(Method method);
 
-enum class PlanOutcome { kHit, kComputed, kJoined, kGraphRequired, kError };
-inline constexpr size_t kPlanOutcomes = 5;
+enum class PlanOutcome { kHit, kComputed, kJoined, kGraphRequired, kError, kPinned, kUnplanned };
+inline constexpr size_t kPlanOutcomes = 7;
 absl::string_view Name(PlanOutcome outcome);
 
 // Rejected: the server refused it. Abandoned: the client went away or stalled.
@@ -87,6 +98,9 @@ class ServerMetrics {
   prometheus::Counter& partial_uploads_dropped;
   prometheus::Counter& uploads_resumed;
   prometheus::Gauge& ready;
+  prometheus::Gauge& planning_enabled;
+
+  RecentErrors recent_errors;  // not a metric: what the error counters were last counting
 };
 
 }  // namespace bucketd

@@ -1,12 +1,16 @@
 // absl::Status to gRPC, reasons and all.
 #pragma once
 
+#include <iterator>
+#include <optional>
+
 #include "absl/status/status.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/status.h"
 
 #include "server/errors.h"
 #include "server/request_scope.h"
+#include "server/trace_context.h"
 
 namespace bucketd {
 
@@ -16,11 +20,22 @@ inline grpc::Status ToGrpcStatus(const absl::Status& status) {
                       SerializeRpcStatus(status));
 }
 
-// Ends `scope` and, on an error, names the request to the caller.
+// The trace that the caller sent, if it is one; a header that comes twice is none.
+inline std::optional<TraceContext> TraceOf(const grpc::CallbackServerContext& context) {
+  const auto [first, last] = context.client_metadata().equal_range("traceparent");
+  if (first == last || std::next(first) != last) return std::nullopt;
+  return ParseTraceparent(absl::string_view(first->second.data(), first->second.size()));
+}
+
+// Ends `scope`; names the request to the caller on an error, and our span to one who traces.
 inline grpc::Status EndRequest(RequestScope& scope, grpc::CallbackServerContext& context,
                                const absl::Status& status, absl::string_view about) {
+  const std::optional<TraceContext> trace = TraceOf(context);
+  if (trace.has_value()) {
+    context.AddTrailingMetadata("traceparent", Traceparent(*trace, scope.span_id()));
+  }
   if (!status.ok()) context.AddTrailingMetadata("bucketd-request-id", scope.id());
-  scope.End(status, about);
+  scope.End(status, about, trace);
   return ToGrpcStatus(status);
 }
 
