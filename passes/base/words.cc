@@ -1,0 +1,45 @@
+#include "passes/base/words.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace bucketd {
+
+std::string BytesInWords(int64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (bytes >= int64_t{1} << 30) return absl::StrFormat("%.2f GiB", value / (1 << 30));
+  if (bytes >= 1 << 20) return absl::StrFormat("%.1f MiB", value / (1 << 20));
+  if (bytes >= 1 << 10) return absl::StrFormat("%.1f KiB", value / (1 << 10));
+  return absl::StrCat(bytes, " B");
+}
+
+std::string SpanInWords(int64_t milliseconds) {
+  const int64_t ms = std::max<int64_t>(milliseconds, 0);
+  const int64_t s = ms / 1000;
+  if (s < 1) return absl::StrCat(ms, " ms");
+  if (s < 60) return absl::StrCat(s, " s");
+  if (s < 3600) return absl::StrCat(s / 60, " min ", s % 60, " s");
+  if (s < 86'400) return absl::StrCat(s / 3600, " h ", s % 3600 / 60, " min");
+  return absl::StrCat(s / 86'400, " d ", s % 86'400 / 3600, " h");
+}
+
+std::string RangesInWords(absl::Span<const uint32_t> ascending) {
+  std::string out;
+  for (size_t i = 0; i < ascending.size();) {
+    size_t end = i;
+    while (end + 1 < ascending.size() && ascending[end + 1] == ascending[end] + 1) ++end;
+    absl::StrAppend(&out, out.empty() ? "" : ", ", ascending[i]);
+    if (end > i) absl::StrAppend(&out, "-", ascending[end]);
+    i = end + 1;
+  }
+  return out;
+}
+
+std::string ShareInWords(int64_t part, int64_t whole) {
+  if (whole == 0) return "-";
+  return absl::StrFormat("%.1f %%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+}
+
+}  // namespace bucketd

@@ -1,0 +1,59 @@
+// The operator's kill switch. While planning is off, new generations of jobs are left unplanned
+// (all ranks alike: rank agreement asks once a generation) and calls without a job are refused with
+// PLANNING_DISABLED, hits too: without agreement some ranks of a run would get a plan and others
+// none. Generations that have agreed go on with what they have.
+//
+// The setting lives in the store under Shelf::kSettings, as a record that is there while planning
+// is off; so a damaged one means "off". A server whose store is in memory forgets it when it ends.
+// Servers that share a store read it when they start.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "prometheus/gauge.h"
+
+#include "server/store/store.h"
+
+namespace bucketd {
+
+class PlanningSwitch {
+ public:
+  struct State {
+    bool enabled = true;
+    std::string why;
+    int64_t since_ms = 0;  // 0: since the start
+    bool persisted = false;
+  };
+
+  // Reads the setting. Both outlive this. `durable`: the store outlives the process. If the store
+  // cannot be read, planning stays on and `why` says that the setting is unknown. `enabled` shows 1
+  // or 0.
+  PlanningSwitch(Store& store, bool durable, prometheus::Gauge& enabled);
+
+  // Why, if planning is off. Cheap while it is on. Thread-safe, as is everything here.
+  std::optional<std::string> WhyDisabled() const;
+  State Get() const;
+  // First in the store, then here. May block on the disk. On an error nothing has changed.
+  // INVALID_ARGUMENT: `why` is longer than kMaxWhyBytes.
+  absl::Status Set(bool enabled, absl::string_view why);
+
+  static constexpr size_t kMaxWhyBytes = 500;
+
+ private:
+  void Adopt(State state);
+
+  Store& store_;
+  const bool durable_;
+  prometheus::Gauge& gauge_;
+  std::atomic<bool> enabled_{true};
+  std::mutex setting_;  // held by Set, over the disk
+  mutable std::mutex mutex_;
+  State state_;
+};
+
+}  // namespace bucketd
