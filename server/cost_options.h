@@ -16,9 +16,6 @@ struct CostOptions {
   int32_t max_report_streams = 16;      // at a time
   int64_t max_samples = 100'000;        // held, all profiles together
   int32_t sample_days = 30;             // then a sample is forgotten
-  // A job keeps the plan of its last generation unless a new one is better by this, as simulated
-  // under the costs of now. Larger: fewer recompilations for little.
-  int64_t replan_gain_ppm = 20'000;
 };
 
 }  // namespace bucketd
