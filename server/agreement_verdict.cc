@@ -20,6 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kMaxCompare{10};
+constexpr std::chrono::milliseconds kGraceAtDeadline{20};
 
 double SecondsSince(SteadyTime since) {
   return std::chrono::duration<double>(Clock::now() - since).count();
@@ -199,6 +200,10 @@ void Agreement::FailAtDeadline(ScopeState& scope, Actions& actions) {
   Presented& agreed = scope.presented[calls_.find(scope.live.begin()->second)->second.signature];
   if (agreed.broker_call != 0 && !scope.expired) {
     scope.expired = true;  // the broker knows what it was waiting for, and says so to all
+    // Unless it has just said something else, and that was no answer.
+    scope.deadline_timer_at = Clock::now() + kGraceAtDeadline;
+    scope.deadline_timer = parts_.timers.Schedule(scope.deadline_timer_at,
+                                                  [this, id = scope.id] { DeadlineReached(id); });
     actions.calls.push_back(
         [this, call = agreed.broker_call] { parts_.broker.DeadlineReached(call); });
     return;
