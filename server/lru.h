@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
@@ -25,6 +26,7 @@ class Lru {
     const auto found = index_.find(key);
     if (found == index_.end()) return nullptr;
     order_.splice(order_.begin(), order_, found->second);
+    found->second->used = true;
     return found->second->value;
   }
 
@@ -34,7 +36,7 @@ class Lru {
   void Put(const std::string& key, Ptr value, int64_t bytes) {
     Erase(key);
     bytes += static_cast<int64_t>(2 * key.size()) + kEntryOverheadBytes;
-    order_.push_front({key, std::move(value), bytes});
+    order_.push_front({key, std::move(value), bytes, false});
     index_.emplace(order_.front().key, order_.begin());
     bytes_ += bytes;
     while (bytes_ > capacity_bytes_ && order_.size() > 1) {
@@ -50,6 +52,21 @@ class Lru {
     return true;
   }
 
+  // The most recently used first; counts as no use.
+  template <typename Visit>
+  void ForEach(Visit visit) const {
+    for (const Entry& entry : order_) visit(entry.key, *entry.value);
+  }
+
+  // The keys of at most `limit` entries that were used since the last call that named them. O(n).
+  std::vector<std::string> TakeUsed(size_t limit) {
+    std::vector<std::string> keys;
+    for (auto entry = order_.begin(); entry != order_.end() && keys.size() < limit; ++entry) {
+      if (std::exchange(entry->used, false)) keys.push_back(entry->key);
+    }
+    return keys;
+  }
+
   int64_t bytes() const { return bytes_; }
   int64_t entries() const { return static_cast<int64_t>(order_.size()); }
   int64_t evictions() const { return evictions_; }
@@ -59,6 +76,7 @@ class Lru {
     std::string key;
     Ptr value;
     int64_t bytes;
+    bool used = false;  // since TakeUsed
   };
   using Order = std::list<Entry>;  // most recent first
   static constexpr int64_t kEntryOverheadBytes = 160;

@@ -62,7 +62,8 @@ PlanBroker::CallId PlanBroker::Admit(std::shared_ptr<PlanRequest> request, Stead
   if (PlanReplyPtr reply = parts_.cache.Get(request->key)) {
     return answer(PlanAnswer{PlanOutcome::kHit, std::move(reply), 0});
   }
-  if (request->cached_only) {
+  const bool ask_store = parts_.stored != nullptr;
+  if (request->cached_only && !ask_store) {
     return answer(MakeError(Reason::kPlanNotCached, "there is no plan for this key in the cache"));
   }
   if (draining_) return answer(DrainingError());
@@ -75,6 +76,12 @@ PlanBroker::CallId PlanBroker::Admit(std::shared_ptr<PlanRequest> request, Stead
 
   const std::shared_ptr<const InlineGraph> graph_data = std::move(request->graph);
   const auto flying = flights_.find(request->key);
+  if (ask_store && (flying == flights_.end() || flying->second->stage == Stage::kAsksStore)) {
+    return AskStore(request, graph_data, request->cached_only, deadline, std::move(done), answers);
+  }
+  if (request->cached_only) {  // the store had none when this flight began
+    return answer(MakeError(Reason::kPlanNotCached, "there is no plan for this key in the cache"));
+  }
   if (flying != flights_.end() && flying->second->stage != Stage::kNeedsGraph) {
     return AddCaller(*flying->second, deadline, std::move(done));
   }
@@ -171,6 +178,9 @@ absl::Status PlanBroker::DeadlineError(const Caller& caller) const {
   const std::string graph = absl::StrCat("graph ", ToHex(request.digest).substr(0, 12));
   std::string what;
   switch (caller.flight->stage) {
+    case Stage::kAsksStore:
+      what = absl::StrCat("the store, which is being asked for the plan of ", graph);
+      break;
     case Stage::kNeedsGraph: {
       const auto wait = graph_waits_.find(request.graph_key);
       const bool arriving = wait != graph_waits_.end() && !wait->second->arriving.empty();
@@ -355,7 +365,11 @@ void PlanBroker::Compute(const std::shared_ptr<const PlanRequest>& request, cons
   parts_.metrics.compute_running.Increment();
   const absl::StatusOr<PlanReplyPtr> reply = RunPlanFunction(*request, *graph);
   parts_.metrics.compute_running.Decrement();
-  if (reply.ok()) parts_.cache.Put(request->key, *reply);
+  if (reply.ok()) {
+    // Before anybody has it, in the cache too: whoever was answered finds it after a crash.
+    if (parts_.stored != nullptr) parts_.stored->Save(*request, PlanBytesOf(**reply));
+    parts_.cache.Put(request->key, *reply);
+  }
   Answers answers;
   {
     const Lock lock(mutex_);
@@ -385,7 +399,7 @@ absl::StatusOr<PlanReplyPtr> PlanBroker::RunPlanFunction(const PlanRequest& requ
 }
 
 void PlanBroker::FinishFlight(const std::string& key, const absl::StatusOr<PlanReplyPtr>& reply,
-                              Answers& answers) {
+                              Answers& answers, PlanOutcome first) {
   const auto found = flights_.find(key);
   const std::unique_ptr<Flight> flight = std::move(found->second);
   flights_.erase(found);
@@ -395,8 +409,9 @@ void PlanBroker::FinishFlight(const std::string& key, const absl::StatusOr<PlanR
       Remove(call, reply.status(), answers);
       continue;
     }
-    const PlanOutcome outcome =
-        call == flight->first_caller ? PlanOutcome::kComputed : PlanOutcome::kJoined;
+    const PlanOutcome others =
+        first == PlanOutcome::kComputed ? PlanOutcome::kJoined : PlanOutcome::kHit;
+    const PlanOutcome outcome = call == flight->first_caller ? first : others;
     Remove(call, PlanAnswer{outcome, *reply, 0}, answers);
   }
 }

@@ -1,10 +1,10 @@
 // Brings callers, graphs and computations together: at most one computation per plan key, at most
 // one caller asked for a graph at a time, everybody else held until there is an answer.
 //
-// States of a key that is not in the cache ("flight"): it waits for its graph, then for a compute
-// slot, then it is computed. A flight belongs to nobody: callers come, leave and run out of time;
-// once its graph is here it is computed and cached all the same. Failures are answered to those who
-// wait and forgotten.
+// States of a key that is not in the cache ("flight"): the store is asked, if there is one; it
+// waits for its graph, then for a compute slot, then it is computed. A flight belongs to nobody:
+// callers come, leave and run out of time; once its graph is here it is computed and cached all the
+// same. Failures are answered to those who wait and forgotten.
 //
 // States of a graph that somebody wants ("graph wait"): leased to one caller who was asked to
 // upload, or arriving (uploads, inline graphs being decoded). When neither is true any more the
@@ -33,6 +33,7 @@
 #include "server/options.h"
 #include "server/plan_cache.h"
 #include "server/plan_request.h"
+#include "server/stored_plans.h"
 #include "server/timers.h"
 #include "server/worker_pool.h"
 
@@ -42,6 +43,7 @@ struct PlanAnswer {
   PlanOutcome outcome = PlanOutcome::kError;  // never kError in an answer
   PlanReplyPtr reply;                         // null for kGraphRequired
   int64_t upload_lease_ms = 0;                // kGraphRequired
+  std::string unplanned = {};                 // kUnplanned: why
 };
 
 class PlanBroker {
@@ -60,6 +62,7 @@ class PlanBroker {
     Timers& timers;
     ServerMetrics& metrics;
     const ServerOptions& options;
+    StoredPlans* stored = nullptr;  // null: plans are in memory alone
   };
 
   explicit PlanBroker(const Parts& parts) : parts_(parts) {}
@@ -69,6 +72,8 @@ class PlanBroker {
   CallId GetPlan(std::shared_ptr<PlanRequest> request, SteadyTime deadline, Done done);
   // Drops this caller alone, who is answered CANCELLED. No-op if it has been answered.
   void Cancel(CallId call);
+  // Answers this caller as if its deadline had come.
+  void DeadlineReached(CallId call);
 
   // While an upload is under way nobody else is asked for this graph.
   UploadId BeginUpload(const std::string& graph_key);
@@ -82,15 +87,19 @@ class PlanBroker {
   void BeginDrain();
 
  private:
-  enum class Stage { kNeedsGraph, kQueued, kComputing };
+  enum class Stage { kAsksStore, kNeedsGraph, kQueued, kComputing };
   struct Flight {
     std::shared_ptr<const PlanRequest> request;
     Stage stage = Stage::kNeedsGraph;
     CallId first_caller = 0;
     std::set<CallId> callers;
+    // While the store is asked: the graph that rode along with one of the calls, and that call.
+    std::shared_ptr<const InlineGraph> graph;
+    CallId graph_caller = 0;
   };
   struct Caller {
     Flight* flight = nullptr;
+    bool cached_only = false;  // and so only until the store has answered
     SteadyTime since;
     Timers::Id deadline_timer = 0;
     Done done;
@@ -116,11 +125,17 @@ class PlanBroker {
                          CallId call, Answers& answers);
   void DecodeInline(const std::string& graph_key, const Digest& digest, const InlineGraph& graph,
                     CallId call, UploadId upload);
+  CallId AskStore(const std::shared_ptr<PlanRequest>& request,
+                  std::shared_ptr<const InlineGraph> graph, bool cached_only, SteadyTime deadline,
+                  Done done, Answers& answers);
+  void ReadStore(const std::shared_ptr<const PlanRequest>& request);
+  void NotStored(const std::string& key, const absl::Status& read, Answers& answers);
   void StartCompute(Flight& flight, GraphPtr graph, Answers& answers);
   void Compute(const std::shared_ptr<const PlanRequest>& request, const GraphPtr& graph);
   absl::StatusOr<PlanReplyPtr> RunPlanFunction(const PlanRequest& request, const Graph& graph);
+  // `first`: what it was for the caller who started it.
   void FinishFlight(const std::string& key, const absl::StatusOr<PlanReplyPtr>& reply,
-                    Answers& answers);
+                    Answers& answers, PlanOutcome first = PlanOutcome::kComputed);
   void Drain(const std::string& graph_key, Answers& answers);
   void Remove(CallId call, Answer answer, Answers& answers);
   int64_t GrantLease(const std::string& graph_key, GraphWait& wait);
@@ -128,7 +143,6 @@ class PlanBroker {
   UploadId BeginArrival(GraphWait& wait);
   void EndArrival(const std::string& graph_key, UploadId upload, Answers& answers);
   void AskNext(const std::string& graph_key, Answers& answers);
-  void DeadlineReached(CallId call);
   absl::Status DeadlineError(const Caller& caller) const;
 
   const Parts parts_;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 
@@ -24,6 +25,8 @@ struct PlanReply {
 using PlanReplyPtr = std::shared_ptr<const PlanReply>;
 
 PlanReplyPtr EncodePlanReply(std::string plan_bytes);
+// The serialised plan in it.
+std::string PlanBytesOf(const PlanReply& reply);
 
 class PlanCache {
  public:
@@ -34,7 +37,19 @@ class PlanCache {
   PlanReplyPtr Get(absl::string_view key);
   void Put(const std::string& key, PlanReplyPtr reply);
 
+  struct Entry {
+    std::string key;
+    int64_t bytes = 0;  // of the reply
+  };
+  // The most recently used first. O(entries) under the lock: for operators, not for requests.
+  std::vector<Entry> List();
+  // As Lru's: for the store, which is to know what was used in memory.
+  std::vector<std::string> TakeUsed(size_t limit);
+  bool Evict(absl::string_view key);  // whether it was there; not counted as an eviction for room
+
  private:
+  void ShowSize();
+
   ServerMetrics& metrics_;
   std::mutex mutex_;
   Lru<PlanReply> lru_;

@@ -56,10 +56,10 @@ struct SqliteStoreOptions {
   std::chrono::milliseconds busy_timeout{1000};
   // Between runs of Maintain() on a thread of the store; 0: the owner calls it.
   std::chrono::milliseconds maintenance{0};
-  int64_t max_pages = 0;              // of the file, a hard bound; 0: none
-  int32_t page_size = 4096;           // of a store that is made; small ones make small test files
-  std::function<WallTime()> clock;    // the system's if empty
-  StoreObserver* observer = nullptr;  // outlives the store
+  int64_t max_pages = 0;     // of the file, a hard bound; 0: none
+  int32_t page_size = 4096;  // of a store that is made; small ones make small test files
+  std::function<WallTime()> clock = {};  // the system's if empty
+  StoreObserver* observer = nullptr;     // outlives the store
 };
 
 // One value as a scan finds it. DATA_LOSS: damaged; then what is not known is empty.

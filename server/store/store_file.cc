@@ -82,7 +82,10 @@ absl::Status WriteNewFile(const std::string& path, int32_t page_size) {
 
 absl::Status CreateStore(const StorePaths& paths, int32_t page_size) {
   const std::string temporary = paths.database + ".new";
-  unlink(temporary.c_str());  // of a process that died
+  // Of a process that died; a journal that stayed would be played back into the new file.
+  for (const char* suffix : {"", "-journal", "-wal", "-shm"}) {
+    unlink(absl::StrCat(temporary, suffix).c_str());
+  }
   RETURN_IF_ERROR(WriteNewFile(temporary, page_size));
   // A log without its database would be taken for the new one's.
   for (const std::string& path : {paths.log, paths.acknowledged}) {

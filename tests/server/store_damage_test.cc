@@ -36,15 +36,15 @@ class StoreDamageTest : public StoreTest {
   // a record that was erased. In memory: the files by name.
   void MakeSample(bool leave_log) {
     OpenStore();
-    for (int i = 1; i <= 3; ++i) PutExpected(i, Bytes(300 * static_cast<size_t>(i), 'a'));
+    for (int i = 1; i <= 3; ++i) PutExpected(i, Bytes(200 * static_cast<size_t>(i), 'a'));
     PutRecordExpected("pin/1", "old");
-    PutRecordExpected("pin/2", Bytes(900, 'r'));
+    PutRecordExpected("pin/2", Bytes(600, 'r'));
     ASSERT_TRUE(store_->PutRecord(Shelf::kPins, "pin/erased", "x").ok());
     ASSERT_TRUE(store_->Maintain().ok());
     if (leave_log) {
       OpenStore();  // and with it a new log, without what is merged
       PutExpected(1, "replaced");
-      PutExpected(4, Bytes(700, 'd'));
+      PutExpected(4, Bytes(40, 'd'));
       PutRecordExpected("pin/1", "new");
       ASSERT_TRUE(store_->EraseRecord(Shelf::kPins, "pin/erased").ok());
       CopyFilesTo(folder_ + "/sample");

@@ -1,0 +1,25 @@
+// The store of a server, with what counts it.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "prometheus/registry.h"
+
+#include "server/options.h"
+#include "server/store/sqlite_store.h"
+#include "server/store_metrics.h"
+
+namespace bucketd {
+
+struct OpenedStore {  // each outlives the next
+  std::unique_ptr<prometheus::Registry> registry;
+  std::unique_ptr<StoreMetrics> metrics;
+  std::unique_ptr<SqliteStore> store;
+};
+
+// As the options say; errors name the flag. A store that cannot be opened is no store to go on
+// without: jobs would get other plans than those that are pinned in it.
+absl::StatusOr<OpenedStore> OpenStore(const ServerOptions& options);
+
+}  // namespace bucketd
