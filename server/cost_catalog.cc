@@ -84,14 +84,11 @@ CostCatalog::Entries CostCatalog::BuiltIns() {
 
 absl::Status CostCatalog::Load() {
   const std::lock_guard lock(changing_);
-  return EnsureLoaded();
+  return Refresh();
 }
 
-absl::Status CostCatalog::EnsureLoaded() {
-  {
-    const std::shared_lock lock(mutex_);
-    if (loaded_) return absl::OkStatus();
-  }
+absl::Status CostCatalog::Refresh() {
+  if (store_ == nullptr) return absl::OkStatus();
   Entries entries = BuiltIns();
   RETURN_IF_ERROR(ReadNames(entries));
   RETURN_IF_ERROR(ReadVersions(entries));
@@ -344,7 +341,7 @@ absl::StatusOr<CostCatalog::Added> CostCatalog::Add(CostProfile profile, Profile
   RETURN_IF_ERROR(CheckProfileName(name));
   RETURN_IF_ERROR(CheckProfileTexts(profile, by));
   const std::lock_guard changing(changing_);
-  RETURN_IF_ERROR(EnsureLoaded());
+  RETURN_IF_ERROR(Refresh());
   Entry entry;
   {
     const std::shared_lock lock(mutex_);
@@ -405,7 +402,7 @@ absl::StatusOr<CostCatalog::Switched> CostCatalog::Commit(const std::string& nam
 absl::StatusOr<CostCatalog::Switched> CostCatalog::Promote(absl::string_view name, int32_t version,
                                                            PromotionKind kind) {
   const std::lock_guard changing(changing_);
-  RETURN_IF_ERROR(EnsureLoaded());
+  RETURN_IF_ERROR(Refresh());
   ASSIGN_OR_RETURN(Entry entry, Copy(name));
   RETURN_IF_ERROR(Resolve(absl::StrCat(name, "@", version), "").status());
   const int32_t before = entry.promoted.empty() ? 0 : entry.promoted.back();
@@ -417,7 +414,7 @@ absl::StatusOr<CostCatalog::Switched> CostCatalog::Promote(absl::string_view nam
 
 absl::StatusOr<CostCatalog::Switched> CostCatalog::Rollback(absl::string_view name) {
   const std::lock_guard changing(changing_);
-  RETURN_IF_ERROR(EnsureLoaded());
+  RETURN_IF_ERROR(Refresh());
   ASSIGN_OR_RETURN(Entry entry, Copy(name));
   if (entry.promoted.size() < 2) {
     return MakeError(

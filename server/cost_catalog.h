@@ -10,6 +10,9 @@
 // PROFILE_UNREADABLE, never another version in its place. So is `latest` where the record of what
 // was promoted is lost, until something is promoted.
 //
+// Every change begins by reading what the store holds: during a rolling restart two servers have it
+// open, and neither may give a number away that the other one has given.
+//
 // Thread-safe. Resolve, List and Names look into memory; the others may block on the store and wait
 // for each other.
 #pragma once
@@ -63,8 +66,8 @@ class CostCatalog {
   // `store` may be null: then nothing outlives the process. It and `metrics` outlive this.
   CostCatalog(Store* store, CostMetrics& metrics, const CostCatalogLimits& limits = {});
 
-  // Reads the store; again after a failure. Until it has succeeded the built-in versions are known,
-  // everything else is STORE_UNAVAILABLE.
+  // Reads the store, what another server wrote included. Until it has succeeded the built-in
+  // versions are known, everything else is STORE_UNAVAILABLE.
   absl::Status Load();
 
   // "NAME", "NAME@VERSION", "NAME@latest"; "" and "latest": of h100_nvlink, on device "cpu" of
@@ -108,7 +111,7 @@ class CostCatalog {
 
   static Entries BuiltIns();
   static ProfileInfo InfoOf(const std::string& name, const Entry& entry, int32_t version);
-  absl::Status EnsureLoaded();
+  absl::Status Refresh();
   absl::Status ReadNames(Entries& entries);
   absl::Status ReadVersions(Entries& entries);
   absl::Status FindLostNames(Entries& entries);

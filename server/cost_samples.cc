@@ -51,17 +51,16 @@ int64_t CountOf(const BySize& sizes) {
 }  // namespace
 
 std::string VoterOf(absl::string_view peer, absl::string_view reporter) {
-  const bool v4 = absl::StartsWith(peer, "ipv4:");
-  const bool v6 = absl::StartsWith(peer, "ipv6:");
-  // The port is another one for each connection. gRPC escapes brackets in some versions.
-  const absl::string_view host = peer.substr(0, peer.rfind(':'));
-  bool own = false;
+  // The socket's permissions say who speaks here.
+  if (absl::StartsWith(peer, "unix:")) return absl::StrCat("host:", reporter);
+  // The port is another one for each connection, and a local caller has many loopback addresses.
+  // gRPC escapes brackets in some versions.
+  const absl::string_view address = peer.substr(0, peer.rfind(':'));
   for (const char* loopback :
        {"ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "ipv6:[::ffff:127.", "ipv6:%5B::ffff:127."}) {
-    own |= absl::StartsWith(host, loopback);
+    if (absl::StartsWith(address, loopback)) return "loopback";
   }
-  if ((v4 || v6) && !own) return std::string(host);
-  return absl::StrCat("host:", reporter);
+  return std::string(address);
 }
 
 CostSamples::CostSamples(Store* store, CostMetrics& metrics, const CostSampleLimits& limits,

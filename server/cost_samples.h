@@ -2,8 +2,8 @@
 // direction: of each class and size the newest few of each voter; voters of a class; classes of a
 // profile; all together. Whoever floods pushes out its own samples first.
 //
-// A voter is who counts once in a fit: the address that a report came from, and for this machine's
-// own callers (unix sockets, loopback) the host that they name.
+// A voter is who counts once in a fit: the address that a report came from, which nobody chooses at
+// will; on a unix socket, where its permissions say who may speak, the host that the report names.
 //
 // Thread-safe. Every call but the first two may block on the store: never on a gRPC thread.
 #pragma once

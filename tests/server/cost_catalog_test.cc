@@ -192,6 +192,23 @@ TEST_F(CostsOnDisk, EverythingSurvivesARestart) {
   EXPECT_EQ(Add(Named("site", 9.0)).version, 2) << "numbers go on";
 }
 
+TEST_F(CostsOnDisk, TwoServersOnOneStoreGiveNoNumberTwice) {
+  Add(Named("site", 1.0));
+  CostCatalog other(store_.get(), *metrics_);
+  ASSERT_TRUE(other.Load().ok());
+  EXPECT_EQ(Add(Named("site", 2.0)).version, 2);
+  ASSERT_TRUE(Promote("site", 2).ok());
+  const auto added = other.Add(Named("site", 3.0), ProfileOrigin::kImported, "other");
+  ASSERT_TRUE(added.ok());
+  EXPECT_EQ(added->info.version, 3);
+  EXPECT_EQ(ProfileId(**other.Resolve("site@latest", "")), "site@2");
+  EXPECT_EQ(other.Rollback("site")->before, 2);
+  Restart();
+  EXPECT_EQ((*catalog_->Resolve("site@2", ""))->gamma_us, 2.0);
+  EXPECT_EQ((*catalog_->Resolve("site@3", ""))->gamma_us, 3.0);
+  EXPECT_EQ(Meaning("site@latest"), "site@1");
+}
+
 TEST_F(CostsOnDisk, ANumberIsNeverGivenTwice) {
   catalog_limits_.versions = 3;
   Restart();
@@ -445,14 +462,16 @@ TEST_F(CostsOnDisk, RecordsOfSamplesThatMakeNoSenseAreCountedAndLeftOut) {
   EXPECT_EQ(metrics_->records_unreadable.Value(), 1);
 }
 
-TEST(Voters, AreAddressesBeyondThisMachineAndHostsOnIt) {
+TEST(Voters, AreAddressesAndOnAUnixSocketHosts) {
   EXPECT_EQ(VoterOf("ipv4:10.0.0.3:5123", "a"), VoterOf("ipv4:10.0.0.3:9", "b"));
   EXPECT_NE(VoterOf("ipv4:10.0.0.3:5123", "a"), VoterOf("ipv4:10.0.0.4:5123", "a"));
   EXPECT_NE(VoterOf("ipv6:[fe80::1]:7", "a"), VoterOf("ipv6:[fe80::2]:7", "a"));
-  for (const char* own :
-       {"unix:/run/x", "unix:", "ipv4:127.0.0.1:80", "ipv6:[::1]:80", "ipv6:%5B::1%5D:80"}) {
-    EXPECT_EQ(VoterOf(own, "a"), "host:a") << own;
+  for (const char* own : {"ipv4:127.0.0.1:80", "ipv4:127.1.2.3:80", "ipv6:[::1]:80",
+                          "ipv6:%5B::1%5D:80", "ipv6:[::ffff:127.0.0.1]:80"}) {
+    EXPECT_EQ(VoterOf(own, "a"), "loopback") << own;
   }
+  EXPECT_EQ(VoterOf("unix:/run/x", "a"), "host:a");
+  EXPECT_EQ(VoterOf("unix:", "b"), "host:b");
 }
 
 // Proposals.
