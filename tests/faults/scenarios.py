@@ -219,7 +219,7 @@ def _ask_or_fail(caller: Caller, key: Key, deadline: float) -> None:
 
 def full_pool(rng: random.Random, say, reference: Reference) -> None:
     """More than the server takes at a time: each call gets its plan or is told to come back, and then gets it."""
-    keys = [random_key(rng, widths=1000, layers=(50, 300)) for _ in range(40)]
+    keys = [random_key(rng, widths=1000, layers=(50, 300)) for _ in range(24)]
     say(f"{len(keys)} plans at once for one slot, one place in the queue, four waiting callers and two uploads")
     with Server("--compute-slots", "1", "--compute-queue", "1", "--max-waiting", "4", "--max-uploads", "2") as server:
         callers = [Caller(server.address) for _ in keys]
@@ -315,7 +315,7 @@ def random_calls(rng: random.Random, say, reference: Reference) -> None:
     with Server("--max-graph-bytes", "4194304", "--max-upload-bytes", "16777216", "--max-waiting", "64", rss_mib=700) as server:
         key = random_key(rng)
         counts = random_messages.bombard(server, rng, key, rounds=3)
-        say(", ".join(f"{method} {count}" for method, count in sorted(counts.items())))
+        say(f"{sum(counts.values())} calls of {', '.join(sorted(counts))}")
         server.watch()
         afterwards = Key(3, 24, 0, "afterwards")
         try:
