@@ -1,6 +1,7 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,9 @@
 #include "absl/strings/str_join.h"
 #include "client/ctl/command.h"
 #include "client/ctl/plan_flags.h"
+#include "client/errors.h"
+#include "client/planner_client.h"
+#include "client/remote_plan.h"
 #include "client/render/plan_report.h"
 #include "client/render/table.h"
 
@@ -16,6 +20,7 @@
 #include "passes/io/chrome_trace.h"
 #include "passes/io/json_text.h"
 #include "passes/io/plan_json.h"
+#include "passes/io/profile_json.h"
 #include "passes/planner.h"
 
 namespace bucketd::ctl {
@@ -25,7 +30,7 @@ using internal::Quoted;
 
 struct Args {
   PlanFlags flags;
-  std::string plan_out, trace_out;
+  std::string plan_out, trace_out, server;
   bool json = false;
 };
 
@@ -85,19 +90,50 @@ absl::Status WriteOutputs(const Args& args, const Input& input, const Plan& plan
   return absl::OkStatus();
 }
 
+// Nobody answers, or not in time: the same to whoever waits for a plan.
+absl::Status AsUnavailable(const absl::Status& status) {
+  const bool busy = absl::IsDeadlineExceeded(status) || client::ReasonOf(status) == "OVERLOADED";
+  return busy ? absl::UnavailableError(status.message()) : status;
+}
+
+// The server takes its own costs: so does everything that is printed here.
+absl::StatusOr<Plan> PlanAt(const std::string& server, const std::string& profile_name,
+                            const PlanOptions& options, Input& input) {
+  constexpr std::chrono::seconds kConnectTimeout(5), kDeadline(300);
+  ASSIGN_OR_RETURN(const CostProfile profile, FindProfile(profile_name));
+  client::ClientOptions to;
+  to.connect_timeout = kConnectTimeout;
+  to.log = [](absl::string_view) {};  // what came of it is reported once, at the end
+  client::PlannerClient planner(server, to);
+  absl::StatusOr<client::RemotePlan> remote =
+      client::PlanCaptured(planner, input.captured, options, profile.name, std::nullopt, kDeadline);
+  if (!remote.ok()) return AsUnavailable(remote.status());
+  absl::StatusOr<Costs> costs =
+      Costs::FromDeviceModel(input.captured.graph, input.captured.mesh, profile);
+  if (!costs.ok()) return costs.status();
+  input.costs = *std::move(costs);
+  const Graph& graph = input.captured.graph;
+  remote->plan.prediction = Simulate(graph, remote->plan, input.costs).prediction;
+  remote->plan.program_order = Simulate(graph, ProgramOrder(graph), input.costs).prediction;
+  return std::move(remote->plan);
+}
+
 absl::Status Run(const Args& args) {
   ASSIGN_OR_RETURN(const PlanOptions options, OptionsFrom(args.flags));
   RETURN_IF_ERROR(AsUsage(options.Validate()));
-  ASSIGN_OR_RETURN(const Input input, Load(args.flags.graph, args.flags.profile));
+  ASSIGN_OR_RETURN(Input input, Load(args.flags.graph, args.flags.profile));
   const auto begin = std::chrono::steady_clock::now();
-  ASSIGN_OR_RETURN(Plan plan, MakePlan(input.captured.graph, input.costs, options));
+  absl::StatusOr<Plan> plan = args.server.empty()
+                                  ? MakePlan(input.captured.graph, input.costs, options)
+                                  : PlanAt(args.server, args.flags.profile, options, input);
+  if (!plan.ok()) return plan.status();
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-  plan.graph_digest = input.digest;
-  RETURN_IF_ERROR(WriteOutputs(args, input, plan));
+  plan->graph_digest = input.digest;
+  RETURN_IF_ERROR(WriteOutputs(args, input, *plan));
   if (args.json) {
-    PrintJson(input, plan, took.count());
+    PrintJson(input, *plan, took.count());
   } else {
-    PrintText(input, plan, took.count());
+    PrintText(input, *plan, took.count());
   }
   return absl::OkStatus();
 }
@@ -111,6 +147,11 @@ void AddPlanCommand(CLI::App& app, int& exit) {
   command->add_option("--plan-out", args->plan_out, "write the plan there, as JSON");
   command->add_option("--trace-out", args->trace_out,
                       "write the predicted timeline there, for ui.perfetto.dev");
+  command
+      ->add_option("--server", args->server,
+                   "plan at a running bucketd, HOST:PORT or unix:/path, with its costs under "
+                   "--profile; not in this process")
+      ->type_name("ADDRESS");
   command->add_flag("--json", args->json, "one JSON object on stdout");
   command->footer(
       "Example: one bucket a transformer block, on a slow network, looked at in Perfetto:\n"

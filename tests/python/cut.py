@@ -5,10 +5,13 @@ from __future__ import annotations
 import socket
 import threading
 
+_QUIET = 0.3
+
 
 class Relay:
     """Listens on the unix socket `path` and passes bytes on to the planner at `to`. Connection k ends, both ways, once
-    more than cuts[k] bytes have come from the client; further ones live on. Use as a context manager."""
+    more than cuts[k] bytes have come from the client and the planner, which may lag behind, has had nothing to say to them
+    for a while; further ones live on. Use as a context manager."""
 
     def __init__(self, path: str, to: str, *cuts: int):
         self.address, self._to, self._cuts = f"unix:{path}", to.removeprefix("unix:"), list(cuts)
@@ -17,6 +20,8 @@ class Relay:
         self._listener.bind(path)
         self._listener.listen()
         self._open: list[socket.socket] = []
+        self._said = threading.Condition()
+        self._passed = 0  # pieces, both ways
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
 
     def __enter__(self) -> Relay:
@@ -44,12 +49,23 @@ class Relay:
                 self._threads.append(thread)
                 thread.start()
 
+    def _await_quiet(self) -> None:
+        with self._said:
+            before = -1
+            while before != self._passed:
+                before = self._passed
+                self._said.wait_for(lambda: before != self._passed, _QUIET)
+
     def _pass(self, source, target, most) -> None:
         try:
             while data := source.recv(4096):
                 if most is not None and (most := most - len(data)) < 0:
+                    self._await_quiet()
                     self.cut += 1
                     break
+                with self._said:
+                    self._passed += 1
+                    self._said.notify_all()
                 target.sendall(data)
         except OSError:
             pass

@@ -1,0 +1,134 @@
+#include "client/remote_plan.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/errors.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/io/proto_io.h"
+#include "passes/ir/canonical.h"
+#include "passes/ir/normalize.h"
+#include "passes/plan/verify.h"
+#include "proto/graph.pb.h"
+
+namespace bucketd::client {
+namespace {
+
+void ToProto(const Mesh& mesh, v1::Mesh& message) {
+  message.set_device_type(mesh.device_type);
+  for (const MeshDim& dim : mesh.dims) {
+    v1::MeshDim& d = *message.add_dims();
+    d.set_name(dim.name);
+    d.set_size(static_cast<uint32_t>(dim.size));
+    d.set_ranks_per_node(static_cast<uint32_t>(dim.ranks_per_node));
+    d.set_link_class(dim.link_class);
+  }
+}
+
+void MapIds(const std::vector<NodeId>& raw_id, std::vector<NodeId>& ids) {
+  std::vector<NodeId> mapped;
+  for (const NodeId id : ids) {
+    const NodeId raw = raw_id[static_cast<size_t>(id)];
+    if (raw != kNoNode) mapped.push_back(raw);
+  }
+  ids = std::move(mapped);
+}
+
+// From canonical ids to those of the captured graph. What was inserted stands for nothing there;
+// placeholders that were dropped are there again.
+void ToRawIds(const Graph& raw, const std::vector<NodeId>& raw_id, Plan& plan) {
+  std::vector<bool> is_known(static_cast<size_t>(raw.size()), false);
+  for (const NodeId id : raw_id) {
+    if (id != kNoNode) is_known[static_cast<size_t>(id)] = true;
+  }
+  std::vector<Step> order;
+  order.reserve(plan.order.size());
+  NodeId next = 0;
+  const auto insert_dropped = [&](NodeId end) {
+    for (; next < end; ++next) {
+      if (!is_known[static_cast<size_t>(next)]) order.push_back({Step::Kind::kNode, next});
+    }
+  };
+  for (Step step : plan.order) {
+    if (step.kind == Step::Kind::kNode) {
+      step.id = raw_id[static_cast<size_t>(step.id)];
+      if (step.id == kNoNode) continue;
+    }
+    // Each stands where it stood among the placeholders, which come first.
+    const bool is_input =
+        step.kind == Step::Kind::kNode && raw.kind(step.id) == NodeKind::kPlaceholder;
+    insert_dropped(is_input ? step.id : raw.size());
+    order.push_back(step);
+  }
+  plan.order = std::move(order);
+  plan.node_count = raw.size();
+  for (Bucket& bucket : plan.buckets) {
+    MapIds(raw_id, bucket.members);
+    LayOut(raw, bucket);  // shards that are padded elsewhere are shorter here
+  }
+  for (Diagnostic& diagnostic : plan.diagnostics) MapIds(raw_id, diagnostic.nodes);
+  for (NodeId* at : {&plan.prediction.peak_at, &plan.program_order.peak_at}) {
+    if (*at != kNoNode) *at = raw_id[static_cast<size_t>(*at)];
+  }
+}
+
+absl::Status Illegal(const absl::Status& status) {
+  return MakeError(absl::StatusCode::kInternal, kProtocol,
+                   absl::StrCat("the server's plan is none for this graph: ", status.message()));
+}
+
+// Ids are in range afterwards.
+absl::Status Check(const NormalizedGraph& normalized, const Digest& digest, const Plan& plan) {
+  if (plan.graph_digest != digest) {
+    return Illegal(
+        absl::InvalidArgumentError(absl::StrCat("it is for ", ToHex(plan.graph_digest))));
+  }
+  const absl::Status legal = VerifyPlan(normalized.graph, plan);
+  if (!legal.ok()) return Illegal(legal);
+  const NodeId size = normalized.graph.size();
+  const auto is_node = [size](NodeId id) { return id >= 0 && id < size; };
+  for (const Diagnostic& diagnostic : plan.diagnostics) {
+    for (const NodeId id : diagnostic.nodes) {
+      if (!is_node(id)) return Illegal(absl::InvalidArgumentError("a diagnostic names no node"));
+    }
+  }
+  for (const NodeId at : {plan.prediction.peak_at, plan.program_order.peak_at}) {
+    if (at != kNoNode && !is_node(at)) {
+      return Illegal(absl::InvalidArgumentError("memory peaks at no node"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<RemotePlan> PlanCaptured(PlannerClient& planner, const CapturedGraph& captured,
+                                        const PlanOptions& options, const std::string& cost_profile,
+                                        const std::optional<Job>& job,
+                                        std::chrono::milliseconds deadline) {
+  ASSIGN_OR_RETURN(const NormalizedGraph normalized, Normalize(captured.graph));
+  PlanQuery query;
+  query.digest = GraphDigest(normalized.graph);
+  ToProto(captured.mesh, query.mesh);
+  OptionsToProto(options, query.options);
+  query.options.set_cost_profile(cost_profile);
+  query.graph = [&]() -> absl::StatusOr<std::string> {
+    v1::Graph message;
+    GraphToProto(normalized.graph, message);
+    return message.SerializeAsString();
+  };
+  query.job = job;
+  query.deadline = deadline;
+  ASSIGN_OR_RETURN(const PlanReply reply, planner.GetPlan(query));
+  absl::StatusOr<Plan> plan = ParsePlan(reply.plan);
+  if (!plan.ok()) return Illegal(plan.status());
+  RETURN_IF_ERROR(Check(normalized, query.digest, *plan));
+  ToRawIds(captured.graph, normalized.raw_id, *plan);
+  const absl::Status legal = VerifyPlan(captured.graph, *plan);
+  if (!legal.ok()) return Illegal(legal);
+  return RemotePlan{*std::move(plan), reply.source};
+}
+
+}  // namespace bucketd::client

@@ -1,0 +1,397 @@
+// The C++ client against a real server: plans, and what becomes of calls when the server is busy,
+// draining, silent, cut off or gone.
+#include "client/planner_client.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/channel.h"
+#include "client/circuit_breaker.h"
+#include "client/errors.h"
+#include "client/remote_plan.h"
+#include "grpcpp/support/validate_service_config.h"
+#include "gtest/gtest.h"
+#include <sys/wait.h>
+
+#include "passes/io/fx_json.h"
+#include "passes/io/plan_json.h"
+#include "passes/io/profile_json.h"
+#include "passes/io/proto_io.h"
+#include "passes/ir/canonical.h"
+#include "passes/ir/normalize.h"
+#include "passes/planner.h"
+#include "proto/graph.pb.h"
+#include "tests/client/relay.h"
+#include "tests/client/server_process.h"
+
+namespace bucketd::client {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+using Admission = CircuitBreaker::Admission;
+
+absl::StatusOr<CapturedGraph> ReadGraph(const std::string& name) {
+  return ReadCapturedGraphFile(absl::StrCat(getenv("BUCKETD_TEST_DATA"), "/graphs/", name));
+}
+
+// What a rank asks with.
+PlanQuery QueryFor(const std::string& name) {
+  PlanQuery query;
+  const absl::StatusOr<CapturedGraph> captured = ReadGraph(name);
+  EXPECT_TRUE(captured.ok()) << captured.status();
+  const absl::StatusOr<NormalizedGraph> normal = Normalize(captured->graph);
+  EXPECT_TRUE(normal.ok()) << normal.status();
+  v1::Graph message;
+  GraphToProto(normal->graph, message);
+  query.digest = GraphDigest(normal->graph);
+  query.graph = [bytes = message.SerializeAsString()] { return bytes; };
+  query.mesh.set_device_type(captured->mesh.device_type);
+  for (const MeshDim& dim : captured->mesh.dims) {
+    v1::MeshDim& d = *query.mesh.add_dims();
+    d.set_name(dim.name);
+    d.set_size(static_cast<uint32_t>(dim.size));
+    d.set_ranks_per_node(static_cast<uint32_t>(dim.ranks_per_node));
+  }
+  query.deadline = seconds(60);
+  return query;
+}
+
+PlanQuery Forward() { return QueryFor("llama3_debug_fsdp8.fw.json.gz"); }
+PlanQuery Backward() { return QueryFor("llama3_debug_fsdp8.bw.json.gz"); }
+
+class PlannerClientTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "bucketd-test-XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    address_ = absl::StrCat("unix:", folder_, "/socket");
+  }
+  void TearDown() override {
+    server_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  void StartServer(const std::vector<std::string>& flags = {}) {
+    server_ = std::make_unique<ServerProcess>(address_, flags);
+  }
+  std::unique_ptr<PlannerClient> NewClient(const std::string& address, ClientOptions options = {}) {
+    options.own_connection = true;
+    options.log = [this](absl::string_view line) {
+      const std::lock_guard lock(mutex_);
+      lines_.emplace_back(line);
+    };
+    return std::make_unique<PlannerClient>(address, options);
+  }
+  std::unique_ptr<PlannerClient> NewClient() { return NewClient(address_); }
+
+  // A caller that is asked for the forward graph and does not send it.
+  void OweTheForwardGraph() {
+    PlanQuery query = Forward();
+    query.graph = [] { return absl::CancelledError("not now"); };
+    EXPECT_TRUE(absl::IsCancelled(NewClient()->GetPlan(query).status()));
+  }
+
+  std::string folder_, address_;
+  std::unique_ptr<ServerProcess> server_;
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+const std::vector<std::string> kInPieces = {"--max-inline-bytes", "0", "--max-chunk-bytes", "1024"};
+
+TEST_F(PlannerClientTest, SendsTheGraphOnceAndHitsAfterwards) {
+  StartServer();
+  const auto client = NewClient();
+  const absl::StatusOr<PlanReply> first = client->GetPlan(Backward());
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->source, v1::PLAN_SOURCE_COMPUTED);
+  EXPECT_TRUE(first->uploaded);
+  EXPECT_EQ(first->sha256, Sha256(first->plan));
+  const absl::StatusOr<Plan> plan = ParsePlan(first->plan);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->graph_digest, Backward().digest);
+  EXPECT_FALSE(plan->buckets.empty());
+
+  PlanQuery again = Backward();
+  again.graph = [] {
+    ADD_FAILURE() << "the graph was asked for";
+    return absl::InternalError("");
+  };
+  const absl::StatusOr<PlanReply> second = NewClient()->GetPlan(again);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->source, v1::PLAN_SOURCE_HIT);
+  EXPECT_EQ(second->plan, first->plan);
+  EXPECT_TRUE(lines_.empty());
+}
+
+TEST_F(PlannerClientTest, SendsALargeGraphInChunks) {
+  StartServer(kInPieces);
+  const auto client = NewClient();
+  const absl::StatusOr<PlanReply> reply = client->GetPlan(Backward());
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(client->counters().uploads, 1);
+  EXPECT_EQ(client->counters().resumed_uploads, 0);
+}
+
+TEST_F(PlannerClientTest, AnUploadThatBrokeGoesOnWhereItStopped) {
+  StartServer(kInPieces);
+  const std::string path = absl::StrCat(folder_, "/relay");
+  Relay relay(path, absl::StrCat(folder_, "/socket"), {12'000, 6'000});
+  const auto client = NewClient("unix:" + path);
+  const absl::StatusOr<PlanReply> reply = client->GetPlan(Backward());
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(relay.cut(), 2);
+  EXPECT_EQ(client->counters().uploads, 3);
+  EXPECT_GE(client->counters().resumed_uploads, 1);
+  EXPECT_EQ(lines_.size(), 1) << "one cause, one line";
+}
+
+TEST_F(PlannerClientTest, ErrorsCarryTheReasonOfTheServer) {
+  StartServer();
+  PlanQuery query = Forward();
+  query.options.set_mode("no such mode");
+  const absl::Status error = NewClient()->GetPlan(query).status();
+  EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReasonOf(error), "OPTIONS_INVALID");
+  EXPECT_TRUE(absl::StrContains(error.message(), "transformer_block")) << error;
+
+  query = Forward();
+  query.cached_only = true;
+  EXPECT_EQ(ReasonOf(NewClient()->GetPlan(query).status()), "PLAN_NOT_CACHED");
+
+  query = Forward();
+  query.graph = [] { return absl::DataLossError("the file is gone"); };
+  EXPECT_EQ(NewClient()->GetPlan(query).status(), absl::DataLossError("the file is gone"));
+}
+
+TEST_F(PlannerClientTest, AGraphThatIsTooLargeIsNotSent) {
+  StartServer({"--max-graph-bytes", "1000"});
+  const auto client = NewClient();
+  EXPECT_EQ(ReasonOf(client->GetPlan(Forward()).status()), "GRAPH_TOO_LARGE");
+  EXPECT_EQ(client->counters().uploads, 0);
+}
+
+TEST_F(PlannerClientTest, ThreadsShareAClient) {
+  StartServer(kInPieces);
+  const auto client = NewClient();
+  std::atomic<int> computed{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&] {
+      const absl::StatusOr<PlanReply> reply = client->GetPlan(Backward());
+      ASSERT_TRUE(reply.ok()) << reply.status();
+      computed += reply->source == v1::PLAN_SOURCE_COMPUTED ? 1 : 0;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(computed, 1);
+}
+
+TEST_F(PlannerClientTest, TheDeadlineIsKeptByAServerThatSaysNothing) {
+  StartServer();
+  const auto client = NewClient();
+  ASSERT_TRUE(client->GetPlan(Forward()).ok());
+  server_->Stop();
+  PlanQuery query = Forward();
+  query.deadline = milliseconds(1500);
+  const auto begin = steady_clock::now();
+  const absl::Status error = client->GetPlan(query).status();
+  EXPECT_EQ(ReasonOf(error), kDeadline) << error;
+  EXPECT_LT(steady_clock::now() - begin, seconds(10));
+}
+
+TEST_F(PlannerClientTest, AServerThatComesBackIsAskedAgain) {
+  StartServer();
+  const auto client = NewClient();
+  ASSERT_TRUE(client->GetPlan(Forward()).ok());
+  server_.reset();
+  absl::StatusOr<PlanReply> reply = absl::UnknownError("");
+  std::thread asks([&] { reply = client->GetPlan(Forward()); });
+  StartServer();
+  asks.join();
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->source, v1::PLAN_SOURCE_COMPUTED);
+}
+
+TEST_F(PlannerClientTest, AnOverloadedServerIsAskedAgainWhenItSaid) {
+  StartServer({"--max-waiting", "1", "--upload-lease-ms", "1000"});
+  OweTheForwardGraph();
+  const auto client = NewClient();
+  const absl::StatusOr<PlanReply> reply = client->GetPlan(Backward());
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_GE(client->counters().waits, 1);
+  ASSERT_EQ(lines_.size(), 1);
+  EXPECT_TRUE(absl::StrContains(lines_[0], "GetPlan has to wait: OVERLOADED")) << lines_[0];
+}
+
+TEST_F(PlannerClientTest, ADrainingServerIsObeyedUpToTheDeadline) {
+  StartServer({"--lame-duck-ms", "60000", "--drain-seconds", "60"});
+  const auto client = NewClient();
+  ASSERT_TRUE(client->GetPlan(Forward()).ok());
+  server_->Terminate();
+  PlanQuery query = Backward();
+  query.deadline = seconds(6);
+  const auto begin = steady_clock::now();
+  absl::Status error = client->GetPlan(query).status();
+  EXPECT_TRUE(ReasonOf(error) == "DRAINING" || ReasonOf(error) == kDeadline) << error;
+  EXPECT_LT(steady_clock::now() - begin, seconds(10));
+  EXPECT_GE(client->counters().waits, 1);
+  EXPECT_EQ(client->counters().breaker_opens, 0) << "it answers";
+}
+
+TEST_F(PlannerClientTest, AnAddressThatDoesNotAnswerIsGivenUpAndTriedAgain) {
+  ClientOptions options;
+  options.connect_timeout = milliseconds(200);
+  options.breaker.cooldown = milliseconds(1000);
+  const auto client = NewClient(address_, options);
+  for (int i = 0; i < 2; ++i) {
+    const absl::Status error = client->GetPlan(Forward()).status();
+    EXPECT_EQ(ReasonOf(error), kUnreachable);
+    EXPECT_TRUE(absl::StrContains(error.message(), "nobody answers")) << error;
+  }
+  const auto begin = steady_clock::now();
+  const absl::Status error = client->GetPlan(Forward()).status();
+  EXPECT_EQ(ReasonOf(error), kUnreachable);
+  EXPECT_TRUE(absl::StrContains(error.message(), "it will be tried again in")) << error;
+  EXPECT_LT(steady_clock::now() - begin, milliseconds(200));
+  EXPECT_EQ(client->counters().fast_failures, 1);
+  EXPECT_EQ(client->counters().breaker_opens, 1);
+  EXPECT_EQ(lines_.size(), 2) << "went away, given up";
+
+  StartServer();
+  absl::StatusOr<PlanReply> reply = absl::UnknownError("");
+  const auto until = steady_clock::now() + seconds(60);
+  do {
+    reply = client->GetPlan(Forward());
+  } while (!reply.ok() && steady_clock::now() < until);
+  EXPECT_TRUE(reply.ok()) << reply.status();
+}
+
+TEST_F(PlannerClientTest, AForkedChildIsTold) {
+  StartServer();
+  const auto client = NewClient();
+  ASSERT_TRUE(client->GetPlan(Forward()).ok());
+  const pid_t pid = fork();
+  if (pid == 0) {
+    const absl::Status error = client->GetPlan(Forward()).status();
+    _exit(absl::IsFailedPrecondition(error) ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_TRUE(client->GetPlan(Forward()).ok());
+}
+
+TEST_F(PlannerClientTest, ACapturedGraphGetsThePlanThatIsMadeInProcess) {
+  StartServer();
+  const auto client = NewClient();
+  for (const char* name : {"llama3_debug_fsdp8.fw.json.gz", "llama3_debug_fsdp8.bw.json.gz"}) {
+    const absl::StatusOr<CapturedGraph> captured = ReadGraph(name);
+    ASSERT_TRUE(captured.ok()) << captured.status();
+    const absl::StatusOr<CostProfile> profile = FindProfile("slow_network");
+    ASSERT_TRUE(profile.ok());
+    const absl::StatusOr<Costs> costs =
+        Costs::FromDeviceModel(captured->graph, captured->mesh, *profile);
+    ASSERT_TRUE(costs.ok()) << costs.status();
+    PlanOptions options;
+    options.mode = "greedy";
+    absl::StatusOr<Plan> expected = MakePlan(captured->graph, *costs, options);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    const absl::StatusOr<RemotePlan> remote = PlanCaptured(
+        *client, *captured, options, "slow_network", std::nullopt, std::chrono::minutes(1));
+    ASSERT_TRUE(remote.ok()) << remote.status();
+    expected->graph_digest = remote->plan.graph_digest;
+    for (Prediction* figures : {&expected->prediction, &expected->program_order}) {
+      figures->busiest_group_ps = 0;  // which the wire does not carry
+      figures->peak_at = kNoNode;
+    }
+    EXPECT_TRUE(PlanToJson(captured->graph, remote->plan) == PlanToJson(captured->graph, *expected))
+        << name;
+  }
+}
+
+TEST(Channel, TheServiceConfigIsOneThatGrpcTakes) {
+  EXPECT_EQ(grpc::experimental::ValidateServiceConfigJSON(
+                ServiceConfig({.retried = {"bucketd.v1.Planner", "bucketd.v1.Admin/GetStatus"},
+                               .not_retried = {"bucketd.v1.Planner/UploadGraph"}})),
+            "");
+  EXPECT_EQ(grpc::experimental::ValidateServiceConfigJSON(ServiceConfig({})), "");
+}
+
+TEST(Channel, ErrorsWithoutAReasonGetOneByTheirCode) {
+  const auto reason = [](grpc::StatusCode code) {
+    return ReasonOf(FromRpc(grpc::Status(code, "text"), "GetPlan at nowhere"));
+  };
+  EXPECT_EQ(reason(grpc::StatusCode::UNAVAILABLE), kUnreachable);
+  EXPECT_EQ(reason(grpc::StatusCode::CANCELLED), kUnreachable);
+  EXPECT_EQ(reason(grpc::StatusCode::DEADLINE_EXCEEDED), kDeadline);
+  EXPECT_EQ(reason(grpc::StatusCode::UNIMPLEMENTED), kProtocol);
+  EXPECT_EQ(FromRpc(grpc::Status(grpc::StatusCode::UNAVAILABLE, "t", "no details"), "x").message(),
+            "UNREACHABLE: x: t");
+  EXPECT_TRUE(FromRpc(grpc::Status::OK, "x").ok());
+}
+
+class BreakerTest : public ::testing::Test {
+ protected:
+  void Open() {
+    breaker_.Failed(now_);
+    ASSERT_TRUE(breaker_.Failed(now_));
+  }
+  CircuitBreaker breaker_{BreakerOptions{}};
+  steady_clock::time_point now_{};
+};
+
+TEST_F(BreakerTest, OpensAfterFailuresInARowAndLetsOneProbeOut) {
+  EXPECT_FALSE(breaker_.Failed(now_));
+  EXPECT_EQ(breaker_.Admit(now_), Admission::kCall);
+  EXPECT_TRUE(breaker_.Failed(now_));
+  EXPECT_EQ(breaker_.Admit(now_), Admission::kRefused);
+  EXPECT_GE(breaker_.Remaining(now_), seconds(30));
+  EXPECT_LE(breaker_.Remaining(now_), seconds(45));
+  now_ += seconds(45);
+  EXPECT_EQ(breaker_.Admit(now_), Admission::kProbe);
+  EXPECT_EQ(breaker_.Admit(now_), Admission::kRefused);
+  EXPECT_EQ(breaker_.Remaining(now_), milliseconds(0));
+  EXPECT_TRUE(breaker_.Succeeded());
+  EXPECT_EQ(breaker_.Admit(now_), Admission::kCall);
+}
+
+TEST_F(BreakerTest, StaysOpenWhenTheProbeIsNotAnswered) {
+  Open();
+  now_ += seconds(45);
+  ASSERT_EQ(breaker_.Admit(now_), Admission::kProbe);
+  EXPECT_TRUE(breaker_.Failed(now_));
+  EXPECT_EQ(breaker_.Admit(now_ + seconds(29)), Admission::kRefused);
+  EXPECT_EQ(breaker_.Admit(now_ + seconds(45)), Admission::kProbe);
+}
+
+TEST_F(BreakerTest, FailuresLongAgoOrBeforeAnAnswerDoNotCount) {
+  EXPECT_FALSE(breaker_.Failed(now_));
+  now_ += seconds(121);
+  EXPECT_FALSE(breaker_.Failed(now_));
+  EXPECT_FALSE(breaker_.Succeeded());
+  EXPECT_FALSE(breaker_.Failed(now_));
+  EXPECT_EQ(breaker_.Admit(now_), Admission::kCall);
+}
+
+TEST_F(BreakerTest, ALateFailureDoesNotLengthenTheCooldown) {
+  Open();
+  const milliseconds before = breaker_.Remaining(now_);
+  EXPECT_FALSE(breaker_.Failed(now_));
+  EXPECT_EQ(breaker_.Remaining(now_), before);
+}
+
+}  // namespace
+}  // namespace bucketd::client
