@@ -1,7 +1,10 @@
+#include "passes/pass/payload_order.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -12,6 +15,27 @@
 
 namespace bucketd {
 namespace {
+
+using Rank = std::pair<int64_t, int64_t>;  // place in the caller's list, then in the graph
+constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
+
+std::vector<Rank> Ranks(const PassContext& context) {
+  absl::flat_hash_map<absl::string_view, int64_t> listed, seen;
+  for (const std::string& fqn : context.options.parameter_order) {
+    listed.emplace(fqn, static_cast<int64_t>(listed.size()));
+  }
+  std::vector<Rank> ranks;
+  ranks.reserve(context.tags.of.size());
+  for (size_t c = 0; c < context.tags.of.size(); ++c) {
+    const absl::string_view fqn = context.tags.of[c].parameter;
+    const auto it = listed.find(fqn);
+    // Without a name a collective is like no other.
+    const int64_t first = fqn.empty() ? static_cast<int64_t>(c)
+                                      : seen.emplace(fqn, static_cast<int64_t>(c)).first->second;
+    ranks.emplace_back(it == listed.end() ? kUnknown : it->second, first);
+  }
+  return ranks;
+}
 
 // Puts each bucket's members into the order in which eager training registered their parameters,
 // for all-gathers and reduce-scatters alike, and lays them out anew. Parameters that the caller's
@@ -46,27 +70,6 @@ class PayloadOrder : public Pass {
   }
 
  private:
-  using Rank = std::pair<int64_t, int64_t>;  // place in the caller's list, then in the graph
-  static constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
-
-  static std::vector<Rank> Ranks(const PassContext& context) {
-    absl::flat_hash_map<absl::string_view, int64_t> listed, seen;
-    for (const std::string& fqn : context.options.parameter_order) {
-      listed.emplace(fqn, static_cast<int64_t>(listed.size()));
-    }
-    std::vector<Rank> ranks;
-    ranks.reserve(context.tags.of.size());
-    for (size_t c = 0; c < context.tags.of.size(); ++c) {
-      const absl::string_view fqn = context.tags.of[c].parameter;
-      const auto it = listed.find(fqn);
-      // Without a name a collective is like no other.
-      const int64_t first = fqn.empty() ? static_cast<int64_t>(c)
-                                        : seen.emplace(fqn, static_cast<int64_t>(c)).first->second;
-      ranks.emplace_back(it == listed.end() ? kUnknown : it->second, first);
-    }
-    return ranks;
-  }
-
   static void Report(const PassContext& context, Diagnostic& unknown,
                      std::vector<Diagnostic>& diagnostics) {
     if (unknown.nodes.empty()) return;
@@ -86,6 +89,19 @@ class PayloadOrder : public Pass {
 };
 
 }  // namespace
+
+std::vector<int32_t> PayloadRanks(const PassContext& context) {
+  const std::vector<Rank> ranks = Ranks(context);
+  std::vector<int32_t> order(ranks.size()), places(ranks.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return ranks[static_cast<size_t>(a)] < ranks[static_cast<size_t>(b)];
+  });
+  for (size_t i = 0; i < order.size(); ++i) {
+    places[static_cast<size_t>(order[i])] = static_cast<int32_t>(i);
+  }
+  return places;
+}
 
 std::unique_ptr<Pass> MakePayloadOrderPass() { return std::make_unique<PayloadOrder>(); }
 

@@ -7,12 +7,10 @@
 #include "passes/cost/costs.h"
 #include "passes/ir/graph.h"
 #include "passes/plan/plan.h"
+#include "passes/sim/busy_time.h"
 #include "passes/sim/simulator.h"
 
 namespace bucketd::internal {
-
-__extension__ typedef __int128 Int128;
-inline constexpr int64_t kBillion = 1'000'000'000;
 
 // Sizes and times of a bucket's parts.
 struct BucketCosts {

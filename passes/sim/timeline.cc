@@ -2,58 +2,11 @@
 #include <limits>
 #include <vector>
 
+#include "passes/sim/busy_time.h"
 #include "passes/sim/model.h"
 
 namespace bucketd::internal {
 namespace {
-
-// The union of the intervals in which some collective runs. A collective begins either now (and
-// "now" never goes back) or when its stream is free, which is inside the last interval; so
-// intervals are only ever appended or the last one grows.
-class BusyTime {
- public:
-  void Add(int64_t start, int64_t end) {
-    if (!intervals_.empty() && start <= intervals_.back().end) {
-      intervals_.back().end = std::max(intervals_.back().end, end);
-    } else {
-      intervals_.push_back({start, end});
-    }
-    // A copy that is charged to compute may have gone past the interval that now grows.
-    next_ = std::min(next_, intervals_.size() - 1);
-  }
-
-  // When `work` of compute begun at t ends, if it runs 1 + slowdown times slower while a collective
-  // runs. REQUIRES: t does not go back from call to call.
-  int64_t Finish(int64_t t, int64_t work, int64_t slowdown_ppb) {
-    while (next_ < intervals_.size() && intervals_[next_].end <= t) ++next_;
-    for (size_t k = next_; work > 0 && k < intervals_.size(); ++k) {
-      const Interval& busy = intervals_[k];
-      if (t < busy.start) {
-        const int64_t gap = busy.start - t;
-        if (work <= gap) return t + work;
-        work -= gap;
-        t = busy.start;
-      }
-      const int64_t slow = Scale(work, kBillion + slowdown_ppb, kBillion);
-      if (slow <= busy.end - t) return t + slow;
-      work -= std::min(work, Scale(busy.end - t, kBillion, kBillion + slowdown_ppb));
-      t = busy.end;
-    }
-    return t + work;
-  }
-
- private:
-  struct Interval {
-    int64_t start, end;
-  };
-
-  static int64_t Scale(int64_t value, int64_t by, int64_t over) {
-    return static_cast<int64_t>((Int128{value} * by + over / 2) / over);
-  }
-
-  std::vector<Interval> intervals_;
-  size_t next_ = 0;  // first that is not over
-};
 
 class Timeline {
  public:
