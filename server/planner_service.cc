@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "grpcpp/impl/codegen/proto_utils.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -14,6 +15,7 @@
 #include "proto/planner.grpc.pb.h"
 #include "server/errors.h"
 #include "server/plan_request.h"
+#include "server/request_memo.h"
 #include "server/request_scope.h"
 #include "server/status_grpc.h"
 #include "server/upload_reactor.h"
@@ -64,6 +66,10 @@ ByteBuffer ToByteBuffer(const PlanAnswer& answer) {
   return ByteBuffer(&slice, 1);
 }
 
+absl::string_view AsView(const grpc::Slice& slice) {
+  return {reinterpret_cast<const char*>(slice.begin()), slice.size()};
+}
+
 class GetPlanReactor final : public grpc::ServerUnaryReactor {
  public:
   GetPlanReactor(const ServiceParts& parts, CallbackServerContext* context,
@@ -72,12 +78,17 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
         context_(*context),
         response_(*response),
         scope_(Method::kGetPlan, parts.metrics) {
+    if (PlanReplyPtr reply = KnownHit(request)) {
+      End(PlanAnswer{PlanOutcome::kHit, std::move(reply), 0});
+      return;
+    }
     absl::StatusOr<std::shared_ptr<PlanRequest>> parsed = Parse(request);
     if (!parsed.ok()) {
       End(parsed.status());
       return;
     }
     graph_ = (*parsed)->digest;
+    Remember(request, **parsed);
     // Cancellation is reported only after this constructor: gRPC does not know the reactor yet.
     call_ = parts_.broker.GetPlan(*std::move(parsed), DeadlineOf(*context, parts.options.max_wait),
                                   [this](PlanBroker::Answer answer) { End(std::move(answer)); });
@@ -87,14 +98,36 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
   void OnDone() override { delete this; }
 
  private:
-  absl::StatusOr<std::shared_ptr<PlanRequest>> Parse(const ByteBuffer& request) const {
+  absl::StatusOr<std::shared_ptr<PlanRequest>> Parse(const ByteBuffer& request) {
     if (parts_.draining) return MakeError(Reason::kDraining, "the server is shutting down");
     ByteBuffer bytes = request;  // a reference; reading consumes it
     v1::GetPlanRequest message;
     if (!grpc::SerializationTraits<v1::GetPlanRequest>::Deserialize(&bytes, &message).ok()) {
       return MakeError(Reason::kRequestMalformed, "not a serialised GetPlanRequest");
     }
+    lasting_ = !message.has_job() && !message.has_graph() &&
+               !absl::EndsWith(message.options().cost_profile(), "latest");
     return ReadPlanRequest(message, parts_.costs);
+  }
+
+  // The plan of a request that came before in the same bytes, if it is in the cache. Null says
+  // nothing: the long way finds out.
+  PlanReplyPtr KnownHit(const ByteBuffer& request) {
+    if (parts_.draining) return nullptr;
+    grpc::Slice bytes;
+    if (!request.TrySingleSlice(&bytes).ok()) return nullptr;
+    const std::shared_ptr<const KnownRequest> known = parts_.memo.Get(AsView(bytes));
+    if (known == nullptr) return nullptr;
+    graph_ = known->digest;
+    return parts_.cache.Get(known->key);
+  }
+
+  // Only what these bytes will always mean.
+  void Remember(const ByteBuffer& request, const PlanRequest& parsed) {
+    grpc::Slice bytes;
+    if (lasting_ && request.TrySingleSlice(&bytes).ok()) {
+      parts_.memo.Put(AsView(bytes), {parsed.digest, parsed.key});
+    }
   }
 
   // Called once, by the broker or by the constructor.
@@ -111,6 +144,7 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
   ByteBuffer& response_;
   RequestScope scope_;
   Digest graph_{};
+  bool lasting_ = false;  // the request will mean the same for ever
   std::atomic<PlanBroker::CallId> call_{0};
 };
 

@@ -45,6 +45,7 @@ using std::chrono::milliseconds;
 constexpr char kServiceName[] = "bucketd.v1.Planner";
 constexpr int kMessageSlackBytes = 1 << 20;  // options with thousands of parameter names
 constexpr int kInlineQueue = 256;
+constexpr int64_t kMemoBytes = int64_t{16} << 20;
 constexpr std::chrono::seconds kLoadAgain{5};
 
 int64_t NowUnixMs() {
@@ -111,7 +112,7 @@ struct Server::Impl {
         compute_pool(options.compute_slots, options.compute_queue),
         intake_pool(options.upload_threads, options.intake.max_uploads + kInlineQueue),
         broker({cache, graphs, intake, compute_pool, intake_pool, timers, metrics, options}),
-        parts{broker, graphs,  intake,  partial_uploads, intake_pool,
+        parts{broker, cache, memo, graphs,  intake,  partial_uploads, intake_pool,
               timers, metrics, options, draining, costs},
         service(MakePlannerService(parts)) {
     intake.ReclaimWith([this] { return partial_uploads.DropOldest(); });
@@ -137,6 +138,7 @@ struct Server::Impl {
   CostCatalog costs{nullptr, cost_metrics};
   CostSamples cost_samples{nullptr, cost_metrics, LimitsOf(options.costs), NowUnixMs};
   PlanCache cache;
+  RequestMemo memo{kMemoBytes};
   GraphStore graphs;
   GraphIntake intake;
   Timers timers;

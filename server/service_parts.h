@@ -10,6 +10,8 @@
 #include "server/options.h"
 #include "server/partial_uploads.h"
 #include "server/plan_broker.h"
+#include "server/plan_cache.h"
+#include "server/request_memo.h"
 #include "server/timers.h"
 #include "server/worker_pool.h"
 
@@ -17,6 +19,8 @@ namespace bucketd {
 
 struct ServiceParts {
   PlanBroker& broker;
+  PlanCache& cache;
+  RequestMemo& memo;
   GraphStore& graphs;
   GraphIntake& intake;
   PartialUploads& partial_uploads;
