@@ -20,8 +20,6 @@ constexpr int32_t kMaxListed = 10'000;
 constexpr int32_t kAll = 10'000'000;
 constexpr size_t kMinHashDigits = 8;
 
-using Keys = std::vector<std::string>;
-
 int64_t Ms(WallTime time) { return time.time_since_epoch().count(); }
 
 std::string HashOf(absl::string_view key) { return ToHex(Sha256(key)); }
@@ -99,6 +97,29 @@ absl::StatusOr<std::vector<StoredPlan>> InStore(Store* store, const v1::PlanSele
   return plans;
 }
 
+// How many went. `stored` is what InStore found.
+absl::StatusOr<int64_t> EvictStored(Store* store, const v1::PlanSelection& selection,
+                                    const std::vector<StoredPlan>& stored) {
+  if (store == nullptr) return 0;
+  PlanSelection chosen = ForStore(selection);
+  std::vector<PlanSelection> selections;
+  if (selection.key_sha256().empty()) {
+    selections.push_back(chosen);
+  } else {
+    for (const StoredPlan& plan : stored) {
+      chosen.key = plan.key;
+      selections.push_back(chosen);
+    }
+  }
+  int64_t evicted = 0;
+  for (const PlanSelection& one : selections) {
+    const absl::StatusOr<int64_t> gone = store->EvictPlans(one);
+    if (!gone.ok()) return WithReason(Reason::kStoreUnavailable, gone.status());
+    evicted += *gone;
+  }
+  return evicted;
+}
+
 }  // namespace
 
 absl::StatusOr<v1::ListPlansResponse> Admin::ListPlans(const v1::ListPlansRequest& request) const {
@@ -153,35 +174,18 @@ absl::StatusOr<v1::EvictPlansResponse> Admin::EvictPlans(const v1::EvictPlansReq
                      request.all() ? "all: a selection is given too; say one of the two"
                                    : "selection: it is empty; say `all` if that is meant");
   }
-  if (selection.not_used_since_ms() > 0 && parts_.store == nullptr) {
+  if (selection.not_used_since_ms() > 0 && parts_.store_path.empty()) {
     return MakeError(
         Reason::kRequestMalformed,
-        "not_used_since_ms: only a store knows when a plan was used, and there is none");
+        "not_used_since_ms: only a store on disk knows when a plan was used; see --store-dir");
   }
   v1::EvictPlansResponse response;
   // The store first: else a caller could bring a plan back into memory from it.
   ASSIGN_OR_RETURN(const std::vector<StoredPlan> stored, InStore(parts_.store, selection, kAll));
-  if (parts_.store != nullptr) {
-    PlanSelection chosen = ForStore(selection);
-    int64_t evicted = 0;
-    const auto evict = [&]() -> absl::Status {
-      const absl::StatusOr<int64_t> gone = parts_.store->EvictPlans(chosen);
-      if (!gone.ok()) return WithReason(Reason::kStoreUnavailable, gone.status());
-      evicted += *gone;
-      return absl::OkStatus();
-    };
-    if (selection.key_sha256().empty()) {
-      RETURN_IF_ERROR(evict());
-    } else {
-      for (const StoredPlan& plan : stored) {
-        chosen.key = plan.key;
-        RETURN_IF_ERROR(evict());
-      }
-    }
-    response.set_from_store(evicted);
-    response.set_held(std::count_if(stored.begin(), stored.end(),
-                                    [](const StoredPlan& plan) { return plan.held; }));
-  }
+  ASSIGN_OR_RETURN(const int64_t from_store, EvictStored(parts_.store, selection, stored));
+  response.set_from_store(from_store);
+  response.set_held(std::count_if(stored.begin(), stored.end(),
+                                  [](const StoredPlan& plan) { return plan.held; }));
   int64_t from_memory = 0;
   if (selection.not_used_since_ms() > 0) {
     for (const StoredPlan& plan : stored) from_memory += parts_.cache.Evict(plan.key) ? 1 : 0;

@@ -3,11 +3,12 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "prometheus/text_serializer.h"
 #include <sys/socket.h>
 
 #include "httplib.h"
+#include "passes/io/message_json.h"
+#include "server/status_page.h"
 
 namespace bucketd {
 namespace {
@@ -15,23 +16,6 @@ namespace {
 constexpr char kText[] = "text/plain; charset=utf-8";
 constexpr char kPrometheusText[] = "text/plain; version=0.0.4; charset=utf-8";
 constexpr int kThreads = 4;
-
-std::string Escape(const std::string& text) {
-  return absl::StrReplaceAll(text,
-                             {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
-}
-
-std::string StatusPage(const StatusRows& rows) {
-  std::string html =
-      "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>bucketd</title><style>"
-      "body{font:14px sans-serif;margin:2em}td,th{text-align:left;padding:.2em 1em .2em 0}"
-      "td{font-family:monospace}</style></head><body><h1>bucketd</h1><table>";
-  for (const auto& [name, value] : rows) {
-    absl::StrAppend(&html, "<tr><th>", Escape(name), "</th><td>", Escape(value), "</td></tr>\n");
-  }
-  absl::StrAppend(&html, "</table><p><a href=\"/metrics\">metrics</a></p></body></html>\n");
-  return html;
-}
 
 }  // namespace
 
@@ -63,8 +47,13 @@ void HttpServer::AddRoutes() {
     response.status = ready ? 200 : 503;
     response.set_content(ready ? "ok\n" : "draining\n", kText);
   });
-  const auto status_page = [this](const httplib::Request&, httplib::Response& response) {
-    response.set_content(StatusPage(handlers_.status()), "text/html; charset=utf-8");
+  const auto status_page = [this](const httplib::Request& request, httplib::Response& response) {
+    const v1::GetStatusResponse status = handlers_.status();
+    if (request.get_param_value("format") == "json") {
+      response.set_content(MessageJson(status), "application/json");
+    } else {
+      response.set_content(StatusPage(status), "text/html; charset=utf-8");
+    }
   };
   server_->Get("/statusz", status_page);
   server_->Get("/", status_page);

@@ -1,6 +1,7 @@
 // The side port: what operators and their tools read. Plain HTTP, GET only.
 //   /metrics  Prometheus text     /livez  200 while the process runs
-//   /readyz   200 while requests are taken, else 503     /statusz  a page for people
+//   /readyz   200 while requests are taken, else 503     /statusz  a page for people, also at /
+//   /statusz?format=json  the same for scripts: bucketd.v1.GetStatusResponse (proto/admin.proto)
 #pragma once
 
 #include <functional>
@@ -8,11 +9,11 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "prometheus/registry.h"
+
+#include "proto/admin.pb.h"
 
 namespace httplib {
 class Server;
@@ -20,13 +21,11 @@ class Server;
 
 namespace bucketd {
 
-using StatusRows = std::vector<std::pair<std::string, std::string>>;
-
 class HttpServer {
  public:
   struct Handlers {  // called on the side port's threads
     std::function<bool()> ready;
-    std::function<StatusRows()> status;
+    std::function<v1::GetStatusResponse()> status;
   };
 
   // Serves from then on. `address` is HOST:PORT, port 0 any free one. UNAVAILABLE names the flag.

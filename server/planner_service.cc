@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -10,10 +11,12 @@
 #include "grpcpp/impl/codegen/proto_utils.h"
 #include "grpcpp/support/byte_buffer.h"
 
+#include "passes/base/status_macros.h"
 #include "passes/pass/options.h"
 #include "passes/planner.h"
 #include "proto/planner.grpc.pb.h"
 #include "server/errors.h"
+#include "server/job_call.h"
 #include "server/plan_request.h"
 #include "server/request_memo.h"
 #include "server/request_scope.h"
@@ -41,6 +44,8 @@ v1::PlanSource SourceOf(PlanOutcome outcome) {
       return v1::PLAN_SOURCE_COMPUTED;
     case PlanOutcome::kJoined:
       return v1::PLAN_SOURCE_JOINED;
+    case PlanOutcome::kPinned:
+      return v1::PLAN_SOURCE_PINNED;
     default:
       return v1::PLAN_SOURCE_HIT;
   }
@@ -61,7 +66,11 @@ ByteBuffer ToByteBuffer(const PlanReplyPtr& reply, PlanOutcome outcome) {
 ByteBuffer ToByteBuffer(const PlanAnswer& answer) {
   if (answer.reply != nullptr) return ToByteBuffer(answer.reply, answer.outcome);
   v1::GetPlanResponse response;
-  response.mutable_graph_required()->set_upload_lease_ms(answer.upload_lease_ms);
+  if (answer.outcome == PlanOutcome::kUnplanned) {
+    response.mutable_unplanned()->set_why(answer.unplanned);
+  } else {
+    response.mutable_graph_required()->set_upload_lease_ms(answer.upload_lease_ms);
+  }
   const grpc::Slice slice(response.SerializeAsString());
   return ByteBuffer(&slice, 1);
 }
@@ -79,7 +88,7 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
         response_(*response),
         scope_(Method::kGetPlan, parts.metrics) {
     if (PlanReplyPtr reply = KnownHit(request)) {
-      End(PlanAnswer{PlanOutcome::kHit, std::move(reply), 0});
+      End(PlanAnswer{PlanOutcome::kHit, std::move(reply), 0, {}});
       return;
     }
     absl::StatusOr<std::shared_ptr<PlanRequest>> parsed = Parse(request);
@@ -89,12 +98,20 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
     }
     graph_ = (*parsed)->digest;
     Remember(request, **parsed);
+    const SteadyTime deadline = DeadlineOf(*context, parts.options.max_wait);
+    const auto end = [this](const PlanBroker::Answer& answer) { End(answer); };
     // Cancellation is reported only after this constructor: gRPC does not know the reactor yet.
-    call_ = parts_.broker.GetPlan(*std::move(parsed), DeadlineOf(*context, parts.options.max_wait),
-                                  [this](PlanBroker::Answer answer) { End(std::move(answer)); });
+    if (job_.has_value()) {
+      job_call_ = parts_.agreement.GetPlan(*job_, *std::move(parsed), deadline, end);
+    } else {
+      call_ = parts_.broker.GetPlan(*std::move(parsed), deadline, end);
+    }
   }
 
-  void OnCancel() override { parts_.broker.Cancel(call_); }
+  void OnCancel() override {
+    parts_.broker.Cancel(call_);
+    parts_.agreement.Cancel(job_call_);
+  }
   void OnDone() override { delete this; }
 
  private:
@@ -107,13 +124,27 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
     }
     lasting_ = !message.has_job() && !message.has_graph() &&
                !absl::EndsWith(message.options().cost_profile(), "latest");
+    if (message.has_job()) {
+      ASSIGN_OR_RETURN(job_, ReadJob(message.tenant(), message.job()));
+    } else {
+      RETURN_IF_ERROR(CheckPlanningIsOn());
+    }
     return ReadPlanRequest(message, parts_.costs);
+  }
+
+  // Ranks of a job hear of it through rank agreement, all alike. A call for none is refused, a hit
+  // too: some ranks of a run may have their plan already.
+  absl::Status CheckPlanningIsOn() const {
+    const std::optional<std::string> why = parts_.planning.WhyDisabled();
+    if (!why.has_value()) return absl::OkStatus();
+    return MakeError(Reason::kPlanningDisabled,
+                     absl::StrCat("an operator has switched planning off: ", *why));
   }
 
   // The plan of a request that came before in the same bytes, if it is in the cache. Null says
   // nothing: the long way finds out.
   PlanReplyPtr KnownHit(const ByteBuffer& request) {
-    if (parts_.draining) return nullptr;
+    if (parts_.draining || parts_.planning.WhyDisabled().has_value()) return nullptr;
     grpc::Slice bytes;
     if (!request.TrySingleSlice(&bytes).ok()) return nullptr;
     const std::shared_ptr<const KnownRequest> known = parts_.memo.Get(AsView(bytes));
@@ -145,7 +176,41 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
   RequestScope scope_;
   Digest graph_{};
   bool lasting_ = false;  // the request will mean the same for ever
+  std::optional<JobCall> job_;
   std::atomic<PlanBroker::CallId> call_{0};
+  std::atomic<Agreement::CallId> job_call_{0};
+};
+
+class ReleaseJobReactor final : public grpc::ServerUnaryReactor {
+ public:
+  ReleaseJobReactor(const ServiceParts& parts, CallbackServerContext* context,
+                    const v1::ReleaseJobRequest& request, v1::ReleaseJobResponse* response)
+      : context_(*context), response_(*response), scope_(Method::kReleaseJob, parts.metrics) {
+    absl::Status status = CheckTenant(request.tenant());
+    if (status.ok()) status = CheckJobName("job_id", request.job_id());
+    if (!status.ok()) {
+      End(status);
+      return;
+    }
+    parts.agreement.ReleaseJob(request.tenant(), request.job_id(),
+                               [this](const absl::StatusOr<int64_t>& released) {
+                                 if (released.ok()) {
+                                   response_.set_released(static_cast<uint32_t>(*released));
+                                   End(absl::OkStatus());
+                                 } else {
+                                   End(released.status());
+                                 }
+                               });
+  }
+
+  void OnDone() override { delete this; }
+
+ private:
+  void End(const absl::Status& status) { Finish(EndRequest(scope_, context_, status, "")); }
+
+  CallbackServerContext& context_;
+  v1::ReleaseJobResponse& response_;
+  RequestScope scope_;
 };
 
 v1::GetCapabilitiesResponse Capabilities(const ServerOptions& options) {
@@ -166,7 +231,8 @@ v1::GetCapabilitiesResponse Capabilities(const ServerOptions& options) {
 
 using CallbackService = v1::Planner::WithCallbackMethod_GetCapabilities<
     v1::Planner::WithRawCallbackMethod_GetPlan<v1::Planner::WithCallbackMethod_UploadGraph<
-        v1::Planner::WithCallbackMethod_QueryUpload<v1::Planner::Service>>>>;
+        v1::Planner::WithCallbackMethod_QueryUpload<
+            v1::Planner::WithCallbackMethod_ReleaseJob<v1::Planner::Service>>>>>;
 
 class PlannerService final : public CallbackService {
  public:
@@ -187,6 +253,12 @@ class PlannerService final : public CallbackService {
   grpc::ServerUnaryReactor* GetPlan(CallbackServerContext* context, const ByteBuffer* request,
                                     ByteBuffer* response) override {
     return new GetPlanReactor(parts_, context, *request, response);
+  }
+
+  grpc::ServerUnaryReactor* ReleaseJob(CallbackServerContext* context,
+                                       const v1::ReleaseJobRequest* request,
+                                       v1::ReleaseJobResponse* response) override {
+    return new ReleaseJobReactor(parts_, context, *request, response);
   }
 
   grpc::ServerReadReactor<v1::UploadGraphRequest>* UploadGraph(

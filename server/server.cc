@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/impl/service_type.h"
@@ -27,19 +26,24 @@
 #include <sys/un.h>
 
 #include "passes/base/status_macros.h"
-#include "passes/planner.h"
+#include "server/admin.h"
+#include "server/admin_service.h"
+#include "server/agreement.h"
 #include "server/cost_catalog.h"
 #include "server/cost_samples.h"
 #include "server/cost_service.h"
 #include "server/http.h"
+#include "server/job_admin.h"
+#include "server/open_store.h"
+#include "server/pins.h"
 #include "server/planner_service.h"
+#include "server/planning_switch.h"
 #include "server/service_parts.h"
-#include "server/version.h"
+#include "server/stored_plans.h"
 
 namespace bucketd {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr char kServiceName[] = "bucketd.v1.Planner";
@@ -102,8 +106,11 @@ absl::Status PrepareSocket(const std::string& path) {
 }  // namespace
 
 struct Server::Impl {
-  explicit Impl(const ServerOptions& o)
+  Impl(const ServerOptions& o, OpenedStore opened)
       : options(FillDefaults(o)),
+        registry_owner(std::move(opened.registry)),
+        store_metrics(std::move(opened.metrics)),
+        store(std::move(opened.store)),
         metrics(registry),
         cache(options.plan_cache_bytes, metrics),
         graphs(options.graph_cache_bytes, metrics),
@@ -111,32 +118,47 @@ struct Server::Impl {
         partial_uploads(intake, timers, metrics, options.upload_resume, options.intake.max_uploads),
         compute_pool(options.compute_slots, options.compute_queue),
         intake_pool(options.upload_threads, options.intake.max_uploads + kInlineQueue),
-        broker({cache, graphs, intake, compute_pool, intake_pool, timers, metrics, options}),
-        parts{broker, cache, memo, graphs,  intake,  partial_uploads, intake_pool,
-              timers, metrics, options, draining, costs},
-        service(MakePlannerService(parts)) {
+        broker({cache, graphs, intake, compute_pool, intake_pool, timers, metrics, options,
+                options.store_dir.empty() ? nullptr : &stored_plans}),
+        pins(*store, agreement_metrics, {options.pin_ttl, options.max_pins_per_tenant}),
+        agreement({broker, cache, graphs, intake, pins, timers, agreement_metrics, options,
+                   [this] { return planning.WhyDisabled(); },
+                   [this](const std::string& id) { return costs.Resolve(id, ""); }}),
+        parts{broker, cache, memo, graphs, intake, partial_uploads, intake_pool, timers, metrics, options, draining, planning, agreement, costs},
+        service(MakePlannerService(parts)),
+        admin({options, metrics, cache, planning, store.get(), /*store_path=*/options.store_dir,
+               [this] { return State(); }, Hooks()}),
+        admin_service(MakeAdminService(admin, options.admin, metrics)) {
     intake.ReclaimWith([this] { return partial_uploads.DropOldest(); });
   }
 
   absl::Status Listen();
   absl::Status StartHttp();
+  void OpenPins();
   void LoadCosts();
   void SetServing(bool serving);
   void BeginDrain();
   void Stop(std::chrono::system_clock::time_point deadline);
-  StatusRows Status() const;
+  ServerState State() const;
+  AdminHooks Hooks();
 
   const ServerOptions options;
-  const Clock::time_point started = Clock::now();
+  const std::chrono::system_clock::time_point started = std::chrono::system_clock::now();
+  std::atomic<bool> listening{false};  // address and http are set for good
   std::atomic<bool> draining{false};
   std::atomic<bool> serving{false};
   bool stopped = false;
   std::string address;
-  prometheus::Registry registry;
+  const std::unique_ptr<prometheus::Registry> registry_owner;
+  prometheus::Registry& registry = *registry_owner;
+  const std::unique_ptr<StoreMetrics> store_metrics;
+  const std::unique_ptr<SqliteStore> store;
   ServerMetrics metrics;
+  AgreementMetrics agreement_metrics{registry};
   CostMetrics cost_metrics{registry};
-  CostCatalog costs{nullptr, cost_metrics};
-  CostSamples cost_samples{nullptr, cost_metrics, LimitsOf(options.costs), NowUnixMs};
+  CostCatalog costs{store.get(), cost_metrics};
+  CostSamples cost_samples{store.get(), cost_metrics, LimitsOf(options.costs), NowUnixMs};
+  PlanningSwitch planning{*store, /*durable=*/!options.store_dir.empty(), metrics.planning_enabled};
   PlanCache cache;
   RequestMemo memo{kMemoBytes};
   GraphStore graphs;
@@ -145,12 +167,17 @@ struct Server::Impl {
   PartialUploads partial_uploads;
   WorkerPool compute_pool;
   WorkerPool intake_pool;
+  StoredPlans stored_plans{{*store, *store_metrics, cache, timers}};
   PlanBroker broker;
+  Pins pins;
+  Agreement agreement;
   ServiceParts parts;
   std::unique_ptr<grpc::Service> service;
   std::unique_ptr<grpc::Service> cost_service = MakeCostService(
       {costs, cost_samples, cost_metrics, metrics, timers, options.costs, options.upload_stall,
-       draining, nullptr});
+       draining, [this](absl::string_view peer) { return CheckAdminPeer(options.admin, peer); }});
+  Admin admin;
+  std::unique_ptr<grpc::Service> admin_service;
   std::unique_ptr<grpc::Server> grpc_server;
   std::unique_ptr<HttpServer> http;
 };
@@ -165,6 +192,7 @@ absl::Status Server::Impl::Listen() {
   builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(service.get());
   builder.RegisterService(cost_service.get());
+  builder.RegisterService(admin_service.get());
   builder.SetMaxReceiveMessageSize(
       static_cast<int>(std::max(options.intake.max_chunk_bytes, options.intake.max_inline_bytes)) +
       kMessageSlackBytes);
@@ -191,8 +219,14 @@ absl::Status Server::Impl::StartHttp() {
   if (options.http.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(http, HttpServer::Start(options.http, registry,
                                            {.ready = [this] { return serving.load(); },
-                                            .status = [this] { return Status(); }}));
+                                            .status = [this] { return admin.GetStatus(); }}));
   return absl::OkStatus();
+}
+
+// A store that cannot be read must not keep a server from planning; each scope asks again for its pin.
+void Server::Impl::OpenPins() {
+  const absl::Status opened = pins.Open();
+  if (!opened.ok()) spdlog::warn("pins are not counted: {}", opened.ToString());
 }
 
 // A store that cannot be read now may be later. Until then only the built-in profiles are known, and
@@ -218,6 +252,7 @@ void Server::Impl::SetServing(bool value) {
 void Server::Impl::BeginDrain() {
   if (draining.exchange(true)) return;
   SetServing(false);
+  agreement.BeginDrain();
   broker.BeginDrain();
 }
 
@@ -229,36 +264,36 @@ void Server::Impl::Stop(std::chrono::system_clock::time_point deadline) {
   // Every call has been answered; nobody is left to hand in work or to wait for it. Before anything
   // that jobs and timers refer to goes.
   timers.Stop();
+  agreement.Stop();
   intake_pool.Stop();
   compute_pool.Stop();
+  stored_plans.Stop();
 }
 
-StatusRows Server::Impl::Status() const {
-  const auto number = [](double value) { return absl::StrFormat("%.0f", value); };
-  const std::chrono::duration<double> up = Clock::now() - started;
-  return {
-      {"state", draining ? "draining" : "serving"},
-      {"version", kServerVersion},
-      {"planner version", kPlannerVersion},
-      {"address", address},
-      {"pid", absl::StrCat(getpid())},
-      {"up for", absl::StrFormat("%.0f s", up.count())},
-      {"plans cached", number(metrics.plan_cache_entries.Value())},
-      {"plan cache bytes",
-       absl::StrCat(number(metrics.plan_cache_bytes.Value()), " of ", options.plan_cache_bytes)},
-      {"graphs held", number(metrics.graph_cache_entries.Value())},
-      {"graph cache bytes",
-       absl::StrCat(number(metrics.graph_cache_bytes.Value()), " of ", options.graph_cache_bytes)},
-      {"plans computed", number(metrics.computations_ok.Value())},
-      {"computations that failed", number(metrics.computations_failed.Value())},
-      {"computing",
-       absl::StrCat(number(metrics.compute_running.Value()), " of ", options.compute_slots,
-                    " slots, ", number(metrics.compute_queued.Value()), " queued")},
-      {"callers waiting",
-       absl::StrCat(number(metrics.waiting_callers.Value()), " of ", options.max_waiting)},
-      {"uploads under way",
-       absl::StrCat(number(metrics.uploads_in_flight.Value()), " of ", options.intake.max_uploads)},
+AdminHooks Server::Impl::Hooks() {
+  AdminHooks hooks;
+  AddJobHooks(agreement, pins, hooks);
+  hooks.cost_profiles = [this] {
+    std::vector<v1::CostProfileStatus> all;
+    for (const ProfileInfo& info : costs.List("")) {
+      if (!info.promoted) continue;
+      v1::CostProfileStatus& status = all.emplace_back();
+      status.set_name(info.name);
+      status.set_version(static_cast<uint32_t>(info.version));
+      status.set_about(info.about);
+    }
+    return all;
   };
+  return hooks;
+}
+
+// The first caller may come before Start has ended.
+ServerState Server::Impl::State() const {
+  ServerState state{draining, "", "", started};
+  if (!listening) return state;
+  state.address = address;
+  if (http != nullptr) state.http_address = http->address();
+  return state;
 }
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -274,10 +309,15 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   });
-  auto server = std::unique_ptr<Server>(new Server(std::make_unique<Impl>(options)));
+  ASSIGN_OR_RETURN(OpenedStore store, OpenStore(options));
+  auto server =
+      std::unique_ptr<Server>(new Server(std::make_unique<Impl>(options, std::move(store))));
+  server->impl_->stored_plans.Start();
+  server->impl_->OpenPins();
   server->impl_->LoadCosts();
   RETURN_IF_ERROR(server->impl_->Listen());
   RETURN_IF_ERROR(server->impl_->StartHttp());
+  server->impl_->listening = true;
   server->impl_->SetServing(true);
   return server;
 }

@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "server/agreement.h"
 #include "server/cost_catalog.h"
 #include "server/graph_intake.h"
 #include "server/graph_store.h"
@@ -11,6 +12,7 @@
 #include "server/partial_uploads.h"
 #include "server/plan_broker.h"
 #include "server/plan_cache.h"
+#include "server/planning_switch.h"
 #include "server/request_memo.h"
 #include "server/timers.h"
 #include "server/worker_pool.h"
@@ -29,6 +31,8 @@ struct ServiceParts {
   ServerMetrics& metrics;
   const ServerOptions& options;
   const std::atomic<bool>& draining;
+  const PlanningSwitch& planning;
+  Agreement& agreement;
   const CostCatalog& costs;
 };
 
