@@ -124,9 +124,12 @@ Row Measure(Case which, uint32_t ranks) {
     if (!answer.ok() && first.empty()) first = std::string(answer.status().message());
     if (++answers == expected) all.notify_all();
   };
-  v1::GetPlanRequest common = RequestOf(Case::kAgree, 0, ranks);
-  planner.cache.Put((*ReadPlanRequest(common, planner.costs))->key,
-                    EncodePlanReply(std::string(kPlanBytes, 'p')));
+  // Whatever is fetched before all have come is there: the rest is not the agreement's time.
+  for (const uint32_t rank : {0U, 1U}) {
+    v1::GetPlanRequest message = RequestOf(which, rank, ranks);
+    planner.cache.Put((*ReadPlanRequest(message, planner.costs))->key,
+                      EncodePlanReply(std::string(kPlanBytes, 'p')));
+  }
   JobCall job{.tenant = "",
               .id = "bench",
               .generation = 1,
