@@ -29,6 +29,7 @@ void AddDigestCommand(CLI::App& app, int& exit);
 void AddShowCommand(CLI::App& app, int& exit);
 void AddDiffCommand(CLI::App& app, int& exit);
 void AddKeyCommand(CLI::App& app, int& exit);
+void AddStoreCommand(CLI::App& app, int& exit);
 
 // Prints the error, if it is one, and says how to exit.
 int Report(const absl::Status& status);

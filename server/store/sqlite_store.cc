@@ -53,6 +53,7 @@ Digest ValueChecksum(absl::string_view key, absl::string_view value) {
 namespace {
 
 constexpr int64_t kUseStepMillis = 60'000;
+constexpr int kMoreAttempts = 3;
 
 int64_t RandomId() {
   int64_t id = 0;
@@ -218,7 +219,17 @@ bool SqliteStore::IsReadable(const Sql& sql, int64_t value) {
 absl::StatusOr<int64_t> SqliteStore::Commit(absl::FunctionRef<absl::Status(SqliteDb&)> change) {
   if (writer_ == nullptr) return absl::UnavailableError("the store is open for reading only");
   const Lock lock(writer_->mutex());
-  SqliteDb& db = *writer_;
+  absl::StatusOr<int64_t> commit = CommitOnce(*writer_, change);
+  // Damage met on the way: a new value has a new random id, and so another page.
+  for (int again = 0; again < kMoreAttempts && absl::IsDataLoss(commit.status()); ++again) {
+    commit = CommitOnce(*writer_, change);
+  }
+  if (!commit.ok()) return IndexError(commit.status());
+  return commit;
+}
+
+absl::StatusOr<int64_t> SqliteStore::CommitOnce(SqliteDb& db,
+                                                absl::FunctionRef<absl::Status(SqliteDb&)> change) {
   RETURN_IF_ERROR(db.Exec("BEGIN IMMEDIATE"));
   int64_t commit = 0;
   const auto run = [&]() -> absl::Status {
@@ -235,7 +246,7 @@ absl::StatusOr<int64_t> SqliteStore::Commit(absl::FunctionRef<absl::Status(Sqlit
   if (status.ok()) return commit;
   // SQLite may have done it already.
   if (sqlite3_get_autocommit(db.get()) == 0) db.Exec("ROLLBACK").IgnoreError();
-  return IndexError(status);
+  return status;
 }
 
 absl::Status SqliteStore::Write(int what, absl::string_view key,
@@ -286,6 +297,7 @@ absl::Status SqliteStore::PutPlan(absl::string_view key, absl::string_view tenan
   int64_t evicted = 0, evicted_bytes = 0;
 
   const absl::Status written = Write(0, hash, [&](SqliteDb& db) -> absl::Status {
+    evicted = evicted_bytes = 0;
     ASSIGN_OR_RETURN(const std::optional<Location> before, Locate(db, kPlanSql, 0, hash));
     if (before.has_value() && old_readable && before->value == (*old)->value) {
       RETURN_IF_ERROR(db.Run(kPlanSql.drop_value, before->value));

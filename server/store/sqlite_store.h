@@ -174,7 +174,10 @@ class SqliteStore final : public Store {
   // `what` < 0. Counted.
   absl::Status Write(int what, absl::string_view key,
                      absl::FunctionRef<absl::Status(SqliteDb&)> change);
+  // `change` may be made again from the start.
   absl::StatusOr<int64_t> Commit(absl::FunctionRef<absl::Status(SqliteDb&)> change);
+  static absl::StatusOr<int64_t> CommitOnce(SqliteDb& db,
+                                            absl::FunctionRef<absl::Status(SqliteDb&)> change);
 
   absl::Status ChangeRecord(int64_t shelf, absl::string_view key, const absl::string_view* value);
 

@@ -67,6 +67,7 @@ absl::Status SqliteStore::Evict(std::vector<Victim> victims, int64_t& gone) {
       victims[i].readable = IsReadable(kPlanSql, victims[i].at.value);
     }
     const absl::Status written = Write(-1, {}, [&](SqliteDb& db) -> absl::Status {
+      plans = bytes = 0;
       for (size_t i = begin; i < end; ++i) {
         ASSIGN_OR_RETURN(const bool dropped, DropPlan(db, victims[i], /*even_held=*/false));
         plans += dropped ? 1 : 0;
