@@ -29,6 +29,8 @@ void AddDigestCommand(CLI::App& app, int& exit);
 void AddShowCommand(CLI::App& app, int& exit);
 void AddDiffCommand(CLI::App& app, int& exit);
 void AddKeyCommand(CLI::App& app, int& exit);
+// Talks to a running server.
+void AddCostsCommand(CLI::App& app, int& exit);
 void AddStoreCommand(CLI::App& app, int& exit);
 
 // Prints the error, if it is one, and says how to exit.

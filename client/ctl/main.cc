@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
   bucketd::ctl::AddShowCommand(app, exit);
   bucketd::ctl::AddDiffCommand(app, exit);
   bucketd::ctl::AddKeyCommand(app, exit);
+  bucketd::ctl::AddCostsCommand(app, exit);
   bucketd::ctl::AddStoreCommand(app, exit);
   try {
     app.parse(argc, argv);

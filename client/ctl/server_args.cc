@@ -1,0 +1,76 @@
+#include "client/ctl/server_args.h"
+
+#include <chrono>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "client/ctl/command.h"
+
+#include "passes/base/words.h"
+
+namespace bucketd::ctl {
+
+void AddServerArgs(CLI::App& command, ServerArgs& args) {
+  command.add_option("--server", args.address, "HOST:PORT or unix:/path of a running bucketd")
+      ->envname("BUCKETD_ADDRESS")
+      ->capture_default_str()
+      ->type_name("ADDRESS");
+  command.add_flag("--json", args.json, "one JSON object on stdout");
+}
+
+int ReportCall(const absl::Status& status) {
+  const int exit = Report(status);
+  switch (status.code()) {
+    case absl::StatusCode::kDeadlineExceeded:
+      return kUnavailable;
+    case absl::StatusCode::kInvalidArgument:
+      return kUsage;
+    case absl::StatusCode::kNotFound:
+      return kRefused;
+    default:
+      return exit;
+  }
+}
+
+absl::Status ParseSpan(const std::string& text, int64_t& milliseconds) {
+  constexpr int64_t kMaxNumber = 1'000'000;
+  int64_t factor = 0;
+  switch (text.empty() ? '\0' : text.back()) {
+    case 's':
+      factor = 1000;
+      break;
+    case 'm':
+      factor = 60'000;
+      break;
+    case 'h':
+      factor = 3'600'000;
+      break;
+    case 'd':
+      factor = 86'400'000;
+      break;
+    default:
+      break;
+  }
+  int64_t number = 0;
+  if (factor == 0 || !absl::SimpleAtoi(text.substr(0, text.size() - 1), &number) || number < 1 ||
+      number > kMaxNumber) {
+    return absl::OutOfRangeError(
+        absl::StrCat("\"", text, "\" is no span of time; expected e.g. 90s, 15m, 12h or 30d"));
+  }
+  milliseconds = number * factor;
+  return absl::OkStatus();
+}
+
+int64_t NowMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+std::string Ago(int64_t when_ms) {
+  return when_ms == 0 ? "-" : absl::StrCat(SpanInWords(NowMs() - when_ms), " ago");
+}
+
+std::string Short(absl::string_view hex) { return std::string(hex.substr(0, 12)); }
+
+}  // namespace bucketd::ctl

@@ -1,0 +1,34 @@
+// What the subcommands that talk to a running server share.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace bucketd::ctl {
+
+struct ServerArgs {
+  std::string address = "127.0.0.1:9460";
+  bool json = false;
+};
+
+// --server (else BUCKETD_ADDRESS, else the default) and --json.
+void AddServerArgs(CLI::App& command, ServerArgs& args);
+
+// Report (command.h) for errors of a server: 3 if nobody answered, 2 if it did not understand what
+// was asked, else 1.
+int ReportCall(const absl::Status& status);
+
+// "90s", "15m", "12h", "30d" in milliseconds. OUT_OF_RANGE says what was expected.
+absl::Status ParseSpan(const std::string& text, int64_t& milliseconds);
+
+int64_t NowMs();
+// "3 min 5 s ago"; "-" for 0.
+std::string Ago(int64_t when_ms);
+// The first letters of a digest, enough to tell a few thousand apart.
+std::string Short(absl::string_view hex);
+
+}  // namespace bucketd::ctl
