@@ -58,7 +58,8 @@ std::vector<v1::JobStatus> List(const Agreement& agreement) {
 absl::StatusOr<uint32_t> Counted(const absl::StatusOr<int64_t>& count, const std::string& job) {
   if (!count.ok()) return WithReason(Reason::kStoreUnavailable, count.status());
   if (*count == 0) {
-    return absl::NotFoundError(absl::StrCat("nothing is pinned for job \"", job, "\""));
+    return MakeError(Reason::kPlanNotCached,
+                     absl::StrCat("nothing is pinned for job \"", job, "\""));
   }
   return static_cast<uint32_t>(*count);
 }
