@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Trains a small Llama as one job of a planner that outlives it: all ranks get one plan, and the same one after a restart.
+
+    bucketd --listen 127.0.0.1:9460 &
+    torchrun --standalone --nproc-per-node 4 --max-restarts 1 client/python/examples/train_job.py \\
+        --address 127.0.0.1:9460 --fail-at 2
+
+In its first generation rank 1 fails before step --fail-at; torchrun then starts all ranks again. What each generation was
+answered is printed, and written to --out-dir.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import warnings
+
+warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+
+import bucketd  # noqa: E402
+import llama  # noqa: E402
+import simple_fsdp  # noqa: E402
+import training  # noqa: E402
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--address", required=True, help="of the planner: HOST:PORT or unix:PATH")
+    parser.add_argument("--mode", default="transformer_block")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--fail-at", type=int, default=-1, help="step before which rank 1 of generation 0 fails; -1: none")
+    parser.add_argument("--release", action="store_true", help="the job is over: let go of its plans")
+    parser.add_argument("--out-dir", type=pathlib.Path, help="gets generation-N.json of rank 0")
+    return parser.parse_args()
+
+
+def train(arguments, job, planned: list) -> training.Training:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
+    config = llama.LlamaConfig(layers=arguments.layers)
+    model = simple_fsdp.shard(llama.build(config), mesh, torch.bfloat16, torch.bfloat16)
+    backend = bucketd.backend(arguments.mode, arguments.address, model=model, job=job, on_plan=planned.append)
+    run = training.Training("planned", model, torch.compile(model, backend=backend), training.Data(config.vocab))
+    for step in range(arguments.steps):
+        if step == arguments.fail_at and job.generation == 0 and dist.get_rank() == 1:
+            raise SystemExit("rank 1 fails, as it was told to")
+        run.step()
+    return run
+
+
+def report(arguments, job, planned, run) -> None:
+    answers = [None] * dist.get_world_size()
+    dist.all_gather_object(answers, {each.scope: [each.plan.sha256, each.source] for each in planned})
+    weights = training.over_all_ranks(training.digest(run.parameters))
+    if dist.get_rank() != 0:
+        return
+    for scope in answers[0]:
+        print(f"generation {job.generation}, {scope}: plan {answers[0][scope][0][:12]}, answers to ranks 0, 1, ...: "
+              + ", ".join(answer[scope][1] for answer in answers), flush=True)
+    print(f"loss {run.losses[0]:.4f} to {run.losses[-1]:.4f}, weights {weights[:12]}", flush=True)
+    if arguments.out_dir is not None:
+        record = {"job": job.id, "generation": job.generation, "answers": answers, "losses": run.losses, "weights": weights,
+                  "counters": bucketd.counters()}
+        (arguments.out_dir / f"generation-{job.generation}.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    job = bucketd.Job.from_torchrun()  # what job="torchrun" makes
+    planned: list = []
+    if arguments.out_dir is not None:
+        arguments.out_dir.mkdir(parents=True, exist_ok=True)
+    run = train(arguments, job, planned)
+    report(arguments, job, planned, run)
+    if arguments.release and dist.get_rank() == 0:
+        print(f"released {bucketd.release(job, arguments.address)} plans")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Jobs: what the client says of its ranks, what ranks hear when they do not agree, and what happens when nobody asks."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from layered_graphs import MESH, ask, layers, options
+from planners import planner
+from ranks import Ranks
+
+import bucketd
+from bucketd import canonical, job, wire
+from bucketd.client import PlannerClient
+from bucketd.errors import PlannerError
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "client" / "python" / "examples"
+WORLD = 4
+
+
+@pytest.fixture(scope="module")
+def running():
+    with planner() as one:
+        yield one
+
+
+# -- what a job is called
+
+
+def from_environment(monkeypatch, run, restarts):
+    for name, value in (("TORCHELASTIC_RUN_ID", run), ("TORCHELASTIC_RESTART_COUNT", restarts)):
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    return job.resolve("torchrun")
+
+
+def test_torchrun_names_the_job_and_counts_its_restarts(monkeypatch):
+    assert from_environment(monkeypatch, "llama-17", "3") == bucketd.Job("llama-17", 3)
+    assert job.resolve(True) == bucketd.Job("llama-17", 3)
+
+
+@pytest.mark.parametrize("run,restarts", [(None, None), ("llama-17", None), (None, "0"), ("llama-17", "many")])
+def test_without_torchrun_the_error_says_what_is_missing(monkeypatch, run, restarts):
+    with pytest.raises(ValueError, match="TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT are not set"):
+        from_environment(monkeypatch, run, restarts)
+
+
+def test_a_run_without_a_name_is_refused(monkeypatch):
+    with pytest.raises(ValueError, match="--rdzv-id"):
+        from_environment(monkeypatch, "none", "0")
+
+
+def test_what_is_no_job_is_refused():
+    assert job.resolve(None) is None and job.resolve(False) is None
+    with pytest.raises(ValueError, match='expected "torchrun" or a bucketd.Job'):
+        job.resolve("llama")
+    with pytest.raises(ValueError):
+        bucketd.Job("")
+    with pytest.raises(ValueError):
+        bucketd.Job("llama", -1)
+
+
+def test_rank_and_world_come_from_the_launcher_where_torch_has_none(monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert job.rank_and_world() == (3, 8)
+    monkeypatch.setenv("RANK", "8")
+    assert job.rank_and_world() == (0, 1)
+
+
+def test_a_job_and_a_rank_that_plans_for_all_exclude_each_other():
+    with pytest.raises(ValueError, match="exclude each other"):
+        bucketd.backend(embedded="rank0", job=bucketd.Job("llama"))
+
+
+# -- what the planner answers
+
+
+def ask_as(to, graph, ranks, size=WORLD, scope="0/fw", made_of=options(), of=bucketd.Job("llama"), **more):
+    return to.get_plan(lambda: wire.to_proto(graph), canonical.digest(graph), MESH, made_of,
+                       **{**dict(deadline=30), **more}, job=of.at(scope, ranks, size))
+
+
+def all_ranks(address, graph_of, **more):
+    """What each rank got or was told; each asks on a connection and a thread of its own."""
+    import concurrent.futures
+
+    with concurrent.futures.ThreadPoolExecutor(WORLD) as pool:
+        asked = [pool.submit(ask_as, PlannerClient(address), graph_of(rank), [rank], **more) for rank in range(WORLD)]
+        return [one.exception(timeout=60) or one.result() for one in asked]
+
+
+def test_all_ranks_get_one_plan(running):
+    replies = all_ranks(running.address, lambda rank: layers(8), of=bucketd.Job("one plan"))
+    assert len({reply.plan for reply in replies}) == 1, replies
+
+
+def test_ranks_with_another_graph_are_named_to_all(running):
+    found = all_ranks(running.address, lambda rank: layers(16 if rank == 2 else 8), of=bucketd.Job("two graphs"))
+    assert [error.reason for error in found] == ["RANKS_DIFFER"] * WORLD, found
+    assert all("rank 2" in str(error) for error in found), found
+
+
+def test_a_rank_that_does_not_come_is_named(running):
+    to = PlannerClient(running.address)
+    with pytest.raises(PlannerError) as caught:
+        ask_as(to, layers(8), [0, 1, 3], of=bucketd.Job("one short"), deadline=2)
+    assert caught.value.reason == "RANKS_MISSING" and "rank 2" in str(caught.value)
+
+
+def test_one_call_may_speak_for_all_ranks_and_the_next_generation_gets_the_same(running):
+    to = PlannerClient(running.address)
+    first = ask_as(to, layers(24), range(WORLD), of=bucketd.Job("restarted", 0))
+    again = ask_as(to, layers(24), range(WORLD), of=bucketd.Job("restarted", 1))
+    assert again.source == "pinned" and again.plan == first.plan
+    with pytest.raises(PlannerError) as caught:
+        ask_as(to, layers(24), range(WORLD), of=bucketd.Job("restarted", 0))
+    assert caught.value.reason == "GENERATION_OVER"
+    assert bucketd.release(bucketd.Job("restarted"), running.address) == 1
+    assert bucketd.release(bucketd.Job("restarted"), running.address) == 0
+
+
+def test_a_job_without_ranks_is_refused(running):
+    with pytest.raises(PlannerError) as caught:
+        ask_as(PlannerClient(running.address), layers(8), [])
+    assert caught.value.reason == "JOB_INVALID"
+
+
+def test_a_job_changes_nothing_for_those_without_one(running):
+    assert ask(PlannerClient(running.address), layers(8)).plan
+
+
+# -- the hang, and the error that replaces it
+
+
+def two_orders(running, job_name, order):
+    with Ranks("order_worker.py", 2, "bucketd", order, PLANNER=running.address, JOB=job_name) as ranks:
+        return ranks.wait(120, grace=30)
+
+
+@pytest.mark.slow
+def test_ranks_with_other_orders_hang_where_nobody_compares():
+    with Ranks("order_worker.py", 2, "plain", "other") as ranks:
+        for process in ranks.processes:
+            assert "step runs\n" in process.stdout, "a rank ended before its step ran"
+        with pytest.raises(TimeoutError) as caught:
+            ranks.wait(5)
+    assert "step ended" not in str(caught.value) and "Error" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_ranks_with_one_order_do_not():
+    with Ranks("order_worker.py", 2, "plain", "same") as ranks:
+        assert [status for status, text in ranks.wait(120) if "step ended" in text] == [0, 0]
+
+
+@pytest.mark.slow
+def test_ranks_with_other_orders_are_told_apart_by_the_planner(running):
+    found = two_orders(running, "two orders", "other")
+    assert [status for status, _ in found] == [3, 3], found
+    for _, text in found:
+        assert "AgreementError" in text and "RANKS_DIFFER" in text, text
+        assert "rank 0" in text and "rank 1" in text and "all_reduce" in text and "all_gather" in text, text
+
+
+@pytest.mark.slow
+def test_ranks_with_one_order_run_by_their_plan(running):
+    found = two_orders(running, "one order", "same")
+    assert [status for status, text in found if "step ended" in text] == [0, 0], found
+
+
+# -- a job of torchrun
+
+
+@pytest.mark.slow
+def test_a_restarted_job_gets_the_plans_that_it_had(running, tmp_path):
+    environment = dict(os.environ, PYTHONPATH=str(ROOT / "client" / "python"), OMP_NUM_THREADS="1")
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD), "--max-restarts", "1",
+         str(EXAMPLES / "train_job.py"), "--address", running.address, "--fail-at", "2", "--steps", "3", "--release",
+         "--out-dir", str(tmp_path)],
+        env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (tmp_path / "generation-0.json").exists(), "it did not fail"
+    found = json.loads((tmp_path / "generation-1.json").read_text())
+    assert len(found["answers"]) == WORLD and set(found["answers"][0]) == {"0/fw", "0/bw"}
+    for answer in found["answers"]:
+        assert {scope: plan for scope, (plan, _) in answer.items()} == {s: p for s, (p, _) in found["answers"][0].items()}
+        assert {source for _, source in answer.values()} == {"pinned"}
+    assert "released 2 plans" in done.stdout
