@@ -173,6 +173,22 @@ TEST_F(CostsTest, PlansAreMadeWithTheVersionThatWasAskedFor) {
   EXPECT_EQ(Metric("bucketd_cost_profiles"), 5 + 2);
 }
 
+TEST_F(CostsTest, AfterARestartNamesMeanWhatTheyMeantBefore) {
+  options_.store_dir = folder_ + "/store";
+  Start();
+  ASSERT_EQ(Import(Profile("site", 3.0)), 1U);
+  ASSERT_EQ(Import(Profile("site", 4.0)), 2U);
+  ASSERT_EQ(Promote("site", 2), 2U);
+  ASSERT_EQ(Send({Header("site", "a"), Batch(1.1)}).accepted(), 32U);
+  server_->Shutdown();
+  Start();
+  EXPECT_EQ(ProfileOf(PlanWith("site@latest")), "site@2");
+  EXPECT_EQ(ProfileOf(PlanWith("site")), "site@1");
+  ASSERT_EQ(List("site").samples_size(), 1);
+  EXPECT_EQ(List("site").samples(0).samples(), 32U);
+  EXPECT_EQ(Rollback("site"), 1U);
+}
+
 TEST_F(CostsTest, EqualNumbersUnderAnotherNameAreAnotherPlanThatSaysSo) {
   Start();
   ASSERT_EQ(Import(Profile("one", 3.0)), 1U);
@@ -341,6 +357,22 @@ TEST_F(CostsTest, AReportThatStallsIsEnded) {
   auto writer = costs_->ReportCosts(&context, &response);
   ASSERT_TRUE(writer->Write(Header("h100_nvlink", "a")));
   EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(CostsTest, ChangesAreForThoseWhoMayUseTheAdminService) {
+  options_.admin = "off";
+  Start();
+  EXPECT_EQ(Import(Profile("site", 3.0)), 0U);
+  EXPECT_EQ(reason_, "ADMIN_NOT_ALLOWED");
+  EXPECT_EQ(Propose("h100_nvlink"), 0U);
+  EXPECT_EQ(reason_, "ADMIN_NOT_ALLOWED");
+  EXPECT_EQ(Promote("h100_nvlink", 1), 0U);
+  EXPECT_EQ(reason_, "ADMIN_NOT_ALLOWED");
+  EXPECT_EQ(Rollback("h100_nvlink"), 0U);
+  EXPECT_EQ(reason_, "ADMIN_NOT_ALLOWED");
+  EXPECT_EQ(Send({Header("h100_nvlink", "a"), Batch(1.0)}).accepted(), 32U)
+      << "evidence is welcome";
+  EXPECT_EQ(Get("h100_nvlink").version().version(), 1U);
 }
 
 TEST_F(CostsTest, ADrainingServerTakesNoChanges) {
