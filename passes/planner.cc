@@ -1,10 +1,13 @@
 #include "passes/planner.h"
 
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
+#include "passes/auto/auto_pass.h"
 #include "passes/base/status_macros.h"
 #include "passes/pass/pass.h"
 #include "passes/pass/pass_registry.h"
@@ -13,6 +16,20 @@
 #include "passes/sim/simulator.h"
 
 namespace bucketd {
+
+namespace {
+
+absl::StatusOr<Pipeline> MakePipeline(const ModeInfo& mode) {
+  std::vector<std::unique_ptr<Pass>> passes;
+  for (const absl::string_view name : mode.passes) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Pass> pass, MakePass(name));
+    passes.push_back(std::move(pass));
+    if (mode.search && passes.size() == 1) passes.push_back(MakeSearchPass());
+  }
+  return Pipeline(std::move(passes));
+}
+
+}  // namespace
 
 absl::StatusOr<Plan> MakePlan(const Graph& graph, const Costs& costs, const PlanOptions& options,
                               std::vector<PassRun>* runs) {
@@ -25,7 +42,7 @@ absl::StatusOr<Plan> MakePlan(const Graph& graph, const Costs& costs, const Plan
   if (!graph.collectives().empty()) {
     const ModeInfo* mode = FindMode(options.mode);
     if (mode == nullptr) return absl::InternalError(absl::StrCat("no mode ", options.mode));
-    ASSIGN_OR_RETURN(const Pipeline pipeline, Pipeline::Make(mode->passes));
+    ASSIGN_OR_RETURN(const Pipeline pipeline, MakePipeline(*mode));
     RETURN_IF_ERROR(pipeline.Run(context, plan, runs));
   }
   const Simulation simulation = Simulate(graph, plan, costs);

@@ -14,7 +14,8 @@ CORE = ["passes/base", "passes/ir", "passes/plan", "passes/cost", "passes/sim", 
 ALLOWED = {
     "proto": [],
     **{folder: CORE[:k] for k, folder in enumerate(CORE)},
-    "passes": CORE,  # planner.{h,cc}
+    "passes/auto": CORE,
+    "passes": CORE + ["passes/auto"],  # planner.{h,cc}
     "passes/text": CORE[:4],
     "passes/io": CORE + ["proto"],
     "passes/tools": CORE + ["passes", "passes/io", "passes/text"],

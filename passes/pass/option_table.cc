@@ -165,6 +165,7 @@ constexpr absl::string_view kUnits = "transformer_block, manual";
 constexpr absl::string_view kMoved = "transformer_block, manual, greedy";
 constexpr absl::string_view kGreedy = "greedy, overlap";
 constexpr absl::string_view kOverlap = "overlap";
+constexpr absl::string_view kAuto = "auto";
 constexpr OptionInfo kOptions[] = {
     {"mode", "NAME", "how buckets are found", kEvery, true, Set<&O::mode>, Print<&O::mode>},
     {"numerics", "eager_order | exact | free", "what may happen to the order of sums", kEvery, true,
@@ -240,6 +241,8 @@ constexpr OptionInfo kOptions[] = {
      SetSize<&O::overlap_bucket_cap_bytes>, PrintSize<&O::overlap_bucket_cap_bytes>},
     {"autofix_cycles", "on | off", "upstream: drop control edges that make a cycle", kOverlap,
      false, Set<&O::autofix_cycles>, Print<&O::autofix_cycles>},
+    {"effort", "0-9", "work of the search; each step doubles it", kAuto, false, Set<&O::effort>,
+     Print<&O::effort>},
 };
 
 }  // namespace

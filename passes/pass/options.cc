@@ -64,6 +64,7 @@ absl::Status PlanOptions::Validate() const {
   RETURN_IF_ERROR(CheckRange("max_off_path_bytes", max_off_path_bytes, 0, kMaxLimitBytes));
   RETURN_IF_ERROR(
       CheckRange("overlap_bucket_cap_bytes", overlap_bucket_cap_bytes, 1, kMaxLimitBytes));
+  RETURN_IF_ERROR(CheckRange("effort", effort, 0, 9));
   if (mode == "manual" && buckets.empty()) {
     return absl::InvalidArgumentError(
         "mode manual needs entries, for example tok_embeddings,layers.[0-31],norm+output");

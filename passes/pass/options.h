@@ -69,6 +69,9 @@ struct PlanOptions {
   int64_t overlap_bucket_cap_bytes = int64_t{2} << 30;
   bool autofix_cycles = false;  // upstream only: drop control edges that make a cycle
 
+  // Mode auto: work of the search, 0 to 9; each step doubles it.
+  int32_t effort = 5;
+
   absl::Status Validate() const;  // unknown names list the known ones
 
   // Whether all-reduces of gradients may be merged, by bucket_all_reduce and numerics.

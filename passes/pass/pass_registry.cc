@@ -37,6 +37,8 @@ constexpr absl::string_view kGreedyPasses[] = {"tag-collectives", "greedy-bucket
 constexpr absl::string_view kOverlapPasses[] = {"tag-collectives", "pre-bucket", "schedule-overlap",
                                                 "bucket-overlap", "payload-order"};
 
+constexpr absl::string_view kSearchPasses[] = {"tag-collectives", "payload-order"};
+
 constexpr ModeInfo kModes[] = {
     {"transformer_block", "one bucket a transformer block, found by itself",
      absl::MakeConstSpan(kBlockPasses)},
@@ -44,6 +46,8 @@ constexpr ModeInfo kModes[] = {
     {"greedy", "buckets by bytes and topological span", absl::MakeConstSpan(kGreedyPasses)},
     {"overlap", "order by what compute can hide, then merge what stays hidden",
      absl::MakeConstSpan(kOverlapPasses)},
+    {"auto", "the best plan that a search finds, never worse than the others",
+     absl::MakeConstSpan(kSearchPasses), true},
     {"none", "program order, untouched", {}},
 };
 

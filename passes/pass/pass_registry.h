@@ -23,6 +23,9 @@ absl::StatusOr<std::unique_ptr<Pass>> MakePass(absl::string_view name);
 struct ModeInfo {
   absl::string_view name, summary;
   absl::Span<const absl::string_view> passes;
+  // The planner searches behind the first of these (passes/auto, which stands above this table
+  // since it tries the other modes).
+  bool search = false;
 };
 absl::Span<const ModeInfo> AllModes();
 // nullptr if there is none.

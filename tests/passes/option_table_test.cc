@@ -45,6 +45,7 @@ const std::map<std::string, std::string>& OtherValues() {
       {"max_off_path_mb", "0"},
       {"bucket_exposed_first", "on"},
       {"overlap_bucket_cap_mb", "64"},
+      {"effort", "7"},
   };
   return *values;
 }

@@ -1,0 +1,180 @@
+#include "passes/auto/auto_pass.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+#include "passes/auto/gap.h"
+#include "passes/auto/search.h"
+#include "passes/auto/to_plan.h"
+#include "passes/base/status_macros.h"
+#include "passes/pass/fit_memory.h"
+#include "passes/pass/pass_registry.h"
+#include "passes/sim/simulator.h"
+
+namespace bucketd {
+namespace search {
+
+int64_t BudgetOf(const Problem& problem, int32_t effort) {
+  // Steps of a decode: every boundary looks at every group.
+  constexpr int64_t kMaxSteps = 20'000'000;
+  const int64_t steps =
+      int64_t{problem.size()} * (4 + static_cast<int64_t>(problem.graph->groups().size())) / 4;
+  if (steps > kMaxSteps) return 0;
+  // Of effort 5. Small graphs are cheap, so they get more decodes; large ones a few in any case.
+  constexpr int64_t kSteps = 400'000, kLeast = 40, kMost = 1000;
+  int64_t decodes = std::clamp(kSteps / std::max<int64_t>(1, steps), kLeast, kMost);
+  // A whole step of millions of nodes gets what seconds allow.
+  constexpr int64_t kMostSteps = 80'000'000;
+  decodes = std::min(decodes, std::max<int64_t>(4, kMostSteps / std::max<int64_t>(1, steps)));
+  return effort >= 5 ? decodes << (effort - 5) : std::max<int64_t>(1, decodes >> (5 - effort));
+}
+
+}  // namespace search
+
+namespace {
+
+using search::Score;
+
+std::string Microseconds(int64_t ps) {
+  return absl::StrFormat("%.3f us", static_cast<double>(ps) * 1e-6);
+}
+
+// A plan and what it takes.
+struct Candidate {
+  absl::string_view mode;  // "" of the search
+  Plan plan;
+  Prediction figures;
+  Score score;
+};
+
+class AutoPass : public Pass {
+ public:
+  absl::string_view name() const override { return "search"; }
+
+  absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const override {
+    const int64_t limit = MemoryLimit(context);
+    Candidate best{"none", plan, context.program_order, {}};
+    best.score = search::ScoreOf({best.figures.total_ps, best.figures.peak_bytes}, limit);
+    for (const ModeInfo& mode : AllModes()) {
+      if (mode.search || mode.passes.empty() || mode.name == "manual") continue;
+      RETURN_IF_ERROR(TryMode(context, mode, limit, plan, best));
+    }
+    const Candidate classic = {best.mode, Plan(), best.figures, best.score};
+    TrySearch(context, limit, plan, best);
+    if (best.score.over) {
+      const std::string text = absl::StrCat("the plan with the least memory that was found needs ",
+                                            best.figures.peak_bytes, " bytes; the limit is ", limit,
+                                            ": allow more memory");
+      if (context.options.memory_limit_bytes > 0) return absl::FailedPreconditionError(text);
+      best.plan.diagnostics.push_back({"memory-limit", text, {}});
+    }
+    best.plan.diagnostics.push_back(Gain(context, classic, best));
+    plan = std::move(best.plan);
+    return true;
+  }
+
+ private:
+  // What a mode's own passes make of the untouched step. A mode that refuses the graph is no floor.
+  static absl::Status TryMode(const PassContext& context, const ModeInfo& mode, int64_t limit,
+                              const Plan& before, Candidate& best) {
+    PlanOptions options = context.options;
+    options.mode = std::string(mode.name);
+    PassContext inner(context.graph, context.costs, options);
+    inner.program_order = context.program_order;
+    inner.tags = context.tags;
+    inner.directions = context.directions;
+    inner.constraints = context.constraints;
+    Plan plan = before;
+    for (const absl::string_view name : mode.passes) {
+      if (name == "tag-collectives" || name == "payload-order") continue;  // before and behind this
+      ASSIGN_OR_RETURN(const std::unique_ptr<Pass> pass, MakePass(name));
+      const absl::StatusOr<bool> changed = pass->Run(inner, plan);
+      if (!changed.ok()) return absl::OkStatus();
+    }
+    Keep(context, mode.name, limit, std::move(plan), best);
+    return absl::OkStatus();
+  }
+
+  // The plan's launches in order, for the search to start from.
+  static std::vector<search::Batch> BatchesOf(const Graph& graph, const Plan& plan) {
+    std::vector<search::Batch> batches;
+    for (const Step& step : plan.order) {
+      search::Batch batch;
+      if (step.kind == Step::Kind::kStart) {
+        for (const NodeId n : plan.buckets[search::Index(step.id)].members) {
+          batch.members.push_back(graph.collective_of(n));
+        }
+      } else if (step.kind == Step::Kind::kNode && graph.kind(step.id) == NodeKind::kCollective) {
+        batch.members.push_back(graph.collective_of(step.id));
+      }
+      if (!batch.members.empty()) batches.push_back(std::move(batch));
+    }
+    return batches;
+  }
+
+  static void TrySearch(const PassContext& context, int64_t limit, const Plan& before,
+                        Candidate& best) {
+    absl::StatusOr<search::Problem> problem = search::Contract(context);
+    const int64_t budget =
+        problem.ok() ? search::BudgetOf(*problem, context.options.effort) : int64_t{0};
+    if (budget == 0) {
+      best.plan.diagnostics.push_back(
+          {"search-skipped",
+           problem.ok() ? "the graph has too many nodes and groups to search: the plan is that of "
+                          "the best other mode"
+                        : std::string(problem.status().message()),
+           {}});
+      return;
+    }
+    search::Search search(*problem, limit, budget);
+    if (!best.plan.buckets.empty()) search.AddStart(BatchesOf(context.graph, best.plan));
+    search.Run();
+    if (search.score() < best.score) {
+      Plan plan = search::PlanOf(context, *problem, search.best());
+      plan.diagnostics = before.diagnostics;
+      Keep(context, "", limit, std::move(plan), best);
+    }
+    const int64_t memory_ps = best.figures.total_ps - search.fastest_ps();
+    best.plan.diagnostics.push_back(
+        {"auto-gap",
+         search::GapText(search::GapOf(*problem, best.plan), best.figures.total_ps,
+                         LowerBoundPs(context.graph, context.costs), memory_ps),
+         {}});
+  }
+
+  // Takes the plan if it is better.
+  static void Keep(const PassContext& context, absl::string_view mode, int64_t limit, Plan plan,
+                   Candidate& best) {
+    const Prediction figures = Simulate(context.graph, plan, context.costs).prediction;
+    const Score score = search::ScoreOf({figures.total_ps, figures.peak_bytes}, limit);
+    if (score < best.score) best = {mode, std::move(plan), figures, score};
+  }
+
+  static Diagnostic Gain(const PassContext& context, const Candidate& classic,
+                         const Candidate& best) {
+    const auto against = [&](int64_t other) {
+      return absl::StrFormat(
+          "%s, %.2f %% more", Microseconds(other),
+          100.0 * (static_cast<double>(other) /
+                       static_cast<double>(std::max<int64_t>(1, best.figures.total_ps)) -
+                   1.0));
+    };
+    return {"auto-gain",
+            absl::StrCat(Microseconds(best.figures.total_ps), "; program order ",
+                         against(context.program_order.total_ps), "; the best other mode, ",
+                         classic.mode, ", ", against(classic.figures.total_ps)),
+            {}};
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Pass> MakeSearchPass() { return std::make_unique<AutoPass>(); }
+
+}  // namespace bucketd

@@ -1,0 +1,25 @@
+// The pass of mode auto: the best plan that a search finds, never worse than any other mode's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "passes/auto/problem.h"
+#include "passes/pass/pass.h"
+
+namespace bucketd {
+
+// Looks at what every other mode makes under the same options, and searches further with
+// options.effort; keeps the best plan by (within the memory limit, time, memory). REQUIRES:
+// tag-collectives has run. FAILED_PRECONDITION if a limit in bytes is below every plan that was
+// found; a share is exceeded instead, and the plan says so. Deterministic: effort counts work.
+std::unique_ptr<Pass> MakeSearchPass();
+
+namespace search {
+
+// Decodes that an effort allows on a problem of so many leaders and groups; more effort, more
+// decodes. 0: the problem is too large for any.
+int64_t BudgetOf(const Problem& problem, int32_t effort);
+
+}  // namespace search
+}  // namespace bucketd

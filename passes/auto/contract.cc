@@ -1,0 +1,334 @@
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+#include "passes/auto/problem.h"
+#include "passes/base/status_macros.h"
+#include "passes/pass/numerics.h"
+#include "passes/pass/payload_order.h"
+
+namespace bucketd::search {
+namespace {
+
+// Storages listed for all nodes together beyond which a graph is not searched.
+constexpr int64_t kMaxListed = 20'000'000;
+
+// Which storages a node stands on, in the simulator's terms: a getitem on its piece, everything
+// else on all that it aliases or makes.
+class Storages {
+ public:
+  explicit Storages(const Graph& graph)
+      : graph_(graph), set_of_(Index(graph.size())), first_own_(Index(graph.size()), -1) {}
+
+  absl::Status Run() {
+    for (NodeId n = 0; n < graph_.size(); ++n) {
+      if (static_cast<int64_t>(sets_.all.size()) > kMaxListed) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat(graph_.Describe(n), ": nodes up to here alias more than ", kMaxListed,
+                         " storages together; mode auto does not search such a graph"));
+      }
+      AddNode(n);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Span<const int32_t> of(NodeId n) const { return sets_.of(set_of_[Index(n)]); }
+  absl::Span<const int32_t> owned_by(NodeId n) const {
+    if (first_own_[Index(n)] < 0) return {};
+    return absl::MakeConstSpan(ids_).subspan(Index(first_own_[Index(n)]), graph_.outputs(n).size());
+  }
+  const std::vector<int64_t>& bytes() const { return bytes_; }
+
+ private:
+  void AddNode(NodeId n) {
+    const absl::Span<const NodeId> aliases = graph_.alias_of(n);
+    if (graph_.kind(n) == NodeKind::kGetitem) {
+      AddGetitem(n);
+      return;
+    }
+    const bool owns = aliases.empty() || graph_.kind(n) == NodeKind::kCollective;
+    if (aliases.size() == 1 && !owns) {
+      set_of_[Index(n)] = set_of_[Index(aliases[0])];
+      return;
+    }
+    scratch_.clear();
+    for (const NodeId x : aliases) {
+      const absl::Span<const int32_t> more = of(x);
+      scratch_.insert(scratch_.end(), more.begin(), more.end());
+    }
+    if (owns && !graph_.outputs(n).empty()) {
+      first_own_[Index(n)] = static_cast<int32_t>(bytes_.size());
+      const bool beside = graph_.kind(n) == NodeKind::kPlaceholder &&
+                          (graph_.role(n) == Role::kParameter || graph_.role(n) == Role::kBuffer);
+      for (const TensorType& t : graph_.outputs(n)) {
+        scratch_.push_back(static_cast<int32_t>(bytes_.size()));
+        ids_.push_back(static_cast<int32_t>(bytes_.size()));
+        bytes_.push_back(beside ? 0 : t.bytes);
+      }
+    }
+    std::sort(scratch_.begin(), scratch_.end());
+    scratch_.erase(std::unique(scratch_.begin(), scratch_.end()), scratch_.end());
+    AddSet(n, scratch_);
+  }
+
+  void AddGetitem(NodeId n) {
+    NodeId source = graph_.inputs(n).front();
+    if (first_own_[Index(source)] < 0 && !graph_.alias_of(n).empty()) {
+      source = graph_.alias_of(n).front();
+    }
+    const int32_t index = graph_.getitem_index(n);
+    if (first_own_[Index(source)] >= 0 &&
+        index < static_cast<int32_t>(graph_.outputs(source).size())) {
+      AddSet(n, {first_own_[Index(source)] + index});
+    } else {
+      set_of_[Index(n)] = set_of_[Index(source)];
+    }
+  }
+
+  void AddSet(NodeId n, const std::vector<int32_t>& storages) {
+    set_of_[Index(n)] = static_cast<int32_t>(sets_.begin.size()) - 1;
+    sets_.all.insert(sets_.all.end(), storages.begin(), storages.end());
+    sets_.Close();
+  }
+
+  const Graph& graph_;
+  std::vector<int32_t> set_of_, first_own_;
+  std::vector<int64_t> bytes_;
+  std::vector<int32_t> ids_;  // 0, 1, 2, ...
+  Lists sets_;
+  std::vector<int32_t> scratch_;
+};
+
+class Contraction {
+ public:
+  explicit Contraction(const PassContext& context)
+      : context_(context),
+        graph_(context.graph),
+        storages_(context.graph),
+        leader_of_(Index(context.graph.size()), -1) {
+    problem_.graph = &context.graph;
+    problem_.costs = &context.costs;
+    problem_.options = &context.options;
+  }
+
+  absl::StatusOr<Problem> Run() && {
+    RETURN_IF_ERROR(storages_.Run());
+    FindLeaders();
+    FindFollowers();
+    FindAfter();
+    RETURN_IF_ERROR(FindTouches());
+    DescribeTransfers();
+    FindUses(problem_);
+    WalkProgramOrder();
+    return std::move(problem_);
+  }
+
+ private:
+  int64_t OwnBytes(NodeId n) const {
+    int64_t bytes = 0;
+    for (const int32_t s : storages_.owned_by(n)) bytes += storages_.bytes()[Index(s)];
+    return bytes;
+  }
+
+  void FindLeaders() {
+    problem_.transfers.resize(graph_.collectives().size());
+    const std::vector<Constraints::Edge>& edges = context_.constraints.edges;
+    size_t edge = 0;
+    std::vector<LeaderId> before;
+    for (NodeId n = 0; n < graph_.size(); ++n) {
+      before.clear();
+      for (const NodeId x : graph_.inputs(n)) before.push_back(leader_of_[Index(x)]);
+      for (; edge < edges.size() && edges[edge].after == n; ++edge) {
+        before.push_back(leader_of_[Index(edges[edge].before)]);
+      }
+      const NodeKind kind = graph_.kind(n);
+      if (kind == NodeKind::kPlaceholder || kind == NodeKind::kOutput) continue;
+      std::sort(before.begin(), before.end());
+      before.erase(std::unique(before.begin(), before.end()), before.end());
+      if (!before.empty() && before.front() < 0) before.erase(before.begin());
+      const bool transfer = kind == NodeKind::kCollective || kind == NodeKind::kWait;
+      const bool leads =
+          transfer || context_.costs.node_ps(n) > 0 || OwnBytes(n) > 0 || before.size() > 1;
+      if (leads) {
+        AddLeader(n, before);
+      } else if (!before.empty()) {
+        leader_of_[Index(n)] = before.front();
+      }
+    }
+  }
+
+  void AddLeader(NodeId n, const std::vector<LeaderId>& before) {
+    const LeaderId leader = problem_.size();
+    const NodeKind kind = graph_.kind(n);
+    leader_of_[Index(n)] = leader;
+    problem_.node.push_back(n);
+    problem_.before.all.insert(problem_.before.all.end(), before.begin(), before.end());
+    problem_.before.Close();
+    problem_.cost.push_back(kind == NodeKind::kCollective ? 0 : context_.costs.node_ps(n));
+    const CollectiveId c = graph_.collective_of(n);
+    problem_.start_of.push_back(kind == NodeKind::kCollective ? c : -1);
+    problem_.wait_of.push_back(kind == NodeKind::kWait ? c : -1);
+    if (kind == NodeKind::kCollective) problem_.transfers[Index(c)].start = leader;
+    if (kind == NodeKind::kWait) problem_.transfers[Index(c)].wait = leader;
+  }
+
+  void FindFollowers() {
+    std::vector<int32_t> count(Index(problem_.size()) + 1, 0);
+    const auto follows = [&](NodeId n) {
+      const LeaderId leader = leader_of_[Index(n)];
+      return leader >= 0 && problem_.node[Index(leader)] != n;
+    };
+    for (NodeId n = 0; n < graph_.size(); ++n) {
+      if (follows(n)) {
+        ++count[Index(leader_of_[Index(n)]) + 1];
+      } else if (leader_of_[Index(n)] < 0 && graph_.kind(n) != NodeKind::kOutput) {
+        problem_.first.push_back(n);
+      }
+    }
+    for (size_t i = 1; i < count.size(); ++i) count[i] += count[i - 1];
+    problem_.followers.begin = count;
+    problem_.followers.all.resize(Index(count.back()));
+    for (NodeId n = 0; n < graph_.size(); ++n) {
+      if (follows(n)) problem_.followers.all[Index(count[Index(leader_of_[Index(n)])]++)] = n;
+    }
+  }
+
+  void FindAfter() {
+    std::vector<int32_t> count(Index(problem_.size()) + 1, 0);
+    for (const LeaderId x : problem_.before.all) ++count[Index(x) + 1];
+    for (size_t i = 1; i < count.size(); ++i) count[i] += count[i - 1];
+    problem_.after.begin = count;
+    problem_.after.all.resize(Index(count.back()));
+    for (LeaderId l = 0; l < problem_.size(); ++l) {
+      for (const LeaderId x : problem_.before.of(l)) {
+        problem_.after.all[Index(count[Index(x)]++)] = l;
+      }
+    }
+  }
+
+  // Appends what node n needs alive while it runs.
+  void Touch(NodeId n, std::vector<StorageId>& touched) const {
+    const auto add = [&](NodeId x) {
+      for (const int32_t s : storages_.of(x)) {
+        if (storages_.bytes()[Index(s)] > 0) touched.push_back(s);
+      }
+    };
+    add(n);
+    if (graph_.kind(n) == NodeKind::kGetitem) return;
+    for (const NodeId x : graph_.inputs(n)) add(x);
+  }
+
+  absl::Status FindTouches() {
+    problem_.bytes = storages_.bytes();
+    problem_.kept.assign(problem_.bytes.size(), false);
+    problem_.uses.assign(problem_.bytes.size(), 0);
+    for (const NodeId x : graph_.inputs(graph_.output_node())) {
+      for (const int32_t s : storages_.of(x)) problem_.kept[Index(s)] = true;
+    }
+    std::vector<StorageId> touched;
+    for (LeaderId l = 0; l < problem_.size(); ++l) {
+      touched.clear();
+      Touch(problem_.node[Index(l)], touched);
+      for (const NodeId n : problem_.followers.of(l)) Touch(n, touched);
+      std::sort(touched.begin(), touched.end());
+      touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
+      for (const StorageId s : touched) ++problem_.uses[Index(s)];
+      problem_.touches.all.insert(problem_.touches.all.end(), touched.begin(), touched.end());
+      problem_.touches.Close();
+      if (static_cast<int64_t>(problem_.touches.all.size()) > kMaxListed) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("more than ", kMaxListed,
+                         " uses of storages; mode auto does not search "
+                         "such a graph"));
+      }
+      for (const int32_t s : storages_.owned_by(problem_.node[Index(l)])) {
+        if (problem_.bytes[Index(s)] > 0) problem_.owns.all.push_back(s);
+      }
+      problem_.owns.Close();
+      problem_.own_bytes.push_back(OwnBytes(problem_.node[Index(l)]));
+    }
+    for (const NodeId n : problem_.first) {
+      for (const int32_t s : storages_.owned_by(n)) {
+        problem_.peak_at_start += problem_.bytes[Index(s)];
+        // What no leader touches is gone before the first of them.
+        if (problem_.uses[Index(s)] > 0 || problem_.kept[Index(s)]) {
+          problem_.live_at_start += problem_.bytes[Index(s)];
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  int64_t TensorBytes(NodeId n) const {
+    return graph_.outputs(n).empty() ? 0 : graph_.outputs(n).front().bytes;
+  }
+
+  // Whether a bucket may stand for the collective: as the verifier and the simulator have buckets.
+  bool IsPlain(const Collective& c) const {
+    return c.wait != kNoNode && graph_.users(c.start).size() == 1 &&
+           graph_.outputs(c.start).size() == 1 && graph_.alias_of(c.start).empty() &&
+           graph_.alias_of(c.wait).size() == 1 && graph_.alias_of(c.wait)[0] == c.start;
+  }
+
+  void DescribeTransfers() {
+    const std::vector<int32_t> ranks = PayloadRanks(context_);
+    for (size_t i = 0; i < problem_.transfers.size(); ++i) {
+      const auto id = static_cast<CollectiveId>(i);
+      const Collective& c = graph_.collective(id);
+      Transfer& t = problem_.transfers[i];
+      t.pinned = context_.constraints.pinned[i];
+      t.mergeable = !t.pinned && IsPlain(c) && MayMerge(c.kind, context_.options);
+      t.group = c.group;
+      t.kind = c.kind;
+      t.bytes = c.bytes;
+      t.out_bytes = TensorBytes(c.start);
+      t.in_bytes = graph_.inputs(c.start).empty() ? 0 : TensorBytes(graph_.inputs(c.start)[0]);
+      t.alpha_ps = context_.costs.AlphaPs(id);
+      t.wire_ps = context_.costs.node_ps(c.start) - t.alpha_ps;
+      t.payload_rank = ranks[i];
+      t.packable = t.mergeable && ModeOf(graph_, absl::MakeConstSpan(&c.start, 1),
+                                         context_.options) == BucketMode::kPacked;
+    }
+  }
+
+  // Compute and memory of the untouched step.
+  void WalkProgramOrder() {
+    Problem& p = problem_;
+    std::vector<int32_t> left = p.uses;
+    int64_t live = p.live_at_start;
+    p.ideal_ps.push_back(0);
+    const auto release = [&](LeaderId l) {
+      for (const StorageId s : p.touches.of(l)) {
+        if (--left[Index(s)] == 0 && !p.kept[Index(s)]) live -= p.bytes[Index(s)];
+      }
+    };
+    for (LeaderId l = 0; l < p.size(); ++l) {
+      p.ideal_ps.push_back(p.ideal_ps.back() + p.cost[Index(l)]);
+      p.live.push_back(live);
+      live += p.own_bytes[Index(l)];
+      p.live_at.push_back(live);
+      const CollectiveId c = p.start_of[Index(l)];
+      if (c >= 0 && p.transfer(c).wait >= 0) continue;  // holds its input until its wait
+      release(l);
+      if (p.wait_of[Index(l)] >= 0) release(p.transfer(p.wait_of[Index(l)]).start);
+    }
+    p.live.push_back(live);
+    p.live_at.push_back(live);
+  }
+
+  const PassContext& context_;
+  const Graph& graph_;
+  Storages storages_;
+  std::vector<LeaderId> leader_of_;
+  Problem problem_;
+};
+
+}  // namespace
+
+absl::StatusOr<Problem> Contract(const PassContext& context) { return Contraction(context).Run(); }
+
+}  // namespace bucketd::search

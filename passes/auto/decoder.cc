@@ -1,0 +1,376 @@
+#include "passes/auto/decoder.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace bucketd::search {
+namespace {
+
+void PushHeap(std::vector<LeaderId>& heap, LeaderId l) {
+  heap.push_back(l);
+  std::push_heap(heap.begin(), heap.end(), std::greater<>());
+}
+
+LeaderId PopHeap(std::vector<LeaderId>& heap) {
+  std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+  const LeaderId l = heap.back();
+  heap.pop_back();
+  return l;
+}
+
+}  // namespace
+
+Decoder::Decoder(const Problem& problem)
+    : problem_(problem),
+      costs_(*problem.costs),
+      fresh_profile_(problem.live_at),
+      profile_(fresh_profile_) {}
+
+const Decoded& Decoder::Decode(const Settings& settings, int64_t memory_cap,
+                               const Partition* partition) {
+  Reset(settings, memory_cap, partition);
+  RunAll();
+  RunTail();
+  for (LeaderId l = 0; l < problem_.size(); ++l) Force(l);
+  out_.figures.total_ps = now_;
+  for (const int64_t free : stream_free_) {
+    out_.figures.total_ps = std::max(out_.figures.total_ps, free);
+  }
+  return out_;
+}
+
+void Decoder::Reset(const Settings& settings, int64_t memory_cap, const Partition* partition) {
+  const size_t leaders = Index(problem_.size());
+  const size_t groups = problem_.graph->groups().size();
+  const size_t transfers = problem_.transfers.size();
+  settings_ = settings;
+  cap_ = memory_cap;
+  partition_ = partition;
+  out_.order.clear();
+  out_.batches.clear();
+  out_.figures = {0, problem_.peak_at_start};
+  now_ = host_ = 0;
+  stream_free_.assign(groups, 0);
+  busy_.Clear();
+  wire_left_.assign(groups, 0);
+  missing_.resize(leaders);
+  for (size_t i = 0; i < leaders; ++i) {
+    missing_[i] = problem_.before.begin[i + 1] - problem_.before.begin[i];
+  }
+  done_.assign(leaders, 0);
+  ready_.clear();
+  post_.clear();
+  deferred_.Clear();
+  deferred_ps_ = 0;
+  deferred_sorted_ = false;
+  main_ = 0;
+  batch_of_.assign(transfers, -1);
+  launched_.clear();
+  outstanding_.resize(2 * groups);
+  for (Queue& queue : outstanding_) queue.Clear();
+  inline_ready_.clear();
+  pending_.resize(Index(problem_.keys));
+  for (Queue& pending : pending_) pending.Clear();
+  complete_.assign(Index(problem_.keys), 0);
+  pending_ps_.assign(Index(problem_.keys), 0);
+  if (partition != nullptr) arriving_ = partition->size_of;
+  live_ = problem_.live_at_start;
+  uses_left_ = problem_.uses;
+  shared_.assign(problem_.bytes.size(), -1);
+  buffers_.clear();
+  profile_.Reset(fresh_profile_);
+  gathered_bytes_ = 0;
+  gathered_.clear();
+  ResetRoots();
+  for (LeaderId l = 0; l < problem_.size(); ++l) {
+    if (missing_[Index(l)] == 0) BecomeReady(l);
+  }
+}
+
+// A root must begin so early that all roots of its group that are needed later still can.
+void Decoder::ResetRoots() {
+  for (const Transfer& t : problem_.transfers) wire_left_[Index(t.group)] += t.wire_ps;
+  root_head_.assign(Index(problem_.keys), 0);
+  root_launches_ = 0;
+  latest_start_.assign(problem_.transfers.size(), kNever);
+  std::vector<CollectiveId> roots;
+  for (const std::vector<int32_t>& keys : problem_.root_keys) {
+    roots.clear();
+    for (const int32_t key : keys) {
+      roots.insert(roots.end(), problem_.roots[Index(key)].begin(),
+                   problem_.roots[Index(key)].end());
+    }
+    std::sort(roots.begin(), roots.end(), [&](CollectiveId a, CollectiveId b) {
+      const LeaderId need_a = problem_.transfer(a).need, need_b = problem_.transfer(b).need;
+      return need_a != need_b ? need_a < need_b : a < b;
+    });
+    int64_t next = kNever;
+    for (size_t i = roots.size(); i-- > 0;) {
+      const Transfer& t = problem_.transfer(roots[i]);
+      int64_t work = 0;
+      for (const LeaderId x : problem_.root_work.of(roots[i])) work += problem_.cost[Index(x)];
+      next = std::min(problem_.ideal_ps[Index(t.need)], next) - Share(t.wire_ps, settings_.lead);
+      latest_start_[Index(roots[i])] = next - t.alpha_ps - work;
+    }
+  }
+}
+
+void Decoder::RunAll() {
+  for (;;) {
+    AdvanceMain();
+    const LeaderId next = NextReady();
+    const bool more = main_ < problem_.size();
+    if (next < 0 && deferred_.empty() && !more) return;
+    const bool blocked = more && missing_[Index(main_)] > 0 && (next < 0 || next > main_);
+    if (blocked) {
+      Unblock();
+    } else if (next < 0 && deferred_.empty()) {
+      Force(main_);
+    } else if (next < 0 || !TryDefer(next)) {
+      RunNext(next);
+    }
+  }
+}
+
+// Runs the first ready leader, or, without one, the first that was held back.
+void Decoder::RunNext(LeaderId next) {
+  const bool from_queue = next < 0;
+  if (from_queue) next = TakeDeferred();
+  if (done_[Index(next)]) return;
+  Boundary(problem_.cost[Index(next)]);
+  if (!done_[Index(next)]) GuardMemory(next);
+  if (done_[Index(next)]) return;
+  if (!from_queue) {
+    // What was launched may have made an earlier one ready.
+    if (NextReady() != next) return;
+    PopHeap(ready_);
+  }
+  Take(next);
+}
+
+void Decoder::RunTail() {
+  for (;;) {
+    Boundary(0);
+    bool more = false;
+    for (LeaderId next = NextReady(); next >= 0; next = NextReady()) {
+      PopHeap(ready_);
+      Take(next);
+      more = true;
+    }
+    for (int32_t key = 0; key < problem_.keys; ++key) {
+      if (!pending_[Index(key)].empty()) more = LaunchSinks(key, true) || more;
+    }
+    if (more) continue;
+    const int32_t batch = EarliestOutstanding(false);
+    if (batch >= 0) {
+      Wait(batch);
+    } else if (inline_ready_.empty() && post_.empty()) {
+      return;
+    }
+  }
+}
+
+// The main chain cannot go on before a collective ends: fill the time, else wait.
+void Decoder::Unblock() {
+  Boundary(0);
+  if (done_[Index(main_)] || missing_[Index(main_)] == 0) return;
+  stalls_.clear();
+  int64_t until = now_;
+  for (const LeaderId x : problem_.before.of(main_)) {
+    if (done_[Index(x)]) continue;
+    const CollectiveId c = problem_.wait_of[Index(x)];
+    const int32_t batch = c < 0 ? -1 : batch_of_[Index(c)];
+    if (batch < 0 || missing_[Index(x)] > 0) {
+      Force(c < 0 || batch >= 0 ? x : problem_.transfer(c).start);
+      return;
+    }
+    stalls_.push_back(batch);
+    until = std::max(until, launched_[Index(batch)].end_ps);
+  }
+  if (Fill(until)) return;
+  const int32_t first =
+      *std::min_element(stalls_.begin(), stalls_.end(), [&](int32_t a, int32_t b) {
+        return launched_[Index(a)].end_ps < launched_[Index(b)].end_ps;
+      });
+  const Launched& launch = launched_[Index(first)];
+  const int64_t standing = std::max<int64_t>(0, launch.end_ps - now_) + launch.cost.copy_out_ps;
+  if (standing > 0) {
+    const size_t before = out_.order.size();
+    // Else a wire might idle while nobody looks.
+    Boundary(standing);
+    if (out_.order.size() != before && missing_[Index(main_)] == 0) return;
+  }
+  Wait(first);
+}
+
+// Runs something else while the main chain waits, if there is something short enough.
+bool Decoder::Fill(int64_t until) {
+  const auto hides = [&](LeaderId l) {
+    const int64_t cost = problem_.cost[Index(l)];
+    return now_ + cost - until <= Share(cost, settings_.overshoot);
+  };
+  LeaderId filler = -1;
+  if (!deferred_.empty() && hides(deferred_.front())) {
+    filler = TakeDeferred();
+  } else {
+    const LeaderId next = NextReady();
+    if (next < 0 || !hides(next) || settings_.window == 0) return false;
+    if (next - main_ > settings_.window && !problem_.is_root_work[Index(next)]) return false;
+    if (next > main_ &&
+        Extra() + problem_.own_bytes[Index(next)] + profile_.Max(main_, next + 1) > cap_) {
+      return false;
+    }
+    filler = PopHeap(ready_);
+  }
+  if (done_[Index(filler)]) return true;
+  Boundary(problem_.cost[Index(filler)]);
+  if (!done_[Index(filler)]) Take(filler);
+  return true;
+}
+
+// Holds a weight gradient back, if there is room for it; runs the oldest ones that no longer fit.
+bool Decoder::TryDefer(LeaderId next) {
+  if (!problem_.is_leaf[Index(next)] || main_ >= problem_.size()) return false;
+  int64_t room = settings_.queue_ps;
+  if (settings_.tail_queue_ps > 0 &&
+      Remaining() <= Share(settings_.tail_queue_ps, settings_.tail_reach)) {
+    room = std::max(room, settings_.tail_queue_ps);
+  }
+  const int64_t cost = problem_.cost[Index(next)];
+  if (room <= 0 || cost > room) return false;
+  int64_t held = 0;  // by it alone
+  for (const StorageId s : problem_.touches.of(next)) {
+    if (uses_left_[Index(s)] == 1) held += problem_.bytes[Index(s)];
+  }
+  const std::vector<int64_t>& ideal = problem_.ideal_ps;
+  const auto horizon =
+      std::upper_bound(ideal.begin() + main_, ideal.end(), ideal[Index(main_)] + 2 * room);
+  const int32_t until =
+      std::max(main_ + 1, std::min(problem_.size(), static_cast<int32_t>(horizon - ideal.begin())));
+  if (Extra() + held + profile_.Max(main_, until) > cap_) return false;
+  PopHeap(ready_);
+  deferred_.ids.push_back(next);
+  deferred_ps_ += cost;
+  while (deferred_ps_ > room && !deferred_.empty()) {
+    const LeaderId oldest = TakeDeferred();
+    if (done_[Index(oldest)]) continue;
+    Boundary(problem_.cost[Index(oldest)]);
+    if (!done_[Index(oldest)]) GuardMemory(oldest);
+    if (!done_[Index(oldest)]) Emit(oldest);
+  }
+  return true;
+}
+
+LeaderId Decoder::TakeDeferred() {
+  // Behind the main chain nothing is held back any more, so once is enough.
+  if (settings_.largest_last && main_ >= problem_.size() && !deferred_sorted_) {
+    deferred_sorted_ = true;
+    std::stable_sort(deferred_.ids.begin() + static_cast<int64_t>(deferred_.head),
+                     deferred_.ids.end(), [&](LeaderId a, LeaderId b) {
+                       return problem_.own_bytes[Index(a)] > problem_.own_bytes[Index(b)];
+                     });
+  }
+  const LeaderId l = deferred_.ids[deferred_.head++];
+  deferred_ps_ -= problem_.cost[Index(l)];
+  return l;
+}
+
+void Decoder::AdvanceMain() {
+  while (main_ < problem_.size()) {
+    const size_t i = Index(main_);
+    const bool aside = problem_.start_of[i] >= 0 || problem_.wait_of[i] >= 0 ||
+                       problem_.is_leaf[i] || problem_.is_post[i] || problem_.is_root_work[i];
+    if (!done_[i] && !aside) return;
+    ++main_;
+  }
+}
+
+LeaderId Decoder::NextReady() {
+  while (!ready_.empty() && done_[Index(ready_.front())]) PopHeap(ready_);
+  return ready_.empty() ? -1 : ready_.front();
+}
+
+void Decoder::Kernel(int64_t work) {
+  if (work <= 0) return;
+  host_ += costs_.host_ps_per_kernel();
+  now_ = busy_.Finish(std::max(now_, host_), work, costs_.overlap_slowdown_ppb());
+}
+
+void Decoder::Emit(LeaderId l) {
+  done_[Index(l)] = 1;
+  out_.order.push_back({Action::Kind::kRun, l});
+  Allocate(problem_.own_bytes[Index(l)]);
+  Kernel(problem_.cost[Index(l)]);
+  Release(l);
+  Finish(l);
+}
+
+// Whatever the leader is. REQUIRES: all its inputs are there.
+void Decoder::Take(LeaderId l) {
+  const CollectiveId waited = problem_.wait_of[Index(l)];
+  if (waited >= 0) {
+    Wait(batch_of_[Index(waited)]);
+    return;
+  }
+  const CollectiveId c = problem_.start_of[Index(l)];
+  if (c < 0) {
+    Emit(l);
+    return;
+  }
+  const Transfer& t = problem_.transfer(c);
+  if (t.use == Use::kInline) {
+    Launch({c});
+    return;
+  }
+  while (batch_of_[Index(c)] < 0) {
+    if (!(t.use == Use::kRoot ? LaunchRoots(t.key, true) : LaunchSinks(t.key, true))) return;
+  }
+}
+
+// Takes a leader and all that it still needs.
+void Decoder::Force(LeaderId l) {
+  if (done_[Index(l)]) return;
+  stack_.push_back(l);
+  while (!stack_.empty()) {
+    const LeaderId top = stack_.back();
+    if (done_[Index(top)]) {
+      stack_.pop_back();
+      continue;
+    }
+    const absl::Span<const LeaderId> before = problem_.before.of(top);
+    const auto missing =
+        std::find_if(before.begin(), before.end(), [&](LeaderId x) { return !done_[Index(x)]; });
+    if (missing != before.end()) {
+      stack_.push_back(*missing);
+    } else {
+      stack_.pop_back();
+      Take(top);
+    }
+  }
+}
+
+void Decoder::BecomeReady(LeaderId l) {
+  const CollectiveId c = problem_.start_of[Index(l)];
+  if (c >= 0) {
+    const Transfer& t = problem_.transfer(c);
+    if (t.use == Use::kInline) inline_ready_.push_back(c);
+    if (t.use != Use::kSink) return;
+    pending_[Index(t.key)].ids.push_back(c);
+    pending_ps_[Index(t.key)] += t.wire_ps;
+    if (partition_ != nullptr && --arriving_[Index(partition_->bucket_of[Index(c)])] == 0) {
+      ++complete_[Index(t.key)];
+    }
+    return;
+  }
+  const CollectiveId waited = problem_.wait_of[Index(l)];
+  if (waited >= 0 && !problem_.transfer(waited).pinned) return;  // taken when it has ended
+  PushHeap(problem_.is_post[Index(l)] && waited < 0 ? post_ : ready_, l);
+}
+
+void Decoder::Finish(LeaderId l) {
+  for (const LeaderId x : problem_.after.of(l)) {
+    if (--missing_[Index(x)] == 0) BecomeReady(x);
+  }
+}
+
+}  // namespace bucketd::search

@@ -1,0 +1,203 @@
+// From settings to a legal order of the whole step, with its exact time and memory: forward list
+// scheduling on the simulator's own clocks.
+//
+// At every boundary between two kernels the wires that are about to be free get the next bucket: a
+// gather that is due, a batch of reductions, or a gather early. The next kernel is the first ready
+// one in program order; while that waits for a collective, later ones fill in; weight gradients may
+// be held back to fill such gaps. Memory is known exactly at every step, and what is still to come
+// is taken from program order's profile.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "passes/auto/problem.h"
+#include "passes/auto/range_max.h"
+#include "passes/auto/settings.h"
+#include "passes/sim/busy_time.h"
+
+namespace bucketd::search {
+
+enum class Form : uint8_t { kFree = 0, kGrouped, kPackedOnCompute, kPackedOnComm };
+
+// What is launched as one; a collective alone has one member and the form kFree.
+struct Batch {
+  std::vector<CollectiveId> members;  // in payload order
+  Form form = Form::kFree;
+};
+
+// Buckets decided beforehand: those of one number go together as far as memory lets them.
+struct Partition {
+  std::vector<int32_t> bucket_of;  // one a collective; -1: inline
+  std::vector<Form> form_of;       // one a bucket
+  std::vector<int32_t> size_of;    // members of a bucket
+};
+
+struct Figures {
+  int64_t total_ps = 0, peak_bytes = 0;
+};
+
+// A step of a decoded order.
+struct Action {
+  enum class Kind : uint8_t { kRun, kLaunch, kWait };
+  Kind kind = Kind::kRun;
+  int32_t id = 0;  // leader, or batch
+};
+
+struct Decoded {
+  Figures figures;
+  std::vector<Action> order;  // every leader that is no start or wait, every batch twice or, where
+                              // nobody waits for it, once
+  std::vector<Batch> batches;
+};
+
+// Keeps its buffers from one decode to the next. Not thread-safe.
+class Decoder {
+ public:
+  explicit Decoder(const Problem& problem);
+
+  // Tries to stay within `memory_cap`; figures tell whether it did. `partition` may be null. The
+  // result holds until the next call. O(leaders log leaders).
+  const Decoded& Decode(const Settings& settings, int64_t memory_cap, const Partition* partition);
+
+ private:
+  // What one launch takes.
+  struct Cost {
+    int64_t slot_ps = 0;                                      // of the wire
+    int64_t copy_in_ps = 0, copy_out_ps = 0, charged_ps = 0;  // of compute
+    int64_t host_ps = 0;
+    int64_t in_bytes = 0, out_bytes = 0;
+  };
+  struct Launched {
+    int64_t end_ps = 0;
+    bool waited = false;
+    Cost cost;
+  };
+  // Ids in order of arrival, taken from the front.
+  struct Queue {
+    std::vector<int32_t> ids;
+    size_t head = 0;
+    size_t size() const { return ids.size() - head; }
+    bool empty() const { return head == ids.size(); }
+    int32_t front() const { return ids[head]; }
+    void Clear() {
+      ids.clear();
+      head = 0;
+    }
+  };
+
+  // decoder.cc: the clock and the main loop.
+  void Reset(const Settings& settings, int64_t memory_cap, const Partition* partition);
+  void ResetRoots();
+  void RunAll();
+  void RunTail();
+  void RunNext(LeaderId next);
+  void Unblock();
+  bool Fill(int64_t until);
+  bool TryDefer(LeaderId next);
+  LeaderId TakeDeferred();
+  void AdvanceMain();
+  LeaderId NextReady();
+  void Emit(LeaderId l);
+  void Take(LeaderId l);
+  void Force(LeaderId l);
+  void BecomeReady(LeaderId l);
+  void Finish(LeaderId l);
+  void Kernel(int64_t work);
+
+  // decoder_launch.cc: what goes onto the wires, and when.
+  void Boundary(int64_t next_ps);
+  void FeedWire(GroupId group, int64_t next_ps);
+  CollectiveId HeadRoot(int32_t key);
+  bool LaunchRoots(int32_t key, bool force);
+  bool LaunchSinks(int32_t key, bool flush);
+  bool LaunchFixedSinks(int32_t key, bool flush);
+  bool SinkIsReady(int32_t key, int64_t left_ps) const;
+  bool FixedBucketFits(CollectiveId head, size_t from) const;
+  int64_t Deadline(CollectiveId head, int64_t end_ps);
+  Form ChooseForm(const std::vector<CollectiveId>& members, Cost& cost) const;
+  Form FormThatFits(const std::vector<CollectiveId>& members, Form form) const;
+  bool MayPack(const std::vector<CollectiveId>& members) const;
+  Cost CostOf(const std::vector<CollectiveId>& members, Form form) const;
+  void Launch(std::vector<CollectiveId> members);
+  void AllocateAtStart(const Batch& batch, const Cost& cost);
+  void Wait(int32_t batch);
+  void FreeAtWait(const Batch& batch, const Cost& cost);
+  int32_t EarliestOutstanding(bool sinks_only);
+
+  // decoder_memory.cc
+  void Allocate(int64_t bytes);
+  void ReleaseStorage(StorageId s);
+  void Release(LeaderId l);
+  void ReleaseInputs(LeaderId start);
+  void ShareResults(const Batch& batch, int64_t bytes);
+  LeaderId Position() const;
+  int64_t Extra() const;
+  bool RootFits(CollectiveId c, int64_t extra) const;
+  bool TightMemory() const;
+  void AddGathered(CollectiveId c);
+  void DropGathered();
+  void GuardMemory(LeaderId next);
+
+  int64_t Remaining() const { return problem_.total_ps() - problem_.ideal_ps[Index(main_)]; }
+  int64_t NeedPs(CollectiveId c) const {
+    return problem_.ideal_ps[Index(problem_.transfer(c).need)] - problem_.ideal_ps[Index(main_)] +
+           now_;
+  }
+
+  const Problem& problem_;
+  const Costs& costs_;
+  const RangeMax fresh_profile_;
+
+  Settings settings_;
+  int64_t cap_ = 0;
+  const Partition* partition_ = nullptr;
+  Decoded out_;
+
+  // Clocks.
+  int64_t now_ = 0, host_ = 0;
+  std::vector<int64_t> stream_free_;  // one a group
+  internal::BusyTime busy_;
+  std::vector<int64_t> wire_left_;  // one a group: of collectives not launched
+
+  // Leaders.
+  std::vector<int32_t> missing_;  // inputs that are not there
+  std::vector<uint8_t> done_;
+  std::vector<LeaderId> ready_, post_;  // heaps, smallest first
+  Queue deferred_;
+  int64_t deferred_ps_ = 0;
+  bool deferred_sorted_ = false;
+  LeaderId main_ = 0;  // first leader of the main chain that is not done
+  std::vector<LeaderId> stack_, stalls_;
+
+  // Collectives.
+  std::vector<int32_t> batch_of_;
+  std::vector<Launched> launched_;  // one a batch
+  std::vector<Queue> outstanding_;  // one a group: batches to wait for
+  std::vector<CollectiveId> inline_ready_;
+  std::vector<size_t> root_head_;      // one a key
+  std::vector<int64_t> latest_start_;  // one a collective, of roots
+  std::vector<Queue> pending_;         // one a key: sinks that may be launched
+  std::vector<int64_t> pending_ps_;
+  std::vector<int32_t> arriving_;  // of a partition's bucket: members that are not pending
+                                   // yet
+  std::vector<int32_t> complete_;  // one a key: such buckets all of whose members are
+  int32_t root_launches_ = 0;
+
+  // Memory.
+  int64_t live_ = 0;
+  std::vector<int32_t> uses_left_;  // one a storage
+  std::vector<int32_t> shared_;     // one a storage: the shared buffer it is part of, or -1
+  struct SharedBuffer {
+    int64_t bytes = 0;
+    int32_t parts_left = 0;
+    bool kept = false;
+  };
+  std::vector<SharedBuffer> buffers_;
+  RangeMax profile_;  // program order's, and gathers that wait for their use
+  int64_t gathered_bytes_ = 0;
+  std::vector<CollectiveId> gathered_;  // heap by start leader, smallest first
+};
+
+}  // namespace bucketd::search

@@ -1,0 +1,427 @@
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "passes/auto/decoder.h"
+#include "passes/pass/numerics.h"
+
+namespace bucketd::search {
+namespace {
+
+// Launches a wire may get between two kernels: a bound on time, above what any order wants.
+constexpr int kMaxLaunches = 64;
+
+}  // namespace
+
+// Between two kernels, the next of which takes so long: takes what has ended, launches what is due.
+void Decoder::Boundary(int64_t next_ps) {
+  for (Queue& queue : outstanding_) {
+    while (!queue.empty()) {
+      const Launched& launch = launched_[Index(queue.front())];
+      if (!launch.waited && launch.end_ps > now_) break;
+      const int32_t batch = queue.front();
+      ++queue.head;
+      if (!launch.waited) Wait(batch);
+    }
+  }
+  while (!post_.empty()) {
+    std::pop_heap(post_.begin(), post_.end(), std::greater<>());
+    const LeaderId l = post_.back();
+    post_.pop_back();
+    if (!done_[Index(l)]) Emit(l);
+  }
+  for (size_t i = 0; i < inline_ready_.size(); ++i) {
+    const CollectiveId c = inline_ready_[i];
+    if (batch_of_[Index(c)] < 0) Launch({c});
+  }
+  inline_ready_.clear();
+  DropGathered();
+  for (GroupId g = 0; g < static_cast<GroupId>(stream_free_.size()); ++g) FeedWire(g, next_ps);
+}
+
+void Decoder::FeedWire(GroupId group, int64_t next_ps) {
+  const std::vector<int32_t>& root_keys = problem_.root_keys[Index(group)];
+  const std::vector<int32_t>& sink_keys = problem_.sink_keys[Index(group)];
+  for (int i = 0; i < kMaxLaunches; ++i) {
+    const int64_t free = stream_free_[Index(group)];
+    if (free > now_ + next_ps) return;
+    int32_t root = -1, sink = -1;
+    int64_t latest = kNever;
+    for (const int32_t key : root_keys) {
+      const CollectiveId head = HeadRoot(key);
+      if (head < 0 || (root >= 0 && latest_start_[Index(head)] >= latest)) continue;
+      latest = latest_start_[Index(head)];
+      root = key;
+    }
+    const int64_t left = Remaining() + deferred_ps_;
+    for (const int32_t key : sink_keys) {
+      if (sink < 0 && !pending_[Index(key)].empty() && SinkIsReady(key, left)) sink = key;
+    }
+    const int64_t due = latest + now_ - problem_.ideal_ps[Index(main_)];
+    bool wanted = root >= 0 && due - settings_.slack_ps <= now_ + next_ps;
+    if (root >= 0 && sink >= 0) {
+      const int64_t takes = std::min(pending_ps_[Index(sink)], settings_.reduce_cap_ps) +
+                            problem_.transfer(pending_[Index(sink)].front()).alpha_ps;
+      wanted = wanted || due < std::max(free, now_) + takes;
+    }
+    if (wanted && LaunchRoots(root, false)) continue;
+    if (sink >= 0 && LaunchSinks(sink, TightMemory())) continue;
+    if (root >= 0 && settings_.eager && LaunchRoots(root, false)) continue;
+    return;
+  }
+}
+
+CollectiveId Decoder::HeadRoot(int32_t key) {
+  const std::vector<CollectiveId>& roots = problem_.roots[Index(key)];
+  size_t& head = root_head_[Index(key)];
+  while (head < roots.size() && batch_of_[Index(roots[head])] >= 0) ++head;
+  return head < roots.size() ? roots[head] : -1;
+}
+
+// By when a bucket must end that begins with this root, alone at end_ps.
+int64_t Decoder::Deadline(CollectiveId head, int64_t end_ps) {
+  const bool first = root_launches_ < settings_.head_buckets;
+  ++root_launches_;
+  int64_t deadline =
+      std::max(NeedPs(head), end_ps) + (first ? settings_.head_late_ps : settings_.late_ps);
+  if (settings_.lag > 0) {
+    const int64_t excess = wire_left_[Index(problem_.transfer(head).group)] - Remaining();
+    deadline += Share(std::max<int64_t>(0, excess), settings_.lag);
+  }
+  return deadline;
+}
+
+bool Decoder::FixedBucketFits(CollectiveId head, size_t from) const {
+  const std::vector<CollectiveId>& roots = problem_.roots[Index(problem_.transfer(head).key)];
+  const int32_t bucket = partition_->bucket_of[Index(head)];
+  int64_t bytes = 0;
+  LeaderId lowest = problem_.size();
+  for (size_t i = from; i < roots.size(); ++i) {
+    if (partition_->bucket_of[Index(roots[i])] != bucket) break;
+    if (batch_of_[Index(roots[i])] >= 0) continue;
+    bytes += problem_.transfer(roots[i]).out_bytes;
+    lowest = std::min(lowest, problem_.transfer(roots[i]).start);
+  }
+  return lowest <= main_ ||
+         profile_.Max(std::min(Position(), lowest - 1), lowest) + Extra() + bytes <= cap_;
+}
+
+// The bucket that begins with the key's first root: as long as it ends in time and fits.
+bool Decoder::LaunchRoots(int32_t key, bool force) {
+  const CollectiveId head = HeadRoot(key);
+  if (head < 0) return false;
+  const std::vector<CollectiveId>& roots = problem_.roots[Index(key)];
+  const Transfer& first = problem_.transfer(head);
+  size_t next = root_head_[Index(key)];
+  const int64_t extra = Extra();
+  if (!force && !RootFits(head, extra)) return false;
+  if (!force && partition_ != nullptr && !FixedBucketFits(head, next)) return false;
+  const int64_t begin = std::max(stream_free_[Index(first.group)], now_) + first.alpha_ps;
+  int64_t wire = first.wire_ps;
+  const int64_t deadline = Deadline(head, begin + wire);
+  std::vector<CollectiveId> members = {head};
+  AddGathered(head);
+  for (++next; first.mergeable && next < roots.size(); ++next) {
+    const CollectiveId c = roots[next];
+    const Transfer& t = problem_.transfer(c);
+    if (batch_of_[Index(c)] >= 0) continue;
+    if (partition_ != nullptr) {
+      if (partition_->bucket_of[Index(c)] != partition_->bucket_of[Index(head)]) break;
+    } else {
+      const bool together = t.need == first.need;
+      const bool in_time =
+          wire + t.wire_ps <= settings_.gather_cap_ps && begin + wire + t.wire_ps <= deadline;
+      if ((!together && !in_time) || !RootFits(c, extra)) break;
+    }
+    wire += t.wire_ps;
+    members.push_back(c);
+    AddGathered(c);
+  }
+  for (const CollectiveId c : members) {
+    for (const LeaderId x : problem_.root_work.of(c)) {
+      if (!done_[Index(x)]) Emit(x);
+    }
+  }
+  Launch(std::move(members));
+  return true;
+}
+
+bool Decoder::SinkIsReady(int32_t key, int64_t left_ps) const {
+  if (TightMemory()) return true;
+  if (partition_ != nullptr) return complete_[Index(key)] > 0;
+  return pending_ps_[Index(key)] >=
+         std::min(settings_.batch_ps, settings_.batch_share == kNoShare
+                                          ? kNever
+                                          : Share(left_ps, settings_.batch_share));
+}
+
+bool Decoder::LaunchSinks(int32_t key, bool flush) {
+  Queue& pending = pending_[Index(key)];
+  if (pending.empty()) return false;
+  if (partition_ != nullptr) return LaunchFixedSinks(key, flush);
+  std::vector<CollectiveId> members;
+  int64_t wire = 0;
+  while (!pending.empty()) {
+    const Transfer& t = problem_.transfer(pending.front());
+    if (!members.empty() && (!t.mergeable || wire + t.wire_ps > settings_.reduce_cap_ps)) break;
+    wire += t.wire_ps;
+    members.push_back(pending.front());
+    ++pending.head;
+  }
+  pending_ps_[Index(key)] -= wire;
+  Launch(std::move(members));
+  return true;
+}
+
+// The first bucket that is complete; with `flush`, the first one as far as it has come.
+bool Decoder::LaunchFixedSinks(int32_t key, bool flush) {
+  Queue& pending = pending_[Index(key)];
+  if (!flush && complete_[Index(key)] == 0) return false;
+  int32_t bucket = partition_->bucket_of[Index(pending.front())];
+  for (size_t i = pending.head; !flush && arriving_[Index(bucket)] > 0; ++i) {
+    bucket = partition_->bucket_of[Index(pending.ids[i])];
+  }
+  if (arriving_[Index(bucket)] == 0) --complete_[Index(key)];
+  std::vector<CollectiveId> members;
+  size_t kept = pending.head;
+  for (size_t i = pending.head; i < pending.ids.size(); ++i) {
+    const CollectiveId c = pending.ids[i];
+    if (partition_->bucket_of[Index(c)] == bucket) {
+      members.push_back(c);
+      pending_ps_[Index(key)] -= problem_.transfer(c).wire_ps;
+    } else {
+      pending.ids[kept++] = c;
+    }
+  }
+  pending.ids.resize(kept);
+  Launch(std::move(members));
+  return true;
+}
+
+bool Decoder::MayPack(const std::vector<CollectiveId>& members) const {
+  if (problem_.options->numerics != Numerics::kExact) return true;
+  std::vector<NodeId> starts;
+  for (const CollectiveId c : members) {
+    if (!problem_.transfer(c).packable) return false;
+    starts.push_back(problem_.node[Index(problem_.transfer(c).start)]);
+  }
+  return ModeOf(*problem_.graph, starts, *problem_.options) == BucketMode::kPacked;
+}
+
+Decoder::Cost Decoder::CostOf(const std::vector<CollectiveId>& members, Form form) const {
+  Cost cost;
+  const Transfer& first = problem_.transfer(members[0]);
+  cost.host_ps = costs_.host_ps_per_collective();
+  int64_t message = 0;
+  for (const CollectiveId c : members) {
+    const Transfer& t = problem_.transfer(c);
+    message += t.bytes;
+    cost.in_bytes += t.in_bytes;
+    cost.out_bytes += t.out_bytes;
+  }
+  if (members.size() == 1) {
+    cost.slot_ps = first.alpha_ps + first.wire_ps;
+    return cost;
+  }
+  const bool packed = form != Form::kGrouped;
+  const bool gather = first.kind == CollectiveKind::kAllGather;
+  cost.slot_ps =
+      costs_.CollectivePs(members[0], message, packed ? 1 : static_cast<int64_t>(members.size()));
+  if (!packed) return cost;
+  const int64_t copy_in = costs_.CopyPs(cost.in_bytes);
+  const int64_t copy_out = gather ? costs_.CopyPs(cost.out_bytes) : 0;
+  if (form == Form::kPackedOnCompute) {
+    cost.copy_in_ps = copy_in;
+    cost.copy_out_ps = copy_out;
+    return cost;
+  }
+  cost.slot_ps += copy_in + copy_out;
+  cost.charged_ps =
+      static_cast<int64_t>((internal::Int128{copy_in + copy_out} * costs_.comm_copy_share_ppb() +
+                            internal::kBillion / 2) /
+                           internal::kBillion);
+  cost.host_ps += (gather ? 2 : 1) * costs_.host_ps_per_kernel();
+  return cost;
+}
+
+// The form that costs least by the settings' weights, and its cost.
+Form Decoder::ChooseForm(const std::vector<CollectiveId>& members, Cost& cost) const {
+  const auto price = [&](const Cost& c) {
+    return c.slot_ps / 1000 * settings_.wire_weight +
+           (c.copy_in_ps + c.copy_out_ps + c.charged_ps) / 1000 * settings_.compute_weight;
+  };
+  Form best = Form::kGrouped;
+  cost = CostOf(members, best);
+  if (!MayPack(members)) return best;
+  for (const Form form : {Form::kPackedOnComm, Form::kPackedOnCompute}) {
+    const Cost other = CostOf(members, form);
+    if (price(other) >= price(cost)) continue;
+    cost = other;
+    best = form;
+  }
+  return best;
+}
+
+// A packed bucket whose buffers do not fit is grouped instead.
+Form Decoder::FormThatFits(const std::vector<CollectiveId>& members, Form form) const {
+  if (form == Form::kGrouped) return form;
+  int64_t in_bytes = 0, out_bytes = 0;
+  LeaderId lowest = problem_.size();
+  for (const CollectiveId c : members) {
+    in_bytes += problem_.transfer(c).in_bytes;
+    out_bytes += problem_.transfer(c).out_bytes;
+    lowest = std::min(lowest, problem_.transfer(c).start);
+  }
+  if (problem_.transfer(members[0]).kind != CollectiveKind::kAllGather) {
+    return live_ + in_bytes + out_bytes <= cap_ ? form : Form::kGrouped;
+  }
+  const bool fits =
+      live_ + out_bytes <= cap_ &&
+      (lowest <= main_ ||
+       profile_.Max(std::min(Position(), lowest - 1), lowest) + Extra() + out_bytes <= cap_);
+  return fits ? form : Form::kGrouped;
+}
+
+void Decoder::Launch(std::vector<CollectiveId> members) {
+  const auto id = static_cast<int32_t>(out_.batches.size());
+  std::sort(members.begin(), members.end(), [&](CollectiveId a, CollectiveId b) {
+    return problem_.transfer(a).payload_rank < problem_.transfer(b).payload_rank;
+  });
+  Batch batch{std::move(members), Form::kFree};
+  Cost cost;
+  if (batch.members.size() > 1) {
+    const int32_t bucket =
+        partition_ == nullptr ? -1 : partition_->bucket_of[Index(batch.members[0])];
+    const Form fixed = bucket < 0 ? Form::kFree : partition_->form_of[Index(bucket)];
+    batch.form = ChooseForm(batch.members, cost);
+    Form form = batch.form;
+    if (fixed != Form::kFree && (fixed == Form::kGrouped || MayPack(batch.members))) form = fixed;
+    form = FormThatFits(batch.members, form);
+    if (form != batch.form) cost = CostOf(batch.members, form);
+    batch.form = form;
+  } else {
+    cost = CostOf(batch.members, Form::kFree);
+  }
+  const GroupId group = problem_.transfer(batch.members[0]).group;
+  for (const CollectiveId c : batch.members) {
+    batch_of_[Index(c)] = id;
+    done_[Index(problem_.transfer(c).start)] = 1;
+    wire_left_[Index(group)] -= problem_.transfer(c).wire_ps;
+  }
+  out_.order.push_back({Action::Kind::kLaunch, id});
+  AllocateAtStart(batch, cost);
+  host_ += cost.host_ps;
+  const int64_t start = std::max({stream_free_[Index(group)], now_, host_});
+  if (cost.charged_ps > 0) {
+    now_ = busy_.Finish(std::max(now_, host_), cost.charged_ps, costs_.overlap_slowdown_ppb());
+  }
+  const int64_t end = start + cost.slot_ps;
+  stream_free_[Index(group)] = end;
+  busy_.Add(start, end);
+  launched_.push_back({end, false, cost});
+  const Transfer& first = problem_.transfer(batch.members[0]);
+  if (first.wait >= 0 && !first.pinned) {
+    outstanding_[2 * Index(group) + (first.use == Use::kSink ? 1 : 0)].ids.push_back(id);
+  }
+  out_.batches.push_back(std::move(batch));
+  // Nothing above may be touched below: what becomes ready may launch in turn only at a boundary.
+  const std::vector<CollectiveId>& launched = out_.batches.back().members;
+  for (const CollectiveId c : launched) {
+    const Transfer& t = problem_.transfer(c);
+    if (t.wait < 0) Release(t.start);
+    Finish(t.start);
+  }
+}
+
+// The buffers of a bucket as its start leaves them, and its copy-in.
+void Decoder::AllocateAtStart(const Batch& batch, const Cost& cost) {
+  const CollectiveKind kind = problem_.transfer(batch.members[0]).kind;
+  const auto results = [&] {
+    int64_t bytes = 0;
+    for (const CollectiveId c : batch.members) {
+      bytes += problem_.own_bytes[Index(problem_.transfer(c).start)];
+    }
+    return bytes;
+  };
+  if (batch.form == Form::kFree || batch.form == Form::kGrouped) {
+    Allocate(results());
+  } else if (batch.form == Form::kPackedOnComm) {
+    if (kind == CollectiveKind::kAllGather) {
+      Allocate(results() + cost.out_bytes);
+    } else if (kind == CollectiveKind::kReduceScatter) {
+      Allocate(cost.out_bytes + cost.in_bytes);
+      ShareResults(batch, cost.out_bytes);
+    } else {
+      Allocate(cost.in_bytes);
+      ShareResults(batch, cost.in_bytes);
+    }
+  } else {
+    Allocate(kind == CollectiveKind::kAllGather ? cost.out_bytes : cost.in_bytes);
+    Kernel(cost.copy_in_ps);
+    for (const CollectiveId c : batch.members) ReleaseInputs(problem_.transfer(c).start);
+    if (kind == CollectiveKind::kReduceScatter) {
+      Allocate(cost.out_bytes);
+      ShareResults(batch, cost.out_bytes);
+    } else if (kind == CollectiveKind::kAllReduce) {
+      ShareResults(batch, cost.in_bytes);
+    }
+  }
+}
+
+void Decoder::Wait(int32_t batch_id) {
+  Launched& launch = launched_[Index(batch_id)];
+  if (launch.waited) return;
+  launch.waited = true;
+  now_ = std::max(now_, launch.end_ps);
+  out_.order.push_back({Action::Kind::kWait, batch_id});
+  const Cost cost = launch.cost;
+  // Work that becomes ready is taken later, so nothing is launched meanwhile.
+  const Batch& batch = out_.batches[Index(batch_id)];
+  FreeAtWait(batch, cost);
+  for (const CollectiveId c : batch.members) done_[Index(problem_.transfer(c).wait)] = 1;
+  for (const CollectiveId c : batch.members) Finish(problem_.transfer(c).wait);
+}
+
+void Decoder::FreeAtWait(const Batch& batch, const Cost& cost) {
+  const CollectiveKind kind = problem_.transfer(batch.members[0]).kind;
+  const bool on_compute = batch.form == Form::kPackedOnCompute;
+  if (on_compute && kind == CollectiveKind::kAllGather) {
+    Allocate(cost.out_bytes);
+    Kernel(cost.copy_out_ps);
+    live_ -= cost.out_bytes;
+  } else if (batch.form == Form::kPackedOnComm && kind == CollectiveKind::kAllGather) {
+    live_ -= cost.out_bytes;
+  } else if (kind == CollectiveKind::kReduceScatter &&
+             (on_compute || batch.form == Form::kPackedOnComm)) {
+    live_ -= cost.in_bytes;
+  }
+  for (const CollectiveId c : batch.members) {
+    const Transfer& t = problem_.transfer(c);
+    if (on_compute) {
+      for (const StorageId s : problem_.owns.of(t.start)) {
+        if (--uses_left_[Index(s)] == 0) ReleaseStorage(s);
+      }
+    } else {
+      Release(t.start);
+    }
+    Allocate(problem_.own_bytes[Index(t.wait)]);
+    Release(t.wait);
+  }
+}
+
+// Among what nobody has waited for yet.
+int32_t Decoder::EarliestOutstanding(bool sinks_only) {
+  int32_t earliest = -1;
+  for (size_t q = sinks_only ? 1 : 0; q < outstanding_.size(); q += sinks_only ? 2 : 1) {
+    Queue& queue = outstanding_[q];
+    while (!queue.empty() && launched_[Index(queue.front())].waited) ++queue.head;
+    if (queue.empty()) continue;
+    const int32_t batch = queue.front();
+    if (earliest < 0 || launched_[Index(batch)].end_ps < launched_[Index(earliest)].end_ps) {
+      earliest = batch;
+    }
+  }
+  return earliest;
+}
+
+}  // namespace bucketd::search

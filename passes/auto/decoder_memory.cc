@@ -1,0 +1,119 @@
+#include <algorithm>
+
+#include "passes/auto/decoder.h"
+
+namespace bucketd::search {
+namespace {
+
+// Rounds of making room before one kernel: a bound on time.
+constexpr int kMaxRounds = 200;
+
+}  // namespace
+
+void Decoder::Allocate(int64_t bytes) {
+  live_ += bytes;
+  out_.figures.peak_bytes = std::max(out_.figures.peak_bytes, live_);
+}
+
+// A storage that nobody will touch any more. One that a packed bucket made goes with its buffer.
+void Decoder::ReleaseStorage(StorageId s) {
+  const int32_t buffer = shared_[Index(s)];
+  if (buffer < 0) {
+    if (!problem_.kept[Index(s)]) live_ -= problem_.bytes[Index(s)];
+    return;
+  }
+  SharedBuffer& shared = buffers_[Index(buffer)];
+  if (--shared.parts_left == 0 && !shared.kept) live_ -= shared.bytes;
+}
+
+void Decoder::Release(LeaderId l) {
+  for (const StorageId s : problem_.touches.of(l)) {
+    if (--uses_left_[Index(s)] == 0) ReleaseStorage(s);
+  }
+}
+
+// All but what the start itself makes.
+void Decoder::ReleaseInputs(LeaderId start) {
+  const absl::Span<const StorageId> own = problem_.owns.of(start);
+  for (const StorageId s : problem_.touches.of(start)) {
+    if (std::find(own.begin(), own.end(), s) != own.end()) continue;
+    if (--uses_left_[Index(s)] == 0) ReleaseStorage(s);
+  }
+}
+
+// The members' results are parts of one buffer of so many bytes.
+void Decoder::ShareResults(const Batch& batch, int64_t bytes) {
+  SharedBuffer buffer{bytes, 0, false};
+  for (const CollectiveId c : batch.members) {
+    for (const StorageId s : problem_.owns.of(problem_.transfer(c).start)) {
+      shared_[Index(s)] = static_cast<int32_t>(buffers_.size());
+      ++buffer.parts_left;
+      buffer.kept = buffer.kept || problem_.kept[Index(s)];
+    }
+  }
+  buffers_.push_back(buffer);
+}
+
+// Where the step stands in program order: nothing before it is still to come.
+LeaderId Decoder::Position() const {
+  if (ready_.empty()) return main_;
+  const LeaderId next = ready_.front();
+  return done_[Index(next)] || problem_.is_root_work[Index(next)] ? main_ : std::min(main_, next);
+}
+
+// Live bytes beyond what program order holds here and what gathers brought early.
+int64_t Decoder::Extra() const {
+  return std::max<int64_t>(0, live_ - problem_.live[Index(Position())] - gathered_bytes_);
+}
+
+// Whether memory holds a root's result from here to where program order gathers it.
+bool Decoder::RootFits(CollectiveId c, int64_t extra) const {
+  const Transfer& t = problem_.transfer(c);
+  if (t.start <= main_) return true;
+  const int64_t most = profile_.Max(std::min(Position(), t.start - 1), t.start);
+  return most + extra + (settings_.packed_memory ? 2 : 1) * t.out_bytes <= cap_;
+}
+
+bool Decoder::TightMemory() const { return live_ > cap_ - cap_ / 200; }
+
+void Decoder::AddGathered(CollectiveId c) {
+  const Transfer& t = problem_.transfer(c);
+  if (t.start <= main_) return;
+  profile_.Add(main_, t.start, t.out_bytes);
+  gathered_bytes_ += t.out_bytes;
+  gathered_.push_back(c);
+  std::push_heap(gathered_.begin(), gathered_.end(), [&](CollectiveId a, CollectiveId b) {
+    return problem_.transfer(a).start > problem_.transfer(b).start;
+  });
+}
+
+// Gathers that program order, too, would have made by now.
+void Decoder::DropGathered() {
+  while (!gathered_.empty() && problem_.transfer(gathered_.front()).start <= main_) {
+    std::pop_heap(gathered_.begin(), gathered_.end(), [&](CollectiveId a, CollectiveId b) {
+      return problem_.transfer(a).start > problem_.transfer(b).start;
+    });
+    gathered_bytes_ -= problem_.transfer(gathered_.back()).out_bytes;
+    gathered_.pop_back();
+  }
+}
+
+// Before a leader that would take memory over the cap: sends reductions off and waits for them.
+void Decoder::GuardMemory(LeaderId next) {
+  const int64_t bytes = problem_.own_bytes[Index(next)];
+  for (int round = 0; bytes > 0 && live_ + bytes > cap_ && round < kMaxRounds; ++round) {
+    const int32_t earliest = EarliestOutstanding(true);
+    bool launched = false;
+    for (size_t g = 0; g < problem_.sink_keys.size() && !launched; ++g) {
+      if (stream_free_[g] > now_ && earliest >= 0) continue;
+      for (const int32_t key : problem_.sink_keys[g]) {
+        launched = launched || LaunchSinks(key, true);
+      }
+    }
+    if (launched) continue;
+    if (earliest < 0) return;
+    Wait(earliest);
+  }
+}
+
+}  // namespace bucketd::search

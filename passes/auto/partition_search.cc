@@ -1,0 +1,269 @@
+#include "passes/auto/partition_search.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace bucketd::search {
+namespace {
+
+constexpr int kMaxRounds = 20;
+
+}  // namespace
+
+PartitionSearch::PartitionSearch(Search& search, const std::vector<Batch>& batches,
+                                 const Settings& settings)
+    : search_(search), settings_(settings), rows_(Index(search.problem_.keys)) {
+  const Problem& problem = search.problem_;
+  form_of_.assign(problem.transfers.size(), Form::kFree);
+  // A bucket that was made elsewhere may hold several keys; then each is a bucket of its own.
+  std::vector<std::pair<int32_t, std::vector<CollectiveId>>> parts;
+  for (const Batch& batch : batches) {
+    parts.clear();
+    for (const CollectiveId c : batch.members) {
+      const Transfer& t = problem.transfer(c);
+      if (t.use == Use::kInline) continue;
+      auto part = std::find_if(parts.begin(), parts.end(),
+                               [&](const auto& known) { return known.first == t.key; });
+      if (part == parts.end()) part = parts.insert(parts.end(), {t.key, {}});
+      part->second.push_back(c);
+    }
+    for (auto& [key, members] : parts) {
+      AddBucket(rows_[Index(key)], std::move(members), batch.form);
+    }
+  }
+}
+
+// In order of need; collectives that may not share a bucket become one each.
+void PartitionSearch::AddBucket(Row& row, std::vector<CollectiveId> members, Form form) {
+  const Problem& problem = search_.problem_;
+  std::sort(members.begin(), members.end(), [&](CollectiveId a, CollectiveId b) {
+    const LeaderId need_a = problem.transfer(a).need, need_b = problem.transfer(b).need;
+    return need_a != need_b ? need_a < need_b : a < b;
+  });
+  if (members.size() > 1) form_of_[Index(members[0])] = form;
+  for (const CollectiveId c : members) {
+    row.members.push_back(c);
+    if (!problem.transfer(c).mergeable || c == members.back()) {
+      row.ends.push_back(static_cast<int32_t>(row.members.size()));
+    }
+  }
+}
+
+Score PartitionSearch::Replay(const Settings& settings) {
+  score_ = {};
+  Try(settings);
+  return score_;
+}
+
+bool PartitionSearch::Try(const Settings& settings) {
+  partition_.bucket_of.assign(form_of_.size(), -1);
+  partition_.form_of.clear();
+  partition_.size_of.clear();
+  for (const Row& row : rows_) {
+    int32_t begin = 0;
+    for (const int32_t end : row.ends) {
+      const auto id = static_cast<int32_t>(partition_.size_of.size());
+      for (int32_t i = begin; i < end; ++i) partition_.bucket_of[Index(row.members[Index(i)])] = id;
+      partition_.size_of.push_back(end - begin);
+      partition_.form_of.push_back(form_of_[Index(row.members[Index(begin)])]);
+      begin = end;
+    }
+  }
+  const Score score = search_.Try(settings, &partition_);
+  if (!(score < score_)) return false;
+  score_ = score;
+  return true;
+}
+
+bool PartitionSearch::TryCuts(size_t row, Cuts ends) {
+  if (ends == rows_[row].ends || search_.Spent()) return false;
+  std::swap(rows_[row].ends, ends);
+  if (Try(settings_)) {
+    improved_ = true;
+    return true;
+  }
+  std::swap(rows_[row].ends, ends);
+  return false;
+}
+
+// Merges runs of `by` buckets among buckets from to to - 1.
+bool PartitionSearch::MergeEvery(size_t row, int32_t from, int32_t to, int32_t by) {
+  const Cuts& ends = rows_[row].ends;
+  Cuts merged;
+  for (int32_t i = 0; i < static_cast<int32_t>(ends.size()); ++i) {
+    const bool inside = i >= from && i < to;
+    const bool last_of_run = (i - from) % by == by - 1 || i == to - 1;
+    if (!inside || last_of_run) merged.push_back(ends[Index(i)]);
+  }
+  return TryCuts(row, std::move(merged));
+}
+
+void PartitionSearch::MergeRanges(size_t row) {
+  const auto size = [&] { return static_cast<int32_t>(rows_[row].ends.size()); };
+  while (size() > 2 && MergeEvery(row, 0, size(), 2)) {
+  }
+  for (const int32_t by : {3, 4}) MergeEvery(row, 0, size(), by);
+  for (const int32_t parts : {4, 8}) {
+    for (int32_t part = 0; part < parts; ++part) {
+      const int32_t from = size() * part / parts, to = size() * (part + 1) / parts;
+      if (to - from < 2) continue;
+      MergeEvery(row, from, to, 2);
+      const int32_t still = std::min(to, size());
+      if (still - from >= 2) MergeEvery(row, from, still, still - from);
+    }
+  }
+}
+
+void PartitionSearch::HalveAll(size_t row) {
+  Cuts halves;
+  int32_t begin = 0;
+  for (const int32_t end : rows_[row].ends) {
+    if (end - begin > 1) halves.push_back(begin + (end - begin) / 2);
+    halves.push_back(end);
+    begin = end;
+  }
+  TryCuts(row, std::move(halves));
+}
+
+// As many buckets whose sizes grow, or shrink, by a factor.
+void PartitionSearch::SplitGeometrically(size_t row) {
+  const auto buckets = static_cast<int32_t>(rows_[row].ends.size());
+  const auto size = static_cast<int64_t>(rows_[row].members.size());
+  if (buckets < 2 || buckets > 40) return;
+  for (const int64_t halves : {3, 4, 6}) {  // factor 1.5, 2, 3
+    for (const bool shrink : {false, true}) {
+      std::vector<int64_t> weights;
+      int64_t weight = 1 << 10, sum = 0;
+      for (int32_t i = 0; i < buckets; ++i) {
+        weights.push_back(weight);
+        sum += weight;
+        weight = std::min<int64_t>(weight * halves / 2, int64_t{1} << 40);
+      }
+      if (shrink) std::reverse(weights.begin(), weights.end());
+      Cuts ends;
+      int64_t so_far = 0;
+      for (const int64_t w : weights) {
+        so_far += w;
+        const auto end = static_cast<int32_t>((so_far * size + sum / 2) / sum);
+        if (end > (ends.empty() ? 0 : ends.back())) ends.push_back(end);
+      }
+      ends.back() = static_cast<int32_t>(size);
+      TryCuts(row, std::move(ends));
+    }
+  }
+}
+
+void PartitionSearch::ChangeRow(size_t row) {
+  if (rows_[row].members.size() < 2) return;
+  if (!search_.problem_.transfer(rows_[row].members[0]).mergeable) return;
+  MergeRanges(row);
+  HalveAll(row);
+  SplitGeometrically(row);
+}
+
+void PartitionSearch::ShiftCut(size_t row, int32_t bucket) {
+  for (const int32_t by : {1, 2, 4, 8, 16}) {
+    for (const int32_t direction : {-1, 1}) {
+      Cuts ends = rows_[row].ends;
+      if (bucket + 1 >= static_cast<int32_t>(ends.size())) return;
+      const int32_t cut = ends[Index(bucket)] + direction * by;
+      if (cut <= Begin(rows_[row], bucket) || cut >= ends[Index(bucket) + 1]) continue;
+      ends[Index(bucket)] = cut;
+      TryCuts(row, std::move(ends));
+    }
+  }
+}
+
+void PartitionSearch::SplitBucket(size_t row, int32_t bucket) {
+  const int32_t begin = Begin(rows_[row], bucket);
+  const int32_t size = rows_[row].ends[Index(bucket)] - begin;
+  int32_t last = 0;
+  for (const int32_t at : {1, 2, size / 4, size / 2, 3 * size / 4, size - 2, size - 1}) {
+    if (at <= last || at >= size) continue;
+    last = at;
+    Cuts ends = rows_[row].ends;
+    ends.insert(ends.begin() + bucket, begin + at);
+    if (TryCuts(row, std::move(ends))) return;
+  }
+}
+
+void PartitionSearch::ChangeForm(size_t row, int32_t bucket) {
+  const int32_t begin = Begin(rows_[row], bucket);
+  if (rows_[row].ends[Index(bucket)] - begin < 2) return;
+  Form& form = form_of_[Index(rows_[row].members[Index(begin)])];
+  for (const Form other : {Form::kGrouped, Form::kPackedOnCompute, Form::kPackedOnComm}) {
+    if (other == form || search_.Spent()) continue;
+    const Form before = std::exchange(form, other);
+    if (Try(settings_)) {
+      improved_ = true;
+    } else {
+      form = before;
+    }
+  }
+}
+
+void PartitionSearch::ChangeBucket(size_t row, int32_t bucket) {
+  const auto size = [&] { return static_cast<int32_t>(rows_[row].ends.size()); };
+  if (bucket >= size()) return;
+  if (bucket + 1 < size()) {
+    Cuts ends = rows_[row].ends;
+    ends.erase(ends.begin() + bucket);
+    if (TryCuts(row, std::move(ends))) return;
+    ShiftCut(row, bucket);
+  }
+  if (bucket < size()) SplitBucket(row, bucket);
+  if (bucket < size()) ChangeForm(row, bucket);
+}
+
+void PartitionSearch::ChangeSettings() {
+  const int64_t a = search_.alpha_ps_, span = search_.span_ps_;
+  const auto sweep = [&](auto field, const auto& values) {
+    for (const auto& value : values) {
+      if (search_.Spent()) return;
+      Settings settings = settings_;
+      if (settings.*field == value) continue;
+      settings.*field = value;
+      if (!Try(settings)) continue;
+      settings_ = settings;
+      improved_ = true;
+    }
+  };
+  using S = Settings;
+  sweep(&S::slack_ps, std::vector<int64_t>{0, a / 2, a, 3 * a, 10 * a, kNever / 2});
+  sweep(&S::tail_queue_ps,
+        std::vector<int64_t>{0, a, 3 * a, 10 * a, span / 20, span / 10, span / 5, 2 * span / 5});
+  sweep(&S::tail_reach, std::vector<int32_t>{1000, 2000, 3000, 1'000'000});
+  sweep(&S::queue_ps, std::vector<int64_t>{0, a / 2, a, 3 * a, 10 * a});
+  sweep(&S::overshoot, std::vector<int32_t>{0, 300, 1000});
+  sweep(&S::window, std::vector<int32_t>{0, 20, 100, 400, 4000, 1'000'000});
+  sweep(&S::eager, std::vector<bool>{false, true});
+  sweep(&S::lead, std::vector<int32_t>{1000, 1300, 2000});
+}
+
+void PartitionSearch::Climb() {
+  Replay(settings_);
+  improved_ = true;
+  for (int round = 0; improved_ && round < kMaxRounds && !search_.Spent(); ++round) {
+    improved_ = false;
+    for (size_t row = 0; row < rows_.size(); ++row) ChangeRow(row);
+    for (size_t row = 0; row < rows_.size(); ++row) {
+      if (rows_[row].members.size() < 2) continue;
+      if (!search_.problem_.transfer(rows_[row].members[0]).mergeable) continue;
+      const auto size = static_cast<int32_t>(rows_[row].ends.size());
+      std::vector<int32_t> buckets(Index(size));
+      std::iota(buckets.begin(), buckets.end(), 0);
+      // Heads and tails of the step matter most.
+      std::stable_sort(buckets.begin(), buckets.end(), [&](int32_t x, int32_t y) {
+        return std::min(x, size - 1 - x) < std::min(y, size - 1 - y);
+      });
+      for (const int32_t bucket : buckets) {
+        if (search_.Spent()) return;
+        ChangeBucket(row, bucket);
+      }
+    }
+    ChangeSettings();
+  }
+}
+
+}  // namespace bucketd::search

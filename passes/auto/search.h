@@ -1,0 +1,73 @@
+// The outer search of mode auto: settings of the decoder, then the partition into buckets.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "passes/auto/decoder.h"
+#include "passes/auto/problem.h"
+#include "passes/auto/settings.h"
+
+namespace bucketd::search {
+
+// Better is smaller: within the limit, then less time, then less memory; above it, less memory.
+struct Score {
+  bool over = true;
+  int64_t first = kNever, second = kNever;
+  friend auto operator<=>(const Score&, const Score&) = default;
+};
+Score ScoreOf(const Figures& figures, int64_t limit);
+
+// Deterministic: the same problem, limit and budget give the same result, and a larger budget looks
+// at the same candidates first, so it is never worse.
+class Search {
+ public:
+  // At most `budget` decodes, but at least one. The problem outlives the search.
+  Search(const Problem& problem, int64_t limit, int64_t budget);
+
+  // Buckets of another plan, in the order of their launches, to start from as well.
+  void AddStart(std::vector<Batch> batches) { hints_.push_back(std::move(batches)); }
+
+  void Run();
+
+  const Decoded& best() const { return best_; }
+  Score score() const { return best_score_; }
+  int64_t decodes() const { return decodes_; }
+  // Of the fastest order that was decoded, whatever memory it takes.
+  int64_t fastest_ps() const { return fastest_ps_; }
+
+ private:
+  friend class PartitionSearch;
+
+  struct Tried {
+    Score score;
+    Settings settings;
+  };
+
+  // Decodes, with a tighter cap where memory overflows, and keeps what is best. Returns the score.
+  Score Try(const Settings& settings, const Partition* partition = nullptr);
+  bool Spent() const { return decodes_ >= budget_; }
+  void TryStarts();
+  void TryHints();
+  std::vector<Settings> Starts() const;
+  template <typename Value>
+  bool Sweep(Value Settings::*field, const std::vector<Value>& values);
+  bool Descend();
+  bool SweepWeights();
+
+  const Problem& problem_;
+  const int64_t limit_, budget_;
+  Decoder decoder_;
+  int64_t decodes_ = 0, fastest_ps_ = kNever;
+  int64_t alpha_ps_ = 1, longest_ps_ = 0, span_ps_ = 0;  // units of the settings
+  Decoded best_;
+  Score best_score_;
+  Settings best_settings_;
+  std::vector<Tried> starts_;  // best first
+  std::vector<std::vector<Batch>> hints_;
+  Decoded last_;  // what the last Try() found best, if keep_last_
+  bool keep_last_ = false;
+};
+
+}  // namespace bucketd::search

@@ -1,0 +1,188 @@
+// The decoder's clocks and memory against the simulator, its orders against the verifier.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "passes/auto/decoder.h"
+#include "passes/auto/problem.h"
+#include "passes/auto/range_max.h"
+#include "passes/auto/to_plan.h"
+#include "passes/io/profile_json.h"
+#include "passes/pass/pass_registry.h"
+#include "passes/plan/verify.h"
+#include "passes/sim/simulator.h"
+#include "tests/passes/auto_test_util.h"
+
+namespace bucketd::testing {
+namespace {
+
+using search::Decoded;
+using search::Decoder;
+using search::Figures;
+using search::Form;
+using search::Index;
+using search::Partition;
+using search::Problem;
+using search::Settings;
+
+search::Settings RandomSettings(Random& random, const Problem& problem) {
+  int64_t alpha = 1;
+  for (const search::Transfer& t : problem.transfers) alpha = std::max(alpha, t.alpha_ps);
+  const std::vector<int64_t> times = {0,          alpha / 2,   alpha,
+                                      10 * alpha, 100 * alpha, search::kNever / 2};
+  Settings s;
+  s.slack_ps = random.OneOf(times);
+  s.eager = random.OneIn(2);
+  s.gather_cap_ps = random.OneOf(times);
+  s.reduce_cap_ps = random.OneOf(times);
+  s.late_ps = random.OneOf(times);
+  s.lag = random.OneOf(std::vector<int32_t>{0, 500, 1000});
+  s.batch_ps = random.OneOf(times);
+  s.wire_weight = random.OneOf(std::vector<int32_t>{20, 600, 1000});
+  s.compute_weight = random.OneOf(std::vector<int32_t>{20, 400, 1000});
+  s.queue_ps = random.OneOf(times) / 1000;
+  s.tail_queue_ps = random.OneOf(times) / 1000;
+  s.window = random.OneOf(std::vector<int32_t>{0, 20, 4000});
+  s.packed_memory = random.OneIn(3);
+  return s;
+}
+
+Partition RandomPartition(Random& random, const Problem& problem) {
+  Partition partition;
+  partition.bucket_of.assign(problem.transfers.size(), -1);
+  std::vector<int32_t> open(Index(problem.keys), -1);
+  for (size_t c = 0; c < problem.transfers.size(); ++c) {
+    const search::Transfer& t = problem.transfers[c];
+    if (t.use == search::Use::kInline) continue;
+    int32_t& bucket = open[Index(t.key)];
+    if (bucket < 0 || !t.mergeable || random.OneIn(4)) {
+      bucket = static_cast<int32_t>(partition.size_of.size());
+      partition.size_of.push_back(0);
+      partition.form_of.push_back(static_cast<Form>(random.Below(4)));
+    }
+    partition.bucket_of[c] = bucket;
+    ++partition.size_of[Index(bucket)];
+  }
+  return partition;
+}
+
+class Setting {
+ public:
+  Setting(const Graph& graph, const Costs& costs, const PlanOptions& options)
+      : context(graph, costs, options) {
+    Plan plan = ProgramOrder(graph);
+    context.program_order = Simulate(graph, plan, costs).prediction;
+    EXPECT_TRUE((*MakePass("tag-collectives"))->Run(context, plan).ok());
+    absl::StatusOr<Problem> contracted = search::Contract(context);
+    EXPECT_TRUE(contracted.ok()) << contracted.status();
+    problem = *std::move(contracted);
+  }
+  PassContext context;
+  Problem problem;
+};
+
+// Decodes the same problem several times in one decoder, which must forget everything in between.
+void ExpectExact(Setting& setting, Random& random, int decodes, const std::string& what) {
+  const Graph& graph = setting.context.graph;
+  Decoder decoder(setting.problem);
+  for (int k = 0; k < decodes; ++k) {
+    const Settings settings = RandomSettings(random, setting.problem);
+    const Partition partition = RandomPartition(random, setting.problem);
+    const int64_t cap = setting.context.program_order.peak_bytes * (95 + random.Below(30)) / 100;
+    const Decoded& decoded = decoder.Decode(settings, cap, random.OneIn(2) ? &partition : nullptr);
+    const Plan plan = search::PlanOf(setting.context, setting.problem, decoded);
+    const absl::Status legal = VerifyPlan(graph, plan);
+    ASSERT_TRUE(legal.ok()) << what << " decode " << k << ": " << legal;
+    const Prediction truth = Simulate(graph, plan, setting.context.costs).prediction;
+    ASSERT_EQ(decoded.figures.total_ps, truth.total_ps) << what << " decode " << k;
+    ASSERT_EQ(decoded.figures.peak_bytes, truth.peak_bytes) << what << " decode " << k;
+  }
+}
+
+PlanOptions Free() {
+  PlanOptions options;
+  options.numerics = Numerics::kFree;
+  return options;
+}
+
+TEST(Decoder, ItsTimeAndMemoryAreTheSimulatorsOnEveryCapturedGraphAndProfile) {
+  Random random(1);
+  const PlanOptions options = Free();
+  for (const std::string& name : CapturedNames()) {
+    const CapturedGraph captured = Captured(name);
+    for (const CostProfile& profile : BuiltInProfiles()) {
+      const absl::StatusOr<Costs> costs = Costs::FromFile(captured.graph, captured.costs, profile);
+      ASSERT_TRUE(costs.ok()) << costs.status();
+      Setting setting(captured.graph, *costs, options);
+      ExpectExact(setting, random, captured.graph.size() > 3000 ? 2 : 8, name + " " + profile.name);
+    }
+  }
+}
+
+TEST(Decoder, ItsTimeAndMemoryAreTheSimulatorsOnRandomGraphs) {
+  for (uint32_t seed = 0; seed < 400; ++seed) {
+    const Graph graph = RandomStep(seed).Build(seed % 10 != 9);
+    Mesh mesh;
+    for (const Group& group : graph.groups())
+      mesh.dims.push_back({group.mesh_dim, group.size, 0, ""});
+    CostProfile profile;
+    profile.name = "test";
+    profile.host_us_per_kernel = seed % 3;
+    profile.host_us_per_collective = seed % 2;
+    profile.overlap_slowdown = seed % 5 == 0 ? 0.3 : 0.08;
+    const absl::StatusOr<Costs> costs = Costs::FromDeviceModel(graph, mesh, profile);
+    ASSERT_TRUE(costs.ok()) << costs.status();
+    PlanOptions options;
+    options.numerics = static_cast<Numerics>(1 + seed % 3);
+    options.backend = seed % 2 == 0 ? "gloo" : "nccl";
+    Random random(seed);
+    Setting setting(graph, *costs, options);
+    ExpectExact(setting, random, 6, "seed " + std::to_string(seed));
+  }
+}
+
+TEST(Decoder, ASmallerCapGivesAPlanWithLessMemory) {
+  const CapturedGraph captured = Captured("llama3_8b_fsdp8.bw");
+  const absl::StatusOr<Costs> costs = Costs::FromFile(captured.graph, captured.costs, {});
+  ASSERT_TRUE(costs.ok());
+  const PlanOptions options = Free();
+  Setting setting(captured.graph, *costs, options);
+  Decoder decoder(setting.problem);
+  Settings eager;
+  eager.eager = true;
+  eager.slack_ps = search::kNever / 2;
+  const int64_t before = setting.context.program_order.peak_bytes;
+  const Figures loose = decoder.Decode(eager, 2 * before, nullptr).figures;
+  const Figures tight = decoder.Decode(eager, before, nullptr).figures;
+  EXPECT_GT(loose.peak_bytes, before);
+  EXPECT_LT(tight.peak_bytes, loose.peak_bytes);
+}
+
+TEST(RangeMax, AddsAndAsksLikeAPlainRow) {
+  Random random(7);
+  for (int size = 1; size < 40; ++size) {
+    std::vector<int64_t> plain;
+    for (int i = 0; i < size; ++i) plain.push_back(random.Below(100));
+    const search::RangeMax fresh(plain);
+    search::RangeMax row(plain);
+    for (int k = 0; k < 50; ++k) {
+      const int first = random.Below(size + 1), last = random.Below(size + 1);
+      const int value = random.Below(50) - 20;
+      row.Add(first, last, value);
+      for (int i = first; i < last; ++i) plain[static_cast<size_t>(i)] += value;
+      const int from = random.Below(size + 1), to = random.Below(size + 1);
+      int64_t most = search::RangeMax::kLowest;
+      for (int i = from; i < to; ++i) most = std::max(most, plain[static_cast<size_t>(i)]);
+      ASSERT_EQ(row.Max(from, to), most);
+    }
+    const int64_t whole = fresh.Max(0, size);
+    row.Reset(fresh);
+    EXPECT_EQ(row.Max(0, size), whole);
+  }
+}
+
+}  // namespace
+}  // namespace bucketd::testing

@@ -1,0 +1,150 @@
+// Mode auto as callers see it.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "passes/io/plan_json.h"
+#include "passes/io/profile_json.h"
+#include "passes/pass/pass_registry.h"
+#include "passes/plan/verify.h"
+#include "passes/planner.h"
+#include "passes/sim/simulator.h"
+#include "tests/passes/auto_test_util.h"
+
+namespace bucketd::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+PlanOptions Auto(int32_t effort = 5) {
+  PlanOptions options;
+  options.mode = "auto";
+  options.numerics = Numerics::kFree;
+  options.effort = effort;
+  return options;
+}
+
+Plan Make(const Graph& graph, const Costs& costs, const PlanOptions& options) {
+  absl::StatusOr<Plan> plan = MakePlan(graph, costs, options);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *std::move(plan) : ProgramOrder(graph);
+}
+
+TEST(Auto, NeverWorseThanAnyOtherModeAndWithinMemory) {
+  for (const char* const name : {"llama3_debug_fsdp8.bw", "llama3_debug_ddp8.bw",
+                                 "llama3_debug_hsdp2x4_rsar.joint", "moe_debug_fsdp4_ep4.fw"}) {
+    const CapturedGraph captured = Captured(name);
+    for (const CostProfile& profile : BuiltInProfiles()) {
+      const absl::StatusOr<Costs> costs = Costs::FromFile(captured.graph, captured.costs, profile);
+      ASSERT_TRUE(costs.ok()) << costs.status();
+      const Plan plan = Make(captured.graph, *costs, Auto(3));
+      const int64_t limit = plan.program_order.peak_bytes / 100 * 105 +
+                            plan.program_order.peak_bytes % 100 * 105 / 100;
+      EXPECT_LE(plan.prediction.peak_bytes, limit) << name << " " << profile.name;
+      EXPECT_LE(plan.prediction.total_ps, plan.program_order.total_ps);
+      EXPECT_GE(plan.prediction.total_ps, plan.lower_bound_ps);
+      for (const ModeInfo& mode : AllModes()) {
+        if (mode.name == "manual" || mode.name == "auto") continue;
+        PlanOptions options = Auto();
+        options.mode = std::string(mode.name);
+        const absl::StatusOr<Plan> other = MakePlan(captured.graph, *costs, options);
+        if (!other.ok() || other->prediction.peak_bytes > limit) continue;
+        EXPECT_LE(plan.prediction.total_ps, other->prediction.total_ps)
+            << name << " " << profile.name << " " << mode.name;
+      }
+    }
+  }
+}
+
+TEST(Auto, MoreEffortIsNeverWorse) {
+  const CapturedGraph captured = Captured("llama3_debug_fsdp4_tp2.bw");
+  for (const CostProfile& profile : BuiltInProfiles()) {
+    const absl::StatusOr<Costs> costs = Costs::FromFile(captured.graph, captured.costs, profile);
+    ASSERT_TRUE(costs.ok()) << costs.status();
+    int64_t before = INT64_MAX;
+    for (int32_t effort = 0; effort <= 6; ++effort) {
+      const int64_t total = Make(captured.graph, *costs, Auto(effort)).prediction.total_ps;
+      EXPECT_LE(total, before) << profile.name << " effort " << effort;
+      before = total;
+    }
+  }
+}
+
+TEST(Auto, TheSameQuestionGetsTheSameBytes) {
+  const CapturedGraph captured = Captured("moe_debug_fsdp4_ep4.bw");
+  const absl::StatusOr<Costs> costs = Costs::FromFile(captured.graph, captured.costs, {});
+  ASSERT_TRUE(costs.ok()) << costs.status();
+  const auto text = [&] {
+    return PlanToJson(captured.graph, Make(captured.graph, *costs, Auto(4)));
+  };
+  EXPECT_EQ(text(), text());
+}
+
+TEST(Auto, RandomStepsAreLegalWithinMemoryAndNoSlowerThanProgramOrder) {
+  for (uint32_t seed = 1000; seed < 1300; ++seed) {
+    const Graph graph = RandomStep(seed).Build(seed % 10 != 9);
+    const Costs costs = CostsOf(graph);
+    PlanOptions options = Auto(static_cast<int32_t>(seed % 4));
+    options.numerics = static_cast<Numerics>(1 + seed % 3);
+    options.backend = seed % 2 == 0 ? "gloo" : "nccl";
+    options.memory_limit_ppm = seed % 2 == 0 ? 1'000'000 : 1'050'000;
+    const Plan plan = Make(graph, costs, options);
+    EXPECT_TRUE(VerifyPlan(graph, plan).ok()) << "seed " << seed;
+    EXPECT_LE(plan.prediction.total_ps, plan.program_order.total_ps) << "seed " << seed;
+    EXPECT_LE(plan.prediction.peak_bytes,
+              plan.program_order.peak_bytes * (options.memory_limit_ppm / 1000) / 1000)
+        << "seed " << seed;
+    for (const Bucket& bucket : plan.buckets) {
+      if (options.numerics == Numerics::kFree) continue;
+      const CollectiveKind kind = graph.collective(graph.collective_of(bucket.members[0])).kind;
+      EXPECT_NE(kind, CollectiveKind::kAllReduce) << "seed " << seed;
+      if (options.numerics == Numerics::kExact && options.backend == "nccl") {
+        EXPECT_EQ(kind, CollectiveKind::kAllGather) << "seed " << seed;
+      }
+    }
+  }
+}
+
+TEST(Auto, AGatherHidesUnderComputeThatDoesNotNeedIt) {
+  Net net;
+  const NodeId x = net.Input("x", {512, 512});
+  const NodeId a = net.Gather("0", net.Parameter("a", {64, 512}));
+  const NodeId first = net.Call("mm0", {x, a}, {512, 512}, kComputeFlag, "aten.mm.default");
+  const NodeId b = net.Gather("1", net.Parameter("b", {64, 512}));
+  net.Out(net.Call("mm1", {first, b}, {512, 512}, kComputeFlag, "aten.mm.default"),
+          SlotKind::kOutput);
+  const Graph graph = net.Build();
+  PlanOptions options = Auto();
+  options.memory_limit_ppm = 2'000'000;
+  const Plan plan = Make(graph, CostsOf(graph), options);
+  EXPECT_LT(plan.prediction.total_ps, plan.program_order.total_ps);
+  EXPECT_THAT(DiagnosticText(plan, "auto-gain"), HasSubstr("program order"));
+}
+
+TEST(Auto, ALimitInBytesThatNothingKeepsIsRefusedAndAShareReported) {
+  const Graph graph = Forward(3, 2);
+  const Costs costs = CostsOf(graph);
+  PlanOptions options = Auto();
+  options.memory_limit_bytes = 1;
+  const absl::Status refused = MakePlan(graph, costs, options).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("allow more memory"));
+  options.memory_limit_bytes = 0;
+  options.memory_limit_ppm = 1;
+  const Plan plan = Make(graph, costs, options);
+  EXPECT_TRUE(HasDiagnostic(plan, "memory-limit"));
+  EXPECT_LE(plan.prediction.peak_bytes, plan.program_order.peak_bytes);
+}
+
+TEST(Auto, EffortIsADigit) {
+  PlanOptions options = Auto(10);
+  EXPECT_EQ(options.Validate().code(), absl::StatusCode::kInvalidArgument);
+  options.effort = 9;
+  EXPECT_TRUE(options.Validate().ok());
+}
+
+}  // namespace
+}  // namespace bucketd::testing
