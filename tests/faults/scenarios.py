@@ -312,7 +312,9 @@ def random_calls(rng: random.Random, say, reference: Reference) -> None:
     """Valid, hostile and damaged messages to every method there is: an answer or an error with a reason, never a crash."""
     import random_messages
 
-    with Server("--max-graph-bytes", "4194304", "--max-upload-bytes", "16777216", "--max-waiting", "64", rss_mib=700) as server:
+    limits = ["--max-graph-bytes", "4194304", "--max-upload-bytes", "16777216", "--max-waiting", "64"]
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder, \
+            Server(*limits, *store_flags(folder), folder=folder, rss_mib=700) as server:
         key = random_key(rng)
         counts = random_messages.bombard(server, rng, key, rounds=3)
         say(f"{sum(counts.values())} calls of {', '.join(sorted(counts))}")
