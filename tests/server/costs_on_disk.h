@@ -1,0 +1,91 @@
+// Cost profiles and samples on a real store in a folder of the test's own, without gRPC.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "prometheus/registry.h"
+
+#include "server/cost_catalog.h"
+#include "server/cost_samples.h"
+#include "server/errors.h"
+#include "server/store/sqlite_store.h"
+
+namespace bucketd {
+
+class CostsOnDisk : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "bucketd-costs-XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    Restart();
+  }
+  void TearDown() override {
+    Stop();
+    std::filesystem::remove_all(folder_);
+  }
+
+  void Stop() {
+    samples_.reset();
+    catalog_.reset();
+    metrics_.reset();
+    store_.reset();
+  }
+
+  void Restart() {
+    Stop();
+    SqliteStoreOptions options;
+    options.directory = folder_;
+    absl::StatusOr<std::unique_ptr<SqliteStore>> store = SqliteStore::Open(options);
+    ASSERT_TRUE(store.ok()) << store.status();
+    store_ = *std::move(store);
+    registry_ = std::make_unique<prometheus::Registry>();
+    metrics_ = std::make_unique<CostMetrics>(*registry_);
+    catalog_ = std::make_unique<CostCatalog>(store_.get(), *metrics_, catalog_limits_);
+    ASSERT_TRUE(catalog_->Load().ok());
+    samples_ = std::make_unique<CostSamples>(store_.get(), *metrics_, sample_limits_,
+                                             [this] { return now_ms_; });
+    ASSERT_TRUE(samples_->Load().ok());
+  }
+
+  static CostProfile Named(const std::string& name, double gamma_us) {
+    CostProfile profile;
+    profile.name = name;
+    profile.gamma_us = gamma_us;
+    return profile;
+  }
+
+  ProfileInfo Add(CostProfile profile, ProfileOrigin origin = ProfileOrigin::kImported) {
+    const absl::StatusOr<CostCatalog::Added> added =
+        catalog_->Add(std::move(profile), origin, "test");
+    EXPECT_TRUE(added.ok()) << added.status();
+    return added.ok() ? added->info : ProfileInfo();
+  }
+
+  absl::Status Promote(const std::string& name, int32_t version) {
+    return catalog_->Promote(name, version, PromotionKind::kPromote).status();
+  }
+
+  // "name@version" of what `spec` means now, or the reason why it means nothing.
+  std::string Meaning(const std::string& spec, const std::string& device = "cuda") {
+    const absl::StatusOr<CostCatalog::ProfilePtr> profile = catalog_->Resolve(spec, device);
+    return profile.ok() ? ProfileId(**profile) : ReasonOf(profile.status());
+  }
+
+  std::string folder_;
+  CostCatalogLimits catalog_limits_;
+  CostSampleLimits sample_limits_;
+  int64_t now_ms_ = 1'800'000'000'000;
+  std::unique_ptr<SqliteStore> store_;
+  std::unique_ptr<prometheus::Registry> registry_;
+  std::unique_ptr<CostMetrics> metrics_;
+  std::unique_ptr<CostCatalog> catalog_;
+  std::unique_ptr<CostSamples> samples_;
+};
+
+}  // namespace bucketd
