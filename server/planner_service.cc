@@ -229,9 +229,9 @@ v1::GetCapabilitiesResponse Capabilities(const ServerOptions& options) {
   return response;
 }
 
-using CallbackService = v1::Planner::WithCallbackMethod_GetCapabilities<
-    v1::Planner::WithRawCallbackMethod_GetPlan<v1::Planner::WithCallbackMethod_UploadGraph<
-        v1::Planner::WithCallbackMethod_QueryUpload<
+using CallbackService =
+    v1::Planner::WithCallbackMethod_GetCapabilities<v1::Planner::WithRawCallbackMethod_GetPlan<
+        v1::Planner::WithCallbackMethod_UploadGraph<v1::Planner::WithCallbackMethod_QueryUpload<
             v1::Planner::WithCallbackMethod_ReleaseJob<v1::Planner::Service>>>>>;
 
 class PlannerService final : public CallbackService {

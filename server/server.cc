@@ -124,7 +124,8 @@ struct Server::Impl {
         agreement({broker, cache, graphs, intake, pins, timers, agreement_metrics, options,
                    [this] { return planning.WhyDisabled(); },
                    [this](const std::string& id) { return costs.Resolve(id, ""); }}),
-        parts{broker, cache, memo, graphs, intake, partial_uploads, intake_pool, timers, metrics, options, draining, planning, agreement, costs},
+        parts{broker, cache,   memo,    graphs,   intake,   partial_uploads, intake_pool,
+              timers, metrics, options, draining, planning, agreement,       costs},
         service(MakePlannerService(parts)),
         admin({options, metrics, cache, planning, store.get(), /*store_path=*/options.store_dir,
                [this] { return State(); }, Hooks()}),
@@ -223,22 +224,22 @@ absl::Status Server::Impl::StartHttp() {
   return absl::OkStatus();
 }
 
-// A store that cannot be read must not keep a server from planning; each scope asks again for its pin.
+// A store that cannot be read must not keep a server from planning; each scope asks again for its
+// pin.
 void Server::Impl::OpenPins() {
   const absl::Status opened = pins.Open();
   if (!opened.ok()) spdlog::warn("pins are not counted: {}", opened.ToString());
 }
 
-// A store that cannot be read now may be later. Until then only the built-in profiles are known, and
-// whoever asks for others is told why.
+// A store that cannot be read now may be later. Until then only the built-in profiles are known,
+// and whoever asks for others is told why.
 void Server::Impl::LoadCosts() {
   absl::Status loaded = costs.Load();
   if (loaded.ok()) loaded = cost_samples.Load();
   if (loaded.ok()) return;
   spdlog::warn("cost profiles: {}", std::string(loaded.message()));
-  timers.Schedule(std::chrono::steady_clock::now() + kLoadAgain, [this] {
-    intake_pool.TrySubmit([this] { LoadCosts(); });
-  });
+  timers.Schedule(std::chrono::steady_clock::now() + kLoadAgain,
+                  [this] { intake_pool.TrySubmit([this] { LoadCosts(); }); });
 }
 
 void Server::Impl::SetServing(bool value) {
