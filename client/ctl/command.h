@@ -29,9 +29,15 @@ void AddDigestCommand(CLI::App& app, int& exit);
 void AddShowCommand(CLI::App& app, int& exit);
 void AddDiffCommand(CLI::App& app, int& exit);
 void AddKeyCommand(CLI::App& app, int& exit);
-// Talks to a running server.
-void AddCostsCommand(CLI::App& app, int& exit);
 void AddStoreCommand(CLI::App& app, int& exit);
+// Those that talk to a running server.
+void AddStatusCommand(CLI::App& app, int& exit);
+void AddCostsCommand(CLI::App& app, int& exit);
+void AddPlansCommand(CLI::App& app, int& exit);
+void AddJobsCommand(CLI::App& app, int& exit);
+void AddEvictCommand(CLI::App& app, int& exit);
+void AddPinCommand(CLI::App& app, int& exit);
+void AddDisableCommand(CLI::App& app, int& exit);
 
 // Prints the error, if it is one, and says how to exit.
 int Report(const absl::Status& status);

@@ -1,4 +1,5 @@
-// bucketctl: plans captured graphs in this process, without a server, and shows what came out.
+// bucketctl: plans captured graphs in this process, without a server, and shows what came out; asks
+// and tells a running server.
 #include <exception>
 #include <iostream>
 
@@ -8,8 +9,9 @@ int main(int argc, char** argv) {
   CLI::App app{
       "bucketctl plans which collectives of a captured training step share a bucket and when each "
       "runs.\n"
-      "It works on files (proto/GRAPH.md) and needs no server. Results go to stdout, messages to "
-      "stderr;\n"
+      "Most of it works on files (proto/GRAPH.md) and needs no server; what has --server talks to "
+      "a "
+      "running\nbucketd. Results go to stdout, messages to stderr;\n"
       "exit codes: 0 done, 1 refused (illegal plan or graph), 2 usage, 3 unavailable.\n"
       "A first look:  bucketctl plan step.bw.json.gz --trace-out step.trace.json",
       "bucketctl"};
@@ -24,8 +26,14 @@ int main(int argc, char** argv) {
   bucketd::ctl::AddShowCommand(app, exit);
   bucketd::ctl::AddDiffCommand(app, exit);
   bucketd::ctl::AddKeyCommand(app, exit);
-  bucketd::ctl::AddCostsCommand(app, exit);
   bucketd::ctl::AddStoreCommand(app, exit);
+  bucketd::ctl::AddStatusCommand(app, exit);
+  bucketd::ctl::AddCostsCommand(app, exit);
+  bucketd::ctl::AddPlansCommand(app, exit);
+  bucketd::ctl::AddJobsCommand(app, exit);
+  bucketd::ctl::AddEvictCommand(app, exit);
+  bucketd::ctl::AddPinCommand(app, exit);
+  bucketd::ctl::AddDisableCommand(app, exit);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {

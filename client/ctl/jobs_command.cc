@@ -1,0 +1,76 @@
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "client/admin_client.h"
+#include "client/ctl/command.h"
+#include "client/ctl/server_args.h"
+#include "client/render/table.h"
+
+#include "passes/base/words.h"
+#include "passes/io/message_json.h"
+
+namespace bucketd::ctl {
+namespace {
+
+struct Args {
+  ServerArgs server;
+  std::string tenant;
+  std::string job;
+  CLI::Option* tenant_option = nullptr;
+};
+
+std::string WaitsFor(const v1::JobStatus& job) {
+  if (job.state() != "waiting") return "";
+  std::string out = RangesInWords({job.missing().data(), static_cast<size_t>(job.missing_size())});
+  const int64_t more = int64_t{job.size()} - job.arrived() - job.missing_size();
+  if (more > 0) absl::StrAppend(&out, " and ", more, " more");
+  return out;
+}
+
+std::string JobsText(const v1::ListJobsResponse& jobs) {
+  using Align = Table::Align;
+  Table table({{"job"},
+               {"tenant"},
+               {"generation", Align::kRight},
+               {"scope"},
+               {"state"},
+               {"since", Align::kRight},
+               {"ranks", Align::kRight},
+               {"waits for"},
+               {"about"}});
+  for (const v1::JobStatus& job : jobs.jobs()) {
+    table.AddRow({job.id(), job.tenant().empty() ? "-" : job.tenant(),
+                  absl::StrCat(job.generation()), job.scope(), job.state(), Ago(job.since_ms()),
+                  absl::StrCat(job.arrived(), "/", job.size()), WaitsFor(job), job.about()});
+  }
+  std::string text = table.Text();
+  if (jobs.truncated()) absl::StrAppend(&text, "... and more: name one with --job\n");
+  return text;
+}
+
+int Run(const Args& args) {
+  v1::ListJobsRequest request;
+  if (args.tenant_option->count() > 0) request.set_tenant(args.tenant);
+  request.set_id(args.job);
+  const auto jobs = client::AdminClient(args.server.address).ListJobs(request);
+  if (!jobs.ok()) return ReportCall(jobs.status());
+  std::fputs((args.server.json ? MessageJson(*jobs) : JobsText(*jobs)).c_str(), stdout);
+  return kDone;
+}
+
+}  // namespace
+
+void AddJobsCommand(CLI::App& app, int& exit) {
+  auto args = std::make_shared<Args>();
+  CLI::App* command = app.add_subcommand(
+      "jobs", "List the jobs whose ranks agree through a running server, and who is waited for");
+  AddServerArgs(*command, args->server);
+  args->tenant_option =
+      command->add_option("--tenant", args->tenant, "of this tenant; \"\": the default one");
+  command->add_option("--job", args->job, "this job alone");
+  command->callback([args, &exit] { exit = Run(*args); });
+}
+
+}  // namespace bucketd::ctl

@@ -1,0 +1,82 @@
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "client/admin_client.h"
+#include "client/ctl/command.h"
+#include "client/ctl/server_args.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/io/message_json.h"
+
+namespace bucketd::ctl {
+namespace {
+
+struct Args {
+  ServerArgs server;
+  std::string job;
+  std::string tenant;
+  std::string span = "30d";
+  bool release = false;
+};
+
+struct Answer {
+  std::string text;
+  std::string json;
+};
+
+absl::StatusOr<Answer> Release(client::AdminClient& admin, const Args& args) {
+  v1::UnpinJobRequest request;
+  request.set_tenant(args.tenant);
+  request.set_job_id(args.job);
+  ASSIGN_OR_RETURN(const v1::UnpinJobResponse done, admin.UnpinJob(request));
+  return Answer{absl::StrCat("released ", done.released(), " plans of job ", args.job, "\n"),
+                MessageJson(done)};
+}
+
+absl::StatusOr<Answer> Pin(client::AdminClient& admin, const Args& args) {
+  v1::PinJobRequest request;
+  request.set_tenant(args.tenant);
+  request.set_job_id(args.job);
+  int64_t span = 0;
+  RETURN_IF_ERROR(ParseSpan(args.span, span));
+  request.set_ttl_ms(span);
+  ASSIGN_OR_RETURN(const v1::PinJobResponse done, admin.PinJob(request));
+  const std::string until = absl::FormatTime(
+      "%Y-%m-%d %H:%M UTC", absl::FromUnixMillis(done.expires_ms()), absl::UTCTimeZone());
+  return Answer{
+      absl::StrCat("pinned ", done.pinned(), " plans of job ", args.job, " until ", until, "\n"),
+      MessageJson(done)};
+}
+
+int Run(const Args& args) {
+  client::AdminClient admin(args.server.address);
+  const absl::StatusOr<Answer> answer = args.release ? Release(admin, args) : Pin(admin, args);
+  if (!answer.ok()) return ReportCall(answer.status());
+  std::fputs((args.server.json ? answer->json : answer->text).c_str(), stdout);
+  return kDone;
+}
+
+}  // namespace
+
+void AddPinCommand(CLI::App& app, int& exit) {
+  auto args = std::make_shared<Args>();
+  CLI::App* command =
+      app.add_subcommand("pin", "Keep the plans that a job's ranks agreed on, or let go of them");
+  AddServerArgs(*command, args->server);
+  command->add_option("job", args->job, "as bucketctl jobs shows it")->required()->type_name("JOB");
+  command->add_option("--tenant", args->tenant, "the job's tenant");
+  command->add_option("--for", args->span, "from now on: 12h, 30d")
+      ->capture_default_str()
+      ->type_name("SPAN");
+  command->add_flag("--release", args->release, "let go of them");
+  command->footer(
+      "A job pins its plans by itself and they expire when it has been gone for long. This is for "
+      "a "
+      "job that will be away longer, or that is gone for good.");
+  command->callback([args, &exit] { exit = Run(*args); });
+}
+
+}  // namespace bucketd::ctl
