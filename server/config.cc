@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
 #include <numeric>
+#include <sstream>
 #include <variant>
 
 #include "absl/strings/match.h"
@@ -116,12 +116,14 @@ void Loader::ReadEntry(const std::string& path, const std::string& key, const to
 
 void Loader::ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file.is_open() || file.bad()) {
+  std::ostringstream text;
+  // A folder opens and then cannot be read; an empty file gives nothing, which counts as a failure.
+  if (file.is_open() && file.peek() != std::ifstream::traits_type::eof()) text << file.rdbuf();
+  if (!file.is_open() || file.bad() || text.bad()) {
     problems_.push_back(absl::StrCat("--config: ", path, " cannot be read"));
     return;
   }
-  const toml::parse_result parsed = toml::parse(text);
+  const toml::parse_result parsed = toml::parse(text.str());
   if (!parsed) {
     const toml::parse_error& error = parsed.error();
     const auto& at = error.source().begin;

@@ -1,0 +1,412 @@
+// The Admin service and the kill switch, over gRPC and against a real store; bucketctl's exit
+// codes.
+#include "server/admin.h"
+
+#include <cstdio>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/admin_client.h"
+#include "client/errors.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "prometheus/registry.h"
+#include <sys/wait.h>
+
+#include "httplib.h"
+#include "passes/plan_key.h"
+#include "server/admin_service.h"
+#include "server/status_page.h"
+#include "server/store/sqlite_store.h"
+#include "tests/server/fixture.h"
+
+namespace bucketd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// --- over gRPC
+
+class AdminServerTest : public ServerTest {
+ protected:
+  void StartServerWithAdmin() {
+    StartServer();
+    admin_ = std::make_unique<client::AdminClient>(server_->address());
+  }
+  // stdout and exit code.
+  std::pair<std::string, int> Ctl(const std::string& arguments) {
+    const std::string command = absl::StrCat(getenv("BUCKETD_BIN"), "/bucketctl ", arguments,
+                                             " --server ", options_.listen, " 2>&1");
+    std::FILE* pipe = popen(command.c_str(), "r");
+    std::string output;
+    for (int c = 0; (c = std::fgetc(pipe)) != EOF;) output.push_back(static_cast<char>(c));
+    return {output, WEXITSTATUS(pclose(pipe))};
+  }
+  v1::GetPlanRequest JobRequest(uint64_t generation, const std::string& job = "train") {
+    v1::GetPlanRequest request = InlineRequestFor(ForwardGraph());
+    request.mutable_job()->set_id(job);
+    request.mutable_job()->set_generation(generation);
+    request.mutable_job()->set_scope("0/fw");
+    request.mutable_job()->set_size(1);
+    request.mutable_job()->add_rank(0);
+    return request;
+  }
+  absl::Status Disable(const std::string& why) {
+    v1::SetPlanningRequest request;
+    request.set_why(why);
+    return admin_->SetPlanning(request).status();
+  }
+  absl::Status Enable() {
+    v1::SetPlanningRequest request;
+    request.set_enabled(true);
+    return admin_->SetPlanning(request).status();
+  }
+
+  std::unique_ptr<client::AdminClient> admin_;
+};
+
+TEST_F(AdminServerTest, StatusSaysHowTheServerIs) {
+  StartServerWithAdmin();
+  ASSERT_TRUE(GetPlan(InlineRequestFor(ForwardGraph())).status.ok());
+  ASSERT_TRUE(GetPlan(RequestFor(ForwardGraph())).status.ok());
+  v1::GetPlanRequest bad = RequestFor(ForwardGraph());
+  bad.set_graph_digest("x");
+  ASSERT_EQ(ReasonOf(GetPlan(bad).status), "DIGEST_MALFORMED");
+
+  const absl::StatusOr<v1::GetStatusResponse> status = admin_->GetStatus();
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->state(), "serving");
+  EXPECT_EQ(status->address(), server_->address());
+  EXPECT_EQ(status->pid(), getpid());
+  EXPECT_TRUE(status->planning().enabled());
+  EXPECT_EQ(status->plans().computed(), 1);
+  EXPECT_EQ(status->plans().hits(), 1);
+  EXPECT_EQ(status->plans().errors(), 1);
+  ASSERT_EQ(status->caches_size(), 2);
+  EXPECT_EQ(status->caches(0).name(), "plans");
+  EXPECT_EQ(status->caches(0).entries(), 1);
+  EXPECT_GT(status->caches(0).bytes(), 0);
+  EXPECT_EQ(status->caches(0).capacity_bytes(), options_.plan_cache_bytes);
+  EXPECT_EQ(status->load().compute_slots(), options_.compute_slots);
+  ASSERT_EQ(status->errors_size(), 1);
+  EXPECT_EQ(status->errors(0).reason(), "DIGEST_MALFORMED");
+  EXPECT_EQ(status->errors(0).method(), "GetPlan");
+  EXPECT_FALSE(status->errors(0).request_id().empty());
+}
+
+TEST_F(AdminServerTest, PlansAreListedAndEvictedByKeyGraphAndTenant) {
+  StartServerWithAdmin();
+  ASSERT_TRUE(GetPlan(InlineRequestFor(ForwardGraph())).status.ok());
+  v1::GetPlanRequest of_tenant = InlineRequestFor(BackwardGraph());
+  of_tenant.set_tenant("team-a");
+  ASSERT_TRUE(GetPlan(of_tenant).status.ok());
+
+  v1::ListPlansRequest request;
+  request.set_with_keys(true);
+  absl::StatusOr<v1::ListPlansResponse> plans = admin_->ListPlans(request);
+  ASSERT_TRUE(plans.ok()) << plans.status();
+  ASSERT_EQ(plans->plans_size(), 2);
+  request.mutable_selection()->set_tenant("team-a");
+  plans = admin_->ListPlans(request);
+  ASSERT_EQ(plans->plans_size(), 1);
+  const v1::PlanInfo& plan = plans->plans(0);
+  EXPECT_EQ(plan.graph_digest(), ToHex(BackwardGraph().digest));
+  EXPECT_EQ(plan.tenant(), "team-a");
+  EXPECT_EQ(plan.key_sha256(), ToHex(Sha256(plan.key())));
+  EXPECT_TRUE(plan.in_memory());
+  EXPECT_THAT(plan.key(), HasSubstr("planner="));
+
+  v1::EvictPlansRequest evict;
+  EXPECT_EQ(client::ReasonOf(admin_->EvictPlans(evict).status()), "REQUEST_MALFORMED")
+      << "an empty selection is a slip, not an order";
+  evict.mutable_selection()->set_key_sha256(plan.key_sha256().substr(0, 12));
+  ASSERT_TRUE(admin_->EvictPlans(evict).ok());
+  of_tenant.set_cached_only(true);
+  of_tenant.clear_graph();
+  EXPECT_EQ(ReasonOf(GetPlan(of_tenant).status), "PLAN_NOT_CACHED");
+  EXPECT_EQ(GetPlan(RequestFor(ForwardGraph())).source(), v1::PLAN_SOURCE_HIT);
+
+  evict.mutable_selection()->clear_key_sha256();
+  evict.mutable_selection()->set_graph_digest(ToHex(ForwardGraph().digest));
+  const absl::StatusOr<v1::EvictPlansResponse> gone = admin_->EvictPlans(evict);
+  ASSERT_TRUE(gone.ok()) << gone.status();
+  EXPECT_EQ(gone->from_memory(), 1);
+  v1::GetPlanRequest again = RequestFor(ForwardGraph());
+  again.set_cached_only(true);
+  EXPECT_EQ(ReasonOf(GetPlan(again).status), "PLAN_NOT_CACHED");
+  EXPECT_EQ(Metric("bucketd_plan_cache_entries"), 0);
+}
+
+TEST_F(AdminServerTest, SelectionsThatMakeNoSenseAreRefused) {
+  StartServerWithAdmin();
+  const auto reason = [&](auto edit) {
+    v1::EvictPlansRequest request;
+    edit(request);
+    return client::ReasonOf(admin_->EvictPlans(request).status());
+  };
+  using Request = v1::EvictPlansRequest;
+  EXPECT_EQ(reason([](Request& r) { r.mutable_selection()->set_key_sha256("abc"); }),
+            "REQUEST_MALFORMED");
+  EXPECT_EQ(reason([](Request& r) { r.mutable_selection()->set_key_sha256("ABCDEF0123"); }),
+            "REQUEST_MALFORMED");
+  EXPECT_EQ(reason([](Request& r) { r.mutable_selection()->set_graph_digest("abcdef0123"); }),
+            "REQUEST_MALFORMED");
+  EXPECT_EQ(reason([](Request& r) { r.mutable_selection()->set_not_used_since_ms(-1); }),
+            "REQUEST_MALFORMED");
+  EXPECT_EQ(reason([](Request& r) {
+              r.set_all(true);
+              r.mutable_selection()->set_tenant("a");
+            }),
+            "REQUEST_MALFORMED");
+  v1::ListPlansRequest list;
+  list.set_limit(10'001);
+  EXPECT_EQ(client::ReasonOf(admin_->ListPlans(list).status()), "REQUEST_MALFORMED");
+}
+
+TEST_F(AdminServerTest, WhilePlanningIsOffCallsWithoutAJobAreRefusedHitsToo) {
+  StartServerWithAdmin();
+  ASSERT_TRUE(GetPlan(InlineRequestFor(ForwardGraph())).status.ok());
+  EXPECT_EQ(Metric("bucketd_planning_enabled"), 1);
+  ASSERT_TRUE(Disable("INC-7: loss spikes").ok());
+  EXPECT_EQ(Metric("bucketd_planning_enabled"), 0);
+  const Reply refused = GetPlan(RequestFor(ForwardGraph()));
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(ReasonOf(refused.status), "PLANNING_DISABLED");
+  EXPECT_THAT(refused.status.error_message(), HasSubstr("INC-7: loss spikes"));
+  const auto status = admin_->GetStatus();
+  EXPECT_FALSE(status->planning().enabled());
+  EXPECT_EQ(status->planning().why(), "INC-7: loss spikes");
+  EXPECT_GT(status->planning().since_ms(), 0);
+  ASSERT_TRUE(Enable().ok());
+  EXPECT_EQ(GetPlan(RequestFor(ForwardGraph())).source(), v1::PLAN_SOURCE_HIT);
+}
+
+TEST_F(AdminServerTest, WhilePlanningIsOffNewGenerationsStayUnplannedAndOldOnesKeepTheirPlan) {
+  StartServerWithAdmin();
+  ASSERT_TRUE(GetPlan(JobRequest(1)).response.has_plan());
+  ASSERT_TRUE(Disable("INC-7").ok());
+  EXPECT_TRUE(GetPlan(JobRequest(1)).response.has_plan()) << "it has agreed";
+  const Reply second = GetPlan(JobRequest(2));
+  ASSERT_TRUE(second.status.ok()) << second.status.error_message();
+  EXPECT_EQ(second.response.unplanned().why(), "INC-7");
+  ASSERT_TRUE(Enable().ok());
+  EXPECT_TRUE(GetPlan(JobRequest(2)).response.has_unplanned()) << "all ranks of it alike";
+  EXPECT_TRUE(GetPlan(JobRequest(3)).response.has_plan());
+}
+
+TEST_F(AdminServerTest, SwitchingOffNeedsAReasonOfSomeLength) {
+  StartServerWithAdmin();
+  EXPECT_EQ(client::ReasonOf(Disable("")), "REQUEST_MALFORMED");
+  EXPECT_TRUE(Disable(std::string(PlanningSwitch::kMaxWhyBytes, 'x')).ok());
+  ASSERT_TRUE(Enable().ok());
+  EXPECT_EQ(client::ReasonOf(Disable(std::string(PlanningSwitch::kMaxWhyBytes + 1, 'x'))),
+            "REQUEST_MALFORMED");
+  EXPECT_TRUE(GetPlan(InlineRequestFor(ForwardGraph())).status.ok()) << "nothing has changed";
+}
+
+TEST_F(AdminServerTest, AServerWithoutAdminSaysSo) {
+  options_.admin = "off";
+  StartServerWithAdmin();
+  const absl::Status status = admin_->GetStatus().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(client::ReasonOf(status), "ADMIN_NOT_ALLOWED");
+}
+
+TEST(AdminPeer, OnlyThisMachineUnlessTheOperatorSaysOtherwise) {
+  for (const char* local :
+       {"unix:", "unix:/run/bucketd/socket", "ipv4:127.0.0.1:4711", "ipv6:[::1]:4711",
+        "ipv6:%5B::1%5D:4711", "ipv6:%5B::ffff:127.0.0.1%5D:1"}) {
+    EXPECT_TRUE(CheckAdminPeer("local", local).ok()) << local;
+  }
+  for (const char* remote : {"ipv4:10.0.0.7:127", "ipv4:128.0.0.1:1", "ipv6:[::12]:1", "",
+                             "ipv6:%5B2001:db8::1%5D:1", "ipv4:1.127.0.0:1"}) {
+    const absl::Status refused = CheckAdminPeer("local", remote);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied) << remote;
+    EXPECT_TRUE(CheckAdminPeer("remote", remote).ok()) << remote;
+  }
+  EXPECT_FALSE(CheckAdminPeer("off", "unix:").ok());
+}
+
+TEST_F(AdminServerTest, BucketctlShowsAndChangesARunningServer) {
+  StartServerWithAdmin();
+  ASSERT_TRUE(GetPlan(JobRequest(1)).response.has_plan());
+  auto [status, zero] = Ctl("status");
+  EXPECT_EQ(zero, 0) << status;
+  EXPECT_THAT(status, AllOf(HasSubstr("serving"), HasSubstr("1 computed")));
+  const nlohmann::json json = nlohmann::json::parse(Ctl("status --json").first);
+  EXPECT_EQ(json.at("plans").at("computed"), 1);
+  EXPECT_THAT(Ctl("plans").first, HasSubstr(ToHex(ForwardGraph().digest).substr(0, 12)));
+  EXPECT_THAT(Ctl("jobs").first, AllOf(HasSubstr("train"), HasSubstr("0/fw"), HasSubstr("agreed")));
+  EXPECT_THAT(Ctl("pin train --for 40d").first, HasSubstr("pinned 1 plans of job train until"));
+  EXPECT_THAT(Ctl("pin train --release").first, HasSubstr("released 1 plans"));
+  EXPECT_EQ(Ctl("pin nobody").second, 1);
+  EXPECT_THAT(Ctl("evict --all").first, HasSubstr("evicted 1 plans from memory"));
+  EXPECT_EQ(Ctl("evict").second, 2);
+  EXPECT_EQ(Ctl("disable").second, 2) << "why is missing";
+  EXPECT_EQ(Ctl("disable --why INC-7").second, 0);
+  EXPECT_THAT(Ctl("status").first, HasSubstr("INC-7"));
+  EXPECT_EQ(Ctl("disable --undo").second, 0);
+  EXPECT_EQ(Ctl("plans --frobnicate").second, 2);
+  server_.reset();
+  EXPECT_EQ(Ctl("status").second, 3) << "nobody is there";
+}
+
+TEST_F(AdminServerTest, TheStatusPageShowsTheSameForPeopleAndScripts) {
+  options_.http = "127.0.0.1:0";
+  StartServerWithAdmin();
+  v1::GetPlanRequest bad = RequestFor(ForwardGraph());
+  bad.mutable_options()->set_mode("<script>alert(1)</script>");
+  ASSERT_FALSE(GetPlan(bad).status.ok());
+  const std::string address = server_->http_address();
+  const size_t colon = address.rfind(':');
+  httplib::Client client(address.substr(0, colon), std::stoi(address.substr(colon + 1)));
+  const std::string page = client.Get("/statusz")->body;
+  EXPECT_THAT(page, AllOf(HasSubstr("serving"), HasSubstr("OPTIONS_INVALID"),
+                          HasSubstr("&lt;script&gt;"), Not(HasSubstr("<script"))));
+  const nlohmann::json json = nlohmann::json::parse(client.Get("/statusz?format=json")->body);
+  EXPECT_EQ(json.at("state"), "serving");
+  EXPECT_EQ(json.at("errors").at(0).at("reason"), "OPTIONS_INVALID");
+  EXPECT_TRUE(json.at("plans").at("errors").is_number());
+}
+
+// --- against a store, without a server
+
+class AdminStoreTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    absl::StatusOr<std::unique_ptr<SqliteStore>> store = SqliteStore::Open({});
+    ASSERT_TRUE(store.ok()) << store.status();
+    store_ = *std::move(store);
+    planning_ = std::make_unique<PlanningSwitch>(*store_, true, metrics_.planning_enabled);
+    admin_ = std::make_unique<Admin>(Admin::Parts{options_, metrics_, cache_, *planning_,
+                                                  store_.get(), "/var/lib/bucketd",
+                                                  [] { return ServerState{}; }, AdminHooks{}});
+  }
+
+  std::string Put(const std::string& tenant, char graph) {
+    const std::string key = absl::StrCat("bucketd plan key 2\ntenant=\"", tenant, "\"\ngraph=\"",
+                                         std::string(64, graph), "\"\nmode=\"auto\"\n");
+    EXPECT_TRUE(store_->PutPlan(key, tenant, "plan bytes").ok());
+    cache_.Put(key, EncodePlanReply("plan bytes"));
+    return key;
+  }
+
+  ServerOptions options_;
+  prometheus::Registry registry_;
+  ServerMetrics metrics_{registry_};
+  PlanCache cache_{1 << 20, metrics_};
+  std::unique_ptr<SqliteStore> store_;
+  std::unique_ptr<PlanningSwitch> planning_;
+  std::unique_ptr<Admin> admin_;
+};
+
+TEST_F(AdminStoreTest, EvictsFromStoreAndMemoryButNotWhatIsPinned) {
+  const std::string held = Put("a", '1');
+  const std::string free = Put("a", '2');
+  const std::string other = Put("b", '2');
+  const WallTime later = std::chrono::time_point_cast<std::chrono::milliseconds>(
+      std::chrono::system_clock::now() + std::chrono::hours(1));
+  ASSERT_TRUE(store_->HoldPlan(held, "job", later).ok());
+
+  v1::EvictPlansRequest request;
+  request.mutable_selection()->set_tenant("a");
+  const absl::StatusOr<v1::EvictPlansResponse> gone = admin_->EvictPlans(request);
+  ASSERT_TRUE(gone.ok()) << gone.status();
+  EXPECT_EQ(gone->from_store(), 1);
+  EXPECT_EQ(gone->from_memory(), 2);
+  EXPECT_EQ(gone->held(), 1);
+  EXPECT_TRUE(store_->GetPlan(held)->has_value());
+  EXPECT_FALSE(store_->GetPlan(free)->has_value());
+  EXPECT_TRUE(store_->GetPlan(other)->has_value());
+  EXPECT_NE(cache_.Get(other), nullptr);
+  EXPECT_EQ(cache_.Get(free), nullptr);
+}
+
+TEST_F(AdminStoreTest, OneKeyOfTheStoreIsFoundByTheBeginningOfItsHash) {
+  const std::string key = Put("a", '1');
+  Put("a", '2');
+  cache_.Evict(key);
+  v1::ListPlansRequest list;
+  list.mutable_selection()->set_key_sha256(ToHex(Sha256(key)).substr(0, 8));
+  const absl::StatusOr<v1::ListPlansResponse> plans = admin_->ListPlans(list);
+  ASSERT_TRUE(plans.ok()) << plans.status();
+  ASSERT_EQ(plans->plans_size(), 1);
+  EXPECT_FALSE(plans->plans(0).in_memory());
+  EXPECT_EQ(plans->plans(0).graph_digest(), std::string(64, '1'));
+  EXPECT_GT(plans->plans(0).created_ms(), 0);
+  v1::EvictPlansRequest evict;
+  *evict.mutable_selection() = list.selection();
+  EXPECT_EQ(admin_->EvictPlans(evict)->from_store(), 1);
+  EXPECT_FALSE(store_->GetPlan(key)->has_value());
+}
+
+TEST_F(AdminStoreTest, WhatNobodyUsedIsEvictedFromBoth) {
+  Put("a", '1');
+  v1::EvictPlansRequest request;
+  request.mutable_selection()->set_not_used_since_ms(1);
+  EXPECT_EQ(admin_->EvictPlans(request)->from_store(), 0) << "it was used after 1970";
+  const int64_t tomorrow = std::chrono::duration_cast<std::chrono::milliseconds>(
+                               std::chrono::system_clock::now().time_since_epoch())
+                               .count() +
+                           86'400'000;
+  request.mutable_selection()->set_not_used_since_ms(tomorrow);
+  const auto gone = admin_->EvictPlans(request);
+  EXPECT_EQ(gone->from_store(), 1);
+  EXPECT_EQ(gone->from_memory(), 1);
+}
+
+TEST_F(AdminStoreTest, ALimitCutsAListAndSaysSo) {
+  for (char graph = '0'; graph <= '9'; ++graph) Put("a", graph);
+  v1::ListPlansRequest list;
+  list.set_limit(9);
+  EXPECT_EQ(admin_->ListPlans(list)->plans_size(), 9);
+  EXPECT_TRUE(admin_->ListPlans(list)->truncated());
+  list.set_limit(10);
+  EXPECT_EQ(admin_->ListPlans(list)->plans_size(), 10);
+  EXPECT_FALSE(admin_->ListPlans(list)->truncated());
+}
+
+TEST_F(AdminStoreTest, TheSwitchOutlivesTheProcess) {
+  ASSERT_TRUE(planning_->Set(false, "INC-7").ok());
+  {
+    const PlanningSwitch next(*store_, true, metrics_.planning_enabled);
+    EXPECT_EQ(next.WhyDisabled(), "INC-7");
+    EXPECT_TRUE(next.Get().persisted);
+    EXPECT_EQ(next.Get().since_ms, planning_->Get().since_ms);
+  }
+  ASSERT_TRUE(planning_->Set(true, "fixed").ok());
+  const PlanningSwitch next(*store_, true, metrics_.planning_enabled);
+  EXPECT_EQ(next.WhyDisabled(), std::nullopt);
+  const PlanningSwitch in_memory(*store_, false, metrics_.planning_enabled);
+  EXPECT_FALSE(in_memory.Get().persisted);
+}
+
+TEST(PlanKeyField, ReadsWhatThePlanKeyWrites) {
+  const std::string key = PlanKey("a=\"b\"\n", Digest{}, Mesh{}, PlanOptions{}, CostProfile{}, "7");
+  EXPECT_EQ(PlanKeyField(key, "tenant"), "a=\"b\"\n");
+  EXPECT_EQ(PlanKeyField(key, "graph"), std::string(64, '0'));
+  EXPECT_EQ(PlanKeyField(key, "planner"), "7");
+  EXPECT_EQ(PlanKeyField(key, "mode"), PlanOptions{}.mode);
+  EXPECT_EQ(PlanKeyField(key, "nothing"), "");
+}
+
+TEST(StatusPage, WaitingJobsNameWhoIsWaitedFor) {
+  v1::GetStatusResponse status;
+  status.set_state("serving");
+  status.set_jobs_total(1);
+  v1::JobStatus& job = *status.add_jobs();
+  job.set_id("<b>train</b>");
+  job.set_state("waiting");
+  job.set_size(100);
+  job.set_arrived(94);
+  for (const uint32_t rank : {3U, 7U, 8U, 9U}) job.add_missing(rank);
+  const std::string page = StatusPage(status);
+  EXPECT_THAT(page, AllOf(HasSubstr("&lt;b&gt;train"), HasSubstr("3, 7-9 and 2 more"),
+                          HasSubstr("94 of 100")));
+}
+
+}  // namespace
+}  // namespace bucketd

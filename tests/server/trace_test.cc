@@ -1,0 +1,209 @@
+// W3C trace context, request ids, and what log lines say.
+#include <chrono>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "spdlog/spdlog.h"
+
+#include "server/log.h"
+#include "server/request_scope.h"
+#include "server/trace_context.h"
+#include "tests/server/fixture.h"
+
+namespace bucketd {
+namespace {
+
+constexpr char kTrace[] = "4bf92f3577b34da6a3ce929d0e0e4736";
+constexpr char kParent[] = "00f067aa0ba902b7";
+
+std::string Header(absl::string_view flags = "00") {
+  return absl::StrCat("00-", kTrace, "-", kParent, "-", flags);
+}
+
+TEST(TraceContext, ReadsWhatTheStandardAllows) {
+  const std::optional<TraceContext> plain = ParseTraceparent(Header("00"));
+  ASSERT_TRUE(plain.has_value());
+  EXPECT_EQ(plain->trace_id, kTrace);
+  EXPECT_EQ(plain->parent_id, kParent);
+  EXPECT_FALSE(plain->sampled);
+  EXPECT_TRUE(ParseTraceparent(Header("01"))->sampled);
+  EXPECT_TRUE(ParseTraceparent(Header("ff"))->sampled) << "unknown flags are ignored";
+  EXPECT_FALSE(ParseTraceparent(Header("fe"))->sampled);
+  const std::string later = absl::StrCat("cc", Header("01").substr(2));
+  EXPECT_TRUE(ParseTraceparent(later).has_value()) << "a later version";
+  EXPECT_TRUE(ParseTraceparent(later + "-what-comes-later").has_value());
+}
+
+TEST(TraceContext, IgnoresWhatIsMalformed) {
+  const std::string good = Header("01");
+  std::vector<std::string> bad = {"",
+                                  "00",
+                                  good.substr(0, 54),
+                                  good + "-",
+                                  good + "0",
+                                  good + "-00",
+                                  absl::StrCat("ff", good.substr(2)),
+                                  absl::StrCat("0g", good.substr(2)),
+                                  absl::StrCat("cc", good.substr(2), "x"),
+                                  absl::StrCat("00-", std::string(32, '0'), "-", kParent, "-01"),
+                                  absl::StrCat("00-", kTrace, "-", std::string(16, '0'), "-01"),
+                                  Header("0G")};
+  std::string upper = good;
+  upper[5] = 'F';
+  bad.push_back(upper);
+  for (const size_t dash : {size_t{2}, size_t{35}, size_t{52}}) {
+    bad.push_back(good);
+    bad.back()[dash] = '_';
+  }
+  for (const std::string& header : bad) {
+    EXPECT_FALSE(ParseTraceparent(header).has_value()) << header;
+  }
+}
+
+class TraceTest : public ServerTest {
+ protected:
+  void TearDown() override {
+    ServerTest::TearDown();
+    spdlog::set_default_logger(before_);
+  }
+
+  // A call with these headers; what came back in `traceparent`, "" if nothing.
+  std::string Call(const std::vector<std::string>& headers, bool good = true) {
+    grpc::ClientContext context;
+    for (const std::string& header : headers) context.AddMetadata("traceparent", header);
+    v1::GetPlanRequest request = RequestFor(ForwardGraph());
+    if (!good) request.set_graph_digest("short");
+    v1::GetPlanResponse response;
+    status_ = stub_->GetPlan(&context, request, &response);
+    const auto& trailers = context.GetServerTrailingMetadata();
+    const auto id = trailers.find("bucketd-request-id");
+    request_id_ = id == trailers.end() ? "" : std::string(id->second.data(), id->second.size());
+    const auto trace = trailers.find("traceparent");
+    return trace == trailers.end() ? "" : std::string(trace->second.data(), trace->second.size());
+  }
+
+  // The lines of the log that `call` writes.
+  template <typename Function>
+  std::vector<std::string> LogOf(bool json, const std::string& level, Function call) {
+    testing::internal::CaptureStderr();
+    EXPECT_TRUE(ConfigureLog(level, json).ok());
+    call();
+    stub_.reset();
+    server_.reset();  // whoever was answered may be ahead of the log
+    spdlog::default_logger()->flush();
+    return absl::StrSplit(testing::internal::GetCapturedStderr(), '\n', absl::SkipEmpty());
+  }
+
+  grpc::Status status_;
+  std::string request_id_;
+  const std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
+};
+
+TEST_F(TraceTest, TheAnswerNamesOurSpanInTheCallersTrace) {
+  StartServer();
+  const std::optional<TraceContext> first = ParseTraceparent(Call({Header("01")}));
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(first->trace_id, kTrace);
+  EXPECT_NE(first->parent_id, kParent);
+  EXPECT_TRUE(first->sampled);
+  const std::optional<TraceContext> second = ParseTraceparent(Call({Header("00")}, /*good=*/false));
+  ASSERT_TRUE(second.has_value()) << "an error is part of the trace";
+  EXPECT_FALSE(second->sampled);
+  EXPECT_NE(second->parent_id, first->parent_id);
+}
+
+TEST_F(TraceTest, AMalformedHeaderIsAsNone) {
+  StartServer();
+  EXPECT_EQ(Call({}), "");
+  EXPECT_EQ(Call({"00-nonsense"}), "");
+  EXPECT_EQ(Call({Header(), Header()}), "") << "two are none";
+  EXPECT_TRUE(status_.ok());
+}
+
+TEST_F(TraceTest, EveryLineOfARequestNamesRequestAndTrace) {
+  StartServer();
+  const std::vector<std::string> lines =
+      LogOf(true, "debug", [&] { Call({Header("00")}, /*good=*/false); });
+  int found = 0;
+  for (const std::string& line : lines) {
+    const nlohmann::json object = nlohmann::json::parse(line);
+    if (object.value("message", "") != "GetPlan") continue;
+    ++found;
+    EXPECT_EQ(object.at("request"), request_id_);
+    EXPECT_EQ(object.at("trace"), kTrace);
+    EXPECT_EQ(object.at("parent_span"), kParent);
+    EXPECT_EQ(object.at("code"), "INVALID_ARGUMENT");
+    EXPECT_EQ(object.at("reason"), "DIGEST_MALFORMED");
+    EXPECT_TRUE(object.at("seconds").is_number());
+    EXPECT_TRUE(object.contains("error"));
+  }
+  EXPECT_EQ(found, 1);
+}
+
+TEST_F(TraceTest, ASampledTraceIsLoggedAtInfoAndOthersAreNot) {
+  StartServer();
+  const std::vector<std::string> lines = LogOf(false, "info", [&] {
+    Call({Header("00")}, false);
+    Call({}, false);
+    Call({Header("01")}, false);
+  });
+  std::vector<std::string> calls;
+  for (const std::string& line : lines) {
+    if (absl::StrContains(line, " GetPlan ")) calls.push_back(line);
+  }
+  ASSERT_EQ(calls.size(), 1U);
+  EXPECT_TRUE(absl::StrContains(calls[0], absl::StrCat("request=", request_id_))) << calls[0];
+  EXPECT_TRUE(absl::StrContains(calls[0], absl::StrCat("trace=", kTrace))) << calls[0];
+}
+
+TEST_F(TraceTest, WhoSamplesEverythingFillsNoDisk) {
+  StartServer();
+  constexpr int kCalls = 1500;
+  const auto begin = std::chrono::steady_clock::now();
+  const std::vector<std::string> lines = LogOf(false, "info", [&] {
+    for (int i = 0; i < kCalls; ++i) Call({Header("01")}, false);
+  });
+  const auto took =
+      std::chrono::ceil<std::chrono::seconds>(std::chrono::steady_clock::now() - begin);
+  const auto seconds = static_cast<size_t>(took.count()) + 1;  // a limit for each that began
+  EXPECT_LE(lines.size(), RequestScope::kSampledLinesPerSecond * seconds);
+  EXPECT_GE(lines.size(), size_t{RequestScope::kSampledLinesPerSecond});
+}
+
+TEST(Log, ALineStaysOneLineWhateverItSays) {
+  const std::shared_ptr<spdlog::logger> before = spdlog::default_logger();
+  for (const bool json : {true, false}) {
+    testing::internal::CaptureStderr();
+    ASSERT_TRUE(ConfigureLog("info", json).ok());
+    const std::string evil =
+        "a\nb\x1f"
+        "fake=1\x1e \"quoted\" \\ \x01";
+    spdlog::info("plain {}", evil);
+    LogLine(spdlog::level::info, "message " + evil, {{"key", evil}, {"n", "1.5", true}, {"e", ""}});
+    spdlog::default_logger()->flush();
+    const std::vector<std::string> lines =
+        absl::StrSplit(testing::internal::GetCapturedStderr(), '\n', absl::SkipEmpty());
+    ASSERT_EQ(lines.size(), 2U) << json;
+    if (json) {
+      EXPECT_TRUE(absl::StartsWith(nlohmann::json::parse(lines[0]).at("message").get<std::string>(),
+                                   "plain a\nb"));
+      const nlohmann::json second = nlohmann::json::parse(lines[1]);
+      EXPECT_EQ(second.at("n"), 1.5);
+      EXPECT_EQ(second.at("e"), "");
+      EXPECT_FALSE(second.contains("fake")) << lines[1];
+      EXPECT_TRUE(absl::StrContains(second.at("key").get<std::string>(), "\"quoted\" \\"));
+    } else {
+      EXPECT_TRUE(absl::StrContains(lines[1], " n=1.5 e=\"\"")) << lines[1];
+      EXPECT_TRUE(absl::StrContains(lines[1], "key=\"a\\nb")) << lines[1];
+    }
+  }
+  spdlog::set_default_logger(before);
+}
+
+}  // namespace
+}  // namespace bucketd
