@@ -2,34 +2,14 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "client/channel.h"
+#include "client/unary_call.h"
 #include "grpcpp/client_context.h"
 
 namespace bucketd::client {
 namespace {
 
 using Stub = v1::Admin::Stub;
-
-template <typename Request, typename Response>
-using Rpc = grpc::Status (Stub::*)(grpc::ClientContext*, const Request&, Response*);
-
-struct Call {
-  Stub& stub;
-  const std::string& address;
-  std::chrono::milliseconds deadline;
-  const char* name;
-
-  template <typename Request, typename Response>
-  absl::StatusOr<Response> Make(Rpc<Request, Response> rpc, const Request& request) const {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + deadline);
-    Response response;
-    const grpc::Status status = (stub.*rpc)(&context, request, &response);
-    if (status.ok()) return response;
-    return FromRpc(status, absl::StrCat(name, " at ", address));
-  }
-};
 
 }  // namespace
 
@@ -38,9 +18,8 @@ AdminClient::AdminClient(std::string address, std::chrono::milliseconds deadline
       deadline_(deadline),
       stub_(v1::Admin::NewStub(MakeChannel(address_, ChannelOptions{}))) {}
 
-#define BUCKETD_CALL(name, request)                                                     \
-  Call{*stub_, address_, deadline_, #name}.Make<v1::name##Request, v1::name##Response>( \
-      &Stub::name, request)
+#define BUCKETD_CALL(name, request) \
+  UnaryCalls<Stub>{*stub_, address_, deadline_}.Make(#name, &Stub::name, request)
 
 absl::StatusOr<v1::GetStatusResponse> AdminClient::GetStatus() {
   return BUCKETD_CALL(GetStatus, v1::GetStatusRequest());

@@ -19,7 +19,8 @@ std::string PlanKey(absl::string_view tenant, const Digest& graph, const Mesh& m
                     const PlanOptions& options, const CostProfile& profile,
                     absl::string_view planner_version);
 
-// Of such a key, the lines that a caller chose: all before cost profile and planner. A view into it.
+// Of such a key, the lines that a caller chose: all before cost profile and planner. A view into
+// it.
 absl::string_view ChosenPartOf(absl::string_view plan_key);
 
 }  // namespace bucketd

@@ -41,8 +41,8 @@ ProfileSpec ParseProfileSpec(absl::string_view text, absl::string_view device_ty
   spec.latest = at == absl::string_view::npos && name == kLatest;
   spec.name = name.empty() || spec.latest ? DefaultName(device_type) : std::string(name);
   if (at == absl::string_view::npos) return spec;
-  spec.version_text = std::string(text.substr(at + 1));
-  if (spec.version_text.empty()) spec.version_text = "?";
+  const absl::string_view version = text.substr(at + 1);
+  spec.version_text = std::string(version.empty() ? "?" : version);
   spec.latest = spec.version_text == kLatest;
   // One spelling a version: no sign, no spaces, no leading zero.
   const bool digits = std::all_of(spec.version_text.begin(), spec.version_text.end(), [](char c) {

@@ -7,11 +7,11 @@ if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
   cat <<'HELP'
 usage: tests/run.sh [--fast | --full]
 
-Everything a change must pass, on a machine with two cores in about forty minutes the first time (later less: ccache).
-  --fast   without training, sanitizers and fuzzing: about three minutes on a built tree
+Everything a change must pass, on a machine with two cores in about fifty minutes the first time (later less: ccache).
+  --fast   without training, sanitizers and fuzzing: about five minutes on a built tree
   --full   also the whole proof of bits (every parallelism, mode, numerics and reduce dtype, on 4 and 6 processes;
-           build/proof.txt is its table), every large graph under every profile, and a minute of each fuzz target:
-           about an hour more
+           build/proof.txt is its table), every large graph under every profile, the server and the clients under
+           sanitizers, and a minute of each fuzz target: about two hours more
 HELP
   exit 0
 fi
@@ -41,12 +41,15 @@ fi
 step "Python tests"
 $python -m pytest tests --ignore=tests/client --ignore=tests/passes -q --durations 10 ${full:+-m 'full or not full'}
 
-step "Address and undefined-behaviour sanitizers"
+step "Address and undefined-behaviour sanitizers, and fuzz targets"
 [ -f build/asan/build.ninja ] || quietly cmake --preset asan
-cmake --build build/asan 2>&1 | python3 deploy/progress.py
-ctest --test-dir build/asan --output-on-failure -j "$(nproc)" -LE slow
-
-step "Fuzz targets"
+if [ -n "$full" ]; then
+  cmake --build build/asan 2>&1 | python3 deploy/progress.py
+  ctest --test-dir build/asan --output-on-failure -j "$(nproc)" -LE slow
+else
+  cmake --build build/asan --target passes_tests fuzz 2>&1 | python3 deploy/progress.py
+  ctest --test-dir build/asan --output-on-failure -j "$(nproc)" -L passes
+fi
 tests/fuzz/run.sh "${full:+60}" || die "a fuzz target found something"
 
 step "Everything passed"

@@ -1,0 +1,36 @@
+// A unary call that ends by its deadline and is not repeated. Internal to the library.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "client/channel.h"
+#include "grpcpp/client_context.h"
+
+namespace bucketd::client {
+
+template <typename Stub>
+struct UnaryCalls {
+  template <typename Request, typename Response>
+  using Rpc = grpc::Status (Stub::*)(grpc::ClientContext*, const Request&, Response*);
+
+  Stub& stub;
+  const std::string& address;
+  std::chrono::milliseconds deadline;
+
+  // `name` is for errors.
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Make(const char* name, Rpc<Request, Response> rpc,
+                                const Request& request) const {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + deadline);
+    Response response;
+    const grpc::Status status = (stub.*rpc)(&context, request, &response);
+    if (status.ok()) return response;
+    return FromRpc(status, absl::StrCat(name, " at ", address));
+  }
+};
+
+}  // namespace bucketd::client
