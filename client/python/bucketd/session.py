@@ -8,6 +8,7 @@ import datetime
 import itertools
 import json
 import logging
+import os
 import threading
 import time
 
@@ -193,7 +194,9 @@ class Session:
         if self._agreement is None:
             import torch.distributed as dist
 
-            store = job_store(f"bucketd/{self._number}")
+            # torchrun --standalone starts all ranks again on one store, with what they left there.
+            restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            store = job_store(f"bucketd/{restart}/{self._number}")
             # Without torch.distributed ranks can meet at the planner alone, if it knows their job.
             rank, world = rank_and_world() if store is not None or self.options.job is not None else (0, 1)
             ranks = tuple(sorted(self.options.ranks or range(world)))

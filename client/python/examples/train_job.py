@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pathlib
 import warnings
 
@@ -69,10 +70,18 @@ def report(arguments, job, planned, run) -> None:
         (arguments.out_dir / f"generation-{job.generation}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
+def join() -> None:
+    """init_process_group, under a prefix of this generation's own: --standalone keeps one store for all of them, and with it
+    the addresses of ranks that are gone."""
+    store, rank, world = next(dist.rendezvous("env://"))
+    generation = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    dist.init_process_group("gloo", store=dist.PrefixStore(f"generation {generation}", store), rank=rank, world_size=world)
+
+
 def main() -> None:
     arguments = parse_arguments()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    join()
     job = bucketd.Job.from_torchrun()  # what job="torchrun" makes
     planned: list = []
     if arguments.out_dir is not None:
