@@ -122,7 +122,8 @@ class AutoPass : public Pass {
                         Candidate& best) {
     absl::StatusOr<search::Problem> problem = search::Contract(context);
     const int64_t budget =
-        problem.ok() ? search::BudgetOf(*problem, context.options.effort) : int64_t{0};
+        problem.ok() ? search::BudgetOf(*problem, context.options.effort) * problem->size()
+                     : int64_t{0};
     if (budget == 0) {
       best.plan.diagnostics.push_back(
           {"search-skipped",

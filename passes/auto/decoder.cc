@@ -1,35 +1,48 @@
 #include "passes/auto/decoder.h"
 
 #include <algorithm>
-#include <functional>
 
 namespace bucketd::search {
-namespace {
-
-void PushHeap(std::vector<LeaderId>& heap, LeaderId l) {
-  heap.push_back(l);
-  std::push_heap(heap.begin(), heap.end(), std::greater<>());
-}
-
-LeaderId PopHeap(std::vector<LeaderId>& heap) {
-  std::pop_heap(heap.begin(), heap.end(), std::greater<>());
-  const LeaderId l = heap.back();
-  heap.pop_back();
-  return l;
-}
-
-}  // namespace
-
 Decoder::Decoder(const Problem& problem)
     : problem_(problem),
       costs_(*problem.costs),
-      fresh_profile_(problem.live_at),
-      profile_(fresh_profile_) {}
+      leaders_(Index(problem.size()) + 1),
+      wire_ps_(problem.graph->groups().size(), 0),
+      profile_(problem.live_at) {
+  for (size_t i = 0; i < leaders_.size(); ++i) {
+    Leader& leader = leaders_[i];
+    leader.after = problem.after.begin[i];
+    leader.touches = problem.touches.begin[i];
+    if (i + 1 == leaders_.size()) break;
+    leader.cost_ps = problem.cost[i];
+    leader.own_bytes = problem.own_bytes[i];
+    leader.before = problem.before.begin[i + 1] - problem.before.begin[i];
+    leader.transfer = std::max(problem.start_of[i], problem.wait_of[i]);
+    if (problem.start_of[i] >= 0) leader.is |= kStart;
+    if (problem.wait_of[i] >= 0) {
+      leader.is |= kWait;
+      if (problem.transfer(leader.transfer).pinned) leader.is |= kPinnedWait;
+    }
+    if (problem.is_leaf[i]) leader.is |= kLeaf;
+    if (problem.is_post[i]) leader.is |= kPost;
+    if (problem.is_root_work[i]) leader.is |= kRootWork;
+    fresh_missing_.push_back(leader.before);
+  }
+  for (size_t s = 0; s < problem.bytes.size(); ++s) {
+    fresh_storages_.push_back({problem.kept[s] ? 0 : problem.bytes[s], problem.uses[s], -1});
+  }
+  for (const Transfer& t : problem.transfers) wire_ps_[Index(t.group)] += t.wire_ps;
+}
 
 const Decoded& Decoder::Decode(const Settings& settings, int64_t memory_cap,
-                               const Partition* partition) {
+                               const Partition* partition, int64_t cutoff_ps) {
+  cutoff_ps_ = cutoff_ps;
   Reset(settings, memory_cap, partition);
   RunAll();
+  if (GivenUp()) {
+    out_.figures.total_ps = sure_ps_;
+    return out_;
+  }
   RunTail();
   for (LeaderId l = 0; l < problem_.size(); ++l) Force(l);
   out_.figures.total_ps = now_;
@@ -49,17 +62,18 @@ void Decoder::Reset(const Settings& settings, int64_t memory_cap, const Partitio
   out_.order.clear();
   out_.batches.clear();
   out_.figures = {0, problem_.peak_at_start};
+  placed_ = sure_ps_ = 0;
   now_ = host_ = 0;
+  compute_left_ps_ = problem_.total_ps();
   stream_free_.assign(groups, 0);
+  first_free_ = 0;
+  first_end_ = kNever;
   busy_.Clear();
-  wire_left_.assign(groups, 0);
-  missing_.resize(leaders);
-  for (size_t i = 0; i < leaders; ++i) {
-    missing_[i] = problem_.before.begin[i + 1] - problem_.before.begin[i];
-  }
+  wire_left_ = wire_ps_;
+  missing_ = fresh_missing_;
   done_.assign(leaders, 0);
-  ready_.clear();
-  post_.clear();
+  ready_.Reset(problem_.size());
+  post_.Reset(problem_.size());
   deferred_.Clear();
   deferred_ps_ = 0;
   deferred_sorted_ = false;
@@ -75,12 +89,12 @@ void Decoder::Reset(const Settings& settings, int64_t memory_cap, const Partitio
   pending_ps_.assign(Index(problem_.keys), 0);
   if (partition != nullptr) arriving_ = partition->size_of;
   live_ = problem_.live_at_start;
-  uses_left_ = problem_.uses;
-  shared_.assign(problem_.bytes.size(), -1);
+  storages_ = fresh_storages_;
   buffers_.clear();
-  profile_.Reset(fresh_profile_);
+  profile_.Reset();
   gathered_bytes_ = 0;
   gathered_.clear();
+  next_drop_ = problem_.size();
   ResetRoots();
   for (LeaderId l = 0; l < problem_.size(); ++l) {
     if (missing_[Index(l)] == 0) BecomeReady(l);
@@ -89,7 +103,6 @@ void Decoder::Reset(const Settings& settings, int64_t memory_cap, const Partitio
 
 // A root must begin so early that all roots of its group that are needed later still can.
 void Decoder::ResetRoots() {
-  for (const Transfer& t : problem_.transfers) wire_left_[Index(t.group)] += t.wire_ps;
   root_head_.assign(Index(problem_.keys), 0);
   root_launches_ = 0;
   latest_start_.assign(problem_.transfers.size(), kNever);
@@ -116,7 +129,7 @@ void Decoder::ResetRoots() {
 }
 
 void Decoder::RunAll() {
-  for (;;) {
+  while (!GivenUp()) {
     AdvanceMain();
     const LeaderId next = NextReady();
     const bool more = main_ < problem_.size();
@@ -137,13 +150,13 @@ void Decoder::RunNext(LeaderId next) {
   const bool from_queue = next < 0;
   if (from_queue) next = TakeDeferred();
   if (done_[Index(next)]) return;
-  Boundary(problem_.cost[Index(next)]);
+  Boundary(leaders_[Index(next)].cost_ps);
   if (!done_[Index(next)]) GuardMemory(next);
   if (done_[Index(next)]) return;
   if (!from_queue) {
     // What was launched may have made an earlier one ready.
     if (NextReady() != next) return;
-    PopHeap(ready_);
+    ready_.PopFront();
   }
   Take(next);
 }
@@ -153,7 +166,7 @@ void Decoder::RunTail() {
     Boundary(0);
     bool more = false;
     for (LeaderId next = NextReady(); next >= 0; next = NextReady()) {
-      PopHeap(ready_);
+      ready_.PopFront();
       Take(next);
       more = true;
     }
@@ -206,7 +219,7 @@ void Decoder::Unblock() {
 // Runs something else while the main chain waits, if there is something short enough.
 bool Decoder::Fill(int64_t until) {
   const auto hides = [&](LeaderId l) {
-    const int64_t cost = problem_.cost[Index(l)];
+    const int64_t cost = leaders_[Index(l)].cost_ps;
     return now_ + cost - until <= Share(cost, settings_.overshoot);
   };
   LeaderId filler = -1;
@@ -215,32 +228,33 @@ bool Decoder::Fill(int64_t until) {
   } else {
     const LeaderId next = NextReady();
     if (next < 0 || !hides(next) || settings_.window == 0) return false;
-    if (next - main_ > settings_.window && !problem_.is_root_work[Index(next)]) return false;
+    if (next - main_ > settings_.window && (leaders_[Index(next)].is & kRootWork) == 0)
+      return false;
     if (next > main_ &&
-        Extra() + problem_.own_bytes[Index(next)] + profile_.Max(main_, next + 1) > cap_) {
+        Extra() + leaders_[Index(next)].own_bytes + profile_.Max(main_, next + 1) > cap_) {
       return false;
     }
-    filler = PopHeap(ready_);
+    filler = ready_.PopFront();
   }
   if (done_[Index(filler)]) return true;
-  Boundary(problem_.cost[Index(filler)]);
+  Boundary(leaders_[Index(filler)].cost_ps);
   if (!done_[Index(filler)]) Take(filler);
   return true;
 }
 
 // Holds a weight gradient back, if there is room for it; runs the oldest ones that no longer fit.
 bool Decoder::TryDefer(LeaderId next) {
-  if (!problem_.is_leaf[Index(next)] || main_ >= problem_.size()) return false;
+  if ((leaders_[Index(next)].is & kLeaf) == 0 || main_ >= problem_.size()) return false;
   int64_t room = settings_.queue_ps;
   if (settings_.tail_queue_ps > 0 &&
       Remaining() <= Share(settings_.tail_queue_ps, settings_.tail_reach)) {
     room = std::max(room, settings_.tail_queue_ps);
   }
-  const int64_t cost = problem_.cost[Index(next)];
+  const int64_t cost = leaders_[Index(next)].cost_ps;
   if (room <= 0 || cost > room) return false;
   int64_t held = 0;  // by it alone
   for (const StorageId s : problem_.touches.of(next)) {
-    if (uses_left_[Index(s)] == 1) held += problem_.bytes[Index(s)];
+    if (storages_[Index(s)].uses_left == 1) held += storages_[Index(s)].bytes;
   }
   const std::vector<int64_t>& ideal = problem_.ideal_ps;
   const auto horizon =
@@ -248,13 +262,13 @@ bool Decoder::TryDefer(LeaderId next) {
   const int32_t until =
       std::max(main_ + 1, std::min(problem_.size(), static_cast<int32_t>(horizon - ideal.begin())));
   if (Extra() + held + profile_.Max(main_, until) > cap_) return false;
-  PopHeap(ready_);
+  ready_.PopFront();
   deferred_.ids.push_back(next);
   deferred_ps_ += cost;
   while (deferred_ps_ > room && !deferred_.empty()) {
     const LeaderId oldest = TakeDeferred();
     if (done_[Index(oldest)]) continue;
-    Boundary(problem_.cost[Index(oldest)]);
+    Boundary(leaders_[Index(oldest)].cost_ps);
     if (!done_[Index(oldest)]) GuardMemory(oldest);
     if (!done_[Index(oldest)]) Emit(oldest);
   }
@@ -271,22 +285,18 @@ LeaderId Decoder::TakeDeferred() {
                      });
   }
   const LeaderId l = deferred_.ids[deferred_.head++];
-  deferred_ps_ -= problem_.cost[Index(l)];
+  deferred_ps_ -= leaders_[Index(l)].cost_ps;
   return l;
 }
 
 void Decoder::AdvanceMain() {
-  while (main_ < problem_.size()) {
-    const size_t i = Index(main_);
-    const bool aside = problem_.start_of[i] >= 0 || problem_.wait_of[i] >= 0 ||
-                       problem_.is_leaf[i] || problem_.is_post[i] || problem_.is_root_work[i];
-    if (!done_[i] && !aside) return;
+  while (main_ < problem_.size() && (done_[Index(main_)] || leaders_[Index(main_)].is != 0)) {
     ++main_;
   }
 }
 
 LeaderId Decoder::NextReady() {
-  while (!ready_.empty() && done_[Index(ready_.front())]) PopHeap(ready_);
+  while (!ready_.empty() && done_[Index(ready_.front())]) ready_.PopFront();
   return ready_.empty() ? -1 : ready_.front();
 }
 
@@ -297,26 +307,29 @@ void Decoder::Kernel(int64_t work) {
 }
 
 void Decoder::Emit(LeaderId l) {
+  const Leader& leader = leaders_[Index(l)];
   done_[Index(l)] = 1;
   out_.order.push_back({Action::Kind::kRun, l});
-  Allocate(problem_.own_bytes[Index(l)]);
-  Kernel(problem_.cost[Index(l)]);
+  Allocate(leader.own_bytes);
+  compute_left_ps_ -= leader.cost_ps;
+  Kernel(leader.cost_ps);
+  sure_ps_ = std::max(sure_ps_, now_ + compute_left_ps_);
   Release(l);
   Finish(l);
 }
 
 // Whatever the leader is. REQUIRES: all its inputs are there.
 void Decoder::Take(LeaderId l) {
-  const CollectiveId waited = problem_.wait_of[Index(l)];
-  if (waited >= 0) {
-    Wait(batch_of_[Index(waited)]);
+  const Leader& leader = leaders_[Index(l)];
+  if ((leader.is & kWait) != 0) {
+    Wait(batch_of_[Index(leader.transfer)]);
     return;
   }
-  const CollectiveId c = problem_.start_of[Index(l)];
-  if (c < 0) {
+  if ((leader.is & kStart) == 0) {
     Emit(l);
     return;
   }
+  const CollectiveId c = leader.transfer;
   const Transfer& t = problem_.transfer(c);
   if (t.use == Use::kInline) {
     Launch({c});
@@ -350,25 +363,32 @@ void Decoder::Force(LeaderId l) {
 }
 
 void Decoder::BecomeReady(LeaderId l) {
-  const CollectiveId c = problem_.start_of[Index(l)];
-  if (c >= 0) {
-    const Transfer& t = problem_.transfer(c);
-    if (t.use == Use::kInline) inline_ready_.push_back(c);
-    if (t.use != Use::kSink) return;
-    pending_[Index(t.key)].ids.push_back(c);
-    pending_ps_[Index(t.key)] += t.wire_ps;
-    if (partition_ != nullptr && --arriving_[Index(partition_->bucket_of[Index(c)])] == 0) {
-      ++complete_[Index(t.key)];
-    }
+  const Leader& leader = leaders_[Index(l)];
+  if ((leader.is & (kStart | kWait)) == 0) {
+    ((leader.is & kPost) != 0 ? post_ : ready_).Insert(l);
     return;
   }
-  const CollectiveId waited = problem_.wait_of[Index(l)];
-  if (waited >= 0 && !problem_.transfer(waited).pinned) return;  // taken when it has ended
-  PushHeap(problem_.is_post[Index(l)] && waited < 0 ? post_ : ready_, l);
+  if ((leader.is & kWait) != 0) {
+    // Others are taken when their collective has ended.
+    if ((leader.is & kPinnedWait) != 0) ready_.Insert(l);
+    return;
+  }
+  const CollectiveId c = leader.transfer;
+  const Transfer& t = problem_.transfer(c);
+  if (t.use == Use::kInline) inline_ready_.push_back(c);
+  if (t.use != Use::kSink) return;
+  pending_[Index(t.key)].ids.push_back(c);
+  pending_ps_[Index(t.key)] += t.wire_ps;
+  if (partition_ != nullptr && --arriving_[Index(partition_->bucket_of[Index(c)])] == 0) {
+    ++complete_[Index(t.key)];
+  }
 }
 
 void Decoder::Finish(LeaderId l) {
-  for (const LeaderId x : problem_.after.of(l)) {
+  ++placed_;
+  const int32_t end = leaders_[Index(l) + 1].after;
+  for (int32_t i = leaders_[Index(l)].after; i < end; ++i) {
+    const LeaderId x = problem_.after.all[Index(i)];
     if (--missing_[Index(x)] == 0) BecomeReady(x);
   }
 }

@@ -14,6 +14,7 @@
 
 #include "passes/auto/problem.h"
 #include "passes/auto/range_max.h"
+#include "passes/auto/ready_set.h"
 #include "passes/auto/settings.h"
 #include "passes/sim/busy_time.h"
 
@@ -59,9 +60,30 @@ class Decoder {
 
   // Tries to stay within `memory_cap`; figures tell whether it did. `partition` may be null. The
   // result holds until the next call. O(leaders log leaders).
-  const Decoded& Decode(const Settings& settings, int64_t memory_cap, const Partition* partition);
+  //
+  // Gives up once the step is sure to take longer than `cutoff_ps`: then figures.total_ps is a
+  // lower bound above it, and the order and the memory are those so far.
+  const Decoded& Decode(const Settings& settings, int64_t memory_cap, const Partition* partition,
+                        int64_t cutoff_ps = kNever);
+
+  // Leaders that the last call placed before it ended: its cost.
+  int64_t placed() const { return placed_; }
 
  private:
+  // What a decode asks about a leader, side by side.
+  struct Leader {
+    int64_t cost_ps = 0, own_bytes = 0;
+    CollectiveId transfer = -1;      // of a start or wait
+    int32_t after = 0, touches = 0;  // where the problem's lists begin
+    int32_t before = 0;              // how many
+    uint8_t is = 0;                  // kStart ...; 0: part of the main chain
+  };
+  enum : uint8_t { kStart = 1, kWait = 2, kPinnedWait = 4, kLeaf = 8, kPost = 16, kRootWork = 32 };
+  struct Storage {
+    int64_t bytes = 0;  // that go with its last use; 0 if it is kept
+    int32_t uses_left = 0;
+    int32_t shared = -1;  // the shared buffer it is part of
+  };
   // What one launch takes.
   struct Cost {
     int64_t slot_ps = 0;                                      // of the wire
@@ -105,9 +127,11 @@ class Decoder {
   void BecomeReady(LeaderId l);
   void Finish(LeaderId l);
   void Kernel(int64_t work);
+  bool GivenUp() const { return sure_ps_ > cutoff_ps_; }
 
   // decoder_launch.cc: what goes onto the wires, and when.
   void Boundary(int64_t next_ps);
+  void TakeEnded();
   void FeedWire(GroupId group, int64_t next_ps);
   CollectiveId HeadRoot(int32_t key);
   bool LaunchRoots(int32_t key, bool force);
@@ -128,7 +152,7 @@ class Decoder {
 
   // decoder_memory.cc
   void Allocate(int64_t bytes);
-  void ReleaseStorage(StorageId s);
+  void Use(StorageId s);
   void Release(LeaderId l);
   void ReleaseInputs(LeaderId start);
   void ShareResults(const Batch& batch, int64_t bytes);
@@ -148,23 +172,32 @@ class Decoder {
 
   const Problem& problem_;
   const Costs& costs_;
-  const RangeMax fresh_profile_;
+  std::vector<Leader> leaders_;  // and one behind the last
+  // As every decode begins.
+  std::vector<Storage> fresh_storages_;
+  std::vector<int32_t> fresh_missing_;
+  std::vector<int64_t> wire_ps_;  // one a group: of all collectives
 
   Settings settings_;
   int64_t cap_ = 0;
   const Partition* partition_ = nullptr;
+  int64_t cutoff_ps_ = kNever;
   Decoded out_;
+  int64_t placed_ = 0;
+  int64_t sure_ps_ = 0;  // no order that begins like this one ends earlier
 
   // Clocks.
   int64_t now_ = 0, host_ = 0;
+  int64_t compute_left_ps_ = 0;       // of leaders not placed
   std::vector<int64_t> stream_free_;  // one a group
   internal::BusyTime busy_;
-  std::vector<int64_t> wire_left_;  // one a group: of collectives not launched
+  int64_t first_free_ = 0, first_end_ = 0;  // of all streams; at most that of what is outstanding
+  std::vector<int64_t> wire_left_;          // one a group: of collectives not launched
 
   // Leaders.
   std::vector<int32_t> missing_;  // inputs that are not there
   std::vector<uint8_t> done_;
-  std::vector<LeaderId> ready_, post_;  // heaps, smallest first
+  ReadySet ready_, post_;
   Queue deferred_;
   int64_t deferred_ps_ = 0;
   bool deferred_sorted_ = false;
@@ -187,8 +220,7 @@ class Decoder {
 
   // Memory.
   int64_t live_ = 0;
-  std::vector<int32_t> uses_left_;  // one a storage
-  std::vector<int32_t> shared_;     // one a storage: the shared buffer it is part of, or -1
+  std::vector<Storage> storages_;
   struct SharedBuffer {
     int64_t bytes = 0;
     int32_t parts_left = 0;
@@ -198,6 +230,7 @@ class Decoder {
   RangeMax profile_;  // program order's, and gathers that wait for their use
   int64_t gathered_bytes_ = 0;
   std::vector<CollectiveId> gathered_;  // heap by start leader, smallest first
+  LeaderId next_drop_ = 0;              // of the first of them
 };
 
 }  // namespace bucketd::search

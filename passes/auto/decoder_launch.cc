@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "passes/auto/decoder.h"
@@ -15,19 +14,9 @@ constexpr int kMaxLaunches = 64;
 
 // Between two kernels, the next of which takes so long: takes what has ended, launches what is due.
 void Decoder::Boundary(int64_t next_ps) {
-  for (Queue& queue : outstanding_) {
-    while (!queue.empty()) {
-      const Launched& launch = launched_[Index(queue.front())];
-      if (!launch.waited && launch.end_ps > now_) break;
-      const int32_t batch = queue.front();
-      ++queue.head;
-      if (!launch.waited) Wait(batch);
-    }
-  }
+  if (first_end_ <= now_) TakeEnded();
   while (!post_.empty()) {
-    std::pop_heap(post_.begin(), post_.end(), std::greater<>());
-    const LeaderId l = post_.back();
-    post_.pop_back();
+    const LeaderId l = post_.PopFront();
     if (!done_[Index(l)]) Emit(l);
   }
   for (size_t i = 0; i < inline_ready_.size(); ++i) {
@@ -35,8 +24,26 @@ void Decoder::Boundary(int64_t next_ps) {
     if (batch_of_[Index(c)] < 0) Launch({c});
   }
   inline_ready_.clear();
-  DropGathered();
+  if (next_drop_ <= main_) DropGathered();
+  if (first_free_ > now_ + next_ps) return;
   for (GroupId g = 0; g < static_cast<GroupId>(stream_free_.size()); ++g) FeedWire(g, next_ps);
+}
+
+// Waits for what has ended.
+void Decoder::TakeEnded() {
+  first_end_ = kNever;
+  for (Queue& queue : outstanding_) {
+    while (!queue.empty()) {
+      const Launched& launch = launched_[Index(queue.front())];
+      if (!launch.waited && launch.end_ps > now_) {
+        first_end_ = std::min(first_end_, launch.end_ps);
+        break;
+      }
+      const int32_t batch = queue.front();
+      ++queue.head;
+      if (!launch.waited) Wait(batch);
+    }
+  }
 }
 
 void Decoder::FeedWire(GroupId group, int64_t next_ps) {
@@ -317,11 +324,14 @@ void Decoder::Launch(std::vector<CollectiveId> members) {
   }
   const int64_t end = start + cost.slot_ps;
   stream_free_[Index(group)] = end;
+  first_free_ = *std::min_element(stream_free_.begin(), stream_free_.end());
+  sure_ps_ = std::max(sure_ps_, end + wire_left_[Index(group)]);
   busy_.Add(start, end);
   launched_.push_back({end, false, cost});
   const Transfer& first = problem_.transfer(batch.members[0]);
   if (first.wait >= 0 && !first.pinned) {
     outstanding_[2 * Index(group) + (first.use == Use::kSink ? 1 : 0)].ids.push_back(id);
+    first_end_ = std::min(first_end_, end);
   }
   out_.batches.push_back(std::move(batch));
   // Nothing above may be touched below: what becomes ready may launch in turn only at a boundary.
@@ -339,7 +349,7 @@ void Decoder::AllocateAtStart(const Batch& batch, const Cost& cost) {
   const auto results = [&] {
     int64_t bytes = 0;
     for (const CollectiveId c : batch.members) {
-      bytes += problem_.own_bytes[Index(problem_.transfer(c).start)];
+      bytes += leaders_[Index(problem_.transfer(c).start)].own_bytes;
     }
     return bytes;
   };
@@ -398,13 +408,11 @@ void Decoder::FreeAtWait(const Batch& batch, const Cost& cost) {
   for (const CollectiveId c : batch.members) {
     const Transfer& t = problem_.transfer(c);
     if (on_compute) {
-      for (const StorageId s : problem_.owns.of(t.start)) {
-        if (--uses_left_[Index(s)] == 0) ReleaseStorage(s);
-      }
+      for (const StorageId s : problem_.owns.of(t.start)) Use(s);
     } else {
       Release(t.start);
     }
-    Allocate(problem_.own_bytes[Index(t.wait)]);
+    Allocate(leaders_[Index(t.wait)].own_bytes);
     Release(t.wait);
   }
 }

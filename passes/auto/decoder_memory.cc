@@ -15,29 +15,29 @@ void Decoder::Allocate(int64_t bytes) {
   out_.figures.peak_bytes = std::max(out_.figures.peak_bytes, live_);
 }
 
-// A storage that nobody will touch any more. One that a packed bucket made goes with its buffer.
-void Decoder::ReleaseStorage(StorageId s) {
-  const int32_t buffer = shared_[Index(s)];
-  if (buffer < 0) {
-    if (!problem_.kept[Index(s)]) live_ -= problem_.bytes[Index(s)];
+// One use of a storage is over. Behind the last the storage goes; one that a packed bucket made
+// goes with its buffer.
+void Decoder::Use(StorageId s) {
+  Storage& storage = storages_[Index(s)];
+  if (--storage.uses_left > 0) return;
+  if (storage.shared < 0) {
+    live_ -= storage.bytes;
     return;
   }
-  SharedBuffer& shared = buffers_[Index(buffer)];
+  SharedBuffer& shared = buffers_[Index(storage.shared)];
   if (--shared.parts_left == 0 && !shared.kept) live_ -= shared.bytes;
 }
 
 void Decoder::Release(LeaderId l) {
-  for (const StorageId s : problem_.touches.of(l)) {
-    if (--uses_left_[Index(s)] == 0) ReleaseStorage(s);
-  }
+  const int32_t end = leaders_[Index(l) + 1].touches;
+  for (int32_t i = leaders_[Index(l)].touches; i < end; ++i) Use(problem_.touches.all[Index(i)]);
 }
 
 // All but what the start itself makes.
 void Decoder::ReleaseInputs(LeaderId start) {
   const absl::Span<const StorageId> own = problem_.owns.of(start);
   for (const StorageId s : problem_.touches.of(start)) {
-    if (std::find(own.begin(), own.end(), s) != own.end()) continue;
-    if (--uses_left_[Index(s)] == 0) ReleaseStorage(s);
+    if (std::find(own.begin(), own.end(), s) == own.end()) Use(s);
   }
 }
 
@@ -46,7 +46,7 @@ void Decoder::ShareResults(const Batch& batch, int64_t bytes) {
   SharedBuffer buffer{bytes, 0, false};
   for (const CollectiveId c : batch.members) {
     for (const StorageId s : problem_.owns.of(problem_.transfer(c).start)) {
-      shared_[Index(s)] = static_cast<int32_t>(buffers_.size());
+      storages_[Index(s)].shared = static_cast<int32_t>(buffers_.size());
       ++buffer.parts_left;
       buffer.kept = buffer.kept || problem_.kept[Index(s)];
     }
@@ -58,7 +58,8 @@ void Decoder::ShareResults(const Batch& batch, int64_t bytes) {
 LeaderId Decoder::Position() const {
   if (ready_.empty()) return main_;
   const LeaderId next = ready_.front();
-  return done_[Index(next)] || problem_.is_root_work[Index(next)] ? main_ : std::min(main_, next);
+  return done_[Index(next)] || (leaders_[Index(next)].is & kRootWork) != 0 ? main_
+                                                                           : std::min(main_, next);
 }
 
 // Live bytes beyond what program order holds here and what gathers brought early.
@@ -70,6 +71,7 @@ int64_t Decoder::Extra() const {
 bool Decoder::RootFits(CollectiveId c, int64_t extra) const {
   const Transfer& t = problem_.transfer(c);
   if (t.start <= main_) return true;
+  if (live_ + t.out_bytes > cap_) return false;
   const int64_t most = profile_.Max(std::min(Position(), t.start - 1), t.start);
   return most + extra + (settings_.packed_memory ? 2 : 1) * t.out_bytes <= cap_;
 }
@@ -85,6 +87,7 @@ void Decoder::AddGathered(CollectiveId c) {
   std::push_heap(gathered_.begin(), gathered_.end(), [&](CollectiveId a, CollectiveId b) {
     return problem_.transfer(a).start > problem_.transfer(b).start;
   });
+  next_drop_ = std::min(next_drop_, t.start);
 }
 
 // Gathers that program order, too, would have made by now.
@@ -96,11 +99,12 @@ void Decoder::DropGathered() {
     gathered_bytes_ -= problem_.transfer(gathered_.back()).out_bytes;
     gathered_.pop_back();
   }
+  next_drop_ = gathered_.empty() ? problem_.size() : problem_.transfer(gathered_.front()).start;
 }
 
 // Before a leader that would take memory over the cap: sends reductions off and waits for them.
 void Decoder::GuardMemory(LeaderId next) {
-  const int64_t bytes = problem_.own_bytes[Index(next)];
+  const int64_t bytes = leaders_[Index(next)].own_bytes;
   for (int round = 0; bytes > 0 && live_ + bytes > cap_ && round < kMaxRounds; ++round) {
     const int32_t earliest = EarliestOutstanding(true);
     bool launched = false;

@@ -70,7 +70,7 @@ bool PartitionSearch::Try(const Settings& settings) {
       begin = end;
     }
   }
-  const Score score = search_.Try(settings, &partition_);
+  const Score score = search_.Try(settings, &partition_, Search::CutoffOf(score_));
   if (!(score < score_)) return false;
   score_ = score;
   return true;

@@ -32,12 +32,14 @@ Search::Search(const Problem& problem, int64_t limit, int64_t budget)
   span_ps_ = problem.total_ps();
 }
 
-Score Search::Try(const Settings& settings, const Partition* partition) {
+Score Search::Try(const Settings& settings, const Partition* partition, int64_t cutoff_ps) {
   int64_t cap = Share(limit_, settings.memory_share);
   Score best;
   for (int round = 0; round < kMaxDecodes; ++round) {
-    const Decoded& decoded = decoder_.Decode(settings, cap, partition);
+    const Decoded& decoded = decoder_.Decode(settings, cap, partition, cutoff_ps);
     ++decodes_;
+    // What a decode clears before it begins, too.
+    placed_ += decoder_.placed() + problem_.size() / 8;
     const Figures& figures = decoded.figures;
     const Score score = ScoreOf(figures, limit_);
     fastest_ps_ = std::min(fastest_ps_, figures.total_ps);
@@ -50,7 +52,7 @@ Score Search::Try(const Settings& settings, const Partition* partition) {
       best_ = decoded;
       best_settings_ = settings;
     }
-    const bool lost = !best_score_.over && figures.total_ps > best_score_.first;
+    const bool lost = figures.total_ps > std::min(cutoff_ps, CutoffOf(best_score_));
     if (!score.over || lost || Spent()) break;
     // What is too much is taken off once, twice, four times.
     cap -= (figures.peak_bytes - limit_) * (int64_t{1} << round) * 21 / 20 + 1024;
@@ -129,7 +131,9 @@ std::vector<Settings> Search::Starts() const {
 
 void Search::TryStarts() {
   for (const Settings& settings : Starts()) {
-    starts_.push_back({Try(settings), settings});
+    // Also what is a little worse may become the best with other buckets.
+    const int64_t cutoff = best_score_.over ? kNever : Share(best_score_.first, kHopeless);
+    starts_.push_back({Try(settings, nullptr, cutoff), settings});
     if (Spent()) return;
   }
   std::stable_sort(starts_.begin(), starts_.end(),
@@ -226,7 +230,7 @@ void Search::Run() {
   for (const Tried& start : starts_) {
     if (Spent()) return;
     if (start.score.over || start.score.first > Share(best_score_.first, kHopeless)) continue;
-    Try(start.settings);
+    Try(start.settings, nullptr, kNever);
     PartitionSearch(*this, last_.batches, start.settings).Climb();
   }
 }

@@ -23,7 +23,8 @@ Score ScoreOf(const Figures& figures, int64_t limit);
 // at the same candidates first, so it is never worse.
 class Search {
  public:
-  // At most `budget` decodes, but at least one. The problem outlives the search.
+  // Decodes until they have placed so many leaders together, but at least once. The problem
+  // outlives the search.
   Search(const Problem& problem, int64_t limit, int64_t budget);
 
   // Buckets of another plan, in the order of their launches, to start from as well.
@@ -45,9 +46,12 @@ class Search {
     Settings settings;
   };
 
-  // Decodes, with a tighter cap where memory overflows, and keeps what is best. Returns the score.
-  Score Try(const Settings& settings, const Partition* partition = nullptr);
-  bool Spent() const { return decodes_ >= budget_; }
+  // Decodes, with a tighter cap where memory overflows, and keeps what is best. Returns the score;
+  // what is sure to take longer than `cutoff_ps` is not decoded to its end.
+  Score Try(const Settings& settings, const Partition* partition, int64_t cutoff_ps);
+  Score Try(const Settings& settings) { return Try(settings, nullptr, CutoffOf(best_score_)); }
+  static int64_t CutoffOf(const Score& score) { return score.over ? kNever : score.first; }
+  bool Spent() const { return placed_ >= budget_; }
   void TryStarts();
   void TryHints();
   std::vector<Settings> Starts() const;
@@ -59,7 +63,7 @@ class Search {
   const Problem& problem_;
   const int64_t limit_, budget_;
   Decoder decoder_;
-  int64_t decodes_ = 0, fastest_ps_ = kNever;
+  int64_t decodes_ = 0, placed_ = 0, fastest_ps_ = kNever;
   int64_t alpha_ps_ = 1, longest_ps_ = 0, span_ps_ = 0;  // units of the settings
   Decoded best_;
   Score best_score_;

@@ -37,26 +37,43 @@ bool IsReduction(CollectiveKind kind) {
   return kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kAllReduce;
 }
 
-// Smallest key first, then smallest item.
+// Smallest key first, then smallest item. Most items become ready right before their turn, so the
+// smallest of them is kept in hand and only the others go through the heap.
 std::vector<int32_t> SortByKey(const ItemGraph& items, absl::Span<const int64_t> keys) {
   std::vector<int32_t> missing(Index(items.size())), order;
   order.reserve(Index(items.size()));
   using Entry = std::pair<int64_t, int32_t>;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<Entry>> ready;
+  constexpr Entry kNone = {kLast, std::numeric_limits<int32_t>::max()};
+  std::vector<Entry> first;  // ready from the beginning
   for (int32_t item = 0; item < items.size(); ++item) {
     if (!items.exists(item)) continue;
     missing[Index(item)] = static_cast<int32_t>(items.before(item).size());
-    if (missing[Index(item)] == 0) ready.emplace(keys[Index(item)], item);
+    if (missing[Index(item)] == 0) first.emplace_back(keys[Index(item)], item);
   }
-  while (!ready.empty()) {
-    const int32_t item = ready.top().second;
-    ready.pop();
+  std::sort(first.begin(), first.end());
+  first.push_back(kNone);
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<Entry>> later;
+  later.push(kNone);
+  Entry hand = kNone;
+  for (size_t next_first = 0;;) {
+    if (first[next_first] < std::min(hand, later.top())) {
+      if (hand != kNone) later.push(hand);
+      hand = first[next_first++];
+    } else if (later.top() < hand) {
+      if (hand != kNone) later.push(hand);
+      hand = later.top();
+      later.pop();
+    }
+    if (hand == kNone) return order;
+    const int32_t item = std::exchange(hand, kNone).second;
     order.push_back(item);
     for (const int32_t next : items.after(item)) {
-      if (--missing[Index(next)] == 0) ready.emplace(keys[Index(next)], next);
+      if (--missing[Index(next)] > 0) continue;
+      Entry ready = {keys[Index(next)], next};
+      if (ready < hand) std::swap(ready, hand);
+      if (ready != kNone) later.push(ready);
     }
   }
-  return order;
 }
 
 }  // namespace
