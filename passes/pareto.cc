@@ -29,12 +29,13 @@ class Front {
       PlanOptions options = options_;
       options.memory_limit_ppm = ppm;
       options.memory_limit_bytes = 0;
-      RETURN_IF_ERROR(Add(std::move(options), -1).status());
+      RETURN_IF_ERROR(Add(std::move(options)));
     }
-    return absl::OkStatus();
+    // In bytes the least memory is a limit that somebody may set.
+    return AddWithin(std::min_element(points_.begin(), points_.end(), ByMemory)->peak());
   }
 
-  // False if there is nothing left to gain.
+  // One more plan; false if there is nothing left to gain.
   absl::StatusOr<bool> Split() {
     std::sort(points_.begin(), points_.end(), ByMemory);
     Int128 widest = 0;
@@ -53,9 +54,8 @@ class Front {
       }
     }
     if (widest == 0) return false;
-    PlanOptions options = options_;
-    options.memory_limit_bytes = at + options_.resident_bytes;
-    return Add(std::move(options), at);
+    RETURN_IF_ERROR(AddWithin(at));
+    return true;
   }
 
   std::vector<ParetoPoint> Points() {
@@ -77,21 +77,29 @@ class Front {
     int64_t time() const { return made.plan.prediction.total_ps; }
   };
 
+  // Of equal plans the one with a limit in bytes first.
   static bool ByMemory(const Point& a, const Point& b) {
-    return std::tuple(a.peak(), a.time()) < std::tuple(b.peak(), b.time());
+    const auto key = [](const Point& p) {
+      return std::tuple(p.peak(), p.time(), -p.made.options.memory_limit_bytes);
+    };
+    return key(a) < key(b);
   }
 
-  // With a plan for at most `limit` bytes. A limit that the mode cannot keep is a limit tried.
-  absl::StatusOr<bool> Add(PlanOptions options, int64_t limit) {
-    absl::StatusOr<Plan> plan = MakePlan(graph_, costs_, options);
-    if (!plan.ok() && (limit < 0 || !absl::IsFailedPrecondition(plan.status()))) {
-      return plan.status();
-    }
+  absl::Status Add(PlanOptions options, int64_t tried = -1) {
+    ASSIGN_OR_RETURN(Plan plan, MakePlan(graph_, costs_, options));
+    points_.push_back({{std::move(options), std::move(plan)}, tried});
+    return absl::OkStatus();
+  }
+
+  // A limit that the mode cannot keep has been tried as well.
+  absl::Status AddWithin(int64_t bytes) {
     for (Point& point : points_) {
-      if (point.peak() <= limit) point.tried = std::max(point.tried, limit);
+      if (point.peak() <= bytes) point.tried = std::max(point.tried, bytes);
     }
-    if (plan.ok()) points_.push_back({{std::move(options), *std::move(plan)}, limit});
-    return true;
+    PlanOptions options = options_;
+    options.memory_limit_bytes = bytes + options_.resident_bytes;
+    const absl::Status status = Add(std::move(options), bytes);
+    return absl::IsFailedPrecondition(status) ? absl::OkStatus() : status;
   }
 
   const Graph& graph_;
@@ -107,7 +115,7 @@ absl::StatusOr<std::vector<ParetoPoint>> ParetoFront(const Graph& graph, const C
                                                      int32_t most_plans) {
   Front front(graph, costs, options);
   RETURN_IF_ERROR(front.Seed());
-  for (int32_t made = std::size(kSeedPpm); made < most_plans; ++made) {
+  for (int32_t made = std::size(kSeedPpm) + 1; made < most_plans; ++made) {
     ASSIGN_OR_RETURN(const bool more, front.Split());
     if (!more) break;
   }

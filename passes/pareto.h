@@ -26,7 +26,7 @@ inline constexpr int32_t kDefaultFrontPlans = 20;
 // least memory, for program order's, for the default limit and for no limit at all, then again and
 // again for the limit in the middle of where most time may hide, until `most_plans` are made or
 // nothing is left to gain: what no other plan dominates. Its limits replace those in `options`.
-// Errors as MakePlan's. Deterministic. REQUIRES: 4 <= most_plans.
+// Errors as MakePlan's. Deterministic. REQUIRES: 5 <= most_plans.
 absl::StatusOr<std::vector<ParetoPoint>> ParetoFront(const Graph& graph, const Costs& costs,
                                                      const PlanOptions& options,
                                                      int32_t most_plans = kDefaultFrontPlans);

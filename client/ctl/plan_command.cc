@@ -9,7 +9,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/ctl/command.h"
+#include "client/ctl/front.h"
 #include "client/ctl/plan_flags.h"
+#include "client/ctl/stick.h"
 #include "client/errors.h"
 #include "client/planner_client.h"
 #include "client/remote_plan.h"
@@ -31,7 +33,8 @@ using internal::Quoted;
 struct Args {
   PlanFlags flags;
   std::string plan_out, trace_out, server;
-  bool json = false;
+  StickArgs stick;
+  bool pareto = false, json = false;
 };
 
 std::string BucketsJson(const std::vector<BucketLine>& lines) {
@@ -43,8 +46,9 @@ std::string BucketsJson(const std::vector<BucketLine>& lines) {
   });
 }
 
-void PrintJson(const Input& input, const Plan& plan, double planning_ms) {
+void PrintJson(const Input& input, const Chosen& chosen, double planning_ms) {
   const Graph& graph = input.captured.graph;
+  const Plan& plan = chosen.planned;
   const Plan untouched = ProgramOrder(graph);
   const std::string diagnostics =
       absl::StrJoin(plan.diagnostics, ",\n  ", [](std::string* out, const Diagnostic& d) {
@@ -56,8 +60,9 @@ void PrintJson(const Input& input, const Plan& plan, double planning_ms) {
       "\", \"nodes\": ", graph.size(), ",\n \"mode\": ", Quoted(plan.mode),
       ", \"numerics\": ", Quoted(Name(plan.numerics)), ", \"backend\": ", Quoted(plan.backend),
       ", \"cost_profile\": ", Quoted(plan.cost_profile),
-      ", \"planning_ms\": ", absl::StrFormat("%.3f", planning_ms), ",\n \"buckets\": [",
-      BucketsJson(DescribeBuckets(graph, plan)), "],\n \"planned\": {",
+      ", \"planning_ms\": ", absl::StrFormat("%.3f", planning_ms),
+      chosen.json.empty() ? "" : absl::StrCat(",\n \"stick_to\": {", chosen.json, "}"),
+      ",\n \"buckets\": [", BucketsJson(DescribeBuckets(graph, plan)), "],\n \"planned\": {",
       FiguresJson(graph, plan, Simulate(graph, plan, input.costs)), "},\n \"program_order\": {",
       FiguresJson(graph, untouched, Simulate(graph, untouched, input.costs)),
       "},\n \"lower_bound_us\": ", ExactUs(plan.lower_bound_ps), ",\n \"diagnostics\": [",
@@ -65,8 +70,9 @@ void PrintJson(const Input& input, const Plan& plan, double planning_ms) {
   std::fputs(text.c_str(), stdout);
 }
 
-void PrintText(const Input& input, const Plan& plan, double planning_ms) {
+void PrintText(const Input& input, const Chosen& chosen, double planning_ms) {
   const Graph& graph = input.captured.graph;
+  const Plan& plan = chosen.planned;
   const std::string text = absl::StrCat(
       graph.name(), " ", input.captured.kind, ": ", WithThousands(graph.size()), " nodes, ",
       graph.collectives().size(), " collectives, digest ", ToHex(plan.graph_digest).substr(0, 12),
@@ -122,6 +128,7 @@ absl::Status Run(const Args& args) {
   ASSIGN_OR_RETURN(const PlanOptions options, OptionsFrom(args.flags));
   RETURN_IF_ERROR(AsUsage(options.Validate()));
   ASSIGN_OR_RETURN(Input input, Load(args.flags.graph, args.flags.profile));
+  if (args.pareto) return ShowFront(input, options, args.plan_out, args.json);
   const auto begin = std::chrono::steady_clock::now();
   absl::StatusOr<Plan> plan = args.server.empty()
                                   ? MakePlan(input.captured.graph, input.costs, options)
@@ -129,11 +136,13 @@ absl::Status Run(const Args& args) {
   if (!plan.ok()) return plan.status();
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
   plan->graph_digest = input.digest;
-  RETURN_IF_ERROR(WriteOutputs(args, input, *plan));
+  ASSIGN_OR_RETURN(const Chosen chosen, StickTo(input, options, args.stick, *std::move(plan)));
+  if (!chosen.verdict.empty()) std::fprintf(stderr, "%s\n", chosen.verdict.c_str());
+  RETURN_IF_ERROR(WriteOutputs(args, input, chosen.written));
   if (args.json) {
-    PrintJson(input, *plan, took.count());
+    PrintJson(input, chosen, took.count());
   } else {
-    PrintText(input, *plan, took.count());
+    PrintText(input, chosen, took.count());
   }
   return absl::OkStatus();
 }
@@ -152,11 +161,27 @@ void AddPlanCommand(CLI::App& app, int& exit) {
                    "plan at a running bucketd, HOST:PORT or unix:/path, with its costs under "
                    "--profile; not in this process")
       ->type_name("ADDRESS");
+  command
+      ->add_option("--stick-to", args->stick.plan,
+                   "keep that plan, written before, unless the new one gains enough")
+      ->type_name("PLAN");
+  command
+      ->add_option("--stick-gain", args->stick.gain_percent,
+                   "what is enough: percent of the old plan's step time")
+      ->needs("--stick-to")
+      ->capture_default_str();
+  command
+      ->add_flag("--pareto", args->pareto,
+                 "plans from the least memory to no limit: the front of step time against peak "
+                 "memory; --plan-out numbers its files")
+      ->excludes("--server", "--stick-to", "--trace-out", "--memory-limit");
   command->add_flag("--json", args->json, "one JSON object on stdout");
   command->footer(
       "Example: one bucket a transformer block, on a slow network, looked at in Perfetto:\n"
       "  bucketctl plan llama3_8b_fsdp8.bw.json.gz --profile slow_network --plan-out plan.json "
-      "--trace-out trace.json");
+      "--trace-out trace.json\n"
+      "Example: what more memory would buy, and each plan of it:\n"
+      "  bucketctl plan llama3_8b_fsdp8.bw.json.gz --mode auto --pareto --plan-out front.json");
   command->callback([args, &exit] { exit = Report(Run(*args)); });
 }
 

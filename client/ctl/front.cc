@@ -1,0 +1,129 @@
+#include "client/ctl/front.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "client/render/table.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/io/json_text.h"
+#include "passes/io/plan_json.h"
+#include "passes/pareto.h"
+
+namespace bucketd::ctl {
+namespace {
+
+using internal::Quoted;
+
+// As --memory-limit takes it.
+std::string LimitText(const PlanOptions& options) {
+  if (options.memory_limit_bytes > 0) return absl::StrCat(options.memory_limit_bytes);
+  return absl::StrFormat("%gx", static_cast<double>(options.memory_limit_ppm) * 1e-6);
+}
+
+std::string NumberedPath(const std::string& path, size_t number) {
+  std::filesystem::path numbered(path);
+  const std::string extension = numbered.extension().string();
+  numbered.replace_extension(absl::StrCat(".", number, extension));
+  return numbered.string();
+}
+
+// Time above the fastest point, as a bar.
+std::string Bar(const std::vector<ParetoPoint>& front, const ParetoPoint& point) {
+  constexpr double kWidth = 30.0;
+  const auto time = [](const ParetoPoint& p) {
+    return static_cast<double>(p.plan.prediction.total_ps);
+  };
+  const double fastest = time(front.back()), range = time(front.front()) - fastest;
+  const double share = range > 0.0 ? (time(point) - fastest) / range : 0.0;
+  return std::string(static_cast<size_t>(share * kWidth + 0.5), '#');
+}
+
+void PrintTable(const Input& input, const std::vector<ParetoPoint>& front) {
+  using Align = Table::Align;
+  Table table({{"", Align::kRight},
+               {"--memory-limit", Align::kRight},
+               {"peak memory", Align::kRight},
+               {"change", Align::kRight},
+               {"step time", Align::kRight},
+               {"change", Align::kRight},
+               {"x bound", Align::kRight},
+               {"exposed", Align::kRight},
+               {"buckets", Align::kRight},
+               {"time above the fastest"}});
+  const Prediction& before = front[0].plan.program_order;
+  const int64_t bound = front[0].plan.lower_bound_ps;
+  const auto cells = [&](std::string number, std::string limit, const Prediction& now,
+                         std::string buckets, std::string bar) {
+    return std::vector<std::string>{
+        std::move(number),
+        std::move(limit),
+        Mib(now.peak_bytes),
+        Change(now.peak_bytes, before.peak_bytes),
+        Duration(now.total_ps),
+        Change(now.total_ps, before.total_ps),
+        absl::StrFormat("%.3f", static_cast<double>(now.total_ps) /
+                                    static_cast<double>(std::max<int64_t>(bound, 1))),
+        Duration(now.exposed_ps),
+        std::move(buckets),
+        std::move(bar)};
+  };
+  table.AddRow(cells("", "program order", before, "", ""));
+  for (size_t i = 0; i < front.size(); ++i) {
+    const Plan& plan = front[i].plan;
+    table.AddRow(cells(absl::StrCat(i + 1), LimitText(front[i].options), plan.prediction,
+                       absl::StrCat(plan.buckets.size()), Bar(front, front[i])));
+  }
+  const Graph& graph = input.captured.graph;
+  std::fputs(absl::StrCat(graph.name(), " ", input.captured.kind, ": mode ", front[0].plan.mode,
+                          ", cost profile ", input.costs.profile_id(), ", lower bound ",
+                          Duration(bound), "\n\n", table.Text())
+                 .c_str(),
+             stdout);
+}
+
+void PrintJson(const Input& input, const std::vector<ParetoPoint>& front) {
+  const Graph& graph = input.captured.graph;
+  const Plan untouched = ProgramOrder(graph);
+  const auto point = [&](std::string* out, const ParetoPoint& p) {
+    absl::StrAppend(out, "{\"memory_limit\": ", Quoted(LimitText(p.options)),
+                    ", \"buckets\": ", p.plan.buckets.size(), ", ",
+                    FiguresJson(graph, p.plan, Simulate(graph, p.plan, input.costs)), "}");
+  };
+  const std::string text = absl::StrCat(
+      "{\"graph\": ", Quoted(graph.name()), ", \"digest\": \"", ToHex(input.digest),
+      "\", \"nodes\": ", graph.size(), ", \"mode\": ", Quoted(front[0].plan.mode),
+      ", \"cost_profile\": ", Quoted(input.costs.profile_id()),
+      ", \"lower_bound_us\": ", ExactUs(front[0].plan.lower_bound_ps), ",\n \"program_order\": {",
+      FiguresJson(graph, untouched, Simulate(graph, untouched, input.costs)), "},\n \"front\": [",
+      absl::StrJoin(front, ",\n  ", point), "]}\n");
+  std::fputs(text.c_str(), stdout);
+}
+
+}  // namespace
+
+absl::Status ShowFront(const Input& input, const PlanOptions& options, const std::string& plan_out,
+                       bool json) {
+  ASSIGN_OR_RETURN(std::vector<ParetoPoint> front,
+                   ParetoFront(input.captured.graph, input.costs, options));
+  for (size_t i = 0; i < front.size() && !plan_out.empty(); ++i) {
+    front[i].plan.graph_digest = input.digest;
+    const std::string path = NumberedPath(plan_out, i + 1);
+    RETURN_IF_ERROR(WriteFile(path, PlanToJson(input.captured.graph, front[i].plan)));
+    std::fprintf(stderr, "plan: %s\n", path.c_str());
+  }
+  if (json) {
+    PrintJson(input, front);
+  } else {
+    PrintTable(input, front);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace bucketd::ctl

@@ -1,0 +1,64 @@
+#include "client/ctl/stick.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/render/table.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/io/json_text.h"
+#include "passes/io/plan_file.h"
+
+namespace bucketd::ctl {
+namespace {
+
+// Why the old plan is of no use here, "" if it is.
+std::string WhyNot(const Input& input, const PlanOptions& options, const absl::StatusOr<Plan>& old,
+                   const Plan& fresh) {
+  if (!old.ok()) return std::string(old.status().message());
+  return WhyNotPinned(input.captured.graph, input.costs, options, *old, fresh);
+}
+
+Chosen Replaced(Plan fresh, const std::string& why) {
+  Chosen chosen{fresh, std::move(fresh), absl::StrCat("the old plan is not kept: ", why), ""};
+  chosen.json = absl::StrCat("\"kept\": false, \"why\": ", internal::Quoted(why));
+  return chosen;
+}
+
+}  // namespace
+
+absl::StatusOr<Chosen> StickTo(const Input& input, const PlanOptions& options,
+                               const StickArgs& args, Plan fresh) {
+  if (args.plan.empty()) return Chosen{fresh, std::move(fresh), "", ""};
+  if (!(args.gain_percent >= 0.0 && args.gain_percent <= 100.0)) {
+    return absl::OutOfRangeError(
+        absl::StrCat("--stick-gain: is ", args.gain_percent, ", expected 0 to 100 percent"));
+  }
+  RETURN_IF_ERROR(ReadPlanFile(args.plan).status());
+  const Graph& graph = input.captured.graph;
+  absl::StatusOr<Plan> old = LoadPlan(input, args.plan);
+  const std::string why_not = WhyNot(input, options, old, fresh);
+  if (!why_not.empty()) return Replaced(std::move(fresh), why_not);
+  const int64_t threshold_ppm = std::llround(args.gain_percent * 1e4);
+  ASSIGN_OR_RETURN(const ReplanVerdict verdict,
+                   JudgeReplan(graph, *old, fresh, input.costs, threshold_ppm));
+  const std::string gain = absl::StrFormat(
+      "the new plan takes %s in place of %s, a gain of %.3f %%; more than %g %% is asked for",
+      Duration(verdict.fresh_ps), Duration(verdict.pinned_ps),
+      static_cast<double>(verdict.gain_ppm) * 1e-4, args.gain_percent);
+  Chosen chosen;
+  if (verdict.replace) {
+    chosen = Replaced(std::move(fresh), gain);
+  } else {
+    chosen = {UnderCostsOf(graph, input.costs, fresh, *old), *old,
+              absl::StrCat("the old plan is kept: ", gain), "\"kept\": true"};
+  }
+  absl::StrAppend(&chosen.json, ", \"old_us\": ", ExactUs(verdict.pinned_ps),
+                  ", \"new_us\": ", ExactUs(verdict.fresh_ps),
+                  ", \"gain_ppm\": ", verdict.gain_ppm);
+  return chosen;
+}
+
+}  // namespace bucketd::ctl

@@ -1,0 +1,69 @@
+#include "passes/replan.h"
+
+#include "absl/strings/str_cat.h"
+
+#include "passes/pass/fit_memory.h"
+#include "passes/plan/verify.h"
+#include "passes/sim/simulator.h"
+
+namespace bucketd {
+namespace {
+
+__extension__ typedef __int128 Int128;
+constexpr int64_t kMillion = 1'000'000;
+
+}  // namespace
+
+absl::StatusOr<ReplanVerdict> JudgeReplan(const Graph& graph, const Plan& pinned, const Plan& fresh,
+                                          const Costs& costs, int64_t threshold_ppm) {
+  const absl::Status legal = VerifyPlan(graph, pinned);
+  if (!legal.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the pinned plan is not legal for this graph: ", legal.message()));
+  }
+  ReplanVerdict verdict;
+  verdict.pinned_ps = Simulate(graph, pinned, costs).prediction.total_ps;
+  verdict.fresh_ps = Simulate(graph, fresh, costs).prediction.total_ps;
+  const Int128 gain = Int128{verdict.pinned_ps} - verdict.fresh_ps;
+  if (verdict.pinned_ps > 0) {
+    verdict.gain_ppm = static_cast<int64_t>(gain * kMillion / verdict.pinned_ps);
+  }
+  verdict.replace = gain * kMillion > Int128{verdict.pinned_ps} * threshold_ppm;
+  return verdict;
+}
+
+std::string WhyNotPinned(const Graph& graph, const Costs& costs, const PlanOptions& options,
+                         const Plan& pinned, const Plan& fresh) {
+  if (pinned.numerics != fresh.numerics || pinned.backend != fresh.backend) {
+    return absl::StrCat("it keeps numerics ", Name(pinned.numerics), " on ", pinned.backend,
+                        "; asked for are ", Name(fresh.numerics), " on ", fresh.backend);
+  }
+  if (pinned.reorder_compute != fresh.reorder_compute) {
+    return absl::StrCat("its order binds ", Name(pinned.reorder_compute), "; asked for is ",
+                        Name(fresh.reorder_compute));
+  }
+  PassContext context(graph, costs, options);
+  context.program_order = fresh.program_order;
+  const int64_t limit = MemoryLimit(context);
+  const int64_t peak = Simulate(graph, pinned, costs).prediction.peak_bytes;
+  if (peak > limit && peak > fresh.prediction.peak_bytes) {
+    return absl::StrCat("it needs ", peak, " bytes; the limit is ", limit);
+  }
+  return "";
+}
+
+Plan UnderCostsOf(const Graph& graph, const Costs& costs, const Plan& fresh, Plan plan) {
+  const Simulation simulation = Simulate(graph, plan, costs);
+  for (size_t b = 0; b < plan.buckets.size(); ++b) {
+    plan.buckets[b].start_ps = simulation.bucket_wire[b].start_ps;
+    plan.buckets[b].end_ps = simulation.bucket_wire[b].end_ps;
+  }
+  plan.prediction = simulation.prediction;
+  plan.program_order = fresh.program_order;
+  plan.lower_bound_ps = fresh.lower_bound_ps;
+  plan.cost_profile = fresh.cost_profile;
+  plan.diagnostics.clear();
+  return plan;
+}
+
+}  // namespace bucketd

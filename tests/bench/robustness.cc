@@ -1,0 +1,128 @@
+// What wrong costs cost mode auto's plans. For every graph and profile of the referee's: plans made
+// from costs that are off by up to 30 %, judged under the true ones, against the plan that knew the
+// truth; and how much of a plan changes when one figure moves by 1 %, and what it costs to keep the
+// old one then. Prints a Markdown table; exit code 1 if a step is above 3 %.
+//
+//   robustness SEEDS CONFIG GRAPH.json.gz...     CONFIG: "option=value,option=value"
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/io/profile_json.h"
+#include "passes/pass/option_table.h"
+#include "passes/planner.h"
+#include "passes/replan.h"
+#include "passes/sim/simulator.h"
+#include "tests/passes/perturbed_costs.h"
+
+namespace bucketd {
+namespace {
+
+constexpr double kSpread = 0.3, kMostLoss = 0.03;
+
+struct Line {
+  double mean = 0.0, worst = 0.0;  // of the wrong plans' step over the right one's, minus 1
+  double changed = 0.0;            // share of the buckets, mean over the figures that moved
+  double kept = 0.0;               // what keeping costs, the worst of them
+};
+
+// Buckets of `now` that `before` does not have, as a share.
+double Changed(const Plan& before, const Plan& now) {
+  std::set<std::vector<NodeId>> known;
+  for (const Bucket& bucket : before.buckets) known.insert(bucket.members);
+  int64_t other = 0;
+  for (const Bucket& bucket : now.buckets) other += known.count(bucket.members) == 0 ? 1 : 0;
+  return now.buckets.empty() ? 0.0
+                             : static_cast<double>(other) / static_cast<double>(now.buckets.size());
+}
+
+absl::Status Move(const CapturedGraph& captured, const CostProfile& profile,
+                  const PlanOptions& options, const Plan& right, Line& line) {
+  constexpr double CostProfile::*kFigures[] = {
+      &CostProfile::compute_scale, &CostProfile::alpha_scale, &CostProfile::busbw_scale,
+      &CostProfile::gamma_us, &CostProfile::hbm_bytes_per_s};
+  for (const auto figure : kFigures) {
+    CostProfile moved = profile;
+    moved.*figure *= 1.01;
+    ASSIGN_OR_RETURN(const Costs costs, Costs::FromFile(captured.graph, captured.costs, moved));
+    ASSIGN_OR_RETURN(const Plan fresh, MakePlan(captured.graph, costs, options));
+    ASSIGN_OR_RETURN(const ReplanVerdict verdict,
+                     JudgeReplan(captured.graph, right, fresh, costs, kDefaultReplanPpm));
+    line.changed += Changed(right, fresh) / static_cast<double>(std::size(kFigures));
+    line.kept = std::max(line.kept, static_cast<double>(verdict.gain_ppm) * 1e-6);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Line> Measure(const CapturedGraph& captured, const CostProfile& profile,
+                             const PlanOptions& options, int seeds) {
+  ASSIGN_OR_RETURN(const Costs truth, Costs::FromFile(captured.graph, captured.costs, profile));
+  ASSIGN_OR_RETURN(const Plan right, MakePlan(captured.graph, truth, options));
+  Line line;
+  for (int seed = 1; seed <= seeds; ++seed) {
+    ASSIGN_OR_RETURN(
+        const Costs wrong,
+        testing::PerturbedCosts(captured, profile, static_cast<uint64_t>(seed), kSpread));
+    ASSIGN_OR_RETURN(const Plan plan, MakePlan(captured.graph, wrong, options));
+    const int64_t total = Simulate(captured.graph, plan, truth).prediction.total_ps;
+    const double loss =
+        static_cast<double>(total) / static_cast<double>(right.prediction.total_ps) - 1.0;
+    line.mean += loss / seeds;
+    line.worst = std::max(line.worst, loss);
+  }
+  RETURN_IF_ERROR(Move(captured, profile, options, right, line));
+  return line;
+}
+
+absl::Status Run(int argc, char** argv, bool& holds) {
+  int seeds = 0;
+  if (argc < 4 || !absl::SimpleAtoi(argv[1], &seeds) || seeds < 1) {
+    return absl::InvalidArgumentError("usage: robustness SEEDS CONFIG GRAPH.json.gz...");
+  }
+  PlanOptions options;
+  for (const absl::string_view part : absl::StrSplit(argv[2], ',')) {
+    const std::pair<absl::string_view, absl::string_view> option =
+        absl::StrSplit(part, absl::MaxSplits('=', 1));
+    RETURN_IF_ERROR(SetOption(options, option.first, option.second));
+  }
+  std::printf(
+      "| %-30s | %-12s | mean loss %% | worst loss %% | buckets changed %% | lost by keeping %% "
+      "|\n",
+      "graph", "profile");
+  std::printf("| --- | --- | ---: | ---: | ---: | ---: |\n");
+  for (int i = 3; i < argc; ++i) {
+    const std::string name = std::filesystem::path(argv[i]).filename().string();
+    ASSIGN_OR_RETURN(const CapturedGraph captured, ReadCapturedGraphFile(argv[i]));
+    if (captured.graph.collectives().empty()) continue;
+    for (const CostProfile& profile : BuiltInProfiles()) {
+      if (profile.name == "cpu_loopback") continue;  // not one of the referee's
+      ASSIGN_OR_RETURN(const Line line, Measure(captured, profile, options, seeds));
+      std::printf("| %-30s | %-12s | %11.3f | %12.3f | %17.1f | %17.3f |%s\n",
+                  name.substr(0, name.find(".json")).c_str(), profile.name.c_str(), 100 * line.mean,
+                  100 * line.worst, 100 * line.changed, 100 * line.kept,
+                  line.worst > kMostLoss ? " ABOVE 3 %" : "");
+      std::fflush(stdout);
+      holds = holds && line.worst <= kMostLoss;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace bucketd
+
+int main(int argc, char** argv) {
+  bool holds = true;
+  const absl::Status status = bucketd::Run(argc, argv, holds);
+  if (!status.ok()) std::fprintf(stderr, "robustness: %s\n", status.ToString().c_str());
+  return status.ok() && holds ? 0 : 1;
+}
