@@ -5,6 +5,7 @@ Process-group names count up per process and differ between ranks; a role does n
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -46,14 +47,19 @@ class Meshes:
 
     def _add_dims(self, mesh: object) -> None:
         group_names = getattr(mesh, "_dim_group_names", None) or []
+        created = creation_order()
         for name, group_name in zip(mesh.mesh_dim_names or (), group_names):
-            if name is None or group_name is None or name in self._dims:
+            if name is None or group_name is None:
+                continue
+            known = self._dims.get(name)
+            # Of two meshes with one name the older one has it, whichever a rank sees first.
+            if known is not None and created.get(known.own_group, 0) <= created.get(group_name, 0):
                 continue
             ranks = group_ranks(group_name)
             self._dims[name] = _Dim(name, len(ranks), group_name, ranks)
 
     def roles(self) -> "GroupRoles":
-        """A fresh numbering: lanes count in order of first use inside one graph."""
+        """A fresh numbering, for one graph."""
         return GroupRoles(self)
 
     def dims(self, extra: Sequence[Group] = ()) -> list[MeshDim]:
@@ -76,38 +82,61 @@ class Meshes:
 
 
 class GroupRoles:
-    """Gives process groups their roles, in order of first use by a collective of one graph."""
+    """Gives the process groups that one graph uses their roles.
+
+    Groups that only their creation tells apart are numbered in the order of it, which their members share: a rank that
+    swaps two of them has another graph. The list stays in order of first use. Only groups that the graph uses count, so
+    that what else a job has made does not matter."""
 
     def __init__(self, meshes: Meshes) -> None:
         self._meshes = meshes
+        self._sizes: dict[str, int] = {}  # by name, in order of first use
         self._index: dict[str, int] = {}
-        self._lanes: dict[str, int] = {}  # mesh dimension -> the highest lane given so far
-        self._unnamed = 0
-        self.groups: list[Group] = []
 
     def index(self, group_name: str, size: int = 0) -> int:
         """Of the group in `groups`. `size` is what the collective says, for groups that this process cannot look up."""
-        if group_name not in self._index:
-            self._index[group_name] = len(self.groups)
-            self.groups.append(self._role(group_name, size))
-        return self._index[group_name]
+        self._sizes.setdefault(group_name, size)
+        return self._index.setdefault(group_name, len(self._index))
 
-    def _role(self, group_name: str, size: int) -> Group:
-        ranks = group_ranks(group_name)
-        size = len(ranks) or size
-        dim = self._meshes.dim_of(group_name, ranks)
-        if dim is not None:
-            lane = 0 if dim.own_group == group_name else self._next_lane(dim.name, first=1)
-            return Group(dim.name, lane, size, group_name, ranks)
-        if size == world_size():
-            return Group("world", self._next_lane("world", first=0), size, group_name, ranks)
-        name = f"group{self._unnamed}"
-        self._unnamed += 1
-        return Group(name, 0, size, group_name, ranks)
+    @property
+    def groups(self) -> list[Group]:
+        created = creation_order()
+        lanes: dict[str, int] = {}  # mesh dimension -> the next lane that is free
+        unnamed = itertools.count()
+        roles = {}
+        for name in sorted(self._sizes, key=lambda name: created.get(name, len(created))):
+            ranks = group_ranks(name)
+            size = len(ranks) or self._sizes[name]
+            dim = self._meshes.dim_of(name, ranks)
+            if dim is not None and dim.own_group == name:
+                roles[name] = Group(dim.name, 0, size, name, ranks)
+                continue
+            if dim is None and size != world_size():
+                roles[name] = Group(f"group{next(unnamed)}", 0, size, name, ranks)
+                continue
+            mesh_dim = "world" if dim is None else dim.name
+            lane = lanes.get(mesh_dim, 0 if dim is None else 1)
+            lanes[mesh_dim] = lane + 1
+            roles[name] = Group(mesh_dim, lane, size, name, ranks)
+        return [roles[name] for name in self._sizes]
 
-    def _next_lane(self, dim: str, first: int) -> int:
-        self._lanes[dim] = self._lanes.get(dim, first - 1) + 1
-        return self._lanes[dim]
+
+def creation_order() -> dict[str, int]:
+    """When this process became a member of its groups, by their names: in the order that all members of one share, since
+    they make it together. Empty without torch.distributed."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        return {}
+    return {name: number for number, name in enumerate(dist.distributed_c10d._world.pg_names.values())}
+
+
+def twins_of(groups: Sequence[Group], members: Sequence[int]) -> str:
+    """Of the groups that have just these members, which one each is among all such groups that there are. A graph that
+    uses one of them cannot say which; `members` can compare it."""
+    everyone = tuple(sorted(members))
+    alike = [name for name in creation_order() if tuple(sorted(group_ranks(name))) == everyone]
+    return ", ".join(f"{g.mesh_dim}#{g.lane} is {alike.index(g.name)}" for g in groups if g.name in alike)
 
 
 def group_ranks(group_name: str) -> tuple[int, ...]:

@@ -100,6 +100,7 @@ class Session:
         options = self.options.plan_options(parameter_order, _comm_backend(captured.raw, message.device_type))
         record = {f"option {name}": text for name, text in settings.describe_options(options).items()}
         record["graph digest"] = digest.hex()
+        record["process groups"] = mesh.twins_of(captured.raw.groups, self._agreement.ranks)
         try:
             reply = self._ask(scope, normalized, digest, message, options)
         except PlannerError as error:
