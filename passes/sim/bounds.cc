@@ -1,45 +1,14 @@
 #include <algorithm>
-#include <queue>
-#include <tuple>
 #include <vector>
 
+#include "passes/sim/machine.h"
 #include "passes/sim/model.h"
 
 namespace bucketd {
 namespace {
 
-struct Job {
-  int64_t head, work, tail;  // longest dependency paths before and after
-};
-
-// Preemptive one-machine bound: always run the released job with the longest tail. No schedule of
-// these jobs on one machine ends earlier.
-int64_t OneMachine(std::vector<Job> jobs) {
-  std::erase_if(jobs, [](const Job& j) { return j.work <= 0; });
-  std::sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) {
-    return std::tie(a.head, a.work, a.tail) < std::tie(b.head, b.work, b.tail);
-  });
-  const auto shorter_tail = [](const Job& a, const Job& b) { return a.tail < b.tail; };
-  std::priority_queue<Job, std::vector<Job>, decltype(shorter_tail)> ready(shorter_tail);
-  int64_t now = 0;
-  int64_t bound = 0;
-  size_t next = 0;
-  while (next < jobs.size() || !ready.empty()) {
-    if (ready.empty()) now = std::max(now, jobs[next].head);
-    while (next < jobs.size() && jobs[next].head <= now) ready.push(jobs[next++]);
-    Job job = ready.top();
-    ready.pop();
-    const int64_t run = next < jobs.size() ? std::min(job.work, jobs[next].head - now) : job.work;
-    now += run;
-    job.work -= run;
-    if (job.work > 0) {
-      ready.push(job);
-    } else {
-      bound = std::max(bound, now + job.tail);
-    }
-  }
-  return bound;
-}
+using internal::Job;
+using internal::OneMachine;
 
 // Whatever is bucketed, each kind of bucket costs its latency once.
 struct BucketKey {
