@@ -34,6 +34,7 @@ class StorageWalk {
       for (const NodeId x : graph_.inputs(n)) {
         for (const NodeId storage : sets_.of(x)) Use(n, storage);
       }
+      if (graph_.kind(n) == NodeKind::kWait) EndUses(n);
       for (const NodeId x : graph_.mutates(n)) {
         for (const NodeId storage : sets_.of(x)) Write(n, storage);
       }
@@ -72,6 +73,16 @@ class StorageWalk {
     if (!written_[Index(storage)]) return;
     if (writer_[Index(storage)] != kNoNode) Add(writer_[Index(storage)], n);
     users_[Index(storage)].push_back(n);
+  }
+
+  // Whoever wrote since the start has forgotten it; who writes from now on stays behind the wait.
+  void EndUses(NodeId wait) {
+    const NodeId start = graph_.collective(graph_.collective_of(wait)).start;
+    for (const NodeId x : graph_.inputs(start)) {
+      for (const NodeId storage : sets_.of(x)) {
+        if (written_[Index(storage)]) users_[Index(storage)].push_back(wait);
+      }
+    }
   }
 
   void Write(NodeId n, NodeId storage) {

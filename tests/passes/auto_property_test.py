@@ -64,7 +64,8 @@ class ThousandSteps(unittest.TestCase):
             self.assertIsNotNone(theirs, self.about(k, why))
             self.assertAlmostEqual(ours["total_ps"] / 1e6, theirs["total_us"], delta=max(0.01, 1e-7 * theirs["total_us"]), msg=self.about(k, "time"))
             self.assertEqual(ours["peak_bytes"], theirs["peak_bytes"], self.about(k, "memory"))
-            self.assertGreaterEqual(ours["total_ps"], ours["bound_ps"], self.about(k, "faster than the bound"))
+            # Clocks are rounded to a picosecond at every kernel, the bound is not.
+            self.assertGreaterEqual(ours["total_ps"] + len(graph["nodes"]), ours["bound_ps"], self.about(k, "faster than the bound"))
 
     def test_no_plan_is_worse_than_program_order_or_any_other_modes_within_memory(self):
         gained, beaten = 0, 0

@@ -1,10 +1,12 @@
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "passes/pass/constraints.h"
 #include "passes/pass/fit_memory.h"
 #include "passes/planner.h"
 #include "tests/passes/pass_test_util.h"
@@ -191,6 +193,25 @@ TEST(Schedule, AGatherIsNotHoistedAboveAnInPlaceUpdateOfItsParameter) {
   net.Out(h, SlotKind::kOutput);
   net.Out(updated, SlotKind::kOutput);
   EXPECT_EQ(Order(net.Build(), Manual("layers.[0-1]")), "AG0 W0 mm0 delta add_ AG1 W1 mm1");
+}
+
+TEST(Schedule, AWriterStaysBehindTheWaitOfACollectiveThatAnotherWriterStandsInside) {
+  Net net;
+  const NodeId x = net.Call("x", {net.Input("in", {8, 8})}, {8, 8});
+  const NodeId start = net.Start(CollectiveKind::kAllReduce, "r", x, ReduceOp::kSum);
+  const NodeId inside = net.Mutate("inside", x);
+  const NodeId wait = net.Wait("r", start);
+  const NodeId behind = net.Mutate("behind", inside);
+  net.Out(behind, SlotKind::kOutput);
+  const Graph graph = net.Build();
+  const absl::StatusOr<Constraints> found = FindConstraints(graph);
+  ASSERT_TRUE(found.ok()) << found.status();
+  std::vector<std::pair<NodeId, NodeId>> edges;
+  for (const Constraints::Edge& e : found->edges) edges.emplace_back(e.before, e.after);
+  const auto edge = [](NodeId before, NodeId after) { return std::pair(before, after); };
+  EXPECT_THAT(edges, ::testing::UnorderedElementsAre(edge(start, inside), edge(inside, behind),
+                                                     edge(wait, behind),
+                                                     edge(behind, graph.output_node())));
 }
 
 TEST(Schedule, AnInPlaceOpBehindAGatherDoesNotPassItsWait) {
