@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 
 #include "passes/auto/gap.h"
+#include "passes/auto/late_waits.h"
 #include "passes/auto/search.h"
 #include "passes/auto/to_plan.h"
 #include "passes/base/status_macros.h"
@@ -140,6 +141,10 @@ class AutoPass : public Pass {
       Plan plan = search::PlanOf(context, *problem, search.best());
       plan.diagnostics = before.diagnostics;
       Keep(context, "", limit, std::move(plan), best);
+    }
+    if (!best.plan.buckets.empty()) {
+      const Prediction searched = best.figures;
+      best.figures = search::SettleWaits(context, *problem, limit, searched, best.plan);
     }
     const int64_t memory_ps = best.figures.total_ps - search.fastest_ps();
     best.plan.diagnostics.push_back(
