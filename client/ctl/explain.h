@@ -24,6 +24,8 @@ class Explainer {
   // several collectives.
   absl::StatusOr<CollectiveId> Find(const std::string& name) const;
 
+  BucketId BucketOf(CollectiveId c) const { return bucket_of_[static_cast<size_t>(c)]; }
+
   // What each bucket is, how much of it is hidden and where, and why it ends where it does.
   std::string Buckets() const;
   // What stays alone, by reason.
@@ -37,7 +39,6 @@ class Explainer {
   Explainer(const Graph& graph, const Plan& plan, const Costs& costs);
 
   std::string Describe(CollectiveId c) const;
-  BucketId BucketOf(CollectiveId c) const { return bucket_of_[static_cast<size_t>(c)]; }
   std::string BucketName(BucketId b) const;
   // Why it can be in no bucket at all; empty if it could.
   std::vector<std::string> NeverMerged(CollectiveId c) const;

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "client/ctl/bucket_story.h"
 #include "client/ctl/command.h"
 #include "client/ctl/explain.h"
 #include "client/render/plan_report.h"
@@ -23,13 +24,17 @@ absl::StatusOr<std::string> Explain(const Args& args) {
   ASSIGN_OR_RETURN(const Plan plan, LoadPlan(input, args.plan));
   ASSIGN_OR_RETURN(const Explainer explainer,
                    Explainer::Make(input.captured.graph, plan, input.costs));
+  const BucketStories stories(input.captured.graph, plan, input.costs);
   if (args.a.empty()) {
     return absl::StrCat("mode ", plan.mode, ", numerics ", Name(plan.numerics), " on ",
-                        plan.backend, "\n\n", explainer.Buckets(), "\n", explainer.Alone(),
-                        DiagnosticLines(plan));
+                        plan.backend, "\n\n", explainer.Buckets(), "\n", stories.All(), "\n",
+                        explainer.Alone(), DiagnosticLines(plan));
   }
   ASSIGN_OR_RETURN(const CollectiveId a, explainer.Find(args.a));
-  if (args.b.empty()) return explainer.One(a);
+  if (args.b.empty()) {
+    const BucketId bucket = explainer.BucketOf(a);
+    return absl::StrCat(explainer.One(a), bucket < 0 ? "" : stories.Of(bucket));
+  }
   ASSIGN_OR_RETURN(const CollectiveId b, explainer.Find(args.b));
   return explainer.Two(a, b);
 }

@@ -11,7 +11,9 @@
 #include "client/ctl/command.h"
 #include "client/ctl/front.h"
 #include "client/ctl/plan_flags.h"
+#include "client/ctl/standing.h"
 #include "client/ctl/stick.h"
+#include "client/ctl/ticker.h"
 #include "client/errors.h"
 #include "client/planner_client.h"
 #include "client/remote_plan.h"
@@ -65,8 +67,9 @@ void PrintJson(const Input& input, const Chosen& chosen, double planning_ms) {
       ",\n \"buckets\": [", BucketsJson(DescribeBuckets(graph, plan)), "],\n \"planned\": {",
       FiguresJson(graph, plan, Simulate(graph, plan, input.costs)), "},\n \"program_order\": {",
       FiguresJson(graph, untouched, Simulate(graph, untouched, input.costs)),
-      "},\n \"lower_bound_us\": ", ExactUs(plan.lower_bound_ps), ",\n \"diagnostics\": [",
-      diagnostics, "]}\n");
+      "},\n \"lower_bound_us\": ", ExactUs(plan.lower_bound_ps), ",\n ",
+      StandingJson(StandingOf(graph, plan, input.costs)), ",\n \"diagnostics\": [", diagnostics,
+      "]}\n");
   std::fputs(text.c_str(), stdout);
 }
 
@@ -78,7 +81,8 @@ void PrintText(const Input& input, const Chosen& chosen, double planning_ms) {
       graph.collectives().size(), " collectives, digest ", ToHex(plan.graph_digest).substr(0, 12),
       "\nmode ", plan.mode, ", numerics ", Name(plan.numerics), " on ", plan.backend,
       ", cost profile ", input.costs.profile_id(), "\n\n",
-      BucketTable(DescribeBuckets(graph, plan)), "\n", SummaryTable(plan));
+      BucketTable(DescribeBuckets(graph, plan)), "\n", SummaryTable(plan), "\n",
+      StandingText(StandingOf(graph, plan, input.costs)));
   std::fputs(text.c_str(), stdout);
   std::fprintf(stderr, "%splanned in %.1f ms\n", DiagnosticLines(plan).c_str(), planning_ms);
 }
@@ -124,15 +128,20 @@ absl::StatusOr<Plan> PlanAt(const std::string& server, const std::string& profil
   return std::move(remote->plan);
 }
 
+absl::StatusOr<Plan> MakeOrAsk(const Args& args, const PlanOptions& options, Input& input) {
+  const Ticker ticker(absl::StrCat("planning ", WithThousands(input.captured.graph.size()),
+                                   " nodes, mode ", options.mode, ", effort ", options.effort));
+  if (!args.server.empty()) return PlanAt(args.server, args.flags.profile, options, input);
+  return MakePlan(input.captured.graph, input.costs, options);
+}
+
 absl::Status Run(const Args& args) {
   ASSIGN_OR_RETURN(const PlanOptions options, OptionsFrom(args.flags));
   RETURN_IF_ERROR(AsUsage(options.Validate()));
   ASSIGN_OR_RETURN(Input input, Load(args.flags.graph, args.flags.profile));
   if (args.pareto) return ShowFront(input, options, args.plan_out, args.json);
   const auto begin = std::chrono::steady_clock::now();
-  absl::StatusOr<Plan> plan = args.server.empty()
-                                  ? MakePlan(input.captured.graph, input.costs, options)
-                                  : PlanAt(args.server, args.flags.profile, options, input);
+  absl::StatusOr<Plan> plan = MakeOrAsk(args, options, input);
   if (!plan.ok()) return plan.status();
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
   plan->graph_digest = input.digest;

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-#include "passes/auto/gap.h"
 #include "passes/auto/late_waits.h"
+#include "passes/auto/report.h"
 #include "passes/auto/search.h"
 #include "passes/auto/to_plan.h"
 #include "passes/base/status_macros.h"
@@ -67,7 +67,7 @@ class AutoPass : public Pass {
       RETURN_IF_ERROR(TryMode(context, mode, limit, plan, best));
     }
     const Candidate classic = {best.mode, Plan(), best.figures, best.score};
-    TrySearch(context, limit, plan, best);
+    const int64_t fastest_ps = TrySearch(context, limit, plan, best);
     if (best.score.over) {
       const std::string text = absl::StrCat("the plan with the least memory that was found needs ",
                                             best.figures.peak_bytes, " bytes; the limit is ", limit,
@@ -76,6 +76,11 @@ class AutoPass : public Pass {
       best.plan.diagnostics.push_back({"memory-limit", text, {}});
     }
     best.plan.diagnostics.push_back(Gain(context, classic, best));
+    const SharpBound bound = SharpBoundOf(context.graph, context.costs);
+    const Gap gap = GapOf(context.graph, best.plan, context.costs, bound, fastest_ps);
+    best.plan.diagnostics.push_back({"auto-gap", GapText(gap, bound), {}});
+    best.plan.diagnostics.push_back(
+        ToDiagnostic({std::string(classic.mode), classic.figures.total_ps, fastest_ps}));
     plan = std::move(best.plan);
     return true;
   }
@@ -119,8 +124,9 @@ class AutoPass : public Pass {
     return batches;
   }
 
-  static void TrySearch(const PassContext& context, int64_t limit, const Plan& before,
-                        Candidate& best) {
+  // Returns what the fastest order takes that was seen, in any memory.
+  static int64_t TrySearch(const PassContext& context, int64_t limit, const Plan& before,
+                           Candidate& best) {
     absl::StatusOr<search::Problem> problem = search::Contract(context);
     const int64_t budget =
         problem.ok() ? search::BudgetOf(*problem, context.options.effort) * problem->size()
@@ -132,7 +138,7 @@ class AutoPass : public Pass {
                           "the best other mode"
                         : std::string(problem.status().message()),
            {}});
-      return;
+      return best.figures.total_ps;
     }
     search::Search search(*problem, limit, budget);
     if (!best.plan.buckets.empty()) search.AddStart(BatchesOf(context.graph, best.plan));
@@ -146,12 +152,7 @@ class AutoPass : public Pass {
       const Prediction searched = best.figures;
       best.figures = search::SettleWaits(context, *problem, limit, searched, best.plan);
     }
-    const int64_t memory_ps = best.figures.total_ps - search.fastest_ps();
-    best.plan.diagnostics.push_back(
-        {"auto-gap",
-         search::GapText(search::GapOf(*problem, best.plan), best.figures.total_ps,
-                         LowerBoundPs(context.graph, context.costs), memory_ps),
-         {}});
+    return std::min(search.fastest_ps(), best.figures.total_ps);
   }
 
   // Takes the plan if it is better.

@@ -43,9 +43,13 @@ BucketCosts CostsOf(const Graph& graph, const Bucket& bucket, const Costs& costs
 // The size of a tensor that stands for a node, 0 if it has none.
 int64_t FirstOutputBytes(const Graph& graph, NodeId n);
 
+// Whether launches take the host's time, as the costs say, or none.
+enum class Launches : uint8_t { kCost, kFree };
+
 // Fills times, wire times and, if asked, events and step clocks.
 void RunTimeline(const Graph& graph, const Plan& plan, const Costs& costs,
-                 const std::vector<BucketCosts>& buckets, bool with_timeline, Simulation& result);
+                 const std::vector<BucketCosts>& buckets, bool with_timeline, Launches launches,
+                 Simulation& result);
 
 // Fills peak_bytes, peak_at and, if asked, live_bytes.
 void RunMemory(const Graph& graph, const Plan& plan, const std::vector<BucketCosts>& buckets,

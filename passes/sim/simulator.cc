@@ -11,7 +11,8 @@ Simulation Simulate(const Graph& graph, const Plan& plan, const Costs& costs, bo
     buckets.push_back(internal::CostsOf(graph, bucket, costs));
   }
   Simulation result;
-  internal::RunTimeline(graph, plan, costs, buckets, with_timeline, result);
+  internal::RunTimeline(graph, plan, costs, buckets, with_timeline, internal::Launches::kCost,
+                        result);
   internal::RunMemory(graph, plan, buckets, with_timeline, result);
   return result;
 }

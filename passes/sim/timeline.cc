@@ -11,12 +11,15 @@ namespace {
 class Timeline {
  public:
   Timeline(const Graph& graph, const Plan& plan, const Costs& costs,
-           const std::vector<BucketCosts>& buckets, bool with_events, Simulation& result)
+           const std::vector<BucketCosts>& buckets, bool with_events, Launches launches,
+           Simulation& result)
       : graph_(graph),
         plan_(plan),
         costs_(costs),
         buckets_(buckets),
         with_events_(with_events),
+        kernel_launch_(launches == Launches::kCost ? costs.host_ps_per_kernel() : 0),
+        collective_launch_(launches == Launches::kCost ? costs.host_ps_per_collective() : 0),
         result_(result),
         stream_free_(graph.groups().size(), 0),
         group_total_(graph.groups().size(), 0),
@@ -50,7 +53,7 @@ class Timeline {
 
   // A kernel on the compute stream.
   void RunKernel(Kind kind, NodeId node, BucketId bucket, int64_t work) {
-    host_ += costs_.host_ps_per_kernel();
+    host_ += kernel_launch_;
     const int64_t start = std::max(now_, host_);
     now_ = busy_.Finish(start, work, costs_.overlap_slowdown_ppb());
     Event(kind, node, bucket, -1, start, now_);
@@ -82,7 +85,7 @@ class Timeline {
   void RunNode(NodeId n) {
     const CollectiveId c = graph_.collective_of(n);
     if (graph_.kind(n) == NodeKind::kCollective) {
-      host_ += costs_.host_ps_per_collective();
+      host_ += collective_launch_;
       const GroupId group = graph_.collective(c).group;
       const WireTime wire = RunCollective(group, costs_.node_ps(n), 0);
       ends_[static_cast<size_t>(c)] = wire.end_ps;
@@ -104,10 +107,10 @@ class Timeline {
       RunKernel(Kind::kCopyIn, kNoNode, k, b.copy_in_ps);
       result_.prediction.copies_ps += b.copy_in_ps;
     }
-    host_ += costs_.host_ps_per_collective();
+    host_ += collective_launch_;
     if (b.copies_on_comm) {
       // These copies take memory bandwidth from compute: that share of them is charged to it.
-      host_ += (b.kind == CollectiveKind::kAllGather ? 2 : 1) * costs_.host_ps_per_kernel();
+      host_ += (b.kind == CollectiveKind::kAllGather ? 2 : 1) * kernel_launch_;
       slot += copies;
       charged = static_cast<int64_t>(
           (Int128{copies} * costs_.comm_copy_share_ppb() + kBillion / 2) / kBillion);
@@ -135,6 +138,7 @@ class Timeline {
   const Costs& costs_;
   const std::vector<BucketCosts>& buckets_;
   const bool with_events_;
+  const int64_t kernel_launch_, collective_launch_;  // host time
   Simulation& result_;
   int64_t now_ = 0, host_ = 0;  // clocks of the compute stream and of the launching host
   std::vector<int64_t> stream_free_, group_total_;  // one a group
@@ -145,8 +149,9 @@ class Timeline {
 }  // namespace
 
 void RunTimeline(const Graph& graph, const Plan& plan, const Costs& costs,
-                 const std::vector<BucketCosts>& buckets, bool with_timeline, Simulation& result) {
-  Timeline(graph, plan, costs, buckets, with_timeline, result).Run();
+                 const std::vector<BucketCosts>& buckets, bool with_timeline, Launches launches,
+                 Simulation& result) {
+  Timeline(graph, plan, costs, buckets, with_timeline, launches, result).Run();
 }
 
 }  // namespace bucketd::internal

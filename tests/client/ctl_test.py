@@ -187,6 +187,34 @@ class BucketctlTest(unittest.TestCase):
             self.assertIn(bucket["name"], text)
         self.assertIn("stay alone", text)
 
+    def test_a_plan_says_what_it_gains_and_where_the_rest_of_the_gap_is(self):
+        for graph in (GRAPH, OTHER):
+            for mode in ("auto", "transformer_block"):
+                answer = json.loads(self.run_ctl("plan", graph, "--mode", mode, "--effort", "1", "--json").stdout)
+                total, bound, gap = answer["planned"]["total_us"], answer["sharp_bound_us"], answer["gap"]
+                self.assertGreaterEqual(bound, answer["lower_bound_us"] - 0.01)
+                self.assertAlmostEqual(gap["total_us"], total - bound, places=3)
+                causes = {name: us for name, us in gap.items() if name != "total_us"}
+                self.assertEqual(set(causes), {f"{c}_us" for c in ("head", "tail", "wire", "critical_path", "copies", "memory", "host")})
+                self.assertAlmostEqual(sum(causes.values()), gap["total_us"], places=3)
+                self.assertEqual(answer["gain"]["program_order_us"], answer["program_order"]["total_us"])
+                if mode == "auto":
+                    best = answer["gain"]["best_mode"]
+                    self.assertGreaterEqual(answer["gain"]["best_mode_us"] + 0.001, total)
+                    text = self.run_ctl("plan", graph, "--mode", mode, "--effort", "1").stdout
+                    for words in ("than program order", "no plan is faster", best if best != "none" else "no other mode"):
+                        self.assertIn(words, text)
+
+    def test_explain_says_why_every_bucket_is_as_it_is(self):
+        text = self.explain()
+        for k, bucket in enumerate(referee.load(self.path("plan.json"))["buckets"]):
+            story = next(part for part in text.split("\nbucket ") if part.startswith(f"{k} ("))
+            self.assertIn(f"{len(bucket['members'])} {bucket['kind'].replace('_', '-')}s ", story)
+            self.assertIn(f"{bucket['mode']}", story)
+            for words in ("the step would take", "each by itself", "begins at"):
+                self.assertIn(words, story)
+            self.assertIn(story.split("\n")[0], self.explain(f"bucket:{k}"))
+
     def test_explain_names_what_keeps_two_apart(self):
         self.explain()
         buckets = referee.load(self.path("plan.json"))["buckets"]
