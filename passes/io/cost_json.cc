@@ -3,11 +3,11 @@
 #include <limits>
 #include <utility>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 #include "passes/base/status_macros.h"
+#include "passes/io/json_fields.h"
 #include "passes/io/json_text.h"
 
 namespace bucketd {
@@ -15,6 +15,7 @@ namespace {
 
 using internal::AsInteger;
 using internal::AsString;
+using internal::CheckObject;
 using internal::Find;
 using internal::Quoted;
 using internal::WrongType;
@@ -23,18 +24,6 @@ using nlohmann::json;
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 constexpr size_t kMaxSamples = 1'000'000;
-
-using Names = std::vector<absl::string_view>;
-
-absl::Status CheckObject(const json& value, absl::string_view where, const Names& known) {
-  if (!value.is_object()) return WrongType(where, "an object", value);
-  for (const auto& [key, unused] : value.items()) {
-    if (absl::c_linear_search(known, key)) continue;
-    return absl::InvalidArgumentError(absl::StrCat(where, ": unknown field ", Quoted(key),
-                                                   "; known: ", absl::StrJoin(known, ", ")));
-  }
-  return absl::OkStatus();
-}
 
 absl::Status Missing(absl::string_view where, absl::string_view name) {
   return absl::InvalidArgumentError(absl::StrCat(where, ".", name, ": missing"));

@@ -5,12 +5,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 #include "passes/base/status_macros.h"
 #include "passes/io/cost_json.h"
+#include "passes/io/json_fields.h"
 #include "passes/io/json_text.h"
 
 namespace bucketd {
@@ -50,19 +50,8 @@ constexpr std::array<Field<DeviceModel>, 9> kDeviceFields = {
      {"inter_node_bytes_per_s", &DeviceModel::inter_node_bytes_per_s}}};
 
 template <typename Fields>
-void AddNames(const Fields& fields, std::vector<std::string>& names) {
+void AddNames(const Fields& fields, std::vector<absl::string_view>& names) {
   for (const auto& field : fields) names.emplace_back(field.name);
-}
-
-// A misspelt field would silently plan for another machine.
-absl::Status RefuseUnknown(const json& object, const std::vector<std::string>& known,
-                           absl::string_view where) {
-  for (const auto& [key, unused] : object.items()) {
-    if (absl::c_linear_search(known, key)) continue;
-    return absl::InvalidArgumentError(absl::StrCat(where, ": unknown field ", Quoted(key),
-                                                   "; known: ", absl::StrJoin(known, ", ")));
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<double> AsNumber(const json& value, absl::string_view where) {
@@ -71,10 +60,9 @@ absl::StatusOr<double> AsNumber(const json& value, absl::string_view where) {
 }
 
 absl::Status ReadDevice(const json& object, DeviceModel& device) {
-  if (!object.is_object()) return internal::WrongType("device", "an object", object);
-  std::vector<std::string> known;
+  std::vector<absl::string_view> known;
   AddNames(kDeviceFields, known);
-  RETURN_IF_ERROR(RefuseUnknown(object, known, "device"));
+  RETURN_IF_ERROR(internal::CheckObject(object, "device", known));
   for (const auto& field : kDeviceFields) {
     const json* value = internal::Find(object, field.name);
     if (value == nullptr) continue;
@@ -111,11 +99,11 @@ absl::Status ReadExtras(const json& object, CostProfile& profile) {
 }
 
 absl::StatusOr<CostProfile> Read(const json& object, std::string name) {
-  std::vector<std::string> known;
+  std::vector<absl::string_view> known;
   AddNames(kRefereeFields, known);
   known.insert(known.end(), {"comm_copy_share", "device", "links", "format_version", "name",
                              "version", "about"});
-  RETURN_IF_ERROR(RefuseUnknown(object, known, "fields"));
+  RETURN_IF_ERROR(internal::CheckObject(object, "fields", known));
   CostProfile profile;
   profile.name = std::move(name);
   for (const auto& field : kRefereeFields) {
