@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <numeric>
 #include <sstream>
 #include <variant>
 
@@ -10,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+
+#include "passes/base/words.h"
 
 #define TOML_EXCEPTIONS 0
 #include "toml++/toml.h"
@@ -20,21 +21,6 @@ namespace {
 constexpr char kPrefix[] = "BUCKETD_";
 // Read before the options are: where the file is.
 constexpr char kFileVariable[] = "BUCKETD_CONFIG";
-
-size_t EditDistance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
-}
 
 class Loader {
  public:
@@ -189,18 +175,6 @@ std::string Quoted(const std::string& text) {
 }
 
 }  // namespace
-
-std::string NearestName(const std::string& name, const std::vector<std::string>& known) {
-  std::string nearest;
-  size_t least = 3;  // two slips; more is another word
-  for (const std::string& candidate : known) {
-    const size_t distance = EditDistance(name, candidate);
-    if (distance >= least) continue;
-    least = distance;
-    nearest = candidate;
-  }
-  return nearest;
-}
 
 absl::StatusOr<Config> LoadConfig(const ConfigSources& sources) {
   Loader loader;

@@ -36,7 +36,4 @@ absl::StatusOr<Config> LoadConfig(const ConfigSources& sources);
 // As a configuration file that sets every option, with a comment that says where it came from.
 std::string PrintConfig(const Config& config);
 
-// The one of `known` that differs in the fewest letters, if those are few; else "".
-std::string NearestName(const std::string& name, const std::vector<std::string>& known);
-
 }  // namespace bucketd

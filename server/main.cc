@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 
@@ -36,6 +37,8 @@ constexpr char kAbout[] =
     R"(bucketd plans the collectives of sharded training steps: which share a bucket, and when each
 one runs. Clients send a graph once; every later job with that graph gets the same plan from memory.
 
+  bucketd                                       on 127.0.0.1:9460; what is planned goes when it ends
+  bucketd --store-dir /var/lib/bucketd          and keeps plans and pins there
   bucketd --listen unix:/run/bucketd/socket     for processes of one machine
   bucketd --listen 127.0.0.1:0                  any free port; the address is printed
   bucketd --listen 0.0.0.0:9460 --insecure      for a cluster whose network is trusted (no TLS yet)
@@ -43,12 +46,40 @@ one runs. Clients send a graph once; every later job with that graph gets the sa
 
 Every option is a flag (--max-uploads 64), a variable (BUCKETD_MAX_UPLOADS=64) and a key of the
 configuration file (max_uploads = 64); a flag counts more than a variable, a variable more than the
-file. It runs until SIGTERM or SIGINT, lets calls in flight end, and exits 0; a second signal ends
-it at once. Exit codes: 0 done, 1 could not start, 2 usage.)";
+file. Bytes may end in KiB, MiB, GiB or TiB. Look at it with bucketctl status, or with a browser at
+the side port. It runs until SIGTERM or SIGINT, lets calls in flight end, and exits 0; a second
+signal ends it at once. Exit codes: 0 done, 1 could not start, 2 usage.)";
 
 bool MayStandAlone(const OptionRow& row) {
   ServerOptions options;
   return row.bare || std::holds_alternative<bool*>(row.field(options));
+}
+
+// For the help: "256MiB", which SetOption reads like the number.
+std::string Shown(const OptionRow& row, const std::string& text) {
+  int64_t bytes = 0;
+  if (!absl::EndsWith(row.name, "-bytes") || !absl::SimpleAtoi(text, &bytes)) return text;
+  for (const auto& [unit, shift] : {std::pair("GiB", 30), {"MiB", 20}, {"KiB", 10}}) {
+    if (bytes > 0 && bytes % (int64_t{1} << shift) == 0) return absl::StrCat(bytes >> shift, unit);
+  }
+  return text;
+}
+
+std::string TypeOf(const OptionRow& row) {
+  ServerOptions options;
+  if (*row.choices != 0) return row.choices;
+  for (const auto& [ending, type] : {std::pair("-bytes", "BYTES"),
+                                     {"-ms", "MS"},
+                                     {"-seconds", "S"},
+                                     {"-hours", "HOURS"},
+                                     {"-days", "DAYS"},
+                                     {"-ppm", "PPM"},
+                                     {"-mode", "OCTAL"},
+                                     {"-dir", "FOLDER"},
+                                     {"-file", "FILE"}}) {
+    if (absl::EndsWith(row.name, ending)) return type;
+  }
+  return std::holds_alternative<std::string*>(row.field(options)) ? "ADDRESS" : "N";
 }
 
 struct CommandLine {
@@ -60,7 +91,8 @@ struct CommandLine {
 
 void AddFlags(CLI::App& app, CommandLine& line) {
   app.set_version_flag("--version", std::string("bucketd ") + kServerVersion);
-  app.add_option("--config", line.file, "Configuration file (TOML); also BUCKETD_CONFIG");
+  app.add_option("--config", line.file, "Configuration file (TOML); also BUCKETD_CONFIG")
+      ->type_name("FILE");
   app.add_flag(
       "--check", line.check,
       "Print the configuration, as a file that says where each value comes from, and exit: "
@@ -69,9 +101,10 @@ void AddFlags(CLI::App& app, CommandLine& line) {
   line.texts.reserve(OptionTable().size());  // CLI11 keeps references
   for (const OptionRow& row : OptionTable()) {
     std::string& text = line.texts.emplace_back(PrintOption(row, defaults));
-    CLI::Option* option = MayStandAlone(row)
-                              ? app.add_flag(FlagOf(row), text, row.help)
-                              : app.add_option(FlagOf(row), text, row.help)->capture_default_str();
+    CLI::Option* option = MayStandAlone(row) ? app.add_flag(FlagOf(row), text, row.help)
+                                             : app.add_option(FlagOf(row), text, row.help)
+                                                   ->default_str(Shown(row, text))
+                                                   ->type_name(TypeOf(row));
     line.given.push_back(option->group(row.group));
   }
   app.allow_extras();  // LoadConfig knows more to say of them than CLI11

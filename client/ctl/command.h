@@ -38,6 +38,7 @@ void AddJobsCommand(CLI::App& app, int& exit);
 void AddEvictCommand(CLI::App& app, int& exit);
 void AddPinCommand(CLI::App& app, int& exit);
 void AddDisableCommand(CLI::App& app, int& exit);
+void AddEnableCommand(CLI::App& app, int& exit);
 
 // Prints the error, if it is one, and says how to exit.
 int Report(const absl::Status& status);

@@ -1,4 +1,3 @@
-#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -6,34 +5,31 @@
 #include "client/ctl/command.h"
 #include "client/ctl/server_args.h"
 
-#include "passes/io/message_json.h"
-
 namespace bucketd::ctl {
 namespace {
 
 struct Args {
   ServerArgs server;
   std::string why;
-  bool undo = false;
 };
 
-int Run(const Args& args) {
-  if (!args.undo && args.why.empty()) {
-    return ReportCall(absl::InvalidArgumentError("--why is needed: every trainer will log it"));
-  }
-  v1::SetPlanningRequest request;
-  request.set_enabled(args.undo);
-  request.set_why(args.why);
-  const auto done = client::AdminClient(args.server.address).SetPlanning(request);
-  if (!done.ok()) return ReportCall(done.status());
-  const v1::PlanningState& now = done->planning();
+std::string SwitchedText(const v1::SetPlanningResponse& done) {
+  const v1::PlanningState& now = done.planning();
   std::string text = now.enabled()
                          ? "planning is on: new generations of jobs get plans"
                          : "planning is off: new generations of jobs stay unplanned, calls "
                            "without a job are refused";
-  if (!now.enabled() && !now.persisted()) text += "; a restart of the server forgets this";
-  std::fputs((args.server.json ? MessageJson(*done) : text + "\n").c_str(), stdout);
-  return kDone;
+  text += now.persisted() ? "; servers that share the store follow within two seconds"
+                          : "; a restart of the server forgets this";
+  return text + "\n";
+}
+
+int Run(const Args& args, bool enabled) {
+  v1::SetPlanningRequest request;
+  request.set_enabled(enabled);
+  request.set_why(args.why);
+  return ShowCall(args.server, client::AdminClient(args.server.address).SetPlanning(request),
+                  SwitchedText);
 }
 
 }  // namespace
@@ -41,15 +37,25 @@ int Run(const Args& args) {
 void AddDisableCommand(CLI::App& app, int& exit) {
   auto args = std::make_shared<Args>();
   CLI::App* command = app.add_subcommand(
-      "disable", "Switch planning off, or on again: new generations of jobs then run unplanned");
+      "disable", "Switch planning off: new generations of jobs then run unplanned");
   AddServerArgs(*command, args->server);
-  command->add_option("--why", args->why, "what trainers and the status page say");
-  command->add_flag("--undo", args->undo, "switch planning on again");
+  command->add_option("--why", args->why, "what every trainer logs and the status page says")
+      ->required();
   command->footer(
-      "Jobs that run keep their plans until they restart. Example:\n"
-      "  bucketctl disable --why 'INC-1234: loss spikes with plans of 2.3'\n"
-      "  bucketctl disable --undo");
-  command->callback([args, &exit] { exit = Run(*args); });
+      "The kill switch. Jobs that run keep their plans until they restart; calls without a job "
+      "are\n"
+      "refused (PLANNING_DISABLED). It survives a restart of the server. Back on: bucketctl "
+      "enable.\n"
+      "  bucketctl disable --why 'INC-1234: loss spikes with plans of 2.3'");
+  command->callback([args, &exit] { exit = Run(*args, false); });
+}
+
+void AddEnableCommand(CLI::App& app, int& exit) {
+  auto args = std::make_shared<Args>();
+  CLI::App* command = app.add_subcommand("enable", "Switch planning on again");
+  AddServerArgs(*command, args->server);
+  command->add_option("--why", args->why, "what the status page says");
+  command->callback([args, &exit] { exit = Run(*args, true); });
 }
 
 }  // namespace bucketd::ctl

@@ -1,4 +1,3 @@
-#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -9,7 +8,6 @@
 #include "client/render/table.h"
 
 #include "passes/base/words.h"
-#include "passes/io/message_json.h"
 
 namespace bucketd::ctl {
 namespace {
@@ -54,10 +52,8 @@ int Run(const Args& args) {
   v1::ListJobsRequest request;
   if (args.tenant_option->count() > 0) request.set_tenant(args.tenant);
   request.set_id(args.job);
-  const auto jobs = client::AdminClient(args.server.address).ListJobs(request);
-  if (!jobs.ok()) return ReportCall(jobs.status());
-  std::fputs((args.server.json ? MessageJson(*jobs) : JobsText(*jobs)).c_str(), stdout);
-  return kDone;
+  return ShowCall(args.server, client::AdminClient(args.server.address).ListJobs(request),
+                  JobsText);
 }
 
 }  // namespace
@@ -65,11 +61,16 @@ int Run(const Args& args) {
 void AddJobsCommand(CLI::App& app, int& exit) {
   auto args = std::make_shared<Args>();
   CLI::App* command = app.add_subcommand(
-      "jobs", "List the jobs whose ranks agree through a running server, and who is waited for");
+      "jobs", "List the jobs whose ranks agree on plans, and which ranks are waited for");
   AddServerArgs(*command, args->server);
   args->tenant_option =
       command->add_option("--tenant", args->tenant, "of this tenant; \"\": the default one");
   command->add_option("--job", args->job, "this job alone");
+  command->footer(
+      "A scope is one graph of a job that all ranks must have the same plan of. States: waiting "
+      "(for\n"
+      "the ranks named), planning (all have come), agreed, failed (why stands behind it),\n"
+      "unplanned (planning was off when the generation began: bucketctl disable).");
   command->callback([args, &exit] { exit = Run(*args); });
 }
 

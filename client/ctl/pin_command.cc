@@ -22,41 +22,34 @@ struct Args {
   bool release = false;
 };
 
-struct Answer {
-  std::string text;
-  std::string json;
-};
-
-absl::StatusOr<Answer> Release(client::AdminClient& admin, const Args& args) {
+int Release(client::AdminClient& admin, const Args& args) {
   v1::UnpinJobRequest request;
   request.set_tenant(args.tenant);
   request.set_job_id(args.job);
-  ASSIGN_OR_RETURN(const v1::UnpinJobResponse done, admin.UnpinJob(request));
-  return Answer{absl::StrCat("released ", done.released(), " plans of job ", args.job, "\n"),
-                MessageJson(done)};
+  return ShowCall(args.server, admin.UnpinJob(request), [&](const v1::UnpinJobResponse& done) {
+    return absl::StrCat("released ", done.released(), " plans of job ", args.job, "\n");
+  });
 }
 
-absl::StatusOr<Answer> Pin(client::AdminClient& admin, const Args& args) {
+int Pin(client::AdminClient& admin, const Args& args) {
   v1::PinJobRequest request;
   request.set_tenant(args.tenant);
   request.set_job_id(args.job);
   int64_t span = 0;
-  RETURN_IF_ERROR(ParseSpan(args.span, span));
+  const absl::Status parsed = ParseSpan(args.span, span);
+  if (!parsed.ok()) return ReportCall(parsed);
   request.set_ttl_ms(span);
-  ASSIGN_OR_RETURN(const v1::PinJobResponse done, admin.PinJob(request));
-  const std::string until = absl::FormatTime(
-      "%Y-%m-%d %H:%M UTC", absl::FromUnixMillis(done.expires_ms()), absl::UTCTimeZone());
-  return Answer{
-      absl::StrCat("pinned ", done.pinned(), " plans of job ", args.job, " until ", until, "\n"),
-      MessageJson(done)};
+  return ShowCall(args.server, admin.PinJob(request), [&](const v1::PinJobResponse& done) {
+    const std::string until = absl::FormatTime(
+        "%Y-%m-%d %H:%M UTC", absl::FromUnixMillis(done.expires_ms()), absl::UTCTimeZone());
+    return absl::StrCat("pinned ", done.pinned(), " plans of job ", args.job, " until ", until,
+                        "\n");
+  });
 }
 
 int Run(const Args& args) {
   client::AdminClient admin(args.server.address);
-  const absl::StatusOr<Answer> answer = args.release ? Release(admin, args) : Pin(admin, args);
-  if (!answer.ok()) return ReportCall(answer.status());
-  std::fputs((args.server.json ? answer->json : answer->text).c_str(), stdout);
-  return kDone;
+  return args.release ? Release(admin, args) : Pin(admin, args);
 }
 
 }  // namespace
@@ -73,9 +66,10 @@ void AddPinCommand(CLI::App& app, int& exit) {
       ->type_name("SPAN");
   command->add_flag("--release", args->release, "let go of them");
   command->footer(
-      "A job pins its plans by itself and they expire when it has been gone for long. This is for "
-      "a "
-      "job that will be away longer, or that is gone for good.");
+      "A job pins its plans by itself, and they expire when it has been gone for long (bucketd\n"
+      "--pin-ttl-hours). This is for a job that will be away longer, or that is gone for good.\n"
+      "  bucketctl pin llama-70b --for 90d\n"
+      "  bucketctl pin llama-70b --release");
   command->callback([args, &exit] { exit = Run(*args); });
 }
 

@@ -1,4 +1,3 @@
-#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -9,19 +8,15 @@
 #include "client/render/table.h"
 
 #include "passes/base/words.h"
-#include "passes/io/message_json.h"
 
 namespace bucketd::ctl {
 namespace {
 
 struct Args {
   ServerArgs server;
-  std::string tenant;
-  std::string graph;
-  std::string key;
+  SelectionArgs selection;
   int32_t limit = 100;
   bool keys = false;
-  CLI::Option* tenant_option = nullptr;
 };
 
 std::string PlansText(const v1::ListPlansResponse& plans) {
@@ -53,32 +48,31 @@ std::string PlansText(const v1::ListPlansResponse& plans) {
 }
 
 int Run(const Args& args) {
+  const absl::StatusOr<v1::PlanSelection> selection = SelectionOf(args.selection);
+  if (!selection.ok()) return ReportCall(selection.status());
   v1::ListPlansRequest request;
-  v1::PlanSelection& selection = *request.mutable_selection();
-  if (args.tenant_option->count() > 0) selection.set_tenant(args.tenant);
-  selection.set_graph_digest(args.graph);
-  selection.set_key_sha256(args.key);
+  *request.mutable_selection() = *selection;
   request.set_limit(args.limit);
   request.set_with_keys(args.keys);
-  const auto plans = client::AdminClient(args.server.address).ListPlans(request);
-  if (!plans.ok()) return ReportCall(plans.status());
-  std::fputs((args.server.json ? MessageJson(*plans) : PlansText(*plans)).c_str(), stdout);
-  return kDone;
+  return ShowCall(args.server, client::AdminClient(args.server.address).ListPlans(request),
+                  PlansText);
 }
 
 }  // namespace
 
 void AddPlansCommand(CLI::App& app, int& exit) {
   auto args = std::make_shared<Args>();
-  CLI::App* command = app.add_subcommand(
-      "plans", "List the plans that a running server keeps, the latest used first");
+  CLI::App* command =
+      app.add_subcommand("plans", "List the plans that it keeps, the latest used first");
   AddServerArgs(*command, args->server);
-  args->tenant_option =
-      command->add_option("--tenant", args->tenant, "of this tenant; \"\": the default one");
-  command->add_option("--graph", args->graph, "of the graph with this digest (bucketctl digest)");
-  command->add_option("--key", args->key, "whose key begins with these hex digits");
-  command->add_option("--limit", args->limit, "at most so many")->capture_default_str();
+  AddSelectionArgs(*command, args->selection);
+  command->add_option("--limit", args->limit, "at most so many")
+      ->capture_default_str()
+      ->type_name("N");
   command->add_flag("--keys", args->keys, "with all that a plan depends on, field by field");
+  command->footer(
+      "Two launches that should share a plan and do not: compare the keys.\n"
+      "  bucketctl plans --graph $(bucketctl digest step.bw.json.gz) --keys");
   command->callback([args, &exit] { exit = Run(*args); });
 }
 

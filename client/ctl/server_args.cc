@@ -2,10 +2,12 @@
 
 #include <chrono>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "client/ctl/command.h"
+#include "client/errors.h"
 
+#include "passes/base/status_macros.h"
 #include "passes/base/words.h"
 
 namespace bucketd::ctl {
@@ -13,6 +15,10 @@ namespace bucketd::ctl {
 void AddServerArgs(CLI::App& command, ServerArgs& args) {
   command.add_option("--server", args.address, "HOST:PORT or unix:/path of a running bucketd")
       ->envname("BUCKETD_ADDRESS")
+      ->check([](const std::string& address) -> std::string {
+        if (absl::StrContains(address, ':')) return "";
+        return absl::StrCat("\"", address, "\" is no address; expected HOST:PORT or unix:/path");
+      })
       ->capture_default_str()
       ->type_name("ADDRESS");
   command.add_flag("--json", args.json, "one JSON object on stdout");
@@ -20,6 +26,9 @@ void AddServerArgs(CLI::App& command, ServerArgs& args) {
 
 int ReportCall(const absl::Status& status) {
   const int exit = Report(status);
+  if (exit == kUnavailable && client::ReasonOf(status) == "UNREACHABLE") {
+    std::fputs("Does bucketd run there? --server or BUCKETD_ADDRESS say where to ask.\n", stderr);
+  }
   switch (status.code()) {
     case absl::StatusCode::kDeadlineExceeded:
       return kUnavailable;
@@ -59,6 +68,32 @@ absl::Status ParseSpan(const std::string& text, int64_t& milliseconds) {
   }
   milliseconds = number * factor;
   return absl::OkStatus();
+}
+
+void AddSelectionArgs(CLI::App& command, SelectionArgs& args) {
+  command
+      .add_option("--key", args.key,
+                  "whose key begins with these hex digits, as bucketctl plans shows them")
+      ->type_name("HEX");
+  command.add_option("--graph", args.graph, "of the graph with this digest (bucketctl digest)")
+      ->type_name("HEX");
+  args.tenant_option =
+      command.add_option("--tenant", args.tenant, "of this tenant; \"\": the default one");
+  command.add_option("--not-used-for", args.not_used_for, "that nobody used for so long: 12h, 30d")
+      ->type_name("SPAN");
+}
+
+absl::StatusOr<v1::PlanSelection> SelectionOf(const SelectionArgs& args) {
+  v1::PlanSelection selection;
+  if (args.tenant_option->count() > 0) selection.set_tenant(args.tenant);
+  selection.set_graph_digest(args.graph);
+  selection.set_key_sha256(args.key);
+  if (!args.not_used_for.empty()) {
+    int64_t span = 0;
+    RETURN_IF_ERROR(ParseSpan(args.not_used_for, span));
+    selection.set_not_used_since_ms(NowMs() - span);
+  }
+  return selection;
 }
 
 int64_t NowMs() {

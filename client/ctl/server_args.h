@@ -2,11 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <string>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/ctl/command.h"
+
+#include "passes/io/message_json.h"
+#include "proto/admin.pb.h"
 
 namespace bucketd::ctl {
 
@@ -18,9 +24,25 @@ struct ServerArgs {
 // --server (else BUCKETD_ADDRESS, else the default) and --json.
 void AddServerArgs(CLI::App& command, ServerArgs& args);
 
-// Report (command.h) for errors of a server: 3 if nobody answered, 2 if it did not understand what
-// was asked, else 1.
+// Report (command.h) for errors of a server: 3 if nobody answered, and where to look; 2 if it did
+// not understand what was asked, else 1.
 int ReportCall(const absl::Status& status);
+
+// What a server answered, as text or with --json; or the error. How to exit.
+template <typename Response, typename Text>
+int ShowCall(const ServerArgs& args, const absl::StatusOr<Response>& answer, const Text& text) {
+  if (!answer.ok()) return ReportCall(answer.status());
+  std::fputs((args.json ? MessageJson(*answer) : text(*answer)).c_str(), stdout);
+  return kDone;
+}
+
+// Which plans: --key, --graph, --tenant, --not-used-for. All that are given must hold.
+struct SelectionArgs {
+  std::string key, graph, tenant, not_used_for;
+  CLI::Option* tenant_option = nullptr;
+};
+void AddSelectionArgs(CLI::App& command, SelectionArgs& args);
+absl::StatusOr<v1::PlanSelection> SelectionOf(const SelectionArgs& args);
 
 // "90s", "15m", "12h", "30d" in milliseconds. OUT_OF_RANGE says what was expected.
 absl::Status ParseSpan(const std::string& text, int64_t& milliseconds);

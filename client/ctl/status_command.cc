@@ -1,16 +1,15 @@
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/admin_client.h"
 #include "client/ctl/command.h"
 #include "client/ctl/server_args.h"
 #include "client/render/table.h"
 
 #include "passes/base/words.h"
-#include "passes/io/message_json.h"
 
 namespace bucketd::ctl {
 namespace {
@@ -21,33 +20,71 @@ std::string PlanningText(const v1::PlanningState& planning) {
   std::string text = planning.enabled() ? "on" : "OFF";
   if (planning.since_ms() != 0) absl::StrAppend(&text, ", since ", Ago(planning.since_ms()));
   if (!planning.why().empty()) absl::StrAppend(&text, ": ", planning.why());
+  if (!planning.enabled() && !planning.persisted()) text += " (a restart forgets this)";
   return text;
 }
 
 std::string AnswersText(const v1::PlanCounts& p) {
   const int64_t hits = p.hits() + p.pinned() + p.store_hits();
   const int64_t plans = hits + p.computed() + p.joined();
-  std::string text =
-      absl::StrCat(WithThousands(hits), " hits, ", WithThousands(p.computed()), " computed, ",
-                   WithThousands(p.joined()), " joined (hit rate ", ShareInWords(hits, plans),
-                   "), ", WithThousands(p.graph_required()), " asked for the graph, ",
-                   WithThousands(p.errors()), " errors");
-  if (p.unplanned() > 0) absl::StrAppend(&text, ", ", WithThousands(p.unplanned()), " unplanned");
-  return text;
+  return absl::StrCat(WithThousands(plans), " plans, ", ShareInWords(hits, plans),
+                      " of them there already: ", WithThousands(p.hits()), " in memory, ",
+                      WithThousands(p.store_hits()), " in the store, ", WithThousands(p.pinned()),
+                      " pinned; ", WithThousands(p.computed()), " computed, ",
+                      WithThousands(p.joined()), " joined");
 }
 
-std::string StoreText(const v1::GetStatusResponse& status) {
-  if (!status.has_store()) return "none: plans live in memory alone";
-  const v1::StoreStatus& store = status.store();
-  if (!store.error().empty()) return absl::StrCat("CANNOT BE READ: ", store.error());
+std::string OtherAnswersText(const v1::PlanCounts& p) {
+  return absl::StrCat(WithThousands(p.graph_required()), " asked for the graph, ",
+                      WithThousands(p.unplanned()), " unplanned, ", WithThousands(p.errors()),
+                      " errors");
+}
+
+std::string LoadText(const v1::LoadStatus& load) {
+  return absl::StrCat(load.computing(), " of ", load.compute_slots(), " computations, ",
+                      load.queued(), " of ", load.queue_limit(), " queued, ", load.waiting(),
+                      " of ", load.waiting_limit(), " callers waiting, ", load.uploads(), " of ",
+                      load.uploads_limit(), " uploads");
+}
+
+std::string StoreText(const v1::StoreStatus& store) {
+  if (!store.error().empty())
+    return absl::StrCat(store.path(), ": CANNOT BE READ: ", store.error());
   return absl::StrCat(store.path(), ": ", WithThousands(store.plans()), " plans, ",
-                      BytesInWords(store.plan_bytes()), " (", BytesInWords(store.file_bytes()),
-                      " on disk), ", WithThousands(store.held_plans()),
-                      " pinned; the oldest was used ", Ago(store.oldest_use_ms()));
+                      BytesInWords(store.plan_bytes()), " of ",
+                      BytesInWords(store.capacity_bytes()), " (", BytesInWords(store.file_bytes()),
+                      " on disk), ", WithThousands(store.held_plans()), " pinned, ",
+                      WithThousands(store.records()), " records; the oldest plan was used ",
+                      Ago(store.oldest_use_ms()));
+}
+
+std::string FailuresText(const v1::StoreStatus& store) {
+  return absl::StrCat(WithThousands(store.failed_reads()), " reads and ",
+                      WithThousands(store.failed_writes()), " writes failed, ",
+                      WithThousands(store.damage()), " values damaged");
+}
+
+std::string JobsText(const v1::GetStatusResponse& s) {
+  const auto waiting = std::count_if(s.jobs().begin(), s.jobs().end(),
+                                     [](const v1::JobStatus& j) { return j.state() == "waiting"; });
+  return absl::StrCat(s.jobs_total(), " scopes in agreement, ", waiting, " waiting for ranks",
+                      s.jobs_total() > 0 ? ": bucketctl jobs" : "");
+}
+
+std::string ProfilesText(const v1::GetStatusResponse& s) {
+  return absl::StrJoin(s.cost_profiles(), ", ",
+                       [](std::string* out, const v1::CostProfileStatus& profile) {
+                         absl::StrAppend(out, profile.name(), "@", profile.version());
+                       });
+}
+
+std::string ErrorText(const v1::RecentError& e) {
+  return absl::StrCat(Ago(e.when_ms()), "  ", e.method(), "  ",
+                      e.reason().empty() ? e.code() : e.reason(), "  ", e.message(), "  [",
+                      e.request_id(), e.trace_id().empty() ? "" : ", trace ", e.trace_id(), "]");
 }
 
 std::string StatusText(const v1::GetStatusResponse& s) {
-  const v1::LoadStatus& load = s.load();
   std::string out = absl::StrCat("bucketd ", s.server_version(), " at ", s.address(), ": ",
                                  s.state(), ", up for ", SpanInWords(s.uptime_ms()), " (planner ",
                                  s.planner_version(), ", pid ", s.pid(), ")\n");
@@ -56,44 +93,45 @@ std::string StatusText(const v1::GetStatusResponse& s) {
   };
   line("planning", PlanningText(s.planning()));
   line("answers", AnswersText(s.plans()));
-  line("under way", absl::StrCat(load.computing(), " of ", load.compute_slots(), " computations, ",
-                                 load.queued(), " queued, ", load.waiting(), " callers waiting, ",
-                                 load.uploads(), " uploads"));
+  line("", OtherAnswersText(s.plans()));
+  line("under way", LoadText(s.load()));
   for (const v1::CacheStatus& cache : s.caches()) {
     line(cache.name(),
          absl::StrCat(WithThousands(cache.entries()), " in memory, ", BytesInWords(cache.bytes()),
                       " of ", BytesInWords(cache.capacity_bytes()), ", ",
                       WithThousands(cache.evictions()), " dropped for room"));
   }
-  line("store", StoreText(s));
-  int64_t waiting = 0;
-  for (const v1::JobStatus& job : s.jobs()) waiting += job.state() == "waiting" ? 1 : 0;
-  line("jobs", absl::StrCat(s.jobs_total(), " scopes in agreement, ", waiting, " waiting"));
+  const v1::StoreStatus& store = s.store();
+  line("store", s.has_store() ? StoreText(store) : "none: plans live in memory alone");
+  if (s.has_store()) line("", FailuresText(store));
+  const auto trouble = [&](absl::string_view what, const v1::StoreTrouble& t) {
+    line("", absl::StrCat(what, " FAILS since ", Ago(t.since_ms()), ": ", t.why()));
+  };
+  if (store.has_reading()) trouble("READING", store.reading());
+  if (store.has_writing()) trouble("WRITING", store.writing());
+  line("jobs", JobsText(s));
+  line("costs", ProfilesText(s));
   if (!s.http_address().empty()) {
     line("side port", absl::StrCat("http://", s.http_address(), "/statusz"));
   }
   for (int i = 0; i < std::min(kErrorsShown, s.errors_size()); ++i) {
-    const v1::RecentError& e = s.errors(i);
-    line(i == 0 ? "last errors" : "", absl::StrCat(Ago(e.when_ms()), "  ", e.method(), "  ",
-                                                   e.reason().empty() ? e.code() : e.reason(), "  ",
-                                                   e.message(), "  [", e.request_id(), "]"));
+    line(i == 0 ? "last errors" : "", ErrorText(s.errors(i)));
   }
   return out;
 }
 
 int Run(const ServerArgs& args) {
-  const auto status = client::AdminClient(args.address).GetStatus();
-  if (!status.ok()) return ReportCall(status.status());
-  std::fputs((args.json ? MessageJson(*status) : StatusText(*status)).c_str(), stdout);
-  return kDone;
+  return ShowCall(args, client::AdminClient(args.address).GetStatus(), StatusText);
 }
 
 }  // namespace
 
 void AddStatusCommand(CLI::App& app, int& exit) {
   auto args = std::make_shared<ServerArgs>();
-  CLI::App* command = app.add_subcommand("status", "Say how a running server is");
+  CLI::App* command = app.add_subcommand(
+      "status", "Say how it is: answers, load, memory, store, jobs, the last errors");
   AddServerArgs(*command, *args);
+  command->footer("The same as a page: the side port's /statusz.");
   command->callback([args, &exit] { exit = Run(*args); });
 }
 

@@ -1,11 +1,30 @@
 #include "passes/base/words.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace bucketd {
+namespace {
+
+size_t EditDistance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
 
 std::string BytesInWords(int64_t bytes) {
   const auto value = static_cast<double>(bytes);
@@ -40,6 +59,18 @@ std::string RangesInWords(absl::Span<const uint32_t> ascending) {
 std::string ShareInWords(int64_t part, int64_t whole) {
   if (whole == 0) return "-";
   return absl::StrFormat("%.1f %%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+}
+
+std::string NearestName(const std::string& name, const std::vector<std::string>& known) {
+  std::string nearest;
+  size_t least = 3;  // two slips; more is another word
+  for (const std::string& candidate : known) {
+    const size_t distance = EditDistance(name, candidate);
+    if (distance >= least) continue;
+    least = distance;
+    nearest = candidate;
+  }
+  return nearest;
 }
 
 }  // namespace bucketd

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/types/span.h"
 
@@ -19,5 +20,9 @@ std::string RangesInWords(absl::Span<const uint32_t> ascending);
 
 // "99.1 %"; "-" if there is no whole.
 std::string ShareInWords(int64_t part, int64_t whole);
+
+// The one of `known` that differs in the fewest letters, if those are few; else "". For "did you
+// mean".
+std::string NearestName(const std::string& name, const std::vector<std::string>& known);
 
 }  // namespace bucketd
