@@ -57,6 +57,19 @@ void AddCache(const char* name, int64_t entries, int64_t bytes, int64_t capacity
   cache.set_evictions(evictions);
 }
 
+void FillTrouble(const StoreTrouble& from, v1::StoreTrouble& to) {
+  to.set_why(from.why);
+  to.set_since_ms(Ms(from.since));
+}
+
+void FillHealth(const StoreHealth& health, v1::StoreStatus& to) {
+  to.set_failed_reads(health.failed_reads);
+  to.set_failed_writes(health.failed_writes);
+  to.set_damage(health.damage);
+  if (health.reading.has_value()) FillTrouble(*health.reading, *to.mutable_reading());
+  if (health.writing.has_value()) FillTrouble(*health.writing, *to.mutable_writing());
+}
+
 // Those that wait come first, the longest first.
 bool Before(const v1::JobStatus& a, const v1::JobStatus& b) {
   const auto rank = [](const v1::JobStatus& job) {
@@ -105,6 +118,7 @@ void Admin::FillPlans(v1::GetStatusResponse& status) const {
   plans.set_joined(Value(m.plans(PlanOutcome::kJoined)));
   plans.set_graph_required(Value(m.plans(PlanOutcome::kGraphRequired)));
   plans.set_errors(Value(m.plans(PlanOutcome::kError)));
+  plans.set_store_hits(Value(m.plans(PlanOutcome::kStoreHit)));
   plans.set_pinned(Value(m.plans(PlanOutcome::kPinned)));
   plans.set_unplanned(Value(m.plans(PlanOutcome::kUnplanned)));
   AddCache("plans", Value(m.plan_cache_entries), Value(m.plan_cache_bytes),
@@ -130,6 +144,7 @@ void Admin::FillStore(v1::GetStatusResponse& status) const {
   if (parts_.store == nullptr || parts_.store_path.empty()) return;
   v1::StoreStatus& to = *status.mutable_store();
   to.set_path(parts_.store_path);
+  if (parts_.hooks.store_health != nullptr) FillHealth(parts_.hooks.store_health(), to);
   const absl::StatusOr<StoreStats> stats = parts_.store->Stats();
   if (!stats.ok()) {
     to.set_error(std::string(stats.status().message()));
@@ -137,6 +152,7 @@ void Admin::FillStore(v1::GetStatusResponse& status) const {
   }
   to.set_plans(stats->plans);
   to.set_plan_bytes(stats->plan_bytes);
+  to.set_capacity_bytes(parts_.options.store_bytes);
   to.set_held_plans(stats->held_plans);
   to.set_records(stats->records);
   to.set_file_bytes(stats->file_bytes);

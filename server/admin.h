@@ -17,6 +17,7 @@
 #include "server/plan_cache.h"
 #include "server/planning_switch.h"
 #include "server/store/store.h"
+#include "server/store_metrics.h"
 
 namespace bucketd {
 
@@ -32,6 +33,7 @@ struct AdminHooks {
   std::function<absl::StatusOr<uint32_t>(const std::string& tenant, const std::string& job)>
       unpin_job;
   std::function<std::vector<v1::CostProfileStatus>()> cost_profiles;
+  std::function<StoreHealth()> store_health;
 };
 
 // What the composition root knows.

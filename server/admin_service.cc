@@ -24,6 +24,13 @@ using Service = v1::Admin::WithCallbackMethod_GetStatus<v1::Admin::WithCallbackM
         v1::Admin::WithCallbackMethod_PinJob<v1::Admin::WithCallbackMethod_UnpinJob<
             v1::Admin::WithCallbackMethod_SetPlanning<v1::Admin::Service>>>>>>>;
 
+// One that Admin answers by itself, under the same name.
+#define CALL(name)                                                                                 \
+  grpc::ServerUnaryReactor* name(CallbackServerContext* context, const v1::name##Request* request, \
+                                 v1::name##Response* response) override {                          \
+    return Answer(Method::k##name, context, &Admin::name, request, response);                      \
+  }
+
 class AdminService final : public Service {
  public:
   AdminService(Admin& admin, std::string policy, ServerMetrics& metrics)
@@ -36,35 +43,13 @@ class AdminService final : public Service {
       return absl::OkStatus();
     });
   }
-  grpc::ServerUnaryReactor* ListPlans(CallbackServerContext* context,
-                                      const v1::ListPlansRequest* request,
-                                      v1::ListPlansResponse* response) override {
-    return Answer(Method::kListPlans, context, &Admin::ListPlans, request, response);
-  }
-  grpc::ServerUnaryReactor* EvictPlans(CallbackServerContext* context,
-                                       const v1::EvictPlansRequest* request,
-                                       v1::EvictPlansResponse* response) override {
-    return Answer(Method::kEvictPlans, context, &Admin::EvictPlans, request, response);
-  }
-  grpc::ServerUnaryReactor* ListJobs(CallbackServerContext* context,
-                                     const v1::ListJobsRequest* request,
-                                     v1::ListJobsResponse* response) override {
-    return Answer(Method::kListJobs, context, &Admin::ListJobs, request, response);
-  }
-  grpc::ServerUnaryReactor* PinJob(CallbackServerContext* context, const v1::PinJobRequest* request,
-                                   v1::PinJobResponse* response) override {
-    return Answer(Method::kPinJob, context, &Admin::PinJob, request, response);
-  }
-  grpc::ServerUnaryReactor* UnpinJob(CallbackServerContext* context,
-                                     const v1::UnpinJobRequest* request,
-                                     v1::UnpinJobResponse* response) override {
-    return Answer(Method::kUnpinJob, context, &Admin::UnpinJob, request, response);
-  }
-  grpc::ServerUnaryReactor* SetPlanning(CallbackServerContext* context,
-                                        const v1::SetPlanningRequest* request,
-                                        v1::SetPlanningResponse* response) override {
-    return Answer(Method::kSetPlanning, context, &Admin::SetPlanning, request, response);
-  }
+  CALL(ListPlans)
+  CALL(EvictPlans)
+  CALL(ListJobs)
+  CALL(PinJob)
+  CALL(UnpinJob)
+  CALL(SetPlanning)
+#undef CALL
 
  private:
   // gRPC keeps request, response and context until the reactor is done.

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "spdlog/spdlog.h"
 
 #include "server/errors.h"
 #include "server/job_signature.h"
+#include "server/log.h"
 
 namespace bucketd {
 namespace {
@@ -54,11 +54,17 @@ void Agreement::Run(Actions actions) {
 }
 
 void Agreement::Submit(Work work) {
-  if (!workers_.TrySubmit(std::move(work.run))) work.refused();
+  const auto run = [call = CurrentCall(), run = std::move(work.run)] {
+    const WorkFor names(call);
+    run();
+  };
+  if (!workers_.TrySubmit(run)) work.refused();
 }
 
 Agreement::CallId Agreement::GetPlan(const JobCall& job, std::shared_ptr<PlanRequest> request,
                                      SteadyTime deadline, Done done) {
+  const CallIds ids = request->call;
+  const WorkFor names(ids);
   // Hashing is done before the lock is taken.
   std::string signature = SignatureOf(request->key, request->profile_as_asked);
   const Digest id = SignatureId(signature, job.fresh);
@@ -92,6 +98,7 @@ Agreement::CallId Agreement::Admit(Arrival& arrival, Actions& actions) {
   const absl::StatusOr<ScopeState*> found = ScopeOf(**job, arrival.job, actions);
   if (!found.ok()) return answer(found.status());
   ScopeState& scope = **found;
+  if (scope.call.request.empty()) scope.call = arrival.request->call;
   switch (scope.stage) {
     case ScopeStage::kAgreed:
       AnswerAgreed(scope, arrival.job.ranks, arrival.signature, std::move(arrival.done), actions);
@@ -187,8 +194,10 @@ void Agreement::ScopeLoaded(ScopeState& scope, const PinRead& pin, Actions& acti
   if (scope.stage != ScopeStage::kLoading) return;
   if (!pin.ok()) {
     parts_.metrics.pins_unread.Increment();
-    spdlog::warn("job {} scope {}: it is unknown whether there is a pin: {}", job.name.second,
-                 scope.name, pin.status().ToString());
+    LogLine(spdlog::level::warn, "it is unknown whether there is a pin",
+            {{"job", job.name.second},
+             {"scope", scope.name},
+             {"error", std::string(pin.status().message())}});
   }
   if (job.unplanned.has_value()) {
     if (job.unplanned_is_stored) AnswerUnplanned(scope, actions);

@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "spdlog/spdlog.h"
 
 #include "server/agreement.h"
 #include "server/errors.h"
 #include "server/job_signature.h"
+#include "server/log.h"
 
 namespace bucketd {
 namespace {
@@ -211,8 +211,10 @@ void Agreement::PinnedPlanRead(uint64_t scope_id, size_t index, uint64_t probe,
       presented->result = PlanAnswer{PlanOutcome::kPinned, *reply, 0, {}};
     } else {
       parts_.metrics.pins_lost.Increment();
-      spdlog::warn("job {} scope {}: the pinned plan is lost and planned anew: {}",
-                   scope->job->name.second, scope->name, reply.status().ToString());
+      LogLine(spdlog::level::warn, "the pinned plan is lost and planned anew",
+              {{"job", scope->job->name.second},
+               {"scope", scope->name},
+               {"error", std::string(reply.status().message())}});
       scope->pin.reset();
     }
     if (scope->stage == ScopeStage::kGathering)

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "spdlog/spdlog.h"
 
 #include "server/agreement.h"
 #include "server/errors.h"
+#include "server/log.h"
 
 namespace bucketd {
 namespace {
@@ -175,8 +175,8 @@ void Agreement::DecideWhetherPlanned(JobState& job, Actions& actions) {
       const std::lock_guard storing(storing_);
       const absl::Status put = PutMemory(name, generation, "");
       if (!put.ok()) {
-        spdlog::warn("job {}: unplanned, and the store does not know: {}", name.second,
-                     put.ToString());
+        LogLine(spdlog::level::warn, "unplanned, and the store does not know",
+                {{"job", name.second}, {"error", std::string(put.message())}});
       }
     }
     done();

@@ -71,6 +71,7 @@ struct ScopeState {
   uint32_t size = 0;
   ScopeStage stage = ScopeStage::kLoading;
   SteadyTime since;  // its first rank
+  CallIds call;      // of the first rank: what happens to all is logged under its name
 
   std::optional<Pin> pin;  // of an earlier generation
   std::string pin_signature;

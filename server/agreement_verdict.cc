@@ -6,13 +6,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "spdlog/spdlog.h"
 
 #include "passes/base/status_macros.h"
 #include "passes/ir/graph_difference.h"
 #include "server/agreement.h"
 #include "server/errors.h"
 #include "server/job_signature.h"
+#include "server/log.h"
 
 namespace bucketd {
 namespace {
@@ -224,12 +224,16 @@ void Agreement::Fail(ScopeState& scope, const absl::Status& verdict, AgreementOu
   parts_.metrics.seconds.Observe(SecondsSince(scope.since));
   const bool of_note =
       outcome == AgreementOutcome::kDiffer || outcome == AgreementOutcome::kMissing;
-  actions.calls.push_back([of_note, job = scope.job->name, generation = scope.job->generation,
-                           name = scope.name, came = scope.live.size(), size = scope.size,
-                           verdict] {
-    spdlog::log(of_note ? spdlog::level::warn : spdlog::level::info,
-                "no agreement tenant={} job={} generation={} scope={} ranks={}/{}: {}", job.first,
-                job.second, generation, name, came, size, std::string(verdict.message()));
+  std::vector<LogField> about = {{"tenant", scope.job->name.first},
+                                 {"job", scope.job->name.second},
+                                 {"generation", absl::StrCat(scope.job->generation), true},
+                                 {"scope", scope.name},
+                                 {"ranks", absl::StrCat(scope.live.size(), "/", scope.size)},
+                                 {"reason", ReasonOf(verdict)},
+                                 {"error", std::string(verdict.message())}};
+  actions.calls.push_back([of_note, about = std::move(about), call = scope.call] {
+    const WorkFor names(call);
+    LogLine(of_note ? spdlog::level::warn : spdlog::level::info, "no agreement", about);
   });
   for (const auto& [rank, call] : scope.live) scope.told.insert(rank);
   AnswerAll(scope, verdict, actions);
@@ -307,8 +311,11 @@ void Agreement::Stored(uint64_t scope_id, const absl::Status& status) {
     if (!status.ok()) {
       const bool quota = status.code() == absl::StatusCode::kResourceExhausted;
       (quota ? parts_.metrics.unpinned_quota : parts_.metrics.unpinned_store).Increment();
-      spdlog::warn("agreed without a pin tenant={} job={} scope={}: {}", scope.job->name.first,
-                   scope.job->name.second, scope.name, status.ToString());
+      LogLine(spdlog::level::warn, "agreed without a pin",
+              {{"tenant", scope.job->name.first},
+               {"job", scope.job->name.second},
+               {"scope", scope.name},
+               {"error", std::string(status.message())}});
     }
     parts_.metrics.agreements(AgreementOutcome::kAgreed).Increment();
     parts_.metrics.seconds.Observe(SecondsSince(scope.since));
@@ -351,8 +358,8 @@ void Agreement::AnswerAgreed(const ScopeState& scope, absl::Span<const uint32_t>
                return;
              }
              parts_.metrics.pins_lost.Increment();
-             spdlog::error("job {}: the plan that it runs with is lost: {}", job,
-                           reply.status().ToString());
+             LogLine(spdlog::level::err, "the plan that a job runs with is lost",
+                     {{"job", job}, {"error", std::string(reply.status().message())}});
              done(MakeError(Reason::kGenerationOver,
                             "the plan that this generation agreed on is lost; a new generation of "
                             "the job gets a new one"));

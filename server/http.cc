@@ -45,13 +45,17 @@ void HttpServer::AddRoutes() {
   server_->Get("/readyz", [this](const httplib::Request&, httplib::Response& response) {
     const bool ready = handlers_.ready();
     response.status = ready ? 200 : 503;
-    response.set_content(ready ? "ok\n" : "draining\n", kText);
+    const std::string degraded = handlers_.degraded();
+    response.set_content(absl::StrCat(ready ? "ok\n" : "draining\n",
+                                      degraded.empty() ? "" : absl::StrCat(degraded, "\n")),
+                         kText);
   });
   const auto status_page = [this](const httplib::Request& request, httplib::Response& response) {
     const v1::GetStatusResponse status = handlers_.status();
     if (request.get_param_value("format") == "json") {
       response.set_content(MessageJson(status), "application/json");
     } else {
+      if (request.get_param_value("refresh") == "5") response.set_header("Refresh", "5");
       response.set_content(StatusPage(status), "text/html; charset=utf-8");
     }
   };

@@ -1,6 +1,7 @@
 // The side port: what operators and their tools read. Plain HTTP, GET only.
 //   /metrics  Prometheus text     /livez  200 while the process runs
-//   /readyz   200 while requests are taken, else 503     /statusz  a page for people, also at /
+//   /readyz   200 while requests are taken, else 503; a second line says what does not work
+//   /statusz  a page for people, also at /; ?refresh=5: which fetches itself anew every 5 s
 //   /statusz?format=json  the same for scripts: bucketd.v1.GetStatusResponse (proto/admin.proto)
 #pragma once
 
@@ -25,6 +26,7 @@ class HttpServer {
  public:
   struct Handlers {  // called on the side port's threads
     std::function<bool()> ready;
+    std::function<std::string()> degraded;  // what does not work though the server is ready; ""
     std::function<v1::GetStatusResponse()> status;
   };
 

@@ -112,6 +112,10 @@ class TextLine final : public spdlog::custom_flag_formatter {
   }
 };
 
+// A line is written in the thread that has something to say: the call is known there, and need not
+// go through every function that might have.
+thread_local const CallIds* current_call = nullptr;
+
 // Without what would end a field.
 std::string Inside(absl::string_view text) {
   std::string out(text);
@@ -145,13 +149,30 @@ absl::Status ConfigureLog(const std::string& level, bool json) {
   return absl::OkStatus();
 }
 
+WorkFor::WorkFor(const CallIds& call) : before_(std::exchange(current_call, &call)) {}
+WorkFor::~WorkFor() { current_call = before_; }
+
+CallIds CurrentCall() { return current_call == nullptr ? CallIds() : *current_call; }
+
 void LogLine(spdlog::level::level_enum level, absl::string_view message,
              absl::Span<const LogField> fields) {
   if (!spdlog::should_log(level)) return;
   std::string payload = absl::StrCat(std::string(1, kMarker), Inside(message));
+  const auto add = [&](absl::string_view key, absl::string_view value, char kind) {
+    payload.push_back(kind);
+    absl::StrAppend(&payload, key, "=", Inside(value));
+  };
+  if (current_call != nullptr) {
+    const CallIds& call = *current_call;
+    for (const auto& [key, id] : {std::pair("request", &call.request),
+                                  {"trace", &call.trace},
+                                  {"span", &call.span},
+                                  {"parent_span", &call.parent_span}}) {
+      if (!id->empty()) add(key, *id, kText);
+    }
+  }
   for (const LogField& field : fields) {
-    payload.push_back(field.is_number ? kNumber : kText);
-    absl::StrAppend(&payload, field.key, "=", Inside(field.value));
+    add(field.key, field.value, field.is_number ? kNumber : kText);
   }
   spdlog::log(level, "{}", payload);
 }

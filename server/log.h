@@ -9,6 +9,8 @@
 #include "absl/types/span.h"
 #include "spdlog/common.h"
 
+#include "server/trace_context.h"
+
 namespace bucketd {
 
 // Levels: trace, debug, info, warn, error, off. INVALID_ARGUMENT lists them.
@@ -20,8 +22,25 @@ struct LogField {
   bool is_number = false;
 };
 
-// One line with fields: `message key=value ...`, or members of the JSON object. Lines of other
-// code, written through spdlog as plain text, stand beside it. Thread-safe.
+// While one lives, LogLine() on its thread names the call that the work is done for. May nest: the
+// innermost counts. Made where work goes on in another thread than its call came in.
+class WorkFor {
+ public:
+  explicit WorkFor(const CallIds& call);  // outlives this
+  ~WorkFor();
+  WorkFor(const WorkFor&) = delete;
+  WorkFor& operator=(const WorkFor&) = delete;
+
+ private:
+  const CallIds* const before_;
+};
+
+// Of the innermost that lives on this thread; else empty.
+CallIds CurrentCall();
+
+// One line with fields: `message key=value ...`, or members of the JSON object; first the ids of
+// the call. Lines of other code, written through spdlog as plain text, stand beside it.
+// Thread-safe.
 void LogLine(spdlog::level::level_enum level, absl::string_view message,
              absl::Span<const LogField> fields);
 

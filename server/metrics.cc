@@ -21,7 +21,7 @@ constexpr std::array<const char*, kMethods> kMethodNames = {
     "SetPlanning",     "ReleaseJob",     "ListProfiles",   "GetProfile",     "ReportCosts",
     "ImportProfile",   "ProposeProfile", "PromoteProfile", "RollbackProfile"};
 constexpr std::array<const char*, kPlanOutcomes> kPlanOutcomeNames = {
-    "hit", "computed", "joined", "graph_required", "error", "pinned", "unplanned"};
+    "hit", "computed", "joined", "graph_required", "error", "pinned", "unplanned", "store_hit"};
 constexpr std::array<const char*, kUploadOutcomes> kUploadOutcomeNames = {
     "stored", "already_present", "rejected", "abandoned"};
 // By number, as gRPC spells them.

@@ -43,8 +43,18 @@ enum class Method {
 inline constexpr size_t kMethods = 19;
 absl::string_view Name(Method method);
 
-enum class PlanOutcome { kHit, kComputed, kJoined, kGraphRequired, kError, kPinned, kUnplanned };
-inline constexpr size_t kPlanOutcomes = 7;
+// kHit: from memory.
+enum class PlanOutcome {
+  kHit,
+  kComputed,
+  kJoined,
+  kGraphRequired,
+  kError,
+  kPinned,
+  kUnplanned,
+  kStoreHit,
+};
+inline constexpr size_t kPlanOutcomes = 8;
 absl::string_view Name(PlanOutcome outcome);
 
 // Rejected: the server refused it. Abandoned: the client went away or stalled.

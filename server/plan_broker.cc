@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "spdlog/spdlog.h"
 
 #include "server/errors.h"
+#include "server/log.h"
 
 namespace bucketd {
 namespace {
@@ -357,6 +357,7 @@ void PlanBroker::StartCompute(Flight& flight, GraphPtr graph, Answers& answers) 
 }
 
 void PlanBroker::Compute(const std::shared_ptr<const PlanRequest>& request, const GraphPtr& graph) {
+  const WorkFor names(request->call);
   {
     const Lock lock(mutex_);
     flights_.find(request->key)->second->stage = Stage::kComputing;
@@ -384,17 +385,21 @@ absl::StatusOr<PlanReplyPtr> PlanBroker::RunPlanFunction(const PlanRequest& requ
   absl::StatusOr<std::string> bytes = parts_.options.plan_function(graph, request);
   const double seconds = SecondsSince(start);
   parts_.metrics.compute_seconds.Observe(seconds);
+  std::vector<LogField> about = {{"graph", ToHex(request.digest)},
+                                 {"mode", request.options.mode},
+                                 {"nodes", absl::StrCat(graph.size()), true},
+                                 {"seconds", absl::StrFormat("%.4f", seconds), true}};
   if (!bytes.ok()) {
     parts_.metrics.computations_failed.Increment();
     const bool bug = bytes.status().code() == absl::StatusCode::kInternal;
-    spdlog::log(bug ? spdlog::level::err : spdlog::level::debug,
-                "plan failed graph={} mode={} nodes={} seconds={:.4f}: {}", ToHex(request.digest),
-                request.options.mode, graph.size(), seconds, bytes.status().ToString());
+    about.push_back({"reason", ReasonOf(bytes.status())});
+    about.push_back({"error", std::string(bytes.status().message())});
+    LogLine(bug ? spdlog::level::err : spdlog::level::debug, "plan failed", about);
     return bytes.status();
   }
   parts_.metrics.computations_ok.Increment();
-  spdlog::debug("plan computed graph={} mode={} nodes={} bytes={} seconds={:.4f}",
-                ToHex(request.digest), request.options.mode, graph.size(), bytes->size(), seconds);
+  about.push_back({"bytes", absl::StrCat(bytes->size()), true});
+  LogLine(spdlog::level::debug, "plan computed", about);
   return EncodePlanReply(*std::move(bytes));
 }
 
@@ -409,8 +414,7 @@ void PlanBroker::FinishFlight(const std::string& key, const absl::StatusOr<PlanR
       Remove(call, reply.status(), answers);
       continue;
     }
-    const PlanOutcome others =
-        first == PlanOutcome::kComputed ? PlanOutcome::kJoined : PlanOutcome::kHit;
+    const PlanOutcome others = first == PlanOutcome::kComputed ? PlanOutcome::kJoined : first;
     const PlanOutcome outcome = call == flight->first_caller ? first : others;
     Remove(call, PlanAnswer{outcome, *reply, 0}, answers);
   }

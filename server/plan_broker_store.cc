@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "server/errors.h"
+#include "server/log.h"
 #include "server/plan_broker.h"
 
 namespace bucketd {
@@ -30,6 +31,7 @@ PlanBroker::CallId PlanBroker::AskStore(const std::shared_ptr<PlanRequest>& requ
 }
 
 void PlanBroker::ReadStore(const std::shared_ptr<const PlanRequest>& request) {
+  const WorkFor names(request->call);
   const absl::StatusOr<PlanReplyPtr> found = parts_.stored->Find(*request);
   const bool hit = found.ok() && *found != nullptr;
   if (hit) parts_.cache.Put(request->key, *found);
@@ -37,7 +39,7 @@ void PlanBroker::ReadStore(const std::shared_ptr<const PlanRequest>& request) {
   {
     const Lock lock(mutex_);
     if (hit) {
-      FinishFlight(request->key, found, answers, PlanOutcome::kHit);
+      FinishFlight(request->key, found, answers, PlanOutcome::kStoreHit);
     } else {
       NotStored(request->key, found.status(), answers);
     }

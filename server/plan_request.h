@@ -13,6 +13,7 @@
 #include "passes/cost/profile.h"
 #include "passes/pass/options.h"
 #include "server/cost_catalog.h"
+#include "server/trace_context.h"
 
 namespace bucketd::v1 {
 class GetPlanRequest;
@@ -38,6 +39,7 @@ struct PlanRequest {
   std::string key;  // plan_key.h
   bool cached_only = false;
   std::unique_ptr<InlineGraph> graph;  // null: none came
+  CallIds call;                        // that asked; what is done for it is logged under its name
 };
 
 // Takes the inline graph out of `message`. Errors carry a reason and say what is known. The profile

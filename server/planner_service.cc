@@ -97,6 +97,7 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
       return;
     }
     graph_ = (*parsed)->digest;
+    (*parsed)->call = scope_.ids(TraceOf(*context));
     Remember(request, **parsed);
     const SteadyTime deadline = DeadlineOf(*context, parts.options.max_wait);
     const auto end = [this](const PlanBroker::Answer& answer) { End(answer); };

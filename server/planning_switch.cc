@@ -32,29 +32,62 @@ PlanningSwitch::State Parse(const std::string& record) {
   return state;
 }
 
-PlanningSwitch::State Load(Store& store, bool durable) {
-  PlanningSwitch::State state;
-  const absl::StatusOr<std::optional<std::string>> record = store.GetRecord(Shelf::kSettings, kKey);
-  if (record.ok()) {
-    if (record->has_value()) state = Parse(**record);
-    state.persisted = durable;
-  } else if (record.status().code() == absl::StatusCode::kDataLoss) {
-    state.enabled = false;
-    state.why = "the setting was damaged; planning was off, and why is lost";
-  } else {
-    state.why = absl::StrCat("unknown, the store cannot be read: ", record.status().message());
-  }
-  return state;
-}
+constexpr char kDamaged[] = "the setting was damaged; planning was off, and why is lost";
 
 }  // namespace
 
 PlanningSwitch::PlanningSwitch(Store& store, bool durable, prometheus::Gauge& enabled)
     : store_(store), durable_(durable), gauge_(enabled) {
-  Adopt(Load(store, durable));
-  if (!state_.why.empty()) {
-    spdlog::warn("planning is {}: {}", state_.enabled ? "on" : "off", state_.why);
+  gauge_.Set(1);
+  const absl::Status known = Look();
+  if (known.ok()) return;
+  State state;
+  state.why = absl::StrCat("unknown, the store cannot be read: ", known.message());
+  spdlog::warn("planning is on: {}", state.why);
+  Adopt(std::move(state));
+}
+
+absl::StatusOr<PlanningSwitch::State> PlanningSwitch::Load() {
+  const absl::StatusOr<std::optional<std::string>> record =
+      store_.GetRecord(Shelf::kSettings, kKey);
+  State state;
+  if (record.ok()) {
+    if (record->has_value()) state = Parse(**record);
+  } else if (absl::IsDataLoss(record.status())) {
+    // The store has taken it away: unless it is written anew, the next look would find planning on.
+    state = Parse(absl::StrCat(NowMs(), " ", kDamaged));
+    unmended_ = true;
+  } else {
+    return record.status();
   }
+  state.persisted = durable_;
+  return state;
+}
+
+absl::Status PlanningSwitch::Look() {
+  const std::lock_guard setting(setting_);
+  if (unmended_) return Mend();
+  const absl::StatusOr<int64_t> version = store_.Version();
+  if (version.ok() && seen_ == *version) return absl::OkStatus();
+  seen_.reset();
+  ASSIGN_OR_RETURN(State found, Load());
+  if (version.ok()) seen_ = *version;
+  const State now = Get();
+  if (found.enabled && !now.enabled) {
+    found.since_ms = NowMs();
+    spdlog::warn("planning is on again");
+  } else if (!found.enabled && (now.enabled || found.why != now.why)) {
+    spdlog::warn("planning is off: {}", found.why);
+  } else if (found.persisted == now.persisted) {
+    return absl::OkStatus();  // what is known here says more
+  }
+  Adopt(std::move(found));
+  return unmended_ ? Mend() : absl::OkStatus();
+}
+
+absl::Status PlanningSwitch::Mend() {
+  unmended_ = !store_.PutRecord(Shelf::kSettings, kKey, absl::StrCat(NowMs(), " ", kDamaged)).ok();
+  return absl::OkStatus();  // it is known: off
 }
 
 void PlanningSwitch::Adopt(State state) {
@@ -86,6 +119,7 @@ absl::Status PlanningSwitch::Set(bool enabled, absl::string_view why) {
   const int64_t now = NowMs();
   RETURN_IF_ERROR(enabled ? store_.EraseRecord(Shelf::kSettings, kKey)
                           : store_.PutRecord(Shelf::kSettings, kKey, absl::StrCat(now, " ", why)));
+  unmended_ = false;
   Adopt({enabled, std::string(why), now, durable_});
   spdlog::warn("planning switched {}: {}", enabled ? "on" : "off", std::string(why));
   return absl::OkStatus();

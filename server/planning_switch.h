@@ -4,16 +4,20 @@
 // none. Generations that have agreed go on with what they have.
 //
 // The setting lives in the store under Shelf::kSettings, as a record that is there while planning
-// is off; so a damaged one means "off". A server whose store is in memory forgets it when it ends.
-// Servers that share a store read it when they start.
+// is off; so a damaged one means "off", until somebody switches it on. A server whose store is in
+// memory forgets it when it ends. Servers that share a store follow each other: each looks every
+// kLookEvery.
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <mutex>
 #include <optional>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "prometheus/gauge.h"
 
@@ -41,17 +45,26 @@ class PlanningSwitch {
   // First in the store, then here. May block on the disk. On an error nothing has changed.
   // INVALID_ARGUMENT: `why` is longer than kMaxWhyBytes.
   absl::Status Set(bool enabled, absl::string_view why);
+  // Takes over what another server has set. Reads the setting only if something was written to the
+  // store since. May block on the disk. UNAVAILABLE: it cannot be read; what was known last holds.
+  absl::Status Look();
 
+  static constexpr std::chrono::seconds kLookEvery{1};
   static constexpr size_t kMaxWhyBytes = 500;
 
  private:
+  // With setting_. UNAVAILABLE: not known.
+  absl::StatusOr<State> Load();
+  absl::Status Mend();
   void Adopt(State state);
 
   Store& store_;
   const bool durable_;
   prometheus::Gauge& gauge_;
   std::atomic<bool> enabled_{true};
-  std::mutex setting_;  // held by Set, over the disk
+  std::mutex setting_;           // held by Set and Look, over the disk
+  std::optional<int64_t> seen_;  // with setting_: the version of the store that was read
+  bool unmended_ = false;        // with setting_: it was damaged, and that is not in the store yet
   mutable std::mutex mutex_;
   State state_;
 };

@@ -85,14 +85,10 @@ void RequestScope::Log(const absl::Status& status, absl::string_view about, doub
                        const std::optional<TraceContext>& trace) const {
   const spdlog::level::level_enum level = LevelOf(status, trace);
   if (!spdlog::should_log(level)) return;
-  std::vector<LogField> fields = {{"request", id()}};
-  if (trace.has_value()) {
-    fields.push_back({"trace", trace->trace_id});
-    fields.push_back({"span", span_id()});
-    fields.push_back({"parent_span", trace->parent_id});
-  }
-  fields.push_back({"code", absl::StatusCodeToString(status.code())});
-  fields.push_back({"seconds", absl::StrFormat("%.6f", seconds), true});
+  const CallIds call = ids(trace);
+  const WorkFor names(call);
+  std::vector<LogField> fields = {{"code", absl::StatusCodeToString(status.code())},
+                                  {"seconds", absl::StrFormat("%.6f", seconds), true}};
   for (const absl::string_view pair : absl::StrSplit(about, ' ', absl::SkipEmpty())) {
     const std::pair<absl::string_view, absl::string_view> field =
         absl::StrSplit(pair, absl::MaxSplits('=', 1));
@@ -110,6 +106,11 @@ std::string RequestScope::id() const { return absl::StrFormat("%08x-%d", ServerT
 std::string RequestScope::span_id() const {
   const uint64_t span = Mix((uint64_t{ServerTag()} << 32) ^ number_);
   return absl::StrFormat("%016x", span == 0 ? 1 : span);
+}
+
+CallIds RequestScope::ids(const std::optional<TraceContext>& trace) const {
+  if (!trace.has_value()) return {id(), "", "", ""};
+  return {id(), trace->trace_id, span_id(), trace->parent_id};
 }
 
 }  // namespace bucketd

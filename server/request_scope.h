@@ -31,6 +31,7 @@ class RequestScope {
   std::string id() const;
   // Ours in the caller's trace: 16 hex digits.
   std::string span_id() const;
+  CallIds ids(const std::optional<TraceContext>& trace) const;
 
   static constexpr uint64_t kSampledLinesPerSecond = 100;
 

@@ -137,6 +137,8 @@ struct Server::Impl {
   absl::Status StartHttp();
   void OpenPins();
   void LoadCosts();
+  void WatchSwitch();
+  std::string Degraded() const;
   void SetServing(bool serving);
   void BeginDrain();
   void Stop(std::chrono::system_clock::time_point deadline);
@@ -220,6 +222,7 @@ absl::Status Server::Impl::StartHttp() {
   if (options.http.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(http, HttpServer::Start(options.http, registry,
                                            {.ready = [this] { return serving.load(); },
+                                            .degraded = [this] { return Degraded(); },
                                             .status = [this] { return admin.GetStatus(); }}));
   return absl::OkStatus();
 }
@@ -240,6 +243,24 @@ void Server::Impl::LoadCosts() {
   spdlog::warn("cost profiles: {}", std::string(loaded.message()));
   timers.Schedule(std::chrono::steady_clock::now() + kLoadAgain,
                   [this] { intake_pool.TrySubmit([this] { LoadCosts(); }); });
+}
+
+// Other servers of the same store may switch planning off.
+void Server::Impl::WatchSwitch() {
+  if (options.store_dir.empty()) return;
+  timers.Schedule(std::chrono::steady_clock::now() + PlanningSwitch::kLookEvery, [this] {
+    const auto look = [this] {
+      planning.Look().IgnoreError();  // counted and logged by the store's observer
+      WatchSwitch();
+    };
+    if (!stored_plans.TrySubmit(look)) WatchSwitch();
+  });
+}
+
+// Not a reason to be taken out of service: plans come from memory and computation.
+std::string Server::Impl::Degraded() const {
+  const std::string trouble = store_metrics->Health().InWords();
+  return trouble.empty() ? "" : absl::StrCat("without its store: ", trouble);
 }
 
 void Server::Impl::SetServing(bool value) {
@@ -274,6 +295,7 @@ void Server::Impl::Stop(std::chrono::system_clock::time_point deadline) {
 AdminHooks Server::Impl::Hooks() {
   AdminHooks hooks;
   AddJobHooks(agreement, pins, hooks);
+  hooks.store_health = [this] { return store_metrics->Health(); };
   hooks.cost_profiles = [this] {
     std::vector<v1::CostProfileStatus> all;
     for (const ProfileInfo& info : costs.List("")) {
@@ -316,6 +338,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   server->impl_->stored_plans.Start();
   server->impl_->OpenPins();
   server->impl_->LoadCosts();
+  server->impl_->WatchSwitch();
   RETURN_IF_ERROR(server->impl_->Listen());
   RETURN_IF_ERROR(server->impl_->StartHttp());
   server->impl_->listening = true;

@@ -1,8 +1,13 @@
 #include "server/store_metrics.h"
 
 #include <string>
+#include <vector>
 
-#include "spdlog/spdlog.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+
+#include "server/log.h"
 
 namespace bucketd {
 namespace {
@@ -58,11 +63,61 @@ StoreMetrics::StoreMetrics(Registry& r)
   }
 }
 
-void StoreMetrics::Read(StoreValue value, StoreRead result) {
+void StoreMetrics::Read(StoreValue value, StoreRead result, absl::string_view why) {
   reads_[static_cast<size_t>(value)][static_cast<size_t>(result)]->Increment();
+  Note(reading_fails_, reading_, result == StoreRead::kError ? why : "");
+  if (!why.empty()) Problem(result == StoreRead::kDamaged, why);
 }
 
-void StoreMetrics::Wrote(StoreWrite result) { writes_[static_cast<size_t>(result)]->Increment(); }
+void StoreMetrics::Wrote(StoreWrite result, absl::string_view why) {
+  writes_[static_cast<size_t>(result)]->Increment();
+  Note(writing_fails_, writing_, why);
+  if (!why.empty()) Problem(false, why);
+}
+
+void StoreMetrics::Note(std::atomic<bool>& failing, std::optional<StoreTrouble>& trouble,
+                        absl::string_view why) {
+  if (why.empty() && !failing) return;
+  const std::lock_guard lock(mutex_);
+  failing = !why.empty();
+  if (why.empty()) {
+    trouble.reset();
+  } else if (trouble.has_value()) {
+    trouble->why = std::string(why);
+  } else {
+    trouble = StoreTrouble{
+        std::string(why),
+        std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now())};
+  }
+}
+
+StoreHealth StoreMetrics::Health() const {
+  const auto count = [](const Counter& counter) { return static_cast<int64_t>(counter.Value()); };
+  const auto error = static_cast<size_t>(StoreRead::kError);
+  StoreHealth health;
+  health.failed_reads = count(*reads_[0][error]) + count(*reads_[1][error]);
+  health.failed_writes = count(*writes_[static_cast<size_t>(StoreWrite::kNoSpace)]) +
+                         count(*writes_[static_cast<size_t>(StoreWrite::kError)]);
+  health.damage = count(damage_);
+  const std::lock_guard lock(mutex_);
+  health.reading = reading_;
+  health.writing = writing_;
+  return health;
+}
+
+std::string StoreHealth::InWords() const {
+  std::vector<std::string> troubles;
+  const auto add = [&](absl::string_view what, const std::optional<StoreTrouble>& trouble) {
+    if (!trouble.has_value()) return;
+    const absl::Time since = absl::FromChrono(trouble->since);
+    troubles.push_back(absl::StrCat(
+        what, " fails since ",
+        absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", since, absl::UTCTimeZone()), ": ", trouble->why));
+  };
+  add("reading", reading);
+  add("writing", writing);
+  return absl::StrJoin(troubles, "; ");
+}
 
 void StoreMetrics::Evicted(int64_t plans, int64_t bytes) {
   evictions_.Increment(static_cast<double>(plans));
@@ -72,7 +127,7 @@ void StoreMetrics::Evicted(int64_t plans, int64_t bytes) {
 void StoreMetrics::Problem(bool damage, absl::string_view text) {
   if (damage) {
     damage_.Increment();
-    spdlog::error("store: {}", std::string(text));
+    LogLine(spdlog::level::err, absl::StrCat("store: ", text), {});
     return;
   }
   const std::lock_guard lock(mutex_);
@@ -81,7 +136,8 @@ void StoreMetrics::Problem(bool damage, absl::string_view text) {
     ++suppressed_;
     return;
   }
-  spdlog::error("store: {} ({} more like this were not logged)", std::string(text), suppressed_);
+  LogLine(spdlog::level::err, absl::StrCat("store: ", text),
+          {{"not_logged", absl::StrCat(suppressed_), true}});
   suppressed_ = 0;
   quiet_until_ = now + kQuiet;
 }

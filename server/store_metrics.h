@@ -2,9 +2,14 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <mutex>
+#include <optional>
+#include <string>
 
+#include "absl/strings/string_view.h"
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
 #include "prometheus/registry.h"
@@ -13,16 +18,32 @@
 
 namespace bucketd {
 
+// What does not work, from the first failure to the next success; and what has been counted.
+struct StoreTrouble {
+  std::string why;  // of the last failure
+  WallTime since;
+};
+struct StoreHealth {
+  std::optional<StoreTrouble> reading, writing;
+  int64_t failed_reads = 0, failed_writes = 0, damage = 0;
+
+  bool ok() const { return !reading.has_value() && !writing.has_value(); }
+  // For people, one line: "reading fails since ...: ...". "" if all is well.
+  std::string InWords() const;
+};
+
 class StoreMetrics final : public StoreObserver {
  public:
   // `registry` outlives this.
   explicit StoreMetrics(prometheus::Registry& registry);
 
-  void Read(StoreValue value, StoreRead result) override;
-  void Wrote(StoreWrite result) override;
+  void Read(StoreValue value, StoreRead result, absl::string_view why) override;
+  void Wrote(StoreWrite result, absl::string_view why) override;
   void Evicted(int64_t plans, int64_t bytes) override;
   // Damage is logged whenever it is met, a store that does not work once a minute.
   void Problem(bool damage, absl::string_view text) override;
+
+  StoreHealth Health() const;
 
   // Sets the gauges.
   void Show(const StoreStats& stats, WallTime now);
@@ -40,7 +61,13 @@ class StoreMetrics final : public StoreObserver {
   prometheus::Gauge& records_;
   prometheus::Gauge& oldest_use_seconds_;
 
-  std::mutex mutex_;
+  void Note(std::atomic<bool>& failing, std::optional<StoreTrouble>& trouble,
+            absl::string_view why);
+
+  // Beside the troubles, so that a success in good times takes no lock.
+  std::atomic<bool> reading_fails_{false}, writing_fails_{false};
+  mutable std::mutex mutex_;
+  std::optional<StoreTrouble> reading_, writing_;
   std::chrono::steady_clock::time_point quiet_until_;
   int64_t suppressed_ = 0;
 };

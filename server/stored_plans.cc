@@ -23,8 +23,7 @@ StoredPlans::StoredPlans(const Parts& parts) : parts_(parts), pool_(kThreads, kQ
 
 bool StoredPlans::TrySubmit(std::function<void()> job) {
   if (pool_.TrySubmit(std::move(job))) return true;
-  parts_.metrics.Read(StoreValue::kPlan, StoreRead::kError);
-  parts_.metrics.Problem(false, "too many plans wait to be read");
+  parts_.metrics.Read(StoreValue::kPlan, StoreRead::kError, "too many plans wait to be read");
   return false;
 }
 

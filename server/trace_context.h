@@ -23,4 +23,12 @@ std::optional<TraceContext> ParseTraceparent(absl::string_view header);
 // The header that names our own span, 16 lower-case hex digits, in the caller's trace.
 std::string Traceparent(const TraceContext& trace, absl::string_view span_id);
 
+// How log lines name a call; what it does not have is "".
+struct CallIds {
+  std::string request;  // unique among servers; in the trailer of a failed call too
+  std::string trace;
+  std::string span;  // ours
+  std::string parent_span;
+};
+
 }  // namespace bucketd

@@ -164,11 +164,9 @@ absl::StatusOr<std::optional<SqliteStore::Row>> SqliteStore::GetRow(const Sql& s
     result = StoreRead::kDamaged;
   }
   if (options_.observer != nullptr) {
-    options_.observer->Read(shelf == 0 ? StoreValue::kPlan : StoreValue::kRecord, result);
-    if (!row.ok()) {
-      options_.observer->Problem(absl::IsDataLoss(row.status()),
-                                 absl::StrCat("a value cannot be read: ", row.status().message()));
-    }
+    options_.observer->Read(
+        shelf == 0 ? StoreValue::kPlan : StoreValue::kRecord, result,
+        row.ok() ? "" : absl::StrCat("a value cannot be read: ", row.status().message()));
   }
   if (result != StoreRead::kDamaged) return row;
   if (!options_.read_only) {
@@ -257,10 +255,9 @@ absl::Status SqliteStore::Write(int what, absl::string_view key,
     result = absl::IsResourceExhausted(commit.status()) ? StoreWrite::kNoSpace : StoreWrite::kError;
   }
   if (options_.observer != nullptr) {
-    options_.observer->Wrote(result);
-    if (result != StoreWrite::kOk) {
-      options_.observer->Problem(false, absl::StrCat("cannot write: ", commit.status().message()));
-    }
+    const bool ok = result == StoreWrite::kOk;
+    options_.observer->Wrote(result,
+                             ok ? "" : absl::StrCat("cannot write: ", commit.status().message()));
   }
   RETURN_IF_ERROR(commit.status());
   wrote_ = true;

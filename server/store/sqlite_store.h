@@ -39,10 +39,11 @@ enum class StoreWrite { kOk, kNoSpace, kError };
 class StoreObserver {
  public:
   virtual ~StoreObserver() = default;
-  virtual void Read(StoreValue /*value*/, StoreRead /*result*/) {}
-  virtual void Wrote(StoreWrite /*result*/) {}
+  // `why`: one line for people where it is not a hit, a miss or kOk; else "".
+  virtual void Read(StoreValue /*value*/, StoreRead /*result*/, absl::string_view /*why*/) {}
+  virtual void Wrote(StoreWrite /*result*/, absl::string_view /*why*/) {}
   virtual void Evicted(int64_t /*plans*/, int64_t /*bytes*/) {}
-  // For people; one line. `damage`: something that was stored is gone.
+  // Anything else, for people; one line. `damage`: something that was stored is gone.
   virtual void Problem(bool /*damage*/, absl::string_view /*text*/) {}
 };
 
@@ -102,6 +103,7 @@ class SqliteStore final : public Store {
                                                     int32_t limit) override;
   absl::StatusOr<int64_t> EvictPlans(const PlanSelection& selection) override;
   absl::StatusOr<StoreStats> Stats() override;
+  absl::StatusOr<int64_t> Version() override;
 
   // The plan was used without having been read. Memory only; written by Maintain().
   void NoteUse(absl::string_view key);

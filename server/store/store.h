@@ -98,6 +98,9 @@ class Store {
   // How many went.
   virtual absl::StatusOr<int64_t> EvictPlans(const PlanSelection& selection) = 0;
   virtual absl::StatusOr<StoreStats> Stats() = 0;
+  // Another number than before once another process has written; whoever wants to notice that asks
+  // again and again. Costs less than any read. Own writes may count too.
+  virtual absl::StatusOr<int64_t> Version() = 0;
 };
 
 }  // namespace bucketd

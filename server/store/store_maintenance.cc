@@ -25,6 +25,8 @@ absl::StatusOr<int64_t> SqliteStore::Number(const char* sql) {
   return row.Int(0);
 }
 
+absl::StatusOr<int64_t> SqliteStore::Version() { return Number("PRAGMA data_version"); }
+
 absl::StatusOr<std::vector<SqliteStore::Victim>> SqliteStore::OldestPlans(
     int64_t bytes, int64_t used_before, absl::string_view except) {
   std::vector<Victim> victims;

@@ -3,6 +3,10 @@
 #include "server/admin.h"
 
 #include <cstdio>
+#include <fstream>
+#include <sstream>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -95,6 +99,98 @@ TEST_F(AdminServerTest, StatusSaysHowTheServerIs) {
   EXPECT_EQ(status->errors(0).reason(), "DIGEST_MALFORMED");
   EXPECT_EQ(status->errors(0).method(), "GetPlan");
   EXPECT_FALSE(status->errors(0).request_id().empty());
+}
+
+// Leaves of `message` that have their default value, by name; of lists the first element's.
+void FindUnset(const google::protobuf::Message& message, const std::string& prefix,
+               std::vector<std::string>& unset) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    const google::protobuf::FieldDescriptor* field = message.GetDescriptor()->field(i);
+    const std::string name = absl::StrCat(prefix, field->name());
+    const bool list = field->is_repeated();
+    if (list ? reflection.FieldSize(message, field) == 0 : !reflection.HasField(message, field)) {
+      unset.push_back(name);
+    } else if (field->message_type() != nullptr) {
+      FindUnset(list ? reflection.GetRepeatedMessage(message, field, 0)
+                     : reflection.GetMessage(message, field),
+                name + ".", unset);
+    }
+  }
+}
+
+TEST_F(AdminServerTest, EveryFieldOfTheStatusIsFilledAndShown) {
+  options_.store_dir = absl::StrCat(folder_, "/store");
+  options_.http = "127.0.0.1:0";
+  StartServerWithAdmin();
+  ASSERT_TRUE(GetPlan(InlineRequestFor(ForwardGraph())).status.ok());
+  admin_.reset();
+  stub_.reset();
+  server_.reset();
+
+  options_.plan_function = gate_.Guard(ComputePlan);
+  StartServerWithAdmin();
+  EXPECT_EQ(GetPlan(RequestFor(ForwardGraph())).source(), v1::PLAN_SOURCE_HIT);  // from the store
+  EXPECT_EQ(GetPlan(RequestFor(ForwardGraph())).source(), v1::PLAN_SOURCE_HIT);
+  EXPECT_TRUE(GetPlan(RequestFor(BackwardGraph())).asked_to_upload());
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 2; ++i) {
+    callers.emplace_back(
+        [&] { EXPECT_TRUE(GetPlan(InlineRequestFor(BackwardGraph())).status.ok()); });
+  }
+  EXPECT_TRUE(EventuallyWaiting(2));
+  gate_.Open();
+  for (std::thread& caller : callers) caller.join();
+  ASSERT_TRUE(GetPlan(JobRequest(1)).response.has_plan());
+  EXPECT_EQ(GetPlan(JobRequest(2)).source(), v1::PLAN_SOURCE_PINNED);
+  ASSERT_TRUE(Disable("INC-7").ok());
+  EXPECT_TRUE(GetPlan(JobRequest(3)).response.has_unplanned());
+  ASSERT_TRUE(Enable().ok());
+  // A job of a tenant that waits for its second rank until it goes.
+  v1::GetPlanRequest waits = JobRequest(1, "torn");
+  waits.set_tenant("team-a");
+  waits.mutable_job()->set_size(2);
+  std::thread rank([&] {
+    grpc::ClientContext context;
+    context.AddMetadata("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00");
+    context.set_deadline(std::chrono::system_clock::now() + milliseconds(2000));
+    v1::GetPlanResponse response;
+    EXPECT_EQ(ReasonOf(stub_->GetPlan(&context, waits, &response)), "RANKS_MISSING");
+  });
+  v1::GetStatusResponse waiting;
+  EXPECT_TRUE(Eventually([&] {
+    waiting = *admin_->GetStatus();
+    return waiting.jobs_size() > 0 && waiting.jobs(0).state() == "waiting";
+  }));
+  rank.join();
+  v1::GetStatusResponse status = *admin_->GetStatus();
+  *status.mutable_jobs() = waiting.jobs();
+  status.set_jobs_total(waiting.jobs_total());
+
+  std::vector<std::string> unset;
+  FindUnset(status, "", unset);
+  EXPECT_THAT(unset, ::testing::UnorderedElementsAre(
+                         // Nobody said why planning is on.
+                         "planning.why",
+                         // Nothing was dropped, is under way, or fails.
+                         "caches.evictions", "load.computing", "load.queued", "load.waiting",
+                         "load.uploads", "store.error", "store.reading", "store.writing",
+                         "store.failed_reads", "store.failed_writes", "store.damage",
+                         // A rank that waits has nothing to tell yet.
+                         "jobs.about"));
+  EXPECT_EQ(status.plans().store_hits(), 1);
+  EXPECT_EQ(status.plans().hits(), 2);
+  EXPECT_EQ(status.plans().computed(), 1);
+  EXPECT_EQ(status.plans().joined(), 1);
+  EXPECT_EQ(status.plans().pinned(), 1);
+  EXPECT_EQ(status.plans().unplanned(), 1);
+  EXPECT_EQ(Metric("bucketd_plan_requests_total", "outcome", "store_hit"), 1);
+  const std::string text = Ctl("status").first;
+  EXPECT_THAT(text, AllOf(HasSubstr("1 in the store, 1 pinned; 1 computed, 1 joined"),
+                          HasSubstr("1 asked for the graph, 1 unplanned, 1 errors"),
+                          HasSubstr(options_.store_dir), HasSubstr("h100_nvlink@1"),
+                          HasSubstr("0 reads and 0 writes failed"), HasSubstr("RANKS_MISSING")));
+  EXPECT_THAT(text, HasSubstr("trace 4bf92f3577b34da6a3ce929d0e0e4736"));
 }
 
 TEST_F(AdminServerTest, PlansAreListedAndEvictedByKeyGraphAndTenant) {
@@ -248,10 +344,14 @@ TEST_F(AdminServerTest, BucketctlShowsAndChangesARunningServer) {
   EXPECT_EQ(Ctl("disable").second, 2) << "why is missing";
   EXPECT_EQ(Ctl("disable --why INC-7").second, 0);
   EXPECT_THAT(Ctl("status").first, HasSubstr("INC-7"));
-  EXPECT_EQ(Ctl("disable --undo").second, 0);
+  EXPECT_THAT(Ctl("enable").first, HasSubstr("planning is on"));
   EXPECT_EQ(Ctl("plans --frobnicate").second, 2);
+  EXPECT_THAT(Ctl("plans --limt 3").first,
+              HasSubstr("there is no flag --limt; did you mean --limit?"));
   server_.reset();
-  EXPECT_EQ(Ctl("status").second, 3) << "nobody is there";
+  const auto [unreachable, three] = Ctl("status");
+  EXPECT_EQ(three, 3) << "nobody is there";
+  EXPECT_THAT(unreachable, HasSubstr("BUCKETD_ADDRESS say where to ask"));
 }
 
 TEST_F(AdminServerTest, TheStatusPageShowsTheSameForPeopleAndScripts) {
@@ -384,6 +484,91 @@ TEST_F(AdminStoreTest, TheSwitchOutlivesTheProcess) {
   EXPECT_FALSE(in_memory.Get().persisted);
 }
 
+class SwitchTest : public ServerTest {
+ protected:
+  std::unique_ptr<SqliteStore> OpenStore() {
+    SqliteStoreOptions options;
+    options.directory = folder_;
+    options.observer = &reads_;
+    absl::StatusOr<std::unique_ptr<SqliteStore>> store = SqliteStore::Open(std::move(options));
+    EXPECT_TRUE(store.ok()) << store.status();
+    return *std::move(store);
+  }
+
+  struct Reads : StoreObserver {
+    void Read(StoreValue, StoreRead, absl::string_view) override { ++count; }
+    int count = 0;
+  } reads_;
+  prometheus::Registry registry_;
+  ServerMetrics metrics_{registry_};
+};
+
+TEST_F(SwitchTest, EachServerOfAStoreFollowsTheOthers) {
+  const auto one = OpenStore(), other = OpenStore();
+  PlanningSwitch mine(*one, true, metrics_.planning_enabled);
+  PlanningSwitch theirs(*other, true, metrics_.planning_enabled);
+  ASSERT_TRUE(theirs.Set(false, "INC-7").ok());
+  EXPECT_EQ(mine.WhyDisabled(), std::nullopt) << "nobody has looked";
+  ASSERT_TRUE(mine.Look().ok());
+  EXPECT_EQ(mine.WhyDisabled(), "INC-7");
+  EXPECT_EQ(mine.Get().since_ms, theirs.Get().since_ms);
+  ASSERT_TRUE(theirs.Set(false, "INC-8").ok());
+  ASSERT_TRUE(mine.Look().ok());
+  EXPECT_EQ(mine.WhyDisabled(), "INC-8");
+  ASSERT_TRUE(mine.Set(true, "fixed").ok());
+  ASSERT_TRUE(mine.Look().ok());
+  EXPECT_EQ(mine.Get().why, "fixed") << "the store does not know why; this server does";
+  ASSERT_TRUE(theirs.Look().ok());
+  EXPECT_EQ(theirs.WhyDisabled(), std::nullopt);
+  EXPECT_GT(theirs.Get().since_ms, 0);
+}
+
+TEST_F(SwitchTest, ALookReadsNothingWhileNobodyWrites) {
+  const auto one = OpenStore(), other = OpenStore();
+  PlanningSwitch mine(*one, true, metrics_.planning_enabled);
+  ASSERT_TRUE(mine.Look().ok());
+  const int before = reads_.count;
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(mine.Look().ok());
+  EXPECT_EQ(reads_.count, before);
+  ASSERT_TRUE(other->PutPlan("key", "", "plan").ok());
+  ASSERT_TRUE(mine.Look().ok());
+  EXPECT_EQ(reads_.count, before + 1);
+}
+
+TEST_F(SwitchTest, ADamagedSettingIsOffForAllUntilSomebodySwitchesOn) {
+  const std::string why(400, 'w');
+  {
+    const auto store = OpenStore();
+    for (int i = 0; i < 40; ++i) {  // so that the damaged page is one of many
+      ASSERT_TRUE(store->PutRecord(Shelf::kProfiles, absl::StrCat(i), std::string(3000, 'x')).ok());
+    }
+    ASSERT_TRUE(PlanningSwitch(*store, true, metrics_.planning_enabled).Set(false, why).ok());
+  }
+  const std::string path = folder_ + "/store.db";
+  std::stringstream read;
+  read << std::ifstream(path, std::ios::binary).rdbuf();
+  std::string bytes = read.str();
+  const size_t at = bytes.find(why);
+  ASSERT_NE(at, std::string::npos);
+  bytes[at] ^= 1;
+  std::ofstream(path, std::ios::binary) << bytes;
+
+  const auto one = OpenStore(), other = OpenStore();
+  PlanningSwitch finder(*one, true, metrics_.planning_enabled);
+  EXPECT_THAT(finder.WhyDisabled().value_or(""), HasSubstr("was damaged"));
+  // What is written in its place may fall into the damaged page, too; the next look tries again.
+  EXPECT_TRUE(Eventually([&] {
+    EXPECT_TRUE(finder.Look().ok());
+    EXPECT_TRUE(finder.WhyDisabled().has_value()) << "though the damaged one has been taken away";
+    return other->GetRecord(Shelf::kSettings, "planning-off").value_or(std::nullopt).has_value();
+  }));
+  PlanningSwitch next(*other, true, metrics_.planning_enabled);
+  EXPECT_THAT(next.WhyDisabled().value_or(""), HasSubstr("was damaged"));
+  ASSERT_TRUE(next.Set(true, "").ok());
+  ASSERT_TRUE(finder.Look().ok());
+  EXPECT_FALSE(finder.WhyDisabled().has_value());
+}
+
 TEST(PlanKeyField, ReadsWhatThePlanKeyWrites) {
   const std::string key = PlanKey("a=\"b\"\n", Digest{}, Mesh{}, PlanOptions{}, CostProfile{}, "7");
   EXPECT_EQ(PlanKeyField(key, "tenant"), "a=\"b\"\n");
@@ -391,6 +576,23 @@ TEST(PlanKeyField, ReadsWhatThePlanKeyWrites) {
   EXPECT_EQ(PlanKeyField(key, "planner"), "7");
   EXPECT_EQ(PlanKeyField(key, "mode"), PlanOptions{}.mode);
   EXPECT_EQ(PlanKeyField(key, "nothing"), "");
+}
+
+TEST(StatusPage, SaysInWordsWhatNeedsSomebody) {
+  v1::GetStatusResponse status;
+  status.set_state("serving");
+  status.mutable_planning()->set_enabled(true);
+  EXPECT_THAT(StatusPage(status), AllOf(HasSubstr("planning is on"), HasSubstr("no store")));
+  status.mutable_store();
+  EXPECT_THAT(StatusPage(status), AllOf(HasSubstr("store works"), Not(HasSubstr("store fails"))));
+  status.mutable_planning()->set_enabled(false);
+  status.mutable_planning()->set_why("INC-7");
+  status.mutable_store()->mutable_writing()->set_why("the disk is full");
+  status.set_state("draining");
+  EXPECT_THAT(StatusPage(status),
+              AllOf(HasSubstr("planning is off"), HasSubstr("INC-7"), HasSubstr("store fails"),
+                    HasSubstr("the disk is full"), HasSubstr("Draining."),
+                    Not(HasSubstr("http://")), Not(HasSubstr("https://"))));
 }
 
 TEST(StatusPage, WaitingJobsNameWhoIsWaitedFor) {

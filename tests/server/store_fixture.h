@@ -58,8 +58,14 @@ inline std::string Bytes(size_t size, char seed) {
 }
 
 struct Counts : StoreObserver {
-  void Read(StoreValue, StoreRead result) override { ++reads[result]; }
-  void Wrote(StoreWrite result) override { ++writes[result]; }
+  void Read(StoreValue, StoreRead result, absl::string_view why) override {
+    ++reads[result];
+    if (!why.empty()) Problem(result == StoreRead::kDamaged, why);
+  }
+  void Wrote(StoreWrite result, absl::string_view why) override {
+    ++writes[result];
+    if (!why.empty()) Problem(false, why);
+  }
   void Evicted(int64_t plans, int64_t bytes) override {
     evicted_plans += plans;
     evicted_bytes += bytes;

