@@ -1,92 +1,26 @@
 """Every query of the dashboards and rules, asked of a real Prometheus that scrapes a real server which real calls keep busy."""
 
 import concurrent.futures
-import hashlib
 import json
 import math
-import os
 import pathlib
 import re
 import socket
 import subprocess
-import time
+import threading
 import urllib.parse
-import urllib.request
 
 import grpc
 import pytest
-from small_graphs import Maker
+from live_server import Server, get, request_for, upload, wait_for, without_graph
 
-from bucketd import canonical, embedded, wire
-from bucketd._wire.proto import planner_pb2, planner_pb2_grpc
-from bucketd.graph import DType
+from bucketd._wire.proto import planner_pb2
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 DASHBOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
 METRIC = re.compile(r"\bbucketd_[a-z0-9_]+")
 WINDOW = "40s"  # what Grafana would make of $__rate_interval, at the scrape interval of this test
-PATIENCE = 90.0  # seconds, on a machine that is busy with other things
-
-
-def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=30) as reply:
-        return reply.read().decode()
-
-
-def wait_for(condition, what: str):
-    until = time.monotonic() + PATIENCE
-    while True:
-        result = condition()
-        if result:
-            return result
-        assert time.monotonic() < until, f"waited in vain for {what}"
-        time.sleep(0.1)
-
-
-class Server:
-    """A bucketd with a side port."""
-
-    def __init__(self, folder: pathlib.Path):
-        ready = folder / "ready"
-        self.process = subprocess.Popen(
-            [embedded.find_binary(), "--listen", f"unix:{folder}/socket", "--http", "127.0.0.1:0", "--ready-file", str(ready),
-             f"--exit-with-parent={os.getpid()}", "--drain-seconds", "1", "--lame-duck-ms", "0"], stderr=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL)
-        wait_for(lambda: ready.exists() or self.process.poll() is not None, "bucketd to start")
-        told = json.loads(ready.read_text())
-        self.address, self.http = told["address"], told["http"]
-        self.stub = planner_pb2_grpc.PlannerStub(grpc.insecure_channel(self.address))
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait(timeout=30)
-
-    def metrics(self) -> str:
-        return get(f"http://{self.http}/metrics")
-
-
-def request_for(width: int, **more) -> planner_pb2.GetPlanRequest:
-    make = Maker()
-    shards = [make.placeholder((width,), DType.BF16) for _ in range(3)]
-    x = make.placeholder((4 * width,), DType.BF16)
-    for shard in shards:
-        x = make.call(x, make.wait(make.gather(shard)), op="aten.mm.default", shape=(4 * width,), dtype=DType.BF16, flags=2,
-                      flops=10**9)
-    graph = make.done(x)
-    graph.groups.pop()
-    data = wire.to_proto(graph).SerializeToString()
-    return planner_pb2.GetPlanRequest(
-        graph_digest=canonical.digest(graph), graph=planner_pb2.GraphData(size=len(data), data=data),
-        mesh=planner_pb2.Mesh(dims=[planner_pb2.MeshDim(name="dp", size=4)], device_type="cpu"),
-        options=planner_pb2.PlanOptions(mode="greedy", backend="gloo"), client_version="0.1.0", **more)
-
-
-def upload(stub, request: planner_pb2.GetPlanRequest):
-    header = planner_pb2.UploadHeader(graph_digest=request.graph_digest, size=request.graph.size,
-                                      content_sha256=hashlib.sha256(request.graph.data).digest())
-    parts = [planner_pb2.UploadGraphRequest(header=header), planner_pb2.UploadGraphRequest(chunk=request.graph.data)]
-    return stub.UploadGraph(iter(parts), timeout=30)
 
 
 def keep_busy(server: Server, round_number: int) -> None:
@@ -97,12 +31,9 @@ def keep_busy(server: Server, round_number: int) -> None:
         assert stub.GetPlan(request_for(width), timeout=30).HasField("plan")
     large = request_for(width + 1)
     upload(stub, large)
-    large.ClearField("graph")
-    assert stub.GetPlan(large, timeout=30).HasField("plan")
+    assert stub.GetPlan(without_graph(large), timeout=30).HasField("plan")
     assert stub.GetPlan(request_for(width + 2, cached_only=False), timeout=30).HasField("plan")
-    asked = request_for(width + 3)
-    asked.ClearField("graph")
-    assert stub.GetPlan(asked, timeout=30).HasField("graph_required")
+    assert stub.GetPlan(without_graph(request_for(width + 3)), timeout=30).HasField("graph_required")
     with pytest.raises(grpc.RpcError):
         stub.GetPlan(planner_pb2.GetPlanRequest(graph_digest=b"short"), timeout=30)
 
@@ -124,9 +55,8 @@ def keep_busy(server: Server, round_number: int) -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    one = Server(tmp_path_factory.mktemp("server"))
-    yield one
-    one.stop()
+    with Server(tmp_path_factory.mktemp("server")) as one:
+        yield one
 
 
 class Prometheus:
@@ -141,18 +71,15 @@ class Prometheus:
         text = (PROMETHEUS / "prometheus.yml").read_text().replace("15s", "1s").replace("127.0.0.1:9461", target)
         assert target in text and "1s" in text
         (folder / "prometheus.yml").write_text(text)
-        self.log = open(folder / "log", "w+")
         self.process = subprocess.Popen(
             ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
-             f"--web.listen-address=127.0.0.1:{port}"], stdout=self.log, stderr=subprocess.STDOUT)
-        wait_for(self.is_ready, "Prometheus to start")
-
-    def is_ready(self) -> bool:
-        assert self.process.poll() is None, (self.log.seek(0), self.log.read())[1]
-        try:
-            return "Ready" in get(self.url + "/-/ready")
-        except OSError:
-            return False
+             f"--web.listen-address=127.0.0.1:{port}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        said = []
+        while not said or "Server is ready to receive web requests" not in said[-1]:
+            said.append(self.process.stdout.readline())
+            assert said[-1], "".join(said)
+        self.reader = threading.Thread(target=self.process.stdout.read)  # or a full pipe would stop it
+        self.reader.start()
 
     def ask(self, query: str) -> list:
         reply = json.loads(get(f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"))
@@ -162,7 +89,7 @@ class Prometheus:
     def stop(self):
         self.process.kill()
         self.process.wait()
-        self.log.close()
+        self.reader.join()
 
 
 @pytest.fixture(scope="module")
@@ -259,15 +186,12 @@ def test_metrics_follow_the_conventions(server):
 
 
 def test_every_series_is_there_from_the_start_at_0(tmp_path):
-    fresh = Server(tmp_path)
-    try:
+    with Server(tmp_path) as fresh:
         samples = [line.rsplit(" ", 1) for line in fresh.metrics().splitlines() if not line.startswith("#")]
         counters = [(name, value) for name, value in samples if re.search(r"_(total|count)\b", name)]
         assert len(counters) > 100
         # A start reads the store.
         assert [name for name, value in counters if float(value) != 0 and "bucketd_store_" not in name] == []
-    finally:
-        fresh.stop()
 
 
 def test_the_rules_pass_their_own_tests():
