@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import json
 import os
 import pathlib
 import random
@@ -73,19 +72,16 @@ class Server:
         self._expected_end = False
 
     def start(self) -> Server:
-        ready = pathlib.Path(self.folder, f"ready-{time.monotonic_ns()}")
         self._expected_end = False
         with open(self.log, "a") as log:
             self.process = subprocess.Popen(
-                [BINARY, "--listen", self.address, "--http", "127.0.0.1:0", "--ready-file", str(ready),
-                 f"--exit-with-parent={os.getpid()}", "--lame-duck-ms", "0", "--drain-seconds", "5", *self.flags],
-                stdout=log, stderr=subprocess.STDOUT)
-        until = time.monotonic() + 60
-        while not ready.exists():
-            expect(self.process.poll() is None and time.monotonic() < until, "bucketd did not start:", self.log.read_text())
-            time.sleep(0.005)
-        said = json.loads(ready.read_text())
-        self.address, self.http = said["address"], said["http"]
+                [BINARY, "--listen", self.address, "--http", "127.0.0.1:0", f"--exit-with-parent={os.getpid()}",
+                 "--lame-duck-ms", "0", "--drain-seconds", "5", *self.flags],
+                stdout=subprocess.PIPE, stderr=log, text=True)
+        with self.process.stdout as said:  # one line, when it serves
+            serves = re.search(r" serves on (\S+), side port http://(\S+)", said.readline())
+        expect(serves, "bucketd did not start:", self.log.read_text())
+        self.address, self.http = serves.groups()
         return self
 
     def kill(self) -> None:
@@ -300,6 +296,7 @@ class Load:
         self.answers = 0
         self._address, self._deadline, self._tolerated, self._keys = address, deadline, tolerated, keys
         self._lock = threading.Lock()
+        self._answered = threading.Condition(self._lock)
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(random.Random(rng.random()),)) for _ in range(callers)]
 
@@ -319,6 +316,12 @@ class Load:
     def snapshot(self) -> dict[Key, bytes]:
         with self._lock:
             return dict(self.acknowledged)
+
+    def wait_for_more(self, answers: int) -> None:
+        with self._answered:
+            enough = self.answers + answers
+            came = self._answered.wait_for(lambda: self.answers >= enough or self.findings, 60)
+            expect(came, "nobody is answered any more")
 
     def _run(self, rng: random.Random) -> None:
         caller = Caller(self._address)
@@ -341,6 +344,7 @@ class Load:
     def _take(self, key: Key, reply) -> None:
         with self._lock:
             self.answers += 1
+            self._answered.notify_all()
             before = self.acknowledged.setdefault(key, reply.plan)
         expect(before == reply.plan, "two plans for one key:", key)
 

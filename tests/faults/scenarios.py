@@ -41,7 +41,7 @@ def kill_server(rng: random.Random, say, reference: Reference) -> None:
                     acknowledged = load.snapshot()
                     server.start()
                     _check_after_restart(rng, server, acknowledged, durable=bool(flags))
-                    time.sleep(pause / 2)  # the callers come back
+                    load.wait_for_more(8)  # the callers come back
                 everything |= load.acknowledged
             say(f"{len(everything)} plans acknowledged, peak {server.peak_mib:.0f} MiB, store: {'yes' if flags else 'no'}")
         expect(everything, "there was no load")
@@ -239,7 +239,6 @@ def full_pool(rng: random.Random, say, reference: Reference) -> None:
                         failure = reason_of(error)
                         expect(failure.reason == "OVERLOADED" and failure.retry_after, "a full server said", failure, error.code())
                         refused += 1
-                time.sleep(0.05)
         for caller in callers:
             caller.close()
         say(f"{refused} refusals, all came back")
