@@ -113,9 +113,11 @@ class AutoPass : public Pass {
     for (const Step& step : plan.order) {
       search::Batch batch;
       if (step.kind == Step::Kind::kStart) {
-        for (const NodeId n : plan.buckets[search::Index(step.id)].members) {
-          batch.members.push_back(graph.collective_of(n));
-        }
+        const Bucket& bucket = plan.buckets[search::Index(step.id)];
+        for (const NodeId n : bucket.members) batch.members.push_back(graph.collective_of(n));
+        batch.form = bucket.mode == BucketMode::kGrouped  ? search::Form::kGrouped
+                     : bucket.copies == CopyStream::kComm ? search::Form::kPackedOnComm
+                                                          : search::Form::kPackedOnCompute;
       } else if (step.kind == Step::Kind::kNode && graph.kind(step.id) == NodeKind::kCollective) {
         batch.members.push_back(graph.collective_of(step.id));
       }

@@ -35,9 +35,11 @@ Decoder::Decoder(const Problem& problem)
 }
 
 const Decoded& Decoder::Decode(const Settings& settings, int64_t memory_cap,
-                               const Partition* partition, int64_t cutoff_ps) {
+                               const Partition* partition, int64_t cutoff_ps,
+                               absl::Span<const Reserve> reserves) {
   cutoff_ps_ = cutoff_ps;
   Reset(settings, memory_cap, partition);
+  for (const Reserve& r : reserves) profile_.Add(r.first, r.last, r.bytes);
   RunAll();
   if (GivenUp()) {
     out_.figures.total_ps = sure_ps_;
@@ -89,6 +91,7 @@ void Decoder::Reset(const Settings& settings, int64_t memory_cap, const Partitio
   pending_ps_.assign(Index(problem_.keys), 0);
   if (partition != nullptr) arriving_ = partition->size_of;
   live_ = problem_.live_at_start;
+  over_.clear();
   storages_ = fresh_storages_;
   buffers_.clear();
   profile_.Reset();
@@ -151,7 +154,7 @@ void Decoder::RunNext(LeaderId next) {
   if (from_queue) next = TakeDeferred();
   if (done_[Index(next)]) return;
   Boundary(leaders_[Index(next)].cost_ps);
-  if (!done_[Index(next)]) GuardMemory(next);
+  if (!done_[Index(next)]) MakeRoom(leaders_[Index(next)].own_bytes);
   if (done_[Index(next)]) return;
   if (!from_queue) {
     // What was launched may have made an earlier one ready.
@@ -269,7 +272,7 @@ bool Decoder::TryDefer(LeaderId next) {
     const LeaderId oldest = TakeDeferred();
     if (done_[Index(oldest)]) continue;
     Boundary(leaders_[Index(oldest)].cost_ps);
-    if (!done_[Index(oldest)]) GuardMemory(oldest);
+    if (!done_[Index(oldest)]) MakeRoom(leaders_[Index(oldest)].own_bytes);
     if (!done_[Index(oldest)]) Emit(oldest);
   }
   return true;

@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
+
 #include "passes/auto/problem.h"
 #include "passes/auto/range_max.h"
 #include "passes/auto/ready_set.h"
@@ -37,6 +39,19 @@ struct Partition {
 
 struct Figures {
   int64_t total_ps = 0, peak_bytes = 0;
+  friend bool operator==(const Figures&, const Figures&) = default;
+};
+
+// Memory over the cap, where the step stood.
+struct Overflow {
+  LeaderId at = 0;
+  int64_t bytes = 0;
+};
+
+// Memory that early gathers leave free while the step stands at leaders first to last - 1.
+struct Reserve {
+  LeaderId first = 0, last = 0;
+  int64_t bytes = 0;
 };
 
 // A step of a decoded order.
@@ -64,7 +79,10 @@ class Decoder {
   // Gives up once the step is sure to take longer than `cutoff_ps`: then figures.total_ps is a
   // lower bound above it, and the order and the memory are those so far.
   const Decoded& Decode(const Settings& settings, int64_t memory_cap, const Partition* partition,
-                        int64_t cutoff_ps = kNever);
+                        int64_t cutoff_ps = kNever, absl::Span<const Reserve> reserves = {});
+
+  // Where the last call was over the cap, in order.
+  absl::Span<const Overflow> over() const { return over_; }
 
   // Leaders that the last call placed before it ended: its cost.
   int64_t placed() const { return placed_; }
@@ -162,7 +180,7 @@ class Decoder {
   bool TightMemory() const;
   void AddGathered(CollectiveId c);
   void DropGathered();
-  void GuardMemory(LeaderId next);
+  void MakeRoom(int64_t bytes);
 
   int64_t Remaining() const { return problem_.total_ps() - problem_.ideal_ps[Index(main_)]; }
   int64_t NeedPs(CollectiveId c) const {
@@ -220,6 +238,7 @@ class Decoder {
 
   // Memory.
   int64_t live_ = 0;
+  std::vector<Overflow> over_;
   std::vector<Storage> storages_;
   struct SharedBuffer {
     int64_t bytes = 0;

@@ -71,6 +71,7 @@ void Decoder::FeedWire(GroupId group, int64_t next_ps) {
                             problem_.transfer(pending_[Index(sink)].front()).alpha_ps;
       wanted = wanted || due < std::max(free, now_) + takes;
     }
+    if (settings_.sinks_first) wanted = wanted && sink < 0;
     if (wanted && LaunchRoots(root, false)) continue;
     if (sink >= 0 && LaunchSinks(sink, TightMemory())) continue;
     if (root >= 0 && settings_.eager && LaunchRoots(root, false)) continue;

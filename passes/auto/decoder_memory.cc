@@ -13,6 +13,9 @@ constexpr int kMaxRounds = 200;
 void Decoder::Allocate(int64_t bytes) {
   live_ += bytes;
   out_.figures.peak_bytes = std::max(out_.figures.peak_bytes, live_);
+  if (live_ <= cap_) return;
+  if (over_.empty() || over_.back().at != main_) over_.push_back({main_, 0});
+  over_.back().bytes = std::max(over_.back().bytes, live_ - cap_);
 }
 
 // One use of a storage is over. Behind the last the storage goes; one that a packed bucket made
@@ -102,9 +105,8 @@ void Decoder::DropGathered() {
   next_drop_ = gathered_.empty() ? problem_.size() : problem_.transfer(gathered_.front()).start;
 }
 
-// Before a leader that would take memory over the cap: sends reductions off and waits for them.
-void Decoder::GuardMemory(LeaderId next) {
-  const int64_t bytes = leaders_[Index(next)].own_bytes;
+// Before what would take memory over the cap: sends reductions off and waits for them.
+void Decoder::MakeRoom(int64_t bytes) {
   for (int round = 0; bytes > 0 && live_ + bytes > cap_ && round < kMaxRounds; ++round) {
     const int32_t earliest = EarliestOutstanding(true);
     bool launched = false;

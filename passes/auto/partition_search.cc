@@ -230,6 +230,7 @@ void PartitionSearch::ChangeSettings() {
     }
   };
   using S = Settings;
+  sweep(&S::sinks_first, std::vector<bool>{false, true});
   sweep(&S::slack_ps, std::vector<int64_t>{0, a / 2, a, 3 * a, 10 * a, kNever / 2});
   sweep(&S::tail_queue_ps,
         std::vector<int64_t>{0, a, 3 * a, 10 * a, span / 20, span / 10, span / 5, 2 * span / 5});

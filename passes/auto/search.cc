@@ -11,6 +11,8 @@ namespace {
 
 // Decodes for one candidate: a first one, and tighter ones while memory overflows.
 constexpr int kMaxDecodes = 4;
+// Of which so many leave memory free only where it overflowed.
+constexpr int kLocalRepairs = 2;
 constexpr int kMaxRounds = 3;
 
 // Beyond this share of the best total a start is not worth a search of partitions.
@@ -33,31 +35,68 @@ Search::Search(const Problem& problem, int64_t limit, int64_t budget)
 }
 
 Score Search::Try(const Settings& settings, const Partition* partition, int64_t cutoff_ps) {
-  int64_t cap = Share(limit_, settings.memory_share);
+  reserves_.clear();
+  const Score score = DecodeOnce(settings, partition, CapOf(settings), cutoff_ps);
+  if (!score.over || Spent() || IsLost(cutoff_ps)) return score;
+  ReserveWhereOver();
+  return std::min(score, Repair(settings, partition, cutoff_ps));
+}
+
+Score Search::DecodeOnce(const Settings& settings, const Partition* partition, int64_t cap,
+                         int64_t cutoff_ps) {
+  const Decoded& decoded = decoder_.Decode(settings, cap, partition, cutoff_ps, reserves_);
+  ++decodes_;
+  // What a decode clears before it begins, too.
+  placed_ += decoder_.placed() + problem_.size() / 8;
+  last_ = decoded.figures;
+  fastest_ps_ = std::min(fastest_ps_, last_.total_ps);
+  const Score score = ScoreOf(last_, limit_);
+  if (score < best_score_) {
+    best_score_ = score;
+    best_ = decoded;
+    best_settings_ = settings;
+    best_is_fixed_ = partition != nullptr;
+  }
+  return score;
+}
+
+// Decodes with memory reserved where it overflowed, then with a tighter cap. REQUIRES: the last
+// decode was over the limit and reserves_ say where.
+Score Search::Repair(const Settings& settings, const Partition* partition, int64_t cutoff_ps) {
+  int64_t cap = CapOf(settings);
   Score best;
-  for (int round = 0; round < kMaxDecodes; ++round) {
-    const Decoded& decoded = decoder_.Decode(settings, cap, partition, cutoff_ps);
-    ++decodes_;
-    // What a decode clears before it begins, too.
-    placed_ += decoder_.placed() + problem_.size() / 8;
-    const Figures& figures = decoded.figures;
-    const Score score = ScoreOf(figures, limit_);
-    fastest_ps_ = std::min(fastest_ps_, figures.total_ps);
-    if (score < best) {
-      best = score;
-      if (keep_last_) last_ = decoded;
+  for (int round = 1; round < kMaxDecodes; ++round) {
+    best = std::min(best, DecodeOnce(settings, partition, cap, cutoff_ps));
+    if (last_.peak_bytes <= limit_ || IsLost(cutoff_ps) || Spent()) break;
+    if (round < kLocalRepairs) {
+      ReserveWhereOver();
+    } else {
+      // What is too much is taken off everywhere.
+      cap -= (last_.peak_bytes - limit_) * (int64_t{1} << round) * 21 / 20 + 1024;
     }
-    if (score < best_score_) {
-      best_score_ = score;
-      best_ = decoded;
-      best_settings_ = settings;
-    }
-    const bool lost = figures.total_ps > std::min(cutoff_ps, CutoffOf(best_score_));
-    if (!score.over || lost || Spent()) break;
-    // What is too much is taken off once, twice, four times.
-    cap -= (figures.peak_bytes - limit_) * (int64_t{1} << round) * 21 / 20 + 1024;
   }
   return best;
+}
+
+// Whether repairs of the last decode can hardly make it better than what there is.
+bool Search::IsLost(int64_t cutoff_ps) const {
+  return last_.total_ps > std::min(cutoff_ps, CutoffOf(best_score_));
+}
+
+// So that early gathers are not in the way there again.
+void Search::ReserveWhereOver() {
+  const LeaderId around = std::max(8, problem_.size() / 128);
+  LeaderId first = -1;
+  for (const Overflow& over : decoder_.over()) {
+    const int64_t bytes = over.bytes + over.bytes / 20 + 1024;
+    if (first >= 0 && over.at - first <= around) {
+      reserves_.back().bytes = std::max(reserves_.back().bytes, bytes);
+      continue;
+    }
+    first = over.at;
+    reserves_.push_back(
+        {std::max(0, first - around), std::min(problem_.size(), first + 2 * around), bytes});
+  }
 }
 
 std::vector<Settings> Search::Starts() const {
@@ -97,6 +136,7 @@ std::vector<Settings> Search::Starts() const {
     Settings s = eager(wire, compute);
     s.batch_ps = batch;
     s.lag = lag;
+    s.sinks_first = lag < 900;
     starts.push_back(s);
   }
   for (const int64_t late : {int64_t{0}, kNever / 2}) {
@@ -114,6 +154,7 @@ std::vector<Settings> Search::Starts() const {
         {std::max(longest, 100 * alpha), 40 * alpha, longest + longest / 2}}) {
     Settings s = eager(1000, 20);
     s.packed_memory = true;
+    s.sinks_first = true;
     s.lag = 500;
     s.gather_cap_ps = s.reduce_cap_ps = cap;
     s.batch_ps = batch;
@@ -129,39 +170,75 @@ std::vector<Settings> Search::Starts() const {
   return starts;
 }
 
+// Every start once; then those that took too much memory are repaired, fastest first, as long as
+// they are faster than what is within it.
 void Search::TryStarts() {
   for (const Settings& settings : Starts()) {
     // Also what is a little worse may become the best with other buckets.
     const int64_t cutoff = best_score_.over ? kNever : Share(best_score_.first, kHopeless);
-    starts_.push_back({Try(settings, nullptr, cutoff), settings});
+    reserves_.clear();
+    const Score score = DecodeOnce(settings, nullptr, CapOf(settings), cutoff);
+    if (score.over) ReserveWhereOver();
+    starts_.push_back({score, settings, last_, reserves_});
     if (Spent()) return;
+  }
+  std::stable_sort(starts_.begin(), starts_.end(), [](const Tried& a, const Tried& b) {
+    return a.first.total_ps < b.first.total_ps;
+  });
+  Figures before;
+  for (Tried& start : starts_) {
+    const bool again = start.first == before;
+    before = start.first;
+    if (!start.score.over || again || Spent()) continue;
+    if (start.first.total_ps > CutoffOf(best_score_)) break;
+    reserves_ = start.reserves;
+    start.score = Repair(start.settings, nullptr, kNever);
   }
   std::stable_sort(starts_.begin(), starts_.end(),
                    [](const Tried& a, const Tried& b) { return a.score < b.score; });
 }
 
-// Another plan's buckets under the settings that were best so far.
+// Another plan's buckets under the settings that were best so far, with reductions behind the
+// gathers that are due and before them.
 void Search::TryHints() {
-  constexpr size_t kMostStarts = 3;
+  constexpr size_t kMostStarts = 2;
   for (const std::vector<Batch>& hint : hints_) {
     PartitionSearch replay(*this, hint, best_settings_);
-    for (size_t i = 0; i < starts_.size() && i < kMostStarts && !Spent(); ++i) {
-      replay.Replay(starts_[i].settings);
+    for (size_t i = 0; i < starts_.size() && i < kMostStarts; ++i) {
+      for (const bool sinks_first : {false, true}) {
+        if (Spent()) return;
+        Settings settings = starts_[i].settings;
+        settings.sinks_first = sinks_first;
+        replay.Replay(settings);
+      }
     }
   }
 }
 
-// Every value in the place of the best settings' own; true if one was better.
+// Other values in the place of the best settings' own; true if one was better. Near ones only: as
+// far up and down the list as each is better than the one before.
 template <typename Value>
-bool Search::Sweep(Value Settings::*field, const std::vector<Value>& values) {
+bool Search::Sweep(Value Settings::*field, std::vector<Value> values) {
   const Settings base = best_settings_;
   const Score before = best_score_;
-  for (const Value& value : values) {
-    if (Spent()) break;
+  const auto better = [&](const Value& value) {
     Settings settings = base;
-    if (settings.*field == value) continue;
     settings.*field = value;
-    Try(settings);
+    const Score known = best_score_;
+    if (!Spent() && !(settings == base)) Try(settings);
+    return best_score_ < known;
+  };
+  if (!near_only_) {
+    for (const Value& value : values) better(value);
+    return best_score_ < before;
+  }
+  std::sort(values.begin(), values.end());
+  const auto at = std::lower_bound(values.begin(), values.end(), base.*field);
+  for (auto up = at; up != values.end(); ++up) {
+    if (*up != base.*field && !better(*up)) break;
+  }
+  if (best_score_ < before) return true;
+  for (auto down = at; down != values.begin() && better(*--down);) {
   }
   return best_score_ < before;
 }
@@ -202,6 +279,7 @@ bool Search::Descend() {
     }
   }
   SweepWeights();
+  Sweep<bool>(&S::sinks_first, {false, true});
   Sweep<int32_t>(&S::tail_reach, {1000, 1500, 2000, 3000, 5000, 1'000'000});
   Sweep<int64_t>(&S::queue_ps, {0, a / 2, a, 2 * a, 5 * a, 20 * a, l, 2 * l, span / 50, span / 20});
   Sweep<int32_t>(&S::overshoot, {0, 300, 600, 1000});
@@ -220,18 +298,25 @@ bool Search::Descend() {
 void Search::Run() {
   TryStarts();
   TryHints();
-  for (int round = 0; round < kMaxRounds && !Spent(); ++round) {
+  near_only_ = true;
+  for (int round = 0; round < kMaxRounds && !best_is_fixed_ && !Spent(); ++round) {
     if (!Descend()) break;
   }
   if (Spent() || best_score_.over) return;
   PartitionSearch(*this, best_.batches, best_settings_).Climb();
+  near_only_ = false;
+  for (int round = 0; round < kMaxRounds && !Spent(); ++round) {
+    if (!Descend()) break;
+  }
+  if (!best_is_fixed_ && !Spent()) PartitionSearch(*this, best_.batches, best_settings_).Climb();
   // Elsewhere the buckets may lie better.
-  keep_last_ = true;
   for (const Tried& start : starts_) {
     if (Spent()) return;
     if (start.score.over || start.score.first > Share(best_score_.first, kHopeless)) continue;
-    Try(start.settings, nullptr, kNever);
-    PartitionSearch(*this, last_.batches, start.settings).Climb();
+    reserves_.clear();
+    PartitionSearch(*this, decoder_.Decode(start.settings, CapOf(start.settings), nullptr).batches,
+                    start.settings)
+        .Climb();
   }
 }
 

@@ -44,6 +44,8 @@ class Search {
   struct Tried {
     Score score;
     Settings settings;
+    Figures first;                  // of its first decode,
+    std::vector<Reserve> reserves;  // and where that was over the limit
   };
 
   // Decodes, with a tighter cap where memory overflows, and keeps what is best. Returns the score;
@@ -51,12 +53,18 @@ class Search {
   Score Try(const Settings& settings, const Partition* partition, int64_t cutoff_ps);
   Score Try(const Settings& settings) { return Try(settings, nullptr, CutoffOf(best_score_)); }
   static int64_t CutoffOf(const Score& score) { return score.over ? kNever : score.first; }
+  Score DecodeOnce(const Settings& settings, const Partition* partition, int64_t cap,
+                   int64_t cutoff_ps);
+  Score Repair(const Settings& settings, const Partition* partition, int64_t cutoff_ps);
+  bool IsLost(int64_t cutoff_ps) const;
+  int64_t CapOf(const Settings& settings) const { return Share(limit_, settings.memory_share); }
   bool Spent() const { return placed_ >= budget_; }
+  void ReserveWhereOver();
   void TryStarts();
   void TryHints();
   std::vector<Settings> Starts() const;
   template <typename Value>
-  bool Sweep(Value Settings::*field, const std::vector<Value>& values);
+  bool Sweep(Value Settings::*field, std::vector<Value> values);
   bool Descend();
   bool SweepWeights();
 
@@ -68,10 +76,12 @@ class Search {
   Decoded best_;
   Score best_score_;
   Settings best_settings_;
-  std::vector<Tried> starts_;  // best first
+  bool best_is_fixed_ = false;  // its buckets were decided beforehand
+  bool near_only_ = false;      // sweeps look at neighbours of what is best
+  std::vector<Tried> starts_;   // best first
   std::vector<std::vector<Batch>> hints_;
-  Decoded last_;  // what the last Try() found best, if keep_last_
-  bool keep_last_ = false;
+  std::vector<Reserve> reserves_;  // of one Try()
+  Figures last_;                   // of the last decode
 };
 
 }  // namespace bucketd::search

@@ -30,6 +30,7 @@ struct Settings {
   int64_t batch_ps = kNever;  // a batch goes at so much wire time,
   int32_t batch_share = 500;  // or at this share of the compute that is left; kNoShare: or never
   int64_t reduce_cap_ps = kNever;
+  bool sinks_first = false;  // also before gathers that are due
   // What a bucket's form costs: wire time and compute time.
   int32_t wire_weight = 80, compute_weight = 1000;
   // Compute that may wait: weight gradients.
