@@ -217,29 +217,86 @@ void PartitionSearch::ChangeBucket(size_t row, int32_t bucket) {
 }
 
 void PartitionSearch::ChangeSettings() {
-  const int64_t a = search_.alpha_ps_, span = search_.span_ps_;
-  const auto sweep = [&](auto field, const auto& values) {
-    for (const auto& value : values) {
+  for (const Knob& knob : search_.knobs_) {
+    for (const int64_t value : knob.values) {
       if (search_.Spent()) return;
       Settings settings = settings_;
-      if (settings.*field == value) continue;
-      settings.*field = value;
-      if (!Try(settings)) continue;
+      knob.set(settings, value);
+      if (settings == settings_ || !Try(settings)) continue;
       settings_ = settings;
       improved_ = true;
     }
-  };
-  using S = Settings;
-  sweep(&S::sinks_first, std::vector<bool>{false, true});
-  sweep(&S::slack_ps, std::vector<int64_t>{0, a / 2, a, 3 * a, 10 * a, kNever / 2});
-  sweep(&S::tail_queue_ps,
-        std::vector<int64_t>{0, a, 3 * a, 10 * a, span / 20, span / 10, span / 5, 2 * span / 5});
-  sweep(&S::tail_reach, std::vector<int32_t>{1000, 2000, 3000, 1'000'000});
-  sweep(&S::queue_ps, std::vector<int64_t>{0, a / 2, a, 3 * a, 10 * a});
-  sweep(&S::overshoot, std::vector<int32_t>{0, 300, 1000});
-  sweep(&S::window, std::vector<int32_t>{0, 20, 100, 400, 4000, 1'000'000});
-  sweep(&S::eager, std::vector<bool>{false, true});
-  sweep(&S::lead, std::vector<int32_t>{1000, 1300, 2000});
+  }
+}
+
+// A cut, a bucket's form or a knob.
+void PartitionSearch::ChangeSomething(std::mt19937_64& random) {
+  const auto below = [&](size_t bound) { return random() % bound; };
+  const size_t what = below(8);
+  if (what >= 5 || rows_to_cut_.empty()) {
+    const Knob& knob = search_.knobs_[below(search_.knobs_.size())];
+    knob.set(settings_, knob.values[below(knob.values.size())]);
+    return;
+  }
+  Row& row = rows_[rows_to_cut_[below(rows_to_cut_.size())]];
+  const size_t bucket = below(row.ends.size());
+  if (what == 0) {
+    form_of_[Index(row.members[Index(Begin(row, static_cast<int32_t>(bucket)))])] =
+        static_cast<Form>(1 + below(3));
+  } else if (what <= 2 && bucket + 1 < row.ends.size()) {
+    // Elsewhere between its neighbours; at one of them it is gone.
+    const auto from = static_cast<size_t>(Begin(row, static_cast<int32_t>(bucket)));
+    const auto until = static_cast<size_t>(row.ends[bucket + 1]);
+    const size_t cut = from + below(until - from);
+    row.ends[bucket] = static_cast<int32_t>(cut);
+    if (cut == from) row.ends.erase(row.ends.begin() + static_cast<int64_t>(bucket));
+  } else {
+    const auto cut = static_cast<int32_t>(1 + below(row.members.size() - 1));
+    const auto at = std::lower_bound(row.ends.begin(), row.ends.end(), cut);
+    if (*at != cut) row.ends.insert(at, cut);
+  }
+}
+
+void PartitionSearch::Wander() {
+  constexpr int kStray = 48;  // changes before it returns to what is best
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    const std::vector<CollectiveId>& members = rows_[row].members;
+    if (members.size() > 1 && search_.problem_.transfer(members[0]).mergeable) {
+      rows_to_cut_.push_back(row);
+    }
+  }
+  std::mt19937_64 random(1);  // the same numbers on any machine
+  Replay(settings_);
+  std::vector<Row> best_rows = rows_;
+  std::vector<Form> best_forms = form_of_;
+  Settings best_settings = settings_;
+  Score best = score_;
+  for (int round = 0; !search_.Spent(); ++round) {
+    if (round % kStray == 0) {
+      rows_ = best_rows;
+      form_of_ = best_forms;
+      settings_ = best_settings;
+      score_ = best;
+    }
+    std::vector<Row> rows = rows_;
+    std::vector<Form> forms = form_of_;
+    const Settings settings = settings_;
+    for (size_t changes = 1 + random() % 3; changes > 0; --changes) ChangeSomething(random);
+    // Every other time a little worse will do.
+    const Score held = score_;
+    if (round / kStray % 2 == 1 && !held.over) score_.first += held.first / 1000;
+    if (!Try(settings_)) {
+      score_ = held;
+      rows_ = std::move(rows);
+      form_of_ = std::move(forms);
+      settings_ = settings;
+    } else if (score_ < best) {
+      best = score_;
+      best_rows = rows_;
+      best_forms = form_of_;
+      best_settings = settings_;
+    }
+  }
 }
 
 void PartitionSearch::Climb() {
@@ -247,6 +304,7 @@ void PartitionSearch::Climb() {
   improved_ = true;
   for (int round = 0; improved_ && round < kMaxRounds && !search_.Spent(); ++round) {
     improved_ = false;
+    if (round > 0) ChangeSettings();
     for (size_t row = 0; row < rows_.size(); ++row) ChangeRow(row);
     for (size_t row = 0; row < rows_.size(); ++row) {
       if (rows_[row].members.size() < 2) continue;
@@ -263,7 +321,7 @@ void PartitionSearch::Climb() {
         ChangeBucket(row, bucket);
       }
     }
-    ChangeSettings();
+    if (round == 0) ChangeSettings();
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <random>
 #include <vector>
 
 #include "passes/auto/search.h"
@@ -21,6 +22,9 @@ class PartitionSearch {
 
   // Until no move is better or the search's budget is spent.
   void Climb();
+
+  // Several changes at a time, at random but the same in every run, until the budget is spent.
+  void Wander();
 
  private:
   using Cuts = std::vector<int32_t>;  // ends of buckets, ascending; the last is the row's length
@@ -42,6 +46,7 @@ class PartitionSearch {
   void SplitBucket(size_t row, int32_t bucket);
   void ChangeForm(size_t row, int32_t bucket);
   void ChangeSettings();
+  void ChangeSomething(std::mt19937_64& random);
   int32_t Begin(const Row& row, int32_t bucket) const {
     return bucket == 0 ? 0 : row.ends[Index(bucket) - 1];
   }
@@ -53,6 +58,7 @@ class PartitionSearch {
   Partition partition_;
   Score score_;
   bool improved_ = false;
+  std::vector<size_t> rows_to_cut_;  // of which Wander() changes the buckets
 };
 
 }  // namespace bucketd::search

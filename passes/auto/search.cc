@@ -31,7 +31,7 @@ Search::Search(const Problem& problem, int64_t limit, int64_t budget)
     alpha_ps_ = std::max(alpha_ps_, t.alpha_ps);
     longest_ps_ = std::max(longest_ps_, t.alpha_ps + t.wire_ps);
   }
-  span_ps_ = problem.total_ps();
+  knobs_ = KnobsOf(alpha_ps_, longest_ps_, problem.total_ps());
 }
 
 Score Search::Try(const Settings& settings, const Partition* partition, int64_t cutoff_ps) {
@@ -217,25 +217,25 @@ void Search::TryHints() {
 
 // Other values in the place of the best settings' own; true if one was better. Near ones only: as
 // far up and down the list as each is better than the one before.
-template <typename Value>
-bool Search::Sweep(Value Settings::*field, std::vector<Value> values) {
+bool Search::Sweep(const Knob& knob) {
   const Settings base = best_settings_;
+  const int64_t now = knob.get(base);
   const Score before = best_score_;
-  const auto better = [&](const Value& value) {
+  const auto better = [&](int64_t value) {
+    if (value == now || Spent()) return false;
     Settings settings = base;
-    settings.*field = value;
+    knob.set(settings, value);
     const Score known = best_score_;
-    if (!Spent() && !(settings == base)) Try(settings);
+    Try(settings);
     return best_score_ < known;
   };
+  const std::vector<int64_t>& values = knob.values;
   if (!near_only_) {
-    for (const Value& value : values) better(value);
+    for (const int64_t value : values) better(value);
     return best_score_ < before;
   }
-  std::sort(values.begin(), values.end());
-  const auto at = std::lower_bound(values.begin(), values.end(), base.*field);
-  for (auto up = at; up != values.end(); ++up) {
-    if (*up != base.*field && !better(*up)) break;
+  const auto at = std::lower_bound(values.begin(), values.end(), now);
+  for (auto up = at; up != values.end() && (*up == now || better(*up)); ++up) {
   }
   if (best_score_ < before) return true;
   for (auto down = at; down != values.begin() && better(*--down);) {
@@ -243,56 +243,11 @@ bool Search::Sweep(Value Settings::*field, std::vector<Value> values) {
   return best_score_ < before;
 }
 
-bool Search::SweepWeights() {
-  const Settings base = best_settings_;
-  const Score before = best_score_;
-  for (const auto& [wire, compute] :
-       {std::pair{20, 1000}, {80, 1000}, {300, 1000}, {600, 400}, {1000, 50}}) {
-    if (Spent()) break;
-    Settings settings = base;
-    settings.wire_weight = wire;
-    settings.compute_weight = compute;
-    if (settings != base) Try(settings);
-  }
-  return best_score_ < before;
-}
-
-// One setting after the other, each over a few values.
+// One knob after the other.
 bool Search::Descend() {
-  const int64_t a = alpha_ps_, l = longest_ps_, span = span_ps_, forever = kNever / 2;
-  const Score before = best_score_;
-  using S = Settings;
-  Sweep<int64_t>(&S::slack_ps,
-                 {0, a / 2, a, 2 * a, 5 * a, 10 * a, 25 * a, 60 * a, 200 * a, forever});
-  Sweep<int64_t>(&S::tail_queue_ps, {0, l / 2, l, l + l / 2, 5 * l / 2, 5 * l, span / 50, span / 20,
-                                     span / 10, span / 5});
-  Sweep<int64_t>(&S::batch_ps, {0, a / 3, a, 2 * a, 4 * a, 10 * a, 30 * a, 100 * a, forever});
-  Sweep<int32_t>(&S::batch_share, {20, 100, 200, 350, 700, 1000, 2000, kNoShare});
-  Sweep<int64_t>(&S::late_ps, {0, a / 3, a, 2 * a, 5 * a, 15 * a, 50 * a});
-  Sweep<int32_t>(&S::lag, {0, 100, 300, 500, 800, 950, 1000});
-  if (!Spent()) {
-    S head = best_settings_;
-    head.head_buckets = 1;
-    for (const int64_t late : {int64_t{0}, a / 3, a, 3 * a, 10 * a}) {
-      head.head_late_ps = late;
-      if (!Spent()) Try(head);
-    }
-  }
-  SweepWeights();
-  Sweep<bool>(&S::sinks_first, {false, true});
-  Sweep<int32_t>(&S::tail_reach, {1000, 1500, 2000, 3000, 5000, 1'000'000});
-  Sweep<int64_t>(&S::queue_ps, {0, a / 2, a, 2 * a, 5 * a, 20 * a, l, 2 * l, span / 50, span / 20});
-  Sweep<int32_t>(&S::overshoot, {0, 300, 600, 1000});
-  Sweep<int32_t>(&S::window, {0, 20, 100, 400, 4000, 1'000'000});
-  Sweep<int32_t>(&S::lead, {1000, 1150, 1300, 1600, 2000, 3000, 5000});
-  Sweep<bool>(&S::eager, {false, true});
-  Sweep<int64_t>(&S::gather_cap_ps, {a, 4 * a, l / 2, l, 2 * l, 5 * l, forever});
-  Sweep<int64_t>(&S::reduce_cap_ps, {a, 4 * a, l / 2, l, 2 * l, 5 * l, forever});
-  Sweep<int32_t>(&S::head_buckets, {0, 2, 3});
-  Sweep<bool>(&S::largest_last, {false, true});
-  Sweep<bool>(&S::packed_memory, {false, true});
-  Sweep<int32_t>(&S::memory_share, {1000, 990, 970, 940});
-  return best_score_ < before;
+  bool improved = false;
+  for (const Knob& knob : knobs_) improved = Sweep(knob) || improved;
+  return improved;
 }
 
 void Search::Run() {
@@ -318,6 +273,7 @@ void Search::Run() {
                     start.settings)
         .Climb();
   }
+  if (!Spent()) PartitionSearch(*this, best_.batches, best_settings_).Wander();
 }
 
 }  // namespace bucketd::search

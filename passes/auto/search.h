@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "passes/auto/decoder.h"
+#include "passes/auto/knobs.h"
 #include "passes/auto/problem.h"
 #include "passes/auto/settings.h"
 
@@ -63,16 +64,15 @@ class Search {
   void TryStarts();
   void TryHints();
   std::vector<Settings> Starts() const;
-  template <typename Value>
-  bool Sweep(Value Settings::*field, std::vector<Value> values);
+  bool Sweep(const Knob& knob);
   bool Descend();
-  bool SweepWeights();
 
   const Problem& problem_;
   const int64_t limit_, budget_;
   Decoder decoder_;
   int64_t decodes_ = 0, placed_ = 0, fastest_ps_ = kNever;
-  int64_t alpha_ps_ = 1, longest_ps_ = 0, span_ps_ = 0;  // units of the settings
+  int64_t alpha_ps_ = 1, longest_ps_ = 0;  // units of the settings
+  std::vector<Knob> knobs_;
   Decoded best_;
   Score best_score_;
   Settings best_settings_;
