@@ -36,6 +36,11 @@ int64_t BudgetOf(const Problem& problem, int32_t effort) {
   return effort >= 5 ? decodes << (effort - 5) : std::max<int64_t>(1, decodes >> (5 - effort));
 }
 
+int64_t EnoughOf(int64_t bound_ps, int32_t effort) {
+  const int64_t ppm = effort <= 5 ? 500 : effort <= 7 ? 100 : 0;
+  return bound_ps + bound_ps / 1'000'000 * ppm;
+}
+
 }  // namespace search
 
 namespace {
@@ -142,7 +147,9 @@ class AutoPass : public Pass {
            {}});
       return best.figures.total_ps;
     }
-    search::Search search(*problem, limit, budget);
+    const int64_t bound_ps = LowerBoundPs(context.graph, context.costs);
+    search::Search search(*problem, limit, budget,
+                          search::EnoughOf(bound_ps, context.options.effort));
     if (!best.plan.buckets.empty()) search.AddStart(BatchesOf(context.graph, best.plan));
     search.Run();
     if (search.score() < best.score) {

@@ -21,5 +21,9 @@ namespace search {
 // decodes. 0: the problem is too large for any.
 int64_t BudgetOf(const Problem& problem, int32_t effort);
 
+// A plan so fast is near enough to the lower bound for an effort to look no further; more effort
+// wants it nearer.
+int64_t EnoughOf(int64_t bound_ps, int32_t effort);
+
 }  // namespace search
 }  // namespace bucketd

@@ -25,8 +25,8 @@ Score ScoreOf(const Figures& figures, int64_t limit) {
   return {false, figures.total_ps, figures.peak_bytes};
 }
 
-Search::Search(const Problem& problem, int64_t limit, int64_t budget)
-    : problem_(problem), limit_(limit), budget_(budget), decoder_(problem) {
+Search::Search(const Problem& problem, int64_t limit, int64_t budget, int64_t enough_ps)
+    : problem_(problem), limit_(limit), budget_(budget), enough_ps_(enough_ps), decoder_(problem) {
   for (const Transfer& t : problem.transfers) {
     alpha_ps_ = std::max(alpha_ps_, t.alpha_ps);
     longest_ps_ = std::max(longest_ps_, t.alpha_ps + t.wire_ps);

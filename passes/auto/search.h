@@ -24,9 +24,9 @@ Score ScoreOf(const Figures& figures, int64_t limit);
 // at the same candidates first, so it is never worse.
 class Search {
  public:
-  // Decodes until they have placed so many leaders together, but at least once. The problem
-  // outlives the search.
-  Search(const Problem& problem, int64_t limit, int64_t budget);
+  // Decodes until they have placed `budget` leaders together, or a plan within the limit takes no
+  // more than `enough_ps`; at least once. The problem outlives the search.
+  Search(const Problem& problem, int64_t limit, int64_t budget, int64_t enough_ps = 0);
 
   // Buckets of another plan, in the order of their launches, to start from as well.
   void AddStart(std::vector<Batch> batches) { hints_.push_back(std::move(batches)); }
@@ -59,7 +59,9 @@ class Search {
   Score Repair(const Settings& settings, const Partition* partition, int64_t cutoff_ps);
   bool IsLost(int64_t cutoff_ps) const;
   int64_t CapOf(const Settings& settings) const { return Share(limit_, settings.memory_share); }
-  bool Spent() const { return placed_ >= budget_; }
+  bool Spent() const {
+    return placed_ >= budget_ || (!best_score_.over && best_score_.first <= enough_ps_);
+  }
   void ReserveWhereOver();
   void TryStarts();
   void TryHints();
@@ -68,7 +70,7 @@ class Search {
   bool Descend();
 
   const Problem& problem_;
-  const int64_t limit_, budget_;
+  const int64_t limit_, budget_, enough_ps_;
   Decoder decoder_;
   int64_t decodes_ = 0, placed_ = 0, fastest_ps_ = kNever;
   int64_t alpha_ps_ = 1, longest_ps_ = 0;  // units of the settings
