@@ -28,7 +28,7 @@ int64_t BudgetOf(const Problem& problem, int32_t effort) {
       int64_t{problem.size()} * (4 + static_cast<int64_t>(problem.graph->groups().size())) / 4;
   if (steps > kMaxSteps) return 0;
   // Of effort 5. Small graphs are cheap, so they get more decodes; large ones a few in any case.
-  constexpr int64_t kSteps = 400'000, kLeast = 40, kMost = 1000;
+  constexpr int64_t kSteps = 560'000, kLeast = 40, kMost = 1400;
   int64_t decodes = std::clamp(kSteps / std::max<int64_t>(1, steps), kLeast, kMost);
   // A whole step of millions of nodes gets what seconds allow.
   constexpr int64_t kMostSteps = 80'000'000;

@@ -136,7 +136,7 @@ std::vector<Settings> Search::Starts() const {
     Settings s = eager(wire, compute);
     s.batch_ps = batch;
     s.lag = lag;
-    s.sinks_first = lag < 900;
+    s.sinks_first = lag < 900 && compute < 1000;
     starts.push_back(s);
   }
   for (const int64_t late : {int64_t{0}, kNever / 2}) {
@@ -154,7 +154,7 @@ std::vector<Settings> Search::Starts() const {
         {std::max(longest, 100 * alpha), 40 * alpha, longest + longest / 2}}) {
     Settings s = eager(1000, 20);
     s.packed_memory = true;
-    s.sinks_first = true;
+    s.sinks_first = tail == 0;
     s.lag = 500;
     s.gather_cap_ps = s.reduce_cap_ps = cap;
     s.batch_ps = batch;
