@@ -1,6 +1,7 @@
 // The decoder's clocks and memory against the simulator, its orders against the verifier.
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "passes/auto/decoder.h"
 #include "passes/auto/problem.h"
 #include "passes/auto/range_max.h"
+#include "passes/auto/ready_set.h"
 #include "passes/auto/to_plan.h"
 #include "passes/io/profile_json.h"
 #include "passes/pass/pass_registry.h"
@@ -159,6 +161,81 @@ TEST(Decoder, ASmallerCapGivesAPlanWithLessMemory) {
   const Figures tight = decoder.Decode(eager, before, nullptr).figures;
   EXPECT_GT(loose.peak_bytes, before);
   EXPECT_LT(tight.peak_bytes, loose.peak_bytes);
+}
+
+TEST(Decoder, AnOrderThatIsGivenUpWouldHaveTakenLongerAndOneThatIsNotIsTheSame) {
+  for (uint32_t seed = 0; seed < 100; ++seed) {
+    const Graph graph = RandomStep(seed).Build();
+    const Costs costs = CostsOf(graph);
+    const PlanOptions options = Free();
+    Setting setting(graph, costs, options);
+    Decoder decoder(setting.problem);
+    Random random(seed);
+    Settings settings = RandomSettings(random, setting.problem);
+    settings.gather_cap_ps = settings.reduce_cap_ps = 0;
+    const int64_t cap = 2 * setting.context.program_order.peak_bytes;
+    const Figures whole = decoder.Decode(settings, cap, nullptr).figures;
+    const int64_t placed = decoder.placed();
+    EXPECT_EQ(decoder.Decode(settings, cap, nullptr, whole.total_ps).figures, whole) << seed;
+    for (const int64_t cutoff : {whole.total_ps - 1, whole.total_ps / 2, int64_t{0}}) {
+      const int64_t sure = decoder.Decode(settings, cap, nullptr, cutoff).figures.total_ps;
+      EXPECT_GT(sure, cutoff) << seed;
+      EXPECT_LE(sure, whole.total_ps) << seed;
+    }
+    EXPECT_LT(decoder.placed(), placed) << seed;  // given up at once
+  }
+}
+
+TEST(Decoder, ItSaysWhereMemoryIsOverAndReservingThereHelps) {
+  int over = 0, helped = 0;
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    const Graph graph = RandomStep(seed).Build();
+    const Costs costs = CostsOf(graph);
+    const PlanOptions options = Free();
+    Setting setting(graph, costs, options);
+    Decoder decoder(setting.problem);
+    Settings settings;
+    settings.eager = true;
+    settings.slack_ps = search::kNever / 2;
+    const int64_t cap = setting.context.program_order.peak_bytes;
+    const Figures before = decoder.Decode(settings, cap, nullptr).figures;
+    ASSERT_EQ(before.peak_bytes > cap, !decoder.over().empty()) << seed;
+    if (decoder.over().empty()) continue;
+    ++over;
+    int64_t most = 0;
+    std::vector<search::Reserve> reserves;
+    for (const search::Overflow& o : decoder.over()) {
+      most = std::max(most, o.bytes);
+      reserves.push_back({std::max(0, o.at - 8), std::min(setting.problem.size(), o.at + 8), most});
+    }
+    EXPECT_EQ(most, before.peak_bytes - cap) << seed;
+    const Figures after = decoder.Decode(settings, cap, nullptr, search::kNever, reserves).figures;
+    if (after.peak_bytes < before.peak_bytes) ++helped;
+    EXPECT_EQ(decoder.Decode(settings, cap, nullptr).figures, before);  // nothing stays reserved
+  }
+  EXPECT_GT(over, 10);
+  EXPECT_GT(helped, over / 10);
+}
+
+TEST(ReadySet, GivesTheSmallestFirst) {
+  Random random(3);
+  search::ReadySet ready;
+  for (const int size : {1, 64, 65, 5000, 300'000}) {
+    ready.Reset(size);
+    std::set<int32_t> plain;
+    for (int k = 0; k < 2000; ++k) {
+      if (random.OneIn(2)) {
+        const int32_t i = random.Below(size);
+        ready.Insert(i);
+        plain.insert(i);
+      } else if (!plain.empty()) {
+        ASSERT_EQ(ready.front(), *plain.begin());
+        ASSERT_EQ(ready.PopFront(), *plain.begin());
+        plain.erase(plain.begin());
+      }
+      ASSERT_EQ(ready.empty(), plain.empty());
+    }
+  }
 }
 
 TEST(RangeMax, AddsAndAsksLikeAPlainRow) {

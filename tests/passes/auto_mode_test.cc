@@ -73,6 +73,19 @@ TEST(Auto, MoreEffortIsNeverWorse) {
   }
 }
 
+TEST(Auto, EveryStepOfEffortIsNoWorseThanTheOneBeforeOnRandomSteps) {
+  for (uint32_t seed = 0; seed < 6; ++seed) {
+    const Graph graph = RandomStep(seed).Build();
+    const Costs costs = CostsOf(graph);
+    int64_t before = INT64_MAX;
+    for (int32_t effort = 0; effort <= 9; ++effort) {
+      const int64_t total = Make(graph, costs, Auto(effort)).prediction.total_ps;
+      EXPECT_LE(total, before) << "seed " << seed << " effort " << effort;
+      before = total;
+    }
+  }
+}
+
 TEST(Auto, TheSameQuestionGetsTheSameBytes) {
   const CapturedGraph captured = Captured("moe_debug_fsdp4_ep4.bw");
   const absl::StatusOr<Costs> costs = Costs::FromFile(captured.graph, captured.costs, {});

