@@ -52,7 +52,7 @@ int64_t EndOfBatches(const std::vector<std::pair<int64_t, int64_t>>& release_wor
     const int64_t release = release_work[j - 1].first;
     while (waiting + 1 < j && end[waiting + 1] <= release) ++waiting;
     while (!least.empty() && least.front() <= waiting) least.pop_front();
-    int64_t begin = std::max(end[waiting], release) - work[waiting];
+    int64_t begin = release - work[waiting];
     if (!least.empty()) begin = std::min(begin, end[least.front()] - work[least.front()]);
     end[j] = setup + work[j] + begin;
     while (!least.empty() && end[least.back()] - work[least.back()] >= end[j] - work[j]) {

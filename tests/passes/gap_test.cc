@@ -72,6 +72,28 @@ TEST(Gap, ItsPartsSumUpOnTinySteps) {
   }
 }
 
+// In-place and ordered ops, views, waits with several users and with none, two groups.
+TEST(Gap, ItsPartsSumUpAndNoPlanIsFasterThanTheBoundOnRandomSteps) {
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    const Graph graph = RandomStep(seed).Build(seed % 10 != 9);
+    const Costs costs = CostsOf(graph);
+    const SharpBound bound = SharpBoundOf(graph, costs);
+    for (const char* const mode : {"none", "greedy", "auto"}) {
+      PlanOptions options;
+      options.mode = mode;
+      options.numerics = Numerics::kFree;
+      options.effort = 2;
+      options.memory_limit_ppm = 2'000'000;
+      const absl::StatusOr<Plan> plan = MakePlan(graph, costs, options);
+      if (!plan.ok()) continue;
+      const int64_t total = plan->prediction.total_ps;
+      ASSERT_LE(bound.total_ps, total) << "seed " << seed << " " << mode;
+      const Gap gap = GapOf(graph, *plan, costs, bound, total);
+      ASSERT_EQ(SumOf(gap), total - bound.total_ps) << "seed " << seed << " " << mode;
+    }
+  }
+}
+
 // Kernels take 10 us each, collectives 5 us and 1 us for every KiB.
 class Planted {
  public:
@@ -177,6 +199,18 @@ TEST(Gap, CriticalPathIsWhatCouldHaveRunBesideACollective) {
   const NodeId filler = p.Kernel("filler", {x});
   p.net.Out(p.Kernel("b", {wait, filler}), SlotKind::kOutput);
   EXPECT_EQ(p.CauseOf({"a", "AR0", "WA0", "filler", "b"}, BucketMode::kGrouped), "critical_path 6");
+}
+
+TEST(Gap, WhatNoPlanAvoidsIsNoCause) {
+  Planted p;
+  const NodeId a = p.Kernel("a", {p.net.Input("x", {8, 64}), p.Gather("0")});
+  const NodeId b = p.Kernel("b", {p.net.Reduce("1", a)});
+  const NodeId c = p.Kernel("c", {b, p.Gather("2")});
+  p.net.Out(p.net.Scatter("3", c), SlotKind::kOutput);
+  // Head, path and tail are as short as they can be; one gather is launched late.
+  EXPECT_EQ(p.CauseOf({"AG0", "W0", "a", "AR1", "WA1", "b", "AG2", "W2", "c", "RS3", "WR3"},
+                      BucketMode::kGrouped),
+            "wire 6");
 }
 
 TEST(Gap, CopiesAreWhatAPackedBucketCostsOnCompute) {
