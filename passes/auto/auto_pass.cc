@@ -157,7 +157,7 @@ class AutoPass : public Pass {
       plan.diagnostics = before.diagnostics;
       Keep(context, "", limit, std::move(plan), best);
     }
-    if (!best.plan.buckets.empty()) {
+    if (best.mode != "none") {
       const Prediction searched = best.figures;
       best.figures = search::SettleWaits(context, *problem, limit, searched, best.plan);
     }

@@ -27,6 +27,7 @@
 #include "passes/pareto.h"
 #include "passes/pass/option_table.h"
 #include "passes/planner.h"
+#include "passes/sim/sharp_bound.h"
 #include "passes/sim/simulator.h"
 
 namespace bucketd {
@@ -87,7 +88,7 @@ class Writer {
         "\"cpu_ms\": %.2f}\n",
         file_, profile_.name, config, name, ExactUs(plan.prediction.total_ps),
         plan.prediction.peak_bytes, ExactUs(LowerBoundPs(graph_, costs_)),
-        ExactUs(plan.lower_bound_ps), took_ms);
+        ExactUs(SharpBoundOf(graph_, costs_).total_ps), took_ms);
     std::fputs(line.c_str(), stdout);
     if (folder_ != "-") {
       std::ofstream(absl::StrCat(folder_, "/", name)) << PlanToJson(graph_, plan);

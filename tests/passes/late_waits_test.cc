@@ -90,6 +90,21 @@ TEST(LateWaits, StandWhereTheyAreNeededInCapturedGraphs) {
   }
 }
 
+TEST(LateWaits, StayBeforeWhoeverWritesWhatTheirCollectiveReads) {
+  Net net;
+  const NodeId x = net.Call("x", {net.Input("in", {512, 512})}, {512, 512});
+  const NodeId start = net.Start(CollectiveKind::kAllReduce, "r", x, ReduceOp::kSum);
+  NodeId h = net.Input("h", {512, 512});
+  for (int i = 0; i < 20; ++i) h = net.Call(absl::StrCat("mm", i), {h}, {512, 512});
+  const NodeId reduced = net.Wait("r", start);
+  const NodeId written = net.Mutate("add_", x);
+  for (int i = 20; i < 30; ++i) h = net.Call(absl::StrCat("mm", i), {h}, {512, 512});
+  net.Out(net.Call("last", {h, reduced, written}, {512, 512}), SlotKind::kOutput);
+  const Graph graph = net.Build();
+  int64_t before = 0, after = 0;
+  Check("", graph, CostsOf(graph), 10, before, after);
+}
+
 // Costs that are off by up to 30 %, as measured ones may be: the plan against the one that knew.
 TEST(LateWaits, APlanFromWrongCostsIsHardlySlowerThanTheOneThatKnewTheTruth) {
   int64_t plans = 0, far = 0;
