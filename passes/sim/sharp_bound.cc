@@ -103,13 +103,10 @@ class Relaxation {
   Relaxation(const Graph& graph, const Least& least) : graph_(graph), least_(least) {
     head_ = Sweep<true>({});
     tail_ = Sweep<false>({});
-    // Twice: the path that is longest by dependencies alone may miss what waits for a wire.
-    for (int round = 0; round < 2; ++round) {
-      FindSpine();
-      std::vector<int64_t> head = Sweep<true>(on_spine_);
-      tail_ = Sweep<false>(on_spine_);
-      head_ = std::move(head);
-    }
+    FindSpine();
+    std::vector<int64_t> head = Sweep<true>(on_spine_);
+    tail_ = Sweep<false>(on_spine_);
+    head_ = std::move(head);
   }
 
   // Busiest wire, with as many latencies as no plan can spare.
