@@ -271,7 +271,10 @@ void PartitionSearch::Wander() {
   std::vector<Form> best_forms = form_of_;
   Settings best_settings = settings_;
   Score best = score_;
-  for (int round = 0; !search_.Spent(); ++round) {
+  // Not for long without a gain; the larger the budget, the longer.
+  const int64_t patience = search_.budget_ / 4;
+  int64_t gained_at = search_.placed_;
+  for (int round = 0; !search_.Spent() && search_.placed_ - gained_at <= patience; ++round) {
     if (round % kStray == 0) {
       rows_ = best_rows;
       form_of_ = best_forms;
@@ -292,6 +295,7 @@ void PartitionSearch::Wander() {
       settings_ = settings;
     } else if (score_ < best) {
       best = score_;
+      gained_at = search_.placed_;
       best_rows = rows_;
       best_forms = form_of_;
       best_settings = settings_;

@@ -23,7 +23,8 @@ class PartitionSearch {
   // Until no move is better or the search's budget is spent.
   void Climb();
 
-  // Several changes at a time, at random but the same in every run, until the budget is spent.
+  // Several changes at a time, at random but the same in every run, until the budget is spent or a
+  // quarter of it has gained nothing.
   void Wander();
 
  private:

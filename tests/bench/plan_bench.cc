@@ -16,11 +16,11 @@
 namespace bucketd {
 namespace {
 
-constexpr int kNone = 0, kBlocks = 1, kGreedy = 2, kOverlap = 3, kScheduleOnly = 4;
+constexpr int kNone = 0, kBlocks = 1, kGreedy = 2, kOverlap = 3, kScheduleOnly = 4, kAuto = 5;
 
 PlanOptions Options(int mode) {
-  static constexpr const char* kModes[] = {"none", "transformer_block", "greedy", "overlap",
-                                           "overlap"};
+  static constexpr const char* kModes[] = {"none",    "transformer_block", "greedy",
+                                           "overlap", "overlap",           "auto"};
   PlanOptions options;
   options.mode = kModes[mode];
   options.pre_bucketing = options.overlap_bucketing = mode != kScheduleOnly;
@@ -204,6 +204,16 @@ BENCHMARK_CAPTURE(PlanSynthetic, blocks, kBlocks)->Apply(Sizes);
 BENCHMARK_CAPTURE(PlanSynthetic, greedy, kGreedy)->Apply(Sizes);
 BENCHMARK_CAPTURE(PlanSynthetic, overlap, kOverlap)->Apply(Sizes);
 BENCHMARK_CAPTURE(PlanSynthetic, schedule, kScheduleOnly)->Apply(Sizes);
+// Small graphs get more decodes: what is near linear is the time from 10,000 nodes on.
+BENCHMARK_CAPTURE(PlanSynthetic, auto_mode, kAuto)
+    ->RangeMultiplier(10)
+    ->Range(1'000, 100'000)
+    ->Unit(benchmark::kMillisecond)
+    ->Complexity(benchmark::oAuto);
+BENCHMARK_CAPTURE(PlanCaptured, llama3_8b_fsdp8_bw_auto, "llama3_8b_fsdp8.bw", kAuto)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(PlanCaptured, llama3_70b_fsdp64_bw_auto, "llama3_70b_fsdp64.bw", kAuto)
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace bucketd
