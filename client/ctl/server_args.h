@@ -9,10 +9,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/admin_client.h"
 #include "client/ctl/command.h"
 
 #include "passes/io/message_json.h"
-#include "proto/admin.pb.h"
 
 namespace bucketd::ctl {
 

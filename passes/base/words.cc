@@ -63,7 +63,8 @@ std::string ShareInWords(int64_t part, int64_t whole) {
 
 std::string NearestName(const std::string& name, const std::vector<std::string>& known) {
   std::string nearest;
-  size_t least = 3;  // two slips; more is another word
+  // Two slips, or one in a short word; more is another word.
+  size_t least = std::min<size_t>(3, name.size() / 2 + 1);
   for (const std::string& candidate : known) {
     const size_t distance = EditDistance(name, candidate);
     if (distance >= least) continue;

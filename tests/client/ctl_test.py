@@ -47,6 +47,21 @@ class BucketctlTest(unittest.TestCase):
                      ("plan", GRAPH, "--memory-limit", "-5%"), ("plan", GRAPH, "--param-order", self.path("absent"))):
             self.run_ctl(*args, expect=USAGE)
 
+    def test_what_is_nearly_right_gets_the_right_word(self):
+        for args, said in ((("statsu",), 'there is no command "statsu"; did you mean status?'), (("fly",), 'there is no command "fly"'),
+                           (("costs", "lst"), "did you mean list?"), (("plan", GRAPH, "--mdoe", "auto"), "did you mean --mode?"),
+                           (("digest", GRAPH, "more"), 'unexpected argument "more"'),
+                           (("status", "--server", "planner"), "expected HOST:PORT or unix:/path")):
+            error = self.run_ctl(*args, expect=USAGE).stderr
+            self.assertIn(said, error)
+            self.assertIn("--help", error)
+
+    def test_commands_that_ask_a_server_say_where_to_look_when_nobody_answers(self):
+        for args in (("status",), ("plans",), ("jobs",), ("evict", "--all"), ("pin", "job"), ("disable", "--why", "x"), ("enable",),
+                     ("costs", "list")):
+            error = self.run_ctl(*args, "--server", f"unix:{self.path('socket')}", expect=UNAVAILABLE).stderr
+            self.assertIn("BUCKETD_ADDRESS", error)
+
     def test_unknown_names_list_the_known_ones(self):
         for option, known in (("--mode", "transformer_block"), ("--numerics", "eager_order, exact, free"),
                               ("--backend", "gloo"), ("--profile", "h100_nvlink, h100_launch, slow_network, small_batch, cpu_loopback")):
