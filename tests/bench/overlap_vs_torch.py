@@ -246,6 +246,7 @@ ROWS = (
     ("overlap, no pre-bucketing", "overlap_without_pre_bucketing", ("overlap", "--pre-bucketing", "off")),
     ("greedy, 2000 MB", "greedy", ("greedy", "--bucket-cap-mb", "2000")),
     ("transformer block", "transformer_block", ("transformer_block",)),
+    ("auto against overlap", "overlap", ("auto",)),
 )
 
 
