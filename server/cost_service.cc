@@ -12,6 +12,7 @@
 #include "server/cost_names.h"
 #include "server/cost_proposals.h"
 #include "server/errors.h"
+#include "server/handoff.h"
 #include "server/request_scope.h"
 #include "server/status_grpc.h"
 #include "server/worker_pool.h"
@@ -95,6 +96,7 @@ class ReportReactor final : public grpc::ServerReadReactor<v1::ReportCostsReques
   }
 
   void OnReadDone(bool ok) override {
+    TakeFromGrpc(this);
     shared_.parts.timers.CancelAndWait(stall_timer_);
     if (!ok) {
       HandleEnd();
@@ -109,7 +111,10 @@ class ReportReactor final : public grpc::ServerReadReactor<v1::ReportCostsReques
     }
   }
 
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    TakeFromGrpc(this);
+    delete this;
+  }
 
  private:
   ~ReportReactor() override { --shared_.reports; }
@@ -117,6 +122,7 @@ class ReportReactor final : public grpc::ServerReadReactor<v1::ReportCostsReques
   void ReadNext() {
     stall_timer_ = shared_.parts.timers.Schedule(
         std::chrono::steady_clock::now() + shared_.parts.stall, [this] { context_.TryCancel(); });
+    HandToGrpc(this);
     StartRead(&message_);
   }
 
@@ -199,7 +205,10 @@ class ReportReactor final : public grpc::ServerReadReactor<v1::ReportCostsReques
   }
 
   void End(const absl::Status& status) {
-    Finish(EndRequest(scope_, context_, status, absl::StrCat("samples=", seen_)));
+    const grpc::Status ended =
+        EndRequest(scope_, context_, status, absl::StrCat("samples=", seen_));
+    HandToGrpc(this);
+    Finish(ended);
   }
 
   Shared& shared_;

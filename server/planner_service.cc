@@ -16,6 +16,7 @@
 #include "passes/planner.h"
 #include "proto/planner.grpc.pb.h"
 #include "server/errors.h"
+#include "server/handoff.h"
 #include "server/job_call.h"
 #include "server/plan_request.h"
 #include "server/request_memo.h"
@@ -107,13 +108,18 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
     } else {
       call_ = parts_.broker.GetPlan(*std::move(parsed), deadline, end);
     }
+    HandToGrpc(this);
   }
 
   void OnCancel() override {
+    TakeFromGrpc(this);
     parts_.broker.Cancel(call_);
     parts_.agreement.Cancel(job_call_);
   }
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    TakeFromGrpc(this);
+    delete this;
+  }
 
  private:
   absl::StatusOr<std::shared_ptr<PlanRequest>> Parse(const ByteBuffer& request) {
@@ -168,7 +174,9 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
     parts_.metrics.plans(outcome).Increment();
     if (answer.ok()) response_ = ToByteBuffer(*answer);
     const std::string about = absl::StrCat("graph=", ToHex(graph_), " outcome=", Name(outcome));
-    Finish(EndRequest(scope_, context_, answer.status(), about));
+    const grpc::Status status = EndRequest(scope_, context_, answer.status(), about);
+    HandToGrpc(this);
+    Finish(status);
   }
 
   const ServiceParts& parts_;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "server/errors.h"
+#include "server/handoff.h"
 #include "server/status_grpc.h"
 #include "server/upload.h"
 
@@ -38,6 +39,7 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
   }
 
   void OnReadDone(bool ok) override {
+    TakeFromGrpc(this);
     parts_.timers.CancelAndWait(stall_timer_);
     const bool submitted = parts_.intake_pool.TrySubmit([this, ok] {
       if (ok) {
@@ -52,6 +54,7 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
   }
 
   void OnDone() override {
+    TakeFromGrpc(this);
     // The end of a stream may be seen before its cause: a client that died looks like one that
     // stopped too early until here.
     if (context_.IsCancelled()) session_->KeepRest();
@@ -64,6 +67,7 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
   void ReadNext() {
     stall_timer_ = parts_.timers.Schedule(
         std::chrono::steady_clock::now() + parts_.options.upload_stall, [this] { Stalled(); });
+    HandToGrpc(this);
     StartRead(&message_);
   }
 
@@ -112,7 +116,10 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
     session_->Close();  // first: whoever hears of this end may ask again at once
     response_.set_graph_digest(std::string(AsBytes(digest)));
     parts_.metrics.uploads(OutcomeOf(status, response_.already_present())).Increment();
-    Finish(EndRequest(scope_, context_, status, absl::StrCat("graph=", ToHex(digest))));
+    const grpc::Status ended =
+        EndRequest(scope_, context_, status, absl::StrCat("graph=", ToHex(digest)));
+    HandToGrpc(this);
+    Finish(ended);
   }
 
   const ServiceParts& parts_;
