@@ -4,6 +4,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 #include "passes/pass/option_table.h"
 
@@ -61,6 +62,12 @@ absl::string_view ChosenPartOf(absl::string_view plan_key) {
   // The last line of that name, and no value holds a newline.
   const size_t newline = plan_key.rfind("\ncost_profile=");
   return newline == absl::string_view::npos ? plan_key : plan_key.substr(0, newline + 1);
+}
+
+absl::string_view ProfileIdOf(absl::string_view plan_key) {
+  absl::string_view rest = plan_key.substr(ChosenPartOf(plan_key).size());
+  if (!absl::ConsumePrefix(&rest, "cost_profile=\"")) return "";
+  return rest.substr(0, rest.find('"'));
 }
 
 }  // namespace bucketd

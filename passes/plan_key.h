@@ -22,5 +22,7 @@ std::string PlanKey(absl::string_view tenant, const Digest& graph, const Mesh& m
 // Of such a key, the lines that a caller chose: all before cost profile and planner. A view into
 // it.
 absl::string_view ChosenPartOf(absl::string_view plan_key);
+// "name@version" of the cost profile in it, as a view; "" if there is none.
+absl::string_view ProfileIdOf(absl::string_view plan_key);
 
 }  // namespace bucketd

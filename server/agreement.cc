@@ -104,7 +104,7 @@ Agreement::CallId Agreement::Admit(Arrival& arrival, Actions& actions) {
       AnswerAgreed(scope, arrival.job.ranks, arrival.signature, std::move(arrival.done), actions);
       return 0;
     case ScopeStage::kFailed:
-      AnswerFailed(scope, arrival, actions);
+      AnswerFailed(scope, arrival.job.ranks, std::move(arrival.done), actions);
       return 0;
     case ScopeStage::kStoring:
       if (!SameSignature(scope.agreed_signature, arrival.signature)) {
@@ -115,6 +115,41 @@ Agreement::CallId Agreement::Admit(Arrival& arrival, Actions& actions) {
       break;
   }
   return Wait(scope, arrival, actions);
+}
+
+void Agreement::Refuse(const JobCall& job, const absl::Status& why, Done done) {
+  Actions actions;
+  {
+    const Lock lock(mutex_);
+    AdmitRefused(job, why, std::move(done), actions);
+  }
+  Run(std::move(actions));
+}
+
+void Agreement::AdmitRefused(const JobCall& call, const absl::Status& why, Done done,
+                             Actions& actions) {
+  const auto answer = [&](Answer a) {
+    actions.answers.emplace_back(std::move(done), std::move(a));
+  };
+  if (draining_ || absl::IsUnavailable(why)) return answer(why);
+  const absl::StatusOr<JobState*> job = JobOf(call, actions);
+  if (!job.ok()) return answer(job.status());
+  Touch(**job);
+  if ((*job)->unplanned.has_value() && (*job)->unplanned_is_stored) {
+    return answer(PlanAnswer{PlanOutcome::kUnplanned, nullptr, 0, *(*job)->unplanned});
+  }
+  const absl::StatusOr<ScopeState*> found = ScopeOf(**job, call, actions);
+  if (!found.ok()) return answer(found.status());
+  ScopeState& scope = **found;
+  if (scope.stage == ScopeStage::kStoring || scope.stage == ScopeStage::kAgreed) return answer(why);
+  if (scope.stage == ScopeStage::kFailed) {
+    return AnswerFailed(scope, call.ranks, std::move(done), actions);
+  }
+  if (scope.refusal.ok()) scope.refusal = RefusedError(scope, call.ranks, why);
+  answer(scope.refusal);
+  scope.told.insert(call.ranks.begin(), call.ranks.end());
+  if (scope.stage == ScopeStage::kLoading) return;  // the others may have a pin of this generation
+  Fail(scope, scope.refusal, AgreementOutcome::kFailed, false, actions);
 }
 
 absl::StatusOr<ScopeState*> Agreement::ScopeOf(JobState& job, const JobCall& call,
@@ -156,31 +191,23 @@ void Agreement::StartLoading(ScopeState& scope, Actions& actions) {
            [this, id = scope.id, name, scope_name = scope.name, job_too = !scope.job->loaded] {
              JobMemoryRead memory = std::optional<JobMemory>();
              if (job_too) memory = parts_.pins.LoadJob(name.first, name.second);
-             Profiles profiles;
-             if (memory.ok() && memory->has_value() && parts_.find_profile != nullptr) {
-               for (const auto& [asked, resolved] : (*memory)->profiles) {
-                 absl::StatusOr<ProfilePtr> profile = parts_.find_profile(resolved);
-                 if (profile.ok()) profiles[asked] = *std::move(profile);
-               }
-             }
-             Loaded(id, memory, profiles, parts_.pins.LoadPin(name.first, name.second, scope_name));
+             Loaded(id, memory, parts_.pins.LoadPin(name.first, name.second, scope_name));
            },
        .refused =
            [this, id = scope.id] {
              const absl::Status busy = absl::UnavailableError("too much is waiting for the store");
-             Loaded(id, busy, {}, busy);
+             Loaded(id, busy, busy);
            }});
 }
 
-void Agreement::Loaded(uint64_t scope_id, const JobMemoryRead& memory, const Profiles& profiles,
-                       const PinRead& pin) {
+void Agreement::Loaded(uint64_t scope_id, const JobMemoryRead& memory, const PinRead& pin) {
   Actions actions;
   {
     const Lock lock(mutex_);
     ScopeState* scope = Find(scope_id);
     if (scope == nullptr) return;
     JobState& job = *scope->job;
-    if (!job.loaded) UseMemory(job, memory, profiles, actions);
+    if (!job.loaded) UseMemory(job, memory, actions);
     // If a later generation was in the store, the job's scopes are gone.
     scope = Find(scope_id);
     if (scope != nullptr)
@@ -205,11 +232,15 @@ void Agreement::ScopeLoaded(ScopeState& scope, const PinRead& pin, Actions& acti
   }
   scope.stage = ScopeStage::kGathering;
   if (pin.ok() && pin->has_value()) UsePin(scope, **pin, actions);
-  if (scope.stage == ScopeStage::kGathering) Gather(scope, actions);
+  if (scope.stage != ScopeStage::kGathering) return;
+  if (scope.refusal.ok()) {
+    Gather(scope, actions);
+  } else {
+    Fail(scope, scope.refusal, AgreementOutcome::kFailed, false, actions);
+  }
 }
 
-void Agreement::UseMemory(JobState& job, const JobMemoryRead& memory, const Profiles& profiles,
-                          Actions& actions) {
+void Agreement::UseMemory(JobState& job, const JobMemoryRead& memory, Actions& actions) {
   if (!memory.ok() || !memory->has_value() || (*memory)->generation < job.generation) {
     job.loaded = true;
     DecideWhetherPlanned(job, actions);
@@ -223,7 +254,8 @@ void Agreement::UseMemory(JobState& job, const JobMemoryRead& memory, const Prof
   job.unplanned = known.unplanned;
   job.unplanned_is_stored = known.unplanned.has_value();
   job.last_agreed = known.last_scope;
-  job.profiles.insert(profiles.begin(), profiles.end());
+  for (const auto& [asked, id] : known.profiles)
+    job.profiles.try_emplace(asked, FixedProfile{id, {}});
 }
 
 void Agreement::UsePin(ScopeState& scope, const Pin& pin, Actions& actions) {
@@ -238,6 +270,7 @@ void Agreement::UsePin(ScopeState& scope, const Pin& pin, Actions& actions) {
   scope.agreed_signature = scope.pin_signature;
   scope.outcome = PlanOutcome::kPinned;
   scope.pinned = true;
+  for (Presented& presented : scope.presented) CancelProbe(presented, actions);
   while (!scope.deadlines.empty()) {
     const CallId call = scope.deadlines.begin()->second;
     const WaitingCall& waiting = calls_.find(call)->second;
@@ -256,7 +289,7 @@ JobMemory Agreement::MemoryOf(const JobState& job) const {
                    .profiles = {},
                    .last_scope = job.last_agreed};
   for (const auto& [asked, profile] : job.profiles) {
-    memory.profiles.emplace_back(asked, absl::StrCat(profile->name, "@", profile->version));
+    memory.profiles.emplace_back(asked, profile.id);
   }
   return memory;
 }

@@ -11,6 +11,7 @@
 //   one signature, and its plan is here    the pin is written, then all get the plan
 //   one signature, planning failed         all get that error
 //   several signatures                     RANKS_DIFFER, with the first differing node of two
+//   a rank's call cannot be served         its error, naming it
 //   graphs ranks are missing at the deadline      RANKS_MISSING
 // An agreed scope stays agreed: a rank that calls again gets the same bytes, one that presents
 // something else is refused alone. A failed one stays failed until every rank has heard of it.
@@ -45,6 +46,7 @@
 #include "server/plan_broker.h"
 #include "server/plan_cache.h"
 #include "server/plan_request.h"
+#include "server/replan.h"
 #include "server/timers.h"
 #include "server/worker_pool.h"
 
@@ -93,7 +95,7 @@ class Agreement {
     // Why new generations stay unplanned, if they do. Asked once a generation; short, no locks of
     // ours within. Null: never.
     std::function<std::optional<std::string>()> planning_disabled;
-    // The profile that is called "name@version" in a job's memory. Null: it is resolved anew.
+    // The profile that is called "name@version" in a job's memory. Like planning_disabled.
     std::function<absl::StatusOr<ProfilePtr>(const std::string&)> find_profile;
   };
 
@@ -106,6 +108,10 @@ class Agreement {
   // O(ranks of the call + log of callers) but for the one call that completes a scope.
   CallId GetPlan(const JobCall& job, std::shared_ptr<PlanRequest> request, SteadyTime deadline,
                  Done done);
+  // The same for a call that cannot be served, whatever the other ranks present: `why` is its
+  // answer, and that of all others, who are not to wait for it in vain. What passes is told to it
+  // alone.
+  void Refuse(const JobCall& job, const absl::Status& why, Done done);
   // Drops this caller alone, who is answered CANCELLED; its ranks are not present any more. No-op
   // if it has been answered.
   void Cancel(CallId call);
@@ -145,7 +151,6 @@ class Agreement {
   };
   using JobMemoryRead = absl::StatusOr<std::optional<JobMemory>>;
   using PinRead = absl::StatusOr<std::optional<Pin>>;
-  using Profiles = std::map<std::string, ProfilePtr>;
 
   void Run(Actions actions);
   void Submit(Work work);
@@ -154,6 +159,7 @@ class Agreement {
 
   // agreement.cc: jobs, calls.
   CallId Admit(Arrival& arrival, Actions& actions);
+  void AdmitRefused(const JobCall& job, const absl::Status& why, Done done, Actions& actions);
   absl::StatusOr<JobState*> JobOf(const JobCall& call, Actions& actions);
   absl::Status MakeRoom();
   void Touch(JobState& job);
@@ -164,11 +170,9 @@ class Agreement {
   void AnswerUnplanned(ScopeState& scope, Actions& actions);
   absl::StatusOr<ScopeState*> ScopeOf(JobState& job, const JobCall& call, Actions& actions);
   void StartLoading(ScopeState& scope, Actions& actions);
-  void Loaded(uint64_t scope_id, const JobMemoryRead& memory, const Profiles& profiles,
-              const PinRead& pin);
+  void Loaded(uint64_t scope_id, const JobMemoryRead& memory, const PinRead& pin);
   void ScopeLoaded(ScopeState& scope, const PinRead& pin, Actions& actions);
-  void UseMemory(JobState& job, const JobMemoryRead& memory, const Profiles& profiles,
-                 Actions& actions);
+  void UseMemory(JobState& job, const JobMemoryRead& memory, Actions& actions);
   void UsePin(ScopeState& scope, const Pin& pin, Actions& actions);
   JobMemory MemoryOf(const JobState& job) const;
   // Without the lock, with storing_. ABORTED if the job is in another generation.
@@ -193,9 +197,11 @@ class Agreement {
   void Gather(ScopeState& scope, Actions& actions);
   void Fetch(ScopeState& scope, Presented& presented, Actions& actions);
   void FetchPinned(const ScopeState& scope, const Presented& presented, Actions& actions);
-  void AskBroker(uint64_t scope_id, size_t index, uint64_t probe,
-                 const std::shared_ptr<PlanRequest>& request);
-  void UseFixedProfile(JobState& job, PlanRequest& request);
+  void AskBroker(const ScopeState& scope, Presented& presented, Actions& actions);
+  void Probe(uint64_t scope_id, size_t index, uint64_t probe,
+             const std::shared_ptr<PlanRequest>& request);
+  absl::Status UseFixedProfile(JobState& job, PlanRequest& request);
+  void RetryLater(const ScopeState& scope, Presented& presented, const absl::Status& error);
   void PinnedPlanRead(uint64_t scope_id, size_t index, uint64_t probe,
                       const absl::StatusOr<PlanReplyPtr>& reply);
   void PlanCame(uint64_t scope_id, size_t index, uint64_t probe, const Answer& answer);
@@ -206,6 +212,25 @@ class Agreement {
   void CancelProbe(Presented& presented, Actions& actions);
   void ArmDeadline(ScopeState& scope);
   void DeadlineReached(uint64_t scope_id);
+  void AtDeadline(ScopeState& scope, Actions& actions);
+
+  // agreement_replan.cc: whether the pin's plan, which is here, gives way to one under the costs of
+  // now. False: it does not.
+  bool StartReplan(const ScopeState& scope, Presented& presented, Actions& actions);
+  void FreshPlanCame(ScopeState& scope, Presented& presented, const Answer& answer,
+                     Actions& actions);
+  void Judge(const ScopeState& scope, Presented& presented, GraphPtr graph, const PlanAnswer& fresh,
+             Actions& actions);
+  void Judged(uint64_t scope_id, size_t index, uint64_t probe, const PlanAnswer& fresh,
+              const absl::StatusOr<ReplanVerdict>& verdict);
+  void KeepPin(Presented& presented);
+  void KeepPin(const ScopeState& scope, Presented& presented, ReplanOutcome outcome,
+               absl::string_view why);
+  // From here on all ranks wait for nothing else.
+  void LimitReplan(const ScopeState& scope, Presented& presented);
+  void ReplanTimedOut(uint64_t scope_id, size_t index);
+  // False: there is nothing to give up.
+  bool GiveUpReplan(const ScopeState& scope, Presented& presented, Actions& actions);
 
   // agreement_verdict.cc: how a scope ends.
   void StartComparing(ScopeState& scope, Actions& actions);
@@ -221,13 +246,24 @@ class Agreement {
                        std::shared_ptr<const InlineGraph> graph, Actions& actions);
   void DecodedToCompare(uint64_t scope_id, size_t index);
   void StartStoring(ScopeState& scope, Presented& presented, Actions& actions);
-  absl::Status StoreAgreed(const JobName& job, const std::string& scope, const Pin& pin,
-                           const PlanReply& reply);
-  void Stored(uint64_t scope_id, const absl::Status& status);
+  // The pin that stands, with its plan: this one, or one that another server was first with.
+  struct Standing {
+    Pin pin;
+    PlanReplyPtr reply;
+  };
+  absl::StatusOr<Standing> StoreAgreed(const JobName& job, const std::string& scope, const Pin& pin,
+                                       const PlanReplyPtr& reply);
+  void Stored(uint64_t scope_id, const absl::StatusOr<Standing>& standing);
+  // False: that plan is none for these ranks; they have been told.
+  bool UseStanding(ScopeState& scope, const absl::StatusOr<Standing>& standing, Actions& actions);
+  void Agreed(ScopeState& scope, const absl::Status& stored, Actions& actions);
+  void ReadPinAgain(const ScopeState& scope, Actions& actions);
+  void PinReadAgain(uint64_t scope_id, const PinRead& pin);
   void AnswerAgreed(const ScopeState& scope, absl::Span<const uint32_t> ranks,
                     absl::string_view signature, Done done, Actions& actions);
   absl::StatusOr<PlanReplyPtr> ReadPinnedPlan(const Pin& pin);
-  void AnswerFailed(ScopeState& scope, Arrival& arrival, Actions& actions);
+  void AnswerFailed(ScopeState& scope, absl::Span<const uint32_t> ranks, Done done,
+                    Actions& actions);
   // Transient verdicts are forgotten at once.
   void Fail(ScopeState& scope, const absl::Status& verdict, AgreementOutcome outcome,
             bool transient, Actions& actions);
@@ -236,6 +272,10 @@ class Agreement {
   absl::Status DifferError(const ScopeState& scope, absl::string_view difference,
                            absl::string_view node) const;
   absl::Status MissingError(const ScopeState& scope) const;
+  static absl::Status RefusedError(const ScopeState& scope, absl::Span<const uint32_t> ranks,
+                                   const absl::Status& why);
+  static absl::Status LostProfileError(const JobState& job, absl::string_view asked,
+                                       absl::string_view id, const absl::Status& why);
   std::string WhereTheOthersAre(const ScopeState& scope, absl::Span<const uint32_t> missing) const;
   absl::Status DiffersAloneError(const ScopeState& scope, absl::Span<const uint32_t> ranks,
                                  absl::string_view signature) const;

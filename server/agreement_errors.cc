@@ -146,10 +146,38 @@ absl::Status Agreement::MissingError(const ScopeState& scope) const {
     absl::StrAppend(&text, "; ", NameRanks(away),
                     " came, was asked for the graph, and has not come back");
   }
+  std::vector<uint32_t> no_room(scope.turned_away.begin(), scope.turned_away.end());
+  std::erase_if(no_room, [&](uint32_t rank) { return scope.live.contains(rank); });
+  std::sort(no_room.begin(), no_room.end());
+  if (!no_room.empty()) {
+    absl::StrAppend(&text, "; ", NameRanks(no_room),
+                    " came and found no room: too many ranks wait at this server");
+  }
   absl::StrAppend(&text, WhereTheOthersAre(scope, missing));
   return MakeError(
       Reason::kRanksMissing, text,
       {.limit = scope.size, .actual = static_cast<int64_t>(scope.live.size()), .node = {}});
+}
+
+absl::Status Agreement::RefusedError(const ScopeState& scope, absl::Span<const uint32_t> ranks,
+                                     const absl::Status& why) {
+  absl::Status error(why.code(), absl::StrCat("scope ", scope.name, ": ", NameRanks(ranks),
+                                              " was refused: ", why.message()));
+  why.ForEachPayload(
+      [&](absl::string_view url, const absl::Cord& payload) { error.SetPayload(url, payload); });
+  return error;
+}
+
+absl::Status Agreement::LostProfileError(const JobState& job, absl::string_view asked,
+                                         absl::string_view id, const absl::Status& why) {
+  const Reason reason =
+      absl::IsUnavailable(why) ? Reason::kStoreUnavailable : Reason::kProfileUnreadable;
+  return MakeError(
+      reason, absl::StrCat("job \"", job.name.second, "\" runs its generation ", job.generation,
+                           " with cost_profile \"", asked, "\" as ", id,
+                           ", and that version cannot be had: ", why.message(),
+                           "; no other one takes its place within a generation: begin a new one, "
+                           "which resolves the name anew, or ask for a version by its number"));
 }
 
 // A rank that recompiles alone waits for ever for ranks that are running.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "server/agreement.h"
+#include "server/cost_catalog.h"
 #include "server/errors.h"
 #include "server/job_signature.h"
 #include "server/log.h"
@@ -20,7 +21,8 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kKeptSignatures = 8;
 // Of how many the plan is fetched before all ranks have come. Two graphs are enough to compare.
 constexpr size_t kFetchedSignatures = 2;
-constexpr std::chrono::milliseconds kRetryWhenOverloaded{200};
+constexpr std::chrono::milliseconds kRetry{200};
+constexpr size_t kNamedAway = 8;
 
 // The answer has to be there before the client's deadline is; to answer many takes longer.
 SteadyTime AnswerBy(SteadyTime deadline, uint32_t ranks) {
@@ -64,6 +66,12 @@ absl::Status Agreement::CheckRoom(const ScopeState& scope, const Arrival& arriva
 Agreement::CallId Agreement::Wait(ScopeState& scope, Arrival& arrival, Actions& actions) {
   const absl::Status room = CheckRoom(scope, arrival);
   if (!room.ok()) {
+    const RankList& away = scope.turned_away;
+    for (const uint32_t rank : arrival.job.ranks) {
+      if (away.size() < kNamedAway && std::count(away.begin(), away.end(), rank) == 0) {
+        scope.turned_away.push_back(rank);
+      }
+    }
     actions.answers.emplace_back(std::move(arrival.done), room);
     return 0;
   }
@@ -163,8 +171,9 @@ void Agreement::Gather(ScopeState& scope, Actions& actions) {
   }
   // The only one; the rank that completed the scope, like all others, presents it.
   Presented& agreed = scope.presented[calls_.find(scope.live.begin()->second)->second.signature];
+  if (!agreed.result.has_value()) Fetch(scope, agreed, actions);
   if (!agreed.result.has_value()) {
-    Fetch(scope, agreed, actions);
+    LimitReplan(scope, agreed);
   } else if (agreed.result->ok()) {
     StartStoring(scope, agreed, actions);
   } else {
@@ -177,15 +186,26 @@ void Agreement::Fetch(ScopeState& scope, Presented& presented, Actions& actions)
       presented.request == nullptr || presented.calls.empty()) {
     return;
   }
-  presented.probe = ++last_id_;
   if (scope.pin.has_value() && !presented.fresh &&
       SameSignature(scope.pin_signature, presented.text)) {
+    presented.probe = ++last_id_;
     FetchPinned(scope, presented, actions);
     return;
   }
-  UseFixedProfile(*scope.job, *presented.request);
+  const absl::Status fixed = UseFixedProfile(*scope.job, *presented.request);
+  if (!fixed.ok() && absl::IsUnavailable(fixed)) {
+    RetryLater(scope, presented, fixed);
+  } else if (!fixed.ok()) {
+    presented.result = fixed;
+  } else {
+    AskBroker(scope, presented, actions);
+  }
+}
+
+void Agreement::AskBroker(const ScopeState& scope, Presented& presented, Actions& actions) {
+  presented.probe = ++last_id_;
   actions.calls.push_back([this, id = scope.id, index = presented.index, probe = presented.probe,
-                           request = presented.request] { AskBroker(id, index, probe, request); });
+                           request = presented.request] { Probe(id, index, probe, request); });
 }
 
 void Agreement::FetchPinned(const ScopeState& scope, const Presented& presented, Actions& actions) {
@@ -208,7 +228,8 @@ void Agreement::PinnedPlanRead(uint64_t scope_id, size_t index, uint64_t probe,
     if (presented == nullptr) return;
     presented->probe = 0;
     if (reply.ok()) {
-      presented->result = PlanAnswer{PlanOutcome::kPinned, *reply, 0, {}};
+      presented->pinned = *reply;
+      if (!StartReplan(*scope, *presented, actions)) KeepPin(*presented);
     } else {
       parts_.metrics.pins_lost.Increment();
       LogLine(spdlog::level::warn, "the pinned plan is lost and planned anew",
@@ -225,15 +246,25 @@ void Agreement::PinnedPlanRead(uint64_t scope_id, size_t index, uint64_t probe,
   Run(std::move(actions));
 }
 
-// The first request that names a profile fixes, for its generation, which version that is.
-void Agreement::UseFixedProfile(JobState& job, PlanRequest& request) {
-  const ProfilePtr& fixed =
-      job.profiles.emplace(request.profile_as_asked, request.profile).first->second;
-  if (fixed != request.profile) SetProfile(request, fixed);
+// The first request that names a profile fixes, for its generation, which version that is: that one
+// or none, since other scopes may be running with it.
+absl::Status Agreement::UseFixedProfile(JobState& job, PlanRequest& request) {
+  const auto at = job.profiles
+                      .try_emplace(request.profile_as_asked,
+                                   FixedProfile{ProfileId(*request.profile), request.profile})
+                      .first;
+  FixedProfile& fixed = at->second;
+  if (fixed.profile == nullptr) {
+    absl::StatusOr<ProfilePtr> found = parts_.find_profile(fixed.id);
+    if (!found.ok()) return LostProfileError(job, at->first, fixed.id, found.status());
+    fixed.profile = *std::move(found);
+  }
+  if (fixed.profile != request.profile) SetProfile(request, fixed.profile);
+  return absl::OkStatus();
 }
 
-void Agreement::AskBroker(uint64_t scope_id, size_t index, uint64_t probe,
-                          const std::shared_ptr<PlanRequest>& request) {
+void Agreement::Probe(uint64_t scope_id, size_t index, uint64_t probe,
+                      const std::shared_ptr<PlanRequest>& request) {
   const PlanBroker::CallId call =
       parts_.broker.GetPlan(request, Clock::now() + parts_.options.max_wait,
                             [this, scope_id, index, probe](const Answer& answer) {
@@ -264,6 +295,8 @@ void Agreement::CancelProbe(Presented& presented, Actions& actions) {
   presented.probe = 0;
   presented.broker_call = 0;
   presented.inline_sender = 0;
+  presented.pinned.reset();
+  presented.graph_to_judge.reset();
 }
 
 void Agreement::PlanCame(uint64_t scope_id, size_t index, uint64_t probe, const Answer& answer) {
@@ -276,7 +309,9 @@ void Agreement::PlanCame(uint64_t scope_id, size_t index, uint64_t probe, const 
     presented->probe = 0;
     presented->broker_call = 0;
     const CallId sender = std::exchange(presented->inline_sender, 0);
-    if (!answer.ok()) {
+    if (presented->pinned != nullptr) {
+      FreshPlanCame(*scope, *presented, answer, actions);
+    } else if (!answer.ok()) {
       PlanFailed(*scope, *presented, answer.status(), sender, actions);
     } else if (answer->outcome == PlanOutcome::kGraphRequired) {
       AskForGraph(*presented, answer->upload_lease_ms, actions);
@@ -306,16 +341,21 @@ void Agreement::PlanFailed(ScopeState& scope, Presented& presented, const absl::
     Fail(scope, error, AgreementOutcome::kFailed, true, actions);
     return;
   } else if (reason == ReasonName(Reason::kOverloaded)) {
-    presented.last_error = error;
-    presented.retry_is_due = true;
-    parts_.timers.Schedule(
-        Clock::now() + kRetryWhenOverloaded,
-        [this, id = scope.id, index = presented.index] { RetryFetch(id, index); });
+    RetryLater(scope, presented, error);
     return;
   } else if (reason != ReasonName(Reason::kDeadline)) {
     presented.result = error;
   }
   if (scope.stage == ScopeStage::kGathering) Gather(scope, actions);
+}
+
+// What passes: the server is overloaded, or the store cannot be read now.
+void Agreement::RetryLater(const ScopeState& scope, Presented& presented,
+                           const absl::Status& error) {
+  presented.last_error = error;
+  presented.retry_is_due = true;
+  parts_.timers.Schedule(Clock::now() + kRetry,
+                         [this, id = scope.id, index = presented.index] { RetryFetch(id, index); });
 }
 
 void Agreement::RetryFetch(uint64_t scope_id, size_t index) {
@@ -356,14 +396,18 @@ void Agreement::DeadlineReached(uint64_t scope_id) {
     ScopeState* scope = Find(scope_id);
     if (scope == nullptr) return;
     scope->deadline_timer = 0;
-    if (scope->deadlines.empty()) return;
-    if (scope->deadlines.begin()->first > Clock::now()) {
-      ArmDeadline(*scope);  // whose deadline it was has left
-    } else {
-      FailAtDeadline(*scope, actions);
-    }
+    AtDeadline(*scope, actions);
   }
   Run(std::move(actions));
+}
+
+void Agreement::AtDeadline(ScopeState& scope, Actions& actions) {
+  if (scope.deadlines.empty()) return;
+  if (scope.deadlines.begin()->first > Clock::now()) {
+    ArmDeadline(scope);  // whose deadline it was has left
+  } else {
+    FailAtDeadline(scope, actions);
+  }
 }
 
 }  // namespace bucketd

@@ -8,6 +8,8 @@ using prometheus::Registry;
 
 constexpr std::array<const char*, kAgreementOutcomes> kOutcomeNames = {
     "agreed", "differ", "missing", "failed", "superseded"};
+constexpr std::array<const char*, kReplanOutcomes> kReplanNames = {"replaced", "kept", "no_graph",
+                                                                   "failed"};
 // All ranks of a launch come within seconds, or one is minutes late.
 const prometheus::Histogram::BucketBoundaries kSeconds = {
     0.001, 0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0};
@@ -47,6 +49,13 @@ AgreementMetrics::AgreementMetrics(Registry& r)
     agreements_[i] = &AddCounter(r, "bucketd_agreements_total", "Scopes by what came of them.",
                                  {{"outcome", kOutcomeNames[i]}});
   }
+  for (size_t i = 0; i < kReplanOutcomes; ++i) {
+    replans_[i] = &AddCounter(r, "bucketd_replans_total",
+                              "Pinned plans whose cost profile has moved on, by what came of them.",
+                              {{"outcome", kReplanNames[i]}});
+  }
 }
+
+absl::string_view Name(ReplanOutcome outcome) { return kReplanNames[static_cast<size_t>(outcome)]; }
 
 }  // namespace bucketd

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 
+#include "absl/strings/string_view.h"
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
@@ -16,6 +17,12 @@ namespace bucketd {
 enum class AgreementOutcome { kAgreed, kDiffer, kMissing, kFailed, kSuperseded };
 inline constexpr size_t kAgreementOutcomes = 5;
 
+// Of a pinned plan whose profile has moved on: a faster plan took its place; it stays, since that
+// one is not faster by enough, its graph is not here, or that could not be found out in time.
+enum class ReplanOutcome { kReplaced, kKept, kNoGraph, kFailed };
+inline constexpr size_t kReplanOutcomes = 4;
+absl::string_view Name(ReplanOutcome outcome);
+
 class AgreementMetrics {
  public:
   // `registry` outlives this.
@@ -24,9 +31,13 @@ class AgreementMetrics {
   prometheus::Counter& agreements(AgreementOutcome outcome) {
     return *agreements_[static_cast<size_t>(outcome)];
   }
+  prometheus::Counter& replans(ReplanOutcome outcome) {
+    return *replans_[static_cast<size_t>(outcome)];
+  }
 
  private:
   std::array<prometheus::Counter*, kAgreementOutcomes> agreements_{};
+  std::array<prometheus::Counter*, kReplanOutcomes> replans_{};
 
  public:
   prometheus::Histogram& seconds;  // from a scope's first rank to its verdict

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 
 #include "passes/base/digest.h"
+#include "server/graph_store.h"
 #include "server/job_call.h"
 #include "server/pins.h"
 #include "server/plan_broker.h"
@@ -47,6 +48,12 @@ struct Presented {
   uint64_t inline_sender = 0;          // the call whose inline graph it carries
   bool retry_is_due = false;           // the server was overloaded; a timer asks again
   absl::Status last_error;             // of such a refusal
+
+  // While a pinned plan is weighed against one under the costs of now.
+  PlanReplyPtr pinned;
+  GraphPtr graph_to_judge;  // null if it rode along with a call
+  bool replan_is_limited = false;
+
   std::optional<PlanBroker::Answer> result;
 
   bool asked_to_compare = false;
@@ -100,6 +107,10 @@ struct ScopeState {
   uint64_t first_call = 0;
   bool pinned = false;
 
+  absl::Status refusal;  // of a rank whose call cannot be served
+  RankList turned_away;  // ranks that there was no room for, a few of them
+  bool pin_read_again = false;
+
   // kFailed.
   absl::Status verdict;
   absl::flat_hash_set<uint32_t> told;  // ranks that know of it
@@ -107,13 +118,19 @@ struct ScopeState {
 
 using JobName = std::pair<std::string, std::string>;  // tenant, id
 
+// What a name like `latest` stands for in a generation.
+struct FixedProfile {
+  std::string id;      // "name@version"
+  ProfilePtr profile;  // null until it is first used after a restart
+};
+
 struct JobState {
   JobName name;
   uint64_t generation = 0;
   bool loaded = false;  // its memory has been read from the store
   std::optional<std::string> unplanned;
   bool unplanned_is_stored = false;
-  std::map<std::string, ProfilePtr> profiles;  // as asked for, to what that is in this generation
+  std::map<std::string, FixedProfile> profiles;  // by what was asked for
   std::map<std::string, std::unique_ptr<ScopeState>> scopes;
   std::string last_agreed;  // scope
   int64_t waiting = 0;      // calls

@@ -1,6 +1,7 @@
 // Agreement: how a scope ends.
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -36,6 +37,13 @@ std::string Describe(const GraphDifference& difference, const Graph& a, const Gr
   return absl::StrCat(
       "node ", difference.node, " (", op_a == op_b ? op_a : absl::StrCat(op_a, " against ", op_b),
       "): ", difference.field, " is ", difference.first, " against ", difference.second);
+}
+
+absl::Status LostPlanError() {
+  return MakeError(
+      Reason::kGenerationOver,
+      "the plan that this generation agreed on is lost; a new generation of the job gets "
+      "a new one");
 }
 
 }  // namespace
@@ -194,10 +202,19 @@ void Agreement::FailAtDeadline(ScopeState& scope, Actions& actions) {
     return;
   }
   if (scope.live.size() < scope.size) {
-    Fail(scope, MissingError(scope), AgreementOutcome::kMissing, false, actions);
+    if (scope.pin_read_again) {
+      Fail(scope, MissingError(scope), AgreementOutcome::kMissing, false, actions);
+    } else {
+      scope.pin_read_again = true;
+      ReadPinAgain(scope, actions);
+    }
     return;
   }
   Presented& agreed = scope.presented[calls_.find(scope.live.begin()->second)->second.signature];
+  if (GiveUpReplan(scope, agreed, actions)) {
+    Gather(scope, actions);
+    return;
+  }
   if (agreed.broker_call != 0 && !scope.expired) {
     scope.expired = true;  // the broker knows what it was waiting for, and says so to all
     // Unless it has just said something else, and that was no answer.
@@ -216,6 +233,33 @@ void Agreement::FailAtDeadline(ScopeState& scope, Actions& actions) {
                                       "%.1f s after the first of them",
                                       scope.size, scope.name, SecondsSince(scope.since)));
   Fail(scope, late, AgreementOutcome::kFailed, true, actions);
+}
+
+// The missing ranks may have agreed at another server that has the store open.
+void Agreement::ReadPinAgain(const ScopeState& scope, Actions& actions) {
+  actions.work.push_back(
+      {.run =
+           [this, id = scope.id, job = scope.job->name, name = scope.name] {
+             PinReadAgain(id, parts_.pins.LoadPin(job.first, job.second, name));
+           },
+       .refused =
+           [this, id = scope.id] {
+             PinReadAgain(id, absl::UnavailableError("too much is waiting for the store"));
+           }});
+}
+
+void Agreement::PinReadAgain(uint64_t scope_id, const PinRead& pin) {
+  Actions actions;
+  {
+    const Lock lock(mutex_);
+    ScopeState* scope = Find(scope_id);
+    if (scope == nullptr || scope->stage != ScopeStage::kGathering) return;
+    if (pin.ok() && pin->has_value() && (*pin)->generation == scope->job->generation) {
+      UsePin(*scope, **pin, actions);
+    }
+    if (scope->stage == ScopeStage::kGathering) AtDeadline(*scope, actions);
+  }
+  Run(std::move(actions));
 }
 
 void Agreement::Fail(ScopeState& scope, const absl::Status& verdict, AgreementOutcome outcome,
@@ -244,9 +288,10 @@ void Agreement::Fail(ScopeState& scope, const absl::Status& verdict, AgreementOu
   if (transient || scope.told.size() == scope.size) EraseScope(scope);
 }
 
-void Agreement::AnswerFailed(ScopeState& scope, Arrival& arrival, Actions& actions) {
-  actions.answers.emplace_back(std::move(arrival.done), scope.verdict);
-  scope.told.insert(arrival.job.ranks.begin(), arrival.job.ranks.end());
+void Agreement::AnswerFailed(ScopeState& scope, absl::Span<const uint32_t> ranks, Done done,
+                             Actions& actions) {
+  actions.answers.emplace_back(std::move(done), scope.verdict);
+  scope.told.insert(ranks.begin(), ranks.end());
   // All know of it: they may try once more, all together.
   if (scope.told.size() == scope.size) EraseScope(scope);
 }
@@ -283,7 +328,7 @@ void Agreement::StartStoring(ScopeState& scope, Presented& presented, Actions& a
   for (Presented& other : scope.presented) CancelProbe(other, actions);
   actions.work.push_back(
       {.run = [this, id = scope.id, job = scope.job->name, name = scope.name, pin = scope.agreed,
-               reply = scope.reply] { Stored(id, StoreAgreed(job, name, pin, *reply)); },
+               reply = scope.reply] { Stored(id, StoreAgreed(job, name, pin, reply)); },
        .refused =
            [this, id = scope.id] {
              Stored(id, absl::UnavailableError("too much is waiting for the store"));
@@ -291,50 +336,94 @@ void Agreement::StartStoring(ScopeState& scope, Presented& presented, Actions& a
 }
 
 // The job's memory first: it is refused if a later generation has begun, whose pins stand then.
-absl::Status Agreement::StoreAgreed(const JobName& job, const std::string& scope, const Pin& pin,
-                                    const PlanReply& reply) {
-  const std::lock_guard storing(storing_);
-  RETURN_IF_ERROR(PutMemory(job, pin.generation, scope));
-  return parts_.pins.PutPin(job.first, job.second, scope, pin, PlanBytesOf(reply));
+absl::StatusOr<Agreement::Standing> Agreement::StoreAgreed(const JobName& job,
+                                                           const std::string& scope, const Pin& pin,
+                                                           const PlanReplyPtr& reply) {
+  Standing standing{pin, reply};
+  {
+    const std::lock_guard storing(storing_);
+    RETURN_IF_ERROR(PutMemory(job, pin.generation, scope));
+    ASSIGN_OR_RETURN(standing.pin,
+                     parts_.pins.PutPin(job.first, job.second, scope, pin, PlanBytesOf(*reply)));
+  }
+  if (standing.pin.plan_sha256 == pin.plan_sha256) return standing;
+  const absl::StatusOr<PlanReplyPtr> other = ReadPinnedPlan(standing.pin);
+  standing.reply = other.ok() ? *other : nullptr;
+  return standing;
 }
 
-void Agreement::Stored(uint64_t scope_id, const absl::Status& status) {
+// During a rolling restart half of the ranks may have come to another server.
+bool Agreement::UseStanding(ScopeState& scope, const absl::StatusOr<Standing>& standing,
+                            Actions& actions) {
+  if (absl::IsAborted(standing.status())) {
+    Fail(scope, MakeError(Reason::kGenerationOver, standing.status().message()),
+         AgreementOutcome::kSuperseded, true, actions);
+    return false;
+  }
+  if (!standing.ok() || standing->pin.plan_sha256 == scope.agreed.plan_sha256) return true;
+  const std::string signature = SignatureOf(standing->pin.plan_key, standing->pin.profile_as_asked);
+  std::vector<uint32_t> all(scope.size);
+  std::iota(all.begin(), all.end(), 0U);
+  const bool same = SameSignature(signature, scope.agreed_signature);
+  if (!same || standing->reply == nullptr) {
+    const std::string presented = std::exchange(scope.agreed_signature, signature);
+    Fail(scope, same ? LostPlanError() : DiffersAloneError(scope, all, presented),
+         AgreementOutcome::kDiffer, false, actions);
+    return false;
+  }
+  LogLine(spdlog::level::info, "another server was first with a pin",
+          {{"tenant", scope.job->name.first},
+           {"job", scope.job->name.second},
+           {"scope", scope.name},
+           {"plan", ToHex(standing->pin.plan_sha256)}});
+  scope.agreed = standing->pin;
+  scope.agreed_signature = signature;
+  scope.reply = standing->reply;
+  scope.outcome = PlanOutcome::kPinned;
+  return true;
+}
+
+void Agreement::Stored(uint64_t scope_id, const absl::StatusOr<Standing>& standing) {
+  const absl::Status& status = standing.status();
   Actions actions;
   {
     const Lock lock(mutex_);
     ScopeState* found = Find(scope_id);
     if (found == nullptr) return;
     ScopeState& scope = *found;
-    scope.stage = ScopeStage::kAgreed;
-    scope.pinned = status.ok();
-    scope.job->last_agreed = scope.name;
-    if (!status.ok()) {
-      const bool quota = status.code() == absl::StatusCode::kResourceExhausted;
-      (quota ? parts_.metrics.unpinned_quota : parts_.metrics.unpinned_store).Increment();
-      LogLine(spdlog::level::warn, "agreed without a pin",
-              {{"tenant", scope.job->name.first},
-               {"job", scope.job->name.second},
-               {"scope", scope.name},
-               {"error", std::string(status.message())}});
-    }
-    parts_.metrics.agreements(AgreementOutcome::kAgreed).Increment();
-    parts_.metrics.seconds.Observe(SecondsSince(scope.since));
-    const bool computed = scope.outcome == PlanOutcome::kComputed;
-    while (!scope.deadlines.empty()) {
-      const CallId call = scope.deadlines.begin()->second;
-      const PlanOutcome outcome =
-          computed && call != scope.first_call ? PlanOutcome::kJoined : scope.outcome;
-      Remove(call, PlanAnswer{outcome, scope.reply, 0, {}}, actions);
-    }
-    const auto signature_bytes = static_cast<int64_t>(scope.agreed_signature.size());
-    Settle(scope);
-    // What has no pin is kept as it is, as long as the scope is.
-    const int64_t reply_bytes =
-        status.ok() ? 0 : static_cast<int64_t>(scope.reply->response.size());
-    if (status.ok()) scope.reply.reset();
-    KeepBytes(scope, 2 * signature_bytes + reply_bytes);
+    if (UseStanding(scope, standing, actions)) Agreed(scope, status, actions);
   }
   Run(std::move(actions));
+}
+
+void Agreement::Agreed(ScopeState& scope, const absl::Status& status, Actions& actions) {
+  scope.stage = ScopeStage::kAgreed;
+  scope.pinned = status.ok();
+  scope.job->last_agreed = scope.name;
+  if (!status.ok()) {
+    const bool quota = absl::IsFailedPrecondition(status);
+    (quota ? parts_.metrics.unpinned_quota : parts_.metrics.unpinned_store).Increment();
+    LogLine(spdlog::level::warn, "agreed without a pin",
+            {{"tenant", scope.job->name.first},
+             {"job", scope.job->name.second},
+             {"scope", scope.name},
+             {"error", std::string(status.message())}});
+  }
+  parts_.metrics.agreements(AgreementOutcome::kAgreed).Increment();
+  parts_.metrics.seconds.Observe(SecondsSince(scope.since));
+  const bool computed = scope.outcome == PlanOutcome::kComputed;
+  while (!scope.deadlines.empty()) {
+    const CallId call = scope.deadlines.begin()->second;
+    const PlanOutcome outcome =
+        computed && call != scope.first_call ? PlanOutcome::kJoined : scope.outcome;
+    Remove(call, PlanAnswer{outcome, scope.reply, 0, {}}, actions);
+  }
+  const auto signature_bytes = static_cast<int64_t>(scope.agreed_signature.size());
+  Settle(scope);
+  // What has no pin is kept as it is, as long as the scope is.
+  const int64_t reply_bytes = status.ok() ? 0 : static_cast<int64_t>(scope.reply->response.size());
+  if (status.ok()) scope.reply.reset();
+  KeepBytes(scope, 2 * signature_bytes + reply_bytes);
 }
 
 void Agreement::AnswerAgreed(const ScopeState& scope, absl::Span<const uint32_t> ranks,
@@ -360,9 +449,7 @@ void Agreement::AnswerAgreed(const ScopeState& scope, absl::Span<const uint32_t>
              parts_.metrics.pins_lost.Increment();
              LogLine(spdlog::level::err, "the plan that a job runs with is lost",
                      {{"job", job}, {"error", std::string(reply.status().message())}});
-             done(MakeError(Reason::kGenerationOver,
-                            "the plan that this generation agreed on is lost; a new generation of "
-                            "the job gets a new one"));
+             done(LostPlanError());
            },
        .refused =
            [done] { done(MakeError(Reason::kOverloaded, "too much is waiting for the store")); }});

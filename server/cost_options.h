@@ -16,6 +16,10 @@ struct CostOptions {
   int32_t max_report_streams = 16;      // at a time
   int64_t max_samples = 100'000;        // held, all profiles together
   int32_t sample_days = 30;             // then a sample is forgotten
+  // Of a pinned plan's step time: a new plan must be faster by more. kNeverReplan: none is asked
+  // for.
+  int64_t replan_gain_ppm = 20'000;
+  static constexpr int64_t kNeverReplan = 1'000'000;
 };
 
 }  // namespace bucketd

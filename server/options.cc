@@ -147,6 +147,10 @@ constexpr OptionRow kRows[] = {
     {"cost-samples", "Costs", "Measured samples held, of all profiles", FIELD(costs.max_samples), 1,
      10'000'000},
     {"cost-sample-days", "Costs", "Then a sample is forgotten", FIELD(costs.sample_days), 1, 3650},
+    {"replan-gain", "Costs",
+     "A job's new generation, whose cost profile `latest` has moved on, leaves its pinned plan for "
+     "one that is faster by more than this share of a step, in parts per million; 1000000: never",
+     FIELD(costs.replan_gain_ppm), 0, CostOptions::kNeverReplan},
 
     {.name = "log-level",
      .group = "Logging",

@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint32_t kFormat = 1;
 constexpr int32_t kPage = 256;
+constexpr int kUpdates = 16;  // of a record that others write at the same time
 
 // No part of a key holds a newline: tenants and names are printable.
 std::string JobPrefix(absl::string_view tenant, absl::string_view job) {
@@ -55,6 +56,53 @@ std::optional<WallTime> ExpiryOf(const Record& record) {
     return FromMillis(job->expires_ms());
   }
   return std::nullopt;
+}
+
+std::optional<Pin> PinIn(const std::string& key, const std::optional<std::string>& value) {
+  if (!value.has_value()) return std::nullopt;
+  const auto record = Parse<v1::PinRecord>({key, *value});
+  if (!record.has_value() || FromMillis(record->expires_ms()) <= Now()) return std::nullopt;
+  const absl::StatusOr<Digest> sha = DigestFromBytes(record->plan_sha256());
+  if (!sha.ok()) return std::nullopt;
+  return Pin{.generation = record->generation(),
+             .size = record->size(),
+             .plan_key = record->plan_key(),
+             .profile_as_asked = record->cost_profile(),
+             .plan_sha256 = *sha};
+}
+
+std::string Serialize(const Pin& pin, WallTime expires) {
+  v1::PinRecord record;
+  record.set_format_version(kFormat);
+  record.set_generation(pin.generation);
+  record.set_size(pin.size);
+  record.set_plan_key(pin.plan_key);
+  record.set_cost_profile(pin.profile_as_asked);
+  record.set_plan_sha256(std::string(AsBytes(pin.plan_sha256)));
+  record.set_agreed_ms(Millis(Now()));
+  record.set_expires_ms(Millis(expires));
+  return record.SerializeAsString();
+}
+
+std::string Serialize(const JobMemory& memory, WallTime expires) {
+  v1::JobRecord record;
+  record.set_format_version(kFormat);
+  record.set_generation(memory.generation);
+  record.set_unplanned(memory.unplanned.has_value());
+  record.set_unplanned_why(memory.unplanned.value_or(""));
+  for (const auto& [asked, resolved] : memory.profiles) {
+    v1::FixedProfile& profile = *record.add_profiles();
+    profile.set_asked(asked);
+    profile.set_resolved(resolved);
+  }
+  record.set_expires_ms(Millis(expires));
+  record.set_last_scope(memory.last_scope);
+  return record.SerializeAsString();
+}
+
+absl::Status LaterGeneration(uint64_t generation) {
+  return absl::AbortedError(
+      absl::StrCat("another server has begun generation ", generation, " of this job"));
 }
 
 // A damaged record was counted and taken away by the store.
@@ -129,18 +177,7 @@ absl::StatusOr<std::optional<Pin>> Pins::LoadPin(absl::string_view tenant, absl:
                                                  absl::string_view scope) {
   const std::string key = PinKey(tenant, job, scope);
   ASSIGN_OR_RETURN(const std::optional<std::string> value, ReadRecord(store_, key));
-  if (!value.has_value()) return std::optional<Pin>();
-  const auto record = Parse<v1::PinRecord>({key, *value});
-  if (!record.has_value() || FromMillis(record->expires_ms()) <= Now()) {
-    return std::optional<Pin>();
-  }
-  const absl::StatusOr<Digest> sha = DigestFromBytes(record->plan_sha256());
-  if (!sha.ok()) return std::optional<Pin>();
-  return std::optional<Pin>(Pin{.generation = record->generation(),
-                                .size = record->size(),
-                                .plan_key = record->plan_key(),
-                                .profile_as_asked = record->cost_profile(),
-                                .plan_sha256 = *sha});
+  return PinIn(key, value);
 }
 
 absl::StatusOr<std::string> Pins::LoadPlan(const Pin& pin) {
@@ -152,41 +189,49 @@ absl::StatusOr<std::string> Pins::LoadPlan(const Pin& pin) {
   return *std::move(plan);
 }
 
+absl::Status Pins::Update(const std::string& key, Next next) {
+  for (int attempt = 0; attempt < kUpdates; ++attempt) {
+    ASSIGN_OR_RETURN(const std::optional<std::string> before, ReadRecord(store_, key));
+    ASSIGN_OR_RETURN(const std::string after, next(before));
+    const absl::Status written = store_.ReplaceRecord(Shelf::kPins, key, before, after);
+    if (!absl::IsAborted(written)) return written;
+  }
+  return absl::UnavailableError("others write the same record again and again");
+}
+
 absl::Status Pins::PutJob(absl::string_view tenant, absl::string_view job,
                           const JobMemory& memory) {
   const WallTime expires = Expiry();
-  v1::JobRecord record;
-  record.set_format_version(kFormat);
-  record.set_generation(memory.generation);
-  record.set_unplanned(memory.unplanned.has_value());
-  record.set_unplanned_why(memory.unplanned.value_or(""));
-  for (const auto& [asked, resolved] : memory.profiles) {
-    v1::FixedProfile& profile = *record.add_profiles();
-    profile.set_asked(asked);
-    profile.set_resolved(resolved);
-  }
-  record.set_expires_ms(Millis(expires));
-  record.set_last_scope(memory.last_scope);
   const std::string key = JobKey(tenant, job);
   const std::lock_guard writing(writing_);
-  RETURN_IF_ERROR(store_.PutRecord(Shelf::kPins, key, record.SerializeAsString()));
+  RETURN_IF_ERROR(
+      Update(key, [&](const std::optional<std::string>& before) -> absl::StatusOr<std::string> {
+        const auto record =
+            before.has_value() ? Parse<v1::JobRecord>({key, *before}) : std::nullopt;
+        if (record.has_value() && record->generation() > memory.generation &&
+            FromMillis(record->expires_ms()) > Now()) {
+          return LaterGeneration(record->generation());
+        }
+        return Serialize(memory, expires);
+      }));
   Count(key, expires);
   return absl::OkStatus();
 }
 
-absl::Status Pins::PutPin(absl::string_view tenant, absl::string_view job, absl::string_view scope,
-                          const Pin& pin, absl::string_view plan) {
+absl::Status Pins::CheckQuota(absl::string_view tenant, const std::string& key) const {
+  const std::lock_guard lock(mutex_);
+  const auto of_tenant = of_tenant_.find(std::string(tenant));
+  const int64_t held = of_tenant == of_tenant_.end() ? 0 : of_tenant->second;
+  if (expires_.contains(key) || held < limits_.per_tenant) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("tenant \"", tenant, "\" has ", held, " pins, its limit"));
+}
+
+absl::StatusOr<Pin> Pins::PutPin(absl::string_view tenant, absl::string_view job,
+                                 absl::string_view scope, const Pin& pin, absl::string_view plan) {
   const std::string key = PinKey(tenant, job, scope);
   const std::lock_guard writing(writing_);
-  {
-    const std::lock_guard lock(mutex_);
-    const auto of_tenant = of_tenant_.find(std::string(tenant));
-    const int64_t held = of_tenant == of_tenant_.end() ? 0 : of_tenant->second;
-    if (!expires_.contains(key) && held >= limits_.per_tenant) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("tenant \"", tenant, "\" has ", held, " pins, its limit"));
-    }
-  }
+  RETURN_IF_ERROR(CheckQuota(tenant, key));
   const WallTime expires = Expiry();
   absl::Status held = store_.HoldPlan(pin.plan_key, HolderOf(tenant, job), expires);
   if (held.code() == absl::StatusCode::kNotFound) {
@@ -194,18 +239,20 @@ absl::Status Pins::PutPin(absl::string_view tenant, absl::string_view job, absl:
     held = store_.HoldPlan(pin.plan_key, HolderOf(tenant, job), expires);
   }
   RETURN_IF_ERROR(held);
-  v1::PinRecord record;
-  record.set_format_version(kFormat);
-  record.set_generation(pin.generation);
-  record.set_size(pin.size);
-  record.set_plan_key(pin.plan_key);
-  record.set_cost_profile(pin.profile_as_asked);
-  record.set_plan_sha256(std::string(AsBytes(pin.plan_sha256)));
-  record.set_agreed_ms(Millis(Now()));
-  record.set_expires_ms(Millis(expires));
-  RETURN_IF_ERROR(store_.PutRecord(Shelf::kPins, key, record.SerializeAsString()));
+  Pin stands = pin;
+  RETURN_IF_ERROR(
+      Update(key, [&](const std::optional<std::string>& before) -> absl::StatusOr<std::string> {
+        const std::optional<Pin> other = PinIn(key, before);
+        if (other.has_value() && other->generation > pin.generation) {
+          return LaterGeneration(other->generation);
+        }
+        const bool first =
+            !other.has_value() || other->generation < pin.generation || other->size != pin.size;
+        stands = first ? pin : *other;
+        return Serialize(stands, expires);
+      }));
   Count(key, expires);
-  return absl::OkStatus();
+  return stands;
 }
 
 absl::Status Pins::EraseRecord(const std::string& key) {

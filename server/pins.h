@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -61,11 +62,14 @@ class Pins {
   // The pinned plan's bytes, checked against the pin. NOT_FOUND or DATA_LOSS if they are lost.
   absl::StatusOr<std::string> LoadPlan(const Pin& pin);
 
+  // ABORTED of both: the store knows of a later generation, which another server has seen.
   absl::Status PutJob(absl::string_view tenant, absl::string_view job, const JobMemory& memory);
-  // Holds the plan, storing it first if need be, then writes the pin: when this returns OK both
-  // survive the process. RESOURCE_EXHAUSTED above the tenant's quota; else errors are the store's.
-  absl::Status PutPin(absl::string_view tenant, absl::string_view job, absl::string_view scope,
-                      const Pin& pin, absl::string_view plan);
+  // Holds the plan, storing it first if need be, then writes the pin: when this returns both
+  // survive the process. What it returns is the pin that stands: another server that has the store
+  // open may have written one for this generation, and the first one holds for all.
+  // FAILED_PRECONDITION above the tenant's quota; else errors are the store's.
+  absl::StatusOr<Pin> PutPin(absl::string_view tenant, absl::string_view job,
+                             absl::string_view scope, const Pin& pin, absl::string_view plan);
 
   // Keeps the job's pins until `expires` at least; how many there are. From the job's next use on
   // its usual time to live counts again.
@@ -78,6 +82,10 @@ class Pins {
   int64_t count() const;
 
  private:
+  // Writes what `next` makes of the record that is there, though others write it, too.
+  using Next = absl::FunctionRef<absl::StatusOr<std::string>(const std::optional<std::string>&)>;
+  absl::Status Update(const std::string& key, Next next);
+  absl::Status CheckQuota(absl::string_view tenant, const std::string& key) const;
   void Count(const std::string& key, WallTime expires);
   void Forget(const std::string& key);
   absl::Status ExtendRecord(const Record& record, const std::string& holder, WallTime expires);

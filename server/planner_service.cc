@@ -93,15 +93,19 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
       return;
     }
     absl::StatusOr<std::shared_ptr<PlanRequest>> parsed = Parse(request);
+    const auto end = [this](const PlanBroker::Answer& answer) { End(answer); };
     if (!parsed.ok()) {
-      End(parsed.status());
+      if (job_.has_value()) {
+        parts_.agreement.Refuse(*job_, parsed.status(), end);
+      } else {
+        End(parsed.status());
+      }
       return;
     }
     graph_ = (*parsed)->digest;
     (*parsed)->call = scope_.ids(TraceOf(*context));
     Remember(request, **parsed);
     const SteadyTime deadline = DeadlineOf(*context, parts.options.max_wait);
-    const auto end = [this](const PlanBroker::Answer& answer) { End(answer); };
     // Cancellation is reported only after this constructor: gRPC does not know the reactor yet.
     if (job_.has_value()) {
       job_call_ = parts_.agreement.GetPlan(*job_, *std::move(parsed), deadline, end);
@@ -132,6 +136,7 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
     lasting_ = !message.has_job() && !message.has_graph() &&
                !absl::EndsWith(message.options().cost_profile(), "latest");
     if (message.has_job()) {
+      RETURN_IF_ERROR(CheckTenant(message.tenant()));
       ASSIGN_OR_RETURN(job_, ReadJob(message.tenant(), message.job()));
     } else {
       RETURN_IF_ERROR(CheckPlanningIsOn());

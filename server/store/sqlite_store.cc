@@ -251,7 +251,8 @@ absl::Status SqliteStore::Write(int what, absl::string_view key,
                                 absl::FunctionRef<absl::Status(SqliteDb&)> change) {
   const absl::StatusOr<int64_t> commit = Commit(change);
   StoreWrite result = StoreWrite::kOk;
-  if (!commit.ok() && !absl::IsNotFound(commit.status())) {
+  const bool refused = absl::IsNotFound(commit.status()) || absl::IsAborted(commit.status());
+  if (!commit.ok() && !refused) {
     result = absl::IsResourceExhausted(commit.status()) ? StoreWrite::kNoSpace : StoreWrite::kError;
   }
   if (options_.observer != nullptr) {
@@ -368,25 +369,46 @@ absl::StatusOr<std::optional<std::string>> SqliteStore::GetRecord(Shelf shelf,
 }
 
 absl::Status SqliteStore::PutRecord(Shelf shelf, absl::string_view key, absl::string_view value) {
-  return ChangeRecord(static_cast<int64_t>(shelf), key, &value);
+  return ChangeRecord(static_cast<int64_t>(shelf), key, &value, nullptr);
+}
+
+absl::Status SqliteStore::ReplaceRecord(Shelf shelf, absl::string_view key,
+                                        const std::optional<std::string>& before,
+                                        absl::string_view value) {
+  return ChangeRecord(static_cast<int64_t>(shelf), key, &value, &before);
 }
 
 absl::Status SqliteStore::EraseRecord(Shelf shelf, absl::string_view key) {
-  return ChangeRecord(static_cast<int64_t>(shelf), key, nullptr);
+  return ChangeRecord(static_cast<int64_t>(shelf), key, nullptr, nullptr);
+}
+
+// What cannot be read is no value.
+bool SqliteStore::IsStill(int64_t shelf, absl::string_view key,
+                          const std::optional<std::string>& expected) {
+  const absl::StatusOr<std::optional<Row>> row = ReadRow(kRecordSql, shelf, key);
+  const bool some = row.ok() && row->has_value() && (*row)->key == key;
+  return some == expected.has_value() && (!some || (*row)->value == *expected);
 }
 
 absl::Status SqliteStore::ChangeRecord(int64_t shelf, absl::string_view key,
-                                       const absl::string_view* value) {
+                                       const absl::string_view* value,
+                                       const std::optional<std::string>* expected) {
   const Lock lock(write_mutex_);
   absl::StatusOr<std::optional<Location>> old = std::nullopt;
   {
     const Lock reading(reader_->mutex());
     old = Locate(*reader_, kRecordSql, shelf, key);
   }
+  const absl::Status moved = absl::AbortedError("another value was written meanwhile");
+  if (expected != nullptr && !IsStill(shelf, key, *expected)) return moved;
   const bool drop = old.ok() && old->has_value() && IsReadable(kRecordSql, (*old)->value);
   return Write(static_cast<int>(shelf), key, [&](SqliteDb& db) -> absl::Status {
     RETURN_IF_ERROR(old.status());
     ASSIGN_OR_RETURN(const std::optional<Location> before, Locate(db, kRecordSql, shelf, key));
+    // Each write has an id of its own: it is the value that was read.
+    const bool same = before.has_value() == old->has_value() &&
+                      (!before.has_value() || before->value == (*old)->value);
+    if (expected != nullptr && !same) return moved;
     if (drop && before.has_value() && before->value == (*old)->value) {
       RETURN_IF_ERROR(db.Run(kRecordSql.drop_value, before->value));
     }

@@ -96,6 +96,9 @@ class SqliteStore final : public Store {
   absl::Status ReleaseHolds(absl::string_view holder) override;
   absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf, absl::string_view key) override;
   absl::Status PutRecord(Shelf shelf, absl::string_view key, absl::string_view value) override;
+  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
+                             const std::optional<std::string>& before,
+                             absl::string_view value) override;
   absl::Status EraseRecord(Shelf shelf, absl::string_view key) override;
   absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
                                                   absl::string_view after, int32_t limit) override;
@@ -181,7 +184,10 @@ class SqliteStore final : public Store {
   static absl::StatusOr<int64_t> CommitOnce(SqliteDb& db,
                                             absl::FunctionRef<absl::Status(SqliteDb&)> change);
 
-  absl::Status ChangeRecord(int64_t shelf, absl::string_view key, const absl::string_view* value);
+  // `value` null: it goes. `expected` not null: ReplaceRecord's `before`.
+  absl::Status ChangeRecord(int64_t shelf, absl::string_view key, const absl::string_view* value,
+                            const std::optional<std::string>* expected);
+  bool IsStill(int64_t shelf, absl::string_view key, const std::optional<std::string>& expected);
 
   // REQUIRES write_mutex_ of all.
   absl::StatusOr<std::vector<Victim>> OldestPlans(int64_t bytes, int64_t used_before,

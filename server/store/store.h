@@ -85,6 +85,11 @@ class Store {
   virtual absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf,
                                                                absl::string_view key) = 0;
   virtual absl::Status PutRecord(Shelf shelf, absl::string_view key, absl::string_view value) = 0;
+  // PutRecord, if the value is still `before` (nullopt: there is none, or a damaged one), whoever
+  // else has the store open. ABORTED: it is not; nothing was written.
+  virtual absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
+                                     const std::optional<std::string>& before,
+                                     absl::string_view value) = 0;
   virtual absl::Status EraseRecord(Shelf shelf, absl::string_view key) = 0;
   // In key order, keys that start with `prefix`, at most `limit` after `after` (exclusive). Damaged
   // ones are left out and counted.

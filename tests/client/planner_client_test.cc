@@ -14,6 +14,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/admin_client.h"
 #include "client/channel.h"
 #include "client/circuit_breaker.h"
 #include "client/errors.h"
@@ -174,6 +175,30 @@ TEST_F(PlannerClientTest, ErrorsCarryTheReasonOfTheServer) {
   query = Forward();
   query.graph = [] { return absl::DataLossError("the file is gone"); };
   EXPECT_EQ(NewClient()->GetPlan(query).status(), absl::DataLossError("the file is gone"));
+}
+
+TEST_F(PlannerClientTest, PlanningThatIsSwitchedOffIsAnAnswerAndNotRepeated) {
+  StartServer();
+  const auto client = NewClient();
+  ASSERT_TRUE(client->GetPlan(Forward()).ok());
+  v1::SetPlanningRequest off;
+  off.set_why("the fabric is being serviced");
+  ASSERT_TRUE(AdminClient(address_).SetPlanning(off).ok());
+  const absl::Status alone = client->GetPlan(Forward()).status();
+  EXPECT_EQ(ReasonOf(alone), "PLANNING_DISABLED") << "a hit, too: other ranks may have none";
+  PlanQuery query = Forward();
+  query.job = Job{.id = "train", .scope = "0/fw", .ranks = {0}, .size = 2};
+  const absl::Status unplanned = client->GetPlan(query).status();
+  EXPECT_EQ(ReasonOf(unplanned), kUnplanned);
+  for (const absl::Status& status : {alone, unplanned}) {
+    EXPECT_TRUE(absl::StrContains(status.message(), "the fabric is being serviced")) << status;
+  }
+  EXPECT_EQ(client->counters().waits, 0);
+  EXPECT_EQ(client->counters().breaker_opens, 0) << "it answers";
+  v1::SetPlanningRequest on;
+  on.set_enabled(true);
+  ASSERT_TRUE(AdminClient(address_).SetPlanning(on).ok());
+  EXPECT_TRUE(client->GetPlan(Forward()).ok());
 }
 
 TEST_F(PlannerClientTest, AGraphThatIsTooLargeIsNotSent) {

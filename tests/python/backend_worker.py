@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -127,6 +128,24 @@ class Cases:
     def nobody_answers_and_that_is_fine(self):
         found = outcome(lambda: self.step(self.backend(address=NOBODY, deadline=3, fallback="unplanned")))
         return {**found, "plans": self.told()}
+
+    def planning_is_switched_off(self):
+        def switch(*how):
+            dist.barrier()
+            if RANK == 0:
+                bucketctl = os.path.join(os.path.dirname(embedded.find_binary()), "bucketctl")
+                subprocess.run([bucketctl, "disable", "--server", ADDRESS, *how], check=True, capture_output=True)
+            dist.barrier()
+
+        def step(**options):
+            found = outcome(lambda: self.step(self.backend(deadline=20, **options)))
+            return {**found, "plans": self.told()}
+
+        switch("--why", "the fabric is being serviced")
+        # Compiled graphs of the failing step are left behind: it comes last.
+        found = {"job": step(job=bucketd.Job("off")), "asked for": step(fallback="unplanned"), "error": step()}
+        switch("--undo")
+        return {**found, "on again": step(numerics="exact")}
 
     def killed_between_forward_and_backward(self):
         def kill():

@@ -9,9 +9,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
+#include "passes/cost/profile.h"
+#include "passes/io/profile_json.h"
 #include "passes/io/proto_io.h"
 #include "passes/ir/canonical.h"
+#include "proto/cost_service.grpc.pb.h"
 #include "proto/graph.pb.h"
+#include "proto/plan.pb.h"
 #include "tests/server/fixture.h"
 
 namespace bucketd {
@@ -52,6 +56,8 @@ struct JobSpec {
   std::string scope = "0/0/fw";
   uint32_t size = 4;
   bool fresh = false;
+  std::string cost_profile = "";
+  std::string mode = "";
 };
 
 inline v1::GetPlanRequest JobRequest(const TestGraph& graph, const JobSpec& spec,
@@ -63,7 +69,9 @@ inline v1::GetPlanRequest JobRequest(const TestGraph& graph, const JobSpec& spec
   job.set_scope(spec.scope);
   job.set_size(spec.size);
   job.set_fresh(spec.fresh);
+  if (!spec.cost_profile.empty()) request.mutable_options()->set_cost_profile(spec.cost_profile);
   for (const uint32_t rank : ranks) job.add_rank(rank);
+  if (!spec.mode.empty()) request.mutable_options()->set_mode(spec.mode);
   return request;
 }
 
@@ -124,6 +132,30 @@ class AgreementTest : public ServerTest {
       EXPECT_EQ(reply.status.error_details(), first.error_details());
     }
     return first;
+  }
+
+  // As the next version of its name, and that as `latest`: "name@version".
+  std::string Promote(const CostProfile& profile) {
+    const auto stub = v1::CostProfiles::NewStub(NewChannel());
+    v1::ImportProfileRequest import;
+    ProfileToProto(profile, *import.mutable_profile());
+    v1::ImportProfileResponse imported;
+    grpc::ClientContext one, two;
+    const grpc::Status added = stub->ImportProfile(&one, import, &imported);
+    EXPECT_TRUE(added.ok()) << added.error_message();
+    v1::PromoteProfileRequest promote;
+    promote.set_name(profile.name);
+    promote.set_version(imported.version().version());
+    v1::PromoteProfileResponse promoted;
+    const grpc::Status status = stub->PromoteProfile(&two, promote, &promoted);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return absl::StrCat(profile.name, "@", imported.version().version());
+  }
+  // That a plan says it was made with.
+  static std::string ProfileOf(const std::string& plan) {
+    v1::Plan message;
+    EXPECT_TRUE(message.ParseFromString(plan));
+    return message.provenance().cost_profile();
   }
 
   bool EventuallyRanksWait(int ranks) {

@@ -117,6 +117,80 @@ TEST_F(AgreementTest, ACallThatIsRepeatedTakesThePlaceOfTheFirst) {
   EXPECT_NE(PlanOfAll(calls), "");
 }
 
+TEST_F(AgreementTest, ARankWhoseCallCannotBeServedIsNamedToAllAtOnce) {
+  StartServer();
+  ASSERT_TRUE(Upload(ForwardGraph()).ok());
+  v1::GetPlanRequest bad = JobRequest(ForwardGraph(), {.size = 3}, {1});
+  bad.mutable_options()->set_mode("fastest");
+  for (const bool it_is_first : {true, false}) {
+    Calls calls;
+    const auto refused = [&] {
+      calls.push_back(std::async(std::launch::async, [&] { return GetPlan(bad); }));
+    };
+    if (it_is_first) {
+      refused();
+      calls.back().wait();
+    }
+    calls.push_back(Rank(ForwardGraph(), {.size = 3}, {0}));
+    if (!it_is_first) {
+      ASSERT_TRUE(EventuallyRanksWait(1));
+      refused();
+      calls.back().wait();
+    }
+    calls.push_back(Rank(ForwardGraph(), {.size = 3}, {2}));
+    const grpc::Status error = ErrorOfAll(calls);
+    EXPECT_EQ(ReasonOf(error), "OPTIONS_INVALID");
+    EXPECT_TRUE(StrContains(error.error_message(), "scope 0/0/fw: rank 1 was refused: "))
+        << error.error_message();
+    EXPECT_TRUE(StrContains(error.error_message(), "fastest")) << error.error_message();
+  }
+  EXPECT_EQ(Agreements("failed"), 2);
+  Calls again = AllRanks(ForwardGraph(), {.size = 3});
+  EXPECT_NE(PlanOfAll(again), "") << "once all have heard of it";
+  // What is agreed on stays so.
+  EXPECT_EQ(ReasonOf(GetPlan(bad).status), "OPTIONS_INVALID");
+  Calls more = AllRanks(ForwardGraph(), {.size = 3});
+  EXPECT_NE(PlanOfAll(more), "");
+}
+
+TEST_F(AgreementTest, ARefusedRankDoesNotTakeAwayWhatItsGenerationHasPinned) {
+  options_.store_dir = absl::StrCat(folder_, "/store");
+  StartServer();
+  Calls calls = AllRanks(ForwardGraph(), {.size = 2});
+  const std::string plan = PlanOfAll(calls);
+  Restart();
+  v1::GetPlanRequest bad = JobRequest(ForwardGraph(), {.size = 2}, {1});
+  bad.mutable_options()->set_mode("fastest");
+  EXPECT_EQ(ReasonOf(GetPlan(bad).status), "OPTIONS_INVALID");
+  const Reply other = GetPlan(JobRequest(ForwardGraph(), {.size = 2}, {0}));
+  ASSERT_TRUE(other.status.ok()) << other.status.error_message();
+  EXPECT_EQ(other.response.plan().plan(), plan);
+}
+
+TEST_F(AgreementTest, WhenComputeSlotsStayFullAllRanksHearOfTheSameOverload) {
+  options_.plan_function = gate_.Guard(ComputePlan);
+  options_.compute_slots = 1;
+  options_.compute_queue = 0;
+  StartServer();
+  ASSERT_TRUE(Upload(ForwardGraph()).ok());
+  ASSERT_TRUE(Upload(ChangedGraph()).ok());
+  std::future<Reply> busy =
+      std::async(std::launch::async, [&] { return GetPlan(RequestFor(ChangedGraph())); });
+  gate_.WaitUntilEntered(1);
+  Calls calls = AllRanks(ForwardGraph(), {}, milliseconds(1500));
+  const grpc::Status error = ErrorOfAll(calls);
+  EXPECT_EQ(ReasonOf(error), "OVERLOADED");
+  EXPECT_GT(RetryDelayMillis(error), 0);
+  EXPECT_TRUE(StrContains(error.error_message(), "compute slots")) << error.error_message();
+  EXPECT_EQ(Agreements("failed"), 1);
+  // Ranks that come while it lasts and are patient see nothing of it.
+  Calls patient = AllRanks(ForwardGraph(), {});
+  ASSERT_TRUE(EventuallyRanksWait(4));
+  gate_.Open();
+  EXPECT_NE(PlanOfAll(patient), "");
+  EXPECT_TRUE(busy.get().status.ok());
+}
+
 // ---- generations
 
 TEST_F(AgreementTest, AHigherGenerationEndsTheLowerOne) {

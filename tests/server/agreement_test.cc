@@ -287,14 +287,34 @@ TEST_F(AgreementTest, MoreWaitingRanksThanTheLimitAreRefusedWithIt) {
   StartServer();
   ASSERT_TRUE(Upload(ForwardGraph()).ok());
   Calls calls;
-  calls.push_back(Rank(ForwardGraph(), {.size = 3}, {0}));
+  calls.push_back(Rank(ForwardGraph(), {.size = 3}, {0}, milliseconds(2000)));
   calls.push_back(Rank(ForwardGraph(), {.size = 3}, {1}));
   ASSERT_TRUE(EventuallyRanksWait(2));
   const Reply refused = GetPlan(JobRequest(ForwardGraph(), {.size = 3}, {2}));
   EXPECT_EQ(ReasonOf(refused.status), "OVERLOADED");
   EXPECT_EQ(MetadataOf(refused.status, "limit"), "2");
-  server_->BeginDrain();
-  EXPECT_EQ(ReasonOf(ErrorOfAll(calls)), "DRAINING");
+  EXPECT_GT(RetryDelayMillis(refused.status), 0) << "it may come again";
+  const grpc::Status error = ErrorOfAll(calls);
+  EXPECT_EQ(ReasonOf(error), "RANKS_MISSING");
+  EXPECT_TRUE(StrContains(error.error_message(), "rank 2 came and found no room"))
+      << error.error_message();
+}
+
+TEST_F(AgreementTest, AJobHasABoundedNumberOfScopesAGeneration) {
+  StartServer();
+  ASSERT_TRUE(Upload(ForwardGraph()).ok());
+  const auto call = [&](uint64_t generation, int scope) {
+    return GetPlan(JobRequest(
+        ForwardGraph(),
+        {.generation = generation, .scope = absl::StrCat("0/", scope, "/fw"), .size = 1}, {0}));
+  };
+  for (int scope = 0; scope < 4096; ++scope) ASSERT_TRUE(call(1, scope).status.ok()) << scope;
+  const Reply beyond = call(1, 4096);
+  EXPECT_EQ(ReasonOf(beyond.status), "JOB_INVALID");
+  EXPECT_EQ(MetadataOf(beyond.status, "limit"), "4096");
+  EXPECT_TRUE(StrContains(beyond.status.error_message(), "at most 4096 scopes"));
+  EXPECT_TRUE(call(1, 4095).response.has_plan()) << "those that are there go on";
+  EXPECT_TRUE(call(2, 4096).response.has_plan()) << "a new generation begins with none";
 }
 
 TEST_F(AgreementTest, JobsThatNobodyWaitsForMakeRoomAndOthersDoNot) {

@@ -173,6 +173,22 @@ TEST_F(CostsTest, PlansAreMadeWithTheVersionThatWasAskedFor) {
   EXPECT_EQ(Metric("bucketd_cost_profiles"), 5 + 2);
 }
 
+TEST_F(CostsTest, LatestIsWhatIsPromotedNowThoughTheSameBytesCameBefore) {
+  Start();
+  ASSERT_TRUE(GetPlan(InlineRequestFor(ForwardGraph())).status.ok());
+  for (const char* spec : {"latest", "h100_nvlink@latest"}) {
+    v1::GetPlanRequest request = RequestFor(ForwardGraph());
+    request.mutable_options()->set_cost_profile(spec);
+    EXPECT_EQ(ProfileOf(GetPlan(request)), "h100_nvlink@1");
+    EXPECT_EQ(GetPlan(request).source(), v1::PLAN_SOURCE_HIT);
+    const uint32_t version = Import(Profile("h100_nvlink", spec[0] == 'l' ? 3.5 : 4.5));
+    ASSERT_EQ(Promote("h100_nvlink", version), version);
+    EXPECT_EQ(ProfileOf(GetPlan(request)), absl::StrCat("h100_nvlink@", version));
+    EXPECT_EQ(Rollback("h100_nvlink"), 1U);
+    EXPECT_EQ(ProfileOf(GetPlan(request)), "h100_nvlink@1");
+  }
+}
+
 TEST_F(CostsTest, AfterARestartNamesMeanWhatTheyMeantBefore) {
   options_.store_dir = folder_ + "/store";
   Start();

@@ -1,7 +1,13 @@
 // What jobs agreed on, across generations and restarts.
-#include "passes/io/profile_json.h"
-#include "proto/cost_service.grpc.pb.h"
-#include "proto/plan.pb.h"
+#include <signal.h>
+
+#include "absl/strings/str_replace.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+#include "prometheus/registry.h"
+#include <sys/resource.h>
+
+#include "server/store/sqlite_store.h"
 #include "tests/server/agreement_fixture.h"
 
 namespace bucketd {
@@ -18,6 +24,12 @@ PlanFunction Versioned(std::string version) {
       *plan += absl::StrCat("\xba\x7d", std::string(1, static_cast<char>(version.size())), version);
     return plan;
   };
+}
+
+CostProfile With(double gamma_us) {
+  CostProfile profile = BuiltInProfiles()[0];
+  profile.gamma_us = gamma_us;
+  return profile;
 }
 
 class PinTest : public AgreementTest {
@@ -82,39 +94,13 @@ TEST_F(PinTest, AnotherGraphIsPlannedAnewAndPinnedInItsPlace) {
 
 TEST_F(PinTest, LatestIsTheSameVersionForAllScopesOfAGeneration) {
   StartServer();
-  const auto promote_another = [&](double gamma_us) {
-    const auto stub = v1::CostProfiles::NewStub(NewChannel());
-    CostProfile profile = BuiltInProfiles()[0];
-    profile.gamma_us = gamma_us;
-    v1::ImportProfileRequest import;
-    ProfileToProto(profile, *import.mutable_profile());
-    v1::ImportProfileResponse imported;
-    grpc::ClientContext one, two;
-    const grpc::Status added = stub->ImportProfile(&one, import, &imported);
-    EXPECT_TRUE(added.ok()) << added.error_message();
-    v1::PromoteProfileRequest promote;
-    promote.set_name(profile.name);
-    promote.set_version(imported.version().version());
-    v1::PromoteProfileResponse promoted;
-    const grpc::Status status = stub->PromoteProfile(&two, promote, &promoted);
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    return absl::StrCat(profile.name, "@", imported.version().version());
-  };
-  // Of the plan that all ranks of the scope get.
-  const auto profile_of = [&](const JobSpec& spec) {
-    Calls calls;
-    for (uint32_t rank = 0; rank < spec.size; ++rank) {
-      v1::GetPlanRequest request = JobRequest(ForwardGraph(), spec, {rank});
-      request.mutable_options()->set_cost_profile("latest");
-      calls.push_back(std::async(std::launch::async,
-                                 [this, request] { return RankCall(ForwardGraph(), request); }));
-    }
-    v1::Plan plan;
-    EXPECT_TRUE(plan.ParseFromString(PlanOfAll(calls)));
-    return plan.provenance().cost_profile();
+  const auto profile_of = [&](JobSpec spec) {
+    spec.cost_profile = "latest";
+    Calls calls = AllRanks(ForwardGraph(), spec);
+    return ProfileOf(PlanOfAll(calls));
   };
   const std::string first = profile_of({.scope = "0/0/fw"});
-  const std::string second = promote_another(3.5);
+  const std::string second = Promote(With(3.5));
   EXPECT_NE(first, second);
   EXPECT_EQ(profile_of({.scope = "0/1/fw"}), first);
   Restart();
@@ -122,6 +108,145 @@ TEST_F(PinTest, LatestIsTheSameVersionForAllScopesOfAGeneration) {
   EXPECT_EQ(profile_of({.generation = 2, .scope = "0/0/fw"}), first) << "pinned";
   EXPECT_EQ(profile_of({.generation = 2, .scope = "0/3/fw"}), second);
   EXPECT_EQ(profile_of({.generation = 3, .scope = "0/0/fw", .fresh = true}), second);
+}
+
+TEST_F(PinTest, AVersionThatIsLostIsAnErrorOfTheScopeAndNoOtherTakesItsPlace) {
+  StartServer();
+  const JobSpec fw{.size = 2, .cost_profile = "latest"};
+  const std::string lost = Promote(With(3.5));
+  Calls calls = AllRanks(ForwardGraph(), fw);
+  const std::string plan = PlanOfAll(calls);
+  EXPECT_EQ(ProfileOf(plan), lost);
+  const std::string now = Promote(With(4.5));
+  stub_.reset();
+  server_.reset();
+  {
+    const auto store = SqliteStore::Open({.directory = options_.store_dir});
+    ASSERT_TRUE(store.ok()) << store.status();
+    const std::string key =
+        absl::StrCat("version/", absl::StrReplaceAll(lost, {{"@", "/000000000"}}));
+    ASSERT_TRUE((*store)->GetRecord(Shelf::kProfiles, key)->has_value());
+    ASSERT_TRUE((*store)->EraseRecord(Shelf::kProfiles, key).ok());
+  }
+  StartServer();
+  // What is pinned needs no profile.
+  Calls pinned = AllRanks(ForwardGraph(), fw);
+  EXPECT_EQ(PlanOfAll(pinned), plan);
+  JobSpec bw = fw;
+  bw.scope = "0/0/bw";
+  Calls others = AllRanks(ForwardGraph(), bw);
+  const grpc::Status error = ErrorOfAll(others);
+  EXPECT_EQ(ReasonOf(error), "PROFILE_UNREADABLE");
+  for (const std::string& part :
+       {std::string("job \"train\""), std::string("generation 1"), std::string("\"latest\""), lost,
+        std::string("begin a new one")}) {
+    EXPECT_TRUE(StrContains(error.error_message(), part)) << error.error_message();
+  }
+  // That is not forgotten because somebody else had a plan meanwhile.
+  Restart();
+  Calls still = AllRanks(ForwardGraph(), bw);
+  EXPECT_EQ(ErrorOfAll(still).error_message(), error.error_message());
+  bw.generation = 2;
+  Calls next = AllRanks(ForwardGraph(), bw);
+  EXPECT_EQ(ProfileOf(PlanOfAll(next)), now);
+}
+
+TEST_F(PinTest, OfTwoServersOnOneFolderTheFirstPinHoldsForAllRanks) {
+  StartServer();
+  ServerOptions options = options_;
+  options.listen = absl::StrCat("unix:", folder_, "/second");
+  const auto second = Server::Start(options);
+  ASSERT_TRUE(second.ok()) << second.status();
+  const auto stub = v1::Planner::NewStub(
+      grpc::CreateChannel((*second)->address(), grpc::InsecureChannelCredentials()));
+  const auto call_second = [&](uint32_t rank) {
+    v1::GetPlanRequest request =
+        JobRequest(ForwardGraph(), {.size = 2, .cost_profile = "latest"}, {rank});
+    *request.mutable_graph() = InlineRequestFor(ForwardGraph()).graph();
+    return std::async(std::launch::async, [&stub, request] {
+      grpc::ClientContext context;
+      context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
+      Reply reply;
+      reply.status = stub->GetPlan(&context, request, &reply.response);
+      return reply;
+    });
+  };
+  // The second one has not heard of what is promoted at the first.
+  const std::string now = Promote(With(3.5));
+  Calls late;
+  late.push_back(call_second(0));
+  ASSERT_TRUE(Eventually([&] {  // its plan is here, made with the older version
+    const auto store = SqliteStore::Open({.directory = options_.store_dir, .read_only = true});
+    return store.ok() && (*store)->Stats()->plans == 1;
+  }));
+  Calls first = AllRanks(ForwardGraph(), {.size = 2, .cost_profile = "latest"});
+  const std::string plan = PlanOfAll(first);
+  EXPECT_EQ(ProfileOf(plan), now);
+  late.push_back(call_second(1));
+  EXPECT_EQ(PlanOfAll(late), plan) << "though the second server had another one";
+  Calls again = AllRanks(ForwardGraph(), {.size = 2, .cost_profile = "latest"});
+  EXPECT_EQ(PlanOfAll(again), plan);
+}
+
+TEST_F(PinTest, ARankAloneAtAnotherServerGetsWhatTheOthersAgreedOnWhileItWaited) {
+  StartServer();
+  ServerOptions options = options_;
+  options.listen = absl::StrCat("unix:", folder_, "/second");
+  const auto second = Server::Start(options);
+  ASSERT_TRUE(second.ok()) << second.status();
+  const auto stub = v1::Planner::NewStub(
+      grpc::CreateChannel((*second)->address(), grpc::InsecureChannelCredentials()));
+  const auto waits = [&] {
+    for (const auto& family : (*second)->registry().Collect()) {
+      if (family.name == "bucketd_agreement_waiting_ranks")
+        return family.metric[0].gauge.value == 1;
+    }
+    return false;
+  };
+  std::future<Reply> alone = std::async(std::launch::async, [&] {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(4));
+    v1::GetPlanRequest request = JobRequest(ForwardGraph(), {.size = 2}, {0});
+    *request.mutable_graph() = InlineRequestFor(ForwardGraph()).graph();
+    Reply reply;
+    reply.status = stub->GetPlan(&context, request, &reply.response);
+    return reply;
+  });
+  ASSERT_TRUE(Eventually(waits));
+  const std::string plan = Agree({.size = 2});
+  const Reply reply = alone.get();
+  ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
+  EXPECT_EQ(reply.response.plan().plan(), plan);
+}
+
+TEST_F(PinTest, WhereTheDiskTakesNoMoreAPlanIsAgreedOnWithoutAPinAndThatIsCounted) {
+  StartServer();
+  const std::string plan = Agree({.scope = "0/0/fw"});
+  // Every write of this process behind the first byte of a file fails from here on.
+  struct sigaction old {
+  }, ignore{};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGXFSZ, &ignore, &old);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit none{1, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+  const std::string unpinned = Agree({.generation = 2, .scope = "0/1/fw"});
+  v1::PlanSource source{};
+  const std::string pinned = Agree({.generation = 2, .scope = "0/0/fw"}, &source);
+  const Reply again =
+      GetPlan(JobRequest(ForwardGraph(), {.generation = 2, .scope = "0/1/fw"}, {1}));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  sigaction(SIGXFSZ, &old, nullptr);
+  EXPECT_EQ(unpinned, plan);
+  EXPECT_EQ(pinned, plan);
+  EXPECT_EQ(source, v1::PLAN_SOURCE_PINNED) << "reading goes on";
+  EXPECT_EQ(again.response.plan().plan(), plan);
+  EXPECT_EQ(Metric("bucketd_agreements_unpinned_total", "reason", "store"), 2);
+  EXPECT_EQ(Metric("bucketd_agreements_unpinned_total", "reason", "quota"), 0);
+  EXPECT_EQ(Metric("bucketd_pins"), 1);
+  EXPECT_EQ(Agree({.generation = 3, .scope = "0/1/fw"}), plan);
+  EXPECT_EQ(Metric("bucketd_pins"), 2) << "once there is room again";
 }
 
 TEST_F(PinTest, AReleasedJobHasNoPins) {
