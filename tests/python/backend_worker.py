@@ -130,21 +130,21 @@ class Cases:
         return {**found, "plans": self.told()}
 
     def planning_is_switched_off(self):
-        def switch(*how):
+        def switch(*command):
             dist.barrier()
             if RANK == 0:
                 bucketctl = os.path.join(os.path.dirname(embedded.find_binary()), "bucketctl")
-                subprocess.run([bucketctl, "disable", "--server", ADDRESS, *how], check=True, capture_output=True)
+                subprocess.run([bucketctl, *command, "--server", ADDRESS], check=True, capture_output=True)
             dist.barrier()
 
         def step(**options):
             found = outcome(lambda: self.step(self.backend(deadline=20, **options)))
             return {**found, "plans": self.told()}
 
-        switch("--why", "the fabric is being serviced")
+        switch("disable", "--why", "the fabric is being serviced")
         # Compiled graphs of the failing step are left behind: it comes last.
         found = {"job": step(job=bucketd.Job("off")), "asked for": step(fallback="unplanned"), "error": step()}
-        switch("--undo")
+        switch("enable")
         return {**found, "on again": step(numerics="exact")}
 
     def killed_between_forward_and_backward(self):
