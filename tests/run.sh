@@ -11,7 +11,7 @@ Everything a change must pass, on a machine with two cores in about fifty minute
   --fast   without training, sanitizers and fuzzing: about five minutes on a built tree
   --full   also the whole proof of bits (every parallelism, mode, numerics and reduce dtype, on 4 and 6 processes;
            build/proof.txt is its table), every large graph under every profile, the server and the clients under
-           sanitizers, and a minute of each fuzz target: about two hours more
+           sanitizers (threads too), and a minute of each fuzz target: about two hours more
 HELP
   exit 0
 fi
@@ -46,6 +46,9 @@ step "Address and undefined-behaviour sanitizers, and fuzz targets"
 if [ -n "$full" ]; then
   cmake --build build/asan 2>&1 | python3 deploy/progress.py
   ctest --test-dir build/asan --output-on-failure -j "$(nproc)" -LE slow
+  [ -f build/tsan/build.ninja ] || quietly cmake --preset tsan
+  cmake --build build/tsan --target service_tests 2>&1 | python3 deploy/progress.py
+  ctest --preset tsan -L service
 else
   cmake --build build/asan --target passes_tests fuzz 2>&1 | python3 deploy/progress.py
   ctest --test-dir build/asan --output-on-failure -j "$(nproc)" -L passes

@@ -19,7 +19,7 @@ enum class DenseRegions : uint8_t { kOff = 0, kOn = 1, kStrict = 2 };
 
 // By name and as text in option_table.h; on the wire bucketd.v1.PlanOptions.
 struct PlanOptions {
-  std::string mode = "transformer_block";
+  std::string mode = "auto";
   Numerics numerics = Numerics::kEagerOrder;
   std::string backend = "nccl";  // whose summation order `numerics` speaks of: "gloo", "nccl"
   ReorderCompute reorder_compute = ReorderCompute::kAll;

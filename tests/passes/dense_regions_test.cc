@@ -312,7 +312,7 @@ TEST(Dense, CapturedGraphsStayLegalAndWithinMemory) {
   for (const char* name : {"llama3_debug_fsdp8.joint", "llama3_debug_hsdp2x4_rsar.bw",
                            "moe_debug_fsdp4_ep4.bw", "moe_debug_fsdp4_ep4.joint"}) {
     const CapturedGraph captured = Captured(name);
-    PlanOptions options;
+    PlanOptions options = TransformerBlock();
     const Plan off = Planned(captured.graph, options);
     options.dense_regions = DenseRegions::kOn;
     const Plan on = Planned(captured.graph, options);

@@ -191,10 +191,10 @@ TEST(Bucketing, T4_15_AnEntryMayTouchTwoLayers) {
 
 TEST(Bucketing, ALoneBlockIsTakenAndNamed) {
   const Graph graph = Gathers({"layers.5.a", "layers.5.b"});
-  const Plan plan = Planned(graph, PlanOptions());
+  const Plan plan = Planned(graph, TransformerBlock());
   EXPECT_THAT(BucketNames(plan), ElementsAre("layers.5 forward"));
   EXPECT_THAT(DiagnosticText(plan, "lone-block"), HasSubstr("layers.5"));
-  EXPECT_FALSE(HasDiagnostic(Planned(Forward(2, 2), PlanOptions()), "lone-block"));
+  EXPECT_FALSE(HasDiagnostic(Planned(Forward(2, 2), TransformerBlock()), "lone-block"));
 }
 
 TEST(Bucketing, AnEntryWithoutACollectiveIsNamed) {

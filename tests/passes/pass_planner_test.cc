@@ -33,7 +33,7 @@ TEST(Planner, PlansEverySharedGraphInBlocks) {
     if (!IsFast(name)) continue;
     const CapturedGraph captured = Captured(name);
     const Costs costs = FileCosts(captured);
-    PlanOptions options;
+    PlanOptions options = TransformerBlock();
     options.strict_coverage = true;
     const absl::StatusOr<Plan> plan = MakePlan(captured.graph, costs, options);
     ASSERT_TRUE(plan.ok()) << name << ": " << plan.status();
@@ -117,7 +117,7 @@ TEST(Planner, AModelWithoutBlocksIsRefusedWithAWayOut) {
   net.In("conv1");
   net.Out(net.Gather("0", net.Parameter("conv1.weight", {8, 8})), SlotKind::kOutput);
   const Graph graph = net.Build();
-  const absl::Status status = MakePlan(graph, CostsOf(graph), {}).status();
+  const absl::Status status = MakePlan(graph, CostsOf(graph), TransformerBlock()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("find-blocks"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("mode manual"));
@@ -134,7 +134,7 @@ TEST(Planner, ThePlanSaysHowItWasMade) {
   EXPECT_EQ(plan->numerics, Numerics::kExact);
   EXPECT_EQ(plan->backend, "gloo");
   EXPECT_EQ(plan->reorder_compute, ReorderCompute::kCollectivesOnly);
-  EXPECT_EQ(plan->mode, "transformer_block");
+  EXPECT_EQ(plan->mode, "auto");
   EXPECT_EQ(plan->cost_profile, "test@1");
   EXPECT_THAT(plan->planner, HasSubstr(kPlannerVersion));
   EXPECT_EQ(plan->node_count, graph.size());
@@ -144,11 +144,12 @@ std::string PlanBytes() {
   std::string bytes;
   for (const char* name : {"llama3_debug_fsdp8.bw", "moe_debug_fsdp4_ep4.joint"}) {
     const CapturedGraph captured = Captured(name);
-    PlanOptions options;
-    options.parameter_order = {"layers.0.attention.wk.weight", "layers.0.attention.wq.weight"};
-    const absl::StatusOr<Plan> plan = MakePlan(captured.graph, FileCosts(captured), options);
-    EXPECT_TRUE(plan.ok()) << plan.status();
-    if (plan.ok()) bytes += SerializePlan(captured.graph, *plan);
+    for (PlanOptions options : {PlanOptions(), TransformerBlock()}) {
+      options.parameter_order = {"layers.0.attention.wk.weight", "layers.0.attention.wq.weight"};
+      const absl::StatusOr<Plan> plan = MakePlan(captured.graph, FileCosts(captured), options);
+      EXPECT_TRUE(plan.ok()) << plan.status();
+      if (plan.ok()) bytes += SerializePlan(captured.graph, *plan);
+    }
   }
   return bytes;
 }

@@ -149,7 +149,7 @@ TEST(Reductions, EveryHsdpAndDdpGraphGetsShorterAndStaysWithinMemory) {
     ASSERT_TRUE(costs.ok()) << costs.status();
     int64_t alone = 0;
     for (const Numerics numerics : {Numerics::kEagerOrder, Numerics::kFree}) {
-      PlanOptions options;
+      PlanOptions options = TransformerBlock();
       options.numerics = numerics;
       const absl::StatusOr<Plan> plan = MakePlan(captured.graph, *costs, options);
       ASSERT_TRUE(plan.ok()) << plan.status();

@@ -292,6 +292,12 @@ Costs CostsOf(const Graph& graph) {
   return Must(Costs::FromDeviceModel(graph, mesh, profile));
 }
 
+PlanOptions TransformerBlock() {
+  PlanOptions options;
+  options.mode = "transformer_block";
+  return options;
+}
+
 PlanOptions Manual(std::string buckets) {
   PlanOptions options;
   options.mode = "manual";

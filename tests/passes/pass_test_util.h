@@ -89,6 +89,7 @@ Graph Gathers(const std::vector<std::string>& fqns);
 // Costs of the default profile, device model.
 Costs CostsOf(const Graph& graph);
 
+PlanOptions TransformerBlock();
 // Options that leave memory free.
 PlanOptions Manual(std::string buckets);
 // By those costs; Planned expects a plan.

@@ -25,7 +25,8 @@ struct Planned {
 
 Planned Example() {
   Graph graph = bucketd::testing::Backward(3, 2);
-  absl::StatusOr<Plan> plan = MakePlan(graph, bucketd::testing::CostsOf(graph), PlanOptions{});
+  absl::StatusOr<Plan> plan =
+      MakePlan(graph, bucketd::testing::CostsOf(graph), bucketd::testing::TransformerBlock());
   EXPECT_TRUE(plan.ok()) << plan.status();
   plan->graph_digest = Sha256("a graph");
   plan->diagnostics.push_back({"some-code", "a \"quoted\" text\nof two lines", {0, 1}});

@@ -22,7 +22,7 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
 class Settings:
     """The options of bucketd.backend() and bucketd.plan_pass(); their documentation says what each does."""
 
-    mode: str = "transformer_block"
+    mode: str = "auto"
     address: str | None = None
     numerics: str = "eager_order"
     memory_limit: str | float | int | None = None

@@ -20,7 +20,7 @@ _COMPILERS = ("aot_eager",)
 
 
 def backend(
-    mode: str = "transformer_block",
+    mode: str = "auto",
     address: str | None = None,
     numerics: str = "eager_order",
     memory_limit: str | int | None = None,
@@ -44,7 +44,8 @@ def backend(
     are missing, and gives a restarted job the plans that it had. A rank that fails by itself, before it asks or with the
     answer in its hands, is still for the store to tell; without torch.distributed the planner agrees alone.
 
-    mode           which collectives share a bucket: "transformer_block", or another mode of the planner
+    mode           which collectives share a bucket: "auto", the best that a search finds, or one of the classic modes:
+                   "transformer_block", "manual", "greedy", "overlap", "none"
     address        of the planner, "host:port" or "unix:/path"; None: the ranks of one node start a private one
     numerics       what a plan may do to the order of sums: "eager_order", "exact" or "free"
     memory_limit   peak memory that a plan may reach: "1.05x", "+5%" (of the peak without a plan), "38GiB", bytes
@@ -149,7 +150,7 @@ def has_collectives(gm: fx.GraphModule) -> bool:
 def planner_settings(options: dict) -> Settings:
     """The options of backend() by name, with its defaults."""
     rest = dict(options)
-    return _settings(rest.pop("mode", "transformer_block"), rest.pop("address", None), rest.pop("numerics", "eager_order"),
+    return _settings(rest.pop("mode", "auto"), rest.pop("address", None), rest.pop("numerics", "eager_order"),
                      rest.pop("memory_limit", None), rest.pop("fallback", "error"), rest.pop("embedded", None),
                      rest.pop("deadline", DEFAULT_DEADLINE), rest.pop("cost_profile", None), rest.pop("job", None), rest)
 

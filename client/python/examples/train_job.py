@@ -32,7 +32,7 @@ import training  # noqa: E402
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--address", required=True, help="of the planner: HOST:PORT or unix:PATH")
-    parser.add_argument("--mode", default="transformer_block")
+    parser.add_argument("--mode", default="auto")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--fail-at", type=int, default=-1, help="step before which rank 1 of generation 0 fails; -1: none")

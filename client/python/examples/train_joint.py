@@ -59,7 +59,7 @@ def train(name: str, arguments, mesh, planned: bool, on_plan) -> training.Result
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--address", help="of the planner: HOST:PORT or unix:PATH")
-    parser.add_argument("--mode", default="transformer_block")
+    parser.add_argument("--mode", default="auto")
     parser.add_argument("--numerics", default="exact", choices=("eager_order", "exact", "free"))
     parser.add_argument("--keep", action="store_true", help="the backward keeps gathered parameters")
     parser.add_argument("--split", action="store_true", help="into a forward and a backward")

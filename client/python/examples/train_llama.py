@@ -40,7 +40,7 @@ def parse_arguments():
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--address", help="of the planner: HOST:PORT or unix:PATH")
     where.add_argument("--ready-file", type=pathlib.Path, help="that bucketd wrote: names its address and its side port")
-    parser.add_argument("--mode", default="transformer_block")
+    parser.add_argument("--mode", default="auto")
     parser.add_argument("--numerics", default="eager_order", choices=("eager_order", "exact", "free"))
     parser.add_argument("--cost-profile", default="cpu_loopback", help="of the planner; \"\": its own default")
     parser.add_argument("--reduce-dtype", default="bf16", choices=sorted(DTYPES))

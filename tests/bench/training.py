@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Times real training steps under each mode's plans: a small Llama, gloo processes on the CPU, same weights, same data.
+
+The runs take their steps in turn, so that whatever else the machine does meets all of them; each figure is the median over
+the rounds of one run's step by another's in the same round, with a 95 % interval (bootstrap over the rounds, seeded).
+Exit 1: the interval of `auto` by some other mode lies above 1 + TOLERANCE, or a promise about bits is broken.
+
+    tests/bench/training.sh [--rounds 40] [--numerics exact] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import random
+import statistics
+import sys
+import warnings
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "client/python/examples"))
+
+TOLERANCE = 0.02
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--modes", default="transformer_block,greedy,overlap,auto", help="separated by commas")
+    parser.add_argument("--numerics", default="eager_order", choices=("eager_order", "exact", "free"))
+    parser.add_argument("--cost-profile", default="cpu_loopback")
+    parser.add_argument("--rounds", type=int, default=40, help="timed steps of each run")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--json", action="store_true", help="one object on stdout, the table on stderr")
+    return parser.parse_args()
+
+
+def interval(ratios: list[float], seed: int = 1) -> tuple[float, float, float]:
+    """Median, and the 2.5th and 97.5th percentile of the medians of 2,000 resamples."""
+    draw = random.Random(seed)
+    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(2000))
+    return statistics.median(ratios), medians[49], medians[1949]
+
+
+def compare(results, name: str, base: str) -> tuple[float, float, float]:
+    return interval([a / b for a, b in zip(results[name].step_ms, results[base].step_ms)])
+
+
+def train(arguments):
+    """By name what a run did: 'unplanned', and each mode."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+
+    import bucketd
+    import llama
+    import simple_fsdp
+    import training
+
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),), mesh_dim_names=("fsdp",))
+    config = llama.LlamaConfig(layers=arguments.layers)
+    data = training.Data(config.vocab, spread_bits=12)
+
+    def make(name):
+        model = simple_fsdp.shard(llama.build(config), mesh, torch.bfloat16, torch.bfloat16)
+        backend = training.UNPLANNED if name == "unplanned" else bucketd.backend(
+            name, None, arguments.numerics, model=model, cost_profile=arguments.cost_profile)
+        return training.Training(name, model, torch.compile(model, backend=backend), data)
+
+    runs = [make(name) for name in ["unplanned", *arguments.modes.split(",")]]
+    for _ in range(arguments.rounds + 2):  # the first compiles, the second warms up
+        for run in runs:
+            run.step()
+    for run in runs:
+        run.profiled_step()
+    results = [run.result() for run in runs]
+    return {result.name: dataclasses.replace(result, step_ms=result.step_ms[1:]) for result in results}
+
+
+def report(arguments, results, out) -> bool:
+    """The table; whether everything holds."""
+    same_bits = {name: (result.weights, result.gradients) == (results["unplanned"].weights, results["unplanned"].gradients)
+                 for name, result in results.items()}
+    print(f"\n{arguments.rounds} rounds, numerics {arguments.numerics}; by: median of ratios in the same round [95 %]\n", file=out)
+    print(f"{'':18}{'launched':>9}{'median ms':>11}{'by unplanned':>24}{'auto by it':>24}   bits of unplanned", file=out)
+    good = True
+    for name, result in results.items():
+        row = f"{name:18}{sum(result.collectives.values()):9}{statistics.median(result.step_ms):11.1f}"
+        row += "{:>8.3f} [{:.3f}, {:.3f}]".format(*compare(results, name, "unplanned"))
+        if "auto" in results:
+            middle, low, high = compare(results, "auto", name)
+            row += f"{middle:8.3f} [{low:.3f}, {high:.3f}]"
+            good &= low <= 1 + TOLERANCE
+        print(f"{row}   {'equal' if same_bits[name] else 'different'}", file=out)
+    if arguments.numerics == "exact":
+        good &= all(same_bits.values())
+    print("" if good else "\nauto is slower than another mode, or bits that were promised differ", file=out)
+    return good
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    results = train(arguments)
+    good = True
+    if dist.get_rank() == 0:
+        good = report(arguments, results, sys.stderr if arguments.json else sys.stdout)
+        if arguments.json:
+            print(json.dumps({name: dataclasses.asdict(result) for name, result in results.items()}))
+    dist.destroy_process_group()
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
