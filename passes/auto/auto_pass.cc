@@ -10,12 +10,12 @@
 #include "absl/strings/str_format.h"
 
 #include "passes/auto/late_waits.h"
-#include "passes/auto/report.h"
 #include "passes/auto/search.h"
 #include "passes/auto/to_plan.h"
 #include "passes/base/status_macros.h"
 #include "passes/pass/fit_memory.h"
 #include "passes/pass/pass_registry.h"
+#include "passes/sim/auto_report.h"
 #include "passes/sim/simulator.h"
 
 namespace bucketd {

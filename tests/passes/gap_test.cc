@@ -9,11 +9,11 @@
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
 
-#include "passes/auto/report.h"
 #include "passes/io/profile_json.h"
 #include "passes/pass/pass_registry.h"
 #include "passes/plan/verify.h"
 #include "passes/planner.h"
+#include "passes/sim/auto_report.h"
 #include "passes/sim/simulator.h"
 #include "tests/passes/tiny_steps.h"
 

@@ -1,4 +1,4 @@
-#include "passes/auto/report.h"
+#include "passes/sim/auto_report.h"
 
 #include <algorithm>
 #include <vector>
