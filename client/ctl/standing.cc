@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-
 #include "client/render/table.h"
+
 #include "passes/io/json_text.h"
 #include "passes/sim/auto_report.h"
 
