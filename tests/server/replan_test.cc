@@ -30,8 +30,8 @@ class NewProfileTest : public AgreementTest {
   std::string Agree(uint64_t generation, v1::PlanSource* source = nullptr,
                     milliseconds deadline = milliseconds(60'000)) {
     Calls calls =
-        AllRanks(ForwardGraph(),
-                 {.generation = generation, .cost_profile = asked_, .mode = "auto"}, deadline);
+        AllRanks(ForwardGraph(), {.generation = generation, .cost_profile = asked_, .mode = "auto"},
+                 deadline);
     return PlanOfAll(calls, source);
   }
   double Replans(const std::string& outcome) {
