@@ -190,8 +190,9 @@ std::string Agreement::WhereTheOthersAre(const ScopeState& scope,
   const JobState& job = *scope.job;
   for (const auto& [name, other] : job.scopes) {
     if (other.get() == &scope || other->stage > ScopeStage::kComparing) continue;
-    const bool there = std::any_of(missing.begin(), missing.end(),
-                                   [&](uint32_t rank) { return other->live.contains(rank); });
+    const bool there =
+        std::any_of(missing.begin(), missing.end(),
+                    [&live = other->live](uint32_t rank) { return live.contains(rank); });
     if (!there) continue;
     if (few) return absl::StrCat(only, "others wait in scope ", name, hint);
     return absl::StrCat("; missing ranks wait in scope ", name);

@@ -138,6 +138,7 @@ absl::StatusOr<Plan> MakeOrAsk(const Args& args, const PlanOptions& options, Inp
 absl::Status Run(const Args& args) {
   ASSIGN_OR_RETURN(const PlanOptions options, OptionsFrom(args.flags));
   RETURN_IF_ERROR(AsUsage(options.Validate()));
+  std::fputs(UnreadFlags(args.flags, options).c_str(), stderr);
   ASSIGN_OR_RETURN(Input input, Load(args.flags.graph, args.flags.profile));
   if (args.pareto) return ShowFront(input, options, args.plan_out, args.json);
   const auto begin = std::chrono::steady_clock::now();

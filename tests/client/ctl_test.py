@@ -191,9 +191,15 @@ class BucketctlTest(unittest.TestCase):
         self.run_ctl("plan", GRAPH, "--memory-limit", str(2 * peak))
         self.assertIn("limit", self.run_ctl("plan", GRAPH, "--memory-limit", str(2 * peak), "--resident-bytes", str(2 * peak), expect=REFUSED).stderr)
 
+    def test_a_flag_that_the_mode_does_not_read_is_named(self):
+        said = self.run_ctl("plan", GRAPH, "--effort", "0", "--prefetch-backward", "0").stderr
+        self.assertIn("--prefetch-backward is for modes transformer_block, manual, greedy", said)
+        self.assertNotIn("--effort is for", said)
+        self.assertNotIn("is for mode", self.run_ctl("plan", GRAPH, "--mode", "greedy", "--prefetch-backward", "0").stderr)
+
     def explain(self, *args):
         if not os.path.exists(self.path("plan.json")):
-            self.run_ctl("plan", GRAPH, "--plan-out", self.path("plan.json"))
+            self.run_ctl("plan", GRAPH, "--mode", "transformer_block", "--plan-out", self.path("plan.json"))
         return self.run_ctl("explain", GRAPH, self.path("plan.json"), *args).stdout
 
     def test_explain_says_what_every_bucket_is(self):
@@ -281,7 +287,7 @@ class BucketctlTest(unittest.TestCase):
     def test_diff_finds_buckets_orders_and_options_that_differ(self):
         self.explain()
         self.assertTrue(json.loads(self.run_ctl("diff", self.path("plan.json"), self.path("plan.json"), "--json").stdout)["equal"])
-        self.run_ctl("plan", GRAPH, "--prefetch-backward", "0", "--plan-out", self.path("order.json"))
+        self.run_ctl("plan", GRAPH, "--mode", "transformer_block", "--prefetch-backward", "0", "--plan-out", self.path("order.json"))
         order = json.loads(self.run_ctl("diff", self.path("plan.json"), self.path("order.json"), "--json").stdout)
         self.assertEqual((order["fields"], order["buckets"]), ([], []))
         self.assertIsNotNone(order["first_step"])

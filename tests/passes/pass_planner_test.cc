@@ -54,7 +54,7 @@ TEST(Planner, PlansEverySharedGraphInBlocks) {
 TEST(Planner, ALlamaGetsOneGatherABlockAndOneForTheRest) {
   const CapturedGraph captured = Captured("llama3_debug_fsdp8.fw");
   const Costs costs = FileCosts(captured);
-  const absl::StatusOr<Plan> plan = MakePlan(captured.graph, costs, {});
+  const absl::StatusOr<Plan> plan = MakePlan(captured.graph, costs, TransformerBlock());
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(BucketNames(*plan),
               ::testing::ElementsAre("layers.0 forward", "layers.1 forward", "layers.2 forward",
@@ -67,7 +67,7 @@ TEST(Planner, ALlamaGetsOneGatherABlockAndOneForTheRest) {
 TEST(Planner, TheBackwardFindsTheSameUnits) {
   const CapturedGraph captured = Captured("llama3_debug_fsdp8.bw");
   const Costs costs = FileCosts(captured);
-  const absl::StatusOr<Plan> plan = MakePlan(captured.graph, costs, {});
+  const absl::StatusOr<Plan> plan = MakePlan(captured.graph, costs, TransformerBlock());
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(DiagnosticText(*plan, "units"),
             "8 units: tok_embeddings; layers.0 to layers.5; norm+output");
@@ -77,7 +77,7 @@ TEST(Planner, TheBackwardFindsTheSameUnits) {
 TEST(Planner, ExpertsOnAnotherGroupGetBucketsOfTheirOwn) {
   const CapturedGraph captured = Captured("moe_debug_fsdp4_ep4.fw");
   const Costs costs = FileCosts(captured);
-  const absl::StatusOr<Plan> plan = MakePlan(captured.graph, costs, {});
+  const absl::StatusOr<Plan> plan = MakePlan(captured.graph, costs, TransformerBlock());
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(std::count_if(plan->buckets.begin(), plan->buckets.end(),
                           [](const Bucket& b) { return b.name == "layers.1 forward"; }),

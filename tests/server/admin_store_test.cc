@@ -1,5 +1,7 @@
 // What the Admin service and the kill switch do to a real store, and the status page.
+#include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"

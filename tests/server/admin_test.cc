@@ -3,8 +3,6 @@
 #include "server/admin.h"
 
 #include <cstdio>
-#include <fstream>
-#include <sstream>
 #include <thread>
 #include <vector>
 

@@ -113,7 +113,7 @@ TEST_F(GetPlanTest, OtherOptionsAreAnotherPlanOfTheSameGraph) {
   EXPECT_EQ(other.source(), v1::PLAN_SOURCE_COMPUTED);
   // The default by its name is the default.
   request.mutable_options()->set_numerics(v1::NUMERICS_EAGER_ORDER);
-  request.mutable_options()->set_mode("transformer_block");
+  request.mutable_options()->set_mode("auto");
   EXPECT_EQ(GetPlan(request).source(), v1::PLAN_SOURCE_HIT);
 }
 
