@@ -67,7 +67,7 @@ class AdminService final : public Service {
                                 std::function<absl::Status()> call) {
     auto scope = std::make_shared<RequestScope>(method, metrics_);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const auto end = [this, scope, reactor, context](const absl::Status& status) {
+    const auto end = [scope, reactor, context](const absl::Status& status) {
       reactor->Finish(EndRequest(*scope, *context, status, absl::StrCat("peer=", context->peer())));
     };
     const absl::Status allowed = CheckAdminPeer(policy_, context->peer());

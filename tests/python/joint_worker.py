@@ -33,6 +33,7 @@ SPREAD_BITS = {"bf16": 6, "fp32": 24}
 PLANS = {"exact": dict(numerics="exact"), "units": dict(numerics="eager_order")}
 MODES = {
     "none": dict(mode="none"),
+    "auto": dict(mode="auto"),
     "manual": dict(mode="manual", buckets="embedding,blocks.0,blocks.1,head"),
     "greedy": dict(mode="greedy"),
     "overlap": dict(mode="overlap"),
@@ -105,7 +106,9 @@ class Runs:
         reshard = "reshard" in words
         if "plain" in words:
             return bucketd.trace_joint(model, (tokens, targets), reshard=reshard).step()
-        options = {key: value for word in sorted(words) for key, value in {**PLANS, **MODES}.get(word, {}).items()}
+        options = dict(mode="transformer_block")
+        for word in sorted(words):
+            options |= {**PLANS, **MODES}.get(word, {})
         return bucketd.joint_step(model, (tokens, targets), reshard=reshard, split="split" in words,
                                   cost_profile="cpu_loopback", on_plan=plans.append, **options)
 

@@ -183,11 +183,11 @@ def test_inputs_of_another_shape_than_the_traced_one_are_refused(split):
 RANKS, STEPS = 4, 5
 TRAINED = 11  # parameters of the model that is trained
 # One cell of each kind; the rest of the product is `full`.
-ALWAYS = ("eager", "plain one keep", "plain one reshard", "exact one reshard", "exact split keep", "units one keep",
-          "units split reshard")
+ALWAYS = ("eager", "plain one keep", "plain one reshard", "exact one reshard", "exact one reshard auto", "exact split keep",
+          "units one keep", "units split reshard")
 REST = ("exact one keep", "exact split reshard", "units one reshard", "units split keep")
 FULL = ALWAYS + REST
-MODES = ("none", "manual", "greedy", "overlap")
+MODES = ("none", "manual", "greedy", "overlap", "auto")
 OTHERS = tuple(f"{words} {parallelism}" for parallelism in ("ddp", "hsdp")
                for words in ("plain one keep", "exact one keep", "units one keep", "exact split keep"))
 

@@ -125,7 +125,7 @@ class Layouts:
 
         torch._dynamo.reset()
         backend = bucketd.backend(
-            param_order=order, on_plan=lambda planned: self.watch(planned, own, found))
+            mode="transformer_block", param_order=order, on_plan=lambda planned: self.watch(planned, own, found))
         self.step(torch.compile(model, backend=backend))
         return found
 
