@@ -62,7 +62,7 @@ void BundleWriter::Add(const BundleEntry& entry) {
 absl::Status BundleWriter::Finish() {
   std::string bytes;
   AppendInt(kEnd, 1, bytes);
-  AppendInt(0, 1 + 4 + 4, bytes);
+  bytes.append(1 + 4 + 4, '\0');
   AppendInt(static_cast<uint64_t>(entries_), 8, bytes);
   AppendSum(bytes);
   file_.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
