@@ -214,6 +214,22 @@ TEST(Schedule, AWriterStaysBehindTheWaitOfACollectiveThatAnotherWriterStandsInsi
                                                      edge(behind, graph.output_node())));
 }
 
+TEST(Schedule, AReaderOfWhatACollectiveWritesStaysBehindItsWait) {
+  Net net;
+  const NodeId x = net.Call("x", {net.Input("in", {8, 8})}, {8, 8});
+  const NodeId start = net.ReduceInPlace("r", x);
+  const NodeId wait = net.Wait("w", start);
+  const NodeId reader = net.Call("reader", {x}, {8, 8});  // not of the wait: it has the buffer
+  net.Out(wait, SlotKind::kOutput);
+  net.Out(reader, SlotKind::kOutput);
+  const absl::StatusOr<Constraints> found = FindConstraints(net.Build());
+  ASSERT_TRUE(found.ok()) << found.status();
+  const auto kept = [&](const Constraints::Edge& e) {
+    return e.before == wait && e.after == reader;
+  };
+  EXPECT_TRUE(std::any_of(found->edges.begin(), found->edges.end(), kept));
+}
+
 TEST(Schedule, AnInPlaceOpBehindAGatherDoesNotPassItsWait) {
   // The gather reads p until its wait; only then may p be written.
   Net net;

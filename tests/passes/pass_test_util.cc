@@ -119,6 +119,18 @@ NodeId Net::Start(CollectiveKind kind, std::string name, NodeId input, ReduceOp 
   return Tagged(Tag::kNone, "", kind, std::move(name), input, op);
 }
 
+NodeId Net::ReduceInPlace(std::string name, NodeId target) {
+  NodeSpec spec;
+  spec.kind = NodeKind::kCollective;
+  spec.op = "_c10d_functional.all_reduce_";
+  spec.collective = {CollectiveKind::kAllReduce, group_, ReduceOp::kSum, Tag::kNone, ""};
+  const std::vector<NodeId> alias = {target};
+  spec.alias_of = alias;
+  spec.mutates = alias;
+  const Shape same = shape(target);
+  return Add(spec, name, {target}, &same);
+}
+
 NodeId Net::Tagged(Tag tag, std::string fqn, CollectiveKind kind, std::string name, NodeId input,
                    ReduceOp op) {
   NodeSpec spec;

@@ -46,6 +46,7 @@ class Net {
   NodeId Scatter(std::string name, NodeId input, ReduceOp op = ReduceOp::kAvg);
   NodeId Reduce(std::string name, NodeId input);
   NodeId Start(CollectiveKind kind, std::string name, NodeId input, ReduceOp op = ReduceOp::kNone);
+  NodeId ReduceInPlace(std::string name, NodeId target);  // the start; writes its input
   NodeId Wait(std::string name, NodeId start);
   NodeId Tagged(Tag tag, std::string fqn, CollectiveKind kind, std::string name, NodeId input,
                 ReduceOp op);
