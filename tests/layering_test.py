@@ -24,7 +24,12 @@ ALLOWED = {
     "server/store": CORE[:1],
     "client/ctl": CORE + ["passes", "passes/io", "passes/text", "client", "client/render", "server/store"],
     "client": CORE + ["passes/io", "proto"],
-    "gpu_agent": ["passes/base", "passes/plan", "passes/io", "proto"],
+    "gpu_agent/device": ["passes/base"],
+    "gpu_agent/pack": ["passes/base"],
+    "gpu_agent/comm": ["passes/base", "gpu_agent/device"],
+    "gpu_agent/exec": ["passes/base", "passes/ir", "passes/plan", "passes/io", "proto", "gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm"],
+    "gpu_agent/cuda": ["passes/base", "gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm"],
+    "gpu_agent": CORE + ["passes/io", "proto", "client", "gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm", "gpu_agent/exec"],
 }
 # gRPC's headers are heavy and its types contagious: only these see them.
 GRPC_FILES = re.compile(r"^(server/(\w*_service|server|upload\w*|status\w*)\.(cc|h)|client/\w*(_client|channel|_call)\.(cc|h)|gpu_agent/\w*_service\.cc)$")

@@ -1,0 +1,59 @@
+// One process group that moves bytes: the seam between the executor and loopback, socket ring and
+// NCCL. All ranks launch the same collectives in the same order; a communicator cannot check that
+// (the executor compares plans before the first byte moves).
+//
+// "OK" of Launch means enqueued. After any error a communicator is dead: Abort() it and build
+// another one. One thread launches; Abort, health and the accessors are thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+
+#include "gpu_agent/device/stream.h"
+#include "passes/base/types.h"
+
+namespace bucketd::agent {
+
+// `count` is elements a rank: of an all-gather's input, of a reduce-scatter's output, of an
+// all-reduce's tensor. Memory is the communicator's device's and stays until the stream is past the
+// collective.
+//   all-gather      in: count          out: size * count, rank r's part at r * count
+//   reduce-scatter  in: size * count   out: count, the reduced part of this rank
+//   all-reduce      in: count          out: count
+// In place where NCCL has it so: an all-gather's in is its own part of out, a reduce-scatter's out
+// its own part of in, an all-reduce's out its in. Otherwise in and out do not overlap.
+struct Collective {
+  CollectiveKind kind = CollectiveKind::kUnspecified;
+  const void* in = nullptr;
+  void* out = nullptr;
+  int64_t count = 0;
+  DType dtype = DType::kUnspecified;
+  ReduceOp op = ReduceOp::kNone;  // all-gathers have none
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  // Several collectives are one grouped launch: none of them depends on another, and they end
+  // together. INVALID_ARGUMENT names the first that is not as above, and then none is enqueued.
+  virtual absl::Status Launch(Stream& stream, absl::Span<const Collective> group) = 0;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::string ToString() const = 0;  // "ring of 4 ranks over unix sockets, rank 1"
+  // The first error that it met.
+  virtual absl::Status health() const = 0;
+  // Ends what is under way on this rank with ABORTED and `why`; peers see a closed connection. May
+  // be called from any thread, more than once.
+  virtual void Abort(const std::string& why) = 0;
+};
+
+// OK if a communicator of `size` ranks can take it: a kind among the three, a known dtype with the
+// op (bitwise ones on integers only, avg on floating point only, none for an all-gather), a count
+// that is not negative and whose bytes fit 2^46, pointers where there are bytes. Every Launch
+// begins with it.
+absl::Status Validate(const Collective& collective, int size);
+
+}  // namespace bucketd::agent

@@ -1,0 +1,64 @@
+// Where buckets live and what works on them: a device (host memory, or one GPU), its streams and
+// events. The terms are CUDA's and so is the meaning: what is enqueued on one stream runs in that
+// order, an event is done when everything enqueued before it is, and nothing here makes a host
+// thread wait except Event::Wait.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace bucketd::agent {
+
+// A point in a stream. Thread-safe.
+class Event {
+ public:
+  virtual ~Event() = default;
+  // Everything enqueued before it has ended, well or not. Never blocks.
+  virtual bool done() const = 0;
+  // Blocks until done() or the deadline. OK, the first error of the stream before this point, or
+  // DEADLINE_EXCEEDED; the stream goes on after that one.
+  virtual absl::Status Wait(absl::Time deadline) const = 0;
+  // Picoseconds between the two points, measured where the work runs. Both are of one device and
+  // done, else FAILED_PRECONDITION.
+  virtual absl::StatusOr<int64_t> Since(const Event& earlier) const = 0;
+};
+
+// After its first error a stream runs nothing more: what is enqueued is dropped, and every later
+// event carries that error. One thread enqueues.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual std::shared_ptr<Event> Record() = 0;
+  // What is enqueued from now on runs after `event`, of the same device. If that ends with an
+  // error, so does this stream.
+  virtual void After(std::shared_ptr<Event> event) = 0;
+};
+
+// Frees itself; does not outlive its device. Memory is aligned to Device::alignment().
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  virtual std::byte* data() = 0;
+  virtual int64_t bytes() const = 0;
+};
+
+// Thread-safe.
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string name() const = 0;   // "host", "cuda:0 NVIDIA H200"
+  virtual int64_t alignment() const = 0;  // of buffers; a power of two, at least 4096
+  virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) = 0;
+  // `name` is what traces and thread lists call it, at most 15 characters.
+  virtual absl::StatusOr<std::unique_ptr<Stream>> NewStream(const std::string& name) = 0;
+  // Host memory to device memory and back, ordered on `stream`. Host memory must stay until then.
+  virtual absl::Status Copy(Stream& stream, const void* from, void* to, int64_t bytes) = 0;
+};
+
+}  // namespace bucketd::agent
