@@ -179,13 +179,14 @@ def test_ranks_with_one_order_run_by_their_plan(running):
 
 @pytest.mark.slow
 def test_a_restarted_job_gets_the_plans_that_it_had(running, tmp_path):
-    environment = dict(os.environ, PYTHONPATH=str(ROOT / "client" / "python"), OMP_NUM_THREADS="1")
+    environment = dict(os.environ, PYTHONPATH=str(ROOT / "client" / "python"), OMP_NUM_THREADS="1", PYTHONFAULTHANDLER="1")
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD), "--max-restarts", "1",
          str(EXAMPLES / "train_job.py"), "--address", running.address, "--fail-at", "2", "--steps", "3", "--release",
          "--out-dir", str(tmp_path)],
         env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+    # Generation 0 fails at length; what matters stands at the end.
+    assert done.returncode == 0, f"torchrun ended with {done.returncode}\n{done.stdout}\n{done.stderr[-6000:]}"
     assert not (tmp_path / "generation-0.json").exists(), "it did not fail"
     found = json.loads((tmp_path / "generation-1.json").read_text())
     assert len(found["answers"]) == WORLD and set(found["answers"][0]) == {"0/fw", "0/bw"}

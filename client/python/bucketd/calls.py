@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import os
@@ -213,4 +214,11 @@ def _forked() -> None:
         caller.forked()
 
 
+def _ended() -> None:
+    for caller in list(_callers):
+        caller.close()
+
+
 os.register_at_fork(after_in_child=_forked)
+# gRPC's threads of an open channel would meet an interpreter that is being taken down.
+atexit.register(_ended)
