@@ -32,13 +32,14 @@
 #include "server/cost_catalog.h"
 #include "server/cost_samples.h"
 #include "server/cost_service.h"
-#include "server/http.h"
 #include "server/job_admin.h"
 #include "server/open_store.h"
 #include "server/pins.h"
 #include "server/planner_service.h"
 #include "server/planning_switch.h"
 #include "server/service_parts.h"
+#include "server/side_port/side_port.h"
+#include "server/status_routes.h"
 #include "server/stored_plans.h"
 
 namespace bucketd {
@@ -182,7 +183,7 @@ struct Server::Impl {
   Admin admin;
   std::unique_ptr<grpc::Service> admin_service;
   std::unique_ptr<grpc::Server> grpc_server;
-  std::unique_ptr<HttpServer> http;
+  std::unique_ptr<SidePort> http;
 };
 
 absl::Status Server::Impl::Listen() {
@@ -220,10 +221,11 @@ absl::Status Server::Impl::Listen() {
 
 absl::Status Server::Impl::StartHttp() {
   if (options.http.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(http, HttpServer::Start(options.http, registry,
-                                           {.ready = [this] { return serving.load(); },
-                                            .degraded = [this] { return Degraded(); },
-                                            .status = [this] { return admin.GetStatus(); }}));
+  ASSIGN_OR_RETURN(http,
+                   SidePort::Start(options.http, registry,
+                                   {.ready = [this] { return serving.load(); },
+                                    .degraded = [this] { return Degraded(); },
+                                    .pages = StatusPages([this] { return admin.GetStatus(); })}));
   return absl::OkStatus();
 }
 

@@ -19,7 +19,8 @@ ALLOWED = {
     "passes/text": CORE[:4],
     "passes/io": CORE + ["proto"],
     "passes/tools": CORE + ["passes", "passes/io", "passes/text"],
-    "server": CORE + ["passes", "passes/io", "proto", "server/store"],
+    "server": CORE + ["passes", "passes/io", "proto", "server/store", "server/side_port"],
+    "server/side_port": [],
     "client/render": CORE,
     "server/store": CORE[:1],
     "client/ctl": CORE + ["passes", "passes/io", "passes/text", "client", "client/render", "server/store"],
@@ -29,7 +30,7 @@ ALLOWED = {
     "gpu_agent/comm": ["passes/base", "gpu_agent/device"],
     "gpu_agent/exec": ["passes/base", "passes/ir", "passes/plan", "passes/io", "proto", "gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm"],
     "gpu_agent/cuda": ["passes/base", "gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm"],
-    "gpu_agent": CORE + ["passes/io", "proto", "client", "gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm", "gpu_agent/exec"],
+    "gpu_agent": CORE + ["passes/io", "proto", "client", "server/side_port", "gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm", "gpu_agent/exec"],
 }
 # gRPC's headers are heavy and its types contagious: only these see them.
 GRPC_FILES = re.compile(r"^(server/(\w*_service|server|upload\w*|status\w*)\.(cc|h)|client/\w*(_client|channel|_call)\.(cc|h)|gpu_agent/\w*_service\.cc)$")

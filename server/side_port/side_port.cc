@@ -1,4 +1,4 @@
-#include "server/http.h"
+#include "server/side_port/side_port.h"
 
 #include <chrono>
 
@@ -7,8 +7,6 @@
 #include <sys/socket.h>
 
 #include "httplib.h"
-#include "passes/io/message_json.h"
-#include "server/status_page.h"
 
 namespace bucketd {
 namespace {
@@ -19,7 +17,7 @@ constexpr int kThreads = 4;
 
 }  // namespace
 
-HttpServer::HttpServer(const prometheus::Registry& registry, Handlers handlers)
+SidePort::SidePort(const prometheus::Registry& registry, Handlers handlers)
     : registry_(registry),
       handlers_(std::move(handlers)),
       server_(std::make_unique<httplib::Server>()) {
@@ -34,7 +32,7 @@ HttpServer::HttpServer(const prometheus::Registry& registry, Handlers handlers)
   AddRoutes();
 }
 
-void HttpServer::AddRoutes() {
+void SidePort::AddRoutes() {
   server_->Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
     response.set_content(prometheus::TextSerializer().Serialize(registry_.Collect()),
                          kPrometheusText);
@@ -50,23 +48,21 @@ void HttpServer::AddRoutes() {
                                       degraded.empty() ? "" : absl::StrCat(degraded, "\n")),
                          kText);
   });
-  const auto status_page = [this](const httplib::Request& request, httplib::Response& response) {
-    const v1::GetStatusResponse status = handlers_.status();
-    if (request.get_param_value("format") == "json") {
-      response.set_content(MessageJson(status), "application/json");
-    } else {
-      if (request.get_param_value("refresh") == "5") response.set_header("Refresh", "5");
-      response.set_content(StatusPage(status), "text/html; charset=utf-8");
-    }
-  };
-  server_->Get("/statusz", status_page);
-  server_->Get("/", status_page);
+  for (const Page& page : handlers_.pages) {
+    server_->Get(page.path, [&page](const httplib::Request& request, httplib::Response& response) {
+      const Answer answer = page.answer(request.params);
+      if (answer.refresh_seconds > 0) {
+        response.set_header("Refresh", std::to_string(answer.refresh_seconds));
+      }
+      response.set_content(answer.body, answer.type);
+    });
+  }
 }
 
-absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address,
-                                                              const prometheus::Registry& registry,
-                                                              Handlers handlers) {
-  auto server = std::unique_ptr<HttpServer>(new HttpServer(registry, std::move(handlers)));
+absl::StatusOr<std::unique_ptr<SidePort>> SidePort::Start(const std::string& address,
+                                                          const prometheus::Registry& registry,
+                                                          Handlers handlers) {
+  auto server = std::unique_ptr<SidePort>(new SidePort(registry, std::move(handlers)));
   const size_t colon = address.rfind(':');
   const std::string host = address.substr(0, colon);
   int port = std::stoi(address.substr(colon + 1));
@@ -86,7 +82,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
   return server;
 }
 
-HttpServer::~HttpServer() {
+SidePort::~SidePort() {
   if (!thread_.joinable()) return;
   // The library forgets a stop() that comes before its loop has begun.
   do {

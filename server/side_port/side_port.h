@@ -1,0 +1,62 @@
+// The side port of a daemon: what operators and their tools read. Plain HTTP, GET only.
+//   /metrics  Prometheus text     /livez  200 while the process runs
+//   /readyz   200 while requests are taken, else 503; a second line says what does not work
+// and the pages that its daemon adds.
+#pragma once
+
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "prometheus/registry.h"
+
+namespace httplib {
+class Server;
+}  // namespace httplib
+
+namespace bucketd {
+
+class SidePort {
+ public:
+  struct Answer {
+    std::string body;
+    std::string type = "text/html; charset=utf-8";
+    int refresh_seconds = 0;  // of a page that fetches itself anew; 0: it does not
+  };
+  struct Page {
+    std::string path;  // "/statusz"
+    std::function<Answer(const std::multimap<std::string, std::string>& query)> answer;
+  };
+  struct Handlers {  // called on the side port's threads
+    std::function<bool()> ready;
+    std::function<std::string()> degraded;  // what does not work though the daemon is ready; ""
+    std::vector<Page> pages;
+  };
+
+  // Serves from then on. `address` is HOST:PORT, port 0 any free one. UNAVAILABLE names the flag,
+  // --http. `registry` outlives the port.
+  static absl::StatusOr<std::unique_ptr<SidePort>> Start(const std::string& address,
+                                                         const prometheus::Registry& registry,
+                                                         Handlers handlers);
+  ~SidePort();
+
+  const std::string& address() const { return address_; }
+
+ private:
+  SidePort(const prometheus::Registry& registry, Handlers handlers);
+  void AddRoutes();
+
+  const prometheus::Registry& registry_;
+  const Handlers handlers_;
+  std::unique_ptr<httplib::Server> server_;
+  std::string address_;
+  std::future<void> ended_;
+  std::jthread thread_;
+};
+
+}  // namespace bucketd
