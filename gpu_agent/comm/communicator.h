@@ -50,10 +50,18 @@ class Communicator {
   virtual void Abort(const std::string& why) = 0;
 };
 
+// Of what one rank puts in and of what it gets out, for a valid collective.
+int64_t InputBytes(const Collective& collective, int size);
+int64_t OutputBytes(const Collective& collective, int size);
+
 // OK if a communicator of `size` ranks can take it: a kind among the three, a known dtype with the
-// op (bitwise ones on integers only, avg on floating point only, none for an all-gather), a count
-// that is not negative and whose bytes fit 2^46, pointers where there are bytes. Every Launch
-// begins with it.
+// op (bitwise ones on integers and bool only, avg on floating point only, sum and avg alone on
+// complex numbers, none for an all-gather), a count that is not negative and whose bytes fit 2^46,
+// pointers where there are bytes.
 absl::Status Validate(const Collective& collective, int size);
+
+// The same of a whole launch on one rank, and that in and out overlap in place or not at all; the
+// error names the member. Every Launch begins with it. O(members).
+absl::Status ValidateGroup(absl::Span<const Collective> group, int rank, int size);
 
 }  // namespace bucketd::agent
