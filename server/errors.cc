@@ -22,7 +22,7 @@ struct Row {
   const char* name;
 };
 
-constexpr std::array<Row, 32> kTable = {{
+constexpr std::array<Row, 34> kTable = {{
     {Reason::kDigestMalformed, absl::StatusCode::kInvalidArgument, "DIGEST_MALFORMED"},
     {Reason::kDigestMismatch, absl::StatusCode::kInvalidArgument, "DIGEST_MISMATCH"},
     {Reason::kContentMismatch, absl::StatusCode::kInvalidArgument, "CONTENT_MISMATCH"},
@@ -54,6 +54,8 @@ constexpr std::array<Row, 32> kTable = {{
     {Reason::kRanksDiffer, absl::StatusCode::kFailedPrecondition, "RANKS_DIFFER"},
     {Reason::kRanksMissing, absl::StatusCode::kDeadlineExceeded, "RANKS_MISSING"},
     {Reason::kGenerationOver, absl::StatusCode::kFailedPrecondition, "GENERATION_OVER"},
+    {Reason::kRendezvousDiffers, absl::StatusCode::kFailedPrecondition, "RENDEZVOUS_DIFFERS"},
+    {Reason::kEpochUnknown, absl::StatusCode::kNotFound, "EPOCH_UNKNOWN"},
     {Reason::kPlannerBug, absl::StatusCode::kInternal, "PLANNER_BUG"},
 }};
 

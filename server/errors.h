@@ -42,6 +42,8 @@ enum class Reason {
   kRanksDiffer,
   kRanksMissing,
   kGenerationOver,
+  kRendezvousDiffers,
+  kEpochUnknown,
   kPlannerBug,
 };
 

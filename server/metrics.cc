@@ -16,10 +16,11 @@ using prometheus::Labels;
 using prometheus::Registry;
 
 constexpr std::array<const char*, kMethods> kMethodNames = {
-    "GetCapabilities", "GetPlan",        "UploadGraph",    "QueryUpload",    "GetStatus",
-    "ListPlans",       "EvictPlans",     "ListJobs",       "PinJob",         "UnpinJob",
-    "SetPlanning",     "ReleaseJob",     "ListProfiles",   "GetProfile",     "ReportCosts",
-    "ImportProfile",   "ProposeProfile", "PromoteProfile", "RollbackProfile"};
+    "GetCapabilities", "GetPlan",        "UploadGraph",    "QueryUpload",     "GetStatus",
+    "ListPlans",       "EvictPlans",     "ListJobs",       "PinJob",          "UnpinJob",
+    "SetPlanning",     "ReleaseJob",     "ListProfiles",   "GetProfile",      "ReportCosts",
+    "ImportProfile",   "ProposeProfile", "PromoteProfile", "RollbackProfile", "Rendezvous",
+    "WatchEpoch",      "EndEpoch"};
 constexpr std::array<const char*, kPlanOutcomes> kPlanOutcomeNames = {
     "hit", "computed", "joined", "graph_required", "error", "pinned", "unplanned", "store_hit"};
 constexpr std::array<const char*, kUploadOutcomes> kUploadOutcomeNames = {

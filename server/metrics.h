@@ -39,8 +39,12 @@ enum class Method {
   kProposeProfile,
   kPromoteProfile,
   kRollbackProfile,
+  // Agents
+  kRendezvous,
+  kWatchEpoch,
+  kEndEpoch,
 };
-inline constexpr size_t kMethods = 19;
+inline constexpr size_t kMethods = 22;
 absl::string_view Name(Method method);
 
 // kHit: from memory.

@@ -37,6 +37,7 @@
 #include "server/pins.h"
 #include "server/planner_service.h"
 #include "server/planning_switch.h"
+#include "server/rendezvous_service.h"
 #include "server/service_parts.h"
 #include "server/side_port/side_port.h"
 #include "server/status_routes.h"
@@ -182,6 +183,9 @@ struct Server::Impl {
        draining, [this](absl::string_view peer) { return CheckAdminPeer(options.admin, peer); }});
   Admin admin;
   std::unique_ptr<grpc::Service> admin_service;
+  Rendezvous rendezvous{timers, NowUnixMs};
+  std::unique_ptr<grpc::Service> rendezvous_service =
+      MakeRendezvousService(rendezvous, metrics, options.max_wait);
   std::unique_ptr<grpc::Server> grpc_server;
   std::unique_ptr<SidePort> http;
 };
@@ -197,6 +201,7 @@ absl::Status Server::Impl::Listen() {
   builder.RegisterService(service.get());
   builder.RegisterService(cost_service.get());
   builder.RegisterService(admin_service.get());
+  builder.RegisterService(rendezvous_service.get());
   builder.SetMaxReceiveMessageSize(
       static_cast<int>(std::max(options.intake.max_chunk_bytes, options.intake.max_inline_bytes)) +
       kMessageSlackBytes);
@@ -277,6 +282,7 @@ void Server::Impl::BeginDrain() {
   if (draining.exchange(true)) return;
   SetServing(false);
   agreement.BeginDrain();
+  rendezvous.BeginDrain();
   broker.BeginDrain();
 }
 

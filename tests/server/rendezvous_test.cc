@@ -1,0 +1,243 @@
+// Ranks that meet at a server, through real gRPC.
+#include <algorithm>
+#include <future>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+
+#include "proto/agent.grpc.pb.h"
+#include "tests/server/fixture.h"
+
+namespace bucketd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+struct Met {
+  grpc::Status status;
+  v1::RendezvousResponse response;
+};
+
+v1::RendezvousRequest Rank(uint32_t rank, uint32_t size) {
+  v1::RendezvousRequest request;
+  request.set_group("job/dp_shard/0");
+  request.set_rank(rank);
+  request.set_size(size);
+  request.set_endpoint(absl::StrCat("unix:/tmp/rank", rank));
+  return request;
+}
+
+class RendezvousTest : public ServerTest {
+ protected:
+  void SetUp() override {
+    ServerTest::SetUp();
+    StartServer();
+    agents_ = v1::Agents::NewStub(NewChannel());
+  }
+
+  Met Meet(const v1::RendezvousRequest& request, milliseconds deadline = milliseconds(60'000)) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + deadline);
+    Met met;
+    met.status = agents_->Rendezvous(&context, request, &met.response);
+    return met;
+  }
+  std::future<Met> MeetLater(const v1::RendezvousRequest& request,
+                             milliseconds deadline = milliseconds(60'000)) {
+    return std::async(std::launch::async, [=, this] { return Meet(request, deadline); });
+  }
+  bool EventuallyInFlight(const std::string& method, int calls) {
+    return Eventually(
+        [&] { return Metric("bucketd_requests_in_flight", "method", method) == calls; });
+  }
+  // All `size` ranks at once; the epoch.
+  uint64_t MeetAll(uint32_t size) {
+    std::vector<std::future<Met>> ranks;
+    for (uint32_t rank = 0; rank < size; ++rank) ranks.push_back(MeetLater(Rank(rank, size)));
+    uint64_t epoch = 0;
+    for (std::future<Met>& rank : ranks) {
+      const Met met = rank.get();
+      EXPECT_TRUE(met.status.ok()) << met.status.error_message();
+      epoch = met.response.epoch();
+    }
+    return epoch;
+  }
+
+  std::pair<grpc::Status, v1::WatchEpochResponse> Watch(uint64_t epoch, milliseconds deadline) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + deadline);
+    v1::WatchEpochRequest request;
+    request.set_group("job/dp_shard/0");
+    request.set_epoch(epoch);
+    std::pair<grpc::Status, v1::WatchEpochResponse> fate;
+    fate.first = agents_->WatchEpoch(&context, request, &fate.second);
+    return fate;
+  }
+  grpc::Status End(uint64_t epoch, uint32_t rank, const std::string& why) {
+    grpc::ClientContext context;
+    v1::EndEpochRequest request;
+    request.set_group("job/dp_shard/0");
+    request.set_epoch(epoch);
+    request.set_rank(rank);
+    request.set_why(why);
+    v1::EndEpochResponse response;
+    return agents_->EndEpoch(&context, request, &response);
+  }
+
+  std::unique_ptr<v1::Agents::Stub> agents_;
+};
+
+TEST_F(RendezvousTest, AllRanksGetOneSecretOneEpochAndEveryonesEndpoint) {
+  std::vector<std::future<Met>> ranks;
+  for (uint32_t rank = 0; rank < 4; ++rank) ranks.push_back(MeetLater(Rank(3 - rank, 4)));
+  std::set<std::string> tokens;
+  std::set<uint64_t> epochs;
+  for (std::future<Met>& rank : ranks) {
+    const Met met = rank.get();
+    ASSERT_TRUE(met.status.ok()) << met.status.error_message();
+    tokens.insert(met.response.token());
+    epochs.insert(met.response.epoch());
+    EXPECT_THAT(met.response.endpoints(), ElementsAre("unix:/tmp/rank0", "unix:/tmp/rank1",
+                                                      "unix:/tmp/rank2", "unix:/tmp/rank3"));
+  }
+  EXPECT_EQ(tokens.size(), 1u);
+  EXPECT_EQ(tokens.begin()->size(), 32u);
+  EXPECT_EQ(epochs.size(), 1u);
+}
+
+TEST_F(RendezvousTest, EpochsGrowAndEachHasItsOwnSecret) {
+  const Met first = Meet(Rank(0, 1)), second = Meet(Rank(0, 1));
+  EXPECT_GT(second.response.epoch(), first.response.epoch());
+  EXPECT_NE(second.response.token(), first.response.token());
+}
+
+TEST_F(RendezvousTest, RanksThatDoNotComeAreNamed) {
+  std::future<Met> zero = MeetLater(Rank(0, 4), milliseconds(800));
+  const Met two = Meet(Rank(2, 4), milliseconds(600));
+  EXPECT_EQ(ReasonOf(two.status), "RANKS_MISSING");
+  EXPECT_THAT(two.status.error_message(), HasSubstr("3 of 4 did not come in time"));
+  // By then rank 2 has given up.
+  EXPECT_THAT(zero.get().status.error_message(), HasSubstr("ranks 1-3 of 4 did not come in time"));
+}
+
+TEST_F(RendezvousTest, AnotherSizeIsAnErrorForAllThatWait) {
+  std::future<Met> zero = MeetLater(Rank(0, 4));
+  ASSERT_TRUE(EventuallyInFlight("Rendezvous", 1));
+  const Met odd = Meet(Rank(1, 3));
+  for (const grpc::Status& status : {odd.status, zero.get().status}) {
+    EXPECT_EQ(ReasonOf(status), "RENDEZVOUS_DIFFERS");
+    EXPECT_THAT(status.error_message(), HasSubstr("rank 1 speaks of 3 ranks, rank 0 of 4"));
+  }
+}
+
+TEST_F(RendezvousTest, RanksThatWouldRunSomethingElseDoNotMeet) {
+  v1::RendezvousRequest one = Rank(0, 2), other = Rank(1, 2);
+  one.set_agrees("plan a");
+  other.set_agrees("plan b");
+  std::future<Met> zero = MeetLater(one);
+  ASSERT_TRUE(EventuallyInFlight("Rendezvous", 1));
+  EXPECT_EQ(ReasonOf(Meet(other).status), "RENDEZVOUS_DIFFERS");
+  EXPECT_THAT(zero.get().status.error_message(), HasSubstr("ranks 0 and 1 do not agree"));
+}
+
+TEST_F(RendezvousTest, ARankThatCallsAgainTakesItsOwnPlace) {
+  v1::RendezvousRequest again = Rank(0, 2);
+  std::future<Met> first = MeetLater(again);
+  ASSERT_TRUE(EventuallyInFlight("Rendezvous", 1));
+  again.set_endpoint("unix:/tmp/other");
+  std::future<Met> second = MeetLater(again);
+  EXPECT_EQ(first.get().status.error_code(), grpc::StatusCode::CANCELLED);
+  const Met met = Meet(Rank(1, 2));
+  ASSERT_TRUE(met.status.ok());
+  EXPECT_EQ(met.response.endpoints(0), "unix:/tmp/other");
+  EXPECT_TRUE(second.get().status.ok());
+}
+
+TEST_F(RendezvousTest, ARankWhoseCallerWentAwayIsNotWaitedFor) {
+  {
+    grpc::ClientContext context;
+    v1::RendezvousResponse response;
+    std::future<grpc::Status> gone = std::async(
+        std::launch::async, [&] { return agents_->Rendezvous(&context, Rank(0, 2), &response); });
+    ASSERT_TRUE(EventuallyInFlight("Rendezvous", 1));
+    context.TryCancel();
+    gone.get();
+  }
+  ASSERT_TRUE(EventuallyInFlight("Rendezvous", 0));
+  EXPECT_EQ(ReasonOf(Meet(Rank(1, 2), milliseconds(400)).status), "RANKS_MISSING");
+}
+
+TEST_F(RendezvousTest, WatchersHearWhoEndedAnEpochAndWhy) {
+  const uint64_t epoch = MeetAll(2);
+  auto watch = std::async(std::launch::async, [&] { return Watch(epoch, milliseconds(60'000)); });
+  ASSERT_TRUE(EventuallyInFlight("WatchEpoch", 1));
+  EXPECT_TRUE(End(epoch, 1, "rank 0 closed the connection").ok());
+  const auto [status, fate] = watch.get();
+  EXPECT_TRUE(status.ok() && fate.over());
+  EXPECT_EQ(fate.why(), "rank 1: rank 0 closed the connection");
+  // Whoever asks later hears the same, and the first reason stays.
+  EXPECT_TRUE(End(epoch, 0, "something else").ok());
+  EXPECT_EQ(Watch(epoch, milliseconds(60'000)).second.why(), fate.why());
+}
+
+TEST_F(RendezvousTest, ANewRendezvousEndsTheEpoch) {
+  const uint64_t epoch = MeetAll(2);
+  std::future<Met> back = MeetLater(Rank(1, 2));
+  EXPECT_THAT(Watch(epoch, milliseconds(60'000)).second.why(),
+              HasSubstr("rank 1 came to a new rendezvous"));
+  const Met zero = Meet(Rank(0, 2));
+  EXPECT_EQ(zero.response.epoch(), back.get().response.epoch());
+  EXPECT_THAT(Watch(epoch, milliseconds(60'000)).second.why(), HasSubstr("has begun"));
+}
+
+TEST_F(RendezvousTest, AnEpochThatGoesOnIsSaidBeforeTheDeadline) {
+  const uint64_t epoch = MeetAll(2);
+  const auto [status, fate] = Watch(epoch, milliseconds(400));
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_FALSE(fate.over());
+}
+
+TEST_F(RendezvousTest, AnEpochThatNeverWasIsAnError) {
+  EXPECT_EQ(ReasonOf(Watch(77, milliseconds(1000)).first), "EPOCH_UNKNOWN");
+  EXPECT_EQ(ReasonOf(End(77, 0, "")), "EPOCH_UNKNOWN");
+  const uint64_t epoch = MeetAll(1);
+  EXPECT_EQ(ReasonOf(Watch(epoch + 1, milliseconds(1000)).first), "EPOCH_UNKNOWN");
+  EXPECT_EQ(ReasonOf(End(epoch, 1, "")), "JOB_INVALID");
+}
+
+TEST_F(RendezvousTest, EveryFieldIsChecked) {
+  const auto reason = [this](const std::function<void(v1::RendezvousRequest&)>& change) {
+    v1::RendezvousRequest request = Rank(0, 1);
+    change(request);
+    return ReasonOf(Meet(request).status);
+  };
+  EXPECT_EQ(reason([](auto& r) { r.set_group(""); }), "JOB_INVALID");
+  EXPECT_EQ(reason([](auto& r) { r.set_group("a\nb"); }), "JOB_INVALID");
+  EXPECT_EQ(reason([](auto& r) { r.set_size(0); }), "JOB_INVALID");
+  EXPECT_EQ(reason([](auto& r) { r.set_rank(1); }), "JOB_INVALID");
+  EXPECT_EQ(reason([](auto& r) { r.set_endpoint(""); }), "JOB_INVALID");
+  EXPECT_EQ(reason([](auto& r) { r.set_endpoint(std::string(257, 'x')); }), "JOB_INVALID");
+  EXPECT_EQ(reason([](auto& r) { r.set_agrees(std::string(65, 'x')); }), "JOB_INVALID");
+  EXPECT_EQ(reason([](auto& r) { r.set_size(16'385); }), "JOB_INVALID");
+  EXPECT_EQ(reason([](auto& r) { r.set_size(1); }), "");
+}
+
+TEST_F(RendezvousTest, AServerThatShutsDownLetsEverybodyGo) {
+  const uint64_t epoch = MeetAll(1);
+  auto watch = std::async(std::launch::async, [&] { return Watch(epoch, milliseconds(60'000)); });
+  v1::RendezvousRequest other = Rank(0, 2);
+  other.set_group("another");
+  std::future<Met> waits = MeetLater(other);
+  ASSERT_TRUE(EventuallyInFlight("WatchEpoch", 1) && EventuallyInFlight("Rendezvous", 1));
+  server_->BeginDrain();
+  EXPECT_EQ(ReasonOf(watch.get().first), "DRAINING");
+  EXPECT_EQ(ReasonOf(waits.get().status), "DRAINING");
+}
+
+}  // namespace
+}  // namespace bucketd
