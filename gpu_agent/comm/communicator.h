@@ -40,6 +40,10 @@ class Communicator {
   // Several collectives are one grouped launch: none of them depends on another, and they end
   // together. INVALID_ARGUMENT names the first that is not as above, and then none is enqueued.
   virtual absl::Status Launch(Stream& stream, absl::Span<const Collective> group) = 0;
+  // Tells of a device's buffer that collectives will use, where a backend gains by knowing. All
+  // ranks call it with the same size, and from then on none or all ranks of a collective are inside
+  // of such buffers, at the same offsets. An error is the communicator's end.
+  virtual absl::Status Register(std::byte* /*data*/, int64_t /*bytes*/) { return absl::OkStatus(); }
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string ToString() const = 0;  // "ring of 4 ranks over unix sockets, rank 1"

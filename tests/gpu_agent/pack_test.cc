@@ -296,10 +296,13 @@ TEST(Cut, TilesCoverASegmentOnceAndBeginOnLines) {
 }
 
 TEST(Cut, NothingMakesNoTilesEvenWithoutMemory) {
-  const Segment empty{nullptr, nullptr, 0, Move::kF32ToBf16};
-  const auto tiles = Cut({&empty, 1});
-  ASSERT_TRUE(tiles.ok());
-  EXPECT_TRUE(tiles->empty());
+  alignas(128) std::array<std::byte, 256> memory{};
+  for (std::byte* to : {static_cast<std::byte*>(nullptr), memory.data() + 1}) {
+    const Segment empty{nullptr, to, 0, Move::kF32ToBf16};
+    const auto tiles = Cut({&empty, 1});
+    ASSERT_TRUE(tiles.ok());
+    EXPECT_TRUE(tiles->empty());
+  }
   EXPECT_TRUE(Cut({})->empty());
 }
 

@@ -1,0 +1,95 @@
+#include "gpu_agent/cuda/cuda_copier.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "gpu_agent/cuda/pack_kernels.h"
+#include "passes/base/status_macros.h"
+
+namespace bucketd::agent {
+
+absl::StatusOr<std::unique_ptr<CudaCopier>> CudaCopier::Create(int device, int max_blocks) {
+  ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> uploads, CudaStream::Start(device));
+  return std::unique_ptr<CudaCopier>(new CudaCopier(max_blocks, std::move(uploads)));
+}
+
+CudaCopier::~CudaCopier() {
+  const CurrentDevice current(uploads_->device());
+  for (auto& [owner, table] : tables_) gone_.push_back(std::move(table));
+  for (const Table& table : gone_) {
+    for (const auto& [stream, event] : table.used) uploads_->After(event);
+    cudaFreeAsync(table.tiles, uploads_->get());
+  }
+}
+
+absl::Status CudaCopier::Copy(Stream& stream, std::shared_ptr<const std::vector<Tile>> tiles) {
+  CudaStream* cuda = AsCudaStream(stream, uploads_->device());
+  if (cuda == nullptr) return absl::InvalidArgumentError("a stream of another device");
+  if (tiles->size() > std::numeric_limits<uint32_t>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat(tiles->size(), " tiles are too many"));
+  }
+  if (tiles->empty() || !cuda->status().ok()) return absl::OkStatus();
+  const CurrentDevice current(uploads_->device());
+  const std::lock_guard lock(mutex_);
+  ASSIGN_OR_RETURN(Table * table, Find(tiles));
+  if (table->uploaded != nullptr) cuda->After(table->uploaded);
+  if (table->uploaded != nullptr && table->uploaded->done()) table->uploaded = nullptr;
+  const absl::Status launched = CudaStatus(
+      LaunchTiles(table->tiles, static_cast<uint32_t>(tiles->size()), max_blocks_, cuda->get()),
+      absl::StrCat("a copy of ", tiles->size(), " tiles"));
+  if (!launched.ok()) cuda->Fail(launched);
+  table->used[cuda->get()] = cuda->Record();
+  return launched;
+}
+
+absl::StatusOr<CudaCopier::Table*> CudaCopier::Find(
+    const std::shared_ptr<const std::vector<Tile>>& tiles) {
+  const auto found = tables_.find(tiles.get());
+  // Another list may have come to lie where one was that is gone.
+  if (found != tables_.end() && found->second.owner.lock() == tiles) return &found->second;
+  Forget();
+  Table table;
+  table.owner = tiles;
+  RETURN_IF_ERROR(Upload(*tiles, table));
+  return &(tables_[tiles.get()] = std::move(table));
+}
+
+absl::Status CudaCopier::Upload(const std::vector<Tile>& tiles, Table& table) {
+  const size_t bytes = tiles.size() * sizeof(Tile);
+  const std::string what = absl::StrCat("a table of ", tiles.size(), " tiles");
+  void* memory = nullptr;
+  RETURN_IF_ERROR(CudaStatus(cudaMallocAsync(&memory, bytes, uploads_->get()), what));
+  const absl::Status copied = CudaStatus(
+      cudaMemcpyAsync(memory, tiles.data(), bytes, cudaMemcpyHostToDevice, uploads_->get()), what);
+  if (!copied.ok()) {
+    cudaFreeAsync(memory, uploads_->get());
+    return copied;
+  }
+  table.tiles = static_cast<Tile*>(memory);
+  table.uploaded = uploads_->Record();
+  return absl::OkStatus();
+}
+
+void CudaCopier::Forget() {
+  for (auto it = tables_.begin(); it != tables_.end();) {
+    if (!it->second.owner.expired()) {
+      ++it;
+      continue;
+    }
+    gone_.push_back(std::move(it->second));
+    it = tables_.erase(it);
+  }
+  // Frees run on the stream of the uploads, behind nothing that is still under way.
+  std::erase_if(gone_, [this](const Table& table) {
+    for (const auto& [stream, event] : table.used) {
+      if (!event->done()) return false;
+    }
+    cudaFreeAsync(table.tiles, uploads_->get());
+    return true;
+  });
+}
+
+}  // namespace bucketd::agent

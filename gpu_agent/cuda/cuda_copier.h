@@ -1,0 +1,53 @@
+// Copies by the tile kernel.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "gpu_agent/cuda/cuda_device.h"
+#include "gpu_agent/exec/copier.h"
+
+namespace bucketd::agent {
+
+// Tables of tiles go to the GPU when they are first used, on a stream of their own, and stay there
+// as long as their owner keeps them: a plan's tables are uploaded once.
+class CudaCopier final : public Copier {
+ public:
+  // `max_blocks`: see LaunchTiles.
+  static absl::StatusOr<std::unique_ptr<CudaCopier>> Create(int device, int max_blocks);
+  ~CudaCopier() override;
+  CudaCopier(const CudaCopier&) = delete;
+  CudaCopier& operator=(const CudaCopier&) = delete;
+
+  absl::Status Copy(Stream& stream, std::shared_ptr<const std::vector<Tile>> tiles) override;
+
+ private:
+  struct Table {
+    std::weak_ptr<const std::vector<Tile>> owner;
+    Tile* tiles = nullptr;
+    std::shared_ptr<Event> uploaded;                      // null once it was seen done
+    std::map<cudaStream_t, std::shared_ptr<Event>> used;  // the last time, by stream
+  };
+
+  CudaCopier(int max_blocks, std::unique_ptr<CudaStream> uploads)
+      : max_blocks_(max_blocks), uploads_(std::move(uploads)) {}
+  absl::StatusOr<Table*> Find(const std::shared_ptr<const std::vector<Tile>>& tiles);
+  absl::Status Upload(const std::vector<Tile>& tiles, Table& table);
+  void Forget();
+
+  const int max_blocks_;
+  std::mutex mutex_;
+  const std::unique_ptr<CudaStream> uploads_;
+  std::map<const std::vector<Tile>*, Table> tables_;
+  std::vector<Table> gone_;  // whose owner is, but not all of their copies
+};
+
+}  // namespace bucketd::agent

@@ -1,0 +1,246 @@
+#include "gpu_agent/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+#include "passes/base/status_macros.h"
+
+namespace bucketd::agent {
+namespace {
+
+class CudaBuffer final : public Buffer {
+ public:
+  CudaBuffer(int device, void* allocation, std::byte* data, int64_t bytes,
+             std::shared_ptr<const NcclApi> nccl)
+      : device_(device),
+        allocation_(allocation),
+        data_(data),
+        bytes_(bytes),
+        nccl_(std::move(nccl)) {}
+  ~CudaBuffer() override {
+    const CurrentDevice current(device_);
+    if (nccl_ != nullptr) {
+      nccl_->MemFree(allocation_);
+    } else {
+      cudaFree(allocation_);
+    }
+  }
+  CudaBuffer(const CudaBuffer&) = delete;
+  CudaBuffer& operator=(const CudaBuffer&) = delete;
+
+  std::byte* data() override { return data_; }
+  int64_t bytes() const override { return bytes_; }
+
+ private:
+  const int device_;
+  void* const allocation_;
+  std::byte* const data_;
+  const int64_t bytes_;
+  const std::shared_ptr<const NcclApi> nccl_;  // whose memory it is; null: CUDA's
+};
+
+}  // namespace
+
+absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  const std::string text = absl::StrCat(what, ": ", cudaGetErrorString(error));
+  if (error == cudaErrorMemoryAllocation) return absl::ResourceExhaustedError(text);
+  return absl::InternalError(text);
+}
+
+CurrentDevice::CurrentDevice(int index) {
+  int now = -1;
+  if (cudaGetDevice(&now) != cudaSuccess || now == index) return;
+  if (cudaSetDevice(index) == cudaSuccess) before_ = now;
+}
+
+CurrentDevice::~CurrentDevice() {
+  if (before_ >= 0) cudaSetDevice(before_);
+}
+
+CudaEvent::CudaEvent(int device, absl::Status error, WatchedList watched)
+    : device_(device),
+      watched_(std::move(watched)),
+      seen_(!error.ok()),
+      status_(std::move(error)) {}
+
+CudaEvent::~CudaEvent() {
+  if (event_ != nullptr) cudaEventDestroy(event_);
+}
+
+absl::Status CudaEvent::Record(cudaStream_t stream) {
+  RETURN_IF_ERROR(CudaStatus(cudaEventCreateWithFlags(&event_, cudaEventDefault), "an event"));
+  return CudaStatus(cudaEventRecord(event_, stream), "recording an event");
+}
+
+bool CudaEvent::Seen() const {
+  if (seen_) return true;
+  const cudaError_t error = cudaEventQuery(event_);
+  if (error == cudaErrorNotReady) return false;
+  seen_ = true;
+  status_ = CudaStatus(error, "the stream");
+  for (const auto& watched : watched_) {
+    if (status_.ok()) status_ = watched->status();
+  }
+  return true;
+}
+
+bool CudaEvent::done() const {
+  const std::lock_guard lock(mutex_);
+  return Seen();
+}
+
+absl::Status CudaEvent::status() const {
+  const std::lock_guard lock(mutex_);
+  return Seen() ? status_ : absl::OkStatus();
+}
+
+absl::Status CudaEvent::Wait(absl::Time deadline) const {
+  // Querying, since a wait inside of CUDA knows neither deadlines nor NCCL's errors.
+  constexpr absl::Duration kLongest = absl::Microseconds(200);
+  for (absl::Duration pause = absl::Microseconds(5);; pause = std::min(2 * pause, kLongest)) {
+    if (done()) return status();
+    if (absl::Now() >= deadline) {
+      return absl::DeadlineExceededError("the stream did not reach the event in time");
+    }
+    for (const auto& watched : watched_) watched->Poll().IgnoreError();
+    absl::SleepFor(pause);
+  }
+}
+
+absl::StatusOr<int64_t> CudaEvent::Since(const Event& earlier) const {
+  const auto* other = dynamic_cast<const CudaEvent*>(&earlier);
+  if (other == nullptr || other->device_ != device_) {
+    return absl::FailedPreconditionError("the events are of two devices");
+  }
+  if (!done() || !other->done() || event_ == nullptr || other->event_ == nullptr) {
+    return absl::FailedPreconditionError("the events are not both done");
+  }
+  float milliseconds = 0;
+  RETURN_IF_ERROR(CudaStatus(cudaEventElapsedTime(&milliseconds, other->event_, event_),
+                             "the time between two events"));
+  return std::llround(static_cast<double>(milliseconds) * 1e9);
+}
+
+absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Start(int device) {
+  const CurrentDevice current(device);
+  cudaStream_t stream = nullptr;
+  RETURN_IF_ERROR(
+      CudaStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream"));
+  return std::make_unique<CudaStream>(device, stream);
+}
+
+CudaStream::~CudaStream() { cudaStreamDestroy(stream_); }
+
+absl::Status CudaStream::status() const {
+  if (!error_.ok()) return error_;
+  for (const auto& watched : watched_) RETURN_IF_ERROR(watched->status());
+  return absl::OkStatus();
+}
+
+void CudaStream::Fail(const absl::Status& error) {
+  if (error_.ok()) error_ = error;
+}
+
+void CudaStream::Watch(const std::shared_ptr<Watched>& watched) {
+  if (std::find(watched_.begin(), watched_.end(), watched) == watched_.end()) {
+    watched_.push_back(watched);
+  }
+}
+
+std::shared_ptr<Event> CudaStream::Record() {
+  const CurrentDevice current(device_);
+  const absl::Status dead = status();
+  auto event = std::make_shared<CudaEvent>(device_, dead, watched_);
+  if (!dead.ok()) return event;
+  const absl::Status recorded = event->Record(stream_);
+  if (recorded.ok()) return event;
+  Fail(recorded);
+  return std::make_shared<CudaEvent>(device_, recorded, watched_);
+}
+
+void CudaStream::After(std::shared_ptr<Event> event) {
+  const auto* of_cuda = dynamic_cast<const CudaEvent*>(event.get());
+  if (of_cuda == nullptr || of_cuda->device() != device_) {
+    return Fail(absl::InvalidArgumentError("a stream waits for events of its own GPU only"));
+  }
+  const absl::Status ended = of_cuda->status();
+  if (!ended.ok()) return Fail(ended);
+  if (of_cuda->get() == nullptr) return;
+  const CurrentDevice current(device_);
+  for (const auto& watched : of_cuda->watched()) Watch(watched);
+  const cudaError_t error = cudaStreamWaitEvent(stream_, of_cuda->get(), 0);
+  if (error != cudaSuccess) Fail(CudaStatus(error, "waiting for an event"));
+}
+
+absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int index,
+                                                             std::shared_ptr<const NcclApi> nccl) {
+  cudaDeviceProp properties;
+  RETURN_IF_ERROR(
+      CudaStatus(cudaGetDeviceProperties(&properties, index), absl::StrCat("GPU ", index)));
+  if (properties.major < 9) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("GPU ", index, " (", properties.name, ") has compute capability ",
+                     properties.major, ".", properties.minor, "; the kernels want 9.0 or newer"));
+  }
+  return std::make_unique<CudaDevice>(index, absl::StrCat("cuda:", index, " ", properties.name),
+                                      std::move(nccl));
+}
+
+bool CudaDevice::has_windows() const {
+  return nccl_ != nullptr && nccl_->MemAlloc != nullptr && nccl_->CommWindowRegister != nullptr;
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> CudaDevice::Allocate(int64_t bytes) {
+  if (bytes < 0) return absl::InvalidArgumentError(absl::StrCat("a buffer of ", bytes, " bytes"));
+  if (bytes == 0) return std::make_unique<CudaBuffer>(index_, nullptr, nullptr, 0, nullptr);
+  const CurrentDevice current(index_);
+  void* allocation = nullptr;
+  if (nccl_ != nullptr && nccl_->MemAlloc != nullptr) {
+    const ncclResult_t result = nccl_->MemAlloc(&allocation, static_cast<size_t>(bytes));
+    if (result != ncclSuccess) {
+      return absl::ResourceExhaustedError(absl::StrCat("a buffer of ", bytes, " bytes on ", name_,
+                                                       ": ", nccl_->GetErrorString(result)));
+    }
+    return std::make_unique<CudaBuffer>(index_, allocation, static_cast<std::byte*>(allocation),
+                                        bytes, nccl_);
+  }
+  // CUDA promises 256 bytes only.
+  const size_t unit = static_cast<size_t>(alignment());
+  RETURN_IF_ERROR(CudaStatus(cudaMalloc(&allocation, static_cast<size_t>(bytes) + unit),
+                             absl::StrCat("a buffer of ", bytes, " bytes on ", name_)));
+  const size_t past = reinterpret_cast<uintptr_t>(allocation) % unit;
+  std::byte* data = static_cast<std::byte*>(allocation) + (past == 0 ? 0 : unit - past);
+  return std::make_unique<CudaBuffer>(index_, allocation, data, bytes, nullptr);
+}
+
+absl::StatusOr<std::unique_ptr<Stream>> CudaDevice::NewStream(const std::string&) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, CudaStream::Start(index_));
+  return stream;
+}
+
+absl::Status CudaDevice::Copy(Stream& stream, const void* from, void* to, int64_t bytes) {
+  CudaStream* cuda = AsCudaStream(stream, index_);
+  if (cuda == nullptr || bytes < 0 || (bytes > 0 && (from == nullptr || to == nullptr))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a copy of ", bytes, " bytes: wants a stream of ", name_, " and two addresses"));
+  }
+  if (bytes == 0 || !cuda->status().ok()) return absl::OkStatus();
+  const CurrentDevice current(index_);
+  const absl::Status copied = CudaStatus(
+      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, cuda->get()),
+      absl::StrCat("a copy of ", bytes, " bytes"));
+  if (!copied.ok()) cuda->Fail(copied);
+  return copied;
+}
+
+CudaStream* AsCudaStream(Stream& stream, int device) {
+  auto* cuda = dynamic_cast<CudaStream*>(&stream);
+  return cuda != nullptr && cuda->device() == device ? cuda : nullptr;
+}
+
+}  // namespace bucketd::agent

@@ -1,0 +1,134 @@
+// Memory, streams and events of one GPU.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "gpu_agent/cuda/nccl_api.h"
+#include "gpu_agent/device/stream.h"
+
+namespace bucketd::agent {
+
+// OK, RESOURCE_EXHAUSTED for memory, else INTERNAL with CUDA's own words after `what`.
+absl::Status CudaStatus(cudaError_t error, absl::string_view what);
+
+// Makes a GPU the calling thread's for a while.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int index);
+  ~CurrentDevice();
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+ private:
+  int before_ = -1;  // -1: it was current already
+};
+
+// What may fail behind a stream's back: a communicator that works on it. Thread-safe.
+class Watched {
+ public:
+  virtual ~Watched() = default;
+  virtual absl::Status status() const = 0;  // the first error so far; never blocks
+  // Looks for errors. What fails ends its work on the stream, so that events are reached.
+  virtual absl::Status Poll() = 0;
+};
+using WatchedList = std::vector<std::shared_ptr<Watched>>;
+
+// An event ends with the error of a communicator of its stream if that failed before the event was
+// first seen done.
+class CudaEvent final : public Event {
+ public:
+  // `error`: the stream is dead, the event is done with it.
+  CudaEvent(int device, absl::Status error, WatchedList watched);
+  ~CudaEvent() override;
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+
+  bool done() const override;
+  absl::Status Wait(absl::Time deadline) const override;
+  absl::StatusOr<int64_t> Since(const Event& earlier) const override;
+
+  absl::Status Record(cudaStream_t stream);
+  cudaEvent_t get() const { return event_; }  // null if it was born done
+  int device() const { return device_; }
+  const WatchedList& watched() const { return watched_; }
+  absl::Status status() const;  // OK before done()
+
+ private:
+  bool Seen() const;  // REQUIRES: mutex_ is held
+
+  const int device_;
+  const WatchedList watched_;
+  cudaEvent_t event_ = nullptr;
+  mutable std::mutex mutex_;
+  mutable bool seen_ = false;
+  mutable absl::Status status_;
+};
+
+class CudaStream final : public Stream {
+ public:
+  static absl::StatusOr<std::unique_ptr<CudaStream>> Start(int device);
+  // Takes `stream` over.
+  CudaStream(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
+  // Does not wait for what is enqueued.
+  ~CudaStream() override;
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  std::shared_ptr<Event> Record() override;
+  void After(std::shared_ptr<Event> event) override;
+
+  cudaStream_t get() const { return stream_; }
+  int device() const { return device_; }
+  // The stream's first error so far, those of communicators included.
+  absl::Status status() const;
+  void Fail(const absl::Status& error);
+  // Events from now on end with its errors.
+  void Watch(const std::shared_ptr<Watched>& watched);
+
+ private:
+  const int device_;
+  const cudaStream_t stream_;
+  absl::Status error_;
+  WatchedList watched_;
+};
+
+// Thread-safe. Memory comes from NCCL where there is one, so that it can be registered as a window
+// and handed to other processes. Copies from and to host memory that is not pinned may hold the
+// calling thread until they are through.
+class CudaDevice final : public Device {
+ public:
+  // `nccl` may be null.
+  static absl::StatusOr<std::unique_ptr<CudaDevice>> Open(int index,
+                                                          std::shared_ptr<const NcclApi> nccl);
+  // What Open has found to be there.
+  CudaDevice(int index, std::string name, std::shared_ptr<const NcclApi> nccl)
+      : index_(index), name_(std::move(name)), nccl_(std::move(nccl)) {}
+
+  std::string name() const override { return name_; }
+  int64_t alignment() const override { return 4096; }
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override;
+  absl::StatusOr<std::unique_ptr<Stream>> NewStream(const std::string& name) override;
+  absl::Status Copy(Stream& stream, const void* from, void* to, int64_t bytes) override;
+
+  int index() const { return index_; }
+  // Whether buffers can be registered as windows.
+  bool has_windows() const;
+
+ private:
+  const int index_;
+  const std::string name_;
+  const std::shared_ptr<const NcclApi> nccl_;
+};
+
+// The stream as one of this GPU, or null.
+CudaStream* AsCudaStream(Stream& stream, int device);
+
+}  // namespace bucketd::agent

@@ -1,0 +1,100 @@
+#include "gpu_agent/cuda/nccl_api.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+
+#include "passes/base/status_macros.h"
+
+namespace bucketd::agent {
+namespace {
+
+constexpr int kOldest = 21800;
+constexpr char kName[] = "libnccl.so.2";
+
+template <class Function>
+bool Find(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  return function != nullptr;
+}
+
+// The first function that is missing, or null.
+const char* FindRequired(void* library, NcclApi& api) {
+  if (!Find(library, "ncclGetErrorString", api.GetErrorString)) return "ncclGetErrorString";
+  if (!Find(library, "ncclGetLastError", api.GetLastError)) return "ncclGetLastError";
+  if (!Find(library, "ncclGetUniqueId", api.GetUniqueId)) return "ncclGetUniqueId";
+  if (!Find(library, "ncclCommInitRankConfig", api.CommInitRankConfig)) {
+    return "ncclCommInitRankConfig";
+  }
+  if (!Find(library, "ncclCommGetAsyncError", api.CommGetAsyncError)) {
+    return "ncclCommGetAsyncError";
+  }
+  if (!Find(library, "ncclCommFinalize", api.CommFinalize)) return "ncclCommFinalize";
+  if (!Find(library, "ncclCommDestroy", api.CommDestroy)) return "ncclCommDestroy";
+  if (!Find(library, "ncclCommAbort", api.CommAbort)) return "ncclCommAbort";
+  if (!Find(library, "ncclGroupStart", api.GroupStart)) return "ncclGroupStart";
+  if (!Find(library, "ncclGroupEnd", api.GroupEnd)) return "ncclGroupEnd";
+  if (!Find(library, "ncclAllGather", api.AllGather)) return "ncclAllGather";
+  if (!Find(library, "ncclReduceScatter", api.ReduceScatter)) return "ncclReduceScatter";
+  if (!Find(library, "ncclAllReduce", api.AllReduce)) return "ncclAllReduce";
+  return nullptr;
+}
+
+// Pairs come together or not at all.
+void FindNewer(void* library, NcclApi& api) {
+  if (!Find(library, "ncclMemFree", api.MemFree) || !Find(library, "ncclMemAlloc", api.MemAlloc)) {
+    api.MemAlloc = nullptr;
+  }
+  if (!Find(library, "ncclCommWindowDeregister", api.CommWindowDeregister) ||
+      !Find(library, "ncclCommWindowRegister", api.CommWindowRegister)) {
+    api.CommWindowRegister = nullptr;
+  }
+  Find(library, "ncclAllGatherConfig", api.AllGatherConfig);
+}
+
+std::string VersionText(int version) {
+  return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
+
+absl::StatusOr<std::shared_ptr<const NcclApi>> Resolve(void* library, const std::string& file) {
+  auto api = std::make_shared<NcclApi>();
+  api->file = file;
+  decltype(&ncclGetVersion) get_version = nullptr;
+  if (!Find(library, "ncclGetVersion", get_version) || get_version(&api->version) != ncclSuccess) {
+    return absl::UnavailableError(absl::StrCat(file, " is no NCCL: it has no version"));
+  }
+  if (api->version < kOldest) {
+    return absl::UnavailableError(
+        absl::StrCat(api->ToString(), " is older than ", VersionText(kOldest)));
+  }
+  const char* missing = FindRequired(library, *api);
+  if (missing != nullptr) {
+    return absl::UnavailableError(absl::StrCat(api->ToString(), " has no ", missing));
+  }
+  FindNewer(library, *api);
+  return std::shared_ptr<const NcclApi>(std::move(api));
+}
+
+}  // namespace
+
+std::string NcclApi::ToString() const {
+  return absl::StrCat("NCCL ", VersionText(version), " (", file, ")");
+}
+
+absl::StatusOr<std::shared_ptr<const NcclApi>> NcclApi::Load() {
+  const char* named = std::getenv("BUCKETD_NCCL_LIB");
+  if (named != nullptr && *named != '\0') return Load(std::string(named));
+  void* present = dlopen(kName, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  if (present != nullptr) return Resolve(present, absl::StrCat(kName, " of this process"));
+  return Load(kName);
+}
+
+absl::StatusOr<std::shared_ptr<const NcclApi>> NcclApi::Load(const std::string& file) {
+  void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return absl::UnavailableError(absl::StrCat("no NCCL: ", dlerror()));
+  return Resolve(library, file);
+}
+
+}  // namespace bucketd::agent

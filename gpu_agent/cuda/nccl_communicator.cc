@@ -1,0 +1,321 @@
+#include "gpu_agent/cuda/nccl_communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+#include "gpu_agent/comm/health.h"
+#include "passes/base/status_macros.h"
+
+namespace bucketd::agent {
+namespace {
+
+bool Is(ncclResult_t result, ncclResult_t wanted) { return result == wanted; }
+
+absl::StatusCode CodeOf(ncclResult_t result) {
+  switch (result) {
+    case ncclInvalidArgument:
+    case ncclInvalidUsage:
+      return absl::StatusCode::kInvalidArgument;
+    case ncclRemoteError:
+    case ncclSystemError:
+      return absl::StatusCode::kUnavailable;
+    default:
+      return absl::StatusCode::kInternal;
+  }
+}
+
+// The type that NCCL adds up, and how many of it make one element.
+absl::StatusOr<std::pair<ncclDataType_t, size_t>> ReducedAs(DType dtype, int version) {
+  if ((dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2) && version < 22400) {
+    return absl::UnimplementedError(absl::StrCat("NCCL reduces ", Name(dtype), " from 2.24 on"));
+  }
+  switch (dtype) {
+    case DType::kBool:
+    case DType::kU8:
+      return std::make_pair(ncclUint8, size_t{1});
+    case DType::kI8:
+      return std::make_pair(ncclInt8, size_t{1});
+    case DType::kI32:
+      return std::make_pair(ncclInt32, size_t{1});
+    case DType::kU32:
+      return std::make_pair(ncclUint32, size_t{1});
+    case DType::kI64:
+      return std::make_pair(ncclInt64, size_t{1});
+    case DType::kU64:
+      return std::make_pair(ncclUint64, size_t{1});
+    case DType::kF16:
+      return std::make_pair(ncclFloat16, size_t{1});
+    case DType::kBF16:
+      return std::make_pair(ncclBfloat16, size_t{1});
+    case DType::kF32:
+      return std::make_pair(ncclFloat32, size_t{1});
+    case DType::kF64:
+      return std::make_pair(ncclFloat64, size_t{1});
+    case DType::kF8E4M3:
+      return std::make_pair(ncclFloat8e4m3, size_t{1});
+    case DType::kF8E5M2:
+      return std::make_pair(ncclFloat8e5m2, size_t{1});
+    case DType::kC64:
+      return std::make_pair(ncclFloat32, size_t{2});
+    case DType::kC128:
+      return std::make_pair(ncclFloat64, size_t{2});
+    default:
+      return absl::UnimplementedError(absl::StrCat("NCCL does not reduce ", Name(dtype)));
+  }
+}
+
+absl::StatusOr<ncclRedOp_t> OpOf(DType dtype, ReduceOp op) {
+  const bool any_or_all = dtype == DType::kBool;
+  switch (op) {
+    case ReduceOp::kSum:
+      return any_or_all ? ncclMax : ncclSum;
+    case ReduceOp::kProduct:
+      return any_or_all ? ncclMin : ncclProd;
+    case ReduceOp::kAvg:
+      return ncclAvg;
+    case ReduceOp::kMin:
+      return ncclMin;
+    case ReduceOp::kMax:
+      return ncclMax;
+    case ReduceOp::kBand:
+      if (any_or_all) return ncclMin;
+      break;
+    case ReduceOp::kBor:
+      if (any_or_all) return ncclMax;
+      break;
+    default:
+      break;
+  }
+  return absl::UnimplementedError(absl::StrCat("NCCL has no ", Name(op), " of ", Name(dtype)));
+}
+
+}  // namespace
+
+absl::StatusOr<NcclCall> InNcclTerms(const Collective& collective, int version) {
+  NcclCall call{collective.kind, collective.in, collective.out, 0, ncclUint8, ncclSum};
+  if (collective.kind == CollectiveKind::kAllGather) {
+    call.count = static_cast<size_t>(collective.count * ItemSize(collective.dtype));
+    return call;
+  }
+  ASSIGN_OR_RETURN(const auto type, ReducedAs(collective.dtype, version));
+  ASSIGN_OR_RETURN(call.op, OpOf(collective.dtype, collective.op));
+  call.type = type.first;
+  call.count = static_cast<size_t>(collective.count) * type.second;
+  return call;
+}
+
+// The communicator proper. Its lock is never held while one polls.
+class NcclCommunicator::State final : public Watched {
+ public:
+  State(std::shared_ptr<const NcclApi> api, int device) : api_(std::move(api)), device_(device) {}
+  ~State() override { Abort(absl::AbortedError("the communicator was destroyed")); }
+
+  const NcclApi& api() const { return *api_; }
+  absl::Status status() const override { return health_.status(); }
+  absl::Status Poll() override;
+  // Runs a call of NCCL's on the communicator, then polls until it is through or the deadline. Any
+  // error is the end of the communicator.
+  absl::Status Run(absl::string_view what, absl::Time deadline,
+                   const std::function<ncclResult_t(ncclComm_t&)>& call);
+  void Abort(const absl::Status& error);
+  void Destroy(absl::Time deadline);
+  absl::Status Register(std::byte* data, int64_t bytes, absl::Time deadline);
+
+ private:
+  // NCCL's result, in progress included.
+  ncclResult_t Result(ncclResult_t of_call);
+  absl::Status Fail(absl::string_view what, ncclResult_t result);
+
+  const std::shared_ptr<const NcclApi> api_;
+  const int device_;
+  Health health_;
+  std::mutex mutex_;
+  ncclComm_t comm_ = nullptr;
+  std::vector<ncclWindow_t> windows_;
+};
+
+absl::Status NcclCommunicator::State::Fail(absl::string_view what, ncclResult_t result) {
+  std::string text = absl::StrCat(api_->ToString(), ": ", what, ": ", api_->GetErrorString(result));
+  {
+    const std::lock_guard lock(mutex_);
+    const char* last = comm_ == nullptr ? nullptr : api_->GetLastError(comm_);
+    if (last != nullptr && *last != '\0') absl::StrAppend(&text, ": ", last);
+  }
+  Abort(absl::Status(CodeOf(result), text));
+  return health_.status();
+}
+
+ncclResult_t NcclCommunicator::State::Result(ncclResult_t of_call) {
+  if (!Is(of_call, ncclInProgress) && !Is(of_call, ncclSuccess)) return of_call;
+  const std::lock_guard lock(mutex_);
+  if (comm_ == nullptr) return ncclSuccess;  // aborted: health_ knows why
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t asked = api_->CommGetAsyncError(comm_, &state);
+  return Is(asked, ncclSuccess) ? state : asked;
+}
+
+absl::Status NcclCommunicator::State::Poll() {
+  RETURN_IF_ERROR(health_.status());
+  const ncclResult_t result = Result(ncclSuccess);
+  if (Is(result, ncclSuccess) || Is(result, ncclInProgress)) return health_.status();
+  return Fail("a collective", result);
+}
+
+absl::Status NcclCommunicator::State::Run(absl::string_view what, absl::Time deadline,
+                                          const std::function<ncclResult_t(ncclComm_t&)>& call) {
+  RETURN_IF_ERROR(health_.status());
+  ncclResult_t result = ncclSuccess;
+  {
+    const CurrentDevice current(device_);
+    const std::lock_guard lock(mutex_);
+    RETURN_IF_ERROR(health_.status());  // after it the communicator is gone
+    result = call(comm_);
+  }
+  constexpr absl::Duration kLongest = absl::Milliseconds(1);
+  for (absl::Duration pause = absl::Microseconds(5);; pause = std::min(2 * pause, kLongest)) {
+    result = Result(result);
+    if (Is(result, ncclSuccess)) return health_.status();
+    if (!Is(result, ncclInProgress)) return Fail(what, result);
+    if (absl::Now() >= deadline) {
+      Abort(absl::DeadlineExceededError(
+          absl::StrCat(api_->ToString(), ": ", what, " took longer than its timeout")));
+      return health_.status();
+    }
+    absl::SleepFor(pause);
+  }
+}
+
+void NcclCommunicator::State::Abort(const absl::Status& error) {
+  health_.Fail(error);
+  const CurrentDevice current(device_);
+  const std::lock_guard lock(mutex_);
+  if (comm_ == nullptr) return;
+  api_->CommAbort(comm_);  // windows go with it
+  comm_ = nullptr;
+  windows_.clear();
+}
+
+absl::Status NcclCommunicator::State::Register(std::byte* data, int64_t bytes,
+                                               absl::Time deadline) {
+  ncclWindow_t window = nullptr;
+  RETURN_IF_ERROR(Run("registering a window", deadline, [&](ncclComm_t& comm) {
+    return api_->CommWindowRegister(comm, data, static_cast<size_t>(bytes), &window,
+                                    NCCL_WIN_COLL_SYMMETRIC);
+  }));
+  const std::lock_guard lock(mutex_);
+  if (window != nullptr) windows_.push_back(window);
+  return absl::OkStatus();
+}
+
+void NcclCommunicator::State::Destroy(absl::Time deadline) {
+  for (const ncclWindow_t window : std::exchange(windows_, {})) {
+    const auto deregister = [&](ncclComm_t& comm) {
+      return api_->CommWindowDeregister(comm, window);
+    };
+    if (!Run("deregistering a window", deadline, deregister).ok()) return;
+  }
+  const auto finalize = [&](ncclComm_t& comm) { return api_->CommFinalize(comm); };
+  if (!Run("finalizing", deadline, finalize).ok()) return;
+  health_.Fail(absl::AbortedError("the communicator was destroyed"));
+  const CurrentDevice current(device_);
+  const std::lock_guard lock(mutex_);
+  if (comm_ != nullptr) api_->CommDestroy(comm_);
+  comm_ = nullptr;
+}
+
+absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
+    std::shared_ptr<const NcclApi> api, CudaDevice& device, const NcclOptions& options) {
+  ncclUniqueId id;
+  if (options.id.size() != sizeof(id.internal)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an NCCL id has ", sizeof(id.internal), " bytes, not ", options.id.size()));
+  }
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", options.rank, " of ", options.size, " ranks"));
+  }
+  std::memcpy(id.internal, options.id.data(), sizeof(id.internal));
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  if (options.max_blocks > 0) config.maxCTAs = options.max_blocks;
+  if (api->version >= 22700 && !options.name.empty()) config.commName = options.name.c_str();
+  // Where each call can say it, all-gathers alone do.
+  const bool by_call = api->AllGatherConfig != nullptr;
+  if (options.copy_engines && !by_call && api->version >= 22800) {
+    config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+  }
+  auto state = std::make_shared<State>(api, device.index());
+  RETURN_IF_ERROR(state->Run("starting", absl::Now() + options.timeout, [&](ncclComm_t& comm) {
+    return api->CommInitRankConfig(&comm, options.size, id, options.rank, &config);
+  }));
+  return std::unique_ptr<NcclCommunicator>(new NcclCommunicator(std::move(state), device, options));
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  if (state_->status().ok()) {
+    state_->Destroy(absl::Now() + std::min(options_.timeout, absl::Seconds(5)));
+  }
+}
+
+absl::Status NcclCommunicator::Launch(Stream& stream, absl::Span<const Collective> group) {
+  RETURN_IF_ERROR(state_->status());
+  RETURN_IF_ERROR(ValidateGroup(group, rank(), size()));
+  CudaStream* cuda = AsCudaStream(stream, device_.index());
+  if (cuda == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("NCCL wants a stream of ", device_.name()));
+  }
+  std::vector<NcclCall> calls;
+  for (const Collective& collective : group) {
+    ASSIGN_OR_RETURN(const NcclCall call, InNcclTerms(collective, state_->api().version));
+    calls.push_back(call);
+  }
+  RETURN_IF_ERROR(cuda->status());
+  const NcclApi& api = state_->api();
+  ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
+  config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+  const bool by_call = options_.copy_engines && api.AllGatherConfig != nullptr;
+  const auto enqueue = [&](const NcclCall& c, ncclComm_t comm) {
+    if (c.kind == CollectiveKind::kAllGather && by_call) {
+      return api.AllGatherConfig(c.in, c.out, c.count, c.type, comm, cuda->get(), &config);
+    }
+    if (c.kind == CollectiveKind::kAllGather) {
+      return api.AllGather(c.in, c.out, c.count, c.type, comm, cuda->get());
+    }
+    if (c.kind == CollectiveKind::kReduceScatter) {
+      return api.ReduceScatter(c.in, c.out, c.count, c.type, c.op, comm, cuda->get());
+    }
+    return api.AllReduce(c.in, c.out, c.count, c.type, c.op, comm, cuda->get());
+  };
+  cuda->Watch(state_);
+  // Until the group is through, it may not be on the stream, and an event would come before it.
+  return state_->Run("a launch", absl::Now() + options_.timeout, [&](ncclComm_t& comm) {
+    ncclResult_t result = api.GroupStart();
+    for (const NcclCall& call : calls) {
+      const ncclResult_t one = enqueue(call, comm);
+      if (!Is(one, ncclSuccess) && !Is(one, ncclInProgress)) result = one;
+    }
+    const ncclResult_t end = api.GroupEnd();
+    return Is(result, ncclSuccess) || Is(result, ncclInProgress) ? end : result;
+  });
+}
+
+absl::Status NcclCommunicator::Register(std::byte* data, int64_t bytes) {
+  if (!device_.has_windows()) return state_->status();
+  return state_->Register(data, bytes, absl::Now() + options_.timeout);
+}
+
+std::string NcclCommunicator::ToString() const {
+  return absl::StrCat(state_->api().ToString(), " of ", size(), " ranks, rank ", rank(), " on ",
+                      device_.name());
+}
+
+absl::Status NcclCommunicator::health() const { return state_->Poll(); }
+
+void NcclCommunicator::Abort(const std::string& why) { state_->Abort(absl::AbortedError(why)); }
+
+}  // namespace bucketd::agent

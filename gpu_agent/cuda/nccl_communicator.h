@@ -1,0 +1,63 @@
+// Process groups over NCCL. Communicators are non-blocking: each call is polled against a deadline
+// and NCCL's asynchronous errors, and none waits on a stream.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+
+#include "gpu_agent/comm/communicator.h"
+#include "gpu_agent/cuda/cuda_device.h"
+#include "gpu_agent/cuda/nccl_api.h"
+#include "gpu_agent/device/gpu_module.h"
+
+namespace bucketd::agent {
+
+// A collective in the terms of an NCCL of that version. UNIMPLEMENTED where NCCL has no such
+// reduction: bitwise ones, and any on 16-bit integers. All-gathers take every dtype, complex
+// numbers reduce as pairs, and bool as the byte that it is (a sum is "any", a product "all").
+struct NcclCall {
+  CollectiveKind kind = CollectiveKind::kUnspecified;
+  const void* in = nullptr;
+  void* out = nullptr;
+  size_t count = 0;
+  ncclDataType_t type = ncclUint8;
+  ncclRedOp_t op = ncclSum;
+};
+absl::StatusOr<NcclCall> InNcclTerms(const Collective& collective, int version);
+
+class NcclCommunicator final : public Communicator {
+ public:
+  static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(
+      std::shared_ptr<const NcclApi> api, CudaDevice& device, const NcclOptions& options);
+  // A healthy one leaves its peers what is on the wire, for five seconds at most.
+  ~NcclCommunicator() override;
+
+  absl::Status Launch(Stream& stream, absl::Span<const Collective> group) override;
+  // Registers the memory as a window: collectives go from there without NCCL's own copies. Nothing
+  // where NCCL has no windows.
+  absl::Status Register(std::byte* data, int64_t bytes) override;
+  int rank() const override { return options_.rank; }
+  int size() const override { return options_.size; }
+  std::string ToString() const override;
+  absl::Status health() const override;
+  void Abort(const std::string& why) override;
+
+ private:
+  class State;
+
+  NcclCommunicator(std::shared_ptr<State> state, CudaDevice& device, const NcclOptions& options)
+      : state_(std::move(state)), device_(device), options_(options) {}
+
+  const std::shared_ptr<State> state_;  // shared with events behind its collectives
+  CudaDevice& device_;
+  const NcclOptions options_;
+};
+
+}  // namespace bucketd::agent

@@ -1,0 +1,55 @@
+// What the module with everything of CUDA in it hands over. Programs link nothing of CUDA: they
+// load the module where there is one (module_loader.h) and go on without where there is none.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "gpu_agent/device/stream.h"
+
+namespace bucketd::agent {
+
+class Communicator;
+class Copier;
+
+struct NcclOptions {
+  std::string id;  // GpuModule::nccl_id of one rank, handed to all
+  int rank = 0;
+  int size = 1;
+  std::string name;  // what NCCL's own logs call the group
+  // How long the start, and each launch until it is enqueued, may take.
+  absl::Duration timeout = absl::Seconds(30);
+  int max_blocks = 0;  // thread blocks of NCCL's kernels; 0: its own choice
+  // All-gathers by copy engines, without thread blocks; where NCCL (2.28 or newer), driver and
+  // wires can. Wants registered memory.
+  bool copy_engines = false;
+};
+
+// A module of another build is refused: layouts of types cross this table.
+inline constexpr uint32_t kGpuModuleVersion = 1;
+inline constexpr char kGpuModuleEntry[] = "bucketd_cuda_module_v1";
+
+// All functions are thread-safe.
+struct GpuModule {
+  uint32_t version;
+  // How many GPUs there are; an error says why none can be used.
+  absl::StatusOr<int> (*count)();
+  // Lives as long as what it made. Several of one index are one device.
+  absl::StatusOr<std::unique_ptr<Device>> (*open)(int index);
+  // Copies by kernels; `max_blocks` bounds their grid, 0: the whole GPU.
+  absl::StatusOr<std::unique_ptr<Copier>> (*copier)(Device& device, int max_blocks);
+  // An id for one process group. UNAVAILABLE without an NCCL of 2.18 or newer.
+  absl::StatusOr<std::string> (*nccl_id)();
+  // Blocks until all ranks are there, or the timeout. A rank a GPU, unless NCCL is told otherwise.
+  absl::StatusOr<std::unique_ptr<Communicator>> (*nccl)(Device& device, const NcclOptions& options);
+  // "NCCL 2.27.3 (libnccl.so.2)", or why there is none.
+  std::string (*nccl_version)();
+};
+using GpuModuleEntry = const GpuModule* (*)();
+
+}  // namespace bucketd::agent

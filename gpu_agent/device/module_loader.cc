@@ -1,0 +1,50 @@
+#include "gpu_agent/device/module_loader.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+
+namespace bucketd::agent {
+namespace {
+
+GpuBackend Host(std::string reason) { return {nullptr, 0, std::move(reason)}; }
+
+}  // namespace
+
+std::string GpuModulePath() {
+  const char* named = std::getenv("BUCKETD_CUDA_MODULE");
+  if (named != nullptr && *named != '\0') return named;
+  Dl_info here;
+  if (dladdr(reinterpret_cast<const void*>(&LoadGpuBackend), &here) == 0) return "";
+  std::error_code error;
+  const auto file = std::filesystem::canonical(here.dli_fname, error);
+  // A program that was found by PATH is known to the loader by a name that leads nowhere.
+  const auto origin = error ? std::filesystem::canonical("/proc/self/exe", error) : file;
+  return (origin.parent_path() / "libbucketd_cuda.so").string();
+}
+
+GpuBackend LoadGpuBackend(const std::string& path) {
+  if (path == "off") return Host("BUCKETD_CUDA_MODULE is off");
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return Host(absl::StrCat(path, " is absent"));
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return Host(absl::StrCat("cannot load ", dlerror()));
+  const auto entry = reinterpret_cast<GpuModuleEntry>(dlsym(library, kGpuModuleEntry));
+  const GpuModule* module = entry == nullptr ? nullptr : entry();
+  if (module == nullptr || module->version != kGpuModuleVersion) {
+    dlclose(library);
+    return Host(absl::StrCat(path, " is not a module of this build"));
+  }
+  const absl::StatusOr<int> gpus = module->count();
+  if (!gpus.ok()) {
+    return Host(absl::StrCat("no GPU can be used: ", gpus.status().message()));
+  }
+  if (*gpus == 0) return Host("there are 0 GPUs");
+  return {module, *gpus,
+          absl::StrCat(*gpus, *gpus == 1 ? " GPU, " : " GPUs, ", module->nccl_version())};
+}
+
+}  // namespace bucketd::agent
