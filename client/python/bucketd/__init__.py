@@ -3,7 +3,7 @@
 from .client import CLIENT_VERSION as __version__
 from .client import PlannerClient
 from .degraded import counters
-from .errors import AgreementError, BucketdError, EmbeddedError, GraphRefused, PlannerError, PlanRejected
+from .errors import AgreementError, BucketdError, EmbeddedError, ExecutorError, GraphRefused, PlannerError, PlanRejected
 from .files import load_graph, save_graph
 from .job import Job, release
 
@@ -11,6 +11,7 @@ __all__ = [
     "AgreementError",
     "BucketdError",
     "EmbeddedError",
+    "ExecutorError",
     "GraphRefused",
     "Job",
     "PlanRejected",

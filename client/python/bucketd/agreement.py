@@ -13,7 +13,7 @@ import datetime
 import json
 import time
 
-from .errors import AgreementError, BucketdError
+from .errors import AgreementError, BucketdError, EmbeddedError
 
 # A rank that waits for the leader's verdict waits this much longer than the leader waits for records.
 _GRACE = 10.0
@@ -201,3 +201,14 @@ def job_store(prefix: str):
     except Exception:  # a store that cannot be cloned is shared: only other users' waits are slower
         pass
     return dist.PrefixStore(prefix, store)
+
+
+def await_key(store, key: str, deadline: float, missing: str, failure: type[BucketdError] = EmbeddedError):
+    """What another rank sets; `failure`, which begins with `missing`, if it does not within the deadline."""
+    until = time.monotonic() + deadline
+    try:
+        store.wait([key], datetime.timedelta(seconds=deadline))
+        return store.get(key)
+    except Exception as lost:
+        why = f"within {deadline:g} s" if time.monotonic() >= until - 0.05 else f"({lost})"
+        raise failure(f"{missing} {why}") from lost

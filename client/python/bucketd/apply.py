@@ -43,18 +43,19 @@ _COPIED_META = ("stack_trace", "nn_module_stack", "fwd_nn_module_stack", "source
                 "partitioner_tag", "autograd_backward")
 
 
-def apply_plan(gm: fx.GraphModule, captured, normalized, digest: bytes, plan: Plan) -> fx.GraphModule:
+def apply_plan(gm: fx.GraphModule, captured, normalized, digest: bytes, plan: Plan, runner=None) -> fx.GraphModule:
     """A new module that runs `gm` by the plan; `gm` stays as it is. PlanRejected if the plan is not one for it.
 
     `captured` and `normalized` are capture_graph() of `gm` and normalize() of that; `digest` is the digest of
-    `normalized.graph`.
+    `normalized.graph`. With a `runner` (executor.Runner) buckets become calls of its start() and wait().
     """
     waits = verify.check_plan(normalized.graph, digest, plan)
-    return _Rewrite(gm, captured, normalized, plan, waits).run()
+    return _Rewrite(gm, captured, normalized, plan, waits, runner).run()
 
 
 class _Rewrite:
-    def __init__(self, gm, captured, normalized, plan: Plan, waits: dict[int, int]):
+    def __init__(self, gm, captured, normalized, plan: Plan, waits: dict[int, int], runner):
+        self.runner = runner
         self.gm = gm
         self.nodes = normalized.graph.nodes
         self.graph = normalized.graph
@@ -123,7 +124,9 @@ class _Rewrite:
                     f"{starts[0].name} has {settings}, {node.name} has {node.args[1:]}", f"bucket {k}")
         emit = _Emitter(self.out, self.fake_mode, starts[0])
         inputs = [self._value(node.args[0], node) for node in starts]
-        if bucket.packed:
+        if self.runner is not None:
+            self.launched[k] = [emit(self.runner.start, k, inputs)]
+        elif bucket.packed:
             flat = self._pack(emit, bucket, k, inputs)
             self.launched[k] = [emit(_PLAIN[bucket.kind], flat, *settings)]
         else:
@@ -160,11 +163,22 @@ class _Rewrite:
         bucket = self.plan.buckets[k]
         old_waits = [self.own[self.wait_of[m]] for m in bucket.members]
         emit = _Emitter(self.out, self.fake_mode, self.own[bucket.members[0]])
-        waits = [emit(c10d.wait_tensor.default, started) for started in self.launched.pop(k)]
-        if bucket.packed:
-            waits = self._unpack(emit, bucket, waits[0])
+        launched = self.launched.pop(k)
+        if self.runner is not None:
+            waits = self._results(emit, emit(self.runner.wait, k, launched[0]), old_waits)
+        else:
+            waits = [emit(c10d.wait_tensor.default, started) for started in launched]
+            if bucket.packed:
+                waits = self._unpack(emit, bucket, waits[0])
         for old, new in zip(old_waits, waits):
             self.new[old] = new
+
+    def _results(self, emit, together: fx.Node, old_waits: list[fx.Node]) -> list[fx.Node]:
+        """Of the runner's list: nobody can run the runner on fake tensors, and the old waits know what comes."""
+        results = [emit(operator.getitem, together, i) for i in range(len(old_waits))]
+        for new, old in zip(results, old_waits):
+            new.meta.update({"val": old.meta["val"]} if "val" in old.meta else {})
+        return results
 
     def _unpack(self, emit, bucket: Bucket, flat: fx.Node) -> list[fx.Node]:
         shapes = [list(self.nodes[m].outputs[0].shape) for m in bucket.members]
@@ -193,7 +207,8 @@ class _Emitter:
         node = self.graph.call_function(target, args)
         node.meta.update(self.meta)
         sources = node.all_input_nodes
-        if all("val" in source.meta for source in sources):
+        known = isinstance(target, torch._ops.OpOverload) or target is operator.getitem
+        if known and all("val" in source.meta for source in sources):
             with self.fake_mode or contextlib.nullcontext():
                 node.meta["val"] = target(*fx.map_arg(args, lambda source: source.meta["val"]))
         return node

@@ -51,7 +51,7 @@ class EmbeddedPlanner:
     def __init__(self, binary: str | None = None):
         self._pid = os.getpid()
         self._process = None
-        base = _run_folder()
+        base = run_folder()
         _remove_stale(base)
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))  # 0700 by contract of mkdtemp
         try:
@@ -144,7 +144,8 @@ def node_identity() -> str:
         return socket.gethostname()
 
 
-def _run_folder() -> str:
+def run_folder() -> str:
+    """Where folders of a run belong."""
     named = os.environ.get("XDG_RUNTIME_DIR")
     if named and os.path.isdir(named) and os.access(named, os.W_OK | os.X_OK):
         return named

@@ -60,6 +60,13 @@ class PlanRejected(BucketdError):
         self.where = where
 
 
+class ExecutorError(BucketdError):
+    """The executor cannot run this plan here, or met an error: a peer that died, a bucket that took too long. After that
+    nothing runs on it any more."""
+
+    reason = "EXECUTOR"
+
+
 class AgreementError(BucketdError):
     """The ranks do not hold one plan for one graph, or some of them said nothing in time. `reason` is the service's
     (RANKS_DIFFER, RANKS_MISSING, GENERATION_OVER, JOB_INVALID) where it was the one to see that."""

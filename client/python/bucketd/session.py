@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import itertools
 import json
 import logging
@@ -15,7 +14,7 @@ import time
 from torch import fx
 
 from . import apply, canonical, capture, degraded, embedded, mesh, normalize, plan, settings, wire
-from .agreement import Agreement, job_store, ranks_text
+from .agreement import Agreement, await_key, job_store, ranks_text
 from .client import PlannerClient, PlanReply
 from .errors import AgreementError, BucketdError, EmbeddedError, GraphRefused, PlannerError
 from .graph import GraphError
@@ -43,6 +42,7 @@ class Planned:
     module: fx.GraphModule
     captured: object
     normalized: object
+    runner: object = None  # executor.Runner, where buckets do not go through torch.distributed
 
 
 class Session:
@@ -85,9 +85,15 @@ class Session:
                 planned.plan.summary(planned.source), scope)
         for diagnostic in planned.plan.diagnostics:
             log.debug("bucketd: %s: %s: %s", scope, diagnostic.code, diagnostic.text)
+        if planned.runner is not None:
+            planned.runner.open(f"{scope}#{self._number}", agreement, self._epoch())
         if self.on_plan is not None:
             self.on_plan(planned)
         return planned.module
+
+    def _epoch(self) -> int:
+        """Of what ranks connect for: a restarted job's connections refuse those that are left of the last one."""
+        return self.options.job.generation if self.options.job else int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
     def _propose(self, gm, context, kind: str, scope: str, parameter_order):
         try:
@@ -100,6 +106,7 @@ class Session:
         options = self.options.plan_options(parameter_order, _comm_backend(captured.raw, message.device_type))
         record = {f"option {name}": text for name, text in settings.describe_options(options).items()}
         record["graph digest"] = digest.hex()
+        record["executor"] = self.options.executor or "torch.distributed"
         record["process groups"] = mesh.twins_of(captured.raw.groups, self._agreement.ranks)
         try:
             reply = self._ask(scope, normalized, digest, message, options)
@@ -109,9 +116,14 @@ class Session:
             record["plan"] = f"none, planning is switched off: {error.message}"
             return None, record
         parsed = plan.parse(reply.plan)
-        module = apply.apply_plan(gm, captured, normalized, digest, parsed)
+        runner = None
+        if self.options.executor:
+            from . import executor
+
+            runner = executor.Runner(normalized.graph, parsed, self.options.executor_timeout)
+        module = apply.apply_plan(gm, captured, normalized, digest, parsed, runner)
         record["plan"] = parsed.sha256
-        return Planned(scope, parsed, digest, reply.source, reply.seconds, module, captured, normalized), record
+        return Planned(scope, parsed, digest, reply.source, reply.seconds, module, captured, normalized, runner), record
 
     # -- the planner
 
@@ -166,7 +178,7 @@ class Session:
             found = self._start_for_all(store)
             store.set("planner", json.dumps(found))
         else:
-            found = json.loads(_read(store, "planner", self.options.deadline, f"rank {me.ranks[0]} started no planner"))
+            found = json.loads(await_key(store, "planner", self.options.deadline, f"rank {me.ranks[0]} started no planner"))
         if "error" in found:
             raise EmbeddedError(found["error"])
         if self.options.embedded == "rank0" and not me.leader:
@@ -178,7 +190,7 @@ class Session:
     def _start_for_all(self, store) -> dict:
         try:
             nodes = {
-                _read(store, f"node/{rank}", self.options.deadline, f"rank {rank} did not say where it runs")
+                await_key(store, f"node/{rank}", self.options.deadline, f"rank {rank} did not say where it runs")
                 for rank in self._agreement.ranks
             }
             if len(nodes) > 1 and self.options.embedded != "rank0":
@@ -231,7 +243,7 @@ class _HandedOut:
 
     def receive(self, scope: str, deadline: float) -> PlanReply:
         begin = time.monotonic()
-        data = _read(self.store, f"{scope}/plan", deadline, f"no plan for {scope} from the first rank")
+        data = await_key(self.store, f"{scope}/plan", deadline, f"no plan for {scope} from the first rank")
         if data[:1] != b"+":
             raise PlannerError("RANK0", f"the first rank has no plan: {data[1:].decode(errors='replace')}")
         return PlanReply(data[1:], b"", "handed over", time.monotonic() - begin, False)
@@ -244,16 +256,6 @@ def private_planner() -> embedded.EmbeddedPlanner:
         if _private_planner is None or not _private_planner.alive:
             _private_planner = embedded.EmbeddedPlanner()
         return _private_planner
-
-
-def _read(store, key: str, deadline: float, missing: str):
-    until = time.monotonic() + deadline
-    try:
-        store.wait([key], datetime.timedelta(seconds=deadline))
-        return store.get(key)
-    except Exception as error:
-        why = f"within {deadline:g} s" if time.monotonic() >= until - 0.05 else f"({error})"
-        raise EmbeddedError(f"{missing} {why}") from error
 
 
 def _comm_backend(raw, device_type: str) -> str:

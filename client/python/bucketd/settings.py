@@ -13,6 +13,7 @@ from .job import Job
 
 _FALLBACKS = ("error", "unplanned")
 _EMBEDDED = (None, "rank0")
+_EXECUTORS = ("", "bucketd")
 _NUMERICS = ("eager_order", "exact", "free")
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
@@ -42,11 +43,14 @@ class Settings:
     ranks: tuple[int, ...] = ()
     options: tuple[tuple[str, str], ...] = ()
     job: Job | None = None
+    executor: str = ""
+    executor_timeout: float = 600.0
 
     def __post_init__(self):
         _one_of("fallback", self.fallback, _FALLBACKS)
         _one_of("embedded", self.embedded, _EMBEDDED)
         _one_of("numerics", self.numerics, _NUMERICS)
+        _one_of("executor", self.executor, _EXECUTORS)
         if self.deadline <= 0:
             raise ValueError(f"deadline={self.deadline}: expected seconds, more than 0")
         if self.embedded is not None and self.address is not None:

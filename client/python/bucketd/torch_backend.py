@@ -58,6 +58,8 @@ def backend(
     deadline       seconds that one graph's plan may take
     cost_profile   of the planner; None: its default
     on_plan        called with each `Planned` graph, before it first runs
+    executor       in `more`: what runs the buckets: None, torch.distributed, or "bucketd", our own executor (ranks of one
+                   host, on the CPU); executor_timeout: seconds that a bucket may take, peers' late arrival included (600)
     more           buckets, prefetch_forward, prefetch_backward, defer_reduce_scatter, reorder, strict_coverage, comm_backend,
                    tenant, ranks (those that run this program; None: all), options (every other one that `bucketctl plan
                    --help` lists, by name: {"max_topo_span": 800, "bucket_all_reduce": True})

@@ -1,0 +1,80 @@
+"""libbucket_executor (gpu_agent/library/bucket_executor.h) as Python sees it: ctypes, no torch."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import pathlib
+
+from .errors import ExecutorError
+
+ABI = 1
+_TEXT = ctypes.POINTER(ctypes.c_char)
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("elements", ctypes.c_int64), ("dtype", ctypes.c_int32)]
+
+
+class BucketSpec(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("channel", ctypes.c_int32), ("kind", ctypes.c_int32), ("op", ctypes.c_int32),
+                ("dtype", ctypes.c_int32), ("mode", ctypes.c_int32), ("members", ctypes.c_int32),
+                ("counts", ctypes.POINTER(ctypes.c_int64))]
+
+
+class Channel(ctypes.Structure):
+    _fields_ = [("mesh_dim", ctypes.c_char_p), ("lane", ctypes.c_int32), ("rank", ctypes.c_int32), ("size", ctypes.c_int32),
+                ("group", ctypes.c_char_p)]
+
+
+class Options(ctypes.Structure):
+    _fields_ = [("plan", ctypes.c_char_p), ("buckets", ctypes.POINTER(BucketSpec)), ("bucket_count", ctypes.c_int32),
+                ("turns", ctypes.POINTER(ctypes.c_int32)), ("turn_count", ctypes.c_int32),
+                ("channels", ctypes.POINTER(Channel)), ("channel_count", ctypes.c_int32), ("folder", ctypes.c_char_p),
+                ("token", ctypes.c_char_p), ("epoch", ctypes.c_uint64), ("timeout_seconds", ctypes.c_double),
+                ("gloo_order", ctypes.c_int32)]
+
+
+def find() -> str:
+    """$BUCKETD_EXECUTOR, else build/lib/libbucket_executor.so of the source tree that this package lies in, else the
+    loader's own search."""
+    named = os.environ.get("BUCKETD_EXECUTOR")
+    built = pathlib.Path(__file__).resolve().parents[3] / "build" / "lib" / "libbucket_executor.so"
+    return named or (str(built) if built.exists() else "libbucket_executor.so")
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """ExecutorError where there is none, or one of another interface."""
+    path = find()
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        raise ExecutorError(f"cannot load {path} ({error}); build bucketd, or let BUCKETD_EXECUTOR name the library") from error
+    if library.bucket_executor_abi() != ABI:
+        raise ExecutorError(f"{path} has interface {library.bucket_executor_abi()}, this client speaks {ABI}")
+    error, handle = ctypes.POINTER(_TEXT), ctypes.c_void_p
+    library.bucket_executor_open.argtypes = [ctypes.POINTER(Options), error]
+    library.bucket_executor_open.restype = handle
+    library.bucket_executor_close.argtypes = [handle]
+    library.bucket_executor_close.restype = None
+    library.bucket_executor_start.argtypes = [handle, ctypes.c_int32, ctypes.POINTER(Tensor), ctypes.POINTER(Tensor), error]
+    library.bucket_executor_start.restype = ctypes.c_int64
+    library.bucket_executor_wait.argtypes = [handle, ctypes.c_int64, ctypes.c_double, error]
+    library.bucket_executor_times.argtypes = [handle, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64)]
+    library.bucket_free.argtypes = [_TEXT]
+    library.bucket_free.restype = None
+    return library
+
+
+def call(function, *arguments, what: str):
+    """What `function` returns; ExecutorError with the library's text where that is nothing."""
+    text = _TEXT()
+    result = function(*arguments, ctypes.byref(text))
+    if result:
+        return result
+    said = ctypes.cast(text, ctypes.c_char_p).value or b"(no reason given)"
+    message = said.decode(errors="replace")
+    load().bucket_free(text)
+    raise ExecutorError(f"{what}: {message}")

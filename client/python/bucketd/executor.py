@@ -1,0 +1,167 @@
+"""A plan's buckets run by libbucket_executor instead of torch.distributed: laid out once, copied in and out in one pass
+each, launched in the plan's order over connections of their own.
+
+On the CPU, for ranks of one host. What is in no bucket stays with torch.distributed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import tempfile
+import weakref
+
+import torch
+
+from . import bucket_library as library
+from .agreement import await_key
+from .embedded import node_identity, run_folder
+from .errors import ExecutorError
+from .graph import CollectiveKind, DType, ReduceOp
+from .plan import Plan, StepKind
+from .verify import slice_bytes
+
+_TORCH = {
+    DType.F16: torch.float16, DType.BF16: torch.bfloat16, DType.F32: torch.float32, DType.F64: torch.float64,
+    DType.U8: torch.uint8, DType.I8: torch.int8, DType.I16: torch.int16, DType.I32: torch.int32, DType.I64: torch.int64,
+}
+_PACKED, _GROUPED = 1, 2  # BucketMode
+
+
+class Runner:
+    """The buckets of one graph's plan. `start` and `wait` stand in the rewritten graph; open() comes before its first
+    run, on all ranks. Not thread-safe."""
+
+    def __init__(self, graph, plan: Plan, timeout: float):
+        self.plan = plan
+        self.timeout = timeout
+        self._graph = graph
+        self._handle = None
+        # Of each bucket: what its members are when they come off the wire.
+        self._results = [[self._result(m) for m in bucket.members] for bucket in plan.buckets]
+
+    def _result(self, member: int):
+        tensor = self._graph.nodes[member].outputs[0]
+        if tensor.dtype not in _TORCH:
+            raise ExecutorError(f"node {member}: the executor runs no {DType(tensor.dtype).name.lower()} collectives")
+        return tuple(tensor.shape), _TORCH[tensor.dtype], tensor.elements, int(tensor.dtype)
+
+    # -- in the graph
+
+    def start(self, bucket: int, inputs: list[torch.Tensor]):
+        """Launches when it is the bucket's turn. What it returns is for wait(), and keeps the tensors alive."""
+        if self._handle is None:
+            raise ExecutorError("the executor is not open")
+        inputs = [x.contiguous() for x in inputs]
+        outputs = [torch.empty(shape, dtype=dtype) for shape, dtype, _, _ in self._results[bucket]]
+        if inputs[0].device.type != "cpu":
+            raise ExecutorError(f"the executor runs in host memory, bucket {bucket} is on {inputs[0].device}")
+        dtypes = [dtype for _, _, _, dtype in self._results[bucket]]
+        ticket = library.call(
+            library.load().bucket_executor_start, self._handle, bucket, _tensors(inputs, dtypes), _tensors(outputs, dtypes),
+            what=self._name(bucket))
+        return ticket, inputs, outputs
+
+    def wait(self, bucket: int, started) -> list[torch.Tensor]:
+        ticket, _, outputs = started
+        library.call(library.load().bucket_executor_wait, self._handle, ticket, 2 * self.timeout, what=self._name(bucket))
+        return outputs
+
+    def times(self, bucket: int) -> tuple[int, int, int] | None:
+        """Picoseconds of copy-in, wire and copy-out of the bucket's last run; None before that."""
+        found = (ctypes.c_int64 * 3)()
+        return tuple(found) if library.load().bucket_executor_times(self._handle, bucket, found) else None
+
+    def _name(self, bucket: int) -> str:
+        return f"bucket {bucket} ({self.plan.buckets[bucket].name})"
+
+    # -- opening
+
+    def open(self, scope: str, agreement, epoch: int) -> None:
+        """Connects to the ranks of every group. ExecutorError where one of them does not come, or holds another plan."""
+        if not self.plan.buckets:
+            return
+        folder, token = _meeting_place(scope, agreement, self.timeout)
+        channels, channel_of = self._channels(agreement.rank)
+        specs = [self._spec(k, channel_of) for k in range(len(self.plan.buckets))]
+        turns = [step.id if step.kind == StepKind.START else -1 - step.id
+                 for step in self.plan.order if step.kind != StepKind.NODE]
+        options = library.Options(
+            plan=hashlib.sha256(self.plan.data).digest(),
+            buckets=(library.BucketSpec * len(specs))(*specs), bucket_count=len(specs),
+            turns=(ctypes.c_int32 * len(turns))(*turns), turn_count=len(turns),
+            channels=(library.Channel * len(channels))(*channels), channel_count=len(channels),
+            folder=folder.encode(), token=token.encode(), epoch=epoch, timeout_seconds=self.timeout,
+            gloo_order=self.plan.backend == "gloo")
+        loaded = library.load()
+        self._handle = library.call(loaded.bucket_executor_open, ctypes.byref(options), what=scope)
+        weakref.finalize(self, loaded.bucket_executor_close, self._handle)
+
+    def _channels(self, rank: int):
+        """The groups that buckets use, as this rank is in them."""
+        used = sorted({self._group_of(bucket) for bucket in self.plan.buckets})
+        channels = []
+        for index in used:
+            group = self._graph.groups[index]
+            if rank not in group.ranks:
+                raise ExecutorError(f"group {group.name} of ranks {list(group.ranks)} does not contain this process, rank {rank}")
+            # Short: it is a part of a socket's path.
+            name = hashlib.sha256(f"{group.mesh_dim}/{group.lane}/{group.ranks}".encode()).hexdigest()[:12]
+            channels.append(library.Channel(group.mesh_dim.encode(), group.lane, group.ranks.index(rank), group.size, name.encode()))
+        return channels, {index: at for at, index in enumerate(used)}
+
+    def _group_of(self, bucket) -> int:
+        return self._graph.nodes[bucket.members[0]].collective.group
+
+    def _spec(self, k: int, channel_of) -> library.BucketSpec:
+        bucket = self.plan.buckets[k]
+        first = self._graph.nodes[bucket.members[0]]
+        dtype = first.outputs[0].dtype
+        item = first.outputs[0].bytes // max(1, first.outputs[0].elements)
+        counts = [slice_bytes(self._graph, m) // item for m in bucket.members]
+        return library.BucketSpec(
+            name=(bucket.name or f"#{k}").encode(), channel=channel_of[self._group_of(bucket)],
+            kind=int(CollectiveKind(first.collective.kind)), op=int(ReduceOp(first.collective.reduce_op)), dtype=int(dtype),
+            mode=_PACKED if bucket.packed else _GROUPED, members=len(counts), counts=(ctypes.c_int64 * len(counts))(*counts))
+
+
+def _tensors(tensors, dtypes):
+    return (library.Tensor * len(tensors))(*(
+        library.Tensor(x.data_ptr(), x.numel(), dtype) for x, dtype in zip(tensors, dtypes)))
+
+
+def _meeting_place(scope: str, agreement, timeout: float) -> tuple[str, str]:
+    """A folder of this user alone, and a secret: the leader makes both, the others hear of them through the store."""
+    if agreement.store is None:
+        found = _new_place(agreement)
+        return found["folder"], found["token"]
+    key = f"{scope}/executor"
+    agreement.store.set(f"{key}/{agreement.rank}", node_identity())
+    if agreement.leader:
+        nodes = {await_key(agreement.store, f"{key}/{rank}", timeout, f"rank {rank} opened no executor", ExecutorError) for rank in agreement.ranks}
+        if len(nodes) > 1:
+            found = {"error": f"the ranks run on {len(nodes)} hosts; on the CPU the executor serves one"}
+        else:
+            found = _new_place(agreement)
+        agreement.store.set(key, json.dumps(found))
+    else:
+        found = json.loads(await_key(
+            agreement.store, key, timeout, f"rank {agreement.ranks[0]} opened no executor", ExecutorError))
+    if "error" in found:
+        raise ExecutorError(found["error"])
+    return found["folder"], found["token"]
+
+
+def _new_place(agreement) -> dict[str, str]:
+    folder = tempfile.mkdtemp(prefix="bx-", dir=run_folder())  # 0700 by contract of mkdtemp
+    weakref.finalize(agreement, _remove, folder, os.getpid())
+    return {"folder": folder, "token": secrets.token_hex(32)}
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:  # a forked child owns nothing
+        shutil.rmtree(folder, ignore_errors=True)
