@@ -1,7 +1,10 @@
 #include "gpu_agent/cuda/cuda_device.h"
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -42,6 +45,13 @@ class CudaBuffer final : public Buffer {
   const int64_t bytes_;
   const std::shared_ptr<const NcclApi> nccl_;  // whose memory it is; null: CUDA's
 };
+
+// Not the GPU's, and not pinned.
+bool IsPlainHostMemory(const void* memory) {
+  cudaPointerAttributes attributes;
+  return cudaPointerGetAttributes(&attributes, memory) == cudaSuccess &&
+         attributes.type == cudaMemoryTypeUnregistered;
+}
 
 }  // namespace
 
@@ -177,6 +187,55 @@ void CudaStream::After(std::shared_ptr<Event> event) {
   if (error != cudaSuccess) Fail(CudaStatus(error, "waiting for an event"));
 }
 
+struct Staging::Block {
+  size_t bytes = 0;  // of memory
+  void* memory = nullptr;
+  void* to = nullptr;  // where what has landed goes; null: nowhere
+  size_t landing = 0;
+  std::atomic<bool> busy = false;
+
+  ~Block() { cudaFreeHost(memory); }
+};
+
+Staging::Staging() = default;
+Staging::~Staging() = default;
+
+// On a thread of the driver's, which may not call CUDA.
+void CUDART_CB Staging::Land(void* block) {
+  auto* landed = static_cast<Block*>(block);
+  if (landed->to != nullptr) std::memcpy(landed->to, landed->memory, landed->landing);
+  landed->busy.store(false, std::memory_order_release);
+}
+
+absl::StatusOr<Staging::Block*> Staging::Take(size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& block : blocks_) {
+    if (block->bytes >= bytes && !block->busy.exchange(true, std::memory_order_acquire)) {
+      return block.get();
+    }
+  }
+  auto block = std::make_unique<Block>();
+  block->bytes = std::max(std::bit_ceil(bytes), size_t{64} << 10);
+  block->busy = true;
+  RETURN_IF_ERROR(CudaStatus(cudaHostAlloc(&block->memory, block->bytes, cudaHostAllocPortable),
+                             absl::StrCat(block->bytes, " bytes of pinned memory")));
+  blocks_.push_back(std::move(block));
+  return blocks_.back().get();
+}
+
+absl::Status Staging::Copy(cudaStream_t stream, const void* from, void* to, size_t bytes,
+                           bool out) {
+  ASSIGN_OR_RETURN(Block * block, Take(bytes));
+  block->to = out ? to : nullptr;
+  block->landing = bytes;
+  if (!out) std::memcpy(block->memory, from, bytes);
+  RETURN_IF_ERROR(
+      CudaStatus(out ? cudaMemcpyAsync(block->memory, from, bytes, cudaMemcpyDeviceToHost, stream)
+                     : cudaMemcpyAsync(to, block->memory, bytes, cudaMemcpyHostToDevice, stream),
+                 absl::StrCat("a copy of ", bytes, " bytes")));
+  return CudaStatus(cudaLaunchHostFunc(stream, Land, block), "the end of a copy");
+}
+
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int index,
                                                              std::shared_ptr<const NcclApi> nccl) {
   cudaDeviceProp properties;
@@ -231,9 +290,12 @@ absl::Status CudaDevice::Copy(Stream& stream, const void* from, void* to, int64_
   }
   if (bytes == 0 || !cuda->status().ok()) return absl::OkStatus();
   const CurrentDevice current(index_);
-  const absl::Status copied = CudaStatus(
-      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, cuda->get()),
-      absl::StrCat("a copy of ", bytes, " bytes"));
+  const size_t size = static_cast<size_t>(bytes);
+  const bool out = IsPlainHostMemory(to), in = IsPlainHostMemory(from);
+  const absl::Status copied =
+      out != in ? staging_.Copy(cuda->get(), from, to, size, out)
+                : CudaStatus(cudaMemcpyAsync(to, from, size, cudaMemcpyDefault, cuda->get()),
+                             absl::StrCat("a copy of ", bytes, " bytes"));
   if (!copied.ok()) cuda->Fail(copied);
   return copied;
 }

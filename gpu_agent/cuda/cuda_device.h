@@ -100,9 +100,26 @@ class CudaStream final : public Stream {
   WatchedList watched_;
 };
 
+// Pinned host memory that copies from and to other host memory go through: CUDA itself would hold
+// the calling thread for those. Thread-safe.
+class Staging {
+ public:
+  Staging();
+  ~Staging();
+  // As cudaMemcpyAsync, `out`: to the host.
+  absl::Status Copy(cudaStream_t stream, const void* from, void* to, size_t bytes, bool out);
+
+ private:
+  struct Block;
+  static void CUDART_CB Land(void* block);
+  absl::StatusOr<Block*> Take(size_t bytes);
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+};
+
 // Thread-safe. Memory comes from NCCL where there is one, so that it can be registered as a window
-// and handed to other processes. Copies from and to host memory that is not pinned may hold the
-// calling thread until they are through.
+// and handed to other processes. At its end no copy may be under way.
 class CudaDevice final : public Device {
  public:
   // `nccl` may be null.
@@ -126,6 +143,7 @@ class CudaDevice final : public Device {
   const int index_;
   const std::string name_;
   const std::shared_ptr<const NcclApi> nccl_;
+  Staging staging_;
 };
 
 // The stream as one of this GPU, or null.
