@@ -14,6 +14,7 @@
 #include "client/cost_client.h"
 #include "client/ctl/command.h"
 #include "client/ctl/costs_diff.h"
+#include "client/ctl/import_trace.h"
 #include "client/ctl/server_args.h"
 #include "client/render/table.h"
 
@@ -248,6 +249,7 @@ void AddCostsCommand(CLI::App& app, int& exit) {
         "JSON: {\"profile\", \"reporter\", \"samples\": [{\"kind\", \"dtype\", \"group_size\", "
         "\"bytes\", \"picoseconds\", ...}]}")
       ->required();
+  AddImportTraceCommand(costs, exit);
   first(
       Add(costs, args, exit, "propose", "Fit a new version to the samples that are held", Propose),
       "name", "whose latest version is the start")

@@ -1,0 +1,90 @@
+"""bucketctl costs import-trace on real traces: to a profile that plans are made with, and to the samples of a real server."""
+import glob
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "passes"))
+from referee_kit import bucketctl
+
+DONE, REFUSED, USAGE, UNAVAILABLE = 0, 1, 2, 3
+DATA = os.environ["BUCKETD_TEST_DATA"]
+TRACES = sorted(glob.glob(os.path.join(DATA, "traces", "*.json.gz")))
+
+
+class ImportTraceTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def run_it(self, *args, expect=DONE):
+        run = bucketctl("costs", "import-trace", *args)
+        self.assertEqual(run.returncode, expect, f"{args}: {run.stdout}{run.stderr}")
+        return run.stdout if expect == DONE else run.stderr
+
+    def serve(self):
+        address = f"unix:{self.folder}/socket"
+        server = subprocess.Popen(
+            [os.path.join(os.environ["BUCKETD_BIN"], "bucketd"), "--listen", address, "--http", "", f"--exit-with-parent={os.getpid()}"],
+            stdout=subprocess.PIPE, text=True)
+        self.addCleanup(server.stdout.close)
+        self.addCleanup(server.wait)
+        self.addCleanup(server.kill)
+        self.assertIn("serves on", server.stdout.readline())
+        return address
+
+    def test_a_plan_is_made_with_what_the_traces_say(self):
+        self.assertEqual(len(TRACES), 4)
+        profile = os.path.join(self.folder, "ours.json")
+        table = self.run_it("--profile", "cpu_loopback", "--out", profile, *TRACES)
+        self.assertIn("all_gather f32 over 4 ranks, 4 a node", table)
+        self.assertIn("too few", table)  # two all-to-alls
+        self.assertIn("broadcasts", table)
+        with open(profile) as f:
+            written = json.load(f)
+        self.assertEqual(written["name"], "cpu_loopback_traced")
+        self.assertEqual([(row["kind"], row["dtype"], row["group_size"]) for row in written["links"]],
+                         [("all_gather", "f32", 4), ("reduce_scatter", "f32", 4), ("all_reduce", "bf16", 4)])
+        graph = os.path.join(DATA, "graphs", "llama3_debug_fsdp4_tp2.fw.json.gz")
+        plan = bucketctl("plan", graph, "--profile", profile, "--mode", "none", "--json")
+        self.assertEqual(plan.returncode, DONE, plan.stderr)
+        self.assertIn("cpu_loopback_traced", json.loads(plan.stdout)["cost_profile"])
+
+    def test_json_says_what_the_table_says(self):
+        said = json.loads(self.run_it("--profile", "cpu_loopback", "--json", *TRACES))
+        self.assertEqual((said["traces"], said["collectives"]), (4, 52))
+        self.assertEqual([c["collectives"] for c in said["classes"]], [18, 16, 16, 2])
+        self.assertEqual([c["fitted"] for c in said["classes"]], [True, True, True, False])
+        self.assertTrue(all(c["at_most"] >= 1 for c in said["classes"]))
+        self.assertEqual(sum(n["count"] for n in said["not_used"]), 4)
+
+    def test_a_server_takes_the_samples_and_makes_a_version_of_them(self):
+        address = self.serve()
+        said = self.run_it("--report", "--server", address, "--profile", "cpu_loopback", "--reporter", "node7", "--job", "j", *TRACES)
+        self.assertIn("took 52 samples of profile cpu_loopback, refused 0", said)
+        listed = bucketctl("costs", "list", "cpu_loopback", "--server", address, "--json")
+        self.assertEqual(sum(int(held["samples"]) for held in json.loads(listed.stdout)["samples"]), 52)
+        proposed = bucketctl("costs", "propose", "cpu_loopback", "--server", address)
+        self.assertIn("cpu_loopback@2", proposed.stdout)
+
+    def test_mistakes_are_told_apart(self):
+        self.assertIn("no such file", self.run_it("/no/such/trace.json", expect=USAGE))
+        self.assertIn("has two traces", self.run_it(TRACES[0], TRACES[0], expect=REFUSED))
+        self.assertIn("only 3 of its 4 ranks have a trace", self.run_it(*TRACES[:3], expect=REFUSED))
+        self.assertIn("neither known nor a file", self.run_it("--profile", "nobody", *TRACES, expect=USAGE))
+        self.run_it("--report", "--server", "unix:/no/such/socket", *TRACES, expect=UNAVAILABLE)
+        self.assertIn("cannot be written", self.run_it("--out", "/no/such/folder/p.json", *TRACES, expect=UNAVAILABLE))
+        self.run_it(expect=USAGE)
+        self.run_it("--partial", "--ranks-per-node", "4", *TRACES[:3])
+        broken = os.path.join(self.folder, "broken.json")
+        with open(broken, "w") as f:
+            f.write('{"traceEvents": [{"ph": "X"')
+        self.assertIn("broken.json: JSON document ended early", self.run_it(broken, expect=REFUSED))
+
+
+if __name__ == "__main__":
+    unittest.main()
