@@ -101,10 +101,14 @@ class Interpreter {
       if (event.kind == Event::Kind::kKernel) kernels.push_back(&event);
       if (event.kind == Event::Kind::kGlooSpan) spans.push_back(&event);
       if (event.kind == Event::Kind::kCall) calls.push_back(&event);
+      if (event.kind == Event::Kind::kFunctional) functional_[event.thread].push_back(&event);
       if (event.kind == Event::Kind::kComms) comms_.emplace(event.external_id, &event);
     }
     for (auto* events : {&kernels, &spans, &calls}) {
       std::stable_sort(events->begin(), events->end(), StartsEarlier);
+    }
+    for (auto& [thread, events] : functional_) {
+      std::stable_sort(events.begin(), events.end(), StartsEarlier);
     }
     for (const Event* kernel : kernels) AddKernel(*kernel);
     AddSpans(spans, calls);
@@ -171,10 +175,22 @@ class Interpreter {
   }
 
   // 0 if unknown. Functional collectives go by the coalesced form, mostly with one tensor.
-  static int32_t LaunchesOf(const Event& said, const Event* call) {
+  int32_t LaunchesOf(const Event& said, const Event* call) const {
     if (!absl::StrContains(said.collective, "coalesced")) return 1;
     if (call != nullptr && call->shapes.stated) return std::max(1, call->shapes.listed);
-    return 0;
+    return call != nullptr && IsOfOneTensor(*call) ? 1 : 0;
+  }
+
+  // Whether the call came from a functional op of one tensor, which then is around it.
+  bool IsOfOneTensor(const Event& call) const {
+    const auto thread = functional_.find(call.thread);
+    if (thread == functional_.end()) return false;
+    auto after =
+        std::upper_bound(thread->second.begin(), thread->second.end(), &call, StartsEarlier);
+    if (after == thread->second.begin()) return false;
+    const Event& op = **std::prev(after);
+    return op.start_ns + op.duration_ns >= call.start_ns + call.duration_ns &&
+           KindOf(op.name) == KindOf(call.collective) && !absl::StrContains(op.name, "coalesced");
   }
 
   // Index of the event's process group, -1 if its ranks are unknown.
@@ -276,7 +292,8 @@ class Interpreter {
 
   const Trace& raw_;
   RankTrace& trace_;
-  std::map<int64_t, const Event*> comms_;
+  std::map<int64_t, const Event*> comms_;                    // by external id
+  std::map<int64_t, std::vector<const Event*>> functional_;  // by thread, as they began
   std::map<std::pair<std::string, bool>, int32_t> group_ids_;
 };
 

@@ -120,6 +120,8 @@ bool Classify(absl::string_view phase, absl::string_view category, Event& event)
     event.kind = Event::Kind::kGlooSpan;
   } else if (absl::StartsWith(event.name, "c10d::")) {
     event.kind = Event::Kind::kCall;
+  } else if (absl::StartsWith(event.name, "_c10d_functional::")) {
+    event.kind = Event::Kind::kFunctional;
   } else {
     return false;
   }
@@ -151,6 +153,7 @@ class EventReader {
       if (key == "ph") phase = v.get_string();
       if (key == "cat") category = v.get_string();
       if (key == "name") event.name = Text(v);
+      if (key == "tid") event.thread = IntegerOrNone(v);
       if (key == "ts") has_start = ReadTime(v, kMaxStartUs, event.start_ns);
       if (key == "dur") has_duration = ReadTime(v, kMaxDurationUs, event.duration_ns);
       if (key == "args") args = od::object(v.get_object()).raw_json();

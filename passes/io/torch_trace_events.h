@@ -23,10 +23,12 @@ struct Shapes {
 };
 
 struct Event {
-  enum class Kind { kKernel, kComms, kGlooSpan, kCall };
+  // kCall: an op of c10d; kFunctional: one of _c10d_functional, which calls one of c10d.
+  enum class Kind { kKernel, kComms, kGlooSpan, kCall, kFunctional };
   Kind kind = Kind::kKernel;
   std::string name;
-  int64_t index = 0;  // in traceEvents
+  int64_t index = 0;    // in traceEvents
+  int64_t thread = -1;  // -1: not a number
   int64_t start_ns = 0;
   int64_t duration_ns = 0;
   int64_t external_id = -1;

@@ -248,6 +248,30 @@ TEST(Trace, ACoalescedCallIsAGroupedLaunchOfItsTensors) {
   EXPECT_THAT(unknown.dropped, ElementsAre(Pair(HasSubstr("record_shapes"), 2)));
 }
 
+TEST(Trace, AFunctionalOpAroundTheCallTellsOneTensorWithoutShapes) {
+  const auto under = [](const std::string& name, double start_us, double dur_us, int thread) {
+    std::vector<json> documents;
+    for (const int rank : {0, 1}) {
+      documents.push_back(Coalesced(rank, {}));
+      json op = documents.back()["traceEvents"][2];
+      op["name"] = name;
+      op["ts"] = start_us;
+      op["dur"] = dur_us;
+      op["tid"] = thread;
+      op["args"] = json::object();
+      documents.back()["traceEvents"].push_back(op);
+    }
+    return Join(documents).observations.size();
+  };
+  // The call is on thread 7, from 9 to 18.
+  EXPECT_EQ(under("_c10d_functional::all_gather_into_tensor", 8, 11, 7), 1);
+  EXPECT_EQ(under("_c10d_functional::all_gather_into_tensor", 8, 9, 7), 0);
+  EXPECT_EQ(under("_c10d_functional::all_gather_into_tensor", 9.5, 11, 7), 0);
+  EXPECT_EQ(under("_c10d_functional::all_gather_into_tensor", 8, 11, 8), 0);
+  EXPECT_EQ(under("_c10d_functional::all_gather_into_tensor_coalesced", 8, 11, 7), 0);
+  EXPECT_EQ(under("_c10d_functional::reduce_scatter_tensor", 8, 11, 7), 0);
+}
+
 TEST(Trace, GroupsThatAreNotListedInFullAreNotGuessed) {
   const auto traces = [](const json& config, const std::string& ranks) {
     std::vector<json> documents;
