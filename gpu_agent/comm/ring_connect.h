@@ -1,0 +1,36 @@
+// Brings a ring up: listens, publishes where, dials the right neighbour, lets the left one in.
+//
+// Nobody who does not know the token gets further than the handshake, and strangers keep no peer
+// out: a connection that is none of the protocol's is dropped and the next one heard.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "gpu_agent/comm/handshake.h"
+#include "gpu_agent/comm/rendezvous.h"
+#include "gpu_agent/comm/ring.h"
+
+namespace bucketd::agent {
+
+struct RingConnectOptions {
+  RingIdentity self;
+  std::string token;  // the group's secret, at least 16 bytes
+  // One of the two. Unix: a folder of this user alone, for the socket; short, since a socket's path
+  // has at most 107 bytes. TCP: the interface to bind to and to dial from, by name or address.
+  std::string unix_folder;
+  std::string tcp_interface;
+  absl::Time deadline = absl::InfiniteFuture();
+};
+
+// The connected neighbours of this rank. Blocks. INVALID_ARGUMENT for options that are not as
+// above; FAILED_PRECONDITION for a peer of a newer epoch, another size or rank, naming both sides;
+// UNAUTHENTICATED for a neighbour that does not know the token. Until the deadline it waits for a
+// neighbour that is not there yet, or where something else listens; then DEADLINE_EXCEEDED, or what
+// it met last: of an older epoch or another group FAILED_PRECONDITION, a wrong token
+// UNAUTHENTICATED.
+absl::StatusOr<RingPeers> ConnectRing(const RingConnectOptions& options, Rendezvous& rendezvous);
+
+}  // namespace bucketd::agent

@@ -1,0 +1,93 @@
+// Every code of the narrow formats, against their definition.
+#include "gpu_agent/comm/reduce.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "gtest/gtest.h"
+
+#include "gpu_agent/comm/narrow_float.h"
+#include "tests/gpu_agent/reference.h"
+
+namespace bucketd::agent {
+namespace {
+
+// Values, the middles between neighbours and what lies next to those.
+template <typename Format>
+void ExpectEveryCode(DType dtype, uint32_t finite_codes) {
+  const NarrowFormat reference = FormatOf(dtype);
+  using Storage = typename Format::Storage;
+  const auto narrow = [](float value) { return uint32_t{Format::Narrow(value)}; };
+  for (uint32_t code = 0; code < finite_codes; ++code) {
+    const auto value = static_cast<float>(reference.ValueOf(code));
+    ASSERT_EQ(Format::Widen(static_cast<Storage>(code)), value) << code;
+    ASSERT_EQ(narrow(value), code);
+    ASSERT_EQ(narrow(-value), code | uint32_t{1} << (8 * sizeof(Storage) - 1));
+    const auto middle =
+        static_cast<float>((reference.ValueOf(code) + reference.ValueOf(code + 1)) / 2);
+    const float up = std::numeric_limits<float>::infinity();
+    for (const float near : {std::nextafter(middle, 0.0f), middle, std::nextafter(middle, up)}) {
+      ASSERT_EQ(narrow(near), reference.Nearest(static_cast<double>(near))) << near;
+    }
+  }
+}
+
+TEST(NarrowFloat, WidensExactlyAndRoundsToNearestEven) {
+  ExpectEveryCode<Float16>(DType::kF16, 0x7c00);
+  ExpectEveryCode<BFloat16>(DType::kBF16, 0x7f7f);  // the last middle is beyond f32
+  ExpectEveryCode<Float8E4M3>(DType::kF8E4M3, 0x7f);
+  ExpectEveryCode<Float8E5M2>(DType::kF8E5M2, 0x7c);
+}
+
+TEST(NarrowFloat, OverflowsAndNansAreNvidias) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(Float16::Narrow(65520.0f), 0x7c00);
+  EXPECT_EQ(Float16::Narrow(-infinity), 0xfc00);
+  EXPECT_EQ(Float16::Narrow(-nan), 0x7fff);
+  EXPECT_EQ(BFloat16::Narrow(3.4e38f), 0x7f80);
+  EXPECT_EQ(BFloat16::Narrow(infinity), 0x7f80);
+  EXPECT_EQ(BFloat16::Narrow(nan), 0x7fff);
+  EXPECT_EQ(Float8E4M3::Narrow(1e9f), 0x7e);
+  EXPECT_EQ(Float8E4M3::Narrow(-infinity), 0xfe);
+  EXPECT_EQ(Float8E4M3::Narrow(nan), 0x7f);
+  EXPECT_EQ(Float8E5M2::Narrow(1e9f), 0x7b);
+  EXPECT_EQ(Float8E5M2::Narrow(nan), 0x7f);
+  EXPECT_EQ(Float16::Widen(0xfc00), -infinity);
+  EXPECT_EQ(Float8E5M2::Widen(0x7c), infinity);
+  EXPECT_TRUE(std::isnan(Float16::Widen(0x7c01)));
+  EXPECT_TRUE(std::isnan(Float8E4M3::Widen(0xff)));
+  EXPECT_TRUE(std::isnan(Float8E5M2::Widen(0x7d)));
+}
+
+TEST(Reduce, ANanOnEitherSideWins) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kSum, ReduceOp::kProduct}) {
+    const float received[2] = {nan, 1.0f};
+    const float own[2] = {1.0f, nan};
+    float to[2] = {};
+    ReducerOf(DType::kF32, op)(reinterpret_cast<const std::byte*>(received),
+                               reinterpret_cast<const std::byte*>(own),
+                               reinterpret_cast<std::byte*>(to), 2);
+    EXPECT_TRUE(std::isnan(to[0]) && std::isnan(to[1])) << Name(op);
+  }
+}
+
+TEST(Reduce, ThereIsAFunctionExactlyWhereValidateSaysSo) {
+  for (int dtype = 0; dtype <= static_cast<int>(DType::kC128); ++dtype) {
+    for (int op = 0; op <= static_cast<int>(ReduceOp::kBxor); ++op) {
+      const Collective collective{.kind = CollectiveKind::kAllReduce,
+                                  .dtype = static_cast<DType>(dtype),
+                                  .op = static_cast<ReduceOp>(op)};
+      const bool valid = Validate(collective, 2).ok();
+      EXPECT_EQ(ReducerOf(collective.dtype, collective.op) != nullptr, valid) << dtype << " " << op;
+      if (collective.op == ReduceOp::kAvg) {
+        EXPECT_EQ(DividerOf(collective.dtype) != nullptr, valid) << dtype;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bucketd::agent

@@ -1,0 +1,58 @@
+// Rings whose ranks are streams of this process.
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "gpu_agent/comm/ring_connect.h"
+#include "tests/gpu_agent/communicator_factory.h"
+
+namespace bucketd::agent {
+
+inline constexpr char kTestToken[] = "a token of the tests, 32 bytes..";
+
+// A folder of this user alone, deleted at the end.
+class PrivateFolder {
+ public:
+  PrivateFolder() : path_((std::filesystem::temp_directory_path() / "ring.XXXXXX").string()) {
+    if (mkdtemp(path_.data()) == nullptr) std::abort();
+  }
+  ~PrivateFolder() { std::filesystem::remove_all(path_); }
+  PrivateFolder(const PrivateFolder&) = delete;
+  PrivateFolder& operator=(const PrivateFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+inline RingConnectOptions TestRing(const std::string& folder, int rank, int size, bool tcp) {
+  return {.self = {.group = "dp", .epoch = 7, .rank = rank, .size = size},
+          .token = kTestToken,
+          .unix_folder = tcp ? "" : folder,
+          .tcp_interface = tcp ? "127.0.0.1" : "",
+          .deadline = absl::Now() + absl::Minutes(1)};
+}
+
+class RingGroup final : public CommunicatorGroup {
+ public:
+  RingGroup(const GroupOptions& options, bool tcp) : options_(options), tcp_(tcp) {}
+
+  absl::StatusOr<std::unique_ptr<Communicator>> Make(int rank) override {
+    auto rendezvous = FolderRendezvous::Open(folder_.path());
+    if (!rendezvous.ok()) return rendezvous.status();
+    auto peers = ConnectRing(TestRing(folder_.path(), rank, options_.size, tcp_), **rendezvous);
+    if (!peers.ok()) return peers.status();
+    return RingCommunicator::Create(
+        *std::move(peers), {.timeout = options_.timeout, .max_segment = options_.max_segment});
+  }
+
+ private:
+  const GroupOptions options_;
+  const bool tcp_;
+  PrivateFolder folder_;
+};
+
+}  // namespace bucketd::agent
