@@ -13,14 +13,18 @@ namespace bucketd::agent {
 
 absl::StatusOr<std::unique_ptr<CudaCopier>> CudaCopier::Create(int device, int max_blocks) {
   ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> uploads, CudaStream::Start(device));
-  return std::unique_ptr<CudaCopier>(new CudaCopier(max_blocks, std::move(uploads)));
+  const CurrentDevice current(device);
+  int blocks = 0;
+  RETURN_IF_ERROR(CudaStatus(ResidentBlocks(blocks), "the kernel's grid"));
+  if (max_blocks > 0) blocks = std::min(blocks, max_blocks);
+  return std::unique_ptr<CudaCopier>(new CudaCopier(blocks, std::move(uploads)));
 }
 
 CudaCopier::~CudaCopier() {
   const CurrentDevice current(uploads_->device());
   for (auto& [owner, table] : tables_) gone_.push_back(std::move(table));
   for (const Table& table : gone_) {
-    for (const auto& [stream, event] : table.used) uploads_->After(event);
+    for (const auto& [id, event] : table.used) uploads_->After(event);
     cudaFreeAsync(table.tiles, uploads_->get());
   }
 }
@@ -38,10 +42,10 @@ absl::Status CudaCopier::Copy(Stream& stream, std::shared_ptr<const std::vector<
   if (table->uploaded != nullptr) cuda->After(table->uploaded);
   if (table->uploaded != nullptr && table->uploaded->done()) table->uploaded = nullptr;
   const absl::Status launched = CudaStatus(
-      LaunchTiles(table->tiles, static_cast<uint32_t>(tiles->size()), max_blocks_, cuda->get()),
+      LaunchTiles(table->tiles, static_cast<uint32_t>(tiles->size()), blocks_, cuda->get()),
       absl::StrCat("a copy of ", tiles->size(), " tiles"));
   if (!launched.ok()) cuda->Fail(launched);
-  table->used[cuda->get()] = cuda->Record();
+  table->used[cuda->id()] = cuda->Record();
   return launched;
 }
 
@@ -84,7 +88,7 @@ void CudaCopier::Forget() {
   }
   // Frees run on the stream of the uploads, behind nothing that is still under way.
   std::erase_if(gone_, [this](const Table& table) {
-    for (const auto& [stream, event] : table.used) {
+    for (const auto& [id, event] : table.used) {
       if (!event->done()) return false;
     }
     cudaFreeAsync(table.tiles, uploads_->get());

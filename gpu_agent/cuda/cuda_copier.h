@@ -21,7 +21,7 @@ namespace bucketd::agent {
 // as long as their owner keeps them: a plan's tables are uploaded once.
 class CudaCopier final : public Copier {
  public:
-  // `max_blocks`: see LaunchTiles.
+  // `max_blocks` bounds the kernel's grid; 0: the whole GPU.
   static absl::StatusOr<std::unique_ptr<CudaCopier>> Create(int device, int max_blocks);
   ~CudaCopier() override;
   CudaCopier(const CudaCopier&) = delete;
@@ -33,17 +33,17 @@ class CudaCopier final : public Copier {
   struct Table {
     std::weak_ptr<const std::vector<Tile>> owner;
     Tile* tiles = nullptr;
-    std::shared_ptr<Event> uploaded;                      // null once it was seen done
-    std::map<cudaStream_t, std::shared_ptr<Event>> used;  // the last time, by stream
+    std::shared_ptr<Event> uploaded;                  // null once it was seen done
+    std::map<uint64_t, std::shared_ptr<Event>> used;  // the last time, by the stream's id
   };
 
-  CudaCopier(int max_blocks, std::unique_ptr<CudaStream> uploads)
-      : max_blocks_(max_blocks), uploads_(std::move(uploads)) {}
+  CudaCopier(int blocks, std::unique_ptr<CudaStream> uploads)
+      : blocks_(blocks), uploads_(std::move(uploads)) {}
   absl::StatusOr<Table*> Find(const std::shared_ptr<const std::vector<Tile>>& tiles);
   absl::Status Upload(const std::vector<Tile>& tiles, Table& table);
   void Forget();
 
-  const int max_blocks_;
+  const int blocks_;
   std::mutex mutex_;
   const std::unique_ptr<CudaStream> uploads_;
   std::map<const std::vector<Tile>*, Table> tables_;

@@ -90,7 +90,10 @@ absl::Status CudaEvent::Record(cudaStream_t stream) {
 bool CudaEvent::Seen() const {
   if (seen_) return true;
   const cudaError_t error = cudaEventQuery(event_);
-  if (error == cudaErrorNotReady) return false;
+  if (error == cudaErrorNotReady) {
+    cudaGetLastError();  // else the next one who asks on this thread takes it for an error
+    return false;
+  }
   seen_ = true;
   status_ = CudaStatus(error, "the stream");
   for (const auto& watched : watched_) {
@@ -142,6 +145,11 @@ absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Start(int device) {
   RETURN_IF_ERROR(
       CudaStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream"));
   return std::make_unique<CudaStream>(device, stream);
+}
+
+uint64_t CudaStream::NextId() {
+  static std::atomic<uint64_t> next = 0;
+  return next++;
 }
 
 CudaStream::~CudaStream() { cudaStreamDestroy(stream_); }

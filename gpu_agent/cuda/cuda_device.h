@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -87,6 +88,7 @@ class CudaStream final : public Stream {
 
   cudaStream_t get() const { return stream_; }
   int device() const { return device_; }
+  uint64_t id() const { return id_; }  // unlike get(), never another stream's later
   // The stream's first error so far, those of communicators included.
   absl::Status status() const;
   void Fail(const absl::Status& error);
@@ -94,8 +96,11 @@ class CudaStream final : public Stream {
   void Watch(const std::shared_ptr<Watched>& watched);
 
  private:
+  static uint64_t NextId();
+
   const int device_;
   const cudaStream_t stream_;
+  const uint64_t id_ = NextId();
   absl::Status error_;
   WatchedList watched_;
 };

@@ -13,7 +13,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Blocks that fill the current device once.
+}  // namespace
+
 cudaError_t ResidentBlocks(int& blocks) {
   int device = 0, processors = 0, each = 0;
   cudaError_t error = cudaGetDevice(&device);
@@ -25,18 +26,14 @@ cudaError_t ResidentBlocks(int& blocks) {
   return error;
 }
 
-}  // namespace
-
-cudaError_t LaunchTiles(const Tile* tiles, uint32_t count, int max_blocks, cudaStream_t stream) {
+cudaError_t LaunchTiles(const Tile* tiles, uint32_t count, int blocks, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  int blocks = max_blocks;
-  if (blocks <= 0) {
-    const cudaError_t error = ResidentBlocks(blocks);
-    if (error != cudaSuccess) return error;
-  }
-  if (count < static_cast<uint32_t>(blocks)) blocks = static_cast<int>(count);
-  CopyTiles<<<blocks, kThreads, 0, stream>>>(tiles, count);
-  return cudaGetLastError();
+  const uint32_t grid =
+      count < static_cast<uint32_t>(blocks) ? count : static_cast<uint32_t>(blocks);
+  void* arguments[] = {&tiles, &count};
+  // This way of launching gives its own error, not the last one of whoever shares the thread.
+  return cudaLaunchKernel(reinterpret_cast<const void*>(&CopyTiles), dim3(grid), dim3(kThreads),
+                          arguments, 0, stream);
 }
 
 }  // namespace bucketd::agent

@@ -9,9 +9,12 @@
 
 namespace bucketd::agent {
 
+// Thread blocks of the kernel that fill the current device once.
+cudaError_t ResidentBlocks(int& blocks);
+
 // One launch that copies all tiles of a table in device memory. The grid stays resident and walks
-// the table; `max_blocks` bounds it, so that copies beside a computation leave it room (0: the
-// whole GPU). Can be captured into a graph.
-cudaError_t LaunchTiles(const Tile* tiles, uint32_t count, int max_blocks, cudaStream_t stream);
+// the table; fewer `blocks` leave room to a computation beside it. Can be captured into a graph.
+// REQUIRES: blocks > 0.
+cudaError_t LaunchTiles(const Tile* tiles, uint32_t count, int blocks, cudaStream_t stream);
 
 }  // namespace bucketd::agent

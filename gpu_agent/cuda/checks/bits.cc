@@ -87,11 +87,13 @@ OnGpu UploadAll(const std::vector<T>& items) {
   return memory;
 }
 
-void RunTiles(const std::vector<Segment>& segments, int max_blocks) {
+// `blocks` 0: all that the GPU has.
+void RunTiles(const std::vector<Segment>& segments, int blocks) {
+  if (blocks == 0) Must(ResidentBlocks(blocks), "the grid");
   const std::vector<Tile> tiles = *Cut(segments);
   const OnGpu table = UploadAll(tiles);
   Must(LaunchTiles(reinterpret_cast<const Tile*>(table.get()), static_cast<uint32_t>(tiles.size()),
-                   max_blocks, nullptr),
+                   blocks, nullptr),
        "the tile kernel");
   Must(cudaDeviceSynchronize(), "the tile kernel");
 }
@@ -108,9 +110,11 @@ void RunSegments(const std::vector<Segment>& segments) {
   }
   const OnGpu table = UploadAll(some);
   const OnGpu sums = UploadAll(first);
+  int blocks = 0;
+  Must(ResidentBlocks(blocks), "the grid");
   Must(LaunchSegments(reinterpret_cast<const Segment*>(table.get()),
                       reinterpret_cast<const uint32_t*>(sums.get()),
-                      static_cast<uint32_t>(some.size()), tiles, nullptr),
+                      static_cast<uint32_t>(some.size()), tiles, blocks, nullptr),
        "the segment kernel");
   Must(cudaDeviceSynchronize(), "the segment kernel");
 }

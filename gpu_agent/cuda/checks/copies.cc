@@ -277,23 +277,26 @@ void AddSegments(Table& table, Bench& bench, const std::vector<Segment>& segment
   }
   const OnGpu<Segment> gpu_segments(segments);
   const OnGpu<uint32_t> gpu_first(first);
+  int blocks = 0;
+  Must(ResidentBlocks(blocks), "the grid");
   table.Add("prefix sums", [&] {
     Must(LaunchSegments(gpu_segments.get(), gpu_first.get(), static_cast<uint32_t>(first.size()),
-                        tiles, bench.stream()),
+                        tiles, blocks, bench.stream()),
          "prefix sums");
   });
 }
 
-// Seconds of the tile kernel.
+// Seconds of the tile kernel; `max_blocks` 0: all that the GPU has.
 double AddTiles(Table& table, Bench& bench, const std::vector<Segment>& segments,
                 int64_t tile_bytes, int max_blocks) {
+  int blocks = max_blocks;
+  if (blocks == 0) Must(ResidentBlocks(blocks), "the grid");
   const std::vector<Tile> tiles = *Cut(segments, tile_bytes);
   const OnGpu<Tile> gpu_tiles(tiles);
   const std::string method = absl::StrCat("tiles of ", tile_bytes >> 10, " KiB",
                                           max_blocks > 0 ? absl::StrCat(", ", max_blocks) : "");
   return table.Add(method, [&] {
-    Must(LaunchTiles(gpu_tiles.get(), static_cast<uint32_t>(tiles.size()), max_blocks,
-                     bench.stream()),
+    Must(LaunchTiles(gpu_tiles.get(), static_cast<uint32_t>(tiles.size()), blocks, bench.stream()),
          "tiles");
   });
 }

@@ -50,14 +50,10 @@ __global__ void FillWords(uint32_t* to, size_t words, uint32_t seed) {
 }  // namespace
 
 cudaError_t LaunchSegments(const Segment* segments, const uint32_t* first, uint32_t count,
-                           uint32_t tiles, cudaStream_t stream) {
-  int device = 0, processors = 0, each = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, CopySegments, kThreads, 0);
-  const uint32_t resident = static_cast<uint32_t>(processors * each);
-  const uint32_t blocks = tiles < resident ? tiles : resident;
-  CopySegments<<<blocks, kThreads, 0, stream>>>(segments, first, count, tiles);
+                           uint32_t tiles, int blocks, cudaStream_t stream) {
+  const uint32_t all = static_cast<uint32_t>(blocks);
+  const uint32_t grid = tiles < all ? tiles : all;
+  CopySegments<<<grid, kThreads, 0, stream>>>(segments, first, count, tiles);
   return cudaGetLastError();
 }
 

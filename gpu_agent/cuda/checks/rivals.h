@@ -13,7 +13,7 @@ namespace bucketd::agent {
 // Tiles found by a search in the segments' prefix sums: 36 bytes to upload a segment, in place of
 // 32 a tile. Arrays in device memory; `first` are tiles before each segment.
 cudaError_t LaunchSegments(const Segment* segments, const uint32_t* first, uint32_t count,
-                           uint32_t tiles, cudaStream_t stream);
+                           uint32_t tiles, int blocks, cudaStream_t stream);
 
 // One kernel for one cast, as eager code does it: an element a thread.
 cudaError_t LaunchCast(const Segment& segment, cudaStream_t stream);
