@@ -30,8 +30,10 @@ class RingCommunicator::Core {
       : options_(options), transport_(std::move(peers.transport)) {
     links_.rank = peers.rank;
     links_.size = peers.size;
-    links_.left = std::move(peers.left);
-    links_.right = std::move(peers.right);
+    links_.order = options.order;
+    const bool right = options.order == RingOrder::kNccl;
+    links_.to = std::move(right ? peers.right : peers.left);
+    links_.from = std::move(right ? peers.left : peers.right);
     links_.wake = std::move(wake);
   }
 
@@ -57,7 +59,7 @@ class RingCommunicator::Core {
     const uint64_t one = 1;
     // Cannot fail: the counter is far from its end.
     [[maybe_unused]] const ssize_t written = write(links_.wake.get(), &one, sizeof(one));
-    for (const Fd* fd : {&links_.left, &links_.right}) {
+    for (const Fd* fd : {&links_.from, &links_.to}) {
       if (*fd) shutdown(fd->get(), SHUT_RDWR);
     }
   }

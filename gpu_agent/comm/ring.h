@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 
 #include "gpu_agent/comm/communicator.h"
+#include "gpu_agent/comm/ring_order.h"
 #include "gpu_agent/comm/socket.h"
 
 namespace bucketd::agent {
@@ -24,6 +25,8 @@ struct RingOptions {
   // Bytes of a chunk that move together. Smaller costs calls, larger costs cache. At least 16. All
   // ranks have the same; tests make it small.
   int64_t max_segment = 256 << 10;
+  // All ranks have the same.
+  RingOrder order = RingOrder::kNccl;
 };
 
 // Connected and authenticated neighbours. Unix: on one host.

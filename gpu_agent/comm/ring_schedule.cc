@@ -10,9 +10,9 @@ std::byte* OutOf(const Collective& member) { return static_cast<std::byte*>(memb
 
 }  // namespace
 
-RingSchedule::RingSchedule(absl::Span<const Collective> group, int rank, int size,
+RingSchedule::RingSchedule(absl::Span<const Collective> group, int rank, int size, RingOrder order,
                            int64_t max_segment)
-    : group_(group), rank_(rank), size_(size) {
+    : group_(group), rank_(rank), size_(size), direction_(Direction(order)) {
   for (size_t i = 0; i < group.size(); ++i) Cut(static_cast<int64_t>(i), max_segment);
   windows_.push_back({.slices = static_cast<int64_t>(slices_.size()), .steps = 0});
 }
@@ -113,7 +113,7 @@ int64_t RingSchedule::Steps(const Collective& member) const {
 }
 
 int64_t RingSchedule::ChunkOf(int64_t ranks_before) const {
-  return (rank_ - ranks_before + 2 * size_) % size_;
+  return (rank_ - direction_ * ranks_before + 2 * size_) % size_;
 }
 
 int64_t RingSchedule::CountIn(const Slice& slice, int64_t chunk) const {

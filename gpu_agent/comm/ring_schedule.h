@@ -5,11 +5,12 @@
 //   all-reduce      chunk c is [c * q, (c + 1) * q) of the elements, q = ceil(count / size);
 //                   reduce-scatter, then all-gather
 //
-// so element by element ((in[c+1] op in[c+2]) op ...) op in[c], whatever the segments are. The
-// group is cut into windows of at most max_segment bytes a chunk, over all members, so that what is
-// under way stays in a cache and its memory is bounded. A window takes its steps one after the
-// other, a step the window's slices of members: all ranks walk through the same sequence of
-// pieces, and what a rank sends in a step it has received in the step before.
+// so element by element ((in[c+1] op in[c+2]) op ...) op in[c], whatever the segments are; in
+// gloo's order (ring_order.h) the same with left and right exchanged. The group is cut into windows
+// of at most max_segment bytes a chunk, over all members, so that what is under way stays in a
+// cache and its memory is bounded. A window takes its steps one after the other, a step the
+// window's slices of members: all ranks walk through the same sequence of pieces, and what a rank
+// sends in a step it has received in the step before.
 #pragma once
 
 #include <compare>
@@ -21,6 +22,7 @@
 
 #include "gpu_agent/comm/communicator.h"
 #include "gpu_agent/comm/reduce.h"
+#include "gpu_agent/comm/ring_order.h"
 
 namespace bucketd::agent {
 
@@ -49,7 +51,8 @@ struct RingPiece {
 // least one element. Building takes O(members + windows).
 class RingSchedule {
  public:
-  RingSchedule(absl::Span<const Collective> group, int rank, int size, int64_t max_segment);
+  RingSchedule(absl::Span<const Collective> group, int rank, int size, RingOrder order,
+               int64_t max_segment);
 
   int64_t scratch_bytes() const { return scratch_bytes_; }
   // False behind the last piece; else moves `position` on to the next one that exists.
@@ -83,6 +86,7 @@ class RingSchedule {
   absl::Span<const Collective> group_;
   int64_t rank_;
   int64_t size_;
+  int64_t direction_;
   std::vector<Slice> slices_;
   std::vector<Window> windows_;  // and one behind the last
   int64_t window_bytes_ = 0;     // of the window that is being cut

@@ -27,7 +27,7 @@ RingTransfer::RingTransfer(RingLinks& links, absl::Span<const Collective> group,
                            int64_t max_segment, Clock::time_point deadline)
     : links_(links),
       group_(group),
-      schedule_(group, links.rank, links.size, max_segment),
+      schedule_(group, links.rank, links.size, links.order, max_segment),
       deadline_(deadline) {
   if (links.staging.empty()) links.staging.resize(kStagingBytes);
   const auto scratch = static_cast<size_t>(schedule_.scratch_bytes());
@@ -99,7 +99,7 @@ absl::StatusOr<bool> RingTransfer::Send() {
   msghdr message{};
   message.msg_iov = parts;
   message.msg_iovlen = count;
-  const ssize_t sent = sendmsg(links_.right.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  const ssize_t sent = sendmsg(links_.to.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent < 0) {
     if (errno == EAGAIN || errno == EINTR) return false;
     return Gone(Side::kOut, errno);
@@ -138,7 +138,7 @@ absl::StatusOr<bool> RingTransfer::Receive() {
 
 // Bytes read; 0: there are none now.
 absl::StatusOr<int64_t> RingTransfer::Read(std::byte* to, int64_t bytes) {
-  const ssize_t got = recv(links_.left.get(), to, static_cast<size_t>(bytes), MSG_DONTWAIT);
+  const ssize_t got = recv(links_.from.get(), to, static_cast<size_t>(bytes), MSG_DONTWAIT);
   if (got > 0) return got;
   if (got == 0) return Gone(Side::kIn, 0);
   if (errno == EAGAIN || errno == EINTR) return 0;
@@ -204,10 +204,10 @@ absl::Status RingTransfer::Sleep() {
   pollfd waits[3] = {{.fd = links_.wake.get(), .events = POLLIN, .revents = 0},
                      {.fd = -1, .events = POLLIN, .revents = 0},
                      {.fd = -1, .events = 0, .revents = 0}};
-  if (WantsInput()) waits[1].fd = links_.left.get();
+  if (WantsInput()) waits[1].fd = links_.from.get();
   if (!outgoing_.end) {
     // Without events poll still tells that the neighbour has gone.
-    waits[2].fd = links_.right.get();
+    waits[2].fd = links_.to.get();
     if (Sendable(outgoing_) > 0) waits[2].events = POLLOUT;
   }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now()).count();
@@ -220,19 +220,22 @@ absl::Status RingTransfer::Sleep() {
 
 absl::Status RingTransfer::Gone(Side side, int error) const {
   RETURN_IF_ERROR(links_.health.status());
-  const int step = side == Side::kIn ? links_.size - 1 : 1;
-  return absl::UnavailableError(absl::StrCat(
-      "rank ", (links_.rank + step) % links_.size, ", the ", side == Side::kIn ? "left" : "right",
-      " neighbour of rank ", links_.rank, ", closed the connection", error == 0 ? "" : ": ",
-      error == 0 ? "" : std::strerror(error)));
+  return absl::UnavailableError(absl::StrCat(Neighbour(side), " of rank ", links_.rank,
+                                             ", closed the connection", error == 0 ? "" : ": ",
+                                             error == 0 ? "" : std::strerror(error)));
 }
 
 absl::Status RingTransfer::Late() const {
   const bool out = !outgoing_.end && Sendable(outgoing_) > 0;
   return absl::DeadlineExceededError(absl::StrCat(
-      "rank ", links_.rank, " waited too long for rank ",
-      (links_.rank + (out ? 1 : links_.size - 1)) % links_.size, ", the ",
-      out ? "right neighbour, which takes nothing" : "left neighbour, which sends nothing"));
+      "rank ", links_.rank, " waited too long for ", Neighbour(out ? Side::kOut : Side::kIn),
+      out ? ", which takes nothing" : ", which sends nothing"));
+}
+
+std::string RingTransfer::Neighbour(Side side) const {
+  const bool right = (side == Side::kOut) == (links_.order == RingOrder::kNccl);
+  return absl::StrCat("rank ", (links_.rank + (right ? 1 : links_.size - 1)) % links_.size,
+                      ", the ", right ? "right" : "left", " neighbour");
 }
 
 }  // namespace bucketd::agent

@@ -28,9 +28,10 @@ namespace bucketd::agent {
 struct RingLinks {
   int rank = 0;
   int size = 1;
-  Fd left;   // received from; connected, non-blocking
-  Fd right;  // sent to
-  Fd wake;   // an eventfd, readable once `health` is not OK
+  RingOrder order = RingOrder::kNccl;
+  Fd from;  // the neighbour that is received from; connected, non-blocking
+  Fd to;    // ... sent to
+  Fd wake;  // an eventfd, readable once `health` is not OK
 
   Health health;
   std::vector<std::byte> scratch;  // of reduce-scatters: what is to be sent in the next step
@@ -78,6 +79,7 @@ class RingTransfer {
   absl::Status Sleep();
   absl::Status Gone(Side side, int error) const;
   absl::Status Late() const;
+  std::string Neighbour(Side side) const;
 
   RingLinks& links_;
   absl::Span<const Collective> group_;

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 
 #include "gpu_agent/comm/communicator.h"
+#include "gpu_agent/comm/ring_order.h"
 #include "gpu_agent/device/stream.h"
 
 namespace bucketd::agent {
@@ -34,6 +35,7 @@ struct CommunicatorFactory {
   // Floating-point sums have the order and the roundings of ring_schedule.h and reduce.h. Else
   // payloads are such that every order gives the same bits.
   bool ring_order = true;
+  RingOrder order = RingOrder::kNccl;
   std::function<std::unique_ptr<Device>()> new_device;
   std::function<std::unique_ptr<CommunicatorGroup>(const GroupOptions&)> new_group;
 };

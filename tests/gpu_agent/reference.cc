@@ -108,16 +108,17 @@ void Fold(DType dtype, ReduceOp op, const std::byte* with, std::byte* to, int64_
   std::memcpy(to, &bits, static_cast<size_t>(width));
 }
 
-// Element `i` of all inputs, from the rank behind its owner around to the owner.
+// Element `i` of all inputs, from the rank `turn` behind its owner around to the owner.
 void ReduceElement(const Collective& of, const std::vector<Bytes>& inputs, int64_t i, size_t owner,
-                   std::byte* to) {
+                   size_t turn, std::byte* to) {
   const int64_t item = ItemSize(of.dtype);
   const int64_t width = item / NumbersIn(of.dtype);
   const size_t size = inputs.size();
-  std::memcpy(to, inputs[(owner + 1) % size].data() + i * item, static_cast<size_t>(item));
+  std::memcpy(to, inputs[(owner + turn) % size].data() + i * item, static_cast<size_t>(item));
   for (int64_t at = 0; at < item; at += width) {
     for (size_t k = 2; k <= size; ++k) {
-      Fold(of.dtype, of.op, inputs[(owner + k) % size].data() + i * item + at, to + at, width);
+      Fold(of.dtype, of.op, inputs[(owner + k * turn) % size].data() + i * item + at, to + at,
+           width);
     }
     if (of.op != ReduceOp::kAvg) continue;
     const double sum = ReadNumber(of.dtype, to + at, width);
@@ -192,7 +193,9 @@ Bytes Payload(const Collective& collective, int rank, int size, bool exact) {
   return bytes;
 }
 
-std::vector<Bytes> Expected(const Collective& collective, const std::vector<Bytes>& inputs) {
+std::vector<Bytes> Expected(const Collective& collective, const std::vector<Bytes>& inputs,
+                            RingOrder order) {
+  const size_t turn = order == RingOrder::kNccl ? 1 : inputs.size() - 1;
   const auto size = static_cast<int64_t>(inputs.size());
   const int64_t item = ItemSize(collective.dtype);
   std::vector<Bytes> outputs;
@@ -207,7 +210,8 @@ std::vector<Bytes> Expected(const Collective& collective, const std::vector<Byte
   const int64_t chunk = scatter ? collective.count : (collective.count + size - 1) / size;
   Bytes reduced(static_cast<size_t>(total * item));
   for (int64_t i = 0; i < total; ++i) {
-    ReduceElement(collective, inputs, i, static_cast<size_t>(i / chunk), reduced.data() + i * item);
+    ReduceElement(collective, inputs, i, static_cast<size_t>(i / chunk), turn,
+                  reduced.data() + i * item);
   }
   if (!scatter) return std::vector<Bytes>(inputs.size(), reduced);
   for (int64_t rank = 0; rank < size; ++rank) {

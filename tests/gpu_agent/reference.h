@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gpu_agent/comm/communicator.h"
+#include "gpu_agent/comm/ring_order.h"
 
 namespace bucketd::agent {
 
@@ -27,7 +28,8 @@ NarrowFormat FormatOf(DType dtype);  // REQUIRES: f16, bf16, f8
 // integers whose sums do not.
 Bytes Payload(const Collective& collective, int rank, int size, bool exact);
 
-// Every rank's output for these inputs of all ranks, in NCCL's ring order.
-std::vector<Bytes> Expected(const Collective& collective, const std::vector<Bytes>& inputs);
+// Every rank's output for these inputs of all ranks.
+std::vector<Bytes> Expected(const Collective& collective, const std::vector<Bytes>& inputs,
+                            RingOrder order);
 
 }  // namespace bucketd::agent

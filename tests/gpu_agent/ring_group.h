@@ -38,7 +38,8 @@ inline RingConnectOptions TestRing(const std::string& folder, int rank, int size
 
 class RingGroup final : public CommunicatorGroup {
  public:
-  RingGroup(const GroupOptions& options, bool tcp) : options_(options), tcp_(tcp) {}
+  RingGroup(const GroupOptions& options, bool tcp, RingOrder order = RingOrder::kNccl)
+      : options_(options), tcp_(tcp), order_(order) {}
 
   absl::StatusOr<std::unique_ptr<Communicator>> Make(int rank) override {
     auto rendezvous = FolderRendezvous::Open(folder_.path());
@@ -46,12 +47,14 @@ class RingGroup final : public CommunicatorGroup {
     auto peers = ConnectRing(TestRing(folder_.path(), rank, options_.size, tcp_), **rendezvous);
     if (!peers.ok()) return peers.status();
     return RingCommunicator::Create(
-        *std::move(peers), {.timeout = options_.timeout, .max_segment = options_.max_segment});
+        *std::move(peers),
+        {.timeout = options_.timeout, .max_segment = options_.max_segment, .order = order_});
   }
 
  private:
   const GroupOptions options_;
   const bool tcp_;
+  const RingOrder order_;
   PrivateFolder folder_;
 };
 
