@@ -25,6 +25,11 @@ std::string RankList(const std::vector<int32_t>& ranks) {
                       " ranks)");
 }
 
+// How far clocks may be apart: what a GPU's time stamps are off the host's, and hosts that keep
+// time. A job that ran twice numbers its collectives from the same start.
+constexpr int64_t kGpuClocksNs = 100'000;
+constexpr int64_t kHostClocksNs = 10'000'000'000;
+
 // Names are the trace's, and may be anything.
 std::string Printable(const std::string& name) { return absl::CHexEscape(name.substr(0, 40)); }
 
@@ -60,7 +65,9 @@ struct Times {
   int64_t last_begin = std::numeric_limits<int64_t>::min();
   int64_t last_end = std::numeric_limits<int64_t>::min();
   int64_t first_end = std::numeric_limits<int64_t>::max();
-  bool overlap() const { return first_end >= last_begin; }
+  // How long before the last rank began the first had ended: nobody leaves what others have yet to
+  // join.
+  int64_t gap() const { return last_begin - first_end; }
 };
 
 Times TimesOf(Row row) {
@@ -149,7 +156,7 @@ class Joiner {
         return absl::StrCat(at, " rank ", seen.trace->rank, " shows another collective than rank ",
                             first.trace->rank);
       }
-      if (AllWaitForAll(first.collective->kind) && !TimesOf(row).overlap()) {
+      if (AllWaitForAll(first.collective->kind) && TimesOf(row).gap() > 0) {
         return absl::StrCat(at, " a rank ends before another begins");
       }
     }
@@ -169,7 +176,9 @@ class Joiner {
     }
     if (first.kind == CollectiveKind::kUnspecified) return "no collective that plans price";
     if (!AllWaitForAll(first.kind)) return "broadcasts: no rank's span is the wire's time";
-    if (OneHost() && !TimesOf(row).overlap()) return "a rank ends before another begins";
+    if (TimesOf(row).gap() > (OneHost() ? kGpuClocksNs : kHostClocksNs)) {
+      return "a rank ends before another begins: not of one run";
+    }
     return "";
   }
 
@@ -192,8 +201,8 @@ class Joiner {
       joined.picoseconds = std::min(joined.picoseconds, seen.collective->picoseconds);
       joined.longest_ps = std::max(joined.longest_ps, seen.collective->picoseconds);
     }
-    if (OneHost()) {
-      const Times times = TimesOf(row);
+    const Times times = TimesOf(row);
+    if (OneHost() && times.gap() <= 0) {
       joined.from_last_ps = (times.last_end - times.last_begin) * 1000;
     }
     const absl::Status valid = Validate(

@@ -7,10 +7,11 @@
 // one host, and so of one clock, the time from the last arrival to the last departure is known as
 // well. It bounds the wire time from above, as the shortest span does from below (a rank that comes
 // late may find bytes in its buffers that peers sent long ago): the two together say how far the
-// observation can be trusted. Clocks of several hosts are never compared.
+// observation can be trusted. Clocks of several hosts give no durations.
 //
 // What is joined must be the same collective for sure:
-//   - by the communicator's own sequence number where the traces have one;
+//   - by the communicator's own sequence number where the traces have one; numbers begin anew in
+//     every run, so spans that lie further apart than clocks can be are of two runs;
 //   - else by position, only if every rank shows the same sequence from beginning to end, on one
 //     host, and no span ends before all ranks have begun theirs, which no all-gather,
 //     reduce-scatter, all-reduce or all-to-all can.
@@ -76,7 +77,7 @@ struct JoinedCollective {
   int64_t bytes = 0;
   int64_t picoseconds = 0;  // shortest over ranks
   int64_t longest_ps = 0;
-  int64_t from_last_ps = 0;  // last arrival to last departure; 0: several hosts
+  int64_t from_last_ps = 0;  // last arrival to last departure; 0: clocks do not tell
   int32_t ranks = 0;         // that showed it
 };
 

@@ -221,7 +221,7 @@ class Interpreter {
   TracedGroup& GroupAt(int32_t group) { return trace_.groups[static_cast<size_t>(group)]; }
 
   void Add(const Event& event, TracedCollective& c) {
-    c.start_ns = event.start_ns;
+    c.start_ns = raw_.base_ns + event.start_ns;
     c.picoseconds = event.duration_ns * 1000;
     if (c.sequence < 0) GroupAt(c.group).sequenced = false;
     trace_.collectives.push_back(c);

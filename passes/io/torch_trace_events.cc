@@ -20,6 +20,7 @@ constexpr int64_t kMaxRank = (1 << 24) - 1;
 constexpr size_t kMaxRanks = size_t{1} << 24;
 constexpr size_t kMaxEvents = size_t{1} << 21;  // of interest
 // Of the clock and of a span: a century, and ten days. Picoseconds of the latter fit 64 bits.
+constexpr int64_t kMaxBaseNs = 4'000'000'000'000'000'000;
 constexpr double kMaxStartUs = 4e15;
 constexpr double kMaxDurationUs = 1e12;
 
@@ -241,6 +242,10 @@ Trace ReadTrace(od::object document, std::string& place) {
     const absl::string_view key = View(field.unescaped_key());
     place = absl::StrCat("\"", absl::CHexEscape(key.substr(0, 80)), "\"");
     od::value v = field.value();
+    if (key == "baseTimeNanoseconds") {
+      trace.base_ns = v.get_int64();
+      if (trace.base_ns < 0 || trace.base_ns > kMaxBaseNs) Refuse(simdjson::NUMBER_OUT_OF_RANGE);
+    }
     if (key == "host_name") trace.host = TextOrNone(v);
     if (key == "distributedInfo") ReadDistributed(v.get_object(), trace);
     if (key == "traceEvents") {

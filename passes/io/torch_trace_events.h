@@ -45,7 +45,8 @@ struct Group {
 
 struct Trace {
   bool has_events = false;
-  int64_t rank = -1;  // none
+  int64_t rank = -1;    // none
+  int64_t base_ns = 0;  // of every event's start
   std::string host;
   std::vector<Group> groups;
   std::vector<Event> events;

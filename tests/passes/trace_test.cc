@@ -191,10 +191,25 @@ TEST(Trace, SeveralKernelsOfOneNumberAreNoObservation) {
   EXPECT_THAT(join.dropped, ElementsAre(Pair(HasSubstr("several kernels of one number"), 1)));
 }
 
-TEST(Trace, ARankThatEndsBeforeAnotherBeginsOnOneHostRanSomethingElse) {
-  const TraceJoin join = Join({Document(0, {Gather(0, 9, 1)}), Document(1, {Gather(10, 9, 1)})});
-  EXPECT_THAT(join.observations, IsEmpty());
-  EXPECT_THAT(join.dropped, ElementsAre(Pair(HasSubstr("ends before another begins"), 1)));
+TEST(Trace, SpansFurtherApartThanClocksAreOfTwoRuns) {
+  const auto apart = [](double gap_us, const std::string& host) {
+    return Join({Document(0, {Gather(0, 9, 1)}), Document(1, {Gather(9 + gap_us, 8, 1)}, host)});
+  };
+  ASSERT_THAT(apart(0, "a").observations, SizeIs(1));
+  EXPECT_EQ(apart(0, "a").observations[0].from_last_ps, 8'000'000);
+  ASSERT_THAT(apart(100, "a").observations, SizeIs(1));
+  EXPECT_EQ(apart(100, "a").observations[0].from_last_ps, 0);  // such clocks give no durations
+  EXPECT_THAT(apart(101, "a").dropped, ElementsAre(Pair(HasSubstr("not of one run"), 1)));
+  EXPECT_THAT(apart(1e7, "b").observations, SizeIs(1));
+  EXPECT_THAT(apart(1.1e7, "b").dropped, ElementsAre(Pair(HasSubstr("not of one run"), 1)));
+}
+
+TEST(Trace, StartsCountFromTheBaseThatEachProcessStates) {
+  json first = Document(0, {Gather(5'000'000, 9, 1)}), second = Document(1, {Gather(0, 8, 1)});
+  second["baseTimeNanoseconds"] = first["baseTimeNanoseconds"].get<int64_t>() + 5'000'000'000;
+  EXPECT_THAT(Join({first, second}).observations, SizeIs(1));
+  second["baseTimeNanoseconds"] = -1;
+  EXPECT_FALSE(ReadTorchTrace(second.dump(), "r1").ok());
 }
 
 TEST(Trace, KernelsWithoutArgumentsAreExplainedByTheirExternalId) {
