@@ -121,10 +121,10 @@ TEST_P(RingConnectTest, StrangersKeepNobodyOut) {
   options.deadline = absl::Now() + absl::Seconds(4);  // less than what a silent one may take
   auto waiting = Connect(options);
   std::vector<Fd> strangers;  // more than may be in a handshake at once; they stay
-  for (int i = 0; i < 40; ++i) strangers.push_back(Stranger(0));
   const std::string garbage(4096, 'x');
-  for (size_t i = 0; i < strangers.size(); i += 2) {
-    if (strangers[i]) send(strangers[i].get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
+  for (int i = 0; i < 45; ++i) {
+    strangers.push_back(Stranger(0));
+    if (i >= 40) send(strangers.back().get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
   }
   auto peer = Connect(Options(1));
   EXPECT_TRUE(waiting.get().ok());
