@@ -1,6 +1,7 @@
 // Plan files of either form: JSON (passes/plan/PLAN_FORMAT.md) or a serialised bucketd.v1.Plan.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,10 +12,11 @@
 
 namespace bucketd {
 
-// What a file says about a bucket for people; "" and 0 where it says nothing. Taken as it stands:
-// whoever has the graph asks the graph.
+// What a file says about a bucket's collectives; "" and 0 where it says nothing. Taken as it
+// stands: whoever has the graph asks the graph.
 struct StatedBucket {
-  std::string kind, mesh_dim;
+  std::string kind, mesh_dim, reduce_op, dtype;
+  int64_t lane = 0, group_size = 0;
 };
 
 struct PlanFile {

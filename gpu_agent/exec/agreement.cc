@@ -1,0 +1,100 @@
+#include "gpu_agent/exec/agreement.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "passes/base/status_macros.h"
+
+namespace bucketd::agent {
+namespace {
+
+struct Said {
+  Digest digest{};
+  uint64_t epoch = 0;
+  friend auto operator<=>(const Said&, const Said&) = default;
+};
+constexpr int64_t kSaidBytes = 40;
+
+using Bytes = std::vector<std::byte>;
+
+void Write(const Said& said, std::byte* to) {
+  std::memcpy(to, said.digest.data(), said.digest.size());
+  for (size_t i = 0; i < 8; ++i) {
+    to[said.digest.size() + i] = static_cast<std::byte>(said.epoch >> (8 * i) & 0xff);
+  }
+}
+
+Said Read(const std::byte* from) {
+  Said said;
+  std::memcpy(said.digest.data(), from, said.digest.size());
+  for (size_t i = 0; i < 8; ++i) {
+    said.epoch |= static_cast<uint64_t>(from[said.digest.size() + i]) << (8 * i);
+  }
+  return said;
+}
+
+// Those that say the same in one clause, in the order of their lowest ranks.
+std::string Difference(const std::map<Said, std::vector<int>>& ranks) {
+  std::vector<const std::pair<const Said, std::vector<int>>*> clauses;
+  for (const auto& entry : ranks) clauses.push_back(&entry);
+  std::sort(clauses.begin(), clauses.end(),
+            [](const auto* a, const auto* b) { return a->second.front() < b->second.front(); });
+  return absl::StrJoin(clauses, ", ", [](std::string* out, const auto* clause) {
+    const bool one = clause->second.size() == 1;
+    absl::StrAppend(out, one ? "rank " : "ranks ", absl::StrJoin(clause->second, ", "),
+                    one ? " has" : " have", " plan ", ToHex(clause->first.digest).substr(0, 8),
+                    " of epoch ", clause->first.epoch);
+  });
+}
+
+absl::Status Exchange(Device& device, Stream& stream, Communicator& communicator, Bytes& all,
+                      absl::Time deadline) {
+  const int64_t bytes = static_cast<int64_t>(all.size());
+  ASSIGN_OR_RETURN(const std::unique_ptr<Buffer> buffer, device.Allocate(bytes));
+  RETURN_IF_ERROR(device.Copy(stream, all.data(), buffer->data(), bytes));
+  Collective gather;
+  gather.kind = CollectiveKind::kAllGather;
+  gather.in = buffer->data() + communicator.rank() * kSaidBytes;
+  gather.out = buffer->data();
+  gather.count = kSaidBytes;
+  gather.dtype = DType::kU8;
+  RETURN_IF_ERROR(communicator.Launch(stream, {&gather, 1}));
+  RETURN_IF_ERROR(device.Copy(stream, buffer->data(), all.data(), bytes));
+  const std::shared_ptr<Event> end = stream.Record();
+  const absl::Status status = end->Wait(deadline);
+  if (!status.ok()) {
+    // The stream must leave the buffer before it goes.
+    communicator.Abort("ranks did not agree on a plan in time");
+    end->Wait(absl::InfiniteFuture()).IgnoreError();
+  }
+  return status;
+}
+
+}  // namespace
+
+absl::Status Agree(Device& device, Stream& stream, Communicator& communicator,
+                   const std::string& group, const Digest& digest, uint64_t epoch,
+                   absl::Time deadline) {
+  Bytes all(static_cast<size_t>(communicator.size() * kSaidBytes));
+  Write({digest, epoch}, all.data() + communicator.rank() * kSaidBytes);
+  const absl::Status exchanged = Exchange(device, stream, communicator, all, deadline);
+  if (!exchanged.ok()) {
+    return absl::Status(exchanged.code(),
+                        absl::StrCat("ranks of ", group, " compare plans: ", exchanged.message()));
+  }
+  std::map<Said, std::vector<int>> ranks;
+  for (int r = 0; r < communicator.size(); ++r) {
+    ranks[Read(all.data() + r * kSaidBytes)].push_back(r);
+  }
+  if (ranks.size() == 1) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("ranks of ", group, " differ: ", Difference(ranks)));
+}
+
+}  // namespace bucketd::agent

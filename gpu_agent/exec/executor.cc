@@ -1,0 +1,433 @@
+#include "gpu_agent/exec/executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+#include "gpu_agent/exec/agreement.h"
+#include "passes/base/status_macros.h"
+
+namespace bucketd::agent {
+
+using TileList = std::shared_ptr<const std::vector<Tile>>;
+
+// Events are null until what they mark is enqueued, and belong to the executor's mutex.
+class Ticket {
+ public:
+  int32_t bucket = 0;
+  TileList in, out;  // null: no copy
+  bool finish_later = false;
+  bool owns_memory = false;  // uses the bucket's memory
+  std::vector<Collective> group;
+  std::shared_ptr<Event> after;
+  absl::Time deadline;
+  std::shared_ptr<Event> pack_begin, packed, wire_begin, arrived, unpack_begin, done;
+
+  const std::shared_ptr<Event>& At(Phase phase) const {
+    if (phase == Phase::kDone) return done;
+    // Without a copy-in there is nothing to wait for.
+    return phase == Phase::kPacked && packed != nullptr ? packed : arrived;
+  }
+  // Nothing of it is enqueued any more.
+  bool idle() const { return done != nullptr ? done->done() : arrived->done(); }
+};
+
+namespace {
+
+absl::Status Wrong(const Program& program, int32_t bucket, const auto&... what) {
+  return absl::InvalidArgumentError(absl::StrCat(Describe(program.plan, bucket), what...));
+}
+
+std::string NameOf(const std::string& mesh_dim, int32_t lane) {
+  return lane == 0 ? absl::StrCat("\"", mesh_dim, "\"")
+                   : absl::StrCat("\"", mesh_dim, "\" lane ", lane);
+}
+
+// The bucket's collective, in place.
+Collective InPlace(const BucketSpec& spec, const BucketLayout& layout, int rank,
+                   std::byte* memory) {
+  Collective c{spec.kind,  memory, memory, layout.slice_bytes / ItemSize(spec.dtype),
+               spec.dtype, spec.op};
+  std::byte* own = memory + rank * layout.slice_bytes;
+  if (spec.kind == CollectiveKind::kAllGather) c.in = own;
+  if (spec.kind == CollectiveKind::kReduceScatter) c.out = own;
+  return c;
+}
+
+bool Exactly(const Tensor& tensor, int64_t elements, DType dtype) {
+  return tensor.elements == elements && tensor.dtype == dtype;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Device& device, Copier& copier,
+                                                           Program program,
+                                                           std::vector<Channel> channels,
+                                                           const ExecutorOptions& options) {
+  std::unique_ptr<Executor> executor(new Executor(device, copier, std::move(program), options));
+  RETURN_IF_ERROR(executor->Open(std::move(channels)));
+  return executor;
+}
+
+Executor::Executor(Device& device, Copier& copier, Program program, const ExecutorOptions& options)
+    : device_(device),
+      copier_(copier),
+      program_(std::move(program)),
+      options_(options),
+      slots_(program_.buckets.size()) {}
+
+absl::Status Executor::Open(std::vector<Channel> channels) {
+  for (Channel& channel : channels) {
+    auto lane = std::make_unique<Lane>();
+    lane->channel = std::move(channel);
+    ASSIGN_OR_RETURN(lane->stream, device_.NewStream(absl::StrCat("wire ", lanes_.size())));
+    lanes_.push_back(std::move(lane));
+  }
+  for (size_t k = 0; k < slots_.size(); ++k) {
+    const BucketSpec& spec = program_.plan.buckets[k];
+    for (const std::unique_ptr<Lane>& lane : lanes_) {
+      const Channel& c = lane->channel;
+      if (c.mesh_dim == spec.mesh_dim && c.lane == spec.lane) slots_[k].lane = lane.get();
+    }
+    const auto bucket = static_cast<int32_t>(k);
+    if (slots_[k].lane == nullptr) {
+      return Wrong(program_, bucket, ": there is no communicator for ",
+                   NameOf(spec.mesh_dim, spec.lane));
+    }
+    const Communicator& communicator = *slots_[k].lane->channel.communicator;
+    if (communicator.size() != spec.group_size) {
+      return Wrong(program_, bucket, ": is planned over ", spec.group_size, " ranks, ",
+                   NameOf(spec.mesh_dim, spec.lane), " is a ", communicator.ToString());
+    }
+  }
+  ASSIGN_OR_RETURN(pack_, device_.NewStream("pack"));
+  ASSIGN_OR_RETURN(unpack_, device_.NewStream("unpack"));
+  if (program_.memory_bytes > 0) {
+    ASSIGN_OR_RETURN(memory_, device_.Allocate(program_.memory_bytes));
+  }
+  const absl::Time deadline = absl::Now() + options_.timeout;
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    RETURN_IF_ERROR(Agree(device_, *lane->stream, *lane->channel.communicator,
+                          NameOf(lane->channel.mesh_dim, lane->channel.lane), program_.digest,
+                          options_.epoch, deadline));
+  }
+  watchdog_ = std::thread([this] { Watch(); });
+  return absl::OkStatus();
+}
+
+Executor::~Executor() {
+  {
+    const std::lock_guard lock(mutex_);
+    Forget();
+    if (!under_way_.empty()) Fail(absl::CancelledError("the executor was closed"));
+    closing_ = true;
+  }
+  close_.notify_all();
+  if (watchdog_.joinable()) watchdog_.join();
+}
+
+absl::StatusOr<TileList> Executor::TilesFor(Tiles& cached, absl::Span<const Tensor> tensors,
+                                            int32_t bucket, bool in) {
+  if (cached.tiles != nullptr && absl::MakeConstSpan(cached.tensors) == tensors) {
+    return cached.tiles;
+  }
+  const int rank = slots_[static_cast<size_t>(bucket)].lane->channel.communicator->rank();
+  ASSIGN_OR_RETURN(const std::vector<Segment> segments,
+                   in ? CopyIn(program_, bucket, rank, tensors, memory(bucket))
+                      : CopyOut(program_, bucket, rank, tensors, memory(bucket)));
+  absl::StatusOr<std::vector<Tile>> tiles = Cut(segments);
+  if (!tiles.ok()) return Wrong(program_, bucket, ": ", tiles.status().message());
+  cached.tensors.assign(tensors.begin(), tensors.end());
+  cached.tiles = std::make_shared<const std::vector<Tile>>(*std::move(tiles));
+  return cached.tiles;
+}
+
+absl::Status Executor::BindPacked(const Payload& payload, Ticket& ticket) {
+  const auto k = static_cast<size_t>(ticket.bucket);
+  std::byte* where = payload.memory;
+  if (where == nullptr) {
+    where = memory(ticket.bucket);
+    ticket.owns_memory = true;
+    ASSIGN_OR_RETURN(ticket.in, TilesFor(slots_[k].in, payload.in, ticket.bucket, true));
+    ticket.finish_later = payload.out.empty();
+    if (!ticket.finish_later) {
+      ASSIGN_OR_RETURN(ticket.out, TilesFor(slots_[k].out, payload.out, ticket.bucket, false));
+    }
+  } else if (!payload.in.empty() || !payload.out.empty()) {
+    return Wrong(program_, ticket.bucket, ": has tensors beside memory in place");
+  } else if (reinterpret_cast<uintptr_t>(where) % kMemberAlignment != 0) {
+    return Wrong(program_, ticket.bucket, ": memory in place is not aligned to ", kMemberAlignment);
+  }
+  const int rank = slots_[k].lane->channel.communicator->rank();
+  ticket.group = {InPlace(program_.plan.buckets[k], program_.buckets[k], rank, where)};
+  return absl::OkStatus();
+}
+
+absl::Status Executor::BindGrouped(const Payload& payload, Ticket& ticket) {
+  const BucketSpec& spec = program_.plan.buckets[static_cast<size_t>(ticket.bucket)];
+  const size_t members = spec.counts.size();
+  if (payload.in.size() != members || payload.out.size() != members) {
+    return Wrong(program_, ticket.bucket, ": got ", payload.in.size(), " and ", payload.out.size(),
+                 " tensors, expected one in and one out for each of ", members, " members");
+  }
+  const int64_t in_parts = spec.kind == CollectiveKind::kReduceScatter ? spec.group_size : 1;
+  const int64_t out_parts = spec.kind == CollectiveKind::kAllGather ? spec.group_size : 1;
+  for (size_t i = 0; i < members; ++i) {
+    const Tensor &in = payload.in[i], &out = payload.out[i];
+    const int64_t count = spec.counts[i];
+    if (!Exactly(in, count * in_parts, spec.dtype) ||
+        !Exactly(out, count * out_parts, spec.dtype)) {
+      return Wrong(program_, ticket.bucket, " member ", i,
+                   ": is grouped, so without copies: ", "expected ", count * in_parts,
+                   " elements in and ", count * out_parts, " out of ", Name(spec.dtype), ", got ",
+                   in.elements, " of ", Name(in.dtype), " and ", out.elements, " of ",
+                   Name(out.dtype));
+    }
+    ticket.group.push_back({spec.kind, in.data, out.data, count, spec.dtype, spec.op});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TicketPtr> Executor::NewTicket(int32_t bucket, const Payload& payload) {
+  if (bucket < 0 || static_cast<size_t>(bucket) >= slots_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no bucket ", bucket, " among ", slots_.size()));
+  }
+  if (slots_[static_cast<size_t>(bucket)].waiting != nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(Describe(program_.plan, bucket), ": was started and waits for its turn"));
+  }
+  auto ticket = std::make_shared<Ticket>();
+  ticket->bucket = bucket;
+  ticket->after = payload.after;
+  const BucketMode mode = program_.plan.buckets[static_cast<size_t>(bucket)].mode;
+  RETURN_IF_ERROR(mode == BucketMode::kPacked ? BindPacked(payload, *ticket)
+                                              : BindGrouped(payload, *ticket));
+  return ticket;
+}
+
+absl::StatusOr<TicketPtr> Executor::Start(int32_t bucket, const Payload& payload) {
+  const std::lock_guard lock(mutex_);
+  RETURN_IF_ERROR(error_);
+  ASSIGN_OR_RETURN(TicketPtr ticket, NewTicket(bucket, payload));
+  slots_[static_cast<size_t>(bucket)].waiting = ticket;
+  LaunchReady();
+  RETURN_IF_ERROR(error_);
+  return ticket;
+}
+
+absl::Status Executor::Finish(const TicketPtr& ticket, absl::Span<const Tensor> out) {
+  const std::lock_guard lock(mutex_);
+  RETURN_IF_ERROR(error_);
+  if (!ticket->finish_later) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(Describe(program_.plan, ticket->bucket), ": has nothing to finish"));
+  }
+  if (!out.empty()) {
+    Tiles& cached = slots_[static_cast<size_t>(ticket->bucket)].out;
+    ASSIGN_OR_RETURN(ticket->out, TilesFor(cached, out, ticket->bucket, false));
+  }
+  ticket->finish_later = false;
+  if (ticket->arrived != nullptr) {  // else its launch does the rest
+    const absl::Status unpacked = Unpack(*ticket, *unpack_);
+    if (!unpacked.ok()) Fail(unpacked);
+  }
+  LaunchReady();
+  if (waiters_ > 0) changed_.notify_all();
+  return error_;
+}
+
+// Every bucket in turn that was started and whose memory nobody holds.
+void Executor::LaunchReady() {
+  Forget();
+  while (error_.ok() && !program_.starts.empty()) {
+    const int32_t bucket = program_.starts[next_];
+    TicketPtr& waiting = slots_[static_cast<size_t>(bucket)].waiting;
+    if (waiting == nullptr || (waiting->owns_memory && !MemoryFree(bucket))) return;
+    const TicketPtr ticket = std::move(waiting);
+    waiting = nullptr;
+    next_ = (next_ + 1) % program_.starts.size();
+    const absl::Status launched = Launch(ticket);
+    if (!launched.ok()) Fail(launched);
+    if (waiters_ > 0) changed_.notify_all();
+  }
+}
+
+bool Executor::MemoryFree(int32_t bucket) const {
+  const BucketLayout& layout = program_.buckets[static_cast<size_t>(bucket)];
+  const int64_t end = layout.memory_at + layout.memory_bytes;
+  auto it = held_.upper_bound(layout.memory_at);
+  if (it != held_.begin()) --it;
+  for (; it != held_.end() && it->first < end; ++it) {
+    if (it->second.end > layout.memory_at && it->second.by->done == nullptr) return false;
+  }
+  return true;
+}
+
+// Waits on `stream` for those whose bytes these were, and marks them as the ticket's.
+void Executor::TakeMemory(const TicketPtr& ticket, Stream& stream) {
+  const BucketLayout& layout = program_.buckets[static_cast<size_t>(ticket->bucket)];
+  const int64_t begin = layout.memory_at, end = begin + layout.memory_bytes;
+  if (begin == end) return;
+  auto it = held_.upper_bound(begin);
+  if (it != held_.begin()) --it;
+  while (it != held_.end() && it->first < end) {
+    const auto [from, held] = *it;
+    if (held.end <= begin) {
+      ++it;
+      continue;
+    }
+    if (!held.by->done->done()) stream.After(held.by->done);
+    it = held_.erase(it);
+    if (from < begin) held_[from] = {begin, held.by};
+    if (held.end > end) it = held_.insert_or_assign(end, Held{held.end, held.by}).first;
+  }
+  held_[begin] = {end, ticket};
+}
+
+absl::Status Executor::Launch(const TicketPtr& ticket) {
+  const auto k = static_cast<size_t>(ticket->bucket);
+  Lane& lane = *slots_[k].lane;
+  Stream& wire = *lane.stream;
+  const bool on_wire = program_.plan.buckets[k].copies == CopyStream::kComm;
+  Stream& pack = on_wire || ticket->in == nullptr ? wire : *pack_;
+  ticket->deadline = absl::Now() + options_.timeout;
+  if (ticket->after != nullptr) pack.After(std::move(ticket->after));
+  if (ticket->owns_memory) TakeMemory(ticket, pack);
+  if (ticket->in != nullptr) {
+    ticket->pack_begin = pack.Record();
+    RETURN_IF_ERROR(copier_.Copy(pack, ticket->in));
+    ticket->packed = pack.Record();
+    if (&pack != &wire) wire.After(ticket->packed);
+  }
+  ticket->wire_begin = wire.Record();
+  const absl::Status launched = lane.channel.communicator->Launch(wire, ticket->group);
+  if (!launched.ok()) {
+    return absl::Status(launched.code(), absl::StrCat(Describe(program_.plan, ticket->bucket), ": ",
+                                                      launched.message()));
+  }
+  ticket->arrived = wire.Record();
+  under_way_.push_back(ticket);
+  return ticket->finish_later ? absl::OkStatus() : Unpack(*ticket, on_wire ? wire : *unpack_);
+}
+
+absl::Status Executor::Unpack(Ticket& ticket, Stream& stream) {
+  if (ticket.out == nullptr) {
+    ticket.done = ticket.arrived;
+    return absl::OkStatus();
+  }
+  stream.After(ticket.arrived);
+  ticket.unpack_begin = stream.Record();
+  RETURN_IF_ERROR(copier_.Copy(stream, ticket.out));
+  ticket.done = stream.Record();
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Wait(const TicketPtr& ticket, Phase phase, absl::Time deadline) {
+  std::shared_ptr<Event> event;
+  {
+    std::unique_lock lock(mutex_);
+    const auto known = [&] { return ticket->At(phase) != nullptr || !error_.ok(); };
+    ++waiters_;
+    if (deadline == absl::InfiniteFuture()) {
+      changed_.wait(lock, known);
+    } else {
+      changed_.wait_until(lock, absl::ToChronoTime(deadline), known);
+    }
+    --waiters_;
+    event = ticket->At(phase);
+    if (event == nullptr) {
+      RETURN_IF_ERROR(error_);
+      return absl::DeadlineExceededError(
+          absl::StrCat(Describe(program_.plan, ticket->bucket),
+                       ticket->arrived == nullptr ? ": waits for its turn" : ": was not finished"));
+    }
+  }
+  const absl::Status status = event->Wait(deadline);
+  if (status.ok() || !event->done()) return status;
+  const std::lock_guard lock(mutex_);
+  Fail(absl::Status(status.code(),
+                    absl::StrCat(Describe(program_.plan, ticket->bucket), ": ", status.message())));
+  return error_;
+}
+
+bool Executor::done(const TicketPtr& ticket) const {
+  const std::lock_guard lock(mutex_);
+  return ticket->done != nullptr ? ticket->done->done() : !error_.ok();
+}
+
+absl::StatusOr<BucketTimes> Executor::Times(const TicketPtr& ticket, const Event* origin) const {
+  const std::lock_guard lock(mutex_);
+  const Ticket& t = *ticket;
+  if (t.done == nullptr || !t.done->done()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(Describe(program_.plan, t.bucket), ": is not done"));
+  }
+  if (origin == nullptr) origin = t.pack_begin != nullptr ? t.pack_begin.get() : t.wire_begin.get();
+  const auto span = [origin](const std::shared_ptr<Event>& begin, const std::shared_ptr<Event>& end,
+                             Span& to) -> absl::Status {
+    if (begin == nullptr) return absl::OkStatus();
+    ASSIGN_OR_RETURN(to.begin_ps, begin->Since(*origin));
+    ASSIGN_OR_RETURN(to.end_ps, end->Since(*origin));
+    return absl::OkStatus();
+  };
+  BucketTimes times;
+  RETURN_IF_ERROR(span(t.pack_begin, t.packed, times.pack));
+  RETURN_IF_ERROR(span(t.wire_begin, t.arrived, times.wire));
+  RETURN_IF_ERROR(span(t.unpack_begin, t.done, times.unpack));
+  return times;
+}
+
+std::byte* Executor::memory(int32_t bucket) const {
+  const BucketLayout& layout = program_.buckets[static_cast<size_t>(bucket)];
+  return layout.memory_bytes == 0 ? nullptr : memory_->data() + layout.memory_at;
+}
+
+absl::Status Executor::health() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+void Executor::Abort(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  Fail(absl::AbortedError(why));
+}
+
+// Tickets at the front that are over.
+void Executor::Forget() {
+  while (!under_way_.empty() && under_way_.front()->idle()) under_way_.pop_front();
+}
+
+void Executor::Fail(const absl::Status& error) {
+  if (!error_.ok()) return;
+  error_ = error;
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    lane->channel.communicator->Abort(std::string(error.message()));
+  }
+  for (Slot& slot : slots_) slot.waiting = nullptr;
+  changed_.notify_all();
+}
+
+void Executor::Watch() {
+  const absl::Duration period =
+      std::clamp(options_.timeout / 4, absl::Milliseconds(1), absl::Seconds(1));
+  std::unique_lock lock(mutex_);
+  while (!closing_ && error_.ok()) {
+    close_.wait_for(lock, absl::ToChronoNanoseconds(period));
+    for (const std::unique_ptr<Lane>& lane : lanes_) {
+      const absl::Status health = lane->channel.communicator->health();
+      if (!health.ok()) Fail(health);
+    }
+    Forget();
+    if (under_way_.empty() || absl::Now() < under_way_.front()->deadline) continue;
+    const int32_t late = under_way_.front()->bucket;
+    Fail(absl::DeadlineExceededError(
+        absl::StrCat(Describe(program_.plan, late), ": did not end within ",
+                     absl::FormatDuration(options_.timeout), " on the ",
+                     slots_[static_cast<size_t>(late)].lane->channel.communicator->ToString())));
+  }
+}
+
+}  // namespace bucketd::agent

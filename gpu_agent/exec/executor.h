@@ -1,0 +1,172 @@
+// Runs the buckets of one plan on one rank, in the plan's order and no other: copy-in, collective,
+// copy-out, on streams of its own.
+//
+// Callers say that a bucket's tensors are there (Start) in any order; a bucket is launched as soon
+// as all before it are. Nothing but Wait blocks. The first error of any part (a peer that died, a
+// bucket that took longer than the timeout, Abort) is the end: communicators are aborted, every
+// ticket that is not done fails with that error, and a new executor with a new epoch takes over.
+// All methods are thread-safe.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+
+#include "gpu_agent/comm/communicator.h"
+#include "gpu_agent/device/stream.h"
+#include "gpu_agent/exec/copier.h"
+#include "gpu_agent/exec/layout.h"
+
+namespace bucketd::agent {
+
+// Which communicator runs the buckets of a mesh dimension's lane.
+struct Channel {
+  std::string mesh_dim;
+  int32_t lane = 0;
+  std::unique_ptr<Communicator> communicator;
+};
+
+struct ExecutorOptions {
+  // From its launch a bucket has this long, waiting for slower peers included. Detected late by at
+  // most a quarter of it, or a second.
+  absl::Duration timeout = absl::Seconds(30);
+  // Ranks of different epochs refuse each other.
+  uint64_t epoch = 0;
+};
+
+// Tensors of a bucket, one a member, in payload order; they stay until the ticket is done.
+//   packed    `in` is copied to the bucket's memory; `out` from there. Without `out` that copy is
+//             left to Finish.
+//   grouped   both, each exactly of the wire's dtype and size: there are no copies.
+//   in place  `memory` instead of both, laid out as the program says, aligned to kMemberAlignment.
+struct Payload {
+  absl::Span<const Tensor> in, out;
+  std::byte* memory = nullptr;
+  std::shared_ptr<Event> after;  // of the executor's device; null: the tensors are there
+};
+
+struct Span {
+  int64_t begin_ps = 0, end_ps = 0;
+  int64_t duration_ps() const { return end_ps - begin_ps; }
+};
+
+// When the parts of a bucket ran; a copy that there was none of has no length.
+struct BucketTimes {
+  Span pack, wire, unpack;
+};
+
+// One run of one bucket.
+class Ticket;
+using TicketPtr = std::shared_ptr<Ticket>;
+
+enum class Phase : uint8_t { kPacked, kArrived, kDone };  // copied in, off the wire, copied out
+
+class Executor {
+ public:
+  // Blocks until all ranks of every channel have shown the same program and epoch, or the timeout:
+  // FAILED_PRECONDITION names the ranks that differ, and no payload has moved. INVALID_ARGUMENT if
+  // a bucket has no channel, or one of another size. Allocates all memory that buckets need.
+  // `device` and `copier` outlive the executor.
+  static absl::StatusOr<std::unique_ptr<Executor>> Create(Device& device, Copier& copier,
+                                                          Program program,
+                                                          std::vector<Channel> channels,
+                                                          const ExecutorOptions& options);
+  // What is under way is aborted.
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  // INVALID_ARGUMENT names the member that does not fit; FAILED_PRECONDITION where the bucket was
+  // started already and waits for its turn, or the executor's error. Launching may run on the
+  // caller's thread, of this bucket and of those that waited for it. O(tiles) where the tensors are
+  // others than at the bucket's last start.
+  absl::StatusOr<TicketPtr> Start(int32_t bucket, const Payload& payload);
+  // Copies the result of a packed bucket out, or, with no tensors, gives its memory up without.
+  // Buckets that share the memory wait for it. REQUIRES: the ticket of a Start without `out`.
+  absl::Status Finish(const TicketPtr& ticket, absl::Span<const Tensor> out);
+
+  // OK once the phase is over; DEADLINE_EXCEEDED at the deadline, which harms nothing; else the
+  // executor's error. kDone of a bucket without `out` comes after its Finish.
+  absl::Status Wait(const TicketPtr& ticket, Phase phase, absl::Time deadline);
+  bool done(const TicketPtr& ticket) const;
+  // From `origin`, an event of the device; null: from the first thing that the bucket did.
+  // FAILED_PRECONDITION before it is done.
+  absl::StatusOr<BucketTimes> Times(const TicketPtr& ticket, const Event* origin = nullptr) const;
+
+  // Where the reduced or gathered members of a packed bucket lie until its Finish. Rank r's part of
+  // member i of an all-gather is at r * slice_bytes + offsets[i].
+  std::byte* memory(int32_t bucket) const;
+  const Program& program() const { return program_; }
+  // The first error.
+  absl::Status health() const;
+  void Abort(const std::string& why);
+
+ private:
+  // Tiles for the tensors of the last time.
+  struct Tiles {
+    std::vector<Tensor> tensors;
+    std::shared_ptr<const std::vector<Tile>> tiles;
+  };
+  struct Lane {
+    Channel channel;
+    std::unique_ptr<Stream> stream;
+  };
+  struct Slot {
+    Lane* lane = nullptr;
+    TicketPtr waiting;  // started, not launched
+    Tiles in, out;
+  };
+  struct Held {
+    int64_t end = 0;
+    TicketPtr by;
+  };
+
+  Executor(Device& device, Copier& copier, Program program, const ExecutorOptions& options);
+  absl::Status Open(std::vector<Channel> channels);
+  absl::StatusOr<TicketPtr> NewTicket(int32_t bucket, const Payload& payload);
+  absl::Status BindPacked(const Payload& payload, Ticket& ticket);
+  absl::Status BindGrouped(const Payload& payload, Ticket& ticket);
+  absl::StatusOr<std::shared_ptr<const std::vector<Tile>>> TilesFor(
+      Tiles& cached, absl::Span<const Tensor> tensors, int32_t bucket, bool in);
+  void LaunchReady();
+  bool MemoryFree(int32_t bucket) const;
+  absl::Status Launch(const TicketPtr& ticket);
+  absl::Status Unpack(Ticket& ticket, Stream& stream);
+  void TakeMemory(const TicketPtr& ticket, Stream& stream);
+  void Forget();
+  void Fail(const absl::Status& error);
+  void Watch();
+
+  Device& device_;
+  Copier& copier_;
+  const Program program_;
+  const ExecutorOptions options_;
+  std::unique_ptr<Buffer> memory_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::unique_ptr<Stream> pack_, unpack_;  // of copies that are not on a lane's stream
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  int waiters_ = 0;  // threads that wait for a launch or a Finish
+  std::vector<Slot> slots_;
+  size_t next_ = 0;                  // of program_.starts
+  std::map<int64_t, Held> held_;     // by begin: whose bytes these were last, as far as not done
+  std::deque<TicketPtr> under_way_;  // launched, by time
+  absl::Status error_;
+  bool closing_ = false;
+  std::condition_variable close_;
+  std::thread watchdog_;
+};
+
+}  // namespace bucketd::agent
