@@ -179,21 +179,56 @@ class Process {
   std::string& out_;
 };
 
+// What was measured, as one process of the trace.
+void WriteMeasured(const std::string& title, absl::Span<const MeasuredSpan> measured, int pid,
+                   std::string& out) {
+  absl::StrAppend(&out, ",\n{\"ph\": \"M\", \"pid\": ", pid,
+                  ", \"name\": \"process_name\", \"args\": {\"name\": ", Quoted(title), "}}");
+  std::vector<std::string> tracks;
+  for (const MeasuredSpan& span : measured) {
+    const auto known = std::find(tracks.begin(), tracks.end(), span.track);
+    const auto tid = known - tracks.begin() + 1;
+    if (known == tracks.end()) {
+      tracks.push_back(span.track);
+      absl::StrAppend(&out, ",\n{\"ph\": \"M\", \"pid\": ", pid, ", \"tid\": ", tid,
+                      ", \"name\": \"thread_name\", \"args\": {\"name\": ", Quoted(span.track),
+                      "}}");
+    }
+    absl::StrAppend(&out, ",\n{\"ph\": \"X\", \"pid\": ", pid, ", \"tid\": ", tid,
+                    ", \"ts\": ", Us(span.begin_ps), ", \"dur\": ", Us(span.end_ps - span.begin_ps),
+                    ", \"cat\": \"measured\", \"name\": ", Quoted(span.name), "}");
+  }
+}
+
+std::string Whole(const Graph& graph, const Costs& costs, absl::string_view events) {
+  return absl::StrCat("{\"displayTimeUnit\": \"ms\", \"otherData\": {\"graph\": ",
+                      Quoted(graph.name()), ", \"cost_profile\": ", Quoted(costs.profile_id()),
+                      "},\n\"traceEvents\": [\n", events, "\n]}\n");
+}
+
+std::string TitleOf(const Plan& plan) {
+  return plan.mode.empty() ? "planned" : absl::StrCat("planned (", plan.mode, ")");
+}
+
 }  // namespace
 
 std::string ChromeTrace(const Graph& graph, const Plan& plan, const Costs& costs,
                         bool with_program_order) {
   std::string events;
-  const std::string title =
-      plan.mode.empty() ? absl::StrCat("planned") : absl::StrCat("planned (", plan.mode, ")");
-  Process(graph, plan, costs, 1, events).Write(title);
+  Process(graph, plan, costs, 1, events).Write(TitleOf(plan));
   if (with_program_order) {
     const Plan untouched = ProgramOrder(graph);
     Process(graph, untouched, costs, 2, events).Write("program order");
   }
-  return absl::StrCat("{\"displayTimeUnit\": \"ms\", \"otherData\": {\"graph\": ",
-                      Quoted(graph.name()), ", \"cost_profile\": ", Quoted(costs.profile_id()),
-                      "},\n\"traceEvents\": [\n", events, "\n]}\n");
+  return Whole(graph, costs, events);
+}
+
+std::string MeasuredChromeTrace(const Graph& graph, const Plan& plan, const Costs& costs,
+                                const std::string& title, absl::Span<const MeasuredSpan> measured) {
+  std::string events;
+  Process(graph, plan, costs, 1, events).Write(TitleOf(plan));
+  WriteMeasured(title, measured, 2, events);
+  return Whole(graph, costs, events);
 }
 
 }  // namespace bucketd

@@ -1,0 +1,112 @@
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+#include "gpu_agent/run/calibration.h"
+#include "gpu_agent/run/command.h"
+#include "gpu_agent/run/sweep.h"
+#include "passes/base/status_macros.h"
+#include "passes/io/profile_json.h"
+
+namespace bucketd::agent {
+namespace {
+
+struct Args {
+  SessionOptions session;
+  SweepOptions sweep;
+  std::string profile_out, base = "cpu_loopback", name = "calibrated", link_class;
+};
+
+// Prints rows as they come: an out-of-place one is held until its in-place twin is there.
+class TablePrinter {
+ public:
+  TablePrinter(std::string communicator, int ranks)
+      : communicator_(std::move(communicator)), ranks_(ranks) {}
+
+  void Add(const CollectiveRow& row) {
+    if (row.in_place) {
+      Print(TableLine(held_, &row, ranks_));
+      return;
+    }
+    if (row.kind != held_.kind || row.launches != held_.launches) {
+      Print(TableTitle(row, communicator_));
+    }
+    held_ = row;
+    if (row.launches > 1) Print(TableLine(row, nullptr, ranks_));
+  }
+
+ private:
+  static void Print(const std::string& text) {
+    std::fputs(text.c_str(), stdout);
+    std::fflush(stdout);
+  }
+
+  const std::string communicator_;
+  const int ranks_;
+  CollectiveRow held_;
+};
+
+absl::Status Run(const Args& args, const std::vector<std::string>& arguments) {
+  absl::StatusOr<CostProfile> base = FindProfile(args.base);
+  if (!base.ok()) return absl::NotFoundError(absl::StrCat("--base: ", base.status().message()));
+  if (args.sweep.min_bytes > args.sweep.max_bytes) {
+    return absl::OutOfRangeError("--min-bytes: is more than --max-bytes");
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Open(args.session, arguments));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator, session->Connect("calibrate"));
+  const bool first = session->rank() == 0;
+  const std::string ring = communicator->ToString();
+  TablePrinter table(ring, session->ranks());
+  ASSIGN_OR_RETURN(const SweepResult sweep,
+                   Sweep(session->device(), session->copier(), *communicator, args.sweep,
+                         [&](const CollectiveRow& row) {
+                           if (first) table.Add(row);
+                         }));
+  if (!first) return absl::OkStatus();
+  RETURN_IF_ERROR(session->Join());
+  const CalibrationOf of{args.name, absl::StrCat("measured by bucket-agent calibrate: ", ring),
+                         args.link_class, session->ranks()};
+  ASSIGN_OR_RETURN(const Calibration calibration, Calibrate(sweep, of, *base));
+  std::fputs(CopyTable(sweep).c_str(), stdout);
+  std::fputs(FitTable(calibration).c_str(), stdout);
+  if (args.profile_out.empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(WriteFile(args.profile_out, ProfileToJson(calibration.profile)));
+  std::fprintf(stderr, "profile: %s\n", args.profile_out.c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddCalibrateCommand(CLI::App& app, const std::vector<std::string>& arguments, int& exit) {
+  auto args = std::make_shared<Args>();
+  CLI::App* command = app.add_subcommand(
+      "calibrate", "Measure collectives and copies on this machine, and write a cost profile");
+  AddSessionFlags(*command, args->session);
+  command->add_option("--profile-out", args->profile_out, "where the cost profile goes, JSON")
+      ->type_name("FILE");
+  command->add_option("--name", args->name, "the profile's name")->capture_default_str();
+  command
+      ->add_option("--base", args->base,
+                   "cost profile for what is not measured here (compute, mostly): a built-in name, "
+                   "or a JSON file")
+      ->capture_default_str();
+  command->add_option("--link-class", args->link_class,
+                      "link class of the mesh dimensions that the figures are for");
+  const CLI::Range sizes(int64_t{4} << 10, int64_t{1} << 30);
+  command->add_option("--min-bytes", args->sweep.min_bytes, "smallest message")
+      ->check(sizes)
+      ->capture_default_str();
+  command->add_option("--max-bytes", args->sweep.max_bytes, "largest message")
+      ->check(sizes)
+      ->capture_default_str();
+  command->footer(
+      "Every payload is verified bit by bit. Times are from the last rank's arrival on; busbw is\n"
+      "nccl-tests'. Example: measure, then plan with what was measured\n"
+      "  bucket-agent calibrate --ranks 2 --profile-out here.json\n"
+      "  bucketctl plan step.bw.json.gz --profile here.json");
+  command->callback([args, &arguments, &exit] { exit = Report(Run(*args, arguments)); });
+}
+
+}  // namespace bucketd::agent

@@ -1,0 +1,295 @@
+#include "gpu_agent/run/replay.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include <sys/prctl.h>
+
+#include "gpu_agent/exec/executor.h"
+#include "gpu_agent/run/sweep.h"
+#include "passes/base/status_macros.h"
+
+namespace bucketd::agent {
+namespace {
+
+constexpr int64_t kNanosecond = 1000;  // in picoseconds
+
+int64_t Now() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec) * kNanosecond;
+}
+
+void SleepUntil(int64_t ps) {
+  const int64_t ns = ps / kNanosecond;
+  const timespec until{ns / 1'000'000'000, ns % 1'000'000'000};
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR) {
+  }
+}
+
+int64_t Aligned(int64_t bytes) {
+  return (bytes + kMemberAlignment - 1) / kMemberAlignment * kMemberAlignment;
+}
+
+// Elements of each member's tensor.
+std::vector<int64_t> Scaled(const BucketSpec& spec, bool full) {
+  std::vector<int64_t> elements = spec.counts;
+  for (int64_t& count : elements) count *= full ? spec.group_size : 1;
+  return elements;
+}
+
+std::vector<int64_t> InputsOf(const BucketSpec& spec) {
+  return Scaled(spec, spec.kind == CollectiveKind::kReduceScatter);
+}
+
+// None where the reduced result is used where it lies, in the bucket.
+std::vector<int64_t> OutputsOf(const BucketSpec& spec) {
+  const bool gather = spec.kind == CollectiveKind::kAllGather;
+  if (spec.mode == BucketMode::kPacked && !gather) return {};
+  return Scaled(spec, gather);
+}
+
+int64_t BytesOf(const std::vector<int64_t>& elements, DType dtype) {
+  int64_t bytes = 0;
+  for (const int64_t count : elements) bytes += Aligned(count * ItemSize(dtype));
+  return bytes;
+}
+
+std::vector<Tensor> Lay(const std::vector<int64_t>& elements, DType dtype, std::byte* at) {
+  std::vector<Tensor> tensors;
+  for (const int64_t count : elements) {
+    tensors.push_back({at, count, dtype});
+    at += Aligned(count * ItemSize(dtype));
+  }
+  return tensors;
+}
+
+class Replayer {
+ public:
+  Replayer(Session& session, const ReplayPlan& plan) : session_(session), plan_(plan) {}
+
+  absl::Status Open() {
+    prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds
+    ASSIGN_OR_RETURN(Program program, LayOut(plan_.spec));
+    ASSIGN_OR_RETURN(control_, session_.Connect("control"));
+    ASSIGN_OR_RETURN(stream_, session_.device().NewStream("control"));
+    std::vector<Channel> channels;
+    for (const BucketSpec& spec : plan_.spec.buckets) {
+      channel_of_.push_back(-1);
+      for (size_t i = 0; i < channels.size(); ++i) {
+        const bool same = channels[i].mesh_dim == spec.mesh_dim && channels[i].lane == spec.lane;
+        if (same) channel_of_.back() = static_cast<int>(i);
+      }
+      if (channel_of_.back() >= 0) continue;
+      channel_of_.back() = static_cast<int>(channels.size());
+      ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
+                       session_.Connect(absl::StrCat("group ", channels.size())));
+      channels.push_back({spec.mesh_dim, spec.lane, std::move(communicator)});
+    }
+    ASSIGN_OR_RETURN(executor_, Executor::Create(session_.device(), session_.copier(),
+                                                 std::move(program), std::move(channels), {}));
+    return MakeTensors();
+  }
+
+  // The whole, of the slowest rank.
+  absl::StatusOr<int64_t> Round(std::vector<PartTimes>& buckets) {
+    std::vector<int64_t> barrier = {0};
+    RETURN_IF_ERROR(Reduce(barrier, ReduceOp::kMax));
+    origin_ = stream_->Record();
+    RETURN_IF_ERROR(origin_->Wait(absl::InfiniteFuture()));
+    const int64_t begin = Now();
+    clock_ = begin;
+    for (const ReplayStep& step : plan_.steps) {
+      switch (step.kind) {
+        case ReplayStep::Kind::kCompute:
+          clock_ += step.compute_ps;
+          SleepUntil(clock_);
+          break;
+        case ReplayStep::Kind::kStart:
+          RETURN_IF_ERROR(Start(step.bucket));
+          break;
+        case ReplayStep::Kind::kWait:
+          RETURN_IF_ERROR(End(step.bucket));
+          break;
+      }
+    }
+    std::vector<int64_t> total = {Now() - begin};
+    RETURN_IF_ERROR(Reduce(total, ReduceOp::kMax));
+    RETURN_IF_ERROR(Collect(buckets));
+    return total[0];
+  }
+
+  absl::StatusOr<std::vector<MeasuredSpan>> Spans() const {
+    std::vector<MeasuredSpan> spans;
+    const PlanSpec& spec = plan_.spec;
+    for (size_t k = 0; k < tickets_.size(); ++k) {
+      ASSIGN_OR_RETURN(const BucketTimes t, executor_->Times(tickets_[k], origin_.get()));
+      const std::string name =
+          absl::StrCat(Name(spec.buckets[k].kind), " ", Describe(spec, static_cast<int32_t>(k)));
+      const auto add = [&](const std::string& track, const char* part, const Span& span) {
+        if (span.duration_ps() > 0) {
+          spans.push_back({track, absl::StrCat(part, name), span.begin_ps, span.end_ps});
+        }
+      };
+      add("copy in", "copy in: ", t.pack);
+      add(absl::StrCat("communication: ", spec.buckets[k].mesh_dim), "", t.wire);
+      add("copy out", "copy out: ", t.unpack);
+    }
+    return spans;
+  }
+
+ private:
+  struct Tensors {
+    std::vector<Tensor> in, out;
+  };
+
+  bool CopiesOnCompute(int32_t bucket) const {
+    const BucketSpec& spec = plan_.spec.buckets[static_cast<size_t>(bucket)];
+    return spec.mode == BucketMode::kPacked && spec.copies == CopyStream::kCompute;
+  }
+
+  // Inputs are read only and may be shared by all; outputs by those that one stream writes in turn.
+  absl::Status MakeTensors() {
+    int64_t in_bytes = 0;
+    std::map<int, int64_t> out_bytes;
+    const auto count = static_cast<int32_t>(plan_.spec.buckets.size());
+    for (int32_t k = 0; k < count; ++k) {
+      const BucketSpec& spec = plan_.spec.buckets[static_cast<size_t>(k)];
+      int64_t& most = out_bytes[WriterOf(k)];
+      in_bytes = std::max(in_bytes, BytesOf(InputsOf(spec), spec.dtype));
+      most = std::max(most, BytesOf(OutputsOf(spec), spec.dtype));
+    }
+    ASSIGN_OR_RETURN(in_, NewMemory(in_bytes));
+    for (const auto& [writer, bytes] : out_bytes) {
+      ASSIGN_OR_RETURN(out_[writer], NewMemory(bytes));
+    }
+    for (int32_t k = 0; k < count; ++k) {
+      const BucketSpec& spec = plan_.spec.buckets[static_cast<size_t>(k)];
+      tensors_.push_back({Lay(InputsOf(spec), spec.dtype, in_->data()),
+                          Lay(OutputsOf(spec), spec.dtype, out_[WriterOf(k)]->data())});
+    }
+    tickets_.resize(tensors_.size());
+    return absl::OkStatus();
+  }
+
+  int WriterOf(int32_t bucket) const {
+    return CopiesOnCompute(bucket) ? -1 : channel_of_[static_cast<size_t>(bucket)];
+  }
+
+  // Written once: pages that nobody wrote are one page of zeros, faster than any memory.
+  absl::StatusOr<std::unique_ptr<Buffer>> NewMemory(int64_t bytes) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Buffer> buffer, session_.device().Allocate(bytes));
+    const std::vector<std::byte> ones(1 << 20, std::byte{1});
+    for (int64_t at = 0; at < bytes; at += static_cast<int64_t>(ones.size())) {
+      const int64_t part = std::min(bytes - at, static_cast<int64_t>(ones.size()));
+      RETURN_IF_ERROR(session_.device().Copy(*stream_, ones.data(), buffer->data() + at, part));
+    }
+    RETURN_IF_ERROR(stream_->Record()->Wait(absl::InfiniteFuture()));
+    return buffer;
+  }
+
+  absl::Status Start(int32_t bucket) {
+    const auto k = static_cast<size_t>(bucket);
+    Payload payload;
+    payload.in = tensors_[k].in;
+    if (!CopiesOnCompute(bucket)) payload.out = tensors_[k].out;
+    ASSIGN_OR_RETURN(tickets_[k], executor_->Start(bucket, payload));
+    return CopiesOnCompute(bucket) ? Compute(bucket, Phase::kPacked) : absl::OkStatus();
+  }
+
+  absl::Status End(int32_t bucket) {
+    const auto k = static_cast<size_t>(bucket);
+    RETURN_IF_ERROR(Compute(bucket, Phase::kArrived));
+    const bool packed = plan_.spec.buckets[k].mode == BucketMode::kPacked;
+    if (CopiesOnCompute(bucket)) {
+      RETURN_IF_ERROR(executor_->Finish(tickets_[k], tensors_[k].out));
+    } else if (packed && tensors_[k].out.empty()) {
+      RETURN_IF_ERROR(executor_->Finish(tickets_[k], {}));
+    }
+    return Compute(bucket, Phase::kDone);
+  }
+
+  // What the compute stream does, or waits for.
+  absl::Status Compute(int32_t bucket, Phase phase) {
+    const TicketPtr& ticket = tickets_[static_cast<size_t>(bucket)];
+    if (executor_->Wait(ticket, phase, absl::InfinitePast()).ok()) return absl::OkStatus();
+    RETURN_IF_ERROR(executor_->Wait(ticket, phase, absl::InfiniteFuture()));
+    clock_ = std::max(clock_, Now());
+    return absl::OkStatus();
+  }
+
+  absl::Status Reduce(std::vector<int64_t>& values, ReduceOp op) {
+    const auto count = static_cast<int64_t>(values.size());
+    ASSIGN_OR_RETURN(const std::unique_ptr<Buffer> buffer, session_.device().Allocate(count * 8));
+    RETURN_IF_ERROR(session_.device().Copy(*stream_, values.data(), buffer->data(), count * 8));
+    const Collective c{
+        CollectiveKind::kAllReduce, buffer->data(), buffer->data(), count, DType::kI64, op};
+    RETURN_IF_ERROR(control_->Launch(*stream_, {&c, 1}));
+    RETURN_IF_ERROR(session_.device().Copy(*stream_, buffer->data(), values.data(), count * 8));
+    return stream_->Record()->Wait(absl::InfiniteFuture());
+  }
+
+  absl::Status Collect(std::vector<PartTimes>& buckets) {
+    std::vector<int64_t> wire, copies;
+    for (const TicketPtr& ticket : tickets_) {
+      ASSIGN_OR_RETURN(const BucketTimes times, executor_->Times(ticket));
+      wire.push_back(times.wire.duration_ps());
+      copies.push_back(times.pack.duration_ps());
+      copies.push_back(times.unpack.duration_ps());
+    }
+    RETURN_IF_ERROR(Reduce(wire, ReduceOp::kMin));
+    RETURN_IF_ERROR(Reduce(copies, ReduceOp::kMax));
+    buckets.clear();
+    for (size_t k = 0; k < wire.size(); ++k) {
+      buckets.push_back({copies[2 * k], wire[k], copies[2 * k + 1]});
+    }
+    return absl::OkStatus();
+  }
+
+  Session& session_;
+  const ReplayPlan& plan_;
+  std::unique_ptr<Communicator> control_;
+  std::unique_ptr<Stream> stream_;
+  std::vector<int> channel_of_;  // one a bucket
+  std::vector<Tensors> tensors_;
+  std::unique_ptr<Buffer> in_;
+  std::map<int, std::unique_ptr<Buffer>> out_;
+  std::unique_ptr<Executor> executor_;
+  std::vector<TicketPtr> tickets_;
+  std::shared_ptr<Event> origin_;
+  int64_t clock_ = 0;  // when the compute of so far is done, of CLOCK_MONOTONIC
+};
+
+}  // namespace
+
+absl::StatusOr<ReplayResult> Replay(Session& session, const ReplayPlan& plan, int rounds) {
+  Replayer replayer(session, plan);
+  RETURN_IF_ERROR(replayer.Open());
+  ReplayResult result;
+  std::vector<std::vector<PartTimes>> all(static_cast<size_t>(rounds));
+  RETURN_IF_ERROR(replayer.Round(all[0]).status());
+  for (std::vector<PartTimes>& buckets : all) {
+    ASSIGN_OR_RETURN(const int64_t total, replayer.Round(buckets));
+    result.round_ps.push_back(total);
+  }
+  result.total_ps = Median(result.round_ps);
+  for (size_t k = 0; k < plan.spec.buckets.size(); ++k) {
+    const auto median = [&](int64_t PartTimes::*part) {
+      std::vector<int64_t> values;
+      for (const std::vector<PartTimes>& buckets : all) values.push_back(buckets[k].*part);
+      return Median(std::move(values));
+    };
+    result.buckets.push_back({median(&PartTimes::copy_in_ps), median(&PartTimes::wire_ps),
+                              median(&PartTimes::copy_out_ps)});
+  }
+  ASSIGN_OR_RETURN(result.last_round, replayer.Spans());
+  return result;
+}
+
+}  // namespace bucketd::agent

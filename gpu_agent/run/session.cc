@@ -1,0 +1,146 @@
+#include "gpu_agent/run/session.h"
+
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "gpu_agent/comm/rendezvous.h"
+#include "gpu_agent/comm/ring.h"
+#include "gpu_agent/comm/ring_connect.h"
+#include "passes/base/status_macros.h"
+
+namespace bucketd::agent {
+namespace {
+
+constexpr absl::Duration kConnectTimeout = absl::Seconds(30);
+constexpr char kTokenFile[] = "token";
+
+absl::Status SystemError(const std::string& what) {
+  return absl::UnavailableError(absl::StrCat(what, ": ", strerror(errno)));
+}
+
+std::string HowEnded(int status) {
+  if (WIFSIGNALED(status)) return absl::StrCat("was ended by signal ", WTERMSIG(status));
+  return absl::StrCat("ended with exit code ", WEXITSTATUS(status));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Open(const SessionOptions& options,
+                                                       const std::vector<std::string>& arguments) {
+  if (options.backend != "ring") {
+    return absl::OutOfRangeError(
+        absl::StrCat("--backend: unknown backend \"", options.backend, "\"; known: ring"));
+  }
+  std::unique_ptr<Session> session(new Session(options));
+  if (options.rank < 0) {
+    RETURN_IF_ERROR(session->MakeFolder());
+    RETURN_IF_ERROR(session->StartOthers(arguments));
+  } else {
+    // Nobody is left to work for once rank 0 is gone.
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    RETURN_IF_ERROR(session->ReadToken());
+  }
+  return session;
+}
+
+Session::Session(const SessionOptions& options)
+    : options_(options), rank_(options.rank < 0 ? 0 : options.rank), folder_(options.folder) {}
+
+Session::~Session() {
+  for (const pid_t other : others_) {
+    if (other == 0) continue;
+    kill(other, SIGKILL);
+    waitpid(other, nullptr, 0);
+  }
+  if (options_.rank < 0 && !folder_.empty()) {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+}
+
+// A folder of this user alone with the ring's secret in it.
+absl::Status Session::MakeFolder() {
+  std::string path = (std::filesystem::temp_directory_path() / "bucket-agent.XXXXXX").string();
+  if (mkdtemp(path.data()) == nullptr) return SystemError(path);
+  folder_ = path;
+  std::string secret(32, '\0');
+  if (getentropy(secret.data(), secret.size()) != 0) return SystemError("a random token");
+  token_ = absl::BytesToHexString(secret);
+  const std::string file = absl::StrCat(folder_, "/", kTokenFile);
+  std::ofstream stream(file);
+  chmod(file.c_str(), 0600);
+  stream << token_;
+  stream.close();
+  return stream ? absl::OkStatus() : SystemError(file);
+}
+
+absl::Status Session::ReadToken() {
+  std::ifstream stream(absl::StrCat(folder_, "/", kTokenFile));
+  if (stream >> token_) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat(kFolderFlag, ": ", folder_, " has no token"));
+}
+
+absl::Status Session::StartOthers(const std::vector<std::string>& arguments) {
+  for (int rank = 1; rank < options_.ranks; ++rank) {
+    std::vector<std::string> all = arguments;
+    all.insert(all.end(), {kRankFlag, absl::StrCat(rank), kFolderFlag, folder_});
+    std::vector<char*> pointers;
+    for (std::string& argument : all) pointers.push_back(argument.data());
+    pointers.push_back(nullptr);
+    pid_t pid = 0;
+    errno = posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, pointers.data(), environ);
+    if (errno != 0) return SystemError(absl::StrCat("rank ", rank, " cannot be started"));
+    others_.push_back(pid);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Session::Connect(const std::string& group) {
+  const std::string folder = absl::StrCat(folder_, "/", groups_++);
+  ASSIGN_OR_RETURN(const std::unique_ptr<FolderRendezvous> rendezvous,
+                   FolderRendezvous::Open(folder));
+  RingConnectOptions options;
+  options.self.group = group;
+  options.self.rank = rank_;
+  options.self.size = options_.ranks;
+  options.token = token_;
+  options.unix_folder = folder;
+  options.deadline = absl::Now() + kConnectTimeout;
+  ASSIGN_OR_RETURN(RingPeers peers, ConnectRing(options, *rendezvous));
+  RingOptions ring;
+  ring.timeout = absl::Minutes(2);
+  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
+                   RingCommunicator::Create(std::move(peers), ring));
+  return communicator;
+}
+
+absl::Status Session::Join() {
+  absl::Status first;
+  for (size_t i = 0; i < others_.size(); ++i) {
+    int status = 0;
+    if (waitpid(others_[i], &status, 0) != others_[i]) return SystemError("waitpid");
+    others_[i] = 0;
+    if (status != 0 && first.ok()) {
+      first = absl::UnavailableError(absl::StrCat("rank ", i + 1, " ", HowEnded(status)));
+    }
+  }
+  return first;
+}
+
+}  // namespace bucketd::agent

@@ -1,0 +1,284 @@
+#include "gpu_agent/run/sweep.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "gpu_agent/pack/segments.h"
+#include "passes/base/status_macros.h"
+
+namespace bucketd::agent {
+namespace {
+
+constexpr int64_t kAlignment = 4096;
+constexpr int64_t kMaxRepetitions = 40, kMinRepetitions = 4;
+constexpr int64_t kCopiedTensors = 8;
+
+int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// 0 to 3, so that the sum over 64 ranks has no more than bf16's eight bits, and without a period.
+int64_t ValueAt(int rank, int64_t i) {
+  return static_cast<uint32_t>(i * 2654435761 + rank * 715225739) >> 30;
+}
+
+// `value` as an element of the dtype.
+void PutValue(DType dtype, int64_t value, std::byte* to) {
+  const auto bits = std::bit_cast<uint32_t>(static_cast<float>(value));
+  if (dtype == DType::kF32) {
+    std::memcpy(to, &bits, 4);
+  } else {
+    const auto half = static_cast<uint16_t>(bits >> 16);
+    std::memcpy(to, &half, 2);
+  }
+}
+
+class Sweeper {
+ public:
+  Sweeper(Device& device, Copier& copier, Communicator& communicator, const SweepOptions& options)
+      : device_(device), copier_(copier), communicator_(communicator), options_(options) {}
+
+  absl::Status Open() {
+    ASSIGN_OR_RETURN(stream_, device_.NewStream("calibrate"));
+    // In place or not, a message and a half of it lie in a region; several regions keep caches out.
+    ASSIGN_OR_RETURN(pool_, device_.Allocate(std::max<int64_t>(6 * options_.max_bytes, 64 << 20)));
+    const std::vector<std::byte> zeros(1 << 20);
+    for (int64_t at = 0; at < pool_->bytes(); at += static_cast<int64_t>(zeros.size())) {
+      const int64_t bytes = std::min(pool_->bytes() - at, static_cast<int64_t>(zeros.size()));
+      RETURN_IF_ERROR(device_.Copy(*stream_, zeros.data(), pool_->data() + at, bytes));
+    }
+    return Finish();
+  }
+
+  absl::StatusOr<CollectiveRow> Measure(CollectiveKind kind, DType dtype, int64_t bytes,
+                                        int32_t launches, bool in_place) {
+    CollectiveRow row;
+    row.kind = kind;
+    row.dtype = dtype;
+    row.op = kind == CollectiveKind::kAllGather ? ReduceOp::kNone : ReduceOp::kSum;
+    row.launches = launches;
+    row.in_place = in_place;
+    const int64_t parts = kind == CollectiveKind::kAllReduce ? 1 : communicator_.size();
+    row.count = bytes / (parts * launches * ItemSize(dtype));
+    row.bytes = row.count * parts * launches * ItemSize(dtype);
+    RETURN_IF_ERROR(Verify(row));
+    RETURN_IF_ERROR(Repeat(row));
+    return row;
+  }
+
+  absl::StatusOr<CopyRow> MeasureCopy(const std::string& what, Move move, int64_t bytes) {
+    CopyRow row{what, bytes, 0, {}};
+    const Segment unit{nullptr, nullptr, 1, move};
+    const int64_t elements = bytes / BytesRead(unit) / kCopiedTensors;
+    const int64_t in = Aligned(elements * BytesRead(unit));
+    const int64_t region = kCopiedTensors * (in + Aligned(elements * BytesWritten(unit)));
+    row.moved = kCopiedTensors * elements * (BytesRead(unit) + BytesWritten(unit));
+    const auto copy = [&](int64_t at) -> absl::Status {
+      std::vector<Segment> segments;
+      std::byte* from = pool_->data() + at;
+      std::byte* to = from + kCopiedTensors * in;
+      for (int64_t i = 0; i < kCopiedTensors; ++i) {
+        segments.push_back({from + i * in, to + i * Aligned(elements * BytesWritten(unit)),
+                            move == Move::kBytes ? elements * BytesRead(unit) : elements, move});
+      }
+      ASSIGN_OR_RETURN(std::vector<Tile> tiles, Cut(segments));
+      return copier_.Copy(*stream_, std::make_shared<const std::vector<Tile>>(std::move(tiles)));
+    };
+    int64_t host_ps = 0;
+    ASSIGN_OR_RETURN(row.picoseconds, Times(region, ReduceOp::kMax, copy, host_ps));
+    return row;
+  }
+
+  // The sum over the ranks, or another reduction, of each value.
+  absl::Status Reduce(std::vector<int64_t>& values, ReduceOp op) {
+    const auto count = static_cast<int64_t>(values.size());
+    RETURN_IF_ERROR(device_.Copy(*stream_, values.data(), pool_->data(), count * 8));
+    const Collective c{
+        CollectiveKind::kAllReduce, pool_->data(), pool_->data(), count, DType::kI64, op};
+    RETURN_IF_ERROR(communicator_.Launch(*stream_, {&c, 1}));
+    RETURN_IF_ERROR(device_.Copy(*stream_, pool_->data(), values.data(), count * 8));
+    return Finish();
+  }
+
+ private:
+  struct Bytes {
+    int64_t in = 0, out = 0;  // of one member
+  };
+
+  Bytes BytesOf(const CollectiveRow& row) const {
+    const int64_t part = row.count * ItemSize(row.dtype);
+    const int64_t full = part * communicator_.size();
+    if (row.kind == CollectiveKind::kAllGather) return {part, full};
+    if (row.kind == CollectiveKind::kReduceScatter) return {full, part};
+    return {part, part};
+  }
+
+  int64_t MemberBytes(const CollectiveRow& row) const {
+    const Bytes bytes = BytesOf(row);
+    return row.in_place ? Aligned(std::max(bytes.in, bytes.out))
+                        : Aligned(bytes.in) + Aligned(bytes.out);
+  }
+
+  std::vector<Collective> Group(const CollectiveRow& row, std::byte* memory) const {
+    const Bytes bytes = BytesOf(row);
+    std::vector<Collective> group;
+    for (int32_t i = 0; i < row.launches; ++i) {
+      std::byte* in = memory + i * MemberBytes(row);
+      std::byte* out = row.in_place ? in : in + Aligned(bytes.in);
+      const int64_t own = communicator_.rank() * std::min(bytes.in, bytes.out);
+      if (row.in_place && bytes.in < bytes.out) in += own;
+      if (row.in_place && bytes.in > bytes.out) out += own;
+      group.push_back({row.kind, in, out, row.count, row.dtype, row.op});
+    }
+    return group;
+  }
+
+  absl::Status Finish() { return stream_->Record()->Wait(absl::InfiniteFuture()); }
+
+  // Element i of what this rank must get.
+  int64_t Expected(const CollectiveRow& row, int64_t i) const {
+    if (row.kind == CollectiveKind::kAllGather) {
+      return ValueAt(static_cast<int>(i / row.count), i % row.count);
+    }
+    if (row.kind == CollectiveKind::kReduceScatter) i += communicator_.rank() * row.count;
+    int64_t sum = 0;
+    for (int r = 0; r < communicator_.size(); ++r) sum += ValueAt(r, i);
+    return sum;
+  }
+
+  // Runs it once on known values and counts the elements that came out with other bits.
+  absl::Status Verify(CollectiveRow& row) {
+    const Bytes bytes = BytesOf(row);
+    const int64_t item = ItemSize(row.dtype);
+    std::vector<std::byte> in(static_cast<size_t>(bytes.in));
+    for (int64_t i = 0; i * item < bytes.in; ++i) {
+      PutValue(row.dtype, ValueAt(communicator_.rank(), i), in.data() + i * item);
+    }
+    std::vector<std::byte> expected(static_cast<size_t>(bytes.out)), out(expected.size());
+    for (int64_t i = 0; i * item < bytes.out; ++i) {
+      PutValue(row.dtype, Expected(row, i), expected.data() + i * item);
+    }
+    const std::vector<Collective> group = Group(row, pool_->data());
+    for (const Collective& c : group) {
+      auto* to = const_cast<void*>(c.in);
+      RETURN_IF_ERROR(device_.Copy(*stream_, in.data(), to, bytes.in));
+    }
+    RETURN_IF_ERROR(communicator_.Launch(*stream_, group));
+    std::vector<int64_t> wrong = {0};
+    for (const Collective& c : group) {
+      RETURN_IF_ERROR(device_.Copy(*stream_, c.out, out.data(), bytes.out));
+      RETURN_IF_ERROR(Finish());
+      if (out == expected) continue;
+      for (int64_t at = 0; at < bytes.out; at += item) {
+        wrong[0] +=
+            std::memcmp(out.data() + at, expected.data() + at, static_cast<size_t>(item)) != 0;
+      }
+    }
+    RETURN_IF_ERROR(Reduce(wrong, ReduceOp::kSum));
+    row.wrong = wrong[0];
+    return absl::OkStatus();
+  }
+
+  absl::Status Repeat(CollectiveRow& row) {
+    const auto launch = [&](int64_t at) {
+      return communicator_.Launch(*stream_, Group(row, pool_->data() + at));
+    };
+    ASSIGN_OR_RETURN(row.picoseconds,
+                     Times(row.launches * MemberBytes(row), ReduceOp::kMin, launch, row.host_ps));
+    return absl::OkStatus();
+  }
+
+  // Runs work on regions of the pool in turn, as often on every rank.
+  template <typename Work>
+  absl::StatusOr<std::vector<int64_t>> Times(int64_t region, ReduceOp over_ranks, const Work& work,
+                                             int64_t& host_ps) {
+    ASSIGN_OR_RETURN(std::vector<int64_t> first, TimesOf(2, region, work, host_ps));
+    RETURN_IF_ERROR(Reduce(first, ReduceOp::kMax));
+    const int64_t fit =
+        absl::ToInt64Nanoseconds(options_.row_time) * 1000 / std::max<int64_t>(first[1], 1);
+    ASSIGN_OR_RETURN(
+        std::vector<int64_t> all,
+        TimesOf(std::clamp(fit, kMinRepetitions, kMaxRepetitions), region, work, host_ps));
+    RETURN_IF_ERROR(Reduce(all, over_ranks));
+    return all;
+  }
+
+  template <typename Work>
+  absl::StatusOr<std::vector<int64_t>> TimesOf(int64_t repetitions, int64_t region,
+                                               const Work& work, int64_t& host_ps) {
+    using Clock = std::chrono::steady_clock;
+    const int64_t regions = std::max<int64_t>(pool_->bytes() / region, 1);
+    std::vector<int64_t> times, host;
+    for (int64_t i = 0; i < repetitions; ++i) {
+      const Clock::time_point begin = Clock::now();
+      const std::shared_ptr<Event> from = stream_->Record();
+      RETURN_IF_ERROR(work(i % regions * region));
+      const std::shared_ptr<Event> to = stream_->Record();
+      host.push_back(std::chrono::nanoseconds(Clock::now() - begin).count() * 1000);
+      // One by one, as a step has them: the next one meets threads that sleep.
+      RETURN_IF_ERROR(to->Wait(absl::InfiniteFuture()));
+      ASSIGN_OR_RETURN(const int64_t ps, to->Since(*from));
+      times.push_back(std::max<int64_t>(ps, 1));
+    }
+    host_ps = Median(std::move(host));
+    return times;
+  }
+
+  Device& device_;
+  Copier& copier_;
+  Communicator& communicator_;
+  const SweepOptions& options_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Buffer> pool_;
+};
+
+}  // namespace
+
+absl::StatusOr<SweepResult> Sweep(Device& device, Copier& copier, Communicator& communicator,
+                                  const SweepOptions& options,
+                                  const std::function<void(const CollectiveRow&)>& on_row) {
+  Sweeper sweeper(device, copier, communicator, options);
+  RETURN_IF_ERROR(sweeper.Open());
+  SweepResult result;
+  const auto measure = [&](auto... how) -> absl::Status {
+    ASSIGN_OR_RETURN(CollectiveRow row, sweeper.Measure(how...));
+    if (on_row) on_row(row);
+    result.collectives.push_back(std::move(row));
+    return absl::OkStatus();
+  };
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, CollectiveKind::kAllReduce}) {
+    for (const DType dtype : {DType::kBF16, DType::kF32}) {
+      for (int64_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= 2) {
+        for (const bool in_place : {false, true}) {
+          RETURN_IF_ERROR(measure(kind, dtype, bytes, 1, in_place));
+        }
+      }
+    }
+    for (const int32_t launches : {4, 16}) {
+      for (int64_t bytes = options.min_bytes * 16; bytes <= options.max_bytes; bytes *= 16) {
+        RETURN_IF_ERROR(measure(kind, DType::kF32, bytes, launches, false));
+      }
+    }
+  }
+  for (const auto& [what, move] :
+       {std::pair("copy", Move::kBytes), std::pair("f32 to bf16", Move::kF32ToBf16),
+        std::pair("bf16 to f32", Move::kBf16ToF32)}) {
+    for (int64_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= 4) {
+      ASSIGN_OR_RETURN(CopyRow row, sweeper.MeasureCopy(what, move, bytes));
+      result.copies.push_back(std::move(row));
+    }
+  }
+  return result;
+}
+
+int64_t Median(std::vector<int64_t> values) {
+  const auto middle = values.begin() + static_cast<int64_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace bucketd::agent

@@ -1,0 +1,61 @@
+// Measures what collectives and copies take on this machine, and checks what they deliver.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "gpu_agent/comm/communicator.h"
+#include "gpu_agent/device/stream.h"
+#include "gpu_agent/exec/copier.h"
+
+namespace bucketd::agent {
+
+struct SweepOptions {
+  int64_t min_bytes = int64_t{4} << 10;  // full messages; powers of two between these
+  int64_t max_bytes = int64_t{32} << 20;
+  absl::Duration row_time = absl::Milliseconds(20);  // of one row's repetitions, about
+};
+
+// A collective of one size, repeated over memory that no cache holds.
+struct CollectiveRow {
+  CollectiveKind kind = CollectiveKind::kUnspecified;
+  DType dtype = DType::kUnspecified;
+  ReduceOp op = ReduceOp::kNone;
+  int64_t bytes = 0;     // full message, of all members of a group
+  int64_t count = 0;     // elements a rank, of one member
+  int32_t launches = 1;  // members of one grouped launch
+  bool in_place = false;
+  // Repetitions, from the last rank's arrival on: of each the shortest that a rank saw.
+  std::vector<int64_t> picoseconds;
+  int64_t host_ps = 0;  // that the launching thread spent on one of them
+  int64_t wrong = 0;    // elements, of all ranks
+};
+
+// Copies of a list of tensors in one launch, all ranks at once.
+struct CopyRow {
+  std::string what;                  // "copy", "f32 to bf16", ...
+  int64_t bytes = 0;                 // read
+  int64_t moved = 0;                 // read and written
+  std::vector<int64_t> picoseconds;  // of each repetition the longest
+};
+
+struct SweepResult {
+  std::vector<CollectiveRow> collectives;
+  std::vector<CopyRow> copies;
+};
+
+// All ranks call it with the same options. `on_row` may be null; called after each collective's
+// row. The communicator's first error. REQUIRES: 2 to 64 ranks, min_bytes <= max_bytes.
+absl::StatusOr<SweepResult> Sweep(Device& device, Copier& copier, Communicator& communicator,
+                                  const SweepOptions& options,
+                                  const std::function<void(const CollectiveRow&)>& on_row);
+
+// The lower of the middle two. REQUIRES: not empty.
+int64_t Median(std::vector<int64_t> values);
+
+}  // namespace bucketd::agent
