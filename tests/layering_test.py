@@ -30,6 +30,7 @@ ALLOWED = {
     "gpu_agent/comm": ["passes/base", "gpu_agent/device"],
     "gpu_agent/exec": ["passes/base", "passes/ir", "passes/plan", "passes/io", "proto", "gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm"],
     "gpu_agent/cuda": ["passes/base", "gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm", "gpu_agent/exec"],  # copier.h
+    "gpu_agent/library": ["passes/base", "gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm", "gpu_agent/exec"],
     "gpu_agent": CORE + ["passes/io", "proto", "client", "server/side_port", "gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm", "gpu_agent/exec"],
 }
 # gRPC's headers are heavy and its types contagious: only these see them.

@@ -6,11 +6,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 
 #include "passes/base/digest.h"
 #include "passes/base/types.h"
-#include "passes/io/plan_file.h"
 
 namespace bucketd::agent {
 
@@ -44,16 +42,13 @@ struct PlanSpec {
 // "bucket 3 (layers.0 forward)".
 std::string Describe(const PlanSpec& plan, int32_t bucket);
 
-// Reads offsets back into element counts. A plan is untrusted: INVALID_ARGUMENT names the field and
-// what was expected of it, for offsets that overlap or lie between elements, sizes that the group
-// does not divide, names that are none, an order that does not start and wait for each bucket once.
-absl::StatusOr<PlanSpec> SpecOf(const PlanFile& file);
-
-// As SpecOf checks it, for a spec that was made in another way.
+// INVALID_ARGUMENT names what no executor can run: sizes out of range, an op that the collective
+// does not have, an order that does not start and wait for each bucket once.
 absl::Status Validate(const PlanSpec& plan);
 
-// At most this many buckets, and bytes of one bucket on the wire.
+// At most this many buckets, ranks of a group, and bytes of one bucket on the wire.
 inline constexpr size_t kMaxBuckets = size_t{1} << 16;
+inline constexpr int64_t kMaxGroup = int64_t{1} << 20;
 inline constexpr int64_t kMaxBucketBytes = int64_t{1} << 46;
 
 }  // namespace bucketd::agent

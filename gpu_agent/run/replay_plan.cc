@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "gpu_agent/exec/plan_reader.h"
 #include "passes/base/status_macros.h"
 #include "passes/cost/device_model.h"
 #include "passes/io/fx_json.h"

@@ -1,4 +1,5 @@
 #include "gpu_agent/exec/layout.h"
+#include "gpu_agent/exec/plan_reader.h"
 
 #include <algorithm>
 #include <string>

@@ -1,0 +1,93 @@
+"""A rank that trains with its buckets run by libbucket_executor. argv: what to do, a bucket's seconds, the file that
+rank 0 writes.
+
+  bits     the same training without a plan, with one through torch.distributed and with one through the executor
+  killed   rank 2 is gone, by SIGKILL, in the middle of a step; the others say what they heard, and when
+"""
+
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+import bucketd
+import llama
+import simple_fsdp
+import training
+from bucketd import bucket_library
+
+STEPS = 3
+# Each shard is whole and has an even number of elements: gloo and the executor cut there alike.
+CONFIG = llama.LlamaConfig(vocab=32, dim=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24, branch_scale=True)
+
+
+def trained(name: str, mesh, backend, steps: int = STEPS):
+    # bf16 sums of gradients that lie far apart: another order of addition is another result.
+    data = training.Data(CONFIG.vocab, spread_bits=6)
+    model = simple_fsdp.shard(llama.build(CONFIG), mesh, torch.bfloat16, torch.bfloat16)
+    run = training.Training(name, model, torch.compile(model, backend=backend(model)), data)
+    for _ in range(steps):
+        run.step()
+    return run
+
+
+def planned(planned_graphs: list, **more):
+    return lambda model: bucketd.backend(model=model, on_plan=planned_graphs.append, **more)
+
+
+def bits(mesh, out: pathlib.Path) -> None:
+    graphs: dict[str, list] = {"torch.distributed": [], "executor": []}
+    runs = {
+        "unplanned": lambda model: training.UNPLANNED,
+        "torch.distributed": planned(graphs["torch.distributed"]),
+        "executor": planned(graphs["executor"], executor="bucketd", executor_timeout=float(sys.argv[2])),
+    }
+    found = {}
+    for name, backend in runs.items():
+        torch._dynamo.reset()
+        result = trained(name, mesh, backend).result()
+        found[name] = {"weights": result.weights, "gradients": result.gradients, "losses": result.losses}
+    found["executor"]["times"] = [
+        [each.runner.times(bucket) for bucket in range(len(each.plan.buckets))] for each in graphs["executor"]]
+    found["executor"]["kinds"] = sorted({bucket.kind for each in graphs["executor"] for bucket in each.plan.buckets})
+    found["torch.distributed"]["runners"] = [each.runner is None for each in graphs["torch.distributed"]]
+    if dist.get_rank() == 0:
+        out.write_text(json.dumps(found))
+
+
+def killed(mesh, out: pathlib.Path) -> None:
+    run = trained("executor", mesh, planned([], executor="bucketd", executor_timeout=float(sys.argv[2])))
+    if dist.get_rank() == 2:
+        loaded = bucket_library.load()
+        start = loaded.bucket_executor_start
+
+        def die(*arguments):
+            start(*arguments)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        loaded.bucket_executor_start = die
+    begin = time.monotonic()
+    try:
+        run.step()
+    except bucketd.ExecutorError as error:
+        record = {"said": str(error), "seconds": time.monotonic() - begin}
+        out.with_suffix(f".{dist.get_rank()}").write_text(json.dumps(record))
+        os._exit(7)  # torch.distributed's connections to the dead rank are of no use either
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
+    {"bits": bits, "killed": killed}[sys.argv[1]](mesh, pathlib.Path(sys.argv[3]))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
