@@ -20,12 +20,18 @@
 
 namespace bucketd {
 namespace search {
+namespace {
+
+// Of a decode: every boundary looks at every group.
+int64_t StepsOf(const Problem& problem) {
+  return int64_t{problem.size()} * (4 + static_cast<int64_t>(problem.graph->groups().size())) / 4;
+}
+
+}  // namespace
 
 int64_t BudgetOf(const Problem& problem, int32_t effort) {
-  // Steps of a decode: every boundary looks at every group.
   constexpr int64_t kMaxSteps = 20'000'000;
-  const int64_t steps =
-      int64_t{problem.size()} * (4 + static_cast<int64_t>(problem.graph->groups().size())) / 4;
+  const int64_t steps = StepsOf(problem);
   if (steps > kMaxSteps) return 0;
   // Of effort 5. Small graphs are cheap, so they get more decodes; large ones a few in any case.
   constexpr int64_t kSteps = 560'000, kLeast = 40, kMost = 1400;
@@ -34,6 +40,20 @@ int64_t BudgetOf(const Problem& problem, int32_t effort) {
   constexpr int64_t kMostSteps = 80'000'000;
   decodes = std::min(decodes, std::max<int64_t>(4, kMostSteps / std::max<int64_t>(1, steps)));
   return effort >= 5 ? decodes << (effort - 5) : std::max<int64_t>(1, decodes >> (5 - effort));
+}
+
+int64_t RobustBudgetOf(const Problem& problem, int32_t effort) {
+  // Errors cancel out where there are many buckets, and small graphs are cheap.
+  constexpr int64_t kSteps = 1'000'000'000, kMost = 500, kLeast = 8;
+  const int64_t steps = std::max<int64_t>(1, StepsOf(problem));
+  int64_t decodes = std::min(kMost, kSteps / steps / steps);
+  decodes = effort >= 5 ? decodes << (effort - 5) : decodes >> (5 - effort);
+  return decodes < kLeast ? 0 : decodes;
+}
+
+int64_t CeilingOf(int64_t best_ps, int64_t bound_ps, int32_t effort) {
+  const int64_t above = std::min(std::max<int64_t>(0, best_ps - bound_ps) / 8, best_ps / 100);
+  return best_ps + ((above + best_ps / 10'000) >> std::max(0, effort - 5));
 }
 
 int64_t EnoughOf(int64_t bound_ps, int32_t effort) {
@@ -57,6 +77,71 @@ struct Candidate {
   Plan plan;
   Prediction figures;
   Score score;
+};
+
+// Which of the search's plans is taken. At every stop of the search it looks around the fastest for
+// what fares better when costs are off, and takes that if it is no slower than what the stops
+// before took: so more effort is never worse.
+class Choice {
+ public:
+  // Improves on `best`. All outlive it.
+  Choice(const PassContext& context, const search::Problem& problem, int64_t limit,
+         int64_t bound_ps, const Plan& before, Candidate& best)
+      : context_(context),
+        problem_(problem),
+        limit_(limit),
+        bound_ps_(bound_ps),
+        before_(before),
+        best_(best),
+        judge_(problem) {}
+
+  void AtStop(const search::Search& search, int32_t effort) {
+    const bool last = effort == context_.options.effort;
+    const int64_t decodes = search::RobustBudgetOf(problem_, effort);
+    const int64_t fastest_ps = search.score().first;
+    if (search.score().over || decodes == 0) {
+      if (!search.score().over) least_ps_ = std::min(least_ps_, fastest_ps);
+      if (last && search.score() < best_.score) Take(search.best(), search::Settle::kExactly);
+      return;
+    }
+    int64_t ceiling_ps = std::min(least_ps_, search::CeilingOf(fastest_ps, bound_ps_, effort));
+    if (!best_.score.over) ceiling_ps = std::min(ceiling_ps, best_.score.first);
+    if (fastest_ps > ceiling_ps) return;
+    search::Search around(problem_, limit_, decodes * problem_.size());
+    around.JudgeBy(judge_, ceiling_ps);
+    around.Adopt(search.best(), search.best_settings());
+    if (!robust_.order.empty()) around.Adopt(robust_, settings_);
+    around.LookAround();
+    robust_ = around.best();
+    settings_ = around.best_settings();
+    if (!Take(robust_, search::Settle::kOrFaster)) {
+      Take(search.best(), search::Settle::kOrFaster);
+    }
+  }
+
+ private:
+  // Unless it is slower.
+  bool Take(const search::Decoded& decoded, search::Settle settle) {
+    Plan plan = search::PlanOf(context_, problem_, decoded);
+    plan.diagnostics = before_.diagnostics;
+    Prediction figures = Simulate(context_.graph, plan, context_.costs).prediction;
+    figures = search::SettleWaits(context_, problem_, limit_, figures, plan, settle);
+    const Score score = search::ScoreOf({figures.total_ps, figures.peak_bytes}, limit_);
+    const bool searched = best_.mode.empty() && !best_.score.over && !score.over;
+    if (searched ? score.first > best_.score.first : !(score < best_.score)) return false;
+    best_ = {"", std::move(plan), figures, score};
+    return true;
+  }
+
+  const PassContext& context_;
+  const search::Problem& problem_;
+  const int64_t limit_, bound_ps_;
+  const Plan& before_;
+  Candidate& best_;
+  search::Judge judge_;
+  search::Decoded robust_;  // what fared best at the last stop
+  search::Settings settings_;
+  int64_t least_ps_ = search::kNever;  // what stops without such a look took
 };
 
 class AutoPass : public Pass {
@@ -148,19 +233,21 @@ class AutoPass : public Pass {
       return best.figures.total_ps;
     }
     const int64_t bound_ps = LowerBoundPs(context.graph, context.costs);
-    search::Search search(*problem, limit, budget,
-                          search::EnoughOf(bound_ps, context.options.effort));
+    if (best.mode != "none") {
+      best.figures = search::SettleWaits(context, *problem, limit, best.figures, best.plan,
+                                         search::Settle::kOrFaster);
+      best.score = search::ScoreOf({best.figures.total_ps, best.figures.peak_bytes}, limit);
+    }
+    std::vector<search::Stop> stops;
+    for (int32_t effort = 0; effort <= context.options.effort; ++effort) {
+      stops.push_back({search::BudgetOf(*problem, effort) * problem->size(),
+                       search::EnoughOf(bound_ps, effort)});
+    }
+    Choice choice(context, *problem, limit, bound_ps, before, best);
+    search::Search search(*problem, limit, std::move(stops),
+                          [&](size_t stop) { choice.AtStop(search, static_cast<int32_t>(stop)); });
     if (!best.plan.buckets.empty()) search.AddStart(BatchesOf(context.graph, best.plan));
     search.Run();
-    if (search.score() < best.score) {
-      Plan plan = search::PlanOf(context, *problem, search.best());
-      plan.diagnostics = before.diagnostics;
-      Keep(context, "", limit, std::move(plan), best);
-    }
-    if (best.mode != "none") {
-      const Prediction searched = best.figures;
-      best.figures = search::SettleWaits(context, *problem, limit, searched, best.plan);
-    }
     return std::min(search.fastest_ps(), best.figures.total_ps);
   }
 

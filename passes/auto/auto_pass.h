@@ -21,6 +21,13 @@ namespace search {
 // decodes. 0: the problem is too large for any.
 int64_t BudgetOf(const Problem& problem, int32_t effort);
 
+// Decodes to look around the fastest plan for one that fares better when costs are off. 0: none.
+int64_t RobustBudgetOf(const Problem& problem, int32_t effort);
+
+// What such a plan may take where the fastest takes `best_ps`: an eighth more of what is above the
+// bound, but no 1 % more of the whole; from effort 6 on, each step halves that.
+int64_t CeilingOf(int64_t best_ps, int64_t bound_ps, int32_t effort);
+
 // A plan so fast is near enough to the lower bound for an effort to look no further; more effort
 // wants it nearer.
 int64_t EnoughOf(int64_t bound_ps, int32_t effort);

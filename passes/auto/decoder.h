@@ -28,6 +28,7 @@ enum class Form : uint8_t { kFree = 0, kGrouped, kPackedOnCompute, kPackedOnComm
 struct Batch {
   std::vector<CollectiveId> members;  // in payload order
   Form form = Form::kFree;
+  bool stood_for = false;  // the step stood still in its wait
 };
 
 // Buckets decided beforehand: those of one number go together as far as memory lets them.

@@ -295,7 +295,8 @@ void Decoder::Launch(std::vector<CollectiveId> members) {
   std::sort(members.begin(), members.end(), [&](CollectiveId a, CollectiveId b) {
     return problem_.transfer(a).payload_rank < problem_.transfer(b).payload_rank;
   });
-  Batch batch{std::move(members), Form::kFree};
+  Batch batch;
+  batch.members = std::move(members);
   Cost cost;
   if (batch.members.size() > 1) {
     const int32_t bucket =
@@ -383,6 +384,7 @@ void Decoder::Wait(int32_t batch_id) {
   Launched& launch = launched_[Index(batch_id)];
   if (launch.waited) return;
   launch.waited = true;
+  out_.batches[Index(batch_id)].stood_for = launch.end_ps > now_;
   now_ = std::max(now_, launch.end_ps);
   out_.order.push_back({Action::Kind::kWait, batch_id});
   const Cost cost = launch.cost;

@@ -272,9 +272,8 @@ void PartitionSearch::Wander() {
   Settings best_settings = settings_;
   Score best = score_;
   // Not for long without a gain; the larger the budget, the longer.
-  const int64_t patience = search_.budget_ / 4;
   int64_t gained_at = search_.placed_;
-  for (int round = 0; !search_.Spent() && search_.placed_ - gained_at <= patience; ++round) {
+  for (int round = 0; !search_.IsTired(gained_at); ++round) {
     if (round % kStray == 0) {
       rows_ = best_rows;
       form_of_ = best_forms;

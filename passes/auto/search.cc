@@ -25,13 +25,39 @@ Score ScoreOf(const Figures& figures, int64_t limit) {
   return {false, figures.total_ps, figures.peak_bytes};
 }
 
-Search::Search(const Problem& problem, int64_t limit, int64_t budget, int64_t enough_ps)
-    : problem_(problem), limit_(limit), budget_(budget), enough_ps_(enough_ps), decoder_(problem) {
+Search::Search(const Problem& problem, int64_t limit, std::vector<Stop> stops,
+               std::function<void(size_t)> at_stop)
+    : problem_(problem),
+      limit_(limit),
+      stops_(std::move(stops)),
+      at_stop_(std::move(at_stop)),
+      decoder_(problem) {
   for (const Transfer& t : problem.transfers) {
     alpha_ps_ = std::max(alpha_ps_, t.alpha_ps);
     longest_ps_ = std::max(longest_ps_, t.alpha_ps + t.wire_ps);
   }
   knobs_ = KnobsOf(alpha_ps_, longest_ps_, problem.total_ps());
+}
+
+// Whether the last stop is behind.
+bool Search::Spent() {
+  while (passed_ < stops_.size() &&
+         (placed_ >= stops_[passed_].budget ||
+          (!best_score_.over && best_score_.first <= stops_[passed_].enough_ps))) {
+    Pass();
+  }
+  return passed_ == stops_.size();
+}
+
+// Whether random changes have gained nothing for too long, for a search of any stop.
+bool Search::IsTired(int64_t gained_at) {
+  while (passed_ < stops_.size() && placed_ - gained_at > stops_[passed_].budget / 4) Pass();
+  return Spent();
+}
+
+void Search::Pass() {
+  if (at_stop_ != nullptr) at_stop_(passed_);
+  ++passed_;
 }
 
 Score Search::Try(const Settings& settings, const Partition* partition, int64_t cutoff_ps) {
@@ -44,13 +70,14 @@ Score Search::Try(const Settings& settings, const Partition* partition, int64_t 
 
 Score Search::DecodeOnce(const Settings& settings, const Partition* partition, int64_t cap,
                          int64_t cutoff_ps) {
-  const Decoded& decoded = decoder_.Decode(settings, cap, partition, cutoff_ps, reserves_);
+  const Decoded& decoded = decoder_.Decode(settings, cap, partition,
+                                           judge_ == nullptr ? cutoff_ps : ceiling_ps_, reserves_);
   ++decodes_;
   // What a decode clears before it begins, too.
   placed_ += decoder_.placed() + problem_.size() / 8;
   last_ = decoded.figures;
   fastest_ps_ = std::min(fastest_ps_, last_.total_ps);
-  const Score score = ScoreOf(last_, limit_);
+  const Score score = ScoreOfLast(decoded, cutoff_ps);
   if (score < best_score_) {
     best_score_ = score;
     best_ = decoded;
@@ -58,6 +85,34 @@ Score Search::DecodeOnce(const Settings& settings, const Partition* partition, i
     best_is_fixed_ = partition != nullptr;
   }
   return score;
+}
+
+Score Search::ScoreOfLast(const Decoded& decoded, int64_t cutoff_ps) {
+  if (judge_ == nullptr || last_.peak_bytes > limit_) return ScoreOf(last_, limit_);
+  if (last_.total_ps > ceiling_ps_) return {true, last_.total_ps, last_.peak_bytes};
+  const int64_t sum_ps = judge_->Of(decoded, cutoff_ps);
+  placed_ += judge_->replayed() / 4;  // a step of a replay is that much cheaper
+  return {false, sum_ps, last_.total_ps};
+}
+
+void Search::JudgeBy(Judge& judge, int64_t ceiling_ps) {
+  judge_ = &judge;
+  ceiling_ps_ = ceiling_ps;
+}
+
+void Search::Adopt(const Decoded& decoded, const Settings& settings) {
+  last_ = decoded.figures;
+  const Score score = ScoreOfLast(decoded, CutoffOf(best_score_));
+  if (!(score < best_score_)) return;
+  best_score_ = score;
+  best_ = decoded;
+  best_settings_ = settings;
+}
+
+void Search::LookAround() {
+  if (best_score_.over || Spent()) return;
+  PartitionSearch(*this, best_.batches, best_settings_).Climb();
+  PartitionSearch(*this, best_.batches, best_settings_).Wander();
 }
 
 // Decodes with memory reserved where it overflowed, then with a tighter cap. REQUIRES: the last
@@ -80,6 +135,7 @@ Score Search::Repair(const Settings& settings, const Partition* partition, int64
 
 // Whether repairs of the last decode can hardly make it better than what there is.
 bool Search::IsLost(int64_t cutoff_ps) const {
+  if (judge_ != nullptr) return last_.total_ps > ceiling_ps_;
   return last_.total_ps > std::min(cutoff_ps, CutoffOf(best_score_));
 }
 
@@ -251,6 +307,11 @@ bool Search::Descend() {
 }
 
 void Search::Run() {
+  Descents();
+  while (passed_ < stops_.size()) Pass();
+}
+
+void Search::Descents() {
   TryStarts();
   TryHints();
   near_only_ = true;

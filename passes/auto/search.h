@@ -1,11 +1,14 @@
 // The outer search of mode auto: settings of the decoder, then the partition into buckets.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
 #include "passes/auto/decoder.h"
+#include "passes/auto/judge.h"
 #include "passes/auto/knobs.h"
 #include "passes/auto/problem.h"
 #include "passes/auto/settings.h"
@@ -20,19 +23,35 @@ struct Score {
 };
 Score ScoreOf(const Figures& figures, int64_t limit);
 
+// Where a search ends: its decodes have placed `budget` leaders together, or a plan within the
+// limit takes no more than `enough_ps`.
+struct Stop {
+  int64_t budget = 0, enough_ps = 0;
+};
+
 // Deterministic: the same problem, limit and budget give the same result, and a larger budget looks
 // at the same candidates first, so it is never worse.
 class Search {
  public:
-  // Decodes until they have placed `budget` leaders together, or a plan within the limit takes no
-  // more than `enough_ps`; at least once. The problem outlives the search.
-  Search(const Problem& problem, int64_t limit, int64_t budget, int64_t enough_ps = 0);
+  // Decodes until the last stop; at least once. `at_stop` is called on the way wherever a search
+  // with that stop alone would have ended. The problem outlives the search.
+  Search(const Problem& problem, int64_t limit, std::vector<Stop> stops,
+         std::function<void(size_t)> at_stop = nullptr);
+  Search(const Problem& problem, int64_t limit, int64_t budget)
+      : Search(problem, limit, std::vector<Stop>{{budget, 0}}) {}
 
   // Buckets of another plan, in the order of their launches, to start from as well.
   void AddStart(std::vector<Batch> batches) { hints_.push_back(std::move(batches)); }
 
   void Run();
 
+  // Instead of Run(): looks among orders that take at most `ceiling_ps` for the one that fares best
+  // by the judge, from those it is given. The judge outlives the search.
+  void JudgeBy(Judge& judge, int64_t ceiling_ps);
+  void Adopt(const Decoded& decoded, const Settings& settings);
+  void LookAround();
+
+  const Settings& best_settings() const { return best_settings_; }
   const Decoded& best() const { return best_; }
   Score score() const { return best_score_; }
   int64_t decodes() const { return decodes_; }
@@ -59,18 +78,23 @@ class Search {
   Score Repair(const Settings& settings, const Partition* partition, int64_t cutoff_ps);
   bool IsLost(int64_t cutoff_ps) const;
   int64_t CapOf(const Settings& settings) const { return Share(limit_, settings.memory_share); }
-  bool Spent() const {
-    return placed_ >= budget_ || (!best_score_.over && best_score_.first <= enough_ps_);
-  }
+  Score ScoreOfLast(const Decoded& decoded, int64_t cutoff_ps);
+  bool Spent();
+  bool IsTired(int64_t gained_at);
+  void Pass();
   void ReserveWhereOver();
   void TryStarts();
   void TryHints();
   std::vector<Settings> Starts() const;
+  void Descents();
   bool Sweep(const Knob& knob);
   bool Descend();
 
   const Problem& problem_;
-  const int64_t limit_, budget_, enough_ps_;
+  const int64_t limit_;
+  const std::vector<Stop> stops_;
+  const std::function<void(size_t)> at_stop_;
+  size_t passed_ = 0;  // of the stops
   Decoder decoder_;
   int64_t decodes_ = 0, placed_ = 0, fastest_ps_ = kNever;
   int64_t alpha_ps_ = 1, longest_ps_ = 0;  // units of the settings
@@ -84,6 +108,8 @@ class Search {
   std::vector<std::vector<Batch>> hints_;
   std::vector<Reserve> reserves_;  // of one Try()
   Figures last_;                   // of the last decode
+  Judge* judge_ = nullptr;         // of orders that take at most
+  int64_t ceiling_ps_ = kNever;    // so much
 };
 
 }  // namespace bucketd::search

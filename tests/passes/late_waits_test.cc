@@ -56,7 +56,8 @@ void Check(const std::string& what, const Graph& graph, const Costs& costs, int6
   plan = search::PlanOf(context, *problem, search.best());
   const Prediction before = Simulate(graph, plan, costs).prediction;
   late_before += Lateness(graph, costs, plan);
-  const Prediction after = search::SettleWaits(context, *problem, limit, before, plan);
+  const Prediction after =
+      search::SettleWaits(context, *problem, limit, before, plan, search::Settle::kExactly);
   late_after += Lateness(graph, costs, plan);
   EXPECT_TRUE(VerifyPlan(graph, plan).ok()) << what << VerifyPlan(graph, plan);
   EXPECT_EQ(after.total_ps, before.total_ps) << what;
@@ -107,7 +108,6 @@ TEST(LateWaits, StayBeforeWhoeverWritesWhatTheirCollectiveReads) {
 
 // Costs that are off by up to 30 %, as measured ones may be: the plan against the one that knew.
 TEST(LateWaits, APlanFromWrongCostsIsHardlySlowerThanTheOneThatKnewTheTruth) {
-  int64_t plans = 0, far = 0;
   for (const char* const name :
        {"llama3_debug_ddp8.bw", "llama3_debug_fsdp8.bw", "moe_debug_fsdp4_ep4.fw"}) {
     const CapturedGraph captured = Captured(name);
@@ -126,14 +126,11 @@ TEST(LateWaits, APlanFromWrongCostsIsHardlySlowerThanTheOneThatKnewTheTruth) {
         const absl::StatusOr<Plan> plan = MakePlan(captured.graph, *wrong, options);
         ASSERT_TRUE(plan.ok()) << plan.status();
         const int64_t total = Simulate(captured.graph, *plan, *truth).prediction.total_ps;
-        EXPECT_LE(total, right->prediction.total_ps / 100 * 107)
+        EXPECT_LE(total, right->prediction.total_ps / 100 * 103)
             << name << " " << profile.name << " seed " << seed;
-        ++plans;
-        if (total > right->prediction.total_ps / 100 * 103) ++far;
       }
     }
   }
-  EXPECT_LE(far, plans / 10);
 }
 
 }  // namespace

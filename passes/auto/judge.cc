@@ -1,0 +1,227 @@
+#include "passes/auto/judge.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <iterator>
+
+namespace bucketd::search {
+namespace {
+
+// In 1,024ths. Kernels are off by up to 30 %, evenly spread; what many depend on is off by as much
+// either way as such a spread is on average (its standard deviation), and a little more.
+constexpr int64_t kOne = 1024, kSpread = 307, kEither = 205;
+
+// Numbers that many depend on, beside the rate and alpha of every group.
+enum Figure : int32_t { kHostKernel, kHostCollective, kSlowdown, kCopies, kGamma, kFigures };
+
+constexpr int kAsSaid = -1;  // no case
+
+// Case by case: even ones, and behind each its mirror.
+constexpr uint32_t CodeOf(int which) {
+  const auto half = static_cast<uint32_t>(which) / 2;
+  return which % 2 == 0 ? half : 15 - half;
+}
+
+// The columns of an orthogonal array: any two figures are off in the same direction as often as in
+// opposite ones. Those of odd weight change sign in the mirror.
+constexpr uint32_t kColumns[] = {1, 2, 4, 8, 7, 11, 13, 14, 3, 5, 6, 9, 10, 12, 15};
+
+// splitmix64.
+uint64_t Mix(uint64_t z) {
+  z = (z + 0x9e3779b97f4a7c15) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+int64_t FactorOfFigure(int which, int32_t figure) {
+  if (which == kAsSaid) return kOne;
+  const auto column = static_cast<size_t>(figure);
+  const bool up = column < std::size(kColumns)
+                      ? std::popcount(CodeOf(which) & kColumns[column]) % 2 == 0
+                      : Mix((uint64_t{CodeOf(which)} << 32) + column) % 2 == 0;
+  return up ? kOne + kEither : kOne - kEither;
+}
+
+int64_t FactorOfLeader(int which, LeaderId l) {
+  if (which == kAsSaid) return kOne;
+  const uint64_t random = Mix((static_cast<uint64_t>(which / 2) << 40) + static_cast<uint64_t>(l));
+  const auto off = static_cast<int64_t>(((random >> 32) * (2 * kSpread + 1)) >> 32) - kSpread;
+  return which % 2 == 0 ? kOne + off : kOne - off;
+}
+
+// Without overflow.
+int64_t Off(int64_t value, int64_t factor) {
+  return value / kOne * factor + value % kOne * factor / kOne;
+}
+
+}  // namespace
+
+Judge::Judge(const Problem& problem) : problem_(problem) {}
+
+int64_t Judge::Of(const Decoded& decoded, int64_t most_ps) {
+  Flatten(decoded);
+  replayed_ = 0;
+  int64_t sum = 0;
+  for (int which = 0; which < kCases && sum <= most_ps; ++which) {
+    sum += Replay(which);
+    replayed_ += static_cast<int64_t>(steps_.size());
+    // What the first cases say, the others do not turn round.
+    if (which % 4 == 3 && sum / (which + 1) > most_ps / kCases + most_ps / kCases / 200) {
+      return std::max(most_ps + 1, sum / (which + 1) * kCases);
+    }
+  }
+  return sum;
+}
+
+int64_t Judge::AsSaid(const Decoded& decoded) {
+  Flatten(decoded);
+  return Replay(kAsSaid);
+}
+
+// The order with waits, and what is computed from reductions, where somebody needs them.
+void Judge::Flatten(const Decoded& decoded) {
+  steps_.clear();
+  launches_.clear();
+  batch_of_.assign(problem_.transfers.size(), -1);
+  waited_.assign(decoded.batches.size(), 0);
+  put_off_.assign(Index(problem_.size()), 0);
+  for (const Batch& batch : decoded.batches) {
+    for (const CollectiveId c : batch.members) {
+      batch_of_[Index(c)] = static_cast<int32_t>(launches_.size());
+    }
+    launches_.push_back(LaunchOf(batch));
+  }
+  for (const Action& action : decoded.order) {
+    if (action.kind == Action::Kind::kRun) {
+      if (problem_.is_post[Index(action.id)]) {
+        put_off_[Index(action.id)] = 1;
+        continue;
+      }
+      Need(action.id);
+      steps_.push_back({Step::Kind::kRun, action.id});
+      continue;
+    }
+    const std::vector<CollectiveId>& members = decoded.batches[Index(action.id)].members;
+    if (action.kind == Action::Kind::kWait) {
+      // Memory or a result made the step wait here.
+      if (decoded.batches[Index(action.id)].stood_for || problem_.transfer(members[0]).pinned) {
+        AddWait(action.id);
+      }
+      continue;
+    }
+    for (const CollectiveId c : members) Need(problem_.transfer(c).start);
+    steps_.push_back({Step::Kind::kLaunch, action.id});
+  }
+  for (size_t b = 0; b < launches_.size(); ++b) {
+    if (!waited_[b]) steps_.push_back({Step::Kind::kWait, static_cast<int32_t>(b)});
+  }
+  for (LeaderId l = 0; l < problem_.size(); ++l) {
+    if (put_off_[Index(l)]) steps_.push_back({Step::Kind::kRun, l});
+  }
+}
+
+void Judge::AddWait(int32_t batch) {
+  if (waited_[Index(batch)]) return;
+  waited_[Index(batch)] = 1;
+  steps_.push_back({Step::Kind::kWait, batch});
+}
+
+// All that a leader needs and that was put off.
+void Judge::Need(LeaderId l) {
+  for (const LeaderId x : problem_.before.of(l)) {
+    const CollectiveId c = problem_.wait_of[Index(x)];
+    if (c >= 0) {
+      AddWait(batch_of_[Index(c)]);
+    } else if (put_off_[Index(x)]) {
+      put_off_[Index(x)] = 0;
+      Need(x);
+      steps_.push_back({Step::Kind::kRun, x});
+    }
+  }
+}
+
+Judge::Launch Judge::LaunchOf(const Batch& batch) const {
+  const Costs& costs = *problem_.costs;
+  const Transfer& first = problem_.transfer(batch.members[0]);
+  Launch launch;
+  launch.group = first.group;
+  launch.alpha_ps = first.alpha_ps;
+  launch.wire_ps = first.wire_ps;
+  if (batch.members.size() == 1) return launch;
+  int64_t bytes = 0, in = 0, out = 0;
+  for (const CollectiveId c : batch.members) {
+    bytes += problem_.transfer(c).bytes;
+    in += problem_.transfer(c).in_bytes;
+    out += problem_.transfer(c).out_bytes;
+  }
+  const int64_t one = costs.CollectivePs(batch.members[0], bytes, 1);
+  launch.wire_ps = one - first.alpha_ps;
+  if (batch.form == Form::kGrouped) {
+    const auto launches = static_cast<int64_t>(batch.members.size());
+    launch.gamma_ps = costs.CollectivePs(batch.members[0], bytes, launches) - one;
+    return launch;
+  }
+  const bool gather = first.kind == CollectiveKind::kAllGather;
+  const int64_t copy_in = costs.CopyPs(in), copy_out = gather ? costs.CopyPs(out) : 0;
+  if (batch.form == Form::kPackedOnCompute) {
+    launch.copy_in_ps = copy_in;
+    launch.copy_out_ps = copy_out;
+  } else {
+    launch.copies_on_wire_ps = copy_in + copy_out;
+    launch.charged_ps = (copy_in + copy_out) / 1000 * (costs.comm_copy_share_ppb() / 1000) / 1000;
+    launch.kernels_on_host = gather ? 2 : 1;
+  }
+  return launch;
+}
+
+// The simulator's clocks, as in the decoder.
+int64_t Judge::Replay(int which) {
+  const Costs& costs = *problem_.costs;
+  const auto groups = static_cast<int32_t>(problem_.graph->groups().size());
+  const auto figure = [&](Figure f) { return FactorOfFigure(which, groups + f); };
+  const auto rate = [&](GroupId g) { return FactorOfFigure(which, g); };
+  const auto alpha = [&](GroupId g) { return FactorOfFigure(which, groups + kFigures + g); };
+  const int64_t host_kernel = Off(costs.host_ps_per_kernel(), figure(kHostKernel));
+  const int64_t host_collective = Off(costs.host_ps_per_collective(), figure(kHostCollective));
+  const int64_t slowdown = Off(costs.overlap_slowdown_ppb(), figure(kSlowdown));
+  const int64_t gamma = figure(kGamma), copies = figure(kCopies);
+  int64_t now = 0, host = 0;
+  busy_.Clear();
+  stream_free_.assign(problem_.graph->groups().size(), 0);
+  ends_.assign(launches_.size(), 0);
+  const auto kernel = [&](int64_t work) {
+    if (work <= 0) return;
+    host += host_kernel;
+    now = busy_.Finish(std::max(now, host), work, slowdown);
+  };
+  for (const Step& step : steps_) {
+    if (step.kind == Step::Kind::kRun) {
+      const int64_t cost = problem_.cost[Index(step.id)];
+      if (cost > 0) kernel(Off(cost, FactorOfLeader(which, step.id)));
+      continue;
+    }
+    const Launch& launch = launches_[Index(step.id)];
+    if (step.kind == Step::Kind::kWait) {
+      now = std::max(now, ends_[Index(step.id)]);
+      kernel(Off(launch.copy_out_ps, copies));
+      continue;
+    }
+    kernel(Off(launch.copy_in_ps, copies));
+    host += host_collective + launch.kernels_on_host * host_kernel;
+    int64_t& free = stream_free_[Index(launch.group)];
+    const int64_t start = std::max({free, now, host});
+    if (launch.charged_ps > 0) {
+      now = busy_.Finish(std::max(now, host), Off(launch.charged_ps, copies), slowdown);
+    }
+    free = start + Off(launch.alpha_ps, alpha(launch.group)) +
+           Off(launch.wire_ps, rate(launch.group)) + Off(launch.gamma_ps, gamma) +
+           Off(launch.copies_on_wire_ps, copies);
+    ends_[Index(step.id)] = free;
+    busy_.Add(start, free);
+  }
+  for (const int64_t free : stream_free_) now = std::max(now, free);
+  return now;
+}
+
+}  // namespace bucketd::search

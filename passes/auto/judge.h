@@ -1,0 +1,65 @@
+// How an order fares when costs are not what they were said to be.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "passes/auto/decoder.h"
+#include "passes/auto/problem.h"
+#include "passes/sim/busy_time.h"
+
+namespace bucketd::search {
+
+// Replays orders under costs that are off by up to 30 %: every kernel's, every group's alpha and
+// rate, copies, launches and the slowdown beside a collective, each for itself. The cases are
+// fixed; they come in pairs that are off in opposite directions, and over all of them the few
+// figures that many steps depend on are off independently of one another (an orthogonal array). Not
+// thread-safe; the problem outlives it.
+class Judge {
+ public:
+  static constexpr int kCases = 16;
+
+  explicit Judge(const Problem& problem);
+
+  // What the order takes, summed over all cases, with every wait where its result is needed; some
+  // sum above `most_ps` as soon as it is sure to be above. O(cases * leaders).
+  int64_t Of(const Decoded& decoded, int64_t most_ps);
+
+  // The same under the costs as they were said.
+  int64_t AsSaid(const Decoded& decoded);
+
+  // Steps that the last call of Of() replayed: its cost.
+  int64_t replayed() const { return replayed_; }
+
+ private:
+  struct Step {
+    enum class Kind : uint8_t { kRun, kLaunch, kWait };
+    Kind kind = Kind::kRun;
+    int32_t id = 0;  // leader, or batch
+  };
+  // What a batch takes as said: parts that are off each for itself.
+  struct Launch {
+    GroupId group = 0;
+    int64_t alpha_ps = 0, wire_ps = 0, gamma_ps = 0;
+    int64_t copies_on_wire_ps = 0, copy_in_ps = 0, copy_out_ps = 0, charged_ps = 0;
+    int32_t kernels_on_host = 0;
+  };
+  void Flatten(const Decoded& decoded);
+  Launch LaunchOf(const Batch& batch) const;
+  void Need(LeaderId l);
+  void AddWait(int32_t batch);
+  int64_t Replay(int which);
+
+  const Problem& problem_;
+  std::vector<Step> steps_;
+  std::vector<Launch> launches_;
+  std::vector<int32_t> batch_of_;  // of a collective
+  std::vector<uint8_t> waited_;    // of a batch
+  std::vector<uint8_t> put_off_;   // leaders behind reductions that nobody has needed yet
+  std::vector<LeaderId> stack_;
+  std::vector<int64_t> ends_, stream_free_;
+  internal::BusyTime busy_;
+  int64_t replayed_ = 0;
+};
+
+}  // namespace bucketd::search

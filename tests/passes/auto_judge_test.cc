@@ -1,0 +1,156 @@
+// How orders are judged when costs are off, and what a search finds on its way.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "passes/auto/decoder.h"
+#include "passes/auto/judge.h"
+#include "passes/auto/search.h"
+#include "passes/pass/pass_registry.h"
+#include "passes/sim/simulator.h"
+#include "tests/passes/auto_test_util.h"
+
+namespace bucketd::testing {
+namespace {
+
+using search::Decoded;
+using search::Decoder;
+using search::Judge;
+using search::kNever;
+using search::Problem;
+
+// A random step and what the search makes of it.
+class Contracted {
+ public:
+  explicit Contracted(uint32_t seed, bool with_collectives = true)
+      : graph_(RandomStep(seed).Build(with_collectives)),
+        costs_(CostsOf(graph_)),
+        options_(Free()),
+        context_(graph_, costs_, options_),
+        plan_(ProgramOrder(graph_)) {
+    context_.program_order = Simulate(graph_, plan_, costs_).prediction;
+    EXPECT_TRUE((*MakePass("tag-collectives"))->Run(context_, plan_).ok());
+    problem_ = *search::Contract(context_);
+  }
+  const Problem& problem() const { return problem_; }
+
+ private:
+  static PlanOptions Free() {
+    PlanOptions options;
+    options.numerics = Numerics::kFree;
+    return options;
+  }
+
+  Graph graph_;
+  Costs costs_;
+  PlanOptions options_;
+  PassContext context_;
+  Plan plan_;
+  Problem problem_;
+};
+
+TEST(Judge, CostsAsTheyWereSaidGiveTheDecodersTime) {
+  int64_t same = 0, all = 0;
+  for (uint32_t seed = 5000; seed < 5200; ++seed) {
+    const Contracted step(seed);
+    Decoder decoder(step.problem());
+    Judge judge(step.problem());
+    for (const bool eager : {false, true}) {
+      search::Settings settings;
+      settings.eager = eager;
+      const Decoded& decoded = decoder.Decode(settings, kNever, nullptr);
+      // Copies and work behind waits that stand later may run at another time.
+      const int64_t said = judge.AsSaid(decoded), total = decoded.figures.total_ps;
+      EXPECT_LE(std::max(said, total) - std::min(said, total), total / 8) << "seed " << seed;
+      ++all;
+      if (said == total) ++same;
+    }
+  }
+  EXPECT_GT(same, all / 2);
+}
+
+TEST(Judge, ErrorsInOppositeDirectionsCancelOutWhereNothingOverlaps) {
+  for (uint32_t seed = 5200; seed < 5230; ++seed) {
+    const Contracted step(seed, /*with_collectives=*/false);
+    Decoder decoder(step.problem());
+    Judge judge(step.problem());
+    const Decoded& decoded = decoder.Decode({}, kNever, nullptr);
+    const int64_t sum = judge.Of(decoded, kNever);
+    const int64_t rounding = Judge::kCases * int64_t{step.problem().size()};
+    EXPECT_LE(sum, Judge::kCases * decoded.figures.total_ps) << "seed " << seed;
+    EXPECT_GE(sum, Judge::kCases * decoded.figures.total_ps - rounding) << "seed " << seed;
+  }
+}
+
+TEST(Judge, WhatIsNotAboveTheMostIsExact) {
+  int64_t cut_short = 0;
+  for (uint32_t seed = 5300; seed < 5330; ++seed) {
+    const Contracted step(seed);
+    Decoder decoder(step.problem());
+    Judge judge(step.problem());
+    const Decoded& decoded = decoder.Decode({}, kNever, nullptr);
+    const int64_t sum = judge.Of(decoded, kNever), steps = judge.replayed();
+    EXPECT_EQ(judge.Of(decoded, kNever), sum) << "seed " << seed;
+    for (const int64_t percent : {80, 99, 101, 120}) {
+      const int64_t most = sum / 100 * percent, found = judge.Of(decoded, most);
+      if (found <= most) {
+        EXPECT_EQ(found, sum) << "seed " << seed << " " << percent << " %";
+      }
+      EXPECT_EQ(found > most, percent < 100 || found != sum) << "seed " << seed;
+      if (judge.replayed() < steps) ++cut_short;
+    }
+  }
+  EXPECT_GT(cut_short, 0);
+}
+
+TEST(Judge, LookingAroundNeverTakesLongerThanTheCeilingAndFaresNoWorse) {
+  int64_t better = 0;
+  for (uint32_t seed = 5400; seed < 5460; ++seed) {
+    const Contracted step(seed);
+    search::Search search(step.problem(), kNever, 50 * step.problem().size());
+    search.Run();
+    Judge judge(step.problem());
+    const int64_t before = judge.Of(search.best(), kNever);
+    const int64_t ceiling = search.score().first + search.score().first / 50;
+    search::Search around(step.problem(), kNever, 100 * step.problem().size());
+    around.JudgeBy(judge, ceiling);
+    around.Adopt(search.best(), search.best_settings());
+    around.LookAround();
+    EXPECT_LE(around.best().figures.total_ps, ceiling) << "seed " << seed;
+    EXPECT_EQ(judge.Of(around.best(), kNever), around.score().first) << "seed " << seed;
+    EXPECT_LE(around.score().first, before) << "seed " << seed;
+    if (around.score().first < before) ++better;
+  }
+  EXPECT_GT(better, 0);
+}
+
+TEST(Search, AtAStopOnTheWayItHasFoundWhatASearchThatEndsThereFinds) {
+  for (uint32_t seed = 5500; seed < 5520; ++seed) {
+    const Contracted step(seed);
+    const int64_t size = step.problem().size();
+    const std::vector<search::Stop> stops = {{5 * size, 0}, {40 * size, 0}, {300 * size, 0}};
+    std::vector<search::Score> on_the_way;
+    const auto remember = [&](const search::Search& search) {
+      on_the_way.push_back(search.score());
+    };
+    const search::Search* running = nullptr;
+    search::Search all(step.problem(), kNever, stops, [&](size_t stop) {
+      EXPECT_EQ(stop, on_the_way.size());
+      remember(*running);
+    });
+    running = &all;
+    all.Run();
+    ASSERT_EQ(on_the_way.size(), stops.size());
+    for (size_t i = 0; i < stops.size(); ++i) {
+      search::Search alone(step.problem(), kNever, stops[i].budget);
+      alone.Run();
+      EXPECT_EQ(alone.score(), on_the_way[i]) << "seed " << seed << " stop " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bucketd::testing
