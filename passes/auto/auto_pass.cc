@@ -96,15 +96,14 @@ class Choice {
         judge_(problem) {}
 
   void AtStop(const search::Search& search, int32_t effort) {
-    const bool last = effort == context_.options.effort;
     const int64_t decodes = search::RobustBudgetOf(problem_, effort);
     const int64_t fastest_ps = search.score().first;
     if (search.score().over || decodes == 0) {
-      if (!search.score().over) least_ps_ = std::min(least_ps_, fastest_ps);
-      if (last && search.score() < best_.score) Take(search.best(), search::Settle::kExactly);
+      if (search.score() < last_) Take(search.best());
+      last_ = search.score();
       return;
     }
-    int64_t ceiling_ps = std::min(least_ps_, search::CeilingOf(fastest_ps, bound_ps_, effort));
+    int64_t ceiling_ps = search::CeilingOf(fastest_ps, bound_ps_, effort);
     if (!best_.score.over) ceiling_ps = std::min(ceiling_ps, best_.score.first);
     if (fastest_ps > ceiling_ps) return;
     search::Search around(problem_, limit_, decodes * problem_.size());
@@ -114,18 +113,16 @@ class Choice {
     around.LookAround();
     robust_ = around.best();
     settings_ = around.best_settings();
-    if (!Take(robust_, search::Settle::kOrFaster)) {
-      Take(search.best(), search::Settle::kOrFaster);
-    }
+    if (!Take(robust_)) Take(search.best());
   }
 
  private:
   // Unless it is slower.
-  bool Take(const search::Decoded& decoded, search::Settle settle) {
+  bool Take(const search::Decoded& decoded) {
     Plan plan = search::PlanOf(context_, problem_, decoded);
     plan.diagnostics = before_.diagnostics;
     Prediction figures = Simulate(context_.graph, plan, context_.costs).prediction;
-    figures = search::SettleWaits(context_, problem_, limit_, figures, plan, settle);
+    figures = search::SettleWaits(context_, problem_, limit_, figures, plan);
     const Score score = search::ScoreOf({figures.total_ps, figures.peak_bytes}, limit_);
     const bool searched = best_.mode.empty() && !best_.score.over && !score.over;
     if (searched ? score.first > best_.score.first : !(score < best_.score)) return false;
@@ -141,7 +138,7 @@ class Choice {
   search::Judge judge_;
   search::Decoded robust_;  // what fared best at the last stop
   search::Settings settings_;
-  int64_t least_ps_ = search::kNever;  // what stops without such a look took
+  Score last_;  // of the search, at the last stop without such a look
 };
 
 class AutoPass : public Pass {
@@ -234,8 +231,7 @@ class AutoPass : public Pass {
     }
     const int64_t bound_ps = LowerBoundPs(context.graph, context.costs);
     if (best.mode != "none") {
-      best.figures = search::SettleWaits(context, *problem, limit, best.figures, best.plan,
-                                         search::Settle::kOrFaster);
+      best.figures = search::SettleWaits(context, *problem, limit, best.figures, best.plan);
       best.score = search::ScoreOf({best.figures.total_ps, best.figures.peak_bytes}, limit);
     }
     std::vector<search::Stop> stops;

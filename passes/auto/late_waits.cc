@@ -128,7 +128,7 @@ class Settler {
 }  // namespace
 
 Prediction SettleWaits(const PassContext& context, const Problem& problem, int64_t limit,
-                       const Prediction& before, Plan& plan, Settle settle) {
+                       const Prediction& before, Plan& plan) {
   const Settler settler(context, problem, plan);
   const int64_t most =
       std::max(before.peak_bytes, std::min(limit, context.program_order.peak_bytes));
@@ -137,9 +137,7 @@ Prediction SettleWaits(const PassContext& context, const Problem& problem, int64
     std::vector<Step> order = settler.Order(reach);
     std::swap(plan.order, order);
     const Prediction now = Simulate(context.graph, plan, context.costs).prediction;
-    const bool holds = settle == Settle::kExactly ? now.total_ps == before.total_ps
-                                                  : now.total_ps <= before.total_ps;
-    if (holds && now.peak_bytes <= most) return now;
+    if (now.peak_bytes <= most && now.total_ps <= before.total_ps) return now;
     std::swap(plan.order, order);
   }
   return before;

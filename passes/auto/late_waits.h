@@ -15,11 +15,7 @@ namespace bucketd::search {
 // wait, less far where memory is short. Only if the step takes as long as before, or is faster
 // where that is welcome, and takes no more memory than before or than program order within `limit`
 // bytes. At most four simulations. Returns the plan's figures.
-enum class Settle : uint8_t {
-  kExactly,   // for whoever compares plans only before: what is better stays better
-  kOrFaster,  // copies behind a wait may run at a better time
-};
 Prediction SettleWaits(const PassContext& context, const Problem& problem, int64_t limit,
-                       const Prediction& before, Plan& plan, Settle settle);
+                       const Prediction& before, Plan& plan);
 
 }  // namespace bucketd::search
