@@ -8,7 +8,10 @@
 
 #include "passes/auto/decoder.h"
 #include "passes/auto/judge.h"
+#include "passes/auto/late_waits.h"
 #include "passes/auto/search.h"
+#include "passes/auto/to_plan.h"
+#include "passes/io/profile_json.h"
 #include "passes/pass/pass_registry.h"
 #include "passes/sim/simulator.h"
 #include "tests/passes/auto_test_util.h"
@@ -70,6 +73,42 @@ TEST(Judge, CostsAsTheyWereSaidGiveTheDecodersTime) {
     }
   }
   EXPECT_GT(same, all / 2);
+}
+
+// With waits where the judge expects them.
+TEST(Judge, CostsAsTheyWereSaidGiveTheSimulatorsTimeOfCapturedGraphs) {
+  PlanOptions options;
+  options.numerics = Numerics::kFree;
+  int64_t same = 0, all = 0;
+  for (const char* const name : {"llama3_debug_fsdp8.bw", "llama3_debug_ddp8.bw"}) {
+    const CapturedGraph captured = Captured(name);
+    for (const CostProfile& profile : BuiltInProfiles()) {
+      const absl::StatusOr<Costs> costs = Costs::FromFile(captured.graph, captured.costs, profile);
+      ASSERT_TRUE(costs.ok()) << costs.status();
+      Plan plan = ProgramOrder(captured.graph);
+      PassContext context(captured.graph, *costs, options);
+      context.program_order = Simulate(captured.graph, plan, *costs).prediction;
+      ASSERT_TRUE((*MakePass("tag-collectives"))->Run(context, plan).ok());
+      context.program_order.peak_bytes = kNever;  // memory holds no wait back
+      const absl::StatusOr<Problem> problem = search::Contract(context);
+      ASSERT_TRUE(problem.ok()) << problem.status();
+      Decoder decoder(*problem);
+      Judge judge(*problem);
+      for (const int32_t compute_weight : {20, 1000}) {
+        search::Settings settings;
+        settings.eager = true;
+        settings.wire_weight = 1020 - compute_weight;
+        settings.compute_weight = compute_weight;
+        const Decoded& decoded = decoder.Decode(settings, kNever, nullptr);
+        plan = search::PlanOf(context, *problem, decoded);
+        const Prediction before = Simulate(captured.graph, plan, *costs).prediction;
+        const Prediction after = search::SettleWaits(context, *problem, kNever, before, plan);
+        ++all;
+        if (judge.AsSaid(decoded) == after.total_ps) ++same;
+      }
+    }
+  }
+  EXPECT_GE(same, all * 3 / 4) << "of " << all;
 }
 
 TEST(Judge, ErrorsInOppositeDirectionsCancelOutWhereNothingOverlaps) {
