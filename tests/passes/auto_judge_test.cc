@@ -80,7 +80,8 @@ TEST(Judge, CostsAsTheyWereSaidGiveTheSimulatorsTimeOfCapturedGraphs) {
   PlanOptions options;
   options.numerics = Numerics::kFree;
   int64_t same = 0, all = 0;
-  for (const char* const name : {"llama3_debug_fsdp8.bw", "llama3_debug_ddp8.bw"}) {
+  for (const char* const name :
+       {"llama3_debug_fsdp8.bw", "llama3_debug_ddp8.bw", "llama3_debug_fsdp4_tp2.fw"}) {
     const CapturedGraph captured = Captured(name);
     for (const CostProfile& profile : BuiltInProfiles()) {
       const absl::StatusOr<Costs> costs = Costs::FromFile(captured.graph, captured.costs, profile);
