@@ -61,12 +61,12 @@ fi
 part "kernels bit for bit" 60 "$checks/gpu_checks" bits
 sanitizer="$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)"
 if [ -n "$sanitizer" ]; then
-  part "compute-sanitizer memcheck" 120 "$sanitizer" --tool memcheck --error-exitcode 9 "$checks/gpu_checks" bits
+  part "compute-sanitizer memcheck" 100 "$sanitizer" --tool memcheck --error-exitcode 9 "$checks/gpu_checks" bits
 else
   echo; echo "== compute-sanitizer: not here"
 fi
-part "copies" 150 "$checks/gpu_checks" copies "$out/copies.tsv"
-[ -s "$out/copies.tsv" ] && part "torch's FSDP operators" 60 "$python" "$checks/torch_ops.py" "$out/copies.tsv"
+part "copies" 120 "$checks/gpu_checks" copies "$out/copies.tsv"
+[ -s "$out/copies.tsv" ] && part "torch's FSDP operators" 60 "$python" gpu_agent/cuda/checks/torch_ops.py "$out/copies.tsv"
 
 # Several ranks on one GPU are refused before 2.30, and want small grids to run side by side.
 nccl="$(grep -o 'NCCL 2\.[0-9]*' <<<"$backend" | head -1 | cut -d. -f2)"
@@ -75,7 +75,7 @@ if [ "${nccl:-0}" -ge 30 ]; then
 else
   echo; echo "== one NCCL rank only: several on one GPU want 2.30 or newer"
 fi
-part "NCCL" 120 "$checks/gpu_checks" nccl
+part "NCCL" 180 "$checks/gpu_conformance" --gtest_brief=1
 part "shared bucket memory" 60 "$checks/gpu_checks" sharing
 
 echo

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -36,8 +37,15 @@ struct CommunicatorFactory {
   // payloads are such that every order gives the same bits.
   bool ring_order = true;
   RingOrder order = RingOrder::kNccl;
+  // Ranks learn of one that dies, leaves or is late in the ring's words.
+  bool tells_of_peers = true;
+  // Whether a process group of `size` has the collective at all; null: whatever is valid.
+  std::function<bool(const Collective&, int size)> takes = nullptr;
   std::function<std::unique_ptr<Device>()> new_device;
   std::function<std::unique_ptr<CommunicatorGroup>(const GroupOptions&)> new_group;
 };
+
+// What the conformance test of this program is about.
+const std::vector<CommunicatorFactory>& Factories();
 
 }  // namespace bucketd::agent

@@ -21,9 +21,6 @@ Verdict CheckBits();
 // Speed against other ways to copy, verified bit for bit as well; lines of tab-separated values for
 // checks/torch_ops.py go to `tsv`.
 Verdict MeasureCopies(const std::string& tsv);
-// Collectives through the module: one rank, several on this GPU where NCCL lets them, and a rank
-// that never comes.
-Verdict CheckNccl();
 // Bucket memory that two processes share, one of them killed. Forks: before any use of CUDA.
 Verdict CheckSharing();
 

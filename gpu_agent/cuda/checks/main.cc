@@ -29,9 +29,8 @@ Verdict Run(const std::string& part, const std::string& argument) {
   if (part == "backend") return Backend();
   if (part == "bits") return CheckBits();
   if (part == "copies") return MeasureCopies(argument);
-  if (part == "nccl") return CheckNccl();
   if (part == "sharing") return CheckSharing();
-  std::fprintf(stderr, "usage: gpu_checks backend | bits | copies [TSV] | nccl | sharing\n");
+  std::fprintf(stderr, "usage: gpu_checks backend | bits | copies [TSV] | sharing\n");
   return Verdict::kWrong;
 }
 
