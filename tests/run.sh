@@ -34,12 +34,12 @@ ctest --test-dir build --output-on-failure -j "$(nproc)"
 
 if [ "${1:-}" = --fast ]; then
   step "Python tests, without training"
-  $python -m pytest tests --ignore=tests/client --ignore=tests/passes -q -m 'not slow'
+  $python -m pytest tests --ignore=tests/client --ignore=tests/gpu_agent --ignore=tests/passes -q -m 'not slow'
   exit 0
 fi
 
 step "Python tests"
-$python -m pytest tests --ignore=tests/client --ignore=tests/passes -q --durations 10 ${full:+-m 'full or not full'}
+$python -m pytest tests --ignore=tests/client --ignore=tests/gpu_agent --ignore=tests/passes -q --durations 10 ${full:+-m 'full or not full'}
 
 step "Address and undefined-behaviour sanitizers, and fuzz targets"
 [ -f build/asan/build.ninja ] || quietly cmake --preset asan
