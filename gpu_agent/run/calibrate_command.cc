@@ -102,8 +102,9 @@ void AddCalibrateCommand(CLI::App& app, const std::vector<std::string>& argument
       ->check(sizes)
       ->capture_default_str();
   command->footer(
-      "Every payload is verified bit by bit. Times are from the last rank's arrival on; busbw is\n"
-      "nccl-tests'. Example: measure, then plan with what was measured\n"
+      "Every payload is verified bit by bit. Ranks begin at once and the slowest one counts; "
+      "busbw\n"
+      "is nccl-tests'. Example: measure, then plan with what was measured\n"
       "  bucket-agent calibrate --ranks 2 --profile-out here.json\n"
       "  bucketctl plan step.bw.json.gz --profile here.json");
   command->callback([args, &arguments, &exit] { exit = Report(Run(*args, arguments)); });

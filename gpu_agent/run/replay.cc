@@ -236,18 +236,18 @@ class Replayer {
   }
 
   absl::Status Collect(std::vector<PartTimes>& buckets) {
-    std::vector<int64_t> wire, copies;
+    constexpr size_t kFigures = 4;
+    std::vector<int64_t> figures;
     for (const TicketPtr& ticket : tickets_) {
-      ASSIGN_OR_RETURN(const BucketTimes times, executor_->Times(ticket));
-      wire.push_back(times.wire.duration_ps());
-      copies.push_back(times.pack.duration_ps());
-      copies.push_back(times.unpack.duration_ps());
+      ASSIGN_OR_RETURN(const BucketTimes t, executor_->Times(ticket, origin_.get()));
+      figures.insert(figures.end(), {t.wire.begin_ps, t.wire.end_ps, t.pack.duration_ps(),
+                                     t.unpack.duration_ps()});
     }
-    RETURN_IF_ERROR(Reduce(wire, ReduceOp::kMin));
-    RETURN_IF_ERROR(Reduce(copies, ReduceOp::kMax));
+    RETURN_IF_ERROR(Reduce(figures, ReduceOp::kMax));
     buckets.clear();
-    for (size_t k = 0; k < wire.size(); ++k) {
-      buckets.push_back({copies[2 * k], wire[k], copies[2 * k + 1]});
+    for (size_t at = 0; at < figures.size(); at += kFigures) {
+      // Origins are those of one barrier, so ranks' clocks are as good as one.
+      buckets.push_back({figures[at + 2], figures[at + 1] - figures[at], figures[at + 3]});
     }
     return absl::OkStatus();
   }

@@ -1,5 +1,6 @@
 #include "gpu_agent/run/session.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
@@ -34,6 +35,23 @@ absl::Status SystemError(const std::string& what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", strerror(errno)));
 }
 
+// Ranks that share processors measure the scheduler. Each takes its share of those that this
+// program may use, if there are enough of them.
+void BindToShare(int rank, int ranks) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+  std::vector<size_t> processors;
+  for (size_t p = 0; p < CPU_SETSIZE; ++p) {
+    if (CPU_ISSET(p, &allowed)) processors.push_back(p);
+  }
+  const size_t share = processors.size() / static_cast<size_t>(ranks);
+  cpu_set_t own;
+  CPU_ZERO(&own);
+  for (size_t i = 0; i < share; ++i)
+    CPU_SET(processors[static_cast<size_t>(rank) * share + i], &own);
+  if (share > 0) sched_setaffinity(0, sizeof(own), &own);
+}
+
 std::string HowEnded(int status) {
   if (WIFSIGNALED(status)) return absl::StrCat("was ended by signal ", WTERMSIG(status));
   return absl::StrCat("ended with exit code ", WEXITSTATUS(status));
@@ -56,6 +74,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const SessionOptions& opt
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     RETURN_IF_ERROR(session->ReadToken());
   }
+  BindToShare(session->rank(), options.ranks);
   return session;
 }
 

@@ -32,7 +32,8 @@ inline constexpr char kFolderFlag[] = "--rendezvous";
 // One thread uses it.
 class Session {
  public:
-  // Starts the other ranks where this is the first. `arguments` as main got them.
+  // Starts the other ranks where this is the first, and binds each to its share of the processors.
+  // `arguments` as main got them.
   static absl::StatusOr<std::unique_ptr<Session>> Open(const SessionOptions& options,
                                                        const std::vector<std::string>& arguments);
   // Ends ranks that still run.

@@ -43,6 +43,7 @@ class Sweeper {
 
   absl::Status Open() {
     ASSIGN_OR_RETURN(stream_, device_.NewStream("calibrate"));
+    ASSIGN_OR_RETURN(barrier_, device_.Allocate(kAlignment));
     // In place or not, a message and a half of it lie in a region; several regions keep caches out.
     ASSIGN_OR_RETURN(pool_, device_.Allocate(std::max<int64_t>(6 * options_.max_bytes, 64 << 20)));
     const std::vector<std::byte> zeros(1 << 20);
@@ -88,11 +89,11 @@ class Sweeper {
       return copier_.Copy(*stream_, std::make_shared<const std::vector<Tile>>(std::move(tiles)));
     };
     int64_t host_ps = 0;
-    ASSIGN_OR_RETURN(row.picoseconds, Times(region, ReduceOp::kMax, copy, host_ps));
+    ASSIGN_OR_RETURN(row.picoseconds, Times(region, copy, host_ps));
     return row;
   }
 
-  // The sum over the ranks, or another reduction, of each value.
+  // Of each value over the ranks.
   absl::Status Reduce(std::vector<int64_t>& values, ReduceOp op) {
     const auto count = static_cast<int64_t>(values.size());
     RETURN_IF_ERROR(device_.Copy(*stream_, values.data(), pool_->data(), count * 8));
@@ -186,15 +187,13 @@ class Sweeper {
     const auto launch = [&](int64_t at) {
       return communicator_.Launch(*stream_, Group(row, pool_->data() + at));
     };
-    ASSIGN_OR_RETURN(row.picoseconds,
-                     Times(row.launches * MemberBytes(row), ReduceOp::kMin, launch, row.host_ps));
+    ASSIGN_OR_RETURN(row.picoseconds, Times(row.launches * MemberBytes(row), launch, row.host_ps));
     return absl::OkStatus();
   }
 
   // Runs work on regions of the pool in turn, as often on every rank.
   template <typename Work>
-  absl::StatusOr<std::vector<int64_t>> Times(int64_t region, ReduceOp over_ranks, const Work& work,
-                                             int64_t& host_ps) {
+  absl::StatusOr<std::vector<int64_t>> Times(int64_t region, const Work& work, int64_t& host_ps) {
     ASSIGN_OR_RETURN(std::vector<int64_t> first, TimesOf(2, region, work, host_ps));
     RETURN_IF_ERROR(Reduce(first, ReduceOp::kMax));
     const int64_t fit =
@@ -202,7 +201,7 @@ class Sweeper {
     ASSIGN_OR_RETURN(
         std::vector<int64_t> all,
         TimesOf(std::clamp(fit, kMinRepetitions, kMaxRepetitions), region, work, host_ps));
-    RETURN_IF_ERROR(Reduce(all, over_ranks));
+    RETURN_IF_ERROR(Reduce(all, ReduceOp::kMax));
     return all;
   }
 
@@ -213,12 +212,19 @@ class Sweeper {
     const int64_t regions = std::max<int64_t>(pool_->bytes() / region, 1);
     std::vector<int64_t> times, host;
     for (int64_t i = 0; i < repetitions; ++i) {
+      // All ranks begin at once: a late one would find half of its peers' work done.
+      const Collective barrier{CollectiveKind::kAllReduce,
+                               barrier_->data(),
+                               barrier_->data(),
+                               1,
+                               DType::kI64,
+                               ReduceOp::kMax};
+      RETURN_IF_ERROR(communicator_.Launch(*stream_, {&barrier, 1}));
       const Clock::time_point begin = Clock::now();
       const std::shared_ptr<Event> from = stream_->Record();
       RETURN_IF_ERROR(work(i % regions * region));
       const std::shared_ptr<Event> to = stream_->Record();
       host.push_back(std::chrono::nanoseconds(Clock::now() - begin).count() * 1000);
-      // One by one, as a step has them: the next one meets threads that sleep.
       RETURN_IF_ERROR(to->Wait(absl::InfiniteFuture()));
       ASSIGN_OR_RETURN(const int64_t ps, to->Since(*from));
       times.push_back(std::max<int64_t>(ps, 1));
@@ -232,7 +238,7 @@ class Sweeper {
   Communicator& communicator_;
   const SweepOptions& options_;
   std::unique_ptr<Stream> stream_;
-  std::unique_ptr<Buffer> pool_;
+  std::unique_ptr<Buffer> pool_, barrier_;
 };
 
 }  // namespace

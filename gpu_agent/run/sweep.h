@@ -30,7 +30,7 @@ struct CollectiveRow {
   int64_t count = 0;     // elements a rank, of one member
   int32_t launches = 1;  // members of one grouped launch
   bool in_place = false;
-  // Repetitions, from the last rank's arrival on: of each the shortest that a rank saw.
+  // Repetitions; all ranks begin at once, the slowest one counts.
   std::vector<int64_t> picoseconds;
   int64_t host_ps = 0;  // that the launching thread spent on one of them
   int64_t wrong = 0;    // elements, of all ranks
@@ -41,7 +41,7 @@ struct CopyRow {
   std::string what;                  // "copy", "f32 to bf16", ...
   int64_t bytes = 0;                 // read
   int64_t moved = 0;                 // read and written
-  std::vector<int64_t> picoseconds;  // of each repetition the longest
+  std::vector<int64_t> picoseconds;  // as above
 };
 
 struct SweepResult {
