@@ -34,7 +34,7 @@ class RingConnectTest : public testing::TestWithParam<bool> {
     return TestRing(folder_.path(), rank, size, GetParam());
   }
   static void HurryUp(RingConnectOptions& options) {
-    options.deadline = absl::Now() + absl::Seconds(1);
+    options.deadline = absl::Now() + absl::Seconds(4);
   }
   std::future<absl::StatusOr<RingPeers>> Connect(const RingConnectOptions& options) {
     return std::async(std::launch::async,
