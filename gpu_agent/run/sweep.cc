@@ -8,6 +8,8 @@
 #include <memory>
 #include <utility>
 
+#include "absl/time/clock.h"
+
 #include "gpu_agent/pack/segments.h"
 #include "passes/base/status_macros.h"
 
@@ -15,7 +17,8 @@ namespace bucketd::agent {
 namespace {
 
 constexpr int64_t kAlignment = 4096;
-constexpr int64_t kMaxRepetitions = 40, kMinRepetitions = 4;
+constexpr int64_t kMaxRepetitions = 20, kMinRepetitions = 5;
+constexpr absl::Duration kPause = absl::Milliseconds(1);
 constexpr int64_t kCopiedTensors = 8;
 
 int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -212,6 +215,8 @@ class Sweeper {
     const int64_t regions = std::max<int64_t>(pool_->bytes() / region, 1);
     std::vector<int64_t> times, host;
     for (int64_t i = 0; i < repetitions; ++i) {
+      // As in a step, where compute comes first: threads sleep, and caches hold something else.
+      absl::SleepFor(kPause);
       // All ranks begin at once: a late one would find half of its peers' work done.
       const Collective barrier{CollectiveKind::kAllReduce,
                                barrier_->data(),

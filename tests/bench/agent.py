@@ -32,7 +32,7 @@ def main():
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--rounds", default="10")
     parser.add_argument("--mode", default="auto")
-    parser.add_argument("--rows", default="2048")
+    parser.add_argument("--rows", default="512")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         profile, graph = os.path.join(folder, "here.json"), os.path.join(folder, "step.json")

@@ -65,7 +65,7 @@ class AgentTest(unittest.TestCase):
         classes = [(link["kind"], link["dtype"], link["group_size"], link["ranks_per_node"]) for link in profile["links"]]
         self.assertEqual(classes, [(kind, dtype, 2, 2) for kind in ("all_gather", "reduce_scatter", "all_reduce") for dtype in ("bf16", "f32")])
         for link in profile["links"]:
-            self.assertGreaterEqual(link["samples"], 40)
+            self.assertGreaterEqual(link["samples"], 25)
             self.assertTrue(1e7 < link["busbw_bytes_per_s"] < 1e12, link)
         self.assertNotEqual(profile["hbm_bytes_per_s"], 8e9)  # the base's
 
