@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -26,9 +28,19 @@ class AgentClient {
                                                     std::chrono::milliseconds patience);
   absl::StatusOr<v1::EndEpochResponse> EndEpoch(const v1::EndEpochRequest& request);
 
+  // For good: the two calls that wait, those under way and later ones, end at once with
+  // UNAVAILABLE.
+  void StopWaiting();
+
  private:
+  template <typename Rpc, typename Request>
+  auto Wait(const char* name, Rpc rpc, const Request& request, std::chrono::milliseconds patience);
+
   const std::string address_;
   const std::unique_ptr<v1::Agents::Stub> stub_;
+  std::mutex mutex_;
+  bool stopped_ = false;
+  std::set<grpc::ClientContext*> waiting_;
 };
 
 }  // namespace bucketd::client

@@ -25,6 +25,13 @@ struct UnaryCalls {
   absl::StatusOr<Response> Make(const char* name, Rpc<Request, Response> rpc,
                                 const Request& request) const {
     grpc::ClientContext context;
+    return Make(name, rpc, request, context);
+  }
+
+  // With a context of the caller's, who may cancel it.
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Make(const char* name, Rpc<Request, Response> rpc,
+                                const Request& request, grpc::ClientContext& context) const {
     context.set_deadline(std::chrono::system_clock::now() + deadline);
     Response response;
     const grpc::Status status = (stub.*rpc)(&context, request, &response);

@@ -8,6 +8,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 
+#include "gpu_agent/daemon/daemon_command.h"
 #include "gpu_agent/run/command.h"
 #include "passes/base/words.h"
 
@@ -19,6 +20,7 @@ constexpr char kAbout[] =
 bucketd's next plans rest on what was measured here.
 
   bucket-agent calibrate --ranks 2 --profile-out here.json    what do collectives take here?
+  bucket-agent daemon --help                                  meet other nodes' agents and stay
   bucket-agent replay --help                                  what one command does, with an example
 
 Results go to stdout, messages to stderr. Exit codes: 0 done, 1 refused (an illegal plan, a payload
@@ -53,6 +55,7 @@ int Main(int argc, char** argv) {
   int exit = kDone;
   AddCalibrateCommand(app, arguments, exit);
   AddReplayCommand(app, arguments, exit);
+  AddDaemonCommand(app, exit);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {

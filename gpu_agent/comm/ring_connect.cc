@@ -25,6 +25,11 @@ constexpr absl::Duration kCallerTime = absl::Seconds(5);
 constexpr absl::Duration kFirstPause = absl::Milliseconds(2);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(100);
 
+absl::Status CheckTransport(const RingConnectOptions& options) {
+  if (options.unix_folder.empty() != options.tcp_interface.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError("a ring wants either unix_folder or tcp_interface");
+}
+
 absl::Status Check(const RingConnectOptions& options) {
   const RingIdentity& self = options.self;
   if (self.size < 1 || self.rank < 0 || self.rank >= self.size) {
@@ -37,10 +42,13 @@ absl::Status Check(const RingConnectOptions& options) {
   if (options.token.size() < kMinToken) {
     return absl::InvalidArgumentError("a ring's token has at least 16 bytes");
   }
-  if (options.unix_folder.empty() == options.tcp_interface.empty()) {
-    return absl::InvalidArgumentError("a ring wants either unix_folder or tcp_interface");
-  }
-  return absl::OkStatus();
+  return CheckTransport(options);
+}
+
+// "" for unix sockets.
+absl::StatusOr<std::string> AddressOf(const RingConnectOptions& options) {
+  if (options.tcp_interface.empty()) return std::string();
+  return LocalAddress(options.tcp_interface);
 }
 
 bool IsAbsence(const absl::Status& status) {
@@ -52,9 +60,7 @@ class Connector {
   Connector(const RingConnectOptions& options, std::string local_address, Rendezvous& rendezvous)
       : options_(options), local_address_(std::move(local_address)), rendezvous_(rendezvous) {}
 
-  absl::StatusOr<RingPeers> Run() {
-    ASSIGN_OR_RETURN(const Listener listener, Listen());
-    RETURN_IF_ERROR(rendezvous_.Publish(options_.self.rank, listener.endpoint()));
+  absl::StatusOr<RingPeers> Run(const Listener& listener) {
     while (!left_ || !right_) {
       const absl::Time now = absl::Now();
       if (now >= options_.deadline) return GaveUp();
@@ -82,11 +88,6 @@ class Connector {
     return (options_.self.rank + options_.self.size - 1) % options_.self.size;
   }
   int right_rank() const { return (options_.self.rank + 1) % options_.self.size; }
-
-  absl::StatusOr<Listener> Listen() const {
-    if (!local_address_.empty()) return Listener::OnTcp(local_address_);
-    return Listener::OnUnix(options_.unix_folder, options_.self.rank);
-  }
 
   // The right neighbour may not be there yet, or its endpoint may be of one that has gone.
   absl::Status DialRight() {
@@ -223,14 +224,26 @@ class Connector {
 
 }  // namespace
 
+absl::StatusOr<Listener> ListenForRing(const RingConnectOptions& options) {
+  RETURN_IF_ERROR(CheckTransport(options));
+  ASSIGN_OR_RETURN(const std::string local_address, AddressOf(options));
+  if (!local_address.empty()) return Listener::OnTcp(local_address);
+  return Listener::OnUnix(options.unix_folder, options.self.rank);
+}
+
+absl::StatusOr<RingPeers> ConnectRing(const RingConnectOptions& options, const Listener& listener,
+                                      Rendezvous& rendezvous) {
+  RETURN_IF_ERROR(Check(options));
+  ASSIGN_OR_RETURN(std::string local_address, AddressOf(options));
+  if (options.self.size == 1) return RingPeers{};
+  return Connector(options, std::move(local_address), rendezvous).Run(listener);
+}
+
 absl::StatusOr<RingPeers> ConnectRing(const RingConnectOptions& options, Rendezvous& rendezvous) {
   RETURN_IF_ERROR(Check(options));
-  std::string local_address;
-  if (!options.tcp_interface.empty()) {
-    ASSIGN_OR_RETURN(local_address, LocalAddress(options.tcp_interface));
-  }
-  if (options.self.size == 1) return RingPeers{};
-  return Connector(options, std::move(local_address), rendezvous).Run();
+  ASSIGN_OR_RETURN(const Listener listener, ListenForRing(options));
+  RETURN_IF_ERROR(rendezvous.Publish(options.self.rank, listener.endpoint()));
+  return ConnectRing(options, listener, rendezvous);
 }
 
 }  // namespace bucketd::agent

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "gpu_agent/comm/endpoint.h"
 #include "gpu_agent/comm/handshake.h"
 #include "gpu_agent/comm/rendezvous.h"
 #include "gpu_agent/comm/ring.h"
@@ -32,5 +33,12 @@ struct RingConnectOptions {
 // it met last: of an older epoch or another group FAILED_PRECONDITION, a wrong token
 // UNAUTHENTICATED.
 absl::StatusOr<RingPeers> ConnectRing(const RingConnectOptions& options, Rendezvous& rendezvous);
+
+// In two parts, for a rendezvous that gives epoch and token only to whoever says where it listens:
+// a listener on the transport of `options` (nothing else of them counts), then the rest, which
+// publishes nothing.
+absl::StatusOr<Listener> ListenForRing(const RingConnectOptions& options);
+absl::StatusOr<RingPeers> ConnectRing(const RingConnectOptions& options, const Listener& listener,
+                                      Rendezvous& rendezvous);
 
 }  // namespace bucketd::agent

@@ -50,6 +50,7 @@ class Sweeper {
     // In place or not, a message and a half of it lie in a region; several regions keep caches out.
     ASSIGN_OR_RETURN(pool_, device_.Allocate(std::max<int64_t>(6 * options_.max_bytes, 64 << 20)));
     const std::vector<std::byte> zeros(1 << 20);
+    const Settled settled{*this};
     for (int64_t at = 0; at < pool_->bytes(); at += static_cast<int64_t>(zeros.size())) {
       const int64_t bytes = std::min(pool_->bytes() - at, static_cast<int64_t>(zeros.size()));
       RETURN_IF_ERROR(device_.Copy(*stream_, zeros.data(), pool_->data() + at, bytes));
@@ -99,6 +100,7 @@ class Sweeper {
   // Of each value over the ranks.
   absl::Status Reduce(std::vector<int64_t>& values, ReduceOp op) {
     const auto count = static_cast<int64_t>(values.size());
+    const Settled settled{*this};
     RETURN_IF_ERROR(device_.Copy(*stream_, values.data(), pool_->data(), count * 8));
     const Collective c{
         CollectiveKind::kAllReduce, pool_->data(), pool_->data(), count, DType::kI64, op};
@@ -108,6 +110,12 @@ class Sweeper {
   }
 
  private:
+  // What is enqueued works on a caller's memory too: it has ended when this goes, however it ends.
+  struct Settled {
+    const Sweeper& sweeper;
+    ~Settled() { sweeper.Finish().IgnoreError(); }
+  };
+
   struct Bytes {
     int64_t in = 0, out = 0;  // of one member
   };
@@ -140,7 +148,7 @@ class Sweeper {
     return group;
   }
 
-  absl::Status Finish() { return stream_->Record()->Wait(absl::InfiniteFuture()); }
+  absl::Status Finish() const { return stream_->Record()->Wait(absl::InfiniteFuture()); }
 
   // Element i of what this rank must get.
   int64_t Expected(const CollectiveRow& row, int64_t i) const {
@@ -166,6 +174,7 @@ class Sweeper {
       PutValue(row.dtype, Expected(row, i), expected.data() + i * item);
     }
     const std::vector<Collective> group = Group(row, pool_->data());
+    const Settled settled{*this};
     for (const Collective& c : group) {
       auto* to = const_cast<void*>(c.in);
       RETURN_IF_ERROR(device_.Copy(*stream_, in.data(), to, bytes.in));
@@ -242,8 +251,8 @@ class Sweeper {
   Copier& copier_;
   Communicator& communicator_;
   const SweepOptions& options_;
-  std::unique_ptr<Stream> stream_;
   std::unique_ptr<Buffer> pool_, barrier_;
+  std::unique_ptr<Stream> stream_;  // goes first: what it runs is in the buffers
 };
 
 }  // namespace

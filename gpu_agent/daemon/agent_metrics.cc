@@ -1,0 +1,183 @@
+#include "gpu_agent/daemon/agent_metrics.h"
+
+#include <map>
+
+namespace bucketd::agent {
+namespace {
+
+using prometheus::Histogram;
+using prometheus::Labels;
+using prometheus::Registry;
+using Buckets = Histogram::BucketBoundaries;
+
+constexpr std::array<const char*, 3> kKindNames = {"all_gather", "reduce_scatter", "all_reduce"};
+constexpr std::array<const char*, 4> kDTypeNames = {"bf16", "f16", "f32", "other"};
+constexpr std::array<const char*, 2> kModeNames = {"packed", "grouped"};
+constexpr std::array<const char*, 2> kDirectionNames = {"in", "out"};
+constexpr std::array<const char*, 4> kCodeNames = {"peer_lost", "timeout", "aborted", "other"};
+constexpr std::array<const char*, 2> kPlanNames = {"applied", "refused"};
+constexpr std::array<const char*, 3> kReportNames = {"accepted", "refused", "unreachable"};
+
+// 8 us to 2 s, each twice the one before.
+Buckets Seconds() {
+  Buckets bounds;
+  for (double bound = 8e-6; bound < 2.2; bound *= 2) bounds.push_back(bound);
+  return bounds;
+}
+
+Buckets Ratios() { return {0.25, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 1.05, 1.1, 1.15, 1.2, 1.4, 2, 4}; }
+
+prometheus::Counter& AddCounter(Registry& r, const char* name, const char* help,
+                                const Labels& labels = {}) {
+  return prometheus::BuildCounter().Name(name).Help(help).Register(r).Add(labels);
+}
+prometheus::Gauge& AddGauge(Registry& r, const char* name, const char* help,
+                            const Labels& labels = {}) {
+  return prometheus::BuildGauge().Name(name).Help(help).Register(r).Add(labels);
+}
+Histogram& AddHistogram(Registry& r, const char* name, const char* help, const Labels& labels,
+                        const Buckets& bounds) {
+  return prometheus::BuildHistogram().Name(name).Help(help).Register(r).Add(labels, bounds);
+}
+
+size_t IndexOf(CollectiveKind kind) {
+  if (kind == CollectiveKind::kReduceScatter) return 1;
+  return kind == CollectiveKind::kAllReduce ? 2 : 0;
+}
+
+size_t IndexOf(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return 0;
+    case DType::kF16:
+      return 1;
+    case DType::kF32:
+      return 2;
+    default:
+      return 3;
+  }
+}
+
+size_t IndexOf(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kUnavailable:
+      return 0;
+    case absl::StatusCode::kDeadlineExceeded:
+      return 1;
+    case absl::StatusCode::kAborted:
+      return 2;
+    default:
+      return 3;
+  }
+}
+
+double Seconds(int64_t picoseconds) { return static_cast<double>(picoseconds) * 1e-12; }
+
+}  // namespace
+
+double BusFactor(CollectiveKind kind, int ranks) {
+  if (ranks <= 1) return 0.0;
+  const double once = static_cast<double>(ranks - 1) / ranks;
+  return kind == CollectiveKind::kAllReduce ? 2 * once : once;
+}
+
+AgentMetrics::AgentMetrics(Registry& r, const std::string& version, const std::string& backend)
+    : registry_(r),
+      epoch_(
+          AddGauge(r, "bucket_agent_epoch", "Of the process group; one value on all its agents.")),
+      epochs_(AddCounter(r, "bucket_agent_epochs_total", "Times that the group has met.")),
+      predicted_over_measured(AddHistogram(
+          r, "bucket_agent_predicted_over_measured_ratio",
+          "Predicted time of a bucket on the wire over the measured one.", {}, Ratios())),
+      ready(AddGauge(r, "bucket_agent_ready",
+                     "1 while the agent is connected to its group and its last probe ended well.")),
+      memory_reserved(AddGauge(r, "bucket_agent_bucket_memory_bytes", "Memory for buckets.",
+                               {{"state", "reserved"}})),
+      memory_in_use(AddGauge(r, "bucket_agent_bucket_memory_bytes", "Memory for buckets.",
+                             {{"state", "in_use"}})),
+      verify_mismatches(
+          AddCounter(r, "bucket_agent_verify_mismatches_total",
+                     "Elements of verified payloads that came off the wire other than they "
+                     "should, on any rank of the group.")),
+      straggler_ratio(AddGauge(r, "bucket_agent_straggler_ratio",
+                               "Time of the same copies on each rank alone, in the last probe: the "
+                               "slowest rank over the median one.")),
+      last_probe(AddGauge(r, "bucket_agent_last_probe_timestamp_seconds",
+                          "Unix time of the last probe that ended well.")) {
+  AddGauge(r, "bucket_agent_build_info", "1.", {{"version", version}, {"backend", backend}}).Set(1);
+  for (size_t k = 0; k < kKinds; ++k) {
+    const Labels kind = {{"collective", kKindNames[k]}};
+    payload_[k] = &AddCounter(r, "bucket_agent_collective_payload_bytes_total",
+                              "Bytes of messages, as nccl-tests count them.", kind);
+    bus_[k] = &AddCounter(r, "bucket_agent_collective_bus_bytes_total",
+                          "Payload times nccl-tests' bus factor: its rate over that of the "
+                          "durations is the bus bandwidth.",
+                          kind);
+    for (size_t d = 0; d < kDTypes; ++d) {
+      for (size_t m = 0; m < kModes; ++m) {
+        seconds_[k][d][m] = &AddHistogram(
+            r, "bucket_agent_collective_duration_seconds", "On the wire, without copies.",
+            {{"collective", kKindNames[k]}, {"dtype", kDTypeNames[d]}, {"mode", kModeNames[m]}},
+            Seconds());
+      }
+    }
+  }
+  for (size_t d = 0; d < kDirections; ++d) {
+    const Labels direction = {{"direction", kDirectionNames[d]}};
+    copy_seconds_[d] = &AddHistogram(r, "bucket_agent_copy_duration_seconds",
+                                     "Copy-in and copy-out of a bucket.", direction, Seconds());
+    copy_bytes_[d] =
+        &AddCounter(r, "bucket_agent_copy_bytes_total", "Written by these copies.", direction);
+  }
+  for (size_t c = 0; c < kCodes; ++c) {
+    errors_[c] = &AddCounter(r, "bucket_agent_communicator_errors_total",
+                             "Process groups that ended by an error.", {{"code", kCodeNames[c]}});
+  }
+  for (size_t i = 0; i < plans_.size(); ++i) {
+    plans_[i] = &AddCounter(r, "bucket_agent_plans_total", "Plans that were to be run.",
+                            {{"result", kPlanNames[i]}});
+  }
+  for (size_t i = 0; i < reports_.size(); ++i) {
+    reports_[i] = &AddCounter(r, "bucket_agent_cost_reports_total", "Reports to the planner.",
+                              {{"result", kReportNames[i]}});
+  }
+}
+
+void AgentMetrics::Ran(const MeasuredRun& run) {
+  const size_t kind = IndexOf(run.kind);
+  const size_t mode = run.mode == BucketMode::kGrouped ? 1 : 0;
+  seconds_[kind][IndexOf(run.dtype)][mode]->Observe(Seconds(run.wire_ps));
+  const auto bytes = static_cast<double>(run.bytes);
+  payload_[kind]->Increment(bytes);
+  bus_[kind]->Increment(bytes * BusFactor(run.kind, run.ranks));
+  Copied(CopyDirection::kIn, run.pack_ps, run.packed_bytes);
+  Copied(CopyDirection::kOut, run.unpack_ps, run.unpacked_bytes);
+  if (run.predicted_ps > 0 && run.wire_ps > 0) {
+    predicted_over_measured.Observe(static_cast<double>(run.predicted_ps) /
+                                    static_cast<double>(run.wire_ps));
+  }
+}
+
+void AgentMetrics::Copied(CopyDirection direction, int64_t picoseconds, int64_t bytes) {
+  if (picoseconds <= 0) return;
+  const auto d = static_cast<size_t>(direction);
+  copy_seconds_[d]->Observe(Seconds(picoseconds));
+  copy_bytes_[d]->Increment(static_cast<double>(bytes));
+}
+
+void AgentMetrics::Member(const std::string& group, int rank, int size) {
+  AddGauge(registry_, "bucket_agent_group_info", "1.",
+           {{"group", group}, {"rank", std::to_string(rank)}, {"size", std::to_string(size)}})
+      .Set(1);
+}
+
+void AgentMetrics::Began(uint64_t epoch) {
+  epoch_.Set(static_cast<double>(epoch));
+  epochs_.Increment();
+}
+
+void AgentMetrics::CommunicatorFailed(const absl::Status& error) {
+  errors_[IndexOf(error.code())]->Increment();
+}
+
+}  // namespace bucketd::agent

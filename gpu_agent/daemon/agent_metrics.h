@@ -1,0 +1,87 @@
+// What an agent counts. Declared once, injected, every series present from the start; labels come
+// from fixed sets. Thread-safe. Names and base units as Prometheus wants them; dcgm-exporter's
+// figures of the device are not repeated here.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "prometheus/counter.h"
+#include "prometheus/gauge.h"
+#include "prometheus/histogram.h"
+#include "prometheus/registry.h"
+
+#include "passes/base/types.h"
+
+namespace bucketd::agent {
+
+// One bucket, or one collective of a calibration, that ran.
+struct MeasuredRun {
+  CollectiveKind kind = CollectiveKind::kUnspecified;
+  DType dtype = DType::kUnspecified;
+  BucketMode mode = BucketMode::kPacked;
+  int ranks = 1;
+  int64_t bytes = 0;  // full message, as nccl-tests count it
+  int64_t wire_ps = 0;
+  int64_t pack_ps = 0, unpack_ps = 0;            // 0: there was no such copy
+  int64_t packed_bytes = 0, unpacked_bytes = 0;  // written by them
+  int64_t predicted_ps = 0;                      // of the wire; 0: nobody said
+};
+
+// Bytes that cross the bus for each byte of the message: nccl-tests' factor, so that
+// rate(bus_bytes) / rate(duration) is its busbw. (n-1)/n, twice that for an all-reduce.
+double BusFactor(CollectiveKind kind, int ranks);
+
+enum class PlanResult { kApplied, kRefused };
+enum class ReportResult { kAccepted, kRefused, kUnreachable };
+enum class CopyDirection { kIn, kOut };
+
+class AgentMetrics {
+ public:
+  // `registry` outlives this. `backend` and `version` are labels of build_info.
+  AgentMetrics(prometheus::Registry& registry, const std::string& version,
+               const std::string& backend);
+
+  // Which group this agent is in: one series for as long as it runs, since groups are compared with
+  // themselves only.
+  void Member(const std::string& group, int rank, int size);
+  // The group has met.
+  void Began(uint64_t epoch);
+  void Ran(const MeasuredRun& run);
+  // One copy of many tensors; `bytes` are those that it wrote.
+  void Copied(CopyDirection direction, int64_t picoseconds, int64_t bytes);
+  // By the error's code: a peer that went away, a timeout, an abort, whatever else.
+  void CommunicatorFailed(const absl::Status& error);
+  prometheus::Counter& plans(PlanResult result) { return *plans_[static_cast<size_t>(result)]; }
+  prometheus::Counter& reports(ReportResult result) {
+    return *reports_[static_cast<size_t>(result)];
+  }
+
+ private:
+  static constexpr size_t kKinds = 3, kDTypes = 4, kModes = 2, kDirections = 2, kCodes = 4;
+
+  std::array<std::array<std::array<prometheus::Histogram*, kModes>, kDTypes>, kKinds> seconds_{};
+  std::array<prometheus::Counter*, kKinds> payload_{}, bus_{};
+  std::array<prometheus::Histogram*, kDirections> copy_seconds_{};
+  std::array<prometheus::Counter*, kDirections> copy_bytes_{};
+  std::array<prometheus::Counter*, 2> plans_{};
+  std::array<prometheus::Counter*, 3> reports_{};
+  std::array<prometheus::Counter*, kCodes> errors_{};
+  prometheus::Registry& registry_;
+  prometheus::Gauge& epoch_;
+  prometheus::Counter& epochs_;
+
+ public:
+  prometheus::Histogram& predicted_over_measured;
+  prometheus::Gauge& ready;
+  prometheus::Gauge& memory_reserved;
+  prometheus::Gauge& memory_in_use;
+  prometheus::Counter& verify_mismatches;
+  prometheus::Gauge& straggler_ratio;
+  prometheus::Gauge& last_probe;
+};
+
+}  // namespace bucketd::agent

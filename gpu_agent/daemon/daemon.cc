@@ -1,0 +1,219 @@
+#include "gpu_agent/daemon/daemon.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/random/random.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "spdlog/spdlog.h"
+
+#include "passes/base/status_macros.h"
+
+namespace bucketd::agent {
+namespace {
+
+constexpr std::chrono::seconds kCostDeadline{5};
+constexpr absl::Duration kFirstPause = absl::Milliseconds(100);
+constexpr absl::Duration kLongestPause = absl::Seconds(15);
+
+// What peers and planner say stays one line.
+std::string OneLine(absl::string_view text) { return absl::Utf8SafeCEscape(text); }
+
+// Ranks that measure differently would wait for each other.
+DaemonOptions WithAgreement(DaemonOptions options) {
+  options.group.agrees = absl::StrCat("probe 1, up to ", options.sweep_bytes, " bytes, ",
+                                      options.group.unix_folder.empty() ? "tcp" : "unix");
+  return options;
+}
+
+ReporterOptions ForReporter(const DaemonOptions& options) {
+  // A node has one agent: over TCP its ranks are on as many nodes.
+  return {options.profile,    options.link_class, options.host,
+          options.group.name, options.group.size, options.group.unix_folder.empty() ? 1 : 0};
+}
+
+// What trying again does not mend.
+bool IsForGood(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kUnimplemented:
+      return true;
+    default:
+      return false;
+  }
+}
+
+int64_t Sum(const std::vector<int64_t>& values) {
+  int64_t sum = 0;
+  for (const int64_t value : values) sum += value;
+  return sum;
+}
+
+}  // namespace
+
+Daemon::Daemon(DaemonOptions options, AgentMetrics& metrics)
+    : options_(WithAgreement(std::move(options))),
+      metrics_(metrics),
+      agents_(options_.planner),
+      costs_(options_.planner, kCostDeadline),
+      reporter_(costs_, metrics, ForReporter(options_)) {
+  state_.doing = "starts";
+}
+
+absl::Status Daemon::Run() {
+  bool met = false;
+  for (;;) {
+    const absl::Status status = RunEpoch();
+    SetReady(false);
+    const uint64_t epoch = state().epoch;
+    met = met || epoch != 0;
+    {
+      const std::lock_guard lock(mutex_);
+      group_ = nullptr;
+      if (stopped_) return absl::OkStatus();
+    }
+    if (!met && IsForGood(status)) return status;
+    Trouble(met ? absl::StrCat("after epoch ", epoch) : "no group yet", status);
+    // Whoever has waited for ranks in vain waits for them again.
+    Pause(absl::IsDeadlineExceeded(status) ? 0 : failures_++);
+  }
+}
+
+// Ends with the epoch: always with an error.
+absl::Status Daemon::RunEpoch() {
+  {
+    const std::lock_guard lock(mutex_);
+    state_.doing = "waits for the others";
+  }
+  ASSIGN_OR_RETURN(const std::shared_ptr<Group> group, Group::Meet(agents_, options_.group));
+  const std::string ring = group->communicator().ToString();
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_) return absl::CancelledError("stopped");
+    state_.epoch = group->epoch();
+    state_.doing = ring;
+    group_ = group;
+  }
+  metrics_.Began(group->epoch());
+  spdlog::info("epoch {} begins: {}", group->epoch(), ring);
+  Prober prober(device_, copier_, group->communicator(), options_.sweep_bytes);
+  absl::Status status = Measure(prober, true);
+  while (status.ok() && !group->WaitUntilOver(absl::Now() + options_.probe_every)) {
+    status = Measure(prober, false);
+  }
+  const absl::Status fate = group->fate();
+  if (!fate.ok()) status = fate;  // said before this rank could
+  metrics_.CommunicatorFailed(status);
+  group->End(std::string(status.message()));
+  return status;
+}
+
+// The communicator's error. A planner that is away, and payloads that are wrong, are none.
+absl::Status Daemon::Measure(Prober& prober, bool whole) {
+  ASSIGN_OR_RETURN(const Probe probe, whole ? prober.Whole() : prober.Short());
+  metrics_.verify_mismatches.Increment(static_cast<double>(probe.wrong));
+  metrics_.straggler_ratio.Set(probe.straggler_ratio);
+  if (probe.wrong == 0) {
+    failures_ = 0;
+    metrics_.last_probe.Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
+  } else {
+    Trouble("probe", absl::DataLossError(absl::StrCat(probe.wrong, " elements came out wrong")));
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    state_.straggler_ratio = probe.straggler_ratio;
+    state_.slowest = probe.slowest;
+    if (probe.wrong == 0) state_.trouble.clear();
+  }
+  SetReady(probe.wrong == 0);
+
+  const absl::Status known = reporter_.Refresh();
+  Record(probe);
+  const absl::Status told =
+      options_.group.rank == 0 ? reporter_.Report(probe.sweep) : absl::OkStatus();
+  if (!told.ok()) spdlog::warn("costs are not reported: {}", OneLine(told.message()));
+  if (!known.ok()) spdlog::warn("no prediction: {}", OneLine(known.message()));
+  return absl::OkStatus();
+}
+
+void Daemon::Record(const Probe& probe) {
+  for (const CollectiveRow& row : probe.sweep.collectives) {
+    MeasuredRun run;
+    run.kind = row.kind;
+    run.dtype = row.dtype;
+    run.mode = row.launches > 1 ? BucketMode::kGrouped : BucketMode::kPacked;
+    run.ranks = options_.group.size;
+    run.bytes = row.bytes;
+    run.predicted_ps = reporter_.PredictedPs(row);
+    for (const int64_t ps : row.picoseconds) {
+      run.wire_ps = ps;
+      metrics_.Ran(run);
+    }
+  }
+  // Copies that cast up are those of a copy-out.
+  for (const CopyRow& row : probe.sweep.copies) {
+    const auto times = static_cast<int64_t>(row.picoseconds.size());
+    const int64_t written = row.moved - row.bytes;
+    if (times > 0) {
+      metrics_.Copied(written > row.bytes ? CopyDirection::kOut : CopyDirection::kIn,
+                      Sum(row.picoseconds) / times, written);
+    }
+  }
+}
+
+void Daemon::SetReady(bool ready) {
+  {
+    const std::lock_guard lock(mutex_);
+    state_.ready = ready;
+    was_ready_ = was_ready_ || ready;
+  }
+  metrics_.ready.Set(ready ? 1 : 0);
+  changed_.notify_all();
+}
+
+void Daemon::Trouble(const std::string& what, const absl::Status& error) {
+  const std::string text = absl::StrCat(what, ": ", OneLine(error.message()));
+  spdlog::warn("{}", text);
+  const std::lock_guard lock(mutex_);
+  state_.trouble = text;
+}
+
+void Daemon::Pause(int failures) {
+  absl::BitGen random;
+  const absl::Duration full = kFirstPause * (1 << std::min(failures, 10));
+  const absl::Duration pause = std::min(full, kLongestPause) * absl::Uniform(random, 0.5, 1.0);
+  std::unique_lock lock(mutex_);
+  state_.doing = "pauses before the next rendezvous";
+  changed_.wait_for(lock, absl::ToChronoNanoseconds(pause), [this] { return stopped_; });
+}
+
+void Daemon::Stop() {
+  std::shared_ptr<Group> group;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    group = group_;
+  }
+  changed_.notify_all();
+  if (group != nullptr) group->End(absl::StrCat("rank ", options_.group.rank, " was stopped"));
+  agents_.StopWaiting();
+}
+
+Daemon::State Daemon::state() const {
+  const std::lock_guard lock(mutex_);
+  return state_;
+}
+
+bool Daemon::WaitUntilReady() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return was_ready_ || stopped_; });
+  return was_ready_;
+}
+
+}  // namespace bucketd::agent

@@ -1,0 +1,235 @@
+#include "gpu_agent/daemon/daemon_command.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/time.h"
+#include "prometheus/registry.h"
+#include "spdlog/sinks/stdout_sinks.h"
+#include "spdlog/spdlog.h"
+#include <sys/stat.h>
+
+#include "gpu_agent/daemon/agent_metrics.h"
+#include "gpu_agent/daemon/daemon.h"
+#include "gpu_agent/run/command.h"
+#include "passes/base/status_macros.h"
+#include "server/side_port/side_port.h"
+
+namespace bucketd::agent {
+namespace {
+
+struct Args {
+  DaemonOptions daemon;
+  std::string http = "127.0.0.1:9462", probe_every = "60s", timeout = "30s", ready_file;
+};
+
+sigset_t SetOf(std::initializer_list<int> signals) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int number : signals) sigaddset(&set, number);
+  return set;
+}
+
+// Made before any other thread: signals then come to Wait() alone.
+class StopSignals {
+ public:
+  StopSignals() {
+    signal(SIGPIPE, SIG_IGN);
+    pthread_sigmask(SIG_BLOCK, &all_, nullptr);
+  }
+  // Blocks until SIGTERM, SIGINT or Ended(). From then on a signal ends the process at once.
+  void Wait() const {
+    int number = 0;
+    sigwait(&all_, &number);
+    const sigset_t stopping = SetOf({SIGTERM, SIGINT});
+    pthread_sigmask(SIG_UNBLOCK, &stopping, nullptr);
+  }
+  // From another thread: there is nothing left to stop.
+  void Ended() const { pthread_kill(waiter_, SIGUSR1); }
+
+ private:
+  const sigset_t all_ = SetOf({SIGTERM, SIGINT, SIGUSR1});
+  const pthread_t waiter_ = pthread_self();
+};
+
+void LogToStderr() {
+  auto logger = std::make_shared<spdlog::logger>("bucket-agent",
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %L %v", spdlog::pattern_time_type::utc);
+  logger->flush_on(spdlog::level::info);
+  spdlog::set_default_logger(std::move(logger));
+}
+
+std::string Escaped(absl::string_view text) {
+  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
+}
+
+std::string PageOf(const DaemonOptions& options, const Daemon::State& state) {
+  const std::string rows = absl::StrCat(
+      "group    ", options.group.name, "\nrank     ", options.group.rank, " of ",
+      options.group.size, "\nplanner  ", options.planner, "\nepoch    ", state.epoch, "\nready    ",
+      state.ready ? "yes" : "no", "\nstate    ", state.doing, "\nslowest  rank ", state.slowest,
+      ", ", state.straggler_ratio, " of the median\ntrouble  ", state.trouble);
+  return absl::StrCat("<!doctype html><title>bucket-agent</title><pre>\n", Escaped(rows),
+                      "\n</pre>\n");
+}
+
+absl::StatusOr<std::unique_ptr<SidePort>> StartSidePort(const Args& args, const Daemon& daemon,
+                                                        const prometheus::Registry& registry) {
+  if (args.http.empty()) return nullptr;
+  const size_t colon = args.http.rfind(':');
+  int port = -1;
+  if (colon == std::string::npos || !absl::SimpleAtoi(args.http.substr(colon + 1), &port) ||
+      port < 0 || port > 65535) {
+    return absl::OutOfRangeError(absl::StrCat("--http: ", args.http, ": expected HOST:PORT"));
+  }
+  SidePort::Handlers handlers;
+  handlers.ready = [&daemon] { return daemon.state().ready; };
+  handlers.degraded = [&daemon] {
+    const Daemon::State state = daemon.state();
+    return state.ready || !state.trouble.empty() ? state.trouble : state.doing;
+  };
+  handlers.pages.push_back({"/", [&](const std::multimap<std::string, std::string>&) {
+                              SidePort::Answer answer;
+                              answer.body = PageOf(args.daemon, daemon.state());
+                              return answer;
+                            }});
+  return SidePort::Start(args.http, registry, std::move(handlers));
+}
+
+// Readers see the whole file or none.
+absl::Status WriteReadyFile(const std::string& path, const std::string& http, uint64_t epoch) {
+  const std::string temporary = absl::StrCat(path, ".", getpid());
+  RETURN_IF_ERROR(WriteFile(temporary, absl::StrCat("{\"http\": \"", http, "\", \"epoch\": ", epoch,
+                                                    ", \"pid\": ", getpid(), "}\n")));
+  if (std::rename(temporary.c_str(), path.c_str()) == 0) return absl::OkStatus();
+  std::remove(temporary.c_str());
+  return absl::UnavailableError(absl::StrCat("--ready-file: ", path, " cannot be written"));
+}
+
+absl::Status ParseDuration(const char* flag, const std::string& text, absl::Duration longest,
+                           absl::Duration& to) {
+  if (absl::ParseDuration(text, &to) && to >= absl::Milliseconds(100) && to <= longest) {
+    return absl::OkStatus();
+  }
+  return absl::OutOfRangeError(absl::StrCat(flag, ": ", text, ": expected 100ms to ",
+                                            absl::FormatDuration(longest), ", e.g. 30s"));
+}
+
+absl::Status Check(Args& args) {
+  GroupOptions& group = args.daemon.group;
+  RETURN_IF_ERROR(
+      ParseDuration("--probe-every", args.probe_every, absl::Hours(24), args.daemon.probe_every));
+  RETURN_IF_ERROR(ParseDuration("--timeout", args.timeout, absl::Hours(1), group.timeout));
+  if (group.rank >= group.size) {
+    return absl::OutOfRangeError(
+        absl::StrCat("--rank: ", group.rank, " of ", group.size, "; expected less than --size"));
+  }
+  if (group.unix_folder.empty() == group.tcp_interface.empty()) {
+    return absl::OutOfRangeError("one of --interface and --unix-folder is needed");
+  }
+  // One that is there has to be private already: ring_connect.h.
+  if (!group.unix_folder.empty()) mkdir(group.unix_folder.c_str(), 0700);
+  std::array<char, 129> host{};
+  gethostname(host.data(), host.size() - 1);
+  args.daemon.host = host.data();
+  return absl::OkStatus();
+}
+
+absl::Status Run(Args& args) {
+  RETURN_IF_ERROR(Check(args));
+  const StopSignals signals;
+  LogToStderr();
+  prometheus::Registry registry;
+  AgentMetrics metrics(registry, BUCKETD_VERSION, "ring");
+  const GroupOptions& group = args.daemon.group;
+  metrics.Member(group.name, group.rank, group.size);
+  Daemon daemon(args.daemon, metrics);
+  ASSIGN_OR_RETURN(const std::unique_ptr<SidePort> side_port,
+                   StartSidePort(args, daemon, registry));
+  const std::string http = side_port == nullptr ? "" : side_port->address();
+  std::printf("bucket-agent %s, rank %d of %d of %s, side port http://%s\n", BUCKETD_VERSION,
+              group.rank, group.size, group.name.c_str(), http.c_str());
+  std::fflush(stdout);
+
+  absl::Status ended;
+  std::thread worker([&] {
+    ended = daemon.Run();
+    signals.Ended();
+  });
+  std::thread announcer([&] {
+    if (!daemon.WaitUntilReady() || args.ready_file.empty()) return;
+    const absl::Status written = WriteReadyFile(args.ready_file, http, daemon.state().epoch);
+    if (!written.ok()) spdlog::error("{}", std::string(written.message()));
+  });
+  signals.Wait();
+  daemon.Stop();
+  announcer.join();
+  worker.join();
+  return ended;
+}
+
+}  // namespace
+
+void AddDaemonCommand(CLI::App& app, int& exit) {
+  auto args = std::make_shared<Args>();
+  CLI::App* command = app.add_subcommand(
+      "daemon", "Stay: meet the other nodes' agents, probe what collectives take, report it");
+  GroupOptions& group = args->daemon.group;
+  command->add_option("--planner", args->daemon.planner, "address of bucketd")
+      ->required()
+      ->type_name("ADDRESS");
+  command->add_option("--group", group.name, "the process group's name")->required();
+  command->add_option("--tenant", group.tenant, "whose group it is");
+  command->add_option("--rank", group.rank, "of this agent")
+      ->required()
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--size", group.size, "agents of the group")
+      ->required()
+      ->check(CLI::Range(2, 64));
+  command
+      ->add_option("--interface", group.tcp_interface,
+                   "the only network interface to use, by name or address")
+      ->type_name("IF");
+  command
+      ->add_option("--unix-folder", group.unix_folder,
+                   "folder of this user alone, for unix sockets: all agents on one machine")
+      ->type_name("DIR");
+  command->add_option("--http", args->http, "side port: /metrics, /livez, /readyz; \"\": none")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  command->add_option("--profile", args->daemon.profile,
+                      "cost profile that predicts, and that rank 0 reports to");
+  command->add_option("--link-class", args->daemon.link_class,
+                      "link class of the mesh dimension that the group stands for");
+  command->add_option("--probe-every", args->probe_every, "pause between probes")
+      ->capture_default_str();
+  command->add_option("--timeout", args->timeout, "patience with the others")
+      ->capture_default_str();
+  command->add_option("--sweep-bytes", args->daemon.sweep_bytes, "largest message")
+      ->check(CLI::Range(int64_t{4} << 10, int64_t{1} << 30))
+      ->capture_default_str();
+  command->add_option("--ready-file", args->ready_file, "written when first ready, JSON")
+      ->type_name("FILE");
+  command->footer(
+      "When the group has met, collectives of all sizes are measured once and a few again and\n"
+      "again, every payload verified. An epoch ends when an agent dies, stops or comes anew; the\n"
+      "others then meet again. It runs until SIGTERM or SIGINT. The planner's token admits to the\n"
+      "ring; what travels there is clear text. Example:\n"
+      "  bucket-agent daemon --planner planner:9460 --group dp --rank 0 --size 2 --interface eth0");
+  command->callback([args, &exit] { exit = Report(Run(*args)); });
+}
+
+}  // namespace bucketd::agent

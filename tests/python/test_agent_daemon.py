@@ -1,0 +1,132 @@
+"""Real agents that meet at a real planner, measure, report, and survive each other's death."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+from live_agents import BINARY, Agent, agents
+from live_server import wait_for
+from planners import planner
+
+COUNT = 'bucket_agent_collective_duration_seconds_count{collective="all_gather",dtype="bf16",mode="packed"}'
+
+
+@pytest.fixture(scope="module")
+def bucketd():
+    with planner() as one:
+        yield one
+
+
+def costs(address: str) -> list:
+    done = subprocess.run([BINARY.with_name("bucketctl"), "costs", "list", "--server", address, "--json"],
+                          capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)["samples"]
+
+
+def test_agents_meet_and_probe_and_their_metrics_move(bucketd, tmp_path):
+    with agents(tmp_path, bucketd.address, 3, "--profile", "cpu_loopback") as group:
+        assert len({one.epoch() for one in group}) == 1
+        for one in group:
+            before, probed = one.metric(COUNT), one.metric("bucket_agent_last_probe_timestamp_seconds")
+            assert before > 0 and abs(time.time() - probed) < 60
+            wait_for(lambda: one.metric(COUNT) > before, "another probe")
+            assert one.metric("bucket_agent_last_probe_timestamp_seconds") > probed
+            assert one.metric("bucket_agent_verify_mismatches_total") == 0
+            assert one.metric("bucket_agent_straggler_ratio") >= 1
+            assert one.metric("bucket_agent_predicted_over_measured_ratio_count") >= before
+            assert one.page("/livez").startswith("ok")
+            assert f"rank     {one.rank} of 3" in one.page("/")
+        # Two thirds of an all-gather's bytes cross a bus of three.
+        payload = group[1].metric('bucket_agent_collective_payload_bytes_total{collective="all_gather"}')
+        bus = group[1].metric('bucket_agent_collective_bus_bytes_total{collective="all_gather"}')
+        assert 0 < bus < payload
+
+
+def test_rank_0_reports_to_the_planner(bucketd, tmp_path):
+    with agents(tmp_path, bucketd.address, 2, "--profile", "slow_network", "--link-class", "socket") as group:
+        wait_for(lambda: group[0].metric('bucket_agent_cost_reports_total{result="accepted"}') >= 2, "two reports")
+        assert group[1].metric('bucket_agent_cost_reports_total{result="accepted"}') == 0
+        held = [one for one in costs(bucketd.address) if one["profile"] == "slow_network"]
+        text = json.dumps(held)
+        assert all(kind in text for kind in ("ALL_GATHER", "REDUCE_SCATTER", "ALL_REDUCE", '"link_class": "socket"')), text
+
+
+def test_a_killed_agent_ends_the_epoch_and_its_return_begins_the_next(bucketd, tmp_path):
+    with agents(tmp_path, bucketd.address, 3) as group:
+        first = group[0].epoch()
+        group[2].end(signal.SIGKILL)
+        for one in group[:2]:
+            wait_for(lambda: not one.ready(), "the others to notice")
+            assert f"epoch {first}" in one.said() and re.search(r"rank 2\b.*closed the connection", one.said()), one.said()
+            assert sum(one.metric(f'bucket_agent_communicator_errors_total{{code="{code}"}}') for code in ("peer_lost", "aborted")) == 1
+            assert one.page("/livez").startswith("ok")
+            assert "rank 2" in one.page("/readyz")
+        group[2] = Agent(tmp_path, bucketd.address, 2, 3)
+        for one in group:
+            one.wait_until_ready()
+        epochs = {one.epoch() for one in group}
+        assert len(epochs) == 1 and epochs.pop() > first
+        assert group[0].metric("bucket_agent_epochs_total") == 2
+
+
+def test_sigterm_ends_an_agent_and_tells_the_others(bucketd, tmp_path):
+    with agents(tmp_path, bucketd.address, 2) as group:
+        assert group[1].end() == 0
+        wait_for(lambda: "rank 1 was stopped" in group[0].said(), "rank 0 to hear of it")
+        wait_for(lambda: not group[0].ready(), "rank 0 to be alone")
+        assert group[0].end() == 0  # while it waits for the other
+
+
+def test_a_wrong_size_is_refused_with_the_names_of_both(bucketd, tmp_path):
+    started = [Agent(tmp_path, bucketd.address, 0, 2), Agent(tmp_path, bucketd.address, 1, 3)]
+    assert [one.process.wait(timeout=60) for one in started] == [1, 1]
+    for one in started:
+        one.process.stdout.close()
+        assert re.search(r"rank [01] speaks of [23] ranks, rank [01] of [23]", one.said()), one.said()
+
+
+def test_ranks_that_would_probe_otherwise_do_not_meet(bucketd, tmp_path):
+    started = [Agent(tmp_path, bucketd.address, 0, 2), Agent(tmp_path, bucketd.address, 1, 2, sweep=4096)]
+    assert [one.process.wait(timeout=60) for one in started] == [1, 1]
+    for one in started:
+        one.process.stdout.close()
+        assert "do not agree on what they will run" in one.said()
+
+
+def test_a_planner_that_is_away_is_no_error_of_a_group_that_has_met(tmp_path):
+    with planner() as bucketd:
+        with agents(tmp_path, bucketd.address, 2, "--profile", "cpu_loopback") as group:
+            os.kill(bucketd.pid, signal.SIGKILL)
+            wait_for(lambda: group[0].metric('bucket_agent_cost_reports_total{result="unreachable"}') >= 2, "two failed reports")
+            before = group[1].metric(COUNT)
+            wait_for(lambda: group[1].metric(COUNT) > before, "another probe")
+            assert all(one.ready() for one in group)
+            assert [one.end() for one in group] == [0, 0]
+
+
+def test_what_cannot_be_is_said_before_anything_starts(tmp_path):
+    base = [BINARY, "daemon", "--planner", "unix:/nowhere", "--group", "dp"]
+
+    def refused(*flags: str) -> str:
+        done = subprocess.run([*base, *flags], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and done.stdout == "", done.stdout
+        return done.stderr
+
+    both = ("--rank", "0", "--size", "2")
+    assert "less than --size" in refused("--rank", "2", "--size", "2", "--unix-folder", str(tmp_path / "u"))
+    assert "--interface" in refused(*both)
+    assert "--probe-every" in refused(*both, "--unix-folder", str(tmp_path / "u"), "--probe-every", "soon")
+    assert "--http" in refused(*both, "--unix-folder", str(tmp_path / "u"), "--http", "nowhere")
+
+
+def test_a_folder_that_others_may_enter_is_refused(bucketd, tmp_path):
+    (tmp_path / "ring").mkdir(mode=0o755)
+    os.chmod(tmp_path / "ring", 0o755)
+    one = Agent(tmp_path, bucketd.address, 0, 2)
+    assert one.process.wait(timeout=60) == 1
+    one.process.stdout.close()
+    assert "ring" in one.said()
