@@ -1,4 +1,5 @@
-"""Every query of the dashboards and rules, asked of a real Prometheus that scrapes a real server which real calls keep busy."""
+"""Every query of the dashboards and rules, asked of a real Prometheus that scrapes a real server which real calls keep busy, and two
+real agents."""
 
 import concurrent.futures
 import json
@@ -12,6 +13,7 @@ import urllib.parse
 
 import grpc
 import pytest
+from live_agents import agents
 from live_server import Server, get, request_for, upload, wait_for, without_graph
 
 from bucketd._wire.proto import planner_pb2
@@ -19,7 +21,8 @@ from bucketd._wire.proto import planner_pb2
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 DASHBOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
-METRIC = re.compile(r"\bbucketd_[a-z0-9_]+")
+METRIC = re.compile(r"\bbucket(?:d|_agent)_[a-z0-9_]+")
+RECORDED = re.compile(r"instance:bucket(?:d|_agent)_\w+:\w+")
 WINDOW = "40s"  # what Grafana would make of $__rate_interval, at the scrape interval of this test
 
 
@@ -59,17 +62,24 @@ def server(tmp_path_factory):
         yield one
 
 
-class Prometheus:
-    """A real one, which scrapes `target` every second and evaluates our rules as often."""
+@pytest.fixture(scope="module")
+def group(server, tmp_path_factory):
+    with agents(tmp_path_factory.mktemp("agents"), server.address, 2, "--profile", "cpu_loopback") as two:
+        yield two
 
-    def __init__(self, folder: pathlib.Path, target: str):
+
+class Prometheus:
+    """A real one, which scrapes a server and its agents every second and evaluates our rules as often."""
+
+    def __init__(self, folder: pathlib.Path, target: str, agent_targets: list):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         (folder / "rules.yml").write_text((PROMETHEUS / "rules.yml").read_text())
         text = (PROMETHEUS / "prometheus.yml").read_text().replace("15s", "1s").replace("127.0.0.1:9461", target)
-        assert target in text and "1s" in text
+        text = text.replace("127.0.0.1:9462", '", "'.join(agent_targets))
+        assert all(one in text for one in [target, *agent_targets]) and "1s" in text
         (folder / "prometheus.yml").write_text(text)
         self.process = subprocess.Popen(
             ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
@@ -93,8 +103,8 @@ class Prometheus:
 
 
 @pytest.fixture(scope="module")
-def prometheus(server, tmp_path_factory):
-    one = Prometheus(tmp_path_factory.mktemp("prometheus"), server.http)
+def prometheus(server, group, tmp_path_factory):
+    one = Prometheus(tmp_path_factory.mktemp("prometheus"), server.http, [agent.http for agent in group])
     try:
         # A rate needs a sample before and one after what it counts.
         for k in range(2):
@@ -103,6 +113,7 @@ def prometheus(server, tmp_path_factory):
             keep_busy(server, k)
         wait_for(lambda: one.ask('bucketd_plan_requests_total{outcome="hit"} >= 4'), "the last scrape")
         wait_for(lambda: one.ask("instance:bucketd_compute_seconds:p95_rate30m"), "the rules")
+        wait_for(lambda: len(one.ask("instance:bucket_agent_predicted:p50_rate30m > 0")) == 2, "both agents' probes")
         yield one
     finally:
         one.stop()
@@ -114,7 +125,7 @@ def queries() -> list:
         for panel in json.loads(path.read_text())["panels"]:
             for target in panel.get("targets", []):
                 found.append(pytest.param(target["expr"], id=f"{panel['title']} {target['refId']}"))
-    assert len(found) > 30, "the dashboards were not found"
+    assert len(found) > 50, "the dashboards were not found"
     return found
 
 
@@ -155,18 +166,15 @@ def test_every_rule_is_healthy_and_every_recording_has_data(prometheus):
 
 
 def metrics_named(text: str) -> set:
-    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in METRIC.findall(text) if not name.startswith("bucketd_requests:")}
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in METRIC.findall(RECORDED.sub("", text))}
 
 
-def test_every_metric_that_is_named_anywhere_is_in_a_live_scrape(server):
-    served = set(re.findall(r"^# TYPE (\S+)", server.metrics(), re.MULTILINE))
-    text = (PROMETHEUS / "rules.yml").read_text()
-    named = {name for name in metrics_named(re.sub(r"instance:bucketd_\w+:\w+", "", text))}
-    for path in DASHBOARDS:
-        named |= metrics_named(path.read_text().replace("bucketd-planner", ""))
-    tests = (PROMETHEUS / "rules_test.yml").read_text()
-    named |= metrics_named(re.sub(r"instance:bucketd_\w+:\w+", "", tests))
-    assert len(named) > 20
+def test_every_metric_that_is_named_anywhere_is_in_a_live_scrape(server, group):
+    served = set(re.findall(r"^# TYPE (\S+)", server.metrics() + group[0].metrics(), re.MULTILINE))
+    named = set()
+    for path in [PROMETHEUS / "rules.yml", PROMETHEUS / "rules_test.yml", *DASHBOARDS]:
+        named |= metrics_named(path.read_text())
+    assert len(named) > 30
     assert named - served == set()
 
 
@@ -180,9 +188,10 @@ def test_every_alert_has_a_test_and_a_paragraph():
         assert f"**{alert}**" in manual, f"deploy/README.md does not say what {alert} means"
 
 
-def test_metrics_follow_the_conventions(server):
-    done = subprocess.run(["promtool", "check", "metrics"], input=server.metrics(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr + done.stdout
+def test_metrics_follow_the_conventions(server, group):
+    for one in (server, group[0]):
+        done = subprocess.run(["promtool", "check", "metrics"], input=one.metrics(), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr + done.stdout
 
 
 def test_every_series_is_there_from_the_start_at_0(tmp_path):

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -11,14 +12,32 @@ import pytest
 from bucketd import embedded
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-UNIT = ROOT / "deploy" / "systemd" / "bucketd.service"
+UNITS = ROOT / "deploy" / "systemd"
+UNIT = UNITS / "bucketd.service"
 
 
-def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path):
-    unit = tmp_path / "bucketd.service"
-    unit.write_text(UNIT.read_text().replace("/usr/bin/bucketd", embedded.find_binary()))
+@pytest.mark.parametrize("name", ["bucketd", "bucket-agent"])
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path, name):
+    binary = pathlib.Path(embedded.find_binary()).with_name(name)
+    unit = tmp_path / f"{name}.service"
+    unit.write_text((UNITS / unit.name).read_text().replace(f"/usr/bin/{name}", str(binary)))
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True)
-    assert done.returncode == 0 and "bucketd" not in done.stderr, done.stderr
+    assert done.returncode == 0 and name not in done.stderr, done.stderr
+
+
+def test_the_agents_unit_has_its_arguments_from_the_file_beside_it(tmp_path):
+    unit, text = (UNITS / "bucket-agent.service").read_text(), (UNITS / "bucket-agent.env").read_text()
+    assert "EnvironmentFile=/etc/bucketd/bucket-agent.env" in unit
+    command = re.search(r"^ExecStart=/usr/bin/bucket-agent (.*)$", unit, re.MULTILINE)[1]
+    given = dict(line.split("=", 1) for line in text.splitlines() if line and not line.startswith("#"))
+    wanted = re.findall(r"\$\{?(\w+)", command)
+    assert set(wanted) == set(given)
+    for key, value in given.items():
+        command = command.replace(f"${{{key}}}", value).replace(f"${key}", value)
+    binary = pathlib.Path(embedded.find_binary()).with_name("bucket-agent")
+    arguments = command.replace("eth0", "no-such-interface").replace(":9462", ":0").split()
+    done = subprocess.run([binary, *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "no-such-interface" in done.stderr, done.stderr
 
 
 def test_the_unit_checks_the_file_that_it_starts_with():
