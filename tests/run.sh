@@ -50,8 +50,9 @@ if [ -n "$full" ]; then
   cmake --build build/tsan --target service_tests 2>&1 | python3 deploy/progress.py
   ctest --preset tsan -L service
 else
-  cmake --build build/asan --target passes_tests fuzz 2>&1 | python3 deploy/progress.py
+  cmake --build build/asan --target passes_tests pack_test executor_test fuzz 2>&1 | python3 deploy/progress.py
   ctest --test-dir build/asan --output-on-failure -j "$(nproc)" -L passes
+  ctest --test-dir build/asan --output-on-failure -R '^(pack|executor)_test$'
 fi
 tests/fuzz/run.sh "${full:+60}" || die "a fuzz target found something"
 
