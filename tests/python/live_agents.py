@@ -20,15 +20,17 @@ WITH_US = [shutil.which("setpriv"), "--pdeathsig", "KILL"] if shutil.which("setp
 class Agent:
     """One daemon of a group on this machine: small messages, many probes. `folder` is the group's."""
 
-    def __init__(self, folder: pathlib.Path, planner: str, rank: int, size: int, *flags: str, group: str = "dp", sweep: int = 16384):
+    def __init__(self, folder: pathlib.Path, planner: str, rank: int, size: int, *flags: str, group: str = "dp", sweep: int = 16384,
+                 interface: str = ""):
         self.rank, self.folder = rank, folder
+        transport = ("--interface", interface) if interface else ("--unix-folder", f"{folder}/ring")
         self.log = folder / f"log.{rank}"
         self.ready_file = folder / f"ready.{rank}"
         self.ready_file.unlink(missing_ok=True)
         with open(self.log, "a") as log:
             self.process = subprocess.Popen(
                 [*WITH_US, BINARY, "daemon", "--planner", planner, "--group", group, "--rank", str(rank), "--size", str(size),
-                 "--unix-folder", f"{folder}/ring", "--http", "127.0.0.1:0", "--probe-every", "300ms", "--timeout", "20s",
+                 *transport, "--http", "127.0.0.1:0", "--probe-every", "300ms", "--timeout", "20s",
                  "--sweep-bytes", str(sweep), "--ready-file", self.ready_file, *flags], stdout=subprocess.PIPE, stderr=log, text=True)
         said = self.process.stdout.readline()
         serves = re.search(r"side port http://(\S+)\n", said)

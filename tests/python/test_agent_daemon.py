@@ -73,6 +73,14 @@ def test_a_killed_agent_ends_the_epoch_and_its_return_begins_the_next(bucketd, t
         assert group[0].metric("bucket_agent_epochs_total") == 2
 
 
+def test_agents_of_several_nodes_meet_over_tcp_on_the_named_interface(bucketd, tmp_path):
+    started = [Agent(tmp_path, bucketd.address, rank, 2, interface="lo") for rank in range(2)]
+    for one in started:
+        one.wait_until_ready()
+        assert f"ring of 2 ranks over tcp 127.0.0.1, rank {one.rank}" in one.said()
+    assert [one.end() for one in started] == [0, 0]
+
+
 def test_sigterm_ends_an_agent_and_tells_the_others(bucketd, tmp_path):
     with agents(tmp_path, bucketd.address, 2) as group:
         assert group[1].end() == 0
