@@ -26,6 +26,7 @@
 namespace bucketd::agent {
 namespace {
 
+using testing::AnyOf;
 using testing::HasSubstr;
 
 class RingConnectTest : public testing::TestWithParam<bool> {
@@ -83,24 +84,33 @@ TEST_P(RingConnectTest, ANewerEpochEndsTheOlderOneAndNamesBoth) {
   newer.self.epoch = 8;
   HurryUp(newer);
   const std::vector<absl::Status> errors = Errors(older, newer);
-  for (const absl::Status& status : errors) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-  }
+  EXPECT_EQ(errors[0].code(), absl::StatusCode::kFailedPrecondition) << errors[0];
   EXPECT_THAT(std::string(errors[0].message()),
               HasSubstr("rank 0 of 2, group dp, epoch 7 does not match rank 1 of 2, group dp, "
                         "epoch 8: expected rank 1"));
-  EXPECT_THAT(std::string(errors[1].message()), HasSubstr("epoch 8 does not match rank 0 of 2, "
-                                                          "group dp, epoch 7"));
+  // The newer one waits on. It may not have read who the older one was when that hung up, and a TCP
+  // connection that is reset takes what was not read with it.
+  EXPECT_FALSE(errors[1].ok());
+  EXPECT_THAT(std::string(errors[1].message()),
+              AnyOf(HasSubstr("epoch 8 does not match rank 0 of 2, group dp, epoch 7"),
+                    HasSubstr("ended in its handshake")));
 }
 
 TEST_P(RingConnectTest, AnotherSizeNamesBoth) {
+  RingConnectOptions own = Options(0);
   RingConnectOptions other = Options(1);
   other.self.size = 3;
-  for (const absl::Status& status : Errors(Options(0), other)) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  HurryUp(own);
+  HurryUp(other);
+  int named = 0;  // by the first to notice, whose hanging up may reach the other before its name
+  for (const absl::Status& status : Errors(own, other)) {
+    EXPECT_FALSE(status.ok());
+    if (status.code() != absl::StatusCode::kFailedPrecondition) continue;
+    ++named;
     EXPECT_THAT(std::string(status.message()), HasSubstr("1 of 3"));
     EXPECT_THAT(std::string(status.message()), HasSubstr("0 of 2"));
   }
+  EXPECT_GE(named, 1);
 }
 
 TEST_P(RingConnectTest, AnotherGroupIsNotLetIn) {
