@@ -1,5 +1,4 @@
 #include "gpu_agent/exec/layout.h"
-#include "gpu_agent/exec/plan_reader.h"
 
 #include <algorithm>
 #include <string>
@@ -9,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "gpu_agent/exec/plan_reader.h"
 #include "passes/io/plan_json.h"
 #include "passes/io/proto_io.h"
 #include "passes/planner.h"
