@@ -87,14 +87,19 @@ class StickTo(Choice):
         run = self.ctl(graph, *AUTO, *args, "--stick-to", self.path("old.json"), "--plan-out", self.path("new.json"), "--json")
         return json.loads(run.stdout)
 
-    def test_a_plan_does_not_jump_when_one_cost_moves_by_one_percent(self):
+    def test_a_plan_does_not_jump_without_gain_when_one_cost_moves_by_one_percent(self):
         self.old("--profile", self.profile())
+        stayed = 0
         for key in ("compute_scale", "alpha_scale", "busbw_scale", "gamma_us", "hbm_bytes_per_s"):
             for scale in (0.99, 1.01):
                 said = self.verdict("--profile", self.profile(**{key: scale}))
-                self.assertTrue(said["stick_to"]["kept"], (key, scale, said["stick_to"]))
-                self.assertEqual(self.read("new.json"), self.read("old.json"))
-                self.assertAlmostEqual(said["planned"]["total_us"], said["stick_to"]["old_us"], delta=0.001)
+                stick = said["stick_to"]
+                self.assertLess(stick["gain_ppm"], 20_000, (key, scale, stick))
+                self.assertEqual(stick["kept"], stick["gain_ppm"] <= 10_000, (key, scale, stick))
+                self.assertEqual(self.read("new.json") == self.read("old.json"), stick["kept"], (key, scale))
+                self.assertAlmostEqual(said["planned"]["total_us"], stick["old_us" if stick["kept"] else "new_us"], delta=0.001)
+                stayed += stick["kept"]
+        self.assertGreater(stayed, 5)  # the others found more than 1 %
 
     def test_a_plan_gives_way_where_the_new_one_gains_more_than_is_asked(self):
         self.old("--profile", self.profile())
