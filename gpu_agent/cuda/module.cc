@@ -77,8 +77,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> NewNccl(Device& device, const Nccl
   return communicator;
 }
 
-std::string NcclVersion() {
-  return Nccl().ok() ? (*Nccl())->ToString() : std::string(Nccl().status().message());
+absl::StatusOr<std::string> NcclVersion() {
+  RETURN_IF_ERROR(Nccl().status());
+  return (*Nccl())->ToString();
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ struct NcclOptions {
 };
 
 // A module of another build is refused: layouts of types cross this table.
-inline constexpr uint32_t kGpuModuleVersion = 1;
+inline constexpr uint32_t kGpuModuleVersion = 2;
 inline constexpr char kGpuModuleEntry[] = "bucketd_cuda_module_v1";
 
 // All functions are thread-safe.
@@ -47,8 +47,8 @@ struct GpuModule {
   absl::StatusOr<std::string> (*nccl_id)();
   // Blocks until all ranks are there, or the timeout. A rank a GPU, unless NCCL is told otherwise.
   absl::StatusOr<std::unique_ptr<Communicator>> (*nccl)(Device& device, const NcclOptions& options);
-  // "NCCL 2.27.3 (libnccl.so.2)", or why there is none.
-  std::string (*nccl_version)();
+  // "NCCL 2.27.3 (libnccl.so.2)"; UNAVAILABLE: why there is none.
+  absl::StatusOr<std::string> (*nccl_version)();
 };
 using GpuModuleEntry = const GpuModule* (*)();
 

@@ -43,8 +43,10 @@ GpuBackend LoadGpuBackend(const std::string& path) {
     return Host(absl::StrCat("no GPU can be used: ", gpus.status().message()));
   }
   if (*gpus == 0) return Host("there are 0 GPUs");
+  const absl::StatusOr<std::string> nccl = module->nccl_version();
   return {module, *gpus,
-          absl::StrCat(*gpus, *gpus == 1 ? " GPU, " : " GPUs, ", module->nccl_version())};
+          absl::StrCat(*gpus, *gpus == 1 ? " GPU, " : " GPUs, ",
+                       nccl.ok() ? absl::string_view(*nccl) : nccl.status().message())};
 }
 
 }  // namespace bucketd::agent

@@ -16,7 +16,7 @@ namespace {
 struct Args {
   SessionOptions session;
   SweepOptions sweep;
-  std::string profile_out, base = "cpu_loopback", name = "calibrated", link_class;
+  std::string profile_out, base, name = "calibrated", link_class;
 };
 
 // Prints rows as they come: an out-of-place one is held until its in-place twin is there.
@@ -48,15 +48,26 @@ class TablePrinter {
   CollectiveRow held_;
 };
 
-absl::Status Run(const Args& args, const std::vector<std::string>& arguments) {
+absl::StatusOr<CostProfile> BaseOf(const Args& args, const Session& session) {
+  if (args.base.empty()) {
+    return FindProfile(session.backend() == "nccl" ? "h100_nvlink" : "cpu_loopback");
+  }
   absl::StatusOr<CostProfile> base = FindProfile(args.base);
-  if (!base.ok()) return absl::NotFoundError(absl::StrCat("--base: ", base.status().message()));
+  if (base.ok()) return base;
+  return absl::NotFoundError(absl::StrCat("--base: ", base.status().message()));
+}
+
+absl::Status Run(const Args& args, const std::vector<std::string>& arguments) {
   if (args.sweep.min_bytes > args.sweep.max_bytes) {
     return absl::OutOfRangeError("--min-bytes: is more than --max-bytes");
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Open(args.session, arguments));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator, session->Connect("calibrate"));
   const bool first = session->rank() == 0;
+  CostProfile base;
+  if (first) {
+    ASSIGN_OR_RETURN(base, BaseOf(args, *session));
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator, session->Connect("calibrate"));
   const std::string ring = communicator->ToString();
   TablePrinter table(ring, session->ranks());
   ASSIGN_OR_RETURN(const SweepResult sweep,
@@ -68,7 +79,7 @@ absl::Status Run(const Args& args, const std::vector<std::string>& arguments) {
   RETURN_IF_ERROR(session->Join());
   const CalibrationOf of{args.name, absl::StrCat("measured by bucket-agent calibrate: ", ring),
                          args.link_class, session->ranks()};
-  ASSIGN_OR_RETURN(const Calibration calibration, Calibrate(sweep, of, *base));
+  ASSIGN_OR_RETURN(const Calibration calibration, Calibrate(sweep, of, base));
   std::fputs(CopyTable(sweep).c_str(), stdout);
   std::fputs(FitTable(calibration).c_str(), stdout);
   if (args.profile_out.empty()) return absl::OkStatus();
@@ -87,11 +98,10 @@ void AddCalibrateCommand(CLI::App& app, const std::vector<std::string>& argument
   command->add_option("--profile-out", args->profile_out, "where the cost profile goes, JSON")
       ->type_name("FILE");
   command->add_option("--name", args->name, "the profile's name")->capture_default_str();
-  command
-      ->add_option("--base", args->base,
-                   "cost profile for what is not measured here (compute, mostly): a built-in name, "
-                   "or a JSON file")
-      ->capture_default_str();
+  command->add_option(
+      "--base", args->base,
+      "cost profile for what is not measured here (compute, mostly): a built-in name, "
+      "or a JSON file; default: cpu_loopback for the ring, h100_nvlink for NCCL");
   command->add_option("--link-class", args->link_class,
                       "link class of the mesh dimensions that the figures are for");
   const CLI::Range sizes(int64_t{4} << 10, int64_t{1} << 30);
@@ -104,7 +114,11 @@ void AddCalibrateCommand(CLI::App& app, const std::vector<std::string>& argument
   command->footer(
       "Every payload is verified bit by bit. Ranks begin at once and the slowest one counts; "
       "busbw\n"
-      "is nccl-tests'. Example: measure, then plan with what was measured\n"
+      "is nccl-tests'. All ranks are on this machine, also over TCP: what groups of several\n"
+      "machines take, their daemons measure (bucket-agent daemon --help). Mesh dimensions that "
+      "name\n"
+      "a link class want figures of that class: --link-class.\n"
+      "Example: measure, then plan with what was measured\n"
       "  bucket-agent calibrate --ranks 2 --profile-out here.json\n"
       "  bucketctl plan step.bw.json.gz --profile here.json");
   command->callback([args, &arguments, &exit] { exit = Report(Run(*args, arguments)); });

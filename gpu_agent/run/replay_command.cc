@@ -40,9 +40,10 @@ nlohmann::ordered_json PartsJson(const PartTimes& times) {
 
 int64_t Sum(const PartTimes& times) { return times.copy_in_ps + times.wire_ps + times.copy_out_ps; }
 
-void PrintJson(const Args& args, const ReplayPlan& plan, const ReplayResult& result) {
+void PrintJson(const Args& args, const std::string& backend, const ReplayPlan& plan,
+               const ReplayResult& result) {
   nlohmann::ordered_json object = {{"plan", args.plan},
-                                   {"backend", args.session.backend},
+                                   {"backend", backend},
                                    {"ranks", args.session.ranks},
                                    {"rounds", args.rounds},
                                    {"predicted_us", Us(plan.predicted_total_ps)},
@@ -96,7 +97,7 @@ absl::Status Run(const Args& args, const std::vector<std::string>& arguments) {
   if (session->rank() != 0) return absl::OkStatus();
   RETURN_IF_ERROR(session->Join());
   if (args.json) {
-    PrintJson(args, plan, result);
+    PrintJson(args, session->backend(), plan, result);
   } else {
     PrintTable(plan, result);
   }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -20,6 +21,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "gpu_agent/comm/endpoint.h"
 #include "gpu_agent/comm/rendezvous.h"
 #include "gpu_agent/comm/ring.h"
 #include "gpu_agent/comm/ring_connect.h"
@@ -61,12 +63,17 @@ std::string HowEnded(int status) {
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Open(const SessionOptions& options,
                                                        const std::vector<std::string>& arguments) {
-  if (options.backend != "ring") {
-    return absl::OutOfRangeError(
-        absl::StrCat("--backend: unknown backend \"", options.backend, "\"; known: ring"));
+  if (!options.tcp_interface.empty()) {
+    const absl::Status known = LocalAddress(options.tcp_interface).status();
+    if (!known.ok()) {
+      return absl::OutOfRangeError(absl::StrCat(kInterfaceFlag, ": ", known.message()));
+    }
   }
   std::unique_ptr<Session> session(new Session(options));
+  ASSIGN_OR_RETURN(session->backend_,
+                   Backend::Open(options.backend, session->rank(), options.ranks));
   if (options.rank < 0) {
+    std::fprintf(stderr, "backend %s\n", session->backend_->reason().c_str());
     RETURN_IF_ERROR(session->MakeFolder());
     RETURN_IF_ERROR(session->StartOthers(arguments));
   } else {
@@ -118,7 +125,8 @@ absl::Status Session::ReadToken() {
 absl::Status Session::StartOthers(const std::vector<std::string>& arguments) {
   for (int rank = 1; rank < options_.ranks; ++rank) {
     std::vector<std::string> all = arguments;
-    all.insert(all.end(), {kRankFlag, absl::StrCat(rank), kFolderFlag, folder_});
+    all.insert(all.end(),
+               {kBackendFlag, backend(), kRankFlag, absl::StrCat(rank), kFolderFlag, folder_});
     std::vector<char*> pointers;
     for (std::string& argument : all) pointers.push_back(argument.data());
     pointers.push_back(nullptr);
@@ -139,14 +147,16 @@ absl::StatusOr<std::unique_ptr<Communicator>> Session::Connect(const std::string
   options.self.rank = rank_;
   options.self.size = options_.ranks;
   options.token = token_;
-  options.unix_folder = folder;
+  if (options_.tcp_interface.empty()) {
+    options.unix_folder = folder;
+  } else {
+    options.tcp_interface = options_.tcp_interface;
+  }
   options.deadline = absl::Now() + kConnectTimeout;
   ASSIGN_OR_RETURN(RingPeers peers, ConnectRing(options, *rendezvous));
   RingOptions ring;
   ring.timeout = absl::Minutes(2);
-  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
-                   RingCommunicator::Create(std::move(peers), ring));
-  return communicator;
+  return backend_->Connect(std::move(peers), ring, group);
 }
 
 absl::Status Session::Join() {

@@ -1,4 +1,5 @@
-// A GPU module for the loader's tests: of another build, or with as many GPUs as FAKE_GPUS says.
+// A GPU module for the loader's tests: of another build, or with as many GPUs as FAKE_GPUS says and
+// no NCCL.
 #include "gpu_agent/device/gpu_module.h"
 
 extern "C" __attribute__((visibility("default"))) const bucketd::agent::GpuModule*
@@ -7,6 +8,8 @@ bucketd_cuda_module_v1() {
   static GpuModule module{};
   module.version = FAKE_VERSION;
   module.count = []() -> absl::StatusOr<int> { return FAKE_GPUS; };
-  module.nccl_version = [] { return std::string("no NCCL"); };
+  module.nccl_version = []() -> absl::StatusOr<std::string> {
+    return absl::UnavailableError("no NCCL");
+  };
   return &module;
 }

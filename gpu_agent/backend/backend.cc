@@ -1,0 +1,126 @@
+#include "gpu_agent/backend/backend.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "gpu_agent/device/host_device.h"
+#include "gpu_agent/exec/host_copier.h"
+#include "passes/base/status_macros.h"
+
+namespace bucketd::agent {
+namespace {
+
+bool GpusAreShared() {
+  const char* set = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return set != nullptr && std::strcmp(set, "1") == 0;
+}
+
+// Why NCCL cannot serve so many ranks here; "" if it can.
+std::string Hindrance(const GpuBackend& found, int ranks) {
+  if (found.module == nullptr) return found.reason;
+  const absl::StatusOr<std::string> nccl = found.module->nccl_version();
+  if (!nccl.ok()) return std::string(nccl.status().message());
+  if (found.gpus >= ranks || GpusAreShared()) return "";
+  return absl::StrCat(ranks, " ranks on ", found.gpus, found.gpus == 1 ? " GPU" : " GPUs",
+                      ": NCCL refuses two ranks on one (from 2.30 on it takes them with "
+                      "NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment)");
+}
+
+// What rank 0 says to all: an NCCL id, or why it has none.
+class Invitation {
+ public:
+  static constexpr size_t kBytes = 512;
+
+  static std::vector<std::byte> Write(const absl::StatusOr<std::string>& id) {
+    const std::string text = id.ok() ? *id : std::string(id.status().message());
+    std::vector<std::byte> bytes(kBytes);
+    const size_t size = std::min(text.size(), kBytes - 3);
+    bytes[0] = static_cast<std::byte>(id.ok());
+    bytes[1] = static_cast<std::byte>(size >> 8);
+    bytes[2] = static_cast<std::byte>(size & 0xff);
+    std::memcpy(bytes.data() + 3, text.data(), size);
+    return bytes;
+  }
+
+  static absl::StatusOr<std::string> Read(const std::byte* bytes) {
+    const size_t size = std::to_integer<size_t>(bytes[1]) << 8 | std::to_integer<size_t>(bytes[2]);
+    std::string text(reinterpret_cast<const char*>(bytes) + 3, std::min(size, kBytes - 3));
+    if (bytes[0] == std::byte{1}) return text;
+    return absl::UnavailableError(absl::StrCat("rank 0 has no NCCL id: ", text));
+  }
+};
+
+// `own` as rank 0 has it, on all ranks.
+absl::StatusOr<std::string> Invite(Communicator& ring, const absl::StatusOr<std::string>& own) {
+  const std::vector<std::byte> said = Invitation::Write(own);
+  std::vector<std::byte> all(Invitation::kBytes * static_cast<size_t>(ring.size()));
+  ASSIGN_OR_RETURN(const std::unique_ptr<HostStream> stream, HostStream::Start("invitation"));
+  const Collective gather{CollectiveKind::kAllGather, said.data(), all.data(),
+                          Invitation::kBytes,         DType::kU8,  ReduceOp::kNone};
+  RETURN_IF_ERROR(ring.Launch(*stream, {&gather, 1}));
+  // The ring's own timeout ends it.
+  RETURN_IF_ERROR(stream->Record()->Wait(absl::InfiniteFuture()));
+  return Invitation::Read(all.data());
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> Backend::Open(const std::string& asked, int rank,
+                                                       int ranks, const std::string& module) {
+  if (asked == "ring") return OnHost("as asked");
+  if (asked != "nccl" && asked != "auto") {
+    return absl::OutOfRangeError(
+        absl::StrCat("unknown backend \"", asked, "\"; known: auto, nccl, ring"));
+  }
+  const GpuBackend found = LoadGpuBackend(module);
+  std::string why = Hindrance(found, ranks);
+  if (why.empty()) {
+    absl::StatusOr<std::unique_ptr<Backend>> opened = OnGpu(found, rank % found.gpus);
+    if (opened.ok()) return opened;
+    why = std::string(opened.status().message());
+  }
+  if (asked == "auto") return OnHost(why);
+  return absl::UnavailableError(absl::StrCat("backend nccl: ", why, "; backend ring wants no GPU"));
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> Backend::OnGpu(const GpuBackend& found, int index) {
+  std::unique_ptr<Backend> backend(new Backend);
+  backend->module_ = found.module;
+  backend->name_ = "nccl";
+  backend->reason_ = absl::StrCat("nccl: ", found.reason);
+  ASSIGN_OR_RETURN(backend->device_, found.module->open(index));
+  ASSIGN_OR_RETURN(backend->copier_, found.module->copier(*backend->device_, 0));
+  return backend;
+}
+
+std::unique_ptr<Backend> Backend::OnHost(const std::string& why) {
+  std::unique_ptr<Backend> backend(new Backend);
+  backend->name_ = "ring";
+  backend->reason_ = absl::StrCat("ring: ", why);
+  backend->device_ = std::make_unique<HostDevice>();
+  backend->copier_ = std::make_unique<HostCopier>();
+  return backend;
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Backend::Connect(RingPeers peers,
+                                                               const RingOptions& options,
+                                                               const std::string& group) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> ring,
+                   RingCommunicator::Create(std::move(peers), options));
+  if (module_ == nullptr) return ring;
+  NcclOptions nccl;
+  nccl.rank = ring->rank();
+  nccl.size = ring->size();
+  nccl.name = group;
+  nccl.timeout = options.timeout;
+  ASSIGN_OR_RETURN(nccl.id, Invite(*ring, nccl.rank == 0 ? module_->nccl_id() : ""));
+  return module_->nccl(*device_, nccl);
+}
+
+}  // namespace bucketd::agent

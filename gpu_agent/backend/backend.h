@@ -1,0 +1,53 @@
+// What runs the buckets of this process: the processor and the socket ring, or a GPU, its kernels
+// and NCCL. Everybody else asks here and need not know which it is.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+#include "gpu_agent/comm/communicator.h"
+#include "gpu_agent/comm/ring.h"
+#include "gpu_agent/device/module_loader.h"
+#include "gpu_agent/device/stream.h"
+#include "gpu_agent/exec/copier.h"
+
+namespace bucketd::agent {
+
+// Outlives what its device and Connect made. Thread-safe.
+class Backend {
+ public:
+  // `asked` is "ring", "nccl", or "auto": nccl where the module, NCCL and a GPU for each of the
+  // `ranks` of this host are there, else ring. `rank`, of this host, takes the GPU of its number;
+  // with NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment, which NCCL heeds from 2.30 on, GPUs are
+  // shared. OUT_OF_RANGE: another word. UNAVAILABLE: nccl was asked for, and why it cannot be.
+  static absl::StatusOr<std::unique_ptr<Backend>> Open(const std::string& asked, int rank,
+                                                       int ranks,
+                                                       const std::string& module = GpuModulePath());
+
+  const std::string& name() const { return name_; }  // "ring" or "nccl"
+  // For logs: "ring: /opt/bucketd/libbucketd_cuda.so is absent", "nccl: 2 GPUs, NCCL 2.27.3
+  // (libnccl.so.2)".
+  const std::string& reason() const { return reason_; }
+  Device& device() { return *device_; }
+  Copier& copier() { return *copier_; }
+
+  // The process group of connected and authenticated neighbours: their ring itself, or NCCL's, the
+  // id of which travels over the ring and nowhere else. All ranks call it. Blocks with NCCL, until
+  // it has started on every rank or the options' timeout; `group` is its name in NCCL's logs.
+  absl::StatusOr<std::unique_ptr<Communicator>> Connect(RingPeers peers, const RingOptions& options,
+                                                        const std::string& group);
+
+ private:
+  Backend() = default;
+  static absl::StatusOr<std::unique_ptr<Backend>> OnGpu(const GpuBackend& found, int index);
+  static std::unique_ptr<Backend> OnHost(const std::string& why);
+
+  const GpuModule* module_ = nullptr;  // null: the ring
+  std::string name_, reason_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Copier> copier_;
+};
+
+}  // namespace bucketd::agent

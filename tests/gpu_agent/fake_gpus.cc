@@ -1,0 +1,177 @@
+// A module with two GPUs whose memory is the host's and whose NCCL is the socket ring, so that
+// programs can be tested through the module's table where no GPU is. As with a GPU's memory, nobody
+// but the module can use the addresses that it gives: one bit of them is wrong.
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+#include "gpu_agent/comm/communicator.h"
+#include "gpu_agent/comm/ring_connect.h"
+#include "gpu_agent/device/gpu_module.h"
+#include "gpu_agent/device/host_device.h"
+#include "gpu_agent/exec/host_copier.h"
+#include "passes/base/status_macros.h"
+
+namespace bucketd::agent {
+namespace {
+
+// Neither x86-64 nor AArch64 maps such addresses for programs.
+constexpr uintptr_t kOnGpu = uintptr_t{1} << 55;
+
+std::byte* OnGpu(std::byte* host) {
+  return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(host) | kOnGpu);
+}
+
+template <typename T>
+T* OnHost(T* address) {
+  return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(address) & ~kOnGpu);
+}
+
+class FakeBuffer final : public Buffer {
+ public:
+  explicit FakeBuffer(std::unique_ptr<Buffer> host) : host_(std::move(host)) {}
+  std::byte* data() override { return OnGpu(host_->data()); }
+  int64_t bytes() const override { return host_->bytes(); }
+
+ private:
+  const std::unique_ptr<Buffer> host_;
+};
+
+class FakeGpu final : public Device {
+ public:
+  explicit FakeGpu(int index) : index_(index) {}
+  std::string name() const override { return absl::StrCat("cuda:", index_, " of the tests"); }
+  int64_t alignment() const override { return host_.alignment(); }
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
+    ASSIGN_OR_RETURN(std::unique_ptr<Buffer> buffer, host_.Allocate(bytes));
+    return std::make_unique<FakeBuffer>(std::move(buffer));
+  }
+  absl::StatusOr<std::unique_ptr<Stream>> NewStream(const std::string& name) override {
+    return host_.NewStream(name);
+  }
+  absl::Status Copy(Stream& stream, const void* from, void* to, int64_t bytes) override {
+    return host_.Copy(stream, OnHost(from), OnHost(to), bytes);
+  }
+
+ private:
+  const int index_;
+  HostDevice host_;
+};
+
+bool IsOnGpu(const void* address) {
+  return address == nullptr || (reinterpret_cast<uintptr_t>(address) & kOnGpu) != 0;
+}
+
+class FakeCopier final : public Copier {
+ public:
+  absl::Status Copy(Stream& stream, std::shared_ptr<const std::vector<Tile>> tiles) override {
+    auto here = std::make_shared<std::vector<Tile>>(*tiles);
+    for (Tile& tile : *here) {
+      if (!IsOnGpu(tile.from) || !IsOnGpu(tile.to)) return absl::InternalError("host memory");
+      tile.from = OnHost(tile.from);
+      tile.to = OnHost(tile.to);
+    }
+    return host_.Copy(stream, std::move(here));
+  }
+
+ private:
+  HostCopier host_;
+};
+
+// An id is the folder where the ring meets. Rank 0 made it and removes it.
+class FakeNccl final : public Communicator {
+ public:
+  static absl::StatusOr<std::unique_ptr<Communicator>> Connect(const NcclOptions& options) {
+    std::unique_ptr<FakeNccl> nccl(new FakeNccl);
+    if (options.rank == 0) nccl->folder_ = options.id;
+    ASSIGN_OR_RETURN(const auto rendezvous, FolderRendezvous::Open(options.id));
+    RingConnectOptions connect;
+    connect.self.group = options.name;
+    connect.self.rank = options.rank;
+    connect.self.size = options.size;
+    connect.token = "the folder is private";
+    connect.unix_folder = options.id;
+    connect.deadline = absl::Now() + options.timeout;
+    ASSIGN_OR_RETURN(RingPeers peers, ConnectRing(connect, *rendezvous));
+    RingOptions ring;
+    ring.timeout = options.timeout;
+    ASSIGN_OR_RETURN(nccl->ring_, RingCommunicator::Create(std::move(peers), ring));
+    return nccl;
+  }
+  ~FakeNccl() override {
+    std::error_code ignored;
+    if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+  }
+
+  absl::Status Launch(Stream& stream, absl::Span<const Collective> group) override {
+    std::vector<Collective> here(group.begin(), group.end());
+    for (Collective& c : here) {
+      if (!IsOnGpu(c.in) || !IsOnGpu(c.out)) return absl::InternalError("host memory");
+      c.in = OnHost(c.in);
+      c.out = OnHost(c.out);
+    }
+    return ring_->Launch(stream, here);
+  }
+  int rank() const override { return ring_->rank(); }
+  int size() const override { return ring_->size(); }
+  std::string ToString() const override {
+    return absl::StrCat("NCCL of the tests of ", size(), " ranks, rank ", rank());
+  }
+  absl::Status health() const override { return ring_->health(); }
+  void Abort(const std::string& why) override { ring_->Abort(why); }
+
+ private:
+  FakeNccl() = default;
+
+  std::string folder_;
+  std::unique_ptr<Communicator> ring_;
+};
+
+absl::StatusOr<std::unique_ptr<Device>> Open(int index) {
+  if (index < 0 || index > 1) return absl::InvalidArgumentError("there are 2 GPUs");
+  return std::make_unique<FakeGpu>(index);
+}
+
+absl::StatusOr<std::unique_ptr<Copier>> NewCopier(Device& device, int /*max_blocks*/) {
+  if (dynamic_cast<FakeGpu*>(&device) == nullptr) return absl::InvalidArgumentError("no GPU");
+  return std::make_unique<FakeCopier>();
+}
+
+absl::StatusOr<std::string> NcclId() {
+  const char* set = std::getenv("FAKE_NCCL_FOLDER");
+  const std::filesystem::path folder =
+      set == nullptr ? std::filesystem::temp_directory_path() : set;
+  std::string path = (folder / "fake-nccl.XXXXXX").string();
+  if (mkdtemp(path.data()) == nullptr) return absl::InternalError(path);
+  return path;
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> NewNccl(Device& device, const NcclOptions& options) {
+  if (dynamic_cast<FakeGpu*>(&device) == nullptr) return absl::InvalidArgumentError("no GPU");
+  return FakeNccl::Connect(options);
+}
+
+}  // namespace
+}  // namespace bucketd::agent
+
+extern "C" __attribute__((visibility("default"))) const bucketd::agent::GpuModule*
+bucketd_cuda_module_v1() {
+  using namespace bucketd::agent;
+  static constexpr GpuModule kModule = {
+      kGpuModuleVersion,
+      []() -> absl::StatusOr<int> { return 2; },
+      Open,
+      NewCopier,
+      NcclId,
+      NewNccl,
+      []() -> absl::StatusOr<std::string> { return "NCCL of the tests"; }};
+  return &kModule;
+}
