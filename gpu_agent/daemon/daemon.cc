@@ -24,7 +24,7 @@ std::string OneLine(absl::string_view text) { return absl::Utf8SafeCEscape(text)
 
 // Ranks that measure differently would wait for each other.
 DaemonOptions WithAgreement(DaemonOptions options) {
-  options.group.agrees = absl::StrCat("probe 1, up to ", options.sweep_bytes, " bytes, ",
+  options.group.agrees = absl::StrCat("probe 2, up to ", options.sweep_bytes, " bytes, ",
                                       options.group.unix_folder.empty() ? "tcp" : "unix");
   return options;
 }

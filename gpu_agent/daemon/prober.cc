@@ -13,7 +13,6 @@ namespace {
 
 constexpr int64_t kMinBytes = 4 << 10;
 constexpr int64_t kShortSizes[] = {64 << 10, 1 << 20};
-constexpr absl::Duration kRowTime = absl::Milliseconds(5);
 // Of the copies that find a straggler: more than caches hold, and the best of a few.
 constexpr int64_t kCopiedBytes = 8 << 20;
 constexpr int kCopies = 5;
@@ -24,7 +23,6 @@ absl::Status Prober::Add(int64_t min_bytes, int64_t max_bytes, Probe& probe) {
   SweepOptions options;
   options.min_bytes = min_bytes;
   options.max_bytes = max_bytes;
-  options.row_time = kRowTime;
   ASSIGN_OR_RETURN(SweepResult sweep, Sweep(device_, copier_, communicator_, options, nullptr));
   for (CollectiveRow& row : sweep.collectives) {
     probe.wrong += row.wrong;

@@ -1,6 +1,7 @@
 #include "gpu_agent/run/sweep.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <chrono>
 #include <cstddef>
@@ -17,25 +18,62 @@ namespace bucketd::agent {
 namespace {
 
 constexpr int64_t kAlignment = 4096;
-constexpr int64_t kMaxRepetitions = 20, kMinRepetitions = 5;
-constexpr absl::Duration kPause = absl::Milliseconds(1);
+constexpr int64_t kRepetitions = 5;
+// As in a step, where compute comes first: threads sleep, and caches hold something else. On the
+// processor collectives take a tenth to a seventh longer after some milliseconds than after less
+// than one; more than these change nothing.
+constexpr absl::Duration kPause = absl::Milliseconds(5);
 constexpr int64_t kCopiedTensors = 8;
+
+// From one size to the next: by four, and by two where buckets lie that are worth a plan.
+int64_t Next(int64_t bytes) { return bytes < (4 << 20) ? 4 * bytes : 2 * bytes; }
 
 int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// 0 to 3, so that the sum over 64 ranks has no more than bf16's eight bits, and without a period.
-int64_t ValueAt(int rank, int64_t i) {
-  return static_cast<uint32_t>(i * 2654435761 + rank * 715225739) >> 30;
+// A fixed length, which compilers make vectors of.
+constexpr int64_t kBlock = 1024;
+using Block = std::array<int32_t, kBlock>;
+
+// Elements of a rank's payload from `at` on: 0 to 3, so that the sum over 64 ranks has no more than
+// bf16's eight bits, and without a period.
+void AddPayload(int rank, int64_t at, Block& to) {
+  constexpr uint32_t kOfElement = 2654435761, kOfRank = 715225739;
+  const uint32_t first =
+      static_cast<uint32_t>(at) * kOfElement + static_cast<uint32_t>(rank) * kOfRank;
+  for (uint32_t i = 0; i < kBlock; ++i)
+    to[i] += static_cast<int32_t>((first + i * kOfElement) >> 30);
 }
 
-// `value` as an element of the dtype.
-void PutValue(DType dtype, int64_t value, std::byte* to) {
-  const auto bits = std::bit_cast<uint32_t>(static_cast<float>(value));
+void Convert(const Block& values, std::array<float, kBlock>& to) {
+  for (size_t i = 0; i < kBlock; ++i) to[i] = static_cast<float>(values[i]);
+}
+
+// All values are exact in bf16.
+void Convert(const Block& values, std::array<uint16_t, kBlock>& to) {
+  for (size_t i = 0; i < kBlock; ++i) {
+    to[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(values[i])) >> 16);
+  }
+}
+
+template <typename T>
+void WritePayload(int first_rank, int ranks, int64_t at, int64_t count, std::byte* to) {
+  for (int64_t done = 0; done < count; done += kBlock) {
+    Block sum{};
+    for (int r = first_rank; r < first_rank + ranks; ++r) AddPayload(r, at + done, sum);
+    std::array<T, kBlock> elements;
+    Convert(sum, elements);
+    std::memcpy(to + done * static_cast<int64_t>(sizeof(T)), elements.data(),
+                static_cast<size_t>(std::min(kBlock, count - done)) * sizeof(T));
+  }
+}
+
+// The sum of the payloads of some ranks, elements [at, at + count). f32 or bf16.
+void WritePayload(DType dtype, int first_rank, int ranks, int64_t at, int64_t count,
+                  std::byte* to) {
   if (dtype == DType::kF32) {
-    std::memcpy(to, &bits, 4);
+    WritePayload<float>(first_rank, ranks, at, count, to);
   } else {
-    const auto half = static_cast<uint16_t>(bits >> 16);
-    std::memcpy(to, &half, 2);
+    WritePayload<uint16_t>(first_rank, ranks, at, count, to);
   }
 }
 
@@ -47,8 +85,8 @@ class Sweeper {
   absl::Status Open() {
     ASSIGN_OR_RETURN(stream_, device_.NewStream("calibrate"));
     ASSIGN_OR_RETURN(barrier_, device_.Allocate(kAlignment));
-    // In place or not, a message and a half of it lie in a region; several regions keep caches out.
-    ASSIGN_OR_RETURN(pool_, device_.Allocate(std::max<int64_t>(6 * options_.max_bytes, 64 << 20)));
+    // The widest work reads one message and writes another: two of it, and no cache in between.
+    ASSIGN_OR_RETURN(pool_, device_.Allocate(std::max<int64_t>(4 * options_.max_bytes, 64 << 20)));
     const std::vector<std::byte> zeros(1 << 20);
     const Settled settled{*this};
     for (int64_t at = 0; at < pool_->bytes(); at += static_cast<int64_t>(zeros.size())) {
@@ -150,44 +188,43 @@ class Sweeper {
 
   absl::Status Finish() const { return stream_->Record()->Wait(absl::InfiniteFuture()); }
 
-  // Element i of what this rank must get.
-  int64_t Expected(const CollectiveRow& row, int64_t i) const {
+  // What this rank must get.
+  void WriteExpected(const CollectiveRow& row, std::byte* to) const {
+    const int rank = communicator_.rank(), size = communicator_.size();
     if (row.kind == CollectiveKind::kAllGather) {
-      return ValueAt(static_cast<int>(i / row.count), i % row.count);
+      const int64_t part = row.count * ItemSize(row.dtype);
+      for (int r = 0; r < size; ++r) WritePayload(row.dtype, r, 1, 0, row.count, to + r * part);
+      return;
     }
-    if (row.kind == CollectiveKind::kReduceScatter) i += communicator_.rank() * row.count;
-    int64_t sum = 0;
-    for (int r = 0; r < communicator_.size(); ++r) sum += ValueAt(r, i);
-    return sum;
+    const int64_t at = row.kind == CollectiveKind::kReduceScatter ? rank * row.count : 0;
+    WritePayload(row.dtype, 0, size, at, row.count, to);
   }
 
   // Runs it once on known values and counts the elements that came out with other bits.
   absl::Status Verify(CollectiveRow& row) {
     const Bytes bytes = BytesOf(row);
     const int64_t item = ItemSize(row.dtype);
-    std::vector<std::byte> in(static_cast<size_t>(bytes.in));
-    for (int64_t i = 0; i * item < bytes.in; ++i) {
-      PutValue(row.dtype, ValueAt(communicator_.rank(), i), in.data() + i * item);
+    const auto most = static_cast<size_t>(std::max(bytes.in, bytes.out));
+    for (std::vector<std::byte>* payload : {&in_, &expected_, &out_}) {
+      payload->resize(std::max(payload->size(), most));
     }
-    std::vector<std::byte> expected(static_cast<size_t>(bytes.out)), out(expected.size());
-    for (int64_t i = 0; i * item < bytes.out; ++i) {
-      PutValue(row.dtype, Expected(row, i), expected.data() + i * item);
-    }
+    WritePayload(row.dtype, communicator_.rank(), 1, 0, bytes.in / item, in_.data());
+    WriteExpected(row, expected_.data());
     const std::vector<Collective> group = Group(row, pool_->data());
     const Settled settled{*this};
     for (const Collective& c : group) {
       auto* to = const_cast<void*>(c.in);
-      RETURN_IF_ERROR(device_.Copy(*stream_, in.data(), to, bytes.in));
+      RETURN_IF_ERROR(device_.Copy(*stream_, in_.data(), to, bytes.in));
     }
     RETURN_IF_ERROR(communicator_.Launch(*stream_, group));
     std::vector<int64_t> wrong = {0};
     for (const Collective& c : group) {
-      RETURN_IF_ERROR(device_.Copy(*stream_, c.out, out.data(), bytes.out));
+      RETURN_IF_ERROR(device_.Copy(*stream_, c.out, out_.data(), bytes.out));
       RETURN_IF_ERROR(Finish());
-      if (out == expected) continue;
+      if (std::memcmp(out_.data(), expected_.data(), static_cast<size_t>(bytes.out)) == 0) continue;
       for (int64_t at = 0; at < bytes.out; at += item) {
         wrong[0] +=
-            std::memcmp(out.data() + at, expected.data() + at, static_cast<size_t>(item)) != 0;
+            std::memcmp(out_.data() + at, expected_.data() + at, static_cast<size_t>(item)) != 0;
       }
     }
     RETURN_IF_ERROR(Reduce(wrong, ReduceOp::kSum));
@@ -203,28 +240,14 @@ class Sweeper {
     return absl::OkStatus();
   }
 
-  // Runs work on regions of the pool in turn, as often on every rank.
+  // Runs work again and again, each time on the region of the pool that was left alone the longest.
+  // Of the slowest rank.
   template <typename Work>
   absl::StatusOr<std::vector<int64_t>> Times(int64_t region, const Work& work, int64_t& host_ps) {
-    ASSIGN_OR_RETURN(std::vector<int64_t> first, TimesOf(2, region, work, host_ps));
-    RETURN_IF_ERROR(Reduce(first, ReduceOp::kMax));
-    const int64_t fit =
-        absl::ToInt64Nanoseconds(options_.row_time) * 1000 / std::max<int64_t>(first[1], 1);
-    ASSIGN_OR_RETURN(
-        std::vector<int64_t> all,
-        TimesOf(std::clamp(fit, kMinRepetitions, kMaxRepetitions), region, work, host_ps));
-    RETURN_IF_ERROR(Reduce(all, ReduceOp::kMax));
-    return all;
-  }
-
-  template <typename Work>
-  absl::StatusOr<std::vector<int64_t>> TimesOf(int64_t repetitions, int64_t region,
-                                               const Work& work, int64_t& host_ps) {
     using Clock = std::chrono::steady_clock;
-    const int64_t regions = std::max<int64_t>(pool_->bytes() / region, 1);
     std::vector<int64_t> times, host;
-    for (int64_t i = 0; i < repetitions; ++i) {
-      // As in a step, where compute comes first: threads sleep, and caches hold something else.
+    for (int64_t i = 0; i < kRepetitions; ++i) {
+      if (next_ + region > pool_->bytes()) next_ = 0;
       absl::SleepFor(kPause);
       // All ranks begin at once: a late one would find half of its peers' work done.
       const Collective barrier{CollectiveKind::kAllReduce,
@@ -236,14 +259,16 @@ class Sweeper {
       RETURN_IF_ERROR(communicator_.Launch(*stream_, {&barrier, 1}));
       const Clock::time_point begin = Clock::now();
       const std::shared_ptr<Event> from = stream_->Record();
-      RETURN_IF_ERROR(work(i % regions * region));
+      RETURN_IF_ERROR(work(next_));
       const std::shared_ptr<Event> to = stream_->Record();
       host.push_back(std::chrono::nanoseconds(Clock::now() - begin).count() * 1000);
       RETURN_IF_ERROR(to->Wait(absl::InfiniteFuture()));
       ASSIGN_OR_RETURN(const int64_t ps, to->Since(*from));
       times.push_back(std::max<int64_t>(ps, 1));
+      next_ += region;
     }
     host_ps = Median(std::move(host));
+    RETURN_IF_ERROR(Reduce(times, ReduceOp::kMax));
     return times;
   }
 
@@ -252,6 +277,9 @@ class Sweeper {
   Communicator& communicator_;
   const SweepOptions& options_;
   std::unique_ptr<Buffer> pool_, barrier_;
+  int64_t next_ = 0;  // in the pool
+  // Of a verification; kept, because fresh memory is what takes its time.
+  std::vector<std::byte> in_, expected_, out_;
   std::unique_ptr<Stream> stream_;  // goes first: what it runs is in the buffers
 };
 
@@ -272,7 +300,7 @@ absl::StatusOr<SweepResult> Sweep(Device& device, Copier& copier, Communicator& 
   for (const CollectiveKind kind :
        {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, CollectiveKind::kAllReduce}) {
     for (const DType dtype : {DType::kBF16, DType::kF32}) {
-      for (int64_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= 2) {
+      for (int64_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes = Next(bytes)) {
         for (const bool in_place : {false, true}) {
           RETURN_IF_ERROR(measure(kind, dtype, bytes, 1, in_place));
         }
@@ -287,7 +315,7 @@ absl::StatusOr<SweepResult> Sweep(Device& device, Copier& copier, Communicator& 
   for (const auto& [what, move] :
        {std::pair("copy", Move::kBytes), std::pair("f32 to bf16", Move::kF32ToBf16),
         std::pair("bf16 to f32", Move::kBf16ToF32)}) {
-    for (int64_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= 4) {
+    for (int64_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes = Next(bytes)) {
       ASSIGN_OR_RETURN(CopyRow row, sweeper.MeasureCopy(what, move, bytes));
       result.copies.push_back(std::move(row));
     }

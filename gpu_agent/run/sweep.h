@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 
 #include "gpu_agent/comm/communicator.h"
 #include "gpu_agent/device/stream.h"
@@ -16,12 +15,13 @@
 namespace bucketd::agent {
 
 struct SweepOptions {
-  int64_t min_bytes = int64_t{4} << 10;  // full messages; powers of two between these
+  int64_t min_bytes =
+      int64_t{4} << 10;  // full messages; four times the one before, twice from 4 MiB on
   int64_t max_bytes = int64_t{32} << 20;
-  absl::Duration row_time = absl::Milliseconds(20);  // of one row's repetitions, about
 };
 
-// A collective of one size, repeated over memory that no cache holds.
+// A collective of one size, repeated as a step has it: after a pause, over memory that was not used
+// for a while.
 struct CollectiveRow {
   CollectiveKind kind = CollectiveKind::kUnspecified;
   DType dtype = DType::kUnspecified;

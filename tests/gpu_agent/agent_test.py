@@ -51,7 +51,7 @@ class AgentTest(unittest.TestCase):
     def test_every_payload_of_the_table_was_right(self):
         rows = [line.split() for line in self.table.splitlines() if line.startswith("  ")]
         collectives = [row for row in rows if len(row) == 13]
-        self.assertEqual(len([row for row in collectives if row[9] != "N/A"]), 3 * 2 * 5)  # kinds, dtypes, sizes
+        self.assertEqual(len([row for row in collectives if row[9] != "N/A"]), 3 * 2 * 3)  # kinds, dtypes, sizes
         for row in collectives:
             self.assertEqual(row[8], "0", row)
             self.assertIn(row[12], ("0", "N/A"), row)
@@ -66,7 +66,7 @@ class AgentTest(unittest.TestCase):
         classes = [(link["kind"], link["dtype"], link["group_size"], link["ranks_per_node"]) for link in profile["links"]]
         self.assertEqual(classes, [(kind, dtype, 2, 2) for kind in ("all_gather", "reduce_scatter", "all_reduce") for dtype in ("bf16", "f32")])
         for link in profile["links"]:
-            self.assertGreaterEqual(link["samples"], 25)
+            self.assertGreaterEqual(link["samples"], 20)
             self.assertTrue(1e5 < link["busbw_bytes_per_s"] < 1e12, link)
         self.assertNotEqual(profile["hbm_bytes_per_s"], 8e9)  # the base's
 
