@@ -51,6 +51,7 @@ absl::Status Reporter::Report(const SweepResult& sweep) {
     CollectiveSample sample;
     sample.of = ClassOf(row);
     sample.launches = row.launches;
+    sample.packed = row.in_place;  // as packed buckets run
     sample.bytes = row.bytes;
     sample.picoseconds = Median(row.picoseconds);
     SampleToProto(sample, samples.emplace_back());

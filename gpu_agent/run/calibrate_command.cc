@@ -2,10 +2,12 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 #include "gpu_agent/run/calibration.h"
 #include "gpu_agent/run/command.h"
+#include "gpu_agent/run/delivery.h"
 #include "gpu_agent/run/sweep.h"
 #include "passes/base/status_macros.h"
 #include "passes/io/profile_json.h"
@@ -16,6 +18,7 @@ namespace {
 struct Args {
   SessionOptions session;
   SweepOptions sweep;
+  Delivery delivery;
   std::string profile_out, base, name = "calibrated", link_class;
 };
 
@@ -57,7 +60,31 @@ absl::StatusOr<CostProfile> BaseOf(const Args& args, const Session& session) {
   return absl::NotFoundError(absl::StrCat("--base: ", base.status().message()));
 }
 
+// The file first: what was measured is not lost with the planner.
+absl::Status Keep(const Args& args, const CostProfile& profile) {
+  if (!args.profile_out.empty()) {
+    RETURN_IF_ERROR(WriteFile(args.profile_out, ProfileToJson(profile)));
+    std::fprintf(stderr, "profile: %s\n", args.profile_out.c_str());
+  }
+  const std::string& planner = args.delivery.planner;
+  if (planner.empty()) return absl::OkStatus();
+  const absl::StatusOr<std::string> said = Deliver(profile, args.delivery);
+  if (said.ok()) {
+    std::printf("# planner %s: %s\n", planner.c_str(), said->c_str());
+    return absl::OkStatus();
+  }
+  const std::string rest = args.profile_out.empty()
+                               ? "nothing was kept; --profile-out FILE keeps it"
+                               : absl::StrCat("when that is mended: bucketctl costs import ",
+                                              args.profile_out, " --server ", planner);
+  return absl::Status(said.status().code(), absl::StrCat("--planner ", planner, ": ",
+                                                         said.status().message(), "; ", rest));
+}
+
 absl::Status Run(const Args& args, const std::vector<std::string>& arguments) {
+  if (args.delivery.promote && args.delivery.planner.empty()) {
+    return absl::OutOfRangeError("--promote: there is no --planner to do it");
+  }
   if (args.sweep.min_bytes > args.sweep.max_bytes) {
     return absl::OutOfRangeError("--min-bytes: is more than --max-bytes");
   }
@@ -82,10 +109,7 @@ absl::Status Run(const Args& args, const std::vector<std::string>& arguments) {
   ASSIGN_OR_RETURN(const Calibration calibration, Calibrate(sweep, of, base));
   std::fputs(CopyTable(sweep).c_str(), stdout);
   std::fputs(FitTable(calibration).c_str(), stdout);
-  if (args.profile_out.empty()) return absl::OkStatus();
-  RETURN_IF_ERROR(WriteFile(args.profile_out, ProfileToJson(calibration.profile)));
-  std::fprintf(stderr, "profile: %s\n", args.profile_out.c_str());
-  return absl::OkStatus();
+  return Keep(args, calibration.profile);
 }
 
 }  // namespace
@@ -93,11 +117,23 @@ absl::Status Run(const Args& args, const std::vector<std::string>& arguments) {
 void AddCalibrateCommand(CLI::App& app, const std::vector<std::string>& arguments, int& exit) {
   auto args = std::make_shared<Args>();
   CLI::App* command = app.add_subcommand(
-      "calibrate", "Measure collectives and copies on this machine, and write a cost profile");
+      "calibrate",
+      "Measure collectives and copies on this machine: a cost profile, for a file and the planner");
   AddSessionFlags(*command, args->session);
   command->add_option("--profile-out", args->profile_out, "where the cost profile goes, JSON")
       ->type_name("FILE");
-  command->add_option("--name", args->name, "the profile's name")->capture_default_str();
+  command
+      ->add_option("--planner", args->delivery.planner,
+                   "bucketd that takes the cost profile too, as a new version of its name")
+      ->type_name("ADDRESS")
+      ->check([](const std::string& address) -> std::string {
+        if (absl::StrContains(address, ':')) return "";
+        return absl::StrCat("\"", address, "\" is no address; expected HOST:PORT or unix:/path");
+      });
+  command->add_flag("--promote", args->delivery.promote,
+                    "make that version what NAME@latest means; the first one always is");
+  command->add_option("--name,--profile-name", args->name, "the profile's name")
+      ->capture_default_str();
   command->add_option(
       "--base", args->base,
       "cost profile for what is not measured here (compute, mostly): a built-in name, "
@@ -120,7 +156,9 @@ void AddCalibrateCommand(CLI::App& app, const std::vector<std::string>& argument
       "a link class want figures of that class: --link-class.\n"
       "Example: measure, then plan with what was measured\n"
       "  bucket-agent calibrate --ranks 2 --profile-out here.json\n"
-      "  bucketctl plan step.bw.json.gz --profile here.json");
+      "  bucketctl plan step.bw.json.gz --profile here.json\n"
+      "or let the planner do it, for jobs that name node7 or node7@latest\n"
+      "  bucket-agent calibrate --ranks 2 --planner planner:9460 --name node7 --promote");
   command->callback([args, &arguments, &exit] { exit = Report(Run(*args, arguments)); });
 }
 

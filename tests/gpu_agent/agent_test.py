@@ -66,7 +66,7 @@ class AgentTest(unittest.TestCase):
         classes = [(link["kind"], link["dtype"], link["group_size"], link["ranks_per_node"]) for link in profile["links"]]
         self.assertEqual(classes, [(kind, dtype, 2, 2) for kind in ("all_gather", "reduce_scatter", "all_reduce") for dtype in ("bf16", "f32")])
         for link in profile["links"]:
-            self.assertGreaterEqual(link["samples"], 20)
+            self.assertGreaterEqual(link["samples"], 15)  # of 30; the rest may be outliers
             self.assertTrue(1e5 < link["busbw_bytes_per_s"] < 1e12, link)
         self.assertNotEqual(profile["hbm_bytes_per_s"], 8e9)  # the base's
 
@@ -80,6 +80,42 @@ class AgentTest(unittest.TestCase):
         link = links["all_gather", "bf16"]
         us = link["alpha_us"] + gather["bytes"] / 2 / link["busbw_bytes_per_s"] * 1e6
         self.assertAlmostEqual((gather["end_ps"] - gather["start_ps"]) / 1e6, us, delta=0.01)
+
+    def serve(self):
+        address = f"unix:{self.folder}/socket"
+        server = subprocess.Popen([program("bucketd"), "--listen", address, "--http", "", f"--exit-with-parent={os.getpid()}"], stdout=subprocess.PIPE, text=True)
+        for leave in (server.stdout.close, server.wait, server.kill):
+            self.addCleanup(leave)
+        self.assertIn("serves on", server.stdout.readline())
+        return address
+
+    def calibrate(self, *args, expect=DONE):
+        return self.run_program("bucket-agent", "calibrate", "--ranks", "2", "--max-bytes", "4096", *args, expect=expect)
+
+    def test_the_planner_takes_the_profile_and_plans_with_it(self):
+        address, measured = self.serve(), os.path.join(self.folder, "measured.json")
+        to_planner = ("--planner", address, "--profile-name", "node7")
+        self.assertIn(f"planner {address}: node7@1, which is latest\n", self.calibrate(*to_planner, "--profile-out", measured).stdout)
+        self.assertIn("node7@2; bucketctl costs promote node7@2 makes it latest", self.calibrate(*to_planner).stdout)
+        self.assertIn("node7@3, which is latest now, was version 1", self.calibrate(*to_planner, "--promote").stdout)
+        shown = json.loads(self.run_program("bucketctl", "costs", "show", "node7", "--server", address, "--json").stdout)
+        with open(measured) as file:
+            written = json.load(file)
+        self.assertEqual((shown["links"], shown["hbm_bytes_per_s"]), (written["links"], written["hbm_bytes_per_s"]))
+        self.assertIn("by bucket-agent on ", self.run_program("bucketctl", "costs", "show", "node7@latest", "--server", address).stdout)
+
+    def test_without_a_planner_the_file_is_written_and_the_exit_code_tells(self):
+        address, kept = f"unix:{self.folder}/nobody", os.path.join(self.folder, "kept.json")
+        said = self.calibrate("--planner", address, "--profile-out", kept, expect=UNAVAILABLE).stderr
+        self.assertIn(f"bucketctl costs import {kept} --server {address}", said)
+        with open(kept) as file:
+            self.assertEqual(len(json.load(file)["links"]), 6)
+        self.assertIn("--profile-out FILE keeps it", self.calibrate("--planner", address, expect=UNAVAILABLE).stderr)
+
+    def test_a_name_that_the_planner_refuses_is_told(self):
+        said = self.calibrate("--planner", self.serve(), "--name", "no name", expect=REFUSED).stderr
+        self.assertIn("expected 1 to 64 of a-z", said)
+        self.assertIn("nothing was kept", said)
 
     def test_a_replay_says_what_was_predicted_and_measured_of_every_bucket(self):
         said = json.loads(self.replay("--json").stdout)
@@ -160,7 +196,8 @@ class AgentTest(unittest.TestCase):
     def test_usage_errors_are_told_as_such(self):
         for args, says in ((["calibrate", "--backend", "carrier_pigeon"], "known: auto, nccl, ring"), (["calibrate", "--ranks", "1"], "--ranks"), (["calibrate", "--interface", "nope0"], "--interface: nope0"), (["reply"], "did you mean replay?"),
                            (["calibrate", "--base", "nowhere"], "--base"), (["replay", "--plan", self.plan], "--graph"),
-                           (["calibrate", "--min-bytes", "8192", "--max-bytes", "4096"], "--min-bytes")):
+                           (["calibrate", "--min-bytes", "8192", "--max-bytes", "4096"], "--min-bytes"),
+                           (["calibrate", "--planner", "nowhere"], "is no address"), (["calibrate", "--promote"], "no --planner")):
             self.assertIn(says, self.run_program("bucket-agent", *args, expect=USAGE).stderr)
         self.assertIn("calibrate", self.run_program("bucket-agent", "--help").stdout)
         self.assertIn("nowhere.json: no such file", self.replay(plan="nowhere.json", expect=USAGE).stderr)
