@@ -189,7 +189,7 @@ REST = ("exact one keep", "exact split reshard", "units one reshard", "units spl
 FULL = ALWAYS + REST
 MODES = ("none", "manual", "greedy", "overlap", "auto")
 OTHERS = tuple(f"{words} {parallelism}" for parallelism in ("ddp", "hsdp")
-               for words in ("plain one keep", "exact one keep", "units one keep", "exact split keep"))
+               for words in ("plain one keep", "exact one keep", "exact one keep auto", "units one keep", "exact split keep"))
 
 
 @functools.cache

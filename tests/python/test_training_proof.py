@@ -42,6 +42,8 @@ OF_EAGERS_UNITS = ("transformer_block", "manual")
 MERGING = tuple(mode for mode in MODES if mode not in ("none", "auto"))  # auto merges where that is faster
 ACROSS_UNITS = (("buckets", "tok_embeddings+layers.0,layers.1+norm+output"),)
 OPTED_IN = (("bucket_all_reduce", "on"),)
+# Of these ranks: by them copies are cheap, and auto packs.
+COSTS = (("cost_profile", "cpu_loopback"),)
 
 
 def planned(parallelism: str, mode: str, numerics: str, dtype: str = "bf16", more=(), options=None, **changes) -> Cell:
@@ -52,6 +54,10 @@ def planned(parallelism: str, mode: str, numerics: str, dtype: str = "bf16", mor
 def product(parallelisms, modes, numerics, **more) -> list[Cell]:
     return [planned(parallelism, mode, numerics, dtype, **more)
             for parallelism, mode, dtype in itertools.product(parallelisms, modes, DTYPES)]
+
+
+def auto(parallelism: str, numerics: str, dtype: str = "bf16", **changes) -> Cell:
+    return planned(parallelism, "auto", numerics, dtype, more=COSTS, **changes)
 
 
 def llamas(numerics: str, model: str = "", **more) -> list[Cell]:
@@ -118,9 +124,11 @@ def test_with_eagers_units_as_buckets_the_bits_are_those_of_eager_fsdp2(proof, c
 
 @compared(
     unplanned,
-    fast=[*(planned("fsdp", mode, "exact") for mode in ("transformer_block", "greedy", "overlap", "auto")),
-          planned("fsdp+tp", "transformer_block", "exact")],
+    fast=[*(planned("fsdp", mode, "exact") for mode in ("transformer_block", "greedy", "overlap")),
+          planned("fsdp+tp", "transformer_block", "exact"),
+          *(auto(parallelism, "exact") for parallelism in (*SHARDED, "ddp")), auto("fsdp", "exact", "fp32")],
     full=[*product((*SHARDED, *REPLICATED, "fsdp+tp 3x2", "hsdp 3x2"), MODES, "exact"),
+          *product((*SHARDED, *REPLICATED, "fsdp+tp 3x2", "hsdp 3x2"), ["auto"], "exact", more=COSTS),
           *product((*SHARDED, "fsdp+tp 3x2"), ["manual"], "exact", options=ACROSS_UNITS), *llamas("exact")])
 def test_an_exact_plan_keeps_the_bits_of_the_unplanned_graph(proof, cell, reference):
     assert proof.bits(cell) == proof.bits(reference)
@@ -132,7 +140,7 @@ def packed(cell: Cell) -> Cell:
 
 @compared(
     packed,
-    fast=[planned("fsdp", "transformer_block", "exact")],
+    fast=[planned("fsdp", "transformer_block", "exact"), auto("fsdp", "exact")],
     # Not 3x2 in fp32: its odd counts would happen to keep their bits in a packed buffer too.
     full=[*(cell for cell in product(("fsdp", "fsdp+tp 3x2"), OF_EAGERS_UNITS, "exact")
             if (cell.parallelism, cell.dtype) != ("fsdp+tp 3x2", "fp32")),
@@ -175,7 +183,8 @@ def test_the_sums_depend_on_the_order_of_ranks(proof, cell, reference):
 
 @compared(
     unplanned,
-    fast=[planned(parallelism, "transformer_block", "eager_order") for parallelism in REPLICATED],
+    fast=[*(planned(parallelism, "transformer_block", "eager_order") for parallelism in REPLICATED),
+          *(auto(parallelism, "eager_order") for parallelism in REPLICATED)],
     full=product((*REPLICATED, "hsdp 3x2"), MODES, "eager_order"))
 def test_t4_8_all_reduces_stay_apart_and_keep_their_bits_by_default(proof, cell, reference):
     assert proof.bits(cell) == proof.bits(reference)
@@ -228,6 +237,44 @@ def test_the_graphs_own_order_of_reductions_is_not_that_of_eager_hsdp(proof, cel
     # The graph adds up over replicas first, eager FSDP2 over shards: were the bits equal, keeping the order would show
     # nothing.
     assert proof.bits(cell)[1] != proof.bits(reference)[1]
+
+
+# -- buckets that are no unit of eager's: the sums of the same flat buffers, in eager's order
+
+
+@compared(
+    by_hand,
+    fast=[auto("fsdp", "eager_order"), auto("fsdp", "eager_order", "fp32"), auto("ddp", "free"), auto("hsdp", "free")],
+    full=[auto(parallelism, numerics, dtype)
+          for parallelism in ("fsdp", *REPLICATED, "hsdp 3x2") for numerics in ("eager_order", "free") for dtype in DTYPES])
+def test_autos_buckets_have_the_bits_of_the_same_flat_buffers_reduced_by_hand(proof, cell, reference):
+    merged = [bucket for kind in ("reduce_scatter", "all_reduce") for bucket in proof.buckets(cell, kind)]
+    assert any(bucket["packed"] for bucket in merged) or (cell.parallelism, cell.numerics) == ("ddp", "eager_order")
+    assert proof.bits(cell) == proof.bits(reference)
+
+
+@compared(
+    by_hand,
+    fast=[auto("fsdp", "eager_order", twist="payloads reversed")],
+    full=[auto("ddp", "free", twist="payloads reversed")])
+def test_autos_payloads_in_another_order_give_other_bits(proof, cell, reference):
+    assert proof.bits(cell)[1] != proof.bits(reference)[1]
+
+
+@compared(unplanned, fast=[auto("fsdp+tp", "free")], full=[auto("fsdp+tp", "eager_order", dtype) for dtype in DTYPES])
+def test_two_ranks_have_one_sum_whatever_auto_merges(proof, cell, reference):
+    assert any(bucket["packed"] for bucket in proof.buckets(cell, "reduce_scatter"))
+    assert proof.bits(cell) == proof.bits(reference)
+
+
+@compared(
+    unplanned,
+    fast=[auto("ddp", "free")],
+    full=[auto(parallelism, "free", dtype) for parallelism in ("ddp", "hsdp 3x2") for dtype in DTYPES])
+def test_under_free_numerics_other_sums_train_alike(proof, cell, reference):
+    assert proof.bits(cell)[1] != proof.bits(reference)[1]
+    for mine, theirs in zip(proof.ranks(cell), proof.ranks(reference), strict=True):
+        assert mine["losses"] == pytest.approx(theirs["losses"], rel=0.02)
 
 
 # -- that there was something to prove
