@@ -180,6 +180,12 @@ Summary Summarise(const Observations& observations) {
   return summary;
 }
 
+// A figure of a fitted class, of which the traces' sizes may show nothing.
+std::string Figure(double value, double before, bool shown) {
+  if (shown) return absl::StrFormat("%.4g", value);
+  return value == before ? "not measured (base)" : absl::StrFormat("%.4g (base, scaled)", value);
+}
+
 std::string TextOf(const Imported& imported) {
   constexpr auto kRight = Table::Align::kRight;
   Table table({{"class"},
@@ -200,8 +206,12 @@ std::string TextOf(const Imported& imported) {
                   summary.fewest_ranks == summary.most_ranks
                       ? absl::StrCat(summary.most_ranks)
                       : absl::StrCat(summary.fewest_ranks, "-", summary.most_ranks),
-                  row == nullptr ? "too few" : absl::StrFormat("%.4g", row->alpha_us),
-                  row == nullptr ? "-" : absl::StrFormat("%.4g", row->busbw_bytes_per_s * 1e-9),
+                  row == nullptr
+                      ? "too few"
+                      : Figure(fit.after.alpha_us, fit.before.alpha_us, fit.latency_shown),
+                  row == nullptr ? "-"
+                                 : Figure(fit.after.busbw_bytes_per_s * 1e-9,
+                                          fit.before.busbw_bytes_per_s * 1e-9, fit.bandwidth_shown),
                   row == nullptr ? "-" : absl::StrFormat("%.0f %%", row->error * 100),
                   summary.doubt == 0.0 ? "-" : absl::StrFormat("x %.2f", summary.doubt)});
   }
@@ -215,15 +225,20 @@ std::string TextOf(const Imported& imported) {
 
 std::string JsonOf(const Imported& imported, size_t traces, const Reported* reported) {
   using internal::Quoted;
+  const auto json_bool = [](bool value) { return value ? "true" : "false"; };
   const auto one = [&](std::string* out, const ClassFit& fit) {
     const Observations& observations = imported.by_class.at(fit.of);
     const Summary summary = Summarise(observations);
     absl::StrAppend(out, "\n  {\"class\": ", Quoted(Describe(fit.of)),
                     ", \"collectives\": ", observations.size(), ", \"outliers\": ", fit.outliers,
                     ", \"groups\": ", summary.communicators, ", \"ranks\": ", summary.fewest_ranks,
-                    ", \"fitted\": ", fit.moved ? "true" : "false");
-    absl::StrAppendFormat(out, ", \"alpha_us\": %.6g, \"busbw_bytes_per_s\": %.6g, \"at_most\": ",
-                          fit.after.alpha_us, fit.after.busbw_bytes_per_s);
+                    ", \"fitted\": ", json_bool(fit.moved));
+    absl::StrAppendFormat(
+        out,
+        ", \"alpha_us\": %.6g, \"alpha_measured\": %s, \"busbw_bytes_per_s\": %.6g, "
+        "\"busbw_measured\": %s, \"at_most\": ",
+        fit.after.alpha_us, json_bool(fit.latency_shown), fit.after.busbw_bytes_per_s,
+        json_bool(fit.bandwidth_shown));
     absl::StrAppend(out, summary.doubt == 0.0 ? "null" : absl::StrFormat("%.6g", summary.doubt),
                     "}");
   };

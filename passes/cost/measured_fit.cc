@@ -118,27 +118,33 @@ class Best {
   Line line_;
 };
 
+struct Shown {
+  bool wire = false, latency = false;
+};
+
 // `points` ascend by size.
-Line FitLine(const std::vector<Point>& points, const Line& before) {
+Shown ShownBy(const std::vector<Point>& points) {
   const Point &first = points.front(), &last = points.back();
   const double time_grew = last.us / first.us, size_grew = last.bytes / first.bytes;
-  const bool shows_wire = time_grew >= kShows;
-  const bool shows_latency = time_grew * kShows <= size_grew;
+  return {time_grew >= kShows, time_grew * kShows <= size_grew};
+}
+
+Line FitLine(const std::vector<Point>& points, Shown shown, const Line& before) {
   Best best(points);
   for (size_t i = 0; i < points.size(); ++i) {
     const Point& p = points[i];
-    if (shows_wire && shows_latency) {
+    if (shown.wire && shown.latency) {
       best.Try({0.0, p.us / p.bytes});
       for (size_t j = i + 1; j < points.size(); ++j) {
         const double slope = (points[j].us - p.us) / (points[j].bytes - p.bytes);
         best.Try({p.us - slope * p.bytes, slope});
       }
-    } else if (shows_wire) {
+    } else if (shown.wire) {
       best.Try({before.alpha_us, (p.us - before.alpha_us) / p.bytes});
-    } else if (shows_latency) {
+    } else if (shown.latency) {
       best.Try({p.us - before.us_per_byte * p.bytes, before.us_per_byte});
     }
-    if (!shows_wire || !shows_latency) {
+    if (!shown.wire || !shown.latency) {
       // One regime, or one size: both parameters in the proportion that they had.
       const double ratio = p.us / before.At(p.bytes);
       best.Try({before.alpha_us * ratio, before.us_per_byte * ratio});
@@ -234,7 +240,10 @@ class Fitter {
       fit.outliers = points.outliers;
       fit.reporters = static_cast<int32_t>(points.reporters);
       fit.quorum = points.quorum;
-      line = FitLine(points.points, before);
+      const Shown shown = ShownBy(points.points);
+      fit.latency_shown = shown.latency;
+      fit.bandwidth_shown = shown.wire;
+      line = FitLine(points.points, shown, before);
       Take(points, before, factor, fit, line);
     }
     fit_.classes.push_back(fit);

@@ -59,6 +59,9 @@ struct ClassFit {
   bool quorum = false;
   bool clamped = false;  // the measurements say more than one step may move
   bool moved = false;
+  // Whether the sizes told latency, and bandwidth, apart from the other. What they did not is
+  // `before`'s, or has moved in proportion.
+  bool latency_shown = false, bandwidth_shown = false;
 };
 
 struct ProfileFit {

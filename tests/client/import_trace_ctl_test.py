@@ -62,6 +62,28 @@ class ImportTraceTest(unittest.TestCase):
         self.assertTrue(all(c["at_most"] >= 1 for c in said["classes"]))
         self.assertEqual(sum(n["count"] for n in said["not_used"]), 4)
 
+    def test_what_the_sizes_do_not_show_is_not_called_measured(self):
+        def gathers(rank, sizes, us):
+            kernel = {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllGather_RING_LL", "pid": 0, "tid": 7}
+            events = [{**kernel, "ts": 1000.0 * k, "dur": us(size),
+                       "args": {"External id": k, "Collective name": "_allgather_base", "In msg nelems": size // 2, "Out msg nelems": size, "Group size": 2,
+                                "dtype": "Byte", "Process Group Name": "0", "Process Group Description": "dp", "Seq": k}}
+                      for k, size in enumerate(sizes * 4, 1)]
+            groups = [{"pg_name": "0", "pg_desc": "dp", "ranks": [0, 1]}]
+            path = os.path.join(self.folder, f"rank{rank}.json")
+            with open(path, "w") as f:
+                json.dump({"host_name": "a", "baseTimeNanoseconds": 1700000000000000000, "traceEvents": events,
+                           "distributedInfo": {"backend": "nccl", "rank": rank, "pg_config": groups}}, f)
+            return path
+
+        latency_alone = [gathers(rank, [1 << 12, 1 << 14, 1 << 16], lambda size: 40.0) for rank in (0, 1)]
+        row = next(line for line in self.run_it(*latency_alone).splitlines() if line.startswith("all_gather"))
+        self.assertRegex(row, r" 39\.\S* +not measured \(base\)")
+        said = json.loads(self.run_it("--json", *latency_alone))["classes"][0]
+        self.assertEqual((said["alpha_measured"], said["busbw_measured"]), (True, False))
+        both = [gathers(rank, [1 << 12, 1 << 20, 1 << 28], lambda size: 40.0 + size * 1e-5) for rank in (0, 1)]
+        self.assertNotIn("base)", self.run_it(*both))
+
     def test_a_server_takes_the_samples_and_makes_a_version_of_them(self):
         address = self.serve()
         said = self.run_it("--report", "--server", address, "--profile", "cpu_loopback", "--reporter", "node7", "--job", "j", *TRACES)

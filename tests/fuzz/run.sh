@@ -7,7 +7,7 @@ if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
   cat <<'HELP'
 usage: tests/fuzz/run.sh [SECONDS [TARGET...]]
 
-Runs the targets text, json, graph, plan and encoding (or those that are named) SECONDS each, default 5, from the inputs in
+Runs the targets text, json, graph, plan, encoding and trace (or those that are named) SECONDS each, default 5, from the inputs in
 tests/fuzz/corpus and the suite's own. A crash, a hang or too much memory fails it; the input is then in build/fuzz/found, and
 build/asan/bin/fuzz_TARGET INPUT runs it again. Keep it in tests/fuzz/corpus/TARGET once it is repaired. New inputs that reach
 more code are collected in build/fuzz/corpus.
@@ -17,7 +17,7 @@ fi
 seconds=${1:-5}
 shift || true
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(text json graph plan encoding)
+[ ${#targets[@]} -gt 0 ] || targets=(text json graph plan encoding trace)
 
 mkdir -p build
 [ -f build/asan/build.ninja ] || cmake --preset asan > build/asan.log 2>&1 || { cat build/asan.log; exit 1; }
@@ -27,6 +27,7 @@ for target in "${targets[@]}"; do
   seeds=("tests/fuzz/corpus/$target")
   [ "$target" = text ] && seeds+=(tests/passes/golden)
   [ "$target" = json ] && seeds+=(tests/data/vectors)
+  [ "$target" = trace ] && seeds+=(tests/data/traces)
   mkdir -p "build/fuzz/corpus/$target"
   log="build/fuzz/$target.log"
   if ! UBSAN_OPTIONS=print_stacktrace=1 "build/asan/bin/fuzz_$target" "build/fuzz/corpus/$target" "${seeds[@]}" \

@@ -327,6 +327,7 @@ TEST(Fit, LeavesWhatTheSizesDoNotShow) {
   FitOptions options;
   options.alone_factor = 4.0;
   const Machine machine(model.alpha_us * 2.0, model.busbw_bytes_per_s / 2.0);
+  std::pair<bool, bool> shown;  // latency, bandwidth
   const auto fit = [&](int64_t from, int64_t to) {
     ClassSamples of{Gather(), {}};
     for (int64_t bytes = from; bytes <= to; bytes *= 2) {
@@ -334,14 +335,18 @@ TEST(Fit, LeavesWhatTheSizesDoNotShow) {
       for (int i = 0; i < 8; ++i) of.samples.push_back({bytes, ps, 1, "a"});
     }
     const ProfileFit result = FitProfile(base, {&of, 1}, options);
+    shown = {result.classes[0].latency_shown, result.classes[0].bandwidth_shown};
     return LinkUnder(result.profile, Gather());
   };
   const StatedCosts::Link small = fit(1024, 32768);
+  EXPECT_EQ(shown, std::pair(true, false));
   EXPECT_NEAR(small.alpha_us / model.alpha_us, 2.0, 0.05);
   const StatedCosts::Link large = fit(int64_t{1} << 30, int64_t{1} << 34);
+  EXPECT_EQ(shown, std::pair(false, true));
   EXPECT_NEAR(large.busbw_bytes_per_s / model.busbw_bytes_per_s, 0.5, 0.02);
   // One size says nothing of the two apart: both move alike.
   const StatedCosts::Link one = fit(1 << 20, 1 << 20);
+  EXPECT_EQ(shown, std::pair(false, false));
   EXPECT_NEAR(one.alpha_us / model.alpha_us, 2.0, 0.01);
   EXPECT_NEAR(one.busbw_bytes_per_s / model.busbw_bytes_per_s, 0.5, 0.01);
 }
