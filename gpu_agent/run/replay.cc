@@ -70,6 +70,25 @@ std::vector<Tensor> Lay(const std::vector<int64_t>& elements, DType dtype, std::
   return tensors;
 }
 
+// Where buckets' tensors lie in memory that need not hold all of them at once.
+class Places {
+ public:
+  void Want(int64_t bytes) {
+    all_ += bytes;
+    most_ = std::max(most_, bytes);
+  }
+  int64_t bytes() const { return std::max(most_, std::min(all_, kMoreThanCachesHold)); }
+  // As many bytes as were wanted in one call, or fewer.
+  int64_t Take(int64_t bytes) {
+    if (next_ + bytes > this->bytes()) next_ = 0;
+    return std::exchange(next_, next_ + bytes);
+  }
+
+ private:
+  static constexpr int64_t kMoreThanCachesHold = 128 << 20;
+  int64_t all_ = 0, most_ = 0, next_ = 0;
+};
+
 class Replayer {
  public:
   Replayer(Session& session, const ReplayPlan& plan) : session_(session), plan_(plan) {}
@@ -154,25 +173,29 @@ class Replayer {
     return spec.mode == BucketMode::kPacked && spec.copies == CopyStream::kCompute;
   }
 
-  // Inputs are read only and may be shared by all; outputs by those that one stream writes in turn.
+  // Inputs are read only and may be shared by all, outputs by those that one stream writes in turn.
+  // As in a step no bucket finds in the caches what the one before it used: they lie one behind the
+  // other, and around again after more than caches hold.
   absl::Status MakeTensors() {
-    int64_t in_bytes = 0;
-    std::map<int, int64_t> out_bytes;
+    Places in;
+    std::map<int, Places> out;
     const auto count = static_cast<int32_t>(plan_.spec.buckets.size());
     for (int32_t k = 0; k < count; ++k) {
       const BucketSpec& spec = plan_.spec.buckets[static_cast<size_t>(k)];
-      int64_t& most = out_bytes[WriterOf(k)];
-      in_bytes = std::max(in_bytes, BytesOf(InputsOf(spec), spec.dtype));
-      most = std::max(most, BytesOf(OutputsOf(spec), spec.dtype));
+      in.Want(BytesOf(InputsOf(spec), spec.dtype));
+      out[WriterOf(k)].Want(BytesOf(OutputsOf(spec), spec.dtype));
     }
-    ASSIGN_OR_RETURN(in_, NewMemory(in_bytes));
-    for (const auto& [writer, bytes] : out_bytes) {
-      ASSIGN_OR_RETURN(out_[writer], NewMemory(bytes));
+    ASSIGN_OR_RETURN(in_, NewMemory(in.bytes()));
+    for (const auto& [writer, places] : out) {
+      ASSIGN_OR_RETURN(out_[writer], NewMemory(places.bytes()));
     }
     for (int32_t k = 0; k < count; ++k) {
       const BucketSpec& spec = plan_.spec.buckets[static_cast<size_t>(k)];
-      tensors_.push_back({Lay(InputsOf(spec), spec.dtype, in_->data()),
-                          Lay(OutputsOf(spec), spec.dtype, out_[WriterOf(k)]->data())});
+      const std::vector<int64_t> inputs = InputsOf(spec), outputs = OutputsOf(spec);
+      const int writer = WriterOf(k);
+      std::byte* from = in_->data() + in.Take(BytesOf(inputs, spec.dtype));
+      std::byte* to = out_[writer]->data() + out[writer].Take(BytesOf(outputs, spec.dtype));
+      tensors_.push_back({Lay(inputs, spec.dtype, from), Lay(outputs, spec.dtype, to)});
     }
     tickets_.resize(tensors_.size());
     return absl::OkStatus();
