@@ -9,6 +9,7 @@
 
 #include "passes/auto/auto_pass.h"
 #include "passes/base/status_macros.h"
+#include "passes/pass/option_table.h"
 #include "passes/pass/pass.h"
 #include "passes/pass/pass_registry.h"
 #include "passes/pass/pipeline.h"
@@ -44,6 +45,9 @@ absl::StatusOr<Plan> MakePlan(const Graph& graph, const Costs& costs, const Plan
     if (mode == nullptr) return absl::InternalError(absl::StrCat("no mode ", options.mode));
     ASSIGN_OR_RETURN(const Pipeline pipeline, MakePipeline(*mode));
     RETURN_IF_ERROR(pipeline.Run(context, plan, runs));
+  }
+  for (std::string& text : UnreadOptions(options)) {
+    plan.diagnostics.push_back({"option-unread", std::move(text), {}});
   }
   const Simulation simulation = Simulate(graph, plan, costs);
   for (size_t b = 0; b < plan.buckets.size(); ++b) {

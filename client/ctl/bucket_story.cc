@@ -231,12 +231,17 @@ std::string BucketStories::Larger(BucketId b) const {
                       " the step waits for it, begun at the same time");
 }
 
-std::string BucketStories::Of(BucketId b) const {
-  return absl::StrCat("bucket ", b, " (", plan_.buckets[Index(b)].name, "): ", Members(b), "\n  ",
-                      Form(b), "\n  ", Start(b), "; ", Larger(b), "\n");
+BucketStory BucketStories::Of(BucketId b) const {
+  return {b, Members(b), Form(b), Start(b), Larger(b)};
 }
 
-std::string BucketStories::All() const {
+std::string BucketStories::Text(const BucketStory& story) const {
+  return absl::StrCat("bucket ", story.bucket, " (", plan_.buckets[Index(story.bucket)].name,
+                      "): ", story.members, "\n  ", story.form, "\n  ", story.begins, "; ",
+                      story.larger, "\n");
+}
+
+std::vector<BucketStory> BucketStories::All() const {
   constexpr size_t kMostSteps = 20'000'000;  // each story simulates the plan three times
   const size_t fit = std::max<size_t>(1, kMostSteps / (3 * plan_.order.size() + 1));
   std::vector<BucketId> which(plan_.buckets.size());
@@ -250,13 +255,10 @@ std::string BucketStories::All() const {
     which.resize(fit);
     std::sort(which.begin(), which.end());
   }
-  std::string text;
-  for (const BucketId b : which) absl::StrAppend(&text, Of(b));
-  if (which.size() < plan_.buckets.size()) {
-    absl::StrAppend(&text, "... and ", plan_.buckets.size() - which.size(),
-                    " more: name one, bucket:K\n");
-  }
-  return text;
+  std::vector<BucketStory> stories;
+  stories.reserve(which.size());
+  for (const BucketId b : which) stories.push_back(Of(b));
+  return stories;
 }
 
 }  // namespace bucketd::ctl

@@ -12,15 +12,25 @@
 
 namespace bucketd::ctl {
 
+// What is said of one bucket, a clause each.
+struct BucketStory {
+  BucketId bucket = 0;
+  std::string members;  // whose collectives they are
+  std::string form;     // its form, and what the step would take in others
+  std::string begins;   // when and why then; when it ends
+  std::string larger;   // what keeps it from holding more
+};
+
 class BucketStories {
  public:
   // REQUIRES: VerifyPlan(graph, plan).ok(). Keeps references to all three.
   BucketStories(const Graph& graph, const Plan& plan, const Costs& costs);
 
-  // Its members, its form, when it starts and what keeps it from being larger. O(steps).
-  std::string Of(BucketId b) const;
+  // O(steps).
+  BucketStory Of(BucketId b) const;
   // All of them; of a large plan those that hold up the step most, up to a bound on work.
-  std::string All() const;
+  std::vector<BucketStory> All() const;
+  std::string Text(const BucketStory& story) const;
 
  private:
   struct Place {

@@ -126,4 +126,16 @@ std::string FiguresJson(const Graph& graph, const Plan& plan, const Simulation& 
       ", \"collectives\": ", CollectivesJson(graph, plan));
 }
 
+std::string DiagnosticsJson(const Plan& plan) {
+  return absl::StrCat("[",
+                      absl::StrJoin(plan.diagnostics, ",\n  ",
+                                    [](std::string* out, const Diagnostic& d) {
+                                      absl::StrAppend(out, "{\"code\": ", internal::Quoted(d.code),
+                                                      ", \"text\": ", internal::Quoted(d.text),
+                                                      ", \"nodes\": [",
+                                                      absl::StrJoin(d.nodes, ", "), "]}");
+                                    }),
+                      "]");
+}
+
 }  // namespace bucketd::ctl

@@ -64,6 +64,9 @@ absl::Status WriteFile(const std::string& path, absl::string_view bytes);
 // The referee's figures of a run, by its names, as the members of a JSON object (without braces).
 std::string FiguresJson(const Graph& graph, const Plan& plan, const Simulation& simulation);
 
+// A list of what the planner has to say about the plan.
+std::string DiagnosticsJson(const Plan& plan);
+
 inline constexpr char kDefaultProfile[] = "h100_nvlink";
 inline constexpr char kProfileHelp[] =
     "cost profile: h100_nvlink, h100_launch, slow_network, small_batch, cpu_loopback, or a JSON "

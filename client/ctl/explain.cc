@@ -13,6 +13,7 @@
 #include "client/render/table.h"
 
 #include "passes/base/status_macros.h"
+#include "passes/io/json_text.h"
 #include "passes/pass/numerics.h"
 #include "passes/plan/verify.h"
 #include "passes/sim/simulator.h"
@@ -96,8 +97,9 @@ absl::StatusOr<CollectiveId> Explainer::Find(const std::string& name) const {
     if (absl::SimpleAtoi(text, &number) && number >= 0 && Index(number) < plan_.buckets.size()) {
       return graph_.collective_of(plan_.buckets[Index(number)].members.front());
     }
-    return absl::OutOfRangeError(absl::StrCat(name, ": the plan has buckets 0 to ",
-                                              plan_.buckets.size(), " (not included)"));
+    if (plan_.buckets.empty()) return absl::OutOfRangeError(name + ": the plan has no buckets");
+    return absl::OutOfRangeError(
+        absl::StrCat(name, ": the plan has buckets 0 to ", plan_.buckets.size() - 1));
   }
   absl::ConsumePrefix(&text, "%");
   if (absl::SimpleAtoi(text, &number)) {
@@ -173,10 +175,20 @@ std::vector<std::string> Explainer::NeverMerged(CollectiveId c) const {
   PlanOptions options;
   options.numerics = plan_.numerics;
   options.backend = plan_.backend;
-  if (!MayMerge(collective.kind, options)) {
+  const bool asked_for =
+      std::any_of(plan_.buckets.begin(), plan_.buckets.end(), [this](const Bucket& bucket) {
+        return graph_.collective(graph_.collective_of(bucket.members[0])).kind ==
+               CollectiveKind::kAllReduce;
+      });
+  if (asked_for) options.bucket_all_reduce = Choice::kOn;
+  const bool sums = collective.kind == CollectiveKind::kAllReduce ||
+                    collective.kind == CollectiveKind::kReduceScatter;
+  if (sums && !MayMerge(collective.kind, options)) {
     add("numerics ", Name(plan_.numerics), " on ", plan_.backend, " leaves every ",
-        Kind(collective.kind),
-        " alone unless that is asked for: merging changes the order of sums");
+        Kind(collective.kind), " alone, since merging changes the order of sums (",
+        collective.kind == CollectiveKind::kAllReduce ? "bucket_all_reduce on"
+                                                      : "numerics eager_order",
+        " merges them)");
   }
   return reasons;
 }
@@ -244,48 +256,66 @@ std::vector<std::string> Explainer::Forbidden(CollectiveId a, CollectiveId b) co
   return reasons;
 }
 
-std::string Explainer::Buckets() const {
-  if (plan_.buckets.empty()) return "no buckets: every collective runs by itself\n";
-  using Align = Table::Align;
+std::vector<BucketFacts> Explainer::Facts() const {
   const Simulation simulation = Simulate(graph_, plan_, costs_, /*with_timeline=*/true);
-  std::vector<int64_t> stalled(plan_.buckets.size());
+  std::vector<BucketFacts> facts(plan_.buckets.size());
   for (const TimelineEvent& event : simulation.events) {
     if (event.kind == TimelineEvent::Kind::kStall && event.bucket >= 0) {
-      stalled[Index(event.bucket)] += event.end_ps - event.start_ps;
+      facts[Index(event.bucket)].exposed_ps += event.end_ps - event.start_ps;
     }
   }
   std::map<std::vector<NodeId>, std::string> closed;
   for (const Diagnostic& d : plan_.diagnostics) {
     if (d.code == "bucket-closed") closed[Sorted(d.nodes)] = d.text;
   }
-  Table table({{"#", Align::kRight},
-               {"bucket"},
-               {"kind"},
-               {"members", Align::kRight},
-               {"bytes", Align::kRight},
-               {"on the wire", Align::kRight},
-               {"exposed", Align::kRight},
-               {"runs beside"},
-               {"ends because"}});
   const Beside beside(graph_, simulation);
   const bool by_units = plan_.mode == "transformer_block" || plan_.mode == "manual";
   for (size_t b = 0; b < plan_.buckets.size(); ++b) {
     const Bucket& bucket = plan_.buckets[b];
     const WireTime& wire = simulation.bucket_wire[b];
     const auto reason = closed.find(Sorted(bucket.members));
-    table.AddRow({absl::StrCat(b), bucket.name,
-                  Kind(graph_.collective(graph_.collective_of(bucket.members[0])).kind),
-                  absl::StrCat(bucket.members.size()), Mib(bucket.bytes),
-                  Duration(wire.end_ps - wire.start_ps), Duration(stalled[b]), beside.Text(wire),
-                  reason != closed.end() ? reason->second
-                  : by_units             ? "its unit ends"
-                                         : ""});
+    facts[b].kind = graph_.collective(graph_.collective_of(bucket.members[0])).kind;
+    facts[b].beside = beside.Text(wire);
+    facts[b].ends = reason != closed.end() ? reason->second : by_units ? "its unit ends" : "";
+    facts[b].wire_ps = wire.end_ps - wire.start_ps;
+  }
+  return facts;
+}
+
+std::string Explainer::Buckets(const std::vector<BucketFacts>& facts) const {
+  if (graph_.collectives().empty()) return "the graph has no collectives\n";
+  if (facts.empty()) return "no buckets: every collective runs by itself\n";
+  using Align = Table::Align;
+  std::vector<Table::Column> columns = {{"#", Align::kRight},
+                                        {"bucket"},
+                                        {"kind"},
+                                        {"members", Align::kRight},
+                                        {"bytes", Align::kRight},
+                                        {"on the wire", Align::kRight},
+                                        {"exposed", Align::kRight},
+                                        {"runs beside"}};
+  const bool ends = std::any_of(facts.begin(), facts.end(),
+                                [](const BucketFacts& bucket) { return !bucket.ends.empty(); });
+  if (ends) columns.push_back({"ends because"});
+  Table table(columns);
+  for (size_t b = 0; b < facts.size(); ++b) {
+    const Bucket& bucket = plan_.buckets[b];
+    std::vector<std::string> row = {absl::StrCat(b),
+                                    bucket.name,
+                                    Kind(facts[b].kind),
+                                    absl::StrCat(bucket.members.size()),
+                                    Mib(bucket.bytes),
+                                    Duration(facts[b].wire_ps),
+                                    Duration(facts[b].exposed_ps),
+                                    facts[b].beside};
+    if (ends) row.push_back(facts[b].ends);
+    table.AddRow(std::move(row));
   }
   return table.Text();
 }
 
-std::string Explainer::Alone() const {
-  std::map<std::string, std::vector<CollectiveId>> by_reason;
+std::vector<AloneGroup> Explainer::Alone() const {
+  std::map<std::string, AloneGroup> by_reason;
   for (CollectiveId c = 0; Index(c) < bucket_of_.size(); ++c) {
     if (BucketOf(c) >= 0) continue;
     const std::vector<std::string> never = NeverMerged(c);
@@ -294,14 +324,32 @@ std::string Explainer::Alone() const {
       reason = "it moves no parameter and no gradient";
     }
     if (reason.empty()) reason = "no partner of its key in reach (explain it by name)";
-    by_reason[reason].push_back(c);
+    AloneGroup& group = by_reason[reason];
+    if (group.count++ == 0) group.example = graph_.Describe(graph_.collective(c).start);
+    group.why = std::move(reason);
   }
-  std::string text;
-  for (const auto& [reason, collectives] : by_reason) {
-    absl::StrAppend(&text, collectives.size(), " stay alone: ", reason, "; for example ",
-                    graph_.Describe(graph_.collective(collectives[0]).start), "\n");
-  }
-  return text;
+  std::vector<AloneGroup> groups;
+  for (auto& [reason, group] : by_reason) groups.push_back(std::move(group));
+  return groups;
+}
+
+std::string AloneText(const std::vector<AloneGroup>& groups) {
+  return absl::StrJoin(groups, "", [](std::string* out, const AloneGroup& group) {
+    absl::StrAppend(out, group.count, group.count == 1 ? " stays" : " stay", " alone: ", group.why,
+                    group.count == 1 ? ": " : "; for example ", group.example, "\n");
+  });
+}
+
+std::string AloneJson(const std::vector<AloneGroup>& groups) {
+  return absl::StrCat("[",
+                      absl::StrJoin(groups, ",\n  ",
+                                    [](std::string* out, const AloneGroup& group) {
+                                      absl::StrAppend(
+                                          out, "{\"count\": ", group.count,
+                                          ", \"why\": ", internal::Quoted(group.why),
+                                          ", \"example\": ", internal::Quoted(group.example), "}");
+                                    }),
+                      "]");
 }
 
 std::string Explainer::One(CollectiveId c) const {
@@ -365,6 +413,7 @@ std::string Explainer::Together(CollectiveId a, CollectiveId b) const {
   }
   const auto joint = static_cast<BucketId>(merged.buckets.size());
   merged.buckets.push_back(both);
+  const Prediction now = Simulate(graph_, plan_, costs_).prediction;
   std::string best;
   int64_t best_total = 0;
   for (const size_t start : starts) {
@@ -381,7 +430,6 @@ std::string Explainer::Together(CollectiveId a, CollectiveId b) const {
       if (!VerifyPlan(graph_, merged).ok()) continue;
       const Prediction p = Simulate(graph_, merged, costs_).prediction;
       if (!best.empty() && p.total_ps >= best_total) continue;
-      const Prediction now = Simulate(graph_, plan_, costs_).prediction;
       best_total = p.total_ps;
       best = absl::StrFormat(
           "in one bucket (start at step %d, wait at step %d) the step would take %s instead of %s, "
@@ -390,9 +438,15 @@ std::string Explainer::Together(CollectiveId a, CollectiveId b) const {
           Duration(now.copies_ps), Mib(p.peak_bytes), Mib(now.peak_bytes));
     }
   }
-  return best.empty() ? "where they start and are waited for now, no place serves both: other "
-                        "steps would have to move"
-                      : best;
+  if (best.empty()) {
+    return "where they start and are waited for now, no place serves both: other steps would have "
+           "to move";
+  }
+  if (plan_.mode == "auto" && best_total < now.total_ps) {
+    absl::StrAppend(&best, "; the search gives up such gains where a plan fares better with costs ",
+                    "that are off");
+  }
+  return best;
 }
 
 std::string Explainer::Two(CollectiveId a, CollectiveId b) const {

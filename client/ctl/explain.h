@@ -14,6 +14,18 @@
 
 namespace bucketd::ctl {
 
+struct BucketFacts {
+  CollectiveKind kind = CollectiveKind::kAllGather;
+  std::string beside, ends;  // what runs beside it; why it ends, "" if nobody said
+  int64_t wire_ps = 0, exposed_ps = 0;
+};
+
+// Collectives that are in no bucket for one reason.
+struct AloneGroup {
+  size_t count = 0;
+  std::string why, example;
+};
+
 class Explainer {
  public:
   // REQUIRES: VerifyPlan(graph, plan).ok(). Keeps references to all three.
@@ -27,9 +39,10 @@ class Explainer {
   BucketId BucketOf(CollectiveId c) const { return bucket_of_[static_cast<size_t>(c)]; }
 
   // What each bucket is, how much of it is hidden and where, and why it ends where it does.
-  std::string Buckets() const;
+  std::vector<BucketFacts> Facts() const;
+  std::string Buckets(const std::vector<BucketFacts>& facts) const;
   // What stays alone, by reason.
-  std::string Alone() const;
+  std::vector<AloneGroup> Alone() const;
   // One collective: what it is, its bucket or why it has none.
   std::string One(CollectiveId c) const;
   // Two: what they share; or what keeps them apart, and what putting them together would do.
@@ -60,5 +73,10 @@ class Explainer {
   std::vector<Direction> directions_;
   std::vector<BucketId> bucket_of_;  // one a collective; -1: none
 };
+
+// A line each.
+std::string AloneText(const std::vector<AloneGroup>& groups);
+// A list.
+std::string AloneJson(const std::vector<AloneGroup>& groups);
 
 }  // namespace bucketd::ctl

@@ -1,12 +1,15 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/ctl/bucket_story.h"
 #include "client/ctl/command.h"
 #include "client/ctl/explain.h"
 #include "client/render/plan_report.h"
+#include "client/render/table.h"
 
 #include "passes/base/status_macros.h"
 #include "passes/io/json_text.h"
@@ -14,35 +17,85 @@
 namespace bucketd::ctl {
 namespace {
 
+using internal::Quoted;
+
 struct Args {
   std::string graph, plan, a, b, profile = kDefaultProfile;
   bool json = false;
 };
 
-absl::StatusOr<std::string> Explain(const Args& args) {
+// Every bucket as text and as members of a JSON object.
+struct Whole {
+  std::string text, json;
+};
+
+Whole ExplainAll(const Input& input, const Plan& plan, const Explainer& explainer,
+                 const BucketStories& stories) {
+  const std::vector<BucketFacts> facts = explainer.Facts();
+  const std::vector<BucketStory> told = stories.All();
+  const std::vector<AloneGroup> alone = explainer.Alone();
+  Whole whole;
+  whole.text = absl::StrCat("mode ", plan.mode, ", numerics ", Name(plan.numerics), " on ",
+                            plan.backend, ", cost profile ", input.costs.profile_id(), "\n\n",
+                            explainer.Buckets(facts), "\n");
+  std::vector<std::string> buckets;
+  for (size_t b = 0; b < facts.size(); ++b) {
+    const Bucket& bucket = plan.buckets[b];
+    buckets.push_back(absl::StrCat("{\"bucket\": ", b, ", \"name\": ", Quoted(bucket.name),
+                                   ", \"kind\": ", Quoted(Name(facts[b].kind)), ", \"members\": [",
+                                   absl::StrJoin(bucket.members, ", "), "], \"bytes\": ",
+                                   bucket.bytes, ", \"wire_us\": ", ExactUs(facts[b].wire_ps),
+                                   ", \"exposed_us\": ", ExactUs(facts[b].exposed_ps),
+                                   ", \"runs_beside\": ", Quoted(facts[b].beside),
+                                   ", \"ends_because\": ", Quoted(facts[b].ends)));
+  }
+  for (const BucketStory& story : told) {
+    absl::StrAppend(&whole.text, stories.Text(story));
+    absl::StrAppend(
+        &buckets[static_cast<size_t>(story.bucket)], ",\n   \"holds\": ", Quoted(story.members),
+        ",\n   \"form\": ", Quoted(story.form), ",\n   \"begins\": ", Quoted(story.begins),
+        ",\n   \"larger\": ", Quoted(story.larger));
+  }
+  if (told.size() < facts.size()) {
+    absl::StrAppend(&whole.text, "... and ", facts.size() - told.size(),
+                    " more: name one, bucket:K\n");
+  }
+  absl::StrAppend(&whole.text, "\n", AloneText(alone), DiagnosticLines(plan));
+  whole.json = absl::StrCat(
+      "\"mode\": ", Quoted(plan.mode), ", \"numerics\": ", Quoted(Name(plan.numerics)),
+      ", \"backend\": ", Quoted(plan.backend),
+      ", \"cost_profile\": ", Quoted(input.costs.profile_id()), ",\n \"buckets\": [",
+      absl::StrJoin(buckets, "},\n  "), buckets.empty() ? "" : "}",
+      "],\n \"alone\": ", AloneJson(alone), ",\n \"diagnostics\": ", DiagnosticsJson(plan), ",\n ");
+  return whole;
+}
+
+absl::StatusOr<Whole> Explain(const Args& args) {
   ASSIGN_OR_RETURN(const Input input, Load(args.graph, args.profile));
   ASSIGN_OR_RETURN(const Plan plan, LoadPlan(input, args.plan));
+  if (!plan.cost_profile.empty() && plan.cost_profile != input.costs.profile_id()) {
+    std::fprintf(stderr, "figures are those of %s; the plan was made by those of %s (--profile)\n",
+                 std::string(input.costs.profile_id()).c_str(), plan.cost_profile.c_str());
+  }
   ASSIGN_OR_RETURN(const Explainer explainer,
                    Explainer::Make(input.captured.graph, plan, input.costs));
   const BucketStories stories(input.captured.graph, plan, input.costs);
-  if (args.a.empty()) {
-    return absl::StrCat("mode ", plan.mode, ", numerics ", Name(plan.numerics), " on ",
-                        plan.backend, "\n\n", explainer.Buckets(), "\n", stories.All(), "\n",
-                        explainer.Alone(), DiagnosticLines(plan));
-  }
+  if (args.a.empty()) return ExplainAll(input, plan, explainer, stories);
   ASSIGN_OR_RETURN(const CollectiveId a, explainer.Find(args.a));
   if (args.b.empty()) {
     const BucketId bucket = explainer.BucketOf(a);
-    return absl::StrCat(explainer.One(a), bucket < 0 ? "" : stories.Of(bucket));
+    const std::string story = bucket < 0 ? "" : stories.Text(stories.Of(bucket));
+    return Whole{absl::StrCat(explainer.One(a), story), ""};
   }
   ASSIGN_OR_RETURN(const CollectiveId b, explainer.Find(args.b));
-  return explainer.Two(a, b);
+  return Whole{explainer.Two(a, b), ""};
 }
 
 absl::Status Run(const Args& args) {
-  ASSIGN_OR_RETURN(std::string text, Explain(args));
-  if (args.json) text = absl::StrCat("{\"explanation\": ", internal::Quoted(text), "}\n");
-  std::fputs(text.c_str(), stdout);
+  ASSIGN_OR_RETURN(const Whole said, Explain(args));
+  const std::string json =
+      absl::StrCat("{", said.json, "\"explanation\": ", Quoted(said.text), "}\n");
+  std::fputs((args.json ? json : said.text).c_str(), stdout);
   return absl::OkStatus();
 }
 

@@ -9,12 +9,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "client/ctl/ticker.h"
 #include "client/render/table.h"
 
 #include "passes/base/status_macros.h"
 #include "passes/io/json_text.h"
 #include "passes/io/plan_json.h"
 #include "passes/pareto.h"
+#include "passes/pass/option_table.h"
 
 namespace bucketd::ctl {
 namespace {
@@ -106,12 +108,20 @@ void PrintJson(const Input& input, const std::vector<ParetoPoint>& front) {
   std::fputs(text.c_str(), stdout);
 }
 
+absl::StatusOr<std::vector<ParetoPoint>> Search(const Input& input, const PlanOptions& options) {
+  const Ticker ticker(absl::StrCat("planning ", WithThousands(input.captured.graph.size()),
+                                   " nodes under one memory limit after the other"));
+  return ParetoFront(input.captured.graph, input.costs, options);
+}
+
 }  // namespace
 
 absl::Status ShowFront(const Input& input, const PlanOptions& options, const std::string& plan_out,
                        bool json) {
-  ASSIGN_OR_RETURN(std::vector<ParetoPoint> front,
-                   ParetoFront(input.captured.graph, input.costs, options));
+  for (const std::string& unread : UnreadOptions(options)) {
+    std::fprintf(stderr, "%s\n", unread.c_str());
+  }
+  ASSIGN_OR_RETURN(std::vector<ParetoPoint> front, Search(input, options));
   for (size_t i = 0; i < front.size() && !plan_out.empty(); ++i) {
     front[i].plan.graph_digest = input.digest;
     const std::string path = NumberedPath(plan_out, i + 1);

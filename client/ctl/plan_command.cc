@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/ctl/command.h"
+#include "client/ctl/explain.h"
 #include "client/ctl/front.h"
 #include "client/ctl/plan_flags.h"
 #include "client/ctl/standing.h"
@@ -48,15 +49,16 @@ std::string BucketsJson(const std::vector<BucketLine>& lines) {
   });
 }
 
+std::vector<AloneGroup> AloneUnder(const Input& input, const Plan& plan) {
+  const absl::StatusOr<Explainer> explainer =
+      Explainer::Make(input.captured.graph, plan, input.costs);
+  return explainer.ok() ? explainer->Alone() : std::vector<AloneGroup>{};
+}
+
 void PrintJson(const Input& input, const Chosen& chosen, double planning_ms) {
   const Graph& graph = input.captured.graph;
   const Plan& plan = chosen.planned;
   const Plan untouched = ProgramOrder(graph);
-  const std::string diagnostics =
-      absl::StrJoin(plan.diagnostics, ",\n  ", [](std::string* out, const Diagnostic& d) {
-        absl::StrAppend(out, "{\"code\": ", Quoted(d.code), ", \"text\": ", Quoted(d.text),
-                        ", \"nodes\": [", absl::StrJoin(d.nodes, ", "), "]}");
-      });
   const std::string text = absl::StrCat(
       "{\"graph\": ", Quoted(graph.name()), ", \"digest\": \"", ToHex(plan.graph_digest),
       "\", \"nodes\": ", graph.size(), ",\n \"mode\": ", Quoted(plan.mode),
@@ -64,12 +66,13 @@ void PrintJson(const Input& input, const Chosen& chosen, double planning_ms) {
       ", \"cost_profile\": ", Quoted(plan.cost_profile),
       ", \"planning_ms\": ", absl::StrFormat("%.3f", planning_ms),
       chosen.json.empty() ? "" : absl::StrCat(",\n \"stick_to\": {", chosen.json, "}"),
-      ",\n \"buckets\": [", BucketsJson(DescribeBuckets(graph, plan)), "],\n \"planned\": {",
+      ",\n \"buckets\": [", BucketsJson(DescribeBuckets(graph, plan)),
+      "],\n \"alone\": ", AloneJson(AloneUnder(input, plan)), ",\n \"planned\": {",
       FiguresJson(graph, plan, Simulate(graph, plan, input.costs)), "},\n \"program_order\": {",
       FiguresJson(graph, untouched, Simulate(graph, untouched, input.costs)),
       "},\n \"lower_bound_us\": ", ExactUs(plan.lower_bound_ps), ",\n ",
-      StandingJson(StandingOf(graph, plan, input.costs)), ",\n \"diagnostics\": [", diagnostics,
-      "]}\n");
+      StandingJson(StandingOf(graph, plan, input.costs)),
+      ",\n \"diagnostics\": ", DiagnosticsJson(plan), "}\n");
   std::fputs(text.c_str(), stdout);
 }
 
@@ -81,7 +84,9 @@ void PrintText(const Input& input, const Chosen& chosen, double planning_ms) {
       graph.collectives().size(), " collectives, digest ", ToHex(plan.graph_digest).substr(0, 12),
       "\nmode ", plan.mode, ", numerics ", Name(plan.numerics), " on ", plan.backend,
       ", cost profile ", input.costs.profile_id(), "\n\n",
-      BucketTable(DescribeBuckets(graph, plan)), "\n", SummaryTable(plan), "\n",
+      graph.collectives().empty() ? "no collectives: nothing to put into buckets\n"
+                                  : BucketTable(DescribeBuckets(graph, plan)),
+      AloneText(AloneUnder(input, plan)), "\n", SummaryTable(plan), "\n",
       StandingText(StandingOf(graph, plan, input.costs)));
   std::fputs(text.c_str(), stdout);
   std::fprintf(stderr, "%splanned in %.1f ms\n", DiagnosticLines(plan).c_str(), planning_ms);
@@ -138,7 +143,6 @@ absl::StatusOr<Plan> MakeOrAsk(const Args& args, const PlanOptions& options, Inp
 absl::Status Run(const Args& args) {
   ASSIGN_OR_RETURN(const PlanOptions options, OptionsFrom(args.flags));
   RETURN_IF_ERROR(AsUsage(options.Validate()));
-  std::fputs(UnreadFlags(args.flags, options).c_str(), stderr);
   ASSIGN_OR_RETURN(Input input, Load(args.flags.graph, args.flags.profile));
   if (args.pareto) return ShowFront(input, options, args.plan_out, args.json);
   const auto begin = std::chrono::steady_clock::now();

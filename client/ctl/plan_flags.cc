@@ -2,11 +2,9 @@
 
 #include <fstream>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
 #include "client/ctl/memory_limit.h"
 
 #include "passes/base/status_macros.h"
@@ -89,20 +87,6 @@ absl::StatusOr<PlanOptions> OptionsFrom(const PlanFlags& flags) {
     ASSIGN_OR_RETURN(options.parameter_order, ReadParamOrder(flags.param_order));
   }
   return options;
-}
-
-std::string UnreadFlags(const PlanFlags& flags, const PlanOptions& options) {
-  std::string lines;
-  for (const auto& [name, text] : flags.set) {
-    const absl::string_view group = FindOption(name)->group;
-    const std::vector<absl::string_view> readers = absl::StrSplit(group, ", ");
-    if (group == "every mode" || absl::c_linear_search(readers, options.mode)) continue;
-    absl::StrAppend(&lines, FlagOf(name), " is for mode", readers.size() > 1 ? "s " : " ", group,
-                    options.mode == "auto"
-                        ? ": mode auto only tries those with it\n"
-                        : absl::StrCat("; mode ", options.mode, " does not read it\n"));
-  }
-  return lines;
 }
 
 }  // namespace bucketd::ctl

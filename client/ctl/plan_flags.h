@@ -24,9 +24,6 @@ void AddPlanFlags(CLI::App& command, PlanFlags& flags);
 // As the flags say, not yet validated: a caller may set more. OUT_OF_RANGE: usage.
 absl::StatusOr<PlanOptions> OptionsFrom(const PlanFlags& flags);
 
-// A line for each flag that the options' mode does not read; "" if there is none.
-std::string UnreadFlags(const PlanFlags& flags, const PlanOptions& options);
-
 // Errors of options are usage errors: OUT_OF_RANGE.
 absl::Status AsUsage(const absl::Status& status);
 

@@ -270,4 +270,20 @@ absl::Status SetOption(PlanOptions& options, absl::string_view name, absl::strin
   return absl::InvalidArgumentError(absl::StrCat(name, " ", status.message()));
 }
 
+std::vector<std::string> UnreadOptions(const PlanOptions& options) {
+  const PlanOptions standard;
+  std::vector<std::string> unread;
+  for (const OptionInfo& option : kOptions) {
+    const std::vector<absl::string_view> readers = absl::StrSplit(option.group, ", ");
+    const std::string value = option.print(options);
+    if (option.group == kEvery || value == option.print(standard)) continue;
+    if (std::find(readers.begin(), readers.end(), options.mode) != readers.end()) continue;
+    unread.push_back(absl::StrCat(
+        option.name, "=", value, " is for mode", readers.size() > 1 ? "s " : " ", option.group,
+        options.mode == "auto" ? ": mode auto only tries those with it"
+                               : absl::StrCat("; mode ", options.mode, " does not read it")));
+  }
+  return unread;
+}
+
 }  // namespace bucketd

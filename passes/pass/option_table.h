@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -30,5 +31,9 @@ const OptionInfo* FindOption(absl::string_view name);
 // INVALID_ARGUMENT: an unknown name lists the known ones; a bad value says what was expected.
 // Relations between options are PlanOptions::Validate()'s.
 absl::Status SetOption(PlanOptions& options, absl::string_view name, absl::string_view text);
+
+// What was asked for in vain: options away from their default that the mode does not read, a
+// sentence each that names the modes that do.
+std::vector<std::string> UnreadOptions(const PlanOptions& options);
 
 }  // namespace bucketd

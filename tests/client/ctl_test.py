@@ -191,11 +191,27 @@ class BucketctlTest(unittest.TestCase):
         self.run_ctl("plan", GRAPH, "--memory-limit", str(2 * peak))
         self.assertIn("limit", self.run_ctl("plan", GRAPH, "--memory-limit", str(2 * peak), "--resident-bytes", str(2 * peak), expect=REFUSED).stderr)
 
-    def test_a_flag_that_the_mode_does_not_read_is_named(self):
-        said = self.run_ctl("plan", GRAPH, "--effort", "0", "--prefetch-backward", "0").stderr
-        self.assertIn("--prefetch-backward is for modes transformer_block, manual, greedy", said)
-        self.assertNotIn("--effort is for", said)
+    def test_an_option_that_the_mode_does_not_read_is_named(self):
+        asked = ("plan", GRAPH, "--effort", "0", "--prefetch-backward", "0")
+        said = self.run_ctl(*asked).stderr
+        self.assertIn("prefetch_backward=0 is for modes transformer_block, manual, greedy: mode auto only tries those", said)
+        self.assertNotIn("effort=0 is for", said)
+        self.assertIn("prefetch_backward=0 is for modes", self.run_ctl(*asked, "--pareto").stderr)
+        codes = [d["code"] for d in json.loads(self.run_ctl(*asked, "--json").stdout)["diagnostics"]]
+        self.assertEqual(codes.count("option-unread"), 1)
         self.assertNotIn("is for mode", self.run_ctl("plan", GRAPH, "--mode", "greedy", "--prefetch-backward", "0").stderr)
+
+    def test_a_plan_says_what_stays_alone_and_why(self):
+        for graph, why in ((graph_paths("llama3_debug_ddp8.bw")[0], "bucket_all_reduce on merges them"),
+                           (graph_paths("moe_debug_fsdp4_ep4.bw")[0], "all-to-all are never merged")):
+            planned = json.loads(self.run_ctl("plan", graph, "--effort", "0", "--json").stdout)
+            alone, bucketed = sum(group["count"] for group in planned["alone"]), sum(b["members"] for b in planned["buckets"])
+            self.assertEqual(alone + bucketed, sum(planned["program_order"]["collectives"].values()))
+            self.assertTrue(any(why in group["why"] for group in planned["alone"]), planned["alone"])
+            self.assertIn(why, self.run_ctl("plan", graph, "--effort", "0").stdout)
+        nothing = graph_paths("llama3_debug_ddp8.fw")[0]
+        self.assertIn("no collectives: nothing to put into buckets", self.run_ctl("plan", nothing).stdout)
+        self.assertEqual(json.loads(self.run_ctl("plan", nothing, "--json").stdout)["alone"], [])
 
     def explain(self, *args):
         if not os.path.exists(self.path("plan.json")):
@@ -206,7 +222,7 @@ class BucketctlTest(unittest.TestCase):
         text = self.explain()
         for bucket in referee.load(self.path("plan.json"))["buckets"]:
             self.assertIn(bucket["name"], text)
-        self.assertIn("stay alone", text)
+        self.assertIn("1 stays alone: ", text)
 
     def test_a_plan_says_what_it_gains_and_where_the_rest_of_the_gap_is(self):
         for graph in (GRAPH, OTHER):
@@ -235,6 +251,31 @@ class BucketctlTest(unittest.TestCase):
             for words in ("the step would take", "each by itself", "begins at"):
                 self.assertIn(words, story)
             self.assertIn(story.split("\n")[0], self.explain(f"bucket:{k}"))
+
+    def test_explain_says_the_same_as_json(self):
+        text = self.explain()
+        buckets = referee.load(self.path("plan.json"))["buckets"]
+        said = json.loads(self.explain("--json"))
+        self.assertEqual(said["explanation"], text)
+        self.assertEqual([bucket["members"] for bucket in said["buckets"]], [bucket["members"] for bucket in buckets])
+        for bucket in said["buckets"]:
+            for clause in ("holds", "form", "begins", "larger"):
+                self.assertIn(bucket[clause], text)
+        for group in said["alone"]:
+            self.assertIn(group["why"], text)
+
+    def test_explain_says_whose_costs_its_figures_are(self):
+        self.explain()
+        run = self.run_ctl("explain", GRAPH, self.path("plan.json"), "--profile", "slow_network")
+        self.assertIn("cost profile slow_network@1", run.stdout)
+        self.assertIn("figures are those of slow_network@1; the plan was made by those of h100_nvlink@1", run.stderr)
+        self.assertEqual(self.run_ctl("explain", GRAPH, self.path("plan.json")).stderr, "")
+
+    def test_explain_knows_how_many_buckets_there_are(self):
+        self.explain()
+        count = len(referee.load(self.path("plan.json"))["buckets"])
+        run = self.run_ctl("explain", GRAPH, self.path("plan.json"), f"bucket:{count}", expect=USAGE)
+        self.assertIn(f"buckets 0 to {count - 1}\n", run.stderr)
 
     def test_explain_names_what_keeps_two_apart(self):
         self.explain()

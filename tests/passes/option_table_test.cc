@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -111,6 +112,20 @@ TEST(OptionTable, TheWireRefusesWhatItCannotKnowByName) {
   EXPECT_THAT(refusal("mode", "none"), HasSubstr("mode has a field of its own"));
   EXPECT_THAT(refusal("upstream", "on", 2), HasSubstr("given twice"));
   EXPECT_THAT(refusal("max_collective_distance", "0"), HasSubstr("expected 1 to"));
+}
+
+TEST(OptionTable, AnOptionThatTheModeDoesNotReadIsNamedWithTheModesThatDo) {
+  PlanOptions options;
+  EXPECT_EQ(UnreadOptions(options), std::vector<std::string>());
+  options.prefetch_forward = 3;
+  options.numerics = Numerics::kFree;  // every mode reads it
+  EXPECT_EQ(UnreadOptions(options),
+            std::vector<std::string>{"prefetch_forward=3 is for modes transformer_block, manual, "
+                                     "greedy: mode auto only tries those with it"});
+  options.mode = "greedy";
+  options.effort = 2;
+  EXPECT_EQ(UnreadOptions(options),
+            std::vector<std::string>{"effort=2 is for mode auto; mode greedy does not read it"});
 }
 
 TEST(OptionTable, SizesAreMebibytesRoundedDownOrBytes) {

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import logging
 import pathlib
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from planners import planner
 from ranks import run_ranks
 
 import bucketd
@@ -166,6 +168,17 @@ def test_what_one_graph_cannot_do_is_refused():
         bucketd.trace_joint(Pair(), (x.requires_grad_(),)).step()
     with pytest.raises(TypeError, match="unknown option nonsense"):
         bucketd.joint_step(Pair(), (x,), nonsense=1)
+
+
+def test_an_option_that_the_mode_does_not_read_is_said_once_with_the_modes_that_do(joints, caplog):
+    caplog.set_level(logging.INFO, "bucketd")
+    with planner() as one:
+        for joint in joints:
+            bucketd.plan_pass(joint.module, address=one.address, ranks=[0], prefetch_forward=3, options={"max_topo_span": 77})
+            bucketd.plan_pass(joint.module, address=one.address, ranks=[0], mode="greedy", options={"max_topo_span": 77})
+    assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
+        "bucketd: prefetch_forward=3 is for modes transformer_block, manual, greedy: mode auto only tries those with it",
+        "bucketd: max_topo_span=77 is for modes greedy, overlap: mode auto only tries those with it"]
 
 
 @pytest.mark.parametrize("split", [False, True])

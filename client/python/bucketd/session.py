@@ -57,6 +57,7 @@ class Session:
         self._agreement = None
         self._planner = None
         self._lock = threading.RLock()
+        self._asked_in_vain: set[str] = set()  # said once, not for each graph
 
     def next_ordinal(self) -> int:
         return next(self._ordinals)
@@ -84,7 +85,11 @@ class Session:
         log.log(logging.INFO if agreement.leader else logging.DEBUG, "bucketd: %s (%s)",
                 planned.plan.summary(planned.source), scope)
         for diagnostic in planned.plan.diagnostics:
-            log.debug("bucketd: %s: %s: %s", scope, diagnostic.code, diagnostic.text)
+            if diagnostic.code == "option-unread" and diagnostic.text not in self._asked_in_vain:
+                self._asked_in_vain.add(diagnostic.text)
+                log.log(logging.WARNING if agreement.leader else logging.DEBUG, "bucketd: %s", diagnostic.text)
+            else:
+                log.debug("bucketd: %s: %s: %s", scope, diagnostic.code, diagnostic.text)
         if planned.runner is not None:
             planned.runner.open(f"{scope}#{self._number}", agreement, self._epoch())
         if self.on_plan is not None:
