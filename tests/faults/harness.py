@@ -20,6 +20,7 @@ import urllib.request
 
 import grpc
 from small_graphs import Maker
+from waiting import wait_for
 
 from bucketd import canonical, embedded, wire
 from bucketd._wire.proto import planner_pb2, planner_pb2_grpc
@@ -120,10 +121,10 @@ class Server:
         return sum(values)
 
     def eventually(self, name: str, value: float, within: float = 30.0) -> None:
-        until = time.monotonic() + within
-        while (seen := self.metric(name)) != value:
-            expect(time.monotonic() < until, f"{name} is {seen} and not {value} after {within} s")
-            time.sleep(0.02)
+        try:
+            wait_for(lambda: self.metric(name) == value, f"{name} to be {value}", within)
+        except AssertionError as late:
+            raise Finding(f"{late}: it is {self.metric(name)}") from None
 
     def __enter__(self) -> Server:
         return self.start()

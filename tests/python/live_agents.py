@@ -8,7 +8,8 @@ import shutil
 import signal
 import subprocess
 
-from live_server import get, wait_for
+from live_server import get
+from waiting import wait_for
 
 from bucketd import embedded
 

@@ -6,7 +6,6 @@ import os
 import pathlib
 import re
 import subprocess
-import time
 import urllib.error
 import urllib.request
 
@@ -17,8 +16,6 @@ from bucketd import canonical, embedded, wire
 from bucketd._wire.proto import planner_pb2, planner_pb2_grpc
 from bucketd.graph import DType
 
-PATIENCE = 90.0  # seconds, on a machine that is busy with other things
-
 
 def get(url: str) -> str:
     """The body, whatever the status."""
@@ -27,17 +24,6 @@ def get(url: str) -> str:
             return reply.read().decode()
     except urllib.error.HTTPError as error:
         return error.read().decode()
-
-
-def wait_for(condition, what: str):
-    """For what another process does by itself and tells nobody."""
-    until = time.monotonic() + PATIENCE
-    while True:
-        result = condition()
-        if result:
-            return result
-        assert time.monotonic() < until, f"waited in vain for {what}"
-        time.sleep(0.1)
 
 
 class Server:

@@ -9,7 +9,7 @@ import time
 
 import pytest
 from live_agents import BINARY, Agent, agents
-from live_server import wait_for
+from waiting import wait_for
 from planners import planner
 
 COUNT = 'bucket_agent_collective_duration_seconds_count{collective="all_gather",dtype="bf16",mode="packed"}'

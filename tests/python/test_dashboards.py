@@ -14,7 +14,8 @@ import urllib.parse
 import grpc
 import pytest
 from live_agents import agents
-from live_server import Server, get, request_for, upload, wait_for, without_graph
+from live_server import Server, get, request_for, upload, without_graph
+from waiting import wait_for
 
 from bucketd._wire.proto import planner_pb2
 

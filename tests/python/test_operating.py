@@ -6,7 +6,8 @@ import subprocess
 
 import grpc
 import pytest
-from live_server import Server, request_for, wait_for, without_graph
+from live_server import Server, request_for, without_graph
+from waiting import wait_for
 
 from bucketd import embedded
 from bucketd._wire.proto import planner_pb2
