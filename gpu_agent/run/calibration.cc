@@ -22,10 +22,11 @@ constexpr double kAnyFactor = 1e6;
 double Us(int64_t ps) { return static_cast<double>(ps) * 1e-6; }
 
 // A class has one line, but what runs in place (a packed bucket) may be faster than what does not
-// (a grouped one, a lone collective): a ring then need not copy the own part of an all-gather. The
-// line is for a third of the former and two thirds of the latter, because a packed bucket spends
-// about half of its time on copies, so that the wire's error counts half there.
-constexpr double kInPlaceShare = 1.0 / 3.0;
+// (a grouped one, a lone collective): a ring then need not copy the own part of an all-gather, up
+// to a third of its time between two ranks. The line is for a fifth of the former and four fifths
+// of the latter: a packed bucket spends half of its time on copies, so that the wire's error counts
+// half there, and smaller sizes, at which the two are closer, draw the line to the faster one.
+constexpr double kInPlaceShare = 0.2;
 
 // What the single collectives of a kind and dtype take in place and not, by size.
 struct Places {
