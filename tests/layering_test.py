@@ -23,7 +23,8 @@ ALLOWED = {
     "server/side_port": [],
     "client/render": CORE,
     "server/store": CORE[:1],
-    "client/ctl": CORE + ["passes", "passes/io", "passes/text", "client", "client/render", "server/store"],
+    "client/cli": ["passes/base"],
+    "client/ctl": CORE + ["passes", "passes/io", "passes/text", "client", "client/cli", "client/render", "server/store"],
     "client": CORE + ["passes/io", "proto"],
     "gpu_agent/device": ["passes/base"],
     "gpu_agent/pack": ["passes/base"],
@@ -31,8 +32,8 @@ ALLOWED = {
     "gpu_agent/exec": ["passes/base", "passes/ir", "passes/plan", "passes/io", "proto", "gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm"],
     "gpu_agent/backend": ["passes/base", "gpu_agent/device", "gpu_agent/comm", "gpu_agent/exec"],
     "gpu_agent/cuda": ["passes/base", "gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm", "gpu_agent/exec"],  # copier.h
-    "gpu_agent/library": ["passes/base", "gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm", "gpu_agent/exec", "gpu_agent/backend"],
-    "gpu_agent": CORE + ["passes/io", "proto", "client", "server/side_port", "gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm", "gpu_agent/exec", "gpu_agent/backend"],
+    "gpu_agent/library": ["passes/base", "gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm", "gpu_agent/exec"],
+    "gpu_agent": CORE + ["passes/io", "proto", "client", "client/cli", "server/side_port", "gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm", "gpu_agent/exec", "gpu_agent/backend"],
 }
 # gRPC's headers are heavy and its types contagious: only these see them.
 GRPC_FILES = re.compile(r"^(server/(\w*_service|server|upload\w*|status\w*)\.(cc|h)|client/\w*(_client|channel|_call)\.(cc|h)|gpu_agent/\w*_service\.cc)$")

@@ -1,7 +1,5 @@
 #include "client/ctl/command.h"
 
-#include <cstdio>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <utility>
@@ -43,20 +41,6 @@ std::string CollectivesJson(const Graph& graph, const Plan& plan) {
 }
 
 }  // namespace
-
-int Report(const absl::Status& status) {
-  if (status.ok()) return kDone;
-  std::fprintf(stderr, "bucketctl: %s\n", std::string(status.message()).c_str());
-  switch (status.code()) {
-    case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kOutOfRange:
-      return kUsage;
-    case absl::StatusCode::kUnavailable:
-      return kUnavailable;
-    default:
-      return kRefused;
-  }
-}
 
 absl::StatusOr<Input> Load(const std::string& graph_path, const std::string& profile_name) {
   absl::StatusOr<CostProfile> profile = FindProfile(profile_name);
@@ -105,14 +89,6 @@ absl::StatusOr<Plan> LoadPlan(const Input& input, const std::string& path) {
         absl::StrCat(path, ": not a legal plan for this graph\n", legal.message()));
   }
   return std::move(plan);
-}
-
-absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  if (file) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(path, ": cannot be written"));
 }
 
 std::string FiguresJson(const Graph& graph, const Plan& plan, const Simulation& simulation) {

@@ -6,7 +6,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
+#include "client/cli/command_line.h"
 
 #include "passes/base/digest.h"
 #include "passes/cost/costs.h"
@@ -15,9 +15,6 @@
 #include "passes/sim/simulator.h"
 
 namespace bucketd::ctl {
-
-// Exit codes, part of the command line's contract.
-enum Exit : int { kDone = 0, kRefused = 1, kUsage = 2, kUnavailable = 3 };
 
 // Each adds its subcommand to `app`; when that one is parsed it runs and sets `exit`.
 void AddPlanCommand(CLI::App& app, int& exit);
@@ -40,9 +37,6 @@ void AddPinCommand(CLI::App& app, int& exit);
 void AddDisableCommand(CLI::App& app, int& exit);
 void AddEnableCommand(CLI::App& app, int& exit);
 
-// Prints the error, if it is one, and says how to exit.
-int Report(const absl::Status& status);
-
 // A captured graph and what planning it needs.
 struct Input {
   CapturedGraph captured;
@@ -57,9 +51,6 @@ absl::StatusOr<Input> Load(const std::string& graph_path, const std::string& pro
 // The plan in a file, checked: made for this graph, and legal for it. An empty path gives program
 // order.
 absl::StatusOr<Plan> LoadPlan(const Input& input, const std::string& path);
-
-// UNAVAILABLE if it cannot be written.
-absl::Status WriteFile(const std::string& path, absl::string_view bytes);
 
 // The referee's figures of a run, by its names, as the members of a JSON object (without braces).
 std::string FiguresJson(const Graph& graph, const Plan& plan, const Simulation& simulation);

@@ -1,16 +1,10 @@
 // bucketctl: plans captured graphs in this process, without a server, and shows what came out; asks
 // and tells a running server.
-#include <exception>
 #include <functional>
-#include <iostream>
-#include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
+#include "client/cli/command_line.h"
 #include "client/ctl/command.h"
-
-#include "passes/base/words.h"
 
 namespace bucketd::ctl {
 namespace {
@@ -49,37 +43,6 @@ std::vector<CLI::App*> CommandsOf(CLI::App& app) {
   return app.get_subcommands(std::function<bool(CLI::App*)>());
 }
 
-std::string DidYouMean(const std::string& name, const std::vector<std::string>& known) {
-  const std::string nearest = NearestName(name, known);
-  return nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?");
-}
-
-// What CLI11 says of words that it did not expect names all of them, the last first.
-std::string AboutExtra(CLI::App& app, const std::string& word) {
-  std::vector<std::string> known;
-  if (absl::StartsWith(word, "-")) {
-    for (const CLI::Option* option : app.get_options()) known.push_back(option->get_name());
-    return absl::StrCat("there is no flag ", word, DidYouMean(word, known));
-  }
-  for (const CLI::App* command : CommandsOf(app)) known.push_back(command->get_name());
-  if (known.empty()) return absl::StrCat("unexpected argument \"", word, "\"");
-  return absl::StrCat("there is no command \"", word, "\"", DidYouMean(word, known));
-}
-
-int UsageError(CLI::App& app, const CLI::ParseError& error) {
-  CLI::App* at = &app;
-  std::string name = app.get_name();
-  while (!at->get_subcommands().empty()) {
-    at = at->get_subcommands().front();
-    absl::StrAppend(&name, " ", at->get_name());
-  }
-  const std::vector<std::string> extras = at->remaining();
-  std::cerr << name << ": " << (extras.empty() ? error.what() : AboutExtra(*at, extras.front()))
-            << "\n"
-            << "See " << name << " --help.\n";
-  return kUsage;
-}
-
 int Main(int argc, char** argv) {
   CLI::App app{kAbout, "bucketctl"};
   app.require_subcommand(1);
@@ -90,17 +53,7 @@ int Main(int argc, char** argv) {
       CommandsOf(app).back()->group(group.name);
     }
   }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& help) {
-    return app.exit(help);
-  } catch (const CLI::ParseError& error) {
-    return UsageError(app, error);
-  } catch (const std::exception& error) {
-    std::cerr << "bucketctl: " << error.what() << "\n";
-    return kUnavailable;
-  }
-  return exit;
+  return RunCommandLine(app, argc, argv, exit);
 }
 
 }  // namespace

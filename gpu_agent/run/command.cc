@@ -1,10 +1,5 @@
 #include "gpu_agent/run/command.h"
 
-#include <cstdio>
-#include <fstream>
-
-#include "absl/strings/str_cat.h"
-
 namespace bucketd::agent {
 
 void AddSessionFlags(CLI::App& command, SessionOptions& options) {
@@ -23,28 +18,6 @@ void AddSessionFlags(CLI::App& command, SessionOptions& options) {
       ->capture_default_str();
   command.add_option(kRankFlag, options.rank)->group("");
   command.add_option(kFolderFlag, options.folder)->group("");
-}
-
-int Report(const absl::Status& status) {
-  if (status.ok()) return kDone;
-  std::fprintf(stderr, "bucket-agent: %s\n", std::string(status.message()).c_str());
-  switch (status.code()) {
-    case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kOutOfRange:
-      return kUsage;
-    case absl::StatusCode::kUnavailable:
-      return kUnavailable;
-    default:
-      return kRefused;
-  }
-}
-
-absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  if (file) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(path, ": cannot be written"));
 }
 
 }  // namespace bucketd::agent
