@@ -23,9 +23,10 @@ constexpr absl::Duration kLongestPause = absl::Seconds(15);
 std::string OneLine(absl::string_view text) { return absl::Utf8SafeCEscape(text); }
 
 // Ranks that measure differently would wait for each other.
-DaemonOptions WithAgreement(DaemonOptions options) {
-  options.group.agrees = absl::StrCat("probe 2, up to ", options.sweep_bytes, " bytes, ",
-                                      options.group.unix_folder.empty() ? "tcp" : "unix");
+DaemonOptions WithAgreement(DaemonOptions options, const std::string& backend) {
+  options.group.agrees =
+      absl::StrCat("probe 2, up to ", options.sweep_bytes, " bytes, ",
+                   options.group.unix_folder.empty() ? "tcp, " : "unix, ", backend);
   return options;
 }
 
@@ -57,8 +58,9 @@ int64_t Sum(const std::vector<int64_t>& values) {
 
 }  // namespace
 
-Daemon::Daemon(DaemonOptions options, AgentMetrics& metrics)
-    : options_(WithAgreement(std::move(options))),
+Daemon::Daemon(DaemonOptions options, Backend& backend, AgentMetrics& metrics)
+    : backend_(backend),
+      options_(WithAgreement(std::move(options), backend.name())),
       metrics_(metrics),
       agents_(options_.planner),
       costs_(options_.planner, kCostDeadline),
@@ -91,7 +93,8 @@ absl::Status Daemon::RunEpoch() {
     const std::lock_guard lock(mutex_);
     state_.doing = "waits for the others";
   }
-  ASSIGN_OR_RETURN(const std::shared_ptr<Group> group, Group::Meet(agents_, options_.group));
+  ASSIGN_OR_RETURN(const std::shared_ptr<Group> group,
+                   Group::Meet(agents_, backend_, options_.group));
   const std::string ring = group->communicator().ToString();
   {
     const std::lock_guard lock(mutex_);
@@ -102,7 +105,7 @@ absl::Status Daemon::RunEpoch() {
   }
   metrics_.Began(group->epoch());
   spdlog::info("epoch {} begins: {}", group->epoch(), ring);
-  Prober prober(device_, copier_, group->communicator(), options_.sweep_bytes);
+  Prober prober(backend_.device(), backend_.copier(), group->communicator(), options_.sweep_bytes);
   absl::Status status = Measure(prober, true);
   while (status.ok() && !group->WaitUntilOver(absl::Now() + options_.probe_every)) {
     status = Measure(prober, false);

@@ -14,12 +14,11 @@
 #include "client/agent_client.h"
 #include "client/cost_client.h"
 
+#include "gpu_agent/backend/backend.h"
 #include "gpu_agent/daemon/agent_metrics.h"
 #include "gpu_agent/daemon/group.h"
 #include "gpu_agent/daemon/prober.h"
 #include "gpu_agent/daemon/reporter.h"
-#include "gpu_agent/device/host_device.h"
-#include "gpu_agent/exec/host_copier.h"
 
 namespace bucketd::agent {
 
@@ -33,8 +32,8 @@ struct DaemonOptions {
 
 class Daemon {
  public:
-  // `metrics` outlives it. Sets the options' `agrees`.
-  Daemon(DaemonOptions options, AgentMetrics& metrics);
+  // `backend` and `metrics` outlive it. Sets the options' `agrees`.
+  Daemon(DaemonOptions options, Backend& backend, AgentMetrics& metrics);
 
   // Until Stop(), then OK. An error only if the group, which has never met, cannot meet as it was
   // described: the ranks differ, or the planner finds the description invalid. Call it once.
@@ -63,13 +62,12 @@ class Daemon {
   void Trouble(const std::string& what, const absl::Status& error);
   void Pause(int failures);
 
+  Backend& backend_;
   const DaemonOptions options_;
   AgentMetrics& metrics_;
   client::AgentClient agents_;
   client::CostClient costs_;
   Reporter reporter_;
-  HostDevice device_;
-  HostCopier copier_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool stopped_ = false;

@@ -32,7 +32,8 @@ namespace {
 
 struct Args {
   DaemonOptions daemon;
-  std::string http = "127.0.0.1:9462", probe_every = "60s", timeout = "30s", ready_file;
+  std::string backend = "ring", http = "127.0.0.1:9462", probe_every = "60s", timeout = "30s",
+              ready_file;
 };
 
 sigset_t SetOf(std::initializer_list<int> signals) {
@@ -152,11 +153,13 @@ absl::Status Run(Args& args) {
   RETURN_IF_ERROR(Check(args));
   const StopSignals signals;
   LogToStderr();
+  ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, Backend::Open(args.backend, 0, 1));
+  spdlog::info("backend {}", backend->reason());
   prometheus::Registry registry;
-  AgentMetrics metrics(registry, BUCKETD_VERSION, "ring");
+  AgentMetrics metrics(registry, BUCKETD_VERSION, backend->name());
   const GroupOptions& group = args.daemon.group;
   metrics.Member(group.name, group.rank, group.size);
-  Daemon daemon(args.daemon, metrics);
+  Daemon daemon(args.daemon, *backend, metrics);
   ASSIGN_OR_RETURN(const std::unique_ptr<SidePort> side_port,
                    StartSidePort(args, daemon, registry));
   const std::string http = side_port == nullptr ? "" : side_port->address();
@@ -207,6 +210,11 @@ void AddDaemonCommand(CLI::App& app, int& exit) {
       ->add_option("--unix-folder", group.unix_folder,
                    "folder of this user alone, for unix sockets: all agents on one machine")
       ->type_name("DIR");
+  command
+      ->add_option(kBackendFlag, args->backend,
+                   "what moves the bytes: ring, nccl on the first GPU, which trainers then share "
+                   "with the probes, or auto; all agents of a group have the same")
+      ->capture_default_str();
   command->add_option("--http", args->http, "side port: /metrics, /livez, /readyz; \"\": none")
       ->type_name("HOST:PORT")
       ->capture_default_str();

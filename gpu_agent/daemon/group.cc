@@ -68,7 +68,8 @@ void TellEnd(client::AgentClient& client, const GroupOptions& options, uint64_t 
   }
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> Connect(const RingConnectOptions& options,
+absl::StatusOr<std::unique_ptr<Communicator>> Connect(Backend& backend,
+                                                      const RingConnectOptions& options,
                                                       const Listener& listener,
                                                       const v1::RendezvousResponse& met,
                                                       absl::Duration timeout) {
@@ -76,14 +77,12 @@ absl::StatusOr<std::unique_ptr<Communicator>> Connect(const RingConnectOptions& 
   ASSIGN_OR_RETURN(RingPeers peers, ConnectRing(options, listener, rendezvous));
   RingOptions ring;
   ring.timeout = timeout;
-  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
-                   RingCommunicator::Create(std::move(peers), ring));
-  return communicator;
+  return backend.Connect(std::move(peers), ring, options.self.group);
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Group>> Group::Meet(client::AgentClient& client,
+absl::StatusOr<std::unique_ptr<Group>> Group::Meet(client::AgentClient& client, Backend& backend,
                                                    const GroupOptions& options) {
   RingConnectOptions ring;
   ring.self.group = RingName(options);
@@ -107,7 +106,7 @@ absl::StatusOr<std::unique_ptr<Group>> Group::Meet(client::AgentClient& client,
   ring.token = met.token();
   ring.deadline = absl::Now() + std::min(options.timeout, kConnectTime);
   absl::StatusOr<std::unique_ptr<Communicator>> communicator =
-      Connect(ring, listener, met, options.timeout);
+      Connect(backend, ring, listener, met, options.timeout);
   if (!communicator.ok()) {
     TellEnd(client, options, met.epoch(), std::string(communicator.status().message()));
     return communicator.status();

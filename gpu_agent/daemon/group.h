@@ -1,4 +1,4 @@
-// A process group of one epoch: met at the planner, connected as a ring, watched until it is over.
+// A process group of one epoch: met at the planner, connected, watched until it is over.
 #pragma once
 
 #include <condition_variable>
@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "client/agent_client.h"
 
+#include "gpu_agent/backend/backend.h"
 #include "gpu_agent/comm/communicator.h"
 
 namespace bucketd::agent {
@@ -31,9 +32,9 @@ struct GroupOptions {
 class Group {
  public:
   // Blocks until all ranks have come and are connected. The planner's errors (AgentClient), or
-  // ConnectRing's; the latter have ended the epoch for the other ranks. `client` outlives the
-  // group; its StopWaiting ends the wait for the others.
-  static absl::StatusOr<std::unique_ptr<Group>> Meet(client::AgentClient& client,
+  // ConnectRing's and the backend's; the latter have ended the epoch for the other ranks. `client`
+  // and `backend` outlive the group; the client's StopWaiting ends the wait for the others.
+  static absl::StatusOr<std::unique_ptr<Group>> Meet(client::AgentClient& client, Backend& backend,
                                                      const GroupOptions& options);
   // Aborts the communicator; says nothing to the planner.
   ~Group();

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 
-from live_server import get
+from live_server import SidePort
 from waiting import wait_for
 
 from bucketd import embedded
@@ -18,7 +18,7 @@ BINARY = pathlib.Path(embedded.find_binary()).with_name("bucket-agent")
 WITH_US = [shutil.which("setpriv"), "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 
 
-class Agent:
+class Agent(SidePort):
     """One daemon of a group on this machine: small messages, many probes. `folder` is the group's."""
 
     def __init__(self, folder: pathlib.Path, planner: str, rank: int, size: int, *flags: str, group: str = "dp", sweep: int = 16384,
@@ -40,15 +40,6 @@ class Agent:
 
     def said(self) -> str:
         return self.log.read_text()
-
-    def page(self, path: str) -> str:
-        return get(f"http://{self.http}{path}")
-
-    def metrics(self) -> str:
-        return self.page("/metrics")
-
-    def metric(self, series: str) -> float:
-        return float(re.search(rf"^{re.escape(series)} (\S+)$", self.metrics(), re.MULTILINE)[1])
 
     def ready(self) -> bool:
         return self.page("/readyz").startswith("ok")

@@ -26,7 +26,22 @@ def get(url: str) -> str:
         return error.read().decode()
 
 
-class Server:
+class SidePort:
+    """What a process says of itself at `http`, its side port."""
+
+    http: str
+
+    def page(self, path: str) -> str:
+        return get(f"http://{self.http}{path}")
+
+    def metrics(self) -> str:
+        return self.page("/metrics")
+
+    def metric(self, series: str) -> float:
+        return float(re.search(rf"^{re.escape(series)} (\S+)$", self.metrics(), re.MULTILINE)[1])
+
+
+class Server(SidePort):
     """A bucketd with a side port, its log in `folder`. `within`: a command that ends in running the rest of its arguments."""
 
     def __init__(self, folder: pathlib.Path, *flags: str, within: tuple = ()):
@@ -53,15 +68,6 @@ class Server:
 
     def __exit__(self, *_):
         self.stop()
-
-    def page(self, path: str) -> str:
-        return get(f"http://{self.http}{path}")
-
-    def metrics(self) -> str:
-        return self.page("/metrics")
-
-    def metric(self, series: str) -> float:
-        return float(re.search(rf"^{re.escape(series)} (\S+)$", self.metrics(), re.MULTILINE)[1])
 
     def status(self) -> dict:
         return json.loads(self.page("/statusz?format=json"))

@@ -46,6 +46,15 @@ def test_agents_meet_and_probe_and_their_metrics_move(bucketd, tmp_path):
         assert 0 < bus < payload
 
 
+def test_agents_with_gpus_probe_by_nccl_when_told(bucketd, tmp_path, monkeypatch):
+    monkeypatch.setenv("BUCKETD_CUDA_MODULE", str(BINARY.parents[1] / "tests" / "libfake_gpus.so"))
+    with agents(tmp_path, bucketd.address, 2, "--backend", "nccl") as group:
+        for one in group:
+            assert re.search(r'bucket_agent_build_info\{backend="nccl",.*\} 1', one.metrics())
+            assert "backend nccl: 2 GPUs, NCCL of the tests" in one.said() and "NCCL of the tests of 2 ranks" in one.page("/")
+            assert one.metric(COUNT) > 0 and one.metric("bucket_agent_verify_mismatches_total") == 0
+
+
 def test_rank_0_reports_to_the_planner(bucketd, tmp_path):
     with agents(tmp_path, bucketd.address, 2, "--profile", "slow_network", "--link-class", "socket") as group:
         wait_for(lambda: group[0].metric('bucket_agent_cost_reports_total{result="accepted"}') >= 2, "two reports")
