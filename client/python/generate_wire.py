@@ -9,8 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-FILES = ("graph", "plan", "costs", "planner")
-SERVICES = ("planner",)
+FILES = ("agent", "graph", "plan", "costs", "planner")
+SERVICES = ("agent", "planner")
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 OUT = HERE / "bucketd" / "_wire" / "proto"

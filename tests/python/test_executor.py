@@ -1,12 +1,19 @@
 """Training whose buckets libbucket_executor runs: the bits of torch.distributed's, and what is heard when a rank dies."""
 
+import concurrent.futures
 import json
+import re
 
 import pytest
+import torch.distributed as dist
+from planners import planner
 from ranks import Ranks, run_ranks
 
 from bucketd import bucket_library
+from bucketd.agreement import Agreement
+from bucketd.client import PlannerClient
 from bucketd.errors import ExecutorError
+from bucketd.executor import meeting_place
 
 WORLD = 4
 TIMEOUT = 20.0  # seconds of a bucket
@@ -37,6 +44,44 @@ def test_a_rank_that_is_killed_is_an_error_for_the_others_and_they_start_again(t
         assert heard["seconds"] < TIMEOUT + 10 and "bucket " in heard["said"], heard
     # Nothing is left that keeps a new run from starting.
     run_ranks("executor_worker.py", WORLD, "bits", str(TIMEOUT), str(tmp_path / "again.json"), timeout=300)
+
+
+def places(store, address, plans):
+    """What each rank, a thread, gets as folder and secret, or its error."""
+
+    def meet(rank):
+        agreement = Agreement(dist.PrefixStore("job", store), rank, range(len(plans)))
+        client = PlannerClient(address) if address else None
+        try:
+            # The folder lives as long as the agreement.
+            return agreement, *meeting_place("0/fw", agreement, 20.0, client, plans[rank])
+        except ExecutorError as error:
+            return agreement, "", str(error)
+
+    with concurrent.futures.ThreadPoolExecutor(len(plans)) as pool:
+        return list(pool.map(meet, range(len(plans))))
+
+
+def test_the_secret_is_the_planners_and_the_store_never_sees_it():
+    store = dist.HashStore()
+    with planner() as one:
+        met = places(store, one.address, [b"plan"] * 3)
+    (_, folder, token), *others = met
+    assert re.fullmatch("[0-9a-f]{64}", token) and all(place[1:] == (folder, token) for place in others)
+    assert json.loads(store.get("job/0/fw/executor"))["folder"] == folder
+    assert token.encode() not in store.get("job/0/fw/executor")
+
+
+def test_ranks_with_different_plans_get_no_secret():
+    with planner() as one:
+        met = places(dist.HashStore(), one.address, [b"plan", b"other"])
+    assert any("RENDEZVOUS_DIFFERS" in said for *_, said in met), met
+    assert not any(folder for _, folder, _ in met)
+
+
+def test_without_a_planner_the_leader_makes_the_secret():
+    met = places(dist.HashStore(), "", [b"plan"] * 2)
+    assert met[0][1:] == met[1][1:] and re.fullmatch("[0-9a-f]{64}", met[0][2])
 
 
 def test_a_library_that_is_none_is_an_error_that_names_it(monkeypatch, tmp_path):

@@ -14,7 +14,7 @@ import weakref
 import grpc
 
 from . import breaker, degraded
-from ._wire.proto import planner_pb2, planner_pb2_grpc
+from ._wire.proto import agent_pb2_grpc, planner_pb2, planner_pb2_grpc
 from .errors import PlannerError, from_rpc_error
 
 CONNECT_TIMEOUT = 20.0  # seconds until a planner that nobody can reach is an error
@@ -49,6 +49,14 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),  # a plan of a large graph; the service bounds its size
     ("grpc.enable_http_proxy", 0),
 )
+
+
+class _Stub(planner_pb2_grpc.PlannerStub):
+    """All calls that clients make, whatever service they belong to."""
+
+    def __init__(self, channel):
+        super().__init__(channel)
+        self.Rendezvous = agent_pb2_grpc.AgentsStub(channel).Rendezvous
 
 
 class Caller:
@@ -136,7 +144,7 @@ class Caller:
                     degraded.count("reconnects_after_fork")
                     self._forked = False
                 self._channel = grpc.insecure_channel(self.address, options=_CHANNEL_OPTIONS)
-                self._stub = planner_pb2_grpc.PlannerStub(self._channel)
+                self._stub = _Stub(self._channel)
             return self._stub
 
     def forked(self) -> None:

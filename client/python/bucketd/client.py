@@ -7,7 +7,7 @@ import hashlib
 import time
 
 from . import degraded
-from ._wire.proto import planner_pb2
+from ._wire.proto import agent_pb2, planner_pb2
 from .calls import CONNECT_TIMEOUT, Caller, gone
 from .errors import PlannerError
 
@@ -103,6 +103,14 @@ class PlannerClient:
         """Lets go of the plans that are pinned for a job; their number."""
         request = planner_pb2.ReleaseJobRequest(tenant=self.tenant, job_id=job_id)
         return self._call("ReleaseJob", request, time.monotonic() + deadline).released
+
+    def rendezvous(self, group: str, rank: int, size: int, endpoint: str, agrees: bytes,
+                   deadline: float) -> agent_pb2.RendezvousResponse:
+        """Waits until all ranks of the group have called: the same epoch and secret for each of them (proto/agent.proto).
+        PlannerError RANKS_MISSING, or RENDEZVOUS_DIFFERS where one has another size or other `agrees`."""
+        request = agent_pb2.RendezvousRequest(
+            tenant=self.tenant, group=group, rank=rank, size=size, endpoint=endpoint, agrees=agrees)
+        return self._call("Rendezvous", request, time.monotonic() + deadline)
 
     # -- calls
 

@@ -20,7 +20,7 @@ import torch
 from . import bucket_library as library
 from .agreement import await_key
 from .embedded import node_identity, run_folder
-from .errors import ExecutorError
+from .errors import ExecutorError, PlannerError
 from .graph import CollectiveKind, DType, ReduceOp
 from .plan import Plan, StepKind
 from .verify import slice_bytes
@@ -56,10 +56,12 @@ class Runner:
         """Launches when it is the bucket's turn. What it returns is for wait(), and keeps the tensors alive."""
         if self._handle is None:
             raise ExecutorError("the executor is not open")
+        if any(x.device.type != "cpu" for x in inputs):
+            raise ExecutorError(
+                f"executor=\"bucketd\" runs buckets in host memory, {self._name(bucket)} is on {inputs[0].device}: leave "
+                f"executor= out there, and torch.distributed runs it")
         inputs = [x.contiguous() for x in inputs]
         outputs = [torch.empty(shape, dtype=dtype) for shape, dtype, _, _ in self._results[bucket]]
-        if inputs[0].device.type != "cpu":
-            raise ExecutorError(f"the executor runs in host memory, bucket {bucket} is on {inputs[0].device}")
         dtypes = [dtype for _, _, _, dtype in self._results[bucket]]
         ticket = library.call(
             library.load().bucket_executor_start, self._handle, bucket, _tensors(inputs, dtypes), _tensors(outputs, dtypes),
@@ -81,17 +83,19 @@ class Runner:
 
     # -- opening
 
-    def open(self, scope: str, agreement, epoch: int) -> None:
-        """Connects to the ranks of every group. ExecutorError where one of them does not come, or holds another plan."""
+    def open(self, scope: str, agreement, epoch: int, planner=None) -> None:
+        """Connects to the ranks of every group. ExecutorError where one of them does not come, or holds another plan.
+        `planner` is a PlannerClient that all ranks have, or None."""
         if not self.plan.buckets:
             return
-        folder, token = _meeting_place(scope, agreement, self.timeout)
+        digest = hashlib.sha256(self.plan.data).digest()
+        folder, token = meeting_place(scope, agreement, self.timeout, planner, digest)
         channels, channel_of = self._channels(agreement.rank)
         specs = [self._spec(k, channel_of) for k in range(len(self.plan.buckets))]
         turns = [step.id if step.kind == StepKind.START else -1 - step.id
                  for step in self.plan.order if step.kind != StepKind.NODE]
         options = library.Options(
-            plan=hashlib.sha256(self.plan.data).digest(),
+            plan=digest,
             buckets=(library.BucketSpec * len(specs))(*specs), bucket_count=len(specs),
             turns=(ctypes.c_int32 * len(turns))(*turns), turn_count=len(turns),
             channels=(library.Channel * len(channels))(*channels), channel_count=len(channels),
@@ -134,11 +138,12 @@ def _tensors(tensors, dtypes):
         library.Tensor(x.data_ptr(), x.numel(), dtype) for x, dtype in zip(tensors, dtypes)))
 
 
-def _meeting_place(scope: str, agreement, timeout: float) -> tuple[str, str]:
-    """A folder of this user alone, and a secret: the leader makes both, the others hear of them through the store."""
+def meeting_place(scope: str, agreement, timeout: float, planner, plan: bytes) -> tuple[str, str]:
+    """A folder of this user alone, and a secret. The leader makes the folder, and the others hear of it through the store;
+    the secret is the planner's, for whoever holds the same plan. Without a planner it comes through the store as well:
+    who reads that reads the secret, and still has to be this user on this host to get to the ring."""
     if agreement.store is None:
-        found = _new_place(agreement)
-        return found["folder"], found["token"]
+        return _new_place(agreement)["folder"], secrets.token_hex(32)
     key = f"{scope}/executor"
     agreement.store.set(f"{key}/{agreement.rank}", node_identity())
     if agreement.leader:
@@ -147,19 +152,29 @@ def _meeting_place(scope: str, agreement, timeout: float) -> tuple[str, str]:
             found = {"error": f"the ranks run on {len(nodes)} hosts; on the CPU the executor serves one"}
         else:
             found = _new_place(agreement)
+            if planner is None:
+                found["token"] = secrets.token_hex(32)
         agreement.store.set(key, json.dumps(found))
     else:
         found = json.loads(await_key(
             agreement.store, key, timeout, f"rank {agreement.ranks[0]} opened no executor", ExecutorError))
     if "error" in found:
         raise ExecutorError(found["error"])
-    return found["folder"], found["token"]
+    if planner is None:
+        return found["folder"], found["token"]
+    try:
+        met = planner.rendezvous(
+            f"executor/{found['group']}", agreement.ranks.index(agreement.rank), len(agreement.ranks),
+            f"unix:{found['folder']}", plan, timeout)
+    except PlannerError as error:
+        raise ExecutorError(f"no secret from the planner: {error}") from error
+    return found["folder"], met.token.hex()
 
 
 def _new_place(agreement) -> dict[str, str]:
     folder = tempfile.mkdtemp(prefix="bx-", dir=run_folder())  # 0700 by contract of mkdtemp
     weakref.finalize(agreement, _remove, folder, os.getpid())
-    return {"folder": folder, "token": secrets.token_hex(32)}
+    return {"folder": folder, "group": secrets.token_hex(8)}
 
 
 def _remove(folder: str, owner: int) -> None:

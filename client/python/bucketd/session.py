@@ -91,7 +91,9 @@ class Session:
             else:
                 log.debug("bucketd: %s: %s: %s", scope, diagnostic.code, diagnostic.text)
         if planned.runner is not None:
-            planned.runner.open(f"{scope}#{self._number}", agreement, self._epoch())
+            # Where rank 0 plans for all, the others know no planner.
+            planner = None if self.options.embedded == "rank0" else self._planner
+            planned.runner.open(f"{scope}#{self._number}", agreement, self._epoch(), planner)
         if self.on_plan is not None:
             self.on_plan(planned)
         return planned.module
