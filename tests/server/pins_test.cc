@@ -44,6 +44,33 @@ class PinTest : public AgreementTest {
   }
 };
 
+// Another server on the store's folder, and who asks it.
+class SecondServer {
+ public:
+  SecondServer(ServerOptions options, const std::string& folder) {
+    options.listen = absl::StrCat("unix:", folder, "/second");
+    server_ = *Server::Start(options);
+    stub_ = v1::Planner::NewStub(
+        grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
+  }
+  std::future<Reply> Ask(const JobSpec& spec, uint32_t rank, std::chrono::seconds deadline) {
+    v1::GetPlanRequest request = JobRequest(ForwardGraph(), spec, {rank});
+    *request.mutable_graph() = InlineRequestFor(ForwardGraph()).graph();
+    return std::async(std::launch::async, [this, request, deadline] {
+      grpc::ClientContext context;
+      context.set_deadline(std::chrono::system_clock::now() + deadline);
+      Reply reply;
+      reply.status = stub_->GetPlan(&context, request, &reply.response);
+      return reply;
+    });
+  }
+  const prometheus::Registry& registry() const { return server_->registry(); }
+
+ private:
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<v1::Planner::Stub> stub_;
+};
+
 TEST_F(PinTest, TheNextGenerationGetsThePinnedBytesAfterARestartAndAnUpgrade) {
   options_.plan_function = Versioned("one");
   StartServer();
@@ -153,23 +180,9 @@ TEST_F(PinTest, AVersionThatIsLostIsAnErrorOfTheScopeAndNoOtherTakesItsPlace) {
 
 TEST_F(PinTest, OfTwoServersOnOneFolderTheFirstPinHoldsForAllRanks) {
   StartServer();
-  ServerOptions options = options_;
-  options.listen = absl::StrCat("unix:", folder_, "/second");
-  const auto second = Server::Start(options);
-  ASSERT_TRUE(second.ok()) << second.status();
-  const auto stub = v1::Planner::NewStub(
-      grpc::CreateChannel((*second)->address(), grpc::InsecureChannelCredentials()));
+  SecondServer second(options_, folder_);
   const auto call_second = [&](uint32_t rank) {
-    v1::GetPlanRequest request =
-        JobRequest(ForwardGraph(), {.size = 2, .cost_profile = "latest"}, {rank});
-    *request.mutable_graph() = InlineRequestFor(ForwardGraph()).graph();
-    return std::async(std::launch::async, [&stub, request] {
-      grpc::ClientContext context;
-      context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
-      Reply reply;
-      reply.status = stub->GetPlan(&context, request, &reply.response);
-      return reply;
-    });
+    return second.Ask({.size = 2, .cost_profile = "latest"}, rank, std::chrono::minutes(1));
   };
   // The second one has not heard of what is promoted at the first.
   const std::string now = Promote(With(3.5));
@@ -190,28 +203,15 @@ TEST_F(PinTest, OfTwoServersOnOneFolderTheFirstPinHoldsForAllRanks) {
 
 TEST_F(PinTest, ARankAloneAtAnotherServerGetsWhatTheOthersAgreedOnWhileItWaited) {
   StartServer();
-  ServerOptions options = options_;
-  options.listen = absl::StrCat("unix:", folder_, "/second");
-  const auto second = Server::Start(options);
-  ASSERT_TRUE(second.ok()) << second.status();
-  const auto stub = v1::Planner::NewStub(
-      grpc::CreateChannel((*second)->address(), grpc::InsecureChannelCredentials()));
+  SecondServer second(options_, folder_);
   const auto waits = [&] {
-    for (const auto& family : (*second)->registry().Collect()) {
+    for (const auto& family : second.registry().Collect()) {
       if (family.name == "bucketd_agreement_waiting_ranks")
         return family.metric[0].gauge.value == 1;
     }
     return false;
   };
-  std::future<Reply> alone = std::async(std::launch::async, [&] {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(4));
-    v1::GetPlanRequest request = JobRequest(ForwardGraph(), {.size = 2}, {0});
-    *request.mutable_graph() = InlineRequestFor(ForwardGraph()).graph();
-    Reply reply;
-    reply.status = stub->GetPlan(&context, request, &reply.response);
-    return reply;
-  });
+  std::future<Reply> alone = second.Ask({.size = 2}, 0, std::chrono::seconds(4));
   ASSERT_TRUE(Eventually(waits));
   const std::string plan = Agree({.size = 2});
   const Reply reply = alone.get();
