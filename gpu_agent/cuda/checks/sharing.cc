@@ -36,35 +36,39 @@ Function Driver(const char* name) {
 }
 #define DRIVER(name) Driver<decltype(&name)>(#name)
 
-void SendFile(int socket, int file) {
+// A message of one byte and one file descriptor. It points into itself.
+struct FileMessage {
+  FileMessage() = default;
+  FileMessage(const FileMessage&) = delete;
+  FileMessage& operator=(const FileMessage&) = delete;
+
   char byte = 0;
   iovec data{&byte, 1};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))]{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  msghdr header{.msg_name = nullptr,
+                .msg_namelen = 0,
+                .msg_iov = &data,
+                .msg_iovlen = 1,
+                .msg_control = control,
+                .msg_controllen = sizeof(control),
+                .msg_flags = 0};
+};
+
+void SendFile(int socket, int file) {
+  FileMessage message;
+  cmsghdr* header = CMSG_FIRSTHDR(&message.header);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &file, sizeof(file));
-  if (sendmsg(socket, &message, 0) != 1) std::exit(static_cast<int>(Verdict::kWrong));
+  if (sendmsg(socket, &message.header, 0) != 1) std::exit(static_cast<int>(Verdict::kWrong));
 }
 
 int ReceiveFile(int socket) {
-  char byte = 0;
-  iovec data{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))]{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
+  FileMessage message;
   int file = -1;
-  if (recvmsg(socket, &message, 0) != 1) std::exit(static_cast<int>(Verdict::kWrong));
-  const cmsghdr* header = CMSG_FIRSTHDR(&message);
+  if (recvmsg(socket, &message.header, 0) != 1) std::exit(static_cast<int>(Verdict::kWrong));
+  const cmsghdr* header = CMSG_FIRSTHDR(&message.header);
   if (header == nullptr) std::exit(static_cast<int>(Verdict::kWrong));
   std::memcpy(&file, CMSG_DATA(header), sizeof(file));
   return file;
