@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "passes/auto/fast_wires.h"
 #include "passes/auto/late_waits.h"
 #include "passes/auto/search.h"
 #include "passes/auto/to_plan.h"
@@ -61,6 +62,14 @@ int64_t EnoughOf(int64_t bound_ps, int32_t effort) {
   return bound_ps + bound_ps / 1'000'000 * ppm;
 }
 
+std::vector<Stop> StopsOf(const Problem& problem, int64_t bound_ps, int32_t effort) {
+  std::vector<Stop> stops;
+  for (int32_t e = 0; e <= effort; ++e) {
+    stops.push_back({BudgetOf(problem, e) * problem.size(), EnoughOf(bound_ps, e)});
+  }
+  return stops;
+}
+
 }  // namespace search
 
 namespace {
@@ -70,6 +79,9 @@ using search::Score;
 std::string Microseconds(int64_t ps) {
   return absl::StrFormat("%.3f us", static_cast<double>(ps) * 1e-6);
 }
+
+// More effort looks around what this one finds for faster wires.
+constexpr int32_t kSearchedForFastWires = 5;
 
 // A plan and what it takes.
 struct Candidate {
@@ -84,50 +96,67 @@ struct Candidate {
 // before took: so more effort is never worse.
 class Choice {
  public:
-  // Improves on `best`. All outlive it.
+  // Improves on `best`. `fast`: at each stop, and at those behind its last one, an order for faster
+  // wires. All outlive it.
   Choice(const PassContext& context, const search::Problem& problem, int64_t limit,
-         int64_t bound_ps, const Plan& before, Candidate& best)
+         int64_t bound_ps, const Plan& before, std::vector<search::FastOrder> fast, Candidate& best)
       : context_(context),
         problem_(problem),
         limit_(limit),
         bound_ps_(bound_ps),
         before_(before),
         best_(best),
-        judge_(problem) {}
+        judge_(problem, search::RobustBudgetOf(problem, kSearchedForFastWires) == 0
+                            ? search::Judge::kFewCases
+                            : search::Judge::kCases),
+        fast_(std::move(fast)) {}
 
   void AtStop(const search::Search& search, int32_t effort) {
-    const int64_t decodes = search::RobustBudgetOf(problem_, effort);
-    const int64_t fastest_ps = search.score().first;
-    if (search.score().over || decodes == 0) {
+    if (search.score().over) {
       if (search.score() < last_) Take(search.best());
       last_ = search.score();
       return;
     }
+    const search::FastOrder& fast = FastAt(effort);
+    const int64_t fastest_ps = std::min(search.score().first, fast.decoded.figures.total_ps);
     int64_t ceiling_ps = search::CeilingOf(fastest_ps, bound_ps_, effort);
     if (!best_.score.over) ceiling_ps = std::min(ceiling_ps, best_.score.first);
     if (fastest_ps > ceiling_ps) return;
-    search::Search around(problem_, limit_, decodes * problem_.size());
+    search::Search around(problem_, limit_,
+                          search::RobustBudgetOf(problem_, effort) * problem_.size());
     around.JudgeBy(judge_, ceiling_ps);
     around.Adopt(search.best(), search.best_settings());
+    if (!fast.decoded.order.empty()) around.Adopt(fast.decoded, fast.settings);
     if (!robust_.order.empty()) around.Adopt(robust_, settings_);
     around.LookAround();
     robust_ = around.best();
     settings_ = around.best_settings();
-    if (!Take(robust_)) Take(search.best());
+    if (!Take(robust_, ceiling_ps)) Take(search.best());
   }
 
  private:
-  // Unless it is slower.
-  bool Take(const search::Decoded& decoded) {
+  // Unless it is slower, or takes more than that; the judge does not know where memory moves waits.
+  bool Take(const search::Decoded& decoded, int64_t most_ps = search::kNever) {
     Plan plan = search::PlanOf(context_, problem_, decoded);
     plan.diagnostics = before_.diagnostics;
     Prediction figures = Simulate(context_.graph, plan, context_.costs).prediction;
     figures = search::SettleWaits(context_, problem_, limit_, figures, plan);
     const Score score = search::ScoreOf({figures.total_ps, figures.peak_bytes}, limit_);
+    if (!score.over && score.first > most_ps) return false;
     const bool searched = best_.mode.empty() && !best_.score.over && !score.over;
     if (searched ? score.first > best_.score.first : !(score < best_.score)) return false;
     best_ = {"", std::move(plan), figures, score};
     return true;
+  }
+
+  // With its time under the costs as they were said.
+  const search::FastOrder& FastAt(int32_t effort) {
+    const size_t stop = std::min(search::Index(effort), fast_.size() - 1);
+    for (; timed_ <= stop; ++timed_) {
+      search::Decoded& decoded = fast_[timed_].decoded;
+      decoded.figures.total_ps = decoded.order.empty() ? search::kNever : judge_.AsSaid(decoded);
+    }
+    return fast_[stop];
   }
 
   const PassContext& context_;
@@ -136,9 +165,11 @@ class Choice {
   const Plan& before_;
   Candidate& best_;
   search::Judge judge_;
+  std::vector<search::FastOrder> fast_;
+  size_t timed_ = 0;        // so many of them have their time
   search::Decoded robust_;  // what fared best at the last stop
   search::Settings settings_;
-  Score last_;  // of the search, at the last stop without such a look
+  Score last_;  // of the search, at the last stop over the limit
 };
 
 class AutoPass : public Pass {
@@ -234,15 +265,15 @@ class AutoPass : public Pass {
       best.figures = search::SettleWaits(context, *problem, limit, best.figures, best.plan);
       best.score = search::ScoreOf({best.figures.total_ps, best.figures.peak_bytes}, limit);
     }
-    std::vector<search::Stop> stops;
-    for (int32_t effort = 0; effort <= context.options.effort; ++effort) {
-      stops.push_back({search::BudgetOf(*problem, effort) * problem->size(),
-                       search::EnoughOf(bound_ps, effort)});
-    }
-    Choice choice(context, *problem, limit, bound_ps, before, best);
-    search::Search search(*problem, limit, std::move(stops),
+    std::vector<std::vector<search::Batch>> hints;
+    if (!best.plan.buckets.empty()) hints.push_back(BatchesOf(context.graph, best.plan));
+    std::vector<search::FastOrder> fast = search::OrdersForFastWires(
+        *problem, limit, std::min(context.options.effort, kSearchedForFastWires), hints);
+    Choice choice(context, *problem, limit, bound_ps, before, std::move(fast), best);
+    search::Search search(*problem, limit,
+                          search::StopsOf(*problem, bound_ps, context.options.effort),
                           [&](size_t stop) { choice.AtStop(search, static_cast<int32_t>(stop)); });
-    if (!best.plan.buckets.empty()) search.AddStart(BatchesOf(context.graph, best.plan));
+    for (std::vector<search::Batch>& hint : hints) search.AddStart(std::move(hint));
     search.Run();
     return std::min(search.fastest_ps(), best.figures.total_ps);
   }

@@ -57,18 +57,18 @@ int64_t Off(int64_t value, int64_t factor) {
 
 }  // namespace
 
-Judge::Judge(const Problem& problem) : problem_(problem) {}
+Judge::Judge(const Problem& problem, int cases) : problem_(problem), cases_(cases) {}
 
 int64_t Judge::Of(const Decoded& decoded, int64_t most_ps) {
   Flatten(decoded);
   replayed_ = 0;
   int64_t sum = 0;
-  for (int which = 0; which < kCases && sum <= most_ps; ++which) {
+  for (int which = 0; which < cases_ && sum <= most_ps; ++which) {
     sum += Replay(which);
     replayed_ += static_cast<int64_t>(steps_.size());
     // What the first cases say, the others do not turn round.
-    if (which % 4 == 3 && sum / (which + 1) > most_ps / kCases + most_ps / kCases / 200) {
-      return std::max(most_ps + 1, sum / (which + 1) * kCases);
+    if (which % 4 == 3 && sum / (which + 1) > most_ps / cases_ + most_ps / cases_ / 200) {
+      return std::max(most_ps + 1, sum / (which + 1) * cases_);
     }
   }
   return sum;

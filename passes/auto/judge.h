@@ -18,8 +18,11 @@ namespace bucketd::search {
 class Judge {
  public:
   static constexpr int kCases = 16;
+  // Enough where there are so many kernels that their errors cancel out.
+  static constexpr int kFewCases = 4;
 
-  explicit Judge(const Problem& problem);
+  // REQUIRES: cases is one of the two.
+  explicit Judge(const Problem& problem, int cases = kCases);
 
   // What the order takes, summed over all cases, with every wait where its result is needed; some
   // sum above `most_ps` as soon as it is sure to be above. O(cases * leaders).
@@ -51,6 +54,7 @@ class Judge {
   int64_t Replay(int which);
 
   const Problem& problem_;
+  const int cases_;
   std::vector<Step> steps_;
   std::vector<Launch> launches_;
   std::vector<int32_t> batch_of_;  // of a collective

@@ -115,6 +115,32 @@ TEST(Costs, FollowTheFormulas) {
   EXPECT_EQ(costs->CopyPs(2'680'000), 6'000'000);  // 2 us of traffic and a launch of 4
 }
 
+TEST(Costs, FasterWiresTakeLessForAByteAndNothingElse) {
+  const CapturedGraph captured = bucketd::testing::ReadTestGraph("moe_debug_fsdp4_ep4.bw");
+  const absl::StatusOr<Costs> costs =
+      Costs::FromFile(captured.graph, captured.costs, *FindProfile("h100_launch"));
+  ASSERT_TRUE(costs.ok()) << costs.status();
+  const Costs fast = costs->WithWires(captured.graph, 0.5);
+  const auto id = [](size_t i) { return static_cast<CollectiveId>(i); };
+  for (size_t i = 0; i < captured.graph.collectives().size(); ++i) {
+    const Collective& c = captured.graph.collectives()[i];
+    for (const int64_t launches : {1, 5}) {
+      const int64_t fixed = costs->CollectivePs(id(i), 0, launches);
+      EXPECT_EQ(fast.CollectivePs(id(i), 0, launches), fixed);
+      EXPECT_NEAR(static_cast<double>(fast.CollectivePs(id(i), c.bytes, launches) - fixed),
+                  0.5 * static_cast<double>(costs->CollectivePs(id(i), c.bytes, launches) - fixed),
+                  1.0);
+    }
+    EXPECT_EQ(fast.node_ps(c.start), fast.CollectivePs(id(i), c.bytes, 1));
+  }
+  for (NodeId n = 0; n < captured.graph.size(); ++n) {
+    if (captured.graph.kind(n) == NodeKind::kCollective) continue;
+    EXPECT_EQ(fast.node_ps(n), costs->node_ps(n));
+  }
+  EXPECT_EQ(fast.CopyPs(1'000'000), costs->CopyPs(1'000'000));
+  EXPECT_EQ(fast.host_ps_per_collective(), costs->host_ps_per_collective());
+}
+
 TEST(Costs, RefuseWhatNoGraphTakes) {
   const CapturedGraph captured = bucketd::testing::ReadTestGraph("llama3_debug_fsdp8.fw");
   StatedCosts stated = captured.costs;

@@ -1,0 +1,75 @@
+// Orders for wires that are faster than said, and what they are good for.
+#include "passes/auto/fast_wires.h"
+
+#include <cstdint>
+#include <tuple>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "passes/auto/to_plan.h"
+#include "passes/io/profile_json.h"
+#include "passes/pass/pass_registry.h"
+#include "passes/planner.h"
+#include "passes/sim/simulator.h"
+#include "tests/passes/auto_test_util.h"
+#include "tests/passes/perturbed_costs.h"
+
+namespace bucketd::testing {
+namespace {
+
+PlanOptions Free() {
+  PlanOptions options;
+  options.mode = "auto";
+  options.numerics = Numerics::kFree;
+  return options;
+}
+
+TEST(FastWires, OrdersTakeWhatTheSimulatorSaysUnderFasterWires) {
+  const PlanOptions options = Free();
+  int64_t orders = 0;
+  for (uint32_t seed = 6000; seed < 6040; ++seed) {
+    const Graph graph = RandomStep(seed).Build();
+    const Costs costs = CostsOf(graph);
+    Plan plan = ProgramOrder(graph);
+    PassContext context(graph, costs, options);
+    context.program_order = Simulate(graph, plan, costs).prediction;
+    ASSERT_TRUE((*MakePass("tag-collectives"))->Run(context, plan).ok());
+    const search::Problem problem = *search::Contract(context);
+    const int64_t limit = context.program_order.peak_bytes;
+    const Costs fast = costs.WithWires(graph, search::kFastWires);
+    for (const search::FastOrder& found : OrdersForFastWires(problem, limit, 3, {})) {
+      if (found.decoded.order.empty()) continue;
+      ++orders;
+      plan = search::PlanOf(context, problem, found.decoded);
+      const Prediction simulated = Simulate(graph, plan, fast).prediction;
+      EXPECT_EQ(simulated.total_ps, found.decoded.figures.total_ps) << "seed " << seed;
+      EXPECT_EQ(simulated.peak_bytes, found.decoded.figures.peak_bytes) << "seed " << seed;
+      EXPECT_LE(simulated.peak_bytes, limit) << "seed " << seed;
+    }
+  }
+  EXPECT_GT(orders, 40);
+}
+
+// How much longer the step takes in the plan made from costs that are off, per thousand.
+int64_t LossOf(const CapturedGraph& captured, const CostProfile& profile, uint64_t seed) {
+  const Costs truth = *Costs::FromFile(captured.graph, captured.costs, profile);
+  const Costs wrong = *PerturbedCosts(captured, profile, seed, 0.3);
+  const Plan right = *MakePlan(captured.graph, truth, Free());
+  const Plan made = *MakePlan(captured.graph, wrong, Free());
+  const int64_t total = Simulate(captured.graph, made, truth).prediction.total_ps;
+  return (total - right.prediction.total_ps) / (right.prediction.total_ps / 1000);
+}
+
+// Said to be bound by wires, these steps are not.
+TEST(FastWires, APlanForWiresThatWereSaidToBeSlowIsGoodOnFasterOnes) {
+  for (const auto& [graph, profile, seed] :
+       {std::tuple{"llama3_8b_fsdp4_tp2.bw", "small_batch", uint64_t{1}},
+        {"llama3_8b_fsdp8.joint", "slow_network", uint64_t{1}},
+        {"llama3_debug_fsdp4_tp2.fw", "h100_launch", uint64_t{3}}}) {
+    EXPECT_LE(LossOf(Captured(graph), *FindProfile(profile), seed), 30) << graph << " " << profile;
+  }
+}
+
+}  // namespace
+}  // namespace bucketd::testing
