@@ -60,7 +60,8 @@ class Invitation {
 absl::StatusOr<std::string> Invite(Communicator& ring, const absl::StatusOr<std::string>& own) {
   const std::vector<std::byte> said = Invitation::Write(own);
   std::vector<std::byte> all(Invitation::kBytes * static_cast<size_t>(ring.size()));
-  ASSIGN_OR_RETURN(const std::unique_ptr<HostStream> stream, HostStream::Start("invitation"));
+  ASSIGN_OR_RETURN(const std::unique_ptr<HostStream> stream,
+                   HostStream::Start("invitation", std::make_shared<HostThreads>()));
   const Collective gather{CollectiveKind::kAllGather, said.data(), all.data(),
                           Invitation::kBytes,         DType::kU8,  ReduceOp::kNone};
   RETURN_IF_ERROR(ring.Launch(*stream, {&gather, 1}));

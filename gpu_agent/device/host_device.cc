@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<Buffer>> HostDevice::Allocate(int64_t bytes) {
 }
 
 absl::StatusOr<std::unique_ptr<Stream>> HostDevice::NewStream(const std::string& name) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, HostStream::Start(name));
+  ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, HostStream::Start(name, threads_));
   return stream;
 }
 
@@ -50,10 +50,11 @@ absl::Status HostDevice::Copy(Stream& stream, const void* from, void* to, int64_
         absl::StrCat("a copy of ", bytes, " bytes: wants a host stream and two addresses"));
   }
   if (bytes == 0) return absl::OkStatus();
-  host->Enqueue([from, to, bytes] {
+  const auto copy = [from, to, bytes] {
     std::memcpy(to, from, static_cast<size_t>(bytes));
     return absl::OkStatus();
-  });
+  };
+  bytes <= kBriefBytes ? host->EnqueueBrief(copy) : host->Enqueue(copy);
   return absl::OkStatus();
 }
 

@@ -1,7 +1,5 @@
 #include "gpu_agent/exec/executor.h"
 
-#include <malloc.h>
-
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -371,29 +369,6 @@ TEST(ExecutorTest, RefusesTensorsThatDoNotFitAndNamesTheMember) {
   EXPECT_THAT(refusal(2, {s, s}, {}), HasSubstr("got 2 and 0 tensors"));
   EXPECT_THAT(refusal(3, {}, {}), HasSubstr("there is no bucket 3 among 3"));
   EXPECT_EQ(RunOnce(*executor, 0, 0, DType::kF32), "");
-}
-
-// A run of as many rounds as would show a ticket, an event or a tile that stays.
-TEST(ExecutorTest, MemoryStaysFlatOverManyBuckets) {
-  const Program program = ProgramOf(ThreeBuckets(2));
-  auto group = MakeGroup(2);
-  std::vector<std::unique_ptr<Executor>> executors(2);
-  OnRanks(2, [&](int rank) {
-    const auto r = static_cast<size_t>(rank);
-    executors[r] = OpenExecutor(program, std::move(group[r])).value();
-  });
-  const auto rounds = [&](int count) {
-    OnRanks(2, [&](int rank) {
-      for (int i = 0; i < count * 3; ++i) {
-        const int32_t bucket = i % 3;
-        const DType dtype = program.plan.buckets[static_cast<size_t>(bucket)].dtype;
-        ASSERT_EQ(RunOnce(*executors[static_cast<size_t>(rank)], bucket, rank, dtype), "");
-      }
-    });
-    return static_cast<int64_t>(mallinfo2().uordblks);
-  };
-  const int64_t before = rounds(200);
-  EXPECT_LT(rounds(1500) - before, 256 << 10);
 }
 
 }  // namespace
