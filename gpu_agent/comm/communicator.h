@@ -42,8 +42,12 @@ class Communicator {
   virtual absl::Status Launch(Stream& stream, absl::Span<const Collective> group) = 0;
   // Tells of a device's buffer that collectives will use, where a backend gains by knowing. All
   // ranks call it with the same size, and from then on none or all ranks of a collective are inside
-  // of such buffers, at the same offsets. An error is the communicator's end.
+  // of such buffers, at the same offsets. After an error nothing is registered here; the
+  // communicator goes on if it is healthy, and ranks where it worked deregister.
   virtual absl::Status Register(std::byte* /*data*/, int64_t /*bytes*/) { return absl::OkStatus(); }
+  // Takes a buffer back, with nothing under way on it. What is left goes with the communicator,
+  // which ends before the buffer does.
+  virtual absl::Status Deregister(std::byte* /*data*/) { return absl::OkStatus(); }
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string ToString() const = 0;  // "ring of 4 ranks over unix sockets, rank 1"

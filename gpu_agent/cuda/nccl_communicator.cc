@@ -125,6 +125,7 @@ class NcclCommunicator::State final : public Watched {
   void Abort(const absl::Status& error);
   void Destroy(absl::Time deadline);
   absl::Status Register(std::byte* data, int64_t bytes, absl::Time deadline);
+  absl::Status Deregister(std::byte* data, absl::Time deadline);
 
  private:
   // NCCL's result, in progress included.
@@ -136,7 +137,7 @@ class NcclCommunicator::State final : public Watched {
   Health health_;
   std::mutex mutex_;
   ncclComm_t comm_ = nullptr;
-  std::vector<ncclWindow_t> windows_;
+  std::vector<std::pair<std::byte*, ncclWindow_t>> windows_;  // by their memory
 };
 
 absl::Status NcclCommunicator::State::Fail(absl::string_view what, ncclResult_t result) {
@@ -203,21 +204,40 @@ void NcclCommunicator::State::Abort(const absl::Status& error) {
 absl::Status NcclCommunicator::State::Register(std::byte* data, int64_t bytes,
                                                absl::Time deadline) {
   ncclWindow_t window = nullptr;
+  ncclResult_t refused = ncclSuccess;
   RETURN_IF_ERROR(Run("registering a window", deadline, [&](ncclComm_t& comm) {
-    return api_->CommWindowRegister(comm, data, static_cast<size_t>(bytes), &window,
-                                    NCCL_WIN_COLL_SYMMETRIC);
+    const ncclResult_t result = api_->CommWindowRegister(comm, data, static_cast<size_t>(bytes),
+                                                         &window, NCCL_WIN_COLL_SYMMETRIC);
+    // That the memory is not of a kind to be registered is no harm to the communicator.
+    const bool harmless = Is(result, ncclInvalidArgument) || Is(result, ncclInvalidUsage);
+    return harmless ? refused = result, ncclSuccess : result;
   }));
+  if (!Is(refused, ncclSuccess)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(api_->ToString(), ": no window: ", api_->GetErrorString(refused)));
+  }
   const std::lock_guard lock(mutex_);
-  if (window != nullptr) windows_.push_back(window);
+  if (window != nullptr) windows_.emplace_back(data, window);
   return absl::OkStatus();
 }
 
+absl::Status NcclCommunicator::State::Deregister(std::byte* data, absl::Time deadline) {
+  ncclWindow_t window = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::find_if(windows_.begin(), windows_.end(),
+                                    [data](const auto& entry) { return entry.first == data; });
+    if (found == windows_.end()) return absl::OkStatus();
+    window = found->second;
+    windows_.erase(found);
+  }
+  return Run("deregistering a window", deadline,
+             [&](ncclComm_t& comm) { return api_->CommWindowDeregister(comm, window); });
+}
+
 void NcclCommunicator::State::Destroy(absl::Time deadline) {
-  for (const ncclWindow_t window : std::exchange(windows_, {})) {
-    const auto deregister = [&](ncclComm_t& comm) {
-      return api_->CommWindowDeregister(comm, window);
-    };
-    if (!Run("deregistering a window", deadline, deregister).ok()) return;
+  while (!windows_.empty()) {
+    if (!Deregister(windows_.back().first, deadline).ok()) return;
   }
   const auto finalize = [&](ncclComm_t& comm) { return api_->CommFinalize(comm); };
   if (!Run("finalizing", deadline, finalize).ok()) return;
@@ -307,6 +327,10 @@ absl::Status NcclCommunicator::Launch(Stream& stream, absl::Span<const Collectiv
 absl::Status NcclCommunicator::Register(std::byte* data, int64_t bytes) {
   if (!device_.has_windows()) return state_->status();
   return state_->Register(data, bytes, absl::Now() + options_.timeout);
+}
+
+absl::Status NcclCommunicator::Deregister(std::byte* data) {
+  return state_->Deregister(data, absl::Now() + options_.timeout);
 }
 
 std::string NcclCommunicator::ToString() const {

@@ -43,6 +43,7 @@ class NcclCommunicator final : public Communicator {
   // Registers the memory as a window: collectives go from there without NCCL's own copies. Nothing
   // where NCCL has no windows.
   absl::Status Register(std::byte* data, int64_t bytes) override;
+  absl::Status Deregister(std::byte* data) override;
   int rank() const override { return options_.rank; }
   int size() const override { return options_.size; }
   std::string ToString() const override;

@@ -53,6 +53,7 @@ std::string Difference(const std::map<Said, std::vector<int>>& ranks) {
   });
 }
 
+// `all` has equal parts of all ranks.
 absl::Status Exchange(Device& device, Stream& stream, Communicator& communicator, Bytes& all,
                       absl::Time deadline) {
   const int64_t bytes = static_cast<int64_t>(all.size());
@@ -60,9 +61,9 @@ absl::Status Exchange(Device& device, Stream& stream, Communicator& communicator
   RETURN_IF_ERROR(device.Copy(stream, all.data(), buffer->data(), bytes));
   Collective gather;
   gather.kind = CollectiveKind::kAllGather;
-  gather.in = buffer->data() + communicator.rank() * kSaidBytes;
+  gather.count = bytes / communicator.size();
+  gather.in = buffer->data() + communicator.rank() * gather.count;
   gather.out = buffer->data();
-  gather.count = kSaidBytes;
   gather.dtype = DType::kU8;
   RETURN_IF_ERROR(communicator.Launch(stream, {&gather, 1}));
   RETURN_IF_ERROR(device.Copy(stream, buffer->data(), all.data(), bytes));
@@ -70,7 +71,7 @@ absl::Status Exchange(Device& device, Stream& stream, Communicator& communicator
   const absl::Status status = end->Wait(deadline);
   if (!status.ok()) {
     // The stream must leave the buffer before it goes.
-    communicator.Abort("ranks did not agree on a plan in time");
+    communicator.Abort("ranks did not agree in time");
     end->Wait(absl::InfiniteFuture()).IgnoreError();
   }
   return status;
@@ -95,6 +96,14 @@ absl::Status Agree(Device& device, Stream& stream, Communicator& communicator,
   if (ranks.size() == 1) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("ranks of ", group, " differ: ", Difference(ranks)));
+}
+
+absl::StatusOr<bool> OnAllRanks(Device& device, Stream& stream, Communicator& communicator,
+                                bool mine, absl::Time deadline) {
+  Bytes all(static_cast<size_t>(communicator.size()));
+  all[static_cast<size_t>(communicator.rank())] = std::byte{mine};
+  RETURN_IF_ERROR(Exchange(device, stream, communicator, all, deadline));
+  return std::find(all.begin(), all.end(), std::byte{0}) == all.end();
 }
 
 }  // namespace bucketd::agent

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
 #include "gpu_agent/comm/communicator.h"
@@ -19,5 +20,9 @@ namespace bucketd::agent {
 absl::Status Agree(Device& device, Stream& stream, Communicator& communicator,
                    const std::string& group, const Digest& digest, uint64_t epoch,
                    absl::Time deadline);
+
+// Whether it is true on all ranks: one all-gather of a byte a rank, else as above.
+absl::StatusOr<bool> OnAllRanks(Device& device, Stream& stream, Communicator& communicator,
+                                bool mine, absl::Time deadline);
 
 }  // namespace bucketd::agent

@@ -1,6 +1,7 @@
 #include "gpu_agent/exec/executor.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -112,9 +113,26 @@ absl::Status Executor::Open(std::vector<Channel> channels) {
     RETURN_IF_ERROR(Agree(device_, *lane->stream, *lane->channel.communicator,
                           NameOf(lane->channel.mesh_dim, lane->channel.lane), program_.digest,
                           options_.epoch, deadline));
+    RETURN_IF_ERROR(Register(*lane, deadline));
   }
   watchdog_ = std::thread([this] { Watch(); });
   return absl::OkStatus();
+}
+
+// All ranks of a collective have registered memory or none has. Agreed plans have it of one size.
+absl::Status Executor::Register(Lane& lane, absl::Time deadline) {
+  if (memory_ == nullptr) return absl::OkStatus();
+  Communicator& communicator = *lane.channel.communicator;
+  const absl::Status registered = communicator.Register(memory_->data(), memory_->bytes());
+  RETURN_IF_ERROR(communicator.health());
+  ASSIGN_OR_RETURN(const bool everywhere,
+                   OnAllRanks(device_, *lane.stream, communicator, registered.ok(), deadline));
+  if (everywhere) return absl::OkStatus();
+  std::fprintf(
+      stderr, "bucket executor: %s runs without registered memory: %s\n",
+      communicator.ToString().c_str(),
+      registered.ok() ? "another rank's was refused" : std::string(registered.message()).c_str());
+  return registered.ok() ? communicator.Deregister(memory_->data()) : absl::OkStatus();
 }
 
 Executor::~Executor() {

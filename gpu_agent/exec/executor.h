@@ -76,7 +76,9 @@ class Executor {
  public:
   // Blocks until all ranks of every channel have shown the same program and epoch, or the timeout:
   // FAILED_PRECONDITION names the ranks that differ, and no payload has moved. INVALID_ARGUMENT if
-  // a bucket has no channel, or one of another size. Allocates all memory that buckets need.
+  // a bucket has no channel, or one of another size. Allocates all memory that buckets need, and
+  // registers it with the communicators; where that fails on one rank, all of its group run
+  // unregistered, and standard error says so.
   // `device` and `copier` outlive the executor.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(Device& device, Copier& copier,
                                                           Program program,
@@ -134,6 +136,7 @@ class Executor {
 
   Executor(Device& device, Copier& copier, Program program, const ExecutorOptions& options);
   absl::Status Open(std::vector<Channel> channels);
+  absl::Status Register(Lane& lane, absl::Time deadline);
   absl::StatusOr<TicketPtr> NewTicket(int32_t bucket, const Payload& payload);
   absl::Status BindPacked(const Payload& payload, Ticket& ticket);
   absl::Status BindGrouped(const Payload& payload, Ticket& ticket);

@@ -176,6 +176,77 @@ TEST(ExecutorTest, AnotherGroupSizeThanTheCommunicatorsIsRefused) {
               HasSubstr("bucket 2: there is no communicator for \"tp\""));
 }
 
+// A communicator that writes down what is registered, or refuses.
+class RegisteringCommunicator final : public Communicator {
+ public:
+  RegisteringCommunicator(std::unique_ptr<Communicator> below, bool refuses,
+                          std::vector<std::string>& calls)
+      : below_(std::move(below)), refuses_(refuses), calls_(calls) {}
+  ~RegisteringCommunicator() override { calls_.push_back("destroyed"); }
+  absl::Status Launch(Stream& stream, absl::Span<const Collective> group) override {
+    return below_->Launch(stream, group);
+  }
+  absl::Status Register(std::byte* data, int64_t bytes) override {
+    data_ = data;
+    calls_.push_back(absl::StrCat("register ", bytes));
+    return refuses_ ? absl::InvalidArgumentError("not of that kind") : absl::OkStatus();
+  }
+  absl::Status Deregister(std::byte* data) override {
+    calls_.push_back(data == data_ ? "deregister" : "deregister another");
+    return absl::OkStatus();
+  }
+  int rank() const override { return below_->rank(); }
+  int size() const override { return below_->size(); }
+  std::string ToString() const override { return below_->ToString(); }
+  absl::Status health() const override { return below_->health(); }
+  void Abort(const std::string& why) override { below_->Abort(why); }
+
+ private:
+  const std::unique_ptr<Communicator> below_;
+  const bool refuses_;
+  std::vector<std::string>& calls_;
+  std::byte* data_ = nullptr;
+};
+
+// What two ranks, of which the second may refuse, register while buckets run.
+std::vector<std::vector<std::string>> Registrations(const Program& program, bool refuses) {
+  auto group = MakeGroup(2);
+  std::vector<std::vector<std::string>> calls(2);
+  OnRanks(2, [&](int rank) {
+    const auto r = static_cast<size_t>(rank);
+    auto executor = OpenExecutor(program, std::make_unique<RegisteringCommunicator>(
+                                              std::move(group[r]), refuses && rank == 1, calls[r]));
+    ASSERT_TRUE(executor.ok()) << executor.status();
+    EXPECT_EQ(RunOnce(**executor, 0, rank, DType::kF32), "");
+  });
+  return calls;
+}
+
+TEST(ExecutorTest, RegistersTheBucketsMemoryUntilTheCommunicatorGoes) {
+  const Program program = ProgramOf(ThreeBuckets(2));
+  const std::string known = absl::StrCat("register ", program.memory_bytes);
+  for (const auto& calls : Registrations(program, false)) {
+    EXPECT_THAT(calls, testing::ElementsAre(known, "destroyed"));
+  }
+  // Grouped buckets have no memory.
+  const Program none = ProgramOf({Spec(kKinds[0], BucketMode::kGrouped, DType::kF32, 2, {9})});
+  for (const auto& calls : Registrations(none, false)) {
+    EXPECT_THAT(calls, testing::ElementsAre("destroyed"));
+  }
+}
+
+TEST(ExecutorTest, WhereOneRanksMemoryIsRefusedAllRunUnregistered) {
+  const Program program = ProgramOf(ThreeBuckets(2));
+  const std::string known = absl::StrCat("register ", program.memory_bytes);
+  testing::internal::CaptureStderr();
+  const auto calls = Registrations(program, true);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(calls[0], testing::ElementsAre(known, "deregister", "destroyed"));
+  EXPECT_THAT(calls[1], testing::ElementsAre(known, "destroyed"));
+  EXPECT_THAT(said, AllOf(HasSubstr("rank 0 runs without registered memory: another rank's"),
+                          HasSubstr("rank 1 runs without registered memory: not of that kind")));
+}
+
 TEST(ExecutorTest, AbortFailsEveryTicketThatIsNotDone) {
   const Program program = ProgramOf(ThreeBuckets(2));
   auto group = MakeGroup(2);

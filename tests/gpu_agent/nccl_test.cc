@@ -124,6 +124,7 @@ struct Script {
   int polls_in_progress = 0;              // answers before the settled one
   ncclResult_t settled = ncclSuccess;     // what polling ends with
   ncclResult_t collective = ncclSuccess;  // of each collective call
+  ncclResult_t window = ncclSuccess;      // of each registration
 };
 Script* script = nullptr;
 
@@ -164,6 +165,12 @@ std::shared_ptr<const NcclApi> Scripted() {
                       cudaStream_t) {
     return Note(absl::StrCat("all-reduce ", count), script->collective);
   };
+  api->MemAlloc = [](void**, size_t) { return ncclSuccess; };
+  api->CommWindowRegister = [](ncclComm_t, void* data, size_t bytes, ncclWindow_t* window, int) {
+    *window = reinterpret_cast<ncclWindow_t>(data);
+    return Note(absl::StrCat("register ", bytes), script->window);
+  };
+  api->CommWindowDeregister = [](ncclComm_t, ncclWindow_t) { return Note("deregister"); };
   return api;
 }
 
@@ -196,7 +203,7 @@ class NcclCommunicatorTest : public ::testing::Test {
 
   Script script_;
   std::byte memory_[512]{};
-  CudaDevice device_{0, "cuda:0 scripted", nullptr};
+  CudaDevice device_{0, "cuda:0 scripted", Scripted()};
   CudaStream stream_{0, nullptr};
 };
 
@@ -272,6 +279,30 @@ TEST_F(NcclCommunicatorTest, AnAbortEndsALaunchThatIsUnderWay) {
   communicator->Abort("again");
   EXPECT_EQ(communicator->health(), absl::AbortedError("no more"));
   EXPECT_EQ(std::count(script_.calls.begin(), script_.calls.end(), "abort"), 1);
+}
+
+TEST_F(NcclCommunicatorTest, WindowsGoBeforeTheCommunicatorDoes) {
+  {
+    const auto communicator = Started();
+    EXPECT_TRUE(communicator->Register(memory_, 256).ok());
+    EXPECT_TRUE(communicator->Register(memory_ + 256, 128).ok());
+    EXPECT_TRUE(communicator->Deregister(memory_).ok());
+    EXPECT_TRUE(communicator->Deregister(memory_).ok());  // it is none any more
+  }
+  EXPECT_THAT(script_.calls, ElementsAre("register 256", "register 128", "deregister", "deregister",
+                                         "finalize", "destroy"));
+}
+
+TEST_F(NcclCommunicatorTest, MemoryThatCannotBeRegisteredIsNoHarm) {
+  const auto communicator = Started();
+  script_.window = ncclInvalidUsage;
+  EXPECT_THAT(communicator->Register(memory_, 256).ToString(),
+              AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("no window: an error")));
+  EXPECT_TRUE(communicator->Launch(stream_, Group()).ok());
+  script_.window = ncclSystemError;
+  EXPECT_EQ(communicator->Register(memory_, 256).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(script_.calls.back(), "abort");
+  EXPECT_FALSE(communicator->health().ok());
 }
 
 TEST_F(NcclCommunicatorTest, IdsAndRanksAreChecked) {
