@@ -23,6 +23,7 @@ constexpr size_t kIdentityAt = kMagicBytes + kNonceBytes;
 constexpr size_t kHelloBytes = kIdentityAt + 8 + 4 + 4 + kGroupBytes;
 constexpr size_t kCodeBytes = 32;
 constexpr char kAcceptedByte = 'A';
+constexpr int kDrainCalls = 16;
 
 void PutLittleEndian(uint64_t value, size_t bytes, std::string& to) {
   for (size_t i = 0; i < bytes; ++i) to.push_back(static_cast<char>(value >> (8 * i) & 0xff));
@@ -88,6 +89,17 @@ Handshake::Handshake(Fd fd, Role role, const RingIdentity& self, int peer, const
     expected_ = kHelloBytes + kCodeBytes;
   } else {
     expected_ = kHelloBytes;
+  }
+}
+
+// Closing over bytes that were not read resets the connection, and what is under way to the peer
+// goes with it: why it was refused.
+Handshake::~Handshake() {
+  if (!fd_) return;
+  shutdown(fd_.get(), SHUT_WR);
+  char bytes[4096];
+  for (int i = 0; i < kDrainCalls; ++i) {
+    if (recv(fd_.get(), bytes, sizeof(bytes), MSG_DONTWAIT) <= 0) return;
   }
 }
 

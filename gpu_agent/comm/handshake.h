@@ -49,6 +49,10 @@ class Handshake {
 
   // On a connected, non-blocking socket. `peer` is the rank that it has to be.
   Handshake(Fd fd, Role role, const RingIdentity& self, int peer, const std::string& token);
+  // Closes the connection, unless it was taken, so that the peer still gets what was sent.
+  ~Handshake();
+  Handshake(Handshake&&) = default;
+  Handshake& operator=(Handshake&&) = delete;
 
   // As far as it goes without blocking.
   Verdict Advance();

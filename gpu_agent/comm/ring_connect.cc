@@ -55,6 +55,14 @@ bool IsAbsence(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsNotFound(status);
 }
 
+// How much an error tells of the neighbour that did not come: that nobody was there, that somebody
+// was who proved nothing, or who it was.
+int Telling(const absl::Status& status) {
+  if (status.ok()) return -1;
+  if (IsAbsence(status)) return 0;
+  return absl::IsUnauthenticated(status) ? 1 : 2;
+}
+
 class Connector {
  public:
   Connector(const RingConnectOptions& options, std::string local_address, Rendezvous& rendezvous)
@@ -104,9 +112,9 @@ class Connector {
     return AdvanceDial();
   }
 
-  // What tells more than that nobody was there stays.
+  // The last that tells the most: a name stays when its connection is reset afterwards.
   void Note(const absl::Status& why) {
-    if (last_.ok() || !IsAbsence(why)) last_ = why;
+    if (Telling(why) >= Telling(told_)) told_ = why;
   }
 
   void DialAgain(const absl::Status& why) {
@@ -202,11 +210,11 @@ class Connector {
     }
     const std::string text =
         absl::StrCat(Describe(options_.self), ": no connection with the ", missing, " in time");
-    if (last_.ok() || IsAbsence(last_)) {
+    if (Telling(told_) <= 0) {
       return absl::DeadlineExceededError(
-          absl::StrCat(text, last_.ok() ? "" : "; last: ", last_.message()));
+          absl::StrCat(text, told_.ok() ? "" : "; last: ", told_.message()));
     }
-    return absl::Status(last_.code(), absl::StrCat(text, "; last: ", last_.message()));
+    return absl::Status(told_.code(), absl::StrCat(text, "; last: ", told_.message()));
   }
 
   const RingConnectOptions& options_;
@@ -219,7 +227,7 @@ class Connector {
   absl::Time dial_until_ = absl::InfiniteFuture();
   absl::Time dial_at_ = absl::InfinitePast();
   absl::Duration pause_ = kFirstPause;
-  absl::Status last_;  // why nobody came so far
+  absl::Status told_;  // why nobody came so far
 };
 
 }  // namespace

@@ -30,8 +30,8 @@ struct RingConnectOptions {
 // above; FAILED_PRECONDITION for a peer of a newer epoch, another size or rank, naming both sides;
 // UNAUTHENTICATED for a neighbour that does not know the token. Until the deadline it waits for a
 // neighbour that is not there yet, or where something else listens; then DEADLINE_EXCEEDED, or what
-// it met last: of an older epoch or another group FAILED_PRECONDITION, a wrong token
-// UNAUTHENTICATED.
+// tells the most of whom it met: of an older epoch or another group FAILED_PRECONDITION, another
+// user PERMISSION_DENIED, a wrong token UNAUTHENTICATED.
 absl::StatusOr<RingPeers> ConnectRing(const RingConnectOptions& options, Rendezvous& rendezvous);
 
 // In two parts, for a rendezvous that gives epoch and token only to whoever says where it listens:
