@@ -228,7 +228,7 @@ absl::Status Server::Impl::StartHttp() {
   if (options.http.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(http,
                    SidePort::Start(options.http, registry,
-                                   {.ready = [this] { return serving.load(); },
+                                   {.not_ready = [this] { return serving ? "" : "draining"; },
                                     .degraded = [this] { return Degraded(); },
                                     .pages = StatusPages([this] { return admin.GetStatus(); })}));
   return absl::OkStatus();

@@ -1,14 +1,17 @@
 #include "gpu_agent/comm/ring.h"
 
 #include <fcntl.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
@@ -51,6 +54,23 @@ class RingCommunicator::Core {
     const absl::Status status = size() == 1 ? Copy(group) : Transfer(group);
     if (!status.ok()) Fail(status);
     return health();
+  }
+
+  absl::Status Watch(absl::Time deadline) {
+    pollfd waits[] = {{.fd = links_.wake.get(), .events = POLLIN, .revents = 0},
+                      {.fd = links_.from.get(), .events = POLLRDHUP, .revents = 0},
+                      {.fd = links_.to.get(), .events = POLLRDHUP, .revents = 0}};
+    for (;;) {
+      RETURN_IF_ERROR(health());
+      const absl::Duration left =
+          std::clamp(deadline - absl::Now(), absl::ZeroDuration(), absl::Hours(1));
+      const auto milliseconds = absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1)));
+      const int ready = poll(waits, std::size(waits), static_cast<int>(milliseconds));
+      if (ready > 0 && waits[0].revents != 0) return health();
+      if (ready > 0 && waits[1].revents != 0) return NeighbourGone(links_, RingSide::kIn, 0);
+      if (ready > 0 && waits[2].revents != 0) return NeighbourGone(links_, RingSide::kOut, 0);
+      if (ready == 0 && absl::Now() >= deadline) return health();
+    }
   }
 
   // Peers see a closed connection now, not when the last launch has let go of this.
@@ -130,5 +150,8 @@ int RingCommunicator::size() const { return core_->size(); }
 std::string RingCommunicator::ToString() const { return core_->ToString(); }
 absl::Status RingCommunicator::health() const { return core_->health(); }
 void RingCommunicator::Abort(const std::string& why) { core_->Fail(absl::AbortedError(why)); }
+absl::Status RingCommunicator::WatchNeighbours(absl::Time deadline) {
+  return core_->Watch(deadline);
+}
 
 }  // namespace bucketd::agent

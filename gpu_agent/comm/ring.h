@@ -54,6 +54,10 @@ class RingCommunicator final : public Communicator {
   std::string ToString() const override;
   absl::Status health() const override;
   void Abort(const std::string& why) override;
+  // Sleeps until the deadline, and returns OK then; before it with UNAVAILABLE, which names the
+  // neighbour that hung up (the communicator is of no use any more, but has to be aborted), or with
+  // the communicator's error. REQUIRES: nothing is under way.
+  absl::Status WatchNeighbours(absl::Time deadline);
 
  private:
   class Core;

@@ -23,6 +23,18 @@ constexpr size_t kMaxParts = 32;             // of one call
 
 }  // namespace
 
+std::string NeighbourOf(const RingLinks& links, RingSide side) {
+  const bool right = (side == RingSide::kOut) == (links.order == RingOrder::kNccl);
+  return absl::StrCat("rank ", (links.rank + (right ? 1 : links.size - 1)) % links.size, ", the ",
+                      right ? "right" : "left", " neighbour");
+}
+
+absl::Status NeighbourGone(const RingLinks& links, RingSide side, int error) {
+  return absl::UnavailableError(absl::StrCat(NeighbourOf(links, side), " of rank ", links.rank,
+                                             ", closed the connection", error == 0 ? "" : ": ",
+                                             error == 0 ? "" : std::strerror(error)));
+}
+
 RingTransfer::RingTransfer(RingLinks& links, absl::Span<const Collective> group,
                            int64_t max_segment, Clock::time_point deadline)
     : links_(links),
@@ -220,22 +232,15 @@ absl::Status RingTransfer::Sleep() {
 
 absl::Status RingTransfer::Gone(Side side, int error) const {
   RETURN_IF_ERROR(links_.health.status());
-  return absl::UnavailableError(absl::StrCat(Neighbour(side), " of rank ", links_.rank,
-                                             ", closed the connection", error == 0 ? "" : ": ",
-                                             error == 0 ? "" : std::strerror(error)));
+  return NeighbourGone(links_, side, error);
 }
 
 absl::Status RingTransfer::Late() const {
   const bool out = !outgoing_.end && Sendable(outgoing_) > 0;
-  return absl::DeadlineExceededError(absl::StrCat(
-      "rank ", links_.rank, " waited too long for ", Neighbour(out ? Side::kOut : Side::kIn),
-      out ? ", which takes nothing" : ", which sends nothing"));
-}
-
-std::string RingTransfer::Neighbour(Side side) const {
-  const bool right = (side == Side::kOut) == (links_.order == RingOrder::kNccl);
-  return absl::StrCat("rank ", (links_.rank + (right ? 1 : links_.size - 1)) % links_.size,
-                      ", the ", right ? "right" : "left", " neighbour");
+  return absl::DeadlineExceededError(
+      absl::StrCat("rank ", links_.rank, " waited too long for ",
+                   NeighbourOf(links_, out ? Side::kOut : Side::kIn),
+                   out ? ", which takes nothing" : ", which sends nothing"));
 }
 
 }  // namespace bucketd::agent

@@ -41,6 +41,12 @@ struct RingLinks {
   size_t staged_end = 0;
 };
 
+enum class RingSide { kIn, kOut };
+// "rank 2, the left neighbour"
+std::string NeighbourOf(const RingLinks& links, RingSide side);
+// UNAVAILABLE: that neighbour hung up; with the reason, of errno, if it is not 0.
+absl::Status NeighbourGone(const RingLinks& links, RingSide side, int error);
+
 class RingTransfer {
  public:
   using Clock = std::chrono::steady_clock;
@@ -62,7 +68,7 @@ class RingTransfer {
     bool end = false;
     int64_t remaining() const { return piece.bytes - done; }
   };
-  enum class Side { kIn, kOut };
+  using Side = RingSide;
 
   void Enter(Walk& walk, Side side, bool exists) const;
   void Advance(Walk& walk, Side side, int64_t bytes) const;
@@ -79,7 +85,6 @@ class RingTransfer {
   absl::Status Sleep();
   absl::Status Gone(Side side, int error) const;
   absl::Status Late() const;
-  std::string Neighbour(Side side) const;
 
   RingLinks& links_;
   absl::Span<const Collective> group_;

@@ -107,8 +107,9 @@ absl::Status Daemon::RunEpoch() {
   spdlog::info("epoch {} begins: {}", group->epoch(), ring);
   Prober prober(backend_.device(), backend_.copier(), group->communicator(), options_.sweep_bytes);
   absl::Status status = Measure(prober, true);
-  while (status.ok() && !group->WaitUntilOver(absl::Now() + options_.probe_every)) {
-    status = Measure(prober, false);
+  while (status.ok()) {
+    status = group->WaitUntil(absl::Now() + options_.probe_every);
+    if (status.ok()) status = Measure(prober, false);
   }
   const absl::Status fate = group->fate();
   if (!fate.ok()) status = fate;  // said before this rank could

@@ -97,11 +97,11 @@ absl::StatusOr<std::unique_ptr<SidePort>> StartSidePort(const Args& args, const 
     return absl::OutOfRangeError(absl::StrCat("--http: ", args.http, ": expected HOST:PORT"));
   }
   SidePort::Handlers handlers;
-  handlers.ready = [&daemon] { return daemon.state().ready; };
-  handlers.degraded = [&daemon] {
+  handlers.not_ready = [&daemon] {
     const Daemon::State state = daemon.state();
-    return state.ready || !state.trouble.empty() ? state.trouble : state.doing;
+    return state.ready ? "" : absl::StrCat("not ready: ", state.doing);
   };
+  handlers.degraded = [&daemon] { return daemon.state().trouble; };
   handlers.pages.push_back({"/", [&](const std::multimap<std::string, std::string>&) {
                               SidePort::Answer answer;
                               answer.body = PageOf(args.daemon, daemon.state());

@@ -22,6 +22,8 @@ namespace {
 constexpr absl::Duration kConnectTime = absl::Seconds(10);
 constexpr std::chrono::seconds kWatch{20};  // of one long poll
 constexpr absl::Duration kWatchPause = absl::Seconds(1);
+// Until a loss is passed on by hanging up as well: the other neighbour shall see who it was.
+constexpr absl::Duration kNotice = absl::Milliseconds(100);
 
 // What the planner told when all had come: the endpoints of one epoch never change.
 class MetRendezvous final : public Rendezvous {
@@ -143,11 +145,23 @@ void Group::Watch() {
     }
     const absl::Duration pause =
         answer.ok() ? absl::ZeroDuration() : kWatchPause * absl::Uniform(random, 0.5, 1.5);
-    if (WaitUntilOver(absl::Now() + pause)) return;
+    if (PauseUntil(absl::Now() + pause)) return;
   }
 }
 
-bool Group::WaitUntilOver(absl::Time time) {
+// Whoever ends the group aborts the communicator, so that this hears of either.
+absl::Status Group::WaitUntil(absl::Time time) {
+  auto* ring = dynamic_cast<RingCommunicator*>(communicator_.get());
+  if (ring == nullptr) {
+    PauseUntil(time);
+    return fate();
+  }
+  const absl::Status status = ring->WatchNeighbours(time);
+  if (absl::IsUnavailable(status)) PauseUntil(absl::Now() + kNotice);
+  return fate().ok() ? status : fate();
+}
+
+bool Group::PauseUntil(absl::Time time) {
   std::unique_lock lock(mutex_);
   return changed_.wait_until(lock, absl::ToChronoTime(time), [this] { return !fate_.ok(); });
 }

@@ -43,8 +43,9 @@ class Group {
 
   uint64_t epoch() const { return epoch_; }
   Communicator& communicator() { return *communicator_; }
-  // Blocks until `time`, or less if the group is over. Returns whether it is.
-  bool WaitUntilOver(absl::Time time);
+  // Sleeps until `time`, and returns OK then; before it if the group is over, with the error: of a
+  // neighbour that hung up, or fate(). REQUIRES: the communicator has nothing under way.
+  absl::Status WaitUntil(absl::Time time);
   // ABORTED with what the planner said of the epoch's end; OK as long as it goes on.
   absl::Status fate() const;
   // Ends it here, and through the planner for all ranks. The first reason counts, also the
@@ -57,6 +58,8 @@ class Group {
   Group(client::AgentClient& client, const GroupOptions& options, uint64_t epoch,
         std::unique_ptr<Communicator> communicator);
   void Watch();
+  // Returns whether it was over before `time`.
+  bool PauseUntil(absl::Time time);
   // Returns whether this was the first end.
   bool Over(const std::string& why);
 

@@ -41,11 +41,11 @@ void SidePort::AddRoutes() {
     response.set_content("ok\n", kText);
   });
   server_->Get("/readyz", [this](const httplib::Request&, httplib::Response& response) {
-    const bool ready = handlers_.ready();
-    response.status = ready ? 200 : 503;
+    const std::string not_ready = handlers_.not_ready();
+    response.status = not_ready.empty() ? 200 : 503;
     const std::string degraded = handlers_.degraded();
-    response.set_content(absl::StrCat(ready ? "ok\n" : "draining\n",
-                                      degraded.empty() ? "" : absl::StrCat(degraded, "\n")),
+    response.set_content(absl::StrCat(not_ready.empty() ? "ok" : not_ready, "\n", degraded,
+                                      degraded.empty() ? "" : "\n"),
                          kText);
   });
   for (const Page& page : handlers_.pages) {

@@ -1,6 +1,7 @@
 // The side port of a daemon: what operators and their tools read. Plain HTTP, GET only.
 //   /metrics  Prometheus text     /livez  200 while the process runs
-//   /readyz   200 while requests are taken, else 503; a second line says what does not work
+//   /readyz   200 and "ok" while requests are taken, else 503 and why; a second line says what does
+//             not work
 // and the pages that its daemon adds.
 #pragma once
 
@@ -33,7 +34,8 @@ class SidePort {
     std::function<Answer(const std::multimap<std::string, std::string>& query)> answer;
   };
   struct Handlers {  // called on the side port's threads
-    std::function<bool()> ready;
+    std::function<std::string()>
+        not_ready;  // why requests are not taken, "draining"; "" if they are
     std::function<std::string()> degraded;  // what does not work though the daemon is ready; ""
     std::vector<Page> pages;
   };

@@ -22,7 +22,7 @@ class Agent(SidePort):
     """One daemon of a group on this machine: small messages, many probes. `folder` is the group's."""
 
     def __init__(self, folder: pathlib.Path, planner: str, rank: int, size: int, *flags: str, group: str = "dp", sweep: int = 16384,
-                 interface: str = ""):
+                 interface: str = "", probe_every: str = "300ms"):
         self.rank, self.folder = rank, folder
         transport = ("--interface", interface) if interface else ("--unix-folder", f"{folder}/ring")
         self.log = folder / f"log.{rank}"
@@ -31,7 +31,7 @@ class Agent(SidePort):
         with open(self.log, "a") as log:
             self.process = subprocess.Popen(
                 [*WITH_US, BINARY, "daemon", "--planner", planner, "--group", group, "--rank", str(rank), "--size", str(size),
-                 *transport, "--http", "127.0.0.1:0", "--probe-every", "300ms", "--timeout", "20s",
+                 *transport, "--http", "127.0.0.1:0", "--probe-every", probe_every, "--timeout", "20s",
                  "--sweep-bytes", str(sweep), "--ready-file", self.ready_file, *flags], stdout=subprocess.PIPE, stderr=log, text=True)
         said = self.process.stdout.readline()
         serves = re.search(r"side port http://(\S+)\n", said)
@@ -59,11 +59,11 @@ class Agent(SidePort):
 
 
 @contextlib.contextmanager
-def agents(folder: pathlib.Path, planner: str, size: int, *flags: str, group: str = "dp"):
+def agents(folder: pathlib.Path, planner: str, size: int, *flags: str, **options: str):
     """A whole group that is ready; a list, in which a test may put others."""
     started = []
     try:
-        started += [Agent(folder, planner, rank, size, *flags, group=group) for rank in range(size)]
+        started += [Agent(folder, planner, rank, size, *flags, **options) for rank in range(size)]
         for one in started:
             one.wait_until_ready()
         yield started

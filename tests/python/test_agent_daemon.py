@@ -64,17 +64,19 @@ def test_rank_0_reports_to_the_planner(bucketd, tmp_path):
         assert all(kind in text for kind in ("ALL_GATHER", "REDUCE_SCATTER", "ALL_REDUCE", '"link_class": "socket"')), text
 
 
-def test_a_killed_agent_ends_the_epoch_and_its_return_begins_the_next(bucketd, tmp_path):
-    with agents(tmp_path, bucketd.address, 3) as group:
+def test_a_killed_agent_ends_the_epoch_at_once_and_its_return_begins_the_next(bucketd, tmp_path):
+    with agents(tmp_path, bucketd.address, 3, probe_every="1h") as group:  # no probe will find out
         first = group[0].epoch()
         group[2].end(signal.SIGKILL)
         for one in group[:2]:
             wait_for(lambda: not one.ready(), "the others to notice")
+            wait_for(lambda: f"after epoch {first}" in one.said(), "the log")
             assert f"epoch {first}" in one.said() and re.search(r"rank 2\b.*closed the connection", one.said()), one.said()
             assert sum(one.metric(f'bucket_agent_communicator_errors_total{{code="{code}"}}') for code in ("peer_lost", "aborted")) == 1
             assert one.page("/livez").startswith("ok")
-            assert "rank 2" in one.page("/readyz")
-        group[2] = Agent(tmp_path, bucketd.address, 2, 3)
+            why = r"not ready: (waits for the others|pauses before the next rendezvous)\n.*rank 2\b.*\n$"
+            wait_for(lambda: re.match(why, one.page("/readyz")), "the reason")
+        group[2] = Agent(tmp_path, bucketd.address, 2, 3, probe_every="1h")
         for one in group:
             one.wait_until_ready()
         epochs = {one.epoch() for one in group}
