@@ -23,7 +23,7 @@ constexpr absl::Duration kConnectTime = absl::Seconds(10);
 constexpr std::chrono::seconds kWatch{20};  // of one long poll
 constexpr absl::Duration kWatchPause = absl::Seconds(1);
 // Until a loss is passed on by hanging up as well: the other neighbour shall see who it was.
-constexpr absl::Duration kNotice = absl::Milliseconds(100);
+constexpr absl::Duration kNotice = absl::Milliseconds(300);
 
 // What the planner told when all had come: the endpoints of one epoch never change.
 class MetRendezvous final : public Rendezvous {
