@@ -135,10 +135,9 @@ absl::Status Daemon::Measure(Prober& prober, bool whole) {
     state_.slowest = probe.slowest;
     if (probe.wrong == 0) state_.trouble.clear();
   }
-  SetReady(probe.wrong == 0);
-
   const absl::Status known = reporter_.Refresh();
   Record(probe);
+  SetReady(probe.wrong == 0);  // whoever sees it finds the probe's counts
   const absl::Status told =
       options_.group.rank == 0 ? reporter_.Report(probe.sweep) : absl::OkStatus();
   if (!told.ok()) spdlog::warn("costs are not reported: {}", OneLine(told.message()));
