@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "passes/base/status_macros.h"
+#include "passes/pass/pass_registry.h"
 #include "passes/planner.h"
 
 namespace bucketd {
@@ -15,7 +16,8 @@ __extension__ typedef __int128 Int128;
 // Of program order's peak, parts per million. The first is below what any plan needs: the mode then
 // gives the plan with the least memory that it finds.
 constexpr int64_t kLeastPpm = 1, kMostPpm = 1'000'000'000;
-constexpr int64_t kSeedPpm[] = {kLeastPpm, 1'000'000, 1'050'000, kMostPpm};
+constexpr int64_t kDefaultPpm = 1'050'000;
+constexpr int64_t kSeedPpm[] = {kLeastPpm, 1'000'000, kDefaultPpm, kMostPpm};
 // Of the step time: below it a split is not worth a plan.
 constexpr int64_t kWorthPpm = 20;
 
@@ -34,6 +36,29 @@ class Front {
     // In bytes the least memory is a limit that somebody may set.
     return AddWithin(std::min_element(points_.begin(), points_.end(), ByMemory)->peak());
   }
+
+  // A search is never slower than the other modes within one limit, yet may leave one of them
+  // behind where its own plan takes more memory. The limit that lets that one in gives a plan that
+  // covers it.
+  absl::Status MeetOtherModes() {
+    const ModeInfo* own = FindMode(options_.mode);
+    if (own == nullptr || !own->search) return absl::OkStatus();
+    for (const ModeInfo& mode : AllModes()) {
+      if (mode.search || mode.passes.empty() || mode.name == "manual") continue;
+      PlanOptions options = options_;
+      options.mode = std::string(mode.name);
+      options.memory_limit_ppm = kDefaultPpm;
+      options.memory_limit_bytes = 0;
+      absl::StatusOr<Plan> plan = MakePlan(graph_, costs_, options);
+      if (!plan.ok() || Covers(plan->prediction)) continue;  // it refuses the graph
+      RETURN_IF_ERROR(AddWithin(plan->prediction.peak_bytes));
+      if (!Covers(plan->prediction))
+        points_.push_back({{std::move(options), *std::move(plan)}, -1});
+    }
+    return absl::OkStatus();
+  }
+
+  int32_t plans() const { return plans_; }
 
   // One more plan; false if there is nothing left to gain.
   absl::StatusOr<bool> Split() {
@@ -85,7 +110,14 @@ class Front {
     return key(a) < key(b);
   }
 
+  bool Covers(const Prediction& other) const {
+    return std::any_of(points_.begin(), points_.end(), [&](const Point& p) {
+      return p.peak() <= other.peak_bytes && p.time() <= other.total_ps;
+    });
+  }
+
   absl::Status Add(PlanOptions options, int64_t tried = -1) {
+    ++plans_;
     ASSIGN_OR_RETURN(Plan plan, MakePlan(graph_, costs_, options));
     points_.push_back({{std::move(options), std::move(plan)}, tried});
     return absl::OkStatus();
@@ -106,6 +138,7 @@ class Front {
   const Costs& costs_;
   const PlanOptions& options_;
   std::vector<Point> points_;
+  int32_t plans_ = 0;
 };
 
 }  // namespace
@@ -115,7 +148,8 @@ absl::StatusOr<std::vector<ParetoPoint>> ParetoFront(const Graph& graph, const C
                                                      int32_t most_plans) {
   Front front(graph, costs, options);
   RETURN_IF_ERROR(front.Seed());
-  for (int32_t made = std::size(kSeedPpm) + 1; made < most_plans; ++made) {
+  RETURN_IF_ERROR(front.MeetOtherModes());
+  while (front.plans() < most_plans) {
     ASSIGN_OR_RETURN(const bool more, front.Split());
     if (!more) break;
   }

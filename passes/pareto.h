@@ -14,7 +14,7 @@
 namespace bucketd {
 
 // A plan, and the options that made it: those that were given with the memory limit of this point,
-// so that MakePlan() makes it again.
+// and seldom with another mode, so that MakePlan() makes it again.
 struct ParetoPoint {
   PlanOptions options;
   Plan plan;
@@ -23,10 +23,11 @@ struct ParetoPoint {
 inline constexpr int32_t kDefaultFrontPlans = 20;
 
 // Points by ascending peak memory and strictly descending step time; at least one. Plans for the
-// least memory, for program order's, for the default limit and for no limit at all, then again and
-// again for the limit in the middle of where most time may hide, until `most_plans` are made or
-// nothing is left to gain: what no other plan dominates. Its limits replace those in `options`.
-// Errors as MakePlan's. Deterministic. REQUIRES: 5 <= most_plans.
+// least memory, for program order's, for the default limit and for no limit at all, and for what
+// the other modes' plans need where mode `auto` asks; then again and again for the limit in the
+// middle of where most time may hide, until `most_plans` are made or nothing is left to gain: what
+// no other plan dominates. Its limits replace those in `options`. Errors as MakePlan's.
+// Deterministic. REQUIRES: 8 <= most_plans.
 absl::StatusOr<std::vector<ParetoPoint>> ParetoFront(const Graph& graph, const Costs& costs,
                                                      const PlanOptions& options,
                                                      int32_t most_plans = kDefaultFrontPlans);

@@ -47,7 +47,8 @@ std::string Bar(const std::vector<ParetoPoint>& front, const ParetoPoint& point)
   return std::string(static_cast<size_t>(share * kWidth + 0.5), '#');
 }
 
-void PrintTable(const Input& input, const std::vector<ParetoPoint>& front) {
+void PrintTable(const Input& input, const std::string& mode,
+                const std::vector<ParetoPoint>& front) {
   using Align = Table::Align;
   Table table({{"", Align::kRight},
                {"--memory-limit", Align::kRight},
@@ -79,28 +80,31 @@ void PrintTable(const Input& input, const std::vector<ParetoPoint>& front) {
   table.AddRow(cells("", "program order", before, "", ""));
   for (size_t i = 0; i < front.size(); ++i) {
     const Plan& plan = front[i].plan;
-    table.AddRow(cells(absl::StrCat(i + 1), LimitText(front[i].options), plan.prediction,
+    const PlanOptions& made = front[i].options;
+    const std::string other = made.mode == mode ? "" : absl::StrCat(" --mode ", made.mode);
+    table.AddRow(cells(absl::StrCat(i + 1), LimitText(made) + other, plan.prediction,
                        absl::StrCat(plan.buckets.size()), Bar(front, front[i])));
   }
   const Graph& graph = input.captured.graph;
-  std::fputs(absl::StrCat(graph.name(), " ", input.captured.kind, ": mode ", front[0].plan.mode,
+  std::fputs(absl::StrCat(graph.name(), " ", input.captured.kind, ": mode ", mode,
                           ", cost profile ", input.costs.profile_id(), ", lower bound ",
                           Duration(bound), "\n\n", table.Text())
                  .c_str(),
              stdout);
 }
 
-void PrintJson(const Input& input, const std::vector<ParetoPoint>& front) {
+void PrintJson(const Input& input, const std::string& mode, const std::vector<ParetoPoint>& front) {
   const Graph& graph = input.captured.graph;
   const Plan untouched = ProgramOrder(graph);
   const auto point = [&](std::string* out, const ParetoPoint& p) {
     absl::StrAppend(out, "{\"memory_limit\": ", Quoted(LimitText(p.options)),
+                    ", \"mode\": ", Quoted(p.options.mode),
                     ", \"buckets\": ", p.plan.buckets.size(), ", ",
                     FiguresJson(graph, p.plan, Simulate(graph, p.plan, input.costs)), "}");
   };
   const std::string text = absl::StrCat(
       "{\"graph\": ", Quoted(graph.name()), ", \"digest\": \"", ToHex(input.digest),
-      "\", \"nodes\": ", graph.size(), ", \"mode\": ", Quoted(front[0].plan.mode),
+      "\", \"nodes\": ", graph.size(), ", \"mode\": ", Quoted(mode),
       ", \"cost_profile\": ", Quoted(input.costs.profile_id()),
       ", \"lower_bound_us\": ", ExactUs(front[0].plan.lower_bound_ps), ",\n \"program_order\": {",
       FiguresJson(graph, untouched, Simulate(graph, untouched, input.costs)), "},\n \"front\": [",
@@ -129,9 +133,9 @@ absl::Status ShowFront(const Input& input, const PlanOptions& options, const std
     std::fprintf(stderr, "plan: %s\n", path.c_str());
   }
   if (json) {
-    PrintJson(input, front);
+    PrintJson(input, options.mode, front);
   } else {
-    PrintTable(input, front);
+    PrintTable(input, options.mode, front);
   }
   return absl::OkStatus();
 }

@@ -93,6 +93,24 @@ TEST(Pareto, NoPlanOfAnyModeAndLimitLiesLeftAndBelow) {
   }
 }
 
+TEST(Pareto, WithFewPlansNoOtherModesPlanLiesLeftAndBelow) {
+  for (uint32_t seed = 2000; seed < 2120; ++seed) {
+    const Graph graph = RandomStep(seed).Build();
+    const Costs costs = CostsOf(graph);
+    const absl::StatusOr<std::vector<ParetoPoint>> front = ParetoFront(graph, costs, Auto(1), 8);
+    ASSERT_TRUE(front.ok()) << front.status();
+    for (const ModeInfo& mode : AllModes()) {
+      if (mode.name == "manual" || mode.search) continue;
+      PlanOptions options = Auto(1);
+      options.mode = std::string(mode.name);
+      options.memory_limit_ppm = 1'050'000;
+      const absl::StatusOr<Plan> plan = MakePlan(graph, costs, options);
+      if (!plan.ok()) continue;  // no blocks
+      EXPECT_TRUE(Covers(*front, plan->prediction)) << "seed " << seed << " " << mode.name;
+    }
+  }
+}
+
 TEST(Pareto, ResidentBytesCountIntoTheLimitsAndNotIntoPeaks) {
   const Graph graph = RandomStep(2001).Build();
   const Costs costs = CostsOf(graph);
