@@ -58,8 +58,8 @@ void Decoder::Reset(const Settings& settings, int64_t memory_cap, const Partitio
   const size_t leaders = Index(problem_.size());
   const size_t groups = problem_.graph->groups().size();
   const size_t transfers = problem_.transfers.size();
-  settings_ = settings;
-  cap_ = memory_cap;
+  settings_ = WatchedSettings(settings);
+  cap_ = Watched(memory_cap);
   partition_ = partition;
   out_.order.clear();
   out_.batches.clear();
@@ -109,6 +109,7 @@ void Decoder::ResetRoots() {
   root_head_.assign(Index(problem_.keys), 0);
   root_launches_ = 0;
   latest_start_.assign(problem_.transfers.size(), kNever);
+  const auto lead = static_cast<int32_t>(settings_.lead.value());  // FeedWire() watches it
   std::vector<CollectiveId> roots;
   for (const std::vector<int32_t>& keys : problem_.root_keys) {
     roots.clear();
@@ -125,7 +126,7 @@ void Decoder::ResetRoots() {
       const Transfer& t = problem_.transfer(roots[i]);
       int64_t work = 0;
       for (const LeaderId x : problem_.root_work.of(roots[i])) work += problem_.cost[Index(x)];
-      next = std::min(problem_.ideal_ps[Index(t.need)], next) - Share(t.wire_ps, settings_.lead);
+      next = std::min(problem_.ideal_ps[Index(t.need)], next) - Share(t.wire_ps, lead);
       latest_start_[Index(roots[i])] = next - t.alpha_ps - work;
     }
   }
@@ -222,19 +223,20 @@ void Decoder::Unblock() {
 // Runs something else while the main chain waits, if there is something short enough.
 bool Decoder::Fill(int64_t until) {
   const auto hides = [&](LeaderId l) {
-    const int64_t cost = leaders_[Index(l)].cost_ps;
-    return now_ + cost - until <= Share(cost, settings_.overshoot);
+    const int64_t cost = leaders_[Index(l)].cost_ps, over = now_ + cost - until;
+    if (over <= 0 || cost <= 0) return over <= 0;
+    return settings_.overshoot.AtLeast(ThousandthsFor(over, cost));
   };
   LeaderId filler = -1;
   if (!deferred_.empty() && hides(deferred_.front())) {
     filler = TakeDeferred();
   } else {
     const LeaderId next = NextReady();
-    if (next < 0 || !hides(next) || settings_.window == 0) return false;
-    if (next - main_ > settings_.window && (leaders_[Index(next)].is & kRootWork) == 0)
-      return false;
-    if (next > main_ &&
-        Extra() + leaders_[Index(next)].own_bytes + profile_.Max(main_, next + 1) > cap_) {
+    if (next < 0 || !settings_.window.AtLeast(1) || !hides(next)) return false;
+    const bool root_work = (leaders_[Index(next)].is & kRootWork) != 0;
+    if (!root_work && !settings_.window.AtLeast(next - main_)) return false;
+    if (next > main_ && !cap_.AtLeast(Extra() + leaders_[Index(next)].own_bytes +
+                                      profile_.Max(main_, next + 1))) {
       return false;
     }
     filler = ready_.PopFront();
@@ -248,27 +250,17 @@ bool Decoder::Fill(int64_t until) {
 // Holds a weight gradient back, if there is room for it; runs the oldest ones that no longer fit.
 bool Decoder::TryDefer(LeaderId next) {
   if ((leaders_[Index(next)].is & kLeaf) == 0 || main_ >= problem_.size()) return false;
-  int64_t room = settings_.queue_ps;
-  if (settings_.tail_queue_ps > 0 &&
-      Remaining() <= Share(settings_.tail_queue_ps, settings_.tail_reach)) {
-    room = std::max(room, settings_.tail_queue_ps);
-  }
   const int64_t cost = leaders_[Index(next)].cost_ps;
-  if (room <= 0 || cost > room) return false;
+  if (!HasRoomFor(std::max<int64_t>(1, cost))) return false;
   int64_t held = 0;  // by it alone
   for (const StorageId s : problem_.touches.of(next)) {
     if (storages_[Index(s)].uses_left == 1) held += storages_[Index(s)].bytes;
   }
-  const std::vector<int64_t>& ideal = problem_.ideal_ps;
-  const auto horizon =
-      std::upper_bound(ideal.begin() + main_, ideal.end(), ideal[Index(main_)] + 2 * room);
-  const int32_t until =
-      std::max(main_ + 1, std::min(problem_.size(), static_cast<int32_t>(horizon - ideal.begin())));
-  if (Extra() + held + profile_.Max(main_, until) > cap_) return false;
+  if (!MayHold(held)) return false;
   ready_.PopFront();
   deferred_.ids.push_back(next);
   deferred_ps_ += cost;
-  while (deferred_ps_ > room && !deferred_.empty()) {
+  while (!deferred_.empty() && !HasRoomFor(deferred_ps_)) {
     const LeaderId oldest = TakeDeferred();
     if (done_[Index(oldest)]) continue;
     Boundary(leaders_[Index(oldest)].cost_ps);
@@ -278,9 +270,40 @@ bool Decoder::TryDefer(LeaderId next) {
   return true;
 }
 
+// Whether so much may be held back here: as the queue has it, or, near the end, the tail's.
+bool Decoder::HasRoomFor(int64_t deferred_ps) {
+  if (settings_.queue_ps.AtLeast(deferred_ps)) return true;
+  if (!settings_.tail_queue_ps.AtLeast(std::max<int64_t>(1, deferred_ps))) return false;
+  return IsNearTail();
+}
+
+bool Decoder::IsNearTail() {
+  const int64_t tail = settings_.tail_queue_ps.value();
+  const bool near = settings_.tail_reach.AtLeast(ThousandthsFor(Remaining(), tail));
+  // A longer tail queue begins earlier.
+  near ? settings_.tail_queue_ps.AtLeast(tail) : settings_.tail_queue_ps.AtMost(tail);
+  return near;
+}
+
+// Whether memory holds so much more while twice the room passes.
+bool Decoder::MayHold(int64_t bytes) {
+  const int64_t extra = Extra() + bytes;
+  if (cap_.AtLeast(extra + profile_.Max(main_, problem_.size()))) return true;
+  const std::vector<int64_t>& ideal = problem_.ideal_ps;
+  int64_t room = settings_.queue_ps.Exact();
+  const int64_t tail = settings_.tail_queue_ps.Exact();
+  if (tail > room && IsNearTail()) room = tail;
+  const auto horizon =
+      std::upper_bound(ideal.begin() + main_, ideal.end(), ideal[Index(main_)] + 2 * room);
+  const int32_t until =
+      std::max(main_ + 1, std::min(problem_.size(), static_cast<int32_t>(horizon - ideal.begin())));
+  return cap_.AtLeast(extra + profile_.Max(main_, until));
+}
+
 LeaderId Decoder::TakeDeferred() {
   // Behind the main chain nothing is held back any more, so once is enough.
-  if (settings_.largest_last && main_ >= problem_.size() && !deferred_sorted_) {
+  if (main_ >= problem_.size() && !deferred_sorted_ && deferred_.size() > 1 &&
+      settings_.largest_last.Exact() != 0) {
     deferred_sorted_ = true;
     std::stable_sort(deferred_.ids.begin() + static_cast<int64_t>(deferred_.head),
                      deferred_.ids.end(), [&](LeaderId a, LeaderId b) {

@@ -18,6 +18,7 @@
 #include "passes/auto/range_max.h"
 #include "passes/auto/ready_set.h"
 #include "passes/auto/settings.h"
+#include "passes/auto/watched.h"
 #include "passes/sim/busy_time.h"
 
 namespace bucketd::search {
@@ -85,6 +86,11 @@ class Decoder {
   // Where the last call was over the cap, in order.
   absl::Span<const Overflow> over() const { return over_; }
 
+  // Which other settings and caps the last call would have gone the same way for, up to where it
+  // ended.
+  const WatchedSettings& settings() const { return settings_; }
+  const Watched& cap() const { return cap_; }
+
   // Leaders that the last call placed before it ended: its cost.
   int64_t placed() const { return placed_; }
 
@@ -137,6 +143,9 @@ class Decoder {
   void Unblock();
   bool Fill(int64_t until);
   bool TryDefer(LeaderId next);
+  bool HasRoomFor(int64_t deferred_ps);
+  bool IsNearTail();
+  bool MayHold(int64_t bytes);
   LeaderId TakeDeferred();
   void AdvanceMain();
   LeaderId NextReady();
@@ -152,15 +161,17 @@ class Decoder {
   void Boundary(int64_t next_ps);
   void TakeEnded();
   void FeedWire(GroupId group, int64_t next_ps);
+  int32_t NextRootKey(GroupId group);
+  bool IsDue(int32_t root, int32_t sink, int64_t free_ps, int64_t next_ps);
   CollectiveId HeadRoot(int32_t key);
   bool LaunchRoots(int32_t key, bool force);
   bool LaunchSinks(int32_t key, bool flush);
   bool LaunchFixedSinks(int32_t key, bool flush);
-  bool SinkIsReady(int32_t key, int64_t left_ps) const;
-  bool FixedBucketFits(CollectiveId head, size_t from) const;
-  int64_t Deadline(CollectiveId head, int64_t end_ps);
-  Form ChooseForm(const std::vector<CollectiveId>& members, Cost& cost) const;
-  Form FormThatFits(const std::vector<CollectiveId>& members, Form form) const;
+  bool SinkIsReady(int32_t key, int64_t left_ps);
+  bool FixedBucketFits(CollectiveId head, size_t from);
+  Form ChooseForm(const std::vector<CollectiveId>& members);
+  bool IsCheaper(const Cost& a, const Cost& b);
+  Form FormThatFits(const std::vector<CollectiveId>& members, Form form);
   bool MayPack(const std::vector<CollectiveId>& members) const;
   Cost CostOf(const std::vector<CollectiveId>& members, Form form) const;
   void Launch(std::vector<CollectiveId> members);
@@ -177,8 +188,8 @@ class Decoder {
   void ShareResults(const Batch& batch, int64_t bytes);
   LeaderId Position() const;
   int64_t Extra() const;
-  bool RootFits(CollectiveId c, int64_t extra) const;
-  bool TightMemory() const;
+  bool RootFits(CollectiveId c, int64_t extra);
+  bool TightMemory();
   void AddGathered(CollectiveId c);
   void DropGathered();
   void MakeRoom(int64_t bytes);
@@ -197,8 +208,8 @@ class Decoder {
   std::vector<int32_t> fresh_missing_;
   std::vector<int64_t> wire_ps_;  // one a group: of all collectives
 
-  Settings settings_;
-  int64_t cap_ = 0;
+  WatchedSettings settings_;
+  Watched cap_;
   const Partition* partition_ = nullptr;
   int64_t cutoff_ps_ = kNever;
   Decoded out_;

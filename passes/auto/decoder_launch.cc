@@ -47,36 +47,52 @@ void Decoder::TakeEnded() {
 }
 
 void Decoder::FeedWire(GroupId group, int64_t next_ps) {
-  const std::vector<int32_t>& root_keys = problem_.root_keys[Index(group)];
   const std::vector<int32_t>& sink_keys = problem_.sink_keys[Index(group)];
   for (int i = 0; i < kMaxLaunches; ++i) {
     const int64_t free = stream_free_[Index(group)];
     if (free > now_ + next_ps) return;
-    int32_t root = -1, sink = -1;
-    int64_t latest = kNever;
-    for (const int32_t key : root_keys) {
-      const CollectiveId head = HeadRoot(key);
-      if (head < 0 || (root >= 0 && latest_start_[Index(head)] >= latest)) continue;
-      latest = latest_start_[Index(head)];
-      root = key;
-    }
+    const int32_t root = NextRootKey(group);
+    int32_t sink = -1;
     const int64_t left = Remaining() + deferred_ps_;
     for (const int32_t key : sink_keys) {
       if (sink < 0 && !pending_[Index(key)].empty() && SinkIsReady(key, left)) sink = key;
     }
-    const int64_t due = latest + now_ - problem_.ideal_ps[Index(main_)];
-    bool wanted = root >= 0 && due - settings_.slack_ps <= now_ + next_ps;
-    if (root >= 0 && sink >= 0) {
-      const int64_t takes = std::min(pending_ps_[Index(sink)], settings_.reduce_cap_ps) +
-                            problem_.transfer(pending_[Index(sink)].front()).alpha_ps;
-      wanted = wanted || due < std::max(free, now_) + takes;
-    }
-    if (settings_.sinks_first) wanted = wanted && sink < 0;
+    bool wanted = root >= 0 && IsDue(root, sink, free, next_ps);
+    if (wanted && sink >= 0 && settings_.sinks_first.Exact() != 0) wanted = false;
     if (wanted && LaunchRoots(root, false)) continue;
     if (sink >= 0 && LaunchSinks(sink, TightMemory())) continue;
-    if (root >= 0 && settings_.eager && LaunchRoots(root, false)) continue;
+    if (root >= 0 && !wanted && settings_.eager.Exact() != 0 && LaunchRoots(root, false)) continue;
     return;
   }
+}
+
+// The key whose next gather must begin first; -1: there is none.
+int32_t Decoder::NextRootKey(GroupId group) {
+  int32_t root = -1;
+  int64_t latest = kNever;
+  for (const int32_t key : problem_.root_keys[Index(group)]) {
+    const CollectiveId head = HeadRoot(key);
+    if (head < 0) continue;
+    if (root >= 0) settings_.lead.Exact();
+    if (root >= 0 && latest_start_[Index(head)] >= latest) continue;
+    latest = latest_start_[Index(head)];
+    root = key;
+  }
+  return root;
+}
+
+// Whether that key's gather must begin now, or would come too late behind the reductions.
+bool Decoder::IsDue(int32_t root, int32_t sink, int64_t free_ps, int64_t next_ps) {
+  constexpr int64_t kForever = kNever / 2;
+  if (settings_.slack_ps.AtLeast(kForever)) return true;
+  settings_.lead.Exact();
+  const int64_t due =
+      latest_start_[Index(HeadRoot(root))] + now_ - problem_.ideal_ps[Index(main_)];
+  if (settings_.slack_ps.AtLeast(due - now_ - next_ps)) return true;
+  if (sink < 0) return false;
+  const int64_t alpha = problem_.transfer(pending_[Index(sink)].front()).alpha_ps;
+  const int64_t until_due = due - std::max(free_ps, now_) - alpha;
+  return pending_ps_[Index(sink)] > until_due && settings_.reduce_cap_ps.AtLeast(until_due + 1);
 }
 
 CollectiveId Decoder::HeadRoot(int32_t key) {
@@ -86,20 +102,7 @@ CollectiveId Decoder::HeadRoot(int32_t key) {
   return head < roots.size() ? roots[head] : -1;
 }
 
-// By when a bucket must end that begins with this root, alone at end_ps.
-int64_t Decoder::Deadline(CollectiveId head, int64_t end_ps) {
-  const bool first = root_launches_ < settings_.head_buckets;
-  ++root_launches_;
-  int64_t deadline =
-      std::max(NeedPs(head), end_ps) + (first ? settings_.head_late_ps : settings_.late_ps);
-  if (settings_.lag > 0) {
-    const int64_t excess = wire_left_[Index(problem_.transfer(head).group)] - Remaining();
-    deadline += Share(std::max<int64_t>(0, excess), settings_.lag);
-  }
-  return deadline;
-}
-
-bool Decoder::FixedBucketFits(CollectiveId head, size_t from) const {
+bool Decoder::FixedBucketFits(CollectiveId head, size_t from) {
   const std::vector<CollectiveId>& roots = problem_.roots[Index(problem_.transfer(head).key)];
   const int32_t bucket = partition_->bucket_of[Index(head)];
   int64_t bytes = 0;
@@ -111,7 +114,7 @@ bool Decoder::FixedBucketFits(CollectiveId head, size_t from) const {
     lowest = std::min(lowest, problem_.transfer(roots[i]).start);
   }
   return lowest <= main_ ||
-         profile_.Max(std::min(Position(), lowest - 1), lowest) + Extra() + bytes <= cap_;
+         cap_.AtLeast(profile_.Max(std::min(Position(), lowest - 1), lowest) + Extra() + bytes);
 }
 
 // The bucket that begins with the key's first root: as long as it ends in time and fits.
@@ -126,7 +129,20 @@ bool Decoder::LaunchRoots(int32_t key, bool force) {
   if (!force && partition_ != nullptr && !FixedBucketFits(head, next)) return false;
   const int64_t begin = std::max(stream_free_[Index(first.group)], now_) + first.alpha_ps;
   int64_t wire = first.wire_ps;
-  const int64_t deadline = Deadline(head, begin + wire);
+  // So late may the bucket be; more if the wire is what all wait for.
+  const int64_t need = std::max(NeedPs(head), begin + wire);
+  const int64_t excess = wire_left_[Index(first.group)] - Remaining();
+  Watched* late = nullptr;
+  if (partition_ == nullptr) {
+    late = settings_.head_buckets.AtLeast(++root_launches_) ? &settings_.head_late_ps
+                                                            : &settings_.late_ps;
+  }
+  const auto in_time = [&](int64_t wire_ps) {
+    if (!settings_.gather_cap_ps.AtLeast(wire_ps)) return false;
+    const int64_t lag =
+        excess > 0 ? Share(excess, static_cast<int32_t>(settings_.lag.Exact())) : 0;
+    return late->AtLeast(begin + wire_ps - need - lag);
+  };
   std::vector<CollectiveId> members = {head};
   AddGathered(head);
   for (++next; first.mergeable && next < roots.size(); ++next) {
@@ -137,9 +153,7 @@ bool Decoder::LaunchRoots(int32_t key, bool force) {
       if (partition_->bucket_of[Index(c)] != partition_->bucket_of[Index(head)]) break;
     } else {
       const bool together = t.need == first.need;
-      const bool in_time =
-          wire + t.wire_ps <= settings_.gather_cap_ps && begin + wire + t.wire_ps <= deadline;
-      if ((!together && !in_time) || !RootFits(c, extra)) break;
+      if ((!together && !in_time(wire + t.wire_ps)) || !RootFits(c, extra)) break;
     }
     wire += t.wire_ps;
     members.push_back(c);
@@ -154,13 +168,14 @@ bool Decoder::LaunchRoots(int32_t key, bool force) {
   return true;
 }
 
-bool Decoder::SinkIsReady(int32_t key, int64_t left_ps) const {
+bool Decoder::SinkIsReady(int32_t key, int64_t left_ps) {
   if (TightMemory()) return true;
   if (partition_ != nullptr) return complete_[Index(key)] > 0;
-  return pending_ps_[Index(key)] >=
-         std::min(settings_.batch_ps, settings_.batch_share == kNoShare
-                                          ? kNever
-                                          : Share(left_ps, settings_.batch_share));
+  const int64_t pending = pending_ps_[Index(key)];
+  if (settings_.batch_ps.AtMost(pending)) return true;
+  // The largest share that is not above it.
+  const int64_t share = left_ps > 0 ? ThousandthsFor(pending + 1, left_ps) - 1 : kNoShare;
+  return settings_.batch_share.AtMost(std::min<int64_t>(share, kNoShare - 1));
 }
 
 bool Decoder::LaunchSinks(int32_t key, bool flush) {
@@ -171,7 +186,7 @@ bool Decoder::LaunchSinks(int32_t key, bool flush) {
   int64_t wire = 0;
   while (!pending.empty()) {
     const Transfer& t = problem_.transfer(pending.front());
-    if (!members.empty() && (!t.mergeable || wire + t.wire_ps > settings_.reduce_cap_ps)) break;
+    if (!members.empty() && (!t.mergeable || !settings_.reduce_cap_ps.AtLeast(wire + t.wire_ps))) break;
     wire += t.wire_ps;
     members.push_back(pending.front());
     ++pending.head;
@@ -252,26 +267,34 @@ Decoder::Cost Decoder::CostOf(const std::vector<CollectiveId>& members, Form for
   return cost;
 }
 
-// The form that costs least by the settings' weights, and its cost.
-Form Decoder::ChooseForm(const std::vector<CollectiveId>& members, Cost& cost) const {
-  const auto price = [&](const Cost& c) {
-    return c.slot_ps / 1000 * settings_.wire_weight +
-           (c.copy_in_ps + c.copy_out_ps + c.charged_ps) / 1000 * settings_.compute_weight;
-  };
+// The form that costs least by the settings' weights.
+Form Decoder::ChooseForm(const std::vector<CollectiveId>& members) {
   Form best = Form::kGrouped;
-  cost = CostOf(members, best);
   if (!MayPack(members)) return best;
+  Cost cost = CostOf(members, best);
   for (const Form form : {Form::kPackedOnComm, Form::kPackedOnCompute}) {
     const Cost other = CostOf(members, form);
-    if (price(other) >= price(cost)) continue;
+    if (!IsCheaper(other, cost)) continue;
     cost = other;
     best = form;
   }
   return best;
 }
 
+bool Decoder::IsCheaper(const Cost& a, const Cost& b) {
+  const auto compute = [](const Cost& c) {
+    return (c.copy_in_ps + c.copy_out_ps + c.charged_ps) / 1000;
+  };
+  const int64_t on_wire = a.slot_ps / 1000 - b.slot_ps / 1000;
+  const int64_t on_compute = compute(a) - compute(b);
+  if (on_wire >= 0 && on_compute >= 0) return false;
+  if (on_wire <= 0 && on_compute <= 0) return true;
+  return on_wire * settings_.wire_weight.Exact() + on_compute * settings_.compute_weight.Exact() <
+         0;
+}
+
 // A packed bucket whose buffers do not fit is grouped instead.
-Form Decoder::FormThatFits(const std::vector<CollectiveId>& members, Form form) const {
+Form Decoder::FormThatFits(const std::vector<CollectiveId>& members, Form form) {
   if (form == Form::kGrouped) return form;
   int64_t in_bytes = 0, out_bytes = 0;
   LeaderId lowest = problem_.size();
@@ -281,12 +304,12 @@ Form Decoder::FormThatFits(const std::vector<CollectiveId>& members, Form form) 
     lowest = std::min(lowest, problem_.transfer(c).start);
   }
   if (problem_.transfer(members[0]).kind != CollectiveKind::kAllGather) {
-    return live_ + in_bytes + out_bytes <= cap_ ? form : Form::kGrouped;
+    return cap_.AtLeast(live_ + in_bytes + out_bytes) ? form : Form::kGrouped;
   }
   const bool fits =
-      live_ + out_bytes <= cap_ &&
-      (lowest <= main_ ||
-       profile_.Max(std::min(Position(), lowest - 1), lowest) + Extra() + out_bytes <= cap_);
+      cap_.AtLeast(live_ + out_bytes) &&
+      (lowest <= main_ || cap_.AtLeast(profile_.Max(std::min(Position(), lowest - 1), lowest) +
+                                       Extra() + out_bytes));
   return fits ? form : Form::kGrouped;
 }
 
@@ -301,13 +324,12 @@ void Decoder::Launch(std::vector<CollectiveId> members) {
   if (batch.members.size() > 1) {
     const int32_t bucket =
         partition_ == nullptr ? -1 : partition_->bucket_of[Index(batch.members[0])];
-    const Form fixed = bucket < 0 ? Form::kFree : partition_->form_of[Index(bucket)];
-    batch.form = ChooseForm(batch.members, cost);
-    Form form = batch.form;
-    if (fixed != Form::kFree && (fixed == Form::kGrouped || MayPack(batch.members))) form = fixed;
-    form = FormThatFits(batch.members, form);
-    if (form != batch.form) cost = CostOf(batch.members, form);
-    batch.form = form;
+    Form form = bucket < 0 ? Form::kFree : partition_->form_of[Index(bucket)];
+    if (form == Form::kFree || (form != Form::kGrouped && !MayPack(batch.members))) {
+      form = ChooseForm(batch.members);
+    }
+    batch.form = FormThatFits(batch.members, form);
+    cost = CostOf(batch.members, batch.form);
   } else {
     cost = CostOf(batch.members, Form::kFree);
   }

@@ -13,9 +13,9 @@ constexpr int kMaxRounds = 200;
 void Decoder::Allocate(int64_t bytes) {
   live_ += bytes;
   out_.figures.peak_bytes = std::max(out_.figures.peak_bytes, live_);
-  if (live_ <= cap_) return;
+  if (cap_.AtLeast(live_)) return;
   if (over_.empty() || over_.back().at != main_) over_.push_back({main_, 0});
-  over_.back().bytes = std::max(over_.back().bytes, live_ - cap_);
+  over_.back().bytes = std::max(over_.back().bytes, live_ - cap_.Exact());
 }
 
 // One use of a storage is over. Behind the last the storage goes; one that a packed bucket made
@@ -71,15 +71,17 @@ int64_t Decoder::Extra() const {
 }
 
 // Whether memory holds a root's result from here to where program order gathers it.
-bool Decoder::RootFits(CollectiveId c, int64_t extra) const {
+bool Decoder::RootFits(CollectiveId c, int64_t extra) {
   const Transfer& t = problem_.transfer(c);
   if (t.start <= main_) return true;
-  if (live_ + t.out_bytes > cap_) return false;
+  if (!cap_.AtLeast(live_ + t.out_bytes)) return false;
   const int64_t most = profile_.Max(std::min(Position(), t.start - 1), t.start);
-  return most + extra + (settings_.packed_memory ? 2 : 1) * t.out_bytes <= cap_;
+  const int64_t grouped = most + extra + t.out_bytes;
+  if (!cap_.AtLeast(grouped)) return false;
+  return cap_.AtLeast(grouped + t.out_bytes) || settings_.packed_memory.Exact() == 0;
 }
 
-bool Decoder::TightMemory() const { return live_ > cap_ - cap_ / 200; }
+bool Decoder::TightMemory() { return !cap_.AtLeast(live_ + live_ / 200); }
 
 void Decoder::AddGathered(CollectiveId c) {
   const Transfer& t = problem_.transfer(c);
@@ -107,7 +109,7 @@ void Decoder::DropGathered() {
 
 // Before what would take memory over the cap: sends reductions off and waits for them.
 void Decoder::MakeRoom(int64_t bytes) {
-  for (int round = 0; bytes > 0 && live_ + bytes > cap_ && round < kMaxRounds; ++round) {
+  for (int round = 0; bytes > 0 && !cap_.AtLeast(live_ + bytes) && round < kMaxRounds; ++round) {
     const int32_t earliest = EarliestOutstanding(true);
     bool launched = false;
     for (size_t g = 0; g < problem_.sink_keys.size() && !launched; ++g) {

@@ -7,11 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+
 #include "passes/auto/decoder.h"
 #include "passes/auto/judge.h"
 #include "passes/auto/knobs.h"
 #include "passes/auto/problem.h"
 #include "passes/auto/settings.h"
+#include "passes/auto/watched.h"
 
 namespace bucketd::search {
 
@@ -79,6 +82,8 @@ class Search {
   bool IsLost(int64_t cutoff_ps) const;
   int64_t CapOf(const Settings& settings) const { return Share(limit_, settings.memory_share); }
   Score ScoreOfLast(const Decoded& decoded, int64_t cutoff_ps);
+  const Score* Recall(uint64_t partition, const Settings& settings, int64_t cutoff_ps) const;
+  void Remember(uint64_t partition, int64_t cutoff_ps, const Score& score);
   bool Spent();
   bool IsTired(int64_t gained_at);
   void Pass();
@@ -104,6 +109,16 @@ class Search {
   Settings best_settings_;
   bool best_is_fixed_ = false;  // its buckets were decided beforehand
   bool near_only_ = false;      // sweeps look at neighbours of what is best
+  // What candidates scored, and which others would have scored the same; by partition.
+  struct Known {
+    WatchedSettings settings;
+    Watched cap;
+    int64_t cutoff_ps = 0;  // a score above it is only a lower bound
+    Score score;
+  };
+  absl::flat_hash_map<uint64_t, std::vector<Known>> known_;
+  WatchedSettings seen_;  // by the decodes of one Try()
+  Watched seen_cap_;
   std::vector<Tried> starts_;   // best first
   std::vector<std::vector<Batch>> hints_;
   std::vector<Reserve> reserves_;  // of one Try()

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "passes/sim/busy_time.h"
+
 namespace bucketd::search {
 
 inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 4;
@@ -13,6 +15,11 @@ inline constexpr int32_t kNoShare = 1'000'000;
 // So many thousandths of a value, rounded down, without overflow.
 inline int64_t Share(int64_t value, int32_t thousandths) {
   return value / 1000 * thousandths + value % 1000 * thousandths / 1000;
+}
+
+// The fewest thousandths of a value whose share is at least `part`. REQUIRES: value > 0, part >= 0.
+inline int64_t ThousandthsFor(int64_t part, int64_t value) {
+  return static_cast<int64_t>((internal::Int128{part} * 1000 + value - 1) / value);
 }
 
 struct Settings {
