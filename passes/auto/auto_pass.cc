@@ -45,15 +45,15 @@ int64_t BudgetOf(const Problem& problem, int32_t effort) {
 
 int64_t RobustBudgetOf(const Problem& problem, int32_t effort) {
   // Errors cancel out where there are many buckets, and small graphs are cheap.
-  constexpr int64_t kSteps = 1'000'000'000, kMost = 500, kLeast = 8;
-  const int64_t steps = std::max<int64_t>(1, StepsOf(problem));
-  int64_t decodes = std::min(kMost, kSteps / steps / steps);
+  constexpr int64_t kSteps = 1'000'000'000, kMost = 1000, kLeast = 8;
+  const int64_t size = std::max<int64_t>(1, problem.size());
+  int64_t decodes = std::min(kMost, kSteps / size / size);
   decodes = effort >= 5 ? decodes << (effort - 5) : decodes >> (5 - effort);
   return decodes < kLeast ? 0 : decodes;
 }
 
 int64_t CeilingOf(int64_t best_ps, int64_t bound_ps, int32_t effort) {
-  const int64_t above = std::min(std::max<int64_t>(0, best_ps - bound_ps) / 8, best_ps / 100);
+  const int64_t above = std::min(std::max<int64_t>(0, best_ps - bound_ps) / 3, best_ps / 50);
   return best_ps + ((above + best_ps / 10'000) >> std::max(0, effort - 5));
 }
 
@@ -128,6 +128,9 @@ class Choice {
     around.Adopt(search.best(), search.best_settings());
     if (!fast.decoded.order.empty()) around.Adopt(fast.decoded, fast.settings);
     if (!robust_.order.empty()) around.Adopt(robust_, settings_);
+    for (const auto& [decoded, settings] : search.found()) {
+      if (decoded.figures.total_ps <= ceiling_ps) around.Adopt(decoded, settings);
+    }
     around.LookAround();
     robust_ = around.best();
     settings_ = around.best_settings();

@@ -235,8 +235,8 @@ bool Decoder::Fill(int64_t until) {
     if (next < 0 || !settings_.window.AtLeast(1) || !hides(next)) return false;
     const bool root_work = (leaders_[Index(next)].is & kRootWork) != 0;
     if (!root_work && !settings_.window.AtLeast(next - main_)) return false;
-    if (next > main_ && !cap_.AtLeast(Extra() + leaders_[Index(next)].own_bytes +
-                                      profile_.Max(main_, next + 1))) {
+    if (next > main_ &&
+        !cap_.AtLeast(Extra() + leaders_[Index(next)].own_bytes + profile_.Max(main_, next + 1))) {
       return false;
     }
     filler = ready_.PopFront();

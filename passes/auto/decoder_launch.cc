@@ -86,8 +86,7 @@ bool Decoder::IsDue(int32_t root, int32_t sink, int64_t free_ps, int64_t next_ps
   constexpr int64_t kForever = kNever / 2;
   if (settings_.slack_ps.AtLeast(kForever)) return true;
   settings_.lead.Exact();
-  const int64_t due =
-      latest_start_[Index(HeadRoot(root))] + now_ - problem_.ideal_ps[Index(main_)];
+  const int64_t due = latest_start_[Index(HeadRoot(root))] + now_ - problem_.ideal_ps[Index(main_)];
   if (settings_.slack_ps.AtLeast(due - now_ - next_ps)) return true;
   if (sink < 0) return false;
   const int64_t alpha = problem_.transfer(pending_[Index(sink)].front()).alpha_ps;
@@ -139,8 +138,7 @@ bool Decoder::LaunchRoots(int32_t key, bool force) {
   }
   const auto in_time = [&](int64_t wire_ps) {
     if (!settings_.gather_cap_ps.AtLeast(wire_ps)) return false;
-    const int64_t lag =
-        excess > 0 ? Share(excess, static_cast<int32_t>(settings_.lag.Exact())) : 0;
+    const int64_t lag = excess > 0 ? Share(excess, static_cast<int32_t>(settings_.lag.Exact())) : 0;
     return late->AtLeast(begin + wire_ps - need - lag);
   };
   std::vector<CollectiveId> members = {head};
@@ -186,7 +184,8 @@ bool Decoder::LaunchSinks(int32_t key, bool flush) {
   int64_t wire = 0;
   while (!pending.empty()) {
     const Transfer& t = problem_.transfer(pending.front());
-    if (!members.empty() && (!t.mergeable || !settings_.reduce_cap_ps.AtLeast(wire + t.wire_ps))) break;
+    if (!members.empty() && (!t.mergeable || !settings_.reduce_cap_ps.AtLeast(wire + t.wire_ps)))
+      break;
     wire += t.wire_ps;
     members.push_back(pending.front());
     ++pending.head;
@@ -308,8 +307,8 @@ Form Decoder::FormThatFits(const std::vector<CollectiveId>& members, Form form) 
   }
   const bool fits =
       cap_.AtLeast(live_ + out_bytes) &&
-      (lowest <= main_ || cap_.AtLeast(profile_.Max(std::min(Position(), lowest - 1), lowest) +
-                                       Extra() + out_bytes));
+      (lowest <= main_ ||
+       cap_.AtLeast(profile_.Max(std::min(Position(), lowest - 1), lowest) + Extra() + out_bytes));
   return fits ? form : Form::kGrouped;
 }
 

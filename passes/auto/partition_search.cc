@@ -32,6 +32,28 @@ PartitionSearch::PartitionSearch(Search& search, const std::vector<Batch>& batch
       AddBucket(rows_[Index(key)], std::move(members), batch.form);
     }
   }
+  FindRowsBelow();
+}
+
+void PartitionSearch::FindRowsBelow() {
+  const Problem& problem = search_.problem_;
+  rows_below_.resize(rows_.size());
+  place_.assign(form_of_.size(), -1);
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    std::vector<size_t>& below = rows_below_[row];
+    for (size_t i = 0; i < rows_[row].members.size(); ++i) {
+      const Transfer& t = problem.transfer(rows_[row].members[i]);
+      place_[Index(rows_[row].members[i])] = static_cast<int32_t>(i);
+      if (t.next < 0 || !problem.transfer(t.next).mergeable) continue;
+      below.push_back(Index(problem.transfer(t.next).key));
+    }
+    std::sort(below.begin(), below.end());
+    below.erase(std::unique(below.begin(), below.end()), below.end());
+    if (!below.empty()) downwards_.push_back(row);
+  }
+  const auto level = [&](size_t row) { return problem.transfer(rows_[row].members[0]).level; };
+  std::stable_sort(downwards_.begin(), downwards_.end(),
+                   [&](size_t a, size_t b) { return level(a) > level(b); });
 }
 
 // In order of need; collectives that may not share a bucket become one each.
@@ -79,12 +101,52 @@ bool PartitionSearch::Try(const Settings& settings) {
 bool PartitionSearch::TryCuts(size_t row, Cuts ends) {
   if (ends == rows_[row].ends || search_.Spent()) return false;
   std::swap(rows_[row].ends, ends);
-  if (Try(settings_)) {
+  if (Try(settings_) || TryAligned(row)) {
     improved_ = true;
     return true;
   }
   std::swap(rows_[row].ends, ends);
   return false;
+}
+
+// A reduction of what was reduced before waits for all of the bucket above it: fewer or more
+// buckets there seldom gain anything unless those below follow.
+bool PartitionSearch::TryAligned(size_t row) {
+  if (rows_below_[row].empty()) return false;
+  const std::vector<Row> before = rows_;
+  AlignBelow(row);
+  if (rows_ != before && Try(settings_)) return true;
+  rows_ = before;
+  return false;
+}
+
+// Cuts the rows below where this one is cut, and so on downwards.
+void PartitionSearch::AlignBelow(size_t row) {
+  std::vector<bool> aligned(rows_.size(), false);
+  aligned[row] = true;
+  for (const size_t above : downwards_) {
+    if (!aligned[above]) continue;
+    for (const size_t below : rows_below_[above]) {
+      Align(above, below);
+      aligned[below] = true;
+    }
+  }
+}
+
+void PartitionSearch::Align(size_t row, size_t below) {
+  Cuts ends;
+  for (const int32_t end : rows_[row].ends) {
+    if (end == static_cast<int32_t>(rows_[row].members.size())) break;
+    const CollectiveId next = search_.problem_.transfer(rows_[row].members[Index(end)]).next;
+    const bool here = next >= 0 && Index(search_.problem_.transfer(next).key) == below;
+    if (here && place_[Index(next)] > 0) ends.push_back(place_[Index(next)]);
+  }
+  if (!rows_[below].members.empty()) {
+    ends.push_back(static_cast<int32_t>(rows_[below].members.size()));
+  }
+  std::sort(ends.begin(), ends.end());
+  ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+  rows_[below].ends = std::move(ends);
 }
 
 // Merges runs of `by` buckets among buckets from to to - 1.
@@ -238,7 +300,8 @@ void PartitionSearch::ChangeSomething(std::mt19937_64& random) {
     knob.set(settings_, knob.values[below(knob.values.size())]);
     return;
   }
-  Row& row = rows_[rows_to_cut_[below(rows_to_cut_.size())]];
+  const size_t at_row = rows_to_cut_[below(rows_to_cut_.size())];
+  Row& row = rows_[at_row];
   const size_t bucket = below(row.ends.size());
   if (what == 0) {
     form_of_[Index(row.members[Index(Begin(row, static_cast<int32_t>(bucket)))])] =
@@ -255,6 +318,7 @@ void PartitionSearch::ChangeSomething(std::mt19937_64& random) {
     const auto at = std::lower_bound(row.ends.begin(), row.ends.end(), cut);
     if (*at != cut) row.ends.insert(at, cut);
   }
+  if (!rows_below_[at_row].empty() && random() % 2 == 0) AlignBelow(at_row);
 }
 
 void PartitionSearch::Wander() {

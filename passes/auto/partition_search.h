@@ -32,11 +32,16 @@ class PartitionSearch {
   struct Row {
     std::vector<CollectiveId> members;
     Cuts ends;
+    friend bool operator==(const Row&, const Row&) = default;
   };
 
   void AddBucket(Row& row, std::vector<CollectiveId> members, Form form);
   bool Try(const Settings& settings);
   bool TryCuts(size_t row, Cuts ends);
+  bool TryAligned(size_t row);
+  void AlignBelow(size_t row);
+  void Align(size_t row, size_t below);
+  void FindRowsBelow();
   bool MergeEvery(size_t row, int32_t from, int32_t to, int32_t by);
   void MergeRanges(size_t row);
   void HalveAll(size_t row);
@@ -55,7 +60,10 @@ class PartitionSearch {
   Search& search_;
   Settings settings_;
   std::vector<Row> rows_;
-  std::vector<Form> form_of_;  // of the bucket that begins with this collective
+  std::vector<std::vector<size_t>> rows_below_;  // of a row: reductions of its results
+  std::vector<size_t> downwards_;                // rows that have such, highest level first
+  std::vector<int32_t> place_;                   // of a collective in its row
+  std::vector<Form> form_of_;                    // of the bucket that begins with this collective
   Partition partition_;
   Score score_;
   bool improved_ = false;

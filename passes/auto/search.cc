@@ -18,6 +18,13 @@ constexpr int kMaxRounds = 3;
 // Beyond this share of the best total a start is not worth a search of partitions.
 constexpr int32_t kHopeless = 1600;
 
+// Graphs of so few leaders get hundreds of decodes: enough for all values of every knob before the
+// buckets, from so many starts behind the best.
+constexpr int32_t kSmall = 1500;
+constexpr int kOtherStarts = 2;
+
+constexpr size_t kMostFound = 12;
+
 // To look up what is known costs so much less than a decode.
 constexpr int32_t kRecallsOfADecode = 32;
 
@@ -98,8 +105,7 @@ Score Search::Try(const Settings& settings, const Partition* partition, int64_t 
 }
 
 // What is known of a candidate, as far as the cutoff asks; null: nothing.
-const Score* Search::Recall(uint64_t partition, const Settings& settings,
-                            int64_t cutoff_ps) const {
+const Score* Search::Recall(uint64_t partition, const Settings& settings, int64_t cutoff_ps) const {
   const auto known = known_.find(partition);
   if (known == known_.end()) return nullptr;
   for (const Known& k : known->second) {
@@ -128,6 +134,10 @@ Score Search::DecodeOnce(const Settings& settings, const Partition* partition, i
   const Score score = ScoreOfLast(decoded, cutoff_ps);
   if (score < best_score_) {
     best_score_ = score;
+    if (partition != nullptr && !score.over) {
+      found_.push_back({decoded, settings});
+      if (found_.size() > kMostFound) found_.pop_front();
+    }
     best_ = decoded;
     best_settings_ = settings;
     best_is_fixed_ = partition != nullptr;
@@ -266,6 +276,18 @@ std::vector<Settings> Search::Starts() const {
     s.tail_queue_ps = tail;
     starts.push_back(s);
   }
+  if (problem_.size() <= kSmall) {
+    // Weight gradients held back everywhere, to fill waits; gathers just in time, one by one.
+    Settings filling = plain;
+    filling.slack_ps = alpha / 2;
+    filling.gather_cap_ps = alpha;
+    filling.late_ps = alpha / 3;
+    filling.wire_weight = 300;
+    filling.batch_ps = 0;
+    filling.tail_queue_ps = problem_.total_ps() / 5;
+    filling.tail_reach = 5000;
+    starts.push_back(filling);
+  }
   Settings alone = eager(500, 500);
   alone.gather_cap_ps = alone.reduce_cap_ps = alone.batch_ps = 0;
   starts.push_back(alone);
@@ -326,39 +348,64 @@ void Search::TryHints() {
   }
 }
 
-// Other values in the place of the best settings' own; true if one was better. Near ones only: as
-// far up and down the list as each is better than the one before.
-bool Search::Sweep(const Knob& knob) {
-  const Settings base = best_settings_;
+// Other values of a knob, the best of which stays; true if one was better. Near ones only: as far
+// up and down the list as each is better than the one before.
+bool Search::Sweep(const Knob& knob, Settings& at, Score& score) {
+  const Settings base = at;
   const int64_t now = knob.get(base);
-  const Score before = best_score_;
+  const Score before = score;
   const auto better = [&](int64_t value) {
     if (value == now || Spent()) return false;
     Settings settings = base;
     knob.set(settings, value);
-    const Score known = best_score_;
-    Try(settings);
-    return best_score_ < known;
+    const Score other = Try(settings, nullptr, CutoffOf(score));
+    if (!(other < score)) return false;
+    score = other;
+    at = settings;
+    return true;
   };
   const std::vector<int64_t>& values = knob.values;
   if (!near_only_) {
     for (const int64_t value : values) better(value);
-    return best_score_ < before;
+    return score < before;
   }
-  const auto at = std::lower_bound(values.begin(), values.end(), now);
-  for (auto up = at; up != values.end() && (*up == now || better(*up)); ++up) {
+  const auto here = std::lower_bound(values.begin(), values.end(), now);
+  for (auto up = here; up != values.end() && (*up == now || better(*up)); ++up) {
   }
-  if (best_score_ < before) return true;
-  for (auto down = at; down != values.begin() && better(*--down);) {
+  if (score < before) return true;
+  for (auto down = here; down != values.begin() && better(*--down);) {
   }
-  return best_score_ < before;
+  return score < before;
 }
 
 // One knob after the other.
-bool Search::Descend() {
+bool Search::Descend(Settings& at, Score& score) {
   bool improved = false;
-  for (const Knob& knob : knobs_) improved = Sweep(knob) || improved;
+  for (const Knob& knob : knobs_) improved = Sweep(knob, at, score) || improved;
   return improved;
+}
+
+void Search::DescendFromBest() {
+  for (int round = 0; round < kMaxRounds && !Spent(); ++round) {
+    Settings at = best_settings_;
+    Score score = best_score_;
+    if (!Descend(at, score)) return;
+  }
+}
+
+// The best of them stay starts with what was found.
+void Search::DescendFromOtherStarts() {
+  Figures before;
+  int tried = 0;
+  for (Tried& start : starts_) {
+    if (start.score.over || start.score.first > Share(best_score_.first, kHopeless)) break;
+    if (start.first == before) continue;
+    before = start.first;
+    if (++tried > kOtherStarts || Spent()) break;
+    Descend(start.settings, start.score);
+  }
+  std::stable_sort(starts_.begin(), starts_.end(),
+                   [](const Tried& a, const Tried& b) { return a.score < b.score; });
 }
 
 void Search::Run() {
@@ -369,16 +416,13 @@ void Search::Run() {
 void Search::Descents() {
   TryStarts();
   TryHints();
-  near_only_ = true;
-  for (int round = 0; round < kMaxRounds && !best_is_fixed_ && !Spent(); ++round) {
-    if (!Descend()) break;
-  }
+  near_only_ = problem_.size() > kSmall;
+  if (!best_is_fixed_) DescendFromBest();
   if (Spent() || best_score_.over) return;
+  if (!near_only_) DescendFromOtherStarts();
   PartitionSearch(*this, best_.batches, best_settings_).Climb();
   near_only_ = false;
-  for (int round = 0; round < kMaxRounds && !Spent(); ++round) {
-    if (!Descend()) break;
-  }
+  DescendFromBest();
   if (!best_is_fixed_ && !Spent()) PartitionSearch(*this, best_.batches, best_settings_).Climb();
   // Elsewhere the buckets may lie better.
   for (const Tried& start : starts_) {

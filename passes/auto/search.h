@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -58,6 +59,12 @@ class Search {
   const Decoded& best() const { return best_; }
   Score score() const { return best_score_; }
   int64_t decodes() const { return decodes_; }
+  // What was best for a while, the last dozen, oldest first.
+  struct Found {
+    Decoded decoded;
+    Settings settings;
+  };
+  const std::deque<Found>& found() const { return found_; }
   // Of the fastest order that was decoded, whatever memory it takes.
   int64_t fastest_ps() const { return fastest_ps_; }
 
@@ -92,8 +99,10 @@ class Search {
   void TryHints();
   std::vector<Settings> Starts() const;
   void Descents();
-  bool Sweep(const Knob& knob);
-  bool Descend();
+  bool Sweep(const Knob& knob, Settings& at, Score& score);
+  bool Descend(Settings& at, Score& score);
+  void DescendFromBest();
+  void DescendFromOtherStarts();
 
   const Problem& problem_;
   const int64_t limit_;
@@ -108,7 +117,7 @@ class Search {
   Score best_score_;
   Settings best_settings_;
   bool best_is_fixed_ = false;  // its buckets were decided beforehand
-  bool near_only_ = false;      // sweeps look at neighbours of what is best
+  bool near_only_ = false;      // sweeps look at neighbours of where they stand
   // What candidates scored, and which others would have scored the same; by partition.
   struct Known {
     WatchedSettings settings;
@@ -119,8 +128,9 @@ class Search {
   absl::flat_hash_map<uint64_t, std::vector<Known>> known_;
   WatchedSettings seen_;  // by the decodes of one Try()
   Watched seen_cap_;
-  std::vector<Tried> starts_;   // best first
+  std::vector<Tried> starts_;  // best first
   std::vector<std::vector<Batch>> hints_;
+  std::deque<Found> found_;
   std::vector<Reserve> reserves_;  // of one Try()
   Figures last_;                   // of the last decode
   Judge* judge_ = nullptr;         // of orders that take at most

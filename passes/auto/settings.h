@@ -1,6 +1,7 @@
 // What the search may turn: how the decoder decides. Times in picoseconds, shares in thousandths.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 
@@ -17,9 +18,11 @@ inline int64_t Share(int64_t value, int32_t thousandths) {
   return value / 1000 * thousandths + value % 1000 * thousandths / 1000;
 }
 
-// The fewest thousandths of a value whose share is at least `part`. REQUIRES: value > 0, part >= 0.
+// The fewest thousandths of a value whose share is at least `part`; at most kNever.
+// REQUIRES: value > 0, part >= 0.
 inline int64_t ThousandthsFor(int64_t part, int64_t value) {
-  return static_cast<int64_t>((internal::Int128{part} * 1000 + value - 1) / value);
+  return static_cast<int64_t>(
+      std::min<internal::Int128>(kNever, (internal::Int128{part} * 1000 + value - 1) / value));
 }
 
 struct Settings {

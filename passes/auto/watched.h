@@ -47,8 +47,7 @@ class Watched {
 
  private:
   int64_t value_ = 0;
-  int64_t first_ = std::numeric_limits<int64_t>::min(),
-          last_ = std::numeric_limits<int64_t>::max();
+  int64_t first_ = std::numeric_limits<int64_t>::min(), last_ = std::numeric_limits<int64_t>::max();
 };
 
 struct WatchedSettings {
