@@ -165,6 +165,8 @@ class Decoder {
   bool IsDue(int32_t root, int32_t sink, int64_t free_ps, int64_t next_ps);
   CollectiveId HeadRoot(int32_t key);
   bool LaunchRoots(int32_t key, bool force);
+  std::vector<CollectiveId> FixedMembers(CollectiveId head, size_t next);
+  std::vector<CollectiveId> MembersInTime(CollectiveId head, size_t next);
   bool LaunchSinks(int32_t key, bool flush);
   bool LaunchFixedSinks(int32_t key, bool flush);
   bool SinkIsReady(int32_t key, int64_t left_ps);

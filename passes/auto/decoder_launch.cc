@@ -116,47 +116,15 @@ bool Decoder::FixedBucketFits(CollectiveId head, size_t from) {
          cap_.AtLeast(profile_.Max(std::min(Position(), lowest - 1), lowest) + Extra() + bytes);
 }
 
-// The bucket that begins with the key's first root: as long as it ends in time and fits.
+// The bucket that begins with the key's first root.
 bool Decoder::LaunchRoots(int32_t key, bool force) {
   const CollectiveId head = HeadRoot(key);
   if (head < 0) return false;
-  const std::vector<CollectiveId>& roots = problem_.roots[Index(key)];
-  const Transfer& first = problem_.transfer(head);
-  size_t next = root_head_[Index(key)];
-  const int64_t extra = Extra();
-  if (!force && !RootFits(head, extra)) return false;
-  if (!force && partition_ != nullptr && !FixedBucketFits(head, next)) return false;
-  const int64_t begin = std::max(stream_free_[Index(first.group)], now_) + first.alpha_ps;
-  int64_t wire = first.wire_ps;
-  // So late may the bucket be; more if the wire is what all wait for.
-  const int64_t need = std::max(NeedPs(head), begin + wire);
-  const int64_t excess = wire_left_[Index(first.group)] - Remaining();
-  Watched* late = nullptr;
-  if (partition_ == nullptr) {
-    late = settings_.head_buckets.AtLeast(++root_launches_) ? &settings_.head_late_ps
-                                                            : &settings_.late_ps;
-  }
-  const auto in_time = [&](int64_t wire_ps) {
-    if (!settings_.gather_cap_ps.AtLeast(wire_ps)) return false;
-    const int64_t lag = excess > 0 ? Share(excess, static_cast<int32_t>(settings_.lag.Exact())) : 0;
-    return late->AtLeast(begin + wire_ps - need - lag);
-  };
-  std::vector<CollectiveId> members = {head};
-  AddGathered(head);
-  for (++next; first.mergeable && next < roots.size(); ++next) {
-    const CollectiveId c = roots[next];
-    const Transfer& t = problem_.transfer(c);
-    if (batch_of_[Index(c)] >= 0) continue;
-    if (partition_ != nullptr) {
-      if (partition_->bucket_of[Index(c)] != partition_->bucket_of[Index(head)]) break;
-    } else {
-      const bool together = t.need == first.need;
-      if ((!together && !in_time(wire + t.wire_ps)) || !RootFits(c, extra)) break;
-    }
-    wire += t.wire_ps;
-    members.push_back(c);
-    AddGathered(c);
-  }
+  const size_t next = root_head_[Index(key)] + 1;
+  if (!force && !RootFits(head, Extra())) return false;
+  if (!force && partition_ != nullptr && !FixedBucketFits(head, next - 1)) return false;
+  std::vector<CollectiveId> members =
+      partition_ != nullptr ? FixedMembers(head, next) : MembersInTime(head, next);
   for (const CollectiveId c : members) {
     for (const LeaderId x : problem_.root_work.of(c)) {
       if (!done_[Index(x)]) Emit(x);
@@ -164,6 +132,53 @@ bool Decoder::LaunchRoots(int32_t key, bool force) {
   }
   Launch(std::move(members));
   return true;
+}
+
+// The head, and of the roots from `next` on those that were decided to go with it.
+std::vector<CollectiveId> Decoder::FixedMembers(CollectiveId head, size_t next) {
+  const std::vector<CollectiveId>& roots = problem_.roots[Index(problem_.transfer(head).key)];
+  std::vector<CollectiveId> members = {head};
+  AddGathered(head);
+  for (; problem_.transfer(head).mergeable && next < roots.size(); ++next) {
+    const CollectiveId c = roots[next];
+    if (batch_of_[Index(c)] >= 0) continue;
+    if (partition_->bucket_of[Index(c)] != partition_->bucket_of[Index(head)]) break;
+    members.push_back(c);
+    AddGathered(c);
+  }
+  return members;
+}
+
+// The head, and as many of the roots from `next` on as end in time and fit.
+std::vector<CollectiveId> Decoder::MembersInTime(CollectiveId head, size_t next) {
+  const Transfer& first = problem_.transfer(head);
+  const std::vector<CollectiveId>& roots = problem_.roots[Index(first.key)];
+  const int64_t extra = Extra();
+  const int64_t begin = std::max(stream_free_[Index(first.group)], now_) + first.alpha_ps;
+  int64_t wire = first.wire_ps;
+  // By when the bucket must end; later if the wire is what all wait for.
+  const int64_t need = std::max(NeedPs(head), begin + wire);
+  const int64_t excess = wire_left_[Index(first.group)] - Remaining();
+  Watched& late =
+      settings_.head_buckets.AtLeast(++root_launches_) ? settings_.head_late_ps : settings_.late_ps;
+  const auto in_time = [&](int64_t wire_ps) {
+    if (!settings_.gather_cap_ps.AtLeast(wire_ps)) return false;
+    const int64_t lag = excess > 0 ? Share(excess, static_cast<int32_t>(settings_.lag.Exact())) : 0;
+    return late.AtLeast(begin + wire_ps - need - lag);
+  };
+  std::vector<CollectiveId> members = {head};
+  AddGathered(head);
+  for (; first.mergeable && next < roots.size(); ++next) {
+    const CollectiveId c = roots[next];
+    const Transfer& t = problem_.transfer(c);
+    if (batch_of_[Index(c)] >= 0) continue;
+    const bool together = t.need == first.need;
+    if ((!together && !in_time(wire + t.wire_ps)) || !RootFits(c, extra)) break;
+    wire += t.wire_ps;
+    members.push_back(c);
+    AddGathered(c);
+  }
+  return members;
 }
 
 bool Decoder::SinkIsReady(int32_t key, int64_t left_ps) {
