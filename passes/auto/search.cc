@@ -19,9 +19,9 @@ constexpr int kMaxRounds = 3;
 constexpr int32_t kHopeless = 1600;
 
 // Graphs of so few leaders get hundreds of decodes: enough for all values of every knob before the
-// buckets, from so many starts behind the best.
+// buckets, from so many starts.
 constexpr int32_t kSmall = 1500;
-constexpr int kOtherStarts = 2;
+constexpr int kDescents = 3;
 
 constexpr size_t kMostFound = 12;
 
@@ -131,7 +131,7 @@ Score Search::DecodeOnce(const Settings& settings, const Partition* partition, i
   placed_ += decoder_.placed() + problem_.size() / 8;
   last_ = decoded.figures;
   fastest_ps_ = std::min(fastest_ps_, last_.total_ps);
-  const Score score = ScoreOfLast(decoded, cutoff_ps);
+  const Score score = ScoreAsAsked(decoded, cutoff_ps);
   if (score < best_score_) {
     best_score_ = score;
     if (partition != nullptr && !score.over) {
@@ -145,12 +145,13 @@ Score Search::DecodeOnce(const Settings& settings, const Partition* partition, i
   return score;
 }
 
-Score Search::ScoreOfLast(const Decoded& decoded, int64_t cutoff_ps) {
-  if (judge_ == nullptr || last_.peak_bytes > limit_) return ScoreOf(last_, limit_);
-  if (last_.total_ps > ceiling_ps_) return {true, last_.total_ps, last_.peak_bytes};
+Score Search::ScoreAsAsked(const Decoded& decoded, int64_t cutoff_ps) {
+  const Figures& figures = decoded.figures;
+  if (judge_ == nullptr || figures.peak_bytes > limit_) return ScoreOf(figures, limit_);
+  if (figures.total_ps > ceiling_ps_) return {true, figures.total_ps, figures.peak_bytes};
   const int64_t sum_ps = judge_->Of(decoded, cutoff_ps);
   placed_ += judge_->replayed() / 4;  // a step of a replay is that much cheaper
-  return {false, sum_ps, last_.total_ps};
+  return {false, sum_ps, figures.total_ps};
 }
 
 void Search::JudgeBy(Judge& judge, int64_t ceiling_ps) {
@@ -159,12 +160,12 @@ void Search::JudgeBy(Judge& judge, int64_t ceiling_ps) {
 }
 
 void Search::Adopt(const Decoded& decoded, const Settings& settings) {
-  last_ = decoded.figures;
-  const Score score = ScoreOfLast(decoded, CutoffOf(best_score_));
+  const Score score = ScoreAsAsked(decoded, CutoffOf(best_score_));
   if (!(score < best_score_)) return;
   best_score_ = score;
   best_ = decoded;
   best_settings_ = settings;
+  best_is_fixed_ = true;
 }
 
 void Search::LookAround() {
@@ -393,16 +394,18 @@ void Search::DescendFromBest() {
   }
 }
 
-// The best of them stay starts with what was found.
-void Search::DescendFromOtherStarts() {
+// They stay starts, with what was found.
+void Search::DescendFromStarts() {
   Figures before;
   int tried = 0;
   for (Tried& start : starts_) {
     if (start.score.over || start.score.first > Share(best_score_.first, kHopeless)) break;
     if (start.first == before) continue;
     before = start.first;
-    if (++tried > kOtherStarts || Spent()) break;
-    Descend(start.settings, start.score);
+    for (int round = 0; round < (tried == 0 ? kMaxRounds : 1) && !Spent(); ++round) {
+      if (!Descend(start.settings, start.score)) break;
+    }
+    if (++tried == (near_only_ ? 1 : kDescents) || Spent()) break;
   }
   std::stable_sort(starts_.begin(), starts_.end(),
                    [](const Tried& a, const Tried& b) { return a.score < b.score; });
@@ -417,9 +420,8 @@ void Search::Descents() {
   TryStarts();
   TryHints();
   near_only_ = problem_.size() > kSmall;
-  if (!best_is_fixed_) DescendFromBest();
+  if (!near_only_ || !best_is_fixed_) DescendFromStarts();
   if (Spent() || best_score_.over) return;
-  if (!near_only_) DescendFromOtherStarts();
   PartitionSearch(*this, best_.batches, best_settings_).Climb();
   near_only_ = false;
   DescendFromBest();

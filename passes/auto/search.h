@@ -52,8 +52,11 @@ class Search {
   // Instead of Run(): looks among orders that take at most `ceiling_ps` for the one that fares best
   // by the judge, from those it is given. The judge outlives the search.
   void JudgeBy(Judge& judge, int64_t ceiling_ps);
-  void Adopt(const Decoded& decoded, const Settings& settings);
   void LookAround();
+
+  // An order that another search found, with its settings: the best, if it is better. May be called
+  // where a stop is passed.
+  void Adopt(const Decoded& decoded, const Settings& settings);
 
   const Settings& best_settings() const { return best_settings_; }
   const Decoded& best() const { return best_; }
@@ -88,7 +91,7 @@ class Search {
   Score Repair(const Settings& settings, const Partition* partition, int64_t cutoff_ps);
   bool IsLost(int64_t cutoff_ps) const;
   int64_t CapOf(const Settings& settings) const { return Share(limit_, settings.memory_share); }
-  Score ScoreOfLast(const Decoded& decoded, int64_t cutoff_ps);
+  Score ScoreAsAsked(const Decoded& decoded, int64_t cutoff_ps);
   const Score* Recall(uint64_t partition, const Settings& settings, int64_t cutoff_ps) const;
   void Remember(uint64_t partition, int64_t cutoff_ps, const Score& score);
   bool Spent();
@@ -102,7 +105,7 @@ class Search {
   bool Sweep(const Knob& knob, Settings& at, Score& score);
   bool Descend(Settings& at, Score& score);
   void DescendFromBest();
-  void DescendFromOtherStarts();
+  void DescendFromStarts();
 
   const Problem& problem_;
   const int64_t limit_;
