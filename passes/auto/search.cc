@@ -20,7 +20,7 @@ constexpr int32_t kHopeless = 1600;
 
 // Graphs of so few leaders get hundreds of decodes: enough for all values of every knob before the
 // buckets, from so many starts.
-constexpr int32_t kSmall = 1500;
+constexpr int32_t kSmall = 2500;
 constexpr int kDescents = 3;
 
 constexpr size_t kMostFound = 12;

@@ -289,7 +289,8 @@ TEST_F(CostsTest, ReportsBecomeACandidateThatChangesPlansOncePromoted) {
   EXPECT_EQ(ProfileOf(after), "h100_nvlink@2");
   const Plan plan_before = *ParsePlan(before.response.plan().plan());
   const Plan plan_after = *ParsePlan(after.response.plan().plan());
-  EXPECT_GT(plan_after.prediction.comm_ps, plan_before.prediction.comm_ps * 3 / 2);
+  // Not by twice: dearer wires make larger buckets.
+  EXPECT_GT(plan_after.prediction.comm_ps, plan_before.prediction.comm_ps * 5 / 4);
   EXPECT_EQ(Metric("bucketd_cost_samples_total", "result", "accepted"), 96);
   EXPECT_EQ(Metric("bucketd_cost_proposals_total", "result", "new_version"), 1);
 }
