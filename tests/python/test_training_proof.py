@@ -146,7 +146,9 @@ def packed(cell: Cell) -> Cell:
             if (cell.parallelism, cell.dtype) != ("fsdp+tp 3x2", "fp32")),
           *llamas("exact", "odd")])
 def test_exact_groups_what_would_change_its_bits_if_it_were_packed(proof, cell, reference):
-    assert not any(bucket["packed"] for bucket in proof.buckets(cell, "reduce_scatter"))
+    # Mode auto may find some that keep their bits in a packed buffer, and packs them; what is exact is held by the test above.
+    some = any if cell.mode == "auto" else all
+    assert some(not bucket["packed"] for bucket in proof.buckets(cell, "reduce_scatter"))
     assert all(bucket["packed"] for bucket in proof.buckets(reference, "reduce_scatter"))
     assert proof.bits(cell)[1] != proof.bits(reference)[1]
 
