@@ -28,20 +28,6 @@ constexpr size_t kMostFound = 12;
 // To look up what is known costs so much less than a decode.
 constexpr int32_t kRecallsOfADecode = 32;
 
-// The same on every machine.
-uint64_t HashOf(const Partition& partition) {
-  uint64_t hash = 1;
-  const auto add = [&](int64_t value) {
-    hash = (hash ^ static_cast<uint64_t>(value)) * 0x9e3779b97f4a7c15;
-    hash ^= hash >> 32;
-  };
-  for (const int32_t bucket : partition.bucket_of) add(bucket);
-  for (size_t b = 0; b < partition.form_of.size(); ++b) {
-    if (partition.size_of[b] > 1) add(static_cast<int64_t>(partition.form_of[b]));
-  }
-  return hash;
-}
-
 }  // namespace
 
 Score ScoreOf(const Figures& figures, int64_t limit) {
@@ -86,40 +72,21 @@ void Search::Pass() {
 
 Score Search::Try(const Settings& settings, const Partition* partition, int64_t cutoff_ps) {
   const uint64_t hash = partition == nullptr ? 0 : HashOf(*partition);
-  if (const Score* known = Recall(hash, settings, cutoff_ps); known != nullptr) {
+  if (const Score* known = known_.Find(hash, settings, CapOf(settings), cutoff_ps)) {
     placed_ += problem_.size() / kRecallsOfADecode + 1;
     return *known;
   }
   reserves_.clear();
   seen_ = {};
-  seen_cap_ = {};
   Score score = DecodeOnce(settings, partition, CapOf(settings), cutoff_ps);
   seen_.Join(decoder_.settings());
-  seen_cap_.Join(decoder_.cap());
+  const Watched cap = decoder_.cap();  // exact if it was not enough
   if (score.over && !Spent() && !IsLost(cutoff_ps)) {
     ReserveWhereOver();
     score = std::min(score, Repair(settings, partition, cutoff_ps));
   }
-  Remember(hash, cutoff_ps, score);
+  known_.Add(hash, seen_, cap, cutoff_ps, score);
   return score;
-}
-
-// What is known of a candidate, as far as the cutoff asks; null: nothing.
-const Score* Search::Recall(uint64_t partition, const Settings& settings, int64_t cutoff_ps) const {
-  const auto known = known_.find(partition);
-  if (known == known_.end()) return nullptr;
-  for (const Known& k : known->second) {
-    const bool exact = !k.score.over && k.score.first <= k.cutoff_ps;
-    if ((exact || cutoff_ps <= k.cutoff_ps) && k.cap.Covers(CapOf(settings)) &&
-        k.settings.Covers(settings)) {
-      return &k.score;
-    }
-  }
-  return nullptr;
-}
-
-void Search::Remember(uint64_t partition, int64_t cutoff_ps, const Score& score) {
-  known_[partition].push_back({seen_, seen_cap_, cutoff_ps, score});
 }
 
 Score Search::DecodeOnce(const Settings& settings, const Partition* partition, int64_t cap,
@@ -306,12 +273,10 @@ void Search::TryStarts() {
     const int64_t cutoff = best_score_.over ? kNever : Share(best_score_.first, kHopeless);
     reserves_.clear();
     const Score score = DecodeOnce(settings, nullptr, CapOf(settings), cutoff);
-    seen_ = decoder_.settings();
-    seen_cap_ = decoder_.cap();
     if (score.over) {
       ReserveWhereOver();
     } else {
-      Remember(0, cutoff, score);
+      known_.Add(0, decoder_.settings(), decoder_.cap(), cutoff, score);
     }
     starts_.push_back({score, settings, last_, reserves_});
     if (Spent()) return;

@@ -8,23 +8,16 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-
 #include "passes/auto/decoder.h"
 #include "passes/auto/judge.h"
 #include "passes/auto/knobs.h"
+#include "passes/auto/known_scores.h"
 #include "passes/auto/problem.h"
 #include "passes/auto/settings.h"
 #include "passes/auto/watched.h"
 
 namespace bucketd::search {
 
-// Better is smaller: within the limit, then less time, then less memory; above it, less memory.
-struct Score {
-  bool over = true;
-  int64_t first = kNever, second = kNever;
-  friend auto operator<=>(const Score&, const Score&) = default;
-};
 Score ScoreOf(const Figures& figures, int64_t limit);
 
 // Where a search ends: its decodes have placed `budget` leaders together, or a plan within the
@@ -92,8 +85,6 @@ class Search {
   bool IsLost(int64_t cutoff_ps) const;
   int64_t CapOf(const Settings& settings) const { return Share(limit_, settings.memory_share); }
   Score ScoreAsAsked(const Decoded& decoded, int64_t cutoff_ps);
-  const Score* Recall(uint64_t partition, const Settings& settings, int64_t cutoff_ps) const;
-  void Remember(uint64_t partition, int64_t cutoff_ps, const Score& score);
   bool Spent();
   bool IsTired(int64_t gained_at);
   void Pass();
@@ -121,16 +112,8 @@ class Search {
   Settings best_settings_;
   bool best_is_fixed_ = false;  // its buckets were decided beforehand
   bool near_only_ = false;      // sweeps look at neighbours of where they stand
-  // What candidates scored, and which others would have scored the same; by partition.
-  struct Known {
-    WatchedSettings settings;
-    Watched cap;
-    int64_t cutoff_ps = 0;  // a score above it is only a lower bound
-    Score score;
-  };
-  absl::flat_hash_map<uint64_t, std::vector<Known>> known_;
-  WatchedSettings seen_;  // by the decodes of one Try()
-  Watched seen_cap_;
+  KnownScores known_;
+  WatchedSettings seen_;       // by the decodes of one Try()
   std::vector<Tried> starts_;  // best first
   std::vector<std::vector<Batch>> hints_;
   std::deque<Found> found_;

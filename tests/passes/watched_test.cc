@@ -9,6 +9,7 @@
 
 #include "passes/auto/decoder.h"
 #include "passes/auto/knobs.h"
+#include "passes/auto/known_scores.h"
 #include "passes/io/profile_json.h"
 #include "passes/pass/pass_registry.h"
 #include "passes/sim/simulator.h"
@@ -114,6 +115,27 @@ TEST(Watched, KnowsTheValuesThatWouldHaveAnsweredAlike) {
   EXPECT_FALSE(w.Covers(6) || w.Covers(15));
   EXPECT_EQ(w.Exact(), 10);
   EXPECT_FALSE(w.Covers(9) || w.Covers(11));
+}
+
+TEST(KnownScores, AnswerForWhatIsCoveredAndAsFarAsTheyWent) {
+  search::KnownScores known;
+  const Settings settings;
+  WatchedSettings seen(settings);
+  seen.slack_ps.AtMost(100);
+  Watched cap(1000);
+  cap.AtLeast(900);
+  known.Add(7, seen, cap, 50, {false, 40, 1});
+  Settings other = settings;
+  other.slack_ps = 100;
+  ASSERT_NE(known.Find(7, other, 900, search::kNever), nullptr);  // it came to its end
+  EXPECT_EQ(known.Find(7, other, 900, search::kNever)->first, 40);
+  EXPECT_EQ(known.Find(8, other, 900, 50), nullptr) << "another partition";
+  EXPECT_EQ(known.Find(7, other, 899, 50), nullptr) << "another cap";
+  other.slack_ps = 101;
+  EXPECT_EQ(known.Find(7, other, 900, 50), nullptr) << "other settings";
+  known.Add(9, WatchedSettings(settings), Watched(1000), 50, {false, 60, 1});
+  EXPECT_NE(known.Find(9, settings, 1000, 50), nullptr);
+  EXPECT_EQ(known.Find(9, settings, 1000, 51), nullptr) << "60 is only a lower bound";
 }
 
 TEST(Watched, NoKnobIsForgotten) {
