@@ -53,8 +53,8 @@ int64_t RobustBudgetOf(const Problem& problem, int32_t effort) {
 }
 
 int64_t CeilingOf(int64_t best_ps, int64_t bound_ps, int32_t effort) {
-  const int64_t above = std::min(std::max<int64_t>(0, best_ps - bound_ps) / 3, best_ps / 50);
-  return best_ps + ((above + best_ps / 10'000) >> std::max(0, effort - 5));
+  const int64_t above = std::clamp((best_ps - bound_ps) / 2, best_ps / 250, best_ps / 50);
+  return best_ps + (above >> std::max(0, effort - 5));
 }
 
 int64_t EnoughOf(int64_t bound_ps, int32_t effort) {
@@ -83,6 +83,8 @@ std::string Microseconds(int64_t ps) {
 // More effort looks around what this one finds for faster wires.
 constexpr int32_t kSearchedForFastWires = 5;
 
+using FastOrders = std::vector<std::vector<search::FastOrder>>;
+
 // A plan and what it takes.
 struct Candidate {
   absl::string_view mode;  // "" of the search
@@ -96,10 +98,10 @@ struct Candidate {
 // before took: so more effort is never worse.
 class Choice {
  public:
-  // Improves on `best`. `fast`: at each stop, and at those behind its last one, an order for faster
-  // wires. All outlive it.
+  // Improves on `best`. `fast`: of each search for faster wires, its order at each stop and at
+  // those behind the last one. All outlive it.
   Choice(const PassContext& context, const search::Problem& problem, int64_t limit,
-         int64_t bound_ps, const Plan& before, std::vector<search::FastOrder> fast, Candidate& best)
+         int64_t bound_ps, const Plan& before, FastOrders fast, Candidate& best)
       : context_(context),
         problem_(problem),
         limit_(limit),
@@ -117,8 +119,11 @@ class Choice {
       last_ = search.score();
       return;
     }
-    const search::FastOrder& fast = FastAt(effort);
-    const int64_t fastest_ps = std::min(search.score().first, fast.decoded.figures.total_ps);
+    const std::vector<const search::FastOrder*> fast = FastAt(effort);
+    int64_t fastest_ps = search.score().first;
+    for (const search::FastOrder* order : fast) {
+      fastest_ps = std::min(fastest_ps, order->decoded.figures.total_ps);
+    }
     int64_t ceiling_ps = search::CeilingOf(fastest_ps, bound_ps_, effort);
     if (!best_.score.over) ceiling_ps = std::min(ceiling_ps, best_.score.first);
     if (fastest_ps > ceiling_ps) return;
@@ -126,16 +131,19 @@ class Choice {
                           search::RobustBudgetOf(problem_, effort) * problem_.size());
     around.JudgeBy(judge_, ceiling_ps);
     around.Adopt(search.best(), search.best_settings());
-    if (!fast.decoded.order.empty()) around.Adopt(fast.decoded, fast.settings);
+    for (const search::FastOrder* order : fast) around.Adopt(order->decoded, order->settings);
     if (!robust_.order.empty()) around.Adopt(robust_, settings_);
     for (const auto& [decoded, settings] : search.found()) {
       if (decoded.figures.total_ps <= ceiling_ps) around.Adopt(decoded, settings);
     }
     around.LookAround();
-    robust_ = around.best();
-    settings_ = around.best_settings();
-    if (!Take(robust_, ceiling_ps)) Take(search.best());
-    search.Adopt(robust_, settings_);  // often it is faster, too
+    if (Take(around.best(), ceiling_ps)) {
+      robust_ = around.best();
+      settings_ = around.best_settings();
+      search.Adopt(robust_, settings_);  // often it is faster, too
+    } else if (robust_.order.empty()) {
+      Take(search.best());
+    }
   }
 
  private:
@@ -153,14 +161,16 @@ class Choice {
     return true;
   }
 
-  // With its time under the costs as they were said.
-  const search::FastOrder& FastAt(int32_t effort) {
-    const size_t stop = std::min(search::Index(effort), fast_.size() - 1);
-    for (; timed_ <= stop; ++timed_) {
-      search::Decoded& decoded = fast_[timed_].decoded;
-      decoded.figures.total_ps = decoded.order.empty() ? search::kNever : judge_.AsSaid(decoded);
+  // Those that there are, with their times under the costs as they were said.
+  std::vector<const search::FastOrder*> FastAt(int32_t effort) {
+    std::vector<const search::FastOrder*> found;
+    for (std::vector<search::FastOrder>& orders : fast_) {
+      search::FastOrder& order = orders[std::min(search::Index(effort), orders.size() - 1)];
+      if (order.decoded.order.empty()) continue;
+      order.decoded.figures.total_ps = judge_.AsSaid(order.decoded);
+      found.push_back(&order);
     }
-    return fast_[stop];
+    return found;
   }
 
   const PassContext& context_;
@@ -169,9 +179,8 @@ class Choice {
   const Plan& before_;
   Candidate& best_;
   search::Judge judge_;
-  std::vector<search::FastOrder> fast_;
-  size_t timed_ = 0;        // so many of them have their time
-  search::Decoded robust_;  // what fared best at the last stop
+  FastOrders fast_;
+  search::Decoded robust_;  // what fared best at the last stop that took it
   search::Settings settings_;
   Score last_;  // of the search, at the last stop over the limit
 };
@@ -271,8 +280,11 @@ class AutoPass : public Pass {
     }
     std::vector<std::vector<search::Batch>> hints;
     if (!best.plan.buckets.empty()) hints.push_back(BatchesOf(context.graph, best.plan));
-    std::vector<search::FastOrder> fast = search::OrdersForFastWires(
-        *problem, limit, std::min(context.options.effort, kSearchedForFastWires), hints);
+    FastOrders fast;
+    for (const search::FastWires& wires : search::WiresToTry(*problem)) {
+      fast.push_back(search::OrdersForFastWires(
+          *problem, wires, limit, std::min(context.options.effort, kSearchedForFastWires), hints));
+    }
     Choice choice(context, *problem, limit, bound_ps, before, std::move(fast), best);
     search::Search search(*problem, limit,
                           search::StopsOf(*problem, bound_ps, context.options.effort),

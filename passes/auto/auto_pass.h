@@ -26,8 +26,9 @@ int64_t BudgetOf(const Problem& problem, int32_t effort);
 // Decodes to look around the fastest plan for one that fares better when costs are off. 0: none.
 int64_t RobustBudgetOf(const Problem& problem, int32_t effort);
 
-// What such a plan may take where the fastest takes `best_ps`: an eighth more of what is above the
-// bound, but no 1 % more of the whole; from effort 6 on, each step halves that.
+// What such a plan may take where the fastest takes `best_ps`: half as much again of what is above
+// the bound, but at least 0.4 % and at most 2 % more of the whole; from effort 6 on, each step
+// halves that.
 int64_t CeilingOf(int64_t best_ps, int64_t bound_ps, int32_t effort);
 
 // A plan so fast is near enough to the lower bound for an effort to look no further; more effort

@@ -3,7 +3,7 @@
 // Where the wires decide how long a step takes, almost every order is as fast as the best, and a
 // search for the least time tells nothing about the rest of an order: where compute could hide the
 // ends of the step, or which gather could have come earlier. Should the wires turn out faster, that
-// is what decides. A search under faster wires looks for it.
+// is what decides. Searches under faster wires look for it.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,26 @@
 
 namespace bucketd::search {
 
-// What a byte takes of its time as said: costs that are off by 30 % are seldom further off.
-inline constexpr double kFastWires = 0.75;
+// What one search takes the wires for.
+struct FastWires {
+  std::vector<double> times;  // of a group: what a byte takes of its time as said
+  int32_t weight = 0;         // of the time as said, beside 1 of the time under these wires
+  int32_t budget = 1;         // times that of the search of the problem itself
+};
+
+// All wires faster. And in a large step of several groups those of the busiest alone: where they
+// bind, that is when they may bind no more, and the other groups' order decides.
+std::vector<FastWires> WiresToTry(const Problem& problem);
 
 struct FastOrder {
   Decoded decoded;  // its total is that under faster wires; its memory does not depend on them
   Settings settings;
 };
 
-// What a search of the problem with faster wires has found at each of the stops of an effort.
-// Without an order where none was within the limit. `hints` as in Search::AddStart. As dear as the
-// search of the problem itself.
-std::vector<FastOrder> OrdersForFastWires(const Problem& problem, int64_t limit, int32_t effort,
+// What a search of the problem with those wires has found at each of the stops of an effort.
+// Without an order where none was within the limit. `hints` as in Search::AddStart.
+std::vector<FastOrder> OrdersForFastWires(const Problem& problem, const FastWires& wires,
+                                          int64_t limit, int32_t effort,
                                           const std::vector<std::vector<Batch>>& hints);
 
 }  // namespace bucketd::search

@@ -137,7 +137,9 @@ Prediction SettleWaits(const PassContext& context, const Problem& problem, int64
     std::vector<Step> order = settler.Order(reach);
     std::swap(plan.order, order);
     const Prediction now = Simulate(context.graph, plan, context.costs).prediction;
-    if (now.peak_bytes <= most && now.total_ps <= before.total_ps) return now;
+    // More memory, within the limit, only where that makes the step faster.
+    const int64_t allowed = now.total_ps < before.total_ps ? limit : most;
+    if (now.peak_bytes <= allowed && now.total_ps <= before.total_ps) return now;
     std::swap(plan.order, order);
   }
   return before;

@@ -59,6 +59,10 @@ struct Transfer {
   bool packable = true;               // alone, a packed bucket of it keeps the numerics' promise
 };
 
+// What a byte takes of its time as said where costs are off and one group's wires gain most on the
+// others'.
+inline constexpr double kBusiestWires = 0.65;
+
 // Immutable once built; the graph and the costs outlive it.
 struct Problem {
   const Graph* graph = nullptr;
@@ -83,7 +87,8 @@ struct Problem {
   std::vector<std::vector<CollectiveId>> roots;  // by key, in order of need; empty for sinks' keys
   std::vector<std::vector<int32_t>> root_keys, sink_keys;  // of a group
   int32_t keys = 0;
-  Lists root_work;  // of a collective: the leaders that a root is computed from
+  GroupId busiest = 0;  // the group whose wires have most to carry
+  Lists root_work;      // of a collective: the leaders that a root is computed from
   std::vector<bool> is_root_work, is_leaf, is_post;  // of a leader; leaf: below it only reductions
                                                      // (weight gradients); post: behind a reduction
   // Program order, one an element and one behind the last: compute before it, memory before it and
@@ -91,6 +96,8 @@ struct Problem {
   std::vector<int64_t> ideal_ps, live, live_at;
 
   int32_t size() const { return static_cast<int32_t>(node.size()); }
+  // So few leaders that hundreds of decodes are cheap.
+  bool is_small() const { return size() <= 2500; }
   int64_t total_ps() const { return ideal_ps.back(); }
   const Transfer& transfer(CollectiveId c) const { return transfers[Index(c)]; }
 };

@@ -18,15 +18,15 @@ constexpr int kMaxRounds = 3;
 // Beyond this share of the best total a start is not worth a search of partitions.
 constexpr int32_t kHopeless = 1600;
 
-// Graphs of so few leaders get hundreds of decodes: enough for all values of every knob before the
-// buckets, from so many starts.
-constexpr int32_t kSmall = 2500;
+// Small graphs get enough decodes for all values of every knob before the buckets, from so many
+// starts.
 constexpr int kDescents = 3;
 
 constexpr size_t kMostFound = 12;
 
-// To look up what is known costs so much less than a decode.
+// To look up what is known costs so much less than a decode; and a replay.
 constexpr int32_t kRecallsOfADecode = 32;
+constexpr int32_t kReplaysOfADecode = 4;
 
 }  // namespace
 
@@ -114,11 +114,26 @@ Score Search::DecodeOnce(const Settings& settings, const Partition* partition, i
 
 Score Search::ScoreAsAsked(const Decoded& decoded, int64_t cutoff_ps) {
   const Figures& figures = decoded.figures;
-  if (judge_ == nullptr || figures.peak_bytes > limit_) return ScoreOf(figures, limit_);
+  if (figures.peak_bytes > limit_) return ScoreOf(figures, limit_);
+  if (judge_ == nullptr) return ScoreWeighed(decoded, cutoff_ps);
   if (figures.total_ps > ceiling_ps_) return {true, figures.total_ps, figures.peak_bytes};
   const int64_t sum_ps = judge_->Of(decoded, cutoff_ps);
-  placed_ += judge_->replayed() / 4;  // a step of a replay is that much cheaper
+  placed_ += judge_->replayed() / kReplaysOfADecode;
   return {false, sum_ps, figures.total_ps};
+}
+
+// REQUIRES: within the limit.
+Score Search::ScoreWeighed(const Decoded& decoded, int64_t cutoff_ps) {
+  Score score = ScoreOf(decoded.figures, limit_);
+  if (weight_ == 0 || score.first > cutoff_ps) return score;  // the latter have no whole order
+  placed_ += problem_.size() / kReplaysOfADecode;
+  score.first += (said_->AsSaid(decoded) - score.first) / (1 + weight_) * weight_;
+  return score;
+}
+
+void Search::Weigh(Judge& said, int32_t weight) {
+  said_ = &said;
+  weight_ = weight;
 }
 
 void Search::JudgeBy(Judge& judge, int64_t ceiling_ps) {
@@ -244,7 +259,7 @@ std::vector<Settings> Search::Starts() const {
     s.tail_queue_ps = tail;
     starts.push_back(s);
   }
-  if (problem_.size() <= kSmall) {
+  if (problem_.is_small()) {
     // Weight gradients held back everywhere, to fill waits; gathers just in time, one by one.
     Settings filling = plain;
     filling.slack_ps = alpha / 2;
@@ -384,7 +399,7 @@ void Search::Run() {
 void Search::Descents() {
   TryStarts();
   TryHints();
-  near_only_ = problem_.size() > kSmall;
+  near_only_ = !problem_.is_small();
   if (!near_only_ || !best_is_fixed_) DescendFromStarts();
   if (Spent() || best_score_.over) return;
   PartitionSearch(*this, best_.batches, best_settings_).Climb();

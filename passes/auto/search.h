@@ -40,6 +40,10 @@ class Search {
   // Buckets of another plan, in the order of their launches, to start from as well.
   void AddStart(std::vector<Batch> batches) { hints_.push_back(std::move(batches)); }
 
+  // Before Run(): looks for the least mean of an order's time and, counted `weight` times, its time
+  // as `said` replays it. No order takes longer than said. `said` outlives the search.
+  void Weigh(Judge& said, int32_t weight);
+
   void Run();
 
   // Instead of Run(): looks among orders that take at most `ceiling_ps` for the one that fares best
@@ -85,6 +89,7 @@ class Search {
   bool IsLost(int64_t cutoff_ps) const;
   int64_t CapOf(const Settings& settings) const { return Share(limit_, settings.memory_share); }
   Score ScoreAsAsked(const Decoded& decoded, int64_t cutoff_ps);
+  Score ScoreWeighed(const Decoded& decoded, int64_t cutoff_ps);
   bool Spent();
   bool IsTired(int64_t gained_at);
   void Pass();
@@ -121,6 +126,8 @@ class Search {
   Figures last_;                   // of the last decode
   Judge* judge_ = nullptr;         // of orders that take at most
   int64_t ceiling_ps_ = kNever;    // so much
+  Judge* said_ = nullptr;          // of orders whose time as said counts
+  int32_t weight_ = 0;             // so many times
 };
 
 }  // namespace bucketd::search

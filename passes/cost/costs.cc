@@ -106,11 +106,11 @@ absl::StatusOr<Costs> Costs::Resolve(const Graph& graph, const StatedCosts& stat
   return costs;
 }
 
-Costs Costs::WithWires(const Graph& graph, double times) const {
+Costs Costs::WithWires(const Graph& graph, absl::Span<const double> times) const {
   Costs costs = *this;
-  for (double& us : costs.wire_us_per_byte_) us *= times;
   for (size_t i = 0; i < graph.collectives().size(); ++i) {
     const Collective& c = graph.collectives()[i];
+    costs.wire_us_per_byte_[i] *= times[static_cast<size_t>(c.group)];
     costs.node_ps_[static_cast<size_t>(c.start)] =
         costs.CollectivePs(static_cast<CollectiveId>(i), c.bytes, 1);
   }

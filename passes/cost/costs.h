@@ -57,9 +57,9 @@ class Costs {
   static absl::StatusOr<Costs> FromDeviceModel(const Graph& graph, const Mesh& mesh,
                                                const CostProfile& profile);
 
-  // The same with wires that take `times` as long for a byte. REQUIRES: between 1/2 and 2.
-  // O(nodes).
-  Costs WithWires(const Graph& graph, double times) const;
+  // The same with wires that take `times[g]` as long for a byte of group g. REQUIRES: one a group,
+  // each between 1/2 and 2. O(nodes).
+  Costs WithWires(const Graph& graph, absl::Span<const double> times) const;
 
   // Compute nodes; 0 for placeholders, views, waits, the output. A collective alone: alpha + wire.
   int64_t node_ps(NodeId n) const { return node_ps_[static_cast<size_t>(n)]; }

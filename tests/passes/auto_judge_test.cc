@@ -1,7 +1,9 @@
 // How orders are judged when costs are off, and what a search finds on its way.
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -29,8 +31,12 @@ using search::Problem;
 class Contracted {
  public:
   explicit Contracted(uint32_t seed, bool with_collectives = true)
-      : graph_(RandomStep(seed).Build(with_collectives)),
-        costs_(CostsOf(graph_)),
+      : Contracted(RandomStep(seed).Build(with_collectives), nullptr) {}
+
+  // Under its own costs, or with wires that take so much of their time.
+  Contracted(Graph graph, const std::vector<double>* times)
+      : graph_(std::move(graph)),
+        costs_(times == nullptr ? CostsOf(graph_) : CostsOf(graph_).WithWires(graph_, *times)),
         options_(Free()),
         context_(graph_, costs_, options_),
         plan_(ProgramOrder(graph_)) {
@@ -39,6 +45,11 @@ class Contracted {
     problem_ = *search::Contract(context_);
   }
   const Problem& problem() const { return problem_; }
+  const Graph& graph() const { return graph_; }
+  int64_t TimeOf(const Decoded& decoded) const {
+    return Simulate(graph_, search::PlanOf(context_, problem_, decoded), costs_)
+        .prediction.total_ps;
+  }
 
  private:
   static PlanOptions Free() {
@@ -112,6 +123,46 @@ TEST(Judge, CostsAsTheyWereSaidGiveTheSimulatorsTimeOfCapturedGraphs) {
   EXPECT_GE(same, all * 9 / 10) << "of " << all;
 }
 
+TEST(Judge, FastWiresAreThoseOfTheBusiestGroup) {
+  int64_t differ = 0;
+  for (uint32_t seed = 5600; seed < 5660; ++seed) {
+    const Contracted step(seed);
+    std::vector<double> times(step.graph().groups().size(), 1.0);
+    times[static_cast<size_t>(step.problem().busiest)] = search::kBusiestWires;
+    const Contracted fast(step.graph(), &times);
+    Decoder decoder(step.problem());
+    const Decoded& decoded = decoder.Decode({}, kNever, nullptr);
+    const int64_t said = Judge(step.problem()).AsSaid(decoded);
+    const int64_t judged = Judge(step.problem()).UnderFastWires(decoded);
+    // It rounds to 1,024ths.
+    const int64_t exact = Judge(fast.problem()).AsSaid(decoded);
+    EXPECT_LE(std::abs(judged - exact), said / 500) << "seed " << seed;
+    if (exact < said) ++differ;
+  }
+  EXPECT_GT(differ, 20);
+}
+
+TEST(Judge, LargeGraphsHaveACaseMore) {
+  const CapturedGraph captured = Captured("llama3_8b_fsdp4_tp2.fw");
+  const Costs costs = *Costs::FromFile(captured.graph, captured.costs, *FindProfile("small_batch"));
+  PlanOptions options;
+  Plan plan = ProgramOrder(captured.graph);
+  PassContext context(captured.graph, costs, options);
+  context.program_order = Simulate(captured.graph, plan, costs).prediction;
+  ASSERT_TRUE((*MakePass("tag-collectives"))->Run(context, plan).ok());
+  const Problem problem = *search::Contract(context);
+  ASSERT_FALSE(problem.is_small());
+  Decoder decoder(problem);
+  Judge judge(problem, Judge::kFewCases);
+  const Decoded& decoded = decoder.Decode({}, kNever, nullptr);
+  const int64_t fast = judge.UnderFastWires(decoded), sum = judge.Of(decoded, kNever);
+  EXPECT_LT(fast, judge.AsSaid(decoded));
+  EXPECT_EQ(judge.replayed() % (Judge::kFewCases + 1), 0);
+  EXPECT_GT(sum, Judge::kFewCases * fast);
+  EXPECT_EQ(judge.Of(decoded, fast - 1), fast);
+  EXPECT_EQ(judge.Of(decoded, sum), sum);
+}
+
 TEST(Judge, ErrorsInOppositeDirectionsCancelOutWhereNothingOverlaps) {
   for (uint32_t seed = 5200; seed < 5230; ++seed) {
     const Contracted step(seed, /*with_collectives=*/false);
@@ -165,6 +216,33 @@ TEST(Judge, LookingAroundNeverTakesLongerThanTheCeilingAndFaresNoWorse) {
     if (around.score().first < before) ++better;
   }
   EXPECT_GT(better, 0);
+}
+
+TEST(Search, WeighedItLooksForTheMeanOfTwoTimes) {
+  constexpr int32_t kWeight = 3;
+  int64_t plain_ps = 0, weighed_ps = 0, orders = 0;
+  for (uint32_t seed = 5700; seed < 5760; ++seed) {
+    const Contracted said(seed);
+    const std::vector<double> times(said.graph().groups().size(), 0.5);
+    const Contracted fast(said.graph(), &times);
+    Judge judge(said.problem());
+    const int64_t budget = 400 * said.problem().size();
+    search::Search plain(fast.problem(), kNever, budget),
+        weighed(fast.problem(), kNever, 2 * budget);
+    weighed.Weigh(judge, kWeight);
+    plain.Run();
+    weighed.Run();
+    const auto mean_of = [&](const Decoded& decoded) {
+      const int64_t here = fast.TimeOf(decoded);
+      return here + (judge.AsSaid(decoded) - here) / (1 + kWeight) * kWeight;
+    };
+    EXPECT_EQ(weighed.score().first, mean_of(weighed.best())) << "seed " << seed;
+    plain_ps += mean_of(plain.best());
+    weighed_ps += mean_of(weighed.best());
+    if (weighed.score().first != weighed.best().figures.total_ps) ++orders;
+  }
+  EXPECT_GT(orders, 30);
+  EXPECT_LT(weighed_ps, plain_ps);
 }
 
 TEST(Search, AtAStopOnTheWayItHasFoundWhatASearchThatEndsThereFinds) {
