@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "passes/base/status_macros.h"
-#include "passes/pass/pass_registry.h"
+#include "passes/modes/pass_registry.h"
 #include "passes/planner.h"
 
 namespace bucketd {

@@ -9,9 +9,9 @@
 
 #include "passes/auto/auto_pass.h"
 #include "passes/base/status_macros.h"
+#include "passes/modes/pass_registry.h"
 #include "passes/pass/option_table.h"
 #include "passes/pass/pass.h"
-#include "passes/pass/pass_registry.h"
 #include "passes/pass/pipeline.h"
 #include "passes/plan/verify.h"
 #include "passes/sim/simulator.h"
@@ -20,7 +20,7 @@ namespace bucketd {
 
 namespace {
 
-absl::StatusOr<Pipeline> MakePipeline(const ModeInfo& mode) {
+absl::StatusOr<Pipeline> PipelineOf(const ModeInfo& mode) {
   std::vector<std::unique_ptr<Pass>> passes;
   for (const absl::string_view name : mode.passes) {
     ASSIGN_OR_RETURN(std::unique_ptr<Pass> pass, MakePass(name));
@@ -43,7 +43,7 @@ absl::StatusOr<Plan> MakePlan(const Graph& graph, const Costs& costs, const Plan
   if (!graph.collectives().empty()) {
     const ModeInfo* mode = FindMode(options.mode);
     if (mode == nullptr) return absl::InternalError(absl::StrCat("no mode ", options.mode));
-    ASSIGN_OR_RETURN(const Pipeline pipeline, MakePipeline(*mode));
+    ASSIGN_OR_RETURN(const Pipeline pipeline, PipelineOf(*mode));
     RETURN_IF_ERROR(pipeline.Run(context, plan, runs));
   }
   for (std::string& text : UnreadOptions(options)) {

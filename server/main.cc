@@ -19,13 +19,13 @@
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 
-#include "server/config.h"
-#include "server/log.h"
-#include "server/options.h"
+#include "server/base/log.h"
+#include "server/base/version.h"
+#include "server/config/config.h"
+#include "server/config/options.h"
+#include "server/process/service_manager.h"
+#include "server/process/signals.h"
 #include "server/server.h"
-#include "server/service_manager.h"
-#include "server/signals.h"
-#include "server/version.h"
 
 namespace bucketd {
 namespace {

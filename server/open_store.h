@@ -6,9 +6,9 @@
 #include "absl/status/statusor.h"
 #include "prometheus/registry.h"
 
-#include "server/options.h"
+#include "server/config/options.h"
 #include "server/store/sqlite_store.h"
-#include "server/store_metrics.h"
+#include "server/store/store_metrics.h"
 
 namespace bucketd {
 

@@ -26,22 +26,22 @@
 #include <sys/un.h>
 
 #include "passes/base/status_macros.h"
-#include "server/admin.h"
-#include "server/admin_service.h"
-#include "server/agreement.h"
-#include "server/cost_catalog.h"
-#include "server/cost_samples.h"
-#include "server/cost_service.h"
-#include "server/job_admin.h"
+#include "server/admin/admin.h"
+#include "server/admin/job_admin.h"
+#include "server/admin/status_routes.h"
+#include "server/costs/cost_catalog.h"
+#include "server/costs/cost_samples.h"
+#include "server/jobs/agreement.h"
+#include "server/jobs/pins.h"
 #include "server/open_store.h"
-#include "server/pins.h"
-#include "server/planner_service.h"
-#include "server/planning_switch.h"
-#include "server/rendezvous_service.h"
-#include "server/service_parts.h"
-#include "server/side_port/side_port.h"
-#include "server/status_routes.h"
-#include "server/stored_plans.h"
+#include "server/plans/planning_switch.h"
+#include "server/plans/stored_plans.h"
+#include "server/process/side_port.h"
+#include "server/rpc/admin_service.h"
+#include "server/rpc/cost_service.h"
+#include "server/rpc/planner_service.h"
+#include "server/rpc/rendezvous_service.h"
+#include "server/rpc/service_parts.h"
 
 namespace bucketd {
 namespace {
@@ -108,7 +108,7 @@ absl::Status PrepareSocket(const std::string& path) {
 }  // namespace
 
 struct Server::Impl {
-  Impl(const ServerOptions& o, OpenedStore opened)
+  Impl(const ServerOptions& o, PlanFunction function, OpenedStore opened)
       : options(FillDefaults(o)),
         registry_owner(std::move(opened.registry)),
         store_metrics(std::move(opened.metrics)),
@@ -121,7 +121,7 @@ struct Server::Impl {
         compute_pool(options.compute_slots, options.compute_queue),
         intake_pool(options.upload_threads, options.intake.max_uploads + kInlineQueue),
         broker({cache, graphs, intake, compute_pool, intake_pool, timers, metrics, options,
-                options.store_dir.empty() ? nullptr : &stored_plans}),
+                std::move(function), options.store_dir.empty() ? nullptr : &stored_plans}),
         pins(*store, agreement_metrics, {options.pin_ttl, options.max_pins_per_tenant}),
         agreement({broker, cache, graphs, intake, pins, timers, agreement_metrics, options,
                    [this] { return planning.WhyDisabled(); },
@@ -329,7 +329,8 @@ ServerState Server::Impl::State() const {
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
+                                                      PlanFunction plan_function) {
   RETURN_IF_ERROR(options.Validate());
   static std::once_flag process_wide;
   std::call_once(process_wide, [] {
@@ -341,8 +342,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   });
   ASSIGN_OR_RETURN(OpenedStore store, OpenStore(options));
-  auto server =
-      std::unique_ptr<Server>(new Server(std::make_unique<Impl>(options, std::move(store))));
+  auto server = std::unique_ptr<Server>(
+      new Server(std::make_unique<Impl>(options, std::move(plan_function), std::move(store))));
   server->impl_->stored_plans.Start();
   server->impl_->OpenPins();
   server->impl_->LoadCosts();

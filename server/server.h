@@ -7,7 +7,8 @@
 
 #include "absl/status/statusor.h"
 
-#include "server/options.h"
+#include "server/config/options.h"
+#include "server/plans/plan_function.h"
 
 namespace prometheus {
 class Registry;
@@ -18,7 +19,9 @@ namespace bucketd {
 class Server {
  public:
   // Serves when it returns. Errors name the flag that is to blame.
-  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
+  // `plan_function` is another than ComputePlan in tests alone.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
+                                                       PlanFunction plan_function = ComputePlan);
   ~Server();  // unless it was shut down: at once, cancelling what runs
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;

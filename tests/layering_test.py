@@ -11,32 +11,49 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 CORE = ["passes/base", "passes/ir", "passes/plan", "passes/cost", "passes/sim", "passes/pass"]
+PASSES = ["passes/pass/units", "passes/pass/greedy", "passes/pass/overlap", "passes/pass/overlap_bucket", "passes/pass/dense"]
+PLANNER = CORE + ["passes/modes", "passes/auto", "passes"]
+# Each may use what stands before it.
+SERVER = ["server/base", "server/config", "server/graphs", "server/costs", "server/plans", "server/jobs"]
+AGENT = ["gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm", "gpu_agent/exec", "gpu_agent/backend"]
 ALLOWED = {
     "proto": [],
     **{folder: CORE[:k] for k, folder in enumerate(CORE)},
-    "passes/auto": CORE,
-    "passes": CORE + ["passes/auto"],  # planner.{h,cc}
+    **{folder: CORE for folder in PASSES},
+    "passes/pass/dense": CORE + ["passes/pass/units"],
+    "passes/modes": CORE,
+    "passes/auto": CORE + ["passes/modes"],
+    "passes": CORE + ["passes/modes", "passes/auto"],  # planner.{h,cc}
     "passes/text": CORE[:4],
     "passes/io": CORE + ["proto"],
-    "passes/tools": CORE + ["passes", "passes/io", "passes/text"],
-    "server": CORE + ["passes", "passes/io", "proto", "server/store", "server/side_port"],
-    "server/side_port": [],
+    "passes/tools": PLANNER + ["passes/io", "passes/text"],
+    "server/process": [],
+    "server/store": CORE[:1] + ["server/base"],  # store_metrics
+    "server/base": PLANNER + ["proto"],
+    "server/config": CORE[:1],
+    "server/graphs": CORE + ["passes/io", "proto", *SERVER[:2]],
+    "server/costs": CORE + ["passes/io", "proto", "server/store", *SERVER[:2]],
+    "server/plans": PLANNER + ["passes/io", "proto", "server/store", *SERVER[:4]],
+    "server/jobs": PLANNER + ["passes/io", "proto", "server/store", *SERVER[:5]],
+    "server/agents": CORE[:1] + ["server/base"],
+    "server/admin": PLANNER + ["passes/io", "proto", "server/store", "server/process", *SERVER],
+    "server/rpc": PLANNER + ["passes/io", "proto", *SERVER, "server/agents", "server/admin"],
+    "server": CORE[:1] + [*SERVER, "server/process", "server/store", "server/agents", "server/admin", "server/rpc"],  # server.{h,cc}
     "client/render": CORE,
-    "server/store": CORE[:1],
     "client/cli": ["passes/base"],
-    "client/ctl": CORE + ["passes", "passes/io", "passes/text", "client", "client/cli", "client/render", "server/store"],
+    "client/ctl": PLANNER + [*PASSES, "passes/io", "passes/text", "client", "client/cli", "client/render", "server/store"],
     "client": CORE + ["passes/io", "proto"],
     "gpu_agent/device": ["passes/base"],
     "gpu_agent/pack": ["passes/base"],
     "gpu_agent/comm": ["passes/base", "gpu_agent/device"],
-    "gpu_agent/exec": ["passes/base", "passes/ir", "passes/plan", "passes/io", "proto", "gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm"],
+    "gpu_agent/exec": ["passes/base", "passes/ir", "passes/plan", "passes/io", "proto", *AGENT[:3]],
     "gpu_agent/backend": ["passes/base", "gpu_agent/device", "gpu_agent/comm", "gpu_agent/exec"],
-    "gpu_agent/cuda": ["passes/base", "gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm", "gpu_agent/exec"],  # copier.h
-    "gpu_agent/library": ["passes/base", "gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm", "gpu_agent/exec"],
-    "gpu_agent": CORE + ["passes/io", "proto", "client", "client/cli", "server/side_port", "gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm", "gpu_agent/exec", "gpu_agent/backend"],
+    "gpu_agent/cuda": ["passes/base", *AGENT[:4]],  # copier.h
+    "gpu_agent/library": ["passes/base", *AGENT[:4]],
+    "gpu_agent": CORE + ["passes/io", "proto", "client", "client/cli", "server/process", *AGENT],
 }
 # gRPC's headers are heavy and its types contagious: only these see them.
-GRPC_FILES = re.compile(r"^(server/(\w*_service|server|upload\w*|status\w*)\.(cc|h)|client/\w*(_client|channel|_call)\.(cc|h)|gpu_agent/\w*_service\.cc)$")
+GRPC_FILES = re.compile(r"^(server/server\.cc|server/rpc/\w+\.(cc|h)|client/\w*(_client|channel|_call)\.(cc|h)|gpu_agent/\w*_service\.cc)$")
 SKIPPED = {"tests"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')
 
@@ -86,7 +103,7 @@ def test_a_wrong_include_is_seen():
     assert violations("passes/ir/graph.cc", '#include "passes/plan/plan.h"\n')
     assert violations("passes/sim/memory.cc", '#include "proto/plan.pb.h"\n')
     assert violations("passes/io/fx_json.cc", "#include <grpcpp/grpcpp.h>\n")
-    assert violations("server/plan_cache.h", "#include <grpcpp/grpcpp.h>\n")
+    assert violations("server/plans/plan_cache.h", "#include <grpcpp/grpcpp.h>\n")
     assert violations("client/ctl/plan.cc", '#include "server/server.h"\n')
     assert not violations("passes/io/fx_json.cc", '#include "passes/ir/graph.h"\n')
 

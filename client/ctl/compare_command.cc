@@ -17,9 +17,9 @@
 
 #include "passes/base/status_macros.h"
 #include "passes/io/json_text.h"
-#include "passes/pass/greedy_metrics.h"
+#include "passes/modes/pass_registry.h"
+#include "passes/pass/greedy/greedy_metrics.h"
 #include "passes/pass/option_table.h"
-#include "passes/pass/pass_registry.h"
 #include "passes/planner.h"
 
 namespace bucketd::ctl {

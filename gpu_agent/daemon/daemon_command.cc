@@ -25,7 +25,7 @@
 #include "gpu_agent/daemon/daemon.h"
 #include "gpu_agent/run/command.h"
 #include "passes/base/status_macros.h"
-#include "server/side_port/side_port.h"
+#include "server/process/side_port.h"
 
 namespace bucketd::agent {
 namespace {

@@ -14,8 +14,8 @@
 #include "passes/auto/search.h"
 #include "passes/auto/to_plan.h"
 #include "passes/base/status_macros.h"
+#include "passes/modes/pass_registry.h"
 #include "passes/pass/fit_memory.h"
-#include "passes/pass/pass_registry.h"
 #include "passes/sim/auto_report.h"
 #include "passes/sim/simulator.h"
 

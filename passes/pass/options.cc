@@ -33,6 +33,12 @@ absl::Status CheckRange(absl::string_view what, int64_t value, int64_t least, in
 
 }  // namespace
 
+absl::Span<const absl::string_view> PlanModes() {
+  static constexpr absl::string_view kModes[] = {"transformer_block", "manual", "greedy",
+                                                 "overlap",           "auto",   "none"};
+  return kModes;
+}
+
 absl::Status PlanOptions::Validate() const {
   RETURN_IF_ERROR(CheckName("mode", mode, PlanModes()));
   RETURN_IF_ERROR(CheckName("backend", backend, Backends()));

@@ -82,6 +82,6 @@ struct PlanOptions {
 inline constexpr int32_t kNoLimit = -1;
 
 // Modes that `mode` may name, in the order of help texts.
-absl::Span<const absl::string_view> PlanModes();
+absl::Span<const absl::string_view> PlanModes();  // modes/pass_registry.h says what each runs
 
 }  // namespace bucketd

@@ -5,8 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "passes/base/status_macros.h"
-#include "passes/pass/pass_registry.h"
 #include "passes/plan/verify.h"
 
 namespace bucketd {
@@ -38,15 +36,6 @@ uint64_t Fingerprint(const Plan& plan) {
 }
 
 }  // namespace
-
-absl::StatusOr<Pipeline> Pipeline::Make(absl::Span<const absl::string_view> passes) {
-  std::vector<std::unique_ptr<Pass>> made;
-  for (const absl::string_view name : passes) {
-    ASSIGN_OR_RETURN(std::unique_ptr<Pass> pass, MakePass(name));
-    made.push_back(std::move(pass));
-  }
-  return Pipeline(std::move(made));
-}
 
 absl::Status Pipeline::Run(PassContext& context, Plan& plan, std::vector<PassRun>* runs) const {
   for (const std::unique_ptr<Pass>& pass : passes_) {

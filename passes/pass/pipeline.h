@@ -24,8 +24,6 @@ struct PassRun {
 
 class Pipeline {
  public:
-  // NOT_FOUND: a name is unknown.
-  static absl::StatusOr<Pipeline> Make(absl::Span<const absl::string_view> passes);
   explicit Pipeline(std::vector<std::unique_ptr<Pass>> passes) : passes_(std::move(passes)) {}
 
   // The plan is verified after every pass. Errors name the pass and keep their code; a plan that is

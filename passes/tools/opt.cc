@@ -11,8 +11,8 @@
 #include "passes/base/status_macros.h"
 #include "passes/io/fx_json.h"
 #include "passes/io/gzip.h"
+#include "passes/modes/pass_registry.h"
 #include "passes/pass/pass.h"
-#include "passes/pass/pass_registry.h"
 #include "passes/pass/pipeline.h"
 #include "passes/plan/verify.h"
 #include "passes/planner.h"
@@ -195,7 +195,7 @@ class Runner {
     context.overlap = OverlapOf(input_, plan, costs_);
     for (const std::string& name : passes) {
       const absl::string_view one[] = {name};
-      ASSIGN_OR_RETURN(const Pipeline pipeline, Pipeline::Make(one));
+      ASSIGN_OR_RETURN(const Pipeline pipeline, MakePipeline(one));
       std::vector<PassRun> runs;
       RETURN_IF_ERROR(pipeline.Run(context, plan, &runs));
       if (!Has(request_.dump_after, name) && !Has(request_.dump_after, "all")) continue;

@@ -8,8 +8,8 @@
 
 #include "passes/base/status_macros.h"
 #include "passes/io/profile_json.h"
+#include "passes/modes/pass_registry.h"
 #include "passes/pass/option_table.h"
-#include "passes/pass/pass_registry.h"
 
 namespace bucketd {
 

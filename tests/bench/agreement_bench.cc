@@ -30,8 +30,8 @@
 #include "spdlog/spdlog.h"
 
 #include "proto/planner.pb.h"
-#include "server/agreement.h"
-#include "server/cost_catalog.h"
+#include "server/costs/cost_catalog.h"
+#include "server/jobs/agreement.h"
 #include "server/store/sqlite_store.h"
 
 namespace bucketd {

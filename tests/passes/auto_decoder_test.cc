@@ -13,7 +13,7 @@
 #include "passes/auto/ready_set.h"
 #include "passes/auto/to_plan.h"
 #include "passes/io/profile_json.h"
-#include "passes/pass/pass_registry.h"
+#include "passes/modes/pass_registry.h"
 #include "passes/plan/verify.h"
 #include "passes/sim/simulator.h"
 #include "tests/passes/auto_test_util.h"

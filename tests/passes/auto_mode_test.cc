@@ -8,7 +8,7 @@
 
 #include "passes/io/plan_json.h"
 #include "passes/io/profile_json.h"
-#include "passes/pass/pass_registry.h"
+#include "passes/modes/pass_registry.h"
 #include "passes/plan/verify.h"
 #include "passes/planner.h"
 #include "passes/sim/simulator.h"

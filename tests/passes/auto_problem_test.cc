@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 
 #include "passes/auto/problem.h"
-#include "passes/pass/pass_registry.h"
+#include "passes/modes/pass_registry.h"
 #include "passes/sim/simulator.h"
 #include "tests/passes/auto_test_util.h"
 

@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "passes/pass/pass_registry.h"
+#include "passes/modes/pass_registry.h"
 #include "passes/pass/pipeline.h"
 #include "passes/plan/verify.h"
 #include "passes/planner.h"
@@ -280,7 +280,7 @@ TEST(Dense, T4_14_OffIsThePlanWithoutThePass) {
     const Costs costs = CostsOf(graph);
     PassContext context(graph, costs, options);
     Plan without = ProgramOrder(graph);
-    ASSERT_TRUE(Pipeline::Make(passes)->Run(context, without, nullptr).ok());
+    ASSERT_TRUE(MakePipeline(passes)->Run(context, without, nullptr).ok());
     EXPECT_EQ(Text(graph, off), Text(graph, without));
     EXPECT_EQ(off.order, without.order);
     EXPECT_EQ(off.diagnostics.size(), without.diagnostics.size());

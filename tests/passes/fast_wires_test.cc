@@ -10,7 +10,7 @@
 
 #include "passes/auto/to_plan.h"
 #include "passes/io/profile_json.h"
-#include "passes/pass/pass_registry.h"
+#include "passes/modes/pass_registry.h"
 #include "passes/planner.h"
 #include "passes/sim/simulator.h"
 #include "tests/passes/auto_test_util.h"

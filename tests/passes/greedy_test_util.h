@@ -8,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "gtest/gtest.h"
 
+#include "passes/modes/pass_registry.h"
 #include "passes/pass/pipeline.h"
 #include "passes/plan/plan.h"
 #include "passes/sim/simulator.h"
@@ -35,7 +36,7 @@ inline absl::StatusOr<Plan> TryPass(absl::string_view pass, const Graph& graph, 
   PassContext context(graph, costs, options);
   context.program_order = Simulate(graph, ProgramOrder(graph), costs).prediction;
   const std::vector<absl::string_view> names = {"tag-collectives", pass};
-  absl::StatusOr<Pipeline> pipeline = Pipeline::Make(names);
+  absl::StatusOr<Pipeline> pipeline = MakePipeline(names);
   if (!pipeline.ok()) return pipeline.status();
   const absl::Status status = pipeline->Run(context, plan);
   if (!status.ok()) return status;

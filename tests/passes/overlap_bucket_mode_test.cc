@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "passes/modes/pass_registry.h"
 #include "passes/pass/pipeline.h"
 #include "passes/planner.h"
 #include "tests/passes/overlap_bucket_test_util.h"
@@ -33,7 +34,7 @@ Plan RunPasses(const Graph& graph, const Costs& costs, const PlanOptions& option
   Plan plan = ProgramOrder(graph);
   PassContext context(graph, costs, options);
   context.program_order = Simulate(graph, plan, costs).prediction;
-  const absl::StatusOr<Pipeline> pipeline = Pipeline::Make(passes);
+  const absl::StatusOr<Pipeline> pipeline = MakePipeline(passes);
   EXPECT_TRUE(pipeline.ok()) << pipeline.status();
   const absl::Status status = pipeline->Run(context, plan);
   EXPECT_TRUE(status.ok()) << status;

@@ -9,9 +9,9 @@
 #include "gtest/gtest.h"
 
 #include "passes/pass/control_edges.h"
-#include "passes/pass/overlap_bucket_apply.h"
-#include "passes/pass/overlap_bucket_find.h"
-#include "passes/pass/overlap_bucket_upstream.h"
+#include "passes/pass/overlap_bucket/overlap_bucket_apply.h"
+#include "passes/pass/overlap_bucket/overlap_bucket_find.h"
+#include "passes/pass/overlap_bucket/overlap_bucket_upstream.h"
 #include "passes/plan/verify.h"
 #include "passes/sim/simulator.h"
 #include "tests/passes/overlap_bucket_test_util.h"

@@ -9,7 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
 
-#include "passes/pass/pass_registry.h"
+#include "passes/modes/pass_registry.h"
 #include "passes/plan/verify.h"
 #include "tests/passes/pass_test_util.h"
 

@@ -1,5 +1,5 @@
 // Memory as the overlap scheduler tracks it, and limits on what a plan may take.
-#include "passes/pass/overlap_memory.h"
+#include "passes/pass/overlap/overlap_memory.h"
 
 #include <cstdint>
 #include <memory>

@@ -14,6 +14,7 @@
 
 #include "passes/cost/costs.h"
 #include "passes/ir/graph.h"
+#include "passes/modes/pass_registry.h"
 #include "passes/pass/pass.h"
 #include "passes/pass/pipeline.h"
 #include "passes/plan/verify.h"
@@ -74,7 +75,7 @@ inline Scheduled ScheduleStep(const Graph& graph, const Costs& costs, const Plan
   result.plan = ProgramOrder(graph);
   PassContext context(graph, costs, options);
   context.program_order = Simulate(graph, result.plan, costs).prediction;
-  auto pipeline = Pipeline::Make({"tag-collectives", "schedule-overlap"});
+  auto pipeline = MakePipeline({"tag-collectives", "schedule-overlap"});
   result.status = pipeline.ok() ? pipeline->Run(context, result.plan) : pipeline.status();
   result.overlap = context.overlap;
   result.program_order = context.program_order;

@@ -5,7 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "passes/pass/blocks.h"
+#include "passes/pass/units/blocks.h"
 
 namespace bucketd {
 namespace {

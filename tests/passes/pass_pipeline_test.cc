@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "passes/pass/pass_registry.h"
+#include "passes/modes/pass_registry.h"
 #include "passes/pass/pipeline.h"
 #include "tests/passes/pass_test_util.h"
 
@@ -68,7 +68,7 @@ TEST(Pipeline, SaysWhatChangedAndHowLongItTook) {
   const PlanOptions options = Manual("layers.[0-2]");
   PassContext context(graph, costs, options);
   Plan plan = ProgramOrder(graph);
-  const auto pipeline = Pipeline::Make(FindMode("manual")->passes);
+  const auto pipeline = MakePipeline(FindMode("manual")->passes);
   ASSERT_TRUE(pipeline.ok()) << pipeline.status();
   std::vector<PassRun> runs;
   ASSERT_TRUE(pipeline->Run(context, plan, &runs).ok());

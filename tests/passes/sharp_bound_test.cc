@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 
 #include "passes/io/profile_json.h"
-#include "passes/pass/pass_registry.h"
+#include "passes/modes/pass_registry.h"
 #include "passes/plan/verify.h"
 #include "passes/planner.h"
 #include "passes/sim/machine.h"

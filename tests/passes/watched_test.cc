@@ -11,7 +11,7 @@
 #include "passes/auto/knobs.h"
 #include "passes/auto/known_scores.h"
 #include "passes/io/profile_json.h"
-#include "passes/pass/pass_registry.h"
+#include "passes/modes/pass_registry.h"
 #include "passes/sim/simulator.h"
 #include "tests/passes/auto_test_util.h"
 

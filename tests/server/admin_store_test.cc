@@ -10,8 +10,8 @@
 #include "prometheus/registry.h"
 
 #include "passes/plan_key.h"
-#include "server/admin.h"
-#include "server/status_page.h"
+#include "server/admin/admin.h"
+#include "server/admin/status_page.h"
 #include "server/store/sqlite_store.h"
 #include "tests/server/fixture.h"
 

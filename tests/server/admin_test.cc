@@ -1,6 +1,6 @@
 // The Admin service and the kill switch, over gRPC and against a real store; bucketctl's exit
 // codes.
-#include "server/admin.h"
+#include "server/admin/admin.h"
 
 #include <cstdio>
 #include <thread>
@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 
 #include "httplib.h"
-#include "server/admin_service.h"
+#include "server/rpc/admin_service.h"
 #include "tests/server/fixture.h"
 
 namespace bucketd {
@@ -122,7 +122,7 @@ TEST_F(AdminServerTest, EveryFieldOfTheStatusIsFilledAndShown) {
   stub_.reset();
   server_.reset();
 
-  options_.plan_function = gate_.Guard(ComputePlan);
+  plan_function_ = gate_.Guard(ComputePlan);
   StartServerWithAdmin();
   EXPECT_EQ(GetPlan(RequestFor(ForwardGraph())).source(), v1::PLAN_SOURCE_HIT);  // from the store
   EXPECT_EQ(GetPlan(RequestFor(ForwardGraph())).source(), v1::PLAN_SOURCE_HIT);

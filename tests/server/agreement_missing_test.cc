@@ -88,7 +88,7 @@ TEST_F(AgreementTest, ARankThatLeavesIsNotPresent) {
 }
 
 TEST_F(AgreementTest, WhenThePlanIsLateAllRanksAreToldWhatItWaitedFor) {
-  options_.plan_function = gate_.Guard(ComputePlan);
+  plan_function_ = gate_.Guard(ComputePlan);
   StartServer();
   ASSERT_TRUE(Upload(ForwardGraph()).ok());
   Calls calls;
@@ -168,7 +168,7 @@ TEST_F(AgreementTest, ARefusedRankDoesNotTakeAwayWhatItsGenerationHasPinned) {
 }
 
 TEST_F(AgreementTest, WhenComputeSlotsStayFullAllRanksHearOfTheSameOverload) {
-  options_.plan_function = gate_.Guard(ComputePlan);
+  plan_function_ = gate_.Guard(ComputePlan);
   options_.compute_slots = 1;
   options_.compute_queue = 0;
   StartServer();

@@ -131,7 +131,7 @@ TEST_F(AgreementTest, GraphsThatRideAlongAreTakenAndABadOneHarmsItsSenderAlone) 
 }
 
 TEST_F(AgreementTest, AFailureToPlanIsTheSameForAllAndAllMayTryAgain) {
-  options_.plan_function = [](const Graph&, const PlanRequest&) -> absl::StatusOr<std::string> {
+  plan_function_ = [](const Graph&, const PlanRequest&) -> absl::StatusOr<std::string> {
     return absl::InternalError("out of ideas");
   };
   StartServer();

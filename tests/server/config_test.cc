@@ -1,5 +1,5 @@
 // Options by file, environment and flags: what wins, what is said of mistakes, what --check prints.
-#include "server/config.h"
+#include "server/config/config.h"
 
 #include <stdlib.h>
 

@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 
 #include "passes/cost/device_model.h"
-#include "server/cost_proposals.h"
+#include "server/costs/cost_proposals.h"
 #include "tests/server/costs_on_disk.h"
 
 namespace bucketd {

@@ -9,9 +9,9 @@
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
 
-#include "server/cost_catalog.h"
-#include "server/cost_samples.h"
-#include "server/errors.h"
+#include "server/base/errors.h"
+#include "server/costs/cost_catalog.h"
+#include "server/costs/cost_samples.h"
 #include "server/store/sqlite_store.h"
 
 namespace bucketd {

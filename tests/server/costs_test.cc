@@ -12,8 +12,8 @@
 #include "passes/planner.h"
 #include "passes/sim/simulator.h"
 #include "proto/cost_service.grpc.pb.h"
-#include "server/plan_request.h"
-#include "server/replan.h"
+#include "server/jobs/replan.h"
+#include "server/plans/plan_request.h"
 #include "tests/server/fixture.h"
 
 namespace bucketd {

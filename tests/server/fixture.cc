@@ -187,7 +187,7 @@ void ServerTest::TearDown() {
 }
 
 void ServerTest::StartServer() {
-  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options_);
+  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options_, plan_function_);
   ASSERT_TRUE(server.ok()) << server.status();
   server_ = *std::move(server);
   stub_ = NewStub();

@@ -16,7 +16,7 @@
 
 #include "passes/base/digest.h"
 #include "proto/planner.grpc.pb.h"
-#include "server/options.h"
+#include "server/config/options.h"
 #include "server/server.h"
 
 namespace bucketd {
@@ -91,6 +91,7 @@ class ServerTest : public ::testing::Test {
   bool EventuallyWaiting(int callers);
 
   ServerOptions options_;
+  PlanFunction plan_function_ = ComputePlan;
   Gate gate_;
   std::string folder_;
   std::unique_ptr<Server> server_;

@@ -66,7 +66,7 @@ TEST_F(GetPlanTest, TakesAnInlineGraphWithoutARoundTrip) {
 }
 
 TEST_F(GetPlanTest, ComputesOnceForSixtyFourCallersOfOneKey) {
-  options_.plan_function = gate_.Guard(ComputePlan);
+  plan_function_ = gate_.Guard(ComputePlan);
   StartServer();
   ASSERT_TRUE(Upload(ForwardGraph()).ok());
   const v1::GetPlanRequest request = RequestFor(ForwardGraph());
@@ -192,7 +192,7 @@ TEST_F(GetPlanTest, RefusesAMeshThatIsNotTheGraphs) {
 
 TEST_F(GetPlanTest, AnswersTheLeadersFailureToAllWhoWaitAndForgetsIt) {
   std::atomic<bool> broken{true};
-  options_.plan_function =
+  plan_function_ =
       gate_.Guard([&](const Graph& graph, const PlanRequest& r) -> absl::StatusOr<std::string> {
         if (broken) return absl::InternalError("the planner is broken for this test");
         return ComputePlan(graph, r);

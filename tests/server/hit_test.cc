@@ -2,7 +2,7 @@
 // wrong.
 #include <string>
 
-#include "server/request_memo.h"
+#include "server/plans/request_memo.h"
 #include "tests/server/fixture.h"
 
 namespace bucketd {

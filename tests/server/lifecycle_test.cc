@@ -138,7 +138,7 @@ TEST_F(LifecycleTest, TurnsReadinessOffBeforeAnythingElse) {
 }
 
 TEST_F(LifecycleTest, DrainFinishesWhatRunsAndRefusesWhatComes) {
-  options_.plan_function = gate_.Guard(ComputePlan);
+  plan_function_ = gate_.Guard(ComputePlan);
   options_.upload_lease = std::chrono::minutes(10);
   StartServer();
   ASSERT_TRUE(Upload(ForwardGraph()).ok());

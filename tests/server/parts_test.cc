@@ -15,13 +15,13 @@
 #include "passes/plan_key.h"
 #include "proto/graph.pb.h"
 #include "proto/planner.pb.h"
-#include "server/errors.h"
-#include "server/graph_decoder.h"
-#include "server/graph_scan.h"
-#include "server/lru.h"
-#include "server/plan_cache.h"
-#include "server/timers.h"
-#include "server/worker_pool.h"
+#include "server/base/errors.h"
+#include "server/base/lru.h"
+#include "server/base/timers.h"
+#include "server/base/worker_pool.h"
+#include "server/graphs/graph_decoder.h"
+#include "server/graphs/graph_scan.h"
+#include "server/plans/plan_cache.h"
 
 namespace bucketd {
 namespace {

@@ -72,10 +72,10 @@ class SecondServer {
 };
 
 TEST_F(PinTest, TheNextGenerationGetsThePinnedBytesAfterARestartAndAnUpgrade) {
-  options_.plan_function = Versioned("one");
+  plan_function_ = Versioned("one");
   StartServer();
   const std::string plan = Agree({.generation = 1});
-  options_.plan_function = Versioned("two");
+  plan_function_ = Versioned("two");
   Restart();
   EXPECT_EQ(Metric("bucketd_pins"), 1);
   v1::PlanSource source{};
@@ -94,7 +94,7 @@ TEST_F(PinTest, TheNextGenerationGetsThePinnedBytesAfterARestartAndAnUpgrade) {
 TEST_F(PinTest, AfterARestartOneRankOfTheSameGenerationNeedNotWaitForTheOthers) {
   StartServer();
   const std::string plan = Agree({});
-  options_.plan_function = Versioned("two");
+  plan_function_ = Versioned("two");
   Restart();
   const Reply again = GetPlan(JobRequest(ForwardGraph(), {}, {1}), milliseconds(30'000));
   ASSERT_TRUE(again.status.ok()) << again.status.error_message();
@@ -250,7 +250,7 @@ TEST_F(PinTest, WhereTheDiskTakesNoMoreAPlanIsAgreedOnWithoutAPinAndThatIsCounte
 }
 
 TEST_F(PinTest, AReleasedJobHasNoPins) {
-  options_.plan_function = Versioned("one");
+  plan_function_ = Versioned("one");
   StartServer();
   Agree({.scope = "0/0/fw"});
   Agree({.scope = "0/0/bw"});

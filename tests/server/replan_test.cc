@@ -140,7 +140,7 @@ TEST_F(NewProfileTest, AGraphThatRidesAlongIsAtHand) {
 
 TEST_F(NewProfileTest, WhereThePlannerFailsThePinnedPlanStays) {
   std::atomic<bool> fails{false};
-  options_.plan_function = [&](const Graph& graph, const PlanRequest& request) {
+  plan_function_ = [&](const Graph& graph, const PlanRequest& request) {
     return fails ? absl::InternalError("out of ideas") : ComputePlan(graph, request);
   };
   StartServer();
@@ -158,7 +158,7 @@ TEST_F(NewProfileTest, AComputationThatTakesTooLongMakesNobodyLate) {
   const std::string plan = Agree(1);
   Promote(SlowLinks());
   server_.reset();
-  options_.plan_function = gate_.Guard(ComputePlan);
+  plan_function_ = gate_.Guard(ComputePlan);
   StartServer();
   ASSERT_TRUE(Upload(ForwardGraph()).ok());
   ExpectPinned(plan, 2, milliseconds(4000));
@@ -174,7 +174,7 @@ TEST_F(NewProfileTest, RanksThatDifferAreToldSoWhilePlansAreWeighed) {
   Agree(1);
   Promote(SlowLinks());
   server_.reset();
-  options_.plan_function = gate_.Guard(ComputePlan);
+  plan_function_ = gate_.Guard(ComputePlan);
   StartServer();
   ASSERT_TRUE(Upload(ForwardGraph()).ok());
   ASSERT_TRUE(Upload(ChangedGraph()).ok());

@@ -13,11 +13,11 @@
 #include "nlohmann/json.hpp"
 #include "spdlog/spdlog.h"
 
-#include "server/errors.h"
-#include "server/log.h"
-#include "server/plan_request.h"
-#include "server/request_scope.h"
-#include "server/trace_context.h"
+#include "server/base/errors.h"
+#include "server/base/log.h"
+#include "server/base/trace_context.h"
+#include "server/plans/plan_request.h"
+#include "server/rpc/request_scope.h"
 #include "tests/server/fixture.h"
 
 namespace bucketd {
@@ -151,7 +151,7 @@ TEST_F(TraceTest, EveryLineOfARequestNamesRequestAndTrace) {
 }
 
 TEST_F(TraceTest, AComputationIsLoggedUnderTheCallThatLedIt) {
-  options_.plan_function = gate_.Guard(ComputePlan);
+  plan_function_ = gate_.Guard(ComputePlan);
   StartServer();
   constexpr char kOther[] = "0af7651916cd43dd8448eb211c80319c";
   const auto call = [&](const std::string& trace) {
@@ -190,7 +190,7 @@ TEST_F(TraceTest, AComputationIsLoggedUnderTheCallThatLedIt) {
 }
 
 TEST_F(TraceTest, WhatFailsOnAWorkerOrAtADeadlineNamesItsCall) {
-  options_.plan_function = [](const Graph&, const PlanRequest&) -> absl::StatusOr<std::string> {
+  plan_function_ = [](const Graph&, const PlanRequest&) -> absl::StatusOr<std::string> {
     return MakeError(Reason::kPlannerBug, "it broke");
   };
   StartServer();

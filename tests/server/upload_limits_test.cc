@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "proto/graph.pb.h"
-#include "server/errors.h"
-#include "server/graph_scan.h"
+#include "server/base/errors.h"
+#include "server/graphs/graph_scan.h"
 #include "tests/server/fixture.h"
 
 namespace bucketd {

@@ -128,7 +128,7 @@ TEST_F(WaitTest, ABadInlineGraphHarmsNobodyButItsSender) {
 }
 
 TEST_F(WaitTest, TellsAFollowerWhatItsDeadlineWasSpentOn) {
-  options_.plan_function = gate_.Guard(ComputePlan);
+  plan_function_ = gate_.Guard(ComputePlan);
   options_.compute_slots = 1;
   StartServer();
   const v1::GetPlanRequest request = RequestFor(ForwardGraph());
@@ -159,7 +159,7 @@ TEST_F(WaitTest, TellsAFollowerWhatItsDeadlineWasSpentOn) {
 }
 
 TEST_F(WaitTest, ALeaderThatLeavesTakesNobodyWithIt) {
-  options_.plan_function = gate_.Guard(ComputePlan);
+  plan_function_ = gate_.Guard(ComputePlan);
   StartServer();
   ASSERT_TRUE(Upload(ForwardGraph()).ok());
   const v1::GetPlanRequest request = RequestFor(ForwardGraph());
@@ -180,7 +180,7 @@ TEST_F(WaitTest, ALeaderThatLeavesTakesNobodyWithIt) {
 }
 
 TEST_F(WaitTest, FinishesAndCachesAPlanThatNobodyWaitsForAnyMore) {
-  options_.plan_function = gate_.Guard(ComputePlan);
+  plan_function_ = gate_.Guard(ComputePlan);
   StartServer();
   ASSERT_TRUE(Upload(ForwardGraph()).ok());
   const v1::GetPlanRequest request = RequestFor(ForwardGraph());
@@ -191,7 +191,7 @@ TEST_F(WaitTest, FinishesAndCachesAPlanThatNobodyWaitsForAnyMore) {
 }
 
 TEST_F(WaitTest, RefusesPlansBeyondTheComputeQueue) {
-  options_.plan_function = gate_.Guard(ComputePlan);
+  plan_function_ = gate_.Guard(ComputePlan);
   options_.compute_slots = 1;
   options_.compute_queue = 1;
   StartServer();
@@ -214,7 +214,7 @@ TEST_F(WaitTest, RefusesPlansBeyondTheComputeQueue) {
 }
 
 TEST_F(WaitTest, RefusesCallersBeyondTheWaitingRoom) {
-  options_.plan_function = gate_.Guard(ComputePlan);
+  plan_function_ = gate_.Guard(ComputePlan);
   options_.max_waiting = 2;
   StartServer();
   ASSERT_TRUE(Upload(ForwardGraph()).ok());

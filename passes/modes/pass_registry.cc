@@ -1,0 +1,87 @@
+#include "passes/modes/pass_registry.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/pass/passes.h"
+
+namespace bucketd {
+namespace {
+
+constexpr PassInfo kPasses[] = {
+    {"tag-collectives", "find the collectives of parameters and gradients", MakeTagCollectivesPass},
+    {"find-blocks", "find transformer blocks in the names of parameters", MakeFindBlocksPass},
+    {"read-entries", "take the units that the caller names", MakeReadEntriesPass},
+    {"bucket-units", "merge each unit's collectives", MakeBucketUnitsPass},
+    {"payload-order", "order payloads as eager training registers parameters",
+     MakePayloadOrderPass},
+    {"greedy-bucket", "merge by bytes and topological span", MakeGreedyBucketPass},
+    {"pre-bucket", "the same, before a scheduler", MakePreBucketPass},
+    {"prefetch", "start gathers early and wait for scatters late, within memory", MakePrefetchPass},
+    {"dense-regions", "start launches in the dense parts of neighbouring layers",
+     MakeDenseRegionsPass},
+    {"schedule-overlap", "order the step so that compute hides communication",
+     MakeScheduleOverlapPass},
+    {"bucket-overlap", "merge scheduled collectives without losing overlap", MakeOverlapBucketPass},
+};
+
+constexpr absl::string_view kBlockPasses[] = {"tag-collectives", "find-blocks", "bucket-units",
+                                              "payload-order",   "prefetch",    "dense-regions"};
+constexpr absl::string_view kManualPasses[] = {"tag-collectives", "read-entries", "bucket-units",
+                                               "payload-order",   "prefetch",     "dense-regions"};
+constexpr absl::string_view kGreedyPasses[] = {"tag-collectives", "greedy-bucket", "payload-order",
+                                               "prefetch"};
+constexpr absl::string_view kOverlapPasses[] = {"tag-collectives", "pre-bucket", "schedule-overlap",
+                                                "bucket-overlap", "payload-order"};
+
+constexpr absl::string_view kSearchPasses[] = {"tag-collectives", "payload-order"};
+
+constexpr ModeInfo kModes[] = {
+    {"transformer_block", "one bucket a transformer block, found by itself",
+     absl::MakeConstSpan(kBlockPasses)},
+    {"manual", "one bucket an entry of a list of modules", absl::MakeConstSpan(kManualPasses)},
+    {"greedy", "buckets by bytes and topological span", absl::MakeConstSpan(kGreedyPasses)},
+    {"overlap", "order by what compute can hide, then merge what stays hidden",
+     absl::MakeConstSpan(kOverlapPasses)},
+    {"auto", "the best plan that a search finds, never worse than the others",
+     absl::MakeConstSpan(kSearchPasses), true},
+    {"none", "program order, untouched", {}},
+};
+
+}  // namespace
+
+absl::Span<const PassInfo> AllPasses() { return kPasses; }
+
+absl::StatusOr<std::unique_ptr<Pass>> MakePass(absl::string_view name) {
+  std::vector<absl::string_view> known;
+  for (const PassInfo& pass : kPasses) {
+    if (pass.name == name) return pass.make();
+    known.push_back(pass.name);
+  }
+  return absl::NotFoundError(
+      absl::StrCat("no pass is called ", name, "; known: ", absl::StrJoin(known, ", ")));
+}
+
+absl::StatusOr<Pipeline> MakePipeline(absl::Span<const absl::string_view> passes) {
+  std::vector<std::unique_ptr<Pass>> made;
+  for (const absl::string_view name : passes) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Pass> pass, MakePass(name));
+    made.push_back(std::move(pass));
+  }
+  return Pipeline(std::move(made));
+}
+
+absl::Span<const ModeInfo> AllModes() { return kModes; }
+
+const ModeInfo* FindMode(absl::string_view name) {
+  for (const ModeInfo& mode : kModes) {
+    if (mode.name == name) return &mode;
+  }
+  return nullptr;
+}
+
+}  // namespace bucketd

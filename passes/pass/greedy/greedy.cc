@@ -1,0 +1,122 @@
+#include "passes/pass/greedy/greedy.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace bucketd {
+namespace {
+
+size_t Index(int32_t i) { return static_cast<size_t>(i); }
+
+using List = std::vector<const GreedyCandidate*>;
+
+class Greedy {
+ public:
+  Greedy(const GreedyRules& rules, QuotientDag& quotient) : rules_(rules), quotient_(quotient) {}
+
+  // One key, or one run of it.
+  void Run(List list) {
+    index_ = 0;
+    while (!list.empty() && !out_.out_of_work) {
+      List deferred;
+      for (const GreedyCandidate* candidate : list) {
+        out_.out_of_work = out_.out_of_work || quotient_.work() > rules_.max_work;
+        if (out_.out_of_work) break;
+        if (!quotient_.Joins(candidate->start_item)) {
+          ++open_.refused;
+          deferred.push_back(candidate);
+          continue;
+        }
+        CloseBefore(*candidate);
+        Add(*candidate);
+      }
+      Close(false, false);
+      list = Refused(std::move(deferred));
+    }
+  }
+
+  GreedyResult Result() && { return std::move(out_); }
+
+ private:
+  List Refused(List refused) {
+    if (!rules_.drop_dependent) {
+      out_.deferred += static_cast<int32_t>(refused.size());
+      return refused;
+    }
+    for (const GreedyCandidate* candidate : refused) out_.dropped.push_back(candidate->collective);
+    return {};
+  }
+
+  void CloseBefore(const GreedyCandidate& candidate) {
+    if (open_.members.empty()) return;
+    const bool full = candidate.bytes > open_.cap - open_.bytes;
+    const bool far =
+        rules_.max_topo_span >= 0 && candidate.position - first_position_ > rules_.max_topo_span;
+    if (full || far) Close(full, far);
+  }
+
+  void Add(const GreedyCandidate& candidate) {
+    if (open_.members.empty()) {
+      open_.key = candidate.key;
+      open_.index = index_;
+      open_.cap = rules_.cap(candidate.key, rules_.adjacent_only ? 0 : index_);
+      first_position_ = candidate.position;
+    }
+    quotient_.Add(candidate.start_item, candidate.wait_item);
+    open_.members.push_back(candidate.collective);
+    open_.bytes += candidate.bytes;
+    open_.span = candidate.position - first_position_;
+  }
+
+  void Close(bool by_bytes, bool by_span) {
+    if (open_.members.empty()) {
+      open_ = {};
+      return;
+    }
+    quotient_.Close(!rules_.drop_dependent);
+    ++index_;
+    if (open_.members.size() > 1) {
+      open_.by_bytes = by_bytes;
+      open_.by_span = by_span;
+      out_.closed_by_bytes += by_bytes ? 1 : 0;
+      out_.closed_by_span += by_span ? 1 : 0;
+      out_.max_span = std::max(out_.max_span, open_.span);
+      out_.buckets.push_back(std::move(open_));
+    }
+    open_ = {};
+  }
+
+  const GreedyRules& rules_;
+  QuotientDag& quotient_;
+  GreedyResult out_;
+  GreedyBucket open_;
+  int32_t index_ = 0, first_position_ = 0;
+};
+
+}  // namespace
+
+GreedyResult FindGreedyBuckets(absl::Span<const GreedyCandidate> candidates,
+                               const GreedyRules& rules, QuotientDag& quotient) {
+  Greedy greedy(rules, quotient);
+  if (rules.adjacent_only) {
+    for (size_t begin = 0; begin < candidates.size();) {
+      List run;
+      size_t end = begin;
+      for (; end < candidates.size() && candidates[end].key == candidates[begin].key; ++end) {
+        run.push_back(&candidates[end]);
+      }
+      greedy.Run(std::move(run));
+      begin = end;
+    }
+    return std::move(greedy).Result();
+  }
+  std::vector<List> of_key;
+  for (const GreedyCandidate& candidate : candidates) {
+    if (Index(candidate.key) >= of_key.size()) of_key.resize(Index(candidate.key) + 1);
+    of_key[Index(candidate.key)].push_back(&candidate);
+  }
+  for (List& list : of_key) greedy.Run(std::move(list));
+  return std::move(greedy).Result();
+}
+
+}  // namespace bucketd

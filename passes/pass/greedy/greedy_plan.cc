@@ -1,0 +1,303 @@
+#include "passes/pass/greedy/greedy_plan.h"
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/pass/fit_memory.h"
+#include "passes/pass/greedy/greedy_metrics.h"
+#include "passes/pass/numerics.h"
+#include "passes/pass/stable_sort.h"
+#include "passes/sim/simulator.h"
+
+namespace bucketd {
+namespace {
+
+constexpr int kMaxHalvings = 8;
+constexpr size_t kMaxListed = 1000;
+// Scans of the whole graph that the search for buckets may cost; real graphs need a handful.
+constexpr int64_t kMaxScans = 100;
+
+size_t Index(int32_t i) { return static_cast<size_t>(i); }
+
+GreedyResult Find(const GreedyInput& input, const GreedyRules& rules, const ItemGraph& items,
+                  const std::vector<Step>& order) {
+  QuotientDag dag(items, order);
+  GreedyResult all;
+  for (const std::vector<GreedyCandidate>& stage : input.stages) {
+    GreedyResult result = FindGreedyBuckets(stage, rules, dag);
+    std::move(result.buckets.begin(), result.buckets.end(), std::back_inserter(all.buckets));
+    all.dropped.insert(all.dropped.end(), result.dropped.begin(), result.dropped.end());
+    all.deferred += result.deferred;
+    all.closed_by_bytes += result.closed_by_bytes;
+    all.closed_by_span += result.closed_by_span;
+    all.max_span = std::max(all.max_span, result.max_span);
+    all.out_of_work = all.out_of_work || result.out_of_work;
+  }
+  return all;
+}
+
+// Where a bucket stands: a gather at its first member, others at their last.
+NodeId PlaceOf(const Graph& graph, const GreedyBucket& bucket) {
+  NodeId first = graph.size(), last = 0;
+  for (const CollectiveId c : bucket.members) {
+    first = std::min(first, graph.collective(c).start);
+    last = std::max(last, graph.collective(c).start);
+  }
+  return graph.collective(bucket.members[0]).kind == CollectiveKind::kAllGather ? first : last;
+}
+
+class Planner {
+ public:
+  Planner(PassContext& context, GreedyTraffic traffic, const Plan& before)
+      : context_(context),
+        graph_(context.graph),
+        before_(before),
+        items_(context.graph, context.constraints, before.buckets),
+        input_(CollectGreedyInput(context, before, items_, traffic)) {
+    for (int32_t item = 0; item < items_.size(); ++item) {
+      edges_ += static_cast<int64_t>(items_.before(item).size()) + 1;
+    }
+  }
+
+  const GreedyInput& input() const { return input_; }
+  const GreedyResult& result() const { return result_; }
+  bool auto_caps() const { return input_.auto_caps && !context_.options.upstream; }
+
+  // Buckets with automatic caps halved so many times; -1: no buckets at all.
+  absl::StatusOr<Plan> Try(int halvings) {
+    result_ = {};
+    if (halvings >= 0) Search(halvings);
+    std::stable_sort(result_.buckets.begin(), result_.buckets.end(),
+                     [&](const GreedyBucket& a, const GreedyBucket& b) {
+                       return PlaceOf(graph_, a) < PlaceOf(graph_, b);
+                     });
+    Plan plan = before_;
+    MakeLaunches(plan);
+    if (result_.buckets.empty()) return plan;
+    if (context_.options.upstream) {
+      RETURN_IF_ERROR(OrderAsUpstream(plan));
+      context_.launches.clear();
+      context_.units.clear();
+      return plan;
+    }
+    ASSIGN_OR_RETURN(const Scheduler scheduler,
+                     Scheduler::Make(context_, plan.buckets, context_.launches));
+    plan.order = scheduler.Order(std::vector<int32_t>(context_.launches.size(), 0));
+    return plan;
+  }
+
+ private:
+  void Search(int halvings) {
+    const PlanOptions& options = context_.options;
+    GreedyRules rules;
+    rules.max_topo_span = options.max_topo_span;
+    rules.adjacent_only = options.upstream && options.max_topo_span == kNoLimit;
+    rules.drop_dependent = options.upstream;
+    rules.max_work = kMaxScans * edges_;
+    rules.cap = [&](int32_t k, int32_t index) {
+      const GreedyKey& key = input_.keys[Index(k)];
+      const int64_t cap = key.caps[std::min(Index(index), key.caps.size() - 1)];
+      return halvings == 0 ? cap : std::min(cap, key.bytes) >> halvings;
+    };
+    result_ = Find(input_, rules, items_, before_.order);
+  }
+
+  void MakeLaunches(Plan& plan) {
+    context_.launches.clear();
+    context_.units.clear();
+    std::vector<bool> merged(graph_.collectives().size());
+    const auto add = [&](Launch launch, std::string name, std::vector<CollectiveId> members) {
+      launch.kind = graph_.collective(members[0]).kind;
+      launch.direction = context_.directions[Index(members[0])];
+      launch.unit = static_cast<int32_t>(context_.units.size());
+      for (const CollectiveId c : members) merged[Index(c)] = true;
+      std::sort(members.begin(), members.end());
+      context_.units.push_back({std::move(name), {}, std::move(members)});
+      context_.launches.push_back(launch);
+    };
+    for (size_t b = 0; b < plan.buckets.size(); ++b) {
+      std::vector<CollectiveId> members;
+      for (const NodeId n : plan.buckets[b].members) members.push_back(graph_.collective_of(n));
+      add({static_cast<BucketId>(b)}, plan.buckets[b].name, std::move(members));
+    }
+    for (const GreedyBucket& found : result_.buckets) {
+      const auto id = static_cast<BucketId>(plan.buckets.size());
+      const std::string name = NameOf(found, id);
+      plan.buckets.push_back(MakeBucket(found, name));
+      add({id}, name, found.members);
+    }
+    for (const std::vector<GreedyCandidate>& stage : input_.stages) {
+      for (const GreedyCandidate& candidate : stage) {
+        const CollectiveId c = candidate.collective;
+        if (!merged[Index(c)]) add({-1, c}, std::string(context_.tags[c].parameter), {c});
+      }
+    }
+  }
+
+  std::string NameOf(const GreedyBucket& bucket, BucketId id) const {
+    const Collective& collective = graph_.collective(bucket.members[0]);
+    return absl::StrCat(graph_.group(collective).mesh_dim, ".", Name(collective.kind), ".", id);
+  }
+
+  Bucket MakeBucket(const GreedyBucket& found, const std::string& name) const {
+    Bucket bucket;
+    for (const CollectiveId c : found.members) bucket.members.push_back(graph_.collective(c).start);
+    bucket.mode = ModeOf(graph_, bucket.members, context_.options);
+    bucket.name = absl::StrCat(name, " ", Name(context_.directions[Index(found.members[0])]));
+    LayOut(graph_, bucket);
+    return bucket;
+  }
+
+  // What torch merges stands behind the last member, its wait at once; then all is sorted.
+  absl::Status OrderAsUpstream(Plan& plan) const {
+    const ItemGraph items(graph_, context_.constraints, plan.buckets);
+    std::vector<BucketId> behind(Index(graph_.size()), -1);
+    for (size_t b = before_.buckets.size(); b < plan.buckets.size(); ++b) {
+      behind[Index(plan.buckets[b].members.back())] = static_cast<BucketId>(b);
+    }
+    std::vector<int32_t> list;
+    for (const Step& step : before_.order) {
+      if (items.exists(items.item(step))) list.push_back(items.item(step));
+      if (step.kind != Step::Kind::kNode || behind[Index(step.id)] < 0) continue;
+      list.push_back(items.start_item(behind[Index(step.id)]));
+      list.push_back(items.wait_item(behind[Index(step.id)]));
+    }
+    const int32_t output = graph_.output_node();
+    const std::optional<std::vector<int32_t>> sorted =
+        StableTopologicalSort(list, items, {}, absl::MakeConstSpan(&output, 1));
+    if (!sorted.has_value()) {
+      return absl::FailedPreconditionError(
+          "buckets of different keys depend on one another, so no order exists; upstream does not "
+          "look for that: plan without it");
+    }
+    plan.order.clear();
+    for (const int32_t item : *sorted) plan.order.push_back(items.step(item));
+    return absl::OkStatus();
+  }
+
+  PassContext& context_;
+  const Graph& graph_;
+  const Plan& before_;
+  const ItemGraph items_;
+  const GreedyInput input_;
+  GreedyResult result_;
+  int64_t edges_ = 0;
+};
+
+std::string CapText(int64_t cap) { return cap == kNoCap ? "none" : absl::StrCat(cap, " bytes"); }
+
+// Each key: "dp (8 ranks) all_gather bf16 forward: 290 -> 162, cap 88914285 bytes".
+std::string KeysText(const Graph& graph, const GreedyInput& input, const GreedyResult& result) {
+  std::vector<size_t> before(input.keys.size()), saved(input.keys.size());
+  for (const std::vector<GreedyCandidate>& stage : input.stages) {
+    for (const GreedyCandidate& candidate : stage) ++before[Index(candidate.key)];
+  }
+  for (const GreedyBucket& bucket : result.buckets) {
+    saved[Index(bucket.key)] += bucket.members.size() - 1;
+  }
+  std::vector<std::string> lines;
+  for (size_t k = 0; k < input.keys.size() && k < kMaxListed; ++k) {
+    const GreedyKey& key = input.keys[k];
+    const Group& group = graph.groups()[Index(key.group)];
+    const std::string caps = absl::StrJoin(
+        key.caps, ", ", [](std::string* out, int64_t cap) { absl::StrAppend(out, CapText(cap)); });
+    const bool directed = key.direction != Direction::kNone;
+    lines.push_back(absl::StrCat(group.mesh_dim, " (", group.size, " ranks) ", Name(key.kind), " ",
+                                 Name(key.dtype), directed ? " " : "",
+                                 directed ? Name(key.direction) : "", ": ", before[k], " -> ",
+                                 before[k] - saved[k], ", cap ", caps));
+  }
+  return absl::StrJoin(lines, "; ");
+}
+
+std::string WhyClosed(const GreedyBucket& bucket, const PlanOptions& options) {
+  const std::string cap = absl::StrCat("cap of ", CapText(bucket.cap));
+  const std::string span = absl::StrCat("span of ", options.max_topo_span);
+  std::string why = "the end of its list";
+  if (bucket.by_bytes) why = cap;
+  if (bucket.by_span) why = bucket.by_bytes ? absl::StrCat(cap, " and ", span) : span;
+  absl::StrAppend(&why, " (", bucket.bytes, " bytes, span ", bucket.span, ")");
+  if (bucket.refused > 0) {
+    absl::StrAppend(&why, "; dependence: ", bucket.refused,
+                    " candidates depend on a member or would close a cycle");
+  }
+  return why;
+}
+
+void Report(const PassContext& context, absl::string_view pass, const Planner& planner,
+            const Plan& before, int halvings, Plan& plan) {
+  const GreedyInput& input = planner.input();
+  const GreedyResult& result = planner.result();
+  if (input.keys.empty()) return;
+  const auto metric = [&](const Plan& of) {
+    return MaxComputeBetweenReduceScatters(context.graph, of.buckets, of.order);
+  };
+  const int32_t span = context.options.max_topo_span;
+  std::string text = absl::StrCat(
+      pass, ": ", result.buckets.size(), " buckets, max span ", result.max_span,
+      ", closed by bytes ", result.closed_by_bytes, ", by span ", result.closed_by_span,
+      ", max_topo_span ", span == kNoLimit ? "none" : absl::StrCat(span),
+      ", refused for dependence ", result.deferred + static_cast<int32_t>(result.dropped.size()),
+      ", most compute between reduce-scatters ", metric(before), " -> ", metric(plan), "; ",
+      KeysText(context.graph, input, result));
+  if (halvings != 0) {
+    absl::StrAppend(&text, halvings < 0 ? "; nothing is merged, to stay within the memory limit"
+                                        : absl::StrCat("; caps halved ", halvings,
+                                                       " times to stay within the memory limit"));
+  }
+  if (result.out_of_work) {
+    absl::StrAppend(&text, "; the search was cut short: the rest stays alone");
+  }
+  plan.diagnostics.push_back({"greedy-summary", std::move(text), {}});
+  for (size_t b = 0; b < result.buckets.size() && b < kMaxListed; ++b) {
+    const Bucket& bucket = plan.buckets[before.buckets.size() + b];
+    std::vector<NodeId> members = bucket.members;
+    std::sort(members.begin(), members.end());
+    plan.diagnostics.push_back(
+        {"bucket-closed", WhyClosed(result.buckets[b], context.options), std::move(members)});
+  }
+}
+
+absl::Status CheckMemory(const PassContext& context, int64_t peak, int64_t limit, Plan& plan) {
+  if (peak <= limit) return absl::OkStatus();
+  std::string text = absl::StrCat("the plan needs ", peak, " bytes at its peak, the limit is ",
+                                  limit, " (program order needs ", context.program_order.peak_bytes,
+                                  "): allow more memory, or smaller buckets");
+  if (context.options.memory_limit_bytes > 0) return absl::FailedPreconditionError(text);
+  plan.diagnostics.push_back({"memory-limit", std::move(text), {}});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<bool> AddGreedyBuckets(PassContext& context, absl::string_view pass,
+                                      GreedyTraffic traffic, bool enforce_memory, Plan& plan) {
+  const Plan before = plan;
+  Planner planner(context, traffic, before);
+  const int64_t limit = MemoryLimit(context);
+  int64_t peak = 0;
+  int halvings = 0;
+  for (;;) {
+    ASSIGN_OR_RETURN(Plan next, planner.Try(halvings));
+    peak = Simulate(context.graph, next, context.costs).prediction.peak_bytes;
+    plan = std::move(next);
+    if (peak <= limit || !planner.auto_caps() || planner.result().buckets.empty()) break;
+    const bool last = halvings == kMaxHalvings || planner.result().out_of_work;
+    halvings = last ? -1 : halvings + 1;
+  }
+  Report(context, pass, planner, before, halvings, plan);
+  // Whatever moves launches later enforces it there.
+  if (enforce_memory && context.launches.empty())
+    RETURN_IF_ERROR(CheckMemory(context, peak, limit, plan));
+  return !planner.result().buckets.empty();
+}
+
+}  // namespace bucketd

@@ -1,0 +1,245 @@
+#include "passes/pass/overlap/overlap_graph.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/match.h"
+
+#include "passes/pass/numerics.h"
+#include "passes/pass/schedule.h"
+
+namespace bucketd::schedule_overlap {
+namespace {
+
+__extension__ typedef __int128 Int128;
+
+int64_t Share(int64_t ps, int64_t ppm) {
+  const Int128 share = Int128{ps} * ppm / 1'000'000;
+  constexpr Int128 kMost = std::numeric_limits<int64_t>::max() / 4;
+  return static_cast<int64_t>(std::min(share, kMost));
+}
+
+int64_t OutputBytes(const Graph& graph, NodeId n) {
+  int64_t bytes = 0;
+  for (const TensorType& tensor : graph.outputs(n)) bytes += tensor.bytes;
+  return bytes;
+}
+
+bool TorchKnows(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter ||
+         kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kAllToAll;
+}
+
+bool MayJoin(CollectiveKind kind) { return TorchKnows(kind) && kind != CollectiveKind::kAllToAll; }
+
+bool IsCheap(const Graph& graph, NodeId n) {
+  return graph.kind(n) == NodeKind::kCall && (graph.flags(n) & (kViewFlag | kPointwiseFlag)) != 0;
+}
+
+}  // namespace
+
+OverlapGraph::OverlapGraph(const PassContext& context, const Plan& plan) {
+  AddSteps(context, plan);
+  AddEdges(context, plan);
+  AddLaunches(context, plan);
+  AddKeys(context);
+  ScanForward();
+  ScanBackward(context);
+}
+
+void OverlapGraph::AddSteps(const PassContext& context, const Plan& plan) {
+  const Graph& graph = context.graph;
+  const size_t steps = plan.order.size();
+  kind_.assign(steps, StepKind::kOther);
+  window_ps_.assign(steps, 0);
+  launch_of_.assign(steps, -1);
+  stays_in_loop_.assign(steps, false);
+  cheap_.assign(steps, false);
+  std::vector<int8_t> talks(graph.strings().size(), -1);  // of an op's name; -1: not yet known
+  for (size_t i = 0; i < steps; ++i) {
+    const Step& step = plan.order[i];
+    if (step.kind != Step::Kind::kNode) {
+      for (const NodeId member : plan.buckets[Index(step.id)].members) {
+        const NodeId wait = graph.collective(graph.collective_of(member)).wait;
+        nodes_.all.push_back(step.kind == Step::Kind::kStart ? member : wait);
+      }
+      nodes_.Close();
+      continue;
+    }
+    nodes_.all.push_back(step.id);
+    nodes_.Close();
+    cheap_[i] = IsCheap(graph, step.id);
+    const NodeKind kind = graph.kind(step.id);
+    if (kind == NodeKind::kCollective || kind == NodeKind::kWait) {
+      stays_in_loop_[i] = true;
+      continue;
+    }
+    int8_t& known = talks[Index(graph.op_id(step.id))];
+    if (known < 0) {
+      const absl::string_view op = graph.op(step.id);
+      known = absl::StrContains(op, "c10") || absl::StrContains(op, "_dtensor") ? 1 : 0;
+    }
+    stays_in_loop_[i] = known == 1;
+    window_ps_[i] = Share(context.costs.node_ps(step.id), context.options.compute_overlap_ppm);
+    if (kind == NodeKind::kPlaceholder) kind_[i] = StepKind::kPlaceholder;
+    if (kind == NodeKind::kOutput) kind_[i] = StepKind::kOutput;
+    if (kind == NodeKind::kCall && graph.is_compute(step.id)) {
+      kind_[i] = StepKind::kCompute;
+      compute_.push_back(static_cast<Position>(i));
+    }
+  }
+}
+
+void OverlapGraph::AddEdges(const PassContext& context, const Plan& plan) {
+  const ItemGraph items(context.graph, context.constraints, plan.buckets);
+  std::vector<Position> position(Index(items.size()), -1);
+  for (Position v = 0; v < size(); ++v) position[Index(items.item(plan.order[Index(v)]))] = v;
+  users_.begin.assign(Index(size()) + 1, 0);
+  for (Position v = 0; v < size(); ++v) {
+    const size_t from = parents_.all.size();
+    for (const int32_t item : items.before(items.item(plan.order[Index(v)]))) {
+      parents_.all.push_back(position[Index(item)]);
+    }
+    const auto begin = parents_.all.begin() + static_cast<std::ptrdiff_t>(from);
+    std::sort(begin, parents_.all.end());
+    parents_.all.erase(std::unique(begin, parents_.all.end()), parents_.all.end());
+    parents_.Close();
+    for (const Position parent : parents(v)) ++users_.begin[Index(parent) + 1];
+  }
+  for (size_t i = 1; i < users_.begin.size(); ++i) users_.begin[i] += users_.begin[i - 1];
+  users_.all.resize(parents_.all.size());
+  std::vector<int32_t> at(users_.begin.begin(), users_.begin.end() - 1);
+  for (Position v = 0; v < size(); ++v) {
+    for (const Position parent : parents(v)) users_.all[Index(at[Index(parent)]++)] = v;
+  }
+}
+
+Launch OverlapGraph::MakeLaunch(const PassContext& context, const Plan& plan,
+                                const Step& wait) const {
+  const Graph& graph = context.graph;
+  Launch launch;
+  std::vector<NodeId> members;
+  int64_t launches = 1;
+  if (wait.kind == Step::Kind::kWait) {
+    const Bucket& bucket = plan.buckets[Index(wait.id)];
+    launch.bucket = wait.id;
+    members = bucket.members;
+    if (bucket.mode == BucketMode::kGrouped) launches = static_cast<int64_t>(members.size());
+  } else {
+    members = {graph.collective(graph.collective_of(wait.id)).start};
+  }
+  launch.collective = graph.collective_of(members.front());
+  int64_t message = 0;
+  for (const NodeId member : members) {
+    message += graph.collective(graph.collective_of(member)).bytes;
+    for (const NodeId x : graph.inputs(member)) launch.bytes += OutputBytes(graph, x);
+    launch.bytes += OutputBytes(graph, member);
+  }
+  const CollectiveKind kind = graph.collective(launch.collective).kind;
+  if (kind == CollectiveKind::kAllReduce) launch.bytes /= 2;
+  launch.est_ps = context.costs.CollectivePs(launch.collective, message, launches);
+  launch.latency_ps = context.costs.AlphaPs(launch.collective);
+  launch.moves = !context.options.upstream || TorchKnows(kind);
+  return launch;
+}
+
+void OverlapGraph::AddLaunches(const PassContext& context, const Plan& plan) {
+  const Graph& graph = context.graph;
+  for (Position v = 0; v < size(); ++v) {
+    const Step& step = plan.order[Index(v)];
+    if (step.kind == Step::Kind::kStart) continue;
+    if (step.kind == Step::Kind::kNode && graph.kind(step.id) != NodeKind::kWait) continue;
+    Launch launch = MakeLaunch(context, plan, step);
+    launch.wait = v;
+    // Other parents than the start are order that an in-place op asks for.
+    const Collective& first = graph.collective(launch.collective);
+    for (const Position parent : parents(v)) {
+      const absl::Span<const NodeId> members = nodes(parent);
+      if (std::find(members.begin(), members.end(), first.start) != members.end()) {
+        launch.start = parent;
+      }
+    }
+    launch.moves = launch.moves && parents(v).size() == 1;
+    if (launch.moves) {
+      kind_[Index(v)] = StepKind::kWait;
+      kind_[Index(launch.start)] = StepKind::kStart;
+      launch_of_[Index(v)] = launch_of_[Index(launch.start)] =
+          static_cast<int32_t>(launches_.size());
+      stays_in_loop_[Index(v)] = stays_in_loop_[Index(launch.start)] = false;
+    }
+    launches_.push_back(launch);
+  }
+}
+
+void OverlapGraph::AddKeys(const PassContext& context) {
+  using Key = std::tuple<int32_t, GroupId, ReduceOp, DType, int32_t>;
+  std::map<GroupId, int32_t> groups;
+  std::map<Key, int32_t> keys, mates;
+  const bool upstream = context.options.upstream;
+  for (Launch& launch : launches_) {
+    const Collective& c = context.graph.collective(launch.collective);
+    launch.group = groups.emplace(c.group, static_cast<int32_t>(groups.size())).first->second;
+    const bool joins = MayJoin(c.kind);
+    const auto direction = upstream || context.directions.empty()
+                               ? 0
+                               : static_cast<int32_t>(context.directions[Index(launch.collective)]);
+    // What torch never merges shares one key with all that it never merges.
+    const Key key =
+        joins ? Key{static_cast<int32_t>(c.kind), c.group, c.reduce_op, c.dtype, direction} : Key{};
+    launch.key = keys.emplace(key, static_cast<int32_t>(keys.size())).first->second;
+    if (!joins) continue;
+    if (upstream) {
+      // The kind is not in it, only whether there is a reduce op.
+      const bool gathers = c.kind == CollectiveKind::kAllGather;
+      const Key plain{gathers ? 0 : 1, c.group, c.reduce_op, c.dtype, 0};
+      launch.mate_key = mates.emplace(plain, static_cast<int32_t>(mates.size())).first->second;
+    } else if (MayMerge(c.kind, context.options) &&
+               !context.constraints.pinned[Index(launch.collective)]) {
+      launch.mate_key = launch.key;
+    }
+  }
+  groups_ = static_cast<int32_t>(groups.size());
+  keys_ = static_cast<int32_t>(std::max(keys.size(), mates.size()));
+}
+
+void OverlapGraph::ScanForward() {
+  last_compute_.assign(Index(size()), -1);
+  for (Position v = 0; v < size(); ++v) {
+    Position last = -1;
+    for (const Position parent : parents(v)) {
+      last = std::max(last, kind(parent) == StepKind::kCompute ? parent : last_compute(parent));
+    }
+    last_compute_[Index(v)] = last;
+  }
+}
+
+void OverlapGraph::ScanBackward(const PassContext& context) {
+  first_compute_.assign(Index(size()), kNever);
+  feeds_scatter_.assign(Index(size()), false);
+  leads_to_launch_.assign(Index(size()), false);
+  int32_t number = compute_count();
+  for (Position v = size() - 1; v >= 0; --v) {
+    int32_t first = kNever;
+    bool feeds = false;
+    for (const Position user : users(v)) {
+      first = std::min(first, first_compute(user));
+      feeds = feeds || feeds_reduce_scatter(user);
+    }
+    if (kind(v) == StepKind::kCompute) first = --number;
+    const NodeId node = nodes(v).front();
+    if (context.graph.kind(node) == NodeKind::kCollective) {
+      const Collective& c = context.graph.collective(context.graph.collective_of(node));
+      feeds = feeds || c.kind == CollectiveKind::kReduceScatter;
+    }
+    first_compute_[Index(v)] = first;
+    feeds_scatter_[Index(v)] = feeds;
+    if (users(v).size() != 1 || parents(users(v).front()).size() != 1) continue;
+    const Position user = users(v).front();
+    leads_to_launch_[Index(v)] =
+        kind(user) == StepKind::kStart || (cheap_[Index(user)] && leads_to_launch(user));
+  }
+}
+
+}  // namespace bucketd::schedule_overlap

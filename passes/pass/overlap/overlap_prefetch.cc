@@ -1,0 +1,236 @@
+// Which launches a window starts.
+#include <algorithm>
+
+#include "passes/pass/overlap/overlap_scheduler.h"
+
+namespace bucketd::schedule_overlap {
+namespace {
+
+// Launches that are passed over because their group has no time left, for each that is a candidate.
+constexpr int64_t kPassedOver = 64;
+// Steps of one search once all searches together have taken too many.
+constexpr int32_t kShortSearch = 16;
+
+}  // namespace
+
+void Scheduler::Prefetch(Position now, Window& window) {
+  if (!window.any_left()) return;
+  if (limits_.prefetch && !near_.empty()) {
+    std::vector<Candidate> candidates;
+    FindCandidates(window, candidates);
+    if (!limits_.upstream || !MayRunShort(candidates)) {
+      candidates.erase(std::remove_if(candidates.begin(), candidates.end(),
+                                      [](const Candidate& c) { return c.blocked; }),
+                       candidates.end());
+    }
+    SortCandidates(candidates);
+    for (const Candidate& candidate : candidates) {
+      TryCandidate(candidate.launch, now, window);
+      if (!window.any_left()) break;
+    }
+  }
+  result_.wasted_ps += window.least();
+}
+
+// Upstream, where room runs short, even a launch that has to wait makes some, as the others do.
+bool Scheduler::MayRunShort(const std::vector<Candidate>& candidates) const {
+  int64_t most = 0, open = 0;
+  for (const Candidate& c : candidates) {
+    const int64_t bytes = launch(c.launch).bytes;
+    most = std::max(most, bytes);
+    if (!c.blocked) open += bytes;
+  }
+  return in_flight_bytes_ + open + most > limits_.max_in_flight_bytes;
+}
+
+// The one group with time left and launches near enough; -1: several, or too many to look.
+int32_t Scheduler::OnlyGroup(const Window& window) const {
+  int32_t only = -1;
+  for (int32_t group = 0; group < static_cast<int32_t>(near_of_group_.size()); ++group) {
+    if (near_of_group_[Index(group)].empty() || window.left(group) <= 0) continue;
+    if (only >= 0) return -1;
+    only = group;
+  }
+  return only;
+}
+
+void Scheduler::FindCandidates(const Window& window, std::vector<Candidate>& candidates) {
+  const int32_t only = OnlyGroup(window);
+  const LaunchSet& set = only >= 0 ? near_of_group_[Index(only)] : near_;
+  int64_t looked_at = kPassedOver * limits_.max_collective_distance;
+  ++round_;
+  for (int32_t l = set.Next(0); l >= 0; l = set.Next(l + 1)) {
+    if (looked_at-- == 0) break;
+    const Launch& next = launch(l);
+    const int64_t left = window.left(next.group);
+    if (left <= 0) continue;
+    Candidate c;
+    c.launch = l;
+    c.key = limits_.prioritize_bucketing ? next.key : 0;
+    const int32_t first_use = steps_.first_compute(next.start);
+    uint64_t kind = 2;
+    if (first_use == next_compute_ + 1) {
+      kind = 0;
+    } else if (first_use == kNever) {
+      kind = steps_.feeds_reduce_scatter(next.start) ? 1 : 3;
+    }
+    c.rank = {kind << 32 | static_cast<uint32_t>(first_use),
+              -std::min(left, result_.exposed_ps[Index(l)]), next.start};
+    c.blocked = KnownBlocked(l) && steps_.kind(blocked_by_[Index(l)]) == StepKind::kCompute;
+    candidates.push_back(c);
+    Rank& best = best_of_key_[Index(c.key)];
+    int32_t& seen = best_seen_[Index(c.key)];
+    if (seen != round_ || c.rank < best) best = c.rank;
+    seen = round_;
+    if (static_cast<int64_t>(candidates.size()) >= limits_.max_collective_distance) break;
+  }
+}
+
+// Launches of one key together, keys by their best.
+void Scheduler::SortCandidates(std::vector<Candidate>& candidates) {
+  std::sort(candidates.begin(), candidates.end(), [&](const Candidate& a, const Candidate& b) {
+    if (a.key == b.key) return a.rank < b.rank;
+    return best_of_key_[Index(a.key)] < best_of_key_[Index(b.key)];
+  });
+}
+
+void Scheduler::TryCandidate(int32_t l, Position now, Window& window) {
+  if (window.left(launch(l).group) <= 0 || scheduled(launch(l).start)) return;
+  if (OverMemory(l)) return;
+  if (limits_.upstream) {
+    if (!MakeRoom(l, now) || FindPath(l, now) != Path::kOpen) return;
+  } else {
+    // What cannot start makes no room.
+    if (FindPath(l, now) != Path::kOpen || !MakeRoom(l, now)) return;
+  }
+  ScheduleCandidate(l, now, window);
+}
+
+bool Scheduler::OverMemory(int32_t l) const {
+  const Launch& next = launch(l);
+  if (steps_.off_path(next.start)) return false;
+  return memory_.now() + next.bytes > limits_.allowed_bytes ||
+         budget_.Exceeds(steps_.first_compute(next.start), next.bytes);
+}
+
+// Completes what is hidden, oldest first, until the launch fits into what may be in flight.
+bool Scheduler::MakeRoom(int32_t l, Position now) {
+  const int64_t bytes = launch(l).bytes;
+  bool asked = false;
+  while (limits_.max_in_flight_bytes - in_flight_bytes_ < bytes) {
+    if (flying_count_ == 0) return false;
+    const int32_t oldest = Oldest();
+    if (result_.exposed_ps[Index(oldest)] > 0 || HiddenBy(oldest, now)) return false;
+    if (limits_.upstream && !asked && Needs(l, now)) return false;
+    asked = true;
+    Complete(oldest);
+  }
+  return true;
+}
+
+bool Scheduler::Blocks(Position v) const {
+  switch (steps_.kind(v)) {
+    case StepKind::kCompute:
+    case StepKind::kStart:
+      return true;
+    case StepKind::kWait:
+      return result_.exposed_ps[Index(steps_.launch_of(v))] > 0;
+    default:
+      return steps_.stays_in_loop(v);
+  }
+}
+
+bool Scheduler::KnownBlocked(int32_t l) const {
+  const Position by = blocked_by_[Index(l)];
+  return by >= 0 && !scheduled(by) && Blocks(by);
+}
+
+// Whether a wait on the way to a launch would expose something, or end what `now` is to hide.
+// Upstream looks at that launch only, although its wait ends earlier ones of the group too.
+bool Scheduler::WaitBlocks(int32_t l, Position now) const {
+  const auto ends = [&](int32_t other) {
+    return result_.exposed_ps[Index(other)] > 0 || HiddenBy(other, now);
+  };
+  if (ends(l)) return true;
+  if (limits_.upstream) return false;
+  for (const int32_t other : in_flight_[Index(launch(l).group)].all) {
+    if (other == l) break;
+    if (flying(other) && ends(other)) return true;
+  }
+  return false;
+}
+
+// What the launch needs and is not scheduled goes to path_, if nothing of it has to wait.
+Scheduler::Path Scheduler::FindPath(int32_t l, Position now) {
+  if (KnownBlocked(l)) return Path::kBlocked;
+  path_.clear();
+  stack_.clear();
+  ++search_;
+  const auto add_parents = [&](Position v) {
+    for (const Position parent : steps_.parents(v)) {
+      if (scheduled(parent) || seen_[Index(parent)] == search_) continue;
+      seen_[Index(parent)] = search_;
+      stack_.push_back(parent);
+    }
+  };
+  add_parents(launch(l).start);
+  while (!stack_.empty()) {
+    const Position v = stack_.back();
+    stack_.pop_back();
+    if (v == now) return Path::kBlocked;
+    const bool wait = steps_.kind(v) == StepKind::kWait;
+    if (Blocks(v)) {
+      blocked_by_[Index(l)] = v;
+      return Path::kBlocked;
+    }
+    if (wait && !flying(steps_.launch_of(v))) {
+      blocked_by_[Index(l)] = launch(steps_.launch_of(v)).start;
+      return Path::kBlocked;
+    }
+    if (wait && WaitBlocks(steps_.launch_of(v), now)) return Path::kBlocked;
+    if (--search_steps_left_ < 0 && path_.size() >= kShortSearch) return Path::kBlocked;
+    path_.push_back(v);
+    add_parents(v);
+  }
+  std::sort(path_.begin(), path_.end());
+  return Path::kOpen;
+}
+
+// Whether `now` has to run before the launch. Yes, if that cannot be found out cheaply.
+bool Scheduler::Needs(int32_t l, Position now) {
+  ++search_;
+  stack_.clear();
+  stack_.push_back(launch(l).start);
+  for (int32_t steps = 0; !stack_.empty(); ++steps) {
+    const Position v = stack_.back();
+    stack_.pop_back();
+    if (--search_steps_left_ < 0 && steps >= kShortSearch) return true;
+    // The main line first: it is on top of the stack.
+    for (const Position parent : steps_.parents(v)) {
+      if (parent == now) return true;
+      if (parent < now || scheduled(parent) || seen_[Index(parent)] == search_) continue;
+      seen_[Index(parent)] = search_;
+      stack_.push_back(parent);
+    }
+  }
+  return false;
+}
+
+void Scheduler::ScheduleCandidate(int32_t l, Position now, Window& window) {
+  const std::vector<Position> path = path_;
+  for (const Position v : path) {
+    if (scheduled(v)) continue;
+    if (steps_.kind(v) == StepKind::kWait) {
+      Complete(steps_.launch_of(v));
+    } else {
+      ScheduleStep(v);
+    }
+  }
+  const Launch& next = launch(l);
+  if (scheduled(next.start) || missing_[Index(next.start)] > 0) return;
+  Start(l);
+  if (!steps_.off_path(next.start)) budget_.Add(steps_.first_compute(next.start), next.bytes);
+  Hide(l, now, window);
+}
+
+}  // namespace bucketd::schedule_overlap

@@ -1,0 +1,96 @@
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/pass/overlap_bucket/overlap_bucket_apply.h"
+#include "passes/pass/overlap_bucket/overlap_bucket_find.h"
+#include "passes/pass/overlap_bucket/overlap_bucket_memory.h"
+#include "passes/pass/overlap_bucket/overlap_bucket_model.h"
+#include "passes/pass/overlap_bucket/overlap_bucket_report.h"
+#include "passes/pass/overlap_bucket/overlap_bucket_upstream.h"
+#include "passes/pass/passes.h"
+#include "passes/sim/simulator.h"
+
+namespace bucketd {
+namespace {
+
+using overlap::Applied;
+using overlap::Found;
+using overlap::Model;
+
+// Merges launches of one key where everything that hides them still stands between the merged
+// start and the merged wait, and where no order becomes impossible.
+class OverlapBucket : public Pass {
+ public:
+  absl::string_view name() const override { return "bucket-overlap"; }
+
+  absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const override {
+    if (!context.options.overlap_bucketing) return false;
+    RETURN_IF_ERROR(FillIn(context));
+    ASSIGN_OR_RETURN(const Model model, Model::Make(context, plan));
+    overlap::MemoryFit fit(model, plan);
+    while (true) {
+      Result result;
+      ASSIGN_OR_RETURN(result, Find(model, plan, fit.byte_limits()));
+      // Comparison with torch is of what torch does.
+      if (!context.options.upstream && fit.Shrink(result.found, result.applied)) continue;
+      overlap::Report(model, plan, result.found, plan.diagnostics);
+      fit.Report(plan.diagnostics);
+      const bool changed = !result.found.buckets.empty() || plan.order != result.applied.order;
+      plan.buckets = std::move(result.applied.buckets);
+      plan.order = std::move(result.applied.order);
+      context.overlap = std::move(result.applied.overlap);
+      return changed;
+    }
+  }
+
+ private:
+  struct Result {
+    Found found;
+    Applied applied;
+  };
+
+  // What tag-collectives leaves, where this pass runs alone.
+  static absl::Status FillIn(PassContext& context) {
+    if (context.constraints.pinned.size() != context.graph.collectives().size()) {
+      ASSIGN_OR_RETURN(context.constraints, FindConstraints(context.graph));
+    }
+    if (context.directions.size() != context.graph.collectives().size()) {
+      context.directions = CollectiveDirections(context.graph);
+    }
+    if (context.program_order.total_ps == 0) {
+      context.program_order =
+          Simulate(context.graph, ProgramOrder(context.graph), context.costs).prediction;
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::StatusOr<Result> Find(const Model& model, const Plan& plan,
+                                     absl::Span<const int64_t> byte_limits) {
+    overlap::Timeline timeline(model);
+    std::unique_ptr<overlap::Relations> relations;
+    if (model.context.options.upstream) {
+      ASSIGN_OR_RETURN(relations, overlap::EdgeRelations::Make(model, overlap::Defects::All()));
+    } else {
+      relations = std::make_unique<overlap::Quotient>(model, timeline);
+    }
+    Result result;
+    result.found = overlap::FindBuckets(model, timeline, *relations, byte_limits);
+    ASSIGN_OR_RETURN(result.applied,
+                     overlap::Apply(model, plan, result.found.buckets, relations->Edges()));
+    return result;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Pass> MakeOverlapBucketPass() { return std::make_unique<OverlapBucket>(); }
+
+}  // namespace bucketd

@@ -1,0 +1,336 @@
+#include "passes/pass/overlap_bucket/overlap_bucket_apply.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/pass/numerics.h"
+#include "passes/pass/stable_sort.h"
+
+namespace bucketd::overlap {
+namespace {
+
+size_t Index(int32_t i) { return static_cast<size_t>(i); }
+
+// The order as a list in which buckets take the place of their seeds; items of the model, then two
+// tokens a bucket.
+class StepList {
+ public:
+  explicit StepList(const Model& model, size_t buckets)
+      : items_(model.items()),
+        next_(Index(items_) + 2 * buckets + 1, -1),
+        prev_(next_.size(), -1),
+        end_(static_cast<int32_t>(next_.size()) - 1) {
+    next_[Index(end_)] = prev_[Index(end_)] = end_;
+    for (const int32_t item : model.order) InsertBefore(item, end_);
+  }
+
+  int32_t token(size_t bucket, bool wait) const {
+    return items_ + 2 * static_cast<int32_t>(bucket) + (wait ? 1 : 0);
+  }
+
+  void Merge(const Model& model, const FoundBucket& found, size_t bucket) {
+    std::vector<int32_t> starts;
+    for (const int32_t l : found.launches) starts.push_back(model.launches[Index(l)].start_item);
+    int32_t at = starts.front();
+    std::sort(starts.begin(), starts.end());
+    while (std::binary_search(starts.begin(), starts.end(), at)) at = next_[Index(at)];
+    InsertBefore(token(bucket, false), at);
+    InsertBefore(token(bucket, true), at);
+    for (const int32_t l : found.launches) {
+      Remove(model.launches[Index(l)].start_item);
+      Remove(model.launches[Index(l)].wait_item);
+    }
+  }
+
+  std::vector<int32_t> Ids() const {
+    std::vector<int32_t> ids;
+    for (int32_t at = next_[Index(end_)]; at != end_; at = next_[Index(at)]) ids.push_back(at);
+    return ids;
+  }
+
+ private:
+  void InsertBefore(int32_t id, int32_t at) {
+    const int32_t before = prev_[Index(at)];
+    next_[Index(before)] = prev_[Index(at)] = id;
+    prev_[Index(id)] = before;
+    next_[Index(id)] = at;
+  }
+  void Remove(int32_t id) {
+    next_[Index(prev_[Index(id)])] = next_[Index(id)];
+    prev_[Index(next_[Index(id)])] = prev_[Index(id)];
+  }
+
+  const int32_t items_;
+  std::vector<int32_t> next_, prev_;
+  const int32_t end_;
+};
+
+// Takes out, one after the other, each edge from `before` to `after` where a path leads back.
+// Returns how many.
+class CycleRepair {
+ public:
+  CycleRepair(const ItemGraph& items, std::vector<Edge>& edges)
+      : items_(items), edges_(edges), kept_(edges.size(), true), seen_(Index(items.size())) {
+    into_.resize(Index(items.size()));
+    for (size_t e = 0; e < edges.size(); ++e) into_[Index(edges[e].after)].push_back(e);
+  }
+
+  size_t Run() {
+    std::vector<Edge> kept;
+    for (size_t e = 0; e < edges_.size(); ++e) {
+      kept_[e] = !IsAncestor(edges_[e].after, edges_[e].before);
+      if (kept_[e]) kept.push_back(edges_[e]);
+    }
+    const size_t removed = edges_.size() - kept.size();
+    edges_ = std::move(kept);
+    return removed;
+  }
+
+ private:
+  bool IsAncestor(int32_t ancestor, int32_t item) {
+    ++stamp_;
+    std::vector<int32_t> stack = {item};
+    bool found = false;
+    const auto look = [&](int32_t x) {
+      found = found || x == ancestor;
+      if (std::exchange(seen_[Index(x)], stamp_) != stamp_) stack.push_back(x);
+    };
+    while (!found && !stack.empty()) {
+      const int32_t at = stack.back();
+      stack.pop_back();
+      for (const int32_t x : items_.before(at)) look(x);
+      for (const size_t e : into_[Index(at)]) {
+        if (kept_[e]) look(edges_[e].before);
+      }
+    }
+    return found;
+  }
+
+  const ItemGraph& items_;
+  std::vector<Edge>& edges_;
+  std::vector<bool> kept_;
+  std::vector<std::vector<size_t>> into_;
+  std::vector<int32_t> seen_;
+  int32_t stamp_ = 0;
+};
+
+class Writer {
+ public:
+  Writer(const Model& model, const Plan& plan, absl::Span<const FoundBucket> found)
+      : model_(model), graph_(model.context.graph), plan_(plan), found_(found) {
+    found_of_.assign(model.launches.size(), -1);
+    for (size_t f = 0; f < found.size(); ++f) {
+      for (const int32_t l : found[f].launches) found_of_[Index(l)] = static_cast<int32_t>(f);
+    }
+  }
+
+  absl::StatusOr<Applied> Run(std::vector<Edge> edges) {
+    MakeBuckets();
+    const ItemGraph items(graph_, model_.context.constraints, out_.buckets);
+    MapItems(items);
+    StepList list(model_, found_.size());
+    for (size_t f = 0; f < found_.size(); ++f) list.Merge(model_, found_[f], f);
+    std::vector<int32_t> ids = list.Ids();
+    for (int32_t& id : ids) id = now_[Index(id)];
+    std::vector<Edge> kept;
+    for (const Edge& edge : edges) {
+      const Edge mapped = {now_[Index(edge.before)], now_[Index(edge.after)]};
+      if (mapped.before != mapped.after) kept.push_back(mapped);
+    }
+    ASSIGN_OR_RETURN(const std::vector<int32_t> order, Sort(items, ids, std::move(kept)));
+    Number(items, order);
+    MapOverlap();
+    return std::move(out_);
+  }
+
+ private:
+  absl::StatusOr<std::vector<int32_t>> Sort(const ItemGraph& items, const std::vector<int32_t>& ids,
+                                            std::vector<Edge> edges) const {
+    const std::vector<int32_t> last = {graph_.output_node()};
+    std::optional<std::vector<int32_t>> order = StableTopologicalSort(ids, items, edges, last);
+    if (!order.has_value() && model_.context.options.upstream) {
+      const size_t removed = CycleRepair(items, edges).Run();
+      if (removed > 0 && !model_.context.options.autofix_cycles) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("upstream: buckets that were each found legal make a cycle of ", removed,
+                         " control edges together; autofix_cycles drops them"));
+      }
+      order = StableTopologicalSort(ids, items, edges, last);
+      if (!order.has_value()) {
+        return absl::FailedPreconditionError(
+            "upstream: buckets that were each found legal depend on one another");
+      }
+    }
+    if (!order.has_value()) {
+      return absl::InternalError("the buckets and what hides them admit no order");
+    }
+    return *std::move(order);
+  }
+
+  // Kept ones first, then found ones; Number() gives them their places.
+  void MakeBuckets() {
+    std::vector<bool> taken(plan_.buckets.size());
+    for (size_t l = 0; l < found_of_.size(); ++l) {
+      const BucketId bucket = model_.launches[l].bucket;
+      if (found_of_[l] >= 0 && bucket >= 0) taken[Index(bucket)] = true;
+    }
+    kept_.assign(plan_.buckets.size(), -1);
+    for (size_t b = 0; b < plan_.buckets.size(); ++b) {
+      if (taken[b]) continue;
+      kept_[b] = static_cast<BucketId>(out_.buckets.size());
+      out_.buckets.push_back(plan_.buckets[b]);
+    }
+    for (const FoundBucket& found : found_) {
+      Bucket bucket;
+      for (const int32_t l : found.launches) {
+        const LaunchInfo& launch = model_.launches[Index(l)];
+        const std::vector<NodeId> members =
+            MembersOf(graph_, plan_, launch.bucket, launch.collective);
+        bucket.members.insert(bucket.members.end(), members.begin(), members.end());
+      }
+      bucket.mode = ModeOf(graph_, bucket.members, model_.context.options);
+      out_.bucket_of_found.push_back(static_cast<BucketId>(out_.buckets.size()));
+      out_.buckets.push_back(std::move(bucket));
+    }
+  }
+
+  // now_: of an item of the model, or a token, the item of the new plan.
+  void MapItems(const ItemGraph& items) {
+    const ItemGraph& old = model_.items_of_plan;
+    for (int32_t item = 0; item < model_.items(); ++item) now_.push_back(item);
+    for (size_t b = 0; b < kept_.size(); ++b) {
+      if (kept_[b] < 0) continue;
+      const auto bucket = static_cast<BucketId>(b);
+      now_[Index(old.start_item(bucket))] = items.start_item(kept_[b]);
+      now_[Index(old.wait_item(bucket))] = items.wait_item(kept_[b]);
+    }
+    for (size_t f = 0; f < found_.size(); ++f) {
+      const BucketId bucket = out_.bucket_of_found[f];
+      for (const int32_t l : found_[f].launches) {
+        now_[Index(model_.launches[Index(l)].start_item)] = items.start_item(bucket);
+        now_[Index(model_.launches[Index(l)].wait_item)] = items.wait_item(bucket);
+      }
+      now_.push_back(items.start_item(bucket));
+      now_.push_back(items.wait_item(bucket));
+    }
+  }
+
+  void Number(const ItemGraph& items, const std::vector<int32_t>& order) {
+    std::vector<BucketId> number(out_.buckets.size());
+    std::vector<Bucket> sorted;
+    for (const int32_t item : order) {
+      Step step = items.step(item);
+      if (step.kind == Step::Kind::kStart) {
+        number[Index(step.id)] = static_cast<BucketId>(sorted.size());
+        sorted.push_back(std::move(out_.buckets[Index(step.id)]));
+      }
+      if (step.kind != Step::Kind::kNode) step.id = number[Index(step.id)];
+      out_.order.push_back(step);
+    }
+    out_.buckets = std::move(sorted);
+    for (BucketId& bucket : out_.bucket_of_found) bucket = number[Index(bucket)];
+    for (BucketId& bucket : kept_) bucket = bucket < 0 ? -1 : number[Index(bucket)];
+    for (const BucketId b : out_.bucket_of_found) {
+      Bucket& bucket = out_.buckets[Index(b)];
+      const Collective& c = graph_.collective(graph_.collective_of(bucket.members.front()));
+      bucket.name = absl::StrCat(Name(c.kind), " ", graph_.group(c).mesh_dim, " ", b);
+      LayOut(graph_, bucket);
+    }
+  }
+
+  // Where each node stands in the new order; members and their waits where their bucket does.
+  std::vector<int32_t> Positions() const {
+    std::vector<int32_t> position(Index(graph_.size()), -1);
+    for (size_t i = 0; i < out_.order.size(); ++i) {
+      const Step& step = out_.order[i];
+      const auto at = static_cast<int32_t>(i);
+      if (step.kind == Step::Kind::kNode) {
+        position[Index(step.id)] = at;
+        continue;
+      }
+      for (const NodeId member : out_.buckets[Index(step.id)].members) {
+        const NodeId wait = graph_.collective(graph_.collective_of(member)).wait;
+        position[Index(step.kind == Step::Kind::kStart ? member : wait)] = at;
+      }
+    }
+    return position;
+  }
+
+  void MapOverlap() {
+    const std::vector<int32_t> position = Positions();
+    std::vector<bool> written(found_.size());
+    for (size_t l = 0; l < model_.launches.size(); ++l) {
+      const int32_t f = found_of_[l];
+      if (f < 0) {
+        LaunchOverlap overlap = OverlapOf(static_cast<int32_t>(l));
+        overlap.bucket = overlap.bucket < 0 ? -1 : kept_[Index(overlap.bucket)];
+        out_.overlap.push_back(std::move(overlap));
+      } else if (!written[Index(f)]) {
+        written[Index(f)] = true;
+        out_.overlap.push_back(Merged(Index(f), position));
+      }
+    }
+  }
+
+  LaunchOverlap OverlapOf(int32_t l) const {
+    if (Index(l) < model_.context.overlap.size()) return model_.context.overlap[Index(l)];
+    const LaunchInfo& launch = model_.launches[Index(l)];
+    return {launch.bucket,
+            launch.bucket < 0 ? launch.collective : -1,
+            launch.est_ps,
+            launch.exposed_ps,
+            {}};
+  }
+
+  LaunchOverlap Merged(size_t f, const std::vector<int32_t>& position) const {
+    LaunchOverlap merged;
+    merged.bucket = out_.bucket_of_found[f];
+    const Bucket& bucket = out_.buckets[Index(merged.bucket)];
+    merged.est_ps = EstimatePs(graph_, model_.context.costs, bucket.members, bucket.mode);
+    int64_t hidden = 0;
+    for (const int32_t l : found_[f].launches) {
+      const LaunchOverlap one = OverlapOf(l);
+      hidden += one.est_ps - one.exposed_ps;
+      merged.hidden_by.insert(merged.hidden_by.end(), one.hidden_by.begin(), one.hidden_by.end());
+    }
+    merged.exposed_ps = std::max<int64_t>(0, merged.est_ps - hidden);
+    const NodeId member = bucket.members.front();
+    const int32_t start = position[Index(member)];
+    const int32_t wait = position[Index(graph_.collective(graph_.collective_of(member)).wait)];
+    // Upstream's known defects may have moved some out.
+    merged.hidden_by.erase(
+        std::remove_if(
+            merged.hidden_by.begin(), merged.hidden_by.end(),
+            [&](NodeId n) { return position[Index(n)] <= start || position[Index(n)] >= wait; }),
+        merged.hidden_by.end());
+    std::sort(merged.hidden_by.begin(), merged.hidden_by.end(), [&](NodeId a, NodeId b) {
+      return std::make_pair(position[Index(a)], a) < std::make_pair(position[Index(b)], b);
+    });
+    merged.hidden_by.erase(std::unique(merged.hidden_by.begin(), merged.hidden_by.end()),
+                           merged.hidden_by.end());
+    return merged;
+  }
+
+  const Model& model_;
+  const Graph& graph_;
+  const Plan& plan_;
+  absl::Span<const FoundBucket> found_;
+  std::vector<int32_t> found_of_;  // of a launch
+  std::vector<BucketId> kept_;     // of an old bucket
+  std::vector<int32_t> now_;
+  Applied out_;
+};
+
+}  // namespace
+
+absl::StatusOr<Applied> Apply(const Model& model, const Plan& plan,
+                              absl::Span<const FoundBucket> found, std::vector<Edge> edges) {
+  return Writer(model, plan, found).Run(std::move(edges));
+}
+
+}  // namespace bucketd::overlap

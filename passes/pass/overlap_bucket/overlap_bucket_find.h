@@ -1,0 +1,74 @@
+// Finds buckets in a schedule so that what is hidden stays hidden. Internal to the bucketer.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+
+#include "passes/pass/overlap_bucket/overlap_bucket_model.h"
+#include "passes/pass/overlap_bucket/overlap_bucket_relations.h"
+#include "passes/pass/overlap_bucket/overlap_bucket_timeline.h"
+
+namespace bucketd::overlap {
+
+// What a launch that seeds a bucket, or stays alone, met on its way through the candidates.
+struct Search {
+  int32_t dependent = 0;     // candidates that depend on a member, or the other way round
+  int32_t overlap_lost = 0;  // candidates that nothing but dependences would not have refused
+  int32_t hiding = 0;        // candidates that hide other launches themselves
+  int32_t far = 0;           // candidates too far away in the schedule
+  int32_t over_memory = 0;   // candidates refused for the memory limit
+  bool over_cap = false;     // ended by a candidate too large
+  bool gave_up = false;      // ended by failures in a row
+};
+
+struct FoundBucket {
+  std::vector<int32_t> launches;  // the seed first
+  int64_t bytes = 0;
+  Search search;
+};
+
+struct Found {
+  std::vector<FoundBucket> buckets;  // two launches or more
+  std::vector<FoundBucket> alone;    // the seed only
+  std::vector<int32_t> hiding;       // no seeds: they hide what is hidden altogether
+};
+
+// Greedy, key by key, as PASSES.md §6.3 has it. byte_limits: one a launch, of any bucket that it is
+// in, over and above the cap of the options. O(launches * max_collective_distance) placements, each
+// a walk over the events of one group between the two launches and up to four path searches.
+Found FindBuckets(const Model& model, Timeline& timeline, Relations& relations,
+                  absl::Span<const int64_t> byte_limits);
+
+// Where a candidate may stand with a bucket without a wait that comes before what is to hide.
+class Placement {
+ public:
+  Placement(const Model& model, const Timeline& timeline);
+
+  // Whether all that hides the members or the candidate stands strictly between the new start and
+  // the new wait, and no launch around there is waited for before what hides another has run.
+  bool Preserves(int32_t first, int32_t candidate, bool start_at_first, bool wait_at_first);
+  void Join(int32_t first, int32_t candidate);
+
+  // The first launch of a launch's bucket.
+  int32_t first_of(int32_t launch) const { return first_of_[static_cast<size_t>(launch)]; }
+
+ private:
+  // From a start to a wait, or to the first node that hides; positions.
+  struct Interval {
+    int32_t from = 0, to = 0;
+  };
+  void AddLaunch(int32_t event, int32_t first, int32_t candidate);
+  bool AnyEnclosed();
+
+  const Model& model_;
+  const Timeline& timeline_;
+  const bool whole_buckets_;
+  std::vector<int32_t> first_of_;
+  std::vector<int32_t> first_hiding_, last_hiding_;  // positions; of a bucket at its first launch
+  std::vector<Interval> runs_, hides_;
+};
+
+}  // namespace bucketd::overlap

@@ -1,0 +1,153 @@
+#include "passes/pass/overlap_bucket/overlap_bucket_memory.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "passes/pass/fit_memory.h"
+#include "passes/sim/simulator.h"
+
+namespace bucketd::overlap {
+namespace {
+
+constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
+
+size_t Index(int32_t i) { return static_cast<size_t>(i); }
+
+// At most what a step takes before it gives anything back.
+int64_t Allocates(const Graph& graph, const Plan& plan, const Step& step) {
+  if (step.kind != Step::Kind::kNode) return plan.buckets[Index(step.id)].bytes;
+  int64_t bytes = 0;
+  if (!graph.alias_of(step.id).empty()) return bytes;
+  for (const TensorType& tensor : graph.outputs(step.id)) bytes += tensor.bytes;
+  return bytes;
+}
+
+// The first and the last step at which a bucket keeps memory alive: from what it sends, to where
+// what it brings is used last, through views.
+class Lifetimes {
+ public:
+  Lifetimes(const Graph& graph, const Plan& plan)
+      : graph_(graph), position_(Index(graph.size()), 0) {
+    for (size_t i = 0; i < plan.order.size(); ++i) {
+      const Step& step = plan.order[i];
+      const auto at = static_cast<int32_t>(i);
+      if (step.kind == Step::Kind::kNode) {
+        position_[Index(step.id)] = at;
+        continue;
+      }
+      for (const NodeId member : plan.buckets[Index(step.id)].members) {
+        position_[Index(step.kind == Step::Kind::kStart ? member : Wait(member))] = at;
+      }
+    }
+  }
+
+  std::pair<int32_t, int32_t> Of(const Bucket& bucket) const {
+    int32_t first = std::numeric_limits<int32_t>::max(), last = 0;
+    for (const NodeId member : bucket.members) {
+      first = std::min(first, position_[Index(member)]);
+      for (const NodeId x : graph_.inputs(member)) {
+        if (graph_.kind(x) != NodeKind::kPlaceholder) {
+          first = std::min(first, position_[Index(x)]);
+        }
+      }
+      last = std::max(last, LastUse(Wait(member)));
+    }
+    return {first, last};
+  }
+
+ private:
+  NodeId Wait(NodeId member) const { return graph_.collective(graph_.collective_of(member)).wait; }
+
+  int32_t LastUse(NodeId n) const {
+    int32_t last = position_[Index(n)];
+    std::vector<NodeId> stack = {n};
+    while (!stack.empty()) {
+      const NodeId at = stack.back();
+      stack.pop_back();
+      for (const NodeId user : graph_.users(at)) {
+        last = std::max(last, position_[Index(user)]);
+        if (graph_.is_view(user)) stack.push_back(user);
+      }
+    }
+    return last;
+  }
+
+  const Graph& graph_;
+  std::vector<int32_t> position_;
+};
+
+}  // namespace
+
+MemoryFit::MemoryFit(const Model& model, const Plan& plan)
+    : model_(model), before_(plan), byte_limits_(model.launches.size(), kUnlimited) {}
+
+int64_t MemoryFit::Limit() {
+  const PassContext& context = model_.context;
+  return std::max(MemoryLimit(context),
+                  Simulate(context.graph, before_, context.costs).prediction.peak_bytes);
+}
+
+// Found buckets that are alive where memory may be above the limit; all of them if none is.
+std::vector<size_t> MemoryFit::Culprits(const Plan& plan, const std::vector<int64_t>& live,
+                                        const Applied& applied) const {
+  const Graph& graph = model_.context.graph;
+  std::vector<int32_t> over = {0};  // steps before this one that are above the limit
+  for (size_t i = 0; i < live.size(); ++i) {
+    const int64_t before = i == 0 ? 0 : live[i - 1];
+    const bool above = live[i] > limit_ || before + Allocates(graph, plan, plan.order[i]) > limit_;
+    over.push_back(over.back() + (above ? 1 : 0));
+  }
+  const Lifetimes lifetimes(graph, plan);
+  std::vector<size_t> culprits, all;
+  for (size_t f = 0; f < applied.bucket_of_found.size(); ++f) {
+    all.push_back(f);
+    const auto [first, last] = lifetimes.Of(plan.buckets[Index(applied.bucket_of_found[f])]);
+    if (over[Index(last) + 1] > over[Index(first)]) culprits.push_back(f);
+  }
+  return culprits.empty() ? all : culprits;
+}
+
+bool MemoryFit::Shrink(const Found& found, const Applied& applied) {
+  if (found.buckets.empty()) return false;
+  const PassContext& context = model_.context;
+  Plan plan;
+  plan.node_count = before_.node_count;
+  plan.buckets = applied.buckets;
+  plan.order = applied.order;
+  const Simulation simulation = Simulate(context.graph, plan, context.costs, true);
+  const int64_t peak = simulation.prediction.peak_bytes;
+  if (peak <= MemoryLimit(context)) return false;
+  if (limit_ < 0) limit_ = Limit();
+  if (peak <= limit_) return false;
+  if (++round_ == kRounds) {
+    std::fill(byte_limits_.begin(), byte_limits_.end(), 0);
+    return true;
+  }
+  for (const size_t f : Culprits(plan, simulation.live_bytes, applied)) {
+    const FoundBucket& bucket = found.buckets[f];
+    const bool dissolve = bucket.launches.size() == 2 || round_ == kRounds - 1;
+    for (const int32_t l : bucket.launches) {
+      byte_limits_[Index(l)] = std::min(byte_limits_[Index(l)], dissolve ? 0 : bucket.bytes / 2);
+    }
+  }
+  return true;
+}
+
+void MemoryFit::Report(std::vector<Diagnostic>& diagnostics) const {
+  Diagnostic dissolved;
+  for (size_t l = 0; l < byte_limits_.size(); ++l) {
+    if (byte_limits_[l] == kUnlimited || model_.launches[l].key < 0) continue;
+    dissolved.nodes.push_back(model_.context.graph.collective(model_.launches[l].collective).start);
+  }
+  if (dissolved.nodes.empty()) return;
+  std::sort(dissolved.nodes.begin(), dissolved.nodes.end());
+  dissolved.code = "bucket-dissolved";
+  dissolved.text = absl::StrCat("to stay within ", limit_, " bytes of memory, buckets of ",
+                                dissolved.nodes.size(), " launches were made smaller or dissolved");
+  diagnostics.push_back(std::move(dissolved));
+}
+
+}  // namespace bucketd::overlap

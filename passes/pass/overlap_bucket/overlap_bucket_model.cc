@@ -1,0 +1,256 @@
+#include "passes/pass/overlap_bucket/overlap_bucket_model.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/pass/numerics.h"
+
+namespace bucketd::overlap {
+namespace {
+
+size_t Index(int32_t i) { return static_cast<size_t>(i); }
+
+int64_t TensorBytes(const Graph& graph, NodeId n) {
+  int64_t bytes = 0;
+  for (const TensorType& tensor : graph.outputs(n)) bytes += tensor.bytes;
+  return bytes;
+}
+
+// All inputs and outputs; an all-reduce writes where it reads.
+int64_t Footprint(const Graph& graph, const std::vector<NodeId>& members) {
+  int64_t bytes = 0;
+  for (const NodeId member : members) {
+    bytes += TensorBytes(graph, member);
+    for (const NodeId x : graph.inputs(member)) bytes += TensorBytes(graph, x);
+  }
+  const Collective& first = graph.collective(graph.collective_of(members.front()));
+  return first.kind == CollectiveKind::kAllReduce ? bytes / 2 : bytes;
+}
+
+constexpr NodeId kManyPlaceholders = -2;
+
+NodeId Both(NodeId a, NodeId b) {
+  if (a == kNoNode || a == b) return b;
+  return b == kNoNode ? a : kManyPlaceholders;
+}
+
+// The one placeholder that a node is computed from; kNoNode: none, or kManyPlaceholders.
+std::vector<NodeId> PlaceholderOf(const Graph& graph) {
+  std::vector<NodeId> of(Index(graph.size()), kNoNode);
+  for (NodeId n = 0; n < graph.size(); ++n) {
+    if (graph.kind(n) == NodeKind::kPlaceholder) of[Index(n)] = n;
+    for (const NodeId x : graph.inputs(n)) of[Index(n)] = Both(of[Index(n)], of[Index(x)]);
+  }
+  return of;
+}
+
+// Whether a collective may become part of a bucket at all.
+bool Mergeable(const PassContext& context, NodeId start) {
+  const CollectiveId c = context.graph.collective_of(start);
+  const Collective& collective = context.graph.collective(c);
+  const bool bucketable = collective.kind == CollectiveKind::kAllGather ||
+                          collective.kind == CollectiveKind::kReduceScatter ||
+                          collective.kind == CollectiveKind::kAllReduce;
+  const absl::Span<const NodeId> users = context.graph.users(start);
+  return bucketable && MayMerge(collective.kind, context.options) &&
+         !context.constraints.pinned[Index(c)] && context.graph.outputs(start).size() == 1 &&
+         context.graph.inputs(start).size() == 1 && users.size() == 1 &&
+         users.front() == collective.wait;
+}
+
+}  // namespace
+
+std::vector<NodeId> MembersOf(const Graph& graph, const Plan& plan, BucketId bucket,
+                              CollectiveId collective) {
+  if (bucket >= 0) return plan.buckets[Index(bucket)].members;
+  return {graph.collective(collective).start};
+}
+
+int64_t EstimatePs(const Graph& graph, const Costs& costs, const std::vector<NodeId>& members,
+                   BucketMode mode) {
+  int64_t bytes = 0;
+  for (const NodeId member : members) bytes += graph.collective(graph.collective_of(member)).bytes;
+  const auto count = static_cast<int64_t>(members.size());
+  return costs.CollectivePs(graph.collective_of(members.front()), bytes,
+                            mode == BucketMode::kGrouped ? count : 1);
+}
+
+absl::StatusOr<Model> Model::Make(const PassContext& context, const Plan& plan) {
+  Model model(context, plan);
+  model.position.assign(Index(model.items()), -1);
+  model.compute_index.assign(Index(model.items()), -1);
+  for (const Step& step : plan.order) {
+    const int32_t item = model.items_of_plan.item(step);
+    model.position[Index(item)] = static_cast<int32_t>(model.order.size());
+    model.order.push_back(item);
+    if (step.kind != Step::Kind::kNode || !context.graph.is_compute(step.id)) continue;
+    model.compute_index[Index(item)] = static_cast<int32_t>(model.compute.size());
+    model.compute.push_back(item);
+  }
+  RETURN_IF_ERROR(model.AddLaunches(plan));
+  RETURN_IF_ERROR(model.AddOverlap(plan));
+  model.AddKeys(plan);
+  model.AddGroups(plan);
+  return model;
+}
+
+absl::Status Model::AddLaunches(const Plan& plan) {
+  const Graph& graph = context.graph;
+  // By collective, then by bucket: those that the schedule has listed already.
+  std::vector<bool> listed(graph.collectives().size() + plan.buckets.size());
+  const auto add = [&](BucketId bucket, CollectiveId collective) {
+    LaunchInfo launch;
+    launch.bucket = bucket;
+    launch.collective =
+        bucket < 0 ? collective : graph.collective_of(plan.buckets[Index(bucket)].members.front());
+    const Collective& c = graph.collective(launch.collective);
+    launch.start_item = bucket < 0 ? c.start : items_of_plan.start_item(bucket);
+    launch.wait_item = bucket < 0 ? c.wait : items_of_plan.wait_item(bucket);
+    launch.start_position = position[Index(launch.start_item)];
+    launch.wait_position = position[Index(launch.wait_item)];
+    launch.group = c.group;
+    const std::vector<NodeId> members = MembersOf(graph, plan, bucket, launch.collective);
+    launch.bytes = Footprint(graph, members);
+    launch.est_ps = EstimatePs(graph, context.costs, members,
+                               bucket < 0 ? BucketMode::kPacked : plan.buckets[Index(bucket)].mode);
+    launch.exposed_ps = launch.est_ps;
+    listed[bucket < 0 ? Index(collective) : graph.collectives().size() + Index(bucket)] = true;
+    launches.push_back(std::move(launch));
+  };
+  const auto alone = [&](CollectiveId c) {
+    const NodeId wait = graph.collective(c).wait;
+    return wait != kNoNode && position[Index(wait)] >= 0;
+  };
+  for (const LaunchOverlap& overlap : context.overlap) {
+    const bool bucket = overlap.bucket >= 0;
+    const size_t known = bucket ? plan.buckets.size() : graph.collectives().size();
+    const int32_t id = bucket ? overlap.bucket : overlap.collective;
+    if (id < 0 || Index(id) >= known || (!bucket && !alone(id))) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "overlap: ", bucket ? "bucket " : "collective ", id, " is no launch of this plan"));
+    }
+    if (listed[bucket ? graph.collectives().size() + Index(id) : Index(id)]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("overlap: ", bucket ? "bucket " : "collective ", id, " is listed twice"));
+    }
+    add(overlap.bucket, overlap.collective);
+  }
+  for (const int32_t item : order) {
+    const Step step = items_of_plan.step(item);
+    if (step.kind == Step::Kind::kWait) {
+      if (!listed[graph.collectives().size() + Index(step.id)]) add(step.id, -1);
+    } else if (step.kind == Step::Kind::kNode && graph.kind(step.id) == NodeKind::kWait) {
+      const CollectiveId c = graph.collective_of(step.id);
+      if (!listed[Index(c)]) add(-1, c);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Model::AddOverlap(const Plan& plan) {
+  const Graph& graph = context.graph;
+  std::vector<int32_t> item_of(Index(graph.size()));
+  for (NodeId n = 0; n < graph.size(); ++n) item_of[Index(n)] = n;
+  for (size_t b = 0; b < plan.buckets.size(); ++b) {
+    for (const NodeId member : plan.buckets[b].members) {
+      const auto bucket = static_cast<BucketId>(b);
+      item_of[Index(member)] = items_of_plan.start_item(bucket);
+      item_of[Index(graph.collective(graph.collective_of(member)).wait)] =
+          items_of_plan.wait_item(bucket);
+    }
+  }
+  std::vector<bool> hiding(Index(items()));
+  std::vector<GroupId> group_of(Index(items()), -1);
+  for (const LaunchInfo& launch : launches) {
+    group_of[Index(launch.start_item)] = group_of[Index(launch.wait_item)] = launch.group;
+  }
+  for (size_t i = 0; i < context.overlap.size(); ++i) {  // launches begin with these
+    const LaunchOverlap& overlap = context.overlap[i];
+    LaunchInfo& launch = launches[i];
+    launch.est_ps = overlap.est_ps;
+    launch.exposed_ps = overlap.exposed_ps;
+    for (const NodeId n : overlap.hidden_by) {
+      const int32_t at = n < 0 || n >= graph.size() ? -1 : position[Index(item_of[Index(n)])];
+      if (at <= launch.start_position || at >= launch.wait_position) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "overlap: ", n < 0 || n >= graph.size() ? absl::StrCat("%", n) : graph.Describe(n),
+            " does not stand between the start and the wait of ",
+            graph.Describe(graph.collective(launch.collective).start), ", which it is to hide"));
+      }
+      launch.hidden_by.push_back(item_of[Index(n)]);
+      launch.first_hiding = std::min(launch.first_hiding, at);
+      launch.last_hiding = std::max(launch.last_hiding, at);
+      // On its own group's timeline a node has one event, which would move with its bucket.
+      const int32_t item = item_of[Index(n)];
+      const bool own = group_of[Index(item)] == launch.group && !context.options.upstream;
+      if (launch.fully_hidden() || own) {
+        hiding[Index(item)] = true;
+      }
+    }
+    std::sort(launch.hidden_by.begin(), launch.hidden_by.end(),
+              [&](int32_t a, int32_t b) { return position[Index(a)] < position[Index(b)]; });
+    launch.hidden_by.erase(std::unique(launch.hidden_by.begin(), launch.hidden_by.end()),
+                           launch.hidden_by.end());
+  }
+  for (LaunchInfo& launch : launches) {
+    launch.hides = hiding[Index(launch.start_item)] || hiding[Index(launch.wait_item)];
+  }
+  return absl::OkStatus();
+}
+
+void Model::AddKeys(const Plan& plan) {
+  const Graph& graph = context.graph;
+  using Key = std::tuple<GroupId, CollectiveKind, ReduceOp, DType, Direction>;
+  std::map<Key, int32_t> keys;
+  for (LaunchInfo& launch : launches) {
+    const std::vector<NodeId> members = MembersOf(graph, plan, launch.bucket, launch.collective);
+    const bool mergeable = std::all_of(members.begin(), members.end(),
+                                       [&](NodeId member) { return Mergeable(context, member); });
+    if (!mergeable) continue;
+    const Collective& c = graph.collective(launch.collective);
+    // torch's key knows no direction.
+    const Direction direction =
+        context.options.upstream ? Direction::kNone : context.directions[Index(launch.collective)];
+    const Key key(c.group, c.kind, c.reduce_op, c.dtype, direction);
+    launch.key = keys.emplace(key, static_cast<int32_t>(keys.size())).first->second;
+  }
+}
+
+void Model::AddGroups(const Plan& plan) {
+  const Graph& graph = context.graph;
+  const std::vector<NodeId> placeholder = PlaceholderOf(graph);
+  std::vector<bool> seen(graph.groups().size()), judged(graph.groups().size()),
+      internode(graph.groups().size());
+  for (const LaunchInfo& launch : launches) {
+    const size_t group = Index(launch.group);
+    if (!seen[group]) groups.push_back(launch.group);
+    seen[group] = true;
+    if (graph.collective(launch.collective).kind != CollectiveKind::kAllGather || judged[group]) {
+      continue;
+    }
+    // A group whose first gather is of a parameter is taken for one across nodes.
+    judged[group] = true;
+    NodeId all = kNoNode;
+    bool each = true;
+    for (const NodeId member : MembersOf(graph, plan, launch.bucket, launch.collective)) {
+      all = Both(all, placeholder[Index(member)]);
+      each = each && placeholder[Index(member)] >= 0;
+    }
+    internode[group] = context.options.upstream ? all >= 0 : each;
+  }
+  const Choice choice = context.options.bucket_exposed_first;
+  exposed_first = choice == Choice::kAuto
+                      ? internode
+                      : std::vector<bool>(internode.size(), choice == Choice::kOn);
+  skipped.resize(internode.size());
+  for (size_t g = 0; g < internode.size(); ++g) {
+    skipped[g] = context.options.bucket_only_internode && !internode[g];
+  }
+}
+
+}  // namespace bucketd::overlap

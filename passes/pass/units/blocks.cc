@@ -1,0 +1,231 @@
+#include "passes/pass/units/blocks.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "passes/pass/entries.h"
+
+namespace bucketd {
+namespace {
+
+constexpr size_t kMaxNamed = 8;  // modules in the name of a unit
+
+// A component that is a number, at `begin` of the FQN.
+struct NumberAt {
+  absl::string_view prefix;  // what stands before it, without the dot
+  int64_t number = 0;
+};
+
+bool ParseNumber(absl::string_view text, int64_t& value) {
+  if (text.empty() || text.size() > 9) return false;
+  value = 0;
+  for (const char c : text) {
+    if (!absl::ascii_isdigit(static_cast<unsigned char>(c))) return false;
+    value = value * 10 + (c - '0');
+  }
+  return true;
+}
+
+std::vector<NumberAt> NumbersIn(absl::string_view fqn) {
+  std::vector<NumberAt> numbers;
+  for (size_t begin = 0; begin < fqn.size();) {
+    const size_t end = std::min(fqn.find('.', begin), fqn.size());
+    NumberAt at;
+    if (ParseNumber(fqn.substr(begin, end - begin), at.number)) {
+      at.prefix = fqn.substr(0, begin == 0 ? 0 : begin - 1);
+      numbers.push_back(at);
+    }
+    begin = end + 1;
+  }
+  return numbers;
+}
+
+// The parameters below one P.<integer>.
+struct Child {
+  std::vector<int32_t> uses;
+};
+using Row = std::map<int64_t, Child>;  // children of one prefix by number
+
+// Children by the prefix of their `depth`-th number, of those uses that are not in a block yet:
+// what is nested in a block never makes a row of its own.
+std::map<absl::string_view, Row> RowsAtDepth(absl::Span<const NamedUse> uses, size_t depth,
+                                             const std::vector<bool>& taken) {
+  std::map<absl::string_view, Row> rows;
+  for (size_t i = 0; i < uses.size(); ++i) {
+    if (taken[i]) continue;
+    const std::vector<NumberAt> numbers = NumbersIn(uses[i].fqn);
+    if (numbers.size() <= depth) continue;
+    rows[numbers[depth].prefix][numbers[depth].number].uses.push_back(static_cast<int32_t>(i));
+  }
+  return rows;
+}
+
+// Names of one child in an order of their own, so that the order of use does not tell children
+// apart.
+std::string SortedNames(absl::Span<const NamedUse> uses, const Child& child, size_t child_length) {
+  std::vector<absl::string_view> names;
+  for (const int32_t use : child.uses) {
+    names.push_back(uses[static_cast<size_t>(use)].fqn.substr(child_length));
+  }
+  std::sort(names.begin(), names.end());
+  return absl::StrJoin(names, "\n");
+}
+
+bool IsRow(absl::Span<const NamedUse> uses, absl::string_view prefix, const Row& row) {
+  std::set<std::string> classes;
+  for (const auto& [number, child] : row) {
+    const absl::string_view fqn = uses[static_cast<size_t>(child.uses[0])].fqn;
+    const size_t begin = prefix.empty() ? 0 : prefix.size() + 1;
+    const size_t length = std::min(fqn.find('.', begin), fqn.size());
+    classes.insert(SortedNames(uses, child, length));
+    if (classes.size() > 2) return false;
+  }
+  return true;
+}
+
+struct Block {
+  std::string name;
+  std::vector<int32_t> uses;
+};
+
+// All rows of two or more children, or, if `lone`, of one. Outermost first; rows in order of first
+// use, blocks in numeric order.
+std::vector<std::vector<Block>> FindRows(absl::Span<const NamedUse> uses, bool lone,
+                                         std::vector<bool>& taken) {
+  constexpr size_t kMaxDepth = 8;
+  std::vector<std::pair<int64_t, std::vector<Block>>> rows;
+  for (size_t depth = 0; depth < kMaxDepth; ++depth) {
+    std::vector<int32_t> now;
+    for (const auto& [prefix, row] : RowsAtDepth(uses, depth, taken)) {
+      if ((row.size() < 2) != lone || !IsRow(uses, prefix, row)) continue;
+      std::vector<Block> blocks;
+      int64_t first = std::numeric_limits<int64_t>::max();
+      for (const auto& [number, child] : row) {
+        blocks.push_back({absl::StrCat(prefix, prefix.empty() ? "" : ".", number), child.uses});
+        for (const int32_t use : child.uses) {
+          first = std::min(first, uses[static_cast<size_t>(use)].first_use);
+          now.push_back(use);
+        }
+      }
+      rows.emplace_back(first, std::move(blocks));
+    }
+    for (const int32_t use : now) taken[static_cast<size_t>(use)] = true;
+  }
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<std::vector<Block>> out;
+  for (auto& [first, blocks] : rows) out.push_back(std::move(blocks));
+  return out;
+}
+
+absl::string_view Owner(absl::string_view fqn) {
+  const size_t dot = fqn.rfind('.');
+  return dot == absl::string_view::npos ? fqn : fqn.substr(0, dot);
+}
+
+// What a use outside of all blocks is called: its top-level module, unless blocks live in there.
+absl::string_view TopName(absl::string_view fqn, const std::vector<std::vector<Block>>& rows) {
+  const absl::string_view top = fqn.substr(0, std::min(fqn.find('.'), fqn.size()));
+  for (const std::vector<Block>& row : rows) {
+    if (Holds(top, row[0].name)) return Owner(fqn);
+  }
+  return top;
+}
+
+// Uses outside of blocks, in order of first use, into units.
+class Outside {
+ public:
+  Outside(absl::Span<const NamedUse> uses, const std::vector<std::vector<Block>>& rows)
+      : uses_(uses), rows_(rows) {}
+
+  // One unit a top-level module; what the model itself owns is one, too.
+  void AddByModule(const std::vector<int32_t>& outside, std::vector<FoundUnit>& units) const {
+    std::map<absl::string_view, size_t> unit_of;
+    for (const int32_t use : outside) {
+      const absl::string_view fqn = Fqn(use);
+      const bool own = fqn.find('.') == absl::string_view::npos;
+      const auto [it, added] =
+          unit_of.emplace(own ? absl::string_view() : TopName(fqn, rows_), units.size());
+      if (added) units.push_back({std::string(TopName(fqn, rows_)), {}, false});
+      FoundUnit& unit = units[it->second];
+      unit.uses.push_back(use);
+      if (!own || added || unit.uses.size() > kMaxNamed + 1) continue;
+      absl::StrAppend(&unit.name, "+", unit.uses.size() > kMaxNamed ? "..." : fqn);
+    }
+  }
+
+  void AddAsOne(const std::vector<int32_t>& outside, std::vector<FoundUnit>& units) const {
+    if (outside.empty()) return;
+    FoundUnit unit{"", outside, false};
+    std::set<absl::string_view> names;
+    for (const int32_t use : outside) {
+      const absl::string_view name = TopName(Fqn(use), rows_);
+      if (!names.insert(name).second || names.size() > kMaxNamed) continue;
+      absl::StrAppend(&unit.name, unit.name.empty() ? "" : "+", name);
+    }
+    if (names.size() > kMaxNamed) absl::StrAppend(&unit.name, "+...");
+    units.push_back(std::move(unit));
+  }
+
+ private:
+  absl::string_view Fqn(int32_t use) const { return uses_[static_cast<size_t>(use)].fqn; }
+
+  absl::Span<const NamedUse> uses_;
+  const std::vector<std::vector<Block>>& rows_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<FoundUnit>> FindBlocks(absl::Span<const NamedUse> uses) {
+  std::vector<bool> taken(uses.size());
+  std::vector<std::vector<Block>> rows = FindRows(uses, false, taken);
+  const bool lone = rows.empty();
+  if (lone) rows = FindRows(uses, true, taken);
+  if (rows.empty()) {
+    return absl::FailedPreconditionError(
+        "no transformer blocks found: no module has numbered children with like "
+        "parameters (layers.0, layers.1, ...); name the modules yourself with mode manual, for "
+        "example --mode manual --buckets stem,body.conv1+body.conv2,head");
+  }
+  const auto by_use = [&](int32_t a, int32_t b) {
+    return std::make_pair(uses[static_cast<size_t>(a)].first_use, a) <
+           std::make_pair(uses[static_cast<size_t>(b)].first_use, b);
+  };
+  std::vector<int32_t> outside;
+  for (size_t i = 0; i < uses.size(); ++i) {
+    if (!taken[i]) outside.push_back(static_cast<int32_t>(i));
+  }
+  std::sort(outside.begin(), outside.end(), by_use);
+  const Outside splitter(uses, rows);
+  std::vector<FoundUnit> units;
+  auto next = outside.begin();
+  for (size_t r = 0; r < rows.size(); ++r) {
+    int64_t row_begin = std::numeric_limits<int64_t>::max();
+    for (const Block& block : rows[r]) {
+      for (const int32_t use : block.uses) {
+        row_begin = std::min(row_begin, uses[static_cast<size_t>(use)].first_use);
+      }
+    }
+    const auto end = std::find_if(next, outside.end(), [&](int32_t use) {
+      return uses[static_cast<size_t>(use)].first_use >= row_begin;
+    });
+    if (r == 0) {
+      splitter.AddByModule({next, end}, units);
+    } else {
+      splitter.AddAsOne({next, end}, units);
+    }
+    next = end;
+    for (const Block& block : rows[r]) units.push_back({block.name, block.uses, lone});
+  }
+  splitter.AddAsOne({next, outside.end()}, units);
+  return units;
+}
+
+}  // namespace bucketd

@@ -1,0 +1,263 @@
+#include "server/admin/admin.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/cost/profile.h"
+#include "passes/planner.h"
+#include "server/base/errors.h"
+#include "server/base/names.h"
+#include "server/base/version.h"
+#include "server/plans/plan_request.h"
+
+namespace bucketd {
+namespace {
+
+constexpr int kMaxJobsInStatus = 100;
+constexpr int32_t kMaxListed = 10'000;
+constexpr int64_t kMaxPinMs = int64_t{366} * 86'400'000;
+
+int64_t Ms(std::chrono::system_clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
+}
+
+WallTime Now() {
+  return std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
+}
+
+int64_t Value(const prometheus::Gauge& gauge) { return static_cast<int64_t>(gauge.Value()); }
+int64_t Value(const prometheus::Counter& counter) { return static_cast<int64_t>(counter.Value()); }
+
+absl::Status Malformed(absl::string_view message) {
+  return MakeError(Reason::kRequestMalformed, message);
+}
+
+void FillPlanning(const PlanningSwitch::State& from, v1::PlanningState& to) {
+  to.set_enabled(from.enabled);
+  to.set_why(from.why);
+  to.set_since_ms(from.since_ms);
+  to.set_persisted(from.persisted);
+}
+
+void AddCache(const char* name, int64_t entries, int64_t bytes, int64_t capacity, int64_t evictions,
+              v1::GetStatusResponse& status) {
+  v1::CacheStatus& cache = *status.add_caches();
+  cache.set_name(name);
+  cache.set_entries(entries);
+  cache.set_bytes(bytes);
+  cache.set_capacity_bytes(capacity);
+  cache.set_evictions(evictions);
+}
+
+void FillTrouble(const StoreTrouble& from, v1::StoreTrouble& to) {
+  to.set_why(from.why);
+  to.set_since_ms(Ms(from.since));
+}
+
+void FillHealth(const StoreHealth& health, v1::StoreStatus& to) {
+  to.set_failed_reads(health.failed_reads);
+  to.set_failed_writes(health.failed_writes);
+  to.set_damage(health.damage);
+  if (health.reading.has_value()) FillTrouble(*health.reading, *to.mutable_reading());
+  if (health.writing.has_value()) FillTrouble(*health.writing, *to.mutable_writing());
+}
+
+// Those that wait come first, the longest first.
+bool Before(const v1::JobStatus& a, const v1::JobStatus& b) {
+  const auto rank = [](const v1::JobStatus& job) {
+    return std::make_tuple(job.state() != "waiting", job.since_ms());
+  };
+  const auto name = [](const v1::JobStatus& job) {
+    return std::tie(job.tenant(), job.id(), job.scope());
+  };
+  return rank(a) != rank(b) ? rank(a) < rank(b) : name(a) < name(b);
+}
+
+absl::StatusOr<int32_t> Limit(int32_t asked, int32_t by_default) {
+  if (asked == 0) return by_default;
+  if (asked > 0 && asked <= kMaxListed) return asked;
+  return Malformed(
+      absl::StrCat("limit: ", asked, ", expected 1 to ", kMaxListed, ", or 0 for ", by_default));
+}
+
+absl::Status CheckPinnedJob(const std::string& tenant, const std::string& job) {
+  RETURN_IF_ERROR(CheckTenant(tenant));
+  if (job.empty()) return Malformed("job_id: a job has a name");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string PlanKeyField(absl::string_view key, absl::string_view name) {
+  const std::string begin = absl::StrCat(name, "=");
+  for (absl::string_view line : absl::StrSplit(key, '\n')) {
+    if (!absl::ConsumePrefix(&line, begin)) continue;
+    std::string value;
+    if (line.size() >= 2 && line.front() == '"' && line.back() == '"' &&
+        absl::CUnescape(line.substr(1, line.size() - 2), &value)) {
+      return value;
+    }
+    return std::string(line);
+  }
+  return "";
+}
+
+void Admin::FillPlans(v1::GetStatusResponse& status) const {
+  ServerMetrics& m = parts_.metrics;
+  v1::PlanCounts& plans = *status.mutable_plans();
+  plans.set_hits(Value(m.plans(PlanOutcome::kHit)));
+  plans.set_computed(Value(m.plans(PlanOutcome::kComputed)));
+  plans.set_joined(Value(m.plans(PlanOutcome::kJoined)));
+  plans.set_graph_required(Value(m.plans(PlanOutcome::kGraphRequired)));
+  plans.set_errors(Value(m.plans(PlanOutcome::kError)));
+  plans.set_store_hits(Value(m.plans(PlanOutcome::kStoreHit)));
+  plans.set_pinned(Value(m.plans(PlanOutcome::kPinned)));
+  plans.set_unplanned(Value(m.plans(PlanOutcome::kUnplanned)));
+  AddCache("plans", Value(m.plan_cache_entries), Value(m.plan_cache_bytes),
+           parts_.options.plan_cache_bytes, Value(m.plan_cache_evictions), status);
+  AddCache("graphs", Value(m.graph_cache_entries), Value(m.graph_cache_bytes),
+           parts_.options.graph_cache_bytes, Value(m.graph_cache_evictions), status);
+}
+
+void Admin::FillLoad(v1::LoadStatus& load) const {
+  const ServerMetrics& m = parts_.metrics;
+  const ServerOptions& o = parts_.options;
+  load.set_computing(Value(m.compute_running));
+  load.set_compute_slots(o.compute_slots);
+  load.set_queued(Value(m.compute_queued));
+  load.set_queue_limit(o.compute_queue);
+  load.set_waiting(Value(m.waiting_callers));
+  load.set_waiting_limit(o.max_waiting);
+  load.set_uploads(Value(m.uploads_in_flight));
+  load.set_uploads_limit(o.intake.max_uploads);
+}
+
+void Admin::FillStore(v1::GetStatusResponse& status) const {
+  if (parts_.store == nullptr || parts_.store_path.empty()) return;
+  v1::StoreStatus& to = *status.mutable_store();
+  to.set_path(parts_.store_path);
+  if (parts_.hooks.store_health != nullptr) FillHealth(parts_.hooks.store_health(), to);
+  const absl::StatusOr<StoreStats> stats = parts_.store->Stats();
+  if (!stats.ok()) {
+    to.set_error(std::string(stats.status().message()));
+    return;
+  }
+  to.set_plans(stats->plans);
+  to.set_plan_bytes(stats->plan_bytes);
+  to.set_capacity_bytes(parts_.options.store_bytes);
+  to.set_held_plans(stats->held_plans);
+  to.set_records(stats->records);
+  to.set_file_bytes(stats->file_bytes);
+  if (stats->oldest_use.has_value()) to.set_oldest_use_ms(Ms(*stats->oldest_use));
+}
+
+void Admin::FillErrors(v1::GetStatusResponse& status) const {
+  for (const RecentError& error : parts_.metrics.recent_errors.List()) {
+    v1::RecentError& to = *status.add_errors();
+    to.set_when_ms(Ms(error.when));
+    to.set_method(error.method);
+    to.set_code(absl::StatusCodeToString(error.code));
+    to.set_reason(error.reason);
+    to.set_message(error.message);
+    to.set_request_id(error.request_id);
+    to.set_trace_id(error.trace_id);
+  }
+}
+
+std::vector<v1::JobStatus> Admin::Jobs() const {
+  if (parts_.hooks.jobs == nullptr) return {};
+  std::vector<v1::JobStatus> jobs = parts_.hooks.jobs();
+  std::sort(jobs.begin(), jobs.end(), Before);
+  return jobs;
+}
+
+v1::GetStatusResponse Admin::GetStatus() const {
+  const ServerState state = parts_.state();
+  v1::GetStatusResponse status;
+  status.set_server_version(kServerVersion);
+  status.set_planner_version(kPlannerVersion);
+  status.set_state(state.draining ? "draining" : "serving");
+  status.set_address(state.address);
+  status.set_http_address(state.http_address);
+  status.set_pid(getpid());
+  status.set_started_ms(Ms(state.started));
+  status.set_uptime_ms(Ms(Now()) - Ms(state.started));
+  FillPlanning(parts_.planning.Get(), *status.mutable_planning());
+  FillPlans(status);
+  FillLoad(*status.mutable_load());
+  FillStore(status);
+  std::vector<v1::JobStatus> jobs = Jobs();
+  status.set_jobs_total(static_cast<int64_t>(jobs.size()));
+  if (jobs.size() > kMaxJobsInStatus) jobs.resize(kMaxJobsInStatus);
+  for (v1::JobStatus& job : jobs) *status.add_jobs() = std::move(job);
+  if (parts_.hooks.cost_profiles != nullptr) {
+    for (v1::CostProfileStatus& p : parts_.hooks.cost_profiles()) {
+      *status.add_cost_profiles() = std::move(p);
+    }
+  }
+  FillErrors(status);
+  return status;
+}
+
+absl::StatusOr<v1::ListJobsResponse> Admin::ListJobs(const v1::ListJobsRequest& request) const {
+  ASSIGN_OR_RETURN(const int32_t limit, Limit(request.limit(), 1000));
+  v1::ListJobsResponse response;
+  for (v1::JobStatus& job : Jobs()) {
+    if (request.has_tenant() && job.tenant() != request.tenant()) continue;
+    if (!request.id().empty() && job.id() != request.id()) continue;
+    if (response.jobs_size() == limit) {
+      response.set_truncated(true);
+      break;
+    }
+    *response.add_jobs() = std::move(job);
+  }
+  return response;
+}
+
+absl::StatusOr<v1::PinJobResponse> Admin::PinJob(const v1::PinJobRequest& request) {
+  RETURN_IF_ERROR(CheckPinnedJob(request.tenant(), request.job_id()));
+  if (request.ttl_ms() <= 0 || request.ttl_ms() > kMaxPinMs) {
+    return Malformed(absl::StrCat("ttl_ms: ", request.ttl_ms(), ", expected 1 to ", kMaxPinMs));
+  }
+  if (parts_.hooks.pin_job == nullptr) return Malformed("this server pins nothing");
+  const WallTime expires = Now() + std::chrono::milliseconds(request.ttl_ms());
+  ASSIGN_OR_RETURN(const uint32_t pinned,
+                   parts_.hooks.pin_job(request.tenant(), request.job_id(), expires));
+  v1::PinJobResponse response;
+  response.set_pinned(pinned);
+  response.set_expires_ms(Ms(expires));
+  return response;
+}
+
+absl::StatusOr<v1::UnpinJobResponse> Admin::UnpinJob(const v1::UnpinJobRequest& request) {
+  RETURN_IF_ERROR(CheckPinnedJob(request.tenant(), request.job_id()));
+  if (parts_.hooks.unpin_job == nullptr) return Malformed("this server pins nothing");
+  ASSIGN_OR_RETURN(const uint32_t released,
+                   parts_.hooks.unpin_job(request.tenant(), request.job_id()));
+  v1::UnpinJobResponse response;
+  response.set_released(released);
+  return response;
+}
+
+absl::StatusOr<v1::SetPlanningResponse> Admin::SetPlanning(const v1::SetPlanningRequest& request) {
+  if (!request.enabled() && request.why().empty()) {
+    return Malformed("why: say why planning is switched off; every trainer will log it");
+  }
+  const absl::Status set = parts_.planning.Set(request.enabled(), request.why());
+  if (set.code() == absl::StatusCode::kInvalidArgument) return Malformed(set.message());
+  if (!set.ok()) return WithReason(Reason::kStoreUnavailable, set);
+  v1::SetPlanningResponse response;
+  FillPlanning(parts_.planning.Get(), *response.mutable_planning());
+  return response;
+}
+
+}  // namespace bucketd

@@ -1,0 +1,84 @@
+// What the Admin service does, without gRPC: reports on a running server and changes it.
+// Thread-safe. Every call may block on the disk; the caller's thread is not gRPC's.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "proto/admin.pb.h"
+#include "server/base/metrics.h"
+#include "server/config/options.h"
+#include "server/plans/plan_cache.h"
+#include "server/plans/planning_switch.h"
+#include "server/store/store.h"
+#include "server/store/store_metrics.h"
+
+namespace bucketd {
+
+// What other parts of the server offer to operators; any may be empty.
+struct AdminHooks {
+  // Scopes of jobs, in any order.
+  std::function<std::vector<v1::JobStatus>()> jobs;
+  // How many pins now live until `expires`; NOT_FOUND: the job has none.
+  std::function<absl::StatusOr<uint32_t>(const std::string& tenant, const std::string& job,
+                                         WallTime expires)>
+      pin_job;
+  // How many pins there were.
+  std::function<absl::StatusOr<uint32_t>(const std::string& tenant, const std::string& job)>
+      unpin_job;
+  std::function<std::vector<v1::CostProfileStatus>()> cost_profiles;
+  std::function<StoreHealth()> store_health;
+};
+
+// What the composition root knows.
+struct ServerState {
+  bool draining = false;
+  std::string address;
+  std::string http_address;
+  std::chrono::system_clock::time_point started;
+};
+
+class Admin {
+ public:
+  struct Parts {  // all outlive this
+    const ServerOptions& options;
+    ServerMetrics& metrics;
+    PlanCache& cache;
+    PlanningSwitch& planning;
+    Store* store;            // null: there is none
+    std::string store_path;  // "": it is in memory, and gone with the process
+    std::function<ServerState()> state;
+    AdminHooks hooks;
+  };
+
+  explicit Admin(Parts parts) : parts_(std::move(parts)) {}
+
+  // Never fails: what cannot be read is said in the answer.
+  v1::GetStatusResponse GetStatus() const;
+  absl::StatusOr<v1::ListPlansResponse> ListPlans(const v1::ListPlansRequest& request) const;
+  absl::StatusOr<v1::EvictPlansResponse> EvictPlans(const v1::EvictPlansRequest& request);
+  absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request) const;
+  absl::StatusOr<v1::PinJobResponse> PinJob(const v1::PinJobRequest& request);
+  absl::StatusOr<v1::UnpinJobResponse> UnpinJob(const v1::UnpinJobRequest& request);
+  absl::StatusOr<v1::SetPlanningResponse> SetPlanning(const v1::SetPlanningRequest& request);
+
+ private:
+  void FillPlans(v1::GetStatusResponse& status) const;
+  void FillLoad(v1::LoadStatus& load) const;
+  void FillStore(v1::GetStatusResponse& status) const;
+  void FillErrors(v1::GetStatusResponse& status) const;
+  std::vector<v1::JobStatus> Jobs() const;
+
+  const Parts parts_;
+};
+
+// The value of one field of a plan's key (plan_key.h), unescaped; "" if there is none.
+std::string PlanKeyField(absl::string_view key, absl::string_view name);
+
+}  // namespace bucketd

@@ -1,0 +1,118 @@
+// Ranks of a group meet: proto/agent.proto without the wire. In memory only: a server that starts
+// again has forgotten who met, and its next epochs are above those before, since they are taken
+// from the clock. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "server/base/timers.h"
+
+namespace bucketd {
+
+struct RendezvousLimits {
+  uint32_t max_size = 16'384;
+  size_t max_groups = 4'096;
+  size_t max_endpoint_bytes = 256;
+  size_t max_agrees_bytes = 64;
+  size_t max_watchers = 65'536;
+};
+
+class Rendezvous {
+ public:
+  struct Call {
+    std::string tenant, group;
+    uint32_t rank = 0, size = 0;
+    std::string endpoint, agrees;
+  };
+  struct Met {
+    uint64_t epoch = 0;
+    std::string token;
+    std::vector<std::string> endpoints;  // by rank
+  };
+  struct Epoch {
+    std::string tenant, group;
+    uint64_t number = 0;
+  };
+  struct Fate {
+    bool over = false;
+    std::string why;
+  };
+  using OnMet = std::function<void(const absl::StatusOr<std::shared_ptr<const Met>>&)>;
+  using OnFate = std::function<void(const absl::StatusOr<Fate>&)>;
+  using Id = uint64_t;  // of a call that waits; 0: it has been answered
+
+  // `timers` outlives this. `now_ms` is Unix time.
+  Rendezvous(Timers& timers, std::function<int64_t()> now_ms, RendezvousLimits limits = {});
+  ~Rendezvous();
+
+  // Each callback runs once, on the thread of whatever ended the wait, and never after Cancel has
+  // returned true.
+  Id Join(const Call& call, SteadyTime deadline, OnMet done);
+  Id Watch(const Epoch& epoch, SteadyTime deadline, OnFate done);
+  // An epoch that is over stays as it ended.
+  absl::Status End(const Epoch& epoch, uint32_t rank, const std::string& why);
+  // The server shuts down: DRAINING to all that wait and all that call from now on.
+  void BeginDrain();
+  // The caller went away. True: it had been waiting, and its callback will not run.
+  bool Cancel(Id id);
+
+ private:
+  struct Waiter {
+    Id id = 0;
+    Timers::Id timer = 0;
+    OnMet done;
+    std::string endpoint;
+  };
+  struct Watcher {
+    Timers::Id timer = 0;
+    OnFate done;
+  };
+  struct Group {
+    uint32_t size = 0;
+    std::string agrees;
+    std::map<uint32_t, Waiter> waiting;  // by rank
+    uint64_t epoch = 0;                  // the last one; 0: none yet
+    uint32_t epoch_size = 0;
+    bool over = false;
+    std::string why;
+    std::map<Id, Watcher> watchers;  // of `epoch`
+    int64_t touched_ms = 0;
+  };
+  using Key = std::pair<std::string, std::string>;   // tenant, group
+  using Later = std::vector<std::function<void()>>;  // run without the lock
+
+  absl::Status Check(const Call& call) const;
+  absl::StatusOr<Group*> FindOrMake(const Key& key);
+  absl::Status CheckAgainst(const Group& group, const Call& call) const;
+  absl::StatusOr<Id> JoinLocked(const Call& call, SteadyTime deadline, const OnMet& done,
+                                Later& later);
+  void Dismiss(Waiter& waiter, const absl::StatusOr<std::shared_ptr<const Met>>& answer,
+               Later& later);
+  void Meet(Group& group, Later& later);
+  void EndLocked(Group& group, std::string why, Later& later);
+  void TimeOut(Id id);
+  absl::Status Missing(const Group& group) const;
+  static void Run(const Later& later);
+
+  Timers& timers_;
+  const std::function<int64_t()> now_ms_;
+  const RendezvousLimits limits_;
+  std::mutex mutex_;
+  bool draining_ = false;
+  Id last_id_ = 0;
+  uint64_t last_epoch_ = 0;
+  size_t watchers_ = 0;
+  std::map<Key, Group> groups_;
+  std::map<Id, Key> where_;  // of waiters and watchers
+};
+
+}  // namespace bucketd

@@ -1,0 +1,139 @@
+#include "server/base/errors.h"
+
+#include <array>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+
+#include "proto/error.pb.h"
+
+namespace bucketd {
+namespace {
+
+constexpr char kErrorInfoUrl[] = "type.googleapis.com/google.rpc.ErrorInfo";
+constexpr char kRetryInfoUrl[] = "type.googleapis.com/google.rpc.RetryInfo";
+constexpr int32_t kOverloadedRetryNanos = 200'000'000;
+constexpr int32_t kDrainingRetryNanos = 500'000'000;
+
+struct Row {
+  Reason reason;
+  absl::StatusCode code;
+  const char* name;
+};
+
+constexpr std::array<Row, 34> kTable = {{
+    {Reason::kDigestMalformed, absl::StatusCode::kInvalidArgument, "DIGEST_MALFORMED"},
+    {Reason::kDigestMismatch, absl::StatusCode::kInvalidArgument, "DIGEST_MISMATCH"},
+    {Reason::kContentMismatch, absl::StatusCode::kInvalidArgument, "CONTENT_MISMATCH"},
+    {Reason::kGraphMalformed, absl::StatusCode::kInvalidArgument, "GRAPH_MALFORMED"},
+    {Reason::kGraphTooLarge, absl::StatusCode::kResourceExhausted, "GRAPH_TOO_LARGE"},
+    {Reason::kChunkTooLarge, absl::StatusCode::kInvalidArgument, "CHUNK_TOO_LARGE"},
+    {Reason::kUploadProtocol, absl::StatusCode::kInvalidArgument, "UPLOAD_PROTOCOL"},
+    {Reason::kCodecUnknown, absl::StatusCode::kInvalidArgument, "CODEC_UNKNOWN"},
+    {Reason::kRequestMalformed, absl::StatusCode::kInvalidArgument, "REQUEST_MALFORMED"},
+    {Reason::kOptionsInvalid, absl::StatusCode::kInvalidArgument, "OPTIONS_INVALID"},
+    {Reason::kMeshInvalid, absl::StatusCode::kInvalidArgument, "MESH_INVALID"},
+    {Reason::kProfileUnknown, absl::StatusCode::kNotFound, "PROFILE_UNKNOWN"},
+    {Reason::kProfileInvalid, absl::StatusCode::kInvalidArgument, "PROFILE_INVALID"},
+    {Reason::kProfileUnreadable, absl::StatusCode::kDataLoss, "PROFILE_UNREADABLE"},
+    {Reason::kProfileLimit, absl::StatusCode::kResourceExhausted, "PROFILE_LIMIT"},
+    {Reason::kNoEarlierVersion, absl::StatusCode::kFailedPrecondition, "NO_EARLIER_VERSION"},
+    {Reason::kNoSamples, absl::StatusCode::kFailedPrecondition, "NO_SAMPLES"},
+    {Reason::kStoreUnavailable, absl::StatusCode::kUnavailable, "STORE_UNAVAILABLE"},
+    {Reason::kPlanNotCached, absl::StatusCode::kNotFound, "PLAN_NOT_CACHED"},
+    {Reason::kPlanImpossible, absl::StatusCode::kFailedPrecondition, "PLAN_IMPOSSIBLE"},
+    {Reason::kDeadline, absl::StatusCode::kDeadlineExceeded, "DEADLINE"},
+    {Reason::kCancelled, absl::StatusCode::kCancelled, "CANCELLED"},
+    {Reason::kOverloaded, absl::StatusCode::kResourceExhausted, "OVERLOADED"},
+    {Reason::kDraining, absl::StatusCode::kUnavailable, "DRAINING"},
+    {Reason::kClientTooOld, absl::StatusCode::kFailedPrecondition, "CLIENT_TOO_OLD"},
+    {Reason::kPlanningDisabled, absl::StatusCode::kFailedPrecondition, "PLANNING_DISABLED"},
+    {Reason::kAdminNotAllowed, absl::StatusCode::kPermissionDenied, "ADMIN_NOT_ALLOWED"},
+    {Reason::kJobInvalid, absl::StatusCode::kInvalidArgument, "JOB_INVALID"},
+    {Reason::kRanksDiffer, absl::StatusCode::kFailedPrecondition, "RANKS_DIFFER"},
+    {Reason::kRanksMissing, absl::StatusCode::kDeadlineExceeded, "RANKS_MISSING"},
+    {Reason::kGenerationOver, absl::StatusCode::kFailedPrecondition, "GENERATION_OVER"},
+    {Reason::kRendezvousDiffers, absl::StatusCode::kFailedPrecondition, "RENDEZVOUS_DIFFERS"},
+    {Reason::kEpochUnknown, absl::StatusCode::kNotFound, "EPOCH_UNKNOWN"},
+    {Reason::kPlannerBug, absl::StatusCode::kInternal, "PLANNER_BUG"},
+}};
+
+constexpr bool TableIsInEnumOrder() {
+  for (size_t i = 0; i < kTable.size(); ++i) {
+    if (static_cast<size_t>(kTable[i].reason) != i) return false;
+  }
+  return kTable.size() == static_cast<size_t>(Reason::kPlannerBug) + 1;
+}
+static_assert(TableIsInEnumOrder());
+
+// A status travels in HTTP/2 headers, twice (text and details), and those are small.
+constexpr size_t kMaxMessageBytes = 1500;
+
+std::string Clip(absl::string_view message) {
+  if (message.size() <= kMaxMessageBytes) return std::string(message);
+  size_t end = kMaxMessageBytes;
+  // Not inside a UTF-8 sequence.
+  while (end > 0 && (static_cast<uint8_t>(message[end]) & 0xC0) == 0x80) --end;
+  return absl::StrCat(message.substr(0, end), " ...");
+}
+
+const Row& Find(Reason reason) { return kTable[static_cast<size_t>(reason)]; }
+
+template <typename Message>
+absl::optional<Message> Payload(const absl::Status& status, absl::string_view url) {
+  const absl::optional<absl::Cord> payload = status.GetPayload(url);
+  Message message;
+  if (!payload.has_value() || !message.ParseFromString(std::string(*payload))) return {};
+  return message;
+}
+
+}  // namespace
+
+absl::string_view ReasonName(Reason reason) { return Find(reason).name; }
+absl::StatusCode ReasonCode(Reason reason) { return Find(reason).code; }
+
+absl::Status MakeError(Reason reason, absl::string_view message, const ErrorFields& fields) {
+  google::rpc::ErrorInfo info;
+  info.set_reason(Find(reason).name);
+  info.set_domain("bucketd");
+  auto& metadata = *info.mutable_metadata();
+  if (fields.limit >= 0) metadata["limit"] = absl::StrCat(fields.limit);
+  if (fields.actual >= 0) metadata["actual"] = absl::StrCat(fields.actual);
+  if (!fields.node.empty()) metadata["node"] = fields.node;
+
+  absl::Status status(Find(reason).code, Clip(message));
+  status.SetPayload(kErrorInfoUrl, absl::Cord(info.SerializeAsString()));
+  if (reason == Reason::kOverloaded || reason == Reason::kDraining) {
+    google::rpc::RetryInfo retry;
+    retry.mutable_retry_delay()->set_nanos(reason == Reason::kOverloaded ? kOverloadedRetryNanos
+                                                                         : kDrainingRetryNanos);
+    status.SetPayload(kRetryInfoUrl, absl::Cord(retry.SerializeAsString()));
+  }
+  return status;
+}
+
+absl::Status WithReason(Reason reason, const absl::Status& status) {
+  return MakeError(reason, status.message());
+}
+
+std::string ReasonOf(const absl::Status& status) {
+  const auto info = Payload<google::rpc::ErrorInfo>(status, kErrorInfoUrl);
+  return info.has_value() ? info->reason() : std::string();
+}
+
+std::string SerializeRpcStatus(const absl::Status& status) {
+  google::rpc::Status message;
+  message.set_code(static_cast<int>(status.code()));
+  message.set_message(std::string(status.message()));
+  for (const char* url : {kErrorInfoUrl, kRetryInfoUrl}) {
+    const absl::optional<absl::Cord> payload = status.GetPayload(url);
+    if (!payload.has_value()) continue;
+    google::protobuf::Any& detail = *message.add_details();
+    detail.set_type_url(url);
+    detail.set_value(std::string(*payload));
+  }
+  return message.SerializeAsString();
+}
+
+}  // namespace bucketd

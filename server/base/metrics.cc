@@ -1,0 +1,151 @@
+#include "server/base/metrics.h"
+
+#include <algorithm>
+#include <string>
+
+#include "passes/planner.h"
+#include "server/base/version.h"
+
+namespace bucketd {
+namespace {
+
+using prometheus::Counter;
+using prometheus::Gauge;
+using prometheus::Histogram;
+using prometheus::Labels;
+using prometheus::Registry;
+
+constexpr std::array<const char*, kMethods> kMethodNames = {
+    "GetCapabilities", "GetPlan",        "UploadGraph",    "QueryUpload",     "GetStatus",
+    "ListPlans",       "EvictPlans",     "ListJobs",       "PinJob",          "UnpinJob",
+    "SetPlanning",     "ReleaseJob",     "ListProfiles",   "GetProfile",      "ReportCosts",
+    "ImportProfile",   "ProposeProfile", "PromoteProfile", "RollbackProfile", "Rendezvous",
+    "WatchEpoch",      "EndEpoch"};
+constexpr std::array<const char*, kPlanOutcomes> kPlanOutcomeNames = {
+    "hit", "computed", "joined", "graph_required", "error", "pinned", "unplanned", "store_hit"};
+constexpr std::array<const char*, kUploadOutcomes> kUploadOutcomeNames = {
+    "stored", "already_present", "rejected", "abandoned"};
+// By number, as gRPC spells them.
+constexpr std::array<const char*, 17> kCodeNames = {
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+};
+// A hit takes tens of microseconds, a wait for an upload minutes.
+const Histogram::BucketBoundaries kSeconds = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01,
+                                              0.025,  0.05,    0.1,    0.25,  0.5,    1.0,   2.5,
+                                              5.0,    10.0,    30.0,   60.0,  300.0};
+
+Counter& AddCounter(Registry& r, const char* name, const char* help, const Labels& labels = {}) {
+  return prometheus::BuildCounter().Name(name).Help(help).Register(r).Add(labels);
+}
+
+Gauge& AddGauge(Registry& r, const char* name, const char* help, const Labels& labels = {}) {
+  return prometheus::BuildGauge().Name(name).Help(help).Register(r).Add(labels);
+}
+
+Histogram& AddHistogram(Registry& r, const char* name, const char* help,
+                        const Labels& labels = {}) {
+  return prometheus::BuildHistogram().Name(name).Help(help).Register(r).Add(labels, kSeconds);
+}
+
+}  // namespace
+
+absl::string_view Name(Method method) { return kMethodNames[static_cast<size_t>(method)]; }
+
+absl::string_view Name(PlanOutcome outcome) {
+  return kPlanOutcomeNames[static_cast<size_t>(outcome)];
+}
+
+ServerMetrics::ServerMetrics(Registry& r)
+    : computations_ok(AddCounter(r, "bucketd_plan_computations_total",
+                                 "Plans that workers computed.", {{"result", "ok"}})),
+      computations_failed(AddCounter(r, "bucketd_plan_computations_total",
+                                     "Plans that workers computed.", {{"result", "error"}})),
+      compute_seconds(AddHistogram(r, "bucketd_plan_compute_seconds",
+                                   "Time to compute, verify and serialise one plan.")),
+      compute_queued(
+          AddGauge(r, "bucketd_plan_compute_queued", "Computations that wait for a slot.")),
+      compute_running(AddGauge(r, "bucketd_plan_compute_running", "Computations under way.")),
+      waiting_callers(AddGauge(r, "bucketd_waiting_callers",
+                               "GetPlan calls that wait for a graph or a computation.")),
+      leases_granted(AddCounter(r, "bucketd_upload_leases_granted_total",
+                                "Callers that were asked to upload a graph.")),
+      leases_expired(AddCounter(r, "bucketd_upload_leases_expired_total",
+                                "Leases that ended without an upload having begun.")),
+      plan_cache_bytes(
+          AddGauge(r, "bucketd_plan_cache_bytes", "Held by the plan cache, keys included.")),
+      plan_cache_entries(AddGauge(r, "bucketd_plan_cache_entries", "Plans in the cache.")),
+      plan_cache_evictions(
+          AddCounter(r, "bucketd_plan_cache_evictions_total", "Plans dropped for room.")),
+      graph_cache_bytes(AddGauge(r, "bucketd_graph_cache_bytes", "Held by uploaded graphs.")),
+      graph_cache_entries(AddGauge(r, "bucketd_graph_cache_entries", "Uploaded graphs held.")),
+      graph_cache_evictions(
+          AddCounter(r, "bucketd_graph_cache_evictions_total", "Graphs dropped for room.")),
+      uploads_in_flight(AddGauge(r, "bucketd_uploads_in_flight", "Upload streams open.")),
+      upload_received_bytes(AddCounter(r, "bucketd_upload_received_bytes_total",
+                                       "Bytes of graphs received, as sent (compressed).")),
+      upload_reserved_bytes(
+          AddGauge(r, "bucketd_upload_reserved_bytes",
+                   "Announced size of all graphs that are arriving, or broke off and are kept.")),
+      partial_uploads(AddGauge(r, "bucketd_partial_uploads",
+                               "Uploads that broke off and may go on where they stopped.")),
+      partial_uploads_dropped(AddCounter(r, "bucketd_partial_uploads_dropped_total",
+                                         "Uploads that broke off and were given up: too old, or in "
+                                         "the way of what arrived.")),
+      uploads_resumed(AddCounter(r, "bucketd_uploads_resumed_total",
+                                 "Uploads that went on where another had stopped.")),
+      ready(AddGauge(r, "bucketd_ready", "1 while the server takes requests.")),
+      planning_enabled(AddGauge(r, "bucketd_planning_enabled",
+                                "0 while an operator has switched planning off.")) {
+  for (size_t m = 0; m < kMethods; ++m) {
+    const std::string method = kMethodNames[m];
+    for (size_t c = 0; c < kCodes; ++c) {
+      requests_[m][c] = &AddCounter(r, "bucketd_requests_total", "Requests answered.",
+                                    {{"method", method}, {"code", kCodeNames[c]}});
+    }
+    request_seconds_[m] = &AddHistogram(r, "bucketd_request_seconds",
+                                        "From the request to its answer.", {{"method", method}});
+    requests_in_flight_[m] = &AddGauge(r, "bucketd_requests_in_flight",
+                                       "Requests not answered yet.", {{"method", method}});
+  }
+  for (size_t i = 0; i < kPlanOutcomes; ++i) {
+    plans_[i] = &AddCounter(r, "bucketd_plan_requests_total", "GetPlan calls by what came of them.",
+                            {{"outcome", kPlanOutcomeNames[i]}});
+  }
+  for (size_t i = 0; i < kUploadOutcomes; ++i) {
+    uploads_[i] = &AddCounter(r, "bucketd_uploads_total", "Uploads by what came of them.",
+                              {{"outcome", kUploadOutcomeNames[i]}});
+  }
+  AddGauge(r, "bucketd_build_info", "Always 1; the labels say what runs.",
+           {{"version", kServerVersion}, {"planner_version", kPlannerVersion}})
+      .Set(1);
+  AddGauge(r, "bucketd_start_time_seconds", "Unix time of the start.").SetToCurrentTime();
+}
+
+void ServerMetrics::RequestStarted(Method method) {
+  requests_in_flight_[Index(method)]->Increment();
+}
+
+void ServerMetrics::RequestEnded(Method method, absl::StatusCode code, double seconds) {
+  const size_t m = Index(method);
+  requests_[m][std::min(static_cast<size_t>(code), kCodes - 1)]->Increment();
+  request_seconds_[m]->Observe(seconds);
+  requests_in_flight_[m]->Decrement();
+}
+
+}  // namespace bucketd

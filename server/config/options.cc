@@ -1,0 +1,384 @@
+#include "server/config/options.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include <sys/un.h>
+
+#include "passes/base/status_macros.h"
+
+namespace bucketd {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr size_t kMaxSocketPath = sizeof(sockaddr_un::sun_path) - 1;
+constexpr int64_t kDayMs = 86'400'000;
+
+#define FIELD(member) [](ServerOptions& o) -> OptionField { return &o.member; }
+
+constexpr OptionRow kRows[] = {
+    // name, group, help, field, least, most, choices, bare
+    {"listen", "Serving", "Where clients connect: unix:/path or HOST:PORT", FIELD(listen)},
+    {"http", "Serving",
+     "Side port for /metrics, /livez, /readyz, /statusz: HOST:PORT, \"\" for none", FIELD(http)},
+    {.name = "socket-mode",
+     .group = "Serving",
+     .help = "Permissions of a unix socket, octal",
+     .field = [](ServerOptions& o) -> OptionField { return OctalField{&o.socket_mode}; },
+     .most = 0777},
+    {"insecure", "Serving",
+     "Allow listeners that other machines can reach. There is no TLS yet: whoever reaches the port "
+     "can ask for plans and fill the caches",
+     FIELD(insecure)},
+    {.name = "admin",
+     .group = "Serving",
+     .help =
+         "Who may use the Admin service (bucketctl status, evict, disable and their kin): local "
+         "(unix sockets and loopback), remote (whoever reaches the port), off",
+     .field = FIELD(admin),
+     .choices = "local|remote|off"},
+    {"reuse-port", "Serving",
+     "Let a successor listen on the same TCP port before this server has ended", FIELD(reuse_port)},
+    {"ready-file", "Serving",
+     "Write {\"address\", \"http\", \"pid\"} as JSON to this file once serving",
+     FIELD(process.ready_file)},
+    {.name = "exit-with-parent",
+     .group = "Serving",
+     .help =
+         "Stop when the process that started this one ends. --exit-with-parent=PID also refuses "
+         "to start under any other parent",
+     .field = FIELD(process.exit_with_parent),
+     .bare = true},
+    {.name = "drain-seconds",
+     .group = "Serving",
+     .help = "After a signal, calls in flight have this long",
+     .field = [](ServerOptions& o) -> OptionField { return SecondsField{&o.drain}; },
+     .most = 86'400},
+    {"lame-duck-ms", "Serving",
+     "Of which this long for load balancers to see that the server is not ready", FIELD(lame_duck),
+     0, kDayMs},
+
+    {"max-graph-bytes", "Limits", "Of one serialised graph, uncompressed",
+     FIELD(intake.max_graph_bytes), 1},
+    {"max-graph-nodes", "Limits", "Of one graph", FIELD(intake.max_graph_nodes), 1},
+    {"max-inline-bytes", "Limits", "Of a graph inside GetPlan, as sent",
+     FIELD(intake.max_inline_bytes)},
+    {"max-chunk-bytes", "Limits", "Of one message of an upload", FIELD(intake.max_chunk_bytes), 1},
+    {"max-compression-ratio", "Limits", "Uncompressed to compressed bytes",
+     FIELD(intake.max_compression_ratio), 1},
+    {"max-uploads", "Limits", "Upload streams at a time", FIELD(intake.max_uploads), 1},
+    {"max-upload-bytes", "Limits", "Of all graphs that are arriving",
+     FIELD(intake.max_upload_bytes), 1},
+    {"upload-threads", "Limits", "Threads that decode and verify graphs", FIELD(upload_threads), 1,
+     1024},
+    {"upload-lease-ms", "Limits",
+     "How long a caller that was asked for a graph has to begin; then another is asked",
+     FIELD(upload_lease), 1, kDayMs},
+    {"upload-stall-ms", "Limits", "An upload silent for this long is ended", FIELD(upload_stall), 1,
+     kDayMs},
+    {"upload-resume-ms", "Limits",
+     "What broke off may go on where it stopped for this long; 0: not at all", FIELD(upload_resume),
+     0, kDayMs},
+    {"compute-slots", "Limits", "Plans computed at a time; 0: one a core, two at least",
+     FIELD(compute_slots), 0, 1024},
+    {"compute-queue", "Limits", "Plans that wait for a slot; beyond: OVERLOADED",
+     FIELD(compute_queue)},
+    {"max-waiting", "Limits",
+     "Callers that wait for a graph or plan, and graphs asked for; beyond: OVERLOADED",
+     FIELD(max_waiting), 1},
+    {"max-jobs", "Limits", "Jobs whose ranks agree on plans, in memory", FIELD(max_jobs), 1},
+    {"max-waiting-ranks", "Limits",
+     "Calls that wait for the other ranks of their job; beyond: OVERLOADED",
+     FIELD(max_waiting_ranks), 1},
+    {"max-pins-per-tenant", "Limits",
+     "Plans pinned for jobs; beyond: agreed plans are handed out without a pin",
+     FIELD(max_pins_per_tenant)},
+    {.name = "pin-ttl-hours",
+     .group = "Limits",
+     .help = "A job's pinned plans are kept this long after their last use",
+     .field = [](ServerOptions& o) -> OptionField { return HoursField{&o.pin_ttl}; },
+     .most = 87'600},
+    {.name = "job-idle-hours",
+     .group = "Limits",
+     .help = "A job that was not heard of for this long leaves the memory; its pins stay",
+     .field = [](ServerOptions& o) -> OptionField { return HoursField{&o.job_idle}; },
+     .most = 87'600},
+    {"plan-cache-bytes", "Limits", "Computed plans kept in memory", FIELD(plan_cache_bytes)},
+    {"graph-cache-bytes", "Limits", "Uploaded graphs kept in memory", FIELD(graph_cache_bytes)},
+
+    {"store-dir", "Store",
+     "Folder that keeps plans and pins when the server ends, e.g. /var/lib/bucketd; made if "
+     "absent. "
+     "Without one they are in memory",
+     FIELD(store_dir)},
+    {"store-bytes", "Store", "Of plans; beyond, those used longest ago leave", FIELD(store_bytes),
+     1},
+    {.name = "store-max-age-hours",
+     .group = "Store",
+     .help = "Plans not used for this long leave; 0: none do",
+     .field = [](ServerOptions& o) -> OptionField { return HoursField{&o.store_max_age}; },
+     .most = 87'600},
+
+    {"cost-quorum", "Costs", "Reporters that must have measured a class of links to be believed",
+     FIELD(costs.quorum), 1, 1000},
+    {"cost-move-ppm", "Costs",
+     "How far fewer reporters may move a duration in one version, in parts per million",
+     FIELD(costs.move_ppm), 0, 1'000'000'000},
+    {"cost-quorum-move-ppm", "Costs", "How far a quorum may", FIELD(costs.quorum_move_ppm), 0,
+     1'000'000'000},
+    {"cost-auto-promote", "Costs",
+     "Promote a proposal at once if a quorum measured all that moves and no bound cut it off",
+     FIELD(costs.auto_promote)},
+    {"cost-report-samples", "Costs", "Of one ReportCosts stream", FIELD(costs.max_report_samples),
+     1, 1'000'000},
+    {"cost-report-streams", "Costs", "ReportCosts streams at a time",
+     FIELD(costs.max_report_streams), 1, 10'000},
+    {"cost-samples", "Costs", "Measured samples held, of all profiles", FIELD(costs.max_samples), 1,
+     10'000'000},
+    {"cost-sample-days", "Costs", "Then a sample is forgotten", FIELD(costs.sample_days), 1, 3650},
+    {"replan-gain", "Costs",
+     "A job's new generation, whose cost profile `latest` has moved on, leaves its pinned plan for "
+     "one that is faster by more than this share of a step, in parts per million; 1000000: never",
+     FIELD(costs.replan_gain_ppm), 0, CostOptions::kNeverReplan},
+
+    {.name = "log-level",
+     .group = "Logging",
+     .help = "trace, debug (a line a request), info, warn, error or off",
+     .field = FIELD(process.log_level),
+     .choices = "trace|debug|info|warn|error|off"},
+    {"log-json", "Logging", "One JSON object a line", FIELD(process.log_json)},
+};
+
+#undef FIELD
+
+// What to multiply with; 1 if there is no suffix, which is then left alone.
+int64_t TakeByteSuffix(absl::string_view& text) {
+  constexpr std::array<const char*, 4> kSuffixes = {"KiB", "MiB", "GiB", "TiB"};
+  int64_t factor = 1;
+  for (const char* suffix : kSuffixes) {
+    factor <<= 10;
+    if (absl::EndsWith(text, suffix)) {
+      text = absl::StripAsciiWhitespace(text.substr(0, text.size() - 3));
+      return factor;
+    }
+  }
+  return 1;
+}
+
+absl::Status NotA(absl::string_view what, absl::string_view text) {
+  return absl::InvalidArgumentError(absl::StrCat("\"", text.substr(0, 200), "\" is no ", what));
+}
+
+absl::StatusOr<int64_t> Whole(absl::string_view text, bool is_bytes) {
+  absl::string_view digits = absl::StripAsciiWhitespace(text);
+  const int64_t factor = is_bytes ? TakeByteSuffix(digits) : 1;
+  int64_t value = 0;
+  if (!absl::SimpleAtoi(digits, &value) ||
+      std::abs(value) > std::numeric_limits<int64_t>::max() / factor) {
+    return NotA(is_bytes ? "number of bytes; expected e.g. 268435456 or 256MiB" : "whole number",
+                text);
+  }
+  return value * factor;
+}
+
+// Sets one kind of field from text.
+struct Setter {
+  absl::string_view text;
+  bool is_bytes;
+  bool bare;
+
+  absl::Status operator()(std::string* value) const {
+    *value = std::string(text);
+    return absl::OkStatus();
+  }
+  absl::Status operator()(bool* value) const {
+    if (absl::SimpleAtob(text, value)) return absl::OkStatus();
+    return NotA("yes or no; expected true or false", text);
+  }
+  absl::Status operator()(int64_t* value) const {
+    if (bare && (text == "true" || text == "false")) {
+      *value = text == "true" ? 1 : 0;
+      return absl::OkStatus();
+    }
+    ASSIGN_OR_RETURN(*value, Whole(text, is_bytes));
+    return absl::OkStatus();
+  }
+  absl::Status operator()(int32_t* value) const {
+    ASSIGN_OR_RETURN(const int64_t wide, Whole(text, is_bytes));
+    if (wide != static_cast<int32_t>(wide)) return NotA("number of 32 bits", text);
+    *value = static_cast<int32_t>(wide);
+    return absl::OkStatus();
+  }
+  absl::Status operator()(milliseconds* value) const {
+    ASSIGN_OR_RETURN(const int64_t wide, Whole(text, false));
+    *value = milliseconds(wide);
+    return absl::OkStatus();
+  }
+  absl::Status operator()(SecondsField field) const {
+    double seconds = 0;
+    if (!absl::SimpleAtod(text, &seconds) || !(std::abs(seconds) < 1e9)) {
+      return NotA("number of seconds", text);
+    }
+    *field.value = milliseconds(std::llround(seconds * 1e3));
+    return absl::OkStatus();
+  }
+  absl::Status operator()(HoursField field) const {
+    double hours = 0;
+    if (!absl::SimpleAtod(text, &hours) || !(std::abs(hours) < 1e6)) {
+      return NotA("number of hours", text);
+    }
+    *field.value = milliseconds(std::llround(hours * 3.6e6));
+    return absl::OkStatus();
+  }
+  absl::Status operator()(OctalField field) const {
+    const bool octal =
+        !text.empty() && text.size() <= 4 &&
+        std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '7'; });
+    if (!octal) return NotA("mode; expected three octal digits, e.g. 600", text);
+    *field.value = static_cast<int32_t>(std::strtol(std::string(text).c_str(), nullptr, 8));
+    return absl::OkStatus();
+  }
+};
+
+struct Printer {
+  std::string operator()(const std::string* value) const { return *value; }
+  std::string operator()(const bool* value) const { return *value ? "true" : "false"; }
+  std::string operator()(const int32_t* value) const { return absl::StrCat(*value); }
+  std::string operator()(const int64_t* value) const { return absl::StrCat(*value); }
+  std::string operator()(const milliseconds* value) const { return absl::StrCat(value->count()); }
+  std::string operator()(SecondsField field) const {
+    return absl::StrCat(static_cast<double>(field.value->count()) / 1e3);
+  }
+  std::string operator()(HoursField field) const {
+    return absl::StrCat(static_cast<double>(field.value->count()) / 3.6e6);
+  }
+  std::string operator()(OctalField field) const { return absl::StrFormat("%o", *field.value); }
+};
+
+// "" if the value is in range.
+struct RangeChecker {
+  const OptionRow& row;
+
+  std::string Range(double value, const std::string& printed) const {
+    if (value < static_cast<double>(row.least)) {
+      return absl::StrCat(printed, " is too small, at least ", row.least, " is needed");
+    }
+    if (value > static_cast<double>(row.most)) {
+      return absl::StrCat(printed, " is too large, at most ", row.most, " is possible");
+    }
+    return "";
+  }
+  std::string operator()(const std::string* value) const {
+    const std::vector<std::string> known = absl::StrSplit(row.choices, '|', absl::SkipEmpty());
+    if (known.empty() || std::find(known.begin(), known.end(), *value) != known.end()) return "";
+    return absl::StrCat("\"", *value, "\" is unknown; known are ", absl::StrJoin(known, ", "));
+  }
+  std::string operator()(const bool*) const { return ""; }
+  template <typename Integer>
+  std::string operator()(const Integer* value) const {
+    return Range(static_cast<double>(*value), absl::StrCat(*value));
+  }
+  std::string operator()(const milliseconds* value) const {
+    return Range(static_cast<double>(value->count()), absl::StrCat(value->count()));
+  }
+  std::string operator()(SecondsField field) const {
+    return Range(static_cast<double>(field.value->count()) / 1e3, Printer()(field));
+  }
+  std::string operator()(HoursField field) const {
+    return Range(static_cast<double>(field.value->count()) / 3.6e6, Printer()(field));
+  }
+  std::string operator()(OctalField field) const {
+    const bool in_range = *field.value >= 0 && *field.value <= 0777;
+    return in_range ? "" : "expected three octal digits, e.g. 600";
+  }
+};
+
+std::string HostPortProblem(const std::string& address, bool insecure) {
+  const size_t colon = address.rfind(':');
+  int32_t port = -1;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 || port > 65535) {
+    return absl::StrCat("\"", address, "\" is no address; expected HOST:PORT, e.g. 127.0.0.1:0");
+  }
+  if (insecure || IsLoopback(address)) return "";
+  return absl::StrCat(address,
+                      " can be reached from other machines and there is no TLS yet; say --insecure "
+                      "if the network is trusted, or listen on 127.0.0.1 or unix:/path");
+}
+
+std::string ListenProblem(const ServerOptions& options) {
+  if (!IsUnixAddress(options.listen)) return HostPortProblem(options.listen, options.insecure);
+  const std::string path = options.listen.substr(5);
+  if (path.empty() || path[0] != '/') {
+    return absl::StrCat("\"", options.listen, "\": expected an absolute path after unix:");
+  }
+  if (path.size() <= kMaxSocketPath) return "";
+  return absl::StrCat("a socket path has at most ", kMaxSocketPath, " bytes, this one has ",
+                      path.size(), ": ", path);
+}
+
+std::string UploadBytesProblem(const GraphIntakeLimits& limits) {
+  if (limits.max_upload_bytes >= limits.max_graph_bytes) return "";
+  return absl::StrCat(limits.max_upload_bytes,
+                      " is too small: one graph may have max_graph_bytes, ",
+                      limits.max_graph_bytes);
+}
+
+}  // namespace
+
+absl::Span<const OptionRow> OptionTable() { return kRows; }
+
+std::string FlagOf(const OptionRow& row) { return absl::StrCat("--", row.name); }
+
+std::string KeyOf(const OptionRow& row) { return absl::StrReplaceAll(row.name, {{"-", "_"}}); }
+
+std::string EnvironmentOf(const OptionRow& row) {
+  return absl::StrCat("BUCKETD_", absl::AsciiStrToUpper(KeyOf(row)));
+}
+
+absl::Status SetOption(const OptionRow& row, absl::string_view text, ServerOptions& options) {
+  const bool is_bytes = absl::EndsWith(row.name, "-bytes");
+  return std::visit(Setter{text, is_bytes, row.bare}, row.field(options));
+}
+
+std::string PrintOption(const OptionRow& row, const ServerOptions& options) {
+  // Rows give access to read and to write; this only reads.
+  return std::visit(Printer(), row.field(const_cast<ServerOptions&>(options)));
+}
+
+absl::Status ServerOptions::Validate(const PlaceOf& place_of) const {
+  std::vector<std::string> problems;
+  const auto add = [&](absl::string_view name, const std::string& problem) {
+    if (problem.empty()) return;
+    const std::string place = place_of == nullptr ? absl::StrCat("--", name) : place_of(name);
+    problems.push_back(absl::StrCat(place, ": ", problem));
+  };
+  for (const OptionRow& row : kRows) {
+    add(row.name, std::visit(RangeChecker{row}, row.field(const_cast<ServerOptions&>(*this))));
+  }
+  add("listen", ListenProblem(*this));
+  if (!http.empty()) add("http", HostPortProblem(http, insecure));
+  add("max-upload-bytes", UploadBytesProblem(intake));
+  if (problems.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
+}
+
+bool IsUnixAddress(const std::string& address) { return absl::StartsWith(address, "unix:"); }
+
+bool IsLoopback(const std::string& address) {
+  const std::string host = address.substr(0, address.rfind(':'));
+  return host == "localhost" || host == "[::1]" || absl::StartsWith(host, "127.");
+}
+
+}  // namespace bucketd

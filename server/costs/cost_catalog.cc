@@ -1,0 +1,431 @@
+#include "server/costs/cost_catalog.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "spdlog/spdlog.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/io/profile_json.h"
+#include "passes/io/proto_io.h"
+#include "proto/cost_store.pb.h"
+#include "server/base/errors.h"
+#include "server/costs/cost_names.h"
+
+namespace bucketd {
+namespace {
+
+constexpr uint32_t kFormatVersion = 1;
+constexpr int32_t kPage = 256;
+constexpr size_t kMaxHistory = 64;
+constexpr char kNamePrefix[] = "name/";
+constexpr char kVersionPrefix[] = "version/";
+
+std::string NameKey(absl::string_view name) { return absl::StrCat(kNamePrefix, name); }
+
+std::string VersionKey(absl::string_view name, int32_t version) {
+  return absl::StrCat(kVersionPrefix, name, "/", absl::StrFormat("%010d", version));
+}
+
+int64_t NowUnixMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// Calls `take` with every record whose key begins with `prefix`.
+template <typename Take>
+absl::Status ForEachRecord(Store& store, absl::string_view prefix, Take take) {
+  std::string after;
+  for (;;) {
+    absl::StatusOr<std::vector<Record>> page =
+        store.ListRecords(Shelf::kProfiles, prefix, after, kPage);
+    if (!page.ok()) return WithReason(Reason::kStoreUnavailable, page.status());
+    for (const Record& record : *page) take(record);
+    if (page->size() < static_cast<size_t>(kPage)) return absl::OkStatus();
+    after = page->back().key;
+  }
+}
+
+std::string VersionList(const std::vector<int32_t>& versions) {
+  return absl::StrJoin(versions, ", ");
+}
+
+}  // namespace
+
+std::string ProfileId(const CostProfile& profile) {
+  return absl::StrCat(profile.name, "@", profile.version);
+}
+
+CostCatalog::CostCatalog(Store* store, CostMetrics& metrics, const CostCatalogLimits& limits)
+    : store_(store), metrics_(metrics), limits_(limits), entries_(BuiltIns()) {
+  loaded_ = store_ == nullptr;
+  CountProfiles();
+}
+
+CostCatalog::Entries CostCatalog::BuiltIns() {
+  Entries entries;
+  for (const CostProfile& profile : BuiltInProfiles()) {
+    Entry& entry = entries[profile.name];
+    entry.versions[1] = {std::make_shared<const CostProfile>(profile), ProfileOrigin::kBuiltIn, "",
+                         0};
+    entry.promoted = {1};
+    entry.next_version = 2;
+  }
+  return entries;
+}
+
+absl::Status CostCatalog::Load() {
+  const std::lock_guard lock(changing_);
+  return Refresh();
+}
+
+absl::Status CostCatalog::Refresh() {
+  if (store_ == nullptr) return absl::OkStatus();
+  Entries entries = BuiltIns();
+  RETURN_IF_ERROR(ReadNames(entries));
+  RETURN_IF_ERROR(ReadVersions(entries));
+  RETURN_IF_ERROR(FindLostNames(entries));
+  const std::unique_lock lock(mutex_);
+  entries_ = std::move(entries);
+  loaded_ = true;
+  CountProfiles();
+  return absl::OkStatus();
+}
+
+absl::Status CostCatalog::ReadNames(Entries& entries) {
+  return ForEachRecord(*store_, kNamePrefix, [&](const Record& record) {
+    const absl::string_view name = absl::StripPrefix(record.key, kNamePrefix);
+    v1::StoredProfileName stored;
+    if (!CheckProfileName(name).ok() || !stored.ParseFromString(record.value) ||
+        stored.format_version() != kFormatVersion) {
+      Unreadable(record.key, "not a record of a name that this version reads");
+      if (CheckProfileName(name).ok()) entries[std::string(name)].promoted.clear();
+      return;
+    }
+    Entry& entry = entries[std::string(name)];
+    // Unreadable, all of them, until their own records are found.
+    for (const uint32_t v : stored.versions()) {
+      entry.versions.try_emplace(static_cast<int32_t>(v),
+                                 Version{nullptr, ProfileOrigin::kImported, "", 0});
+    }
+    entry.promoted.assign(stored.promoted().begin(), stored.promoted().end());
+    entry.next_version = std::max(entry.next_version, static_cast<int32_t>(stored.next_version()));
+  });
+}
+
+absl::Status CostCatalog::ReadVersions(Entries& entries) {
+  RETURN_IF_ERROR(ForEachRecord(*store_, kVersionPrefix, [&](const Record& record) {
+    v1::StoredProfile stored;
+    if (!stored.ParseFromString(record.value) || stored.format_version() != kFormatVersion) {
+      Unreadable(record.key, "not a record of a profile that this version reads");
+      return;
+    }
+    absl::StatusOr<CostProfile> profile = ProfileFromProto(stored.profile());
+    if (!profile.ok()) {
+      Unreadable(record.key, profile.status().message());
+      return;
+    }
+    const int32_t number = profile->version;
+    if (!CheckProfileName(profile->name).ok() || record.key != VersionKey(profile->name, number)) {
+      Unreadable(record.key, absl::StrCat("holds ", ProfileId(*profile)));
+      return;
+    }
+    Entry& entry = entries[profile->name];
+    Version& version = entry.versions[number];
+    if (version.profile != nullptr) return;  // built in
+    version.origin = stored.origin() == v1::PROFILE_ORIGIN_MEASURED ? ProfileOrigin::kMeasured
+                                                                    : ProfileOrigin::kImported;
+    version.by = stored.by();
+    version.created_unix_ms = stored.created_unix_ms();
+    version.profile = std::make_shared<const CostProfile>(*std::move(profile));
+    // A version without its name's record was being added when the process ended.
+    entry.next_version = std::max(entry.next_version, number + 1);
+  }));
+  for (const auto& [name, entry] : entries) {
+    for (const auto& [number, version] : entry.versions) {
+      if (version.profile == nullptr) Unreadable(VersionKey(name, number), "lost");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Lists leave damaged records out; asking for one by its key tells damage from absence. What was
+// promoted is unknown then, and stays so across restarts.
+absl::Status CostCatalog::FindLostNames(Entries& entries) {
+  for (auto& [name, entry] : entries) {
+    const auto record = store_->GetRecord(Shelf::kProfiles, NameKey(name));
+    if (record.ok()) continue;
+    if (record.status().code() != absl::StatusCode::kDataLoss) {
+      return WithReason(Reason::kStoreUnavailable, record.status());
+    }
+    Unreadable(NameKey(name), record.status().message());
+    entry.promoted.clear();
+    RETURN_IF_ERROR(PutName(name, entry));
+  }
+  return absl::OkStatus();
+}
+
+void CostCatalog::Unreadable(absl::string_view key, absl::string_view why) {
+  if (!reported_.insert(std::string(key)).second) return;
+  metrics_.records_unreadable.Increment();
+  spdlog::warn("cost profile record {} cannot be read: {}", std::string(key), std::string(why));
+}
+
+// Lock held.
+void CostCatalog::CountProfiles() {
+  int readable = 0, lost = 0;
+  for (const auto& [name, entry] : entries_) {
+    for (const auto& [number, version] : entry.versions) {
+      ++(version.profile != nullptr ? readable : lost);
+    }
+  }
+  metrics_.profiles.Set(readable);
+  metrics_.profiles_unreadable.Set(lost);
+}
+
+// Lock held.
+absl::Status CostCatalog::UnknownName(absl::string_view name) const {
+  if (!loaded_) {
+    return MakeError(Reason::kStoreUnavailable,
+                     absl::StrCat("cost_profile: whether there is a \"", name.substr(0, 128),
+                                  "\" is not known: the store cannot be read"));
+  }
+  return MakeError(
+      Reason::kProfileUnknown,
+      absl::StrCat("cost_profile: there is no \"", name.substr(0, 128), "\"; known are ",
+                   absl::StrJoin(entries_, ", ", [](std::string* out, const auto& e) {
+                     absl::StrAppend(out, e.first);
+                   })));
+}
+
+absl::StatusOr<CostCatalog::ProfilePtr> CostCatalog::Resolve(absl::string_view spec,
+                                                             absl::string_view device_type) const {
+  const ProfileSpec wanted = ParseProfileSpec(spec, device_type);
+  const std::shared_lock lock(mutex_);
+  const auto found = entries_.find(wanted.name);
+  if (found == entries_.end()) return UnknownName(wanted.name);
+  const Entry& entry = found->second;
+  if (!loaded_ && (wanted.latest || wanted.version > 1)) return UnknownName(spec);
+
+  int32_t number = wanted.version;
+  if (wanted.latest) {
+    if (entry.promoted.empty()) {
+      return MakeError(Reason::kProfileUnreadable,
+                       absl::StrCat("cost_profile: which version of ", found->first,
+                                    " is promoted was lost; promote one, or name one"));
+    }
+    number = entry.promoted.back();
+  } else if (wanted.version_text.empty()) {
+    number = entry.versions.empty() ? 0 : entry.versions.begin()->first;
+  }
+  const auto version = entry.versions.find(number);
+  if (version == entry.versions.end()) {
+    std::vector<int32_t> known;
+    for (const auto& [v, unused] : entry.versions) known.push_back(v);
+    return MakeError(
+        Reason::kProfileUnknown,
+        absl::StrCat("cost_profile: there is no \"", spec.substr(0, 128), "\"; ", found->first,
+                     " has versions ", VersionList(known), " and latest"));
+  }
+  if (version->second.profile == nullptr) {
+    return MakeError(Reason::kProfileUnreadable,
+                     absl::StrCat("cost_profile: ", found->first, "@", number,
+                                  " was stored and cannot be read any more; no other version "
+                                  "takes its place"));
+  }
+  return version->second.profile;
+}
+
+std::vector<std::string> CostCatalog::Names() const {
+  const std::shared_lock lock(mutex_);
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : entries_) names.push_back(name);
+  return names;
+}
+
+ProfileInfo CostCatalog::InfoOf(const std::string& name, const Entry& entry, int32_t number) {
+  const Version& version = entry.versions.at(number);
+  ProfileInfo info{name, number,     version.origin,          false, version.profile != nullptr,
+                   "",   version.by, version.created_unix_ms, 0};
+  info.promoted = !entry.promoted.empty() && entry.promoted.back() == number;
+  if (info.readable) {
+    info.about = version.profile->about;
+    info.links = static_cast<int32_t>(version.profile->links.size());
+  }
+  return info;
+}
+
+std::vector<ProfileInfo> CostCatalog::List(absl::string_view only) const {
+  const std::shared_lock lock(mutex_);
+  std::vector<ProfileInfo> all;
+  for (const auto& [name, entry] : entries_) {
+    if (!only.empty() && only != name) continue;
+    for (const auto& [number, unused] : entry.versions) all.push_back(InfoOf(name, entry, number));
+  }
+  return all;
+}
+
+absl::StatusOr<ProfileInfo> CostCatalog::Info(absl::string_view name, int32_t version) const {
+  const std::shared_lock lock(mutex_);
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) return UnknownName(name);
+  if (!found->second.versions.contains(version)) {
+    return MakeError(Reason::kProfileUnknown,
+                     absl::StrCat("cost_profile: ", name, " has no version ", version));
+  }
+  return InfoOf(found->first, found->second, version);
+}
+
+absl::Status CostCatalog::PutVersion(const std::string& name, int32_t number,
+                                     const Version& version) {
+  if (store_ == nullptr) return absl::OkStatus();
+  v1::StoredProfile stored;
+  stored.set_format_version(kFormatVersion);
+  ProfileToProto(*version.profile, *stored.mutable_profile());
+  stored.set_origin(static_cast<v1::ProfileOrigin>(version.origin));
+  stored.set_by(version.by);
+  stored.set_created_unix_ms(version.created_unix_ms);
+  const absl::Status put =
+      store_->PutRecord(Shelf::kProfiles, VersionKey(name, number), stored.SerializeAsString());
+  return put.ok() ? put : WithReason(Reason::kStoreUnavailable, put);
+}
+
+absl::Status CostCatalog::PutName(const std::string& name, const Entry& entry) {
+  if (store_ == nullptr) return absl::OkStatus();
+  v1::StoredProfileName stored;
+  stored.set_format_version(kFormatVersion);
+  for (const auto& [number, version] : entry.versions) {
+    if (version.origin != ProfileOrigin::kBuiltIn) {
+      stored.add_versions(static_cast<uint32_t>(number));
+    }
+  }
+  for (const int32_t v : entry.promoted) stored.add_promoted(static_cast<uint32_t>(v));
+  stored.set_next_version(static_cast<uint32_t>(entry.next_version));
+  const absl::Status put =
+      store_->PutRecord(Shelf::kProfiles, NameKey(name), stored.SerializeAsString());
+  return put.ok() ? put : WithReason(Reason::kStoreUnavailable, put);
+}
+
+void CostCatalog::Publish(const std::string& name, Entry entry) {
+  const std::unique_lock lock(mutex_);
+  entries_[name] = std::move(entry);
+  CountProfiles();
+}
+
+// The version that has to go for the newest one; 0: none.
+absl::StatusOr<int32_t> CostCatalog::MakeRoom(const Entry& entry) const {
+  if (entry.versions.size() <= static_cast<size_t>(limits_.versions)) return 0;
+  const int32_t first = entry.versions.begin()->first;
+  const int32_t newest = entry.versions.rbegin()->first;
+  for (const auto& [number, version] : entry.versions) {
+    const bool was_promoted = std::count(entry.promoted.begin(), entry.promoted.end(), number) > 0;
+    if (number != first && number != newest && !was_promoted) return number;
+  }
+  return MakeError(Reason::kProfileLimit,
+                   absl::StrCat("all ", limits_.versions,
+                                " versions of this name were promoted once; use another name"),
+                   {.limit = limits_.versions, .actual = -1, .node = {}});
+}
+
+absl::StatusOr<CostCatalog::Added> CostCatalog::Add(CostProfile profile, ProfileOrigin origin,
+                                                    absl::string_view by) {
+  const std::string name = profile.name;
+  RETURN_IF_ERROR(CheckProfileName(name));
+  RETURN_IF_ERROR(CheckProfileTexts(profile, by));
+  const std::lock_guard changing(changing_);
+  RETURN_IF_ERROR(Refresh());
+  Entry entry;
+  {
+    const std::shared_lock lock(mutex_);
+    const auto found = entries_.find(name);
+    if (found != entries_.end()) entry = found->second;
+    if (found == entries_.end() && entries_.size() >= static_cast<size_t>(limits_.names)) {
+      return MakeError(Reason::kProfileLimit, "no further names of cost profiles are kept",
+                       {.limit = limits_.names, .actual = -1, .node = {}});
+    }
+  }
+  profile.version = entry.next_version;
+  const absl::Status valid = profile.Validate();
+  if (!valid.ok()) return WithReason(Reason::kProfileInvalid, valid);
+  const std::string fingerprint = profile.Fingerprint();
+  for (auto at = entry.versions.rbegin(); at != entry.versions.rend(); ++at) {
+    const ProfilePtr& other = at->second.profile;
+    if (other != nullptr && other->Fingerprint() == fingerprint) {
+      return Added{InfoOf(name, entry, at->first), true};
+    }
+  }
+  const bool first = entry.versions.empty();
+  const int32_t number = entry.next_version++;
+  entry.versions[number] = {std::make_shared<const CostProfile>(std::move(profile)), origin,
+                            std::string(by), NowUnixMs()};
+  if (first) entry.promoted = {number};
+  ASSIGN_OR_RETURN(const int32_t goes, MakeRoom(entry));
+  RETURN_IF_ERROR(PutVersion(name, number, entry.versions[number]));
+  entry.versions.erase(goes);
+  RETURN_IF_ERROR(PutName(name, entry));
+  if (goes != 0 && store_ != nullptr) {
+    // No longer listed: what is left of it is taken away, or read as an orphan after a restart.
+    store_->EraseRecord(Shelf::kProfiles, VersionKey(name, goes)).IgnoreError();
+  }
+  const Added added{InfoOf(name, entry, number), false};
+  Publish(name, std::move(entry));
+  return added;
+}
+
+absl::StatusOr<CostCatalog::Entry> CostCatalog::Copy(absl::string_view name) const {
+  const std::shared_lock lock(mutex_);
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) return UnknownName(name);
+  return found->second;
+}
+
+// Durable first: what was answered holds after a crash.
+absl::StatusOr<CostCatalog::Switched> CostCatalog::Commit(const std::string& name, Entry entry,
+                                                          int32_t before, PromotionKind kind) {
+  RETURN_IF_ERROR(PutName(name, entry));
+  const Switched switched{InfoOf(name, entry, entry.promoted.back()), before};
+  Publish(name, std::move(entry));
+  metrics_.promotions(kind).Increment();
+  spdlog::info("cost profile {}@latest is version {} now, was {}", name, switched.info.version,
+               before);
+  return switched;
+}
+
+absl::StatusOr<CostCatalog::Switched> CostCatalog::Promote(absl::string_view name, int32_t version,
+                                                           PromotionKind kind) {
+  const std::lock_guard changing(changing_);
+  RETURN_IF_ERROR(Refresh());
+  ASSIGN_OR_RETURN(Entry entry, Copy(name));
+  RETURN_IF_ERROR(Resolve(absl::StrCat(name, "@", version), "").status());
+  const int32_t before = entry.promoted.empty() ? 0 : entry.promoted.back();
+  if (before == version) return Switched{InfoOf(std::string(name), entry, version), before};
+  entry.promoted.push_back(version);
+  if (entry.promoted.size() > kMaxHistory) entry.promoted.erase(entry.promoted.begin());
+  return Commit(std::string(name), std::move(entry), before, kind);
+}
+
+absl::StatusOr<CostCatalog::Switched> CostCatalog::Rollback(absl::string_view name) {
+  const std::lock_guard changing(changing_);
+  RETURN_IF_ERROR(Refresh());
+  ASSIGN_OR_RETURN(Entry entry, Copy(name));
+  if (entry.promoted.size() < 2) {
+    return MakeError(
+        Reason::kNoEarlierVersion,
+        absl::StrCat("cost profile ", name, ": nothing was promoted before what is promoted now"));
+  }
+  const int32_t before = entry.promoted.back();
+  entry.promoted.pop_back();
+  const int32_t now = entry.promoted.back();
+  RETURN_IF_ERROR(Resolve(absl::StrCat(name, "@", now), "").status());
+  return Commit(std::string(name), std::move(entry), before, PromotionKind::kRollback);
+}
+
+}  // namespace bucketd

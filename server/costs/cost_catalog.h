@@ -1,0 +1,139 @@
+// Cost profiles by name and version. A version never changes; one version of each name is promoted,
+// which is what NAME@latest means. Built-in profiles are version 1 of their names, whatever a store
+// says.
+//
+// A name alone is its first version: what it stands for never moves, so ranks that ask at different
+// times get the same numbers. Only "latest" moves, and whoever asks for it records what came out
+// (ProfileId), once a generation.
+//
+// A version that the store lost is remembered by its name's record: it is answered
+// PROFILE_UNREADABLE, never another version in its place. So is `latest` where the record of what
+// was promoted is lost, until something is promoted.
+//
+// Every change begins by reading what the store holds: during a rolling restart two servers have it
+// open, and neither may give a number away that the other one has given.
+//
+// Thread-safe. Resolve, List and Names look into memory; the others may block on the store and wait
+// for each other.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "passes/cost/profile.h"
+#include "server/costs/cost_metrics.h"
+#include "server/store/store.h"
+
+namespace bucketd {
+
+enum class ProfileOrigin { kBuiltIn = 1, kImported = 2, kMeasured = 3 };  // v1::ProfileOrigin
+
+struct ProfileInfo {
+  std::string name;
+  int32_t version = 0;
+  ProfileOrigin origin = ProfileOrigin::kBuiltIn;
+  bool promoted = false;
+  bool readable = true;
+  std::string about;
+  std::string by;
+  int64_t created_unix_ms = 0;  // 0: with the program
+  int32_t links = 0;
+};
+
+struct CostCatalogLimits {
+  int32_t names = 64;
+  // Stored versions of a name. Beyond: the oldest that was never promoted goes.
+  int32_t versions = 64;
+};
+
+// "name@version": what plans, keys and pins call it.
+std::string ProfileId(const CostProfile& profile);
+
+class CostCatalog {
+ public:
+  using ProfilePtr = std::shared_ptr<const CostProfile>;
+
+  // `store` may be null: then nothing outlives the process. It and `metrics` outlive this.
+  CostCatalog(Store* store, CostMetrics& metrics, const CostCatalogLimits& limits = {});
+
+  // Reads the store, what another server wrote included. Until it has succeeded the built-in
+  // versions are known, everything else is STORE_UNAVAILABLE.
+  absl::Status Load();
+
+  // "NAME", "NAME@VERSION", "NAME@latest"; "" and "latest": of h100_nvlink, on device "cpu" of
+  // cpu_loopback. PROFILE_UNKNOWN lists what is known. Never blocks.
+  absl::StatusOr<ProfilePtr> Resolve(absl::string_view spec, absl::string_view device_type) const;
+
+  std::vector<std::string> Names() const;
+  // By name and version; of one name, or of all for "".
+  std::vector<ProfileInfo> List(absl::string_view name) const;
+  absl::StatusOr<ProfileInfo> Info(absl::string_view name, int32_t version) const;
+
+  struct Added {
+    ProfileInfo info;
+    bool already_there = false;  // a version with these numbers: `info` is that one
+  };
+  // As the next version of profile.name; promoted only if it is the first. PROFILE_INVALID,
+  // PROFILE_LIMIT.
+  absl::StatusOr<Added> Add(CostProfile profile, ProfileOrigin origin, absl::string_view by);
+
+  struct Switched {
+    ProfileInfo info;    // what is promoted now
+    int32_t before = 0;  // 0: unknown
+  };
+  absl::StatusOr<Switched> Promote(absl::string_view name, int32_t version, PromotionKind kind);
+  // To what was promoted before. NO_EARLIER_VERSION.
+  absl::StatusOr<Switched> Rollback(absl::string_view name);
+
+ private:
+  struct Version {
+    ProfilePtr profile;  // null: unreadable
+    ProfileOrigin origin = ProfileOrigin::kBuiltIn;
+    std::string by;
+    int64_t created_unix_ms = 0;
+  };
+  struct Entry {
+    std::map<int32_t, Version> versions;
+    std::vector<int32_t> promoted;  // the last one is now; empty: unknown
+    int32_t next_version = 1;
+  };
+  using Entries = std::map<std::string, Entry, std::less<>>;
+
+  static Entries BuiltIns();
+  static ProfileInfo InfoOf(const std::string& name, const Entry& entry, int32_t version);
+  absl::Status Refresh();
+  absl::Status ReadNames(Entries& entries);
+  absl::Status ReadVersions(Entries& entries);
+  absl::Status FindLostNames(Entries& entries);
+  void Unreadable(absl::string_view key, absl::string_view why);
+  absl::Status PutVersion(const std::string& name, int32_t number, const Version& version);
+  absl::Status PutName(const std::string& name, const Entry& entry);
+  absl::StatusOr<int32_t> MakeRoom(const Entry& entry) const;
+  absl::StatusOr<Entry> Copy(absl::string_view name) const;
+  absl::StatusOr<Switched> Commit(const std::string& name, Entry entry, int32_t before,
+                                  PromotionKind kind);
+  void Publish(const std::string& name, Entry entry);
+  void CountProfiles();
+  absl::Status UnknownName(absl::string_view name) const;
+
+  Store* const store_;
+  CostMetrics& metrics_;
+  const CostCatalogLimits limits_;
+  std::mutex changing_;             // one change at a time, store and all; before `mutex_`
+  std::set<std::string> reported_;  // unreadable records
+  mutable std::shared_mutex mutex_;
+  Entries entries_;
+  bool loaded_ = false;
+};
+
+}  // namespace bucketd

@@ -1,0 +1,51 @@
+#include "server/costs/cost_metrics.h"
+
+namespace bucketd {
+namespace {
+
+using prometheus::Labels;
+using prometheus::Registry;
+
+constexpr std::array<const char*, kSampleResults> kSampleNames = {"accepted", "refused", "limited",
+                                                                  "replaced", "expired"};
+constexpr std::array<const char*, kPromotionKinds> kPromotionNames = {"promote", "rollback",
+                                                                      "automatic"};
+constexpr std::array<const char*, kProposalResults> kProposalNames = {
+    "new_version", "already_there", "nothing_moved", "error"};
+
+prometheus::Counter& AddCounter(Registry& r, const char* name, const char* help,
+                                const Labels& labels = {}) {
+  return prometheus::BuildCounter().Name(name).Help(help).Register(r).Add(labels);
+}
+
+prometheus::Gauge& AddGauge(Registry& r, const char* name, const char* help) {
+  return prometheus::BuildGauge().Name(name).Help(help).Register(r).Add({});
+}
+
+}  // namespace
+
+CostMetrics::CostMetrics(Registry& r)
+    : profiles(AddGauge(r, "bucketd_cost_profiles", "Versions of cost profiles that are here.")),
+      profiles_unreadable(AddGauge(r, "bucketd_cost_profiles_unreadable",
+                                   "Versions that were stored and cannot be read.")),
+      samples_held(AddGauge(r, "bucketd_cost_samples_held", "Measured samples that are kept.")),
+      records_unreadable(AddCounter(r, "bucketd_cost_records_unreadable_total",
+                                    "Stored profiles and samples that could not be read.")) {
+  for (size_t i = 0; i < kSampleResults; ++i) {
+    samples_[i] =
+        &AddCounter(r, "bucketd_cost_samples_total", "Measured samples by what became of them.",
+                    {{"result", kSampleNames[i]}});
+  }
+  for (size_t i = 0; i < kPromotionKinds; ++i) {
+    promotions_[i] =
+        &AddCounter(r, "bucketd_cost_promotions_total", "Changes of what NAME@latest means.",
+                    {{"kind", kPromotionNames[i]}});
+  }
+  for (size_t i = 0; i < kProposalResults; ++i) {
+    proposals_[i] =
+        &AddCounter(r, "bucketd_cost_proposals_total", "Fits of new versions to the samples.",
+                    {{"result", kProposalNames[i]}});
+  }
+}
+
+}  // namespace bucketd

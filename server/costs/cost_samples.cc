@@ -1,0 +1,276 @@
+#include "server/costs/cost_samples.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "spdlog/spdlog.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/io/proto_io.h"
+#include "proto/cost_store.pb.h"
+#include "server/base/errors.h"
+#include "server/costs/cost_names.h"
+
+namespace bucketd {
+namespace {
+
+constexpr uint32_t kFormatVersion = 1;
+constexpr int32_t kPage = 64;
+
+int SizeBin(int64_t bytes, int32_t launches) {
+  const int log2 = 63 - __builtin_clzll(static_cast<uint64_t>(bytes));
+  return 2 * log2 + (launches > 1 ? 1 : 0);
+}
+
+// A link's name comes last, since it may hold any character that prints.
+std::string KeyOf(absl::string_view profile, const LinkClass& of) {
+  return absl::StrCat(profile, "/", Name(of.kind), "/", Name(of.dtype), "/", of.group_size, "/",
+                      of.ranks_per_node, "/", of.link_class);
+}
+
+template <typename BySize>
+int64_t NewestOf(const BySize& sizes) {
+  int64_t newest = 0;
+  for (const auto& [bin, samples] : sizes) {
+    newest = std::max(newest, samples.back().from->received_ms);
+  }
+  return newest;
+}
+
+template <typename BySize>
+int64_t CountOf(const BySize& sizes) {
+  int64_t count = 0;
+  for (const auto& [bin, samples] : sizes) count += static_cast<int64_t>(samples.size());
+  return count;
+}
+
+}  // namespace
+
+std::string VoterOf(absl::string_view peer, absl::string_view reporter) {
+  // The socket's permissions say who speaks here.
+  if (absl::StartsWith(peer, "unix:")) return absl::StrCat("host:", reporter);
+  // The port is another one for each connection, and a local caller has many loopback addresses.
+  // gRPC escapes brackets in some versions.
+  const absl::string_view address = peer.substr(0, peer.rfind(':'));
+  for (const char* loopback :
+       {"ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "ipv6:[::ffff:127.", "ipv6:%5B::ffff:127."}) {
+    if (absl::StartsWith(address, loopback)) return "loopback";
+  }
+  return std::string(address);
+}
+
+CostSamples::CostSamples(Store* store, CostMetrics& metrics, const CostSampleLimits& limits,
+                         std::function<int64_t()> now_ms)
+    : store_(store), metrics_(metrics), limits_(limits), now_ms_(std::move(now_ms)) {}
+
+absl::Status CostSamples::Load() {
+  if (store_ == nullptr) return absl::OkStatus();
+  const std::lock_guard lock(mutex_);
+  held_.clear();  // of an attempt that failed
+  total_ = 0;
+  std::string after;
+  for (;;) {
+    const auto page = store_->ListRecords(Shelf::kCostSamples, "", after, kPage);
+    if (!page.ok()) return WithReason(Reason::kStoreUnavailable, page.status());
+    for (const Record& record : *page) Read(record);
+    if (page->size() < static_cast<size_t>(kPage)) break;
+    after = page->back().key;
+  }
+  Expire();
+  return absl::OkStatus();
+}
+
+// Lock held. Takes what makes sense: a record that was written is whole, but by which version?
+void CostSamples::Read(const Record& record) {
+  v1::StoredSamples stored;
+  bool sound = stored.ParseFromString(record.value) && stored.format_version() == kFormatVersion &&
+               CheckProfileName(stored.profile()).ok();
+  std::vector<std::shared_ptr<const Provenance>> provenances;
+  for (const v1::StoredSamples::Provenance& p : stored.provenances()) {
+    provenances.push_back(std::make_shared<const Provenance>(Provenance{
+        {p.reporter(), p.job(), p.tool(), p.device()}, p.voter(), p.received_unix_ms()}));
+  }
+  for (const v1::StoredSamples::Sample& s : stored.samples()) {
+    if (!sound) break;
+    v1::CollectiveSample whole = stored.of();
+    whole.set_bytes(s.bytes());
+    whole.set_picoseconds(s.picoseconds());
+    whole.set_launches(s.launches());
+    const auto sample = SampleFromProto(whole);
+    sound = sample.ok() && s.provenance() < provenances.size();
+    if (!sound) break;
+    Insert(stored.profile(), sample->of,
+           {s.bytes(), s.picoseconds(), sample->launches, s.packed(), provenances[s.provenance()]});
+  }
+  if (sound) return;
+  metrics_.records_unreadable.Increment();
+  spdlog::warn("cost samples {} cannot be read: not a record that this version reads", record.key);
+}
+
+// Lock held. False: there is no room.
+bool CostSamples::Insert(const std::string& profile, const LinkClass& of, Kept sample) {
+  ByClass& classes = held_[profile];
+  if (!classes.contains(of) && classes.size() >= limits_.classes) return false;
+  const std::string voter = sample.from->voter;
+  const int bin = SizeBin(sample.bytes, sample.launches);
+  ByVoter& voters = classes[of];
+  if (!voters.contains(voter) && voters.size() >= limits_.voters) DropQuietest(voters);
+  std::deque<Kept>& newest = voters[voter][bin];
+  if (newest.size() >= limits_.each) {
+    newest.pop_front();
+    --total_;
+    metrics_.samples(SampleResult::kReplaced).Increment();
+  } else if (total_ >= limits_.total) {
+    if (newest.empty()) voters[voter].erase(bin);
+    if (voters[voter].empty()) voters.erase(voter);
+    if (voters.empty()) classes.erase(of);
+    return false;
+  }
+  newest.push_back(std::move(sample));
+  ++total_;
+  return true;
+}
+
+// Lock held.
+void CostSamples::DropQuietest(ByVoter& voters) {
+  const auto quietest = std::min_element(
+      voters.begin(), voters.end(),
+      [](const auto& a, const auto& b) { return NewestOf(a.second) < NewestOf(b.second); });
+  const int64_t count = CountOf(quietest->second);
+  total_ -= count;
+  metrics_.samples(SampleResult::kReplaced).Increment(static_cast<double>(count));
+  voters.erase(quietest);
+}
+
+// Lock held. O(samples). Of a class that goes on the record follows when it is next written, and is
+// read with the same eyes until then.
+void CostSamples::Expire() {
+  const int64_t oldest = now_ms_() - limits_.max_age_ms;
+  const int64_t before = total_;
+  for (auto& [profile, classes] : held_) {
+    for (auto& [of, voters] : classes) {
+      for (auto& [voter, sizes] : voters) {
+        for (auto& [bin, samples] : sizes) {
+          const size_t count = samples.size();
+          std::erase_if(samples, [&](const Kept& kept) { return kept.from->received_ms < oldest; });
+          total_ -= static_cast<int64_t>(count - samples.size());
+        }
+        std::erase_if(sizes, [](const auto& entry) { return entry.second.empty(); });
+      }
+      std::erase_if(voters, [](const auto& entry) { return entry.second.empty(); });
+      if (voters.empty() && store_ != nullptr) {
+        store_->EraseRecord(Shelf::kCostSamples, KeyOf(profile, of)).IgnoreError();
+      }
+    }
+    std::erase_if(classes, [](const auto& entry) { return entry.second.empty(); });
+  }
+  metrics_.samples(SampleResult::kExpired).Increment(static_cast<double>(before - total_));
+  metrics_.samples_held.Set(static_cast<double>(total_));
+}
+
+absl::StatusOr<CostSamples::Taken> CostSamples::Add(const CostReport& report,
+                                                    absl::string_view voter) {
+  const std::lock_guard lock(mutex_);
+  Expire();
+  const auto from =
+      std::make_shared<const Provenance>(Provenance{report.by, std::string(voter), now_ms_()});
+  Taken taken;
+  std::set<LinkClass> touched;
+  for (const CollectiveSample& s : report.samples) {
+    if (Insert(report.profile, s.of, {s.bytes, s.picoseconds, s.launches, s.packed, from})) {
+      ++taken.accepted;
+      touched.insert(s.of);
+    } else {
+      ++taken.limited;
+    }
+  }
+  metrics_.samples(SampleResult::kAccepted).Increment(taken.accepted);
+  metrics_.samples(SampleResult::kLimited).Increment(taken.limited);
+  metrics_.samples_held.Set(static_cast<double>(total_));
+  const auto classes = held_.find(report.profile);
+  for (const LinkClass& of : touched) {
+    RETURN_IF_ERROR(Put(report.profile, of, classes->second.at(of)));
+  }
+  return taken;
+}
+
+absl::Status CostSamples::Put(const std::string& profile, const LinkClass& of,
+                              const ByVoter& voters) {
+  if (store_ == nullptr) return absl::OkStatus();
+  v1::StoredSamples stored;
+  stored.set_format_version(kFormatVersion);
+  stored.set_profile(profile);
+  CollectiveSample names_the_class;
+  names_the_class.of = of;
+  SampleToProto(names_the_class, *stored.mutable_of());
+  std::map<const Provenance*, uint32_t> index;
+  for (const auto& [voter, sizes] : voters) {
+    for (const auto& [bin, samples] : sizes) {
+      for (const Kept& kept : samples) {
+        const auto [at, added] =
+            index.emplace(kept.from.get(), static_cast<uint32_t>(index.size()));
+        if (added) {
+          v1::StoredSamples::Provenance& p = *stored.add_provenances();
+          p.set_reporter(kept.from->by.reporter);
+          p.set_job(kept.from->by.job);
+          p.set_tool(kept.from->by.tool);
+          p.set_device(kept.from->by.device);
+          p.set_voter(kept.from->voter);
+          p.set_received_unix_ms(kept.from->received_ms);
+        }
+        v1::StoredSamples::Sample& s = *stored.add_samples();
+        s.set_provenance(at->second);
+        s.set_bytes(kept.bytes);
+        s.set_picoseconds(kept.picoseconds);
+        s.set_launches(static_cast<uint32_t>(kept.launches));
+        s.set_packed(kept.packed);
+      }
+    }
+  }
+  const absl::Status put =
+      store_->PutRecord(Shelf::kCostSamples, KeyOf(profile, of), stored.SerializeAsString());
+  return put.ok() ? put : WithReason(Reason::kStoreUnavailable, put);
+}
+
+std::vector<ClassSamples> CostSamples::Get(absl::string_view profile) {
+  const std::lock_guard lock(mutex_);
+  Expire();
+  std::vector<ClassSamples> all;
+  const auto found = held_.find(profile);
+  if (found == held_.end()) return all;
+  for (const auto& [of, voters] : found->second) {
+    ClassSamples& of_class = all.emplace_back(ClassSamples{of, {}});
+    for (const auto& [voter, sizes] : voters) {
+      for (const auto& [bin, samples] : sizes) {
+        for (const Kept& kept : samples) {
+          of_class.samples.push_back({kept.bytes, kept.picoseconds, kept.launches, voter});
+        }
+      }
+    }
+  }
+  return all;
+}
+
+std::vector<HeldClass> CostSamples::List(absl::string_view only) {
+  const std::lock_guard lock(mutex_);
+  Expire();
+  std::vector<HeldClass> all;
+  for (const auto& [profile, classes] : held_) {
+    if (!only.empty() && only != profile) continue;
+    for (const auto& [of, voters] : classes) {
+      HeldClass& held = all.emplace_back(HeldClass{profile, of, 0, 0, 0});
+      held.voters = static_cast<int32_t>(voters.size());
+      for (const auto& [voter, sizes] : voters) {
+        held.samples += static_cast<int32_t>(CountOf(sizes));
+        held.newest_unix_ms = std::max(held.newest_unix_ms, NewestOf(sizes));
+      }
+    }
+  }
+  return all;
+}
+
+}  // namespace bucketd

@@ -1,0 +1,104 @@
+// Measured samples, with who measured them, until they are fitted or too old. Bounded in every
+// direction: of each class and size the newest few of each voter; voters of a class; classes of a
+// profile; all together. Whoever floods pushes out its own samples first.
+//
+// A voter is who counts once in a fit: the address that a report came from, which nobody chooses at
+// will; on a unix socket, where its permissions say who may speak, the host that the report names.
+//
+// Thread-safe. Every call but the first two may block on the store: never on a gRPC thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "passes/cost/cost_report.h"
+#include "passes/cost/measured_fit.h"
+#include "server/costs/cost_metrics.h"
+#include "server/store/store.h"
+
+namespace bucketd {
+
+struct CostSampleLimits {
+  int64_t total = 100'000;
+  size_t classes = 256;  // of a profile
+  size_t voters = 32;    // of a class; beyond, the one silent for longest goes
+  size_t each = 8;       // of a voter, class and size (power of two)
+  int64_t max_age_ms = int64_t{30} * 24 * 3600 * 1000;
+};
+
+// `peer` as gRPC gives it: "ipv4:10.0.0.3:5123", "unix:/run/...".
+std::string VoterOf(absl::string_view peer, absl::string_view reporter);
+
+struct HeldClass {
+  std::string profile;
+  LinkClass of;
+  int32_t samples = 0;
+  int32_t voters = 0;
+  int64_t newest_unix_ms = 0;
+};
+
+class CostSamples {
+ public:
+  // `store` may be null. It and `metrics` outlive this. `now_ms`: of the wall clock.
+  CostSamples(Store* store, CostMetrics& metrics, const CostSampleLimits& limits,
+              std::function<int64_t()> now_ms);
+
+  // Reads the store. What cannot be read is counted, named in the log and left out.
+  // STORE_UNAVAILABLE.
+  absl::Status Load();
+
+  struct Taken {
+    int32_t accepted = 0;
+    int32_t limited = 0;
+  };
+  // REQUIRES: the report and its samples are valid, and the profile's name is one.
+  // STORE_UNAVAILABLE if they are held but not stored.
+  absl::StatusOr<Taken> Add(const CostReport& report, absl::string_view voter);
+
+  // What is held for a profile, without what is too old; classes ascending.
+  std::vector<ClassSamples> Get(absl::string_view profile);
+  std::vector<HeldClass> List(absl::string_view profile);  // "": of all
+
+ private:
+  struct Provenance {
+    CostProvenance by;
+    std::string voter;
+    int64_t received_ms = 0;
+  };
+  struct Kept {
+    int64_t bytes = 0, picoseconds = 0;
+    int32_t launches = 1;
+    bool packed = false;
+    std::shared_ptr<const Provenance> from;
+  };
+  // By power of two, grouped launches apart; the oldest first.
+  using BySize = std::map<int, std::deque<Kept>>;
+  using ByVoter = std::map<std::string, BySize>;
+  using ByClass = std::map<LinkClass, ByVoter>;
+
+  bool Insert(const std::string& profile, const LinkClass& of, Kept sample);
+  void DropQuietest(ByVoter& voters);
+  void Expire();
+  absl::Status Put(const std::string& profile, const LinkClass& of, const ByVoter& voters);
+  void Read(const Record& record);
+
+  Store* const store_;
+  CostMetrics& metrics_;
+  const CostSampleLimits limits_;
+  const std::function<int64_t()> now_ms_;
+  std::mutex mutex_;
+  std::map<std::string, ByClass, std::less<>> held_;
+  int64_t total_ = 0;
+};
+
+}  // namespace bucketd

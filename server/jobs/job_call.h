@@ -1,0 +1,33 @@
+// For which ranks of which job a call speaks, checked.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace bucketd::v1 {
+class Job;
+}  // namespace bucketd::v1
+
+namespace bucketd {
+
+inline constexpr uint32_t kMaxRanksOfScope = 131'072;
+
+struct JobCall {
+  std::string tenant;
+  std::string id;
+  uint64_t generation = 0;
+  std::string scope;
+  std::vector<uint32_t> ranks;  // ascending, at least one, all below `size`
+  uint32_t size = 0;            // 1 .. kMaxRanksOfScope
+  bool fresh = false;
+};
+
+// JOB_INVALID names the field. O(ranks log ranks).
+absl::StatusOr<JobCall> ReadJob(absl::string_view tenant, const v1::Job& job);
+
+}  // namespace bucketd

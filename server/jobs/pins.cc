@@ -1,0 +1,337 @@
+#include "server/jobs/pins.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
+
+#include "passes/base/status_macros.h"
+#include "proto/pins.pb.h"
+
+namespace bucketd {
+namespace {
+
+constexpr uint32_t kFormat = 1;
+constexpr int32_t kPage = 256;
+constexpr int kUpdates = 16;  // of a record that others write at the same time
+
+// No part of a key holds a newline: tenants and names are printable.
+std::string JobPrefix(absl::string_view tenant, absl::string_view job) {
+  return absl::StrCat(tenant, "\n", job, "\n");
+}
+std::string JobKey(absl::string_view tenant, absl::string_view job) {
+  return absl::StrCat(JobPrefix(tenant, job), "job");
+}
+std::string PinKey(absl::string_view tenant, absl::string_view job, absl::string_view scope) {
+  return absl::StrCat(JobPrefix(tenant, job), "scope\n", scope);
+}
+bool IsPin(absl::string_view key) { return absl::StrContains(key, "\nscope\n"); }
+absl::string_view TenantOf(absl::string_view key) { return key.substr(0, key.find('\n')); }
+// Holds are let go of by holder.
+std::string HolderOf(absl::string_view tenant, absl::string_view job) {
+  return JobPrefix(tenant, job);
+}
+
+WallTime Now() {
+  return std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
+}
+int64_t Millis(WallTime time) { return time.time_since_epoch().count(); }
+WallTime FromMillis(int64_t millis) { return WallTime(std::chrono::milliseconds(millis)); }
+
+// What another version wrote, or something else damaged behind the checksum's back, is none.
+template <typename Message>
+std::optional<Message> Parse(const Record& record) {
+  Message message;
+  if (!message.ParseFromString(record.value) || message.format_version() != kFormat) {
+    spdlog::warn("a pin in the store cannot be read, key={}", record.key);
+    return std::nullopt;
+  }
+  return message;
+}
+
+std::optional<WallTime> ExpiryOf(const Record& record) {
+  if (IsPin(record.key)) {
+    const auto pin = Parse<v1::PinRecord>(record);
+    if (pin.has_value()) return FromMillis(pin->expires_ms());
+  } else if (const auto job = Parse<v1::JobRecord>(record); job.has_value()) {
+    return FromMillis(job->expires_ms());
+  }
+  return std::nullopt;
+}
+
+std::optional<Pin> PinIn(const std::string& key, const std::optional<std::string>& value) {
+  if (!value.has_value()) return std::nullopt;
+  const auto record = Parse<v1::PinRecord>({key, *value});
+  if (!record.has_value() || FromMillis(record->expires_ms()) <= Now()) return std::nullopt;
+  const absl::StatusOr<Digest> sha = DigestFromBytes(record->plan_sha256());
+  if (!sha.ok()) return std::nullopt;
+  return Pin{.generation = record->generation(),
+             .size = record->size(),
+             .plan_key = record->plan_key(),
+             .profile_as_asked = record->cost_profile(),
+             .plan_sha256 = *sha};
+}
+
+std::string Serialize(const Pin& pin, WallTime expires) {
+  v1::PinRecord record;
+  record.set_format_version(kFormat);
+  record.set_generation(pin.generation);
+  record.set_size(pin.size);
+  record.set_plan_key(pin.plan_key);
+  record.set_cost_profile(pin.profile_as_asked);
+  record.set_plan_sha256(std::string(AsBytes(pin.plan_sha256)));
+  record.set_agreed_ms(Millis(Now()));
+  record.set_expires_ms(Millis(expires));
+  return record.SerializeAsString();
+}
+
+std::string Serialize(const JobMemory& memory, WallTime expires) {
+  v1::JobRecord record;
+  record.set_format_version(kFormat);
+  record.set_generation(memory.generation);
+  record.set_unplanned(memory.unplanned.has_value());
+  record.set_unplanned_why(memory.unplanned.value_or(""));
+  for (const auto& [asked, resolved] : memory.profiles) {
+    v1::FixedProfile& profile = *record.add_profiles();
+    profile.set_asked(asked);
+    profile.set_resolved(resolved);
+  }
+  record.set_expires_ms(Millis(expires));
+  record.set_last_scope(memory.last_scope);
+  return record.SerializeAsString();
+}
+
+absl::Status LaterGeneration(uint64_t generation) {
+  return absl::AbortedError(
+      absl::StrCat("another server has begun generation ", generation, " of this job"));
+}
+
+// A damaged record was counted and taken away by the store.
+absl::StatusOr<std::optional<std::string>> ReadRecord(Store& store, const std::string& key) {
+  absl::StatusOr<std::optional<std::string>> value = store.GetRecord(Shelf::kPins, key);
+  if (value.status().code() == absl::StatusCode::kDataLoss) return std::optional<std::string>();
+  return value;
+}
+
+}  // namespace
+
+WallTime Pins::Expiry() const { return Now() + limits_.time_to_live; }
+
+absl::Status Pins::Open() {
+  std::string after;
+  while (true) {
+    ASSIGN_OR_RETURN(const std::vector<Record> page,
+                     store_.ListRecords(Shelf::kPins, "", after, kPage));
+    if (page.empty()) break;
+    for (const Record& record : page) {
+      const std::optional<WallTime> expires = ExpiryOf(record);
+      if (expires.has_value()) Count(record.key, *expires);
+    }
+    after = page.back().key;
+  }
+  DropExpired();
+  return absl::OkStatus();
+}
+
+void Pins::Count(const std::string& key, WallTime expires) {
+  const std::lock_guard lock(mutex_);
+  const bool is_new = expires_.insert_or_assign(key, expires).second;
+  if (!is_new || !IsPin(key)) return;
+  ++of_tenant_[std::string(TenantOf(key))];
+  metrics_.pins.Set(static_cast<double>(++pins_));
+}
+
+void Pins::Forget(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  if (expires_.erase(key) == 0 || !IsPin(key)) return;
+  const auto tenant = of_tenant_.find(std::string(TenantOf(key)));
+  if (--tenant->second == 0) of_tenant_.erase(tenant);
+  metrics_.pins.Set(static_cast<double>(--pins_));
+}
+
+int64_t Pins::count() const {
+  const std::lock_guard lock(mutex_);
+  return pins_;
+}
+
+absl::StatusOr<std::optional<JobMemory>> Pins::LoadJob(absl::string_view tenant,
+                                                       absl::string_view job) {
+  const std::string key = JobKey(tenant, job);
+  ASSIGN_OR_RETURN(const std::optional<std::string> value, ReadRecord(store_, key));
+  if (!value.has_value()) return std::optional<JobMemory>();
+  const auto record = Parse<v1::JobRecord>({key, *value});
+  if (!record.has_value() || FromMillis(record->expires_ms()) <= Now()) {
+    return std::optional<JobMemory>();
+  }
+  JobMemory memory{.generation = record->generation(),
+                   .unplanned = {},
+                   .profiles = {},
+                   .last_scope = record->last_scope()};
+  if (record->unplanned()) memory.unplanned = record->unplanned_why();
+  for (const v1::FixedProfile& profile : record->profiles()) {
+    memory.profiles.emplace_back(profile.asked(), profile.resolved());
+  }
+  return std::optional<JobMemory>(std::move(memory));
+}
+
+absl::StatusOr<std::optional<Pin>> Pins::LoadPin(absl::string_view tenant, absl::string_view job,
+                                                 absl::string_view scope) {
+  const std::string key = PinKey(tenant, job, scope);
+  ASSIGN_OR_RETURN(const std::optional<std::string> value, ReadRecord(store_, key));
+  return PinIn(key, value);
+}
+
+absl::StatusOr<std::string> Pins::LoadPlan(const Pin& pin) {
+  ASSIGN_OR_RETURN(std::optional<std::string> plan, store_.GetPlan(pin.plan_key));
+  if (!plan.has_value()) return absl::NotFoundError("the pinned plan is not in the store");
+  if (Sha256(*plan) != pin.plan_sha256) {
+    return absl::DataLossError("the store has another plan under the pinned plan's key");
+  }
+  return *std::move(plan);
+}
+
+absl::Status Pins::Update(const std::string& key, Next next) {
+  for (int attempt = 0; attempt < kUpdates; ++attempt) {
+    ASSIGN_OR_RETURN(const std::optional<std::string> before, ReadRecord(store_, key));
+    ASSIGN_OR_RETURN(const std::string after, next(before));
+    const absl::Status written = store_.ReplaceRecord(Shelf::kPins, key, before, after);
+    if (!absl::IsAborted(written)) return written;
+  }
+  return absl::UnavailableError("others write the same record again and again");
+}
+
+absl::Status Pins::PutJob(absl::string_view tenant, absl::string_view job,
+                          const JobMemory& memory) {
+  const WallTime expires = Expiry();
+  const std::string key = JobKey(tenant, job);
+  const std::lock_guard writing(writing_);
+  RETURN_IF_ERROR(
+      Update(key, [&](const std::optional<std::string>& before) -> absl::StatusOr<std::string> {
+        const auto record =
+            before.has_value() ? Parse<v1::JobRecord>({key, *before}) : std::nullopt;
+        if (record.has_value() && record->generation() > memory.generation &&
+            FromMillis(record->expires_ms()) > Now()) {
+          return LaterGeneration(record->generation());
+        }
+        return Serialize(memory, expires);
+      }));
+  Count(key, expires);
+  return absl::OkStatus();
+}
+
+absl::Status Pins::CheckQuota(absl::string_view tenant, const std::string& key) const {
+  const std::lock_guard lock(mutex_);
+  const auto of_tenant = of_tenant_.find(std::string(tenant));
+  const int64_t held = of_tenant == of_tenant_.end() ? 0 : of_tenant->second;
+  if (expires_.contains(key) || held < limits_.per_tenant) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("tenant \"", tenant, "\" has ", held, " pins, its limit"));
+}
+
+absl::StatusOr<Pin> Pins::PutPin(absl::string_view tenant, absl::string_view job,
+                                 absl::string_view scope, const Pin& pin, absl::string_view plan) {
+  const std::string key = PinKey(tenant, job, scope);
+  const std::lock_guard writing(writing_);
+  RETURN_IF_ERROR(CheckQuota(tenant, key));
+  const WallTime expires = Expiry();
+  absl::Status held = store_.HoldPlan(pin.plan_key, HolderOf(tenant, job), expires);
+  if (held.code() == absl::StatusCode::kNotFound) {
+    RETURN_IF_ERROR(store_.PutPlan(pin.plan_key, tenant, plan));
+    held = store_.HoldPlan(pin.plan_key, HolderOf(tenant, job), expires);
+  }
+  RETURN_IF_ERROR(held);
+  Pin stands = pin;
+  RETURN_IF_ERROR(
+      Update(key, [&](const std::optional<std::string>& before) -> absl::StatusOr<std::string> {
+        const std::optional<Pin> other = PinIn(key, before);
+        if (other.has_value() && other->generation > pin.generation) {
+          return LaterGeneration(other->generation);
+        }
+        const bool first =
+            !other.has_value() || other->generation < pin.generation || other->size != pin.size;
+        stands = first ? pin : *other;
+        return Serialize(stands, expires);
+      }));
+  Count(key, expires);
+  return stands;
+}
+
+absl::Status Pins::EraseRecord(const std::string& key) {
+  RETURN_IF_ERROR(store_.EraseRecord(Shelf::kPins, key));
+  Forget(key);
+  return absl::OkStatus();
+}
+
+absl::Status Pins::ExtendRecord(const Record& record, const std::string& holder, WallTime expires) {
+  const std::optional<WallTime> before = ExpiryOf(record);
+  if (!before.has_value() || *before >= expires) return absl::OkStatus();
+  std::string value;
+  if (IsPin(record.key)) {
+    auto pin = *Parse<v1::PinRecord>(record);
+    RETURN_IF_ERROR(store_.HoldPlan(pin.plan_key(), holder, expires));
+    pin.set_expires_ms(Millis(expires));
+    value = pin.SerializeAsString();
+  } else {
+    auto job = *Parse<v1::JobRecord>(record);
+    job.set_expires_ms(Millis(expires));
+    value = job.SerializeAsString();
+  }
+  RETURN_IF_ERROR(store_.PutRecord(Shelf::kPins, record.key, value));
+  Count(record.key, expires);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> Pins::Extend(absl::string_view tenant, absl::string_view job,
+                                     WallTime expires) {
+  const std::lock_guard writing(writing_);
+  int64_t pins = 0;
+  std::string after;
+  while (true) {
+    ASSIGN_OR_RETURN(const std::vector<Record> page,
+                     store_.ListRecords(Shelf::kPins, JobPrefix(tenant, job), after, kPage));
+    if (page.empty()) return pins;
+    for (const Record& record : page) {
+      RETURN_IF_ERROR(ExtendRecord(record, HolderOf(tenant, job), expires));
+      pins += IsPin(record.key) ? 1 : 0;
+    }
+    after = page.back().key;
+  }
+}
+
+absl::StatusOr<int64_t> Pins::Release(absl::string_view tenant, absl::string_view job) {
+  const std::lock_guard writing(writing_);
+  int64_t released = 0;
+  while (true) {
+    ASSIGN_OR_RETURN(const std::vector<Record> page,
+                     store_.ListRecords(Shelf::kPins, JobPrefix(tenant, job), "", kPage));
+    if (page.empty()) break;
+    for (const Record& record : page) {
+      RETURN_IF_ERROR(EraseRecord(record.key));
+      released += IsPin(record.key) ? 1 : 0;
+    }
+  }
+  RETURN_IF_ERROR(store_.ReleaseHolds(HolderOf(tenant, job)));
+  return released;
+}
+
+void Pins::DropExpired() {
+  const WallTime now = Now();
+  std::vector<std::string> over;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, expires] : expires_) {
+      if (expires <= now) over.push_back(key);
+    }
+  }
+  const std::lock_guard writing(writing_);
+  for (const std::string& key : over) {
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = expires_.find(key);
+      if (found == expires_.end() || found->second > now) continue;  // renewed meanwhile
+    }
+    const absl::Status erased = EraseRecord(key);
+    if (!erased.ok()) spdlog::warn("an expired pin cannot be dropped: {}", erased.ToString());
+  }
+}
+
+}  // namespace bucketd

@@ -1,0 +1,105 @@
+// What jobs agreed on, kept beyond the process: a pin for each scope, one record for each job, and
+// a hold on each pinned plan, so that no eviction takes it. Pins end when the job is released or
+// when they have not been used for their time to live. Thread-safe. Every call but the accessors
+// may block on the store: never on a gRPC thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "passes/base/digest.h"
+#include "server/jobs/agreement_metrics.h"
+#include "server/store/store.h"
+
+namespace bucketd {
+
+struct Pin {
+  uint64_t generation = 0;  // the latest that agreed on it
+  uint32_t size = 0;
+  std::string plan_key;
+  std::string profile_as_asked;
+  Digest plan_sha256{};
+};
+
+struct JobMemory {
+  uint64_t generation = 0;
+  std::optional<std::string> unplanned;                       // why
+  std::vector<std::pair<std::string, std::string>> profiles;  // as asked, "name@version"
+  std::string last_scope;                                     // the latest that was agreed on
+};
+
+struct PinLimits {
+  std::chrono::milliseconds time_to_live{std::chrono::hours(168)};
+  int64_t per_tenant = 4096;  // pinned scopes
+};
+
+class Pins {
+ public:
+  // Both outlive this.
+  Pins(Store& store, AgreementMetrics& metrics, const PinLimits& limits)
+      : store_(store), metrics_(metrics), limits_(limits) {}
+
+  // Counts what is there and drops what has expired. Before the first call of anything else; errors
+  // are the store's, and leave the pins that could not be read uncounted.
+  absl::Status Open();
+
+  // nullopt: there is none, or it has expired, or it is of a format that we do not know. Errors are
+  // the store's.
+  absl::StatusOr<std::optional<JobMemory>> LoadJob(absl::string_view tenant, absl::string_view job);
+  absl::StatusOr<std::optional<Pin>> LoadPin(absl::string_view tenant, absl::string_view job,
+                                             absl::string_view scope);
+  // The pinned plan's bytes, checked against the pin. NOT_FOUND or DATA_LOSS if they are lost.
+  absl::StatusOr<std::string> LoadPlan(const Pin& pin);
+
+  // ABORTED of both: the store knows of a later generation, which another server has seen.
+  absl::Status PutJob(absl::string_view tenant, absl::string_view job, const JobMemory& memory);
+  // Holds the plan, storing it first if need be, then writes the pin: when this returns both
+  // survive the process. What it returns is the pin that stands: another server that has the store
+  // open may have written one for this generation, and the first one holds for all.
+  // FAILED_PRECONDITION above the tenant's quota; else errors are the store's.
+  absl::StatusOr<Pin> PutPin(absl::string_view tenant, absl::string_view job,
+                             absl::string_view scope, const Pin& pin, absl::string_view plan);
+
+  // Keeps the job's pins until `expires` at least; how many there are. From the job's next use on
+  // its usual time to live counts again.
+  absl::StatusOr<int64_t> Extend(absl::string_view tenant, absl::string_view job, WallTime expires);
+  // Lets go of everything that is kept for the job; how many pins there were.
+  absl::StatusOr<int64_t> Release(absl::string_view tenant, absl::string_view job);
+  // Takes away what has expired. O(pins).
+  void DropExpired();
+
+  int64_t count() const;
+
+ private:
+  // Writes what `next` makes of the record that is there, though others write it, too.
+  using Next = absl::FunctionRef<absl::StatusOr<std::string>(const std::optional<std::string>&)>;
+  absl::Status Update(const std::string& key, Next next);
+  absl::Status CheckQuota(absl::string_view tenant, const std::string& key) const;
+  void Count(const std::string& key, WallTime expires);
+  void Forget(const std::string& key);
+  absl::Status ExtendRecord(const Record& record, const std::string& holder, WallTime expires);
+  absl::Status EraseRecord(const std::string& key);
+  WallTime Expiry() const;
+
+  Store& store_;
+  AgreementMetrics& metrics_;
+  const PinLimits limits_;
+  std::mutex writing_;  // over each sequence of writes; never held together with gRPC's threads
+  mutable std::mutex mutex_;
+  std::map<std::string, WallTime> expires_;   // by record key; those of jobs too
+  std::map<std::string, int64_t> of_tenant_;  // pins
+  int64_t pins_ = 0;
+};
+
+}  // namespace bucketd

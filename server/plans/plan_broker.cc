@@ -1,0 +1,423 @@
+#include "server/plans/plan_broker.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+#include "server/base/errors.h"
+#include "server/base/log.h"
+
+namespace bucketd {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Our own answer says what was waited for; it has to be there before the client's deadline is.
+constexpr std::chrono::milliseconds kMaxAnswerMargin{250};
+
+SteadyTime AnswerBy(SteadyTime deadline) {
+  const SteadyTime now = Clock::now();
+  if (deadline <= now) return now;
+  return deadline - std::min<Clock::duration>(kMaxAnswerMargin, (deadline - now) / 4);
+}
+
+absl::Status DrainingError() { return MakeError(Reason::kDraining, "the server is shutting down"); }
+
+double SecondsSince(SteadyTime since) {
+  return std::chrono::duration<double>(Clock::now() - since).count();
+}
+
+}  // namespace
+
+void PlanBroker::Send(Answers answers) {
+  for (auto& [done, answer] : answers) done(std::move(answer));
+}
+
+PlanBroker::CallId PlanBroker::GetPlan(std::shared_ptr<PlanRequest> request, SteadyTime deadline,
+                                       Done done) {
+  if (PlanReplyPtr reply = parts_.cache.Get(request->key)) {
+    done(PlanAnswer{PlanOutcome::kHit, std::move(reply), 0});
+    return 0;
+  }
+  Answers answers;
+  CallId call = 0;
+  {
+    const Lock lock(mutex_);
+    call = Admit(std::move(request), deadline, std::move(done), answers);
+  }
+  Send(std::move(answers));
+  return call;
+}
+
+PlanBroker::CallId PlanBroker::Admit(std::shared_ptr<PlanRequest> request, SteadyTime deadline,
+                                     Done done, Answers& answers) {
+  const auto answer = [&](Answer a) {
+    answers.emplace_back(std::move(done), std::move(a));
+    return CallId{0};
+  };
+  // Again, under the lock: a plan enters the cache before its flight ends, so whoever finds neither
+  // is the first.
+  if (PlanReplyPtr reply = parts_.cache.Get(request->key)) {
+    return answer(PlanAnswer{PlanOutcome::kHit, std::move(reply), 0});
+  }
+  const bool ask_store = parts_.stored != nullptr;
+  if (request->cached_only && !ask_store) {
+    return answer(MakeError(Reason::kPlanNotCached, "there is no plan for this key in the cache"));
+  }
+  if (draining_) return answer(DrainingError());
+  // Graphs that were asked for count too: each is remembered until its lease ends.
+  const auto waiting = static_cast<int64_t>(std::max(callers_.size(), graph_waits_.size()));
+  if (waiting >= parts_.options.max_waiting) {
+    return answer(MakeError(Reason::kOverloaded, "too many callers wait, or owe a graph",
+                            {.limit = parts_.options.max_waiting, .actual = waiting, .node = {}}));
+  }
+
+  const std::shared_ptr<const InlineGraph> graph_data = std::move(request->graph);
+  const auto flying = flights_.find(request->key);
+  if (ask_store && (flying == flights_.end() || flying->second->stage == Stage::kAsksStore)) {
+    return AskStore(request, graph_data, request->cached_only, deadline, std::move(done), answers);
+  }
+  if (request->cached_only) {  // the store had none when this flight began
+    return answer(MakeError(Reason::kPlanNotCached, "there is no plan for this key in the cache"));
+  }
+  if (flying != flights_.end() && flying->second->stage != Stage::kNeedsGraph) {
+    return AddCaller(*flying->second, deadline, std::move(done));
+  }
+  if (GraphPtr graph = parts_.graphs.Get(request->graph_key)) {
+    Flight& flight = FlightOf(request);
+    const CallId call = AddCaller(flight, deadline, std::move(done));
+    StartCompute(flight, std::move(graph), answers);
+    return call;
+  }
+  GraphWait& wait = WaitOf(request->graph_key);
+  if (graph_data == nullptr && wait.lease == 0 && wait.arriving.empty()) {
+    return answer(
+        PlanAnswer{PlanOutcome::kGraphRequired, nullptr, GrantLease(request->graph_key, wait)});
+  }
+  const CallId call = AddCaller(FlightOf(request), deadline, std::move(done));
+  wait.callers.insert(call);
+  if (graph_data != nullptr && wait.inline_arriving == 0) {
+    StartInlineDecode(*request, graph_data, call, answers);
+  }
+  return call;
+}
+
+PlanBroker::GraphWait& PlanBroker::WaitOf(const std::string& graph_key) {
+  std::unique_ptr<GraphWait>& wait = graph_waits_[graph_key];
+  if (wait == nullptr) wait = std::make_unique<GraphWait>();
+  return *wait;
+}
+
+PlanBroker::Flight& PlanBroker::FlightOf(const std::shared_ptr<PlanRequest>& request) {
+  std::unique_ptr<Flight>& flight = flights_[request->key];
+  if (flight == nullptr) {
+    flight = std::make_unique<Flight>();
+    flight->request = request;
+  }
+  return *flight;
+}
+
+PlanBroker::CallId PlanBroker::AddCaller(Flight& flight, SteadyTime deadline, Done done) {
+  const CallId call = ++last_id_;
+  if (flight.first_caller == 0) flight.first_caller = call;
+  flight.callers.insert(call);
+  Caller& caller = callers_[call];
+  caller.flight = &flight;
+  caller.since = Clock::now();
+  caller.done = std::move(done);
+  caller.deadline_timer =
+      parts_.timers.Schedule(AnswerBy(deadline), [this, call] { DeadlineReached(call); });
+  parts_.metrics.waiting_callers.Increment();
+  return call;
+}
+
+void PlanBroker::Remove(CallId call, Answer answer, Answers& answers) {
+  const auto found = callers_.find(call);
+  if (found == callers_.end()) return;
+  Caller& caller = found->second;
+  parts_.timers.Cancel(caller.deadline_timer);
+  answers.emplace_back(std::move(caller.done), std::move(answer));
+  Flight& flight = *caller.flight;
+  callers_.erase(found);
+  parts_.metrics.waiting_callers.Decrement();
+
+  flight.callers.erase(call);
+  if (flight.stage != Stage::kNeedsGraph) return;
+  const auto wait = graph_waits_.find(flight.request->graph_key);
+  if (wait != graph_waits_.end()) wait->second->callers.erase(call);
+  // Nobody would start it; one that has its graph goes on without callers.
+  if (flight.callers.empty()) flights_.erase(std::string(flight.request->key));
+}
+
+void PlanBroker::Cancel(CallId call) {
+  if (call == 0) return;
+  Answers answers;
+  {
+    const Lock lock(mutex_);
+    Remove(call, MakeError(Reason::kCancelled, "the caller went away"), answers);
+  }
+  Send(std::move(answers));
+}
+
+void PlanBroker::DeadlineReached(CallId call) {
+  Answers answers;
+  {
+    const Lock lock(mutex_);
+    const auto caller = callers_.find(call);
+    if (caller == callers_.end()) return;
+    const absl::Status error = DeadlineError(caller->second);
+    Remove(call, error, answers);
+  }
+  Send(std::move(answers));
+}
+
+absl::Status PlanBroker::DeadlineError(const Caller& caller) const {
+  const PlanRequest& request = *caller.flight->request;
+  const std::string graph = absl::StrCat("graph ", ToHex(request.digest).substr(0, 12));
+  std::string what;
+  switch (caller.flight->stage) {
+    case Stage::kAsksStore:
+      what = absl::StrCat("the store, which is being asked for the plan of ", graph);
+      break;
+    case Stage::kNeedsGraph: {
+      const auto wait = graph_waits_.find(request.graph_key);
+      const bool arriving = wait != graph_waits_.end() && !wait->second->arriving.empty();
+      what = arriving ? absl::StrCat(graph, " to arrive; its upload is under way")
+                      : absl::StrCat("another caller, who was asked for it, to upload ", graph);
+      break;
+    }
+    case Stage::kQueued:
+      what = absl::StrCat("a free compute slot for ", graph, "; its plan will be cached");
+      break;
+    case Stage::kComputing:
+      what = absl::StrCat("the plan of ", graph,
+                          ", which is being computed and will be cached: ask again");
+      break;
+  }
+  return MakeError(Reason::kDeadline,
+                   absl::StrFormat("the deadline came after %.3f s of waiting for %s",
+                                   SecondsSince(caller.since), what));
+}
+
+void PlanBroker::StartInlineDecode(const PlanRequest& request,
+                                   std::shared_ptr<const InlineGraph> graph, CallId call,
+                                   Answers& answers) {
+  GraphWait& wait = WaitOf(request.graph_key);
+  const UploadId upload = BeginArrival(wait);
+  wait.inline_arriving = upload;
+  const bool submitted = parts_.intake_pool.TrySubmit(
+      [this, key = request.graph_key, digest = request.digest, graph = std::move(graph), call,
+       upload] { DecodeInline(key, digest, *graph, call, upload); });
+  if (submitted) return;
+  Remove(call, MakeError(Reason::kOverloaded, "too many graphs are being read"), answers);
+  EndArrival(request.graph_key, upload, answers);
+}
+
+void PlanBroker::DecodeInline(const std::string& graph_key, const Digest& digest,
+                              const InlineGraph& graph, CallId call, UploadId upload) {
+  absl::StatusOr<GraphPtr> decoded = parts_.intake.ReadInline(graph, digest);
+  if (decoded.ok()) GraphArrived(graph_key, *std::move(decoded));
+  Answers answers;
+  {
+    const Lock lock(mutex_);
+    // Its sender alone is to blame; the others wait for a better one.
+    if (!decoded.ok()) Remove(call, decoded.status(), answers);
+    EndArrival(graph_key, upload, answers);
+  }
+  Send(std::move(answers));
+}
+
+PlanBroker::UploadId PlanBroker::BeginUpload(const std::string& graph_key) {
+  const Lock lock(mutex_);
+  return BeginArrival(WaitOf(graph_key));
+}
+
+// Callers do not say who they are: whatever arrives counts as what the lease was granted for.
+PlanBroker::UploadId PlanBroker::BeginArrival(GraphWait& wait) {
+  parts_.timers.Cancel(wait.lease_timer);
+  wait.lease = 0;
+  const UploadId upload = ++last_id_;
+  wait.arriving.insert(upload);
+  return upload;
+}
+
+void PlanBroker::EndUpload(const std::string& graph_key, UploadId upload) {
+  Answers answers;
+  {
+    const Lock lock(mutex_);
+    EndArrival(graph_key, upload, answers);
+  }
+  Send(std::move(answers));
+}
+
+void PlanBroker::EndArrival(const std::string& graph_key, UploadId upload, Answers& answers) {
+  const auto found = graph_waits_.find(graph_key);
+  // Once a graph has arrived its wait is gone; a later one is none of this upload's business.
+  if (found == graph_waits_.end() || found->second->arriving.erase(upload) == 0) return;
+  GraphWait& wait = *found->second;
+  if (wait.inline_arriving == upload) wait.inline_arriving = 0;
+  if (wait.lease == 0 && wait.arriving.empty()) AskNext(graph_key, answers);
+}
+
+void PlanBroker::GraphArrived(const std::string& graph_key, GraphPtr graph) {
+  parts_.graphs.Put(graph_key, graph);
+  Answers answers;
+  {
+    const Lock lock(mutex_);
+    const auto found = graph_waits_.find(graph_key);
+    if (found == graph_waits_.end()) return;
+    const std::unique_ptr<GraphWait> wait = std::move(found->second);
+    graph_waits_.erase(found);
+    parts_.timers.Cancel(wait->lease_timer);
+    for (const CallId call : wait->callers) {
+      const auto caller = callers_.find(call);  // gone if its flight could not be queued
+      if (caller == callers_.end()) continue;
+      Flight& flight = *caller->second.flight;
+      if (flight.stage == Stage::kNeedsGraph) StartCompute(flight, graph, answers);
+    }
+  }
+  Send(std::move(answers));
+}
+
+int64_t PlanBroker::GrantLease(const std::string& graph_key, GraphWait& wait) {
+  const uint64_t lease = ++last_id_;
+  wait.lease = lease;
+  wait.lease_timer =
+      parts_.timers.Schedule(Clock::now() + parts_.options.upload_lease,
+                             [this, graph_key, lease] { LeaseExpired(graph_key, lease); });
+  parts_.metrics.leases_granted.Increment();
+  return parts_.options.upload_lease.count();
+}
+
+void PlanBroker::LeaseExpired(const std::string& graph_key, uint64_t lease) {
+  Answers answers;
+  {
+    const Lock lock(mutex_);
+    const auto found = graph_waits_.find(graph_key);
+    if (found == graph_waits_.end() || found->second->lease != lease) return;
+    found->second->lease = 0;
+    parts_.metrics.leases_expired.Increment();
+    if (found->second->arriving.empty()) AskNext(graph_key, answers);
+  }
+  Send(std::move(answers));
+}
+
+void PlanBroker::AskNext(const std::string& graph_key, Answers& answers) {
+  const auto found = graph_waits_.find(graph_key);
+  GraphWait& wait = *found->second;
+  if (wait.callers.empty()) {
+    graph_waits_.erase(found);
+  } else if (draining_) {
+    Drain(graph_key, answers);
+  } else {
+    const CallId oldest = *wait.callers.begin();
+    Remove(oldest, PlanAnswer{PlanOutcome::kGraphRequired, nullptr, GrantLease(graph_key, wait)},
+           answers);
+  }
+}
+
+void PlanBroker::Drain(const std::string& graph_key, Answers& answers) {
+  const auto found = graph_waits_.find(graph_key);
+  const std::unique_ptr<GraphWait> wait = std::move(found->second);
+  graph_waits_.erase(found);
+  parts_.timers.Cancel(wait->lease_timer);
+  for (const CallId call : wait->callers) Remove(call, DrainingError(), answers);
+}
+
+void PlanBroker::BeginDrain() {
+  Answers answers;
+  {
+    const Lock lock(mutex_);
+    draining_ = true;
+    std::vector<std::string> hopeless;
+    for (const auto& [key, wait] : graph_waits_) {
+      if (wait->arriving.empty()) hopeless.push_back(key);
+    }
+    for (const std::string& key : hopeless) Drain(key, answers);
+  }
+  Send(std::move(answers));
+}
+
+void PlanBroker::StartCompute(Flight& flight, GraphPtr graph, Answers& answers) {
+  flight.stage = Stage::kQueued;
+  parts_.metrics.compute_queued.Increment();
+  if (parts_.compute_pool.TrySubmit([this, request = flight.request, graph = std::move(graph)] {
+        Compute(request, graph);
+      })) {
+    return;
+  }
+  parts_.metrics.compute_queued.Decrement();
+  FinishFlight(
+      flight.request->key,
+      MakeError(Reason::kOverloaded, "all compute slots and the queue before them are full",
+                {.limit = parts_.options.compute_queue, .actual = -1, .node = {}}),
+      answers);
+}
+
+void PlanBroker::Compute(const std::shared_ptr<const PlanRequest>& request, const GraphPtr& graph) {
+  const WorkFor names(request->call);
+  {
+    const Lock lock(mutex_);
+    flights_.find(request->key)->second->stage = Stage::kComputing;
+  }
+  parts_.metrics.compute_queued.Decrement();
+  parts_.metrics.compute_running.Increment();
+  const absl::StatusOr<PlanReplyPtr> reply = RunPlanFunction(*request, *graph);
+  parts_.metrics.compute_running.Decrement();
+  if (reply.ok()) {
+    // Before anybody has it, in the cache too: whoever was answered finds it after a crash.
+    if (parts_.stored != nullptr) parts_.stored->Save(*request, PlanBytesOf(**reply));
+    parts_.cache.Put(request->key, *reply);
+  }
+  Answers answers;
+  {
+    const Lock lock(mutex_);
+    FinishFlight(request->key, reply, answers);
+  }
+  Send(std::move(answers));
+}
+
+absl::StatusOr<PlanReplyPtr> PlanBroker::RunPlanFunction(const PlanRequest& request,
+                                                         const Graph& graph) {
+  const SteadyTime start = Clock::now();
+  absl::StatusOr<std::string> bytes = parts_.plan_function(graph, request);
+  const double seconds = SecondsSince(start);
+  parts_.metrics.compute_seconds.Observe(seconds);
+  std::vector<LogField> about = {{"graph", ToHex(request.digest)},
+                                 {"mode", request.options.mode},
+                                 {"nodes", absl::StrCat(graph.size()), true},
+                                 {"seconds", absl::StrFormat("%.4f", seconds), true}};
+  if (!bytes.ok()) {
+    parts_.metrics.computations_failed.Increment();
+    const bool bug = bytes.status().code() == absl::StatusCode::kInternal;
+    about.push_back({"reason", ReasonOf(bytes.status())});
+    about.push_back({"error", std::string(bytes.status().message())});
+    LogLine(bug ? spdlog::level::err : spdlog::level::debug, "plan failed", about);
+    return bytes.status();
+  }
+  parts_.metrics.computations_ok.Increment();
+  about.push_back({"bytes", absl::StrCat(bytes->size()), true});
+  LogLine(spdlog::level::debug, "plan computed", about);
+  return EncodePlanReply(*std::move(bytes));
+}
+
+void PlanBroker::FinishFlight(const std::string& key, const absl::StatusOr<PlanReplyPtr>& reply,
+                              Answers& answers, PlanOutcome first) {
+  const auto found = flights_.find(key);
+  const std::unique_ptr<Flight> flight = std::move(found->second);
+  flights_.erase(found);
+  const std::set<CallId> callers = std::move(flight->callers);
+  for (const CallId call : callers) {
+    if (!reply.ok()) {
+      Remove(call, reply.status(), answers);
+      continue;
+    }
+    const PlanOutcome others = first == PlanOutcome::kComputed ? PlanOutcome::kJoined : first;
+    const PlanOutcome outcome = call == flight->first_caller ? first : others;
+    Remove(call, PlanAnswer{outcome, *reply, 0}, answers);
+  }
+}
+
+}  // namespace bucketd

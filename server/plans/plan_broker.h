@@ -1,0 +1,159 @@
+// Brings callers, graphs and computations together: at most one computation per plan key, at most
+// one caller asked for a graph at a time, everybody else held until there is an answer.
+//
+// States of a key that is not in the cache ("flight"): the store is asked, if there is one; it
+// waits for its graph, then for a compute slot, then it is computed. A flight belongs to nobody:
+// callers come, leave and run out of time; once its graph is here it is computed and cached all the
+// same. Failures are answered to those who wait and forgotten.
+//
+// States of a graph that somebody wants ("graph wait"): leased to one caller who was asked to
+// upload, or arriving (uploads, inline graphs being decoded). When neither is true any more the
+// caller who has waited longest is asked.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "server/base/metrics.h"
+#include "server/base/timers.h"
+#include "server/base/worker_pool.h"
+#include "server/config/options.h"
+#include "server/graphs/graph_intake.h"
+#include "server/graphs/graph_store.h"
+#include "server/plans/plan_cache.h"
+#include "server/plans/plan_function.h"
+#include "server/plans/plan_request.h"
+#include "server/plans/stored_plans.h"
+
+namespace bucketd {
+
+struct PlanAnswer {
+  PlanOutcome outcome = PlanOutcome::kError;  // never kError in an answer
+  PlanReplyPtr reply;                         // null for kGraphRequired
+  int64_t upload_lease_ms = 0;                // kGraphRequired
+  std::string unplanned = {};                 // kUnplanned: why
+};
+
+class PlanBroker {
+ public:
+  using Answer = absl::StatusOr<PlanAnswer>;
+  using Done = std::function<void(Answer)>;
+  using CallId = uint64_t;    // 0: already answered
+  using UploadId = uint64_t;  // never 0
+
+  struct Parts {  // all outlive the broker
+    PlanCache& cache;
+    GraphStore& graphs;
+    GraphIntake& intake;
+    WorkerPool& compute_pool;
+    WorkerPool& intake_pool;
+    Timers& timers;
+    ServerMetrics& metrics;
+    const ServerOptions& options;
+    PlanFunction plan_function;     // thread-safe
+    StoredPlans* stored = nullptr;  // null: plans are in memory alone
+  };
+
+  explicit PlanBroker(const Parts& parts) : parts_(parts) {}
+
+  // Calls `done` exactly once, here or on another thread, without locks held. Never blocks. Shortly
+  // before `deadline` the answer is DEADLINE with what was waited for.
+  CallId GetPlan(std::shared_ptr<PlanRequest> request, SteadyTime deadline, Done done);
+  // Drops this caller alone, who is answered CANCELLED. No-op if it has been answered.
+  void Cancel(CallId call);
+  // Answers this caller as if its deadline had come.
+  void DeadlineReached(CallId call);
+
+  // While an upload is under way nobody else is asked for this graph.
+  UploadId BeginUpload(const std::string& graph_key);
+  // However it ended. If the graph did not come, the next caller is asked for it.
+  void EndUpload(const std::string& graph_key, UploadId upload);
+  // Stores the graph and starts what waits for it.
+  void GraphArrived(const std::string& graph_key, GraphPtr graph);
+
+  // From here on nobody is asked for a graph: those who wait for one that is not arriving are
+  // answered DRAINING. Computations and arriving graphs go on.
+  void BeginDrain();
+
+ private:
+  enum class Stage { kAsksStore, kNeedsGraph, kQueued, kComputing };
+  struct Flight {
+    std::shared_ptr<const PlanRequest> request;
+    Stage stage = Stage::kNeedsGraph;
+    CallId first_caller = 0;
+    std::set<CallId> callers;
+    // While the store is asked: the graph that rode along with one of the calls, and that call.
+    std::shared_ptr<const InlineGraph> graph;
+    CallId graph_caller = 0;
+  };
+  struct Caller {
+    Flight* flight = nullptr;
+    bool cached_only = false;  // and so only until the store has answered
+    SteadyTime since;
+    Timers::Id deadline_timer = 0;
+    Done done;
+  };
+  struct GraphWait {
+    uint64_t lease = 0;  // 0: nobody holds it
+    Timers::Id lease_timer = 0;
+    std::set<UploadId> arriving;
+    UploadId inline_arriving = 0;  // the one of `arriving` that is inline; more would be no faster
+    std::set<CallId> callers;      // the oldest first
+  };
+  using Answers = std::vector<std::pair<Done, Answer>>;
+  using Lock = std::lock_guard<std::mutex>;
+
+  // Of the following, those that take Answers need the lock and leave calling to their caller.
+  static void Send(Answers answers);
+  CallId Admit(std::shared_ptr<PlanRequest> request, SteadyTime deadline, Done done,
+               Answers& answers);
+  GraphWait& WaitOf(const std::string& graph_key);
+  Flight& FlightOf(const std::shared_ptr<PlanRequest>& request);
+  CallId AddCaller(Flight& flight, SteadyTime deadline, Done done);
+  void StartInlineDecode(const PlanRequest& request, std::shared_ptr<const InlineGraph> graph,
+                         CallId call, Answers& answers);
+  void DecodeInline(const std::string& graph_key, const Digest& digest, const InlineGraph& graph,
+                    CallId call, UploadId upload);
+  CallId AskStore(const std::shared_ptr<PlanRequest>& request,
+                  std::shared_ptr<const InlineGraph> graph, bool cached_only, SteadyTime deadline,
+                  Done done, Answers& answers);
+  void ReadStore(const std::shared_ptr<const PlanRequest>& request);
+  void NotStored(const std::string& key, const absl::Status& read, Answers& answers);
+  void StartCompute(Flight& flight, GraphPtr graph, Answers& answers);
+  void Compute(const std::shared_ptr<const PlanRequest>& request, const GraphPtr& graph);
+  absl::StatusOr<PlanReplyPtr> RunPlanFunction(const PlanRequest& request, const Graph& graph);
+  // `first`: what it was for the caller who started it.
+  void FinishFlight(const std::string& key, const absl::StatusOr<PlanReplyPtr>& reply,
+                    Answers& answers, PlanOutcome first = PlanOutcome::kComputed);
+  void Drain(const std::string& graph_key, Answers& answers);
+  void Remove(CallId call, Answer answer, Answers& answers);
+  int64_t GrantLease(const std::string& graph_key, GraphWait& wait);
+  void LeaseExpired(const std::string& graph_key, uint64_t lease);
+  UploadId BeginArrival(GraphWait& wait);
+  void EndArrival(const std::string& graph_key, UploadId upload, Answers& answers);
+  void AskNext(const std::string& graph_key, Answers& answers);
+  absl::Status DeadlineError(const Caller& caller) const;
+
+  const Parts parts_;
+  std::mutex mutex_;
+  absl::flat_hash_map<std::string, std::unique_ptr<Flight>> flights_;         // by plan key
+  absl::flat_hash_map<std::string, std::unique_ptr<GraphWait>> graph_waits_;  // by graph key
+  absl::flat_hash_map<CallId, Caller> callers_;
+  uint64_t last_id_ = 0;
+  bool draining_ = false;
+};
+
+}  // namespace bucketd

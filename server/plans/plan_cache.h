@@ -1,0 +1,58 @@
+// Computed plans by key, as the bytes that answer the next caller. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+#include "passes/base/digest.h"
+#include "server/base/lru.h"
+#include "server/base/metrics.h"
+
+namespace bucketd {
+
+// One plan, ready to be sent. Immutable.
+struct PlanReply {
+  // A serialised v1::GetPlanResponse whose last byte, and no other, says where the plan came from
+  // (PlanReply.source): all callers share the rest.
+  std::string response;
+  Digest plan_sha256{};
+};
+using PlanReplyPtr = std::shared_ptr<const PlanReply>;
+
+PlanReplyPtr EncodePlanReply(std::string plan_bytes);
+// The serialised plan in it.
+std::string PlanBytesOf(const PlanReply& reply);
+
+class PlanCache {
+ public:
+  // `metrics` outlives this. Keeps one plan at least, whatever its size.
+  PlanCache(int64_t capacity_bytes, ServerMetrics& metrics);
+
+  // Null if absent. A plan is found by its whole key.
+  PlanReplyPtr Get(absl::string_view key);
+  void Put(const std::string& key, PlanReplyPtr reply);
+
+  struct Entry {
+    std::string key;
+    int64_t bytes = 0;  // of the reply
+  };
+  // The most recently used first. O(entries) under the lock: for operators, not for requests.
+  std::vector<Entry> List();
+  // As Lru's: for the store, which is to know what was used in memory.
+  std::vector<std::string> TakeUsed(size_t limit);
+  bool Evict(absl::string_view key);  // whether it was there; not counted as an eviction for room
+
+ private:
+  void ShowSize();
+
+  ServerMetrics& metrics_;
+  std::mutex mutex_;
+  Lru<PlanReply> lru_;
+};
+
+}  // namespace bucketd

@@ -1,0 +1,51 @@
+// A GetPlan call after its checks: everything a plan depends on, in core types, and its key.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "passes/base/digest.h"
+#include "passes/cost/costs.h"
+#include "passes/cost/profile.h"
+#include "passes/pass/options.h"
+#include "server/base/trace_context.h"
+#include "server/costs/cost_catalog.h"
+#include "server/graphs/graph_intake.h"
+
+namespace bucketd::v1 {
+class GetPlanRequest;
+}  // namespace bucketd::v1
+
+namespace bucketd {
+
+struct PlanRequest {
+  std::string tenant;
+  Digest digest{};
+  std::string graph_key;  // GraphKey(tenant, digest)
+  Mesh mesh;
+  PlanOptions options;
+  std::string profile_as_asked;  // "", "NAME", "NAME@3", "NAME@latest"
+  std::shared_ptr<const CostProfile> profile;
+  std::string key;  // plan_key.h
+  bool cached_only = false;
+  std::unique_ptr<InlineGraph> graph;  // null: none came
+  CallIds call;                        // that asked; what is done for it is logged under its name
+};
+
+// Takes the inline graph out of `message`. Errors carry a reason and say what is known. The profile
+// is what `costs` says it is now.
+absl::StatusOr<std::shared_ptr<PlanRequest>> ReadPlanRequest(v1::GetPlanRequest& message,
+                                                             const CostCatalog& costs);
+// Another profile, and the key that goes with it: for whoever knows better what "latest" was.
+void SetProfile(PlanRequest& request, std::shared_ptr<const CostProfile> profile);
+
+// Graphs belong to a tenant: nobody reads another one's by knowing its digest.
+std::string GraphKey(absl::string_view tenant, const Digest& digest);
+// DIGEST_MALFORMED unless 32 bytes.
+absl::StatusOr<Digest> ReadDigest(absl::string_view field, absl::string_view bytes);
+
+}  // namespace bucketd

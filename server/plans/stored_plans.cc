@@ -1,0 +1,75 @@
+#include "server/plans/stored_plans.h"
+
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "passes/io/proto_io.h"
+
+namespace bucketd {
+namespace {
+
+// Reads take tens of microseconds; those of a slow disk must not fill the memory.
+constexpr int kThreads = 2;
+constexpr int kQueue = 4096;
+constexpr std::chrono::seconds kRefresh{60};
+constexpr size_t kUsesAtATime = 256;
+
+}  // namespace
+
+StoredPlans::StoredPlans(const Parts& parts) : parts_(parts), pool_(kThreads, kQueue) {}
+
+bool StoredPlans::TrySubmit(std::function<void()> job) {
+  if (pool_.TrySubmit(std::move(job))) return true;
+  parts_.metrics.Read(StoreValue::kPlan, StoreRead::kError, "too many plans wait to be read");
+  return false;
+}
+
+absl::StatusOr<PlanReplyPtr> StoredPlans::Find(const PlanRequest& request) {
+  absl::StatusOr<std::optional<std::string>> bytes = parts_.store.GetPlan(request.key);
+  if (absl::IsDataLoss(bytes.status())) return PlanReplyPtr();  // counted and taken away
+  if (!bytes.ok()) return bytes.status();
+  if (!bytes->has_value()) return PlanReplyPtr();
+  const absl::StatusOr<Plan> plan = ParsePlan(**bytes);
+  if (plan.ok() && plan->graph_digest == request.digest) return EncodePlanReply(**std::move(bytes));
+  // As whole as it was written, but not what its key promises: an import, or a fault of ours.
+  parts_.metrics.Problem(
+      true, absl::StrCat("the plan stored for graph ", ToHex(request.digest), " is not one: ",
+                         plan.ok() ? "made for another graph" : plan.status().message()));
+  PlanSelection wrong;
+  wrong.key = request.key;
+  const absl::StatusOr<int64_t> gone = parts_.store.EvictPlans(wrong);
+  if (!gone.ok()) parts_.metrics.Problem(false, gone.status().message());
+  return PlanReplyPtr();
+}
+
+void StoredPlans::Save(const PlanRequest& request, const std::string& plan) {
+  // Counted and logged by the store's observer.
+  parts_.store.PutPlan(request.key, request.tenant, plan).IgnoreError();
+}
+
+void StoredPlans::Start() {
+  pool_.TrySubmit([this] { Refresh(); });
+}
+
+void StoredPlans::Stop() { pool_.Stop(); }
+
+void StoredPlans::Refresh() {
+  std::vector<std::string> used;
+  do {
+    used = parts_.cache.TakeUsed(kUsesAtATime);
+    for (const std::string& key : used) parts_.store.NoteUse(key);
+  } while (used.size() == kUsesAtATime);
+  const absl::StatusOr<StoreStats> stats = parts_.store.Stats();
+  if (stats.ok()) {
+    parts_.metrics.Show(*stats, std::chrono::time_point_cast<std::chrono::milliseconds>(
+                                    std::chrono::system_clock::now()));
+  } else {
+    parts_.metrics.Problem(false, stats.status().message());
+  }
+  parts_.timers.Schedule(std::chrono::steady_clock::now() + kRefresh, [this] { Start(); });
+}
+
+}  // namespace bucketd

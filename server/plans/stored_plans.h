@@ -1,0 +1,51 @@
+// The store as the tier behind the plan cache: what the broker asks before it asks for a graph, and
+// where a computed plan goes before its callers are answered. Thread-safe.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "server/base/timers.h"
+#include "server/base/worker_pool.h"
+#include "server/plans/plan_cache.h"
+#include "server/plans/plan_request.h"
+#include "server/store/sqlite_store.h"
+#include "server/store/store_metrics.h"
+
+namespace bucketd {
+
+class StoredPlans {
+ public:
+  struct Parts {  // all outlive this
+    SqliteStore& store;
+    StoreMetrics& metrics;
+    PlanCache& cache;
+    Timers& timers;
+  };
+  explicit StoredPlans(const Parts& parts);
+
+  // Runs `job`, which may call Find(), on a thread for reading. False: too many wait already.
+  bool TrySubmit(std::function<void()> job);
+
+  // The following block on the disk.
+  // Null: there is none, or there was a damaged one. UNAVAILABLE: it is not known. What it returns
+  // is a plan for the graph that was asked for.
+  absl::StatusOr<PlanReplyPtr> Find(const PlanRequest& request);
+  // Returns when the plan is safe, or when it is clear that it cannot be written, which is counted
+  // and logged: callers get their plan all the same.
+  void Save(const PlanRequest& request, const std::string& plan);
+
+  // Begins to tell the store, once a minute, which plans were used in memory, and to set the
+  // gauges.
+  void Start();
+  // After the timers have stopped.
+  void Stop();
+
+ private:
+  void Refresh();
+
+  const Parts parts_;
+  WorkerPool pool_;
+};
+
+}  // namespace bucketd

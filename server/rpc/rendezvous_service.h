@@ -1,0 +1,19 @@
+// The Agents service on gRPC: a thin adapter over Rendezvous.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "grpcpp/impl/service_type.h"
+
+#include "server/agents/rendezvous.h"
+#include "server/base/metrics.h"
+
+namespace bucketd {
+
+// `max_wait` bounds calls without a deadline. All of it outlives the service, and the service the
+// gRPC server's Shutdown.
+std::unique_ptr<grpc::Service> MakeRendezvousService(Rendezvous& rendezvous, ServerMetrics& metrics,
+                                                     std::chrono::milliseconds max_wait);
+
+}  // namespace bucketd

@@ -1,0 +1,39 @@
+// What the gRPC adapters work on. All of it outlives the gRPC server.
+#pragma once
+
+#include <atomic>
+
+#include "server/base/metrics.h"
+#include "server/base/timers.h"
+#include "server/base/worker_pool.h"
+#include "server/config/options.h"
+#include "server/costs/cost_catalog.h"
+#include "server/graphs/graph_intake.h"
+#include "server/graphs/graph_store.h"
+#include "server/graphs/partial_uploads.h"
+#include "server/jobs/agreement.h"
+#include "server/plans/plan_broker.h"
+#include "server/plans/plan_cache.h"
+#include "server/plans/planning_switch.h"
+#include "server/plans/request_memo.h"
+
+namespace bucketd {
+
+struct ServiceParts {
+  PlanBroker& broker;
+  PlanCache& cache;
+  RequestMemo& memo;
+  GraphStore& graphs;
+  GraphIntake& intake;
+  PartialUploads& partial_uploads;
+  WorkerPool& intake_pool;
+  Timers& timers;
+  ServerMetrics& metrics;
+  const ServerOptions& options;
+  const std::atomic<bool>& draining;
+  const PlanningSwitch& planning;
+  Agreement& agreement;
+  const CostCatalog& costs;
+};
+
+}  // namespace bucketd

@@ -1,0 +1,143 @@
+#include "server/rpc/upload_reactor.h"
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "server/base/errors.h"
+#include "server/plans/upload.h"
+#include "server/rpc/handoff.h"
+#include "server/rpc/status_grpc.h"
+
+namespace bucketd {
+namespace {
+
+// One message is read, handled on a worker, and only then is the next one read: that is the flow
+// control, and it makes every member but `stalled_` belong to one thread at a time.
+class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphRequest> {
+ public:
+  UploadReactor(const ServiceParts& parts, grpc::CallbackServerContext* context,
+                v1::UploadGraphResponse* response)
+      : parts_(parts),
+        context_(*context),
+        response_(*response),
+        scope_(Method::kUploadGraph, parts.metrics),
+        session_(std::make_unique<UploadSession>(parts.intake, parts.graphs, parts.partial_uploads,
+                                                 parts.broker, parts.metrics)) {
+    const absl::Status admitted = parts_.intake.OpenStream();
+    if (parts_.draining) {
+      End(MakeError(Reason::kDraining, "the server is shutting down"));
+    } else if (!admitted.ok()) {
+      End(admitted);
+    } else {
+      ReadNext();
+    }
+  }
+
+  void OnReadDone(bool ok) override {
+    TakeFromGrpc(this);
+    parts_.timers.CancelAndWait(stall_timer_);
+    const bool submitted = parts_.intake_pool.TrySubmit([this, ok] {
+      if (ok) {
+        HandleMessage();
+      } else {
+        HandleEnd();
+      }
+    });
+    if (submitted) return;
+    session_->KeepRest();
+    End(MakeError(Reason::kOverloaded, "too many graphs are being read"));
+  }
+
+  void OnDone() override {
+    TakeFromGrpc(this);
+    // The end of a stream may be seen before its cause: a client that died looks like one that
+    // stopped too early until here.
+    if (context_.IsCancelled()) session_->KeepRest();
+    delete this;
+  }
+
+ private:
+  ~UploadReactor() override { parts_.intake.CloseStream(); }
+
+  void ReadNext() {
+    stall_timer_ = parts_.timers.Schedule(
+        std::chrono::steady_clock::now() + parts_.options.upload_stall, [this] { Stalled(); });
+    HandToGrpc(this);
+    StartRead(&message_);
+  }
+
+  // Not Finish: the read may be only just starting, and nothing may start after Finish.
+  void Stalled() {
+    stalled_ = true;
+    context_.TryCancel();
+  }
+
+  void HandleMessage() {
+    const absl::StatusOr<UploadSession::Next> next = session_->Handle(message_);
+    if (!next.ok()) {
+      End(next.status());
+    } else if (*next == UploadSession::Next::kPresent) {
+      response_.set_already_present(true);
+      End(absl::OkStatus());
+    } else {
+      message_.Clear();
+      ReadNext();
+    }
+  }
+
+  void HandleEnd() {
+    // A dead client and one that is done end the stream alike.
+    if (stalled_ || context_.IsCancelled()) session_->KeepRest();
+    if (stalled_) {
+      const int64_t stall = parts_.options.upload_stall.count();
+      End(MakeError(Reason::kCancelled, absl::StrCat("nothing came for ", stall, " ms")));
+    } else if (context_.IsCancelled()) {
+      End(MakeError(Reason::kCancelled, "the caller went away during the upload"));
+    } else {
+      End(session_->Finish());
+    }
+  }
+
+  static UploadOutcome OutcomeOf(const absl::Status& status, bool already_present) {
+    if (status.ok()) {
+      return already_present ? UploadOutcome::kAlreadyPresent : UploadOutcome::kStored;
+    }
+    return status.code() == absl::StatusCode::kCancelled ? UploadOutcome::kAbandoned
+                                                         : UploadOutcome::kRejected;
+  }
+
+  void End(const absl::Status& status) {
+    const Digest digest = session_->digest();
+    session_->Close();  // first: whoever hears of this end may ask again at once
+    response_.set_graph_digest(std::string(AsBytes(digest)));
+    parts_.metrics.uploads(OutcomeOf(status, response_.already_present())).Increment();
+    const grpc::Status ended =
+        EndRequest(scope_, context_, status, absl::StrCat("graph=", ToHex(digest)));
+    HandToGrpc(this);
+    Finish(ended);
+  }
+
+  const ServiceParts& parts_;
+  grpc::CallbackServerContext& context_;
+  v1::UploadGraphResponse& response_;
+  RequestScope scope_;
+  std::unique_ptr<UploadSession> session_;
+  v1::UploadGraphRequest message_;
+  Timers::Id stall_timer_ = 0;
+  std::atomic<bool> stalled_{false};
+};
+
+}  // namespace
+
+grpc::ServerReadReactor<v1::UploadGraphRequest>* NewUploadReactor(
+    const ServiceParts& parts, grpc::CallbackServerContext* context,
+    v1::UploadGraphResponse* response) {
+  return new UploadReactor(parts, context, response);
+}
+
+}  // namespace bucketd

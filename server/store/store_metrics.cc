@@ -1,0 +1,155 @@
+#include "server/store/store_metrics.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+
+#include "server/base/log.h"
+
+namespace bucketd {
+namespace {
+
+using prometheus::BuildCounter;
+using prometheus::BuildGauge;
+using prometheus::Counter;
+using prometheus::Gauge;
+using prometheus::Labels;
+using prometheus::Registry;
+
+constexpr std::array<const char*, 2> kValues = {"plan", "record"};
+constexpr std::array<const char*, 4> kReads = {"hit", "miss", "damaged", "error"};
+constexpr std::array<const char*, 3> kWrites = {"ok", "no_space", "error"};
+constexpr std::chrono::minutes kQuiet{1};
+
+Counter& AddCounter(Registry& r, const char* name, const char* help, const Labels& labels = {}) {
+  return BuildCounter().Name(name).Help(help).Register(r).Add(labels);
+}
+
+Gauge& AddGauge(Registry& r, const char* name, const char* help) {
+  return BuildGauge().Name(name).Help(help).Register(r).Add({});
+}
+
+}  // namespace
+
+StoreMetrics::StoreMetrics(Registry& r)
+    : evictions_(AddCounter(r, "bucketd_store_evictions_total",
+                            "Plans that left the store for room, for age, or on demand.")),
+      evicted_bytes_(
+          AddCounter(r, "bucketd_store_evicted_bytes_total", "Of plans that left the store.")),
+      damage_(AddCounter(r, "bucketd_store_damage_total",
+                         "Times that something stored was found damaged or gone.")),
+      plans_(AddGauge(r, "bucketd_store_plans", "Plans in the store.")),
+      bytes_(AddGauge(r, "bucketd_store_bytes", "Of plans in the store, keys included.")),
+      file_bytes_(AddGauge(r, "bucketd_store_file_bytes", "Of the store on disk, with its log.")),
+      held_plans_(
+          AddGauge(r, "bucketd_store_held_plans", "Plans that no eviction takes, for jobs.")),
+      records_(AddGauge(r, "bucketd_store_records", "Pins, profiles, samples and settings.")),
+      oldest_use_seconds_(AddGauge(r, "bucketd_store_oldest_use_seconds",
+                                   "Since the last use of the plan used longest ago: what the "
+                                   "bounds of the store leave of retention.")) {
+  for (size_t v = 0; v < kValues.size(); ++v) {
+    for (size_t i = 0; i < kReads.size(); ++i) {
+      reads_[v][i] =
+          &AddCounter(r, "bucketd_store_reads_total", "Reads of the store by what came of them.",
+                      {{"value", kValues[v]}, {"result", kReads[i]}});
+    }
+  }
+  for (size_t i = 0; i < kWrites.size(); ++i) {
+    writes_[i] = &AddCounter(r, "bucketd_store_writes_total",
+                             "Writes to the store by what came of them.", {{"result", kWrites[i]}});
+  }
+}
+
+void StoreMetrics::Read(StoreValue value, StoreRead result, absl::string_view why) {
+  reads_[static_cast<size_t>(value)][static_cast<size_t>(result)]->Increment();
+  Note(reading_fails_, reading_, result == StoreRead::kError ? why : "");
+  if (!why.empty()) Problem(result == StoreRead::kDamaged, why);
+}
+
+void StoreMetrics::Wrote(StoreWrite result, absl::string_view why) {
+  writes_[static_cast<size_t>(result)]->Increment();
+  Note(writing_fails_, writing_, why);
+  if (!why.empty()) Problem(false, why);
+}
+
+void StoreMetrics::Note(std::atomic<bool>& failing, std::optional<StoreTrouble>& trouble,
+                        absl::string_view why) {
+  if (why.empty() && !failing) return;
+  const std::lock_guard lock(mutex_);
+  failing = !why.empty();
+  if (why.empty()) {
+    trouble.reset();
+  } else if (trouble.has_value()) {
+    trouble->why = std::string(why);
+  } else {
+    trouble = StoreTrouble{
+        std::string(why),
+        std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now())};
+  }
+}
+
+StoreHealth StoreMetrics::Health() const {
+  const auto count = [](const Counter& counter) { return static_cast<int64_t>(counter.Value()); };
+  const auto error = static_cast<size_t>(StoreRead::kError);
+  StoreHealth health;
+  health.failed_reads = count(*reads_[0][error]) + count(*reads_[1][error]);
+  health.failed_writes = count(*writes_[static_cast<size_t>(StoreWrite::kNoSpace)]) +
+                         count(*writes_[static_cast<size_t>(StoreWrite::kError)]);
+  health.damage = count(damage_);
+  const std::lock_guard lock(mutex_);
+  health.reading = reading_;
+  health.writing = writing_;
+  return health;
+}
+
+std::string StoreHealth::InWords() const {
+  std::vector<std::string> troubles;
+  const auto add = [&](absl::string_view what, const std::optional<StoreTrouble>& trouble) {
+    if (!trouble.has_value()) return;
+    const absl::Time since = absl::FromChrono(trouble->since);
+    troubles.push_back(absl::StrCat(
+        what, " fails since ",
+        absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", since, absl::UTCTimeZone()), ": ", trouble->why));
+  };
+  add("reading", reading);
+  add("writing", writing);
+  return absl::StrJoin(troubles, "; ");
+}
+
+void StoreMetrics::Evicted(int64_t plans, int64_t bytes) {
+  evictions_.Increment(static_cast<double>(plans));
+  evicted_bytes_.Increment(static_cast<double>(bytes));
+}
+
+void StoreMetrics::Problem(bool damage, absl::string_view text) {
+  if (damage) {
+    damage_.Increment();
+    LogLine(spdlog::level::err, absl::StrCat("store: ", text), {});
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  const auto now = std::chrono::steady_clock::now();
+  if (now < quiet_until_) {
+    ++suppressed_;
+    return;
+  }
+  LogLine(spdlog::level::err, absl::StrCat("store: ", text),
+          {{"not_logged", absl::StrCat(suppressed_), true}});
+  suppressed_ = 0;
+  quiet_until_ = now + kQuiet;
+}
+
+void StoreMetrics::Show(const StoreStats& stats, WallTime now) {
+  plans_.Set(static_cast<double>(stats.plans));
+  bytes_.Set(static_cast<double>(stats.plan_bytes));
+  file_bytes_.Set(static_cast<double>(stats.file_bytes));
+  held_plans_.Set(static_cast<double>(stats.held_plans));
+  records_.Set(static_cast<double>(stats.records));
+  const auto idle = now - stats.oldest_use.value_or(now);
+  oldest_use_seconds_.Set(std::chrono::duration<double>(idle).count());
+}
+
+}  // namespace bucketd
