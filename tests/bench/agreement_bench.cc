@@ -74,7 +74,8 @@ struct Planner {
   Timers timers;
   WorkerPool compute_pool{1, 16};
   WorkerPool intake_pool{1, 16};
-  PlanBroker broker{{cache, graphs, intake, compute_pool, intake_pool, timers, metrics, options}};
+  PlanBroker broker{
+      {cache, graphs, intake, compute_pool, intake_pool, timers, metrics, options, ComputePlan}};
   Pins pins{*store, agreement_metrics, {}};
   Agreement agreement;
 };
