@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "client/cli/command_line.h"
+#include "client/cli/flags.h"
 
 #include "gpu_agent/daemon/daemon_command.h"
 #include "gpu_agent/run/command.h"
@@ -23,13 +23,12 @@ that came out wrong), 2 usage, 3 unavailable (a rank died, a file cannot be writ
 
 int Main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv, argv + argc);
-  CLI::App app{kAbout, "bucket-agent"};
-  app.require_subcommand(1);
-  int exit = kDone;
-  AddCalibrateCommand(app, arguments, exit);
-  AddReplayCommand(app, arguments, exit);
-  AddDaemonCommand(app, exit);
-  return RunCommandLine(app, argc, argv, exit);
+  CommandLine line(kAbout, "bucket-agent");
+  const Command app = line.program();
+  AddCalibrateCommand(app, arguments);
+  AddReplayCommand(app, arguments);
+  AddDaemonCommand(app);
+  return line.Run(argc, argv);
 }
 
 }  // namespace

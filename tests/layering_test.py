@@ -1,7 +1,6 @@
 """Holds every #include to the layers of README.md; an include that points the wrong way fails with its file and line.
 
-A folder may include itself and what is listed for it here. CMake holds links to the same arrows, since every library names
-its dependencies.
+A folder may include itself and what is listed for it here. deps_test.py holds includes to what CMake is told of each target.
 """
 
 import pathlib
@@ -39,21 +38,28 @@ ALLOWED = {
     "server/admin": PLANNER + ["passes/io", "proto", "server/store", "server/process", *SERVER],
     "server/rpc": PLANNER + ["passes/io", "proto", *SERVER, "server/agents", "server/admin"],
     "server": CORE[:1] + [*SERVER, "server/process", "server/store", "server/agents", "server/admin", "server/rpc"],  # server.{h,cc}
-    "client/render": CORE,
+    "client/render": CORE[:5],
     "client/cli": ["passes/base"],
-    "client/ctl": PLANNER + [*PASSES, "passes/io", "passes/text", "client", "client/cli", "client/render", "server/store"],
+    "client/ctl": CORE + [
+        "passes/modes", "passes/pass/greedy", "passes", "passes/io", "client", "client/cli", "client/render", "server/store",
+    ],
     "client": CORE + ["passes/io", "proto"],
     "gpu_agent/device": ["passes/base"],
     "gpu_agent/pack": ["passes/base"],
     "gpu_agent/comm": ["passes/base", "gpu_agent/device"],
-    "gpu_agent/exec": ["passes/base", "passes/ir", "passes/plan", "passes/io", "proto", *AGENT[:3]],
+    "gpu_agent/exec": ["passes/base", "passes/io", *AGENT[:3]],  # plan_reader
     "gpu_agent/backend": ["passes/base", "gpu_agent/device", "gpu_agent/comm", "gpu_agent/exec"],
     "gpu_agent/cuda": ["passes/base", *AGENT[:4]],  # copier.h
-    "gpu_agent/library": ["passes/base", *AGENT[:4]],
-    "gpu_agent": CORE + ["passes/io", "proto", "client", "client/cli", "server/process", *AGENT],
+    "gpu_agent/cuda/checks": ["passes/base", "gpu_agent/cuda", *AGENT[:4]],
+    "gpu_agent/library": ["passes/base", "gpu_agent/comm", "gpu_agent/device", "gpu_agent/exec"],
+    "gpu_agent/run": CORE[:5] + ["passes/io", "client", "client/cli", *AGENT],
+    "gpu_agent/daemon": ["passes/base", "passes/cost", "passes/io", "client", "client/cli", "server/process", *AGENT, "gpu_agent/run"],
+    "gpu_agent": ["client/cli", "gpu_agent/run", "gpu_agent/daemon"],  # main.cc
 }
 # gRPC's headers are heavy and its types contagious: only these see them.
 GRPC_FILES = re.compile(r"^(server/server\.cc|server/rpc/\w+\.(cc|h)|client/\w*(_client|channel|_call)\.(cc|h)|gpu_agent/\w*_service\.cc)$")
+# It costs seconds a unit: client/cli/flags.h says the same to everybody else.
+CLI_FILES = re.compile(r"^(client/cli/flags\.cc|server/main\.cc|passes/tools/\w+\.(cc|h))$")
 SKIPPED = {"tests"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')
 
@@ -81,6 +87,8 @@ def violations(path: str, text: str) -> list[str]:
             if not GRPC_FILES.match(path):
                 found.append(f"{where}: gRPC belongs to the service adapters")
             continue
+        if target.startswith("CLI/") and not CLI_FILES.match(path):
+            found.append(f"{where}: command lines are said with client/cli/flags.h")
         other = folder_of(target)
         if other and other != own and other not in ALLOWED[own]:
             found.append(f"{where}: {own} may not use {other}")
@@ -105,6 +113,9 @@ def test_a_wrong_include_is_seen():
     assert violations("passes/io/fx_json.cc", "#include <grpcpp/grpcpp.h>\n")
     assert violations("server/plans/plan_cache.h", "#include <grpcpp/grpcpp.h>\n")
     assert violations("client/ctl/plan.cc", '#include "server/server.h"\n')
+    assert violations("client/ctl/plan.cc", '#include "CLI/CLI.hpp"\n')
+    assert violations("gpu_agent/comm/ring.cc", '#include "gpu_agent/exec/executor.h"\n')
+    assert violations("gpu_agent/run/sweep.cc", '#include "gpu_agent/daemon/daemon.h"\n')
     assert not violations("passes/io/fx_json.cc", '#include "passes/ir/graph.h"\n')
 
 

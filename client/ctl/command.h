@@ -3,10 +3,10 @@
 
 #include <string>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/cli/command_line.h"
+#include "client/cli/flags.h"
 
 #include "passes/base/digest.h"
 #include "passes/cost/costs.h"
@@ -16,26 +16,26 @@
 
 namespace bucketd::ctl {
 
-// Each adds its subcommand to `app`; when that one is parsed it runs and sets `exit`.
-void AddPlanCommand(CLI::App& app, int& exit);
-void AddCompareCommand(CLI::App& app, int& exit);
-void AddExplainCommand(CLI::App& app, int& exit);
-void AddSimulateCommand(CLI::App& app, int& exit);
-void AddTraceCommand(CLI::App& app, int& exit);
-void AddDigestCommand(CLI::App& app, int& exit);
-void AddShowCommand(CLI::App& app, int& exit);
-void AddDiffCommand(CLI::App& app, int& exit);
-void AddKeyCommand(CLI::App& app, int& exit);
-void AddStoreCommand(CLI::App& app, int& exit);
+// Each adds its subcommand to `app`; when that one is parsed it runs and says how to exit.
+void AddPlanCommand(const Command& app);
+void AddCompareCommand(const Command& app);
+void AddExplainCommand(const Command& app);
+void AddSimulateCommand(const Command& app);
+void AddTraceCommand(const Command& app);
+void AddDigestCommand(const Command& app);
+void AddShowCommand(const Command& app);
+void AddDiffCommand(const Command& app);
+void AddKeyCommand(const Command& app);
+void AddStoreCommand(const Command& app);
 // Those that talk to a running server.
-void AddStatusCommand(CLI::App& app, int& exit);
-void AddCostsCommand(CLI::App& app, int& exit);
-void AddPlansCommand(CLI::App& app, int& exit);
-void AddJobsCommand(CLI::App& app, int& exit);
-void AddEvictCommand(CLI::App& app, int& exit);
-void AddPinCommand(CLI::App& app, int& exit);
-void AddDisableCommand(CLI::App& app, int& exit);
-void AddEnableCommand(CLI::App& app, int& exit);
+void AddStatusCommand(const Command& app);
+void AddCostsCommand(const Command& app);
+void AddPlansCommand(const Command& app);
+void AddJobsCommand(const Command& app);
+void AddEvictCommand(const Command& app);
+void AddPinCommand(const Command& app);
+void AddDisableCommand(const Command& app);
+void AddEnableCommand(const Command& app);
 
 // A captured graph and what planning it needs.
 struct Input {

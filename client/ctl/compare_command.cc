@@ -267,24 +267,24 @@ absl::Status Run(const Args& args) {
 
 }  // namespace
 
-void AddCompareCommand(CLI::App& app, int& exit) {
+void AddCompareCommand(const Command& app) {
   auto args = std::make_shared<Args>();
-  CLI::App* command = app.add_subcommand(
-      "compare", "Plan a captured graph in every mode and lay them side by side");
-  AddPlanFlags(*command, args->flags);
+  const Command command =
+      app.AddCommand("compare", "Plan a captured graph in every mode and lay them side by side");
+  AddPlanFlags(command, args->flags);
   command
-      ->add_option("--sweep", args->sweeps,
-                   "one plan for each value, by the options' names below; several sweeps multiply")
-      ->type_name("OPTION=A,B,C")
-      ->allow_extra_args(false);
-  command->add_flag("--json", args->json, "one JSON object on stdout");
-  command->footer(
+      .AddOption("--sweep", args->sweeps,
+                 "one plan for each value, by the options' names below; several sweeps multiply")
+      .TypeName("OPTION=A,B,C")
+      .OneValueEach();
+  command.AddFlag("--json", args->json, "one JSON object on stdout");
+  command.Footer(
       "Example: every mode as PyTorch's passes are compared, sums in any order:\n"
       "  bucketctl compare llama3_8b_fsdp8.bw.json.gz --numerics free\n"
       "Example: how far apart members of a bucket may stand:\n"
       "  bucketctl compare llama3_8b_fsdp8.bw.json.gz --mode greedy "
       "--sweep max_topo_span=none,1500,500,100");
-  command->callback([args, &exit] { exit = Report(Run(*args)); });
+  command.Does([args] { return Report(Run(*args)); });
 }
 
 }  // namespace bucketd::ctl

@@ -203,65 +203,60 @@ absl::StatusOr<Answer> Difference(client::CostClient& costs, const Args& args) {
 }
 
 // One of `costs`' subcommands; the returned one takes further options.
-CLI::App* Add(CLI::App& costs, const std::shared_ptr<Args>& args, int& exit, const char* name,
-              const char* about, Action action) {
-  CLI::App* command = costs.add_subcommand(name, about);
-  AddServerArgs(*command, args->server);
-  command->callback([args, &exit, action = std::move(action)] {
+Command Add(const Command& costs, const std::shared_ptr<Args>& args, const char* name,
+            const char* about, Action action) {
+  const Command command = costs.AddCommand(name, about);
+  AddServerArgs(command, args->server);
+  command.Does([args, action = std::move(action)] {
     client::CostClient client(args->server.address);
     const absl::StatusOr<Answer> answer = action(client, *args);
-    if (!answer.ok()) {
-      exit = ReportCall(answer.status());
-      return;
-    }
+    if (!answer.ok()) return ReportCall(answer.status());
     std::fputs((args->server.json ? answer->json : answer->text).c_str(), stdout);
-    exit = kDone;
+    return int{kDone};
   });
   return command;
 }
 
 }  // namespace
 
-void AddCostsCommand(CLI::App& app, int& exit) {
-  CLI::App& costs =
-      *app.add_subcommand("costs", "The cost profiles of a running server: show, measure, promote");
-  costs.require_subcommand(1);
-  costs.footer(
+void AddCostsCommand(const Command& app) {
+  const Command costs =
+      app.AddCommand("costs", "The cost profiles of a running server: show, measure, promote");
+  costs.Footer(
       "A profile has a name and versions that never change. Jobs name it as NAME (its first "
       "version), NAME@VERSION or NAME@latest (the promoted one).\n"
       "  bucketctl costs report samples.json && bucketctl costs propose h100_nvlink\n"
       "  bucketctl costs diff h100_nvlink@latest h100_nvlink@2 && bucketctl costs promote "
       "h100_nvlink@2");
   auto args = std::make_shared<Args>();
-  const auto first = [&](CLI::App* command, const char* name, const char* help) {
-    return command->add_option(name, args->first, help);
+  const auto first = [&](const Command& command, const char* name, const char* help) {
+    return command.AddOption(name, args->first, help);
   };
-  first(Add(costs, args, exit, "list", "Names, versions and held samples", List), "name",
+  first(Add(costs, args, "list", "Names, versions and held samples", List), "name",
         "only this one");
-  first(Add(costs, args, exit, "show", "One version; --json prints a profile file", Show),
-        "profile", "NAME, NAME@VERSION or NAME@latest")
-      ->required();
-  CLI::App* import = Add(costs, args, exit, "import", "A profile file as a new version", Import);
-  first(import, "file", "as --profile of bucketctl plan takes it")->required();
-  import->add_option("--name", args->name, "instead of the file's own");
-  import->add_option("--by", args->by, "who brings it, for the record");
-  first(Add(costs, args, exit, "report", "Hand in measured samples", SendReport), "file",
+  first(Add(costs, args, "show", "One version; --json prints a profile file", Show), "profile",
+        "NAME, NAME@VERSION or NAME@latest")
+      .Required();
+  const Command import = Add(costs, args, "import", "A profile file as a new version", Import);
+  first(import, "file", "as --profile of bucketctl plan takes it").Required();
+  import.AddOption("--name", args->name, "instead of the file's own");
+  import.AddOption("--by", args->by, "who brings it, for the record");
+  first(Add(costs, args, "report", "Hand in measured samples", SendReport), "file",
         "JSON: {\"profile\", \"reporter\", \"samples\": [{\"kind\", \"dtype\", \"group_size\", "
         "\"bytes\", \"picoseconds\", ...}]}")
-      ->required();
-  AddImportTraceCommand(costs, exit);
-  first(
-      Add(costs, args, exit, "propose", "Fit a new version to the samples that are held", Propose),
-      "name", "whose latest version is the start")
-      ->required();
-  first(Add(costs, args, exit, "promote", "Make a version what NAME@latest means", Promote),
-        "version", "NAME@VERSION")
-      ->required();
-  first(Add(costs, args, exit, "rollback", "Back to what was latest before", Rollback), "name", "")
-      ->required();
-  CLI::App* diff = Add(costs, args, exit, "diff", "How numbers and links differ", Difference);
-  first(diff, "a", "NAME@VERSION, NAME@latest or a file")->required();
-  diff->add_option("b", args->second, "the same")->required();
+      .Required();
+  AddImportTraceCommand(costs);
+  first(Add(costs, args, "propose", "Fit a new version to the samples that are held", Propose),
+        "name", "whose latest version is the start")
+      .Required();
+  first(Add(costs, args, "promote", "Make a version what NAME@latest means", Promote), "version",
+        "NAME@VERSION")
+      .Required();
+  first(Add(costs, args, "rollback", "Back to what was latest before", Rollback), "name", "")
+      .Required();
+  const Command diff = Add(costs, args, "diff", "How numbers and links differ", Difference);
+  first(diff, "a", "NAME@VERSION, NAME@latest or a file").Required();
+  diff.AddOption("b", args->second, "the same").Required();
 }
 
 }  // namespace bucketd::ctl

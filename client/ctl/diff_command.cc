@@ -217,15 +217,15 @@ absl::Status Run(const Args& args) {
 
 }  // namespace
 
-void AddDiffCommand(CLI::App& app, int& exit) {
+void AddDiffCommand(const Command& app) {
   auto args = std::make_shared<Args>();
-  CLI::App* command = app.add_subcommand("diff", "Show how two plans of one graph differ");
-  command->add_option("a", args->a, "plan file")->required()->type_name("PLAN");
-  command->add_option("b", args->b, "plan file")->required()->type_name("PLAN");
-  command->add_option("--graph", args->graph, "the plans' captured graph, for names");
-  command->add_flag("--json", args->json, "one JSON object on stdout");
-  command->footer("Example:\n  bucketctl diff yesterday.json today.json --graph step.bw.json.gz");
-  command->callback([args, &exit] { exit = Report(Run(*args)); });
+  const Command command = app.AddCommand("diff", "Show how two plans of one graph differ");
+  command.AddOption("a", args->a, "plan file").Required().TypeName("PLAN");
+  command.AddOption("b", args->b, "plan file").Required().TypeName("PLAN");
+  command.AddOption("--graph", args->graph, "the plans' captured graph, for names");
+  command.AddFlag("--json", args->json, "one JSON object on stdout");
+  command.Footer("Example:\n  bucketctl diff yesterday.json today.json --graph step.bw.json.gz");
+  command.Does([args] { return Report(Run(*args)); });
 }
 
 }  // namespace bucketd::ctl

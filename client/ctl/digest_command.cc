@@ -35,18 +35,18 @@ absl::Status Run(const Args& args) {
 
 }  // namespace
 
-void AddDigestCommand(CLI::App& app, int& exit) {
+void AddDigestCommand(const Command& app) {
   auto args = std::make_shared<Args>();
-  CLI::App* command = app.add_subcommand(
+  const Command command = app.AddCommand(
       "digest", "Normalise a captured graph and print the digest that every rank must give");
-  command->add_option("graph", args->graph, "captured graph, JSON or gzip")
-      ->required()
-      ->type_name("GRAPH");
-  command->add_flag("--json", args->json, "one JSON object on stdout");
-  command->footer(
+  command.AddOption("graph", args->graph, "captured graph, JSON or gzip")
+      .Required()
+      .TypeName("GRAPH");
+  command.AddFlag("--json", args->json, "one JSON object on stdout");
+  command.Footer(
       "Example: two ranks of one job disagree? Compare what they captured:\n"
       "  bucketctl digest rank0.json.gz; bucketctl digest rank3.json.gz");
-  command->callback([args, &exit] { exit = Report(Run(*args)); });
+  command.Does([args] { return Report(Run(*args)); });
 }
 
 }  // namespace bucketd::ctl

@@ -34,28 +34,28 @@ int Run(const Args& args, bool enabled) {
 
 }  // namespace
 
-void AddDisableCommand(CLI::App& app, int& exit) {
+void AddDisableCommand(const Command& app) {
   auto args = std::make_shared<Args>();
-  CLI::App* command = app.add_subcommand(
-      "disable", "Switch planning off: new generations of jobs then run unplanned");
-  AddServerArgs(*command, args->server);
-  command->add_option("--why", args->why, "what every trainer logs and the status page says")
-      ->required();
-  command->footer(
+  const Command command =
+      app.AddCommand("disable", "Switch planning off: new generations of jobs then run unplanned");
+  AddServerArgs(command, args->server);
+  command.AddOption("--why", args->why, "what every trainer logs and the status page says")
+      .Required();
+  command.Footer(
       "The kill switch. Jobs that run keep their plans until they restart; calls without a job "
       "are\n"
       "refused (PLANNING_DISABLED). It survives a restart of the server. Back on: bucketctl "
       "enable.\n"
       "  bucketctl disable --why 'INC-1234: loss spikes with plans of 2.3'");
-  command->callback([args, &exit] { exit = Run(*args, false); });
+  command.Does([args] { return Run(*args, false); });
 }
 
-void AddEnableCommand(CLI::App& app, int& exit) {
+void AddEnableCommand(const Command& app) {
   auto args = std::make_shared<Args>();
-  CLI::App* command = app.add_subcommand("enable", "Switch planning on again");
-  AddServerArgs(*command, args->server);
-  command->add_option("--why", args->why, "what the status page says");
-  command->callback([args, &exit] { exit = Run(*args, true); });
+  const Command command = app.AddCommand("enable", "Switch planning on again");
+  AddServerArgs(command, args->server);
+  command.AddOption("--why", args->why, "what the status page says");
+  command.Does([args] { return Run(*args, true); });
 }
 
 }  // namespace bucketd::ctl

@@ -41,19 +41,19 @@ int Run(const Args& args) {
 
 }  // namespace
 
-void AddEvictCommand(CLI::App& app, int& exit) {
+void AddEvictCommand(const Command& app) {
   auto args = std::make_shared<Args>();
-  CLI::App* command = app.add_subcommand(
-      "evict", "Take plans away from its memory and store; they are computed again");
-  AddServerArgs(*command, args->server);
-  AddSelectionArgs(*command, args->selection);
-  command->add_flag("--all", args->all, "all of them");
-  command->footer(
+  const Command command =
+      app.AddCommand("evict", "Take plans away from its memory and store; they are computed again");
+  AddServerArgs(command, args->server);
+  AddSelectionArgs(command, args->selection);
+  command.AddFlag("--all", args->all, "all of them");
+  command.Footer(
       "Several conditions must all hold; bucketctl plans with the same ones shows what would go.\n"
       "What a job has pinned stays in the store: see bucketctl pin --release.\n"
       "  bucketctl evict --not-used-for 30d\n"
       "  bucketctl evict --key 3f9a01bc");
-  command->callback([args, &exit] { exit = Run(*args); });
+  command.Does([args] { return Run(*args); });
 }
 
 }  // namespace bucketd::ctl

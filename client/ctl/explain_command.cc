@@ -101,25 +101,24 @@ absl::Status Run(const Args& args) {
 
 }  // namespace
 
-void AddExplainCommand(CLI::App& app, int& exit) {
+void AddExplainCommand(const Command& app) {
   auto args = std::make_shared<Args>();
-  CLI::App* command = app.add_subcommand(
+  const Command command = app.AddCommand(
       "explain", "Say why buckets are as they are, or why two collectives are not together");
-  command->add_option("graph", args->graph, "captured graph, JSON or gzip")
-      ->required()
-      ->type_name("GRAPH");
-  command->add_option("plan", args->plan, "plan file")->required()->type_name("PLAN");
-  command
-      ->add_option("a", args->a, "a collective: its id or name, its parameter's FQN, or bucket:K")
-      ->type_name("A");
-  command->add_option("b", args->b, "another one: why are the two not together?")->type_name("B");
-  command->add_option("--profile", args->profile, kProfileHelp)->capture_default_str();
-  command->add_flag("--json", args->json, "one JSON object on stdout");
-  command->footer(
+  command.AddOption("graph", args->graph, "captured graph, JSON or gzip")
+      .Required()
+      .TypeName("GRAPH");
+  command.AddOption("plan", args->plan, "plan file").Required().TypeName("PLAN");
+  command.AddOption("a", args->a, "a collective: its id or name, its parameter's FQN, or bucket:K")
+      .TypeName("A");
+  command.AddOption("b", args->b, "another one: why are the two not together?").TypeName("B");
+  command.AddOption("--profile", args->profile, kProfileHelp).ShowDefault();
+  command.AddFlag("--json", args->json, "one JSON object on stdout");
+  command.Footer(
       "Example: every bucket, then two of them:\n"
       "  bucketctl explain step.bw.json.gz plan.json\n"
       "  bucketctl explain step.bw.json.gz plan.json bucket:3 bucket:4");
-  command->callback([args, &exit] { exit = Report(Run(*args)); });
+  command.Does([args] { return Report(Run(*args)); });
 }
 
 }  // namespace bucketd::ctl

@@ -295,43 +295,43 @@ int Run(const Args& args) {
 
 }  // namespace
 
-void AddImportTraceCommand(CLI::App& costs, int& exit) {
-  CLI::App& command = *costs.add_subcommand(
+void AddImportTraceCommand(const Command& costs) {
+  const Command command = costs.AddCommand(
       "import-trace", "Traces of torch.profiler, one a rank, to a profile file or to samples");
   auto args = std::make_shared<Args>();
   AddServerArgs(command, args->server);
-  command.add_option("traces", args->traces, "what export_chrome_trace wrote, JSON or gzip")
-      ->required()
-      ->type_name("TRACE");
+  command.AddOption("traces", args->traces, "what export_chrome_trace wrote, JSON or gzip")
+      .Required()
+      .TypeName("TRACE");
   command
-      .add_option("--profile", args->profile,
-                  "where the numbers come from that no trace shows; with --report the server's "
-                  "profile that the samples are for")
-      ->capture_default_str();
-  command.add_option("--out", args->out, "write the fitted profile")->type_name("FILE");
-  command.add_option("--name", args->name, "of the fitted profile [PROFILE_traced]");
-  command.add_flag("--report", args->report, "hand the samples in at the server");
-  command.add_option("--reporter", args->reporter,
-                     "who measured [the host of a group's first rank]");
-  command.add_option("--job", args->job, "whose traces they are, for the record");
-  command.add_flag("--partial", args->partial,
-                   "also groups of which some ranks have no trace: their durations may include "
-                   "waiting for those");
+      .AddOption("--profile", args->profile,
+                 "where the numbers come from that no trace shows; with --report the server's "
+                 "profile that the samples are for")
+      .ShowDefault();
+  command.AddOption("--out", args->out, "write the fitted profile").TypeName("FILE");
+  command.AddOption("--name", args->name, "of the fitted profile [PROFILE_traced]");
+  command.AddFlag("--report", args->report, "hand the samples in at the server");
+  command.AddOption("--reporter", args->reporter,
+                    "who measured [the host of a group's first rank]");
+  command.AddOption("--job", args->job, "whose traces they are, for the record");
+  command.AddFlag("--partial", args->partial,
+                  "also groups of which some ranks have no trace: their durations may include "
+                  "waiting for those");
   command
-      .add_option("--ranks-per-node", args->ranks_per_node,
-                  "rank r is on node r / N [by the traces' host names]")
-      ->check(CLI::Range(1, 1 << 20))
-      ->type_name("N");
+      .AddOption("--ranks-per-node", args->ranks_per_node,
+                 "rank r is on node r / N [by the traces' host names]")
+      .InRange(1, 1 << 20)
+      .TypeName("N");
   command
-      .add_option("--link-class", args->links, "what the links are called, of one dimension or all")
-      ->type_name("[DIM=]NAME");
-  command.footer(
+      .AddOption("--link-class", args->links, "what the links are called, of one dimension or all")
+      .TypeName("[DIM=]NAME");
+  command.Footer(
       "A collective counts once, however many ranks show it, and took as long as the shortest of "
       "their spans: those who came early show waiting. \"at most\": how much longer it was from "
       "the last arrival to the last departure, where all ranks are on one host.\n"
       "  bucketctl costs import-trace --out ours.json rank*.json.gz && bucketctl plan GRAPH "
       "--profile ours.json");
-  command.callback([args, &exit] { exit = Run(*args); });
+  command.Does([args] { return Run(*args); });
 }
 
 }  // namespace bucketd::ctl

@@ -1,11 +1,11 @@
 // bucketctl costs import-trace: profiler traces to a cost profile, or to samples for a server.
 #pragma once
 
-#include "CLI/CLI.hpp"
+#include "client/cli/flags.h"
 
 namespace bucketd::ctl {
 
-// Adds the subcommand to `costs`; when it is parsed it runs and sets `exit`.
-void AddImportTraceCommand(CLI::App& costs, int& exit);
+// Adds the subcommand to `costs`; when it is parsed it runs and says how to exit.
+void AddImportTraceCommand(const Command& costs);
 
 }  // namespace bucketd::ctl

@@ -14,9 +14,8 @@ namespace {
 
 struct Args {
   ServerArgs server;
-  std::string tenant;
+  std::optional<std::string> tenant;
   std::string job;
-  CLI::Option* tenant_option = nullptr;
 };
 
 std::string WaitsFor(const v1::JobStatus& job) {
@@ -50,7 +49,7 @@ std::string JobsText(const v1::ListJobsResponse& jobs) {
 
 int Run(const Args& args) {
   v1::ListJobsRequest request;
-  if (args.tenant_option->count() > 0) request.set_tenant(args.tenant);
+  if (args.tenant) request.set_tenant(*args.tenant);
   request.set_id(args.job);
   return ShowCall(args.server, client::AdminClient(args.server.address).ListJobs(request),
                   JobsText);
@@ -58,20 +57,19 @@ int Run(const Args& args) {
 
 }  // namespace
 
-void AddJobsCommand(CLI::App& app, int& exit) {
+void AddJobsCommand(const Command& app) {
   auto args = std::make_shared<Args>();
-  CLI::App* command = app.add_subcommand(
+  const Command command = app.AddCommand(
       "jobs", "List the jobs whose ranks agree on plans, and which ranks are waited for");
-  AddServerArgs(*command, args->server);
-  args->tenant_option =
-      command->add_option("--tenant", args->tenant, "of this tenant; \"\": the default one");
-  command->add_option("--job", args->job, "this job alone");
-  command->footer(
+  AddServerArgs(command, args->server);
+  command.AddOption("--tenant", args->tenant, "of this tenant; \"\": the default one");
+  command.AddOption("--job", args->job, "this job alone");
+  command.Footer(
       "A scope is one graph of a job that all ranks must have the same plan of. States: waiting "
       "(for\n"
       "the ranks named), planning (all have come), agreed, failed (why stands behind it),\n"
       "unplanned (planning was off when the generation began: bucketctl disable).");
-  command->callback([args, &exit] { exit = Run(*args); });
+  command.Does([args] { return Run(*args); });
 }
 
 }  // namespace bucketd::ctl

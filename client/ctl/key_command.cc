@@ -174,24 +174,23 @@ absl::Status Run(const Args& args) {
 
 }  // namespace
 
-void AddKeyCommand(CLI::App& app, int& exit) {
+void AddKeyCommand(const Command& app) {
   auto args = std::make_shared<Args>();
-  CLI::App* command =
-      app.add_subcommand("key", "Show what a plan depends on, or why two requests differ");
-  AddPlanFlags(*command, args->flags);
-  command->add_option("other", args->other, "another captured graph: B")->type_name("GRAPH");
-  command
-      ->add_option("--b", args->other_options, "an option that is another one for B, by its name")
-      ->type_name("OPTION=VALUE")
-      ->allow_extra_args(false);
-  command->add_option("--b-profile", args->other_profile, "cost profile of B");
-  command->add_flag("--json", args->json, "one JSON object on stdout");
-  command->footer(
+  const Command command =
+      app.AddCommand("key", "Show what a plan depends on, or why two requests differ");
+  AddPlanFlags(command, args->flags);
+  command.AddOption("other", args->other, "another captured graph: B").TypeName("GRAPH");
+  command.AddOption("--b", args->other_options, "an option that is another one for B, by its name")
+      .TypeName("OPTION=VALUE")
+      .OneValueEach();
+  command.AddOption("--b-profile", args->other_profile, "cost profile of B");
+  command.AddFlag("--json", args->json, "one JSON object on stdout");
+  command.Footer(
       "Example: why two ranks do not share a plan, down to the first node that differs:\n"
       "  bucketctl key rank0.bw.json.gz rank3.bw.json.gz\n"
       "Example: does an option matter to the cache?\n"
       "  bucketctl key step.bw.json.gz --b max_topo_span=800");
-  command->callback([args, &exit] { exit = Report(Run(*args)); });
+  command.Does([args] { return Report(Run(*args)); });
 }
 
 }  // namespace bucketd::ctl

@@ -1,9 +1,7 @@
 // bucketctl: plans captured graphs in this process, without a server, and shows what came out; asks
 // and tells a running server.
-#include <functional>
 #include <vector>
 
-#include "client/cli/command_line.h"
 #include "client/ctl/command.h"
 
 namespace bucketd::ctl {
@@ -23,7 +21,7 @@ graph, or the server says no), 2 usage, 3 unavailable (nobody answers, a file ca
 
 struct Group {
   const char* name;
-  std::vector<void (*)(CLI::App&, int&)> commands;
+  std::vector<void (*)(const Command&)> commands;
 };
 
 const std::vector<Group>& Groups() {
@@ -39,21 +37,12 @@ const std::vector<Group>& Groups() {
   return groups;
 }
 
-std::vector<CLI::App*> CommandsOf(CLI::App& app) {
-  return app.get_subcommands(std::function<bool(CLI::App*)>());
-}
-
 int Main(int argc, char** argv) {
-  CLI::App app{kAbout, "bucketctl"};
-  app.require_subcommand(1);
-  int exit = kDone;
+  CommandLine line(kAbout, "bucketctl");
   for (const Group& group : Groups()) {
-    for (const auto add : group.commands) {
-      add(app, exit);
-      CommandsOf(app).back()->group(group.name);
-    }
+    for (const auto add : group.commands) add(line.program().Under(group.name));
   }
-  return RunCommandLine(app, argc, argv, exit);
+  return line.Run(argc, argv);
 }
 
 }  // namespace

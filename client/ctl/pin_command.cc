@@ -54,23 +54,21 @@ int Run(const Args& args) {
 
 }  // namespace
 
-void AddPinCommand(CLI::App& app, int& exit) {
+void AddPinCommand(const Command& app) {
   auto args = std::make_shared<Args>();
-  CLI::App* command =
-      app.add_subcommand("pin", "Keep the plans that a job's ranks agreed on, or let go of them");
-  AddServerArgs(*command, args->server);
-  command->add_option("job", args->job, "as bucketctl jobs shows it")->required()->type_name("JOB");
-  command->add_option("--tenant", args->tenant, "the job's tenant");
-  command->add_option("--for", args->span, "from now on: 12h, 30d")
-      ->capture_default_str()
-      ->type_name("SPAN");
-  command->add_flag("--release", args->release, "let go of them");
-  command->footer(
+  const Command command =
+      app.AddCommand("pin", "Keep the plans that a job's ranks agreed on, or let go of them");
+  AddServerArgs(command, args->server);
+  command.AddOption("job", args->job, "as bucketctl jobs shows it").Required().TypeName("JOB");
+  command.AddOption("--tenant", args->tenant, "the job's tenant");
+  command.AddOption("--for", args->span, "from now on: 12h, 30d").ShowDefault().TypeName("SPAN");
+  command.AddFlag("--release", args->release, "let go of them");
+  command.Footer(
       "A job pins its plans by itself, and they expire when it has been gone for long (bucketd\n"
       "--pin-ttl-hours). This is for a job that will be away longer, or that is gone for good.\n"
       "  bucketctl pin llama-70b --for 90d\n"
       "  bucketctl pin llama-70b --release");
-  command->callback([args, &exit] { exit = Run(*args); });
+  command.Does([args] { return Run(*args); });
 }
 
 }  // namespace bucketd::ctl

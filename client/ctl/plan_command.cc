@@ -163,40 +163,40 @@ absl::Status Run(const Args& args) {
 
 }  // namespace
 
-void AddPlanCommand(CLI::App& app, int& exit) {
+void AddPlanCommand(const Command& app) {
   auto args = std::make_shared<Args>();
-  CLI::App* command = app.add_subcommand("plan", "Plan a captured graph and show the plan");
-  AddPlanFlags(*command, args->flags);
-  command->add_option("--plan-out", args->plan_out, "write the plan there, as JSON");
-  command->add_option("--trace-out", args->trace_out,
-                      "write the predicted timeline there, for ui.perfetto.dev");
+  const Command command = app.AddCommand("plan", "Plan a captured graph and show the plan");
+  AddPlanFlags(command, args->flags);
+  command.AddOption("--plan-out", args->plan_out, "write the plan there, as JSON");
+  command.AddOption("--trace-out", args->trace_out,
+                    "write the predicted timeline there, for ui.perfetto.dev");
   command
-      ->add_option("--server", args->server,
-                   "plan at a running bucketd, HOST:PORT or unix:/path, with its costs under "
-                   "--profile; not in this process")
-      ->type_name("ADDRESS");
+      .AddOption("--server", args->server,
+                 "plan at a running bucketd, HOST:PORT or unix:/path, with its costs under "
+                 "--profile; not in this process")
+      .TypeName("ADDRESS");
   command
-      ->add_option("--stick-to", args->stick.plan,
-                   "keep that plan, written before, unless the new one gains enough")
-      ->type_name("PLAN");
+      .AddOption("--stick-to", args->stick.plan,
+                 "keep that plan, written before, unless the new one gains enough")
+      .TypeName("PLAN");
   command
-      ->add_option("--stick-gain", args->stick.gain_percent,
-                   "what is enough: percent of the old plan's step time")
-      ->needs("--stick-to")
-      ->capture_default_str();
+      .AddOption("--stick-gain", args->stick.gain_percent,
+                 "what is enough: percent of the old plan's step time")
+      .Needs("--stick-to")
+      .ShowDefault();
   command
-      ->add_flag("--pareto", args->pareto,
-                 "plans from the least memory to no limit: the front of step time against peak "
-                 "memory; --plan-out numbers its files")
-      ->excludes("--server", "--stick-to", "--trace-out", "--memory-limit");
-  command->add_flag("--json", args->json, "one JSON object on stdout");
-  command->footer(
+      .AddFlag("--pareto", args->pareto,
+               "plans from the least memory to no limit: the front of step time against peak "
+               "memory; --plan-out numbers its files")
+      .Excludes({"--server", "--stick-to", "--trace-out", "--memory-limit"});
+  command.AddFlag("--json", args->json, "one JSON object on stdout");
+  command.Footer(
       "Example: one bucket a transformer block, on a slow network, looked at in Perfetto:\n"
       "  bucketctl plan llama3_8b_fsdp8.bw.json.gz --profile slow_network --plan-out plan.json "
       "--trace-out trace.json\n"
       "Example: what more memory would buy, and each plan of it:\n"
       "  bucketctl plan llama3_8b_fsdp8.bw.json.gz --mode auto --pareto --plan-out front.json");
-  command->callback([args, &exit] { exit = Report(Run(*args)); });
+  command.Does([args] { return Report(Run(*args)); });
 }
 
 }  // namespace bucketd::ctl

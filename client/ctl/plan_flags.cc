@@ -37,7 +37,7 @@ std::string FlagOf(absl::string_view option) {
   return absl::StrCat("--", absl::StrReplaceAll(option, {{"_", "-"}}));
 }
 
-void AddOption(CLI::App& command, const OptionInfo& option, PlanFlags& flags) {
+void AddOption(const Command& command, const OptionInfo& option, PlanFlags& flags) {
   const std::string flag = FlagOf(option.name);
   std::string help(option.help);
   if (option.name == "mode") {
@@ -50,9 +50,9 @@ void AddOption(CLI::App& command, const OptionInfo& option, PlanFlags& flags) {
   const auto take = [&flags, name = std::string(option.name)](const std::string& text) {
     flags.set.emplace_back(name, text);
   };
-  command.add_option_function<std::string>(flag, take, help)
-      ->type_name(std::string(option.values))
-      ->group(option.group == "every mode" ? "Options" : absl::StrCat("Modes ", option.group));
+  command.AddOption(flag, take, help)
+      .TypeName(std::string(option.values))
+      .Group(option.group == "every mode" ? "Options" : absl::StrCat("Modes ", option.group));
 }
 
 }  // namespace
@@ -61,15 +61,15 @@ absl::Status AsUsage(const absl::Status& status) {
   return status.ok() ? status : absl::OutOfRangeError(status.message());
 }
 
-void AddPlanFlags(CLI::App& command, PlanFlags& flags) {
-  command.add_option("graph", flags.graph, "captured graph, JSON or gzip")
-      ->required()
-      ->type_name("GRAPH");
-  command.add_option("--profile", flags.profile, kProfileHelp)->capture_default_str();
-  command.add_option("--memory-limit", flags.memory_limit,
-                     "peak memory a plan may reach: 1.05x, +5%, 38GiB, bytes [1.05x]");
-  command.add_option("--param-order", flags.param_order,
-                     "file with the parameters' names in eager registration order, one a line");
+void AddPlanFlags(const Command& command, PlanFlags& flags) {
+  command.AddOption("graph", flags.graph, "captured graph, JSON or gzip")
+      .Required()
+      .TypeName("GRAPH");
+  command.AddOption("--profile", flags.profile, kProfileHelp).ShowDefault();
+  command.AddOption("--memory-limit", flags.memory_limit,
+                    "peak memory a plan may reach: 1.05x, +5%, 38GiB, bytes [1.05x]");
+  command.AddOption("--param-order", flags.param_order,
+                    "file with the parameters' names in eager registration order, one a line");
   for (const OptionInfo& option : AllOptions()) {
     if (!HasOwnFlag(option.name)) AddOption(command, option, flags);
   }

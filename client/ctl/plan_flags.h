@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
 #include "client/ctl/command.h"
 
@@ -19,7 +18,7 @@ struct PlanFlags {
 };
 
 // GRAPH, --profile, and a flag a row of AllOptions(). `flags` outlives the parsing.
-void AddPlanFlags(CLI::App& command, PlanFlags& flags);
+void AddPlanFlags(const Command& command, PlanFlags& flags);
 
 // As the flags say, not yet validated: a caller may set more. OUT_OF_RANGE: usage.
 absl::StatusOr<PlanOptions> OptionsFrom(const PlanFlags& flags);

@@ -60,20 +60,18 @@ int Run(const Args& args) {
 
 }  // namespace
 
-void AddPlansCommand(CLI::App& app, int& exit) {
+void AddPlansCommand(const Command& app) {
   auto args = std::make_shared<Args>();
-  CLI::App* command =
-      app.add_subcommand("plans", "List the plans that it keeps, the latest used first");
-  AddServerArgs(*command, args->server);
-  AddSelectionArgs(*command, args->selection);
-  command->add_option("--limit", args->limit, "at most so many")
-      ->capture_default_str()
-      ->type_name("N");
-  command->add_flag("--keys", args->keys, "with all that a plan depends on, field by field");
-  command->footer(
+  const Command command =
+      app.AddCommand("plans", "List the plans that it keeps, the latest used first");
+  AddServerArgs(command, args->server);
+  AddSelectionArgs(command, args->selection);
+  command.AddOption("--limit", args->limit, "at most so many").ShowDefault().TypeName("N");
+  command.AddFlag("--keys", args->keys, "with all that a plan depends on, field by field");
+  command.Footer(
       "Two launches that should share a plan and do not: compare the keys.\n"
       "  bucketctl plans --graph $(bucketctl digest step.bw.json.gz) --keys");
-  command->callback([args, &exit] { exit = Run(*args); });
+  command.Does([args] { return Run(*args); });
 }
 
 }  // namespace bucketd::ctl

@@ -12,16 +12,13 @@
 
 namespace bucketd::ctl {
 
-void AddServerArgs(CLI::App& command, ServerArgs& args) {
-  command.add_option("--server", args.address, "HOST:PORT or unix:/path of a running bucketd")
-      ->envname("BUCKETD_ADDRESS")
-      ->check([](const std::string& address) -> std::string {
-        if (absl::StrContains(address, ':')) return "";
-        return absl::StrCat("\"", address, "\" is no address; expected HOST:PORT or unix:/path");
-      })
-      ->capture_default_str()
-      ->type_name("ADDRESS");
-  command.add_flag("--json", args.json, "one JSON object on stdout");
+void AddServerArgs(const Command& command, ServerArgs& args) {
+  command.AddOption("--server", args.address, "HOST:PORT or unix:/path of a running bucketd")
+      .Env("BUCKETD_ADDRESS")
+      .Address()
+      .ShowDefault()
+      .TypeName("ADDRESS");
+  command.AddFlag("--json", args.json, "one JSON object on stdout");
 }
 
 int ReportCall(const absl::Status& status) {
@@ -70,22 +67,21 @@ absl::Status ParseSpan(const std::string& text, int64_t& milliseconds) {
   return absl::OkStatus();
 }
 
-void AddSelectionArgs(CLI::App& command, SelectionArgs& args) {
+void AddSelectionArgs(const Command& command, SelectionArgs& args) {
   command
-      .add_option("--key", args.key,
-                  "whose key begins with these hex digits, as bucketctl plans shows them")
-      ->type_name("HEX");
-  command.add_option("--graph", args.graph, "of the graph with this digest (bucketctl digest)")
-      ->type_name("HEX");
-  args.tenant_option =
-      command.add_option("--tenant", args.tenant, "of this tenant; \"\": the default one");
-  command.add_option("--not-used-for", args.not_used_for, "that nobody used for so long: 12h, 30d")
-      ->type_name("SPAN");
+      .AddOption("--key", args.key,
+                 "whose key begins with these hex digits, as bucketctl plans shows them")
+      .TypeName("HEX");
+  command.AddOption("--graph", args.graph, "of the graph with this digest (bucketctl digest)")
+      .TypeName("HEX");
+  command.AddOption("--tenant", args.tenant, "of this tenant; \"\": the default one");
+  command.AddOption("--not-used-for", args.not_used_for, "that nobody used for so long: 12h, 30d")
+      .TypeName("SPAN");
 }
 
 absl::StatusOr<v1::PlanSelection> SelectionOf(const SelectionArgs& args) {
   v1::PlanSelection selection;
-  if (args.tenant_option->count() > 0) selection.set_tenant(args.tenant);
+  if (args.tenant) selection.set_tenant(*args.tenant);
   selection.set_graph_digest(args.graph);
   selection.set_key_sha256(args.key);
   if (!args.not_used_for.empty()) {

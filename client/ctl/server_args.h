@@ -3,9 +3,9 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -22,7 +22,7 @@ struct ServerArgs {
 };
 
 // --server (else BUCKETD_ADDRESS, else the default) and --json.
-void AddServerArgs(CLI::App& command, ServerArgs& args);
+void AddServerArgs(const Command& command, ServerArgs& args);
 
 // Report (command.h) for errors of a server: 3 if nobody answered, and where to look; 2 if it did
 // not understand what was asked, else 1.
@@ -38,10 +38,10 @@ int ShowCall(const ServerArgs& args, const absl::StatusOr<Response>& answer, con
 
 // Which plans: --key, --graph, --tenant, --not-used-for. All that are given must hold.
 struct SelectionArgs {
-  std::string key, graph, tenant, not_used_for;
-  CLI::Option* tenant_option = nullptr;
+  std::string key, graph, not_used_for;
+  std::optional<std::string> tenant;
 };
-void AddSelectionArgs(CLI::App& command, SelectionArgs& args);
+void AddSelectionArgs(const Command& command, SelectionArgs& args);
 absl::StatusOr<v1::PlanSelection> SelectionOf(const SelectionArgs& args);
 
 // "90s", "15m", "12h", "30d" in milliseconds. OUT_OF_RANGE says what was expected.

@@ -48,13 +48,13 @@ absl::Status Run(const Args& args) {
 
 }  // namespace
 
-void AddShowCommand(CLI::App& app, int& exit) {
+void AddShowCommand(const Command& app) {
   auto args = std::make_shared<Args>();
-  CLI::App* command =
-      app.add_subcommand("show", "Show a plan file, JSON or binary, without its graph");
-  command->add_option("plan", args->plan, "plan file")->required()->type_name("PLAN");
-  command->footer("Example:\n  bucketctl show plan.json");
-  command->callback([args, &exit] { exit = Report(Run(*args)); });
+  const Command command =
+      app.AddCommand("show", "Show a plan file, JSON or binary, without its graph");
+  command.AddOption("plan", args->plan, "plan file").Required().TypeName("PLAN");
+  command.Footer("Example:\n  bucketctl show plan.json");
+  command.Does([args] { return Report(Run(*args)); });
 }
 
 }  // namespace bucketd::ctl

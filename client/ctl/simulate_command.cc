@@ -47,21 +47,21 @@ absl::Status Run(const Args& args) {
 
 }  // namespace
 
-void AddSimulateCommand(CLI::App& app, int& exit) {
+void AddSimulateCommand(const Command& app) {
   auto args = std::make_shared<Args>();
-  CLI::App* command = app.add_subcommand(
-      "simulate", "Predict the step under a plan, or in program order without one");
-  command->add_option("graph", args->graph, "captured graph, JSON or gzip")
-      ->required()
-      ->type_name("GRAPH");
-  command->add_option("plan", args->plan, "plan file, JSON or binary; illegal ones are refused")
-      ->type_name("PLAN");
-  command->add_option("--profile", args->profile, kProfileHelp)->capture_default_str();
-  command->add_flag("--json", args->json, "one JSON object on stdout");
-  command->footer(
+  const Command command =
+      app.AddCommand("simulate", "Predict the step under a plan, or in program order without one");
+  command.AddOption("graph", args->graph, "captured graph, JSON or gzip")
+      .Required()
+      .TypeName("GRAPH");
+  command.AddOption("plan", args->plan, "plan file, JSON or binary; illegal ones are refused")
+      .TypeName("PLAN");
+  command.AddOption("--profile", args->profile, kProfileHelp).ShowDefault();
+  command.AddFlag("--json", args->json, "one JSON object on stdout");
+  command.Footer(
       "Example: what a plan that was made for NVLink does on a slow network:\n"
       "  bucketctl simulate llama3_8b_fsdp8.bw.json.gz plan.json --profile slow_network");
-  command->callback([args, &exit] { exit = Report(Run(*args)); });
+  command.Does([args] { return Report(Run(*args)); });
 }
 
 }  // namespace bucketd::ctl

@@ -126,13 +126,13 @@ int Run(const ServerArgs& args) {
 
 }  // namespace
 
-void AddStatusCommand(CLI::App& app, int& exit) {
+void AddStatusCommand(const Command& app) {
   auto args = std::make_shared<ServerArgs>();
-  CLI::App* command = app.add_subcommand(
+  const Command command = app.AddCommand(
       "status", "Say how it is: answers, load, memory, store, jobs, the last errors");
-  AddServerArgs(*command, *args);
-  command->footer("The same as a page: the side port's /statusz.");
-  command->callback([args, &exit] { exit = Run(*args); });
+  AddServerArgs(command, *args);
+  command.Footer("The same as a page: the side port's /statusz.");
+  command.Does([args] { return Run(*args); });
 }
 
 }  // namespace bucketd::ctl

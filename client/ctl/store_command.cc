@@ -288,45 +288,44 @@ absl::Status RunImport(const Args& args) {
   return absl::OkStatus();
 }
 
-CLI::App* Add(CLI::App& app, const char* name, const char* help, const std::shared_ptr<Args>& args,
-              absl::Status (*run)(const Args&), int& exit) {
-  CLI::App* command = app.add_subcommand(name, help);
-  command->add_flag("--json", args->json, "one JSON object on stdout");
-  command->callback([args, run, &exit] { exit = Report(run(*args)); });
+Command Add(const Command& app, const char* name, const char* help,
+            const std::shared_ptr<Args>& args, absl::Status (*run)(const Args&)) {
+  const Command command = app.AddCommand(name, help);
+  command.AddFlag("--json", args->json, "one JSON object on stdout");
+  command.Does([args, run] { return Report(run(*args)); });
   return command;
 }
 
 }  // namespace
 
-void AddStoreCommand(CLI::App& app, int& exit) {
+void AddStoreCommand(const Command& app) {
   auto args = std::make_shared<Args>();
-  CLI::App* store = app.add_subcommand(
+  const Command store = app.AddCommand(
       "store", "Look into the folder of a server's store (bucketd --store-dir), running or not");
-  store->require_subcommand(1);
-  const auto directory = [&](CLI::App* command) {
-    command->add_option("directory", args->directory, "folder of the store")
-        ->required()
-        ->type_name("DIR");
+  const auto directory = [&](const Command& command) {
+    command.AddOption("directory", args->directory, "folder of the store")
+        .Required()
+        .TypeName("DIR");
   };
-  const auto file = [&](CLI::App* command, const char* help) {
-    command->add_option("file", args->file, help)->required()->type_name("FILE");
+  const auto file = [&](const Command& command, const char* help) {
+    command.AddOption("file", args->file, help).Required().TypeName("FILE");
   };
-  directory(Add(*store, "stats", "How much is in it", args, RunStats, exit));
-  directory(Add(*store, "verify",
+  directory(Add(store, "stats", "How much is in it", args, RunStats));
+  directory(Add(store, "verify",
                 "Check every value and structure; exits 1 and names what is damaged", args,
-                RunVerify, exit));
-  CLI::App* exported =
-      Add(*store, "export", "Write plans to one file, for another store", args, RunExport, exit);
+                RunVerify));
+  const Command exported =
+      Add(store, "export", "Write plans to one file, for another store", args, RunExport);
   directory(exported);
   file(exported, "bundle to write");
-  exported->add_flag("--all", args->all,
-                     "pins, profiles, samples and settings too: for a repair or a move");
-  exported->add_option("--tenant", args->tenant, "plans of this tenant alone");
-  CLI::App* imported = Add(*store, "import", "Check a bundle, then add what is not there yet", args,
-                           RunImport, exit);
+  exported.AddFlag("--all", args->all,
+                   "pins, profiles, samples and settings too: for a repair or a move");
+  exported.AddOption("--tenant", args->tenant, "plans of this tenant alone");
+  const Command imported =
+      Add(store, "import", "Check a bundle, then add what is not there yet", args, RunImport);
   file(imported, "bundle to read");
   directory(imported);
-  store->footer(
+  store.Footer(
       "Example: take the plans of one cluster to another:\n"
       "  bucketctl store export /var/lib/bucketd plans.bundle\n"
       "  bucketctl store import plans.bundle /var/lib/bucketd\n"

@@ -52,24 +52,24 @@ absl::Status Run(const Args& args) {
 
 }  // namespace
 
-void AddTraceCommand(CLI::App& app, int& exit) {
+void AddTraceCommand(const Command& app) {
   auto args = std::make_shared<Args>();
-  CLI::App* command = app.add_subcommand(
+  const Command command = app.AddCommand(
       "trace", "Write the predicted timeline of a plan, with program order beside it");
-  command->add_option("graph", args->graph, "captured graph, JSON or gzip")
-      ->required()
-      ->type_name("GRAPH");
-  command->add_option("plan", args->plan, "plan file; without one: program order alone")
-      ->type_name("PLAN");
+  command.AddOption("graph", args->graph, "captured graph, JSON or gzip")
+      .Required()
+      .TypeName("GRAPH");
+  command.AddOption("plan", args->plan, "plan file; without one: program order alone")
+      .TypeName("PLAN");
   command
-      ->add_option("--out", args->out,
-                   "where the trace goes; - is stdout; a name in .svg gets a picture")
-      ->required();
-  command->add_option("--profile", args->profile, kProfileHelp)->capture_default_str();
-  command->footer(
+      .AddOption("--out", args->out,
+                 "where the trace goes; - is stdout; a name in .svg gets a picture")
+      .Required();
+  command.AddOption("--profile", args->profile, kProfileHelp).ShowDefault();
+  command.Footer(
       "Example: then open trace.json in ui.perfetto.dev or chrome://tracing\n"
       "  bucketctl trace llama3_8b_fsdp8.bw.json.gz plan.json --out trace.json");
-  command->callback([args, &exit] { exit = Report(Run(*args)); });
+  command.Does([args] { return Report(Run(*args)); });
 }
 
 }  // namespace bucketd::ctl

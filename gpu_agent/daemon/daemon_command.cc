@@ -186,58 +186,52 @@ absl::Status Run(Args& args) {
 
 }  // namespace
 
-void AddDaemonCommand(CLI::App& app, int& exit) {
+void AddDaemonCommand(const Command& app) {
   auto args = std::make_shared<Args>();
-  CLI::App* command = app.add_subcommand(
+  const Command command = app.AddCommand(
       "daemon", "Stay: meet the other nodes' agents, probe what collectives take, report it");
   GroupOptions& group = args->daemon.group;
-  command->add_option("--planner", args->daemon.planner, "address of bucketd")
-      ->required()
-      ->type_name("ADDRESS");
-  command->add_option("--group", group.name, "the process group's name")->required();
-  command->add_option("--tenant", group.tenant, "whose group it is");
-  command->add_option("--rank", group.rank, "of this agent")
-      ->required()
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--size", group.size, "agents of the group")
-      ->required()
-      ->check(CLI::Range(2, 64));
+  command.AddOption("--planner", args->daemon.planner, "address of bucketd")
+      .Required()
+      .TypeName("ADDRESS");
+  command.AddOption("--group", group.name, "the process group's name").Required();
+  command.AddOption("--tenant", group.tenant, "whose group it is");
+  command.AddOption("--rank", group.rank, "of this agent").Required().InRange(0, 63);
+  command.AddOption("--size", group.size, "agents of the group").Required().InRange(2, 64);
   command
-      ->add_option("--interface", group.tcp_interface,
-                   "the only network interface to use, by name or address")
-      ->type_name("IF");
+      .AddOption("--interface", group.tcp_interface,
+                 "the only network interface to use, by name or address")
+      .TypeName("IF");
   command
-      ->add_option("--unix-folder", group.unix_folder,
-                   "folder of this user alone, for unix sockets: all agents on one machine")
-      ->type_name("DIR");
+      .AddOption("--unix-folder", group.unix_folder,
+                 "folder of this user alone, for unix sockets: all agents on one machine")
+      .TypeName("DIR");
   command
-      ->add_option(kBackendFlag, args->backend,
-                   "what moves the bytes: ring, nccl on the first GPU, which trainers then share "
-                   "with the probes, or auto; all agents of a group have the same")
-      ->capture_default_str();
-  command->add_option("--http", args->http, "side port: /metrics, /livez, /readyz; \"\": none")
-      ->type_name("HOST:PORT")
-      ->capture_default_str();
-  command->add_option("--profile", args->daemon.profile,
-                      "cost profile that predicts, and that rank 0 reports to");
-  command->add_option("--link-class", args->daemon.link_class,
-                      "link class of the mesh dimension that the group stands for");
-  command->add_option("--probe-every", args->probe_every, "pause between probes")
-      ->capture_default_str();
-  command->add_option("--timeout", args->timeout, "patience with the others")
-      ->capture_default_str();
-  command->add_option("--sweep-bytes", args->daemon.sweep_bytes, "largest message")
-      ->check(CLI::Range(int64_t{4} << 10, int64_t{1} << 30))
-      ->capture_default_str();
-  command->add_option("--ready-file", args->ready_file, "written when first ready, JSON")
-      ->type_name("FILE");
-  command->footer(
+      .AddOption(kBackendFlag, args->backend,
+                 "what moves the bytes: ring, nccl on the first GPU, which trainers then share "
+                 "with the probes, or auto; all agents of a group have the same")
+      .ShowDefault();
+  command.AddOption("--http", args->http, "side port: /metrics, /livez, /readyz; \"\": none")
+      .TypeName("HOST:PORT")
+      .ShowDefault();
+  command.AddOption("--profile", args->daemon.profile,
+                    "cost profile that predicts, and that rank 0 reports to");
+  command.AddOption("--link-class", args->daemon.link_class,
+                    "link class of the mesh dimension that the group stands for");
+  command.AddOption("--probe-every", args->probe_every, "pause between probes").ShowDefault();
+  command.AddOption("--timeout", args->timeout, "patience with the others").ShowDefault();
+  command.AddOption("--sweep-bytes", args->daemon.sweep_bytes, "largest message")
+      .InRange(int64_t{4} << 10, int64_t{1} << 30)
+      .ShowDefault();
+  command.AddOption("--ready-file", args->ready_file, "written when first ready, JSON")
+      .TypeName("FILE");
+  command.Footer(
       "When the group has met, collectives of all sizes are measured once and a few again and\n"
       "again, every payload verified. An epoch ends when an agent dies, stops or comes anew; the\n"
       "others then meet again. It runs until SIGTERM or SIGINT. The planner's token admits to the\n"
       "ring; what travels there is clear text. Example:\n"
       "  bucket-agent daemon --planner planner:9460 --group dp --rank 0 --size 2 --interface eth0");
-  command->callback([args, &exit] { exit = Report(Run(*args)); });
+  command.Does([args] { return Report(Run(*args)); });
 }
 
 }  // namespace bucketd::agent

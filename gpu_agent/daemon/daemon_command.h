@@ -1,11 +1,11 @@
 // The subcommand `bucket-agent daemon`.
 #pragma once
 
-#include "CLI/CLI.hpp"
+#include "client/cli/flags.h"
 
 namespace bucketd::agent {
 
 // As run/command.h's.
-void AddDaemonCommand(CLI::App& app, int& exit);
+void AddDaemonCommand(const Command& app);
 
 }  // namespace bucketd::agent

@@ -114,40 +114,36 @@ absl::Status Run(const Args& args, const std::vector<std::string>& arguments) {
 
 }  // namespace
 
-void AddCalibrateCommand(CLI::App& app, const std::vector<std::string>& arguments, int& exit) {
+void AddCalibrateCommand(const Command& app, const std::vector<std::string>& arguments) {
   auto args = std::make_shared<Args>();
-  CLI::App* command = app.add_subcommand(
+  const Command command = app.AddCommand(
       "calibrate",
       "Measure collectives and copies on this machine: a cost profile, for a file and the planner");
-  AddSessionFlags(*command, args->session);
-  command->add_option("--profile-out", args->profile_out, "where the cost profile goes, JSON")
-      ->type_name("FILE");
+  AddSessionFlags(command, args->session);
+  command.AddOption("--profile-out", args->profile_out, "where the cost profile goes, JSON")
+      .TypeName("FILE");
   command
-      ->add_option("--planner", args->delivery.planner,
-                   "bucketd that takes the cost profile too, as a new version of its name")
-      ->type_name("ADDRESS")
-      ->check([](const std::string& address) -> std::string {
-        if (absl::StrContains(address, ':')) return "";
-        return absl::StrCat("\"", address, "\" is no address; expected HOST:PORT or unix:/path");
-      });
-  command->add_flag("--promote", args->delivery.promote,
-                    "make that version what NAME@latest means; the first one always is");
-  command->add_option("--name,--profile-name", args->name, "the profile's name")
-      ->capture_default_str();
-  command->add_option(
+      .AddOption("--planner", args->delivery.planner,
+                 "bucketd that takes the cost profile too, as a new version of its name")
+      .TypeName("ADDRESS")
+      .Address();
+  command.AddFlag("--promote", args->delivery.promote,
+                  "make that version what NAME@latest means; the first one always is");
+  command.AddOption("--name,--profile-name", args->name, "the profile's name").ShowDefault();
+  command.AddOption(
       "--base", args->base,
       "cost profile for what is not measured here (compute, mostly): a built-in name, "
       "or a JSON file; default: cpu_loopback for the ring, h100_nvlink for NCCL");
-  command->add_option("--link-class", args->link_class,
-                      "link class of the mesh dimensions that the figures are for");
-  const CLI::Range sizes(int64_t{4} << 10, int64_t{1} << 30);
-  command->add_option("--min-bytes", args->sweep.min_bytes, "smallest message")
-      ->check(sizes)
-      ->capture_default_str();
-  command->add_option("--max-bytes", args->sweep.max_bytes, "largest message")
-      ->check(sizes)
-      ->capture_default_str();
-  command->footer(
+  command.AddOption("--link-class", args->link_class,
+                    "link class of the mesh dimensions that the figures are for");
+  constexpr int64_t kSmallest = int64_t{4} << 10, kLargest = int64_t{1} << 30;
+  command.AddOption("--min-bytes", args->sweep.min_bytes, "smallest message")
+      .InRange(kSmallest, kLargest)
+      .ShowDefault();
+  command.AddOption("--max-bytes", args->sweep.max_bytes, "largest message")
+      .InRange(kSmallest, kLargest)
+      .ShowDefault();
+  command.Footer(
       "Every payload is verified bit by bit. Ranks begin at once and the slowest one counts; "
       "busbw\n"
       "is nccl-tests'. All ranks are on this machine, also over TCP: what groups of several\n"
@@ -159,7 +155,7 @@ void AddCalibrateCommand(CLI::App& app, const std::vector<std::string>& argument
       "  bucketctl plan step.bw.json.gz --profile here.json\n"
       "or let the planner do it, for jobs that name node7 or node7@latest\n"
       "  bucket-agent calibrate --ranks 2 --planner planner:9460 --name node7 --promote");
-  command->callback([args, &arguments, &exit] { exit = Report(Run(*args, arguments)); });
+  command.Does([args, &arguments] { return Report(Run(*args, arguments)); });
 }
 
 }  // namespace bucketd::agent

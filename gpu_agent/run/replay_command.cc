@@ -112,36 +112,34 @@ absl::Status Run(const Args& args, const std::vector<std::string>& arguments) {
 
 }  // namespace
 
-void AddReplayCommand(CLI::App& app, const std::vector<std::string>& arguments, int& exit) {
+void AddReplayCommand(const Command& app, const std::vector<std::string>& arguments) {
   auto args = std::make_shared<Args>();
-  CLI::App* command = app.add_subcommand(
+  const Command command = app.AddCommand(
       "replay", "Run a plan's collectives on this machine, with timers in the place of compute");
-  AddSessionFlags(*command, args->session);
-  command->add_option("--plan", args->plan, "plan file, JSON or binary")
-      ->required()
-      ->type_name("PLAN");
-  command->add_option("--graph", args->graph, "captured graph that the plan is for, JSON or gzip")
-      ->required()
-      ->type_name("GRAPH");
+  AddSessionFlags(command, args->session);
+  command.AddOption("--plan", args->plan, "plan file, JSON or binary").Required().TypeName("PLAN");
+  command.AddOption("--graph", args->graph, "captured graph that the plan is for, JSON or gzip")
+      .Required()
+      .TypeName("GRAPH");
   command
-      ->add_option("--profile", args->profile,
-                   "cost profile of the prediction and of the compute between: a built-in name, or "
-                   "a JSON file, as bucket-agent calibrate writes it")
-      ->required();
-  command->add_option("--rounds", args->rounds, "steps that count, after one to warm up")
-      ->check(CLI::Range(1, 100'000))
-      ->capture_default_str();
-  command->add_flag("--json", args->json, "one JSON object on stdout");
+      .AddOption("--profile", args->profile,
+                 "cost profile of the prediction and of the compute between: a built-in name, or "
+                 "a JSON file, as bucket-agent calibrate writes it")
+      .Required();
+  command.AddOption("--rounds", args->rounds, "steps that count, after one to warm up")
+      .InRange(1, 100'000)
+      .ShowDefault();
+  command.AddFlag("--json", args->json, "one JSON object on stdout");
   command
-      ->add_option("--trace", args->trace,
-                   "where a Chrome trace goes: the prediction, and the last round beside it")
-      ->type_name("FILE");
-  command->footer(
+      .AddOption("--trace", args->trace,
+                 "where a Chrome trace goes: the prediction, and the last round beside it")
+      .TypeName("FILE");
+  command.Footer(
       "Figures are medians of the rounds. Example:\n"
       "  bucket-agent calibrate --ranks 2 --profile-out here.json\n"
       "  bucketctl plan step.json.gz --profile here.json --plan-out plan.json\n"
       "  bucket-agent replay --plan plan.json --graph step.json.gz --profile here.json --ranks 2");
-  command->callback([args, &arguments, &exit] { exit = Report(Run(*args, arguments)); });
+  command.Does([args, &arguments] { return Report(Run(*args, arguments)); });
 }
 
 }  // namespace bucketd::agent

@@ -1,0 +1,139 @@
+#include "client/cli/flags.h"
+
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/cli/command_line.h"
+
+#include "passes/base/words.h"
+
+namespace bucketd {
+namespace {
+
+std::string DidYouMean(const std::string& name, const std::vector<std::string>& known) {
+  const std::string nearest = NearestName(name, known);
+  return nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?");
+}
+
+// What CLI11 says of words that it did not expect names all of them, the last first.
+std::string AboutExtra(CLI::App& app, const std::string& word) {
+  std::vector<std::string> known;
+  if (absl::StartsWith(word, "-")) {
+    for (const CLI::Option* option : app.get_options()) known.push_back(option->get_name());
+    return absl::StrCat("there is no flag ", word, DidYouMean(word, known));
+  }
+  for (const CLI::App* command : app.get_subcommands(std::function<bool(CLI::App*)>())) {
+    known.push_back(command->get_name());
+  }
+  if (known.empty()) return absl::StrCat("unexpected argument \"", word, "\"");
+  return absl::StrCat("there is no command \"", word, "\"", DidYouMean(word, known));
+}
+
+int UsageError(CLI::App& app, const CLI::ParseError& error) {
+  CLI::App* at = &app;
+  std::string name = app.get_name();
+  while (!at->get_subcommands().empty()) {
+    at = at->get_subcommands().front();
+    absl::StrAppend(&name, " ", at->get_name());
+  }
+  const std::vector<std::string> extras = at->remaining();
+  const std::string what = extras.empty() ? error.what() : AboutExtra(*at, extras.front());
+  std::fprintf(stderr, "%s: %s\nSee %s --help.\n", name.c_str(), what.c_str(), name.c_str());
+  return kUsage;
+}
+
+}  // namespace
+
+Flag Flag::TypeName(const std::string& name) const { return Flag(option_->type_name(name)); }
+Flag Flag::Group(const std::string& name) const { return Flag(option_->group(name)); }
+Flag Flag::Hidden() const { return Flag(option_->group("")); }
+Flag Flag::ShowDefault() const { return Flag(option_->capture_default_str()); }
+Flag Flag::Required() const { return Flag(option_->required()); }
+Flag Flag::Env(const std::string& variable) const { return Flag(option_->envname(variable)); }
+Flag Flag::InRange(int64_t lowest, int64_t highest) const {
+  return Flag(option_->check(CLI::Range(lowest, highest)));
+}
+Flag Flag::Address() const {
+  return Flag(option_->check([](const std::string& address) -> std::string {
+    if (absl::StrContains(address, ':')) return "";
+    return absl::StrCat("\"", address, "\" is no address; expected HOST:PORT or unix:/path");
+  }));
+}
+Flag Flag::OneValueEach() const { return Flag(option_->allow_extra_args(false)); }
+Flag Flag::TakeLast() const { return Flag(option_->take_last()); }
+Flag Flag::Needs(const std::string& other) const { return Flag(option_->needs(other)); }
+Flag Flag::Excludes(std::initializer_list<const char*> others) const {
+  for (const char* other : others) option_->excludes(other);
+  return *this;
+}
+
+Flag Command::AddOption(const std::string& name, std::string& value,
+                        const std::string& help) const {
+  return Flag(app_->add_option(name, value, help));
+}
+Flag Command::AddOption(const std::string& name, int& value, const std::string& help) const {
+  return Flag(app_->add_option(name, value, help));
+}
+Flag Command::AddOption(const std::string& name, int64_t& value, const std::string& help) const {
+  return Flag(app_->add_option(name, value, help));
+}
+Flag Command::AddOption(const std::string& name, double& value, const std::string& help) const {
+  return Flag(app_->add_option(name, value, help));
+}
+Flag Command::AddOption(const std::string& name, std::vector<std::string>& values,
+                        const std::string& help) const {
+  return Flag(app_->add_option(name, values, help));
+}
+// As a function: CLI11 takes "" for no value.
+Flag Command::AddOption(const std::string& name, std::optional<std::string>& value,
+                        const std::string& help) const {
+  return AddOption(
+      name, [&value](const std::string& text) { value = text; }, help);
+}
+Flag Command::AddOption(const std::string& name, std::function<void(const std::string&)> take,
+                        const std::string& help) const {
+  return Flag(app_->add_option_function<std::string>(name, std::move(take), help));
+}
+Flag Command::AddFlag(const std::string& name, bool& value, const std::string& help) const {
+  return Flag(app_->add_flag(name, value, help));
+}
+
+Command Command::AddCommand(const std::string& name, const std::string& about) const {
+  app_->require_subcommand(1);
+  CLI::App* added = app_->add_subcommand(name, about);
+  added->group(heading_.empty() ? "Subcommands" : heading_);
+  return Command(added, exit_);
+}
+Command Command::Under(const std::string& heading) const {
+  Command command = *this;
+  command.heading_ = heading;
+  return command;
+}
+void Command::Footer(const std::string& text) const { app_->footer(text); }
+void Command::Does(std::function<int()> run) const {
+  app_->callback([exit = exit_, run = std::move(run)] { *exit = run(); });
+}
+
+CommandLine::CommandLine(const std::string& about, const std::string& name)
+    : app_(std::make_unique<CLI::App>(about, name)) {}
+CommandLine::~CommandLine() = default;
+
+int CommandLine::Run(int argc, char** argv) {
+  try {
+    app_->parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    return app_->exit(help);
+  } catch (const CLI::ParseError& error) {
+    return UsageError(*app_, error);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", app_->get_name().c_str(), error.what());
+    return kUnavailable;
+  }
+  return exit_;
+}
+
+}  // namespace bucketd

@@ -1,0 +1,104 @@
+// Command lines with subcommands: what a program takes is said here, and parsed by CLI11, which
+// flags.cc alone includes (its header costs seconds a unit).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace bucketd {
+
+// One option, flag or positional argument of a Command. A handle, good as long as its CommandLine.
+class Flag {
+ public:
+  explicit Flag(CLI::Option* option) : option_(option) {}
+
+  // What stands for the value in the help: "GRAPH".
+  Flag TypeName(const std::string& name) const;
+  // The heading that it stands under in the help.
+  Flag Group(const std::string& name) const;
+  // The help does not show it.
+  Flag Hidden() const;
+  // The help shows the value that the variable has now.
+  Flag ShowDefault() const;
+  Flag Required() const;
+  // Where the command line is silent, this environment variable speaks.
+  Flag Env(const std::string& variable) const;
+  // The value is a whole number between the two, both included.
+  Flag InRange(int64_t lowest, int64_t highest) const;
+  // The value is an address of a server: HOST:PORT or unix:/path.
+  Flag Address() const;
+  // Each mention takes one value; words behind it are positional arguments.
+  Flag OneValueEach() const;
+  // Of several mentions the last counts; otherwise several are an error.
+  Flag TakeLast() const;
+  // By their names, which are declared already.
+  Flag Needs(const std::string& other) const;
+  Flag Excludes(std::initializer_list<const char*> others) const;
+
+ private:
+  CLI::Option* option_;
+};
+
+// A program or one of its subcommands. A handle, good as long as its CommandLine.
+class Command {
+ public:
+  Command(CLI::App* app, int* exit) : app_(app), exit_(exit) {}
+
+  // `name` is "--long" (or "--long,--alias") for an option, a word for a positional argument. The
+  // variable keeps its value where the command line does not name it; it outlives the parsing.
+  Flag AddOption(const std::string& name, std::string& value, const std::string& help) const;
+  Flag AddOption(const std::string& name, int& value, const std::string& help) const;
+  Flag AddOption(const std::string& name, int64_t& value, const std::string& help) const;
+  Flag AddOption(const std::string& name, double& value, const std::string& help) const;
+  Flag AddOption(const std::string& name, std::vector<std::string>& values,
+                 const std::string& help) const;
+  // Empty where the command line does not name it; "" is a value.
+  Flag AddOption(const std::string& name, std::optional<std::string>& value,
+                 const std::string& help) const;
+  // `take` gets the text.
+  Flag AddOption(const std::string& name, std::function<void(const std::string&)> take,
+                 const std::string& help) const;
+  Flag AddFlag(const std::string& name, bool& value, const std::string& help) const;
+
+  // One that has subcommands wants one of them, and does nothing itself.
+  Command AddCommand(const std::string& name, const std::string& about) const;
+  // The same command; the help lists what is added through this handle under a heading.
+  Command Under(const std::string& heading) const;
+  // Text below the help: examples.
+  void Footer(const std::string& text) const;
+  // What it does when it was parsed, and how the program then exits.
+  void Does(std::function<int()> run) const;
+
+ private:
+  CLI::App* app_;
+  int* exit_;  // of the CommandLine
+  std::string heading_;
+};
+
+// The command line of a program whose work is in its subcommands.
+class CommandLine {
+ public:
+  CommandLine(const std::string& about, const std::string& name);
+  ~CommandLine();
+
+  Command program() { return Command(app_.get(), &exit_); }
+  // Parses main's arguments and does what they say. Returns how to exit: as the subcommand says, or
+  // kUsage with a message that names the nearest word that is known.
+  int Run(int argc, char** argv);
+
+ private:
+  std::unique_ptr<CLI::App> app_;
+  int exit_ = 0;
+};
+
+}  // namespace bucketd
