@@ -39,16 +39,16 @@ import generate_wire  # noqa: E402
 
 generate_wire.main()
 
+import llama  # noqa: E402
+import simple_fsdp  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch import fx  # noqa: E402
 
-import llama  # noqa: E402
-import simple_fsdp  # noqa: E402
 from bucketd import files  # noqa: E402
 from bucketd.capture import Captured, capture_graph  # noqa: E402
 from bucketd.graph import CollectiveKind, NodeKind  # noqa: E402
-from bucketd.joint import trace_joint
+from bucketd.joint import trace_joint  # noqa: E402
 from bucketd.reshard import copy_module  # noqa: E402
 
 RANKS = 8

@@ -76,13 +76,13 @@ def planner_with(profile: str) -> tuple[str | None, str]:
 
 def train(arguments):
     """By name what a run did: 'unplanned', and each mode."""
+    import llama
+    import simple_fsdp
     import torch
+    import training
     from torch.distributed.device_mesh import init_device_mesh
 
     import bucketd
-    import llama
-    import simple_fsdp
-    import training
 
     dims = MESHES[arguments.parallelism]
     mesh = init_device_mesh("cpu", tuple(dims.values()), mesh_dim_names=tuple(dims))
@@ -94,7 +94,7 @@ def train(arguments):
     def make(name):
         model = simple_fsdp.shard(llama.build(config), mesh, torch.bfloat16, torch.bfloat16, placements)
         backend = training.UNPLANNED if name == "unplanned" else bucketd.backend(
-            name, address, arguments.numerics, model=model, cost_profile=profile)
+            mode=name, address=address, numerics=arguments.numerics, model=model, cost_profile=profile)
         return training.Training(name, model, torch.compile(model, backend=backend), data)
 
     runs = [make(name) for name in ["unplanned", *arguments.modes.split(",")]]

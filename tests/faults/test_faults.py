@@ -1,8 +1,7 @@
 """One round of every fault scenario; tests/faults/run.sh runs more of them."""
 
-import pytest
-
 import driver
+import pytest
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ class ThousandSteps(unittest.TestCase):
         return f"case {k}: {what}\n{json.dumps(profile)}\n{options}\n{json.dumps(graph)}"
 
     def test_the_referee_accepts_every_plan_and_repeats_its_figures(self):
-        for k, (answer, (graph, profile, options)) in enumerate(zip(self.answers, self.cases)):
+        for k, (answer, (graph, profile, _options)) in enumerate(zip(self.answers, self.cases)):
             ours = json.loads(answer)
             self.assertNotIn("refused", ours, self.about(k, ours.get("refused")))
             theirs, why = judge(graph, ours["plan"], profile)

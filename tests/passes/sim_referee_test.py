@@ -8,9 +8,20 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from referee_kit import (DATA, PROFILES, differences, graph_paths, judge, mutate, random_buckets, random_order, random_plan,
-                         referee, simulate)
 from inplace_graphs import random_graph
+from referee_kit import (
+    DATA,
+    PROFILES,
+    differences,
+    graph_paths,
+    judge,
+    mutate,
+    random_buckets,
+    random_order,
+    random_plan,
+    referee,
+    simulate,
+)
 
 COUNT = 1
 SMALL = 3000  # nodes
@@ -66,7 +77,7 @@ class SimulatorAgreesWithTheReferee(unittest.TestCase):
 
     def test_profiles_that_nobody_has_seen(self):
         rng = random.Random(12)
-        for k in range(12 * COUNT):
+        for _k in range(12 * COUNT):
             profile = {"compute_scale": rng.uniform(0.01, 4), "alpha_scale": rng.choice((0, rng.uniform(0, 20))),
                        "busbw_scale": rng.uniform(0.005, 3), "gamma_us": rng.uniform(0, 40),
                        "hbm_bytes_per_s": rng.uniform(1e11, 8e12), "copy_launch_us": rng.uniform(0, 20),

@@ -182,9 +182,9 @@ class Cases:
 
 
 def session_boxed(gm):
-    from bucketd.torch_backend import _boxed
+    from bucketd.torch_backend import boxed
 
-    return _boxed(gm)
+    return boxed(gm)
 
 
 def main():

@@ -12,14 +12,14 @@ import signal
 import sys
 import time
 
+import llama
+import simple_fsdp
 import torch
 import torch.distributed as dist
+import training
 from torch.distributed.device_mesh import init_device_mesh
 
 import bucketd
-import llama
-import simple_fsdp
-import training
 from bucketd import bucket_library
 
 STEPS = 3

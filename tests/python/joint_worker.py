@@ -15,15 +15,15 @@ import sys
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
+import simple_fsdp  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+import training  # noqa: E402
+from sharded_model import Model  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # noqa: E402
 
 import bucketd  # noqa: E402
-import simple_fsdp  # noqa: E402
-import training  # noqa: E402
-from sharded_model import Model  # noqa: E402
 from bucketd.tags import META_KEY  # noqa: E402
 
 SHAPES = {"even": (8, 16), "odd": (9, 11)}  # width and hidden; odd: so is every number of elements per rank

@@ -9,8 +9,8 @@ import time
 
 import pytest
 from live_agents import BINARY, Agent, agents
-from waiting import wait_for
 from planners import planner
+from waiting import wait_for
 
 COUNT = 'bucket_agent_collective_duration_seconds_count{collective="all_gather",dtype="bf16",mode="packed"}'
 

@@ -8,7 +8,7 @@ from any_plan import any_plan
 from fx_graphs import Builder, aten, c10d, value
 from plannable import GROUPED, PACKED, Plannable
 
-from bucketd import apply, plan
+from bucketd import plan
 from bucketd._wire.proto import plan_pb2
 from bucketd.errors import PlanRejected
 

@@ -7,7 +7,7 @@ from any_plan import _fill, any_plan
 from fx_graphs import Builder, aten, c10d
 from plannable import GROUPED, PACKED, Plannable
 
-from bucketd import apply, ops, plan
+from bucketd import ops
 from bucketd._wire.proto import plan_pb2
 from bucketd.errors import PlanRejected
 

@@ -21,7 +21,7 @@ def to():
 def asked_by_the_backend(cost_profile):
     """The options that a backend's graphs are planned with."""
     backend = bucketd.backend(address="unix:/not/asked", cost_profile=cost_profile)
-    return backend.session.options.plan_options(["layers.0.up"], "gloo")
+    return backend.session.settings.plan_options(["layers.0.up"], "gloo")
 
 
 @pytest.mark.parametrize("asked,got", [

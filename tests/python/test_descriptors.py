@@ -177,8 +177,8 @@ def test_T2_6_nested_inputs_stay_nested():
 
 def test_T1_11_tags_survive_the_split_on_both_copies_of_a_gather_and_are_each_ones_own():
     """A parameter whose gather the partitioner repeats in the backward."""
-    from torch.utils.checkpoint import CheckpointPolicy
     from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch.utils.checkpoint import CheckpointPolicy
 
     b = Builder()
     p = b.parameter("m.p", 4, 4)

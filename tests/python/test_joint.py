@@ -1,5 +1,6 @@
 """A whole step in one graph: traced, given gathers of the backward's own, taken apart, run. Without ranks but for the last."""
 
+import dataclasses
 import functools
 import json
 import logging
@@ -14,9 +15,11 @@ from planners import planner
 from ranks import run_ranks
 
 import bucketd
+from bucketd import session
 from bucketd.errors import GraphRefused
 from bucketd.graph import Direction, NodeKind, Tag
 from bucketd.reshard import copy_module, forward_first, is_backward
+from bucketd.settings import Settings, SettingsArgs
 from bucketd.tags import META_KEY
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "client" / "python" / "examples"))
@@ -166,8 +169,37 @@ def test_what_one_graph_cannot_do_is_refused():
         bucketd.trace_joint(Counting(), (x,)).step()
     with pytest.raises(GraphRefused, match="one result, its loss"):
         bucketd.trace_joint(Pair(), (x.requires_grad_(),)).step()
-    with pytest.raises(TypeError, match="unknown option nonsense"):
-        bucketd.joint_step(Pair(), (x,), nonsense=1)
+
+
+def test_every_entry_point_says_what_its_arguments_are(joints):
+    x = torch.ones(2, 4)
+    for entry in (lambda **asked: bucketd.joint_step(Pair(), (x,), **asked), bucketd.backend,
+                  lambda **asked: bucketd.plan_pass(joints[0].module, **asked)):
+        with pytest.raises(TypeError, match="unknown option memory_limits; did you mean memory_limit.; known are address, .*tenant"):
+            entry(memory_limits="1.05x")
+        with pytest.raises(ValueError, match="numerics='fast': expected one of 'eager_order', 'exact', 'free'"):
+            entry(numerics="fast")
+    # The same words where they are typed and where they are checked.
+    assert set(SettingsArgs.__annotations__) == {field.name for field in dataclasses.fields(Settings)}
+    with pytest.raises(TypeError, match="positional"):
+        bucketd.backend("auto")
+
+
+def test_each_call_of_a_pass_hears_of_its_own_plan(joints, monkeypatch):
+    """One session serves all calls that ask alike: a call in the midst of another one, from any thread, is told apart."""
+    first, second, inner = [], [], []
+    captured = session.capture.capture_graph
+
+    def call_again(gm, *rest):
+        if not inner:
+            inner.append(True)
+            bucketd.plan_pass(joints[0].module, address=one.address, ranks=[0], on_plan=second.append)
+        return captured(gm, *rest)
+
+    monkeypatch.setattr(session.capture, "capture_graph", call_again)
+    with planner() as one:
+        bucketd.plan_pass(joints[0].module, address=one.address, ranks=[0], on_plan=first.append)
+    assert [len(first), len(second)] == [1, 1] and first[0].scope != second[0].scope
 
 
 def test_an_option_that_the_mode_does_not_read_is_said_once_with_the_modes_that_do(joints, caplog):

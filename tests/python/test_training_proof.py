@@ -21,8 +21,9 @@ from planners import planner
 sys.path.insert(0, str(pathlib.Path(__file__).parent / "training"))
 
 import proof as training_proof  # noqa: E402
-from bucketd.client import PlannerClient  # noqa: E402
 from cells import EAGER_UNITS, Cell  # noqa: E402
+
+from bucketd.client import PlannerClient  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

@@ -6,6 +6,7 @@ from .degraded import counters
 from .errors import AgreementError, BucketdError, EmbeddedError, ExecutorError, GraphRefused, PlannerError, PlanRejected
 from .files import load_graph, save_graph
 from .job import Job, release
+from .settings import SettingsArgs
 
 __all__ = [
     "AgreementError",
@@ -17,6 +18,7 @@ __all__ = [
     "PlanRejected",
     "PlannerClient",
     "PlannerError",
+    "SettingsArgs",
     "__version__",
     "backend",
     "counters",

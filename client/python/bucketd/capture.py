@@ -23,7 +23,6 @@ from .graph import (
     ReduceOp,
     Role,
     Slot,
-    SlotKind,
     SymbolicSizeError,
     Tensor,
 )

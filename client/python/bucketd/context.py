@@ -58,7 +58,7 @@ class CaptureContext:
     relaxed_gradients: bool = False  # a gradient may have another shape or dtype than its parameter
 
     @classmethod
-    def from_dynamo(cls, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) -> "CaptureContext":
+    def from_dynamo(cls, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) -> CaptureContext:
         """From the graph that a torch.compile backend is called with. Each placeholder carries its source."""
         context = cls()
         prefixes: dict[int, str] = {}

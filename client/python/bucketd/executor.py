@@ -147,7 +147,8 @@ def meeting_place(scope: str, agreement, timeout: float, planner, plan: bytes) -
     key = f"{scope}/executor"
     agreement.store.set(f"{key}/{agreement.rank}", node_identity())
     if agreement.leader:
-        nodes = {await_key(agreement.store, f"{key}/{rank}", timeout, f"rank {rank} opened no executor", ExecutorError) for rank in agreement.ranks}
+        nodes = {await_key(agreement.store, f"{key}/{rank}", timeout, f"rank {rank} opened no executor", ExecutorError)
+                 for rank in agreement.ranks}
         if len(nodes) > 1:
             found = {"error": f"the ranks run on {len(nodes)} hosts; on the CPU the executor serves one"}
         else:

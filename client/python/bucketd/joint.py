@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -27,8 +27,12 @@ from .errors import GraphRefused
 from .graph import Role
 from .reshard import copy_module, forward_first, gather_again
 from .session import Planned, Session
+from .settings import Settings, SettingsArgs
 from .tags import described_slots, flatten
-from .torch_backend import _boxed, _parameter_order, has_collectives, planner_settings
+from .torch_backend import boxed, has_collectives, parameter_names
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def joint_step(
@@ -40,7 +44,7 @@ def joint_step(
     split: bool = False,
     param_order: Sequence[str] | None = None,
     on_plan: Callable[[Planned], None] | None = None,
-    **options,
+    **settings: Unpack[SettingsArgs],
 ) -> Callable[..., Any]:
     """A planned training step of `model`. Make it in the same order on every rank.
 
@@ -51,19 +55,19 @@ def joint_step(
                     gradient function, for autograd as ever. Collectives under way at the border are moved behind it.
     param_order     names of the parameters in eager's registration order; None: the model's
     on_plan         called with the `Planned` graph
-    options         of bucketd.backend()
+    settings        as of bucketd.backend()
 
     Without `split`, step(*inputs, tangent=None) runs forward and backward, adds the gradients to the parameters' .grad and
     returns the detached loss; `tangent` is the gradient that the loss gets (1, where None), such as a loss scale. Raises
     GraphRefused for a model whose forward writes into its buffers or inputs, or has several results.
     """
-    session = Session(planner_settings(options), on_plan)
-    order = _parameter_order(model, param_order)
+    session = Session(Settings.of(**settings))
+    order = parameter_names(model, param_order)
 
     def plan(gm: fx.GraphModule, context: CaptureContext) -> fx.GraphModule:
         if not has_collectives(gm):
             return gm
-        return session.plan(gm, context, "joint", session.next_ordinal(), order)
+        return session.plan(gm, context, "joint", session.next_ordinal(), order, on_plan)
 
     if split:
         return _split_step(model, example_inputs, loss_fn, reshard, plan)
@@ -174,7 +178,7 @@ def _split_step(model, example_inputs, loss_fn, reshard, plan):
         return default_partition(module, *args, **kwargs)
 
     def compiler(gm, _inputs):
-        return _boxed(gm)
+        return boxed(gm)
 
     with contextlib.ExitStack() as stack:
         traced = _export(stack, model, example_inputs, loss_fn)
@@ -217,7 +221,7 @@ class _Step:
         self.outputs = [self._target(slot, descriptor) for slot, descriptor in described_slots(module)]
         if [what for what, _ in self.outputs].count("result") != 1:
             raise GraphRefused("the step must have one result, its loss; loss_fn= makes it of several")
-        self.forward = _boxed(copy_module(module))
+        self.forward = boxed(copy_module(module))
 
     def __call__(self, *inputs, tangent: torch.Tensor | float | None = None) -> torch.Tensor:
         leaves = pytree.tree_leaves(inputs)

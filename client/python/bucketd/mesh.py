@@ -58,7 +58,7 @@ class Meshes:
             ranks = group_ranks(group_name)
             self._dims[name] = _Dim(name, len(ranks), group_name, ranks)
 
-    def roles(self) -> "GroupRoles":
+    def roles(self) -> GroupRoles:
         """A fresh numbering, for one graph."""
         return GroupRoles(self)
 
@@ -174,7 +174,7 @@ def ranks_on_one_node(ranks: Sequence[int]) -> int:
     return 0 if here == len(ranks) else here
 
 
-def mesh_message(context: "CaptureContext", raw: RawGraph | None = None) -> "planner_pb2.Mesh":
+def mesh_message(context: CaptureContext, raw: RawGraph | None = None) -> planner_pb2.Mesh:
     """The mesh of a step; with `raw`, also the groups of that graph that belong to no mesh dimension."""
     from ._wire.proto import planner_pb2
 

@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 
 from torch import fx
 
@@ -49,9 +50,8 @@ class Session:
     """One backend's dealings with its planner and with the other ranks. Every rank must make its sessions, and compile
     its graphs, in the same order: that is how they know which graph they speak of."""
 
-    def __init__(self, options: settings.Settings, on_plan=None):
-        self.options = options
-        self.on_plan = on_plan
+    def __init__(self, asked: settings.Settings):
+        self.settings = asked
         self._number = next(_SESSIONS)
         self._ordinals = itertools.count()
         self._agreement = None
@@ -62,8 +62,10 @@ class Session:
     def next_ordinal(self) -> int:
         return next(self._ordinals)
 
-    def plan(self, gm: fx.GraphModule, context, kind: str, ordinal: int, parameter_order=()) -> fx.GraphModule:
-        """`gm` by its plan: a new module, or `gm` itself, untouched, where all ranks fall back to that.
+    def plan(self, gm: fx.GraphModule, context, kind: str, ordinal: int, parameter_order=(),
+             on_plan: Callable[[Planned], None] | None = None) -> fx.GraphModule:
+        """`gm` by its plan: a new module, or `gm` itself, untouched, where all ranks fall back to that. `on_plan` is called
+        with a plan before its module runs.
 
         Raises, on every rank, where one of them has no plan or another one.
         """
@@ -92,15 +94,15 @@ class Session:
                 log.debug("bucketd: %s: %s: %s", scope, diagnostic.code, diagnostic.text)
         if planned.runner is not None:
             # Where rank 0 plans for all, the others know no planner.
-            planner = None if self.options.embedded == "rank0" else self._planner
+            planner = None if self.settings.embedded == "rank0" else self._planner
             planned.runner.open(f"{scope}#{self._number}", agreement, self._epoch(), planner)
-        if self.on_plan is not None:
-            self.on_plan(planned)
+        if on_plan is not None:
+            on_plan(planned)
         return planned.module
 
     def _epoch(self) -> int:
         """Of what ranks connect for: a restarted job's connections refuse those that are left of the last one."""
-        return self.options.job.generation if self.options.job else int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        return self.settings.job.generation if self.settings.job else int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
     def _propose(self, gm, context, kind: str, scope: str, parameter_order):
         try:
@@ -110,10 +112,10 @@ class Session:
         except GraphError as error:
             raise GraphRefused(str(error)) from error
         message = mesh.mesh_message(context, captured.raw)
-        options = self.options.plan_options(parameter_order, _comm_backend(captured.raw, message.device_type))
+        options = self.settings.plan_options(parameter_order, _comm_backend(captured.raw, message.device_type))
         record = {f"option {name}": text for name, text in settings.describe_options(options).items()}
         record["graph digest"] = digest.hex()
-        record["executor"] = self.options.executor or "torch.distributed"
+        record["executor"] = self.settings.executor or "torch.distributed"
         record["process groups"] = mesh.twins_of(captured.raw.groups, self._agreement.ranks)
         try:
             reply = self._ask(scope, normalized, digest, message, options)
@@ -124,10 +126,10 @@ class Session:
             return None, record
         parsed = plan.parse(reply.plan)
         runner = None
-        if self.options.executor:
+        if self.settings.executor:
             from . import executor
 
-            runner = executor.Runner(normalized.graph, parsed, self.options.executor_timeout)
+            runner = executor.Runner(normalized.graph, parsed, self.settings.executor_timeout)
         module = apply.apply_plan(gm, captured, normalized, digest, parsed, runner)
         record["plan"] = parsed.sha256
         return Planned(scope, parsed, digest, reply.source, reply.seconds, module, captured, normalized, runner), record
@@ -140,14 +142,14 @@ class Session:
         if isinstance(self._planner, BucketdError):
             raise self._planner
         if isinstance(self._planner, _HandedOut):
-            return self._planner.receive(scope, self.options.deadline)
+            return self._planner.receive(scope, self.settings.deadline)
 
         def ask():
             return self._planner.get_plan(
-                lambda: wire.to_proto(normalized.graph), digest, message, options, self.options.deadline,
+                lambda: wire.to_proto(normalized.graph), digest, message, options, self.settings.deadline,
                 job=self._job(scope))
 
-        if self.options.embedded == "rank0" and self._agreement.store is not None:
+        if self.settings.embedded == "rank0" and self._agreement.store is not None:
             return _HandedOut(self._agreement.store).hand_out(scope, ask)
         try:
             return ask()
@@ -160,19 +162,19 @@ class Session:
 
     def _job(self, scope: str):
         """What GetPlan says of this rank; None without a job."""
-        if self.options.job is None:
+        if self.settings.job is None:
             return None
         ranks = self._agreement.ranks
         named = f"{scope}#{self._number}" if self._number else scope  # the job's other backends count their graphs too
-        return self.options.job.at(named, [ranks.index(self._agreement.rank)], len(ranks))
+        return self.settings.job.at(named, [ranks.index(self._agreement.rank)], len(ranks))
 
     def _find_planner(self):
         """A PlannerClient, where one can be reached; else the error that says why, once and for all."""
-        if self.options.address is not None:
-            return PlannerClient(self.options.address, self.options.tenant)
+        if self.settings.address is not None:
+            return PlannerClient(self.settings.address, self.settings.tenant)
         try:
             if self._agreement.store is None:
-                return PlannerClient(private_planner().address, self.options.tenant)
+                return PlannerClient(private_planner().address, self.settings.tenant)
             return self._share_planner()
         except BucketdError as error:
             return error
@@ -185,22 +187,22 @@ class Session:
             found = self._start_for_all(store)
             store.set("planner", json.dumps(found))
         else:
-            found = json.loads(await_key(store, "planner", self.options.deadline, f"rank {me.ranks[0]} started no planner"))
+            found = json.loads(await_key(store, "planner", self.settings.deadline, f"rank {me.ranks[0]} started no planner"))
         if "error" in found:
             raise EmbeddedError(found["error"])
-        if self.options.embedded == "rank0" and not me.leader:
+        if self.settings.embedded == "rank0" and not me.leader:
             return _HandedOut(store)
         if not me.leader:
             embedded.check_peer(found["address"])
-        return PlannerClient(found["address"], self.options.tenant)
+        return PlannerClient(found["address"], self.settings.tenant)
 
     def _start_for_all(self, store) -> dict:
         try:
             nodes = {
-                await_key(store, f"node/{rank}", self.options.deadline, f"rank {rank} did not say where it runs")
+                await_key(store, f"node/{rank}", self.settings.deadline, f"rank {rank} did not say where it runs")
                 for rank in self._agreement.ranks
             }
-            if len(nodes) > 1 and self.options.embedded != "rank0":
+            if len(nodes) > 1 and self.settings.embedded != "rank0":
                 raise EmbeddedError(
                     f"the ranks run on {len(nodes)} nodes, and a private planner serves one: give the address of a "
                     f"planner that all can reach, or say embedded=\"rank0\" to let rank 0 plan for all")
@@ -218,18 +220,18 @@ class Session:
             restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
             store = job_store(f"bucketd/{restart}/{self._number}")
             # Without torch.distributed ranks can meet at the planner alone, if it knows their job.
-            rank, world = rank_and_world() if store is not None or self.options.job is not None else (0, 1)
-            ranks = tuple(sorted(self.options.ranks or range(world)))
+            rank, world = rank_and_world() if store is not None or self.settings.job is not None else (0, 1)
+            ranks = tuple(sorted(self.settings.ranks or range(world)))
             if rank not in ranks:
                 raise BucketdError(f"ranks={list(ranks)} does not contain this process, rank {rank}")
-            if store is None and len(ranks) > 1 and self.options.fallback != "error":
-                raise BucketdError(f"fallback={self.options.fallback!r} is decided for all ranks through torch.distributed's "
+            if store is None and len(ranks) > 1 and self.settings.fallback != "error":
+                raise BucketdError(f"fallback={self.settings.fallback!r} is decided for all ranks through torch.distributed's "
                                    f"key-value store, and torch.distributed is not initialised")
             if len(ranks) == 1:
                 store = None
-            elif self.options.ranks and store is not None:
+            elif self.settings.ranks and store is not None:
                 store = dist.PrefixStore(f"{ranks[0]}", store)
-            self._agreement = Agreement(store, rank, ranks, self.options.fallback, 2 * self.options.deadline)
+            self._agreement = Agreement(store, rank, ranks, self.settings.fallback, 2 * self.settings.deadline)
         return self._agreement
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from ._wire.proto import plan_pb2, planner_pb2
 from .client import DEFAULT_DEADLINE
-from .job import Job
+from .job import Job, resolve
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _FALLBACKS = ("error", "unplanned")
 _EMBEDDED = (None, "rank0")
@@ -19,15 +24,63 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 
 
+class SettingsArgs(TypedDict, total=False):
+    """The keyword arguments that backend(), plan_pass() and joint_step() have in common; all may be left out.
+
+    mode           which collectives share a bucket: "auto", the best that a search finds, or one of the classic modes:
+                   "transformer_block", "manual", "greedy", "overlap", "none"
+    address        of the planner, "host:port" or "unix:/path"; None: the ranks of one node start a private one
+    numerics       what a plan may do to the order of sums: "eager_order", "exact" or "free"
+    memory_limit   peak memory that a plan may reach: "1.05x", "+5%" (of the peak without a plan), "38GiB", bytes
+    fallback       where there is no plan: "error", or "unplanned": rank 0 decides that all ranks go without
+    embedded       "rank0": without an address, on several nodes, rank 0 plans for all
+    deadline       seconds that one graph's plan may take
+    cost_profile   of the planner; None: its default
+    job            what the planner shall know the ranks by: "torchrun" or True (name and restarts from torchrun), or a
+                   bucketd.Job(id, generation)
+    tenant         whose plans these are, where several teams share a planner
+    ranks          those that run this program; None: all
+    comm_backend   whose order of sums numerics speak of, "gloo" or "nccl"; "": that of the graph's first group
+    executor       what runs the buckets: "", torch.distributed, or "bucketd", our own executor (ranks of one host, on the
+                   CPU)
+    executor_timeout  seconds that a bucket may take there, peers' late arrival included (600)
+    options        every other option of the planner that `bucketctl plan --help` lists, by name: {"max_topo_span": 800,
+                   "bucket_all_reduce": True}
+    buckets, prefetch_forward, prefetch_backward, defer_reduce_scatter, reorder, strict_coverage: those of the planner's
+                   options that have an argument of their own
+    """
+
+    mode: str
+    address: str | None
+    numerics: Literal["eager_order", "exact", "free"]
+    memory_limit: str | int | None
+    fallback: Literal["error", "unplanned"]
+    embedded: Literal["rank0"] | None
+    deadline: float
+    cost_profile: str | None
+    job: Job | Literal["torchrun"] | bool | None
+    tenant: str
+    ranks: Sequence[int] | None
+    comm_backend: str
+    executor: Literal["", "bucketd"] | None
+    executor_timeout: float
+    options: Mapping[str, object] | None
+    buckets: str
+    prefetch_forward: int | None
+    prefetch_backward: int | None
+    defer_reduce_scatter: int | None
+    reorder: str
+    strict_coverage: bool
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The options of bucketd.backend() and bucketd.plan_pass(); their documentation says what each does."""
+    """What SettingsArgs asks for, checked, and fit for a key."""
 
     mode: str = "auto"
     address: str | None = None
     numerics: str = "eager_order"
-    memory_limit: str | float | int | None = None
-    param_order: tuple[str, ...] = ()
+    memory_limit: str | int | None = None
     fallback: str = "error"
     embedded: str | None = None
     deadline: float = DEFAULT_DEADLINE
@@ -45,6 +98,22 @@ class Settings:
     job: Job | None = None
     executor: str = ""
     executor_timeout: float = 600.0
+
+    @classmethod
+    def of(cls, **settings: Unpack[SettingsArgs]) -> Settings:
+        """TypeError for an argument that there is none of, ValueError for a value that cannot be; None: the default."""
+        known = sorted(SettingsArgs.__annotations__)
+        unknown = sorted(set(settings) - set(known))
+        if unknown:
+            near = difflib.get_close_matches(unknown[0], known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise TypeError(f"unknown option {', '.join(unknown)}{hint}; known are {', '.join(known)}")
+        given = {name: value for name, value in settings.items() if value is not None}
+        if "ranks" in given:
+            given["ranks"] = tuple(given["ranks"])
+        if "options" in given:
+            given["options"] = option_texts(given["options"])
+        return cls(**{**given, "job": resolve(settings.get("job"))})
 
     def __post_init__(self):
         _one_of("fallback", self.fallback, _FALLBACKS)

@@ -6,9 +6,9 @@ hold another graph's plan, bytes may be damaged. Linear in nodes and edges.
 
 from __future__ import annotations
 
+from .errors import PlanRejected
 from .graph import ITEM_SIZE, ORDERED, CollectiveKind, DType, Graph, NodeKind, ReduceOp, describe
 from .plan import Bucket, Plan, StepKind
-from .errors import PlanRejected
 
 _BUCKETED = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 

@@ -19,14 +19,14 @@ import warnings
 
 warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
 
+import llama  # noqa: E402
+import simple_fsdp  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+import training  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 
 import bucketd  # noqa: E402
-import llama  # noqa: E402
-import simple_fsdp  # noqa: E402
-import training  # noqa: E402
 
 
 def parse_arguments():
@@ -45,7 +45,7 @@ def train(arguments, job, planned: list) -> training.Training:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
     config = llama.LlamaConfig(layers=arguments.layers)
     model = simple_fsdp.shard(llama.build(config), mesh, torch.bfloat16, torch.bfloat16)
-    backend = bucketd.backend(arguments.mode, arguments.address, model=model, job=job, on_plan=planned.append)
+    backend = bucketd.backend(mode=arguments.mode, address=arguments.address, model=model, job=job, on_plan=planned.append)
     run = training.Training("planned", model, torch.compile(model, backend=backend), training.Data(config.vocab))
     for step in range(arguments.steps):
         if step == arguments.fail_at and job.generation == 0 and dist.get_rank() == 1:

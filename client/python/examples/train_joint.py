@@ -18,14 +18,14 @@ import warnings
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
 
+import llama  # noqa: E402
+import simple_fsdp  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+import training  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 
 import bucketd  # noqa: E402
-import llama  # noqa: E402
-import simple_fsdp  # noqa: E402
-import training  # noqa: E402
 
 
 class OneCall(training.Training):

@@ -22,14 +22,14 @@ import warnings
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler would announce its start and end on every rank
 warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
 
+import llama  # noqa: E402
+import simple_fsdp  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+import training  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 
 import bucketd  # noqa: E402
-import llama  # noqa: E402
-import simple_fsdp  # noqa: E402
-import training  # noqa: E402
 from bucketd.plan_file import save_planned  # noqa: E402
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -103,7 +103,7 @@ class Job:
 
     def backend(self, model):
         return bucketd.backend(
-            self.arguments.mode, self.address, self.arguments.numerics, model=model,
+            mode=self.arguments.mode, address=self.address, numerics=self.arguments.numerics, model=model,
             cost_profile=self.arguments.cost_profile or None, on_plan=self.planned.append)
 
     def run(self) -> list[training.Result]:

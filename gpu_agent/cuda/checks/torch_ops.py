@@ -38,7 +38,7 @@ def shapes(torch, size, device):
 def seconds(torch, run, device):
     """The median of REPEATS runs, by the GPU's clock."""
     times = []
-    for k in range(REPEATS + 3):
+    for _k in range(REPEATS + 3):
         if device == "cpu":
             begin = time.perf_counter()
             run()

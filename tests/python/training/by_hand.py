@@ -10,9 +10,8 @@ import dataclasses
 
 import torch
 import torch.distributed as dist
-from torch.func import functional_call
-
 import training
+from torch.func import functional_call
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,17 +10,17 @@ import json
 import pathlib
 import sys
 
+import model as tiny
+import simple_fsdp
 import torch
 import torch.distributed as dist
 import torch.nn as nn
+import training
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import bucketd
-import model as tiny
-import simple_fsdp
-import training
 from bucketd.capture import parameter_order
 
 PARAMETERS, GRADIENTS = torch.bfloat16, torch.float32

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 
+import llama
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.distributed.tensor import Replicate
-
-import llama
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 
 @dataclasses.dataclass(frozen=True)

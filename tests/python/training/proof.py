@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import collections
+import json
 import pathlib
 import tempfile
-
-import json
 
 import cells
 from cells import Cell

@@ -18,17 +18,17 @@ import traceback
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-
-import bucketd  # noqa: E402
 import by_hand  # noqa: E402
 import cells  # noqa: E402
 import llama  # noqa: E402
 import model as tiny  # noqa: E402
 import simple_fsdp  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 import training  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+
+import bucketd  # noqa: E402
 from bucketd.capture import parameter_order  # noqa: E402
 from bucketd.settings import Settings  # noqa: E402
 
@@ -101,7 +101,7 @@ class Run:
         options = dict(self.cell.options)
         own = {name: options.pop(name) for name in list(options) if name in Settings.__dataclass_fields__}
         return self._compiled(bucketd.backend(
-            self.cell.mode, numerics=self.cell.numerics, param_order=names, on_plan=self.plans.append, options=options,
+            mode=self.cell.mode, numerics=self.cell.numerics, param_order=names, on_plan=self.plans.append, options=options,
             **own))
 
     def _compiled(self, backend):
