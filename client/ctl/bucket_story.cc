@@ -8,6 +8,8 @@
 #include "absl/strings/str_replace.h"
 #include "client/render/table.h"
 
+#include "passes/base/collectives.h"
+
 namespace bucketd::ctl {
 namespace {
 
@@ -93,7 +95,7 @@ std::string BucketStories::Members(BucketId b) const {
   const Bucket& bucket = plan_.buckets[Index(b)];
   const Collective& first = First(b);
   // A gather belongs to those who read it, a reduction to what it reduces.
-  const bool gather = first.kind == CollectiveKind::kAllGather;
+  const bool gather = Gathers(first.kind);
   NodeId from = kNoNode, to = kNoNode;
   for (const NodeId member : bucket.members) {
     const Collective& c = graph_.collective(graph_.collective_of(member));
@@ -222,7 +224,7 @@ std::string BucketStories::Larger(BucketId b) const {
       0, other.end_ps - other.start_ps - costs_.AlphaPs(graph_.collective_of(First(next).start)));
   const std::string text = absl::StrCat("with bucket ", next, " in it, it would ");
   const int64_t later = then.ready_ps - wire.start_ps;
-  if (First(b).kind != CollectiveKind::kAllGather) {
+  if (!Gathers(First(b).kind)) {
     if (later <= 0) return absl::StrCat(text, "end ", Us(longer), " later at least");
     return absl::StrCat(text, "begin ", Us(later), " later at least: when all of it is computed");
   }

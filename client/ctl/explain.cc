@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "client/render/table.h"
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 #include "passes/io/json_text.h"
 #include "passes/pass/numerics.h"
@@ -163,8 +164,7 @@ std::vector<std::string> Explainer::NeverMerged(CollectiveId c) const {
   const Collective& collective = graph_.collective(c);
   std::vector<std::string> reasons;
   const auto add = [&](const auto&... parts) { reasons.push_back(absl::StrCat(parts...)); };
-  if (collective.kind == CollectiveKind::kAllToAll ||
-      collective.kind == CollectiveKind::kBroadcast) {
+  if (!Bucketable(collective.kind)) {
     add("collectives of kind ", Kind(collective.kind), " are never merged");
   }
   if (collective.wait == kNoNode) add("nobody waits for it");
@@ -177,17 +177,13 @@ std::vector<std::string> Explainer::NeverMerged(CollectiveId c) const {
   options.backend = plan_.backend;
   const bool asked_for =
       std::any_of(plan_.buckets.begin(), plan_.buckets.end(), [this](const Bucket& bucket) {
-        return graph_.collective(graph_.collective_of(bucket.members[0])).kind ==
-               CollectiveKind::kAllReduce;
+        return ReducesWhole(graph_.collective(graph_.collective_of(bucket.members[0])).kind);
       });
   if (asked_for) options.bucket_all_reduce = Choice::kOn;
-  const bool sums = collective.kind == CollectiveKind::kAllReduce ||
-                    collective.kind == CollectiveKind::kReduceScatter;
-  if (sums && !MayMerge(collective.kind, options)) {
+  if (Reduces(collective.kind) && !MayMerge(collective.kind, options)) {
     add("numerics ", Name(plan_.numerics), " on ", plan_.backend, " leaves every ",
         Kind(collective.kind), " alone, since merging changes the order of sums (",
-        collective.kind == CollectiveKind::kAllReduce ? "bucket_all_reduce on"
-                                                      : "numerics eager_order",
+        ReducesWhole(collective.kind) ? "bucket_all_reduce on" : "numerics eager_order",
         " merges them)");
   }
   return reasons;

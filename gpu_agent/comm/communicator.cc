@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/collectives.h"
+
 namespace bucketd::agent {
 namespace {
 
@@ -45,9 +47,9 @@ bool Reduces(DType dtype, ReduceOp op) {
   return false;
 }
 
-bool IsKnown(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter ||
-         kind == CollectiveKind::kAllReduce;
+// Whether the executors below have it.
+bool HasLowering(CollectiveKind kind) {
+  return Gathers(kind) || Scatters(kind) || ReducesWhole(kind);
 }
 
 // In and out of this rank are apart, or as in place has them.
@@ -73,12 +75,12 @@ bool OverlapsWell(const Collective& collective, int rank, int size) {
 
 int64_t InputBytes(const Collective& collective, int size) {
   const int64_t bytes = collective.count * ItemSize(collective.dtype);
-  return collective.kind == CollectiveKind::kReduceScatter ? bytes * size : bytes;
+  return Scatters(collective.kind) ? bytes * size : bytes;
 }
 
 int64_t OutputBytes(const Collective& collective, int size) {
   const int64_t bytes = collective.count * ItemSize(collective.dtype);
-  return collective.kind == CollectiveKind::kAllGather ? bytes * size : bytes;
+  return Gathers(collective.kind) ? bytes * size : bytes;
 }
 
 absl::Status Validate(const Collective& collective, int size) {
@@ -88,11 +90,11 @@ absl::Status Validate(const Collective& collective, int size) {
   };
   const int64_t item = ItemSize(collective.dtype);
   if (size < 1) return refuse("a process group has at least one rank");
-  if (!IsKnown(collective.kind)) {
+  if (!HasLowering(collective.kind)) {
     return refuse("expected all_gather, reduce_scatter or all_reduce");
   }
   if (item == 0) return refuse("the dtype is not known");
-  if (collective.kind == CollectiveKind::kAllGather) {
+  if (Gathers(collective.kind)) {
     if (collective.op != ReduceOp::kNone) return refuse("an all_gather has no reduce op");
   } else if (!Reduces(collective.dtype, collective.op)) {
     return refuse(absl::StrCat("the dtype has no reduce op ", Name(collective.op)));

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "passes/base/collectives.h"
+
 namespace bucketd::agent {
 namespace {
 
@@ -68,14 +70,14 @@ RingPiece RingSchedule::Outgoing(const RingPosition& position, std::byte* scratc
   const Slice& slice = SliceAt(position);
   const Collective& member = group_[static_cast<size_t>(slice.member)];
   const int64_t item = ItemSize(member.dtype);
-  const bool gather = member.kind == CollectiveKind::kAllGather;
+  const bool gather = Gathers(member.kind);
   // The second half of an all-reduce is an all-gather that starts with its own chunk.
   const bool second = !gather && position.step >= size_ - 1;
   const int64_t step = second ? position.step - (size_ - 1) : position.step;
   const int64_t chunk = ChunkOf(gather || second ? step : step + 1);
   RingPiece piece{.bytes = CountIn(slice, chunk) * item, .item = item};
   const int64_t there = (chunk * ChunkLength(member) + slice.first) * item;
-  if (position.step > 0 && member.kind == CollectiveKind::kReduceScatter) {
+  if (position.step > 0 && Scatters(member.kind)) {
     piece.from = scratch + slice.scratch;
   } else if (position.step > 0) {
     piece.from = OutOf(member) + there;
@@ -89,7 +91,7 @@ RingPiece RingSchedule::Incoming(const RingPosition& position, std::byte* scratc
   const Slice& slice = SliceAt(position);
   const Collective& member = group_[static_cast<size_t>(slice.member)];
   const int64_t item = ItemSize(member.dtype);
-  const bool gather = member.kind == CollectiveKind::kAllGather;
+  const bool gather = Gathers(member.kind);
   const bool second = !gather && position.step >= size_ - 1;
   const int64_t step = second ? position.step - (size_ - 1) : position.step;
   const int64_t chunk = ChunkOf(gather || second ? step + 1 : step + 2);
@@ -101,7 +103,7 @@ RingPiece RingSchedule::Incoming(const RingPosition& position, std::byte* scratc
   piece.own = InOf(member) + there;
   const bool last = position.step == size_ - 2;
   if (last && member.op == ReduceOp::kAvg) piece.divide = DividerOf(member.dtype);
-  if (member.kind == CollectiveKind::kReduceScatter) {
+  if (Scatters(member.kind)) {
     piece.scratch = !last;
     piece.to = last ? OutOf(member) + slice.first * item : scratch + slice.scratch;
   }
@@ -109,7 +111,7 @@ RingPiece RingSchedule::Incoming(const RingPosition& position, std::byte* scratc
 }
 
 int64_t RingSchedule::Steps(const Collective& member) const {
-  return member.kind == CollectiveKind::kAllReduce ? 2 * (size_ - 1) : size_ - 1;
+  return ReducesWhole(member.kind) ? 2 * (size_ - 1) : size_ - 1;
 }
 
 int64_t RingSchedule::ChunkOf(int64_t ranks_before) const {
@@ -118,13 +120,13 @@ int64_t RingSchedule::ChunkOf(int64_t ranks_before) const {
 
 int64_t RingSchedule::CountIn(const Slice& slice, int64_t chunk) const {
   const Collective& member = group_[static_cast<size_t>(slice.member)];
-  if (member.kind != CollectiveKind::kAllReduce) return slice.count;
+  if (!ReducesWhole(member.kind)) return slice.count;
   const int64_t begin = chunk * ChunkLength(member) + slice.first;
   return std::clamp<int64_t>(member.count - begin, 0, slice.count);
 }
 
 int64_t RingSchedule::ChunkLength(const Collective& member) const {
-  if (member.kind != CollectiveKind::kAllReduce) return member.count;
+  if (!ReducesWhole(member.kind)) return member.count;
   return (member.count + size_ - 1) / size_;
 }
 

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
@@ -199,7 +200,7 @@ bool RingTransfer::ReadsDirectly() const {
 bool RingTransfer::CopyOwnPart() {
   for (; own_member_ < group_.size(); ++own_member_, own_done_ = 0) {
     const Collective& member = group_[own_member_];
-    if (member.kind != CollectiveKind::kAllGather) continue;
+    if (!Gathers(member.kind)) continue;
     const int64_t part = InputBytes(member, links_.size);
     const auto* from = static_cast<const std::byte*>(member.in);
     auto* to = static_cast<std::byte*>(member.out) + part * links_.rank;

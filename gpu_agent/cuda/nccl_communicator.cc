@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 
 #include "gpu_agent/comm/health.h"
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
@@ -98,7 +99,7 @@ absl::StatusOr<ncclRedOp_t> OpOf(DType dtype, ReduceOp op) {
 
 absl::StatusOr<NcclCall> InNcclTerms(const Collective& collective, int version) {
   NcclCall call{collective.kind, collective.in, collective.out, 0, ncclUint8, ncclSum};
-  if (collective.kind == CollectiveKind::kAllGather) {
+  if (Gathers(collective.kind)) {
     call.count = static_cast<size_t>(collective.count * ItemSize(collective.dtype));
     return call;
   }
@@ -300,13 +301,13 @@ absl::Status NcclCommunicator::Launch(Stream& stream, absl::Span<const Collectiv
   config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
   const bool by_call = options_.copy_engines && api.AllGatherConfig != nullptr;
   const auto enqueue = [&](const NcclCall& c, ncclComm_t comm) {
-    if (c.kind == CollectiveKind::kAllGather && by_call) {
+    if (Gathers(c.kind) && by_call) {
       return api.AllGatherConfig(c.in, c.out, c.count, c.type, comm, cuda->get(), &config);
     }
-    if (c.kind == CollectiveKind::kAllGather) {
+    if (Gathers(c.kind)) {
       return api.AllGather(c.in, c.out, c.count, c.type, comm, cuda->get());
     }
-    if (c.kind == CollectiveKind::kReduceScatter) {
+    if (Scatters(c.kind)) {
       return api.ReduceScatter(c.in, c.out, c.count, c.type, c.op, comm, cuda->get());
     }
     return api.AllReduce(c.in, c.out, c.count, c.type, c.op, comm, cuda->get());

@@ -2,6 +2,8 @@
 
 #include <map>
 
+#include "passes/base/collectives.h"
+
 namespace bucketd::agent {
 namespace {
 
@@ -41,8 +43,8 @@ Histogram& AddHistogram(Registry& r, const char* name, const char* help, const L
 }
 
 size_t IndexOf(CollectiveKind kind) {
-  if (kind == CollectiveKind::kReduceScatter) return 1;
-  return kind == CollectiveKind::kAllReduce ? 2 : 0;
+  if (Scatters(kind)) return 1;
+  return ReducesWhole(kind) ? 2 : 0;
 }
 
 size_t IndexOf(DType dtype) {
@@ -78,7 +80,7 @@ double Seconds(int64_t picoseconds) { return static_cast<double>(picoseconds) * 
 double BusFactor(CollectiveKind kind, int ranks) {
   if (ranks <= 1) return 0.0;
   const double once = static_cast<double>(ranks - 1) / ranks;
-  return kind == CollectiveKind::kAllReduce ? 2 * once : once;
+  return ReducesWhole(kind) ? 2 * once : once;
 }
 
 AgentMetrics::AgentMetrics(Registry& r, const std::string& version, const std::string& backend)

@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 
 #include "gpu_agent/exec/agreement.h"
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
@@ -52,8 +53,8 @@ Collective InPlace(const BucketSpec& spec, const BucketLayout& layout, int rank,
   Collective c{spec.kind,  memory, memory, layout.slice_bytes / ItemSize(spec.dtype),
                spec.dtype, spec.op};
   std::byte* own = memory + rank * layout.slice_bytes;
-  if (spec.kind == CollectiveKind::kAllGather) c.in = own;
-  if (spec.kind == CollectiveKind::kReduceScatter) c.out = own;
+  if (Gathers(spec.kind)) c.in = own;
+  if (Scatters(spec.kind)) c.out = own;
   return c;
 }
 
@@ -190,8 +191,8 @@ absl::Status Executor::BindGrouped(const Payload& payload, Ticket& ticket) {
     return Wrong(program_, ticket.bucket, ": got ", payload.in.size(), " and ", payload.out.size(),
                  " tensors, expected one in and one out for each of ", members, " members");
   }
-  const int64_t in_parts = spec.kind == CollectiveKind::kReduceScatter ? spec.group_size : 1;
-  const int64_t out_parts = spec.kind == CollectiveKind::kAllGather ? spec.group_size : 1;
+  const int64_t in_parts = Scatters(spec.kind) ? spec.group_size : 1;
+  const int64_t out_parts = Gathers(spec.kind) ? spec.group_size : 1;
   for (size_t i = 0; i < members; ++i) {
     const Tensor &in = payload.in[i], &out = payload.out[i];
     const int64_t count = spec.counts[i];

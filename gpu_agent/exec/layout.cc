@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
@@ -21,7 +22,7 @@ BucketLayout LayOutBucket(const BucketSpec& spec) {
     layout.offsets.push_back(layout.slice_bytes);
     layout.slice_bytes += Aligned(count * ItemSize(spec.dtype), kMemberAlignment);
   }
-  layout.slices = spec.kind == CollectiveKind::kAllReduce ? 1 : spec.group_size;
+  layout.slices = ReducesWhole(spec.kind) ? 1 : spec.group_size;
   layout.memory_bytes = Aligned(layout.slices * layout.slice_bytes, kBucketAlignment);
   return layout;
 }
@@ -225,8 +226,7 @@ absl::StatusOr<Program> LayOut(PlanSpec plan) {
 
 absl::StatusOr<std::vector<Segment>> CopyIn(const Program& program, int32_t bucket, int rank,
                                             absl::Span<const Tensor> from, std::byte* memory) {
-  const bool full =
-      program.plan.buckets[static_cast<size_t>(bucket)].kind == CollectiveKind::kReduceScatter;
+  const bool full = Scatters(program.plan.buckets[static_cast<size_t>(bucket)].kind);
   const Copies copies(program, bucket, rank, memory);
   RETURN_IF_ERROR(copies.Check(from, full, /*in=*/true));
   return copies.In(from, full);
@@ -234,8 +234,7 @@ absl::StatusOr<std::vector<Segment>> CopyIn(const Program& program, int32_t buck
 
 absl::StatusOr<std::vector<Segment>> CopyOut(const Program& program, int32_t bucket, int rank,
                                              absl::Span<const Tensor> to, std::byte* memory) {
-  const bool full =
-      program.plan.buckets[static_cast<size_t>(bucket)].kind == CollectiveKind::kAllGather;
+  const bool full = Gathers(program.plan.buckets[static_cast<size_t>(bucket)].kind);
   const Copies copies(program, bucket, rank, memory);
   RETURN_IF_ERROR(copies.Check(to, full, /*in=*/false));
   return copies.Out(to, full);

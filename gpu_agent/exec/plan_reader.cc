@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
@@ -53,7 +54,7 @@ absl::StatusOr<std::vector<int64_t>> CountsOf(const Bucket& bucket, int64_t item
 }
 
 absl::Status CheckBytes(const Bucket& bucket, const BucketSpec& spec, const std::string& where) {
-  const int64_t slices = spec.kind == CollectiveKind::kAllReduce ? 1 : spec.group_size;
+  const int64_t slices = ReducesWhole(spec.kind) ? 1 : spec.group_size;
   if (bucket.slice_bytes > kMaxBucketBytes / slices) {
     return Wrong(where + ".slice_bytes", "is ", bucket.slice_bytes, ", expected at most ",
                  kMaxBucketBytes / slices, " for ", slices, " slices");
@@ -72,7 +73,7 @@ absl::StatusOr<BucketSpec> SpecOf(const Bucket& bucket, const StatedBucket& stat
   spec.mesh_dim = stated.mesh_dim;
   spec.mode = bucket.mode;
   spec.copies = bucket.copies;
-  if (!FromName(stated.kind, spec.kind) || spec.kind > CollectiveKind::kAllReduce) {
+  if (!FromName(stated.kind, spec.kind) || !Bucketable(spec.kind)) {
     return Wrong(where + ".kind", "is \"", stated.kind,
                  "\", expected all_gather, reduce_scatter or all_reduce");
   }

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
@@ -11,26 +12,21 @@ absl::Status Wrong(const std::string& where, const auto&... what) {
   return absl::InvalidArgumentError(absl::StrCat(where, ": ", what...));
 }
 
-bool Known(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter ||
-         kind == CollectiveKind::kAllReduce;
-}
-
 absl::Status ValidateBucket(const BucketSpec& spec, const std::string& where) {
-  if (!Known(spec.kind)) {
+  if (!Bucketable(spec.kind)) {
     return Wrong(where, "is a ", Name(spec.kind),
                  ", expected all_gather, reduce_scatter or all_reduce");
   }
   const int64_t item = ItemSize(spec.dtype);
   if (item == 0) return Wrong(where, "has no dtype");
-  if ((spec.op == ReduceOp::kNone) != (spec.kind == CollectiveKind::kAllGather)) {
+  if ((spec.op != ReduceOp::kNone) != Reduces(spec.kind)) {
     return Wrong(where, "reduces by \"", Name(spec.op), "\", which no ", Name(spec.kind), " does");
   }
   if (spec.group_size < 1 || spec.group_size > kMaxGroup) {
     return Wrong(where, "is over ", spec.group_size, " ranks, expected 1 to ", kMaxGroup);
   }
   if (spec.counts.empty()) return Wrong(where, "has no members");
-  const int64_t slices = spec.kind == CollectiveKind::kAllReduce ? 1 : spec.group_size;
+  const int64_t slices = ReducesWhole(spec.kind) ? 1 : spec.group_size;
   int64_t left = kMaxBucketBytes / item / slices;
   for (size_t i = 0; i < spec.counts.size(); ++i) {
     if (spec.counts[i] < 0 || spec.counts[i] > left) {

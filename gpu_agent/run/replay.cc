@@ -13,6 +13,7 @@
 
 #include "gpu_agent/exec/executor.h"
 #include "gpu_agent/run/sweep.h"
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
@@ -44,13 +45,11 @@ std::vector<int64_t> Scaled(const BucketSpec& spec, bool full) {
   return elements;
 }
 
-std::vector<int64_t> InputsOf(const BucketSpec& spec) {
-  return Scaled(spec, spec.kind == CollectiveKind::kReduceScatter);
-}
+std::vector<int64_t> InputsOf(const BucketSpec& spec) { return Scaled(spec, Scatters(spec.kind)); }
 
 // None where the reduced result is used where it lies, in the bucket.
 std::vector<int64_t> OutputsOf(const BucketSpec& spec) {
-  const bool gather = spec.kind == CollectiveKind::kAllGather;
+  const bool gather = Gathers(spec.kind);
   if (spec.mode == BucketMode::kPacked && !gather) return {};
   return Scaled(spec, gather);
 }

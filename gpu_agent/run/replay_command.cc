@@ -10,6 +10,7 @@
 #include "gpu_agent/run/command.h"
 #include "gpu_agent/run/replay.h"
 #include "gpu_agent/run/replay_plan.h"
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 #include "passes/io/chrome_trace.h"
 
@@ -28,7 +29,7 @@ double Us(int64_t ps) { return static_cast<double>(ps) * 1e-6; }
 int64_t FullBytes(const BucketSpec& spec) {
   int64_t elements = 0;
   for (const int64_t count : spec.counts) elements += count;
-  const int64_t parts = spec.kind == CollectiveKind::kAllReduce ? 1 : spec.group_size;
+  const int64_t parts = ReducesWhole(spec.kind) ? 1 : spec.group_size;
   return elements * parts * ItemSize(spec.dtype);
 }
 

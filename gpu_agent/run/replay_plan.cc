@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "gpu_agent/exec/plan_reader.h"
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 #include "passes/cost/device_model.h"
 #include "passes/io/fx_json.h"
@@ -58,10 +59,9 @@ absl::StatusOr<BucketSpec> Alone(const Graph& graph, NodeId n) {
   spec.op = c.reduce_op;
   spec.dtype = c.dtype;
   spec.mode = BucketMode::kGrouped;
-  const int64_t parts = c.kind == CollectiveKind::kAllReduce ? 1 : spec.group_size;
+  const int64_t parts = ReducesWhole(c.kind) ? 1 : spec.group_size;
   spec.counts = {c.bytes / parts / ItemSize(c.dtype)};
-  if (c.kind == CollectiveKind::kAllGather || c.kind == CollectiveKind::kReduceScatter ||
-      c.kind == CollectiveKind::kAllReduce) {
+  if (Gathers(c.kind) || Scatters(c.kind) || ReducesWhole(c.kind)) {
     return spec;
   }
   return absl::UnimplementedError(

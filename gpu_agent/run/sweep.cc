@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 
 #include "gpu_agent/pack/segments.h"
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
@@ -101,10 +102,10 @@ class Sweeper {
     CollectiveRow row;
     row.kind = kind;
     row.dtype = dtype;
-    row.op = kind == CollectiveKind::kAllGather ? ReduceOp::kNone : ReduceOp::kSum;
+    row.op = Gathers(kind) ? ReduceOp::kNone : ReduceOp::kSum;
     row.launches = launches;
     row.in_place = in_place;
-    const int64_t parts = kind == CollectiveKind::kAllReduce ? 1 : communicator_.size();
+    const int64_t parts = ReducesWhole(kind) ? 1 : communicator_.size();
     row.count = bytes / (parts * launches * ItemSize(dtype));
     row.bytes = row.count * parts * launches * ItemSize(dtype);
     RETURN_IF_ERROR(Verify(row));
@@ -161,8 +162,8 @@ class Sweeper {
   Bytes BytesOf(const CollectiveRow& row) const {
     const int64_t part = row.count * ItemSize(row.dtype);
     const int64_t full = part * communicator_.size();
-    if (row.kind == CollectiveKind::kAllGather) return {part, full};
-    if (row.kind == CollectiveKind::kReduceScatter) return {full, part};
+    if (Gathers(row.kind)) return {part, full};
+    if (Scatters(row.kind)) return {full, part};
     return {part, part};
   }
 
@@ -191,12 +192,12 @@ class Sweeper {
   // What this rank must get.
   void WriteExpected(const CollectiveRow& row, std::byte* to) const {
     const int rank = communicator_.rank(), size = communicator_.size();
-    if (row.kind == CollectiveKind::kAllGather) {
+    if (Gathers(row.kind)) {
       const int64_t part = row.count * ItemSize(row.dtype);
       for (int r = 0; r < size; ++r) WritePayload(row.dtype, r, 1, 0, row.count, to + r * part);
       return;
     }
-    const int64_t at = row.kind == CollectiveKind::kReduceScatter ? rank * row.count : 0;
+    const int64_t at = Scatters(row.kind) ? rank * row.count : 0;
     WritePayload(row.dtype, 0, size, at, row.count, to);
   }
 

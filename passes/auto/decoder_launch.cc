@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "passes/auto/decoder.h"
+#include "passes/base/collectives.h"
 #include "passes/pass/numerics.h"
 
 namespace bucketd::search {
@@ -261,7 +262,7 @@ Decoder::Cost Decoder::CostOf(const std::vector<CollectiveId>& members, Form for
     return cost;
   }
   const bool packed = form != Form::kGrouped;
-  const bool gather = first.kind == CollectiveKind::kAllGather;
+  const bool gather = Gathers(first.kind);
   cost.slot_ps =
       costs_.CollectivePs(members[0], message, packed ? 1 : static_cast<int64_t>(members.size()));
   if (!packed) return cost;
@@ -317,7 +318,7 @@ Form Decoder::FormThatFits(const std::vector<CollectiveId>& members, Form form) 
     out_bytes += problem_.transfer(c).out_bytes;
     lowest = std::min(lowest, problem_.transfer(c).start);
   }
-  if (problem_.transfer(members[0]).kind != CollectiveKind::kAllGather) {
+  if (!Gathers(problem_.transfer(members[0]).kind)) {
     return cap_.AtLeast(live_ + in_bytes + out_bytes) ? form : Form::kGrouped;
   }
   const bool fits =
@@ -394,9 +395,9 @@ void Decoder::AllocateAtStart(const Batch& batch, const Cost& cost) {
   if (batch.form == Form::kFree || batch.form == Form::kGrouped) {
     Allocate(results());
   } else if (batch.form == Form::kPackedOnComm) {
-    if (kind == CollectiveKind::kAllGather) {
+    if (Gathers(kind)) {
       Allocate(results() + cost.out_bytes);
-    } else if (kind == CollectiveKind::kReduceScatter) {
+    } else if (Scatters(kind)) {
       Allocate(cost.out_bytes + cost.in_bytes);
       ShareResults(batch, cost.out_bytes);
     } else {
@@ -404,13 +405,13 @@ void Decoder::AllocateAtStart(const Batch& batch, const Cost& cost) {
       ShareResults(batch, cost.in_bytes);
     }
   } else {
-    Allocate(kind == CollectiveKind::kAllGather ? cost.out_bytes : cost.in_bytes);
+    Allocate(Gathers(kind) ? cost.out_bytes : cost.in_bytes);
     Kernel(cost.copy_in_ps);
     for (const CollectiveId c : batch.members) ReleaseInputs(problem_.transfer(c).start);
-    if (kind == CollectiveKind::kReduceScatter) {
+    if (Scatters(kind)) {
       Allocate(cost.out_bytes);
       ShareResults(batch, cost.out_bytes);
-    } else if (kind == CollectiveKind::kAllReduce) {
+    } else if (ReducesWhole(kind)) {
       ShareResults(batch, cost.in_bytes);
     }
   }
@@ -434,14 +435,13 @@ void Decoder::Wait(int32_t batch_id) {
 void Decoder::FreeAtWait(const Batch& batch, const Cost& cost) {
   const CollectiveKind kind = problem_.transfer(batch.members[0]).kind;
   const bool on_compute = batch.form == Form::kPackedOnCompute;
-  if (on_compute && kind == CollectiveKind::kAllGather) {
+  if (on_compute && Gathers(kind)) {
     Allocate(cost.out_bytes);
     Kernel(cost.copy_out_ps);
     live_ -= cost.out_bytes;
-  } else if (batch.form == Form::kPackedOnComm && kind == CollectiveKind::kAllGather) {
+  } else if (batch.form == Form::kPackedOnComm && Gathers(kind)) {
     live_ -= cost.out_bytes;
-  } else if (kind == CollectiveKind::kReduceScatter &&
-             (on_compute || batch.form == Form::kPackedOnComm)) {
+  } else if (Scatters(kind) && (on_compute || batch.form == Form::kPackedOnComm)) {
     live_ -= cost.in_bytes;
   }
   for (const CollectiveId c : batch.members) {

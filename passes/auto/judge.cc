@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <iterator>
 
+#include "passes/base/collectives.h"
+
 namespace bucketd::search {
 namespace {
 
@@ -177,7 +179,7 @@ Judge::Launch Judge::LaunchOf(const Batch& batch) const {
     launch.gamma_ps = costs.CollectivePs(batch.members[0], bytes, launches) - one;
     return launch;
   }
-  const bool gather = first.kind == CollectiveKind::kAllGather;
+  const bool gather = Gathers(first.kind);
   const int64_t copy_in = costs.CopyPs(in), copy_out = gather ? costs.CopyPs(out) : 0;
   if (batch.form == Form::kPackedOnCompute) {
     launch.copy_in_ps = copy_in;

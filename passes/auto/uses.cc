@@ -1,10 +1,13 @@
 #include <algorithm>
-#include <map>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+
 #include "passes/auto/problem.h"
+#include "passes/base/collectives.h"
+#include "passes/ir/bucket_key.h"
 
 namespace bucketd::search {
 namespace {
@@ -36,8 +39,7 @@ class UseFinder {
   bool IsSink(LeaderId l, const Transfer& t) const {
     const size_t i = Index(l);
     return !t.pinned && t.wait >= 0 && below_.only_sinks[i] && below_.leaders[i] <= kMaxBelow &&
-           (t.kind == CollectiveKind::kReduceScatter || t.kind == CollectiveKind::kAllReduce) &&
-           below_.compute_ps[i] <= t.alpha_ps + t.wire_ps;
+           Reduces(t.kind) && below_.compute_ps[i] <= t.alpha_ps + t.wire_ps;
   }
 
   void FindSinks() {
@@ -100,9 +102,8 @@ class UseFinder {
     std::vector<LeaderId> above;
     for (Transfer& t : p_.transfers) {
       t.need = p_.size();
-      const bool root = t.use == Use::kInline && !t.pinned && t.wait >= 0 &&
-                        t.kind == CollectiveKind::kAllGather && !below_transfer[Index(t.start)] &&
-                        FindAbove(t.start, above);
+      const bool root = t.use == Use::kInline && !t.pinned && t.wait >= 0 && Gathers(t.kind) &&
+                        !below_transfer[Index(t.start)] && FindAbove(t.start, above);
       if (root) {
         t.use = Use::kRoot;
         for (const LeaderId y : p_.after.of(t.wait)) t.need = std::min(t.need, y);
@@ -130,8 +131,7 @@ class UseFinder {
   }
 
   void NumberKeys() {
-    using Key = std::tuple<Use, CollectiveKind, GroupId, ReduceOp, DType, int32_t, bool>;
-    std::map<Key, int32_t> numbers;
+    absl::flat_hash_map<std::tuple<BucketKey, Use, int32_t, bool>, int32_t> numbers;
     const size_t groups = p_.graph->groups().size();
     p_.root_keys.resize(groups);
     p_.sink_keys.resize(groups);
@@ -139,8 +139,8 @@ class UseFinder {
       Transfer& t = p_.transfers[i];
       if (t.use == Use::kInline) continue;
       const Collective& c = p_.graph->collective(static_cast<CollectiveId>(i));
-      const auto [it, added] = numbers.emplace(
-          Key{t.use, c.kind, c.group, c.reduce_op, c.dtype, t.level, t.mergeable}, p_.keys);
+      const auto [it, added] =
+          numbers.emplace(std::make_tuple(BucketKey::Of(c), t.use, t.level, t.mergeable), p_.keys);
       t.key = it->second;
       if (added) {
         ++p_.keys;

@@ -2,6 +2,8 @@
 
 #include <cstddef>
 
+#include "passes/base/collectives.h"
+
 namespace bucketd {
 namespace {
 
@@ -68,15 +70,10 @@ absl::string_view Name(NodeKind kind) {
 }
 
 absl::string_view Name(CollectiveKind kind) {
-  static constexpr absl::string_view kNames[] = {"unspecified", "all_gather", "reduce_scatter",
-                                                 "all_reduce",  "all_to_all", "broadcast"};
-  return Lookup(kind, kNames);
+  return static_cast<size_t>(kind) < kCollectiveTraits.size() ? TraitsOf(kind).name : "?";
 }
 
-absl::string_view ShortName(CollectiveKind kind) {
-  static constexpr absl::string_view kNames[] = {"?", "ag", "rs", "ar", "a2a", "bc"};
-  return Lookup(kind, kNames);
-}
+absl::string_view ShortName(CollectiveKind kind) { return TraitsOf(kind).short_name; }
 
 absl::string_view Name(ReduceOp op) {
   static constexpr absl::string_view kNames[] = {"none",    "sum",  "avg", "min", "max",
@@ -130,7 +127,7 @@ absl::string_view Name(ReorderCompute reorder) {
 bool FromName(absl::string_view name, DType& dtype) { return FindName(name, DType::kC128, dtype); }
 
 bool FromName(absl::string_view name, CollectiveKind& kind) {
-  return FindName(name, CollectiveKind::kBroadcast, kind);
+  return FindName(name, kCollectiveTraits.back().kind, kind);
 }
 
 bool FromName(absl::string_view name, Numerics& numerics) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd {
@@ -39,11 +40,10 @@ absl::Status CheckFigure(const Graph& graph, NodeId n, absl::string_view what, d
 }  // namespace
 
 double WireFactor(CollectiveKind kind, int32_t group_size) {
+  const CollectiveTraits& traits = TraitsOf(kind);
   const double n = group_size;
-  double rounds = 1.0;
-  if (kind == CollectiveKind::kAllReduce) rounds = 2.0;
-  if (kind == CollectiveKind::kBroadcast) rounds = n / std::max(n - 1.0, 1.0);
-  return rounds * (n - 1.0) / n;
+  const double times = traits.keeps_nothing ? n / std::max(n - 1.0, 1.0) : 1.0;
+  return traits.rounds * times * (n - 1.0) / n;
 }
 
 absl::Status Costs::SetProfile(const CostProfile& profile) {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 #include "passes/ir/ops.h"
 
@@ -64,9 +65,6 @@ absl::StatusOr<StatedCosts::Link> GroupLink(const Group& group, const Mesh& mesh
                                                  " ranks; it has: ", absl::StrJoin(known, ", ")));
 }
 
-// An all-reduce is a reduce-scatter and an all-gather.
-double AlphaRounds(CollectiveKind kind) { return kind == CollectiveKind::kAllReduce ? 2.0 : 1.0; }
-
 bool IsHalf(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 
 // A fused attention kernel skips what lies above the diagonal, and counted FLOPs do not know.
@@ -100,7 +98,7 @@ absl::StatusOr<StatedCosts> ModelCosts(const Graph& graph, const Mesh& mesh,
   StatedCosts stated;
   for (const Collective& c : graph.collectives()) {
     stated.links.push_back(links[static_cast<size_t>(c.group)]);
-    stated.links.back().alpha_us *= AlphaRounds(c.kind);
+    stated.links.back().alpha_us *= TraitsOf(c.kind).rounds;
   }
   stated.node_us.reserve(static_cast<size_t>(graph.size()));
   for (NodeId n = 0; n < graph.size(); ++n) stated.node_us.push_back(KernelUs(graph, n, device));
@@ -112,7 +110,7 @@ StatedCosts::Link LinkUnder(const CostProfile& profile, const LinkClass& of) {
     return {row->alpha_us, row->busbw_bytes_per_s, true};
   }
   StatedCosts::Link link = ModelLink(profile.device, of.group_size, of.ranks_per_node);
-  link.alpha_us *= AlphaRounds(of.kind) * profile.alpha_scale;
+  link.alpha_us *= TraitsOf(of.kind).rounds * profile.alpha_scale;
   link.busbw_bytes_per_s *= profile.busbw_scale;
   return link;
 }

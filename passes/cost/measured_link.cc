@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd {
@@ -46,9 +47,7 @@ std::string Describe(const LinkClass& of) {
 }
 
 absl::Status Validate(const LinkClass& of) {
-  const bool known = of.kind > CollectiveKind::kUnspecified &&
-                     of.kind <= CollectiveKind::kBroadcast && of.dtype > DType::kUnspecified &&
-                     of.dtype <= DType::kC128;
+  const bool known = IsKnown(of.kind) && of.dtype > DType::kUnspecified && of.dtype <= DType::kC128;
   if (!known) return absl::InvalidArgumentError("unknown kind of collective, or unknown dtype");
   if (of.group_size < 2 || of.group_size > kMaxGroup) {
     return absl::InvalidArgumentError(

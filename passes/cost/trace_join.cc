@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 #include "passes/cost/cost_report.h"
 
@@ -53,12 +54,6 @@ using Key = std::tuple<std::vector<int32_t>, std::string>;
 
 bool Same(const TracedCollective& a, const TracedCollective& b) {
   return a.kind == b.kind && a.dtype == b.dtype && a.launches == b.launches && a.bytes == b.bytes;
-}
-
-// A root that has buffered its bytes leaves before the others come, so that no span of a broadcast
-// says what the wire took.
-bool AllWaitForAll(CollectiveKind kind) {
-  return kind != CollectiveKind::kUnspecified && kind != CollectiveKind::kBroadcast;
 }
 
 struct Times {
@@ -156,7 +151,7 @@ class Joiner {
         return absl::StrCat(at, " rank ", seen.trace->rank, " shows another collective than rank ",
                             first.trace->rank);
       }
-      if (AllWaitForAll(first.collective->kind) && TimesOf(row).gap() > 0) {
+      if (TraitsOf(first.collective->kind).waits_for_all && TimesOf(row).gap() > 0) {
         return absl::StrCat(at, " a rank ends before another begins");
       }
     }
@@ -175,7 +170,9 @@ class Joiner {
       if (!Same(*seen.collective, first)) return "ranks show different kinds, dtypes or sizes";
     }
     if (first.kind == CollectiveKind::kUnspecified) return "no collective that plans price";
-    if (!AllWaitForAll(first.kind)) return "broadcasts: no rank's span is the wire's time";
+    if (!TraitsOf(first.kind).waits_for_all) {
+      return absl::StrCat(Name(first.kind), "s: no rank's span is the wire's time");
+    }
     if (TimesOf(row).gap() > (OneHost() ? kGpuClocksNs : kHostClocksNs)) {
       return "a rank ends before another begins: not of one run";
     }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 #include "passes/io/fx_json_header.h"
 #include "passes/io/fx_json_record.h"
@@ -46,11 +47,7 @@ const Table<DType>& DTypes() {
 const Table<CollectiveKind>& CollectiveKinds() {
   static const auto& kKinds = *[] {
     auto* kinds = new Table<CollectiveKind>;
-    for (const CollectiveKind kind :
-         {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, CollectiveKind::kAllReduce,
-          CollectiveKind::kAllToAll, CollectiveKind::kBroadcast}) {
-      kinds->emplace(ShortName(kind), kind);
-    }
+    for (const CollectiveTraits& of : AllCollectives()) kinds->emplace(of.short_name, of.kind);
     return kinds;
   }();
   return kKinds;

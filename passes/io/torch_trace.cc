@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 #include "passes/io/gzip.h"
 #include "passes/io/torch_trace_events.h"
@@ -156,11 +157,9 @@ class Interpreter {
       return false;
     }
     const int64_t in = said.in_elements, out = said.out_elements;
-    const bool gathers = c.kind == CollectiveKind::kAllGather;
-    const int64_t full = gathers                               ? out
-                         : c.kind == CollectiveKind::kAllToAll ? std::max(in, out)
-                                                               : in;
-    const bool has_parts = gathers || c.kind == CollectiveKind::kReduceScatter;
+    const bool gathers = Gathers(c.kind);
+    const int64_t full = gathers ? out : Exchanges(c.kind) ? std::max(in, out) : in;
+    const bool has_parts = gathers || Scatters(c.kind);
     if (in < 0 || out < 0 || full == 0 || (has_parts && full / size != (gathers ? in : out))) {
       Skip("sizes that do not fit the process group, or none");
       return false;
@@ -255,8 +254,7 @@ class Interpreter {
     if (spans.size() != calls.size()) return false;
     for (size_t i = 0; i < spans.size(); ++i) {
       const CollectiveKind span = KindOf(spans[i]->name), call = KindOf(calls[i]->name);
-      const bool reduced =
-          span == CollectiveKind::kAllReduce && call == CollectiveKind::kReduceScatter;
+      const bool reduced = ReducesWhole(span) && Scatters(call);
       if ((span != call && !reduced) || spans[i]->start_ns < calls[i]->start_ns) return false;
     }
     return true;
@@ -267,14 +265,14 @@ class Interpreter {
     c.group = group;
     c.kind = KindOf(call == nullptr ? span.name : call->name);
     if (c.kind == CollectiveKind::kUnspecified) return Add(span, c);  // it has a position
-    if (c.kind == CollectiveKind::kAllReduce && call == nullptr) {
+    if (ReducesWhole(c.kind) && call == nullptr) {
       return Skip("gloo's all_reduce spans without their c10d calls: some may be reduce-scatters");
     }
     const torch_trace::Shapes& shapes = span.shapes;
     if (!shapes.stated || shapes.tensors == 0) return Skip(kNoShapes);
     c.dtype = DTypeOf(shapes.dtype);
     if (c.dtype == DType::kUnspecified || shapes.mixed) return Skip("unknown dtypes");
-    const bool gathers = c.kind == CollectiveKind::kAllGather;
+    const bool gathers = Gathers(c.kind);
     c.launches = shapes.tensors;
     if (!Scale(shapes.elements, ItemSize(c.dtype), c.bytes)) return;
     const auto ranks = static_cast<int64_t>(GroupAt(group).ranks.size());

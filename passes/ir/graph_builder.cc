@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 #include "passes/ir/text.h"
 
@@ -17,17 +18,12 @@ constexpr int32_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
 bool Known(NodeKind k) { return k >= NodeKind::kPlaceholder && k <= NodeKind::kOutput; }
 bool Known(DType t) { return t >= DType::kBool && t <= DType::kC128; }
-bool Known(CollectiveKind k) {
-  return k >= CollectiveKind::kAllGather && k <= CollectiveKind::kBroadcast;
-}
+bool Known(CollectiveKind k) { return IsKnown(k); }
 bool Known(ReduceOp op) { return op <= ReduceOp::kBxor; }
 bool Known(Role role) { return role <= Role::kSaved; }
 bool Known(SlotKind kind) { return kind <= SlotKind::kSaved; }
 bool Known(Direction d) { return d <= Direction::kBackward; }
 bool Known(Tag tag) { return tag <= Tag::kHsdpAllReduce; }
-bool Reduces(CollectiveKind k) {
-  return k == CollectiveKind::kReduceScatter || k == CollectiveKind::kAllReduce;
-}
 
 }  // namespace
 
@@ -329,14 +325,14 @@ absl::Status GraphBuilder::CheckCollectiveShapes(const NodeSpec& node) const {
   }
   const absl::Span<const int64_t> in = g.shape(data[0]);
   const absl::Span<const int64_t> out = node.outputs[0].shape;
-  const bool whole = c.kind == CollectiveKind::kAllReduce || c.kind == CollectiveKind::kBroadcast;
+  const bool whole = TraitsOf(c.kind).result == ResultSize::kSame;
   const auto rest = [](absl::Span<const int64_t> shape) { return shape.subspan(1); };
   bool fits = data[0].dtype == node.outputs[0].dtype && in.size() == out.size();
   if (fits && whole) fits = in == out;
   if (fits && !whole) fits = !in.empty() && rest(in) == rest(out);
   // No overflow: sizes are at most 2^50 (2^24 for groups), and zero-sized tensors were capped too.
-  if (fits && c.kind == CollectiveKind::kAllGather) fits = in[0] * size == out[0];
-  if (fits && c.kind == CollectiveKind::kReduceScatter) fits = in[0] == out[0] * size;
+  if (fits && Gathers(c.kind)) fits = in[0] * size == out[0];
+  if (fits && Scatters(c.kind)) fits = in[0] == out[0] * size;
   if (fits) return absl::OkStatus();
   return Error(
       node, absl::StrCat(Name(c.kind), " over ", size, " ranks makes ", Name(node.outputs[0].dtype),

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 #include "passes/ir/graph_builder.h"
 #include "passes/ir/ops.h"
@@ -38,8 +39,8 @@ class Changes {
       : raw_(raw), shape_of_(static_cast<size_t>(raw.size()), kNoNode) {
     for (const Collective& c : raw.collectives()) {
       if (raw.inputs(c.start).size() != 1) continue;
-      if (c.kind == CollectiveKind::kAllGather) Gather(c);
-      if (c.kind == CollectiveKind::kReduceScatter) Scatter(c);
+      if (Gathers(c.kind)) Gather(c);
+      if (Scatters(c.kind)) Scatter(c);
     }
   }
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/collectives.h"
 #include "passes/pass/numerics.h"
 #include "passes/sim/simulator.h"
 
@@ -56,7 +57,7 @@ std::vector<Held> HeldBy(const Graph& graph, const Plan& plan) {
   for (size_t b = 0; b < plan.buckets.size(); ++b) {
     for (const NodeId member : plan.buckets[b].members) {
       const Collective& collective = graph.collective(graph.collective_of(member));
-      if (collective.kind != CollectiveKind::kAllGather) {
+      if (!Gathers(collective.kind)) {
         for (const NodeId x : graph.inputs(member)) {
           if (place[Index(x)] >= 0) held[b].first = std::min(held[b].first, place[Index(x)]);
         }

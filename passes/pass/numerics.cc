@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "passes/base/collectives.h"
+
 namespace bucketd {
 namespace {
 
@@ -27,9 +29,8 @@ absl::Span<const absl::string_view> Backends() {
 }
 
 bool MayMerge(CollectiveKind kind, const PlanOptions& options) {
-  if (kind == CollectiveKind::kAllGather) return true;
-  if (kind == CollectiveKind::kAllReduce) return options.MergesAllReduces();
-  if (kind != CollectiveKind::kReduceScatter) return false;
+  if (!Bucketable(kind) || !Reduces(kind)) return Bucketable(kind);
+  if (ReducesWhole(kind)) return options.MergesAllReduces();
   return options.numerics != Numerics::kExact || options.backend == "gloo";
 }
 
@@ -40,7 +41,7 @@ BucketMode ModeOf(const Graph& graph, absl::Span<const NodeId> members,
   DType dtype = DType::kUnspecified;
   for (const NodeId member : members) {
     const Collective& collective = graph.collective(graph.collective_of(member));
-    if (collective.kind != CollectiveKind::kReduceScatter) return BucketMode::kPacked;
+    if (!Scatters(collective.kind)) return BucketMode::kPacked;
     const int64_t elements = graph.outputs(member)[0].elements;
     dtype = collective.dtype;
     if (!ChunksAreSlices(elements, dtype)) return BucketMode::kGrouped;

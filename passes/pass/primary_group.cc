@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 
+#include "passes/base/collectives.h"
 #include "passes/ir/ops.h"
 
 namespace bucketd {
@@ -94,7 +95,7 @@ UpstreamTraffic FindUpstreamTraffic(const Graph& graph, bool primary_only) {
   for (const bool into_given : {false, true}) {
     for (CollectiveId c = 0; c < Count(graph); ++c) {
       const Collective& collective = graph.collective(c);
-      if (collective.kind != CollectiveKind::kAllGather || only[Index(collective.start)] < 0 ||
+      if (!Gathers(collective.kind) || only[Index(collective.start)] < 0 ||
           WritesIntoGiven(graph, collective) != into_given) {
         continue;
       }
@@ -105,9 +106,9 @@ UpstreamTraffic FindUpstreamTraffic(const Graph& graph, bool primary_only) {
   }
   for (CollectiveId c = 0; c < Count(graph); ++c) {
     const Collective& collective = graph.collective(c);
-    traffic.scatter[Index(c)] =
-        collective.kind == CollectiveKind::kReduceScatter && collective.wait != kNoNode &&
-        !graph.users(collective.wait).empty() && unary[Index(collective.wait)];
+    traffic.scatter[Index(c)] = Scatters(collective.kind) && collective.wait != kNoNode &&
+                                !graph.users(collective.wait).empty() &&
+                                unary[Index(collective.wait)];
   }
   traffic.groups = tally.order();
   if (primary_only && !traffic.groups.empty()) traffic.groups = {tally.MostFrequent()};

@@ -10,6 +10,8 @@
 
 #include "absl/status/status.h"
 
+#include "passes/base/collectives.h"
+
 namespace bucketd {
 namespace {
 
@@ -32,10 +34,6 @@ int64_t WithPhase(int64_t key, Phase phase, int32_t number) {
 }
 
 int64_t PhaseOf(int64_t key) { return key >> 30 & 3; }
-
-bool IsReduction(CollectiveKind kind) {
-  return kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kAllReduce;
-}
 
 // Smallest key first, then smallest item. Most items become ready right before their turn, so the
 // smallest of them is kept in hand and only the others go through the heap.
@@ -128,7 +126,7 @@ Scheduler::Place Scheduler::PlaceOf(const Launch& launch, absl::Span<const Bucke
   }
   place.start_item = items_.start_item(launch.bucket);
   place.wait_item = items_.wait_item(launch.bucket);
-  if (launch.kind == CollectiveKind::kAllGather) {
+  if (Gathers(launch.kind)) {
     place.start_key = Key(first_start, kAt);
     place.wait_key = Key(first_wait, kAt);
     place.urgent = true;
@@ -144,7 +142,7 @@ void Scheduler::NumberUnits(absl::Span<const Launch> launches) {
   std::map<std::pair<CollectiveKind, Direction>, std::map<int32_t, int64_t>> units;
   for (size_t i = 0; i < launches.size(); ++i) {
     const CollectiveKind kind = launches[i].kind;
-    if (kind != CollectiveKind::kAllGather && !IsReduction(kind)) continue;
+    if (!Gathers(kind) && !Reduces(kind)) continue;
     auto& first_wait = units[{kind, launches[i].direction}];
     const auto it = first_wait.emplace(launches[i].unit, places_[i].wait_key).first;
     it->second = std::min(it->second, places_[i].wait_key);
@@ -188,9 +186,9 @@ void Scheduler::FindChains(const PassContext& context, absl::Span<const Bucket> 
   std::vector<int32_t> launch_of(Index(items_.size()), -1);
   bool scatters = false, reduces = false;
   for (size_t i = 0; i < places_.size(); ++i) {
-    scatters = scatters || places_[i].kind == CollectiveKind::kReduceScatter;
-    reduces = reduces || places_[i].kind == CollectiveKind::kAllReduce;
-    if (!IsReduction(places_[i].kind)) continue;
+    scatters = scatters || Scatters(places_[i].kind);
+    reduces = reduces || ReducesWhole(places_[i].kind);
+    if (!Reduces(places_[i].kind)) continue;
     launch_of[Index(places_[i].start_item)] = static_cast<int32_t>(i);
   }
   if (!scatters || !reduces) return;
@@ -237,7 +235,7 @@ void Scheduler::FindFirstKernels(const PassContext& context) {
   for (const Series& series : series_) both[series.direction == Direction::kBackward] = true;
   for (size_t s = 0; s < series_.size(); ++s) {
     Series& series = series_[s];
-    if (series.kind != CollectiveKind::kAllGather) continue;
+    if (!Gathers(series.kind)) continue;
     std::vector<bool> needed(Index(items_.size()));
     for (const Place& place : places_) {
       if (place.series == static_cast<int32_t>(s) && place.number == 0) {
@@ -264,7 +262,7 @@ int32_t Scheduler::Reach(size_t launch, int32_t distance) const {
   const Place& place = places_[launch];
   if (place.series < 0) return 0;
   const Series& series = series_[Index(place.series)];
-  if (place.kind != CollectiveKind::kAllGather) {
+  if (!Gathers(place.kind)) {
     const auto last = static_cast<int32_t>(series.units.size()) - 1;
     if (place.number < last) return std::min(distance, last - place.number);
     // Within the last unit, waits still stand behind the last of its starts.
@@ -281,13 +279,12 @@ int32_t Scheduler::Reach(size_t launch, int32_t distance) const {
 
 int32_t Scheduler::Wanted(size_t launch, int32_t distance) const {
   const Place& place = places_[launch];
-  const bool first = place.kind == CollectiveKind::kAllGather && place.number == 0;
+  const bool first = Gathers(place.kind) && place.number == 0;
   return Reach(launch, first && distance > 0 ? kToTheFront : distance);
 }
 
 bool Scheduler::IsAtTheFront(size_t launch, int32_t distance) const {
-  return places_[launch].kind == CollectiveKind::kAllGather && places_[launch].number == 0 &&
-         distance >= 2;
+  return Gathers(places_[launch].kind) && places_[launch].number == 0 && distance >= 2;
 }
 
 // Where an early gather is wanted.
@@ -347,7 +344,7 @@ std::vector<Step> Scheduler::Order(absl::Span<const int32_t> distances) const {
     const Place& place = places_[i];
     int64_t start = place.start_key, wait = place.wait_key;
     const int32_t reach = Reach(i, distances[i]);
-    const bool early = reach > 0 && place.kind == CollectiveKind::kAllGather;
+    const bool early = reach > 0 && Gathers(place.kind);
     if (early) {
       start = std::min(start, EarlyKey(place, reach));
     } else if (reach > 0) {
@@ -384,7 +381,7 @@ std::vector<Scheduler::Window> Scheduler::Windows(absl::Span<const Step> order,
     const Place& place = places_[i];
     if (Reach(i, distances[i]) == 0) continue;
     const Series::Unit& unit = UnitAt(place, place.number);
-    if (place.kind == CollectiveKind::kAllGather) {
+    if (Gathers(place.kind)) {
       windows[i] = {position[Index(place.start_item)], position[Index(unit.first_wait_item)]};
     } else {
       windows[i] = {position[Index(unit.last_start_item)], position[Index(place.wait_item)]};

@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "passes/base/collectives.h"
+
 namespace bucketd {
 namespace {
 
@@ -77,8 +79,7 @@ void TagAllGathers(const Graph& graph, Tags& tags) {
   const bool roles = KnowsRoles(graph);
   for (CollectiveId c = 0; c < Count(graph); ++c) {
     const Collective& collective = graph.collective(c);
-    if (collective.kind != CollectiveKind::kAllGather || !OnlyUserIsWait(graph, collective))
-      continue;
+    if (!Gathers(collective.kind) || !OnlyUserIsWait(graph, collective)) continue;
     const NodeId placeholder = ancestor[Index(collective.start)];
     if (placeholder < 0) continue;
     if (roles && graph.role(placeholder) != Role::kParameter) continue;
@@ -96,8 +97,8 @@ void TagGradients(const Graph& graph, Tags& tags) {
   const Tail tail = FindTails(graph);
   for (CollectiveId c = 0; c < Count(graph); ++c) {
     const Collective& collective = graph.collective(c);
-    const bool scatter = collective.kind == CollectiveKind::kReduceScatter;
-    if (!scatter && collective.kind != CollectiveKind::kAllReduce) continue;
+    const bool scatter = Scatters(collective.kind);
+    if (!Reduces(collective.kind)) continue;
     if (!EndsInGradient(graph, tail, collective)) continue;
     const OutputSlot& slot = graph.output_slots()[Index(tail.slot[Index(collective.wait)])];
     tags.of[Index(c)] = {scatter ? Tag::kFsdpReduceScatter : Tag::kDdpAllReduce,

@@ -1,11 +1,13 @@
 #include "passes/plan/plan.h"
 
+#include "passes/base/collectives.h"
+
 namespace bucketd {
 namespace {
 
 // What a member takes of one rank's slice of the flat buffer.
 int64_t SliceBytes(const Graph& graph, const Collective& c) {
-  const bool gather = c.kind == CollectiveKind::kAllGather && !graph.inputs(c.start).empty();
+  const bool gather = Gathers(c.kind) && !graph.inputs(c.start).empty();
   const absl::Span<const TensorType> tensors =
       graph.outputs(gather ? graph.inputs(c.start).front() : c.start);
   return tensors.empty() ? 0 : tensors.front().bytes;

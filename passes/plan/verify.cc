@@ -7,7 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
+#include "passes/ir/bucket_key.h"
 #include "passes/plan/placement.h"
 
 namespace bucketd {
@@ -154,9 +156,7 @@ class Verifier {
   void KindsCanBeBucketed() {
     ForBuckets([&](size_t k, const Bucket& bucket) {
       const Collective& first = CollectiveAt(bucket.members.front());
-      if (first.kind != CollectiveKind::kAllGather &&
-          first.kind != CollectiveKind::kReduceScatter &&
-          first.kind != CollectiveKind::kAllReduce) {
+      if (!Bucketable(first.kind)) {
         BadBucket(k, graph_.Describe(first.start), " is of kind ", Name(first.kind),
                   ", which cannot be bucketed");
       }
@@ -167,12 +167,8 @@ class Verifier {
     ForBuckets([&](size_t k, const Bucket& bucket) {
       const Collective& first = CollectiveAt(bucket.members.front());
       for (const NodeId member : bucket.members) {
-        const Collective& c = CollectiveAt(member);
-        const absl::string_view what = c.kind != first.kind             ? "kind"
-                                       : c.group != first.group         ? "group"
-                                       : c.reduce_op != first.reduce_op ? "reduce op"
-                                       : c.dtype != first.dtype         ? "dtype"
-                                                                        : "";
+        const absl::string_view what =
+            Difference(BucketKey::Of(CollectiveAt(member)), BucketKey::Of(first));
         if (what.empty()) continue;
         BadBucket(k, graph_.Describe(first.start), " and ", graph_.Describe(member), " differ in ",
                   what);

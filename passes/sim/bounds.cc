@@ -1,6 +1,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
+
+#include "passes/ir/bucket_key.h"
 #include "passes/sim/machine.h"
 #include "passes/sim/model.h"
 
@@ -10,28 +13,17 @@ namespace {
 using internal::Job;
 using internal::OneMachine;
 
-// Whatever is bucketed, each kind of bucket costs its latency once.
-struct BucketKey {
-  CollectiveKind kind;
-  ReduceOp reduce_op;
-  DType dtype;
-  friend bool operator==(const BucketKey&, const BucketKey&) = default;
-};
-
 struct Wire {
   std::vector<Job> jobs;
-  std::vector<BucketKey> keys;  // few
+  absl::flat_hash_set<BucketKey> keys;
   int64_t busy_ps = 0;
 };
 
 void AddToWire(const Collective& c, int64_t alpha_ps, const Job& job, Wire& wire) {
   wire.jobs.push_back(job);
   wire.busy_ps += job.work;
-  const BucketKey key{c.kind, c.reduce_op, c.dtype};
-  if (std::find(wire.keys.begin(), wire.keys.end(), key) == wire.keys.end()) {
-    wire.keys.push_back(key);
-    wire.busy_ps += alpha_ps;
-  }
+  // Whatever is bucketed, each kind of bucket costs its latency once.
+  if (wire.keys.insert(BucketKey::Of(c)).second) wire.busy_ps += alpha_ps;
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+#include "passes/base/collectives.h"
 #include "passes/sim/model.h"
 
 namespace bucketd::internal {
@@ -27,7 +28,7 @@ BucketCosts CostsOf(const Graph& graph, const Bucket& bucket, const Costs& costs
   if (packed) {
     result.copy_in_ps = costs.CopyPs(result.in_bytes);
     // Reduced results are used where they lie in the flat buffer.
-    if (result.kind == CollectiveKind::kAllGather) {
+    if (Gathers(result.kind)) {
       result.copy_out_ps = costs.CopyPs(result.out_bytes);
     }
   }

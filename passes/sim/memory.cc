@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/collectives.h"
 #include "passes/sim/model.h"
 
 namespace bucketd::internal {
@@ -56,7 +57,7 @@ class Memory {
   int64_t StartMoments(BucketId k) const { return buckets_[At(k)].copies_on_compute ? 2 : 1; }
   int64_t WaitMoments(BucketId k) const {
     const BucketCosts& b = buckets_[At(k)];
-    return b.copies_on_compute && b.kind == CollectiveKind::kAllGather ? 2 : 1;
+    return b.copies_on_compute && Gathers(b.kind) ? 2 : 1;
   }
 
   // A collective uses its input until its wait, which stands later in the order.
@@ -180,11 +181,11 @@ class Memory {
     NextMoment();
     if (b.copies_on_compute) {
       UseInputs(bucket, Now());
-      AllocateFlat(b.kind == CollectiveKind::kAllGather ? b.out_bytes : b.in_bytes, scratch_);
+      AllocateFlat(Gathers(b.kind) ? b.out_bytes : b.in_bytes, scratch_);
       const SetId packed = scratch_.front();
       NextMoment();
       Use(packed, sets.wait_moment);
-      if (b.kind == CollectiveKind::kReduceScatter) {
+      if (Scatters(b.kind)) {
         scratch_.clear();
         AllocateFlat(b.out_bytes, scratch_);
       }
@@ -199,10 +200,10 @@ class Memory {
 
   // Grouped, or copies inside the collective's slot: results and flat buffers live side by side.
   void AllocateInSlot(const Bucket& bucket, const BucketCosts& b) {
-    if (!b.copies_on_comm || b.kind == CollectiveKind::kAllGather) {
+    if (!b.copies_on_comm || Gathers(b.kind)) {
       AllocateResults(bucket, scratch_);
       if (b.copies_on_comm) AllocateFlat(b.out_bytes, scratch_);
-    } else if (b.kind == CollectiveKind::kReduceScatter) {
+    } else if (Scatters(b.kind)) {
       AllocateFlat(b.out_bytes, scratch_);
       AllocateFlat(b.in_bytes, scratch_);
     } else {
@@ -217,8 +218,8 @@ class Memory {
     NextMoment();
     bool one_each = !b.copies_on_compute;
     SetId first = sets.first_own;
-    if (b.copies_on_comm && b.kind != CollectiveKind::kAllGather) one_each = false;
-    if (b.copies_on_compute && b.kind == CollectiveKind::kAllGather) {
+    if (b.copies_on_comm && !Gathers(b.kind)) one_each = false;
+    if (b.copies_on_compute && Gathers(b.kind)) {
       NextMoment();
       Use(sets.result, Now());
       scratch_.clear();

@@ -1,11 +1,14 @@
 #include "passes/sim/sharp_bound.h"
 
 #include <algorithm>
-#include <map>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+
+#include "passes/base/collectives.h"
+#include "passes/ir/bucket_key.h"
 #include "passes/sim/busy_time.h"
 #include "passes/sim/machine.h"
 
@@ -46,21 +49,14 @@ Least LeastOf(const Graph& graph, const Costs& costs) {
     least.kernel.push_back(kernel ? costs.node_ps(n) : 0);
     if (least.kernel.back() > 0) ++least.rounded;
   }
-  using Key = std::tuple<GroupId, CollectiveKind, ReduceOp, DType>;
-  std::map<Key, int32_t> keys;
+  absl::flat_hash_map<BucketKey, int32_t> keys;
   std::vector<CollectiveId> fastest, soonest;
   const auto count = static_cast<CollectiveId>(graph.collectives().size());
   for (CollectiveId c = 0; c < count; ++c) {
     const Collective& collective = graph.collective(c);
-    const bool joins =
-        collective.wait != kNoNode && (collective.kind == CollectiveKind::kAllGather ||
-                                       collective.kind == CollectiveKind::kReduceScatter ||
-                                       collective.kind == CollectiveKind::kAllReduce);
+    const bool joins = collective.wait != kNoNode && Bucketable(collective.kind);
     int32_t key = least.keys;
-    if (joins) {
-      const Key of = {collective.group, collective.kind, collective.reduce_op, collective.dtype};
-      key = keys.emplace(of, least.keys).first->second;
-    }
+    if (joins) key = keys.emplace(BucketKey::Of(collective), least.keys).first->second;
     if (key == least.keys) {
       ++least.keys;
       fastest.push_back(c);

@@ -2,6 +2,7 @@
 #include <limits>
 #include <vector>
 
+#include "passes/base/collectives.h"
 #include "passes/sim/busy_time.h"
 #include "passes/sim/model.h"
 
@@ -110,7 +111,7 @@ class Timeline {
     host_ += collective_launch_;
     if (b.copies_on_comm) {
       // These copies take memory bandwidth from compute: that share of them is charged to it.
-      host_ += (b.kind == CollectiveKind::kAllGather ? 2 : 1) * kernel_launch_;
+      host_ += (Gathers(b.kind) ? 2 : 1) * kernel_launch_;
       slot += copies;
       charged = static_cast<int64_t>(
           (Int128{copies} * costs_.comm_copy_share_ppb() + kBillion / 2) / kBillion);

@@ -1,10 +1,14 @@
 #include "passes/text/defaults.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+
+#include "passes/base/collectives.h"
 
 namespace bucketd::text_internal {
 namespace {
@@ -20,7 +24,7 @@ bool Find(absl::string_view name, int first, Enum last, Enum& out) {
   return false;
 }
 
-constexpr Keyword kKeywords[] = {
+constexpr Keyword kPlain[] = {
     {"placeholder", NodeKind::kPlaceholder, Role::kNone, {}, "placeholder"},
     {"param", NodeKind::kPlaceholder, Role::kParameter, {}, "placeholder"},
     {"buffer", NodeKind::kPlaceholder, Role::kBuffer, {}, "placeholder"},
@@ -31,32 +35,18 @@ constexpr Keyword kKeywords[] = {
     {"getitem", NodeKind::kGetitem, {}, {}, "getitem"},
     {"wait", NodeKind::kWait, {}, {}, "_c10d_functional.wait_tensor.default"},
     {"return", NodeKind::kOutput, {}, {}, "output"},
-    {"all_gather",
-     NodeKind::kCollective,
-     {},
-     CollectiveKind::kAllGather,
-     "_c10d_functional.all_gather_into_tensor.default"},
-    {"reduce_scatter",
-     NodeKind::kCollective,
-     {},
-     CollectiveKind::kReduceScatter,
-     "_c10d_functional.reduce_scatter_tensor.default"},
-    {"all_reduce",
-     NodeKind::kCollective,
-     {},
-     CollectiveKind::kAllReduce,
-     "_c10d_functional.all_reduce.default"},
-    {"all_to_all",
-     NodeKind::kCollective,
-     {},
-     CollectiveKind::kAllToAll,
-     "_c10d_functional.all_to_all_single.default"},
-    {"broadcast",
-     NodeKind::kCollective,
-     {},
-     CollectiveKind::kBroadcast,
-     "_c10d_functional.broadcast.default"},
 };
+
+const std::vector<Keyword>& Keywords() {
+  static const auto& kAll = *[] {
+    auto* all = new std::vector<Keyword>(std::begin(kPlain), std::end(kPlain));
+    for (const CollectiveTraits& of : AllCollectives()) {
+      all->push_back({of.name, NodeKind::kCollective, {}, of.kind, of.op});
+    }
+    return all;
+  }();
+  return kAll;
+}
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
@@ -84,23 +74,20 @@ bool FromText(absl::string_view name, Tag& out) { return Find(name, 1, Tag::kHsd
 bool FromText(absl::string_view name, SlotKind& out) {
   return Find(name, 0, SlotKind::kSaved, out);
 }
-bool FromText(absl::string_view name, CollectiveKind& out) {
-  return Find(name, 1, CollectiveKind::kBroadcast, out);
-}
 
 const Keyword* FindKeyword(absl::string_view word) {
-  for (const Keyword& keyword : kKeywords) {
+  for (const Keyword& keyword : Keywords()) {
     if (keyword.word == word) return &keyword;
   }
   return nullptr;
 }
 
 const Keyword& KeywordOf(NodeKind kind, Role role, CollectiveKind collective) {
-  const auto* found =
-      std::find_if(std::begin(kKeywords), std::end(kKeywords), [&](const Keyword& keyword) {
+  const auto found =
+      std::find_if(Keywords().begin(), Keywords().end(), [&](const Keyword& keyword) {
         return keyword.kind == kind && keyword.role == role && keyword.collective == collective;
       });
-  return found == std::end(kKeywords) ? kKeywords[0] : *found;
+  return found == Keywords().end() ? Keywords().front() : *found;
 }
 
 absl::string_view ShortOp(absl::string_view op) {
@@ -148,8 +135,8 @@ bool DefaultOutputs(const Graph& graph, const NodeSpec& spec, int32_t group_size
     if (index >= outputs.size()) return false;
     outputs = {outputs[index]};
   }
-  const bool gathers = spec.collective.kind == CollectiveKind::kAllGather;
-  if (!gathers && spec.collective.kind != CollectiveKind::kReduceScatter) return true;
+  const bool gathers = Gathers(spec.collective.kind);
+  if (!gathers && !Scatters(spec.collective.kind)) return true;
   if (outputs.size() != 1 || outputs[0].shape.empty()) return false;
   dims.assign(outputs[0].shape.begin(), outputs[0].shape.end());
   if (gathers ? dims[0] > kMost / group_size : dims[0] % group_size != 0) return false;

@@ -20,7 +20,6 @@ bool FromText(absl::string_view name, DType& out);
 bool FromText(absl::string_view name, ReduceOp& out);
 bool FromText(absl::string_view name, Tag& out);
 bool FromText(absl::string_view name, SlotKind& out);
-bool FromText(absl::string_view name, CollectiveKind& out);
 
 // What begins a node's line: "input", "param", "all_gather", "wait", ... Words that are none of
 // these are ops of calls.

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd::text_internal {
@@ -36,7 +37,7 @@ bool IsWhole(double value, double unit) {
 
 absl::StatusOr<StatedCosts::Link> ResolveLink(const LinkText& own, const LinkText& group,
                                               const Collective& c, int32_t group_size) {
-  const double rounds = c.kind == CollectiveKind::kAllReduce ? 2.0 : 1.0;
+  const double rounds = TraitsOf(c.kind).rounds;
   StatedCosts::Link link{own.alpha_us, own.busbw_bytes_per_s};
   if (link.alpha_us < 0 && group.alpha_us >= 0) link.alpha_us = rounds * group.alpha_us;
   if (own.cost_us < 0) {
@@ -84,7 +85,7 @@ LinkText ShortestLink(const StatedCosts::Link& link, const LinkText& group, cons
 LinkText GroupLink(const StatedCosts::Link& link, const Collective& c, int32_t group_size) {
   const LinkText alone = ShortestLink(link, {}, c, group_size);
   if (alone.cost_us >= 0 && alone.alpha_us < 0) return {};
-  const double rounds = c.kind == CollectiveKind::kAllReduce ? 2.0 : 1.0;
+  const double rounds = TraitsOf(c.kind).rounds;
   return {link.alpha_us / rounds, link.busbw_bytes_per_s, kNotStated};
 }
 

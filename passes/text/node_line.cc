@@ -5,6 +5,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 #include "passes/ir/text.h"
 
@@ -420,9 +421,7 @@ absl::Status NodeLineReader::Finish(size_t offset) {
   spec.slots = slots_;
   spec.flags =
       static_cast<uint8_t>((DefaultFlags(spec.kind, op_->facts) | set_flags_) & ~cleared_flags_);
-  const bool reduces =
-      c.kind == CollectiveKind::kReduceScatter || c.kind == CollectiveKind::kAllReduce;
-  if (reduces && (seen_ & kReduce) == 0) spec.collective.reduce_op = ReduceOp::kSum;
+  if (Reduces(c.kind) && (seen_ & kReduce) == 0) spec.collective.reduce_op = ReduceOp::kSum;
   if ((seen_ & kAlias) != 0) {
     spec.alias_of = alias_of_;
   } else {

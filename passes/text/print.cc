@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "passes/base/collectives.h"
 #include "passes/text/bir.h"
 #include "passes/text/defaults.h"
 #include "passes/text/link_text.h"
@@ -172,9 +173,7 @@ class GraphPrinter {
 
   void CollectivePart(const Collective& c) {
     if (c.group != 0) Put(" group=", GroupName(graph_.group(c)));
-    const bool reduces =
-        c.kind == CollectiveKind::kReduceScatter || c.kind == CollectiveKind::kAllReduce;
-    const ReduceOp usual = reduces ? ReduceOp::kSum : ReduceOp::kNone;
+    const ReduceOp usual = Reduces(c.kind) ? ReduceOp::kSum : ReduceOp::kNone;
     if (c.reduce_op != usual) Put(" reduce=", Name(c.reduce_op));
     if (c.tag != Tag::kNone) Put(" tag=", Name(c.tag));
     if (c.parameter != 0) Put(" param=", QuotedText(graph_.string(c.parameter)));

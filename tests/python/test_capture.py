@@ -179,14 +179,15 @@ def test_collectives_waits_and_groups():
     g = b.call(aten.mul.Tensor, whole, whole)
     piece = b.wait(b.scatter(g, "avg", 4, "9"))
     total = b.wait(b.call(c10d.all_reduce_.default, piece, "sum", "7"))
+    total = b.wait(b.call(c10d.broadcast.default, total, 0, "7"))
     raw = capture_graph(b.output([total], [result()]), b.context, "fw").raw
-    kinds = [(n.kind, n.collective.group, n.collective.reduce_op.name) for n in raw.nodes if n.collective]
-    assert kinds == [(5, 0, "NONE"), (5, 1, "AVG"), (5, 0, "SUM")]
+    kinds = [(n.kind, n.collective.kind.name, n.collective.group, n.collective.reduce_op.name) for n in raw.nodes if n.collective]
+    assert kinds == [(5, "ALL_GATHER", 0, "NONE"), (5, "REDUCE_SCATTER", 1, "AVG"), (5, "ALL_REDUCE", 0, "SUM"), (5, "BROADCAST", 0, "NONE")]
     assert [(g.name, g.mesh_dim, g.size) for g in raw.groups] == [("7", "group0", 4), ("9", "group1", 4)]
     in_place = next(n for n in raw.nodes if n.op == "_c10d_functional.all_reduce_.default")
     assert in_place.mutates == in_place.alias_of == in_place.inputs
     waits = [n for n in raw.nodes if n.kind == NodeKind.WAIT]
-    assert len(waits) == 3 and all(w.alias_of == w.inputs and w.flags == 0 for w in waits)
+    assert len(waits) == 4 and all(w.alias_of == w.inputs and w.flags == 0 for w in waits)
     assert {d.name for d in mesh_message(b.context, raw).dims} == {"group0", "group1"}
 
 

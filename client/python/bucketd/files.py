@@ -120,6 +120,13 @@ def collective_cost(kind: int, group: Group, gpus_per_node: int) -> tuple[float,
     return (2 * alpha if kind == CollectiveKind.ALL_REDUCE else alpha), busbw
 
 
+def wire_factor(kind: int, size: int) -> float:
+    """What part of a message crosses a rank's wire, over its bus bandwidth: as nccl-tests count."""
+    if kind == CollectiveKind.BROADCAST:
+        return 1.0 if size > 1 else 0.0
+    return (size - 1) / max(size, 1) * (2 if kind == CollectiveKind.ALL_REDUCE else 1)
+
+
 def message_bytes(nodes: list[Node], node: Node) -> int:
     out = node.outputs[0].bytes
     read = nodes[node.inputs[0]].outputs[0].bytes if node.inputs and nodes[node.inputs[0]].outputs else 0
@@ -210,7 +217,7 @@ def _collective_json(raw: RawGraph, node: Node) -> tuple[dict[str, Any], float]:
     group = raw.groups[collective.group]
     size = message_bytes(raw.nodes, node)
     alpha, busbw = collective_cost(collective.kind, group, raw.gpus_per_node)
-    share = (group.size - 1) / max(group.size, 1) * (2 if collective.kind == CollectiveKind.ALL_REDUCE else 1)
+    share = wire_factor(collective.kind, group.size)
     reduce_op = ReduceOp(collective.reduce_op)
     out = {
         "kind": _COLLECTIVES[collective.kind],

@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 #include "passes/pass/dense/dense_regions.h"
 #include "passes/pass/entries.h"
@@ -143,9 +144,9 @@ class LayerFinder {
     std::vector<std::map<Role, std::vector<absl::string_view>>> by_role(layers_.names.size());
     for (const LabelUse& use : uses_) {
       const int32_t layer = UnitOf(use) < 0 ? -1 : LayerOf(use.label);
-      const auto sharded = std::find_if(
-          use.collectives.begin(), use.collectives.end(),
-          [&](auto c) { return context_.graph.collective(c).kind != CollectiveKind::kAllReduce; });
+      const auto sharded =
+          std::find_if(use.collectives.begin(), use.collectives.end(),
+                       [&](auto c) { return !ReducesWhole(context_.graph.collective(c).kind); });
       if (layer < 0 || sharded == use.collectives.end()) continue;
       const Group& group = context_.graph.group(context_.graph.collective(*sharded));
       by_role[Index(layer)][{group.mesh_dim, group.size}].push_back(use.label);
@@ -166,7 +167,7 @@ class LayerFinder {
       }
     }
     for (const Collective& collective : context_.graph.collectives()) {
-      if (collective.kind != CollectiveKind::kAllToAll) continue;
+      if (!Exchanges(collective.kind)) continue;
       const absl::string_view module = context_.graph.module(collective.start);
       const int32_t layer = LayerOf(module);
       if (layer >= 0 && by_role[Index(layer)].size() < 2) add(layer, module);

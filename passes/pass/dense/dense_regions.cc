@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 #include "passes/pass/fit_memory.h"
 #include "passes/pass/passes.h"
@@ -128,7 +129,7 @@ class Mover {
   void FollowGathers() {
     std::vector<bool> start(Index(items_.size()));
     for (const Launch& launch : context_.launches) {
-      if (launch.kind != CollectiveKind::kAllGather) continue;
+      if (!Gathers(launch.kind)) continue;
       const int32_t item = StartItem(launch);
       start[Index(item)] = unpacks_[Index(item)] = true;
       int32_t ready = -1;
@@ -153,7 +154,7 @@ class Mover {
   // outputs, they may stand at the end.
   void FollowReductions() {
     for (const Launch& launch : context_.launches) {
-      if (launch.kind == CollectiveKind::kReduceScatter) reduced_[Index(WaitItem(launch))] = true;
+      if (Scatters(launch.kind)) reduced_[Index(WaitItem(launch))] = true;
     }
     for (const int32_t item : order_) {
       if (reduced_[Index(item)] || !IsPassive(item)) continue;
@@ -222,9 +223,8 @@ class Mover {
     Modules modules(layers_);
     for (const int32_t item : order_) {
       if (!IsNode(item)) continue;
-      const bool exchange =
-          graph_.kind(item) == NodeKind::kCollective &&
-          graph_.collective(graph_.collective_of(item)).kind == CollectiveKind::kAllToAll;
+      const bool exchange = graph_.kind(item) == NodeKind::kCollective &&
+                            Exchanges(graph_.collective(graph_.collective_of(item)).kind);
       if (!exchange && !IsKernel(item)) continue;
       const Region region = modules.Of(graph_.module_id(item), graph_.module(item));
       if (region.layer < 0) continue;
@@ -266,8 +266,8 @@ class Mover {
   }
 
   void Place(const Launch& launch) {
-    const bool gather = launch.kind == CollectiveKind::kAllGather;
-    if (!gather && launch.kind != CollectiveKind::kReduceScatter) return;
+    const bool gather = Gathers(launch.kind);
+    if (!gather && !Scatters(launch.kind)) return;
     if (!gather && !sinks_[Index(WaitItem(launch))]) {
       Skip(launch, "its wait cannot stand at the end, more than outputs follow on it", false);
     }

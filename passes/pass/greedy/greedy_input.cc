@@ -1,8 +1,9 @@
 #include <algorithm>
-#include <map>
-#include <tuple>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
+
+#include "passes/base/collectives.h"
 #include "passes/cost/saturation.h"
 #include "passes/pass/greedy/greedy_plan.h"
 #include "passes/pass/numerics.h"
@@ -56,7 +57,7 @@ std::vector<bool> AsUpstream(const PassContext& context, const UpstreamTraffic& 
     const bool known =
         std::find(found.groups.begin(), found.groups.end(), collective.group) != found.groups.end();
     wanted[c] = found.gather[c] || found.scatter[c] ||
-                (collective.kind == CollectiveKind::kAllReduce && (known || !by_group));
+                (ReducesWhole(collective.kind) && (known || !by_group));
   }
   return wanted;
 }
@@ -81,27 +82,17 @@ class Keys {
     const Collective& collective = context.graph.collective(c);
     const Direction direction =
         context.options.upstream ? Direction::kNone : context.directions[Index(c)];
+    const BucketKey key = BucketKey::Of(collective);
     const auto [it, added] =
-        at_.emplace(std::make_tuple(collective.kind, direction, collective.group,
-                                    collective.reduce_op, collective.dtype),
-                    static_cast<int32_t>(all_.size()));
-    if (added) {
-      all_.push_back({collective.kind,
-                      direction,
-                      collective.group,
-                      collective.reduce_op,
-                      collective.dtype,
-                      c,
-                      0,
-                      {}});
-    }
+        at_.emplace(std::make_pair(key, direction), static_cast<int32_t>(all_.size()));
+    if (added) all_.push_back({key, direction, c, 0, {}});
     all_[Index(it->second)].bytes += collective.bytes;
     return it->second;
   }
   std::vector<GreedyKey> Take() { return std::move(all_); }
 
  private:
-  std::map<std::tuple<CollectiveKind, Direction, GroupId, ReduceOp, DType>, int32_t> at_;
+  absl::flat_hash_map<std::pair<BucketKey, Direction>, int32_t> at_;
   std::vector<GreedyKey> all_;
 };
 

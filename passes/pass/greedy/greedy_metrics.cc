@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "passes/base/collectives.h"
+
 namespace bucketd {
 namespace {
 
@@ -10,7 +12,7 @@ bool StartsScatter(const Graph& graph, absl::Span<const Bucket> buckets, const S
   if (step.kind == Step::Kind::kWait) return false;
   if (step.kind == Step::Kind::kStart) node = buckets[static_cast<size_t>(step.id)].members[0];
   return graph.kind(node) == NodeKind::kCollective &&
-         graph.collective(graph.collective_of(node)).kind == CollectiveKind::kReduceScatter;
+         Scatters(graph.collective(graph.collective_of(node)).kind);
 }
 
 }  // namespace

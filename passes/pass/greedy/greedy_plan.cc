@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 #include "passes/pass/fit_memory.h"
 #include "passes/pass/greedy/greedy_metrics.h"
@@ -51,7 +52,7 @@ NodeId PlaceOf(const Graph& graph, const GreedyBucket& bucket) {
     first = std::min(first, graph.collective(c).start);
     last = std::max(last, graph.collective(c).start);
   }
-  return graph.collective(bucket.members[0]).kind == CollectiveKind::kAllGather ? first : last;
+  return Gathers(graph.collective(bucket.members[0]).kind) ? first : last;
 }
 
 class Planner {
@@ -206,12 +207,12 @@ std::string KeysText(const Graph& graph, const GreedyInput& input, const GreedyR
   std::vector<std::string> lines;
   for (size_t k = 0; k < input.keys.size() && k < kMaxListed; ++k) {
     const GreedyKey& key = input.keys[k];
-    const Group& group = graph.groups()[Index(key.group)];
+    const Group& group = graph.groups()[Index(key.of.group)];
     const std::string caps = absl::StrJoin(
         key.caps, ", ", [](std::string* out, int64_t cap) { absl::StrAppend(out, CapText(cap)); });
     const bool directed = key.direction != Direction::kNone;
-    lines.push_back(absl::StrCat(group.mesh_dim, " (", group.size, " ranks) ", Name(key.kind), " ",
-                                 Name(key.dtype), directed ? " " : "",
+    lines.push_back(absl::StrCat(group.mesh_dim, " (", group.size, " ranks) ", Name(key.of.kind),
+                                 " ", Name(key.of.dtype), directed ? " " : "",
                                  directed ? Name(key.direction) : "", ": ", before[k], " -> ",
                                  before[k] - saved[k], ", cap ", caps));
   }

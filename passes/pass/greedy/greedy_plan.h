@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
+#include "passes/ir/bucket_key.h"
 #include "passes/pass/greedy/greedy.h"
 #include "passes/pass/pass.h"
 
@@ -15,11 +16,8 @@ namespace bucketd {
 
 // What one bucket may hold, and its caps.
 struct GreedyKey {
-  CollectiveKind kind = CollectiveKind::kUnspecified;
+  BucketKey of;
   Direction direction = Direction::kNone;  // kNone under upstream: torch does not tell
-  GroupId group = 0;
-  ReduceOp reduce_op = ReduceOp::kNone;
-  DType dtype = DType::kUnspecified;
   CollectiveId first = -1;
   int64_t bytes = 0;          // of all candidates
   std::vector<int64_t> caps;  // of bucket 0, 1, ...; the last repeats; kNoCap: none

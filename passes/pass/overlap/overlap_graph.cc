@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 
+#include "passes/base/collectives.h"
+#include "passes/ir/bucket_key.h"
 #include "passes/pass/numerics.h"
 #include "passes/pass/schedule.h"
 
@@ -27,12 +29,7 @@ int64_t OutputBytes(const Graph& graph, NodeId n) {
   return bytes;
 }
 
-bool TorchKnows(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter ||
-         kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kAllToAll;
-}
-
-bool MayJoin(CollectiveKind kind) { return TorchKnows(kind) && kind != CollectiveKind::kAllToAll; }
+bool TorchKnows(CollectiveKind kind) { return Bucketable(kind) || Exchanges(kind); }
 
 bool IsCheap(const Graph& graph, NodeId n) {
   return graph.kind(n) == NodeKind::kCall && (graph.flags(n) & (kViewFlag | kPointwiseFlag)) != 0;
@@ -138,7 +135,7 @@ Launch OverlapGraph::MakeLaunch(const PassContext& context, const Plan& plan,
     launch.bytes += OutputBytes(graph, member);
   }
   const CollectiveKind kind = graph.collective(launch.collective).kind;
-  if (kind == CollectiveKind::kAllReduce) launch.bytes /= 2;
+  if (ReducesWhole(kind)) launch.bytes /= 2;
   launch.est_ps = context.costs.CollectivePs(launch.collective, message, launches);
   launch.latency_ps = context.costs.AlphaPs(launch.collective);
   launch.moves = !context.options.upstream || TorchKnows(kind);
@@ -174,26 +171,25 @@ void OverlapGraph::AddLaunches(const PassContext& context, const Plan& plan) {
 }
 
 void OverlapGraph::AddKeys(const PassContext& context) {
-  using Key = std::tuple<int32_t, GroupId, ReduceOp, DType, int32_t>;
+  using Key = std::pair<BucketKey, Direction>;
   std::map<GroupId, int32_t> groups;
-  std::map<Key, int32_t> keys, mates;
+  absl::flat_hash_map<Key, int32_t> keys, mates;
   const bool upstream = context.options.upstream;
   for (Launch& launch : launches_) {
     const Collective& c = context.graph.collective(launch.collective);
     launch.group = groups.emplace(c.group, static_cast<int32_t>(groups.size())).first->second;
-    const bool joins = MayJoin(c.kind);
-    const auto direction = upstream || context.directions.empty()
-                               ? 0
-                               : static_cast<int32_t>(context.directions[Index(launch.collective)]);
+    const bool joins = Bucketable(c.kind);
+    const Direction direction = upstream || context.directions.empty()
+                                    ? Direction::kNone
+                                    : context.directions[Index(launch.collective)];
     // What torch never merges shares one key with all that it never merges.
-    const Key key =
-        joins ? Key{static_cast<int32_t>(c.kind), c.group, c.reduce_op, c.dtype, direction} : Key{};
+    const Key key = joins ? Key{BucketKey::Of(c), direction} : Key{};
     launch.key = keys.emplace(key, static_cast<int32_t>(keys.size())).first->second;
     if (!joins) continue;
     if (upstream) {
       // The kind is not in it, only whether there is a reduce op.
-      const bool gathers = c.kind == CollectiveKind::kAllGather;
-      const Key plain{gathers ? 0 : 1, c.group, c.reduce_op, c.dtype, 0};
+      Key plain{BucketKey::Of(c), Direction::kNone};
+      plain.first.kind = CollectiveKind::kUnspecified;
       launch.mate_key = mates.emplace(plain, static_cast<int32_t>(mates.size())).first->second;
     } else if (MayMerge(c.kind, context.options) &&
                !context.constraints.pinned[Index(launch.collective)]) {
@@ -231,7 +227,7 @@ void OverlapGraph::ScanBackward(const PassContext& context) {
     const NodeId node = nodes(v).front();
     if (context.graph.kind(node) == NodeKind::kCollective) {
       const Collective& c = context.graph.collective(context.graph.collective_of(node));
-      feeds = feeds || c.kind == CollectiveKind::kReduceScatter;
+      feeds = feeds || Scatters(c.kind);
     }
     first_compute_[Index(v)] = first;
     feeds_scatter_[Index(v)] = feeds;

@@ -1,13 +1,14 @@
 #include "passes/pass/overlap_bucket/overlap_bucket_model.h"
 
 #include <algorithm>
-#include <map>
-#include <tuple>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
+#include "passes/ir/bucket_key.h"
 #include "passes/pass/numerics.h"
 
 namespace bucketd::overlap {
@@ -29,7 +30,7 @@ int64_t Footprint(const Graph& graph, const std::vector<NodeId>& members) {
     for (const NodeId x : graph.inputs(member)) bytes += TensorBytes(graph, x);
   }
   const Collective& first = graph.collective(graph.collective_of(members.front()));
-  return first.kind == CollectiveKind::kAllReduce ? bytes / 2 : bytes;
+  return ReducesWhole(first.kind) ? bytes / 2 : bytes;
 }
 
 constexpr NodeId kManyPlaceholders = -2;
@@ -53,14 +54,10 @@ std::vector<NodeId> PlaceholderOf(const Graph& graph) {
 bool Mergeable(const PassContext& context, NodeId start) {
   const CollectiveId c = context.graph.collective_of(start);
   const Collective& collective = context.graph.collective(c);
-  const bool bucketable = collective.kind == CollectiveKind::kAllGather ||
-                          collective.kind == CollectiveKind::kReduceScatter ||
-                          collective.kind == CollectiveKind::kAllReduce;
   const absl::Span<const NodeId> users = context.graph.users(start);
-  return bucketable && MayMerge(collective.kind, context.options) &&
-         !context.constraints.pinned[Index(c)] && context.graph.outputs(start).size() == 1 &&
-         context.graph.inputs(start).size() == 1 && users.size() == 1 &&
-         users.front() == collective.wait;
+  return MayMerge(collective.kind, context.options) && !context.constraints.pinned[Index(c)] &&
+         context.graph.outputs(start).size() == 1 && context.graph.inputs(start).size() == 1 &&
+         users.size() == 1 && users.front() == collective.wait;
 }
 
 }  // namespace
@@ -205,8 +202,7 @@ absl::Status Model::AddOverlap(const Plan& plan) {
 
 void Model::AddKeys(const Plan& plan) {
   const Graph& graph = context.graph;
-  using Key = std::tuple<GroupId, CollectiveKind, ReduceOp, DType, Direction>;
-  std::map<Key, int32_t> keys;
+  absl::flat_hash_map<std::pair<BucketKey, Direction>, int32_t> keys;
   for (LaunchInfo& launch : launches) {
     const std::vector<NodeId> members = MembersOf(graph, plan, launch.bucket, launch.collective);
     const bool mergeable = std::all_of(members.begin(), members.end(),
@@ -216,8 +212,9 @@ void Model::AddKeys(const Plan& plan) {
     // torch's key knows no direction.
     const Direction direction =
         context.options.upstream ? Direction::kNone : context.directions[Index(launch.collective)];
-    const Key key(c.group, c.kind, c.reduce_op, c.dtype, direction);
-    launch.key = keys.emplace(key, static_cast<int32_t>(keys.size())).first->second;
+    launch.key =
+        keys.emplace(std::make_pair(BucketKey::Of(c), direction), static_cast<int32_t>(keys.size()))
+            .first->second;
   }
 }
 
@@ -230,7 +227,7 @@ void Model::AddGroups(const Plan& plan) {
     const size_t group = Index(launch.group);
     if (!seen[group]) groups.push_back(launch.group);
     seen[group] = true;
-    if (graph.collective(launch.collective).kind != CollectiveKind::kAllGather || judged[group]) {
+    if (!Gathers(graph.collective(launch.collective).kind) || judged[group]) {
       continue;
     }
     // A group whose first gather is of a parameter is taken for one across nodes.

@@ -1,15 +1,17 @@
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
+#include "passes/ir/bucket_key.h"
 #include "passes/pass/numerics.h"
 #include "passes/pass/passes.h"
 #include "passes/pass/schedule.h"
@@ -68,13 +70,13 @@ class Depths {
   void Count(CollectiveId c, CollectiveKind kind, std::vector<bool>& candidate) {
     const NodeId start = graph_.collective(c).start;
     Reached& here = reached_[Index(start)];
-    if (kind == CollectiveKind::kAllGather && here.reductions > 0) {
+    if (Gathers(kind) && here.reductions > 0) {
       candidate[Index(c)] = false;
       refused_.push_back(start);
-    } else if (kind == CollectiveKind::kAllGather) {
+    } else if (Gathers(kind)) {
       own_[Index(c)] = all_[Index(c)] = ++here.gathers;
     } else {
-      const bool scatter = kind == CollectiveKind::kReduceScatter;
+      const bool scatter = Scatters(kind);
       scatters_reduced_ = scatters_reduced_ || (!scatter && here.scatters > 0);
       reduces_scattered_ = reduces_scattered_ || (scatter && here.reduces > 0);
       own_[Index(c)] = scatter ? ++here.scatters : ++here.reduces;
@@ -126,8 +128,8 @@ class BucketUnits : public Pass {
     for (const Unit& unit : context.units) {
       for (const CollectiveId c : unit.collectives) {
         const Collective& collective = graph.collective(c);
-        const bool left_alone = collective.kind == CollectiveKind::kAllReduce &&
-                                context.options.bucket_all_reduce == Choice::kOff;
+        const bool left_alone =
+            ReducesWhole(collective.kind) && context.options.bucket_all_reduce == Choice::kOff;
         candidate[Index(c)] = context.tags[c].tag != Tag::kNone && !left_alone &&
                               !context.constraints.pinned[Index(c)] &&
                               graph.outputs(collective.start).size() == 1 &&
@@ -139,15 +141,13 @@ class BucketUnits : public Pass {
 
   static void Collect(const PassContext& context, const std::vector<bool>& candidate,
                       const Depths& depths, int32_t unit, std::vector<Group>& groups) {
-    std::map<std::tuple<CollectiveKind, Direction, GroupId, ReduceOp, DType, int32_t>, size_t> at;
+    absl::flat_hash_map<std::tuple<BucketKey, Direction, int32_t>, size_t> at;
     for (const CollectiveId c : context.units[Index(unit)].collectives) {
       if (!candidate[Index(c)]) continue;
       const Collective& collective = context.graph.collective(c);
       const Direction direction = context.directions[Index(c)];
-      const auto [it, added] =
-          at.emplace(std::make_tuple(collective.kind, direction, collective.group,
-                                     collective.reduce_op, collective.dtype, depths[c]),
-                     groups.size());
+      const auto [it, added] = at.emplace(
+          std::make_tuple(BucketKey::Of(collective), direction, depths[c]), groups.size());
       if (added) groups.push_back({Launch{-1, -1, collective.kind, direction, unit}, {}});
       groups[it->second].second.push_back(collective.start);
     }
@@ -156,8 +156,7 @@ class BucketUnits : public Pass {
   // All-gathers stand at their first member, reductions at their last.
   static void SortByExecution(std::vector<Group>& groups) {
     const auto place = [](const Group& group) {
-      return group.first.kind == CollectiveKind::kAllGather ? group.second.front()
-                                                            : group.second.back();
+      return Gathers(group.first.kind) ? group.second.front() : group.second.back();
     };
     std::sort(groups.begin(), groups.end(),
               [&](const Group& a, const Group& b) { return place(a) < place(b); });
@@ -192,8 +191,7 @@ class BucketUnits : public Pass {
         const Collective& collective = context.graph.collective(c);
         if (context.constraints.pinned[Index(c)]) {
           pinned.nodes.push_back(collective.start);
-        } else if (collective.kind == CollectiveKind::kAllReduce &&
-                   !MayMerge(collective.kind, context.options)) {
+        } else if (ReducesWhole(collective.kind) && !MayMerge(collective.kind, context.options)) {
           reduced.nodes.push_back(collective.start);
         } else if (!MayMerge(collective.kind, context.options)) {
           kept.nodes.push_back(collective.start);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 #include "passes/pass/entries.h"
 #include "passes/pass/fit_memory.h"
@@ -158,7 +159,7 @@ class Prefetch : public Pass {
   }
 
   static int32_t Default(const PassContext& context, const Launch& launch) {
-    if (launch.kind != CollectiveKind::kAllGather) return context.options.defer_reduce_scatter;
+    if (!Gathers(launch.kind)) return context.options.defer_reduce_scatter;
     return launch.direction == Direction::kBackward ? context.options.prefetch_backward
                                                     : context.options.prefetch_forward;
   }

@@ -1,7 +1,8 @@
-"""One raw graph by hand, for the rules that small real steps do not reach: `python tests/data/vectors/synthetic.py`.
+"""Raw graphs by hand, for the rules that small real steps do not reach: `python tests/data/vectors/synthetic.py`.
 
 Lanes, a group of no mesh dimension, writes and views of a wait behind which a slice is inserted, strides of 0 next to it, empty and
-repeated output slots, several outputs, an ordered op, an attribute. Writes rules.synthetic.json.gz and its digest.
+repeated output slots, several outputs, an ordered op, an attribute: rules.synthetic.json.gz. Broadcasts, functional and in place:
+rules.broadcast.json.gz. Writes both and their digests.
 """
 
 from __future__ import annotations
@@ -115,13 +116,25 @@ def build() -> RawGraph:
     return RawGraph("rules", "bw", m.nodes, groups, [MeshDim("dp", 4, 2), MeshDim("group0", 2)], 8, 2, "cuda")
 
 
+def build_broadcast() -> RawGraph:
+    m = Maker()
+    buffer = m.add(NodeKind.PLACEHOLDER, "placeholder", outputs=[tensor(BF16, 4, 3)], role=Role.BUFFER, parameter="block.0.seen")
+    fields = (CollectiveKind.BROADCAST, 0)
+    same = m.wait(m.collective("broadcast", buffer, tensor(BF16, 4, 3), *fields))
+    doubled = m.call("aten.mul.Tensor", [same], tensor(BF16, 4, 3), flags=POINTWISE)
+    start = m.collective("broadcast_", doubled, tensor(BF16, 4, 3), *fields)
+    m.nodes[start].mutates = m.nodes[start].alias_of = [doubled]
+    written = m.wait(start)
+    m.add(NodeKind.OUTPUT, "output", [written], slots=[Slot(written, SlotKind.OUTPUT)])
+    return RawGraph("broadcast", "bw", m.nodes, [Group("dp", 0, 4, "4", (0, 1, 2, 3))], [MeshDim("dp", 4, 2)], 4, 2, "cuda")
+
+
 def main() -> None:
     here = Path(__file__).resolve().parent
-    file = "rules.synthetic.json.gz"
-    raw = build()
-    save_graph(raw, here / file)
     vectors = json.loads((here / "vectors.json").read_text())
-    vectors[file] = digest(normalize(raw).graph).hex()
+    for file, raw in (("rules.synthetic.json.gz", build()), ("rules.broadcast.json.gz", build_broadcast())):
+        save_graph(raw, here / file)
+        vectors[file] = digest(normalize(raw).graph).hex()
     (here / "vectors.json").write_text(json.dumps(vectors, indent=1, sort_keys=True) + "\n")
 
 
