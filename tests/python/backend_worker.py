@@ -9,6 +9,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from checkpointed_model import CheckpointedModel
 from sharded_model import sharded_model
 from torch._dynamo.backends.common import aot_autograd
 from torch.distributed.device_mesh import init_device_mesh
@@ -69,6 +70,20 @@ class Cases:
 
     def planned_exact(self):
         found = outcome(lambda: self.step(self.backend(numerics="exact")))
+        return {**found, "plans": self.told()}
+
+    def checkpointed_attention(self):
+        """The same step without and with a plan."""
+        def step(backend):
+            torch._dynamo.reset()
+            torch.manual_seed(1)  # of weights and dropout
+            model = CheckpointedModel(8)
+            loss = torch.compile(model, backend=backend)(torch.randint(0, 13, (2, 5)))
+            loss.backward()
+            return [t.detach().view(torch.int32).tolist() for t in [loss, *(p.grad for p in model.parameters())]]
+
+        plain = aot_autograd(fw_compiler=lambda gm, _: session_boxed(gm))
+        found = outcome(lambda: [step(backend) for backend in (plain, self.backend(numerics="exact"))])
         return {**found, "plans": self.told()}
 
     def planned_again(self):

@@ -37,7 +37,7 @@ def alike(found, key="plans"):
 def good():
     with planner() as one:
         yield run("plain", "planned_exact", "planned_again", "private_planner", "first_rank_plans_for_all",
-                  "nobody_answers_and_that_is_fine", "as_a_pass", **to(one))
+                  "nobody_answers_and_that_is_fine", "as_a_pass", "checkpointed_attention", **to(one))
 
 
 def bits(found):
@@ -46,6 +46,13 @@ def bits(found):
 
 def test_a_planned_step_is_the_unplanned_one_bit_for_bit(good):
     assert bits(good["planned_exact"]) == bits(good["plain"])
+
+
+def test_attention_with_dropout_that_a_checkpoint_runs_again_keeps_its_bits(good):
+    for rank in good["checkpointed_attention"]:
+        unplanned, planned = rank["bits"]
+        assert planned == unplanned
+    assert all(buckets for _, buckets, *_ in alike(good["checkpointed_attention"]).values())
 
 
 def test_every_rank_runs_the_same_plans_for_both_graphs(good):

@@ -13,6 +13,7 @@ from . import ops
 from .context import CaptureContext, InputInfo, clean, describe_input, parameter_order
 from .graph import (
     ORDERED,
+    VIEW,
     Collective,
     CollectiveKind,
     Direction,
@@ -29,6 +30,7 @@ from .graph import (
 from .memory import memory_bytes
 from .mesh import ranks_per_node, world_size
 from .tags import META_KEY, TAG_NAMES, flatten, output_slots, tag_joint
+from .values import is_nested, value_of
 
 __all__ = [
     "CaptureContext",
@@ -127,6 +129,9 @@ class _Capture:
         made.mutates = [self.id[n] for n in written]
         made.module = module_of(node)
         if node.target is operator.getitem and isinstance(node.args[1], int) and node.args[1] >= 0:
+            if is_nested(value_of(node.args[0])):
+                made.flags = VIEW  # of everything that its source holds
+                return made
             made.kind, made.op, made.index = NodeKind.GETITEM, "getitem", node.args[1]
             return made
         kind = ops.collective_kind(op)
@@ -158,9 +163,7 @@ class _Capture:
         return [self.id[n] for n in node.all_input_nodes]
 
     def _tensors(self, node: torch.fx.Node) -> list[Tensor]:
-        if "val" not in node.meta and node.op == "call_function":
-            raise GraphError(f"node {node.name} has no value in its meta: whoever put it there left it out", node.name)
-        values = flatten(node.meta.get("val"))
+        values = flatten(value_of(node))
         return [self._tensor(node, value) for value in values if isinstance(value, torch.Tensor)]
 
     def _tensor(self, node: torch.fx.Node, value: torch.Tensor) -> Tensor:

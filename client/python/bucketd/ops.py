@@ -11,6 +11,7 @@ from torch.utils.flop_counter import flop_registry
 
 from .graph import COMPUTE, ORDERED, POINTWISE, VIEW, CollectiveKind, DType, ReduceOp
 from .memory import base_name, is_ordered
+from .values import returns_nothing, wrapped
 
 DTYPES: dict[torch.dtype, DType] = {
     torch.bool: DType.BOOL,
@@ -134,8 +135,8 @@ def _nodes(value: Any) -> list[torch.fx.Node]:
 
 def flags(node: torch.fx.Node, op: str, shared: list[torch.fx.Node], written: list[torch.fx.Node]) -> int:
     target = node.target
-    out = ORDERED if is_ordered(op) else 0
-    if formula(target) is not None:
+    out = ORDERED if is_ordered(op) or returns_nothing(target) and not written else 0
+    if formula(wrapped(node)[0]) is not None:
         out |= COMPUTE
     if isinstance(target, torch._ops.OpOverload) and (torch.Tag.pointwise in target.tags or op in _POINTWISE_TOO):
         out |= POINTWISE
@@ -157,11 +158,12 @@ def formula(target: object) -> Callable[..., int] | None:
 
 def flops(node: torch.fx.Node) -> int:
     """By torch's own count, on the shapes of the fake values; 0 where a formula does not take this call."""
-    count = formula(node.target)
+    target, args, result = wrapped(node)
+    count = formula(target)
     if count is None:
         return 0
-    values = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+    values = torch.fx.node.map_arg((args, node.kwargs), lambda n: n.meta.get("val"))
     try:
-        return max(0, int(count(*values[0], **values[1], out_val=node.meta.get("val"))))
+        return max(0, int(count(*values[0], **values[1], out_val=result)))
     except (TypeError, ValueError, AttributeError, AssertionError, IndexError):
         return 0

@@ -1,0 +1,92 @@
+"""Nodes that PyTorch leaves without a value: random operators that a checkpoint runs again, operators that return nothing."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fx_graphs import aten
+from torch._dynamo.backends.common import aot_autograd
+from functorch.compile import make_boxed_func
+from torch.utils.checkpoint import checkpoint
+
+from bucketd.capture import CaptureContext, GraphError, capture_graph
+from bucketd.graph import COMPUTE, ORDERED, VIEW, NodeKind
+from bucketd.normalize import normalize
+
+
+class Checkpointed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.Linear(32, 96)
+
+    def attention(self, x):
+        q, k, v = (part[None] for part in self.qkv(x).chunk(3, -1))
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=0.25, is_causal=True)[0]
+
+    def forward(self, x):
+        return checkpoint(self.attention, x, use_reentrant=False)
+
+
+def graphs_of(model, x):
+    """(forward, backward) as AOTAutograd hands them over."""
+    seen = []
+
+    def compiler(gm, _):
+        seen.append(gm)
+        return make_boxed_func(gm.forward)
+
+    torch.compile(model, backend=aot_autograd(fw_compiler=compiler, bw_compiler=compiler))(x).sum().backward()
+    return seen
+
+
+def test_a_checkpoint_with_dropout_in_its_attention_is_captured():
+    forward, backward = graphs_of(Checkpointed(), torch.randn(2, 8, 32, requires_grad=True))
+    raw = capture_graph(forward, CaptureContext(), "fw").raw
+    saves = [n for n in raw.nodes if n.op == "higher_order.run_and_save_rng_state"]
+    assert saves and all(n.flags & ORDERED for n in saves)
+    assert [t.shape for t in saves[0].outputs][0] == (torch.get_rng_state().numel(),)
+    assert len(saves[0].outputs) == 3  # the state, what dropout leaves, its mask
+    getitems = [n for n in raw.nodes if n.inputs == [raw.nodes.index(saves[0])]]
+    assert getitems and all(n.kind == NodeKind.CALL and n.flags & VIEW and n.alias_of == n.inputs for n in getitems)
+
+    raw = capture_graph(backward, CaptureContext(), "bw").raw
+    runs = [n for n in raw.nodes if n.op == "higher_order.run_with_rng_state"]
+    assert runs and all(n.flags & ORDERED for n in runs)
+    state = raw.nodes[runs[0].inputs[0]]
+    assert state.kind == NodeKind.PLACEHOLDER and state.outputs[0].shape == (torch.get_rng_state().numel(),)
+    assert normalize(raw).graph.nodes
+
+
+def inputs_of(*shapes):
+    graph = torch.fx.Graph()
+    inputs = []
+    for position, shape in enumerate(shapes):
+        inputs.append(graph.placeholder(f"x{position}"))
+        inputs[-1].meta["val"] = torch.empty(shape, device="meta")
+    return graph, inputs
+
+
+def test_what_a_wrapped_operator_computes_is_counted():
+    graph, (a, b, state) = inputs_of((4, 8), (8, 16), (5056,))
+    product = graph.call_function(torch.ops.higher_order.run_with_rng_state, (state, aten.mm.default, a, b))
+    product.meta["val"] = torch.empty(4, 16, device="meta")
+    graph.output((product,))
+    node = capture_graph(torch.fx.GraphModule({}, graph), CaptureContext(), "fw").raw.nodes[3]
+    assert node.flags & COMPUTE and node.flops == 2 * 4 * 8 * 16
+
+
+def test_an_operator_that_returns_nothing_has_no_outputs_and_keeps_its_place():
+    graph, (x,) = inputs_of(())
+    graph.call_function(aten._assert_async.msg, (x, "why"))
+    graph.call_function(aten._foreach_add_.Scalar, ([x], 1))
+    graph.output((x,))
+    nodes = capture_graph(torch.fx.GraphModule({}, graph), CaptureContext(), "fw").raw.nodes
+    assert nodes[1].outputs == [] and nodes[1].flags & ORDERED
+    assert nodes[2].outputs == [] and nodes[2].mutates == [0] and not nodes[2].flags & ORDERED
+
+
+def test_a_value_that_is_missing_for_no_reason_is_named():
+    graph, (x,) = inputs_of((4,))
+    graph.call_function(aten.relu.default, (x,))
+    graph.output((x,))
+    with pytest.raises(GraphError, match=r"node relu_default has no value.*aten.relu.default.*set meta\['val'\]"):
+        capture_graph(torch.fx.GraphModule({}, graph), CaptureContext(), "fw")
