@@ -52,7 +52,7 @@ def test_attention_with_dropout_that_a_checkpoint_runs_again_keeps_its_bits(good
     for rank in good["checkpointed_attention"]:
         unplanned, planned = rank["bits"]
         assert planned == unplanned
-    assert all(buckets for _, buckets, *_ in alike(good["checkpointed_attention"]).values())
+        assert [buckets > 0 for _, buckets, *_ in rank["plans"].values()] == [True, True]
 
 
 def test_every_rank_runs_the_same_plans_for_both_graphs(good):
