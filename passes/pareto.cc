@@ -41,16 +41,17 @@ class Front {
   // behind where its own plan takes more memory. The limit that lets that one in gives a plan that
   // covers it.
   absl::Status MeetOtherModes() {
-    const ModeInfo* own = FindMode(options_.mode);
-    if (own == nullptr || !own->search) return absl::OkStatus();
+    if (options_.mode != "auto") return absl::OkStatus();
     for (const ModeInfo& mode : AllModes()) {
-      if (mode.search || mode.passes.empty() || mode.name == "manual") continue;
+      if (!mode.tried_by_auto) continue;
       PlanOptions options = options_;
       options.mode = std::string(mode.name);
       options.memory_limit_ppm = kDefaultPpm;
       options.memory_limit_bytes = 0;
       absl::StatusOr<Plan> plan = MakePlan(graph_, costs_, options);
-      if (!plan.ok() || Covers(plan->prediction)) continue;  // it refuses the graph
+      if (absl::IsFailedPrecondition(plan.status())) continue;  // it refuses the graph
+      RETURN_IF_ERROR(plan.status());
+      if (Covers(plan->prediction)) continue;
       RETURN_IF_ERROR(AddWithin(plan->prediction.peak_bytes));
       if (!Covers(plan->prediction))
         points_.push_back({{std::move(options), *std::move(plan)}, -1});

@@ -1,13 +1,11 @@
 #include "passes/planner.h"
 
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 
-#include "passes/auto/auto_pass.h"
 #include "passes/base/status_macros.h"
 #include "passes/modes/pass_registry.h"
 #include "passes/pass/option_table.h"
@@ -17,20 +15,6 @@
 #include "passes/sim/simulator.h"
 
 namespace bucketd {
-
-namespace {
-
-absl::StatusOr<Pipeline> PipelineOf(const ModeInfo& mode) {
-  std::vector<std::unique_ptr<Pass>> passes;
-  for (const absl::string_view name : mode.passes) {
-    ASSIGN_OR_RETURN(std::unique_ptr<Pass> pass, MakePass(name));
-    passes.push_back(std::move(pass));
-    if (mode.search && passes.size() == 1) passes.push_back(MakeSearchPass());
-  }
-  return Pipeline(std::move(passes));
-}
-
-}  // namespace
 
 absl::StatusOr<Plan> MakePlan(const Graph& graph, const Costs& costs, const PlanOptions& options,
                               std::vector<PassRun>* runs) {
@@ -43,7 +27,7 @@ absl::StatusOr<Plan> MakePlan(const Graph& graph, const Costs& costs, const Plan
   if (!graph.collectives().empty()) {
     const ModeInfo* mode = FindMode(options.mode);
     if (mode == nullptr) return absl::InternalError(absl::StrCat("no mode ", options.mode));
-    ASSIGN_OR_RETURN(const Pipeline pipeline, PipelineOf(*mode));
+    ASSIGN_OR_RETURN(const Pipeline pipeline, MakePipeline(mode->passes));
     RETURN_IF_ERROR(pipeline.Run(context, plan, runs));
   }
   for (std::string& text : UnreadOptions(options)) {

@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 CORE = ["passes/base", "passes/ir", "passes/plan", "passes/cost", "passes/sim", "passes/pass"]
 PASSES = ["passes/pass/units", "passes/pass/greedy", "passes/pass/overlap", "passes/pass/overlap_bucket", "passes/pass/dense"]
-PLANNER = CORE + ["passes/modes", "passes/auto", "passes"]
+PLANNER = CORE + ["passes/auto", "passes/modes", "passes"]
 # Each may use what stands before it.
 SERVER = ["server/base", "server/config", "server/graphs", "server/costs", "server/plans", "server/jobs"]
 AGENT = ["gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm", "gpu_agent/exec", "gpu_agent/backend"]
@@ -20,9 +20,9 @@ ALLOWED = {
     **{folder: CORE[:k] for k, folder in enumerate(CORE)},
     **{folder: CORE for folder in PASSES},
     "passes/pass/dense": CORE + ["passes/pass/units"],
-    "passes/modes": CORE,
-    "passes/auto": CORE + ["passes/modes"],
-    "passes": CORE + ["passes/modes", "passes/auto"],  # planner.{h,cc}
+    "passes/auto": CORE,
+    "passes/modes": CORE + ["passes/auto"],
+    "passes": CORE + ["passes/modes"],  # planner.{h,cc}
     "passes/text": CORE[:4],
     "passes/io": CORE + ["proto"],
     "passes/tools": PLANNER + ["passes/io", "passes/text"],

@@ -14,7 +14,6 @@
 #include "passes/auto/search.h"
 #include "passes/auto/to_plan.h"
 #include "passes/base/status_macros.h"
-#include "passes/modes/pass_registry.h"
 #include "passes/pass/fit_memory.h"
 #include "passes/sim/auto_report.h"
 #include "passes/sim/simulator.h"
@@ -185,20 +184,24 @@ class Choice {
   Score last_;  // of the search, at the last stop over the limit
 };
 
-class AutoPass : public Pass {
+class SearchPass : public Pass {
  public:
+  explicit SearchPass(std::vector<OtherMode> others) : others_(std::move(others)) {}
+
   absl::string_view name() const override { return "search"; }
 
   absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const override {
+    if (context.tags.of.size() != context.graph.collectives().size()) {
+      return absl::FailedPreconditionError("tag-collectives has to run before");
+    }
     const int64_t limit = MemoryLimit(context);
     Candidate best{"none", plan, context.program_order, {}};
     best.score = search::ScoreOf({best.figures.total_ps, best.figures.peak_bytes}, limit);
-    for (const ModeInfo& mode : AllModes()) {
-      if (mode.search || mode.passes.empty() || mode.name == "manual") continue;
+    for (const OtherMode& mode : others_) {
       RETURN_IF_ERROR(TryMode(context, mode, limit, plan, best));
     }
     const Candidate classic = {best.mode, Plan(), best.figures, best.score};
-    const int64_t fastest_ps = TrySearch(context, limit, plan, best);
+    ASSIGN_OR_RETURN(const int64_t fastest_ps, TrySearch(context, limit, plan, best));
     if (best.score.over) {
       const std::string text = absl::StrCat("the plan with the least memory that was found needs ",
                                             best.figures.peak_bytes, " bytes; the limit is ", limit,
@@ -218,21 +221,14 @@ class AutoPass : public Pass {
 
  private:
   // What a mode's own passes make of the untouched step. A mode that refuses the graph is no floor.
-  static absl::Status TryMode(const PassContext& context, const ModeInfo& mode, int64_t limit,
+  static absl::Status TryMode(const PassContext& context, const OtherMode& mode, int64_t limit,
                               const Plan& before, Candidate& best) {
-    PlanOptions options = context.options;
-    options.mode = std::string(mode.name);
-    PassContext inner(context.graph, context.costs, options);
-    inner.program_order = context.program_order;
-    inner.tags = context.tags;
-    inner.directions = context.directions;
-    inner.constraints = context.constraints;
+    PassContext inner = context;  // so that no mode sees what another finds out
     Plan plan = before;
-    for (const absl::string_view name : mode.passes) {
-      if (name == "tag-collectives" || name == "payload-order") continue;  // before and behind this
-      ASSIGN_OR_RETURN(const std::unique_ptr<Pass> pass, MakePass(name));
-      const absl::StatusOr<bool> changed = pass->Run(inner, plan);
-      if (!changed.ok()) return absl::OkStatus();
+    const absl::Status status = mode.pipeline.Run(inner, plan);
+    if (absl::IsFailedPrecondition(status)) return absl::OkStatus();
+    if (!status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("mode ", mode.name, ": ", status.message()));
     }
     Keep(context, mode.name, limit, std::move(plan), best);
     return absl::OkStatus();
@@ -258,9 +254,10 @@ class AutoPass : public Pass {
   }
 
   // Returns what the fastest order takes that was seen, in any memory.
-  static int64_t TrySearch(const PassContext& context, int64_t limit, const Plan& before,
-                           Candidate& best) {
+  static absl::StatusOr<int64_t> TrySearch(const PassContext& context, int64_t limit,
+                                           const Plan& before, Candidate& best) {
     absl::StatusOr<search::Problem> problem = search::Contract(context);
+    if (!problem.ok() && !absl::IsResourceExhausted(problem.status())) return problem.status();
     const int64_t budget =
         problem.ok() ? search::BudgetOf(*problem, context.options.effort) * problem->size()
                      : int64_t{0};
@@ -317,10 +314,14 @@ class AutoPass : public Pass {
                          classic.mode, ", ", against(classic.figures.total_ps)),
             {}};
   }
+
+  const std::vector<OtherMode> others_;
 };
 
 }  // namespace
 
-std::unique_ptr<Pass> MakeSearchPass() { return std::make_unique<AutoPass>(); }
+std::unique_ptr<Pass> MakeSearchPass(std::vector<OtherMode> others) {
+  return std::make_unique<SearchPass>(std::move(others));
+}
 
 }  // namespace bucketd

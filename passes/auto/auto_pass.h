@@ -5,17 +5,28 @@
 #include <memory>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+
 #include "passes/auto/problem.h"
 #include "passes/auto/search.h"
 #include "passes/pass/pass.h"
+#include "passes/pass/pipeline.h"
 
 namespace bucketd {
 
-// Looks at what every other mode makes under the same options, and searches further with
-// options.effort; keeps the best plan by (within the memory limit, time, memory). REQUIRES:
-// tag-collectives has run. FAILED_PRECONDITION if a limit in bytes is below every plan that was
-// found; a share is exceeded instead, and the plan says so. Deterministic: effort counts work.
-std::unique_ptr<Pass> MakeSearchPass();
+// A mode to start from: the passes that it runs on a plan behind tag-collectives.
+struct OtherMode {
+  absl::string_view name;  // outlives the pass
+  Pipeline pipeline;
+};
+
+// Looks at what the other modes make under the same options, and searches further with
+// options.effort; keeps the best plan by (within the memory limit, time, memory). Modes are given,
+// since the table that lists them also lists this pass. FAILED_PRECONDITION if tag-collectives has
+// not run, or if a limit in bytes is below every plan that was found; a share is exceeded instead,
+// and the plan says so. A mode that answers FAILED_PRECONDITION cannot plan this graph and is left
+// out; any other error of a mode is this pass's own. Deterministic: effort counts work.
+std::unique_ptr<Pass> MakeSearchPass(std::vector<OtherMode> others);
 
 namespace search {
 

@@ -3,14 +3,18 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "passes/auto/auto_pass.h"
 #include "passes/base/status_macros.h"
 #include "passes/pass/passes.h"
 
 namespace bucketd {
 namespace {
+
+std::unique_ptr<Pass> MakeSearch();
 
 constexpr PassInfo kPasses[] = {
     {"tag-collectives", "find the collectives of parameters and gradients", MakeTagCollectivesPass},
@@ -27,6 +31,8 @@ constexpr PassInfo kPasses[] = {
     {"schedule-overlap", "order the step so that compute hides communication",
      MakeScheduleOverlapPass},
     {"bucket-overlap", "merge scheduled collectives without losing overlap", MakeOverlapBucketPass},
+    {"search", "the best plan that a search finds, starting from what other modes make",
+     MakeSearch},
 };
 
 constexpr absl::string_view kBlockPasses[] = {"tag-collectives", "find-blocks", "bucket-units",
@@ -38,30 +44,49 @@ constexpr absl::string_view kGreedyPasses[] = {"tag-collectives", "greedy-bucket
 constexpr absl::string_view kOverlapPasses[] = {"tag-collectives", "pre-bucket", "schedule-overlap",
                                                 "bucket-overlap", "payload-order"};
 
-constexpr absl::string_view kSearchPasses[] = {"tag-collectives", "payload-order"};
+constexpr absl::string_view kSearchPasses[] = {"tag-collectives", "search", "payload-order"};
 
 constexpr ModeInfo kModes[] = {
     {"transformer_block", "one bucket a transformer block, found by itself",
-     absl::MakeConstSpan(kBlockPasses)},
+     absl::MakeConstSpan(kBlockPasses), true},
     {"manual", "one bucket an entry of a list of modules", absl::MakeConstSpan(kManualPasses)},
-    {"greedy", "buckets by bytes and topological span", absl::MakeConstSpan(kGreedyPasses)},
+    {"greedy", "buckets by bytes and topological span", absl::MakeConstSpan(kGreedyPasses), true},
     {"overlap", "order by what compute can hide, then merge what stays hidden",
-     absl::MakeConstSpan(kOverlapPasses)},
+     absl::MakeConstSpan(kOverlapPasses), true},
     {"auto", "the best plan that a search finds, never worse than the others",
-     absl::MakeConstSpan(kSearchPasses), true},
+     absl::MakeConstSpan(kSearchPasses)},
     {"none", "program order, untouched", {}},
 };
+
+const PassInfo* FindPass(absl::string_view name) {
+  const auto* const found =
+      absl::c_find_if(kPasses, [&](const PassInfo& p) { return p.name == name; });
+  return found == std::end(kPasses) ? nullptr : found;
+}
+
+// What mode auto runs before and behind the search is not run once more for every mode it tries.
+std::unique_ptr<Pass> MakeSearch() {
+  std::vector<OtherMode> others;
+  for (const ModeInfo& mode : kModes) {
+    if (!mode.tried_by_auto) continue;
+    std::vector<std::unique_ptr<Pass>> passes;
+    for (const absl::string_view name : mode.passes) {
+      if (absl::c_linear_search(kSearchPasses, name)) continue;
+      passes.push_back(FindPass(name)->make());
+    }
+    others.push_back({mode.name, Pipeline(std::move(passes))});
+  }
+  return MakeSearchPass(std::move(others));
+}
 
 }  // namespace
 
 absl::Span<const PassInfo> AllPasses() { return kPasses; }
 
 absl::StatusOr<std::unique_ptr<Pass>> MakePass(absl::string_view name) {
+  if (const PassInfo* const pass = FindPass(name)) return pass->make();
   std::vector<absl::string_view> known;
-  for (const PassInfo& pass : kPasses) {
-    if (pass.name == name) return pass.make();
-    known.push_back(pass.name);
-  }
+  for (const PassInfo& pass : kPasses) known.push_back(pass.name);
   return absl::NotFoundError(
       absl::StrCat("no pass is called ", name, "; known: ", absl::StrJoin(known, ", ")));
 }

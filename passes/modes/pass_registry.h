@@ -26,9 +26,8 @@ absl::StatusOr<Pipeline> MakePipeline(absl::Span<const absl::string_view> passes
 struct ModeInfo {
   absl::string_view name, summary;
   absl::Span<const absl::string_view> passes;
-  // The planner searches behind the first of these (passes/auto, which stands above this table
-  // since it tries the other modes).
-  bool search = false;
+  // The search of mode auto is told of this mode, starts from what it makes and is never worse.
+  bool tried_by_auto = false;
 };
 absl::Span<const ModeInfo> AllModes();
 // nullptr if there is none.

@@ -81,7 +81,7 @@ TEST(Pareto, NoPlanOfAnyModeAndLimitLiesLeftAndBelow) {
     const std::vector<ParetoPoint> front = Front(captured.graph, *costs, Auto(3));
     EXPECT_TRUE(Covers(front, front[0].plan.program_order));
     for (const ModeInfo& mode : AllModes()) {
-      if (mode.name == "manual" || mode.search) continue;
+      if (mode.name == "manual" || mode.name == "auto") continue;
       for (const int64_t ppm : {1'000'000, 1'050'000, 2'000'000}) {
         PlanOptions options = Auto(3);
         options.mode = std::string(mode.name);
@@ -100,7 +100,7 @@ TEST(Pareto, WithFewPlansNoOtherModesPlanLiesLeftAndBelow) {
     const absl::StatusOr<std::vector<ParetoPoint>> front = ParetoFront(graph, costs, Auto(1), 8);
     ASSERT_TRUE(front.ok()) << front.status();
     for (const ModeInfo& mode : AllModes()) {
-      if (mode.name == "manual" || mode.search) continue;
+      if (mode.name == "manual" || mode.name == "auto") continue;
       PlanOptions options = Auto(1);
       options.mode = std::string(mode.name);
       options.memory_limit_ppm = 1'050'000;

@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<EdgeRelations>> EdgeRelations::Make(const Model& 
   for (const LaunchInfo& launch : model.launches) asked += 2 + launch.hidden_by.size();
   asked = std::min(asked, Index(model.items()));
   if (asked > 0 && static_cast<int64_t>(asked) > kMaxAncestorBits / model.items()) {
-    return absl::ResourceExhaustedError(
+    return absl::FailedPreconditionError(
         absl::StrCat("upstream: ", model.launches.size(), " launches among ", model.items(),
                      " nodes are too many for the algorithm of torch 2.13, which is quadratic"));
   }

@@ -26,7 +26,7 @@ struct Defects {
 
 class EdgeRelations : public Relations {
  public:
-  // RESOURCE_EXHAUSTED: launches times items are too many for a bit each.
+  // FAILED_PRECONDITION: launches times items are too many for a bit each.
   static absl::StatusOr<std::unique_ptr<EdgeRelations>> Make(const Model& model,
                                                              const Defects& defects);
 

@@ -1,0 +1,95 @@
+// The pass `search` among the others: which modes it starts from, and what their errors mean.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "passes/auto/auto_pass.h"
+#include "passes/modes/pass_registry.h"
+#include "passes/pass/pipeline.h"
+#include "passes/planner.h"
+#include "tests/passes/pass_test_util.h"
+
+namespace bucketd::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class Fake : public Pass {
+ public:
+  using Body = absl::StatusOr<bool> (*)(Plan&);
+  explicit Fake(Body body) : body_(body) {}
+  absl::string_view name() const override { return "fake"; }
+  absl::StatusOr<bool> Run(PassContext&, Plan& plan) const override { return body_(plan); }
+
+ private:
+  Body body_;
+};
+
+// Searches a small step from program order and from what the fake mode makes of it.
+absl::Status SearchFrom(Fake::Body body) {
+  const Graph graph = Forward(2, 1);
+  const Costs costs = CostsOf(graph);
+  PlanOptions options;
+  options.mode = "auto";
+  options.effort = 0;
+  PassContext context(graph, costs, options);
+  Plan plan = ProgramOrder(graph);
+  std::vector<std::unique_ptr<Pass>> fakes, passes;
+  fakes.push_back(std::make_unique<Fake>(body));
+  std::vector<OtherMode> others;
+  others.push_back({"odd", Pipeline(std::move(fakes))});
+  passes.push_back(*MakePass("tag-collectives"));
+  passes.push_back(MakeSearchPass(std::move(others)));
+  return Pipeline(std::move(passes)).Run(context, plan);
+}
+
+TEST(SearchPass, AModeThatCannotPlanTheGraphIsLeftOut) {
+  EXPECT_EQ(SearchFrom([](Plan&) -> absl::StatusOr<bool> {
+              return absl::FailedPreconditionError("no blocks");
+            }),
+            absl::OkStatus());
+}
+
+TEST(SearchPass, AnyOtherErrorOfAModeIsAnErrorOfThePlan) {
+  EXPECT_EQ(
+      SearchFrom([](Plan&) -> absl::StatusOr<bool> { return absl::InternalError("no order"); }),
+      absl::InternalError("search: mode odd: fake: no order"));
+}
+
+TEST(SearchPass, AnIllegalPlanOfAModeIsAnErrorOfThePlan) {
+  const absl::Status status = SearchFrom([](Plan& plan) -> absl::StatusOr<bool> {
+    std::swap(plan.order[0], plan.order.back());
+    return true;
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("search: mode odd: pass fake made an illegal plan"));
+}
+
+TEST(SearchPass, ModesThatItStartsFromAreAlsoRunAlone) {
+  std::vector<std::string> tried;
+  for (const ModeInfo& mode : AllModes()) {
+    if (mode.tried_by_auto) tried.emplace_back(mode.name);
+  }
+  EXPECT_THAT(tried, ElementsAre("transformer_block", "greedy", "overlap"));
+  EXPECT_THAT(FindMode("auto")->passes, ElementsAre("tag-collectives", "search", "payload-order"));
+}
+
+TEST(SearchPass, ThePlannerTimesItLikeAnyPass) {
+  const Graph graph = Forward(3, 2);
+  PlanOptions options;
+  options.mode = "auto";
+  std::vector<PassRun> runs;
+  ASSERT_TRUE(MakePlan(graph, CostsOf(graph), options, &runs).ok());
+  ASSERT_EQ(runs.size(), 3u);
+  EXPECT_EQ(runs[1].pass, "search");
+  EXPECT_GT(runs[1].verify_ns, 0);
+}
+
+}  // namespace
+}  // namespace bucketd::testing
