@@ -23,6 +23,7 @@ CASES = {
 }
 # Cases that this design has no place for, and why.
 NOT_HERE = {
+    "T6.10": "a plan is a total order: control edges are for a compiler that reorders, and none is handed any yet",
     "T6.11": "costs are resolved, or refused, for the whole graph before a pass runs",
     "T9.6": "graphs state no device: every tensor counts",
     "T9.7": "a plan is made for one graph, and forward and backward are two",

@@ -13,17 +13,8 @@ struct Link {
   double gb_per_s, hop_us, base_us;
   int64_t floor_mb;
 };
-constexpr Link kInside[4] = {{14, 50, 10, 0}, {22, 45, 10, 0}, {36, 40, 10, 0}, {60, 30, 10, 0}};
-constexpr Link kPcie = {10, 60, 15, 0};
-constexpr Link kHdr = {11, 14, 30, 75};
-constexpr Link kNdr = {22, 12, 30, 100};
-
-Link LinkOf(int32_t ranks, const NcclMachine& machine) {
-  if (ranks > machine.gpus_per_node) {
-    return machine.architecture >= GpuArchitecture::kHopper ? kNdr : kHdr;
-  }
-  return machine.nvlink ? kInside[static_cast<size_t>(machine.architecture)] : kPcie;
-}
+constexpr int32_t kRanksInside = 8;
+constexpr Link kInside = {22, 45, 10, 0}, kAcross = {11, 14, 30, 75};
 
 int64_t Clamp(int64_t bytes) {
   return std::min(std::max(bytes, kMinAutoCapBytes), kMaxAutoCapBytes);
@@ -46,15 +37,13 @@ int64_t AutoCapBytes(const Costs& costs, CollectiveId c) {
   return Clamp(SaturationBytes(costs, c));
 }
 
-int64_t TorchSaturationBytes(int32_t ranks, const NcclMachine& machine) {
-  const Link link = LinkOf(ranks, machine);
+int64_t TorchSaturationBytes(int32_t ranks) {
+  const Link& link = ranks > kRanksInside ? kAcross : kInside;
   const double us = link.base_us + (ranks - 1) * link.hop_us;
   const auto bytes = static_cast<int64_t>(kNine * us * link.gb_per_s * 1e3);
   return std::max(bytes, link.floor_mb << 20);
 }
 
-int64_t TorchAutoCapBytes(int32_t ranks, const NcclMachine& machine) {
-  return Clamp(TorchSaturationBytes(ranks, machine));
-}
+int64_t TorchAutoCapBytes(int32_t ranks) { return Clamp(TorchSaturationBytes(ranks)); }
 
 }  // namespace bucketd

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "passes/cost/costs.h"
-#include "passes/cost/torch_model.h"
 
 namespace bucketd {
 
@@ -18,10 +17,9 @@ int64_t SaturationBytes(const Costs& costs, CollectiveId c);
 // The above between the two limits.
 int64_t AutoCapBytes(const Costs& costs, CollectiveId c);
 
-// PyTorch 2.13's own table, one row for each kind of link, where a group is known by its size:
-// inside a node the architecture's, across nodes HDR InfiniBand's (for Hopper and later NDR's).
-// Double arithmetic, cut to bytes.
-int64_t TorchSaturationBytes(int32_t ranks, const NcclMachine& machine);
-int64_t TorchAutoCapBytes(int32_t ranks, const NcclMachine& machine);
+// PyTorch 2.13's own, where a group is known by its size: nodes of eight A100s with NVLink, HDR
+// InfiniBand between them. Double arithmetic, cut to bytes.
+int64_t TorchSaturationBytes(int32_t ranks);
+int64_t TorchAutoCapBytes(int32_t ranks);
 
 }  // namespace bucketd

@@ -175,7 +175,7 @@ TEST(GreedyUpstream, TheFirstGroupsSizeDecidesEveryGroupsCap) {
   const auto cap = [&](int64_t bytes) { return absl::StrCat("cap ", bytes, " bytes"); };
   const std::string upstream =
       DiagnosticText(RunPass("pre-bucket", graph, Upstream({})), "greedy-summary");
-  const int64_t of_two = TorchAutoCapBytes(2, NcclMachine());
+  const int64_t of_two = TorchAutoCapBytes(2);
   EXPECT_THAT(upstream,
               HasSubstr(absl::StrCat("tp (2 ranks) all_gather bf16: 3 -> 1, ", cap(of_two))));
   EXPECT_THAT(upstream,

@@ -8,7 +8,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "passes/pass/control_edges.h"
 #include "passes/pass/overlap_bucket/overlap_bucket_apply.h"
 #include "passes/pass/overlap_bucket/overlap_bucket_find.h"
 #include "passes/pass/overlap_bucket/overlap_bucket_upstream.h"
@@ -232,46 +231,6 @@ TEST(OverlapBucket, T6_12_AWaitThatHidesAPartMayStillMerge) {
   const Bucketed kept = BucketOverlap(altogether);
   EXPECT_EQ(Words(*altogether.graph, kept.plan), "a1 a5 w5 a6 w6 w1");
   EXPECT_THAT(DiagnosticText(kept.plan, "left-alone"), HasSubstr("hide other collectives"));
-}
-
-std::vector<std::string> EdgesOf(const Schedule& schedule,
-                                 const std::vector<LaunchOverlap>& overlap, const Plan& plan) {
-  const auto name = [&](const Step& step) {
-    if (step.kind == Step::Kind::kNode) return std::string(schedule.graph->node_name(step.id));
-    return absl::StrCat(step.kind == Step::Kind::kStart ? "start:" : "wait:", step.id);
-  };
-  std::vector<std::string> edges;
-  for (const ControlEdge& edge : ControlEdges(*schedule.graph, plan, overlap)) {
-    edges.push_back(absl::StrCat(name(edge.before), ">", name(edge.after)));
-  }
-  return edges;
-}
-
-TEST(ControlEdges, T6_10_AProductFollowsTheStartThatItHidesAndTheWaitFollowsIt) {
-  const Schedule one("a1 m1 w1", {{"a1", {"m1"}}});
-  EXPECT_THAT(EdgesOf(one, one.overlap, ProgramOrder(*one.graph)), ElementsAre("a1>m1", "m1>w1"));
-  const Schedule two("a1 a2 m1 w1 w2", {{"a1", {"m1"}}, {"a2", {"m1"}}});
-  EXPECT_THAT(EdgesOf(two, two.overlap, ProgramOrder(*two.graph)),
-              ElementsAre("a1>m1", "m1>w1", "a2>m1", "m1>w2"));
-  const Bucketed merged = BucketOverlap(two);
-  EXPECT_THAT(EdgesOf(two, merged.overlap, merged.plan), ElementsAre("start:0>m1", "m1>wait:0"));
-}
-
-TEST(ControlEdges, T6_10_NoEdgeJoinsTwoCollectives) {
-  const Schedule schedule("a1 a5@1 w5 w1", {{"a1", {"w5"}}});
-  EXPECT_THAT(EdgesOf(schedule, schedule.overlap, ProgramOrder(*schedule.graph)), IsEmpty());
-}
-
-TEST(ControlEdges, T6_12_ComputeBetweenAnExposedStartAndItsWaitStaysThere) {
-  const Schedule schedule("a1 m1 m2(m1) m3 w1 m4");
-  EXPECT_THAT(EdgesOf(schedule, {}, ProgramOrder(*schedule.graph)),
-              ElementsAre("a1>m1", "m3>w1", "m2>m3"));
-}
-
-TEST(ControlEdges, WhatDataImpliesIsLeftOut) {
-  const Schedule schedule("a1 m1 e2(m1) m3(e2) m4 w1", {{"a1", {"m1", "m3", "m4"}}});
-  EXPECT_THAT(EdgesOf(schedule, schedule.overlap, ProgramOrder(*schedule.graph)),
-              ElementsAre("a1>m1", "a1>m4", "m3>w1", "m4>w1"));
 }
 
 TEST(OverlapBucket, LaunchesOfDifferentKeysStayApart) {

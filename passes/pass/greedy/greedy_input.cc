@@ -109,8 +109,7 @@ GreedyInput CollectGreedyInput(const PassContext& context, const Plan& plan, con
     wanted = AsUpstream(context, found, traffic);
     // Without a size torch takes the most it ever does. Without a GPU in sight it reckons with
     // Ampere, eight to a node.
-    upstream_cap = found.group_size > 0 ? TorchAutoCapBytes(found.group_size, NcclMachine())
-                                        : kMaxAutoCapBytes;
+    upstream_cap = found.group_size > 0 ? TorchAutoCapBytes(found.group_size) : kMaxAutoCapBytes;
   } else {
     wanted = ByTags(context);
   }
