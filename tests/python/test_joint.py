@@ -1,5 +1,6 @@
 """A whole step in one graph: traced, given gathers of the backward's own, taken apart, run. Without ranks but for the last."""
 
+import copy
 import dataclasses
 import functools
 import json
@@ -11,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from fx_graphs import Builder, result
 from planners import planner
 from ranks import run_ranks
 
@@ -343,3 +345,45 @@ def test_joint_graphs_of_ddp_and_hsdp_keep_the_bits_of_the_unplanned_one(dtype):
         assert rank["plain one keep hsdp"]["collectives"] == {
             "all_gather": TRAINED, "reduce_scatter": TRAINED, "all_reduce": TRAINED}
         assert rank["units one keep hsdp"]["collectives"]["reduce_scatter"] < TRAINED
+
+
+def test_an_order_of_names_that_the_graph_does_not_know_is_refused_with_what_to_pass():
+    """Payloads would be in the graph's order, while the plan says eager's."""
+    b = Builder()
+    shards = [b.parameter(name, 4, 4) for name in ("layer.first", "layer.second")]
+    b.input("x", 16, 16)
+    gm = b.output([b.wait(b.gather(shard)) for shard in shards], [result(), result()])
+    order = ["layer.second", "layer.first"]
+    with pytest.raises(ValueError, match=r"layer\.second.*structure alone.*context=bucketd\.context\("):
+        bucketd.plan_pass(gm, kind="fw", param_order=order, ranks=[0], address="unix:/nowhere")
+    seen = []
+    with planner() as one:
+        bucketd.plan_pass(gm, kind="fw", param_order=order, context=b.context, ranks=[0], address=one.address, on_plan=seen.append,
+                          mode="manual", buckets=["layer"])
+    (bucket,) = seen[0].plan.buckets
+    names = [seen[0].normalized.graph.nodes[member].collective.parameter for member in bucket.members]
+    assert names == order
+
+
+def test_a_graph_that_says_nothing_of_its_parameters_is_told_of(joints, caplog):
+    gm = copy.deepcopy(joints[0].module)
+    for node in gm.graph.nodes:
+        node.meta.pop("desc", None)
+        node.meta.pop("bucketd", None)
+    caplog.set_level(logging.WARNING, "bucketd")
+    with planner() as one:
+        bucketd.plan_pass(gm, address=one.address, ranks=[0])
+        bucketd.plan_pass(joints[0].module, address=one.address, ranks=[0])
+    (said,) = [record.message for record in caplog.records]
+    assert "none shares a bucket" in said and "meta['desc']" in said
+
+
+def test_entries_of_buckets_are_names_or_modules_or_lists_of_them():
+    model = torch.nn.ModuleDict({"norm": torch.nn.Linear(2, 2), "layers": torch.nn.ModuleList([torch.nn.Linear(2, 2) for _ in range(2)])})
+    asked = [model["layers"][0], "layers.1", [model["norm"], "output"]]
+    made = bucketd.backend(model=model, mode="manual", buckets=asked, address="unix:/nowhere")
+    assert made.session.settings.buckets == "layers.0,layers.1,norm+output"
+    assert Settings.of(buckets=["a", ["b", "c"]]) == Settings.of(buckets="a,b+c")
+    for wrong in (dict(buckets=asked), dict(buckets=[torch.nn.Linear(1, 1)], model=model)):
+        with pytest.raises(TypeError, match="buckets=Linear: expected names or modules of model="):
+            bucketd.backend(mode="manual", address="unix:/nowhere", **wrong)

@@ -21,6 +21,7 @@ __all__ = [
     "SettingsArgs",
     "__version__",
     "backend",
+    "context",
     "counters",
     "joint_step",
     "load_graph",
@@ -33,7 +34,7 @@ __all__ = [
 
 def __getattr__(name):
     # torch is heavy, and files can be planned without it.
-    if name in ("backend", "plan_pass"):
+    if name in ("backend", "context", "plan_pass"):
         from . import torch_backend
 
         return getattr(torch_backend, name)

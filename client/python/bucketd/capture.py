@@ -39,6 +39,7 @@ __all__ = [
     "InputInfo",
     "SymbolicSizeError",
     "capture_graph",
+    "describe_input",
     "parameter_order",
     "tag_joint",
 ]

@@ -46,6 +46,13 @@ class Planned:
     runner: object = None  # executor.Runner, where buckets do not go through torch.distributed
 
 
+def _tells_nothing(captured: capture.Captured) -> bool:
+    """Whether no collective is tagged and no input has a descriptor by which one could be."""
+    collectives = [node.collective for node in captured.raw.nodes if node.collective is not None]
+    described = any(node.meta.get("desc") is not None for node in captured.nodes if node.op == "placeholder")
+    return not described and not any(c.tag for c in collectives)
+
+
 class Session:
     """One backend's dealings with its planner and with the other ranks. Every rank must make its sessions, and compile
     its graphs, in the same order: that is how they know which graph they speak of."""
@@ -86,6 +93,10 @@ class Session:
             return gm
         log.log(logging.INFO if agreement.leader else logging.DEBUG, "bucketd: %s (%s)",
                 planned.plan.summary(planned.source), scope)
+        if _tells_nothing(planned.captured):
+            log.log(logging.WARNING if agreement.leader else logging.DEBUG,
+                    "bucketd: %s: nothing says which collectives are of parameters and gradients, so none shares a bucket: its inputs "
+                    "have no meta['desc'], as AOTAutograd leaves it and bucketd.trace_joint makes it (make_fx alone does not)", scope)
         for diagnostic in planned.plan.diagnostics:
             if diagnostic.code == "option-unread" and diagnostic.text not in self._asked_in_vain:
                 self._asked_in_vain.add(diagnostic.text)

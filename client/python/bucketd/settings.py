@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from ._wire.proto import plan_pb2, planner_pb2
@@ -46,8 +46,10 @@ class SettingsArgs(TypedDict, total=False):
     executor_timeout  seconds that a bucket may take there, peers' late arrival included (600)
     options        every other option of the planner that `bucketctl plan --help` lists, by name: {"max_topo_span": 800,
                    "bucket_all_reduce": True}
-    buckets, prefetch_forward, prefetch_backward, defer_reduce_scatter, reorder, strict_coverage: those of the planner's
-                   options that have an argument of their own
+    buckets        of mode "manual", what shares a bucket: "tok_embeddings,layers.[0-31],norm+output", or a list with an entry a
+                   bucket, which is a name, a module, or a list of them (modules want model=). Names may hold globs: * and [a-b]
+    prefetch_forward, prefetch_backward, defer_reduce_scatter, reorder, strict_coverage: those
+                   of the planner's options that have an argument of their own
     """
 
     mode: str
@@ -65,7 +67,7 @@ class SettingsArgs(TypedDict, total=False):
     executor: Literal["", "bucketd"] | None
     executor_timeout: float
     options: Mapping[str, object] | None
-    buckets: str
+    buckets: str | Sequence[object]
     prefetch_forward: int | None
     prefetch_backward: int | None
     defer_reduce_scatter: int | None
@@ -111,6 +113,8 @@ class Settings:
         given = {name: value for name, value in settings.items() if value is not None}
         if "ranks" in given:
             given["ranks"] = tuple(given["ranks"])
+        if not isinstance(given.get("buckets", ""), str):
+            given["buckets"] = bucket_list(given["buckets"])
         if "options" in given:
             given["options"] = option_texts(given["options"])
         return cls(**{**given, "job": resolve(settings.get("job"))})
@@ -147,6 +151,19 @@ class Settings:
             cost_profile=self.cost_profile,
             settings=[planner_pb2.OptionSetting(name=name, value=value) for name, value in self.options],
         )
+
+
+def bucket_list(buckets: Sequence[object], name_of: Callable[[object], str | None] = lambda entry: None) -> str:
+    """A list of entries as the planner reads it. `name_of` knows the names of what is not one; None: it does not."""
+
+    def name(entry: object) -> str:
+        found = entry if isinstance(entry, str) else name_of(entry)
+        if not found:
+            raise TypeError(f"buckets={type(entry).__name__}: expected names or modules of model=, which has to be given with them")
+        return found
+
+    entries = [entry if isinstance(entry, Sequence) and not isinstance(entry, str) else [entry] for entry in buckets]
+    return ",".join("+".join(map(name, entry)) for entry in entries)
 
 
 def option_texts(options: Mapping[str, object]) -> tuple[tuple[str, str], ...]:

@@ -10,9 +10,11 @@ import torch
 from torch import fx
 
 from . import capture
+from .context import clean
+from .graph import Role
 from .ops import collective_kind, op_name
 from .session import Planned, Session
-from .settings import Settings, SettingsArgs
+from .settings import Settings, SettingsArgs, bucket_list
 from .structure import structural_context
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ def backend(
     """
     if compiler not in _COMPILERS:
         raise ValueError(f"compiler={compiler!r}: expected one of {', '.join(map(repr, _COMPILERS))}")
-    return Backend(Session(Settings.of(**settings)), parameter_names(model, param_order), on_plan)
+    return Backend(Session(_settings(model, settings)), parameter_names(model, param_order), on_plan)
 
 
 class Backend:
@@ -88,6 +90,15 @@ class Backend:
         return self.session.plan(part, context, kind, ordinal, order, self.on_plan) if has_collectives(part) else part
 
 
+def context(gm: fx.GraphModule, example_inputs: Sequence[object] = ()) -> capture.CaptureContext:
+    """What plan_pass() has to know of the step: which inputs are parameters, by name, and the device meshes.
+
+    `gm` is the graph that torch.compile called your backend with, before AOTAutograd lowers it: only there do inputs carry
+    the names of parameters.
+    """
+    return capture.CaptureContext.from_dynamo(gm, example_inputs)
+
+
 _passes: dict[Settings, Session] = {}
 _passes_lock = threading.Lock()
 
@@ -107,24 +118,45 @@ def plan_pass(
 
     Takes the arguments of backend(), and `kind`: "fw", "bw" or "joint". Returns a new module, or `gm` itself if it holds no
     collectives or stays unplanned; `gm` is never changed. Which inputs are parameters is in `context`, where the caller has
-    one (capture.CaptureContext.from_dynamo); else it is derived from the graph's structure.
+    one (bucketd.context); else it is derived from the graph's structure, which knows no names: ValueError if `model` or
+    `param_order` then name parameters that the graph cannot be told by.
     """
-    asked = Settings.of(**settings)
+    asked = _settings(model, settings)
     if not has_collectives(gm):
         return gm
     with _passes_lock:
         session = _passes.get(asked)
         if session is None:
             session = _passes[asked] = Session(asked)
+    order = parameter_names(model, param_order) or []
     if context is None:
         context = structural_context(gm)
-    order = parameter_names(model, param_order) or []
+        _check_names(gm, context, order)
     return session.plan(gm, context, kind, session.next_ordinal(), order, on_plan)
+
+
+def _check_names(gm: fx.GraphModule, context: capture.CaptureContext, order: Sequence[str]) -> None:
+    """An order of names that are not in the graph would leave payloads in the graph's order, which is not eager's."""
+    inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    named = [name for role, name in (capture.describe_input(n.meta.get("desc"), context) for n in inputs) if role == Role.PARAMETER]
+    if order and named and set(named).isdisjoint(order):
+        raise ValueError(
+            f"model= and param_order= name parameters ({order[0]}, ...), this graph knows its own by structure alone ({named[0]}, ...): "
+            "give context=bucketd.context(gm, example_inputs), made from the graph that torch.compile called your backend with")
 
 
 def has_collectives(gm: fx.GraphModule) -> bool:
     return any(
         node.op == "call_function" and collective_kind(op_name(node.target)) is not None for node in gm.graph.nodes)
+
+
+def _settings(model: torch.nn.Module | None, settings: dict[str, object]) -> Settings:
+    """With modules in `buckets` by their names."""
+    buckets = settings.get("buckets", "")
+    if model is not None and not isinstance(buckets, str | None):
+        names = {id(module): clean(name) for name, module in model.named_modules()}
+        settings = {**settings, "buckets": bucket_list(buckets, lambda entry: names.get(id(entry)))}
+    return Settings.of(**settings)
 
 
 def parameter_names(model: torch.nn.Module | None, param_order: Sequence[str] | None) -> list[str] | None:
