@@ -119,7 +119,9 @@ void Command::Does(std::function<int()> run) const {
 }
 
 CommandLine::CommandLine(const std::string& about, const std::string& name)
-    : app_(std::make_unique<CLI::App>(about, name)) {}
+    : app_(std::make_unique<CLI::App>(about, name)) {
+  app_->set_version_flag("--version", name + " " BUCKETD_VERSION);
+}
 CommandLine::~CommandLine() = default;
 
 int CommandLine::Run(int argc, char** argv) {

@@ -20,28 +20,27 @@ namespace {
 constexpr int32_t kMaxListed = 10'000;
 constexpr int32_t kAll = 10'000'000;
 constexpr size_t kMinHashDigits = 8;
+constexpr size_t kHashDigits = 64;
 
 int64_t Ms(WallTime time) { return time.time_since_epoch().count(); }
 
 std::string HashOf(absl::string_view key) { return ToHex(Sha256(key)); }
 
-bool IsHex(absl::string_view text, size_t least) {
-  return text.size() >= least && text.size() <= 64 &&
+bool IsHashOrItsBeginning(absl::string_view text) {
+  return text.size() >= kMinHashDigits && text.size() <= kHashDigits &&
          std::all_of(text.begin(), text.end(),
                      [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
 absl::Status Check(const v1::PlanSelection& selection) {
   if (selection.has_tenant()) RETURN_IF_ERROR(CheckTenant(selection.tenant()));
-  if (!selection.key_sha256().empty() && !IsHex(selection.key_sha256(), kMinHashDigits)) {
+  const std::pair<absl::string_view, const std::string&> hashes[] = {
+      {"key_sha256", selection.key_sha256()}, {"graph_digest", selection.graph_digest()}};
+  for (const auto& [field, text] : hashes) {
+    if (text.empty() || IsHashOrItsBeginning(text)) continue;
     return MakeError(Reason::kRequestMalformed,
-                     absl::StrCat("key_sha256: expected ", kMinHashDigits,
-                                  " to 64 lower-case hex digits, as `bucketctl plans` shows them"));
-  }
-  if (!selection.graph_digest().empty() && !IsHex(selection.graph_digest(), 64)) {
-    return MakeError(
-        Reason::kRequestMalformed,
-        "graph_digest: expected 64 lower-case hex digits, as `bucketctl digest` prints");
+                     absl::StrCat(field, ": expected ", kMinHashDigits, " to ", kHashDigits,
+                                  " lower-case hex digits, as `bucketctl plans` shows them"));
   }
   if (selection.not_used_since_ms() < 0) {
     return MakeError(Reason::kRequestMalformed, "not_used_since_ms: expected a time after 1970");
@@ -57,16 +56,14 @@ bool IsEmpty(const v1::PlanSelection& selection) {
 // What a key alone can say.
 bool Matches(const v1::PlanSelection& selection, absl::string_view key) {
   if (selection.has_tenant() && PlanKeyField(key, "tenant") != selection.tenant()) return false;
-  if (!selection.graph_digest().empty() && PlanKeyField(key, "graph") != selection.graph_digest()) {
-    return false;
-  }
+  if (!absl::StartsWith(PlanKeyField(key, "graph"), selection.graph_digest())) return false;
   return selection.key_sha256().empty() || absl::StartsWith(HashOf(key), selection.key_sha256());
 }
 
 PlanSelection ForStore(const v1::PlanSelection& selection) {
   PlanSelection out;
   if (selection.has_tenant()) out.tenant = selection.tenant();
-  if (!selection.graph_digest().empty()) out.graph_digest = selection.graph_digest();
+  if (selection.graph_digest().size() == kHashDigits) out.graph_digest = selection.graph_digest();
   if (selection.not_used_since_ms() > 0) {
     out.not_used_since = WallTime(std::chrono::milliseconds(selection.not_used_since_ms()));
   }
@@ -82,11 +79,17 @@ void Describe(absl::string_view key, bool with_key, v1::PlanInfo& plan) {
   plan.set_cost_profile(PlanKeyField(key, "cost_profile"));
 }
 
-// The store does not know hashes of keys: it hands out all, and the hash chooses.
+// The store knows whole digests of graphs, but neither how they begin nor hashes of keys: of what
+// it hands out then, the hash chooses.
+bool ChosenByHash(const v1::PlanSelection& selection) {
+  const size_t digits = selection.graph_digest().size();
+  return !selection.key_sha256().empty() || (digits > 0 && digits < kHashDigits);
+}
+
 absl::StatusOr<std::vector<StoredPlan>> InStore(Store* store, const v1::PlanSelection& selection,
                                                 int32_t limit) {
   if (store == nullptr) return std::vector<StoredPlan>();
-  const bool by_hash = !selection.key_sha256().empty();
+  const bool by_hash = ChosenByHash(selection);
   absl::StatusOr<std::vector<StoredPlan>> plans =
       store->ListPlans(ForStore(selection), by_hash ? kAll : limit);
   if (!plans.ok()) return WithReason(Reason::kStoreUnavailable, plans.status());
@@ -104,7 +107,7 @@ absl::StatusOr<int64_t> EvictStored(Store* store, const v1::PlanSelection& selec
   if (store == nullptr) return 0;
   PlanSelection chosen = ForStore(selection);
   std::vector<PlanSelection> selections;
-  if (selection.key_sha256().empty()) {
+  if (!ChosenByHash(selection)) {
     selections.push_back(chosen);
   } else {
     for (const StoredPlan& plan : stored) {

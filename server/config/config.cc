@@ -97,6 +97,11 @@ void Loader::ReadEntry(const std::string& path, const std::string& key, const to
     problems_.push_back(absl::StrCat(place, ": expected one value, is a list, table or date"));
     return;
   }
+  if (node.is_string() &&
+      std::holds_alternative<bool*>(OptionTable()[row].field(config_.options))) {
+    problems_.push_back(absl::StrCat(place, ": expected true or false, without quotes"));
+    return;
+  }
   Set(row, text, place, from);
 }
 
@@ -145,16 +150,14 @@ void Loader::ReadFlags(const std::vector<std::pair<std::string, std::string>>& f
 }
 
 absl::StatusOr<Config> Loader::Finish() {
-  // Ranges are checked on what won; a value that could not be read has been told of already.
-  if (problems_.empty()) {
-    const absl::Status valid = config_.options.Validate([this](absl::string_view name) {
-      const std::string flag = absl::StrCat("--", name);
-      const std::string& place = places_[IndexIn(flags_, flag)];
-      return place.empty() ? flag : place;
-    });
-    if (!valid.ok()) return valid;
-    return std::move(config_);
-  }
+  // Ranges are checked on what won; where a value could not be read, that is the default.
+  const absl::Status valid = config_.options.Validate([this](absl::string_view name) {
+    const std::string flag = absl::StrCat("--", name);
+    const std::string& place = places_[IndexIn(flags_, flag)];
+    return place.empty() ? flag : place;
+  });
+  if (!valid.ok()) problems_.emplace_back(valid.message());
+  if (problems_.empty()) return std::move(config_);
   return absl::InvalidArgumentError(absl::StrJoin(problems_, "\n"));
 }
 

@@ -37,6 +37,7 @@ class BucketctlTest(unittest.TestCase):
 
     def test_help_teaches_with_an_example(self):
         self.assertIn("plan", self.run_ctl("--help").stdout)
+        self.assertRegex(self.run_ctl("--version").stdout, r"^bucketctl \d+\.\d+\.\d+\n$")
         for command in COMMANDS:
             self.assertIn(f"bucketctl {command} ", self.run_ctl(command, "--help").stdout)
 

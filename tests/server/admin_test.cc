@@ -220,7 +220,8 @@ TEST_F(AdminServerTest, PlansAreListedAndEvictedByKeyGraphAndTenant) {
   EXPECT_EQ(GetPlan(RequestFor(ForwardGraph())).source(), v1::PLAN_SOURCE_HIT);
 
   evict.mutable_selection()->clear_key_sha256();
-  evict.mutable_selection()->set_graph_digest(ToHex(ForwardGraph().digest));
+  evict.mutable_selection()->set_graph_digest(
+      ToHex(ForwardGraph().digest).substr(0, 12));  // as bucketctl plans shows it
   const absl::StatusOr<v1::EvictPlansResponse> gone = admin_->EvictPlans(evict);
   ASSERT_TRUE(gone.ok()) << gone.status();
   EXPECT_EQ(gone->from_memory(), 1);
@@ -242,7 +243,7 @@ TEST_F(AdminServerTest, SelectionsThatMakeNoSenseAreRefused) {
             "REQUEST_MALFORMED");
   EXPECT_EQ(reason([](Request& r) { r.mutable_selection()->set_key_sha256("ABCDEF0123"); }),
             "REQUEST_MALFORMED");
-  EXPECT_EQ(reason([](Request& r) { r.mutable_selection()->set_graph_digest("abcdef0123"); }),
+  EXPECT_EQ(reason([](Request& r) { r.mutable_selection()->set_graph_digest("abcdef"); }),
             "REQUEST_MALFORMED");
   EXPECT_EQ(reason([](Request& r) { r.mutable_selection()->set_not_used_since_ms(-1); }),
             "REQUEST_MALFORMED");

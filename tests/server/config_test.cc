@@ -123,6 +123,15 @@ TEST_F(ConfigTest, AllMistakesAreToldAtOnce) {
                                      .flags = {{"listen", "nowhere"}}});
   EXPECT_THAT(error, AllOf(HasSubstr(":1: max_uploads: 0 is too small, at least 1"),
                            HasSubstr(":2: max_waiting: 0 is too small"), HasSubstr("--listen: ")));
+  // Keys that are none hide no values that cannot be.
+  EXPECT_THAT(
+      ErrorOf({.file = File("no_such_key = 1\nmax_uploads = 0\n"), .environment = {}, .flags = {}}),
+      AllOf(HasSubstr(":1: no_such_key: "), HasSubstr(":2: max_uploads: 0 is too small")));
+}
+
+TEST_F(ConfigTest, ASwitchIsTrueOrFalseAndNoText) {
+  EXPECT_THAT(ErrorOf({.file = File("log_json = \"yes\"\n"), .environment = {}, .flags = {}}),
+              HasSubstr(":1: log_json: expected true or false, without quotes"));
 }
 
 TEST_F(ConfigTest, AnUnknownKeyIsAnErrorThatNamesTheNearest) {
