@@ -25,9 +25,13 @@ generate_wire.main()
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: trains or starts many processes; left out by tests/run.sh --fast")
     config.addinivalue_line("markers", "full: the rest of a product whose representatives always run; left out unless -m names it")
+    config.addinivalue_line("markers", "quiet: bounds a time, so it runs when nothing else does; tests/run.sh runs these last")
 
 
 def pytest_collection_modifyitems(config, items):
+    # Files that train begin first, so that no worker of pytest-xdist waits for one of them at the end.
+    long = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in long)
     if "full" in config.getoption("markexpr"):
         return
     rest = [item for item in items if item.get_closest_marker("full")]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +16,71 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 CLIENT = HERE.parents[1] / "client" / "python"
+
+
+class _Nursery:
+    """Warm processes (warm_ranks.py) that ranks are born of: two, since ranks with one seed of hashes would hide what hangs on it."""
+
+    def __init__(self):
+        self.channels: list[socket.socket] = []
+
+    def birth(self, rank: int, request: dict, output: int, status: int) -> None:
+        if not self.channels:
+            self.channels = [self._start(), self._start()]
+        socket.send_fds(self.channels[rank % 2], [json.dumps(request).encode()], [output, status])
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # It ends when our end of the socket does, that is with us.
+        subprocess.Popen([sys.executable, str(HERE / "warm_ranks.py"), str(theirs.fileno())], pass_fds=[theirs.fileno()],
+                         stdin=subprocess.DEVNULL, env=dict(os.environ, OMP_NUM_THREADS="1", KINETO_LOG_LEVEL="6"))
+        theirs.close()
+        return ours
+
+
+_NURSERY = _Nursery()
+
+
+class Rank:
+    """One process of a job: what a test needs of subprocess.Popen."""
+
+    def __init__(self, rank: int, script: str, arguments: tuple[str, ...], environment: dict[str, str]):
+        said, output = os.pipe()
+        status, words = os.pipe()
+        path = [str(CLIENT), str(CLIENT / "examples"), str(HERE)]
+        environment["PYTHONPATH"] = os.pathsep.join([*path, environment.get("PYTHONPATH", "")])
+        request = dict(script=str((HERE / script).resolve()), arguments=arguments, environment=environment, path=path)
+        _NURSERY.birth(rank, request, output, words)
+        os.close(output)
+        os.close(words)
+        self.stdout, self._status = os.fdopen(said), os.fdopen(status)
+        self.pid = int(self._status.readline() or -1)
+        assert self.pid > 0, "the process that ranks are born of has ended"
+        self.returncode: int | None = None
+        self._lock = threading.Lock()
+
+    def poll(self) -> int | None:
+        """Its exit status, or minus the signal that killed it; None while it runs."""
+        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
+            self.wait()
+        return self.returncode
+
+    def wait(self) -> int:
+        with self._lock:  # who reads what it says may ask at the same time
+            if self.returncode is None:
+                self.returncode = int(self._status.readline() or -9)
+            return self.returncode
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def rest(self) -> str:
+        """What it says from now on, once it has ended."""
+        text = self.stdout.read()
+        self.wait()
+        return text
 
 
 class Ranks:
@@ -26,11 +94,7 @@ class Ranks:
         for rank in range(world):
             env = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world),
                        LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world), OMP_NUM_THREADS="1", **environment)
-            env["PYTHONPATH"] = os.pathsep.join(
-                [str(CLIENT), str(CLIENT / "examples"), str(HERE), env.get("PYTHONPATH", "")])
-            self.processes.append(subprocess.Popen(
-                [sys.executable, str(HERE / script), *arguments], env=env, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, text=True))
+            self.processes.append(Rank(rank, script, arguments, env))
 
     def __enter__(self) -> Ranks:
         return self
@@ -47,7 +111,7 @@ class Ranks:
         Once one has failed the others have `grace` seconds: they may wait for it for ever, and are then killed.
         """
         said: dict[int, str] = {}
-        readers = [threading.Thread(target=lambda r=rank, p=process: said.update({r: p.communicate()[0]}), daemon=True)
+        readers = [threading.Thread(target=lambda r=rank, p=process: said.update({r: p.rest()}), daemon=True)
                    for rank, process in enumerate(self.processes)]
         for reader in readers:
             reader.start()

@@ -144,6 +144,7 @@ def test_ranks_0_and_3_share_a_digest_although_their_raw_graphs_differ(vectors):
     assert uneven and all(len(set(raws[case])) == 2 for case in uneven)
 
 
+@pytest.mark.quiet
 def test_twenty_seven_thousand_nodes_take_well_under_a_second(data):
     raw = load_graph(data / "graphs" / "llama3_70b_fsdp64.bw.json.gz")
     assert len(raw.nodes) > 26_000

@@ -144,6 +144,7 @@ def test_a_planner_killed_during_an_upload_and_back_gets_the_graph(tmp_path, mon
 # -- nobody there
 
 
+@pytest.mark.quiet
 def test_an_address_that_does_not_answer_is_given_up_and_tried_again_by_one_call(tmp_path, counted, clock, caplog):
     caplog.set_level(logging.INFO, "bucketd")
     address = f"unix:{tmp_path}/socket"
@@ -243,6 +244,7 @@ def test_an_overloaded_planner_is_asked_again_when_it_said(counted, naps):
     assert naps.is_set() and counted()["waits"] >= 1
 
 
+@pytest.mark.quiet
 def test_an_overloaded_planner_does_not_hold_anybody_beyond_the_deadline(counted):
     with planner("--max-waiting", "1") as one:
         asked_for(layers(), one.address)

@@ -3,9 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from functorch.compile import make_boxed_func
 from fx_graphs import aten
 from torch._dynamo.backends.common import aot_autograd
-from functorch.compile import make_boxed_func
 from torch.utils.checkpoint import checkpoint
 
 from bucketd.capture import CaptureContext, GraphError, capture_graph
