@@ -17,6 +17,7 @@
 #include "passes/plan/verify.h"
 #include "passes/sim/simulator.h"
 #include "tests/passes/auto_test_util.h"
+#include "tests/passes/ladder.h"
 
 namespace bucketd::testing {
 namespace {
@@ -96,7 +97,7 @@ TEST(Decoder, ItsTimeAndMemoryAreTheSimulatorsOnEveryCapturedGraphAndProfile) {
   const PlanOptions options = Free();
   for (const std::string& name : CapturedNames()) {
     const CapturedGraph captured = Captured(name);
-    for (const CostProfile& profile : BuiltInProfiles()) {
+    for (const CostProfile& profile : Ladder(BuiltInProfiles())) {
       const absl::StatusOr<Costs> costs = Costs::FromFile(captured.graph, captured.costs, profile);
       ASSERT_TRUE(costs.ok()) << costs.status();
       Setting setting(captured.graph, *costs, options);
@@ -106,7 +107,7 @@ TEST(Decoder, ItsTimeAndMemoryAreTheSimulatorsOnEveryCapturedGraphAndProfile) {
 }
 
 TEST(Decoder, ItsTimeAndMemoryAreTheSimulatorsOnRandomGraphs) {
-  for (uint32_t seed = 0; seed < 400; ++seed) {
+  for (uint32_t seed = 0; seed < Seeds(400); ++seed) {
     const Graph graph = RandomStep(seed).Build(seed % 10 != 9);
     Mesh mesh;
     for (const Group& group : graph.groups())
@@ -145,7 +146,7 @@ TEST(Decoder, ASmallerCapGivesAPlanWithLessMemory) {
 }
 
 TEST(Decoder, AnOrderThatIsGivenUpWouldHaveTakenLongerAndOneThatIsNotIsTheSame) {
-  for (uint32_t seed = 0; seed < 100; ++seed) {
+  for (uint32_t seed = 0; seed < Seeds(100); ++seed) {
     const Graph graph = RandomStep(seed).Build();
     const Costs costs = CostsOf(graph);
     const PlanOptions options = Free();
@@ -169,7 +170,7 @@ TEST(Decoder, AnOrderThatIsGivenUpWouldHaveTakenLongerAndOneThatIsNotIsTheSame) 
 
 TEST(Decoder, ItSaysWhereMemoryIsOverAndReservingThereHelps) {
   int over = 0, helped = 0;
-  for (uint32_t seed = 0; seed < 200; ++seed) {
+  for (uint32_t seed = 0; seed < Seeds(200); ++seed) {
     const Graph graph = RandomStep(seed).Build();
     const Costs costs = CostsOf(graph);
     const PlanOptions options = Free();
@@ -194,7 +195,7 @@ TEST(Decoder, ItSaysWhereMemoryIsOverAndReservingThereHelps) {
     if (after.peak_bytes < before.peak_bytes) ++helped;
     EXPECT_EQ(decoder.Decode(settings, cap, nullptr).figures, before);  // nothing stays reserved
   }
-  EXPECT_GT(over, 10);
+  EXPECT_GT(over, Share(10));
   EXPECT_GT(helped, over / 10);
 }
 

@@ -13,6 +13,7 @@
 #include "passes/planner.h"
 #include "passes/sim/simulator.h"
 #include "tests/passes/auto_test_util.h"
+#include "tests/passes/ladder.h"
 
 namespace bucketd::testing {
 namespace {
@@ -37,7 +38,7 @@ TEST(Auto, NeverWorseThanAnyOtherModeAndWithinMemory) {
   for (const char* const name : {"llama3_debug_fsdp8.bw", "llama3_debug_ddp8.bw",
                                  "llama3_debug_hsdp2x4_rsar.joint", "moe_debug_fsdp4_ep4.fw"}) {
     const CapturedGraph captured = Captured(name);
-    for (const CostProfile& profile : BuiltInProfiles()) {
+    for (const CostProfile& profile : Ladder(BuiltInProfiles())) {
       const absl::StatusOr<Costs> costs = Costs::FromFile(captured.graph, captured.costs, profile);
       ASSERT_TRUE(costs.ok()) << costs.status();
       const Plan plan = Make(captured.graph, *costs, Auto(3));
@@ -77,7 +78,7 @@ TEST(Auto, LittleEffortIsNearTheBoundOnLatencyBoundSteps) {
 
 TEST(Auto, MoreEffortIsNeverWorse) {
   const CapturedGraph captured = Captured("llama3_debug_fsdp4_tp2.bw");
-  for (const CostProfile& profile : BuiltInProfiles()) {
+  for (const CostProfile& profile : Ladder(BuiltInProfiles())) {
     const absl::StatusOr<Costs> costs = Costs::FromFile(captured.graph, captured.costs, profile);
     ASSERT_TRUE(costs.ok()) << costs.status();
     int64_t before = INT64_MAX;
@@ -90,7 +91,7 @@ TEST(Auto, MoreEffortIsNeverWorse) {
 }
 
 TEST(Auto, EveryStepOfEffortIsNoWorseThanTheOneBeforeOnRandomSteps) {
-  for (uint32_t seed = 0; seed < 6; ++seed) {
+  for (uint32_t seed = 0; seed < Seeds(6); ++seed) {
     const Graph graph = RandomStep(seed).Build();
     const Costs costs = CostsOf(graph);
     int64_t before = INT64_MAX;
@@ -113,7 +114,7 @@ TEST(Auto, TheSameQuestionGetsTheSameBytes) {
 }
 
 TEST(Auto, RandomStepsAreLegalWithinMemoryAndNoSlowerThanProgramOrder) {
-  for (uint32_t seed = 1000; seed < 1300; ++seed) {
+  for (uint32_t seed = 1000; seed < 1000 + Seeds(300); ++seed) {
     const Graph graph = RandomStep(seed).Build(seed % 10 != 9);
     const Costs costs = CostsOf(graph);
     PlanOptions options = Auto(static_cast<int32_t>(seed % 4));

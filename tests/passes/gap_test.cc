@@ -15,6 +15,7 @@
 #include "passes/planner.h"
 #include "passes/sim/auto_report.h"
 #include "passes/sim/simulator.h"
+#include "tests/passes/ladder.h"
 #include "tests/passes/tiny_steps.h"
 
 namespace bucketd::testing {
@@ -32,7 +33,7 @@ int64_t SumOf(const Gap& gap) {
 TEST(Gap, ItsPartsSumUpForEveryModeOfEveryCapturedGraph) {
   for (const std::string& name : CapturedNames()) {
     const CapturedGraph captured = Captured(name);
-    for (const CostProfile& profile : BuiltInProfiles()) {
+    for (const CostProfile& profile : Ladder(BuiltInProfiles())) {
       if (captured.graph.size() > 5000 && profile.name != "h100_launch") continue;  // time
       const absl::StatusOr<Costs> costs = Costs::FromFile(captured.graph, captured.costs, profile);
       ASSERT_TRUE(costs.ok()) << costs.status();
@@ -58,7 +59,7 @@ TEST(Gap, ItsPartsSumUpForEveryModeOfEveryCapturedGraph) {
 }
 
 TEST(Gap, ItsPartsSumUpOnTinySteps) {
-  for (uint32_t seed = 0; seed < 200; ++seed) {
+  for (uint32_t seed = 0; seed < Seeds(200); ++seed) {
     for (size_t kind = 0; kind < kTinyKinds.size(); ++kind) {
       TinyStep step(kind, seed);
       const Graph graph = step.Build();
@@ -74,7 +75,7 @@ TEST(Gap, ItsPartsSumUpOnTinySteps) {
 
 // In-place and ordered ops, views, waits with several users and with none, two groups.
 TEST(Gap, ItsPartsSumUpAndNoPlanIsFasterThanTheBoundOnRandomSteps) {
-  for (uint32_t seed = 0; seed < 300; ++seed) {
+  for (uint32_t seed = 0; seed < Seeds(300); ++seed) {
     const Graph graph = RandomStep(seed).Build(seed % 10 != 9);
     const Costs costs = CostsOf(graph);
     const SharpBound bound = SharpBoundOf(graph, costs);

@@ -13,6 +13,7 @@
 #include "passes/cost/saturation.h"
 #include "passes/planner.h"
 #include "tests/passes/greedy_test_util.h"
+#include "tests/passes/ladder.h"
 
 namespace bucketd::testing {
 namespace {
@@ -142,7 +143,7 @@ class Reference {
 
 TEST(GreedyProperty, T3_11_BucketsAreThoseOfASearchAlongAllPaths) {
   size_t buckets = 0, refused = 0;
-  for (uint32_t seed = 0; seed < 400; ++seed) {
+  for (uint32_t seed = 0; seed < Seeds(400); ++seed) {
     const Graph graph = Tangle(seed);
     const int64_t cap = seed % 3 == 0 ? 600 : kMiB;
     const int32_t span = seed % 2 == 0 ? 20 : 1500;
@@ -207,7 +208,7 @@ std::set<std::vector<std::string>> BucketsOf(const Graph& graph, const Plan& pla
 
 TEST(GreedyProperty, A17_GroupsDoNotDisturbEachOther) {
   size_t spread = 0;
-  for (uint32_t seed = 0; seed < 60; ++seed) {
+  for (uint32_t seed = 0; seed < Seeds(60); ++seed) {
     const Graph graph = ManyGroups(seed);
     const Costs costs = CostsOf(graph);
     PlanOptions options = GreedyOptions({}, seed % 2 == 0 ? 1500 : kNoLimit);

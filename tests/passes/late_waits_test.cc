@@ -18,6 +18,7 @@
 #include "passes/planner.h"
 #include "passes/sim/simulator.h"
 #include "tests/passes/auto_test_util.h"
+#include "tests/passes/ladder.h"
 #include "tests/passes/perturbed_costs.h"
 
 namespace bucketd::testing {
@@ -70,7 +71,7 @@ void Check(const std::string& what, const Graph& graph, const Costs& costs, int6
 
 TEST(LateWaits, KeepLegalityTimeAndMemoryOnRandomSteps) {
   int64_t before = 0, after = 0;
-  for (uint32_t seed = 3000; seed < 3300; ++seed) {
+  for (uint32_t seed = 3000; seed < 3000 + Seeds(300); ++seed) {
     const Graph graph = RandomStep(seed).Build();
     Check(absl::StrCat("seed ", seed), graph, CostsOf(graph), 10, before, after);
   }
@@ -110,7 +111,7 @@ TEST(LateWaits, APlanFromWrongCostsIsHardlySlowerThanTheOneThatKnewTheTruth) {
   for (const char* const name :
        {"llama3_debug_ddp8.bw", "llama3_debug_fsdp8.bw", "moe_debug_fsdp4_ep4.fw"}) {
     const CapturedGraph captured = Captured(name);
-    for (const CostProfile& profile : BuiltInProfiles()) {
+    for (const CostProfile& profile : Ladder(BuiltInProfiles())) {
       if (profile.name == "cpu_loopback") continue;
       PlanOptions options;
       options.mode = "auto";
