@@ -7,54 +7,91 @@ if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
   cat <<'HELP'
 usage: tests/run.sh [--fast | --full]
 
-Everything a change must pass, on a machine with two cores in about fifty minutes the first time (later less: ccache).
+Everything a change must pass, on a machine with two cores in 25 to 45 minutes the first time, and in about 15 with a warm ccache.
   --fast   without training, sanitizers and fuzzing: about five minutes on a built tree
   --full   also the whole proof of bits (every parallelism, mode, numerics and reduce dtype, on 4 and 6 processes;
            build/proof.txt is its table), every large graph under every profile, the server and the clients under
-           sanitizers (threads too), and a minute of each fuzz target: about two hours more
+           sanitizers (threads too), a minute of each fuzz target, and the benchmark programs built: about two hours more
+
+The last lines are seconds by step and what passed; build/checks has the reports.
 HELP
   exit 0
 fi
 . deploy/lib.sh
+
+kind=${1:-}
+case $kind in
+  "") about="25 to 45 minutes on two cores where nothing was compiled before, about 15 with a warm ccache" steps=7 ;;
+  --fast) about="5 minutes on a built tree; what must be compiled comes on top" steps=4 ;;
+  --full) about="two to three hours on two cores" steps=8 ;;
+  *) die "what is $kind? tests/run.sh --help" ;;
+esac
+full=
+[ "$kind" != --full ] || full=1
+reports=build/checks
+rm -rf "$reports" && mkdir -p "$reports"
+say "This takes $about."
+
+# part NAME: ends the step before, and begins the next one. Its seconds go into the table at the end.
+number=0
+begun=$SECONDS
+ended() { [ "$number" = 0 ] || printf '%s\t%s\n' "$((SECONDS - begun))" "$name" >> "$reports/seconds.tsv"; }
+part() {
+  ended
+  number=$((number + 1)) name=$1 begun=$SECONDS
+  step "[$number/$steps] $name"
+}
+# Tests by ctest in a build folder, with a line each as they end: ctests FOLDER REPORT arguments.
+ctests() { ctest --test-dir "$1" --output-on-failure -j "$(nproc)" --output-junit "$PWD/$reports/$2.xml" "${@:3}"; }
+trap 'status=$?; [ $status = 0 ] || { ended; python3 tests/summary.py "$reports"; echo "failed in: ${name:-the beginning}"; }' EXIT
+
+part "Install and build"
 deploy/setup.sh
 python=build/venv/bin/python
-export BUCKETD_BIN="$PWD/build/bin" BUCKETD_BINARY="$PWD/build/bin/bucketd" OMP_NUM_THREADS=1
+export BUCKETD_BIN="$PWD/build/bin" BUCKETD_BINARY="$PWD/build/bin/bucketd" OMP_NUM_THREADS=1 BUCKETD_FULL=$full
 
-step "Formatting and layers"
+part "Formatting and layers"
 git ls-files '*.h' '*.cc' | xargs clang-format-14 --dry-run --Werror || die "run: git ls-files '*.h' '*.cc' | xargs clang-format-14 -i"
 $python tests/layering_test.py
-$python tests/deps_test.py
 $python tests/spec_test.py
 
-full=
-[ "${1:-}" != --full ] || full=1
-export BUCKETD_FULL=$full
+part "C++ tests"
+ctests build cpp
 
-step "C++ tests"
-ctest --test-dir build --output-on-failure -j "$(nproc)"
+pytests() {
+  $python -m pytest tests --ignore=tests/client --ignore=tests/gpu_agent --ignore=tests/passes -q --junit-xml "$reports/$1.xml" "${@:2}"
+}
+which=${full:+(full or not full) and }
+[ "$kind" != --fast ] || which="not slow and "
+part "Python tests"
+# A file is one worker's. What bounds a time comes afterwards, when nothing else runs.
+pytests python -n "$(nproc)" --dist loadfile --no-loadscope-reorder -m "${which}not quiet" --durations 10
+pytests quiet -m "${which}quiet"
 
-if [ "${1:-}" = --fast ]; then
-  step "Python tests, without training"
-  $python -m pytest tests --ignore=tests/client --ignore=tests/gpu_agent --ignore=tests/passes -q -m 'not slow'
-  exit 0
+if [ "$kind" != --fast ]; then
+  part "Build under address and undefined-behaviour sanitizers"
+  [ -f build/asan/build.ninja ] || quietly cmake --preset asan
+  if [ -n "$full" ]; then targets=(all); else targets=(passes_tests pack_test executor_test fuzz); fi
+  cmake --build build/asan --target "${targets[@]}" 2>&1 | python3 deploy/progress.py
+
+  part "Tests under sanitizers"
+  if [ -n "$full" ]; then
+    ctests build/asan asan -LE slow
+    [ -f build/tsan/build.ninja ] || quietly cmake --preset tsan
+    cmake --build build/tsan --target service_tests 2>&1 | python3 deploy/progress.py
+    ctest --preset tsan -L service --output-junit "$PWD/$reports/tsan.xml"
+  else
+    ctests build/asan asan -L sanitized
+  fi
+
+  part "Fuzz targets"
+  tests/fuzz/run.sh "${full:+60}" || die "a fuzz target found something"
 fi
 
-step "Python tests"
-$python -m pytest tests --ignore=tests/client --ignore=tests/gpu_agent --ignore=tests/passes -q --durations 10 ${full:+-m 'full or not full'}
-
-step "Address and undefined-behaviour sanitizers, and fuzz targets"
-[ -f build/asan/build.ninja ] || quietly cmake --preset asan
 if [ -n "$full" ]; then
-  cmake --build build/asan 2>&1 | python3 deploy/progress.py
-  ctest --test-dir build/asan --output-on-failure -j "$(nproc)" -LE slow
-  [ -f build/tsan/build.ninja ] || quietly cmake --preset tsan
-  cmake --build build/tsan --target service_tests 2>&1 | python3 deploy/progress.py
-  ctest --preset tsan -L service
-else
-  cmake --build build/asan --target passes_tests pack_test executor_test fuzz 2>&1 | python3 deploy/progress.py
-  ctest --test-dir build/asan --output-on-failure -j "$(nproc)" -L passes
-  ctest --test-dir build/asan --output-on-failure -R '^(pack|executor)_test$'
+  part "Benchmark programs"
+  cmake --build build --target benchmarks 2>&1 | python3 deploy/progress.py
 fi
-tests/fuzz/run.sh "${full:+60}" || die "a fuzz target found something"
 
-step "Everything passed"
+ended
+python3 tests/summary.py "$reports"
