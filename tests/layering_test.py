@@ -21,7 +21,8 @@ ALLOWED = {
     **{folder: CORE for folder in PASSES},
     "passes/pass/dense": CORE + ["passes/pass/units"],
     "passes/auto": CORE,
-    "passes/modes": CORE + ["passes/auto"],
+    "passes/pass/upstream": CORE + ["passes/pass/greedy", "passes/pass/overlap_bucket"],
+    "passes/modes": CORE + ["passes/auto", "passes/pass/upstream"],
     "passes": CORE + ["passes/modes"],  # planner.{h,cc}
     "passes/text": CORE[:4],
     "passes/io": CORE + ["proto"],

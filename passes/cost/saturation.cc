@@ -8,19 +8,11 @@ namespace {
 
 constexpr int64_t kNine = 9;  // 0.9 / (1 - 0.9)
 
-// As PyTorch has them; floor in MB of 2^20 bytes.
-struct Link {
-  double gb_per_s, hop_us, base_us;
-  int64_t floor_mb;
-};
-constexpr int32_t kRanksInside = 8;
-constexpr Link kInside = {22, 45, 10, 0}, kAcross = {11, 14, 30, 75};
+}  // namespace
 
-int64_t Clamp(int64_t bytes) {
+int64_t ClampAutoCap(int64_t bytes) {
   return std::min(std::max(bytes, kMinAutoCapBytes), kMaxAutoCapBytes);
 }
-
-}  // namespace
 
 int64_t SaturationBytes(const Costs& costs, CollectiveId c) {
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
@@ -34,16 +26,7 @@ int64_t SaturationBytes(const Costs& costs, CollectiveId c) {
 }
 
 int64_t AutoCapBytes(const Costs& costs, CollectiveId c) {
-  return Clamp(SaturationBytes(costs, c));
+  return ClampAutoCap(SaturationBytes(costs, c));
 }
-
-int64_t TorchSaturationBytes(int32_t ranks) {
-  const Link& link = ranks > kRanksInside ? kAcross : kInside;
-  const double us = link.base_us + (ranks - 1) * link.hop_us;
-  const auto bytes = static_cast<int64_t>(kNine * us * link.gb_per_s * 1e3);
-  return std::max(bytes, link.floor_mb << 20);
-}
-
-int64_t TorchAutoCapBytes(int32_t ranks) { return Clamp(TorchSaturationBytes(ranks)); }
 
 }  // namespace bucketd

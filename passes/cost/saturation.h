@@ -11,15 +11,11 @@ namespace bucketd {
 inline constexpr int64_t kMinAutoCapBytes = int64_t{10} << 20;
 inline constexpr int64_t kMaxAutoCapBytes = int64_t{500} << 20;
 
+int64_t ClampAutoCap(int64_t bytes);  // between the two
 // Of the link that c's group has, with its latency and its bandwidth as the cost profile knows
 // them. Not clamped; the largest int64 where bytes take no time. O(1).
 int64_t SaturationBytes(const Costs& costs, CollectiveId c);
 // The above between the two limits.
 int64_t AutoCapBytes(const Costs& costs, CollectiveId c);
-
-// PyTorch 2.13's own, where a group is known by its size: nodes of eight A100s with NVLink, HDR
-// InfiniBand between them. Double arithmetic, cut to bytes.
-int64_t TorchSaturationBytes(int32_t ranks);
-int64_t TorchAutoCapBytes(int32_t ranks);
 
 }  // namespace bucketd

@@ -10,11 +10,18 @@
 #include "passes/auto/auto_pass.h"
 #include "passes/base/status_macros.h"
 #include "passes/pass/passes.h"
+#include "passes/pass/upstream/torch_greedy.h"
+#include "passes/pass/upstream/torch_overlap_bucket.h"
 
 namespace bucketd {
 namespace {
 
 std::unique_ptr<Pass> MakeSearch();
+std::unique_ptr<Pass> MakeGreedyBucket() { return MakeGreedyBucketPass(upstream::MakeTorchGreedy); }
+std::unique_ptr<Pass> MakePreBucket() { return MakePreBucketPass(upstream::MakeTorchGreedy); }
+std::unique_ptr<Pass> MakeOverlapBucket() {
+  return MakeOverlapBucketPass(upstream::TorchOverlapBucket());
+}
 
 constexpr PassInfo kPasses[] = {
     {"tag-collectives", "find the collectives of parameters and gradients", MakeTagCollectivesPass},
@@ -23,14 +30,14 @@ constexpr PassInfo kPasses[] = {
     {"bucket-units", "merge each unit's collectives", MakeBucketUnitsPass},
     {"payload-order", "order payloads as eager training registers parameters",
      MakePayloadOrderPass},
-    {"greedy-bucket", "merge by bytes and topological span", MakeGreedyBucketPass},
-    {"pre-bucket", "the same, before a scheduler", MakePreBucketPass},
+    {"greedy-bucket", "merge by bytes and topological span", MakeGreedyBucket},
+    {"pre-bucket", "the same, before a scheduler", MakePreBucket},
     {"prefetch", "start gathers early and wait for scatters late, within memory", MakePrefetchPass},
     {"dense-regions", "start launches in the dense parts of neighbouring layers",
      MakeDenseRegionsPass},
     {"schedule-overlap", "order the step so that compute hides communication",
      MakeScheduleOverlapPass},
-    {"bucket-overlap", "merge scheduled collectives without losing overlap", MakeOverlapBucketPass},
+    {"bucket-overlap", "merge scheduled collectives without losing overlap", MakeOverlapBucket},
     {"search", "the best plan that a search finds, starting from what other modes make",
      MakeSearch},
 };

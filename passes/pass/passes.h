@@ -1,4 +1,6 @@
-// The passes, one factory each, for the registry. What each does stands at its definition.
+// The passes, one factory each, for the registry. What each does stands at its definition. Those
+// that are told how torch does it stand in greedy/greedy_policy.h and
+// overlap_bucket/overlap_bucket_policy.h.
 #pragma once
 
 #include <memory>
@@ -12,11 +14,8 @@ std::unique_ptr<Pass> MakeFindBlocksPass();
 std::unique_ptr<Pass> MakeReadEntriesPass();
 std::unique_ptr<Pass> MakeBucketUnitsPass();
 std::unique_ptr<Pass> MakePayloadOrderPass();
-std::unique_ptr<Pass> MakeGreedyBucketPass();
-std::unique_ptr<Pass> MakePreBucketPass();
 std::unique_ptr<Pass> MakePrefetchPass();
 std::unique_ptr<Pass> MakeDenseRegionsPass();
 std::unique_ptr<Pass> MakeScheduleOverlapPass();
-std::unique_ptr<Pass> MakeOverlapBucketPass();
 
 }  // namespace bucketd

@@ -9,23 +9,23 @@
 
 namespace bucketd {
 
+// How often each group was met, and which came first.
+class GroupTally {
+ public:
+  explicit GroupTally(const Graph& graph) : count_(graph.groups().size()) {}
+  void Meet(GroupId group) {
+    if (count_[static_cast<size_t>(group)]++ == 0) order_.push_back(group);
+  }
+  const std::vector<GroupId>& order() const { return order_; }
+  GroupId MostFrequent() const;  // the first on a tie; -1: none was met
+
+ private:
+  std::vector<int32_t> count_;
+  std::vector<GroupId> order_;
+};
+
 // The group with most tagged all-gathers; where there are none, with most tagged reduce-scatters
 // and all-reduces. The first in graph order on a tie, -1 if nothing is tagged. O(collectives).
 GroupId PrimaryGroup(const Graph& graph, const Tags& tags);
-
-// What torch 2.13 takes for parameter traffic, by structure alone, for comparison: it cannot tell a
-// parameter from a saved activation.
-struct UpstreamTraffic {
-  // One a collective. Gathers: exactly one placeholder among all that they are computed from.
-  // Reduce-scatters: from the wait, which has a user, only nodes of one input follow.
-  std::vector<bool> gather, scatter;
-  std::vector<GroupId> groups;  // of such gathers, in order of the first one
-  int32_t group_size = 0;       // of the first one, whichever group is its; 0: none
-};
-
-// `primary_only`: as AutoParallel patches it, `groups` holds the most frequent one only, the first
-// on a tie; group_size stays that of the first gather of any. Gathers that write into a given
-// tensor come last, as in torch. O(nodes + edges).
-UpstreamTraffic FindUpstreamTraffic(const Graph& graph, bool primary_only);
 
 }  // namespace bucketd

@@ -7,6 +7,7 @@
 
 #include "passes/pass/greedy/greedy_metrics.h"
 #include "passes/pass/primary_group.h"
+#include "passes/pass/upstream/torch_traffic.h"
 #include "passes/planner.h"
 #include "tests/passes/greedy_test_util.h"
 
@@ -80,22 +81,22 @@ TEST(PrimaryGroup, T1_13_IsTheGroupWithMostParameterGathers) {
   ASSERT_EQ(Primary(graph), 0);
   EXPECT_EQ(graph.groups()[0].size, 8);
   EXPECT_EQ(Primary(TwoGroups(2, 5)), 1);
-  const UpstreamTraffic patched = FindUpstreamTraffic(graph, true);
+  const upstream::Traffic patched = upstream::FindTraffic(graph, true);
   EXPECT_THAT(patched.groups, ElementsAre(0));
   EXPECT_EQ(patched.group_size, 8);
-  EXPECT_THAT(FindUpstreamTraffic(graph, false).groups, ElementsAre(0, 1));
+  EXPECT_THAT(upstream::FindTraffic(graph, false).groups, ElementsAre(0, 1));
 }
 
 TEST(PrimaryGroup, T1_14_AnEmptyGraphHasNone) {
   const Graph graph = Net().Build();
   EXPECT_EQ(Primary(graph), -1);
-  EXPECT_THAT(FindUpstreamTraffic(graph, true).groups, IsEmpty());
-  EXPECT_EQ(FindUpstreamTraffic(graph, true).group_size, 0);
+  EXPECT_THAT(upstream::FindTraffic(graph, true).groups, IsEmpty());
+  EXPECT_EQ(upstream::FindTraffic(graph, true).group_size, 0);
 }
 
 TEST(PrimaryGroup, T1_15_TheFirstOfTwoEquallyFrequentGroupsWins) {
   EXPECT_EQ(Primary(TwoGroups(2, 2)), 0);
-  EXPECT_THAT(FindUpstreamTraffic(TwoGroups(2, 2), true).groups, ElementsAre(0));
+  EXPECT_THAT(upstream::FindTraffic(TwoGroups(2, 2), true).groups, ElementsAre(0));
 }
 
 TEST(PrimaryGroup, OtherGroupsAreLeftAloneOnRequest) {

@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 
 #include "passes/cost/saturation.h"
+#include "passes/pass/upstream/torch_greedy.h"
 #include "tests/passes/greedy_test_util.h"
 
 namespace bucketd::testing {
@@ -175,7 +176,7 @@ TEST(GreedyUpstream, TheFirstGroupsSizeDecidesEveryGroupsCap) {
   const auto cap = [&](int64_t bytes) { return absl::StrCat("cap ", bytes, " bytes"); };
   const std::string upstream =
       DiagnosticText(RunPass("pre-bucket", graph, Upstream({})), "greedy-summary");
-  const int64_t of_two = TorchAutoCapBytes(2);
+  const int64_t of_two = upstream::TorchAutoCapBytes(2);
   EXPECT_THAT(upstream,
               HasSubstr(absl::StrCat("tp (2 ranks) all_gather bf16: 3 -> 1, ", cap(of_two))));
   EXPECT_THAT(upstream,

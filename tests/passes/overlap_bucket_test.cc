@@ -10,7 +10,8 @@
 
 #include "passes/pass/overlap_bucket/overlap_bucket_apply.h"
 #include "passes/pass/overlap_bucket/overlap_bucket_find.h"
-#include "passes/pass/overlap_bucket/overlap_bucket_upstream.h"
+#include "passes/pass/overlap_bucket/overlap_bucket_relations.h"
+#include "passes/pass/upstream/edge_relations.h"
 #include "passes/plan/verify.h"
 #include "passes/sim/simulator.h"
 #include "tests/passes/overlap_bucket_test_util.h"
@@ -35,7 +36,7 @@ std::string After(const Schedule& schedule, const PlanOptions& options = FreeOpt
 }
 
 // The pass with some of torch's defects only.
-std::string AfterWith(const Schedule& schedule, const overlap::Defects& defects) {
+std::string AfterWith(const Schedule& schedule, const upstream::Defects& defects) {
   const PlanOptions options = FreeOptions();
   PassContext context(*schedule.graph, *schedule.costs, options);
   context.overlap = schedule.overlap;
@@ -44,10 +45,10 @@ std::string AfterWith(const Schedule& schedule, const overlap::Defects& defects)
   Plan plan = ProgramOrder(*schedule.graph);
   const overlap::Model model = overlap::Model::Make(context, plan).value();
   overlap::Timeline timeline(model);
-  auto relations = overlap::EdgeRelations::Make(model, defects).value();
+  auto relations = upstream::EdgeRelations::Make(model, defects).value();
   const std::vector<int64_t> limits(model.launches.size(), int64_t{1} << 60);
   const overlap::Found found = overlap::FindBuckets(model, timeline, *relations, limits);
-  overlap::Applied applied = overlap::Apply(model, plan, found.buckets, relations->Edges()).value();
+  overlap::Applied applied = overlap::Apply(model, plan, found.buckets, *relations).value();
   plan.buckets = applied.buckets;
   plan.order = applied.order;
   EXPECT_TRUE(VerifyPlan(*schedule.graph, plan).ok());
@@ -87,14 +88,14 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(OverlapBucket, T6_8_AFailedAttemptPutsEveryEdgeOfItsEventsBack) {
   const Schedule schedule("m1 r1 m2 r2 m3 r3 w1 w2 w3");
-  overlap::Defects only_first_member;
+  upstream::Defects only_first_member;
   only_first_member.edges_of_first_member = true;
   only_first_member.one_after_the_other = true;
   only_first_member.edges_are_shared = true;
   EXPECT_EQ(After(schedule, Upstream()), "m1 m2 m3 R123 W123");
-  EXPECT_EQ(AfterWith(schedule, overlap::Defects::All()), "m1 m2 m3 R123 W123");
+  EXPECT_EQ(AfterWith(schedule, upstream::Defects::All()), "m1 m2 m3 R123 W123");
   EXPECT_EQ(AfterWith(schedule, only_first_member), "m1 m2 R12 m3 r3 W12 w3");
-  EXPECT_EQ(AfterWith(schedule, overlap::Defects()), "m1 m2 m3 R123 W123");
+  EXPECT_EQ(AfterWith(schedule, upstream::Defects()), "m1 m2 m3 R123 W123");
   EXPECT_EQ(After(schedule), "m1 m2 m3 R123 W123");
 }
 
@@ -104,7 +105,7 @@ TEST(OverlapBucket, T6_8_AFailedAttemptPutsEveryEdgeOfItsEventsBack) {
 TEST(OverlapBucket, T6_8_TheEdgesOfAnEventLeaveWithItWhoeverStandsThereNow) {
   const Schedule schedule("a1 a2 a3 m1 w2 w1 w3", {{"a2", {"m1"}}});
   EXPECT_EQ(After(schedule, Upstream()), "a2 A13 m1 w2 W13");
-  overlap::Defects only_first_member;
+  upstream::Defects only_first_member;
   only_first_member.edges_of_first_member = true;
   EXPECT_EQ(AfterWith(schedule, only_first_member), "a2 A13 m1 w2 W13");
   EXPECT_EQ(After(schedule), "A132 m1 W132");
@@ -203,14 +204,14 @@ TEST(OverlapBucket, SlotsAndShortSearchesFindWhatAFullSearchFinds) {
     const std::vector<int64_t> limits(model.launches.size(), int64_t{1} << 60);
     overlap::Timeline fast_timeline(model), slow_timeline(model);
     overlap::Quotient fast(model, fast_timeline);
-    const auto slow = overlap::EdgeRelations::Make(model, overlap::Defects()).value();
+    const auto slow = upstream::EdgeRelations::Make(model, upstream::Defects()).value();
     const overlap::Found a = overlap::FindBuckets(model, fast_timeline, fast, limits);
     const overlap::Found b = overlap::FindBuckets(model, slow_timeline, *slow, limits);
     ASSERT_EQ(a.buckets.size(), b.buckets.size()) << "seed " << seed;
     for (size_t i = 0; i < a.buckets.size(); ++i) {
       ASSERT_EQ(a.buckets[i].launches, b.buckets[i].launches) << "seed " << seed;
     }
-    EXPECT_TRUE(overlap::Apply(model, plan, b.buckets, slow->Edges()).ok()) << "seed " << seed;
+    EXPECT_TRUE(overlap::Apply(model, plan, b.buckets, *slow).ok()) << "seed " << seed;
   }
 }
 

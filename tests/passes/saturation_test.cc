@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 
 #include "passes/ir/graph_builder.h"
+#include "passes/pass/upstream/torch_greedy.h"
 
 namespace bucketd {
 namespace {
@@ -14,14 +15,14 @@ namespace {
 double Mega(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 TEST(Saturation, T2_12_TorchsCapsAreTheirs) {
-  EXPECT_NEAR(Mega(TorchSaturationBytes(2)), 10.39, 0.01);
-  EXPECT_NEAR(Mega(TorchSaturationBytes(4)), 27.4, 0.05);
-  EXPECT_NEAR(Mega(TorchSaturationBytes(8)), 61.37, 0.01);
-  EXPECT_EQ(TorchSaturationBytes(16), int64_t{75} << 20);
-  EXPECT_NEAR(Mega(TorchSaturationBytes(64)), 86.1, 0.05);
-  EXPECT_NEAR(Mega(TorchSaturationBytes(128)), 170.7, 0.05);
-  EXPECT_NEAR(Mega(TorchSaturationBytes(512)), 678.3, 0.05);
-  EXPECT_EQ(TorchAutoCapBytes(512), int64_t{500} << 20);
+  EXPECT_NEAR(Mega(upstream::TorchSaturationBytes(2)), 10.39, 0.01);
+  EXPECT_NEAR(Mega(upstream::TorchSaturationBytes(4)), 27.4, 0.05);
+  EXPECT_NEAR(Mega(upstream::TorchSaturationBytes(8)), 61.37, 0.01);
+  EXPECT_EQ(upstream::TorchSaturationBytes(16), int64_t{75} << 20);
+  EXPECT_NEAR(Mega(upstream::TorchSaturationBytes(64)), 86.1, 0.05);
+  EXPECT_NEAR(Mega(upstream::TorchSaturationBytes(128)), 170.7, 0.05);
+  EXPECT_NEAR(Mega(upstream::TorchSaturationBytes(512)), 678.3, 0.05);
+  EXPECT_EQ(upstream::TorchAutoCapBytes(512), int64_t{500} << 20);
 }
 
 // One gather of 64 KiB over `ranks` ranks.

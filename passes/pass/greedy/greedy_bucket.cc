@@ -1,7 +1,6 @@
 #include <memory>
 
 #include "passes/pass/greedy/greedy_plan.h"
-#include "passes/pass/passes.h"
 
 namespace bucketd {
 namespace {
@@ -10,15 +9,23 @@ namespace {
 // them. Blind to overlap: prefetch, or a scheduler, comes after it.
 class GreedyBucketPass : public Pass {
  public:
+  explicit GreedyBucketPass(MakeGreedyPolicy upstream) : upstream_(upstream) {}
+
   absl::string_view name() const override { return "greedy-bucket"; }
 
   absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const override {
-    return AddGreedyBuckets(context, name(), GreedyTraffic::kAny, true, plan);
+    const auto make = context.options.upstream ? upstream_ : MakeOwnGreedyPolicy;
+    return AddGreedyBuckets(context, name(), *make(context, GreedyTraffic::kAny), true, plan);
   }
+
+ private:
+  const MakeGreedyPolicy upstream_;
 };
 
 }  // namespace
 
-std::unique_ptr<Pass> MakeGreedyBucketPass() { return std::make_unique<GreedyBucketPass>(); }
+std::unique_ptr<Pass> MakeGreedyBucketPass(MakeGreedyPolicy upstream) {
+  return std::make_unique<GreedyBucketPass>(upstream);
+}
 
 }  // namespace bucketd

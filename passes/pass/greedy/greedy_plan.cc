@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -15,7 +14,6 @@
 #include "passes/pass/fit_memory.h"
 #include "passes/pass/greedy/greedy_metrics.h"
 #include "passes/pass/numerics.h"
-#include "passes/pass/stable_sort.h"
 #include "passes/sim/simulator.h"
 
 namespace bucketd {
@@ -57,12 +55,13 @@ NodeId PlaceOf(const Graph& graph, const GreedyBucket& bucket) {
 
 class Planner {
  public:
-  Planner(PassContext& context, GreedyTraffic traffic, const Plan& before)
+  Planner(PassContext& context, const GreedyPolicy& policy, const Plan& before)
       : context_(context),
+        policy_(policy),
         graph_(context.graph),
         before_(before),
         items_(context.graph, context.constraints, before.buckets),
-        input_(CollectGreedyInput(context, before, items_, traffic)) {
+        input_(CollectGreedyInput(context, policy, before, items_)) {
     for (int32_t item = 0; item < items_.size(); ++item) {
       edges_ += static_cast<int64_t>(items_.before(item).size()) + 1;
     }
@@ -70,7 +69,7 @@ class Planner {
 
   const GreedyInput& input() const { return input_; }
   const GreedyResult& result() const { return result_; }
-  bool auto_caps() const { return input_.auto_caps && !context_.options.upstream; }
+  bool auto_caps() const { return input_.auto_caps && policy_.caps_shrink(); }
 
   // Buckets with automatic caps halved so many times; -1: no buckets at all.
   absl::StatusOr<Plan> Try(int halvings) {
@@ -83,25 +82,15 @@ class Planner {
     Plan plan = before_;
     MakeLaunches(plan);
     if (result_.buckets.empty()) return plan;
-    if (context_.options.upstream) {
-      RETURN_IF_ERROR(OrderAsUpstream(plan));
-      context_.launches.clear();
-      context_.units.clear();
-      return plan;
-    }
-    ASSIGN_OR_RETURN(const Scheduler scheduler,
-                     Scheduler::Make(context_, plan.buckets, context_.launches));
-    plan.order = scheduler.Order(std::vector<int32_t>(context_.launches.size(), 0));
+    RETURN_IF_ERROR(policy_.Order(context_, before_, plan));
     return plan;
   }
 
  private:
   void Search(int halvings) {
-    const PlanOptions& options = context_.options;
     GreedyRules rules;
-    rules.max_topo_span = options.max_topo_span;
-    rules.adjacent_only = options.upstream && options.max_topo_span == kNoLimit;
-    rules.drop_dependent = options.upstream;
+    rules.max_topo_span = context_.options.max_topo_span;
+    policy_.Adjust(rules);
     rules.max_work = kMaxScans * edges_;
     rules.cap = [&](int32_t k, int32_t index) {
       const GreedyKey& key = input_.keys[Index(k)];
@@ -157,34 +146,8 @@ class Planner {
     return bucket;
   }
 
-  // What torch merges stands behind the last member, its wait at once; then all is sorted.
-  absl::Status OrderAsUpstream(Plan& plan) const {
-    const ItemGraph items(graph_, context_.constraints, plan.buckets);
-    std::vector<BucketId> behind(Index(graph_.size()), -1);
-    for (size_t b = before_.buckets.size(); b < plan.buckets.size(); ++b) {
-      behind[Index(plan.buckets[b].members.back())] = static_cast<BucketId>(b);
-    }
-    std::vector<int32_t> list;
-    for (const Step& step : before_.order) {
-      if (items.exists(items.item(step))) list.push_back(items.item(step));
-      if (step.kind != Step::Kind::kNode || behind[Index(step.id)] < 0) continue;
-      list.push_back(items.start_item(behind[Index(step.id)]));
-      list.push_back(items.wait_item(behind[Index(step.id)]));
-    }
-    const int32_t output = graph_.output_node();
-    const std::optional<std::vector<int32_t>> sorted =
-        StableTopologicalSort(list, items, {}, absl::MakeConstSpan(&output, 1));
-    if (!sorted.has_value()) {
-      return absl::FailedPreconditionError(
-          "buckets of different keys depend on one another, so no order exists; upstream does not "
-          "look for that: plan without it");
-    }
-    plan.order.clear();
-    for (const int32_t item : *sorted) plan.order.push_back(items.step(item));
-    return absl::OkStatus();
-  }
-
   PassContext& context_;
+  const GreedyPolicy& policy_;
   const Graph& graph_;
   const Plan& before_;
   const ItemGraph items_;
@@ -280,9 +243,9 @@ absl::Status CheckMemory(const PassContext& context, int64_t peak, int64_t limit
 }  // namespace
 
 absl::StatusOr<bool> AddGreedyBuckets(PassContext& context, absl::string_view pass,
-                                      GreedyTraffic traffic, bool enforce_memory, Plan& plan) {
+                                      const GreedyPolicy& policy, bool enforce_memory, Plan& plan) {
   const Plan before = plan;
-  Planner planner(context, traffic, before);
+  Planner planner(context, policy, before);
   const int64_t limit = MemoryLimit(context);
   int64_t peak = 0;
   int halvings = 0;

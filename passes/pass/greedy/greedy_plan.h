@@ -10,6 +10,7 @@
 
 #include "passes/ir/bucket_key.h"
 #include "passes/pass/greedy/greedy.h"
+#include "passes/pass/greedy/greedy_policy.h"
 #include "passes/pass/pass.h"
 
 namespace bucketd {
@@ -17,7 +18,7 @@ namespace bucketd {
 // What one bucket may hold, and its caps.
 struct GreedyKey {
   BucketKey of;
-  Direction direction = Direction::kNone;  // kNone under upstream: torch does not tell
+  Direction direction = Direction::kNone;
   CollectiveId first = -1;
   int64_t bytes = 0;          // of all candidates
   std::vector<int64_t> caps;  // of bucket 0, 1, ...; the last repeats; kNoCap: none
@@ -25,33 +26,24 @@ struct GreedyKey {
 
 struct GreedyInput {
   std::vector<GreedyKey> keys;
-  // By position of the wait in plan.order. Upstream: one list a kind, as torch works through them;
-  // else one list.
+  // Lists by position of the wait in plan.order, as the policy has them.
   std::vector<std::vector<GreedyCandidate>> stages;
   bool auto_caps = false;
 };
 
-enum class GreedyTraffic : uint8_t {
-  kAny,         // under upstream: all-reduces of every group
-  kFsdpGroups,  // under upstream: nothing without a gather of a parameter, and all-reduces only on
-                // the groups of such gathers
-};
+// Collectives that may be merged: those that the policy wants, that are in no bucket yet and that
+// in-place ops leave alone; numerics as in context.options. REQUIRES: tag-collectives has run.
+GreedyInput CollectGreedyInput(const PassContext& context, const GreedyPolicy& policy,
+                               const Plan& plan, const ItemGraph& items);
 
-// Collectives that may be merged: those of parameters and gradients that are in no bucket yet and
-// that in-place ops leave alone; numerics, primary_group_only and upstream as in context.options.
-// REQUIRES: tag-collectives has run.
-GreedyInput CollectGreedyInput(const PassContext& context, const Plan& plan, const ItemGraph& items,
-                               GreedyTraffic traffic);
-
-// Adds buckets to the plan and orders it: program order as far as the buckets let it, under
-// upstream torch's stable sort. Automatic caps are halved, a few times at most, while memory is
-// above the limit; with `enforce_memory` and no launches that a later pass could move, what then
-// still is above it is reported, or FAILED_PRECONDITION if the limit is in bytes. Fills units and
-// launches: each bucket, and each candidate that is in none, is a unit. Under upstream there are no
-// launches, so nothing moves them later; FAILED_PRECONDITION if its buckets depend on one another.
-// True if anything was merged. Diagnostics, under the pass's name: greedy-summary, and one
-// bucket-closed a bucket (the first thousand), whose nodes are the members, ascending.
+// Adds buckets to the plan and orders it. Automatic caps are halved, a few times at most, while
+// memory is above the limit; with `enforce_memory` and no launches that a later pass could move,
+// what then still is above it is reported, or FAILED_PRECONDITION if the limit is in bytes. Fills
+// units and launches, unless the policy takes them out: each bucket, and each candidate that is in
+// none, is a unit. Errors of the policy. True if anything was merged. Diagnostics, under the pass's
+// name: greedy-summary, and one bucket-closed a bucket (the first thousand), whose nodes are the
+// members, ascending.
 absl::StatusOr<bool> AddGreedyBuckets(PassContext& context, absl::string_view pass,
-                                      GreedyTraffic traffic, bool enforce_memory, Plan& plan);
+                                      const GreedyPolicy& policy, bool enforce_memory, Plan& plan);
 
 }  // namespace bucketd

@@ -1,7 +1,6 @@
 #include <memory>
 
 #include "passes/pass/greedy/greedy_plan.h"
-#include "passes/pass/passes.h"
 
 namespace bucketd {
 namespace {
@@ -11,16 +10,25 @@ namespace {
 // memory. Off: the plan stays as it is.
 class PreBucket : public Pass {
  public:
+  explicit PreBucket(MakeGreedyPolicy upstream) : upstream_(upstream) {}
+
   absl::string_view name() const override { return "pre-bucket"; }
 
   absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const override {
     if (!context.options.pre_bucketing) return false;
-    return AddGreedyBuckets(context, name(), GreedyTraffic::kFsdpGroups, false, plan);
+    const auto make = context.options.upstream ? upstream_ : MakeOwnGreedyPolicy;
+    return AddGreedyBuckets(context, name(), *make(context, GreedyTraffic::kFsdpGroups), false,
+                            plan);
   }
+
+ private:
+  const MakeGreedyPolicy upstream_;
 };
 
 }  // namespace
 
-std::unique_ptr<Pass> MakePreBucketPass() { return std::make_unique<PreBucket>(); }
+std::unique_ptr<Pass> MakePreBucketPass(MakeGreedyPolicy upstream) {
+  return std::make_unique<PreBucket>(upstream);
+}
 
 }  // namespace bucketd

@@ -13,9 +13,8 @@
 #include "passes/pass/overlap_bucket/overlap_bucket_find.h"
 #include "passes/pass/overlap_bucket/overlap_bucket_memory.h"
 #include "passes/pass/overlap_bucket/overlap_bucket_model.h"
+#include "passes/pass/overlap_bucket/overlap_bucket_policy.h"
 #include "passes/pass/overlap_bucket/overlap_bucket_report.h"
-#include "passes/pass/overlap_bucket/overlap_bucket_upstream.h"
-#include "passes/pass/passes.h"
 #include "passes/sim/simulator.h"
 
 namespace bucketd {
@@ -25,22 +24,30 @@ using overlap::Applied;
 using overlap::Found;
 using overlap::Model;
 
+absl::StatusOr<std::unique_ptr<overlap::Relations>> MakeQuotient(const Model& model,
+                                                                 overlap::Timeline& timeline) {
+  return std::make_unique<overlap::Quotient>(model, timeline);
+}
+
 // Merges launches of one key where everything that hides them still stands between the merged
 // start and the merged wait, and where no order becomes impossible.
 class OverlapBucket : public Pass {
  public:
+  explicit OverlapBucket(const overlap::Policy& upstream) : upstream_(upstream) {}
+
   absl::string_view name() const override { return "bucket-overlap"; }
 
   absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const override {
     if (!context.options.overlap_bucketing) return false;
     RETURN_IF_ERROR(FillIn(context));
-    ASSIGN_OR_RETURN(const Model model, Model::Make(context, plan));
+    const overlap::Policy policy =
+        context.options.upstream ? upstream_ : overlap::Policy{{}, MakeQuotient};
+    ASSIGN_OR_RETURN(const Model model, Model::Make(context, plan, policy.rules));
     overlap::MemoryFit fit(model, plan);
     while (true) {
       Result result;
-      ASSIGN_OR_RETURN(result, Find(model, plan, fit.byte_limits()));
-      // Comparison with torch is of what torch does.
-      if (!context.options.upstream && fit.Shrink(result.found, result.applied)) continue;
+      ASSIGN_OR_RETURN(result, Find(policy, model, plan, fit.byte_limits()));
+      if (policy.rules.stays_within_limit && fit.Shrink(result.found, result.applied)) continue;
       overlap::Report(model, plan, result.found, plan.diagnostics);
       fit.Report(plan.diagnostics);
       const bool changed = !result.found.buckets.empty() || plan.order != result.applied.order;
@@ -72,25 +79,24 @@ class OverlapBucket : public Pass {
     return absl::OkStatus();
   }
 
-  static absl::StatusOr<Result> Find(const Model& model, const Plan& plan,
-                                     absl::Span<const int64_t> byte_limits) {
+  static absl::StatusOr<Result> Find(const overlap::Policy& policy, const Model& model,
+                                     const Plan& plan, absl::Span<const int64_t> byte_limits) {
     overlap::Timeline timeline(model);
-    std::unique_ptr<overlap::Relations> relations;
-    if (model.context.options.upstream) {
-      ASSIGN_OR_RETURN(relations, overlap::EdgeRelations::Make(model, overlap::Defects::All()));
-    } else {
-      relations = std::make_unique<overlap::Quotient>(model, timeline);
-    }
+    ASSIGN_OR_RETURN(const std::unique_ptr<overlap::Relations> relations,
+                     policy.make_relations(model, timeline));
     Result result;
     result.found = overlap::FindBuckets(model, timeline, *relations, byte_limits);
-    ASSIGN_OR_RETURN(result.applied,
-                     overlap::Apply(model, plan, result.found.buckets, relations->Edges()));
+    ASSIGN_OR_RETURN(result.applied, overlap::Apply(model, plan, result.found.buckets, *relations));
     return result;
   }
+
+  const overlap::Policy upstream_;
 };
 
 }  // namespace
 
-std::unique_ptr<Pass> MakeOverlapBucketPass() { return std::make_unique<OverlapBucket>(); }
+std::unique_ptr<Pass> MakeOverlapBucketPass(const overlap::Policy& upstream) {
+  return std::make_unique<OverlapBucket>(upstream);
+}
 
 }  // namespace bucketd

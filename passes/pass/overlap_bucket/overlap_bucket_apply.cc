@@ -1,7 +1,6 @@
 #include "passes/pass/overlap_bucket/overlap_bucket_apply.h"
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -70,55 +69,6 @@ class StepList {
   const int32_t end_;
 };
 
-// Takes out, one after the other, each edge from `before` to `after` where a path leads back.
-// Returns how many.
-class CycleRepair {
- public:
-  CycleRepair(const ItemGraph& items, std::vector<Edge>& edges)
-      : items_(items), edges_(edges), kept_(edges.size(), true), seen_(Index(items.size())) {
-    into_.resize(Index(items.size()));
-    for (size_t e = 0; e < edges.size(); ++e) into_[Index(edges[e].after)].push_back(e);
-  }
-
-  size_t Run() {
-    std::vector<Edge> kept;
-    for (size_t e = 0; e < edges_.size(); ++e) {
-      kept_[e] = !IsAncestor(edges_[e].after, edges_[e].before);
-      if (kept_[e]) kept.push_back(edges_[e]);
-    }
-    const size_t removed = edges_.size() - kept.size();
-    edges_ = std::move(kept);
-    return removed;
-  }
-
- private:
-  bool IsAncestor(int32_t ancestor, int32_t item) {
-    ++stamp_;
-    std::vector<int32_t> stack = {item};
-    bool found = false;
-    const auto look = [&](int32_t x) {
-      found = found || x == ancestor;
-      if (std::exchange(seen_[Index(x)], stamp_) != stamp_) stack.push_back(x);
-    };
-    while (!found && !stack.empty()) {
-      const int32_t at = stack.back();
-      stack.pop_back();
-      for (const int32_t x : items_.before(at)) look(x);
-      for (const size_t e : into_[Index(at)]) {
-        if (kept_[e]) look(edges_[e].before);
-      }
-    }
-    return found;
-  }
-
-  const ItemGraph& items_;
-  std::vector<Edge>& edges_;
-  std::vector<bool> kept_;
-  std::vector<std::vector<size_t>> into_;
-  std::vector<int32_t> seen_;
-  int32_t stamp_ = 0;
-};
-
 class Writer {
  public:
   Writer(const Model& model, const Plan& plan, absl::Span<const FoundBucket> found)
@@ -129,7 +79,7 @@ class Writer {
     }
   }
 
-  absl::StatusOr<Applied> Run(std::vector<Edge> edges) {
+  absl::StatusOr<Applied> Run(const Relations& relations) {
     MakeBuckets();
     const ItemGraph items(graph_, model_.context.constraints, out_.buckets);
     MapItems(items);
@@ -138,40 +88,19 @@ class Writer {
     std::vector<int32_t> ids = list.Ids();
     for (int32_t& id : ids) id = now_[Index(id)];
     std::vector<Edge> kept;
-    for (const Edge& edge : edges) {
+    for (const Edge& edge : relations.Edges()) {
       const Edge mapped = {now_[Index(edge.before)], now_[Index(edge.after)]};
       if (mapped.before != mapped.after) kept.push_back(mapped);
     }
-    ASSIGN_OR_RETURN(const std::vector<int32_t> order, Sort(items, ids, std::move(kept)));
+    const int32_t output = graph_.output_node();
+    ASSIGN_OR_RETURN(const std::vector<int32_t> order,
+                     relations.Order(items, ids, std::move(kept), absl::MakeConstSpan(&output, 1)));
     Number(items, order);
     MapOverlap();
     return std::move(out_);
   }
 
  private:
-  absl::StatusOr<std::vector<int32_t>> Sort(const ItemGraph& items, const std::vector<int32_t>& ids,
-                                            std::vector<Edge> edges) const {
-    const std::vector<int32_t> last = {graph_.output_node()};
-    std::optional<std::vector<int32_t>> order = StableTopologicalSort(ids, items, edges, last);
-    if (!order.has_value() && model_.context.options.upstream) {
-      const size_t removed = CycleRepair(items, edges).Run();
-      if (removed > 0 && !model_.context.options.autofix_cycles) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("upstream: buckets that were each found legal make a cycle of ", removed,
-                         " control edges together; autofix_cycles drops them"));
-      }
-      order = StableTopologicalSort(ids, items, edges, last);
-      if (!order.has_value()) {
-        return absl::FailedPreconditionError(
-            "upstream: buckets that were each found legal depend on one another");
-      }
-    }
-    if (!order.has_value()) {
-      return absl::InternalError("the buckets and what hides them admit no order");
-    }
-    return *std::move(order);
-  }
-
   // Kept ones first, then found ones; Number() gives them their places.
   void MakeBuckets() {
     std::vector<bool> taken(plan_.buckets.size());
@@ -329,8 +258,8 @@ class Writer {
 }  // namespace
 
 absl::StatusOr<Applied> Apply(const Model& model, const Plan& plan,
-                              absl::Span<const FoundBucket> found, std::vector<Edge> edges) {
-  return Writer(model, plan, found).Run(std::move(edges));
+                              absl::Span<const FoundBucket> found, const Relations& relations) {
+  return Writer(model, plan, found).Run(relations);
 }
 
 }  // namespace bucketd::overlap

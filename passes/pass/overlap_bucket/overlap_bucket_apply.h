@@ -22,10 +22,9 @@ struct Applied {
 };
 
 // A bucket stands first where its seed stood, together with its wait; a stable sort by the graph's
-// edges and `edges` then puts every step where it belongs. INTERNAL if there is no order; with the
-// upstream option FAILED_PRECONDITION, or without the edges that make the cycle if autofix_cycles
-// is on. O((nodes + edges) log buckets); upstream's repair is quadratic in what lies on cycles.
+// edges and those of `relations` then puts every step where it belongs. Errors as
+// Relations::Order. O((nodes + edges) log buckets).
 absl::StatusOr<Applied> Apply(const Model& model, const Plan& plan,
-                              absl::Span<const FoundBucket> found, std::vector<Edge> edges);
+                              absl::Span<const FoundBucket> found, const Relations& relations);
 
 }  // namespace bucketd::overlap

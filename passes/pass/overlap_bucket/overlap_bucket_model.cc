@@ -77,8 +77,9 @@ int64_t EstimatePs(const Graph& graph, const Costs& costs, const std::vector<Nod
                             mode == BucketMode::kGrouped ? count : 1);
 }
 
-absl::StatusOr<Model> Model::Make(const PassContext& context, const Plan& plan) {
-  Model model(context, plan);
+absl::StatusOr<Model> Model::Make(const PassContext& context, const Plan& plan,
+                                  const Rules& rules) {
+  Model model(context, plan, rules);
   model.position.assign(Index(model.items()), -1);
   model.compute_index.assign(Index(model.items()), -1);
   for (const Step& step : plan.order) {
@@ -184,7 +185,7 @@ absl::Status Model::AddOverlap(const Plan& plan) {
       launch.last_hiding = std::max(launch.last_hiding, at);
       // On its own group's timeline a node has one event, which would move with its bucket.
       const int32_t item = item_of[Index(n)];
-      const bool own = group_of[Index(item)] == launch.group && !context.options.upstream;
+      const bool own = group_of[Index(item)] == launch.group && rules.own_group_hides;
       if (launch.fully_hidden() || own) {
         hiding[Index(item)] = true;
       }
@@ -209,9 +210,8 @@ void Model::AddKeys(const Plan& plan) {
                                        [&](NodeId member) { return Mergeable(context, member); });
     if (!mergeable) continue;
     const Collective& c = graph.collective(launch.collective);
-    // torch's key knows no direction.
     const Direction direction =
-        context.options.upstream ? Direction::kNone : context.directions[Index(launch.collective)];
+        rules.directions_apart ? context.directions[Index(launch.collective)] : Direction::kNone;
     launch.key =
         keys.emplace(std::make_pair(BucketKey::Of(c), direction), static_cast<int32_t>(keys.size()))
             .first->second;
@@ -238,7 +238,7 @@ void Model::AddGroups(const Plan& plan) {
       all = Both(all, placeholder[Index(member)]);
       each = each && placeholder[Index(member)] >= 0;
     }
-    internode[group] = context.options.upstream ? all >= 0 : each;
+    internode[group] = rules.members_alike ? each : all >= 0;
   }
   const Choice choice = context.options.bucket_exposed_first;
   exposed_first = choice == Choice::kAuto

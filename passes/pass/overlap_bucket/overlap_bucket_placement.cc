@@ -13,7 +13,7 @@ size_t Index(int32_t i) { return static_cast<size_t>(i); }
 // torch speaks of the launch whose event it meets; here that launch may stand for a whole bucket,
 // whose other members want to stay hidden too.
 Placement::Placement(const Model& model, const Timeline& timeline)
-    : model_(model), timeline_(timeline), whole_buckets_(!model.context.options.upstream) {
+    : model_(model), timeline_(timeline), whole_buckets_(model.rules.whole_buckets) {
   for (size_t l = 0; l < model.launches.size(); ++l) {
     first_of_.push_back(static_cast<int32_t>(l));
     first_hiding_.push_back(model.launches[l].first_hiding);

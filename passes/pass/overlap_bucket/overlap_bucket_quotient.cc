@@ -22,6 +22,15 @@ std::vector<Edge> HidingEdges(const Model& model) {
 
 }  // namespace
 
+absl::StatusOr<std::vector<int32_t>> Relations::Order(const ItemGraph& items,
+                                                      const std::vector<int32_t>& ids,
+                                                      std::vector<Edge> edges,
+                                                      absl::Span<const int32_t> last) const {
+  std::optional<std::vector<int32_t>> order = StableTopologicalSort(ids, items, edges, last);
+  if (order.has_value()) return *std::move(order);
+  return absl::InternalError("the buckets and what hides them admit no order");
+}
+
 // By what stands before, what stands after.
 Quotient::Lists Quotient::Sorted(std::vector<Edge> edges, int32_t items) {
   std::sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
 #include "passes/pass/overlap_bucket/overlap_bucket_model.h"
@@ -32,6 +33,13 @@ class Relations {
   // What an order of the merged launches has to keep besides the graph's own edges; items of
   // merged launches stand for their buckets.
   virtual std::vector<Edge> Edges() const = 0;
+
+  // A stable sort of `ids` by the graph's edges and `edges`, with `last` at the end. INTERNAL if
+  // there is none: these relations let through what they may not.
+  virtual absl::StatusOr<std::vector<int32_t>> Order(const ItemGraph& items,
+                                                     const std::vector<int32_t>& ids,
+                                                     std::vector<Edge> edges,
+                                                     absl::Span<const int32_t> last) const;
 };
 
 // Data edges, start -> hiding node -> wait of what is hidden altogether, and the timelines, with

@@ -1,12 +1,13 @@
-#include "passes/pass/overlap_bucket/overlap_bucket_upstream.h"
+#include "passes/pass/upstream/edge_relations.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 
-namespace bucketd::overlap {
+namespace bucketd::upstream {
 namespace {
 
 constexpr int64_t kMaxAncestorBits = int64_t{1} << 31;
@@ -17,6 +18,55 @@ template <typename List>
 auto Find(List& list, int32_t item) {
   return std::find_if(list.begin(), list.end(), [&](const auto& dep) { return dep.item == item; });
 }
+
+// Takes out, one after the other, each edge from `before` to `after` where a path leads back.
+// Returns how many.
+class CycleRepair {
+ public:
+  CycleRepair(const ItemGraph& items, std::vector<Edge>& edges)
+      : items_(items), edges_(edges), kept_(edges.size(), true), seen_(Index(items.size())) {
+    into_.resize(Index(items.size()));
+    for (size_t e = 0; e < edges.size(); ++e) into_[Index(edges[e].after)].push_back(e);
+  }
+
+  size_t Run() {
+    std::vector<Edge> kept;
+    for (size_t e = 0; e < edges_.size(); ++e) {
+      kept_[e] = !IsAncestor(edges_[e].after, edges_[e].before);
+      if (kept_[e]) kept.push_back(edges_[e]);
+    }
+    const size_t removed = edges_.size() - kept.size();
+    edges_ = std::move(kept);
+    return removed;
+  }
+
+ private:
+  bool IsAncestor(int32_t ancestor, int32_t item) {
+    ++stamp_;
+    std::vector<int32_t> stack = {item};
+    bool found = false;
+    const auto look = [&](int32_t x) {
+      found = found || x == ancestor;
+      if (std::exchange(seen_[Index(x)], stamp_) != stamp_) stack.push_back(x);
+    };
+    while (!found && !stack.empty()) {
+      const int32_t at = stack.back();
+      stack.pop_back();
+      for (const int32_t x : items_.before(at)) look(x);
+      for (const size_t e : into_[Index(at)]) {
+        if (kept_[e]) look(edges_[e].before);
+      }
+    }
+    return found;
+  }
+
+  const ItemGraph& items_;
+  std::vector<Edge>& edges_;
+  std::vector<bool> kept_;
+  std::vector<std::vector<size_t>> into_;
+  std::vector<int32_t> seen_;
+  int32_t stamp_ = 0;
+};
 
 }  // namespace
 
@@ -354,4 +404,22 @@ std::vector<Edge> EdgeRelations::Edges() const {
   return edges;
 }
 
-}  // namespace bucketd::overlap
+absl::StatusOr<std::vector<int32_t>> EdgeRelations::Order(const ItemGraph& items,
+                                                          const std::vector<int32_t>& ids,
+                                                          std::vector<Edge> edges,
+                                                          absl::Span<const int32_t> last) const {
+  std::optional<std::vector<int32_t>> order = StableTopologicalSort(ids, items, edges, last);
+  if (order.has_value()) return *std::move(order);
+  const size_t removed = CycleRepair(items, edges).Run();
+  if (removed > 0 && !model_.context.options.autofix_cycles) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("upstream: buckets that were each found legal make a cycle of ", removed,
+                     " control edges together; autofix_cycles drops them"));
+  }
+  order = StableTopologicalSort(ids, items, edges, last);
+  if (order.has_value()) return *std::move(order);
+  return absl::FailedPreconditionError(
+      "upstream: buckets that were each found legal depend on one another");
+}
+
+}  // namespace bucketd::upstream

@@ -11,7 +11,12 @@
 
 #include "passes/pass/overlap_bucket/overlap_bucket_relations.h"
 
-namespace bucketd::overlap {
+namespace bucketd::upstream {
+
+using overlap::Edge;
+using overlap::LaunchInfo;
+using overlap::Model;
+using overlap::Relations;
 
 // What torch 2.13 gets wrong, one flag each.
 struct Defects {
@@ -33,6 +38,12 @@ class EdgeRelations : public Relations {
   bool Conflict(absl::Span<const int32_t> members, int32_t candidate) override;
   bool TryMerge(int32_t first, int32_t candidate, bool start_at_first, bool wait_at_first) override;
   std::vector<Edge> Edges() const override;
+  // FAILED_PRECONDITION if there is no order, or if only one without the edges that make the cycle
+  // and autofix_cycles is off. Quadratic in what lies on cycles.
+  absl::StatusOr<std::vector<int32_t>> Order(const ItemGraph& items,
+                                             const std::vector<int32_t>& ids,
+                                             std::vector<Edge> edges,
+                                             absl::Span<const int32_t> last) const override;
 
  private:
   struct Dep {
@@ -80,4 +91,4 @@ class EdgeRelations : public Relations {
   int32_t stamp_ = 0;
 };
 
-}  // namespace bucketd::overlap
+}  // namespace bucketd::upstream

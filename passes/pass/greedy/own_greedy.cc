@@ -1,0 +1,52 @@
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "passes/base/status_macros.h"
+#include "passes/cost/saturation.h"
+#include "passes/pass/greedy/greedy_policy.h"
+#include "passes/pass/primary_group.h"
+#include "passes/pass/schedule.h"
+
+namespace bucketd {
+namespace {
+
+class OwnGreedy : public GreedyPolicy {
+ public:
+  explicit OwnGreedy(const PassContext& context)
+      : context_(context),
+        primary_(context.options.primary_group_only ? PrimaryGroup(context.graph, context.tags)
+                                                    : GroupId{-1}) {}
+
+  bool Wants(CollectiveId c) const override {
+    return context_.tags[c].tag != Tag::kNone &&
+           (primary_ < 0 || context_.graph.collective(c).group == primary_);
+  }
+  Direction DirectionOf(CollectiveId c) const override {
+    return context_.directions[static_cast<size_t>(c)];
+  }
+  int32_t stages() const override { return 1; }
+  int32_t StageOf(CollectiveId) const override { return 0; }
+  int64_t AutoCap(CollectiveId c) const override { return AutoCapBytes(context_.costs, c); }
+  bool caps_shrink() const override { return true; }
+  void Adjust(GreedyRules&) const override {}
+
+  absl::Status Order(PassContext& context, const Plan&, Plan& plan) const override {
+    ASSIGN_OR_RETURN(const Scheduler scheduler,
+                     Scheduler::Make(context, plan.buckets, context.launches));
+    plan.order = scheduler.Order(std::vector<int32_t>(context.launches.size(), 0));
+    return absl::OkStatus();
+  }
+
+ private:
+  const PassContext& context_;
+  const GroupId primary_;
+};
+
+}  // namespace
+
+std::unique_ptr<GreedyPolicy> MakeOwnGreedyPolicy(const PassContext& context, GreedyTraffic) {
+  return std::make_unique<OwnGreedy>(context);
+}
+
+}  // namespace bucketd

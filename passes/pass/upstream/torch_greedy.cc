@@ -1,0 +1,113 @@
+#include "passes/pass/upstream/torch_greedy.h"
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+
+#include "passes/base/collectives.h"
+#include "passes/cost/saturation.h"
+#include "passes/pass/schedule.h"
+#include "passes/pass/stable_sort.h"
+#include "passes/pass/upstream/torch_traffic.h"
+
+namespace bucketd::upstream {
+namespace {
+
+size_t Index(int32_t i) { return static_cast<size_t>(i); }
+
+constexpr CollectiveKind kStages[] = {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
+                                      CollectiveKind::kAllReduce};
+// Floor in MB of 2^20 bytes.
+struct Link {
+  double gb_per_s, hop_us, base_us;
+  int64_t floor_mb;
+};
+constexpr int32_t kRanksInside = 8;
+constexpr Link kInside = {22, 45, 10, 0}, kAcross = {11, 14, 30, 75};
+
+class TorchGreedy : public GreedyPolicy {
+ public:
+  TorchGreedy(const PassContext& context, GreedyTraffic traffic)
+      : graph_(context.graph),
+        found_(FindTraffic(context.graph, context.options.primary_group_only)),
+        by_group_(traffic == GreedyTraffic::kFsdpGroups) {}
+
+  bool Wants(CollectiveId c) const override {
+    if (by_group_ && found_.groups.empty()) return false;
+    const Collective& collective = graph_.collective(c);
+    return found_.gather[Index(c)] || found_.scatter[Index(c)] ||
+           (ReducesWhole(collective.kind) &&
+            (!by_group_ || absl::c_linear_search(found_.groups, collective.group)));
+  }
+  Direction DirectionOf(CollectiveId) const override { return Direction::kNone; }
+  int32_t stages() const override { return static_cast<int32_t>(std::size(kStages)); }
+  int32_t StageOf(CollectiveId c) const override {
+    return static_cast<int32_t>(absl::c_find(kStages, graph_.collective(c).kind) -
+                                std::begin(kStages));
+  }
+  // Without a size torch takes the most it ever does. Without a GPU in sight it reckons with
+  // Ampere, eight to a node.
+  int64_t AutoCap(CollectiveId) const override {
+    return found_.group_size > 0 ? TorchAutoCapBytes(found_.group_size) : kMaxAutoCapBytes;
+  }
+  bool caps_shrink() const override { return false; }
+  void Adjust(GreedyRules& rules) const override {
+    rules.adjacent_only = rules.max_topo_span == kNoLimit;
+    rules.drop_dependent = true;
+  }
+
+  // Each new bucket behind its last member; then all is sorted.
+  absl::Status Order(PassContext& context, const Plan& before, Plan& plan) const override {
+    const ItemGraph items(graph_, context.constraints, plan.buckets);
+    std::vector<BucketId> behind(Index(graph_.size()), -1);
+    for (size_t b = before.buckets.size(); b < plan.buckets.size(); ++b) {
+      behind[Index(plan.buckets[b].members.back())] = static_cast<BucketId>(b);
+    }
+    std::vector<int32_t> list;
+    for (const Step& step : before.order) {
+      if (items.exists(items.item(step))) list.push_back(items.item(step));
+      if (step.kind != Step::Kind::kNode || behind[Index(step.id)] < 0) continue;
+      list.push_back(items.start_item(behind[Index(step.id)]));
+      list.push_back(items.wait_item(behind[Index(step.id)]));
+    }
+    const int32_t output = graph_.output_node();
+    const std::optional<std::vector<int32_t>> sorted =
+        StableTopologicalSort(list, items, {}, absl::MakeConstSpan(&output, 1));
+    if (!sorted.has_value()) {
+      return absl::FailedPreconditionError(
+          "buckets of different keys depend on one another, so no order exists; upstream does not "
+          "look for that: plan without it");
+    }
+    plan.order.clear();
+    for (const int32_t item : *sorted) plan.order.push_back(items.step(item));
+    context.launches.clear();
+    context.units.clear();
+    return absl::OkStatus();
+  }
+
+ private:
+  const Graph& graph_;
+  const Traffic found_;
+  const bool by_group_;
+};
+
+}  // namespace
+
+std::unique_ptr<GreedyPolicy> MakeTorchGreedy(const PassContext& context, GreedyTraffic traffic) {
+  return std::make_unique<TorchGreedy>(context, traffic);
+}
+
+int64_t TorchSaturationBytes(int32_t ranks) {
+  const Link& link = ranks > kRanksInside ? kAcross : kInside;
+  constexpr int64_t kNine = 9;  // 0.9 / (1 - 0.9)
+  const double us = link.base_us + (ranks - 1) * link.hop_us;
+  const auto bytes = static_cast<int64_t>(kNine * us * link.gb_per_s * 1e3);
+  return std::max(bytes, link.floor_mb << 20);
+}
+
+int64_t TorchAutoCapBytes(int32_t ranks) { return ClampAutoCap(TorchSaturationBytes(ranks)); }
+
+}  // namespace bucketd::upstream

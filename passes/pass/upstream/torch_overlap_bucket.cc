@@ -1,0 +1,26 @@
+#include "passes/pass/upstream/torch_overlap_bucket.h"
+
+#include <memory>
+
+#include "passes/pass/upstream/edge_relations.h"
+
+namespace bucketd::upstream {
+namespace {
+
+absl::StatusOr<std::unique_ptr<Relations>> MakeRelations(const Model& model, overlap::Timeline&) {
+  return EdgeRelations::Make(model, Defects::All());
+}
+
+}  // namespace
+
+overlap::Policy TorchOverlapBucket() {
+  overlap::Rules rules;
+  rules.own_group_hides = false;
+  rules.directions_apart = false;
+  rules.members_alike = false;
+  rules.whole_buckets = false;
+  rules.stays_within_limit = false;
+  return {rules, MakeRelations};
+}
+
+}  // namespace bucketd::upstream

@@ -1,0 +1,85 @@
+#include "passes/pass/upstream/torch_traffic.h"
+
+#include "absl/strings/match.h"
+
+#include "passes/base/collectives.h"
+#include "passes/ir/ops.h"
+#include "passes/pass/primary_group.h"
+
+namespace bucketd::upstream {
+namespace {
+
+constexpr NodeId kMany = -2;
+
+size_t Index(int32_t i) { return static_cast<size_t>(i); }
+
+CollectiveId Count(const Graph& graph) {
+  return static_cast<CollectiveId>(graph.collectives().size());
+}
+
+// One node each: the only placeholder with tensors behind it, kNoNode, or kMany.
+std::vector<NodeId> OnlyPlaceholders(const Graph& graph) {
+  std::vector<NodeId> only(Index(graph.size()), kNoNode);
+  for (NodeId n = 0; n < graph.size(); ++n) {
+    if (graph.kind(n) == NodeKind::kPlaceholder) {
+      if (!graph.outputs(n).empty()) only[Index(n)] = n;
+      continue;
+    }
+    for (const NodeId x : graph.inputs(n)) {
+      const NodeId theirs = only[Index(x)];
+      if (theirs == kNoNode || theirs == only[Index(n)]) continue;
+      only[Index(n)] = only[Index(n)] == kNoNode ? theirs : kMany;
+    }
+  }
+  return only;
+}
+
+// One node each: all that follows reads one node only, or is the output.
+std::vector<bool> UnaryTails(const Graph& graph) {
+  std::vector<bool> unary(Index(graph.size()), true);
+  for (NodeId n = graph.size() - 1; n >= 0; --n) {
+    for (const NodeId user : graph.users(n)) {
+      if (graph.kind(user) == NodeKind::kOutput) continue;
+      if (graph.inputs(user).size() != 1 || !unary[Index(user)]) unary[Index(n)] = false;
+    }
+  }
+  return unary;
+}
+
+bool WritesIntoGiven(const Graph& graph, const Collective& collective) {
+  return absl::EndsWith(BaseName(graph.op(collective.start)), "_out");
+}
+
+}  // namespace
+
+Traffic FindTraffic(const Graph& graph, bool primary_only) {
+  Traffic traffic;
+  traffic.gather.resize(graph.collectives().size());
+  traffic.scatter.resize(graph.collectives().size());
+  const std::vector<NodeId> only = OnlyPlaceholders(graph);
+  const std::vector<bool> unary = UnaryTails(graph);
+  GroupTally tally(graph);
+  for (const bool into_given : {false, true}) {
+    for (CollectiveId c = 0; c < Count(graph); ++c) {
+      const Collective& collective = graph.collective(c);
+      if (!Gathers(collective.kind) || only[Index(collective.start)] < 0 ||
+          WritesIntoGiven(graph, collective) != into_given) {
+        continue;
+      }
+      traffic.gather[Index(c)] = true;
+      tally.Meet(collective.group);
+      if (traffic.group_size == 0) traffic.group_size = graph.group(collective).size;
+    }
+  }
+  for (CollectiveId c = 0; c < Count(graph); ++c) {
+    const Collective& collective = graph.collective(c);
+    traffic.scatter[Index(c)] = Scatters(collective.kind) && collective.wait != kNoNode &&
+                                !graph.users(collective.wait).empty() &&
+                                unary[Index(collective.wait)];
+  }
+  traffic.groups = tally.order();
+  if (primary_only && !traffic.groups.empty()) traffic.groups = {tally.MostFrequent()};
+  return traffic;
+}
+
+}  // namespace bucketd::upstream
