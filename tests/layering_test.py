@@ -34,10 +34,11 @@ ALLOWED = {
     "server/graphs": CORE + ["passes/io", "proto", *SERVER[:2]],
     "server/costs": CORE + ["passes/io", "proto", "server/store", *SERVER[:2]],
     "server/plans": PLANNER + ["passes/io", "proto", "server/store", *SERVER[:4]],
-    "server/jobs": PLANNER + ["passes/io", "proto", "server/store", *SERVER[:5]],
+    "server/jobs/machine": PLANNER + ["proto", *SERVER[:5]],
+    "server/jobs": PLANNER + ["passes/io", "proto", "server/store", "server/jobs/machine", *SERVER[:5]],
     "server/agents": CORE[:1] + ["server/base"],
     "server/admin": PLANNER + ["passes/io", "proto", "server/store", "server/process", *SERVER],
-    "server/rpc": PLANNER + ["passes/io", "proto", *SERVER, "server/agents", "server/admin"],
+    "server/rpc": PLANNER + ["passes/io", "proto", *SERVER, "server/jobs/machine", "server/agents", "server/admin"],
     "server": CORE[:1] + [*SERVER, "server/process", "server/store", "server/agents", "server/admin", "server/rpc"],  # server.{h,cc}
     "client/render": CORE[:5],
     "client/cli": ["passes/base"],
@@ -61,6 +62,9 @@ ALLOWED = {
 GRPC_FILES = re.compile(r"^(server/server\.cc|server/rpc/\w+\.(cc|h)|client/\w*(_client|channel|_call)\.(cc|h)|gpu_agent/\w*_service\.cc)$")
 # It costs seconds a unit: client/cli/flags.h says the same to everybody else.
 CLI_FILES = re.compile(r"^(client/cli/flags\.cc|server/main\.cc|passes/tools/\w+\.(cc|h))$")
+# Agreement's state machine: what happens and when comes in with events.
+PURE = re.compile(r"^server/jobs/machine/")
+IMPURE = re.compile(r"<(mutex|thread|condition_variable|future|atomic)>|absl/synchronization/|server/base/(timers|worker_pool)\.h|plan_broker\.h|::now\(\)|LogLine\(")
 SKIPPED = {"tests"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')
 
@@ -79,6 +83,8 @@ def violations(path: str, text: str) -> list[str]:
     own = folder_of(path)
     found = []
     for number, line in enumerate(text.splitlines(), 1):
+        if PURE.match(path) and IMPURE.search(line):
+            found.append(f"{path}:{number}: the state machine has no threads, locks or clock")
         match = INCLUDE.match(line)
         if not match:
             continue
@@ -113,6 +119,7 @@ def test_a_wrong_include_is_seen():
     assert violations("passes/sim/memory.cc", '#include "proto/plan.pb.h"\n')
     assert violations("passes/io/fx_json.cc", "#include <grpcpp/grpcpp.h>\n")
     assert violations("server/plans/plan_cache.h", "#include <grpcpp/grpcpp.h>\n")
+    assert violations("server/jobs/machine/scope.cc", "  now = Clock::now();\n")
     assert violations("client/ctl/plan.cc", '#include "server/server.h"\n')
     assert violations("client/ctl/plan.cc", '#include "CLI/CLI.hpp"\n')
     assert violations("gpu_agent/comm/ring.cc", '#include "gpu_agent/exec/executor.h"\n')

@@ -2,7 +2,6 @@
 // they look things up in memory and answer callers.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -11,9 +10,9 @@
 #include <thread>
 #include <utility>
 
-namespace bucketd {
+#include "server/base/clock.h"
 
-using SteadyTime = std::chrono::steady_clock::time_point;
+namespace bucketd {
 
 class Timers {
  public:

@@ -1,40 +1,26 @@
 // Rank agreement: all ranks of a scope of a job get the same plan, byte for byte, or the same
 // error. Stands between the calls that name a job and the broker.
 //
-// A scope (tenant, job, generation, name) gathers calls; each presents a signature
-// (job_signature.h) for its ranks. Meanwhile the plan is fetched: for each of the first two
-// signatures there is one call in the broker, in nobody's name ("probe"). If the broker asks it for
-// the graph, one of the callers that wait is asked, and the next probe takes its place in the
-// broker's queue. A rank is present while a call that speaks for it waits, so whoever uploads is
-// present again when it comes back. The verdict falls when all ranks are present, or when the first
-// of their deadlines nears:
-//   one signature, and its plan is here    the pin is written, then all get the plan
-//   one signature, planning failed         all get that error
-//   several signatures                     RANKS_DIFFER, with the first differing node of two
-//   a rank's call cannot be served         its error, naming it
-//   graphs ranks are missing at the deadline      RANKS_MISSING
-// An agreed scope stays agreed: a rank that calls again gets the same bytes, one that presents
-// something else is refused alone. A failed one stays failed until every rank has heard of it.
+// This is the shell: the lock, the callers, the clock, and the hands of a state machine that
+// decides everything (machine/job_table.h, machine/scope.h). What it decides comes out as actions;
+// they are done here without the lock, and what comes of them goes back in as events.
 //
 // What was agreed is pinned (pins.h): the next generation that presents the same signature gets the
 // same bytes, as does the same generation after a restart of the server.
 #pragma once
 
 #include <functional>
-#include <list>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-#include "absl/types/span.h"
+#include "absl/synchronization/mutex.h"
 
 #include "server/base/timers.h"
 #include "server/base/worker_pool.h"
@@ -42,40 +28,14 @@
 #include "server/graphs/graph_intake.h"
 #include "server/graphs/graph_store.h"
 #include "server/jobs/agreement_metrics.h"
-#include "server/jobs/agreement_state.h"
-#include "server/jobs/job_call.h"
+#include "server/jobs/machine/job_call.h"
+#include "server/jobs/machine/job_table.h"
 #include "server/jobs/pins.h"
-#include "server/jobs/replan.h"
 #include "server/plans/plan_broker.h"
 #include "server/plans/plan_cache.h"
 #include "server/plans/plan_request.h"
 
 namespace bucketd {
-
-// For people and status pages.
-struct ScopeSnapshot {
-  std::string name;
-  std::string stage;  // "gathering", "agreed", ...
-  uint32_t size = 0;
-  int64_t ranks_waiting = 0;
-  int64_t signatures = 0;   // of those that wait
-  std::string plan_sha256;  // hex; of an agreed scope
-  bool pinned = false;
-  std::string error;              // of a failed scope
-  double seconds = 0.0;           // since its first rank came
-  std::vector<uint32_t> missing;  // while ranks are waited for: the first kMaxSnapshotMissing
-};
-struct JobSnapshot {
-  std::string tenant;
-  std::string id;
-  uint64_t generation = 0;
-  std::optional<std::string> unplanned;
-  double idle_seconds = 0.0;
-  int64_t scopes_in_all = 0;
-  std::vector<ScopeSnapshot> scopes;  // by name, at most kMaxSnapshotScopes
-};
-inline constexpr size_t kMaxSnapshotScopes = 64;
-inline constexpr size_t kMaxSnapshotMissing = 64;
 
 class Agreement {
  public:
@@ -130,171 +90,65 @@ class Agreement {
                                 size_t limit) const;
 
  private:
-  using Lock = std::lock_guard<std::mutex>;
-  struct Arrival {
-    const JobCall& job;
-    std::shared_ptr<PlanRequest> request;
-    std::string signature;
-    Digest signature_id;  // of the signature and `fresh`
-    SteadyTime deadline;
-    Done done;
-  };
-  struct Work {
-    std::function<void()> run;      // on a worker
-    std::function<void()> refused;  // if there is no room for it
-  };
-  // What is to be done once the lock is given back.
-  struct Actions {
+  class HereNow;
+  // What is to be done without the lock.
+  struct Due {
     std::vector<std::pair<Done, Answer>> answers;
+    std::vector<Note> notes;
     std::vector<std::function<void()>> calls;
-    std::vector<Work> work;
   };
-  using JobMemoryRead = absl::StatusOr<std::optional<JobMemory>>;
-  using PinRead = absl::StatusOr<std::optional<Pin>>;
 
-  void Run(Actions actions);
-  void Submit(Work work);
-
-  // Of the following, those that take Actions need the lock.
-
-  // agreement.cc: jobs, calls.
-  CallId Admit(Arrival& arrival, Actions& actions);
-  void AdmitRefused(const JobCall& job, const absl::Status& why, Done done, Actions& actions);
-  absl::StatusOr<JobState*> JobOf(const JobCall& call, Actions& actions);
-  absl::Status MakeRoom();
-  void Touch(JobState& job);
-  void EraseJob(JobState& job);
-  void BeginGeneration(JobState& job, uint64_t generation, Actions& actions);
-  void DecideWhetherPlanned(JobState& job, Actions& actions);
-  void UnplannedIsStored(const JobName& name, uint64_t generation);
-  void AnswerUnplanned(ScopeState& scope, Actions& actions);
-  absl::StatusOr<ScopeState*> ScopeOf(JobState& job, const JobCall& call, Actions& actions);
-  void StartLoading(ScopeState& scope, Actions& actions);
-  void Loaded(uint64_t scope_id, const JobMemoryRead& memory, const PinRead& pin);
-  void ScopeLoaded(ScopeState& scope, const PinRead& pin, Actions& actions);
-  void UseMemory(JobState& job, const JobMemoryRead& memory, Actions& actions);
-  void UsePin(ScopeState& scope, const Pin& pin, Actions& actions);
-  JobMemory MemoryOf(const JobState& job) const;
-  // Without the lock, with storing_. ABORTED if the job is in another generation.
-  absl::Status PutMemory(const JobName& name, uint64_t generation, const std::string& agreed_scope);
-  void EraseScope(ScopeState& scope);
-  void KeepBytes(ScopeState& scope, int64_t bytes);
-  Done Take(CallId call);  // out of all tables; REQUIRES: it waits
-  void Remove(CallId call, Answer answer, Actions& actions);
-  void AnswerAll(ScopeState& scope, const Answer& answer, Actions& actions);
-  void SweepJobs();
+  void Happen(Event event);
+  // A call's own event; 0 if it has been answered.
+  template <typename CallEvent>
+  CallId Come(CallEvent event, Done done);
+  Due Take(Event event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Add(const Count& count);
+  void ShowSizes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Done TakeDone(uint64_t call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Run(Due due);
+  // `run` on a worker; `refused`, here, if there is no room for it.
+  void Submit(std::function<void()> run, const std::function<void()>& refused);
+  void Probe(const AskBroker& ask);
   void SweepPins();
 
-  // agreement_gather.cc: ranks that come, the plan that is fetched.
-  CallId Wait(ScopeState& scope, Arrival& arrival, Actions& actions);
-  absl::Status CheckRoom(const ScopeState& scope, const Arrival& arrival) const;
-  void ReplaceEarlier(ScopeState& scope, const JobCall& job, Actions& actions);
-  Presented& PresentedBy(ScopeState& scope, const Arrival& arrival);
-  void KeepRequest(ScopeState& scope, Presented& presented, Arrival& arrival, CallId call,
-                   Actions& actions);
-  void CameWithGraph(ScopeState& scope, Presented& presented, Arrival& arrival, CallId call,
-                     Actions& actions);
-  void Gather(ScopeState& scope, Actions& actions);
-  void Fetch(ScopeState& scope, Presented& presented, Actions& actions);
-  void FetchPinned(const ScopeState& scope, const Presented& presented, Actions& actions);
-  void AskBroker(const ScopeState& scope, Presented& presented, Actions& actions);
-  void Probe(uint64_t scope_id, size_t index, uint64_t probe,
-             const std::shared_ptr<PlanRequest>& request);
-  absl::Status UseFixedProfile(JobState& job, PlanRequest& request);
-  void RetryLater(const ScopeState& scope, Presented& presented, const absl::Status& error);
-  void PinnedPlanRead(uint64_t scope_id, size_t index, uint64_t probe,
-                      const absl::StatusOr<PlanReplyPtr>& reply);
-  void PlanCame(uint64_t scope_id, size_t index, uint64_t probe, const Answer& answer);
-  void PlanFailed(ScopeState& scope, Presented& presented, const absl::Status& error,
-                  CallId inline_sender, Actions& actions);
-  void RetryFetch(uint64_t scope_id, size_t index);
-  void AskForGraph(Presented& presented, int64_t lease_ms, Actions& actions);
-  void CancelProbe(Presented& presented, Actions& actions);
-  void ArmDeadline(ScopeState& scope);
-  void DeadlineReached(uint64_t scope_id);
-  void AtDeadline(ScopeState& scope, Actions& actions);
+  // One for each action: what is short is done at once, the rest is left in `due`.
+  void Start(AskBroker& ask, Due& due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Start(GiveUpFetch& give_up, Due& due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Start(HurryFetch& hurry, Due& due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Start(OfferGraph& offer, Due& due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Start(ArmTimer& arm, Due& due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Start(CancelTimer& cancel, Due& due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Start(AnswerFromStore& answer, Due& due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The others are work: Work(action, no room) is run by a worker, or here when there is none.
+  template <typename Action>
+  void Start(Action& action, Due& due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // agreement_replan.cc: whether the pin's plan, which is here, gives way to one under the costs of
-  // now. False: it does not.
-  bool StartReplan(const ScopeState& scope, Presented& presented, Actions& actions);
-  void FreshPlanCame(ScopeState& scope, Presented& presented, const Answer& answer,
-                     Actions& actions);
-  void Judge(const ScopeState& scope, Presented& presented, GraphPtr graph, const PlanAnswer& fresh,
-             Actions& actions);
-  void Judged(uint64_t scope_id, size_t index, uint64_t probe, const PlanAnswer& fresh,
-              const absl::StatusOr<ReplanVerdict>& verdict);
-  void KeepPin(Presented& presented);
-  void KeepPin(const ScopeState& scope, Presented& presented, ReplanOutcome outcome,
-               absl::string_view why);
-  // From here on all ranks wait for nothing else.
-  void LimitReplan(const ScopeState& scope, Presented& presented);
-  void ReplanTimedOut(uint64_t scope_id, size_t index);
-  // False: there is nothing to give up.
-  bool GiveUpReplan(const ScopeState& scope, Presented& presented, Actions& actions);
-
-  // agreement_verdict.cc: how a scope ends.
-  void StartComparing(ScopeState& scope, Actions& actions);
-  void CompareStep(ScopeState& scope, Actions& actions);
-  void CompareTimedOut(uint64_t scope_id);
-  void Differ(ScopeState& scope, absl::string_view difference, absl::string_view node,
-              Actions& actions);
-  enum class Coming { kHere, kComing, kNever };
-  Coming GraphToCompare(ScopeState& scope, Presented& presented, Actions& actions);
-  void SeekDifference(ScopeState& scope, Actions& actions);
-  void DifferenceFound(uint64_t scope_id, const std::string& text, const std::string& node);
-  void DecodeToCompare(ScopeState& scope, Presented& presented,
-                       std::shared_ptr<const InlineGraph> graph, Actions& actions);
-  void DecodedToCompare(uint64_t scope_id, size_t index);
-  void StartStoring(ScopeState& scope, Presented& presented, Actions& actions);
-  // The pin that stands, with its plan: this one, or one that another server was first with.
-  struct Standing {
-    Pin pin;
-    PlanReplyPtr reply;
-  };
-  absl::StatusOr<Standing> StoreAgreed(const JobName& job, const std::string& scope, const Pin& pin,
-                                       const PlanReplyPtr& reply);
-  void Stored(uint64_t scope_id, const absl::StatusOr<Standing>& standing);
-  // False: that plan is none for these ranks; they have been told.
-  bool UseStanding(ScopeState& scope, const absl::StatusOr<Standing>& standing, Actions& actions);
-  void Agreed(ScopeState& scope, const absl::Status& stored, Actions& actions);
-  void ReadPinAgain(const ScopeState& scope, Actions& actions);
-  void PinReadAgain(uint64_t scope_id, const PinRead& pin);
-  void AnswerAgreed(const ScopeState& scope, absl::Span<const uint32_t> ranks,
-                    absl::string_view signature, Done done, Actions& actions);
+  // agreement_work.cc: what became of it. With `busy`, that it was not done.
+  Event Work(const LoadScope& load, const absl::Status& busy);
+  Event Work(const LoadPinAgain& load, const absl::Status& busy);
+  Event Work(const LoadPinnedPlan& load, const absl::Status& busy);
+  Event Work(const StoreUnplanned& store, const absl::Status& busy);
+  Event Work(const StoreAgreed& store, const absl::Status& busy);
+  Event Work(const WeighPlans& weigh, const absl::Status& busy);
+  Event Work(const CompareGraphs& compare, const absl::Status& busy);
+  Event Work(const DecodeGraph& decode, const absl::Status& busy);
+  Answer PinnedAnswer(const AnswerFromStore& answer);
   absl::StatusOr<PlanReplyPtr> ReadPinnedPlan(const Pin& pin);
-  void AnswerFailed(ScopeState& scope, absl::Span<const uint32_t> ranks, Done done,
-                    Actions& actions);
-  // Transient verdicts are forgotten at once.
-  void Fail(ScopeState& scope, const absl::Status& verdict, AgreementOutcome outcome,
-            bool transient, Actions& actions);
-  void FailAtDeadline(ScopeState& scope, Actions& actions);
-  void Settle(ScopeState& scope);  // what only waiting ranks needed goes
-  absl::Status DifferError(const ScopeState& scope, absl::string_view difference,
-                           absl::string_view node) const;
-  absl::Status MissingError(const ScopeState& scope) const;
-  static absl::Status RefusedError(const ScopeState& scope, absl::Span<const uint32_t> ranks,
-                                   const absl::Status& why);
-  static absl::Status LostProfileError(const JobState& job, absl::string_view asked,
-                                       absl::string_view id, const absl::Status& why);
-  std::string WhereTheOthersAre(const ScopeState& scope, absl::Span<const uint32_t> missing) const;
-  absl::Status DiffersAloneError(const ScopeState& scope, absl::Span<const uint32_t> ranks,
-                                 absl::string_view signature) const;
-
-  ScopeState* Find(uint64_t scope_id);
-  // Null unless this fetch is still wanted.
-  Presented* FindProbe(ScopeState* scope, size_t index, uint64_t probe);
+  absl::StatusOr<StandingPin> WriteAgreed(const StoreAgreed& store);
+  // ABORTED if the job is in another generation.
+  absl::Status WriteMemory(const JobName& name, uint64_t generation,
+                           const std::string& agreed_scope) ABSL_EXCLUSIVE_LOCKS_REQUIRED(storing_);
 
   const Parts parts_;
-  std::mutex storing_;  // over what is written for one event; workers only, before mutex_
-  mutable std::mutex mutex_;
-  std::map<JobName, std::unique_ptr<JobState>> jobs_;
-  std::list<JobState*> by_use_;  // the one that was used longest ago first
-  absl::flat_hash_map<uint64_t, ScopeState*> scopes_;
-  absl::flat_hash_map<CallId, WaitingCall> calls_;
-  int64_t kept_bytes_ = 0;  // ScopeState::bytes of all
-  uint64_t last_id_ = 0;
-  Timers::Id sweep_timer_ = 0;
-  bool draining_ = false;
+  const std::unique_ptr<const HereNow> around_;
+  // Over what is written for one event; workers only.
+  absl::Mutex storing_ ABSL_ACQUIRED_BEFORE(mutex_);
+  mutable absl::Mutex mutex_;
+  JobTable table_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, Done> callers_ ABSL_GUARDED_BY(mutex_);  // that are to be answered
+  absl::flat_hash_map<uint64_t, PlanBroker::CallId> asked_ ABSL_GUARDED_BY(mutex_);  // by fetch
+  absl::flat_hash_map<uint64_t, Timers::Id> timers_ ABSL_GUARDED_BY(mutex_);
   WorkerPool workers_;  // last: what it runs uses the rest
 };
 

@@ -6,10 +6,6 @@ namespace {
 using prometheus::Labels;
 using prometheus::Registry;
 
-constexpr std::array<const char*, kAgreementOutcomes> kOutcomeNames = {
-    "agreed", "differ", "missing", "failed", "superseded"};
-constexpr std::array<const char*, kReplanOutcomes> kReplanNames = {"replaced", "kept", "no_graph",
-                                                                   "failed"};
 // All ranks of a launch come within seconds, or one is minutes late.
 const prometheus::Histogram::BucketBoundaries kSeconds = {
     0.001, 0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0};
@@ -38,24 +34,22 @@ AgreementMetrics::AgreementMetrics(Registry& r)
       scopes(AddGauge(r, "bucketd_agreement_scopes", "Scopes of jobs in memory.")),
       waiting_ranks(AddGauge(r, "bucketd_agreement_waiting_ranks",
                              "Ranks that wait for the others of their scope, or for its plan.")),
-      pins(AddGauge(r, "bucketd_pins", "Plans that are pinned for jobs, one a scope.")),
-      unpinned_quota(AddCounter(r, kUnpinned, kUnpinnedHelp, {{"reason", "quota"}})),
-      unpinned_store(AddCounter(r, kUnpinned, kUnpinnedHelp, {{"reason", "store"}})),
-      pins_unread(AddCounter(r, "bucketd_pins_unread_total",
-                             "Scopes for which the store could not say whether there is a pin.")),
-      pins_lost(AddCounter(r, "bucketd_pins_lost_total",
-                           "Pins whose plan was gone or damaged; it was planned anew.")) {
+      pins(AddGauge(r, "bucketd_pins", "Plans that are pinned for jobs, one a scope.")) {
+  tallies_ = {&AddCounter(r, "bucketd_pins_unread_total",
+                          "Scopes for which the store could not say whether there is a pin."),
+              &AddCounter(r, "bucketd_pins_lost_total",
+                          "Pins whose plan was gone or damaged; it was planned anew."),
+              &AddCounter(r, kUnpinned, kUnpinnedHelp, {{"reason", "quota"}}),
+              &AddCounter(r, kUnpinned, kUnpinnedHelp, {{"reason", "store"}})};
   for (size_t i = 0; i < kAgreementOutcomes; ++i) {
     agreements_[i] = &AddCounter(r, "bucketd_agreements_total", "Scopes by what came of them.",
-                                 {{"outcome", kOutcomeNames[i]}});
+                                 {{"outcome", kAgreementOutcomeNames[i]}});
   }
   for (size_t i = 0; i < kReplanOutcomes; ++i) {
     replans_[i] = &AddCounter(r, "bucketd_replans_total",
                               "Pinned plans whose cost profile has moved on, by what came of them.",
-                              {{"outcome", kReplanNames[i]}});
+                              {{"outcome", kReplanOutcomeNames[i]}});
   }
 }
-
-absl::string_view Name(ReplanOutcome outcome) { return kReplanNames[static_cast<size_t>(outcome)]; }
 
 }  // namespace bucketd

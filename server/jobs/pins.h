@@ -20,24 +20,10 @@
 
 #include "passes/base/digest.h"
 #include "server/jobs/agreement_metrics.h"
+#include "server/jobs/machine/pin.h"
 #include "server/store/store.h"
 
 namespace bucketd {
-
-struct Pin {
-  uint64_t generation = 0;  // the latest that agreed on it
-  uint32_t size = 0;
-  std::string plan_key;
-  std::string profile_as_asked;
-  Digest plan_sha256{};
-};
-
-struct JobMemory {
-  uint64_t generation = 0;
-  std::optional<std::string> unplanned;                       // why
-  std::vector<std::pair<std::string, std::string>> profiles;  // as asked, "name@version"
-  std::string last_scope;                                     // the latest that was agreed on
-};
 
 struct PinLimits {
   std::chrono::milliseconds time_to_live{std::chrono::hours(168)};

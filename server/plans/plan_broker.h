@@ -33,19 +33,13 @@
 #include "server/config/options.h"
 #include "server/graphs/graph_intake.h"
 #include "server/graphs/graph_store.h"
+#include "server/plans/plan_answer.h"
 #include "server/plans/plan_cache.h"
 #include "server/plans/plan_function.h"
 #include "server/plans/plan_request.h"
 #include "server/plans/stored_plans.h"
 
 namespace bucketd {
-
-struct PlanAnswer {
-  PlanOutcome outcome = PlanOutcome::kError;  // never kError in an answer
-  PlanReplyPtr reply;                         // null for kGraphRequired
-  int64_t upload_lease_ms = 0;                // kGraphRequired
-  std::string unplanned = {};                 // kUnplanned: why
-};
 
 class PlanBroker {
  public:

@@ -18,7 +18,7 @@
 #include "server/base/errors.h"
 #include "server/base/names.h"
 #include "server/base/version.h"
-#include "server/jobs/job_call.h"
+#include "server/jobs/machine/job_call.h"
 #include "server/plans/plan_request.h"
 #include "server/plans/request_memo.h"
 #include "server/rpc/handoff.h"

@@ -1,4 +1,4 @@
-#include "server/jobs/job_signature.h"
+#include "server/jobs/machine/job_signature.h"
 
 #include <map>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "server/jobs/job_call.h"
+#include "server/jobs/machine/job_call.h"
 
 #include <algorithm>
 #include <utility>

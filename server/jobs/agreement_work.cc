@@ -1,0 +1,140 @@
+// Agreement: what its workers do. They read and write the store and compare graphs and plans.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "passes/base/status_macros.h"
+#include "passes/ir/graph_difference.h"
+#include "server/base/log.h"
+#include "server/jobs/agreement.h"
+#include "server/jobs/machine/scope_errors.h"
+#include "server/jobs/replan.h"
+
+namespace bucketd {
+namespace {
+
+std::string Describe(const GraphDifference& difference, const Graph& a, const Graph& b) {
+  const auto op = [&](const Graph& graph) {
+    if (difference.node >= graph.size()) return std::string("no such node");
+    const absl::string_view name = graph.op(difference.node);
+    return name.empty() ? std::string(Name(graph.kind(difference.node))) : std::string(name);
+  };
+  const std::string op_a = op(a), op_b = op(b);
+  return absl::StrCat(
+      "node ", difference.node, " (", op_a == op_b ? op_a : absl::StrCat(op_a, " against ", op_b),
+      "): ", difference.field, " is ", difference.first, " against ", difference.second);
+}
+
+}  // namespace
+
+Event Agreement::Work(const LoadScope& load, const absl::Status& busy) {
+  if (!busy.ok()) return ScopeLoaded{load.scope, busy, busy};
+  const auto& [tenant, job] = load.job;
+  absl::StatusOr<std::optional<JobMemory>> memory = std::optional<JobMemory>();
+  if (load.job_too) memory = parts_.pins.LoadJob(tenant, job);
+  return ScopeLoaded{load.scope, std::move(memory), parts_.pins.LoadPin(tenant, job, load.name)};
+}
+
+Event Agreement::Work(const LoadPinAgain& load, const absl::Status& busy) {
+  if (!busy.ok()) return PinLoadedAgain{load.scope, busy};
+  return PinLoadedAgain{load.scope,
+                        parts_.pins.LoadPin(load.job.first, load.job.second, load.name)};
+}
+
+Event Agreement::Work(const LoadPinnedPlan& load, const absl::Status& busy) {
+  if (!busy.ok()) return PinnedPlanCame{load.fetch, busy};
+  return PinnedPlanCame{load.fetch, ReadPinnedPlan(load.pin)};
+}
+
+absl::StatusOr<PlanReplyPtr> Agreement::ReadPinnedPlan(const Pin& pin) {
+  if (PlanReplyPtr cached = parts_.cache.Get(pin.plan_key);
+      cached != nullptr && cached->plan_sha256 == pin.plan_sha256) {
+    return cached;
+  }
+  ASSIGN_OR_RETURN(std::string plan, parts_.pins.LoadPlan(pin));
+  PlanReplyPtr reply = EncodePlanReply(std::move(plan));
+  parts_.cache.Put(pin.plan_key, reply);
+  return reply;
+}
+
+Agreement::Answer Agreement::PinnedAnswer(const AnswerFromStore& answer) {
+  const absl::StatusOr<PlanReplyPtr> reply = ReadPinnedPlan(answer.pin);
+  if (reply.ok()) return PlanAnswer{answer.outcome, *reply, 0, {}};
+  parts_.metrics.tally(Tally::kPinLost).Increment();
+  LogLine(spdlog::level::err, "the plan that a job runs with is lost",
+          {{"job", answer.job}, {"error", std::string(reply.status().message())}});
+  return LostPlanError();
+}
+
+absl::Status Agreement::WriteMemory(const JobName& name, uint64_t generation,
+                                    const std::string& agreed_scope) {
+  JobMemory memory;
+  {
+    const absl::MutexLock lock(&mutex_);
+    ASSIGN_OR_RETURN(memory, table_.MemoryOf(name, generation));
+  }
+  if (!agreed_scope.empty()) memory.last_scope = agreed_scope;
+  return parts_.pins.PutJob(name.first, name.second, memory);
+}
+
+// Known or not: it is told once the store has been asked to know it.
+Event Agreement::Work(const StoreUnplanned& store, const absl::Status& busy) {
+  if (busy.ok()) {
+    const absl::MutexLock storing(&storing_);
+    const absl::Status put = WriteMemory(store.job, store.generation, "");
+    if (!put.ok()) {
+      LogLine(spdlog::level::warn, "unplanned, and the store does not know",
+              {{"job", store.job.second}, {"error", std::string(put.message())}});
+    }
+  }
+  return UnplannedStored{store.job, store.generation};
+}
+
+// The job's memory first: it is refused if a later generation has begun, whose pins stand then.
+absl::StatusOr<StandingPin> Agreement::WriteAgreed(const StoreAgreed& store) {
+  const absl::MutexLock storing(&storing_);
+  RETURN_IF_ERROR(WriteMemory(store.job, store.pin.generation, store.name));
+  ASSIGN_OR_RETURN(Pin stands, parts_.pins.PutPin(store.job.first, store.job.second, store.name,
+                                                  store.pin, PlanBytesOf(*store.reply)));
+  return StandingPin{std::move(stands), store.reply};
+}
+
+Event Agreement::Work(const StoreAgreed& store, const absl::Status& busy) {
+  if (!busy.ok()) return AgreedStored{store.scope, busy};
+  absl::StatusOr<StandingPin> standing = WriteAgreed(store);
+  if (standing.ok() && standing->pin.plan_sha256 != store.pin.plan_sha256) {
+    absl::StatusOr<PlanReplyPtr> other = ReadPinnedPlan(standing->pin);
+    standing->reply = other.ok() ? *std::move(other) : nullptr;
+  }
+  return AgreedStored{store.scope, std::move(standing)};
+}
+
+Event Agreement::Work(const WeighPlans& weigh, const absl::Status& busy) {
+  if (!busy.ok()) return PlansWeighed{weigh.fetch, weigh.fresh, busy};
+  return PlansWeighed{
+      weigh.fetch, weigh.fresh,
+      JudgeReplan(*weigh.graph, PlanBytesOf(*weigh.pinned), PlanBytesOf(*weigh.fresh.reply),
+                  *weigh.request, parts_.options.costs.replan_gain_ppm)};
+}
+
+Event Agreement::Work(const CompareGraphs& compare, const absl::Status& busy) {
+  DifferenceSought none{compare.scope, "", ""};
+  if (!busy.ok()) return none;
+  const GraphPtr a = parts_.graphs.Get(compare.graph_keys[0]);
+  const GraphPtr b = parts_.graphs.Get(compare.graph_keys[1]);
+  if (a == nullptr || b == nullptr) return none;  // evicted
+  const GraphDifference difference = FirstDifference(*a, *b);
+  if (difference.node == kNoNode) return none;
+  return DifferenceSought{compare.scope, Describe(difference, *a, *b),
+                          absl::StrCat(difference.node)};
+}
+
+Event Agreement::Work(const DecodeGraph& decode, const absl::Status& busy) {
+  if (busy.ok()) {
+    absl::StatusOr<GraphPtr> decoded = parts_.intake.ReadInline(*decode.graph, decode.digest);
+    if (decoded.ok()) parts_.broker.GraphArrived(decode.graph_key, *std::move(decoded));
+  }
+  return GraphDecoded{decode.scope, decode.signature};
+}
+
+}  // namespace bucketd

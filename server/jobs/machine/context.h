@@ -1,0 +1,80 @@
+// What all parts of the machine share: its bounds, what it may look at, the event's time, and where
+// its actions gather.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+
+#include "server/graphs/graph_store.h"
+#include "server/jobs/machine/actions.h"
+#include "server/plans/plan_request.h"
+
+namespace bucketd {
+
+class Scope;
+
+using ProfilePtr = decltype(PlanRequest::profile);
+using RankList = absl::InlinedVector<uint32_t, 2>;
+
+struct AgreementLimits {
+  int64_t max_jobs = 4096;
+  int64_t max_waiting_ranks = 262'144;  // calls
+  std::chrono::milliseconds job_idle{std::chrono::hours(24)};
+  std::chrono::milliseconds upload_lease{10'000};
+  int64_t replan_gain_ppm = 0;  // CostOptions
+};
+
+// What is here now, as far as the machine has to know. Short, without waiting, none of it calls
+// back.
+class Surroundings {
+ public:
+  virtual ~Surroundings() = default;
+  virtual GraphPtr Graph(const std::string& graph_key) const = 0;  // null: not here
+  virtual bool HasGraph(const std::string& graph_key) const = 0;
+  // The profile that is called "name@version" in a job's memory.
+  virtual absl::StatusOr<ProfilePtr> Profile(const std::string& id) const = 0;
+  // Why new generations stay unplanned, if they do.
+  virtual std::optional<std::string> PlanningDisabled() const = 0;
+};
+
+// A call that waits.
+struct WaitingCall {
+  Scope* scope = nullptr;
+  size_t signature = 0;
+  RankList ranks;
+  SteadyTime answer_by;
+};
+
+struct MachineContext {
+  MachineContext(const AgreementLimits& bounds, const Surroundings& surroundings)
+      : limits(bounds), around(surroundings) {}
+
+  const AgreementLimits limits;
+  const Surroundings& around;
+  SteadyTime now;  // of the event that is being handled
+  Actions out;
+
+  absl::flat_hash_map<CallId, WaitingCall> calls;
+  int64_t waiting_ranks = 0;
+  int64_t kept_bytes = 0;  // of signatures, requests and plans that scopes keep
+  uint64_t last_id = 0;
+  bool draining = false;
+
+  uint64_t NewId() { return ++last_id; }
+  void Do(Action action) { out.rest.push_back(std::move(action)); }
+  void Tell(CallId call, absl::StatusOr<PlanAnswer> answer) {
+    out.answers.emplace_back(call, std::move(answer));
+  }
+  double SecondsSince(SteadyTime since) const {
+    return std::chrono::duration<double>(now - since).count();
+  }
+};
+
+}  // namespace bucketd

@@ -1,0 +1,293 @@
+#include "server/jobs/machine/job_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "server/base/errors.h"
+
+namespace bucketd {
+namespace {
+
+constexpr size_t kMaxScopesOfJob = 4096;
+constexpr int64_t kMaxKeptBytes = int64_t{512} << 20;
+constexpr int kJobsTriedForRoom = 64;
+
+absl::Status GenerationOver(absl::string_view job, uint64_t now, uint64_t called) {
+  return MakeError(Reason::kGenerationOver, absl::StrCat("job \"", job, "\" is in generation ", now,
+                                                         "; this call is of generation ", called));
+}
+
+}  // namespace
+
+Actions JobTable::Handle(SteadyTime now, Event event) {
+  context_.now = now;
+  std::visit([this](auto& what) { On(what); }, event);
+  return std::exchange(context_.out, {});
+}
+
+// ---- calls
+
+void JobTable::On(RankCame& event) {
+  if (context_.draining) {
+    context_.Tell(event.call, MakeError(Reason::kDraining, "the server is shutting down"));
+  } else if (event.request->cached_only) {
+    context_.Tell(event.call,
+                  MakeError(Reason::kJobInvalid,
+                            "cached_only: ranks that have to agree cannot do without a plan"));
+  } else {
+    Pass(Admit(event.call, event.job, event.request->call), event);
+  }
+}
+
+void JobTable::On(const RankRefused& event) {
+  // What passes is told to its caller alone: it comes again.
+  if (context_.draining || absl::IsUnavailable(event.why)) {
+    context_.Tell(event.call, event.why);
+  } else {
+    Pass(Admit(event.call, event.job, {}), event);
+  }
+}
+
+void JobTable::On(const CallerLeft& event) {
+  const auto found = context_.calls.find(event.call);
+  if (found != context_.calls.end()) Pass(found->second.scope, event);
+}
+
+Scope* JobTable::Admit(CallId call, const JobCall& job_call, const CallIds& ids) {
+  const absl::StatusOr<Job*> job = JobOf(job_call);
+  if (!job.ok()) {
+    context_.Tell(call, job.status());
+    return nullptr;
+  }
+  Touch(**job);
+  if ((*job)->unplanned.has_value() && (*job)->unplanned_is_stored) {
+    context_.Tell(call, PlanAnswer{PlanOutcome::kUnplanned, nullptr, 0, *(*job)->unplanned});
+    return nullptr;
+  }
+  const absl::StatusOr<Scope*> scope = ScopeOf(**job, job_call, ids);
+  if (scope.ok()) return *scope;
+  context_.Tell(call, scope.status());
+  return nullptr;
+}
+
+absl::StatusOr<Scope*> JobTable::ScopeOf(Job& job, const JobCall& call, const CallIds& ids) {
+  const auto found = job.scopes.find(call.scope);
+  if (found != job.scopes.end()) {
+    Scope& scope = *found->second;
+    if (scope.size() == call.size) return &scope;
+    return MakeError(Reason::kJobInvalid,
+                     absl::StrCat("job.size: scope ", call.scope, " has ", scope.size(),
+                                  " ranks, as the first of them said; this call says ", call.size),
+                     {.limit = scope.size(), .actual = call.size, .node = {}});
+  }
+  if (job.scopes.size() >= kMaxScopesOfJob) {
+    return MakeError(
+        Reason::kJobInvalid,
+        absl::StrCat("job.scope: a generation has at most ", kMaxScopesOfJob, " scopes"),
+        {.limit = kMaxScopesOfJob, .actual = -1, .node = {}});
+  }
+  auto made = std::make_unique<Scope>(context_, job, context_.NewId(), call, ids);
+  Scope* scope = made.get();
+  job.scopes.emplace(call.scope, std::move(made));
+  scopes_.emplace(scope->id(), scope);
+  return scope;
+}
+
+// ---- jobs
+
+absl::StatusOr<Job*> JobTable::JobOf(const JobCall& call) {
+  const JobName name(call.tenant, call.id);
+  const auto found = jobs_.find(name);
+  if (found == jobs_.end()) {
+    const absl::Status room = MakeRoom();
+    if (!room.ok()) return room;
+    auto made = std::make_unique<Job>();
+    Job& job = *made;
+    job.name = name;
+    job.generation = call.generation;
+    job.at = by_use_.insert(by_use_.end(), &job);
+    jobs_.emplace(name, std::move(made));
+    return &job;
+  }
+  Job& job = *found->second;
+  if (call.generation < job.generation) {
+    return GenerationOver(call.id, job.generation, call.generation);
+  }
+  if (call.generation > job.generation) BeginGeneration(job, call.generation);
+  return &job;
+}
+
+// Jobs that nobody waits for make room: what they agreed on is pinned.
+absl::Status JobTable::MakeRoom() {
+  const auto full = [&] {
+    return jobs() >= context_.limits.max_jobs || context_.kept_bytes > kMaxKeptBytes;
+  };
+  int tries = 0;
+  for (auto at = by_use_.begin(); full() && at != by_use_.end() && tries < kJobsTriedForRoom;
+       ++tries) {
+    Job& job = **at++;
+    if (job.waiting == 0) Erase(job);
+  }
+  if (!full()) return absl::OkStatus();
+  return MakeError(Reason::kOverloaded, "too many jobs have ranks that wait",
+                   {.limit = context_.limits.max_jobs, .actual = -1, .node = {}});
+}
+
+void JobTable::Touch(Job& job) {
+  job.used = context_.now;
+  by_use_.splice(by_use_.end(), by_use_, job.at);
+  if (sweep_timer_ != 0) return;
+  sweep_timer_ = context_.NewId();
+  context_.Do(ArmTimer{{0, 0, sweep_timer_}, job.used + context_.limits.job_idle});
+}
+
+void JobTable::Sweep() {
+  sweep_timer_ = 0;
+  const SteadyTime oldest = context_.now - context_.limits.job_idle;
+  std::vector<Job*> idle;
+  for (Job* job : by_use_) {
+    if (job->used > oldest) break;
+    if (job->waiting == 0) idle.push_back(job);
+  }
+  for (Job* job : idle) Erase(*job);
+  if (by_use_.empty()) return;
+  // Of jobs that wait for long, no sooner than in a while.
+  const SteadyTime next = std::max(by_use_.front()->used + context_.limits.job_idle,
+                                   context_.now + context_.limits.job_idle / 4);
+  sweep_timer_ = context_.NewId();
+  context_.Do(ArmTimer{{0, 0, sweep_timer_}, next});
+}
+
+void JobTable::On(const TimerFired& event) {
+  if (event.timer.scope != 0) {
+    Pass(Find(event.timer.scope), event);
+  } else if (event.timer.number == sweep_timer_) {
+    Sweep();
+  }
+}
+
+void JobTable::On(const JobReleased& event) {
+  const auto found = jobs_.find(event.job);
+  if (found != jobs_.end() && found->second->waiting == 0) Erase(*found->second);
+}
+
+void JobTable::On(const DrainBegan& event) {
+  context_.draining = true;
+  std::vector<Scope*> all;
+  for (const auto& [id, scope] : scopes_) all.push_back(scope);
+  // In the order in which they came.
+  std::sort(all.begin(), all.end(),
+            [](const Scope* a, const Scope* b) { return a->id() < b->id(); });
+  for (Scope* scope : all) Pass(scope, event);
+}
+
+void JobTable::BeginGeneration(Job& job, uint64_t generation) {
+  const absl::Status over = GenerationOver(job.name.second, generation, job.generation);
+  while (!job.scopes.empty()) {
+    Scope& scope = *job.scopes.begin()->second;
+    scope.Supersede(over);
+    Erase(scope);
+  }
+  job.generation = generation;
+  job.unplanned.reset();
+  job.unplanned_is_stored = false;
+  job.profiles.clear();
+  job.last_agreed.clear();
+  if (job.loaded) DecideWhetherPlanned(job);
+}
+
+// At a generation's first call, for all of its scopes. First stored, then told: a restart of the
+// server must not plan for the other half of the ranks.
+void JobTable::DecideWhetherPlanned(Job& job) {
+  job.unplanned = context_.around.PlanningDisabled();
+  if (job.unplanned.has_value()) context_.Do(StoreUnplanned{job.name, job.generation});
+}
+
+void JobTable::On(const UnplannedStored& event) {
+  const auto found = jobs_.find(event.job);
+  if (found == jobs_.end()) return;
+  Job& job = *found->second;
+  if (job.generation != event.generation || !job.unplanned.has_value()) return;
+  job.unplanned_is_stored = true;
+  while (!job.scopes.empty()) {
+    Scope& scope = *job.scopes.begin()->second;
+    scope.AnswerUnplanned();
+    Erase(scope);
+  }
+}
+
+void JobTable::On(const ScopeLoaded& event) {
+  const Scope* scope = Find(event.scope);
+  if (scope == nullptr) return;
+  Job& job = *jobs_.find(scope->job().name)->second;
+  if (!job.loaded) UseMemory(job, event.memory);
+  // If a later generation was in the store, the job's scopes are gone.
+  Pass(Find(event.scope), event);
+}
+
+void JobTable::UseMemory(Job& job, const absl::StatusOr<std::optional<JobMemory>>& memory) {
+  if (!memory.ok() || !memory->has_value() || (*memory)->generation < job.generation) {
+    job.loaded = true;
+    DecideWhetherPlanned(job);
+    return;
+  }
+  const JobMemory& known = **memory;
+  // Somebody else, or we before a restart, have seen a later one; whether that is planned has been
+  // decided.
+  if (known.generation > job.generation) BeginGeneration(job, known.generation);
+  job.loaded = true;
+  job.unplanned = known.unplanned;
+  job.unplanned_is_stored = known.unplanned.has_value();
+  job.last_agreed = known.last_scope;
+  for (const auto& [asked, id] : known.profiles) {
+    job.profiles.try_emplace(asked, Job::FixedProfile{id, {}});
+  }
+}
+
+// ---- tables
+
+Scope* JobTable::Find(ScopeId id) const {
+  const auto found = scopes_.find(id);
+  return found == scopes_.end() ? nullptr : found->second;
+}
+
+bool JobTable::Wants(const FetchId& fetch) const {
+  Scope* scope = Find(fetch.scope);
+  return scope != nullptr && scope->Wants(fetch);
+}
+
+absl::StatusOr<JobMemory> JobTable::MemoryOf(const JobName& name, uint64_t generation) const {
+  const auto found = jobs_.find(name);
+  if (found == jobs_.end() || found->second->generation != generation) {
+    return absl::AbortedError("a later generation has begun");
+  }
+  return found->second->Memory();
+}
+
+void JobTable::Erase(Scope& scope) {
+  scope.Close();
+  scopes_.erase(scope.id());
+  Job& job = *jobs_.find(scope.job().name)->second;
+  job.scopes.erase(job.scopes.find(scope.name()));
+}
+
+void JobTable::Erase(Job& job) {
+  while (!job.scopes.empty()) Erase(*job.scopes.begin()->second);
+  by_use_.erase(job.at);
+  jobs_.erase(jobs_.find(job.name));
+}
+
+std::vector<JobSnapshot> JobTable::Snapshots(SteadyTime now,
+                                             const std::optional<std::string>& tenant,
+                                             const JobName& after, size_t limit) const {
+  std::vector<JobSnapshot> snapshots;
+  for (auto at = jobs_.upper_bound(after); at != jobs_.end() && snapshots.size() < limit; ++at) {
+    const Job& job = *at->second;
+    if (!tenant.has_value() || job.name.first == *tenant) snapshots.push_back(SnapshotOf(job, now));
+  }
+  return snapshots;
+}
+
+}  // namespace bucketd

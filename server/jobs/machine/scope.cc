@@ -1,0 +1,223 @@
+// Scope: callers that come, wait and leave.
+#include "server/jobs/machine/scope.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "server/base/errors.h"
+#include "server/jobs/machine/job_signature.h"
+#include "server/jobs/machine/scope_errors.h"
+
+namespace bucketd {
+namespace {
+
+// Of how many signatures the text and the request are kept; the others are known by their hash.
+constexpr size_t kKeptSignatures = 8;
+constexpr size_t kNamedAway = 8;
+
+// The answer has to be there before the client's deadline is; to answer many takes longer.
+SteadyTime AnswerBy(SteadyTime now, SteadyTime deadline, uint32_t ranks) {
+  constexpr std::chrono::milliseconds kMargin{250};
+  constexpr std::chrono::microseconds kMarginOfRank{100};
+  if (deadline <= now) return now;
+  return deadline -
+         std::min<SteadyTime::duration>(kMargin + ranks * kMarginOfRank, (deadline - now) / 4);
+}
+
+}  // namespace
+
+Scope::Scope(MachineContext& context, Job& job, ScopeId id, const JobCall& first,
+             const CallIds& call)
+    : context_(context),
+      job_(job),
+      id_(id),
+      name_(first.scope),
+      size_(first.size),
+      since_(context.now),
+      call_(call),
+      ranks_(context) {
+  context_.Do(LoadScope{id_, job_.name, name_, !job_.loaded});
+}
+
+void Scope::Handle(RankCame& event) {
+  switch (stage_) {
+    case Stage::kAgreed:
+      AnswerAgreed(event.call, event.job.ranks, event.signature);
+      return;
+    case Stage::kFailed:
+      AnswerFailed(event.call, event.job.ranks);
+      return;
+    case Stage::kStoring:
+      if (!SameSignature(agreed_signature_, event.signature)) {
+        context_.Tell(event.call, DiffersAloneError(*this, event.job.ranks, event.signature));
+        return;
+      }
+      break;
+    case Stage::kLoading:
+    case Stage::kGathering:
+    case Stage::kComparing:
+      break;
+  }
+  const absl::Status room = CheckRoom(event);
+  if (room.ok()) {
+    Wait(event);
+  } else {
+    TurnAway(event, room);
+  }
+}
+
+void Scope::Handle(const RankRefused& event) {
+  if (stage_ == Stage::kStoring || stage_ == Stage::kAgreed) {
+    context_.Tell(event.call, event.why);
+    return;
+  }
+  if (stage_ == Stage::kFailed) {
+    AnswerFailed(event.call, event.job.ranks);
+    return;
+  }
+  if (refusal_.ok()) refusal_ = RefusedError(*this, event.job.ranks, event.why);
+  context_.Tell(event.call, refusal_);
+  told_.insert(event.job.ranks.begin(), event.job.ranks.end());
+  if (stage_ == Stage::kLoading) return;  // the others may have a pin of this generation
+  Fail(refusal_, AgreementOutcome::kFailed, false);
+}
+
+absl::Status Scope::CheckRoom(const RankCame& event) const {
+  const int64_t limit = context_.limits.max_waiting_ranks;
+  const auto waiting = static_cast<int64_t>(context_.calls.size());
+  if (waiting >= limit) {
+    return MakeError(Reason::kOverloaded, "too many ranks wait for each other",
+                     {.limit = limit, .actual = waiting, .node = {}});
+  }
+  // Each rank may change its mind once; signatures that nobody presents any more stay in the table.
+  const size_t most = size_t{2} * size_ + kKeptSignatures;
+  if (ranks_.presented().size() < most || ranks_.knows(event.signature_id)) {
+    return absl::OkStatus();
+  }
+  return MakeError(Reason::kJobInvalid,
+                   absl::StrCat("the ranks of scope ", name_, " have presented ", most,
+                                " different graphs or options"),
+                   {.limit = static_cast<int64_t>(most), .actual = -1, .node = {}});
+}
+
+void Scope::TurnAway(const RankCame& event, const absl::Status& why) {
+  for (const uint32_t rank : event.job.ranks) {
+    const bool named = std::count(turned_away_.begin(), turned_away_.end(), rank) != 0;
+    if (turned_away_.size() < kNamedAway && !named) turned_away_.push_back(rank);
+  }
+  context_.Tell(event.call, why);
+}
+
+void Scope::Wait(RankCame& event) {
+  ReplaceEarlier(event.job);
+  Presented& presented = ranks_.Of(event.signature_id, event.request->digest, event.job.fresh);
+  ranks_.Add(event.call, *this, presented, RankList(event.job.ranks.begin(), event.job.ranks.end()),
+             AnswerBy(context_.now, event.deadline, size_));
+  ++job_.waiting;
+  ArmDeadline();
+  KeepRequest(presented, event);
+}
+
+// A call that was cut off and repeated; its first half has not heard of that yet.
+void Scope::ReplaceEarlier(const JobCall& job) {
+  for (const uint32_t rank : job.ranks) {
+    const CallId earlier = ranks_.CallOf(rank);
+    if (earlier == 0) continue;
+    Answer(earlier, MakeError(Reason::kJobInvalid,
+                              absl::StrCat("rank ", rank, " called again for scope ", name_,
+                                           " while this call was waiting: are there two of it?")));
+  }
+}
+
+void Scope::KeepRequest(Presented& presented, RankCame& event) {
+  const bool kept = presented.request != nullptr;
+  const bool with_graph = event.request->graph != nullptr;
+  if (kept && !with_graph) return;
+  if (!kept) {
+    if (presented.index >= kKeptSignatures && ranks_.signatures() > 1) return;
+    // The text stands in the request's key too.
+    KeepBytes(static_cast<int64_t>(2 * event.signature.size()));
+    presented.text = std::move(event.signature);
+  }
+  if (with_graph) {
+    CameWithGraph(presented, event);
+  } else {
+    presented.request = std::move(event.request);
+  }
+}
+
+void Scope::CameWithGraph(Presented& presented, RankCame& event) {
+  if (stage_ == Stage::kComparing) {
+    DecodeToCompare(presented, event);
+    if (presented.request == nullptr) presented.request = std::move(event.request);
+    return;
+  }
+  // One is enough: ten thousand ranks may all send theirs.
+  if (presented.has_plan() || presented.inline_sender != 0) return;
+  presented.GiveUpFetch();
+  presented.request = std::move(event.request);
+  presented.inline_sender = event.call;
+}
+
+void Scope::Handle(const CallerLeft& event) {
+  Answer(event.call, MakeError(Reason::kCancelled, "the caller went away"));
+  if (undecided() && ranks_.none()) {
+    over_ = true;
+  } else if (undecided() && context_.draining) {
+    Fail(MakeError(Reason::kDraining, "the server is shutting down"), AgreementOutcome::kSuperseded,
+         true);
+  }
+}
+
+void Scope::Handle(const DrainBegan&) {
+  const bool complete = ranks_.ranks() == size_;
+  if (!undecided() || ranks_.none() || complete) return;
+  Fail(MakeError(Reason::kDraining, "the server is shutting down"), AgreementOutcome::kSuperseded,
+       true);
+}
+
+void Scope::Take(CallId call) {
+  ranks_.Take(call);
+  --job_.waiting;
+}
+
+void Scope::Answer(CallId call, absl::StatusOr<PlanAnswer> answer) {
+  Take(call);
+  context_.Tell(call, std::move(answer));
+}
+
+void Scope::AnswerAll(const absl::StatusOr<PlanAnswer>& answer) {
+  while (!ranks_.none()) Answer(ranks_.first_due(), answer);
+}
+
+void Scope::KeepBytes(int64_t bytes) {
+  bytes_ += bytes;
+  context_.kept_bytes += bytes;
+}
+
+void Scope::AnswerUnplanned() {
+  AnswerAll(PlanAnswer{PlanOutcome::kUnplanned, nullptr, 0, *job_.unplanned});
+  over_ = true;
+}
+
+void Scope::Supersede(const absl::Status& over) {
+  if (!ranks_.none()) Fail(over, AgreementOutcome::kSuperseded, true);
+  over_ = true;
+}
+
+void Scope::Close() {
+  GiveUpFetches();
+  CancelTimers();
+  KeepBytes(-bytes_);
+}
+
+void Scope::Step() {
+  if (over_) return;
+  if (stage_ == Stage::kGathering) Gather();
+  if (stage_ == Stage::kComparing) Compare();
+}
+
+}  // namespace bucketd

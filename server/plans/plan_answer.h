@@ -1,0 +1,19 @@
+// What a caller gets that asked for a plan.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "server/base/metrics.h"
+#include "server/plans/plan_cache.h"
+
+namespace bucketd {
+
+struct PlanAnswer {
+  PlanOutcome outcome = PlanOutcome::kError;  // never kError in an answer
+  PlanReplyPtr reply;                         // null for kGraphRequired and kUnplanned
+  int64_t upload_lease_ms = 0;                // kGraphRequired
+  std::string unplanned = {};                 // kUnplanned: why
+};
+
+}  // namespace bucketd

@@ -1,0 +1,180 @@
+// Rank agreement as a state machine: events and times in, actions out; nothing waits.
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "tests/server/machine_world.h"
+
+namespace bucketd {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class AgreementMachineTest : public ::testing::Test {
+ protected:
+  Actions Do(Event event) { return table_.Handle(now_, std::move(event)); }
+
+  // Rank of a scope of `size`, with a deadline 60 s away.
+  Actions Rank(uint32_t rank, uint32_t size, std::shared_ptr<PlanRequest> request,
+               seconds patience = seconds(60)) {
+    const JobCall job{.tenant = "",
+                      .id = "train",
+                      .generation = 1,
+                      .scope = "fw",
+                      .ranks = {rank},
+                      .size = size,
+                      .fresh = false};
+    return Do(Came(table_.NewCall(), job, std::move(request), now_ + patience));
+  }
+  // The first rank's scope, with what the store says of it.
+  Actions Loaded(const Actions& first, std::optional<Pin> pin = std::nullopt) {
+    const std::vector<LoadScope> load = All<LoadScope>(first);
+    EXPECT_THAT(load, SizeIs(1));
+    return Do(ScopeLoaded{load[0].scope, std::optional<JobMemory>(), std::move(pin)});
+  }
+  // The earliest timer that `actions` arm fires.
+  Actions Fire(const ArmTimer& timer) {
+    now_ = timer.at;
+    return Do(TimerFired{timer.timer});
+  }
+  static std::string ErrorOf(const Actions& actions) {
+    EXPECT_FALSE(actions.answers.empty());
+    if (actions.answers.empty() || actions.answers[0].second.ok()) return "";
+    return ReasonOf(actions.answers[0].second.status());
+  }
+
+  FakeWorld world_;
+  SteadyTime now_{seconds(1000)};
+  JobTable table_{{.max_jobs = 4, .max_waiting_ranks = 100}, world_};
+};
+
+TEST_F(AgreementMachineTest, AsksForThePlanBeforeAllRanksHaveCome) {
+  const Actions loaded = Loaded(Rank(0, 2, FakeRequest(1)));
+  EXPECT_THAT(All<AskBroker>(loaded), SizeIs(1));
+  EXPECT_THAT(loaded.answers, IsEmpty());
+}
+
+TEST_F(AgreementMachineTest, AnswersNobodyBeforeThePinIsStored) {
+  const Actions loaded = Loaded(Rank(0, 2, FakeRequest(1)));
+  Do(PlanCame{All<AskBroker>(loaded)[0].fetch, FakePlan("plan")});
+  const Actions complete = Rank(1, 2, FakeRequest(1));
+  EXPECT_THAT(complete.answers, IsEmpty());
+  const std::vector<StoreAgreed> store = All<StoreAgreed>(complete);
+  ASSERT_THAT(store, SizeIs(1));
+  const Actions stored =
+      Do(AgreedStored{store[0].scope, StandingPin{store[0].pin, store[0].reply}});
+  ASSERT_THAT(stored.answers, SizeIs(2));
+  EXPECT_EQ(stored.answers[0].second->reply, stored.answers[1].second->reply);
+}
+
+TEST_F(AgreementMachineTest, LooksForThePinOfAnotherServerBeforeRanksAreCalledMissing) {
+  const Actions first = Rank(0, 2, FakeRequest(1));
+  Loaded(first);
+  const Actions late = Fire(All<ArmTimer>(first).back());
+  EXPECT_THAT(late.answers, IsEmpty());
+  const std::vector<LoadPinAgain> again = All<LoadPinAgain>(late);
+  ASSERT_THAT(again, SizeIs(1));
+  EXPECT_EQ(ErrorOf(Do(PinLoadedAgain{again[0].scope, std::optional<Pin>()})), "RANKS_MISSING");
+}
+
+TEST_F(AgreementMachineTest, AStoreThatIsSlowerThanTheDeadlineHoldsNobody) {
+  const Actions first = Rank(0, 2, FakeRequest(1));
+  const Actions late = Fire(All<ArmTimer>(first).back());
+  const std::vector<LoadPinAgain> again = All<LoadPinAgain>(late);
+  ASSERT_THAT(again, SizeIs(1));
+  const Actions told = Do(PinLoadedAgain{again[0].scope, absl::UnavailableError("busy")});
+  EXPECT_EQ(ErrorOf(told), "RANKS_MISSING");
+}
+
+TEST_F(AgreementMachineTest,
+       TheDeadlineIsACallersLessAQuarterOfSecondAndATenthOfAMillisecondARank) {
+  const Actions first = Rank(0, 10, FakeRequest(1));
+  EXPECT_EQ(All<ArmTimer>(first).back().at, now_ + seconds(60) - milliseconds(251));
+}
+
+TEST_F(AgreementMachineTest, AnOverloadedBrokerIsAskedAgainIn200Milliseconds) {
+  const Actions loaded = Loaded(Rank(0, 1, FakeRequest(1)));
+  const Actions refused =
+      Do(PlanCame{All<AskBroker>(loaded)[0].fetch, MakeError(Reason::kOverloaded, "no room")});
+  ASSERT_THAT(All<ArmTimer>(refused), SizeIs(1));
+  EXPECT_EQ(All<ArmTimer>(refused)[0].at, now_ + milliseconds(200));
+  EXPECT_THAT(All<AskBroker>(refused), IsEmpty());
+  EXPECT_THAT(All<AskBroker>(Fire(All<ArmTimer>(refused)[0])), SizeIs(1));
+}
+
+TEST_F(AgreementMachineTest, TheRankThatHasWaitedLongestIsAskedForTheGraphAndIsThenAway) {
+  const Actions loaded = Loaded(Rank(0, 2, FakeRequest(1)));
+  Rank(1, 2, FakeRequest(1));
+  EXPECT_EQ(table_.waiting_ranks(), 2);
+  const Actions asked =
+      Do(PlanCame{All<AskBroker>(loaded)[0].fetch, PlanAnswer{PlanOutcome::kGraphRequired, {}, 7}});
+  ASSERT_THAT(asked.answers, SizeIs(1));
+  EXPECT_EQ(asked.answers[0].second->upload_lease_ms, 7);
+  EXPECT_EQ(table_.waiting_ranks(), 1);
+  EXPECT_THAT(All<AskBroker>(asked), SizeIs(1));  // whoever waits stays in the broker's queue
+}
+
+TEST_F(AgreementMachineTest, RanksThatDifferAreAskedForTheirGraphsForHalfOfTheTimeThatIsLeft) {
+  Loaded(Rank(0, 2, FakeRequest(1), seconds(10)));
+  world_.graphs = {FakeRequest(1)->graph_key};
+  const Actions differ = Rank(1, 2, FakeRequest(2), seconds(60));
+  const std::vector<ArmTimer> timers = All<ArmTimer>(differ);
+  ASSERT_THAT(timers, SizeIs(1));
+  EXPECT_EQ(timers[0].at, now_ + (seconds(10) - milliseconds(250) - milliseconds(0)) / 2 -
+                              std::chrono::microseconds(100));
+  const Actions told = Fire(timers[0]);
+  EXPECT_EQ(ErrorOf(told), "RANKS_DIFFER");
+}
+
+TEST_F(AgreementMachineTest, ALateRankOfAnAgreedScopeIsRefusedAloneIfItDiffers) {
+  const Pin pin{.generation = 1,
+                .size = 2,
+                .plan_key = FakeRequest(1)->key,
+                .profile_as_asked = "p@latest",
+                .plan_sha256 = Sha256("plan")};
+  const Actions loaded = Loaded(Rank(0, 2, FakeRequest(1)), pin);
+  EXPECT_THAT(All<AnswerFromStore>(loaded), SizeIs(1));
+  EXPECT_EQ(ErrorOf(Rank(1, 2, FakeRequest(2))), "RANKS_DIFFER");
+  EXPECT_THAT(All<AnswerFromStore>(Rank(1, 2, FakeRequest(1))), SizeIs(1));
+}
+
+TEST_F(AgreementMachineTest, AFreshPlanThatTakesTooLongLeavesThePinnedOne) {
+  const Pin pin{.generation = 0,
+                .size = 1,
+                .plan_key = FakeRequest(1)->key,
+                .profile_as_asked = "p@latest",
+                .plan_sha256 = Sha256("old")};
+  world_.graphs = {FakeRequest(1)->graph_key};
+  const Actions loaded = Loaded(Rank(0, 1, FakeRequest(1, 1, 2)), pin);
+  const Actions read =
+      Do(PinnedPlanCame{All<LoadPinnedPlan>(loaded)[0].fetch, EncodePlanReply("old")});
+  ASSERT_THAT(All<AskBroker>(read), SizeIs(1));
+  ASSERT_THAT(All<ArmTimer>(read), SizeIs(1));
+  EXPECT_EQ(All<ArmTimer>(read)[0].at, now_ + seconds(10));
+  const Actions given_up = Fire(All<ArmTimer>(read)[0]);
+  EXPECT_THAT(All<GiveUpFetch>(given_up), SizeIs(1));
+  ASSERT_THAT(All<StoreAgreed>(given_up), SizeIs(1));
+  EXPECT_EQ(All<StoreAgreed>(given_up)[0].pin.plan_sha256, Sha256("old"));
+}
+
+TEST_F(AgreementMachineTest, AnUnplannedGenerationIsToldOnceTheStoreKnows) {
+  world_.disabled = "maintenance";
+  const Actions loaded = Loaded(Rank(0, 2, FakeRequest(1)));
+  EXPECT_THAT(loaded.answers, IsEmpty());
+  const std::vector<StoreUnplanned> store = All<StoreUnplanned>(loaded);
+  ASSERT_THAT(store, SizeIs(1));
+  const Actions stored = Do(UnplannedStored{store[0].job, store[0].generation});
+  ASSERT_THAT(stored.answers, SizeIs(1));
+  EXPECT_EQ(stored.answers[0].second->unplanned, "maintenance");
+}
+
+}  // namespace
+}  // namespace bucketd
