@@ -118,14 +118,14 @@ Event Agreement::Work(const WeighPlans& weigh, const absl::Status& busy) {
 }
 
 Event Agreement::Work(const CompareGraphs& compare, const absl::Status& busy) {
-  DifferenceSought none{compare.scope, "", ""};
+  DifferenceSought none{compare.scope, compare.number, "", ""};
   if (!busy.ok()) return none;
   const GraphPtr a = parts_.graphs.Get(compare.graph_keys[0]);
   const GraphPtr b = parts_.graphs.Get(compare.graph_keys[1]);
   if (a == nullptr || b == nullptr) return none;  // evicted
   const GraphDifference difference = FirstDifference(*a, *b);
   if (difference.node == kNoNode) return none;
-  return DifferenceSought{compare.scope, Describe(difference, *a, *b),
+  return DifferenceSought{compare.scope, compare.number, Describe(difference, *a, *b),
                           absl::StrCat(difference.node)};
 }
 

@@ -98,6 +98,7 @@ struct WeighPlans {  // both for the request's costs; PlansWeighed
 };
 struct CompareGraphs {
   ScopeId scope = 0;
+  uint64_t number = 0;  // of the comparison: ranks may change their minds meanwhile
   std::array<std::string, 2> graph_keys;  // DifferenceSought
 };
 struct DecodeGraph {  // and offer it to the broker; GraphDecoded

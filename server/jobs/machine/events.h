@@ -64,6 +64,7 @@ struct GraphDecoded {  // or not: then it is not here
 };
 struct DifferenceSought {
   ScopeId scope = 0;
+  uint64_t number = 0;
   std::string text;  // "": none was found
   std::string node;
 };

@@ -216,6 +216,7 @@ void Scope::Close() {
 
 void Scope::Step() {
   if (over_) return;
+  if (stage_ == Stage::kComparing && !StillDiffer()) stage_ = Stage::kGathering;
   if (stage_ == Stage::kGathering) Gather();
   if (stage_ == Stage::kComparing) Compare();
 }

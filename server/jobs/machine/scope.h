@@ -124,6 +124,7 @@ class Scope {
   // scope_compare.cc: ranks that differ.
   enum class Coming { kHere, kComing, kNever };
   void StartComparing();
+  bool StillDiffer() const;
   void Compare();
   Coming GraphToCompare(Presented& presented);
   void DecodeToCompare(Presented& presented, RankCame& event);

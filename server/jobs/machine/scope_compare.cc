@@ -32,10 +32,16 @@ void Scope::StartComparing() {
   compared_ = {(*other)->index, known[0]->index};
   for (const size_t index : compared_) ranks_.presented()[index].asked_to_compare = false;
   const SteadyTime::duration left = ranks_.first_deadline() - context_.now;
+  if (compare_timer_ != 0) context_.Do(CancelTimer{compare_timer_});
+  difference_is_sought_ = false;
   compare_timer_ = context_.NewId();
   context_.Do(ArmTimer{{id_, 0, compare_timer_},
                        context_.now + std::min<SteadyTime::duration>(kMaxCompare, left / 2)});
 }
+
+// Whoever differed may have left, or have called again with what the others present: then the ranks
+// gather on. Those who are away with a graph count.
+bool Scope::StillDiffer() const { return ranks_.signatures() > 1 || ranks_.Groups().size() > 1; }
 
 void Scope::Compare() {
   if (difference_is_sought_) return;
@@ -51,7 +57,7 @@ void Scope::Compare() {
   if (!all_here) return;
   difference_is_sought_ = true;
   const auto key = [&](size_t i) { return ranks_.presented()[compared_[i]].request->graph_key; };
-  context_.Do(CompareGraphs{id_, {key(0), key(1)}});
+  context_.Do(CompareGraphs{id_, compare_timer_, {key(0), key(1)}});
 }
 
 Scope::Coming Scope::GraphToCompare(Presented& presented) {
@@ -80,7 +86,9 @@ void Scope::Handle(const GraphDecoded& event) {
 }
 
 void Scope::Handle(const DifferenceSought& event) {
-  if (stage_ == Stage::kComparing) Differ(event.text, event.node);
+  if (stage_ == Stage::kComparing && event.number == compare_timer_) {
+    Differ(event.text, event.node);
+  }
 }
 
 void Scope::Differ(absl::string_view difference, absl::string_view node) {
