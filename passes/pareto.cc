@@ -4,14 +4,13 @@
 #include <tuple>
 #include <utility>
 
+#include "passes/base/int128.h"
 #include "passes/base/status_macros.h"
 #include "passes/modes/pass_registry.h"
 #include "passes/planner.h"
 
 namespace bucketd {
 namespace {
-
-__extension__ typedef __int128 Int128;
 
 // Of program order's peak, parts per million. The first is below what any plan needs: the mode then
 // gives the plan with the least memory that it finds.

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/int128.h"
 #include "passes/pass/fit_memory.h"
 #include "passes/plan/verify.h"
 #include "passes/sim/simulator.h"
@@ -9,7 +10,6 @@
 namespace bucketd {
 namespace {
 
-__extension__ typedef __int128 Int128;
 constexpr int64_t kMillion = 1'000'000;
 
 }  // namespace

@@ -9,11 +9,10 @@
 #include "client/render/table.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/index.h"
 
 namespace bucketd::ctl {
 namespace {
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 std::string Us(int64_t ps) { return absl::StrFormat("%.1f us", static_cast<double>(ps) * 1e-6); }
 

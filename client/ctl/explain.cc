@@ -13,6 +13,7 @@
 #include "client/render/table.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/index.h"
 #include "passes/base/status_macros.h"
 #include "passes/io/json_text.h"
 #include "passes/pass/numerics.h"
@@ -21,8 +22,6 @@
 
 namespace bucketd::ctl {
 namespace {
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 std::vector<NodeId> Sorted(std::vector<NodeId> ids) {
   std::sort(ids.begin(), ids.end());

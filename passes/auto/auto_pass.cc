@@ -164,7 +164,7 @@ class Choice {
   std::vector<const search::FastOrder*> FastAt(int32_t effort) {
     std::vector<const search::FastOrder*> found;
     for (std::vector<search::FastOrder>& orders : fast_) {
-      search::FastOrder& order = orders[std::min(search::Index(effort), orders.size() - 1)];
+      search::FastOrder& order = orders[std::min(Index(effort), orders.size() - 1)];
       if (order.decoded.order.empty()) continue;
       order.decoded.figures.total_ps = judge_.AsSaid(order.decoded);
       found.push_back(&order);
@@ -240,7 +240,7 @@ class SearchPass : public Pass {
     for (const Step& step : plan.order) {
       search::Batch batch;
       if (step.kind == Step::Kind::kStart) {
-        const Bucket& bucket = plan.buckets[search::Index(step.id)];
+        const Bucket& bucket = plan.buckets[Index(step.id)];
         for (const NodeId n : bucket.members) batch.members.push_back(graph.collective_of(n));
         batch.form = bucket.mode == BucketMode::kGrouped  ? search::Form::kGrouped
                      : bucket.copies == CopyStream::kComm ? search::Form::kPackedOnComm

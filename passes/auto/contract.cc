@@ -91,7 +91,7 @@ class Storages {
 
   void AddSet(NodeId n, const std::vector<int32_t>& storages) {
     set_of_[Index(n)] = static_cast<int32_t>(sets_.begin.size()) - 1;
-    sets_.all.insert(sets_.all.end(), storages.begin(), storages.end());
+    sets_.Append(storages);
     sets_.Close();
   }
 
@@ -99,7 +99,7 @@ class Storages {
   std::vector<int32_t> set_of_, first_own_;
   std::vector<int64_t> bytes_;
   std::vector<int32_t> ids_;  // 0, 1, 2, ...
-  Lists sets_;
+  Csr sets_;
   std::vector<int32_t> scratch_;
 };
 
@@ -166,7 +166,7 @@ class Contraction {
     const NodeKind kind = graph_.kind(n);
     leader_of_[Index(n)] = leader;
     problem_.node.push_back(n);
-    problem_.before.all.insert(problem_.before.all.end(), before.begin(), before.end());
+    problem_.before.Append(before);
     problem_.before.Close();
     problem_.cost.push_back(kind == NodeKind::kCollective ? 0 : context_.costs.node_ps(n));
     const CollectiveId c = graph_.collective_of(n);
@@ -177,37 +177,25 @@ class Contraction {
   }
 
   void FindFollowers() {
-    std::vector<int32_t> count(Index(problem_.size()) + 1, 0);
-    const auto follows = [&](NodeId n) {
-      const LeaderId leader = leader_of_[Index(n)];
-      return leader >= 0 && problem_.node[Index(leader)] != n;
-    };
+    problem_.followers = MakeCsr(problem_.size(), [&](auto add) {
+      for (NodeId n = 0; n < graph_.size(); ++n) {
+        const LeaderId leader = leader_of_[Index(n)];
+        if (leader >= 0 && problem_.node[Index(leader)] != n) add(leader, n);
+      }
+    });
     for (NodeId n = 0; n < graph_.size(); ++n) {
-      if (follows(n)) {
-        ++count[Index(leader_of_[Index(n)]) + 1];
-      } else if (leader_of_[Index(n)] < 0 && graph_.kind(n) != NodeKind::kOutput) {
+      if (leader_of_[Index(n)] < 0 && graph_.kind(n) != NodeKind::kOutput) {
         problem_.first.push_back(n);
       }
-    }
-    for (size_t i = 1; i < count.size(); ++i) count[i] += count[i - 1];
-    problem_.followers.begin = count;
-    problem_.followers.all.resize(Index(count.back()));
-    for (NodeId n = 0; n < graph_.size(); ++n) {
-      if (follows(n)) problem_.followers.all[Index(count[Index(leader_of_[Index(n)])]++)] = n;
     }
   }
 
   void FindAfter() {
-    std::vector<int32_t> count(Index(problem_.size()) + 1, 0);
-    for (const LeaderId x : problem_.before.all) ++count[Index(x) + 1];
-    for (size_t i = 1; i < count.size(); ++i) count[i] += count[i - 1];
-    problem_.after.begin = count;
-    problem_.after.all.resize(Index(count.back()));
-    for (LeaderId l = 0; l < problem_.size(); ++l) {
-      for (const LeaderId x : problem_.before.of(l)) {
-        problem_.after.all[Index(count[Index(x)]++)] = l;
+    problem_.after = MakeCsr(problem_.size(), [&](auto add) {
+      for (LeaderId l = 0; l < problem_.size(); ++l) {
+        for (const LeaderId x : problem_.before.of(l)) add(x, l);
       }
-    }
+    });
   }
 
   // Appends what node n needs alive while it runs.
@@ -237,7 +225,7 @@ class Contraction {
       std::sort(touched.begin(), touched.end());
       touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
       for (const StorageId s : touched) ++problem_.uses[Index(s)];
-      problem_.touches.all.insert(problem_.touches.all.end(), touched.begin(), touched.end());
+      problem_.touches.Append(touched);
       problem_.touches.Close();
       if (static_cast<int64_t>(problem_.touches.all.size()) > kMaxListed) {
         return absl::ResourceExhaustedError(

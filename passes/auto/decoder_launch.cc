@@ -3,6 +3,7 @@
 
 #include "passes/auto/decoder.h"
 #include "passes/base/collectives.h"
+#include "passes/base/int128.h"
 #include "passes/pass/numerics.h"
 
 namespace bucketd::search {
@@ -274,10 +275,9 @@ Decoder::Cost Decoder::CostOf(const std::vector<CollectiveId>& members, Form for
     return cost;
   }
   cost.slot_ps += copy_in + copy_out;
-  cost.charged_ps =
-      static_cast<int64_t>((internal::Int128{copy_in + copy_out} * costs_.comm_copy_share_ppb() +
-                            internal::kBillion / 2) /
-                           internal::kBillion);
+  cost.charged_ps = static_cast<int64_t>(
+      (Int128{copy_in + copy_out} * costs_.comm_copy_share_ppb() + internal::kBillion / 2) /
+      internal::kBillion);
   cost.host_ps += (gather ? 2 : 1) * costs_.host_ps_per_kernel();
   return cost;
 }

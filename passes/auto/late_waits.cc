@@ -121,7 +121,7 @@ class Settler {
   const Problem& problem_;
   const Plan& plan_;
   std::vector<int32_t> place_of_;  // of a node
-  Lists kept_before_;              // constraints
+  Csr kept_before_;                // constraints
   std::vector<bool> is_post_;      // of a node
 };
 

@@ -12,6 +12,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
+#include "passes/base/csr.h"
+#include "passes/base/index.h"
 #include "passes/cost/costs.h"
 #include "passes/ir/graph.h"
 #include "passes/pass/pass.h"
@@ -20,18 +22,6 @@ namespace bucketd::search {
 
 using LeaderId = int32_t;   // dense, in program order; -1: none
 using StorageId = int32_t;  // dense
-
-inline size_t Index(int32_t i) { return static_cast<size_t>(i); }
-
-// Lists of ids, one behind the other.
-struct Lists {
-  std::vector<int32_t> begin = {0}, all;
-  absl::Span<const int32_t> of(int32_t i) const {
-    const size_t from = Index(begin[Index(i)]);
-    return absl::MakeConstSpan(all).subspan(from, Index(begin[Index(i) + 1]) - from);
-  }
-  void Close() { begin.push_back(static_cast<int32_t>(all.size())); }
-};
 
 enum class Use : uint8_t {
   kInline,  // on the path of the step, launched as soon as it can be, never bucketed
@@ -71,15 +61,15 @@ struct Problem {
 
   std::vector<NodeId> first;  // placeholders and what follows them alone: before everything else
   std::vector<NodeId> node;   // of a leader
-  Lists followers;            // nodes right behind a leader, ascending
-  Lists before, after;        // leaders; data and constraints
+  Csr followers;              // nodes right behind a leader, ascending
+  Csr before, after;          // leaders; data and constraints
   std::vector<int64_t> cost;  // of a leader's kernel; 0 for collectives and waits
   std::vector<CollectiveId> start_of, wait_of;  // -1: the leader is none
 
   std::vector<int64_t> bytes;      // of a storage
   std::vector<bool> kept;          // a storage that the step's outputs stand on
   std::vector<int32_t> uses;       // leaders that touch a storage
-  Lists touches, owns;             // storages of a leader: all it needs alive; those it makes
+  Csr touches, owns;               // storages of a leader: all it needs alive; those it makes
   std::vector<int64_t> own_bytes;  // of a leader
   int64_t live_at_start = 0, peak_at_start = 0;
 
@@ -88,7 +78,7 @@ struct Problem {
   std::vector<std::vector<int32_t>> root_keys, sink_keys;  // of a group
   int32_t keys = 0;
   GroupId busiest = 0;  // the group whose wires have most to carry
-  Lists root_work;      // of a collective: the leaders that a root is computed from
+  Csr root_work;        // of a collective: the leaders that a root is computed from
   std::vector<bool> is_root_work, is_leaf, is_post;  // of a leader; leaf: below it only reductions
                                                      // (weight gradients); post: behind a reduction
   // Program order, one an element and one behind the last: compute before it, memory before it and

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "passes/base/int128.h"
 #include "passes/sim/busy_time.h"
 
 namespace bucketd::search {
@@ -21,8 +22,7 @@ inline int64_t Share(int64_t value, int32_t thousandths) {
 // The fewest thousandths of a value whose share is at least `part`; at most kNever.
 // REQUIRES: value > 0, part >= 0.
 inline int64_t ThousandthsFor(int64_t part, int64_t value) {
-  return static_cast<int64_t>(
-      std::min<internal::Int128>(kNever, (internal::Int128{part} * 1000 + value - 1) / value));
+  return static_cast<int64_t>(std::min<Int128>(kNever, (Int128{part} * 1000 + value - 1) / value));
 }
 
 struct Settings {

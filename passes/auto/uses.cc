@@ -108,7 +108,7 @@ class UseFinder {
         t.use = Use::kRoot;
         for (const LeaderId y : p_.after.of(t.wait)) t.need = std::min(t.need, y);
         for (const LeaderId x : above) p_.is_root_work[Index(x)] = true;
-        p_.root_work.all.insert(p_.root_work.all.end(), above.begin(), above.end());
+        p_.root_work.Append(above);
       }
       p_.root_work.Close();
     }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "passes/base/int128.h"
+
 namespace bucketd {
 namespace {
 
@@ -20,7 +22,6 @@ int64_t SaturationBytes(const Costs& costs, CollectiveId c) {
   const int64_t alpha = costs.AlphaPs(c);
   const int64_t wire = costs.CollectivePs(c, kProbe, 1) - alpha;
   if (wire <= 0) return kMax;
-  __extension__ typedef __int128 Int128;
   const Int128 bytes = Int128{kNine} * alpha * kProbe / wire;
   return bytes > kMax ? kMax : static_cast<int64_t>(bytes);
 }

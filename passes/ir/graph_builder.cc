@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/csr.h"
 #include "passes/base/status_macros.h"
 #include "passes/ir/text.h"
 
@@ -457,18 +458,14 @@ absl::Status GraphBuilder::AddStrings(const NodeSpec& node) {
 
 void GraphBuilder::BuildUsers() {
   Graph& g = graph_;
-  const auto n = static_cast<size_t>(g.size());
-  // Counting sort by input; walking users in order leaves every list ascending.
-  g.user_begin_.assign(n + 1, 0);
-  for (NodeId from : g.inputs_) ++g.user_begin_[static_cast<size_t>(from) + 1];
-  for (size_t i = 0; i < n; ++i) g.user_begin_[i + 1] += g.user_begin_[i];
-  g.users_.resize(g.inputs_.size());
-  std::vector<int32_t> next(g.user_begin_.begin(), g.user_begin_.end() - 1);
-  for (NodeId user = 0; user < g.size(); ++user) {
-    for (NodeId from : g.inputs(user)) {
-      g.users_[static_cast<size_t>(next[static_cast<size_t>(from)]++)] = user;
+  // Walking users in order leaves every list ascending.
+  Csr users = MakeCsr(g.size(), [&](auto add) {
+    for (NodeId user = 0; user < g.size(); ++user) {
+      for (const NodeId from : g.inputs(user)) add(from, user);
     }
-  }
+  });
+  g.user_begin_ = std::move(users.begin);
+  g.users_ = std::move(users.all);
 }
 
 absl::StatusOr<Graph> GraphBuilder::Build() && {

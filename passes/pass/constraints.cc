@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <tuple>
 
+#include "passes/base/index.h"
 #include "passes/base/status_macros.h"
 #include "passes/plan/storage.h"
 
 namespace bucketd {
 namespace {
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 // Walks program order and keeps, for each storage that is written somewhere, its last writer and
 // those who used it since.

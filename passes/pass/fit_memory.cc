@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/index.h"
 #include "passes/pass/numerics.h"
 #include "passes/sim/simulator.h"
 
@@ -14,8 +15,6 @@ namespace bucketd {
 namespace {
 
 constexpr int kMaxRounds = 23;
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 // At most what a step takes before it gives anything back.
 int64_t Allocates(const Graph& graph, const Plan& plan, const Step& step) {

@@ -1,14 +1,9 @@
 #include <cstddef>
 
+#include "passes/base/index.h"
 #include "passes/pass/schedule.h"
 
 namespace bucketd {
-namespace {
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
-
-}  // namespace
-
 // Calls f(before, after) for every pair that an order must keep; a pair may come more than once.
 template <typename F>
 void ItemGraph::ForEdges(const Graph& graph, const Constraints& constraints, F f) const {
@@ -39,23 +34,11 @@ ItemGraph::ItemGraph(const Graph& graph, const Constraints& constraints,
       exists_[Index(member)] = exists_[Index(wait)] = false;
     }
   }
-  before_.begin.assign(items + 1, 0);
-  after_.begin.assign(items + 1, 0);
-  ForEdges(graph, constraints, [&](int32_t from, int32_t to) {
-    ++before_.begin[Index(to) + 1];
-    ++after_.begin[Index(from) + 1];
+  const auto count = static_cast<int32_t>(items);
+  before_ = MakeCsr(count, [&](auto add) {
+    ForEdges(graph, constraints, [&](int32_t from, int32_t to) { add(to, from); });
   });
-  for (size_t i = 0; i < items; ++i) {
-    before_.begin[i + 1] += before_.begin[i];
-    after_.begin[i + 1] += after_.begin[i];
-  }
-  before_.all.resize(Index(before_.begin[items]));
-  after_.all.resize(Index(after_.begin[items]));
-  std::vector<int32_t> into = before_.begin, out_of = after_.begin;
-  ForEdges(graph, constraints, [&](int32_t from, int32_t to) {
-    before_.all[Index(into[Index(to)]++)] = from;
-    after_.all[Index(out_of[Index(from)]++)] = to;
-  });
+  after_ = MakeCsr(count, [&](auto add) { ForEdges(graph, constraints, add); });
 }
 
 Step ItemGraph::step(int32_t item) const {

@@ -1,9 +1,9 @@
 #include "passes/pass/primary_group.h"
 
+#include "passes/base/index.h"
+
 namespace bucketd {
 namespace {
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 CollectiveId Count(const Graph& graph) {
   return static_cast<CollectiveId>(graph.collectives().size());

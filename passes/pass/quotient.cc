@@ -3,13 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "passes/base/index.h"
+
 namespace bucketd {
-namespace {
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
-
-}  // namespace
-
 QuotientDag::QuotientDag(const ItemGraph& items, absl::Span<const Step> order) : items_(items) {
   const size_t size = Index(items.size());
   rep_.resize(size);
@@ -36,11 +32,8 @@ bool QuotientDag::AnyBefore(int32_t rep, F f) {
     return false;
   };
   if (rep < items_.size()) return any(rep);
-  const size_t bucket = Index(rep - items_.size());
-  for (int32_t i = bucket_begin_[bucket]; i < bucket_begin_[bucket + 1]; ++i) {
-    if (any(bucket_items_[Index(i)])) return true;
-  }
-  return false;
+  const absl::Span<const int32_t> merged = bucket_items_.of(rep - items_.size());
+  return std::any_of(merged.begin(), merged.end(), any);
 }
 
 void QuotientDag::ScanTo(int32_t position) {
@@ -111,10 +104,10 @@ void QuotientDag::Merge() {
     for (const int32_t item : *list) {
       rep_[Index(item)] = bucket;
       order_[Index(at_[Index(item)])] = -1;
-      bucket_items_.push_back(item);
+      bucket_items_.all.push_back(item);
     }
   }
-  bucket_begin_.push_back(static_cast<int32_t>(bucket_items_.size()));
+  bucket_items_.Close();
   rep_.push_back(bucket);
   at_.push_back(-1);
   mark_.push_back(epoch_);

@@ -9,6 +9,7 @@
 
 #include "absl/types/span.h"
 
+#include "passes/base/csr.h"
 #include "passes/pass/schedule.h"
 #include "passes/plan/plan.h"
 
@@ -45,7 +46,7 @@ class QuotientDag {
   const ItemGraph& items_;
   // Items, then merged buckets. A merged item's rep is its bucket.
   std::vector<int32_t> rep_, at_, order_;  // order_: reps by position, -1 where nothing stands
-  std::vector<int32_t> bucket_begin_ = {0}, bucket_items_;
+  Csr bucket_items_;
 
   // Of the open bucket. Positions from first_ to scanned_ hold marks: members and what they reach.
   std::vector<int32_t> mark_, trial_, member_;  // by rep, the epoch in which it was so

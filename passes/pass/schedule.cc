@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/index.h"
 
 namespace bucketd {
 namespace {
@@ -19,8 +20,6 @@ namespace {
 enum Phase : int64_t { kBefore = 0, kAt = 1, kAfter = 2 };
 
 constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 // At `position` of program order; `number` orders what is wanted there in one phase, with room
 // between two numbers for what is wanted right behind the first.

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
+#include "passes/base/csr.h"
 #include "passes/ir/graph.h"
 #include "passes/pass/constraints.h"
 #include "passes/pass/pass.h"
@@ -31,26 +32,17 @@ class ItemGraph {
   Step step(int32_t item) const;
   int32_t item(const Step& step) const;
   bool exists(int32_t item) const { return exists_[static_cast<size_t>(item)]; }
-  absl::Span<const int32_t> before(int32_t item) const { return Slice(before_, item); }
-  absl::Span<const int32_t> after(int32_t item) const { return Slice(after_, item); }
+  absl::Span<const int32_t> before(int32_t item) const { return before_.of(item); }
+  absl::Span<const int32_t> after(int32_t item) const { return after_.of(item); }
 
  private:
-  struct Lists {
-    std::vector<int32_t> begin, all;
-  };
-  static absl::Span<const int32_t> Slice(const Lists& lists, int32_t item) {
-    const auto at = static_cast<size_t>(item);
-    const auto from = static_cast<size_t>(lists.begin[at]);
-    return absl::MakeConstSpan(lists.all).subspan(from,
-                                                  static_cast<size_t>(lists.begin[at + 1]) - from);
-  }
   template <typename F>
   void ForEdges(const Graph& graph, const Constraints& constraints, F f) const;
 
   int32_t nodes_ = 0;
   std::vector<bool> exists_;
   std::vector<int32_t> item_of_;  // of a node: itself, or its bucket's start or wait
-  Lists before_, after_;
+  Csr before_, after_;
 };
 
 // Orders one set of buckets under any distances.

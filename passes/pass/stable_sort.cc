@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "passes/base/csr.h"
+#include "passes/base/index.h"
+
 namespace bucketd {
 namespace {
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 // Dependencies of every id, each once: all[begin[id]] to all[end[id] - 1].
 struct Dependencies {
@@ -18,11 +19,9 @@ Dependencies Collect(absl::Span<const int32_t> list, int32_t id_count,
                      absl::FunctionRef<absl::Span<const int32_t>(int32_t)> before,
                      absl::Span<const ExtraDep> extra) {
   const size_t ids = Index(id_count);
-  std::vector<int32_t> extra_begin(ids + 1, 0), extra_all(extra.size());
-  for (const ExtraDep& dep : extra) ++extra_begin[Index(dep.after) + 1];
-  for (size_t i = 0; i < ids; ++i) extra_begin[i + 1] += extra_begin[i];
-  std::vector<int32_t> at(extra_begin.begin(), extra_begin.end() - 1);
-  for (const ExtraDep& dep : extra) extra_all[Index(at[Index(dep.after)]++)] = dep.before;
+  const Csr more = MakeCsr(id_count, [&](auto add) {
+    for (const ExtraDep& dep : extra) add(dep.after, dep.before);
+  });
 
   Dependencies deps;
   deps.begin.resize(ids);
@@ -34,9 +33,7 @@ Dependencies Collect(absl::Span<const int32_t> list, int32_t id_count,
     };
     deps.begin[Index(id)] = static_cast<int32_t>(deps.all.size());
     for (const int32_t dep : before(id)) add(dep);
-    for (int32_t i = extra_begin[Index(id)]; i < extra_begin[Index(id) + 1]; ++i) {
-      add(extra_all[Index(i)]);
-    }
+    for (const int32_t dep : more.of(id)) add(dep);
     deps.end[Index(id)] = static_cast<int32_t>(deps.all.size());
   }
   return deps;

@@ -7,14 +7,13 @@
 #include "absl/strings/str_join.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/index.h"
 
 namespace bucketd {
 namespace {
 
 constexpr NodeId kManyPlaceholders = -2;
 constexpr int32_t kNoSlot = std::numeric_limits<int32_t>::max();
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 CollectiveId Count(const Graph& graph) {
   return static_cast<CollectiveId>(graph.collectives().size());

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/index.h"
 #include "passes/base/status_macros.h"
 #include "passes/ir/bucket_key.h"
 #include "passes/plan/placement.h"
@@ -33,16 +34,14 @@ using internal::kNowhere;
 using internal::Placement;
 using internal::Violations;
 
-size_t At(int32_t i) { return static_cast<size_t>(i); }
-
 // Steps are spread this far apart, so that the members of a bucket have places of their own.
 constexpr int64_t kStepWidth = int64_t{1} << 31;
 
 class Verifier {
  public:
   Verifier(const Graph& graph, const Plan& plan) : graph_(graph), plan_(plan) {
-    placement_.of_node.assign(At(graph.size()), kNowhere);
-    placement_.bucket_of.assign(At(graph.size()), -1);
+    placement_.of_node.assign(Index(graph.size()), kNowhere);
+    placement_.bucket_of.assign(Index(graph.size()), -1);
     start_place_.assign(plan.buckets.size(), kNowhere);
     wait_place_.assign(plan.buckets.size(), kNowhere);
   }
@@ -141,14 +140,14 @@ class Verifier {
     ForBuckets([&](size_t k, const Bucket& bucket) {
       const auto id = static_cast<BucketId>(k);
       for (const NodeId member : bucket.members) {
-        BucketId& owner = placement_.bucket_of[At(member)];
+        BucketId& owner = placement_.bucket_of[Index(member)];
         if (owner == id) {
           BadBucket(k, graph_.Describe(member), " is a member twice");
         } else if (owner >= 0) {
           BadBucket(k, graph_.Describe(member), " is already in bucket ", owner);
         }
         owner = id;
-        placement_.bucket_of[At(CollectiveAt(member).wait)] = id;
+        placement_.bucket_of[Index(CollectiveAt(member).wait)] = id;
       }
     });
   }
@@ -221,18 +220,18 @@ class Verifier {
     } else if (placement_.place(n) != kNowhere) {
       BadOrder(graph_.Describe(n), " stands twice");
     } else {
-      placement_.of_node[At(n)] = place;
+      placement_.of_node[Index(n)] = place;
     }
   }
 
   void PlaceToken(absl::string_view token, BucketId k, int64_t place,
                   std::vector<int64_t>& places) {
-    if (k < 0 || At(k) >= plan_.buckets.size()) {
+    if (k < 0 || Index(k) >= plan_.buckets.size()) {
       BadOrder(token, ":", k, " names no bucket; there are ", plan_.buckets.size());
-    } else if (places[At(k)] != kNowhere) {
+    } else if (places[Index(k)] != kNowhere) {
       BadOrder(token, ":", k, " stands twice");
     } else {
-      places[At(k)] = place;
+      places[Index(k)] = place;
     }
   }
 
@@ -255,8 +254,8 @@ class Verifier {
     for (size_t k = 0; k < plan_.buckets.size(); ++k) {
       int64_t position = 0;
       for (const NodeId member : plan_.buckets[k].members) {
-        placement_.of_node[At(member)] = start_place_[k];
-        placement_.of_node[At(CollectiveAt(member).wait)] = wait_place_[k] + position++;
+        placement_.of_node[Index(member)] = start_place_[k];
+        placement_.of_node[Index(CollectiveAt(member).wait)] = wait_place_[k] + position++;
       }
     }
   }

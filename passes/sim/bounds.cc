@@ -3,6 +3,7 @@
 
 #include "absl/container/flat_hash_set.h"
 
+#include "passes/base/int128.h"
 #include "passes/ir/bucket_key.h"
 #include "passes/sim/machine.h"
 #include "passes/sim/model.h"
@@ -67,7 +68,7 @@ int64_t LowerBoundPs(const Graph& graph, const Costs& costs) {
   // Wherever the busiest wire hides, compute is slower.
   const int64_t slowdown = costs.overlap_slowdown_ppb();
   const int64_t hidden =
-      static_cast<int64_t>(internal::Int128{busiest} * slowdown / (internal::kBillion + slowdown));
+      static_cast<int64_t>(Int128{busiest} * slowdown / (internal::kBillion + slowdown));
   return std::max({bound, busiest, OneMachine(std::move(compute)), compute_ps + hidden});
 }
 

@@ -7,9 +7,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "passes/base/int128.h"
+
 namespace bucketd::internal {
 
-__extension__ typedef __int128 Int128;
 inline constexpr int64_t kBillion = 1'000'000'000;
 
 // The union of the intervals in which some collective runs. A collective begins either now (and

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "passes/base/index.h"
 #include "passes/sim/model.h"
 
 namespace bucketd {
@@ -10,8 +11,6 @@ namespace {
 
 using internal::BucketCosts;
 using Kind = TimelineEvent::Kind;
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 Simulation Timeline(const Graph& graph, const Plan& plan, const Costs& costs,
                     const std::vector<BucketCosts>& buckets, internal::Launches launches) {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/index.h"
 #include "passes/sim/model.h"
 
 namespace bucketd::internal {
@@ -50,13 +51,12 @@ class Memory {
     int64_t wait_moment = 0;
   };
 
-  static size_t At(int32_t i) { return static_cast<size_t>(i); }
   int64_t Now() const { return static_cast<int64_t>(moments_.size()) - 1; }
   void NextMoment() { moments_.emplace_back(); }
 
-  int64_t StartMoments(BucketId k) const { return buckets_[At(k)].copies_on_compute ? 2 : 1; }
+  int64_t StartMoments(BucketId k) const { return buckets_[Index(k)].copies_on_compute ? 2 : 1; }
   int64_t WaitMoments(BucketId k) const {
-    const BucketCosts& b = buckets_[At(k)];
+    const BucketCosts& b = buckets_[Index(k)];
     return b.copies_on_compute && Gathers(b.kind) ? 2 : 1;
   }
 
@@ -68,11 +68,11 @@ class Memory {
       if (step.kind == Step::Kind::kStart) {
         moment += StartMoments(step.id);
       } else if (step.kind == Step::Kind::kWait) {
-        bucket_sets_[At(step.id)].wait_moment = moment;
+        bucket_sets_[Index(step.id)].wait_moment = moment;
         moment += WaitMoments(step.id);
       } else {
         if (graph_.kind(step.id) == NodeKind::kWait) {
-          wait_moment_[At(graph_.collective_of(step.id))] = moment;
+          wait_moment_[Index(graph_.collective_of(step.id))] = moment;
         }
         ++moment;
       }
@@ -100,12 +100,12 @@ class Memory {
   }
 
   void Use(SetId set, int64_t moment) {
-    if (set != kEmpty) last_use_[At(set)] = std::max(last_use_[At(set)], moment);
+    if (set != kEmpty) last_use_[Index(set)] = std::max(last_use_[Index(set)], moment);
   }
 
   void AppendSetsOf(Ids nodes, std::vector<SetId>& sets) const {
     for (const NodeId x : nodes) {
-      if (set_of_[At(x)] != kEmpty) sets.push_back(set_of_[At(x)]);
+      if (set_of_[Index(x)] != kEmpty) sets.push_back(set_of_[Index(x)]);
     }
   }
 
@@ -121,43 +121,43 @@ class Memory {
       // Inputs are there before the first node, whatever their place.
       if (placeholder) before_ += bytes;
       const SetId storage = NewStorage(bytes, placeholder ? 0 : bytes);
-      if (own_count_[At(n)]++ == 0) first_own_[At(n)] = storage;
+      if (own_count_[Index(n)]++ == 0) first_own_[Index(n)] = storage;
       sets.push_back(storage);
     }
   }
 
   SetId SetOfGetitem(NodeId n) const {
     NodeId source = graph_.inputs(n).front();
-    if (own_count_[At(source)] == 0 && !graph_.alias_of(n).empty()) {
+    if (own_count_[Index(source)] == 0 && !graph_.alias_of(n).empty()) {
       source = graph_.alias_of(n).front();
     }
     const int32_t index = graph_.getitem_index(n);
-    if (index < own_count_[At(source)]) return first_own_[At(source)] + index;
-    return set_of_[At(source)];
+    if (index < own_count_[Index(source)]) return first_own_[Index(source)] + index;
+    return set_of_[Index(source)];
   }
 
   void RunNode(NodeId n) {
     NextMoment();
     scratch_.clear();
     if (graph_.kind(n) == NodeKind::kGetitem) {
-      set_of_[At(n)] = SetOfGetitem(n);
-      Use(set_of_[At(n)], Now());
+      set_of_[Index(n)] = SetOfGetitem(n);
+      Use(set_of_[Index(n)], Now());
       return;
     }
     const bool collective = graph_.kind(n) == NodeKind::kCollective;
     AppendSetsOf(graph_.alias_of(n), scratch_);
     if (graph_.alias_of(n).empty() || collective) AllocateOutputs(n, scratch_);
-    set_of_[At(n)] = Union(scratch_);
+    set_of_[Index(n)] = Union(scratch_);
     int64_t until = Now();
-    if (collective) until = std::max(until, wait_moment_[At(graph_.collective_of(n))]);
+    if (collective) until = std::max(until, wait_moment_[Index(graph_.collective_of(n))]);
     if (graph_.kind(n) == NodeKind::kOutput) until = kForever;
-    for (const NodeId x : graph_.inputs(n)) Use(set_of_[At(x)], until);
-    Use(set_of_[At(n)], until);
+    for (const NodeId x : graph_.inputs(n)) Use(set_of_[Index(x)], until);
+    Use(set_of_[Index(n)], until);
   }
 
   void UseInputs(const Bucket& bucket, int64_t moment) {
     for (const NodeId member : bucket.members) {
-      for (const NodeId x : graph_.inputs(member)) Use(set_of_[At(x)], moment);
+      for (const NodeId x : graph_.inputs(member)) Use(set_of_[Index(x)], moment);
     }
   }
 
@@ -174,9 +174,9 @@ class Memory {
   }
 
   void StartBucket(BucketId k) {
-    const Bucket& bucket = plan_.buckets[At(k)];
-    const BucketCosts& b = buckets_[At(k)];
-    BucketSets& sets = bucket_sets_[At(k)];
+    const Bucket& bucket = plan_.buckets[Index(k)];
+    const BucketCosts& b = buckets_[Index(k)];
+    BucketSets& sets = bucket_sets_[Index(k)];
     scratch_.clear();
     NextMoment();
     if (b.copies_on_compute) {
@@ -212,9 +212,9 @@ class Memory {
   }
 
   void WaitBucket(BucketId k) {
-    const Bucket& bucket = plan_.buckets[At(k)];
-    const BucketCosts& b = buckets_[At(k)];
-    const BucketSets& sets = bucket_sets_[At(k)];
+    const Bucket& bucket = plan_.buckets[Index(k)];
+    const BucketCosts& b = buckets_[Index(k)];
+    const BucketSets& sets = bucket_sets_[Index(k)];
     NextMoment();
     bool one_each = !b.copies_on_compute;
     SetId first = sets.first_own;
@@ -229,7 +229,7 @@ class Memory {
     }
     for (const NodeId member : bucket.members) {
       const NodeId wait = graph_.collective(graph_.collective_of(member)).wait;
-      set_of_[At(wait)] = first;
+      set_of_[Index(wait)] = first;
       Use(first, Now());
       if (one_each) ++first;
     }

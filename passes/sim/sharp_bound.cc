@@ -8,6 +8,8 @@
 #include "absl/container/flat_hash_map.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/index.h"
+#include "passes/base/int128.h"
 #include "passes/ir/bucket_key.h"
 #include "passes/sim/busy_time.h"
 #include "passes/sim/machine.h"
@@ -17,12 +19,9 @@ namespace {
 
 using internal::Backlog;
 using internal::BatchMachine;
-using internal::Int128;
 using internal::Job;
 using internal::kBillion;
 using internal::OneMachine;
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 // What every plan must run, by the least that it can take.
 struct Least {

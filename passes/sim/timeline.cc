@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "passes/base/collectives.h"
+#include "passes/base/int128.h"
 #include "passes/sim/busy_time.h"
 #include "passes/sim/model.h"
 

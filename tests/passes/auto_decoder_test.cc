@@ -26,7 +26,6 @@ using search::Decoded;
 using search::Decoder;
 using search::Figures;
 using search::Form;
-using search::Index;
 using search::Partition;
 using search::Problem;
 using search::Settings;

@@ -108,18 +108,18 @@ class RandomStep {
 inline search::Partition RandomPartition(Random& random, const search::Problem& problem) {
   search::Partition partition;
   partition.bucket_of.assign(problem.transfers.size(), -1);
-  std::vector<int32_t> open(search::Index(problem.keys), -1);
+  std::vector<int32_t> open(Index(problem.keys), -1);
   for (size_t c = 0; c < problem.transfers.size(); ++c) {
     const search::Transfer& t = problem.transfers[c];
     if (t.use == search::Use::kInline) continue;
-    int32_t& bucket = open[search::Index(t.key)];
+    int32_t& bucket = open[Index(t.key)];
     if (bucket < 0 || !t.mergeable || random.OneIn(4)) {
       bucket = static_cast<int32_t>(partition.size_of.size());
       partition.size_of.push_back(0);
       partition.form_of.push_back(static_cast<search::Form>(random.Below(4)));
     }
     partition.bucket_of[c] = bucket;
-    ++partition.size_of[search::Index(bucket)];
+    ++partition.size_of[Index(bucket)];
   }
   return partition;
 }

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "passes/base/index.h"
 #include "passes/sim/busy_time.h"
 #include "passes/sim/model.h"
 
@@ -12,8 +13,6 @@ namespace {
 
 using internal::BucketCosts;
 using internal::BusyTime;
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 // The simulator's clocks at one place of an order.
 struct Clocks {
@@ -211,7 +210,7 @@ class Solver {
           (costs.kind == CollectiveKind::kAllGather ? 2 : 1) * costs_.host_ps_per_kernel();
       slot += copies;
       charged = static_cast<int64_t>(
-          (internal::Int128{copies} * costs_.comm_copy_share_ppb() + internal::kBillion / 2) /
+          (Int128{copies} * costs_.comm_copy_share_ppb() + internal::kBillion / 2) /
           internal::kBillion);
     }
     const int64_t start = std::max({clocks.stream_free[g], clocks.now, clocks.host});

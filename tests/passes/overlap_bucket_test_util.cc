@@ -9,14 +9,13 @@
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
 
+#include "passes/base/index.h"
 #include "passes/modes/pass_registry.h"
 #include "passes/plan/verify.h"
 #include "tests/passes/pass_test_util.h"
 
 namespace bucketd::testing {
 namespace {
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 struct Word {
   std::string name;  // "a1"

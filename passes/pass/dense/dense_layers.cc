@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/index.h"
 #include "passes/base/status_macros.h"
 #include "passes/pass/dense/dense_regions.h"
 #include "passes/pass/entries.h"
@@ -16,8 +17,6 @@
 
 namespace bucketd {
 namespace {
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 bool IsNumber(absl::string_view component) {
   return !component.empty() && std::all_of(component.begin(), component.end(), [](char c) {

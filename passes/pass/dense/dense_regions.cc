@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/index.h"
 #include "passes/base/status_macros.h"
 #include "passes/pass/fit_memory.h"
 #include "passes/pass/passes.h"
@@ -27,8 +28,6 @@ namespace {
 constexpr char kSkipped[] = "dense-region-skipped";
 constexpr int kMaxChain = 16;  // casts and views of one parameter before its gather
 constexpr size_t kMaxListed = 20;
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 class Mover {
  public:

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "passes/base/index.h"
+
 namespace bucketd {
 namespace {
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 using List = std::vector<const GreedyCandidate*>;
 

@@ -3,13 +3,12 @@
 
 #include "absl/container/flat_hash_map.h"
 
+#include "passes/base/index.h"
 #include "passes/pass/greedy/greedy_plan.h"
 #include "passes/pass/numerics.h"
 
 namespace bucketd {
 namespace {
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 // One a node: where it stands in the order, or -1.
 std::vector<int32_t> Positions(const Graph& graph, const Plan& plan) {

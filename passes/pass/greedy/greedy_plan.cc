@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/index.h"
 #include "passes/base/status_macros.h"
 #include "passes/pass/fit_memory.h"
 #include "passes/pass/greedy/greedy_metrics.h"
@@ -23,8 +24,6 @@ constexpr int kMaxHalvings = 8;
 constexpr size_t kMaxListed = 1000;
 // Scans of the whole graph that the search for buckets may cost; real graphs need a handful.
 constexpr int64_t kMaxScans = 100;
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 GreedyResult Find(const GreedyInput& input, const GreedyRules& rules, const ItemGraph& items,
                   const std::vector<Step>& order) {

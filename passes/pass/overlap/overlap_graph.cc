@@ -8,14 +8,13 @@
 #include "absl/strings/match.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/int128.h"
 #include "passes/ir/bucket_key.h"
 #include "passes/pass/numerics.h"
 #include "passes/pass/schedule.h"
 
 namespace bucketd::schedule_overlap {
 namespace {
-
-__extension__ typedef __int128 Int128;
 
 int64_t Share(int64_t ps, int64_t ppm) {
   const Int128 share = Int128{ps} * ppm / 1'000'000;
@@ -103,14 +102,12 @@ void OverlapGraph::AddEdges(const PassContext& context, const Plan& plan) {
     std::sort(begin, parents_.all.end());
     parents_.all.erase(std::unique(begin, parents_.all.end()), parents_.all.end());
     parents_.Close();
-    for (const Position parent : parents(v)) ++users_.begin[Index(parent) + 1];
   }
-  for (size_t i = 1; i < users_.begin.size(); ++i) users_.begin[i] += users_.begin[i - 1];
-  users_.all.resize(parents_.all.size());
-  std::vector<int32_t> at(users_.begin.begin(), users_.begin.end() - 1);
-  for (Position v = 0; v < size(); ++v) {
-    for (const Position parent : parents(v)) users_.all[Index(at[Index(parent)]++)] = v;
-  }
+  users_ = MakeCsr(size(), [&](auto add) {
+    for (Position v = 0; v < size(); ++v) {
+      for (const Position parent : parents(v)) add(parent, v);
+    }
+  });
 }
 
 Launch OverlapGraph::MakeLaunch(const PassContext& context, const Plan& plan,

@@ -8,6 +8,8 @@
 
 #include "absl/types/span.h"
 
+#include "passes/base/csr.h"
+#include "passes/base/index.h"
 #include "passes/base/types.h"
 #include "passes/pass/pass.h"
 #include "passes/plan/plan.h"
@@ -17,8 +19,6 @@ namespace bucketd::schedule_overlap {
 // Place of a step in the order before scheduling.
 using Position = int32_t;
 inline constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
-
-inline size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 enum class StepKind : uint8_t { kOther, kPlaceholder, kCompute, kStart, kWait, kOutput };
 
@@ -45,10 +45,10 @@ class OverlapGraph {
 
   int32_t size() const { return static_cast<int32_t>(kind_.size()); }
   // Each once, ascending; order that is kept for other reasons than data counts as data.
-  absl::Span<const Position> parents(Position v) const { return Slice(parents_, v); }
-  absl::Span<const Position> users(Position v) const { return Slice(users_, v); }
+  absl::Span<const Position> parents(Position v) const { return parents_.of(v); }
+  absl::Span<const Position> users(Position v) const { return users_.of(v); }
   // Of a bucket's start its members', of its wait their waits.
-  absl::Span<const NodeId> nodes(Position v) const { return Slice(nodes_, v); }
+  absl::Span<const NodeId> nodes(Position v) const { return nodes_.of(v); }
 
   // kStart and kWait only for launches that move.
   StepKind kind(Position v) const { return kind_[Index(v)]; }
@@ -75,14 +75,6 @@ class OverlapGraph {
   int32_t key_count() const { return keys_; }
 
  private:
-  struct Lists {
-    std::vector<int32_t> begin = {0}, all;
-    void Close() { begin.push_back(static_cast<int32_t>(all.size())); }
-  };
-  static absl::Span<const int32_t> Slice(const Lists& lists, Position v) {
-    const auto from = Index(lists.begin[Index(v)]);
-    return absl::MakeConstSpan(lists.all).subspan(from, Index(lists.begin[Index(v) + 1]) - from);
-  }
   void AddSteps(const PassContext& context, const Plan& plan);
   void AddEdges(const PassContext& context, const Plan& plan);
   void AddLaunches(const PassContext& context, const Plan& plan);
@@ -91,7 +83,7 @@ class OverlapGraph {
   void ScanForward();
   void ScanBackward(const PassContext& context);
 
-  Lists parents_, users_, nodes_;
+  Csr parents_, users_, nodes_;
   std::vector<StepKind> kind_;
   std::vector<int32_t> launch_of_;
   std::vector<int64_t> window_ps_;

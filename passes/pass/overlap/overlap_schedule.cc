@@ -17,7 +17,6 @@
 namespace bucketd {
 namespace {
 
-using schedule_overlap::Index;
 using schedule_overlap::Launch;
 using schedule_overlap::Limits;
 using schedule_overlap::MemoryBaseline;

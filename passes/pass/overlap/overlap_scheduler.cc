@@ -57,7 +57,6 @@ Scheduler::Scheduler(const OverlapGraph& steps, const StorageUses& uses,
       group_listed_(Index(steps.group_count()), false),
       mates_(Index(steps.key_count()), 0),
       near_(static_cast<int32_t>(steps.launches().size())),
-      comes_begin_(Index(steps.compute_count()) + 1, 0),
       seen_(Index(steps.size()), 0),
       search_steps_left_((limits.upstream ? kUpstreamSearchSteps : kSearchSteps) * steps.size()),
       best_of_key_(Index(steps.key_count())),
@@ -81,15 +80,11 @@ Scheduler::Scheduler(const OverlapGraph& steps, const StorageUses& uses,
       if (!near_of_group_.empty()) near_of_group_[Index(launch.group)].Insert(l);
     } else {
       later.push_back(l);
-      ++comes_begin_[Index(first_use) + 1];
     }
   }
-  for (size_t i = 1; i < comes_begin_.size(); ++i) comes_begin_[i] += comes_begin_[i - 1];
-  comes_.resize(later.size());
-  std::vector<int32_t> at = comes_begin_;
-  for (const int32_t l : later) {
-    comes_[Index(at[Index(steps.first_compute(launches[Index(l)].start))]++)] = l;
-  }
+  comes_ = MakeCsr(steps.compute_count(), [&](auto add) {
+    for (const int32_t l : later) add(steps.first_compute(launches[Index(l)].start), l);
+  });
 }
 
 Schedule Scheduler::Run() && {
@@ -259,9 +254,8 @@ void Scheduler::NextCompute() {
   ++next_compute_;
   const int64_t first_use = int64_t{next_compute_} + limits_.max_compute_prefetch;
   if (first_use >= steps_.compute_count()) return;
-  const auto at = static_cast<size_t>(first_use);
-  for (int32_t i = comes_begin_[at]; i < comes_begin_[at + 1]; ++i) {
-    const int32_t l = comes_[Index(i)];
+  const auto at = static_cast<int32_t>(first_use);
+  for (const int32_t l : comes_.of(at)) {
     if (scheduled(launch(l).start)) continue;
     near_.Insert(l);
     if (!near_of_group_.empty()) near_of_group_[Index(launch(l).group)].Insert(l);

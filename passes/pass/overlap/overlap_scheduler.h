@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "passes/base/csr.h"
 #include "passes/pass/overlap/overlap_graph.h"
 #include "passes/pass/overlap/overlap_memory.h"
 #include "passes/pass/overlap/overlap_queues.h"
@@ -143,10 +144,10 @@ class Scheduler {
 
   // Launches that windows may start: not yet started, near enough.
   LaunchSet near_;
-  std::vector<LaunchSet> near_of_group_;      // empty where there are many groups
-  std::vector<int32_t> comes_begin_, comes_;  // launches on the path, by first compute node
-  std::vector<Position> blocked_by_;          // one a launch: as long as this blocks, it waits
-  std::vector<int32_t> seen_;                 // one a step: the search that saw it last
+  std::vector<LaunchSet> near_of_group_;  // empty where there are many groups
+  Csr comes_;                             // launches on the path, by first compute node
+  std::vector<Position> blocked_by_;      // one a launch: as long as this blocks, it waits
+  std::vector<int32_t> seen_;             // one a step: the search that saw it last
   int32_t search_ = 0;
   int64_t search_steps_left_ = 0;
   std::vector<Position> stack_, path_;

@@ -6,14 +6,13 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/index.h"
 #include "passes/base/status_macros.h"
 #include "passes/pass/numerics.h"
 #include "passes/pass/stable_sort.h"
 
 namespace bucketd::overlap {
 namespace {
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 // The order as a list in which buckets take the place of their seeds; items of the model, then two
 // tokens a bucket.

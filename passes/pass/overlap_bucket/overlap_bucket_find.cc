@@ -6,15 +6,14 @@
 #include <map>
 #include <utility>
 
+#include "passes/base/index.h"
+#include "passes/base/int128.h"
+
 namespace bucketd::overlap {
 namespace {
 
 constexpr int32_t kMaxFailures = 20;   // in a row
 constexpr int32_t kMaxPositions = 20;  // of a candidate from the seed, where exposed ones go first
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
-
-__extension__ typedef __int128 Int128;
 
 // Whether less of `a` is hidden than of `b`.
 bool LessHidden(const LaunchInfo& a, const LaunchInfo& b) {

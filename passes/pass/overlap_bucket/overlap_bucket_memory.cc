@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/index.h"
 #include "passes/pass/fit_memory.h"
 #include "passes/sim/simulator.h"
 
@@ -13,8 +14,6 @@ namespace bucketd::overlap {
 namespace {
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 // At most what a step takes before it gives anything back.
 int64_t Allocates(const Graph& graph, const Plan& plan, const Step& step) {

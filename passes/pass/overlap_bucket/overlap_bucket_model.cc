@@ -7,14 +7,13 @@
 #include "absl/strings/str_cat.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/index.h"
 #include "passes/base/status_macros.h"
 #include "passes/ir/bucket_key.h"
 #include "passes/pass/numerics.h"
 
 namespace bucketd::overlap {
 namespace {
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 int64_t TensorBytes(const Graph& graph, NodeId n) {
   int64_t bytes = 0;

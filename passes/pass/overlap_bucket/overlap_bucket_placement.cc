@@ -1,15 +1,10 @@
 #include <algorithm>
 #include <limits>
 
+#include "passes/base/index.h"
 #include "passes/pass/overlap_bucket/overlap_bucket_find.h"
 
 namespace bucketd::overlap {
-namespace {
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
-
-}  // namespace
-
 // torch speaks of the launch whose event it meets; here that launch may stand for a whole bucket,
 // whose other members want to stay hidden too.
 Placement::Placement(const Model& model, const Timeline& timeline)

@@ -1,12 +1,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "passes/base/index.h"
 #include "passes/pass/overlap_bucket/overlap_bucket_relations.h"
 
 namespace bucketd::overlap {
 namespace {
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 std::vector<Edge> HidingEdges(const Model& model) {
   std::vector<Edge> edges;
@@ -31,21 +30,6 @@ absl::StatusOr<std::vector<int32_t>> Relations::Order(const ItemGraph& items,
   return absl::InternalError("the buckets and what hides them admit no order");
 }
 
-// By what stands before, what stands after.
-Quotient::Lists Quotient::Sorted(std::vector<Edge> edges, int32_t items) {
-  std::sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) {
-    return a.before != b.before ? a.before < b.before : a.after < b.after;
-  });
-  Lists lists;
-  lists.begin.assign(Index(items) + 1, 0);
-  for (const Edge& edge : edges) {
-    ++lists.begin[Index(edge.before) + 1];
-    lists.all.push_back(edge.after);
-  }
-  for (size_t i = 0; i < Index(items); ++i) lists.begin[i + 1] += lists.begin[i];
-  return lists;
-}
-
 Quotient::Quotient(const Model& model, Timeline& timeline)
     : model_(model), timeline_(timeline), seen_(Index(model.items()), 0) {
   for (int32_t item = 0; item < model.items(); ++item) {
@@ -53,9 +37,15 @@ Quotient::Quotient(const Model& model, Timeline& timeline)
     circle_.push_back(item);
   }
   std::vector<Edge> edges = HidingEdges(model);
-  after_ = Sorted(edges, model.items());
-  for (Edge& edge : edges) std::swap(edge.before, edge.after);
-  before_ = Sorted(std::move(edges), model.items());
+  std::sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) {
+    return a.before != b.before ? a.before < b.before : a.after < b.after;
+  });
+  after_ = MakeCsr(model.items(), [&](auto add) {
+    for (const Edge& edge : edges) add(edge.before, edge.after);
+  });
+  before_ = MakeCsr(model.items(), [&](auto add) {
+    for (const Edge& edge : edges) add(edge.after, edge.before);
+  });
   FindBounds();
 }
 
@@ -83,15 +73,15 @@ void Quotient::ForEvents(int32_t node, F f) const {
 // Along data and hiding edges, until f returns false; then returns false too.
 template <bool kBackward, typename F>
 bool Quotient::ForLasting(int32_t node, F f) const {
-  const Lists& hiding = kBackward ? before_ : after_;
+  const Csr& hiding = kBackward ? before_ : after_;
   int32_t item = node;
   do {
     for (const int32_t x :
          kBackward ? model_.items_of_plan.before(item) : model_.items_of_plan.after(item)) {
       if (!f(node_of_[Index(x)])) return false;
     }
-    for (int32_t i = hiding.begin[Index(item)]; i < hiding.begin[Index(item) + 1]; ++i) {
-      if (!f(node_of_[Index(hiding.all[Index(i)])])) return false;
+    for (const int32_t x : hiding.of(item)) {
+      if (!f(node_of_[Index(x)])) return false;
     }
     item = circle_[Index(item)];
   } while (item != node);

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
+#include "passes/base/csr.h"
 #include "passes/pass/overlap_bucket/overlap_bucket_model.h"
 #include "passes/pass/overlap_bucket/overlap_bucket_timeline.h"
 #include "passes/pass/stable_sort.h"
@@ -89,11 +90,7 @@ class Quotient : public Relations {
   std::vector<int32_t> node_of_;  // of an item: the first item of its node
   std::vector<int32_t> circle_;
   // Hiding edges, both ways, by item.
-  struct Lists {
-    std::vector<int32_t> begin, all;
-  };
-  static Lists Sorted(std::vector<Edge> edges, int32_t items);
-  Lists after_, before_;
+  Csr after_, before_;
   std::vector<Bounds> bounds_;  // of an item; of a merged node at its first item
   std::vector<int32_t> seen_;   // stamp of the search that saw a node last
   int32_t stamp_ = 0;

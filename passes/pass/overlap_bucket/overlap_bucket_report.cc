@@ -8,10 +8,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 
+#include "passes/base/index.h"
+
 namespace bucketd::overlap {
 namespace {
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 constexpr absl::string_view kDependent = "they depend on one another";
 constexpr absl::string_view kOverlapLost = "overlap would be lost";

@@ -3,13 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "passes/base/index.h"
+
 namespace bucketd::overlap {
-namespace {
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
-
-}  // namespace
-
 Timeline::Timeline(const Model& model)
     : first_of_item_(Index(model.items()), -1),
       last_(model.context.graph.groups().size(), -1),

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/index.h"
 #include "passes/base/status_macros.h"
 #include "passes/ir/bucket_key.h"
 #include "passes/pass/numerics.h"
@@ -18,8 +19,6 @@
 
 namespace bucketd {
 namespace {
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 // How deep each candidate stands in chains of candidates. Members of one depth cannot depend on one
 // another. Every path from a candidate to the next leads from gathers to reductions, from one kind

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/index.h"
 #include "passes/base/status_macros.h"
 #include "passes/pass/entries.h"
 #include "passes/pass/fit_memory.h"
@@ -19,8 +20,6 @@
 
 namespace bucketd {
 namespace {
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 // Issues all-gathers before the waits of earlier units, the first unit's before the first kernel,
 // and waits for reductions after the starts of later ones, each as far as the options say and

@@ -10,12 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "passes/base/index.h"
+
 namespace bucketd {
 namespace {
 
 constexpr size_t kMaxListed = 50;
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 // Calls f with every leading run of components, shortest first, until it returns true.
 template <typename F>

@@ -7,12 +7,12 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/index.h"
+
 namespace bucketd::upstream {
 namespace {
 
 constexpr int64_t kMaxAncestorBits = int64_t{1} << 31;
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 template <typename List>
 auto Find(List& list, int32_t item) {

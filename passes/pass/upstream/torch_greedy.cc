@@ -8,6 +8,7 @@
 #include "absl/algorithm/container.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/index.h"
 #include "passes/cost/saturation.h"
 #include "passes/pass/schedule.h"
 #include "passes/pass/stable_sort.h"
@@ -15,8 +16,6 @@
 
 namespace bucketd::upstream {
 namespace {
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 constexpr CollectiveKind kStages[] = {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
                                       CollectiveKind::kAllReduce};

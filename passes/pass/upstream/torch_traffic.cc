@@ -3,6 +3,7 @@
 #include "absl/strings/match.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/index.h"
 #include "passes/ir/ops.h"
 #include "passes/pass/primary_group.h"
 
@@ -10,8 +11,6 @@ namespace bucketd::upstream {
 namespace {
 
 constexpr NodeId kMany = -2;
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 CollectiveId Count(const Graph& graph) {
   return static_cast<CollectiveId>(graph.collectives().size());
