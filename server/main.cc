@@ -2,9 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <map>
 #include <string>
 #include <utility>
@@ -13,16 +11,16 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 
-#include "server/base/log.h"
 #include "server/base/version.h"
 #include "server/config/config.h"
 #include "server/config/options.h"
+#include "server/process/log.h"
+#include "server/process/ready_file.h"
 #include "server/process/service_manager.h"
 #include "server/process/signals.h"
 #include "server/server.h"
@@ -132,21 +130,6 @@ ConfigSources SourcesOf(const CLI::App& app, const CommandLine& line) {
   return sources;
 }
 
-// Readers see the whole file or none.
-absl::Status WriteReadyFile(const std::string& path, const Server& server) {
-  const std::string temporary = absl::StrCat(path, ".", getpid());
-  const std::string json =
-      absl::StrCat("{\"address\": \"", absl::Utf8SafeCEscape(server.address()), "\", \"http\": \"",
-                   server.http_address(), "\", \"pid\": ", getpid(), "}\n");
-  std::FILE* file = std::fopen(temporary.c_str(), "w");
-  bool written = file != nullptr && std::fputs(json.c_str(), file) >= 0;
-  if (file != nullptr) written = std::fclose(file) == 0 && written;
-  if (written && std::rename(temporary.c_str(), path.c_str()) == 0) return absl::OkStatus();
-  const std::string why = std::strerror(errno);
-  std::remove(temporary.c_str());
-  return absl::UnavailableError(absl::StrCat("--ready-file: cannot write ", path, ": ", why));
-}
-
 int Fail(const absl::Status& status, int code) {
   std::fprintf(stderr, "bucketd: %s\n", std::string(status.message()).c_str());
   return code;
@@ -167,7 +150,9 @@ int Serve(const ServerOptions& options) {
   const auto server = Server::Start(options);
   if (!server.ok()) return Fail(server.status(), kRefused);
   if (!process.ready_file.empty()) {
-    const absl::Status written = WriteReadyFile(process.ready_file, **server);
+    const absl::Status written =
+        WriteReadyFile(process.ready_file,
+                       {{"address", (*server)->address()}, {"http", (*server)->http_address()}});
     if (!written.ok()) return Fail(written, kRefused);
   }
   const std::string& http = (*server)->http_address();
@@ -206,7 +191,7 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<Config> config = LoadConfig(SourcesOf(app, line));
   if (!config.ok()) return Fail(config.status(), kUsage);
   const ProcessOptions& process = config->options.process;
-  const absl::Status log = ConfigureLog(process.log_level, process.log_json);
+  const absl::Status log = ConfigureLog("bucketd", process.log_level, process.log_json);
   if (!log.ok()) return Fail(log, kUsage);
   if (line.check) {
     std::fputs(PrintConfig(*config).c_str(), stdout);

@@ -27,9 +27,9 @@ ALLOWED = {
     "passes/text": CORE[:4],
     "passes/io": CORE + ["proto"],
     "passes/tools": PLANNER + ["passes/io", "passes/text"],
-    "server/process": [],
+    "server/process": [],  # for every daemon: nothing of the server is in it
     "server/store": CORE[:1] + ["server/base"],  # store_metrics
-    "server/base": PLANNER + ["proto"],
+    "server/base": PLANNER + ["proto", "server/process"],
     "server/config": CORE[:1],
     "server/graphs": CORE + ["passes/io", "proto", *SERVER[:2]],
     "server/costs": CORE + ["passes/io", "proto", "server/store", *SERVER[:2]],

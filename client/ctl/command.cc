@@ -5,12 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "client/render/table.h"
 
 #include "passes/base/status_macros.h"
 #include "passes/cost/device_model.h"
-#include "passes/io/json_text.h"
 #include "passes/io/plan_file.h"
 #include "passes/io/profile_json.h"
 #include "passes/ir/canonical.h"
@@ -20,7 +17,7 @@
 namespace bucketd::ctl {
 namespace {
 
-std::string CollectivesJson(const Graph& graph, const Plan& plan) {
+Json CollectivesJson(const Graph& graph, const Plan& plan) {
   std::map<absl::string_view, int> count;
   for (const Step& step : plan.order) {
     if (step.kind == Step::Kind::kWait) continue;
@@ -32,12 +29,9 @@ std::string CollectivesJson(const Graph& graph, const Plan& plan) {
     }
     ++count[ShortName(graph.collective(graph.collective_of(n)).kind)];
   }
-  return absl::StrCat("{",
-                      absl::StrJoin(count, ", ",
-                                    [](std::string* out, const auto& entry) {
-                                      absl::StrAppend(out, "\"", entry.first, "\": ", entry.second);
-                                    }),
-                      "}");
+  Json object = Json::Object({});
+  for (const auto& [kind, number] : count) object.Set(kind, number);
+  return object;
 }
 
 }  // namespace
@@ -91,27 +85,39 @@ absl::StatusOr<Plan> LoadPlan(const Input& input, const std::string& path) {
   return std::move(plan);
 }
 
-std::string FiguresJson(const Graph& graph, const Plan& plan, const Simulation& simulation) {
+Json FiguresJson(const Graph& graph, const Plan& plan, const Simulation& simulation) {
   const Prediction& p = simulation.prediction;
-  return absl::StrCat(
-      "\"total_us\": ", ExactUs(p.total_ps), ", \"exposed_us\": ", ExactUs(p.exposed_ps),
-      ", \"compute_us\": ", ExactUs(p.compute_ps), ", \"comm_us\": ", ExactUs(p.comm_ps),
-      ", \"busiest_group_us\": ", ExactUs(p.busiest_group_ps),
-      ", \"copies_us\": ", ExactUs(p.copies_ps), ", \"peak_bytes\": ", p.peak_bytes,
-      ", \"peak_at\": ", simulation.peak_at.empty() ? "null" : internal::Quoted(simulation.peak_at),
-      ", \"collectives\": ", CollectivesJson(graph, plan));
+  return Json::Object({{"total_us", Json::Us(p.total_ps)},
+                       {"exposed_us", Json::Us(p.exposed_ps)},
+                       {"compute_us", Json::Us(p.compute_ps)},
+                       {"comm_us", Json::Us(p.comm_ps)},
+                       {"busiest_group_us", Json::Us(p.busiest_group_ps)},
+                       {"copies_us", Json::Us(p.copies_ps)},
+                       {"peak_bytes", p.peak_bytes},
+                       {"peak_at", simulation.peak_at.empty() ? Json() : Json(simulation.peak_at)},
+                       {"collectives", CollectivesJson(graph, plan)}});
 }
 
-std::string DiagnosticsJson(const Plan& plan) {
-  return absl::StrCat("[",
-                      absl::StrJoin(plan.diagnostics, ",\n  ",
-                                    [](std::string* out, const Diagnostic& d) {
-                                      absl::StrAppend(out, "{\"code\": ", internal::Quoted(d.code),
-                                                      ", \"text\": ", internal::Quoted(d.text),
-                                                      ", \"nodes\": [",
-                                                      absl::StrJoin(d.nodes, ", "), "]}");
-                                    }),
-                      "]");
+Json DiagnosticsJson(const Plan& plan) {
+  return Json::List(plan.diagnostics, [](const Diagnostic& d) {
+    return Json::Object({{"code", d.code}, {"text", d.text}, {"nodes", Json::List(d.nodes)}});
+  });
+}
+
+void AddGraphArgument(const Command& command, std::string& graph) {
+  command.AddOption("graph", graph, "captured graph, JSON or gzip").Required().TypeName("GRAPH");
+}
+
+void AddProfileFlag(const Command& command, std::string& profile) {
+  command
+      .AddOption("--profile", profile,
+                 "cost profile: h100_nvlink, h100_launch, slow_network, small_batch, "
+                 "cpu_loopback, or a JSON file")
+      .ShowDefault();
+}
+
+void AddJsonFlag(const Command& command, bool& json) {
+  command.AddFlag("--json", json, "one JSON object on stdout");
 }
 
 }  // namespace bucketd::ctl

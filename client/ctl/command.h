@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "client/cli/command_line.h"
 #include "client/cli/flags.h"
+#include "client/cli/json.h"
 
 #include "passes/base/digest.h"
 #include "passes/cost/costs.h"
@@ -52,15 +53,17 @@ absl::StatusOr<Input> Load(const std::string& graph_path, const std::string& pro
 // order.
 absl::StatusOr<Plan> LoadPlan(const Input& input, const std::string& path);
 
-// The referee's figures of a run, by its names, as the members of a JSON object (without braces).
-std::string FiguresJson(const Graph& graph, const Plan& plan, const Simulation& simulation);
+// The referee's figures of a run, by its names.
+Json FiguresJson(const Graph& graph, const Plan& plan, const Simulation& simulation);
 
 // A list of what the planner has to say about the plan.
-std::string DiagnosticsJson(const Plan& plan);
+Json DiagnosticsJson(const Plan& plan);
+
+// What many subcommands take: GRAPH, --profile, --json.
+void AddGraphArgument(const Command& command, std::string& graph);
+void AddProfileFlag(const Command& command, std::string& profile);
+void AddJsonFlag(const Command& command, bool& json);
 
 inline constexpr char kDefaultProfile[] = "h100_nvlink";
-inline constexpr char kProfileHelp[] =
-    "cost profile: h100_nvlink, h100_launch, slow_network, small_batch, cpu_loopback, or a JSON "
-    "file";
 
 }  // namespace bucketd::ctl

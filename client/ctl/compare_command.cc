@@ -16,7 +16,6 @@
 #include "client/render/table.h"
 
 #include "passes/base/status_macros.h"
-#include "passes/io/json_text.h"
 #include "passes/modes/pass_registry.h"
 #include "passes/pass/greedy/greedy_metrics.h"
 #include "passes/pass/option_table.h"
@@ -24,8 +23,6 @@
 
 namespace bucketd::ctl {
 namespace {
-
-using internal::Quoted;
 
 constexpr size_t kMaxRows = 200;
 
@@ -213,38 +210,36 @@ void PrintTable(const Input& input, const std::vector<Row>& rows, const Predicti
   std::fputs(refused.c_str(), stderr);
 }
 
-std::string RowJson(const Graph& graph, const Costs& costs, const Row& row, bool best) {
-  std::string text = absl::StrCat(
-      "{\"plan\": ", Quoted(Label(row)), ", \"mode\": ", Quoted(row.mode), ", \"swept\": {",
-      absl::StrJoin(row.swept, ", ",
-                    [](std::string* out, const auto& s) {
-                      absl::StrAppend(out, Quoted(s.first), ": ", Quoted(s.second));
-                    }),
-      "}, \"planning_ms\": ", absl::StrFormat("%.3f", row.planning_ms),
-      ", \"fastest\": ", best ? "true" : "false");
-  if (!row.status.ok()) {
-    return absl::StrCat(text, ", \"refused\": ", Quoted(row.status.message()), "}");
-  }
-  return absl::StrCat(text, ", \"buckets\": ", row.plan.buckets.size(),
-                      ", \"compute_run\": ", ComputeRun(graph, row.plan), ", ",
-                      FiguresJson(graph, row.plan, Simulate(graph, row.plan, costs)), "}");
+Json RowJson(const Graph& graph, const Costs& costs, const Row& row, bool best) {
+  Json swept = Json::Object({});
+  for (const auto& [option, value] : row.swept) swept.Set(option, value);
+  Json object =
+      Json::Object({{"plan", Label(row)},
+                    {"mode", row.mode},
+                    {"swept", std::move(swept)},
+                    {"planning_ms", Json::Number(absl::StrFormat("%.3f", row.planning_ms))},
+                    {"fastest", best}});
+  if (!row.status.ok()) return object.Set("refused", row.status.message());
+  return object.Set("buckets", row.plan.buckets.size())
+      .Set("compute_run", ComputeRun(graph, row.plan))
+      .Merge(FiguresJson(graph, row.plan, Simulate(graph, row.plan, costs)));
 }
 
 void PrintJson(const Input& input, const std::vector<Row>& rows, int64_t bound) {
   const Graph& graph = input.captured.graph;
   const Plan untouched = ProgramOrder(graph);
-  const size_t best = Best(rows);
-  std::vector<std::string> lines;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    lines.push_back(RowJson(graph, input.costs, rows[i], i == best));
-  }
-  const std::string text = absl::StrCat(
-      "{\"graph\": ", Quoted(graph.name()), ", \"digest\": \"", ToHex(input.digest),
-      "\", \"nodes\": ", graph.size(), ", \"cost_profile\": ", Quoted(input.costs.profile_id()),
-      ", \"lower_bound_us\": ", ExactUs(bound), ",\n \"program_order\": {",
-      FiguresJson(graph, untouched, Simulate(graph, untouched, input.costs)), "},\n \"plans\": [",
-      absl::StrJoin(lines, ",\n  "), "]}\n");
-  std::fputs(text.c_str(), stdout);
+  const Row* best = Best(rows) < rows.size() ? &rows[Best(rows)] : nullptr;
+  const Json object = Json::Object(
+      {{"graph", graph.name()},
+       {"digest", ToHex(input.digest)},
+       {"nodes", graph.size()},
+       {"cost_profile", input.costs.profile_id()},
+       {"lower_bound_us", Json::Us(bound)},
+       {"program_order", FiguresJson(graph, untouched, Simulate(graph, untouched, input.costs))},
+       {"plans", Json::List(rows, [&](const Row& row) {
+          return RowJson(graph, input.costs, row, &row == best);
+        })}});
+  std::fputs(object.Text().c_str(), stdout);
 }
 
 absl::Status Run(const Args& args) {
@@ -277,7 +272,7 @@ void AddCompareCommand(const Command& app) {
                  "one plan for each value, by the options' names below; several sweeps multiply")
       .TypeName("OPTION=A,B,C")
       .OneValueEach();
-  command.AddFlag("--json", args->json, "one JSON object on stdout");
+  AddJsonFlag(command, args->json);
   command.Footer(
       "Example: every mode as PyTorch's passes are compared, sums in any order:\n"
       "  bucketctl compare llama3_8b_fsdp8.bw.json.gz --numerics free\n"

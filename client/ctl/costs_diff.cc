@@ -5,15 +5,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "client/cli/json.h"
 #include "client/render/table.h"
 
 #include "passes/cost/device_model.h"
-#include "passes/io/json_text.h"
 
 namespace bucketd::ctl {
 namespace {
-
-using internal::Quoted;
 
 struct NumberDiff {
   std::string name;
@@ -134,22 +132,22 @@ std::string DiffText(const CostProfile& a, const CostProfile& b) {
 
 std::string DiffJson(const CostProfile& a, const CostProfile& b) {
   const Diff diff = Compare(a, b);
-  const auto exact = [](double value) { return nlohmann::json(value).dump(); };
-  const auto number = [&](std::string* out, const NumberDiff& n) {
-    absl::StrAppend(out, "{\"name\": ", Quoted(n.name), ", \"a\": ", exact(n.a),
-                    ", \"b\": ", exact(n.b), "}");
+  const auto number = [](const NumberDiff& n) {
+    return Json::Object({{"name", n.name}, {"a", n.a}, {"b", n.b}});
   };
-  const auto link = [&](std::string* out, const LinkDiff& l) {
-    absl::StrAppend(
-        out, "{\"class\": ", Quoted(Describe(l.of)), ", \"alpha_us_a\": ", exact(l.a.alpha_us),
-        ", \"alpha_us_b\": ", exact(l.b.alpha_us), ", \"busbw_a\": ", exact(l.a.busbw_bytes_per_s),
-        ", \"busbw_b\": ", exact(l.b.busbw_bytes_per_s), "}");
+  const auto link = [](const LinkDiff& l) {
+    return Json::Object({{"class", Describe(l.of)},
+                         {"alpha_us_a", l.a.alpha_us},
+                         {"alpha_us_b", l.b.alpha_us},
+                         {"busbw_a", l.a.busbw_bytes_per_s},
+                         {"busbw_b", l.b.busbw_bytes_per_s}});
   };
-  const bool equal = diff.numbers.empty() && diff.links.empty();
-  return absl::StrCat("{\"a\": ", Quoted(Id(a)), ", \"b\": ", Quoted(Id(b)),
-                      ", \"equal\": ", equal ? "true" : "false", ",\n \"numbers\": [",
-                      absl::StrJoin(diff.numbers, ",\n  ", number), "],\n \"links\": [",
-                      absl::StrJoin(diff.links, ",\n  ", link), "]}\n");
+  return Json::Object({{"a", Id(a)},
+                       {"b", Id(b)},
+                       {"equal", diff.numbers.empty() && diff.links.empty()},
+                       {"numbers", Json::List(diff.numbers, number)},
+                       {"links", Json::List(diff.links, link)}})
+      .Text();
 }
 
 std::string LinksText(const CostProfile& profile) {

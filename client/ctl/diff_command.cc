@@ -13,13 +13,10 @@
 #include "client/render/table.h"
 
 #include "passes/base/status_macros.h"
-#include "passes/io/json_text.h"
 #include "passes/io/plan_file.h"
 
 namespace bucketd::ctl {
 namespace {
-
-using internal::Quoted;
 
 struct Args {
   std::string a, b, graph;
@@ -172,36 +169,34 @@ std::string Text(const Plan& a, const Plan& b, const Graph* graph) {
   return text;
 }
 
-std::string Json(const Plan& a, const Plan& b) {
+std::string JsonText(const Plan& a, const Plan& b) {
   const std::vector<BucketDifference> buckets = Buckets(a, b);
   const int64_t step = FirstStep(a, b);
   const std::vector<Line> headers = Headers(a, b);
-  return absl::StrCat(
-      "{\"equal\": ", headers.empty() && buckets.empty() && step < 0 ? "true" : "false",
-      ", \"fields\": [",
-      absl::StrJoin(headers, ", ",
-                    [](std::string* out, const Line& line) {
-                      absl::StrAppend(out, "{\"field\": ", Quoted(line.what),
-                                      ", \"a\": ", Quoted(line.a), ", \"b\": ", Quoted(line.b),
-                                      "}");
-                    }),
-      "],\n \"buckets\": [",
-      absl::StrJoin(buckets, ",\n  ",
-                    [](std::string* out, const BucketDifference& d) {
-                      absl::StrAppend(out, "{\"difference\": ", Quoted(d.what), ", \"members\": [",
-                                      absl::StrJoin(d.bucket->members, ", "),
-                                      "], \"form\": ", Quoted(d.detail), "}");
-                    }),
-      "],\n \"first_step\": ", step < 0 ? "null" : absl::StrCat(step), ", \"total_us\": [",
-      ExactUs(a.prediction.total_ps), ", ", ExactUs(b.prediction.total_ps), "], \"peak_bytes\": [",
-      a.prediction.peak_bytes, ", ", b.prediction.peak_bytes, "]}\n");
+  const auto field = [](const Line& line) {
+    return Json::Object({{"field", line.what}, {"a", line.a}, {"b", line.b}});
+  };
+  const auto bucket = [](const BucketDifference& d) {
+    return Json::Object(
+        {{"difference", d.what}, {"members", Json::List(d.bucket->members)}, {"form", d.detail}});
+  };
+  const std::vector<Json> times = {Json::Us(a.prediction.total_ps),
+                                   Json::Us(b.prediction.total_ps)};
+  const std::vector<int64_t> peaks = {a.prediction.peak_bytes, b.prediction.peak_bytes};
+  return Json::Object({{"equal", headers.empty() && buckets.empty() && step < 0},
+                       {"fields", Json::List(headers, field)},
+                       {"buckets", Json::List(buckets, bucket)},
+                       {"first_step", step < 0 ? Json() : Json(step)},
+                       {"total_us", Json::List(times)},
+                       {"peak_bytes", Json::List(peaks)}})
+      .Text();
 }
 
 absl::Status Run(const Args& args) {
   ASSIGN_OR_RETURN(const PlanFile a, ReadPlanFile(args.a));
   ASSIGN_OR_RETURN(const PlanFile b, ReadPlanFile(args.b));
   if (args.json) {
-    std::fputs(Json(a.plan, b.plan).c_str(), stdout);
+    std::fputs(JsonText(a.plan, b.plan).c_str(), stdout);
     return absl::OkStatus();
   }
   if (args.graph.empty()) {
@@ -223,7 +218,7 @@ void AddDiffCommand(const Command& app) {
   command.AddOption("a", args->a, "plan file").Required().TypeName("PLAN");
   command.AddOption("b", args->b, "plan file").Required().TypeName("PLAN");
   command.AddOption("--graph", args->graph, "the plans' captured graph, for names");
-  command.AddFlag("--json", args->json, "one JSON object on stdout");
+  AddJsonFlag(command, args->json);
   command.Footer("Example:\n  bucketctl diff yesterday.json today.json --graph step.bw.json.gz");
   command.Does([args] { return Report(Run(*args)); });
 }

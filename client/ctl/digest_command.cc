@@ -6,7 +6,6 @@
 #include "client/ctl/command.h"
 
 #include "passes/base/status_macros.h"
-#include "passes/io/json_text.h"
 #include "passes/ir/canonical.h"
 #include "passes/ir/normalize.h"
 
@@ -24,10 +23,12 @@ absl::Status Run(const Args& args) {
   const std::string digest = ToHex(GraphDigest(normalized.graph));
   std::string text = absl::StrCat(digest, "  ", args.graph, "\n");
   if (args.json) {
-    text = absl::StrCat(
-        "{\"digest\": \"", digest, "\", \"name\": ", internal::Quoted(captured.graph.name()),
-        ", \"nodes\": ", normalized.graph.size(), ", \"captured_nodes\": ", captured.graph.size(),
-        ", \"collectives\": ", normalized.graph.collectives().size(), "}\n");
+    text = Json::Object({{"digest", digest},
+                         {"name", captured.graph.name()},
+                         {"nodes", normalized.graph.size()},
+                         {"captured_nodes", captured.graph.size()},
+                         {"collectives", normalized.graph.collectives().size()}})
+               .Text();
   }
   std::fputs(text.c_str(), stdout);
   return absl::OkStatus();
@@ -39,10 +40,8 @@ void AddDigestCommand(const Command& app) {
   auto args = std::make_shared<Args>();
   const Command command = app.AddCommand(
       "digest", "Normalise a captured graph and print the digest that every rank must give");
-  command.AddOption("graph", args->graph, "captured graph, JSON or gzip")
-      .Required()
-      .TypeName("GRAPH");
-  command.AddFlag("--json", args->json, "one JSON object on stdout");
+  AddGraphArgument(command, args->graph);
+  AddJsonFlag(command, args->json);
   command.Footer(
       "Example: two ranks of one job disagree? Compare what they captured:\n"
       "  bucketctl digest rank0.json.gz; bucketctl digest rank3.json.gz");

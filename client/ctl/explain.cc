@@ -15,7 +15,6 @@
 #include "passes/base/collectives.h"
 #include "passes/base/index.h"
 #include "passes/base/status_macros.h"
-#include "passes/io/json_text.h"
 #include "passes/pass/numerics.h"
 #include "passes/plan/verify.h"
 #include "passes/sim/simulator.h"
@@ -335,16 +334,10 @@ std::string AloneText(const std::vector<AloneGroup>& groups) {
   });
 }
 
-std::string AloneJson(const std::vector<AloneGroup>& groups) {
-  return absl::StrCat("[",
-                      absl::StrJoin(groups, ",\n  ",
-                                    [](std::string* out, const AloneGroup& group) {
-                                      absl::StrAppend(
-                                          out, "{\"count\": ", group.count,
-                                          ", \"why\": ", internal::Quoted(group.why),
-                                          ", \"example\": ", internal::Quoted(group.example), "}");
-                                    }),
-                      "]");
+Json AloneJson(const std::vector<AloneGroup>& groups) {
+  return Json::List(groups, [](const AloneGroup& group) {
+    return Json::Object({{"count", group.count}, {"why", group.why}, {"example", group.example}});
+  });
 }
 
 std::string Explainer::One(CollectiveId c) const {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/cli/json.h"
 
 #include "passes/cost/costs.h"
 #include "passes/ir/graph.h"
@@ -77,6 +78,6 @@ class Explainer {
 // A line each.
 std::string AloneText(const std::vector<AloneGroup>& groups);
 // A list.
-std::string AloneJson(const std::vector<AloneGroup>& groups);
+Json AloneJson(const std::vector<AloneGroup>& groups);
 
 }  // namespace bucketd::ctl

@@ -12,21 +12,19 @@
 #include "client/render/table.h"
 
 #include "passes/base/status_macros.h"
-#include "passes/io/json_text.h"
 
 namespace bucketd::ctl {
 namespace {
-
-using internal::Quoted;
 
 struct Args {
   std::string graph, plan, a, b, profile = kDefaultProfile;
   bool json = false;
 };
 
-// Every bucket as text and as members of a JSON object.
+// Every bucket as text and as a JSON object.
 struct Whole {
-  std::string text, json;
+  std::string text;
+  Json json = Json::Object({});
 };
 
 Whole ExplainAll(const Input& input, const Plan& plan, const Explainer& explainer,
@@ -38,35 +36,39 @@ Whole ExplainAll(const Input& input, const Plan& plan, const Explainer& explaine
   whole.text = absl::StrCat("mode ", plan.mode, ", numerics ", Name(plan.numerics), " on ",
                             plan.backend, ", cost profile ", input.costs.profile_id(), "\n\n",
                             explainer.Buckets(facts), "\n");
-  std::vector<std::string> buckets;
+  std::vector<Json> buckets;
   for (size_t b = 0; b < facts.size(); ++b) {
     const Bucket& bucket = plan.buckets[b];
-    buckets.push_back(absl::StrCat("{\"bucket\": ", b, ", \"name\": ", Quoted(bucket.name),
-                                   ", \"kind\": ", Quoted(Name(facts[b].kind)), ", \"members\": [",
-                                   absl::StrJoin(bucket.members, ", "), "], \"bytes\": ",
-                                   bucket.bytes, ", \"wire_us\": ", ExactUs(facts[b].wire_ps),
-                                   ", \"exposed_us\": ", ExactUs(facts[b].exposed_ps),
-                                   ", \"runs_beside\": ", Quoted(facts[b].beside),
-                                   ", \"ends_because\": ", Quoted(facts[b].ends)));
+    buckets.push_back(Json::Object({{"bucket", b},
+                                    {"name", bucket.name},
+                                    {"kind", Name(facts[b].kind)},
+                                    {"members", Json::List(bucket.members)},
+                                    {"bytes", bucket.bytes},
+                                    {"wire_us", Json::Us(facts[b].wire_ps)},
+                                    {"exposed_us", Json::Us(facts[b].exposed_ps)},
+                                    {"runs_beside", facts[b].beside},
+                                    {"ends_because", facts[b].ends}}));
   }
   for (const BucketStory& story : told) {
     absl::StrAppend(&whole.text, stories.Text(story));
-    absl::StrAppend(
-        &buckets[static_cast<size_t>(story.bucket)], ",\n   \"holds\": ", Quoted(story.members),
-        ",\n   \"form\": ", Quoted(story.form), ",\n   \"begins\": ", Quoted(story.begins),
-        ",\n   \"larger\": ", Quoted(story.larger));
+    buckets[static_cast<size_t>(story.bucket)]
+        .Set("holds", story.members)
+        .Set("form", story.form)
+        .Set("begins", story.begins)
+        .Set("larger", story.larger);
   }
   if (told.size() < facts.size()) {
     absl::StrAppend(&whole.text, "... and ", facts.size() - told.size(),
                     " more: name one, bucket:K\n");
   }
   absl::StrAppend(&whole.text, "\n", AloneText(alone), DiagnosticLines(plan));
-  whole.json = absl::StrCat(
-      "\"mode\": ", Quoted(plan.mode), ", \"numerics\": ", Quoted(Name(plan.numerics)),
-      ", \"backend\": ", Quoted(plan.backend),
-      ", \"cost_profile\": ", Quoted(input.costs.profile_id()), ",\n \"buckets\": [",
-      absl::StrJoin(buckets, "},\n  "), buckets.empty() ? "" : "}",
-      "],\n \"alone\": ", AloneJson(alone), ",\n \"diagnostics\": ", DiagnosticsJson(plan), ",\n ");
+  whole.json = Json::Object({{"mode", plan.mode},
+                             {"numerics", Name(plan.numerics)},
+                             {"backend", plan.backend},
+                             {"cost_profile", input.costs.profile_id()},
+                             {"buckets", Json::List(buckets)},
+                             {"alone", AloneJson(alone)},
+                             {"diagnostics", DiagnosticsJson(plan)}});
   return whole;
 }
 
@@ -85,16 +87,15 @@ absl::StatusOr<Whole> Explain(const Args& args) {
   if (args.b.empty()) {
     const BucketId bucket = explainer.BucketOf(a);
     const std::string story = bucket < 0 ? "" : stories.Text(stories.Of(bucket));
-    return Whole{absl::StrCat(explainer.One(a), story), ""};
+    return Whole{absl::StrCat(explainer.One(a), story)};
   }
   ASSIGN_OR_RETURN(const CollectiveId b, explainer.Find(args.b));
-  return Whole{explainer.Two(a, b), ""};
+  return Whole{explainer.Two(a, b)};
 }
 
 absl::Status Run(const Args& args) {
   ASSIGN_OR_RETURN(const Whole said, Explain(args));
-  const std::string json =
-      absl::StrCat("{", said.json, "\"explanation\": ", Quoted(said.text), "}\n");
+  const std::string json = Json(said.json).Set("explanation", said.text).Text();
   std::fputs((args.json ? json : said.text).c_str(), stdout);
   return absl::OkStatus();
 }
@@ -105,15 +106,13 @@ void AddExplainCommand(const Command& app) {
   auto args = std::make_shared<Args>();
   const Command command = app.AddCommand(
       "explain", "Say why buckets are as they are, or why two collectives are not together");
-  command.AddOption("graph", args->graph, "captured graph, JSON or gzip")
-      .Required()
-      .TypeName("GRAPH");
+  AddGraphArgument(command, args->graph);
   command.AddOption("plan", args->plan, "plan file").Required().TypeName("PLAN");
   command.AddOption("a", args->a, "a collective: its id or name, its parameter's FQN, or bucket:K")
       .TypeName("A");
   command.AddOption("b", args->b, "another one: why are the two not together?").TypeName("B");
-  command.AddOption("--profile", args->profile, kProfileHelp).ShowDefault();
-  command.AddFlag("--json", args->json, "one JSON object on stdout");
+  AddProfileFlag(command, args->profile);
+  AddJsonFlag(command, args->json);
   command.Footer(
       "Example: every bucket, then two of them:\n"
       "  bucketctl explain step.bw.json.gz plan.json\n"

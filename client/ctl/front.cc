@@ -8,20 +8,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "client/ctl/ticker.h"
 #include "client/render/table.h"
 
 #include "passes/base/status_macros.h"
-#include "passes/io/json_text.h"
 #include "passes/io/plan_json.h"
 #include "passes/pareto.h"
 #include "passes/pass/option_table.h"
 
 namespace bucketd::ctl {
 namespace {
-
-using internal::Quoted;
 
 // As --memory-limit takes it.
 std::string LimitText(const PlanOptions& options) {
@@ -96,20 +92,22 @@ void PrintTable(const Input& input, const std::string& mode,
 void PrintJson(const Input& input, const std::string& mode, const std::vector<ParetoPoint>& front) {
   const Graph& graph = input.captured.graph;
   const Plan untouched = ProgramOrder(graph);
-  const auto point = [&](std::string* out, const ParetoPoint& p) {
-    absl::StrAppend(out, "{\"memory_limit\": ", Quoted(LimitText(p.options)),
-                    ", \"mode\": ", Quoted(p.options.mode),
-                    ", \"buckets\": ", p.plan.buckets.size(), ", ",
-                    FiguresJson(graph, p.plan, Simulate(graph, p.plan, input.costs)), "}");
+  const auto point = [&](const ParetoPoint& p) {
+    return Json::Object({{"memory_limit", LimitText(p.options)},
+                         {"mode", p.options.mode},
+                         {"buckets", p.plan.buckets.size()}})
+        .Merge(FiguresJson(graph, p.plan, Simulate(graph, p.plan, input.costs)));
   };
-  const std::string text = absl::StrCat(
-      "{\"graph\": ", Quoted(graph.name()), ", \"digest\": \"", ToHex(input.digest),
-      "\", \"nodes\": ", graph.size(), ", \"mode\": ", Quoted(mode),
-      ", \"cost_profile\": ", Quoted(input.costs.profile_id()),
-      ", \"lower_bound_us\": ", ExactUs(front[0].plan.lower_bound_ps), ",\n \"program_order\": {",
-      FiguresJson(graph, untouched, Simulate(graph, untouched, input.costs)), "},\n \"front\": [",
-      absl::StrJoin(front, ",\n  ", point), "]}\n");
-  std::fputs(text.c_str(), stdout);
+  const Json object = Json::Object(
+      {{"graph", graph.name()},
+       {"digest", ToHex(input.digest)},
+       {"nodes", graph.size()},
+       {"mode", mode},
+       {"cost_profile", input.costs.profile_id()},
+       {"lower_bound_us", Json::Us(front[0].plan.lower_bound_ps)},
+       {"program_order", FiguresJson(graph, untouched, Simulate(graph, untouched, input.costs))},
+       {"front", Json::List(front, point)}});
+  std::fputs(object.Text().c_str(), stdout);
 }
 
 absl::StatusOr<std::vector<ParetoPoint>> Search(const Input& input, const PlanOptions& options) {

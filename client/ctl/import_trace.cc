@@ -19,7 +19,6 @@
 #include "passes/base/status_macros.h"
 #include "passes/cost/measured_fit.h"
 #include "passes/cost/trace_join.h"
-#include "passes/io/json_text.h"
 #include "passes/io/profile_json.h"
 #include "passes/io/proto_io.h"
 #include "passes/io/torch_trace.h"
@@ -224,36 +223,34 @@ std::string TextOf(const Imported& imported) {
 }
 
 std::string JsonOf(const Imported& imported, size_t traces, const Reported* reported) {
-  using internal::Quoted;
-  const auto json_bool = [](bool value) { return value ? "true" : "false"; };
-  const auto one = [&](std::string* out, const ClassFit& fit) {
+  const auto six_digits = [](double value) { return Json::Number(absl::StrFormat("%.6g", value)); };
+  const auto one = [&](const ClassFit& fit) {
     const Observations& observations = imported.by_class.at(fit.of);
     const Summary summary = Summarise(observations);
-    absl::StrAppend(out, "\n  {\"class\": ", Quoted(Describe(fit.of)),
-                    ", \"collectives\": ", observations.size(), ", \"outliers\": ", fit.outliers,
-                    ", \"groups\": ", summary.communicators, ", \"ranks\": ", summary.fewest_ranks,
-                    ", \"fitted\": ", json_bool(fit.moved));
-    absl::StrAppendFormat(
-        out,
-        ", \"alpha_us\": %.6g, \"alpha_measured\": %s, \"busbw_bytes_per_s\": %.6g, "
-        "\"busbw_measured\": %s, \"at_most\": ",
-        fit.after.alpha_us, json_bool(fit.latency_shown), fit.after.busbw_bytes_per_s,
-        json_bool(fit.bandwidth_shown));
-    absl::StrAppend(out, summary.doubt == 0.0 ? "null" : absl::StrFormat("%.6g", summary.doubt),
-                    "}");
+    return Json::Object({{"class", Describe(fit.of)},
+                         {"collectives", observations.size()},
+                         {"outliers", fit.outliers},
+                         {"groups", summary.communicators},
+                         {"ranks", summary.fewest_ranks},
+                         {"fitted", fit.moved},
+                         {"alpha_us", six_digits(fit.after.alpha_us)},
+                         {"alpha_measured", fit.latency_shown},
+                         {"busbw_bytes_per_s", six_digits(fit.after.busbw_bytes_per_s)},
+                         {"busbw_measured", fit.bandwidth_shown},
+                         {"at_most", summary.doubt == 0.0 ? Json() : six_digits(summary.doubt)}});
   };
-  const auto drop = [](std::string* out, const auto& entry) {
-    absl::StrAppend(out, "\n  {\"why\": ", Quoted(entry.first), ", \"count\": ", entry.second, "}");
+  const auto drop = [](const auto& entry) {
+    return Json::Object({{"why", entry.first}, {"count", entry.second}});
   };
-  std::string text = absl::StrCat(
-      "{\"traces\": ", traces, ", \"collectives\": ", imported.join.observations.size(),
-      ",\n \"classes\": [", absl::StrJoin(imported.fit.classes, ",", one), "],\n \"not_used\": [",
-      absl::StrJoin(imported.join.dropped, ",", drop), "]");
+  Json object = Json::Object({{"traces", traces},
+                              {"collectives", imported.join.observations.size()},
+                              {"classes", Json::List(imported.fit.classes, one)},
+                              {"not_used", Json::List(imported.join.dropped, drop)}});
   if (reported != nullptr) {
-    absl::StrAppend(&text, ",\n \"reported\": {\"accepted\": ", reported->accepted,
-                    ", \"refused\": ", reported->refused, "}");
+    object.Set("reported",
+               Json::Object({{"accepted", reported->accepted}, {"refused", reported->refused}}));
   }
-  return absl::StrCat(text, "}\n");
+  return object.Text();
 }
 
 int Run(const Args& args) {

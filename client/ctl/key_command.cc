@@ -5,14 +5,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/ctl/command.h"
 #include "client/ctl/plan_flags.h"
 #include "client/render/table.h"
 
 #include "passes/base/status_macros.h"
-#include "passes/io/json_text.h"
 #include "passes/io/profile_json.h"
 #include "passes/ir/canonical.h"
 #include "passes/ir/graph_difference.h"
@@ -23,8 +21,6 @@
 
 namespace bucketd::ctl {
 namespace {
-
-using internal::Quoted;
 
 struct Args {
   PlanFlags flags;
@@ -104,33 +100,29 @@ std::string GraphText(const Side& a, const Side& b) {
                       "\n  B: ", d.second, "    ", NodeText(b.normalized.graph, d), "\n");
 }
 
-std::string Json(const Side& a, const Side& b, const std::vector<Difference>& differences) {
+std::string JsonText(const Side& a, const Side& b, const std::vector<Difference>& differences) {
   const GraphDifference d = FirstDifference(a.normalized.graph, b.normalized.graph);
-  const std::string fields =
-      absl::StrJoin(differences, ",\n  ", [](std::string* out, const Difference& difference) {
-        absl::StrAppend(out, "{\"field\": ", Quoted(difference.field),
-                        ", \"a\": ", Quoted(difference.first),
-                        ", \"b\": ", Quoted(difference.second), "}");
-      });
-  const std::string node =
+  const auto field = [](const Difference& difference) {
+    return Json::Object(
+        {{"field", difference.field}, {"a", difference.first}, {"b", difference.second}});
+  };
+  const Json node =
       d.node == kNoNode
-          ? "null"
-          : absl::StrCat("{\"node\": ", d.node, ", \"field\": ", Quoted(d.field),
-                         ", \"a\": ", Quoted(d.first), ", \"b\": ", Quoted(d.second), "}");
-  return absl::StrCat("{\"equal\": ", differences.empty() ? "true" : "false", ", \"fields\": [",
-                      fields, "],\n \"first_difference\": ", node, "}\n");
+          ? Json()
+          : Json::Object({{"node", d.node}, {"field", d.field}, {"a", d.first}, {"b", d.second}});
+  return Json::Object({{"equal", differences.empty()},
+                       {"fields", Json::List(differences, field)},
+                       {"first_difference", node}})
+      .Text();
 }
 
 absl::Status PrintOne(const Side& side, bool json) {
   std::string text;
   if (json) {
-    text = absl::StrCat("{\"fields\": [",
-                        absl::StrJoin(side.fields, ",\n  ",
-                                      [](std::string* out, const auto& field) {
-                                        absl::StrAppend(out, "[", Quoted(field.first), ", ",
-                                                        Quoted(field.second), "]");
-                                      }),
-                        "]}\n");
+    const auto field = [](const auto& pair) {
+      return Json::List(std::vector<std::string>{pair.first, pair.second});
+    };
+    text = Json::Object({{"fields", Json::List(side.fields, field)}}).Text();
   } else {
     Table table({{"field of the key"}, {"value"}});
     for (const auto& [name, value] : side.fields) table.AddRow({name, value});
@@ -157,7 +149,7 @@ absl::Status Run(const Args& args) {
                         args.other_profile.empty() ? args.flags.profile : args.other_profile));
   const std::vector<Difference> differences = Differences(a, b);
   if (args.json) {
-    std::fputs(Json(a, b, differences).c_str(), stdout);
+    std::fputs(JsonText(a, b, differences).c_str(), stdout);
     return absl::OkStatus();
   }
   if (differences.empty()) {
@@ -184,7 +176,7 @@ void AddKeyCommand(const Command& app) {
       .TypeName("OPTION=VALUE")
       .OneValueEach();
   command.AddOption("--b-profile", args->other_profile, "cost profile of B");
-  command.AddFlag("--json", args->json, "one JSON object on stdout");
+  AddJsonFlag(command, args->json);
   command.Footer(
       "Example: why two ranks do not share a plan, down to the first node that differs:\n"
       "  bucketctl key rank0.bw.json.gz rank3.bw.json.gz\n"

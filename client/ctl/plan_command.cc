@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "client/ctl/command.h"
 #include "client/ctl/explain.h"
 #include "client/ctl/front.h"
@@ -23,15 +22,12 @@
 
 #include "passes/base/status_macros.h"
 #include "passes/io/chrome_trace.h"
-#include "passes/io/json_text.h"
 #include "passes/io/plan_json.h"
 #include "passes/io/profile_json.h"
 #include "passes/planner.h"
 
 namespace bucketd::ctl {
 namespace {
-
-using internal::Quoted;
 
 struct Args {
   PlanFlags flags;
@@ -40,12 +36,15 @@ struct Args {
   bool pareto = false, json = false;
 };
 
-std::string BucketsJson(const std::vector<BucketLine>& lines) {
-  return absl::StrJoin(lines, ",\n  ", [](std::string* out, const BucketLine& b) {
-    absl::StrAppend(out, "{\"name\": ", Quoted(b.name), ", \"kind\": ", Quoted(b.kind),
-                    ", \"mesh_dim\": ", Quoted(b.mesh_dim), ", \"members\": ", b.members,
-                    ", \"bytes\": ", b.bytes, ", \"mode\": ", Quoted(b.mode),
-                    ", \"wire_us\": ", ExactUs(b.wire_ps), "}");
+Json BucketsJson(const std::vector<BucketLine>& lines) {
+  return Json::List(lines, [](const BucketLine& b) {
+    return Json::Object({{"name", b.name},
+                         {"kind", b.kind},
+                         {"mesh_dim", b.mesh_dim},
+                         {"members", b.members},
+                         {"bytes", b.bytes},
+                         {"mode", b.mode},
+                         {"wire_us", Json::Us(b.wire_ps)}});
   });
 }
 
@@ -59,21 +58,23 @@ void PrintJson(const Input& input, const Chosen& chosen, double planning_ms) {
   const Graph& graph = input.captured.graph;
   const Plan& plan = chosen.planned;
   const Plan untouched = ProgramOrder(graph);
-  const std::string text = absl::StrCat(
-      "{\"graph\": ", Quoted(graph.name()), ", \"digest\": \"", ToHex(plan.graph_digest),
-      "\", \"nodes\": ", graph.size(), ",\n \"mode\": ", Quoted(plan.mode),
-      ", \"numerics\": ", Quoted(Name(plan.numerics)), ", \"backend\": ", Quoted(plan.backend),
-      ", \"cost_profile\": ", Quoted(plan.cost_profile),
-      ", \"planning_ms\": ", absl::StrFormat("%.3f", planning_ms),
-      chosen.json.empty() ? "" : absl::StrCat(",\n \"stick_to\": {", chosen.json, "}"),
-      ",\n \"buckets\": [", BucketsJson(DescribeBuckets(graph, plan)),
-      "],\n \"alone\": ", AloneJson(AloneUnder(input, plan)), ",\n \"planned\": {",
-      FiguresJson(graph, plan, Simulate(graph, plan, input.costs)), "},\n \"program_order\": {",
-      FiguresJson(graph, untouched, Simulate(graph, untouched, input.costs)),
-      "},\n \"lower_bound_us\": ", ExactUs(plan.lower_bound_ps), ",\n ",
-      StandingJson(StandingOf(graph, plan, input.costs)),
-      ",\n \"diagnostics\": ", DiagnosticsJson(plan), "}\n");
-  std::fputs(text.c_str(), stdout);
+  Json object = Json::Object({{"graph", graph.name()},
+                              {"digest", ToHex(plan.graph_digest)},
+                              {"nodes", graph.size()},
+                              {"mode", plan.mode},
+                              {"numerics", Name(plan.numerics)},
+                              {"backend", plan.backend},
+                              {"cost_profile", plan.cost_profile},
+                              {"planning_ms", Json::Number(absl::StrFormat("%.3f", planning_ms))}});
+  if (chosen.json) object.Set("stick_to", *chosen.json);
+  object.Set("buckets", BucketsJson(DescribeBuckets(graph, plan)))
+      .Set("alone", AloneJson(AloneUnder(input, plan)))
+      .Set("planned", FiguresJson(graph, plan, Simulate(graph, plan, input.costs)))
+      .Set("program_order", FiguresJson(graph, untouched, Simulate(graph, untouched, input.costs)))
+      .Set("lower_bound_us", Json::Us(plan.lower_bound_ps))
+      .Merge(StandingJson(StandingOf(graph, plan, input.costs)))
+      .Set("diagnostics", DiagnosticsJson(plan));
+  std::fputs(object.Text().c_str(), stdout);
 }
 
 void PrintText(const Input& input, const Chosen& chosen, double planning_ms) {
@@ -189,7 +190,7 @@ void AddPlanCommand(const Command& app) {
                "plans from the least memory to no limit: the front of step time against peak "
                "memory; --plan-out numbers its files")
       .Excludes({"--server", "--stick-to", "--trace-out", "--memory-limit"});
-  command.AddFlag("--json", args->json, "one JSON object on stdout");
+  AddJsonFlag(command, args->json);
   command.Footer(
       "Example: one bucket a transformer block, on a slow network, looked at in Perfetto:\n"
       "  bucketctl plan llama3_8b_fsdp8.bw.json.gz --profile slow_network --plan-out plan.json "

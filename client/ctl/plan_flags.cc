@@ -62,10 +62,8 @@ absl::Status AsUsage(const absl::Status& status) {
 }
 
 void AddPlanFlags(const Command& command, PlanFlags& flags) {
-  command.AddOption("graph", flags.graph, "captured graph, JSON or gzip")
-      .Required()
-      .TypeName("GRAPH");
-  command.AddOption("--profile", flags.profile, kProfileHelp).ShowDefault();
+  AddGraphArgument(command, flags.graph);
+  AddProfileFlag(command, flags.profile);
   command.AddOption("--memory-limit", flags.memory_limit,
                     "peak memory a plan may reach: 1.05x, +5%, 38GiB, bytes [1.05x]");
   command.AddOption("--param-order", flags.param_order,

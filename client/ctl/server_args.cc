@@ -18,7 +18,7 @@ void AddServerArgs(const Command& command, ServerArgs& args) {
       .Address()
       .ShowDefault()
       .TypeName("ADDRESS");
-  command.AddFlag("--json", args.json, "one JSON object on stdout");
+  AddJsonFlag(command, args.json);
 }
 
 int ReportCall(const absl::Status& status) {

@@ -9,7 +9,6 @@
 #include "client/render/table.h"
 
 #include "passes/base/status_macros.h"
-#include "passes/io/json_text.h"
 
 namespace bucketd::ctl {
 namespace {
@@ -22,11 +21,10 @@ struct Args {
 void PrintJson(const Graph& graph, const Plan& plan, const Simulation& simulation) {
   const double over = static_cast<double>(plan.prediction.total_ps) /
                       static_cast<double>(std::max<int64_t>(plan.lower_bound_ps, 1));
-  const std::string text =
-      absl::StrCat("{", FiguresJson(graph, plan, simulation),
-                   ", \"lower_bound_us\": ", ExactUs(plan.lower_bound_ps),
-                   ", \"over_lower_bound\": ", absl::StrFormat("%.5f", over), "}\n");
-  std::fputs(text.c_str(), stdout);
+  const Json object = FiguresJson(graph, plan, simulation)
+                          .Set("lower_bound_us", Json::Us(plan.lower_bound_ps))
+                          .Set("over_lower_bound", Json::Number(absl::StrFormat("%.5f", over)));
+  std::fputs(object.Text().c_str(), stdout);
 }
 
 absl::Status Run(const Args& args) {
@@ -51,13 +49,11 @@ void AddSimulateCommand(const Command& app) {
   auto args = std::make_shared<Args>();
   const Command command =
       app.AddCommand("simulate", "Predict the step under a plan, or in program order without one");
-  command.AddOption("graph", args->graph, "captured graph, JSON or gzip")
-      .Required()
-      .TypeName("GRAPH");
+  AddGraphArgument(command, args->graph);
   command.AddOption("plan", args->plan, "plan file, JSON or binary; illegal ones are refused")
       .TypeName("PLAN");
-  command.AddOption("--profile", args->profile, kProfileHelp).ShowDefault();
-  command.AddFlag("--json", args->json, "one JSON object on stdout");
+  AddProfileFlag(command, args->profile);
+  AddJsonFlag(command, args->json);
   command.Footer(
       "Example: what a plan that was made for NVLink does on a slow network:\n"
       "  bucketctl simulate llama3_8b_fsdp8.bw.json.gz plan.json --profile slow_network");

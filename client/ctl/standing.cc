@@ -8,7 +8,6 @@
 #include "absl/strings/str_join.h"
 #include "client/render/table.h"
 
-#include "passes/io/json_text.h"
 #include "passes/sim/auto_report.h"
 
 namespace bucketd::ctl {
@@ -74,21 +73,18 @@ std::string StandingText(const Standing& s) {
   return text;
 }
 
-std::string StandingJson(const Standing& s) {
-  std::string gain = absl::StrCat("\"program_order_us\": ", ExactUs(s.program_order_ps));
+Json StandingJson(const Standing& s) {
+  Json gain = Json::Object({{"program_order_us", Json::Us(s.program_order_ps)}});
   if (s.best_mode_ps > 0) {
-    absl::StrAppend(&gain, ", \"best_mode\": ", internal::Quoted(s.best_mode),
-                    ", \"best_mode_us\": ", ExactUs(s.best_mode_ps));
+    gain.Set("best_mode", s.best_mode).Set("best_mode_us", Json::Us(s.best_mode_ps));
   }
-  return absl::StrCat(
-      "\"gain\": {", gain, "},\n \"sharp_bound_us\": ", ExactUs(s.bound.total_ps),
-      ", \"over_sharp_bound\": ", absl::StrFormat("%.6f", Ratio(s.total_ps, s.bound.total_ps)),
-      ",\n \"gap\": {\"total_us\": ", ExactUs(s.gap.total), ", ",
-      absl::StrJoin(s.gap.Causes(), ", ",
-                    [](std::string* out, const auto& cause) {
-                      absl::StrAppend(out, "\"", cause.first, "_us\": ", ExactUs(cause.second));
-                    }),
-      "}");
+  Json gap = Json::Object({{"total_us", Json::Us(s.gap.total)}});
+  for (const auto& [cause, ps] : s.gap.Causes()) gap.Set(absl::StrCat(cause, "_us"), Json::Us(ps));
+  const std::string over = absl::StrFormat("%.6f", Ratio(s.total_ps, s.bound.total_ps));
+  return Json::Object({{"gain", gain},
+                       {"sharp_bound_us", Json::Us(s.bound.total_ps)},
+                       {"over_sharp_bound", Json::Number(over)},
+                       {"gap", gap}});
 }
 
 }  // namespace bucketd::ctl

@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "client/cli/json.h"
+
 #include "passes/cost/costs.h"
 #include "passes/ir/graph.h"
 #include "passes/plan/plan.h"
@@ -24,7 +26,7 @@ Standing StandingOf(const Graph& graph, const Plan& plan, const Costs& costs);
 
 // A short block: what was gained, how far the bound is, and where the rest goes, largest first.
 std::string StandingText(const Standing& standing);
-// The same as members of an object: "gain", "sharp_bound_us", "over_sharp_bound", "gap".
-std::string StandingJson(const Standing& standing);
+// The same as an object: "gain", "sharp_bound_us", "over_sharp_bound", "gap".
+Json StandingJson(const Standing& standing);
 
 }  // namespace bucketd::ctl

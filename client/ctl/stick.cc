@@ -8,7 +8,6 @@
 #include "client/render/table.h"
 
 #include "passes/base/status_macros.h"
-#include "passes/io/json_text.h"
 #include "passes/io/plan_file.h"
 
 namespace bucketd::ctl {
@@ -22,8 +21,8 @@ std::string WhyNot(const Input& input, const PlanOptions& options, const absl::S
 }
 
 Chosen Replaced(Plan fresh, const std::string& why) {
-  Chosen chosen{fresh, std::move(fresh), absl::StrCat("the old plan is not kept: ", why), ""};
-  chosen.json = absl::StrCat("\"kept\": false, \"why\": ", internal::Quoted(why));
+  Chosen chosen{fresh, std::move(fresh), absl::StrCat("the old plan is not kept: ", why),
+                Json::Object({{"kept", false}, {"why", why}})};
   return chosen;
 }
 
@@ -31,7 +30,7 @@ Chosen Replaced(Plan fresh, const std::string& why) {
 
 absl::StatusOr<Chosen> StickTo(const Input& input, const PlanOptions& options,
                                const StickArgs& args, Plan fresh) {
-  if (args.plan.empty()) return Chosen{fresh, std::move(fresh), "", ""};
+  if (args.plan.empty()) return Chosen{fresh, std::move(fresh), "", std::nullopt};
   if (!(args.gain_percent >= 0.0 && args.gain_percent <= 100.0)) {
     return absl::OutOfRangeError(
         absl::StrCat("--stick-gain: is ", args.gain_percent, ", expected 0 to 100 percent"));
@@ -53,11 +52,11 @@ absl::StatusOr<Chosen> StickTo(const Input& input, const PlanOptions& options,
     chosen = Replaced(std::move(fresh), gain);
   } else {
     chosen = {UnderCostsOf(graph, input.costs, fresh, *old), *old,
-              absl::StrCat("the old plan is kept: ", gain), "\"kept\": true"};
+              absl::StrCat("the old plan is kept: ", gain), Json::Object({{"kept", true}})};
   }
-  absl::StrAppend(&chosen.json, ", \"old_us\": ", ExactUs(verdict.pinned_ps),
-                  ", \"new_us\": ", ExactUs(verdict.fresh_ps),
-                  ", \"gain_ppm\": ", verdict.gain_ppm);
+  chosen.json->Set("old_us", Json::Us(verdict.pinned_ps))
+      .Set("new_us", Json::Us(verdict.fresh_ps))
+      .Set("gain_ppm", verdict.gain_ppm);
   return chosen;
 }
 

@@ -1,6 +1,7 @@
 // `bucketctl plan --stick-to PLAN`: a plan that is in use stays unless a new one gains enough.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -21,7 +22,7 @@ struct Chosen {
   Plan planned;         // with its figures under the costs of now
   Plan written;         // what a file gets: of a plan that is kept, what its own file says
   std::string verdict;  // for people
-  std::string json;     // members of an object
+  std::optional<Json> json;
 };
 
 // OUT_OF_RANGE: usage. NOT_FOUND, INVALID_ARGUMENT: the old plan cannot be read; one that is not

@@ -15,15 +15,12 @@
 #include "client/render/table.h"
 
 #include "passes/base/status_macros.h"
-#include "passes/io/json_text.h"
 #include "passes/io/proto_io.h"
 #include "server/store/bundle.h"
 #include "server/store/sqlite_store.h"
 
 namespace bucketd::ctl {
 namespace {
-
-using internal::Quoted;
 
 constexpr size_t kMaxNamed = 20;  // damaged values in a table; --json has all
 
@@ -71,12 +68,15 @@ absl::Status RunStats(const Args& args) {
   ASSIGN_OR_RETURN(const std::unique_ptr<SqliteStore> store, OpenForReading(args.directory));
   ASSIGN_OR_RETURN(const StoreStats s, store->Stats());
   if (args.json) {
-    Print(
-        absl::StrCat("{\"plans\": ", s.plans, ", \"plan_bytes\": ", s.plan_bytes,
-                     ", \"held_plans\": ", s.held_plans, ", \"records\": ", s.records,
-                     ", \"file_bytes\": ", s.file_bytes, ", \"oldest_use_ms\": ",
-                     s.oldest_use ? absl::StrCat(s.oldest_use->time_since_epoch().count()) : "null",
-                     ", \"lost_commits\": ", store->lost_commits(), "}\n"));
+    Print(Json::Object({{"plans", s.plans},
+                        {"plan_bytes", s.plan_bytes},
+                        {"held_plans", s.held_plans},
+                        {"records", s.records},
+                        {"file_bytes", s.file_bytes},
+                        {"oldest_use_ms",
+                         s.oldest_use ? Json(s.oldest_use->time_since_epoch().count()) : Json()},
+                        {"lost_commits", store->lost_commits()}})
+              .Text());
     return absl::OkStatus();
   }
   Table table({{"store"}, {"", Table::Align::kRight}});
@@ -106,27 +106,25 @@ struct Verified {
   }
 };
 
-std::string DamagedJson(const ScannedValue& v) {
-  return absl::StrCat("{\"kind\": ", Quoted(ShelfName(v.shelf)),
-                      ", \"key\": ", Quoted(absl::CHexEscape(v.name)),
-                      ", \"tenant\": ", Quoted(v.tenant), ", \"graph\": ", Quoted(v.graph_digest),
-                      ", \"problem\": ", Quoted(v.status.message()), "}");
+Json DamagedJson(const ScannedValue& v) {
+  return Json::Object({{"kind", ShelfName(v.shelf)},
+                       {"key", absl::CHexEscape(v.name)},
+                       {"tenant", v.tenant},
+                       {"graph", v.graph_digest},
+                       {"problem", v.status.message()}});
 }
 
 void PrintVerified(const Verified& v, bool json) {
   const int64_t regions = v.plans.unreadable_regions + v.records.unreadable_regions;
   if (json) {
-    const auto damaged = absl::StrJoin(v.damaged, ",\n  ", [](std::string* out, const auto& value) {
-      absl::StrAppend(out, DamagedJson(value));
-    });
-    const auto structure = absl::StrJoin(v.structure, ", ", [](std::string* out, const auto& line) {
-      absl::StrAppend(out, Quoted(line));
-    });
-    Print(absl::StrCat("{\"whole\": ", v.Whole() ? "true" : "false",
-                       ", \"plans\": ", v.plans.values, ", \"records\": ", v.records.values,
-                       ", \"unreadable_regions\": ", regions,
-                       ", \"lost_commits\": ", v.lost_commits, ",\n \"damaged\": [", damaged,
-                       "],\n \"structure\": [", structure, "]}\n"));
+    Print(Json::Object({{"whole", v.Whole()},
+                        {"plans", v.plans.values},
+                        {"records", v.records.values},
+                        {"unreadable_regions", regions},
+                        {"lost_commits", v.lost_commits},
+                        {"damaged", Json::List(v.damaged, DamagedJson)},
+                        {"structure", Json::List(v.structure)}})
+              .Text());
     return;
   }
   Table table({{"", Table::Align::kLeft},
@@ -201,9 +199,11 @@ absl::Status RunExport(const Args& args) {
   }
   RETURN_IF_ERROR(bundle->Finish());
   if (args.json) {
-    Print(absl::StrCat("{\"exported\": ", written, ", \"bytes\": ", bytes,
-                       ", \"damaged\": ", result.damaged,
-                       ", \"unreadable_regions\": ", result.unreadable_regions, "}\n"));
+    Print(Json::Object({{"exported", written},
+                        {"bytes", bytes},
+                        {"damaged", result.damaged},
+                        {"unreadable_regions", result.unreadable_regions}})
+              .Text());
   } else {
     Print(absl::StrCat(WithThousands(written), " values, ", Mib(bytes), ", to ", args.file, "\n"));
   }
@@ -279,8 +279,7 @@ absl::Status RunImport(const Args& args) {
     return status.ok() ? ImportEntry(*store, entry, imported) : status;
   }));
   if (args.json) {
-    Print(absl::StrCat("{\"imported\": ", imported.added, ", \"already_there\": ", imported.known,
-                       "}\n"));
+    Print(Json::Object({{"imported", imported.added}, {"already_there", imported.known}}).Text());
   } else {
     Print(absl::StrCat(WithThousands(imported.added), " values imported, ",
                        WithThousands(imported.known), " were there already\n"));
@@ -291,7 +290,7 @@ absl::Status RunImport(const Args& args) {
 Command Add(const Command& app, const char* name, const char* help,
             const std::shared_ptr<Args>& args, absl::Status (*run)(const Args&)) {
   const Command command = app.AddCommand(name, help);
-  command.AddFlag("--json", args->json, "one JSON object on stdout");
+  AddJsonFlag(command, args->json);
   command.Does([args, run] { return Report(run(*args)); });
   return command;
 }

@@ -56,16 +56,14 @@ void AddTraceCommand(const Command& app) {
   auto args = std::make_shared<Args>();
   const Command command = app.AddCommand(
       "trace", "Write the predicted timeline of a plan, with program order beside it");
-  command.AddOption("graph", args->graph, "captured graph, JSON or gzip")
-      .Required()
-      .TypeName("GRAPH");
+  AddGraphArgument(command, args->graph);
   command.AddOption("plan", args->plan, "plan file; without one: program order alone")
       .TypeName("PLAN");
   command
       .AddOption("--out", args->out,
                  "where the trace goes; - is stdout; a name in .svg gets a picture")
       .Required();
-  command.AddOption("--profile", args->profile, kProfileHelp).ShowDefault();
+  AddProfileFlag(command, args->profile);
   command.Footer(
       "Example: then open trace.json in ui.perfetto.dev or chrome://tracing\n"
       "  bucketctl trace llama3_8b_fsdp8.bw.json.gz plan.json --out trace.json");

@@ -66,7 +66,7 @@ bool RingSchedule::Settle(RingPosition& position) const {
   return false;
 }
 
-RingPiece RingSchedule::Outgoing(const RingPosition& position, std::byte* scratch) const {
+RingSchedule::Place RingSchedule::PlaceOf(const RingPosition& position, int64_t ahead) const {
   const Slice& slice = SliceAt(position);
   const Collective& member = group_[static_cast<size_t>(slice.member)];
   const int64_t item = ItemSize(member.dtype);
@@ -74,31 +74,31 @@ RingPiece RingSchedule::Outgoing(const RingPosition& position, std::byte* scratc
   // The second half of an all-reduce is an all-gather that starts with its own chunk.
   const bool second = !gather && position.step >= size_ - 1;
   const int64_t step = second ? position.step - (size_ - 1) : position.step;
-  const int64_t chunk = ChunkOf(gather || second ? step : step + 1);
-  RingPiece piece{.bytes = CountIn(slice, chunk) * item, .item = item};
-  const int64_t there = (chunk * ChunkLength(member) + slice.first) * item;
-  if (position.step > 0 && Scatters(member.kind)) {
-    piece.from = scratch + slice.scratch;
+  const int64_t chunk = ChunkOf((gather || second ? step : step + 1) + ahead);
+  const int64_t offset = (chunk * ChunkLength(member) + slice.first) * item;
+  return {slice, member, item, gather || second, CountIn(slice, chunk) * item, offset};
+}
+
+RingPiece RingSchedule::Outgoing(const RingPosition& position, std::byte* scratch) const {
+  const Place at = PlaceOf(position, 0);
+  RingPiece piece{.bytes = at.bytes, .item = at.item};
+  if (position.step > 0 && Scatters(at.member.kind)) {
+    piece.from = scratch + at.slice.scratch;
   } else if (position.step > 0) {
-    piece.from = OutOf(member) + there;
+    piece.from = OutOf(at.member) + at.offset;
   } else {
-    piece.from = InOf(member) + (gather ? slice.first * item : there);
+    const bool gather = Gathers(at.member.kind);
+    piece.from = InOf(at.member) + (gather ? at.slice.first * at.item : at.offset);
   }
   return piece;
 }
 
 RingPiece RingSchedule::Incoming(const RingPosition& position, std::byte* scratch) const {
-  const Slice& slice = SliceAt(position);
-  const Collective& member = group_[static_cast<size_t>(slice.member)];
-  const int64_t item = ItemSize(member.dtype);
-  const bool gather = Gathers(member.kind);
-  const bool second = !gather && position.step >= size_ - 1;
-  const int64_t step = second ? position.step - (size_ - 1) : position.step;
-  const int64_t chunk = ChunkOf(gather || second ? step + 1 : step + 2);
-  RingPiece piece{.bytes = CountIn(slice, chunk) * item, .item = item};
-  const int64_t there = (chunk * ChunkLength(member) + slice.first) * item;
+  const Place at = PlaceOf(position, 1);
+  const auto& [slice, member, item, gathers, bytes, there] = at;
+  RingPiece piece{.bytes = bytes, .item = item};
   piece.to = OutOf(member) + there;
-  if (gather || second) return piece;
+  if (gathers) return piece;
   piece.reduce = ReducerOf(member.dtype, member.op);
   piece.own = InOf(member) + there;
   const bool last = position.step == size_ - 2;

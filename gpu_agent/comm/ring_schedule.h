@@ -69,12 +69,22 @@ class RingSchedule {
     int64_t count = 0;
     int64_t scratch = 0;
   };
+  // Of a position: the chunk of its slice that this rank sends, or with `ahead` 1 receives.
+  struct Place {
+    const Slice& slice;
+    const Collective& member;
+    int64_t item;    // bytes of an element
+    bool gathers;    // the chunk is final, not a partial sum
+    int64_t bytes;   // of the chunk's slice
+    int64_t offset;  // bytes, within the whole buffer
+  };
   struct Window {
     int64_t slices = 0;  // index of its first
     int64_t steps = 0;
   };
 
   void Cut(int64_t member, int64_t max_segment);
+  Place PlaceOf(const RingPosition& position, int64_t ahead) const;
   bool Settle(RingPosition& position) const;
   int64_t Steps(const Collective& member) const;
   int64_t ChunkOf(int64_t ranks_before) const;

@@ -1,11 +1,9 @@
 #include "gpu_agent/daemon/daemon_command.h"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstdio>
-#include <initializer_list>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,10 +12,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
 #include "prometheus/registry.h"
-#include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include <sys/stat.h>
 
@@ -25,7 +21,10 @@
 #include "gpu_agent/daemon/daemon.h"
 #include "gpu_agent/run/command.h"
 #include "passes/base/status_macros.h"
+#include "server/process/log.h"
+#include "server/process/ready_file.h"
 #include "server/process/side_port.h"
+#include "server/process/signals.h"
 
 namespace bucketd::agent {
 namespace {
@@ -36,54 +35,13 @@ struct Args {
               ready_file;
 };
 
-sigset_t SetOf(std::initializer_list<int> signals) {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int number : signals) sigaddset(&set, number);
-  return set;
-}
-
-// Made before any other thread: signals then come to Wait() alone.
-class StopSignals {
- public:
-  StopSignals() {
-    signal(SIGPIPE, SIG_IGN);
-    pthread_sigmask(SIG_BLOCK, &all_, nullptr);
-  }
-  // Blocks until SIGTERM, SIGINT or Ended(). From then on a signal ends the process at once.
-  void Wait() const {
-    int number = 0;
-    sigwait(&all_, &number);
-    const sigset_t stopping = SetOf({SIGTERM, SIGINT});
-    pthread_sigmask(SIG_UNBLOCK, &stopping, nullptr);
-  }
-  // From another thread: there is nothing left to stop.
-  void Ended() const { pthread_kill(waiter_, SIGUSR1); }
-
- private:
-  const sigset_t all_ = SetOf({SIGTERM, SIGINT, SIGUSR1});
-  const pthread_t waiter_ = pthread_self();
-};
-
-void LogToStderr() {
-  auto logger = std::make_shared<spdlog::logger>("bucket-agent",
-                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %L %v", spdlog::pattern_time_type::utc);
-  logger->flush_on(spdlog::level::info);
-  spdlog::set_default_logger(std::move(logger));
-}
-
-std::string Escaped(absl::string_view text) {
-  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
-}
-
 std::string PageOf(const DaemonOptions& options, const Daemon::State& state) {
   const std::string rows = absl::StrCat(
       "group    ", options.group.name, "\nrank     ", options.group.rank, " of ",
       options.group.size, "\nplanner  ", options.planner, "\nepoch    ", state.epoch, "\nready    ",
       state.ready ? "yes" : "no", "\nstate    ", state.doing, "\nslowest  rank ", state.slowest,
       ", ", state.straggler_ratio, " of the median\ntrouble  ", state.trouble);
-  return absl::StrCat("<!doctype html><title>bucket-agent</title><pre>\n", Escaped(rows),
+  return absl::StrCat("<!doctype html><title>bucket-agent</title><pre>\n", EscapedHtml(rows),
                       "\n</pre>\n");
 }
 
@@ -108,16 +66,6 @@ absl::StatusOr<std::unique_ptr<SidePort>> StartSidePort(const Args& args, const 
                               return answer;
                             }});
   return SidePort::Start(args.http, registry, std::move(handlers));
-}
-
-// Readers see the whole file or none.
-absl::Status WriteReadyFile(const std::string& path, const std::string& http, uint64_t epoch) {
-  const std::string temporary = absl::StrCat(path, ".", getpid());
-  RETURN_IF_ERROR(WriteFile(temporary, absl::StrCat("{\"http\": \"", http, "\", \"epoch\": ", epoch,
-                                                    ", \"pid\": ", getpid(), "}\n")));
-  if (std::rename(temporary.c_str(), path.c_str()) == 0) return absl::OkStatus();
-  std::remove(temporary.c_str());
-  return absl::UnavailableError(absl::StrCat("--ready-file: ", path, " cannot be written"));
 }
 
 absl::Status ParseDuration(const char* flag, const std::string& text, absl::Duration longest,
@@ -151,8 +99,8 @@ absl::Status Check(Args& args) {
 
 absl::Status Run(Args& args) {
   RETURN_IF_ERROR(Check(args));
-  const StopSignals signals;
-  LogToStderr();
+  ASSIGN_OR_RETURN(const std::unique_ptr<StopSignals> signals, StopSignals::Create({}));
+  RETURN_IF_ERROR(ConfigureLog("bucket-agent", "info", false));
   ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, Backend::Open(args.backend, 0, 1));
   spdlog::info("backend {}", backend->reason());
   prometheus::Registry registry;
@@ -170,14 +118,16 @@ absl::Status Run(Args& args) {
   absl::Status ended;
   std::thread worker([&] {
     ended = daemon.Run();
-    signals.Ended();
+    signals->Ended();
   });
   std::thread announcer([&] {
     if (!daemon.WaitUntilReady() || args.ready_file.empty()) return;
-    const absl::Status written = WriteReadyFile(args.ready_file, http, daemon.state().epoch);
+    const absl::Status written = WriteReadyFile(
+        args.ready_file, {{"http", http}, {"epoch", static_cast<int64_t>(daemon.state().epoch)}});
     if (!written.ok()) spdlog::error("{}", std::string(written.message()));
   });
-  signals.Wait();
+  signals->Wait();
+  StopSignals::RestoreDefaults();
   daemon.Stop();
   announcer.join();
   worker.join();

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "nlohmann/json.hpp"
+#include "client/cli/json.h"
 
 #include "gpu_agent/run/command.h"
 #include "gpu_agent/run/replay.h"
@@ -33,40 +33,41 @@ int64_t FullBytes(const BucketSpec& spec) {
   return elements * parts * ItemSize(spec.dtype);
 }
 
-nlohmann::ordered_json PartsJson(const PartTimes& times) {
-  return {{"copy_in", Us(times.copy_in_ps)},
-          {"wire", Us(times.wire_ps)},
-          {"copy_out", Us(times.copy_out_ps)}};
+Json PartsJson(const PartTimes& times) {
+  return Json::Object({{"copy_in", Json::Us(times.copy_in_ps)},
+                       {"wire", Json::Us(times.wire_ps)},
+                       {"copy_out", Json::Us(times.copy_out_ps)}});
 }
 
 int64_t Sum(const PartTimes& times) { return times.copy_in_ps + times.wire_ps + times.copy_out_ps; }
 
 void PrintJson(const Args& args, const std::string& backend, const ReplayPlan& plan,
                const ReplayResult& result) {
-  nlohmann::ordered_json object = {{"plan", args.plan},
-                                   {"backend", backend},
-                                   {"ranks", args.session.ranks},
-                                   {"rounds", args.rounds},
-                                   {"predicted_us", Us(plan.predicted_total_ps)},
-                                   {"measured_us", Us(result.total_ps)}};
-  for (const int64_t ps : result.round_ps) object["round_us"].push_back(Us(ps));
-  object["buckets"] = nlohmann::ordered_json::array();
+  std::vector<Json> buckets;
   for (size_t k = 0; k < result.buckets.size(); ++k) {
     const BucketSpec& spec = plan.spec.buckets[k];
-    object["buckets"].push_back({{"bucket", k},
-                                 {"planned", k < plan.plan.buckets.size()},
-                                 {"name", spec.name},
-                                 {"kind", Name(spec.kind)},
-                                 {"mode", Name(spec.mode)},
-                                 {"dtype", Name(spec.dtype)},
-                                 {"members", spec.counts.size()},
-                                 {"bytes", FullBytes(spec)},
-                                 {"predicted_us", Us(Sum(plan.predicted[k]))},
-                                 {"measured_us", Us(Sum(result.buckets[k]))},
-                                 {"predicted", PartsJson(plan.predicted[k])},
-                                 {"measured", PartsJson(result.buckets[k])}});
+    buckets.push_back(Json::Object({{"bucket", k},
+                                    {"planned", k < plan.plan.buckets.size()},
+                                    {"name", spec.name},
+                                    {"kind", Name(spec.kind)},
+                                    {"mode", Name(spec.mode)},
+                                    {"dtype", Name(spec.dtype)},
+                                    {"members", spec.counts.size()},
+                                    {"bytes", FullBytes(spec)},
+                                    {"predicted_us", Json::Us(Sum(plan.predicted[k]))},
+                                    {"measured_us", Json::Us(Sum(result.buckets[k]))},
+                                    {"predicted", PartsJson(plan.predicted[k])},
+                                    {"measured", PartsJson(result.buckets[k])}}));
   }
-  std::printf("%s\n", object.dump().c_str());
+  const Json object = Json::Object({{"plan", args.plan},
+                                    {"backend", backend},
+                                    {"ranks", args.session.ranks},
+                                    {"rounds", args.rounds},
+                                    {"predicted_us", Json::Us(plan.predicted_total_ps)},
+                                    {"measured_us", Json::Us(result.total_ps)},
+                                    {"round_us", Json::List(result.round_ps, &Json::Us)},
+                                    {"buckets", Json::List(buckets)}});
+  std::fputs(object.Text().c_str(), stdout);
 }
 
 std::string Change(int64_t measured, int64_t predicted) {

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
 
 #include "passes/base/words.h"
+#include "server/process/side_port.h"
 
 namespace bucketd {
 namespace {
@@ -53,8 +53,7 @@ class Html {
     return *this;
   }
   Html& operator<<(const std::string& text) {
-    out_ += absl::StrReplaceAll(
-        text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}, {"'", "&#39;"}});
+    out_ += EscapedHtml(text);
     return *this;
   }
   Html& operator<<(int64_t number) {

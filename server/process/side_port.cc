@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "prometheus/text_serializer.h"
 #include <sys/socket.h>
 
@@ -16,6 +17,11 @@ constexpr char kPrometheusText[] = "text/plain; version=0.0.4; charset=utf-8";
 constexpr int kThreads = 4;
 
 }  // namespace
+
+std::string EscapedHtml(absl::string_view text) {
+  return absl::StrReplaceAll(
+      text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}, {"'", "&#39;"}});
+}
 
 SidePort::SidePort(const prometheus::Registry& registry, Handlers handlers)
     : registry_(registry),

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "prometheus/registry.h"
 
 namespace httplib {
@@ -21,6 +22,9 @@ class Server;
 }  // namespace httplib
 
 namespace bucketd {
+
+// Text as the inside of an HTML element or attribute.
+std::string EscapedHtml(absl::string_view text);
 
 class SidePort {
  public:

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
@@ -53,6 +54,10 @@ absl::StatusOr<std::unique_ptr<StopSignals>> StopSignals::Create(const Options& 
   if (signals->signal_fd_ < 0) {
     return absl::InternalError(absl::StrCat("signalfd: ", std::strerror(errno)));
   }
+  signals->ended_fd_ = eventfd(0, EFD_CLOEXEC);
+  if (signals->ended_fd_ < 0) {
+    return absl::InternalError(absl::StrCat("eventfd: ", std::strerror(errno)));
+  }
   if (options.parent != 0) {
     const absl::StatusOr<int> fd = WatchParent(options.parent);
     if (!fd.ok()) return fd.status();
@@ -64,18 +69,22 @@ absl::StatusOr<std::unique_ptr<StopSignals>> StopSignals::Create(const Options& 
 StopSignals::~StopSignals() {
   if (signal_fd_ >= 0) close(signal_fd_);
   if (parent_fd_ >= 0) close(parent_fd_);
+  if (ended_fd_ >= 0) close(ended_fd_);
 }
 
 StopSignals::Cause StopSignals::Wait() {
   // poll() skips negative descriptors.
-  std::array<pollfd, 2> fds = {{{signal_fd_, POLLIN, 0}, {parent_fd_, POLLIN, 0}}};
+  std::array<pollfd, 3> fds = {
+      {{signal_fd_, POLLIN, 0}, {parent_fd_, POLLIN, 0}, {ended_fd_, POLLIN, 0}}};
   while (poll(fds.data(), fds.size(), -1) < 0 && errno == EINTR) {
   }
-  if (fds[0].revents == 0) return Cause::kParentGone;
+  if (fds[0].revents == 0) return fds[1].revents != 0 ? Cause::kParentGone : Cause::kEnded;
   signalfd_siginfo info{};
   const ssize_t taken = read(signal_fd_, &info, sizeof(info));
   return taken == sizeof(info) ? Cause::kSignal : Cause::kParentGone;
 }
+
+void StopSignals::Ended() { eventfd_write(ended_fd_, 1); }
 
 void StopSignals::RestoreDefaults() {
   const sigset_t stopping = Stopping();

@@ -16,7 +16,7 @@ class StopSignals {
     // Also stop when this process ends; 0: no. INVALID if it has ended or is not our parent.
     pid_t parent = 0;
   };
-  enum class Cause { kSignal, kParentGone };
+  enum class Cause { kSignal, kParentGone, kEnded };
 
   // Blocks SIGTERM and SIGINT in the calling thread and those it starts later, and ignores SIGPIPE:
   // call it before any other thread exists.
@@ -26,6 +26,8 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
   Cause Wait();  // blocks
+  // From another thread: there is nothing left to stop, Wait() returns kEnded.
+  void Ended();
   // After this a second signal ends the process at once, as signals do.
   static void RestoreDefaults();
 
@@ -33,6 +35,7 @@ class StopSignals {
   StopSignals() = default;
   int signal_fd_ = -1;
   int parent_fd_ = -1;
+  int ended_fd_ = -1;
 };
 
 }  // namespace bucketd

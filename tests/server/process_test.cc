@@ -17,8 +17,37 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "server/process/ready_file.h"
+#include "server/process/signals.h"
+
 namespace bucketd {
 namespace {
+
+TEST(StopSignalsTest, WhoeverHasEndedByItselfIsNotWaitedFor) {
+  const auto signals = StopSignals::Create({});
+  ASSERT_TRUE(signals.ok());
+  (*signals)->Ended();
+  EXPECT_EQ((*signals)->Wait(), StopSignals::Cause::kEnded);
+  kill(getpid(), SIGTERM);  // blocked: it comes to Wait() alone, and counts more
+  EXPECT_EQ((*signals)->Wait(), StopSignals::Cause::kSignal);
+  StopSignals::RestoreDefaults();
+}
+
+TEST(ReadyFileTest, IsOneObjectInALineWithoutATemporaryBeside) {
+  std::string folder = (std::filesystem::temp_directory_path() / "ready-XXXXXX").string();
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  ASSERT_TRUE(WriteReadyFile(folder + "/ready", {{"http", "a\"b"}, {"epoch", int64_t{3}}}).ok());
+  std::ifstream file(folder + "/ready");
+  std::stringstream text;
+  text << file.rdbuf();
+  EXPECT_EQ(text.str(),
+            absl::StrCat("{\"http\": \"a\\\"b\", \"epoch\": 3, \"pid\": ", getpid(), "}\n"));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+  const absl::Status nowhere = WriteReadyFile(folder + "/no/ready", {});
+  EXPECT_EQ(nowhere.message(), absl::StrCat("--ready-file: cannot write ", folder,
+                                            "/no/ready: No such file or directory"));
+  std::filesystem::remove_all(folder);
+}
 
 class ProcessTest : public ::testing::Test {
  protected:

@@ -96,7 +96,7 @@ class TraceTest : public ServerTest {
   template <typename Function>
   std::vector<std::string> LogOf(bool json, const std::string& level, Function call) {
     testing::internal::CaptureStderr();
-    EXPECT_TRUE(ConfigureLog(level, json).ok());
+    EXPECT_TRUE(ConfigureLog("bucketd", level, json).ok());
     call();
     stub_.reset();
     server_.reset();  // whoever was answered may be ahead of the log
@@ -275,7 +275,7 @@ TEST(Log, ALineStaysOneLineWhateverItSays) {
   const std::shared_ptr<spdlog::logger> before = spdlog::default_logger();
   for (const bool json : {true, false}) {
     testing::internal::CaptureStderr();
-    ASSERT_TRUE(ConfigureLog("info", json).ok());
+    ASSERT_TRUE(ConfigureLog("bucketd", "info", json).ok());
     const std::string evil =
         "a\nb\x1f"
         "fake=1\x1e \"quoted\" \\ \x01";

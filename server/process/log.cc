@@ -1,0 +1,159 @@
+#include "server/process/log.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "spdlog/pattern_formatter.h"
+#include "spdlog/sinks/stdout_sinks.h"
+#include "spdlog/spdlog.h"
+
+namespace bucketd {
+namespace {
+
+// spdlog carries one string. One that begins with kMarker has fields: message, then for each field
+// its separator, key, '=' and value, in which none of these characters is left.
+constexpr char kMarker = '\x1e';
+constexpr char kText = '\x1f';
+constexpr char kNumber = '\x1d';
+
+void Append(absl::string_view text, spdlog::memory_buf_t& out) {
+  out.append(text.data(), text.data() + text.size());
+}
+
+// As the inside of a JSON string; text lines use the same escapes, but leave quotes alone.
+void AppendEscaped(absl::string_view text, bool quotes, spdlog::memory_buf_t& out) {
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (quotes && (c == '"' || c == '\\')) {
+      out.push_back('\\');
+      out.push_back(c);
+    } else if (c == '\n') {
+      Append("\\n", out);
+    } else if (byte < 0x20 || byte == 0x7f) {
+      Append(absl::StrFormat("\\u%04x", byte), out);
+    } else {
+      out.push_back(c);
+    }
+  }
+}
+
+struct Field {
+  bool is_number;
+  absl::string_view key;
+  absl::string_view value;
+};
+
+// Takes the next field off `rest`, which begins with its separator.
+Field TakeField(absl::string_view& rest) {
+  const size_t end = rest.find_first_of("\x1f\x1d", 1);
+  const absl::string_view all = rest.substr(1, end == rest.npos ? rest.npos : end - 1);
+  const size_t equals = all.find('=');
+  const Field field{rest[0] == kNumber, all.substr(0, equals), all.substr(equals + 1)};
+  rest = end == rest.npos ? absl::string_view() : rest.substr(end);
+  return field;
+}
+
+absl::string_view TakeMessage(absl::string_view payload, absl::string_view& rest) {
+  rest = {};
+  if (payload.empty() || payload[0] != kMarker) return payload;
+  const size_t end = std::min(payload.size(), payload.find_first_of("\x1f\x1d"));
+  rest = payload.substr(end);
+  return payload.substr(1, end - 1);
+}
+
+// %* in a pattern: ,"message":"..." and the fields.
+class JsonLine final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&,
+              spdlog::memory_buf_t& out) override {
+    absl::string_view rest;
+    Append("\"message\":\"", out);
+    const absl::string_view payload(message.payload.data(), message.payload.size());
+    AppendEscaped(TakeMessage(payload, rest), true, out);
+    out.push_back('"');
+    while (!rest.empty()) {
+      const Field field = TakeField(rest);
+      Append(",\"", out);
+      Append(field.key, out);
+      Append(field.is_number ? "\":" : "\":\"", out);
+      AppendEscaped(field.value, true, out);
+      if (!field.is_number) out.push_back('"');
+    }
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<JsonLine>();
+  }
+};
+
+class TextLine final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&,
+              spdlog::memory_buf_t& out) override {
+    absl::string_view rest;
+    const absl::string_view payload(message.payload.data(), message.payload.size());
+    AppendEscaped(TakeMessage(payload, rest), false, out);
+    while (!rest.empty()) {
+      const Field field = TakeField(rest);
+      out.push_back(' ');
+      Append(field.key, out);
+      out.push_back('=');
+      const bool quotes =
+          field.value.empty() || field.value.find_first_of(" \"=") != field.value.npos;
+      if (quotes) out.push_back('"');
+      AppendEscaped(field.value, quotes, out);
+      if (quotes) out.push_back('"');
+    }
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<TextLine>();
+  }
+};
+
+// Without what would end a field.
+std::string Inside(absl::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    if (c == kMarker || c == kText || c == kNumber) c = ' ';
+  }
+  return out;
+}
+
+}  // namespace
+
+absl::Status ConfigureLog(const std::string& program, const std::string& level, bool json) {
+  const spdlog::level::level_enum parsed = spdlog::level::from_str(level);
+  if (parsed == spdlog::level::off && level != "off") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--log-level: \"", level, "\" is unknown; known are trace, debug, info, warn, error, off"));
+  }
+  auto logger =
+      std::make_shared<spdlog::logger>(program, std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto formatter = std::make_unique<spdlog::pattern_formatter>(spdlog::pattern_time_type::utc);
+  if (json) {
+    formatter->add_flag<JsonLine>('*').set_pattern(
+        R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l","thread":%t,%*})");
+  } else {
+    formatter->add_flag<TextLine>('*').set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %L %*");
+  }
+  logger->set_formatter(std::move(formatter));
+  logger->set_level(parsed);
+  logger->flush_on(spdlog::level::info);
+  spdlog::set_default_logger(std::move(logger));
+  return absl::OkStatus();
+}
+
+void WriteLogLine(spdlog::level::level_enum level, absl::string_view message,
+                  absl::Span<const LogField> fields) {
+  if (!spdlog::should_log(level)) return;
+  std::string payload = absl::StrCat(std::string(1, kMarker), Inside(message));
+  for (const LogField& field : fields) {
+    payload.push_back(field.is_number ? kNumber : kText);
+    absl::StrAppend(&payload, field.key, "=", Inside(field.value));
+  }
+  spdlog::log(level, "{}", payload);
+}
+
+}  // namespace bucketd
