@@ -212,8 +212,8 @@ TEST(Greedy, T3_5_TenMebibytesHoldTwoOfFive) {
               ElementsAre(2, 2, 2));
 }
 
-// Four gathers whose starts stand 53 apart.
-Graph FarApart() {
+// Four gathers with so many kernels between two; by default their starts stand 53 apart.
+Graph FarApart(int kernels = 51) {
   Gathers gathers;
   std::vector<NodeId> parameters;
   for (int i = 1; i <= 4; ++i) {
@@ -221,7 +221,7 @@ Graph FarApart() {
   }
   for (int i = 1; i <= 4; ++i) {
     gathers.Use(absl::StrCat(i), parameters[static_cast<size_t>(i - 1)]);
-    gathers.Relus(51);
+    gathers.Relus(kernels);
   }
   return gathers.Build();
 }
@@ -232,8 +232,11 @@ TEST(Greedy, T3_6_TheSpanSeparatesWhatStandsFarApart) {
   EXPECT_THAT(Sizes(Greedy(FarApart(), GreedyOptions({10 * kMiB}, 105))), ElementsAre(2, 2));
 }
 
+// Farther than any span that somebody might take for a default.
 TEST(Greedy, T3_7_WithoutASpanDistanceDoesNotMatter) {
-  EXPECT_THAT(Sizes(Greedy(FarApart(), GreedyOptions({10 * kMiB}, kNoLimit))), ElementsAre(4));
+  const Graph graph = FarApart(2000);
+  EXPECT_THAT(Sizes(Greedy(graph, GreedyOptions({10 * kMiB}, kNoLimit))), ElementsAre(4));
+  EXPECT_THAT(Sizes(Greedy(graph, GreedyOptions({10 * kMiB}, 1500))), IsEmpty());
 }
 
 TEST(Greedy, T3_8_AGatherNeverMergesWithItsDescendant) {

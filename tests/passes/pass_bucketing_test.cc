@@ -119,7 +119,9 @@ TEST(Bucketing, T4_8_HsdpMergesScattersAndLeavesAllReduces) {
   CostProfile profile;
   const absl::StatusOr<Costs> costs = Costs::FromFile(captured.graph, captured.costs, profile);
   ASSERT_TRUE(costs.ok()) << costs.status();
-  const absl::StatusOr<Plan> plan = MakePlan(captured.graph, *costs, {});
+  PlanOptions options;
+  options.mode = "transformer_block";
+  const absl::StatusOr<Plan> plan = MakePlan(captured.graph, *costs, options);
   ASSERT_TRUE(plan.ok()) << plan.status();
   size_t scatters = 0, reduces = 0;
   for (const Bucket& bucket : plan->buckets) {
