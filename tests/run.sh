@@ -11,7 +11,8 @@ Everything a change must pass, on a machine with two cores in 25 to 45 minutes t
   --fast   without training, sanitizers and fuzzing: about five minutes on a built tree
   --full   also the whole proof of bits (every parallelism, mode, numerics and reduce dtype, on 4 and 6 processes;
            build/proof.txt is its table), every large graph under every profile, the server and the clients under
-           sanitizers (threads too), a minute of each fuzz target, and the benchmark programs built: about two hours more
+           sanitizers (threads too), a minute of each fuzz target, the benchmark programs built, and every mutation of
+           tests/mutations.json seen to fail: about two hours more
 
 The last lines are seconds by step and what passed; build/checks has the reports.
 HELP
@@ -23,7 +24,7 @@ kind=${1:-}
 case $kind in
   "") about="25 to 45 minutes on two cores where nothing was compiled before, about 15 with a warm ccache" steps=7 ;;
   --fast) about="5 minutes on a built tree; what must be compiled comes on top" steps=4 ;;
-  --full) about="two to three hours on two cores" steps=8 ;;
+  --full) about="two to three hours on two cores" steps=9 ;;
   *) die "what is $kind? tests/run.sh --help" ;;
 esac
 full=
@@ -91,6 +92,8 @@ fi
 if [ -n "$full" ]; then
   part "Benchmark programs"
   cmake --build build --target benchmarks 2>&1 | python3 deploy/progress.py
+  part "Mutations"
+  $python tests/mutate.py
 fi
 
 ended

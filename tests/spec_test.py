@@ -34,7 +34,7 @@ _PYTHON = re.compile(r"^\s*def (test_\w+)\(", re.MULTILINE)
 _NUMBER = re.compile(r"(?<![A-Za-z0-9])T(\d+)_(\d+[a-f]?)(?![0-9a-z])", re.IGNORECASE)
 
 
-def tests_by_case() -> dict[str, list[str]]:
+def cases_with_tests() -> dict[str, list[str]]:
     files = subprocess.run(["git", "ls-files", "tests"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
     found: dict[str, list[str]] = {}
     for name in files:
@@ -50,7 +50,7 @@ def tests_by_case() -> dict[str, list[str]]:
 
 
 def main() -> int:
-    found = tests_by_case()
+    found = cases_with_tests()
     expected = [f"T{section}.{number}" for section, numbers in CASES.items() for number in numbers]
     if "--list" in sys.argv[1:]:
         for case in expected:

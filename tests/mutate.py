@@ -1,0 +1,155 @@
+"""Breaks the code on purpose, one line at a time, and sees the tests fail that say they hold it.
+
+tests/mutations.json has the mutations: a file, a text that stands in it once, what to write instead, and the numbered cases of
+the specification (tests/spec_test.py) that must then fail. Each one is applied, the test programs of its cases alone are built,
+their tests alone are run, and the file is put back. A mutation whose tests pass is an error, as is one that does not compile.
+
+    tests/mutate.py             every mutation
+    tests/mutate.py T3 T7.1     those that break a case whose number begins so
+    tests/mutate.py --table     writes tests/MUTATIONS.md
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+import spec_test  # noqa: E402
+
+TABLE = ROOT / "tests" / "MUTATIONS.md"
+BUILD = ROOT / "build"
+
+
+def mutations() -> list[dict]:
+    return json.loads((ROOT / "tests" / "mutations.json").read_text())
+
+
+def cases() -> list[str]:
+    return [f"T{section}.{number}" for section, numbers in spec_test.CASES.items() for number in numbers]
+
+
+def faults(all_of_them: list[dict]) -> list[str]:
+    """What is wrong with the mutations themselves."""
+    found, known = [], set(cases())
+    for one in all_of_them:
+        name = f"{one['file']}: {one['old']!r}"
+        path = ROOT / one["file"]
+        count = path.read_text().count(one["old"]) if path.exists() else 0
+        if count != 1:
+            found.append(f"{name} stands there {count} times, not once")
+        found += [f"{name}: there is no case {case}" for case in one["breaks"] if case not in known]
+    return found
+
+
+def programs() -> dict[str, str]:
+    """By source the C++ test program that it is part of."""
+    found = {}
+    for folder in ("passes", "gpu_agent", "server", "client"):
+        text = (ROOT / "tests" / folder / "CMakeLists.txt").read_text()
+        for name, body in re.findall(r"bucketd_test\(\s*(\w+)(.*?)\)", text, re.DOTALL):
+            found.update({f"tests/{folder}/{word}": name for word in body.split() if word.endswith(".cc")})
+    return found
+
+
+class Tests:
+    """The tests of one case."""
+
+    def __init__(self, tests: list[str], program_of: dict[str, str]):
+        self.cpp, self.python = collections.defaultdict(list), []
+        for test in tests:
+            source, name = test.split(": ")
+            if source.endswith(".py"):
+                self.python.append(f"{source}::{name}")
+            else:
+                self.cpp[program_of[source]].append(name)
+
+    def build(self) -> None:
+        if self.cpp:
+            done = subprocess.run(["cmake", "--build", BUILD, "--target", *self.cpp], capture_output=True, text=True)
+            if done.returncode:
+                raise RuntimeError(f"it does not compile\n{done.stdout[-3000:]}")
+
+    def pass_(self) -> bool:
+        environment = dict(os.environ, BUCKETD_TEST_DATA=str(ROOT / "tests/data"), BUCKETD_SOURCE_DIR=str(ROOT), BUCKETD_BIN=str(BUILD / "bin"),
+                           PYTHONDONTWRITEBYTECODE="1")
+        commands = [[BUILD / "tests" / program, f"--gtest_filter={':'.join(names)}"] for program, names in self.cpp.items()]
+        if self.python:
+            commands.append([sys.executable, "-m", "pytest", "-q", "-x", *self.python])
+        for command in commands:
+            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+            if done.returncode:
+                if done.returncode > 0 and "FAILED" not in done.stdout + done.stderr:
+                    raise RuntimeError(f"it ended without a test that failed\n{(done.stdout + done.stderr)[-3000:]}")
+                return False
+        return True
+
+
+def survived(one: dict, tests_of: dict[str, list[str]]) -> list[str]:
+    """The cases that do not notice."""
+    program_of = programs()
+    path = ROOT / one["file"]
+    before = path.read_text()
+    try:
+        path.write_text(before.replace(one["old"], one["new"]))
+        tests = {case: Tests(tests_of[case], program_of) for case in one["breaks"]}
+        for each in tests.values():
+            each.build()
+        return [case for case, each in tests.items() if each.pass_()]
+    finally:
+        path.write_text(before)
+
+
+def table() -> str:
+    tests_of, by_case = spec_test.cases_with_tests(), collections.defaultdict(list)
+    for one in mutations():
+        for case in one["breaks"]:
+            by_case[case].append(one)
+    covered = [case for case in cases() if by_case[case]]
+    lines = ["# What breaks which case", "",
+             "Written by `tests/mutate.py --table` from `tests/mutations.json`; `tests/mutate.py` applies each mutation and sees the",
+             "tests of its cases fail. A case without one has tests, but no mutation has been recorded for it yet.", "",
+             f"{len(covered)} of {len(cases())} cases have a mutation; {len(spec_test.NOT_HERE)} have no place in this design.", "",
+             "| Case | Tests | Mutation |", "| --- | --- | --- |"]
+    for case in cases():
+        tests = "<br>".join(test.split(": ")[1] for test in tests_of.get(case, [])) or spec_test.NOT_HERE[case]
+        changes = "<br>".join(f"{one['file']}: `{_cell(one['old'])}` becomes `{_cell(one['new'])}`" for one in by_case[case])
+        lines.append(f"| {case} | {tests} | {changes or ('none yet' if case in tests_of else '')} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip().replace("|", "\\|") or " "
+
+
+def main() -> int:
+    if sys.argv[1:] == ["--table"]:
+        TABLE.write_text(table())
+        return 0
+    all_of_them = mutations()
+    if found := faults(all_of_them):
+        print(*found, sep="\n")
+        return 1
+    wanted = [one for one in all_of_them if not sys.argv[1:] or any(case.startswith(begin) for case in one["breaks"] for begin in sys.argv[1:])]
+    tests_of, bad = spec_test.cases_with_tests(), 0
+    for i, one in enumerate(wanted):
+        try:
+            said = ", ".join(survived(one, tests_of))
+            said = f"NOT NOTICED by {said}" if said else ""
+        except RuntimeError as error:
+            said = str(error)
+        bad += bool(said)
+        print(f"[{i + 1}/{len(wanted)}] {one['file']}, {' '.join(one['breaks'])}: {said or 'seen'}", flush=True)
+    print(f"{len(wanted) - bad} of {len(wanted)} mutations are seen by every case that they are to break")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
