@@ -65,6 +65,8 @@ CLI_FILES = re.compile(r"^(client/cli/flags\.cc|server/main\.cc|passes/tools/\w+
 # Agreement's state machine: what happens and when comes in with events.
 PURE = re.compile(r"^server/jobs/machine/")
 IMPURE = re.compile(r"<(mutex|thread|condition_variable|future|atomic)>|absl/synchronization/|server/base/(timers|worker_pool)\.h|plan_broker\.h|::now\(\)|LogLine\(")
+# The same of nlohmann's library and client/cli/json.h.
+JSON_FREE = re.compile(r"^(client/(?!cli/json\.(h|cc)$)|gpu_agent/)")
 SKIPPED = {"tests"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')
 
@@ -96,6 +98,8 @@ def violations(path: str, text: str) -> list[str]:
             continue
         if target.startswith("CLI/") and not CLI_FILES.match(path):
             found.append(f"{where}: command lines are said with client/cli/flags.h")
+        if target.startswith("nlohmann/") and JSON_FREE.match(path):
+            found.append(f"{where}: JSON is said with client/cli/json.h")
         other = folder_of(target)
         if other and other != own and other not in ALLOWED[own]:
             found.append(f"{where}: {own} may not use {other}")
@@ -122,6 +126,8 @@ def test_a_wrong_include_is_seen():
     assert violations("server/jobs/machine/scope.cc", "  now = Clock::now();\n")
     assert violations("client/ctl/plan.cc", '#include "server/server.h"\n')
     assert violations("client/ctl/plan.cc", '#include "CLI/CLI.hpp"\n')
+    assert violations("client/ctl/plan.cc", '#include "nlohmann/json.hpp"\n')
+    assert not violations("client/cli/json.cc", '#include "nlohmann/json.hpp"\n')
     assert violations("gpu_agent/comm/ring.cc", '#include "gpu_agent/exec/executor.h"\n')
     assert violations("gpu_agent/run/sweep.cc", '#include "gpu_agent/daemon/daemon.h"\n')
     assert not violations("passes/io/fx_json.cc", '#include "passes/ir/graph.h"\n')
