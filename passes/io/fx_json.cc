@@ -92,16 +92,6 @@ const Table<SlotKind>& SlotKinds() {
   return kKinds;
 }
 
-int64_t Capped(int64_t a, int64_t b) {
-  int64_t sum = 0;
-  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<int64_t>::max() : sum;
-}
-
-int64_t CappedProduct(int64_t a, int64_t b) {
-  int64_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
-}
-
 // Turns records into nodes.
 class Importer {
  public:
@@ -194,13 +184,13 @@ class Importer {
   }
 
   // What an op's name tells, found out once an op.
-  struct OpFacts {
+  struct KnownOp {
     NodeKind kind = NodeKind::kCall;  // as far as the name tells
     bool is_wait = false, is_pointwise = false, is_ordered = false;
     Traffic traffic = Traffic::kAll;
   };
 
-  OpFacts FactsOf(absl::string_view op) {
+  KnownOp FactsOf(absl::string_view op) {
     const auto it = op_facts_.find(op);
     if (it != op_facts_.end()) return it->second;
     static const auto& kKinds = *new Table<NodeKind>{{"placeholder", NodeKind::kPlaceholder},
@@ -208,7 +198,7 @@ class Importer {
                                                      {"getitem", NodeKind::kGetitem},
                                                      {"output", NodeKind::kOutput}};
     const auto kind = kKinds.find(op);
-    const OpFacts facts{kind == kKinds.end() ? NodeKind::kCall : kind->second,
+    const KnownOp facts{kind == kKinds.end() ? NodeKind::kCall : kind->second,
                         BaseName(op) == "wait_tensor", IsPointwiseOp(op), IsOrderedOp(op),
                         TrafficOf(op)};
     return op_facts_.emplace(op, facts).first->second;
@@ -249,7 +239,7 @@ class Importer {
           Find(DTypes(), "dtype", absl::StripPrefix(tensor.dtype, "torch."), out.dtype));
       out.shape = absl::MakeConstSpan(r.dims).subspan(tensor.first_dim, tensor.rank);
       tensors_.push_back(out);
-      touched = Capped(touched, CappedProduct(tensor.touched, ItemSize(out.dtype)));
+      touched = CappedSum(touched, CappedProduct(tensor.touched, ItemSize(out.dtype)));
     }
     spec_.outputs = tensors_;
     touched_.push_back(touched);
@@ -330,17 +320,10 @@ class Importer {
   // proto/GRAPH.md §3.
   int64_t CountMemoryBytes() const {
     if (spec_.kind != NodeKind::kCall || (spec_.flags & kViewFlag) != 0) return 0;
-    const Traffic traffic = facts_.traffic;
-    const int64_t written = touched_.back();
-    if (traffic == Traffic::kNone) return 0;
-    if (traffic == Traffic::kOutputs) return written;
-    const bool gathers = traffic == Traffic::kGather;
-    int64_t bytes = gathers ? Capped(written, written) : written;
-    for (size_t i = gathers ? 1 : 0; i < spec_.inputs.size(); ++i) {
+    return MemoryBytes(facts_.traffic, touched_.back(), spec_.inputs.size(), [&](size_t i) {
       const auto input = static_cast<size_t>(spec_.inputs[i]);
-      if (input < kinds_.size()) bytes = Capped(bytes, touched_[input]);
-    }
-    return bytes;
+      return input < kinds_.size() ? touched_[input] : 0;
+    });
   }
 
   const Header& header_;
@@ -349,8 +332,8 @@ class Importer {
   fx_json::RecordReader reader_;
   Record record_;
   NodeSpec spec_;
-  OpFacts facts_;
-  absl::flat_hash_map<std::string, OpFacts> op_facts_;
+  KnownOp facts_;
+  absl::flat_hash_map<std::string, KnownOp> op_facts_;
   std::vector<NodeSpec::Tensor> tensors_;
   std::vector<NodeSpec::Slot> slots_;
   int64_t next_ = 0;

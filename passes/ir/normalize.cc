@@ -14,11 +14,6 @@
 namespace bucketd {
 namespace {
 
-int64_t Capped(int64_t a, int64_t b) {
-  int64_t sum = 0;
-  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<int64_t>::max() : sum;
-}
-
 // A graph that was accepted once is not refused for its size now.
 GraphLimits NoLimits() {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
@@ -267,7 +262,7 @@ class Rebuild {
     for (const NodeSpec::Tensor& tensor : spec.outputs) {
       int64_t size = ItemSize(tensor.dtype);
       for (int64_t dim : tensor.shape) size *= dim;
-      bytes = Capped(bytes, size);
+      bytes = CappedSum(bytes, size);
     }
     const bool reads_stale = std::any_of(spec.inputs.begin(), spec.inputs.end(), [&](NodeId input) {
       return is_stale_[static_cast<size_t>(input)];
@@ -282,15 +277,9 @@ class Rebuild {
   // From shapes alone: what was expanded is never padded.
   int64_t CountMemoryBytes(const NodeSpec& spec, int64_t written) const {
     if (spec.kind != NodeKind::kCall || (spec.flags & kViewFlag) != 0) return 0;
-    const Traffic traffic = TrafficOf(spec.op);
-    if (traffic == Traffic::kNone) return 0;
-    if (traffic == Traffic::kOutputs) return written;
-    const bool gathers = traffic == Traffic::kGather;
-    int64_t total = gathers ? Capped(written, written) : written;
-    for (size_t i = gathers ? 1 : 0; i < spec.inputs.size(); ++i) {
-      total = Capped(total, bytes_[static_cast<size_t>(spec.inputs[i])]);
-    }
-    return total;
+    return MemoryBytes(TrafficOf(spec.op), written, spec.inputs.size(), [&](size_t input) {
+      return bytes_[static_cast<size_t>(spec.inputs[input])];
+    });
   }
 
   const Graph& raw_;

@@ -1,5 +1,7 @@
 #include "passes/ir/ops.h"
 
+#include <limits>
+
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
@@ -161,6 +163,26 @@ Traffic TrafficOf(absl::string_view op) {
     return Traffic::kOutputs;
   }
   return Traffic::kAll;
+}
+
+int64_t CappedSum(int64_t a, int64_t b) {
+  int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<int64_t>::max() : sum;
+}
+
+int64_t CappedProduct(int64_t a, int64_t b) {
+  int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
+}
+
+int64_t MemoryBytes(Traffic traffic, int64_t written, size_t inputs,
+                    absl::FunctionRef<int64_t(size_t input)> bytes_of) {
+  if (traffic == Traffic::kNone) return 0;
+  if (traffic == Traffic::kOutputs) return written;
+  const bool gathers = traffic == Traffic::kGather;
+  int64_t bytes = gathers ? CappedSum(written, written) : written;
+  for (size_t i = gathers ? 1 : 0; i < inputs; ++i) bytes = CappedSum(bytes, bytes_of(i));
+  return bytes;
 }
 
 }  // namespace bucketd

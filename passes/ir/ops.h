@@ -1,8 +1,10 @@
 // What op names tell. Readers of foreign formats set node flags from here; passes read flags only.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 
 #include "passes/base/types.h"
@@ -30,5 +32,13 @@ enum class Traffic : uint8_t {
   kOutputs,  // outputs
 };
 Traffic TrafficOf(absl::string_view op);
+
+// At the largest int64 where they would overflow. REQUIRES: none is negative.
+int64_t CappedSum(int64_t a, int64_t b);
+int64_t CappedProduct(int64_t a, int64_t b);
+
+// memory_bytes of such a call that writes `written` bytes and has so many inputs. Capped.
+int64_t MemoryBytes(Traffic traffic, int64_t written, size_t inputs,
+                    absl::FunctionRef<int64_t(size_t input)> bytes_of);
 
 }  // namespace bucketd

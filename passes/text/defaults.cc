@@ -50,16 +50,6 @@ const std::vector<Keyword>& Keywords() {
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
-int64_t Sum(int64_t a, int64_t b) {
-  int64_t sum = 0;
-  return __builtin_add_overflow(a, b, &sum) ? kMost : sum;
-}
-
-int64_t Product(int64_t a, int64_t b) {
-  int64_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? kMost : product;
-}
-
 int64_t BytesOf(const Graph& graph, NodeId n) {
   int64_t bytes = 0;
   for (const TensorType& tensor : graph.outputs(n)) bytes += tensor.bytes;
@@ -147,21 +137,15 @@ bool DefaultOutputs(const Graph& graph, const NodeSpec& spec, int32_t group_size
 
 int64_t CountedBytes(const Graph& graph, NodeKind kind, uint8_t flags, Traffic traffic,
                      absl::Span<const NodeId> inputs, absl::Span<const NodeSpec::Tensor> outputs) {
-  const bool is_view = (flags & kViewFlag) != 0;
-  if (kind != NodeKind::kCall || is_view || traffic == Traffic::kNone) return 0;
+  if (kind != NodeKind::kCall || (flags & kViewFlag) != 0) return 0;
   int64_t written = 0;
   for (const NodeSpec::Tensor& tensor : outputs) {
     int64_t bytes = ItemSize(tensor.dtype);
-    for (const int64_t dim : tensor.shape) bytes = Product(bytes, dim);
-    written = Sum(written, bytes);
+    for (const int64_t dim : tensor.shape) bytes = CappedProduct(bytes, dim);
+    written = CappedSum(written, bytes);
   }
-  if (traffic == Traffic::kOutputs) return written;
-  const bool gathers = traffic == Traffic::kGather;
-  int64_t bytes = gathers ? Sum(written, written) : written;
-  for (size_t i = gathers ? 1 : 0; i < inputs.size(); ++i) {
-    bytes = Sum(bytes, BytesOf(graph, inputs[i]));
-  }
-  return bytes;
+  return MemoryBytes(traffic, written, inputs.size(),
+                     [&](size_t i) { return BytesOf(graph, inputs[i]); });
 }
 
 }  // namespace bucketd::text_internal

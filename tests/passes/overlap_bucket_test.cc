@@ -44,7 +44,7 @@ std::string AfterWith(const Schedule& schedule, const upstream::Defects& defects
   context.directions = CollectiveDirections(*schedule.graph);
   Plan plan = ProgramOrder(*schedule.graph);
   const overlap::Model model = overlap::Model::Make(context, plan).value();
-  overlap::Timeline timeline(model);
+  overlap::GroupTimelines timeline(model);
   auto relations = upstream::EdgeRelations::Make(model, defects).value();
   const std::vector<int64_t> limits(model.launches.size(), int64_t{1} << 60);
   const overlap::Found found = overlap::FindBuckets(model, timeline, *relations, limits);
@@ -202,7 +202,7 @@ TEST(OverlapBucket, SlotsAndShortSearchesFindWhatAFullSearchFinds) {
     const Plan plan = ProgramOrder(*schedule.graph);
     const overlap::Model model = overlap::Model::Make(context, plan).value();
     const std::vector<int64_t> limits(model.launches.size(), int64_t{1} << 60);
-    overlap::Timeline fast_timeline(model), slow_timeline(model);
+    overlap::GroupTimelines fast_timeline(model), slow_timeline(model);
     overlap::Quotient fast(model, fast_timeline);
     const auto slow = upstream::EdgeRelations::Make(model, upstream::Defects()).value();
     const overlap::Found a = overlap::FindBuckets(model, fast_timeline, fast, limits);

@@ -110,10 +110,10 @@ void OverlapGraph::AddEdges(const PassContext& context, const Plan& plan) {
   });
 }
 
-Launch OverlapGraph::MakeLaunch(const PassContext& context, const Plan& plan,
-                                const Step& wait) const {
+LaunchSpan OverlapGraph::MakeLaunch(const PassContext& context, const Plan& plan,
+                                    const Step& wait) const {
   const Graph& graph = context.graph;
-  Launch launch;
+  LaunchSpan launch;
   std::vector<NodeId> members;
   int64_t launches = 1;
   if (wait.kind == Step::Kind::kWait) {
@@ -145,7 +145,7 @@ void OverlapGraph::AddLaunches(const PassContext& context, const Plan& plan) {
     const Step& step = plan.order[Index(v)];
     if (step.kind == Step::Kind::kStart) continue;
     if (step.kind == Step::Kind::kNode && graph.kind(step.id) != NodeKind::kWait) continue;
-    Launch launch = MakeLaunch(context, plan, step);
+    LaunchSpan launch = MakeLaunch(context, plan, step);
     launch.wait = v;
     // Other parents than the start are order that an in-place op asks for.
     const Collective& first = graph.collective(launch.collective);
@@ -172,7 +172,7 @@ void OverlapGraph::AddKeys(const PassContext& context) {
   std::map<GroupId, int32_t> groups;
   absl::flat_hash_map<Key, int32_t> keys, mates;
   const bool upstream = context.options.upstream;
-  for (Launch& launch : launches_) {
+  for (LaunchSpan& launch : launches_) {
     const Collective& c = context.graph.collective(launch.collective);
     launch.group = groups.emplace(c.group, static_cast<int32_t>(groups.size())).first->second;
     const bool joins = Bucketable(c.kind);

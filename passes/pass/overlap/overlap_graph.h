@@ -23,7 +23,7 @@ inline constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
 enum class StepKind : uint8_t { kOther, kPlaceholder, kCompute, kStart, kWait, kOutput };
 
 // A bucket, or a collective that stands alone, with a wait.
-struct Launch {
+struct LaunchSpan {
   BucketId bucket = -1;
   CollectiveId collective = -1;  // if bucket < 0; of a bucket its first member's
   Position start = -1, wait = -1;
@@ -70,7 +70,7 @@ class OverlapGraph {
   absl::Span<const Position> compute() const { return compute_; }
 
   // By first wait.
-  absl::Span<const Launch> launches() const { return launches_; }
+  absl::Span<const LaunchSpan> launches() const { return launches_; }
   int32_t group_count() const { return groups_; }
   int32_t key_count() const { return keys_; }
 
@@ -78,7 +78,7 @@ class OverlapGraph {
   void AddSteps(const PassContext& context, const Plan& plan);
   void AddEdges(const PassContext& context, const Plan& plan);
   void AddLaunches(const PassContext& context, const Plan& plan);
-  Launch MakeLaunch(const PassContext& context, const Plan& plan, const Step& wait) const;
+  LaunchSpan MakeLaunch(const PassContext& context, const Plan& plan, const Step& wait) const;
   void AddKeys(const PassContext& context);
   void ScanForward();
   void ScanBackward(const PassContext& context);
@@ -91,7 +91,7 @@ class OverlapGraph {
   std::vector<Position> last_compute_;
   std::vector<bool> feeds_scatter_, leads_to_launch_, stays_in_loop_, cheap_;
   std::vector<Position> compute_;
-  std::vector<Launch> launches_;
+  std::vector<LaunchSpan> launches_;
   int32_t groups_ = 0, keys_ = 0;
 };
 

@@ -13,7 +13,7 @@ constexpr int32_t kShortSearch = 16;
 
 }  // namespace
 
-void Scheduler::Prefetch(Position now, Window& window) {
+void OverlapScheduler::Prefetch(Position now, Window& window) {
   if (!window.any_left()) return;
   if (limits_.prefetch && !near_.empty()) {
     std::vector<Candidate> candidates;
@@ -33,7 +33,7 @@ void Scheduler::Prefetch(Position now, Window& window) {
 }
 
 // Upstream, where room runs short, even a launch that has to wait makes some, as the others do.
-bool Scheduler::MayRunShort(const std::vector<Candidate>& candidates) const {
+bool OverlapScheduler::MayRunShort(const std::vector<Candidate>& candidates) const {
   int64_t most = 0, open = 0;
   for (const Candidate& c : candidates) {
     const int64_t bytes = launch(c.launch).bytes;
@@ -44,7 +44,7 @@ bool Scheduler::MayRunShort(const std::vector<Candidate>& candidates) const {
 }
 
 // The one group with time left and launches near enough; -1: several, or too many to look.
-int32_t Scheduler::OnlyGroup(const Window& window) const {
+int32_t OverlapScheduler::OnlyGroup(const Window& window) const {
   int32_t only = -1;
   for (int32_t group = 0; group < static_cast<int32_t>(near_of_group_.size()); ++group) {
     if (near_of_group_[Index(group)].empty() || window.left(group) <= 0) continue;
@@ -54,14 +54,14 @@ int32_t Scheduler::OnlyGroup(const Window& window) const {
   return only;
 }
 
-void Scheduler::FindCandidates(const Window& window, std::vector<Candidate>& candidates) {
+void OverlapScheduler::FindCandidates(const Window& window, std::vector<Candidate>& candidates) {
   const int32_t only = OnlyGroup(window);
   const LaunchSet& set = only >= 0 ? near_of_group_[Index(only)] : near_;
   int64_t looked_at = kPassedOver * limits_.max_collective_distance;
   ++round_;
   for (int32_t l = set.Next(0); l >= 0; l = set.Next(l + 1)) {
     if (looked_at-- == 0) break;
-    const Launch& next = launch(l);
+    const LaunchSpan& next = launch(l);
     const int64_t left = window.left(next.group);
     if (left <= 0) continue;
     Candidate c;
@@ -87,14 +87,14 @@ void Scheduler::FindCandidates(const Window& window, std::vector<Candidate>& can
 }
 
 // Launches of one key together, keys by their best.
-void Scheduler::SortCandidates(std::vector<Candidate>& candidates) {
+void OverlapScheduler::SortCandidates(std::vector<Candidate>& candidates) {
   std::sort(candidates.begin(), candidates.end(), [&](const Candidate& a, const Candidate& b) {
     if (a.key == b.key) return a.rank < b.rank;
     return best_of_key_[Index(a.key)] < best_of_key_[Index(b.key)];
   });
 }
 
-void Scheduler::TryCandidate(int32_t l, Position now, Window& window) {
+void OverlapScheduler::TryCandidate(int32_t l, Position now, Window& window) {
   if (window.left(launch(l).group) <= 0 || scheduled(launch(l).start)) return;
   if (OverMemory(l)) return;
   if (limits_.upstream) {
@@ -106,15 +106,15 @@ void Scheduler::TryCandidate(int32_t l, Position now, Window& window) {
   ScheduleCandidate(l, now, window);
 }
 
-bool Scheduler::OverMemory(int32_t l) const {
-  const Launch& next = launch(l);
+bool OverlapScheduler::OverMemory(int32_t l) const {
+  const LaunchSpan& next = launch(l);
   if (steps_.off_path(next.start)) return false;
   return memory_.now() + next.bytes > limits_.allowed_bytes ||
          budget_.Exceeds(steps_.first_compute(next.start), next.bytes);
 }
 
 // Completes what is hidden, oldest first, until the launch fits into what may be in flight.
-bool Scheduler::MakeRoom(int32_t l, Position now) {
+bool OverlapScheduler::MakeRoom(int32_t l, Position now) {
   const int64_t bytes = launch(l).bytes;
   bool asked = false;
   while (limits_.max_in_flight_bytes - in_flight_bytes_ < bytes) {
@@ -128,7 +128,7 @@ bool Scheduler::MakeRoom(int32_t l, Position now) {
   return true;
 }
 
-bool Scheduler::Blocks(Position v) const {
+bool OverlapScheduler::Blocks(Position v) const {
   switch (steps_.kind(v)) {
     case StepKind::kCompute:
     case StepKind::kStart:
@@ -140,14 +140,14 @@ bool Scheduler::Blocks(Position v) const {
   }
 }
 
-bool Scheduler::KnownBlocked(int32_t l) const {
+bool OverlapScheduler::KnownBlocked(int32_t l) const {
   const Position by = blocked_by_[Index(l)];
   return by >= 0 && !scheduled(by) && Blocks(by);
 }
 
 // Whether a wait on the way to a launch would expose something, or end what `now` is to hide.
 // Upstream looks at that launch only, although its wait ends earlier ones of the group too.
-bool Scheduler::WaitBlocks(int32_t l, Position now) const {
+bool OverlapScheduler::WaitBlocks(int32_t l, Position now) const {
   const auto ends = [&](int32_t other) {
     return result_.exposed_ps[Index(other)] > 0 || HiddenBy(other, now);
   };
@@ -161,7 +161,7 @@ bool Scheduler::WaitBlocks(int32_t l, Position now) const {
 }
 
 // What the launch needs and is not scheduled goes to path_, if nothing of it has to wait.
-Scheduler::Path Scheduler::FindPath(int32_t l, Position now) {
+OverlapScheduler::Path OverlapScheduler::FindPath(int32_t l, Position now) {
   if (KnownBlocked(l)) return Path::kBlocked;
   path_.clear();
   stack_.clear();
@@ -197,7 +197,7 @@ Scheduler::Path Scheduler::FindPath(int32_t l, Position now) {
 }
 
 // Whether `now` has to run before the launch. Yes, if that cannot be found out cheaply.
-bool Scheduler::Needs(int32_t l, Position now) {
+bool OverlapScheduler::Needs(int32_t l, Position now) {
   ++search_;
   stack_.clear();
   stack_.push_back(launch(l).start);
@@ -216,7 +216,7 @@ bool Scheduler::Needs(int32_t l, Position now) {
   return false;
 }
 
-void Scheduler::ScheduleCandidate(int32_t l, Position now, Window& window) {
+void OverlapScheduler::ScheduleCandidate(int32_t l, Position now, Window& window) {
   const std::vector<Position> path = path_;
   for (const Position v : path) {
     if (scheduled(v)) continue;
@@ -226,7 +226,7 @@ void Scheduler::ScheduleCandidate(int32_t l, Position now, Window& window) {
       ScheduleStep(v);
     }
   }
-  const Launch& next = launch(l);
+  const LaunchSpan& next = launch(l);
   if (scheduled(next.start) || missing_[Index(next.start)] > 0) return;
   Start(l);
   if (!steps_.off_path(next.start)) budget_.Add(steps_.first_compute(next.start), next.bytes);

@@ -73,7 +73,7 @@ void ReadyQueues::Push(Position v, bool exposed_wait) {
   }
   off_path_.Push(OffPathKey(v));
   if (!start) return;
-  const Launch& launch = steps_.launches()[Index(steps_.launch_of(v))];
+  const LaunchSpan& launch = steps_.launches()[Index(steps_.launch_of(v))];
   potential_[Index(launch.key)] += launch.bytes;
   if (!upstream_) ready_mates_[Index(launch.key)].insert(OffPathKey(v));
 }
@@ -83,7 +83,7 @@ int64_t ReadyQueues::potential(int32_t launch) const {
 }
 
 void ReadyQueues::Started(int32_t launch) {
-  const Launch& started = steps_.launches()[Index(launch)];
+  const LaunchSpan& started = steps_.launches()[Index(launch)];
   potential_[Index(started.key)] -= started.bytes;
   if (!upstream_) ready_mates_[Index(started.key)].erase(OffPathKey(started.start));
 }
@@ -91,8 +91,8 @@ void ReadyQueues::Started(int32_t launch) {
 std::vector<Position> ReadyQueues::TakeMates(Position head, int64_t max_bytes,
                                              int32_t max_looked_at,
                                              absl::FunctionRef<bool(Position)> scheduled) {
-  const absl::Span<const Launch> launches = steps_.launches();
-  const Launch& first = launches[Index(steps_.launch_of(head))];
+  const absl::Span<const LaunchSpan> launches = steps_.launches();
+  const LaunchSpan& first = launches[Index(steps_.launch_of(head))];
   std::vector<Position> mates;
   int64_t bytes = first.bytes;
   const auto take = [&](Position v) {

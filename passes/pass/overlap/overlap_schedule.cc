@@ -17,7 +17,7 @@
 namespace bucketd {
 namespace {
 
-using schedule_overlap::Launch;
+using schedule_overlap::LaunchSpan;
 using schedule_overlap::Limits;
 using schedule_overlap::MemoryBaseline;
 using schedule_overlap::OverlapGraph;
@@ -83,7 +83,7 @@ std::vector<LaunchOverlap> OverlapOf(const OverlapGraph& graph, const Schedule& 
   }
   std::vector<LaunchOverlap> overlaps;
   for (size_t l = 0; l < graph.launches().size(); ++l) {
-    const Launch& launch = graph.launches()[l];
+    const LaunchSpan& launch = graph.launches()[l];
     LaunchOverlap overlap;
     overlap.bucket = launch.bucket;
     if (launch.bucket < 0) overlap.collective = launch.collective;
@@ -167,7 +167,7 @@ class ScheduleOverlap : public Pass {
     Best best;
     for (int run = 1;; ++run) {
       limits.allowed_bytes = Above(baseline.peak, increase);
-      Schedule schedule = schedule_overlap::Scheduler(graph, uses, baseline, limits).Run();
+      Schedule schedule = schedule_overlap::OverlapScheduler(graph, uses, baseline, limits).Run();
       plan.order = StepsOf(graph, schedule, before.order);
       const int64_t peak = Simulate(context.graph, plan, context.costs).prediction.peak_bytes;
       if (peak < best.peak) {
@@ -196,7 +196,7 @@ class ScheduleOverlap : public Pass {
     Schedule schedule;
     schedule.order.resize(Index(graph.size()));
     for (Position v = 0; v < graph.size(); ++v) schedule.order[Index(v)] = v;
-    for (const Launch& launch : graph.launches()) schedule.exposed_ps.push_back(launch.est_ps);
+    for (const LaunchSpan& launch : graph.launches()) schedule.exposed_ps.push_back(launch.est_ps);
     schedule.hidden_by.resize(graph.launches().size());
     return schedule;
   }
@@ -212,7 +212,7 @@ class ScheduleOverlap : public Pass {
     int32_t exposed = 0, hideable = 0;
     int64_t exposed_ps = 0, hideable_ps = 0, est_ps = 0;
     for (size_t l = 0; l < graph.launches().size(); ++l) {
-      const Launch& launch = graph.launches()[l];
+      const LaunchSpan& launch = graph.launches()[l];
       const int64_t left = schedule.exposed_ps[l];
       const Position last = graph.last_compute(launch.start);
       const int32_t from = last < 0 ? 0 : number[Index(last)] + 1;

@@ -14,7 +14,7 @@ constexpr int64_t kSearchSteps = 64, kUpstreamSearchSteps = 20'000;
 
 }  // namespace
 
-int64_t Scheduler::Window::left(int32_t group) const {
+int64_t OverlapScheduler::Window::left(int32_t group) const {
   if (group == excluded_) return 0;
   for (const auto& [taken, left] : taken_) {
     if (taken == group) return left;
@@ -22,7 +22,7 @@ int64_t Scheduler::Window::left(int32_t group) const {
   return ps_;
 }
 
-void Scheduler::Window::Take(int32_t group, int64_t ps) {
+void OverlapScheduler::Window::Take(int32_t group, int64_t ps) {
   for (auto& [taken, left] : taken_) {
     if (taken != group) continue;
     left -= ps;
@@ -31,20 +31,20 @@ void Scheduler::Window::Take(int32_t group, int64_t ps) {
   taken_.emplace_back(group, ps_ - ps);
 }
 
-bool Scheduler::Window::any_left() const {
+bool OverlapScheduler::Window::any_left() const {
   if (ps_ > 0 && static_cast<int32_t>(taken_.size()) < groups_) return true;
   return std::any_of(taken_.begin(), taken_.end(), [](const auto& t) { return t.second > 0; });
 }
 
-int64_t Scheduler::Window::least() const {
+int64_t OverlapScheduler::Window::least() const {
   if (groups_ <= 0) return 0;
   int64_t least = ps_;
   for (const auto& [group, left] : taken_) least = std::min(least, left);
   return least;
 }
 
-Scheduler::Scheduler(const OverlapGraph& steps, const StorageUses& uses,
-                     const MemoryBaseline& baseline, const Limits& limits)
+OverlapScheduler::OverlapScheduler(const OverlapGraph& steps, const StorageUses& uses,
+                                   const MemoryBaseline& baseline, const Limits& limits)
     : steps_(steps),
       limits_(limits),
       memory_(uses),
@@ -61,7 +61,7 @@ Scheduler::Scheduler(const OverlapGraph& steps, const StorageUses& uses,
       search_steps_left_((limits.upstream ? kUpstreamSearchSteps : kSearchSteps) * steps.size()),
       best_of_key_(Index(steps.key_count())),
       best_seen_(Index(steps.key_count()), 0) {
-  const absl::Span<const Launch> launches = steps.launches();
+  const absl::Span<const LaunchSpan> launches = steps.launches();
   const auto count = static_cast<int32_t>(launches.size());
   result_.order.reserve(Index(steps.size()));
   result_.hidden_by.resize(launches.size());
@@ -70,7 +70,7 @@ Scheduler::Scheduler(const OverlapGraph& steps, const StorageUses& uses,
   }
   std::vector<int32_t> later;
   for (int32_t l = 0; l < count; ++l) {
-    const Launch& launch = launches[Index(l)];
+    const LaunchSpan& launch = launches[Index(l)];
     result_.exposed_ps.push_back(launch.est_ps);
     blocked_by_.push_back(steps.last_compute(launch.start));
     if (!launch.moves) continue;
@@ -87,7 +87,7 @@ Scheduler::Scheduler(const OverlapGraph& steps, const StorageUses& uses,
   });
 }
 
-Schedule Scheduler::Run() && {
+Schedule OverlapScheduler::Run() && {
   for (Position v = 0; v < steps_.size(); ++v) {
     missing_[Index(v)] = static_cast<int32_t>(steps_.parents(v).size());
     if (missing_[Index(v)] == 0) Push(v);
@@ -105,7 +105,7 @@ Schedule Scheduler::Run() && {
   return std::move(result_);
 }
 
-std::vector<Position> Scheduler::TakeNext() {
+std::vector<Position> OverlapScheduler::TakeNext() {
   while (!ready_.on_path_empty() && scheduled(ready_.on_path_head())) ready_.PopOnPath();
   if (!limits_.upstream) {
     while (!ready_.off_path_empty() && scheduled(ready_.off_path_head())) ready_.PopOffPath();
@@ -127,7 +127,7 @@ std::vector<Position> Scheduler::TakeNext() {
 }
 
 // Only the head is looked at: what waits behind it is no more urgent.
-bool Scheduler::TakeOffPath(Position head) const {
+bool OverlapScheduler::TakeOffPath(Position head) const {
   if (ready_.on_path_empty() || scheduled(head)) return true;
   const int32_t l = steps_.launch_of(head);
   if (steps_.kind(head) == StepKind::kWait) {
@@ -139,7 +139,7 @@ bool Scheduler::TakeOffPath(Position head) const {
   return steps_.feeds_reduce_scatter(head) && head <= last_on_path_;
 }
 
-void Scheduler::Handle(Position v) {
+void OverlapScheduler::Handle(Position v) {
   const int32_t l = steps_.launch_of(v);
   switch (steps_.kind(v)) {
     case StepKind::kStart:
@@ -164,12 +164,12 @@ void Scheduler::Handle(Position v) {
   }
 }
 
-void Scheduler::Push(Position v) {
+void OverlapScheduler::Push(Position v) {
   const bool wait = steps_.kind(v) == StepKind::kWait;
   ready_.Push(v, wait && result_.exposed_ps[Index(steps_.launch_of(v))] > 0);
 }
 
-void Scheduler::ScheduleStep(Position v) {
+void OverlapScheduler::ScheduleStep(Position v) {
   scheduled_[Index(v)] = true;
   result_.order.push_back(v);
   if (steps_.kind(v) != StepKind::kOutput) memory_.Schedule(v);
@@ -178,8 +178,8 @@ void Scheduler::ScheduleStep(Position v) {
   }
 }
 
-void Scheduler::Start(int32_t l) {
-  const Launch& started = launch(l);
+void OverlapScheduler::Start(int32_t l) {
+  const LaunchSpan& started = launch(l);
   int64_t& exposed = result_.exposed_ps[Index(l)];
   if (started.mate_key >= 0) {
     // They will be one launch, and pay for it once.
@@ -204,8 +204,8 @@ void Scheduler::Start(int32_t l) {
 }
 
 // A wait ends everything that its group started before.
-void Scheduler::Complete(int32_t l) {
-  const Launch& completed = launch(l);
+void OverlapScheduler::Complete(int32_t l) {
+  const LaunchSpan& completed = launch(l);
   std::deque<int32_t>& queue = in_flight_[Index(completed.group)].all;
   while (!queue.empty() && !flying(queue.front())) queue.pop_front();
   std::vector<int32_t> earlier;
@@ -233,12 +233,12 @@ void Scheduler::Complete(int32_t l) {
   ScheduleStep(completed.wait);
 }
 
-int32_t Scheduler::Oldest() {
+int32_t OverlapScheduler::Oldest() {
   while (!flying(oldest_.front())) oldest_.pop_front();
   return oldest_.front();
 }
 
-void Scheduler::RunOther(Position v) {
+void OverlapScheduler::RunOther(Position v) {
   const bool compute = steps_.kind(v) == StepKind::kCompute;
   if (steps_.window_ps(v) > 0) {
     Window window(steps_.window_ps(v), -1, steps_.group_count());
@@ -249,7 +249,7 @@ void Scheduler::RunOther(Position v) {
   if (compute) NextCompute();
 }
 
-void Scheduler::NextCompute() {
+void OverlapScheduler::NextCompute() {
   budget_.Advance();
   ++next_compute_;
   const int64_t first_use = int64_t{next_compute_} + limits_.max_compute_prefetch;
@@ -262,7 +262,7 @@ void Scheduler::NextCompute() {
   }
 }
 
-void Scheduler::HideInFlight(Position by, Window& window) {
+void OverlapScheduler::HideInFlight(Position by, Window& window) {
   size_t kept = 0;
   for (size_t i = 0; i < exposed_groups_.size(); ++i) {
     const int32_t group = exposed_groups_[i];
@@ -279,7 +279,7 @@ void Scheduler::HideInFlight(Position by, Window& window) {
   exposed_groups_.resize(kept);
 }
 
-void Scheduler::Hide(int32_t l, Position by, Window& window) {
+void OverlapScheduler::Hide(int32_t l, Position by, Window& window) {
   int64_t& exposed = result_.exposed_ps[Index(l)];
   const int32_t group = launch(l).group;
   const int64_t hidden = std::min(exposed, window.left(group));
@@ -292,7 +292,7 @@ void Scheduler::Hide(int32_t l, Position by, Window& window) {
 }
 
 // Only the newest can be `v`, or those that a window inside v's has added.
-bool Scheduler::HiddenBy(int32_t l, Position v) const {
+bool OverlapScheduler::HiddenBy(int32_t l, Position v) const {
   const std::vector<Position>& by = result_.hidden_by[Index(l)];
   const size_t looked_at = std::min<size_t>(by.size(), 64);
   return std::find(by.rbegin(), by.rbegin() + static_cast<std::ptrdiff_t>(looked_at), v) !=

@@ -37,11 +37,11 @@ struct Schedule {
   int64_t peak_bytes = 0;                        // by the tracker
 };
 
-class Scheduler {
+class OverlapScheduler {
  public:
   // The arguments outlive it.
-  Scheduler(const OverlapGraph& steps, const StorageUses& uses, const MemoryBaseline& baseline,
-            const Limits& limits);
+  OverlapScheduler(const OverlapGraph& steps, const StorageUses& uses,
+                   const MemoryBaseline& baseline, const Limits& limits);
 
   // Once. Every step is scheduled, in a legal order. O(nodes log nodes + edges + windows *
   // (max_collective_distance + launches / 4096)), where a window is a step that takes time; looking
@@ -87,7 +87,7 @@ class Scheduler {
     bool blocked = false;
   };
 
-  const Launch& launch(int32_t l) const { return steps_.launches()[Index(l)]; }
+  const LaunchSpan& launch(int32_t l) const { return steps_.launches()[Index(l)]; }
   bool scheduled(Position v) const { return scheduled_[Index(v)]; }
   bool flying(int32_t l) const { return flying_[Index(l)]; }
 

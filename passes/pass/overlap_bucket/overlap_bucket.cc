@@ -24,8 +24,8 @@ using overlap::Applied;
 using overlap::Found;
 using overlap::Model;
 
-absl::StatusOr<std::unique_ptr<overlap::Relations>> MakeQuotient(const Model& model,
-                                                                 overlap::Timeline& timeline) {
+absl::StatusOr<std::unique_ptr<overlap::Relations>> MakeQuotient(
+    const Model& model, overlap::GroupTimelines& timeline) {
   return std::make_unique<overlap::Quotient>(model, timeline);
 }
 
@@ -81,7 +81,7 @@ class OverlapBucket : public Pass {
 
   static absl::StatusOr<Result> Find(const overlap::Policy& policy, const Model& model,
                                      const Plan& plan, absl::Span<const int64_t> byte_limits) {
-    overlap::Timeline timeline(model);
+    overlap::GroupTimelines timeline(model);
     ASSIGN_OR_RETURN(const std::unique_ptr<overlap::Relations> relations,
                      policy.make_relations(model, timeline));
     Result result;

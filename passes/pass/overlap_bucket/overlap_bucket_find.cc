@@ -26,7 +26,7 @@ bool LessHidden(const LaunchInfo& a, const LaunchInfo& b) {
 
 class Finder {
  public:
-  Finder(const Model& model, Timeline& timeline, Relations& relations,
+  Finder(const Model& model, GroupTimelines& timeline, Relations& relations,
          absl::Span<const int64_t> byte_limits)
       : model_(model),
         options_(model.context.options),
@@ -107,17 +107,17 @@ class Finder {
     for (const int32_t candidate : launches.subspan(1)) {
       const LaunchInfo& launch = Launch(candidate);
       if (launch.bytes > cap - bucket.bytes) {
-        bucket.search.over_cap = true;
+        bucket.attempts.over_cap = true;
         break;
       }
       if (done_[Index(candidate)]) continue;
       if (exposed_first &&
           std::abs(launch.start_position - Launch(seed).start_position) > kMaxPositions) {
-        ++bucket.search.far;
+        ++bucket.attempts.far;
         continue;
       }
       if (launch.bytes > std::min(limit, byte_limits_[Index(candidate)]) - bucket.bytes) {
-        ++bucket.search.over_memory;
+        ++bucket.attempts.over_memory;
         continue;
       }
       if (TryAdd(bucket, candidate)) {
@@ -127,7 +127,7 @@ class Finder {
         done_[Index(candidate)] = true;
         failures = 0;
       } else if (++failures >= kMaxFailures) {
-        bucket.search.gave_up = true;
+        bucket.attempts.gave_up = true;
         break;
       }
     }
@@ -136,11 +136,11 @@ class Finder {
 
   bool TryAdd(FoundBucket& bucket, int32_t candidate) {
     if (Launch(candidate).hides) {
-      ++bucket.search.hiding;
+      ++bucket.attempts.hiding;
       return false;
     }
     if (relations_.Conflict(bucket.launches, candidate)) {
-      ++bucket.search.dependent;
+      ++bucket.attempts.dependent;
       return false;
     }
     const int32_t first = bucket.launches.front();
@@ -157,13 +157,13 @@ class Finder {
         path = true;
       }
     }
-    ++(path ? bucket.search.dependent : bucket.search.overlap_lost);
+    ++(path ? bucket.attempts.dependent : bucket.attempts.overlap_lost);
     return false;
   }
 
   const Model& model_;
   const PlanOptions& options_;
-  Timeline& timeline_;
+  GroupTimelines& timeline_;
   Relations& relations_;
   absl::Span<const int64_t> byte_limits_;
   Placement placement_;
@@ -174,7 +174,7 @@ class Finder {
 
 }  // namespace
 
-Found FindBuckets(const Model& model, Timeline& timeline, Relations& relations,
+Found FindBuckets(const Model& model, GroupTimelines& timeline, Relations& relations,
                   absl::Span<const int64_t> byte_limits) {
   return Finder(model, timeline, relations, byte_limits).Run();
 }

@@ -14,7 +14,7 @@
 namespace bucketd::overlap {
 
 // What a launch that seeds a bucket, or stays alone, met on its way through the candidates.
-struct Search {
+struct Attempts {
   int32_t dependent = 0;     // candidates that depend on a member, or the other way round
   int32_t overlap_lost = 0;  // candidates that nothing but dependences would not have refused
   int32_t hiding = 0;        // candidates that hide other launches themselves
@@ -27,7 +27,7 @@ struct Search {
 struct FoundBucket {
   std::vector<int32_t> launches;  // the seed first
   int64_t bytes = 0;
-  Search search;
+  Attempts attempts;
 };
 
 struct Found {
@@ -39,13 +39,13 @@ struct Found {
 // Greedy, key by key, as PASSES.md §6.3 has it. byte_limits: one a launch, of any bucket that it is
 // in, over and above the cap of the options. O(launches * max_collective_distance) placements, each
 // a walk over the events of one group between the two launches and up to four path searches.
-Found FindBuckets(const Model& model, Timeline& timeline, Relations& relations,
+Found FindBuckets(const Model& model, GroupTimelines& timeline, Relations& relations,
                   absl::Span<const int64_t> byte_limits);
 
 // Where a candidate may stand with a bucket without a wait that comes before what is to hide.
 class Placement {
  public:
-  Placement(const Model& model, const Timeline& timeline);
+  Placement(const Model& model, const GroupTimelines& timeline);
 
   // Whether all that hides the members or the candidate stands strictly between the new start and
   // the new wait, and no launch around there is waited for before what hides another has run.
@@ -64,7 +64,7 @@ class Placement {
   bool AnyEnclosed();
 
   const Model& model_;
-  const Timeline& timeline_;
+  const GroupTimelines& timeline_;
   const bool whole_buckets_;
   std::vector<int32_t> first_of_;
   std::vector<int32_t> first_hiding_, last_hiding_;  // positions; of a bucket at its first launch

@@ -15,7 +15,7 @@ namespace bucketd::overlap {
 
 struct Policy {
   Rules rules;
-  absl::StatusOr<std::unique_ptr<Relations>> (*make_relations)(const Model&, Timeline&);
+  absl::StatusOr<std::unique_ptr<Relations>> (*make_relations)(const Model&, GroupTimelines&);
 };
 
 }  // namespace bucketd::overlap

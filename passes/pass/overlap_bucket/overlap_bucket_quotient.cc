@@ -30,7 +30,7 @@ absl::StatusOr<std::vector<int32_t>> Relations::Order(const ItemGraph& items,
   return absl::InternalError("the buckets and what hides them admit no order");
 }
 
-Quotient::Quotient(const Model& model, Timeline& timeline)
+Quotient::Quotient(const Model& model, GroupTimelines& timeline)
     : model_(model), timeline_(timeline), seen_(Index(model.items()), 0) {
   for (int32_t item = 0; item < model.items(); ++item) {
     node_of_.push_back(item);
@@ -91,7 +91,7 @@ bool Quotient::ForLasting(int32_t node, F f) const {
 template <bool kBackward, typename F>
 void Quotient::ForNeighbours(int32_t node, F f) const {
   if (!ForLasting<kBackward>(node, f)) return;
-  ForEvents(node, [&](const Timeline::Event& event) {
+  ForEvents(node, [&](const GroupTimelines::Event& event) {
     const int32_t other = kBackward ? event.prev : event.next;
     if (other >= 0 && timeline_.event(other).slot == event.slot) {
       f(node_of_[Index(timeline_.event(other).item)]);
@@ -138,7 +138,8 @@ bool Quotient::Conflict(absl::Span<const int32_t> members, int32_t candidate) {
 // is, and where the search began. Backward: is there one from `node` to `at`? Forward: from `at`
 // to `node`?
 template <bool kBackward>
-Quotient::Answer Quotient::Look(const Timeline::Event& linked, int32_t node, int32_t at) const {
+Quotient::Answer Quotient::Look(const GroupTimelines::Event& linked, int32_t node,
+                                int32_t at) const {
   if (at == node) return Answer::kPath;
   const auto compare = [](int32_t a, int32_t b) {  // a beyond b, seen along the search's aim
     return kBackward ? a > b : a < b;
@@ -149,7 +150,7 @@ Quotient::Answer Quotient::Look(const Timeline::Event& linked, int32_t node, int
     return beyond ? Answer::kPath : Answer::kNo;
   }
   Answer answer = Answer::kLookOn;
-  ForEvents(at, [&](const Timeline::Event& event) {
+  ForEvents(at, [&](const GroupTimelines::Event& event) {
     if (answer != Answer::kLookOn) return;
     if (event.slot != linked.slot) {
       answer = compare(event.slot, linked.slot) ? Answer::kPath : Answer::kNo;
@@ -161,7 +162,7 @@ Quotient::Answer Quotient::Look(const Timeline::Event& linked, int32_t node, int
 }
 
 template <bool kBackward>
-bool Quotient::Search(const Timeline::Event& linked, int32_t node, int32_t loose) {
+bool Quotient::Search(const GroupTimelines::Event& linked, int32_t node, int32_t loose) {
   ++stamp_;
   int32_t visits = 0;
   bool found = false;
@@ -186,7 +187,7 @@ bool Quotient::Search(const Timeline::Event& linked, int32_t node, int32_t loose
 
 // Either way between a node whose event is linked and one whose event is not.
 bool Quotient::Path(int32_t linked, int32_t loose) {
-  const Timeline::Event& event = timeline_.event(linked);
+  const GroupTimelines::Event& event = timeline_.event(linked);
   const int32_t node = node_of_[Index(event.item)];
   const int32_t other = node_of_[Index(timeline_.event(loose).item)];
   return Search<true>(event, node, other) || Search<false>(event, node, other);
@@ -220,7 +221,7 @@ std::vector<Edge> Quotient::Edges() const {
   }
   const auto compute = [&](int32_t slot) { return model_.compute[Index(slot)]; };
   for (int32_t e = 0; e < timeline_.size(); ++e) {
-    const Timeline::Event& event = timeline_.event(e);
+    const GroupTimelines::Event& event = timeline_.event(e);
     if (!event.linked) continue;
     const bool after_event = event.prev >= 0 && timeline_.event(event.prev).slot == event.slot;
     if (after_event) edges.push_back({timeline_.event(event.prev).item, event.item});

@@ -53,7 +53,7 @@ class Relations {
 class Quotient : public Relations {
  public:
   // Both outlive this. O(nodes + edges + hiding nodes).
-  Quotient(const Model& model, Timeline& timeline);
+  Quotient(const Model& model, GroupTimelines& timeline);
 
   bool Conflict(absl::Span<const int32_t> members, int32_t candidate) override;
   bool TryMerge(int32_t first, int32_t candidate, bool start_at_first, bool wait_at_first) override;
@@ -75,9 +75,9 @@ class Quotient : public Relations {
   void Contract(int32_t into, int32_t item);
   bool Path(int32_t linked, int32_t loose);
   template <bool kBackward>
-  bool Search(const Timeline::Event& linked, int32_t node, int32_t loose);
+  bool Search(const GroupTimelines::Event& linked, int32_t node, int32_t loose);
   template <bool kBackward>
-  Answer Look(const Timeline::Event& linked, int32_t node, int32_t at) const;
+  Answer Look(const GroupTimelines::Event& linked, int32_t node, int32_t at) const;
   template <bool kBackward, typename F>
   bool ForLasting(int32_t node, F f) const;
   template <bool kBackward, typename F>
@@ -86,7 +86,7 @@ class Quotient : public Relations {
   void ForEvents(int32_t node, F f) const;
 
   const Model& model_;
-  Timeline& timeline_;
+  GroupTimelines& timeline_;
   std::vector<int32_t> node_of_;  // of an item: the first item of its node
   std::vector<int32_t> circle_;
   // Hiding edges, both ways, by item.

@@ -22,31 +22,31 @@ constexpr absl::string_view kHiding = "they hide other collectives";
 constexpr absl::string_view kNoCandidate = "no further candidate";
 
 // What ended the search for members of a bucket.
-std::string WhyClosed(const Search& search, int64_t cap) {
-  if (search.over_cap) return absl::StrCat(kOverCap, " of ", cap, " bytes");
+std::string WhyClosed(const Attempts& attempts, int64_t cap) {
+  if (attempts.over_cap) return absl::StrCat(kOverCap, " of ", cap, " bytes");
   std::vector<std::string> refused;
   const auto add = [&](int32_t count, absl::string_view reason) {
     if (count > 0) refused.push_back(absl::StrCat(reason, " (", count, ")"));
   };
-  add(search.dependent, kDependent);
-  add(search.overlap_lost, kOverlapLost);
-  add(search.hiding, kHiding);
-  add(search.far, kFar);
-  add(search.over_memory, kOverMemory);
-  if (search.gave_up) return absl::StrCat("failures in a row: ", absl::StrJoin(refused, ", "));
+  add(attempts.dependent, kDependent);
+  add(attempts.overlap_lost, kOverlapLost);
+  add(attempts.hiding, kHiding);
+  add(attempts.far, kFar);
+  add(attempts.over_memory, kOverMemory);
+  if (attempts.gave_up) return absl::StrCat("failures in a row: ", absl::StrJoin(refused, ", "));
   if (refused.empty()) return std::string(kNoCandidate);
   return absl::StrCat(kNoCandidate, "; refused: ", absl::StrJoin(refused, ", "));
 }
 
 // The one reason that kept most candidates away.
-absl::string_view WhyAlone(const Search& search) {
+absl::string_view WhyAlone(const Attempts& attempts) {
   const std::pair<int32_t, absl::string_view> counts[] = {
-      {search.overlap_lost, kOverlapLost},
-      {search.dependent, kDependent},
-      {search.over_memory, kOverMemory},
-      {search.hiding, kHiding},
-      {search.far, kFar},
-      {search.over_cap ? 1 : 0, kOverCap},
+      {attempts.overlap_lost, kOverlapLost},
+      {attempts.dependent, kDependent},
+      {attempts.over_memory, kOverMemory},
+      {attempts.hiding, kHiding},
+      {attempts.far, kFar},
+      {attempts.over_cap ? 1 : 0, kOverCap},
   };
   const auto* most =
       std::max_element(std::begin(counts), std::end(counts),
@@ -62,7 +62,7 @@ void Report(const Model& model, const Plan& plan, const Found& found,
   for (const FoundBucket& bucket : found.buckets) {
     Diagnostic closed;
     closed.code = "bucket-closed";
-    closed.text = WhyClosed(bucket.search, model.context.options.overlap_bucket_cap_bytes);
+    closed.text = WhyClosed(bucket.attempts, model.context.options.overlap_bucket_cap_bytes);
     for (const int32_t l : bucket.launches) {
       const LaunchInfo& launch = model.launches[Index(l)];
       const std::vector<NodeId> members = MembersOf(graph, plan, launch.bucket, launch.collective);
@@ -82,7 +82,7 @@ void Report(const Model& model, const Plan& plan, const Found& found,
     }
   };
   for (const int32_t l : found.hiding) add(l, kHiding);
-  for (const FoundBucket& seed : found.alone) add(seed.launches.front(), WhyAlone(seed.search));
+  for (const FoundBucket& seed : found.alone) add(seed.launches.front(), WhyAlone(seed.attempts));
   for (auto& [reason, nodes] : alone) {
     std::sort(nodes.begin(), nodes.end());
     const std::string text = absl::StrCat(nodes.size(), " launches merge with no other: ", reason);

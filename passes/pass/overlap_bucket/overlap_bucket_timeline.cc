@@ -6,7 +6,7 @@
 #include "passes/base/index.h"
 
 namespace bucketd::overlap {
-Timeline::Timeline(const Model& model)
+GroupTimelines::GroupTimelines(const Model& model)
     : first_of_item_(Index(model.items()), -1),
       last_(model.context.graph.groups().size(), -1),
       start_(model.launches.size(), -1),
@@ -51,7 +51,7 @@ Timeline::Timeline(const Model& model)
   }
 }
 
-void Timeline::Add(const Event& event) {
+void GroupTimelines::Add(const Event& event) {
   const int32_t e = size();
   events_.push_back(event);
   Event& added = events_.back();
@@ -63,21 +63,22 @@ void Timeline::Add(const Event& event) {
   first_of_item_[Index(event.item)] = e;
 }
 
-void Timeline::Unlink(int32_t e) {
+void GroupTimelines::Unlink(int32_t e) {
   Event& event = events_[Index(e)];
   event.linked = false;
   if (event.prev >= 0) events_[Index(event.prev)].next = event.next;
   if (event.next >= 0) events_[Index(event.next)].prev = event.prev;
 }
 
-void Timeline::Relink(int32_t e) {
+void GroupTimelines::Relink(int32_t e) {
   Event& event = events_[Index(e)];
   event.linked = true;
   if (event.prev >= 0) events_[Index(event.prev)].next = e;
   if (event.next >= 0) events_[Index(event.next)].prev = e;
 }
 
-void Timeline::Join(int32_t first, int32_t candidate, bool start_at_first, bool wait_at_first) {
+void GroupTimelines::Join(int32_t first, int32_t candidate, bool start_at_first,
+                          bool wait_at_first) {
   Unlink(start(start_at_first ? candidate : first));
   Unlink(wait(wait_at_first ? candidate : first));
   start_[Index(first)] = start_[Index(candidate)] = start(start_at_first ? first : candidate);

@@ -14,7 +14,7 @@ namespace bucketd::overlap {
 // they stand in no list: an event knows its slot, the number of compute nodes before it, and
 // happens after compute node slot - 1 and before compute node slot. Other nodes that hide a launch
 // are events of that launch's group.
-class Timeline {
+class GroupTimelines {
  public:
   struct Event {
     int32_t item = -1;
@@ -27,7 +27,7 @@ class Timeline {
     int32_t next_of_item = -1;
   };
 
-  explicit Timeline(const Model& model);
+  explicit GroupTimelines(const Model& model);
 
   const Event& event(int32_t e) const { return events_[static_cast<size_t>(e)]; }
   int32_t size() const { return static_cast<int32_t>(events_.size()); }

@@ -323,7 +323,7 @@ bool EdgeRelations::TryMerge(int32_t first, int32_t candidate, bool start_at_fir
 }
 
 // Hands the edges of merged launches on to their buckets.
-struct EdgeRelations::Transfer {
+struct EdgeRelations::MovedEdges {
   Deps deps, uses;
   std::vector<int32_t> now;  // of an item: what stands for it while a bucket is handed on
 
@@ -366,7 +366,7 @@ struct EdgeRelations::Transfer {
 std::vector<Edge> EdgeRelations::Edges() const {
   const int32_t items = model_.items();
   const size_t all = Index(items) + 2 * buckets_.size();
-  Transfer transfer{deps_, uses_, {}};
+  MovedEdges transfer{deps_, uses_, {}};
   transfer.deps.resize(all);
   transfer.uses.resize(all);
   for (int32_t item = 0; Index(item) < all; ++item) transfer.now.push_back(item);

@@ -59,7 +59,7 @@ class EdgeRelations : public Relations {
   struct Unlinked {
     int32_t event = -1, item = -1, prev = -1, next = -1;
   };
-  struct Transfer;
+  struct MovedEdges;
 
   EdgeRelations(const Model& model, const Defects& defects);
   void AddTimelines();

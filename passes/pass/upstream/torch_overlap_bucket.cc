@@ -7,7 +7,8 @@
 namespace bucketd::upstream {
 namespace {
 
-absl::StatusOr<std::unique_ptr<Relations>> MakeRelations(const Model& model, overlap::Timeline&) {
+absl::StatusOr<std::unique_ptr<Relations>> MakeRelations(const Model& model,
+                                                         overlap::GroupTimelines&) {
   return EdgeRelations::Make(model, Defects::All());
 }
 
