@@ -10,6 +10,7 @@
 #include "passes/base/status_macros.h"
 #include "passes/pass/numerics.h"
 #include "passes/pass/payload_order.h"
+#include "passes/plan/storage.h"
 
 namespace bucketd::search {
 namespace {
@@ -17,90 +18,60 @@ namespace {
 // Storages listed for all nodes together beyond which a graph is not searched.
 constexpr int64_t kMaxListed = 20'000'000;
 
-// Which storages a node stands on, in the simulator's terms: a getitem on its piece, everything
-// else on all that it aliases or makes.
-class Storages {
+// The storages that each node stands on, written out and numbered without gaps.
+class ListedStorages {
  public:
-  explicit Storages(const Graph& graph)
-      : graph_(graph), set_of_(Index(graph.size())), first_own_(Index(graph.size()), -1) {}
+  explicit ListedStorages(const Graph& graph) : graph_(graph), storages_(graph) {}
 
   absl::Status Run() {
     for (NodeId n = 0; n < graph_.size(); ++n) {
-      if (static_cast<int64_t>(sets_.all.size()) > kMaxListed) {
+      if (static_cast<int64_t>(lists_.all.size()) > kMaxListed) {
         return absl::ResourceExhaustedError(
             absl::StrCat(graph_.Describe(n), ": nodes up to here alias more than ", kMaxListed,
                          " storages together; mode auto does not search such a graph"));
       }
-      AddNode(n);
+      storages_.Add(n);
+      while (lists_.size() < storages_.size()) List(lists_.size());
     }
     return absl::OkStatus();
   }
 
-  absl::Span<const int32_t> of(NodeId n) const { return sets_.of(set_of_[Index(n)]); }
-  absl::Span<const int32_t> owned_by(NodeId n) const {
-    if (first_own_[Index(n)] < 0) return {};
-    return absl::MakeConstSpan(ids_).subspan(Index(first_own_[Index(n)]), graph_.outputs(n).size());
+  absl::Span<const StorageId> of(NodeId n) const {
+    if (storages_.of(n) == Storages::kNone) return {};
+    return lists_.of(storages_.of(n));
   }
+  // What n made, ascending.
+  absl::Span<const StorageId> owned_by(NodeId n) const {
+    const int32_t count = storages_.own_count(n);
+    if (count == 0) return {};
+    // Sets of one storage stand one behind the other, and so do their lists.
+    return absl::MakeConstSpan(lists_.of(storages_.first_own(n)).data(), Index(count));
+  }
+  int64_t own_bytes(NodeId n) const { return storages_.own_bytes(n); }
   const std::vector<int64_t>& bytes() const { return bytes_; }
 
  private:
-  void AddNode(NodeId n) {
-    const absl::Span<const NodeId> aliases = graph_.alias_of(n);
-    if (graph_.kind(n) == NodeKind::kGetitem) {
-      AddGetitem(n);
-      return;
-    }
-    const bool owns = aliases.empty() || graph_.kind(n) == NodeKind::kCollective;
-    if (aliases.size() == 1 && !owns) {
-      set_of_[Index(n)] = set_of_[Index(aliases[0])];
-      return;
-    }
+  void List(Storages::SetId set) {
     scratch_.clear();
-    for (const NodeId x : aliases) {
-      const absl::Span<const int32_t> more = of(x);
+    for (const Storages::SetId part : storages_.parts(set)) {
+      const absl::Span<const StorageId> more = lists_.of(part);
       scratch_.insert(scratch_.end(), more.begin(), more.end());
     }
-    if (owns && !graph_.outputs(n).empty()) {
-      first_own_[Index(n)] = static_cast<int32_t>(bytes_.size());
-      const bool beside = graph_.kind(n) == NodeKind::kPlaceholder &&
-                          (graph_.role(n) == Role::kParameter || graph_.role(n) == Role::kBuffer);
-      for (const TensorType& t : graph_.outputs(n)) {
-        scratch_.push_back(static_cast<int32_t>(bytes_.size()));
-        ids_.push_back(static_cast<int32_t>(bytes_.size()));
-        bytes_.push_back(beside ? 0 : t.bytes);
-      }
+    if (scratch_.empty()) {
+      scratch_.push_back(static_cast<StorageId>(bytes_.size()));
+      bytes_.push_back(storages_.bytes(set));
     }
     std::sort(scratch_.begin(), scratch_.end());
     scratch_.erase(std::unique(scratch_.begin(), scratch_.end()), scratch_.end());
-    AddSet(n, scratch_);
-  }
-
-  void AddGetitem(NodeId n) {
-    NodeId source = graph_.inputs(n).front();
-    if (first_own_[Index(source)] < 0 && !graph_.alias_of(n).empty()) {
-      source = graph_.alias_of(n).front();
-    }
-    const int32_t index = graph_.getitem_index(n);
-    if (first_own_[Index(source)] >= 0 &&
-        index < static_cast<int32_t>(graph_.outputs(source).size())) {
-      AddSet(n, {first_own_[Index(source)] + index});
-    } else {
-      set_of_[Index(n)] = set_of_[Index(source)];
-    }
-  }
-
-  void AddSet(NodeId n, const std::vector<int32_t>& storages) {
-    set_of_[Index(n)] = static_cast<int32_t>(sets_.begin.size()) - 1;
-    sets_.Append(storages);
-    sets_.Close();
+    lists_.Append(scratch_);
+    lists_.Close();
   }
 
   const Graph& graph_;
-  std::vector<int32_t> set_of_, first_own_;
+  Storages storages_;
+  Csr lists_;  // of a set
   std::vector<int64_t> bytes_;
-  std::vector<int32_t> ids_;  // 0, 1, 2, ...
-  Csr sets_;
-  std::vector<int32_t> scratch_;
+  std::vector<StorageId> scratch_;
 };
 
 class Contraction {
@@ -128,12 +99,6 @@ class Contraction {
   }
 
  private:
-  int64_t OwnBytes(NodeId n) const {
-    int64_t bytes = 0;
-    for (const int32_t s : storages_.owned_by(n)) bytes += storages_.bytes()[Index(s)];
-    return bytes;
-  }
-
   void FindLeaders() {
     problem_.transfers.resize(graph_.collectives().size());
     const std::vector<Constraints::Edge>& edges = context_.constraints.edges;
@@ -151,8 +116,8 @@ class Contraction {
       before.erase(std::unique(before.begin(), before.end()), before.end());
       if (!before.empty() && before.front() < 0) before.erase(before.begin());
       const bool transfer = kind == NodeKind::kCollective || kind == NodeKind::kWait;
-      const bool leads =
-          transfer || context_.costs.node_ps(n) > 0 || OwnBytes(n) > 0 || before.size() > 1;
+      const bool leads = transfer || context_.costs.node_ps(n) > 0 || storages_.own_bytes(n) > 0 ||
+                         before.size() > 1;
       if (leads) {
         AddLeader(n, before);
       } else if (!before.empty()) {
@@ -237,7 +202,7 @@ class Contraction {
         if (problem_.bytes[Index(s)] > 0) problem_.owns.all.push_back(s);
       }
       problem_.owns.Close();
-      problem_.own_bytes.push_back(OwnBytes(problem_.node[Index(l)]));
+      problem_.own_bytes.push_back(storages_.own_bytes(problem_.node[Index(l)]));
     }
     for (const NodeId n : problem_.first) {
       for (const int32_t s : storages_.owned_by(n)) {
@@ -314,7 +279,7 @@ class Contraction {
 
   const PassContext& context_;
   const Graph& graph_;
-  Storages storages_;
+  ListedStorages storages_;
   std::vector<LeaderId> leader_of_;
   Problem problem_;
 };

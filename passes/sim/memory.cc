@@ -6,15 +6,13 @@
 
 #include "passes/base/collectives.h"
 #include "passes/base/index.h"
+#include "passes/plan/storage.h"
 #include "passes/sim/model.h"
 
 namespace bucketd::internal {
 namespace {
 
-// Sets of storages that nodes stand on, as a DAG: a set is one storage or a union of earlier sets.
-// Unions are never written out, so a long chain of aliases costs its edges, not their product.
-using SetId = int32_t;
-constexpr SetId kEmpty = -1;
+using SetId = Storages::SetId;
 
 // Walks the order twice: first who stands on what and when it is last used, then the sum of what is
 // live. A moment is one kernel; a bucket's start and wait are up to two.
@@ -24,9 +22,7 @@ class Memory {
       : graph_(graph),
         plan_(plan),
         buckets_(buckets),
-        set_of_(static_cast<size_t>(graph.size()), kEmpty),
-        first_own_(set_of_),
-        own_count_(static_cast<size_t>(graph.size()), 0),
+        storages_(graph),
         bucket_sets_(plan.buckets.size()) {}
 
   void Run(bool with_timeline, Simulation& result) {
@@ -40,14 +36,13 @@ class Memory {
 
  private:
   friend void internal::Visit<>(const Step& step, Memory& walk);
-  using Ids = absl::Span<const NodeId>;
   struct Moment {
     int64_t allocated = 0, freed = 0;
   };
   // What a bucket's start leaves for its wait.
   struct BucketSets {
-    SetId result = kEmpty;     // all that the start's node stands on
-    SetId first_own = kEmpty;  // its own storages: one a member, or one flat buffer
+    SetId result = Storages::kNone;     // all that the start's node stands on
+    SetId first_own = Storages::kNone;  // its own storages: one a member, or one flat buffer
     int64_t wait_moment = 0;
   };
 
@@ -80,98 +75,48 @@ class Memory {
     moments_.reserve(static_cast<size_t>(moment));
   }
 
-  SetId NewStorage(int64_t bytes, int64_t allocated_now) {
-    storage_bytes_.push_back(bytes);
-    last_use_.push_back(-1);
-    child_begin_.push_back(static_cast<int64_t>(children_.size()));
-    moments_.back().allocated += allocated_now;
-    return static_cast<SetId>(storage_bytes_.size()) - 1;
-  }
-
-  // REQUIRES: every child exists. A union of nothing is empty, of one set that set.
-  SetId Union(const std::vector<SetId>& sets) {
-    if (sets.empty()) return kEmpty;
-    if (sets.size() == 1) return sets.front();
-    storage_bytes_.push_back(0);
-    last_use_.push_back(-1);
-    child_begin_.push_back(static_cast<int64_t>(children_.size()));
-    children_.insert(children_.end(), sets.begin(), sets.end());
-    return static_cast<SetId>(storage_bytes_.size()) - 1;
+  SetId NewStorage(int64_t bytes) {
+    moments_.back().allocated += bytes;
+    return storages_.Make(bytes);
   }
 
   void Use(SetId set, int64_t moment) {
-    if (set != kEmpty) last_use_[Index(set)] = std::max(last_use_[Index(set)], moment);
-  }
-
-  void AppendSetsOf(Ids nodes, std::vector<SetId>& sets) const {
-    for (const NodeId x : nodes) {
-      if (set_of_[Index(x)] != kEmpty) sets.push_back(set_of_[Index(x)]);
-    }
-  }
-
-  // Parameters and buffers live beside the step.
-  bool Counts(NodeId n) const {
-    return graph_.role(n) != Role::kParameter && graph_.role(n) != Role::kBuffer;
-  }
-
-  void AllocateOutputs(NodeId n, std::vector<SetId>& sets) {
-    const bool placeholder = graph_.kind(n) == NodeKind::kPlaceholder;
-    for (const TensorType& t : graph_.outputs(n)) {
-      const int64_t bytes = placeholder && !Counts(n) ? 0 : t.bytes;
-      // Inputs are there before the first node, whatever their place.
-      if (placeholder) before_ += bytes;
-      const SetId storage = NewStorage(bytes, placeholder ? 0 : bytes);
-      if (own_count_[Index(n)]++ == 0) first_own_[Index(n)] = storage;
-      sets.push_back(storage);
-    }
-  }
-
-  SetId SetOfGetitem(NodeId n) const {
-    NodeId source = graph_.inputs(n).front();
-    if (own_count_[Index(source)] == 0 && !graph_.alias_of(n).empty()) {
-      source = graph_.alias_of(n).front();
-    }
-    const int32_t index = graph_.getitem_index(n);
-    if (index < own_count_[Index(source)]) return first_own_[Index(source)] + index;
-    return set_of_[Index(source)];
+    if (set == Storages::kNone) return;
+    if (Index(set) >= last_use_.size()) last_use_.resize(Index(storages_.size()), -1);
+    last_use_[Index(set)] = std::max(last_use_[Index(set)], moment);
   }
 
   void RunNode(NodeId n) {
     NextMoment();
-    scratch_.clear();
-    if (graph_.kind(n) == NodeKind::kGetitem) {
-      set_of_[Index(n)] = SetOfGetitem(n);
-      Use(set_of_[Index(n)], Now());
-      return;
-    }
-    const bool collective = graph_.kind(n) == NodeKind::kCollective;
-    AppendSetsOf(graph_.alias_of(n), scratch_);
-    if (graph_.alias_of(n).empty() || collective) AllocateOutputs(n, scratch_);
-    set_of_[Index(n)] = Union(scratch_);
+    storages_.Add(n);
+    const NodeKind kind = graph_.kind(n);
+    // Inputs are there before the first node, whatever their place.
+    (kind == NodeKind::kPlaceholder ? before_ : moments_.back().allocated) +=
+        storages_.own_bytes(n);
     int64_t until = Now();
-    if (collective) until = std::max(until, wait_moment_[Index(graph_.collective_of(n))]);
-    if (graph_.kind(n) == NodeKind::kOutput) until = kForever;
-    for (const NodeId x : graph_.inputs(n)) Use(set_of_[Index(x)], until);
-    Use(set_of_[Index(n)], until);
+    if (kind == NodeKind::kCollective) {
+      until = std::max(until, wait_moment_[Index(graph_.collective_of(n))]);
+    }
+    if (kind == NodeKind::kOutput) until = kForever;
+    Use(storages_.of(n), until);
+    if (kind == NodeKind::kGetitem) return;  // touches its piece alone
+    for (const NodeId x : graph_.inputs(n)) Use(storages_.of(x), until);
   }
 
   void UseInputs(const Bucket& bucket, int64_t moment) {
     for (const NodeId member : bucket.members) {
-      for (const NodeId x : graph_.inputs(member)) Use(set_of_[Index(x)], moment);
+      for (const NodeId x : graph_.inputs(member)) Use(storages_.of(x), moment);
     }
   }
 
   // One storage a member, with consecutive ids.
   void AllocateResults(const Bucket& bucket, std::vector<SetId>& sets) {
     for (const NodeId member : bucket.members) {
-      const int64_t bytes = FirstOutputBytes(graph_, member);
-      sets.push_back(NewStorage(bytes, bytes));
+      sets.push_back(NewStorage(FirstOutputBytes(graph_, member)));
     }
   }
 
-  void AllocateFlat(int64_t bytes, std::vector<SetId>& sets) {
-    sets.push_back(NewStorage(bytes, bytes));
-  }
+  void AllocateFlat(int64_t bytes, std::vector<SetId>& sets) { sets.push_back(NewStorage(bytes)); }
 
   void StartBucket(BucketId k) {
     const Bucket& bucket = plan_.buckets[Index(k)];
@@ -194,7 +139,7 @@ class Memory {
       AllocateInSlot(bucket, b);
     }
     sets.first_own = scratch_.front();
-    sets.result = Union(scratch_);
+    sets.result = storages_.Union(scratch_);
     Use(sets.result, sets.wait_moment);
   }
 
@@ -229,7 +174,7 @@ class Memory {
     }
     for (const NodeId member : bucket.members) {
       const NodeId wait = graph_.collective(graph_.collective_of(member)).wait;
-      set_of_[Index(wait)] = first;
+      storages_.Put(wait, first);
       Use(first, Now());
       if (one_each) ++first;
     }
@@ -237,14 +182,12 @@ class Memory {
 
   // A use of a set is a use of whatever it is made of; parts are older than wholes.
   void CloseLastUses() {
-    child_begin_.push_back(static_cast<int64_t>(children_.size()));
-    for (size_t set = storage_bytes_.size(); set-- > 0;) {
-      const int64_t last = last_use_[set];
-      for (int64_t i = child_begin_[set]; i < child_begin_[set + 1]; ++i) {
-        Use(children_[static_cast<size_t>(i)], last);
-      }
+    last_use_.resize(Index(storages_.size()), -1);
+    for (SetId set = storages_.size(); set-- > 0;) {
+      const int64_t last = last_use_[Index(set)];
+      for (const SetId part : storages_.parts(set)) Use(part, last);
       if (last >= 0 && last != kForever) {
-        moments_[static_cast<size_t>(last)].freed += storage_bytes_[set];
+        moments_[static_cast<size_t>(last)].freed += storages_.bytes(set);
       }
     }
   }
@@ -295,15 +238,10 @@ class Memory {
   const Plan& plan_;
   const std::vector<BucketCosts>& buckets_;
   std::vector<Moment> moments_;
-  std::vector<SetId> set_of_;     // one a node; of a bucketed wait: its piece
-  std::vector<SetId> first_own_;  // storages that a node made: own_count_ ids from here
-  std::vector<int32_t> own_count_;
+  Storages storages_;  // of a bucketed wait: its piece
   std::vector<BucketSets> bucket_sets_;
-  std::vector<int64_t> wait_moment_;    // one a collective, -1 if none
-  std::vector<int64_t> storage_bytes_;  // one a set; 0 for unions
-  std::vector<int64_t> last_use_;       // one a set
-  std::vector<int64_t> child_begin_;
-  std::vector<SetId> children_;
+  std::vector<int64_t> wait_moment_;  // one a collective, -1 if none
+  std::vector<int64_t> last_use_;     // one a set
   std::vector<SetId> scratch_;
   int64_t before_ = 0;
 };

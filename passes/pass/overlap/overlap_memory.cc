@@ -4,99 +4,49 @@
 #include <utility>
 
 namespace bucketd::schedule_overlap {
+namespace {
 
-StorageUses::StorageUses(const Graph& graph, const OverlapGraph& steps, bool until_start) {
-  allocates_.assign(Index(steps.size()), 0);
-  AddSets(graph);
-  AddUses(graph, steps, until_start);
+bool IsThereBefore(NodeKind kind) {
+  return kind == NodeKind::kPlaceholder || kind == NodeKind::kGetAttr;
 }
 
-int32_t StorageUses::AddStorage(int64_t bytes, bool releasable) {
-  bytes_.push_back(bytes);
-  releasable_.push_back(releasable);
-  child_begin_.push_back(static_cast<int32_t>(children_.size()));
-  return static_cast<int32_t>(bytes_.size()) - 1;
-}
+}  // namespace
 
-// Its aliases' sets, and as many storages of its own as it has outputs if `own`.
-int32_t StorageUses::Union(const Graph& graph, NodeId n, bool own) {
-  const bool before =
-      graph.kind(n) == NodeKind::kPlaceholder || graph.kind(n) == NodeKind::kGetAttr;
-  const bool stays = graph.role(n) == Role::kParameter || graph.role(n) == Role::kBuffer;
-  std::vector<int32_t> sets;
-  for (const NodeId alias : graph.alias_of(n)) {
-    if (set_of_[Index(alias)] >= 0) sets.push_back(set_of_[Index(alias)]);
-  }
-  if (own) {
-    for (const TensorType& tensor : graph.outputs(n)) {
-      sets.push_back(AddStorage(tensor.bytes, !stays));
-      if (before) before_ += tensor.bytes;
-    }
-  }
-  if (sets.empty()) return -1;
-  if (sets.size() == 1) return sets.front();
-  const int32_t set = AddStorage(0, false);
-  children_.insert(children_.end(), sets.begin(), sets.end());
-  return set;
-}
-
-void StorageUses::AddSets(const Graph& graph) {
-  set_of_.assign(Index(graph.size()), -1);
+StorageUses::StorageUses(const Graph& graph, const OverlapGraph& steps, bool until_start)
+    : storages_(graph), allocates_(Index(steps.size()), 0) {
   for (NodeId n = 0; n < graph.size(); ++n) {
-    if (graph.kind(n) == NodeKind::kOutput) continue;
-    if (graph.kind(n) == NodeKind::kGetitem && !graph.inputs(n).empty()) {
-      const NodeId source = graph.inputs(n).front();
-      const int32_t set = set_of_[Index(source)];
-      const auto outputs = static_cast<int32_t>(graph.outputs(source).size());
-      // The storages of an op with several outputs come right before their union.
-      const bool of_its_own = graph.alias_of(source).empty() && outputs > 1;
-      set_of_[Index(n)] = of_its_own && graph.getitem_index(n) < outputs
-                              ? set - outputs + graph.getitem_index(n)
-                              : set;
-      continue;
-    }
-    const bool own = graph.alias_of(n).empty() || graph.kind(n) == NodeKind::kCollective;
-    set_of_[Index(n)] = Union(graph, n, own);
+    storages_.Add(n);
+    if (!IsThereBefore(graph.kind(n))) continue;
+    for (const TensorType& tensor : graph.outputs(n)) before_ += tensor.bytes;
   }
-  child_begin_.push_back(static_cast<int32_t>(children_.size()));
+  AddUses(graph, steps, until_start);
 }
 
 void StorageUses::AddUses(const Graph& graph, const OverlapGraph& steps, bool until_start) {
   std::vector<std::pair<Position, int32_t>> uses;
   for (Position v = 0; v < steps.size(); ++v) {
     for (const NodeId n : steps.nodes(v)) {
-      const NodeKind kind = graph.kind(n);
-      const bool own = graph.alias_of(n).empty() || kind == NodeKind::kCollective;
-      if (own && kind != NodeKind::kPlaceholder && kind != NodeKind::kGetAttr &&
-          kind != NodeKind::kGetitem) {
-        for (const TensorType& tensor : graph.outputs(n)) allocates_[Index(v)] += tensor.bytes;
-      }
+      if (!IsThereBefore(graph.kind(n))) allocates_[Index(v)] += storages_.own_bytes(n);
       Position until = v;
       if (!until_start && steps.kind(v) == StepKind::kStart) {
         until = steps.launches()[Index(steps.launch_of(v))].wait;
       }
       for (const NodeId x : graph.inputs(n)) {
-        if (set_of_[Index(x)] >= 0) uses.emplace_back(until, set_of_[Index(x)]);
+        if (storages_.of(x) != Storages::kNone) uses.emplace_back(until, storages_.of(x));
       }
     }
   }
   std::sort(uses.begin(), uses.end());
   uses.erase(std::unique(uses.begin(), uses.end()), uses.end());
-  count_.assign(bytes_.size(), 0);
-  use_begin_.assign(Index(steps.size()) + 1, 0);
-  used_by_.reserve(uses.size());
-  for (const auto& [v, set] : uses) {
-    ++count_[Index(set)];
-    ++use_begin_[Index(v) + 1];
-    used_by_.push_back(set);
-  }
-  for (size_t i = 1; i < use_begin_.size(); ++i) use_begin_[i] += use_begin_[i - 1];
+  count_.assign(Index(storages_.size()), 0);
+  for (const auto& [v, set] : uses) ++count_[Index(set)];
+  used_by_ = MakeCsr(steps.size(), [&](auto add) {
+    for (const auto& [v, set] : uses) add(v, set);
+  });
   // A union that nobody uses holds nothing; parts are older than wholes.
-  for (size_t set = bytes_.size(); set-- > 0;) {
-    if (count_[set] == 0) continue;
-    for (int32_t i = child_begin_[set]; i < child_begin_[set + 1]; ++i) {
-      ++count_[Index(children_[Index(i)])];
-    }
+  for (int32_t set = storages_.size(); set-- > 0;) {
+    if (count_[Index(set)] == 0) continue;
+    for (const int32_t part : storages_.parts(set)) ++count_[Index(part)];
   }
 }
 
@@ -106,20 +56,15 @@ void MemoryTracker::Release(int32_t set) {
     const int32_t last = stack_.back();
     stack_.pop_back();
     if (--left_[Index(last)] > 0) continue;
-    if (uses_.releasable_[Index(last)]) now_ -= uses_.bytes_[Index(last)];
-    for (int32_t i = uses_.child_begin_[Index(last)]; i < uses_.child_begin_[Index(last) + 1];
-         ++i) {
-      stack_.push_back(uses_.children_[Index(i)]);
-    }
+    now_ -= uses_.storages_.bytes(last);
+    for (const int32_t part : uses_.storages_.parts(last)) stack_.push_back(part);
   }
 }
 
 void MemoryTracker::Schedule(Position v) {
   now_ += uses_.allocates_[Index(v)];
   peak_ = std::max(peak_, now_);
-  for (int32_t i = uses_.use_begin_[Index(v)]; i < uses_.use_begin_[Index(v) + 1]; ++i) {
-    Release(uses_.used_by_[Index(i)]);
-  }
+  for (const int32_t set : uses_.used_by_.of(v)) Release(set);
 }
 
 MemoryBaseline::MemoryBaseline(const OverlapGraph& steps, const StorageUses& uses) {

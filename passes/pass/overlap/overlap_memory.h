@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "passes/base/csr.h"
 #include "passes/pass/overlap/overlap_graph.h"
+#include "passes/plan/storage.h"
 
 namespace bucketd::schedule_overlap {
 
@@ -19,20 +21,13 @@ class StorageUses {
 
  private:
   friend class MemoryTracker;
-  void AddSets(const Graph& graph);
   void AddUses(const Graph& graph, const OverlapGraph& steps, bool until_start);
-  int32_t AddStorage(int64_t bytes, bool releasable);
-  int32_t Union(const Graph& graph, NodeId n, bool own);
 
-  // A set is one storage or a union of earlier sets, whose bytes are 0.
-  std::vector<int32_t> set_of_;  // one a node; -1: on none
-  std::vector<int64_t> bytes_;
-  std::vector<bool> releasable_;
-  std::vector<int32_t> count_;  // uses of a set: steps, and unions that are used
-  std::vector<int32_t> child_begin_, children_;
-  std::vector<int64_t> allocates_;            // one a step
-  std::vector<int32_t> use_begin_, used_by_;  // sets that a step uses, each once
-  int64_t before_ = 0;                        // placeholders and attributes
+  Storages storages_;
+  std::vector<int32_t> count_;      // uses of a set: steps, and unions that are used
+  std::vector<int64_t> allocates_;  // one a step
+  Csr used_by_;                     // sets that a step uses, each once
+  int64_t before_ = 0;              // placeholders and attributes
 };
 
 // Live bytes while steps are scheduled, in any order that is legal.
