@@ -12,6 +12,10 @@ namespace bucketd {
 // Exit codes, part of every command line's contract.
 enum Exit : int { kDone = 0, kRefused = 1, kUsage = 2, kUnavailable = 3 };
 
+// For a terminal: control characters other than the end of a line, which may be commands to it,
+// as "\x1b". What servers answer may hold what their callers wrote.
+std::string ForTerminal(absl::string_view text);
+
 // Prints the error, if it is one, after the program's name, and says how to exit.
 int Report(const absl::Status& status);
 

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/admin_client.h"
+#include "client/cli/command_line.h"
 #include "client/ctl/command.h"
 
 #include "passes/io/message_json.h"
@@ -32,7 +33,7 @@ int ReportCall(const absl::Status& status);
 template <typename Response, typename Text>
 int ShowCall(const ServerArgs& args, const absl::StatusOr<Response>& answer, const Text& text) {
   if (!answer.ok()) return ReportCall(answer.status());
-  std::fputs((args.json ? MessageJson(*answer) : text(*answer)).c_str(), stdout);
+  std::fputs((args.json ? MessageJson(*answer) : ForTerminal(text(*answer))).c_str(), stdout);
   return kDone;
 }
 

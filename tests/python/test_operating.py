@@ -41,6 +41,17 @@ def test_every_line_about_a_call_names_it_and_the_reply_names_our_span(tmp_path)
     assert untraced and all("request" in line and "trace" not in line for line in untraced)
 
 
+def test_what_callers_write_is_no_command_to_an_operators_terminal(tmp_path):
+    with Server(tmp_path) as server:
+        request = request_for(8)
+        request.options.mode = "\x1b[2Jclear\x9bm"
+        with pytest.raises(grpc.RpcError):
+            server.stub.GetPlan(request, timeout=30)
+        shown = ctl("status", server=server)
+        assert r"\x1b[2Jclear\x9bm" in shown, "the last errors name it"
+        assert not [c for c in shown if (ord(c) < 32 and c != "\n") or 127 <= ord(c) < 160]
+
+
 def job(request, generation: int):
     return without_graph(request, job=planner_pb2.Job(id="train", generation=generation, scope="0/fw", rank=[0], size=1))
 
