@@ -64,7 +64,12 @@ int64_t EnoughOf(int64_t bound_ps, int32_t effort) {
 std::vector<Stop> StopsOf(const Problem& problem, int64_t bound_ps, int32_t effort) {
   std::vector<Stop> stops;
   for (int32_t e = 0; e <= effort; ++e) {
-    stops.push_back({BudgetOf(problem, e) * problem.size(), EnoughOf(bound_ps, e)});
+    const int64_t budget = BudgetOf(problem, e) * problem.size();
+    const int64_t enough_ps = EnoughOf(bound_ps, e);
+    // Small steps: to change an order action by action finds what no decode does, once there are
+    // enough decodes for a good one to begin with.
+    const int64_t decodes = problem.is_small() && e >= 5 ? budget / 4 * 3 : budget;
+    stops.push_back({decodes, enough_ps, problem.is_small() ? budget / 2 : 0});
   }
   return stops;
 }
@@ -234,25 +239,6 @@ class SearchPass : public Pass {
     return absl::OkStatus();
   }
 
-  // The plan's launches in order, for the search to start from.
-  static std::vector<search::Batch> BatchesOf(const Graph& graph, const Plan& plan) {
-    std::vector<search::Batch> batches;
-    for (const Step& step : plan.order) {
-      search::Batch batch;
-      if (step.kind == Step::Kind::kStart) {
-        const Bucket& bucket = plan.buckets[Index(step.id)];
-        for (const NodeId n : bucket.members) batch.members.push_back(graph.collective_of(n));
-        batch.form = bucket.mode == BucketMode::kGrouped  ? search::Form::kGrouped
-                     : bucket.copies == CopyStream::kComm ? search::Form::kPackedOnComm
-                                                          : search::Form::kPackedOnCompute;
-      } else if (step.kind == Step::Kind::kNode && graph.kind(step.id) == NodeKind::kCollective) {
-        batch.members.push_back(graph.collective_of(step.id));
-      }
-      if (!batch.members.empty()) batches.push_back(std::move(batch));
-    }
-    return batches;
-  }
-
   // Returns what the fastest order takes that was seen, in any memory.
   static absl::StatusOr<int64_t> TrySearch(const PassContext& context, int64_t limit,
                                            const Plan& before, Candidate& best) {
@@ -275,18 +261,17 @@ class SearchPass : public Pass {
       best.figures = search::SettleWaits(context, *problem, limit, best.figures, best.plan);
       best.score = search::ScoreOf({best.figures.total_ps, best.figures.peak_bytes}, limit);
     }
-    std::vector<std::vector<search::Batch>> hints;
-    if (!best.plan.buckets.empty()) hints.push_back(BatchesOf(context.graph, best.plan));
+    const search::Decoded start = search::OrderOf(context.graph, *problem, best.plan);
     FastOrders fast;
     for (const search::FastWires& wires : search::WiresToTry(*problem)) {
       fast.push_back(search::OrdersForFastWires(
-          *problem, wires, limit, std::min(context.options.effort, kSearchedForFastWires), hints));
+          *problem, wires, limit, std::min(context.options.effort, kSearchedForFastWires), start));
     }
     Choice choice(context, *problem, limit, bound_ps, before, std::move(fast), best);
     search::Search search(*problem, limit,
                           search::StopsOf(*problem, bound_ps, context.options.effort),
                           [&](size_t stop) { choice.AtStop(search, static_cast<int32_t>(stop)); });
-    for (std::vector<search::Batch>& hint : hints) search.AddStart(std::move(hint));
+    search.StartFrom(start);
     search.Run();
     return std::min(search.fastest_ps(), best.figures.total_ps);
   }

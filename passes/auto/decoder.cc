@@ -5,14 +5,13 @@
 namespace bucketd::search {
 Decoder::Decoder(const Problem& problem)
     : problem_(problem),
-      costs_(*problem.costs),
       leaders_(Index(problem.size()) + 1),
       wire_ps_(problem.graph->groups().size(), 0),
+      memory_(problem),
       profile_(problem.live_at) {
   for (size_t i = 0; i < leaders_.size(); ++i) {
     Leader& leader = leaders_[i];
     leader.after = problem.after.begin[i];
-    leader.touches = problem.touches.begin[i];
     if (i + 1 == leaders_.size()) break;
     leader.cost_ps = problem.cost[i];
     leader.own_bytes = problem.own_bytes[i];
@@ -27,9 +26,6 @@ Decoder::Decoder(const Problem& problem)
     if (problem.is_post[i]) leader.is |= kPost;
     if (problem.is_root_work[i]) leader.is |= kRootWork;
     fresh_missing_.push_back(leader.before);
-  }
-  for (size_t s = 0; s < problem.bytes.size(); ++s) {
-    fresh_storages_.push_back({problem.kept[s] ? 0 : problem.bytes[s], problem.uses[s], -1});
   }
   for (const Transfer& t : problem.transfers) wire_ps_[Index(t.group)] += t.wire_ps;
 }
@@ -47,10 +43,7 @@ const Decoded& Decoder::Decode(const Settings& settings, int64_t memory_cap,
   }
   RunTail();
   for (LeaderId l = 0; l < problem_.size(); ++l) Force(l);
-  out_.figures.total_ps = now_;
-  for (const int64_t free : stream_free_) {
-    out_.figures.total_ps = std::max(out_.figures.total_ps, free);
-  }
+  out_.figures.total_ps = clock_.end_ps();
   return out_;
 }
 
@@ -65,12 +58,10 @@ void Decoder::Reset(const Settings& settings, int64_t memory_cap, const Partitio
   out_.batches.clear();
   out_.figures = {0, problem_.peak_at_start};
   placed_ = sure_ps_ = 0;
-  now_ = host_ = 0;
+  clock_.Reset(groups, internal::RatesOf(*problem_.costs));
   compute_left_ps_ = problem_.total_ps();
-  stream_free_.assign(groups, 0);
   first_free_ = 0;
   first_end_ = kNever;
-  busy_.Clear();
   wire_left_ = wire_ps_;
   missing_ = fresh_missing_;
   done_.assign(leaders, 0);
@@ -90,10 +81,8 @@ void Decoder::Reset(const Settings& settings, int64_t memory_cap, const Partitio
   complete_.assign(Index(problem_.keys), 0);
   pending_ps_.assign(Index(problem_.keys), 0);
   if (partition != nullptr) arriving_ = partition->size_of;
-  live_ = problem_.live_at_start;
+  memory_.Reset();
   over_.clear();
-  storages_ = fresh_storages_;
-  buffers_.clear();
   profile_.Reset();
   gathered_bytes_ = 0;
   gathered_.clear();
@@ -192,7 +181,7 @@ void Decoder::Unblock() {
   Boundary(0);
   if (done_[Index(main_)] || missing_[Index(main_)] == 0) return;
   stalls_.clear();
-  int64_t until = now_;
+  int64_t until = clock_.now_ps();
   for (const LeaderId x : problem_.before.of(main_)) {
     if (done_[Index(x)]) continue;
     const CollectiveId c = problem_.wait_of[Index(x)];
@@ -210,7 +199,8 @@ void Decoder::Unblock() {
         return launched_[Index(a)].end_ps < launched_[Index(b)].end_ps;
       });
   const Launched& launch = launched_[Index(first)];
-  const int64_t standing = std::max<int64_t>(0, launch.end_ps - now_) + launch.cost.copy_out_ps;
+  const int64_t standing =
+      std::max<int64_t>(0, launch.end_ps - clock_.now_ps()) + launch.cost.work.copy_out_ps;
   if (standing > 0) {
     const size_t before = out_.order.size();
     // Else a wire might idle while nobody looks.
@@ -223,7 +213,7 @@ void Decoder::Unblock() {
 // Runs something else while the main chain waits, if there is something short enough.
 bool Decoder::Fill(int64_t until) {
   const auto hides = [&](LeaderId l) {
-    const int64_t cost = leaders_[Index(l)].cost_ps, over = now_ + cost - until;
+    const int64_t cost = leaders_[Index(l)].cost_ps, over = clock_.now_ps() + cost - until;
     if (over <= 0 || cost <= 0) return over <= 0;
     return settings_.overshoot.AtLeast(ThousandthsFor(over, cost));
   };
@@ -252,11 +242,7 @@ bool Decoder::TryDefer(LeaderId next) {
   if ((leaders_[Index(next)].is & kLeaf) == 0 || main_ >= problem_.size()) return false;
   const int64_t cost = leaders_[Index(next)].cost_ps;
   if (!HasRoomFor(std::max<int64_t>(1, cost))) return false;
-  int64_t held = 0;  // by it alone
-  for (const StorageId s : problem_.touches.of(next)) {
-    if (storages_[Index(s)].uses_left == 1) held += storages_[Index(s)].bytes;
-  }
-  if (!MayHold(held)) return false;
+  if (!MayHold(memory_.HeldBy(next))) return false;
   ready_.PopFront();
   deferred_.ids.push_back(next);
   deferred_ps_ += cost;
@@ -326,21 +312,14 @@ LeaderId Decoder::NextReady() {
   return ready_.empty() ? -1 : ready_.front();
 }
 
-void Decoder::Kernel(int64_t work) {
-  if (work <= 0) return;
-  host_ += costs_.host_ps_per_kernel();
-  now_ = busy_.Finish(std::max(now_, host_), work, costs_.overlap_slowdown_ppb());
-}
-
 void Decoder::Emit(LeaderId l) {
   const Leader& leader = leaders_[Index(l)];
   done_[Index(l)] = 1;
   out_.order.push_back({Action::Kind::kRun, l});
-  Allocate(leader.own_bytes);
+  NoteLive(memory_.Run(l));
   compute_left_ps_ -= leader.cost_ps;
-  Kernel(leader.cost_ps);
-  sure_ps_ = std::max(sure_ps_, now_ + compute_left_ps_);
-  Release(l);
+  clock_.Kernel(leader.cost_ps);
+  sure_ps_ = std::max(sure_ps_, clock_.now_ps() + compute_left_ps_);
   Finish(l);
 }
 

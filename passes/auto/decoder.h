@@ -14,16 +14,16 @@
 
 #include "absl/types/span.h"
 
+#include "passes/auto/launch_cost.h"
+#include "passes/auto/live_memory.h"
 #include "passes/auto/problem.h"
 #include "passes/auto/range_max.h"
 #include "passes/auto/ready_set.h"
 #include "passes/auto/settings.h"
 #include "passes/auto/watched.h"
-#include "passes/sim/busy_time.h"
+#include "passes/sim/stream_clock.h"
 
 namespace bucketd::search {
-
-enum class Form : uint8_t { kFree = 0, kGrouped, kPackedOnCompute, kPackedOnComm };
 
 // What is launched as one; a collective alone has one member and the form kFree.
 struct Batch {
@@ -68,6 +68,7 @@ struct Decoded {
   std::vector<Action> order;  // every leader that is no start or wait, every batch twice or, where
                               // nobody waits for it, once
   std::vector<Batch> batches;
+  bool replayed = false;  // an order that no settings need lead to
 };
 
 // Keeps its buffers from one decode to the next. Not thread-safe.
@@ -98,28 +99,16 @@ class Decoder {
   // What a decode asks about a leader, side by side.
   struct Leader {
     int64_t cost_ps = 0, own_bytes = 0;
-    CollectiveId transfer = -1;      // of a start or wait
-    int32_t after = 0, touches = 0;  // where the problem's lists begin
-    int32_t before = 0;              // how many
-    uint8_t is = 0;                  // kStart ...; 0: part of the main chain
+    CollectiveId transfer = -1;  // of a start or wait
+    int32_t after = 0;           // where the problem's list begins
+    int32_t before = 0;          // how many
+    uint8_t is = 0;              // kStart ...; 0: part of the main chain
   };
   enum : uint8_t { kStart = 1, kWait = 2, kPinnedWait = 4, kLeaf = 8, kPost = 16, kRootWork = 32 };
-  struct Storage {
-    int64_t bytes = 0;  // that go with its last use; 0 if it is kept
-    int32_t uses_left = 0;
-    int32_t shared = -1;  // the shared buffer it is part of
-  };
-  // What one launch takes.
-  struct Cost {
-    int64_t slot_ps = 0;                                      // of the wire
-    int64_t copy_in_ps = 0, copy_out_ps = 0, charged_ps = 0;  // of compute
-    int64_t host_ps = 0;
-    int64_t in_bytes = 0, out_bytes = 0;
-  };
   struct Launched {
     int64_t end_ps = 0;
     bool waited = false;
-    Cost cost;
+    LaunchCost cost;
   };
   // Ids in order of arrival, taken from the front.
   struct Queue {
@@ -154,7 +143,6 @@ class Decoder {
   void Force(LeaderId l);
   void BecomeReady(LeaderId l);
   void Finish(LeaderId l);
-  void Kernel(int64_t work);
   bool GivenUp() const { return sure_ps_ > cutoff_ps_; }
 
   // decoder_launch.cc: what goes onto the wires, and when.
@@ -172,22 +160,14 @@ class Decoder {
   bool SinkIsReady(int32_t key, int64_t left_ps);
   bool FixedBucketFits(CollectiveId head, size_t from);
   Form ChooseForm(const std::vector<CollectiveId>& members);
-  bool IsCheaper(const Cost& a, const Cost& b);
+  bool IsCheaper(const LaunchCost& a, const LaunchCost& b);
   Form FormThatFits(const std::vector<CollectiveId>& members, Form form);
-  bool MayPack(const std::vector<CollectiveId>& members) const;
-  Cost CostOf(const std::vector<CollectiveId>& members, Form form) const;
   void Launch(std::vector<CollectiveId> members);
-  void AllocateAtStart(const Batch& batch, const Cost& cost);
   void Wait(int32_t batch);
-  void FreeAtWait(const Batch& batch, const Cost& cost);
   int32_t EarliestOutstanding(bool sinks_only);
 
   // decoder_memory.cc
-  void Allocate(int64_t bytes);
-  void Use(StorageId s);
-  void Release(LeaderId l);
-  void ReleaseInputs(LeaderId start);
-  void ShareResults(const Batch& batch, int64_t bytes);
+  void NoteLive(int64_t most_bytes);
   LeaderId Position() const;
   int64_t Extra() const;
   bool RootFits(CollectiveId c, int64_t extra);
@@ -199,14 +179,12 @@ class Decoder {
   int64_t Remaining() const { return problem_.total_ps() - problem_.ideal_ps[Index(main_)]; }
   int64_t NeedPs(CollectiveId c) const {
     return problem_.ideal_ps[Index(problem_.transfer(c).need)] - problem_.ideal_ps[Index(main_)] +
-           now_;
+           clock_.now_ps();
   }
 
   const Problem& problem_;
-  const Costs& costs_;
   std::vector<Leader> leaders_;  // and one behind the last
   // As every decode begins.
-  std::vector<Storage> fresh_storages_;
   std::vector<int32_t> fresh_missing_;
   std::vector<int64_t> wire_ps_;  // one a group: of all collectives
 
@@ -219,10 +197,8 @@ class Decoder {
   int64_t sure_ps_ = 0;  // no order that begins like this one ends earlier
 
   // Clocks.
-  int64_t now_ = 0, host_ = 0;
-  int64_t compute_left_ps_ = 0;       // of leaders not placed
-  std::vector<int64_t> stream_free_;  // one a group
-  internal::BusyTime busy_;
+  internal::StreamClock clock_;
+  int64_t compute_left_ps_ = 0;             // of leaders not placed
   int64_t first_free_ = 0, first_end_ = 0;  // of all streams; at most that of what is outstanding
   std::vector<int64_t> wire_left_;          // one a group: of collectives not launched
 
@@ -251,15 +227,8 @@ class Decoder {
   int32_t root_launches_ = 0;
 
   // Memory.
-  int64_t live_ = 0;
+  LiveMemory memory_;
   std::vector<Overflow> over_;
-  std::vector<Storage> storages_;
-  struct SharedBuffer {
-    int64_t bytes = 0;
-    int32_t parts_left = 0;
-    bool kept = false;
-  };
-  std::vector<SharedBuffer> buffers_;
   RangeMax profile_;  // program order's, and gathers that wait for their use
   int64_t gathered_bytes_ = 0;
   std::vector<CollectiveId> gathered_;  // heap by start leader, smallest first

@@ -3,8 +3,6 @@
 
 #include "passes/auto/decoder.h"
 #include "passes/base/collectives.h"
-#include "passes/base/int128.h"
-#include "passes/pass/numerics.h"
 
 namespace bucketd::search {
 namespace {
@@ -16,7 +14,7 @@ constexpr int kMaxLaunches = 64;
 
 // Between two kernels, the next of which takes so long: takes what has ended, launches what is due.
 void Decoder::Boundary(int64_t next_ps) {
-  if (first_end_ <= now_) TakeEnded();
+  if (first_end_ <= clock_.now_ps()) TakeEnded();
   while (!post_.empty()) {
     const LeaderId l = post_.PopFront();
     if (!done_[Index(l)]) Emit(l);
@@ -27,8 +25,8 @@ void Decoder::Boundary(int64_t next_ps) {
   }
   inline_ready_.clear();
   if (next_drop_ <= main_) DropGathered();
-  if (first_free_ > now_ + next_ps) return;
-  for (GroupId g = 0; g < static_cast<GroupId>(stream_free_.size()); ++g) FeedWire(g, next_ps);
+  if (first_free_ > clock_.now_ps() + next_ps) return;
+  for (GroupId g = 0; g < static_cast<GroupId>(wire_left_.size()); ++g) FeedWire(g, next_ps);
 }
 
 // Waits for what has ended.
@@ -37,7 +35,7 @@ void Decoder::TakeEnded() {
   for (Queue& queue : outstanding_) {
     while (!queue.empty()) {
       const Launched& launch = launched_[Index(queue.front())];
-      if (!launch.waited && launch.end_ps > now_) {
+      if (!launch.waited && launch.end_ps > clock_.now_ps()) {
         first_end_ = std::min(first_end_, launch.end_ps);
         break;
       }
@@ -51,8 +49,8 @@ void Decoder::TakeEnded() {
 void Decoder::FeedWire(GroupId group, int64_t next_ps) {
   const std::vector<int32_t>& sink_keys = problem_.sink_keys[Index(group)];
   for (int i = 0; i < kMaxLaunches; ++i) {
-    const int64_t free = stream_free_[Index(group)];
-    if (free > now_ + next_ps) return;
+    const int64_t free = clock_.free_ps(group);
+    if (free > clock_.now_ps() + next_ps) return;
     const int32_t root = NextRootKey(group);
     int32_t sink = -1;
     const int64_t left = Remaining() + deferred_ps_;
@@ -88,11 +86,12 @@ bool Decoder::IsDue(int32_t root, int32_t sink, int64_t free_ps, int64_t next_ps
   constexpr int64_t kForever = kNever / 2;
   if (settings_.slack_ps.AtLeast(kForever)) return true;
   settings_.lead.Exact();
-  const int64_t due = latest_start_[Index(HeadRoot(root))] + now_ - problem_.ideal_ps[Index(main_)];
-  if (settings_.slack_ps.AtLeast(due - now_ - next_ps)) return true;
+  const int64_t due =
+      latest_start_[Index(HeadRoot(root))] + clock_.now_ps() - problem_.ideal_ps[Index(main_)];
+  if (settings_.slack_ps.AtLeast(due - clock_.now_ps() - next_ps)) return true;
   if (sink < 0) return false;
   const int64_t alpha = problem_.transfer(pending_[Index(sink)].front()).alpha_ps;
-  const int64_t until_due = due - std::max(free_ps, now_) - alpha;
+  const int64_t until_due = due - std::max(free_ps, clock_.now_ps()) - alpha;
   return pending_ps_[Index(sink)] > until_due && settings_.reduce_cap_ps.AtLeast(until_due + 1);
 }
 
@@ -156,7 +155,7 @@ std::vector<CollectiveId> Decoder::MembersInTime(CollectiveId head, size_t next)
   const Transfer& first = problem_.transfer(head);
   const std::vector<CollectiveId>& roots = problem_.roots[Index(first.key)];
   const int64_t extra = Extra();
-  const int64_t begin = std::max(stream_free_[Index(first.group)], now_) + first.alpha_ps;
+  const int64_t begin = std::max(clock_.free_ps(first.group), clock_.now_ps()) + first.alpha_ps;
   int64_t wire = first.wire_ps;
   // By when the bucket must end; later if the wire is what all wait for.
   const int64_t need = std::max(NeedPs(head), begin + wire);
@@ -237,58 +236,13 @@ bool Decoder::LaunchFixedSinks(int32_t key, bool flush) {
   return true;
 }
 
-bool Decoder::MayPack(const std::vector<CollectiveId>& members) const {
-  if (problem_.options->numerics != Numerics::kExact) return true;
-  std::vector<NodeId> starts;
-  for (const CollectiveId c : members) {
-    if (!problem_.transfer(c).packable) return false;
-    starts.push_back(problem_.node[Index(problem_.transfer(c).start)]);
-  }
-  return ModeOf(*problem_.graph, starts, *problem_.options) == BucketMode::kPacked;
-}
-
-Decoder::Cost Decoder::CostOf(const std::vector<CollectiveId>& members, Form form) const {
-  Cost cost;
-  const Transfer& first = problem_.transfer(members[0]);
-  cost.host_ps = costs_.host_ps_per_collective();
-  int64_t message = 0;
-  for (const CollectiveId c : members) {
-    const Transfer& t = problem_.transfer(c);
-    message += t.bytes;
-    cost.in_bytes += t.in_bytes;
-    cost.out_bytes += t.out_bytes;
-  }
-  if (members.size() == 1) {
-    cost.slot_ps = first.alpha_ps + first.wire_ps;
-    return cost;
-  }
-  const bool packed = form != Form::kGrouped;
-  const bool gather = Gathers(first.kind);
-  cost.slot_ps =
-      costs_.CollectivePs(members[0], message, packed ? 1 : static_cast<int64_t>(members.size()));
-  if (!packed) return cost;
-  const int64_t copy_in = costs_.CopyPs(cost.in_bytes);
-  const int64_t copy_out = gather ? costs_.CopyPs(cost.out_bytes) : 0;
-  if (form == Form::kPackedOnCompute) {
-    cost.copy_in_ps = copy_in;
-    cost.copy_out_ps = copy_out;
-    return cost;
-  }
-  cost.slot_ps += copy_in + copy_out;
-  cost.charged_ps = static_cast<int64_t>(
-      (Int128{copy_in + copy_out} * costs_.comm_copy_share_ppb() + internal::kBillion / 2) /
-      internal::kBillion);
-  cost.host_ps += (gather ? 2 : 1) * costs_.host_ps_per_kernel();
-  return cost;
-}
-
 // The form that costs least by the settings' weights.
 Form Decoder::ChooseForm(const std::vector<CollectiveId>& members) {
   Form best = Form::kGrouped;
-  if (!MayPack(members)) return best;
-  Cost cost = CostOf(members, best);
+  if (!MayPack(problem_, members)) return best;
+  LaunchCost cost = CostOf(problem_, members, best);
   for (const Form form : {Form::kPackedOnComm, Form::kPackedOnCompute}) {
-    const Cost other = CostOf(members, form);
+    const LaunchCost other = CostOf(problem_, members, form);
     if (!IsCheaper(other, cost)) continue;
     cost = other;
     best = form;
@@ -296,11 +250,11 @@ Form Decoder::ChooseForm(const std::vector<CollectiveId>& members) {
   return best;
 }
 
-bool Decoder::IsCheaper(const Cost& a, const Cost& b) {
-  const auto compute = [](const Cost& c) {
-    return (c.copy_in_ps + c.copy_out_ps + c.charged_ps) / 1000;
+bool Decoder::IsCheaper(const LaunchCost& a, const LaunchCost& b) {
+  const auto compute = [](const LaunchCost& c) {
+    return (c.work.copy_in_ps + c.work.copy_out_ps + c.work.charged_ps) / 1000;
   };
-  const int64_t on_wire = a.slot_ps / 1000 - b.slot_ps / 1000;
+  const int64_t on_wire = a.work.slot_ps / 1000 - b.work.slot_ps / 1000;
   const int64_t on_compute = compute(a) - compute(b);
   if (on_wire >= 0 && on_compute >= 0) return false;
   if (on_wire <= 0 && on_compute <= 0) return true;
@@ -319,10 +273,10 @@ Form Decoder::FormThatFits(const std::vector<CollectiveId>& members, Form form) 
     lowest = std::min(lowest, problem_.transfer(c).start);
   }
   if (!Gathers(problem_.transfer(members[0]).kind)) {
-    return cap_.AtLeast(live_ + in_bytes + out_bytes) ? form : Form::kGrouped;
+    return cap_.AtLeast(memory_.live() + in_bytes + out_bytes) ? form : Form::kGrouped;
   }
   const bool fits =
-      cap_.AtLeast(live_ + out_bytes) &&
+      cap_.AtLeast(memory_.live() + out_bytes) &&
       (lowest <= main_ ||
        cap_.AtLeast(profile_.Max(std::min(Position(), lowest - 1), lowest) + Extra() + out_bytes));
   return fits ? form : Form::kGrouped;
@@ -335,18 +289,18 @@ void Decoder::Launch(std::vector<CollectiveId> members) {
   });
   Batch batch;
   batch.members = std::move(members);
-  Cost cost;
+  LaunchCost cost;
   if (batch.members.size() > 1) {
     const int32_t bucket =
         partition_ == nullptr ? -1 : partition_->bucket_of[Index(batch.members[0])];
     Form form = bucket < 0 ? Form::kFree : partition_->form_of[Index(bucket)];
-    if (form == Form::kFree || (form != Form::kGrouped && !MayPack(batch.members))) {
+    if (form == Form::kFree || (form != Form::kGrouped && !MayPack(problem_, batch.members))) {
       form = ChooseForm(batch.members);
     }
     batch.form = FormThatFits(batch.members, form);
-    cost = CostOf(batch.members, batch.form);
+    cost = CostOf(problem_, batch.members, batch.form);
   } else {
-    cost = CostOf(batch.members, Form::kFree);
+    cost = CostOf(problem_, batch.members, Form::kFree);
   }
   const GroupId group = problem_.transfer(batch.members[0]).group;
   for (const CollectiveId c : batch.members) {
@@ -355,17 +309,11 @@ void Decoder::Launch(std::vector<CollectiveId> members) {
     wire_left_[Index(group)] -= problem_.transfer(c).wire_ps;
   }
   out_.order.push_back({Action::Kind::kLaunch, id});
-  AllocateAtStart(batch, cost);
-  host_ += cost.host_ps;
-  const int64_t start = std::max({stream_free_[Index(group)], now_, host_});
-  if (cost.charged_ps > 0) {
-    now_ = busy_.Finish(std::max(now_, host_), cost.charged_ps, costs_.overlap_slowdown_ppb());
-  }
-  const int64_t end = start + cost.slot_ps;
-  stream_free_[Index(group)] = end;
-  first_free_ = *std::min_element(stream_free_.begin(), stream_free_.end());
+  NoteLive(memory_.Start(batch.members, batch.form, cost));
+  clock_.Kernel(cost.work.copy_in_ps);
+  const int64_t end = clock_.Launch(cost.work).end_ps;
+  first_free_ = clock_.first_free_ps();
   sure_ps_ = std::max(sure_ps_, end + wire_left_[Index(group)]);
-  busy_.Add(start, end);
   launched_.push_back({end, false, cost});
   const Transfer& first = problem_.transfer(batch.members[0]);
   if (first.wait >= 0 && !first.pinned) {
@@ -375,85 +323,22 @@ void Decoder::Launch(std::vector<CollectiveId> members) {
   out_.batches.push_back(std::move(batch));
   // Nothing above may be touched below: what becomes ready may launch in turn only at a boundary.
   const std::vector<CollectiveId>& launched = out_.batches.back().members;
-  for (const CollectiveId c : launched) {
-    const Transfer& t = problem_.transfer(c);
-    if (t.wait < 0) Release(t.start);
-    Finish(t.start);
-  }
-}
-
-// The buffers of a bucket as its start leaves them, and its copy-in.
-void Decoder::AllocateAtStart(const Batch& batch, const Cost& cost) {
-  const CollectiveKind kind = problem_.transfer(batch.members[0]).kind;
-  const auto results = [&] {
-    int64_t bytes = 0;
-    for (const CollectiveId c : batch.members) {
-      bytes += leaders_[Index(problem_.transfer(c).start)].own_bytes;
-    }
-    return bytes;
-  };
-  if (batch.form == Form::kFree || batch.form == Form::kGrouped) {
-    Allocate(results());
-  } else if (batch.form == Form::kPackedOnComm) {
-    if (Gathers(kind)) {
-      Allocate(results() + cost.out_bytes);
-    } else if (Scatters(kind)) {
-      Allocate(cost.out_bytes + cost.in_bytes);
-      ShareResults(batch, cost.out_bytes);
-    } else {
-      Allocate(cost.in_bytes);
-      ShareResults(batch, cost.in_bytes);
-    }
-  } else {
-    Allocate(Gathers(kind) ? cost.out_bytes : cost.in_bytes);
-    Kernel(cost.copy_in_ps);
-    for (const CollectiveId c : batch.members) ReleaseInputs(problem_.transfer(c).start);
-    if (Scatters(kind)) {
-      Allocate(cost.out_bytes);
-      ShareResults(batch, cost.out_bytes);
-    } else if (ReducesWhole(kind)) {
-      ShareResults(batch, cost.in_bytes);
-    }
-  }
+  for (const CollectiveId c : launched) Finish(problem_.transfer(c).start);
 }
 
 void Decoder::Wait(int32_t batch_id) {
   Launched& launch = launched_[Index(batch_id)];
   if (launch.waited) return;
   launch.waited = true;
-  out_.batches[Index(batch_id)].stood_for = launch.end_ps > now_;
-  now_ = std::max(now_, launch.end_ps);
+  out_.batches[Index(batch_id)].stood_for = launch.end_ps > clock_.now_ps();
+  clock_.WaitUntil(launch.end_ps);
   out_.order.push_back({Action::Kind::kWait, batch_id});
-  const Cost cost = launch.cost;
   // Work that becomes ready is taken later, so nothing is launched meanwhile.
   const Batch& batch = out_.batches[Index(batch_id)];
-  FreeAtWait(batch, cost);
+  NoteLive(memory_.Wait(batch.members, batch.form, launch.cost));
+  clock_.Kernel(launch.cost.work.copy_out_ps);
   for (const CollectiveId c : batch.members) done_[Index(problem_.transfer(c).wait)] = 1;
   for (const CollectiveId c : batch.members) Finish(problem_.transfer(c).wait);
-}
-
-void Decoder::FreeAtWait(const Batch& batch, const Cost& cost) {
-  const CollectiveKind kind = problem_.transfer(batch.members[0]).kind;
-  const bool on_compute = batch.form == Form::kPackedOnCompute;
-  if (on_compute && Gathers(kind)) {
-    Allocate(cost.out_bytes);
-    Kernel(cost.copy_out_ps);
-    live_ -= cost.out_bytes;
-  } else if (batch.form == Form::kPackedOnComm && Gathers(kind)) {
-    live_ -= cost.out_bytes;
-  } else if (Scatters(kind) && (on_compute || batch.form == Form::kPackedOnComm)) {
-    live_ -= cost.in_bytes;
-  }
-  for (const CollectiveId c : batch.members) {
-    const Transfer& t = problem_.transfer(c);
-    if (on_compute) {
-      for (const StorageId s : problem_.owns.of(t.start)) Use(s);
-    } else {
-      Release(t.start);
-    }
-    Allocate(leaders_[Index(t.wait)].own_bytes);
-    Release(t.wait);
-  }
 }
 
 // Among what nobody has waited for yet.

@@ -10,51 +10,12 @@ constexpr int kMaxRounds = 200;
 
 }  // namespace
 
-void Decoder::Allocate(int64_t bytes) {
-  live_ += bytes;
-  out_.figures.peak_bytes = std::max(out_.figures.peak_bytes, live_);
-  if (cap_.AtLeast(live_)) return;
+// So much was live here.
+void Decoder::NoteLive(int64_t most_bytes) {
+  out_.figures.peak_bytes = std::max(out_.figures.peak_bytes, most_bytes);
+  if (cap_.AtLeast(most_bytes)) return;
   if (over_.empty() || over_.back().at != main_) over_.push_back({main_, 0});
-  over_.back().bytes = std::max(over_.back().bytes, live_ - cap_.Exact());
-}
-
-// One use of a storage is over. Behind the last the storage goes; one that a packed bucket made
-// goes with its buffer.
-void Decoder::Use(StorageId s) {
-  Storage& storage = storages_[Index(s)];
-  if (--storage.uses_left > 0) return;
-  if (storage.shared < 0) {
-    live_ -= storage.bytes;
-    return;
-  }
-  SharedBuffer& shared = buffers_[Index(storage.shared)];
-  if (--shared.parts_left == 0 && !shared.kept) live_ -= shared.bytes;
-}
-
-void Decoder::Release(LeaderId l) {
-  const int32_t end = leaders_[Index(l) + 1].touches;
-  for (int32_t i = leaders_[Index(l)].touches; i < end; ++i) Use(problem_.touches.all[Index(i)]);
-}
-
-// All but what the start itself makes.
-void Decoder::ReleaseInputs(LeaderId start) {
-  const absl::Span<const StorageId> own = problem_.owns.of(start);
-  for (const StorageId s : problem_.touches.of(start)) {
-    if (std::find(own.begin(), own.end(), s) == own.end()) Use(s);
-  }
-}
-
-// The members' results are parts of one buffer of so many bytes.
-void Decoder::ShareResults(const Batch& batch, int64_t bytes) {
-  SharedBuffer buffer{bytes, 0, false};
-  for (const CollectiveId c : batch.members) {
-    for (const StorageId s : problem_.owns.of(problem_.transfer(c).start)) {
-      storages_[Index(s)].shared = static_cast<int32_t>(buffers_.size());
-      ++buffer.parts_left;
-      buffer.kept = buffer.kept || problem_.kept[Index(s)];
-    }
-  }
-  buffers_.push_back(buffer);
+  over_.back().bytes = std::max(over_.back().bytes, most_bytes - cap_.Exact());
 }
 
 // Where the step stands in program order: nothing before it is still to come.
@@ -67,21 +28,21 @@ LeaderId Decoder::Position() const {
 
 // Live bytes beyond what program order holds here and what gathers brought early.
 int64_t Decoder::Extra() const {
-  return std::max<int64_t>(0, live_ - problem_.live[Index(Position())] - gathered_bytes_);
+  return std::max<int64_t>(0, memory_.live() - problem_.live[Index(Position())] - gathered_bytes_);
 }
 
 // Whether memory holds a root's result from here to where program order gathers it.
 bool Decoder::RootFits(CollectiveId c, int64_t extra) {
   const Transfer& t = problem_.transfer(c);
   if (t.start <= main_) return true;
-  if (!cap_.AtLeast(live_ + t.out_bytes)) return false;
+  if (!cap_.AtLeast(memory_.live() + t.out_bytes)) return false;
   const int64_t most = profile_.Max(std::min(Position(), t.start - 1), t.start);
   const int64_t grouped = most + extra + t.out_bytes;
   if (!cap_.AtLeast(grouped)) return false;
   return cap_.AtLeast(grouped + t.out_bytes) || settings_.packed_memory.Exact() == 0;
 }
 
-bool Decoder::TightMemory() { return !cap_.AtLeast(live_ + live_ / 200); }
+bool Decoder::TightMemory() { return !cap_.AtLeast(memory_.live() + memory_.live() / 200); }
 
 void Decoder::AddGathered(CollectiveId c) {
   const Transfer& t = problem_.transfer(c);
@@ -109,11 +70,12 @@ void Decoder::DropGathered() {
 
 // Before what would take memory over the cap: sends reductions off and waits for them.
 void Decoder::MakeRoom(int64_t bytes) {
-  for (int round = 0; bytes > 0 && !cap_.AtLeast(live_ + bytes) && round < kMaxRounds; ++round) {
+  for (int round = 0; bytes > 0 && !cap_.AtLeast(memory_.live() + bytes) && round < kMaxRounds;
+       ++round) {
     const int32_t earliest = EarliestOutstanding(true);
     bool launched = false;
     for (size_t g = 0; g < problem_.sink_keys.size() && !launched; ++g) {
-      if (stream_free_[g] > now_ && earliest >= 0) continue;
+      if (clock_.free_ps(static_cast<GroupId>(g)) > clock_.now_ps() && earliest >= 0) continue;
       for (const int32_t key : problem_.sink_keys[g]) {
         launched = launched || LaunchSinks(key, true);
       }

@@ -52,15 +52,17 @@ std::vector<FastWires> WiresToTry(const Problem& problem) {
 }
 
 std::vector<FastOrder> OrdersForFastWires(const Problem& problem, const FastWires& wires,
-                                          int64_t limit, int32_t effort,
-                                          const std::vector<std::vector<Batch>>& hints) {
+                                          int64_t limit, int32_t effort, const Decoded& start) {
   const Costs costs = problem.costs->WithWires(*problem.graph, wires.times);
   const Problem fast = UnderCosts(problem, costs);
   int64_t bound_ps = LowerBoundPs(*problem.graph, costs);
   const int64_t said_ps = LowerBoundPs(*problem.graph, *problem.costs);
   bound_ps += (said_ps - bound_ps) / (1 + wires.weight) * wires.weight;
   std::vector<Stop> stops = StopsOf(problem, bound_ps, effort);
-  for (Stop& stop : stops) stop.budget *= wires.budget;
+  for (Stop& stop : stops) {
+    stop.budget *= wires.budget;
+    stop.order_budget = 0;
+  }
   std::vector<FastOrder> orders(stops.size());
   const Search* running = nullptr;
   Search search(fast, LimitFor(problem, limit), std::move(stops), [&](size_t stop) {
@@ -69,7 +71,7 @@ std::vector<FastOrder> OrdersForFastWires(const Problem& problem, const FastWire
   running = &search;
   Judge said(problem);
   search.Weigh(said, wires.weight);
-  for (const std::vector<Batch>& hint : hints) search.AddStart(hint);
+  search.StartFrom(start);
   search.Run();
   return orders;
 }

@@ -33,9 +33,8 @@ struct FastOrder {
 };
 
 // What a search of the problem with those wires has found at each of the stops of an effort.
-// Without an order where none was within the limit. `hints` as in Search::AddStart.
+// Without an order where none was within the limit. `start` as in Search::StartFrom.
 std::vector<FastOrder> OrdersForFastWires(const Problem& problem, const FastWires& wires,
-                                          int64_t limit, int32_t effort,
-                                          const std::vector<std::vector<Batch>>& hints);
+                                          int64_t limit, int32_t effort, const Decoded& start);
 
 }  // namespace bucketd::search

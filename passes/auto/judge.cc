@@ -159,40 +159,25 @@ void Judge::Need(LeaderId l) {
 }
 
 Judge::Launch Judge::LaunchOf(const Batch& batch) const {
-  const Costs& costs = *problem_.costs;
   const Transfer& first = problem_.transfer(batch.members[0]);
   Launch launch;
-  launch.group = first.group;
+  launch.work = CostOf(problem_, batch.members, batch.form).work;
   launch.alpha_ps = first.alpha_ps;
   launch.wire_ps = first.wire_ps;
   if (batch.members.size() == 1) return launch;
-  int64_t bytes = 0, in = 0, out = 0;
-  for (const CollectiveId c : batch.members) {
-    bytes += problem_.transfer(c).bytes;
-    in += problem_.transfer(c).in_bytes;
-    out += problem_.transfer(c).out_bytes;
-  }
-  const int64_t one = costs.CollectivePs(batch.members[0], bytes, 1);
-  launch.wire_ps = one - first.alpha_ps;
+  int64_t bytes = 0;
+  for (const CollectiveId c : batch.members) bytes += problem_.transfer(c).bytes;
+  const auto collective_ps = [&](size_t launches) {
+    return problem_.costs->CollectivePs(batch.members[0], bytes, static_cast<int64_t>(launches));
+  };
+  launch.wire_ps = collective_ps(1) - first.alpha_ps;
   if (batch.form == Form::kGrouped) {
-    const auto launches = static_cast<int64_t>(batch.members.size());
-    launch.gamma_ps = costs.CollectivePs(batch.members[0], bytes, launches) - one;
-    return launch;
+    launch.gamma_ps = collective_ps(batch.members.size()) - collective_ps(1);
   }
-  const bool gather = Gathers(first.kind);
-  const int64_t copy_in = costs.CopyPs(in), copy_out = gather ? costs.CopyPs(out) : 0;
-  if (batch.form == Form::kPackedOnCompute) {
-    launch.copy_in_ps = copy_in;
-    launch.copy_out_ps = copy_out;
-  } else {
-    launch.copies_on_wire_ps = copy_in + copy_out;
-    launch.charged_ps = (copy_in + copy_out) / 1000 * (costs.comm_copy_share_ppb() / 1000) / 1000;
-    launch.kernels_on_host = gather ? 2 : 1;
-  }
+  launch.copies_ps = launch.work.slot_ps - launch.alpha_ps - launch.wire_ps - launch.gamma_ps;
   return launch;
 }
 
-// The simulator's clocks, as in the decoder.
 int64_t Judge::Replay(int which) {
   const Costs& costs = *problem_.costs;
   const auto groups = static_cast<int32_t>(problem_.graph->groups().size());
@@ -202,46 +187,32 @@ int64_t Judge::Replay(int which) {
     return FactorOfFigure(which, g);
   };
   const auto alpha = [&](GroupId g) { return FactorOfFigure(which, groups + kFigures + g); };
-  const int64_t host_kernel = Off(costs.host_ps_per_kernel(), figure(kHostKernel));
-  const int64_t host_collective = Off(costs.host_ps_per_collective(), figure(kHostCollective));
-  const int64_t slowdown = Off(costs.overlap_slowdown_ppb(), figure(kSlowdown));
   const int64_t gamma = figure(kGamma), copies = figure(kCopies);
-  int64_t now = 0, host = 0;
-  busy_.Clear();
-  stream_free_.assign(problem_.graph->groups().size(), 0);
+  clock_.Reset(problem_.graph->groups().size(),
+               {Off(costs.host_ps_per_kernel(), figure(kHostKernel)),
+                Off(costs.host_ps_per_collective(), figure(kHostCollective)),
+                Off(costs.overlap_slowdown_ppb(), figure(kSlowdown))});
   ends_.assign(launches_.size(), 0);
-  const auto kernel = [&](int64_t work) {
-    if (work <= 0) return;
-    host += host_kernel;
-    now = busy_.Finish(std::max(now, host), work, slowdown);
-  };
   for (const Step& step : steps_) {
     if (step.kind == Step::Kind::kRun) {
       const int64_t cost = problem_.cost[Index(step.id)];
-      if (cost > 0) kernel(Off(cost, FactorOfLeader(which, step.id)));
+      if (cost > 0) clock_.Kernel(Off(cost, FactorOfLeader(which, step.id)));
       continue;
     }
     const Launch& launch = launches_[Index(step.id)];
     if (step.kind == Step::Kind::kWait) {
-      now = std::max(now, ends_[Index(step.id)]);
-      kernel(Off(launch.copy_out_ps, copies));
+      clock_.WaitUntil(ends_[Index(step.id)]);
+      clock_.Kernel(Off(launch.work.copy_out_ps, copies));
       continue;
     }
-    kernel(Off(launch.copy_in_ps, copies));
-    host += host_collective + launch.kernels_on_host * host_kernel;
-    int64_t& free = stream_free_[Index(launch.group)];
-    const int64_t start = std::max({free, now, host});
-    if (launch.charged_ps > 0) {
-      now = busy_.Finish(std::max(now, host), Off(launch.charged_ps, copies), slowdown);
-    }
-    free = start + Off(launch.alpha_ps, alpha(launch.group)) +
-           Off(launch.wire_ps, rate(launch.group)) + Off(launch.gamma_ps, gamma) +
-           Off(launch.copies_on_wire_ps, copies);
-    ends_[Index(step.id)] = free;
-    busy_.Add(start, free);
+    clock_.Kernel(Off(launch.work.copy_in_ps, copies));
+    internal::LaunchWork work = launch.work;
+    work.charged_ps = Off(work.charged_ps, copies);
+    work.slot_ps = Off(launch.alpha_ps, alpha(work.group)) + Off(launch.wire_ps, rate(work.group)) +
+                   Off(launch.gamma_ps, gamma) + Off(launch.copies_ps, copies);
+    ends_[Index(step.id)] = clock_.Launch(work).end_ps;
   }
-  for (const int64_t free : stream_free_) now = std::max(now, free);
-  return now;
+  return clock_.end_ps();
 }
 
 }  // namespace bucketd::search

@@ -6,7 +6,7 @@
 
 #include "passes/auto/decoder.h"
 #include "passes/auto/problem.h"
-#include "passes/sim/busy_time.h"
+#include "passes/sim/stream_clock.h"
 
 namespace bucketd::search {
 
@@ -44,12 +44,10 @@ class Judge {
     Kind kind = Kind::kRun;
     int32_t id = 0;  // leader, or batch
   };
-  // What a batch takes as said: parts that are off each for itself.
+  // What a batch takes as said: parts of its time on the wire, which are off each for itself.
   struct Launch {
-    GroupId group = 0;
-    int64_t alpha_ps = 0, wire_ps = 0, gamma_ps = 0;
-    int64_t copies_on_wire_ps = 0, copy_in_ps = 0, copy_out_ps = 0, charged_ps = 0;
-    int32_t kernels_on_host = 0;
+    internal::LaunchWork work;
+    int64_t alpha_ps = 0, wire_ps = 0, gamma_ps = 0, copies_ps = 0;
   };
   void Flatten(const Decoded& decoded);
   Launch LaunchOf(const Batch& batch) const;
@@ -66,8 +64,8 @@ class Judge {
   std::vector<uint8_t> waited_;    // of a batch
   std::vector<uint8_t> put_off_;   // leaders behind reductions that nobody has needed yet
   std::vector<LeaderId> stack_;
-  std::vector<int64_t> ends_, stream_free_;
-  internal::BusyTime busy_;
+  std::vector<int64_t> ends_;
+  internal::StreamClock clock_;
   int64_t replayed_ = 0;
 };
 

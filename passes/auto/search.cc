@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "passes/auto/order_search.h"
 #include "passes/auto/partition_search.h"
 
 namespace bucketd::search {
@@ -49,6 +50,8 @@ Search::Search(const Problem& problem, int64_t limit, std::vector<Stop> stops,
   knobs_ = KnobsOf(alpha_ps_, longest_ps_, problem.total_ps());
 }
 
+Search::~Search() = default;
+
 // Whether the last stop is behind.
 bool Search::Spent() {
   while (passed_ < stops_.size() &&
@@ -66,6 +69,11 @@ bool Search::IsTired(int64_t gained_at) {
 }
 
 void Search::Pass() {
+  const Stop& stop = stops_[passed_];
+  if (stop.order_budget > 0 && (best_score_.over || best_score_.first > stop.enough_ps)) {
+    if (orders_ == nullptr) orders_ = std::make_unique<OrderSearch>(*this);
+    orders_->WorkUntil(stop.order_budget, stop.enough_ps);
+  }
   if (at_stop_ != nullptr) at_stop_(passed_);
   ++passed_;
 }
@@ -99,15 +107,32 @@ Score Search::DecodeOnce(const Settings& settings, const Partition* partition, i
   last_ = decoded.figures;
   fastest_ps_ = std::min(fastest_ps_, last_.total_ps);
   const Score score = ScoreAsAsked(decoded, cutoff_ps);
+  if (score < decoded_.score) {
+    decoded_ = {score, settings, decoded.batches, partition != nullptr};
+  }
   if (score < best_score_) {
+    if (partition != nullptr && !score.over) Remember(decoded, settings);
     best_score_ = score;
-    if (partition != nullptr && !score.over) {
-      found_.push_back({decoded, settings});
-      if (found_.size() > kMostFound) found_.pop_front();
-    }
     best_ = decoded;
     best_settings_ = settings;
-    best_is_fixed_ = partition != nullptr;
+  }
+  return score;
+}
+
+void Search::Remember(const Decoded& decoded, const Settings& settings) {
+  found_.push_back({decoded, settings});
+  if (found_.size() > kMostFound) found_.pop_front();
+}
+
+// An order that was not decoded, but came from one by those settings.
+Score Search::Offer(const Decoded& order, int64_t cutoff_ps) {
+  fastest_ps_ = std::min(fastest_ps_, order.figures.total_ps);
+  const Score score = ScoreAsAsked(order, cutoff_ps);
+  if (score < best_score_) {
+    if (!score.over) Remember(order, decoded_.settings);
+    best_score_ = score;
+    best_ = order;
+    best_settings_ = decoded_.settings;
   }
   return score;
 }
@@ -143,11 +168,13 @@ void Search::JudgeBy(Judge& judge, int64_t ceiling_ps) {
 
 void Search::Adopt(const Decoded& decoded, const Settings& settings) {
   const Score score = ScoreAsAsked(decoded, CutoffOf(best_score_));
+  if (!decoded.replayed && score < decoded_.score) {
+    decoded_ = {score, settings, decoded.batches, true};
+  }
   if (!(score < best_score_)) return;
   best_score_ = score;
   best_ = decoded;
   best_settings_ = settings;
-  best_is_fixed_ = true;
 }
 
 void Search::LookAround() {
@@ -314,17 +341,17 @@ void Search::TryStarts() {
 
 // Another plan's buckets under the settings that were best so far, with reductions behind the
 // gathers that are due and before them.
-void Search::TryHints() {
+void Search::TryOtherPlan() {
   constexpr size_t kMostStarts = 2;
-  for (const std::vector<Batch>& hint : hints_) {
-    PartitionSearch replay(*this, hint, best_settings_);
-    for (size_t i = 0; i < starts_.size() && i < kMostStarts; ++i) {
-      for (const bool sinks_first : {false, true}) {
-        if (Spent()) return;
-        Settings settings = starts_[i].settings;
-        settings.sinks_first = sinks_first;
-        replay.Replay(settings);
-      }
+  const auto several = [](const Batch& batch) { return batch.members.size() > 1; };
+  if (std::none_of(other_.batches.begin(), other_.batches.end(), several)) return;
+  PartitionSearch replay(*this, other_.batches, best_settings_);
+  for (size_t i = 0; i < starts_.size() && i < kMostStarts; ++i) {
+    for (const bool sinks_first : {false, true}) {
+      if (Spent()) return;
+      Settings settings = starts_[i].settings;
+      settings.sinks_first = sinks_first;
+      replay.Replay(settings);
     }
   }
 }
@@ -368,8 +395,8 @@ bool Search::Descend(Settings& at, Score& score) {
 
 void Search::DescendFromBest() {
   for (int round = 0; round < kMaxRounds && !Spent(); ++round) {
-    Settings at = best_settings_;
-    Score score = best_score_;
+    Settings at = decoded_.settings;
+    Score score = decoded_.score;
     if (!Descend(at, score)) return;
   }
 }
@@ -398,24 +425,26 @@ void Search::Run() {
 
 void Search::Descents() {
   TryStarts();
-  TryHints();
+  TryOtherPlan();
   near_only_ = !problem_.is_small();
-  if (!near_only_ || !best_is_fixed_) DescendFromStarts();
-  if (Spent() || best_score_.over) return;
-  PartitionSearch(*this, best_.batches, best_settings_).Climb();
+  if (!near_only_ || !decoded_.is_fixed) DescendFromStarts();
+  if (Spent() || decoded_.score.over) return;
+  PartitionSearch(*this, decoded_.batches, decoded_.settings).Climb();
   near_only_ = false;
   DescendFromBest();
-  if (!best_is_fixed_ && !Spent()) PartitionSearch(*this, best_.batches, best_settings_).Climb();
+  if (!decoded_.is_fixed && !Spent()) {
+    PartitionSearch(*this, decoded_.batches, decoded_.settings).Climb();
+  }
   // Elsewhere the buckets may lie better.
   for (const Tried& start : starts_) {
     if (Spent()) return;
-    if (start.score.over || start.score.first > Share(best_score_.first, kHopeless)) continue;
+    if (start.score.over || start.score.first > Share(decoded_.score.first, kHopeless)) continue;
     reserves_.clear();
     PartitionSearch(*this, decoder_.Decode(start.settings, CapOf(start.settings), nullptr).batches,
                     start.settings)
         .Climb();
   }
-  if (!Spent()) PartitionSearch(*this, best_.batches, best_settings_).Wander();
+  if (!Spent()) PartitionSearch(*this, decoded_.batches, decoded_.settings).Wander();
 }
 
 }  // namespace bucketd::search

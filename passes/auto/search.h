@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -18,12 +19,15 @@
 
 namespace bucketd::search {
 
+class OrderSearch;
+
 Score ScoreOf(const Figures& figures, int64_t limit);
 
 // Where a search ends: its decodes have placed `budget` leaders together, or a plan within the
 // limit takes no more than `enough_ps`.
 struct Stop {
   int64_t budget = 0, enough_ps = 0;
+  int64_t order_budget = 0;  // beside the decodes: of orders that are changed action by action
 };
 
 // Deterministic: the same problem, limit and budget give the same result, and a larger budget looks
@@ -34,11 +38,12 @@ class Search {
   // with that stop alone would have ended. The problem outlives the search.
   Search(const Problem& problem, int64_t limit, std::vector<Stop> stops,
          std::function<void(size_t)> at_stop = nullptr);
+  ~Search();
   Search(const Problem& problem, int64_t limit, int64_t budget)
       : Search(problem, limit, std::vector<Stop>{{budget, 0}}) {}
 
-  // Buckets of another plan, in the order of their launches, to start from as well.
-  void AddStart(std::vector<Batch> batches) { hints_.push_back(std::move(batches)); }
+  // Another plan's order, whose figures need not be filled, to start from as well.
+  void StartFrom(Decoded other) { other_ = std::move(other); }
 
   // Before Run(): looks for the least mean of an order's time and, counted `weight` times, its time
   // as `said` replays it. No order takes longer than said. `said` outlives the search.
@@ -69,6 +74,7 @@ class Search {
   int64_t fastest_ps() const { return fastest_ps_; }
 
  private:
+  friend class OrderSearch;
   friend class PartitionSearch;
 
   struct Tried {
@@ -88,6 +94,8 @@ class Search {
   Score Repair(const Settings& settings, const Partition* partition, int64_t cutoff_ps);
   bool IsLost(int64_t cutoff_ps) const;
   int64_t CapOf(const Settings& settings) const { return Share(limit_, settings.memory_share); }
+  void Remember(const Decoded& decoded, const Settings& settings);
+  Score Offer(const Decoded& order, int64_t cutoff_ps);
   Score ScoreAsAsked(const Decoded& decoded, int64_t cutoff_ps);
   Score ScoreWeighed(const Decoded& decoded, int64_t cutoff_ps);
   bool Spent();
@@ -95,7 +103,7 @@ class Search {
   void Pass();
   void ReserveWhereOver();
   void TryStarts();
-  void TryHints();
+  void TryOtherPlan();
   std::vector<Settings> Starts() const;
   void Descents();
   bool Sweep(const Knob& knob, Settings& at, Score& score);
@@ -115,12 +123,20 @@ class Search {
   Decoded best_;
   Score best_score_;
   Settings best_settings_;
-  bool best_is_fixed_ = false;  // its buckets were decided beforehand
-  bool near_only_ = false;      // sweeps look at neighbours of where they stand
+  // The best that the decoder made.
+  struct Start {
+    Score score;
+    Settings settings;
+    std::vector<Batch> batches;
+    bool is_fixed = false;  // they were decided beforehand
+  };
+  Start decoded_;
+  std::unique_ptr<OrderSearch> orders_;  // from the first stop that has a budget for it
+  bool near_only_ = false;               // sweeps look at neighbours of where they stand
   KnownScores known_;
   WatchedSettings seen_;       // by the decodes of one Try()
   std::vector<Tried> starts_;  // best first
-  std::vector<std::vector<Batch>> hints_;
+  Decoded other_;              // another plan; empty: none
   std::deque<Found> found_;
   std::vector<Reserve> reserves_;  // of one Try()
   Figures last_;                   // of the last decode

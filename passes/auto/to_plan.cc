@@ -53,4 +53,45 @@ Plan PlanOf(const PassContext& context, const Problem& problem, const Decoded& d
   return plan;
 }
 
+Decoded OrderOf(const Graph& graph, const Problem& problem, const Plan& plan) {
+  std::vector<LeaderId> leader_of(Index(graph.size()), -1);
+  for (LeaderId l = 0; l < problem.size(); ++l) leader_of[Index(problem.node[Index(l)])] = l;
+  std::vector<int32_t> batch_of(graph.collectives().size(), -1);
+  Decoded decoded;
+  const auto launch = [&](Batch batch) {
+    const auto id = static_cast<int32_t>(decoded.batches.size());
+    for (const CollectiveId c : batch.members) batch_of[Index(c)] = id;
+    decoded.order.push_back({Action::Kind::kLaunch, id});
+    decoded.batches.push_back(std::move(batch));
+  };
+  const auto wait = [&](CollectiveId c) {
+    decoded.order.push_back({Action::Kind::kWait, batch_of[Index(c)]});
+  };
+  for (const Step& step : plan.order) {
+    if (step.kind == Step::Kind::kNode) {
+      const CollectiveId c = graph.collective_of(step.id);
+      if (graph.kind(step.id) == NodeKind::kCollective) {
+        launch({{c}, Form::kFree, false});
+      } else if (graph.kind(step.id) == NodeKind::kWait) {
+        wait(c);
+      } else if (leader_of[Index(step.id)] >= 0) {
+        decoded.order.push_back({Action::Kind::kRun, leader_of[Index(step.id)]});
+      }
+      continue;
+    }
+    const Bucket& bucket = plan.buckets[Index(step.id)];
+    if (step.kind == Step::Kind::kWait) {
+      wait(graph.collective_of(bucket.members[0]));
+      continue;
+    }
+    Batch batch;
+    for (const NodeId n : bucket.members) batch.members.push_back(graph.collective_of(n));
+    batch.form = bucket.mode == BucketMode::kGrouped  ? Form::kGrouped
+                 : bucket.copies == CopyStream::kComm ? Form::kPackedOnComm
+                                                      : Form::kPackedOnCompute;
+    launch(std::move(batch));
+  }
+  return decoded;
+}
+
 }  // namespace bucketd::search

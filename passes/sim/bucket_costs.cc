@@ -1,5 +1,7 @@
+#include "passes/sim/bucket_costs.h"
+
 #include "passes/base/collectives.h"
-#include "passes/sim/model.h"
+#include "passes/base/int128.h"
 
 namespace bucketd::internal {
 
@@ -8,31 +10,57 @@ int64_t FirstOutputBytes(const Graph& graph, NodeId n) {
   return outputs.empty() ? 0 : outputs.front().bytes;
 }
 
-BucketCosts CostsOf(const Graph& graph, const Bucket& bucket, const Costs& costs) {
+BucketCosts CostsOf(const BucketParts& parts, BucketMode mode, CopyStream copies,
+                    const Costs& costs) {
   BucketCosts result;
-  const CollectiveId first = graph.collective_of(bucket.members.front());
-  result.kind = graph.collective(first).kind;
-  result.group = graph.collective(first).group;
-  const bool packed = bucket.mode == BucketMode::kPacked;
-  result.copies_on_comm = packed && bucket.copies == CopyStream::kComm;
+  result.kind = parts.kind;
+  result.group = parts.group;
+  result.in_bytes = parts.in_bytes;
+  result.out_bytes = parts.out_bytes;
+  const bool packed = mode == BucketMode::kPacked;
+  result.copies_on_comm = packed && copies == CopyStream::kComm;
   result.copies_on_compute = packed && !result.copies_on_comm;
-  int64_t message = 0;
-  for (const NodeId member : bucket.members) {
-    message += graph.collective(graph.collective_of(member)).bytes;
-    result.out_bytes += FirstOutputBytes(graph, member);
-    const absl::Span<const NodeId> inputs = graph.inputs(member);
-    if (!inputs.empty()) result.in_bytes += FirstOutputBytes(graph, inputs.front());
-  }
-  const int64_t launches = packed ? 1 : static_cast<int64_t>(bucket.members.size());
-  result.collective_ps = costs.CollectivePs(first, message, launches);
+  result.collective_ps =
+      costs.CollectivePs(parts.first, parts.message_bytes, packed ? 1 : parts.members);
   if (packed) {
-    result.copy_in_ps = costs.CopyPs(result.in_bytes);
+    result.copy_in_ps = costs.CopyPs(parts.in_bytes);
     // Reduced results are used where they lie in the flat buffer.
-    if (Gathers(result.kind)) {
-      result.copy_out_ps = costs.CopyPs(result.out_bytes);
-    }
+    if (Gathers(parts.kind)) result.copy_out_ps = costs.CopyPs(parts.out_bytes);
   }
   return result;
+}
+
+BucketCosts CostsOf(const Graph& graph, const Bucket& bucket, const Costs& costs) {
+  BucketParts parts;
+  parts.first = graph.collective_of(bucket.members.front());
+  parts.members = static_cast<int64_t>(bucket.members.size());
+  parts.kind = graph.collective(parts.first).kind;
+  parts.group = graph.collective(parts.first).group;
+  for (const NodeId member : bucket.members) {
+    parts.message_bytes += graph.collective(graph.collective_of(member)).bytes;
+    parts.out_bytes += FirstOutputBytes(graph, member);
+    const absl::Span<const NodeId> inputs = graph.inputs(member);
+    if (!inputs.empty()) parts.in_bytes += FirstOutputBytes(graph, inputs.front());
+  }
+  return CostsOf(parts, bucket.mode, bucket.copies, costs);
+}
+
+LaunchWork WorkOf(const BucketCosts& bucket, const Costs& costs) {
+  LaunchWork work;
+  work.group = bucket.group;
+  work.slot_ps = bucket.collective_ps;
+  if (bucket.copies_on_compute) {
+    work.copy_in_ps = bucket.copy_in_ps;
+    work.copy_out_ps = bucket.copy_out_ps;
+  } else if (bucket.copies_on_comm) {
+    const int64_t copies = bucket.copy_in_ps + bucket.copy_out_ps;
+    work.slot_ps += copies;
+    // They take memory bandwidth from compute: that share of them is charged to it.
+    work.charged_ps = static_cast<int64_t>(
+        (Int128{copies} * costs.comm_copy_share_ppb() + kBillion / 2) / kBillion);
+    work.copies_on_stream = Gathers(bucket.kind) ? 2 : 1;
+  }
+  return work;
 }
 
 }  // namespace bucketd::internal

@@ -7,20 +7,10 @@
 #include "passes/cost/costs.h"
 #include "passes/ir/graph.h"
 #include "passes/plan/plan.h"
-#include "passes/sim/busy_time.h"
+#include "passes/sim/bucket_costs.h"
 #include "passes/sim/simulator.h"
 
 namespace bucketd::internal {
-
-// Sizes and times of a bucket's parts.
-struct BucketCosts {
-  CollectiveKind kind = CollectiveKind::kUnspecified;
-  GroupId group = 0;
-  bool copies_on_comm = false;  // packed, copies inside the collective's slot
-  bool copies_on_compute = false;
-  int64_t in_bytes = 0, out_bytes = 0;  // of all members together
-  int64_t collective_ps = 0, copy_in_ps = 0, copy_out_ps = 0;
-};
 
 // Hands a step to whoever walks the order.
 template <typename Walk>
@@ -37,11 +27,6 @@ void Visit(const Step& step, Walk& walk) {
       break;
   }
 }
-
-BucketCosts CostsOf(const Graph& graph, const Bucket& bucket, const Costs& costs);
-
-// The size of a tensor that stands for a node, 0 if it has none.
-int64_t FirstOutputBytes(const Graph& graph, NodeId n);
 
 // Whether launches take the host's time, as the costs say, or none.
 enum class Launches : uint8_t { kCost, kFree };

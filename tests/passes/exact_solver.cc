@@ -1,37 +1,38 @@
 #include "tests/passes/exact_solver.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 #include <vector>
 
 #include "passes/base/index.h"
-#include "passes/sim/busy_time.h"
-#include "passes/sim/model.h"
+#include "passes/sim/bucket_costs.h"
+#include "passes/sim/simulator.h"
+#include "passes/sim/stream_clock.h"
 
 namespace bucketd::testing {
 namespace {
 
-using internal::BucketCosts;
-using internal::BusyTime;
+using internal::LaunchWork;
+using internal::StreamClock;
 
 // The simulator's clocks at one place of an order.
 struct Clocks {
-  int64_t now = 0, host = 0;
-  std::vector<int64_t> stream_free, end;  // of a group; of a block
-  BusyTime busy;
+  StreamClock clock;
+  std::vector<int64_t> end;  // of a block
 };
 
 // Collectives that are launched as one.
 struct Block {
   std::vector<CollectiveId> members;
   Bucket bucket;  // of two members or more
-  BucketCosts costs;
+  LaunchWork work;
 };
 
 class Solver {
  public:
-  Solver(const Graph& graph, const Costs& costs, int64_t best_known, int64_t steps)
-      : graph_(graph), costs_(costs), steps_(steps) {
+  Solver(const Graph& graph, const Costs& costs, int64_t best_known, int64_t limit, int64_t steps)
+      : graph_(graph), costs_(costs), limit_(limit), steps_(steps) {
     best_.total_ps = best_known;
   }
 
@@ -72,29 +73,21 @@ class Solver {
     }
     Block& block = blocks_[b];
     if (block.members.size() == 1) {
-      block.costs = {};
-      block.costs.group = graph_.collective(block.members[0]).group;
-      block.costs.collective_ps = costs_.node_ps(graph_.collective(block.members[0]).start);
+      block.work = {};
+      block.work.group = graph_.collective(block.members[0]).group;
+      block.work.slot_ps = costs_.node_ps(graph_.collective(block.members[0]).start);
       Forms(b + 1);
       return;
     }
-    // The first member's link counts for all.
-    const auto same_link = [&](CollectiveId x, CollectiveId y) {
-      return costs_.CollectivePs(x, 1 << 20, 1) == costs_.CollectivePs(y, 1 << 20, 1);
-    };
-    for (size_t first = 0; first < block.members.size(); ++first) {
-      if (first > 0 && same_link(block.members[0], block.members[first])) continue;
-      block.bucket.members.clear();
-      for (const CollectiveId c : block.members) {
-        block.bucket.members.push_back(graph_.collective(c).start);
-      }
-      std::swap(block.bucket.members[0], block.bucket.members[first]);
-      for (int form = 0; form < 3; ++form) {
-        block.bucket.mode = form == 0 ? BucketMode::kGrouped : BucketMode::kPacked;
-        block.bucket.copies = form == 1 ? CopyStream::kCompute : CopyStream::kComm;
-        block.costs = internal::CostsOf(graph_, block.bucket, costs_);
-        Forms(b + 1);
-      }
+    block.bucket.members.clear();
+    for (const CollectiveId c : block.members) {
+      block.bucket.members.push_back(graph_.collective(c).start);
+    }
+    for (int form = 0; form < 3; ++form) {
+      block.bucket.mode = form == 0 ? BucketMode::kGrouped : BucketMode::kPacked;
+      block.bucket.copies = form == 1 ? CopyStream::kCompute : CopyStream::kComm;
+      block.work = internal::WorkOf(internal::CostsOf(graph_, block.bucket, costs_), costs_);
+      Forms(b + 1);
     }
   }
 
@@ -104,13 +97,13 @@ class Solver {
     wire_left_.assign(graph_.groups().size(), 0);
     kernels_left_ = 0;
     for (size_t b = 0; b < blocks_.size(); ++b) {
-      wire_left_[Index(blocks_[b].costs.group)] += blocks_[b].costs.collective_ps;
+      wire_left_[Index(blocks_[b].work.group)] += blocks_[b].work.slot_ps;
     }
     for (NodeId n = 0; n < graph_.size(); ++n) {
       if (graph_.collective_of(n) < 0) kernels_left_ += costs_.node_ps(n);
     }
     Clocks clocks;
-    clocks.stream_free.assign(graph_.groups().size(), 0);
+    clocks.clock.Reset(graph_.groups().size(), internal::RatesOf(costs_));
     clocks.end.assign(blocks_.size(), 0);
     order_.clear();
     Next(clocks);
@@ -131,19 +124,14 @@ class Solver {
   }
 
   int64_t LeastEnd(const Clocks& clocks) const {
-    int64_t end = clocks.now + kernels_left_;
+    const int64_t now = clocks.clock.now_ps();
+    int64_t end = now + kernels_left_;
     for (size_t g = 0; g < wire_left_.size(); ++g) {
-      const int64_t begin =
-          wire_left_[g] > 0 ? std::max(clocks.now, clocks.stream_free[g]) : clocks.stream_free[g];
+      const int64_t free = clocks.clock.free_ps(static_cast<GroupId>(g));
+      const int64_t begin = wire_left_[g] > 0 ? std::max(now, free) : free;
       end = std::max(end, begin + wire_left_[g]);
     }
     return end;
-  }
-
-  void Kernel(Clocks& clocks, int64_t work) const {
-    clocks.host += costs_.host_ps_per_kernel();
-    clocks.now =
-        clocks.busy.Finish(std::max(clocks.now, clocks.host), work, costs_.overlap_slowdown_ppb());
   }
 
   void Next(const Clocks& clocks) {
@@ -188,7 +176,7 @@ class Solver {
 
   void RunKernel(const Clocks& before, NodeId n) {
     Clocks clocks = before;
-    Kernel(clocks, costs_.node_ps(n));
+    clocks.clock.Kernel(costs_.node_ps(n));
     kernels_left_ -= costs_.node_ps(n);
     const size_t length = order_.size();
     Take({Step::Kind::kNode, n}, {n});
@@ -199,31 +187,14 @@ class Solver {
 
   void Launch(const Clocks& before, size_t b) {
     Clocks clocks = before;
-    const BucketCosts& costs = blocks_[b].costs;
-    const size_t g = Index(costs.group);
-    int64_t slot = costs.collective_ps, charged = 0;
-    if (costs.copies_on_compute && costs.copy_in_ps > 0) Kernel(clocks, costs.copy_in_ps);
-    clocks.host += costs_.host_ps_per_collective();
-    if (costs.copies_on_comm) {
-      const int64_t copies = costs.copy_in_ps + costs.copy_out_ps;
-      clocks.host +=
-          (costs.kind == CollectiveKind::kAllGather ? 2 : 1) * costs_.host_ps_per_kernel();
-      slot += copies;
-      charged = static_cast<int64_t>(
-          (Int128{copies} * costs_.comm_copy_share_ppb() + internal::kBillion / 2) /
-          internal::kBillion);
-    }
-    const int64_t start = std::max({clocks.stream_free[g], clocks.now, clocks.host});
-    if (charged > 0) {
-      clocks.now = clocks.busy.Finish(std::max(clocks.now, clocks.host), charged,
-                                      costs_.overlap_slowdown_ppb());
-    }
-    clocks.stream_free[g] = clocks.end[b] = start + slot;
-    clocks.busy.Add(start, start + slot);
+    const LaunchWork& work = blocks_[b].work;
+    const size_t g = Index(work.group);
+    clocks.clock.Kernel(work.copy_in_ps);
+    clocks.end[b] = clocks.clock.Launch(work).end_ps;
     std::vector<NodeId> starts;
     for (const CollectiveId c : blocks_[b].members) starts.push_back(graph_.collective(c).start);
     launched_[b] = true;
-    wire_left_[g] -= costs.collective_ps;
+    wire_left_[g] -= work.slot_ps;
     const size_t length = order_.size();
     const bool alone = starts.size() == 1;
     Take(alone ? Step{Step::Kind::kNode, starts[0]}
@@ -231,15 +202,14 @@ class Solver {
          starts);
     Next(clocks);
     Undo(length, starts);
-    wire_left_[g] += costs.collective_ps;
+    wire_left_[g] += work.slot_ps;
     launched_[b] = false;
   }
 
   void Wait(const Clocks& before, size_t b) {
     Clocks clocks = before;
-    const BucketCosts& costs = blocks_[b].costs;
-    clocks.now = std::max(clocks.now, clocks.end[b]);
-    if (costs.copies_on_compute && costs.copy_out_ps > 0) Kernel(clocks, costs.copy_out_ps);
+    clocks.clock.WaitUntil(clocks.end[b]);
+    clocks.clock.Kernel(blocks_[b].work.copy_out_ps);
     std::vector<NodeId> waits;
     for (const CollectiveId c : blocks_[b].members) waits.push_back(graph_.collective(c).wait);
     const size_t length = order_.size();
@@ -251,10 +221,8 @@ class Solver {
   }
 
   void Leaf(const Clocks& clocks) {
-    int64_t total = clocks.now;
-    for (const int64_t free : clocks.stream_free) total = std::max(total, free);
+    const int64_t total = clocks.clock.end_ps();
     if (total >= best_.total_ps) return;
-    best_.total_ps = total;
     Plan plan = ProgramOrder(graph_);
     plan.order = order_;
     plan.order.push_back({Step::Kind::kNode, graph_.output_node()});
@@ -268,11 +236,17 @@ class Solver {
     for (Step& step : plan.order) {
       if (step.kind != Step::Kind::kNode) step.id = number[Index(step.id)];
     }
+    if (limit_ != std::numeric_limits<int64_t>::max() &&
+        Simulate(graph_, plan, costs_).prediction.peak_bytes > limit_) {
+      return;
+    }
+    best_.total_ps = total;
     best_.plan = std::move(plan);
   }
 
   const Graph& graph_;
   const Costs& costs_;
+  const int64_t limit_;
   int64_t steps_;
   Optimum best_;
   std::vector<Block> blocks_;
@@ -285,8 +259,8 @@ class Solver {
 }  // namespace
 
 std::optional<Optimum> FindOptimum(const Graph& graph, const Costs& costs, int64_t best_known,
-                                   int64_t steps) {
-  return Solver(graph, costs, best_known, steps).Run();
+                                   int64_t limit, int64_t steps) {
+  return Solver(graph, costs, best_known, limit, steps).Run();
 }
 
 }  // namespace bucketd::testing

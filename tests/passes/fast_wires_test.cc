@@ -41,7 +41,8 @@ TEST(FastWires, OrdersTakeWhatTheSimulatorSaysUnderFasterWires) {
     const int64_t limit = context.program_order.peak_bytes;
     const Costs fast = costs.WithWires(graph, std::vector<double>(graph.groups().size(), 0.75));
     const search::FastWires wires = search::WiresToTry(problem)[0];
-    for (const search::FastOrder& found : OrdersForFastWires(problem, wires, limit, 3, {})) {
+    for (const search::FastOrder& found :
+         OrdersForFastWires(problem, wires, limit, 3, search::Decoded())) {
       if (found.decoded.order.empty()) continue;
       ++orders;
       plan = search::PlanOf(context, problem, found.decoded);

@@ -60,7 +60,7 @@ TEST(SharpBound, IsAtMostTheOptimumOfTinySteps) {
       const Costs costs = step.CostsOf(graph);
       const Prediction before = Simulate(graph, ProgramOrder(graph), costs).prediction;
       const std::optional<Optimum> best =
-          FindOptimum(graph, costs, before.total_ps + 1, /*steps=*/100'000);
+          FindOptimum(graph, costs, before.total_ps + 1, /*limit=*/INT64_MAX, /*steps=*/100'000);
       if (!best) continue;
       ++solved;
       const std::string what = std::string(kTinyKinds[kind]) + " seed " + std::to_string(seed);

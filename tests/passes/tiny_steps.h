@@ -16,8 +16,9 @@
 
 namespace bucketd::testing {
 
-inline constexpr std::array<const char*, 6> kTinyKinds = {
-    "FSDP forward", "FSDP backward", "DDP backward", "tensor parallel", "two chains", "random"};
+inline constexpr std::array<const char*, 9> kTinyKinds = {
+    "FSDP forward", "FSDP backward", "DDP backward",    "tensor parallel",  "two chains",
+    "random",       "experts",       "hybrid sharding", "memory that binds"};
 
 class TinyStep {
  public:
@@ -50,10 +51,28 @@ class TinyStep {
       case 4:
         TwoChains();
         break;
+      case 6:
+        Experts();
+        break;
+      case 7:
+        for (int i = 0; i < 2; ++i) {
+          value_ = Kernel({value_});
+          const NodeId shard = net_.Scatter(Name("s"), Kernel({value_}));
+          net_.OnGroup(other_);
+          Reduced(net_.Reduce(Name("r"), shard));
+          net_.OnGroup(0);
+        }
+        break;
+      case 8:
+        MoreThanFits();
+        break;
       default:
         AnyStep();
     }
   }
+
+  // Of program order's peak: so much that it never binds, but for one kind.
+  int32_t memory_limit_ppm() const { return memory_limit_ppm_; }
 
   Graph Build() {
     net_.Out(value_, SlotKind::kOutput);
@@ -120,6 +139,35 @@ class TinyStep {
     value_ = Kernel({left, value_});
   }
 
+  // To the experts and back, beside a shared one; their weights are gathered.
+  void Experts() {
+    const NodeId x = Kernel({value_});
+    const NodeId shared = Kernel({x});
+    net_.OnGroup(other_);
+    const NodeId sent = Exchanged(x);
+    net_.OnGroup(0);
+    const NodeId made = Kernel({sent, Gathered()});
+    net_.OnGroup(other_);
+    const NodeId back = Exchanged(made);
+    net_.OnGroup(0);
+    value_ = Kernel({back, shared});
+    if (random_.OneIn(2)) Layer();
+  }
+  NodeId Exchanged(NodeId value) {
+    return net_.Wait(Name("w"), net_.Start(CollectiveKind::kAllToAll, Name("e"), value));
+  }
+
+  // Gathers that may not all be early, gradients that may not all be late.
+  void MoreThanFits() {
+    memory_limit_ppm_ = random_.OneOf(std::vector<int>{900'000, 1'000'000, 1'050'000});
+    const NodeId x = Kernel({value_});
+    value_ = x;
+    Layer();
+    Reduced(net_.Scatter(Name("s"), Kernel({value_, x})));
+    Layer();
+    if (random_.OneIn(2)) Reduced(net_.Scatter(Name("s"), Kernel({value_})));
+  }
+
   void AnyStep() {
     std::vector<NodeId> values = {value_};
     int collectives = 0;
@@ -147,6 +195,7 @@ class TinyStep {
   GroupId other_ = 0;
   NodeId value_ = 0;
   int next_name_ = 0;
+  int32_t memory_limit_ppm_ = 10'000'000;
   std::vector<NodeId> reduced_;
 };
 

@@ -1,0 +1,73 @@
+// The exact time and memory of an explicit order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "passes/auto/decoder.h"
+#include "passes/auto/live_memory.h"
+#include "passes/auto/problem.h"
+#include "passes/sim/stream_clock.h"
+
+namespace bucketd::search {
+
+// Takes the actions of an order as wishes: what an action still needs comes right before it, so
+// that every order of actions stands for a legal one, unless two launches need one another. Waits
+// that cost nothing are no wishes: they stand where their collective has ended, where its result is
+// needed, or where memory makes them; those with a copy behind them, and those that are kept in
+// program order, stand where the order has them. Not thread-safe; the problem outlives it.
+class OrderReplay {
+ public:
+  OrderReplay(const Problem& problem, int64_t limit);
+
+  // The order as it came out, with its figures; null if there is none. Gives up as the decoder
+  // does: once the step is sure to take longer than `cutoff_ps`, figures.total_ps is a lower bound
+  // above that and the order a part. Holds until the next call. O(leaders + edges).
+  const Decoded* Run(const Decoded& wishes, int64_t cutoff_ps);
+
+  // Of the wait of a batch: whether it stands where the order has it.
+  bool HasPlace(const Batch& batch) const;
+
+  // Leaders that the last call placed: its cost.
+  int64_t placed() const { return placed_; }
+
+ private:
+  struct Launched {
+    int64_t end_ps = 0;
+    bool launched = false, waited = false, has_place = false;
+    LaunchCost cost;
+  };
+  void Reset(const Decoded& wishes);
+  bool Take(const Action& action);
+  bool Place(LeaderId leader);
+  bool PlaceInputs(LeaderId leader);
+  bool PlaceInput(LeaderId input);
+  bool Launch(int32_t batch);
+  int64_t BytesAtStart(const Batch& batch, const LaunchCost& cost) const;
+  bool Await(int32_t batch);
+  void Wait(int32_t batch);
+  void Emit(LeaderId leader);
+  void TakeEnded();
+  void MakeRoom(int64_t bytes);
+  void RunPutOff(LeaderId below);
+  bool IsReady(LeaderId leader) const;
+  bool TakeRest();
+
+  const Problem& problem_;
+  const int64_t limit_;
+  std::vector<int64_t> wire_ps_;  // one a group, alone
+  Decoded out_;
+  internal::StreamClock clock_;
+  LiveMemory memory_;
+  std::vector<uint8_t> state_;    // of a leader
+  std::vector<Launched> launch_;  // of a batch
+  std::vector<int32_t> batch_of_;
+  std::vector<int32_t> outstanding_;  // batches whose waits have no place, as launched
+  int64_t first_end_ps_ = 0;          // of those
+  int64_t compute_left_ps_ = 0, sure_ps_ = 0, cutoff_ps_ = 0;
+  std::vector<int64_t> wire_left_;
+  int64_t placed_ = 0;
+};
+
+}  // namespace bucketd::search

@@ -1,0 +1,357 @@
+#include "passes/auto/order_search.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "passes/ir/bucket_key.h"
+
+namespace bucketd::search {
+namespace {
+
+// Changes before it returns to the best order: a cycle. In every second one only orders that are no
+// slower are kept; the others begin by keeping those that are so many thousandths slower than the
+// best, and get stricter.
+constexpr int64_t kCycle = 160;
+constexpr int32_t kLoose[] = {0, 4, 0, 16, 0, 50};
+
+// To replay an order costs so much less than to decode one.
+constexpr int64_t kReplaysOfADecode = 4;
+
+}  // namespace
+
+OrderSearch::OrderSearch(Search& search)
+    : search_(search), problem_(search.problem_), replay_(search.problem_, search.limit_) {
+  std::map<BucketKey, int32_t> classes;
+  for (size_t i = 0; i < problem_.transfers.size(); ++i) {
+    const Collective& c = problem_.graph->collective(static_cast<CollectiveId>(i));
+    const auto it = classes.emplace(BucketKey::Of(c), static_cast<int32_t>(classes.size())).first;
+    class_of_.push_back(problem_.transfers[i].mergeable ? it->second : -1);
+  }
+  marked_.assign(Index(problem_.size()), 0);
+  candidate_ = search_.other_;
+  if (candidate_.order.empty() || !Try(kNever)) return;
+  best_ = *tried_;
+  best_score_ = tried_score_;
+}
+
+void OrderSearch::WorkUntil(int64_t placed, int64_t enough_ps) {
+  if (search_.best_score_ < best_score_) {
+    best_ = search_.best_;
+    best_score_ = search_.best_score_;
+    round_ = 0;
+  }
+  while (placed_ < placed && (best_score_.over || best_score_.first > enough_ps)) Step();
+}
+
+bool OrderSearch::Try(int64_t cutoff_ps) {
+  tried_ = replay_.Run(candidate_, cutoff_ps);
+  placed_ += (replay_.placed() + problem_.size() / 8) / kReplaysOfADecode + 1;
+  if (tried_ == nullptr) return false;
+  tried_score_ = search_.Offer(*tried_, cutoff_ps);
+  return true;
+}
+
+void OrderSearch::Step() {
+  const int64_t in_cycle = round_ % kCycle, cycle = round_ / kCycle;
+  ++round_;
+  if (in_cycle == 0) {
+    at_ = best_;
+    score_ = best_score_;
+  }
+  candidate_.order = at_.order;
+  candidate_.batches = at_.batches;
+  bool changed = false;
+  for (size_t changes = 1 + (Below(3) == 0 ? Below(3) : 0); changes > 0; --changes) {
+    changed = Change() || changed;
+  }
+  if (!changed) {
+    ++placed_;
+    return;
+  }
+  int64_t cutoff = Search::CutoffOf(score_);
+  if (!score_.over) {
+    const int32_t loose = kLoose[static_cast<size_t>(cycle) % std::size(kLoose)];
+    cutoff += Share(best_score_.first, loose) * (kCycle - in_cycle) / kCycle;
+  }
+  if (!Try(cutoff)) return;
+  if (tried_score_.over ? !(tried_score_ < score_) : tried_score_.first > cutoff) return;
+  at_ = *tried_;
+  score_ = tried_score_;
+  if (!(score_ < best_score_)) return;
+  best_ = at_;
+  best_score_ = score_;
+}
+
+bool OrderSearch::Change() {
+  const size_t what = Below(16);
+  if (what < 5) return EaseStall();
+  if (what < 10 || at_.batches.empty()) return MoveAction();
+  if (what == 10) return ChangeForm();
+  if (what == 11) return SplitBatch();
+  if (what <= 13) return MergeBatches();
+  return MoveMember();
+}
+
+size_t OrderSearch::PlaceOf(Action::Kind kind, int32_t id) const {
+  size_t place = 0;
+  while (place < candidate_.order.size() &&
+         (candidate_.order[place].kind != kind || candidate_.order[place].id != id)) {
+    ++place;
+  }
+  return place;
+}
+
+// Where the step stands in a wait: what is waited for goes earlier, what its wire carries before
+// goes later, or something else fills the time.
+bool OrderSearch::EaseStall() {
+  const std::vector<Action>& order = candidate_.order;
+  const size_t size = order.size();
+  size_t wait = size == 0 ? 0 : Below(size);
+  for (size_t tries = 0;; ++tries) {
+    if (tries == size) return false;
+    const Action& action = order[wait];
+    if (action.kind == Action::Kind::kWait && candidate_.batches[Index(action.id)].stood_for) break;
+    wait = wait + 1 == size ? 0 : wait + 1;
+  }
+  const size_t launch = PlaceOf(Action::Kind::kLaunch, order[wait].id);
+  if (launch >= wait) return false;
+  const size_t what = Below(3);
+  if (what == 0) {
+    if (launch == 0) return false;
+    const size_t reach = std::min(launch, size_t{1} << (1 + Below(9)));
+    MoveTo(launch, launch - 1 - Below(reach), false);
+    return true;
+  }
+  if (what == 1) {
+    const auto group = [&](size_t i) {
+      return problem_.transfer(candidate_.batches[Index(order[i].id)].members[0]).group;
+    };
+    for (size_t before = launch; before-- > 0;) {
+      if (order[before].kind != Action::Kind::kLaunch || group(before) != group(launch)) continue;
+      if (Below(3) == 0) continue;
+      MoveTo(before, launch, Below(2) == 0);
+      return true;
+    }
+    return false;
+  }
+  size_t filler = wait + 1 + Below(size_t{1} << (1 + Below(8)));
+  while (filler < size && (order[filler].kind != Action::Kind::kRun ||
+                           problem_.cost[Index(order[filler].id)] == 0)) {
+    ++filler;
+  }
+  if (filler >= size) return false;
+  MoveTo(filler, wait, false);
+  return true;
+}
+
+bool OrderSearch::MoveAction() {
+  const size_t size = candidate_.order.size();
+  if (size < 2) return false;
+  size_t from = Below(size);
+  // Launches decide more than kernels.
+  const bool launch = Below(2) == 0;
+  for (size_t tries = 0;; ++tries) {
+    const Action& action = candidate_.order[from];
+    if (tries == size) return false;
+    if (action.kind == Action::Kind::kLaunch && launch) break;
+    if (action.kind == Action::Kind::kRun && !launch && problem_.cost[Index(action.id)] > 0) break;
+    if (action.kind == Action::Kind::kWait && !launch &&
+        replay_.HasPlace(candidate_.batches[Index(action.id)])) {
+      break;
+    }
+    from = from + 1 == size ? 0 : from + 1;
+  }
+  size_t to = Below(size);
+  if (Below(2) == 0) {
+    const size_t reach = size_t{1} << (1 + Below(5));
+    const size_t low = from > reach ? from - reach : 0;
+    to = std::min(size - 1, low + Below(2 * reach + 1));
+  }
+  if (to == from) return false;
+  MoveTo(from, to, to > from && Below(2) == 0);
+  return true;
+}
+
+bool OrderSearch::DependsOnMarked(const Action& action) const {
+  const auto any = [&](LeaderId l) {
+    for (const LeaderId x : problem_.before.of(l)) {
+      if (marked_[Index(x)]) return true;
+    }
+    return false;
+  };
+  if (action.kind == Action::Kind::kRun) return any(action.id);
+  for (const CollectiveId c : candidate_.batches[Index(action.id)].members) {
+    const Transfer& t = problem_.transfer(c);
+    if (any(action.kind == Action::Kind::kLaunch ? t.start : t.wait)) return true;
+  }
+  return false;
+}
+
+// The action stands behind (later) or before (earlier) what stands at `to` now. With what depends
+// on it and stands in between, in its order.
+void OrderSearch::MoveTo(size_t from, size_t to, bool with_dependents) {
+  std::vector<Action>& order = candidate_.order;
+  const auto at = [&](size_t i) { return order.begin() + static_cast<int64_t>(i); };
+  if (to < from) {
+    std::rotate(at(to), at(from), at(from + 1));
+    return;
+  }
+  if (!with_dependents) {
+    std::rotate(at(from), at(from + 1), at(to + 1));
+    return;
+  }
+  std::vector<LeaderId> marks;
+  const auto mark = [&](const Action& action) {
+    const auto add = [&](LeaderId l) {
+      if (l < 0) return;
+      marked_[Index(l)] = 1;
+      marks.push_back(l);
+    };
+    if (action.kind == Action::Kind::kRun) {
+      add(action.id);
+      return;
+    }
+    for (const CollectiveId c : candidate_.batches[Index(action.id)].members) {
+      const Transfer& t = problem_.transfer(c);
+      if (action.kind == Action::Kind::kLaunch) add(t.start);
+      add(t.wait);  // may stand nowhere
+    }
+  };
+  std::vector<Action> moved = {order[from]};
+  mark(order[from]);
+  size_t kept = from;
+  for (size_t i = from + 1; i <= to; ++i) {
+    if (DependsOnMarked(order[i])) {
+      mark(order[i]);
+      moved.push_back(order[i]);
+    } else {
+      order[kept++] = order[i];
+    }
+  }
+  for (const Action& action : moved) order[kept++] = action;
+  for (const LeaderId l : marks) marked_[Index(l)] = 0;
+}
+
+void OrderSearch::Sort(std::vector<CollectiveId>& members) const {
+  std::sort(members.begin(), members.end(), [&](CollectiveId a, CollectiveId b) {
+    return problem_.transfer(a).payload_rank < problem_.transfer(b).payload_rank;
+  });
+}
+
+bool OrderSearch::MayShare(int32_t a, int32_t b) const {
+  const int32_t of_a = class_of_[Index(candidate_.batches[Index(a)].members[0])];
+  return a != b && of_a >= 0 && of_a == class_of_[Index(candidate_.batches[Index(b)].members[0])];
+}
+
+// A form that several members may have; one alone has none.
+void OrderSearch::FixForm(int32_t id) {
+  Batch& batch = candidate_.batches[Index(id)];
+  Sort(batch.members);
+  if (batch.members.size() == 1) {
+    batch.form = Form::kFree;
+    return;
+  }
+  if (batch.form == Form::kFree) batch.form = static_cast<Form>(1 + Below(3));
+  if (batch.form != Form::kGrouped && !MayPack(problem_, batch.members)) {
+    batch.form = Form::kGrouped;
+  }
+}
+
+// The last batch takes the erased one's number.
+void OrderSearch::Erase(int32_t id) {
+  const auto last = static_cast<int32_t>(candidate_.batches.size()) - 1;
+  std::vector<Action>& order = candidate_.order;
+  order.erase(
+      std::remove_if(order.begin(), order.end(),
+                     [&](const Action& a) { return a.kind != Action::Kind::kRun && a.id == id; }),
+      order.end());
+  for (Action& a : order) {
+    if (a.kind != Action::Kind::kRun && a.id == last) a.id = id;
+  }
+  candidate_.batches[Index(id)] = std::move(candidate_.batches.back());
+  candidate_.batches.pop_back();
+}
+
+// A batch for which `fits` holds: the first from a random one on. -1: there is none.
+template <typename F>
+int32_t OrderSearch::Pick(F fits) {
+  const size_t size = candidate_.batches.size(), first = Below(size);
+  for (size_t i = 0; i < size; ++i) {
+    const auto batch = static_cast<int32_t>((first + i) % size);
+    if (fits(batch)) return batch;
+  }
+  return -1;
+}
+
+int32_t OrderSearch::PickBucket() {
+  return Pick([&](int32_t b) { return candidate_.batches[Index(b)].members.size() > 1; });
+}
+
+int32_t OrderSearch::PickPartner(int32_t of) {
+  return Pick([&](int32_t b) { return MayShare(of, b); });
+}
+
+bool OrderSearch::MergeBatches() {
+  const auto a = static_cast<int32_t>(Below(candidate_.batches.size()));
+  const int32_t b = PickPartner(a);
+  if (b < 0) return false;
+  // At the place of one of them: a's.
+  std::vector<CollectiveId>& into = candidate_.batches[Index(a)].members;
+  const std::vector<CollectiveId>& more = candidate_.batches[Index(b)].members;
+  into.insert(into.end(), more.begin(), more.end());
+  FixForm(a);
+  Erase(b);
+  return true;
+}
+
+bool OrderSearch::SplitBatch() {
+  const int32_t a = PickBucket();
+  if (a < 0) return false;
+  std::vector<CollectiveId>& members = candidate_.batches[Index(a)].members;
+  std::sort(members.begin(), members.end());
+  const size_t at = 1 + Below(members.size() - 1);
+  Batch other;
+  other.members.assign(members.begin() + static_cast<int64_t>(at), members.end());
+  other.form = candidate_.batches[Index(a)].form;
+  members.resize(at);
+  const auto b = static_cast<int32_t>(candidate_.batches.size());
+  candidate_.batches.push_back(std::move(other));
+  FixForm(a);
+  FixForm(b);
+  std::vector<Action>& order = candidate_.order;
+  const size_t launch = PlaceOf(Action::Kind::kLaunch, a);
+  const size_t wait = PlaceOf(Action::Kind::kWait, a);
+  if (wait < order.size()) {
+    order.insert(order.begin() + static_cast<int64_t>(wait) + 1, {Action::Kind::kWait, b});
+  }
+  const auto place = static_cast<int64_t>(launch) + static_cast<int64_t>(Below(2));
+  order.insert(order.begin() + place, {Action::Kind::kLaunch, b});
+  return true;
+}
+
+bool OrderSearch::MoveMember() {
+  const int32_t a = PickBucket();
+  if (a < 0) return false;
+  const int32_t b = PickPartner(a);
+  if (b < 0) return false;
+  std::vector<CollectiveId>& members = candidate_.batches[Index(a)].members;
+  const size_t which = Below(members.size());
+  candidate_.batches[Index(b)].members.push_back(members[which]);
+  members.erase(members.begin() + static_cast<int64_t>(which));
+  FixForm(a);
+  FixForm(b);
+  return true;
+}
+
+bool OrderSearch::ChangeForm() {
+  const int32_t a = PickBucket();
+  if (a < 0) return false;
+  Batch& batch = candidate_.batches[Index(a)];
+  const Form before = batch.form;
+  batch.form = static_cast<Form>(1 + Below(3));
+  FixForm(a);
+  return batch.form != before;
+}
+
+}  // namespace bucketd::search
