@@ -206,7 +206,9 @@ class SearchPass : public Pass {
       RETURN_IF_ERROR(TryMode(context, mode, limit, plan, best));
     }
     const Candidate classic = {best.mode, Plan(), best.figures, best.score};
-    ASSIGN_OR_RETURN(const int64_t fastest_ps, TrySearch(context, limit, plan, best));
+    const SharpBound bound = SharpBoundOf(context.graph, context.costs);
+    ASSIGN_OR_RETURN(const int64_t fastest_ps,
+                     TrySearch(context, limit, bound.total_ps, plan, best));
     if (best.score.over) {
       const std::string text = absl::StrCat("the plan with the least memory that was found needs ",
                                             best.figures.peak_bytes, " bytes; the limit is ", limit,
@@ -215,7 +217,6 @@ class SearchPass : public Pass {
       best.plan.diagnostics.push_back({"memory-limit", text, {}});
     }
     best.plan.diagnostics.push_back(Gain(context, classic, best));
-    const SharpBound bound = SharpBoundOf(context.graph, context.costs);
     const Gap gap = GapOf(context.graph, best.plan, context.costs, bound, fastest_ps);
     best.plan.diagnostics.push_back({"auto-gap", GapText(gap, bound), {}});
     best.plan.diagnostics.push_back(
@@ -241,7 +242,8 @@ class SearchPass : public Pass {
 
   // Returns what the fastest order takes that was seen, in any memory.
   static absl::StatusOr<int64_t> TrySearch(const PassContext& context, int64_t limit,
-                                           const Plan& before, Candidate& best) {
+                                           int64_t sharp_bound_ps, const Plan& before,
+                                           Candidate& best) {
     absl::StatusOr<search::Problem> problem = search::Contract(context);
     if (!problem.ok() && !absl::IsResourceExhausted(problem.status())) return problem.status();
     const int64_t budget =
@@ -256,7 +258,9 @@ class SearchPass : public Pass {
            {}});
       return best.figures.total_ps;
     }
-    const int64_t bound_ps = LowerBoundPs(context.graph, context.costs);
+    // Where collectives of a group have links of their own, a bucket travels by its first member's:
+    // the referee's bound, which counts each by its own, may then be above the best plan.
+    const int64_t bound_ps = std::min(LowerBoundPs(context.graph, context.costs), sharp_bound_ps);
     if (best.mode != "none") {
       best.figures = search::SettleWaits(context, *problem, limit, best.figures, best.plan);
       best.score = search::ScoreOf({best.figures.total_ps, best.figures.peak_bytes}, limit);
