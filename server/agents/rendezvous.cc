@@ -39,7 +39,7 @@ Rendezvous::~Rendezvous() { BeginDrain(); }
 void Rendezvous::BeginDrain() {
   Later later;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     draining_ = true;
     const absl::Status status = MakeError(Reason::kDraining, kDraining);
     for (auto& [key, group] : groups_) {
@@ -116,7 +116,7 @@ Rendezvous::Id Rendezvous::Join(const Call& call, SteadyTime deadline, OnMet don
   Later later;
   absl::StatusOr<Id> id;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     id = JoinLocked(call, deadline, done, later);
   }
   Run(later);
@@ -184,7 +184,7 @@ void Rendezvous::Meet(Group& group, Later& later) {
 Rendezvous::Id Rendezvous::Watch(const Epoch& epoch, SteadyTime deadline, OnFate done) {
   absl::StatusOr<Fate> fate = Fate{};
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     const Key key(epoch.tenant, epoch.group);
     const auto found = groups_.find(key);
     if (draining_) {
@@ -216,7 +216,7 @@ absl::Status Rendezvous::End(const Epoch& epoch, uint32_t rank, const std::strin
   if (why.size() > kMaxWhyBytes) return TooLong("why", why.size(), kMaxWhyBytes);
   Later later;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     const auto found = groups_.find(Key(epoch.tenant, epoch.group));
     if (found == groups_.end() || epoch.number > found->second.epoch) {
       return MakeError(Reason::kEpochUnknown,
@@ -260,7 +260,7 @@ absl::Status Rendezvous::Missing(const Group& group) const {
 void Rendezvous::TimeOut(Id id) {
   Later later;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     const auto where = where_.find(id);
     if (where == where_.end()) return;  // answered while the timer ran
     Group& group = groups_.at(where->second);
@@ -283,7 +283,7 @@ void Rendezvous::TimeOut(Id id) {
 }
 
 bool Rendezvous::Cancel(Id id) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   const auto where = where_.find(id);
   if (where == where_.end()) return false;
   Group& group = groups_.at(where->second);

@@ -7,12 +7,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 
 #include "server/base/timers.h"
 
@@ -90,15 +91,15 @@ class Rendezvous {
   using Key = std::pair<std::string, std::string>;   // tenant, group
   using Later = std::vector<std::function<void()>>;  // run without the lock
 
-  absl::Status Check(const Call& call) const;
-  absl::StatusOr<Group*> FindOrMake(const Key& key);
+  absl::Status Check(const Call& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Group*> FindOrMake(const Key& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckAgainst(const Group& group, const Call& call) const;
   absl::StatusOr<Id> JoinLocked(const Call& call, SteadyTime deadline, const OnMet& done,
-                                Later& later);
+                                Later& later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Dismiss(Waiter& waiter, const absl::StatusOr<std::shared_ptr<const Met>>& answer,
-               Later& later);
-  void Meet(Group& group, Later& later);
-  void EndLocked(Group& group, std::string why, Later& later);
+               Later& later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Meet(Group& group, Later& later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndLocked(Group& group, std::string why, Later& later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TimeOut(Id id);
   absl::Status Missing(const Group& group) const;
   static void Run(const Later& later);
@@ -106,13 +107,13 @@ class Rendezvous {
   Timers& timers_;
   const std::function<int64_t()> now_ms_;
   const RendezvousLimits limits_;
-  std::mutex mutex_;
-  bool draining_ = false;
-  Id last_id_ = 0;
-  uint64_t last_epoch_ = 0;
-  size_t watchers_ = 0;
-  std::map<Key, Group> groups_;
-  std::map<Id, Key> where_;  // of waiters and watchers
+  absl::Mutex mutex_;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  Id last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t last_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t watchers_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<Key, Group> groups_ ABSL_GUARDED_BY(mutex_);
+  std::map<Id, Key> where_ ABSL_GUARDED_BY(mutex_);  // of waiters and watchers
 };
 
 }  // namespace bucketd

@@ -30,7 +30,7 @@ void RecentErrors::Add(RecentError error) {
     error.message.resize(end);
     error.message += " ...";
   }
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   std::deque<RecentError>& list = IsServersTrouble(error.code) ? troubles_ : refusals_;
   list.push_back(std::move(error));
   if (list.size() > kKept) list.pop_front();
@@ -39,7 +39,7 @@ void RecentErrors::Add(RecentError error) {
 std::vector<RecentError> RecentErrors::List() const {
   std::vector<RecentError> all;
   {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     all.assign(troubles_.begin(), troubles_.end());
     all.insert(all.end(), refusals_.begin(), refusals_.end());
   }

@@ -5,11 +5,12 @@
 
 #include <chrono>
 #include <deque>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 
 namespace bucketd {
 
@@ -35,9 +36,9 @@ class RecentErrors {
   static constexpr size_t kKept = 25;
 
  private:
-  mutable std::mutex mutex_;
-  std::deque<RecentError> troubles_;  // the newest last
-  std::deque<RecentError> refusals_;
+  mutable absl::Mutex mutex_;
+  std::deque<RecentError> troubles_ ABSL_GUARDED_BY(mutex_);  // the newest last
+  std::deque<RecentError> refusals_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace bucketd

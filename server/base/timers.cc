@@ -1,5 +1,9 @@
 #include "server/base/timers.h"
 
+#include <chrono>
+
+#include "absl/time/time.h"
+
 namespace bucketd {
 
 Timers::Timers() : thread_([this] { Run(); }) {}
@@ -7,19 +11,21 @@ Timers::Timers() : thread_([this] { Run(); }) {}
 Timers::~Timers() { Stop(); }
 
 Timers::Id Timers::Schedule(SteadyTime when, std::function<void()> callback) {
-  std::unique_lock lock(mutex_);
-  if (stopped_) return 0;
-  const Id id = ++last_id_;
-  when_.emplace(id, when);
-  const auto at = due_.emplace(Key(when, id), std::move(callback)).first;
-  const bool is_first = at == due_.begin();
-  lock.unlock();
-  if (is_first) changed_.notify_all();
+  Id id = 0;
+  bool is_first = false;
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (stopped_) return 0;
+    id = ++last_id_;
+    when_.emplace(id, when);
+    is_first = due_.emplace(Key(when, id), std::move(callback)).first == due_.begin();
+  }
+  if (is_first) changed_.SignalAll();
   return id;
 }
 
 void Timers::Cancel(Id id) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   const auto found = when_.find(id);
   if (found == when_.end()) return;
   due_.erase(Key(found->second, id));
@@ -30,45 +36,47 @@ void Timers::CancelAndWait(Id id) {
   if (id == 0) return;
   Cancel(id);
   if (std::this_thread::get_id() == thread_.get_id()) return;
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return running_ != id; });
+  const absl::MutexLock lock(&mutex_);
+  while (running_ == id) changed_.Wait(&mutex_);
 }
 
 void Timers::Stop() {
   {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     stopped_ = true;
     due_.clear();
     when_.clear();
   }
-  changed_.notify_all();
+  changed_.SignalAll();
   if (thread_.joinable()) thread_.join();
 }
 
 void Timers::Run() {
-  std::unique_lock lock(mutex_);
+  mutex_.Lock();
   while (!stopped_) {
     if (due_.empty()) {
-      changed_.wait(lock);
+      changed_.Wait(&mutex_);
       continue;
     }
     const auto next = due_.begin();
     const Key key = next->first;
-    if (std::chrono::steady_clock::now() < key.first) {
-      changed_.wait_until(lock, key.first);
+    const SteadyTime::duration ahead = key.first - std::chrono::steady_clock::now();
+    if (ahead > SteadyTime::duration::zero()) {
+      changed_.WaitWithTimeout(&mutex_, absl::FromChrono(ahead));
       continue;
     }
     std::function<void()> callback = std::move(next->second);
     due_.erase(next);
     when_.erase(key.second);
     running_ = key.second;
-    lock.unlock();
+    mutex_.Unlock();
     callback();
     callback = nullptr;  // what it captured dies before CancelAndWait returns
-    lock.lock();
+    mutex_.Lock();
     running_ = 0;
-    changed_.notify_all();
+    changed_.SignalAll();
   }
+  mutex_.Unlock();
 }
 
 }  // namespace bucketd

@@ -2,13 +2,14 @@
 // they look things up in memory and answer callers.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <thread>
 #include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 
 #include "server/base/clock.h"
 
@@ -36,13 +37,13 @@ class Timers {
   using Key = std::pair<SteadyTime, Id>;
   void Run();
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<Key, std::function<void()>> due_;
-  std::map<Id, SteadyTime> when_;
-  Id last_id_ = 0;
-  Id running_ = 0;
-  bool stopped_ = false;
+  absl::Mutex mutex_;
+  absl::CondVar changed_;
+  std::map<Key, std::function<void()>> due_ ABSL_GUARDED_BY(mutex_);
+  std::map<Id, SteadyTime> when_ ABSL_GUARDED_BY(mutex_);
+  Id last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  Id running_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::jthread thread_;
 };
 

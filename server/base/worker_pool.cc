@@ -14,40 +14,41 @@ WorkerPool::~WorkerPool() { Stop(); }
 
 bool WorkerPool::TrySubmit(std::function<void()> job) {
   {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     // Jobs that an idle thread is about to take do not count as waiting.
     if (stopped_ || running_ + queue_.size() >= threads_wanted_ + max_queued_) return false;
     queue_.push_back(std::move(job));
   }
-  changed_.notify_one();
+  changed_.Signal();
   return true;
 }
 
 void WorkerPool::Stop() {
   std::deque<std::function<void()>> dropped;
   {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     stopped_ = true;
     dropped.swap(queue_);
   }
-  changed_.notify_all();
+  changed_.SignalAll();
   threads_.clear();  // joins
 }
 
 void WorkerPool::Run() {
-  std::unique_lock lock(mutex_);
+  mutex_.Lock();
   while (true) {
-    changed_.wait(lock, [this] { return stopped_ || !queue_.empty(); });
-    if (stopped_) return;
+    while (!stopped_ && queue_.empty()) changed_.Wait(&mutex_);
+    if (stopped_) break;
     std::function<void()> job = std::move(queue_.front());
     queue_.pop_front();
     ++running_;
-    lock.unlock();
+    mutex_.Unlock();
     job();
     job = nullptr;
-    lock.lock();
+    mutex_.Lock();
     --running_;
   }
+  mutex_.Unlock();
 }
 
 }  // namespace bucketd

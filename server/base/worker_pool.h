@@ -1,12 +1,13 @@
 // A fixed number of threads and a bounded queue: the only place where work happens. Thread-safe.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 
 namespace bucketd {
 
@@ -29,11 +30,11 @@ class WorkerPool {
 
   const size_t threads_wanted_;
   const size_t max_queued_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> queue_;
-  size_t running_ = 0;
-  bool stopped_ = false;
+  absl::Mutex mutex_;
+  absl::CondVar changed_;
+  std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
+  size_t running_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::jthread> threads_;
 };
 

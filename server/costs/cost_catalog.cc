@@ -83,7 +83,7 @@ CostCatalog::Entries CostCatalog::BuiltIns() {
 }
 
 absl::Status CostCatalog::Load() {
-  const std::lock_guard lock(changing_);
+  const absl::MutexLock lock(&changing_);
   return Refresh();
 }
 
@@ -93,7 +93,7 @@ absl::Status CostCatalog::Refresh() {
   RETURN_IF_ERROR(ReadNames(entries));
   RETURN_IF_ERROR(ReadVersions(entries));
   RETURN_IF_ERROR(FindLostNames(entries));
-  const std::unique_lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   entries_ = std::move(entries);
   loaded_ = true;
   CountProfiles();
@@ -174,12 +174,12 @@ absl::Status CostCatalog::FindLostNames(Entries& entries) {
 }
 
 void CostCatalog::Unreadable(absl::string_view key, absl::string_view why) {
+  changing_.AssertHeld();
   if (!reported_.insert(std::string(key)).second) return;
   metrics_.records_unreadable.Increment();
   spdlog::warn("cost profile record {} cannot be read: {}", std::string(key), std::string(why));
 }
 
-// Lock held.
 void CostCatalog::CountProfiles() {
   int readable = 0, lost = 0;
   for (const auto& [name, entry] : entries_) {
@@ -191,7 +191,6 @@ void CostCatalog::CountProfiles() {
   metrics_.profiles_unreadable.Set(lost);
 }
 
-// Lock held.
 absl::Status CostCatalog::UnknownName(absl::string_view name) const {
   if (!loaded_) {
     return MakeError(Reason::kStoreUnavailable,
@@ -209,7 +208,7 @@ absl::Status CostCatalog::UnknownName(absl::string_view name) const {
 absl::StatusOr<CostCatalog::ProfilePtr> CostCatalog::Resolve(absl::string_view spec,
                                                              absl::string_view device_type) const {
   const ProfileSpec wanted = ParseProfileSpec(spec, device_type);
-  const std::shared_lock lock(mutex_);
+  const absl::ReaderMutexLock lock(&mutex_);
   const auto found = entries_.find(wanted.name);
   if (found == entries_.end()) return UnknownName(wanted.name);
   const Entry& entry = found->second;
@@ -245,7 +244,7 @@ absl::StatusOr<CostCatalog::ProfilePtr> CostCatalog::Resolve(absl::string_view s
 }
 
 std::vector<std::string> CostCatalog::Names() const {
-  const std::shared_lock lock(mutex_);
+  const absl::ReaderMutexLock lock(&mutex_);
   std::vector<std::string> names;
   for (const auto& [name, entry] : entries_) names.push_back(name);
   return names;
@@ -264,7 +263,7 @@ ProfileInfo CostCatalog::InfoOf(const std::string& name, const Entry& entry, int
 }
 
 std::vector<ProfileInfo> CostCatalog::List(absl::string_view only) const {
-  const std::shared_lock lock(mutex_);
+  const absl::ReaderMutexLock lock(&mutex_);
   std::vector<ProfileInfo> all;
   for (const auto& [name, entry] : entries_) {
     if (!only.empty() && only != name) continue;
@@ -274,7 +273,7 @@ std::vector<ProfileInfo> CostCatalog::List(absl::string_view only) const {
 }
 
 absl::StatusOr<ProfileInfo> CostCatalog::Info(absl::string_view name, int32_t version) const {
-  const std::shared_lock lock(mutex_);
+  const absl::ReaderMutexLock lock(&mutex_);
   const auto found = entries_.find(name);
   if (found == entries_.end()) return UnknownName(name);
   if (!found->second.versions.contains(version)) {
@@ -315,7 +314,7 @@ absl::Status CostCatalog::PutName(const std::string& name, const Entry& entry) {
 }
 
 void CostCatalog::Publish(const std::string& name, Entry entry) {
-  const std::unique_lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   entries_[name] = std::move(entry);
   CountProfiles();
 }
@@ -340,11 +339,11 @@ absl::StatusOr<CostCatalog::Added> CostCatalog::Add(CostProfile profile, Profile
   const std::string name = profile.name;
   RETURN_IF_ERROR(CheckProfileName(name));
   RETURN_IF_ERROR(CheckProfileTexts(profile, by));
-  const std::lock_guard changing(changing_);
+  const absl::MutexLock changing(&changing_);
   RETURN_IF_ERROR(Refresh());
   Entry entry;
   {
-    const std::shared_lock lock(mutex_);
+    const absl::ReaderMutexLock lock(&mutex_);
     const auto found = entries_.find(name);
     if (found != entries_.end()) entry = found->second;
     if (found == entries_.end() && entries_.size() >= static_cast<size_t>(limits_.names)) {
@@ -381,7 +380,7 @@ absl::StatusOr<CostCatalog::Added> CostCatalog::Add(CostProfile profile, Profile
 }
 
 absl::StatusOr<CostCatalog::Entry> CostCatalog::Copy(absl::string_view name) const {
-  const std::shared_lock lock(mutex_);
+  const absl::ReaderMutexLock lock(&mutex_);
   const auto found = entries_.find(name);
   if (found == entries_.end()) return UnknownName(name);
   return found->second;
@@ -401,7 +400,7 @@ absl::StatusOr<CostCatalog::Switched> CostCatalog::Commit(const std::string& nam
 
 absl::StatusOr<CostCatalog::Switched> CostCatalog::Promote(absl::string_view name, int32_t version,
                                                            PromotionKind kind) {
-  const std::lock_guard changing(changing_);
+  const absl::MutexLock changing(&changing_);
   RETURN_IF_ERROR(Refresh());
   ASSIGN_OR_RETURN(Entry entry, Copy(name));
   RETURN_IF_ERROR(Resolve(absl::StrCat(name, "@", version), "").status());
@@ -413,7 +412,7 @@ absl::StatusOr<CostCatalog::Switched> CostCatalog::Promote(absl::string_view nam
 }
 
 absl::StatusOr<CostCatalog::Switched> CostCatalog::Rollback(absl::string_view name) {
-  const std::lock_guard changing(changing_);
+  const absl::MutexLock changing(&changing_);
   RETURN_IF_ERROR(Refresh());
   ASSIGN_OR_RETURN(Entry entry, Copy(name));
   if (entry.promoted.size() < 2) {

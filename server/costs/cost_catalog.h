@@ -20,15 +20,15 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
-#include <shared_mutex>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 
 #include "passes/cost/profile.h"
 #include "server/costs/cost_metrics.h"
@@ -111,10 +111,11 @@ class CostCatalog {
 
   static Entries BuiltIns();
   static ProfileInfo InfoOf(const std::string& name, const Entry& entry, int32_t version);
-  absl::Status Refresh();
+  absl::Status Refresh() ABSL_EXCLUSIVE_LOCKS_REQUIRED(changing_);
   absl::Status ReadNames(Entries& entries);
   absl::Status ReadVersions(Entries& entries);
   absl::Status FindLostNames(Entries& entries);
+  // REQUIRES: changing_.
   void Unreadable(absl::string_view key, absl::string_view why);
   absl::Status PutVersion(const std::string& name, int32_t number, const Version& version);
   absl::Status PutName(const std::string& name, const Entry& entry);
@@ -123,17 +124,18 @@ class CostCatalog {
   absl::StatusOr<Switched> Commit(const std::string& name, Entry entry, int32_t before,
                                   PromotionKind kind);
   void Publish(const std::string& name, Entry entry);
-  void CountProfiles();
-  absl::Status UnknownName(absl::string_view name) const;
+  void CountProfiles() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status UnknownName(absl::string_view name) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
   Store* const store_;
   CostMetrics& metrics_;
   const CostCatalogLimits limits_;
-  std::mutex changing_;             // one change at a time, store and all; before `mutex_`
-  std::set<std::string> reported_;  // unreadable records
-  mutable std::shared_mutex mutex_;
-  Entries entries_;
-  bool loaded_ = false;
+  absl::Mutex changing_
+      ABSL_ACQUIRED_BEFORE(mutex_);  // one change at a time, store and all; before `mutex_`
+  std::set<std::string> reported_ ABSL_GUARDED_BY(changing_);  // unreadable records
+  mutable absl::Mutex mutex_;
+  Entries entries_ ABSL_GUARDED_BY(mutex_);
+  bool loaded_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace bucketd

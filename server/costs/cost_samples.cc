@@ -69,7 +69,7 @@ CostSamples::CostSamples(Store* store, CostMetrics& metrics, const CostSampleLim
 
 absl::Status CostSamples::Load() {
   if (store_ == nullptr) return absl::OkStatus();
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   held_.clear();  // of an attempt that failed
   total_ = 0;
   std::string after;
@@ -84,7 +84,7 @@ absl::Status CostSamples::Load() {
   return absl::OkStatus();
 }
 
-// Lock held. Takes what makes sense: a record that was written is whole, but by which version?
+// Takes what makes sense: a record that was written is whole, but by which version?
 void CostSamples::Read(const Record& record) {
   v1::StoredSamples stored;
   bool sound = stored.ParseFromString(record.value) && stored.format_version() == kFormatVersion &&
@@ -111,7 +111,7 @@ void CostSamples::Read(const Record& record) {
   spdlog::warn("cost samples {} cannot be read: not a record that this version reads", record.key);
 }
 
-// Lock held. False: there is no room.
+// False: there is no room.
 bool CostSamples::Insert(const std::string& profile, const LinkClass& of, Kept sample) {
   ByClass& classes = held_[profile];
   if (!classes.contains(of) && classes.size() >= limits_.classes) return false;
@@ -135,7 +135,6 @@ bool CostSamples::Insert(const std::string& profile, const LinkClass& of, Kept s
   return true;
 }
 
-// Lock held.
 void CostSamples::DropQuietest(ByVoter& voters) {
   const auto quietest = std::min_element(
       voters.begin(), voters.end(),
@@ -146,7 +145,7 @@ void CostSamples::DropQuietest(ByVoter& voters) {
   voters.erase(quietest);
 }
 
-// Lock held. O(samples). Of a class that goes on the record follows when it is next written, and is
+// O(samples). Of a class that goes on the record follows when it is next written, and is
 // read with the same eyes until then.
 void CostSamples::Expire() {
   const int64_t oldest = now_ms_() - limits_.max_age_ms;
@@ -174,7 +173,7 @@ void CostSamples::Expire() {
 
 absl::StatusOr<CostSamples::Taken> CostSamples::Add(const CostReport& report,
                                                     absl::string_view voter) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   Expire();
   const auto from =
       std::make_shared<const Provenance>(Provenance{report.by, std::string(voter), now_ms_()});
@@ -237,7 +236,7 @@ absl::Status CostSamples::Put(const std::string& profile, const LinkClass& of,
 }
 
 std::vector<ClassSamples> CostSamples::Get(absl::string_view profile) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   Expire();
   std::vector<ClassSamples> all;
   const auto found = held_.find(profile);
@@ -256,7 +255,7 @@ std::vector<ClassSamples> CostSamples::Get(absl::string_view profile) {
 }
 
 std::vector<HeldClass> CostSamples::List(absl::string_view only) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   Expire();
   std::vector<HeldClass> all;
   for (const auto& [profile, classes] : held_) {

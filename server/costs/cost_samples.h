@@ -13,13 +13,14 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 
 #include "passes/cost/cost_report.h"
 #include "passes/cost/measured_fit.h"
@@ -86,19 +87,20 @@ class CostSamples {
   using ByVoter = std::map<std::string, BySize>;
   using ByClass = std::map<LinkClass, ByVoter>;
 
-  bool Insert(const std::string& profile, const LinkClass& of, Kept sample);
-  void DropQuietest(ByVoter& voters);
-  void Expire();
+  bool Insert(const std::string& profile, const LinkClass& of, Kept sample)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropQuietest(ByVoter& voters) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Expire() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Put(const std::string& profile, const LinkClass& of, const ByVoter& voters);
-  void Read(const Record& record);
+  void Read(const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Store* const store_;
   CostMetrics& metrics_;
   const CostSampleLimits limits_;
   const std::function<int64_t()> now_ms_;
-  std::mutex mutex_;
-  std::map<std::string, ByClass, std::less<>> held_;
-  int64_t total_ = 0;
+  absl::Mutex mutex_;
+  std::map<std::string, ByClass, std::less<>> held_ ABSL_GUARDED_BY(mutex_);
+  int64_t total_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace bucketd

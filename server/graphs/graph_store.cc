@@ -8,18 +8,18 @@ GraphStore::GraphStore(int64_t capacity_bytes, ServerMetrics& metrics)
     : metrics_(metrics), lru_(capacity_bytes) {}
 
 GraphPtr GraphStore::Get(absl::string_view graph_key) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   return lru_.Get(graph_key);
 }
 
 bool GraphStore::Contains(absl::string_view graph_key) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   return lru_.Contains(graph_key);
 }
 
 void GraphStore::Put(const std::string& graph_key, GraphPtr graph) {
   const int64_t bytes = graph->memory_footprint();
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   const int64_t evictions = lru_.evictions();
   lru_.Put(graph_key, std::move(graph), bytes);
   metrics_.graph_cache_bytes.Set(static_cast<double>(lru_.bytes()));

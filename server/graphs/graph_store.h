@@ -4,10 +4,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 
 #include "passes/ir/graph.h"
 #include "server/base/lru.h"
@@ -28,8 +29,8 @@ class GraphStore {
 
  private:
   ServerMetrics& metrics_;
-  std::mutex mutex_;
-  Lru<Graph> lru_;
+  absl::Mutex mutex_;
+  Lru<Graph> lru_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace bucketd

@@ -43,7 +43,7 @@ void PartialUploads::Keep(const std::string& key, PartialUpload upload) {
   upload.working = *std::move(working);
 
   std::vector<Entry> dropped;
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   const auto existing = entries_.find(key);
   if (existing != entries_.end()) {
     if (existing->second.upload.decoder->received_bytes() >= received) return;
@@ -64,14 +64,14 @@ void PartialUploads::Keep(const std::string& key, PartialUpload upload) {
 }
 
 int64_t PartialUploads::CommittedSize(absl::string_view key) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   const auto found = entries_.find(key);
   return found == entries_.end() ? 0 : found->second.upload.decoder->received_bytes();
 }
 
 absl::StatusOr<PartialUpload> PartialUploads::Resume(absl::string_view key, int64_t offset,
                                                      int64_t size) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   const auto found = entries_.find(key);
   const int64_t held = found == entries_.end() ? 0 : found->second.upload.decoder->received_bytes();
   if (held == 0 || held != offset) {
@@ -96,14 +96,14 @@ absl::StatusOr<PartialUpload> PartialUploads::Resume(absl::string_view key, int6
 
 void PartialUploads::Drop(absl::string_view key) {
   Entry dropped;
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   const auto found = entries_.find(key);
   if (found != entries_.end()) dropped = TakeOut(found);
 }
 
 bool PartialUploads::DropOldest() {
   Entry dropped;
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   if (order_.empty()) return false;
   dropped = TakeOut(entries_.find(order_.begin()->second));
   metrics_.partial_uploads_dropped.Increment();
@@ -112,7 +112,7 @@ bool PartialUploads::DropOldest() {
 
 void PartialUploads::Expire(uint64_t id) {
   Entry dropped;
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   const auto found = order_.find(id);
   if (found == order_.end()) return;  // resumed, or gone for room
   dropped = TakeOut(entries_.find(found->second));

@@ -9,12 +9,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 
 #include "passes/base/digest.h"
 #include "server/base/metrics.h"
@@ -61,7 +62,7 @@ class PartialUploads {
   };
   using Entries = absl::flat_hash_map<std::string, Entry>;
 
-  Entry TakeOut(Entries::iterator at);
+  Entry TakeOut(Entries::iterator at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Expire(uint64_t id);
 
   GraphIntake& intake_;
@@ -69,10 +70,10 @@ class PartialUploads {
   ServerMetrics& metrics_;
   const std::chrono::milliseconds keep_;
   const size_t max_count_;
-  std::mutex mutex_;
-  Entries entries_;
-  Order order_;
-  uint64_t last_id_ = 0;
+  absl::Mutex mutex_;
+  Entries entries_ ABSL_GUARDED_BY(mutex_);
+  Order order_ ABSL_GUARDED_BY(mutex_);
+  uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace bucketd

@@ -133,7 +133,7 @@ absl::Status Pins::Open() {
 }
 
 void Pins::Count(const std::string& key, WallTime expires) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   const bool is_new = expires_.insert_or_assign(key, expires).second;
   if (!is_new || !IsPin(key)) return;
   ++of_tenant_[std::string(TenantOf(key))];
@@ -141,7 +141,7 @@ void Pins::Count(const std::string& key, WallTime expires) {
 }
 
 void Pins::Forget(const std::string& key) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   if (expires_.erase(key) == 0 || !IsPin(key)) return;
   const auto tenant = of_tenant_.find(std::string(TenantOf(key)));
   if (--tenant->second == 0) of_tenant_.erase(tenant);
@@ -149,7 +149,7 @@ void Pins::Forget(const std::string& key) {
 }
 
 int64_t Pins::count() const {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   return pins_;
 }
 
@@ -203,7 +203,7 @@ absl::Status Pins::PutJob(absl::string_view tenant, absl::string_view job,
                           const JobMemory& memory) {
   const WallTime expires = Expiry();
   const std::string key = JobKey(tenant, job);
-  const std::lock_guard writing(writing_);
+  const absl::MutexLock writing(&writing_);
   RETURN_IF_ERROR(
       Update(key, [&](const std::optional<std::string>& before) -> absl::StatusOr<std::string> {
         const auto record =
@@ -219,7 +219,7 @@ absl::Status Pins::PutJob(absl::string_view tenant, absl::string_view job,
 }
 
 absl::Status Pins::CheckQuota(absl::string_view tenant, const std::string& key) const {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   const auto of_tenant = of_tenant_.find(std::string(tenant));
   const int64_t held = of_tenant == of_tenant_.end() ? 0 : of_tenant->second;
   if (expires_.contains(key) || held < limits_.per_tenant) return absl::OkStatus();
@@ -230,7 +230,7 @@ absl::Status Pins::CheckQuota(absl::string_view tenant, const std::string& key) 
 absl::StatusOr<Pin> Pins::PutPin(absl::string_view tenant, absl::string_view job,
                                  absl::string_view scope, const Pin& pin, absl::string_view plan) {
   const std::string key = PinKey(tenant, job, scope);
-  const std::lock_guard writing(writing_);
+  const absl::MutexLock writing(&writing_);
   RETURN_IF_ERROR(CheckQuota(tenant, key));
   const WallTime expires = Expiry();
   absl::Status held = store_.HoldPlan(pin.plan_key, HolderOf(tenant, job), expires);
@@ -282,7 +282,7 @@ absl::Status Pins::ExtendRecord(const Record& record, const std::string& holder,
 
 absl::StatusOr<int64_t> Pins::Extend(absl::string_view tenant, absl::string_view job,
                                      WallTime expires) {
-  const std::lock_guard writing(writing_);
+  const absl::MutexLock writing(&writing_);
   int64_t pins = 0;
   std::string after;
   while (true) {
@@ -298,7 +298,7 @@ absl::StatusOr<int64_t> Pins::Extend(absl::string_view tenant, absl::string_view
 }
 
 absl::StatusOr<int64_t> Pins::Release(absl::string_view tenant, absl::string_view job) {
-  const std::lock_guard writing(writing_);
+  const absl::MutexLock writing(&writing_);
   int64_t released = 0;
   while (true) {
     ASSIGN_OR_RETURN(const std::vector<Record> page,
@@ -317,15 +317,15 @@ void Pins::DropExpired() {
   const WallTime now = Now();
   std::vector<std::string> over;
   {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     for (const auto& [key, expires] : expires_) {
       if (expires <= now) over.push_back(key);
     }
   }
-  const std::lock_guard writing(writing_);
+  const absl::MutexLock writing(&writing_);
   for (const std::string& key : over) {
     {
-      const std::lock_guard lock(mutex_);
+      const absl::MutexLock lock(&mutex_);
       const auto found = expires_.find(key);
       if (found == expires_.end() || found->second > now) continue;  // renewed meanwhile
     }

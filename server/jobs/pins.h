@@ -7,16 +7,17 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 
 #include "passes/base/digest.h"
 #include "server/jobs/agreement_metrics.h"
@@ -70,22 +71,25 @@ class Pins {
  private:
   // Writes what `next` makes of the record that is there, though others write it, too.
   using Next = absl::FunctionRef<absl::StatusOr<std::string>(const std::optional<std::string>&)>;
-  absl::Status Update(const std::string& key, Next next);
+  absl::Status Update(const std::string& key, Next next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
   absl::Status CheckQuota(absl::string_view tenant, const std::string& key) const;
   void Count(const std::string& key, WallTime expires);
   void Forget(const std::string& key);
-  absl::Status ExtendRecord(const Record& record, const std::string& holder, WallTime expires);
-  absl::Status EraseRecord(const std::string& key);
+  absl::Status ExtendRecord(const Record& record, const std::string& holder, WallTime expires)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+  absl::Status EraseRecord(const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
   WallTime Expiry() const;
 
   Store& store_;
   AgreementMetrics& metrics_;
   const PinLimits limits_;
-  std::mutex writing_;  // over each sequence of writes; never held together with gRPC's threads
-  mutable std::mutex mutex_;
-  std::map<std::string, WallTime> expires_;   // by record key; those of jobs too
-  std::map<std::string, int64_t> of_tenant_;  // pins
-  int64_t pins_ = 0;
+  absl::Mutex writing_ ABSL_ACQUIRED_BEFORE(
+      mutex_);  // over each sequence of writes; never held together with gRPC's threads
+  mutable absl::Mutex mutex_;
+  std::map<std::string, WallTime> expires_
+      ABSL_GUARDED_BY(mutex_);  // by record key; those of jobs too
+  std::map<std::string, int64_t> of_tenant_ ABSL_GUARDED_BY(mutex_);  // pins
+  int64_t pins_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace bucketd

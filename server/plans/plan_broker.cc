@@ -44,7 +44,7 @@ PlanBroker::CallId PlanBroker::GetPlan(std::shared_ptr<PlanRequest> request, Ste
   Answers answers;
   CallId call = 0;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     call = Admit(std::move(request), deadline, std::move(done), answers);
   }
   Send(std::move(answers));
@@ -155,7 +155,7 @@ void PlanBroker::Cancel(CallId call) {
   if (call == 0) return;
   Answers answers;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     Remove(call, MakeError(Reason::kCancelled, "the caller went away"), answers);
   }
   Send(std::move(answers));
@@ -164,7 +164,7 @@ void PlanBroker::Cancel(CallId call) {
 void PlanBroker::DeadlineReached(CallId call) {
   Answers answers;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     const auto caller = callers_.find(call);
     if (caller == callers_.end()) return;
     const absl::Status error = DeadlineError(caller->second);
@@ -221,7 +221,7 @@ void PlanBroker::DecodeInline(const std::string& graph_key, const Digest& digest
   if (decoded.ok()) GraphArrived(graph_key, *std::move(decoded));
   Answers answers;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     // Its sender alone is to blame; the others wait for a better one.
     if (!decoded.ok()) Remove(call, decoded.status(), answers);
     EndArrival(graph_key, upload, answers);
@@ -230,7 +230,7 @@ void PlanBroker::DecodeInline(const std::string& graph_key, const Digest& digest
 }
 
 PlanBroker::UploadId PlanBroker::BeginUpload(const std::string& graph_key) {
-  const Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   return BeginArrival(WaitOf(graph_key));
 }
 
@@ -246,7 +246,7 @@ PlanBroker::UploadId PlanBroker::BeginArrival(GraphWait& wait) {
 void PlanBroker::EndUpload(const std::string& graph_key, UploadId upload) {
   Answers answers;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     EndArrival(graph_key, upload, answers);
   }
   Send(std::move(answers));
@@ -265,7 +265,7 @@ void PlanBroker::GraphArrived(const std::string& graph_key, GraphPtr graph) {
   parts_.graphs.Put(graph_key, graph);
   Answers answers;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     const auto found = graph_waits_.find(graph_key);
     if (found == graph_waits_.end()) return;
     const std::unique_ptr<GraphWait> wait = std::move(found->second);
@@ -294,7 +294,7 @@ int64_t PlanBroker::GrantLease(const std::string& graph_key, GraphWait& wait) {
 void PlanBroker::LeaseExpired(const std::string& graph_key, uint64_t lease) {
   Answers answers;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     const auto found = graph_waits_.find(graph_key);
     if (found == graph_waits_.end() || found->second->lease != lease) return;
     found->second->lease = 0;
@@ -329,7 +329,7 @@ void PlanBroker::Drain(const std::string& graph_key, Answers& answers) {
 void PlanBroker::BeginDrain() {
   Answers answers;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     draining_ = true;
     std::vector<std::string> hopeless;
     for (const auto& [key, wait] : graph_waits_) {
@@ -359,7 +359,7 @@ void PlanBroker::StartCompute(Flight& flight, GraphPtr graph, Answers& answers) 
 void PlanBroker::Compute(const std::shared_ptr<const PlanRequest>& request, const GraphPtr& graph) {
   const WorkFor names(request->call);
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     flights_.find(request->key)->second->stage = Stage::kComputing;
   }
   parts_.metrics.compute_queued.Decrement();
@@ -373,7 +373,7 @@ void PlanBroker::Compute(const std::shared_ptr<const PlanRequest>& request, cons
   }
   Answers answers;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     FinishFlight(request->key, reply, answers);
   }
   Send(std::move(answers));

@@ -16,16 +16,17 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 
 #include "server/base/metrics.h"
 #include "server/base/timers.h"
@@ -108,46 +109,55 @@ class PlanBroker {
     std::set<CallId> callers;      // the oldest first
   };
   using Answers = std::vector<std::pair<Done, Answer>>;
-  using Lock = std::lock_guard<std::mutex>;
 
-  // Of the following, those that take Answers need the lock and leave calling to their caller.
+  // Of the following, those that take Answers leave calling to their caller.
   static void Send(Answers answers);
   CallId Admit(std::shared_ptr<PlanRequest> request, SteadyTime deadline, Done done,
-               Answers& answers);
-  GraphWait& WaitOf(const std::string& graph_key);
-  Flight& FlightOf(const std::shared_ptr<PlanRequest>& request);
-  CallId AddCaller(Flight& flight, SteadyTime deadline, Done done);
+               Answers& answers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  GraphWait& WaitOf(const std::string& graph_key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Flight& FlightOf(const std::shared_ptr<PlanRequest>& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  CallId AddCaller(Flight& flight, SteadyTime deadline, Done done)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartInlineDecode(const PlanRequest& request, std::shared_ptr<const InlineGraph> graph,
-                         CallId call, Answers& answers);
+                         CallId call, Answers& answers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DecodeInline(const std::string& graph_key, const Digest& digest, const InlineGraph& graph,
                     CallId call, UploadId upload);
   CallId AskStore(const std::shared_ptr<PlanRequest>& request,
                   std::shared_ptr<const InlineGraph> graph, bool cached_only, SteadyTime deadline,
-                  Done done, Answers& answers);
+                  Done done, Answers& answers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReadStore(const std::shared_ptr<const PlanRequest>& request);
-  void NotStored(const std::string& key, const absl::Status& read, Answers& answers);
-  void StartCompute(Flight& flight, GraphPtr graph, Answers& answers);
+  void NotStored(const std::string& key, const absl::Status& read, Answers& answers)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartCompute(Flight& flight, GraphPtr graph, Answers& answers)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Compute(const std::shared_ptr<const PlanRequest>& request, const GraphPtr& graph);
   absl::StatusOr<PlanReplyPtr> RunPlanFunction(const PlanRequest& request, const Graph& graph);
   // `first`: what it was for the caller who started it.
   void FinishFlight(const std::string& key, const absl::StatusOr<PlanReplyPtr>& reply,
-                    Answers& answers, PlanOutcome first = PlanOutcome::kComputed);
-  void Drain(const std::string& graph_key, Answers& answers);
-  void Remove(CallId call, Answer answer, Answers& answers);
-  int64_t GrantLease(const std::string& graph_key, GraphWait& wait);
+                    Answers& answers, PlanOutcome first = PlanOutcome::kComputed)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Drain(const std::string& graph_key, Answers& answers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Remove(CallId call, Answer answer, Answers& answers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t GrantLease(const std::string& graph_key, GraphWait& wait)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LeaseExpired(const std::string& graph_key, uint64_t lease);
-  UploadId BeginArrival(GraphWait& wait);
-  void EndArrival(const std::string& graph_key, UploadId upload, Answers& answers);
-  void AskNext(const std::string& graph_key, Answers& answers);
-  absl::Status DeadlineError(const Caller& caller) const;
+  UploadId BeginArrival(GraphWait& wait) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndArrival(const std::string& graph_key, UploadId upload, Answers& answers)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AskNext(const std::string& graph_key, Answers& answers)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status DeadlineError(const Caller& caller) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Parts parts_;
-  std::mutex mutex_;
-  absl::flat_hash_map<std::string, std::unique_ptr<Flight>> flights_;         // by plan key
-  absl::flat_hash_map<std::string, std::unique_ptr<GraphWait>> graph_waits_;  // by graph key
-  absl::flat_hash_map<CallId, Caller> callers_;
-  uint64_t last_id_ = 0;
-  bool draining_ = false;
+  absl::Mutex mutex_;
+  absl::flat_hash_map<std::string, std::unique_ptr<Flight>> flights_
+      ABSL_GUARDED_BY(mutex_);  // by plan key
+  absl::flat_hash_map<std::string, std::unique_ptr<GraphWait>> graph_waits_
+      ABSL_GUARDED_BY(mutex_);  // by graph key
+  absl::flat_hash_map<CallId, Caller> callers_ ABSL_GUARDED_BY(mutex_);
+  uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace bucketd

@@ -37,7 +37,7 @@ void PlanBroker::ReadStore(const std::shared_ptr<const PlanRequest>& request) {
   if (hit) parts_.cache.Put(request->key, *found);
   Answers answers;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (hit) {
       FinishFlight(request->key, found, answers, PlanOutcome::kStoreHit);
     } else {

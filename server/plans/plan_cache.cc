@@ -29,12 +29,12 @@ PlanCache::PlanCache(int64_t capacity_bytes, ServerMetrics& metrics)
     : metrics_(metrics), lru_(capacity_bytes) {}
 
 PlanReplyPtr PlanCache::Get(absl::string_view key) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   return lru_.Get(key);
 }
 
 void PlanCache::Put(const std::string& key, PlanReplyPtr reply) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   const int64_t evictions = lru_.evictions();
   const auto bytes = static_cast<int64_t>(reply->response.size());
   lru_.Put(key, std::move(reply), bytes);
@@ -44,7 +44,7 @@ void PlanCache::Put(const std::string& key, PlanReplyPtr reply) {
 
 std::vector<PlanCache::Entry> PlanCache::List() {
   std::vector<Entry> entries;
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   entries.reserve(static_cast<size_t>(lru_.entries()));
   lru_.ForEach([&](const std::string& key, const PlanReply& reply) {
     entries.push_back({key, static_cast<int64_t>(reply.response.size())});
@@ -53,12 +53,12 @@ std::vector<PlanCache::Entry> PlanCache::List() {
 }
 
 std::vector<std::string> PlanCache::TakeUsed(size_t limit) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   return lru_.TakeUsed(limit);
 }
 
 bool PlanCache::Evict(absl::string_view key) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   const bool was_there = lru_.Erase(key);
   ShowSize();
   return was_there;

@@ -3,11 +3,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 
 #include "passes/base/digest.h"
 #include "server/base/lru.h"
@@ -48,11 +49,11 @@ class PlanCache {
   bool Evict(absl::string_view key);  // whether it was there; not counted as an eviction for room
 
  private:
-  void ShowSize();
+  void ShowSize() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   ServerMetrics& metrics_;
-  std::mutex mutex_;
-  Lru<PlanReply> lru_;
+  absl::Mutex mutex_;
+  Lru<PlanReply> lru_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace bucketd

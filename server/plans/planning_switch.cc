@@ -65,7 +65,7 @@ absl::StatusOr<PlanningSwitch::State> PlanningSwitch::Load() {
 }
 
 absl::Status PlanningSwitch::Look() {
-  const std::lock_guard setting(setting_);
+  const absl::MutexLock setting(&setting_);
   if (unmended_) return Mend();
   const absl::StatusOr<int64_t> version = store_.Version();
   if (version.ok() && seen_ == *version) return absl::OkStatus();
@@ -91,7 +91,7 @@ absl::Status PlanningSwitch::Mend() {
 }
 
 void PlanningSwitch::Adopt(State state) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   enabled_ = state.enabled;
   gauge_.Set(state.enabled ? 1 : 0);
   state_ = std::move(state);
@@ -99,13 +99,13 @@ void PlanningSwitch::Adopt(State state) {
 
 std::optional<std::string> PlanningSwitch::WhyDisabled() const {
   if (enabled_) return std::nullopt;
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   if (state_.enabled) return std::nullopt;
   return state_.why;
 }
 
 PlanningSwitch::State PlanningSwitch::Get() const {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   return state_;
 }
 
@@ -115,7 +115,7 @@ absl::Status PlanningSwitch::Set(bool enabled, absl::string_view why) {
         absl::StrCat("why: at most ", kMaxWhyBytes, " bytes are kept, this has ", why.size()));
   }
   // Two operators at once leave one of the two settings, whole.
-  const std::lock_guard setting(setting_);
+  const absl::MutexLock setting(&setting_);
   const int64_t now = NowMs();
   RETURN_IF_ERROR(enabled ? store_.EraseRecord(Shelf::kSettings, kKey)
                           : store_.PutRecord(Shelf::kSettings, kKey, absl::StrCat(now, " ", why)));

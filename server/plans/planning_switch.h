@@ -12,13 +12,14 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "prometheus/gauge.h"
 
 #include "server/store/store.h"
@@ -53,20 +54,21 @@ class PlanningSwitch {
   static constexpr size_t kMaxWhyBytes = 500;
 
  private:
-  // With setting_. UNAVAILABLE: not known.
-  absl::StatusOr<State> Load();
-  absl::Status Mend();
+  // UNAVAILABLE: not known.
+  absl::StatusOr<State> Load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(setting_);
+  absl::Status Mend() ABSL_EXCLUSIVE_LOCKS_REQUIRED(setting_);
   void Adopt(State state);
 
   Store& store_;
   const bool durable_;
   prometheus::Gauge& gauge_;
   std::atomic<bool> enabled_{true};
-  std::mutex setting_;           // held by Set and Look, over the disk
-  std::optional<int64_t> seen_;  // with setting_: the version of the store that was read
-  bool unmended_ = false;        // with setting_: it was damaged, and that is not in the store yet
-  mutable std::mutex mutex_;
-  State state_;
+  absl::Mutex setting_ ABSL_ACQUIRED_BEFORE(mutex_);       // held by Set and Look, over the disk
+  std::optional<int64_t> seen_ ABSL_GUARDED_BY(setting_);  // the version of the store that was read
+  bool unmended_ ABSL_GUARDED_BY(setting_) =
+      false;  // it was damaged, and that is not in the store yet
+  mutable absl::Mutex mutex_;
+  State state_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace bucketd

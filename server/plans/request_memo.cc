@@ -6,7 +6,7 @@ namespace bucketd {
 
 std::shared_ptr<const KnownRequest> RequestMemo::Get(absl::string_view request) {
   if (request.size() > kMaxRequestBytes) return nullptr;
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   return lru_.Get(request);
 }
 
@@ -14,7 +14,7 @@ void RequestMemo::Put(absl::string_view request, KnownRequest known) {
   if (request.size() > kMaxRequestBytes) return;
   const auto bytes = static_cast<int64_t>(sizeof(KnownRequest) + known.key.size());
   auto entry = std::make_shared<const KnownRequest>(std::move(known));
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   lru_.Put(std::string(request), std::move(entry), bytes);
 }
 

@@ -8,10 +8,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 
 #include "passes/base/digest.h"
 #include "server/base/lru.h"
@@ -35,8 +36,8 @@ class RequestMemo {
   static constexpr size_t kMaxRequestBytes = size_t{64} << 10;
 
  private:
-  std::mutex mutex_;
-  Lru<KnownRequest> lru_;
+  absl::Mutex mutex_;
+  Lru<KnownRequest> lru_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace bucketd

@@ -122,7 +122,7 @@ absl::StatusOr<std::unique_ptr<Acknowledged>> Acknowledged::Open(const std::stri
 Acknowledged::~Acknowledged() { close(fd_); }
 
 void Acknowledged::Add(uint8_t what, int64_t commit, absl::string_view key) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   struct stat info {};
   if (fstat(fd_, &info) != 0 || info.st_size > kMaxBytes) return;
   std::string entry;
@@ -131,7 +131,7 @@ void Acknowledged::Add(uint8_t what, int64_t commit, absl::string_view key) {
 }
 
 void Acknowledged::Reset(int64_t commit) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   const absl::StatusOr<Content> content = Read(path_);
   std::string bytes(kMagic);
   AppendInt(static_cast<uint64_t>(commit), 8, bytes);

@@ -12,13 +12,14 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 
 namespace bucketd {
 
@@ -54,7 +55,7 @@ class Acknowledged {
 
   const std::string path_;
   const int fd_;
-  std::mutex mutex_;
+  absl::Mutex mutex_;
 };
 
 }  // namespace bucketd

@@ -65,20 +65,21 @@ StoreMetrics::StoreMetrics(Registry& r)
 
 void StoreMetrics::Read(StoreValue value, StoreRead result, absl::string_view why) {
   reads_[static_cast<size_t>(value)][static_cast<size_t>(result)]->Increment();
-  Note(reading_fails_, reading_, result == StoreRead::kError ? why : "");
+  Note(reading_fails_, &StoreMetrics::reading_, result == StoreRead::kError ? why : "");
   if (!why.empty()) Problem(result == StoreRead::kDamaged, why);
 }
 
 void StoreMetrics::Wrote(StoreWrite result, absl::string_view why) {
   writes_[static_cast<size_t>(result)]->Increment();
-  Note(writing_fails_, writing_, why);
+  Note(writing_fails_, &StoreMetrics::writing_, why);
   if (!why.empty()) Problem(false, why);
 }
 
-void StoreMetrics::Note(std::atomic<bool>& failing, std::optional<StoreTrouble>& trouble,
-                        absl::string_view why) {
+void StoreMetrics::Note(std::atomic<bool>& failing,
+                        std::optional<StoreTrouble> StoreMetrics::*which, absl::string_view why) {
   if (why.empty() && !failing) return;
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
+  std::optional<StoreTrouble>& trouble = this->*which;
   failing = !why.empty();
   if (why.empty()) {
     trouble.reset();
@@ -99,7 +100,7 @@ StoreHealth StoreMetrics::Health() const {
   health.failed_writes = count(*writes_[static_cast<size_t>(StoreWrite::kNoSpace)]) +
                          count(*writes_[static_cast<size_t>(StoreWrite::kError)]);
   health.damage = count(damage_);
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   health.reading = reading_;
   health.writing = writing_;
   return health;
@@ -130,7 +131,7 @@ void StoreMetrics::Problem(bool damage, absl::string_view text) {
     LogLine(spdlog::level::err, absl::StrCat("store: ", text), {});
     return;
   }
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   const auto now = std::chrono::steady_clock::now();
   if (now < quiet_until_) {
     ++suppressed_;

@@ -5,11 +5,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
 #include "prometheus/registry.h"
@@ -61,15 +62,15 @@ class StoreMetrics final : public StoreObserver {
   prometheus::Gauge& records_;
   prometheus::Gauge& oldest_use_seconds_;
 
-  void Note(std::atomic<bool>& failing, std::optional<StoreTrouble>& trouble,
+  void Note(std::atomic<bool>& failing, std::optional<StoreTrouble> StoreMetrics::*which,
             absl::string_view why);
 
   // Beside the troubles, so that a success in good times takes no lock.
   std::atomic<bool> reading_fails_{false}, writing_fails_{false};
-  mutable std::mutex mutex_;
-  std::optional<StoreTrouble> reading_, writing_;
-  std::chrono::steady_clock::time_point quiet_until_;
-  int64_t suppressed_ = 0;
+  mutable absl::Mutex mutex_;
+  std::optional<StoreTrouble> reading_ ABSL_GUARDED_BY(mutex_), writing_ ABSL_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point quiet_until_ ABSL_GUARDED_BY(mutex_);
+  int64_t suppressed_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace bucketd
