@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "server/store/sqlite_store.h"
+
 namespace bucketd {
 namespace {
 

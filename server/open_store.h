@@ -1,4 +1,5 @@
-// The store of a server, with what counts it.
+// The store of a server, with what counts it. The one place that knows which engine it is: another
+// engine is a Store of its own and a branch in open_store.cc.
 #pragma once
 
 #include <memory>
@@ -7,7 +8,7 @@
 #include "prometheus/registry.h"
 
 #include "server/config/options.h"
-#include "server/store/sqlite_store.h"
+#include "server/store/store.h"
 #include "server/store/store_metrics.h"
 
 namespace bucketd {
@@ -15,7 +16,7 @@ namespace bucketd {
 struct OpenedStore {  // each outlives the next
   std::unique_ptr<prometheus::Registry> registry;
   std::unique_ptr<StoreMetrics> metrics;
-  std::unique_ptr<SqliteStore> store;
+  std::unique_ptr<Store> store;
 };
 
 // As the options say; errors name the flag. A store that cannot be opened is no store to go on

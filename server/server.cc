@@ -157,7 +157,7 @@ struct Server::Impl {
   const std::unique_ptr<prometheus::Registry> registry_owner;
   prometheus::Registry& registry = *registry_owner;
   const std::unique_ptr<StoreMetrics> store_metrics;
-  const std::unique_ptr<SqliteStore> store;
+  const std::unique_ptr<Store> store;
   ServerMetrics metrics;
   AgreementMetrics agreement_metrics{registry};
   CostMetrics cost_metrics{registry};

@@ -15,16 +15,63 @@ using prometheus::Histogram;
 using prometheus::Labels;
 using prometheus::Registry;
 
-constexpr std::array<const char*, kMethods> kMethodNames = {
-    "GetCapabilities", "GetPlan",        "UploadGraph",    "QueryUpload",     "GetStatus",
-    "ListPlans",       "EvictPlans",     "ListJobs",       "PinJob",          "UnpinJob",
-    "SetPlanning",     "ReleaseJob",     "ListProfiles",   "GetProfile",      "ReportCosts",
-    "ImportProfile",   "ProposeProfile", "PromoteProfile", "RollbackProfile", "Rendezvous",
-    "WatchEpoch",      "EndEpoch"};
-constexpr std::array<const char*, kPlanOutcomes> kPlanOutcomeNames = {
-    "hit", "computed", "joined", "graph_required", "error", "pinned", "unplanned", "store_hit"};
-constexpr std::array<const char*, kUploadOutcomes> kUploadOutcomeNames = {
-    "stored", "already_present", "rejected", "abandoned"};
+// Names are found by position: one that is missing, or stands elsewhere, does not compile.
+template <typename E>
+struct Named {
+  E value;
+  const char* name;
+};
+template <typename E, size_t kCount>
+constexpr bool IsByPosition(const std::array<Named<E>, kCount>& names) {
+  for (size_t i = 0; i < kCount; ++i) {
+    if (names[i].value != static_cast<E>(i) || names[i].name == nullptr) return false;
+  }
+  return true;
+}
+
+constexpr std::array<Named<Method>, kMethods> kMethodNames = {{
+    {Method::kGetCapabilities, "GetCapabilities"},
+    {Method::kGetPlan, "GetPlan"},
+    {Method::kUploadGraph, "UploadGraph"},
+    {Method::kQueryUpload, "QueryUpload"},
+    {Method::kGetStatus, "GetStatus"},
+    {Method::kListPlans, "ListPlans"},
+    {Method::kEvictPlans, "EvictPlans"},
+    {Method::kListJobs, "ListJobs"},
+    {Method::kPinJob, "PinJob"},
+    {Method::kUnpinJob, "UnpinJob"},
+    {Method::kSetPlanning, "SetPlanning"},
+    {Method::kReleaseJob, "ReleaseJob"},
+    {Method::kListProfiles, "ListProfiles"},
+    {Method::kGetProfile, "GetProfile"},
+    {Method::kReportCosts, "ReportCosts"},
+    {Method::kImportProfile, "ImportProfile"},
+    {Method::kProposeProfile, "ProposeProfile"},
+    {Method::kPromoteProfile, "PromoteProfile"},
+    {Method::kRollbackProfile, "RollbackProfile"},
+    {Method::kRendezvous, "Rendezvous"},
+    {Method::kWatchEpoch, "WatchEpoch"},
+    {Method::kEndEpoch, "EndEpoch"},
+}};
+static_assert(IsByPosition(kMethodNames));
+constexpr std::array<Named<PlanOutcome>, kPlanOutcomes> kPlanOutcomeNames = {{
+    {PlanOutcome::kHit, "hit"},
+    {PlanOutcome::kComputed, "computed"},
+    {PlanOutcome::kJoined, "joined"},
+    {PlanOutcome::kGraphRequired, "graph_required"},
+    {PlanOutcome::kError, "error"},
+    {PlanOutcome::kPinned, "pinned"},
+    {PlanOutcome::kUnplanned, "unplanned"},
+    {PlanOutcome::kStoreHit, "store_hit"},
+}};
+static_assert(IsByPosition(kPlanOutcomeNames));
+constexpr std::array<Named<UploadOutcome>, kUploadOutcomes> kUploadOutcomeNames = {{
+    {UploadOutcome::kStored, "stored"},
+    {UploadOutcome::kAlreadyPresent, "already_present"},
+    {UploadOutcome::kRejected, "rejected"},
+    {UploadOutcome::kAbandoned, "abandoned"},
+}};
+static_assert(IsByPosition(kUploadOutcomeNames));
 // By number, as gRPC spells them.
 constexpr std::array<const char*, 17> kCodeNames = {
     "OK",
@@ -65,10 +112,10 @@ Histogram& AddHistogram(Registry& r, const char* name, const char* help,
 
 }  // namespace
 
-absl::string_view Name(Method method) { return kMethodNames[static_cast<size_t>(method)]; }
+absl::string_view Name(Method method) { return kMethodNames[static_cast<size_t>(method)].name; }
 
 absl::string_view Name(PlanOutcome outcome) {
-  return kPlanOutcomeNames[static_cast<size_t>(outcome)];
+  return kPlanOutcomeNames[static_cast<size_t>(outcome)].name;
 }
 
 ServerMetrics::ServerMetrics(Registry& r)
@@ -113,7 +160,7 @@ ServerMetrics::ServerMetrics(Registry& r)
       planning_enabled(AddGauge(r, "bucketd_planning_enabled",
                                 "0 while an operator has switched planning off.")) {
   for (size_t m = 0; m < kMethods; ++m) {
-    const std::string method = kMethodNames[m];
+    const std::string method = kMethodNames[m].name;
     for (size_t c = 0; c < kCodes; ++c) {
       requests_[m][c] = &AddCounter(r, "bucketd_requests_total", "Requests answered.",
                                     {{"method", method}, {"code", kCodeNames[c]}});
@@ -125,11 +172,11 @@ ServerMetrics::ServerMetrics(Registry& r)
   }
   for (size_t i = 0; i < kPlanOutcomes; ++i) {
     plans_[i] = &AddCounter(r, "bucketd_plan_requests_total", "GetPlan calls by what came of them.",
-                            {{"outcome", kPlanOutcomeNames[i]}});
+                            {{"outcome", kPlanOutcomeNames[i].name}});
   }
   for (size_t i = 0; i < kUploadOutcomes; ++i) {
     uploads_[i] = &AddCounter(r, "bucketd_uploads_total", "Uploads by what came of them.",
-                              {{"outcome", kUploadOutcomeNames[i]}});
+                              {{"outcome", kUploadOutcomeNames[i].name}});
   }
   AddGauge(r, "bucketd_build_info", "Always 1; the labels say what runs.",
            {{"version", kServerVersion}, {"planner_version", kPlannerVersion}})

@@ -42,9 +42,9 @@ enum class Method {
   // Agents
   kRendezvous,
   kWatchEpoch,
-  kEndEpoch,
+  kEndEpoch,  // the last one
 };
-inline constexpr size_t kMethods = 22;
+inline constexpr size_t kMethods = static_cast<size_t>(Method::kEndEpoch) + 1;
 absl::string_view Name(Method method);
 
 // kHit: from memory.
@@ -56,14 +56,14 @@ enum class PlanOutcome {
   kError,
   kPinned,
   kUnplanned,
-  kStoreHit,
+  kStoreHit,  // the last one
 };
-inline constexpr size_t kPlanOutcomes = 8;
+inline constexpr size_t kPlanOutcomes = static_cast<size_t>(PlanOutcome::kStoreHit) + 1;
 absl::string_view Name(PlanOutcome outcome);
 
 // Rejected: the server refused it. Abandoned: the client went away or stalled.
 enum class UploadOutcome { kStored, kAlreadyPresent, kRejected, kAbandoned };
-inline constexpr size_t kUploadOutcomes = 4;
+inline constexpr size_t kUploadOutcomes = static_cast<size_t>(UploadOutcome::kAbandoned) + 1;
 
 class ServerMetrics {
  public:

@@ -18,7 +18,8 @@ Timers::Id Timers::Schedule(SteadyTime when, std::function<void()> callback) {
     if (stopped_) return 0;
     id = ++last_id_;
     when_.emplace(id, when);
-    is_first = due_.emplace(Key(when, id), std::move(callback)).first == due_.begin();
+    const auto at = due_.emplace(Key(when, id), std::move(callback)).first;
+    is_first = at == due_.begin();
   }
   if (is_first) changed_.SignalAll();
   return id;

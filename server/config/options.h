@@ -1,7 +1,6 @@
 // Everything an operator can set. A new option is a field here and one row of the table in
 // options.cc: that row makes its flag, its environment variable, its key in the configuration file,
-// its line of
-// --help and of --check, and its range.
+// its line of --help and of --check, and its range.
 #pragma once
 
 #include <chrono>
@@ -54,8 +53,8 @@ struct ServerOptions {
   int32_t upload_threads = 2;   // decode and verify graphs
   int32_t compute_slots = 0;    // plans computed at a time; 0: one a core, two at least
   int32_t compute_queue = 256;  // plans that wait for a slot
-  int32_t max_waiting =
-      8192;  // callers that wait for a graph or a plan; graphs that were asked for
+  // Callers that wait for a graph or a plan; graphs that were asked for.
+  int32_t max_waiting = 8192;
   int64_t plan_cache_bytes = int64_t{256} << 20;
   int64_t graph_cache_bytes = int64_t{512} << 20;
 

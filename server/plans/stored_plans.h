@@ -9,7 +9,7 @@
 #include "server/base/worker_pool.h"
 #include "server/plans/plan_cache.h"
 #include "server/plans/plan_request.h"
-#include "server/store/sqlite_store.h"
+#include "server/store/store.h"
 #include "server/store/store_metrics.h"
 
 namespace bucketd {
@@ -17,7 +17,7 @@ namespace bucketd {
 class StoredPlans {
  public:
   struct Parts {  // all outlive this
-    SqliteStore& store;
+    Store& store;
     StoreMetrics& metrics;
     PlanCache& cache;
     Timers& timers;

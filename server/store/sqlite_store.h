@@ -27,25 +27,9 @@
 #include "server/store/acknowledged.h"
 #include "server/store/sqlite_db.h"
 #include "server/store/store.h"
+#include "server/store/store_observer.h"
 
 namespace bucketd {
-
-enum class StoreValue { kPlan, kRecord };
-enum class StoreRead { kHit, kMiss, kDamaged, kError };
-enum class StoreWrite { kOk, kNoSpace, kError };
-
-// What happens, for metrics and logs. Called on any thread, with the store's locks held: must be
-// short and must not call the store.
-class StoreObserver {
- public:
-  virtual ~StoreObserver() = default;
-  // `why`: one line for people where it is not a hit, a miss or kOk; else "".
-  virtual void Read(StoreValue /*value*/, StoreRead /*result*/, absl::string_view /*why*/) {}
-  virtual void Wrote(StoreWrite /*result*/, absl::string_view /*why*/) {}
-  virtual void Evicted(int64_t /*plans*/, int64_t /*bytes*/) {}
-  // Anything else, for people; one line. `damage`: something that was stored is gone.
-  virtual void Problem(bool /*damage*/, absl::string_view /*text*/) {}
-};
 
 struct SqliteStoreOptions {
   std::string directory;  // made if absent; "": in memory, gone with the store
@@ -108,8 +92,8 @@ class SqliteStore final : public Store {
   absl::StatusOr<StoreStats> Stats() override;
   absl::StatusOr<int64_t> Version() override;
 
-  // The plan was used without having been read. Memory only; written by Maintain().
-  void NoteUse(absl::string_view key);
+  // Memory only; written by Maintain().
+  void NoteUse(absl::string_view key) override;
   // Writes uses, lets holds run out, evicts by age and size, merges the log into the database.
   // O(what there is to do).
   absl::Status Maintain();

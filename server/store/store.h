@@ -1,6 +1,6 @@
 // What outlives the process: computed plans, holds that keep them, and small records (pins of jobs,
-// cost profiles, settings). One interface, so that a store shared between replicas can take the
-// place of the embedded one (sqlite_store.h).
+// cost profiles, settings). What the server knows of a store is this file and store_observer.h;
+// open_store.cc alone names an engine.
 //
 // Every value carries a checksum and is compared with it when it is read. Absent, damaged and
 // unreadable are three answers, never mixed up:
@@ -71,6 +71,9 @@ class Store {
 
   // Plans are the serialised bucketd.v1.Plan. A read counts as a use.
   virtual absl::StatusOr<std::optional<std::string>> GetPlan(absl::string_view key) = 0;
+  // The plan was used without having been read: for who keeps plans in memory. Cheap; the store may
+  // remember it late, or not at all.
+  virtual void NoteUse(absl::string_view key) = 0;
   // Replaces what was there. Evicts by size and age as the store was told to.
   virtual absl::Status PutPlan(absl::string_view key, absl::string_view tenant,
                                absl::string_view plan) = 0;

@@ -15,7 +15,8 @@
 #include "prometheus/gauge.h"
 #include "prometheus/registry.h"
 
-#include "server/store/sqlite_store.h"
+#include "server/store/store.h"
+#include "server/store/store_observer.h"
 
 namespace bucketd {
 
