@@ -117,7 +117,7 @@ bool OrderReplay::PlaceInputs(LeaderId leader) {
 }
 
 bool OrderReplay::Place(LeaderId leader) {
-  if (state_[Index(leader)] == kOpen) return false;
+  // No longer put off: else a wait for its inputs, or for memory, would run it before this does.
   state_[Index(leader)] = kOpen;
   if (!PlaceInputs(leader)) return false;
   MakeRoom(problem_.own_bytes[Index(leader)]);
@@ -150,6 +150,7 @@ int64_t OrderReplay::BytesAtStart(const Batch& batch, const LaunchCost& cost) co
 
 bool OrderReplay::Launch(int32_t id) {
   const Batch& batch = out_.batches[Index(id)];
+  // What needs itself does so through a bucket.
   for (const CollectiveId c : batch.members) {
     uint8_t& state = state_[Index(problem_.transfer(c).start)];
     if (state == kOpen) return false;

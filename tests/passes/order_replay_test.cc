@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <random>
 #include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -95,11 +96,33 @@ TEST(OrderReplay, EveryOrderOfWishesIsALegalOrder) {
   }
 }
 
+TEST(OrderReplay, BucketsOfEveryFormTakeWhatTheSimulatorSays) {
+  std::vector<int> of_form(4, 0);
+  for (uint32_t seed = 7300; seed < 7400; ++seed) {
+    SCOPED_TRACE(seed);
+    const Replayed step(RandomStep(seed).Build());
+    OrderReplay replay(step.problem(), kNever);
+    search::Decoder decoder(step.problem());
+    search::Settings settings;
+    settings.eager = true;
+    settings.late_ps = kNever / 2;
+    Decoded wishes = decoder.Decode(settings, kNever, nullptr);
+    for (search::Batch& batch : wishes.batches) {
+      if (batch.members.size() > 1) batch.form = static_cast<Form>(1 + seed % 3);
+      ++of_form[static_cast<size_t>(batch.form)];
+    }
+    const Decoded* order = replay.Run(wishes, kNever);
+    ASSERT_NE(order, nullptr);
+    step.ExpectTheSimulatorsFigures(*order);
+  }
+  for (const int batches : of_form) EXPECT_GT(batches, 20);
+}
+
 TEST(OrderReplay, CollectivesThatNeedOneAnotherShareNoBucket) {
   Net net(4);
   NodeId x = net.Input("x", {64, 64});
   x = net.Reduce("a", net.Call("k", {x}, {64, 64}));
-  x = net.Reduce("b", net.Call("l", {x}, {64, 64}));
+  x = net.Reduce("b", x);
   net.Out(x, SlotKind::kOutput);
   const Replayed step(net.Build());
   OrderReplay replay(step.problem(), kNever);
