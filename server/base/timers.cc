@@ -2,9 +2,18 @@
 
 #include <chrono>
 
-#include "absl/time/time.h"
-
 namespace bucketd {
+namespace {
+
+// absl's lock as the standard library's condition takes it. The condition lets go of it and takes
+// it again, so whoever waits holds it before and after, which the compiler cannot see.
+struct Lockable {
+  absl::Mutex& mutex;
+  void lock() ABSL_NO_THREAD_SAFETY_ANALYSIS { mutex.Lock(); }
+  void unlock() ABSL_NO_THREAD_SAFETY_ANALYSIS { mutex.Unlock(); }
+};
+
+}  // namespace
 
 Timers::Timers() : thread_([this] { Run(); }) {}
 
@@ -21,7 +30,7 @@ Timers::Id Timers::Schedule(SteadyTime when, std::function<void()> callback) {
     const auto at = due_.emplace(Key(when, id), std::move(callback)).first;
     is_first = at == due_.begin();
   }
-  if (is_first) changed_.SignalAll();
+  if (is_first) changed_.notify_all();
   return id;
 }
 
@@ -38,7 +47,8 @@ void Timers::CancelAndWait(Id id) {
   Cancel(id);
   if (std::this_thread::get_id() == thread_.get_id()) return;
   const absl::MutexLock lock(&mutex_);
-  while (running_ == id) changed_.Wait(&mutex_);
+  Lockable lockable{mutex_};
+  while (running_ == id) changed_.wait(lockable);
 }
 
 void Timers::Stop() {
@@ -48,22 +58,22 @@ void Timers::Stop() {
     due_.clear();
     when_.clear();
   }
-  changed_.SignalAll();
+  changed_.notify_all();
   if (thread_.joinable()) thread_.join();
 }
 
 void Timers::Run() {
   mutex_.Lock();
+  Lockable lockable{mutex_};
   while (!stopped_) {
     if (due_.empty()) {
-      changed_.Wait(&mutex_);
+      changed_.wait(lockable);
       continue;
     }
     const auto next = due_.begin();
     const Key key = next->first;
-    const SteadyTime::duration ahead = key.first - std::chrono::steady_clock::now();
-    if (ahead > SteadyTime::duration::zero()) {
-      changed_.WaitWithTimeout(&mutex_, absl::FromChrono(ahead));
+    if (std::chrono::steady_clock::now() < key.first) {
+      changed_.wait_until(lockable, key.first);
       continue;
     }
     std::function<void()> callback = std::move(next->second);
@@ -75,7 +85,7 @@ void Timers::Run() {
     callback = nullptr;  // what it captured dies before CancelAndWait returns
     mutex_.Lock();
     running_ = 0;
-    changed_.SignalAll();
+    changed_.notify_all();
   }
   mutex_.Unlock();
 }

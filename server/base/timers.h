@@ -2,6 +2,7 @@
 // they look things up in memory and answer callers.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -38,7 +39,9 @@ class Timers {
   void Run();
 
   absl::Mutex mutex_;
-  absl::CondVar changed_;
+  // Not absl's: its timed waits follow the wall clock, and a clock that is set would move
+  // deadlines.
+  std::condition_variable_any changed_;
   std::map<Key, std::function<void()>> due_ ABSL_GUARDED_BY(mutex_);
   std::map<Id, SteadyTime> when_ ABSL_GUARDED_BY(mutex_);
   Id last_id_ ABSL_GUARDED_BY(mutex_) = 0;
