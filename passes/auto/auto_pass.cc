@@ -98,7 +98,7 @@ struct Candidate {
 };
 
 // Which of the search's plans is taken. At every stop of the search it looks around the fastest for
-// what fares better when costs are off, and takes that if it is no slower than what the stops
+// what is faster under perturbed costs, and takes that if it is no slower than what the stops
 // before took: so more effort is never worse.
 class Choice {
  public:
@@ -112,9 +112,9 @@ class Choice {
         bound_ps_(bound_ps),
         before_(before),
         best_(best),
-        judge_(problem, search::RobustBudgetOf(problem, kSearchedForFastWires) == 0
-                            ? search::Judge::kFewCases
-                            : search::Judge::kCases),
+        evaluator_(problem, search::RobustBudgetOf(problem, kSearchedForFastWires) == 0
+                                ? search::RobustnessEvaluator::kFewCases
+                                : search::RobustnessEvaluator::kCases),
         fast_(std::move(fast)) {}
 
   void AtStop(search::Search& search, int32_t effort) {
@@ -133,7 +133,7 @@ class Choice {
     if (fastest_ps > ceiling_ps) return;
     search::Search around(problem_, limit_,
                           search::RobustBudgetOf(problem_, effort) * problem_.size());
-    around.JudgeBy(judge_, ceiling_ps);
+    around.EvaluateBy(evaluator_, ceiling_ps);
     around.Adopt(search.best(), search.best_settings());
     for (const search::FastOrder* order : fast) around.Adopt(order->decoded, order->settings);
     if (!robust_.order.empty()) around.Adopt(robust_, settings_);
@@ -151,7 +151,8 @@ class Choice {
   }
 
  private:
-  // Unless it is slower, or takes more than that; the judge does not know where memory moves waits.
+  // Unless it is slower, or takes more than that; the evaluator does not know where memory moves
+  // waits.
   bool Take(const search::Decoded& decoded, int64_t most_ps = search::kNever) {
     Plan plan = search::PlanOf(context_, problem_, decoded);
     plan.diagnostics = before_.diagnostics;
@@ -171,7 +172,7 @@ class Choice {
     for (std::vector<search::FastOrder>& orders : fast_) {
       search::FastOrder& order = orders[std::min(Index(effort), orders.size() - 1)];
       if (order.decoded.order.empty()) continue;
-      order.decoded.figures.total_ps = judge_.AsSaid(order.decoded);
+      order.decoded.figures.total_ps = evaluator_.Nominal(order.decoded);
       found.push_back(&order);
     }
     return found;
@@ -182,7 +183,7 @@ class Choice {
   const int64_t limit_, bound_ps_;
   const Plan& before_;
   Candidate& best_;
-  search::Judge judge_;
+  search::RobustnessEvaluator evaluator_;
   FastOrders fast_;
   search::Decoded robust_;  // what fared best at the last stop that took it
   search::Settings settings_;

@@ -34,7 +34,7 @@ namespace search {
 // decodes. 0: the problem is too large for any.
 int64_t BudgetOf(const Problem& problem, int32_t effort);
 
-// Decodes to look around the fastest plan for one that fares better when costs are off. 0: none.
+// Decodes to look around the fastest plan for one that is faster under perturbed costs. 0: none.
 int64_t RobustBudgetOf(const Problem& problem, int32_t effort);
 
 // What such a plan may take where the fastest takes `best_ps`: half as much again of what is above

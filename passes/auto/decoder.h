@@ -29,7 +29,7 @@ namespace bucketd::search {
 struct Batch {
   std::vector<CollectiveId> members;  // in payload order
   Form form = Form::kFree;
-  bool stood_for = false;  // the step stood still in its wait
+  bool stalled = false;  // the step stood still in its wait
 };
 
 // Buckets decided beforehand: those of one number go together as far as memory lets them.

@@ -330,7 +330,7 @@ void Decoder::Wait(int32_t batch_id) {
   Launched& launch = launched_[Index(batch_id)];
   if (launch.waited) return;
   launch.waited = true;
-  out_.batches[Index(batch_id)].stood_for = launch.end_ps > clock_.now_ps();
+  out_.batches[Index(batch_id)].stalled = launch.end_ps > clock_.now_ps();
   clock_.WaitUntil(launch.end_ps);
   out_.order.push_back({Action::Kind::kWait, batch_id});
   // Work that becomes ready is taken later, so nothing is launched meanwhile.

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "passes/auto/auto_pass.h"
-#include "passes/auto/judge.h"
+#include "passes/auto/robustness.h"
 #include "passes/sim/simulator.h"
 
 namespace bucketd::search {
@@ -17,7 +17,7 @@ constexpr double kAllWires = 0.75;
 // Where two aims pull, the few decodes that large graphs get are too few.
 constexpr int32_t kWeight = 5, kBudget = 2;
 
-// Of the limit, in thousandths: under wires as said storages live longer.
+// Of the limit, in thousandths: at nominal bandwidth buffers live longer.
 constexpr int32_t kMemory = 988;
 
 // But no less than program order takes: under so little other orders are hard to find.
@@ -69,7 +69,7 @@ std::vector<FastOrder> OrdersForFastWires(const Problem& problem, const FastWire
     if (!running->score().over) orders[stop] = {running->best(), running->best_settings()};
   });
   running = &search;
-  Judge said(problem);
+  RobustnessEvaluator said(problem);
   search.Weigh(said, wires.weight);
   search.StartFrom(start);
   search.Run();

@@ -18,8 +18,8 @@ namespace bucketd::search {
 
 // What one search takes the wires for.
 struct FastWires {
-  std::vector<double> times;  // of a group: what a byte takes of its time as said
-  int32_t weight = 0;         // of the time as said, beside 1 of the time under these wires
+  std::vector<double> times;  // of a group: what a byte takes of its nominal time
+  int32_t weight = 0;         // of the nominal time, beside 1 of the time under these wires
   int32_t budget = 1;         // times that of the search of the problem itself
 };
 

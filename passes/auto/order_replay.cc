@@ -35,7 +35,7 @@ void OrderReplay::Reset(const Decoded& wishes) {
   wire_left_.assign(groups, 0);
   for (size_t b = 0; b < out_.batches.size(); ++b) {
     Batch& batch = out_.batches[b];
-    batch.stood_for = false;
+    batch.stalled = false;
     for (const CollectiveId c : batch.members) batch_of_[Index(c)] = static_cast<int32_t>(b);
     launch_[b].cost = CostOf(problem_, batch.members, batch.form);
     launch_[b].has_place = HasPlace(batch);
@@ -184,7 +184,7 @@ void OrderReplay::Wait(int32_t id) {
   Launched& launch = launch_[Index(id)];
   Batch& batch = out_.batches[Index(id)];
   launch.waited = true;
-  batch.stood_for = launch.end_ps > clock_.now_ps();
+  batch.stalled = launch.end_ps > clock_.now_ps();
   out_.order.push_back({Action::Kind::kWait, id});
   out_.figures.peak_bytes =
       std::max(out_.figures.peak_bytes, memory_.Wait(batch.members, batch.form, launch.cost));

@@ -111,7 +111,7 @@ bool OrderSearch::EaseStall() {
   for (size_t tries = 0;; ++tries) {
     if (tries == size) return false;
     const Action& action = order[wait];
-    if (action.kind == Action::Kind::kWait && candidate_.batches[Index(action.id)].stood_for) break;
+    if (action.kind == Action::Kind::kWait && candidate_.batches[Index(action.id)].stalled) break;
     wait = wait + 1 == size ? 0 : wait + 1;
   }
   const size_t launch = PlaceOf(Action::Kind::kLaunch, order[wait].id);

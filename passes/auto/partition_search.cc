@@ -321,7 +321,7 @@ void PartitionSearch::ChangeSomething(std::mt19937_64& random) {
   if (!rows_below_[at_row].empty() && random() % 2 == 0) AlignBelow(at_row);
 }
 
-void PartitionSearch::Wander() {
+void PartitionSearch::IteratedLocalSearch() {
   constexpr int kStray = 48;  // changes before it returns to what is best
   for (size_t row = 0; row < rows_.size(); ++row) {
     const std::vector<CollectiveId>& members = rows_[row].members;

@@ -25,7 +25,7 @@ class PartitionSearch {
 
   // Several changes at a time, at random but the same in every run, until the budget is spent or a
   // quarter of it has gained nothing.
-  void Wander();
+  void IteratedLocalSearch();
 
  private:
   using Cuts = std::vector<int32_t>;  // ends of buckets, ascending; the last is the row's length
@@ -67,7 +67,7 @@ class PartitionSearch {
   Partition partition_;
   Score score_;
   bool improved_ = false;
-  std::vector<size_t> rows_to_cut_;  // of which Wander() changes the buckets
+  std::vector<size_t> rows_to_cut_;  // of which IteratedLocalSearch() changes the buckets
 };
 
 }  // namespace bucketd::search

@@ -49,7 +49,7 @@ struct Transfer {
   bool packable = true;               // alone, a packed bucket of it keeps the numerics' promise
 };
 
-// What a byte takes of its time as said where costs are off and one group's wires gain most on the
+// What a byte takes of its nominal time in a scenario where one group's wires gain most on the
 // others'.
 inline constexpr double kBusiestWires = 0.65;
 

@@ -99,8 +99,8 @@ Score Search::Try(const Settings& settings, const Partition* partition, int64_t 
 
 Score Search::DecodeOnce(const Settings& settings, const Partition* partition, int64_t cap,
                          int64_t cutoff_ps) {
-  const Decoded& decoded = decoder_.Decode(settings, cap, partition,
-                                           judge_ == nullptr ? cutoff_ps : ceiling_ps_, reserves_);
+  const Decoded& decoded = decoder_.Decode(
+      settings, cap, partition, evaluator_ == nullptr ? cutoff_ps : ceiling_ps_, reserves_);
   ++decodes_;
   // What a decode clears before it begins, too.
   placed_ += decoder_.placed() + problem_.size() / 8;
@@ -140,10 +140,10 @@ Score Search::Offer(const Decoded& order, int64_t cutoff_ps) {
 Score Search::ScoreAsAsked(const Decoded& decoded, int64_t cutoff_ps) {
   const Figures& figures = decoded.figures;
   if (figures.peak_bytes > limit_) return ScoreOf(figures, limit_);
-  if (judge_ == nullptr) return ScoreWeighed(decoded, cutoff_ps);
+  if (evaluator_ == nullptr) return ScoreWeighed(decoded, cutoff_ps);
   if (figures.total_ps > ceiling_ps_) return {true, figures.total_ps, figures.peak_bytes};
-  const int64_t sum_ps = judge_->Of(decoded, cutoff_ps);
-  placed_ += judge_->replayed() / kReplaysOfADecode;
+  const int64_t sum_ps = evaluator_->Of(decoded, cutoff_ps);
+  placed_ += evaluator_->replayed() / kReplaysOfADecode;
   return {false, sum_ps, figures.total_ps};
 }
 
@@ -152,17 +152,17 @@ Score Search::ScoreWeighed(const Decoded& decoded, int64_t cutoff_ps) {
   Score score = ScoreOf(decoded.figures, limit_);
   if (weight_ == 0 || score.first > cutoff_ps) return score;  // the latter have no whole order
   placed_ += problem_.size() / kReplaysOfADecode;
-  score.first += (said_->AsSaid(decoded) - score.first) / (1 + weight_) * weight_;
+  score.first += (nominal_->Nominal(decoded) - score.first) / (1 + weight_) * weight_;
   return score;
 }
 
-void Search::Weigh(Judge& said, int32_t weight) {
-  said_ = &said;
+void Search::Weigh(RobustnessEvaluator& said, int32_t weight) {
+  nominal_ = &said;
   weight_ = weight;
 }
 
-void Search::JudgeBy(Judge& judge, int64_t ceiling_ps) {
-  judge_ = &judge;
+void Search::EvaluateBy(RobustnessEvaluator& evaluator, int64_t ceiling_ps) {
+  evaluator_ = &evaluator;
   ceiling_ps_ = ceiling_ps;
 }
 
@@ -180,7 +180,7 @@ void Search::Adopt(const Decoded& decoded, const Settings& settings) {
 void Search::LookAround() {
   if (best_score_.over || Spent()) return;
   PartitionSearch(*this, best_.batches, best_settings_).Climb();
-  PartitionSearch(*this, best_.batches, best_settings_).Wander();
+  PartitionSearch(*this, best_.batches, best_settings_).IteratedLocalSearch();
 }
 
 // Decodes with memory reserved where it overflowed, then with a tighter cap. REQUIRES: the last
@@ -204,7 +204,7 @@ Score Search::Repair(const Settings& settings, const Partition* partition, int64
 
 // Whether repairs of the last decode can hardly make it better than what there is.
 bool Search::IsLost(int64_t cutoff_ps) const {
-  if (judge_ != nullptr) return last_.total_ps > ceiling_ps_;
+  if (evaluator_ != nullptr) return last_.total_ps > ceiling_ps_;
   return last_.total_ps > std::min(cutoff_ps, CutoffOf(best_score_));
 }
 
@@ -444,7 +444,7 @@ void Search::Descents() {
                     start.settings)
         .Climb();
   }
-  if (!Spent()) PartitionSearch(*this, decoded_.batches, decoded_.settings).Wander();
+  if (!Spent()) PartitionSearch(*this, decoded_.batches, decoded_.settings).IteratedLocalSearch();
 }
 
 }  // namespace bucketd::search

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "passes/auto/decoder.h"
-#include "passes/auto/judge.h"
 #include "passes/auto/knobs.h"
 #include "passes/auto/known_scores.h"
 #include "passes/auto/problem.h"
+#include "passes/auto/robustness.h"
 #include "passes/auto/settings.h"
 #include "passes/auto/watched.h"
 
@@ -47,13 +47,13 @@ class Search {
 
   // Before Run(): looks for the least mean of an order's time and, counted `weight` times, its time
   // as `said` replays it. No order takes longer than said. `said` outlives the search.
-  void Weigh(Judge& said, int32_t weight);
+  void Weigh(RobustnessEvaluator& said, int32_t weight);
 
   void Run();
 
   // Instead of Run(): looks among orders that take at most `ceiling_ps` for the one that fares best
-  // by the judge, from those it is given. The judge outlives the search.
-  void JudgeBy(Judge& judge, int64_t ceiling_ps);
+  // by the evaluator, from those it is given. The evaluator outlives the search.
+  void EvaluateBy(RobustnessEvaluator& evaluator, int64_t ceiling_ps);
   void LookAround();
 
   // An order that another search found, with its settings: the best, if it is better. May be called
@@ -138,12 +138,12 @@ class Search {
   std::vector<Tried> starts_;  // best first
   Decoded other_;              // another plan; empty: none
   std::deque<Found> found_;
-  std::vector<Reserve> reserves_;  // of one Try()
-  Figures last_;                   // of the last decode
-  Judge* judge_ = nullptr;         // of orders that take at most
-  int64_t ceiling_ps_ = kNever;    // so much
-  Judge* said_ = nullptr;          // of orders whose time as said counts
-  int32_t weight_ = 0;             // so many times
+  std::vector<Reserve> reserves_;             // of one Try()
+  Figures last_;                              // of the last decode
+  RobustnessEvaluator* evaluator_ = nullptr;  // of orders that take at most
+  int64_t ceiling_ps_ = kNever;               // so much
+  RobustnessEvaluator* nominal_ = nullptr;    // of orders whose nominal time counts
+  int32_t weight_ = 0;                        // so many times
 };
 
 }  // namespace bucketd::search

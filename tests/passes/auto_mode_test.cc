@@ -61,7 +61,7 @@ TEST(Auto, NeverWorseThanAnyOtherModeAndWithinMemory) {
 }
 
 // Little effort, so that it shows what the search knows and not how long it looks. Reductions of
-// what was reduced, cut one row at a time: 19 %. Without what the judge's search finds: 14 % in
+// what was reduced, cut one row at a time: 19 %. Without what the evaluator's search finds: 14 % in
 // both.
 TEST(Auto, LittleEffortIsNearTheBoundOnLatencyBoundSteps) {
   for (const char* const name : {"llama3_debug_hsdp2x4_rsar.joint", "moe_debug_fsdp4_ep4.bw"}) {

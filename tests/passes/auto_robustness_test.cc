@@ -1,4 +1,4 @@
-// How orders are judged when costs are off, and what a search finds on its way.
+// How orders fare under perturbed costs, and what a search finds on its way.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -8,8 +8,8 @@
 #include "gtest/gtest.h"
 
 #include "passes/auto/decoder.h"
-#include "passes/auto/judge.h"
 #include "passes/auto/late_waits.h"
+#include "passes/auto/robustness.h"
 #include "passes/auto/search.h"
 #include "passes/auto/to_plan.h"
 #include "passes/io/profile_json.h"
@@ -22,9 +22,9 @@ namespace {
 
 using search::Decoded;
 using search::Decoder;
-using search::Judge;
 using search::kNever;
 using search::Problem;
+using search::RobustnessEvaluator;
 
 // A random step and what the search makes of it.
 class Contracted {
@@ -74,26 +74,26 @@ bool HasWorkBehindWaits(const Problem& problem, const Decoded& decoded) {
   });
 }
 
-TEST(Judge, CostsAsTheyWereSaidGiveTheDecodersTimeToThePicosecond) {
+TEST(RobustnessEvaluator, CostsAsTheyWereSaidGiveTheDecodersTimeToThePicosecond) {
   int64_t exact = 0;
   for (uint32_t seed = 5000; seed < 5200; ++seed) {
     const Contracted step(seed);
     Decoder decoder(step.problem());
-    Judge judge(step.problem());
+    RobustnessEvaluator evaluator(step.problem());
     for (const bool eager : {false, true}) {
       search::Settings settings;
       settings.eager = eager;
       const Decoded& decoded = decoder.Decode(settings, kNever, nullptr);
       if (HasWorkBehindWaits(step.problem(), decoded)) continue;
-      EXPECT_EQ(judge.AsSaid(decoded), decoded.figures.total_ps) << "seed " << seed;
+      EXPECT_EQ(evaluator.Nominal(decoded), decoded.figures.total_ps) << "seed " << seed;
       ++exact;
     }
   }
   EXPECT_GT(exact, 100);
 }
 
-// With waits where the judge expects them.
-TEST(Judge, CostsAsTheyWereSaidGiveTheSimulatorsTimeOfCapturedGraphs) {
+// With waits where the evaluator expects them.
+TEST(RobustnessEvaluator, CostsAsTheyWereSaidGiveTheSimulatorsTimeOfCapturedGraphs) {
   PlanOptions options;
   options.numerics = Numerics::kFree;
   int64_t same = 0, all = 0;
@@ -111,7 +111,7 @@ TEST(Judge, CostsAsTheyWereSaidGiveTheSimulatorsTimeOfCapturedGraphs) {
       const absl::StatusOr<Problem> problem = search::Contract(context);
       ASSERT_TRUE(problem.ok()) << problem.status();
       Decoder decoder(*problem);
-      Judge judge(*problem);
+      RobustnessEvaluator evaluator(*problem);
       for (const int32_t compute_weight : {20, 1000}) {
         search::Settings settings;
         settings.eager = true;
@@ -122,89 +122,90 @@ TEST(Judge, CostsAsTheyWereSaidGiveTheSimulatorsTimeOfCapturedGraphs) {
         const Prediction before = Simulate(captured.graph, plan, *costs).prediction;
         const Prediction after = search::SettleWaits(context, *problem, kNever, before, plan);
         ++all;
-        if (judge.AsSaid(decoded) == after.total_ps) ++same;
+        if (evaluator.Nominal(decoded) == after.total_ps) ++same;
       }
     }
   }
   EXPECT_GE(same, all * 9 / 10) << "of " << all;
 }
 
-TEST(Judge, LargeGraphsHaveACaseMoreWithFastWiresOfTheBusiestGroup) {
+TEST(RobustnessEvaluator, LargeGraphsHaveACaseMoreWithFastWiresOfTheBusiestGroup) {
   const CapturedGraph captured = Captured("llama3_8b_fsdp4_tp2.fw");
   const Costs costs = *Costs::FromFile(captured.graph, captured.costs, *FindProfile("small_batch"));
   const Contracted step(captured.graph, costs);
   ASSERT_FALSE(step.problem().is_small());
   Decoder decoder(step.problem());
-  Judge judge(step.problem(), Judge::kFewCases);
+  RobustnessEvaluator evaluator(step.problem(), RobustnessEvaluator::kFewCases);
   const Decoded& decoded = decoder.Decode({}, kNever, nullptr);
-  const int64_t said = judge.AsSaid(decoded), fast = judge.UnderFastWires(decoded);
+  const int64_t said = evaluator.Nominal(decoded), fast = evaluator.UnderFastWires(decoded);
   EXPECT_LT(fast, said - said / 100);
   for (size_t g = 0; g < captured.graph.groups().size(); ++g) {
     std::vector<double> times(captured.graph.groups().size(), 1.0);
     times[g] = search::kBusiestWires;
     const Contracted other(captured.graph, costs.WithWires(captured.graph, times));
-    const int64_t exact = Judge(other.problem()).AsSaid(decoded);
+    const int64_t exact = RobustnessEvaluator(other.problem()).Nominal(decoded);
     // It rounds to 1,024ths.
     EXPECT_EQ(std::abs(fast - exact) < said / 500,
               static_cast<GroupId>(g) == step.problem().busiest)
         << "group " << g;
   }
-  const int64_t sum = judge.Of(decoded, kNever);
-  EXPECT_EQ(judge.replayed() % (Judge::kFewCases + 1), 0);
-  EXPECT_GT(sum, Judge::kFewCases * fast);
-  EXPECT_EQ(judge.Of(decoded, fast - 1), fast);
-  EXPECT_EQ(judge.Of(decoded, sum), sum);
+  const int64_t sum = evaluator.Of(decoded, kNever);
+  EXPECT_EQ(evaluator.replayed() % (RobustnessEvaluator::kFewCases + 1), 0);
+  EXPECT_GT(sum, RobustnessEvaluator::kFewCases * fast);
+  EXPECT_EQ(evaluator.Of(decoded, fast - 1), fast);
+  EXPECT_EQ(evaluator.Of(decoded, sum), sum);
 }
 
-TEST(Judge, ErrorsInOppositeDirectionsCancelOutWhereNothingOverlaps) {
+TEST(RobustnessEvaluator, ErrorsInOppositeDirectionsCancelOutWhereNothingOverlaps) {
   for (uint32_t seed = 5200; seed < 5230; ++seed) {
     const Contracted step(seed, /*with_collectives=*/false);
     Decoder decoder(step.problem());
-    Judge judge(step.problem());
+    RobustnessEvaluator evaluator(step.problem());
     const Decoded& decoded = decoder.Decode({}, kNever, nullptr);
-    const int64_t sum = judge.Of(decoded, kNever);
-    const int64_t rounding = Judge::kCases * int64_t{step.problem().size()};
-    EXPECT_LE(sum, Judge::kCases * decoded.figures.total_ps) << "seed " << seed;
-    EXPECT_GE(sum, Judge::kCases * decoded.figures.total_ps - rounding) << "seed " << seed;
+    const int64_t sum = evaluator.Of(decoded, kNever);
+    const int64_t rounding = RobustnessEvaluator::kCases * int64_t{step.problem().size()};
+    EXPECT_LE(sum, RobustnessEvaluator::kCases * decoded.figures.total_ps) << "seed " << seed;
+    EXPECT_GE(sum, RobustnessEvaluator::kCases * decoded.figures.total_ps - rounding)
+        << "seed " << seed;
   }
 }
 
-TEST(Judge, WhatIsNotAboveTheMostIsExact) {
+TEST(RobustnessEvaluator, WhatIsNotAboveTheMostIsExact) {
   int64_t cut_short = 0;
   for (uint32_t seed = 5300; seed < 5330; ++seed) {
     const Contracted step(seed);
     Decoder decoder(step.problem());
-    Judge judge(step.problem());
+    RobustnessEvaluator evaluator(step.problem());
     const Decoded& decoded = decoder.Decode({}, kNever, nullptr);
-    const int64_t sum = judge.Of(decoded, kNever), steps = judge.replayed();
-    EXPECT_EQ(judge.Of(decoded, kNever), sum) << "seed " << seed;
+    const int64_t sum = evaluator.Of(decoded, kNever), steps = evaluator.replayed();
+    EXPECT_EQ(evaluator.Of(decoded, kNever), sum) << "seed " << seed;
     for (const int64_t percent : {80, 99, 101, 120}) {
-      const int64_t most = sum / 100 * percent, found = judge.Of(decoded, most);
+      const int64_t most = sum / 100 * percent, found = evaluator.Of(decoded, most);
       if (found <= most) {
         EXPECT_EQ(found, sum) << "seed " << seed << " " << percent << " %";
       }
       EXPECT_EQ(found > most, percent < 100 || found != sum) << "seed " << seed;
-      if (judge.replayed() < steps) ++cut_short;
+      if (evaluator.replayed() < steps) ++cut_short;
     }
   }
   EXPECT_GT(cut_short, 0);
 }
 
-TEST(Judge, LookingAroundNeverTakesLongerThanTheCeilingAndFaresNoWorse) {
+TEST(RobustnessEvaluator, LookingAroundNeverTakesLongerThanTheCeilingAndFaresNoWorse) {
   int64_t better = 0;
   for (uint32_t seed = 5400; seed < 5460; ++seed) {
     const Contracted step(seed);
     search::Search search(step.problem(), kNever, 50 * step.problem().size());
     search.Run();
-    Judge judge(step.problem());
-    const int64_t before = judge.Of(search.best(), kNever);
+    RobustnessEvaluator evaluator(step.problem());
+    const int64_t before = evaluator.Of(search.best(), kNever);
     const int64_t ceiling = search.score().first + search.score().first / 50;
     search::Search around(step.problem(), kNever, 100 * step.problem().size());
-    around.JudgeBy(judge, ceiling);
+    around.EvaluateBy(evaluator, ceiling);
     around.Adopt(search.best(), search.best_settings());
     around.LookAround();
     EXPECT_LE(around.best().figures.total_ps, ceiling) << "seed " << seed;
-    EXPECT_EQ(judge.Of(around.best(), kNever), around.score().first) << "seed " << seed;
+    EXPECT_EQ(evaluator.Of(around.best(), kNever), around.score().first) << "seed " << seed;
     EXPECT_LE(around.score().first, before) << "seed " << seed;
     if (around.score().first < before) ++better;
   }
@@ -218,17 +219,17 @@ TEST(Search, WeighedItLooksForTheMeanOfTwoTimes) {
     const Contracted said(seed);
     const std::vector<double> times(said.graph().groups().size(), 0.5);
     const Contracted fast(said.graph(), CostsOf(said.graph()).WithWires(said.graph(), times));
-    Judge judge(said.problem());
+    RobustnessEvaluator evaluator(said.problem());
     const int64_t budget = 400 * said.problem().size();
     // A replay counts as well.
     search::Search plain(fast.problem(), kNever, budget),
         weighed(fast.problem(), kNever, 2 * budget);
-    weighed.Weigh(judge, kWeight);
+    weighed.Weigh(evaluator, kWeight);
     plain.Run();
     weighed.Run();
     const auto mean_of = [&](const Decoded& decoded) {
       const int64_t here = fast.TimeOf(decoded);
-      return here + (judge.AsSaid(decoded) - here) / (1 + kWeight) * kWeight;
+      return here + (evaluator.Nominal(decoded) - here) / (1 + kWeight) * kWeight;
     };
     EXPECT_EQ(weighed.score().first, mean_of(weighed.best())) << "seed " << seed;
     plain_ps += mean_of(plain.best());

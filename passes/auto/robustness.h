@@ -15,14 +15,14 @@ namespace bucketd::search {
 // fixed; they come in pairs that are off in opposite directions, and over all of them the few
 // figures that many steps depend on are off independently of one another (an orthogonal array). Not
 // thread-safe; the problem outlives it.
-class Judge {
+class RobustnessEvaluator {
  public:
   static constexpr int kCases = 16;
   // Enough where there are so many kernels that their errors cancel out.
   static constexpr int kFewCases = 4;
 
   // REQUIRES: cases is one of the two.
-  explicit Judge(const Problem& problem, int cases = kCases);
+  explicit RobustnessEvaluator(const Problem& problem, int cases = kCases);
 
   // What the order takes, summed over all cases, with every wait where its result is needed; some
   // sum above `most_ps` as soon as it is sure to be above. Large graphs have one case more: that of
@@ -30,7 +30,7 @@ class Judge {
   int64_t Of(const Decoded& decoded, int64_t most_ps);
 
   // The same under the costs as they were said.
-  int64_t AsSaid(const Decoded& decoded);
+  int64_t Nominal(const Decoded& decoded);
 
   // The same where the wires of the group that has most to carry are fast.
   int64_t UnderFastWires(const Decoded& decoded);
@@ -44,7 +44,7 @@ class Judge {
     Kind kind = Kind::kRun;
     int32_t id = 0;  // leader, or batch
   };
-  // What a batch takes as said: parts of its time on the wire, which are off each for itself.
+  // What a batch takes at nominal costs: parts of its time on the wire, perturbed each for itself.
   struct Launch {
     internal::LaunchWork work;
     int64_t alpha_ps = 0, wire_ps = 0, gamma_ps = 0, copies_ps = 0;

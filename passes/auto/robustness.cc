@@ -1,4 +1,4 @@
-#include "passes/auto/judge.h"
+#include "passes/auto/robustness.h"
 
 #include <algorithm>
 #include <bit>
@@ -19,7 +19,7 @@ constexpr auto kFast = static_cast<int64_t>(kBusiestWires * kOne);
 // Numbers that many depend on, beside the rate and alpha of every group.
 enum Figure : int32_t { kHostKernel, kHostCollective, kSlowdown, kCopies, kGamma, kFigures };
 
-constexpr int kAsSaid = -1, kFastWires = -2;  // beside the cases
+constexpr int kNominal = -1, kFastWires = -2;  // beside the cases
 
 // Case by case: even ones, and behind each its mirror.
 constexpr uint32_t CodeOf(int which) {
@@ -61,9 +61,10 @@ int64_t Off(int64_t value, int64_t factor) {
 
 }  // namespace
 
-Judge::Judge(const Problem& problem, int cases) : problem_(problem), cases_(cases) {}
+RobustnessEvaluator::RobustnessEvaluator(const Problem& problem, int cases)
+    : problem_(problem), cases_(cases) {}
 
-int64_t Judge::Of(const Decoded& decoded, int64_t most_ps) {
+int64_t RobustnessEvaluator::Of(const Decoded& decoded, int64_t most_ps) {
   Flatten(decoded);
   replayed_ = 0;
   if (problem_.is_small()) return SumOfCases(most_ps);
@@ -73,7 +74,7 @@ int64_t Judge::Of(const Decoded& decoded, int64_t most_ps) {
   return fast_ps > most_ps ? fast_ps : fast_ps + SumOfCases(most_ps - fast_ps);
 }
 
-int64_t Judge::SumOfCases(int64_t most_ps) {
+int64_t RobustnessEvaluator::SumOfCases(int64_t most_ps) {
   int64_t sum = 0;
   for (int which = 0; which < cases_ && sum <= most_ps; ++which) {
     sum += Replay(which);
@@ -86,18 +87,18 @@ int64_t Judge::SumOfCases(int64_t most_ps) {
   return sum;
 }
 
-int64_t Judge::AsSaid(const Decoded& decoded) {
+int64_t RobustnessEvaluator::Nominal(const Decoded& decoded) {
   Flatten(decoded);
-  return Replay(kAsSaid);
+  return Replay(kNominal);
 }
 
-int64_t Judge::UnderFastWires(const Decoded& decoded) {
+int64_t RobustnessEvaluator::UnderFastWires(const Decoded& decoded) {
   Flatten(decoded);
   return Replay(kFastWires);
 }
 
 // The order with waits, and what is computed from reductions, where somebody needs them.
-void Judge::Flatten(const Decoded& decoded) {
+void RobustnessEvaluator::Flatten(const Decoded& decoded) {
   steps_.clear();
   launches_.clear();
   batch_of_.assign(problem_.transfers.size(), -1);
@@ -122,7 +123,7 @@ void Judge::Flatten(const Decoded& decoded) {
     const std::vector<CollectiveId>& members = decoded.batches[Index(action.id)].members;
     if (action.kind == Action::Kind::kWait) {
       // Memory or a result made the step wait here.
-      if (decoded.batches[Index(action.id)].stood_for || problem_.transfer(members[0]).pinned) {
+      if (decoded.batches[Index(action.id)].stalled || problem_.transfer(members[0]).pinned) {
         AddWait(action.id);
       }
       continue;
@@ -138,14 +139,14 @@ void Judge::Flatten(const Decoded& decoded) {
   }
 }
 
-void Judge::AddWait(int32_t batch) {
+void RobustnessEvaluator::AddWait(int32_t batch) {
   if (waited_[Index(batch)]) return;
   waited_[Index(batch)] = 1;
   steps_.push_back({Step::Kind::kWait, batch});
 }
 
 // All that a leader needs and that was put off.
-void Judge::Need(LeaderId l) {
+void RobustnessEvaluator::Need(LeaderId l) {
   for (const LeaderId x : problem_.before.of(l)) {
     const CollectiveId c = problem_.wait_of[Index(x)];
     if (c >= 0) {
@@ -158,7 +159,7 @@ void Judge::Need(LeaderId l) {
   }
 }
 
-Judge::Launch Judge::LaunchOf(const Batch& batch) const {
+RobustnessEvaluator::Launch RobustnessEvaluator::LaunchOf(const Batch& batch) const {
   const Transfer& first = problem_.transfer(batch.members[0]);
   Launch launch;
   launch.work = CostOf(problem_, batch.members, batch.form).work;
@@ -178,7 +179,7 @@ Judge::Launch Judge::LaunchOf(const Batch& batch) const {
   return launch;
 }
 
-int64_t Judge::Replay(int which) {
+int64_t RobustnessEvaluator::Replay(int which) {
   const Costs& costs = *problem_.costs;
   const auto groups = static_cast<int32_t>(problem_.graph->groups().size());
   const auto figure = [&](Figure f) { return FactorOfFigure(which, groups + f); };
