@@ -131,8 +131,9 @@ class Choice {
     int64_t ceiling_ps = search::CeilingOf(fastest_ps, bound_ps_, effort);
     if (!best_.score.over) ceiling_ps = std::min(ceiling_ps, best_.score.first);
     if (fastest_ps > ceiling_ps) return;
-    search::Search around(problem_, limit_,
-                          search::RobustBudgetOf(problem_, effort) * problem_.size());
+    const int64_t budget = search::RobustBudgetOf(problem_, effort) * problem_.size();
+    const int64_t of_orders = problem_.is_small() ? budget / 2 : 0;
+    search::Search around(problem_, limit_, {{budget - of_orders, 0, of_orders}});
     around.EvaluateBy(evaluator_, ceiling_ps);
     around.Adopt(search.best(), search.best_settings());
     for (const search::FastOrder* order : fast) around.Adopt(order->decoded, order->settings);

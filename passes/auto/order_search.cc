@@ -45,10 +45,13 @@ void OrderSearch::WorkUntil(int64_t placed, int64_t enough_ps) {
 }
 
 bool OrderSearch::Try(int64_t cutoff_ps) {
-  tried_ = replay_.Run(candidate_, cutoff_ps);
+  // Under the evaluator scores are no times: any order within its ceiling may have the better one.
+  tried_ = replay_.Run(candidate_, search_.evaluator_ == nullptr ? cutoff_ps : search_.ceiling_ps_);
   placed_ += (replay_.placed() + problem_.size() / 8) / kReplaysOfADecode + 1;
   if (tried_ == nullptr) return false;
+  const int64_t before = search_.placed_;
   tried_score_ = search_.Offer(*tried_, cutoff_ps);
+  placed_ += search_.placed_ - before;  // what the score took
   return true;
 }
 
