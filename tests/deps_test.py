@@ -23,7 +23,6 @@ PACKAGES = {
     "absl/types/span.h": "absl::span",
     "absl/time/": "absl::time",
     "absl/base/thread_annotations.h": "absl::core_headers",
-    "absl/synchronization/": "absl::synchronization",
     "absl/random/": "absl::random_random",
     "absl/synchronization/": "absl::synchronization",
     "absl/": "absl::",
