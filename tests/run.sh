@@ -7,7 +7,7 @@ if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
   cat <<'HELP'
 usage: tests/run.sh [--fast | --full]
 
-Everything a change must pass, on a machine with two cores in 25 to 45 minutes the first time, and in about 15 with a warm ccache.
+Everything a change must pass, on a machine with two cores in about 45 minutes the first time, and in about 20 with a warm ccache.
   --fast   without training, sanitizers and fuzzing: about five minutes on a built tree
   --full   also the whole proof of bits (every parallelism, mode, numerics and reduce dtype, on 4 and 6 processes;
            build/proof.txt is its table), every large graph under every profile, the server and the clients under
@@ -22,7 +22,7 @@ fi
 
 kind=${1:-}
 case $kind in
-  "") about="25 to 45 minutes on two cores where nothing was compiled before, about 15 with a warm ccache" steps=7 ;;
+  "") about="about 20 minutes on two cores with a warm ccache, 45 where nothing was compiled before" steps=7 ;;
   --fast) about="5 minutes on a built tree; what must be compiled comes on top" steps=4 ;;
   --full) about="two to three hours on two cores" steps=9 ;;
   *) die "what is $kind? tests/run.sh --help" ;;

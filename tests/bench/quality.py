@@ -8,7 +8,7 @@ numerics (eager_order) than under free ones, which the peers use; and the CPU ti
 Exit code 1 if one of these does not hold, under free numerics:
 * every plan is legal, within its memory limit, and at most 0.02 % slower than the best peer (program order is always one);
 * over the pairs that have other peers the geometric mean of gap / best peer's gap, gaps below 0.1 % counted as 0.1 %, is at
-  most 0.35 at default effort and 0.28 at effort 9, with 5 % more memory;
+  most 0.29 at default effort and 0.28 at effort 9, with 5 % more memory;
 * no peer lies left and below of the front of step time against peak memory: for each some point has neither more time (0.02 %)
   nor more memory, or it needs less memory than any point and is slower than the first.
 """
@@ -31,7 +31,7 @@ MODES = ("transformer_block", "greedy", "overlap")
 # Of auto: label, effort, memory limit, numerics.
 RUNS = (("5", 5, MORE, "free"), ("9", 9, MORE, "free"), ("5 +0", 5, SAME, "free"), ("9 +0", 9, SAME, "free"),
         ("numerics", 5, MORE, "eager_order"))
-MOST = {"5": 0.35, "9": 0.28}
+MOST = {"5": 0.29, "9": 0.28}
 HEADS = ("graph", "profile", "bound ms", "program order", "best peer", "best other mode", "auto", "effort 9", "auto +0 %",
          "sharper bound", "default numerics", "CPU ms")
 

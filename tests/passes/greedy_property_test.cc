@@ -161,8 +161,8 @@ TEST(GreedyProperty, T3_11_BucketsAreThoseOfASearchAlongAllPaths) {
       if (d.text.find("dependence: ") != std::string::npos) ++refused;
     }
   }
-  EXPECT_GT(buckets, 800u);
-  EXPECT_GT(refused, 100u);
+  EXPECT_GT(static_cast<int64_t>(buckets), Share(800));
+  EXPECT_GT(static_cast<int64_t>(refused), Share(100));
 }
 
 // As AutoParallel makes them: parameters sharded over dp (most), over tp, or over both at once
@@ -238,7 +238,8 @@ TEST(GreedyProperty, A17_GroupsDoNotDisturbEachOther) {
     EXPECT_EQ(BucketsOf(graph, *plan, 0), BucketsOf(graph, *primary, 0)) << "seed " << seed;
     EXPECT_TRUE(BucketsOf(graph, *primary, 2).empty());
   }
-  EXPECT_GT(spread, 1000u);  // members do stand on either side of other groups' collectives
+  EXPECT_GT(static_cast<int64_t>(spread),
+            Share(1000));  // members do stand on either side of other groups' collectives
 }
 
 TEST(GreedyProperty, TheSamePlanComesTwice) {
