@@ -105,12 +105,12 @@ def all_targets() -> dict[str, Target]:
 def reached(targets: dict[str, Target], name: str) -> set[str]:
     """The names that a target's DEPS reach, itself among them."""
     seen: set[str] = set()
-    todo = [name]
-    while todo:
-        at = real_name(todo.pop())
+    pending = [name]
+    while pending:
+        at = real_name(pending.pop())
         if at not in seen:
             seen.add(at)
-            todo += targets[at].deps if at in targets else []
+            pending += targets[at].deps if at in targets else []
     return seen
 
 
@@ -152,18 +152,18 @@ def missing(include: str, reach: set[str], owner: dict[str, set[str]]) -> str:
 
 def includes_of(target: Target, owner: dict[str, set[str]]) -> list[tuple[str, str]]:
     """Each file of a target with each of its includes: its sources, and from them the headers that are the target's own."""
-    todo = [source for source in target.sources if source.endswith((".cc", ".cu"))]
+    pending = [source for source in target.sources if source.endswith((".cc", ".cu"))]
     seen: set[str] = set()
     found = []
-    while todo:
-        path = (ROOT / todo.pop()).resolve().relative_to(ROOT).as_posix()
+    while pending:
+        path = (ROOT / pending.pop()).resolve().relative_to(ROOT).as_posix()
         if path in seen:
             continue
         seen.add(path)
         for include in INCLUDE.findall((ROOT / path).read_text()):
             found.append((path, include))
             if include in owner and (not owner[include] or target.name in owner[include]):
-                todo.append(include)
+                pending.append(include)
     return sorted(found)
 
 
