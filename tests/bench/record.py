@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Runs a bench and keeps what it printed as a results file: tests/bench/results/NAME.md.
 
     tests/bench/record.py planning -- build/bin/plan_bench --benchmark_filter=auto
