@@ -1,0 +1,84 @@
+"""HTTP/2 by hand (RFC 9113), for what no gRPC client would send."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE = 0, 1, 3, 4, 6, 8
+END_STREAM = ACK = 1
+END_HEADERS = 4
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+GET_PLAN = "/bucketd.v1.Planner/GetPlan"
+UPLOAD_GRAPH = "/bucketd.v1.Planner/UploadGraph"
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _text(value: str) -> bytes:
+    assert len(value) < 127
+    return bytes([len(value)]) + value.encode()
+
+
+def header_block(path: str, **more: str) -> bytes:
+    """Of a gRPC call, in HPACK (RFC 7541) without its dynamic table."""
+    block = b"\x83\x86" + b"\x04" + _text(path) + b"\x01" + _text("localhost") + b"\x0f\x10" + _text("application/grpc")
+    for name, value in {"te": "trailers", **more}.items():
+        block += b"\x00" + _text(name.replace("_", "-")) + _text(value)
+    return block
+
+
+def message(data: bytes, compressed: bool = False) -> bytes:
+    """As gRPC frames it: a flag, a length."""
+    return struct.pack(">BI", compressed, len(data)) + data
+
+
+class Connection:
+    """To a server at HOST:PORT, from `source`: any address of the loopback network is another peer."""
+
+    def __init__(self, address: str, source: str = "127.0.0.1"):
+        host, port = address.rsplit(":", 1)
+        self.socket = socket.create_connection((host, int(port)), timeout=30, source_address=(source, 0))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.last_stream = -1
+        self.answers = bytearray()  # what came, the first mebibyte of it
+        self.closed = threading.Event()
+        self._reader = threading.Thread(target=self._drain, daemon=True)
+        self._reader.start()
+        self.send(_PREFACE + frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0))
+
+    def _drain(self) -> None:
+        try:
+            while data := self.socket.recv(1 << 16):
+                if len(self.answers) < 1 << 20:
+                    self.answers += data
+        except OSError:
+            pass
+        self.closed.set()
+
+    def next_stream(self) -> int:
+        self.last_stream += 2
+        return self.last_stream
+
+    def send(self, data: bytes) -> None:
+        """ConnectionError if the server has closed it."""
+        if self.closed.is_set():
+            raise ConnectionResetError("the server closed the connection")
+        self.socket.sendall(data)
+
+    def close(self) -> None:
+        try:
+            self.socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self.socket.close()
+        self._reader.join(5)
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
