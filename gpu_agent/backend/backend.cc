@@ -60,8 +60,7 @@ class Invitation {
 absl::StatusOr<std::string> Invite(Communicator& ring, const absl::StatusOr<std::string>& own) {
   const std::vector<std::byte> said = Invitation::Write(own);
   std::vector<std::byte> all(Invitation::kBytes * static_cast<size_t>(ring.size()));
-  ASSIGN_OR_RETURN(const std::unique_ptr<HostStream> stream,
-                   HostStream::Start("invitation", std::make_shared<HostThreads>()));
+  ASSIGN_OR_RETURN(const std::unique_ptr<HostStream> stream, HostStream::Start("invitation"));
   const Collective gather{CollectiveKind::kAllGather, said.data(), all.data(),
                           Invitation::kBytes,         DType::kU8,  ReduceOp::kNone};
   RETURN_IF_ERROR(ring.Launch(*stream, {&gather, 1}));
@@ -96,7 +95,7 @@ absl::StatusOr<std::unique_ptr<Backend>> Backend::OnGpu(const GpuBackend& found,
   backend->name_ = "nccl";
   backend->reason_ = absl::StrCat("nccl: ", found.reason);
   ASSIGN_OR_RETURN(backend->device_, found.module->open(index));
-  ASSIGN_OR_RETURN(backend->copier_, found.module->copier(*backend->device_, 0));
+  ASSIGN_OR_RETURN(backend->copier_, found.module->copier(*backend->device_));
   return backend;
 }
 

@@ -11,12 +11,11 @@
 
 namespace bucketd::agent {
 
-absl::StatusOr<std::unique_ptr<CudaCopier>> CudaCopier::Create(int device, int max_blocks) {
+absl::StatusOr<std::unique_ptr<CudaCopier>> CudaCopier::Create(int device) {
   ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> uploads, CudaStream::Start(device));
   const CurrentDevice current(device);
   int blocks = 0;
   RETURN_IF_ERROR(CudaStatus(ResidentBlocks(blocks), "the kernel's grid"));
-  if (max_blocks > 0) blocks = std::min(blocks, max_blocks);
   return std::unique_ptr<CudaCopier>(new CudaCopier(blocks, std::move(uploads)));
 }
 

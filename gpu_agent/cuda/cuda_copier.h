@@ -21,8 +21,7 @@ namespace bucketd::agent {
 // as long as their owner keeps them: a plan's tables are uploaded once.
 class CudaCopier final : public Copier {
  public:
-  // `max_blocks` bounds the kernel's grid; 0: the whole GPU.
-  static absl::StatusOr<std::unique_ptr<CudaCopier>> Create(int device, int max_blocks);
+  static absl::StatusOr<std::unique_ptr<CudaCopier>> Create(int device);
   ~CudaCopier() override;
   CudaCopier(const CudaCopier&) = delete;
   CudaCopier& operator=(const CudaCopier&) = delete;

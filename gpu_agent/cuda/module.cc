@@ -51,10 +51,9 @@ absl::StatusOr<std::unique_ptr<Device>> Open(int index) {
   return device;
 }
 
-absl::StatusOr<std::unique_ptr<Copier>> NewCopier(Device& device, int max_blocks) {
+absl::StatusOr<std::unique_ptr<Copier>> NewCopier(Device& device) {
   ASSIGN_OR_RETURN(const CudaDevice* cuda, AsCuda(device));
-  ASSIGN_OR_RETURN(std::unique_ptr<CudaCopier> copier,
-                   CudaCopier::Create(cuda->index(), max_blocks));
+  ASSIGN_OR_RETURN(std::unique_ptr<CudaCopier> copier, CudaCopier::Create(cuda->index()));
   return copier;
 }
 

@@ -51,7 +51,6 @@ void FindNewer(void* library, NcclApi& api) {
       !Find(library, "ncclCommWindowRegister", api.CommWindowRegister)) {
     api.CommWindowRegister = nullptr;
   }
-  Find(library, "ncclAllGatherConfig", api.AllGatherConfig);
 }
 
 std::string VersionText(int version) {

@@ -43,8 +43,6 @@ struct NcclApi {
   // 2.27
   decltype(&ncclCommWindowRegister) CommWindowRegister = nullptr;
   decltype(&ncclCommWindowDeregister) CommWindowDeregister = nullptr;
-  // 2.32
-  decltype(&ncclAllGatherConfig) AllGatherConfig = nullptr;
 };
 
 }  // namespace bucketd::agent

@@ -263,13 +263,7 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
   std::memcpy(id.internal, options.id.data(), sizeof(id.internal));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  if (options.max_blocks > 0) config.maxCTAs = options.max_blocks;
   if (api->version >= 22700 && !options.name.empty()) config.commName = options.name.c_str();
-  // Where each call can say it, all-gathers alone do.
-  const bool by_call = api->AllGatherConfig != nullptr;
-  if (options.copy_engines && !by_call && api->version >= 22800) {
-    config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
-  }
   auto state = std::make_shared<State>(api, device.index());
   RETURN_IF_ERROR(state->Run("starting", absl::Now() + options.timeout, [&](ncclComm_t& comm) {
     return api->CommInitRankConfig(&comm, options.size, id, options.rank, &config);
@@ -297,13 +291,7 @@ absl::Status NcclCommunicator::Launch(Stream& stream, absl::Span<const Collectiv
   }
   RETURN_IF_ERROR(cuda->status());
   const NcclApi& api = state_->api();
-  ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
-  config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
-  const bool by_call = options_.copy_engines && api.AllGatherConfig != nullptr;
   const auto enqueue = [&](const NcclCall& c, ncclComm_t comm) {
-    if (Gathers(c.kind) && by_call) {
-      return api.AllGatherConfig(c.in, c.out, c.count, c.type, comm, cuda->get(), &config);
-    }
     if (Gathers(c.kind)) {
       return api.AllGather(c.in, c.out, c.count, c.type, comm, cuda->get());
     }

@@ -24,14 +24,10 @@ struct NcclOptions {
   std::string name;  // what NCCL's own logs call the group
   // How long the start, and each launch until it is enqueued, may take.
   absl::Duration timeout = absl::Seconds(30);
-  int max_blocks = 0;  // thread blocks of NCCL's kernels; 0: its own choice
-  // All-gathers by copy engines, without thread blocks; where NCCL (2.28 or newer), driver and
-  // wires can. Wants registered memory.
-  bool copy_engines = false;
 };
 
 // A module of another build is refused: layouts of types cross this table.
-inline constexpr uint32_t kGpuModuleVersion = 2;
+inline constexpr uint32_t kGpuModuleVersion = 3;
 inline constexpr char kGpuModuleEntry[] = "bucketd_cuda_module_v1";
 
 // All functions are thread-safe.
@@ -41,8 +37,8 @@ struct GpuModule {
   absl::StatusOr<int> (*count)();
   // Lives as long as what it made. Several of one index are one device.
   absl::StatusOr<std::unique_ptr<Device>> (*open)(int index);
-  // Copies by kernels; `max_blocks` bounds their grid, 0: the whole GPU.
-  absl::StatusOr<std::unique_ptr<Copier>> (*copier)(Device& device, int max_blocks);
+  // Copies by kernels.
+  absl::StatusOr<std::unique_ptr<Copier>> (*copier)(Device& device);
   // An id for one process group. UNAVAILABLE without an NCCL of 2.18 or newer.
   absl::StatusOr<std::string> (*nccl_id)();
   // Blocks until all ranks are there, or the timeout. A rank a GPU, unless NCCL is told otherwise.

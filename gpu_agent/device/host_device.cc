@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<Buffer>> HostDevice::Allocate(int64_t bytes) {
 }
 
 absl::StatusOr<std::unique_ptr<Stream>> HostDevice::NewStream(const std::string& name) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, HostStream::Start(name, threads_));
+  ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, HostStream::Start(name));
   return stream;
 }
 
@@ -50,11 +50,10 @@ absl::Status HostDevice::Copy(Stream& stream, const void* from, void* to, int64_
         absl::StrCat("a copy of ", bytes, " bytes: wants a host stream and two addresses"));
   }
   if (bytes == 0) return absl::OkStatus();
-  const auto copy = [from, to, bytes] {
+  host->Enqueue([from, to, bytes] {
     std::memcpy(to, from, static_cast<size_t>(bytes));
     return absl::OkStatus();
-  };
-  bytes <= kBriefBytes ? host->EnqueueBrief(copy) : host->Enqueue(copy);
+  });
   return absl::OkStatus();
 }
 

@@ -12,7 +12,7 @@
 
 namespace bucketd::agent {
 
-// Thread-safe. Any two of them are the same device, but that their streams share no threads.
+// Thread-safe. Any two of them are the same device.
 class HostDevice final : public Device {
  public:
   std::string name() const override { return "host"; }
@@ -23,9 +23,6 @@ class HostDevice final : public Device {
   // Its streams are HostStreams.
   absl::StatusOr<std::unique_ptr<Stream>> NewStream(const std::string& name) override;
   absl::Status Copy(Stream& stream, const void* from, void* to, int64_t bytes) override;
-
- private:
-  const std::shared_ptr<HostThreads> threads_ = std::make_shared<HostThreads>();  // of its streams
 };
 
 // The stream as one that runs closures, or null if it is another device's.

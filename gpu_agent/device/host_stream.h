@@ -1,52 +1,49 @@
-// A stream of host memory: a queue that runs what was enqueued, first in, first out, on one thread
-// at a time.
+// A stream of host memory: a thread that runs what was enqueued, first in, first out.
 #pragma once
 
-#include <cstdint>
+#include <condition_variable>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <stop_token>
 #include <string>
+#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#include "gpu_agent/device/host_threads.h"
 #include "gpu_agent/device/stream.h"
 
 namespace bucketd::agent {
 
-// Copies of so many bytes are brief: about 3 us, where waking a thread takes 5 to 10.
-inline constexpr int64_t kBriefBytes = 32 << 10;
-
-// The semantics are stream.h's. Its events are stamped by the steady clock when a thread reaches
-// them, and those of all host streams of a process compare.
+// The semantics are stream.h's. Its events are stamped by the steady clock when its thread reaches
+// them, and those of all host streams of a process compare. Destruction waits for the closure that
+// runs now and drops the others; their events end with CANCELLED.
 class HostStream final : public Stream {
  public:
-  // Adds a thread to `threads`. RESOURCE_EXHAUSTED without one.
-  static absl::StatusOr<std::unique_ptr<HostStream>> Start(const std::string& name,
-                                                           std::shared_ptr<HostThreads> threads);
-  // Waits for the closure that runs now and drops the others; their events end with CANCELLED.
-  ~HostStream() override;
+  // The thread takes no signals of the program. `name` is what thread lists call it, cut to 15
+  // characters. RESOURCE_EXHAUSTED if there is no thread to be had.
+  static absl::StatusOr<std::unique_ptr<HostStream>> Start(const std::string& name);
 
-  HostStream(const HostStream&) = delete;
-  HostStream& operator=(const HostStream&) = delete;
-
-  // Runs on one of the threads. An error is the stream's first error.
+  // Runs on the stream's thread. An error is the stream's first error.
   void Enqueue(std::function<absl::Status()> work);
-  // Work that waits for nothing and takes no longer than waking a thread does: it may run within
-  // this call, or on any thread that reaches an event which it comes after.
-  void EnqueueBrief(std::function<absl::Status()> work);
   std::shared_ptr<Event> Record() override;
   // An event that is not of host memory ends the stream with INVALID_ARGUMENT.
   void After(std::shared_ptr<Event> event) override;
-  void Hold() override;
-  void Release() override;
 
  private:
-  class Queue;
-  explicit HostStream(std::shared_ptr<Queue> queue);
+  // Reads and sets the stream's first error; returns soon once a stop is requested.
+  using Item = std::function<void(absl::Status& status, const std::stop_token& stop)>;
 
-  std::shared_ptr<Queue> queue_;  // events that it waits for know it
+  HostStream() = default;
+  void Push(Item item);
+  void Work(const std::stop_token& stop);
+
+  std::mutex mutex_;
+  std::condition_variable_any pushed_;
+  std::deque<Item> items_;
+  std::jthread thread_;  // the last member: it ends before what it works on
 };
 
 }  // namespace bucketd::agent

@@ -38,22 +38,6 @@ class Stream {
   // What is enqueued from now on runs after `event`, of the same device. If that ends with an
   // error, so does this stream.
   virtual void After(std::shared_ptr<Event> event) = 0;
-  // What is enqueued between the two may lie until the Release: handed over once, it costs less
-  // than piece by piece. They nest.
-  virtual void Hold() {}
-  virtual void Release() {}
-};
-
-// Holds a stream for a scope.
-class Batch {
- public:
-  explicit Batch(Stream& stream) : stream_(stream) { stream_.Hold(); }
-  ~Batch() { stream_.Release(); }
-  Batch(const Batch&) = delete;
-  Batch& operator=(const Batch&) = delete;
-
- private:
-  Stream& stream_;
 };
 
 // Frees itself; does not outlive its device. Memory is aligned to Device::alignment().

@@ -312,7 +312,6 @@ absl::Status Executor::Launch(const TicketPtr& ticket) {
   Stream& wire = *lane.stream;
   const bool on_wire = program_.plan.buckets[k].copies == CopyStream::kComm;
   Stream& pack = on_wire || ticket->in == nullptr ? wire : *pack_;
-  const Batch copies(pack), collectives(wire);
   ticket->deadline = absl::Now() + options_.timeout;
   if (ticket->after != nullptr) pack.After(std::move(ticket->after));
   if (ticket->owns_memory) TakeMemory(ticket, pack);
@@ -338,7 +337,6 @@ absl::Status Executor::Unpack(Ticket& ticket, Stream& stream) {
     ticket.done = ticket.arrived;
     return absl::OkStatus();
   }
-  const Batch batch(stream);
   stream.After(ticket.arrived);
   ticket.unpack_begin = stream.Record();
   RETURN_IF_ERROR(copier_.Copy(stream, ticket.out));

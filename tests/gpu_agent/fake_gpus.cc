@@ -140,7 +140,7 @@ absl::StatusOr<std::unique_ptr<Device>> Open(int index) {
   return std::make_unique<FakeGpu>(index);
 }
 
-absl::StatusOr<std::unique_ptr<Copier>> NewCopier(Device& device, int /*max_blocks*/) {
+absl::StatusOr<std::unique_ptr<Copier>> NewCopier(Device& device) {
   if (dynamic_cast<FakeGpu*>(&device) == nullptr) return absl::InvalidArgumentError("no GPU");
   return std::make_unique<FakeCopier>();
 }

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <future>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -17,8 +16,7 @@
 namespace bucketd::agent {
 namespace {
 
-// Two streams that share their threads, or have each its own.
-class HostStreamTest : public testing::TestWithParam<bool> {
+class HostStreamTest : public testing::Test {
  protected:
   // Keeps `stream` busy until the promise is kept.
   std::shared_ptr<std::promise<void>> Block(HostStream& stream) {
@@ -30,17 +28,11 @@ class HostStreamTest : public testing::TestWithParam<bool> {
     return gate;
   }
 
-  std::shared_ptr<HostThreads> threads_ = std::make_shared<HostThreads>();
-  std::unique_ptr<HostStream> stream_ = *HostStream::Start("first", threads_);
-  std::unique_ptr<HostStream> other_ = *HostStream::Start(
-      "a name of more than 15 characters", GetParam() ? threads_ : std::make_shared<HostThreads>());
+  std::unique_ptr<HostStream> stream_ = *HostStream::Start("first");
+  std::unique_ptr<HostStream> other_ = *HostStream::Start("a name of more than 15 characters");
 };
 
-INSTANTIATE_TEST_SUITE_P(All, HostStreamTest, testing::Bool(), [](const auto& param) {
-  return param.param ? "SharedThreads" : "OwnThreads";
-});
-
-TEST_P(HostStreamTest, RunsInTheOrderOfEnqueueing) {
+TEST_F(HostStreamTest, RunsInTheOrderOfEnqueueing) {
   std::vector<int> ran;
   for (int i = 0; i < 100; ++i) {
     stream_->Enqueue([&ran, i] {
@@ -53,7 +45,7 @@ TEST_P(HostStreamTest, RunsInTheOrderOfEnqueueing) {
   EXPECT_TRUE(std::is_sorted(ran.begin(), ran.end()));
 }
 
-TEST_P(HostStreamTest, AnEventIsDoneWhenWhatWasBeforeItHasEnded) {
+TEST_F(HostStreamTest, AnEventIsDoneWhenWhatWasBeforeItHasEnded) {
   const auto gate = Block(*stream_);
   const auto event = stream_->Record();
   EXPECT_FALSE(event->done());
@@ -65,7 +57,7 @@ TEST_P(HostStreamTest, AnEventIsDoneWhenWhatWasBeforeItHasEnded) {
   EXPECT_TRUE(event->Wait(absl::InfinitePast()).ok());
 }
 
-TEST_P(HostStreamTest, EventsTellThePicosecondsBetweenThem) {
+TEST_F(HostStreamTest, EventsTellThePicosecondsBetweenThem) {
   const auto before = std::chrono::steady_clock::now();
   const auto first = stream_->Record();
   ASSERT_TRUE(first->Wait(absl::InfiniteFuture()).ok());
@@ -78,7 +70,7 @@ TEST_P(HostStreamTest, EventsTellThePicosecondsBetweenThem) {
   EXPECT_EQ(*second->Since(*first), -*first->Since(*second));
 }
 
-TEST_P(HostStreamTest, AfterItsFirstErrorItRunsNothingMore) {
+TEST_F(HostStreamTest, AfterItsFirstErrorItRunsNothingMore) {
   std::atomic<bool> ran = false;
   const auto fine = stream_->Record();
   stream_->Enqueue([] { return absl::DataLossError("first"); });
@@ -92,7 +84,7 @@ TEST_P(HostStreamTest, AfterItsFirstErrorItRunsNothingMore) {
   EXPECT_FALSE(ran);
 }
 
-TEST_P(HostStreamTest, WaitsForAnotherStreamsEvent) {
+TEST_F(HostStreamTest, WaitsForAnotherStreamsEvent) {
   const auto gate = Block(*stream_);
   int value = 0;
   stream_->Enqueue([&value] {
@@ -112,19 +104,19 @@ TEST_P(HostStreamTest, WaitsForAnotherStreamsEvent) {
   EXPECT_EQ(seen, 1);
 }
 
-TEST_P(HostStreamTest, TakesTheErrorOfTheEventThatItWaitsFor) {
+TEST_F(HostStreamTest, TakesTheErrorOfTheEventThatItWaitsFor) {
   stream_->Enqueue([] { return absl::DataLossError("elsewhere"); });
   other_->After(stream_->Record());
   EXPECT_EQ(other_->Record()->Wait(absl::InfiniteFuture()), absl::DataLossError("elsewhere"));
 }
 
-TEST_P(HostStreamTest, AForeignEventIsAnErrorOfTheStream) {
+TEST_F(HostStreamTest, AForeignEventIsAnErrorOfTheStream) {
   other_->After(nullptr);
   EXPECT_EQ(other_->Record()->Wait(absl::InfiniteFuture()).code(),
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_P(HostStreamTest, DestructionDropsWhatIsPending) {
+TEST_F(HostStreamTest, DestructionDropsWhatIsPending) {
   std::atomic<bool> ran = false;
   const auto gate = Block(*other_);
   stream_->After(other_->Record());  // never reached while the stream lives
@@ -141,7 +133,7 @@ TEST_P(HostStreamTest, DestructionDropsWhatIsPending) {
   EXPECT_FALSE(ran);
 }
 
-TEST_P(HostStreamTest, AWaitForAStreamThatIsDestroyedEnds) {
+TEST_F(HostStreamTest, AWaitForAStreamThatIsDestroyedEnds) {
   auto gate = Block(*other_);
   const auto event = other_->Record();
   stream_->After(event);
@@ -153,10 +145,9 @@ TEST_P(HostStreamTest, AWaitForAStreamThatIsDestroyedEnds) {
   EXPECT_TRUE(status.ok() || absl::IsCancelled(status)) << status;
 }
 
-TEST_P(HostStreamTest, BlockedWorkKeepsNoOtherStreamFromRunning) {
-  const auto third = *HostStream::Start("third", threads_);
+TEST_F(HostStreamTest, BlockedWorkKeepsNoOtherStreamFromRunning) {
+  const auto third = *HostStream::Start("third");
   const auto gate = Block(*stream_);
-  // Whoever reaches the event makes both others ready; each then blocks, or runs, on its own.
   const auto reached = stream_->Record();
   const auto after = Block(*stream_);
   other_->After(reached);
@@ -175,81 +166,20 @@ TEST_P(HostStreamTest, BlockedWorkKeepsNoOtherStreamFromRunning) {
   after->set_value();
 }
 
-TEST_P(HostStreamTest, BriefWorkOfAnIdleStreamRunsWithinTheCall) {
-  std::thread::id ran_on;
-  const auto brief = [&ran_on] {
-    ran_on = std::this_thread::get_id();
-    return absl::OkStatus();
-  };
-  stream_->EnqueueBrief(brief);
-  EXPECT_EQ(ran_on, std::this_thread::get_id());
-  EXPECT_TRUE(stream_->Record()->done());
-}
-
-TEST_P(HostStreamTest, BriefWorkKeepsItsPlaceBehindWhatBlocks) {
-  const auto gate = Block(*stream_);
-  std::vector<int> ran;
-  const auto add = [&ran](int value) {
-    return [&ran, value] {
-      ran.push_back(value);
-      return absl::OkStatus();
-    };
-  };
-  stream_->Enqueue(add(1));
-  stream_->EnqueueBrief(add(2));
-  other_->After(stream_->Record());
-  other_->EnqueueBrief(add(3));
-  const auto end = other_->Record();
-  EXPECT_FALSE(end->done());
-  gate->set_value();
-  EXPECT_TRUE(end->Wait(absl::InfiniteFuture()).ok());
-  EXPECT_THAT(ran, testing::ElementsAre(1, 2, 3));
-}
-
-TEST_P(HostStreamTest, AnErrorOfBriefWorkIsTheStreams) {
-  stream_->EnqueueBrief([] { return absl::DataLossError("brief"); });
-  other_->After(stream_->Record());
-  EXPECT_EQ(other_->Record()->Wait(absl::InfiniteFuture()), absl::DataLossError("brief"));
-}
-
-TEST_P(HostStreamTest, WhatIsHeldRunsAfterTheLastRelease) {
-  std::atomic<int> ran = 0;
-  const auto add = [&ran] {
-    ++ran;
-    return absl::OkStatus();
-  };
-  std::shared_ptr<Event> end;
-  {
-    const Batch outer(*stream_);
-    {
-      const Batch inner(*stream_);
-      stream_->EnqueueBrief(add);
-    }
-    EXPECT_EQ(ran, 0);
-    stream_->Enqueue(add);
-    end = stream_->Record();
-    EXPECT_FALSE(end->done());
-  }
-  EXPECT_TRUE(end->Wait(absl::InfiniteFuture()).ok());
-  EXPECT_EQ(ran, 2);
-}
-
-TEST_P(HostStreamTest, ManyStreamsPassWorkOnInEveryOrder) {
+TEST_F(HostStreamTest, ManyStreamsPassWorkOnInEveryOrder) {
   constexpr int kStreams = 6, kRounds = 500;
   std::vector<std::unique_ptr<HostStream>> streams;
   for (int i = 0; i < kStreams; ++i) {
-    streams.push_back(
-        *HostStream::Start("many", i % 2 == 0 ? threads_ : std::make_shared<HostThreads>()));
+    streams.push_back(*HostStream::Start("many"));
   }
   int64_t value = 0;  // by one stream at a time, as the events have it
   std::shared_ptr<Event> last;
   for (int i = 0; i < kStreams * kRounds; ++i) {
     HostStream& stream = *streams[static_cast<size_t>(i * 5 + i / 7) % kStreams];
     if (last != nullptr) stream.After(last);
-    const auto check = [&value, i]() -> absl::Status {
+    stream.Enqueue([&value, i]() -> absl::Status {
       return value++ == i ? absl::OkStatus() : absl::DataLossError("out of order");
-    };
-    i % 3 == 0 ? stream.Enqueue(check) : stream.EnqueueBrief(check);
+    });
     last = stream.Record();
   }
   EXPECT_EQ(last->Wait(absl::InfiniteFuture()), absl::OkStatus());

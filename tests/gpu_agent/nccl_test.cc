@@ -35,7 +35,6 @@ TEST(NcclApi, TheLibraryTellsItsVersionAndWhatItHas) {
   EXPECT_THAT((*api)->ToString(), AllOf(HasSubstr("NCCL 2."), HasSubstr(RealNccl())));
   EXPECT_NE((*api)->MemAlloc, nullptr);
   EXPECT_NE((*api)->CommWindowRegister, nullptr);
-  EXPECT_EQ((*api)->AllGatherConfig != nullptr, (*api)->version >= 23200);
   // It is in the process now, so that the search finds it before any other.
   unsetenv("BUCKETD_NCCL_LIB");
   const auto present = NcclApi::Load();
