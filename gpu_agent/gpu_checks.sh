@@ -76,7 +76,7 @@ fi
 
 part "kernels bit for bit" 60 "$checks/gpu_checks" bits
 part "copies" 120 "$checks/gpu_checks" copies "$out/copies.tsv"
-[ -s "$out/copies.tsv" ] && part "torch's FSDP operators" 60 "$python" gpu_agent/cuda/checks/torch_ops.py "$out/copies.tsv"
+[ -s "$out/copies.tsv" ] && part "torch's FSDP operators" 60 "$python" tests/gpu_agent/checks/torch_ops.py "$out/copies.tsv"
 
 # Several ranks on one GPU are refused before 2.30, and want small grids to run side by side.
 nccl="$(grep -o 'NCCL 2\.[0-9]*' <<<"$backend" | head -1 | cut -d. -f2)"

@@ -52,7 +52,6 @@ ALLOWED = {
     "gpu_agent/exec": ["passes/base", "passes/io", *AGENT[:3]],  # plan_reader
     "gpu_agent/backend": ["passes/base", "gpu_agent/device", "gpu_agent/comm", "gpu_agent/exec"],
     "gpu_agent/cuda": ["passes/base", *AGENT[:4]],  # copier.h
-    "gpu_agent/cuda/checks": ["passes/base", "gpu_agent/cuda", *AGENT[:4]],
     "gpu_agent/library": ["passes/base", "gpu_agent/comm", "gpu_agent/device", "gpu_agent/exec"],
     "gpu_agent/run": CORE[:5] + ["passes/io", "client", "client/cli", *AGENT],
     "gpu_agent/daemon": ["passes/base", "passes/cost", "passes/io", "client", "client/cli", "server/process", *AGENT, "gpu_agent/run"],

@@ -1,6 +1,6 @@
 #include <cub/device/device_memcpy.cuh>
 
-#include "gpu_agent/cuda/checks/rivals.h"
+#include "tests/gpu_agent/checks/rivals.h"
 #include "gpu_agent/pack/tile_copy.h"
 
 namespace bucketd::agent {

@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-#include "gpu_agent/cuda/checks/checks.h"
+#include "tests/gpu_agent/checks/checks.h"
 
 namespace bucketd::agent {
 namespace {

@@ -8,10 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "gpu_agent/cuda/checks/checks.h"
-#include "gpu_agent/cuda/checks/rivals.h"
 #include "gpu_agent/cuda/pack_kernels.h"
 #include "gpu_agent/pack/segments.h"
+#include "tests/gpu_agent/checks/checks.h"
+#include "tests/gpu_agent/checks/rivals.h"
 
 namespace bucketd::agent {
 namespace {

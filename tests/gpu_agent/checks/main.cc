@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "gpu_agent/cuda/checks/checks.h"
 #include "gpu_agent/device/module_loader.h"
+#include "tests/gpu_agent/checks/checks.h"
 
 namespace bucketd::agent {
 namespace {
