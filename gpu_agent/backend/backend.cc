@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "gpu_agent/device/host_device.h"
+#include "gpu_agent/exec/agreement.h"
 #include "gpu_agent/exec/host_copier.h"
 #include "passes/base/status_macros.h"
 
@@ -58,14 +59,9 @@ class Invitation {
 
 // `own` as rank 0 has it, on all ranks.
 absl::StatusOr<std::string> Invite(Communicator& ring, const absl::StatusOr<std::string>& own) {
-  const std::vector<std::byte> said = Invitation::Write(own);
-  std::vector<std::byte> all(Invitation::kBytes * static_cast<size_t>(ring.size()));
-  ASSIGN_OR_RETURN(const std::unique_ptr<HostStream> stream, HostStream::Start("invitation"));
-  const Collective gather{CollectiveKind::kAllGather, said.data(), all.data(),
-                          Invitation::kBytes,         DType::kU8,  ReduceOp::kNone};
-  RETURN_IF_ERROR(ring.Launch(*stream, {&gather, 1}));
   // The ring's own timeout ends it.
-  RETURN_IF_ERROR(stream->Record()->Wait(absl::InfiniteFuture()));
+  ASSIGN_OR_RETURN(const std::vector<std::byte> all,
+                   Exchange(ring, Invitation::Write(own), absl::InfiniteFuture()));
   return Invitation::Read(all.data());
 }
 
@@ -120,6 +116,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Backend::Connect(RingPeers peers,
   nccl.name = group;
   nccl.timeout = options.timeout;
   ASSIGN_OR_RETURN(nccl.id, Invite(*ring, nccl.rank == 0 ? module_->nccl_id() : ""));
+  nccl.host = std::move(ring);
   return module_->nccl(*device_, nccl);
 }
 

@@ -48,6 +48,9 @@ class Communicator {
   // Takes a buffer back, with nothing under way on it. What is left goes with the communicator,
   // which ends before the buffer does.
   virtual absl::Status Deregister(std::byte* /*data*/) { return absl::OkStatus(); }
+  // The same ranks over memory of the host, for what they tell each other beside payloads: itself,
+  // or the ring over which a GPU's ranks met. Its launches go to host streams.
+  virtual Communicator& host() { return *this; }
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string ToString() const = 0;  // "ring of 4 ranks over unix sockets, rank 1"

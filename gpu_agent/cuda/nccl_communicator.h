@@ -44,6 +44,7 @@ class NcclCommunicator final : public Communicator {
   // where NCCL has no windows.
   absl::Status Register(std::byte* data, int64_t bytes) override;
   absl::Status Deregister(std::byte* data) override;
+  Communicator& host() override { return options_.host == nullptr ? *this : *options_.host; }
   int rank() const override { return options_.rank; }
   int size() const override { return options_.size; }
   std::string ToString() const override;

@@ -24,6 +24,7 @@ struct NcclOptions {
   std::string name;  // what NCCL's own logs call the group
   // How long the start, and each launch until it is enqueued, may take.
   absl::Duration timeout = absl::Seconds(30);
+  std::shared_ptr<Communicator> host;  // of the same ranks, over which they agree on plans
 };
 
 // A module of another build is refused: layouts of types cross this table.

@@ -1,6 +1,7 @@
 #include "gpu_agent/exec/agreement.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -9,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "gpu_agent/device/host_stream.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
@@ -53,56 +55,52 @@ std::string Difference(const std::map<Said, std::vector<int>>& ranks) {
   });
 }
 
-// `all` has equal parts of all ranks.
-absl::Status Exchange(Device& device, Stream& stream, Communicator& communicator, Bytes& all,
-                      absl::Time deadline) {
-  const int64_t bytes = static_cast<int64_t>(all.size());
-  ASSIGN_OR_RETURN(const std::unique_ptr<Buffer> buffer, device.Allocate(bytes));
-  RETURN_IF_ERROR(device.Copy(stream, all.data(), buffer->data(), bytes));
+}  // namespace
+
+absl::StatusOr<std::vector<std::byte>> Exchange(Communicator& communicator,
+                                                absl::Span<const std::byte> mine,
+                                                absl::Time deadline) {
+  Communicator& host = communicator.host();
+  Bytes all(mine.size() * static_cast<size_t>(host.size()));
   Collective gather;
   gather.kind = CollectiveKind::kAllGather;
-  gather.count = bytes / communicator.size();
-  gather.in = buffer->data() + communicator.rank() * gather.count;
-  gather.out = buffer->data();
+  gather.count = static_cast<int64_t>(mine.size());
+  gather.in = mine.data();
+  gather.out = all.data();
   gather.dtype = DType::kU8;
-  RETURN_IF_ERROR(communicator.Launch(stream, {&gather, 1}));
-  RETURN_IF_ERROR(device.Copy(stream, buffer->data(), all.data(), bytes));
-  const std::shared_ptr<Event> end = stream.Record();
+  ASSIGN_OR_RETURN(const std::unique_ptr<HostStream> stream, HostStream::Start("agreement"));
+  RETURN_IF_ERROR(host.Launch(*stream, {&gather, 1}));
+  const std::shared_ptr<Event> end = stream->Record();
   const absl::Status status = end->Wait(deadline);
-  if (!status.ok()) {
-    // The stream must leave the buffer before it goes.
-    communicator.Abort("ranks did not agree in time");
-    end->Wait(absl::InfiniteFuture()).IgnoreError();
-  }
+  if (status.ok()) return all;
+  // The stream must leave the bytes before they go.
+  host.Abort("ranks did not agree in time");
+  end->Wait(absl::InfiniteFuture()).IgnoreError();
   return status;
 }
 
-}  // namespace
-
-absl::Status Agree(Device& device, Stream& stream, Communicator& communicator,
-                   const std::string& group, const Digest& digest, uint64_t epoch,
-                   absl::Time deadline) {
-  Bytes all(static_cast<size_t>(communicator.size() * kSaidBytes));
-  Write({digest, epoch}, all.data() + communicator.rank() * kSaidBytes);
-  const absl::Status exchanged = Exchange(device, stream, communicator, all, deadline);
-  if (!exchanged.ok()) {
-    return absl::Status(exchanged.code(),
-                        absl::StrCat("ranks of ", group, " compare plans: ", exchanged.message()));
+absl::Status Agree(Communicator& communicator, const std::string& group, const Digest& digest,
+                   uint64_t epoch, absl::Time deadline) {
+  std::array<std::byte, kSaidBytes> mine;
+  Write({digest, epoch}, mine.data());
+  const absl::StatusOr<Bytes> all = Exchange(communicator, mine, deadline);
+  if (!all.ok()) {
+    return absl::Status(
+        all.status().code(),
+        absl::StrCat("ranks of ", group, " compare plans: ", all.status().message()));
   }
   std::map<Said, std::vector<int>> ranks;
   for (int r = 0; r < communicator.size(); ++r) {
-    ranks[Read(all.data() + r * kSaidBytes)].push_back(r);
+    ranks[Read(all->data() + r * kSaidBytes)].push_back(r);
   }
   if (ranks.size() == 1) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("ranks of ", group, " differ: ", Difference(ranks)));
 }
 
-absl::StatusOr<bool> OnAllRanks(Device& device, Stream& stream, Communicator& communicator,
-                                bool mine, absl::Time deadline) {
-  Bytes all(static_cast<size_t>(communicator.size()));
-  all[static_cast<size_t>(communicator.rank())] = std::byte{mine};
-  RETURN_IF_ERROR(Exchange(device, stream, communicator, all, deadline));
+absl::StatusOr<bool> OnAllRanks(Communicator& communicator, bool mine, absl::Time deadline) {
+  const std::byte own{mine};
+  ASSIGN_OR_RETURN(const Bytes all, Exchange(communicator, {&own, 1}, deadline));
   return std::find(all.begin(), all.end(), std::byte{0}) == all.end();
 }
 

@@ -111,7 +111,7 @@ absl::Status Executor::Open(std::vector<Channel> channels) {
   }
   const absl::Time deadline = absl::Now() + options_.timeout;
   for (const std::unique_ptr<Lane>& lane : lanes_) {
-    RETURN_IF_ERROR(Agree(device_, *lane->stream, *lane->channel.communicator,
+    RETURN_IF_ERROR(Agree(*lane->channel.communicator,
                           NameOf(lane->channel.mesh_dim, lane->channel.lane), program_.digest,
                           options_.epoch, deadline));
     RETURN_IF_ERROR(Register(*lane, deadline));
@@ -126,8 +126,7 @@ absl::Status Executor::Register(Lane& lane, absl::Time deadline) {
   Communicator& communicator = *lane.channel.communicator;
   const absl::Status registered = communicator.Register(memory_->data(), memory_->bytes());
   RETURN_IF_ERROR(communicator.health());
-  ASSIGN_OR_RETURN(const bool everywhere,
-                   OnAllRanks(device_, *lane.stream, communicator, registered.ok(), deadline));
+  ASSIGN_OR_RETURN(const bool everywhere, OnAllRanks(communicator, registered.ok(), deadline));
   if (everywhere) return absl::OkStatus();
   std::fprintf(
       stderr, "bucket executor: %s runs without registered memory: %s\n",

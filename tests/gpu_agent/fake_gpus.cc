@@ -103,6 +103,7 @@ class FakeNccl final : public Communicator {
     ASSIGN_OR_RETURN(RingPeers peers, ConnectRing(connect, *rendezvous));
     RingOptions ring;
     ring.timeout = options.timeout;
+    nccl->host_ = options.host;
     ASSIGN_OR_RETURN(nccl->ring_, RingCommunicator::Create(std::move(peers), ring));
     return nccl;
   }
@@ -120,6 +121,7 @@ class FakeNccl final : public Communicator {
     }
     return ring_->Launch(stream, here);
   }
+  Communicator& host() override { return *host_; }
   int rank() const override { return ring_->rank(); }
   int size() const override { return ring_->size(); }
   std::string ToString() const override {
@@ -132,6 +134,7 @@ class FakeNccl final : public Communicator {
   FakeNccl() = default;
 
   std::string folder_;
+  std::shared_ptr<Communicator> host_;
   std::unique_ptr<Communicator> ring_;
 };
 

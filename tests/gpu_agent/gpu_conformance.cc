@@ -38,7 +38,7 @@ class NcclGroup final : public CommunicatorGroup {
       : options_(options), id_(*Backend().module->nccl_id()), device_(NewGpu()) {}
   absl::StatusOr<std::unique_ptr<Communicator>> Make(int rank) override {
     return Backend().module->nccl(
-        *device_, NcclOptions{id_, rank, options_.size, "check", options_.timeout, 0, false});
+        *device_, NcclOptions{id_, rank, options_.size, "check", options_.timeout, nullptr});
   }
 
  private:
