@@ -96,7 +96,6 @@ TEST(ExecutorSoakTest, MemoryAndDescriptorsStayFlatOverAHundredThousandBuckets) 
       {Spec(CollectiveKind::kAllGather, BucketMode::kPacked, DType::kF32, kRanks, {100, 7}),
        Spec(CollectiveKind::kReduceScatter, BucketMode::kPacked, DType::kBF16, kRanks, {31, 2000}),
        Spec(CollectiveKind::kAllReduce, BucketMode::kGrouped, DType::kF32, kRanks, {55, 9}),
-       // Its copies are too long for the caller's thread.
        Spec(CollectiveKind::kAllReduce, BucketMode::kPacked, DType::kF32, kRanks, {9000})});
   auto group = MakeGroup(kRanks);
   std::vector<std::unique_ptr<Rank>> ranks(kRanks);
