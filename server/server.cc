@@ -14,11 +14,13 @@
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/impl/service_type.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "prometheus/registry.h"
 #include "spdlog/spdlog.h"
+#include <grpc/compression.h>
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <sys/socket.h>
@@ -38,6 +40,7 @@
 #include "server/plans/stored_plans.h"
 #include "server/process/side_port.h"
 #include "server/rpc/admin_service.h"
+#include "server/rpc/connection_guard.h"
 #include "server/rpc/cost_service.h"
 #include "server/rpc/planner_service.h"
 #include "server/rpc/rendezvous_service.h"
@@ -77,6 +80,18 @@ ServerOptions FillDefaults(ServerOptions options) {
 void LogOfGrpc(gpr_log_func_args* args) {
   const bool error = args->severity == GPR_LOG_SEVERITY_ERROR;
   spdlog::log(error ? spdlog::level::warn : spdlog::level::debug, "grpc: {}", args->message);
+}
+
+// What a connection, and all of them, may make gRPC hold.
+void BoundTransport(grpc::ServerBuilder& builder, const ServerOptions& options) {
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams);
+  // gRPC inflates a message before it looks at its size. Graphs have a codec of their own.
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  builder.AddChannelArgument(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET,
+                             1 << GRPC_COMPRESS_NONE);
+  grpc::ResourceQuota quota("bucketd");
+  quota.Resize(static_cast<size_t>(options.max_in_flight_bytes - options.intake.max_upload_bytes));
+  builder.SetResourceQuota(quota);
 }
 
 // Whether a server answers on the socket: taking its path away would leave it deaf.
@@ -206,9 +221,11 @@ absl::Status Server::Impl::Listen() {
       static_cast<int>(std::max(options.intake.max_chunk_bytes, options.intake.max_inline_bytes)) +
       kMessageSlackBytes);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, options.reuse_port ? 1 : 0);
+  BoundTransport(builder, options);
   // Clients that long-poll keep their connection alive; the default would throw them out.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  GuardConnections([this] { metrics.connections_closed.Increment(); });
   // The socket is never open wider than it will be, not even between bind and chmod.
   const mode_t mask = umask(static_cast<mode_t>(~options.socket_mode & 0777));
   grpc_server = builder.BuildAndStart();
@@ -291,6 +308,7 @@ void Server::Impl::Stop(std::chrono::system_clock::time_point deadline) {
   stopped = true;
   draining = true;
   if (grpc_server != nullptr) grpc_server->Shutdown(deadline);
+  GuardConnections(nullptr);
   // Every call has been answered; nobody is left to hand in work or to wait for it. Before anything
   // that jobs and timers refer to goes.
   timers.Stop();

@@ -156,6 +156,9 @@ ServerMetrics::ServerMetrics(Registry& r)
                                          "the way of what arrived.")),
       uploads_resumed(AddCounter(r, "bucketd_uploads_resumed_total",
                                  "Uploads that went on where another had stopped.")),
+      connections_closed(AddCounter(r, "bucketd_connections_closed_total",
+                                    "Connections ended because they flooded the server with HTTP/2 "
+                                    "frames: resets, pings, settings.")),
       ready(AddGauge(r, "bucketd_ready", "1 while the server takes requests.")),
       planning_enabled(AddGauge(r, "bucketd_planning_enabled",
                                 "0 while an operator has switched planning off.")) {

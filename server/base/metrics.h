@@ -111,6 +111,7 @@ class ServerMetrics {
   prometheus::Gauge& partial_uploads;
   prometheus::Counter& partial_uploads_dropped;
   prometheus::Counter& uploads_resumed;
+  prometheus::Counter& connections_closed;
   prometheus::Gauge& ready;
   prometheus::Gauge& planning_enabled;
 

@@ -24,6 +24,7 @@ using std::chrono::milliseconds;
 
 constexpr size_t kMaxSocketPath = sizeof(sockaddr_un::sun_path) - 1;
 constexpr int64_t kDayMs = 86'400'000;
+constexpr int64_t kLeastForMessages = int64_t{64} << 20;
 
 #define FIELD(member) [](ServerOptions& o) -> OptionField { return &o.member; }
 
@@ -69,6 +70,11 @@ constexpr OptionRow kRows[] = {
      "Of which this long for load balancers to see that the server is not ready", FIELD(lame_duck),
      0, kDayMs},
 
+    {"max-in-flight-bytes", "Limits",
+     "Of all that is under way: graphs (max-upload-bytes of it) and messages (the rest)",
+     FIELD(max_in_flight_bytes), 1},
+    {"max-streams", "Limits", "Calls at a time of one connection; more wait at the client",
+     FIELD(max_streams), 1},
     {"max-graph-bytes", "Limits", "Of one serialised graph, uncompressed",
      FIELD(intake.max_graph_bytes), 1},
     {"max-graph-nodes", "Limits", "Of one graph", FIELD(intake.max_graph_nodes), 1},
@@ -335,6 +341,13 @@ std::string UploadBytesProblem(const GraphIntakeLimits& limits) {
                       limits.max_graph_bytes);
 }
 
+std::string InFlightProblem(const ServerOptions& options) {
+  const int64_t least = options.intake.max_upload_bytes + kLeastForMessages;
+  if (options.max_in_flight_bytes >= least) return "";
+  return absl::StrCat(options.max_in_flight_bytes, " is too small: at least ", least,
+                      " are needed, max_upload_bytes and 64 MiB for messages");
+}
+
 }  // namespace
 
 absl::Span<const OptionRow> OptionTable() { return kRows; }
@@ -370,6 +383,7 @@ absl::Status ServerOptions::Validate(const PlaceOf& place_of) const {
   add("listen", ListenProblem(*this));
   if (!http.empty()) add("http", HostPortProblem(http, insecure));
   add("max-upload-bytes", UploadBytesProblem(intake));
+  add("max-in-flight-bytes", InFlightProblem(*this));
   if (problems.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
 }

@@ -45,19 +45,47 @@ class Connection:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.last_stream = -1
         self.answers = bytearray()  # what came, the first mebibyte of it
+        self._opened = threading.Condition()
+        self._window, self._first_window = 65_535, 65_535
+        self._windows: dict[int, int] = {}
         self.closed = threading.Event()
         self._reader = threading.Thread(target=self._drain, daemon=True)
         self._reader.start()
         self.send(_PREFACE + frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0))
 
     def _drain(self) -> None:
+        rest = b""
         try:
             while data := self.socket.recv(1 << 16):
                 if len(self.answers) < 1 << 20:
                     self.answers += data
+                rest = self._take(rest + data)
         except OSError:
             pass
         self.closed.set()
+        with self._opened:
+            self._opened.notify_all()
+
+    def _take(self, data: bytes) -> bytes:
+        """Follows the server's windows; returns the frame that is not whole yet."""
+        while len(data) >= 9 and len(data) >= (end := 9 + int.from_bytes(data[:3], "big")):
+            kind, flags, stream = struct.unpack(">BBI", data[3:9])
+            payload, data = data[9:end], data[end:]
+            with self._opened:
+                if kind == WINDOW_UPDATE:
+                    more = int.from_bytes(payload, "big")
+                    if stream:
+                        self._windows[stream] = self._windows.get(stream, self._first_window) + more
+                    else:
+                        self._window += more
+                elif kind == SETTINGS and not flags & ACK:
+                    for at in range(0, len(payload), 6):
+                        name, value = struct.unpack(">HI", payload[at:at + 6])
+                        if name == 4:
+                            self._windows = {s: w + value - self._first_window for s, w in self._windows.items()}
+                            self._first_window = value
+                self._opened.notify_all()
+        return data
 
     def next_stream(self) -> int:
         self.last_stream += 2
@@ -68,6 +96,19 @@ class Connection:
         if self.closed.is_set():
             raise ConnectionResetError("the server closed the connection")
         self.socket.sendall(data)
+
+    def send_data(self, stream: int, data: bytes, step: int = 16_384) -> None:
+        """As fast as the server's windows allow; ConnectionError where they stay shut for a second."""
+        while data:
+            with self._opened:
+                room = lambda: min(self._window, self._windows.setdefault(stream, self._first_window), step, len(data))
+                if not self._opened.wait_for(lambda: room() > 0 or self.closed.is_set(), 1.0) or self.closed.is_set():
+                    raise ConnectionResetError("the server takes no more")
+                size = room()
+                self._window -= size
+                self._windows[stream] -= size
+            self.send(frame(DATA, 0, stream, data[:size]))
+            data = data[size:]
 
     def close(self) -> None:
         try:

@@ -26,6 +26,7 @@ TIMES = 10
 # where a quiet server's are not counted as faster than this: attackers, caller and server share two cores.
 FLOOR_SECONDS = 0.005 if FULL else 0.02
 _QUIET_SECONDS = 3.0 if FULL else 1.0
+IN_FLIGHT_MIB = 768  # --max-in-flight-bytes
 _BASE_MIB = 64  # of a server that has nothing in its caches
 
 

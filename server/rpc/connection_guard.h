@@ -1,0 +1,25 @@
+// Ends connections that flood their server with HTTP/2 frames, before gRPC has seen the frames.
+//
+// gRPC (1.51) makes a call of every stream, also of one that is reset with the next frame, and has
+// no limit for that. It offers no place to look at bytes either, so this file defines `accept4` and
+// `recvmsg`, which gRPC's shared library then calls in place of the C library's: they do the same
+// and count. What else calls them is not affected: a socket counts if it was accepted, and is read
+// by recvmsg.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "server/rpc/frame_budget.h"
+
+namespace bucketd {
+
+// Of connections from an address that has flooded within the last minute: those of others at the
+// same address work on, and who comes back with the flood does little.
+inline constexpr FrameLimits kSuspectLimits{20, 100};
+
+// From here on connections of this process are looked at; `on_closed` is called for each that is
+// ended, on any thread, until the next call of this. Naming this function is what links the file.
+void GuardConnections(std::function<void()> on_closed);
+
+}  // namespace bucketd

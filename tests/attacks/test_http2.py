@@ -1,0 +1,101 @@
+"""What HTTP/2 and gRPC's framing allow a single connection to do."""
+
+import time
+import zlib
+
+import http2
+import kit
+import pytest
+from http2 import Connection, frame
+
+_AT_ONCE = 1000  # resets in one write
+
+
+def _resets(first: int, count: int, block: bytes) -> bytes:
+    cancel = (8).to_bytes(4, "big")
+    streams = range(first, first + 2 * count, 2)
+    return b"".join(frame(http2.HEADERS, http2.END_HEADERS, s, block) + frame(http2.RST_STREAM, 0, s, cancel) for s in streams)
+
+
+def rapid_reset(address: str, resets: int, seconds: float) -> int:
+    """Calls that are taken back as they begin: none counts against the number of open streams. Who is thrown out comes back
+    until `resets` are sent or `seconds` are over."""
+    block = http2.header_block(http2.GET_PLAN)
+    writes = [_resets(first, _AT_ONCE, block) for first in range(1, 2 * resets, 2 * _AT_ONCE)]
+    until = time.monotonic() + seconds
+    sent = 0
+    while sent < resets and time.monotonic() < until:
+        try:
+            with Connection(address) as connection:
+                for write in writes[:(resets - sent) // _AT_ONCE]:
+                    connection.send(write)
+                    sent += _AT_ONCE
+                connection.closed.wait(max(0.0, until - time.monotonic()))  # what waits in the socket is read, too
+        except OSError:
+            time.sleep(0.01)
+    return sent
+
+
+def flood(address: str, count: int, seconds: float, *frames: bytes) -> None:
+    """The same few frames over and over; who is thrown out comes back."""
+    write = b"".join(frames) * _AT_ONCE
+    until = time.monotonic() + seconds
+    while count > 0 and time.monotonic() < until:
+        try:
+            with Connection(address) as connection:
+                while count > 0 and time.monotonic() < until:
+                    connection.send(write)
+                    count -= _AT_ONCE
+        except OSError:
+            time.sleep(0.01)
+
+
+def bomb(mib: int) -> bytes:
+    """A gzip stream that inflates to so many mebibytes, a thousandth of that in size."""
+    press = zlib.compressobj(9, zlib.DEFLATED, -15)
+    piece = press.compress(bytes(1 << 20)) + press.flush(zlib.Z_FULL_FLUSH)
+    return b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + piece * mib + b"\x03\0" + bytes(8)
+
+
+def gzip_bombs(address: str, count: int, mib: int) -> bytes:
+    """Messages that gRPC is asked to inflate. Returns what the server said."""
+    data = http2.message(bomb(mib), compressed=True)
+    with Connection(address) as connection:
+        for _ in range(count):
+            stream = connection.next_stream()
+            block = http2.header_block(http2.GET_PLAN, grpc_encoding="gzip")
+            connection.send(frame(http2.HEADERS, http2.END_HEADERS, stream, block))
+            connection.send_data(stream, data)
+        connection.closed.wait(2.0)
+        return bytes(connection.answers)
+
+
+@pytest.mark.quiet
+def test_rapid_reset():
+    with kit.Scene() as scene:
+        sent = []
+        seen = scene.under(lambda: sent.append(rapid_reset(scene.server.address, kit.size(9_000, 54_000), kit.size(1.0, 3.0))))
+    seen.holds(f"rapid reset, {sent[0]} of them", memory_mib=200)
+
+
+@pytest.mark.quiet
+def test_floods_of_frames_that_nobody_answers():
+    ping = frame(http2.PING, 0, 0, bytes(8))
+    settings = frame(http2.SETTINGS, 0, 0)
+    seconds = kit.size(1.0, 3.0)
+    with kit.Scene() as scene:
+        address = scene.server.address
+        for name, what in {"pings": ping, "settings": settings}.items():
+            seen = scene.under(lambda: flood(address, kit.size(50_000, 500_000), seconds, what))
+            seen.holds(f"a flood of {name}", memory_mib=100)
+        closed = scene.server.metric("bucketd_connections_closed_total")
+    assert closed > 0
+
+
+@pytest.mark.quiet
+def test_gzip_bomb():
+    said = []
+    with kit.Scene() as scene:
+        seen = scene.under(lambda: said.append(gzip_bombs(scene.server.address, 3, kit.size(200, 1900))))
+    seen.holds("gzip bombs", memory_mib=100)
+    assert b"gzip" in said[0], "the refusal says why"
