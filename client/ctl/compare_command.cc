@@ -17,7 +17,7 @@
 
 #include "passes/base/status_macros.h"
 #include "passes/modes/pass_registry.h"
-#include "passes/pass/greedy/greedy_metrics.h"
+#include "passes/pass/compute_run.h"
 #include "passes/pass/option_table.h"
 #include "passes/planner.h"
 

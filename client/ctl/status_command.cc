@@ -65,10 +65,8 @@ std::string FailuresText(const v1::StoreStatus& store) {
 }
 
 std::string JobsText(const v1::GetStatusResponse& s) {
-  const auto waiting = std::count_if(s.jobs().begin(), s.jobs().end(),
-                                     [](const v1::JobStatus& j) { return j.state() == "waiting"; });
-  return absl::StrCat(s.jobs_total(), " scopes in agreement, ", waiting, " waiting for ranks",
-                      s.jobs_total() > 0 ? ": bucketctl jobs" : "");
+  return absl::StrCat(s.jobs_total(), " scopes in agreement, ", s.jobs_waiting(),
+                      " waiting for ranks", s.jobs_total() > 0 ? ": bucketctl jobs" : "");
 }
 
 std::string ProfilesText(const v1::GetStatusResponse& s) {

@@ -27,11 +27,20 @@ bool HasWildcard(absl::string_view path) {
   return false;
 }
 
+// What regular expressions hold, and no name of a module.
+constexpr absl::string_view kRegexSigns = "\\()|^$?{}";
+
 absl::Status CheckComponents(absl::string_view entry, absl::string_view path) {
   for (const absl::string_view component : absl::StrSplit(path, '.')) {
     if (component.empty()) return Bad(entry, "has an empty component");
     if (component == "*") continue;
     for (const char c : component) {
+      if (kRegexSigns.find(c) != absl::string_view::npos) {
+        return Bad(entry,
+                   absl::StrCat("'", absl::string_view(&c, 1),
+                                "' is not allowed: patterns are globs, not regular "
+                                "expressions (a whole component \"*\", or one [lo-hi] in it)"));
+      }
       if (absl::string_view("*[]: \t").find(c) != absl::string_view::npos ||
           !absl::ascii_isprint(static_cast<unsigned char>(c))) {
         return Bad(entry, absl::StrCat("'", absl::string_view(&c, 1),

@@ -5,7 +5,7 @@
 // Entries are separated by commas, each is one unit. `a+b` puts two modules into one. A component
 // may hold one range [lo-hi], both ends included: one entry for each value. A component `*` is any
 // one component: one entry for each match, in order of first use in the graph. Nothing else is
-// special.
+// special: these are globs, and signs of regular expressions are refused.
 #pragma once
 
 #include <cstdint>

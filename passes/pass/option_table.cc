@@ -181,8 +181,8 @@ constexpr OptionInfo kOptions[] = {
     {"resident_bytes", "N", "what lives beside the graph: counted into peaks and limits", kEvery,
      false, Set<&O::resident_bytes>, Print<&O::resident_bytes>},
     {"buckets", "ENTRIES",
-     "entries separated by commas, a+b joins, x.[0-3] counts, * is any component; name:a+b is one "
-     "entry of that name, whatever its patterns expand to",
+     "entries separated by commas, a+b joins; globs, not regular expressions: x.[0-3] counts, * is "
+     "any component; name:a+b is one entry of that name, whatever its patterns expand to",
      kUnits, true, Set<&O::buckets>, Print<&O::buckets>},
     {"prefetch_forward", "N", "units ahead that gathers start in the forward", kMoved, true,
      Set<&O::prefetch_forward>, Print<&O::prefetch_forward>},

@@ -197,6 +197,8 @@ v1::GetStatusResponse Admin::GetStatus() const {
   FillStore(status);
   std::vector<v1::JobStatus> jobs = Jobs();
   status.set_jobs_total(static_cast<int64_t>(jobs.size()));
+  status.set_jobs_waiting(std::count_if(
+      jobs.begin(), jobs.end(), [](const v1::JobStatus& job) { return job.state() == "waiting"; }));
   if (jobs.size() > kMaxJobsInStatus) jobs.resize(kMaxJobsInStatus);
   for (v1::JobStatus& job : jobs) *status.add_jobs() = std::move(job);
   if (parts_.hooks.cost_profiles != nullptr) {

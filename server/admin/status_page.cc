@@ -303,8 +303,8 @@ Mood MoodOf(const v1::JobStatus& job) {
 }
 
 void AddJobs(const v1::GetStatusResponse& s, int64_t now_ms, Html& html) {
-  html << "<h2 id=jobs>Jobs <small>" << s.jobs_total()
-       << " scopes whose ranks agree on a plan, those that wait first</small></h2>";
+  html << "<h2 id=jobs>Jobs <small>" << s.jobs_total() << " scopes whose ranks agree on a plan, "
+       << s.jobs_waiting() << " that wait for ranks first</small></h2>";
   if (s.jobs_total() == 0) {
     html << "<p class=quiet>None.</p>\n";
     return;

@@ -5,7 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "passes/pass/greedy/greedy_metrics.h"
+#include "passes/pass/compute_run.h"
 #include "passes/pass/primary_group.h"
 #include "passes/pass/upstream/torch_traffic.h"
 #include "passes/planner.h"

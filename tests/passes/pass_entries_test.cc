@@ -54,6 +54,13 @@ TEST(Entries, T4_16_WhatIsAmbiguousOrMalformedIsRefusedByName) {
   EXPECT_THAT(Error("layers.0:2"), HasSubstr("':'"));
 }
 
+TEST(Entries, A6_ARegularExpressionIsToldThatPatternsAreGlobs) {
+  for (const char* text :
+       {"layers\\..*", "layers.(0|1)", "^layers", "norm$", "layers.\\d+", "layers.\\d{2}"}) {
+    EXPECT_THAT(Error(text), HasSubstr("globs, not regular expressions"));
+  }
+}
+
 TEST(Entries, T4_6_WhatIsNamedTwiceIsRefused) {
   EXPECT_THAT(Error("layers.1,layers.[0-2]"), HasSubstr("named twice"));
   EXPECT_THAT(Error("a+a"), HasSubstr("named twice"));

@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 
 #include "httplib.h"
+#include "server/admin/status_page.h"
 #include "server/rpc/admin_service.h"
 #include "tests/server/fixture.h"
 
@@ -160,6 +161,7 @@ TEST_F(AdminServerTest, EveryFieldOfTheStatusIsFilledAndShown) {
   v1::GetStatusResponse status = *admin_->GetStatus();
   *status.mutable_jobs() = waiting.jobs();
   status.set_jobs_total(waiting.jobs_total());
+  status.set_jobs_waiting(waiting.jobs_waiting());
 
   std::vector<std::string> unset;
   FindUnset(status, "", unset);
@@ -185,6 +187,27 @@ TEST_F(AdminServerTest, EveryFieldOfTheStatusIsFilledAndShown) {
                           HasSubstr(options_.store_dir), HasSubstr("h100_nvlink@1"),
                           HasSubstr("0 reads and 0 writes failed"), HasSubstr("RANKS_MISSING")));
   EXPECT_THAT(text, HasSubstr("trace 4bf92f3577b34da6a3ce929d0e0e4736"));
+}
+
+TEST_F(AdminServerTest, StatusCountsAllScopesThatWaitAlsoThoseThatItDoesNotList) {
+  StartServerWithAdmin();
+  constexpr size_t kScopes = 101;
+  std::vector<grpc::ClientContext> contexts(kScopes);
+  std::vector<std::thread> ranks;
+  for (size_t i = 0; i < kScopes; ++i) {
+    ranks.emplace_back([&, i] {
+      v1::GetPlanRequest request = JobRequest(1, absl::StrCat("job", i));
+      request.mutable_job()->set_size(2);
+      v1::GetPlanResponse response;
+      EXPECT_FALSE(stub_->GetPlan(&contexts[i], request, &response).ok());
+    });
+  }
+  EXPECT_TRUE(Eventually([&] { return admin_->GetStatus()->jobs_waiting() == kScopes; }));
+  EXPECT_EQ(admin_->GetStatus()->jobs_size(), 100);
+  EXPECT_THAT(Ctl("status").first, HasSubstr("101 scopes in agreement, 101 waiting for ranks"));
+  EXPECT_THAT(StatusPage(*admin_->GetStatus()), HasSubstr("101 that wait for ranks"));
+  for (grpc::ClientContext& context : contexts) context.TryCancel();
+  for (std::thread& rank : ranks) rank.join();
 }
 
 TEST_F(AdminServerTest, PlansAreListedAndEvictedByKeyGraphAndTenant) {

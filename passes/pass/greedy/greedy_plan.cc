@@ -12,8 +12,8 @@
 #include "passes/base/collectives.h"
 #include "passes/base/index.h"
 #include "passes/base/status_macros.h"
+#include "passes/pass/compute_run.h"
 #include "passes/pass/fit_memory.h"
-#include "passes/pass/greedy/greedy_metrics.h"
 #include "passes/pass/numerics.h"
 #include "passes/sim/simulator.h"
 

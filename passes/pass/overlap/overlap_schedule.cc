@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "passes/base/status_macros.h"
+#include "passes/pass/compute_run.h"
 #include "passes/pass/fit_memory.h"
 #include "passes/pass/overlap/overlap_scheduler.h"
 #include "passes/pass/passes.h"
@@ -135,7 +136,13 @@ class ScheduleOverlap : public Pass {
                                     : "nothing is started early"),
            {}});
     }
-    plan.diagnostics.push_back(Summary(graph, baseline, best.schedule));
+    Diagnostic summary = Summary(graph, baseline, best.schedule);
+    const auto compute_run = [&](const std::vector<Step>& order) {
+      return MaxComputeBetweenReduceScatters(context.graph, plan.buckets, order);
+    };
+    absl::StrAppend(&summary.text, "; most compute between reduce-scatters ",
+                    compute_run(plan.order), " -> ", compute_run(best.steps));
+    plan.diagnostics.push_back(std::move(summary));
     context.overlap = OverlapOf(graph, best.schedule);
     const bool changed = best.steps != plan.order;
     plan.order = std::move(best.steps);

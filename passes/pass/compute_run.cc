@@ -1,4 +1,4 @@
-#include "passes/pass/greedy/greedy_metrics.h"
+#include "passes/pass/compute_run.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// What greedy buckets are judged by.
+// What an order does to the time that gradients live before they are reduced.
 #pragma once
 
 #include <cstdint>
