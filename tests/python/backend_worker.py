@@ -10,12 +10,14 @@ import time
 import torch
 import torch.distributed as dist
 from checkpointed_model import CheckpointedModel
+from fx_graphs import Builder, result
 from sharded_model import sharded_model
 from torch._dynamo.backends.common import aot_autograd
 from torch.distributed.device_mesh import init_device_mesh
 
 import bucketd
 from bucketd import client, embedded, session
+from bucketd.mesh import creation_order, group_ranks
 
 RANK = int(os.environ["RANK"])
 ADDRESS = os.environ.get("PLANNER", "")
@@ -112,6 +114,43 @@ class Cases:
         found = outcome(lambda: self.step(aot_autograd(fw_compiler=compiler("fw"), bw_compiler=compiler("bw"))))
         return {**found, "plans": self.told()}
 
+    def on_twins(self):
+        """Twice, with how many groups there are after each."""
+        there = [len(creation_order())]
+
+        def step():
+            found = self.step(self.backend(numerics="exact", mode="transformer_block", twin_groups=True))
+            there.append(len(creation_order()))
+            return found
+
+        found = outcome(lambda: [step(), step()])
+        groups = {n.args[-1] for p in self.planned for n in p.module.graph.nodes if "reduce_scatter" in str(n.target)}
+        lanes = sorted({(b.kind, b.lane) for p in self.planned for b in p.plan.buckets})
+        return {**found, "there": there, "lanes": lanes, "twins": [list(map(group_ranks, groups)), "0" in groups],
+                "plans": self.told()}
+
+    def own_passes_partitioner_and_compiler(self):
+        """What each was called with: collectives by kind, in front of the plan and behind it."""
+        seen = []
+
+        def note(what):
+            def run(gm, inputs):
+                launches = [str(n.target) for n in gm.graph.nodes if "_c10d_functional" in str(n.target)]
+                seen.append([what, sum("gather" in name for name in launches), len(inputs)])
+
+            return run
+
+        def compiler(gm, inputs):
+            seen.append(["compiler"])
+            return gm.forward
+
+        def step(**more):
+            return self.step(self.backend(numerics="exact", mode="transformer_block", **more))
+
+        found = outcome(lambda: [step(passes=[note("before"), "plan", note("after")], compiler=compiler), step(passes=()),
+                                 step(partitioner="min_cut")])
+        return {**found, "seen": seen, "plans": self.told()}
+
     def several_nodes(self):
         embedded.node_identity = lambda: f"node {RANK // 2}"
         return outcome(lambda: self.step(self.backend(address=None)))
@@ -136,6 +175,22 @@ class Cases:
             return outcome(lambda: self.step(self.backend()))
         finally:
             client.PlannerClient.get_plan = true_get_plan
+
+    def groups_are_swapped_on_rank_1(self):
+        """A graph that uses one of two groups over the same half of the ranks: the first of them, the second, and on rank 1
+        the second where the others mean the first."""
+        halves = [dist.new_group(ranks) for _ in range(2) for ranks in ([0, 1], [2, 3])]
+        first, second = (group for group in halves if group is not dist.GroupMember.NON_GROUP_MEMBER)
+
+        def plan(group):
+            b = Builder()
+            shards = [b.parameter(f"{name}.weight", 2, 3) for name in "ab"]
+            gathered = [b.wait(b.gather(shard, 2, group.group_name)) for shard in shards]
+            gm = b.output(gathered, [result(), result(1)])
+            bucketd.plan_pass(gm, kind="fw", context=b.context, address=ADDRESS, mode="greedy", on_plan=self.planned.append)
+            return [self.planned[-1].digest.hex(), self.planned[-1].source]
+
+        return {"equal": [plan(first), plan(second)], **outcome(lambda: plan(second if RANK == 1 else first))}
 
     def nobody_answers(self):
         return outcome(lambda: self.step(self.backend(address=NOBODY, deadline=3)))
@@ -207,7 +262,7 @@ def main():
     cases = Cases()
     for name in sys.argv[1:]:
         found = getattr(cases, name)()
-        print(json.dumps({"case": name, **found}), flush=True)
+        print(json.dumps({"case": name, "rank": RANK, **found}), flush=True)
         dist.barrier()
     dist.destroy_process_group()
 

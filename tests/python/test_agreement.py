@@ -57,6 +57,25 @@ def test_a_rank_without_a_field_differs():
     assert all("option reorder: all on rank 0, None on ranks 1-3" in str(e) for e in results.values())
 
 
+def groups(*entries):
+    """Each an entry by ranks of what the ranks hold, from rank 0 on."""
+    return settle(agree(lambda rank: {"process groups": entries[rank]}))
+
+
+def test_members_of_a_group_agree_on_it_alone():
+    low, high = {"0-1": "dp#0 is group 2"}, {"2-3": "dp#0 is group 3"}
+    assert all(not v.unplanned for v in groups(low, low, high, high).values())
+    for error in groups(low, low, high, {"2-3": "dp#0 is group 5"}).values():
+        assert "process groups of ranks 2-3: dp#0 is group 3 on rank 2, dp#0 is group 5 on rank 3" in str(error)
+
+
+def test_a_member_that_does_not_use_the_group_is_named():
+    one, other = {"0, 2": "group0#0 is group 4"}, {"1, 3": "group0#0 is group 5"}
+    for error in groups(one, {"0-1": "group0#0 is group 2"}, one, other).values():
+        assert "of ranks 0-1: nothing on rank 0, group0#0 is group 2 on rank 1" in str(error)
+        assert "of ranks 1, 3: nothing on rank 1, group0#0 is group 5 on rank 3" in str(error)
+
+
 @pytest.mark.parametrize("rank_that_fails", [0, 3])
 def test_a_rank_without_a_plan_stops_every_rank(rank_that_fails):
     own = PlannerError("UNREACHABLE", "nobody answers at :1")

@@ -37,7 +37,7 @@ def alike(found, key="plans"):
 def good():
     with planner() as one:
         yield run("plain", "planned_exact", "planned_again", "private_planner", "first_rank_plans_for_all",
-                  "nobody_answers_and_that_is_fine", "as_a_pass", "checkpointed_attention", **to(one))
+                  "nobody_answers_and_that_is_fine", "as_a_pass", "on_twins", "own_passes_partitioner_and_compiler", "checkpointed_attention", **to(one))
 
 
 def bits(found):
@@ -107,6 +107,27 @@ def test_where_planning_is_switched_off_jobs_and_those_who_asked_for_it_go_witho
     assert bits(again) == plain and all(set(rank["plans"]) == {"0/fw", "0/bw"} for rank in again)
 
 
+def test_reduce_scatters_run_on_twin_groups_where_that_was_asked_for(good):
+    for rank in good["on_twins"]:
+        assert rank["bits"] == 2 * [good["plain"][rank["rank"]]["bits"]]
+        assert rank["lanes"] == [["all_gather", 0], ["reduce_scatter", 1]]
+        assert rank["twins"] == [[[0, 1, 2, 3]], False]
+        first, after, again = rank["there"]
+        assert after == again == first + 1
+    alike([{"plans": {s: p[:2] for s, p in rank["plans"].items()}} for rank in good["on_twins"]])
+
+
+def test_passes_partitioner_and_compiler_are_chosen_apart(good):
+    for rank in good["own_passes_partitioner_and_compiler"]:
+        assert rank["bits"] == 3 * [good["plain"][rank["rank"]]["bits"]]
+        forward, backward = rank["seen"][:3], rank["seen"][3:]
+        for before, after, last in (forward, backward):
+            assert (before[0], after[0], last) == ("before", "after", ["compiler"])
+            assert before[2] == after[2] > 0
+        assert forward[0][1] > forward[1][1] > 0, "the plan merges what stood there before"
+        assert set(rank["plans"]) == {"0/fw", "0/bw"}
+
+
 def test_somebody_elses_backend_can_use_the_pass(good):
     found = good["as_a_pass"]
     assert bits(found) == bits(good["plain"])
@@ -117,7 +138,7 @@ def test_somebody_elses_backend_can_use_the_pass(good):
 @pytest.fixture(scope="module")
 def bad():
     with planner() as one:
-        yield run("another_option_on_rank_3", "another_graphs_plan_on_rank_2", "nobody_answers", "several_nodes",
+        yield run("groups_are_swapped_on_rank_1", "another_option_on_rank_3", "another_graphs_plan_on_rank_2", "nobody_answers", "several_nodes",
                   "killed_between_forward_and_backward", **to(one))
 
 
@@ -125,6 +146,16 @@ def test_a_rank_with_other_options_is_named_on_every_rank(bad):
     said = errors(bad["another_option_on_rank_3"], "AgreementError")
     assert len(said) == WORLD
     assert all("option numerics: exact on ranks 0-2, free on rank 3" in text for text in said)
+
+
+def test_ranks_that_mean_two_groups_over_the_same_ranks_are_told_and_those_that_mean_one_share_a_plan(bad):
+    found = bad["groups_are_swapped_on_rank_1"]
+    for (digest, _), (again, source) in (rank["equal"] for rank in found):
+        assert digest == again == found[0]["equal"][0][0] and source == "hit"
+    said = errors(found, "AgreementError")
+    assert len(said) == WORLD and all(rank["seconds"] < 5 for rank in found)
+    assert all("process groups of ranks 0-1: group0#0 is group " in text for text in said)
+    assert all(" on rank 0, group0#0 is group " in text and text.endswith("on rank 1") for text in said), said
 
 
 def test_a_plan_for_another_graph_is_refused_on_every_rank(bad):

@@ -14,7 +14,7 @@ import bucketd
 from bucketd import canonical, wire
 from bucketd.capture import CaptureContext, capture_graph
 from bucketd.client import PlannerClient
-from bucketd.mesh import Meshes, creation_order, mesh_message, ranks_on_one_node, twins_of
+from bucketd.mesh import Meshes, creation_order, identities, mesh_message, ranks_on_one_node
 from bucketd.normalize import normalize
 
 
@@ -58,8 +58,8 @@ def test_twins_have_the_lanes_of_their_creation_whichever_is_used_first(world):
     assert roles(used(meshes, first, second).groups) == [("tp", 1, 4), ("tp", 2, 4)]
     assert roles(used(meshes, second, first).groups) == [("tp", 2, 4), ("tp", 1, 4)]
     assert roles(used(meshes, second).groups) == [("tp", 1, 4)], "what the graph does not use does not count"
-    assert twins_of(used(meshes, second, first).groups, (3, 2, 1, 0)) == "tp#2 is 3, tp#1 is 1"
-    assert twins_of(used(meshes, second).groups, range(8)) == "", "not all of these ranks are in it"
+    assert identities(used(meshes, second, first, dist.group.WORLD).groups) == {
+        "0-3": f"tp#2 is group {second.group_name}, tp#1 is group {first.group_name}", "0-7": "world#0 is group 0"}
     assert idle.group_name not in {g.name for g in used(meshes, second).groups}
 
 

@@ -181,6 +181,11 @@ def test_every_entry_point_says_what_its_arguments_are(joints):
             entry(memory_limits="1.05x")
         with pytest.raises(ValueError, match="numerics='fast': expected one of 'eager_order', 'exact', 'free'"):
             entry(numerics="fast")
+    with pytest.raises(TypeError, match="fsdp_manual_buckets; did you mean buckets?"):
+        bucketd.backend(fsdp_manual_buckets="layers.*")
+    for name, wrong in (("compiler", "inductor"), ("partitioner", "least"), ("passes", ["overlap"])):
+        with pytest.raises(ValueError, match=f"{name}='.*': expected '.*' or a function"):
+            bucketd.backend(**{name: wrong})
     # The same words where they are typed and where they are checked.
     assert set(SettingsArgs.__annotations__) == {field.name for field in dataclasses.fields(Settings)}
     with pytest.raises(TypeError, match="positional"):

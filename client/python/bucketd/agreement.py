@@ -8,12 +8,16 @@ operations a rank and one wait for each rank at the leader.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import json
+import threading
 import time
 
+from . import quiet
 from .errors import AgreementError, BucketdError, EmbeddedError
+from .job import alone
 
 # A rank that waits for the leader's verdict waits this much longer than the leader waits for records.
 _GRACE = 10.0
@@ -66,6 +70,9 @@ class Agreement:
                 verdict = self._collect(scope, post)
                 self._announce(scope, verdict)
             elif error is not None and not self._may_fall_back(post):
+                verdict = self._read(_key(scope, "verdict"), time.monotonic() + _LINGER)
+                if verdict is not None and verdict["why"] == f"rank {self.ranks[0]}: {post['failure']}":
+                    quiet.as_on(self.ranks[0], error)
                 self.store.set(_key(scope, f"{self.rank}/heard"), "")
                 raise error
             else:
@@ -87,7 +94,8 @@ class Agreement:
             return Verdict(unplanned=True, why=verdict["why"])
         if error is not None:
             raise error
-        raise AgreementError(f"{scope}: {verdict['why']}")
+        differ = AgreementError(f"{scope}: {verdict['why']}")
+        raise differ if self.leader else quiet.as_on(self.ranks[0], differ)
 
     def _may_fall_back(self, post: dict) -> bool:
         return self.fallback == "unplanned" and post.get("leaves_unplanned", False)
@@ -119,10 +127,8 @@ class Agreement:
         if verdict["outcome"] != "error" or len(self.ranks) == 1:
             return
         heard = [_key(scope, f"{rank}/heard") for rank in self.ranks if rank != self.rank]
-        try:
-            self.store.wait(heard, datetime.timedelta(seconds=_LINGER))
-        except Exception:  # somebody is late or gone; the verdict stands
-            pass
+        with contextlib.suppress(Exception):  # somebody is late or gone; the verdict stands
+            wait_for(self.store, heard, time.monotonic() + _LINGER)
 
     def _missing(self, scope: str) -> str:
         silent = [r for r in self.ranks if not self.store.check([_key(scope, r)])]
@@ -140,14 +146,7 @@ class Agreement:
         return verdict
 
     def _read(self, key: str, until: float):
-        left = max(0.001, until - time.monotonic())
-        try:
-            self.store.wait([key], datetime.timedelta(seconds=left))
-        except Exception:
-            if time.monotonic() < until - 0.05:  # a store counts milliseconds, and may be early by one
-                raise
-            return None
-        return json.loads(self.store.get(key))
+        return json.loads(self.store.get(key)) if wait_for(self.store, [key], until) else None
 
 
 def failure_record(error: BaseException) -> dict:
@@ -159,30 +158,46 @@ def failure_record(error: BaseException) -> dict:
 
 def difference(held: dict[int, dict]) -> str:
     """What differs between the ranks' records, field by field: `numerics: exact on rank 3, eager_order on ranks 0-2`.
-    "" if nothing does."""
+    "" if nothing does. Where a field has entries by ranks ("0-3, 8"), those ranks have to hold the same there."""
     found = []
     fields = dict.fromkeys(name for record in held.values() for name in record)
     for name in fields:
-        by_value: dict[str, list[int]] = {}
-        for rank, record in held.items():
-            by_value.setdefault(str(record.get(name)), []).append(rank)
-        if len(by_value) > 1:
-            sides = (f"{value[:64] or 'nothing'} on {ranks_text(ranks)}" for value, ranks in by_value.items())
-            found.append(f"{name}: {', '.join(sides)}")
+        by_rank = {rank: record.get(name) for rank, record in held.items()}
+        entries = dict.fromkeys(members for value in by_rank.values() if isinstance(value, dict) for members in value)
+        for members in entries:
+            among = {rank: (by_rank[rank] or {}).get(members, "") for rank in _ranks_of(members) if rank in held}
+            found.extend(_sides(f"{name} of {ranks_text(among)}", among))
+        if not entries:
+            found.extend(_sides(name, by_rank))
     return f"the ranks differ: {'; '.join(found)}" if found else ""
+
+
+def _sides(what: str, by_rank: dict[int, object]) -> list[str]:
+    by_value: dict[str, list[int]] = {}
+    for rank, value in by_rank.items():
+        by_value.setdefault(str(value), []).append(rank)
+    sides = (f"{value[:64] or 'nothing'} on {ranks_text(ranks)}" for value, ranks in by_value.items())
+    return [f"{what}: {', '.join(sides)}"] if len(by_value) > 1 else []
 
 
 def ranks_text(ranks) -> str:
     """`rank 3`, `ranks 0-2, 5`."""
-    ranks = sorted(ranks)
+    return f"rank{'' if len(ranks) == 1 else 's'} {spans_text(ranks)}"
+
+
+def spans_text(ranks) -> str:
     spans: list[list[int]] = []
-    for rank in ranks:
+    for rank in sorted(ranks):
         if spans and rank == spans[-1][1] + 1:
             spans[-1][1] = rank
         else:
             spans.append([rank, rank])
-    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
-    return f"rank{'' if len(ranks) == 1 else 's'} {text}"
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def _ranks_of(spans: str) -> list[int]:
+    ends = ([int(end) for end in span.split("-")] for span in spans.split(", "))
+    return [rank for first, *last in ends for rank in range(first, (last or [first])[0] + 1)]
 
 
 def _key(scope: str, what) -> str:
@@ -190,10 +205,10 @@ def _key(scope: str, what) -> str:
 
 
 def job_store(prefix: str):
-    """A connection of our own to the job's key-value store, or None without torch.distributed."""
+    """A connection of our own to the job's key-value store, or None where there is nobody to meet."""
     import torch.distributed as dist
 
-    if not dist.is_available() or not dist.is_initialized():
+    if not dist.is_available() or not dist.is_initialized() or alone():
         return None
     store = dist.distributed_c10d._get_default_store()
     try:
@@ -205,10 +220,27 @@ def job_store(prefix: str):
 
 def await_key(store, key: str, deadline: float, missing: str, failure: type[BucketdError] = EmbeddedError):
     """What another rank sets; `failure`, which begins with `missing`, if it does not within the deadline."""
-    until = time.monotonic() + deadline
     try:
-        store.wait([key], datetime.timedelta(seconds=deadline))
-        return store.get(key)
+        if wait_for(store, [key], time.monotonic() + deadline):
+            return store.get(key)
     except Exception as lost:
-        why = f"within {deadline:g} s" if time.monotonic() >= until - 0.05 else f"({lost})"
-        raise failure(f"{missing} {why}") from lost
+        raise failure(f"{missing} ({lost})") from lost
+    raise failure(f"{missing} within {deadline:g} s")
+
+
+def wait_for(store, keys: list[str], until: float) -> bool:
+    """Whether all keys are set by then. A store waits in C++, where no signal is heard: a thread does it, and we hear them."""
+    failed: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            store.wait(keys, datetime.timedelta(seconds=max(0.001, until - time.monotonic())))
+        except Exception as error:
+            failed.append(error)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    waiting.join()
+    if failed and time.monotonic() < until - 0.05:  # a store counts milliseconds, and may be early by one
+        raise failed[0]
+    return not failed

@@ -18,6 +18,7 @@ from ._wire.proto import agent_pb2_grpc, planner_pb2, planner_pb2_grpc
 from .errors import PlannerError, from_rpc_error
 
 CONNECT_TIMEOUT = 20.0  # seconds until a planner that nobody can reach is an error
+FIRST_TIMEOUT = 3.0  # the same where nobody was ever met: no planner that is being replaced, but a wrong address
 PROBE_TIMEOUT = 2.0  # the same where its address was given up before
 _RETURNS = 3  # of a planner that went away during one call
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
@@ -69,7 +70,7 @@ class Caller:
         self.returns = 0  # times that the planner was seen to come back: it may be another one
         self._lock = threading.Lock()
         self._channel = self._stub = None
-        self._forked = False
+        self._forked = self._met = False
         _callers.add(self)
 
     def call(self, method: str, request, until: float):
@@ -91,6 +92,8 @@ class Caller:
     def once(self, method: str, request, until: float):
         """One attempt, if the breaker lets it."""
         self._admit(method, until)
+        if not self._met:
+            self._ping(method, min(FIRST_TIMEOUT, self.connect_timeout, remaining(until, method, self.address)), counts=True)
         left = remaining(until, method, self.address)
         try:
             argument = request() if callable(request) else request
@@ -189,10 +192,11 @@ class Caller:
                 raise PlannerError(
                     "UNREACHABLE", f"nobody answers at {self.address} (tried for {patience:.1f} s): {failure.message}",
                     code=grpc.StatusCode.DEADLINE_EXCEEDED) from None
-        self.returns += 1
+        self.returns += self._met  # the first time is no return
         self._answered()
 
     def _answered(self) -> None:
+        self._met = True
         if breaker.of(self.address).succeeded():
             degraded.recovered(self.address)
 

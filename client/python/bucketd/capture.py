@@ -62,6 +62,12 @@ def capture_graph(gm: torch.fx.GraphModule, context: CaptureContext, kind: str, 
     return _Capture(gm, context, kind).run(name or kind)
 
 
+def tag_once(gm: torch.fx.GraphModule, context: CaptureContext, kind: str) -> None:
+    """Tags the collectives of a graph that no tags came with."""
+    if not any(META_KEY in node.meta for node in gm.graph.nodes):
+        tag_joint(gm, context, joint=kind == "joint")
+
+
 class _Capture:
     def __init__(self, gm: torch.fx.GraphModule, context: CaptureContext, kind: str) -> None:
         self.gm = gm
@@ -73,8 +79,7 @@ class _Capture:
         for node in self.fx:
             context.note(node.meta.get("val") if node.op == "placeholder" else None)
         self.groups = context.meshes.roles()
-        if not any(META_KEY in node.meta for node in self.fx):
-            tag_joint(gm, context, joint=kind == "joint")
+        tag_once(gm, context, kind)
 
     def run(self, name: str) -> Captured:
         for node in self.fx:

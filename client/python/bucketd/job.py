@@ -74,11 +74,21 @@ def release(job, address: str, tenant: str = "", deadline: float = 30.0) -> int:
         client.close()
 
 
+def alone() -> bool:
+    """Whether torch.distributed's groups are fake: this process stands for all their ranks."""
+    import torch.distributed as dist
+
+    return "fake" in dist.get_backend()
+
+
 def rank_and_world() -> tuple[int, int]:
-    """Of this process, as torch.distributed says, or else the launcher's RANK and WORLD_SIZE; (0, 1) if nobody does."""
+    """Of this process, as torch.distributed says, or else the launcher's RANK and WORLD_SIZE; (0, 1) if nobody does, and where
+    groups are fake."""
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():
+        if alone():
+            return 0, 1
         return dist.get_rank(), dist.get_world_size()
     rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
     if rank.isdecimal() and world.isdecimal() and int(rank) < int(world):

@@ -11,11 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .agreement import spans_text
 from .graph import Group, MeshDim, RawGraph
 
 if TYPE_CHECKING:
     from ._wire.proto import planner_pb2
     from .capture import CaptureContext
+
+TWIN = "+reductions"  # behind a group's name: its twin (twins.py)
 
 
 @dataclass(slots=True)
@@ -131,23 +134,29 @@ def creation_order() -> dict[str, int]:
     return {name: number for number, name in enumerate(dist.distributed_c10d._world.pg_names.values())}
 
 
-def twins_of(groups: Sequence[Group], members: Sequence[int]) -> str:
-    """Of the groups that have just these members, which one each is among all such groups that there are. A graph that
-    uses one of them cannot say which; `members` can compare it."""
-    everyone = tuple(sorted(members))
-    alike = [name for name in creation_order() if tuple(sorted(group_ranks(name))) == everyone]
-    return ", ".join(f"{g.mesh_dim}#{g.lane} is {alike.index(g.name)}" for g in groups if g.name in alike)
+def identities(groups: Sequence[Group]) -> dict[str, str]:
+    """What the members of each group have to agree on, by who they are ("0-3, 8"): which groups they mean. A graph says by
+    its roles how its groups differ from each other, not which of several alike it means; names are theirs in the whole job."""
+    found: dict[str, str] = {}
+    for group in groups:
+        if group.ranks:
+            members = spans_text(group.ranks)
+            said = f"{group.mesh_dim}#{group.lane} is group {group.name}"
+            if group.name.endswith(TWIN):  # it is yet to be made, and then named by how many there are
+                said += f" after {len(creation_order())}"
+            found[members] = f"{found[members]}, {said}" if members in found else said
+    return found
 
 
 def group_ranks(group_name: str) -> tuple[int, ...]:
-    """Global ranks of a process group of this process, by its name; empty where there is none of that name."""
+    """Global ranks of a process group of this process, or of its twin, by name; empty where there is none of that name."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d as c10d
 
     if not dist.is_available() or not dist.is_initialized():
         return ()
     try:
-        group = c10d._resolve_process_group(group_name)
+        group = c10d._resolve_process_group(group_name.removesuffix(TWIN))
         return tuple(dist.get_process_group_ranks(group))
     except (RuntimeError, ValueError, KeyError):
         return ()

@@ -8,13 +8,14 @@ import itertools
 import json
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
 
 from torch import fx
 
-from . import apply, canonical, capture, degraded, embedded, mesh, normalize, plan, settings, wire
+from . import apply, canonical, capture, degraded, embedded, mesh, normalize, plan, settings, twins, wire
 from .agreement import Agreement, await_key, job_store, ranks_text
 from .client import PlannerClient, PlanReply
 from .errors import AgreementError, BucketdError, EmbeddedError, GraphRefused, PlannerError
@@ -64,6 +65,7 @@ class Session:
         self._agreement = None
         self._planner = None
         self._lock = threading.RLock()
+        self._said = False  # that there is a plan, where nobody reads the log
         self._asked_in_vain: set[str] = set()  # said once, not for each graph
 
     def next_ordinal(self) -> int:
@@ -91,8 +93,11 @@ class Session:
             log.log(logging.WARNING if agreement.leader else logging.DEBUG,
                     "bucketd: %s stays without a plan on every rank: %s", scope, verdict.why or record["plan"].removeprefix("none, "))
             return gm
-        log.log(logging.INFO if agreement.leader else logging.DEBUG, "bucketd: %s (%s)",
-                planned.plan.summary(planned.source), scope)
+        said = f"bucketd: {planned.plan.summary(planned.source)} ({scope})"
+        log.log(logging.INFO if agreement.leader else logging.DEBUG, "%s", said)
+        if agreement.leader and not self._said and not log.isEnabledFor(logging.INFO):
+            print(said, file=sys.stderr, flush=True)
+        self._said = True
         if _tells_nothing(planned.captured):
             log.log(logging.WARNING if agreement.leader else logging.DEBUG,
                     "bucketd: %s: nothing says which collectives are of parameters and gradients, so none shares a bucket: its inputs "
@@ -103,6 +108,8 @@ class Session:
                 log.log(logging.WARNING if agreement.leader else logging.DEBUG, "bucketd: %s", diagnostic.text)
             else:
                 log.debug("bucketd: %s: %s: %s", scope, diagnostic.code, diagnostic.text)
+        if self.settings.twin_groups:
+            twins.open_twins(planned.module)
         if planned.runner is not None:
             # Where rank 0 plans for all, the others know no planner.
             planner = None if self.settings.embedded == "rank0" else self._planner
@@ -117,6 +124,8 @@ class Session:
 
     def _propose(self, gm, context, kind: str, scope: str, parameter_order):
         try:
+            if self.settings.twin_groups:
+                gm = twins.on_twins(gm, context, kind)
             captured = capture.capture_graph(gm, context, kind)
             normalized = normalize.normalize(captured.raw)
             digest = canonical.digest(normalized.graph)
@@ -127,7 +136,8 @@ class Session:
         record = {f"option {name}": text for name, text in settings.describe_options(options).items()}
         record["graph digest"] = digest.hex()
         record["executor"] = self.settings.executor or "torch.distributed"
-        record["process groups"] = mesh.twins_of(captured.raw.groups, self._agreement.ranks)
+        record["twin groups"] = self.settings.twin_groups
+        record["process groups"] = mesh.identities(captured.raw.groups)
         try:
             reply = self._ask(scope, normalized, digest, message, options)
         except PlannerError as error:

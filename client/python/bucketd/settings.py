@@ -41,13 +41,16 @@ class SettingsArgs(TypedDict, total=False):
     tenant         whose plans these are, where several teams share a planner
     ranks          those that run this program; None: all
     comm_backend   whose order of sums numerics speak of, "gloo" or "nccl"; "": that of the graph's first group
+    twin_groups    True: reduce-scatters of gradients run on groups of their own, over the same ranks, beside the all-gathers
+                   instead of between them; the plan counts the wires of both as its own. They end with torch.distributed
     executor       what runs the buckets: "", torch.distributed, or "bucketd", our own executor (ranks of one host, on the
                    CPU)
     executor_timeout  seconds that a bucket may take there, peers' late arrival included (600)
     options        every other option of the planner that `bucketctl plan --help` lists, by name: {"max_topo_span": 800,
                    "bucket_all_reduce": True}
     buckets        of mode "manual", what shares a bucket: "tok_embeddings,layers.[0-31],norm+output", or a list with an entry a
-                   bucket, which is a name, a module, or a list of them (modules want model=). Names may hold globs: * and [a-b]
+                   bucket, which is a name, a module, or a list of them (modules want model=). Names may hold globs
+                   (no regular expressions): * is any component, [0-31] counts
     prefetch_forward, prefetch_backward, defer_reduce_scatter, reorder, strict_coverage: those
                    of the planner's options that have an argument of their own
     """
@@ -64,6 +67,7 @@ class SettingsArgs(TypedDict, total=False):
     tenant: str
     ranks: Sequence[int] | None
     comm_backend: str
+    twin_groups: bool
     executor: Literal["", "bucketd"] | None
     executor_timeout: float
     options: Mapping[str, object] | None
@@ -98,6 +102,7 @@ class Settings:
     ranks: tuple[int, ...] = ()
     options: tuple[tuple[str, str], ...] = ()
     job: Job | None = None
+    twin_groups: bool = False
     executor: str = ""
     executor_timeout: float = 600.0
 
@@ -107,7 +112,7 @@ class Settings:
         known = sorted(SettingsArgs.__annotations__)
         unknown = sorted(set(settings) - set(known))
         if unknown:
-            near = difflib.get_close_matches(unknown[0], known, 1)
+            near = difflib.get_close_matches(unknown[0], known, 1, 0.5)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise TypeError(f"unknown option {', '.join(unknown)}{hint}; known are {', '.join(known)}")
         given = {name: value for name, value in settings.items() if value is not None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import fx
@@ -20,14 +20,19 @@ from .structure import structural_context
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_COMPILERS = ("aot_eager",)
+_PARTITIONERS = {"default": "default_partition", "min_cut": "min_cut_rematerialization_partition"}  # of functorch
+PLAN = "plan"
+
+Pass = Callable[[fx.GraphModule, Sequence[object]], fx.GraphModule | None]
 
 
 def backend(
     *,
     model: torch.nn.Module | None = None,
     param_order: Sequence[str] | None = None,
-    compiler: str = "aot_eager",
+    compiler: Literal["aot_eager"] | Callable[[fx.GraphModule, Sequence[object]], Callable] = "aot_eager",
+    passes: Sequence[Literal["plan"] | Pass] = (PLAN,),
+    partitioner: Literal["default", "min_cut"] | Callable = "default",
     on_plan: Callable[[Planned], None] | None = None,
     **settings: Unpack[SettingsArgs],
 ) -> Backend:
@@ -41,28 +46,41 @@ def backend(
 
     model          the module whose registration order is eager's; None: the compiled one, where it can be told
     param_order    the same as a list of parameter names
-    compiler       what the planned graphs are handed to: "aot_eager"
+    compiler       what a graph is handed to when all passes are done: "aot_eager", which runs it node by node, or a function
+                   such as AOTAutograd takes for fw_compiler, from a graph and example inputs to what runs it
+    passes         what each forward and backward graph goes through before that, in order: "plan", where it gets its plan, and
+                   functions of your own, from a graph and example inputs to a graph; None: it was changed in place
+    partitioner    what takes the joint graph apart: "default", "min_cut" (the one that recomputes what is cheap), or a function
+                   such as AOTAutograd takes for partition_fn
     on_plan        called with each `Planned` graph, before it first runs
     settings       how to plan, and with whom: bucketd.SettingsArgs says what there is
     """
-    if compiler not in _COMPILERS:
-        raise ValueError(f"compiler={compiler!r}: expected one of {', '.join(map(repr, _COMPILERS))}")
-    return Backend(Session(_settings(model, settings)), parameter_names(model, param_order), on_plan)
+    for name, value, known in (("compiler", compiler, ("aot_eager",)), ("partitioner", partitioner, _PARTITIONERS),
+                               *(("passes", each, (PLAN,)) for each in passes)):
+        if value not in known and not callable(value):
+            raise ValueError(f"{name}={value!r}: expected {', '.join(map(repr, known))} or a function")
+    if partitioner in _PARTITIONERS:
+        from torch._functorch import partitioners
+
+        partitioner = getattr(partitioners, _PARTITIONERS[partitioner])
+    session = Session(_settings(model, settings))
+    compiler = (lambda gm, _inputs: boxed(gm)) if compiler == "aot_eager" else compiler
+    return Backend(session, parameter_names(model, param_order), on_plan, compiler, tuple(passes), partitioner)
 
 
 class Backend:
     """What backend() returns. One compiled graph after the other; each gets an ordinal that all ranks share."""
 
-    def __init__(self, session: Session, parameter_order: list[str] | None, on_plan: Callable[[Planned], None] | None):
+    def __init__(self, session: Session, parameter_order: list[str] | None, on_plan, compiler, passes, partitioner):
         self.session = session
         self.parameter_order = parameter_order
         self.on_plan = on_plan
+        self.compiler, self.passes, self.partitioner = compiler, passes, partitioner
         self.__name__ = "bucketd"
 
     def __call__(self, gm: fx.GraphModule, example_inputs, **_):
         from torch._dynamo.backends.common import aot_autograd
         from torch._functorch import config
-        from torch._functorch.partitioners import default_partition
 
         context = capture.CaptureContext.from_dynamo(gm, example_inputs)
         order = self.parameter_order
@@ -72,11 +90,16 @@ class Backend:
 
         def partition(joint, *args, **kwargs):
             capture.tag_joint(joint, context)
-            return default_partition(joint, *args, **kwargs)
+            return self.partitioner(joint, *args, **kwargs)
 
         def compiler(kind):
-            def compile_part(part, _inputs):
-                return boxed(self._planned(part, context, kind, ordinal, order))
+            def compile_part(part, inputs):
+                for each in self.passes:
+                    if each != PLAN:
+                        part = each(part, inputs) or part
+                    elif has_collectives(part):
+                        part = self.session.plan(part, context, kind, ordinal, order, self.on_plan)
+                return self.compiler(part, inputs)
 
             return compile_part
 
@@ -85,9 +108,6 @@ class Backend:
             return aot_autograd(
                 fw_compiler=compiler("fw"), bw_compiler=compiler("bw"), inference_compiler=compiler("fw"),
                 partition_fn=partition, keep_inference_input_mutations=True)(gm, example_inputs)
-
-    def _planned(self, part: fx.GraphModule, context, kind: str, ordinal: int, order) -> fx.GraphModule:
-        return self.session.plan(part, context, kind, ordinal, order, self.on_plan) if has_collectives(part) else part
 
 
 def context(gm: fx.GraphModule, example_inputs: Sequence[object] = ()) -> capture.CaptureContext:

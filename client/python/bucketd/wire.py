@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-
-from ._wire.proto import graph_pb2, planner_pb2
+from ._wire.proto import graph_pb2
 from .graph import Graph, Node, NodeKind
 
 FORMAT_VERSION = 1
@@ -73,23 +71,3 @@ def _fill(out: graph_pb2.Node, node: Node, strings: _Strings) -> None:
                 kind=int(slot.kind),
                 parameter=strings(slot.parameter),
             )
-
-
-def serialize(graph: Graph, names: bool = True) -> bytes:
-    return to_proto(graph, names).SerializeToString(deterministic=True)
-
-
-def compress(data: bytes) -> bytes:
-    import zstandard
-
-    return zstandard.ZstdCompressor(level=3).compress(data)
-
-
-def graph_data(graph: Graph, names: bool = True) -> planner_pb2.GraphData:
-    """Serialised and compressed, as it rides in GetPlanRequest or in the chunks of UploadGraph."""
-    plain = serialize(graph, names)
-    return planner_pb2.GraphData(codec=planner_pb2.CODEC_ZSTD, size=len(plain), data=compress(plain))
-
-
-def content_sha256(plain: bytes) -> bytes:
-    return hashlib.sha256(plain).digest()

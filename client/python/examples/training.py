@@ -86,7 +86,7 @@ def over_all_ranks(own: bytes) -> str:
 class Result:
     name: str
     weights: str  # digest over all local shards of all ranks
-    gradients: str  # ... over those of the gradients, of every step
+    gradients: str  # ... over those of the gradients, and of the weights behind them, of every step
     losses: list[float]
     first_ms: float  # holds the compilation
     step_ms: list[float]  # the others
@@ -149,4 +149,4 @@ class Training:
         gradients = [parameter.grad for parameter in self.parameters]
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return lambda: digest(gradients)
+        return lambda: digest(gradients + self.parameters)

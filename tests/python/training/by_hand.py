@@ -96,11 +96,13 @@ class ByHand(training.Training):
     def _update(self):
         gradients = [self._own(parameter.grad) for parameter in self.parameters]
         super()._update()
-        return lambda: training.digest(gradients)
+        return lambda: training.digest(gradients + self._weights())
 
     def result(self) -> training.Result:
-        weights = training.over_all_ranks(training.digest([self._own(parameter) for parameter in self.parameters]))
-        return dataclasses.replace(super().result(), weights=weights)
+        return dataclasses.replace(super().result(), weights=training.over_all_ranks(training.digest(self._weights())))
+
+    def _weights(self):
+        return [self._own(parameter) for parameter in self.parameters]
 
     def _own(self, tensor):
         """This rank's shard over dimension 0."""

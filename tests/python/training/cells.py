@@ -45,7 +45,8 @@ class Cell:
 
     def __str__(self) -> str:
         options = [f"{name}={value}" for name, value in self.options]
-        words = (self.parallelism, self.model, self.dtype, self.run, self.mode, self.numerics, *options, self.twist)
+        steps = "" if self.steps == 6 else f"{self.steps} steps"
+        words = (self.parallelism, self.model, self.dtype, self.run, self.mode, self.numerics, *options, self.twist, steps)
         return ", ".join(word for word in words if word)
 
 

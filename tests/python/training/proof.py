@@ -32,7 +32,7 @@ class Proof:
         return [rank[str(cell)] for rank in job]
 
     def bits(self, cell: Cell) -> tuple[str, str]:
-        """SHA-256 over all ranks' shards: of the weights at the end, and of each step's gradients."""
+        """SHA-256 over all ranks' shards: of the weights at the end, and of each step's gradients and weights."""
         result = self.ranks(cell)[0]
         assert len(result["losses"]) == cell.steps
         return result["weights"], result["gradients"]
@@ -96,7 +96,7 @@ class Proof:
 
 
 _LEGEND = """\
-One run a line, on gloo: bits of every rank's shards of the weights after the last step and of the gradients of every step.
+One run a line, on gloo: bits of every rank's shards of the weights and of the gradients of every step.
 buckets: how many of each kind, in one flat buffer (packed) or in one launch of many (grouped), and how many members.
 = eager: FSDP2. = unplanned: the compiled graph without a plan. = by hand: reduced by hand in the plan's flat buffers.
 """

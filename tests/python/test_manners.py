@@ -1,0 +1,78 @@
+"""What people meet of a job's ranks: how much they say, and how soon."""
+
+import os
+import signal
+import time
+
+import pytest
+import torch.distributed as dist
+from fx_graphs import Builder, result
+from planners import planner, wait_until_stopped
+from ranks import Ranks, run_ranks
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import bucketd
+
+WORLD = 4
+
+
+def test_a_job_with_a_plan_says_so_in_one_line():
+    with planner() as one:
+        said = run_ranks("manners_worker.py", WORLD, one.address, "planned", timeout=120)
+    assert [text.splitlines() for text in said[1:]] == [["there"]] * (WORLD - 1)
+    first, line = said[0].splitlines()
+    assert first == "there" and line.startswith("bucketd: 0 buckets, predicted ") and line.endswith("(0/fw)")
+
+
+def test_a_failure_that_all_ranks_have_is_traced_once():
+    with planner() as one, Ranks("manners_worker.py", WORLD, one.address, "impossible") as ranks:
+        ended = ranks.wait(120)
+    assert all(status == 1 and "PLAN_IMPOSSIBLE" in text for status, text in ended), ended
+    assert ["Traceback" in text for _, text in ended] == [True, False, False, False], ended
+    for _, text in ended[1:]:
+        there, line = text.splitlines()
+        assert line.startswith("PlannerError: PLAN_IMPOSSIBLE: ") and line.endswith("(rank 0 has it too, and the traceback)")
+
+
+@pytest.mark.parametrize("what", ["late", "patient"])
+def test_ranks_that_wait_are_interrupted_within_a_second(what):
+    with planner() as one, Ranks("manners_worker.py", WORLD, one.address, what) as ranks:
+        if what == "patient":
+            os.kill(one.pid, signal.SIGSTOP)
+            wait_until_stopped(one.pid)
+        for rank in ranks.processes:
+            assert rank.stdout.readline() == "there\n"
+        time.sleep(1)  # by then they wait
+        begin = time.monotonic()
+        for rank in ranks.processes:
+            os.kill(rank.pid, signal.SIGINT)
+        heard = [rank.stdout.readline().split() for rank in ranks.processes]
+        statuses = [rank.wait() for rank in ranks.processes]
+        ended = time.monotonic()
+    assert [word[:1] for word in heard] == [["interrupted"]] * WORLD and statuses == [7] * WORLD
+    assert max(float(at) for _, at in heard) - begin < 1 and ended - begin < 10
+
+
+def test_an_address_where_nobody_is_is_known_after_three_seconds():
+    with Ranks("manners_worker.py", WORLD, "127.0.0.1:1", "planned") as ranks:
+        began = [rank.stdout.readline() and time.monotonic() for rank in ranks.processes]
+        ended = ranks.wait(60)
+    assert all(status == 1 and "UNREACHABLE: nobody answers at 127.0.0.1:1" in text for status, text in ended), ended
+    assert ["Traceback" in text for _, text in ended] == [True, False, False, False], ended
+    assert time.monotonic() - max(began) < 8
+
+
+def test_a_process_that_stands_for_all_ranks_of_fake_groups_plans_alone():
+    dist.init_process_group("fake", rank=1, world_size=WORLD, store=FakeStore())
+    try:
+        b = Builder()
+        shards = [b.parameter(f"{name}.weight", 2, 3) for name in "ab"]
+        gm = b.output([b.wait(b.gather(shard)) for shard in shards], [result(), result(1)])
+        plans = []
+        with planner() as one:
+            for more in ({}, {"job": bucketd.Job("fake")}):
+                bucketd.plan_pass(gm, kind="fw", context=b.context, address=one.address, mode="greedy", numerics="exact",
+                                  on_plan=plans.append, **more)
+        assert [planned.source for planned in plans] == ["computed", "hit"]
+    finally:
+        dist.destroy_process_group()
