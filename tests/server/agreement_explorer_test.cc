@@ -3,6 +3,7 @@
 // restart and share a store. After every event the invariants of server/DESIGN.md are checked.
 //
 // BUCKETD_SCHEDULES and BUCKETD_SEED run more of them, or one again.
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <map>
@@ -26,6 +27,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int kSteps = 90;
+constexpr uint32_t kRanks = 3;           // of every scope
 constexpr milliseconds kLateness{1000};  // of an answer beyond its caller's deadline
 
 using ScopeKey = std::tuple<std::string, uint64_t, std::string>;  // job, generation, scope
@@ -64,6 +66,12 @@ struct Caller {
   SteadyTime deadline;
 };
 
+// A verdict that is repeated until every rank has heard it.
+struct Standing {
+  std::string verdict;
+  std::set<uint32_t> heard;
+};
+
 // One life of a server: its machine, and what it has been asked to do.
 struct Life {
   explicit Life(FakeWorld& world)
@@ -76,6 +84,8 @@ struct Life {
   std::map<uint64_t, ArmTimer> timers;
   std::set<uint64_t> hurried;
   std::set<std::pair<std::string, uint64_t>> over;  // jobs and generations that were told so
+  std::map<ScopeKey, Standing> standing;
+  std::map<ScopeKey, std::set<uint32_t>> refused;  // ranks that need no other verdict
   bool draining = false;
 };
 
@@ -165,13 +175,12 @@ class Explorer {
 
   void Come(Life& life) {
     Caller caller;
-    const uint32_t size = 3;
     caller.job = {.tenant = "",
                   .id = Chance(85) ? "a" : "b",
                   .generation = generation_ - (generation_ > 1 && Chance(10) ? 1 : 0),
                   .scope = Chance(75) ? "fw" : "bw",
-                  .ranks = {static_cast<uint32_t>(Any(size))},
-                  .size = size,
+                  .ranks = {static_cast<uint32_t>(Any(kRanks))},
+                  .size = kRanks,
                   .fresh = false};
     if (Chance(15)) caller.job.ranks = {0, 1};
     const bool differs = differing_ && Chance(15);
@@ -365,6 +374,11 @@ class Explorer {
                        std::holds_alternative<DrainBegan>(event) ||
                        std::holds_alternative<UnplannedStored>(event);
     Actions actions = life.table.Handle(now_, std::move(event));
+    falls_ = std::any_of(actions.counts.begin(), actions.counts.end(), [](const Count& count) {
+      const auto* ended = std::get_if<ScopeEnded>(&count);
+      return ended != nullptr && (ended->outcome == AgreementOutcome::kDiffer ||
+                                  ended->outcome == AgreementOutcome::kMissing);
+    });
     std::set<std::string> verdicts;
     for (const auto& [call, answer] : actions.answers) {
       Note(absl::StrCat("  tell ", call, ": ",
@@ -375,6 +389,9 @@ class Explorer {
       }
       Told(life, call, answer);
     }
+    // All know of it: they may try once more.
+    std::erase_if(life.standing,
+                  [](const auto& entry) { return entry.second.heard.size() == kRanks; });
     if (verdicts.size() > 1 && !of_a_call && !apart) Wrong("one event, two verdicts");
     for (Action& action : actions.rest) {
       std::visit([&](auto& what) { Take(life, what); }, action);
@@ -401,10 +418,34 @@ class Explorer {
     }
     const JobCall job = found->second.job;
     life.callers.erase(found);
+    Repeated(life, call, job, answer);
     if (!answer.ok() && ReasonOf(answer.status()) == "GENERATION_OVER") {
       life.over.insert({job.id, job.generation});
     }
     if (answer.ok() && answer->reply != nullptr) Planned(life, job, answer->reply->plan_sha256);
+  }
+
+  // A failed scope has one verdict for all of its ranks, until the last of them was told.
+  void Repeated(Life& life, CallId call, const JobCall& job,
+                const absl::StatusOr<PlanAnswer>& answer) {
+    const std::string reason = answer.ok() ? "" : ReasonOf(answer.status());
+    // What is said of the whole job, or of the whole server, counts more.
+    if (reason == "GENERATION_OVER" || life.draining) return;
+    if (answer.ok() && answer->outcome == PlanOutcome::kUnplanned) return;
+    const std::string said = answer.ok() ? "an answer" : std::string(answer.status().message());
+    const ScopeKey key{job.id, job.generation, job.scope};
+    const bool begins = falls_ && (reason == "RANKS_DIFFER" || reason == "RANKS_MISSING");
+    if (begins) life.standing.try_emplace(key, Standing{said, life.refused[key]});
+    if (reason == "OPTIONS_INVALID") {
+      life.refused[key].insert(job.ranks.begin(), job.ranks.end());
+    }
+    const auto stands = life.standing.find(key);
+    if (stands == life.standing.end()) return;
+    if (said != stands->second.verdict) {
+      Wrong(absl::StrCat("call ", call, " hears ", said,
+                         ", but its scope has failed: ", stands->second.verdict));
+    }
+    stands->second.heard.insert(job.ranks.begin(), job.ranks.end());
   }
 
   void Planned(const Life& life, const JobCall& job, const Digest& plan) {
@@ -466,6 +507,7 @@ class Explorer {
   bool differing_ = false;
   bool failing_ = false;
   bool silent_ = false;  // the broker
+  bool falls_ = false;   // a verdict that is kept, in the event that is being handled
   uint64_t generation_ = 1;
   int latest_ = 1;
   int computed_ = 0;
