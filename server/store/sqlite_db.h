@@ -6,14 +6,15 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 
 namespace bucketd {
 
@@ -71,20 +72,20 @@ class SqliteDb {
   SqliteDb& operator=(const SqliteDb&) = delete;
 
   // Held by whoever uses the connection.
-  std::mutex& mutex() { return mutex_; }
+  absl::Mutex& mutex() ABSL_LOCK_RETURNED(mutex_) { return mutex_; }
   sqlite3* get() { return db_; }
 
-  // Statements without results and parameters.
+  // Statements without results and parameters. With the lock, or before others know the connection.
   absl::Status Exec(const char* sql);
   // `sql` is a literal: its address is the name of the prepared statement.
   template <typename... Args>
-  Statement Query(const char* sql, const Args&... args) {
+  Statement Query(const char* sql, const Args&... args) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     int rc = SQLITE_OK;
     sqlite3_stmt* stmt = Prepared(sql, rc);
     return Statement(db_, stmt, rc, args...);
   }
   template <typename... Args>
-  absl::Status Run(const char* sql, const Args&... args) {
+  absl::Status Run(const char* sql, const Args&... args) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     Statement statement = Query(sql, args...);
     return statement.Step().status();
   }
@@ -93,11 +94,11 @@ class SqliteDb {
 
  private:
   explicit SqliteDb(sqlite3* db) : db_(db) {}
-  sqlite3_stmt* Prepared(const char* sql, int& rc);
+  sqlite3_stmt* Prepared(const char* sql, int& rc) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   sqlite3* const db_;
-  std::mutex mutex_;
-  absl::flat_hash_map<const char*, sqlite3_stmt*> prepared_;
+  absl::Mutex mutex_;
+  absl::flat_hash_map<const char*, sqlite3_stmt*> prepared_ ABSL_GUARDED_BY(mutex_);
 };
 
 absl::Status SqliteError(sqlite3* db, int rc);

@@ -129,7 +129,7 @@ absl::StatusOr<std::optional<SqliteStore::Row>> SqliteStore::ReadRow(const Sql& 
   if (TakeLost(shelf, index_key, /*keep=*/true)) {
     return absl::DataLossError("the commit that wrote it is gone from the log");
   }
-  const Lock lock(reader_->mutex());
+  const absl::MutexLock lock(&reader_->mutex());
   {
     Statement found = reader_->Query(sql.read, shelf, index_key);
     const absl::StatusOr<bool> row = found.Step();
@@ -181,7 +181,7 @@ absl::StatusOr<std::optional<SqliteStore::Row>> SqliteStore::GetRow(const Sql& s
 
 absl::Status SqliteStore::ForgetDamaged(const Sql& sql, int64_t shelf, absl::string_view index_key,
                                         absl::string_view key) {
-  const Lock lock(write_mutex_);
+  const absl::MutexLock lock(&write_mutex_);
   TakeLost(shelf, index_key, /*keep=*/false);
   // Somebody may have put it again.
   const absl::StatusOr<std::optional<Row>> row = ReadRow(sql, shelf, index_key);
@@ -189,6 +189,7 @@ absl::Status SqliteStore::ForgetDamaged(const Sql& sql, int64_t shelf, absl::str
       row.ok() ? row->has_value() && (*row)->key != key : absl::IsDataLoss(row.status());
   if (!damaged) return absl::OkStatus();
   return Commit([&](SqliteDb& db) -> absl::Status {
+           db.mutex().AssertHeld();
            ASSIGN_OR_RETURN(const std::optional<Location> at, Locate(db, sql, shelf, index_key));
            if (!at.has_value()) return absl::OkStatus();
            if (shelf != 0) {
@@ -209,14 +210,14 @@ absl::StatusOr<std::optional<SqliteStore::Location>> SqliteStore::Locate(
 }
 
 bool SqliteStore::IsReadable(const Sql& sql, int64_t value) {
-  const Lock lock(reader_->mutex());
+  const absl::MutexLock lock(&reader_->mutex());
   const absl::StatusOr<bool> row = reader_->Query(sql.read_value, value).Step();
   return row.ok() && *row;
 }
 
-absl::StatusOr<int64_t> SqliteStore::Commit(absl::FunctionRef<absl::Status(SqliteDb&)> change) {
+absl::StatusOr<int64_t> SqliteStore::Commit(Change change) {
   if (writer_ == nullptr) return absl::UnavailableError("the store is open for reading only");
-  const Lock lock(writer_->mutex());
+  const absl::MutexLock lock(&writer_->mutex());
   absl::StatusOr<int64_t> commit = CommitOnce(*writer_, change);
   // Damage met on the way: a new value has a new random id, and so another page.
   for (int again = 0; again < kMoreAttempts && absl::IsDataLoss(commit.status()); ++again) {
@@ -226,11 +227,11 @@ absl::StatusOr<int64_t> SqliteStore::Commit(absl::FunctionRef<absl::Status(Sqlit
   return commit;
 }
 
-absl::StatusOr<int64_t> SqliteStore::CommitOnce(SqliteDb& db,
-                                                absl::FunctionRef<absl::Status(SqliteDb&)> change) {
+absl::StatusOr<int64_t> SqliteStore::CommitOnce(SqliteDb& db, Change change) {
   RETURN_IF_ERROR(db.Exec("BEGIN IMMEDIATE"));
   int64_t commit = 0;
   const auto run = [&]() -> absl::Status {
+    db.mutex().AssertHeld();
     RETURN_IF_ERROR(change(db));
     {
       Statement count =
@@ -247,8 +248,7 @@ absl::StatusOr<int64_t> SqliteStore::CommitOnce(SqliteDb& db,
   return status;
 }
 
-absl::Status SqliteStore::Write(int what, absl::string_view key,
-                                absl::FunctionRef<absl::Status(SqliteDb&)> change) {
+absl::Status SqliteStore::Write(int what, absl::string_view key, Change change) {
   const absl::StatusOr<int64_t> commit = Commit(change);
   StoreWrite result = StoreWrite::kOk;
   const bool refused = absl::IsNotFound(commit.status()) || absl::IsAborted(commit.status());
@@ -279,10 +279,10 @@ absl::Status SqliteStore::PutPlan(absl::string_view key, absl::string_view tenan
                                   absl::string_view plan) {
   const std::string hash = HashOf(key);
   const auto bytes = static_cast<int64_t>(key.size() + plan.size());
-  const Lock lock(write_mutex_);
+  const absl::MutexLock lock(&write_mutex_);
   absl::StatusOr<std::optional<Location>> old = std::nullopt;
   {
-    const Lock reading(reader_->mutex());
+    const absl::MutexLock reading(&reader_->mutex());
     old = Locate(*reader_, kPlanSql, 0, hash);
   }
   if (!old.ok()) return Write(0, hash, [&](SqliteDb&) { return old.status(); });
@@ -295,6 +295,7 @@ absl::Status SqliteStore::PutPlan(absl::string_view key, absl::string_view tenan
   int64_t evicted = 0, evicted_bytes = 0;
 
   const absl::Status written = Write(0, hash, [&](SqliteDb& db) -> absl::Status {
+    db.mutex().AssertHeld();
     evicted = evicted_bytes = 0;
     ASSIGN_OR_RETURN(const std::optional<Location> before, Locate(db, kPlanSql, 0, hash));
     if (before.has_value() && old_readable && before->value == (*old)->value) {
@@ -342,8 +343,9 @@ absl::StatusOr<bool> SqliteStore::DropPlan(SqliteDb& db, const Victim& victim, b
 absl::Status SqliteStore::HoldPlan(absl::string_view key, absl::string_view holder,
                                    WallTime expires) {
   const std::string hash = HashOf(key);
-  const Lock lock(write_mutex_);
+  const absl::MutexLock lock(&write_mutex_);
   return Write(-1, {}, [&](SqliteDb& db) -> absl::Status {
+    db.mutex().AssertHeld();
     RETURN_IF_ERROR(db.Run(
         "INSERT INTO holds(plan, holder, expires) SELECT hash, ?2, ?3 FROM plans WHERE hash = ?1 "
         "ON CONFLICT(plan, holder) DO UPDATE SET expires = ?3",
@@ -354,8 +356,9 @@ absl::Status SqliteStore::HoldPlan(absl::string_view key, absl::string_view hold
 }
 
 absl::Status SqliteStore::ReleaseHolds(absl::string_view holder) {
-  const Lock lock(write_mutex_);
+  const absl::MutexLock lock(&write_mutex_);
   return Write(-1, {}, [&](SqliteDb& db) {
+    db.mutex().AssertHeld();
     return db.Run("DELETE FROM holds WHERE holder = ?1", SqlText{holder});
   });
 }
@@ -393,16 +396,17 @@ bool SqliteStore::IsStill(int64_t shelf, absl::string_view key,
 absl::Status SqliteStore::ChangeRecord(int64_t shelf, absl::string_view key,
                                        const absl::string_view* value,
                                        const std::optional<std::string>* expected) {
-  const Lock lock(write_mutex_);
+  const absl::MutexLock lock(&write_mutex_);
   absl::StatusOr<std::optional<Location>> old = std::nullopt;
   {
-    const Lock reading(reader_->mutex());
+    const absl::MutexLock reading(&reader_->mutex());
     old = Locate(*reader_, kRecordSql, shelf, key);
   }
   const absl::Status moved = absl::AbortedError("another value was written meanwhile");
   if (expected != nullptr && !IsStill(shelf, key, *expected)) return moved;
   const bool drop = old.ok() && old->has_value() && IsReadable(kRecordSql, (*old)->value);
   return Write(static_cast<int>(shelf), key, [&](SqliteDb& db) -> absl::Status {
+    db.mutex().AssertHeld();
     RETURN_IF_ERROR(old.status());
     ASSIGN_OR_RETURN(const std::optional<Location> before, Locate(db, kRecordSql, shelf, key));
     // Each write has an id of its own: it is the value that was read.
@@ -433,7 +437,7 @@ absl::StatusOr<std::vector<Record>> SqliteStore::ListRecords(Shelf shelf, absl::
   if (!after.empty()) first = std::max(first, absl::StrCat(after, absl::string_view("\0", 1)));
   std::vector<std::string> keys;
   {
-    const Lock lock(reader_->mutex());
+    const absl::MutexLock lock(&reader_->mutex());
     Statement rows = reader_->Query(kRecordSql.list, static_cast<int64_t>(shelf),
                                     absl::string_view(first), int64_t{limit});
     while (true) {

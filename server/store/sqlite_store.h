@@ -6,22 +6,22 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 
 #include "passes/base/digest.h"
 #include "server/store/acknowledged.h"
@@ -124,12 +124,11 @@ class SqliteStore final : public Store {
     Location at;
     bool readable = true;  // else its value stays behind, unreachable
   };
-  using Lock = std::lock_guard<std::mutex>;
 
   explicit SqliteStore(SqliteStoreOptions options) : options_(std::move(options)) {}
   absl::Status Connect();
   absl::Status FindLostCommits(const Acknowledged::Content& promised);
-  absl::Status MarkLost(int64_t last_commit);
+  absl::Status MarkLost(int64_t last_commit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   bool TakeLost(int64_t shelf, absl::string_view index_key, bool keep);
   WallTime Now() const { return options_.clock(); }
   int64_t NowMillis() const { return Now().time_since_epoch().count(); }
@@ -143,7 +142,8 @@ class SqliteStore final : public Store {
   absl::Status ForgetDamaged(const Sql& sql, int64_t shelf, absl::string_view index_key,
                              absl::string_view key);
   static absl::StatusOr<std::optional<Location>> Locate(SqliteDb& db, const Sql& sql, int64_t shelf,
-                                                        absl::string_view index_key);
+                                                        absl::string_view index_key)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(db.mutex());
   // Reads it whole: to delete a value, SQLite must be able to.
   bool IsReadable(const Sql& sql, int64_t value);
   struct Selected {
@@ -159,33 +159,38 @@ class SqliteStore final : public Store {
   void SeeValue(const Sql& sql, int64_t shelf, ScannedValue value,
                 absl::FunctionRef<void(const ScannedValue&)> see, ScanResult& result);
 
-  // REQUIRES write_mutex_. One transaction; `key` is what the acknowledgement is about, none if
-  // `what` < 0. Counted.
-  absl::Status Write(int what, absl::string_view key,
-                     absl::FunctionRef<absl::Status(SqliteDb&)> change);
+  // What a transaction does, with the connection's lock.
+  using Change = absl::FunctionRef<absl::Status(SqliteDb&)>;
+  // One transaction; `key` is what the acknowledgement is about, none if `what` < 0. Counted.
+  absl::Status Write(int what, absl::string_view key, Change change)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   // `change` may be made again from the start.
-  absl::StatusOr<int64_t> Commit(absl::FunctionRef<absl::Status(SqliteDb&)> change);
-  static absl::StatusOr<int64_t> CommitOnce(SqliteDb& db,
-                                            absl::FunctionRef<absl::Status(SqliteDb&)> change);
+  absl::StatusOr<int64_t> Commit(Change change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
+  static absl::StatusOr<int64_t> CommitOnce(SqliteDb& db, Change change)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(db.mutex());
 
   // `value` null: it goes. `expected` not null: ReplaceRecord's `before`.
   absl::Status ChangeRecord(int64_t shelf, absl::string_view key, const absl::string_view* value,
                             const std::optional<std::string>* expected);
   bool IsStill(int64_t shelf, absl::string_view key, const std::optional<std::string>& expected);
 
-  // REQUIRES write_mutex_ of all.
   absl::StatusOr<std::vector<Victim>> OldestPlans(int64_t bytes, int64_t used_before,
-                                                  absl::string_view except);
+                                                  absl::string_view except)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   absl::StatusOr<std::vector<Victim>> MakeRoom(int64_t coming, const std::optional<Location>& old,
-                                               absl::string_view hash);
-  absl::StatusOr<bool> DropPlan(SqliteDb& db, const Victim& victim, bool even_held);
-  absl::Status Evict(std::vector<Victim> victims, int64_t& gone);
-  absl::Status FlushUses();
-  absl::Status DropExpiredHolds();
+                                               absl::string_view hash)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
+  absl::StatusOr<bool> DropPlan(SqliteDb& db, const Victim& victim, bool even_held)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(db.mutex());
+  absl::Status Evict(std::vector<Victim> victims, int64_t& gone)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
+  absl::Status FlushUses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
+  absl::Status DropExpiredHolds() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
 
   absl::Status EvictOld();
   absl::Status Checkpoint();
   void StartMaintenance();
+  bool WaitForWork(std::chrono::steady_clock::time_point next);
   void MaintainForEver();
   static int LogGrew(void* store, sqlite3* db, const char* name, int pages);
   absl::StatusOr<int64_t> Number(const char* sql);
@@ -197,21 +202,23 @@ class SqliteStore final : public Store {
   SqliteDb* reader_ = nullptr;
   std::unique_ptr<Acknowledged> acknowledged_;
   // One write at a time; taken before the lock of a connection.
-  std::mutex write_mutex_;
-  std::mutex checkpoint_mutex_;
-  bool wrote_ = false;  // with write_mutex_
+  absl::Mutex write_mutex_;
+  absl::Mutex checkpoint_mutex_;
+  bool wrote_ ABSL_GUARDED_BY(write_mutex_) = false;
 
   std::vector<Acknowledged::Entry> lost_;
   int64_t lost_commits_ = 0;
-  std::mutex lost_mutex_;
-  absl::flat_hash_set<std::string> lost_unmarked_;  // could not be written into the database
+  absl::Mutex lost_mutex_;
+  // Could not be written into the database.
+  absl::flat_hash_set<std::string> lost_unmarked_ ABSL_GUARDED_BY(lost_mutex_);
 
-  std::mutex uses_mutex_;
-  absl::flat_hash_map<std::string, int64_t> uses_;  // by digest of the key; ms since 1970
+  absl::Mutex uses_mutex_;
+  // By digest of the key; ms since 1970.
+  absl::flat_hash_map<std::string, int64_t> uses_ ABSL_GUARDED_BY(uses_mutex_);
 
-  std::mutex maintenance_mutex_;
-  std::condition_variable wake_;
-  bool stopping_ = false;
+  absl::Mutex maintenance_mutex_;
+  absl::CondVar wake_;
+  bool stopping_ ABSL_GUARDED_BY(maintenance_mutex_) = false;
   std::atomic<bool> log_is_long_{false};
   std::jthread maintenance_;
 };

@@ -133,6 +133,7 @@ absl::Status LaterFormat(const std::string& path, int64_t format) {
 // Reads something, so that a log is recovered and whatever is wrong shows now. The log may hold a
 // later format than the file.
 absl::Status Touch(SqliteDb& db, const std::string& path) {
+  const absl::MutexLock lock(&db.mutex());
   RETURN_IF_ERROR(db.Run("SELECT commits FROM totals WHERE id = 1"));
   Statement format = db.Query("SELECT user_version FROM pragma_user_version");
   RETURN_IF_ERROR(format.Step().status());

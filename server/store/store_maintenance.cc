@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 
 #include "passes/base/status_macros.h"
 #include "server/store/sqlite_sql.h"
@@ -19,7 +20,7 @@ constexpr int kLongLogPages = 1000;   // then it is merged before its time
 }  // namespace
 
 absl::StatusOr<int64_t> SqliteStore::Number(const char* sql) {
-  const Lock lock(reader_->mutex());
+  const absl::MutexLock lock(&reader_->mutex());
   Statement row = reader_->Query(sql);
   RETURN_IF_ERROR(row.Step().status());
   return row.Int(0);
@@ -30,7 +31,7 @@ absl::StatusOr<int64_t> SqliteStore::Version() { return Number("PRAGMA data_vers
 absl::StatusOr<std::vector<SqliteStore::Victim>> SqliteStore::OldestPlans(
     int64_t bytes, int64_t used_before, absl::string_view except) {
   std::vector<Victim> victims;
-  const Lock lock(reader_->mutex());
+  const absl::MutexLock lock(&reader_->mutex());
   Statement rows = reader_->Query(
       "SELECT hash, value, bytes FROM plans WHERE used < ?1 AND hash != ?2 AND NOT EXISTS "
       "(SELECT 1 FROM holds WHERE plan = hash AND expires > ?3) ORDER BY used",
@@ -69,6 +70,7 @@ absl::Status SqliteStore::Evict(std::vector<Victim> victims, int64_t& gone) {
       victims[i].readable = IsReadable(kPlanSql, victims[i].at.value);
     }
     const absl::Status written = Write(-1, {}, [&](SqliteDb& db) -> absl::Status {
+      db.mutex().AssertHeld();
       plans = bytes = 0;
       for (size_t i = begin; i < end; ++i) {
         ASSIGN_OR_RETURN(const bool dropped, DropPlan(db, victims[i], /*even_held=*/false));
@@ -86,18 +88,19 @@ absl::Status SqliteStore::Evict(std::vector<Victim> victims, int64_t& gone) {
 
 void SqliteStore::NoteUse(absl::string_view key) {
   const Digest hash = Sha256(key);
-  const Lock lock(uses_mutex_);
+  const absl::MutexLock lock(&uses_mutex_);
   if (uses_.size() < kMaxUses) uses_[AsBytes(hash)] = NowMillis();
 }
 
 absl::Status SqliteStore::FlushUses() {
   absl::flat_hash_map<std::string, int64_t> uses;
   {
-    const Lock lock(uses_mutex_);
+    const absl::MutexLock lock(&uses_mutex_);
     uses.swap(uses_);
   }
   if (uses.empty()) return absl::OkStatus();
   return Write(-1, {}, [&](SqliteDb& db) -> absl::Status {
+    db.mutex().AssertHeld();
     for (const auto& [hash, used] : uses) {
       RETURN_IF_ERROR(db.Run("UPDATE plans SET used = ?1 WHERE hash = ?2 AND used < ?1", used,
                              absl::string_view(hash)));
@@ -110,12 +113,13 @@ absl::Status SqliteStore::DropExpiredHolds() {
   ASSIGN_OR_RETURN(const int64_t first, Number("SELECT ifnull(min(expires), 9e18) FROM holds"));
   if (first > NowMillis()) return absl::OkStatus();
   return Write(-1, {}, [&](SqliteDb& db) {
+    db.mutex().AssertHeld();
     return db.Run("DELETE FROM holds WHERE expires <= ?1", NowMillis());
   });
 }
 
 absl::Status SqliteStore::EvictOld() {
-  const Lock lock(write_mutex_);
+  const absl::MutexLock lock(&write_mutex_);
   RETURN_IF_ERROR(FlushUses());
   RETURN_IF_ERROR(DropExpiredHolds());
   int64_t gone = 0;
@@ -134,14 +138,14 @@ absl::Status SqliteStore::EvictOld() {
 
 absl::Status SqliteStore::Checkpoint() {
   if (acknowledged_ == nullptr) return absl::OkStatus();  // in memory, or for reading
-  const Lock one_at_a_time(checkpoint_mutex_);
+  const absl::MutexLock one_at_a_time(&checkpoint_mutex_);
   if (checkpointer_ == nullptr) {
     ASSIGN_OR_RETURN(checkpointer_, OpenStoreDb(options_.directory, false, options_.busy_timeout));
   }
   ASSIGN_OR_RETURN(const int64_t commits, Number("SELECT commits FROM totals WHERE id = 1"));
   int pages = 0, merged = 0;
   {
-    const Lock lock(checkpointer_->mutex());
+    const absl::MutexLock lock(&checkpointer_->mutex());
     sqlite3* db = checkpointer_->get();
     const int rc =
         sqlite3_wal_checkpoint_v2(db, "main", SQLITE_CHECKPOINT_PASSIVE, &pages, &merged);
@@ -158,20 +162,26 @@ absl::Status SqliteStore::Maintain() {
   return evicted.ok() ? merged : evicted;
 }
 
+// Until the log is long or `next`. False: the store ends.
+bool SqliteStore::WaitForWork(std::chrono::steady_clock::time_point next) {
+  const absl::MutexLock lock(&maintenance_mutex_);
+  while (!stopping_ && !log_is_long_.exchange(false)) {
+    const auto left = next - std::chrono::steady_clock::now();
+    if (left.count() <= 0) break;
+    wake_.WaitWithTimeout(&maintenance_mutex_, absl::FromChrono(left));
+  }
+  return !stopping_;
+}
+
 void SqliteStore::MaintainForEver() {
-  std::unique_lock lock(maintenance_mutex_);
   auto next = std::chrono::steady_clock::now() + options_.maintenance;
-  while (!stopping_) {
-    wake_.wait_until(lock, next, [&] { return stopping_ || log_is_long_.exchange(false); });
-    if (stopping_) return;
-    lock.unlock();
+  while (WaitForWork(next)) {
     const bool due = std::chrono::steady_clock::now() >= next;
     const absl::Status status = due ? Maintain() : Checkpoint();
     if (!status.ok() && options_.observer != nullptr) {
       options_.observer->Problem(false, absl::StrCat("maintenance: ", status.message()));
     }
     if (due) next = std::chrono::steady_clock::now() + options_.maintenance;
-    lock.lock();
   }
 }
 
@@ -180,8 +190,8 @@ int SqliteStore::LogGrew(void* store, sqlite3*, const char*, int pages) {
   auto& self = *static_cast<SqliteStore*>(store);
   if (pages < kLongLogPages || self.log_is_long_.exchange(true)) return SQLITE_OK;
   // The lock orders this before the thread's look at the flag.
-  { const Lock lock(self.maintenance_mutex_); }
-  self.wake_.notify_one();
+  { const absl::MutexLock lock(&self.maintenance_mutex_); }
+  self.wake_.Signal();
   return SQLITE_OK;
 }
 
@@ -193,17 +203,19 @@ void SqliteStore::StartMaintenance() {
 
 SqliteStore::~SqliteStore() {
   {
-    const Lock lock(maintenance_mutex_);
+    const absl::MutexLock lock(&maintenance_mutex_);
     stopping_ = true;
   }
-  wake_.notify_all();
+  wake_.SignalAll();
   if (maintenance_.joinable()) maintenance_.join();
   if (writer_ == nullptr || reader_ == nullptr) return;
+  bool wrote = false;
   {
-    const Lock lock(write_mutex_);
+    const absl::MutexLock lock(&write_mutex_);
     FlushUses().IgnoreError();  // counted; a use that is forgotten costs nothing but age
+    wrote = wrote_;
   }
-  if (wrote_) Checkpoint().IgnoreError();
+  if (wrote) Checkpoint().IgnoreError();
 }
 
 absl::Status SqliteStore::FindLostCommits(const Acknowledged::Content& promised) {
@@ -216,6 +228,7 @@ absl::Status SqliteStore::FindLostCommits(const Acknowledged::Content& promised)
   for (const Acknowledged::Entry& entry : promised.entries) {
     if (entry.commit <= commits) continue;
     lost_.push_back(entry);
+    const absl::MutexLock lock(&lost_mutex_);
     lost_unmarked_.insert(absl::StrCat(int64_t{entry.what}, ":", entry.key));
   }
   if (options_.observer != nullptr) {
@@ -226,9 +239,11 @@ absl::Status SqliteStore::FindLostCommits(const Acknowledged::Content& promised)
                            lost_.size()));
   }
   if (options_.read_only) return absl::OkStatus();
-  const Lock lock(write_mutex_);
+  const absl::MutexLock lock(&write_mutex_);
   // Else it is told again at the next start, and until then known in memory.
-  if (MarkLost(promised.last_commit).ok()) lost_unmarked_.clear();
+  const bool marked = MarkLost(promised.last_commit).ok();
+  const absl::MutexLock lost(&lost_mutex_);
+  if (marked) lost_unmarked_.clear();
   return absl::OkStatus();
 }
 
@@ -236,6 +251,7 @@ absl::Status SqliteStore::FindLostCommits(const Acknowledged::Content& promised)
 // there before is older than what was acknowledged, and must not be given out.
 absl::Status SqliteStore::MarkLost(int64_t last_commit) {
   const auto mark = [&](SqliteDb& db, const Acknowledged::Entry& entry) -> absl::Status {
+    db.mutex().AssertHeld();
     const absl::string_view key = entry.key;
     if (entry.what != 0) {
       return db.Run(
@@ -253,6 +269,7 @@ absl::Status SqliteStore::MarkLost(int64_t last_commit) {
                   int64_t{before.has_value() ? 0 : 1}, before.has_value() ? before->bytes : 0);
   };
   return Write(-1, {}, [&](SqliteDb& db) -> absl::Status {
+    db.mutex().AssertHeld();
     for (const Acknowledged::Entry& entry : lost_) RETURN_IF_ERROR(mark(db, entry));
     return db.Run("UPDATE totals SET commits = ?1 WHERE id = 1", last_commit);
   });
@@ -260,7 +277,7 @@ absl::Status SqliteStore::MarkLost(int64_t last_commit) {
 
 bool SqliteStore::TakeLost(int64_t shelf, absl::string_view index_key, bool keep) {
   if (lost_commits_ == 0) return false;
-  const Lock lock(lost_mutex_);
+  const absl::MutexLock lock(&lost_mutex_);
   if (lost_unmarked_.empty()) return false;
   const std::string key = absl::StrCat(shelf, ":", index_key);
   return keep ? lost_unmarked_.contains(key) : lost_unmarked_.erase(key) > 0;

@@ -55,7 +55,7 @@ absl::StatusOr<std::vector<SqliteStore::Selected>> SqliteStore::Select(
   const int64_t before = selection.not_used_since.has_value()
                              ? selection.not_used_since->time_since_epoch().count()
                              : INT64_MAX;
-  const Lock lock(reader_->mutex());
+  const absl::MutexLock lock(&reader_->mutex());
   const SqlOptional tenant{selection.tenant}, graph{selection.graph_digest};
   const int64_t held = held_too ? 1 : 0;
   Statement rows = selection.key.has_value()
@@ -86,7 +86,7 @@ absl::StatusOr<std::vector<StoredPlan>> SqliteStore::ListPlans(const PlanSelecti
   ASSIGN_OR_RETURN(std::vector<Selected> selected, Select(selection, limit, /*held_too=*/true));
   std::vector<StoredPlan> plans;
   for (Selected& s : selected) {
-    const Lock lock(reader_->mutex());
+    const absl::MutexLock lock(&reader_->mutex());
     Statement key = reader_->Query("SELECT key FROM plan_values WHERE id = ?1", s.victim.at.value);
     const absl::StatusOr<bool> row = key.Step();
     // Damaged, or replaced meanwhile: its next read says which.
@@ -98,7 +98,7 @@ absl::StatusOr<std::vector<StoredPlan>> SqliteStore::ListPlans(const PlanSelecti
 }
 
 absl::StatusOr<int64_t> SqliteStore::EvictPlans(const PlanSelection& selection) {
-  const Lock lock(write_mutex_);
+  const absl::MutexLock lock(&write_mutex_);
   if (selection.not_used_since.has_value()) RETURN_IF_ERROR(FlushUses());
   ASSIGN_OR_RETURN(std::vector<Selected> selected,
                    Select(selection, INT64_MAX, /*held_too=*/false));
@@ -112,7 +112,7 @@ absl::StatusOr<int64_t> SqliteStore::EvictPlans(const PlanSelection& selection) 
 absl::StatusOr<StoreStats> SqliteStore::Stats() {
   StoreStats stats;
   {
-    const Lock lock(reader_->mutex());
+    const absl::MutexLock lock(&reader_->mutex());
     Statement row = reader_->Query(
         "SELECT plans, plan_bytes, (SELECT count(DISTINCT plan) FROM holds WHERE expires > ?1), "
         "(SELECT count(*) FROM records), (SELECT min(used) FROM plans) FROM totals WHERE id = 1",
@@ -179,7 +179,7 @@ absl::Status SqliteStore::Scan(const Sql& sql, int64_t shelf,
 
 absl::Status SqliteStore::ListFrom(const Sql& sql, int64_t shelf, absl::string_view from,
                                    std::vector<ScannedValue>& found) {
-  const Lock lock(reader_->mutex());
+  const absl::MutexLock lock(&reader_->mutex());
   Statement rows = reader_->Query(sql.list, shelf, from, kScanBatch);
   while (true) {
     ASSIGN_OR_RETURN(const bool row, rows.Step());
@@ -214,7 +214,7 @@ void SqliteStore::SeeValue(const Sql& sql, int64_t shelf, ScannedValue value,
 }
 
 absl::StatusOr<std::vector<std::string>> SqliteStore::CheckStructure(int32_t limit) {
-  const Lock lock(reader_->mutex());
+  const absl::MutexLock lock(&reader_->mutex());
   Statement rows = reader_->Query("SELECT * FROM pragma_integrity_check(?1)", int64_t{limit});
   std::vector<std::string> problems;
   while (true) {
