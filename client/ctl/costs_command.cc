@@ -19,6 +19,7 @@
 #include "client/render/table.h"
 
 #include "passes/base/status_macros.h"
+#include "passes/cost/profile_numbers.h"
 #include "passes/io/cost_json.h"
 #include "passes/io/message_json.h"
 #include "passes/io/profile_json.h"
@@ -111,8 +112,8 @@ absl::StatusOr<Answer> Show(client::CostClient& costs, const Args& args) {
       absl::StrCat(Id(v), v.promoted() ? " (latest)" : "", ", ", OriginName(v.origin()),
                    v.by().empty() ? "" : " by ", v.by(), "\n", v.about(), "\n\n");
   Table table({{"number"}, {"value", Table::Align::kRight}});
-  for (const auto& [name, value] : NumbersOf(profile)) {
-    table.AddRow({name, absl::StrFormat("%.6g", value)});
+  for (const ProfileNumber& number : ProfileNumbers()) {
+    table.AddRow({number.FullName(), absl::StrFormat("%.6g", number.In(profile))});
   }
   absl::StrAppend(&text, table.Text(), profile.links.empty() ? "" : "\n", LinksText(profile));
   return Answer{text, ProfileToJson(profile)};

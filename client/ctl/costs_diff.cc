@@ -9,6 +9,7 @@
 #include "client/render/table.h"
 
 #include "passes/cost/device_model.h"
+#include "passes/cost/profile_numbers.h"
 
 namespace bucketd::ctl {
 namespace {
@@ -30,11 +31,9 @@ struct Diff {
 
 Diff Compare(const CostProfile& a, const CostProfile& b) {
   Diff diff;
-  const auto in_a = NumbersOf(a), in_b = NumbersOf(b);
-  for (size_t i = 0; i < in_a.size(); ++i) {
-    if (in_a[i].second != in_b[i].second) {
-      diff.numbers.push_back({in_a[i].first, in_a[i].second, in_b[i].second});
-    }
+  for (const ProfileNumber& number : ProfileNumbers()) {
+    if (number.In(a) == number.In(b)) continue;
+    diff.numbers.push_back({number.FullName(), number.In(a), number.In(b)});
   }
   // A class that only one of them measured is what the other one's model says.
   std::set<LinkClass> classes;
@@ -72,29 +71,6 @@ std::string Id(const CostProfile& profile) {
 }
 
 }  // namespace
-
-std::vector<std::pair<std::string, double>> NumbersOf(const CostProfile& p) {
-  const DeviceModel& d = p.device;
-  return {{"compute_scale", p.compute_scale},
-          {"alpha_scale", p.alpha_scale},
-          {"busbw_scale", p.busbw_scale},
-          {"gamma_us", p.gamma_us},
-          {"hbm_bytes_per_s", p.hbm_bytes_per_s},
-          {"copy_launch_us", p.copy_launch_us},
-          {"overlap_slowdown", p.overlap_slowdown},
-          {"host_us_per_kernel", p.host_us_per_kernel},
-          {"host_us_per_collective", p.host_us_per_collective},
-          {"comm_copy_share", p.comm_copy_share},
-          {"device.peak_flops_half", d.peak_flops_half},
-          {"device.peak_flops_single", d.peak_flops_single},
-          {"device.memory_bytes_per_s", d.memory_bytes_per_s},
-          {"device.launch_us", d.launch_us},
-          {"device.alpha_us", d.alpha_us},
-          {"device.hop_us", d.hop_us},
-          {"device.inter_hop_us", d.inter_hop_us},
-          {"device.intra_node_bytes_per_s", d.intra_node_bytes_per_s},
-          {"device.inter_node_bytes_per_s", d.inter_node_bytes_per_s}};
-}
 
 std::string DiffText(const CostProfile& a, const CostProfile& b) {
   const Diff diff = Compare(a, b);

@@ -2,15 +2,10 @@
 #pragma once
 
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "passes/cost/profile.h"
 
 namespace bucketd::ctl {
-
-// (name, value) of every number, as profile files call them; links are not among them.
-std::vector<std::pair<std::string, double>> NumbersOf(const CostProfile& profile);
 
 std::string DiffText(const CostProfile& a, const CostProfile& b);
 // One object: "equal", "numbers": [{"name", "a", "b"}], "links": [{"class", "alpha_us_a", ...}].

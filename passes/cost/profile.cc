@@ -1,55 +1,46 @@
 #include "passes/cost/profile.h"
 
-#include <array>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/string_view.h"
 
 #include "passes/base/digest.h"
 #include "passes/base/status_macros.h"
+#include "passes/cost/profile_numbers.h"
 
 namespace bucketd {
 namespace {
 
-// Which values a field may take. The upper bounds are far above anything real and keep every sum of
-// picoseconds inside an int64.
-enum class Range { kPositive, kRate, kTime, kShare };
+using Range = ProfileNumber::Range;
 
-struct Field {
-  absl::string_view name;
-  double value;
-  Range range;
+constexpr ProfileNumber kNumbers[] = {
+    {"compute_scale", &CostProfile::compute_scale, nullptr, Range::kPositive},
+    {"alpha_scale", &CostProfile::alpha_scale, nullptr, Range::kTime},
+    {"busbw_scale", &CostProfile::busbw_scale, nullptr, Range::kPositive},
+    {"gamma_us", &CostProfile::gamma_us, nullptr, Range::kTime},
+    {"hbm_bytes_per_s", &CostProfile::hbm_bytes_per_s, nullptr, Range::kRate},
+    {"copy_launch_us", &CostProfile::copy_launch_us, nullptr, Range::kTime},
+    {"overlap_slowdown", &CostProfile::overlap_slowdown, nullptr, Range::kShare},
+    {"host_us_per_kernel", &CostProfile::host_us_per_kernel, nullptr, Range::kTime},
+    {"host_us_per_collective", &CostProfile::host_us_per_collective, nullptr, Range::kTime},
+    {"comm_copy_share", &CostProfile::comm_copy_share, nullptr, Range::kShare},
+    {"peak_flops_half", nullptr, &DeviceModel::peak_flops_half, Range::kRate},
+    {"peak_flops_single", nullptr, &DeviceModel::peak_flops_single, Range::kRate},
+    {"memory_bytes_per_s", nullptr, &DeviceModel::memory_bytes_per_s, Range::kRate},
+    {"launch_us", nullptr, &DeviceModel::launch_us, Range::kTime},
+    {"alpha_us", nullptr, &DeviceModel::alpha_us, Range::kTime},
+    {"hop_us", nullptr, &DeviceModel::hop_us, Range::kTime},
+    {"inter_hop_us", nullptr, &DeviceModel::inter_hop_us, Range::kTime},
+    {"intra_node_bytes_per_s", nullptr, &DeviceModel::intra_node_bytes_per_s, Range::kRate},
+    {"inter_node_bytes_per_s", nullptr, &DeviceModel::inter_node_bytes_per_s, Range::kRate},
 };
 
-std::array<Field, 19> Fields(const CostProfile& p) {
-  const DeviceModel& d = p.device;
-  return {{{"compute_scale", p.compute_scale, Range::kPositive},
-           {"alpha_scale", p.alpha_scale, Range::kTime},
-           {"busbw_scale", p.busbw_scale, Range::kPositive},
-           {"gamma_us", p.gamma_us, Range::kTime},
-           {"hbm_bytes_per_s", p.hbm_bytes_per_s, Range::kRate},
-           {"copy_launch_us", p.copy_launch_us, Range::kTime},
-           {"overlap_slowdown", p.overlap_slowdown, Range::kShare},
-           {"host_us_per_kernel", p.host_us_per_kernel, Range::kTime},
-           {"host_us_per_collective", p.host_us_per_collective, Range::kTime},
-           {"comm_copy_share", p.comm_copy_share, Range::kShare},
-           {"device.peak_flops_half", d.peak_flops_half, Range::kRate},
-           {"device.peak_flops_single", d.peak_flops_single, Range::kRate},
-           {"device.memory_bytes_per_s", d.memory_bytes_per_s, Range::kRate},
-           {"device.launch_us", d.launch_us, Range::kTime},
-           {"device.alpha_us", d.alpha_us, Range::kTime},
-           {"device.hop_us", d.hop_us, Range::kTime},
-           {"device.inter_hop_us", d.inter_hop_us, Range::kTime},
-           {"device.intra_node_bytes_per_s", d.intra_node_bytes_per_s, Range::kRate},
-           {"device.inter_node_bytes_per_s", d.inter_node_bytes_per_s, Range::kRate}}};
-}
-
-absl::Status Check(const Field& field) {
+// The upper bounds are far above anything real and keep every sum of picoseconds inside an int64.
+absl::Status Check(const ProfileNumber& number, double value) {
   double low = 0.0;
   double high = 0.0;
-  switch (field.range) {
+  switch (number.range) {
     case Range::kPositive:
       low = 1e-9, high = 1e9;
       break;
@@ -63,22 +54,24 @@ absl::Status Check(const Field& field) {
       low = 0.0, high = 10.0;
       break;
   }
-  if (std::isfinite(field.value) && field.value >= low && field.value <= high) {
-    return absl::OkStatus();
-  }
+  if (std::isfinite(value) && value >= low && value <= high) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("cost profile: %s is %g, expected a number from %g to %g", field.name,
-                      field.value, low, high));
+      absl::StrFormat("cost profile: %s is %g, expected a number from %g to %g", number.FullName(),
+                      value, low, high));
 }
 
 }  // namespace
+
+absl::Span<const ProfileNumber> ProfileNumbers() { return kNumbers; }
 
 absl::Status CostProfile::Validate() const {
   if (version < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("cost profile: version is ", version, ", expected 1 or more"));
   }
-  for (const Field& field : Fields(*this)) RETURN_IF_ERROR(Check(field));
+  for (const ProfileNumber& number : kNumbers) {
+    RETURN_IF_ERROR(Check(number, number.In(*this)));
+  }
   const absl::Status measured = ValidateLinks(links);
   if (measured.ok()) return measured;
   return absl::InvalidArgumentError(absl::StrCat("cost profile: ", measured.message()));
@@ -86,7 +79,9 @@ absl::Status CostProfile::Validate() const {
 
 std::string CostProfile::Fingerprint() const {
   std::string text;
-  for (const Field& field : Fields(*this)) absl::StrAppendFormat(&text, "%.17g;", field.value);
+  for (const ProfileNumber& number : kNumbers) {
+    absl::StrAppendFormat(&text, "%.17g;", number.In(*this));
+  }
   if (links.empty()) return text;
   std::string rows;
   for (const MeasuredLink& link : links) {

@@ -1,6 +1,5 @@
 #include "passes/io/profile_json.h"
 
-#include <array>
 #include <fstream>
 #include <utility>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "absl/strings/str_join.h"
 
 #include "passes/base/status_macros.h"
+#include "passes/cost/profile_numbers.h"
 #include "passes/io/cost_json.h"
 #include "passes/io/json_fields.h"
 #include "passes/io/json_text.h"
@@ -21,52 +21,27 @@ using nlohmann::json;
 
 constexpr int64_t kMaxProfileBytes = 1 << 20;
 
-template <typename Owner>
-struct Field {
-  const char* name;
-  double Owner::*value;
-};
-
-constexpr std::array<Field<CostProfile>, 9> kRefereeFields = {
-    {{"compute_scale", &CostProfile::compute_scale},
-     {"alpha_scale", &CostProfile::alpha_scale},
-     {"busbw_scale", &CostProfile::busbw_scale},
-     {"gamma_us", &CostProfile::gamma_us},
-     {"hbm_bytes_per_s", &CostProfile::hbm_bytes_per_s},
-     {"copy_launch_us", &CostProfile::copy_launch_us},
-     {"overlap_slowdown", &CostProfile::overlap_slowdown},
-     {"host_us_per_kernel", &CostProfile::host_us_per_kernel},
-     {"host_us_per_collective", &CostProfile::host_us_per_collective}}};
-
-constexpr std::array<Field<DeviceModel>, 9> kDeviceFields = {
-    {{"peak_flops_half", &DeviceModel::peak_flops_half},
-     {"peak_flops_single", &DeviceModel::peak_flops_single},
-     {"memory_bytes_per_s", &DeviceModel::memory_bytes_per_s},
-     {"launch_us", &DeviceModel::launch_us},
-     {"alpha_us", &DeviceModel::alpha_us},
-     {"hop_us", &DeviceModel::hop_us},
-     {"inter_hop_us", &DeviceModel::inter_hop_us},
-     {"intra_node_bytes_per_s", &DeviceModel::intra_node_bytes_per_s},
-     {"inter_node_bytes_per_s", &DeviceModel::inter_node_bytes_per_s}}};
-
-template <typename Fields>
-void AddNames(const Fields& fields, std::vector<absl::string_view>& names) {
-  for (const auto& field : fields) names.emplace_back(field.name);
+// The referee's profiles have these, and none has less.
+bool IsReferees(const ProfileNumber& number) {
+  return !number.is_device() && number.own != &CostProfile::comm_copy_share;
 }
 
-absl::StatusOr<double> AsNumber(const json& value, absl::string_view where) {
-  if (!value.is_number()) return internal::WrongType(where, "a number", value);
-  return value.get<double>();
-}
-
-absl::Status ReadDevice(const json& object, DeviceModel& device) {
-  std::vector<absl::string_view> known;
-  AddNames(kDeviceFields, known);
-  RETURN_IF_ERROR(internal::CheckObject(object, "device", known));
-  for (const auto& field : kDeviceFields) {
-    const json* value = internal::Find(object, field.name);
+// The numbers of one object: the profile's own or the device's.
+absl::Status ReadNumbers(const json& object, bool device, std::vector<absl::string_view> known,
+                         CostProfile& profile) {
+  for (const ProfileNumber& number : ProfileNumbers()) {
+    if (number.is_device() == device) known.emplace_back(number.name);
+  }
+  RETURN_IF_ERROR(internal::CheckObject(object, device ? "device" : "fields", known));
+  for (const ProfileNumber& number : ProfileNumbers()) {
+    if (number.is_device() != device) continue;
+    const json* value = internal::Find(object, number.name);
+    if (value == nullptr && IsReferees(number)) {
+      return absl::InvalidArgumentError(absl::StrCat(number.name, ": missing, expected a number"));
+    }
     if (value == nullptr) continue;
-    ASSIGN_OR_RETURN(device.*field.value, AsNumber(*value, absl::StrCat("device.", field.name)));
+    if (!value->is_number()) return internal::WrongType(number.FullName(), "a number", *value);
+    number.In(profile) = value->get<double>();
   }
   return absl::OkStatus();
 }
@@ -86,11 +61,8 @@ absl::Status ReadExtras(const json& object, CostProfile& profile) {
   if (const json* about = internal::Find(object, "about"); about != nullptr) {
     ASSIGN_OR_RETURN(profile.about, internal::AsString(*about, "about"));
   }
-  if (const json* share = internal::Find(object, "comm_copy_share"); share != nullptr) {
-    ASSIGN_OR_RETURN(profile.comm_copy_share, AsNumber(*share, "comm_copy_share"));
-  }
   if (const json* device = internal::Find(object, "device"); device != nullptr) {
-    RETURN_IF_ERROR(ReadDevice(*device, profile.device));
+    RETURN_IF_ERROR(ReadNumbers(*device, true, {}, profile));
   }
   if (const json* links = internal::Find(object, "links"); links != nullptr) {
     ASSIGN_OR_RETURN(profile.links, internal::LinksFromJson(*links));
@@ -99,20 +71,10 @@ absl::Status ReadExtras(const json& object, CostProfile& profile) {
 }
 
 absl::StatusOr<CostProfile> Read(const json& object, std::string name) {
-  std::vector<absl::string_view> known;
-  AddNames(kRefereeFields, known);
-  known.insert(known.end(), {"comm_copy_share", "device", "links", "format_version", "name",
-                             "version", "about"});
-  RETURN_IF_ERROR(internal::CheckObject(object, "fields", known));
   CostProfile profile;
   profile.name = std::move(name);
-  for (const auto& field : kRefereeFields) {
-    const json* value = internal::Find(object, field.name);
-    if (value == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(field.name, ": missing, expected a number"));
-    }
-    ASSIGN_OR_RETURN(profile.*field.value, AsNumber(*value, field.name));
-  }
+  RETURN_IF_ERROR(ReadNumbers(
+      object, false, {"device", "links", "format_version", "name", "version", "about"}, profile));
   RETURN_IF_ERROR(ReadExtras(object, profile));
   RETURN_IF_ERROR(profile.Validate());
   return profile;
@@ -188,23 +150,18 @@ absl::StatusOr<CostProfile> ProfileFromJson(absl::string_view text, std::string 
 }
 
 std::string ProfileToJson(const CostProfile& profile) {
-  const auto number = [](double value) { return json(value).dump(); };
-  std::string text;
-  for (const auto& field : kRefereeFields) {
-    absl::StrAppend(&text, text.empty() ? "{" : ", ", Quoted(field.name), ": ",
-                    number(profile.*field.value));
+  std::string text, device;
+  for (const ProfileNumber& number : ProfileNumbers()) {
+    std::string& object = number.is_device() ? device : text;
+    const char* apart = object.empty()                             ? "{"
+                        : IsReferees(number) || number.is_device() ? ", "
+                                                                   : ",\n ";
+    absl::StrAppend(&object, apart, Quoted(number.name), ": ", json(number.In(profile)).dump());
   }
-  absl::StrAppend(&text, ",\n \"comm_copy_share\": ", number(profile.comm_copy_share));
-  std::string device;
-  for (const auto& field : kDeviceFields) {
-    absl::StrAppend(&device, device.empty() ? "" : ", ", Quoted(field.name), ": ",
-                    number(profile.device.*field.value));
-  }
-  absl::StrAppend(&text, ",\n \"device\": {", device, "},\n", internal::LinksJson(profile.links),
-                  " \"format_version\": 1, \"name\": ", Quoted(profile.name),
-                  ", \"version\": ", profile.version, ", \"about\": ", Quoted(profile.about),
-                  "}\n");
-  return text;
+  return absl::StrCat(text, ",\n \"device\": ", device, "},\n", internal::LinksJson(profile.links),
+                      " \"format_version\": 1, \"name\": ", Quoted(profile.name),
+                      ", \"version\": ", profile.version, ", \"about\": ", Quoted(profile.about),
+                      "}\n");
 }
 
 absl::Span<const CostProfile> BuiltInProfiles() {

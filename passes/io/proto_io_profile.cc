@@ -3,13 +3,18 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
 
 #include "passes/base/status_macros.h"
+#include "passes/cost/profile_numbers.h"
 #include "passes/io/proto_io.h"
 #include "proto/costs.pb.h"
 
 namespace bucketd {
 namespace {
+
+using google::protobuf::Message;
 
 constexpr uint32_t kFormatVersion = 1;
 
@@ -56,30 +61,13 @@ void LinkToProto(const MeasuredLink& link, v1::MeasuredLink& message) {
   message.set_error(link.error);
 }
 
-DeviceModel DeviceFromProto(const v1::DeviceModel& message) {
-  DeviceModel device;
-  device.peak_flops_half = message.peak_flops_half();
-  device.peak_flops_single = message.peak_flops_single();
-  device.memory_bytes_per_s = message.memory_bytes_per_s();
-  device.launch_us = message.launch_us();
-  device.alpha_us = message.alpha_us();
-  device.hop_us = message.hop_us();
-  device.inter_hop_us = message.inter_hop_us();
-  device.intra_node_bytes_per_s = message.intra_node_bytes_per_s();
-  device.inter_node_bytes_per_s = message.inter_node_bytes_per_s();
-  return device;
-}
-
-void DeviceToProto(const DeviceModel& device, v1::DeviceModel& message) {
-  message.set_peak_flops_half(device.peak_flops_half);
-  message.set_peak_flops_single(device.peak_flops_single);
-  message.set_memory_bytes_per_s(device.memory_bytes_per_s);
-  message.set_launch_us(device.launch_us);
-  message.set_alpha_us(device.alpha_us);
-  message.set_hop_us(device.hop_us);
-  message.set_inter_hop_us(device.inter_hop_us);
-  message.set_intra_node_bytes_per_s(device.intra_node_bytes_per_s);
-  message.set_inter_node_bytes_per_s(device.inter_node_bytes_per_s);
+// Calls `visit` with every number, the message that it is a field of and the field.
+template <typename AnyMessage, typename Visit>
+void ForNumbers(AnyMessage& message, AnyMessage& device, const Visit& visit) {
+  for (const ProfileNumber& number : ProfileNumbers()) {
+    AnyMessage& of = number.is_device() ? device : message;
+    visit(number, of, of.GetDescriptor()->FindFieldByName(number.name));
+  }
 }
 
 }  // namespace
@@ -102,17 +90,13 @@ absl::StatusOr<CostProfile> ProfileFromProto(const v1::CostProfile& message) {
   profile.name = message.name();
   profile.version = static_cast<int32_t>(message.version());
   profile.about = message.about();
-  profile.compute_scale = message.compute_scale();
-  profile.alpha_scale = message.alpha_scale();
-  profile.busbw_scale = message.busbw_scale();
-  profile.gamma_us = message.gamma_us();
-  profile.hbm_bytes_per_s = message.hbm_bytes_per_s();
-  profile.copy_launch_us = message.copy_launch_us();
-  profile.overlap_slowdown = message.overlap_slowdown();
-  profile.host_us_per_kernel = message.host_us_per_kernel();
-  profile.host_us_per_collective = message.host_us_per_collective();
-  if (message.has_comm_copy_share()) profile.comm_copy_share = message.comm_copy_share();
-  if (message.has_device()) profile.device = DeviceFromProto(message.device());
+  ForNumbers<const Message>(
+      message, message.device(), [&](const auto& number, auto& of, auto* field) {
+        // A device that is not there has the defaults; so has what is optional.
+        const bool said = field->has_presence() ? of.GetReflection()->HasField(of, field)
+                                                : !number.is_device() || message.has_device();
+        if (said) number.In(profile) = of.GetReflection()->GetDouble(of, field);
+      });
   for (const v1::MeasuredLink& link : message.links()) {
     profile.links.push_back(LinkFromProto(link));
   }
@@ -125,17 +109,10 @@ void ProfileToProto(const CostProfile& profile, v1::CostProfile& message) {
   message.set_name(profile.name);
   message.set_version(static_cast<uint32_t>(profile.version));
   message.set_about(profile.about);
-  message.set_compute_scale(profile.compute_scale);
-  message.set_alpha_scale(profile.alpha_scale);
-  message.set_busbw_scale(profile.busbw_scale);
-  message.set_gamma_us(profile.gamma_us);
-  message.set_hbm_bytes_per_s(profile.hbm_bytes_per_s);
-  message.set_copy_launch_us(profile.copy_launch_us);
-  message.set_overlap_slowdown(profile.overlap_slowdown);
-  message.set_host_us_per_kernel(profile.host_us_per_kernel);
-  message.set_host_us_per_collective(profile.host_us_per_collective);
-  message.set_comm_copy_share(profile.comm_copy_share);
-  DeviceToProto(profile.device, *message.mutable_device());
+  ForNumbers<Message>(message, *message.mutable_device(),
+                      [&](const auto& number, auto& of, auto* field) {
+                        of.GetReflection()->SetDouble(&of, field, number.In(profile));
+                      });
   for (const MeasuredLink& link : profile.links) LinkToProto(link, *message.add_links());
 }
 

@@ -115,6 +115,18 @@ TEST(MeasuredLinks, SurviveJsonAndTheWire) {
   EXPECT_EQ(wired->links[1].samples, 9);
 }
 
+TEST(CostProfile, WhatAMessageDoesNotSayHasItsDefault) {
+  CostProfile profile;
+  profile.gamma_us = 7.0;
+  v1::CostProfile message;
+  ProfileToProto(profile, message);
+  message.clear_device();
+  message.clear_comm_copy_share();
+  const absl::StatusOr<CostProfile> wired = ProfileFromProto(message);
+  ASSERT_TRUE(wired.ok()) << wired.status();
+  EXPECT_EQ(wired->Fingerprint(), profile.Fingerprint());
+}
+
 TEST(MeasuredLinks, AreRefusedWithTheirClassWhereTheyMakeNoSense) {
   CostProfile profile;
   profile.links = {Row(Gather(), -1.0, 3e11)};
