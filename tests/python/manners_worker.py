@@ -30,7 +30,7 @@ def main() -> None:
     try:
         if WHAT == "late" and os.environ["RANK"] == "1":
             time.sleep(60)
-        bucketd.plan_pass(gm, kind="fw", context=b.context, address=ADDRESS, mode="greedy", numerics="exact",
+        bucketd.plan_pass(gm, kind="fw", context=b.context, address=ADDRESS, mode="greedy", numerics="exact", deadline=10,
                           memory_limit=1 if WHAT == "impossible" else None)
     except KeyboardInterrupt:
         print("interrupted", time.monotonic(), flush=True)
