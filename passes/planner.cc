@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/cancellation.h"
 #include "passes/base/status_macros.h"
 #include "passes/modes/pass_registry.h"
 #include "passes/pass/option_table.h"
@@ -15,9 +16,10 @@
 #include "passes/sim/simulator.h"
 
 namespace bucketd {
+namespace {
 
-absl::StatusOr<Plan> MakePlan(const Graph& graph, const Costs& costs, const PlanOptions& options,
-                              std::vector<PassRun>* runs) {
+absl::StatusOr<Plan> Make(const Graph& graph, const Costs& costs, const PlanOptions& options,
+                          std::vector<PassRun>* runs) {
   RETURN_IF_ERROR(options.Validate());
   Plan plan = ProgramOrder(graph);
   PassContext context(graph, costs, options);
@@ -47,6 +49,16 @@ absl::StatusOr<Plan> MakePlan(const Graph& graph, const Costs& costs, const Plan
   plan.mode = options.mode;
   plan.planner = absl::StrCat("bucketd ", kPlannerVersion);
   plan.cost_profile = std::string(costs.profile_id());
+  return plan;
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> MakePlan(const Graph& graph, const Costs& costs, const PlanOptions& options,
+                              std::vector<PassRun>* runs) {
+  absl::StatusOr<Plan> plan = Make(graph, costs, options, runs);
+  // What was cut short may look like a plan, or like a bug.
+  if (IsCancelled()) return absl::CancelledError("the plan is not wanted any more");
   return plan;
 }
 

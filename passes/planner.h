@@ -19,7 +19,8 @@ inline constexpr char kPlannerVersion[] = "7";
 
 // INVALID_ARGUMENT: options. FAILED_PRECONDITION: the mode cannot plan this graph; the text says
 // why and what to do. INTERNAL: a pass made an illegal plan. Deterministic: the same graph, costs
-// and options give the same plan on every machine. Thread-safe. `runs` may be null; else it gets
+// and options give the same plan on every machine. Thread-safe. CANCELLED: soon after
+// IsCancelled() (base/cancellation.h) is true. `runs` may be null; else it gets
 // what each pass did.
 absl::StatusOr<Plan> MakePlan(const Graph& graph, const Costs& costs, const PlanOptions& options,
                               std::vector<PassRun>* runs = nullptr);

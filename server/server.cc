@@ -132,17 +132,21 @@ struct Server::Impl {
         cache(options.plan_cache_bytes, metrics),
         graphs(options.graph_cache_bytes, metrics),
         intake(options.intake, metrics),
-        partial_uploads(intake, timers, metrics, options.upload_resume, options.intake.max_uploads),
-        compute_pool(options.compute_slots, options.compute_queue),
+        partial_uploads(timers, metrics, options.upload_resume, options.intake.max_uploads),
+        upload_streams({options.intake.max_uploads, options.upload_stall, options.upload_deadline,
+                        options.upload_rate_bytes},
+                       metrics),
+        compute_queue(options.compute_slots, options.compute_queue),
         intake_pool(options.upload_threads, options.intake.max_uploads + kInlineQueue),
-        broker({cache, graphs, intake, compute_pool, intake_pool, timers, metrics, options,
+        broker({cache, graphs, intake, compute_queue, intake_pool, timers, metrics, options,
                 std::move(function), options.store_dir.empty() ? nullptr : &stored_plans}),
         pins(*store, agreement_metrics, {options.pin_ttl, options.max_pins_per_tenant}),
         agreement({broker, cache, graphs, intake, pins, timers, agreement_metrics, options,
                    [this] { return planning.WhyDisabled(); },
                    [this](const std::string& id) { return costs.Resolve(id, ""); }}),
-        parts{broker, cache,   memo,    graphs,   intake,   partial_uploads, intake_pool,
-              timers, metrics, options, draining, planning, agreement,       costs},
+        parts{broker,          cache,          memo,        graphs,    intake,
+              partial_uploads, upload_streams, intake_pool, timers,    metrics,
+              options,         draining,       planning,    agreement, costs},
         service(MakePlannerService(parts)),
         admin({options, metrics, cache, planning, store.get(), /*store_path=*/options.store_dir,
                [this] { return State(); }, Hooks()}),
@@ -185,7 +189,8 @@ struct Server::Impl {
   GraphIntake intake;
   Timers timers;
   PartialUploads partial_uploads;
-  WorkerPool compute_pool;
+  UploadStreams upload_streams;
+  ComputeQueue compute_queue;
   WorkerPool intake_pool;
   StoredPlans stored_plans{{*store, *store_metrics, cache, timers}};
   PlanBroker broker;
@@ -314,7 +319,7 @@ void Server::Impl::Stop(std::chrono::system_clock::time_point deadline) {
   timers.Stop();
   agreement.Stop();
   intake_pool.Stop();
-  compute_pool.Stop();
+  compute_queue.Stop();
   stored_plans.Stop();
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "passes/base/cancellation.h"
 #include "passes/ir/bucket_key.h"
 
 namespace bucketd::search {
@@ -41,7 +42,10 @@ void OrderSearch::WorkUntil(int64_t placed, int64_t enough_ps) {
     best_score_ = search_.best_score_;
     round_ = 0;
   }
-  while (placed_ < placed && (best_score_.over || best_score_.first > enough_ps)) Step();
+  while (placed_ < placed && (best_score_.over || best_score_.first > enough_ps) &&
+         !IsCancelled()) {
+    Step();
+  }
 }
 
 bool OrderSearch::Try(int64_t cutoff_ps) {

@@ -6,6 +6,7 @@
 
 #include "passes/auto/order_search.h"
 #include "passes/auto/partition_search.h"
+#include "passes/base/cancellation.h"
 
 namespace bucketd::search {
 namespace {
@@ -54,6 +55,7 @@ Search::~Search() = default;
 
 // Whether the last stop is behind.
 bool Search::Spent() {
+  if (IsCancelled()) passed_ = stops_.size();
   while (passed_ < stops_.size() &&
          (placed_ >= stops_[passed_].budget ||
           (!best_score_.over && best_score_.first <= stops_[passed_].enough_ps))) {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/cancellation.h"
 #include "passes/plan/verify.h"
 
 namespace bucketd {
@@ -39,6 +40,7 @@ uint64_t Fingerprint(const Plan& plan) {
 
 absl::Status Pipeline::Run(PassContext& context, Plan& plan, std::vector<PassRun>* runs) const {
   for (const std::unique_ptr<Pass>& pass : passes_) {
+    if (IsCancelled()) return absl::CancelledError("the plan is not wanted any more");
     const uint64_t before = Fingerprint(plan);
     const Clock::time_point begin = Clock::now();
     const absl::StatusOr<bool> changed = pass->Run(context, plan);

@@ -97,6 +97,10 @@ const Histogram::BucketBoundaries kSeconds = {0.0001, 0.00025, 0.0005, 0.001, 0.
                                               0.025,  0.05,    0.1,    0.25,  0.5,    1.0,   2.5,
                                               5.0,    10.0,    30.0,   60.0,  300.0};
 
+constexpr char kDisplaced[] = "bucketd_displaced_total";
+constexpr char kDisplacedHelp[] =
+    "What gave way where all places were taken, because its peer or tenant had most of them.";
+
 Counter& AddCounter(Registry& r, const char* name, const char* help, const Labels& labels = {}) {
   return prometheus::BuildCounter().Name(name).Help(help).Register(r).Add(labels);
 }
@@ -123,6 +127,11 @@ ServerMetrics::ServerMetrics(Registry& r)
                                  "Plans that workers computed.", {{"result", "ok"}})),
       computations_failed(AddCounter(r, "bucketd_plan_computations_total",
                                      "Plans that workers computed.", {{"result", "error"}})),
+      computations_cancelled(AddCounter(r, "bucketd_plan_computations_total",
+                                        "Plans that workers computed.", {{"result", "cancelled"}})),
+      computations_dropped(AddCounter(r, "bucketd_plan_computations_dropped_total",
+                                      "Computations that left the queue because nobody waited for "
+                                      "them any more.")),
       compute_seconds(AddHistogram(r, "bucketd_plan_compute_seconds",
                                    "Time to compute, verify and serialise one plan.")),
       compute_queued(
@@ -130,6 +139,9 @@ ServerMetrics::ServerMetrics(Registry& r)
       compute_running(AddGauge(r, "bucketd_plan_compute_running", "Computations under way.")),
       waiting_callers(AddGauge(r, "bucketd_waiting_callers",
                                "GetPlan calls that wait for a graph or a computation.")),
+      displaced_callers(AddCounter(r, kDisplaced, kDisplacedHelp, {{"what", "caller"}})),
+      displaced_computations(AddCounter(r, kDisplaced, kDisplacedHelp, {{"what", "computation"}})),
+      displaced_uploads(AddCounter(r, kDisplaced, kDisplacedHelp, {{"what", "upload"}})),
       leases_granted(AddCounter(r, "bucketd_upload_leases_granted_total",
                                 "Callers that were asked to upload a graph.")),
       leases_expired(AddCounter(r, "bucketd_upload_leases_expired_total",

@@ -91,10 +91,15 @@ class ServerMetrics {
  public:
   prometheus::Counter& computations_ok;
   prometheus::Counter& computations_failed;
+  prometheus::Counter& computations_cancelled;
+  prometheus::Counter& computations_dropped;
   prometheus::Histogram& compute_seconds;
   prometheus::Gauge& compute_queued;
   prometheus::Gauge& compute_running;
   prometheus::Gauge& waiting_callers;
+  prometheus::Counter& displaced_callers;
+  prometheus::Counter& displaced_computations;
+  prometheus::Counter& displaced_uploads;
   prometheus::Counter& leases_granted;
   prometheus::Counter& leases_expired;
 

@@ -66,6 +66,9 @@ struct ServerOptions {
   std::chrono::milliseconds upload_lease{10'000};
   // An upload that sends nothing for this long is ended.
   std::chrono::milliseconds upload_stall{10'000};
+  // So is one that brings fewer encoded bytes a second on average, or takes longer in all.
+  int64_t upload_rate_bytes = 16 << 10;
+  std::chrono::milliseconds upload_deadline{600'000};
   // What broke off is kept this long, so that it can go on where it stopped; 0: not at all.
   std::chrono::milliseconds upload_resume{60'000};
   // Rank agreement.

@@ -14,7 +14,8 @@ namespace bucketd {
 namespace {
 
 constexpr int64_t kRatioFreeBytes = int64_t{1} << 20;
-constexpr int kMaxWindowLog = 23;  // 8 MiB: what zstd's levels up to 19 use
+constexpr int64_t kOwnBytes = 4096;  // of a decoder and its stream, roughly
+constexpr int kMaxWindowLog = 23;    // 8 MiB: what zstd's levels up to 19 use
 
 }  // namespace
 
@@ -48,9 +49,9 @@ absl::StatusOr<std::unique_ptr<GraphDecoder>> GraphDecoder::Start(int codec, int
   return decoder;
 }
 
-int64_t GraphDecoder::working_bytes() const {
-  if (zstd_ == nullptr) return 0;
-  return static_cast<int64_t>(ZSTD_sizeof_DCtx(zstd_) + scratch_.capacity());
+int64_t GraphDecoder::held_bytes() const {
+  const size_t working = zstd_ == nullptr ? 0 : ZSTD_sizeof_DCtx(zstd_) + scratch_.capacity();
+  return kOwnBytes + static_cast<int64_t>(result_.bytes.size() + working);
 }
 
 absl::Status GraphDecoder::Append(absl::string_view piece) {

@@ -37,8 +37,8 @@ class GraphDecoder {
 
   int64_t received_bytes() const { return received_; }  // encoded
   int64_t announced_bytes() const { return size_; }
-  // Memory beside the announced bytes: zstd's window and buffers.
-  int64_t working_bytes() const;
+  // Memory: what has come, zstd's window and buffers.
+  int64_t held_bytes() const;
 
  private:
   GraphDecoder(int64_t size, int64_t max_ratio);

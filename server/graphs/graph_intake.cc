@@ -18,35 +18,24 @@ GraphIntake::Reservation::~Reservation() {
   intake_.metrics_.upload_reserved_bytes.Decrement(static_cast<double>(bytes_));
 }
 
-absl::Status GraphIntake::OpenStream() {
-  const int64_t open = ++streams_;
-  metrics_.uploads_in_flight.Increment();
-  if (open <= limits_.max_uploads) return absl::OkStatus();
-  return MakeError(Reason::kOverloaded, absl::StrCat(limits_.max_uploads, " uploads are under way"),
-                   {.limit = limits_.max_uploads, .actual = open, .node = {}});
-}
-
-void GraphIntake::CloseStream() {
-  --streams_;
-  metrics_.uploads_in_flight.Decrement();
-}
-
-absl::StatusOr<std::unique_ptr<GraphIntake::Reservation>> GraphIntake::Reserve(int64_t bytes) {
-  int64_t reserved = reserved_.fetch_add(bytes) + bytes;
-  metrics_.upload_reserved_bytes.Increment(static_cast<double>(bytes));
-  // Made first, so that a refusal gives back what was just taken.
-  auto reservation = std::unique_ptr<Reservation>(new Reservation(*this, bytes));
-  while (reserved > limits_.max_upload_bytes && reclaim_ != nullptr && reclaim_()) {
-    reserved = reserved_;
+absl::Status GraphIntake::Reservation::GrowTo(int64_t bytes) {
+  const int64_t more = bytes - bytes_;
+  if (more <= 0) return absl::OkStatus();
+  const int64_t limit = intake_.limits_.max_upload_bytes;
+  int64_t reserved = intake_.reserved_.fetch_add(more) + more;
+  while (reserved > limit && intake_.reclaim_ != nullptr && intake_.reclaim_()) {
+    reserved = intake_.reserved_;
   }
-  if (reserved > limits_.max_upload_bytes) {
+  if (reserved > limit) {
+    intake_.reserved_ -= more;
     return MakeError(Reason::kOverloaded,
-                     absl::StrCat("graphs of ", reserved - bytes,
-                                  " bytes are arriving already; all together may have ",
-                                  limits_.max_upload_bytes),
-                     {.limit = limits_.max_upload_bytes, .actual = reserved, .node = {}});
+                     absl::StrCat("graphs of ", reserved - more,
+                                  " bytes are arriving already; all together may have ", limit),
+                     {.limit = limit, .actual = reserved, .node = {}});
   }
-  return reservation;
+  bytes_ = bytes;
+  intake_.metrics_.upload_reserved_bytes.Increment(static_cast<double>(more));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<GraphDecoder>> GraphIntake::StartDecoder(int codec,
@@ -82,8 +71,8 @@ absl::StatusOr<GraphPtr> GraphIntake::ReadInline(const InlineGraph& graph,
   }
   absl::StatusOr<std::unique_ptr<GraphDecoder>> decoder = StartDecoder(graph.codec, graph.size);
   RETURN_IF_ERROR(decoder.status());
-  const absl::StatusOr<std::unique_ptr<Reservation>> held = Reserve(graph.size);
-  RETURN_IF_ERROR(held.status());
+  const std::unique_ptr<Reservation> held = Reserve();
+  RETURN_IF_ERROR(held->GrowTo(graph.size));
   RETURN_IF_ERROR((*decoder)->Append(graph.data));
   absl::StatusOr<GraphBytes> bytes = (*decoder)->Finish();
   RETURN_IF_ERROR(bytes.status());

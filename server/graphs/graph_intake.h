@@ -28,18 +28,21 @@ struct InlineGraph {
 
 class GraphIntake {
  public:
-  // Announced bytes that are being held for one graph; gives them back when it dies.
+  // Bytes that are being held for one graph; gives them back when it dies. Not thread-safe.
   class Reservation {
    public:
     ~Reservation();
+    // OVERLOADED if all graphs that arrive now would hold more than max_upload_bytes; then nothing
+    // has changed.
+    absl::Status GrowTo(int64_t bytes);
     Reservation(const Reservation&) = delete;
     Reservation& operator=(const Reservation&) = delete;
 
    private:
     friend class GraphIntake;
-    Reservation(GraphIntake& intake, int64_t bytes) : intake_(intake), bytes_(bytes) {}
+    explicit Reservation(GraphIntake& intake) : intake_(intake) {}
     GraphIntake& intake_;
-    const int64_t bytes_;
+    int64_t bytes_ = 0;
   };
 
   // `metrics` outlives this; this outlives its reservations.
@@ -52,11 +55,10 @@ class GraphIntake {
   // none. Called when what arrives finds no room. Set before the first call of anything else.
   void ReclaimWith(std::function<bool()> reclaim) { reclaim_ = std::move(reclaim); }
 
-  // One upload stream more; OVERLOADED if that is above max_uploads. CloseStream either way.
-  absl::Status OpenStream();
-  void CloseStream();
-  // OVERLOADED if all graphs that arrive now would hold more than max_upload_bytes.
-  absl::StatusOr<std::unique_ptr<Reservation>> Reserve(int64_t bytes);
+  // Of nothing yet: what is announced costs nothing, what comes does.
+  std::unique_ptr<Reservation> Reserve() {
+    return std::unique_ptr<Reservation>(new Reservation(*this));
+  }
   absl::StatusOr<std::unique_ptr<GraphDecoder>> StartDecoder(int codec, int64_t size) const;
   // For a worker: takes time and memory. GRAPH_MALFORMED, GRAPH_TOO_LARGE, DIGEST_MISMATCH.
   absl::StatusOr<GraphPtr> Parse(const std::string& serialized, const Digest& announced) const;
@@ -67,7 +69,6 @@ class GraphIntake {
   const GraphIntakeLimits limits_;
   ServerMetrics& metrics_;
   std::function<bool()> reclaim_;
-  std::atomic<int64_t> streams_{0};
   std::atomic<int64_t> reserved_{0};
 };
 

@@ -10,13 +10,9 @@
 
 namespace bucketd {
 
-PartialUploads::PartialUploads(GraphIntake& intake, Timers& timers, ServerMetrics& metrics,
+PartialUploads::PartialUploads(Timers& timers, ServerMetrics& metrics,
                                std::chrono::milliseconds keep, int max_count)
-    : intake_(intake),
-      timers_(timers),
-      metrics_(metrics),
-      keep_(keep),
-      max_count_(static_cast<size_t>(max_count)) {}
+    : timers_(timers), metrics_(metrics), keep_(keep), max_count_(static_cast<size_t>(max_count)) {}
 
 std::string PartialUploads::Key(absl::string_view graph_key, int codec,
                                 const Digest& content_sha256) {
@@ -36,12 +32,6 @@ PartialUploads::Entry PartialUploads::TakeOut(Entries::iterator at) {
 void PartialUploads::Keep(const std::string& key, PartialUpload upload) {
   const int64_t received = upload.decoder->received_bytes();
   if (keep_.count() == 0 || received == 0) return;
-  // Before the lock: making room takes it.
-  absl::StatusOr<std::unique_ptr<GraphIntake::Reservation>> working =
-      intake_.Reserve(upload.decoder->working_bytes());
-  if (!working.ok()) return;
-  upload.working = *std::move(working);
-
   std::vector<Entry> dropped;
   const absl::MutexLock lock(&mutex_);
   const auto existing = entries_.find(key);
@@ -89,9 +79,7 @@ absl::StatusOr<PartialUpload> PartialUploads::Resume(absl::string_view key, int6
                      {.limit = announced, .actual = size, .node = {}});
   }
   metrics_.uploads_resumed.Increment();
-  PartialUpload upload = TakeOut(found).upload;
-  upload.working.reset();  // while it arrives it is bounded by the number of streams
-  return upload;
+  return TakeOut(found).upload;
 }
 
 void PartialUploads::Drop(absl::string_view key) {

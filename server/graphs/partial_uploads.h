@@ -27,21 +27,20 @@ namespace bucketd {
 
 struct PartialUpload {
   std::unique_ptr<GraphDecoder> decoder;
-  std::unique_ptr<GraphIntake::Reservation> held;     // of the announced size
-  std::unique_ptr<GraphIntake::Reservation> working;  // of what the decoder holds beside it
+  std::unique_ptr<GraphIntake::Reservation> held;  // of what the decoder holds
 };
 
 class PartialUploads {
  public:
   // All outlive this; no timer runs any more when this dies. `keep` 0: nothing is kept.
-  PartialUploads(GraphIntake& intake, Timers& timers, ServerMetrics& metrics,
-                 std::chrono::milliseconds keep, int max_count);
+  PartialUploads(Timers& timers, ServerMetrics& metrics, std::chrono::milliseconds keep,
+                 int max_count);
 
   // Other bytes of the same graph, or the same bytes in another codec, cannot go on where these
   // stopped. `codec` is a v1::Codec.
   static std::string Key(absl::string_view graph_key, int codec, const Digest& content_sha256);
 
-  // Keeps it unless a longer one is here or there is no room. Anything but the decoder of an upload
+  // Keeps it unless a longer one is here. Anything but the decoder of an upload
   // whose every Append was OK would be kept in vain.
   void Keep(const std::string& key, PartialUpload upload);
   // Encoded bytes that are held; 0 if none are.
@@ -65,7 +64,6 @@ class PartialUploads {
   Entry TakeOut(Entries::iterator at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Expire(uint64_t id);
 
-  GraphIntake& intake_;
   Timers& timers_;
   ServerMetrics& metrics_;
   const std::chrono::milliseconds keep_;

@@ -7,7 +7,6 @@
 #include "absl/strings/str_format.h"
 
 #include "server/base/errors.h"
-#include "server/base/log.h"
 
 namespace bucketd {
 namespace {
@@ -24,6 +23,12 @@ SteadyTime AnswerBy(SteadyTime deadline) {
 }
 
 absl::Status DrainingError() { return MakeError(Reason::kDraining, "the server is shutting down"); }
+
+// What a flight holds of its request: its key, which has all of it as text, in two maps, and the
+// request itself.
+int64_t HeldBytes(const PlanRequest& request) {
+  return 4 * static_cast<int64_t>(request.key.size());
+}
 
 double SecondsSince(SteadyTime since) {
   return std::chrono::duration<double>(Clock::now() - since).count();
@@ -67,12 +72,8 @@ PlanBroker::CallId PlanBroker::Admit(std::shared_ptr<PlanRequest> request, Stead
     return answer(MakeError(Reason::kPlanNotCached, "there is no plan for this key in the cache"));
   }
   if (draining_) return answer(DrainingError());
-  // Graphs that were asked for count too: each is remembered until its lease ends.
-  const auto waiting = static_cast<int64_t>(std::max(callers_.size(), graph_waits_.size()));
-  if (waiting >= parts_.options.max_waiting) {
-    return answer(MakeError(Reason::kOverloaded, "too many callers wait, or owe a graph",
-                            {.limit = parts_.options.max_waiting, .actual = waiting, .node = {}}));
-  }
+  const absl::Status room = MakeRoomFor(*request, answers);
+  if (!room.ok()) return answer(room);
 
   const std::shared_ptr<const InlineGraph> graph_data = std::move(request->graph);
   const auto flying = flights_.find(request->key);
@@ -83,11 +84,11 @@ PlanBroker::CallId PlanBroker::Admit(std::shared_ptr<PlanRequest> request, Stead
     return answer(MakeError(Reason::kPlanNotCached, "there is no plan for this key in the cache"));
   }
   if (flying != flights_.end() && flying->second->stage != Stage::kNeedsGraph) {
-    return AddCaller(*flying->second, deadline, std::move(done));
+    return AddCaller(*flying->second, *request, deadline, std::move(done));
   }
   if (GraphPtr graph = parts_.graphs.Get(request->graph_key)) {
     Flight& flight = FlightOf(request);
-    const CallId call = AddCaller(flight, deadline, std::move(done));
+    const CallId call = AddCaller(flight, *request, deadline, std::move(done));
     StartCompute(flight, std::move(graph), answers);
     return call;
   }
@@ -96,12 +97,49 @@ PlanBroker::CallId PlanBroker::Admit(std::shared_ptr<PlanRequest> request, Stead
     return answer(
         PlanAnswer{PlanOutcome::kGraphRequired, nullptr, GrantLease(request->graph_key, wait)});
   }
-  const CallId call = AddCaller(FlightOf(request), deadline, std::move(done));
+  const CallId call = AddCaller(FlightOf(request), *request, deadline, std::move(done));
   wait.callers.insert(call);
   if (graph_data != nullptr && wait.inline_arriving == 0) {
     StartInlineDecode(*request, graph_data, call, answers);
   }
   return call;
+}
+
+// Where all places are taken whoever has most gives way: a peer, then a tenant of it, then a graph.
+absl::Status PlanBroker::MakeRoomFor(const PlanRequest& request, Answers& answers) {
+  const int32_t limit = parts_.options.max_waiting;
+  const auto full = [limit](size_t held) { return static_cast<int64_t>(held) >= limit; };
+  if (full(callers_.size())) {
+    const CallId displaced = shares_.GivesWayTo({request.peer, request.tenant, request.graph_key});
+    if (displaced == 0) {
+      return MakeError(
+          Reason::kOverloaded, "too many callers wait",
+          {.limit = limit, .actual = static_cast<int64_t>(callers_.size()), .node = {}});
+    }
+    parts_.metrics.displaced_callers.Increment();
+    Remove(displaced,
+           MakeError(Reason::kOverloaded,
+                     "too many callers wait, most of them yours: one of another "
+                     "gets the place",
+                     {.limit = limit, .actual = -1, .node = {}}),
+           answers);
+  }
+  // Whoever was asked may upload all the same, when the next one was asked, too.
+  while (full(graph_waits_.size()) && !leases_.empty()) {
+    const auto oldest = leases_.begin();
+    const auto wait = graph_waits_.find(oldest->second);
+    leases_.erase(oldest);
+    if (!wait->second->callers.empty() || !wait->second->arriving.empty()) continue;
+    parts_.timers.Cancel(wait->second->lease_timer);
+    graph_waits_.erase(wait);
+  }
+  const int64_t most =
+      (parts_.options.max_in_flight_bytes - parts_.options.intake.max_upload_bytes) / 2;
+  if (request_bytes_ + HeldBytes(request) <= most || flights_.contains(request.key)) {
+    return absl::OkStatus();
+  }
+  return MakeError(Reason::kOverloaded, "the requests that wait hold too many bytes",
+                   {.limit = most, .actual = request_bytes_ + HeldBytes(request), .node = {}});
 }
 
 PlanBroker::GraphWait& PlanBroker::WaitOf(const std::string& graph_key) {
@@ -115,17 +153,33 @@ PlanBroker::Flight& PlanBroker::FlightOf(const std::shared_ptr<PlanRequest>& req
   if (flight == nullptr) {
     flight = std::make_unique<Flight>();
     flight->request = request;
+    request_bytes_ += HeldBytes(*request);
   }
   return *flight;
 }
 
-PlanBroker::CallId PlanBroker::AddCaller(Flight& flight, SteadyTime deadline, Done done) {
+std::unique_ptr<PlanBroker::Flight> PlanBroker::TakeFlight(const std::string& key) {
+  const auto found = flights_.find(key);
+  std::unique_ptr<Flight> flight = std::move(found->second);
+  flights_.erase(found);
+  request_bytes_ -= HeldBytes(*flight->request);
+  key_of_work_.erase(std::exchange(flight->work, 0));
+  return flight;
+}
+
+PlanBroker::CallId PlanBroker::AddCaller(Flight& flight, const PlanRequest& request,
+                                         SteadyTime deadline, Done done) {
   const CallId call = ++last_id_;
+  if (flight.callers.empty() && flight.stage == Stage::kComputing) {
+    parts_.compute_queue.SetWanted(flight.work, true);
+  }
   if (flight.first_caller == 0) flight.first_caller = call;
   flight.callers.insert(call);
   Caller& caller = callers_[call];
   caller.flight = &flight;
   caller.since = Clock::now();
+  caller.share = {request.peer, request.tenant, request.graph_key};
+  shares_.Add(caller.share, call);
   caller.done = std::move(done);
   caller.deadline_timer =
       parts_.timers.Schedule(AnswerBy(deadline), [this, call] { DeadlineReached(call); });
@@ -140,15 +194,29 @@ void PlanBroker::Remove(CallId call, Answer answer, Answers& answers) {
   parts_.timers.Cancel(caller.deadline_timer);
   answers.emplace_back(std::move(caller.done), std::move(answer));
   Flight& flight = *caller.flight;
+  shares_.Remove(caller.share, call);
   callers_.erase(found);
   parts_.metrics.waiting_callers.Decrement();
 
   flight.callers.erase(call);
-  if (flight.stage != Stage::kNeedsGraph) return;
-  const auto wait = graph_waits_.find(flight.request->graph_key);
-  if (wait != graph_waits_.end()) wait->second->callers.erase(call);
-  // Nobody would start it; one that has its graph goes on without callers.
-  if (flight.callers.empty()) flights_.erase(std::string(flight.request->key));
+  if (flight.stage == Stage::kNeedsGraph) {
+    const auto wait = graph_waits_.find(flight.request->graph_key);
+    if (wait != graph_waits_.end()) wait->second->callers.erase(call);
+  }
+  if (flight.callers.empty()) Abandon(flight);
+}
+
+void PlanBroker::Abandon(Flight& flight) {
+  const std::string key = flight.request->key;
+  if (flight.stage == Stage::kNeedsGraph) {
+    TakeFlight(key);  // nobody would start it
+  } else if (flight.work != 0 && parts_.compute_queue.Drop(flight.work)) {
+    parts_.metrics.compute_queued.Decrement();
+    parts_.metrics.computations_dropped.Increment();
+    TakeFlight(key);
+  } else if (flight.work != 0) {
+    parts_.compute_queue.SetWanted(flight.work, false);
+  }
 }
 
 void PlanBroker::Cancel(CallId call) {
@@ -189,11 +257,13 @@ absl::Status PlanBroker::DeadlineError(const Caller& caller) const {
       break;
     }
     case Stage::kQueued:
-      what = absl::StrCat("a free compute slot for ", graph, "; its plan will be cached");
+      what = absl::StrCat("a free compute slot for ", graph);
       break;
+    case Stage::kAnswered:  // has no callers
     case Stage::kComputing:
-      what = absl::StrCat("the plan of ", graph,
-                          ", which is being computed and will be cached: ask again");
+      what = absl::StrCat(
+          "the plan of ", graph,
+          ", which is being computed, and will be cached unless others need the slot: ask again");
       break;
   }
   return MakeError(Reason::kDeadline,
@@ -237,7 +307,7 @@ PlanBroker::UploadId PlanBroker::BeginUpload(const std::string& graph_key) {
 // Callers do not say who they are: whatever arrives counts as what the lease was granted for.
 PlanBroker::UploadId PlanBroker::BeginArrival(GraphWait& wait) {
   parts_.timers.Cancel(wait.lease_timer);
-  wait.lease = 0;
+  leases_.erase(std::exchange(wait.lease, 0));
   const UploadId upload = ++last_id_;
   wait.arriving.insert(upload);
   return upload;
@@ -270,6 +340,7 @@ void PlanBroker::GraphArrived(const std::string& graph_key, GraphPtr graph) {
     if (found == graph_waits_.end()) return;
     const std::unique_ptr<GraphWait> wait = std::move(found->second);
     graph_waits_.erase(found);
+    leases_.erase(wait->lease);
     parts_.timers.Cancel(wait->lease_timer);
     for (const CallId call : wait->callers) {
       const auto caller = callers_.find(call);  // gone if its flight could not be queued
@@ -284,6 +355,7 @@ void PlanBroker::GraphArrived(const std::string& graph_key, GraphPtr graph) {
 int64_t PlanBroker::GrantLease(const std::string& graph_key, GraphWait& wait) {
   const uint64_t lease = ++last_id_;
   wait.lease = lease;
+  leases_.emplace(lease, graph_key);
   wait.lease_timer =
       parts_.timers.Schedule(Clock::now() + parts_.options.upload_lease,
                              [this, graph_key, lease] { LeaseExpired(graph_key, lease); });
@@ -297,7 +369,7 @@ void PlanBroker::LeaseExpired(const std::string& graph_key, uint64_t lease) {
     const absl::MutexLock lock(&mutex_);
     const auto found = graph_waits_.find(graph_key);
     if (found == graph_waits_.end() || found->second->lease != lease) return;
-    found->second->lease = 0;
+    leases_.erase(std::exchange(found->second->lease, 0));
     parts_.metrics.leases_expired.Increment();
     if (found->second->arriving.empty()) AskNext(graph_key, answers);
   }
@@ -322,6 +394,7 @@ void PlanBroker::Drain(const std::string& graph_key, Answers& answers) {
   const auto found = graph_waits_.find(graph_key);
   const std::unique_ptr<GraphWait> wait = std::move(found->second);
   graph_waits_.erase(found);
+  leases_.erase(wait->lease);
   parts_.timers.Cancel(wait->lease_timer);
   for (const CallId call : wait->callers) Remove(call, DrainingError(), answers);
 }
@@ -338,86 +411,6 @@ void PlanBroker::BeginDrain() {
     for (const std::string& key : hopeless) Drain(key, answers);
   }
   Send(std::move(answers));
-}
-
-void PlanBroker::StartCompute(Flight& flight, GraphPtr graph, Answers& answers) {
-  flight.stage = Stage::kQueued;
-  parts_.metrics.compute_queued.Increment();
-  if (parts_.compute_pool.TrySubmit([this, request = flight.request, graph = std::move(graph)] {
-        Compute(request, graph);
-      })) {
-    return;
-  }
-  parts_.metrics.compute_queued.Decrement();
-  FinishFlight(
-      flight.request->key,
-      MakeError(Reason::kOverloaded, "all compute slots and the queue before them are full",
-                {.limit = parts_.options.compute_queue, .actual = -1, .node = {}}),
-      answers);
-}
-
-void PlanBroker::Compute(const std::shared_ptr<const PlanRequest>& request, const GraphPtr& graph) {
-  const WorkFor names(request->call);
-  {
-    const absl::MutexLock lock(&mutex_);
-    flights_.find(request->key)->second->stage = Stage::kComputing;
-  }
-  parts_.metrics.compute_queued.Decrement();
-  parts_.metrics.compute_running.Increment();
-  const absl::StatusOr<PlanReplyPtr> reply = RunPlanFunction(*request, *graph);
-  parts_.metrics.compute_running.Decrement();
-  if (reply.ok()) {
-    // Before anybody has it, in the cache too: whoever was answered finds it after a crash.
-    if (parts_.stored != nullptr) parts_.stored->Save(*request, PlanBytesOf(**reply));
-    parts_.cache.Put(request->key, *reply);
-  }
-  Answers answers;
-  {
-    const absl::MutexLock lock(&mutex_);
-    FinishFlight(request->key, reply, answers);
-  }
-  Send(std::move(answers));
-}
-
-absl::StatusOr<PlanReplyPtr> PlanBroker::RunPlanFunction(const PlanRequest& request,
-                                                         const Graph& graph) {
-  const SteadyTime start = Clock::now();
-  absl::StatusOr<std::string> bytes = parts_.plan_function(graph, request);
-  const double seconds = SecondsSince(start);
-  parts_.metrics.compute_seconds.Observe(seconds);
-  std::vector<LogField> about = {{"graph", ToHex(request.digest)},
-                                 {"mode", request.options.mode},
-                                 {"nodes", absl::StrCat(graph.size()), true},
-                                 {"seconds", absl::StrFormat("%.4f", seconds), true}};
-  if (!bytes.ok()) {
-    parts_.metrics.computations_failed.Increment();
-    const bool bug = bytes.status().code() == absl::StatusCode::kInternal;
-    about.push_back({"reason", ReasonOf(bytes.status())});
-    about.push_back({"error", std::string(bytes.status().message())});
-    LogLine(bug ? spdlog::level::err : spdlog::level::debug, "plan failed", about);
-    return bytes.status();
-  }
-  parts_.metrics.computations_ok.Increment();
-  about.push_back({"bytes", absl::StrCat(bytes->size()), true});
-  LogLine(spdlog::level::debug, "plan computed", about);
-  return EncodePlanReply(*std::move(bytes));
-}
-
-void PlanBroker::FinishFlight(const std::string& key, const absl::StatusOr<PlanReplyPtr>& reply,
-                              Answers& answers, PlanOutcome first) {
-  const auto found = flights_.find(key);
-  const std::unique_ptr<Flight> flight = std::move(found->second);
-  flights_.erase(found);
-  const std::set<CallId> callers = std::move(flight->callers);
-  for (const CallId call : callers) {
-    if (!reply.ok()) {
-      Remove(call, reply.status(), answers);
-      continue;
-    }
-    const PlanOutcome others = first == PlanOutcome::kComputed ? PlanOutcome::kJoined : first;
-    const PlanOutcome outcome = call == flight->first_caller ? first : others;
-    Remove(call, PlanAnswer{outcome, *reply, 0}, answers);
-  }
 }
 
 }  // namespace bucketd

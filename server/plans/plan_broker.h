@@ -3,14 +3,16 @@
 //
 // States of a key that is not in the cache ("flight"): the store is asked, if there is one; it
 // waits for its graph, then for a compute slot, then it is computed. A flight belongs to nobody:
-// callers come, leave and run out of time; once its graph is here it is computed and cached all the
-// same. Failures are answered to those who wait and forgotten.
+// callers come, leave and run out of time. Without callers it ends, except that what is being
+// computed goes on until something else needs its slot. Failures are answered to those who wait and
+// forgotten.
 //
 // States of a graph that somebody wants ("graph wait"): leased to one caller who was asked to
 // upload, or arriving (uploads, inline graphs being decoded). When neither is true any more the
 // caller who has waited longest is asked.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -29,11 +31,13 @@
 #include "absl/synchronization/mutex.h"
 
 #include "server/base/metrics.h"
+#include "server/base/shares.h"
 #include "server/base/timers.h"
 #include "server/base/worker_pool.h"
 #include "server/config/options.h"
 #include "server/graphs/graph_intake.h"
 #include "server/graphs/graph_store.h"
+#include "server/plans/compute_queue.h"
 #include "server/plans/plan_answer.h"
 #include "server/plans/plan_cache.h"
 #include "server/plans/plan_function.h"
@@ -53,7 +57,7 @@ class PlanBroker {
     PlanCache& cache;
     GraphStore& graphs;
     GraphIntake& intake;
-    WorkerPool& compute_pool;
+    ComputeQueue& compute_queue;
     WorkerPool& intake_pool;
     Timers& timers;
     ServerMetrics& metrics;
@@ -84,12 +88,13 @@ class PlanBroker {
   void BeginDrain();
 
  private:
-  enum class Stage { kAsksStore, kNeedsGraph, kQueued, kComputing };
+  enum class Stage { kAsksStore, kNeedsGraph, kQueued, kComputing, kAnswered };
   struct Flight {
     std::shared_ptr<const PlanRequest> request;
     Stage stage = Stage::kNeedsGraph;
     CallId first_caller = 0;
     std::set<CallId> callers;
+    ComputeQueue::Id work = 0;  // from kQueued on
     // While the store is asked: the graph that rode along with one of the calls, and that call.
     std::shared_ptr<const InlineGraph> graph;
     CallId graph_caller = 0;
@@ -97,6 +102,7 @@ class PlanBroker {
   struct Caller {
     Flight* flight = nullptr;
     bool cached_only = false;  // and so only until the store has answered
+    Shares::Path share;        // peer, tenant, graph
     SteadyTime since;
     Timers::Id deadline_timer = 0;
     Done done;
@@ -117,7 +123,12 @@ class PlanBroker {
   GraphWait& WaitOf(const std::string& graph_key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Flight& FlightOf(const std::shared_ptr<PlanRequest>& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  CallId AddCaller(Flight& flight, SteadyTime deadline, Done done)
+  CallId AddCaller(Flight& flight, const PlanRequest& request, SteadyTime deadline, Done done)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::unique_ptr<Flight> TakeFlight(const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Without callers now.
+  void Abandon(Flight& flight) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status MakeRoomFor(const PlanRequest& request, Answers& answers)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartInlineDecode(const PlanRequest& request, std::shared_ptr<const InlineGraph> graph,
                          CallId call, Answers& answers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -131,7 +142,8 @@ class PlanBroker {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartCompute(Flight& flight, GraphPtr graph, Answers& answers)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Compute(const std::shared_ptr<const PlanRequest>& request, const GraphPtr& graph);
+  void Compute(const std::shared_ptr<const PlanRequest>& request, const GraphPtr& graph,
+               const std::atomic<bool>& cancelled);
   absl::StatusOr<PlanReplyPtr> RunPlanFunction(const PlanRequest& request, const Graph& graph);
   // `first`: what it was for the caller who started it.
   void FinishFlight(const std::string& key, const absl::StatusOr<PlanReplyPtr>& reply,
@@ -156,6 +168,10 @@ class PlanBroker {
   absl::flat_hash_map<std::string, std::unique_ptr<GraphWait>> graph_waits_
       ABSL_GUARDED_BY(mutex_);  // by graph key
   absl::flat_hash_map<CallId, Caller> callers_ ABSL_GUARDED_BY(mutex_);
+  Shares shares_ ABSL_GUARDED_BY(mutex_);  // of callers_
+  absl::flat_hash_map<ComputeQueue::Id, std::string> key_of_work_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::string> leases_ ABSL_GUARDED_BY(mutex_);  // graph keys, the oldest first
+  int64_t request_bytes_ ABSL_GUARDED_BY(mutex_) = 0;               // of flights
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 };

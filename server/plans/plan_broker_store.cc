@@ -16,7 +16,7 @@ PlanBroker::CallId PlanBroker::AskStore(const std::shared_ptr<PlanRequest>& requ
                                         SteadyTime deadline, Done done, Answers& answers) {
   const bool is_new = !flights_.contains(request->key);
   Flight& flight = FlightOf(request);
-  const CallId call = AddCaller(flight, deadline, std::move(done));
+  const CallId call = AddCaller(flight, *request, deadline, std::move(done));
   callers_[call].cached_only = cached_only;
   if (graph != nullptr && flight.graph == nullptr) {
     flight.graph = std::move(graph);
@@ -55,7 +55,7 @@ void PlanBroker::NotStored(const std::string& key, const absl::Status& read, Ans
   const std::shared_ptr<const InlineGraph> graph_data = std::move(flight.graph);
   flight.stage = Stage::kNeedsGraph;
   if (flight.callers.empty()) {
-    flights_.erase(key);
+    TakeFlight(key);
     return;
   }
   const absl::Status none =

@@ -43,6 +43,8 @@ absl::Status PlannerError(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
       return WithReason(Reason::kOptionsInvalid, status);
+    case absl::StatusCode::kCancelled:
+      return WithReason(Reason::kCancelled, status);
     case absl::StatusCode::kFailedPrecondition:
       return WithReason(Reason::kPlanImpossible, status);
     default:
@@ -64,6 +66,15 @@ absl::StatusOr<std::string> Compute(const Graph& graph, const PlanRequest& reque
 }
 
 }  // namespace
+
+// Mode auto: tests/bench/results/planning.md; an effort more doubles it.
+int64_t EstimatedMillis(const Graph& graph, const PlanOptions& options) {
+  const auto nodes = static_cast<int64_t>(graph.size());
+  if (options.mode != "auto") return 1 + nodes / 1000;
+  const int64_t at_effort_5 = 140 + nodes / 76;
+  return options.effort >= 5 ? at_effort_5 << (options.effort - 5)
+                             : at_effort_5 >> (5 - options.effort);
+}
 
 absl::StatusOr<std::string> ComputePlan(const Graph& graph, const PlanRequest& request) {
   try {

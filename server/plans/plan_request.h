@@ -33,6 +33,7 @@ struct PlanRequest {
   std::string key;  // plan_key.h
   bool cached_only = false;
   std::unique_ptr<InlineGraph> graph;  // null: none came
+  std::string peer;                    // host of whoever asked; what is shared is shared by it
   CallIds call;                        // that asked; what is done for it is logged under its name
 };
 

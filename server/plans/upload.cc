@@ -11,6 +11,11 @@
 #include "server/plans/plan_request.h"
 
 namespace bucketd {
+namespace {
+
+constexpr size_t kPieceBytes = 16 << 10;
+
+}  // namespace
 
 UploadSession::UploadSession(GraphIntake& intake, GraphStore& graphs,
                              PartialUploads& partial_uploads, PlanBroker& broker,
@@ -30,7 +35,7 @@ void UploadSession::Close() {
 
 void UploadSession::KeepRest() {
   if (decoder_ == nullptr) return;
-  partial_uploads_.Keep(partial_key_, {std::move(decoder_), std::move(held_), nullptr});
+  partial_uploads_.Keep(partial_key_, {std::move(decoder_), std::move(held_)});
 }
 
 absl::StatusOr<UploadSession::Next> UploadSession::Handle(const v1::UploadGraphRequest& message) {
@@ -64,8 +69,8 @@ absl::Status UploadSession::StartDecoding(const v1::UploadHeader& header) {
   // Made in any case: it checks codec and size.
   ASSIGN_OR_RETURN(decoder_, intake_.StartDecoder(header.codec(), header.size()));
   if (header.resume_offset() == 0) {
-    ASSIGN_OR_RETURN(held_, intake_.Reserve(header.size()));
-    return absl::OkStatus();
+    held_ = intake_.Reserve();
+    return held_->GrowTo(decoder_->held_bytes());
   }
   decoder_ = nullptr;
   ASSIGN_OR_RETURN(PartialUpload partial,
@@ -91,10 +96,17 @@ absl::StatusOr<UploadSession::Next> UploadSession::Chunk(const std::string& chun
     return Next::kPresent;
   }
   metrics_.upload_received_bytes.Increment(static_cast<double>(size));
-  const absl::Status appended = decoder_->Append(chunk);
-  if (appended.ok()) return Next::kMore;
-  decoder_.reset();  // what is wrong cannot go on
-  return appended;
+  // In pieces: a chunk may be small and what it inflates to large.
+  for (size_t at = 0; at < chunk.size(); at += kPieceBytes) {
+    const absl::Status appended =
+        decoder_->Append(absl::string_view(chunk).substr(at, kPieceBytes));
+    if (!appended.ok()) {
+      decoder_.reset();  // what is wrong cannot go on
+      return appended;
+    }
+    RETURN_IF_ERROR(held_->GrowTo(decoder_->held_bytes()));
+  }
+  return Next::kMore;
 }
 
 absl::Status UploadSession::Finish() {

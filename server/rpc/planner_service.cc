@@ -104,8 +104,11 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
       return;
     }
     graph_ = (*parsed)->digest;
+    (*parsed)->peer = HostOf(context->peer());
     (*parsed)->call = scope_.ids(TraceOf(*context));
     Remember(request, **parsed);
+    // gRPC would keep the bytes for as long as the call waits.
+    const_cast<ByteBuffer&>(request).Clear();
     const SteadyTime deadline = DeadlineOf(*context, parts.options.max_wait);
     // Cancellation is reported only after this constructor: gRPC does not know the reactor yet.
     if (job_.has_value()) {

@@ -11,6 +11,7 @@
 #include "server/graphs/graph_intake.h"
 #include "server/graphs/graph_store.h"
 #include "server/graphs/partial_uploads.h"
+#include "server/graphs/upload_streams.h"
 #include "server/jobs/agreement.h"
 #include "server/plans/plan_broker.h"
 #include "server/plans/plan_cache.h"
@@ -26,6 +27,7 @@ struct ServiceParts {
   GraphStore& graphs;
   GraphIntake& intake;
   PartialUploads& partial_uploads;
+  UploadStreams& upload_streams;
   WorkerPool& intake_pool;
   Timers& timers;
   ServerMetrics& metrics;

@@ -3,6 +3,7 @@
 
 #include <iterator>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "grpcpp/server_context.h"
@@ -26,6 +27,9 @@ inline std::optional<TraceContext> TraceOf(const grpc::CallbackServerContext& co
   if (first == last || std::next(first) != last) return std::nullopt;
   return ParseTraceparent(absl::string_view(first->second.data(), first->second.size()));
 }
+
+// Of a peer as gRPC names it: "ipv4:127.0.0.1:4711", "unix:...".
+inline std::string HostOf(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
 
 // Ends `scope`; names the request to the caller on an error, and our span to one who traces.
 inline grpc::Status EndRequest(RequestScope& scope, grpc::CallbackServerContext& context,

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/status_macros.h"
 #include "server/base/errors.h"
 #include "server/plans/upload.h"
 #include "server/rpc/handoff.h"
@@ -28,11 +29,13 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
         scope_(Method::kUploadGraph, parts.metrics),
         session_(std::make_unique<UploadSession>(parts.intake, parts.graphs, parts.partial_uploads,
                                                  parts.broker, parts.metrics)) {
-    const absl::Status admitted = parts_.intake.OpenStream();
+    const absl::StatusOr<UploadStreams::Id> admitted =
+        parts_.upload_streams.Open(HostOf(context->peer()));
+    if (admitted.ok()) stream_ = *admitted;
     if (parts_.draining) {
       End(MakeError(Reason::kDraining, "the server is shutting down"));
     } else if (!admitted.ok()) {
-      End(admitted);
+      End(admitted.status());
     } else {
       ReadNext();
     }
@@ -62,11 +65,11 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
   }
 
  private:
-  ~UploadReactor() override { parts_.intake.CloseStream(); }
+  ~UploadReactor() override { parts_.upload_streams.Close(stream_); }
 
   void ReadNext() {
-    stall_timer_ = parts_.timers.Schedule(
-        std::chrono::steady_clock::now() + parts_.options.upload_stall, [this] { Stalled(); });
+    stall_timer_ =
+        parts_.timers.Schedule(parts_.upload_streams.BeginWait(stream_), [this] { Stalled(); });
     HandToGrpc(this);
     StartRead(&message_);
   }
@@ -77,9 +80,17 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
     context_.TryCancel();
   }
 
+  absl::StatusOr<UploadSession::Next> Handle() {
+    RETURN_IF_ERROR(
+        parts_.upload_streams.Came(stream_, static_cast<int64_t>(message_.chunk().size())));
+    return session_->Handle(message_);
+  }
+
   void HandleMessage() {
-    const absl::StatusOr<UploadSession::Next> next = session_->Handle(message_);
+    const absl::StatusOr<UploadSession::Next> next = Handle();
     if (!next.ok()) {
+      // What was right so far may go on when there is room again.
+      if (absl::IsResourceExhausted(next.status())) session_->KeepRest();
       End(next.status());
     } else if (*next == UploadSession::Next::kPresent) {
       response_.set_already_present(true);
@@ -94,8 +105,9 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
     // A dead client and one that is done end the stream alike.
     if (stalled_ || context_.IsCancelled()) session_->KeepRest();
     if (stalled_) {
-      const int64_t stall = parts_.options.upload_stall.count();
-      End(MakeError(Reason::kCancelled, absl::StrCat("nothing came for ", stall, " ms")));
+      End(MakeError(Reason::kCancelled,
+                    absl::StrCat("the upload stalled, or brought less than ",
+                                 parts_.options.upload_rate_bytes, " bytes a second")));
     } else if (context_.IsCancelled()) {
       End(MakeError(Reason::kCancelled, "the caller went away during the upload"));
     } else {
@@ -128,6 +140,7 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
   RequestScope scope_;
   std::unique_ptr<UploadSession> session_;
   v1::UploadGraphRequest message_;
+  UploadStreams::Id stream_ = 0;
   Timers::Id stall_timer_ = 0;
   std::atomic<bool> stalled_{false};
 };

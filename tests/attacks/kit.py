@@ -24,7 +24,7 @@ FULL = os.environ.get("BUCKETD_FULL") == "1"
 # An attack may make the slowest hundredth of honest hits so many times slower,
 TIMES = 10
 # where a quiet server's are not counted as faster than this: attackers, caller and server share two cores.
-FLOOR_SECONDS = 0.005 if FULL else 0.02
+FLOOR_SECONDS = 0.005 if FULL else 0.1
 _QUIET_SECONDS = 3.0 if FULL else 1.0
 IN_FLIGHT_MIB = 768  # --max-in-flight-bytes
 _BASE_MIB = 64  # of a server that has nothing in its caches

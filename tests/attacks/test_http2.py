@@ -3,10 +3,14 @@
 import time
 import zlib
 
+import harness
+import honest
 import http2
 import kit
 import pytest
 from http2 import Connection, frame
+
+from bucketd._wire.proto import planner_pb2_grpc
 
 _AT_ONCE = 1000  # resets in one write
 
@@ -70,12 +74,27 @@ def gzip_bombs(address: str, count: int, mib: int) -> bytes:
         return bytes(connection.answers)
 
 
+def patient_calls(address: str, calls: int, seconds: float) -> int:
+    """Large requests for a plan of a graph that nobody has: each is held while its call waits. Returns how many were refused."""
+    request = honest.KEY.request()
+    request.graph_digest = bytes(32)
+    channel = harness.channel_to(address)
+    ask = planner_pb2_grpc.PlannerStub(channel).GetPlan
+    waiting = []
+    for number in range(calls):
+        request.options.parameter_order[:] = [f"{number}." + "x" * 1_000_000]
+        waiting.append(ask.future(request, timeout=seconds))
+    refused = sum(call.exception() is not None and call.code().name == "RESOURCE_EXHAUSTED" for call in waiting)
+    channel.close()
+    return refused
+
+
 @pytest.mark.quiet
 def test_rapid_reset():
     with kit.Scene() as scene:
         sent = []
         seen = scene.under(lambda: sent.append(rapid_reset(scene.server.address, kit.size(9_000, 54_000), kit.size(1.0, 3.0))))
-    seen.holds(f"rapid reset, {sent[0]} of them", memory_mib=200)
+    seen.holds(f"rapid reset, {sent[0]} of them", memory_mib=64)
 
 
 @pytest.mark.quiet
@@ -99,3 +118,13 @@ def test_gzip_bomb():
         seen = scene.under(lambda: said.append(gzip_bombs(scene.server.address, 3, kit.size(200, 1900))))
     seen.holds("gzip bombs", memory_mib=100)
     assert b"gzip" in said[0], "the refusal says why"
+
+
+@pytest.mark.quiet
+def test_large_requests_that_wait():
+    refused = []
+    with kit.Scene() as scene:
+        seen = scene.under(lambda: refused.append(patient_calls(scene.server.address, kit.size(40, 400), kit.size(4.0, 8.0))))
+    print(f"{refused[0]} refused")
+    assert refused[0] > 0
+    seen.holds("large requests that wait", memory_mib=kit.IN_FLIGHT_MIB)

@@ -72,10 +72,10 @@ struct Planner {
   GraphStore graphs{int64_t{64} << 20, metrics};
   GraphIntake intake{options.intake, metrics};
   Timers timers;
-  WorkerPool compute_pool{1, 16};
+  ComputeQueue compute_queue{1, 16};
   WorkerPool intake_pool{1, 16};
   PlanBroker broker{
-      {cache, graphs, intake, compute_pool, intake_pool, timers, metrics, options, ComputePlan}};
+      {cache, graphs, intake, compute_queue, intake_pool, timers, metrics, options, ComputePlan}};
   Pins pins{*store, agreement_metrics, {}};
   Agreement agreement;
 };

@@ -1,11 +1,14 @@
 // Callers that wait: for a graph that another one was asked for, for a computation, for a slot; and
 // how that ends.
+#include <algorithm>
+#include <atomic>
 #include <future>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
 
+#include "passes/base/cancellation.h"
 #include "tests/server/fixture.h"
 
 namespace bucketd {
@@ -190,6 +193,66 @@ TEST_F(WaitTest, FinishesAndCachesAPlanThatNobodyWaitsForAnyMore) {
   EXPECT_EQ(GetPlan(request).source(), v1::PLAN_SOURCE_HIT);
 }
 
+TEST_F(WaitTest, DropsWhatNobodyWaitsForAndCancelsItWhereOthersNeedTheSlot) {
+  std::atomic<int> begun{0};
+  plan_function_ = [&](const Graph& graph, const PlanRequest& request) {
+    if (++begun > 1) return ComputePlan(graph, request);
+    while (!IsCancelled()) std::this_thread::yield();
+    return absl::StatusOr<std::string>(absl::CancelledError(""));
+  };
+  options_.compute_slots = 1;
+  StartServer();
+  ASSERT_TRUE(Upload(ForwardGraph()).ok());
+  v1::GetPlanRequest request = RequestFor(ForwardGraph());
+  EXPECT_EQ(ReasonOf(GetPlanInVain(request).status), "DEADLINE");
+  EXPECT_EQ(Metric("bucketd_plan_compute_running"), 1) << "nothing else needs the slot";
+  request.mutable_options()->set_prefetch_forward(2);
+  EXPECT_EQ(GetPlan(request).source(), v1::PLAN_SOURCE_COMPUTED);
+  EXPECT_EQ(Metric("bucketd_plan_computations_total", "result", "cancelled"), 1);
+  EXPECT_EQ(Metric("bucketd_plan_computations_total", "result", "error"), 0);
+}
+
+TEST_F(WaitTest, WhatNobodyWaitsForLeavesTheQueue) {
+  plan_function_ = gate_.Guard(ComputePlan);
+  options_.compute_slots = 1;
+  StartServer();
+  ASSERT_TRUE(Upload(ForwardGraph()).ok());
+  v1::GetPlanRequest request = RequestFor(ForwardGraph());
+  std::future<Reply> running = GetPlanAsync(request);
+  gate_.WaitUntilEntered(1);
+  request.mutable_options()->set_prefetch_forward(2);
+  EXPECT_EQ(ReasonOf(GetPlanInVain(request).status), "DEADLINE");
+  EXPECT_TRUE(Eventually([&] { return Metric("bucketd_plan_compute_queued") == 0; }));
+  EXPECT_GE(Metric("bucketd_plan_computations_dropped_total"), 1);
+  gate_.Open();
+  EXPECT_TRUE(running.get().status.ok());
+  EXPECT_EQ(gate_.entered(), 1);
+}
+
+TEST_F(WaitTest, WhoHasMostOfTheQueueGivesWay) {
+  plan_function_ = gate_.Guard(ComputePlan);
+  options_.compute_slots = 1;
+  options_.compute_queue = 2;
+  StartServer();
+  std::vector<std::future<Reply>> calls;
+  for (const char* tenant : {"a", "a", "a", "b"}) {
+    const int before = static_cast<int>(calls.size());
+    v1::UploadHeader header = HeaderFor(ForwardGraph());
+    header.set_tenant(tenant);
+    ASSERT_TRUE(Upload(header, {Zstd(ForwardGraph().bytes)}).ok());
+    v1::GetPlanRequest request = RequestFor(ForwardGraph());
+    request.set_tenant(tenant);
+    request.mutable_options()->set_prefetch_forward(static_cast<uint32_t>(1 + before));
+    calls.push_back(GetPlanAsync(request));
+    if (before == 0) gate_.WaitUntilEntered(1);
+    ASSERT_TRUE(EventuallyWaiting(std::min(before + 1, 3)));
+  }
+  EXPECT_EQ(ReasonOf(calls[2].get().status), "OVERLOADED");
+  EXPECT_EQ(Metric("bucketd_displaced_total", "what", "computation"), 1);
+  gate_.Open();
+  for (const int kept : {0, 1, 3}) EXPECT_TRUE(calls[static_cast<size_t>(kept)].get().status.ok());
+}
+
 TEST_F(WaitTest, RefusesPlansBeyondTheComputeQueue) {
   plan_function_ = gate_.Guard(ComputePlan);
   options_.compute_slots = 1;
@@ -238,10 +301,11 @@ TEST_F(WaitTest, RemembersABoundedNumberOfGraphsThatItAskedFor) {
   request.set_graph_digest(std::string(32, 'a'));
   ASSERT_TRUE(GetPlan(request).asked_to_upload());
   request.set_graph_digest(std::string(32, 'b'));
-  EXPECT_EQ(ReasonOf(GetPlan(request).status), "OVERLOADED");
-  // One that arrives makes room.
+  EXPECT_TRUE(GetPlan(request).asked_to_upload()) << "the oldest is forgotten";
+  request = RequestFor(ForwardGraph());
+  EXPECT_TRUE(GetPlan(request).asked_to_upload()) << "as if nobody had been asked";
   ASSERT_TRUE(Upload(ForwardGraph()).ok());
-  EXPECT_TRUE(GetPlan(request).asked_to_upload());
+  EXPECT_TRUE(GetPlan(request).response.has_plan());
 }
 
 }  // namespace

@@ -1,0 +1,125 @@
+// A flight's graph is here: it waits for a slot, is computed, and answers.
+#include <chrono>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+#include "passes/base/cancellation.h"
+#include "server/base/errors.h"
+#include "server/base/log.h"
+#include "server/plans/plan_broker.h"
+
+namespace bucketd {
+void PlanBroker::StartCompute(Flight& flight, GraphPtr graph, Answers& answers) {
+  flight.stage = Stage::kQueued;
+  flight.work = ++last_id_;
+  key_of_work_.emplace(flight.work, flight.request->key);
+  const std::shared_ptr<const PlanRequest> request = flight.request;
+  const int64_t cost_ms = EstimatedMillis(*graph, request->options);
+  const ComputeQueue::Taken submitted = parts_.compute_queue.Submit(
+      {flight.work, request->peer, request->tenant, cost_ms,
+       [this, request, graph = std::move(graph)](const std::atomic<bool>& cancelled) {
+         Compute(request, graph, cancelled);
+       }});
+  const auto overloaded = [this](absl::string_view why) {
+    return MakeError(Reason::kOverloaded, why,
+                     {.limit = parts_.options.compute_queue, .actual = -1, .node = {}});
+  };
+  if (!submitted.taken) {
+    FinishFlight(request->key, overloaded("all compute slots and the queue before them are full"),
+                 answers);
+    return;
+  }
+  parts_.metrics.compute_queued.Increment();
+  if (submitted.displaced == 0) return;
+  parts_.metrics.compute_queued.Decrement();
+  parts_.metrics.displaced_computations.Increment();
+  const std::string displaced = key_of_work_.at(submitted.displaced);
+  FinishFlight(
+      displaced,
+      overloaded("the queue for compute slots is full, most of it yours: another's gets the place"),
+      answers);
+}
+
+void PlanBroker::Compute(const std::shared_ptr<const PlanRequest>& request, const GraphPtr& graph,
+                         const std::atomic<bool>& cancelled) {
+  const WorkFor names(request->call);
+  {
+    const absl::MutexLock lock(&mutex_);
+    flights_.find(request->key)->second->stage = Stage::kComputing;
+  }
+  parts_.metrics.compute_queued.Decrement();
+  parts_.metrics.compute_running.Increment();
+  absl::StatusOr<PlanReplyPtr> reply = absl::CancelledError("");
+  {
+    const CancellationScope scope(cancelled);
+    reply = RunPlanFunction(*request, *graph);
+  }
+  parts_.metrics.compute_running.Decrement();
+  if (reply.ok()) {
+    // Before anybody has it, in the cache too: whoever was answered finds it after a crash.
+    if (parts_.stored != nullptr) parts_.stored->Save(*request, PlanBytesOf(**reply));
+    parts_.cache.Put(request->key, *reply);
+  }
+  Answers answers;
+  {
+    const absl::MutexLock lock(&mutex_);
+    Flight& flight = *flights_.find(request->key)->second;
+    if (absl::IsCancelled(reply.status()) && !flight.callers.empty()) {
+      key_of_work_.erase(flight.work);  // they came when it had been given up: once more
+      StartCompute(flight, graph, answers);
+    } else {
+      FinishFlight(request->key, reply, answers);
+    }
+  }
+  Send(std::move(answers));
+}
+
+absl::StatusOr<PlanReplyPtr> PlanBroker::RunPlanFunction(const PlanRequest& request,
+                                                         const Graph& graph) {
+  const SteadyTime start = std::chrono::steady_clock::now();
+  absl::StatusOr<std::string> bytes = parts_.plan_function(graph, request);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  parts_.metrics.compute_seconds.Observe(seconds);
+  std::vector<LogField> about = {{"graph", ToHex(request.digest)},
+                                 {"mode", request.options.mode},
+                                 {"nodes", absl::StrCat(graph.size()), true},
+                                 {"seconds", absl::StrFormat("%.4f", seconds), true}};
+  if (absl::IsCancelled(bytes.status())) {
+    parts_.metrics.computations_cancelled.Increment();
+    return bytes.status();
+  }
+  if (!bytes.ok()) {
+    parts_.metrics.computations_failed.Increment();
+    const bool bug = bytes.status().code() == absl::StatusCode::kInternal;
+    about.push_back({"reason", ReasonOf(bytes.status())});
+    about.push_back({"error", std::string(bytes.status().message())});
+    LogLine(bug ? spdlog::level::err : spdlog::level::debug, "plan failed", about);
+    return bytes.status();
+  }
+  parts_.metrics.computations_ok.Increment();
+  about.push_back({"bytes", absl::StrCat(bytes->size()), true});
+  LogLine(spdlog::level::debug, "plan computed", about);
+  return EncodePlanReply(*std::move(bytes));
+}
+
+void PlanBroker::FinishFlight(const std::string& key, const absl::StatusOr<PlanReplyPtr>& reply,
+                              Answers& answers, PlanOutcome first) {
+  const std::unique_ptr<Flight> flight = TakeFlight(key);
+  flight->stage = Stage::kAnswered;
+  const std::set<CallId> callers = std::move(flight->callers);
+  for (const CallId call : callers) {
+    if (!reply.ok()) {
+      Remove(call, reply.status(), answers);
+      continue;
+    }
+    const PlanOutcome others = first == PlanOutcome::kComputed ? PlanOutcome::kJoined : first;
+    const PlanOutcome outcome = call == flight->first_caller ? first : others;
+    Remove(call, PlanAnswer{outcome, *reply, 0}, answers);
+  }
+}
+
+}  // namespace bucketd
