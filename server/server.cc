@@ -77,9 +77,12 @@ ServerOptions FillDefaults(ServerOptions options) {
   return options;
 }
 
+// While set, gRPC's errors are told by whoever runs into them, in better words.
+thread_local bool grpc_errors_are_told = false;
+
 void LogOfGrpc(gpr_log_func_args* args) {
-  const bool error = args->severity == GPR_LOG_SEVERITY_ERROR;
-  spdlog::log(error ? spdlog::level::warn : spdlog::level::debug, "grpc: {}", args->message);
+  const bool warn = args->severity == GPR_LOG_SEVERITY_ERROR && !grpc_errors_are_told;
+  spdlog::log(warn ? spdlog::level::warn : spdlog::level::debug, "grpc: {}", args->message);
 }
 
 // What a connection, and all of them, may make gRPC hold.
@@ -167,7 +170,7 @@ struct Server::Impl {
   AdminHooks Hooks();
 
   const ServerOptions options;
-  const std::chrono::system_clock::time_point started = std::chrono::system_clock::now();
+  const std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
   std::atomic<bool> listening{false};  // address and http are set for good
   std::atomic<bool> draining{false};
   std::atomic<bool> serving{false};
@@ -233,7 +236,9 @@ absl::Status Server::Impl::Listen() {
   GuardConnections([this] { metrics.connections_closed.Increment(); });
   // The socket is never open wider than it will be, not even between bind and chmod.
   const mode_t mask = umask(static_cast<mode_t>(~options.socket_mode & 0777));
+  grpc_errors_are_told = true;
   grpc_server = builder.BuildAndStart();
+  grpc_errors_are_told = false;
   umask(mask);
   if (grpc_server == nullptr || port == 0) {
     return absl::UnavailableError(

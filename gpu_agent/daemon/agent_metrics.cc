@@ -17,7 +17,6 @@ constexpr std::array<const char*, 4> kDTypeNames = {"bf16", "f16", "f32", "other
 constexpr std::array<const char*, 2> kModeNames = {"packed", "grouped"};
 constexpr std::array<const char*, 2> kDirectionNames = {"in", "out"};
 constexpr std::array<const char*, 4> kCodeNames = {"peer_lost", "timeout", "aborted", "other"};
-constexpr std::array<const char*, 2> kPlanNames = {"applied", "refused"};
 constexpr std::array<const char*, 3> kReportNames = {"accepted", "refused", "unreachable"};
 
 // 8 us to 2 s, each twice the one before.
@@ -93,10 +92,6 @@ AgentMetrics::AgentMetrics(Registry& r, const std::string& version, const std::s
           "Predicted time of a bucket on the wire over the measured one.", {}, Ratios())),
       ready(AddGauge(r, "bucket_agent_ready",
                      "1 while the agent is connected to its group and its last probe ended well.")),
-      memory_reserved(AddGauge(r, "bucket_agent_bucket_memory_bytes", "Memory for buckets.",
-                               {{"state", "reserved"}})),
-      memory_in_use(AddGauge(r, "bucket_agent_bucket_memory_bytes", "Memory for buckets.",
-                             {{"state", "in_use"}})),
       verify_mismatches(
           AddCounter(r, "bucket_agent_verify_mismatches_total",
                      "Elements of verified payloads that came off the wire other than they "
@@ -134,10 +129,6 @@ AgentMetrics::AgentMetrics(Registry& r, const std::string& version, const std::s
   for (size_t c = 0; c < kCodes; ++c) {
     errors_[c] = &AddCounter(r, "bucket_agent_communicator_errors_total",
                              "Process groups that ended by an error.", {{"code", kCodeNames[c]}});
-  }
-  for (size_t i = 0; i < plans_.size(); ++i) {
-    plans_[i] = &AddCounter(r, "bucket_agent_plans_total", "Plans that were to be run.",
-                            {{"result", kPlanNames[i]}});
   }
   for (size_t i = 0; i < reports_.size(); ++i) {
     reports_[i] = &AddCounter(r, "bucket_agent_cost_reports_total", "Reports to the planner.",

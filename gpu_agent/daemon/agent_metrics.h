@@ -35,7 +35,6 @@ struct MeasuredRun {
 // rate(bus_bytes) / rate(duration) is its busbw. (n-1)/n, twice that for an all-reduce.
 double BusFactor(CollectiveKind kind, int ranks);
 
-enum class PlanResult { kApplied, kRefused };
 enum class ReportResult { kAccepted, kRefused, kUnreachable };
 enum class CopyDirection { kIn, kOut };
 
@@ -55,7 +54,6 @@ class AgentMetrics {
   void Copied(CopyDirection direction, int64_t picoseconds, int64_t bytes);
   // By the error's code: a peer that went away, a timeout, an abort, whatever else.
   void CommunicatorFailed(const absl::Status& error);
-  prometheus::Counter& plans(PlanResult result) { return *plans_[static_cast<size_t>(result)]; }
   prometheus::Counter& reports(ReportResult result) {
     return *reports_[static_cast<size_t>(result)];
   }
@@ -67,7 +65,6 @@ class AgentMetrics {
   std::array<prometheus::Counter*, kKinds> payload_{}, bus_{};
   std::array<prometheus::Histogram*, kDirections> copy_seconds_{};
   std::array<prometheus::Counter*, kDirections> copy_bytes_{};
-  std::array<prometheus::Counter*, 2> plans_{};
   std::array<prometheus::Counter*, 3> reports_{};
   std::array<prometheus::Counter*, kCodes> errors_{};
   prometheus::Registry& registry_;
@@ -77,8 +74,6 @@ class AgentMetrics {
  public:
   prometheus::Histogram& predicted_over_measured;
   prometheus::Gauge& ready;
-  prometheus::Gauge& memory_reserved;
-  prometheus::Gauge& memory_in_use;
   prometheus::Counter& verify_mismatches;
   prometheus::Gauge& straggler_ratio;
   prometheus::Gauge& last_probe;

@@ -189,8 +189,12 @@ v1::GetStatusResponse Admin::GetStatus() const {
   status.set_address(state.address);
   status.set_http_address(state.http_address);
   status.set_pid(getpid());
-  status.set_started_ms(Ms(state.started));
-  status.set_uptime_ms(Ms(Now()) - Ms(state.started));
+  // The wall clock may have been set since; what it would have said then fits what it says now.
+  const int64_t uptime_ms = std::chrono::duration_cast<std::chrono::milliseconds>(
+                                std::chrono::steady_clock::now() - state.started)
+                                .count();
+  status.set_uptime_ms(uptime_ms);
+  status.set_started_ms(Ms(Now()) - uptime_ms);
   FillPlanning(parts_.planning.Get(), *status.mutable_planning());
   FillPlans(status);
   FillLoad(*status.mutable_load());

@@ -41,7 +41,7 @@ struct ServerState {
   bool draining = false;
   std::string address;
   std::string http_address;
-  std::chrono::system_clock::time_point started;
+  std::chrono::steady_clock::time_point started;
 };
 
 class Admin {

@@ -1,7 +1,11 @@
 #include "server/process/log.h"
 
+#include <signal.h>
+
 #include <algorithm>
+#include <chrono>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +13,8 @@
 #include "spdlog/pattern_formatter.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
+
+#include "server/process/log_limit.h"
 
 namespace bucketd {
 namespace {
@@ -121,6 +127,71 @@ std::string Inside(absl::string_view text) {
   return out;
 }
 
+// What lines that differ in their details alone have in common.
+std::string KindOf(const spdlog::details::log_msg& line) {
+  absl::string_view rest;
+  const absl::string_view message = TakeMessage({line.payload.data(), line.payload.size()}, rest);
+  return absl::StrCat(static_cast<int>(line.level),
+                      message.substr(0, message.find_first_of("0123456789:=\"")));
+}
+
+using Stderr = spdlog::sinks::stderr_sink_mt;
+
+// But for what LogLimit leaves out of lines that are there without being asked for.
+class LimitedStderr final : public Stderr {
+ public:
+  void log(const spdlog::details::log_msg& line) override {
+    std::optional<int64_t> left_out = 0;
+    if (line.level >= spdlog::level::info) {
+      const std::lock_guard lock(limit_mutex_);
+      left_out = limit_.Admit(KindOf(line), Clock::now());
+    }
+    if (!left_out.has_value()) return;
+    if (*left_out == 0) {
+      Stderr::log(line);
+    } else {
+      Write(line, *left_out);
+    }
+  }
+
+  // After each line, and each second without one.
+  void flush() override {
+    std::vector<std::pair<std::string, int64_t>> due;
+    {
+      const std::lock_guard lock(limit_mutex_);
+      due = limit_.TakeLeftOut(Clock::now());
+    }
+    for (const auto& [kind, left_out] : due) {
+      const std::string payload = absl::StrCat("lines left out: ", kind.substr(1));
+      Write({"", spdlog::level::warn, payload}, left_out);
+    }
+    Stderr::flush();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void Write(spdlog::details::log_msg line, int64_t left_out) {
+    std::string payload(line.payload.data(), line.payload.size());
+    if (payload.empty() || payload[0] != kMarker) payload = kMarker + Inside(payload);
+    absl::StrAppend(&payload, std::string(1, kNumber), "not_logged=", left_out);
+    line.payload = payload;
+    Stderr::log(line);
+  }
+
+  std::mutex limit_mutex_;
+  LogLimit limit_;
+};
+
+// A thread that flushes, and takes no signal: those are for whoever asks for them.
+void FlushEachSecond() {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before);
+  spdlog::flush_every(std::chrono::seconds(1));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
 }  // namespace
 
 absl::Status ConfigureLog(const std::string& program, const std::string& level, bool json) {
@@ -129,8 +200,7 @@ absl::Status ConfigureLog(const std::string& program, const std::string& level, 
     return absl::InvalidArgumentError(absl::StrCat(
         "--log-level: \"", level, "\" is unknown; known are trace, debug, info, warn, error, off"));
   }
-  auto logger =
-      std::make_shared<spdlog::logger>(program, std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger = std::make_shared<spdlog::logger>(program, std::make_shared<LimitedStderr>());
   auto formatter = std::make_unique<spdlog::pattern_formatter>(spdlog::pattern_time_type::utc);
   if (json) {
     formatter->add_flag<JsonLine>('*').set_pattern(
@@ -142,6 +212,7 @@ absl::Status ConfigureLog(const std::string& program, const std::string& level, 
   logger->set_level(parsed);
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
+  FlushEachSecond();
   return absl::OkStatus();
 }
 

@@ -2,26 +2,23 @@
 //   /metrics  Prometheus text     /livez  200 while the process runs
 //   /readyz   200 and "ok" while requests are taken, else 503 and why; a second line says what does
 //             not work
-// and the pages that its daemon adds.
+// and the pages that its daemon adds. /livez and /readyz are answered at once, whatever other
+// requests wait for (connections.h). No page may run scripts, load anything or be framed.
 #pragma once
 
 #include <functional>
-#include <future>
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "prometheus/registry.h"
 
-namespace httplib {
-class Server;
-}  // namespace httplib
-
 namespace bucketd {
+
+class Connections;
 
 // Text as the inside of an HTML element or attribute.
 std::string EscapedHtml(absl::string_view text);
@@ -38,9 +35,9 @@ class SidePort {
     std::function<Answer(const std::multimap<std::string, std::string>& query)> answer;
   };
   struct Handlers {  // called on the side port's threads
-    std::function<std::string()>
-        not_ready;  // why requests are not taken, "draining"; "" if they are
-    std::function<std::string()> degraded;  // what does not work though the daemon is ready; ""
+    // Why requests are not taken, "draining", "" if they are; what does not work though the daemon
+    // is ready, or "". Both are short and wait for nothing.
+    std::function<std::string()> not_ready, degraded;
     std::vector<Page> pages;
   };
 
@@ -54,15 +51,12 @@ class SidePort {
   const std::string& address() const { return address_; }
 
  private:
-  SidePort(const prometheus::Registry& registry, Handlers handlers);
-  void AddRoutes();
+  class Http;
+  SidePort(std::unique_ptr<Http> http, int listener, std::string address);
 
-  const prometheus::Registry& registry_;
-  const Handlers handlers_;
-  std::unique_ptr<httplib::Server> server_;
-  std::string address_;
-  std::future<void> ended_;
-  std::jthread thread_;
+  const std::unique_ptr<Http> http_;
+  const std::string address_;
+  const std::unique_ptr<Connections> connections_;  // last: it calls http_
 };
 
 }  // namespace bucketd

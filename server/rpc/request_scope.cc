@@ -33,30 +33,13 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Whether this second has room for another line that a caller asked for.
-bool SampledLineFits() {
-  static std::atomic<uint64_t> state{0};  // second, lines: 32 bits each
-  const auto now = std::chrono::duration_cast<std::chrono::seconds>(
-      std::chrono::steady_clock::now().time_since_epoch());
-  const auto second = static_cast<uint64_t>(now.count()) << 32;
-  uint64_t before = state.load(std::memory_order_relaxed);
-  for (;;) {
-    const bool same = (before >> 32) == (second >> 32);
-    const uint64_t lines = same ? (before & 0xffffffff) : 0;
-    if (lines >= RequestScope::kSampledLinesPerSecond) return false;
-    if (state.compare_exchange_weak(before, second | (lines + 1), std::memory_order_relaxed)) {
-      return true;
-    }
-  }
-}
-
 spdlog::level::level_enum LevelOf(const absl::Status& status,
                                   const std::optional<TraceContext>& trace) {
   // Operators are told of what is the server's own fault; a caller hears of the rest himself.
   if (status.code() == absl::StatusCode::kInternal) return spdlog::level::err;
   const bool sampled = trace.has_value() && trace->sampled;
-  if (!sampled || spdlog::should_log(spdlog::level::debug)) return spdlog::level::debug;
-  return SampledLineFits() ? spdlog::level::info : spdlog::level::debug;
+  return sampled && !spdlog::should_log(spdlog::level::debug) ? spdlog::level::info
+                                                              : spdlog::level::debug;
 }
 
 }  // namespace

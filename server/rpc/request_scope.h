@@ -1,8 +1,7 @@
 // One request from its arrival to its answer: in flight, counted, timed, and one line in the log.
 //
 // The line is at level debug; at error if the server is to blame; at info if the caller samples its
-// trace, since that says "record this one" (at most kSampledLinesPerSecond, so that no caller can
-// fill a disk).
+// trace, since that says "record this one".
 #pragma once
 
 #include <chrono>
@@ -32,8 +31,6 @@ class RequestScope {
   // Ours in the caller's trace: 16 hex digits.
   std::string span_id() const;
   CallIds ids(const std::optional<TraceContext>& trace) const;
-
-  static constexpr uint64_t kSampledLinesPerSecond = 100;
 
  private:
   void Log(const absl::Status& status, absl::string_view about, double seconds,

@@ -168,10 +168,8 @@ def test_every_rule_is_healthy_and_every_recording_has_data(prometheus):
 
 # Named, and 0 while nothing goes wrong, nothing waits, and no cache or store is full: other tests make these happen.
 STILL = {
-    # What ranks of a job under an executor report; these agents run no plan.
-    "bucket_agent_bucket_memory_bytes", "bucket_agent_plans_total", "bucket_agent_verify_mismatches_total",
     # Failures: test_agent_daemon, test_store_failure, test_agreement and the C++ tests of the store and of pins.
-    "bucket_agent_communicator_errors_total", "bucketd_agreements_unpinned_total", "bucketd_cost_profiles_unreadable",
+    "bucket_agent_communicator_errors_total", "bucket_agent_verify_mismatches_total", "bucketd_agreements_unpinned_total", "bucketd_cost_profiles_unreadable",
     "bucketd_pins_lost_total", "bucketd_store_damage_total", "bucketd_upload_leases_expired_total",
     "bucketd_uploads_resumed_total",
     # Evictions: the C++ tests of caches and of the store.

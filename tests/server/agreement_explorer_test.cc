@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
@@ -27,8 +28,9 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int kSteps = 90;
-constexpr uint32_t kRanks = 3;           // of every scope
-constexpr milliseconds kLateness{1000};  // of an answer beyond its caller's deadline
+constexpr uint32_t kRanks = 3;                // of every scope
+constexpr milliseconds kLateness{1000};       // of an answer beyond its caller's deadline
+constexpr uint64_t kFarGeneration = 1 << 20;  // no count of restarts gets there
 
 using ScopeKey = std::tuple<std::string, uint64_t, std::string>;  // job, generation, scope
 
@@ -157,6 +159,23 @@ class Explorer {
       case 6:
         Restart(life);
         break;
+      case 7: {
+        Note("release");
+        const JobName job("", Chance(85) ? "a" : "b");
+        // What was agreed on is forgotten with the job; the next generation begins another one.
+        store_.memories.erase(job);
+        std::erase_if(store_.pins, [&](const auto& pin) { return pin.first.first == job; });
+        released_[job.second] = generation_++;
+        for (std::unique_ptr<Life>& each : lives_) {
+          Happen(*each, JobReleased{job, true});
+          const auto of_job = [&](const auto& entry) {
+            return std::get<0>(entry.first) == job.second;
+          };
+          std::erase_if(each->standing, of_job);
+          std::erase_if(each->refused, of_job);
+        }
+        break;
+      }
       default:
         world_.graphs.insert(FakeRequest(static_cast<int>(1 + Any(3)))->graph_key);
     }
@@ -183,6 +202,7 @@ class Explorer {
                   .size = kRanks,
                   .fresh = false};
     if (Chance(15)) caller.job.ranks = {0, 1};
+    if (Chance(3)) caller.job.generation = kFarGeneration << Any(20);
     const bool differs = differing_ && Chance(15);
     auto request = FakeRequest(differs ? 2 : 1, differs && Chance(30) ? 2 : 1, latest_);
     if (Chance(15)) request->graph = std::make_unique<InlineGraph>();
@@ -346,7 +366,9 @@ class Explorer {
       for (const std::unique_ptr<Life>& life : lives_) {
         for (size_t tries = 40 * life->work.size(); tries > 0; --tries) Begin(*life);
         while (!life->mail.empty() && wrong_.empty()) Deliver(*life);
-        idle &= life->work.empty() || silent_;
+        idle &= std::all_of(life->work.begin(), life->work.end(), [&](const Action& action) {
+          return silent_ && std::holds_alternative<AskBroker>(action);
+        });
         for (const auto& [call, caller] : life->callers) {
           const bool counts = caller.deadline > begun + kLateness;
           if (counts && caller.deadline + kLateness < now_)
@@ -358,6 +380,12 @@ class Explorer {
     for (const std::unique_ptr<Life>& life : lives_) {
       if (!life->callers.empty()) {
         Wrong(absl::StrCat("call ", life->callers.begin()->first, " waits for ever"));
+      }
+      for (const JobSnapshot& job : life->table.Snapshots(now_, std::nullopt, {}, 100)) {
+        for (const ScopeSnapshot& scope : job.scopes) {
+          const bool ended = scope.stage == "agreed" || scope.stage == "failed";
+          if (!ended) Wrong(absl::StrCat("scope ", scope.name, " is ", scope.stage, " for ever"));
+        }
       }
     }
   }
@@ -373,6 +401,8 @@ class Explorer {
                        std::holds_alternative<PinLoadedAgain>(event) ||
                        std::holds_alternative<DrainBegan>(event) ||
                        std::holds_alternative<UnplannedStored>(event);
+    const auto* came = std::get_if<RankCame>(&event);
+    const CallId own = came == nullptr ? 0 : came->call;
     Actions actions = life.table.Handle(now_, std::move(event));
     falls_ = std::any_of(actions.counts.begin(), actions.counts.end(), [](const Count& count) {
       const auto* ended = std::get_if<ScopeEnded>(&count);
@@ -387,6 +417,9 @@ class Explorer {
       if (!IsForOneAlone(answer)) {
         verdicts.insert(answer.ok() ? "plan" : std::string(answer.status().message()));
       }
+      if (!answer.ok() && ReasonOf(answer.status()) == "JOB_INVALID" && own != 0 && own != call) {
+        Wrong(absl::StrCat("call ", own, " ends call ", call));
+      }
       Told(life, call, answer);
     }
     // All know of it: they may try once more.
@@ -396,12 +429,15 @@ class Explorer {
     for (Action& action : actions.rest) {
       std::visit([&](auto& what) { Take(life, what); }, action);
     }
-    int64_t ranks = 0;
+    std::set<std::pair<ScopeKey, uint32_t>> ranks;
     for (const auto& [call, caller] : life.callers) {
-      ranks += static_cast<int64_t>(caller.job.ranks.size());
+      const JobCall& job = caller.job;
+      for (const uint32_t rank : job.ranks)
+        ranks.insert({{job.id, job.generation, job.scope}, rank});
       if (!life.table.Waits(call)) Wrong(absl::StrCat("call ", call, " was dropped"));
     }
-    if (ranks != life.table.waiting_ranks()) Wrong("who waits is not who was not answered");
+    if (static_cast<int64_t>(ranks.size()) != life.table.waiting_ranks())
+      Wrong("who waits is not who was not answered");
   }
 
   static bool IsForOneAlone(const absl::StatusOr<PlanAnswer>& answer) {
@@ -420,8 +456,11 @@ class Explorer {
     life.callers.erase(found);
     Repeated(life, call, job, answer);
     if (!answer.ok() && ReasonOf(answer.status()) == "GENERATION_OVER") {
+      if (job.generation >= generation_) Wrong("the last generation is over");
       life.over.insert({job.id, job.generation});
     }
+    if (answer.ok() && job.generation >= kFarGeneration)
+      Wrong("a generation that nobody counts to");
     if (answer.ok() && answer->reply != nullptr) Planned(life, job, answer->reply->plan_sha256);
   }
 
@@ -436,7 +475,7 @@ class Explorer {
     const ScopeKey key{job.id, job.generation, job.scope};
     const bool begins = falls_ && (reason == "RANKS_DIFFER" || reason == "RANKS_MISSING");
     if (begins) life.standing.try_emplace(key, Standing{said, life.refused[key]});
-    if (reason == "OPTIONS_INVALID") {
+    if (absl::StrContains(said, " was refused: ")) {  // not: a rank that waits, by another call
       life.refused[key].insert(job.ranks.begin(), job.ranks.end());
     }
     const auto stands = life.standing.find(key);
@@ -451,6 +490,8 @@ class Explorer {
   void Planned(const Life& life, const JobCall& job, const Digest& plan) {
     ++plans_told_;
     const ScopeKey key{job.id, job.generation, job.scope};
+    const auto released = released_.find(job.id);
+    if (released != released_.end() && job.generation <= released->second) return;
     if (life.over.contains({job.id, job.generation})) Wrong("a plan after GENERATION_OVER");
     if (unpinned_.contains(key)) return;
     const auto [agreed, is_first] = agreed_.emplace(key, plan);
@@ -514,6 +555,7 @@ class Explorer {
   int plans_told_ = 0;
   std::map<ScopeKey, Digest> agreed_;
   std::set<ScopeKey> unpinned_;
+  std::map<std::string, uint64_t> released_;  // jobs, and the generation that this was done in
   std::vector<std::string> trace_;
   std::string wrong_;
 };

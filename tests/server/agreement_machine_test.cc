@@ -122,6 +122,64 @@ TEST_F(AgreementMachineTest, TheRankThatHasWaitedLongestIsAskedForTheGraphAndIsT
   EXPECT_THAT(All<AskBroker>(asked), SizeIs(1));  // whoever waits stays in the broker's queue
 }
 
+TEST_F(AgreementMachineTest, WhoWasAskedForTheGraphAndStaysAwayLeavesNoScopeBehind) {
+  const Actions came = Rank(0, 2, FakeRequest(1));
+  const Actions loaded = Loaded(came);
+  Do(PlanCame{All<AskBroker>(loaded)[0].fetch, PlanAnswer{PlanOutcome::kGraphRequired, {}, 7}});
+  EXPECT_EQ(table_.waiting_ranks(), 0);
+  EXPECT_EQ(table_.scopes(), 1);
+  Fire(All<ArmTimer>(came).back());
+  EXPECT_EQ(table_.scopes(), 0);
+}
+
+TEST_F(AgreementMachineTest, NoCallLeadsAJobIntoAGenerationThatNoCountLeadsTo) {
+  const auto call = [&](uint64_t generation) {
+    const JobCall job{.tenant = "",
+                      .id = "train",
+                      .generation = generation,
+                      .scope = "fw",
+                      .ranks = {0},
+                      .size = 1,
+                      .fresh = false};
+    return Do(Came(table_.NewCall(), job, FakeRequest(1), now_ + seconds(60)));
+  };
+  EXPECT_EQ(ErrorOf(call(1'000'001)), "JOB_INVALID");
+  EXPECT_EQ(table_.jobs(), 0);
+  EXPECT_THAT(call(7).answers, IsEmpty());
+  for (const uint64_t far : {uint64_t{1008}, UINT64_MAX}) {
+    EXPECT_EQ(ErrorOf(call(far)), "JOB_INVALID");
+    EXPECT_EQ(table_.waiting_ranks(), 1) << "who waits goes on";
+  }
+  EXPECT_EQ(ErrorOf(call(1007)), "GENERATION_OVER") << "of the call before it";
+  EXPECT_EQ(ErrorOf(call(7)), "GENERATION_OVER");
+}
+
+TEST_F(AgreementMachineTest, AGenerationThatTheStoreKnowsBetterIsRefusedOnceItIsRead) {
+  JobMemory memory;
+  memory.generation = 4000;
+  const JobCall far{.tenant = "",
+                    .id = "train",
+                    .generation = 5001,
+                    .scope = "fw",
+                    .ranks = {0},
+                    .size = 2,
+                    .fresh = false};
+  const Actions came = Do(Came(table_.NewCall(), far, FakeRequest(1), now_ + seconds(60)));
+  const Actions told = Do(
+      ScopeLoaded{All<LoadScope>(came)[0].scope, std::make_optional(memory), std::optional<Pin>()});
+  EXPECT_EQ(ErrorOf(told), "JOB_INVALID");
+  EXPECT_EQ(ErrorOf(Do(Came(table_.NewCall(), far, FakeRequest(1), now_ + seconds(60)))),
+            "JOB_INVALID");
+}
+
+TEST_F(AgreementMachineTest, AnOperatorsReleaseEndsTheWaitOfAll) {
+  Loaded(Rank(0, 2, FakeRequest(1)));
+  EXPECT_THAT(Do(JobReleased{JobName("", "train"), false}).answers, IsEmpty());
+  EXPECT_EQ(ErrorOf(Do(JobReleased{JobName("", "train"), true})), "OVERLOADED");
+  EXPECT_EQ(table_.jobs(), 0);
+  EXPECT_EQ(table_.waiting_ranks(), 0);
+}
+
 TEST_F(AgreementMachineTest, RanksThatDifferAreAskedForTheirGraphsForHalfOfTheTimeThatIsLeft) {
   Loaded(Rank(0, 2, FakeRequest(1), seconds(10)));
   world_.graphs = {FakeRequest(1)->graph_key};

@@ -103,16 +103,20 @@ TEST_F(AgreementTest, WhenThePlanIsLateAllRanksAreToldWhatItWaitedFor) {
   EXPECT_NE(PlanOfAll(again), "");
 }
 
-TEST_F(AgreementTest, ACallThatIsRepeatedTakesThePlaceOfTheFirst) {
+TEST_F(AgreementTest, ACallThatIsRepeatedWaitsBesideTheFirst) {
   StartServer();
   ASSERT_TRUE(Upload(ForwardGraph()).ok());
   Calls calls;
-  std::future<Reply> first = Rank(ForwardGraph(), {.size = 2}, {0});
+  for (int i = 0; i < 3; ++i) calls.push_back(Rank(ForwardGraph(), {.size = 2}, {0}));
   ASSERT_TRUE(EventuallyRanksWait(1));
-  calls.push_back(Rank(ForwardGraph(), {.size = 2}, {0}));
-  const Reply replaced = first.get();
-  EXPECT_EQ(ReasonOf(replaced.status), "JOB_INVALID");
-  EXPECT_TRUE(StrContains(replaced.status.error_message(), "rank 0 called again"));
+  const Reply other = GetPlan(JobRequest(ChangedGraph(), {.size = 2}, {0}));
+  EXPECT_EQ(ReasonOf(other.status), "JOB_INVALID");
+  EXPECT_TRUE(
+      StrContains(other.status.error_message(), "rank 0 of scope 0/0/fw is waiting already"));
+  v1::GetPlanRequest bad = JobRequest(ForwardGraph(), {.size = 2}, {0});
+  bad.mutable_options()->set_mode("fastest");
+  EXPECT_EQ(ReasonOf(GetPlan(bad).status), "OPTIONS_INVALID");
+  EXPECT_EQ(Metric("bucketd_agreement_waiting_ranks"), 1);
   calls.push_back(Rank(ForwardGraph(), {.size = 2}, {1}));
   EXPECT_NE(PlanOfAll(calls), "");
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -17,7 +18,7 @@
 #include "server/base/log.h"
 #include "server/base/trace_context.h"
 #include "server/plans/plan_request.h"
-#include "server/rpc/request_scope.h"
+#include "server/process/log_limit.h"
 #include "tests/server/fixture.h"
 
 namespace bucketd {
@@ -246,12 +247,85 @@ TEST_F(TraceTest, WhoSamplesEverythingFillsNoDisk) {
   const std::vector<std::string> lines = LogOf(false, "info", [&] {
     for (int i = 0; i < kCalls; ++i) Call({Header("01")}, false);
   });
-  const auto took =
-      std::chrono::ceil<std::chrono::seconds>(std::chrono::steady_clock::now() - begin);
-  const auto seconds = static_cast<size_t>(took.count()) + 1;  // a limit for each that began
-  EXPECT_LE(lines.size(), RequestScope::kSampledLinesPerSecond * seconds);
-  // A test before this one may have used up some of this second's.
-  EXPECT_GE(lines.size(), size_t{RequestScope::kSampledLinesPerSecond} - 5);
+  const auto took = std::chrono::steady_clock::now() - begin;
+  const auto more = static_cast<size_t>(took / LogLimit::kPause + took / LogLimit::kSilence);
+  EXPECT_LE(lines.size(), size_t{LogLimit::kBurst} + more + 1);
+  EXPECT_GE(lines.size(), size_t{LogLimit::kBurst});
+}
+
+TEST(LogLimit, ABurstFitsThenALineInEachPauseAndTheNextSaysHowManyDidNot) {
+  LogLimit limit;
+  LogLimit::Time now{std::chrono::hours(1)};
+  for (int i = 0; i < LogLimit::kBurst; ++i) EXPECT_EQ(limit.Admit("a", now), 0) << i;
+  for (int i = 0; i < 7; ++i) EXPECT_EQ(limit.Admit("a", now), std::nullopt);
+  EXPECT_EQ(limit.Admit("b", now), 0) << "another kind";
+  now += LogLimit::kPause - milliseconds(1);
+  EXPECT_EQ(limit.Admit("a", now), std::nullopt);
+  now += milliseconds(1);
+  EXPECT_EQ(limit.Admit("a", now), 8);
+  EXPECT_EQ(limit.Admit("a", now), std::nullopt);
+  now += LogLimit::kBurst * LogLimit::kPause;
+  EXPECT_EQ(limit.Admit("a", now), 1);
+  for (int i = 1; i < LogLimit::kBurst; ++i) EXPECT_EQ(limit.Admit("a", now), 0) << i;
+  EXPECT_EQ(limit.Admit("a", now), std::nullopt);
+}
+
+TEST(LogLimit, WhatNoLaterLineTellsIsToldAfterAWhile) {
+  LogLimit limit;
+  LogLimit::Time now{std::chrono::hours(1)};
+  for (int i = 0; i < LogLimit::kBurst + 3; ++i) limit.Admit("a", now);
+  now += LogLimit::kSilence - milliseconds(1);
+  EXPECT_TRUE(limit.TakeLeftOut(now).empty());
+  now += milliseconds(1);
+  const std::vector<std::pair<std::string, int64_t>> due = limit.TakeLeftOut(now);
+  ASSERT_EQ(due.size(), 1U);
+  EXPECT_EQ(due[0], std::make_pair(std::string("a"), int64_t{3}));
+  EXPECT_TRUE(limit.TakeLeftOut(now).empty());
+}
+
+TEST(LogLimit, KindsThatSomebodyMakesUpAreOneKind) {
+  LogLimit limit;
+  LogLimit::Time now{std::chrono::hours(1)};
+  const auto admitted = [&](int first, int last) {
+    int count = 0;
+    for (int i = first; i < last; ++i) count += limit.Admit(absl::StrCat(i), now).has_value();
+    return count;
+  };
+  constexpr int kKnown = static_cast<int>(LogLimit::kMaxKinds);
+  EXPECT_EQ(admitted(0, kKnown), kKnown);
+  EXPECT_EQ(admitted(kKnown, 10 * kKnown), LogLimit::kBurst);
+  // Whoever has been silent makes room.
+  now += LogLimit::kBurst * LogLimit::kPause;
+  EXPECT_EQ(admitted(10 * kKnown, 10 * kKnown + 20), 20);
+}
+
+TEST(Log, WhatIsLeftOutIsCounted) {
+  const std::shared_ptr<spdlog::logger> before = spdlog::default_logger();
+  testing::internal::CaptureStderr();
+  ASSERT_TRUE(ConfigureLog("bucketd", "debug", /*json=*/true).ok());
+  constexpr int kLines = 5000;
+  for (int i = 0; i < kLines; ++i) {
+    LogLine(spdlog::level::warn, "no agreement", {{"n", absl::StrCat(i), true}});
+    spdlog::warn("plain {}", i);
+  }
+  for (int i = 0; i < 300; ++i) spdlog::debug("asked for");
+  std::this_thread::sleep_for(LogLimit::kSilence + milliseconds(1500));
+  const std::vector<std::string> lines =
+      absl::StrSplit(testing::internal::GetCapturedStderr(), '\n', absl::SkipEmpty());
+  spdlog::set_default_logger(before);
+  std::map<std::string, int64_t> told;
+  for (const std::string& line : lines) {
+    const nlohmann::json object = nlohmann::json::parse(line);
+    const std::string text = object.at("message");
+    absl::string_view message = text;
+    const bool summary = absl::ConsumePrefix(&message, "lines left out: ");
+    told[std::string(message.substr(0, message.find_last_not_of("0123456789 ") + 1))] +=
+        object.value("not_logged", int64_t{0}) + (summary ? 0 : 1);
+  }
+  EXPECT_EQ(told["no agreement"], kLines);
+  EXPECT_EQ(told["plain"], kLines);
+  EXPECT_EQ(told["asked for"], 300);
+  EXPECT_LT(lines.size(), size_t{300} + 4 * LogLimit::kBurst);
 }
 
 TEST(Log, TheInnermostWorkIsNamedAndThenTheOuterOneAgain) {

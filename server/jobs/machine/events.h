@@ -82,6 +82,7 @@ struct TimerFired {
 };
 struct JobReleased {
   JobName job;
+  bool by_operator = false;  // who means it though ranks wait
 };
 struct DrainBegan {};
 

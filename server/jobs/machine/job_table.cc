@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/status_macros.h"
 #include "server/base/errors.h"
 
 namespace bucketd {
@@ -17,6 +18,31 @@ constexpr int kJobsTriedForRoom = 64;
 absl::Status GenerationOver(absl::string_view job, uint64_t now, uint64_t called) {
   return MakeError(Reason::kGenerationOver, absl::StrCat("job \"", job, "\" is in generation ", now,
                                                          "; this call is of generation ", called));
+}
+
+// Generations count restarts, and a later one ends those before it: a call with a number that no
+// count leads to must not.
+constexpr uint64_t kMaxGenerationStep = 1000;
+constexpr uint64_t kMaxFirstGeneration = 1'000'000;  // of a job that is not known here any more
+
+absl::Status CheckStep(const Job& job, uint64_t called) {
+  if (called <= job.generation || called - job.generation <= kMaxGenerationStep) {
+    return absl::OkStatus();
+  }
+  return MakeError(Reason::kJobInvalid,
+                   absl::StrCat("job.generation: ", called, ", and job \"", job.name.second,
+                                "\" is in generation ", job.generation,
+                                "; a generation counts restarts: at most ", kMaxGenerationStep,
+                                " more (bucketctl pin JOB --release forgets the job)"));
+}
+
+absl::Status CheckFirst(uint64_t called) {
+  if (called <= kMaxFirstGeneration) return absl::OkStatus();
+  return MakeError(Reason::kJobInvalid,
+                   absl::StrCat("job.generation: ", called,
+                                " of a job that is new here; a "
+                                "generation counts restarts, expected at most ",
+                                kMaxFirstGeneration));
 }
 
 }  // namespace
@@ -101,8 +127,8 @@ absl::StatusOr<Job*> JobTable::JobOf(const JobCall& call) {
   const JobName name(call.tenant, call.id);
   const auto found = jobs_.find(name);
   if (found == jobs_.end()) {
-    const absl::Status room = MakeRoom();
-    if (!room.ok()) return room;
+    RETURN_IF_ERROR(CheckFirst(call.generation));
+    RETURN_IF_ERROR(MakeRoom());
     auto made = std::make_unique<Job>();
     Job& job = *made;
     job.name = name;
@@ -115,6 +141,7 @@ absl::StatusOr<Job*> JobTable::JobOf(const JobCall& call) {
   if (call.generation < job.generation) {
     return GenerationOver(call.id, job.generation, call.generation);
   }
+  RETURN_IF_ERROR(CheckStep(job, call.generation));
   if (call.generation > job.generation) BeginGeneration(job, call.generation);
   return &job;
 }
@@ -170,7 +197,12 @@ void JobTable::On(const TimerFired& event) {
 
 void JobTable::On(const JobReleased& event) {
   const auto found = jobs_.find(event.job);
-  if (found != jobs_.end() && found->second->waiting == 0) Erase(*found->second);
+  if (found == jobs_.end()) return;
+  Job& job = *found->second;
+  if (event.by_operator) {
+    EndScopes(job, MakeError(Reason::kOverloaded, "an operator released the job: come again"));
+  }
+  if (job.waiting == 0) Erase(job);
 }
 
 void JobTable::On(const DrainBegan& event) {
@@ -184,18 +216,21 @@ void JobTable::On(const DrainBegan& event) {
 }
 
 void JobTable::BeginGeneration(Job& job, uint64_t generation) {
-  const absl::Status over = GenerationOver(job.name.second, generation, job.generation);
-  while (!job.scopes.empty()) {
-    Scope& scope = *job.scopes.begin()->second;
-    scope.Supersede(over);
-    Erase(scope);
-  }
+  EndScopes(job, GenerationOver(job.name.second, generation, job.generation));
   job.generation = generation;
   job.unplanned.reset();
   job.unplanned_is_stored = false;
   job.profiles.clear();
   job.last_agreed.clear();
   if (job.loaded) DecideWhetherPlanned(job);
+}
+
+void JobTable::EndScopes(Job& job, const absl::Status& why) {
+  while (!job.scopes.empty()) {
+    Scope& scope = *job.scopes.begin()->second;
+    scope.Supersede(why);
+    Erase(scope);
+  }
 }
 
 // At a generation's first call, for all of its scopes. First stored, then told: a restart of the
@@ -228,6 +263,15 @@ void JobTable::On(const ScopeLoaded& event) {
 }
 
 void JobTable::UseMemory(Job& job, const absl::StatusOr<std::optional<JobMemory>>& memory) {
+  if (memory.ok() && memory->has_value()) {
+    const uint64_t called = std::exchange(job.generation, (*memory)->generation);
+    const absl::Status step = CheckStep(job, called);
+    if (step.ok()) {
+      job.generation = called;
+    } else {
+      EndScopes(job, step);
+    }
+  }
   if (!memory.ok() || !memory->has_value() || (*memory)->generation < job.generation) {
     job.loaded = true;
     DecideWhetherPlanned(job);

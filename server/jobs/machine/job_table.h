@@ -87,6 +87,7 @@ class JobTable {
   void Touch(Job& job);
   void Sweep();
   void BeginGeneration(Job& job, uint64_t generation);
+  void EndScopes(Job& job, const absl::Status& why);
   void DecideWhetherPlanned(Job& job);
   void UseMemory(Job& job, const absl::StatusOr<std::optional<JobMemory>>& memory);
   Scope* Find(ScopeId id) const;

@@ -61,6 +61,11 @@ void Scope::Handle(RankCame& event) {
     case Stage::kComparing:
       break;
   }
+  const absl::Status repeated = CheckRepeated(event);
+  if (!repeated.ok()) {
+    context_.Tell(event.call, repeated);
+    return;
+  }
   const absl::Status room = CheckRoom(event);
   if (room.ok()) {
     Wait(event);
@@ -76,6 +81,12 @@ void Scope::Handle(const RankRefused& event) {
   }
   if (stage_ == Stage::kFailed) {
     AnswerFailed(event.call, event.job.ranks);
+    return;
+  }
+  // Whoever it is, the rank waits with a call that can be served.
+  if (std::any_of(event.job.ranks.begin(), event.job.ranks.end(),
+                  [&](uint32_t rank) { return ranks_.has(rank); })) {
+    context_.Tell(event.call, event.why);
     return;
   }
   if (refusal_.ok()) refusal_ = RefusedError(*this, event.job.ranks, event.why);
@@ -112,7 +123,6 @@ void Scope::TurnAway(const RankCame& event, const absl::Status& why) {
 }
 
 void Scope::Wait(RankCame& event) {
-  ReplaceEarlier(event.job);
   Presented& presented = ranks_.Of(event.signature_id, event.request->digest, event.job.fresh);
   ranks_.Add(event.call, *this, presented, RankList(event.job.ranks.begin(), event.job.ranks.end()),
              AnswerBy(context_.now, event.deadline, size_));
@@ -121,15 +131,18 @@ void Scope::Wait(RankCame& event) {
   KeepRequest(presented, event);
 }
 
-// A call that was cut off and repeated; its first half has not heard of that yet.
-void Scope::ReplaceEarlier(const JobCall& job) {
-  for (const uint32_t rank : job.ranks) {
-    const CallId earlier = ranks_.CallOf(rank);
-    if (earlier == 0) continue;
-    Answer(earlier, MakeError(Reason::kJobInvalid,
-                              absl::StrCat("rank ", rank, " called again for scope ", name_,
-                                           " while this call was waiting: are there two of it?")));
+// A call that was cut off and is repeated presents the same. Of two that do not, the first stays:
+// no later one can take a rank's place from it.
+absl::Status Scope::CheckRepeated(const RankCame& event) const {
+  for (const uint32_t rank : event.job.ranks) {
+    const Presented* waits = ranks_.Of(rank);
+    if (waits == nullptr || waits->signature_id == event.signature_id) continue;
+    return MakeError(Reason::kJobInvalid,
+                     absl::StrCat("rank ", rank, " of scope ", name_,
+                                  " is waiting already, with another graph or other options than "
+                                  "this call presents: are there two of it?"));
   }
+  return absl::OkStatus();
 }
 
 void Scope::KeepRequest(Presented& presented, RankCame& event) {

@@ -99,7 +99,7 @@ class Scope {
   void Wait(RankCame& event);
   absl::Status CheckRoom(const RankCame& event) const;
   void TurnAway(const RankCame& event, const absl::Status& why);
-  void ReplaceEarlier(const JobCall& job);
+  absl::Status CheckRepeated(const RankCame& event) const;
   void KeepRequest(Presented& presented, RankCame& event);
   void CameWithGraph(Presented& presented, RankCame& event);
   void Take(CallId call);

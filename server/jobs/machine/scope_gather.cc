@@ -165,8 +165,10 @@ void Scope::Handle(const TimerFired& event) {
 }
 
 void Scope::AtDeadline() {
-  if (ranks_.none()) return;
-  if (ranks_.first_deadline() > context_.now) {
+  if (ranks_.none()) {
+    // Whoever was asked for the graph has not come back, and may have to wait anew if it does.
+    over_ = undecided();
+  } else if (ranks_.first_deadline() > context_.now) {
     ArmDeadline();  // whose deadline it was has left
   } else if (job_.unplanned.has_value()) {
     AnswerUnplanned();

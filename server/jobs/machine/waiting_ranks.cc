@@ -11,25 +11,33 @@ void Presented::GiveUpFetch() {
 
 void WaitingRanks::Add(CallId id, Scope& scope, Presented& presented, RankList ranks,
                        SteadyTime answer_by) {
-  for (const uint32_t rank : ranks) live_.emplace(rank, id);
+  for (const uint32_t rank : ranks) {
+    LiveRank& live = live_[rank];
+    if (live.calls++ != 0) continue;
+    live.signature = presented.index;
+    ++presented.live;
+    ++context_.waiting_ranks;
+  }
   if (presented.calls.empty()) ++live_signatures_;
   presented.calls.insert(id);
-  presented.live += static_cast<uint32_t>(ranks.size());
   deadlines_.emplace(answer_by, id);
-  context_.waiting_ranks += static_cast<int64_t>(ranks.size());
   context_.calls.emplace(id, WaitingCall{&scope, presented.index, std::move(ranks), answer_by});
 }
 
 void WaitingRanks::Take(CallId id) {
   const auto found = context_.calls.find(id);
   const WaitingCall& call = found->second;
-  for (const uint32_t rank : call.ranks) live_.erase(rank);
   Presented& presented = presented_[call.signature];
+  for (const uint32_t rank : call.ranks) {
+    const auto live = live_.find(rank);
+    if (--live->second.calls != 0) continue;
+    live_.erase(live);
+    --presented.live;
+    --context_.waiting_ranks;
+  }
   presented.calls.erase(id);
-  presented.live -= static_cast<uint32_t>(call.ranks.size());
   if (presented.calls.empty()) --live_signatures_;
   deadlines_.erase({call.answer_by, id});
-  context_.waiting_ranks -= static_cast<int64_t>(call.ranks.size());
   context_.calls.erase(found);
 }
 
@@ -46,15 +54,16 @@ Presented& WaitingRanks::Of(const Digest& signature_id, const Digest& graph, boo
   if (is_new) {
     Presented& made = presented_.emplace_back();
     made.index = at->second;
+    made.signature_id = signature_id;
     made.graph = graph;
     made.fresh = fresh;
   }
   return presented_[at->second];
 }
 
-CallId WaitingRanks::CallOf(uint32_t rank) const {
+const Presented* WaitingRanks::Of(uint32_t rank) const {
   const auto found = live_.find(rank);
-  return found == live_.end() ? 0 : found->second;
+  return found == live_.end() ? nullptr : &presented_[found->second.signature];
 }
 
 Presented& WaitingRanks::any() {
@@ -63,7 +72,7 @@ Presented& WaitingRanks::any() {
 
 std::vector<uint32_t> WaitingRanks::Present() const {
   std::vector<uint32_t> present;
-  for (const auto& [rank, call] : live_) present.push_back(rank);
+  for (const auto& [rank, live] : live_) present.push_back(rank);
   std::sort(present.begin(), present.end());
   return present;
 }
@@ -78,9 +87,7 @@ std::vector<uint32_t> WaitingRanks::Missing(uint32_t size) const {
 
 std::vector<RankGroup> WaitingRanks::Groups() const {
   std::vector<std::pair<size_t, uint32_t>> by_signature;
-  for (const auto& [rank, call] : live_) {
-    by_signature.emplace_back(context_.calls.find(call)->second.signature, rank);
-  }
+  for (const auto& [rank, live] : live_) by_signature.emplace_back(live.signature, rank);
   for (const Presented& presented : presented_) {
     for (const uint32_t rank : presented.asked) {
       if (!has(rank)) by_signature.emplace_back(presented.index, rank);

@@ -1,5 +1,6 @@
-// The ranks of one scope that wait now: for whom which call speaks, what it presented, and when it
-// has to be answered. A rank is present while a call that speaks for it waits.
+// The ranks of one scope that wait now: for whom which calls speak, what they presented, and when
+// they have to be answered. A rank is present while a call that speaks for it waits. Several may,
+// if they present the same: a call that was cut off, or seems so, and is repeated.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +22,7 @@ namespace bucketd {
 // One signature that ranks of a scope presented.
 struct Presented {
   size_t index = 0;  // in WaitingRanks::presented
+  Digest signature_id{};
   Digest graph{};
   bool fresh = false;
   // Of the first few signatures only, and of one that is the only one left.
@@ -52,7 +54,7 @@ class WaitingRanks {
   // The context outlives this; its calls are kept there.
   explicit WaitingRanks(MachineContext& context) : context_(context) {}
 
-  // O(ranks of the call + log of callers).
+  // O(ranks of the call + log of callers). REQUIRES: none of the ranks waits with something else.
   void Add(CallId call, Scope& scope, Presented& presented, RankList ranks, SteadyTime answer_by);
   void Take(CallId call);  // REQUIRES: it waits here
   void Clear();            // REQUIRES: nobody waits
@@ -64,7 +66,8 @@ class WaitingRanks {
   size_t ranks() const { return live_.size(); }
   bool none() const { return live_.empty(); }
   bool has(uint32_t rank) const { return live_.contains(rank); }
-  CallId CallOf(uint32_t rank) const;  // 0: none waits
+  // What a rank presents; null if it does not wait.
+  const Presented* Of(uint32_t rank) const;
   size_t signatures() const { return live_signatures_; }
   // REQUIRES of the following: not none().
   CallId first_due() const { return deadlines_.begin()->second; }
@@ -81,8 +84,12 @@ class WaitingRanks {
   std::vector<RankGroup> Groups() const;
 
  private:
+  struct LiveRank {
+    size_t signature = 0;
+    uint32_t calls = 0;
+  };
   MachineContext& context_;
-  absl::flat_hash_map<uint32_t, CallId> live_;
+  absl::flat_hash_map<uint32_t, LiveRank> live_;
   std::deque<Presented> presented_;
   absl::flat_hash_map<Digest, size_t> by_signature_;
   size_t live_signatures_ = 0;

@@ -1,0 +1,31 @@
+#include "server/process/log_limit.h"
+
+#include <algorithm>
+
+namespace bucketd {
+
+std::optional<int64_t> LogLimit::Admit(const std::string& name, Time now) {
+  if (kinds_.size() >= kMaxKinds && !kinds_.contains(name)) {
+    std::erase_if(kinds_, [&](const auto& entry) {
+      return entry.second.free <= now && entry.second.left_out == 0;
+    });
+  }
+  Kind& kind = kinds_[kinds_.size() < kMaxKinds || kinds_.contains(name) ? name : "other"];
+  if (kind.free > now + (kBurst - 1) * kPause) {
+    if (kind.left_out++ == 0) kind.since = now;
+    return std::nullopt;
+  }
+  kind.free = std::max(kind.free, now) + kPause;
+  return std::exchange(kind.left_out, 0);
+}
+
+std::vector<std::pair<std::string, int64_t>> LogLimit::TakeLeftOut(Time now) {
+  std::vector<std::pair<std::string, int64_t>> due;
+  for (auto& [name, kind] : kinds_) {
+    if (kind.left_out == 0 || kind.since + kSilence > now) continue;
+    due.emplace_back(name, std::exchange(kind.left_out, 0));
+  }
+  return due;
+}
+
+}  // namespace bucketd

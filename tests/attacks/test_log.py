@@ -1,0 +1,62 @@
+"""Callers who make a server write lines."""
+
+import concurrent.futures
+import re
+import time
+
+import grpc
+import kit
+import pytest
+from harness import Caller, Key, expect
+
+from bucketd._wire.proto import planner_pb2
+
+_KEY = Key(3, 8, 0)
+
+
+def _disagree(address: str, begin: int, jobs: int) -> int:
+    """Two ranks with options that differ, each job once: a warning a job."""
+    caller = Caller(address)
+    told = 0
+    for number in range(begin, begin + jobs):
+        calls = []
+        for rank in range(2):
+            request = _KEY.request(job=planner_pb2.Job(id=f"noise-{number}", generation=1, scope="fw", rank=[rank], size=2))
+            request.options.prefetch_forward = rank + 1
+            calls.append(caller.stub.GetPlan.future(request, timeout=20))
+        for one in calls:
+            expect(one.code() == grpc.StatusCode.FAILED_PRECONDITION, "ranks that differ were told", one.code(), one.details())
+        told += 1
+    caller.close()
+    return told
+
+
+@pytest.mark.quiet
+def test_warnings_that_callers_cause_are_counted_and_not_all_written():
+    jobs, told, seconds = kit.size(200, 3000), [], []
+
+    def attack():
+        begin = time.monotonic()
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            told.extend(pool.map(lambda k: _disagree(scene.server.address, k * jobs, jobs), range(4)))
+        seconds.append(time.monotonic() - begin)
+        time.sleep(7)  # what no line tells is told by then
+
+    with kit.Scene() as scene:
+        seen = scene.under(attack)
+        lines = [line for line in scene.server.log.read_text().splitlines() if "no agreement" in line]
+    seen.holds("warnings", memory_mib=128)
+    left_out = sum(int(number) for line in lines for number in re.findall(r" not_logged=(\d+)", line))
+    written = sum("lines left out" not in line for line in lines)
+    print(f"{sum(told)} warnings in {seconds[0]:.1f} s: {written} lines, {left_out} left out")
+    expect(written + left_out == sum(told), "of", sum(told), "warnings", written, "were written and", left_out, "left out")
+    expect(len(lines) <= 110 + 6 * (seconds[0] + 8), len(lines), "lines were written in", seconds[0], "s")
+
+
+def test_a_taken_port_is_told_in_one_line(tmp_path):
+    with kit.Scene() as scene:
+        second = kit.Server(address=scene.server.address, folder=str(tmp_path))
+        with pytest.raises(Exception, match="did not start"):
+            second.start()
+        second.process.wait()
+        assert re.fullmatch(r"bucketd: --listen: cannot listen on \S+; is the port taken, .*\n", second.log.read_text())
