@@ -43,7 +43,6 @@ absl::StatusOr<Plan> Make(const Graph& graph, const Costs& costs, const PlanOpti
   plan.prediction = simulation.prediction;
   plan.program_order = context.program_order;
   plan.lower_bound_ps = LowerBoundPs(graph, costs);
-  plan.reorder_compute = options.reorder_compute;
   plan.numerics = options.numerics;
   plan.backend = options.backend;
   plan.mode = options.mode;

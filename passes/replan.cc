@@ -38,10 +38,6 @@ std::string WhyNotPinned(const Graph& graph, const Costs& costs, const PlanOptio
     return absl::StrCat("it keeps numerics ", Name(pinned.numerics), " on ", pinned.backend,
                         "; asked for are ", Name(fresh.numerics), " on ", fresh.backend);
   }
-  if (pinned.reorder_compute != fresh.reorder_compute) {
-    return absl::StrCat("its order binds ", Name(pinned.reorder_compute), "; asked for is ",
-                        Name(fresh.reorder_compute));
-  }
   PassContext context(graph, costs, options);
   context.program_order = fresh.program_order;
   const int64_t limit = MemoryLimit(context);

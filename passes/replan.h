@@ -32,8 +32,8 @@ absl::StatusOr<ReplanVerdict> JudgeReplan(const Graph& graph, const Plan& pinned
                                           const Costs& costs, int64_t threshold_ppm);
 
 // Why the pinned plan may not stand in for `fresh`, which `options` made: it promises other
-// numerics, its order binds something else, or it takes more memory than the options' limit and
-// `fresh` do. "": it may. REQUIRES: both are legal, MakePlan() made `fresh`.
+// numerics, or it takes more memory than the options' limit and `fresh` do. "": it may. REQUIRES:
+// both are legal, MakePlan() made `fresh`.
 std::string WhyNotPinned(const Graph& graph, const Costs& costs, const PlanOptions& options,
                          const Plan& pinned, const Plan& fresh);
 

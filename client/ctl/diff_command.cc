@@ -34,8 +34,6 @@ std::vector<Line> Headers(const Plan& a, const Plan& b) {
       {"mode", a.mode, b.mode},
       {"numerics", std::string(Name(a.numerics)), std::string(Name(b.numerics))},
       {"backend", a.backend, b.backend},
-      {"reorder_compute", std::string(Name(a.reorder_compute)),
-       std::string(Name(b.reorder_compute))},
       {"planner", a.planner, b.planner},
       {"cost_profile", a.cost_profile, b.cost_profile},
   };

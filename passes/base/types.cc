@@ -119,11 +119,6 @@ absl::string_view Name(Numerics numerics) {
   return Lookup(numerics, kNames);
 }
 
-absl::string_view Name(ReorderCompute reorder) {
-  static constexpr absl::string_view kNames[] = {"unspecified", "all", "collectives_only", "none"};
-  return Lookup(reorder, kNames);
-}
-
 bool FromName(absl::string_view name, DType& dtype) { return FindName(name, DType::kC128, dtype); }
 
 bool FromName(absl::string_view name, CollectiveKind& kind) {
@@ -134,17 +129,6 @@ bool FromName(absl::string_view name, Numerics& numerics) {
   for (Numerics n : {Numerics::kEagerOrder, Numerics::kExact, Numerics::kFree}) {
     if (Name(n) == name) {
       numerics = n;
-      return true;
-    }
-  }
-  return false;
-}
-
-bool FromName(absl::string_view name, ReorderCompute& reorder) {
-  for (ReorderCompute r :
-       {ReorderCompute::kAll, ReorderCompute::kCollectivesOnly, ReorderCompute::kNone}) {
-    if (Name(r) == name) {
-      reorder = r;
       return true;
     }
   }

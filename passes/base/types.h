@@ -71,7 +71,6 @@ enum class Tag : uint8_t {
 enum class BucketMode : uint8_t { kPacked = 1, kGrouped = 2 };
 enum class CopyStream : uint8_t { kCompute = 1, kComm = 2 };
 enum class Numerics : uint8_t { kEagerOrder = 1, kExact = 2, kFree = 3 };
-enum class ReorderCompute : uint8_t { kAll = 1, kCollectivesOnly = 2, kNone = 3 };
 
 // Bytes of one element. Zero for kUnspecified.
 int64_t ItemSize(DType dtype);
@@ -89,12 +88,10 @@ absl::string_view Name(Tag tag);
 absl::string_view Name(BucketMode mode);
 absl::string_view Name(CopyStream stream);
 absl::string_view Name(Numerics numerics);
-absl::string_view Name(ReorderCompute reorder);
 // "ag", "rs", "ar", "a2a", "bc": as graph files and the referee say it.
 absl::string_view ShortName(CollectiveKind kind);
 bool FromName(absl::string_view name, DType& dtype);
 bool FromName(absl::string_view name, CollectiveKind& kind);
 bool FromName(absl::string_view name, Numerics& numerics);
-bool FromName(absl::string_view name, ReorderCompute& reorder);
 
 }  // namespace bucketd

@@ -243,12 +243,8 @@ absl::Status ReadHeader(const json& object, Plan& plan) {
   RETURN_IF_ERROR(ReadString(object, "planner", "", plan.planner));
   RETURN_IF_ERROR(ReadString(object, "cost_profile", "", plan.cost_profile));
   RETURN_IF_ERROR(ReadString(object, "backend", "", plan.backend));
-  RETURN_IF_ERROR(ReadName(object, "numerics", "",
-                           {Numerics::kEagerOrder, Numerics::kExact, Numerics::kFree},
-                           plan.numerics));
-  return ReadName(object, "reorder_compute", "",
-                  {ReorderCompute::kAll, ReorderCompute::kCollectivesOnly, ReorderCompute::kNone},
-                  plan.reorder_compute);
+  return ReadName(object, "numerics", "",
+                  {Numerics::kEagerOrder, Numerics::kExact, Numerics::kFree}, plan.numerics);
 }
 
 absl::StatusOr<Plan> ReadPlan(const json& object) {
@@ -283,7 +279,7 @@ std::string PlanToJson(const Graph& graph, const Plan& plan) {
       ",\n \"node_count\": ", plan.node_count, ",\n \"mode\": ", Quoted(plan.mode),
       ", \"planner\": ", Quoted(plan.planner), ", \"cost_profile\": ", Quoted(plan.cost_profile),
       ",\n \"numerics\": ", Quoted(Name(plan.numerics)), ", \"backend\": ", Quoted(plan.backend),
-      ", \"reorder_compute\": ", Quoted(Name(plan.reorder_compute)), ",\n \"buckets\": ",
+      ",\n \"buckets\": ",
       Lines(plan.buckets, [&](const Bucket& b) { return BucketText(graph, b); }),
       ",\n \"order\": [", order, "],\n \"prediction\": ", PredictionText(plan.prediction),
       ",\n \"program_order\": ", PredictionText(plan.program_order),

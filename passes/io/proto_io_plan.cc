@@ -68,7 +68,6 @@ void PlanToProto(const Graph& graph, const Plan& plan, v1::Plan& message) {
     message.add_order(uint64_t{4} * static_cast<uint64_t>(step.id) +
                       static_cast<uint64_t>(step.kind));
   }
-  message.set_reorder_compute(static_cast<v1::ReorderCompute>(plan.reorder_compute));
   message.set_numerics(static_cast<v1::Numerics>(plan.numerics));
   message.set_backend(plan.backend);
   PredictionToProto(plan.prediction, *message.mutable_prediction());
@@ -189,9 +188,6 @@ absl::Status HeaderFromProto(const v1::Plan& message, Plan& plan) {
     return Invalid("node_count: is ", message.node_count(), ", expected 1 to ", kMaxInt32);
   }
   plan.node_count = static_cast<int32_t>(message.node_count());
-  ASSIGN_OR_RETURN(plan.reorder_compute,
-                   EnumFrom<ReorderCompute>(message.reorder_compute(), v1::ReorderCompute_IsValid,
-                                            "reorder_compute"));
   ASSIGN_OR_RETURN(plan.numerics,
                    EnumFrom<Numerics>(message.numerics(), v1::Numerics_IsValid, "numerics"));
   plan.backend = message.backend();
@@ -336,8 +332,6 @@ absl::StatusOr<PlanOptions> OptionsFromProto(const v1::PlanOptions& message, con
                                   options.numerics));
   options.backend = mesh.device_type == "cpu" ? "gloo" : "nccl";
   if (!message.backend().empty()) options.backend = message.backend();
-  RETURN_IF_ERROR(OptionFromProto(message.reorder_compute(), v1::ReorderCompute_IsValid,
-                                  "options: reorder_compute", options.reorder_compute));
   if (message.memory_limit_ppm() != 0) options.memory_limit_ppm = message.memory_limit_ppm();
   options.memory_limit_bytes = message.memory_limit_bytes();
   options.buckets = message.buckets();
@@ -361,7 +355,6 @@ void OptionsToProto(const PlanOptions& options, v1::PlanOptions& message) {
   message.set_mode(options.mode);
   message.set_numerics(static_cast<v1::Numerics>(options.numerics));
   message.set_backend(options.backend);
-  message.set_reorder_compute(static_cast<v1::ReorderCompute>(options.reorder_compute));
   message.set_memory_limit_ppm(options.memory_limit_ppm);
   message.set_memory_limit_bytes(options.memory_limit_bytes);
   message.set_buckets(options.buckets);

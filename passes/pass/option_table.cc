@@ -73,7 +73,6 @@ constexpr absl::string_view kChoices[] = {"auto", "on", "off"};
 constexpr absl::string_view kRules[] = {"max", "min"};
 constexpr absl::string_view kDense[] = {"off", "on", "strict"};
 constexpr absl::string_view kNumerics[] = {"eager_order", "exact", "free"};
-constexpr absl::string_view kReorders[] = {"all", "collectives_only", "none"};
 absl::Status Read(absl::string_view text, Choice& out) {
   return ReadName(text, kChoices, Choice::kAuto, out);
 }
@@ -86,14 +85,10 @@ absl::Status Read(absl::string_view text, DenseRegions& out) {
 absl::Status Read(absl::string_view text, Numerics& out) {
   return ReadName(text, kNumerics, Numerics::kEagerOrder, out);
 }
-absl::Status Read(absl::string_view text, ReorderCompute& out) {
-  return ReadName(text, kReorders, ReorderCompute::kAll, out);
-}
 std::string Show(Choice value) { return std::string(kChoices[static_cast<size_t>(value)]); }
 std::string Show(MemoryRule value) { return std::string(kRules[static_cast<size_t>(value)]); }
 std::string Show(DenseRegions value) { return std::string(kDense[static_cast<size_t>(value)]); }
 std::string Show(Numerics value) { return std::string(Name(value)); }
-std::string Show(ReorderCompute value) { return std::string(Name(value)); }
 
 // Mebibytes with up to six decimals, rounded down to bytes; or bytes with the suffix B.
 absl::Status ReadSize(absl::string_view text, int64_t& out) {
@@ -172,8 +167,6 @@ constexpr OptionInfo kOptions[] = {
      Set<&O::numerics>, Print<&O::numerics>},
     {"backend", "nccl | gloo", "whose order of summation is meant", kEvery, true, Set<&O::backend>,
      Print<&O::backend>},
-    {"reorder_compute", "all | collectives_only | none", "what the order binds", kEvery, true,
-     Set<&O::reorder_compute>, Print<&O::reorder_compute>},
     {"memory_limit_ppm", "N", "peak memory, in millionths of program order's", kEvery, true,
      Set<&O::memory_limit_ppm>, Print<&O::memory_limit_ppm>},
     {"memory_limit_bytes", "N", "peak memory in bytes; 0: by memory_limit_ppm", kEvery, true,

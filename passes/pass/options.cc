@@ -45,10 +45,6 @@ absl::Status PlanOptions::Validate() const {
   if (Name(numerics).empty() || numerics < Numerics::kEagerOrder || numerics > Numerics::kFree) {
     return absl::InvalidArgumentError("unknown numerics; known: eager_order, exact, free");
   }
-  if (reorder_compute < ReorderCompute::kAll || reorder_compute > ReorderCompute::kNone) {
-    return absl::InvalidArgumentError(
-        "unknown reorder_compute; known: all, collectives_only, none");
-  }
   RETURN_IF_ERROR(CheckRange("memory_limit_ppm", memory_limit_ppm, 1, kMaxLimitPpm));
   RETURN_IF_ERROR(CheckRange("memory_limit_bytes", memory_limit_bytes, 0, kMaxLimitBytes));
   RETURN_IF_ERROR(CheckRange("resident_bytes", resident_bytes, 0, kMaxLimitBytes));

@@ -22,7 +22,6 @@ struct PlanOptions {
   std::string mode = "auto";
   Numerics numerics = Numerics::kEagerOrder;
   std::string backend = "nccl";  // whose summation order `numerics` speaks of: "gloo", "nccl"
-  ReorderCompute reorder_compute = ReorderCompute::kAll;
   // Peak memory a plan may reach, as a share of program order's in parts per million, or in bytes
   // if that is not 0. Launches move less far to stay within it. Where that is not enough, the share
   // is exceeded and the plan says so; a limit in bytes is never exceeded: the mode then refuses.

@@ -51,7 +51,6 @@ struct Plan {
   int32_t node_count = 0;
   std::vector<Bucket> buckets;
   std::vector<Step> order;
-  ReorderCompute reorder_compute = ReorderCompute::kAll;
   Numerics numerics = Numerics::kEagerOrder;
   std::string backend, mode, planner, cost_profile;
   Prediction prediction, program_order;

@@ -59,10 +59,8 @@ TEST(Names, OfOptionsComeBack) {
     EXPECT_TRUE(FromName(Name(n), back));
     EXPECT_EQ(back, n);
   }
-  ReorderCompute reorder = ReorderCompute::kAll;
-  EXPECT_TRUE(FromName("collectives_only", reorder));
-  EXPECT_EQ(reorder, ReorderCompute::kCollectivesOnly);
-  EXPECT_FALSE(FromName("unspecified", reorder));
+  Numerics unchanged = Numerics::kExact;
+  EXPECT_FALSE(FromName("unspecified", unchanged));
 }
 
 TEST(ItemSize, FollowsTheDType) {

@@ -22,7 +22,6 @@ const std::map<std::string, std::string>& OtherValues() {
       {"mode", "manual"},
       {"numerics", "free"},
       {"backend", "gloo"},
-      {"reorder_compute", "collectives_only"},
       {"memory_limit_ppm", "1200000"},
       {"memory_limit_bytes", "77"},
       {"resident_bytes", "5"},

@@ -152,9 +152,6 @@ TEST_F(Replan, APlanThatPromisesSomethingElseMayNot) {
   other = fresh_;
   other.backend = "gloo";
   EXPECT_THAT(WhyNot(other), HasSubstr("gloo"));
-  other = fresh_;
-  other.reorder_compute = ReorderCompute::kNone;
-  EXPECT_THAT(WhyNot(other), HasSubstr("order binds"));
 }
 
 TEST_F(Replan, APlanAboveTheLimitMayStayOnlyIfTheNewOneTakesNoLess) {

@@ -128,12 +128,10 @@ TEST(Planner, ThePlanSaysHowItWasMade) {
   PlanOptions options;
   options.numerics = Numerics::kExact;
   options.backend = "gloo";
-  options.reorder_compute = ReorderCompute::kCollectivesOnly;
   const absl::StatusOr<Plan> plan = MakePlan(graph, CostsOf(graph), options);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->numerics, Numerics::kExact);
   EXPECT_EQ(plan->backend, "gloo");
-  EXPECT_EQ(plan->reorder_compute, ReorderCompute::kCollectivesOnly);
   EXPECT_EQ(plan->mode, "auto");
   EXPECT_EQ(plan->cost_profile, "test@1");
   EXPECT_THAT(plan->planner, HasSubstr(kPlannerVersion));

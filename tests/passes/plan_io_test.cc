@@ -229,7 +229,6 @@ TEST(Options, SurviveTheWire) {
   PlanOptions options;
   options.numerics = Numerics::kExact;
   options.backend = "gloo";
-  options.reorder_compute = ReorderCompute::kCollectivesOnly;
   options.memory_limit_ppm = 1'200'000;
   options.memory_limit_bytes = 77;
   options.prefetch_forward = 0;  // not the same as unset

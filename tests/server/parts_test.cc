@@ -55,7 +55,7 @@ TEST(PlanKeyTest, EveryFieldThatAPlanDependsOnIsInTheKey) {
   variants[9].options.mode = "other";
   variants[10].options.numerics = Numerics::kFree;
   variants[11].options.backend = "gloo";
-  variants[12].options.reorder_compute = ReorderCompute::kNone;
+  variants[12].options.effort = 7;
   variants[13].options.memory_limit_ppm = 7;
   variants[14].options.memory_limit_bytes = 7;
   variants[15].options.buckets = "a";

@@ -69,7 +69,6 @@ class Plan:
     node_count: int
     buckets: tuple[Bucket, ...]
     order: tuple[Step, ...]
-    reorder_compute: str
     numerics: str
     backend: str
     mode: str
@@ -142,7 +141,6 @@ def parse(data: bytes) -> Plan:
         node_count=message.node_count,
         buckets=tuple(_bucket(b, k) for k, b in enumerate(message.buckets)),
         order=tuple(_step(value, at) for at, value in enumerate(message.order)),
-        reorder_compute=_name(plan_pb2.ReorderCompute, "REORDER_COMPUTE_", message.reorder_compute),
         numerics=_name(plan_pb2.Numerics, "NUMERICS_", message.numerics),
         backend=message.backend,
         mode=message.provenance.mode,

@@ -22,7 +22,6 @@ def to_json(plan: Plan) -> dict:
         "cost_profile": plan.cost_profile,
         "numerics": plan.numerics,
         "backend": plan.backend,
-        "reorder_compute": plan.reorder_compute,
         "buckets": [_bucket(bucket) for bucket in plan.buckets],
         "order": [_step(step) for step in plan.order],
         "prediction": dataclasses.asdict(plan.prediction),

@@ -143,7 +143,6 @@ class Settings:
             mode=self.mode,
             numerics=plan_pb2.Numerics.Value(f"NUMERICS_{self.numerics.upper()}"),
             backend=self.comm_backend or comm_backend,
-            reorder_compute=plan_pb2.REORDER_COMPUTE_ALL,
             memory_limit_ppm=ppm,
             memory_limit_bytes=limit_bytes,
             buckets=self.buckets,
