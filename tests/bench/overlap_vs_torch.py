@@ -236,7 +236,9 @@ def client_path(gm: fx.GraphModule, context) -> dict[str, float]:
     reply = timed("plan, first time: upload and compute", ask, time.perf_counter)
     timed("plan, again: from the cache", ask, time.perf_counter)
     parsed = timed("parse the plan", lambda: plan.parse(reply.plan))
-    timed("verify and apply", lambda: apply.apply_plan(gm, captured, normalized, digest, parsed))
+    edit = timed("verify", lambda: apply.prepare(gm, captured, normalized, digest, parsed))
+    timed("apply", edit.apply)
+    timed("generate code", gm.recompile)
     return took
 
 

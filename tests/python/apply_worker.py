@@ -6,11 +6,12 @@ import torch
 import torch.distributed as dist
 from any_plan import any_plan
 from fx_graphs import Builder
+from plannable import applied
 from sharded_model import sharded_model
 from torch._dynamo.backends.common import aot_autograd
 from torch.distributed.device_mesh import init_device_mesh
 
-from bucketd import apply, canonical, capture, normalize, plan
+from bucketd import canonical, capture, normalize
 
 SEEDS = int(sys.argv[1])
 
@@ -42,9 +43,8 @@ class Checked:
         expected = self.gm(*inputs)
         before = str(self.gm.graph)
         for seed in range(SEEDS):
-            data = any_plan(self.normalized.graph, self.digest, seed).SerializeToString()
-            made = plan.parse(data)
-            module = apply.apply_plan(self.gm, self.captured, self.normalized, self.digest, made)
+            made = any_plan(self.normalized.graph, self.digest, seed)
+            module = applied(self.gm, self.captured, self.normalized, self.digest, made)
             check_metadata(module)
             self.buckets += len(made.buckets)
             got = module(*inputs)

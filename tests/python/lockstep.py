@@ -44,20 +44,21 @@ class _Lockstep:
         return fx.map_arg(arg, lambda n: self.values[n][rank])
 
     def _call(self, node: fx.Node) -> list:
-        name = ops.op_name(node.target)
-        if ops.is_wait(name):
+        op = ops.facts(node.target)
+        name = op.name
+        if op.wait:
             start, index = node.args[0], None
             if start.target is operator.getitem:
                 start, index = start.args[0], start.args[1]
             return self._finish(start, index)
         if name.startswith(PREFIX):
             return [None for _ in self.ranks]  # under way
-        if node.target is operator.getitem and ops.op_name(node.args[0].target).startswith(PREFIX):
+        if node.target is operator.getitem and ops.facts(node.args[0].target).name.startswith(PREFIX):
             return [None for _ in self.ranks]
         return [node.target(*self._of(node.args, r), **self._of(node.kwargs, r)) for r in self.ranks]
 
     def _finish(self, start: fx.Node, index) -> list:
-        name, world = ops.op_name(start.target), len(self.ranks)
+        name, world = ops.facts(start.target).name, len(self.ranks)
         own = [self._of(start.args[0], r) for r in self.ranks]
         own = [x if index is None else x[index] for x in own]
         if "all_gather" in name:
@@ -77,7 +78,7 @@ class _Lockstep:
         last: dict[fx.Node, int] = {}
         kept: set[fx.Node] = set()
         for node in self.nodes:
-            shared = [] if node.op != "call_function" or ops.is_wait(ops.op_name(node.target)) else ops.storage(node)[0]
+            shared = [] if node.op != "call_function" or ops.facts(node.target).wait else ops.storage(node)[0]
             made_by[node] = {root for s in shared for root in made_by[s]} if shared else {node}
             for root in (r for source in node.all_input_nodes for r in made_by[source]):
                 last[root] = max(last.get(root, 0), place[node])
@@ -85,7 +86,7 @@ class _Lockstep:
                     kept.add(root)
             if node.op == "placeholder":
                 kept.add(node)
-            elif reuse == "until wait" and node.op == "call_function" and ops.is_wait(ops.op_name(node.target)):
+            elif reuse == "until wait" and node.op == "call_function" and ops.facts(node.target).wait:
                 start = node.args[0].args[0] if node.args[0].target is operator.getitem else node.args[0]
                 for root in (r for source in start.all_input_nodes for r in made_by[source]):
                     last[root] = max(last[root], place[node])

@@ -7,8 +7,10 @@ import torch
 from any_plan import any_plan
 from fx_graphs import Builder, aten, c10d, value
 from plannable import GROUPED, PACKED, Plannable
+from torch._subclasses import FakeTensorMode
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
-from bucketd import plan
+from bucketd import apply, plan
 from bucketd._wire.proto import plan_pb2
 from bucketd.errors import PlanRejected
 
@@ -138,12 +140,49 @@ def test_new_nodes_say_where_they_come_from():
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_leaves_the_module_untouched(seed):
+def test_changes_nothing_before_apply_and_no_node_that_stays(seed):
+    """What stays are the caller's own nodes, moved: whoever holds one still holds it, with its name and its meta."""
     case = scatters()
     before = str(case.gm.graph)
-    module = case.apply(any_plan(case.graph, case.digest, seed))
-    assert module is not case.gm and str(case.gm.graph) == before
-    module.graph.lint()
+    own = {node: dict(node.meta) for node in case.gm.graph.nodes}
+    made = any_plan(case.graph, case.digest, seed)
+    edit = apply.prepare(case.gm, case.captured, case.normalized, case.digest, plan.parse(made.SerializeToString()))
+    assert str(case.gm.graph) == before
+    edit.apply()
+    case.gm.graph.lint()
+    gone = {n for b in made.buckets for m in b.members for n in (case.node(m), case.node(case.wait_of(m)))}
+    assert gone.isdisjoint(case.gm.graph.nodes)
+    assert all(node.meta == meta for node, meta in own.items() if node not in gone)
+    assert set(own) - gone <= set(case.gm.graph.nodes)
+
+
+def storages(graph):
+    """Which values share storage: the first node of each, by node."""
+    first = {}
+    return {n.name: first.setdefault(n.meta["val"].untyped_storage()._cdata, n.name)
+            for n in graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)}
+
+
+@pytest.mark.parametrize("case", [gathers, scatters, reductions])
+@pytest.mark.parametrize("mode", [PACKED, GROUPED])
+def test_values_of_new_nodes_are_those_that_their_operators_make(case, mode):
+    case = case()
+    mode_of_values = FakeTensorMode()
+    for node in case.gm.graph.nodes:
+        if isinstance(node.meta.get("val"), torch.Tensor):
+            with mode_of_values:
+                node.meta["val"] = torch.empty(node.meta["val"].shape, dtype=node.meta["val"].dtype)
+    module = case.apply(case.merge(case.starts, mode))
+    said = {n.name: n.meta["val"] for n in module.graph.nodes if "val" in n.meta}
+    assert all(v.fake_mode is mode_of_values and v.device.type == "cpu" for v in said.values() if isinstance(v, torch.Tensor))
+    shared = storages(module.graph)
+    FakeTensorProp(module, mode_of_values).propagate_dont_convert_inputs(
+        *[n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"])
+    for node in module.graph.nodes:
+        if isinstance(node.meta.get("val"), torch.Tensor):
+            own = node.meta["val"]
+            assert (own.shape, own.stride(), own.dtype) == (said[node.name].shape, said[node.name].stride(), said[node.name].dtype)
+    assert storages(module.graph) == shared
 
 
 def test_refuses_a_plan_for_another_graph_and_touches_nothing():

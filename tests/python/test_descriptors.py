@@ -4,11 +4,12 @@ import pytest
 import torch
 from any_plan import any_plan
 from fx_graphs import Builder, aten, gradient, result, value
+from plannable import applied
 from torch._functorch._aot_autograd.descriptors import GradAOTOutput, ParamAOTInput, PlainAOTInput
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 
-from bucketd import apply, canonical, normalize, plan
+from bucketd import canonical, normalize
 from bucketd.capture import CaptureContext, GraphError, capture_graph, tag_joint
 from bucketd.graph import Direction, SlotKind, Tag
 from bucketd.structure import structural_context
@@ -139,7 +140,7 @@ def planned(b, gm, seed=3):
     digest = canonical.digest(normalized.graph)
     made = any_plan(normalized.graph, digest, seed)
     assert made.buckets
-    return apply.apply_plan(gm, captured, normalized, digest, plan.parse(made.SerializeToString()))
+    return applied(gm, captured, normalized, digest, made)
 
 
 @pytest.mark.parametrize("nest", NESTS.values(), ids=NESTS)
@@ -168,7 +169,7 @@ def test_T2_6_nested_inputs_stay_nested():
     normalized = normalize.normalize(captured.raw)
     digest = canonical.digest(normalized.graph)
     made = any_plan(normalized.graph, digest, 0)
-    module = apply.apply_plan(gm, captured, normalized, digest, plan.parse(made.SerializeToString()))
+    module = applied(gm, captured, normalized, digest, made)
     assert [n.meta["desc"] for n in module.graph.nodes if n.op == "placeholder"] == [PlainAOTInput(0), PlainAOTInput(1)]
     for one in (gm, module):
         (got,) = one({"first": torch.full((3,), 5.0)}, [torch.full((3,), 3.0)])

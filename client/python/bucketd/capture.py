@@ -128,9 +128,9 @@ class _Capture:
         return made
 
     def _call(self, node: torch.fx.Node) -> Node:
-        op = ops.op_name(node.target)
+        op = ops.facts(node.target)
         shared, written = ops.storage(node)
-        made = Node(NodeKind.CALL, op, self._ids(node), self._tensors(node))
+        made = Node(NodeKind.CALL, op.name, self._ids(node), self._tensors(node))
         made.alias_of = [self.id[n] for n in shared]
         made.mutates = [self.id[n] for n in written]
         made.module = module_of(node)
@@ -140,16 +140,15 @@ class _Capture:
                 return made
             made.kind, made.op, made.index = NodeKind.GETITEM, "getitem", node.args[1]
             return made
-        kind = ops.collective_kind(op)
-        if kind is not None and len(made.outputs) == 1:
+        if op.collective is not None and len(made.outputs) == 1:
             made.kind = NodeKind.COLLECTIVE
-            made.flags = ops.flags(node, op, shared, written) & ORDERED
-            made.collective = self._collective(node, kind)
+            made.flags = ops.flags(node, shared, written) & ORDERED
+            made.collective = self._collective(node, op.collective)
             return made
-        if ops.is_wait(op) and len(made.inputs) == 1 and self.nodes[made.inputs[0]].kind == NodeKind.COLLECTIVE:
+        if op.wait and len(made.inputs) == 1 and self.nodes[made.inputs[0]].kind == NodeKind.COLLECTIVE:
             made.kind = NodeKind.WAIT
             return made
-        made.flags = ops.flags(node, op, shared, written)
+        made.flags = ops.flags(node, shared, written)
         made.flops = ops.flops(node)
         return made
 
@@ -176,7 +175,9 @@ class _Capture:
         dtype = ops.DTYPES.get(value.dtype)
         if dtype is None:
             raise GraphError(f"node {node.name} has a tensor of {value.dtype}, which is not supported", node.name)
-        shape = tuple(_number(size, node, value) for size in value.shape)
+        shape = tuple(value.shape)
+        if not all(type(size) is int for size in shape):
+            shape = tuple(_number(size, node, value) for size in shape)
         stride = None
         if value.layout == torch.strided:
             stride = tuple(s if isinstance(s, int) else 1 for s in value.stride())
@@ -215,7 +216,7 @@ class _Capture:
                 self.nodes[self.id[member]].module = owner
 
     def _is_cast(self, node: torch.fx.Node) -> bool:
-        return node.op == "call_function" and ops.is_cast(self.nodes[self.id[node]].op)
+        return node.op == "call_function" and ops.facts(node.target).cast
 
     def _belongs_below(self, node: torch.fx.Node) -> bool:
         return self._is_cast(node) or self.nodes[self.id[node]].op == "aten.slice.Tensor"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -64,8 +66,45 @@ _CASTS = frozenset({"aten._to_copy.default", "prims.convert_element_type.default
 _POINTWISE_TOO = _CASTS | {"aten.clone.default"}
 
 
-def op_name(target: object) -> str:
-    """"aten.mm.default" for an overload; "higher_order.cond", "operator.add" and the like for the rest."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class OpFacts:
+    """What holds for every call of one operator."""
+
+    name: str  # "aten.mm.default"; "higher_order.cond", "operator.add" and the like for what is no overload
+    collective: CollectiveKind | None
+    wait: bool
+    cast: bool
+    shares_first: bool  # the result stands on the first input's storage, whatever the schema says
+    aliased: tuple[tuple[int | None, str, bool], ...]  # of arguments with an alias annotation: (position, name, is written)
+    returns_alias: bool
+    ordered: bool
+    returns_nothing: bool
+    pointwise: bool
+
+
+@functools.cache
+def facts(target: object) -> OpFacts:
+    name = _name(target)
+    own = name.startswith(_C10D)
+    base = base_name(name)
+    schema = target._schema if isinstance(target, torch._ops.OpOverload) else None
+    arguments = schema.arguments if schema is not None else ()
+    return OpFacts(
+        name=name,
+        collective=_COLLECTIVES.get(base) if own else None,
+        wait=own and base == "wait_tensor",
+        cast=name in _CASTS,
+        shares_first=target is operator.getitem or name in _SILENT_VIEWS or own and base == "wait_tensor",
+        aliased=tuple((None if a.kwarg_only else i, a.name, a.alias_info.is_write)
+                      for i, a in enumerate(arguments) if a.alias_info is not None),
+        returns_alias=schema is not None and any(r.alias_info is not None for r in schema.returns),
+        ordered=is_ordered(name),
+        returns_nothing=returns_nothing(target),
+        pointwise=schema is not None and (torch.Tag.pointwise in target.tags or name in _POINTWISE_TOO),
+    )
+
+
+def _name(target: object) -> str:
     if isinstance(target, torch._ops.OpOverload):
         return str(target)
     if isinstance(target, torch._ops.HigherOrderOperator):
@@ -75,79 +114,54 @@ def op_name(target: object) -> str:
     return f"{module}.{name}" if module else name
 
 
-def collective_kind(op: str) -> CollectiveKind | None:
-    return _COLLECTIVES.get(base_name(op)) if op.startswith(_C10D) else None
-
-
-def is_wait(op: str) -> bool:
-    return op.startswith(_C10D) and base_name(op) == "wait_tensor"
-
-
-def is_cast(op: str) -> bool:
-    return op in _CASTS
-
-
-def arguments(node: torch.fx.Node) -> Iterable[tuple[Any, Any]]:
-    """(schema argument, value) of a call of an OpOverload; arguments left at their default are left out."""
-    for position, argument in enumerate(node.target._schema.arguments):
-        if position < len(node.args) and not argument.kwarg_only:
-            yield argument, node.args[position]
-        elif argument.name in node.kwargs:
-            yield argument, node.kwargs[argument.name]
-
-
 def argument(node: torch.fx.Node, name: str, default: Any = None) -> Any:
-    for schema, value in arguments(node):
+    """Of a call of an OpOverload; `default` where it is left out."""
+    for position, schema in enumerate(node.target._schema.arguments):
         if schema.name == name:
-            return value
+            if position < len(node.args) and not schema.kwarg_only:
+                return node.args[position]
+            return node.kwargs.get(name, default)
     return default
 
 
 def storage(node: torch.fx.Node) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
     """(nodes whose storage the outputs share, nodes that the call writes), by the operator's schema."""
-    target = node.target
-    if target is operator.getitem:
-        return [n for n in node.all_input_nodes[:1]], []
-    if not isinstance(target, torch._ops.OpOverload):
-        return [], []
-    op = str(target)
-    if op in _SILENT_VIEWS or is_wait(op):
+    op = facts(node.target)
+    if op.shares_first:
         return list(node.all_input_nodes[:1]), []
-    returns_alias = any(r.alias_info is not None for r in target._schema.returns)
     shared: dict[torch.fx.Node, None] = {}
     written: dict[torch.fx.Node, None] = {}
-    for schema, value in arguments(node):
-        if schema.alias_info is None:
-            continue
-        nodes = dict.fromkeys(_nodes(value))
-        if schema.alias_info.is_write:
+    for position, name, is_write in op.aliased:
+        given = position is not None and position < len(node.args)
+        nodes = dict.fromkeys(_nodes(node.args[position] if given else node.kwargs.get(name)))
+        if is_write:
             written |= nodes
-        if returns_alias:
+        if op.returns_alias:
             shared |= nodes
     return list(shared), list(written)
 
 
 def _nodes(value: Any) -> list[torch.fx.Node]:
+    if isinstance(value, torch.fx.Node):
+        return [value]
     found: list[torch.fx.Node] = []
     torch.fx.node.map_arg(value, lambda n: found.append(n) or n)
     return found
 
 
-def flags(node: torch.fx.Node, op: str, shared: list[torch.fx.Node], written: list[torch.fx.Node]) -> int:
-    target = node.target
-    out = ORDERED if is_ordered(op) or returns_nothing(target) and not written else 0
+def flags(node: torch.fx.Node, shared: list[torch.fx.Node], written: list[torch.fx.Node]) -> int:
+    op = facts(node.target)
+    out = ORDERED if op.ordered or op.returns_nothing and not written else 0
     if formula(wrapped(node)[0]) is not None:
         out |= COMPUTE
-    if isinstance(target, torch._ops.OpOverload) and (torch.Tag.pointwise in target.tags or op in _POINTWISE_TOO):
+    if op.pointwise:
         out |= POINTWISE
-    views = shared and not written and shared[0] is node.all_input_nodes[0] and not _copies(node, op)
+    views = shared and not written and shared[0] is node.all_input_nodes[0] and not (op.cast and _changes_dtype(node))
     return out | VIEW if views else out
 
 
-def _copies(node: torch.fx.Node, op: str) -> bool:
+def _changes_dtype(node: torch.fx.Node) -> bool:
     """A cast whose schema says "maybe an alias" is one only if the dtype stays."""
-    if op not in _CASTS:
-        return False
     before, after = node.all_input_nodes[0].meta.get("val"), node.meta.get("val")
     return getattr(before, "dtype", None) != getattr(after, "dtype", None)
 

@@ -51,11 +51,11 @@ def _whole_parameters(gm: fx.GraphModule) -> set[fx.Node]:
 def _same_in_another_form(node: fx.Node) -> bool:
     if len(node.all_input_nodes) != 1:
         return False
-    name = ops.op_name(node.target)
-    if node.target is operator.getitem or ops.is_wait(name) or ops.is_cast(name):
+    op = ops.facts(node.target)
+    if node.target is operator.getitem or op.wait or op.cast:
         return True
     shared, written = ops.storage(node)
-    return bool(ops.flags(node, name, shared, written) & VIEW)
+    return bool(ops.flags(node, shared, written) & VIEW)
 
 
 class _Again:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import itertools
 import json
 import logging
@@ -54,6 +55,18 @@ def _tells_nothing(captured: capture.Captured) -> bool:
     return not described and not any(c.tag for c in collectives)
 
 
+@contextlib.contextmanager
+def _no_collections():
+    """A pass over all objects of a training process, at a random moment, takes longer than all of the planning."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
 class Session:
     """One backend's dealings with its planner and with the other ranks. Every rank must make its sessions, and compile
     its graphs, in the same order: that is how they know which graph they speak of."""
@@ -73,17 +86,18 @@ class Session:
 
     def plan(self, gm: fx.GraphModule, context, kind: str, ordinal: int, parameter_order=(),
              on_plan: Callable[[Planned], None] | None = None) -> fx.GraphModule:
-        """`gm` by its plan: a new module, or `gm` itself, untouched, where all ranks fall back to that. `on_plan` is called
-        with a plan before its module runs.
+        """`gm`, which then runs by its plan, or untouched where all ranks fall back to that. `on_plan` is called with a plan
+        before its module runs.
 
         Raises, on every rank, where one of them has no plan or another one.
         """
         with self._lock:
             agreement = self._join()
             scope = f"{agreement.ranks[0]}/{ordinal}/{kind}" if agreement.ranks[0] else f"{ordinal}/{kind}"
-            planned, record = None, {}
+            planned, edit, record = None, None, {}
             try:
-                planned, record = self._propose(gm, context, kind, scope, parameter_order)
+                with _no_collections():
+                    planned, edit, record = self._propose(gm, context, kind, scope, parameter_order)
             except Exception as error:
                 verdict = agreement.fail(scope, error)
             else:
@@ -108,8 +122,11 @@ class Session:
                 log.log(logging.WARNING if agreement.leader else logging.DEBUG, "bucketd: %s", diagnostic.text)
             else:
                 log.debug("bucketd: %s: %s: %s", scope, diagnostic.code, diagnostic.text)
-        if self.settings.twin_groups:
-            twins.open_twins(planned.module)
+        with _no_collections():
+            edit.apply()
+            if self.settings.twin_groups:
+                twins.open_twins(planned.module)
+            planned.module.recompile()
         if planned.runner is not None:
             # Where rank 0 plans for all, the others know no planner.
             planner = None if self.settings.embedded == "rank0" else self._planner
@@ -144,16 +161,16 @@ class Session:
             if error.reason != "UNPLANNED":
                 raise
             record["plan"] = f"none, planning is switched off: {error.message}"
-            return None, record
+            return None, None, record
         parsed = plan.parse(reply.plan)
         runner = None
         if self.settings.executor:
             from . import executor
 
             runner = executor.Runner(normalized.graph, parsed, self.settings.executor_timeout)
-        module = apply.apply_plan(gm, captured, normalized, digest, parsed, runner)
+        edit = apply.prepare(gm, captured, normalized, digest, parsed, runner)
         record["plan"] = parsed.sha256
-        return Planned(scope, parsed, digest, reply.source, reply.seconds, module, captured, normalized, runner), record
+        return Planned(scope, parsed, digest, reply.source, reply.seconds, gm, captured, normalized, runner), edit, record
 
     # -- the planner
 

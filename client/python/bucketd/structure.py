@@ -12,7 +12,7 @@ import torch
 from .capture import CaptureContext, InputInfo, module_of
 from .context import base_descriptor
 from .graph import CollectiveKind, Role
-from .ops import collective_kind, is_wait, op_name
+from .ops import facts
 from .tags import described_slots, unary_source
 
 
@@ -51,11 +51,11 @@ def _reduction_above(node: torch.fx.Node | None) -> torch.fx.Node | None:
     while node is not None and node.op == "call_function":
         if _kind(node) in (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE):
             return node
-        if not (is_wait(op_name(node.target)) or len(node.all_input_nodes) == 1):
+        if not (facts(node.target).wait or len(node.all_input_nodes) == 1):
             return None
         node = unary_source(node)
     return None
 
 
 def _kind(node: torch.fx.Node):
-    return collective_kind(op_name(node.target)) if node.op == "call_function" else None
+    return facts(node.target).collective if node.op == "call_function" else None

@@ -15,7 +15,7 @@ import torch
 
 from .context import CaptureContext, base_descriptor, describe_input
 from .graph import CollectiveKind, GraphError, Role, SlotKind, Tag
-from .ops import collective_kind, is_wait, op_name
+from .ops import facts
 
 META_KEY = "bucketd"  # node.meta[META_KEY] = (tag name, FQN)
 
@@ -172,7 +172,7 @@ def tag_joint(gm: torch.fx.GraphModule, context: CaptureContext, joint: bool = T
         if kind is None or len(node.users) != 1:
             continue
         wait = next(iter(node.users))
-        if wait.op != "call_function" or not is_wait(op_name(wait.target)):
+        if wait.op != "call_function" or not facts(wait.target).wait:
             continue
         if kind == CollectiveKind.ALL_GATHER and parameter_of.get(node):
             tags[node] = ("fsdp_ag", parameter_of[node])
@@ -186,7 +186,7 @@ def tag_joint(gm: torch.fx.GraphModule, context: CaptureContext, joint: bool = T
 
 
 def _kind(node: torch.fx.Node) -> CollectiveKind | None:
-    return collective_kind(op_name(node.target)) if node.op == "call_function" else None
+    return facts(node.target).collective if node.op == "call_function" else None
 
 
 def _only_ancestor(nodes: list[torch.fx.Node], context: CaptureContext) -> dict[torch.fx.Node, str]:
@@ -222,7 +222,7 @@ def unary_source(node: torch.fx.Node) -> torch.fx.Node | None:
     inputs = node.all_input_nodes
     if len(inputs) == 1:
         return inputs[0]
-    if node.op != "call_function" or op_name(node.target) != "aten.cat.default":
+    if node.op != "call_function" or facts(node.target).name != "aten.cat.default":
         return None
     sources = {_split_of(piece) for piece in inputs}
     return sources.pop() if len(sources) == 1 else None

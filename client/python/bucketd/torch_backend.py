@@ -12,7 +12,7 @@ from torch import fx
 from . import capture
 from .context import clean
 from .graph import Role
-from .ops import collective_kind, op_name
+from .ops import facts
 from .session import Planned, Session
 from .settings import Settings, SettingsArgs, bucket_list
 from .structure import structural_context
@@ -136,8 +136,8 @@ def plan_pass(
 ) -> fx.GraphModule:
     """The plan as a pass over an aten-level graph, for anybody's own backend or list of passes.
 
-    Takes the arguments of backend(), and `kind`: "fw", "bw" or "joint". Returns a new module, or `gm` itself if it holds no
-    collectives or stays unplanned; `gm` is never changed. Which inputs are parameters is in `context`, where the caller has
+    Takes the arguments of backend(), and `kind`: "fw", "bw" or "joint". Changes `gm` in place, once all ranks agree, and returns
+    it; it stays as it is if it holds no collectives or stays unplanned. Which inputs are parameters is in `context`, where the caller has
     one (bucketd.context); else it is derived from the graph's structure, which knows no names: ValueError if `model` or
     `param_order` then name parameters that the graph cannot be told by.
     """
@@ -167,7 +167,7 @@ def _check_names(gm: fx.GraphModule, context: capture.CaptureContext, order: Seq
 
 def has_collectives(gm: fx.GraphModule) -> bool:
     return any(
-        node.op == "call_function" and collective_kind(op_name(node.target)) is not None for node in gm.graph.nodes)
+        node.op == "call_function" and facts(node.target).collective is not None for node in gm.graph.nodes)
 
 
 def _settings(model: torch.nn.Module | None, settings: dict[str, object]) -> Settings:

@@ -35,7 +35,7 @@ def on_twins(gm: fx.GraphModule, context: CaptureContext, kind: str) -> fx.Graph
 
 
 def open_twins(gm: fx.GraphModule) -> None:
-    """Puts the twins' own names into `gm`, and makes those that are missing. For all ranks of a group at once."""
+    """Puts the twins' own names into the graph of `gm`, and makes those that are missing. For all ranks of a group at once."""
     named = [node for node in gm.graph.nodes if node.args and isinstance(node.args[-1], str) and node.args[-1].endswith(TWIN)]
     created = list(creation_order())  # in this order ranks of several groups do not wait for each other in a circle
     for name in sorted({node.args[-1].removesuffix(TWIN) for node in named}, key=created.index):
@@ -43,7 +43,6 @@ def open_twins(gm: fx.GraphModule) -> None:
         for node in named:
             if node.args[-1] == name + TWIN:
                 node.update_arg(len(node.args) - 1, own)
-    gm.recompile()
 
 
 def _twin_of(group: dist.ProcessGroup) -> str:

@@ -7,6 +7,7 @@ backward runs again, hold the operator's own result, the first one behind the ge
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any
 
@@ -73,5 +74,6 @@ def _is_rng_state(node: torch.fx.Node) -> bool:
     return bool(users) and all(_name(user.target) == _RUNS and user.args[0] is node for user in users)
 
 
+@functools.cache
 def _name(target: object) -> str:
     return target.name() if isinstance(target, torch._ops.HigherOrderOperator) else ""
