@@ -291,10 +291,13 @@ void Server::Impl::WatchSwitch() {
   });
 }
 
-// Not a reason to be taken out of service: plans come from memory and computation.
+// Not a reason to be taken out of service: plans come from memory and computation, and jobs run
+// without any.
 std::string Server::Impl::Degraded() const {
   const std::string trouble = store_metrics->Health().InWords();
-  return trouble.empty() ? "" : absl::StrCat("without its store: ", trouble);
+  const std::string planning_now = planning.Get().InWords();
+  return absl::StrCat(trouble.empty() ? "" : "without its store: ", trouble,
+                      trouble.empty() || planning_now.empty() ? "" : "\n", planning_now);
 }
 
 void Server::Impl::SetServing(bool value) {

@@ -1,6 +1,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "client/admin_client.h"
 #include "client/ctl/command.h"
 #include "client/ctl/server_args.h"
@@ -19,8 +20,16 @@ std::string SwitchedText(const v1::SetPlanningResponse& done) {
                          ? "planning is on: new generations of jobs get plans"
                          : "planning is off: new generations of jobs stay unplanned, calls "
                            "without a job are refused";
-  text += now.persisted() ? "; servers that share the store follow within two seconds"
-                          : "; a restart of the server forgets this";
+  if (now.persisted()) {
+    text += "; servers that share the store follow within two seconds";
+  } else if (now.not_stored().empty()) {
+    text += "; a restart of the server forgets this";
+  } else {
+    absl::StrAppend(&text,
+                    "\nnot in the store yet, so that a restart or another server of that store "
+                    "does not know it; it is tried again each second: ",
+                    now.not_stored());
+  }
   return text + "\n";
 }
 
@@ -44,8 +53,9 @@ void AddDisableCommand(const Command& app) {
   command.Footer(
       "The kill switch. Jobs that run keep their plans until they restart; calls without a job "
       "are\n"
-      "refused (PLANNING_DISABLED). It survives a restart of the server. Back on: bucketctl "
-      "enable.\n"
+      "refused (PLANNING_DISABLED). It holds at once and survives a restart of the server; where "
+      "the\n"
+      "store cannot be written that is said, and tried again. Back on: bucketctl enable.\n"
       "  bucketctl disable --why 'INC-1234: loss spikes with plans of 2.3'");
   command.Does([args] { return Run(*args, false); });
 }

@@ -20,7 +20,11 @@ std::string PlanningText(const v1::PlanningState& planning) {
   std::string text = planning.enabled() ? "on" : "OFF";
   if (planning.since_ms() != 0) absl::StrAppend(&text, ", since ", Ago(planning.since_ms()));
   if (!planning.why().empty()) absl::StrAppend(&text, ": ", planning.why());
-  if (!planning.enabled() && !planning.persisted()) text += " (a restart forgets this)";
+  if (!planning.not_stored().empty()) {
+    absl::StrAppend(&text, " (not in the store yet: ", planning.not_stored(), ")");
+  } else if (!planning.enabled() && !planning.persisted()) {
+    text += " (a restart forgets this)";
+  }
   return text;
 }
 

@@ -46,6 +46,7 @@ void FillPlanning(const PlanningSwitch::State& from, v1::PlanningState& to) {
   to.set_why(from.why);
   to.set_since_ms(from.since_ms);
   to.set_persisted(from.persisted);
+  to.set_not_stored(from.not_stored);
 }
 
 void AddCache(const char* name, int64_t entries, int64_t bytes, int64_t capacity, int64_t evictions,

@@ -148,11 +148,15 @@ void AddNotes(const v1::GetStatusResponse& s, int64_t now_ms, Html& html) {
     Note("Draining.", "New calls are refused; those in flight may end.", Mood::kWarn, html);
   }
   const v1::PlanningState& planning = s.planning();
-  if (!planning.enabled() || !planning.why().empty()) {
+  if (!planning.enabled() || !planning.why().empty() || !planning.not_stored().empty()) {
     std::string text = planning.why();
     if (planning.since_ms() != 0)
       absl::StrAppend(&text, " (", Since(planning.since_ms(), now_ms), ")");
-    if (!planning.persisted()) absl::StrAppend(&text, ". A restart forgets this.");
+    if (!planning.not_stored().empty()) {
+      absl::StrAppend(&text, ". Not in the store yet: ", planning.not_stored());
+    } else if (!planning.persisted()) {
+      absl::StrAppend(&text, ". A restart forgets this.");
+    }
     if (planning.enabled()) {
       Note("Planning is on:", text, Mood::kGood, html);
     } else {

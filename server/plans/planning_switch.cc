@@ -13,7 +13,7 @@ namespace bucketd {
 namespace {
 
 // "<milliseconds since 1970> <why>".
-constexpr char kKey[] = "planning-off";
+constexpr const char* kKey = kPlanningOffSetting;
 
 int64_t NowMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -32,9 +32,24 @@ PlanningSwitch::State Parse(const std::string& record) {
   return state;
 }
 
-constexpr char kDamaged[] = "the setting was damaged; planning was off, and why is lost";
+constexpr char kDamaged[] =
+    "what the store says of planning is damaged, and what is unknown is off; `bucketctl enable` "
+    "switches it on";
+
+std::string RecordOf(const PlanningSwitch::State& state) {
+  return absl::StrCat(state.since_ms, " ", state.why);
+}
 
 }  // namespace
+
+std::string PlanningSwitch::State::InWords() const {
+  const std::string off = enabled ? "" : absl::StrCat("planning is off: ", why);
+  if (not_stored.empty()) return off;
+  return absl::StrCat(enabled ? "planning is on" : off,
+                      "; that is not in the store yet, so that a restart or another server does "
+                      "not know it: ",
+                      not_stored);
+}
 
 PlanningSwitch::PlanningSwitch(Store& store, bool durable, prometheus::Gauge& enabled)
     : store_(store), durable_(durable), gauge_(enabled) {
@@ -42,86 +57,130 @@ PlanningSwitch::PlanningSwitch(Store& store, bool durable, prometheus::Gauge& en
   const absl::Status known = Look();
   if (known.ok()) return;
   State state;
-  state.why = absl::StrCat("unknown, the store cannot be read: ", known.message());
-  spdlog::warn("planning is on: {}", state.why);
-  Adopt(std::move(state));
+  state.enabled = false;
+  state.persisted = durable_;
+  state.why = absl::StrCat(
+      "whether planning was switched off cannot be read, and what is unknown is off; `bucketctl "
+      "enable` switches it on, `bucketctl store verify` says what is damaged: ",
+      known.message());
+  spdlog::error("planning is off: {}", state.why);
+  Adopt(std::move(state), 0);
 }
 
-absl::StatusOr<PlanningSwitch::State> PlanningSwitch::Load() {
-  const absl::StatusOr<std::optional<std::string>> record =
-      store_.GetRecord(Shelf::kSettings, kKey);
-  State state;
-  if (record.ok()) {
-    if (record->has_value()) state = Parse(**record);
-  } else if (absl::IsDataLoss(record.status())) {
-    // The store has taken it away: unless it is written anew, the next look would find planning on.
-    state = Parse(absl::StrCat(NowMs(), " ", kDamaged));
-    unmended_ = true;
-  } else {
-    return record.status();
-  }
-  state.persisted = durable_;
-  return state;
+PlanningSwitch::Told PlanningSwitch::Last() const {
+  const absl::MutexLock lock(&mutex_);
+  return told_;
+}
+
+void PlanningSwitch::Show(State state) {
+  enabled_ = state.enabled;
+  gauge_.Set(state.enabled ? 1 : 0);
+  told_.state = std::move(state);
+}
+
+bool PlanningSwitch::Adopt(State state, int64_t times) {
+  const absl::MutexLock lock(&mutex_);
+  if (told_.times != times) return false;
+  told_.owed = !state.not_stored.empty();
+  Show(std::move(state));
+  return true;
 }
 
 absl::Status PlanningSwitch::Look() {
   const absl::MutexLock setting(&setting_);
-  if (unmended_) return Mend();
+  const Told last = Last();
+  if (last.owed) return Settle(last);
   const absl::StatusOr<int64_t> version = store_.Version();
   if (version.ok() && seen_ == *version) return absl::OkStatus();
   seen_.reset();
-  ASSIGN_OR_RETURN(State found, Load());
-  if (version.ok()) seen_ = *version;
-  const State now = Get();
+  ASSIGN_OR_RETURN(const bool settled, Follow(last));
+  if (settled && version.ok()) seen_ = *version;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> PlanningSwitch::Follow(const Told& last) {
+  const absl::StatusOr<std::optional<std::string>> record =
+      store_.GetRecord(Shelf::kSettings, kKey);
+  const bool damaged = absl::IsDataLoss(record.status());
+  if (!record.ok() && !damaged) return record.status();
+  State found;
+  if (damaged) {
+    found = {.enabled = false, .why = kDamaged, .since_ms = NowMs()};
+  } else if (record->has_value()) {
+    found = Parse(**record);
+  }
+  found.persisted = durable_;
+  const State& now = last.state;
   if (found.enabled && !now.enabled) {
     found.since_ms = NowMs();
     spdlog::warn("planning is on again");
   } else if (!found.enabled && (now.enabled || found.why != now.why)) {
     spdlog::warn("planning is off: {}", found.why);
   } else if (found.persisted == now.persisted) {
-    return absl::OkStatus();  // what is known here says more
+    found = now;  // what is known here says more
   }
-  Adopt(std::move(found));
-  return unmended_ ? Mend() : absl::OkStatus();
+  Adopt(found, last.times);
+  // Until that succeeds the damaged record stays, and says the same.
+  return !damaged ||
+         store_.ReplaceRecord(Shelf::kSettings, kKey, std::nullopt, RecordOf(found)).ok();
 }
 
-absl::Status PlanningSwitch::Mend() {
-  unmended_ = !store_.PutRecord(Shelf::kSettings, kKey, absl::StrCat(NowMs(), " ", kDamaged)).ok();
-  return absl::OkStatus();  // it is known: off
+// Another server may have been told something later meanwhile; what is compared is one clock's.
+absl::Status PlanningSwitch::Settle(const Told& last) {
+  absl::StatusOr<std::optional<std::string>> before = store_.GetRecord(Shelf::kSettings, kKey);
+  if (absl::IsDataLoss(before.status())) before = std::optional<std::string>();
+  RETURN_IF_ERROR(before.status());
+  State found = before->has_value() ? Parse(**before) : State();
+  if (!found.enabled && found.since_ms > last.state.since_ms) {
+    found.persisted = durable_;
+    spdlog::warn("planning is off: {}", found.why);
+    Adopt(std::move(found), last.times);
+    return absl::OkStatus();
+  }
+  std::optional<std::string> after;
+  if (!last.state.enabled) after = RecordOf(last.state);
+  return Stored(last, store_.ReplaceRecord(Shelf::kSettings, kKey, *before, after));
 }
 
-void PlanningSwitch::Adopt(State state) {
-  const absl::MutexLock lock(&mutex_);
-  enabled_ = state.enabled;
-  gauge_.Set(state.enabled ? 1 : 0);
-  state_ = std::move(state);
+// What has become of writing it.
+absl::Status PlanningSwitch::Stored(const Told& last, const absl::Status& written) {
+  State state = last.state;
+  state.persisted = written.ok() && durable_;
+  state.not_stored = std::string(written.message());
+  Adopt(std::move(state), last.times);
+  return written;
 }
 
 std::optional<std::string> PlanningSwitch::WhyDisabled() const {
   if (enabled_) return std::nullopt;
   const absl::MutexLock lock(&mutex_);
-  if (state_.enabled) return std::nullopt;
-  return state_.why;
+  if (told_.state.enabled) return std::nullopt;
+  return told_.state.why;
 }
 
-PlanningSwitch::State PlanningSwitch::Get() const {
-  const absl::MutexLock lock(&mutex_);
-  return state_;
-}
+PlanningSwitch::State PlanningSwitch::Get() const { return Last().state; }
 
 absl::Status PlanningSwitch::Set(bool enabled, absl::string_view why) {
   if (why.size() > kMaxWhyBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("why: at most ", kMaxWhyBytes, " bytes are kept, this has ", why.size()));
   }
-  // Two operators at once leave one of the two settings, whole.
-  const absl::MutexLock setting(&setting_);
-  const int64_t now = NowMs();
-  RETURN_IF_ERROR(enabled ? store_.EraseRecord(Shelf::kSettings, kKey)
-                          : store_.PutRecord(Shelf::kSettings, kKey, absl::StrCat(now, " ", why)));
-  unmended_ = false;
-  Adopt({enabled, std::string(why), now, durable_});
+  {
+    const absl::MutexLock lock(&mutex_);
+    ++told_.times;
+    told_.owed = true;
+    Show({.enabled = enabled, .why = std::string(why), .since_ms = NowMs()});
+  }
   spdlog::warn("planning switched {}: {}", enabled ? "on" : "off", std::string(why));
+  // Of two operators at once the one who was heard last here is the one who is stored last.
+  const absl::MutexLock setting(&setting_);
+  const Told last = Last();
+  const absl::Status written = last.state.enabled
+                                   ? store_.EraseRecord(Shelf::kSettings, kKey)
+                                   : store_.PutRecord(Shelf::kSettings, kKey, RecordOf(last.state));
+  if (!Stored(last, written).ok()) {
+    spdlog::error("planning: {}", Get().InWords());
+  }
   return absl::OkStatus();
 }
 

@@ -78,7 +78,7 @@ bool TakeHeader(absl::string_view& rest, Acknowledged::Content& content) {
     return false;
   }
   const auto commit = static_cast<int64_t>(TakeInt(rest.substr(kMagic.size(), 8)));
-  content.last_commit = std::max(content.last_commit, commit);
+  content.last_commit = content.merged = std::max(content.merged, commit);
   rest.remove_prefix(kHeaderBytes);
   return true;
 }

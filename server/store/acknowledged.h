@@ -32,6 +32,7 @@ class Acknowledged {
   };
   struct Content {
     int64_t last_commit = 0;  // 0: the file is not there, or its header is damaged
+    int64_t merged = 0;       // entries are of later commits than this
     std::vector<Entry> entries;
   };
 

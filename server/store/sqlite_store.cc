@@ -88,11 +88,27 @@ absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(SqliteStoreOption
     };
   }
   auto store = std::unique_ptr<SqliteStore>(new SqliteStore(std::move(options)));
-  const absl::Status connected = store->Connect();
+  const absl::Status connected = store->ConnectWithReserve();
   if (connected.ok()) return store;
   const std::string& directory = store->options_.directory;
   if (absl::StrContains(connected.message(), directory)) return connected;
   return absl::Status(connected.code(), absl::StrCat(directory, ": ", connected.message()));
+}
+
+// SQLite makes its log when the first connection opens it: on a full disk that, too, needs room.
+absl::Status SqliteStore::ConnectWithReserve() {
+  if (options_.directory.empty() || options_.read_only) return Connect();
+  RETURN_IF_ERROR(MakeStoreFolder(options_.directory));
+  if (options_.reserve_bytes > 0) {
+    reserve_ =
+        std::make_unique<Reserve>(StorePaths(options_.directory).reserve, options_.reserve_bytes);
+  }
+  absl::Status connected = Connect();
+  while (absl::IsResourceExhausted(connected) && reserve_ != nullptr && reserve_->Release()) {
+    connected = Connect();
+  }
+  if (connected.ok() && reserve_ != nullptr) reserve_->Fill();
+  return connected;
 }
 
 absl::Status SqliteStore::Connect() {
@@ -168,7 +184,7 @@ absl::StatusOr<std::optional<SqliteStore::Row>> SqliteStore::GetRow(const Sql& s
         shelf == 0 ? StoreValue::kPlan : StoreValue::kRecord, result,
         row.ok() ? "" : absl::StrCat("a value cannot be read: ", row.status().message()));
   }
-  if (result != StoreRead::kDamaged) return row;
+  if (result != StoreRead::kDamaged || shelf == static_cast<int64_t>(Shelf::kSettings)) return row;
   if (!options_.read_only) {
     const absl::Status gone = ForgetDamaged(sql, shelf, index_key, key);
     if (!gone.ok() && options_.observer != nullptr) {
@@ -248,8 +264,22 @@ absl::StatusOr<int64_t> SqliteStore::CommitOnce(SqliteDb& db, Change change) {
   return status;
 }
 
-absl::Status SqliteStore::Write(int what, absl::string_view key, Change change) {
-  const absl::StatusOr<int64_t> commit = Commit(change);
+// As little of the reserve as it takes, and all of it is taken back as far as there is room.
+absl::StatusOr<int64_t> SqliteStore::CommitInReserve(Change change) {
+  absl::StatusOr<int64_t> commit = Commit(change);
+  if (reserve_ == nullptr || !absl::IsResourceExhausted(commit.status())) return commit;
+  do {
+    Checkpoint().IgnoreError();  // what is merged gives its place in the log free
+    commit = Commit(change);
+  } while (absl::IsResourceExhausted(commit.status()) && reserve_->Release());
+  Checkpoint().IgnoreError();
+  reserve_->Fill();
+  return commit;
+}
+
+absl::Status SqliteStore::Write(int what, absl::string_view key, Room room, Change change) {
+  const absl::StatusOr<int64_t> commit =
+      room == Room::kReserve ? CommitInReserve(change) : Commit(change);
   StoreWrite result = StoreWrite::kOk;
   const bool refused = absl::IsNotFound(commit.status()) || absl::IsAborted(commit.status());
   if (!commit.ok() && !refused) {
@@ -285,16 +315,17 @@ absl::Status SqliteStore::PutPlan(absl::string_view key, absl::string_view tenan
     const absl::MutexLock reading(&reader_->mutex());
     old = Locate(*reader_, kPlanSql, 0, hash);
   }
-  if (!old.ok()) return Write(0, hash, [&](SqliteDb&) { return old.status(); });
+  if (!old.ok()) return Write(0, hash, Room::kDisk, [&](SqliteDb&) { return old.status(); });
   absl::StatusOr<std::vector<Victim>> victims = MakeRoom(bytes, *old, hash);
-  if (!victims.ok()) return Write(0, hash, [&](SqliteDb&) { return victims.status(); });
+  if (!victims.ok())
+    return Write(0, hash, Room::kDisk, [&](SqliteDb&) { return victims.status(); });
   const bool old_readable = old->has_value() && IsReadable(kPlanSql, (*old)->value);
   const int64_t now = NowMillis();
   const Digest checksum = ValueChecksum(key, plan);
   const std::optional<std::string> graph = GraphIn(key);
   int64_t evicted = 0, evicted_bytes = 0;
 
-  const absl::Status written = Write(0, hash, [&](SqliteDb& db) -> absl::Status {
+  const absl::Status written = Write(0, hash, Room::kDisk, [&](SqliteDb& db) -> absl::Status {
     db.mutex().AssertHeld();
     evicted = evicted_bytes = 0;
     ASSIGN_OR_RETURN(const std::optional<Location> before, Locate(db, kPlanSql, 0, hash));
@@ -344,7 +375,7 @@ absl::Status SqliteStore::HoldPlan(absl::string_view key, absl::string_view hold
                                    WallTime expires) {
   const std::string hash = HashOf(key);
   const absl::MutexLock lock(&write_mutex_);
-  return Write(-1, {}, [&](SqliteDb& db) -> absl::Status {
+  return Write(-1, {}, Room::kDisk, [&](SqliteDb& db) -> absl::Status {
     db.mutex().AssertHeld();
     RETURN_IF_ERROR(db.Run(
         "INSERT INTO holds(plan, holder, expires) SELECT hash, ?2, ?3 FROM plans WHERE hash = ?1 "
@@ -357,7 +388,7 @@ absl::Status SqliteStore::HoldPlan(absl::string_view key, absl::string_view hold
 
 absl::Status SqliteStore::ReleaseHolds(absl::string_view holder) {
   const absl::MutexLock lock(&write_mutex_);
-  return Write(-1, {}, [&](SqliteDb& db) {
+  return Write(-1, {}, Room::kReserve, [&](SqliteDb& db) {
     db.mutex().AssertHeld();
     return db.Run("DELETE FROM holds WHERE holder = ?1", SqlText{holder});
   });
@@ -372,17 +403,17 @@ absl::StatusOr<std::optional<std::string>> SqliteStore::GetRecord(Shelf shelf,
 }
 
 absl::Status SqliteStore::PutRecord(Shelf shelf, absl::string_view key, absl::string_view value) {
-  return ChangeRecord(static_cast<int64_t>(shelf), key, &value, nullptr);
+  return ChangeRecord(shelf, key, value, nullptr);
 }
 
 absl::Status SqliteStore::ReplaceRecord(Shelf shelf, absl::string_view key,
                                         const std::optional<std::string>& before,
-                                        absl::string_view value) {
-  return ChangeRecord(static_cast<int64_t>(shelf), key, &value, &before);
+                                        const std::optional<absl::string_view>& after) {
+  return ChangeRecord(shelf, key, after, &before);
 }
 
 absl::Status SqliteStore::EraseRecord(Shelf shelf, absl::string_view key) {
-  return ChangeRecord(static_cast<int64_t>(shelf), key, nullptr, nullptr);
+  return ChangeRecord(shelf, key, std::nullopt, nullptr);
 }
 
 // What cannot be read is no value.
@@ -393,9 +424,11 @@ bool SqliteStore::IsStill(int64_t shelf, absl::string_view key,
   return some == expected.has_value() && (!some || (*row)->value == *expected);
 }
 
-absl::Status SqliteStore::ChangeRecord(int64_t shelf, absl::string_view key,
-                                       const absl::string_view* value,
+absl::Status SqliteStore::ChangeRecord(Shelf on, absl::string_view key,
+                                       const std::optional<absl::string_view>& value,
                                        const std::optional<std::string>* expected) {
+  const auto shelf = static_cast<int64_t>(on);
+  const bool makes_room = !value.has_value() || on == Shelf::kSettings;
   const absl::MutexLock lock(&write_mutex_);
   absl::StatusOr<std::optional<Location>> old = std::nullopt;
   {
@@ -405,7 +438,8 @@ absl::Status SqliteStore::ChangeRecord(int64_t shelf, absl::string_view key,
   const absl::Status moved = absl::AbortedError("another value was written meanwhile");
   if (expected != nullptr && !IsStill(shelf, key, *expected)) return moved;
   const bool drop = old.ok() && old->has_value() && IsReadable(kRecordSql, (*old)->value);
-  return Write(static_cast<int>(shelf), key, [&](SqliteDb& db) -> absl::Status {
+  const Room room = makes_room ? Room::kReserve : Room::kDisk;
+  return Write(static_cast<int>(shelf), key, room, [&](SqliteDb& db) -> absl::Status {
     db.mutex().AssertHeld();
     RETURN_IF_ERROR(old.status());
     ASSIGN_OR_RETURN(const std::optional<Location> before, Locate(db, kRecordSql, shelf, key));
@@ -416,7 +450,7 @@ absl::Status SqliteStore::ChangeRecord(int64_t shelf, absl::string_view key,
     if (drop && before.has_value() && before->value == (*old)->value) {
       RETURN_IF_ERROR(db.Run(kRecordSql.drop_value, before->value));
     }
-    if (value == nullptr) {
+    if (!value.has_value()) {
       return db.Run("DELETE FROM records WHERE shelf = ?1 AND key = ?2", shelf, key);
     }
     const int64_t id = RandomId();

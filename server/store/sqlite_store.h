@@ -25,6 +25,7 @@
 
 #include "passes/base/digest.h"
 #include "server/store/acknowledged.h"
+#include "server/store/reserve.h"
 #include "server/store/sqlite_db.h"
 #include "server/store/store.h"
 #include "server/store/store_observer.h"
@@ -41,8 +42,9 @@ struct SqliteStoreOptions {
   std::chrono::milliseconds busy_timeout{1000};
   // Between runs of Maintain() on a thread of the store; 0: the owner calls it.
   std::chrono::milliseconds maintenance{0};
-  int64_t max_pages = 0;     // of the file, a hard bound; 0: none
-  int32_t page_size = 4096;  // of a store that is made; small ones make small test files
+  int64_t max_pages = 0;      // of the file, a hard bound; 0: none
+  int64_t reserve_bytes = 0;  // reserve.h; 0: on a full disk nothing can be taken away
+  int32_t page_size = 4096;   // of a store that is made; small ones make small test files
   std::function<WallTime()> clock = {};  // the system's if empty
   StoreObserver* observer = nullptr;     // outlives the store
 };
@@ -82,7 +84,7 @@ class SqliteStore final : public Store {
   absl::Status PutRecord(Shelf shelf, absl::string_view key, absl::string_view value) override;
   absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
                              const std::optional<std::string>& before,
-                             absl::string_view value) override;
+                             const std::optional<absl::string_view>& after) override;
   absl::Status EraseRecord(Shelf shelf, absl::string_view key) override;
   absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
                                                   absl::string_view after, int32_t limit) override;
@@ -127,6 +129,7 @@ class SqliteStore final : public Store {
 
   explicit SqliteStore(SqliteStoreOptions options) : options_(std::move(options)) {}
   absl::Status Connect();
+  absl::Status ConnectWithReserve();
   absl::Status FindLostCommits(const Acknowledged::Content& promised);
   absl::Status MarkLost(int64_t last_commit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   bool TakeLost(int64_t shelf, absl::string_view index_key, bool keep);
@@ -161,16 +164,21 @@ class SqliteStore final : public Store {
 
   // What a transaction does, with the connection's lock.
   using Change = absl::FunctionRef<absl::Status(SqliteDb&)>;
-  // One transaction; `key` is what the acknowledgement is about, none if `what` < 0. Counted.
-  absl::Status Write(int what, absl::string_view key, Change change)
+  // One transaction; `key` is what the acknowledgement is about, none if `what` < 0. Counted. On a
+  // full disk the reserve is there for what makes room, and for settings.
+  enum class Room { kDisk, kReserve };
+  absl::Status Write(int what, absl::string_view key, Room room, Change change)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
+  absl::StatusOr<int64_t> CommitInReserve(Change change)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   // `change` may be made again from the start.
   absl::StatusOr<int64_t> Commit(Change change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   static absl::StatusOr<int64_t> CommitOnce(SqliteDb& db, Change change)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(db.mutex());
 
-  // `value` null: it goes. `expected` not null: ReplaceRecord's `before`.
-  absl::Status ChangeRecord(int64_t shelf, absl::string_view key, const absl::string_view* value,
+  // `expected` not null: ReplaceRecord's `before`.
+  absl::Status ChangeRecord(Shelf shelf, absl::string_view key,
+                            const std::optional<absl::string_view>& value,
                             const std::optional<std::string>* expected);
   bool IsStill(int64_t shelf, absl::string_view key, const std::optional<std::string>& expected);
 
@@ -201,6 +209,7 @@ class SqliteStore final : public Store {
   std::unique_ptr<SqliteDb> writer_, own_reader_, checkpointer_;
   SqliteDb* reader_ = nullptr;
   std::unique_ptr<Acknowledged> acknowledged_;
+  std::unique_ptr<Reserve> reserve_;  // null: none
   // One write at a time; taken before the lock of a connection.
   absl::Mutex write_mutex_;
   absl::Mutex checkpoint_mutex_;

@@ -6,9 +6,10 @@
 // unreadable are three answers, never mixed up:
 //   std::nullopt   there is no such value
 //   DATA_LOSS      there was one and it is damaged; it has been taken away, so that the next read
-//                  finds none
+//                  finds none. A setting stays: until it is written anew, what it said is unknown
 //   UNAVAILABLE    the store cannot be read or written now; whether there is a value is unknown
-//   RESOURCE_EXHAUSTED  (writes) no space; what was there before is untouched
+//   RESOURCE_EXHAUSTED  (writes) no space; what was there before is untouched. What takes something
+//                  away and what writes a setting has room where others have none any more
 // A write that returned OK survives kill -9 of the process.
 //
 // Thread-safe. Every call may block on the disk: never on a gRPC thread.
@@ -32,6 +33,10 @@ using WallTime = std::chrono::time_point<std::chrono::system_clock, std::chrono:
 
 // Records live on shelves; a key is unique on its shelf.
 enum class Shelf { kPins = 1, kProfiles = 2, kCostSamples = 3, kSettings = 4 };
+
+// The setting that is there while planning is off. Its absence means something, too: in a store
+// that has lost what it cannot name, it is damaged.
+inline constexpr char kPlanningOffSetting[] = "planning-off";
 
 struct Record {
   std::string key;
@@ -88,11 +93,11 @@ class Store {
   virtual absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf,
                                                                absl::string_view key) = 0;
   virtual absl::Status PutRecord(Shelf shelf, absl::string_view key, absl::string_view value) = 0;
-  // PutRecord, if the value is still `before` (nullopt: there is none, or a damaged one), whoever
-  // else has the store open. ABORTED: it is not; nothing was written.
+  // PutRecord, or for nullopt EraseRecord, if the value is still `before` (nullopt: there is none,
+  // or a damaged one), whoever else has the store open. ABORTED: it is not; nothing was written.
   virtual absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
                                      const std::optional<std::string>& before,
-                                     absl::string_view value) = 0;
+                                     const std::optional<absl::string_view>& after) = 0;
   virtual absl::Status EraseRecord(Shelf shelf, absl::string_view key) = 0;
   // In key order, keys that start with `prefix`, at most `limit` after `after` (exclusive). Damaged
   // ones are left out and counted.

@@ -48,16 +48,12 @@ absl::Status FileError(const std::string& path, const char* what) {
                                                               : absl::UnavailableError(text);
 }
 
-absl::Status MakeFolder(const std::string& directory) {
-  if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
-    return FileError(directory, "the folder cannot be made");
-  }
+// Stores of earlier versions were made as wide as the umask let them be. Somebody else's stay as
+// they are.
+void CloseToOthers(const std::string& path) {
   struct stat info {};
-  if (stat(directory.c_str(), &info) != 0) return FileError(directory, "cannot be read");
-  if (!S_ISDIR(info.st_mode)) {
-    return absl::FailedPreconditionError(absl::StrCat(directory, ": is no folder"));
-  }
-  return absl::OkStatus();
+  if (stat(path.c_str(), &info) != 0 || (info.st_mode & S_IRWXO) == 0) return;
+  if (chmod(path.c_str(), info.st_mode & (S_IRWXU | S_IRWXG)) != 0) return;
 }
 
 absl::Status WriteTables(SqliteDb& db) {
@@ -86,6 +82,10 @@ absl::Status CreateStore(const StorePaths& paths, int32_t page_size) {
   for (const char* suffix : {"", "-journal", "-wal", "-shm"}) {
     unlink(absl::StrCat(temporary, suffix).c_str());
   }
+  // SQLite gives its log the rights that it finds here.
+  const int made = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (made < 0) return FileError(temporary, "cannot be made");
+  close(made);
   RETURN_IF_ERROR(WriteNewFile(temporary, page_size));
   // A log without its database would be taken for the new one's.
   for (const std::string& path : {paths.log, paths.acknowledged}) {
@@ -120,6 +120,8 @@ absl::Status Configure(SqliteDb& db, bool read_only) {
   RETURN_IF_ERROR(db.Exec("PRAGMA temp_store = MEMORY"));
   if (read_only) return db.Exec("PRAGMA query_only = ON");
   RETURN_IF_ERROR(db.Exec("PRAGMA synchronous = FULL"));
+  // Debian's ON would write each page of a plan that goes once more, as zeros.
+  RETURN_IF_ERROR(db.Exec("PRAGMA secure_delete = FAST"));
   RETURN_IF_ERROR(db.Exec("PRAGMA journal_size_limit = 67108864"));
   return absl::OkStatus();
 }
@@ -142,9 +144,27 @@ absl::Status Touch(SqliteDb& db, const std::string& path) {
 
 }  // namespace
 
+absl::Status MakeStoreFolder(const std::string& directory) {
+  if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
+    return FileError(directory, "the folder cannot be made");
+  }
+  struct stat info {};
+  if (stat(directory.c_str(), &info) != 0) return FileError(directory, "cannot be read");
+  if (!S_ISDIR(info.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat(directory, ": is no folder"));
+  }
+  if ((info.st_mode & S_IWOTH) == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      directory,
+      ": everybody may write to this folder, and so decide which plans jobs run with: `chmod o-w ",
+      directory, "`, or name a folder inside it, which the server makes for itself alone"));
+}
+
 absl::Status CreateStoreIfAbsent(const std::string& directory, int32_t page_size) {
-  RETURN_IF_ERROR(MakeFolder(directory));
   const StorePaths paths(directory);
+  for (const std::string& path : {paths.database, paths.log, paths.database + "-shm"}) {
+    CloseToOthers(path);
+  }
   if (access(paths.database.c_str(), F_OK) == 0) return absl::OkStatus();
   const int folder = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder < 0) return FileError(directory, "cannot be read");

@@ -22,13 +22,20 @@ struct StorePaths {
   explicit StorePaths(const std::string& directory)
       : database(directory + "/store.db"),
         log(database + "-wal"),
-        acknowledged(directory + "/acknowledged") {}
-  std::string database, log, acknowledged;
+        acknowledged(directory + "/acknowledged"),
+        reserve(directory + "/reserve") {}
+  std::string database, log, acknowledged, reserve;
 };
 
-// Makes the folder (0700) and an empty store, each if absent. Two processes may do so at once. A
-// store appears whole or not at all. `page_size`: of a new store, a power of two from 512.
-//   FAILED_PRECONDITION  something else is in the way
+// Makes the folder (0700) if it is absent.
+//   FAILED_PRECONDITION  no folder, or one that everybody may write to: whoever does would decide
+//                        which plans jobs run with
+//   UNAVAILABLE          cannot be made
+absl::Status MakeStoreFolder(const std::string& directory);
+
+// Makes an empty store in a folder (0600), if there is none. Two processes may do so at once. A
+// store appears whole or not at all. `page_size`: of a new store, a power of two from 512. Of one
+// that is there nothing stays readable to everybody.
 //   UNAVAILABLE          cannot be written; RESOURCE_EXHAUSTED: no space
 absl::Status CreateStoreIfAbsent(const std::string& directory, int32_t page_size);
 

@@ -14,6 +14,7 @@ namespace bucketd {
 namespace {
 
 constexpr size_t kBatch = 256;        // plans that one transaction takes away
+constexpr size_t kSmallBatch = 8;     // on a full disk: some pages of the log a plan
 constexpr size_t kMaxUses = 1 << 16;  // noted between two flushes; more are forgotten
 constexpr int kLongLogPages = 1000;   // then it is merged before its time
 
@@ -63,13 +64,15 @@ absl::StatusOr<std::vector<SqliteStore::Victim>> SqliteStore::MakeRoom(
 }
 
 absl::Status SqliteStore::Evict(std::vector<Victim> victims, int64_t& gone) {
-  for (size_t begin = 0; begin < victims.size(); begin += kBatch) {
-    const size_t end = std::min(begin + kBatch, victims.size());
+  size_t batch = kBatch;
+  for (size_t begin = 0; begin < victims.size();) {
+    const size_t end = std::min(begin + batch, victims.size());
     int64_t plans = 0, bytes = 0;
     for (size_t i = begin; i < end; ++i) {
       victims[i].readable = IsReadable(kPlanSql, victims[i].at.value);
     }
-    const absl::Status written = Write(-1, {}, [&](SqliteDb& db) -> absl::Status {
+    const Room room = batch == kBatch ? Room::kDisk : Room::kReserve;
+    const absl::Status written = Write(-1, {}, room, [&](SqliteDb& db) -> absl::Status {
       db.mutex().AssertHeld();
       plans = bytes = 0;
       for (size_t i = begin; i < end; ++i) {
@@ -79,7 +82,12 @@ absl::Status SqliteStore::Evict(std::vector<Victim> victims, int64_t& gone) {
       }
       return absl::OkStatus();
     });
+    if (absl::IsResourceExhausted(written) && batch > 1) {
+      batch = batch == kBatch ? kSmallBatch : 1;
+      continue;
+    }
     RETURN_IF_ERROR(written);
+    begin = end;
     gone += plans;
     if (options_.observer != nullptr && plans > 0) options_.observer->Evicted(plans, bytes);
   }
@@ -99,7 +107,7 @@ absl::Status SqliteStore::FlushUses() {
     uses.swap(uses_);
   }
   if (uses.empty()) return absl::OkStatus();
-  return Write(-1, {}, [&](SqliteDb& db) -> absl::Status {
+  return Write(-1, {}, Room::kReserve, [&](SqliteDb& db) -> absl::Status {
     db.mutex().AssertHeld();
     for (const auto& [hash, used] : uses) {
       RETURN_IF_ERROR(db.Run("UPDATE plans SET used = ?1 WHERE hash = ?2 AND used < ?1", used,
@@ -112,7 +120,7 @@ absl::Status SqliteStore::FlushUses() {
 absl::Status SqliteStore::DropExpiredHolds() {
   ASSIGN_OR_RETURN(const int64_t first, Number("SELECT ifnull(min(expires), 9e18) FROM holds"));
   if (first > NowMillis()) return absl::OkStatus();
-  return Write(-1, {}, [&](SqliteDb& db) {
+  return Write(-1, {}, Room::kReserve, [&](SqliteDb& db) {
     db.mutex().AssertHeld();
     return db.Run("DELETE FROM holds WHERE expires <= ?1", NowMillis());
   });
@@ -159,6 +167,7 @@ absl::Status SqliteStore::Maintain() {
   if (options_.read_only) return absl::OkStatus();
   const absl::Status evicted = EvictOld();
   const absl::Status merged = Checkpoint();
+  if (reserve_ != nullptr) reserve_->Fill();
   return evicted.ok() ? merged : evicted;
 }
 
@@ -226,8 +235,13 @@ absl::Status SqliteStore::FindLostCommits(const Acknowledged::Content& promised)
   }
   lost_commits_ = promised.last_commit - commits;
   for (const Acknowledged::Entry& entry : promised.entries) {
-    if (entry.commit <= commits) continue;
-    lost_.push_back(entry);
+    if (entry.commit > commits) lost_.push_back(entry);
+  }
+  if (commits < promised.merged) {
+    lost_.push_back(
+        {static_cast<uint8_t>(Shelf::kSettings), promised.last_commit, kPlanningOffSetting});
+  }
+  for (const Acknowledged::Entry& entry : lost_) {
     const absl::MutexLock lock(&lost_mutex_);
     lost_unmarked_.insert(absl::StrCat(int64_t{entry.what}, ":", entry.key));
   }
@@ -268,7 +282,7 @@ absl::Status SqliteStore::MarkLost(int64_t last_commit) {
     return db.Run("UPDATE totals SET plans = plans + ?1, plan_bytes = plan_bytes - ?2 WHERE id = 1",
                   int64_t{before.has_value() ? 0 : 1}, before.has_value() ? before->bytes : 0);
   };
-  return Write(-1, {}, [&](SqliteDb& db) -> absl::Status {
+  return Write(-1, {}, Room::kReserve, [&](SqliteDb& db) -> absl::Status {
     db.mutex().AssertHeld();
     for (const Acknowledged::Entry& entry : lost_) RETURN_IF_ERROR(mark(db, entry));
     return db.Run("UPDATE totals SET commits = ?1 WHERE id = 1", last_commit);

@@ -73,6 +73,13 @@ class Server(SidePort):
         return json.loads(self.page("/statusz?format=json"))
 
 
+def ctl(*arguments: str, server: Server) -> str:
+    path = pathlib.Path(embedded.find_binary()).with_name("bucketctl")
+    done = subprocess.run([path, *arguments, "--server", server.address], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def request_for(width: int, **more) -> planner_pb2.GetPlanRequest:
     """Another graph for each width, in the request."""
     make = Maker()

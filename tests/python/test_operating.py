@@ -1,25 +1,15 @@
 """What an operator does with real servers: follow one request through the log, and stop all planning at once."""
 
 import json
-import pathlib
-import subprocess
 
 import grpc
 import pytest
-from live_server import Server, request_for, without_graph
+from live_server import Server, ctl, request_for, without_graph
 from waiting import wait_for
 
-from bucketd import embedded
 from bucketd._wire.proto import planner_pb2
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-
-
-def ctl(*arguments: str, server: Server) -> str:
-    path = pathlib.Path(embedded.find_binary()).with_name("bucketctl")
-    done = subprocess.run([path, *arguments, "--server", server.address], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_every_line_about_a_call_names_it_and_the_reply_names_our_span(tmp_path):

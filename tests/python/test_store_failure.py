@@ -2,14 +2,18 @@
 silence; the counters, the status page and /readyz say what is wrong, and stop saying so when it is over."""
 
 import errno
+import json
 import os
 import pathlib
 import sqlite3
+import subprocess
 
 import grpc
 import pytest
-from live_server import Server, request_for, without_graph
+from live_server import Server, ctl, request_for, without_graph
+from waiting import wait_for
 
+from bucketd import embedded
 from bucketd._wire.proto import planner_pb2
 
 HIT, COMPUTED = planner_pb2.PLAN_SOURCE_HIT, planner_pb2.PLAN_SOURCE_COMPUTED
@@ -44,19 +48,30 @@ def says_that(what: str, why: str, server: Server) -> None:
 
 
 class Disk:
-    """Three MiB that only one server sees, in a namespace of its own."""
+    """A few MiB that only servers `within` see, in a namespace that lasts as long as this."""
 
-    def __init__(self, folder: pathlib.Path):
+    def __init__(self, folder: pathlib.Path, mib: int = 3):
         self.path = folder / "disk"
         self.path.mkdir()
-        privileges = () if os.geteuid() == 0 else ("--map-root-user",)
-        self.within = ("unshare", "--mount", *privileges, "bash", "-c", 'mount -t tmpfs -o size=3m none "$0" && exec "$@"',
-                       str(self.path))
-        self.filler = None
+        root = os.geteuid() == 0
+        script = f'mount -t tmpfs -o size={mib}m,mode=700 none "$0" && echo mounted && exec sleep 600'
+        self.holder = subprocess.Popen(["unshare", "--mount", *(() if root else ("--map-root-user",)), "bash", "-c", script,
+                                        str(self.path)], stdout=subprocess.PIPE, text=True)
+        assert self.holder.stdout.readline() == "mounted\n"
+        user = () if root else ("--user", "--preserve-credentials")
+        self.within = ("nsenter", "--target", str(self.holder.pid), "--mount", *user, f"--wd={folder}")
+        self.seen = pathlib.Path(f"/proc/{self.holder.pid}/root{self.path}")
+        self.filler = self.seen / "filler"
 
-    def fill(self, server: Server) -> None:
-        self.filler = pathlib.Path(f"/proc/{server.process.pid}/root{self.path}/filler")
-        with open(self.filler, "wb", buffering=0) as file, pytest.raises(OSError) as full:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.holder.kill()
+        self.holder.communicate()
+
+    def fill(self) -> None:
+        with open(self.filler, "ab", buffering=0) as file, pytest.raises(OSError) as full:
             while True:
                 file.write(bytes(4096))
         assert full.value.errno == errno.ENOSPC
@@ -66,11 +81,10 @@ class Disk:
 
 
 def test_on_a_full_disk_plans_are_answered_and_not_kept_until_there_is_room(tmp_path):
-    disk = Disk(tmp_path)
-    with Server(tmp_path, "--store-dir", f"{disk.path}/store", within=disk.within) as server:
+    with Disk(tmp_path) as disk, Server(tmp_path, "--store-dir", f"{disk.path}/store", within=disk.within) as server:
         before = ask(server, request_for(8))
         assert says_that_all_is_well(server)
-        disk.fill(server)
+        disk.fill()
         computed = ask(server, request_for(16))
         assert computed.source == COMPUTED
         assert server.metric('bucketd_store_writes_total{result="no_space"}') == 1
@@ -83,6 +97,85 @@ def test_on_a_full_disk_plans_are_answered_and_not_kept_until_there_is_room(tmp_
         assert says_that_all_is_well(server)
         assert int(server.status()["store"]["failed_writes"]) == 1, "what was counted stays counted"
         assert int(server.status()["store"]["plans"]) == 2, "the one in between was not kept"
+
+
+def no_space(server: Server) -> float:
+    return server.metric('bucketd_store_writes_total{result="no_space"}')
+
+
+def test_a_disk_that_its_own_plans_have_filled_is_emptied_by_evicting_them(tmp_path):
+    with Disk(tmp_path, mib=4) as disk, Server(tmp_path, "--store-dir", f"{disk.path}/store", within=disk.within) as server:
+        width, kept = 8, 0
+        while no_space(server) == 0:
+            ask(server, request_for(width))
+            width, kept = width + 8, int(server.status()["store"]["plans"])
+        disk.fill()  # what little the last plan left
+        assert kept > 100
+        # One, and then all.
+        key = json.loads(ctl("plans", "--json", "--limit", "1", server=server))["plans"][0]["key_sha256"]
+        assert " and 1 from the store" in ctl("evict", "--key", key, server=server)
+        assert f" and {kept - 1} from the store" in ctl("evict", "--all", server=server)
+        assert int(server.status()["store"]["plans"]) == 0
+        failed = no_space(server)
+        for again in range(8, 8 + 8 * (kept // 2), 8):
+            ask(server, request_for(again))
+        assert no_space(server) == failed, "the room that they had is used again"
+        assert int(server.status()["store"]["plans"]) == kept // 2
+
+
+def test_on_a_full_disk_the_kill_switch_is_thrown_and_remembered(tmp_path):
+    with Disk(tmp_path) as disk:
+        store = ("--store-dir", f"{disk.path}/store")
+        with Server(tmp_path, *store, within=disk.within) as server:
+            disk.fill()
+            assert "servers that share the store follow" in ctl("disable", "--why", "INC-7", server=server)
+            assert "INC-7" in failure(server, request_for(8))
+        disk.fill()
+        with Server(tmp_path, *store, within=disk.within) as server:
+            assert "INC-7" in failure(server, request_for(8)), "after a restart"
+            assert "planning is off: INC-7" in server.page("/readyz")
+            ctl("enable", server=server)
+            assert ask(server, request_for(8)).source == COMPUTED
+
+
+def test_where_the_store_cannot_be_written_the_kill_switch_holds_and_is_owed(tmp_path):
+    with Server(tmp_path, "--store-dir", str(tmp_path / "store")) as server:
+        other = sqlite3.connect(tmp_path / "store" / "store.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        assert "not in the store yet" in ctl("disable", "--why", "INC-7", server=server)
+        assert "INC-7" in failure(server, request_for(8))
+        assert server.metric("bucketd_planning_enabled") == 0
+        for page in ("/readyz", "/statusz"):
+            assert "INC-7" in server.page(page) and "in the store yet" in server.page(page)
+        assert "locked" in server.status()["planning"]["not_stored"]
+        assert "locked" in ctl("status", server=server)
+        other.execute("ROLLBACK")
+        other.close()
+        wait_for(lambda: server.status()["planning"].get("persisted"), "the setting to be stored")
+    with Server(tmp_path, "--store-dir", str(tmp_path / "store")) as server:
+        assert "INC-7" in failure(server, request_for(8))
+
+
+def test_a_folder_that_everybody_may_write_to_is_refused_and_nobody_else_reads_a_store(tmp_path):
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    run = subprocess.run([embedded.find_binary(), "--listen", f"unix:{tmp_path}/s", "--store-dir", open_to_all], capture_output=True,
+                         text=True, timeout=60)
+    assert run.returncode != 0 and f"chmod o-w {open_to_all}" in run.stderr
+    mask = os.umask(0)
+    try:
+        with Server(tmp_path, "--store-dir", f"{open_to_all}/store") as server:
+            ask(server, request_for(8))
+            modes = {path.name: path.stat().st_mode & 0o777 for path in (open_to_all / "store").iterdir()}
+    finally:
+        os.umask(mask)
+    assert (open_to_all / "store").stat().st_mode & 0o777 == 0o700
+    assert {"store.db", "store.db-wal", "acknowledged", "reserve"} <= modes.keys() and set(modes.values()) == {0o600}
+    # One that an earlier version made.
+    (open_to_all / "store" / "store.db").chmod(0o644)
+    with Server(tmp_path, "--store-dir", f"{open_to_all}/store"):
+        assert (open_to_all / "store" / "store.db").stat().st_mode & 0o777 == 0o640
 
 
 def test_a_store_that_another_process_has_locked_keeps_nobody_from_a_plan(tmp_path):

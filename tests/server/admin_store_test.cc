@@ -1,7 +1,5 @@
-// What the Admin service and the kill switch do to a real store, and the status page.
-#include <fstream>
+// What the Admin service does to a real store, and the status page.
 #include <memory>
-#include <sstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -130,91 +128,6 @@ TEST_F(AdminStoreTest, TheSwitchOutlivesTheProcess) {
   EXPECT_EQ(next.WhyDisabled(), std::nullopt);
   const PlanningSwitch in_memory(*store_, false, metrics_.planning_enabled);
   EXPECT_FALSE(in_memory.Get().persisted);
-}
-
-class SwitchTest : public ServerTest {
- protected:
-  std::unique_ptr<SqliteStore> OpenStore() {
-    SqliteStoreOptions options;
-    options.directory = folder_;
-    options.observer = &reads_;
-    absl::StatusOr<std::unique_ptr<SqliteStore>> store = SqliteStore::Open(std::move(options));
-    EXPECT_TRUE(store.ok()) << store.status();
-    return *std::move(store);
-  }
-
-  struct Reads : StoreObserver {
-    void Read(StoreValue, StoreRead, absl::string_view) override { ++count; }
-    int count = 0;
-  } reads_;
-  prometheus::Registry registry_;
-  ServerMetrics metrics_{registry_};
-};
-
-TEST_F(SwitchTest, EachServerOfAStoreFollowsTheOthers) {
-  const auto one = OpenStore(), other = OpenStore();
-  PlanningSwitch mine(*one, true, metrics_.planning_enabled);
-  PlanningSwitch theirs(*other, true, metrics_.planning_enabled);
-  ASSERT_TRUE(theirs.Set(false, "INC-7").ok());
-  EXPECT_EQ(mine.WhyDisabled(), std::nullopt) << "nobody has looked";
-  ASSERT_TRUE(mine.Look().ok());
-  EXPECT_EQ(mine.WhyDisabled(), "INC-7");
-  EXPECT_EQ(mine.Get().since_ms, theirs.Get().since_ms);
-  ASSERT_TRUE(theirs.Set(false, "INC-8").ok());
-  ASSERT_TRUE(mine.Look().ok());
-  EXPECT_EQ(mine.WhyDisabled(), "INC-8");
-  ASSERT_TRUE(mine.Set(true, "fixed").ok());
-  ASSERT_TRUE(mine.Look().ok());
-  EXPECT_EQ(mine.Get().why, "fixed") << "the store does not know why; this server does";
-  ASSERT_TRUE(theirs.Look().ok());
-  EXPECT_EQ(theirs.WhyDisabled(), std::nullopt);
-  EXPECT_GT(theirs.Get().since_ms, 0);
-}
-
-TEST_F(SwitchTest, ALookReadsNothingWhileNobodyWrites) {
-  const auto one = OpenStore(), other = OpenStore();
-  PlanningSwitch mine(*one, true, metrics_.planning_enabled);
-  ASSERT_TRUE(mine.Look().ok());
-  const int before = reads_.count;
-  for (int i = 0; i < 100; ++i) ASSERT_TRUE(mine.Look().ok());
-  EXPECT_EQ(reads_.count, before);
-  ASSERT_TRUE(other->PutPlan("key", "", "plan").ok());
-  ASSERT_TRUE(mine.Look().ok());
-  EXPECT_EQ(reads_.count, before + 1);
-}
-
-TEST_F(SwitchTest, ADamagedSettingIsOffForAllUntilSomebodySwitchesOn) {
-  const std::string why(400, 'w');
-  {
-    const auto store = OpenStore();
-    for (int i = 0; i < 40; ++i) {  // so that the damaged page is one of many
-      ASSERT_TRUE(store->PutRecord(Shelf::kProfiles, absl::StrCat(i), std::string(3000, 'x')).ok());
-    }
-    ASSERT_TRUE(PlanningSwitch(*store, true, metrics_.planning_enabled).Set(false, why).ok());
-  }
-  const std::string path = folder_ + "/store.db";
-  std::stringstream read;
-  read << std::ifstream(path, std::ios::binary).rdbuf();
-  std::string bytes = read.str();
-  const size_t at = bytes.find(why);
-  ASSERT_NE(at, std::string::npos);
-  bytes[at] ^= 1;
-  std::ofstream(path, std::ios::binary) << bytes;
-
-  const auto one = OpenStore(), other = OpenStore();
-  PlanningSwitch finder(*one, true, metrics_.planning_enabled);
-  EXPECT_THAT(finder.WhyDisabled().value_or(""), HasSubstr("was damaged"));
-  // What is written in its place may fall into the damaged page, too; the next look tries again.
-  EXPECT_TRUE(Eventually([&] {
-    EXPECT_TRUE(finder.Look().ok());
-    EXPECT_TRUE(finder.WhyDisabled().has_value()) << "though the damaged one has been taken away";
-    return other->GetRecord(Shelf::kSettings, "planning-off").value_or(std::nullopt).has_value();
-  }));
-  PlanningSwitch next(*other, true, metrics_.planning_enabled);
-  EXPECT_THAT(next.WhyDisabled().value_or(""), HasSubstr("was damaged"));
-  ASSERT_TRUE(next.Set(true, "").ok());
-  ASSERT_TRUE(finder.Look().ok());
-  EXPECT_FALSE(finder.WhyDisabled().has_value());
 }
 
 TEST(PlanKeyField, ReadsWhatThePlanKeyWrites) {
