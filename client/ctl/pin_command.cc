@@ -20,15 +20,28 @@ struct Args {
   std::string tenant;
   std::string span = "30d";
   bool release = false;
+  bool all = false;
 };
 
 int Release(client::AdminClient& admin, const Args& args) {
   v1::UnpinJobRequest request;
   request.set_tenant(args.tenant);
   request.set_job_id(args.job);
-  return ShowCall(args.server, admin.UnpinJob(request), [&](const v1::UnpinJobResponse& done) {
-    return absl::StrCat("released ", done.released(), " plans of job ", args.job, "\n");
-  });
+  request.set_pattern(args.all);
+  v1::UnpinJobResponse sum;
+  absl::StatusOr<v1::UnpinJobResponse> done;
+  do {
+    done = admin.UnpinJob(request);
+    if (!done.ok()) return ReportCall(done.status());
+    sum.set_released(sum.released() + done->released());
+    sum.set_jobs(sum.jobs() + done->jobs());
+  } while (done->more());
+  return ShowCall(
+      args.server, absl::StatusOr<v1::UnpinJobResponse>(sum), [&](const v1::UnpinJobResponse& all) {
+        return absl::StrCat(
+            "released ", all.released(), " plans of ",
+            args.all ? absl::StrCat(all.jobs(), " jobs") : absl::StrCat("job ", args.job), "\n");
+      });
 }
 
 int Pin(client::AdminClient& admin, const Args& args) {
@@ -49,6 +62,10 @@ int Pin(client::AdminClient& admin, const Args& args) {
 
 int Run(const Args& args) {
   client::AdminClient admin(args.server.address);
+  if (args.all && !args.release) {
+    return ReportCall(
+        absl::InvalidArgumentError("--all: jobs are kept one by one; with --release"));
+  }
   return args.release ? Release(admin, args) : Pin(admin, args);
 }
 
@@ -62,12 +79,16 @@ void AddPinCommand(const Command& app) {
   command.AddOption("job", args->job, "as bucketctl jobs shows it").Required().TypeName("JOB");
   command.AddOption("--tenant", args->tenant, "the job's tenant");
   command.AddOption("--for", args->span, "from now on: 12h, 30d").ShowDefault().TypeName("SPAN");
-  command.AddFlag("--release", args->release, "let go of them");
+  command.AddFlag("--release", args->release,
+                  "let go of them, and forget the job and which generation it is in");
+  command.AddFlag("--all", args->all,
+                  "with --release: JOB is a pattern (*, ?, [a-z]) and means all jobs that it fits");
   command.Footer(
       "A job pins its plans by itself, and they expire when it has been gone for long (bucketd\n"
       "--pin-ttl-hours). This is for a job that will be away longer, or that is gone for good.\n"
       "  bucketctl pin llama-70b --for 90d\n"
-      "  bucketctl pin llama-70b --release");
+      "  bucketctl pin llama-70b --release\n"
+      "  bucketctl pin 'sweep-*' --release --all");
   command.Does([args] { return Run(*args); });
 }
 

@@ -248,11 +248,7 @@ absl::StatusOr<v1::PinJobResponse> Admin::PinJob(const v1::PinJobRequest& reques
 absl::StatusOr<v1::UnpinJobResponse> Admin::UnpinJob(const v1::UnpinJobRequest& request) {
   RETURN_IF_ERROR(CheckPinnedJob(request.tenant(), request.job_id()));
   if (parts_.hooks.unpin_job == nullptr) return Malformed("this server pins nothing");
-  ASSIGN_OR_RETURN(const uint32_t released,
-                   parts_.hooks.unpin_job(request.tenant(), request.job_id()));
-  v1::UnpinJobResponse response;
-  response.set_released(released);
-  return response;
+  return parts_.hooks.unpin_job(request);
 }
 
 absl::StatusOr<v1::SetPlanningResponse> Admin::SetPlanning(const v1::SetPlanningRequest& request) {

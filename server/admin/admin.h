@@ -29,9 +29,7 @@ struct AdminHooks {
   std::function<absl::StatusOr<uint32_t>(const std::string& tenant, const std::string& job,
                                          WallTime expires)>
       pin_job;
-  // How many pins there were.
-  std::function<absl::StatusOr<uint32_t>(const std::string& tenant, const std::string& job)>
-      unpin_job;
+  std::function<absl::StatusOr<v1::UnpinJobResponse>(const v1::UnpinJobRequest& request)> unpin_job;
   std::function<std::vector<v1::CostProfileStatus>()> cost_profiles;
   std::function<StoreHealth()> store_health;
 };

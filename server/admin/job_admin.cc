@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/status_macros.h"
 #include "server/base/errors.h"
 
 namespace bucketd {
@@ -71,15 +72,23 @@ void AddJobHooks(Agreement& agreement, Pins& pins, AdminHooks& hooks) {
   hooks.pin_job = [&pins](const std::string& tenant, const std::string& job, WallTime expires) {
     return Counted(pins.Extend(tenant, job, expires), job);
   };
-  hooks.unpin_job = [&agreement](const std::string& tenant,
-                                 const std::string& job) -> absl::StatusOr<uint32_t> {
-    std::promise<absl::StatusOr<int64_t>> released;
-    agreement.ReleaseJob(
-        tenant, job, [&](absl::StatusOr<int64_t> count) { released.set_value(std::move(count)); });
-    const absl::StatusOr<int64_t> count = released.get_future().get();
+  hooks.unpin_job =
+      [&agreement](const v1::UnpinJobRequest& request) -> absl::StatusOr<v1::UnpinJobResponse> {
+    std::promise<absl::StatusOr<Agreement::Released>> promise;
+    agreement.ReleaseJobs({.tenant = request.tenant(),
+                           .job = request.job_id(),
+                           .pattern = request.pattern(),
+                           .by_operator = true},
+                          [&](absl::StatusOr<Agreement::Released> released) {
+                            promise.set_value(std::move(released));
+                          });
     // What was refused has a reason of its own; a job without pins is released already.
-    if (!count.ok()) return count.status();
-    return static_cast<uint32_t>(*count);
+    ASSIGN_OR_RETURN(const Agreement::Released released, promise.get_future().get());
+    v1::UnpinJobResponse response;
+    response.set_released(static_cast<uint32_t>(released.pins));
+    response.set_jobs(static_cast<uint32_t>(released.jobs));
+    response.set_more(released.more);
+    return response;
   };
 }
 

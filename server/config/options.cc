@@ -119,7 +119,7 @@ constexpr OptionRow kRows[] = {
      "Calls that wait for the other ranks of their job; beyond: OVERLOADED",
      FIELD(max_waiting_ranks), 1},
     {"max-pins-per-tenant", "Limits",
-     "Plans pinned for jobs; beyond: agreed plans are handed out without a pin",
+     "Plans pinned for jobs, and jobs; beyond: those of the fewest ranks make room",
      FIELD(max_pins_per_tenant)},
     {.name = "pin-ttl-hours",
      .group = "Limits",

@@ -1,9 +1,13 @@
 #include "server/jobs/agreement.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <utility>
 
+#include "passes/base/status_macros.h"
 #include "server/base/errors.h"
 #include "server/base/log.h"
 #include "server/jobs/machine/job_signature.h"
@@ -17,6 +21,8 @@ constexpr int kWorkers = 2;  // wait for the store, compare graphs, send verdict
 constexpr int kMaxQueuedWork = 1 << 16;
 // Whoever ends a scope hands this many answers out by itself; a verdict for more is a worker's job.
 constexpr size_t kAnswersInline = 64;
+constexpr size_t kMaxSnapshots = 10'000;
+constexpr int64_t kMaxReleased = 500;  // jobs in a call, which has to end by its deadline
 
 Digest SignatureId(absl::string_view signature, bool fresh) {
   Sha256Stream hash;
@@ -110,15 +116,33 @@ void Agreement::Cancel(CallId call) {
 
 void Agreement::BeginDrain() { Happen(DrainBegan{}); }
 
-void Agreement::ReleaseJob(const std::string& tenant, const std::string& job,
-                           std::function<void(absl::StatusOr<int64_t>)> done) {
-  const auto run = [this, tenant, job, done] {
-    const absl::StatusOr<int64_t> released = parts_.pins.Release(tenant, job);
-    if (released.ok()) Happen(JobReleased{JobName(tenant, job)});
-    done(released);
-  };
-  Submit(run,
+void Agreement::ReleaseJobs(const Release& what,
+                            std::function<void(absl::StatusOr<Released>)> done) {
+  Submit([this, what, done] { done(ReleaseNow(what)); },
          [done] { done(MakeError(Reason::kOverloaded, "too much is waiting for the store")); });
+}
+
+absl::StatusOr<Agreement::Released> Agreement::ReleaseNow(const Release& what) {
+  std::set<std::string> names;
+  if (what.pattern) {
+    for (std::string& name : parts_.pins.Jobs(what.tenant)) names.insert(std::move(name));
+    for (const JobSnapshot& job : Jobs(what.tenant, {}, kMaxSnapshots)) names.insert(job.id);
+    std::erase_if(names, [&](const std::string& name) {
+      return fnmatch(what.job.c_str(), name.c_str(), 0) != 0;
+    });
+  } else {
+    names = {what.job};
+  }
+  Released released;
+  for (const std::string& name : names) {
+    released.more = released.jobs == kMaxReleased;
+    if (released.more) break;
+    ASSIGN_OR_RETURN(const int64_t pins, parts_.pins.Release(what.tenant, name));
+    Happen(JobReleased{JobName(what.tenant, name), what.by_operator});
+    ++released.jobs;
+    released.pins += pins;
+  }
+  return released;
 }
 
 void Agreement::SweepPins() {

@@ -76,9 +76,20 @@ class Agreement {
   // if it has been answered.
   void Cancel(CallId call);
 
-  // Lets go of the job's pins: how many. `done` runs on another thread, or here with OVERLOADED.
-  void ReleaseJob(const std::string& tenant, const std::string& job,
-                  std::function<void(absl::StatusOr<int64_t>)> done);
+  struct Release {
+    std::string tenant;
+    std::string job;
+    bool pattern = false;      // `job` is one, as of fnmatch(3), for all jobs that it fits
+    bool by_operator = false;  // who waits is told to come again
+  };
+  struct Released {
+    int64_t jobs = 0;
+    int64_t pins = 0;
+    bool more = false;  // jobs that the pattern fits: say it again
+  };
+  // Lets go of the pins of jobs and forgets the jobs themselves, unless ranks wait and that is not
+  // an operator's wish. `done` runs on another thread, or here with OVERLOADED.
+  void ReleaseJobs(const Release& what, std::function<void(absl::StatusOr<Released>)> done);
 
   // Scopes that are not complete will not be, here: their callers are answered DRAINING.
   void BeginDrain();
@@ -111,6 +122,7 @@ class Agreement {
   void Submit(std::function<void()> run, const std::function<void()>& refused);
   void Probe(const AskBroker& ask);
   void SweepPins();
+  absl::StatusOr<Released> ReleaseNow(const Release& what);
 
   // One for each action: what is short is done at once, the rest is left in `due`.
   void Start(AskBroker& ask, Due& due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -40,7 +40,9 @@ AgreementMetrics::AgreementMetrics(Registry& r)
               &AddCounter(r, "bucketd_pins_lost_total",
                           "Pins whose plan was gone or damaged; it was planned anew."),
               &AddCounter(r, kUnpinned, kUnpinnedHelp, {{"reason", "quota"}}),
-              &AddCounter(r, kUnpinned, kUnpinnedHelp, {{"reason", "store"}})};
+              &AddCounter(r, kUnpinned, kUnpinnedHelp, {{"reason", "store"}}),
+              &AddCounter(r, "bucketd_pinned_jobs_displaced_total",
+                          "Jobs whose pins made room for those of another job of their tenant.")};
   for (size_t i = 0; i < kAgreementOutcomes; ++i) {
     agreements_[i] = &AddCounter(r, "bucketd_agreements_total", "Scopes by what came of them.",
                                  {{"outcome", kAgreementOutcomeNames[i]}});

@@ -1,6 +1,5 @@
 #include "server/jobs/pins.h"
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 
@@ -13,23 +12,6 @@ namespace {
 constexpr uint32_t kFormat = 1;
 constexpr int32_t kPage = 256;
 constexpr int kUpdates = 16;  // of a record that others write at the same time
-
-// No part of a key holds a newline: tenants and names are printable.
-std::string JobPrefix(absl::string_view tenant, absl::string_view job) {
-  return absl::StrCat(tenant, "\n", job, "\n");
-}
-std::string JobKey(absl::string_view tenant, absl::string_view job) {
-  return absl::StrCat(JobPrefix(tenant, job), "job");
-}
-std::string PinKey(absl::string_view tenant, absl::string_view job, absl::string_view scope) {
-  return absl::StrCat(JobPrefix(tenant, job), "scope\n", scope);
-}
-bool IsPin(absl::string_view key) { return absl::StrContains(key, "\nscope\n"); }
-absl::string_view TenantOf(absl::string_view key) { return key.substr(0, key.find('\n')); }
-// Holds are let go of by holder.
-std::string HolderOf(absl::string_view tenant, absl::string_view job) {
-  return JobPrefix(tenant, job);
-}
 
 WallTime Now() {
   return std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
@@ -48,12 +30,17 @@ std::optional<Message> Parse(const Record& record) {
   return message;
 }
 
-std::optional<WallTime> ExpiryOf(const Record& record) {
+struct Kept {
+  WallTime expires;
+  uint32_t ranks = 0;
+};
+
+std::optional<Kept> KeptBy(const Record& record) {
   if (IsPin(record.key)) {
     const auto pin = Parse<v1::PinRecord>(record);
-    if (pin.has_value()) return FromMillis(pin->expires_ms());
+    if (pin.has_value()) return Kept{FromMillis(pin->expires_ms()), pin->size()};
   } else if (const auto job = Parse<v1::JobRecord>(record); job.has_value()) {
-    return FromMillis(job->expires_ms());
+    return Kept{FromMillis(job->expires_ms()), job->ranks()};
   }
   return std::nullopt;
 }
@@ -97,6 +84,7 @@ std::string Serialize(const JobMemory& memory, WallTime expires) {
   }
   record.set_expires_ms(Millis(expires));
   record.set_last_scope(memory.last_scope);
+  record.set_ranks(memory.ranks);
   return record.SerializeAsString();
 }
 
@@ -123,8 +111,8 @@ absl::Status Pins::Open() {
                      store_.ListRecords(Shelf::kPins, "", after, kPage));
     if (page.empty()) break;
     for (const Record& record : page) {
-      const std::optional<WallTime> expires = ExpiryOf(record);
-      if (expires.has_value()) Count(record.key, *expires);
+      const std::optional<Kept> kept = KeptBy(record);
+      if (kept.has_value()) Count(record.key, kept->expires, kept->ranks);
     }
     after = page.back().key;
   }
@@ -132,25 +120,21 @@ absl::Status Pins::Open() {
   return absl::OkStatus();
 }
 
-void Pins::Count(const std::string& key, WallTime expires) {
+void Pins::Count(const std::string& key, WallTime expires, uint32_t ranks) {
   const absl::MutexLock lock(&mutex_);
-  const bool is_new = expires_.insert_or_assign(key, expires).second;
-  if (!is_new || !IsPin(key)) return;
-  ++of_tenant_[std::string(TenantOf(key))];
-  metrics_.pins.Set(static_cast<double>(++pins_));
+  index_.Put(key, expires, ranks);
+  metrics_.pins.Set(static_cast<double>(index_.pins()));
 }
 
 void Pins::Forget(const std::string& key) {
   const absl::MutexLock lock(&mutex_);
-  if (expires_.erase(key) == 0 || !IsPin(key)) return;
-  const auto tenant = of_tenant_.find(std::string(TenantOf(key)));
-  if (--tenant->second == 0) of_tenant_.erase(tenant);
-  metrics_.pins.Set(static_cast<double>(--pins_));
+  index_.Erase(key);
+  metrics_.pins.Set(static_cast<double>(index_.pins()));
 }
 
-int64_t Pins::count() const {
+std::vector<std::string> Pins::Jobs(absl::string_view tenant) const {
   const absl::MutexLock lock(&mutex_);
-  return pins_;
+  return index_.Jobs(tenant);
 }
 
 absl::StatusOr<std::optional<JobMemory>> Pins::LoadJob(absl::string_view tenant,
@@ -165,7 +149,8 @@ absl::StatusOr<std::optional<JobMemory>> Pins::LoadJob(absl::string_view tenant,
   JobMemory memory{.generation = record->generation(),
                    .unplanned = {},
                    .profiles = {},
-                   .last_scope = record->last_scope()};
+                   .last_scope = record->last_scope(),
+                   .ranks = record->ranks()};
   if (record->unplanned()) memory.unplanned = record->unplanned_why();
   for (const v1::FixedProfile& profile : record->profiles()) {
     memory.profiles.emplace_back(profile.asked(), profile.resolved());
@@ -204,6 +189,7 @@ absl::Status Pins::PutJob(absl::string_view tenant, absl::string_view job,
   const WallTime expires = Expiry();
   const std::string key = JobKey(tenant, job);
   const absl::MutexLock writing(&writing_);
+  RETURN_IF_ERROR(MakeRoom(tenant, key, memory.ranks));
   RETURN_IF_ERROR(
       Update(key, [&](const std::optional<std::string>& before) -> absl::StatusOr<std::string> {
         const auto record =
@@ -214,29 +200,40 @@ absl::Status Pins::PutJob(absl::string_view tenant, absl::string_view job,
         }
         return Serialize(memory, expires);
       }));
-  Count(key, expires);
+  Count(key, expires, memory.ranks);
   return absl::OkStatus();
 }
 
-absl::Status Pins::CheckQuota(absl::string_view tenant, const std::string& key) const {
-  const absl::MutexLock lock(&mutex_);
-  const auto of_tenant = of_tenant_.find(std::string(tenant));
-  const int64_t held = of_tenant == of_tenant_.end() ? 0 : of_tenant->second;
-  if (expires_.contains(key) || held < limits_.per_tenant) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("tenant \"", tenant, "\" has ", held, " pins, its limit"));
+absl::Status Pins::MakeRoom(absl::string_view tenant, const std::string& key, uint32_t ranks) {
+  // What an operator asked to keep expires later than what was agreed on just now.
+  constexpr std::chrono::minutes kClocksDiffer{1};
+  while (true) {
+    std::optional<std::string> weakest;
+    {
+      const absl::MutexLock lock(&mutex_);
+      if (index_.HasRoom(key)) return absl::OkStatus();
+      weakest = index_.Weakest(key, ranks, Expiry() + kClocksDiffer);
+    }
+    if (!weakest.has_value()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("tenant \"", tenant, "\" has ", limits_.per_tenant,
+                       " pins or jobs, its limit, and none of fewer ranks"));
+    }
+    RETURN_IF_ERROR(ReleaseAll(*weakest).status());
+    metrics_.tally(Tally::kDisplaced).Increment();
+  }
 }
 
 absl::StatusOr<Pin> Pins::PutPin(absl::string_view tenant, absl::string_view job,
                                  absl::string_view scope, const Pin& pin, absl::string_view plan) {
   const std::string key = PinKey(tenant, job, scope);
   const absl::MutexLock writing(&writing_);
-  RETURN_IF_ERROR(CheckQuota(tenant, key));
+  RETURN_IF_ERROR(MakeRoom(tenant, key, pin.size));
   const WallTime expires = Expiry();
-  absl::Status held = store_.HoldPlan(pin.plan_key, HolderOf(tenant, job), expires);
+  absl::Status held = store_.HoldPlan(pin.plan_key, JobPrefix(tenant, job), expires);
   if (held.code() == absl::StatusCode::kNotFound) {
     RETURN_IF_ERROR(store_.PutPlan(pin.plan_key, tenant, plan));
-    held = store_.HoldPlan(pin.plan_key, HolderOf(tenant, job), expires);
+    held = store_.HoldPlan(pin.plan_key, JobPrefix(tenant, job), expires);
   }
   RETURN_IF_ERROR(held);
   Pin stands = pin;
@@ -251,7 +248,7 @@ absl::StatusOr<Pin> Pins::PutPin(absl::string_view tenant, absl::string_view job
         stands = first ? pin : *other;
         return Serialize(stands, expires);
       }));
-  Count(key, expires);
+  Count(key, expires, stands.size);
   return stands;
 }
 
@@ -262,8 +259,8 @@ absl::Status Pins::EraseRecord(const std::string& key) {
 }
 
 absl::Status Pins::ExtendRecord(const Record& record, const std::string& holder, WallTime expires) {
-  const std::optional<WallTime> before = ExpiryOf(record);
-  if (!before.has_value() || *before >= expires) return absl::OkStatus();
+  const std::optional<Kept> before = KeptBy(record);
+  if (!before.has_value() || before->expires >= expires) return absl::OkStatus();
   std::string value;
   if (IsPin(record.key)) {
     auto pin = *Parse<v1::PinRecord>(record);
@@ -276,7 +273,7 @@ absl::Status Pins::ExtendRecord(const Record& record, const std::string& holder,
     value = job.SerializeAsString();
   }
   RETURN_IF_ERROR(store_.PutRecord(Shelf::kPins, record.key, value));
-  Count(record.key, expires);
+  Count(record.key, expires, before->ranks);
   return absl::OkStatus();
 }
 
@@ -290,7 +287,7 @@ absl::StatusOr<int64_t> Pins::Extend(absl::string_view tenant, absl::string_view
                      store_.ListRecords(Shelf::kPins, JobPrefix(tenant, job), after, kPage));
     if (page.empty()) return pins;
     for (const Record& record : page) {
-      RETURN_IF_ERROR(ExtendRecord(record, HolderOf(tenant, job), expires));
+      RETURN_IF_ERROR(ExtendRecord(record, JobPrefix(tenant, job), expires));
       pins += IsPin(record.key) ? 1 : 0;
     }
     after = page.back().key;
@@ -299,36 +296,33 @@ absl::StatusOr<int64_t> Pins::Extend(absl::string_view tenant, absl::string_view
 
 absl::StatusOr<int64_t> Pins::Release(absl::string_view tenant, absl::string_view job) {
   const absl::MutexLock writing(&writing_);
+  return ReleaseAll(JobPrefix(tenant, job));
+}
+
+absl::StatusOr<int64_t> Pins::ReleaseAll(const std::string& prefix) {
   int64_t released = 0;
   while (true) {
     ASSIGN_OR_RETURN(const std::vector<Record> page,
-                     store_.ListRecords(Shelf::kPins, JobPrefix(tenant, job), "", kPage));
+                     store_.ListRecords(Shelf::kPins, prefix, "", kPage));
     if (page.empty()) break;
     for (const Record& record : page) {
       RETURN_IF_ERROR(EraseRecord(record.key));
       released += IsPin(record.key) ? 1 : 0;
     }
   }
-  RETURN_IF_ERROR(store_.ReleaseHolds(HolderOf(tenant, job)));
+  RETURN_IF_ERROR(store_.ReleaseHolds(prefix));
   return released;
 }
 
 void Pins::DropExpired() {
   const WallTime now = Now();
-  std::vector<std::string> over;
-  {
+  const auto expired = [&] {
     const absl::MutexLock lock(&mutex_);
-    for (const auto& [key, expires] : expires_) {
-      if (expires <= now) over.push_back(key);
-    }
-  }
+    return index_.Expired(now);
+  };
+  if (expired().empty()) return;
   const absl::MutexLock writing(&writing_);
-  for (const std::string& key : over) {
-    {
-      const absl::MutexLock lock(&mutex_);
-      const auto found = expires_.find(key);
-      if (found == expires_.end() || found->second > now) continue;  // renewed meanwhile
-    }
+  for (const std::string& key : expired()) {  // some may have been renewed meanwhile
     const absl::Status erased = EraseRecord(key);
     if (!erased.ok()) spdlog::warn("an expired pin cannot be dropped: {}", erased.ToString());
   }

@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -22,20 +21,21 @@
 #include "passes/base/digest.h"
 #include "server/jobs/agreement_metrics.h"
 #include "server/jobs/machine/pin.h"
+#include "server/jobs/pin_index.h"
 #include "server/store/store.h"
 
 namespace bucketd {
 
 struct PinLimits {
   std::chrono::milliseconds time_to_live{std::chrono::hours(168)};
-  int64_t per_tenant = 4096;  // pinned scopes
+  int64_t per_tenant = 4096;  // pinned scopes, and jobs
 };
 
 class Pins {
  public:
   // Both outlive this.
   Pins(Store& store, AgreementMetrics& metrics, const PinLimits& limits)
-      : store_(store), metrics_(metrics), limits_(limits) {}
+      : store_(store), metrics_(metrics), limits_(limits), index_(limits.per_tenant) {}
 
   // Counts what is there and drops what has expired. Before the first call of anything else; errors
   // are the store's, and leave the pins that could not be read uncounted.
@@ -54,7 +54,8 @@ class Pins {
   // Holds the plan, storing it first if need be, then writes the pin: when this returns both
   // survive the process. What it returns is the pin that stands: another server that has the store
   // open may have written one for this generation, and the first one holds for all.
-  // FAILED_PRECONDITION above the tenant's quota; else errors are the store's.
+  // Where the tenant's quota is used up, its weakest job makes room (pin_index.h);
+  // FAILED_PRECONDITION of both if there is none; else errors are the store's.
   absl::StatusOr<Pin> PutPin(absl::string_view tenant, absl::string_view job,
                              absl::string_view scope, const Pin& pin, absl::string_view plan);
 
@@ -66,14 +67,18 @@ class Pins {
   // Takes away what has expired. O(pins).
   void DropExpired();
 
-  int64_t count() const;
+  // Those of which something is kept.
+  std::vector<std::string> Jobs(absl::string_view tenant) const;
 
  private:
   // Writes what `next` makes of the record that is there, though others write it, too.
   using Next = absl::FunctionRef<absl::StatusOr<std::string>(const std::optional<std::string>&)>;
   absl::Status Update(const std::string& key, Next next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
-  absl::Status CheckQuota(absl::string_view tenant, const std::string& key) const;
-  void Count(const std::string& key, WallTime expires);
+  absl::Status MakeRoom(absl::string_view tenant, const std::string& key, uint32_t ranks)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+  absl::StatusOr<int64_t> ReleaseAll(const std::string& prefix)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+  void Count(const std::string& key, WallTime expires, uint32_t ranks);
   void Forget(const std::string& key);
   absl::Status ExtendRecord(const Record& record, const std::string& holder, WallTime expires)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
@@ -86,10 +91,7 @@ class Pins {
   absl::Mutex writing_ ABSL_ACQUIRED_BEFORE(
       mutex_);  // over each sequence of writes; never held together with gRPC's threads
   mutable absl::Mutex mutex_;
-  std::map<std::string, WallTime> expires_
-      ABSL_GUARDED_BY(mutex_);  // by record key; those of jobs too
-  std::map<std::string, int64_t> of_tenant_ ABSL_GUARDED_BY(mutex_);  // pins
-  int64_t pins_ ABSL_GUARDED_BY(mutex_) = 0;
+  PinIndex index_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace bucketd

@@ -210,15 +210,13 @@ class ReleaseJobReactor final : public grpc::ServerUnaryReactor {
       End(status);
       return;
     }
-    parts.agreement.ReleaseJob(request.tenant(), request.job_id(),
-                               [this](const absl::StatusOr<int64_t>& released) {
-                                 if (released.ok()) {
-                                   response_.set_released(static_cast<uint32_t>(*released));
-                                   End(absl::OkStatus());
-                                 } else {
-                                   End(released.status());
-                                 }
-                               });
+    parts.agreement.ReleaseJobs({.tenant = request.tenant(), .job = request.job_id()},
+                                [this](const absl::StatusOr<Agreement::Released>& released) {
+                                  if (released.ok()) {
+                                    response_.set_released(static_cast<uint32_t>(released->pins));
+                                  }
+                                  End(released.status());
+                                });
   }
 
   void OnDone() override { delete this; }

@@ -1,11 +1,14 @@
-"""Callers who name other people's jobs."""
+"""Callers who name other people's jobs, and callers who make up jobs."""
 
+import concurrent.futures
+import pathlib
+import subprocess
 import time
 
 import grpc
 import kit
 import pytest
-from harness import Caller, Key, expect, reason_of
+from harness import BINARY, Caller, Key, expect, reason_of
 
 from bucketd._wire.proto import planner_pb2
 
@@ -22,6 +25,11 @@ def _refused(caller: Caller, request) -> str:
     with pytest.raises(grpc.RpcError) as error:
         caller.stub.GetPlan(request, timeout=20)
     return reason_of(error.value).reason
+
+
+def _agree(caller: Caller, name: str, size: int = 2, generation: int = 1) -> None:
+    calls = [caller.stub.GetPlan.future(_job(name, [rank], size, generation), timeout=30) for rank in range(size)]
+    expect(len({one.result().plan.plan for one in calls}) == 1, "ranks of", name, "got different plans")
 
 
 def _meddle(address: str, rounds: int) -> None:
@@ -53,3 +61,40 @@ def test_calls_for_somebody_elses_rank_and_far_generations_end_nobody():
     with kit.Scene() as scene:
         seen = scene.under(lambda: _meddle(scene.server.address, kit.size(5, 50)))
     seen.holds("meddling with jobs", memory_mib=64)
+
+
+def _make_up(address: str, begin: int, jobs: int) -> None:
+    caller = Caller(address)
+    for number in range(begin, begin + jobs):
+        _agree(caller, f"junk-{number}", size=1, generation=7)
+    caller.close()
+
+
+@pytest.mark.quiet
+def test_made_up_jobs_take_no_pin_from_real_ones_and_go_at_once(tmp_path):
+    limit, jobs = kit.size((200, 400), (4096, 6000))
+    flags = ("--store-dir", str(tmp_path / "store"), "--max-pins-per-tenant", str(limit))
+
+    def attack():
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda k: _make_up(scene.server.address, k * jobs // 4, jobs // 4), range(4)))
+
+    with kit.Scene(*flags) as scene:
+        caller = Caller(scene.server.address)
+        _agree(caller, "before", size=2)
+        seen = scene.under(attack)
+        _agree(caller, "after", size=2)
+        unpinned = scene.server.metric("bucketd_agreements_unpinned_total")
+        expect(unpinned == 0, unpinned, "agreements without a pin")
+        expect(scene.server.metric("bucketd_pins") == limit, "pins:", scene.server.metric("bucketd_pins"))
+        for name in ("before", "after"):  # what they agreed on is still theirs
+            again = caller.stub.GetPlan(_job(name, [0], 2), timeout=30)
+            expect(again.HasField("plan"), name, "lost its plan")
+        begin = time.monotonic()
+        command = [pathlib.Path(BINARY).with_name("bucketctl"), "pin", "junk-*", "--release", "--all", "--server", scene.server.address]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+        print(f"{jobs} made-up jobs: {said.strip()} in {time.monotonic() - begin:.2f} s")
+        expect(scene.server.metric("bucketd_pins") == 2, "pins after the release:", scene.server.metric("bucketd_pins"))
+        _agree(caller, "junk-1", size=2, generation=1)  # and its generation is forgotten
+        caller.close()
+    seen.holds("made-up jobs", memory_mib=192)

@@ -356,6 +356,10 @@ TEST_F(AdminServerTest, BucketctlShowsAndChangesARunningServer) {
   EXPECT_THAT(Ctl("jobs").first, AllOf(HasSubstr("train"), HasSubstr("0/fw"), HasSubstr("agreed")));
   EXPECT_THAT(Ctl("pin train --for 40d").first, HasSubstr("pinned 1 plans of job train until"));
   EXPECT_THAT(Ctl("pin train --release").first, HasSubstr("released 1 plans"));
+  ASSERT_TRUE(GetPlan(JobRequest(2)).response.has_plan());
+  EXPECT_EQ(Ctl("pin 'tr*' --all").second, 2) << "jobs are kept one by one";
+  EXPECT_THAT(Ctl("pin 'x*' --release --all").first, HasSubstr("released 0 plans of 0 jobs"));
+  EXPECT_THAT(Ctl("pin 'tr*' --release --all").first, HasSubstr("released 1 plans of 1 jobs"));
   EXPECT_EQ(Ctl("pin nobody").second, 1);
   EXPECT_THAT(Ctl("evict --all").first, HasSubstr("evicted 1 plans from memory"));
   EXPECT_EQ(Ctl("evict").second, 2);

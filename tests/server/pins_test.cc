@@ -7,6 +7,7 @@
 #include "prometheus/registry.h"
 #include <sys/resource.h>
 
+#include "server/jobs/pin_index.h"
 #include "server/store/sqlite_store.h"
 #include "tests/server/agreement_fixture.h"
 
@@ -291,6 +292,56 @@ TEST_F(PinTest, BeyondItsQuotaATenantGetsPlansWithoutPins) {
   // A pin that is there may be renewed.
   Agree({.generation = 2, .scope = "0/0/fw"});
   EXPECT_EQ(Metric("bucketd_agreements_unpinned_total", "reason", "quota"), 1);
+}
+
+TEST(PinIndexTest, TheJobOfFewestRanksGoesFirstAndOfEqualOnesTheOneUnusedForLongest) {
+  PinIndex index(3);
+  const WallTime now{milliseconds(1'000'000)};
+  const auto later = [&](int ms) { return now + milliseconds(ms); };
+  index.Put(PinKey("t", "wide", "fw"), later(1), 8);
+  index.Put(JobKey("t", "wide"), later(1), 8);
+  index.Put(PinKey("t", "old", "fw"), later(2), 2);
+  index.Put(PinKey("t", "new", "fw"), later(3), 2);
+  EXPECT_EQ(index.pins(), 3);
+  const std::string key = PinKey("t", "one more", "fw");
+  EXPECT_FALSE(index.HasRoom(key));
+  EXPECT_TRUE(index.HasRoom(PinKey("t", "old", "fw"))) << "it is there";
+  EXPECT_TRUE(index.HasRoom(PinKey("u", "one more", "fw"))) << "another tenant";
+  EXPECT_EQ(index.Weakest(key, 2, later(10)), JobPrefix("t", "old"));
+  EXPECT_EQ(index.Weakest(key, 1, later(10)), std::nullopt) << "all have more ranks";
+  EXPECT_EQ(index.Weakest(PinKey("t", "old", "bw"), 2, later(10)), JobPrefix("t", "new"))
+      << "not itself";
+  index.Put(PinKey("t", "old", "fw"), later(4), 2);  // used again
+  EXPECT_EQ(index.Weakest(key, 2, later(10)), JobPrefix("t", "new"));
+  EXPECT_EQ(index.Weakest(key, 9, later(2)), JobPrefix("t", "wide")) << "the others are kept";
+  index.Erase(PinKey("t", "new", "fw"));
+  EXPECT_TRUE(index.HasRoom(key));
+  EXPECT_EQ(index.Jobs("t"), (std::vector<std::string>{"old", "wide"}));
+  // Jobs count too: their records stay when nothing was agreed on.
+  index.Put(JobKey("t", "third"), later(5), 1);
+  EXPECT_FALSE(index.HasRoom(JobKey("t", "fourth")));
+  EXPECT_EQ(index.Weakest(JobKey("t", "fourth"), 1, later(10)), JobPrefix("t", "third"));
+  EXPECT_EQ(index.Expired(later(1)).size(), 2U);
+}
+
+TEST_F(PinTest, JobsOfOneRankMakeRoomForOthersAndNotTheOtherWayRound) {
+  options_.max_pins_per_tenant = 3;
+  StartServer();
+  Agree({.id = "real", .size = 2});
+  for (int i = 0; i < 10; ++i) Agree({.id = absl::StrCat("junk-", i), .size = 1});
+  EXPECT_EQ(Metric("bucketd_pins"), 3);
+  EXPECT_EQ(Metric("bucketd_pinned_jobs_displaced_total"), 8);
+  Agree({.id = "larger", .size = 3});
+  Agree({.id = "large", .size = 2});
+  EXPECT_EQ(Metric("bucketd_agreements_unpinned_total", "reason", "quota"), 0);
+  Agree({.id = "junk", .size = 1});
+  EXPECT_EQ(Metric("bucketd_agreements_unpinned_total", "reason", "quota"), 1);
+  Restart();
+  v1::PlanSource source{};
+  for (const auto& [id, size] : {std::pair("real", 2U), {"larger", 3U}, {"large", 2U}}) {
+    Agree({.id = id, .generation = 2, .size = size}, &source);
+    EXPECT_EQ(source, v1::PLAN_SOURCE_PINNED) << id;
+  }
 }
 
 TEST_F(PinTest, PinsOutliveTheMemoryOfTheirJob) {

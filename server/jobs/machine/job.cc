@@ -41,8 +41,11 @@ absl::Status Job::UseFixedProfile(PlanRequest& request, const Surroundings& arou
 }
 
 JobMemory Job::Memory() const {
-  JobMemory memory{
-      .generation = generation, .unplanned = unplanned, .profiles = {}, .last_scope = last_agreed};
+  JobMemory memory{.generation = generation,
+                   .unplanned = unplanned,
+                   .profiles = {},
+                   .last_scope = last_agreed,
+                   .ranks = ranks};
   for (const auto& [asked, profile] : profiles) memory.profiles.emplace_back(asked, profile.id);
   return memory;
 }

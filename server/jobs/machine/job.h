@@ -32,6 +32,7 @@ struct Job {
   std::map<std::string, FixedProfile> profiles;  // by what was asked for
   std::map<std::string, std::unique_ptr<Scope>> scopes;
   std::string last_agreed;  // scope
+  uint32_t ranks = 0;       // of its largest scope
   int64_t waiting = 0;      // calls
   SteadyTime used;
   std::list<Job*>::iterator at;  // in the order of use

@@ -114,6 +114,7 @@ absl::StatusOr<Scope*> JobTable::ScopeOf(Job& job, const JobCall& call, const Ca
         absl::StrCat("job.scope: a generation has at most ", kMaxScopesOfJob, " scopes"),
         {.limit = kMaxScopesOfJob, .actual = -1, .node = {}});
   }
+  job.ranks = std::max(job.ranks, call.size);
   auto made = std::make_unique<Scope>(context_, job, context_.NewId(), call, ids);
   Scope* scope = made.get();
   job.scopes.emplace(call.scope, std::move(made));
@@ -222,6 +223,7 @@ void JobTable::BeginGeneration(Job& job, uint64_t generation) {
   job.unplanned_is_stored = false;
   job.profiles.clear();
   job.last_agreed.clear();
+  job.ranks = 0;
   if (job.loaded) DecideWhetherPlanned(job);
 }
 
@@ -285,6 +287,7 @@ void JobTable::UseMemory(Job& job, const absl::StatusOr<std::optional<JobMemory>
   job.unplanned = known.unplanned;
   job.unplanned_is_stored = known.unplanned.has_value();
   job.last_agreed = known.last_scope;
+  job.ranks = std::max(job.ranks, known.ranks);
   for (const auto& [asked, id] : known.profiles) {
     job.profiles.try_emplace(asked, Job::FixedProfile{id, {}});
   }

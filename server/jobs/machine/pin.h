@@ -35,6 +35,7 @@ struct JobMemory {
   std::optional<std::string> unplanned;                       // why
   std::vector<std::pair<std::string, std::string>> profiles;  // as asked, "name@version"
   std::string last_scope;                                     // the latest that was agreed on
+  uint32_t ranks = 0;                                         // of its largest scope
 };
 
 }  // namespace bucketd
