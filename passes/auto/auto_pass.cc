@@ -33,9 +33,11 @@ int64_t BudgetOf(const Problem& problem, int32_t effort) {
   constexpr int64_t kMaxSteps = 20'000'000;
   const int64_t steps = StepsOf(problem);
   if (steps > kMaxSteps) return 0;
-  // Of effort 5. Small graphs are cheap, so they get more decodes; large ones a few in any case.
-  constexpr int64_t kSteps = 560'000, kLeast = 40, kMost = 1400;
-  int64_t decodes = std::clamp(kSteps / std::max<int64_t>(1, steps), kLeast, kMost);
+  // A dozen groups cost a decode nothing. Large graphs get half as much again: they are decoded
+  // alone, small ones have their orders changed as well.
+  const int64_t work = problem.is_small() ? problem.tuning.work : problem.tuning.work / 2 * 3;
+  const int64_t of_one = std::max<int64_t>({1, problem.size(), steps / 4});
+  int64_t decodes = std::clamp(work / of_one, kLeastDecodes, kMostDecodes);
   // A whole step of millions of nodes gets what seconds allow.
   constexpr int64_t kMostSteps = 80'000'000;
   decodes = std::min(decodes, std::max<int64_t>(4, kMostSteps / std::max<int64_t>(1, steps)));
@@ -43,12 +45,11 @@ int64_t BudgetOf(const Problem& problem, int32_t effort) {
 }
 
 int64_t RobustBudgetOf(const Problem& problem, int32_t effort) {
-  // Errors cancel out where there are many buckets, and small graphs are cheap.
-  constexpr int64_t kSteps = 1'000'000'000, kMost = 1000, kLeast = 8;
+  if (!problem.tuning.Has(Part::kSturdier)) return 0;
   const int64_t size = std::max<int64_t>(1, problem.size());
-  int64_t decodes = std::min(kMost, kSteps / size / size);
+  int64_t decodes = std::min(kMostSturdier, kSturdierWork / size / size);
   decodes = effort >= 5 ? decodes << (effort - 5) : decodes >> (5 - effort);
-  return decodes < kLeast ? 0 : decodes;
+  return decodes < kLeastSturdier ? 0 : decodes;
 }
 
 int64_t CeilingOf(int64_t best_ps, int64_t bound_ps, int32_t effort) {
@@ -87,8 +88,6 @@ std::string Microseconds(int64_t ps) {
 // More effort looks around what this one finds for faster wires.
 constexpr int32_t kSearchedForFastWires = 5;
 
-using FastOrders = std::vector<std::vector<search::FastOrder>>;
-
 // A plan and what it takes.
 struct Candidate {
   absl::string_view mode;  // "" of the search
@@ -102,10 +101,10 @@ struct Candidate {
 // before took: so more effort is never worse.
 class Choice {
  public:
-  // Improves on `best`. `fast`: of each search for faster wires, its order at each stop and at
-  // those behind the last one. All outlive it.
+  // Improves on `best`. `fast`: orders for faster wires at each stop and at those behind the last
+  // one. All outlive it.
   Choice(const PassContext& context, const search::Problem& problem, int64_t limit,
-         int64_t bound_ps, const Plan& before, FastOrders fast, Candidate& best)
+         int64_t bound_ps, const Plan& before, std::vector<search::FastOrder> fast, Candidate& best)
       : context_(context),
         problem_(problem),
         limit_(limit),
@@ -123,10 +122,11 @@ class Choice {
       last_ = search.score();
       return;
     }
-    const std::vector<const search::FastOrder*> fast = FastAt(effort);
+    search::FastOrder& fast = fast_[std::min(Index(effort), fast_.size() - 1)];
     int64_t fastest_ps = search.score().first;
-    for (const search::FastOrder* order : fast) {
-      fastest_ps = std::min(fastest_ps, order->decoded.figures.total_ps);
+    if (!fast.decoded.order.empty()) {
+      fast.decoded.figures.total_ps = evaluator_.Nominal(fast.decoded);
+      fastest_ps = std::min(fastest_ps, fast.decoded.figures.total_ps);
     }
     int64_t ceiling_ps = search::CeilingOf(fastest_ps, bound_ps_, effort);
     if (!best_.score.over) ceiling_ps = std::min(ceiling_ps, best_.score.first);
@@ -136,7 +136,7 @@ class Choice {
     search::Search around(problem_, limit_, {{budget - of_orders, 0, of_orders}});
     around.EvaluateBy(evaluator_, ceiling_ps);
     around.Adopt(search.best(), search.best_settings());
-    for (const search::FastOrder* order : fast) around.Adopt(order->decoded, order->settings);
+    if (!fast.decoded.order.empty()) around.Adopt(fast.decoded, fast.settings);
     if (!robust_.order.empty()) around.Adopt(robust_, settings_);
     for (const auto& [decoded, settings] : search.found()) {
       if (decoded.figures.total_ps <= ceiling_ps) around.Adopt(decoded, settings);
@@ -167,25 +167,13 @@ class Choice {
     return true;
   }
 
-  // Those that there are, with their times under the costs as they were said.
-  std::vector<const search::FastOrder*> FastAt(int32_t effort) {
-    std::vector<const search::FastOrder*> found;
-    for (std::vector<search::FastOrder>& orders : fast_) {
-      search::FastOrder& order = orders[std::min(Index(effort), orders.size() - 1)];
-      if (order.decoded.order.empty()) continue;
-      order.decoded.figures.total_ps = evaluator_.Nominal(order.decoded);
-      found.push_back(&order);
-    }
-    return found;
-  }
-
   const PassContext& context_;
   const search::Problem& problem_;
   const int64_t limit_, bound_ps_;
   const Plan& before_;
   Candidate& best_;
   search::RobustnessEvaluator evaluator_;
-  FastOrders fast_;
+  std::vector<search::FastOrder> fast_;
   search::Decoded robust_;  // what fared best at the last stop that took it
   search::Settings settings_;
   Score last_;  // of the search, at the last stop over the limit
@@ -193,7 +181,8 @@ class Choice {
 
 class SearchPass : public Pass {
  public:
-  explicit SearchPass(std::vector<OtherMode> others) : others_(std::move(others)) {}
+  SearchPass(std::vector<OtherMode> others, const search::Tuning& tuning)
+      : others_(std::move(others)), tuning_(tuning) {}
 
   absl::string_view name() const override { return "search"; }
 
@@ -231,7 +220,13 @@ class SearchPass : public Pass {
   // What a mode's own passes make of the untouched step. A mode that refuses the graph is no floor.
   static absl::Status TryMode(const PassContext& context, const OtherMode& mode, int64_t limit,
                               const Plan& before, Candidate& best) {
-    PassContext inner = context;  // so that no mode sees what another finds out
+    PlanOptions options = context.options;
+    if (mode.change != nullptr) mode.change(options);
+    PassContext inner(context.graph, context.costs, options);  // none sees what another finds out
+    inner.program_order = context.program_order;
+    inner.tags = context.tags;
+    inner.directions = context.directions;
+    inner.constraints = context.constraints;
     Plan plan = before;
     const absl::Status status = mode.pipeline.Run(inner, plan);
     if (absl::IsFailedPrecondition(status)) return absl::OkStatus();
@@ -243,11 +238,12 @@ class SearchPass : public Pass {
   }
 
   // Returns what the fastest order takes that was seen, in any memory.
-  static absl::StatusOr<int64_t> TrySearch(const PassContext& context, int64_t limit,
-                                           int64_t sharp_bound_ps, const Plan& before,
-                                           Candidate& best) {
+  absl::StatusOr<int64_t> TrySearch(const PassContext& context, int64_t limit,
+                                    int64_t sharp_bound_ps, const Plan& before,
+                                    Candidate& best) const {
     absl::StatusOr<search::Problem> problem = search::Contract(context);
     if (!problem.ok() && !absl::IsResourceExhausted(problem.status())) return problem.status();
+    if (problem.ok()) problem->tuning = tuning_;
     const int64_t budget =
         problem.ok() ? search::BudgetOf(*problem, context.options.effort) * problem->size()
                      : int64_t{0};
@@ -268,11 +264,10 @@ class SearchPass : public Pass {
       best.score = search::ScoreOf({best.figures.total_ps, best.figures.peak_bytes}, limit);
     }
     const search::Decoded start = search::OrderOf(context.graph, *problem, best.plan);
-    FastOrders fast;
-    for (const search::FastWires& wires : search::WiresToTry(*problem)) {
-      fast.push_back(search::OrdersForFastWires(
-          *problem, wires, limit, std::min(context.options.effort, kSearchedForFastWires), start));
-    }
+    std::vector<search::FastOrder> fast(1);
+    if (tuning_.Has(search::Part::kFastWires))
+      fast = search::OrdersForFastWires(
+          *problem, limit, std::min(context.options.effort, kSearchedForFastWires), start);
     Choice choice(context, *problem, limit, bound_ps, before, std::move(fast), best);
     search::Search search(*problem, limit,
                           search::StopsOf(*problem, bound_ps, context.options.effort),
@@ -307,12 +302,13 @@ class SearchPass : public Pass {
   }
 
   const std::vector<OtherMode> others_;
+  const search::Tuning tuning_;
 };
 
 }  // namespace
 
-std::unique_ptr<Pass> MakeSearchPass(std::vector<OtherMode> others) {
-  return std::make_unique<SearchPass>(std::move(others));
+std::unique_ptr<Pass> MakeSearchPass(std::vector<OtherMode> others, const search::Tuning& tuning) {
+  return std::make_unique<SearchPass>(std::move(others), tuning);
 }
 
 }  // namespace bucketd

@@ -16,8 +16,10 @@ namespace bucketd {
 
 // A mode to start from: the passes that it runs on a plan behind tag-collectives.
 struct OtherMode {
+  using Change = void (*)(PlanOptions&);
   absl::string_view name;  // outlives the pass
   Pipeline pipeline;
+  Change change = nullptr;  // of the options that it runs under
 };
 
 // Looks at what the other modes make under the same options, and searches further with
@@ -26,7 +28,8 @@ struct OtherMode {
 // not run, or if a limit in bytes is below every plan that was found; a share is exceeded instead,
 // and the plan says so. A mode that answers FAILED_PRECONDITION cannot plan this graph and is left
 // out; any other error of a mode is this pass's own. Deterministic: effort counts work.
-std::unique_ptr<Pass> MakeSearchPass(std::vector<OtherMode> others);
+std::unique_ptr<Pass> MakeSearchPass(std::vector<OtherMode> others,
+                                     const search::Tuning& tuning = {});
 
 namespace search {
 

@@ -229,7 +229,6 @@ class Contraction {
 
   void DescribeTransfers() {
     const std::vector<int32_t> ranks = PayloadRanks(context_);
-    std::vector<int64_t> busy_ps(graph_.groups().size(), 0);
     for (size_t i = 0; i < problem_.transfers.size(); ++i) {
       const auto id = static_cast<CollectiveId>(i);
       const Collective& c = graph_.collective(id);
@@ -246,10 +245,7 @@ class Contraction {
       t.payload_rank = ranks[i];
       t.packable = t.mergeable && ModeOf(graph_, absl::MakeConstSpan(&c.start, 1),
                                          context_.options) == BucketMode::kPacked;
-      busy_ps[Index(c.group)] += t.wire_ps;
     }
-    const auto busiest = std::max_element(busy_ps.begin(), busy_ps.end()) - busy_ps.begin();
-    problem_.busiest = static_cast<GroupId>(busiest);
   }
 
   // Compute and memory of the untouched step.

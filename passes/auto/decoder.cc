@@ -51,8 +51,8 @@ void Decoder::Reset(const Settings& settings, int64_t memory_cap, const Partitio
   const size_t leaders = Index(problem_.size());
   const size_t groups = problem_.graph->groups().size();
   const size_t transfers = problem_.transfers.size();
-  settings_ = WatchedSettings(settings);
-  cap_ = Watched(memory_cap);
+  settings_ = settings;
+  cap_ = memory_cap;
   partition_ = partition;
   out_.order.clear();
   out_.batches.clear();
@@ -96,9 +96,7 @@ void Decoder::Reset(const Settings& settings, int64_t memory_cap, const Partitio
 // A root must begin so early that all roots of its group that are needed later still can.
 void Decoder::ResetRoots() {
   root_head_.assign(Index(problem_.keys), 0);
-  root_launches_ = 0;
   latest_start_.assign(problem_.transfers.size(), kNever);
-  const auto lead = static_cast<int32_t>(settings_.lead.value());  // FeedWire() watches it
   std::vector<CollectiveId> roots;
   for (const std::vector<int32_t>& keys : problem_.root_keys) {
     roots.clear();
@@ -115,7 +113,7 @@ void Decoder::ResetRoots() {
       const Transfer& t = problem_.transfer(roots[i]);
       int64_t work = 0;
       for (const LeaderId x : problem_.root_work.of(roots[i])) work += problem_.cost[Index(x)];
-      next = std::min(problem_.ideal_ps[Index(t.need)], next) - Share(t.wire_ps, lead);
+      next = std::min(problem_.ideal_ps[Index(t.need)], next) - Share(t.wire_ps, kLead);
       latest_start_[Index(roots[i])] = next - t.alpha_ps - work;
     }
   }
@@ -181,7 +179,6 @@ void Decoder::Unblock() {
   Boundary(0);
   if (done_[Index(main_)] || missing_[Index(main_)] == 0) return;
   stalls_.clear();
-  int64_t until = clock_.now_ps();
   for (const LeaderId x : problem_.before.of(main_)) {
     if (done_[Index(x)]) continue;
     const CollectiveId c = problem_.wait_of[Index(x)];
@@ -191,9 +188,8 @@ void Decoder::Unblock() {
       return;
     }
     stalls_.push_back(batch);
-    until = std::max(until, launched_[Index(batch)].end_ps);
   }
-  if (Fill(until)) return;
+  if (Fill()) return;
   const int32_t first =
       *std::min_element(stalls_.begin(), stalls_.end(), [&](int32_t a, int32_t b) {
         return launched_[Index(a)].end_ps < launched_[Index(b)].end_ps;
@@ -210,23 +206,16 @@ void Decoder::Unblock() {
   Wait(first);
 }
 
-// Runs something else while the main chain waits, if there is something short enough.
-bool Decoder::Fill(int64_t until) {
-  const auto hides = [&](LeaderId l) {
-    const int64_t cost = leaders_[Index(l)].cost_ps, over = clock_.now_ps() + cost - until;
-    if (over <= 0 || cost <= 0) return over <= 0;
-    return settings_.overshoot.AtLeast(ThousandthsFor(over, cost));
-  };
+// Runs something else while the main chain waits, if there is something.
+bool Decoder::Fill() {
   LeaderId filler = -1;
-  if (!deferred_.empty() && hides(deferred_.front())) {
+  if (!deferred_.empty()) {
     filler = TakeDeferred();
   } else {
     const LeaderId next = NextReady();
-    if (next < 0 || !settings_.window.AtLeast(1) || !hides(next)) return false;
-    const bool root_work = (leaders_[Index(next)].is & kRootWork) != 0;
-    if (!root_work && !settings_.window.AtLeast(next - main_)) return false;
+    if (next < 0) return false;
     if (next > main_ &&
-        !cap_.AtLeast(Extra() + leaders_[Index(next)].own_bytes + profile_.Max(main_, next + 1))) {
+        Extra() + leaders_[Index(next)].own_bytes + profile_.Max(main_, next + 1) > cap_) {
       return false;
     }
     filler = ready_.PopFront();
@@ -256,40 +245,26 @@ bool Decoder::TryDefer(LeaderId next) {
   return true;
 }
 
-// Whether so much may be held back here: as the queue has it, or, near the end, the tail's.
-bool Decoder::HasRoomFor(int64_t deferred_ps) {
-  if (settings_.queue_ps.AtLeast(deferred_ps)) return true;
-  if (!settings_.tail_queue_ps.AtLeast(std::max<int64_t>(1, deferred_ps))) return false;
-  return IsNearTail();
+// Whether so much may be held back here: near the end, where the queue is a third of what is left.
+bool Decoder::HasRoomFor(int64_t deferred_ps) const {
+  return deferred_ps <= settings_.tail_queue_ps && Remaining() <= 3 * settings_.tail_queue_ps;
 }
 
-bool Decoder::IsNearTail() {
-  const int64_t tail = settings_.tail_queue_ps.value();
-  const bool near = settings_.tail_reach.AtLeast(ThousandthsFor(Remaining(), tail));
-  // A longer tail queue begins earlier.
-  near ? settings_.tail_queue_ps.AtLeast(tail) : settings_.tail_queue_ps.AtMost(tail);
-  return near;
-}
-
-// Whether memory holds so much more while twice the room passes.
+// Whether memory holds so much more while twice the queue passes.
 bool Decoder::MayHold(int64_t bytes) {
   const int64_t extra = Extra() + bytes;
-  if (cap_.AtLeast(extra + profile_.Max(main_, problem_.size()))) return true;
+  if (extra + profile_.Max(main_, problem_.size()) <= cap_) return true;
   const std::vector<int64_t>& ideal = problem_.ideal_ps;
-  int64_t room = settings_.queue_ps.Exact();
-  const int64_t tail = settings_.tail_queue_ps.Exact();
-  if (tail > room && IsNearTail()) room = tail;
-  const auto horizon =
-      std::upper_bound(ideal.begin() + main_, ideal.end(), ideal[Index(main_)] + 2 * room);
+  const auto horizon = std::upper_bound(ideal.begin() + main_, ideal.end(),
+                                        ideal[Index(main_)] + 2 * settings_.tail_queue_ps);
   const int32_t until =
       std::max(main_ + 1, std::min(problem_.size(), static_cast<int32_t>(horizon - ideal.begin())));
-  return cap_.AtLeast(extra + profile_.Max(main_, until));
+  return extra + profile_.Max(main_, until) <= cap_;
 }
 
 LeaderId Decoder::TakeDeferred() {
   // Behind the main chain nothing is held back any more, so once is enough.
-  if (main_ >= problem_.size() && !deferred_sorted_ && deferred_.size() > 1 &&
-      settings_.largest_last.Exact() != 0) {
+  if (main_ >= problem_.size() && !deferred_sorted_ && deferred_.size() > 1) {
     deferred_sorted_ = true;
     std::stable_sort(deferred_.ids.begin() + static_cast<int64_t>(deferred_.head),
                      deferred_.ids.end(), [&](LeaderId a, LeaderId b) {

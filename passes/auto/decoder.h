@@ -20,7 +20,6 @@
 #include "passes/auto/range_max.h"
 #include "passes/auto/ready_set.h"
 #include "passes/auto/settings.h"
-#include "passes/auto/watched.h"
 #include "passes/sim/stream_clock.h"
 
 namespace bucketd::search {
@@ -87,11 +86,6 @@ class Decoder {
   // Where the last call was over the cap, in order.
   absl::Span<const Overflow> over() const { return over_; }
 
-  // Which other settings and caps the last call would have gone the same way for, up to where it
-  // ended.
-  const WatchedSettings& settings() const { return settings_; }
-  const Watched& cap() const { return cap_; }
-
   // Leaders that the last call placed before it ended: its cost.
   int64_t placed() const { return placed_; }
 
@@ -130,10 +124,9 @@ class Decoder {
   void RunTail();
   void RunNext(LeaderId next);
   void Unblock();
-  bool Fill(int64_t until);
+  bool Fill();
   bool TryDefer(LeaderId next);
-  bool HasRoomFor(int64_t deferred_ps);
-  bool IsNearTail();
+  bool HasRoomFor(int64_t deferred_ps) const;
   bool MayHold(int64_t bytes);
   LeaderId TakeDeferred();
   void AdvanceMain();
@@ -188,8 +181,8 @@ class Decoder {
   std::vector<int32_t> fresh_missing_;
   std::vector<int64_t> wire_ps_;  // one a group: of all collectives
 
-  WatchedSettings settings_;
-  Watched cap_;
+  Settings settings_;
+  int64_t cap_ = 0;
   const Partition* partition_ = nullptr;
   int64_t cutoff_ps_ = kNever;
   Decoded out_;
@@ -224,7 +217,6 @@ class Decoder {
   std::vector<int32_t> arriving_;  // of a partition's bucket: members that are not pending
                                    // yet
   std::vector<int32_t> complete_;  // one a key: such buckets all of whose members are
-  int32_t root_launches_ = 0;
 
   // Memory.
   LiveMemory memory_;

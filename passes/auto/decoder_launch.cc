@@ -58,10 +58,10 @@ void Decoder::FeedWire(GroupId group, int64_t next_ps) {
       if (sink < 0 && !pending_[Index(key)].empty() && SinkIsReady(key, left)) sink = key;
     }
     bool wanted = root >= 0 && IsDue(root, sink, free, next_ps);
-    if (wanted && sink >= 0 && settings_.sinks_first.Exact() != 0) wanted = false;
+    if (wanted && sink >= 0 && settings_.sinks_first) wanted = false;
     if (wanted && LaunchRoots(root, false)) continue;
     if (sink >= 0 && LaunchSinks(sink, TightMemory())) continue;
-    if (root >= 0 && !wanted && settings_.eager.Exact() != 0 && LaunchRoots(root, false)) continue;
+    if (root >= 0 && !wanted && settings_.eager && LaunchRoots(root, false)) continue;
     return;
   }
 }
@@ -73,7 +73,6 @@ int32_t Decoder::NextRootKey(GroupId group) {
   for (const int32_t key : problem_.root_keys[Index(group)]) {
     const CollectiveId head = HeadRoot(key);
     if (head < 0) continue;
-    if (root >= 0) settings_.lead.Exact();
     if (root >= 0 && latest_start_[Index(head)] >= latest) continue;
     latest = latest_start_[Index(head)];
     root = key;
@@ -84,15 +83,14 @@ int32_t Decoder::NextRootKey(GroupId group) {
 // Whether that key's gather must begin now, or would come too late behind the reductions.
 bool Decoder::IsDue(int32_t root, int32_t sink, int64_t free_ps, int64_t next_ps) {
   constexpr int64_t kForever = kNever / 2;
-  if (settings_.slack_ps.AtLeast(kForever)) return true;
-  settings_.lead.Exact();
+  if (settings_.slack_ps >= kForever) return true;
   const int64_t due =
       latest_start_[Index(HeadRoot(root))] + clock_.now_ps() - problem_.ideal_ps[Index(main_)];
-  if (settings_.slack_ps.AtLeast(due - clock_.now_ps() - next_ps)) return true;
+  if (due - clock_.now_ps() - next_ps <= settings_.slack_ps) return true;
   if (sink < 0) return false;
   const int64_t alpha = problem_.transfer(pending_[Index(sink)].front()).alpha_ps;
   const int64_t until_due = due - std::max(free_ps, clock_.now_ps()) - alpha;
-  return pending_ps_[Index(sink)] > until_due && settings_.reduce_cap_ps.AtLeast(until_due + 1);
+  return pending_ps_[Index(sink)] > until_due && settings_.reduce_cap_ps > until_due;
 }
 
 CollectiveId Decoder::HeadRoot(int32_t key) {
@@ -114,7 +112,7 @@ bool Decoder::FixedBucketFits(CollectiveId head, size_t from) {
     lowest = std::min(lowest, problem_.transfer(roots[i]).start);
   }
   return lowest <= main_ ||
-         cap_.AtLeast(profile_.Max(std::min(Position(), lowest - 1), lowest) + Extra() + bytes);
+         profile_.Max(std::min(Position(), lowest - 1), lowest) + Extra() + bytes <= cap_;
 }
 
 // The bucket that begins with the key's first root.
@@ -160,12 +158,10 @@ std::vector<CollectiveId> Decoder::MembersInTime(CollectiveId head, size_t next)
   // By when the bucket must end; later if the wire is what all wait for.
   const int64_t need = std::max(NeedPs(head), begin + wire);
   const int64_t excess = wire_left_[Index(first.group)] - Remaining();
-  Watched& late =
-      settings_.head_buckets.AtLeast(++root_launches_) ? settings_.head_late_ps : settings_.late_ps;
   const auto in_time = [&](int64_t wire_ps) {
-    if (!settings_.gather_cap_ps.AtLeast(wire_ps)) return false;
-    const int64_t lag = excess > 0 ? Share(excess, static_cast<int32_t>(settings_.lag.Exact())) : 0;
-    return late.AtLeast(begin + wire_ps - need - lag);
+    if (wire_ps > settings_.gather_cap_ps) return false;
+    const int64_t lag = excess > 0 ? Share(excess, settings_.lag) : 0;
+    return begin + wire_ps - need - lag <= settings_.late_ps;
   };
   std::vector<CollectiveId> members = {head};
   AddGathered(head);
@@ -186,10 +182,8 @@ bool Decoder::SinkIsReady(int32_t key, int64_t left_ps) {
   if (TightMemory()) return true;
   if (partition_ != nullptr) return complete_[Index(key)] > 0;
   const int64_t pending = pending_ps_[Index(key)];
-  if (settings_.batch_ps.AtMost(pending)) return true;
-  // The largest share that is not above it.
-  const int64_t share = left_ps > 0 ? ThousandthsFor(pending + 1, left_ps) - 1 : kNoShare;
-  return settings_.batch_share.AtMost(std::min<int64_t>(share, kNoShare - 1));
+  if (pending >= settings_.batch_ps) return true;
+  return settings_.batch_share < kNoShare && Share(left_ps, settings_.batch_share) <= pending;
 }
 
 bool Decoder::LaunchSinks(int32_t key, bool flush) {
@@ -200,8 +194,7 @@ bool Decoder::LaunchSinks(int32_t key, bool flush) {
   int64_t wire = 0;
   while (!pending.empty()) {
     const Transfer& t = problem_.transfer(pending.front());
-    if (!members.empty() && (!t.mergeable || !settings_.reduce_cap_ps.AtLeast(wire + t.wire_ps)))
-      break;
+    if (!members.empty() && (!t.mergeable || wire + t.wire_ps > settings_.reduce_cap_ps)) break;
     wire += t.wire_ps;
     members.push_back(pending.front());
     ++pending.head;
@@ -258,8 +251,7 @@ bool Decoder::IsCheaper(const LaunchCost& a, const LaunchCost& b) {
   const int64_t on_compute = compute(a) - compute(b);
   if (on_wire >= 0 && on_compute >= 0) return false;
   if (on_wire <= 0 && on_compute <= 0) return true;
-  return on_wire * settings_.wire_weight.Exact() + on_compute * settings_.compute_weight.Exact() <
-         0;
+  return on_wire * settings_.wire_weight + on_compute * settings_.compute_weight < 0;
 }
 
 // A packed bucket whose buffers do not fit is grouped instead.
@@ -273,12 +265,12 @@ Form Decoder::FormThatFits(const std::vector<CollectiveId>& members, Form form) 
     lowest = std::min(lowest, problem_.transfer(c).start);
   }
   if (!Gathers(problem_.transfer(members[0]).kind)) {
-    return cap_.AtLeast(memory_.live() + in_bytes + out_bytes) ? form : Form::kGrouped;
+    return memory_.live() + in_bytes + out_bytes <= cap_ ? form : Form::kGrouped;
   }
   const bool fits =
-      cap_.AtLeast(memory_.live() + out_bytes) &&
+      memory_.live() + out_bytes <= cap_ &&
       (lowest <= main_ ||
-       cap_.AtLeast(profile_.Max(std::min(Position(), lowest - 1), lowest) + Extra() + out_bytes));
+       profile_.Max(std::min(Position(), lowest - 1), lowest) + Extra() + out_bytes <= cap_);
   return fits ? form : Form::kGrouped;
 }
 

@@ -13,9 +13,9 @@ constexpr int kMaxRounds = 200;
 // So much was live here.
 void Decoder::NoteLive(int64_t most_bytes) {
   out_.figures.peak_bytes = std::max(out_.figures.peak_bytes, most_bytes);
-  if (cap_.AtLeast(most_bytes)) return;
+  if (most_bytes <= cap_) return;
   if (over_.empty() || over_.back().at != main_) over_.push_back({main_, 0});
-  over_.back().bytes = std::max(over_.back().bytes, most_bytes - cap_.Exact());
+  over_.back().bytes = std::max(over_.back().bytes, most_bytes - cap_);
 }
 
 // Where the step stands in program order: nothing before it is still to come.
@@ -35,14 +35,14 @@ int64_t Decoder::Extra() const {
 bool Decoder::RootFits(CollectiveId c, int64_t extra) {
   const Transfer& t = problem_.transfer(c);
   if (t.start <= main_) return true;
-  if (!cap_.AtLeast(memory_.live() + t.out_bytes)) return false;
+  if (memory_.live() + t.out_bytes > cap_) return false;
   const int64_t most = profile_.Max(std::min(Position(), t.start - 1), t.start);
   const int64_t grouped = most + extra + t.out_bytes;
-  if (!cap_.AtLeast(grouped)) return false;
-  return cap_.AtLeast(grouped + t.out_bytes) || settings_.packed_memory.Exact() == 0;
+  if (grouped > cap_) return false;
+  return grouped + t.out_bytes <= cap_ || !settings_.packed_memory;
 }
 
-bool Decoder::TightMemory() { return !cap_.AtLeast(memory_.live() + memory_.live() / 200); }
+bool Decoder::TightMemory() { return memory_.live() + memory_.live() / 200 > cap_; }
 
 void Decoder::AddGathered(CollectiveId c) {
   const Transfer& t = problem_.transfer(c);
@@ -70,8 +70,7 @@ void Decoder::DropGathered() {
 
 // Before what would take memory over the cap: sends reductions off and waits for them.
 void Decoder::MakeRoom(int64_t bytes) {
-  for (int round = 0; bytes > 0 && !cap_.AtLeast(memory_.live() + bytes) && round < kMaxRounds;
-       ++round) {
+  for (int round = 0; bytes > 0 && memory_.live() + bytes > cap_ && round < kMaxRounds; ++round) {
     const int32_t earliest = EarliestOutstanding(true);
     bool launched = false;
     for (size_t g = 0; g < problem_.sink_keys.size() && !launched; ++g) {

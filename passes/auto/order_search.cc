@@ -8,21 +8,11 @@
 #include "passes/ir/bucket_key.h"
 
 namespace bucketd::search {
-namespace {
-
-// Changes before it returns to the best order: a cycle. In every second one only orders that are no
-// slower are kept; the others begin by keeping those that are so many thousandths slower than the
-// best, and get stricter.
-constexpr int64_t kCycle = 160;
-constexpr int32_t kLoose[] = {0, 4, 0, 16, 0, 50};
-
-// To replay an order costs so much less than to decode one.
-constexpr int64_t kReplaysOfADecode = 4;
-
-}  // namespace
-
 OrderSearch::OrderSearch(Search& search)
-    : search_(search), problem_(search.problem_), replay_(search.problem_, search.limit_) {
+    : search_(search),
+      problem_(search.problem_),
+      random_(search.problem_.tuning.seed),
+      replay_(search.problem_, search.limit_) {
   std::map<BucketKey, int32_t> classes;
   for (size_t i = 0; i < problem_.transfers.size(); ++i) {
     const Collective& c = problem_.graph->collective(static_cast<CollectiveId>(i));

@@ -48,6 +48,7 @@ class OrderSearch {
 
   Search& search_;
   const Problem& problem_;
+  std::mt19937_64 random_;  // the same numbers on any machine
   OrderReplay replay_;
   Decoded at_, candidate_;  // candidate_: what is tried next, as wishes
   Score score_;             // of at_
@@ -59,7 +60,6 @@ class OrderSearch {
   Score tried_score_;
   std::vector<int32_t> class_of_;  // of a collective: those of a class may share a bucket
   std::vector<uint8_t> marked_;    // leaders
-  std::mt19937_64 random_{1};      // the same numbers on any machine
 };
 
 }  // namespace bucketd::search

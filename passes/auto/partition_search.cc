@@ -5,12 +5,6 @@
 #include <utility>
 
 namespace bucketd::search {
-namespace {
-
-constexpr int kMaxRounds = 20;
-
-}  // namespace
-
 PartitionSearch::PartitionSearch(Search& search, const std::vector<Batch>& batches,
                                  const Settings& settings)
     : search_(search), settings_(settings), rows_(Index(search.problem_.keys)) {
@@ -35,17 +29,39 @@ PartitionSearch::PartitionSearch(Search& search, const std::vector<Batch>& batch
   FindRowsBelow();
 }
 
+// The first of the reductions right below one. Few leaders stand below: else it were no sink.
+CollectiveId PartitionSearch::NextBelow(const Transfer& t) const {
+  if (t.use != Use::kSink) return -1;
+  CollectiveId next = -1;
+  std::vector<LeaderId> open = {t.wait};
+  while (!open.empty()) {
+    const LeaderId l = open.back();
+    open.pop_back();
+    for (const LeaderId y : search_.problem_.after.of(l)) {
+      const CollectiveId c = search_.problem_.start_of[Index(y)];
+      if (c < 0) {
+        open.push_back(y);
+      } else if (next < 0 || c < next) {
+        next = c;
+      }
+    }
+  }
+  return next;
+}
+
 void PartitionSearch::FindRowsBelow() {
   const Problem& problem = search_.problem_;
   rows_below_.resize(rows_.size());
   place_.assign(form_of_.size(), -1);
+  next_ = place_;
   for (size_t row = 0; row < rows_.size(); ++row) {
     std::vector<size_t>& below = rows_below_[row];
     for (size_t i = 0; i < rows_[row].members.size(); ++i) {
-      const Transfer& t = problem.transfer(rows_[row].members[i]);
-      place_[Index(rows_[row].members[i])] = static_cast<int32_t>(i);
-      if (t.next < 0 || !problem.transfer(t.next).mergeable) continue;
-      below.push_back(Index(problem.transfer(t.next).key));
+      const CollectiveId c = rows_[row].members[i];
+      place_[Index(c)] = static_cast<int32_t>(i);
+      const CollectiveId next = next_[Index(c)] = NextBelow(problem.transfer(c));
+      if (next < 0 || !problem.transfer(next).mergeable) continue;
+      below.push_back(Index(problem.transfer(next).key));
     }
     std::sort(below.begin(), below.end());
     below.erase(std::unique(below.begin(), below.end()), below.end());
@@ -137,7 +153,7 @@ void PartitionSearch::Align(size_t row, size_t below) {
   Cuts ends;
   for (const int32_t end : rows_[row].ends) {
     if (end == static_cast<int32_t>(rows_[row].members.size())) break;
-    const CollectiveId next = search_.problem_.transfer(rows_[row].members[Index(end)]).next;
+    const CollectiveId next = next_[Index(rows_[row].members[Index(end)])];
     const bool here = next >= 0 && Index(search_.problem_.transfer(next).key) == below;
     if (here && place_[Index(next)] > 0) ends.push_back(place_[Index(next)]);
   }
@@ -177,51 +193,10 @@ void PartitionSearch::MergeRanges(size_t row) {
   }
 }
 
-void PartitionSearch::HalveAll(size_t row) {
-  Cuts halves;
-  int32_t begin = 0;
-  for (const int32_t end : rows_[row].ends) {
-    if (end - begin > 1) halves.push_back(begin + (end - begin) / 2);
-    halves.push_back(end);
-    begin = end;
-  }
-  TryCuts(row, std::move(halves));
-}
-
-// As many buckets whose sizes grow, or shrink, by a factor.
-void PartitionSearch::SplitGeometrically(size_t row) {
-  const auto buckets = static_cast<int32_t>(rows_[row].ends.size());
-  const auto size = static_cast<int64_t>(rows_[row].members.size());
-  if (buckets < 2 || buckets > 40) return;
-  for (const int64_t halves : {3, 4, 6}) {  // factor 1.5, 2, 3
-    for (const bool shrink : {false, true}) {
-      std::vector<int64_t> weights;
-      int64_t weight = 1 << 10, sum = 0;
-      for (int32_t i = 0; i < buckets; ++i) {
-        weights.push_back(weight);
-        sum += weight;
-        weight = std::min<int64_t>(weight * halves / 2, int64_t{1} << 40);
-      }
-      if (shrink) std::reverse(weights.begin(), weights.end());
-      Cuts ends;
-      int64_t so_far = 0;
-      for (const int64_t w : weights) {
-        so_far += w;
-        const auto end = static_cast<int32_t>((so_far * size + sum / 2) / sum);
-        if (end > (ends.empty() ? 0 : ends.back())) ends.push_back(end);
-      }
-      ends.back() = static_cast<int32_t>(size);
-      TryCuts(row, std::move(ends));
-    }
-  }
-}
-
 void PartitionSearch::ChangeRow(size_t row) {
   if (rows_[row].members.size() < 2) return;
   if (!search_.problem_.transfer(rows_[row].members[0]).mergeable) return;
   MergeRanges(row);
-  HalveAll(row);
-  SplitGeometrically(row);
 }
 
 void PartitionSearch::ShiftCut(size_t row, int32_t bucket) {
@@ -291,85 +266,10 @@ void PartitionSearch::ChangeSettings() {
   }
 }
 
-// A cut, a bucket's form or a knob.
-void PartitionSearch::ChangeSomething(std::mt19937_64& random) {
-  const auto below = [&](size_t bound) { return random() % bound; };
-  const size_t what = below(8);
-  if (what >= 5 || rows_to_cut_.empty()) {
-    const Knob& knob = search_.knobs_[below(search_.knobs_.size())];
-    knob.set(settings_, knob.values[below(knob.values.size())]);
-    return;
-  }
-  const size_t at_row = rows_to_cut_[below(rows_to_cut_.size())];
-  Row& row = rows_[at_row];
-  const size_t bucket = below(row.ends.size());
-  if (what == 0) {
-    form_of_[Index(row.members[Index(Begin(row, static_cast<int32_t>(bucket)))])] =
-        static_cast<Form>(1 + below(3));
-  } else if (what <= 2 && bucket + 1 < row.ends.size()) {
-    // Elsewhere between its neighbours; at one of them it is gone.
-    const auto from = static_cast<size_t>(Begin(row, static_cast<int32_t>(bucket)));
-    const auto until = static_cast<size_t>(row.ends[bucket + 1]);
-    const size_t cut = from + below(until - from);
-    row.ends[bucket] = static_cast<int32_t>(cut);
-    if (cut == from) row.ends.erase(row.ends.begin() + static_cast<int64_t>(bucket));
-  } else {
-    const auto cut = static_cast<int32_t>(1 + below(row.members.size() - 1));
-    const auto at = std::lower_bound(row.ends.begin(), row.ends.end(), cut);
-    if (*at != cut) row.ends.insert(at, cut);
-  }
-  if (!rows_below_[at_row].empty() && random() % 2 == 0) AlignBelow(at_row);
-}
-
-void PartitionSearch::IteratedLocalSearch() {
-  constexpr int kStray = 48;  // changes before it returns to what is best
-  for (size_t row = 0; row < rows_.size(); ++row) {
-    const std::vector<CollectiveId>& members = rows_[row].members;
-    if (members.size() > 1 && search_.problem_.transfer(members[0]).mergeable) {
-      rows_to_cut_.push_back(row);
-    }
-  }
-  std::mt19937_64 random(1);  // the same numbers on any machine
-  Replay(settings_);
-  std::vector<Row> best_rows = rows_;
-  std::vector<Form> best_forms = form_of_;
-  Settings best_settings = settings_;
-  Score best = score_;
-  // Not for long without a gain; the larger the budget, the longer.
-  int64_t gained_at = search_.placed_;
-  for (int round = 0; !search_.IsTired(gained_at); ++round) {
-    if (round % kStray == 0) {
-      rows_ = best_rows;
-      form_of_ = best_forms;
-      settings_ = best_settings;
-      score_ = best;
-    }
-    std::vector<Row> rows = rows_;
-    std::vector<Form> forms = form_of_;
-    const Settings settings = settings_;
-    for (size_t changes = 1 + random() % 3; changes > 0; --changes) ChangeSomething(random);
-    // Every other time a little worse will do.
-    const Score held = score_;
-    if (round / kStray % 2 == 1 && !held.over) score_.first += held.first / 1000;
-    if (!Try(settings_)) {
-      score_ = held;
-      rows_ = std::move(rows);
-      form_of_ = std::move(forms);
-      settings_ = settings;
-    } else if (score_ < best) {
-      best = score_;
-      gained_at = search_.placed_;
-      best_rows = rows_;
-      best_forms = form_of_;
-      best_settings = settings_;
-    }
-  }
-}
-
 void PartitionSearch::Climb() {
   Replay(settings_);
   improved_ = true;
-  for (int round = 0; improved_ && round < kMaxRounds && !search_.Spent(); ++round) {
+  for (int round = 0; improved_ && round < kBucketRounds && !search_.Spent(); ++round) {
     improved_ = false;
     if (round > 0) ChangeSettings();
     for (size_t row = 0; row < rows_.size(); ++row) ChangeRow(row);

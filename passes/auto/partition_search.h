@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <random>
 #include <vector>
 
 #include "passes/auto/search.h"
@@ -23,10 +22,6 @@ class PartitionSearch {
   // Until no move is better or the search's budget is spent.
   void Climb();
 
-  // Several changes at a time, at random but the same in every run, until the budget is spent or a
-  // quarter of it has gained nothing.
-  void IteratedLocalSearch();
-
  private:
   using Cuts = std::vector<int32_t>;  // ends of buckets, ascending; the last is the row's length
   struct Row {
@@ -42,17 +37,15 @@ class PartitionSearch {
   void AlignBelow(size_t row);
   void Align(size_t row, size_t below);
   void FindRowsBelow();
+  CollectiveId NextBelow(const Transfer& t) const;
   bool MergeEvery(size_t row, int32_t from, int32_t to, int32_t by);
   void MergeRanges(size_t row);
-  void HalveAll(size_t row);
-  void SplitGeometrically(size_t row);
   void ChangeRow(size_t row);
   void ChangeBucket(size_t row, int32_t bucket);
   void ShiftCut(size_t row, int32_t bucket);
   void SplitBucket(size_t row, int32_t bucket);
   void ChangeForm(size_t row, int32_t bucket);
   void ChangeSettings();
-  void ChangeSomething(std::mt19937_64& random);
   int32_t Begin(const Row& row, int32_t bucket) const {
     return bucket == 0 ? 0 : row.ends[Index(bucket) - 1];
   }
@@ -63,11 +56,11 @@ class PartitionSearch {
   std::vector<std::vector<size_t>> rows_below_;  // of a row: reductions of its results
   std::vector<size_t> downwards_;                // rows that have such, highest level first
   std::vector<int32_t> place_;                   // of a collective in its row
+  std::vector<CollectiveId> next_;               // the reduction right below a collective; -1: none
   std::vector<Form> form_of_;                    // of the bucket that begins with this collective
   Partition partition_;
   Score score_;
   bool improved_ = false;
-  std::vector<size_t> rows_to_cut_;  // of which IteratedLocalSearch() changes the buckets
 };
 
 }  // namespace bucketd::search

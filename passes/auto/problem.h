@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
+#include "passes/auto/tuning.h"
 #include "passes/base/csr.h"
 #include "passes/base/index.h"
 #include "passes/cost/costs.h"
@@ -41,23 +42,19 @@ struct Transfer {
                       // op, dtype, mergeability and, for sinks, level: members of one key
                       // never depend on one another
   int32_t level = 0;  // of a sink: collectives on the longest path below it
-  CollectiveId next = -1;  // and the first of those that are right below it; -1: none
-  LeaderId need = 0;       // of a root: its first user
+  LeaderId need = 0;  // of a root: its first user
   int64_t bytes = 0, in_bytes = 0, out_bytes = 0;
   int64_t alpha_ps = 0, wire_ps = 0;  // alone: their sum
   int32_t payload_rank = 0;           // place in eager registration order
   bool packable = true;               // alone, a packed bucket of it keeps the numerics' promise
 };
 
-// What a byte takes of its nominal time in a scenario where one group's wires gain most on the
-// others'.
-inline constexpr double kBusiestWires = 0.65;
-
 // Immutable once built; the graph and the costs outlive it.
 struct Problem {
   const Graph* graph = nullptr;
   const Costs* costs = nullptr;
   const PlanOptions* options = nullptr;
+  Tuning tuning;
 
   std::vector<NodeId> first;  // placeholders and what follows them alone: before everything else
   std::vector<NodeId> node;   // of a leader
@@ -77,8 +74,7 @@ struct Problem {
   std::vector<std::vector<CollectiveId>> roots;  // by key, in order of need; empty for sinks' keys
   std::vector<std::vector<int32_t>> root_keys, sink_keys;  // of a group
   int32_t keys = 0;
-  GroupId busiest = 0;  // the group whose wires have most to carry
-  Csr root_work;        // of a collective: the leaders that a root is computed from
+  Csr root_work;  // of a collective: the leaders that a root is computed from
   std::vector<bool> is_root_work, is_leaf, is_post;  // of a leader; leaf: below it only reductions
                                                      // (weight gradients); post: behind a reduction
   // Program order, one an element and one behind the last: compute before it, memory before it and
@@ -87,7 +83,7 @@ struct Problem {
 
   int32_t size() const { return static_cast<int32_t>(node.size()); }
   // So few leaders that hundreds of decodes are cheap.
-  bool is_small() const { return size() <= 2500; }
+  bool is_small() const { return size() <= kSmallLeaders; }
   int64_t total_ps() const { return ideal_ps.back(); }
   const Transfer& transfer(CollectiveId c) const { return transfers[Index(c)]; }
 };

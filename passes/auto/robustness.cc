@@ -14,12 +14,10 @@ namespace {
 // either way as such a spread is on average (its standard deviation), and a little more.
 constexpr int64_t kOne = 1024, kSpread = 307, kEither = 205;
 
-constexpr auto kFast = static_cast<int64_t>(kBusiestWires * kOne);
-
 // Numbers that many depend on, beside the rate and alpha of every group.
 enum Figure : int32_t { kHostKernel, kHostCollective, kSlowdown, kCopies, kGamma, kFigures };
 
-constexpr int kNominal = -1, kFastWires = -2;  // beside the cases
+constexpr int kNominal = -1;  // beside the cases
 
 // Case by case: even ones, and behind each its mirror.
 constexpr uint32_t CodeOf(int which) {
@@ -67,14 +65,6 @@ RobustnessEvaluator::RobustnessEvaluator(const Problem& problem, int cases)
 int64_t RobustnessEvaluator::Of(const Decoded& decoded, int64_t most_ps) {
   Flatten(decoded);
   replayed_ = 0;
-  if (problem_.is_small()) return SumOfCases(most_ps);
-  // No case goes so far that wires which hide others are hidden themselves.
-  const int64_t fast_ps = Replay(kFastWires);
-  replayed_ += static_cast<int64_t>(steps_.size());
-  return fast_ps > most_ps ? fast_ps : fast_ps + SumOfCases(most_ps - fast_ps);
-}
-
-int64_t RobustnessEvaluator::SumOfCases(int64_t most_ps) {
   int64_t sum = 0;
   for (int which = 0; which < cases_ && sum <= most_ps; ++which) {
     sum += Replay(which);
@@ -90,11 +80,6 @@ int64_t RobustnessEvaluator::SumOfCases(int64_t most_ps) {
 int64_t RobustnessEvaluator::Nominal(const Decoded& decoded) {
   Flatten(decoded);
   return Replay(kNominal);
-}
-
-int64_t RobustnessEvaluator::UnderFastWires(const Decoded& decoded) {
-  Flatten(decoded);
-  return Replay(kFastWires);
 }
 
 // The order with waits, and what is computed from reductions, where somebody needs them.
@@ -183,10 +168,7 @@ int64_t RobustnessEvaluator::Replay(int which) {
   const Costs& costs = *problem_.costs;
   const auto groups = static_cast<int32_t>(problem_.graph->groups().size());
   const auto figure = [&](Figure f) { return FactorOfFigure(which, groups + f); };
-  const auto rate = [&](GroupId g) {
-    if (which == kFastWires && g == problem_.busiest) return kFast;
-    return FactorOfFigure(which, g);
-  };
+  const auto rate = [&](GroupId g) { return FactorOfFigure(which, g); };
   const auto alpha = [&](GroupId g) { return FactorOfFigure(which, groups + kFigures + g); };
   const int64_t gamma = figure(kGamma), copies = figure(kCopies);
   clock_.Reset(problem_.graph->groups().size(),

@@ -25,15 +25,11 @@ class RobustnessEvaluator {
   explicit RobustnessEvaluator(const Problem& problem, int cases = kCases);
 
   // What the order takes, summed over all cases, with every wait where its result is needed; some
-  // sum above `most_ps` as soon as it is sure to be above. Large graphs have one case more: that of
-  // UnderFastWires(). O(cases * leaders).
+  // sum above `most_ps` as soon as it is sure to be above. O(cases * leaders).
   int64_t Of(const Decoded& decoded, int64_t most_ps);
 
   // The same under the costs as they were said.
   int64_t Nominal(const Decoded& decoded);
-
-  // The same where the wires of the group that has most to carry are fast.
-  int64_t UnderFastWires(const Decoded& decoded);
 
   // Steps that the last call of Of() replayed: its cost.
   int64_t replayed() const { return replayed_; }
@@ -54,7 +50,6 @@ class RobustnessEvaluator {
   void Need(LeaderId l);
   void AddWait(int32_t batch);
   int64_t Replay(int which);
-  int64_t SumOfCases(int64_t most_ps);
 
   const Problem& problem_;
   const int cases_;

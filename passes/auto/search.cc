@@ -9,29 +9,6 @@
 #include "passes/base/cancellation.h"
 
 namespace bucketd::search {
-namespace {
-
-// Decodes for one candidate: a first one, and tighter ones while memory overflows.
-constexpr int kMaxDecodes = 4;
-// Of which so many leave memory free only where it overflowed.
-constexpr int kLocalRepairs = 2;
-constexpr int kMaxRounds = 3;
-
-// Beyond this share of the best total a start is not worth a search of partitions.
-constexpr int32_t kHopeless = 1600;
-
-// Small graphs get enough decodes for all values of every knob before the buckets, from so many
-// starts.
-constexpr int kDescents = 3;
-
-constexpr size_t kMostFound = 12;
-
-// To look up what is known costs so much less than a decode; and a replay.
-constexpr int32_t kRecallsOfADecode = 32;
-constexpr int32_t kReplaysOfADecode = 4;
-
-}  // namespace
-
 Score ScoreOf(const Figures& figures, int64_t limit) {
   if (figures.peak_bytes > limit) return {true, figures.peak_bytes, figures.total_ps};
   return {false, figures.total_ps, figures.peak_bytes};
@@ -48,7 +25,10 @@ Search::Search(const Problem& problem, int64_t limit, std::vector<Stop> stops,
     alpha_ps_ = std::max(alpha_ps_, t.alpha_ps);
     longest_ps_ = std::max(longest_ps_, t.alpha_ps + t.wire_ps);
   }
-  knobs_ = KnobsOf(alpha_ps_, longest_ps_, problem.total_ps());
+  std::vector<Knob> knobs = KnobsOf({alpha_ps_, longest_ps_, problem.total_ps()});
+  for (size_t i = 0; i < knobs.size(); ++i) {
+    if ((problem.tuning.knobs >> i & 1) != 0) knobs_.push_back(std::move(knobs[i]));
+  }
 }
 
 Search::~Search() = default;
@@ -64,15 +44,10 @@ bool Search::Spent() {
   return passed_ == stops_.size();
 }
 
-// Whether random changes have gained nothing for too long, for a search of any stop.
-bool Search::IsTired(int64_t gained_at) {
-  while (passed_ < stops_.size() && placed_ - gained_at > stops_[passed_].budget / 4) Pass();
-  return Spent();
-}
-
 void Search::Pass() {
   const Stop& stop = stops_[passed_];
-  if (stop.order_budget > 0 && (best_score_.over || best_score_.first > stop.enough_ps)) {
+  if (problem_.tuning.Has(Part::kOrders) && stop.order_budget > 0 &&
+      (best_score_.over || best_score_.first > stop.enough_ps)) {
     if (orders_ == nullptr) orders_ = std::make_unique<OrderSearch>(*this);
     orders_->WorkUntil(stop.order_budget, stop.enough_ps);
   }
@@ -81,22 +56,11 @@ void Search::Pass() {
 }
 
 Score Search::Try(const Settings& settings, const Partition* partition, int64_t cutoff_ps) {
-  const uint64_t hash = partition == nullptr ? 0 : HashOf(*partition);
-  if (const Score* known = known_.Find(hash, settings, CapOf(settings), cutoff_ps)) {
-    placed_ += problem_.size() / kRecallsOfADecode + 1;
-    return *known;
-  }
   reserves_.clear();
-  seen_ = {};
-  Score score = DecodeOnce(settings, partition, CapOf(settings), cutoff_ps);
-  seen_.Join(decoder_.settings());
-  const Watched cap = decoder_.cap();  // exact if it was not enough
-  if (score.over && !Spent() && !IsLost(cutoff_ps)) {
-    ReserveWhereOver();
-    score = std::min(score, Repair(settings, partition, cutoff_ps));
-  }
-  known_.Add(hash, seen_, cap, cutoff_ps, score);
-  return score;
+  const Score score = DecodeOnce(settings, partition, CapOf(settings), cutoff_ps);
+  if (!score.over || Spent() || IsLost(cutoff_ps)) return score;
+  ReserveWhereOver();
+  return std::min(score, Repair(settings, partition, cutoff_ps));
 }
 
 Score Search::DecodeOnce(const Settings& settings, const Partition* partition, int64_t cap,
@@ -141,26 +105,11 @@ Score Search::Offer(const Decoded& order, int64_t cutoff_ps) {
 
 Score Search::ScoreAsAsked(const Decoded& decoded, int64_t cutoff_ps) {
   const Figures& figures = decoded.figures;
-  if (figures.peak_bytes > limit_) return ScoreOf(figures, limit_);
-  if (evaluator_ == nullptr) return ScoreWeighed(decoded, cutoff_ps);
+  if (evaluator_ == nullptr || figures.peak_bytes > limit_) return ScoreOf(figures, limit_);
   if (figures.total_ps > ceiling_ps_) return {true, figures.total_ps, figures.peak_bytes};
   const int64_t sum_ps = evaluator_->Of(decoded, cutoff_ps);
   placed_ += evaluator_->replayed() / kReplaysOfADecode;
   return {false, sum_ps, figures.total_ps};
-}
-
-// REQUIRES: within the limit.
-Score Search::ScoreWeighed(const Decoded& decoded, int64_t cutoff_ps) {
-  Score score = ScoreOf(decoded.figures, limit_);
-  if (weight_ == 0 || score.first > cutoff_ps) return score;  // the latter have no whole order
-  placed_ += problem_.size() / kReplaysOfADecode;
-  score.first += (nominal_->Nominal(decoded) - score.first) / (1 + weight_) * weight_;
-  return score;
-}
-
-void Search::Weigh(RobustnessEvaluator& said, int32_t weight) {
-  nominal_ = &said;
-  weight_ = weight;
 }
 
 void Search::EvaluateBy(RobustnessEvaluator& evaluator, int64_t ceiling_ps) {
@@ -182,7 +131,6 @@ void Search::Adopt(const Decoded& decoded, const Settings& settings) {
 void Search::LookAround() {
   if (best_score_.over || Spent()) return;
   PartitionSearch(*this, best_.batches, best_settings_).Climb();
-  PartitionSearch(*this, best_.batches, best_settings_).IteratedLocalSearch();
 }
 
 // Decodes with memory reserved where it overflowed, then with a tighter cap. REQUIRES: the last
@@ -192,7 +140,6 @@ Score Search::Repair(const Settings& settings, const Partition* partition, int64
   Score best;
   for (int round = 1; round < kMaxDecodes; ++round) {
     best = std::min(best, DecodeOnce(settings, partition, cap, cutoff_ps));
-    seen_.Join(decoder_.settings());
     if (last_.peak_bytes <= limit_ || IsLost(cutoff_ps) || Spent()) break;
     if (round < kLocalRepairs) {
       ReserveWhereOver();
@@ -226,102 +173,18 @@ void Search::ReserveWhereOver() {
   }
 }
 
-std::vector<Settings> Search::Starts() const {
-  const int64_t alpha = alpha_ps_, longest = longest_ps_;
-  std::vector<Settings> starts;
-  const Settings plain;
-  const auto eager = [&](int32_t wire_weight, int32_t compute_weight) {
-    Settings s = plain;
-    s.eager = true;
-    s.slack_ps = kNever / 2;
-    s.wire_weight = wire_weight;
-    s.compute_weight = compute_weight;
-    return s;
-  };
-  for (const int64_t slack : {2 * alpha, 20 * alpha}) {
-    for (const int64_t tail : {int64_t{0}, longest + longest / 2}) {
-      for (const int32_t weight : {80, 600}) {
-        Settings s = plain;
-        s.wire_weight = weight;
-        s.compute_weight = weight < 500 ? 1000 : 400;
-        s.slack_ps = slack;
-        s.batch_ps = slack / 2;
-        s.gather_cap_ps = s.reduce_cap_ps = std::max(longest, 4 * slack);
-        s.tail_queue_ps = tail;
-        starts.push_back(s);
-      }
-    }
-  }
-  for (const int64_t late : {alpha, 4 * alpha}) {
-    Settings s = eager(1000, 100);
-    s.batch_ps = s.late_ps = late;
-    starts.push_back(s);
-  }
-  for (const auto& [lag, batch, wire, compute] : {std::tuple{900, alpha, 1000, 50},
-                                                  {500, 10 * alpha, 1000, 50},
-                                                  {500, 10 * alpha, 300, 1000}}) {
-    Settings s = eager(wire, compute);
-    s.batch_ps = batch;
-    s.lag = lag;
-    s.sinks_first = lag < 900 && compute < 1000;
-    starts.push_back(s);
-  }
-  for (const int64_t late : {int64_t{0}, kNever / 2}) {
-    for (const int32_t share : {500, kNoShare}) {
-      Settings s = eager(600, 400);
-      s.late_ps = late;
-      s.batch_share = share;
-      starts.push_back(s);
-    }
-  }
-  for (const auto& [cap, batch, tail] :
-       {std::tuple{kNever, 10 * alpha, int64_t{0}},
-        {std::max(longest, 40 * alpha), 10 * alpha, int64_t{0}},
-        {std::max(longest, 100 * alpha), 40 * alpha, int64_t{0}},
-        {std::max(longest, 100 * alpha), 40 * alpha, longest + longest / 2}}) {
-    Settings s = eager(1000, 20);
-    s.packed_memory = true;
-    s.sinks_first = tail == 0;
-    s.lag = 500;
-    s.gather_cap_ps = s.reduce_cap_ps = cap;
-    s.batch_ps = batch;
-    s.tail_queue_ps = tail;
-    starts.push_back(s);
-  }
-  if (problem_.is_small()) {
-    // Weight gradients held back everywhere, to fill waits; gathers just in time, one by one.
-    Settings filling = plain;
-    filling.slack_ps = alpha / 2;
-    filling.gather_cap_ps = alpha;
-    filling.late_ps = alpha / 3;
-    filling.wire_weight = 300;
-    filling.batch_ps = 0;
-    filling.tail_queue_ps = problem_.total_ps() / 5;
-    filling.tail_reach = 5000;
-    starts.push_back(filling);
-  }
-  Settings alone = eager(500, 500);
-  alone.gather_cap_ps = alone.reduce_cap_ps = alone.batch_ps = 0;
-  starts.push_back(alone);
-  alone.eager = false;
-  alone.slack_ps = 5 * alpha;
-  starts.push_back(alone);
-  return starts;
-}
-
 // Every start once; then those that took too much memory are repaired, fastest first, as long as
 // they are faster than what is within it.
 void Search::TryStarts() {
-  for (const Settings& settings : Starts()) {
+  const std::vector<Start> starts = StartsOf({alpha_ps_, longest_ps_, problem_.total_ps()});
+  for (size_t i = 0; i < starts.size(); ++i) {
+    if ((problem_.tuning.starts >> i & 1) == 0) continue;
+    const Settings& settings = starts[i].settings;
     // Also what is a little worse may become the best with other buckets.
     const int64_t cutoff = best_score_.over ? kNever : Share(best_score_.first, kHopeless);
     reserves_.clear();
     const Score score = DecodeOnce(settings, nullptr, CapOf(settings), cutoff);
-    if (score.over) {
-      ReserveWhereOver();
-    } else {
-      known_.Add(0, decoder_.settings(), decoder_.cap(), cutoff, score);
-    }
+    if (score.over) ReserveWhereOver();
     starts_.push_back({score, settings, last_, reserves_});
     if (Spent()) return;
   }
@@ -395,29 +258,9 @@ bool Search::Descend(Settings& at, Score& score) {
   return improved;
 }
 
-void Search::DescendFromBest() {
-  for (int round = 0; round < kMaxRounds && !Spent(); ++round) {
-    Settings at = decoded_.settings;
-    Score score = decoded_.score;
-    if (!Descend(at, score)) return;
+void Search::DescendFrom(Settings at, Score score) {
+  for (int round = 0; round < kKnobRounds && !Spent() && Descend(at, score); ++round) {
   }
-}
-
-// They stay starts, with what was found.
-void Search::DescendFromStarts() {
-  Figures before;
-  int tried = 0;
-  for (Tried& start : starts_) {
-    if (start.score.over || start.score.first > Share(best_score_.first, kHopeless)) break;
-    if (start.first == before) continue;
-    before = start.first;
-    for (int round = 0; round < (tried == 0 ? kMaxRounds : 1) && !Spent(); ++round) {
-      if (!Descend(start.settings, start.score)) break;
-    }
-    if (++tried == (near_only_ ? 1 : kDescents) || Spent()) break;
-  }
-  std::stable_sort(starts_.begin(), starts_.end(),
-                   [](const Tried& a, const Tried& b) { return a.score < b.score; });
 }
 
 void Search::Run() {
@@ -426,27 +269,20 @@ void Search::Run() {
 }
 
 void Search::Descents() {
+  const Tuning& tuning = problem_.tuning;
   TryStarts();
-  TryOtherPlan();
+  if (tuning.Has(Part::kOtherPlan)) TryOtherPlan();
   near_only_ = !problem_.is_small();
-  if (!near_only_ || !decoded_.is_fixed) DescendFromStarts();
+  if (!near_only_ || !decoded_.is_fixed) DescendFrom(starts_[0].settings, starts_[0].score);
   if (Spent() || decoded_.score.over) return;
-  PartitionSearch(*this, decoded_.batches, decoded_.settings).Climb();
-  near_only_ = false;
-  DescendFromBest();
-  if (!decoded_.is_fixed && !Spent()) {
+  const auto climb = [&] {
+    if (!tuning.Has(Part::kBuckets) || Spent()) return;
     PartitionSearch(*this, decoded_.batches, decoded_.settings).Climb();
-  }
-  // Elsewhere the buckets may lie better.
-  for (const Tried& start : starts_) {
-    if (Spent()) return;
-    if (start.score.over || start.score.first > Share(decoded_.score.first, kHopeless)) continue;
-    reserves_.clear();
-    PartitionSearch(*this, decoder_.Decode(start.settings, CapOf(start.settings), nullptr).batches,
-                    start.settings)
-        .Climb();
-  }
-  if (!Spent()) PartitionSearch(*this, decoded_.batches, decoded_.settings).IteratedLocalSearch();
+  };
+  climb();
+  near_only_ = false;
+  DescendFrom(decoded_.settings, decoded_.score);
+  if (!decoded_.is_fixed) climb();
 }
 
 }  // namespace bucketd::search

@@ -10,17 +10,21 @@
 #include <vector>
 
 #include "passes/auto/decoder.h"
-#include "passes/auto/knobs.h"
-#include "passes/auto/known_scores.h"
 #include "passes/auto/problem.h"
 #include "passes/auto/robustness.h"
 #include "passes/auto/settings.h"
-#include "passes/auto/watched.h"
+#include "passes/auto/tuning.h"
 
 namespace bucketd::search {
 
 class OrderSearch;
 
+// Better is smaller: within the limit, then less time, then less memory; above it, less memory.
+struct Score {
+  bool over = true;
+  int64_t first = kNever, second = kNever;
+  friend auto operator<=>(const Score&, const Score&) = default;
+};
 Score ScoreOf(const Figures& figures, int64_t limit);
 
 // Where a search ends: its decodes have placed `budget` leaders together, or a plan within the
@@ -44,10 +48,6 @@ class Search {
 
   // Another plan's order, whose figures need not be filled, to start from as well.
   void StartFrom(Decoded other) { other_ = std::move(other); }
-
-  // Before Run(): looks for the least mean of an order's time and, counted `weight` times, its time
-  // as `said` replays it. No order takes longer than said. `said` outlives the search.
-  void Weigh(RobustnessEvaluator& said, int32_t weight);
 
   void Run();
 
@@ -97,19 +97,15 @@ class Search {
   void Remember(const Decoded& decoded, const Settings& settings);
   Score Offer(const Decoded& order, int64_t cutoff_ps);
   Score ScoreAsAsked(const Decoded& decoded, int64_t cutoff_ps);
-  Score ScoreWeighed(const Decoded& decoded, int64_t cutoff_ps);
   bool Spent();
-  bool IsTired(int64_t gained_at);
   void Pass();
   void ReserveWhereOver();
   void TryStarts();
   void TryOtherPlan();
-  std::vector<Settings> Starts() const;
   void Descents();
   bool Sweep(const Knob& knob, Settings& at, Score& score);
   bool Descend(Settings& at, Score& score);
-  void DescendFromBest();
-  void DescendFromStarts();
+  void DescendFrom(Settings at, Score score);
 
   const Problem& problem_;
   const int64_t limit_;
@@ -124,26 +120,22 @@ class Search {
   Score best_score_;
   Settings best_settings_;
   // The best that the decoder made.
-  struct Start {
+  struct Made {
     Score score;
     Settings settings;
     std::vector<Batch> batches;
     bool is_fixed = false;  // they were decided beforehand
   };
-  Start decoded_;
+  Made decoded_;
   std::unique_ptr<OrderSearch> orders_;  // from the first stop that has a budget for it
   bool near_only_ = false;               // sweeps look at neighbours of where they stand
-  KnownScores known_;
-  WatchedSettings seen_;       // by the decodes of one Try()
-  std::vector<Tried> starts_;  // best first
-  Decoded other_;              // another plan; empty: none
+  std::vector<Tried> starts_;            // best first
+  Decoded other_;                        // another plan; empty: none
   std::deque<Found> found_;
   std::vector<Reserve> reserves_;             // of one Try()
   Figures last_;                              // of the last decode
   RobustnessEvaluator* evaluator_ = nullptr;  // of orders that take at most
   int64_t ceiling_ps_ = kNever;               // so much
-  RobustnessEvaluator* nominal_ = nullptr;    // of orders whose nominal time counts
-  int32_t weight_ = 0;                        // so many times
 };
 
 }  // namespace bucketd::search

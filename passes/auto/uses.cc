@@ -12,16 +12,11 @@
 namespace bucketd::search {
 namespace {
 
-// A reduction with more leaders than this below it is no sink, a gather with more above it no root:
-// what hangs on them is part of the step.
-constexpr int32_t kMaxBelow = 24, kMaxAbove = 64;
-
 // What hangs on each leader.
 struct Below {
   std::vector<int32_t> leaders, collectives;  // at least so many; on the longest path
   std::vector<int64_t> compute_ps;            // paths that join again count twice
   std::vector<bool> only_sinks;               // of collectives
-  std::vector<CollectiveId> next;             // the first collective right below; -1: none
 };
 
 class UseFinder {
@@ -48,7 +43,6 @@ class UseFinder {
     below_.collectives.assign(size, 0);
     below_.compute_ps.assign(size, 0);
     below_.only_sinks.assign(size, true);
-    below_.next.assign(size, -1);
     for (LeaderId l = p_.size(); l-- > 0;) {
       const size_t i = Index(l);
       for (const LeaderId y : p_.after.of(l)) {
@@ -60,15 +54,12 @@ class UseFinder {
         below_.compute_ps[i] =
             std::min(int64_t{1} << 60, below_.compute_ps[i] + p_.cost[j] + below_.compute_ps[j]);
         if (!below_.only_sinks[j]) below_.only_sinks[i] = false;
-        const CollectiveId next = p_.start_of[j] >= 0 ? p_.start_of[j] : below_.next[j];
-        if (next >= 0 && (below_.next[i] < 0 || next < below_.next[i])) below_.next[i] = next;
       }
       if (p_.start_of[i] < 0) continue;
       Transfer& t = p_.transfers[Index(p_.start_of[i])];
       if (IsSink(l, t)) {
         t.use = Use::kSink;
         t.level = below_.collectives[i];
-        t.next = below_.next[i];
       } else {
         below_.only_sinks[i] = false;
       }

@@ -51,6 +51,10 @@ constexpr absl::string_view kGreedyPasses[] = {"tag-collectives", "greedy-bucket
 constexpr absl::string_view kOverlapPasses[] = {"tag-collectives", "pre-bucket", "schedule-overlap",
                                                 "bucket-overlap", "payload-order"};
 
+// Kernels ahead of its use that a gather may start, where few are enough and many take the wire
+// from what is needed first.
+constexpr int32_t kNear = 10;
+
 constexpr absl::string_view kSearchPasses[] = {"tag-collectives", "search", "payload-order"};
 
 constexpr ModeInfo kModes[] = {
@@ -71,20 +75,7 @@ const PassInfo* FindPass(absl::string_view name) {
   return found == std::end(kPasses) ? nullptr : found;
 }
 
-// What mode auto runs before and behind the search is not run once more for every mode it tries.
-std::unique_ptr<Pass> MakeSearch() {
-  std::vector<OtherMode> others;
-  for (const ModeInfo& mode : kModes) {
-    if (!mode.tried_by_auto) continue;
-    std::vector<std::unique_ptr<Pass>> passes;
-    for (const absl::string_view name : mode.passes) {
-      if (absl::c_linear_search(kSearchPasses, name)) continue;
-      passes.push_back(FindPass(name)->make());
-    }
-    others.push_back({mode.name, Pipeline(std::move(passes))});
-  }
-  return MakeSearchPass(std::move(others));
-}
+std::unique_ptr<Pass> MakeSearch() { return MakeSearchPass(ModesToStartFrom()); }
 
 }  // namespace
 
@@ -108,6 +99,26 @@ absl::StatusOr<Pipeline> MakePipeline(absl::Span<const absl::string_view> passes
 }
 
 absl::Span<const ModeInfo> AllModes() { return kModes; }
+
+std::vector<OtherMode> ModesToStartFrom() {
+  std::vector<OtherMode> others;
+  const auto add = [&](const ModeInfo& mode, OtherMode::Change change) {
+    std::vector<std::unique_ptr<Pass>> passes;
+    for (const absl::string_view name : mode.passes) {
+      // What mode auto runs before and behind the search is not run once more for every mode.
+      if (!absl::c_linear_search(kSearchPasses, name)) passes.push_back(FindPass(name)->make());
+    }
+    others.push_back({mode.name, Pipeline(std::move(passes)), change});
+  };
+  for (const ModeInfo& mode : kModes) {
+    if (mode.tried_by_auto) add(mode, nullptr);
+  }
+  const ModeInfo& overlap = *FindMode("overlap");
+  add(overlap, [](PlanOptions& options) { options.max_compute_prefetch = kNear; });
+  add(overlap,
+      [](PlanOptions& options) { options.pre_bucketing = options.overlap_bucketing = false; });
+  return others;
+}
 
 const ModeInfo* FindMode(absl::string_view name) {
   for (const ModeInfo& mode : kModes) {

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
+#include "passes/auto/auto_pass.h"
 #include "passes/pass/pass.h"
 #include "passes/pass/pipeline.h"
 
@@ -30,6 +32,9 @@ struct ModeInfo {
   bool tried_by_auto = false;
 };
 absl::Span<const ModeInfo> AllModes();
+// What the search of mode auto starts from: those modes, and mode overlap twice more, with gathers
+// that start close to their use and without buckets.
+std::vector<OtherMode> ModesToStartFrom();
 // nullptr if there is none.
 const ModeInfo* FindMode(absl::string_view name);
 

@@ -45,9 +45,7 @@ search::Settings RandomSettings(Random& random, const Problem& problem) {
   s.batch_ps = random.OneOf(times);
   s.wire_weight = random.OneOf(std::vector<int32_t>{20, 600, 1000});
   s.compute_weight = random.OneOf(std::vector<int32_t>{20, 400, 1000});
-  s.queue_ps = random.OneOf(times) / 1000;
   s.tail_queue_ps = random.OneOf(times) / 1000;
-  s.window = random.OneOf(std::vector<int32_t>{0, 20, 4000});
   s.packed_memory = random.OneIn(3);
   return s;
 }

@@ -129,33 +129,6 @@ TEST(RobustnessEvaluator, CostsAsTheyWereSaidGiveTheSimulatorsTimeOfCapturedGrap
   EXPECT_GE(same, all * 9 / 10) << "of " << all;
 }
 
-TEST(RobustnessEvaluator, LargeGraphsHaveACaseMoreWithFastWiresOfTheBusiestGroup) {
-  const CapturedGraph captured = Captured("llama3_8b_fsdp4_tp2.fw");
-  const Costs costs = *Costs::FromFile(captured.graph, captured.costs, *FindProfile("small_batch"));
-  const Contracted step(captured.graph, costs);
-  ASSERT_FALSE(step.problem().is_small());
-  Decoder decoder(step.problem());
-  RobustnessEvaluator evaluator(step.problem(), RobustnessEvaluator::kFewCases);
-  const Decoded& decoded = decoder.Decode({}, kNever, nullptr);
-  const int64_t said = evaluator.Nominal(decoded), fast = evaluator.UnderFastWires(decoded);
-  EXPECT_LT(fast, said - said / 100);
-  for (size_t g = 0; g < captured.graph.groups().size(); ++g) {
-    std::vector<double> times(captured.graph.groups().size(), 1.0);
-    times[g] = search::kBusiestWires;
-    const Contracted other(captured.graph, costs.WithWires(captured.graph, times));
-    const int64_t exact = RobustnessEvaluator(other.problem()).Nominal(decoded);
-    // It rounds to 1,024ths.
-    EXPECT_EQ(std::abs(fast - exact) < said / 500,
-              static_cast<GroupId>(g) == step.problem().busiest)
-        << "group " << g;
-  }
-  const int64_t sum = evaluator.Of(decoded, kNever);
-  EXPECT_EQ(evaluator.replayed() % (RobustnessEvaluator::kFewCases + 1), 0);
-  EXPECT_GT(sum, RobustnessEvaluator::kFewCases * fast);
-  EXPECT_EQ(evaluator.Of(decoded, fast - 1), fast);
-  EXPECT_EQ(evaluator.Of(decoded, sum), sum);
-}
-
 TEST(RobustnessEvaluator, ErrorsInOppositeDirectionsCancelOutWhereNothingOverlaps) {
   for (uint32_t seed = 5200; seed < 5230; ++seed) {
     const Contracted step(seed, /*with_collectives=*/false);
@@ -210,34 +183,6 @@ TEST(RobustnessEvaluator, LookingAroundNeverTakesLongerThanTheCeilingAndFaresNoW
     if (around.score().first < before) ++better;
   }
   EXPECT_GT(better, 0);
-}
-
-TEST(Search, WeighedItLooksForTheMeanOfTwoTimes) {
-  constexpr int32_t kWeight = 3;
-  int64_t plain_ps = 0, weighed_ps = 0, orders = 0;
-  for (uint32_t seed = 5700; seed < 5760; ++seed) {
-    const Contracted said(seed);
-    const std::vector<double> times(said.graph().groups().size(), 0.5);
-    const Contracted fast(said.graph(), CostsOf(said.graph()).WithWires(said.graph(), times));
-    RobustnessEvaluator evaluator(said.problem());
-    const int64_t budget = 400 * said.problem().size();
-    // A replay counts as well.
-    search::Search plain(fast.problem(), kNever, budget),
-        weighed(fast.problem(), kNever, 2 * budget);
-    weighed.Weigh(evaluator, kWeight);
-    plain.Run();
-    weighed.Run();
-    const auto mean_of = [&](const Decoded& decoded) {
-      const int64_t here = fast.TimeOf(decoded);
-      return here + (evaluator.Nominal(decoded) - here) / (1 + kWeight) * kWeight;
-    };
-    EXPECT_EQ(weighed.score().first, mean_of(weighed.best())) << "seed " << seed;
-    plain_ps += mean_of(plain.best());
-    weighed_ps += mean_of(weighed.best());
-    if (weighed.score().first != weighed.best().figures.total_ps) ++orders;
-  }
-  EXPECT_GT(orders, 30);
-  EXPECT_LT(weighed_ps, plain_ps);
 }
 
 TEST(Search, AtAStopOnTheWayItHasFoundWhatASearchThatEndsThereFinds) {

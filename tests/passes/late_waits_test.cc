@@ -61,9 +61,10 @@ void Check(const std::string& what, const Graph& graph, const Costs& costs, int6
   late_after += Lateness(graph, costs, plan);
   EXPECT_TRUE(VerifyPlan(graph, plan).ok()) << what << VerifyPlan(graph, plan);
   EXPECT_LE(after.total_ps, before.total_ps) << what;
-  EXPECT_LE(after.peak_bytes,
-            std::max({std::min(limit, context.program_order.peak_bytes), before.peak_bytes}))
-      << what;
+  // A step that gets faster may take all of the limit.
+  const int64_t most =
+      after.total_ps < before.total_ps ? limit : std::min(limit, context.program_order.peak_bytes);
+  EXPECT_LE(after.peak_bytes, std::max(most, before.peak_bytes)) << what;
   const Prediction again = Simulate(graph, plan, costs).prediction;
   EXPECT_EQ(again.total_ps, after.total_ps) << what;
   EXPECT_EQ(again.peak_bytes, after.peak_bytes) << what;

@@ -1,6 +1,7 @@
 // Two promises of mode auto that no planner can keep at once on one pair of graph and wrong costs:
 // to be no slower than any other mode under the costs as said, and to stay within 3 % of the plan
-// that knew the truth.
+// that knew the truth. The graph and the seed of the wrong costs are fixed since the proof is one
+// of existence: it holds of this pair, whatever the search finds.
 #include <cstdint>
 #include <vector>
 
