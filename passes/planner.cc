@@ -9,6 +9,7 @@
 #include "passes/base/cancellation.h"
 #include "passes/base/status_macros.h"
 #include "passes/modes/pass_registry.h"
+#include "passes/pass/numerics.h"
 #include "passes/pass/option_table.h"
 #include "passes/pass/pass.h"
 #include "passes/pass/pipeline.h"
@@ -31,6 +32,7 @@ absl::StatusOr<Plan> Make(const Graph& graph, const Costs& costs, const PlanOpti
     if (mode == nullptr) return absl::InternalError(absl::StrCat("no mode ", options.mode));
     ASSIGN_OR_RETURN(const Pipeline pipeline, MakePipeline(mode->passes));
     RETURN_IF_ERROR(pipeline.Run(context, plan, runs));
+    ReportSums(context, plan);
   }
   for (std::string& text : UnreadOptions(options)) {
     plan.diagnostics.push_back({"option-unread", std::move(text), {}});

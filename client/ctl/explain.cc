@@ -173,16 +173,9 @@ std::vector<std::string> Explainer::NeverMerged(CollectiveId c) const {
   PlanOptions options;
   options.numerics = plan_.numerics;
   options.backend = plan_.backend;
-  const bool asked_for =
-      std::any_of(plan_.buckets.begin(), plan_.buckets.end(), [this](const Bucket& bucket) {
-        return ReducesWhole(graph_.collective(graph_.collective_of(bucket.members[0])).kind);
-      });
-  if (asked_for) options.bucket_all_reduce = Choice::kOn;
-  if (Reduces(collective.kind) && !MayMerge(collective.kind, options)) {
-    add("numerics ", Name(plan_.numerics), " on ", plan_.backend, " leaves every ",
-        Kind(collective.kind), " alone, since merging changes the order of sums (",
-        ReducesWhole(collective.kind) ? "bucket_all_reduce on" : "numerics eager_order",
-        " merges them)");
+  if (Reduces(collective.kind) && !MayMerge(graph_, c, tags_, options)) {
+    add("numerics ", Name(plan_.numerics), " on ", plan_.backend, " leaves this ",
+        Kind(collective.kind), " alone, since merging changes the order of sums");
   }
   return reasons;
 }

@@ -234,7 +234,8 @@ class Contraction {
       const Collective& c = graph_.collective(id);
       Transfer& t = problem_.transfers[i];
       t.pinned = context_.constraints.pinned[i];
-      t.mergeable = !t.pinned && IsPlain(c) && MayMerge(c.kind, context_.options);
+      t.mergeable =
+          !t.pinned && IsPlain(c) && MayMerge(graph_, id, context_.tags, context_.options);
       t.group = c.group;
       t.kind = c.kind;
       t.bytes = c.bytes;

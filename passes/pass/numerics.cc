@@ -1,8 +1,13 @@
 #include "passes/pass/numerics.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/index.h"
 
 namespace bucketd {
 namespace {
@@ -21,6 +26,22 @@ bool ChunksAreSlices(int64_t elements, DType dtype) {
   return elements % segments == 0;
 }
 
+// Addition commutes: two addends have one sum, whatever the order.
+bool AddsTwo(const Graph& graph, CollectiveId c) {
+  return graph.group(graph.collective(c)).size <= 2;
+}
+
+bool IsGradient(const Tags& tags, CollectiveId c) {
+  return !tags.of.empty() &&
+         (tags[c].tag == Tag::kDdpAllReduce || tags[c].tag == Tag::kHsdpAllReduce);
+}
+
+void Add(absl::string_view code, std::vector<NodeId> nodes, absl::string_view text, Plan& plan) {
+  if (nodes.empty()) return;
+  std::string said = absl::StrCat(nodes.size(), " ", text);
+  plan.diagnostics.push_back({std::string(code), std::move(said), std::move(nodes)});
+}
+
 }  // namespace
 
 absl::Span<const absl::string_view> Backends() {
@@ -28,15 +49,22 @@ absl::Span<const absl::string_view> Backends() {
   return kBackends;
 }
 
-bool MayMerge(CollectiveKind kind, const PlanOptions& options) {
+bool MayMerge(const Graph& graph, CollectiveId c, const Tags& tags, const PlanOptions& options) {
+  const CollectiveKind kind = graph.collective(c).kind;
   if (!Bucketable(kind) || !Reduces(kind)) return Bucketable(kind);
-  if (ReducesWhole(kind)) return options.MergesAllReduces();
-  return options.numerics != Numerics::kExact || options.backend == "gloo";
+  const bool whole = ReducesWhole(kind);
+  if (whole && !options.bucket_all_reduce) return false;
+  if (options.numerics == Numerics::kFree) return true;
+  if (whole && !IsGradient(tags, c)) return false;
+  if (options.numerics == Numerics::kEagerOrder || AddsTwo(graph, c)) return true;
+  return !whole && options.backend == "gloo";
 }
 
 BucketMode ModeOf(const Graph& graph, absl::Span<const NodeId> members,
                   const PlanOptions& options) {
-  if (options.numerics != Numerics::kExact) return BucketMode::kPacked;
+  if (options.numerics != Numerics::kExact || AddsTwo(graph, graph.collective_of(members[0]))) {
+    return BucketMode::kPacked;
+  }
   int64_t together = 0;
   DType dtype = DType::kUnspecified;
   for (const NodeId member : members) {
@@ -48,6 +76,35 @@ BucketMode ModeOf(const Graph& graph, absl::Span<const NodeId> members,
     together += elements;
   }
   return ChunksAreSlices(together, dtype) ? BucketMode::kPacked : BucketMode::kGrouped;
+}
+
+void ReportSums(const PassContext& context, Plan& plan) {
+  const Graph& graph = context.graph;
+  const PlanOptions& options = context.options;
+  std::vector<NodeId> merged, reduced, scattered;
+  for (CollectiveId c = 0; Index(c) < context.tags.of.size(); ++c) {
+    const Collective& collective = graph.collective(c);
+    if (context.tags[c].tag == Tag::kNone || MayMerge(graph, c, context.tags, options)) continue;
+    (ReducesWhole(collective.kind) ? reduced : scattered).push_back(collective.start);
+  }
+  for (const Bucket& bucket : plan.buckets) {
+    const CollectiveId c = graph.collective_of(bucket.members[0]);
+    if (!ReducesWhole(graph.collective(c).kind) || AddsTwo(graph, c)) continue;
+    merged.insert(merged.end(), bucket.members.begin(), bucket.members.end());
+  }
+  Add("all-reduce-merged", std::move(merged),
+      "all-reduces share buckets: their sums are those of the flat buffers, which are not the "
+      "unplanned graph's and need not be eager DDP's (numerics exact keeps the unplanned graph's)",
+      plan);
+  Add("all-reduce-unmerged", std::move(reduced),
+      options.bucket_all_reduce
+          ? "all-reduces of gradients stay alone: merging them changes sums (numerics eager_order "
+            "allows it)"
+          : "all-reduces of gradients stay alone: bucket_all_reduce is off",
+      plan);
+  Add("numerics-unmerged", std::move(scattered),
+      absl::StrCat("reduce-scatters stay alone: merging them can change sums on ", options.backend),
+      plan);
 }
 
 }  // namespace bucketd

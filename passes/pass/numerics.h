@@ -8,6 +8,8 @@
 
 #include "passes/ir/graph.h"
 #include "passes/pass/options.h"
+#include "passes/pass/pass.h"
+#include "passes/pass/tags.h"
 #include "passes/plan/plan.h"
 
 namespace bucketd {
@@ -15,14 +17,21 @@ namespace bucketd {
 // Backends whose order of summation is known.
 absl::Span<const absl::string_view> Backends();
 
-// Whether collectives of this kind may be merged at all. All-gathers move bits and always may;
-// all-reduces change the order of sums wherever they are merged: only if the options ask for it.
-bool MayMerge(CollectiveKind kind, const PlanOptions& options);
+// Whether a collective may share a bucket at all. All-gathers move bits and always may. A sum of
+// two ranks is the same in any order; with more, an all-reduce's sums are added in another order
+// wherever it is merged: eager order allows that to gradients, as eager DDP's reducer merges those
+// too, and free numerics to every sum. `tags`: empty where collectives have not been tagged.
+bool MayMerge(const Graph& graph, CollectiveId c, const Tags& tags, const PlanOptions& options);
 
 // The form of a bucket of these collectives. Under exact numerics on gloo a packed reduce-scatter
-// keeps every bit if gloo's chunks are the ranks' slices, in each member's own buffer and in the
-// bucket's: with even element counts per rank, or, above 2 MiB a slice, with counts that divide by
-// the number of mebibytes. A grouped one always keeps them.
+// of more than two ranks keeps every bit if gloo's chunks are the ranks' slices, in each member's
+// own buffer and in the bucket's: with even element counts per rank, or, above 2 MiB a slice, with
+// counts that divide by the number of mebibytes. A grouped one always keeps them.
 BucketMode ModeOf(const Graph& graph, absl::Span<const NodeId> members, const PlanOptions& options);
+
+// Names in the plan's diagnostics which gradients' reductions stay alone for the sake of sums, and
+// which all-reduces are added up in another order than without a plan. REQUIRES: tag-collectives
+// has run; else nothing is said.
+void ReportSums(const PassContext& context, Plan& plan);
 
 }  // namespace bucketd

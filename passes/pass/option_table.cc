@@ -192,10 +192,14 @@ constexpr OptionInfo kOptions[] = {
     {"dense_regions", "off | on | strict",
      "start gathers and reductions in the attention part of neighbouring layers; strict: or fail",
      kUnits, false, Set<&O::dense_regions>, Print<&O::dense_regions>},
-    {"upstream", "on | off", "as torch 2.13 does, known defects included, for comparison", kEvery,
-     false, Set<&O::upstream>, Print<&O::upstream>},
-    {"bucket_all_reduce", "auto | on | off",
-     "merge gradient all-reduces, which changes the order of sums; auto: under free numerics",
+    {"upstream", "on | off",
+     "as torch 2.13 does, known defects included, for comparison; mode overlap exactly so where "
+     "nothing is merged",
+     kEvery, false, Set<&O::upstream>, Print<&O::upstream>},
+    {"bucket_all_reduce", "on | off",
+     "merge gradients' all-reduces, as eager DDP's reducer does; sums of more than two ranks are "
+     "then "
+     "neither its bits nor the unplanned graph's, which numerics exact keeps; off: they stay alone",
      kEvery, false, Set<&O::bucket_all_reduce>, Print<&O::bucket_all_reduce>},
     {"primary_group_only", "on | off", "merge only on the group with most parameter gathers",
      kGreedy, false, Set<&O::primary_group_only>, Print<&O::primary_group_only>},

@@ -82,9 +82,4 @@ absl::Status PlanOptions::Validate() const {
   return absl::OkStatus();
 }
 
-bool PlanOptions::MergesAllReduces() const {
-  if (numerics == Numerics::kExact || bucket_all_reduce == Choice::kOff) return false;
-  return numerics == Numerics::kFree || bucket_all_reduce == Choice::kOn;
-}
-
 }  // namespace bucketd

@@ -40,10 +40,11 @@ struct PlanOptions {
   // Launches start in the dense parts of neighbouring layers; strict: or planning fails.
   DenseRegions dense_regions = DenseRegions::kOff;
 
-  // Bit for bit what torch 2.13's pass does, known defects included, for comparison.
+  // As torch 2.13's passes do, known defects included, for comparison. Mode overlap has torch's order
+  // where nothing is merged; DECISIONS.md says how far it goes where something is.
   bool upstream = false;
-  Choice bucket_all_reduce = Choice::kAuto;  // auto: under free numerics
-  bool primary_group_only = false;           // leave groups other than the primary one alone
+  bool bucket_all_reduce = true;    // of gradients, where numerics allow it (numerics.h)
+  bool primary_group_only = false;  // leave groups other than the primary one alone
 
   // Modes greedy and overlap: what closes a bucket.
   std::vector<int64_t>
@@ -72,9 +73,6 @@ struct PlanOptions {
   int32_t effort = 5;
 
   absl::Status Validate() const;  // unknown names list the known ones
-
-  // Whether all-reduces of gradients may be merged, by bucket_all_reduce and numerics.
-  bool MergesAllReduces() const;
 };
 
 // A limit that is not there.

@@ -204,16 +204,28 @@ class BucketctlTest(unittest.TestCase):
         self.assertNotIn("is for mode", self.run_ctl("plan", GRAPH, "--mode", "greedy", "--prefetch-backward", "0").stderr)
 
     def test_a_plan_says_what_stays_alone_and_why(self):
-        for graph, why in ((graph_paths("llama3_debug_ddp8.bw")[0], "bucket_all_reduce on merges them"),
-                           (graph_paths("moe_debug_fsdp4_ep4.bw")[0], "all-to-all are never merged")):
-            planned = json.loads(self.run_ctl("plan", graph, "--effort", "0", "--json").stdout)
+        for graph, numerics, why in ((graph_paths("llama3_debug_ddp8.bw")[0], "exact", "merging changes the order of sums"),
+                                     (graph_paths("moe_debug_fsdp4_ep4.bw")[0], "eager_order", "all-to-all are never merged")):
+            asked = ("plan", graph, "--effort", "0", "--numerics", numerics)
+            planned = json.loads(self.run_ctl(*asked, "--json").stdout)
             alone, bucketed = sum(group["count"] for group in planned["alone"]), sum(b["members"] for b in planned["buckets"])
             self.assertEqual(alone + bucketed, sum(planned["program_order"]["collectives"].values()))
             self.assertTrue(any(why in group["why"] for group in planned["alone"]), planned["alone"])
-            self.assertIn(why, self.run_ctl("plan", graph, "--effort", "0").stdout)
+            self.assertIn(why, self.run_ctl(*asked).stdout)
         nothing = graph_paths("llama3_debug_ddp8.fw")[0]
         self.assertIn("no collectives: nothing to put into buckets", self.run_ctl("plan", nothing).stdout)
         self.assertEqual(json.loads(self.run_ctl("plan", nothing, "--json").stdout)["alone"], [])
+
+    def test_all_reduces_of_gradients_merge_by_default_and_the_plan_says_what_becomes_of_sums(self):
+        for name, ranks in (("llama3_debug_ddp8.bw", 8), ("llama3_debug_hsdp2x4_rsar.bw", 2)):
+            graph = graph_paths(name)[0]
+            before = json.loads(self.run_ctl("simulate", graph, "--json").stdout)
+            planned = json.loads(self.run_ctl("plan", graph, "--effort", "0", "--json").stdout)
+            self.assertLess(planned["planned"]["collectives"]["ar"], planned["program_order"]["collectives"]["ar"] / 3)
+            self.assertLess(planned["planned"]["total_us"], before["total_us"])
+            self.assertEqual("all-reduce-merged" in [d["code"] for d in planned["diagnostics"]], ranks > 2)
+            apart = json.loads(self.run_ctl("plan", graph, "--effort", "0", "--bucket-all-reduce", "off", "--json").stdout)
+            self.assertEqual(apart["planned"]["collectives"]["ar"], planned["program_order"]["collectives"]["ar"])
 
     def explain(self, *args):
         if not os.path.exists(self.path("plan.json")):

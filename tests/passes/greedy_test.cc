@@ -198,9 +198,9 @@ TEST(Greedy, T2_11_ReductionsOfPureDataParallelismMergeWhereSumsMayChange) {
   EXPECT_THAT(Sizes(Greedy(graph, options)), ElementsAre(4));
   EXPECT_THAT(Sizes(RunPass("pre-bucket", graph, options)), ElementsAre(4));
   options.numerics = Numerics::kEagerOrder;
-  EXPECT_THAT(Sizes(Greedy(graph, options)), IsEmpty());
-  options.bucket_all_reduce = Choice::kOn;
   EXPECT_THAT(Sizes(Greedy(graph, options)), ElementsAre(4));
+  options.numerics = Numerics::kExact;
+  EXPECT_THAT(Sizes(Greedy(graph, options)), IsEmpty());
 }
 
 TEST(Greedy, T3_4_SmallNeighboursMerge) {

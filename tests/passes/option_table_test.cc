@@ -32,7 +32,6 @@ const std::map<std::string, std::string>& OtherValues() {
       {"reorder", "layers.1:2"},
       {"parameter_order", "a.w,b.w"},
       {"dense_regions", "strict"},
-      {"bucket_all_reduce", "off"},
       {"bucket_cap_mb", "5,27.5,1000B"},
       {"max_topo_span", "none"},
       {"max_in_flight_mb", "1.5"},

@@ -85,7 +85,7 @@ Graph Replicated() {
 TEST(Bucketing, T4_8_SwitchedOffAllReducesAreUntouched) {
   const Graph graph = Replicated();
   PlanOptions options = Manual("layers.[0-1]");
-  options.bucket_all_reduce = Choice::kOff;
+  options.bucket_all_reduce = false;
   for (const Numerics numerics : {Numerics::kEagerOrder, Numerics::kFree}) {
     options.numerics = numerics;
     const Plan plan = Planned(graph, options);
@@ -95,32 +95,31 @@ TEST(Bucketing, T4_8_SwitchedOffAllReducesAreUntouched) {
   }
 }
 
-TEST(Bucketing, T4_8_ByDefaultAllReducesStayAloneAndAreWaitedForLate) {
+TEST(Bucketing, T4_8_ExactAllReducesStayAloneAndAreWaitedForLate) {
   const Graph graph = Replicated();
-  const Plan plan = Planned(graph, Manual("layers.[0-1]"));
+  PlanOptions options = Manual("layers.[0-1]");
+  options.numerics = Numerics::kExact;
+  const Plan plan = Planned(graph, options);
   EXPECT_THAT(plan.buckets, IsEmpty());
   EXPECT_EQ(Text(graph, plan), "mm10 AR10 mm11 AR11 mm00 AR00 mm01 AR01 WA10 WA11 WA00 WA01");
   EXPECT_THAT(DiagnosticText(plan, "all-reduce-unmerged"), HasSubstr("4 all-reduces"));
 }
 
-TEST(Bucketing, AllReducesOfAUnitMergeWhereSumsMayChange) {
+TEST(Bucketing, AllReducesOfAUnitMergeByDefault) {
   const Graph graph = Replicated();
-  PlanOptions options = Manual("layers.[0-1]");
-  options.bucket_all_reduce = Choice::kOn;
-  const Plan plan = Planned(graph, options);
+  const Plan plan = Planned(graph, Manual("layers.[0-1]"));
   EXPECT_EQ(Text(graph, plan), "mm10 mm11 AR1 mm00 mm01 AR0 WA1 WA0");
   EXPECT_FALSE(HasDiagnostic(plan, "all-reduce-unmerged"));
-  options.numerics = Numerics::kExact;
-  EXPECT_THAT(Planned(graph, options).buckets, IsEmpty());
 }
 
-TEST(Bucketing, T4_8_HsdpMergesScattersAndLeavesAllReduces) {
+TEST(Bucketing, T4_8_HsdpMergesScattersAndLeavesAllReducesWhereSwitchedOff) {
   const CapturedGraph captured = Captured("llama3_debug_hsdp2x4_rsar.bw");
   CostProfile profile;
   const absl::StatusOr<Costs> costs = Costs::FromFile(captured.graph, captured.costs, profile);
   ASSERT_TRUE(costs.ok()) << costs.status();
   PlanOptions options;
   options.mode = "transformer_block";
+  options.bucket_all_reduce = false;
   const absl::StatusOr<Plan> plan = MakePlan(captured.graph, *costs, options);
   ASSERT_TRUE(plan.ok()) << plan.status();
   size_t scatters = 0, reduces = 0;

@@ -84,19 +84,71 @@ TEST(Numerics, ExactOnNcclMergesNoScatterAndSaysSo) {
               HasSubstr("nccl"));
 }
 
-TEST(Numerics, AllReducesMergeUnderFreeOrWhereAskedForAndNeverUnderExact) {
-  PlanOptions options;
-  const auto may = [&](Numerics numerics, Choice choice) {
+// Two gradients reduced over so many ranks, and two activations.
+Graph Reductions(int32_t ranks) {
+  Net net;
+  const GroupId group = net.AddGroup("replicate", ranks);
+  net.In("layers.0").OnGroup(group);
+  const NodeId t = net.Input("t", {8, 8}, Role::kTangent);
+  for (const char* name : {"a", "b"}) {
+    net.Out(net.Reduce(name, t), SlotKind::kParameterGradient, absl::StrCat("layers.0.", name));
+    net.Out(net.Reduce(absl::StrCat("x", name), t), SlotKind::kOutput);
+  }
+  return net.Build();
+}
+
+TEST(Numerics, GradientsAllReducesMergeUnlessSumsOfMoreThanTwoRanksMustBeExact) {
+  using Starts = std::vector<std::string>;
+  const auto may = [](int32_t ranks, Numerics numerics, bool wanted = true) {
+    const Graph graph = Reductions(ranks);
+    PlanOptions options;
     options.numerics = numerics;
-    options.bucket_all_reduce = choice;
-    return MayMerge(CollectiveKind::kAllReduce, options);
+    options.bucket_all_reduce = wanted;
+    const Tags tags = DeriveTags(graph);
+    Starts starts;
+    for (CollectiveId c = 0; c < static_cast<CollectiveId>(graph.collectives().size()); ++c) {
+      if (!MayMerge(graph, c, tags, options)) continue;
+      starts.emplace_back(graph.node_name(graph.collective(c).start));
+    }
+    return starts;
   };
-  EXPECT_FALSE(may(Numerics::kEagerOrder, Choice::kAuto));
-  EXPECT_TRUE(may(Numerics::kEagerOrder, Choice::kOn));
-  EXPECT_TRUE(may(Numerics::kFree, Choice::kAuto));
-  EXPECT_FALSE(may(Numerics::kFree, Choice::kOff));
-  EXPECT_FALSE(may(Numerics::kExact, Choice::kAuto));
-  EXPECT_FALSE(may(Numerics::kExact, Choice::kOn));
+  const Starts gradients = {"ARa", "ARb"}, all = {"ARa", "ARxa", "ARb", "ARxb"};
+  EXPECT_EQ(may(3, Numerics::kEagerOrder), gradients);
+  EXPECT_EQ(may(3, Numerics::kFree), all);
+  EXPECT_EQ(may(3, Numerics::kExact), Starts());
+  EXPECT_EQ(may(2, Numerics::kExact), gradients);
+  EXPECT_EQ(may(2, Numerics::kEagerOrder), gradients);
+  for (const Numerics numerics : {Numerics::kEagerOrder, Numerics::kExact, Numerics::kFree}) {
+    EXPECT_EQ(may(2, numerics, false), Starts());
+  }
+}
+
+TEST(Numerics, APlanSaysWhatMergedAllReducesMakeOfSums) {
+  PlanOptions options = Manual("layers.0");
+  EXPECT_THAT(DiagnosticText(Planned(Reductions(3), options), "all-reduce-merged"),
+              HasSubstr("2 all-reduces share buckets"));
+  EXPECT_FALSE(HasDiagnostic(Planned(Reductions(2), options), "all-reduce-merged"));
+  options.numerics = Numerics::kExact;
+  EXPECT_THAT(DiagnosticText(Planned(Reductions(3), options), "all-reduce-unmerged"),
+              HasSubstr("2 all-reduces of gradients stay alone: merging them changes sums"));
+  const Plan two = Planned(Reductions(2), options);
+  EXPECT_EQ(two.buckets.size(), 1u);
+  EXPECT_FALSE(HasDiagnostic(two, "all-reduce-unmerged"));
+  options.bucket_all_reduce = false;
+  EXPECT_THAT(DiagnosticText(Planned(Reductions(2), options), "all-reduce-unmerged"),
+              HasSubstr("bucket_all_reduce is off"));
+}
+
+TEST(Numerics, ExactPacksScattersOfTwoRanksOnEveryBackend) {
+  Net net;
+  const NodeId t = net.Input("t", {2, 3}, Role::kTangent);
+  net.In("layers.0").OnGroup(net.AddGroup("two", 2));
+  net.Out(net.Scatter("0", t), SlotKind::kParameterGradient, "layers.0.a");
+  net.Out(net.Scatter("1", t), SlotKind::kParameterGradient, "layers.0.b");
+  const Graph graph = net.Build();
+  for (const char* backend : {"gloo", "nccl"}) {
+    EXPECT_THAT(Modes(graph, Numerics::kExact, backend), ElementsAre("reduce_scatter packed"));
+  }
 }
 
 // A backward that meets c, b, a, and then gathers of them in another order.

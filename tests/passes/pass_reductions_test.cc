@@ -148,15 +148,15 @@ TEST(Reductions, EveryHsdpAndDdpGraphGetsShorterAndStaysWithinMemory) {
         Costs::FromFile(captured.graph, captured.costs, CostProfile());
     ASSERT_TRUE(costs.ok()) << costs.status();
     int64_t alone = 0;
-    for (const Numerics numerics : {Numerics::kEagerOrder, Numerics::kFree}) {
+    for (const Numerics numerics : {Numerics::kExact, Numerics::kEagerOrder}) {
       PlanOptions options = TransformerBlock();
       options.numerics = numerics;
       const absl::StatusOr<Plan> plan = MakePlan(captured.graph, *costs, options);
       ASSERT_TRUE(plan.ok()) << plan.status();
       EXPECT_LT(plan->prediction.total_ps, plan->program_order.total_ps) << name;
       EXPECT_LE(plan->prediction.peak_bytes, plan->program_order.peak_bytes / 20 * 21) << name;
-      if (numerics == Numerics::kEagerOrder) alone = plan->prediction.total_ps;
-      if (numerics == Numerics::kFree) {
+      if (numerics == Numerics::kExact) alone = plan->prediction.total_ps;
+      if (numerics == Numerics::kEagerOrder) {
         EXPECT_LT(plan->prediction.total_ps, alone) << name;
         EXPECT_LE(plan->prediction.collectives, 24) << "one of a kind for each of eight units";
       }

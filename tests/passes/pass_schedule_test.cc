@@ -269,7 +269,7 @@ Graph ScatterThenReduce() {
 
 TEST(Schedule, UsersOfADeferredWaitFollowIt) {
   PlanOptions options = Layers();
-  options.bucket_all_reduce = Choice::kOff;
+  options.bucket_all_reduce = false;
   EXPECT_EQ(Order(ScatterThenReduce(), options),
             "gw2 gx2 RS2 gw1 gx1 RS1 WR2 AR2 WA2 cast2 gw0 gx0 RS0 WR1 AR1 WA1 cast1 WR0 AR0 WA0 "
             "cast0");

@@ -28,6 +28,9 @@ log = logging.getLogger("bucketd")
 # The planner's words for ranks that do not agree: they differ, or do not come. Never a reason to go without a plan.
 _DISAGREEMENTS = ("RANKS_DIFFER", "RANKS_MISSING", "GENERATION_OVER", "JOB_INVALID")
 
+# Which of a plan's diagnostics people hear of unasked.
+_TOLD = {"option-unread": logging.WARNING, "all-reduce-merged": logging.INFO, "all-reduce-unmerged": logging.INFO}
+
 _SESSIONS = itertools.count()
 _private_planner: embedded.EmbeddedPlanner | None = None
 _private_lock = threading.Lock()
@@ -79,7 +82,7 @@ class Session:
         self._planner = None
         self._lock = threading.RLock()
         self._said = False  # that there is a plan, where nobody reads the log
-        self._asked_in_vain: set[str] = set()  # said once, not for each graph
+        self._told: set[str] = set()  # once, not for each graph
 
     def next_ordinal(self) -> int:
         return next(self._ordinals)
@@ -117,9 +120,10 @@ class Session:
                     "bucketd: %s: nothing says which collectives are of parameters and gradients, so none shares a bucket: its inputs "
                     "have no meta['desc'], as AOTAutograd leaves it and bucketd.trace_joint makes it (make_fx alone does not)", scope)
         for diagnostic in planned.plan.diagnostics:
-            if diagnostic.code == "option-unread" and diagnostic.text not in self._asked_in_vain:
-                self._asked_in_vain.add(diagnostic.text)
-                log.log(logging.WARNING if agreement.leader else logging.DEBUG, "bucketd: %s", diagnostic.text)
+            level = _TOLD.get(diagnostic.code, logging.DEBUG)
+            if level > logging.DEBUG and diagnostic.text not in self._told:
+                self._told.add(diagnostic.text)
+                log.log(level if agreement.leader else logging.DEBUG, "bucketd: %s", diagnostic.text)
             else:
                 log.debug("bucketd: %s: %s: %s", scope, diagnostic.code, diagnostic.text)
         with _no_collections():

@@ -47,7 +47,7 @@ class SettingsArgs(TypedDict, total=False):
                    CPU)
     executor_timeout  seconds that a bucket may take there, peers' late arrival included (600)
     options        every other option of the planner that `bucketctl plan --help` lists, by name: {"max_topo_span": 800,
-                   "bucket_all_reduce": True}
+                   "bucket_all_reduce": False}
     buckets        of mode "manual", what shares a bucket: "tok_embeddings,layers.[0-31],norm+output", or a list with an entry a
                    bucket, which is a name, a module, or a list of them (modules want model=). Names may hold globs
                    (no regular expressions): * is any component, [0-31] counts

@@ -26,7 +26,7 @@ bool CanBeMember(const PassContext& context, CollectiveId c) {
   return collective.wait != kNoNode && graph.users(collective.start).size() == 1 &&
          graph.inputs(collective.start).size() == 1 &&
          graph.outputs(collective.start).size() == 1 && !context.constraints.pinned[Index(c)] &&
-         MayMerge(collective.kind, context.options);
+         MayMerge(graph, c, context.tags, context.options);
 }
 
 // Caps of one key.

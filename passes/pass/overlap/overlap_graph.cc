@@ -188,7 +188,7 @@ void OverlapGraph::AddKeys(const PassContext& context) {
       Key plain{BucketKey::Of(c), Direction::kNone};
       plain.first.kind = CollectiveKind::kUnspecified;
       launch.mate_key = mates.emplace(plain, static_cast<int32_t>(mates.size())).first->second;
-    } else if (MayMerge(c.kind, context.options) &&
+    } else if (MayMerge(context.graph, launch.collective, context.tags, context.options) &&
                !context.constraints.pinned[Index(launch.collective)]) {
       launch.mate_key = launch.key;
     }

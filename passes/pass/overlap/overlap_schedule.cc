@@ -59,18 +59,21 @@ int64_t Above(int64_t peak, int64_t increase) {
                                                        : peak + increase;
 }
 
-// Inputs first, as they came; then the schedule; the output last.
+// Inputs first, as they came; then the schedule; the output last. `inputs_in_place`: inputs stand
+// where the schedule takes them.
 std::vector<Step> StepsOf(const OverlapGraph& graph, const Schedule& schedule,
-                          const std::vector<Step>& before) {
+                          const std::vector<Step>& before, bool inputs_in_place) {
   std::vector<Step> steps;
   steps.reserve(before.size());
   Step output;
   for (Position v = 0; v < graph.size(); ++v) {
-    if (graph.kind(v) == StepKind::kPlaceholder) steps.push_back(before[Index(v)]);
+    const bool input = graph.kind(v) == StepKind::kPlaceholder;
+    if (input && !inputs_in_place) steps.push_back(before[Index(v)]);
     if (graph.kind(v) == StepKind::kOutput) output = before[Index(v)];
   }
   for (const Position v : schedule.order) {
-    if (graph.kind(v) == StepKind::kPlaceholder || graph.kind(v) == StepKind::kOutput) continue;
+    const bool input = graph.kind(v) == StepKind::kPlaceholder;
+    if ((input && !inputs_in_place) || graph.kind(v) == StepKind::kOutput) continue;
     steps.push_back(before[Index(v)]);
   }
   steps.push_back(output);
@@ -94,10 +97,7 @@ std::vector<LaunchOverlap> OverlapOf(const OverlapGraph& graph, const Schedule& 
     std::sort(by.begin(), by.end(),
               [&](Position a, Position b) { return place[Index(a)] < place[Index(b)]; });
     for (const Position v : by) {
-      // Upstream, a wait may end early what is still to be hidden.
-      const bool inside = place[Index(v)] > place[Index(launch.start)] &&
-                          place[Index(v)] < place[Index(launch.wait)];
-      if (inside) overlap.hidden_by.push_back(graph.nodes(v).front());
+      overlap.hidden_by.push_back(graph.nodes(v).front());
     }
     overlaps.push_back(std::move(overlap));
   }
@@ -175,7 +175,9 @@ class ScheduleOverlap : public Pass {
     for (int run = 1;; ++run) {
       limits.allowed_bytes = Above(baseline.peak, increase);
       Schedule schedule = schedule_overlap::OverlapScheduler(graph, uses, baseline, limits).Run();
-      plan.order = StepsOf(graph, schedule, before.order);
+      // torch's bucketer measures distances in the schedule, inputs counted.
+      plan.order = StepsOf(graph, schedule, before.order,
+                           limits.upstream && context.options.overlap_bucketing);
       const int64_t peak = Simulate(context.graph, plan, context.costs).prediction.peak_bytes;
       if (peak < best.peak) {
         best = {std::move(schedule), limits, plan.order, peak, run};

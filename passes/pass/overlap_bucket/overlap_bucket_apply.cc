@@ -24,7 +24,15 @@ class StepList {
         prev_(next_.size(), -1),
         end_(static_cast<int32_t>(next_.size()) - 1) {
     next_[Index(end_)] = prev_[Index(end_)] = end_;
-    for (const int32_t item : model.order) InsertBefore(item, end_);
+    // Inputs first, wherever torch's schedule took them.
+    for (const bool inputs : {true, false}) {
+      for (const int32_t item : model.order) {
+        const Step step = model.items_of_plan.step(item);
+        const bool input = model.context.options.upstream && step.kind == Step::Kind::kNode &&
+                           model.context.graph.kind(step.id) == NodeKind::kPlaceholder;
+        if (input == inputs) InsertBefore(item, end_);
+      }
+    }
   }
 
   int32_t token(size_t bucket, bool wait) const {
@@ -40,8 +48,14 @@ class StepList {
     InsertBefore(token(bucket, false), at);
     InsertBefore(token(bucket, true), at);
     for (const int32_t l : found.launches) {
-      Remove(model.launches[Index(l)].start_item);
-      Remove(model.launches[Index(l)].wait_item);
+      const LaunchInfo& launch = model.launches[Index(l)];
+      Remove(launch.start_item);
+      Remove(launch.wait_item);
+      if (!model.context.options.upstream) continue;
+      if (const NodeId cast = AbsorbedCast(model.context.graph, launch); cast != kNoNode) {
+        Remove(cast);
+        InsertBefore(cast, token(bucket, false));
+      }
     }
   }
 

@@ -54,9 +54,10 @@ bool Mergeable(const PassContext& context, NodeId start) {
   const CollectiveId c = context.graph.collective_of(start);
   const Collective& collective = context.graph.collective(c);
   const absl::Span<const NodeId> users = context.graph.users(start);
-  return MayMerge(collective.kind, context.options) && !context.constraints.pinned[Index(c)] &&
-         context.graph.outputs(start).size() == 1 && context.graph.inputs(start).size() == 1 &&
-         users.size() == 1 && users.front() == collective.wait;
+  return MayMerge(context.graph, c, context.tags, context.options) &&
+         !context.constraints.pinned[Index(c)] && context.graph.outputs(start).size() == 1 &&
+         context.graph.inputs(start).size() == 1 && users.size() == 1 &&
+         users.front() == collective.wait;
 }
 
 }  // namespace
@@ -74,6 +75,17 @@ int64_t EstimatePs(const Graph& graph, const Costs& costs, const std::vector<Nod
   const auto count = static_cast<int64_t>(members.size());
   return costs.CollectivePs(graph.collective_of(members.front()), bytes,
                             mode == BucketMode::kGrouped ? count : 1);
+}
+
+NodeId AbsorbedCast(const Graph& graph, const LaunchInfo& launch) {
+  if (launch.bucket >= 0) return kNoNode;
+  const Collective& collective = graph.collective(launch.collective);
+  if (!Gathers(collective.kind) || graph.inputs(collective.start).empty()) return kNoNode;
+  const NodeId input = graph.inputs(collective.start)[0];
+  const bool cast = graph.kind(input) == NodeKind::kCall && graph.users(input).size() == 1 &&
+                    (graph.op(input) == "aten._to_copy.default" ||
+                     graph.op(input) == "prims.convert_element_type.default");
+  return cast ? input : kNoNode;
 }
 
 absl::StatusOr<Model> Model::Make(const PassContext& context, const Plan& plan,
@@ -173,7 +185,8 @@ absl::Status Model::AddOverlap(const Plan& plan) {
     launch.exposed_ps = overlap.exposed_ps;
     for (const NodeId n : overlap.hidden_by) {
       const int32_t at = n < 0 || n >= graph.size() ? -1 : position[Index(item_of[Index(n)])];
-      if (at <= launch.start_position || at >= launch.wait_position) {
+      const bool inside = at > launch.start_position && at < launch.wait_position;
+      if (at < 0 || (rules.hidden_inside && !inside)) {
         return absl::InvalidArgumentError(absl::StrCat(
             "overlap: ", n < 0 || n >= graph.size() ? absl::StrCat("%", n) : graph.Describe(n),
             " does not stand between the start and the wait of ",

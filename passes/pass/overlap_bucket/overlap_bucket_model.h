@@ -40,6 +40,7 @@ struct Rules {
   bool directions_apart = true;  // a key knows the direction
   bool members_alike = true;     // internode: every member gathers one parameter; else all together
   bool whole_buckets = true;     // a placement asks for all members of the buckets that it meets
+  bool hidden_inside = true;     // what hides a launch must stand between its start and its wait
   bool stays_within_limit =
       true;  // buckets are found anew, smaller, while memory is above its limit
 };
@@ -76,6 +77,10 @@ struct Model {
 // Members of a launch: a bucket's, or the one collective.
 std::vector<NodeId> MembersOf(const Graph& graph, const Plan& plan, BucketId bucket,
                               CollectiveId collective);
+
+// The cast that torch's merged gather takes in: the one thing that the launch's input is for.
+// kNoNode: there is none, or the launch is a bucket.
+NodeId AbsorbedCast(const Graph& graph, const LaunchInfo& launch);
 
 // A bucket's time on the wire alone, its form as it is.
 int64_t EstimatePs(const Graph& graph, const Costs& costs, const std::vector<NodeId>& members,

@@ -40,9 +40,8 @@ class Depths {
       for (; edge < edges.size() && edges[edge].after == n; ++edge) Follow(edges[edge].before, n);
       if (graph_.kind(n) != NodeKind::kCollective) continue;
       const CollectiveId c = graph_.collective_of(n);
-      const CollectiveKind kind = graph_.collective(c).kind;
-      if (!candidate[Index(c)] || !MayMerge(kind, context.options)) continue;
-      Count(c, kind, candidate);
+      if (!candidate[Index(c)] || !MayMerge(graph_, c, context.tags, context.options)) continue;
+      Count(c, graph_.collective(c).kind, candidate);
     }
   }
 
@@ -127,8 +126,7 @@ class BucketUnits : public Pass {
     for (const Unit& unit : context.units) {
       for (const CollectiveId c : unit.collectives) {
         const Collective& collective = graph.collective(c);
-        const bool left_alone =
-            ReducesWhole(collective.kind) && context.options.bucket_all_reduce == Choice::kOff;
+        const bool left_alone = ReducesWhole(collective.kind) && !context.options.bucket_all_reduce;
         candidate[Index(c)] = context.tags[c].tag != Tag::kNone && !left_alone &&
                               !context.constraints.pinned[Index(c)] &&
                               graph.outputs(collective.start).size() == 1 &&
@@ -164,7 +162,8 @@ class BucketUnits : public Pass {
   static void Add(PassContext& context, const Group& group, Plan& plan,
                   std::vector<Launch>& singles) {
     Launch launch = group.first;
-    if (group.second.size() > 1 && MayMerge(launch.kind, context.options)) {
+    const CollectiveId first = context.graph.collective_of(group.second[0]);
+    if (group.second.size() > 1 && MayMerge(context.graph, first, context.tags, context.options)) {
       Bucket bucket;
       bucket.members = group.second;
       bucket.mode = ModeOf(context.graph, group.second, context.options);
@@ -184,16 +183,11 @@ class BucketUnits : public Pass {
 
   static void Report(const PassContext& context, const Depths& depths,
                      std::vector<Diagnostic>& diagnostics) {
-    Diagnostic pinned, reduced, kept;
+    Diagnostic pinned;
     for (const Unit& unit : context.units) {
       for (const CollectiveId c : unit.collectives) {
-        const Collective& collective = context.graph.collective(c);
         if (context.constraints.pinned[Index(c)]) {
-          pinned.nodes.push_back(collective.start);
-        } else if (ReducesWhole(collective.kind) && !MayMerge(collective.kind, context.options)) {
-          reduced.nodes.push_back(collective.start);
-        } else if (!MayMerge(collective.kind, context.options)) {
-          kept.nodes.push_back(collective.start);
+          pinned.nodes.push_back(context.graph.collective(c).start);
         }
       }
     }
@@ -205,12 +199,6 @@ class BucketUnits : public Pass {
     };
     add(pinned, "pinned-collective",
         "parameter collectives stay alone: in-place ops write what they read or make");
-    add(reduced, "all-reduce-unmerged",
-        "all-reduces of gradients stay alone: merging them changes sums (numerics free, or "
-        "bucket_all_reduce on, allows it)");
-    add(kept, "numerics-unmerged",
-        absl::StrCat("reduce-scatters stay alone: merging them can change sums on ",
-                     context.options.backend));
     Diagnostic dependent;
     dependent.nodes = depths.refused();
     add(dependent, "dependent-collective",

@@ -214,22 +214,25 @@ void EdgeRelations::Separate(int32_t item) {
   first_of_set_[Index(item)] = item;
 }
 
-// By data and hiding edges alone, as they were before the first merge.
+// By data and hiding edges alone, as they were before the first merge, in one walk over the
+// schedule: of what stands later nothing is known yet.
 const std::vector<bool>& EdgeRelations::AncestorsOf(int32_t item) {
   std::vector<bool>& ancestors = ancestors_[Index(item)];
   if (!ancestors.empty()) return ancestors;
   ancestors.resize(Index(model_.items()));
+  std::vector<bool> known(Index(model_.items()));
   std::vector<int32_t> stack = {item};
-  const auto add = [&](int32_t x) {
-    if (ancestors[Index(x)]) return;
+  const auto add = [&](int32_t at, int32_t x) {
     ancestors[Index(x)] = true;
+    if (known[Index(x)] || model_.position[Index(x)] > model_.position[Index(at)]) return;
+    known[Index(x)] = true;
     stack.push_back(x);
   };
   while (!stack.empty()) {
     const int32_t at = stack.back();
     stack.pop_back();
-    for (const int32_t x : model_.items_of_plan.before(at)) add(x);
-    for (const int32_t x : hiding_before_[Index(at)]) add(x);
+    for (const int32_t x : model_.items_of_plan.before(at)) add(at, x);
+    for (const int32_t x : hiding_before_[Index(at)]) add(at, x);
   }
   return ancestors;
 }
@@ -374,10 +377,14 @@ std::vector<Edge> EdgeRelations::Edges() const {
   std::vector<bool> erased(all);
   for (size_t b = 0; b < buckets_.size(); ++b) {
     const int32_t start = items + 2 * static_cast<int32_t>(b), wait = start + 1;
-    std::vector<int32_t> starts, waits;
+    std::vector<int32_t> starts, waits, casts;
     for (const int32_t l : buckets_[b]) {
-      starts.push_back(model_.launches[Index(l)].start_item);
-      waits.push_back(model_.launches[Index(l)].wait_item);
+      const LaunchInfo& launch = model_.launches[Index(l)];
+      const NodeId cast = overlap::AbsorbedCast(model_.context.graph, launch);
+      if (cast != kNoNode) casts.push_back(cast);
+      if (cast != kNoNode) transfer.now[Index(cast)] = start;
+      starts.push_back(launch.start_item);
+      waits.push_back(launch.wait_item);
       transfer.now[Index(starts.back())] = start;
       transfer.now[Index(waits.back())] = wait;
     }
@@ -385,7 +392,8 @@ std::vector<Edge> EdgeRelations::Edges() const {
     stands_for[Index(wait)] = waits.front();
     for (const int32_t old : starts) transfer.HandOn(old, start, start, wait);
     for (const int32_t old : waits) transfer.HandOn(old, wait, start, wait);
-    for (const std::vector<int32_t>* olds : {&starts, &waits}) {
+    for (const int32_t old : casts) transfer.HandOn(old, start, start, wait);
+    for (const std::vector<int32_t>* olds : {&starts, &waits, &casts}) {
       for (const int32_t old : *olds) {
         transfer.deps[Index(old)].clear();
         transfer.uses[Index(old)].clear();

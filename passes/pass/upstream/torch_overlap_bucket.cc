@@ -20,6 +20,7 @@ overlap::Policy TorchOverlapBucket() {
   rules.directions_apart = false;
   rules.members_alike = false;
   rules.whole_buckets = false;
+  rules.hidden_inside = false;  // a wait may end early what is still to be hidden
   rules.stays_within_limit = false;
   return {rules, MakeRelations};
 }

@@ -1,4 +1,4 @@
-"""Data parallelism without compiler, planner or DTensor: the reference for merged reductions.
+"""Data parallelism without compiler, planner or DTensor: the reference for merged reductions; and PyTorch's own.
 
 Every rank holds whole parameters and the gradient of its own batch, and reduces that itself, in flat buffers of given
 parameters in a given order. It then takes the optimizer's step on whole parameters, which is element by element.
@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 import training
 from torch.func import functional_call
+from torch.nn.parallel import DistributedDataParallel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,3 +111,30 @@ class ByHand(training.Training):
             return tensor
         rows = -(-tensor.shape[0] // self.shard.size())
         return tensor[self.shard.rank() * rows :][:rows]
+
+
+class _Cast(torch.nn.Module):
+    def __init__(self, model, dtype: torch.dtype):
+        super().__init__()
+        self.model, self.dtype = model, dtype
+
+    def forward(self, tokens, targets):
+        cast = {name: parameter.to(self.dtype) for name, parameter in self.model.named_parameters()}
+        return functional_call(self.model, cast, (tokens, targets))
+
+
+class Reducer(training.Training):
+    """DistributedDataParallel, which averages: of 4 ranks' sum a quarter, without rounding. Gradients are put right again.
+
+    After the first step it rebuilds its buckets in the order in which gradients come, unless parameters may be unused.
+    """
+
+    def __init__(self, name, model, data, param_dtype, reduce_dtype, rebuilds: bool):
+        assert reduce_dtype == torch.float32, "what DDP reduces has the parameters' own dtype"
+        call = DistributedDataParallel(_Cast(model, param_dtype), find_unused_parameters=not rebuilds)
+        super().__init__(name, model, call, data)
+
+    def _forward_backward(self) -> None:
+        super()._forward_backward()
+        for parameter in self.parameters:
+            parameter.grad.mul_(dist.get_world_size())
