@@ -13,10 +13,21 @@
 #include "passes/pass/option_table.h"
 #include "passes/pass/pass.h"
 #include "passes/pass/pipeline.h"
+#include "passes/pass/units/sum_bits.h"
 #include "passes/plan/verify.h"
 #include "passes/sim/simulator.h"
 
 namespace bucketd {
+
+void Predict(const Graph& graph, const Costs& costs, Plan& plan) {
+  const Simulation simulation = Simulate(graph, plan, costs);
+  for (size_t b = 0; b < plan.buckets.size(); ++b) {
+    plan.buckets[b].start_ps = simulation.bucket_wire[b].start_ps;
+    plan.buckets[b].end_ps = simulation.bucket_wire[b].end_ps;
+  }
+  plan.prediction = simulation.prediction;
+}
+
 namespace {
 
 absl::StatusOr<Plan> Make(const Graph& graph, const Costs& costs, const PlanOptions& options,
@@ -37,17 +48,13 @@ absl::StatusOr<Plan> Make(const Graph& graph, const Costs& costs, const PlanOpti
   for (std::string& text : UnreadOptions(options)) {
     plan.diagnostics.push_back({"option-unread", std::move(text), {}});
   }
-  const Simulation simulation = Simulate(graph, plan, costs);
-  for (size_t b = 0; b < plan.buckets.size(); ++b) {
-    plan.buckets[b].start_ps = simulation.bucket_wire[b].start_ps;
-    plan.buckets[b].end_ps = simulation.bucket_wire[b].end_ps;
-  }
-  plan.prediction = simulation.prediction;
+  Predict(graph, costs, plan);
   plan.program_order = context.program_order;
   plan.lower_bound_ps = LowerBoundPs(graph, costs);
   plan.numerics = options.numerics;
   plan.backend = options.backend;
   plan.mode = options.mode;
+  SayWhoseBits(context, plan);
   plan.planner = absl::StrCat("bucketd ", kPlannerVersion);
   plan.cost_profile = std::string(costs.profile_id());
   return plan;

@@ -25,4 +25,7 @@ inline constexpr char kPlannerVersion[] = "7";
 absl::StatusOr<Plan> MakePlan(const Graph& graph, const Costs& costs, const PlanOptions& options,
                               std::vector<PassRun>* runs = nullptr);
 
+// Fills the prediction and the times of the buckets. REQUIRES: the plan is legal for the graph.
+void Predict(const Graph& graph, const Costs& costs, Plan& plan);
+
 }  // namespace bucketd

@@ -5,6 +5,7 @@
 #include "passes/base/int128.h"
 #include "passes/pass/fit_memory.h"
 #include "passes/plan/verify.h"
+#include "passes/planner.h"
 #include "passes/sim/simulator.h"
 
 namespace bucketd {
@@ -49,12 +50,7 @@ std::string WhyNotPinned(const Graph& graph, const Costs& costs, const PlanOptio
 }
 
 Plan UnderCostsOf(const Graph& graph, const Costs& costs, const Plan& fresh, Plan plan) {
-  const Simulation simulation = Simulate(graph, plan, costs);
-  for (size_t b = 0; b < plan.buckets.size(); ++b) {
-    plan.buckets[b].start_ps = simulation.bucket_wire[b].start_ps;
-    plan.buckets[b].end_ps = simulation.bucket_wire[b].end_ps;
-  }
-  plan.prediction = simulation.prediction;
+  Predict(graph, costs, plan);
   plan.program_order = fresh.program_order;
   plan.lower_bound_ps = fresh.lower_bound_ps;
   plan.cost_profile = fresh.cost_profile;

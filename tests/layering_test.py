@@ -23,7 +23,7 @@ ALLOWED = {
     "passes/auto": CORE,
     "passes/pass/upstream": CORE + ["passes/pass/greedy", "passes/pass/overlap_bucket"],
     "passes/modes": CORE + ["passes/auto", "passes/pass/upstream"],
-    "passes": CORE + ["passes/modes"],  # planner.{h,cc}
+    "passes": CORE + ["passes/modes", "passes/pass/units"],  # planner.{h,cc}
     "passes/text": CORE[:4],
     "passes/io": CORE + ["proto"],
     "passes/tools": PLANNER + ["passes/io", "passes/text"],

@@ -1,5 +1,6 @@
 #include "client/ctl/command.h"
 
+#include <cstdio>
 #include <iterator>
 #include <map>
 #include <utility>
@@ -11,8 +12,9 @@
 #include "passes/io/plan_file.h"
 #include "passes/io/profile_json.h"
 #include "passes/ir/canonical.h"
-#include "passes/ir/normalize.h"
+#include "passes/plan/raw_ids.h"
 #include "passes/plan/verify.h"
+#include "passes/planner.h"
 
 namespace bucketd::ctl {
 namespace {
@@ -34,31 +36,78 @@ Json CollectivesJson(const Graph& graph, const Plan& plan) {
   return object;
 }
 
+// What the file states, for the normalised graph: what was inserted costs nothing here.
+StatedCosts OfNormalized(const CapturedGraph& captured, const NormalizedGraph& normalized) {
+  StatedCosts stated;
+  if (!captured.has_costs) return stated;
+  stated.links = captured.costs.links;
+  for (const NodeId raw : normalized.raw_id) {
+    stated.node_us.push_back(raw == kNoNode ? 0.0
+                                            : captured.costs.node_us[static_cast<size_t>(raw)]);
+  }
+  return stated;
+}
+
 }  // namespace
 
-absl::StatusOr<Input> Load(const std::string& graph_path, const std::string& profile_name) {
-  absl::StatusOr<CostProfile> profile = FindProfile(profile_name);
+absl::StatusOr<Input> Load(const std::string& graph_path, const CostFlags& flags) {
+  const absl::StatusOr<CostProfile> profile = FindProfile(flags.profile);
   if (!profile.ok()) {
     return absl::NotFoundError(absl::StrCat("--profile: ", profile.status().message()));
   }
+  if (flags.of != "file" && flags.of != "profile") {
+    return absl::OutOfRangeError(
+        absl::StrCat("--costs: \"", flags.of, "\"; expected file or profile"));
+  }
+  const auto in_file = [&](const absl::Status& status) {
+    return absl::InvalidArgumentError(absl::StrCat(graph_path, ": ", status.message()));
+  };
   ASSIGN_OR_RETURN(CapturedGraph captured, ReadCapturedGraphFile(graph_path));
+  absl::StatusOr<NormalizedGraph> normalized = Normalize(captured.graph);
+  if (!normalized.ok()) return in_file(normalized.status());
+  if (flags.of == "profile") captured.has_costs = false;
   // Measured rows win over what the file states, as they do over the device model.
   if (captured.has_costs) {
     UseMeasuredLinks(captured.graph, captured.mesh, *profile, captured.costs);
   }
-  absl::StatusOr<Costs> costs =
-      captured.has_costs ? Costs::FromFile(captured.graph, captured.costs, *profile)
-                         : Costs::FromDeviceModel(captured.graph, captured.mesh, *profile);
-  if (!costs.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(graph_path, ": ", costs.status().message()));
-  }
-  const absl::StatusOr<NormalizedGraph> normalized = Normalize(captured.graph);
-  if (!normalized.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(graph_path, ": ", normalized.status().message()));
-  }
+  const auto resolve = [&](const Graph& graph, const StatedCosts& stated) {
+    return captured.has_costs ? Costs::FromFile(graph, stated, *profile)
+                              : Costs::FromDeviceModel(graph, captured.mesh, *profile);
+  };
+  absl::StatusOr<Costs> costs = resolve(captured.graph, captured.costs);
+  if (!costs.ok()) return in_file(costs.status());
+  absl::StatusOr<Costs> shared = resolve(normalized->graph, OfNormalized(captured, *normalized));
+  if (!shared.ok()) return in_file(shared.status());
   const Digest digest = GraphDigest(normalized->graph);
-  return Input{std::move(captured), *std::move(costs), digest, normalized->graph.size()};
+  return Input{std::move(captured), *std::move(normalized), *std::move(costs),
+               *std::move(shared),  profile->name,          digest};
+}
+
+Plan WithFigures(const Input& input, Plan plan) {
+  const Graph& graph = input.captured.graph;
+  Predict(graph, input.costs, plan);
+  plan.program_order = Simulate(graph, ProgramOrder(graph), input.costs).prediction;
+  plan.lower_bound_ps = LowerBoundPs(graph, input.costs);
+  return plan;
+}
+
+void NoteOtherCosts(const Input& input, const Plan& plan) {
+  const std::string ours(input.costs.profile_id());
+  if (plan.cost_profile.empty() || plan.cost_profile == ours) return;
+  std::fprintf(stderr, "figures are by %s; the plan was made by %s (--profile, --costs)\n",
+               ours.c_str(), plan.cost_profile.c_str());
+}
+
+absl::StatusOr<Plan> ForFile(const Input& input, Plan plan) {
+  plan.graph_digest = input.digest;
+  ToRawIds(input.captured.graph, input.normalized, plan);
+  RETURN_IF_ERROR(VerifyPlan(input.captured.graph, plan));
+  return WithFigures(input, std::move(plan));
+}
+
+absl::StatusOr<Plan> PlanHere(const Input& input, const PlanOptions& options) {
+  ASSIGN_OR_RETURN(Plan plan, MakePlan(input.normalized.graph, input.normalized_costs, options));
+  return ForFile(input, std::move(plan));
 }
 
 absl::StatusOr<Plan> LoadPlan(const Input& input, const std::string& path) {
@@ -75,7 +124,8 @@ absl::StatusOr<Plan> LoadPlan(const Input& input, const std::string& path) {
   if (plan.node_count != 0 && plan.node_count != graph.size()) {
     return absl::FailedPreconditionError(absl::StrCat(
         path, ": speaks the ids of ", plan.node_count, " nodes, but the file has ", graph.size(),
-        plan.node_count == input.canonical_size ? "; it was made for the normalised graph" : ""));
+        plan.node_count == input.normalized.graph.size() ? "; it was made for the normalised graph"
+                                                         : ""));
   }
   const absl::Status legal = VerifyPlan(graph, plan);
   if (!legal.ok()) {
@@ -113,6 +163,16 @@ void AddProfileFlag(const Command& command, std::string& profile) {
       .AddOption("--profile", profile,
                  "cost profile: h100_nvlink, h100_launch, slow_network, small_batch, "
                  "cpu_loopback, or a JSON file")
+      .ShowDefault();
+}
+
+Flag AddCostsFlag(const Command& command, std::string& of) {
+  return command
+      .AddOption(
+          "--costs", of,
+          "whose costs: those that the file states, scaled by the profile, if it states any; "
+          "or the profile's, as a server takes them")
+      .TypeName("file | profile")
       .ShowDefault();
 }
 

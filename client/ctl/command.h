@@ -12,10 +12,14 @@
 #include "passes/base/digest.h"
 #include "passes/cost/costs.h"
 #include "passes/io/fx_json.h"
+#include "passes/ir/normalize.h"
+#include "passes/pass/options.h"
 #include "passes/plan/plan.h"
 #include "passes/sim/simulator.h"
 
 namespace bucketd::ctl {
+
+inline constexpr char kDefaultProfile[] = "h100_nvlink";
 
 // Each adds its subcommand to `app`; when that one is parsed it runs and says how to exit.
 void AddPlanCommand(const Command& app);
@@ -38,16 +42,32 @@ void AddPinCommand(const Command& app);
 void AddDisableCommand(const Command& app);
 void AddEnableCommand(const Command& app);
 
+// By whose costs.
+struct CostFlags {
+  std::string profile = kDefaultProfile;
+  std::string of = "file";  // "file": what it states, scaled by the profile; or "profile"
+};
+
 // A captured graph and what planning it needs.
 struct Input {
   CapturedGraph captured;
-  Costs costs;
-  Digest digest{};             // of the normalised graph
-  int32_t canonical_size = 0;  // its number of nodes
+  NormalizedGraph normalized;  // what is planned, here and by a server
+  Costs costs;                 // of the captured graph
+  Costs normalized_costs;
+  std::string profile;  // its name
+  Digest digest{};      // of the normalised graph
 };
-// NOT_FOUND: no such file or profile. Costs come from the file where it states them, else from the
-// profile's device model.
-absl::StatusOr<Input> Load(const std::string& graph_path, const std::string& profile);
+// NOT_FOUND: no such file or profile. A file that states no costs gets the profile's.
+absl::StatusOr<Input> Load(const std::string& graph_path, const CostFlags& costs);
+
+// Plans as a server does: the normalised graph, under its costs.
+absl::StatusOr<Plan> PlanHere(const Input& input, const PlanOptions& options);
+// A plan for the normalised graph in the ids of the file, with the figures of its graph.
+absl::StatusOr<Plan> ForFile(const Input& input, Plan plan);
+// A plan in the file's ids, with the figures of the file's graph under the input's costs.
+Plan WithFigures(const Input& input, Plan plan);
+// Says on stderr where the input's costs are not those that made the plan.
+void NoteOtherCosts(const Input& input, const Plan& plan);
 
 // The plan in a file, checked: made for this graph, and legal for it. An empty path gives program
 // order.
@@ -59,11 +79,10 @@ Json FiguresJson(const Graph& graph, const Plan& plan, const Simulation& simulat
 // A list of what the planner has to say about the plan.
 Json DiagnosticsJson(const Plan& plan);
 
-// What many subcommands take: GRAPH, --profile, --json.
+// What many subcommands take: GRAPH, --profile, --costs, --json.
 void AddGraphArgument(const Command& command, std::string& graph);
 void AddProfileFlag(const Command& command, std::string& profile);
+Flag AddCostsFlag(const Command& command, std::string& of);
 void AddJsonFlag(const Command& command, bool& json);
-
-inline constexpr char kDefaultProfile[] = "h100_nvlink";
 
 }  // namespace bucketd::ctl

@@ -119,7 +119,7 @@ absl::StatusOr<std::vector<Row>> Rows(const Args& args) {
 
 void MakePlanOf(const Input& input, Row& row) {
   const auto begin = std::chrono::steady_clock::now();
-  absl::StatusOr<Plan> plan = MakePlan(input.captured.graph, input.costs, row.options);
+  absl::StatusOr<Plan> plan = PlanHere(input, row.options);
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
   row.planning_ms = took.count();
   row.status = plan.status();
@@ -244,7 +244,7 @@ void PrintJson(const Input& input, const std::vector<Row>& rows, int64_t bound) 
 
 absl::Status Run(const Args& args) {
   ASSIGN_OR_RETURN(std::vector<Row> rows, Rows(args));
-  ASSIGN_OR_RETURN(const Input input, Load(args.flags.graph, args.flags.profile));
+  ASSIGN_OR_RETURN(const Input input, Load(args.flags.graph, args.flags.costs));
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows.size() > 8) std::fprintf(stderr, "\rplan %zu of %zu", i + 1, rows.size());
     MakePlanOf(input, rows[i]);
@@ -267,6 +267,7 @@ void AddCompareCommand(const Command& app) {
   const Command command =
       app.AddCommand("compare", "Plan a captured graph in every mode and lay them side by side");
   AddPlanFlags(command, args->flags);
+  AddCostsFlag(command, args->flags.costs.of);
   command
       .AddOption("--sweep", args->sweeps,
                  "one plan for each value, by the options' names below; several sweeps multiply")

@@ -17,7 +17,8 @@ namespace bucketd::ctl {
 namespace {
 
 struct Args {
-  std::string graph, plan, a, b, profile = kDefaultProfile;
+  std::string graph, plan, a, b;
+  CostFlags costs;
   bool json = false;
 };
 
@@ -33,9 +34,8 @@ Whole ExplainAll(const Input& input, const Plan& plan, const Explainer& explaine
   const std::vector<BucketStory> told = stories.All();
   const std::vector<AloneGroup> alone = explainer.Alone();
   Whole whole;
-  whole.text = absl::StrCat("mode ", plan.mode, ", numerics ", Name(plan.numerics), " on ",
-                            plan.backend, ", cost profile ", input.costs.profile_id(), "\n\n",
-                            explainer.Buckets(facts), "\n");
+  whole.text =
+      absl::StrCat(HowMade(plan, input.costs.profile_id()), "\n", explainer.Buckets(facts), "\n");
   std::vector<Json> buckets;
   for (size_t b = 0; b < facts.size(); ++b) {
     const Bucket& bucket = plan.buckets[b];
@@ -65,6 +65,8 @@ Whole ExplainAll(const Input& input, const Plan& plan, const Explainer& explaine
   whole.json = Json::Object({{"mode", plan.mode},
                              {"numerics", Name(plan.numerics)},
                              {"backend", plan.backend},
+                             {"bits", Name(plan.bits)},
+                             {"bits_text", plan.bits_text},
                              {"cost_profile", input.costs.profile_id()},
                              {"buckets", Json::List(buckets)},
                              {"alone", AloneJson(alone)},
@@ -73,12 +75,9 @@ Whole ExplainAll(const Input& input, const Plan& plan, const Explainer& explaine
 }
 
 absl::StatusOr<Whole> Explain(const Args& args) {
-  ASSIGN_OR_RETURN(const Input input, Load(args.graph, args.profile));
+  ASSIGN_OR_RETURN(const Input input, Load(args.graph, args.costs));
   ASSIGN_OR_RETURN(const Plan plan, LoadPlan(input, args.plan));
-  if (!plan.cost_profile.empty() && plan.cost_profile != input.costs.profile_id()) {
-    std::fprintf(stderr, "figures are those of %s; the plan was made by those of %s (--profile)\n",
-                 std::string(input.costs.profile_id()).c_str(), plan.cost_profile.c_str());
-  }
+  NoteOtherCosts(input, plan);
   ASSIGN_OR_RETURN(const Explainer explainer,
                    Explainer::Make(input.captured.graph, plan, input.costs));
   const BucketStories stories(input.captured.graph, plan, input.costs);
@@ -111,7 +110,8 @@ void AddExplainCommand(const Command& app) {
   command.AddOption("a", args->a, "a collective: its id or name, its parameter's FQN, or bucket:K")
       .TypeName("A");
   command.AddOption("b", args->b, "another one: why are the two not together?").TypeName("B");
-  AddProfileFlag(command, args->profile);
+  AddProfileFlag(command, args->costs.profile);
+  AddCostsFlag(command, args->costs.of);
   AddJsonFlag(command, args->json);
   command.Footer(
       "Example: every bucket, then two of them:\n"

@@ -113,7 +113,12 @@ void PrintJson(const Input& input, const std::string& mode, const std::vector<Pa
 absl::StatusOr<std::vector<ParetoPoint>> Search(const Input& input, const PlanOptions& options) {
   const Ticker ticker(absl::StrCat("planning ", WithThousands(input.captured.graph.size()),
                                    " nodes under one memory limit after the other"));
-  return ParetoFront(input.captured.graph, input.costs, options);
+  ASSIGN_OR_RETURN(std::vector<ParetoPoint> front,
+                   ParetoFront(input.normalized.graph, input.normalized_costs, options));
+  for (ParetoPoint& point : front) {
+    ASSIGN_OR_RETURN(point.plan, ForFile(input, std::move(point.plan)));
+  }
+  return front;
 }
 
 }  // namespace
@@ -125,7 +130,6 @@ absl::Status ShowFront(const Input& input, const PlanOptions& options, const std
   }
   ASSIGN_OR_RETURN(std::vector<ParetoPoint> front, Search(input, options));
   for (size_t i = 0; i < front.size() && !plan_out.empty(); ++i) {
-    front[i].plan.graph_digest = input.digest;
     const std::string path = NumberedPath(plan_out, i + 1);
     RETURN_IF_ERROR(WriteFile(path, PlanToJson(input.captured.graph, front[i].plan)));
     std::fprintf(stderr, "plan: %s\n", path.c_str());

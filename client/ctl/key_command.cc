@@ -134,7 +134,7 @@ absl::Status PrintOne(const Side& side, bool json) {
 
 absl::Status Run(const Args& args) {
   ASSIGN_OR_RETURN(const PlanOptions options, OptionsFrom(args.flags));
-  ASSIGN_OR_RETURN(const Side a, Load(args.flags.graph, options, args.flags.profile));
+  ASSIGN_OR_RETURN(const Side a, Load(args.flags.graph, options, args.flags.costs.profile));
   if (args.other.empty() && args.other_profile.empty() && args.other_options.empty()) {
     return PrintOne(a, args.json);
   }
@@ -144,9 +144,10 @@ absl::Status Run(const Args& args) {
         absl::StrSplit(text, absl::MaxSplits('=', 1));
     RETURN_IF_ERROR(AsUsage(SetOption(other_options, option.first, option.second)));
   }
-  ASSIGN_OR_RETURN(const Side b,
-                   Load(args.other.empty() ? args.flags.graph : args.other, other_options,
-                        args.other_profile.empty() ? args.flags.profile : args.other_profile));
+  ASSIGN_OR_RETURN(
+      const Side b,
+      Load(args.other.empty() ? args.flags.graph : args.other, other_options,
+           args.other_profile.empty() ? args.flags.costs.profile : args.other_profile));
   const std::vector<Difference> differences = Differences(a, b);
   if (args.json) {
     std::fputs(JsonText(a, b, differences).c_str(), stdout);

@@ -23,8 +23,6 @@
 #include "passes/base/status_macros.h"
 #include "passes/io/chrome_trace.h"
 #include "passes/io/plan_json.h"
-#include "passes/io/profile_json.h"
-#include "passes/planner.h"
 
 namespace bucketd::ctl {
 namespace {
@@ -64,6 +62,8 @@ void PrintJson(const Input& input, const Chosen& chosen, double planning_ms) {
                               {"mode", plan.mode},
                               {"numerics", Name(plan.numerics)},
                               {"backend", plan.backend},
+                              {"bits", Name(plan.bits)},
+                              {"bits_text", plan.bits_text},
                               {"cost_profile", plan.cost_profile},
                               {"planning_ms", Json::Number(absl::StrFormat("%.3f", planning_ms))}});
   if (chosen.json) object.Set("stick_to", *chosen.json);
@@ -83,8 +83,7 @@ void PrintText(const Input& input, const Chosen& chosen, double planning_ms) {
   const std::string text = absl::StrCat(
       graph.name(), " ", input.captured.kind, ": ", WithThousands(graph.size()), " nodes, ",
       graph.collectives().size(), " collectives, digest ", ToHex(plan.graph_digest).substr(0, 12),
-      "\nmode ", plan.mode, ", numerics ", Name(plan.numerics), " on ", plan.backend,
-      ", cost profile ", input.costs.profile_id(), "\n\n",
+      "\n", HowMade(plan, plan.cost_profile), "\n",
       graph.collectives().empty() ? "no collectives: nothing to put into buckets\n"
                                   : BucketTable(DescribeBuckets(graph, plan)),
       AloneText(AloneUnder(input, plan)), "\n", SummaryTable(plan), "\n",
@@ -112,45 +111,39 @@ absl::Status AsUnavailable(const absl::Status& status) {
   return busy ? absl::UnavailableError(status.message()) : status;
 }
 
-// The server takes its own costs: so does everything that is printed here.
-absl::StatusOr<Plan> PlanAt(const std::string& server, const std::string& profile_name,
-                            const PlanOptions& options, Input& input) {
+// The server takes its own costs. Figures are those of this process's profile of that name.
+absl::StatusOr<Plan> PlanAt(const std::string& server, const PlanOptions& options,
+                            const Input& input) {
   constexpr std::chrono::seconds kConnectTimeout(5), kDeadline(300);
-  ASSIGN_OR_RETURN(const CostProfile profile, FindProfile(profile_name));
   client::ClientOptions to;
   to.connect_timeout = kConnectTimeout;
   to.log = [](absl::string_view) {};  // what came of it is reported once, at the end
   client::PlannerClient planner(server, to);
-  absl::StatusOr<client::RemotePlan> remote =
-      client::PlanCaptured(planner, input.captured, options, profile.name, std::nullopt, kDeadline);
+  absl::StatusOr<client::RemotePlan> remote = client::PlanCaptured(
+      planner, input.captured, options, input.profile, std::nullopt, kDeadline);
   if (!remote.ok()) return AsUnavailable(remote.status());
-  absl::StatusOr<Costs> costs =
-      Costs::FromDeviceModel(input.captured.graph, input.captured.mesh, profile);
-  if (!costs.ok()) return costs.status();
-  input.costs = *std::move(costs);
-  const Graph& graph = input.captured.graph;
-  remote->plan.prediction = Simulate(graph, remote->plan, input.costs).prediction;
-  remote->plan.program_order = Simulate(graph, ProgramOrder(graph), input.costs).prediction;
-  return std::move(remote->plan);
+  NoteOtherCosts(input, remote->plan);
+  return WithFigures(input, std::move(remote->plan));
 }
 
-absl::StatusOr<Plan> MakeOrAsk(const Args& args, const PlanOptions& options, Input& input) {
+absl::StatusOr<Plan> MakeOrAsk(const Args& args, const PlanOptions& options, const Input& input) {
   const Ticker ticker(absl::StrCat("planning ", WithThousands(input.captured.graph.size()),
                                    " nodes, mode ", options.mode, ", effort ", options.effort));
-  if (!args.server.empty()) return PlanAt(args.server, args.flags.profile, options, input);
-  return MakePlan(input.captured.graph, input.costs, options);
+  if (!args.server.empty()) return PlanAt(args.server, options, input);
+  return PlanHere(input, options);
 }
 
 absl::Status Run(const Args& args) {
   ASSIGN_OR_RETURN(const PlanOptions options, OptionsFrom(args.flags));
   RETURN_IF_ERROR(AsUsage(options.Validate()));
-  ASSIGN_OR_RETURN(Input input, Load(args.flags.graph, args.flags.profile));
+  CostFlags costs = args.flags.costs;
+  if (!args.server.empty()) costs.of = "profile";
+  ASSIGN_OR_RETURN(const Input input, Load(args.flags.graph, costs));
   if (args.pareto) return ShowFront(input, options, args.plan_out, args.json);
   const auto begin = std::chrono::steady_clock::now();
   absl::StatusOr<Plan> plan = MakeOrAsk(args, options, input);
   if (!plan.ok()) return plan.status();
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-  plan->graph_digest = input.digest;
   ASSIGN_OR_RETURN(const Chosen chosen, StickTo(input, options, args.stick, *std::move(plan)));
   if (!chosen.verdict.empty()) std::fprintf(stderr, "%s\n", chosen.verdict.c_str());
   RETURN_IF_ERROR(WriteOutputs(args, input, chosen.written));
@@ -168,14 +161,16 @@ void AddPlanCommand(const Command& app) {
   auto args = std::make_shared<Args>();
   const Command command = app.AddCommand("plan", "Plan a captured graph and show the plan");
   AddPlanFlags(command, args->flags);
+  AddCostsFlag(command, args->flags.costs.of);
   command.AddOption("--plan-out", args->plan_out, "write the plan there, as JSON");
   command.AddOption("--trace-out", args->trace_out,
                     "write the predicted timeline there, for ui.perfetto.dev");
   command
       .AddOption("--server", args->server,
                  "plan at a running bucketd, HOST:PORT or unix:/path, with its costs under "
-                 "--profile; not in this process")
-      .TypeName("ADDRESS");
+                 "--profile, as --costs profile does here")
+      .TypeName("ADDRESS")
+      .Excludes({"--costs"});
   command
       .AddOption("--stick-to", args->stick.plan,
                  "keep that plan, written before, unless the new one gains enough")

@@ -63,7 +63,7 @@ absl::Status AsUsage(const absl::Status& status) {
 
 void AddPlanFlags(const Command& command, PlanFlags& flags) {
   AddGraphArgument(command, flags.graph);
-  AddProfileFlag(command, flags.profile);
+  AddProfileFlag(command, flags.costs.profile);
   command.AddOption("--memory-limit", flags.memory_limit,
                     "peak memory a plan may reach: 1.05x, +5%, 38GiB, bytes [1.05x]");
   command.AddOption("--param-order", flags.param_order,

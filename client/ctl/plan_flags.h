@@ -13,11 +13,12 @@
 namespace bucketd::ctl {
 
 struct PlanFlags {
-  std::string graph, profile = kDefaultProfile, memory_limit, param_order;
+  std::string graph, memory_limit, param_order;
+  CostFlags costs;
   std::vector<std::pair<std::string, std::string>> set;  // options by name, as given
 };
 
-// GRAPH, --profile, and a flag a row of AllOptions(). `flags` outlives the parsing.
+// GRAPH, --profile (not --costs), and a flag a row of AllOptions(). `flags` outlives the parsing.
 void AddPlanFlags(const Command& command, PlanFlags& flags);
 
 // As the flags say, not yet validated: a caller may set more. OUT_OF_RANGE: usage.

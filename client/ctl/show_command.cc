@@ -38,9 +38,8 @@ absl::Status Run(const Args& args) {
   ASSIGN_OR_RETURN(const PlanFile file, ReadPlanFile(args.plan));
   const Plan& plan = file.plan;
   const std::string text =
-      absl::StrCat("graph ", ToHex(plan.graph_digest), ", ", plan.node_count, " nodes\nmode ",
-                   plan.mode, ", numerics ", Name(plan.numerics), " on ", plan.backend,
-                   ", cost profile ", plan.cost_profile, ", planner ", plan.planner, "\n\n",
+      absl::StrCat("graph ", ToHex(plan.graph_digest), ", ", plan.node_count, " nodes, planner ",
+                   plan.planner, "\n", HowMade(plan, plan.cost_profile), "\n",
                    BucketTable(Lines(file)), "\n", SummaryTable(plan), DiagnosticLines(plan));
   std::fputs(text.c_str(), stdout);
   return absl::OkStatus();

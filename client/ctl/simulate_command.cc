@@ -14,7 +14,8 @@ namespace bucketd::ctl {
 namespace {
 
 struct Args {
-  std::string graph, plan, profile = kDefaultProfile;
+  std::string graph, plan;
+  CostFlags costs;
   bool json = false;
 };
 
@@ -28,7 +29,7 @@ void PrintJson(const Graph& graph, const Plan& plan, const Simulation& simulatio
 }
 
 absl::Status Run(const Args& args) {
-  ASSIGN_OR_RETURN(const Input input, Load(args.graph, args.profile));
+  ASSIGN_OR_RETURN(const Input input, Load(args.graph, args.costs));
   ASSIGN_OR_RETURN(Plan plan, LoadPlan(input, args.plan));
   const Graph& graph = input.captured.graph;
   const Simulation simulation = Simulate(graph, plan, input.costs);
@@ -52,7 +53,8 @@ void AddSimulateCommand(const Command& app) {
   AddGraphArgument(command, args->graph);
   command.AddOption("plan", args->plan, "plan file, JSON or binary; illegal ones are refused")
       .TypeName("PLAN");
-  AddProfileFlag(command, args->profile);
+  AddProfileFlag(command, args->costs.profile);
+  AddCostsFlag(command, args->costs.of);
   AddJsonFlag(command, args->json);
   command.Footer(
       "Example: what a plan that was made for NVLink does on a slow network:\n"

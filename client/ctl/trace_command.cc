@@ -15,7 +15,8 @@ namespace bucketd::ctl {
 namespace {
 
 struct Args {
-  std::string graph, plan, out, profile = kDefaultProfile;
+  std::string graph, plan, out;
+  CostFlags costs;
 };
 
 // The plan, and above it the untouched step that it is to beat.
@@ -31,7 +32,7 @@ std::string Picture(const Input& input, const Plan& plan, bool with_program_orde
 }
 
 absl::Status Run(const Args& args) {
-  ASSIGN_OR_RETURN(const Input input, Load(args.graph, args.profile));
+  ASSIGN_OR_RETURN(const Input input, Load(args.graph, args.costs));
   ASSIGN_OR_RETURN(Plan plan, LoadPlan(input, args.plan));
   if (args.plan.empty()) plan.mode = "program order";
   if (absl::EndsWith(args.out, ".svg")) {
@@ -63,7 +64,8 @@ void AddTraceCommand(const Command& app) {
       .AddOption("--out", args->out,
                  "where the trace goes; - is stdout; a name in .svg gets a picture")
       .Required();
-  AddProfileFlag(command, args->profile);
+  AddProfileFlag(command, args->costs.profile);
+  AddCostsFlag(command, args->costs.of);
   command.Footer(
       "Example: then open trace.json in ui.perfetto.dev or chrome://tracing\n"
       "  bucketctl trace llama3_8b_fsdp8.bw.json.gz plan.json --out trace.json");

@@ -61,6 +61,12 @@ std::string BucketTable(absl::Span<const BucketLine> buckets) {
   return table.Text();
 }
 
+std::string HowMade(const Plan& plan, absl::string_view cost_profile) {
+  return absl::StrCat("mode ", plan.mode, ", numerics ", Name(plan.numerics), " on ", plan.backend,
+                      ", cost profile ", cost_profile, "\n", plan.bits_text,
+                      plan.bits_text.empty() ? "" : "\n");
+}
+
 std::string SummaryTable(const Plan& plan) {
   const Prediction& now = plan.prediction;
   const Prediction& before = plan.program_order;

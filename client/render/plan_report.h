@@ -25,6 +25,9 @@ std::string BucketTable(absl::Span<const BucketLine> buckets);
 // Step time, exposed communication, memory and the rest, against program order.
 std::string SummaryTable(const Plan& plan);
 
+// How the plan was made, by whose costs, and whose bits gradients then have: a line each.
+std::string HowMade(const Plan& plan, absl::string_view cost_profile);
+
 // What the planner has to say about the plan, a line each, the first three of every code.
 std::string DiagnosticLines(const Plan& plan);
 

@@ -119,6 +119,11 @@ absl::string_view Name(Numerics numerics) {
   return Lookup(numerics, kNames);
 }
 
+absl::string_view Name(Bits bits) {
+  static constexpr absl::string_view kNames[] = {"unsaid", "neither", "eager", "unplanned", "both"};
+  return Lookup(bits, kNames);
+}
+
 bool FromName(absl::string_view name, DType& dtype) { return FindName(name, DType::kC128, dtype); }
 
 bool FromName(absl::string_view name, CollectiveKind& kind) {

@@ -71,6 +71,8 @@ enum class Tag : uint8_t {
 enum class BucketMode : uint8_t { kPacked = 1, kGrouped = 2 };
 enum class CopyStream : uint8_t { kCompute = 1, kComm = 2 };
 enum class Numerics : uint8_t { kEagerOrder = 1, kExact = 2, kFree = 3 };
+// Whose bits sums over ranks have: eager training's, the unplanned graph's, both's, neither's.
+enum class Bits : uint8_t { kUnsaid = 0, kNeither, kEager, kUnplanned, kBoth };
 
 // Bytes of one element. Zero for kUnspecified.
 int64_t ItemSize(DType dtype);
@@ -88,6 +90,7 @@ absl::string_view Name(Tag tag);
 absl::string_view Name(BucketMode mode);
 absl::string_view Name(CopyStream stream);
 absl::string_view Name(Numerics numerics);
+absl::string_view Name(Bits bits);
 // "ag", "rs", "ar", "a2a", "bc": as graph files and the referee say it.
 absl::string_view ShortName(CollectiveKind kind);
 bool FromName(absl::string_view name, DType& dtype);

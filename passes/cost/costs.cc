@@ -16,6 +16,9 @@ namespace {
 // and launch counted, no sum in the simulator leaves an int64.
 constexpr double kMaxTotalPs = 2.2e17;
 
+// Plans by a file's own costs do not pass for plans by the profile's.
+constexpr char kOverTheFiles[] = " over the file's costs";
+
 // Clamped, so that an absurd figure stays one until CheckTotal() refuses it.
 int64_t ToPs(double us) {
   return static_cast<int64_t>(std::nearbyint(std::min(us * 1e6, kMaxTotalPs)));
@@ -142,7 +145,9 @@ absl::StatusOr<Costs> Costs::FromFile(const Graph& graph, const StatedCosts& sta
         "costs for ", stated.node_us.size(), " nodes and ", stated.links.size(),
         " collectives, but the graph has ", graph.size(), " and ", graph.collectives().size()));
   }
-  return Resolve(graph, stated, profile);
+  ASSIGN_OR_RETURN(Costs costs, Resolve(graph, stated, profile));
+  costs.profile_id_ += kOverTheFiles;
+  return costs;
 }
 
 }  // namespace bucketd

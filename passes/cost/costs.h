@@ -75,7 +75,8 @@ class Costs {
   // Parts per billion: coarser steps would cost the agreement with the referee.
   int64_t overlap_slowdown_ppb() const { return overlap_slowdown_ppb_; }
   int64_t comm_copy_share_ppb() const { return comm_copy_share_ppb_; }
-  absl::string_view profile_id() const { return profile_id_; }  // "name@version"
+  // "name@version", of FromFile() "name@version over the file's costs".
+  absl::string_view profile_id() const { return profile_id_; }
 
  private:
   Costs() = default;

@@ -243,6 +243,10 @@ absl::Status ReadHeader(const json& object, Plan& plan) {
   RETURN_IF_ERROR(ReadString(object, "planner", "", plan.planner));
   RETURN_IF_ERROR(ReadString(object, "cost_profile", "", plan.cost_profile));
   RETURN_IF_ERROR(ReadString(object, "backend", "", plan.backend));
+  RETURN_IF_ERROR(ReadString(object, "bits_text", "", plan.bits_text));
+  RETURN_IF_ERROR(ReadName(
+      object, "bits", "",
+      {Bits::kUnsaid, Bits::kNeither, Bits::kEager, Bits::kUnplanned, Bits::kBoth}, plan.bits));
   return ReadName(object, "numerics", "",
                   {Numerics::kEagerOrder, Numerics::kExact, Numerics::kFree}, plan.numerics);
 }
@@ -279,6 +283,7 @@ std::string PlanToJson(const Graph& graph, const Plan& plan) {
       ",\n \"node_count\": ", plan.node_count, ",\n \"mode\": ", Quoted(plan.mode),
       ", \"planner\": ", Quoted(plan.planner), ", \"cost_profile\": ", Quoted(plan.cost_profile),
       ",\n \"numerics\": ", Quoted(Name(plan.numerics)), ", \"backend\": ", Quoted(plan.backend),
+      ",\n \"bits\": ", Quoted(Name(plan.bits)), ", \"bits_text\": ", Quoted(plan.bits_text),
       ",\n \"buckets\": ",
       Lines(plan.buckets, [&](const Bucket& b) { return BucketText(graph, b); }),
       ",\n \"order\": [", order, "],\n \"prediction\": ", PredictionText(plan.prediction),

@@ -70,6 +70,8 @@ void PlanToProto(const Graph& graph, const Plan& plan, v1::Plan& message) {
   }
   message.set_numerics(static_cast<v1::Numerics>(plan.numerics));
   message.set_backend(plan.backend);
+  message.set_bits(static_cast<v1::Bits>(plan.bits));
+  message.set_bits_text(plan.bits_text);
   PredictionToProto(plan.prediction, *message.mutable_prediction());
   PredictionToProto(plan.program_order, *message.mutable_program_order());
   message.set_lower_bound_ps(plan.lower_bound_ps);
@@ -191,6 +193,11 @@ absl::Status HeaderFromProto(const v1::Plan& message, Plan& plan) {
   ASSIGN_OR_RETURN(plan.numerics,
                    EnumFrom<Numerics>(message.numerics(), v1::Numerics_IsValid, "numerics"));
   plan.backend = message.backend();
+  // Plans of planners before 7 do not say.
+  if (message.bits() != v1::BITS_UNSPECIFIED) {
+    ASSIGN_OR_RETURN(plan.bits, EnumFrom<Bits>(message.bits(), v1::Bits_IsValid, "bits"));
+  }
+  plan.bits_text = message.bits_text();
   plan.planner = message.provenance().planner();
   plan.mode = message.provenance().mode();
   plan.cost_profile = message.provenance().cost_profile();

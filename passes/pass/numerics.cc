@@ -14,18 +14,6 @@ namespace {
 
 constexpr int64_t kGlooSegmentBytes = int64_t{1} << 20;
 
-// gloo adds a buffer chunk by chunk, each chunk along its own ring of ranks. A chunk is a rank's
-// slice in two or more equal segments of at most a mebibyte, rounded up to whole elements. Where
-// nothing is rounded, chunks are slices and an element's sum depends on its rank alone; else
-// elements near the ends of slices are added along another rank's ring, and which those are
-// depends on the slice's size.
-bool ChunksAreSlices(int64_t elements, DType dtype) {
-  const int64_t bytes = elements * ItemSize(dtype);
-  const int64_t segments =
-      std::max<int64_t>(2, (bytes + kGlooSegmentBytes - 1) / kGlooSegmentBytes);
-  return elements % segments == 0;
-}
-
 // Addition commutes: two addends have one sum, whatever the order.
 bool AddsTwo(const Graph& graph, CollectiveId c) {
   return graph.group(graph.collective(c)).size <= 2;
@@ -43,6 +31,18 @@ void Add(absl::string_view code, std::vector<NodeId> nodes, absl::string_view te
 }
 
 }  // namespace
+
+// gloo adds a buffer chunk by chunk, each chunk along its own ring of ranks. A chunk is a rank's
+// slice in two or more equal segments of at most a mebibyte, rounded up to whole elements. Where
+// nothing is rounded, chunks are slices and an element's sum depends on its rank alone; else
+// elements near the ends of slices are added along another rank's ring, and which those are
+// depends on the slice's size.
+bool ChunksAreSlices(int64_t elements, DType dtype) {
+  const int64_t bytes = elements * ItemSize(dtype);
+  const int64_t segments =
+      std::max<int64_t>(2, (bytes + kGlooSegmentBytes - 1) / kGlooSegmentBytes);
+  return elements % segments == 0;
+}
 
 absl::Span<const absl::string_view> Backends() {
   static constexpr absl::string_view kBackends[] = {"gloo", "nccl"};

@@ -1,6 +1,7 @@
 // What may be merged, and in which form, without breaking the promise about sums that a plan makes.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -33,5 +34,9 @@ BucketMode ModeOf(const Graph& graph, absl::Span<const NodeId> members, const Pl
 // which all-reduces are added up in another order than without a plan. REQUIRES: tag-collectives
 // has run; else nothing is said.
 void ReportSums(const PassContext& context, Plan& plan);
+
+// Whether gloo adds every element of such a reduce-scatter in an order that its rank alone decides:
+// then each sum is the same in any buffer of which this holds. `elements`: of one rank's slice.
+bool ChunksAreSlices(int64_t elements, DType dtype);
 
 }  // namespace bucketd

@@ -163,8 +163,13 @@ constexpr absl::string_view kOverlap = "overlap";
 constexpr absl::string_view kAuto = "auto";
 constexpr OptionInfo kOptions[] = {
     {"mode", "NAME", "how buckets are found", kEvery, true, Set<&O::mode>, Print<&O::mode>},
-    {"numerics", "eager_order | exact | free", "what may happen to the order of sums", kEvery, true,
-     Set<&O::numerics>, Print<&O::numerics>},
+    {"numerics", "eager_order | exact | free",
+     "sums of gradients: eager_order: added in eager's order of parameters, eager FSDP2's bits "
+     "where "
+     "each bucket is one of its units (transformer_block); exact: the unplanned graph's bits; "
+     "free: "
+     "any. The plan says whose bits then hold",
+     kEvery, true, Set<&O::numerics>, Print<&O::numerics>},
     {"backend", "nccl | gloo", "whose order of summation is meant", kEvery, true, Set<&O::backend>,
      Print<&O::backend>},
     {"memory_limit_ppm", "N", "peak memory, in millionths of program order's", kEvery, true,

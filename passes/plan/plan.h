@@ -53,6 +53,10 @@ struct Plan {
   std::vector<Step> order;
   Numerics numerics = Numerics::kEagerOrder;
   std::string backend, mode, planner, cost_profile;
+  // What `numerics` comes to: whose bits gradients have on `backend`, and in words, with why not
+  // the others'. The planner says it (pass/units/sum_bits.h); no verifier holds a plan to it.
+  Bits bits = Bits::kUnsaid;
+  std::string bits_text;
   Prediction prediction, program_order;
   int64_t lower_bound_ps = 0;
   std::vector<Diagnostic> diagnostics;

@@ -281,9 +281,19 @@ class BucketctlTest(unittest.TestCase):
     def test_explain_says_whose_costs_its_figures_are(self):
         self.explain()
         run = self.run_ctl("explain", GRAPH, self.path("plan.json"), "--profile", "slow_network")
-        self.assertIn("cost profile slow_network@1", run.stdout)
-        self.assertIn("figures are those of slow_network@1; the plan was made by those of h100_nvlink@1", run.stderr)
+        self.assertIn("cost profile slow_network@1 over the file's costs\n", run.stdout)
+        self.assertIn("figures are by slow_network@1 over the file's costs; the plan was made by h100_nvlink@1 over the file's costs", run.stderr)
         self.assertEqual(self.run_ctl("explain", GRAPH, self.path("plan.json")).stderr, "")
+
+    def test_whose_bits_gradients_have_is_said_by_plan_and_explain_alike(self):
+        out = self.path("bits.json")
+        figures = json.loads(self.run_ctl("plan", GRAPH, "--plan-out", out, "--json").stdout)
+        self.assertEqual(figures["bits"], "neither")  # no order of parameters was given, and NCCL adds by position
+        self.assertIn("neither of the unplanned graph nor of eager training: bucket ", figures["bits_text"])
+        for said in (self.run_ctl("plan", GRAPH), self.run_ctl("explain", GRAPH, out), self.run_ctl("show", out)):
+            self.assertIn(figures["bits_text"] + "\n", said.stdout)
+        exact = json.loads(self.run_ctl("plan", GRAPH, "--numerics", "exact", "--json").stdout)
+        self.assertEqual(exact["bits"], "unplanned")
 
     def test_explain_knows_how_many_buckets_there_are(self):
         self.explain()

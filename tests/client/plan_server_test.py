@@ -1,4 +1,5 @@
 """bucketctl plan --server: the same output and exit codes as in process, from a running bucketd."""
+import glob
 import gzip
 import json
 import os
@@ -9,7 +10,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "passes"))
-from referee_kit import BINARY, bucketctl, graph_paths
+from referee_kit import BINARY, DATA, bucketctl, graph_paths
 
 DONE, REFUSED, USAGE, UNAVAILABLE = 0, 1, 2, 3
 GRAPHS = graph_paths("llama3_debug_fsdp8.?w")
@@ -51,23 +52,52 @@ class PlanServerTest(unittest.TestCase):
             json.dump(captured, f)
         return path
 
-    def test_the_plan_is_the_one_that_is_made_in_process(self):
-        for graph in map(self.without_costs, GRAPHS):
-            for options in ((), ("--mode", "greedy", "--profile", "slow_network")):
-                made = []
-                for where, server in (("here", ()), ("there", ("--server", self.address))):
-                    plan = self.path(f"{where}.plan.json")
-                    text = self.run_ctl("plan", graph, *options, *server, "--plan-out", plan).stdout
-                    figures = json.loads(self.run_ctl("plan", graph, *options, *server, "--json").stdout)
-                    figures.pop("planning_ms")
-                    with open(plan) as f:
-                        made.append((text, figures, json.load(f)))
-                self.assertEqual(made[0], made[1])
+    def planned(self, graph, *args):
+        """All that is said of a plan and the plan's file, byte for byte; how long it took does not count."""
+        out = self.path("plan.json")
+        text = self.run_ctl("plan", graph, *args, "--plan-out", out).stdout
+        with open(out, "rb") as f:
+            return text, f.read()
 
-    def test_costs_that_a_file_states_stay_at_home(self):
-        stated = json.loads(self.run_ctl("plan", GRAPHS[0], "--server", self.address, "--json").stdout)
-        modelled = json.loads(self.run_ctl("plan", self.without_costs(GRAPHS[0]), "--json").stdout)
-        self.assertEqual(stated["planned"], modelled["planned"])
+    def figures(self, graph, *args):
+        figures = json.loads(self.run_ctl("plan", graph, *args, "--json").stdout)
+        figures.pop("planning_ms")
+        return figures
+
+    def test_a_server_gives_the_plan_that_is_made_here_by_the_same_costs(self):
+        small = [*graph_paths("*_debug_*"), *sorted(glob.glob(os.path.join(DATA, "vectors", "*.rank?.json.gz")))]
+        large = [graph for graph in graph_paths() if graph not in small]
+        self.assertGreater(len(small), 40)
+        for graph in small + large:
+            for options in (("--effort", "1"), ("--mode", "greedy", "--profile", "slow_network"))[graph in large:]:
+                with self.subTest(graph=os.path.basename(graph), options=options):
+                    self.assertEqual(self.planned(graph, *options, "--costs", "profile"),
+                                     self.planned(graph, *options, "--server", self.address))
+
+    def test_ranks_whose_files_differ_get_one_plan(self):
+        # Rank 3 captured pads and slices that rank 0 did not.
+        for part in ("fw", "bw"):
+            buckets = []
+            for rank in (0, 3):
+                graph = os.path.join(DATA, "vectors", f"fsdp_uneven.{part}.rank{rank}.json.gz")
+                plan = json.loads(self.planned(graph, "--effort", "1", "--costs", "profile")[1])
+                names = [node["name"] for node in json.loads(gzip.open(graph).read())["nodes"]]
+                buckets.append([[names[member] for member in bucket["members"]] for bucket in plan["buckets"]])
+            self.assertEqual(*buckets)
+            self.assertTrue(buckets[0])
+
+    def test_the_output_says_whose_costs_made_the_plan(self):
+        graph, bare = GRAPHS[0], self.without_costs(GRAPHS[0])
+        for args, whose in (((graph,), "h100_nvlink@1 over the file's costs"), ((graph, "--costs", "file"), "h100_nvlink@1 over the file's costs"),
+                            ((graph, "--costs", "profile"), "h100_nvlink@1"), ((bare,), "h100_nvlink@1"),
+                            ((graph, "--server", self.address), "h100_nvlink@1")):
+            text, plan = self.planned(*args)
+            self.assertIn(f"cost profile {whose}\n", text)
+            self.assertEqual([self.figures(*args)["cost_profile"], json.loads(plan)["cost_profile"]], [whose, whose])
+        self.assertEqual(self.planned(graph, "--costs", "profile"), self.planned(bare))
+        self.assertEqual(self.figures(graph, "--costs", "profile"), self.figures(graph, "--server", self.address))
+        self.run_ctl("plan", graph, "--costs", "mine", expect=USAGE)
+        self.run_ctl("plan", graph, "--costs", "file", "--server", self.address, expect=USAGE)
 
     def test_nobody_there_is_unavailable(self):
         run = self.run_ctl("plan", GRAPHS[0], "--server", f"unix:{self.path('nobody')}", expect=UNAVAILABLE)

@@ -97,7 +97,7 @@ TEST(Costs, FollowTheFormulas) {
   const CostProfile profile = *FindProfile("slow_network");
   const absl::StatusOr<Costs> costs = Costs::FromFile(captured.graph, captured.costs, profile);
   ASSERT_TRUE(costs.ok()) << costs.status();
-  EXPECT_EQ(costs->profile_id(), "slow_network@1");
+  EXPECT_EQ(costs->profile_id(), "slow_network@1 over the file's costs");
   std::map<CollectiveKind, int> seen;
   for (size_t i = 0; i < captured.graph.collectives().size(); ++i) {
     const Collective& c = captured.graph.collectives()[i];

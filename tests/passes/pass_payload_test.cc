@@ -75,6 +75,65 @@ TEST(Numerics, ExactOnGlooGroupsLargeScattersThatDoNotDivideIntoSegments) {
               ElementsAre("all_gather packed", "reduce_scatter packed"));
 }
 
+Plan Reduced(int64_t rows, Numerics numerics, const char* backend,
+             std::vector<std::string> order = {"layers.0.a", "layers.0.b"}) {
+  PlanOptions options = Manual("layers.0");
+  options.numerics = numerics;
+  options.backend = backend;
+  options.parameter_order = std::move(order);
+  return Planned(Scatters(rows, 3), options);
+}
+
+// The block's two gradients are eager's unit and one bucket, whose count is even whatever theirs.
+TEST(WhoseBits, OddCountsHaveEagersBitsByItsOrderOrTheUnplannedOnesWhenGrouped) {
+  const Plan eager = Reduced(1, Numerics::kEagerOrder, "gloo");
+  EXPECT_EQ(eager.bits, Bits::kEager);
+  EXPECT_THAT(eager.bits_text, HasSubstr("bits of eager FSDP2 with units layers.0, not of the "
+                                         "unplanned graph: bucket layers.0"));
+  const Plan exact = Reduced(1, Numerics::kExact, "gloo");
+  EXPECT_EQ(exact.bits, Bits::kUnplanned);
+  EXPECT_THAT(exact.bits_text, HasSubstr("eager training adds the 2 gradients of layers.0 as one"));
+  EXPECT_EQ(Reduced(1, Numerics::kFree, "gloo").bits, Bits::kEager) << "its order all the same";
+}
+
+TEST(WhoseBits, WithoutEagersOrderOddBucketsHaveNeithersAndThePlanSaysWhy) {
+  Net net;
+  const NodeId t = net.Input("t", {8, 3}, Role::kTangent);
+  net.In("layers.0");
+  for (const char* name : {"a", "b", "c"}) {
+    net.Out(net.Scatter(name, t), SlotKind::kParameterGradient, absl::StrCat("layers.0.", name));
+  }
+  const Graph graph = net.Build();
+  PlanOptions options = Manual("layers.0");
+  for (const std::vector<std::string>& order :
+       {std::vector<std::string>{}, std::vector<std::string>{"layers.0.a"}}) {
+    options.parameter_order = order;
+    const Plan plan = Planned(graph, options);
+    EXPECT_EQ(plan.bits, Bits::kNeither);
+    EXPECT_THAT(plan.bits_text, HasSubstr("order in which eager training registers parameters"));
+  }
+}
+
+TEST(WhoseBits, EvenCountsHaveEverybodysInAnyOrderOnGlooAndEagersOnNccl) {
+  EXPECT_EQ(Reduced(2, Numerics::kEagerOrder, "gloo", {}).bits, Bits::kBoth);
+  EXPECT_EQ(Reduced(2, Numerics::kExact, "gloo").bits, Bits::kBoth);
+  EXPECT_EQ(Reduced(2, Numerics::kEagerOrder, "nccl").bits, Bits::kEager);
+  EXPECT_EQ(Reduced(2, Numerics::kExact, "nccl").bits, Bits::kUnplanned);
+}
+
+TEST(WhoseBits, BucketsAcrossUnitsHaveNeithers) {
+  const Graph graph = Backward(3, 2);
+  PlanOptions options = Manual("layers.0+layers.1,layers.2");
+  options.backend = "nccl";
+  const Plan plan = Planned(graph, options);
+  EXPECT_EQ(plan.bits, Bits::kNeither);
+  EXPECT_THAT(plan.bits_text, HasSubstr("here they are in bucket layers.0+layers.1 backward of 4"));
+}
+
+TEST(WhoseBits, WithoutAReductionEveryBitIsTheUnplannedGraphs) {
+  EXPECT_EQ(Planned(Forward(3, 2), TransformerBlock()).bits, Bits::kBoth);
+}
+
 TEST(Numerics, ExactOnNcclMergesNoScatterAndSaysSo) {
   EXPECT_THAT(Modes(Scatters(2, 4), Numerics::kExact, "nccl"), ElementsAre("all_gather packed"));
   PlanOptions options = Manual("layers.0");

@@ -237,6 +237,8 @@ def test_plans_describe_themselves():
     made.prediction.total_ps, made.program_order.total_ps = 89, 100
     parsed = plan.parse(made.SerializeToString())
     assert parsed.summary("hit") == f"1 bucket, predicted -11 %, plan {parsed.sha256[:6]}, hit"
+    says = dataclasses.replace(parsed, bits="neither").summary()
+    assert says.endswith(", bits neither of eager FSDP2 nor of the unplanned graph")
     assert dataclasses.replace(parsed, program_order=parsed.prediction).speedup == 0
     head, _, row = parsed.table().splitlines()
     assert head.split()[:2] == ["bucket", "collective"]

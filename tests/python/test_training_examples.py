@@ -145,8 +145,10 @@ def test_the_main_job_runs_and_leaves_plans_that_the_tools_read(tmp_path):
         env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "result.json").read_text())
-    assert result["planned equals unplanned"] and result["planned equals eager FSDP2"]
-    assert "equal, bit for bit" in done.stdout
+    # Odd shapes: the bits of eager FSDP2 come of its order of payloads alone.
+    assert result["planned equals eager FSDP2"] and not result["planned equals unplanned"]
+    assert result["as the plan said of eager FSDP2"] and result["as the plan said of unplanned"]
+    assert "planned and eager FSDP2: weights and every step's gradients are equal, bit for bit; the plan says equal" in done.stdout
     for plan in result["plans"]:
         assert plan["collectives_after"] < plan["collectives_before"]
         assert plan["answers"].count("computed") == 1

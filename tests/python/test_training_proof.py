@@ -181,6 +181,45 @@ def test_the_sums_depend_on_the_order_of_ranks(proof, cell, reference):
     assert proof.bits(cell)[1] != proof.bits(reference)[1]
 
 
+# -- what a plan says of its bits is what holds
+
+
+def said(proof, cell: Cell, whose: str) -> bool:
+    return all(plan["bits"] in (whose, "both") for plan in proof.plans(cell))
+
+
+ODD = [cell for numerics in ("eager_order", "exact", "free") for cell in product(("fsdp",), MODES, numerics) if cell.dtype == "bf16"]
+ODD += [auto("fsdp", numerics) for numerics in ("eager_order", "exact", "free")]
+ODD += product(("fsdp",), ["manual"], "eager_order", options=ACROSS_UNITS)[:1]
+OTHERS = [cell for parallelism in (*SHARDED, "fsdp+tp 3x2", "hsdp", "hsdp 3x2") for numerics in ("eager_order", "exact", "free")
+          for cell in product((parallelism,), MODES, numerics) if cell not in ODD] + llamas("eager_order") + llamas("exact")
+SAID_FAST = [planned("fsdp", mode, "eager_order") for mode in ("transformer_block", "greedy", "overlap")]
+SAID_FAST += [planned("fsdp", "transformer_block", "exact"), auto("fsdp", "eager_order"), auto("fsdp", "exact")]
+
+
+@compared(eager, fast=SAID_FAST, full=ODD)
+def test_of_odd_shapes_a_plan_says_eagers_bits_where_they_hold_and_nowhere_else(proof, cell, reference):
+    assert said(proof, cell, "eager") == (proof.bits(cell) == proof.bits(reference))
+
+
+@compared(unplanned, fast=SAID_FAST, full=ODD)
+def test_of_odd_shapes_a_plan_says_the_unplanned_bits_where_they_hold_and_nowhere_else(proof, cell, reference):
+    assert said(proof, cell, "unplanned") == (proof.bits(cell) == proof.bits(reference))
+
+
+@compared(eager, fast=[planned("fsdp+tp", "transformer_block", "eager_order"), auto("hsdp", "free")], full=OTHERS)
+def test_no_plan_says_eagers_bits_where_they_do_not_hold(proof, cell, reference):
+    assert not said(proof, cell, "eager") or proof.bits(cell) == proof.bits(reference)
+
+
+@compared(
+    unplanned,
+    fast=[planned("fsdp+tp", "transformer_block", "eager_order"), auto("hsdp", "free"), auto("ddp", "free")],
+    full=[*OTHERS, *(cell for numerics in ("eager_order", "exact", "free") for cell in product(("ddp",), MODES, numerics))])
+def test_no_plan_says_the_unplanned_bits_where_they_do_not_hold(proof, cell, reference):
+    assert not said(proof, cell, "unplanned") or proof.bits(cell) == proof.bits(reference)
+
+
 # -- replicated parameters: merged as eager DDP's reducer merges, so other sums than the unplanned graph's, but where all-reduces
 #    stay apart or only two ranks are added
 

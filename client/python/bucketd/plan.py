@@ -10,6 +10,8 @@ from ._wire.proto import graph_pb2, plan_pb2
 from .errors import PlanRejected
 
 FORMAT_VERSION = 1
+_WHOSE = {"eager": "of eager FSDP2", "unplanned": "of the unplanned graph", "both": "of eager FSDP2 and of the unplanned graph",
+          "neither": "neither of eager FSDP2 nor of the unplanned graph"}
 
 
 class StepKind(enum.IntEnum):
@@ -70,6 +72,8 @@ class Plan:
     buckets: tuple[Bucket, ...]
     order: tuple[Step, ...]
     numerics: str
+    bits: str  # whose gradients have: "eager", "unplanned", "both", "neither"; "": not said
+    bits_text: str  # the same in words, with why not the others'
     backend: str
     mode: str
     planner: str
@@ -92,11 +96,13 @@ class Plan:
         return self.prediction.total_ps / self.program_order.total_ps - 1
 
     def summary(self, source: str = "") -> str:
-        """One line: `37 buckets, predicted -11 %, plan ab12cd, hit`."""
+        """One line: `37 buckets, predicted -11 %, plan ab12cd, bits of eager FSDP2, hit`."""
         parts = [f"{len(self.buckets)} bucket{'' if len(self.buckets) == 1 else 's'}"]
         if self.speedup is not None:
             parts.append(f"predicted {100 * self.speedup:+.0f} %")
         parts.append(f"plan {self.sha256[:6]}")
+        if self.bits:
+            parts.append(f"bits {_WHOSE[self.bits]}")
         if source:
             parts.append(source)
         return ", ".join(parts)
@@ -142,6 +148,8 @@ def parse(data: bytes) -> Plan:
         buckets=tuple(_bucket(b, k) for k, b in enumerate(message.buckets)),
         order=tuple(_step(value, at) for at, value in enumerate(message.order)),
         numerics=_name(plan_pb2.Numerics, "NUMERICS_", message.numerics),
+        bits=_name(plan_pb2.Bits, "BITS_", message.bits),
+        bits_text=message.bits_text,
         backend=message.backend,
         mode=message.provenance.mode,
         planner=message.provenance.planner,

@@ -22,6 +22,8 @@ def to_json(plan: Plan) -> dict:
         "cost_profile": plan.cost_profile,
         "numerics": plan.numerics,
         "backend": plan.backend,
+        "bits": plan.bits or "unsaid",
+        "bits_text": plan.bits_text,
         "buckets": [_bucket(bucket) for bucket in plan.buckets],
         "order": [_step(step) for step in plan.order],
         "prediction": dataclasses.asdict(plan.prediction),

@@ -115,6 +115,7 @@ class Session:
         if agreement.leader and not self._said and not log.isEnabledFor(logging.INFO):
             print(said, file=sys.stderr, flush=True)
         self._said = True
+        log.debug("bucketd: %s: %s", scope, planned.plan.bits_text)
         if _tells_nothing(planned.captured):
             log.log(logging.WARNING if agreement.leader else logging.DEBUG,
                     "bucketd: %s: nothing says which collectives are of parameters and gradients, so none shares a bucket: its inputs "

@@ -30,7 +30,9 @@ class SettingsArgs(TypedDict, total=False):
     mode           which collectives share a bucket: "auto", the best that a search finds, or one of the classic modes:
                    "transformer_block", "manual", "greedy", "overlap", "none"
     address        of the planner, "host:port" or "unix:/path"; None: the ranks of one node start a private one
-    numerics       what a plan may do to the order of sums: "eager_order", "exact" or "free"
+    numerics       what a plan may do to sums of gradients: "eager_order" adds them in eager's order of parameters, which gives
+                   eager FSDP2's bits where each bucket is one of its units (mode "transformer_block"); "exact" keeps the
+                   unplanned graph's bits; "free" neither. The log's line says whose bits a plan has, Plan.bits_text why
     memory_limit   peak memory that a plan may reach: "1.05x", "+5%" (of the peak without a plan), "38GiB", bytes
     fallback       where there is no plan: "error", or "unplanned": rank 0 decides that all ranks go without
     embedded       "rank0": without an address, on several nodes, rank 0 plans for all

@@ -18,6 +18,66 @@
 namespace bucketd {
 namespace {
 
+// "layers.12" -> {"layers", 12}; {"", -1} for other names.
+std::pair<absl::string_view, int32_t> Numbered(absl::string_view name) {
+  const size_t dot = name.rfind('.');
+  int32_t number = 0;
+  if (dot == absl::string_view::npos || !absl::SimpleAtoi(name.substr(dot + 1), &number)) {
+    return {"", -1};
+  }
+  return {name.substr(0, dot), number};
+}
+
+// "tok_embeddings; layers.0 to layers.31; norm+output": numbered neighbours are one item.
+std::string Listed(absl::Span<const std::string> names) {
+  std::vector<std::string> items;
+  for (size_t i = 0; i < names.size();) {
+    const auto [prefix, first] = Numbered(names[i]);
+    size_t end = i + 1;
+    while (first >= 0 && end < names.size() &&
+           Numbered(names[end]) == std::make_pair(prefix, first + static_cast<int32_t>(end - i))) {
+      ++end;
+    }
+    items.push_back(end - i < 3 ? absl::StrJoin(names.subspan(i, end - i), "; ")
+                                : absl::StrCat(names[i], " to ", names[end - 1]));
+    i = end;
+  }
+  return absl::StrJoin(items, "; ");
+}
+
+absl::Status ReadEntries(PassContext& context) {
+  ASSIGN_OR_RETURN(std::vector<Entry> entries, ParseEntries(context.options.buckets));
+  const std::vector<LabelUse> uses = LabelsInOrder(context);
+  std::vector<absl::string_view> labels;
+  labels.reserve(uses.size());
+  for (const LabelUse& use : uses) labels.push_back(use.label);
+  ASSIGN_OR_RETURN(entries, ExpandWildcards(std::move(entries), labels));
+  return MatchEntries(entries, context);
+}
+
+// Fills units with the model's blocks and what lies around them. Names of those that were taken for
+// blocks although no module has two of them.
+absl::StatusOr<std::vector<std::string>> FindBlocksIn(PassContext& context) {
+  const std::vector<LabelUse> labels = LabelsInOrder(context);
+  std::vector<std::string> lone;
+  if (labels.empty()) return lone;
+  std::vector<NamedUse> uses;
+  uses.reserve(labels.size());
+  for (const LabelUse& label : labels) uses.push_back({label.label, label.first_use});
+  ASSIGN_OR_RETURN(std::vector<FoundUnit> found, FindBlocks(uses));
+  for (FoundUnit& unit : found) {
+    std::vector<CollectiveId> collectives;
+    for (const int32_t use : unit.uses) {
+      const std::vector<CollectiveId>& of = labels[static_cast<size_t>(use)].collectives;
+      collectives.insert(collectives.end(), of.begin(), of.end());
+    }
+    std::sort(collectives.begin(), collectives.end());
+    if (unit.lone_block) lone.push_back(unit.name);
+    context.units.push_back({std::move(unit.name), {}, std::move(collectives)});
+  }
+  return lone;
+}
+
 // Fills units: the model's blocks, and what lies around them. A graph without parameter collectives
 // has none.
 class FindBlocksPass : public Pass {
@@ -25,25 +85,8 @@ class FindBlocksPass : public Pass {
   absl::string_view name() const override { return "find-blocks"; }
 
   absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const override {
-    const std::vector<LabelUse> labels = LabelsInOrder(context);
-    if (labels.empty()) return false;
-    std::vector<NamedUse> uses;
-    uses.reserve(labels.size());
-    for (const LabelUse& label : labels) uses.push_back({label.label, label.first_use});
-    ASSIGN_OR_RETURN(std::vector<FoundUnit> found, FindBlocks(uses));
-    std::vector<absl::string_view> names, lone;
-    for (FoundUnit& unit : found) {
-      std::vector<CollectiveId> collectives;
-      for (const int32_t use : unit.uses) {
-        const std::vector<CollectiveId>& of = labels[static_cast<size_t>(use)].collectives;
-        collectives.insert(collectives.end(), of.begin(), of.end());
-      }
-      std::sort(collectives.begin(), collectives.end());
-      context.units.push_back({std::move(unit.name), {}, std::move(collectives)});
-    }
-    for (size_t u = 0; u < found.size(); ++u) {
-      if (found[u].lone_block) lone.push_back(context.units[u].name);
-    }
+    ASSIGN_OR_RETURN(const std::vector<std::string> lone, FindBlocksIn(context));
+    if (context.units.empty()) return false;
     if (!lone.empty()) {
       plan.diagnostics.push_back(
           {"lone-block",
@@ -51,39 +94,9 @@ class FindBlocksPass : public Pass {
            {}});
     }
     RETURN_IF_ERROR(CheckCoverage(context, plan.diagnostics));
-    for (const Unit& unit : context.units) names.push_back(unit.name);
     plan.diagnostics.push_back(
-        {"units", absl::StrCat(names.size(), " units: ", Listed(names)), {}});
+        {"units", absl::StrCat(context.units.size(), " units: ", ListedUnits(context.units)), {}});
     return false;
-  }
-
- private:
-  // "tok_embeddings; layers.0 to layers.31; norm+output": numbered neighbours are one item.
-  static std::string Listed(absl::Span<const absl::string_view> names) {
-    std::vector<std::string> items;
-    for (size_t i = 0; i < names.size();) {
-      const auto [prefix, first] = Numbered(names[i]);
-      size_t end = i + 1;
-      while (first >= 0 && end < names.size() &&
-             Numbered(names[end]) ==
-                 std::make_pair(prefix, first + static_cast<int32_t>(end - i))) {
-        ++end;
-      }
-      items.push_back(end - i < 3 ? absl::StrJoin(names.subspan(i, end - i), "; ")
-                                  : absl::StrCat(names[i], " to ", names[end - 1]));
-      i = end;
-    }
-    return absl::StrJoin(items, "; ");
-  }
-
-  // "layers.12" -> {"layers", 12}; {"", -1} for other names.
-  static std::pair<absl::string_view, int32_t> Numbered(absl::string_view name) {
-    const size_t dot = name.rfind('.');
-    int32_t number = 0;
-    if (dot == absl::string_view::npos || !absl::SimpleAtoi(name.substr(dot + 1), &number)) {
-      return {"", -1};
-    }
-    return {name.substr(0, dot), number};
   }
 };
 
@@ -93,19 +106,24 @@ class ReadEntriesPass : public Pass {
   absl::string_view name() const override { return "read-entries"; }
 
   absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const override {
-    ASSIGN_OR_RETURN(std::vector<Entry> entries, ParseEntries(context.options.buckets));
-    const std::vector<LabelUse> uses = LabelsInOrder(context);
-    std::vector<absl::string_view> labels;
-    labels.reserve(uses.size());
-    for (const LabelUse& use : uses) labels.push_back(use.label);
-    ASSIGN_OR_RETURN(entries, ExpandWildcards(std::move(entries), labels));
-    RETURN_IF_ERROR(MatchEntries(entries, context));
+    RETURN_IF_ERROR(ReadEntries(context));
     RETURN_IF_ERROR(CheckCoverage(context, plan.diagnostics));
     return false;
   }
 };
 
 }  // namespace
+
+std::string ListedUnits(absl::Span<const Unit> units) {
+  std::vector<std::string> names;
+  for (const Unit& unit : units) names.push_back(unit.name);
+  return Listed(names);
+}
+
+absl::Status FindUnits(PassContext& context) {
+  const absl::Status found = FindBlocksIn(context).status();
+  return found.ok() || context.options.buckets.empty() ? found : ReadEntries(context);
+}
 
 std::unique_ptr<Pass> MakeFindBlocksPass() { return std::make_unique<FindBlocksPass>(); }
 std::unique_ptr<Pass> MakeReadEntriesPass() { return std::make_unique<ReadEntriesPass>(); }

@@ -1,10 +1,12 @@
 // From tagged collectives to units.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 #include "passes/pass/entries.h"
 #include "passes/pass/pass.h"
@@ -30,5 +32,12 @@ absl::Status MatchEntries(const std::vector<Entry>& entries, PassContext& contex
 // Warnings about tagged collectives without a unit, entries that name nothing in the graph, and
 // entries without a collective; FAILED_PRECONDITION with the same text under strict coverage.
 absl::Status CheckCoverage(const PassContext& context, std::vector<Diagnostic>& diagnostics);
+
+// Fills context.units as eager training would shard: by transformer blocks, where there are none by
+// the options' entries. FAILED_PRECONDITION: by neither. REQUIRES: tags and directions are there.
+absl::Status FindUnits(PassContext& context);
+
+// "tok_embeddings; layers.0 to layers.31; norm+output".
+std::string ListedUnits(absl::Span<const Unit> units);
 
 }  // namespace bucketd
