@@ -40,8 +40,8 @@ struct PlanOptions {
   // Launches start in the dense parts of neighbouring layers; strict: or planning fails.
   DenseRegions dense_regions = DenseRegions::kOff;
 
-  // As torch 2.13's passes do, known defects included, for comparison. Mode overlap has torch's order
-  // where nothing is merged; DECISIONS.md says how far it goes where something is.
+  // As torch 2.13's passes do, known defects included, for comparison. Mode overlap has torch's
+  // order where nothing is merged; DECISIONS.md says how far it goes where something is.
   bool upstream = false;
   bool bucket_all_reduce = true;    // of gradients, where numerics allow it (numerics.h)
   bool primary_group_only = false;  // leave groups other than the primary one alone
