@@ -58,7 +58,7 @@ class FakeGpu final : public Device {
     return host_.NewStream(name);
   }
   absl::Status Copy(Stream& stream, const void* from, void* to, int64_t bytes) override {
-    return host_.Copy(stream, OnHost(from), OnHost(to), bytes);
+    return memory_.Copy(stream, OnHost(from), OnHost(to), bytes);
   }
 
  private:
@@ -79,7 +79,7 @@ class FakeCopier final : public Copier {
       tile.from = OnHost(tile.from);
       tile.to = OnHost(tile.to);
     }
-    return host_.Copy(stream, std::move(here));
+    return memory_.Copy(stream, std::move(here));
   }
 
  private:
@@ -103,6 +103,7 @@ class FakeNccl final : public Communicator {
     ASSIGN_OR_RETURN(RingPeers peers, ConnectRing(connect, *rendezvous));
     RingOptions ring;
     ring.timeout = options.timeout;
+    nccl->host_ = options.host;
     ASSIGN_OR_RETURN(nccl->ring_, RingCommunicator::Create(std::move(peers), ring));
     return nccl;
   }
@@ -123,8 +124,9 @@ class FakeNccl final : public Communicator {
     static const char* const wrong = std::getenv("FAKE_NCCL_WRONG");
     if (wrong == nullptr || !std::filesystem::exists(wrong)) return absl::OkStatus();
     static constexpr char kByte = 1;
-    return host_.Copy(stream, &kByte, here[0].out, 1);
+    return memory_.Copy(stream, &kByte, here[0].out, 1);
   }
+  Communicator& host() override { return *host_; }
   int rank() const override { return ring_->rank(); }
   int size() const override { return ring_->size(); }
   std::string ToString() const override {
@@ -137,8 +139,9 @@ class FakeNccl final : public Communicator {
   FakeNccl() = default;
 
   std::string folder_;
+  std::shared_ptr<Communicator> host_;
   std::unique_ptr<Communicator> ring_;
-  HostDevice host_;
+  HostDevice memory_;
 };
 
 absl::StatusOr<std::unique_ptr<Device>> Open(int index) {
@@ -146,7 +149,7 @@ absl::StatusOr<std::unique_ptr<Device>> Open(int index) {
   return std::make_unique<FakeGpu>(index);
 }
 
-absl::StatusOr<std::unique_ptr<Copier>> NewCopier(Device& device, int /*max_blocks*/) {
+absl::StatusOr<std::unique_ptr<Copier>> NewCopier(Device& device) {
   if (dynamic_cast<FakeGpu*>(&device) == nullptr) return absl::InvalidArgumentError("no GPU");
   return std::make_unique<FakeCopier>();
 }
