@@ -58,7 +58,7 @@ class FakeGpu final : public Device {
     return host_.NewStream(name);
   }
   absl::Status Copy(Stream& stream, const void* from, void* to, int64_t bytes) override {
-    return memory_.Copy(stream, OnHost(from), OnHost(to), bytes);
+    return host_.Copy(stream, OnHost(from), OnHost(to), bytes);
   }
 
  private:
@@ -79,7 +79,7 @@ class FakeCopier final : public Copier {
       tile.from = OnHost(tile.from);
       tile.to = OnHost(tile.to);
     }
-    return memory_.Copy(stream, std::move(here));
+    return host_.Copy(stream, std::move(here));
   }
 
  private:
