@@ -9,6 +9,7 @@
 #include "passes/io/plan_json.h"
 #include "passes/io/profile_json.h"
 #include "passes/modes/pass_registry.h"
+#include "passes/pass/tags.h"
 #include "passes/plan/verify.h"
 #include "passes/planner.h"
 #include "passes/sim/simulator.h"
@@ -125,12 +126,19 @@ TEST(Auto, RandomStepsAreLegalWithinMemoryAndNoSlowerThanProgramOrder) {
     EXPECT_LE(plan.prediction.peak_bytes,
               plan.program_order.peak_bytes * (options.memory_limit_ppm / 1000) / 1000)
         << "seed " << seed;
+    const Tags tags = DeriveTags(graph);
     for (const Bucket& bucket : plan.buckets) {
       if (options.numerics == Numerics::kFree) continue;
-      const CollectiveKind kind = graph.collective(graph.collective_of(bucket.members[0])).kind;
-      EXPECT_NE(kind, CollectiveKind::kAllReduce) << "seed " << seed;
-      if (options.numerics == Numerics::kExact && options.backend == "nccl") {
-        EXPECT_EQ(kind, CollectiveKind::kAllGather) << "seed " << seed;
+      const Collective& first = graph.collective(graph.collective_of(bucket.members[0]));
+      const bool exact = options.numerics == Numerics::kExact;
+      for (const NodeId member : bucket.members) {
+        if (first.kind != CollectiveKind::kAllReduce) continue;
+        const Tag tag = tags[graph.collective_of(member)].tag;
+        EXPECT_TRUE(tag == Tag::kDdpAllReduce || tag == Tag::kHsdpAllReduce) << "seed " << seed;
+      }
+      if (exact && (first.kind == CollectiveKind::kAllReduce ||
+                    (options.backend == "nccl" && first.kind != CollectiveKind::kAllGather))) {
+        EXPECT_EQ(graph.group(first).size, 2) << "seed " << seed;
       }
     }
   }
