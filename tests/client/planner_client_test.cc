@@ -97,13 +97,6 @@ class PlannerClientTest : public ::testing::Test {
   }
   std::unique_ptr<PlannerClient> NewClient() { return NewClient(address_); }
 
-  // A caller that is asked for the forward graph and does not send it.
-  void OweTheForwardGraph() {
-    PlanQuery query = Forward();
-    query.graph = [] { return absl::CancelledError("not now"); };
-    EXPECT_TRUE(absl::IsCancelled(NewClient()->GetPlan(query).status()));
-  }
-
   std::string folder_, address_;
   std::unique_ptr<ServerProcess> server_;
   std::mutex mutex_;
@@ -251,10 +244,19 @@ TEST_F(PlannerClientTest, AServerThatComesBackIsAskedAgain) {
 }
 
 TEST_F(PlannerClientTest, AnOverloadedServerIsAskedAgainWhenItSaid) {
-  StartServer({"--max-waiting", "1", "--upload-lease-ms", "1000"});
-  OweTheForwardGraph();
+  StartServer({"--max-waiting-ranks", "1"});
+  // Until its deadline a rank whose peer never comes has the only place.
+  PlanQuery lonely = Forward();
+  lonely.job = Job{.id = "lonely", .scope = "0/fw", .ranks = {0}, .size = 2};
+  lonely.deadline = milliseconds(2500);
+  std::thread waits([&] { EXPECT_FALSE(NewClient()->GetPlan(lonely).ok()); });
+  AdminClient admin(address_);
+  while (admin.GetStatus()->jobs_waiting() == 0) std::this_thread::yield();
   const auto client = NewClient();
-  const absl::StatusOr<PlanReply> reply = client->GetPlan(Backward());
+  PlanQuery query = Backward();
+  query.job = Job{.id = "other", .scope = "0/bw", .ranks = {0}, .size = 1};
+  const absl::StatusOr<PlanReply> reply = client->GetPlan(query);
+  waits.join();
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_GE(client->counters().waits, 1);
   ASSERT_EQ(lines_.size(), 1);

@@ -75,7 +75,7 @@ class AgentTest(unittest.TestCase):
             links = {(link["kind"], link["dtype"]): link for link in json.load(file)["links"]}
         with open(self.plan) as file:
             plan = json.load(file)
-        self.assertEqual(plan["cost_profile"], "calibrated@1")
+        self.assertEqual(plan["cost_profile"], "calibrated@1 over the file's costs")
         gather = next(b for b in plan["buckets"] if b["kind"] == "all_gather" and b["mode"] == "packed" and b["copies"] == "compute")
         link = links["all_gather", "bf16"]
         us = link["alpha_us"] + gather["bytes"] / 2 / link["busbw_bytes_per_s"] * 1e6

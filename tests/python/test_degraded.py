@@ -1,8 +1,10 @@
 """A planner that dies, breaks off, is busy, drains or stays away: what the client makes of it, says of it and counts."""
 
 import concurrent.futures
+import contextlib
 import hashlib
 import itertools
+import json
 import logging
 import os
 import signal
@@ -13,12 +15,14 @@ import types
 import pytest
 from cut import Relay
 from layered_graphs import MESH, ask, layers, options
+from live_server import ctl
 from planners import planner, wait_until_stopped
 
 from bucketd import breaker, calls, canonical, client, counters, degraded, wire
 from bucketd._wire.proto import planner_pb2
 from bucketd.client import CLIENT_VERSION, PlannerClient
 from bucketd.errors import PlannerError
+from bucketd.job import Job
 
 IN_CHUNKS = ("--max-inline-bytes", "0", "--max-chunk-bytes", "1024")
 
@@ -236,19 +240,27 @@ def naps(monkeypatch):
     return began
 
 
+@contextlib.contextmanager
+def full(*, until: float):
+    """A planner whose one place for a rank is taken by one whose peer never comes, for so many seconds."""
+    with planner("--max-waiting-ranks", "1") as one, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        lonely = pool.submit(error_of, ask, PlannerClient(one.address), layers(), deadline=until, job=Job("lonely").at("0/fw", [0], 2))
+        while not json.loads(ctl("status", "--json", server=one))["jobs_waiting"]:
+            assert not lonely.done()
+        yield PlannerClient(one.address), Job("other").at("0/fw", [0], 1)
+
+
 def test_an_overloaded_planner_is_asked_again_when_it_said(counted, naps):
-    with planner("--max-waiting", "1", "--upload-lease-ms", "1500") as one:
-        asked_for(layers(), one.address)  # and owes it for a while
-        assert ask(PlannerClient(one.address), layers(16)).source == "computed"
+    with full(until=3) as (client, job):
+        assert ask(client, layers(16), job=job).source == "computed"
     assert naps.is_set() and counted()["waits"] >= 1
 
 
 @pytest.mark.quiet
 def test_an_overloaded_planner_does_not_hold_anybody_beyond_the_deadline(counted):
-    with planner("--max-waiting", "1") as one:
-        asked_for(layers(), one.address)
+    with full(until=6) as (client, job):
         begin = time.monotonic()
-        error = error_of(ask, PlannerClient(one.address), layers(16), deadline=1.5)
+        error = error_of(ask, client, layers(16), deadline=1.5, job=job)
         assert error.reason in ("OVERLOADED", "DEADLINE") and time.monotonic() - begin < 2.5
     assert counted()["waits"] >= 1
 

@@ -168,6 +168,8 @@ TEST_F(AdminServerTest, EveryFieldOfTheStatusIsFilledAndShown) {
   EXPECT_THAT(unset, ::testing::UnorderedElementsAre(
                          // Nobody said why planning is on.
                          "planning.why",
+                         // And what was said of it is in the store.
+                         "planning.not_stored",
                          // Nothing was dropped, is under way, or fails.
                          "caches.evictions", "load.computing", "load.queued", "load.waiting",
                          "load.uploads", "store.error", "store.reading", "store.writing",
