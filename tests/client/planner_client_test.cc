@@ -268,6 +268,8 @@ TEST_F(PlannerClientTest, ADrainingServerIsObeyedUpToTheDeadline) {
   const auto client = NewClient();
   ASSERT_TRUE(client->GetPlan(Forward()).ok());
   server_->Terminate();
+  AdminClient admin(address_);
+  while (admin.GetStatus()->state() != "draining") std::this_thread::yield();
   PlanQuery query = Backward();
   query.deadline = seconds(6);
   const auto begin = steady_clock::now();
