@@ -199,8 +199,13 @@ def test_every_metric_that_is_named_anywhere_is_served(watched):
     assert sorted(all_named() - watched.served) == []
 
 
-# What cannot be read of cost profiles is small, and shares its page with what other tests here need: tests/server/cost_catalog_test.cc.
-ELSEWHERE = {"bucketd_cost_profiles_unreadable", "bucketd_cost_records_unreadable_total"}
+ELSEWHERE = {
+    # What cannot be read of cost profiles is small, and shares its page with what other tests here need.
+    "bucketd_cost_profiles_unreadable", "bucketd_cost_records_unreadable_total",  # tests/server/cost_catalog_test.cc
+    # A server under attack.
+    "bucketd_connections_closed_total",  # tests/attacks/test_http2.py
+    "bucketd_displaced_total", "bucketd_plan_computations_dropped_total",  # tests/server/wait_test.cc
+}
 
 
 def test_every_metric_moves_when_what_it_counts_is_done(watched):

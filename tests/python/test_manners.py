@@ -65,12 +65,12 @@ def test_an_address_where_nobody_is_is_known_after_three_seconds():
 def test_a_process_that_stands_for_all_ranks_of_fake_groups_plans_alone():
     dist.init_process_group("fake", rank=1, world_size=WORLD, store=FakeStore())
     try:
-        b = Builder()
-        shards = [b.parameter(f"{name}.weight", 2, 3) for name in "ab"]
-        gm = b.output([b.wait(b.gather(shard)) for shard in shards], [result(), result(1)])
         plans = []
         with planner() as one:
             for more in ({}, {"job": bucketd.Job("fake")}):
+                b = Builder()
+                shards = [b.parameter(f"{name}.weight", 2, 3) for name in "ab"]
+                gm = b.output([b.wait(b.gather(shard)) for shard in shards], [result(), result(1)])
                 bucketd.plan_pass(gm, kind="fw", context=b.context, address=one.address, mode="greedy", numerics="exact",
                                   on_plan=plans.append, **more)
         assert [planned.source for planned in plans] == ["computed", "hit"]
