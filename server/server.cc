@@ -31,6 +31,7 @@
 #include "server/admin/admin.h"
 #include "server/admin/job_admin.h"
 #include "server/admin/status_routes.h"
+#include "server/agents/epochs.h"
 #include "server/costs/cost_catalog.h"
 #include "server/costs/cost_samples.h"
 #include "server/jobs/agreement.h"
@@ -161,7 +162,7 @@ struct Server::Impl {
   absl::Status StartHttp();
   void OpenPins();
   void LoadCosts();
-  void WatchSwitch();
+  void FollowStore();
   std::string Degraded() const;
   void SetServing(bool serving);
   void BeginDrain();
@@ -206,7 +207,8 @@ struct Server::Impl {
        draining, [this](absl::string_view peer) { return CheckAdminPeer(options.admin, peer); }});
   Admin admin;
   std::unique_ptr<grpc::Service> admin_service;
-  Rendezvous rendezvous{timers, NowUnixMs};
+  Epochs epochs{*store, NowUnixMs};
+  Rendezvous rendezvous{timers, NowUnixMs, [this] { return epochs.Next(); }};
   std::unique_ptr<grpc::Service> rendezvous_service =
       MakeRendezvousService(rendezvous, metrics, options.max_wait);
   std::unique_ptr<grpc::Server> grpc_server;
@@ -279,15 +281,17 @@ void Server::Impl::LoadCosts() {
                   [this] { intake_pool.TrySubmit([this] { LoadCosts(); }); });
 }
 
-// Other servers of the same store may switch planning off.
-void Server::Impl::WatchSwitch() {
-  if (options.store_dir.empty()) return;
+// Other servers of the same store may switch planning off and promote profiles.
+void Server::Impl::FollowStore() {
   timers.Schedule(std::chrono::steady_clock::now() + PlanningSwitch::kLookEvery, [this] {
     const auto look = [this] {
-      planning.Look().IgnoreError();  // counted and logged by the store's observer
-      WatchSwitch();
+      // Errors of all three are counted and logged by the store's observer.
+      planning.Look().IgnoreError();
+      costs.Follow().IgnoreError();
+      epochs.Take().IgnoreError();
+      FollowStore();
     };
-    if (!stored_plans.TrySubmit(look)) WatchSwitch();
+    if (!stored_plans.TrySubmit(look)) FollowStore();
   });
 }
 
@@ -378,7 +382,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   server->impl_->stored_plans.Start();
   server->impl_->OpenPins();
   server->impl_->LoadCosts();
-  server->impl_->WatchSwitch();
+  server->impl_->epochs.Take().IgnoreError();  // again with each look
+  server->impl_->FollowStore();
   RETURN_IF_ERROR(server->impl_->Listen());
   RETURN_IF_ERROR(server->impl_->StartHttp());
   server->impl_->listening = true;

@@ -36,7 +36,7 @@ ALLOWED = {
     "server/plans": PLANNER + ["passes/io", "proto", "server/store", *SERVER[:4]],
     "server/jobs/machine": PLANNER + ["proto", *SERVER[:5]],
     "server/jobs": PLANNER + ["passes/io", "proto", "server/store", "server/jobs/machine", *SERVER[:5]],
-    "server/agents": CORE[:1] + ["server/base"],
+    "server/agents": CORE[:1] + ["server/base", "server/store"],
     "server/admin": PLANNER + ["passes/io", "proto", "server/store", "server/process", *SERVER],
     "server/rpc": PLANNER + ["passes/io", "proto", *SERVER, "server/jobs/machine", "server/agents", "server/admin"],
     "server": CORE[:1] + [*SERVER, "server/process", "server/store", "server/agents", "server/admin", "server/rpc"],  # server.{h,cc}

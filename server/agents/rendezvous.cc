@@ -31,8 +31,12 @@ absl::Status TooLong(absl::string_view field, size_t actual, size_t limit) {
 
 }  // namespace
 
-Rendezvous::Rendezvous(Timers& timers, std::function<int64_t()> now_ms, RendezvousLimits limits)
-    : timers_(timers), now_ms_(std::move(now_ms)), limits_(limits) {}
+Rendezvous::Rendezvous(Timers& timers, std::function<int64_t()> now_ms,
+                       std::function<uint64_t()> next_epoch, RendezvousLimits limits)
+    : timers_(timers),
+      now_ms_(std::move(now_ms)),
+      next_epoch_(std::move(next_epoch)),
+      limits_(limits) {}
 
 Rendezvous::~Rendezvous() { BeginDrain(); }
 
@@ -170,9 +174,8 @@ void Rendezvous::Meet(Group& group, Later& later) {
     answer = token.status();
   } else {
     met->token = *token;
-    met->epoch = last_epoch_ = std::max(last_epoch_ + 1, static_cast<uint64_t>(now_ms_()));
+    met->epoch = group.epoch = next_epoch_();
     answer = std::move(met);
-    group.epoch = last_epoch_;
     group.epoch_size = group.size;
     group.over = false;
     group.why.clear();

@@ -1,6 +1,6 @@
 // Ranks of a group meet: proto/agent.proto without the wire. In memory only: a server that starts
-// again has forgotten who met, and its next epochs are above those before, since they are taken
-// from the clock. Thread-safe.
+// again has forgotten who met; epochs.h sees to it that its next epochs are above those before.
+// Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +51,10 @@ class Rendezvous {
   using OnFate = std::function<void(const absl::StatusOr<Fate>&)>;
   using Id = uint64_t;  // of a call that waits; 0: it has been answered
 
-  // `timers` outlives this. `now_ms` is Unix time.
-  Rendezvous(Timers& timers, std::function<int64_t()> now_ms, RendezvousLimits limits = {});
+  // `timers` outlives this. `now_ms` is Unix time. `next_epoch` gives no number twice and does not
+  // block.
+  Rendezvous(Timers& timers, std::function<int64_t()> now_ms, std::function<uint64_t()> next_epoch,
+             RendezvousLimits limits = {});
   ~Rendezvous();
 
   // Each callback runs once, on the thread of whatever ended the wait, and never after Cancel has
@@ -106,11 +108,11 @@ class Rendezvous {
 
   Timers& timers_;
   const std::function<int64_t()> now_ms_;
+  const std::function<uint64_t()> next_epoch_;
   const RendezvousLimits limits_;
   absl::Mutex mutex_;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   Id last_id_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t last_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t watchers_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<Key, Group> groups_ ABSL_GUARDED_BY(mutex_);
   std::map<Id, Key> where_ ABSL_GUARDED_BY(mutex_);  // of waiters and watchers

@@ -25,6 +25,7 @@ namespace {
 constexpr uint32_t kFormatVersion = 1;
 constexpr int32_t kPage = 256;
 constexpr size_t kMaxHistory = 64;
+constexpr int kAttempts = 16;  // of a change that others make at the same time
 constexpr char kNamePrefix[] = "name/";
 constexpr char kVersionPrefix[] = "version/";
 
@@ -52,6 +53,10 @@ absl::Status ForEachRecord(Store& store, absl::string_view prefix, Take take) {
     if (page->size() < static_cast<size_t>(kPage)) return absl::OkStatus();
     after = page->back().key;
   }
+}
+
+absl::Status Written(const absl::Status& put) {
+  return put.ok() || absl::IsAborted(put) ? put : WithReason(Reason::kStoreUnavailable, put);
 }
 
 std::string VersionList(const std::vector<int32_t>& versions) {
@@ -87,6 +92,27 @@ absl::Status CostCatalog::Load() {
   return Refresh();
 }
 
+// Every change writes a name: theirs are compared with what is known, and all of them are few.
+absl::Status CostCatalog::Follow() {
+  if (store_ == nullptr) return absl::OkStatus();
+  const absl::MutexLock changing(&changing_);
+  const absl::StatusOr<int64_t> version = store_->Version();
+  if (version.ok() && seen_ == *version) return absl::OkStatus();
+  std::map<std::string, std::string> theirs, known;
+  RETURN_IF_ERROR(ForEachRecord(*store_, kNamePrefix, [&](const Record& record) {
+    theirs.emplace(absl::StripPrefix(record.key, kNamePrefix), record.value);
+  }));
+  {
+    const absl::ReaderMutexLock lock(&mutex_);
+    for (const auto& [name, entry] : entries_) {
+      if (entry.stored.has_value()) known.emplace(name, *entry.stored);
+    }
+  }
+  if (theirs != known) RETURN_IF_ERROR(Refresh());
+  if (version.ok()) seen_ = *version;
+  return absl::OkStatus();
+}
+
 absl::Status CostCatalog::Refresh() {
   if (store_ == nullptr) return absl::OkStatus();
   Entries entries = BuiltIns();
@@ -107,7 +133,10 @@ absl::Status CostCatalog::ReadNames(Entries& entries) {
     if (!CheckProfileName(name).ok() || !stored.ParseFromString(record.value) ||
         stored.format_version() != kFormatVersion) {
       Unreadable(record.key, "not a record of a name that this version reads");
-      if (CheckProfileName(name).ok()) entries[std::string(name)].promoted.clear();
+      if (CheckProfileName(name).ok()) {
+        entries[std::string(name)].promoted.clear();
+        entries[std::string(name)].stored = record.value;
+      }
       return;
     }
     Entry& entry = entries[std::string(name)];
@@ -117,6 +146,7 @@ absl::Status CostCatalog::ReadNames(Entries& entries) {
                                  Version{nullptr, ProfileOrigin::kImported, "", 0});
     }
     entry.promoted.assign(stored.promoted().begin(), stored.promoted().end());
+    entry.stored = record.value;
     entry.next_version = std::max(entry.next_version, static_cast<int32_t>(stored.next_version()));
   });
 }
@@ -168,7 +198,8 @@ absl::Status CostCatalog::FindLostNames(Entries& entries) {
     }
     Unreadable(NameKey(name), record.status().message());
     entry.promoted.clear();
-    RETURN_IF_ERROR(PutName(name, entry));
+    const absl::Status put = PutName(name, entry);
+    if (!absl::IsAborted(put)) RETURN_IF_ERROR(put);
   }
   return absl::OkStatus();
 }
@@ -292,12 +323,11 @@ absl::Status CostCatalog::PutVersion(const std::string& name, int32_t number,
   stored.set_origin(static_cast<v1::ProfileOrigin>(version.origin));
   stored.set_by(version.by);
   stored.set_created_unix_ms(version.created_unix_ms);
-  const absl::Status put =
-      store_->PutRecord(Shelf::kProfiles, VersionKey(name, number), stored.SerializeAsString());
-  return put.ok() ? put : WithReason(Reason::kStoreUnavailable, put);
+  return Written(store_->ReplaceRecord(Shelf::kProfiles, VersionKey(name, number), std::nullopt,
+                                       stored.SerializeAsString()));
 }
 
-absl::Status CostCatalog::PutName(const std::string& name, const Entry& entry) {
+absl::Status CostCatalog::PutName(const std::string& name, Entry& entry) {
   if (store_ == nullptr) return absl::OkStatus();
   v1::StoredProfileName stored;
   stored.set_format_version(kFormatVersion);
@@ -308,9 +338,23 @@ absl::Status CostCatalog::PutName(const std::string& name, const Entry& entry) {
   }
   for (const int32_t v : entry.promoted) stored.add_promoted(static_cast<uint32_t>(v));
   stored.set_next_version(static_cast<uint32_t>(entry.next_version));
-  const absl::Status put =
-      store_->PutRecord(Shelf::kProfiles, NameKey(name), stored.SerializeAsString());
-  return put.ok() ? put : WithReason(Reason::kStoreUnavailable, put);
+  std::string text = stored.SerializeAsString();
+  RETURN_IF_ERROR(
+      Written(store_->ReplaceRecord(Shelf::kProfiles, NameKey(name), entry.stored, text)));
+  entry.stored = std::move(text);
+  return absl::OkStatus();
+}
+
+// A change is made anew, of what the store holds then, as long as another server is faster.
+template <typename Change>
+auto CostCatalog::UntilFirst(Change change) -> decltype(change()) {
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    RETURN_IF_ERROR(Refresh());
+    auto changed = change();
+    if (!absl::IsAborted(changed.status())) return changed;
+  }
+  return MakeError(Reason::kStoreUnavailable,
+                   "other servers change this cost profile again and again");
 }
 
 void CostCatalog::Publish(const std::string& name, Entry entry) {
@@ -336,11 +380,20 @@ absl::StatusOr<int32_t> CostCatalog::MakeRoom(const Entry& entry) const {
 
 absl::StatusOr<CostCatalog::Added> CostCatalog::Add(CostProfile profile, ProfileOrigin origin,
                                                     absl::string_view by) {
-  const std::string name = profile.name;
-  RETURN_IF_ERROR(CheckProfileName(name));
+  RETURN_IF_ERROR(CheckProfileName(profile.name));
   RETURN_IF_ERROR(CheckProfileTexts(profile, by));
   const absl::MutexLock changing(&changing_);
-  RETURN_IF_ERROR(Refresh());
+  int32_t written = 0;
+  return UntilFirst([&] {
+    changing_.AssertHeld();
+    return AddOnce(profile, origin, by, written);
+  });
+}
+
+// `written`: the version that an attempt before this one has put into the store.
+absl::StatusOr<CostCatalog::Added> CostCatalog::AddOnce(CostProfile profile, ProfileOrigin origin,
+                                                        absl::string_view by, int32_t& written) {
+  const std::string name = profile.name;
   Entry entry;
   {
     const absl::ReaderMutexLock lock(&mutex_);
@@ -355,19 +408,24 @@ absl::StatusOr<CostCatalog::Added> CostCatalog::Add(CostProfile profile, Profile
   const absl::Status valid = profile.Validate();
   if (!valid.ok()) return WithReason(Reason::kProfileInvalid, valid);
   const std::string fingerprint = profile.Fingerprint();
-  for (auto at = entry.versions.rbegin(); at != entry.versions.rend(); ++at) {
-    const ProfilePtr& other = at->second.profile;
-    if (other != nullptr && other->Fingerprint() == fingerprint) {
-      return Added{InfoOf(name, entry, at->first), true};
-    }
+  int32_t number = 0;
+  for (const auto& [known, version] : entry.versions) {
+    const ProfilePtr& other = version.profile;
+    if (other != nullptr && other->Fingerprint() == fingerprint) number = known;
   }
-  const bool first = entry.versions.empty();
-  const int32_t number = entry.next_version++;
-  entry.versions[number] = {std::make_shared<const CostProfile>(std::move(profile)), origin,
-                            std::string(by), NowUnixMs()};
-  if (first) entry.promoted = {number};
+  if (number != 0 && number != written) return Added{InfoOf(name, entry, number), true};
+  if (number == 0) {
+    number = entry.next_version++;
+    entry.versions[number] = {std::make_shared<const CostProfile>(std::move(profile)), origin,
+                              std::string(by), NowUnixMs()};
+  }
+  // A version without its name's record is another server's that is being added.
+  if (!entry.stored.has_value() && entry.promoted.empty()) {
+    entry.promoted = {entry.versions.begin()->first};
+  }
   ASSIGN_OR_RETURN(const int32_t goes, MakeRoom(entry));
-  RETURN_IF_ERROR(PutVersion(name, number, entry.versions[number]));
+  if (number != written) RETURN_IF_ERROR(PutVersion(name, number, entry.versions[number]));
+  written = number;
   entry.versions.erase(goes);
   RETURN_IF_ERROR(PutName(name, entry));
   if (goes != 0 && store_ != nullptr) {
@@ -401,7 +459,15 @@ absl::StatusOr<CostCatalog::Switched> CostCatalog::Commit(const std::string& nam
 absl::StatusOr<CostCatalog::Switched> CostCatalog::Promote(absl::string_view name, int32_t version,
                                                            PromotionKind kind) {
   const absl::MutexLock changing(&changing_);
-  RETURN_IF_ERROR(Refresh());
+  return UntilFirst([&] {
+    changing_.AssertHeld();
+    return PromoteOnce(name, version, kind);
+  });
+}
+
+absl::StatusOr<CostCatalog::Switched> CostCatalog::PromoteOnce(absl::string_view name,
+                                                               int32_t version,
+                                                               PromotionKind kind) {
   ASSIGN_OR_RETURN(Entry entry, Copy(name));
   RETURN_IF_ERROR(Resolve(absl::StrCat(name, "@", version), "").status());
   const int32_t before = entry.promoted.empty() ? 0 : entry.promoted.back();
@@ -413,7 +479,13 @@ absl::StatusOr<CostCatalog::Switched> CostCatalog::Promote(absl::string_view nam
 
 absl::StatusOr<CostCatalog::Switched> CostCatalog::Rollback(absl::string_view name) {
   const absl::MutexLock changing(&changing_);
-  RETURN_IF_ERROR(Refresh());
+  return UntilFirst([&] {
+    changing_.AssertHeld();
+    return RollbackOnce(name);
+  });
+}
+
+absl::StatusOr<CostCatalog::Switched> CostCatalog::RollbackOnce(absl::string_view name) {
   ASSIGN_OR_RETURN(Entry entry, Copy(name));
   if (entry.promoted.size() < 2) {
     return MakeError(

@@ -10,8 +10,9 @@
 // PROFILE_UNREADABLE, never another version in its place. So is `latest` where the record of what
 // was promoted is lost, until something is promoted.
 //
-// Every change begins by reading what the store holds: during a rolling restart two servers have it
-// open, and neither may give a number away that the other one has given.
+// Every change begins by reading what the store holds, and is written only if that is still so:
+// while two servers have it open neither gives a number away that the other one has given, or
+// undoes what it has promoted. What others change is known once Follow() has looked.
 //
 // Thread-safe. Resolve, List and Names look into memory; the others may block on the store and wait
 // for each other.
@@ -20,6 +21,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -69,6 +71,8 @@ class CostCatalog {
   // Reads the store, what another server wrote included. Until it has succeeded the built-in
   // versions are known, everything else is STORE_UNAVAILABLE.
   absl::Status Load();
+  // Load(), if another server has changed something. Errors are the store's.
+  absl::Status Follow();
 
   // "NAME", "NAME@VERSION", "NAME@latest"; "" and "latest": of h100_nvlink, on device "cpu" of
   // cpu_loopback. PROFILE_UNKNOWN lists what is known. Never blocks.
@@ -106,6 +110,7 @@ class CostCatalog {
     std::map<int32_t, Version> versions;
     std::vector<int32_t> promoted;  // the last one is now; empty: unknown
     int32_t next_version = 1;
+    std::optional<std::string> stored;  // the name's record, as it was read or written
   };
   using Entries = std::map<std::string, Entry, std::less<>>;
 
@@ -118,7 +123,16 @@ class CostCatalog {
   // REQUIRES: changing_.
   void Unreadable(absl::string_view key, absl::string_view why);
   absl::Status PutVersion(const std::string& name, int32_t number, const Version& version);
-  absl::Status PutName(const std::string& name, const Entry& entry);
+  // ABORTED of both: another server was faster.
+  absl::Status PutName(const std::string& name, Entry& entry);
+  template <typename Change>
+  auto UntilFirst(Change change) -> decltype(change()) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changing_);
+  absl::StatusOr<Added> AddOnce(CostProfile profile, ProfileOrigin origin, absl::string_view by,
+                                int32_t& written) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changing_);
+  absl::StatusOr<Switched> PromoteOnce(absl::string_view name, int32_t version, PromotionKind kind)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(changing_);
+  absl::StatusOr<Switched> RollbackOnce(absl::string_view name)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(changing_);
   absl::StatusOr<int32_t> MakeRoom(const Entry& entry) const;
   absl::StatusOr<Entry> Copy(absl::string_view name) const;
   absl::StatusOr<Switched> Commit(const std::string& name, Entry entry, int32_t before,
@@ -133,6 +147,7 @@ class CostCatalog {
   absl::Mutex changing_
       ABSL_ACQUIRED_BEFORE(mutex_);  // one change at a time, store and all; before `mutex_`
   std::set<std::string> reported_ ABSL_GUARDED_BY(changing_);  // unreadable records
+  std::optional<int64_t> seen_ ABSL_GUARDED_BY(changing_);     // the version of the store
   mutable absl::Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);
   bool loaded_ ABSL_GUARDED_BY(mutex_) = false;

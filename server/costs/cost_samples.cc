@@ -1,7 +1,7 @@
 #include "server/costs/cost_samples.h"
 
 #include <algorithm>
-#include <set>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -20,6 +20,7 @@ namespace {
 
 constexpr uint32_t kFormatVersion = 1;
 constexpr int32_t kPage = 64;
+constexpr int kAttempts = 16;  // of a class that others write at the same time
 
 int SizeBin(int64_t bytes, int32_t launches) {
   const int log2 = 63 - __builtin_clzll(static_cast<uint64_t>(bytes));
@@ -70,22 +71,72 @@ CostSamples::CostSamples(Store* store, CostMetrics& metrics, const CostSampleLim
 absl::Status CostSamples::Load() {
   if (store_ == nullptr) return absl::OkStatus();
   const absl::MutexLock lock(&mutex_);
-  held_.clear();  // of an attempt that failed
-  total_ = 0;
-  std::string after;
-  for (;;) {
-    const auto page = store_->ListRecords(Shelf::kCostSamples, "", after, kPage);
-    if (!page.ok()) return WithReason(Reason::kStoreUnavailable, page.status());
-    for (const Record& record : *page) Read(record);
-    if (page->size() < static_cast<size_t>(kPage)) break;
-    after = page->back().key;
-  }
+  RETURN_IF_ERROR(ReadAll());
   Expire();
   return absl::OkStatus();
 }
 
+absl::Status CostSamples::ReadAll() {
+  const absl::StatusOr<int64_t> version = store_->Version();
+  std::vector<Record> records;
+  std::string after;
+  for (;;) {
+    auto page = store_->ListRecords(Shelf::kCostSamples, "", after, kPage);
+    if (!page.ok()) return WithReason(Reason::kStoreUnavailable, page.status());
+    std::move(page->begin(), page->end(), std::back_inserter(records));
+    if (page->size() < static_cast<size_t>(kPage)) break;
+    after = records.back().key;
+  }
+  held_.clear();
+  read_.clear();
+  total_ = 0;
+  for (const Record& record : records) Read(record);
+  if (version.ok()) seen_ = *version;
+  return absl::OkStatus();
+}
+
+// Where the store cannot be read, what is held here is the best there is.
+void CostSamples::CatchUp() {
+  if (store_ == nullptr) return;
+  const absl::StatusOr<int64_t> version = store_->Version();
+  if (version.ok() && seen_ != *version) ReadAll().IgnoreError();  // counted by the store
+}
+
+// What the store has of one class, which is then what is held here.
+absl::StatusOr<std::optional<std::string>> CostSamples::CatchUp(const std::string& profile,
+                                                                const LinkClass& of) {
+  if (store_ == nullptr) return std::optional<std::string>();
+  const std::string key = KeyOf(profile, of);
+  absl::StatusOr<std::optional<std::string>> stored = store_->GetRecord(Shelf::kCostSamples, key);
+  if (absl::IsDataLoss(stored.status())) stored = std::optional<std::string>();
+  RETURN_IF_ERROR(stored.status());
+  if (!stored->has_value()) return stored;  // new, or damaged: then what is held is written anew
+  const auto known = read_.find(key);
+  if (known != read_.end() && known->second == Sha256(**stored)) return stored;
+  Forget(profile, of);
+  Read({key, **stored});
+  return stored;
+}
+
+void CostSamples::Forget(const std::string& profile, const LinkClass& of) {
+  ByClass& classes = held_[profile];
+  const auto found = classes.find(of);
+  if (found == classes.end()) return;
+  for (const auto& [voter, sizes] : found->second) total_ -= CountOf(sizes);
+  classes.erase(found);
+}
+
+void CostSamples::EraseIfStill(const std::string& profile, const LinkClass& of) {
+  if (store_ == nullptr) return;
+  const std::string key = KeyOf(profile, of);
+  const auto stored = store_->GetRecord(Shelf::kCostSamples, key);
+  if (!stored.ok() || !stored->has_value() || read_[key] != Sha256(**stored)) return;
+  store_->ReplaceRecord(Shelf::kCostSamples, key, *stored, std::nullopt).IgnoreError();
+}
+
 // Takes what makes sense: a record that was written is whole, but by which version?
 void CostSamples::Read(const Record& record) {
+  read_[record.key] = Sha256(record.value);
   v1::StoredSamples stored;
   bool sound = stored.ParseFromString(record.value) && stored.format_version() == kFormatVersion &&
                CheckProfileName(stored.profile()).ok();
@@ -161,9 +212,7 @@ void CostSamples::Expire() {
         std::erase_if(sizes, [](const auto& entry) { return entry.second.empty(); });
       }
       std::erase_if(voters, [](const auto& entry) { return entry.second.empty(); });
-      if (voters.empty() && store_ != nullptr) {
-        store_->EraseRecord(Shelf::kCostSamples, KeyOf(profile, of)).IgnoreError();
-      }
+      if (voters.empty()) EraseIfStill(profile, of);
     }
     std::erase_if(classes, [](const auto& entry) { return entry.second.empty(); });
   }
@@ -177,29 +226,47 @@ absl::StatusOr<CostSamples::Taken> CostSamples::Add(const CostReport& report,
   Expire();
   const auto from =
       std::make_shared<const Provenance>(Provenance{report.by, std::string(voter), now_ms_()});
-  Taken taken;
-  std::set<LinkClass> touched;
+  std::map<LinkClass, std::vector<Kept>> by_class;
   for (const CollectiveSample& s : report.samples) {
-    if (Insert(report.profile, s.of, {s.bytes, s.picoseconds, s.launches, s.packed, from})) {
-      ++taken.accepted;
-      touched.insert(s.of);
-    } else {
-      ++taken.limited;
-    }
+    by_class[s.of].push_back({s.bytes, s.picoseconds, s.launches, s.packed, from});
+  }
+  Taken taken;
+  absl::Status stored;
+  for (const auto& [of, samples] : by_class) {
+    stored.Update(AddToClass(report.profile, of, samples, taken));
   }
   metrics_.samples(SampleResult::kAccepted).Increment(taken.accepted);
   metrics_.samples(SampleResult::kLimited).Increment(taken.limited);
   metrics_.samples_held.Set(static_cast<double>(total_));
-  const auto classes = held_.find(report.profile);
-  for (const LinkClass& of : touched) {
-    RETURN_IF_ERROR(Put(report.profile, of, classes->second.at(of)));
-  }
+  RETURN_IF_ERROR(stored);
   return taken;
 }
 
-absl::Status CostSamples::Put(const std::string& profile, const LinkClass& of,
-                              const ByVoter& voters) {
-  if (store_ == nullptr) return absl::OkStatus();
+// Where another server is faster, its samples come first, and then these once more.
+absl::Status CostSamples::AddToClass(const std::string& profile, const LinkClass& of,
+                                     const std::vector<Kept>& samples, Taken& taken) {
+  const std::string key = KeyOf(profile, of);
+  absl::Status written;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const absl::StatusOr<std::optional<std::string>> before = CatchUp(profile, of);
+    int32_t accepted = 0;
+    for (const Kept& sample : samples) accepted += Insert(profile, of, sample) ? 1 : 0;
+    written = before.status();
+    if (accepted > 0 && before.ok() && store_ != nullptr) {
+      const std::string value = Serialize(profile, of, held_[profile].at(of));
+      written = store_->ReplaceRecord(Shelf::kCostSamples, key, *before, value);
+      if (written.ok()) read_[key] = Sha256(value);
+    }
+    if (absl::IsAborted(written)) continue;
+    taken.accepted += accepted;
+    taken.limited += static_cast<int32_t>(samples.size()) - accepted;
+    break;
+  }
+  return written.ok() ? written : WithReason(Reason::kStoreUnavailable, written);
+}
+
+std::string CostSamples::Serialize(const std::string& profile, const LinkClass& of,
+                                   const ByVoter& voters) {
   v1::StoredSamples stored;
   stored.set_format_version(kFormatVersion);
   stored.set_profile(profile);
@@ -230,13 +297,12 @@ absl::Status CostSamples::Put(const std::string& profile, const LinkClass& of,
       }
     }
   }
-  const absl::Status put =
-      store_->PutRecord(Shelf::kCostSamples, KeyOf(profile, of), stored.SerializeAsString());
-  return put.ok() ? put : WithReason(Reason::kStoreUnavailable, put);
+  return stored.SerializeAsString();
 }
 
 std::vector<ClassSamples> CostSamples::Get(absl::string_view profile) {
   const absl::MutexLock lock(&mutex_);
+  CatchUp();
   Expire();
   std::vector<ClassSamples> all;
   const auto found = held_.find(profile);
@@ -256,6 +322,7 @@ std::vector<ClassSamples> CostSamples::Get(absl::string_view profile) {
 
 std::vector<HeldClass> CostSamples::List(absl::string_view only) {
   const absl::MutexLock lock(&mutex_);
+  CatchUp();
   Expire();
   std::vector<HeldClass> all;
   for (const auto& [profile, classes] : held_) {

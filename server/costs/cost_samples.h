@@ -2,6 +2,10 @@
 // direction: of each class and size the newest few of each voter; voters of a class; classes of a
 // profile; all together. Whoever floods pushes out its own samples first.
 //
+// Servers that share a store hold the same samples: each class is written only if it is still what
+// this server read, and read again if it is not, and all of them before they are fitted. What could
+// not be stored is forgotten once another server has written the class.
+//
 // A voter is who counts once in a fit: the address that a report came from, which nobody chooses at
 // will; on a unix socket, where its permissions say who may speak, the host that the report names.
 //
@@ -13,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +27,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 
+#include "passes/base/digest.h"
 #include "passes/cost/cost_report.h"
 #include "passes/cost/measured_fit.h"
 #include "server/costs/cost_metrics.h"
@@ -91,8 +97,22 @@ class CostSamples {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropQuietest(ByVoter& voters) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Expire() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Put(const std::string& profile, const LinkClass& of, const ByVoter& voters);
+  // As the store is to hold it.
+  static std::string Serialize(const std::string& profile, const LinkClass& of,
+                               const ByVoter& voters);
   void Read(const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status ReadAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CatchUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::optional<std::string>> CatchUp(const std::string& profile,
+                                                     const LinkClass& of)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AddToClass(const std::string& profile, const LinkClass& of,
+                          const std::vector<Kept>& samples, Taken& taken)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget(const std::string& profile, const LinkClass& of)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EraseIfStill(const std::string& profile, const LinkClass& of)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Store* const store_;
   CostMetrics& metrics_;
@@ -101,6 +121,8 @@ class CostSamples {
   absl::Mutex mutex_;
   std::map<std::string, ByClass, std::less<>> held_ ABSL_GUARDED_BY(mutex_);
   int64_t total_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, Digest> read_ ABSL_GUARDED_BY(mutex_);  // by key: as read or written here
+  std::optional<int64_t> seen_ ABSL_GUARDED_BY(mutex_);         // the version of the store
 };
 
 }  // namespace bucketd

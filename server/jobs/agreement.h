@@ -147,10 +147,12 @@ class Agreement {
   Event Work(const DecodeGraph& decode, const absl::Status& busy);
   Answer PinnedAnswer(const AnswerFromStore& answer);
   absl::StatusOr<PlanReplyPtr> ReadPinnedPlan(const Pin& pin);
-  absl::StatusOr<StandingPin> WriteAgreed(const StoreAgreed& store);
-  // ABORTED if the job is in another generation.
-  absl::Status WriteMemory(const JobName& name, uint64_t generation,
-                           const std::string& agreed_scope) ABSL_EXCLUSIVE_LOCKS_REQUIRED(storing_);
+  absl::StatusOr<StandingPin> WriteAgreed(const StoreAgreed& store,
+                                          std::optional<JobMemory>& elsewhere);
+  // What stands instead, if another server was first. ABORTED if the job is in another generation.
+  absl::StatusOr<std::optional<JobMemory>> WriteMemory(const JobName& name, uint64_t generation,
+                                                       const std::string& agreed_scope)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(storing_);
 
   const Parts parts_;
   const std::unique_ptr<const HereNow> around_;

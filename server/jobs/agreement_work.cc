@@ -1,4 +1,6 @@
 // Agreement: what its workers do. They read and write the store and compare graphs and plans.
+#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +25,16 @@ std::string Describe(const GraphDifference& difference, const Graph& a, const Gr
   return absl::StrCat(
       "node ", difference.node, " (", op_a == op_b ? op_a : absl::StrCat(op_a, " against ", op_b),
       "): ", difference.field, " is ", difference.first, " against ", difference.second);
+}
+
+// Whether what this server says of a generation is so, though more may have been said.
+bool Holds(const JobMemory& here, const JobMemory& stands) {
+  const std::map<std::string, std::string> fixed(stands.profiles.begin(), stands.profiles.end());
+  return here.unplanned.has_value() == stands.unplanned.has_value() &&
+         std::all_of(here.profiles.begin(), here.profiles.end(), [&](const auto& profile) {
+           const auto found = fixed.find(profile.first);
+           return found != fixed.end() && found->second == profile.second;
+         });
 }
 
 }  // namespace
@@ -66,47 +78,58 @@ Agreement::Answer Agreement::PinnedAnswer(const AnswerFromStore& answer) {
   return LostPlanError();
 }
 
-absl::Status Agreement::WriteMemory(const JobName& name, uint64_t generation,
-                                    const std::string& agreed_scope) {
+absl::StatusOr<std::optional<JobMemory>> Agreement::WriteMemory(const JobName& name,
+                                                                uint64_t generation,
+                                                                const std::string& agreed_scope) {
   JobMemory memory;
   {
     const absl::MutexLock lock(&mutex_);
     ASSIGN_OR_RETURN(memory, table_.MemoryOf(name, generation));
   }
   if (!agreed_scope.empty()) memory.last_scope = agreed_scope;
-  return parts_.pins.PutJob(name.first, name.second, memory);
+  ASSIGN_OR_RETURN(JobMemory stands, parts_.pins.PutJob(name.first, name.second, memory));
+  if (Holds(memory, stands)) return std::nullopt;
+  return std::optional<JobMemory>(std::move(stands));
 }
 
 // Known or not: it is told once the store has been asked to know it.
 Event Agreement::Work(const StoreUnplanned& store, const absl::Status& busy) {
-  if (busy.ok()) {
-    const absl::MutexLock storing(&storing_);
-    const absl::Status put = WriteMemory(store.job, store.generation, "");
-    if (!put.ok()) {
-      LogLine(spdlog::level::warn, "unplanned, and the store does not know",
-              {{"job", store.job.second}, {"error", std::string(put.message())}});
-    }
-  }
+  if (!busy.ok()) return UnplannedStored{store.job, store.generation};
+  const absl::MutexLock storing(&storing_);
+  absl::StatusOr<std::optional<JobMemory>> elsewhere = WriteMemory(store.job, store.generation, "");
+  if (elsewhere.ok()) return UnplannedStored{store.job, store.generation, *std::move(elsewhere)};
+  LogLine(spdlog::level::warn, "unplanned, and the store does not know",
+          {{"job", store.job.second}, {"error", std::string(elsewhere.status().message())}});
   return UnplannedStored{store.job, store.generation};
 }
 
 // The job's memory first: it is refused if a later generation has begun, whose pins stand then.
-absl::StatusOr<StandingPin> Agreement::WriteAgreed(const StoreAgreed& store) {
+absl::StatusOr<StandingPin> Agreement::WriteAgreed(const StoreAgreed& store,
+                                                   std::optional<JobMemory>& elsewhere) {
+  const auto& [tenant, job] = store.job;
   const absl::MutexLock storing(&storing_);
-  RETURN_IF_ERROR(WriteMemory(store.job, store.pin.generation, store.name));
-  ASSIGN_OR_RETURN(Pin stands, parts_.pins.PutPin(store.job.first, store.job.second, store.name,
-                                                  store.pin, PlanBytesOf(*store.reply)));
+  ASSIGN_OR_RETURN(elsewhere, WriteMemory(store.job, store.pin.generation, store.name));
+  if (elsewhere.has_value()) {
+    ASSIGN_OR_RETURN(const std::optional<Pin> pin, parts_.pins.LoadPin(tenant, job, store.name));
+    if (pin.has_value() && pin->generation == store.pin.generation && pin->size == store.pin.size) {
+      return StandingPin{*pin, store.reply};
+    }
+    return absl::CancelledError("made otherwise than this generation is");
+  }
+  ASSIGN_OR_RETURN(Pin stands, parts_.pins.PutPin(tenant, job, store.name, store.pin,
+                                                  PlanBytesOf(*store.reply)));
   return StandingPin{std::move(stands), store.reply};
 }
 
 Event Agreement::Work(const StoreAgreed& store, const absl::Status& busy) {
   if (!busy.ok()) return AgreedStored{store.scope, busy};
-  absl::StatusOr<StandingPin> standing = WriteAgreed(store);
+  std::optional<JobMemory> elsewhere;
+  absl::StatusOr<StandingPin> standing = WriteAgreed(store, elsewhere);
   if (standing.ok() && standing->pin.plan_sha256 != store.pin.plan_sha256) {
     absl::StatusOr<PlanReplyPtr> other = ReadPinnedPlan(standing->pin);
     standing->reply = other.ok() ? *std::move(other) : nullptr;
   }
-  return AgreedStored{store.scope, std::move(standing)};
+  return AgreedStored{store.scope, std::move(standing), std::move(elsewhere)};
 }
 
 Event Agreement::Work(const WeighPlans& weigh, const absl::Status& busy) {

@@ -79,14 +79,6 @@ std::optional<std::string> PinIndex::Weakest(const std::string& key, uint32_t ra
   return std::nullopt;
 }
 
-std::vector<std::string> PinIndex::Expired(WallTime now) const {
-  std::vector<std::string> over;
-  for (const auto& [key, expires] : expires_) {
-    if (expires <= now) over.push_back(key);
-  }
-  return over;
-}
-
 std::vector<std::string> PinIndex::Jobs(absl::string_view tenant) const {
   std::vector<std::string> names;
   const auto found = tenants_.find(tenant);

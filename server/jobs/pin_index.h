@@ -37,8 +37,8 @@ class PinIndex {
   // one unused for longest. Not one with more ranks than `ranks`, nor one that is kept beyond
   // `usual`, as an operator asked. nullopt: there is none.
   std::optional<std::string> Weakest(const std::string& key, uint32_t ranks, WallTime usual) const;
-  std::vector<std::string> Expired(WallTime now) const;           // keys
-  std::vector<std::string> Jobs(absl::string_view tenant) const;  // names
+  const std::map<std::string, WallTime>& expiries() const { return expires_; }  // by key
+  std::vector<std::string> Jobs(absl::string_view tenant) const;                // names
 
  private:
   using Worth = std::tuple<uint32_t, WallTime, std::string>;  // ranks, last to expire, prefix

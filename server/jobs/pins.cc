@@ -1,5 +1,8 @@
 #include "server/jobs/pins.h"
 
+#include <algorithm>
+#include <map>
+
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 
@@ -58,6 +61,32 @@ std::optional<Pin> PinIn(const std::string& key, const std::optional<std::string
              .plan_sha256 = *sha};
 }
 
+std::optional<JobMemory> MemoryIn(const std::string& key, const std::optional<std::string>& value) {
+  if (!value.has_value()) return std::nullopt;
+  const auto record = Parse<v1::JobRecord>({key, *value});
+  if (!record.has_value() || FromMillis(record->expires_ms()) <= Now()) return std::nullopt;
+  JobMemory memory{.generation = record->generation(),
+                   .unplanned = {},
+                   .profiles = {},
+                   .last_scope = record->last_scope(),
+                   .ranks = record->ranks()};
+  if (record->unplanned()) memory.unplanned = record->unplanned_why();
+  for (const v1::FixedProfile& profile : record->profiles()) {
+    memory.profiles.emplace_back(profile.asked(), profile.resolved());
+  }
+  return memory;
+}
+
+// Of one generation: what the first one said, and of the second one what that leaves open.
+JobMemory Merge(JobMemory first, const JobMemory& second) {
+  std::map<std::string, std::string> fixed(first.profiles.begin(), first.profiles.end());
+  fixed.insert(second.profiles.begin(), second.profiles.end());
+  first.profiles.assign(fixed.begin(), fixed.end());
+  if (!second.last_scope.empty()) first.last_scope = second.last_scope;
+  first.ranks = std::max(first.ranks, second.ranks);
+  return first;
+}
+
 std::string Serialize(const Pin& pin, WallTime expires) {
   v1::PinRecord record;
   record.set_format_version(kFormat);
@@ -104,19 +133,47 @@ absl::StatusOr<std::optional<std::string>> ReadRecord(Store& store, const std::s
 
 WallTime Pins::Expiry() const { return Now() + limits_.time_to_live; }
 
-absl::Status Pins::Open() {
+absl::Status Pins::Open() { return Sweep(); }
+
+void Pins::DropExpired() {
+  const absl::Status swept = Sweep();
+  if (!swept.ok()) spdlog::warn("expired pins cannot be dropped: {}", swept.ToString());
+}
+
+absl::Status Pins::Sweep() {
+  std::map<std::string, WallTime> unseen;
+  {
+    const absl::MutexLock lock(&mutex_);
+    unseen = index_.expiries();
+  }
   std::string after;
   while (true) {
     ASSIGN_OR_RETURN(const std::vector<Record> page,
                      store_.ListRecords(Shelf::kPins, "", after, kPage));
     if (page.empty()) break;
     for (const Record& record : page) {
-      const std::optional<Kept> kept = KeptBy(record);
-      if (kept.has_value()) Count(record.key, kept->expires, kept->ranks);
+      unseen.erase(record.key);
+      RETURN_IF_ERROR(SweepRecord(record));
     }
     after = page.back().key;
   }
-  DropExpired();
+  for (const auto& [key, expires] : unseen) Forget(key, expires);  // released by another server
+  return absl::OkStatus();
+}
+
+absl::Status Pins::SweepRecord(const Record& record) {
+  const std::optional<Kept> kept = KeptBy(record);
+  if (!kept.has_value()) return absl::OkStatus();
+  const absl::MutexLock writing(&writing_);
+  if (kept->expires > Now()) {
+    Count(record.key, kept->expires, kept->ranks);
+    return absl::OkStatus();
+  }
+  const absl::Status gone =
+      store_.ReplaceRecord(Shelf::kPins, record.key, record.value, std::nullopt);
+  if (absl::IsAborted(gone)) return absl::OkStatus();  // renewed meanwhile
+  RETURN_IF_ERROR(gone);
+  Forget(record.key, std::nullopt);
   return absl::OkStatus();
 }
 
@@ -126,8 +183,11 @@ void Pins::Count(const std::string& key, WallTime expires, uint32_t ranks) {
   metrics_.pins.Set(static_cast<double>(index_.pins()));
 }
 
-void Pins::Forget(const std::string& key) {
+void Pins::Forget(const std::string& key, const std::optional<WallTime>& expires) {
   const absl::MutexLock lock(&mutex_);
+  const auto found = index_.expiries().find(key);
+  if (found == index_.expiries().end()) return;
+  if (expires.has_value() && found->second != *expires) return;
   index_.Erase(key);
   metrics_.pins.Set(static_cast<double>(index_.pins()));
 }
@@ -141,21 +201,7 @@ absl::StatusOr<std::optional<JobMemory>> Pins::LoadJob(absl::string_view tenant,
                                                        absl::string_view job) {
   const std::string key = JobKey(tenant, job);
   ASSIGN_OR_RETURN(const std::optional<std::string> value, ReadRecord(store_, key));
-  if (!value.has_value()) return std::optional<JobMemory>();
-  const auto record = Parse<v1::JobRecord>({key, *value});
-  if (!record.has_value() || FromMillis(record->expires_ms()) <= Now()) {
-    return std::optional<JobMemory>();
-  }
-  JobMemory memory{.generation = record->generation(),
-                   .unplanned = {},
-                   .profiles = {},
-                   .last_scope = record->last_scope(),
-                   .ranks = record->ranks()};
-  if (record->unplanned()) memory.unplanned = record->unplanned_why();
-  for (const v1::FixedProfile& profile : record->profiles()) {
-    memory.profiles.emplace_back(profile.asked(), profile.resolved());
-  }
-  return std::optional<JobMemory>(std::move(memory));
+  return MemoryIn(key, value);
 }
 
 absl::StatusOr<std::optional<Pin>> Pins::LoadPin(absl::string_view tenant, absl::string_view job,
@@ -184,24 +230,25 @@ absl::Status Pins::Update(const std::string& key, Next next) {
   return absl::UnavailableError("others write the same record again and again");
 }
 
-absl::Status Pins::PutJob(absl::string_view tenant, absl::string_view job,
-                          const JobMemory& memory) {
+absl::StatusOr<JobMemory> Pins::PutJob(absl::string_view tenant, absl::string_view job,
+                                       const JobMemory& memory) {
   const WallTime expires = Expiry();
   const std::string key = JobKey(tenant, job);
+  JobMemory stands;
   const absl::MutexLock writing(&writing_);
   RETURN_IF_ERROR(MakeRoom(tenant, key, memory.ranks));
   RETURN_IF_ERROR(
       Update(key, [&](const std::optional<std::string>& before) -> absl::StatusOr<std::string> {
-        const auto record =
-            before.has_value() ? Parse<v1::JobRecord>({key, *before}) : std::nullopt;
-        if (record.has_value() && record->generation() > memory.generation &&
-            FromMillis(record->expires_ms()) > Now()) {
-          return LaterGeneration(record->generation());
+        const std::optional<JobMemory> other = MemoryIn(key, before);
+        if (other.has_value() && other->generation > memory.generation) {
+          return LaterGeneration(other->generation);
         }
-        return Serialize(memory, expires);
+        const bool same = other.has_value() && other->generation == memory.generation;
+        stands = same ? Merge(*other, memory) : memory;
+        return Serialize(stands, expires);
       }));
-  Count(key, expires, memory.ranks);
-  return absl::OkStatus();
+  Count(key, expires, stands.ranks);
+  return stands;
 }
 
 absl::Status Pins::MakeRoom(absl::string_view tenant, const std::string& key, uint32_t ranks) {
@@ -254,27 +301,33 @@ absl::StatusOr<Pin> Pins::PutPin(absl::string_view tenant, absl::string_view job
 
 absl::Status Pins::EraseRecord(const std::string& key) {
   RETURN_IF_ERROR(store_.EraseRecord(Shelf::kPins, key));
-  Forget(key);
+  Forget(key, std::nullopt);
   return absl::OkStatus();
 }
 
-absl::Status Pins::ExtendRecord(const Record& record, const std::string& holder, WallTime expires) {
-  const std::optional<Kept> before = KeptBy(record);
-  if (!before.has_value() || before->expires >= expires) return absl::OkStatus();
-  std::string value;
-  if (IsPin(record.key)) {
-    auto pin = *Parse<v1::PinRecord>(record);
-    RETURN_IF_ERROR(store_.HoldPlan(pin.plan_key(), holder, expires));
-    pin.set_expires_ms(Millis(expires));
-    value = pin.SerializeAsString();
-  } else {
-    auto job = *Parse<v1::JobRecord>(record);
+absl::StatusOr<bool> Pins::ExtendRecord(const std::string& key, const std::string& holder,
+                                        WallTime expires) {
+  std::optional<Kept> stands;
+  const auto extend = [&](const std::optional<std::string>& before) -> absl::StatusOr<std::string> {
+    stands = before.has_value() ? KeptBy({key, *before}) : std::nullopt;
+    if (!stands.has_value()) return absl::CancelledError();
+    if (stands->expires >= expires) return *before;
+    stands->expires = expires;
+    if (IsPin(key)) {
+      auto pin = *Parse<v1::PinRecord>({key, *before});
+      RETURN_IF_ERROR(store_.HoldPlan(pin.plan_key(), holder, expires));
+      pin.set_expires_ms(Millis(expires));
+      return pin.SerializeAsString();
+    }
+    auto job = *Parse<v1::JobRecord>({key, *before});
     job.set_expires_ms(Millis(expires));
-    value = job.SerializeAsString();
-  }
-  RETURN_IF_ERROR(store_.PutRecord(Shelf::kPins, record.key, value));
-  Count(record.key, expires, before->ranks);
-  return absl::OkStatus();
+    return job.SerializeAsString();
+  };
+  const absl::Status written = Update(key, extend);
+  if (absl::IsCancelled(written)) return false;
+  RETURN_IF_ERROR(written);
+  Count(key, stands->expires, stands->ranks);
+  return true;
 }
 
 absl::StatusOr<int64_t> Pins::Extend(absl::string_view tenant, absl::string_view job,
@@ -287,8 +340,8 @@ absl::StatusOr<int64_t> Pins::Extend(absl::string_view tenant, absl::string_view
                      store_.ListRecords(Shelf::kPins, JobPrefix(tenant, job), after, kPage));
     if (page.empty()) return pins;
     for (const Record& record : page) {
-      RETURN_IF_ERROR(ExtendRecord(record, JobPrefix(tenant, job), expires));
-      pins += IsPin(record.key) ? 1 : 0;
+      ASSIGN_OR_RETURN(const bool kept, ExtendRecord(record.key, JobPrefix(tenant, job), expires));
+      pins += kept && IsPin(record.key) ? 1 : 0;
     }
     after = page.back().key;
   }
@@ -312,20 +365,6 @@ absl::StatusOr<int64_t> Pins::ReleaseAll(const std::string& prefix) {
   }
   RETURN_IF_ERROR(store_.ReleaseHolds(prefix));
   return released;
-}
-
-void Pins::DropExpired() {
-  const WallTime now = Now();
-  const auto expired = [&] {
-    const absl::MutexLock lock(&mutex_);
-    return index_.Expired(now);
-  };
-  if (expired().empty()) return;
-  const absl::MutexLock writing(&writing_);
-  for (const std::string& key : expired()) {  // some may have been renewed meanwhile
-    const absl::Status erased = EraseRecord(key);
-    if (!erased.ok()) spdlog::warn("an expired pin cannot be dropped: {}", erased.ToString());
-  }
 }
 
 }  // namespace bucketd

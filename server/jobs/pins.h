@@ -1,7 +1,8 @@
 // What jobs agreed on, kept beyond the process: a pin for each scope, one record for each job, and
 // a hold on each pinned plan, so that no eviction takes it. Pins end when the job is released or
-// when they have not been used for their time to live. Thread-safe. Every call but the accessors
-// may block on the store: never on a gRPC thread.
+// when they have not been used for their time to live. Several servers may have the store open:
+// each record is written, and taken away, only if it is still what was read. Thread-safe. Every
+// call but the accessors may block on the store: never on a gRPC thread.
 #pragma once
 
 #include <chrono>
@@ -49,8 +50,11 @@ class Pins {
   // The pinned plan's bytes, checked against the pin. NOT_FOUND or DATA_LOSS if they are lost.
   absl::StatusOr<std::string> LoadPlan(const Pin& pin);
 
-  // ABORTED of both: the store knows of a later generation, which another server has seen.
-  absl::Status PutJob(absl::string_view tenant, absl::string_view job, const JobMemory& memory);
+  // ABORTED of both: the store knows of a later generation, which another server has seen. PutJob
+  // returns what stands: of one generation the first word holds, on whether it is planned and on
+  // what each name stands for; it is another one than `memory`'s if another server was first.
+  absl::StatusOr<JobMemory> PutJob(absl::string_view tenant, absl::string_view job,
+                                   const JobMemory& memory);
   // Holds the plan, storing it first if need be, then writes the pin: when this returns both
   // survive the process. What it returns is the pin that stands: another server that has the store
   // open may have written one for this generation, and the first one holds for all.
@@ -64,7 +68,7 @@ class Pins {
   absl::StatusOr<int64_t> Extend(absl::string_view tenant, absl::string_view job, WallTime expires);
   // Lets go of everything that is kept for the job; how many pins there were.
   absl::StatusOr<int64_t> Release(absl::string_view tenant, absl::string_view job);
-  // Takes away what has expired. O(pins).
+  // Takes away what has expired, and counts what other servers have pinned. O(pins).
   void DropExpired();
 
   // Those of which something is kept.
@@ -79,17 +83,21 @@ class Pins {
   absl::StatusOr<int64_t> ReleaseAll(const std::string& prefix)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
   void Count(const std::string& key, WallTime expires, uint32_t ranks);
-  void Forget(const std::string& key);
-  absl::Status ExtendRecord(const Record& record, const std::string& holder, WallTime expires)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+  // Unless it has another expiry than `expires` by now; nullopt: whatever it has.
+  void Forget(const std::string& key, const std::optional<WallTime>& expires);
+  // False: it has gone meanwhile.
+  absl::StatusOr<bool> ExtendRecord(const std::string& key, const std::string& holder,
+                                    WallTime expires) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+  absl::Status Sweep();
+  absl::Status SweepRecord(const Record& record);
   absl::Status EraseRecord(const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
   WallTime Expiry() const;
 
   Store& store_;
   AgreementMetrics& metrics_;
   const PinLimits limits_;
-  absl::Mutex writing_ ABSL_ACQUIRED_BEFORE(
-      mutex_);  // over each sequence of writes; never held together with gRPC's threads
+  absl::Mutex writing_ ABSL_ACQUIRED_BEFORE(mutex_);  // over each sequence of writes; never held
+                                                      // together with gRPC's threads
   mutable absl::Mutex mutex_;
   PinIndex index_ ABSL_GUARDED_BY(mutex_);
 };

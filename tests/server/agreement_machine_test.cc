@@ -119,7 +119,8 @@ TEST_F(AgreementMachineTest, TheRankThatHasWaitedLongestIsAskedForTheGraphAndIsT
   ASSERT_THAT(asked.answers, SizeIs(1));
   EXPECT_EQ(asked.answers[0].second->upload_lease_ms, 7);
   EXPECT_EQ(table_.waiting_ranks(), 1);
-  EXPECT_THAT(All<AskBroker>(asked), SizeIs(1));  // whoever waits stays in the broker's queue
+  EXPECT_THAT(All<AskBroker>(asked),
+              SizeIs(1));  // whoever waits stays in the broker's queue
 }
 
 TEST_F(AgreementMachineTest, WhoWasAskedForTheGraphAndStaysAwayLeavesNoScopeBehind) {
@@ -230,6 +231,48 @@ TEST_F(AgreementMachineTest, AnUnplannedGenerationIsToldOnceTheStoreKnows) {
   const std::vector<StoreUnplanned> store = All<StoreUnplanned>(loaded);
   ASSERT_THAT(store, SizeIs(1));
   const Actions stored = Do(UnplannedStored{store[0].job, store[0].generation});
+  ASSERT_THAT(stored.answers, SizeIs(1));
+  EXPECT_EQ(stored.answers[0].second->unplanned, "maintenance");
+}
+
+TEST_F(AgreementMachineTest, AGenerationThatAnotherServerHasPlannedIsPlannedHere) {
+  world_.disabled = "maintenance";
+  const Actions first = Rank(0, 2, FakeRequest(1));
+  const std::vector<StoreUnplanned> store = All<StoreUnplanned>(Loaded(first));
+  ASSERT_THAT(store, SizeIs(1));
+  const JobMemory elsewhere{
+      .generation = 1, .unplanned = {}, .profiles = {{"p@latest", "p@2"}}, .last_scope = ""};
+  const Actions stored = Do(UnplannedStored{store[0].job, store[0].generation, elsewhere});
+  EXPECT_EQ(ErrorOf(stored), "STORE_UNAVAILABLE") << "which passes: the rank asks again";
+  const Actions again = Loaded(Rank(0, 2, FakeRequest(1)));
+  ASSERT_THAT(All<AskBroker>(again), SizeIs(1));
+  EXPECT_EQ(All<AskBroker>(again)[0].request->profile->version, 2);
+}
+
+TEST_F(AgreementMachineTest, WhatANameStandsForIsWhatAnotherServerWasFirstToSay) {
+  const Actions loaded = Loaded(Rank(0, 1, FakeRequest(1)));
+  const Actions planned = Do(PlanCame{All<AskBroker>(loaded)[0].fetch, FakePlan("plan")});
+  const std::vector<StoreAgreed> store = All<StoreAgreed>(planned);
+  ASSERT_THAT(store, SizeIs(1));
+  const JobMemory elsewhere{
+      .generation = 1, .unplanned = {}, .profiles = {{"p@latest", "p@2"}}, .last_scope = ""};
+  const Actions stored =
+      Do(AgreedStored{store[0].scope, absl::CancelledError("otherwise"), elsewhere});
+  EXPECT_EQ(ErrorOf(stored), "STORE_UNAVAILABLE") << "and not the plan made with p@1";
+  const Actions again = Loaded(Rank(0, 1, FakeRequest(1)));
+  ASSERT_THAT(All<AskBroker>(again), SizeIs(1));
+  EXPECT_EQ(All<AskBroker>(again)[0].request->profile->version, 2);
+}
+
+TEST_F(AgreementMachineTest, AGenerationThatAnotherServerLeftUnplannedIsUnplannedHere) {
+  const Actions loaded = Loaded(Rank(0, 1, FakeRequest(1)));
+  const Actions planned = Do(PlanCame{All<AskBroker>(loaded)[0].fetch, FakePlan("plan")});
+  const std::vector<StoreAgreed> store = All<StoreAgreed>(planned);
+  ASSERT_THAT(store, SizeIs(1));
+  const JobMemory elsewhere{
+      .generation = 1, .unplanned = "maintenance", .profiles = {}, .last_scope = ""};
+  const Actions stored =
+      Do(AgreedStored{store[0].scope, absl::CancelledError("otherwise"), elsewhere});
   ASSERT_THAT(stored.answers, SizeIs(1));
   EXPECT_EQ(stored.answers[0].second->unplanned, "maintenance");
 }

@@ -72,10 +72,14 @@ struct DifferenceSought {
 struct AgreedStored {
   ScopeId scope = 0;
   absl::StatusOr<StandingPin> standing;
+  // Another server has decided otherwise on this generation, and was first: that stands. `standing`
+  // is then a pin that stands all the same, or CANCELLED: not with this plan.
+  std::optional<JobMemory> elsewhere = {};
 };
 struct UnplannedStored {
   JobName job;
   uint64_t generation = 0;
+  std::optional<JobMemory> elsewhere = {};  // as above
 };
 struct TimerFired {
   TimerId timer;

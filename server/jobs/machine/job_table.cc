@@ -7,6 +7,7 @@
 
 #include "passes/base/status_macros.h"
 #include "server/base/errors.h"
+#include "server/jobs/machine/scope_errors.h"
 
 namespace bucketd {
 namespace {
@@ -247,11 +248,48 @@ void JobTable::On(const UnplannedStored& event) {
   if (found == jobs_.end()) return;
   Job& job = *found->second;
   if (job.generation != event.generation || !job.unplanned.has_value()) return;
+  if (event.elsewhere.has_value()) {
+    Obey(job, *event.elsewhere);
+  } else {
+    EndUnplanned(job);
+  }
+}
+
+void JobTable::EndUnplanned(Job& job) {
   job.unplanned_is_stored = true;
   while (!job.scopes.empty()) {
     Scope& scope = *job.scopes.begin()->second;
     scope.AnswerUnplanned();
     Erase(scope);
+  }
+}
+
+void JobTable::On(const AgreedStored& event) {
+  const Scope* scope = Find(event.scope);
+  if (scope == nullptr) return;
+  if (event.elsewhere.has_value()) {
+    Obey(*jobs_.find(scope->job().name)->second, *event.elsewhere);
+  }
+  Pass(Find(event.scope), event);
+}
+
+void JobTable::Obey(Job& job, const JobMemory& elsewhere) {
+  job.unplanned = elsewhere.unplanned;
+  job.profiles.clear();
+  for (const auto& [asked, id] : elsewhere.profiles) {
+    job.profiles.emplace(asked, Job::FixedProfile{id, {}});
+  }
+  if (job.unplanned.has_value()) {
+    EndUnplanned(job);
+    return;
+  }
+  std::vector<Scope*> began;
+  for (const auto& [name, scope] : job.scopes) {
+    if (scope->undecided()) began.push_back(scope.get());
+  }
+  for (Scope* scope : began) {
+    scope->Supersede(AnotherServerWasFirst());
+    Erase(*scope);
   }
 }
 

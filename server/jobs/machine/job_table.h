@@ -53,6 +53,7 @@ class JobTable {
   void On(const RankRefused& event);
   void On(const CallerLeft& event);
   void On(const ScopeLoaded& event);
+  void On(const AgreedStored& event);
   void On(const UnplannedStored& event);
   void On(const TimerFired& event);
   void On(const JobReleased& event);
@@ -89,6 +90,9 @@ class JobTable {
   void BeginGeneration(Job& job, uint64_t generation);
   void EndScopes(Job& job, const absl::Status& why);
   void DecideWhetherPlanned(Job& job);
+  // Another server was first with this generation. Scopes that began otherwise begin again.
+  void Obey(Job& job, const JobMemory& elsewhere);
+  void EndUnplanned(Job& job);
   void UseMemory(Job& job, const absl::StatusOr<std::optional<JobMemory>>& memory);
   Scope* Find(ScopeId id) const;
   void Erase(Scope& scope);

@@ -140,11 +140,18 @@ absl::Status RefusedError(const Scope& scope, absl::Span<const uint32_t> ranks,
   return error;
 }
 
+absl::Status AnotherServerWasFirst() {
+  return MakeError(Reason::kStoreUnavailable,
+                   "another server of this store was first to decide what this generation "
+                   "of the "
+                   "job runs with, and decided otherwise; ask again to get that");
+}
+
 absl::Status LostPlanError() {
-  return MakeError(
-      Reason::kGenerationOver,
-      "the plan that this generation agreed on is lost; a new generation of the job gets "
-      "a new one");
+  return MakeError(Reason::kGenerationOver,
+                   "the plan that this generation agreed on is lost; a new "
+                   "generation of the job gets "
+                   "a new one");
 }
 
 }  // namespace bucketd

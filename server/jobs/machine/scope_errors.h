@@ -26,5 +26,7 @@ absl::Status RefusedError(const Scope& scope, absl::Span<const uint32_t> ranks,
                           const absl::Status& why);
 // GENERATION_OVER: what was agreed on cannot be had any more.
 absl::Status LostPlanError();
+// What this generation is like was decided at another server, while ranks began otherwise here.
+absl::Status AnotherServerWasFirst();
 
 }  // namespace bucketd

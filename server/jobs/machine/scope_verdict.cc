@@ -91,6 +91,10 @@ bool Scope::UseStanding(const absl::StatusOr<StandingPin>& standing) {
          AgreementOutcome::kSuperseded, true);
     return false;
   }
+  if (absl::IsCancelled(standing.status())) {
+    Fail(AnotherServerWasFirst(), AgreementOutcome::kSuperseded, true);
+    return false;
+  }
   if (!standing.ok() || standing->pin.plan_sha256 == agreed_.plan_sha256) return true;
   const std::string signature = SignatureOf(standing->pin.plan_key, standing->pin.profile_as_asked);
   std::vector<uint32_t> all(size_);

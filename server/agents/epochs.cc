@@ -1,0 +1,66 @@
+#include "server/agents/epochs.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
+
+#include "passes/base/status_macros.h"
+
+namespace bucketd {
+namespace {
+
+constexpr char kKey[] = "next-epoch";
+constexpr uint64_t kBlock = 4096;
+constexpr int kAttempts = 16;
+
+}  // namespace
+
+Epochs::Epochs(Store& store, std::function<int64_t()> now_ms)
+    : store_(store), now_ms_(std::move(now_ms)) {}
+
+absl::Status Epochs::Take() {
+  const absl::MutexLock taking(&taking_);
+  uint64_t given = 0;
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (end_ - next_ > kBlock / 2) return absl::OkStatus();
+    given = next_;
+  }
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    absl::StatusOr<std::optional<std::string>> before = store_.GetRecord(Shelf::kSettings, kKey);
+    if (absl::IsDataLoss(before.status())) before = std::optional<std::string>();
+    RETURN_IF_ERROR(before.status());
+    uint64_t stored = 0;
+    if (before->has_value() && !absl::SimpleAtoi(**before, &stored)) stored = 0;
+    const uint64_t begin = std::max({stored, given, static_cast<uint64_t>(now_ms_())});
+    const absl::Status written =
+        store_.ReplaceRecord(Shelf::kSettings, kKey, *before, absl::StrCat(begin + kBlock));
+    if (absl::IsAborted(written)) continue;
+    RETURN_IF_ERROR(written);
+    const absl::MutexLock lock(&mutex_);
+    next_ = std::max(begin, next_);
+    end_ = begin + kBlock;
+    return absl::OkStatus();
+  }
+  return absl::UnavailableError("other servers take numbers of epochs again and again");
+}
+
+uint64_t Epochs::Next() {
+  const absl::MutexLock lock(&mutex_);
+  if (next_ >= end_) {
+    spdlog::warn(
+        "no number of an epoch is left of what the store gave: this "
+        "one is the clock's");
+    next_ = end_ = std::max(next_, static_cast<uint64_t>(now_ms_()));
+    ++end_;
+  }
+  return next_++;
+}
+
+}  // namespace bucketd
