@@ -112,7 +112,7 @@ TEST_F(TwoServersTest, APinThatTheOtherOneHasRenewedDoesNotExpireHere) {
   std::this_thread::sleep_for(milliseconds(60));
   one.pins.DropExpired();
   EXPECT_TRUE(one.pins.LoadPin("", "job", "fw")->has_value());
-  EXPECT_EQ(one.pins.count(), 1);
+  EXPECT_EQ(one.pins.Jobs("").size(), 1U);
   EXPECT_FALSE(one.pins.LoadJob("", "job")->has_value()) << "what nobody renewed has gone";
   EXPECT_TRUE(one.store->ListRecords(Shelf::kPins, "", "", 9)->size() == 1);
 }
@@ -120,12 +120,12 @@ TEST_F(TwoServersTest, APinThatTheOtherOneHasRenewedDoesNotExpireHere) {
 TEST_F(TwoServersTest, WhatTheOtherOnePinnedCountsAndWhatItReleasedDoesNot) {
   Half one(options_.directory), other(options_.directory);
   ASSERT_TRUE(other.pins.PutPin("", "job", "fw", PinOf("plan"), "plan").ok());
-  EXPECT_EQ(one.pins.count(), 0);
+  EXPECT_EQ(one.pins.Jobs("").size(), 0U);
   one.pins.DropExpired();
-  EXPECT_EQ(one.pins.count(), 1);
+  EXPECT_EQ(one.pins.Jobs("").size(), 1U);
   ASSERT_EQ(*other.pins.Release("", "job"), 1);
   one.pins.DropExpired();
-  EXPECT_EQ(one.pins.count(), 0);
+  EXPECT_EQ(one.pins.Jobs("").size(), 0U);
 }
 
 TEST_F(TwoServersTest, OfOneGenerationTheFirstWordHolds) {
