@@ -181,6 +181,7 @@ def live(server: Server) -> None:
     slow = [server.stub.GetPlan.future(slow_request(str(effort)), timeout=120) for effort in (3, 4, 5)]
     assert all(one.result().HasField("plan") for one in slow)
     ctl(server, "costs", "propose", "cpu_loopback")  # from what the agents reported
+    wait_for(lambda: server.metric("bucketd_partial_uploads_dropped_total"), "the end of what was broken off")
     # Nothing of the store can be read any more.
     for path in (server.log.parent / "store").glob("store.db*"):
         path.write_bytes(bytes(path.stat().st_size))
