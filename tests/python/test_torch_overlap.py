@@ -9,6 +9,7 @@ import pathlib
 import subprocess
 
 import pytest
+import torch.distributed as dist
 from torch_overlap import Outcome, Step
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -22,6 +23,13 @@ EQUAL = ("llama3_debug_ddp8.bw", "llama3_debug_fsdp8.fw", "llama3_debug_fsdp8.bw
 OTHER_BUCKETS = ("llama3_debug_hsdp2x4_rsar.fw", "llama3_debug_fsdp4_tp2.fw")
 # PyTorch takes seconds for each; `-m full` runs the rest.
 FAST = ("llama3_debug_ddp8.bw", "llama3_debug_fsdp8.fw", "moe_debug_fsdp4_ep4.fw")
+
+
+@pytest.fixture(autouse=True)
+def no_group_is_left():
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def planned(name: str, folder: pathlib.Path, *flags: str) -> Outcome:
