@@ -1,5 +1,6 @@
 """What the Python package's distribution holds, and what its sources are held to."""
 
+import os
 import pathlib
 import shutil
 import subprocess
@@ -37,6 +38,26 @@ def test_the_wheel_is_imported_without_the_source_tree(wheel, tmp_path):
     zipfile.ZipFile(wheel).extractall(tmp_path)
     script = f"import bucketd, bucketd.wire; assert bucketd.__file__.startswith({str(tmp_path)!r}), bucketd.__file__"
     subprocess.run([sys.executable, "-c", script], check=True, env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(("version", "said"), [
+    ("2.12.1", "ImportError: bucketd.backend needs PyTorch 2.13 or later, and this is 2.12.1: pip install 'bucketd[torch]'"),
+    ("2.14.0", "bucketd: PyTorch 2.14.0 is newer than any that bucketd was tried with (2.13)"),
+    ("2.13.0a0+git1234", ""),
+])
+def test_a_torch_that_was_not_tried_is_told(tmp_path, version, said):
+    """By the metadata that another version would leave; the one that is installed does the rest."""
+    (tmp_path / f"torch-{version}.dist-info").mkdir()
+    (tmp_path / f"torch-{version}.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+    done = subprocess.run([sys.executable, "-c", "import bucketd; bucketd.backend; bucketd.plan_pass"], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])})
+    assert (done.stderr.splitlines() or [""])[-1] == said and done.returncode == said.startswith("ImportError"), done.stderr
+
+
+def test_generated_stubs_ask_for_no_version_of_what_runs_them():
+    for name in sorted(STUBS):
+        text = (ROOT / "client" / "python" / name).read_text()
+        assert "runtime_version" not in text and "GRPC_GENERATED_VERSION" not in text, name
 
 
 def test_the_sources_are_as_the_linter_wants_them():

@@ -1,12 +1,8 @@
-"""The example's parts by themselves, and the example as the quickstart runs it."""
+"""The parts of the examples by themselves; test_wheel.py runs them."""
 
 from __future__ import annotations
 
-import json
-import os
 import pathlib
-import shutil
-import subprocess
 import sys
 
 import pytest
@@ -134,33 +130,3 @@ def test_tied_weights_are_refused_by_name_and_nothing_is_sharded(mesh):
         simple_fsdp.shard(model, mesh, torch.bfloat16, torch.float32)
     assert type(model.tok_embeddings) is torch.nn.Embedding
     assert model.output.weight is model.tok_embeddings.weight
-
-
-@pytest.mark.slow
-def test_the_main_job_runs_and_leaves_plans_that_the_tools_read(tmp_path):
-    environment = dict(os.environ, PYTHONPATH=str(ROOT / "client" / "python"), OMP_NUM_THREADS="1")
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4",
-         str(EXAMPLES / "train_llama.py"), "--steps", "3", "--layers", "2", "--out-dir", str(tmp_path)],
-        env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads((tmp_path / "result.json").read_text())
-    # Odd shapes: the bits of eager FSDP2 come of its order of payloads alone.
-    assert result["planned equals eager FSDP2"] and not result["planned equals unplanned"]
-    assert result["as the plan said of eager FSDP2"] and result["as the plan said of unplanned"]
-    assert "planned and eager FSDP2: weights and every step's gradients are equal, bit for bit; the plan says equal" in done.stdout
-    for plan in result["plans"]:
-        assert plan["collectives_after"] < plan["collectives_before"]
-        assert plan["answers"].count("computed") == 1
-    for part in ("fw", "bw"):
-        trace = tmp_path / f"{part}.trace.json"
-        subprocess.run([_bucketctl(), "trace", str(tmp_path / f"{part}.graph.json.gz"), str(tmp_path / f"{part}.plan.json"),
-                        "--out", str(trace)], check=True, timeout=60)
-        assert any(event.get("ph") == "X" for event in json.loads(trace.read_text())["traceEvents"])
-
-
-def _bucketctl() -> str:
-    named = os.environ.get("BUCKETD_BIN")
-    found = pathlib.Path(named, "bucketctl") if named else shutil.which("bucketctl") or ROOT / "build" / "bin" / "bucketctl"
-    assert os.access(found, os.X_OK), f"{found} is not there: build it, or set BUCKETD_BIN"
-    return str(found)

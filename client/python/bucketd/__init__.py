@@ -1,5 +1,7 @@
 """bucketd: bucketing and ordering plans for the collectives of sharded PyTorch training steps."""
 
+import importlib
+
 from .client import CLIENT_VERSION as __version__
 from .client import PlannerClient
 from .degraded import counters
@@ -31,15 +33,21 @@ __all__ = [
     "trace_joint",
 ]
 
+_WITH_TORCH = {
+    "backend": ".torch_backend",
+    "context": ".torch_backend",
+    "joint_step": ".joint",
+    "plan_pass": ".torch_backend",
+    "trace_joint": ".joint",
+}
+
 
 def __getattr__(name):
     # torch is heavy, and files can be planned without it.
-    if name in ("backend", "context", "plan_pass"):
-        from . import torch_backend
+    module = _WITH_TORCH.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import needs_torch
 
-        return getattr(torch_backend, name)
-    if name in ("joint_step", "trace_joint"):
-        from . import joint
-
-        return getattr(joint, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    needs_torch.check(f"bucketd.{name}")
+    return getattr(importlib.import_module(module, __name__), name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import pathlib
 
+from . import native
 from .errors import ExecutorError
 
 ABI = 1
@@ -37,11 +37,9 @@ class Options(ctypes.Structure):
 
 
 def find() -> str:
-    """$BUCKETD_EXECUTOR, else build/lib/libbucket_executor.so of the source tree that this package lies in, else the
-    loader's own search."""
-    named = os.environ.get("BUCKETD_EXECUTOR")
-    built = pathlib.Path(__file__).resolve().parents[3] / "build" / "lib" / "libbucket_executor.so"
-    return named or (str(built) if built.exists() else "libbucket_executor.so")
+    """$BUCKETD_EXECUTOR, else the wheel's own, else that of the source tree that this package lies in, else the loader's own search."""
+    name = "libbucket_executor.so"
+    return os.environ.get("BUCKETD_EXECUTOR") or native.carried(name) or native.built(f"lib/{name}") or name
 
 
 @functools.cache

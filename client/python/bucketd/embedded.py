@@ -20,6 +20,7 @@ import subprocess
 import tempfile
 import time
 
+from . import native
 from .errors import EmbeddedError
 
 _PREFIX = "bucketd-run-"
@@ -29,20 +30,17 @@ _STALE_AFTER = 60.0  # seconds: younger folders may be of a run that is about to
 
 
 def find_binary() -> str:
-    """$BUCKETD_BINARY, else `bucketd` in PATH, else build/bin/bucketd of the source tree that this package lies in."""
+    """$BUCKETD_BINARY, else the wheel's own, else `bucketd` in PATH, else that of the source tree that this package lies in."""
     named = os.environ.get("BUCKETD_BINARY")
     if named:
         if os.access(named, os.X_OK):
             return named
         raise EmbeddedError(f"BUCKETD_BINARY names {named}, which cannot be run")
-    found = shutil.which("bucketd")
+    found = native.carried("bucketd") or shutil.which("bucketd") or native.built("bin/bucketd")
     if found:
         return found
-    built = pathlib.Path(__file__).resolve().parents[3] / "build" / "bin" / "bucketd"
-    if os.access(built, os.X_OK):
-        return str(built)
-    raise EmbeddedError(
-        f"no planner: there is no `bucketd` in PATH and no {built}; set BUCKETD_BINARY, or give the address of a planner")
+    raise EmbeddedError("no planner: this package carries none, and there is no `bucketd` in PATH; give address= of one, install a "
+                        "wheel that deploy/wheel.sh made, or let BUCKETD_BINARY name one")
 
 
 class EmbeddedPlanner:
