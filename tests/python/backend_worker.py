@@ -252,7 +252,7 @@ class Cases:
 
 
 def session_boxed(gm):
-    from bucketd.torch_backend import boxed
+    from bucketd.boxed import boxed
 
     return boxed(gm)
 

@@ -21,6 +21,7 @@ from torch import fx
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from .boxed import boxed
 from .capture import CaptureContext, Captured, InputInfo, capture_graph
 from .context import base_descriptor, clean
 from .errors import GraphRefused
@@ -29,7 +30,7 @@ from .reshard import copy_module, forward_first, gather_again
 from .session import Planned, Session
 from .settings import Settings, SettingsArgs
 from .tags import described_slots, flatten
-from .torch_backend import boxed, has_collectives, parameter_names
+from .torch_backend import has_collectives, parameter_names
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -221,7 +222,7 @@ class _Step:
         self.outputs = [self._target(slot, descriptor) for slot, descriptor in described_slots(module)]
         if [what for what, _ in self.outputs].count("result") != 1:
             raise GraphRefused("the step must have one result, its loss; loss_fn= makes it of several")
-        self.forward = boxed(copy_module(module))
+        self.forward = boxed(module)
 
     def __call__(self, *inputs, tangent: torch.Tensor | float | None = None) -> torch.Tensor:
         leaves = pytree.tree_leaves(inputs)

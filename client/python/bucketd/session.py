@@ -88,9 +88,10 @@ class Session:
         return next(self._ordinals)
 
     def plan(self, gm: fx.GraphModule, context, kind: str, ordinal: int, parameter_order=(),
-             on_plan: Callable[[Planned], None] | None = None) -> fx.GraphModule:
+             on_plan: Callable[[Planned], None] | None = None, recompile: bool = True) -> fx.GraphModule:
         """`gm`, which then runs by its plan, or untouched where all ranks fall back to that. `on_plan` is called with a plan
-        before its module runs.
+        before its module runs. Without `recompile` the module's own code stays that of the graph as it was, for callers that
+        read the graph alone.
 
         Raises, on every rank, where one of them has no plan or another one.
         """
@@ -131,7 +132,8 @@ class Session:
             edit.apply()
             if self.settings.twin_groups:
                 twins.open_twins(planned.module)
-            planned.module.recompile()
+            if recompile:
+                planned.module.recompile()
         if planned.runner is not None:
             # Where rank 0 plans for all, the others know no planner.
             planner = None if self.settings.embedded == "rank0" else self._planner

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from . import capture
+from .boxed import boxed
 from .context import clean
 from .graph import Role
 from .ops import facts
@@ -64,18 +65,20 @@ def backend(
 
         partitioner = getattr(partitioners, _PARTITIONERS[partitioner])
     session = Session(_settings(model, settings))
+    # Whoever else gets to see a planned graph may run it as it is.
+    recompile = compiler != "aot_eager" or tuple(passes) != (PLAN,) or on_plan is not None
     compiler = (lambda gm, _inputs: boxed(gm)) if compiler == "aot_eager" else compiler
-    return Backend(session, parameter_names(model, param_order), on_plan, compiler, tuple(passes), partitioner)
+    return Backend(session, parameter_names(model, param_order), on_plan, compiler, tuple(passes), partitioner, recompile)
 
 
 class Backend:
     """What backend() returns. One compiled graph after the other; each gets an ordinal that all ranks share."""
 
-    def __init__(self, session: Session, parameter_order: list[str] | None, on_plan, compiler, passes, partitioner):
+    def __init__(self, session: Session, parameter_order: list[str] | None, on_plan, compiler, passes, partitioner, recompile):
         self.session = session
         self.parameter_order = parameter_order
         self.on_plan = on_plan
-        self.compiler, self.passes, self.partitioner = compiler, passes, partitioner
+        self.compiler, self.passes, self.partitioner, self.recompile = compiler, passes, partitioner, recompile
         self.__name__ = "bucketd"
 
     def __call__(self, gm: fx.GraphModule, example_inputs, **_):
@@ -98,7 +101,7 @@ class Backend:
                     if each != PLAN:
                         part = each(part, inputs) or part
                     elif has_collectives(part):
-                        part = self.session.plan(part, context, kind, ordinal, order, self.on_plan)
+                        part = self.session.plan(part, context, kind, ordinal, order, self.on_plan, self.recompile)
                 return self.compiler(part, inputs)
 
             return compile_part
@@ -206,17 +209,3 @@ def _traced_module(prefixes):
         return None
     return module if isinstance(module, torch.nn.Module) else None
 
-
-def boxed(gm: fx.GraphModule):
-    """The module as AOTAutograd calls it: with one list of inputs, which it empties, so that each dies at its last use."""
-    from torch.fx.graph import _BoxedCodeGen
-
-    gm.graph.set_codegen(_BoxedCodeGen())
-    gm.recompile()
-    forward = gm.forward
-
-    def run(inputs):
-        return forward(inputs)
-
-    run._boxed_call = True
-    return run
