@@ -253,7 +253,8 @@ class Importer {
     const bool ordered = (is_call || spec_.kind == NodeKind::kCollective) && facts_.is_ordered;
     spec_.flags = static_cast<uint8_t>(
         (is_call && r.is_view ? kViewFlag : 0) | (is_call && r.is_compute ? kComputeFlag : 0) |
-        (pointwise ? kPointwiseFlag : 0) | (ordered ? kOrderedFlag : 0));
+        (pointwise ? kPointwiseFlag : 0) | (ordered ? kOrderedFlag : 0) |
+        (r.symbolic && !spec_.outputs.empty() ? kSymbolicFlag : 0));
     const absl::string_view direction = header_.kind == "joint" ? r.direction : header_.kind;
     return Find(Directions(), "direction", direction, spec_.direction);
   }

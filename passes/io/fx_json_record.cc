@@ -113,6 +113,7 @@ absl::Span<const FieldEntry> Readers() {
       {"fqn", [](od::value v, Record& r) { r.fqn = TextOrNull(v); }},
       {"out_desc", ReadSlots},
       {"pointwise", [](od::value v, Record& r) { r.pointwise = v.get_bool(); }},
+      {"symbolic", [](od::value v, Record& r) { r.symbolic = v.get_bool(); }},
       {"memory_bytes", [](od::value v, Record& r) { r.memory_bytes = v.get_int64(); }},
       {"direction", [](od::value v, Record& r) { r.direction = TextOrNull(v); }},
       {"index", [](od::value v, Record& r) { r.index = v.get_int64(); }}};

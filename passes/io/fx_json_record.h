@@ -38,7 +38,7 @@ struct Record {
   std::vector<Slot> slots;
   Coll coll;
   bool has_est_us = false, has_slots = false, has_coll = false;
-  bool is_view = false, is_compute = false, pointwise = false, is_param = false;
+  bool is_view = false, is_compute = false, pointwise = false, symbolic = false, is_param = false;
   double est_us = 0.0;
   int64_t flops = 0, memory_bytes = 0, index = 0;
   int64_t wait_of = -1;  // -1: not stated

@@ -38,6 +38,7 @@ struct Collective {
   ReduceOp reduce_op = ReduceOp::kNone;
   DType dtype = DType::kUnspecified;  // of the output
   Tag tag = Tag::kNone;
+  bool symbolic = false;   // its input or its result has a symbolic size: it is never bucketed
   StringId parameter = 0;  // FQN of the tagged parameter
   int64_t bytes = 0;       // full message: output of an all-gather, input of a reduce-scatter or
                            // all-reduce, larger side of an all-to-all
@@ -49,8 +50,15 @@ struct OutputSlot {
   StringId parameter = 0;
 };
 
-// Bits of Graph::flags.
-enum NodeFlag : uint8_t { kViewFlag = 1, kComputeFlag = 2, kPointwiseFlag = 4, kOrderedFlag = 8 };
+// Bits of Graph::flags. A symbolic node has an output with a size that changes from step to step;
+// the shape holds a hint, by which costs may be estimated, and on which no plan's legality rests.
+enum NodeFlag : uint8_t {
+  kViewFlag = 1,
+  kComputeFlag = 2,
+  kPointwiseFlag = 4,
+  kOrderedFlag = 8,
+  kSymbolicFlag = 16
+};
 
 class Graph {
  public:
@@ -80,6 +88,7 @@ class Graph {
   bool is_view(NodeId n) const { return (flags(n) & kViewFlag) != 0; }
   bool is_compute(NodeId n) const { return (flags(n) & kComputeFlag) != 0; }
   bool is_ordered(NodeId n) const { return (flags(n) & kOrderedFlag) != 0; }
+  bool is_symbolic(NodeId n) const { return (flags(n) & kSymbolicFlag) != 0; }
   int64_t flops(NodeId n) const { return flops_[Index(n)]; }
   int64_t memory_bytes(NodeId n) const { return memory_bytes_[Index(n)]; }
   Direction direction(NodeId n) const { return direction_[Index(n)]; }

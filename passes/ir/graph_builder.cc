@@ -172,7 +172,8 @@ absl::Status GraphBuilder::CheckEnums(const NodeSpec& node) const {
   if (!Known(node.kind)) return unknown("node kind", node.kind);
   if (!Known(node.role)) return unknown("role", node.role);
   if (!Known(node.direction)) return unknown("direction", node.direction);
-  constexpr int kAllFlags = kViewFlag | kComputeFlag | kPointwiseFlag | kOrderedFlag;
+  constexpr int kAllFlags =
+      kViewFlag | kComputeFlag | kPointwiseFlag | kOrderedFlag | kSymbolicFlag;
   if ((node.flags & ~kAllFlags) != 0) return unknown("flags", node.flags);
   if (!Known(node.collective.reduce_op)) return unknown("reduce op", node.collective.reduce_op);
   if (!Known(node.collective.tag)) return unknown("tag", node.collective.tag);
@@ -211,6 +212,9 @@ absl::Status GraphBuilder::CheckKind(const NodeSpec& node) const {
     return Error(node, absl::StrCat("a ", Name(kind), " has one input, but this one ", inputs));
   }
   if (node.op.empty()) return Error(node, "expected the name of an op");
+  if ((node.flags & kSymbolicFlag) != 0 && node.outputs.empty()) {
+    return Error(node, "a symbolic size is one of an output, but there is none");
+  }
   if ((node.flags & kViewFlag) != 0 && inputs == 0) {
     return Error(node, "a view shares storage with its first input, but there is none");
   }
@@ -314,6 +318,10 @@ absl::Status GraphBuilder::AddOutputs(const NodeSpec& node) {
   return absl::OkStatus();
 }
 
+bool GraphBuilder::HasSymbolicSize(const NodeSpec& collective) const {
+  return (collective.flags & kSymbolicFlag) != 0 || graph_.is_symbolic(collective.inputs[0]);
+}
+
 absl::Status GraphBuilder::CheckCollectiveShapes(const NodeSpec& node) const {
   const Graph& g = graph_;
   const NodeSpec::CollectiveSpec& c = node.collective;
@@ -329,6 +337,7 @@ absl::Status GraphBuilder::CheckCollectiveShapes(const NodeSpec& node) const {
   const bool whole = TraitsOf(c.kind).result == ResultSize::kSame;
   const auto rest = [](absl::Span<const int64_t> shape) { return shape.subspan(1); };
   bool fits = data[0].dtype == node.outputs[0].dtype && in.size() == out.size();
+  if (fits && HasSymbolicSize(node)) return absl::OkStatus();
   if (fits && whole) fits = in == out;
   if (fits && !whole) fits = !in.empty() && rest(in) == rest(out);
   // No overflow: sizes are at most 2^50 (2^24 for groups), and zero-sized tensors were capped too.
@@ -362,6 +371,7 @@ absl::Status GraphBuilder::AddCollective(const NodeSpec& node) {
   c.group = spec.group;
   c.reduce_op = spec.reduce_op;
   c.dtype = out.dtype;
+  c.symbolic = HasSymbolicSize(node);
   c.tag = spec.tag;
   c.bytes = std::max(in.bytes, out.bytes);  // the full message of every kind
   if (auto parameter = Intern(spec.parameter, "parameter"); parameter.ok()) {

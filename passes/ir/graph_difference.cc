@@ -34,6 +34,7 @@ std::string Flags(const Graph& graph, NodeId n) {
   add(kComputeFlag, "compute");
   add(kPointwiseFlag, "pointwise");
   add(kOrderedFlag, "ordered");
+  add(kSymbolicFlag, "symbolic");
   return text;
 }
 

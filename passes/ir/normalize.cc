@@ -57,7 +57,8 @@ class Changes {
     if (raw_.kind(n) != NodeKind::kCall || !IsCastOp(raw_.op(n))) return false;
     if (raw_.inputs(n).size() != 1 || !HasOne(n)) return false;
     const NodeId source = raw_.inputs(n)[0];
-    return HasOne(source) && Shape(source) == Shape(n);
+    return HasOne(source) && !raw_.is_symbolic(source) && !raw_.is_symbolic(n) &&
+           Shape(source) == Shape(n);
   }
 
   bool IsPad(NodeId n) const {
@@ -69,7 +70,7 @@ class Changes {
     if (!HasOne(wait)) return false;
     const absl::Span<const int64_t> whole = Shape(wait);
     for (NodeId user : raw_.users(wait)) {
-      if (!IsSliceOp(raw_.op(user)) || !HasOne(user)) continue;
+      if (!IsSliceOp(raw_.op(user)) || !HasOne(user) || raw_.is_symbolic(user)) continue;
       const absl::Span<const int64_t> part = Shape(user);
       if (part.size() != whole.size() || part == whole) continue;
       if (std::equal(part.begin(), part.end(), whole.begin(), std::less_equal<int64_t>())) {
@@ -82,6 +83,7 @@ class Changes {
   // Step 3.
   void Gather(const Collective& c) {
     const NodeId input = raw_.inputs(c.start)[0];
+    if (c.symbolic) return;
     const bool is_padded = IsPad(input);
     std::vector<NodeId> chain;
     NodeId at = input;
@@ -93,7 +95,7 @@ class Changes {
       chain.push_back(at);
       at = raw_.inputs(at)[0];
     }
-    if (raw_.kind(at) != NodeKind::kPlaceholder || !HasOne(at)) return;
+    if (raw_.kind(at) != NodeKind::kPlaceholder || !HasOne(at) || raw_.is_symbolic(at)) return;
     if (!is_padded && (c.wait == kNoNode || !IsCut(c.wait))) return;
     chain.push_back(at);
     for (NodeId n : chain) shape_of_[static_cast<size_t>(n)] = input;
@@ -103,13 +105,13 @@ class Changes {
   // Step 4.
   void Scatter(const Collective& c) {
     const NodeId cat = raw_.inputs(c.start)[0];
-    if (c.wait == kNoNode || !IsCatOp(raw_.op(cat))) return;
+    if (c.symbolic || c.wait == kNoNode || !IsCatOp(raw_.op(cat))) return;
     const absl::Span<const NodeId> parts = raw_.inputs(cat);
     const auto is_pad = [&](NodeId n) { return IsPadOp(raw_.op(n)); };
     if (std::none_of(parts.begin(), parts.end(), is_pad)) return;
     std::vector<NodeId> below;
     for (NodeId user : raw_.users(c.wait)) {
-      if (!IsSliceOp(raw_.op(user)) || !HasOne(user)) continue;
+      if (!IsSliceOp(raw_.op(user)) || !HasOne(user) || raw_.is_symbolic(user)) continue;
       shape_of_[static_cast<size_t>(user)] = c.start;
       below.push_back(user);
     }

@@ -51,6 +51,7 @@ absl::Span<const absl::string_view> Backends() {
 
 bool MayMerge(const Graph& graph, CollectiveId c, const Tags& tags, const PlanOptions& options) {
   const CollectiveKind kind = graph.collective(c).kind;
+  if (graph.collective(c).symbolic) return false;
   if (!Bucketable(kind) || !Reduces(kind)) return Bucketable(kind);
   const bool whole = ReducesWhole(kind);
   if (whole && !options.bucket_all_reduce) return false;
@@ -84,7 +85,8 @@ void ReportSums(const PassContext& context, Plan& plan) {
   std::vector<NodeId> merged, reduced, scattered;
   for (CollectiveId c = 0; Index(c) < context.tags.of.size(); ++c) {
     const Collective& collective = graph.collective(c);
-    if (context.tags[c].tag == Tag::kNone || MayMerge(graph, c, context.tags, options)) continue;
+    if (context.tags[c].tag == Tag::kNone || collective.symbolic) continue;
+    if (MayMerge(graph, c, context.tags, options)) continue;
     (ReducesWhole(collective.kind) ? reduced : scattered).push_back(collective.start);
   }
   for (const Bucket& bucket : plan.buckets) {

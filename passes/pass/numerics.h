@@ -18,7 +18,8 @@ namespace bucketd {
 // Backends whose order of summation is known.
 absl::Span<const absl::string_view> Backends();
 
-// Whether a collective may share a bucket at all. All-gathers move bits and always may. A sum of
+// Whether a collective may share a bucket at all. One with a symbolic size never may: a bucket's
+// layout is one for all steps. All-gathers move bits and always may. A sum of
 // two ranks is the same in any order; with more, an all-reduce's sums are added in another order
 // wherever it is merged: eager order allows that to gradients, as eager DDP's reducer merges those
 // too, and free numerics to every sum. `tags`: empty where collectives have not been tagged.

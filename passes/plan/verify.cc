@@ -130,6 +130,8 @@ class Verifier {
           BadBucket(k, graph_.Describe(member), " is not a collective");
         } else if (CollectiveAt(member).wait == kNoNode) {
           BadBucket(k, "nobody waits for ", graph_.Describe(member));
+        } else if (CollectiveAt(member).symbolic) {
+          BadBucket(k, graph_.Describe(member), " has a symbolic size");
         }
       }
     });

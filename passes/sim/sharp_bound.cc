@@ -53,7 +53,8 @@ Least LeastOf(const Graph& graph, const Costs& costs) {
   const auto count = static_cast<CollectiveId>(graph.collectives().size());
   for (CollectiveId c = 0; c < count; ++c) {
     const Collective& collective = graph.collective(c);
-    const bool joins = collective.wait != kNoNode && Bucketable(collective.kind);
+    const bool joins =
+        collective.wait != kNoNode && !collective.symbolic && Bucketable(collective.kind);
     int32_t key = least.keys;
     if (joins) key = keys.emplace(BucketKey::Of(collective), least.keys).first->second;
     if (key == least.keys) {

@@ -17,11 +17,13 @@ uint8_t FlagOf(absl::string_view word) {
   if (word == "compute") return kComputeFlag;
   if (word == "pointwise") return kPointwiseFlag;
   if (word == "ordered") return kOrderedFlag;
+  if (word == "symbolic") return kSymbolicFlag;
   return 0;
 }
 
 constexpr char kAttributes[] =
-    "an attribute (view, compute, pointwise, ordered, forward, backward, undirected, mutates(...), "
+    "an attribute (view, compute, pointwise, ordered, symbolic, forward, backward, undirected, "
+    "mutates(...), "
     "alias(...), module=, flops=, bytes=, cost=, op=, index=, group=, reduce=, tag=, param=, "
     "alpha=, busbw=, hidden_by(...), exposed=, est=), \":\" or the end of the line";
 
@@ -226,7 +228,8 @@ absl::Status NodeLineReader::ReadAttributes() {
     if (flag != 0) {
       (clears ? cleared_flags_ : set_flags_) |= flag;
     } else if (clears) {
-      return scan_.ErrorAt(offset, "expected view, compute, pointwise or ordered after !");
+      return scan_.ErrorAt(offset,
+                           "expected view, compute, pointwise, ordered or symbolic after !");
     } else {
       RETURN_IF_ERROR(ReadAttribute(word, offset));
     }

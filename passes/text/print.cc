@@ -212,7 +212,8 @@ class GraphPrinter {
         {kViewFlag, "view"},
         {kComputeFlag, "compute"},
         {kPointwiseFlag, "pointwise"},
-        {kOrderedFlag, "ordered"}};
+        {kOrderedFlag, "ordered"},
+        {kSymbolicFlag, "symbolic"}};
     const uint8_t usual = DefaultFlags(graph_.kind(n), FactsOfOp(n));
     for (const auto& [flag, word] : kFlags) {
       const bool is_set = (graph_.flags(n) & flag) != 0;

@@ -8,12 +8,13 @@ from fx_graphs import Builder, aten, c10d, gradient, result, value
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from bucketd.capture import CaptureContext, GraphError, SymbolicSizeError, capture_graph, parameter_order, tag_joint
+from bucketd.capture import CaptureContext, GraphError, capture_graph, parameter_order, tag_joint
 from bucketd.context import InputInfo, parse_source
 from bucketd.files import load_graph
-from bucketd.graph import COMPUTE, ORDERED, POINTWISE, VIEW, Direction, NodeKind, Role, SlotKind, Tag
+from bucketd.graph import COMPUTE, ORDERED, POINTWISE, SYMBOLIC, VIEW, Direction, NodeKind, Role, SlotKind, Tag
 from bucketd.mesh import mesh_message
 from bucketd.normalize import normalize
+from bucketd.sizes import UNBACKED, Hints, on_grid, shape_env, sources, traced_hints
 
 
 def tagged(gm):
@@ -155,11 +156,49 @@ def test_an_output_that_is_no_tensor_is_none():
     assert item.outputs == [] and item.flags & ORDERED
 
 
-def test_symbolic_sizes_are_an_error_that_names_the_node():
-    gm = make_fx(lambda x: (x * 2).sum(), tracing_mode="symbolic")(torch.ones(4, 3))
-    with pytest.raises(SymbolicSizeError, match="node x_1 has the symbolic size") as error:
-        capture_graph(gm, CaptureContext(), "fw")
-    assert error.value.node == "x_1"
+def symbolic(step, *inputs):
+    """A graph of `step` whose inputs have symbolic sizes, and their ShapeEnv."""
+    gm = make_fx(step, tracing_mode="symbolic")(*inputs)
+    return gm, shape_env(gm)
+
+
+def test_symbolic_sizes_are_hints_on_a_grid_and_add_no_guard():
+    gm, env = symbolic(lambda x, w: (x * 2).reshape(-1, 7) @ w, torch.ones(5, 2, 7), torch.ones(7, 5))
+    before = len(env.guards)
+    raw = capture_graph(gm, CaptureContext(), "fw").raw
+    assert len(env.guards) == before
+    shapes = {node.op: [t.shape for t in node.outputs] for node in raw.nodes}
+    assert shapes["aten.mul.Tensor"] == [(6, 2, 7)] and shapes["aten.mm.default"] == [(12, 6)]  # 7 is a size that the program states
+    mm = next(node for node in raw.nodes if node.op == "aten.mm.default")
+    assert mm.flags == COMPUTE | SYMBOLIC and mm.flops == 2 * 12 * 7 * 6
+    scalars = [node for node in raw.nodes if node.op == "aten.sym_size.int"]
+    assert scalars and all(node.outputs == [] and not node.flags & SYMBOLIC for node in scalars)
+
+
+def test_hints_that_come_from_another_rank_are_those_of_the_graph():
+    gm, env = symbolic(lambda x: torch.cat([x, x]), torch.ones(5, 3))
+    given = {source: 40 + i for i, source in enumerate(sorted(traced_hints(env)))}
+    raw = capture_graph(gm, CaptureContext(), "fw", hints=Hints(given)).raw
+    cat = next(node for node in raw.nodes if node.op == "aten.cat.default")
+    rows, columns = (given[sources(size.node.expr, env)[0]] for size in gm.graph.find_nodes(op="placeholder")[0].meta["val"].shape)
+    assert cat.outputs[0].shape == (2 * rows, columns)
+    assert capture_graph(gm, CaptureContext(), "fw", hints=Hints({})).raw.nodes[0].outputs[0].shape == (UNBACKED, UNBACKED)
+
+
+def test_a_size_that_only_the_step_knows_is_a_constant():
+    def step(x):
+        kept = x.nonzero()
+        return kept * 2
+
+    gm, env = symbolic(step, torch.ones(5))
+    raw = capture_graph(gm, CaptureContext(), "fw").raw
+    (nonzero,) = (node for node in raw.nodes if node.op == "aten.nonzero.default")
+    assert nonzero.outputs[0].shape == (UNBACKED, 1) and nonzero.flags & SYMBOLIC
+
+
+def test_the_grid_is_near_and_coarse():
+    assert [on_grid(n) for n in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 1536, 1537)] == [
+        0, 1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 16, 1536, 2048]
 
 
 def test_a_node_without_a_value_is_an_error_that_names_it():

@@ -13,6 +13,7 @@ from . import ops
 from .context import CaptureContext, InputInfo, clean, describe_input, parameter_order
 from .graph import (
     ORDERED,
+    SYMBOLIC,
     VIEW,
     Collective,
     CollectiveKind,
@@ -24,11 +25,11 @@ from .graph import (
     ReduceOp,
     Role,
     Slot,
-    SymbolicSizeError,
     Tensor,
 )
 from .memory import memory_bytes
 from .mesh import ranks_per_node, world_size
+from .sizes import Hints, is_symbolic
 from .tags import META_KEY, TAG_NAMES, flatten, output_slots, tag_joint
 from .values import is_nested, value_of
 
@@ -37,7 +38,6 @@ __all__ = [
     "Captured",
     "GraphError",
     "InputInfo",
-    "SymbolicSizeError",
     "capture_graph",
     "describe_input",
     "parameter_order",
@@ -54,12 +54,14 @@ class Captured:
     nodes: list[torch.fx.Node]  # by raw id
 
 
-def capture_graph(gm: torch.fx.GraphModule, context: CaptureContext, kind: str, name: str = "") -> Captured:
-    """`kind` is "fw" (inference too), "bw" or "joint". Changes nothing in `gm` but the tags of collectives, and those
-    only where none came with the nodes."""
+def capture_graph(
+    gm: torch.fx.GraphModule, context: CaptureContext, kind: str, name: str = "", hints: Hints | None = None
+) -> Captured:
+    """`kind` is "fw" (inference too), "bw" or "joint". `hints` stand for sizes that change; None: those of this rank.
+    Changes nothing in `gm` but the tags of collectives, and those only where none came with the nodes."""
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}")
-    return _Capture(gm, context, kind).run(name or kind)
+    return _Capture(gm, context, kind, hints or Hints()).run(name or kind)
 
 
 def tag_once(gm: torch.fx.GraphModule, context: CaptureContext, kind: str) -> None:
@@ -69,8 +71,10 @@ def tag_once(gm: torch.fx.GraphModule, context: CaptureContext, kind: str) -> No
 
 
 class _Capture:
-    def __init__(self, gm: torch.fx.GraphModule, context: CaptureContext, kind: str) -> None:
+    def __init__(self, gm: torch.fx.GraphModule, context: CaptureContext, kind: str, hints: Hints) -> None:
         self.gm = gm
+        self.hints = hints
+        self.symbolic = False  # the node that is being captured
         self.context = context
         self.kind = kind
         self.fx = list(gm.graph.nodes)
@@ -83,10 +87,13 @@ class _Capture:
 
     def run(self, name: str) -> Captured:
         for node in self.fx:
+            self.symbolic = False
             self.nodes.append(self._node(node))
             made = self.nodes[-1]
             made.name = node.name
             made.direction = self._direction(node)
+            if self.symbolic:
+                made.flags |= SYMBOLIC
             made.memory_bytes = memory_bytes(self.nodes, made)
         self._own_modules()
         groups = self.groups.groups
@@ -107,8 +114,6 @@ class _Capture:
         raise GraphError(f"node {node.name} is a {node.op}; an aten-level graph has none", node.name)
 
     def _placeholder(self, node: torch.fx.Node) -> Node:
-        if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            raise SymbolicSizeError(f"input {node.name} is a symbolic size; plans are made for one size", node.name)
         desc = node.meta.get("desc")
         role, parameter = describe_input(desc, self.context)
         if desc is None and self.kind == "bw":
@@ -149,7 +154,7 @@ class _Capture:
             made.kind = NodeKind.WAIT
             return made
         made.flags = ops.flags(node, shared, written)
-        made.flops = ops.flops(node)
+        made.flops = ops.flops(node, self.hints)
         return made
 
     def _collective(self, node: torch.fx.Node, kind: CollectiveKind) -> Collective:
@@ -176,12 +181,12 @@ class _Capture:
         if dtype is None:
             raise GraphError(f"node {node.name} has a tensor of {value.dtype}, which is not supported", node.name)
         shape = tuple(value.shape)
-        if not all(type(size) is int for size in shape):
-            shape = tuple(_number(size, node, value) for size in shape)
-        stride = None
-        if value.layout == torch.strided:
-            stride = tuple(s if isinstance(s, int) else 1 for s in value.stride())
-        return Tensor(dtype, shape, stride)
+        stride = tuple(value.stride()) if value.layout == torch.strided else ()
+        if not all(type(number) is int for number in shape + stride):
+            self.symbolic = self.symbolic or any(map(is_symbolic, shape + stride))
+            shape = tuple(self.hints(size) for size in shape)
+            stride = tuple(number if isinstance(number, int) else 1 for number in stride)
+        return Tensor(dtype, shape, stride if value.layout == torch.strided else None)
 
     def _direction(self, node: torch.fx.Node) -> Direction:
         if self.kind != "joint":
@@ -220,19 +225,6 @@ class _Capture:
 
     def _belongs_below(self, node: torch.fx.Node) -> bool:
         return self._is_cast(node) or self.nodes[self.id[node]].op == "aten.slice.Tensor"
-
-
-def _number(size: Any, node: torch.fx.Node, value: torch.Tensor) -> int:
-    if isinstance(size, int):
-        return size
-    known = getattr(getattr(size, "node", None), "maybe_as_int", lambda: None)()
-    if known is None:
-        raise SymbolicSizeError(
-            f"node {node.name} has the symbolic size {size} in its shape {tuple(value.shape)}; plans are made for one "
-            "size: compile with dynamic=False, or mark the dimension static",
-            node.name,
-        )
-    return int(known)
 
 
 def group_name_of(value: Any, node: torch.fx.Node) -> str:

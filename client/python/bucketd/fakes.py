@@ -21,8 +21,9 @@ class Fakes:
     def reshape(self, source: torch.Tensor, shape) -> torch.Tensor:
         """On the storage of `source` if that is contiguous, as aten.reshape."""
         made = torch.empty(shape, dtype=source.dtype, device="meta")
-        if source.is_contiguous():
-            made.set_(source.untyped_storage(), source.storage_offset(), made.shape, made.stride())
+        offset = source.storage_offset()
+        if type(offset) is int and source.is_contiguous():  # what stands at a symbolic offset is as good as a copy
+            made.set_(source.untyped_storage(), offset, made.shape, made.stride())
         return self._wrap(made, source.device)
 
     def _wrap(self, made: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -12,6 +12,7 @@ from .graph import (
     COMPUTE,
     ORDERED,
     POINTWISE,
+    SYMBOLIC,
     VIEW,
     Collective,
     CollectiveKind,
@@ -183,6 +184,7 @@ def _node_json(raw: RawGraph, node_id: int, node: Node) -> dict[str, Any]:
         "is_view": bool(node.flags & VIEW),
         "is_compute": bool(node.flags & COMPUTE),
         "pointwise": bool(node.flags & POINTWISE),
+        "symbolic": bool(node.flags & SYMBOLIC),
         "flops": node.flops,
         "memory_bytes": node.memory_bytes,
         "direction": _DIRECTIONS.get(node.direction) if raw.kind == "joint" else None,
@@ -296,6 +298,8 @@ class _Reader:
             node.flags |= VIEW if record.get("is_view") else 0
             node.flags |= COMPUTE if record.get("is_compute") else 0
             node.flags |= POINTWISE if record.get("pointwise") else 0
+        if record.get("symbolic") and node.outputs:
+            node.flags |= SYMBOLIC
         if node.kind in (NodeKind.CALL, NodeKind.COLLECTIVE) and is_ordered(op):
             node.flags |= ORDERED
         self._by_kind(node_id, node, record)

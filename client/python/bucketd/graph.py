@@ -22,13 +22,6 @@ class GraphError(BucketdError):
         self.node = node
 
 
-class SymbolicSizeError(GraphError):
-    """A graph with a size that is not a number. Plans are for one size; without one the graph is still right."""
-
-    leaves_unplanned = True
-    reason = "SYMBOLIC_SIZE"
-
-
 class DType(enum.IntEnum):
     UNSPECIFIED = 0
     BOOL = 1
@@ -121,6 +114,7 @@ VIEW = 1
 COMPUTE = 2
 POINTWISE = 4
 ORDERED = 8
+SYMBOLIC = 16  # an output has a size that changes from step to step; its shape holds a hint
 
 
 @dataclass(slots=True)

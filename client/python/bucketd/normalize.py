@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .graph import VIEW, CollectiveKind, Graph, Node, NodeKind, RawGraph, Slot, Tensor
+from .graph import SYMBOLIC, VIEW, CollectiveKind, Graph, Node, NodeKind, RawGraph, Slot, Tensor
 from .memory import memory_bytes
 
 _CASTS = frozenset({"aten._to_copy.default", "prims.convert_element_type.default", "aten.to.dtype"})
@@ -33,6 +33,8 @@ def is_cast(nodes: list[Node], node_id: int) -> bool:
     if node.kind != NodeKind.CALL or node.op not in _CASTS or len(node.inputs) != 1 or len(node.outputs) != 1:
         return False
     source = nodes[node.inputs[0]]
+    if (node.flags | source.flags) & SYMBOLIC:
+        return False  # hints are no shapes
     return len(source.outputs) == 1 and source.outputs[0].shape == node.outputs[0].shape
 
 
@@ -69,9 +71,14 @@ class _Normalizer:
         outputs = self.nodes[node_id].outputs
         return outputs[0].shape if len(outputs) == 1 else None
 
+    def _is_plain(self, start: int) -> bool:
+        """Of one input, and static."""
+        node = self.nodes[start]
+        return len(node.inputs) == 1 and not (node.flags | self.nodes[node.inputs[0]].flags) & SYMBOLIC
+
     def _gather(self, start: int) -> None:
         nodes = self.nodes
-        if len(nodes[start].inputs) != 1:
+        if not self._is_plain(start):
             return
         at = nodes[start].inputs[0]
         target = self._shape(at)
@@ -85,6 +92,8 @@ class _Normalizer:
             at = nodes[at].inputs[0]
         if nodes[at].kind != NodeKind.PLACEHOLDER or nodes[at].opaque or target is None or self._shape(at) is None:
             return
+        if nodes[at].flags & SYMBOLIC:
+            return
         if not padded and not any(self._is_cut(wait) for wait in self._waits(start)):
             return
         chain.append(at)
@@ -97,23 +106,26 @@ class _Normalizer:
         """Whether a slice reads the wait and drops rows of its end."""
         whole = self._shape(wait)
         for user in self.users[wait]:
-            part = self._shape(user) if self.nodes[user].op == _SLICE else None
+            part = self._shape(user) if self._is_slice(user) else None
             if whole is None or part is None or len(part) != len(whole) or part == whole:
                 continue
             if all(p <= w for p, w in zip(part, whole)):
                 return True
         return False
 
+    def _is_slice(self, node_id: int) -> bool:
+        return self.nodes[node_id].op == _SLICE and not self.nodes[node_id].flags & SYMBOLIC
+
     def _scatter(self, start: int) -> None:
         nodes = self.nodes
-        if len(nodes[start].inputs) != 1:
+        if not self._is_plain(start):
             return
         cat = nodes[nodes[start].inputs[0]]
         if cat.op != _CAT or not any(nodes[i].op == _PAD for i in cat.inputs):
             return
         target = self._shape(start)
         for wait in self._waits(start):
-            slices = [u for u in self.users[wait] if nodes[u].op == _SLICE]
+            slices = [u for u in self.users[wait] if self._is_slice(u)]
             if slices:
                 below = list(slices)
                 for piece in slices:

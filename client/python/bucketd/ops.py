@@ -9,10 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import flop_registry
 
 from .graph import COMPUTE, ORDERED, POINTWISE, VIEW, CollectiveKind, DType, ReduceOp
 from .memory import base_name, is_ordered
+from .sizes import Hints
 from .values import returns_nothing, wrapped
 
 DTYPES: dict[torch.dtype, DType] = {
@@ -170,14 +172,14 @@ def formula(target: object) -> Callable[..., int] | None:
     return flop_registry.get(getattr(target, "overloadpacket", target))
 
 
-def flops(node: torch.fx.Node) -> int:
+def flops(node: torch.fx.Node, hints: Hints) -> int:
     """By torch's own count, on the shapes of the fake values; 0 where a formula does not take this call."""
     target, args, result = wrapped(node)
     count = formula(target)
     if count is None:
         return 0
-    values = torch.fx.node.map_arg((args, node.kwargs), lambda n: n.meta.get("val"))
+    values = torch.fx.node.map_arg((args, node.kwargs), lambda n: pytree.tree_map(hints.static, n.meta.get("val")))
     try:
-        return max(0, int(count(*values[0], **values[1], out_val=result)))
+        return max(0, int(count(*values[0], **values[1], out_val=pytree.tree_map(hints.static, result))))
     except (TypeError, ValueError, AttributeError, AssertionError, IndexError):
         return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import itertools
 import json
@@ -12,14 +13,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
 
 from torch import fx
 
-from . import apply, canonical, capture, degraded, embedded, mesh, normalize, plan, settings, twins, wire
+from . import apply, canonical, capture, degraded, embedded, following, mesh, normalize, plan, settings, sizes, twins, wire
 from .agreement import Agreement, await_key, job_store, ranks_text
 from .client import PlannerClient, PlanReply
-from .errors import AgreementError, BucketdError, EmbeddedError, GraphRefused, PlannerError
+from .errors import AgreementError, BucketdError, EmbeddedError, GraphRefused, PlannerError, PlanRejected
 from .graph import GraphError
 from .job import rank_and_world
 
@@ -43,7 +44,8 @@ class Planned:
     scope: str  # "0/fw": the first compiled graph's forward
     plan: plan.Plan
     digest: bytes  # of the graph
-    source: str  # "hit", "computed", "joined", "pinned"; "handed over" where rank 0 planned for all
+    # "hit", "computed", "joined", "pinned"; "handed over" where rank 0 planned for all; "agreed before" where code is compiled again
+    source: str
     seconds: float  # that the planner took to answer
     module: fx.GraphModule
     captured: object
@@ -70,6 +72,18 @@ def _no_collections():
             gc.enable()
 
 
+class Ordinal:
+    """Counts what is compiled, alike on all ranks. What is compiled again, by some of them, gets a number only when it turns out that it
+    needs a plan of its own."""
+
+    def __init__(self, numbers: Iterator[int], code: Hashable):
+        self._numbers, self.code = numbers, code
+
+    @functools.cached_property
+    def number(self) -> int:
+        return next(self._numbers)
+
+
 class Session:
     """One backend's dealings with its planner and with the other ranks. Every rank must make its sessions, and compile
     its graphs, in the same order: that is how they know which graph they speak of."""
@@ -82,35 +96,36 @@ class Session:
         self._planner = None
         self._lock = threading.RLock()
         self._said = False  # that there is a plan, where nobody reads the log
+        self._codes: set[Hashable] = set()  # that were compiled
+        self._agreed: dict[tuple[Hashable, str], list[following.Agreed]] = {}  # by code and kind of graph
+        self._hints_of: dict[int, sizes.Hints] = {}  # by ordinal
         self._told: set[str] = set()  # once, not for each graph
 
-    def next_ordinal(self) -> int:
-        return next(self._ordinals)
+    def next_ordinal(self, code: Hashable = None) -> Ordinal:
+        """Of what is compiled now, from `code` where that is known."""
+        ordinal = Ordinal(self._ordinals, code)
+        if code is None or code not in self._codes:
+            ordinal.number  # noqa: B018  taken now: this is one that all ranks compile
+        self._codes.add(code)
+        return ordinal
 
-    def plan(self, gm: fx.GraphModule, context, kind: str, ordinal: int, parameter_order=(),
+    def plan(self, gm: fx.GraphModule, context, kind: str, ordinal: Ordinal, parameter_order=(),
              on_plan: Callable[[Planned], None] | None = None, recompile: bool = True) -> fx.GraphModule:
         """`gm`, which then runs by its plan, or untouched where all ranks fall back to that. `on_plan` is called with a plan
-        before its module runs. Without `recompile` the module's own code stays that of the graph as it was, for callers that
-        read the graph alone.
+        before its module runs. Code that is compiled again keeps the plan that it has, and the other ranks are not asked. Without
+        `recompile` the module's own code stays that of the graph as it was, for callers that read the graph alone.
 
         Raises, on every rank, where one of them has no plan or another one.
         """
         with self._lock:
             agreement = self._join()
-            scope = f"{agreement.ranks[0]}/{ordinal}/{kind}" if agreement.ranks[0] else f"{ordinal}/{kind}"
-            planned, edit, record = None, None, {}
-            try:
-                with _no_collections():
-                    planned, edit, record = self._propose(gm, context, kind, scope, parameter_order)
-            except Exception as error:
-                verdict = agreement.fail(scope, error)
-            else:
-                verdict = agreement.agree(scope, record)
-        if verdict.unplanned or planned is None:
-            degraded.count("unplanned")
-            log.log(logging.WARNING if agreement.leader else logging.DEBUG,
-                    "bucketd: %s stays without a plan on every rank: %s", scope, verdict.why or record["plan"].removeprefix("none, "))
+            with _no_collections():
+                planned, edit = self._again(gm, context, kind, ordinal)
+            if planned is None:
+                planned, edit = self._agree(gm, context, kind, ordinal, parameter_order)
+        if edit is None:
             return gm
+        scope = planned.scope
         said = f"bucketd: {planned.plan.summary(planned.source)} ({scope})"
         log.log(logging.INFO if agreement.leader else logging.DEBUG, "%s", said)
         if agreement.leader and not self._said and not log.isEnabledFor(logging.INFO):
@@ -134,7 +149,7 @@ class Session:
                 twins.open_twins(planned.module)
             if recompile:
                 planned.module.recompile()
-        if planned.runner is not None:
+        if planned.runner is not None and planned.source != following.SOURCE:
             # Where rank 0 plans for all, the others know no planner.
             planner = None if self.settings.embedded == "rank0" else self._planner
             planned.runner.open(f"{scope}#{self._number}", agreement, self._epoch(), planner)
@@ -142,19 +157,84 @@ class Session:
             on_plan(planned)
         return planned.module
 
+    def _agree(self, gm, context, kind: str, ordinal: Ordinal, parameter_order):
+        """(Planned, the change to make) that all ranks hold; (None, None) where all go without."""
+        agreement = self._agreement
+        scope = f"{agreement.ranks[0]}/{ordinal.number}/{kind}" if agreement.ranks[0] else f"{ordinal.number}/{kind}"
+        planned, edit, record = None, None, {}
+        try:
+            with _no_collections():
+                hints = self._hints(gm, ordinal.number)
+                planned, edit, record = self._propose(gm, context, kind, scope, parameter_order, hints)
+        except Exception as error:
+            verdict = agreement.fail(scope, error)
+        else:
+            verdict = agreement.agree(scope, record)
+        known = self._agreed.setdefault((ordinal.code, kind), [])
+        if verdict.unplanned or planned is None:
+            known.append(following.Agreed(scope))
+            degraded.count("unplanned")
+            log.log(logging.WARNING if agreement.leader else logging.DEBUG,
+                    "bucketd: %s stays without a plan on every rank: %s", scope, verdict.why or record["plan"].removeprefix("none, "))
+            return None, None
+        known.append(following.Agreed(scope, planned.plan, planned.normalized.graph, planned.runner))
+        return planned, edit
+
+    def _again(self, gm, context, kind: str, ordinal: Ordinal):
+        """The same for code that is compiled again, by what was agreed then; (None, None) if nothing was that this graph could
+        run by. With a plan, but no change to make, where it goes without."""
+        known = self._agreed.get((ordinal.code, kind), ()) if ordinal.code is not None else ()
+        if not known:
+            return None, None
+        try:
+            gm, captured, normalized, digest = self._capture(gm, context, kind, sizes.Hints())
+        except GraphRefused:
+            return None, None  # all ranks will hear of it
+        for agreed in known:
+            if agreed.plan is None:
+                return agreed, None
+            followed = following.follow(agreed, normalized.graph, digest)
+            if followed is None:
+                continue
+            with contextlib.suppress(PlanRejected):
+                edit = apply.prepare(gm, captured, normalized, digest, followed, agreed.runner)
+                return Planned(agreed.scope, followed, digest, following.SOURCE, 0.0, gm, captured, normalized, agreed.runner), edit
+        return None, None
+
+    def _capture(self, gm, context, kind: str, hints: sizes.Hints):
+        """(the graph that a plan changes, its capture, that normalised, digest of the latter)."""
+        try:
+            if self.settings.twin_groups:
+                gm = twins.on_twins(gm, context, kind)
+            captured = capture.capture_graph(gm, context, kind, hints=hints)
+            normalized = normalize.normalize(captured.raw)
+            return gm, captured, normalized, canonical.digest(normalized.graph)
+        except GraphError as error:
+            raise GraphRefused(str(error)) from error
+
     def _epoch(self) -> int:
         """Of what ranks connect for: a restarted job's connections refuse those that are left of the last one."""
         return self.settings.job.generation if self.settings.job else int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
-    def _propose(self, gm, context, kind: str, scope: str, parameter_order):
-        try:
-            if self.settings.twin_groups:
-                gm = twins.on_twins(gm, context, kind)
-            captured = capture.capture_graph(gm, context, kind)
-            normalized = normalize.normalize(captured.raw)
-            digest = canonical.digest(normalized.graph)
-        except GraphError as error:
-            raise GraphRefused(str(error)) from error
+    def _hints(self, gm, ordinal: int) -> sizes.Hints:
+        """The leader's, for sizes that change: ranks may trace different ones, and need one graph. The leader says them of every
+        graph, since it may be the only rank that met no such size; nobody waits who does not need them."""
+        store, env = self._agreement.store, sizes.shape_env(gm)
+        if store is None:
+            return sizes.Hints()
+        if ordinal not in self._hints_of:
+            traced = sizes.traced_hints(env) if env is not None else {}
+            if self._agreement.leader:
+                store.set(f"{ordinal}/hints", json.dumps(traced))
+            elif traced:
+                leader = self._agreement.ranks[0]
+                traced = json.loads(await_key(store, f"{ordinal}/hints", 2 * self.settings.deadline,
+                                              f"no word from rank {leader}", AgreementError))
+            self._hints_of[ordinal] = sizes.Hints(traced)
+        return self._hints_of[ordinal]
+
+    def _propose(self, gm, context, kind: str, scope: str, parameter_order, hints: sizes.Hints):
+        gm, captured, normalized, digest = self._capture(gm, context, kind, hints)
         message = mesh.mesh_message(context, captured.raw)
         options = self.settings.plan_options(parameter_order, _comm_backend(captured.raw, message.device_type))
         record = {f"option {name}": text for name, text in settings.describe_options(options).items()}

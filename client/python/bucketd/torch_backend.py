@@ -89,7 +89,7 @@ class Backend:
         order = self.parameter_order
         if order is None:
             order = _registration_order(context)
-        ordinal = self.session.next_ordinal()
+        ordinal = self.session.next_ordinal(_code())
 
         def partition(joint, *args, **kwargs):
             capture.tag_joint(joint, context)
@@ -111,6 +111,14 @@ class Backend:
             return aot_autograd(
                 fw_compiler=compiler("fw"), bw_compiler=compiler("bw"), inference_compiler=compiler("fw"),
                 partition_fn=partition, keep_inference_input_mutations=True)(gm, example_inputs)
+
+
+def _code() -> int | None:
+    """Of what Dynamo is compiling: the number of the code object in this process, which compilations of the same code share."""
+    from torch._guards import CompileContext
+
+    compiled = CompileContext.current_compile_id()
+    return compiled.frame_id if compiled is not None else None
 
 
 def context(gm: fx.GraphModule, example_inputs: Sequence[object] = ()) -> capture.CaptureContext:

@@ -7,7 +7,7 @@ hold another graph's plan, bytes may be damaged. Linear in nodes and edges.
 from __future__ import annotations
 
 from .errors import PlanRejected
-from .graph import ITEM_SIZE, ORDERED, CollectiveKind, DType, Graph, NodeKind, ReduceOp, describe
+from .graph import ITEM_SIZE, ORDERED, SYMBOLIC, CollectiveKind, DType, Graph, Node, NodeKind, ReduceOp, describe
 from .plan import Bucket, Plan, StepKind
 
 _BUCKETED = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
@@ -85,6 +85,8 @@ class _Check:
             raise PlanRejected(f"{self._describe(member)} is in bucket {self.bucket_of[member]} already", where)
         if len(node.inputs) != 1 or len(node.outputs) != 1 or node.mutates:
             raise PlanRejected(f"{self._describe(member)} is no plain collective of one tensor", where)
+        if (node.flags | self.nodes[node.inputs[0]].flags) & SYMBOLIC:
+            raise PlanRejected(f"{self._describe(member)} has a symbolic size; a bucket's layout is one for all steps", where)
         reads = users[member]
         if len(reads) != 1 or self.nodes[reads[0]].kind != NodeKind.WAIT:
             raise PlanRejected(f"{self._describe(member)} must be read by one wait, and by nothing else", where)
@@ -175,14 +177,14 @@ class _Check:
     def _in_place(self, users) -> None:
         if not any(node.mutates for node in self.nodes):
             return
-        storages = self._storages()
-        written = {s for node in self.nodes for m in node.mutates for s in storages[m]}
+        own = storages(self.nodes)
+        written = {s for node in self.nodes for m in node.mutates for s in own[m]}
         used: dict[int, tuple[int, int]] = {}  # storage -> (latest end of a use so far, whose)
         wrote: dict[int, tuple[int, int]] = {}
         for i, node in enumerate(self.nodes):
             end = self._end(i, users)
-            writes = {s for m in node.mutates for s in storages[m]}
-            for s in {s for source in node.inputs for s in storages[source]} & written:
+            writes = {s for m in node.mutates for s in own[m]}
+            for s in {s for source in node.inputs for s in own[source]} & written:
                 self._keeps_side(i, wrote.get(s))
                 if s in writes:
                     self._keeps_side(i, used.get(s))
@@ -200,14 +202,15 @@ class _Check:
         waits = [u for u in users.get(node, ()) if self.nodes[u].kind == NodeKind.WAIT]
         return max([self.place[node], *(self.place[w] for w in waits)])
 
-    def _storages(self) -> list[frozenset[int]]:
-        """For each node the storages that its result may stand on, named by the node that made them."""
-        found: list[frozenset[int]] = []
-        for i, node in enumerate(self.nodes):
-            own = not node.alias_of or node.kind == NodeKind.COLLECTIVE
-            if len(node.alias_of) == 1 and not own:
-                found.append(found[node.alias_of[0]])
-            else:
-                sets = [found[a] for a in node.alias_of]
-                found.append(frozenset().union([i] if own else [], *sets))
-        return found
+
+def storages(nodes: list[Node]) -> list[frozenset[int]]:
+    """For each node the storages that its result may stand on, named by the node that made them."""
+    found: list[frozenset[int]] = []
+    for i, node in enumerate(nodes):
+        own = not node.alias_of or node.kind == NodeKind.COLLECTIVE
+        if len(node.alias_of) == 1 and not own:
+            found.append(found[node.alias_of[0]])
+        else:
+            sets = [found[a] for a in node.alias_of]
+            found.append(frozenset().union([i] if own else [], *sets))
+    return found

@@ -175,7 +175,7 @@ void OverlapGraph::AddKeys(const PassContext& context) {
   for (LaunchSpan& launch : launches_) {
     const Collective& c = context.graph.collective(launch.collective);
     launch.group = groups.emplace(c.group, static_cast<int32_t>(groups.size())).first->second;
-    const bool joins = Bucketable(c.kind);
+    const bool joins = Bucketable(c.kind) && !c.symbolic;
     const Direction direction = upstream || context.directions.empty()
                                     ? Direction::kNone
                                     : context.directions[Index(launch.collective)];

@@ -88,7 +88,9 @@ class Judge {
     int64_t elements = 0;
     for (const NodeId member : members) elements += Elements(member);
     const Collective& c = First(members);
-    return plan_.backend == "gloo" && Scatters(c.kind) && ChunksAreSlices(elements, c.dtype);
+    // What a hint divides by says nothing of the sizes to come.
+    return plan_.backend == "gloo" && Scatters(c.kind) && !c.symbolic &&
+           ChunksAreSlices(elements, c.dtype);
   }
   bool EachAddsByRankAlone(const std::vector<NodeId>& members) const {
     return std::all_of(members.begin(), members.end(),

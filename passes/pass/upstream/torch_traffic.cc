@@ -61,7 +61,7 @@ Traffic FindTraffic(const Graph& graph, bool primary_only) {
   for (const bool into_given : {false, true}) {
     for (CollectiveId c = 0; c < Count(graph); ++c) {
       const Collective& collective = graph.collective(c);
-      if (!Gathers(collective.kind) || only[Index(collective.start)] < 0 ||
+      if (!Gathers(collective.kind) || collective.symbolic || only[Index(collective.start)] < 0 ||
           WritesIntoGiven(graph, collective) != into_given) {
         continue;
       }
@@ -72,9 +72,9 @@ Traffic FindTraffic(const Graph& graph, bool primary_only) {
   }
   for (CollectiveId c = 0; c < Count(graph); ++c) {
     const Collective& collective = graph.collective(c);
-    traffic.scatter[Index(c)] = Scatters(collective.kind) && collective.wait != kNoNode &&
-                                !graph.users(collective.wait).empty() &&
-                                unary[Index(collective.wait)];
+    traffic.scatter[Index(c)] =
+        Scatters(collective.kind) && !collective.symbolic && collective.wait != kNoNode &&
+        !graph.users(collective.wait).empty() && unary[Index(collective.wait)];
   }
   traffic.groups = tally.order();
   if (primary_only && !traffic.groups.empty()) traffic.groups = {tally.MostFrequent()};

@@ -1,0 +1,105 @@
+"""Hints: numbers that stand for sizes which change from step to step.
+
+A symbolic size is an expression of symbols. Each symbol gets a number, and the expression is computed from these, so that
+sizes fit one another. Asking a SymInt itself for a number, or comparing it, would add a guard, and with it recompilations;
+nothing here does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+# What a size that only the step itself finds out stands for: as many tokens for each expert, say.
+UNBACKED = 64
+SCALARS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def is_symbolic(size: Any) -> bool:
+    if type(size) is int:
+        return False
+    known = getattr(getattr(size, "node", None), "maybe_as_int", None)
+    return known is None or known() is None
+
+
+class Hints:
+    """A number for every size of one graph. `given` has those of symbols, by the source of a symbol; without, a symbol has its
+    value while the graph was traced, on a grid."""
+
+    def __init__(self, given: Mapping[str, int] | None = None):
+        self.given = given
+        self._known: dict[Any, int] = {}
+
+    def __call__(self, size: Any) -> int:
+        if type(size) is int:
+            return size
+        node = getattr(size, "node", None)
+        if node is None:
+            return int(size)
+        known = node.maybe_as_int()
+        if known is not None:
+            return int(known)
+        expression = getattr(node, "expr", None)
+        if expression is None or node.shape_env is None:  # of a nested tensor
+            return UNBACKED
+        if expression not in self._known:
+            self._known[expression] = self._compute(expression, node.shape_env)
+        return self._known[expression]
+
+    def static(self, value: Any) -> Any:
+        """An argument of an operator with numbers in place of symbolic sizes; tensors lose their data, and keep their form."""
+        if isinstance(value, torch.Tensor):
+            if not any(map(is_symbolic, value.shape)):
+                return value
+            return torch.empty([self(size) for size in value.shape], dtype=value.dtype, device="meta")
+        return self(value) if isinstance(value, torch.SymInt) else value
+
+    def _compute(self, expression: Any, env: Any) -> int:
+        import sympy
+
+        numbers = {symbol: sympy.Integer(self._symbol(symbol, env)) for symbol in expression.free_symbols}
+        try:
+            return max(0, int(expression.xreplace(numbers)))
+        except (TypeError, ValueError, OverflowError, ZeroDivisionError):  # no number for these: a division by zero, say
+            return UNBACKED
+
+    def _symbol(self, symbol: Any, env: Any) -> int:
+        if self.given is not None:
+            return next((self.given[source] for source in sources(symbol, env) if source in self.given), UNBACKED)
+        traced = env.backed_var_to_val.get(symbol)
+        return UNBACKED if traced is None else on_grid(int(traced))
+
+
+def on_grid(size: int) -> int:
+    """The next of 1, 2, 3, 4, 6, 8, 12, 16, ...: close enough for costs, and few plans for many sizes."""
+    if size <= 2:
+        return max(0, size)
+    power = 1 << (size - 1).bit_length()
+    return power * 3 // 4 if size <= power * 3 // 4 else power
+
+
+def sources(symbol: Any, env: Any) -> list[str]:
+    """Where a symbol's value comes from, in words that all ranks share: "L['tokens'].size()[0]"."""
+    named = (source.name for source in env.var_to_sources.get(symbol, ()))
+    return [name() if callable(name) else name for name in named]
+
+
+def shape_env(gm: fx.GraphModule) -> Any:
+    """Of the symbolic sizes of a graph's inputs; None: they have none."""
+    for node in gm.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+        for size in sizes:
+            if isinstance(size, SCALARS) and getattr(size.node, "shape_env", None) is not None:
+                return size.node.shape_env
+    return None
+
+
+def traced_hints(env: Any) -> dict[str, int]:
+    """The numbers of all symbols that have one, by source: what a rank tells the others."""
+    return {source: on_grid(int(value)) for symbol, value in env.backed_var_to_val.items()
+            if getattr(value, "is_Integer", False) for source in sources(symbol, env)}
+
