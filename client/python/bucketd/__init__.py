@@ -5,7 +5,16 @@ import importlib
 from .client import CLIENT_VERSION as __version__
 from .client import PlannerClient
 from .degraded import counters
-from .errors import AgreementError, BucketdError, EmbeddedError, ExecutorError, GraphRefused, PlannerError, PlanRejected
+from .errors import (
+    AgreementError,
+    BucketdError,
+    EmbeddedError,
+    ExecutorError,
+    GraphRefused,
+    InductorOrderError,
+    PlannerError,
+    PlanRejected,
+)
 from .files import load_graph, save_graph
 from .job import Job, release
 from .settings import SettingsArgs
@@ -16,6 +25,7 @@ __all__ = [
     "EmbeddedError",
     "ExecutorError",
     "GraphRefused",
+    "InductorOrderError",
     "Job",
     "PlanRejected",
     "PlannerClient",
@@ -25,6 +35,7 @@ __all__ = [
     "backend",
     "context",
     "counters",
+    "inductor",
     "joint_step",
     "load_graph",
     "plan_pass",
@@ -36,6 +47,7 @@ __all__ = [
 _WITH_TORCH = {
     "backend": ".torch_backend",
     "context": ".torch_backend",
+    "inductor": ".inductor",
     "joint_step": ".joint",
     "plan_pass": ".torch_backend",
     "trace_joint": ".joint",
@@ -50,4 +62,5 @@ def __getattr__(name):
     from . import needs_torch
 
     needs_torch.check(f"bucketd.{name}")
-    return getattr(importlib.import_module(module, __name__), name)
+    found = importlib.import_module(module, __name__)
+    return found if name == module[1:] else getattr(found, name)

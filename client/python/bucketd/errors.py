@@ -60,6 +60,13 @@ class PlanRejected(BucketdError):
         self.where = where
 
 
+class InductorOrderError(BucketdError):
+    """Inductor's code launches collectives in another order than the plan. Ranks may not have one order any more: nothing of it
+    was run."""
+
+    reason = "INDUCTOR_ORDER"
+
+
 class ExecutorError(BucketdError):
     """The executor cannot run this plan here, or met an error: a peer that died, a bucket that took too long. After that
     nothing runs on it any more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _PARTITIONERS = {"default": "default_partition", "min_cut": "min_cut_rematerialization_partition"}  # of functorch
 PLAN = "plan"
+INDUCTOR = "inductor"
 
 Pass = Callable[[fx.GraphModule, Sequence[object]], fx.GraphModule | None]
 
@@ -31,9 +33,9 @@ def backend(
     *,
     model: torch.nn.Module | None = None,
     param_order: Sequence[str] | None = None,
-    compiler: Literal["aot_eager"] | Callable[[fx.GraphModule, Sequence[object]], Callable] = "aot_eager",
+    compiler: Literal["aot_eager", "inductor"] | Callable[[fx.GraphModule, Sequence[object]], Callable] = "aot_eager",
     passes: Sequence[Literal["plan"] | Pass] = (PLAN,),
-    partitioner: Literal["default", "min_cut"] | Callable = "default",
+    partitioner: Literal["default", "min_cut"] | Callable | None = None,
     on_plan: Callable[[Planned], None] | None = None,
     **settings: Unpack[SettingsArgs],
 ) -> Backend:
@@ -47,26 +49,31 @@ def backend(
 
     model          the module whose registration order is eager's; None: the compiled one, where it can be told
     param_order    the same as a list of parameter names
-    compiler       what a graph is handed to when all passes are done: "aot_eager", which runs it node by node, or a function
-                   such as AOTAutograd takes for fw_compiler, from a graph and example inputs to what runs it
+    compiler       what a graph is handed to when all passes are done: "aot_eager", which runs it node by node; "inductor", whose
+                   code launches and waits in the plan's order, or it raises InductorOrderError (client/python/TRAINERS.md);
+                   or a function such as AOTAutograd takes for fw_compiler, from a graph and example inputs to what runs it
     passes         what each forward and backward graph goes through before that, in order: "plan", where it gets its plan, and
                    functions of your own, from a graph and example inputs to a graph; None: it was changed in place
     partitioner    what takes the joint graph apart: "default", "min_cut" (the one that recomputes what is cheap), or a function
-                   such as AOTAutograd takes for partition_fn
-    on_plan        called with each `Planned` graph, before it first runs
+                   such as AOTAutograd takes for partition_fn; None: "default", under Inductor its own, which is min_cut
+    on_plan        called with each `Planned` graph, before it first runs (and before Inductor, which then changes its module)
     settings       how to plan, and with whom: bucketd.SettingsArgs says what there is
     """
-    for name, value, known in (("compiler", compiler, ("aot_eager",)), ("partitioner", partitioner, _PARTITIONERS),
+    for name, value, known in (("compiler", compiler, ("aot_eager", INDUCTOR)), ("partitioner", partitioner, (None, *_PARTITIONERS)),
                                *(("passes", each, (PLAN,)) for each in passes)):
         if value not in known and not callable(value):
             raise ValueError(f"{name}={value!r}: expected {', '.join(map(repr, known))} or a function")
+    if partitioner is None and compiler != INDUCTOR:
+        partitioner = "default"
     if partitioner in _PARTITIONERS:
         from torch._functorch import partitioners
 
         partitioner = getattr(partitioners, _PARTITIONERS[partitioner])
+    if compiler == INDUCTOR and settings.get("executor"):
+        raise ValueError(f"executor={settings['executor']!r} runs a graph node by node: it wants compiler=\"aot_eager\"")
     session = Session(_settings(model, settings))
     # Whoever else gets to see a planned graph may run it as it is.
-    recompile = compiler != "aot_eager" or tuple(passes) != (PLAN,) or on_plan is not None
+    recompile = compiler not in ("aot_eager", INDUCTOR) or tuple(passes) != (PLAN,) or on_plan is not None
     compiler = (lambda gm, _inputs: boxed(gm)) if compiler == "aot_eager" else compiler
     return Backend(session, parameter_names(model, param_order), on_plan, compiler, tuple(passes), partitioner, recompile)
 
@@ -81,30 +88,45 @@ class Backend:
         self.compiler, self.passes, self.partitioner, self.recompile = compiler, passes, partitioner, recompile
         self.__name__ = "bucketd"
 
-    def __call__(self, gm: fx.GraphModule, example_inputs, **_):
-        from torch._dynamo.backends.common import aot_autograd
-        from torch._functorch import config
-
+    def __call__(self, gm: fx.GraphModule, example_inputs, **how):
+        """With compiler="inductor", `how` is what torch.compile has of mode= and options=, and what compile_fx takes."""
         context = capture.CaptureContext.from_dynamo(gm, example_inputs)
         order = self.parameter_order
         if order is None:
             order = _registration_order(context)
-        ordinal = self.session.next_ordinal(_code())
+        plan = functools.partial(self._plan, context, self.session.next_ordinal(_code()), order)
+        if self.compiler == INDUCTOR:
+            from . import inductor
+
+            return inductor.compile_step(gm, example_inputs, context, plan, partitioner=self.partitioner, **how)
+        return self._node_by_node(gm, example_inputs, context, plan)
+
+    def _plan(self, context, ordinal: int, order, part: fx.GraphModule, inputs, kind: str) -> tuple[fx.GraphModule, bool]:
+        """A forward or backward behind all passes, and whether it has a plan."""
+        plans: list[Planned] = []
+        for each in self.passes:
+            if each != PLAN:
+                part = each(part, inputs) or part
+            elif has_collectives(part):
+                part = self.session.plan(part, context, kind, ordinal, order, lambda planned: self._planned(plans, planned),
+                                         self.recompile)
+        return part, bool(plans)
+
+    def _planned(self, plans: list[Planned], planned: Planned) -> None:
+        plans.append(planned)
+        if self.on_plan is not None:
+            self.on_plan(planned)
+
+    def _node_by_node(self, gm: fx.GraphModule, example_inputs, context, plan):
+        from torch._dynamo.backends.common import aot_autograd
+        from torch._functorch import config
 
         def partition(joint, *args, **kwargs):
             capture.tag_joint(joint, context)
             return self.partitioner(joint, *args, **kwargs)
 
         def compiler(kind):
-            def compile_part(part, inputs):
-                for each in self.passes:
-                    if each != PLAN:
-                        part = each(part, inputs) or part
-                    elif has_collectives(part):
-                        part = self.session.plan(part, context, kind, ordinal, order, self.on_plan, self.recompile)
-                return self.compiler(part, inputs)
-
-            return compile_part
+            return lambda part, inputs: self.compiler(plan(part, inputs, kind)[0], inputs)
 
         # A cached artefact would be yesterday's plan.
         with config.patch(enable_autograd_cache=False):
