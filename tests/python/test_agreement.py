@@ -92,6 +92,39 @@ def test_all_ranks_go_without_a_plan_where_that_was_asked_for(rank_that_fails):
     assert all(v.unplanned and f"rank {rank_that_fails}" in v.why for v in results.values())
 
 
+@pytest.mark.parametrize("told_to_go_on", [0, 1, 2])
+def test_ranks_that_were_told_different_fallbacks_all_stop(told_to_go_on):
+    """Whoever fails, and whichever of the ranks was told otherwise: none goes on without the others."""
+    def step(agreement, rank):
+        agreement.fallback = "unplanned" if rank == told_to_go_on else "error"
+        if rank == 1:
+            return agreement.fail("0/fw", PlannerError("UNREACHABLE", "gone"))
+        return agreement.agree("0/fw", {"plan": "ab"})
+
+    results = settle(step)
+    assert all(isinstance(e, AgreementError | PlannerError) for e in results.values()), results
+
+
+def test_ranks_that_were_told_different_fallbacks_hear_of_it_before_they_need_one():
+    def step(agreement, rank):
+        agreement.fallback = "error" if rank == 3 else "unplanned"
+        return agreement.agree("0/fw", {"plan": "ab"})
+
+    assert all("fallback: unplanned on ranks 0-2, error on rank 3" in str(e) for e in settle(step).values())
+
+
+@pytest.mark.parametrize("rank_with_a_wrong_plan", [0, 2, 3])
+def test_a_rank_with_a_wrong_plan_stops_those_that_fell_back_too(rank_with_a_wrong_plan):
+    own = PlanRejected("it is for another graph")
+
+    def step(agreement, rank):
+        return agreement.fail("0/fw", own if rank == rank_with_a_wrong_plan else PlannerError("UNREACHABLE", "gone"))
+
+    results = settle(step, fallback="unplanned")
+    assert results.pop(rank_with_a_wrong_plan) is own
+    assert all(isinstance(e, PlannerError) for e in results.values()), results
+
+
 def test_a_wrong_plan_is_never_a_reason_to_go_on():
     own = PlanRejected("it is for another graph")
     results = settle(fail_on(1, own), fallback="unplanned")

@@ -1,7 +1,10 @@
 """What people meet of a job's ranks: how much they say, and how soon."""
 
 import os
+import pathlib
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -12,7 +15,9 @@ from ranks import Ranks, run_ranks
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import bucketd
+from bucketd.errors import PlannerError, advise
 
+HERE = pathlib.Path(__file__).resolve().parent
 WORLD = 4
 
 
@@ -21,7 +26,28 @@ def test_a_job_with_a_plan_says_so_in_one_line():
         said = run_ranks("manners_worker.py", WORLD, one.address, "planned", timeout=120)
     assert [text.splitlines() for text in said[1:]] == [["there"]] * (WORLD - 1)
     first, line = said[0].splitlines()
-    assert first == "there" and line.startswith("bucketd: 0 buckets, predicted ") and line.endswith("(0/fw)")
+    assert first == "there" and line.startswith("bucketd: 1 bucket, predicted ") and line.endswith("(0/fw)")
+
+
+@pytest.mark.parametrize(("setting", "levels"), [("bucketd", "I"), ("+bucketd", "IV")])
+def test_torchs_own_setting_of_logs_turns_ours_on(setting, levels):
+    """It finds our logger by the package's name, which it imports for that; V is its letter for debug."""
+    done = subprocess.run([sys.executable, HERE / "manners_worker.py", "", "alone"], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "TORCH_LOGS": setting})
+    assert done.returncode == 0, done.stderr
+    said = [line.removeprefix("[rank0]:") for line in done.stderr.splitlines() if "] bucketd: " in line]
+    assert {line[0] for line in said} == set(levels) and sum("predicted " in line for line in said) == 1, done.stderr
+
+
+def test_an_argument_that_helps_is_named_once():
+    error = PlannerError("UNREACHABLE", "nobody answers")
+    for _ in range(2):
+        advise(error, "error")
+    assert str(error) == ("UNREACHABLE: nobody answers (address= names the planner; without it the ranks start one of their own; "
+                          'fallback="unplanned" trains without a plan)')
+    asked_for = PlannerError("PLANNER_BUG", "a plan failed")
+    advise(asked_for, "unplanned")
+    assert str(asked_for) == "PLANNER_BUG: a plan failed"
 
 
 def test_a_failure_that_all_ranks_have_is_traced_once():
@@ -30,18 +56,21 @@ def test_a_failure_that_all_ranks_have_is_traced_once():
     assert all(status == 1 and "PLAN_IMPOSSIBLE" in text for status, text in ended), ended
     assert ["Traceback" in text for _, text in ended] == [True, False, False, False], ended
     for _, text in ended[1:]:
+        assert "memory_limit=, mode=, buckets= and strict_coverage= are what a plan has to keep to" in text
         there, line = text.splitlines()
         assert line.startswith("PlannerError: PLAN_IMPOSSIBLE: ") and line.endswith("(rank 0 has it too, and the traceback)")
 
 
-@pytest.mark.parametrize("what", ["late", "patient"])
+@pytest.mark.parametrize("what", ["late", "late alone", "patient", "running"])
 def test_ranks_that_wait_are_interrupted_within_a_second(what):
-    with planner() as one, Ranks("manners_worker.py", WORLD, one.address, what) as ranks:
+    with planner() as one, Ranks("manners_worker.py", WORLD, "" if "alone" in what else one.address, what.split()[0]) as ranks:
         if what == "patient":
             os.kill(one.pid, signal.SIGSTOP)
             wait_until_stopped(one.pid)
         for rank in ranks.processes:
-            assert rank.stdout.readline() == "there\n"
+            for word in ("there", "planned") if what == "running" else ("there",):
+                while (line := rank.stdout.readline()) != f"{word}\n":
+                    assert line.startswith("bucketd: "), line
         time.sleep(1)  # by then they wait
         begin = time.monotonic()
         for rank in ranks.processes:
@@ -58,6 +87,7 @@ def test_an_address_where_nobody_is_is_known_after_three_seconds():
         began = [rank.stdout.readline() and time.monotonic() for rank in ranks.processes]
         ended = ranks.wait(60)
     assert all(status == 1 and "UNREACHABLE: nobody answers at 127.0.0.1:1" in text for status, text in ended), ended
+    assert all("address= names the planner" in text and 'fallback="unplanned" trains without' in text for _, text in ended), ended
     assert ["Traceback" in text for _, text in ended] == [True, False, False, False], ended
     assert time.monotonic() - max(began) < 8
 

@@ -1,4 +1,9 @@
-"""bucketd: bucketing and ordering plans for the collectives of sharded PyTorch training steps."""
+"""bucketd: bucketing and ordering plans for the collectives of sharded PyTorch training steps.
+
+backend() is for torch.compile, plan_pass() for a stack of your own, joint_step() for a whole step as one graph. What happens goes to the
+logger "bucketd": TORCH_LOGS=bucketd shows every graph's plan, +bucketd what is behind it, on every rank. Without that the first
+rank says in one line that there is a plan.
+"""
 
 import importlib
 

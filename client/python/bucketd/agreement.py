@@ -56,12 +56,14 @@ class Agreement:
         return self._settle(scope, {"held": record}, None)
 
     def fail(self, scope: str, error: BaseException) -> Verdict:
-        """Posts this rank's failure. Returns a verdict if all ranks fall back to the untouched graph; raises `error`."""
+        """Posts this rank's failure. Returns a verdict if all ranks fall back to the untouched graph, which they do if every
+        failure leaves that and every rank was told to; raises `error`."""
         return self._settle(scope, failure_record(error), error)
 
     # -- both sides
 
     def _settle(self, scope: str, post: dict, error: BaseException | None) -> Verdict:
+        post = {**post, "fallback": self.fallback}
         if self.store is None:
             return self._obey(scope, self._judge({self.rank: post}), error)
         try:
@@ -69,7 +71,7 @@ class Agreement:
             if self.leader:
                 verdict = self._collect(scope, post)
                 self._announce(scope, verdict)
-            elif error is not None and not self._may_fall_back(post):
+            elif error is not None and not _may_fall_back(post):
                 verdict = self._read(_key(scope, "verdict"), time.monotonic() + _LINGER)
                 if verdict is not None and verdict["why"] == f"rank {self.ranks[0]}: {post['failure']}":
                     quiet.as_on(self.ranks[0], error)
@@ -97,29 +99,30 @@ class Agreement:
         differ = AgreementError(f"{scope}: {verdict['why']}")
         raise differ if self.leader else quiet.as_on(self.ranks[0], differ)
 
-    def _may_fall_back(self, post: dict) -> bool:
-        return self.fallback == "unplanned" and post.get("leaves_unplanned", False)
-
     # -- the leader
 
     def _collect(self, scope: str, own: dict) -> dict:
-        """Reads every rank's record; stops at the first failure, which decides."""
+        """Reads every rank's record; stops at a failure that decides. One that may be fallen back from does not: another rank's
+        own failure may be of the other kind."""
         until = time.monotonic() + self.deadline
         posts = {}
         for rank in self.ranks:
             posts[rank] = own if rank == self.rank else self._read(_key(scope, rank), until)
             if posts[rank] is None:
                 return {"outcome": "error", "why": self._missing(scope)}
-            if "failure" in posts[rank]:
+            if "failure" in posts[rank] and not _may_fall_back(posts[rank]):
                 break
         return self._judge(posts)
 
     def _judge(self, posts: dict[int, dict]) -> dict:
-        for rank, post in posts.items():
-            if "failure" in post:
-                outcome = "unplanned" if self._may_fall_back(post) else "error"
-                return {"outcome": outcome, "why": f"rank {rank}: {post['failure']}"}
-        why = difference({rank: post["held"] for rank, post in posts.items()})
+        failed = {rank: post for rank, post in posts.items() if "failure" in post}
+        for rank, post in failed.items():
+            if not _may_fall_back(post):
+                return {"outcome": "error", "why": f"rank {rank}: {post['failure']}"}
+        why = difference({rank: {"fallback": post["fallback"], **({} if failed else post["held"])} for rank, post in posts.items()})
+        if failed and not why:
+            rank, post = next(iter(failed.items()))
+            return {"outcome": "unplanned", "why": f"rank {rank}: {post['failure']}"}
         return {"outcome": "error" if why else "same", "why": why}
 
     def _announce(self, scope: str, verdict: dict) -> None:
@@ -133,7 +136,7 @@ class Agreement:
     def _missing(self, scope: str) -> str:
         silent = [r for r in self.ranks if not self.store.check([_key(scope, r)])]
         shown = ranks_text(silent[:_MISSING_SHOWN]) + (" ..." if len(silent) > _MISSING_SHOWN else "")
-        return f"no word from {shown} within {self.deadline:g} s"
+        return f"no word from {shown} within {self.deadline:g} s (deadline= is half of that)"
 
     # -- the others
 
@@ -147,6 +150,10 @@ class Agreement:
 
     def _read(self, key: str, until: float):
         return json.loads(self.store.get(key)) if wait_for(self.store, [key], until) else None
+
+
+def _may_fall_back(post: dict) -> bool:
+    return post["fallback"] == "unplanned" and post.get("leaves_unplanned", False)
 
 
 def failure_record(error: BaseException) -> dict:
@@ -229,18 +236,30 @@ def await_key(store, key: str, deadline: float, missing: str, failure: type[Buck
 
 
 def wait_for(store, keys: list[str], until: float) -> bool:
-    """Whether all keys are set by then. A store waits in C++, where no signal is heard: a thread does it, and we hear them."""
-    failed: list[Exception] = []
+    """Whether all keys are set by then."""
+    try:
+        hearing_signals(lambda: store.wait(keys, datetime.timedelta(seconds=max(0.001, until - time.monotonic()))))
+    except Exception:
+        if time.monotonic() < until - 0.05:  # a store counts milliseconds, and may be early by one
+            raise
+        return False
+    return True
 
-    def wait() -> None:
+
+def hearing_signals(call):
+    """What `call()` returns or raises. It may block in C++, where no signal is heard: a thread makes it, and this one hears them."""
+    done: list = []
+
+    def make() -> None:
         try:
-            store.wait(keys, datetime.timedelta(seconds=max(0.001, until - time.monotonic())))
+            done.append((call(), None))
         except Exception as error:
-            failed.append(error)
+            done.append((None, error))
 
-    waiting = threading.Thread(target=wait, daemon=True)
-    waiting.start()
-    waiting.join()
-    if failed and time.monotonic() < until - 0.05:  # a store counts milliseconds, and may be early by one
-        raise failed[0]
-    return not failed
+    maker = threading.Thread(target=make, daemon=True)
+    maker.start()
+    maker.join()
+    result, error = done[0]
+    if error is not None:
+        raise error
+    return result

@@ -4,6 +4,18 @@ from __future__ import annotations
 
 import grpc
 
+# What a trainer passes to bucketd.backend (plan_pass, joint_step) to get past an error of this reason.
+_ARGUMENTS = {
+    "UNREACHABLE": "address= names the planner; without it the ranks start one of their own",
+    "DEADLINE": "deadline= is how many seconds it may take",
+    "RANKS_MISSING": "deadline= is how many seconds ranks wait for each other",
+    "JOB_INVALID": "job=bucketd.Job(id, generation) says which job this is",
+    "PLAN_IMPOSSIBLE": "memory_limit=, mode=, buckets= and strict_coverage= are what a plan has to keep to",
+    "PROFILE_UNKNOWN": "cost_profile= names one",
+    "GRAPH_TOO_LARGE": "address= of a planner that takes more",
+    "EMBEDDED_PLANNER": "address= names a planner that runs",
+}
+
 
 class BucketdError(RuntimeError):
     """The base of everything that this package raises on purpose."""
@@ -81,6 +93,18 @@ class AgreementError(BucketdError):
     def __init__(self, message: str, reason: str = "NO_AGREEMENT"):
         super().__init__(message)
         self.reason = reason
+
+
+def advise(error: Exception, fallback: str) -> None:
+    """Adds to the message which argument helps, where one does."""
+    if not isinstance(error, BucketdError):
+        return
+    words = [_ARGUMENTS[error.reason]] if error.reason in _ARGUMENTS else []
+    if error.leaves_unplanned and fallback == "error":
+        words.append("fallback=\"unplanned\" trains without a plan")
+    added = f" ({'; '.join(words)})" if words else ""
+    if not str(error).endswith(added):  # one error may stop several graphs
+        error.args = (f"{error}{added}",)
 
 
 def from_rpc_error(error: grpc.RpcError, address: str, method: str) -> PlannerError:

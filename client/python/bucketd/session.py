@@ -20,7 +20,7 @@ from torch import fx
 from . import apply, canonical, capture, degraded, embedded, following, mesh, normalize, plan, settings, sizes, twins, wire
 from .agreement import Agreement, await_key, job_store, ranks_text
 from .client import PlannerClient, PlanReply
-from .errors import AgreementError, BucketdError, EmbeddedError, GraphRefused, PlannerError, PlanRejected
+from .errors import AgreementError, BucketdError, EmbeddedError, GraphRefused, PlannerError, PlanRejected, advise
 from .graph import GraphError
 from .job import rank_and_world
 
@@ -128,7 +128,7 @@ class Session:
         scope = planned.scope
         said = f"bucketd: {planned.plan.summary(planned.source)} ({scope})"
         log.log(logging.INFO if agreement.leader else logging.DEBUG, "%s", said)
-        if agreement.leader and not self._said and not log.isEnabledFor(logging.INFO):
+        if agreement.leader and not self._said and not (log.isEnabledFor(logging.INFO) and log.hasHandlers()):
             print(said, file=sys.stderr, flush=True)
         self._said = True
         log.debug("bucketd: %s: %s", scope, planned.plan.bits_text)
@@ -167,6 +167,7 @@ class Session:
                 hints = self._hints(gm, ordinal.number)
                 planned, edit, record = self._propose(gm, context, kind, scope, parameter_order, hints)
         except Exception as error:
+            advise(error, self.settings.fallback)
             verdict = agreement.fail(scope, error)
         else:
             verdict = agreement.agree(scope, record)

@@ -34,7 +34,8 @@ class SettingsArgs(TypedDict, total=False):
                    eager FSDP2's bits where each bucket is one of its units (mode "transformer_block"); "exact" keeps the
                    unplanned graph's bits; "free" neither. The log's line says whose bits a plan has, Plan.bits_text why
     memory_limit   peak memory that a plan may reach: "1.05x", "+5%" (of the peak without a plan), "38GiB", bytes
-    fallback       where there is no plan: "error", or "unplanned": rank 0 decides that all ranks go without
+    fallback       where there is no plan: "error", or "unplanned": all ranks go without, if no rank has another reason to stop. The
+                   same on every rank
     embedded       "rank0": without an address, on several nodes, rank 0 plans for all
     deadline       seconds that one graph's plan may take
     cost_profile   of the planner; None: its default
