@@ -22,15 +22,16 @@ fi
 
 step "Python environment (build/venv)"
 mkdir -p build
-stamp="$(sha256sum deploy/requirements.txt deploy/setup.sh | sha256sum | cut -c1-16)"
+stamp="$(sha256sum deploy/requirements*.txt deploy/setup.sh | sha256sum | cut -c1-16)"
 if [ "$(cat build/venv/.bucketd-stamp 2>/dev/null)" != "$stamp" ]; then
   python3 -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || die "needs Python 3.10 to 3.13; this is $(python3 --version)"
   rm -rf build/venv
   python3 -m venv build/venv
   say "installing torch 2.13.0 (a few hundred megabytes on a first run)"
   quietly build/venv/bin/pip install --disable-pip-version-check torch==2.13.0
-  say "installing $(grep -vc '^#' deploy/requirements.txt) more packages"
+  say "installing $(cat deploy/requirements*.txt | grep -vc '^#') more packages"
   quietly build/venv/bin/pip install --disable-pip-version-check setuptools wheel -r deploy/requirements.txt
+  quietly build/venv/bin/pip install --disable-pip-version-check --no-deps -r deploy/requirements-alone.txt
   quietly build/venv/bin/python client/python/generate_wire.py
   quietly build/venv/bin/pip install --disable-pip-version-check --no-deps --no-build-isolation -e client/python
   echo "$stamp" > build/venv/.bucketd-stamp
