@@ -18,6 +18,10 @@ pytest.importorskip("torchtitan", reason="torchtitan 0.3.0 needs Python 3.11")
 import titan_on_cpu  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests" / "bench"))
+
+import trainers  # noqa: E402
+
 PAGE = ROOT / "client" / "python" / "TRAINERS.md"
 WORLD = 4
 PLANNED = {"pass_pipeline": "bucketd"}
@@ -59,31 +63,44 @@ def test_llama3_trains_as_it_does_without_us(assets, offline, tmp_path):
         seen, said = trained(
             assets, offline,
             own={},
-            private={"bucketd": {}, "compile": PLANNED},
-            shared={"bucketd": {"address": server.address, "mode": "transformer_block"}, "compile": PLANNED},
-            jit={"bucketd": {"address": server.address}, "compile": {"mode": "jit", **PLANNED}},
+            shared={"bucketd": {"address": server.address}, "compile": PLANNED},
+            jit={"bucketd": {"mode": "transformer_block"}, "compile": {"mode": "jit", **PLANNED}},
             typo={"steps": 0, "compile": {"pass_pipeline": "bucketed"}})
         answered = server.status()
     own = seen["own"]
     assert len(own["losses"]) == 3 and own["losses"][0] > own["losses"][-1]
-    for name in ("private", "shared", "jit"):
+    for name in ("shared", "jit"):
         assert seen[name]["same"] and seen[name]["losses"] == own["losses"], name
     assert launched(own) == 10  # the embedding, three blocks, and the last norm with the head; twice
-    assert launched(seen["shared"]) == 10
-    assert launched(seen["private"]) <= 10
+    assert launched(seen["shared"]) <= 10
     assert [graph["scope"][-2:] for graph in seen["jit"]["planned"]] == ["fw", "bw"]
-    assert sum(sum(graph["launches"].values()) for graph in seen["jit"]["planned"]) <= 10
+    assert sum(len(graph["buckets"]) for graph in seen["jit"]["planned"]) <= 10
     assert "compile.pass_pipeline='bucketed' names no pipeline" in said and "did you mean 'bucketd'?" in said
     assert answered["plans"], "the shared server planned nothing"
 
 
-@pytest.mark.full
-def test_deepseek_v3_trains_as_it_does_without_us(assets, offline):
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [3, pytest.param(25, marks=pytest.mark.full)])
+def test_deepseek_v3_trains_as_it_does_without_us(assets, steps):
     """Mixtures of experts, their parameters on a mesh of their own, tokens sent to where their experts are."""
-    moe = {"model": "deepseek_v3", "steps": 25, "parallelism": {"expert_parallel_degree": 2}}
-    seen, _ = trained(assets, offline, timeout=580, own=moe, planned={**moe, "bucketd": {}, "compile": PLANNED})
-    assert seen["planned"]["same"] and seen["planned"]["losses"] == seen["own"]["losses"]
-    assert launched(seen["planned"]) <= launched(seen["own"])
+    seen = trainers.train(trainers.Case("aot_fx_trace", "deepseek_v3", "FSDP, experts on 2"), steps, assets)
+    made = trainers.row(seen)
+    assert made.same and len(seen[0]["own"]["losses"]) == steps
+    assert made.own == 14 and made.planned <= 14 and made.alone == 82
+    (graph,) = seen[0]["planned"]["planned"]
+    shared = {(kind, mesh) for kind, mesh, members in graph["buckets"] if members > 1}
+    assert shared == {(kind, mesh) for kind in ("all_gather", "reduce_scatter") for mesh in ("world", "efsdp")}
+    before, after = graph["under_exchanges"]
+    assert len(before) == len(after) == 10 and not any(before), "torchtitan waits for tokens at once"
+    assert sum("aten.mm.default" in products for products in after) >= 5, after
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", trainers.CASES[2:], ids=str)
+def test_a_row_of_the_table(assets, case):
+    made = trainers.row(trainers.train(case, 3, assets))
+    assert made.same and made.planned < made.alone
+    assert made.own is None or made.planned <= made.own
 
 
 @pytest.mark.slow

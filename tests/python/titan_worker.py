@@ -1,9 +1,10 @@
-"""One rank of trainings by torchtitan's own Trainer on the CPU, one after the other in one process.
+"""One rank of trainings by torchtitan's own Trainer on the CPU, in one process.
 
-    titan_worker.py '{"assets": FOLDER, "runs": {NAME: {...}}}'
+    titan_worker.py '{"assets": FOLDER, "runs": {NAME: {...}}, "paired": false}'
 
 prints a line of JSON: for each run its losses, the digest of this rank's weights, seconds of each step, and the collectives
 of the graph that it ran. A run says what it changes in the debug model's own config; "bucketd" are options of configure().
+One training comes after the other; those that are paired take turns, a step each.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ import time
 import titan_on_cpu  # noqa: F401
 import torch
 import torch.distributed as dist
+from torch._inductor.codecache import PyCodeCache
 from torch.distributed.tensor import DTensor
+
+from bucketd import errors, launch_order, ops
 
 # What asks for CUDA: graphs, and recomputation, which does not know the CPU's attention.
 _OF_CUDA = ["cudagraph_pass", "tag_with_memory_policy_pass", "selective_activation_remat_pass"]
@@ -57,6 +61,25 @@ def launches(gm: torch.fx.GraphModule) -> dict[str, int]:
     return dict(collections.Counter(name for name in names if name != "wait_tensor"))
 
 
+def under_exchanges(nodes) -> list[list[str]]:
+    """Products and collectives between the launch of each exchange of tokens and its wait."""
+    order = {node: at for at, node in enumerate(nodes)}
+    found = []
+    for launch in order:
+        if launch.op == "call_function" and str(launch.target).startswith("_c10d_functional.all_to_all"):
+            wait = next(iter(launch.users))
+            between = list(order)[order[launch] + 1:order[wait]]
+            found.append([str(node.target) for node in between if ops.formula(node.target) or "_c10d_functional" in str(node.target)])
+    return found
+
+
+def generated() -> list[str]:
+    """What Inductor wrote since the last call and communicates."""
+    sources = [pathlib.Path(module.__file__).read_text() for module in PyCodeCache.modules]
+    PyCodeCache.modules.clear()
+    return [source for source in sources if "_c10d_functional" in source]
+
+
 class Run:
     """One training, and what was seen of it."""
 
@@ -65,28 +88,55 @@ class Run:
         self.losses: list[float] = []
         self.seconds: list[float] = []
         self.planned: list[dict] = []
+        self.events: launch_order.Events = []
 
-    def train(self) -> dict:
+    def build(self) -> None:
         if "bucketd" in self.asked:
             import bucketd.torchtitan
 
             bucketd.torchtitan.configure(on_plan=self._on_plan, **self.asked["bucketd"])
-        trainer = config(self.asked, self.assets).build()
-        self._watch(trainer)
-        trainer.train()
-        traced = getattr(trainer, "_traced_step", None)
-        seen = dict(losses=self.losses, weights=weights(trainer.model_parts[0]), seconds=self.seconds, planned=self.planned,
-                    launches=launches(traced.gm) if traced is not None else {})
-        trainer.close()
+        self.trainer = config(self.asked, self.assets).build()
+        self._watch()
+
+    def train(self) -> dict:
+        self.build()
+        self.trainer.train()
+        return self.seen()
+
+    def steps(self):
+        """The steps of train(), one for each next()."""
+        data = self.trainer.batch_generator(self.trainer.dataloader)
+        while self.trainer.should_continue_training():
+            self.trainer.step += 1
+            self.trainer.train_step(data)
+            yield
+
+    def seen(self) -> dict:
+        traced = getattr(self.trainer, "_traced_step", None)
+        seen = dict(losses=self.losses, weights=weights(self.trainer.model_parts[0]), seconds=self.seconds, planned=self.planned,
+                    launches=launches(traced.gm) if traced is not None else {}, code=[self._differs(source) for source in generated()])
+        self.trainer.close()
         return seen
 
-    def _on_plan(self, planned):
-        kinds = collections.Counter(bucket.kind for bucket in planned.plan.buckets)
-        self.planned.append(dict(scope=planned.scope, summary=planned.plan.summary(planned.source), buckets=dict(kinds),
-                                 launches=launches(planned.module)))
+    def _differs(self, source: str) -> str:
+        """What Inductor's code does otherwise than the plan."""
+        try:
+            return launch_order.check(self.events, source)
+        except errors.InductorOrderError as error:
+            return str(error)
 
-    def _watch(self, trainer):
-        step, log = trainer.train_step, trainer.metrics_processor.log
+    def _on_plan(self, planned):
+        nodes, groups = planned.normalized.graph.nodes, planned.normalized.graph.groups
+        buckets = [[bucket.kind, groups[nodes[bucket.members[0]].collective.group].mesh_dim, len(bucket.members)]
+                   for bucket in planned.plan.buckets]
+        collectives = [node.collective for node in nodes if node.collective is not None]
+        self.planned.append(dict(
+            collectives=len(collectives), tagged=sum(bool(each.tag) for each in collectives), scope=planned.scope, summary=planned.plan.summary(planned.source), buckets=buckets, launches=launches(planned.module),
+            under_exchanges=[under_exchanges(planned.captured.nodes), under_exchanges(planned.module.graph.nodes)]))
+        self.events = launch_order.of_graph(planned.module)
+
+    def _watch(self):
+        step, log = self.trainer.train_step, self.trainer.metrics_processor.log
 
         def timed(data):
             begin = time.perf_counter()
@@ -97,7 +147,16 @@ class Run:
             self.losses.append(loss)
             log(number, loss, *rest, **named)
 
-        trainer.train_step, trainer.metrics_processor.log = timed, logged
+        self.trainer.train_step, self.trainer.metrics_processor.log = timed, logged
+
+
+def train_paired(runs: dict[str, Run]) -> dict:
+    for run in runs.values():
+        run.build()
+    turns = [run.steps() for run in runs.values()]
+    while all([next(steps, False) is None for steps in turns]):
+        pass
+    return {name: run.seen() for name, run in runs.items()}
 
 
 def weights(model: torch.nn.Module) -> str:
@@ -113,7 +172,8 @@ def weights(model: torch.nn.Module) -> str:
 def main():
     asked = json.loads(sys.argv[1])
     time.sleep = lambda seconds: None  # torchtitan's, behind each training
-    seen = {name: Run(run, pathlib.Path(asked["assets"])).train() for name, run in asked["runs"].items()}
+    runs = {name: Run(run, pathlib.Path(asked["assets"])) for name, run in asked["runs"].items()}
+    seen = train_paired(runs) if asked.get("paired") else {name: run.train() for name, run in runs.items()}
     print("\n" + json.dumps(seen), flush=True)
     dist.destroy_process_group()
 

@@ -69,7 +69,7 @@ def compile_fx_inner(gm: fx.GraphModule, example_inputs: Sequence[Any], *,
         raise InductorOrderError("cpp_wrapper and fx_wrapper write code whose order cannot be read: leave them off under a plan")
     _tell(_set_by_hand())
     lowerable(gm)
-    with config.patch({**_OFF, "_pre_fusion_custom_pass": launch_order.KeepOrder(config._pre_fusion_custom_pass)}):
+    with config.patch(in_order()):
         code = inner_compile(gm, [_real(value) for value in example_inputs], **kwargs)
     source = getattr(code, "source_code", None)
     if source is None:
@@ -78,6 +78,11 @@ def compile_fx_inner(gm: fx.GraphModule, example_inputs: Sequence[Any], *,
     elif differs := launch_order.check(planned, source):
         log.warning("bucketd: the code waits in another order than the plan, which costs time and changes no result: %s", differs)
     return code
+
+
+def in_order() -> dict[str, Any]:
+    """Inductor's settings under which the code of a planned graph launches and waits in the graph's order."""
+    return {**_OFF, "_pre_fusion_custom_pass": launch_order.KeepOrder(config._pre_fusion_custom_pass)}
 
 
 def compile_step(gm: fx.GraphModule, example_inputs: Sequence[Any], context: capture.CaptureContext, plan: Callable, *,

@@ -41,44 +41,42 @@ _REPLACED = ("joint_transformer_block_bucketing_reordering_pass", "schedule_fsdp
 _REORDERS = ("ep_overlap_schedule_pass",)
 # Options of bucketd.backend() that say what happens around the plan, which torchtitan's own list does in aot_fx_trace.
 _AROUND = ("compiler", "passes", "partitioner")
-# Inductor leaves the order of launches and waits as the plan has it.
-_IN_ORDER = {"reorder_for_peak_memory": False, "reorder_for_compute_comm_overlap": False, "allow_buffer_reuse": False}
 
 
 def configure(**options: Any) -> None:
     """The options of bucketd.backend() that every trainer made from now on plans with; call it alike on every rank. TypeError
     or ValueError for one that there is none of, or that cannot be. `compiler` is torchtitan's compile.backend where it is left
     out; `compiler`, `passes` and `partitioner` are of compile.mode "jit" alone."""
-    settings = {name: value for name, value in options.items() if name not in ("model", "param_order", "on_plan", *_AROUND)}
+    global _asked
     if "model" in options:
         raise TypeError("model= is the trainer's own here: leave it out")
-    Settings.of(**settings)
-    _STATE.options, _STATE.settings, _STATE.configured, _STATE.session = options, settings, True, None
+    asked = _Asked(options)
+    Settings.of(**asked.settings)
+    _asked = asked
 
 
-class _State:
-    """What configure() said, and the models of the trainers that there are."""
+class _Asked:
+    """Options of configure(), and the session of all graphs that are planned by them."""
 
-    def __init__(self):
-        self.options: dict[str, Any] = {}
-        self.settings: dict[str, Any] = {}
-        self.configured = False
-        self.session: Session | None = None  # of all graphs that are planned by these settings
-        self.models: list[tuple[Any, weakref.ref]] = []  # by its trainer's config
+    def __init__(self, options: dict[str, Any] | None = None):
+        self.configured = options is not None
+        self.options = options or {}
+        self.settings = {name: value for name, value in self.options.items() if name not in ("param_order", "on_plan", *_AROUND)}
 
-    def the_session(self) -> Session:
-        if self.session is None:
-            self.session = Session(Settings.of(**self.settings))
-        return self.session
-
-    def model_of(self, config: Any) -> torch.nn.Module:
-        for held, model in reversed(self.models):
-            if held is config and model() is not None:
-                return model()
-        raise BucketdError(f"no trainer with this config has been made while compile.pass_pipeline was {PIPELINE!r}")
+    @functools.cached_property
+    def session(self) -> Session:
+        return Session(Settings.of(**self.settings))
 
 
-_STATE = _State()
+_asked = _Asked()
+_trainers: list[tuple[Any, weakref.ref, _Asked]] = []  # config, model, and what was asked when it was made
+
+
+def _trainer_of(config: Any) -> tuple[torch.nn.Module, _Asked]:
+    for held, model, asked in reversed(_trainers):
+        if held is config and (found := model()) is not None:
+            return found, asked
+    raise BucketdError(f"no trainer with this config was made while compile.pass_pipeline was {PIPELINE!r}")
 
 
 # -- what torchtitan calls
@@ -88,7 +86,8 @@ def _pipeline(traced: Any, config: Any, *, parallel_dims: Any = None) -> list[Ca
     """torchtitan's own list, with one pass that plans where its bucketing was."""
     from torchtitan.experiments.graph_trainer.passes import construct_default_graph_passes
 
-    around = [name for name in _AROUND if name in _STATE.options]
+    model, asked = _trainer_of(config)
+    around = [name for name in _AROUND if name in asked.options]
     if around:
         raise ValueError(f"{', '.join(around)}: only compile.mode='jit' reads that; with 'aot_fx_trace' torchtitan compiles the graph")
     passes = construct_default_graph_passes(traced, config, parallel_dims=parallel_dims)
@@ -101,10 +100,12 @@ def _pipeline(traced: Any, config: Any, *, parallel_dims: Any = None) -> list[Ca
                            f"bucketd was tried with {needs_torchtitan.TRIED}")
     for late in set(names[names.index(_REPLACED[0]):]).intersection(_REORDERS):
         _warn(f"torchtitan's {late} comes after the plan and moves what the plan has put in order")
-    model = _STATE.model_of(config)
 
     def bucketd_plan_pass(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> fx.GraphModule:
-        return _plan(gm, traced, model, whole=config.compile.inductor_compilation == "full")
+        gm = _plan(gm, describe(gm, traced, model), model, asked)
+        if config.compile.inductor_compilation == "full":
+            _mark(gm)
+        return gm
 
     at = names.index(_REPLACED[0])
     kept = [each for each, name in zip(passes, names) if name not in _REPLACED]
@@ -115,31 +116,36 @@ def _after_init(trainer: GraphTrainer) -> None:
     """Remembers the trainer's model; in mode "jit" compiles it with bucketd's backend."""
     config = trainer.config
     for model in trainer.model_parts:
-        _STATE.models = [(held, kept) for held, kept in _STATE.models if kept() is not None]
-        _STATE.models.append((config, weakref.ref(model)))
+        _trainers[:] = [each for each in _trainers if each[1]() is not None]
+        _trainers.append((config, weakref.ref(model), _asked))
         if config.compile.mode == "jit" and model._compiled_call_impl is not None:
             if config.compile.passes:
                 raise ValueError(f"compile.passes={config.compile.passes} and compile.pass_pipeline={PIPELINE!r}: one or the other buckets")
-            options = {"compiler": config.compile.backend, **_STATE.options}
+            options = {"compiler": config.compile.backend, **_asked.options}
             model.compile(backend=backend(model=model, **options), fullgraph=True)
 
 
 # -- the plan
 
 
-def _plan(gm: fx.GraphModule, traced: Any, model: torch.nn.Module, whole: bool) -> fx.GraphModule:
-    context = describe(gm, traced, model)
-    if has_collectives(gm):
-        order = _STATE.options.get("param_order")
-        session = _STATE.the_session()
-        gm = session.plan(gm, context, "joint", session.next_ordinal(),
-                          parameter_order(model) if order is None else list(order), _STATE.options.get("on_plan"))
-    if whole:
-        # full_inductor_compilation_pass marks what is not marked yet, and lets Inductor move every reduce-scatter to the end.
-        for node in gm.graph.nodes:
-            if node.op not in ("placeholder", "output"):
-                node.meta["custom"] = {**node.meta.get("custom", {}), "compile_with_inductor": {"inductor_configs": dict(_IN_ORDER)}}
-    return gm
+def _plan(gm: fx.GraphModule, context: CaptureContext, model: torch.nn.Module, asked: _Asked) -> fx.GraphModule:
+    if not has_collectives(gm):
+        return gm
+    order = asked.options.get("param_order")
+    order = parameter_order(model) if order is None else list(order)
+    return asked.session.plan(gm, context, "joint", asked.session.next_ordinal(), order, asked.options.get("on_plan"))
+
+
+def _mark(gm: fx.GraphModule) -> None:
+    """For torchtitan's full_inductor_compilation_pass, which comes last and would let Inductor move every reduce-scatter to the
+    end: it leaves nodes alone that are marked already, with settings of their own."""
+    from . import inductor
+
+    inductor.lowerable(gm)
+    settings = {"inductor_configs": inductor.in_order()}
+    for node in gm.graph.nodes:
+        if node.op not in ("placeholder", "output"):
+            node.meta["custom"] = {**node.meta.get("custom", {}), "compile_with_inductor": settings}
 
 
 def describe(gm: fx.GraphModule, traced: Any, model: torch.nn.Module) -> CaptureContext:
@@ -203,7 +209,7 @@ def _check(trainer: GraphTrainer) -> None:
         near = difflib.get_close_matches(name, known, 1)
         _warn(f"compile.pass_pipeline={name!r} names no pipeline, and torchtitan takes its default one without a word: there is no plan; "
               + (f"did you mean {near[0]!r}?" if near else f"known are {', '.join(map(repr, known))}"))
-    elif _STATE.configured:
+    elif _asked.configured:
         _warn(f"bucketd.torchtitan.configure() was called, but compile.pass_pipeline is {name!r}: there is no plan; "
               f"say --compile.pass_pipeline {PIPELINE}")
 

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""bucketd under torchtitan's own Trainer against torchtitan without it: integrations x models x parallelisms, as a table.
+
+    tests/bench/trainers.py [--steps N] [--only TEXT]
+
+A line is one job of 4 gloo processes on this machine in which two trainers of one debug model take turns, a step each: one with
+torchtitan's own bucketing pass, one with bucketd's plan by the private planner. "bits" says whether all ranks end with the same
+weights, of "each alone", "its pass" and "planned" the launches of parameters' and gradients' collectives in the graph that ran,
+"step" is the median over the pairs of steps of the planned step's time through the other's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "client" / "python"), str(ROOT / "tests" / "python")]
+
+from ranks import run_ranks  # noqa: E402
+
+WORLD = 4
+OWN = {"aot_fx_trace": {}, "jit": {"mode": "jit", "passes": ["transformer_block_bucketing"]}, "Inductor": {"inductor_compilation": "full"}}
+PLANNED = {"aot_fx_trace": {}, "jit": {"mode": "jit"}, "Inductor": {"inductor_compilation": "full"}}
+PARALLELISMS = {
+    "FSDP": {},
+    "HSDP 2x2": {"data_parallel_replicate_degree": 2},
+    "FSDP + TP 2x2": {"tensor_parallel_degree": 2},
+    "FSDP, experts on 2": {"expert_parallel_degree": 2},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    integration: str
+    model: str
+    parallelism: str
+    mode: str = "auto"
+
+    def __str__(self):
+        return f"{self.integration}, {self.model}, {self.parallelism}, {self.mode}"
+
+
+CASES = [
+    Case("aot_fx_trace", "llama3", "FSDP"),
+    Case("aot_fx_trace", "deepseek_v3", "FSDP, experts on 2"),
+    Case("aot_fx_trace", "llama3", "HSDP 2x2"),
+    Case("aot_fx_trace", "llama3", "FSDP + TP 2x2"),
+    Case("aot_fx_trace", "deepseek_v3", "FSDP"),
+    Case("jit", "llama3", "FSDP"),
+    Case("jit", "llama3", "HSDP 2x2"),
+    # What Inductor fuses hangs on the order of nodes, and with it where bf16 is rounded; this mode leaves compute where it is.
+    Case("Inductor", "llama3", "FSDP", "transformer_block"),
+]
+
+
+def train(case: Case, steps: int, assets: pathlib.Path, timeout: float = 580) -> list[dict]:
+    """What each rank saw of the runs "own" and "planned"; `assets` is a folder that titan_on_cpu.assets() filled."""
+    common = {"model": case.model, "steps": steps, "parallelism": PARALLELISMS[case.parallelism]}
+    runs = {"own": {**common, "compile": OWN[case.integration]},
+            "planned": {**common, "bucketd": {"mode": case.mode}, "compile": {**PLANNED[case.integration], "pass_pipeline": "bucketd"}}}
+    # Nothing is fetched, and what torchtitan's data set makes of our file stays beside it.
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(assets / "hf")}
+    said = run_ranks("titan_worker.py", WORLD, json.dumps(dict(assets=str(assets), runs=runs, paired=True)), timeout=timeout, **offline)
+    return [json.loads(text.splitlines()[-1]) for text in said]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    same: bool
+    alone: int  # launches of parameters' and gradients' collectives
+    own: int | None  # None: torchtitan does not show its graph
+    planned: int
+    ratio: float
+
+
+def row(seen: list[dict]) -> Row:
+    own, planned = seen[0]["own"], seen[0]["planned"]
+    graphs = planned["planned"]
+    alone = sum(graph["tagged"] for graph in graphs)
+    merged = sum(members - 1 for graph in graphs for _, _, members in graph["buckets"])
+    others = sum(graph["collectives"] - graph["tagged"] for graph in graphs)
+    of_own = sum(own["launches"].values())
+    pairs = list(zip(planned["seconds"], own["seconds"]))[1:]  # the first one compiles
+    same = all(each["own"]["weights"] == each["planned"]["weights"] and each["own"]["losses"] == each["planned"]["losses"] for each in seen)
+    return Row(same, alone, of_own - others if of_own else None, alone - merged, statistics.median(a / b for a, b in pairs))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=12, help="of each trainer; the first one compiles, and is not timed")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    arguments = parser.parse_args()
+    import titan_on_cpu
+
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    print("| integration | model | parallelism | mode | bits | each alone | its pass | planned | step |\n|---|---|---|---|---|---|---|---|---|", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        titan_on_cpu.assets(pathlib.Path(folder))
+        for case in CASES:
+            if arguments.only not in str(case):
+                continue
+            try:
+                made = row(train(case, arguments.steps, pathlib.Path(folder)))
+            except (AssertionError, TimeoutError) as error:
+                result = f"does not run: {str(error).strip().splitlines()[-1][:100]} | | | |"
+            else:
+                result = (f"{'same' if made.same else 'other'} | {made.alone} | {made.own or ''} | {made.planned} | {made.ratio:.2f}")
+            print(f"| {case.integration} | {case.model} | {case.parallelism} | {case.mode} | {result} |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
