@@ -31,6 +31,7 @@ void AddDigestCommand(const Command& app);
 void AddShowCommand(const Command& app);
 void AddDiffCommand(const Command& app);
 void AddKeyCommand(const Command& app);
+void AddAdviseCommand(const Command& app);
 void AddStoreCommand(const Command& app);
 // Those that talk to a running server.
 void AddStatusCommand(const Command& app);

@@ -28,7 +28,7 @@ const std::vector<Group>& Groups() {
   static const std::vector<Group> groups = {
       {"Graphs and plans in files, without a server",
        {AddPlanCommand, AddCompareCommand, AddExplainCommand, AddSimulateCommand, AddTraceCommand,
-        AddDigestCommand, AddShowCommand, AddDiffCommand, AddKeyCommand}},
+        AddDigestCommand, AddShowCommand, AddDiffCommand, AddKeyCommand, AddAdviseCommand}},
       {"A running server (--server ADDRESS, else BUCKETD_ADDRESS, else 127.0.0.1:9460)",
        {AddStatusCommand, AddPlansCommand, AddJobsCommand, AddEvictCommand, AddPinCommand,
         AddDisableCommand, AddEnableCommand, AddCostsCommand}},

@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from referee_kit import bucketctl, graph_paths, referee
 
 DONE, REFUSED, USAGE, UNAVAILABLE = 0, 1, 2, 3
-COMMANDS = ("plan", "compare", "explain", "simulate", "trace", "digest", "show", "diff", "key")
+COMMANDS = ("plan", "compare", "explain", "simulate", "trace", "digest", "show", "diff", "key", "advise")
 GRAPH = graph_paths("llama3_debug_fsdp8.bw")[0]
 OTHER = graph_paths("llama3_debug_fsdp8.fw")[0]
 
@@ -48,6 +48,49 @@ class BucketctlTest(unittest.TestCase):
                      ("plan", GRAPH, "--memory-limit", "-5%"), ("plan", GRAPH, "--param-order", self.path("absent")),
                      ("plan", GRAPH, "--reorder-compute", "none")):  # bound nothing while it was there
             self.run_ctl(*args, expect=USAGE)
+
+    def advise(self, *args):
+        return json.loads(self.run_ctl("advise", *args, "--json").stdout)
+
+    def test_advice_of_a_step_is_what_manual_plans_of_its_graphs_take(self):
+        """A wrapping is a bucket list, and FSDP2's prefetching a distance."""
+        advice = self.advise(OTHER, GRAPH, "--profile", "slow_network")
+        self.assertEqual([len(one["units"]) for one in advice["tried"]], [8, 8, 14, 5])
+        self.assertEqual([one["wrapping"] for one in advice["tried"]], ["blocks", "blocks", "halves of blocks", "pairs of blocks"])
+        for one in advice["tried"]:
+            buckets = ",".join("+".join(unit) for unit in one["units"])
+            plans = [json.loads(self.run_ctl("plan", graph, "--mode", "manual", "--buckets", buckets, "--memory-limit", "100x",
+                                             "--prefetch-forward", str(one["prefetch_forward"]), "--profile", "slow_network",
+                                             "--prefetch-backward", str(one["prefetch_backward"]), "--json").stdout)["planned"]
+                     for graph in (OTHER, GRAPH)]
+            self.assertAlmostEqual(one["step_us"], sum(plan["total_us"] for plan in plans), places=3)
+            self.assertEqual(one["peak_bytes"], max(plan["peak_bytes"] for plan in plans))
+        fits = [one for one in advice["tried"] if one["peak_bytes"] <= advice["memory_limit_bytes"]]
+        fastest = min(one["step_us"] for one in fits)
+        enough = fastest <= 0.995 * advice["now"]["step_us"]
+        self.assertEqual(advice["advised"]["step_us"], fastest if enough else advice["now"]["step_us"])
+
+    def test_advice_keeps_parameters_where_the_memory_is_there(self):
+        kept = graph_paths("llama3_debug_fsdp8.joint")[0]
+        frugal = self.advise(OTHER, GRAPH, "--kept", kept, "--memory-limit", "1.0x")
+        self.assertTrue(frugal["now"]["reshard_after_forward"] and frugal["advised"]["reshard_after_forward"])
+        generous = self.advise(OTHER, GRAPH, "--kept", kept, "--memory-limit", "2x")
+        self.assertFalse(generous["advised"]["reshard_after_forward"])
+        self.assertLess(generous["advised"]["step_us"], frugal["advised"]["step_us"])
+        self.assertIsNone(self.advise(OTHER)["advised"]["reshard_after_forward"])
+        self.assertIn("now*", self.run_ctl("advise", OTHER, GRAPH, "--units", "tok_embeddings,layers.[0-5],norm+output", "--memory-limit", "1B").stdout)
+
+    def test_advice_that_nobody_can_follow_is_refused(self):
+        for args, said in (((graph_paths("moe_debug_fsdp4_ep4.joint")[0],), "gathered over dp_shard and over efsdp"),
+                           ((graph_paths("llama3_debug_ddp8.joint")[0],), "there is nothing to wrap"),
+                           ((GRAPH,), "is a backward: give its forward, too"),
+                           ((OTHER, "--units", "head"), "no entry of --units holds a parameter"),
+                           ((GRAPH, "--kept", GRAPH), "gathers parameters again in its backward"),
+                           ((OTHER, "--kept", OTHER), "does not gather parameters again"),
+                           ((OTHER, GRAPH, "--kept", graph_paths("llama3_8b_fsdp8.joint")[0]), "wraps other modules than")):
+            self.assertIn(said, self.run_ctl("advise", *args, expect=REFUSED).stderr)
+        self.run_ctl("advise", OTHER, "--units", "layers.[", expect=USAGE)
+        self.run_ctl("advise", OTHER, "--memory-limit", "much", expect=USAGE)
 
     def test_what_is_nearly_right_gets_the_right_word(self):
         for args, said in ((("statsu",), 'there is no command "statsu"; did you mean status?'), (("fly",), 'there is no command "fly"'),

@@ -37,6 +37,7 @@ __all__ = [
     "PlannerError",
     "SettingsArgs",
     "__version__",
+    "apply_to_fully_shard",
     "backend",
     "context",
     "counters",
@@ -50,6 +51,7 @@ __all__ = [
 ]
 
 _WITH_TORCH = {
+    "apply_to_fully_shard": ".fully_shard",
     "backend": ".torch_backend",
     "context": ".torch_backend",
     "inductor": ".inductor",
