@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterator
 
 from torch import fx
 
-from . import apply, canonical, capture, degraded, embedded, following, mesh, normalize, plan, settings, sizes, twins, wire
+from . import apply, canonical, capture, degraded, embedded, following, fusion, mesh, normalize, plan, settings, sizes, twins, wire
 from .agreement import Agreement, await_key, job_store, ranks_text
 from .client import PlannerClient, PlanReply
 from .errors import AgreementError, BucketdError, EmbeddedError, GraphRefused, PlannerError, PlanRejected, advise
@@ -74,10 +74,10 @@ def _no_collections():
 
 class Ordinal:
     """Counts what is compiled, alike on all ranks. What is compiled again, by some of them, gets a number only when it turns out that it
-    needs a plan of its own."""
+    needs a plan of its own. `fused`: Inductor compiles it, so it is planned with the costs of the kernels that Inductor fuses."""
 
-    def __init__(self, numbers: Iterator[int], code: Hashable):
-        self._numbers, self.code = numbers, code
+    def __init__(self, numbers: Iterator[int], code: Hashable, fused: bool = False):
+        self._numbers, self.code, self.fused = numbers, code, fused
 
     @functools.cached_property
     def number(self) -> int:
@@ -101,9 +101,9 @@ class Session:
         self._hints_of: dict[int, sizes.Hints] = {}  # by ordinal
         self._told: set[str] = set()  # once, not for each graph
 
-    def next_ordinal(self, code: Hashable = None) -> Ordinal:
-        """Of what is compiled now, from `code` where that is known."""
-        ordinal = Ordinal(self._ordinals, code)
+    def next_ordinal(self, code: Hashable = None, fused: bool = False) -> Ordinal:
+        """Of what is compiled now, from `code` where that is known; `fused`: by Inductor."""
+        ordinal = Ordinal(self._ordinals, code, fused)
         if code is None or code not in self._codes:
             ordinal.number  # noqa: B018  taken now: this is one that all ranks compile
         self._codes.add(code)
@@ -165,7 +165,7 @@ class Session:
         try:
             with _no_collections():
                 hints = self._hints(gm, ordinal.number)
-                planned, edit, record = self._propose(gm, context, kind, scope, parameter_order, hints)
+                planned, edit, record = self._propose(gm, context, kind, scope, parameter_order, hints, ordinal.fused)
         except Exception as error:
             advise(error, self.settings.fallback)
             verdict = agreement.fail(scope, error)
@@ -188,7 +188,7 @@ class Session:
         if not known:
             return None, None
         try:
-            gm, captured, normalized, digest = self._capture(gm, context, kind, sizes.Hints())
+            gm, captured, normalized, digest = self._capture(gm, context, kind, sizes.Hints(), ordinal.fused)
         except GraphRefused:
             return None, None  # all ranks will hear of it
         for agreed in known:
@@ -202,13 +202,15 @@ class Session:
                 return Planned(agreed.scope, followed, digest, following.SOURCE, 0.0, gm, captured, normalized, agreed.runner), edit
         return None, None
 
-    def _capture(self, gm, context, kind: str, hints: sizes.Hints):
+    def _capture(self, gm, context, kind: str, hints: sizes.Hints, fused: bool):
         """(the graph that a plan changes, its capture, that normalised, digest of the latter)."""
         try:
             if self.settings.twin_groups:
                 gm = twins.on_twins(gm, context, kind)
             captured = capture.capture_graph(gm, context, kind, hints=hints)
             normalized = normalize.normalize(captured.raw)
+            if fused:
+                fusion.use_inductor_costs(normalized, captured)
             return gm, captured, normalized, canonical.digest(normalized.graph)
         except GraphError as error:
             raise GraphRefused(str(error)) from error
@@ -234,11 +236,12 @@ class Session:
             self._hints_of[ordinal] = sizes.Hints(traced)
         return self._hints_of[ordinal]
 
-    def _propose(self, gm, context, kind: str, scope: str, parameter_order, hints: sizes.Hints):
-        gm, captured, normalized, digest = self._capture(gm, context, kind, hints)
+    def _propose(self, gm, context, kind: str, scope: str, parameter_order, hints: sizes.Hints, fused: bool):
+        gm, captured, normalized, digest = self._capture(gm, context, kind, hints, fused)
         message = mesh.mesh_message(context, captured.raw)
         options = self.settings.plan_options(parameter_order, _comm_backend(captured.raw, message.device_type))
         record = {f"option {name}": text for name, text in settings.describe_options(options).items()}
+        record["costs"] = normalized.graph.costs or "node by node"
         record["graph digest"] = digest.hex()
         record["executor"] = self.settings.executor or "torch.distributed"
         record["twin groups"] = self.settings.twin_groups
