@@ -97,6 +97,10 @@ class Cases:
         """Ranks that trace sizes of their own, from the first step on."""
         return both(self.dense, [(2 + RANK, 5), (3, 4 + 5 * RANK), (2, 9)], dynamic=True)
 
+    def uneven_by_default(self):
+        """The same without dynamic=True; the first rank's first batch is of one sample, which PyTorch makes a case of its own."""
+        return both(self.dense, [(1 + RANK, 5), (2 + RANK, 5), (2, 5)])
+
     def last_on_rank_3(self):
         """Only one rank's last batch is small: only that rank compiles again."""
         return both(self.dense, [(4, 5), (4, 5), (2 if RANK == 3 else 4, 5), (1 if RANK == 3 else 4, 5), (3, 5)])
