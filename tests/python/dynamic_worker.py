@@ -64,6 +64,10 @@ def both(make, batches, numerics="exact", **options):
         else:
             backend = bucketd.backend(address=ADDRESS, deadline=60, numerics=numerics, compiler=seen, on_plan=plans.append)
         bits = train(make, batches, backend, **options)
+        if folder := os.environ.get("GRAPHS"):
+            for planned in plans[:2]:
+                name = f"{planned.scope.replace('/', '.')}.rank{RANK}.{planned.digest.hex()}.json.gz"
+                bucketd.save_graph(planned.captured.raw, os.path.join(folder, name))
         found[way] = {"bits": bits, **seen.told(), "plans": [[p.scope, p.plan.sha256, p.source] for p in plans]}
     return found
 

@@ -184,12 +184,11 @@ class _Follower:
             for s in {s for source in node.inputs for s in own[source]}:
                 users[s].append((i, s in writes))
         for found in users.values():
+            if not any(writes for _, writes in found):
+                continue
             for at, (late, writes) in enumerate(found):
-                for early, wrote in found[:at] if any(w for _, w in found) else ():
-                    if writes or wrote:
-                        for end in (early, *waits.get(early, ())):
-                            if end < late:
-                                yield self._item(end), self._item(late)
+                ends = (end for early, wrote in found[:at] if writes or wrote for end in (early, *waits.get(early, ())))
+                yield from ((self._item(end), self._item(late)) for end in ends if end < late)
 
 
 def _alike(node) -> tuple:

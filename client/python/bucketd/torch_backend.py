@@ -41,7 +41,8 @@ def backend(
 ) -> Backend:
     """A backend for `torch.compile(model, backend=bucketd.backend(...))` that runs the step's collectives by a plan.
 
-    Make it, and compile with it, in the same order on every rank. No rank runs a plan before all of them hold the same
+    Make it, and compile with it, in the same order on every rank. What is compiled again, for a batch of another size, keeps the
+    order of its plan, and a rank may do that alone; sizes may be symbolic. No rank runs a plan before all of them hold the same
     one: they compare notes through torch.distributed's key-value store. With `job` the planner sees to it as well: it
     answers when all ranks have asked, all of them alike, names the ranks and the first node that differ or the ranks that
     are missing, and gives a restarted job the plans that it had. A rank that fails by itself, before it asks or with the
@@ -187,7 +188,7 @@ def plan_pass(
     if context is None:
         context = structural_context(gm)
         _check_names(gm, context, order)
-    return session.plan(gm, context, kind, session.next_ordinal(fused=fused), order, on_plan)
+    return session.plan(gm, context, kind, session.next_ordinal(_code(), fused), order, on_plan)
 
 
 def _check_names(gm: fx.GraphModule, context: capture.CaptureContext, order: Sequence[str]) -> None:
