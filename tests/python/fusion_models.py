@@ -1,6 +1,6 @@
 """Models whose steps Inductor compiles, sharded over a fake group of four: name -> a function from a mesh to a step.
 
-OURS are the suite's models and what was looked at while the prediction was written; OTHERS were compared afterwards.
+OURS are the suite's models and what was looked at while the prediction was written; OTHERS were compared when it was done, and taught it more.
 """
 
 from __future__ import annotations
