@@ -103,6 +103,17 @@ def test_a_row_of_the_table(assets, case):
     assert made.own is None or made.planned <= made.own
 
 
+@pytest.mark.full
+def test_what_inductor_writes_keeps_the_plans_order(assets, offline):
+    whole = {"inductor_compilation": "full"}
+    seen, _ = trained(
+        assets, offline, timeout=580,
+        own={"layers": 1, "compile": whole},
+        planned={"layers": 1, "bucketd": {"mode": "transformer_block"}, "compile": {**whole, **PLANNED}})
+    assert seen["planned"]["same"]
+    assert seen["planned"]["code"] == [""], "one graph, and nothing in another order"
+
+
 @pytest.mark.slow
 def test_the_page_takes_a_user_to_a_planned_step(assets, offline, tmp_path):
     """The page's own command, on a debug model that trains here: what is behind `--` is what this machine asks for."""
