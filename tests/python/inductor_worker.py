@@ -4,14 +4,22 @@ import functools
 import hashlib
 import json
 import os
+import pathlib
 import re
 import sys
 
+if os.environ["RANK"] in os.environ.get("COLD", ""):  # ranks with a cache of their own
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["COLD_CACHE"]
+
+import simple_fsdp
 import torch
 import torch.distributed as dist
-from sharded_model import sharded_model
+from checkpointed_model import CheckpointedModel
+from sharded_model import Model, sharded_model
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
 from torch._inductor.compile_fx import compile_fx_inner
+from torch._inductor.decomposition import select_decomp_table
 from torch.distributed.device_mesh import init_device_mesh
 
 import bucketd
@@ -20,6 +28,7 @@ from bucketd.plan import StepKind
 
 RANK = int(os.environ.get("RANK", "0"))
 ADDRESS = os.environ.get("PLANNER", "")
+PLANNER = dict(address=ADDRESS, deadline=300, numerics="exact")
 STEPS = 3
 
 
@@ -68,73 +77,196 @@ class Run:
     """What the graphs of one training were planned and compiled to."""
 
     def __init__(self):
-        self.planned, self.graphs, self.codes, self.units = [], [], [], []
+        self.planned, self.graphs, self.codes, self.keys = [], [], [], []
         counters.clear()
 
     def on_plan(self, planned):
-        assert planned.normalized.graph.costs == "inductor"
         targets = [str(node.target) for node in planned.module.graph.nodes]
         self.graphs.append(" ".join("w" if "wait" in t else "L" for t in targets if "_c10d_functional" in t))
         self.planned.append(planned)
 
     def backend(self, **options):
-        made = bucketd.backend(compiler="inductor", on_plan=self.on_plan,
-                               **{**dict(address=ADDRESS, deadline=120, numerics="exact"), **options})
+        made = bucketd.backend(compiler="inductor", on_plan=self.on_plan, **{**PLANNER, **options})
+        return functools.partial(made, inner_compile=self.keep)
 
-        def inner(gm, inputs, **more):
-            code = compile_fx_inner(gm, inputs, **more)
-            self.codes.append(getattr(code, "source_code", ""))
-            return code
-
-        return functools.partial(made, inner_compile=inner)
+    def keep(self, gm, inputs, **more):
+        """Inductor's compile_fx_inner, of which we read what it made."""
+        code = compile_fx_inner(gm, inputs, **more)
+        self.codes.append(getattr(code, "source_code", ""))
+        self.keys.append(getattr(code, "_fx_graph_cache_key", None))
+        return code
 
     def told(self) -> dict:
         cache = {name.removeprefix("fxgraph_cache_"): n for name, n in counters["inductor"].items() if "fxgraph_cache" in name}
         return dict(scopes=[p.scope for p in self.planned], plans=[p.plan.sha256 for p in self.planned],
                     buckets=[len(p.plan.buckets) for p in self.planned], expected=[expected(p) for p in self.planned],
-                    planned=self.graphs, code=[read(code) for code in self.codes if "_c10d_functional" in code], cache=cache)
+                    keys=self.keys, planned=self.graphs, code=[read(code) for code in self.codes if "_c10d_functional" in code], cache=cache)
+
+
+class Features(Model):
+    """With tied weights, a buffer that the forward writes, and, if asked, a graph break in the middle."""
+
+    def __init__(self, width, hidden, breaks):
+        super().__init__(width, hidden)
+        self.breaks = breaks
+        self.embedding, self.head = torch.nn.Embedding(16, width), torch.nn.Linear(width, 16)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, tokens):
+        self.seen += tokens.numel()
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+            if self.breaks:
+                torch._dynamo.graph_break()
+        return self.head(x).float().logsumexp(-1).sum()
+
+
+def features(mesh, width, hidden, breaks=False):
+    torch.manual_seed(0)
+    model = simple_fsdp.shard(Features(width, hidden, breaks), mesh, torch.bfloat16, torch.float32)
+    model.head._parameters["weight"] = model.embedding._parameters["weight"]
+    return model
 
 
 class Cases:
     def __init__(self):
         self.mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
-        self.width, self.hidden = int(os.environ.get("WIDTH", "8")), int(os.environ.get("HIDDEN", "16"))
+        self.generator = torch.Generator()
 
-    def train(self, backend, compiled=None):
-        torch._dynamo.reset()
-        model = sharded_model(self.mesh, self.width, self.hidden)
-        step = torch.compile(model, backend=backend)
+    def tokens(self):
+        return torch.randint(0, 13, (2, 5), generator=self.generator)
+
+    def train(self, model, step, accumulate=1, evaluate=False) -> dict:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
-        generator = torch.Generator().manual_seed(RANK)
+        self.generator.manual_seed(RANK)
+        torch.manual_seed(RANK)  # of dropout
         losses = []
         for _ in range(STEPS):
-            loss = step(torch.randint(0, 13, (2, 5), generator=generator))
-            loss.backward()
+            for _ in range(accumulate):
+                loss = step(self.tokens())
+                loss.backward()
+                losses.append(loss.view(1))
             optimizer.step()
             optimizer.zero_grad()
-            losses.append(loss.view(1))
-        return dict(weights=sha(model.parameters()), losses=sha(losses))
+            if evaluate:
+                with torch.no_grad():
+                    losses.append(step(self.tokens()).view(1))
+        return dict(weights=sha([*model.parameters(), *(buffer.view(-1) for buffer in model.buffers())]), losses=sha(losses))
+
+    def whole(self, make, backend, **how) -> dict:
+        torch._dynamo.reset()
+        model = make()
+        return self.train(model, torch.compile(model, backend=backend), **how)
+
+    def sharded(self):
+        return sharded_model(self.mesh, 8, 16)
 
     def unplanned(self):
-        # PyTorch 2.13's AOTAutograd cache takes one rank's code for another's where shards are uneven and the folder is one.
-        with torch._functorch.config.patch(enable_autograd_cache=False):
-            return self.train("inductor")
+        return self.whole(self.sharded, "inductor")
 
     def planned(self, mode):
         run = Run()
-        found = self.train(run.backend(mode=mode))
-        return {**found, **run.told()}
+        return {**self.whole(self.sharded, run.backend(mode=mode)), **run.told()}
+
+    def both(self, train) -> dict:
+        """train(backend) without a plan, and with one."""
+        run = Run()
+        return dict(unplanned=train("inductor"), found=train(run.backend()), **run.told())
+
+    def tied_accumulated_evaluated(self):
+        def make():
+            return features(self.mesh, 8, 16)
+
+        return self.both(lambda backend: self.whole(make, backend, accumulate=2, evaluate=True))
+
+    def graph_breaks(self):
+        return self.both(lambda backend: self.whole(lambda: features(self.mesh, 8, 16, breaks=True), backend))
+
+    def blocks_alone(self):
+        def train(backend):
+            torch._dynamo.reset()
+            model = self.sharded()
+            for block in model.blocks:
+                block.compile(backend=backend)
+            return self.train(model, model)
+
+        return self.both(train)
+
+    def checkpointed_attention(self):
+        def make():
+            torch.manual_seed(1)
+            return CheckpointedModel(8)
+
+        return self.both(lambda backend: self.whole(make, backend))
+
+    def own_stack(self):
+        """Somebody's own backend over Inductor, that plans by a pass and compiles by ours."""
+        run = Run()
+
+        def compiler(kind, plan):
+            def compile_part(gm, inputs):
+                more = dict(is_backward=kind == "bw")
+                if not plan:
+                    return compile_fx_inner(gm, inputs, **more)
+                bucketd.plan_pass(gm, inputs, kind=kind, on_plan=run.on_plan, **PLANNER)
+                return bucketd.inductor.compile_fx_inner(gm, inputs, inner_compile=run.keep, **more)
+
+            return compile_part
+
+        def stack(plan):
+            return aot_autograd(fw_compiler=compiler("fw", plan), bw_compiler=compiler("bw", plan), decompositions=select_decomp_table())
+
+        return dict(unplanned=self.whole(self.sharded, stack(False)), found=self.whole(self.sharded, stack(True)), **run.told())
+
+
+    def page(self):
+        """What client/python/TRAINERS.md shows, as it stands there: the first loss by each way, and the plans of the first."""
+        text = (pathlib.Path(bucketd.__file__).parents[1] / "TRAINERS.md").read_text()
+        text = text[text.index("## torch.compile with Inductor"):]
+        whole, backend, aten = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        names = dict(torch=torch, bucketd=bucketd)
+
+        def first_loss(model, make_step):
+            torch._dynamo.reset()
+            self.generator.manual_seed(RANK)
+            names["model"] = model
+            loss = make_step(model)(self.tokens())
+            loss.backward()
+            return loss.item()
+
+        def as_it_stands(model):
+            exec(whole, names)
+            return names["step"]
+
+        def own_backend(model):
+            exec(backend, names)
+            return torch.compile(model, backend=names["backend"])
+
+        def own_aten(model):
+            def compiler(gm, inputs):
+                given = dict(names, gm=gm, example_inputs=inputs, context=None)
+                exec(aten, given)
+                return given["compiled"]
+
+            return torch.compile(model, backend=aot_autograd(fw_compiler=compiler, bw_compiler=compile_fx_inner,
+                                                             decompositions=select_decomp_table()))
+
+        losses = [first_loss(self.sharded(), way) for way in (as_it_stands, own_backend, own_aten)]
+        return dict(found=losses)
 
 
 def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     cases = Cases()
-    for asked in sys.argv[1:]:
-        name, *arguments = asked.split(":")
-        found = getattr(cases, name)(*arguments)
-        print(json.dumps({"case": asked, "rank": RANK, **found}), flush=True)
-        dist.barrier()
+    # Where shards are uneven and the folder is one, PyTorch 2.13's AOTAutograd cache takes one rank's code for another's.
+    with torch._functorch.config.patch(enable_autograd_cache=False):
+        for asked in sys.argv[1:]:
+            name, *arguments = asked.split(":")
+            found = getattr(cases, name)(*arguments)
+            print(json.dumps({"case": asked, "rank": RANK, **found}), flush=True)
+            dist.barrier()
     dist.destroy_process_group()
 
 

@@ -2,6 +2,7 @@
 
 import pathlib
 import sys
+import types
 
 import pytest
 import torch
@@ -125,7 +126,8 @@ def compiled(mesh, address, mode, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["auto", "greedy", "overlap", "transformer_block", "none"])
+@pytest.mark.parametrize("mode", ["transformer_block", *(pytest.param(mode, marks=pytest.mark.full)
+                                                         for mode in ("auto", "greedy", "overlap", "none"))])
 def test_the_code_keeps_every_modes_order(mesh, address, mode, caplog):
     parts = compiled(mesh, address, mode)
     assert len(parts) == 2
@@ -140,6 +142,20 @@ def test_without_it_fusion_drags_a_wait_before_a_launch_and_that_is_told(mesh, a
     (planned, code), _ = compiled(mesh, address, "transformer_block")
     assert [type(event) for event in code] != [type(event) for event in planned]
     assert "the code waits in another order than the plan" in caplog.text
+
+
+def test_of_what_a_backward_is_given_inductor_may_write_into_what_has_its_storage_to_itself():
+    first, alone = torch.empty(4, device="meta"), torch.empty(4, device="meta")
+    graph = torch.fx.Graph()
+    for name, value in dict(first=first, again=first.view(2, 2), alone=alone).items():
+        graph.placeholder(name).meta["val"] = value
+    graph.output(())
+    tracing = torch._guards.TracingContext(None)
+    tracing.fw_metadata = types.SimpleNamespace(bw_donated_idxs=[0, 1, 2])
+    with torch._guards.tracing(tracing):
+        with inductor._giving_alone(torch.fx.GraphModule({}, graph)):
+            assert tracing.fw_metadata.bw_donated_idxs == [2]
+    assert tracing.fw_metadata.bw_donated_idxs == [0, 1, 2]
 
 
 def test_settings_that_would_reorder_a_plan_are_told_once(monkeypatch, caplog):

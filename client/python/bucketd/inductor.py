@@ -13,6 +13,7 @@ What a stack of your own can take:
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import logging
@@ -27,6 +28,7 @@ from torch._inductor import config
 from torch._inductor.custom_graph_pass import CustomGraphPass, CustomPartitionerFn, get_custom_graph_passes
 from torch._library.fake_class_registry import FakeScriptObject
 from torch._library.opaque_object import is_opaque_reference_type
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import capture, launch_order
 from .errors import InductorOrderError
@@ -69,7 +71,7 @@ def compile_fx_inner(gm: fx.GraphModule, example_inputs: Sequence[Any], *,
         raise InductorOrderError("cpp_wrapper and fx_wrapper write code whose order cannot be read: leave them off under a plan")
     _tell(_set_by_hand())
     lowerable(gm)
-    with config.patch(in_order()):
+    with config.patch(in_order()), _giving_alone(gm):
         code = inner_compile(gm, [_real(value) for value in example_inputs], **kwargs)
     source = getattr(code, "source_code", None)
     if source is None:
@@ -131,6 +133,26 @@ def lowerable(gm: fx.GraphModule) -> None:
 def _like(new: fx.Node, old: fx.Node) -> fx.Node:
     new.meta.update(old.meta)
     return new
+
+
+@contextlib.contextmanager
+def _giving_alone(gm: fx.GraphModule):
+    """Inductor writes into what a backward gets of its forward and nobody else holds. PyTorch 2.13 also gives it two tensors on
+    one storage: in the order of its own graph it reads one before it writes into the other, in a plan's perhaps not."""
+    tracing = torch._guards.TracingContext.try_get()
+    told = tracing.fw_metadata if tracing is not None else None
+    given = getattr(told, "bw_donated_idxs", None)
+    if not given:
+        yield
+        return
+    inputs = [node.meta.get("val") for node in gm.graph.find_nodes(op="placeholder")]
+    storages = [StorageWeakRef(v.untyped_storage()) if isinstance(v, torch.Tensor) else None for v in inputs]
+    holders = collections.Counter(storages)
+    told.bw_donated_idxs = [i for i in given if i < len(storages) and holders[storages[i]] == 1]
+    try:
+        yield
+    finally:
+        told.bw_donated_idxs = given
 
 
 def _real(value: Any) -> Any:

@@ -39,7 +39,7 @@ class KeepOrder(CustomSchedulerPass):
         self.then = then
 
     def uuid(self):
-        own = ("bucketd.launch_order", 1)
+        own = ("bucketd", 2)  # what this package does to the code, and which version of that
         if self.then is None:
             return own
         theirs = self.then.uuid() if isinstance(self.then, CustomSchedulerPass) else None
