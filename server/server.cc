@@ -57,6 +57,7 @@ constexpr int kMessageSlackBytes = 1 << 20;  // options with thousands of parame
 constexpr int kInlineQueue = 256;
 constexpr int64_t kMemoBytes = int64_t{16} << 20;
 constexpr std::chrono::seconds kLoadAgain{5};
+constexpr std::chrono::seconds kCountUptime{1};
 
 int64_t NowUnixMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -163,6 +164,7 @@ struct Server::Impl {
   void OpenPins();
   void LoadCosts();
   void FollowStore();
+  void CountUptime();
   std::string Degraded() const;
   void SetServing(bool serving);
   void BeginDrain();
@@ -281,6 +283,12 @@ void Server::Impl::LoadCosts() {
                   [this] { intake_pool.TrySubmit([this] { LoadCosts(); }); });
 }
 
+void Server::Impl::CountUptime() {
+  const auto now = std::chrono::steady_clock::now();
+  metrics.uptime_seconds.Set(std::chrono::duration<double>(now - started).count());
+  timers.Schedule(now + kCountUptime, [this] { CountUptime(); });
+}
+
 // Other servers of the same store may switch planning off and promote profiles.
 void Server::Impl::FollowStore() {
   timers.Schedule(std::chrono::steady_clock::now() + PlanningSwitch::kLookEvery, [this] {
@@ -339,6 +347,9 @@ AdminHooks Server::Impl::Hooks() {
   AdminHooks hooks;
   AddJobHooks(agreement, pins, hooks);
   hooks.store_health = [this] { return store_metrics->Health(); };
+  hooks.displaced_jobs = [this] {
+    return static_cast<int64_t>(agreement_metrics.tally(Tally::kDisplaced).Value());
+  };
   hooks.cost_profiles = [this] {
     std::vector<v1::CostProfileStatus> all;
     for (const ProfileInfo& info : costs.List("")) {
@@ -384,6 +395,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   server->impl_->LoadCosts();
   server->impl_->epochs.Take().IgnoreError();  // again with each look
   server->impl_->FollowStore();
+  server->impl_->CountUptime();
   RETURN_IF_ERROR(server->impl_->Listen());
   RETURN_IF_ERROR(server->impl_->StartHttp());
   server->impl_->listening = true;

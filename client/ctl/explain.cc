@@ -166,6 +166,7 @@ std::vector<std::string> Explainer::NeverMerged(CollectiveId c) const {
     add("collectives of kind ", Kind(collective.kind), " are never merged");
   }
   if (collective.wait == kNoNode) add("nobody waits for it");
+  if (collective.symbolic) add("its size changes from step to step");
   if (graph_.outputs(collective.start).size() != 1) add("it has several outputs");
   if (constraints_.pinned[Index(c)]) {
     add("it reads or makes storage that an in-place op writes, or is kept in order itself");
@@ -173,7 +174,7 @@ std::vector<std::string> Explainer::NeverMerged(CollectiveId c) const {
   PlanOptions options;
   options.numerics = plan_.numerics;
   options.backend = plan_.backend;
-  if (Reduces(collective.kind) && !MayMerge(graph_, c, tags_, options)) {
+  if (Reduces(collective.kind) && !collective.symbolic && !MayMerge(graph_, c, tags_, options)) {
     add("numerics ", Name(plan_.numerics), " on ", plan_.backend, " leaves this ",
         Kind(collective.kind), " alone, since merging changes the order of sums");
   }

@@ -51,6 +51,14 @@ std::string LoadText(const v1::LoadStatus& load) {
                       load.uploads_limit(), " uploads");
 }
 
+std::string GivenUpText(const v1::GivenUp& g) {
+  return absl::StrCat(WithThousands(g.callers()), " callers, ", WithThousands(g.computations()),
+                      " computations, ", WithThousands(g.uploads()), " uploads and ",
+                      WithThousands(g.jobs()), " jobs made room for others; ",
+                      WithThousands(g.abandoned()), " computations had no caller left; ",
+                      WithThousands(g.connections()), " connections flooded");
+}
+
 std::string StoreText(const v1::StoreStatus& store) {
   if (!store.error().empty())
     return absl::StrCat(store.path(), ": CANNOT BE READ: ", store.error());
@@ -97,6 +105,7 @@ std::string StatusText(const v1::GetStatusResponse& s) {
   line("answers", AnswersText(s.plans()));
   line("", OtherAnswersText(s.plans()));
   line("under way", LoadText(s.load()));
+  line("given up", GivenUpText(s.given_up()));
   for (const v1::CacheStatus& cache : s.caches()) {
     line(cache.name(),
          absl::StrCat(WithThousands(cache.entries()), " in memory, ", BytesInWords(cache.bytes()),

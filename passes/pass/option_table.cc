@@ -198,8 +198,8 @@ constexpr OptionInfo kOptions[] = {
      "start gathers and reductions in the attention part of neighbouring layers; strict: or fail",
      kUnits, false, Set<&O::dense_regions>, Print<&O::dense_regions>},
     {"upstream", "on | off",
-     "as torch 2.13 does, known defects included, for comparison; mode overlap exactly so where "
-     "nothing is merged",
+     "after torch 2.13, known defects included, for comparison; not equal to it where mode overlap "
+     "merges before it schedules, nor on every graph where it merges after",
      kEvery, false, Set<&O::upstream>, Print<&O::upstream>},
     {"bucket_all_reduce", "on | off",
      "merge gradients' all-reduces, as eager DDP's reducer does; sums of more than two ranks are "

@@ -58,6 +58,7 @@ int main(int argc, char** argv) {
       "  bucketd-opt step.bir --mode=transformer_block --dump-after=all\n\n"
       "Exit codes: 0 done, 1 refused (graph, plan or pass), 2 usage, 3 unavailable.",
       "bucketd-opt"};
+  app.set_version_flag("--version", "bucketd-opt " BUCKETD_VERSION);
   bucketd::OptFlags flags;
   bucketd::AddOptFlags(app, flags);
   try {

@@ -142,6 +142,16 @@ void Admin::FillLoad(v1::LoadStatus& load) const {
   load.set_uploads_limit(o.intake.max_uploads);
 }
 
+void Admin::FillGivenUp(v1::GivenUp& given_up) const {
+  const ServerMetrics& m = parts_.metrics;
+  given_up.set_callers(Value(m.displaced_callers));
+  given_up.set_computations(Value(m.displaced_computations));
+  given_up.set_uploads(Value(m.displaced_uploads));
+  if (parts_.hooks.displaced_jobs != nullptr) given_up.set_jobs(parts_.hooks.displaced_jobs());
+  given_up.set_abandoned(Value(m.computations_dropped));
+  given_up.set_connections(Value(m.connections_closed));
+}
+
 void Admin::FillStore(v1::GetStatusResponse& status) const {
   if (parts_.store == nullptr || parts_.store_path.empty()) return;
   v1::StoreStatus& to = *status.mutable_store();
@@ -199,6 +209,7 @@ v1::GetStatusResponse Admin::GetStatus() const {
   FillPlanning(parts_.planning.Get(), *status.mutable_planning());
   FillPlans(status);
   FillLoad(*status.mutable_load());
+  FillGivenUp(*status.mutable_given_up());
   FillStore(status);
   std::vector<v1::JobStatus> jobs = Jobs();
   status.set_jobs_total(static_cast<int64_t>(jobs.size()));

@@ -32,6 +32,7 @@ struct AdminHooks {
   std::function<absl::StatusOr<v1::UnpinJobResponse>(const v1::UnpinJobRequest& request)> unpin_job;
   std::function<std::vector<v1::CostProfileStatus>()> cost_profiles;
   std::function<StoreHealth()> store_health;
+  std::function<int64_t()> displaced_jobs;  // since the start
 };
 
 // What the composition root knows.
@@ -69,6 +70,7 @@ class Admin {
  private:
   void FillPlans(v1::GetStatusResponse& status) const;
   void FillLoad(v1::LoadStatus& load) const;
+  void FillGivenUp(v1::GivenUp& given_up) const;
   void FillStore(v1::GetStatusResponse& status) const;
   void FillErrors(v1::GetStatusResponse& status) const;
   std::vector<v1::JobStatus> Jobs() const;

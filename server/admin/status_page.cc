@@ -266,6 +266,23 @@ void AddLoad(const v1::GetStatusResponse& s, Html& html) {
   html << "</table>\n";
 }
 
+void AddGivenUp(const v1::GivenUp& g, Html& html) {
+  html << "<h2 id=given-up>Given up <small>since the start, so that others are "
+          "served</small></h2><table><tr><th>what<th class=n>number<th class=aside>why</tr>\n";
+  const auto row = [&](const std::string& name, int64_t n, const std::string& why) {
+    html << "<tr><td class=w>" << name << "<td class=\"n "
+         << Class(n == 0 ? Mood::kQuiet : Mood::kWarn) << "\">" << n << "<td class=\"quiet aside\">"
+         << why << "</tr>\n";
+  };
+  row("waiting callers", g.callers(), "their peer or tenant had most of max-waiting");
+  row("queued computations", g.computations(), "their peer or tenant had most of compute-queue");
+  row("uploads", g.uploads(), "the slowest, or of the peer that had most of max-uploads");
+  row("jobs", g.jobs(), "those of the fewest ranks, where max-pins-per-tenant was used up");
+  row("computations without callers", g.abandoned(), "nobody waited for them any more");
+  row("connections", g.connections(), "they flooded the server with frames");
+  html << "</table>\n";
+}
+
 void AddStore(const v1::GetStatusResponse& s, int64_t now_ms, Html& html) {
   html << "<h2>Store <small>what outlives this process</small></h2>";
   if (!s.has_store()) {
@@ -381,6 +398,7 @@ std::string StatusPage(const v1::GetStatusResponse& status) {
   AddTiles(status, html);
   AddAnswers(status.plans(), html);
   AddLoad(status, html);
+  AddGivenUp(status.given_up(), html);
   AddStore(status, now_ms, html);
   AddJobs(status, now_ms, html);
   AddErrors(status, now_ms, html);

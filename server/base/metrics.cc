@@ -139,6 +139,8 @@ ServerMetrics::ServerMetrics(Registry& r)
       compute_running(AddGauge(r, "bucketd_plan_compute_running", "Computations under way.")),
       waiting_callers(AddGauge(r, "bucketd_waiting_callers",
                                "GetPlan calls that wait for a graph or a computation.")),
+      uptime_seconds(AddGauge(r, "bucketd_uptime_seconds",
+                              "Since the start, whatever the wall clock was set to meanwhile.")),
       displaced_callers(AddCounter(r, kDisplaced, kDisplacedHelp, {{"what", "caller"}})),
       displaced_computations(AddCounter(r, kDisplaced, kDisplacedHelp, {{"what", "computation"}})),
       displaced_uploads(AddCounter(r, kDisplaced, kDisplacedHelp, {{"what", "upload"}})),
@@ -196,7 +198,6 @@ ServerMetrics::ServerMetrics(Registry& r)
   AddGauge(r, "bucketd_build_info", "Always 1; the labels say what runs.",
            {{"version", kServerVersion}, {"planner_version", kPlannerVersion}})
       .Set(1);
-  AddGauge(r, "bucketd_start_time_seconds", "Unix time of the start.").SetToCurrentTime();
 }
 
 void ServerMetrics::RequestStarted(Method method) {

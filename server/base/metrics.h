@@ -97,6 +97,7 @@ class ServerMetrics {
   prometheus::Gauge& compute_queued;
   prometheus::Gauge& compute_running;
   prometheus::Gauge& waiting_callers;
+  prometheus::Gauge& uptime_seconds;
   prometheus::Counter& displaced_callers;
   prometheus::Counter& displaced_computations;
   prometheus::Counter& displaced_uploads;

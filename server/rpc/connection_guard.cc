@@ -65,7 +65,7 @@ class Guard {
       const auto found = shard.connections.find(fd);
       if (found == shard.connections.end()) return true;
       const SteadyTime now = std::chrono::steady_clock::now();
-      bool within = true;
+      bool within = !found->second.over;
       for (size_t i = 0; i < message.msg_iovlen && bytes > 0 && within; ++i) {
         const size_t part = std::min(bytes, message.msg_iov[i].iov_len);
         within = found->second.budget.Take(
@@ -74,10 +74,13 @@ class Guard {
       }
       if (within) return true;
       // Closed without a last read, and its number now another socket's.
-      const bool is_other = found->second.cookie != CookieOf(fd);
-      host = std::move(found->second.host);
-      shard.connections.erase(found);
-      if (is_other) return true;
+      if (found->second.cookie != CookieOf(fd)) {
+        shard.connections.erase(found);
+        return true;
+      }
+      // gRPC hands on what it has read before an error and reads again, to get the error again.
+      if (std::exchange(found->second.over, true)) return false;
+      host = found->second.host;
     }
     Closed(host);
     return false;
@@ -99,6 +102,7 @@ class Guard {
     std::string host;
     uint64_t cookie = 0;
     FrameBudget budget;
+    bool over = false;
   };
   struct Shard {
     absl::Mutex mutex;
@@ -128,6 +132,12 @@ class Guard {
   absl::flat_hash_map<std::string, SteadyTime> suspects_ ABSL_GUARDED_BY(mutex_);
   std::function<void()> on_closed_ ABSL_GUARDED_BY(mutex_);
 };
+
+// gRPC also reads into no buffer at all; what that returns says nothing about the connection.
+bool HasRoom(const msghdr& message) {
+  return std::any_of(message.msg_iov, message.msg_iov + message.msg_iovlen,
+                     [](const iovec& buffer) { return buffer.iov_len > 0; });
+}
 
 // Of the process, as the two functions are. Never destroyed: gRPC's threads may read until the end.
 Guard& TheGuard() {
@@ -165,7 +175,7 @@ ssize_t recvmsg(int fd, msghdr* message, int flags) {
     errno = ECONNRESET;
     return -1;
   }
-  if (bytes == 0) bucketd::TheGuard().Ended(fd);
+  if (bytes == 0 && bucketd::HasRoom(*message)) bucketd::TheGuard().Ended(fd);
   return bytes;
 }
 

@@ -5,6 +5,9 @@
 // `recvmsg`, which gRPC's shared library then calls in place of the C library's: they do the same
 // and count. What else calls them is not affected: a socket counts if it was accepted, and is read
 // by recvmsg.
+//
+// It counts what it can read: behind TLS there is nothing to see here, and the same frames are to
+// be counted where they are decrypted.
 #pragma once
 
 #include <cstdint>

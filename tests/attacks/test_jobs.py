@@ -9,6 +9,7 @@ import grpc
 import kit
 import pytest
 from harness import BINARY, Caller, Key, expect, reason_of
+from waiting import wait_for
 
 from bucketd._wire.proto import planner_pb2
 
@@ -23,7 +24,7 @@ def _job(name: str, ranks: list, size: int, generation: int = 1, prefetch: int =
 
 def _refused(caller: Caller, request) -> str:
     with pytest.raises(grpc.RpcError) as error:
-        caller.stub.GetPlan(request, timeout=20)
+        caller.stub.GetPlan(request, timeout=20, wait_for_ready=True)
     return reason_of(error.value).reason
 
 
@@ -32,17 +33,18 @@ def _agree(caller: Caller, name: str, size: int = 2, generation: int = 1) -> Non
     expect(len({one.result().plan.plan for one in calls}) == 1, "ranks of", name, "got different plans")
 
 
-def _meddle(address: str, rounds: int) -> None:
+def _meddle(server, rounds: int) -> None:
     """While an honest rank waits, others speak for it and for later generations of its job."""
-    honest, attacker = Caller(address), Caller(address)
+    honest, attacker = Caller(server.address), Caller(server.address)
     for number in range(rounds):
         name = f"honest-{number}"
         first = honest.stub.GetPlan.future(_job(name, [0], 2), timeout=30)
-        time.sleep(0.05)
+        server.eventually("bucketd_agreement_waiting_ranks", 1)
         for far in (2**64 - 1, 10**6):
-            expect(_refused(attacker, _job(name, [0], 1, far)) == "JOB_INVALID", "generation", far, "was taken")
+            reason = _refused(attacker, _job(name, [0], 1, far))
+            expect(reason == "JOB_INVALID", "generation", far, "was told", reason)
         copies = [attacker.stub.GetPlan.future(_job(name, [0], 2), timeout=30) for _ in range(3)]
-        time.sleep(0.05)
+        wait_for(lambda: server.metric("bucketd_requests_in_flight") >= 4, "the copies to wait beside the rank")
         expect(_refused(attacker, _job(name, [0], 2, prefetch=3)) == "JOB_INVALID", "two of a rank were taken")
         bad = _job(name, [0], 2)
         bad.options.mode = "fastest"
@@ -59,8 +61,29 @@ def _meddle(address: str, rounds: int) -> None:
 @pytest.mark.quiet
 def test_calls_for_somebody_elses_rank_and_far_generations_end_nobody():
     with kit.Scene() as scene:
-        seen = scene.under(lambda: _meddle(scene.server.address, kit.size(5, 50)))
+        seen = scene.under(lambda: _meddle(scene.server, kit.size(5, 50)))
     seen.holds("meddling with jobs", memory_mib=64)
+
+
+def test_a_generation_that_somebody_else_ended_comes_back_when_the_job_is_released(tmp_path):
+    """Who may speak for a job is not known yet, so that one generation ahead ends the one before: what remains is the way out."""
+    with kit.Scene("--store-dir", str(tmp_path / "store")) as scene:
+        caller = Caller(scene.server.address)
+        first = caller.stub.GetPlan.future(_job("train", [0], 2), timeout=30)
+        scene.server.eventually("bucketd_agreement_waiting_ranks", 1)
+        _agree(caller, "train", size=1, generation=2)  # somebody else
+        expect(first.exception() is not None, "the rank of the generation before was not told")
+        expect(reason_of(first.exception()).reason == "GENERATION_OVER", reason_of(first.exception()))
+        expect(_refused(caller, _job("train", [0], 2)) == "GENERATION_OVER", "the generation came back by itself")
+        said = _bucketctl(scene, "pin", "train", "--release")
+        expect("released" in said, said)
+        _agree(caller, "train", size=2, generation=1)
+        caller.close()
+
+
+def _bucketctl(scene, *arguments: str) -> str:
+    command = [pathlib.Path(BINARY).with_name("bucketctl"), *arguments, "--server", scene.server.address]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
 def _make_up(address: str, begin: int, jobs: int) -> None:
@@ -91,8 +114,7 @@ def test_made_up_jobs_take_no_pin_from_real_ones_and_go_at_once(tmp_path):
             again = caller.stub.GetPlan(_job(name, [0], 2), timeout=30)
             expect(again.HasField("plan"), name, "lost its plan")
         begin = time.monotonic()
-        command = [pathlib.Path(BINARY).with_name("bucketctl"), "pin", "junk-*", "--release", "--all", "--server", scene.server.address]
-        said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+        said = _bucketctl(scene, "pin", "junk-*", "--release", "--all")
         print(f"{jobs} made-up jobs: {said.strip()} in {time.monotonic() - begin:.2f} s")
         expect(scene.server.metric("bucketd_pins") == 2, "pins after the release:", scene.server.metric("bucketd_pins"))
         _agree(caller, "junk-1", size=2, generation=1)  # and its generation is forgotten

@@ -124,7 +124,7 @@ def test_uploads_that_bring_nothing(streams, mib, source):
 
         def attack():
             slow = SlowUploads(address, streams, mib << 20, source)
-            time.sleep(0.5)
+            scene.server.eventually("bucketd_uploads_in_flight", streams)
             took.extend(miss(address, width, 30) for width in range(1, kit.size(3, 10)))
             time.sleep(kit.size(0, 12))
             slow.end()

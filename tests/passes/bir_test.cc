@@ -85,6 +85,24 @@ TEST(Bir, PrintsWhatItReadsByteForByte) {
   EXPECT_EQ(Printed(Parsed(text)), text);
 }
 
+// Of an input, of a call and of a collective whose sizes are hints and do not fit one another.
+TEST(Bir, SaysWhichSizesAreSymbolic) {
+  const std::string text = absl::StrReplaceAll(
+      kCanonical, {{"input : bf16[8,64]", "input symbolic : bf16[8,64]"},
+                   {"flops=65536 cost=45us", "symbolic flops=65536 cost=45us : bf16[8,64]"},
+                   {"all_reduce(%a) group=tp", "all_reduce(%a) symbolic group=tp : bf16[9,64]"}});
+  const ParsedBir bir = Parsed(text);
+  EXPECT_TRUE(bir.graph.is_symbolic(0));
+  EXPECT_FALSE(bir.graph.is_symbolic(1));
+  EXPECT_FALSE(bir.graph.collective(0).symbolic);
+  EXPECT_TRUE(bir.graph.collective(1).symbolic);  // its input is
+  EXPECT_TRUE(bir.graph.collective(2).symbolic);
+  const ParsedBir again = Parsed(Printed(bir));
+  EXPECT_EQ(Printed(again), Printed(bir));
+  EXPECT_EQ(GraphDigest(again.graph), GraphDigest(bir.graph));
+  EXPECT_NE(GraphDigest(bir.graph), GraphDigest(Parsed(kCanonical).graph));
+}
+
 TEST(Bir, SaysWhatTheTextSays) {
   const ParsedBir bir = Parsed(kCanonical);
   const Graph& g = bir.graph;

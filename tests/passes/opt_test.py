@@ -47,6 +47,9 @@ class BucketdOpt(unittest.TestCase):
             self.assertIn(word, tables.stdout)
         self.assertIn("--dump-after", opt("--help").stdout)
 
+    def test_says_which_version_it_is(self):
+        self.assertRegex(opt("--version").stdout, r"^bucketd-opt \d+\.\d+\.\d+\n$")
+
     def test_dumps_after_passes(self):
         run = opt(GOLDEN, "--mode=manual", "--pass=tag-collectives,read-entries,bucket-units", "--dump-after=all",
                   "--set", "buckets=layers.0")

@@ -205,7 +205,13 @@ const Hostile kHostile[] = {
      "unknown direction 3"},
     {"UnknownRole", [](v1::Graph& g) { NodeOf(g, 0).set_role(static_cast<v1::Role>(6)); },
      "node %0 placeholder: unknown role 6"},
-    {"UnknownFlags", [](v1::Graph& g) { NodeOf(g, 3).set_flags(16); }, "unknown flags 16"},
+    {"UnknownFlags", [](v1::Graph& g) { NodeOf(g, 3).set_flags(32); }, "unknown flags 32"},
+    {"SymbolicWithoutAnOutput",
+     [](v1::Graph& g) {
+       NodeOf(g, 3).set_flags(16);
+       NodeOf(g, 3).clear_outputs();
+     },
+     "a symbolic size is one of an output, but there is none"},
     {"RoleOfACall", [](v1::Graph& g) { NodeOf(g, 3).set_role(v1::ROLE_INPUT); },
      "only a placeholder has a role"},
     {"IndexOfACall", [](v1::Graph& g) { NodeOf(g, 3).set_getitem_index(1); },

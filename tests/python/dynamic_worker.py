@@ -64,6 +64,10 @@ def both(make, batches, numerics="exact", **options):
         else:
             backend = bucketd.backend(address=ADDRESS, deadline=60, numerics=numerics, compiler=seen, on_plan=plans.append)
         bits = train(make, batches, backend, **options)
+        if folder := os.environ.get("GRAPHS"):
+            for planned in plans[:2]:
+                name = f"{planned.scope.replace('/', '.')}.rank{RANK}.{planned.digest.hex()}.json.gz"
+                bucketd.save_graph(planned.captured.raw, os.path.join(folder, name))
         found[way] = {"bits": bits, **seen.told(), "plans": [[p.scope, p.plan.sha256, p.source] for p in plans]}
     return found
 
@@ -96,6 +100,10 @@ class Cases:
     def uneven(self):
         """Ranks that trace sizes of their own, from the first step on."""
         return both(self.dense, [(2 + RANK, 5), (3, 4 + 5 * RANK), (2, 9)], dynamic=True)
+
+    def uneven_by_default(self):
+        """The same without dynamic=True; the first rank's first batch is of one sample, which PyTorch makes a case of its own."""
+        return both(self.dense, [(1 + RANK, 5), (2 + RANK, 5), (2, 5)])
 
     def last_on_rank_3(self):
         """Only one rank's last batch is small: only that rank compiles again."""

@@ -81,6 +81,7 @@ class Run:
         counters.clear()
 
     def on_plan(self, planned):
+        assert planned.normalized.graph.costs == "inductor"
         targets = [str(node.target) for node in planned.module.graph.nodes]
         self.graphs.append(" ".join("w" if "wait" in t else "L" for t in targets if "_c10d_functional" in t))
         self.planned.append(planned)

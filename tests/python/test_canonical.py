@@ -158,6 +158,19 @@ def _seconds(raw):
     return time.process_time() - start
 
 
+def test_what_is_encoded_can_be_read_again(data):
+    for graph in (small_graph(), normalize(load_graph(data / "vectors" / "hsdp_uneven.bw.rank0.json.gz")).graph):
+        encoded = canonical.encode(graph)
+        assert canonical.encode(canonical.decode(encoded)) == encoded
+
+
+def test_what_is_no_encoding_is_refused():
+    encoded = canonical.encode(small_graph())
+    for wrong in (b"", encoded[1:], encoded[:-1], encoded + b"\0"):
+        with pytest.raises(ValueError, match="encoding"):
+            canonical.decode(wrong)
+
+
 def test_equal_graphs_encode_equally_however_they_were_made():
     graph = small_graph()
     assert canonical.encode(copy.deepcopy(graph)) == canonical.encode(graph)

@@ -14,7 +14,7 @@ from bucketd.files import load_graph
 from bucketd.graph import COMPUTE, ORDERED, POINTWISE, SYMBOLIC, VIEW, Direction, NodeKind, Role, SlotKind, Tag
 from bucketd.mesh import mesh_message
 from bucketd.normalize import normalize
-from bucketd.sizes import UNBACKED, Hints, on_grid, shape_env, sources, traced_hints
+from bucketd.sizes import UNBACKED, on_grid, shape_env
 
 
 def tagged(gm):
@@ -173,16 +173,6 @@ def test_symbolic_sizes_are_hints_on_a_grid_and_add_no_guard():
     assert mm.flags == COMPUTE | SYMBOLIC and mm.flops == 2 * 12 * 7 * 6
     scalars = [node for node in raw.nodes if node.op in ("aten.sym_size.int", "operator.mul")]
     assert len(scalars) >= 2 and all(node.outputs == [] and not node.flags & SYMBOLIC for node in scalars)
-
-
-def test_hints_that_come_from_another_rank_are_those_of_the_graph():
-    gm, env = symbolic(lambda x: torch.cat([x, x]), torch.ones(5, 3))
-    given = {source: 40 + i for i, source in enumerate(sorted(traced_hints(env)))}
-    raw = capture_graph(gm, CaptureContext(), "fw", hints=Hints(given)).raw
-    cat = next(node for node in raw.nodes if node.op == "aten.cat.default")
-    rows, columns = (given[sources(size.node.expr, env)[0]] for size in gm.graph.find_nodes(op="placeholder")[0].meta["val"].shape)
-    assert cat.outputs[0].shape == (2 * rows, columns)
-    assert capture_graph(gm, CaptureContext(), "fw", hints=Hints({})).raw.nodes[0].outputs[0].shape == (UNBACKED, UNBACKED)
 
 
 def test_a_size_that_only_the_step_knows_is_a_constant():

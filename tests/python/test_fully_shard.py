@@ -19,7 +19,7 @@ import llama  # noqa: E402
 
 WORLD = 4
 SMALL = llama.LlamaConfig(vocab=11, dim=6, layers=2, heads=2, kv_heads=1, head_dim=4, hidden=7)
-ADVICE = {"units": [["tok_embeddings"], ["layers.0", "layers.1"], ["norm", "output"]], "prefetch_forward": 2, "prefetch_backward": 1,
+ADVICE = {"units": [["tok_embeddings"], ["layers.0", "layers.1"], ["norm"], ["output"]], "prefetch_forward": 2, "prefetch_backward": 1,
           "reshard_after_forward": True}
 
 
@@ -61,10 +61,10 @@ def test_units_are_wrapped_and_told_what_to_prefetch(mesh, monkeypatch):
     model = bucketd.apply_to_fully_shard(llama.build(SMALL), {"advised": ADVICE}, mesh=mesh)
     wrapped = [name for name, module in model.named_modules() if isinstance(module, FSDPModule)]
     assert wrapped == ["", "tok_embeddings", "layers.0", "layers.1", "norm", "output"]
-    embeddings, blocks, last = model.tok_embeddings, model.layers[0], model.norm
-    assert told["set_modules_to_forward_prefetch"] == [(embeddings, [blocks, last]), (blocks, [last]), (last, [])]
-    assert told["set_modules_to_backward_prefetch"] == [(embeddings, []), (blocks, [embeddings]), (last, [blocks])]
-    assert told["set_reshard_after_forward"] == [(embeddings, True), (blocks, True), (last, True)]
+    embeddings, blocks, norm, output = model.tok_embeddings, model.layers[0], model.norm, model.output
+    assert told["set_modules_to_forward_prefetch"] == [(embeddings, [blocks, norm]), (blocks, [norm, output]), (norm, [output]), (output, [])]
+    assert told["set_modules_to_backward_prefetch"] == [(embeddings, []), (blocks, [embeddings]), (norm, [blocks]), (output, [norm])]
+    assert told["set_reshard_after_forward"] == [(unit, True) for unit in (embeddings, blocks, norm, output)]
     tokens = torch.arange(12).reshape(2, 6) % SMALL.vocab
     model(tokens[:, :-1], tokens[:, 1:]).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())

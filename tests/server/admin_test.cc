@@ -2,7 +2,11 @@
 // codes.
 #include "server/admin/admin.h"
 
+#include <unistd.h>
+
+#include <array>
 #include <cstdio>
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -13,6 +17,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
 #include "httplib.h"
@@ -172,7 +178,9 @@ TEST_F(AdminServerTest, EveryFieldOfTheStatusIsFilledAndShown) {
                          "planning.not_stored",
                          // Nothing was dropped, is under way, or fails.
                          "caches.evictions", "load.computing", "load.queued", "load.waiting",
-                         "load.uploads", "store.error", "store.reading", "store.writing",
+                         "load.uploads", "given_up.callers", "given_up.computations",
+                         "given_up.uploads", "given_up.jobs", "given_up.abandoned",
+                         "given_up.connections", "store.error", "store.reading", "store.writing",
                          "store.failed_reads", "store.failed_writes", "store.damage",
                          // A rank that waits has nothing to tell yet.
                          "jobs.about"));
@@ -189,6 +197,98 @@ TEST_F(AdminServerTest, EveryFieldOfTheStatusIsFilledAndShown) {
                           HasSubstr(options_.store_dir), HasSubstr("h100_nvlink@1"),
                           HasSubstr("0 reads and 0 writes failed"), HasSubstr("RANKS_MISSING")));
   EXPECT_THAT(text, HasSubstr("trace 4bf92f3577b34da6a3ce929d0e0e4736"));
+}
+
+// A frame of HTTP/2 that only asks for work, many times over, until the server ends the connection.
+void FloodWithSettings(const std::string& socket_path) {
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  socket_path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  std::string frames = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  const std::string settings("\0\0\0\x04\0\0\0\0\0", 9);
+  for (int i = 0; i < 20'000; ++i) frames += settings;
+  while (!frames.empty()) {
+    const ssize_t sent = send(fd, frames.data(), frames.size(), MSG_NOSIGNAL);
+    if (sent <= 0) break;
+    frames.erase(0, static_cast<size_t>(sent));
+  }
+  std::array<char, 4096> answers;
+  while (recv(fd, answers.data(), answers.size(), 0) > 0) {
+  }
+  close(fd);
+}
+
+TEST_F(AdminServerTest, WhatWasGivenUpIsCountedAndShown) {
+  plan_function_ = gate_.Guard(ComputePlan);
+  options_.compute_slots = 1;
+  options_.compute_queue = 2;
+  options_.max_waiting = 4;
+  options_.intake.max_uploads = 1;
+  options_.upload_stall = std::chrono::seconds(4);  // slow after a quarter of it
+  options_.max_pins_per_tenant = 1;
+  StartServerWithAdmin();
+  std::vector<std::future<Reply>> calls;
+  const auto ask = [&](const std::string& tenant, uint32_t prefetch, milliseconds deadline) {
+    v1::GetPlanRequest request = InlineRequestFor(ForwardGraph());
+    request.set_tenant(tenant);
+    request.mutable_options()->set_prefetch_forward(prefetch);
+    calls.push_back(
+        std::async(std::launch::async, [=, this] { return GetPlan(request, deadline); }));
+  };
+  const auto given_up = [&] { return admin_->GetStatus()->given_up(); };
+  constexpr auto kPatient = std::chrono::minutes(1);
+  ask("a", 1, kPatient);
+  gate_.WaitUntilEntered(1);
+  ask("a", 2, std::chrono::seconds(1));  // queued, until its caller goes
+  EXPECT_TRUE(Eventually([&] { return given_up().abandoned() == 1; }));
+  ASSERT_TRUE(EventuallyWaiting(1));
+  ask("a", 3, kPatient);
+  ASSERT_TRUE(EventuallyWaiting(2));
+  ask("a", 4, kPatient);
+  ASSERT_TRUE(EventuallyWaiting(3));
+  ask("b", 1, kPatient);  // the queue is full: a's newest gives way
+  EXPECT_EQ(ReasonOf(calls[3].get().status), "OVERLOADED");
+  EXPECT_TRUE(EventuallyWaiting(3));
+  ask("a", 1, kPatient);  // joins the first
+  ASSERT_TRUE(EventuallyWaiting(4));
+  ask("b", 1, kPatient);  // nobody else may wait: a's newest gives way
+  EXPECT_EQ(ReasonOf(calls[5].get().status), "OVERLOADED");
+  gate_.Open();
+  for (const size_t kept : {0U, 2U, 4U, 6U}) EXPECT_TRUE(calls[kept].get().status.ok()) << kept;
+
+  EXPECT_TRUE(Eventually([&] { return Metric("bucketd_uploads_in_flight") == 0; }));
+  grpc::ClientContext context;
+  v1::UploadGraphResponse response;
+  const auto slow = stub_->UploadGraph(&context, &response);
+  v1::UploadGraphRequest message;
+  *message.mutable_header() = HeaderFor(BackwardGraph());
+  ASSERT_TRUE(slow->Write(message));
+  EXPECT_TRUE(Eventually([&] { return Metric("bucketd_uploads_in_flight") == 1; }));
+  v1::UploadHeader other = HeaderFor(BackwardGraph());
+  other.set_tenant("b");
+  EXPECT_TRUE(Eventually([&] { return Upload(other, {Zstd(BackwardGraph().bytes)}).ok(); }));
+  EXPECT_FALSE(slow->Finish().ok());
+
+  ASSERT_TRUE(GetPlan(JobRequest(1, "one")).response.has_plan());
+  ASSERT_TRUE(GetPlan(JobRequest(1, "two")).response.has_plan());
+  FloodWithSettings(absl::StrCat(folder_, "/socket"));
+  EXPECT_TRUE(Eventually([&] { return given_up().connections() == 1; }));
+
+  const v1::GivenUp now = given_up();
+  EXPECT_EQ(now.callers(), 1);
+  EXPECT_EQ(now.computations(), 1);
+  EXPECT_EQ(now.uploads(), 1);
+  EXPECT_EQ(now.jobs(), 1);
+  EXPECT_EQ(now.abandoned(), 1);
+  EXPECT_THAT(Ctl("status").first,
+              HasSubstr("given up    1 callers, 1 computations, 1 uploads and 1 jobs made room for "
+                        "others; 1 computations had no caller left; 1 connections flooded"));
+  const std::string page = StatusPage(*admin_->GetStatus());
+  for (const char* what : {"waiting callers", "queued computations", "uploads", "jobs",
+                           "computations without callers", "connections"}) {
+    EXPECT_THAT(page, HasSubstr(absl::StrCat("<td class=w>", what, "<td class=\"n warn\">1<")));
+  }
 }
 
 TEST_F(AdminServerTest, StatusCountsAllScopesThatWaitAlsoThoseThatItDoesNotList) {

@@ -1,5 +1,7 @@
 // Every limit of what is taken in, at the limit and one beyond.
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "proto/graph.pb.h"
@@ -142,6 +144,48 @@ TEST_F(UploadLimitsTest, UploadsAtATime) {
   ASSERT_TRUE(Eventually([&] { return Metric("bucketd_uploads_in_flight") == 1; }));
   EXPECT_TRUE(Upload(third, {Zstd(ForwardGraph().bytes)}).ok());
   EXPECT_TRUE(End(*two, Zstd(BackwardGraph().bytes)).ok());
+}
+
+// Sends a byte each 50 ms, three seconds long. For how many seconds the server took them.
+double Drip(v1::Planner::Stub& stub) {
+  const auto begin = std::chrono::steady_clock::now();
+  grpc::ClientContext context;
+  v1::UploadGraphResponse response;
+  const auto writer = stub.UploadGraph(&context, &response);
+  v1::UploadGraphRequest message;
+  *message.mutable_header() = HeaderFor(BackwardGraph());
+  bool taken = writer->Write(message);
+  for (const char byte : Zstd(BackwardGraph().bytes).substr(0, 60)) {
+    if (!taken) break;
+    message.set_chunk(std::string(1, byte));
+    taken = writer->Write(message);
+    std::this_thread::sleep_for(milliseconds(50));
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  context.TryCancel();
+  EXPECT_FALSE(writer->Finish().ok());
+  return took.count();
+}
+
+TEST_F(UploadLimitsTest, BytesASecond) {
+  options_.upload_stall = milliseconds(1000);
+  options_.upload_rate_bytes = 1000;  // a byte each 50 ms is a fiftieth of that
+  StartServer();
+  const double slow = Drip(*stub_);
+  EXPECT_GE(slow, 0.9) << "it had a second of patience";
+  EXPECT_LT(slow, 2.5);
+  options_.upload_rate_bytes = 1;
+  Restart();
+  EXPECT_GE(Drip(*stub_), 3.0) << "twenty times the least rate";
+}
+
+TEST_F(UploadLimitsTest, SecondsOfAnUpload) {
+  options_.upload_rate_bytes = 1;
+  options_.upload_deadline = milliseconds(1500);
+  StartServer();
+  const double late = Drip(*stub_);
+  EXPECT_GE(late, 1.4);
+  EXPECT_LT(late, 2.8);
 }
 
 TEST_F(UploadLimitsTest, BytesOfAllThatHasArrivedWhateverWasAnnounced) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from .graph import Graph, Node, NodeKind
+from .graph import Collective, Graph, Group, Node, NodeKind, Slot, Tensor
 
 _MAGIC = b"BKTG\x01"
 
@@ -90,6 +90,74 @@ def encode(graph: Graph) -> bytes:
     for node_id, node in enumerate(graph.nodes):
         encoder.node(node_id, node)
     return bytes(encoder.out)
+
+
+class _Decoder:
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, len(_MAGIC)
+        self._seen: list[str] = []
+
+    def byte(self) -> int:
+        self.at += 1
+        return self.data[self.at - 1]
+
+    def varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.byte()
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte <= 0x7F:
+                return value
+
+    def string(self) -> str:
+        number = self.varint()
+        if number == 0:
+            size = self.varint()
+            self.at += size
+            self._seen.append(self.data[self.at - size : self.at].decode())
+        return self._seen[number - 1]
+
+    def back_references(self, node_id: int) -> list[int]:
+        return [node_id - self.varint() for _ in range(self.varint())]
+
+    def tensor(self) -> Tensor:
+        return Tensor(self.byte(), tuple(self.varint() for _ in range(self.varint())))
+
+    def slot(self) -> Slot:
+        node, kind, parameter = self.varint() - 1, self.byte(), self.string()
+        return Slot(None if node < 0 else node, kind, parameter)
+
+    def node(self, node_id: int) -> Node:
+        node = Node(self.byte(), self.string(), self.back_references(node_id))
+        node.outputs = [self.tensor() for _ in range(self.varint())]
+        node.alias_of, node.mutates = self.back_references(node_id), self.back_references(node_id)
+        node.flags, node.flops, node.memory_bytes = self.varint(), self.varint(), self.varint()
+        node.direction, node.module = self.byte(), self.string()
+        if node.kind == NodeKind.PLACEHOLDER:
+            node.role, node.parameter = self.byte(), self.string()
+        elif node.kind == NodeKind.GETITEM:
+            node.index = self.varint()
+        elif node.kind == NodeKind.COLLECTIVE:
+            node.collective = Collective(self.byte(), self.varint(), self.byte(), self.byte(), self.string())
+        elif node.kind == NodeKind.OUTPUT:
+            node.slots = [self.slot() for _ in range(self.varint())]
+        return node
+
+
+def decode(data: bytes, name: str = "") -> Graph:
+    """What was encoded, without the names of the graph and its nodes; ValueError for anything else."""
+    if not data.startswith(_MAGIC):
+        raise ValueError("no canonical encoding of version 1")
+    decoder = _Decoder(data)
+    try:
+        groups = [Group(decoder.string(), decoder.varint(), decoder.varint()) for _ in range(decoder.varint())]
+        nodes = [decoder.node(node_id) for node_id in range(decoder.varint())]
+    except IndexError:
+        raise ValueError(f"a canonical encoding that ends at byte {len(data)}, in the middle") from None
+    if decoder.at != len(data):
+        raise ValueError(f"{len(data) - decoder.at} bytes behind the end of a canonical encoding")
+    return Graph(name, nodes, groups)
 
 
 def digest(graph: Graph) -> bytes:

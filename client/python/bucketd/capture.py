@@ -54,14 +54,12 @@ class Captured:
     nodes: list[torch.fx.Node]  # by raw id
 
 
-def capture_graph(
-    gm: torch.fx.GraphModule, context: CaptureContext, kind: str, name: str = "", hints: Hints | None = None
-) -> Captured:
-    """`kind` is "fw" (inference too), "bw" or "joint". `hints` stand for sizes that change; None: those of this rank.
-    Changes nothing in `gm` but the tags of collectives, and those only where none came with the nodes."""
+def capture_graph(gm: torch.fx.GraphModule, context: CaptureContext, kind: str, name: str = "") -> Captured:
+    """`kind` is "fw" (inference too), "bw" or "joint". Sizes that change are hints (sizes.Hints). Changes nothing in `gm` but the
+    tags of collectives, and those only where none came with the nodes."""
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}")
-    return _Capture(gm, context, kind, hints or Hints()).run(name or kind)
+    return _Capture(gm, context, kind).run(name or kind)
 
 
 def tag_once(gm: torch.fx.GraphModule, context: CaptureContext, kind: str) -> None:
@@ -71,9 +69,9 @@ def tag_once(gm: torch.fx.GraphModule, context: CaptureContext, kind: str) -> No
 
 
 class _Capture:
-    def __init__(self, gm: torch.fx.GraphModule, context: CaptureContext, kind: str, hints: Hints) -> None:
+    def __init__(self, gm: torch.fx.GraphModule, context: CaptureContext, kind: str) -> None:
         self.gm = gm
-        self.hints = hints
+        self.hints = Hints()
         self.symbolic = False  # the node that is being captured
         self.context = context
         self.kind = kind

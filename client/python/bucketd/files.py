@@ -156,6 +156,7 @@ def to_json(raw: RawGraph) -> dict[str, Any]:
         "world_size": raw.world_size,
         "gpus_per_node": raw.gpus_per_node,
         "device_type": raw.device_type,
+        **({"costs": raw.costs} if raw.costs else {}),
         "mesh_shape": [dim.size for dim in raw.mesh],
         "mesh_dim_names": [dim.name for dim in raw.mesh],
         "mesh_dims": [{"name": d.name, "size": d.size, "ranks_per_node": d.ranks_per_node} for d in raw.mesh],
@@ -282,6 +283,7 @@ class _Reader:
         self.raw.world_size = file.get("world_size", 1)
         self.raw.gpus_per_node = file.get("gpus_per_node", 0)
         self.raw.device_type = file.get("device_type", "")
+        self.raw.costs = file.get("costs", "")
         self.raw.mesh = [MeshDim(d["name"], d["size"], d.get("ranks_per_node", 0)) for d in file.get("mesh_dims", ())]
 
     def add(self, node_id: int, record: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ _Item = tuple[StepKind, int]
 
 @dataclasses.dataclass(frozen=True)
 class Agreed:
-    """What all ranks hold for one kind of graph of one piece of code; `plan` is None where they go without."""
+    """What all ranks hold for one graph, under `scope`; `plan` is None where they go without."""
 
     scope: str
     plan: Plan | None = None
@@ -32,13 +32,29 @@ class Agreed:
 def follow(agreed: Agreed, graph: Graph, digest: bytes) -> Plan | None:
     """The agreed plan for `graph`, whose digest is `digest`; None if it has other collectives, or its data flow does not allow the
     order. Its predictions are those of the agreed graph. Not verified."""
-    new_of = _twins(agreed.graph, graph)
+    new_of = _counterparts(agreed.graph, graph)
     if new_of is None:
         return None
     return _Follower(agreed, graph, new_of).run(digest)
 
 
-def _twins(old: Graph, new: Graph) -> dict[int, int] | None:
+def same_collectives(old: Graph, new: Graph) -> bool:
+    """Whether both launch the same, with sizes that agree wherever both are fixed parameters' and gradients'."""
+    new_of = _counterparts(old, new)
+    return new_of is not None and all(
+        _shapes(old, before) == _shapes(new, after) for before, after in new_of.items()
+        if old.nodes[before].kind == NodeKind.COLLECTIVE and old.nodes[before].collective.tag)
+
+
+def _shapes(graph: Graph, start: int):
+    """Of what travels; None where a hint stands for it."""
+    ends = [graph.nodes[graph.nodes[start].inputs[0]], graph.nodes[start]]
+    if any(node.flags & SYMBOLIC for node in ends):
+        return None
+    return [node.outputs[0].shape for node in ends]
+
+
+def _counterparts(old: Graph, new: Graph) -> dict[int, int] | None:
     """The new graph's collectives and waits by the old one's; None if the two launch anything different."""
     launches = [_launches(old), _launches(new)]
     if len(launches[0]) != len(launches[1]):
@@ -67,7 +83,9 @@ def _means(graph: Graph, start: int):
     """All but the sizes, which may be symbolic in one of two graphs."""
     node = graph.nodes[start]
     c, group = node.collective, graph.groups[node.collective.group]
-    return c.kind, c.reduce_op, c.tag, c.parameter, node.outputs[0].dtype, group.mesh_dim, group.lane, group.size
+    result = node.outputs[0]
+    return (c.kind, c.reduce_op, c.tag, c.parameter, node.module, result.dtype, len(result.shape), group.mesh_dim, group.lane,
+            group.size)
 
 
 class _Follower:
@@ -86,7 +104,7 @@ class _Follower:
         buckets = []
         for bucket in self.plan.buckets:
             members = tuple(self.new_of[m] for m in bucket.members)
-            if any(self._shapes(self.graph, new) != self._shapes(self.old, old) for old, new in zip(bucket.members, members)):
+            if any(_shapes(self.graph, new) != _shapes(self.old, old) for old, new in zip(bucket.members, members)):
                 return None
             buckets.append(dataclasses.replace(bucket, members=members))
         order = self._order()
@@ -94,14 +112,6 @@ class _Follower:
             return None
         return dataclasses.replace(self.plan, graph_digest=digest, node_count=len(self.graph.nodes), buckets=tuple(buckets),
                                    order=order, diagnostics=())
-
-    @staticmethod
-    def _shapes(graph: Graph, start: int):
-        """Of what travels; None where a hint stands for it."""
-        ends = [graph.nodes[graph.nodes[start].inputs[0]], graph.nodes[start]]
-        if any(node.flags & SYMBOLIC for node in ends):
-            return None
-        return [node.outputs[0].shape for node in ends]
 
     def _item(self, node: int) -> _Item:
         return self.item_of.get(node, (StepKind.NODE, node))
@@ -174,12 +184,11 @@ class _Follower:
             for s in {s for source in node.inputs for s in own[source]}:
                 users[s].append((i, s in writes))
         for found in users.values():
+            if not any(writes for _, writes in found):
+                continue
             for at, (late, writes) in enumerate(found):
-                for early, wrote in found[:at] if any(w for _, w in found) else ():
-                    if writes or wrote:
-                        for end in (early, *waits.get(early, ())):
-                            if end < late:
-                                yield self._item(end), self._item(late)
+                ends = (end for early, wrote in found[:at] if writes or wrote for end in (early, *waits.get(early, ())))
+                yield from ((self._item(end), self._item(late)) for end in ends if end < late)
 
 
 def _alike(node) -> tuple:

@@ -204,6 +204,7 @@ class RawGraph:
     world_size: int = 1
     gpus_per_node: int = 0  # ranks of the world on one node; 0: all
     device_type: str = ""
+    costs: str = ""  # whose kernels the nodes' memory_bytes are of: "inductor", or each node's own
 
 
 @dataclass(slots=True)
@@ -213,6 +214,7 @@ class Graph:
     name: str
     nodes: list[Node]
     groups: list[Group]
+    costs: str = ""  # as in RawGraph
 
 
 def describe(node_id: int, node: Node) -> str:

@@ -6,6 +6,7 @@ order in which collectives are met.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -22,6 +23,10 @@ _CAT = "aten.cat.default"
 class Normalized:
     graph: Graph
     raw_ids: list[int]  # canonical id -> raw id; -1: inserted, stands for nothing on this rank
+
+    def as_raw(self, raw: RawGraph) -> RawGraph:
+        """What files hold of it; `raw` is what it was made of. Normalising it again changes nothing."""
+        return dataclasses.replace(raw, nodes=self.graph.nodes, groups=self.graph.groups, costs=self.graph.costs)
 
 
 def normalize(raw: RawGraph) -> Normalized:
@@ -148,7 +153,7 @@ class _Normalizer:
                 copy.inputs = [self._emit(self._pad(raw_id, copy), -1, True)]
             shape = self.shapes.get(raw_id)
             changed = shape is not None and shape != node.outputs[0].shape
-            if changed:
+            if shape is not None:  # without strides, as a rank has them whose shape is another
                 copy.outputs = [Tensor(node.outputs[0].dtype, shape)]
             self.place[raw_id] = self._emit(copy, raw_id, changed)
             if raw_id in self.slice_after:

@@ -42,7 +42,7 @@ def save_planned(planned, stem: str | os.PathLike[str]) -> tuple[str, str]:
     """Writes what an on_plan callback got as `<stem>.graph.json.gz` and `<stem>.plan.json`, whose ids agree: the graph is
     the normalised one. Returns both names."""
     raw = planned.captured.raw
-    graph: RawGraph = dataclasses.replace(raw, nodes=planned.normalized.graph.nodes, groups=planned.normalized.graph.groups)
+    graph: RawGraph = planned.normalized.as_raw(raw)
     names = f"{os.fspath(stem)}.graph.json.gz", f"{os.fspath(stem)}.plan.json"
     files.save_graph(graph, names[0])
     save_plan(planned.plan, names[1])

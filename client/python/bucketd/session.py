@@ -17,7 +17,23 @@ from collections.abc import Callable, Hashable, Iterator
 
 from torch import fx
 
-from . import apply, canonical, capture, degraded, embedded, following, mesh, normalize, plan, settings, sizes, twins, wire
+from . import (
+    apply,
+    canonical,
+    capture,
+    common_graph,
+    degraded,
+    embedded,
+    following,
+    fusion,
+    mesh,
+    normalize,
+    plan,
+    settings,
+    twins,
+    verify,
+    wire,
+)
 from .agreement import Agreement, await_key, job_store, ranks_text
 from .client import PlannerClient, PlanReply
 from .errors import AgreementError, BucketdError, EmbeddedError, GraphRefused, PlannerError, PlanRejected, advise
@@ -74,10 +90,10 @@ def _no_collections():
 
 class Ordinal:
     """Counts what is compiled, alike on all ranks. What is compiled again, by some of them, gets a number only when it turns out that it
-    needs a plan of its own."""
+    needs a plan of its own. `fused`: Inductor compiles it, so it is planned with the costs of the kernels that Inductor fuses."""
 
-    def __init__(self, numbers: Iterator[int], code: Hashable):
-        self._numbers, self.code = numbers, code
+    def __init__(self, numbers: Iterator[int], code: Hashable, fused: bool = False):
+        self._numbers, self.code, self.fused = numbers, code, fused
 
     @functools.cached_property
     def number(self) -> int:
@@ -98,12 +114,11 @@ class Session:
         self._said = False  # that there is a plan, where nobody reads the log
         self._codes: set[Hashable] = set()  # that were compiled
         self._agreed: dict[tuple[Hashable, str], list[following.Agreed]] = {}  # by code and kind of graph
-        self._hints_of: dict[int, sizes.Hints] = {}  # by ordinal
         self._told: set[str] = set()  # once, not for each graph
 
-    def next_ordinal(self, code: Hashable = None) -> Ordinal:
-        """Of what is compiled now, from `code` where that is known."""
-        ordinal = Ordinal(self._ordinals, code)
+    def next_ordinal(self, code: Hashable = None, fused: bool = False) -> Ordinal:
+        """Of what is compiled now, from `code` where that is known; `fused`: by Inductor."""
+        ordinal = Ordinal(self._ordinals, code, fused)
         if code is None or code not in self._codes:
             ordinal.number  # noqa: B018  taken now: this is one that all ranks compile
         self._codes.add(code)
@@ -164,8 +179,8 @@ class Session:
         planned, edit, record = None, None, {}
         try:
             with _no_collections():
-                hints = self._hints(gm, ordinal.number)
-                planned, edit, record = self._propose(gm, context, kind, scope, parameter_order, hints)
+                captured = self._captured(gm, context, kind, scope, ordinal.fused)
+                planned, edit, record = self._propose(captured, context, scope, parameter_order)
         except Exception as error:
             advise(error, self.settings.fallback)
             verdict = agreement.fail(scope, error)
@@ -188,7 +203,7 @@ class Session:
         if not known:
             return None, None
         try:
-            gm, captured, normalized, digest = self._capture(gm, context, kind, sizes.Hints())
+            gm, captured, normalized, digest = self._capture(gm, context, kind, ordinal.fused)
         except GraphRefused:
             return None, None  # all ranks will hear of it
         for agreed in known:
@@ -202,13 +217,25 @@ class Session:
                 return Planned(agreed.scope, followed, digest, following.SOURCE, 0.0, gm, captured, normalized, agreed.runner), edit
         return None, None
 
-    def _capture(self, gm, context, kind: str, hints: sizes.Hints):
+    def _captured(self, gm, context, kind: str, scope: str, fused: bool):
+        """_capture(), of which the leader tells the others."""
+        try:
+            captured = self._capture(gm, context, kind, fused)
+        except Exception:
+            common_graph.hand_out(self._agreement, scope, b"")
+            raise
+        common_graph.hand_out(self._agreement, scope, canonical.encode(captured[2].graph))
+        return captured
+
+    def _capture(self, gm, context, kind: str, fused: bool):
         """(the graph that a plan changes, its capture, that normalised, digest of the latter)."""
         try:
             if self.settings.twin_groups:
                 gm = twins.on_twins(gm, context, kind)
-            captured = capture.capture_graph(gm, context, kind, hints=hints)
+            captured = capture.capture_graph(gm, context, kind)
             normalized = normalize.normalize(captured.raw)
+            if fused:
+                fusion.use_inductor_costs(normalized, captured)
             return gm, captured, normalized, canonical.digest(normalized.graph)
         except GraphError as error:
             raise GraphRefused(str(error)) from error
@@ -217,40 +244,27 @@ class Session:
         """Of what ranks connect for: a restarted job's connections refuse those that are left of the last one."""
         return self.settings.job.generation if self.settings.job else int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
-    def _hints(self, gm, ordinal: int) -> sizes.Hints:
-        """The leader's, for sizes that change: ranks may trace different ones, and need one graph. The leader says them of every
-        graph, since it may be the only rank that met no such size; nobody waits who does not need them."""
-        store, env = self._agreement.store, sizes.shape_env(gm)
-        if store is None:
-            return sizes.Hints()
-        if ordinal not in self._hints_of:
-            traced = sizes.traced_hints(env) if env is not None else {}
-            if self._agreement.leader:
-                store.set(f"{ordinal}/hints", json.dumps(traced))
-            elif traced:
-                leader = self._agreement.ranks[0]
-                traced = json.loads(await_key(store, f"{ordinal}/hints", 2 * self.settings.deadline,
-                                              f"no word from rank {leader}", AgreementError))
-            self._hints_of[ordinal] = sizes.Hints(traced)
-        return self._hints_of[ordinal]
-
-    def _propose(self, gm, context, kind: str, scope: str, parameter_order, hints: sizes.Hints):
-        gm, captured, normalized, digest = self._capture(gm, context, kind, hints)
+    def _propose(self, made, context, scope: str, parameter_order):
+        gm, captured, normalized, digest = made
+        graph, asked = common_graph.receive(self._agreement, scope, normalized.graph, digest, 2 * self.settings.deadline)
         message = mesh.mesh_message(context, captured.raw)
         options = self.settings.plan_options(parameter_order, _comm_backend(captured.raw, message.device_type))
         record = {f"option {name}": text for name, text in settings.describe_options(options).items()}
-        record["graph digest"] = digest.hex()
+        record["costs"] = normalized.graph.costs or "node by node"
+        record["graph digest"] = asked.hex()
         record["executor"] = self.settings.executor or "torch.distributed"
         record["twin groups"] = self.settings.twin_groups
         record["process groups"] = mesh.identities(captured.raw.groups)
         try:
-            reply = self._ask(scope, normalized, digest, message, options)
+            reply = self._ask(scope, graph, asked, message, options)
         except PlannerError as error:
             if error.reason != "UNPLANNED":
                 raise
             record["plan"] = f"none, planning is switched off: {error.message}"
             return None, None, record
         parsed = plan.parse(reply.plan)
+        if asked != digest:
+            parsed = self._followed(scope, graph, asked, parsed, normalized.graph, digest)
         runner = None
         if self.settings.executor:
             from . import executor
@@ -260,9 +274,18 @@ class Session:
         record["plan"] = parsed.sha256
         return Planned(scope, parsed, digest, reply.source, reply.seconds, gm, captured, normalized, runner), edit, record
 
+    @staticmethod
+    def _followed(scope: str, graph, asked: bytes, plan_of_all: plan.Plan, own, digest: bytes) -> plan.Plan:
+        """A plan of `graph`, for this rank's own graph."""
+        verify.check_plan(graph, asked, plan_of_all)
+        found = following.follow(following.Agreed(scope, plan_of_all, graph), own, digest)
+        if found is None:
+            raise PlanRejected("this rank's graph has other sizes than that of the scope's first rank, and cannot run its order")
+        return found
+
     # -- the planner
 
-    def _ask(self, scope: str, normalized, digest: bytes, message, options) -> PlanReply:
+    def _ask(self, scope: str, graph, digest: bytes, message, options) -> PlanReply:
         if self._planner is None:
             self._planner = self._find_planner()
         if isinstance(self._planner, BucketdError):
@@ -272,7 +295,7 @@ class Session:
 
         def ask():
             return self._planner.get_plan(
-                lambda: wire.to_proto(normalized.graph), digest, message, options, self.settings.deadline,
+                lambda: wire.to_proto(graph), digest, message, options, self.settings.deadline,
                 job=self._job(scope))
 
         if self.settings.embedded == "rank0" and self._agreement.store is not None:

@@ -7,7 +7,6 @@ nothing here does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -26,11 +25,9 @@ def is_symbolic(size: Any) -> bool:
 
 
 class Hints:
-    """A number for every size of one graph. `given` has those of symbols, by the source of a symbol; without, a symbol has its
-    value while the graph was traced, on a grid."""
+    """A number for every size of one graph. A symbol has its value while the graph was traced, on a grid."""
 
-    def __init__(self, given: Mapping[str, int] | None = None):
-        self.given = given
+    def __init__(self) -> None:
         self._known: dict[Any, int] = {}
 
     def __call__(self, size: Any) -> int:
@@ -67,8 +64,6 @@ class Hints:
             return UNBACKED
 
     def _symbol(self, symbol: Any, env: Any) -> int:
-        if self.given is not None:
-            return next((self.given[source] for source in sources(symbol, env) if source in self.given), UNBACKED)
         traced = env.backed_var_to_val.get(symbol)
         return UNBACKED if traced is None else on_grid(int(traced))
 
@@ -81,12 +76,6 @@ def on_grid(size: int) -> int:
     return power * 3 // 4 if size <= power * 3 // 4 else power
 
 
-def sources(symbol: Any, env: Any) -> list[str]:
-    """Where a symbol's value comes from, in words that all ranks share: "L['tokens'].size()[0]"."""
-    named = (source.name for source in env.var_to_sources.get(symbol, ()))
-    return [name() if callable(name) else name for name in named]
-
-
 def shape_env(gm: fx.GraphModule) -> Any:
     """Of the symbolic sizes of a graph's inputs; None: they have none."""
     for node in gm.graph.find_nodes(op="placeholder"):
@@ -96,10 +85,3 @@ def shape_env(gm: fx.GraphModule) -> Any:
             if isinstance(size, SCALARS) and getattr(size.node, "shape_env", None) is not None:
                 return size.node.shape_env
     return None
-
-
-def traced_hints(env: Any) -> dict[str, int]:
-    """The numbers of all symbols that have one, by source: what a rank tells the others."""
-    return {source: on_grid(int(value)) for symbol, value in env.backed_var_to_val.items()
-            if getattr(value, "is_Integer", False) for source in sources(symbol, env)}
-

@@ -41,7 +41,8 @@ def backend(
 ) -> Backend:
     """A backend for `torch.compile(model, backend=bucketd.backend(...))` that runs the step's collectives by a plan.
 
-    Make it, and compile with it, in the same order on every rank. No rank runs a plan before all of them hold the same
+    Make it, and compile with it, in the same order on every rank. What is compiled again, for a batch of another size, keeps the
+    order of its plan, and a rank may do that alone; sizes may be symbolic. No rank runs a plan before all of them hold the same
     one: they compare notes through torch.distributed's key-value store. With `job` the planner sees to it as well: it
     answers when all ranks have asked, all of them alike, names the ranks and the first node that differ or the ranks that
     are missing, and gives a restarted job the plans that it had. A rank that fails by itself, before it asks or with the
@@ -94,7 +95,7 @@ class Backend:
         order = self.parameter_order
         if order is None:
             order = _registration_order(context)
-        plan = functools.partial(self._plan, context, self.session.next_ordinal(_code()), order)
+        plan = functools.partial(self._plan, context, self.session.next_ordinal(_code(), self.compiler == INDUCTOR), order)
         if self.compiler == INDUCTOR:
             from . import inductor
 
@@ -165,12 +166,14 @@ def plan_pass(
     model: torch.nn.Module | None = None,
     param_order: Sequence[str] | None = None,
     on_plan: Callable[[Planned], None] | None = None,
+    fused: bool = False,
     **settings: Unpack[SettingsArgs],
 ) -> fx.GraphModule:
     """The plan as a pass over an aten-level graph, for anybody's own backend or list of passes.
 
     Takes the arguments of backend(), and `kind`: "fw", "bw" or "joint". Changes `gm` in place, once all ranks agree, and returns
-    it; it stays as it is if it holds no collectives or stays unplanned. Which inputs are parameters is in `context`, where the caller has
+    it; it stays as it is if it holds no collectives or stays unplanned. `fused`: Inductor gets the graph next, so the plan is made
+    with the costs of the kernels that it fuses. Which inputs are parameters is in `context`, where the caller has
     one (bucketd.context); else it is derived from the graph's structure, which knows no names: ValueError if `model` or
     `param_order` then name parameters that the graph cannot be told by.
     """
@@ -185,7 +188,7 @@ def plan_pass(
     if context is None:
         context = structural_context(gm)
         _check_names(gm, context, order)
-    return session.plan(gm, context, kind, session.next_ordinal(), order, on_plan)
+    return session.plan(gm, context, kind, session.next_ordinal(_code(), fused), order, on_plan)
 
 
 def _check_names(gm: fx.GraphModule, context: capture.CaptureContext, order: Sequence[str]) -> None:

@@ -1,0 +1,26 @@
+"""What Inductor makes of operators, by their base names: as its lowerings and decompositions of torch 2.13 have them."""
+
+# Costly to compute: on CPUs never twice.
+HEAVY = frozenset({"exp", "log", "log10", "log1p", "log2", "sigmoid", "tanh"})
+# Read nothing.
+FILLS = frozenset(
+    {"full", "zeros", "ones", "arange", "iota", "scalar_tensor", "full_like", "zeros_like", "ones_like", "empty", "empty_like", "eye",
+     "new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted"}
+)  # fmt: skip
+# Computed one by one, although torch does not tag them so.
+ELEMENTWISE = frozenset(
+    {"constant_pad_nd", "slice_scatter", "select_scatter", "diagonal_scatter", "flip", "repeat", "roll", "copy", "inductor_lookup_seed",
+     "inductor_randint", "triu", "tril", "fma", "_to_copy", "convert_element_type", "clone", "where", "masked_fill", "view_as_real_copy",
+     "expand_copy", "lift_fresh_copy", "upsample_nearest2d", "as_strided_copy"}
+)  # fmt: skip
+# Read their first input at indices that they read.
+INDIRECT = frozenset({"embedding", "index", "index_select", "gather", "_unsafe_index", "_unsafe_masked_index", "take"})
+# Write at indices that they read, into a copy of their first input.
+SCATTERS = frozenset(
+    {"index_put", "_unsafe_index_put", "scatter", "scatter_add", "scatter_reduce", "index_add", "_unsafe_masked_index_put_accumulate",
+     "embedding_dense_backward", "index_copy"}
+)  # fmt: skip
+REDUCTIONS = frozenset(
+    {"sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "prod", "var_mean", "var", "std", "xor_sum", "nansum",
+     "linalg_vector_norm", "norm"}
+)  # fmt: skip
