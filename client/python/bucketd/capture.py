@@ -183,7 +183,7 @@ class _Capture:
         if not all(type(number) is int for number in shape + stride):
             self.symbolic = self.symbolic or any(map(is_symbolic, shape + stride))
             shape = tuple(self.hints(size) for size in shape)
-            stride = tuple(number if isinstance(number, int) else 1 for number in stride)
+            stride = tuple(number if type(number) is int else max(1, self.hints(number)) for number in stride)  # 0: expanded
         return Tensor(dtype, shape, stride if value.layout == torch.strided else None)
 
     def _direction(self, node: torch.fx.Node) -> Direction:
