@@ -237,6 +237,9 @@ def test_plans_describe_themselves():
     made.prediction.total_ps, made.program_order.total_ps = 89, 100
     parsed = plan.parse(made.SerializeToString())
     assert parsed.summary("hit") == f"1 bucket, predicted -11 %, plan {parsed.sha256[:6]}, hit"
+    both = dataclasses.replace(parsed, bits="both")
+    assert both.summary().endswith(", bits of eager FSDP2 and of the unplanned graph")
+    assert both.summary(inductor=True).endswith(", sums of eager FSDP2 and of the unplanned graph")
     says = dataclasses.replace(parsed, bits="neither").summary()
     assert says.endswith(", bits neither of eager FSDP2 nor of the unplanned graph")
     assert dataclasses.replace(parsed, program_order=parsed.prediction).speedup == 0

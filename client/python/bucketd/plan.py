@@ -95,14 +95,15 @@ class Plan:
             return None
         return self.prediction.total_ps / self.program_order.total_ps - 1
 
-    def summary(self, source: str = "") -> str:
-        """One line: `37 buckets, predicted -11 %, plan ab12cd, bits of eager FSDP2, hit`."""
+    def summary(self, source: str = "", inductor: bool = False) -> str:
+        """One line: `37 buckets, predicted -11 %, plan ab12cd, bits of eager FSDP2, hit`. Under `inductor`, which rounds
+        between nodes as it fuses them, a plan speaks of collectives alone: `sums of eager FSDP2`."""
         parts = [f"{len(self.buckets)} bucket{'' if len(self.buckets) == 1 else 's'}"]
         if self.speedup is not None:
             parts.append(f"predicted {100 * self.speedup:+.0f} %")
         parts.append(f"plan {self.sha256[:6]}")
         if self.bits:
-            parts.append(f"bits {_WHOSE[self.bits]}")
+            parts.append(f"{'sums' if inductor else 'bits'} {_WHOSE[self.bits]}")
         if source:
             parts.append(source)
         return ", ".join(parts)

@@ -90,10 +90,10 @@ def _no_collections():
 
 class Ordinal:
     """Counts what is compiled, alike on all ranks. What is compiled again, by some of them, gets a number only when it turns out that it
-    needs a plan of its own. `fused`: Inductor compiles it, so it is planned with the costs of the kernels that Inductor fuses."""
+    needs a plan of its own. `inductor` compiles it; `fused`: it is planned with the costs of the kernels that Inductor fuses."""
 
-    def __init__(self, numbers: Iterator[int], code: Hashable, fused: bool = False):
-        self._numbers, self.code, self.fused = numbers, code, fused
+    def __init__(self, numbers: Iterator[int], code: Hashable, fused: bool, inductor: bool):
+        self._numbers, self.code, self.fused, self.inductor = numbers, code, fused, inductor
 
     @functools.cached_property
     def number(self) -> int:
@@ -116,9 +116,9 @@ class Session:
         self._agreed: dict[tuple[Hashable, str], list[following.Agreed]] = {}  # by code and kind of graph
         self._told: set[str] = set()  # once, not for each graph
 
-    def next_ordinal(self, code: Hashable = None, fused: bool = False) -> Ordinal:
-        """Of what is compiled now, from `code` where that is known; `fused`: by Inductor."""
-        ordinal = Ordinal(self._ordinals, code, fused)
+    def next_ordinal(self, code: Hashable = None, fused: bool = False, inductor: bool = False) -> Ordinal:
+        """Of what is compiled now, from `code` where that is known; `inductor`: by that, whether or not its kernels are priced `fused`."""
+        ordinal = Ordinal(self._ordinals, code, fused, inductor or fused)
         if code is None or code not in self._codes:
             ordinal.number  # noqa: B018  taken now: this is one that all ranks compile
         self._codes.add(code)
@@ -140,8 +140,25 @@ class Session:
                 planned, edit = self._agree(gm, context, kind, ordinal, parameter_order)
         if edit is None:
             return gm
-        scope = planned.scope
-        said = f"bucketd: {planned.plan.summary(planned.source)} ({scope})"
+        self._tell(planned, ordinal.inductor)
+        with _no_collections():
+            edit.apply()
+            if self.settings.twin_groups:
+                twins.open_twins(planned.module)
+            if recompile:
+                planned.module.recompile()
+        if planned.runner is not None and planned.source != following.SOURCE:
+            # Where rank 0 plans for all, the others know no planner.
+            planner = None if self.settings.embedded == "rank0" else self._planner
+            planned.runner.open(f"{planned.scope}#{self._number}", agreement, self._epoch(), planner)
+        if on_plan is not None:
+            on_plan(planned)
+        return planned.module
+
+    def _tell(self, planned: Planned, inductor: bool) -> None:
+        """What people hear of a plan: a line where it is in use, on one rank."""
+        agreement, scope = self._agreement, planned.scope
+        said = f"bucketd: {planned.plan.summary(planned.source, inductor)} ({scope})"
         log.log(logging.INFO if agreement.leader else logging.DEBUG, "%s", said)
         if agreement.leader and not self._said and not (log.isEnabledFor(logging.INFO) and log.hasHandlers()):
             print(said, file=sys.stderr, flush=True)
@@ -158,19 +175,6 @@ class Session:
                 log.log(level if agreement.leader else logging.DEBUG, "bucketd: %s", diagnostic.text)
             else:
                 log.debug("bucketd: %s: %s: %s", scope, diagnostic.code, diagnostic.text)
-        with _no_collections():
-            edit.apply()
-            if self.settings.twin_groups:
-                twins.open_twins(planned.module)
-            if recompile:
-                planned.module.recompile()
-        if planned.runner is not None and planned.source != following.SOURCE:
-            # Where rank 0 plans for all, the others know no planner.
-            planner = None if self.settings.embedded == "rank0" else self._planner
-            planned.runner.open(f"{scope}#{self._number}", agreement, self._epoch(), planner)
-        if on_plan is not None:
-            on_plan(planned)
-        return planned.module
 
     def _agree(self, gm, context, kind: str, ordinal: Ordinal, parameter_order):
         """(Planned, the change to make) that all ranks hold; (None, None) where all go without."""

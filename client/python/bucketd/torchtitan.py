@@ -102,8 +102,9 @@ def _pipeline(traced: Any, config: Any, *, parallel_dims: Any = None) -> list[Ca
         _warn(f"torchtitan's {late} comes after the plan and moves what the plan has put in order")
 
     def bucketd_plan_pass(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> fx.GraphModule:
-        gm = _plan(gm, describe(gm, traced, model), model, asked)
-        if config.compile.inductor_compilation == "full":
+        whole = config.compile.inductor_compilation == "full"
+        gm = _plan(gm, describe(gm, traced, model), model, asked, inductor=whole)
+        if whole:
             _mark(gm)
         return gm
 
@@ -128,12 +129,14 @@ def _after_init(trainer: GraphTrainer) -> None:
 # -- the plan
 
 
-def _plan(gm: fx.GraphModule, context: CaptureContext, model: torch.nn.Module, asked: _Asked) -> fx.GraphModule:
+def _plan(gm: fx.GraphModule, context: CaptureContext, model: torch.nn.Module, asked: _Asked, inductor: bool) -> fx.GraphModule:
     if not has_collectives(gm):
         return gm
     order = asked.options.get("param_order")
     order = parameter_order(model) if order is None else list(order)
-    return asked.session.plan(gm, context, "joint", asked.session.next_ordinal(), order, asked.options.get("on_plan"))
+    # Not `fused`: Inductor has yet to take operations of this graph apart, so which kernels it makes cannot be told.
+    ordinal = asked.session.next_ordinal(inductor=inductor)
+    return asked.session.plan(gm, context, "joint", ordinal, order, asked.options.get("on_plan"))
 
 
 def _mark(gm: fx.GraphModule) -> None:
