@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/algorithm/container.h"
+
 #include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 #include "passes/ir/graph_builder.h"
@@ -31,7 +33,9 @@ GraphLimits NoLimits() {
 class Changes {
  public:
   explicit Changes(const Graph& raw)
-      : raw_(raw), shape_of_(static_cast<size_t>(raw.size()), kNoNode) {
+      : raw_(raw),
+        shape_of_(static_cast<size_t>(raw.size()), kNoNode),
+        hangs_below_(static_cast<size_t>(raw.size()), kNoNode) {
     for (const Collective& c : raw.collectives()) {
       if (raw.inputs(c.start).size() != 1) continue;
       if (Gathers(c.kind)) Gather(c);
@@ -119,19 +123,43 @@ class Changes {
       inserts_.push_back(c.wait);
       below.push_back(c.wait);
     }
+    Hang(std::move(below), c.start);
+  }
+
+  // `below` and what is computed of it element by element.
+  void Hang(std::vector<NodeId> below, NodeId scatter) {
+    for (NodeId n : below) hangs_below_[static_cast<size_t>(n)] = scatter;
     while (!below.empty()) {
       const NodeId n = below.back();
       below.pop_back();
       for (NodeId user : raw_.users(n)) {
-        if (!IsCast(user)) continue;
-        shape_of_[static_cast<size_t>(user)] = c.start;
+        if (hangs_below_[static_cast<size_t>(user)] != kNoNode) continue;
+        if (!IsCast(user) && !Combines(user, scatter)) continue;
+        shape_of_[static_cast<size_t>(user)] = scatter;
+        hangs_below_[static_cast<size_t>(user)] = scatter;
         below.push_back(user);
       }
     }
   }
 
+  // An elementwise call of nothing but such values, as of two gradients of one parameter. It is met
+  // once by each of them, so by the last one.
+  bool Combines(NodeId n, NodeId scatter) const {
+    if (raw_.kind(n) != NodeKind::kCall || (raw_.flags(n) & kPointwiseFlag) == 0 ||
+        raw_.is_symbolic(n)) {
+      return false;
+    }
+    if (!HasOne(n)) return false;
+    return absl::c_all_of(raw_.inputs(n), [&](NodeId input) {
+      const NodeId from = hangs_below_[static_cast<size_t>(input)];
+      return from != kNoNode && Shape(from) == Shape(scatter) && HasOne(input) &&
+             Shape(input) == Shape(n);
+    });
+  }
+
   const Graph& raw_;
   std::vector<NodeId> shape_of_;
+  std::vector<NodeId> hangs_below_;  // the uneven reduce-scatter above a node
   std::vector<NodeId> inserts_;
 };
 

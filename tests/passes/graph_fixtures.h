@@ -40,6 +40,11 @@ class GraphWriter {
               DType dtype = DType::kBF16) {
     return Add(Spec(NodeKind::kCall, op, std::move(inputs), shape, dtype));
   }
+  NodeId Sum(NodeId a, NodeId b, Shape shape, DType dtype = DType::kBF16) {
+    NodeSpec spec = Spec(NodeKind::kCall, "aten.add.Tensor", {a, b}, shape, dtype);
+    spec.flags = kPointwiseFlag;
+    return Add(spec);
+  }
   NodeId View(const std::string& op, NodeId input, Shape shape, DType dtype = DType::kBF16) {
     NodeSpec spec = Spec(NodeKind::kCall, op, {input}, shape, dtype);
     spec.flags = kViewFlag;

@@ -55,10 +55,8 @@ Graph Gather(int64_t rows, bool is_padded, bool has_mesh = false) {
   return w.Finish({at});
 }
 
-// Its gradient, scattered: what the last parts are made of, and whether this rank's is cut.
-Graph Scatter(int64_t rows, bool is_cut, bool has_cast = true) {
-  GraphWriter w;
-  const NodeId gradient = w.Placeholder({13, 6}, "", DType::kBF16);
+// The same of its gradient: what this rank's part is, cut or not.
+NodeId ScatteredPart(GraphWriter& w, NodeId gradient, int64_t rows, bool is_cut) {
   NodeId at = w.Call(kCast, {gradient}, {13, 6}, DType::kF32);
   const NodeId split = w.View("aten.split.Tensor", at, {4, 6}, DType::kF32);
   std::vector<NodeId> parts;
@@ -68,9 +66,25 @@ Graph Scatter(int64_t rows, bool is_cut, bool has_cast = true) {
   at = w.Call("aten.cat.default", parts, {16, 6}, DType::kF32);
   at = w.Collective(CollectiveKind::kReduceScatter, at, {4, 6}, DType::kF32);
   at = w.Wait(at, {4, 6}, DType::kF32);
-  if (is_cut) at = w.View(kSlice, at, {rows, 6}, DType::kF32);
+  return is_cut ? w.View(kSlice, at, {rows, 6}, DType::kF32) : at;
+}
+
+Graph Scatter(int64_t rows, bool is_cut, bool has_cast = true) {
+  GraphWriter w;
+  const NodeId gradient = w.Placeholder({13, 6}, "", DType::kBF16);
+  NodeId at = ScatteredPart(w, gradient, rows, is_cut);
   if (has_cast) at = w.Call(kCast, {at}, {rows, 6}, DType::kBF16);
   return w.Finish({at, at, kNoNode});
+}
+
+// Of a tied parameter: the sum of its two gradients.
+Graph ScatterTwice(int64_t rows, bool is_cut) {
+  GraphWriter w;
+  const NodeId gradient = w.Placeholder({13, 6}, "", DType::kBF16);
+  const NodeId one = ScatteredPart(w, gradient, rows, is_cut);
+  const NodeId other = ScatteredPart(w, gradient, rows, is_cut);
+  const NodeId sum = w.Sum(one, other, {rows, 6}, DType::kF32);
+  return w.Finish({w.Call(kCast, {sum}, {rows, 6}, DType::kBF16)});
 }
 
 TEST(Normalize, GivesFullShortAndEmptyRanksOneDigestForAGather) {
@@ -100,6 +114,13 @@ TEST(Normalize, GivesFullShortAndEmptyRanksOneDigestForAScatter) {
     EXPECT_EQ(DigestOf(Scatter(1, true, has_cast)), full);
     EXPECT_EQ(DigestOf(Scatter(0, true, has_cast)), full);
   }
+}
+
+TEST(Normalize, GivesTheSumOfATiedParametersGradientsOneDigest) {
+  const std::string full = DigestOf(ScatterTwice(4, false));
+  EXPECT_EQ(DigestOf(ScatterTwice(1, true)), full);
+  EXPECT_EQ(DigestOf(ScatterTwice(0, true)), full);
+  EXPECT_EQ(ShapeOf(Normalized(ScatterTwice(1, true)).graph, 24), Shape({4, 6}));
 }
 
 TEST(Normalize, PutsTheSliceBetweenTheWaitAndAllItsReaders) {

@@ -40,13 +40,18 @@ def scatter_step(rows, rank, width=3, world=4, users="cast"):
     b = Builder()
     b.context.inputs.append(InputInfo(Role.PARAMETER, "layer.weight"))  # the backward does not read it
     g = b.saved("g", rows, width)
-    whole = b.split_pad_cat(g, chunk, chunk * world - rows) if rows % world else g
-    piece = b.wait(b.scatter(whole, "sum", world))
-    if mine < chunk:
-        piece = b.slice(piece, mine)
+
+    def piece():
+        whole = b.split_pad_cat(g, chunk, chunk * world - rows) if rows % world else g
+        made = b.wait(b.scatter(whole, "sum", world))
+        return b.slice(made, mine) if mine < chunk else made
+
+    one = piece()
     if users == "cast":
-        piece = b.cast(b.cast(piece))
-    gm = b.output(((piece, None),), [gradient(0), None])
+        one = b.cast(b.cast(one))
+    if users == "sum":  # of a tied parameter's two gradients
+        one = b.cast(b.call(aten.add.Tensor, one, piece()))
+    gm = b.output(((one, None),), [gradient(0), None])
     return capture_graph(gm, b.context, "bw").raw
 
 
@@ -62,6 +67,11 @@ def test_a_parameter_with_fewer_rows_than_ranks_too():
     # 3 rows over 4 ranks: chunks 1, 1, 1, 0.
     assert len({digest(normalize(gather_step(3, rank)).graph) for rank in range(4)}) == 1
     assert len({digest(normalize(scatter_step(3, rank)).graph) for rank in range(4)}) == 1
+
+
+@pytest.mark.parametrize("rows", [3, 7, 9])
+def test_the_sum_of_a_tied_parameters_gradients_is_one_on_all_ranks(rows):
+    assert len({digest(normalize(scatter_step(rows, rank, users="sum")).graph) for rank in range(4)}) == 1
 
 
 def test_inserts_the_pad_that_short_ranks_have_and_says_that_it_stands_for_nothing():

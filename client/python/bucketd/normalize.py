@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .graph import SYMBOLIC, VIEW, CollectiveKind, Graph, Node, NodeKind, RawGraph, Slot, Tensor
+from .graph import POINTWISE, SYMBOLIC, VIEW, CollectiveKind, Graph, Node, NodeKind, RawGraph, Slot, Tensor
 from .memory import memory_bytes
 
 _CASTS = frozenset({"aten._to_copy.default", "prims.convert_element_type.default", "aten.to.dtype"})
@@ -47,6 +47,7 @@ class _Normalizer:
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
         self.shapes: dict[int, tuple[int, ...]] = {}  # raw id -> the shape it gets
+        self.hanging: dict[int, tuple[int, ...]] = {}  # what hangs below an uneven reduce-scatter: raw id -> the shape that it gets
         self.pad_before: set[int] = set()  # all-gathers in front of which a pad is inserted
         self.slice_after: set[int] = set()  # waits behind which a slice is inserted
         self.users: list[list[int]] = [[] for _ in nodes]
@@ -138,11 +139,24 @@ class _Normalizer:
             else:
                 self.slice_after.add(wait)
                 below = [wait]
-            while below:
-                for user in self.users[below.pop()]:
-                    if is_cast(nodes, user):
-                        self.shapes[user] = target
-                        below.append(user)
+            self._hang(below, target)
+
+    def _hang(self, below: list[int], target: tuple[int, ...]) -> None:
+        """`below` and what is computed of it element by element."""
+        self.hanging.update(dict.fromkeys(below, target))
+        while below:
+            for user in self.users[below.pop()]:
+                if user not in self.hanging and (is_cast(self.nodes, user) or self._combines(user, target)):
+                    self.shapes[user] = self.hanging[user] = target
+                    below.append(user)
+
+    def _combines(self, user: int, target: tuple[int, ...]) -> bool:
+        """An elementwise call of nothing but such values, as of two gradients of one parameter. It is met once by each of them,
+        so by the last one."""
+        node = self.nodes[user]
+        if node.kind != NodeKind.CALL or not node.flags & POINTWISE or node.flags & SYMBOLIC:
+            return False
+        return all(self.hanging.get(i) == target and self._shape(i) == self._shape(user) is not None for i in node.inputs)
 
     def _rebuild(self) -> tuple[list[Node], list[int]]:
         for raw_id, node in enumerate(self.nodes):
