@@ -105,12 +105,12 @@ class Run:
 
 
 class Features(Model):
-    """With tied weights, a buffer that the forward writes, and, if asked, a graph break in the middle."""
+    """With tied weights of uneven shards, a buffer that the forward writes, and, if asked, a graph break in the middle."""
 
     def __init__(self, width, hidden, breaks):
         super().__init__(width, hidden)
         self.breaks = breaks
-        self.embedding, self.head = torch.nn.Embedding(16, width), torch.nn.Linear(width, 16)
+        self.embedding, self.head = torch.nn.Embedding(15, width), torch.nn.Linear(width, 15)
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
 
     def forward(self, tokens):
