@@ -183,8 +183,8 @@ def test_every_entry_point_says_what_its_arguments_are(joints):
             entry(numerics="fast")
     with pytest.raises(TypeError, match="fsdp_manual_buckets; did you mean buckets?"):
         bucketd.backend(fsdp_manual_buckets="layers.*")
-    for name, wrong in (("compiler", "inductor"), ("partitioner", "least"), ("passes", ["overlap"])):
-        with pytest.raises(ValueError, match=f"{name}='.*': expected '.*' or a function"):
+    for name, wrong in (("compiler", "inductors"), ("partitioner", "least"), ("passes", ["overlap"])):
+        with pytest.raises(ValueError, match=f"{name}='.*': expected .*'.*' or a function"):
             bucketd.backend(**{name: wrong})
     # The same words where they are typed and where they are checked.
     assert set(SettingsArgs.__annotations__) == {field.name for field in dataclasses.fields(Settings)}

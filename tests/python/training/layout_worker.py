@@ -108,7 +108,20 @@ class Layouts:
         return found
 
     def planned(self) -> list[dict]:
-        model, found = self.build(), []
+        found: list[dict] = []
+        self.train(lambda own, order: bucketd.backend(
+            mode="transformer_block", param_order=order, on_plan=lambda planned: self.watch(planned, own, found)))
+        return found
+
+    def difference(self) -> float:
+        """The largest one of a gradient with a plan that keeps every bit of sums, and without a plan."""
+        with_plan, without = (self.train(make) for make in (
+            lambda own, order: bucketd.backend(mode="transformer_block", numerics="exact", param_order=order), lambda own, order: "aot_eager"))
+        return max(float((a - b).abs().max()) if a.numel() else 0.0 for a, b in zip(with_plan, without, strict=True))
+
+    def train(self, make_backend) -> list[torch.Tensor]:
+        """A step's gradients, this rank's parts."""
+        model = self.build()
         own = {name: self.own(parameter.detach()) for name, parameter in model.named_parameters()}
         order = parameter_order(model)
         if self.case.mixed:
@@ -124,10 +137,8 @@ class Layouts:
                         module._parameters[name] = nn.Parameter(moved)
 
         torch._dynamo.reset()
-        backend = bucketd.backend(
-            mode="transformer_block", param_order=order, on_plan=lambda planned: self.watch(planned, own, found))
-        self.step(torch.compile(model, backend=backend))
-        return found
+        self.step(torch.compile(model, backend=make_backend(own, order)))
+        return [parameter.grad.to_local() for parameter in model.parameters()]
 
     def watch(self, planned, own: dict[str, str], found: list) -> None:
         """Makes the planned module tell what its collectives read."""
@@ -184,6 +195,8 @@ def main() -> None:
         results[name] = {"planned": outcome(layouts.planned)}
         if not CASES[name].mixed:  # which eager refuses amid a backward, with other ranks waiting
             results[name]["eager"] = outcome(layouts.eager)
+        if name == "uneven columns":
+            results[name]["difference"] = outcome(layouts.difference)
         dist.barrier()
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, results)
