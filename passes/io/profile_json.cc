@@ -109,7 +109,7 @@ std::vector<CostProfile> MakeBuiltIns() {
   // Of 4 processes on two cores: a collective of 1 to 256 KiB takes 3 to 8 ms. gloo runs the
   // members of a grouped reduce-scatter one after the other, 5 ms each; of a grouped all-gather one
   // more takes 0.2 ms, but there packing is as fast.
-  cpu.gamma_us = 3500.0;
+  cpu.gamma_us = 3000.0;
   cpu.hbm_bytes_per_s = 8e9;
   cpu.copy_launch_us = 10.0;
   cpu.overlap_slowdown = 0.5;
@@ -120,8 +120,8 @@ std::vector<CostProfile> MakeBuiltIns() {
                 .memory_bytes_per_s = 8e9,
                 .launch_us = 10.0,
                 .alpha_us = 500.0,
-                .hop_us = 500.0,
-                .inter_hop_us = 500.0,
+                .hop_us = 1000.0,
+                .inter_hop_us = 1000.0,
                 .intra_node_bytes_per_s = 1e9,
                 .inter_node_bytes_per_s = 1e9};
   return profiles;
