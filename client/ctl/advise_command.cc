@@ -106,10 +106,9 @@ void PrintText(const StepGraphs& step, const Advice& advice, const absl::StatusO
       step.front().captured.graph.name(), ", cost profile ", step.front().costs.profile_id(),
       ", memory limit ", Mib(advice.limit_bytes), "\n\n", table.Text(),
       "* advised: the fastest that fits, where it saves half a percent; forward, backward: units "
-      "to "
-      "prefetch, 1 as FSDP2 does unasked\n"
-      "apply it with bucketd.apply_to_fully_shard(model, FILE), where FILE is what --json "
-      "prints\n");
+      "to prefetch, 1 as FSDP2 does unasked\n"
+      "apply it with bucketd.apply_to_fully_shard(model, FILE), where FILE is the output of "
+      "--json\n");
   std::fputs(text.c_str(), stdout);
 }
 
