@@ -17,7 +17,7 @@ import torch.distributed as dist
 from checkpointed_model import CheckpointedModel
 from sharded_model import Model, sharded_model
 from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.utils import counters
+from torch._dynamo.utils import clear_compilation_metrics, counters, get_compilation_metrics
 from torch._inductor.compile_fx import compile_fx_inner
 from torch._inductor.decomposition import select_decomp_table
 from torch.distributed.device_mesh import init_device_mesh
@@ -71,6 +71,13 @@ def sha(tensors) -> str:
         local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         made.update(local.detach().contiguous().view(torch.uint8).numpy().tobytes() if local.numel() else b"-")
     return made.hexdigest()
+
+
+def compiled(train):
+    """What train() returns, and what Dynamo made meanwhile: guards on sizes, by graph."""
+    clear_compilation_metrics()
+    found = train()
+    return found, [made.shape_env_guard_count for made in get_compilation_metrics() if made.shape_env_guard_count is not None]
 
 
 class Run:
@@ -135,17 +142,17 @@ class Cases:
         self.mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
         self.generator = torch.Generator()
 
-    def tokens(self):
-        return torch.randint(0, 13, (2, 5), generator=self.generator)
+    def tokens(self, shape=(2, 5)):
+        return torch.randint(0, 13, shape, generator=self.generator)
 
-    def train(self, model, step, accumulate=1, evaluate=False) -> dict:
+    def train(self, model, step, accumulate=1, evaluate=False, batches=((2, 5),) * STEPS) -> dict:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
         self.generator.manual_seed(RANK)
         torch.manual_seed(RANK)  # of dropout
         losses = []
-        for _ in range(STEPS):
+        for shape in batches:
             for _ in range(accumulate):
-                loss = step(self.tokens())
+                loss = step(self.tokens(shape))
                 loss.backward()
                 losses.append(loss.view(1))
             optimizer.step()
@@ -155,10 +162,10 @@ class Cases:
                     losses.append(step(self.tokens()).view(1))
         return dict(weights=sha([*model.parameters(), *(buffer.view(-1) for buffer in model.buffers())]), losses=sha(losses))
 
-    def whole(self, make, backend, **how) -> dict:
+    def whole(self, make, backend, dynamic=None, **how) -> dict:
         torch._dynamo.reset()
         model = make()
-        return self.train(model, torch.compile(model, backend=backend), **how)
+        return self.train(model, torch.compile(model, backend=backend, dynamic=dynamic), **how)
 
     def sharded(self):
         return sharded_model(self.mesh, 8, 16)
@@ -168,12 +175,15 @@ class Cases:
 
     def planned(self, mode):
         run = Run()
-        return {**self.whole(self.sharded, run.backend(mode=mode)), **run.told()}
+        options = dict(buckets="embedding+blocks.0,blocks.1+head") if mode == "manual" else {}
+        return {**self.whole(self.sharded, run.backend(mode=mode, **options)), **run.told()}
 
     def both(self, train) -> dict:
         """train(backend) without a plan, and with one."""
         run = Run()
-        return dict(unplanned=train("inductor"), found=train(run.backend()), **run.told())
+        unplanned, plain = compiled(lambda: train("inductor"))
+        found, planned = compiled(lambda: train(run.backend()))
+        return dict(unplanned=unplanned, found=found, compiled=[plain, planned], **run.told())
 
     def tied_accumulated_evaluated(self):
         def make():
@@ -193,6 +203,11 @@ class Cases:
             return self.train(model, model)
 
         return self.both(train)
+
+    def lengths(self, dynamic):
+        """Another sequence length in every step, declared or found out by PyTorch, and a small batch at the end."""
+        batches = [(2, 5), (2, 9), (2, 7), (1, 4)]
+        return self.both(lambda backend: self.whole(self.sharded, backend, dynamic=dynamic == "declared" or None, batches=batches))
 
     def checkpointed_attention(self):
         def make():

@@ -3,7 +3,9 @@
   planned     a graph through bucketd.plan_pass
   impossible  the same with a memory limit that no plan keeps; nobody catches the error
   late        the same, but rank 1 never asks; all are interrupted
+  told        the same, and whoever waits says so; one is interrupted
   patient     the same, but the planner does not answer; all are interrupted
+  twins       another graph, whose reduce-scatters get groups of their own; rank 1 makes none; all are interrupted
   running     the same with our own executor, and then the graph, but on rank 1; all are interrupted
   alone       the same as all ranks of fake groups
 An address "" has the ranks start a planner of their own.
@@ -16,10 +18,11 @@ import time
 
 import torch
 import torch.distributed as dist
-from fx_graphs import Builder, result
+from fx_graphs import Builder, gradient, result
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import bucketd
+from bucketd import agreement, twins
 
 ADDRESS, WHAT = sys.argv[1:]
 
@@ -30,16 +33,25 @@ def main() -> None:
         dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
     else:
         dist.init_process_group("gloo")
+    kind = "joint" if WHAT == "twins" else "fw"
     b = Builder()
     shards = [b.parameter(f"{name}.weight", 2, 3) for name in "ab"]
-    gm = b.output([b.wait(b.gather(shard)) for shard in shards], [result(), result(1)])
+    if WHAT == "twins":
+        gm = b.output([b.wait(b.scatter(b.wait(b.gather(shard)))) for shard in shards], [gradient(0), gradient(1)])
+    else:
+        gm = b.output([b.wait(b.gather(shard)) for shard in shards], [result(), result(1)])
+    if WHAT == "told":
+        wait_for = agreement.wait_for
+        agreement.wait_for = lambda *asked: print("waits", flush=True) or wait_for(*asked)
     dist.barrier()
     print("there", flush=True)
     try:
-        if WHAT == "late" and os.environ["RANK"] == "1":
+        if WHAT in ("late", "told") and os.environ["RANK"] == "1":
             time.sleep(60)
-        bucketd.plan_pass(gm, kind="fw", context=b.context, address=ADDRESS or None, mode="manual", buckets="a+b", numerics="exact", deadline=10,
-                          memory_limit=1 if WHAT == "impossible" else "4x", executor="bucketd" if WHAT == "running" else None)
+        if WHAT == "twins" and os.environ["RANK"] == "1":
+            twins.open_twins = lambda gm: time.sleep(60)
+        bucketd.plan_pass(gm, kind=kind, context=b.context, address=ADDRESS or None, mode="manual", buckets="a+b", numerics="exact", deadline=10,
+                          memory_limit=1 if WHAT == "impossible" else "4x", twin_groups=WHAT == "twins", executor="bucketd" if WHAT == "running" else None)
         if WHAT == "running":
             print("planned", flush=True)
             if os.environ["RANK"] == "1":

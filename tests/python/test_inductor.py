@@ -87,6 +87,25 @@ def test_the_page_for_trainers_shows_what_works(cache, trained):
         assert others == pytest.approx([first] * 2, rel=1e-3)
 
 
+@pytest.mark.parametrize("how", ["declared", pytest.param("automatic", marks=pytest.mark.full)])
+def test_other_sequence_lengths_and_a_small_batch_train_as_without_a_plan(cache, how):
+    """No graph is compiled, and none is guarded, for the plan's sake."""
+    found = run(cache, f"lengths:{how}", timeout=1200)[f"lengths:{how}"]
+    for rank in found:
+        assert rank["found"] == rank["unplanned"]
+        plain, planned = rank["compiled"]
+        assert plain == planned and any(plain)
+    in_order(found)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mode", ["manual", "greedy", "overlap"])
+def test_every_other_mode_keeps_its_order_and_the_bits(cache, trained, mode):
+    found = run(cache, f"planned:{mode}")[f"planned:{mode}"]
+    in_order(found)
+    assert bits(found) == bits(trained["unplanned"])
+
+
 @pytest.mark.full
 def test_ranks_with_and_without_cached_code_train_together(cache, trained, tmp_path):
     cold = {0: "miss", 1: "hit", 2: "hit", 3: "miss"}

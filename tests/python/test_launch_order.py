@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from planners import planner
+from torch._dynamo.exc import BackendCompilerFailed
 from torch._inductor import config
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.compile_fx import compile_fx_inner
@@ -127,9 +128,9 @@ def compiled(mesh, address, mode, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["transformer_block", *(pytest.param(mode, marks=pytest.mark.full)
-                                                         for mode in ("auto", "greedy", "overlap", "none"))])
+                                                         for mode in ("manual", "auto", "greedy", "overlap", "none"))])
 def test_the_code_keeps_every_modes_order(mesh, address, mode, caplog):
-    parts = compiled(mesh, address, mode)
+    parts = compiled(mesh, address, mode, **({"buckets": "embedding+blocks.0,blocks.1+head"} if mode == "manual" else {}))
     assert len(parts) == 2
     for planned, code in parts:
         assert [str(event) for event in code] == [str(event) for event in planned]
@@ -142,6 +143,11 @@ def test_without_it_fusion_drags_a_wait_before_a_launch_and_that_is_told(mesh, a
     (planned, code), _ = compiled(mesh, address, "transformer_block")
     assert [type(event) for event in code] != [type(event) for event in planned]
     assert "the code waits in another order than the plan" in caplog.text
+
+
+def test_code_in_cpp_is_refused_before_any_is_made(mesh, address):
+    with config.patch(cpp_wrapper=True), pytest.raises(BackendCompilerFailed, match="InductorOrderError: cpp_wrapper and fx_wrapper write code"):
+        compiled(mesh, address, "transformer_block")
 
 
 def test_of_what_a_backward_is_given_inductor_may_write_into_what_has_its_storage_to_itself():

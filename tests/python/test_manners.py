@@ -61,7 +61,7 @@ def test_a_failure_that_all_ranks_have_is_traced_once():
         assert line.startswith("PlannerError: PLAN_IMPOSSIBLE: ") and line.endswith("(rank 0 has it too, and the traceback)")
 
 
-@pytest.mark.parametrize("what", ["late", "late alone", "patient", "running"])
+@pytest.mark.parametrize("what", ["late", "late alone", "patient", "twins", "running"])
 def test_ranks_that_wait_are_interrupted_within_a_second(what):
     with planner() as one, Ranks("manners_worker.py", WORLD, "" if "alone" in what else one.address, what.split()[0]) as ranks:
         if what == "patient":
@@ -80,6 +80,20 @@ def test_ranks_that_wait_are_interrupted_within_a_second(what):
         ended = time.monotonic()
     assert [word[:1] for word in heard] == [["interrupted"]] * WORLD and statuses == [7] * WORLD
     assert max(float(at) for _, at in heard) - begin < 1 and ended - begin < 10
+
+
+def test_an_interrupted_rank_ends_the_wait_of_the_others_with_its_number():
+    """Rank 1 is still to come."""
+    with planner() as one, Ranks("manners_worker.py", WORLD, one.address, "told") as ranks:
+        for rank in (0, 2, 3):
+            assert [ranks.processes[rank].stdout.readline() for _ in range(2)] == ["there\n", "waits\n"]
+        begin = time.monotonic()
+        os.kill(ranks.processes[2].pid, signal.SIGINT)
+        statuses = [ranks.processes[rank].wait() for rank in (0, 2, 3)]
+        ended = time.monotonic()
+        said = [[line for line in ranks.processes[rank].rest().splitlines() if line != "waits"] for rank in (0, 3)]
+    assert said == [["InterruptedRank: rank 2 was interrupted"]] * 2 and statuses == [1, 7, 1]
+    assert ended - begin < 10
 
 
 def test_an_address_where_nobody_is_is_known_after_three_seconds():

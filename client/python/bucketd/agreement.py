@@ -16,7 +16,7 @@ import threading
 import time
 
 from . import quiet
-from .errors import AgreementError, BucketdError, EmbeddedError
+from .errors import AgreementError, BucketdError, EmbeddedError, InterruptedRank
 from .job import alone
 
 # A rank that waits for the leader's verdict waits this much longer than the leader waits for records.
@@ -24,6 +24,9 @@ _GRACE = 10.0
 # The leader, which often hosts the store, stays this long after bad news so that the others can read it.
 _LINGER = 5.0
 _MISSING_SHOWN = 16
+# A rank that waits looks this often whether another one was interrupted.
+_LOOK = 0.5
+_INTERRUPTED = "interrupted"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +62,23 @@ class Agreement:
         """Posts this rank's failure. Returns a verdict if all ranks fall back to the untouched graph, which they do if every
         failure leaves that and every rank was told to; raises `error`."""
         return self._settle(scope, failure_record(error), error)
+
+    @contextlib.contextmanager
+    def telling_of_interrupts(self):
+        """Around what a rank does while others may wait for it: if this one is interrupted, their waits end with its number."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.store is not None:
+                # In a thread, since the store may not answer.
+                teller = threading.Thread(target=self._say_interrupted, daemon=True)
+                teller.start()
+                teller.join(_LOOK)
+            raise
+
+    def _say_interrupted(self) -> None:
+        with contextlib.suppress(Exception):  # the others will find the store gone
+            self.store.clone().set(_INTERRUPTED, str(self.rank))
 
     # -- both sides
 
@@ -230,15 +250,27 @@ def await_key(store, key: str, deadline: float, missing: str, failure: type[Buck
     try:
         if wait_for(store, [key], time.monotonic() + deadline):
             return store.get(key)
+    except BucketdError:
+        raise
     except Exception as lost:
         raise failure(f"{missing} ({lost})") from lost
     raise failure(f"{missing} within {deadline:g} s")
 
 
 def wait_for(store, keys: list[str], until: float) -> bool:
-    """Whether all keys are set by then."""
+    """Whether all keys are set by then. InterruptedRank, after which `store` is still busy waiting, if a rank was interrupted."""
+    looking: list = []  # a connection beside the one that waits, from when that takes long
+
+    def look() -> None:
+        if not looking:
+            looking.append(store.clone())
+        if looking[0].check([_INTERRUPTED]):
+            raise quiet.without_traceback(InterruptedRank(f"rank {looking[0].get(_INTERRUPTED).decode()} was interrupted"))
+
     try:
-        hearing_signals(lambda: store.wait(keys, datetime.timedelta(seconds=max(0.001, until - time.monotonic()))))
+        hearing_signals(lambda: store.wait(keys, datetime.timedelta(seconds=max(0.001, until - time.monotonic()))), look)
+    except InterruptedRank:
+        raise
     except Exception:
         if time.monotonic() < until - 0.05:  # a store counts milliseconds, and may be early by one
             raise
@@ -246,8 +278,9 @@ def wait_for(store, keys: list[str], until: float) -> bool:
     return True
 
 
-def hearing_signals(call):
-    """What `call()` returns or raises. It may block in C++, where no signal is heard: a thread makes it, and this one hears them."""
+def hearing_signals(call, look=lambda: None):
+    """What `call()` returns or raises. It may block in C++, where no signal is heard: a thread makes it, and this one hears them.
+    While that takes, look() is called now and then; what it raises ends the wait for `call()`, not the call."""
     done: list = []
 
     def make() -> None:
@@ -258,7 +291,10 @@ def hearing_signals(call):
 
     maker = threading.Thread(target=make, daemon=True)
     maker.start()
-    maker.join()
+    while not done:
+        maker.join(_LOOK)
+        if not done:
+            look()
     result, error = done[0]
     if error is not None:
         raise error

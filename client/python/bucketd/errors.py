@@ -95,6 +95,10 @@ class AgreementError(BucketdError):
         self.reason = reason
 
 
+class InterruptedRank(AgreementError):
+    """A rank that the others wait for was interrupted (Ctrl-C); the message says which."""
+
+
 def advise(error: Exception, fallback: str) -> None:
     """Adds to the message which argument helps, where one does."""
     if not isinstance(error, BucketdError):

@@ -36,7 +36,7 @@ from . import (
 )
 from .agreement import Agreement, await_key, job_store, ranks_text
 from .client import PlannerClient, PlanReply
-from .errors import AgreementError, BucketdError, EmbeddedError, GraphRefused, PlannerError, PlanRejected, advise
+from .errors import AgreementError, BucketdError, EmbeddedError, GraphRefused, InterruptedRank, PlannerError, PlanRejected, advise
 from .graph import GraphError
 from .job import rank_and_world
 
@@ -134,6 +134,12 @@ class Session:
         """
         with self._lock:
             agreement = self._join()
+        with agreement.telling_of_interrupts():
+            return self._plan(agreement, gm, context, kind, ordinal, parameter_order, on_plan, recompile)
+
+    def _plan(self, agreement: Agreement, gm: fx.GraphModule, context, kind: str, ordinal: Ordinal, parameter_order, on_plan,
+              recompile: bool) -> fx.GraphModule:
+        with self._lock:
             with _no_collections():
                 planned, edit = self._again(gm, context, kind, ordinal)
             if planned is None:
@@ -185,6 +191,8 @@ class Session:
             with _no_collections():
                 captured = self._captured(gm, context, kind, scope, ordinal.fused)
                 planned, edit, record = self._propose(captured, context, scope, parameter_order)
+        except InterruptedRank:
+            raise
         except Exception as error:
             advise(error, self.settings.fallback)
             verdict = agreement.fail(scope, error)

@@ -7,12 +7,14 @@ when all ranks have agreed to run the plan, so that none of them waits here for 
 
 from __future__ import annotations
 
+import functools
 import weakref
 
 import torch.distributed as dist
 from torch import fx
 from torch.distributed import distributed_c10d as c10d
 
+from .agreement import hearing_signals
 from .capture import CaptureContext, group_name_of, tag_once
 from .mesh import TWIN, creation_order
 from .reshard import copy_module
@@ -47,7 +49,7 @@ def open_twins(gm: fx.GraphModule) -> None:
 
 def _twin_of(group: dist.ProcessGroup) -> str:
     if group not in _twins:
-        made = dist.new_group(dist.get_process_group_ranks(group), backend=dist.get_backend(group), use_local_synchronization=True,
-                              group_desc=f"reduce-scatters of {group.group_name}")
-        _twins[group] = made.group_name
+        make = functools.partial(dist.new_group, dist.get_process_group_ranks(group), backend=dist.get_backend(group),
+                                 use_local_synchronization=True, group_desc=f"reduce-scatters of {group.group_name}")
+        _twins[group] = hearing_signals(make).group_name  # it waits for the group's other ranks
     return _twins[group]
