@@ -90,8 +90,8 @@ def main() -> None:
     report(arguments, job, planned, run)
     if arguments.release and dist.get_rank() == 0:
         print(f"released {bucketd.release(job, arguments.address)} plans")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main()
+    training.leave(0)

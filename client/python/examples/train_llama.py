@@ -212,9 +212,8 @@ def main() -> int:
     results = job.run()
     good = finish(job, results, time.perf_counter() - begin)
     say(f"\n{time.perf_counter() - begin:.0f} s")
-    dist.destroy_process_group()
     return 0 if good else 1
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    training.leave(main())
