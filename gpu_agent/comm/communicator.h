@@ -51,6 +51,9 @@ class Communicator {
   // The same ranks over memory of the host, for what they tell each other beside payloads: itself,
   // or the ring over which a GPU's ranks met. Its launches go to host streams.
   virtual Communicator& host() { return *this; }
+  // Its collectives hold a part of the device while they wait for their peers: those of several
+  // communicators run one behind the other there, in one order on all ranks, else they deadlock.
+  virtual bool holds_device() const { return false; }
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string ToString() const = 0;  // "ring of 4 ranks over unix sockets, rank 1"

@@ -1,10 +1,13 @@
 #include "gpu_agent/cuda/cuda_device.h"
 
+#include <cuda.h>
+
 #include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -46,6 +49,47 @@ class CudaBuffer final : public Buffer {
   const std::shared_ptr<const NcclApi> nccl_;  // whose memory it is; null: CUDA's
 };
 
+// What the runtime has no calls for. Null members: there is no driver.
+struct Driver {
+  decltype(&cuDevicePrimaryCtxRetain) retain = nullptr;
+  decltype(&cuCtxPushCurrent) push = nullptr;
+  decltype(&cuCtxPopCurrent) pop = nullptr;
+};
+
+template <class Function>
+void FindInDriver(const char* name, Function& function) {
+  constexpr unsigned kSince = 12000;
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  if (cudaGetDriverEntryPointByVersion(name, &found, kSince, cudaEnableDefault, &result) ==
+      cudaSuccess) {
+    function = reinterpret_cast<Function>(found);
+  }
+}
+
+const Driver& Contexts() {
+  static const Driver driver = [] {
+    Driver found;
+    FindInDriver("cuDevicePrimaryCtxRetain", found.retain);
+    FindInDriver("cuCtxPushCurrent", found.push);
+    FindInDriver("cuCtxPopCurrent", found.pop);
+    return found;
+  }();
+  return driver;
+}
+
+// The context that the runtime and PyTorch use, too; null: there is none to be had. Kept for good.
+CUcontext ContextOf(int index) {
+  static std::mutex mutex;
+  static auto* contexts = new std::map<int, CUcontext>;
+  const Driver& driver = Contexts();
+  if (driver.retain == nullptr || driver.push == nullptr || driver.pop == nullptr) return nullptr;
+  const std::lock_guard lock(mutex);
+  CUcontext& context = (*contexts)[index];
+  if (context == nullptr && driver.retain(&context, index) != CUDA_SUCCESS) context = nullptr;
+  return context;
+}
+
 // Not the GPU's, and not pinned.
 bool IsPlainHostMemory(const void* memory) {
   cudaPointerAttributes attributes;
@@ -63,39 +107,40 @@ absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
 }
 
 CurrentDevice::CurrentDevice(int index) {
-  int now = -1;
-  if (cudaGetDevice(&now) != cudaSuccess || now == index) return;
-  if (cudaSetDevice(index) == cudaSuccess) before_ = now;
+  const CUcontext context = ContextOf(index);
+  pushed_ = context != nullptr && Contexts().push(context) == CUDA_SUCCESS;
 }
 
 CurrentDevice::~CurrentDevice() {
-  if (before_ >= 0) cudaSetDevice(before_);
+  CUcontext popped = nullptr;
+  if (pushed_) Contexts().pop(&popped);
 }
 
 CudaEvent::CudaEvent(int device, absl::Status error, WatchedList watched)
-    : device_(device),
-      watched_(std::move(watched)),
-      seen_(!error.ok()),
-      status_(std::move(error)) {}
+    : device_(device), watched_(std::move(watched)), status_(std::move(error)) {}
 
 CudaEvent::~CudaEvent() {
-  if (event_ != nullptr) cudaEventDestroy(event_);
+  if (event_ == nullptr) return;
+  const CurrentDevice current(device_);
+  cudaEventDestroy(event_);
 }
 
 absl::Status CudaEvent::Record(cudaStream_t stream) {
+  const CurrentDevice current(device_);
   RETURN_IF_ERROR(CudaStatus(cudaEventCreateWithFlags(&event_, cudaEventDefault), "an event"));
   return CudaStatus(cudaEventRecord(event_, stream), "recording an event");
 }
 
 bool CudaEvent::Seen() const {
-  if (seen_) return true;
+  if (seen_ || event_ == nullptr) return true;
+  const CurrentDevice current(device_);
   const cudaError_t error = cudaEventQuery(event_);
   if (error == cudaErrorNotReady) {
     cudaGetLastError();  // else the next one who asks on this thread takes it for an error
     return false;
   }
   seen_ = true;
-  status_ = CudaStatus(error, "the stream");
+  if (status_.ok()) status_ = CudaStatus(error, "the stream");
   for (const auto& watched : watched_) {
     if (status_.ok()) status_ = watched->status();
   }
@@ -133,6 +178,7 @@ absl::StatusOr<int64_t> CudaEvent::Since(const Event& earlier) const {
   if (!done() || !other->done() || event_ == nullptr || other->event_ == nullptr) {
     return absl::FailedPreconditionError("the events are not both done");
   }
+  const CurrentDevice current(device_);
   float milliseconds = 0;
   RETURN_IF_ERROR(CudaStatus(cudaEventElapsedTime(&milliseconds, other->event_, event_),
                              "the time between two events"));
@@ -152,7 +198,10 @@ uint64_t CudaStream::NextId() {
   return next++;
 }
 
-CudaStream::~CudaStream() { cudaStreamDestroy(stream_); }
+CudaStream::~CudaStream() {
+  const CurrentDevice current(device_);
+  cudaStreamDestroy(stream_);
+}
 
 absl::Status CudaStream::status() const {
   if (!error_.ok()) return error_;
@@ -171,14 +220,25 @@ void CudaStream::Watch(const std::shared_ptr<Watched>& watched) {
 }
 
 std::shared_ptr<Event> CudaStream::Record() {
-  const CurrentDevice current(device_);
+  // Also on a dead stream: what was enqueued before its error may still run.
   const absl::Status dead = status();
   auto event = std::make_shared<CudaEvent>(device_, dead, watched_);
-  if (!dead.ok()) return event;
   const absl::Status recorded = event->Record(stream_);
   if (recorded.ok()) return event;
   Fail(recorded);
-  return std::make_shared<CudaEvent>(device_, recorded, watched_);
+  return std::make_shared<CudaEvent>(device_, dead.ok() ? recorded : dead, watched_);
+}
+
+absl::Status CudaStream::Drain(absl::Time deadline) {
+  const CurrentDevice current(device_);
+  constexpr absl::Duration kLongest = absl::Milliseconds(1);
+  for (absl::Duration pause = absl::Microseconds(5);; pause = std::min(2 * pause, kLongest)) {
+    // Any other answer is that of a lost context, which runs nothing.
+    if (cudaStreamQuery(stream_) != cudaErrorNotReady) return absl::OkStatus();
+    cudaGetLastError();  // as in CudaEvent::Seen
+    if (absl::Now() >= deadline) return absl::DeadlineExceededError("the stream did not end");
+    absl::SleepFor(pause);
+  }
 }
 
 void CudaStream::After(std::shared_ptr<Event> event) {
@@ -196,17 +256,27 @@ void CudaStream::After(std::shared_ptr<Event> event) {
 }
 
 struct Staging::Block {
+  explicit Block(int gpu) : device(gpu) {}
+  const int device;
   size_t bytes = 0;  // of memory
   void* memory = nullptr;
   void* to = nullptr;  // where what has landed goes; null: nowhere
   size_t landing = 0;
   std::atomic<bool> busy = false;
 
-  ~Block() { cudaFreeHost(memory); }
+  ~Block() {
+    const CurrentDevice current(device);
+    cudaFreeHost(memory);
+  }
 };
 
-Staging::Staging() = default;
-Staging::~Staging() = default;
+Staging::Staging(int device) : device_(device) {}
+Staging::~Staging() {
+  for (auto& block : blocks_) {
+    if (block->busy.load(std::memory_order_acquire)) [[maybe_unused]]
+      Block* left = block.release();
+  }
+}
 
 // On a thread of the driver's, which may not call CUDA.
 void CUDART_CB Staging::Land(void* block) {
@@ -222,7 +292,7 @@ absl::StatusOr<Staging::Block*> Staging::Take(size_t bytes) {
       return block.get();
     }
   }
-  auto block = std::make_unique<Block>();
+  auto block = std::make_unique<Block>(device_);
   block->bytes = std::max(std::bit_ceil(bytes), size_t{64} << 10);
   block->busy = true;
   RETURN_IF_ERROR(CudaStatus(cudaHostAlloc(&block->memory, block->bytes, cudaHostAllocPortable),

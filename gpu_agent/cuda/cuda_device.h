@@ -20,7 +20,9 @@ namespace bucketd::agent {
 // OK, RESOURCE_EXHAUSTED for memory, else INTERNAL with CUDA's own words after `what`.
 absl::Status CudaStatus(cudaError_t error, absl::string_view what);
 
-// Makes a GPU the calling thread's for a while.
+// Makes a GPU the calling thread's for a while. Its context is pushed and popped: setting a device
+// and setting it back would open a context on the one that the thread never used, GPU 0's in most
+// ranks. Every call of the runtime's that works on a GPU is made under one.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int index);
@@ -29,7 +31,7 @@ class CurrentDevice {
   CurrentDevice& operator=(const CurrentDevice&) = delete;
 
  private:
-  int before_ = -1;  // -1: it was current already
+  bool pushed_ = false;
 };
 
 // What may fail behind a stream's back: a communicator that works on it. Thread-safe.
@@ -46,7 +48,7 @@ using WatchedList = std::vector<std::shared_ptr<Watched>>;
 // first seen done.
 class CudaEvent final : public Event {
  public:
-  // `error`: the stream is dead, the event is done with it.
+  // `error`: of the stream before this point, if it has one.
   CudaEvent(int device, absl::Status error, WatchedList watched);
   ~CudaEvent() override;
   CudaEvent(const CudaEvent&) = delete;
@@ -78,13 +80,14 @@ class CudaStream final : public Stream {
   static absl::StatusOr<std::unique_ptr<CudaStream>> Start(int device);
   // Takes `stream` over.
   CudaStream(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
-  // Does not wait for what is enqueued.
+  // Does not wait for what is enqueued, which goes on: Drain before what it uses is freed.
   ~CudaStream() override;
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
 
   std::shared_ptr<Event> Record() override;
   void After(std::shared_ptr<Event> event) override;
+  absl::Status Drain(absl::Time deadline) override;
 
   cudaStream_t get() const { return stream_; }
   int device() const { return device_; }
@@ -109,7 +112,8 @@ class CudaStream final : public Stream {
 // the calling thread for those. Thread-safe.
 class Staging {
  public:
-  Staging();
+  explicit Staging(int device);
+  // Memory of copies that are under way stays for good.
   ~Staging();
   // As cudaMemcpyAsync, `out`: to the host.
   absl::Status Copy(cudaStream_t stream, const void* from, void* to, size_t bytes, bool out);
@@ -119,6 +123,7 @@ class Staging {
   static void CUDART_CB Land(void* block);
   absl::StatusOr<Block*> Take(size_t bytes);
 
+  const int device_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Block>> blocks_;
 };
@@ -132,7 +137,7 @@ class CudaDevice final : public Device {
                                                           std::shared_ptr<const NcclApi> nccl);
   // What Open has found to be there.
   CudaDevice(int index, std::string name, std::shared_ptr<const NcclApi> nccl)
-      : index_(index), name_(std::move(name)), nccl_(std::move(nccl)) {}
+      : index_(index), name_(std::move(name)), nccl_(std::move(nccl)), staging_(index) {}
 
   std::string name() const override { return name_; }
   int64_t alignment() const override { return 4096; }

@@ -78,6 +78,8 @@ absl::StatusOr<ncclRedOp_t> OpOf(DType dtype, ReduceOp op) {
     case ReduceOp::kProduct:
       return any_or_all ? ncclMin : ncclProd;
     case ReduceOp::kAvg:
+      // It multiplies by 1 / ranks in the same dtype, rounded; on one rank it has no such kernel.
+      if (dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2) break;
       return ncclAvg;
     case ReduceOp::kMin:
       return ncclMin;

@@ -45,6 +45,7 @@ class NcclCommunicator final : public Communicator {
   absl::Status Register(std::byte* data, int64_t bytes) override;
   absl::Status Deregister(std::byte* data) override;
   Communicator& host() override { return options_.host == nullptr ? *this : *options_.host; }
+  bool holds_device() const override { return true; }
   int rank() const override { return options_.rank; }
   int size() const override { return options_.size; }
   std::string ToString() const override;

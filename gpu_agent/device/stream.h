@@ -38,6 +38,13 @@ class Stream {
   // What is enqueued from now on runs after `event`, of the same device. If that ends with an
   // error, so does this stream.
   virtual void After(std::shared_ptr<Event> event) = 0;
+  // Blocks until nothing of it runs any more, well or not: then what it used may be freed.
+  // DEADLINE_EXCEEDED: something still does.
+  virtual absl::Status Drain(absl::Time deadline) {
+    const std::shared_ptr<Event> end = Record();
+    const absl::Status waited = end->Wait(deadline);
+    return end->done() ? absl::OkStatus() : waited;
+  }
 };
 
 // Frees itself; does not outlive its device. Memory is aligned to Device::alignment().

@@ -38,6 +38,8 @@ class Ticket {
 
 namespace {
 
+constexpr absl::Duration kCloseLimit = absl::Seconds(10);
+
 absl::Status Wrong(const Program& program, int32_t bucket, const auto&... what) {
   return absl::InvalidArgumentError(absl::StrCat(Describe(program.plan, bucket), what...));
 }
@@ -144,6 +146,24 @@ Executor::~Executor() {
   }
   close_.notify_all();
   if (watchdog_.joinable()) watchdog_.join();
+  const absl::Status drained = Drain();
+  if (drained.ok() || memory_ == nullptr) return;
+  // The device would be lost to the whole process if it were unmapped under what runs.
+  std::fprintf(stderr, "bucket executor: %s: %lld bytes of buckets are not freed\n",
+               std::string(drained.message()).c_str(), static_cast<long long>(memory_->bytes()));
+  [[maybe_unused]] const Buffer* left = memory_.release();
+}
+
+// Everything enqueued has ended, and nothing uses the memory.
+absl::Status Executor::Drain() {
+  const absl::Time deadline = absl::Now() + kCloseLimit;
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    if (lane->stream != nullptr) RETURN_IF_ERROR(lane->stream->Drain(deadline));
+  }
+  for (const auto* stream : {&pack_, &unpack_}) {
+    if (*stream != nullptr) RETURN_IF_ERROR((*stream)->Drain(deadline));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<TileList> Executor::TilesFor(Tiles& cached, absl::Span<const Tensor> tensors,
@@ -251,6 +271,9 @@ absl::Status Executor::Finish(const TicketPtr& ticket, absl::Span<const Tensor> 
   if (ticket->arrived != nullptr) {  // else its launch does the rest
     const absl::Status unpacked = Unpack(*ticket, *unpack_);
     if (!unpacked.ok()) Fail(unpacked);
+    // It may have been forgotten when it had arrived.
+    ticket->deadline = absl::Now() + options_.timeout;
+    under_way_.push_back(ticket);
   }
   LaunchReady();
   if (waiters_ > 0) changed_.notify_all();
@@ -320,6 +343,8 @@ absl::Status Executor::Launch(const TicketPtr& ticket) {
     ticket->packed = pack.Record();
     if (&pack != &wire) wire.After(ticket->packed);
   }
+  const bool in_turn = lane.channel.communicator->holds_device();
+  if (in_turn && last_lane_ != &lane && last_arrived_ != nullptr) wire.After(last_arrived_);
   ticket->wire_begin = wire.Record();
   const absl::Status launched = lane.channel.communicator->Launch(wire, ticket->group);
   if (!launched.ok()) {
@@ -327,6 +352,8 @@ absl::Status Executor::Launch(const TicketPtr& ticket) {
                                                       launched.message()));
   }
   ticket->arrived = wire.Record();
+  last_lane_ = &lane;
+  last_arrived_ = ticket->arrived;
   under_way_.push_back(ticket);
   return ticket->finish_later ? absl::OkStatus() : Unpack(*ticket, on_wire ? wire : *unpack_);
 }
@@ -409,7 +436,12 @@ absl::Status Executor::health() const {
 }
 
 void Executor::Abort(const std::string& why) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) {
+    // A launch that waits for its peers may hold it.
+    for (const std::unique_ptr<Lane>& lane : lanes_) lane->channel.communicator->Abort(why);
+    lock.lock();
+  }
   Fail(absl::AbortedError(why));
 }
 

@@ -2,10 +2,11 @@
 // copy-out, on streams of its own.
 //
 // Callers say that a bucket's tensors are there (Start) in any order; a bucket is launched as soon
-// as all before it are. Nothing but Wait blocks. The first error of any part (a peer that died, a
-// bucket that took longer than the timeout, Abort) is the end: communicators are aborted, every
-// ticket that is not done fails with that error, and a new executor with a new epoch takes over.
-// All methods are thread-safe.
+// as all before it are. Only Wait blocks, and the first launch of a communicator that connects then
+// (NCCL's), until its peers launch, Abort or its timeout. The first error of any part (a peer that
+// died, a bucket that took longer than the timeout, Abort) is the end: communicators are aborted,
+// every ticket that is not done fails with that error, and a new executor with a new epoch takes
+// over. All methods are thread-safe.
 #pragma once
 
 #include <condition_variable>
@@ -45,7 +46,8 @@ struct ExecutorOptions {
   uint64_t epoch = 0;
 };
 
-// Tensors of a bucket, one a member, in payload order; they stay until the ticket is done.
+// Tensors of a bucket, one a member, in payload order; they stay until the ticket is done, after an
+// error until the executor is gone.
 //   packed    `in` is copied to the bucket's memory; `out` from there. Without `out` that copy is
 //             left to Finish.
 //   grouped   both, each exactly of the wire's dtype and size: there are no copies.
@@ -84,7 +86,8 @@ class Executor {
                                                           Program program,
                                                           std::vector<Channel> channels,
                                                           const ExecutorOptions& options);
-  // What is under way is aborted.
+  // What is under way is aborted, and what runs is waited for, ten seconds at most: then the
+  // buckets' memory is left to the process, and standard error says so.
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -148,6 +151,7 @@ class Executor {
   absl::Status Unpack(Ticket& ticket, Stream& stream);
   void TakeMemory(const TicketPtr& ticket, Stream& stream);
   void Forget();
+  absl::Status Drain();
   void Fail(const absl::Status& error);
   void Watch();
 
@@ -165,7 +169,9 @@ class Executor {
   std::vector<Slot> slots_;
   size_t next_ = 0;                  // of program_.starts
   std::map<int64_t, Held> held_;     // by begin: whose bytes these were last, as far as not done
-  std::deque<TicketPtr> under_way_;  // launched, by time
+  std::deque<TicketPtr> under_way_;  // launched or finished, by time
+  const Lane* last_lane_ = nullptr;
+  std::shared_ptr<Event> last_arrived_;  // of the last launch, which was on that lane
   absl::Status error_;
   bool closing_ = false;
   std::condition_variable close_;

@@ -114,6 +114,10 @@ TEST(NcclTerms, WhatNcclCannotReduceIsSaid) {
   EXPECT_EQ(refused(DType::kF8E4M3, ReduceOp::kSum, 22304),
             "UNIMPLEMENTED: NCCL reduces f8_e4m3 from 2.24 on");
   EXPECT_EQ(refused(DType::kF8E4M3, ReduceOp::kSum, 22400), "OK");
+  EXPECT_EQ(refused(DType::kF8E4M3, ReduceOp::kAvg, 23200),
+            "UNIMPLEMENTED: NCCL has no avg of f8_e4m3");
+  EXPECT_EQ(refused(DType::kF8E5M2, ReduceOp::kAvg, 23200),
+            "UNIMPLEMENTED: NCCL has no avg of f8_e5m2");
 }
 
 // An NCCL whose answers are scripted, in place of one that needs a GPU. It writes down what it is

@@ -1,0 +1,335 @@
+// The CUDA runtime's functions that gpu_agent/cuda calls, and its kernel.
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpu_agent/cuda/pack_kernels.h"
+#include "gpu_agent/pack/segments.h"
+#include "tests/gpu_agent/cudasim/world.h"
+
+using bucketd::agent::sim::Locked;
+using bucketd::agent::sim::Recording;
+using bucketd::agent::sim::SimEvent;
+using bucketd::agent::sim::SimStream;
+using bucketd::agent::sim::Toucher;
+using bucketd::agent::sim::World;
+
+namespace {
+
+thread_local int device_of_thread = 0;
+thread_local std::vector<int> pushed;  // contexts, by their GPUs
+thread_local bool in_host_function = false;
+
+int DeviceOfThread() { return pushed.empty() ? device_of_thread : pushed.back(); }
+
+// Of every call that works on a GPU. The thread's has a context from the first one on.
+int Current() {
+  if (in_host_function) World::now()->Find("a CUDA call in a host function");
+  World::now()->OpenContext(DeviceOfThread());
+  return DeviceOfThread();
+}
+
+// A context is its GPU's number, from 1 on.
+CUresult Retain(CUcontext* context, CUdevice device) {
+  Locked world;
+  if (device < 0 || device >= world->options().devices) return CUDA_ERROR_INVALID_DEVICE;
+  world->OpenContext(device);
+  *context = reinterpret_cast<CUcontext>(static_cast<uintptr_t>(device) + 1);
+  return CUDA_SUCCESS;
+}
+
+CUresult Push(CUcontext context) {
+  if (World::now() == nullptr) return CUDA_ERROR_NO_DEVICE;
+  pushed.push_back(static_cast<int>(reinterpret_cast<uintptr_t>(context)) - 1);
+  Locked()->OpenContext(pushed.back());
+  return CUDA_SUCCESS;
+}
+
+CUresult Pop(CUcontext*) {
+  if (pushed.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  pushed.pop_back();
+  return CUDA_SUCCESS;
+}
+
+void Move(World& world, const void* from, void* to, size_t bytes, const Toucher& by) {
+  const std::byte* in = world.memory().Touch(from, bytes, false, by);
+  std::byte* out = world.memory().Touch(to, bytes, true, by);
+  if (in != nullptr && out != nullptr) std::memmove(out, in, bytes);
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaSuccess ? "no error" : "an error of cudasim";
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
+                                             unsigned long long, cudaDriverEntryPointQueryResult*) {
+  const std::string wanted = name;
+  *function = wanted == "cuDevicePrimaryCtxRetain" ? reinterpret_cast<void*>(&Retain)
+              : wanted == "cuCtxPushCurrent"       ? reinterpret_cast<void*>(&Push)
+              : wanted == "cuCtxPopCurrent"        ? reinterpret_cast<void*>(&Pop)
+                                                   : nullptr;
+  return *function == nullptr ? cudaErrorSymbolNotFound : cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  *device = DeviceOfThread();
+  return cudaSuccess;
+}
+
+// From CUDA 12 on it makes the context.
+cudaError_t cudaSetDevice(int device) {
+  Locked world;
+  if (device < 0 || device >= world->options().devices) return cudaErrorInvalidDevice;
+  (pushed.empty() ? device_of_thread : pushed.back()) = device;
+  world->OpenContext(device);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  if (World::now() == nullptr || device >= World::now()->options().devices) {
+    return cudaErrorInvalidDevice;
+  }
+  *properties = {};
+  std::strcpy(properties->name, "cudasim");
+  properties->major = 9;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  Locked world;
+  *memory = world->memory().Allocate(Current(), bytes, 256);
+  return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+
+// It waits for the whole device, as CUDA's does.
+cudaError_t cudaFree(void* memory) {
+  Locked world;
+  Current();
+  if (memory == nullptr) return cudaSuccess;
+  world->Drain();
+  world->memory().Free(memory, world->host(), "cudaFree");
+  return cudaSuccess;
+}
+
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+  Locked world;
+  Current();
+  *memory = world->memory().Allocate(-1, bytes, 4096);
+  return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+
+cudaError_t cudaFreeHost(void* memory) {
+  Locked world;
+  Current();
+  if (memory != nullptr) world->memory().Free(memory, world->host(), "cudaFreeHost");
+  return cudaSuccess;
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
+  Locked world;
+  *attributes = {};
+  attributes->type = world->memory().IsDevice(address)   ? cudaMemoryTypeDevice
+                     : world->memory().IsPinned(address) ? cudaMemoryTypeHost
+                                                         : cudaMemoryTypeUnregistered;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  Locked world;
+  if ((flags & cudaStreamNonBlocking) == 0) world->Find("a stream that waits for the default one");
+  *stream = reinterpret_cast<cudaStream_t>(world->NewStream(Current()));
+  return cudaSuccess;
+}
+
+// What is on it goes on.
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  if (World::now() == nullptr) return cudaErrorNoDevice;
+  Locked world;
+  Current();
+  SimStream* known = world->Of(stream);
+  if (known == nullptr) return cudaErrorInvalidResourceHandle;
+  known->destroyed = true;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (World::now() == nullptr) return cudaErrorNoDevice;
+  Locked world;
+  Current();
+  world->Advance();
+  const SimStream* known = world->Of(stream);
+  if (known == nullptr) return cudaErrorInvalidResourceHandle;
+  if (!known->ops.empty()) return cudaErrorNotReady;
+  world->host().Join(known->clock);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  Locked world;
+  Current();
+  SimStream* known = world->Of(stream);
+  const SimEvent* of = world->Of(event);
+  if (known == nullptr || of == nullptr) return cudaErrorInvalidResourceHandle;
+  if (of->recording == nullptr) return cudaSuccess;
+  const std::shared_ptr<Recording> recording = of->recording;
+  world->Enqueue(
+      *known, "a wait", [known, recording](const Toucher&) { known->clock.Join(recording->clock); },
+      [recording] { return recording->done; });
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  if (World::now() == nullptr) return cudaErrorNoDevice;
+  Locked world;
+  *event = reinterpret_cast<cudaEvent_t>(world->NewEvent(Current()));
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  if (World::now() == nullptr) return cudaErrorNoDevice;
+  Locked world;
+  Current();
+  return world->Forget(event) ? cudaSuccess : cudaErrorInvalidResourceHandle;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  Locked world;
+  Current();
+  SimStream* known = world->Of(stream);
+  SimEvent* of = world->Of(event);
+  if (known == nullptr || of == nullptr || known->device != of->device) {
+    return cudaErrorInvalidResourceHandle;
+  }
+  of->recording = std::make_shared<Recording>();
+  world->Enqueue(*known, "an event",
+                 [known, recording = of->recording, w = &*world](const Toucher&) {
+                   recording->done = true;
+                   recording->clock = known->clock;
+                   recording->at_ns = w->now_ns();
+                 });
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (World::now() == nullptr) return cudaErrorNoDevice;
+  Locked world;
+  Current();
+  world->Advance();
+  const SimEvent* of = world->Of(event);
+  if (of == nullptr) return cudaErrorInvalidResourceHandle;
+  if (of->recording == nullptr) return cudaSuccess;
+  if (!of->recording->done) return cudaErrorNotReady;
+  world->host().Join(of->recording->clock);
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  Locked world;
+  Current();
+  const SimEvent *from = world->Of(begin), *to = world->Of(end);
+  if (from == nullptr || to == nullptr) return cudaErrorInvalidResourceHandle;
+  *milliseconds = static_cast<float>(to->recording->at_ns - from->recording->at_ns) / 1e6F;
+  return cudaSuccess;
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  Locked world;
+  Current();
+  SimStream* known = world->Of(stream);
+  if (known == nullptr) return cudaErrorInvalidResourceHandle;
+  world->Enqueue(*known, "a host function", [function, data](const Toucher&) {
+    in_host_function = true;
+    function(data);
+    in_host_function = false;
+  });
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
+  Locked world;
+  Current();
+  SimStream* known = world->Of(stream);
+  if (known == nullptr) return cudaErrorInvalidResourceHandle;
+  const auto plain = [&](const void* memory) {
+    return !world->memory().IsDevice(memory) && !world->memory().IsPinned(memory);
+  };
+  if (plain(to)) world->Find("a copy to plain memory of the host, for which the thread is held");
+  if (!plain(from)) {
+    world->Enqueue(*known, "a copy", [w = &*world, to, from, bytes](const Toucher& by) {
+      Move(*w, from, to, bytes, by);
+    });
+    return cudaSuccess;
+  }
+  // Plain memory is read before the call returns.
+  const auto* begin = static_cast<const std::byte*>(from);
+  const std::vector<std::byte> staged(begin, begin + bytes);
+  world->Enqueue(*known, "a copy", [w = &*world, to, staged](const Toucher& by) {
+    std::byte* out = w->memory().Touch(to, staged.size(), true, by);
+    if (out != nullptr) std::memcpy(out, staged.data(), staged.size());
+  });
+  return cudaSuccess;
+}
+
+cudaError_t cudaMallocAsync(void** memory, size_t bytes, cudaStream_t stream) {
+  Locked world;
+  Current();
+  SimStream* known = world->Of(stream);
+  if (known == nullptr) return cudaErrorInvalidResourceHandle;
+  *memory = world->memory().Allocate(known->device, bytes, 256);
+  return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+
+cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
+  Locked world;
+  Current();
+  SimStream* known = world->Of(stream);
+  if (known == nullptr) return cudaErrorInvalidResourceHandle;
+  world->Enqueue(*known, "a free", [w = &*world, memory](const Toucher& by) {
+    w->memory().Free(memory, *by.clock, "cudaFreeAsync");
+  });
+  return cudaSuccess;
+}
+
+}  // extern "C"
+
+namespace bucketd::agent {
+
+cudaError_t ResidentBlocks(int& blocks) {
+  blocks = 4;
+  return cudaSuccess;
+}
+
+cudaError_t LaunchTiles(const Tile* tiles, uint32_t count, int, cudaStream_t stream) {
+  Locked world;
+  Current();
+  SimStream* known = world->Of(stream);
+  if (known == nullptr) return cudaErrorInvalidResourceHandle;
+  world->Enqueue(*known, "a copy of tiles", [w = &*world, tiles, count](const Toucher& by) {
+    sim::Memory& memory = w->memory();
+    const std::byte* table = memory.Touch(tiles, count * sizeof(Tile), false, by);
+    if (table == nullptr) return;
+    for (uint32_t k = 0; k < count; ++k) {
+      Tile tile;
+      std::memcpy(&tile, table + k * sizeof(Tile), sizeof(Tile));
+      if (tile.move != agent::Move::kZero) {
+        tile.from = memory.Touch(tile.from, tile.count * ReadSize(tile.move), false, by);
+      }
+      tile.to = memory.Touch(tile.to, tile.count * WriteSize(tile.move), true, by);
+      const bool there = tile.move == agent::Move::kZero || tile.from != nullptr;
+      if (there && tile.to != nullptr) CopyOnHost({&tile, 1});
+    }
+  });
+  return cudaSuccess;
+}
+
+}  // namespace bucketd::agent

@@ -1,0 +1,276 @@
+#include "tests/gpu_agent/cudasim/nccl.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "tests/gpu_agent/cudasim/reduction.h"
+
+namespace bucketd::agent::sim {
+namespace {
+
+bool Alike(const std::vector<Call>& a, const std::vector<Call>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Call& x, const Call& y) {
+    return x.kind == y.kind && x.count == y.count && x.type == y.type && x.op == y.op;
+  });
+}
+
+}  // namespace
+
+Comm* Nccl::Of(ncclComm_t comm, const char* call, bool idle) {
+  auto* known = reinterpret_cast<Comm*>(comm);
+  if (known == nullptr || known->gone) {
+    world_.Find(absl::StrCat(call, " on a communicator that is gone"));
+    return nullptr;
+  }
+  if (idle && known->progress != nullptr) {
+    world_.Find(absl::StrCat(call, " on a communicator that is in progress"));
+  }
+  return known;
+}
+
+ncclResult_t Nccl::Begin(Comm& comm, std::function<ncclResult_t()> progress) {
+  comm.progress = std::move(progress);
+  return ncclInProgress;
+}
+
+ncclResult_t Nccl::Init(ncclComm_t* comm, int size, const std::string& id, int rank, int device,
+                        const char* name) {
+  auto& group = groups_[id];
+  if (group == nullptr) {
+    group = std::make_unique<Group>();
+    group->size = size;
+    group->ranks.resize(static_cast<size_t>(size));
+  }
+  auto made = std::make_unique<Comm>();
+  Comm& self = *made;
+  self.group = group.get();
+  self.name = name == nullptr ? "a communicator" : name;
+  self.rank = rank;
+  self.device = device;
+  for (const Comm* other : group->ranks) {
+    if (other != nullptr && other->device == device) return ncclInvalidUsage;  // two on one GPU
+  }
+  group->ranks[static_cast<size_t>(rank)] = &self;
+  *comm = reinterpret_cast<ncclComm_t>(&self);
+  comms_.push_back(std::move(made));
+  return Begin(self, [this, &self] {
+    const auto& ranks = self.group->ranks;
+    const bool all = std::find(ranks.begin(), ranks.end(), nullptr) == ranks.end();
+    return all && world_.Chance(3) ? ncclSuccess : ncclInProgress;
+  });
+}
+
+ncclResult_t Nccl::Poll(ncclComm_t comm, ncclResult_t* state) {
+  Comm* self = Of(comm, "ncclCommGetAsyncError", false);
+  if (self == nullptr) return ncclInvalidArgument;
+  if (self->polls_to_error >= 0 && self->polls_to_error-- == 0) self->error = ncclRemoteError;
+  if (self->error == ncclSuccess && self->progress != nullptr) {
+    const ncclResult_t result = self->progress();
+    if (result != ncclInProgress) self->progress = nullptr;
+    if (result != ncclInProgress && result != ncclSuccess) self->error = result;
+  }
+  *state = self->error != ncclSuccess  ? self->error
+           : self->progress != nullptr ? ncclInProgress
+                                       : ncclSuccess;
+  return ncclSuccess;
+}
+
+ncclResult_t Nccl::Launch(ncclComm_t comm, SimStream& stream, std::vector<Call> calls) {
+  Comm* self = Of(comm, "a collective", true);
+  if (self == nullptr) return ncclInvalidArgument;
+  if (self->error != ncclSuccess) return self->error;
+  if (stream.device != self->device) return ncclInvalidArgument;
+  for (const Call& call : calls) {
+    // Its path of one rank has no such kernel.
+    const bool f8 = call.type == ncclFloat8e4m3 || call.type == ncclFloat8e5m2;
+    if (f8 && call.op == ncclAvg && self->group->size == 1) return ncclInvalidArgument;
+  }
+  auto part = std::make_shared<Part>();
+  part->calls = std::move(calls);
+  const size_t first = self->launches++;
+  return Begin(*self, [this, self, &stream, part, first] {
+    // The first launch connects, which takes all ranks.
+    const auto& ranks = self->group->ranks;
+    const auto there = [](const Comm* peer) { return peer->launches > 0; };
+    if (first == 0 && !std::all_of(ranks.begin(), ranks.end(), there)) return ncclInProgress;
+    if (!world_.Chance(2)) return ncclInProgress;
+    Enqueue(*self, stream, part);
+    return ncclSuccess;
+  });
+}
+
+bool Nccl::AllStarted(const Comm& comm, size_t round) const {
+  const auto& parts = comm.group->rounds[round].parts;
+  return std::all_of(parts.begin(), parts.end(), [](const auto& part) {
+    return part != nullptr && part->started && !part->dropped;
+  });
+}
+
+// Two ops: the kernel takes its place on the GPU, and leaves it when all ranks' have come.
+void Nccl::Enqueue(Comm& comm, SimStream& stream, const std::shared_ptr<Part>& part) {
+  const size_t index = comm.launches - 1;
+  Round& round = comm.group->rounds[index];
+  round.parts.resize(static_cast<size_t>(comm.group->size));
+  round.parts[static_cast<size_t>(comm.rank)] = part;
+  const std::string what = absl::StrCat(comm.name, "'s collective ", index);
+  int& running = running_[comm.device];
+  world_.Enqueue(
+      stream, what,
+      [part, &running](const Toucher& by) {
+        if (part->dropped) return;
+        part->started = true;
+        ++running;
+        part->clock = *by.clock;
+        part->by = by;
+        part->by.clock = &part->clock;
+      },
+      [this, part, &running] { return part->dropped || running < world_.options().resident; });
+  world_.Enqueue(
+      stream, what,
+      [this, &comm, &round, part, &running](const Toucher& by) {
+        part->ended = true;
+        if (part->started) --running;
+        if (part->dropped) return;
+        Compute(*comm.group, round);
+        // All ranks' inputs are in it: what was before those is before what comes now.
+        Clock& clock = *const_cast<Clock*>(by.clock);
+        for (const auto& other : round.parts) clock.Join(other->clock);
+        for (size_t c = 0; c < part->results.size(); ++c) {
+          const auto& bytes = part->results[c];
+          if (bytes.empty()) continue;
+          std::byte* out = world_.memory().Touch(part->calls[c].out, bytes.size(), true, by);
+          if (out != nullptr) std::copy(bytes.begin(), bytes.end(), out);
+        }
+      },
+      [this, &comm, index, part] { return part->dropped || AllStarted(comm, index); });
+}
+
+void Nccl::Compute(Group& group, Round& round) {
+  if (std::exchange(round.computed, true)) return;
+  for (const auto& part : round.parts) {
+    if (!Alike(part->calls, round.parts[0]->calls)) {
+      return world_.Find(absl::StrCat(part->by.what, ": ranks launch different collectives"));
+    }
+  }
+  for (size_t c = 0; c < round.parts[0]->calls.size(); ++c) {
+    std::vector<const std::byte*> inputs;
+    for (const auto& part : round.parts) {
+      const Call& call = part->calls[c];
+      const size_t bytes = InputBytes(call, group.size);
+      inputs.push_back(bytes == 0 ? nullptr
+                                  : world_.memory().Touch(call.in, bytes, false, part->by));
+      if (bytes > 0 && inputs.back() == nullptr) return;
+    }
+    const std::vector<std::byte> whole = Reduce(round.parts[0]->calls[c], inputs);
+    for (size_t r = 0; r < round.parts.size(); ++r) {
+      round.parts[r]->results.push_back(PartOf(round.parts[r]->calls[c], whole, r, group.size));
+    }
+  }
+}
+
+ncclResult_t Nccl::Register(ncclComm_t comm, const void* memory, ncclWindow_t* window) {
+  Comm* self = Of(comm, "ncclCommWindowRegister", true);
+  if (self == nullptr) return ncclInvalidArgument;
+  const size_t index = self->windows_asked++;
+  ++self->group->registered[index];
+  return Begin(*self, [this, self, index, memory, window] {
+    if (!world_.Chance(3)) return ncclInProgress;
+    const auto& answer = world_.options().window;
+    const ncclResult_t own = answer == nullptr ? ncclSuccess : answer(self->rank);
+    if (own != ncclSuccess) return own;
+    for (int rank = 0; answer != nullptr && rank < self->group->size; ++rank) {
+      if (answer(rank) != ncclSuccess) return ncclInProgress;  // a peer that does not come
+    }
+    if (self->group->registered[index] < self->group->size) return ncclInProgress;
+    *window = reinterpret_cast<ncclWindow_t>(self->windows_asked);
+    self->windows[*window] = memory;
+    return ncclSuccess;
+  });
+}
+
+ncclResult_t Nccl::Deregister(ncclComm_t comm, ncclWindow_t window) {
+  Comm* self = Of(comm, "ncclCommWindowDeregister", true);
+  if (self == nullptr || self->windows.erase(window) == 1) return ncclSuccess;
+  world_.Find("ncclCommWindowDeregister of what is no window");
+  return ncclInvalidArgument;
+}
+
+void Nccl::Freed(const void* memory) {
+  for (const auto& comm : comms_) {
+    for (const auto& [window, of] : comm->windows) {
+      if (of == memory) world_.Find("memory is freed that is still a window");
+    }
+  }
+}
+
+ncclResult_t Nccl::Finalize(ncclComm_t comm) {
+  Comm* self = Of(comm, "ncclCommFinalize", true);
+  if (self == nullptr) return ncclInvalidArgument;
+  self->finalized = true;
+  return Begin(*self, [self] {
+    for (const auto& [index, round] : self->group->rounds) {
+      const auto& own = round.parts[static_cast<size_t>(self->rank)];
+      if (own != nullptr && !own->ended) return ncclInProgress;
+    }
+    return ncclSuccess;
+  });
+}
+
+ncclResult_t Nccl::Destroy(ncclComm_t comm) {
+  Comm* self = Of(comm, "ncclCommDestroy", true);
+  if (self == nullptr) return ncclInvalidArgument;
+  if (!self->finalized) world_.Find("ncclCommDestroy without ncclCommFinalize");
+  self->gone = true;
+  self->windows.clear();
+  return ncclSuccess;
+}
+
+void Nccl::Drop(Comm& comm) {
+  for (auto& [index, round] : comm.group->rounds) {
+    const auto& own = round.parts[static_cast<size_t>(comm.rank)];
+    if (own != nullptr && !own->ended) own->dropped = true;
+  }
+}
+
+ncclResult_t Nccl::Abort(ncclComm_t comm) {
+  Comm* self = Of(comm, "ncclCommAbort", false);
+  if (self == nullptr) return ncclInvalidArgument;
+  Drop(*self);
+  self->progress = nullptr;
+  self->gone = true;
+  self->windows.clear();
+  return ncclSuccess;
+}
+
+void Nccl::Kill(int rank, bool peers_hear) {
+  for (const auto& comm : comms_) {
+    if (comm->rank == rank) {
+      Drop(*comm);
+    } else if (peers_hear && comm->polls_to_error < 0) {
+      comm->polls_to_error = 3;
+    }
+  }
+}
+
+void Nccl::FindDeadlock() {
+  std::vector<std::string> held;
+  for (const auto& comm : comms_) {
+    for (const auto& [index, round] : comm->group->rounds) {
+      const auto& own = round.parts[static_cast<size_t>(comm->rank)];
+      if (own == nullptr || !own->started || own->ended) continue;
+      for (const auto& part : round.parts) {
+        if (part == nullptr || part->dropped) return;  // that host, or an abort, is waited for
+      }
+      held.push_back(absl::StrCat(own->by.what, " on GPU ", comm->device));
+    }
+  }
+  if (held.empty()) return;
+  std::string all = "a deadlock: nothing goes on beside";
+  for (const std::string& one : held) absl::StrAppend(&all, " ", one, ",");
+  all.back() = '.';
+  world_.Find(all);
+}
+
+}  // namespace bucketd::agent::sim

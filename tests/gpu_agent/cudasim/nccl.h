@@ -1,0 +1,100 @@
+// NCCL's rules, without its transports: calls that go on in the background, groups, collectives
+// that begin on all ranks before they end on one, windows, failures and aborts.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpu_agent/cuda/nccl_api.h"
+#include "tests/gpu_agent/cudasim/world.h"
+
+namespace bucketd::agent::sim {
+
+std::shared_ptr<const NcclApi> NcclTable();
+
+enum class Kind { kAllGather, kReduceScatter, kAllReduce };
+
+struct Call {
+  Kind kind = Kind::kAllGather;
+  const void* in = nullptr;
+  void* out = nullptr;
+  size_t count = 0;
+  ncclDataType_t type = ncclUint8;
+  ncclRedOp_t op = ncclSum;
+};
+
+struct Comm;
+
+// One rank's kernel of a launch.
+struct Part {
+  std::vector<Call> calls;
+  bool started = false, ended = false;
+  bool dropped = false;  // its rank died or was aborted
+  Toucher by;
+  Clock clock;                                  // at its start
+  std::vector<std::vector<std::byte>> results;  // of each call
+};
+
+// The n-th launch of a process group.
+struct Round {
+  std::vector<std::shared_ptr<Part>> parts;  // by rank; null: its host has not launched it
+  bool computed = false;
+};
+
+struct Group {
+  int size = 0;
+  std::vector<Comm*> ranks;
+  std::map<size_t, Round> rounds;
+  std::map<size_t, int> registered;  // how many ranks have asked for the n-th window
+};
+
+// What ncclComm_t points to. It stays for good, so that late calls are found.
+struct Comm {
+  Group* group = nullptr;
+  std::string name;
+  int rank = 0, device = 0;
+  bool gone = false, finalized = false;
+  ncclResult_t error = ncclSuccess;
+  int polls_to_error = -1;
+  std::function<ncclResult_t()> progress;  // of the call that is under way; null: none
+  size_t launches = 0, windows_asked = 0;
+  std::map<ncclWindow_t, const void*> windows;
+};
+
+class Nccl {
+ public:
+  explicit Nccl(World& world) : world_(world) {}
+  ncclResult_t Init(ncclComm_t* comm, int size, const std::string& id, int rank, int device,
+                    const char* name);
+  ncclResult_t Poll(ncclComm_t comm, ncclResult_t* state);
+  // REQUIRES for all of these: the communicator has no call under way, else that is a finding.
+  ncclResult_t Launch(ncclComm_t comm, SimStream& stream, std::vector<Call> calls);
+  ncclResult_t Register(ncclComm_t comm, const void* memory, ncclWindow_t* window);
+  ncclResult_t Deregister(ncclComm_t comm, ncclWindow_t window);
+  ncclResult_t Finalize(ncclComm_t comm);
+  ncclResult_t Destroy(ncclComm_t comm);
+  ncclResult_t Abort(ncclComm_t comm);
+
+  void Kill(int rank, bool peers_hear);
+  void Freed(const void* memory);  // which is no window of anybody
+  // Nothing can go on: is it because kernels hold what others wait for?
+  void FindDeadlock();
+
+ private:
+  Comm* Of(ncclComm_t comm, const char* call, bool idle);
+  ncclResult_t Begin(Comm& comm, std::function<ncclResult_t()> progress);
+  void Enqueue(Comm& comm, SimStream& stream, const std::shared_ptr<Part>& part);
+  bool AllStarted(const Comm& comm, size_t round) const;
+  void Compute(Group& group, Round& round);
+  void Drop(Comm& comm);
+
+  World& world_;
+  std::map<std::string, std::unique_ptr<Group>> groups_;
+  std::vector<std::unique_ptr<Comm>> comms_;
+  std::map<int, int> running_;  // kernels on each GPU
+};
+
+}  // namespace bucketd::agent::sim

@@ -1,0 +1,128 @@
+#include "tests/gpu_agent/cudasim/world.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <utility>
+
+#include "tests/gpu_agent/cudasim/nccl.h"
+
+namespace bucketd::agent::sim {
+namespace {
+
+std::atomic<World*> current = nullptr;
+
+}  // namespace
+
+World::World(const Options& options)
+    : options_(options), random_(options.seed), memory_(findings_) {
+  nccl_ = std::make_unique<Nccl>(*this);
+  current = this;
+}
+
+World::~World() { current = nullptr; }
+
+World* World::now() { return current; }
+
+std::shared_ptr<const NcclApi> World::nccl_api() const { return NcclTable(); }
+
+void World::KillRank(int rank, bool peers_hear) {
+  const std::lock_guard lock(mutex_);
+  nccl_->Kill(rank, peers_hear);
+}
+
+void World::Drain() {
+  const std::lock_guard lock(mutex_);
+  while (Step()) {
+  }
+}
+
+std::vector<std::string> World::findings() {
+  const std::lock_guard lock(mutex_);
+  return findings_.all();
+}
+
+std::set<int> World::contexts() {
+  const std::lock_guard lock(mutex_);
+  return contexts_;
+}
+
+size_t World::allocations() {
+  const std::lock_guard lock(mutex_);
+  return memory_.live();
+}
+
+void World::OnStep(int64_t step, std::function<void()> then) {
+  const std::lock_guard lock(mutex_);
+  on_step_ = step;
+  then_ = std::move(then);
+}
+
+SimStream* World::NewStream(int device) {
+  auto stream = std::make_unique<SimStream>();
+  stream->id = streams_.size();
+  stream->device = device;
+  streams_.push_back(std::move(stream));
+  return streams_.back().get();
+}
+
+SimStream* World::Of(cudaStream_t stream) {
+  for (const auto& known : streams_) {
+    if (reinterpret_cast<cudaStream_t>(known.get()) == stream && !known->destroyed) {
+      return known.get();
+    }
+  }
+  findings_.Add("a call with a stream that is none");
+  return nullptr;
+}
+
+SimEvent* World::NewEvent(int device) {
+  auto event = std::make_unique<SimEvent>();
+  event->device = device;
+  SimEvent* made = event.get();
+  events_[made] = std::move(event);
+  return made;
+}
+
+SimEvent* World::Of(cudaEvent_t event) {
+  const auto found = events_.find(event);
+  if (found != events_.end()) return found->second.get();
+  findings_.Add("a call with an event that is none");
+  return nullptr;
+}
+
+bool World::Forget(cudaEvent_t event) { return events_.erase(event) == 1; }
+
+void World::Enqueue(SimStream& stream, std::string what, std::function<void(const Toucher&)> run,
+                    std::function<bool()> ready) {
+  stream.ops.push_back({std::move(what), host_, std::move(ready), std::move(run)});
+}
+
+void World::Advance() {
+  ++steps_;
+  if (steps_ == on_step_ && then_ != nullptr) std::exchange(then_, nullptr)();
+  for (uint64_t k = random_() % 4; k > 0; --k) Step();
+}
+
+// One op of one stream, chosen among those that can go on.
+bool World::Step() {
+  std::vector<SimStream*> able;
+  for (const auto& stream : streams_) {
+    if (stream->ops.empty()) continue;
+    const auto& ready = stream->ops.front().ready;
+    if (ready == nullptr || ready()) able.push_back(stream.get());
+  }
+  if (able.empty()) {
+    nccl_->FindDeadlock();
+    return false;
+  }
+  SimStream& stream = *able[random_() % able.size()];
+  Op op = std::move(stream.ops.front());
+  stream.ops.pop_front();
+  now_ns_ += static_cast<int64_t>(500 + random_() % 5000);
+  stream.clock.Join(op.issued);
+  stream.clock.Tick(stream.id);
+  op.run({op.what, stream.id, stream.device, &stream.clock});
+  return true;
+}
+
+}  // namespace bucketd::agent::sim

@@ -1,0 +1,142 @@
+// cudasim: GPUs, CUDA streams and NCCL in this process, so that gpu_agent/cuda runs where no GPU
+// is.
+//
+// Device time is a seeded discrete-event simulation. It goes on only while the program asks (event
+// and stream queries, NCCL's polling): each such call runs a few steps, and the seed chooses which
+// stream takes each. Bytes are moved by the tile kernels' own code and by the ring's reductions.
+// What a real GPU would answer with lost work or garbage is a finding here: memory that is used
+// after its free, or by two streams that nothing orders (vector clocks: whether or not it went
+// wrong this time), calls that NCCL forbids, ranks whose collectives differ, deadlocks.
+// The host reading device memory faults.
+//
+// One world at a time. Host threads are the program's own: what they do between two calls is not
+// the seed's, and all of them together are one entity to the clocks.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gpu_agent/cuda/nccl_api.h"
+#include "tests/gpu_agent/cudasim/memory.h"
+
+namespace bucketd::agent::sim {
+
+struct Options {
+  uint64_t seed = 1;
+  int devices = 2;
+  // Collectives that fit on a GPU beside compute at once. The others wait, in any order.
+  int resident = 1;
+  // NCCL's answer to a window, by rank, some polls after the call. Its communicator is dead then.
+  std::function<ncclResult_t(int rank)> window = nullptr;
+};
+
+// What a stream does next, once it comes to it.
+struct Op {
+  std::string what;
+  Clock issued;                           // what the host had seen when it was enqueued
+  std::function<bool()> ready = nullptr;  // null: at once
+  std::function<void(const Toucher&)> run;
+};
+
+struct Recording {
+  bool done = false;
+  Clock clock;
+  int64_t at_ns = 0;
+};
+
+struct SimStream {
+  size_t id = 0;
+  int device = 0;
+  bool destroyed = false;
+  Clock clock;
+  std::deque<Op> ops;
+};
+
+struct SimEvent {
+  int device = 0;
+  std::shared_ptr<Recording> recording;  // of its last record
+};
+
+class Nccl;
+
+class World {
+ public:
+  explicit World(const Options& options);
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  // The one that there is; null: calls answer that there is no GPU.
+  static World* now();
+
+  std::shared_ptr<const NcclApi> nccl_api() const;
+  // A rank of the process group dies: its collectives stop, and nobody is told but by NCCL, after
+  // some polls, if `peers_hear`.
+  void KillRank(int rank, bool peers_hear);
+  // Runs the devices until nothing can go on.
+  void Drain();
+  std::vector<std::string> findings();
+  std::set<int> contexts();  // GPUs on which this process has a context
+  size_t allocations();      // that nobody has freed
+  // What happens when the program asks for the `step`th time, on its thread.
+  void OnStep(int64_t step, std::function<void()> then);
+
+  // The rest is for the fakes of CUDA and NCCL, which hold the lock.
+  std::recursive_mutex& mutex() { return mutex_; }
+  const Options& options() const { return options_; }
+  Memory& memory() { return memory_; }
+  Clock& host() { return host_; }
+  void Find(const std::string& finding) { findings_.Add(finding); }
+  bool Chance(uint64_t one_in) { return random_() % one_in == 0; }
+  void Advance();  // a few steps
+
+  SimStream* NewStream(int device);
+  SimStream* Of(cudaStream_t stream);
+  SimEvent* NewEvent(int device);
+  SimEvent* Of(cudaEvent_t event);
+  bool Forget(cudaEvent_t event);
+  void Enqueue(SimStream& stream, std::string what, std::function<void(const Toucher&)> run,
+               std::function<bool()> ready = nullptr);
+  void OpenContext(int device) { contexts_.insert(device); }
+  int64_t now_ns() const { return now_ns_; }
+  Nccl& nccl() { return *nccl_; }
+
+ private:
+  bool Step();
+
+  const Options options_;
+  std::recursive_mutex mutex_;
+  std::mt19937_64 random_;
+  Findings findings_;
+  Memory memory_;
+  Clock host_;
+  std::vector<std::unique_ptr<SimStream>> streams_;  // for good: a destroyed one ends its work
+  std::map<void*, std::unique_ptr<SimEvent>> events_;
+  std::set<int> contexts_;
+  std::unique_ptr<Nccl> nccl_;
+  int64_t now_ns_ = 0, steps_ = 0, on_step_ = -1;
+  std::function<void()> then_;
+};
+
+// The world with its lock, for the length of a call. REQUIRES: there is one.
+class Locked {
+ public:
+  Locked() : lock_(World::now()->mutex()) {}
+  World* operator->() const { return World::now(); }
+  World& operator*() const { return *World::now(); }
+
+ private:
+  std::lock_guard<std::recursive_mutex> lock_;
+};
+
+}  // namespace bucketd::agent::sim
