@@ -19,7 +19,7 @@
 
 namespace bucketd::agent {
 
-inline uint64_t Seeds() { return std::getenv("BUCKETD_FULL") == nullptr ? 20 : 5000; }
+inline uint64_t Seeds() { return std::getenv("BUCKETD_FULL") == nullptr ? 20 : 500; }
 
 // Ranks that meet: a ring on the host for what they tell each other, and an NCCL id, for each lane.
 class Meeting {
