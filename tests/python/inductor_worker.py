@@ -225,7 +225,7 @@ class Cases:
                 more = dict(is_backward=kind == "bw")
                 if not plan:
                     return compile_fx_inner(gm, inputs, **more)
-                bucketd.plan_pass(gm, inputs, kind=kind, on_plan=run.on_plan, **PLANNER)
+                bucketd.plan_pass(gm, inputs, kind=kind, fused=True, on_plan=run.on_plan, **PLANNER)
                 return bucketd.inductor.compile_fx_inner(gm, inputs, inner_compile=run.keep, **more)
 
             return compile_part
