@@ -4,8 +4,11 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/status_macros.h"
+#include "server/store/postgres/postgres_store.h"
 #include "server/store/sqlite_store.h"
 
 namespace bucketd {
@@ -17,12 +20,20 @@ constexpr std::chrono::seconds kMaintenance{60};
 // Twice what the log holds when it is merged: all of that may have to go into the file first.
 constexpr int64_t kReserveBytes = int64_t{8} << 20;
 
-}  // namespace
+absl::Status OpenPostgres(const ServerOptions& options, OpenedStore& opened) {
+  PostgresStoreOptions store;
+  store.url = options.store_dir;
+  store.max_bytes = options.store_bytes;
+  store.max_age = std::chrono::duration_cast<std::chrono::hours>(options.store_max_age);
+  store.maintenance = kMaintenance;
+  store.observer = opened.metrics.get();
+  ASSIGN_OR_RETURN(std::unique_ptr<PostgresStore> made, PostgresStore::Open(std::move(store)));
+  opened.place = made->place();
+  opened.store = std::move(made);
+  return absl::OkStatus();
+}
 
-absl::StatusOr<OpenedStore> OpenStore(const ServerOptions& options) {
-  OpenedStore opened;
-  opened.registry = std::make_unique<prometheus::Registry>();
-  opened.metrics = std::make_unique<StoreMetrics>(*opened.registry);
+absl::Status OpenSqlite(const ServerOptions& options, OpenedStore& opened) {
   const bool in_memory = options.store_dir.empty();
   SqliteStoreOptions store;
   store.directory = options.store_dir;
@@ -31,12 +42,23 @@ absl::StatusOr<OpenedStore> OpenStore(const ServerOptions& options) {
   store.maintenance = kMaintenance;
   store.reserve_bytes = kReserveBytes;
   store.observer = opened.metrics.get();
-  absl::StatusOr<std::unique_ptr<SqliteStore>> made = SqliteStore::Open(std::move(store));
-  if (made.ok()) {
-    opened.store = *std::move(made);
-    return opened;
-  }
-  return absl::Status(made.status().code(), absl::StrCat("--store-dir: ", made.status().message()));
+  ASSIGN_OR_RETURN(opened.store, SqliteStore::Open(std::move(store)));
+  opened.place = options.store_dir;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<OpenedStore> OpenStore(const ServerOptions& options) {
+  OpenedStore opened;
+  opened.registry = std::make_unique<prometheus::Registry>();
+  opened.metrics = std::make_unique<StoreMetrics>(*opened.registry);
+  const bool in_database = absl::StrContains(options.store_dir, "://");
+  const absl::Status made =
+      in_database ? OpenPostgres(options, opened) : OpenSqlite(options, opened);
+  if (made.ok()) return opened;
+  return absl::Status(made.code(),
+                      absl::StrCat(in_database ? "--store: " : "--store-dir: ", made.message()));
 }
 
 }  // namespace bucketd

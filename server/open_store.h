@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "prometheus/registry.h"
@@ -14,6 +15,7 @@
 namespace bucketd {
 
 struct OpenedStore {  // each outlives the next
+  std::string place;  // for people, without a password; "": in memory
   std::unique_ptr<prometheus::Registry> registry;
   std::unique_ptr<StoreMetrics> metrics;
   std::unique_ptr<Store> store;

@@ -132,6 +132,7 @@ struct Server::Impl {
       : options(FillDefaults(o)),
         registry_owner(std::move(opened.registry)),
         store_metrics(std::move(opened.metrics)),
+        store_place(std::move(opened.place)),
         store(std::move(opened.store)),
         metrics(registry),
         cache(options.plan_cache_bytes, metrics),
@@ -153,7 +154,7 @@ struct Server::Impl {
               partial_uploads, upload_streams, intake_pool, timers,    metrics,
               options,         draining,       planning,    agreement, costs},
         service(MakePlannerService(parts)),
-        admin({options, metrics, cache, planning, store.get(), /*store_path=*/options.store_dir,
+        admin({options, metrics, cache, planning, store.get(), /*store_path=*/store_place,
                [this] { return State(); }, Hooks()}),
         admin_service(MakeAdminService(admin, options.admin, metrics)) {
     intake.ReclaimWith([this] { return partial_uploads.DropOldest(); });
@@ -182,6 +183,7 @@ struct Server::Impl {
   const std::unique_ptr<prometheus::Registry> registry_owner;
   prometheus::Registry& registry = *registry_owner;
   const std::unique_ptr<StoreMetrics> store_metrics;
+  const std::string store_place;
   const std::unique_ptr<Store> store;
   ServerMetrics metrics;
   AgreementMetrics agreement_metrics{registry};

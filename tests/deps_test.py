@@ -34,6 +34,7 @@ PACKAGES = {
     "grpcpp/ext/proto_server_reflection": "gRPC::grpc++_reflection",
     "grpcpp/": "gRPC::grpc++",
     "httplib.h": "PkgConfig::cpp_httplib",
+    "libpq-fe.h": "PkgConfig::libpq",
     "nccl.h": "NCCL::headers",
     "nlohmann/": "nlohmann_json::nlohmann_json",
     "openssl/": "OpenSSL::Crypto",

@@ -29,6 +29,7 @@ ALLOWED = {
     "passes/tools": PLANNER + ["passes/io", "passes/text"],
     "server/process": [],  # for every daemon: nothing of the server is in it
     "server/store": CORE[:1] + ["server/base"],  # store_metrics
+    "server/store/postgres": ["passes/base", "server/store"],  # libpq is seen by nobody else
     "server/base": PLANNER + ["proto", "server/process"],
     "server/config": CORE[:1],
     "server/graphs": CORE + ["passes/io", "proto", *SERVER[:2]],
@@ -39,7 +40,8 @@ ALLOWED = {
     "server/agents": CORE[:1] + ["server/base", "server/store"],
     "server/admin": PLANNER + ["passes/io", "proto", "server/store", "server/process", *SERVER],
     "server/rpc": PLANNER + ["passes/io", "proto", *SERVER, "server/jobs/machine", "server/agents", "server/admin"],
-    "server": CORE[:1] + [*SERVER, "server/process", "server/store", "server/agents", "server/admin", "server/rpc"],  # server.{h,cc}
+    "server": CORE[:1] + [*SERVER, "server/process", "server/store", "server/store/postgres", "server/agents", "server/admin",
+               "server/rpc"],  # server.{h,cc}
     "client/render": CORE[:5],
     "client/cli": ["passes/base"],
     "client/ctl": CORE + [

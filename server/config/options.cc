@@ -139,6 +139,10 @@ constexpr OptionRow kRows[] = {
      "absent. "
      "Without one they are in memory",
      FIELD(store_dir)},
+    {"store", "Store",
+     "The same, or a database for servers on several machines: postgres://user@host:port/database; "
+     "the later of both flags holds",
+     FIELD(store_dir)},
     {"store-bytes", "Store", "Of plans; beyond, those used longest ago leave", FIELD(store_bytes),
      1},
     {.name = "store-max-age-hours",
@@ -268,8 +272,25 @@ struct Setter {
   }
 };
 
+// A URL may have one before the host, or as an option.
+std::string WithoutPassword(const std::string& url) {
+  const size_t scheme = url.find("://");
+  if (scheme == std::string::npos) return url;
+  std::string shown = url;
+  for (size_t at = shown.find("password="); at != std::string::npos;
+       at = shown.find("password=", at + 9)) {
+    const size_t end = std::min(shown.find('&', at), shown.size());
+    shown.replace(at + 9, end - at - 9, "...");
+  }
+  const size_t begin = scheme + 3,
+               host = shown.substr(0, shown.find_first_of("/?", begin)).rfind('@');
+  const size_t colon = shown.find(':', begin);
+  if (host != std::string::npos && colon < host) shown.erase(colon, host - colon);
+  return shown;
+}
+
 struct Printer {
-  std::string operator()(const std::string* value) const { return *value; }
+  std::string operator()(const std::string* value) const { return WithoutPassword(*value); }
   std::string operator()(const bool* value) const { return *value ? "true" : "false"; }
   std::string operator()(const int32_t* value) const { return absl::StrCat(*value); }
   std::string operator()(const int64_t* value) const { return absl::StrCat(*value); }

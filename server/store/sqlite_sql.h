@@ -15,7 +15,4 @@ struct SqliteStore::Sql {
   const char* list;  // ?1 shelf, ?2 first key, ?3 limit: key of the index, tenant, graph, bytes
 };
 
-// Over the length of the key, the key and the value: a value under a wrong key is damage too.
-Digest ValueChecksum(absl::string_view key, absl::string_view value);
-
 }  // namespace bucketd

@@ -11,6 +11,7 @@
 #include "passes/base/status_macros.h"
 #include "server/store/sqlite_sql.h"
 #include "server/store/store_file.h"
+#include "server/store/stored_value.h"
 
 namespace bucketd {
 
@@ -40,16 +41,6 @@ const SqliteStore::Sql SqliteStore::kRecordSql = {
         "ORDER BY key LIMIT ?3",
 };
 
-Digest ValueChecksum(absl::string_view key, absl::string_view value) {
-  char size[8];
-  for (size_t i = 0; i < sizeof(size); ++i) size[i] = static_cast<char>(key.size() >> (8 * i));
-  Sha256Stream stream;
-  stream.Append(absl::string_view(size, sizeof(size)));
-  stream.Append(key);
-  stream.Append(value);
-  return stream.Finish();
-}
-
 namespace {
 
 constexpr int64_t kUseStepMillis = 60'000;
@@ -62,15 +53,6 @@ int64_t RandomId() {
 }
 
 std::string HashOf(absl::string_view key) { return std::string(AsBytes(Sha256(key))); }
-
-// Of the key of a plan, a line of which is graph="<64 hexadecimal digits>".
-std::optional<std::string> GraphIn(absl::string_view key) {
-  constexpr absl::string_view kField = "\ngraph=\"";
-  const size_t at = key.find(kField);
-  if (at == absl::string_view::npos) return std::nullopt;
-  const std::string hex(key.substr(at + kField.size(), 64));
-  return DigestFromHex(hex).ok() ? std::optional<std::string>(hex) : std::nullopt;
-}
 
 absl::Status IndexError(const absl::Status& status) {
   if (!absl::IsDataLoss(status)) return status;

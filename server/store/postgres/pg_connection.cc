@@ -1,0 +1,248 @@
+#include "server/store/postgres/pg_connection.h"
+
+#include <endian.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+
+#include "passes/base/status_macros.h"
+
+namespace bucketd {
+namespace {
+
+constexpr Oid kBytea = 17, kInt8 = 20, kText = 25;
+constexpr int kBinary = 1;
+
+// libpq ends its messages with a line's end, and has some of several lines.
+std::string OneLine(const char* text) {
+  return absl::StrReplaceAll(absl::StripAsciiWhitespace(text), {{"\n", "; "}, {"\t", " "}});
+}
+
+// Without it libpq writes to stderr.
+void IgnoreNotice(void*, const PGresult*) {}
+
+std::string PlaceOf(const PgTarget& target) {
+  const auto option = [&](absl::string_view name) -> std::string {
+    for (const auto& [key, value] : target.options) {
+      if (key == name) return value;
+    }
+    return "";
+  };
+  const std::string user = option("user"), host = option("host"), port = option("port");
+  return absl::StrCat("postgres://", user, user.empty() ? "" : "@",
+                      host.empty() ? option("hostaddr") : host, port.empty() ? "" : ":", port, "/",
+                      option("dbname"));
+}
+
+}  // namespace
+
+absl::StatusOr<PgTarget> PgTarget::Parse(absl::string_view url) {
+  const absl::Status no_url = absl::InvalidArgumentError(
+      "expected postgres://user@host:port/database?option=value, with options of libpq and "
+      "characters beyond letters and digits as %XX");
+  if (!absl::StartsWith(url, "postgres://") && !absl::StartsWith(url, "postgresql://")) {
+    return no_url;
+  }
+  // libpq's own message repeats the URL, with its password.
+  const std::unique_ptr<PQconninfoOption, decltype(&PQconninfoFree)> parsed(
+      PQconninfoParse(std::string(url).c_str(), nullptr), PQconninfoFree);
+  if (parsed == nullptr) return no_url;
+  PgTarget target;
+  for (const PQconninfoOption* option = parsed.get(); option->keyword != nullptr; ++option) {
+    if (option->val != nullptr) target.options.emplace_back(option->keyword, option->val);
+    int seconds = 0;
+    if (option->val == nullptr || absl::string_view(option->keyword) != "connect_timeout") continue;
+    if (!absl::SimpleAtoi(option->val, &seconds) || seconds < 1 || seconds > 3600) {
+      return absl::InvalidArgumentError("connect_timeout: expected 1 to 3600 seconds");
+    }
+    target.connect_timeout = std::chrono::seconds(seconds);
+  }
+  target.place = PlaceOf(target);
+  return target;
+}
+
+PgStatement&& PgStatement::Bytes(std::optional<absl::string_view> value) && {
+  Add(value.has_value() ? std::optional<std::string>(*value) : std::nullopt, kBytea);
+  return std::move(*this);
+}
+
+PgStatement&& PgStatement::Text(const std::optional<std::string>& value) && {
+  Add(value, kText);
+  return std::move(*this);
+}
+
+PgStatement&& PgStatement::Int(std::optional<int64_t> value) && {
+  std::optional<std::string> bytes;
+  if (value.has_value()) {
+    const uint64_t big_endian = htobe64(static_cast<uint64_t>(*value));
+    bytes.emplace(reinterpret_cast<const char*>(&big_endian), sizeof(big_endian));
+  }
+  Add(std::move(bytes), kInt8);
+  return std::move(*this);
+}
+
+void PgStatement::Add(std::optional<std::string> value, Oid type) {
+  values_.push_back(std::move(value));
+  types_.push_back(type);
+  formats_.push_back(kBinary);
+}
+
+absl::string_view PgResult::Bytes(int row, int column) const {
+  return {PQgetvalue(result_.get(), row, column),
+          static_cast<size_t>(PQgetlength(result_.get(), row, column))};
+}
+
+int64_t PgResult::Int(int row, int column) const {
+  uint64_t big_endian = 0;
+  const absl::string_view bytes = Bytes(row, column);
+  std::memcpy(&big_endian, bytes.data(), std::min(bytes.size(), sizeof(big_endian)));
+  return static_cast<int64_t>(be64toh(big_endian));
+}
+
+int64_t PgResult::affected() const {
+  int64_t rows = 0;
+  return absl::SimpleAtoi(PQcmdTuples(result_.get()), &rows) ? rows : 0;
+}
+
+absl::StatusOr<std::unique_ptr<PgConnection>> PgConnection::Connect(const PgTarget& target,
+                                                                    PgDeadline deadline) {
+  std::vector<const char*> keys, values;
+  for (const auto& [key, value] : target.options) {
+    keys.push_back(key.c_str());
+    values.push_back(value.c_str());
+  }
+  keys.insert(keys.end(), {"fallback_application_name", "client_encoding", nullptr});
+  values.insert(values.end(), {"bucketd", "UTF8", nullptr});
+  std::unique_ptr<PgConnection> made(
+      new PgConnection(PQconnectStartParams(keys.data(), values.data(), 0)));
+  RETURN_IF_ERROR(made->Finish(target, deadline));
+  return made;
+}
+
+absl::Status PgConnection::Finish(const PgTarget& target, PgDeadline deadline) {
+  PGconn* connection = connection_.get();
+  if (connection == nullptr) return absl::UnavailableError("no memory for a connection");
+  PQsetNoticeReceiver(connection, IgnoreNotice, nullptr);
+  deadline = std::min(deadline, std::chrono::steady_clock::now() + target.connect_timeout);
+  PostgresPollingStatusType state = PGRES_POLLING_WRITING;
+  while (PQstatus(connection) != CONNECTION_BAD && state != PGRES_POLLING_OK &&
+         state != PGRES_POLLING_FAILED) {
+    const absl::Status waited = Await(state == PGRES_POLLING_READING ? POLLIN : POLLOUT, deadline);
+    if (!waited.ok()) {
+      return absl::UnavailableError(absl::StrCat(target.place, ": cannot connect: no answer in ",
+                                                 target.connect_timeout.count(), " ms"));
+    }
+    state = PQconnectPoll(connection);
+  }
+  if (PQstatus(connection) == CONNECTION_OK) {
+    PQsetnonblocking(connection, 1);
+    if (PQenterPipelineMode(connection) == 1) return absl::OkStatus();
+  }
+  const std::string why = OneLine(PQerrorMessage(connection));
+  return absl::UnavailableError(absl::StrCat(target.place, ": cannot connect: ", why));
+}
+
+absl::Status PgConnection::Await(short events, PgDeadline deadline) {
+  while (true) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return absl::DeadlineExceededError("the engine did not answer in time");
+    pollfd waiting{PQsocket(connection_.get()), events, 0};
+    const int ready = poll(&waiting, 1, static_cast<int>(std::min<int64_t>(left.count(), 60'000)));
+    if (ready > 0) return absl::OkStatus();
+  }
+}
+
+absl::Status PgConnection::Break(absl::Status why) {
+  broken_ = true;
+  return why;
+}
+
+absl::Status PgConnection::Send(absl::Span<const PgStatement> statements, PgDeadline deadline) {
+  PGconn* connection = connection_.get();
+  for (const PgStatement& s : statements) {
+    std::vector<const char*> values;
+    std::vector<int> lengths;
+    for (const std::optional<std::string>& value : s.values_) {
+      values.push_back(value.has_value() ? value->data() : nullptr);
+      lengths.push_back(value.has_value() ? static_cast<int>(value->size()) : 0);
+    }
+    // Without a name: poolers hand each transaction to another server.
+    if (PQsendQueryParams(connection, s.sql_.c_str(), static_cast<int>(values.size()),
+                          s.types_.data(), values.data(), lengths.data(), s.formats_.data(),
+                          kBinary) != 1) {
+      return absl::UnavailableError(OneLine(PQerrorMessage(connection)));
+    }
+  }
+  if (PQpipelineSync(connection) != 1) {
+    return absl::UnavailableError(OneLine(PQerrorMessage(connection)));
+  }
+  while (true) {
+    const int flushed = PQflush(connection);
+    if (flushed == 0) return absl::OkStatus();
+    if (flushed < 0) return absl::UnavailableError(OneLine(PQerrorMessage(connection)));
+    // The engine may have to get rid of an answer before it reads on.
+    RETURN_IF_ERROR(Await(POLLOUT | POLLIN, deadline));
+    if (PQconsumeInput(connection) != 1) {
+      return absl::UnavailableError(OneLine(PQerrorMessage(connection)));
+    }
+  }
+}
+
+absl::StatusOr<PGresult*> PgConnection::Next(PgDeadline deadline) {
+  PGconn* connection = connection_.get();
+  while (PQisBusy(connection) != 0) {
+    RETURN_IF_ERROR(Await(POLLIN, deadline));
+    if (PQconsumeInput(connection) != 1) {
+      return absl::UnavailableError(OneLine(PQerrorMessage(connection)));
+    }
+  }
+  return PQgetResult(connection);
+}
+
+absl::Status PgConnection::ErrorOf(const PGresult* result) {
+  const char* state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+  const char* message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+  sqlstate_ = state == nullptr ? "" : state;
+  const std::string why = OneLine(message != nullptr ? message : PQresultErrorMessage(result));
+  if (sqlstate_ == "53100") return absl::ResourceExhaustedError(why);
+  return absl::UnavailableError(
+      absl::StrCat(why, state == nullptr ? "" : " (", sqlstate_, state == nullptr ? "" : ")"));
+}
+
+absl::StatusOr<std::vector<PgResult>> PgConnection::Run(absl::Span<const PgStatement> statements,
+                                                        PgDeadline deadline) {
+  sqlstate_.clear();
+  const absl::Status sent = Send(statements, deadline);
+  if (!sent.ok()) return Break(sent);
+  std::vector<PgResult> results;
+  absl::Status failed;
+  while (true) {
+    const absl::StatusOr<PGresult*> next = Next(deadline);
+    if (!next.ok()) return Break(next.status());
+    if (PQstatus(connection_.get()) == CONNECTION_BAD) broken_ = true;
+    if (*next == nullptr) {  // the end of one statement's results
+      if (broken_) return failed.ok() ? absl::UnavailableError("the connection was lost") : failed;
+      continue;
+    }
+    PgResult result(*next);
+    const ExecStatusType status = PQresultStatus(*next);
+    if (status == PGRES_PIPELINE_SYNC) break;
+    if (status == PGRES_FATAL_ERROR && failed.ok()) failed = ErrorOf(*next);
+    if (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK) {
+      results.push_back(std::move(result));
+    }
+  }
+  RETURN_IF_ERROR(failed);
+  if (results.size() == statements.size()) return results;
+  return Break(absl::UnavailableError("the engine's answer is incomplete"));
+}
+
+}  // namespace bucketd

@@ -1,0 +1,101 @@
+// One connection to PostgreSQL: statements with parameters, each batch one trip and one
+// transaction, each with a deadline of our own. statement_timeout would not do: it does not end a
+// commit's wait for a synchronous standby, and a pooler between keeps no settings of a session.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include <libpq-fe.h>
+
+namespace bucketd {
+
+using PgDeadline = std::chrono::steady_clock::time_point;
+
+// Where the database is. What it says for people has no password in it.
+struct PgTarget {
+  std::vector<std::pair<std::string, std::string>> options;  // of libpq, the password among them
+  std::string place;                                         // postgres://user@host:port/database
+  std::chrono::milliseconds connect_timeout{5000};           // connect_timeout=, in seconds
+
+  // postgres://user@host:port/database?option=value, or postgresql://; options are libpq's.
+  // INVALID_ARGUMENT says what was expected, and never repeats `url`.
+  static absl::StatusOr<PgTarget> Parse(absl::string_view url);
+};
+
+// A statement with its parameters, $1 first.
+class PgStatement {
+ public:
+  explicit PgStatement(std::string sql) : sql_(std::move(sql)) {}
+  PgStatement&& Bytes(std::optional<absl::string_view> value) &&;
+  PgStatement&& Text(const std::optional<std::string>& value) &&;
+  PgStatement&& Int(std::optional<int64_t> value) &&;
+
+ private:
+  friend class PgConnection;
+  void Add(std::optional<std::string> value, Oid type);
+
+  std::string sql_;
+  std::vector<std::optional<std::string>> values_;
+  std::vector<Oid> types_;
+  std::vector<int> formats_;
+};
+
+class PgResult {
+ public:
+  explicit PgResult(PGresult* result) : result_(result, PQclear) {}
+  int rows() const { return PQntuples(result_.get()); }
+  bool IsNull(int row, int column) const { return PQgetisnull(result_.get(), row, column) != 0; }
+  // bytea or text; valid as long as this.
+  absl::string_view Bytes(int row, int column) const;
+  int64_t Int(int row, int column) const;  // of bigint alone
+  // Rows that the statement inserted, changed or deleted.
+  int64_t affected() const;
+
+ private:
+  friend class PgConnection;
+  std::unique_ptr<PGresult, decltype(&PQclear)> result_;
+};
+
+// Not thread-safe.
+class PgConnection {
+ public:
+  // UNAVAILABLE: nobody answers there, or who does says no.
+  static absl::StatusOr<std::unique_ptr<PgConnection>> Connect(const PgTarget& target,
+                                                               PgDeadline deadline);
+  PgConnection(const PgConnection&) = delete;
+  PgConnection& operator=(const PgConnection&) = delete;
+
+  // All of them or none, in one trip. Where it fails and broken(), whether they were committed is
+  // unknown. RESOURCE_EXHAUSTED: no space; DEADLINE_EXCEEDED; UNAVAILABLE for all else.
+  absl::StatusOr<std::vector<PgResult>> Run(absl::Span<const PgStatement> statements,
+                                            PgDeadline deadline);
+  // No further use.
+  bool broken() const { return broken_; }
+  // Of the last Run: five characters, "" where the engine said nothing.
+  const std::string& sqlstate() const { return sqlstate_; }
+
+ private:
+  explicit PgConnection(PGconn* connection) : connection_(connection, PQfinish) {}
+  absl::Status Finish(const PgTarget& target, PgDeadline deadline);
+  absl::Status Send(absl::Span<const PgStatement> statements, PgDeadline deadline);
+  absl::Status Await(short events, PgDeadline deadline);
+  absl::StatusOr<PGresult*> Next(PgDeadline deadline);
+  absl::Status Break(absl::Status why);
+  absl::Status ErrorOf(const PGresult* result);
+
+  std::unique_ptr<PGconn, decltype(&PQfinish)> connection_;
+  std::string sqlstate_;
+  bool broken_ = false;
+};
+
+}  // namespace bucketd

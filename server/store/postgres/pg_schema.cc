@@ -1,0 +1,128 @@
+#include "server/store/postgres/pg_schema.h"
+
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+#include "passes/base/status_macros.h"
+
+namespace bucketd {
+namespace {
+
+constexpr int kRaces = 5;  // with other servers that make the tables
+
+// README.md says what each is for. Names and texts of callers are bytes: any encoding of the
+// database will do.
+constexpr std::array kTables = {
+    "CREATE TABLE IF NOT EXISTS bucketd_schema(id BIGINT PRIMARY KEY CHECK(id = 1), "
+    "version BIGINT NOT NULL, min_reader BIGINT NOT NULL, changes BIGINT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS bucketd_plan(hash BYTEA PRIMARY KEY, key BYTEA NOT NULL, "
+    "tenant BYTEA NOT NULL, graph TEXT, bytes BIGINT NOT NULL, created BIGINT NOT NULL, "
+    "used BIGINT NOT NULL, held_until BIGINT NOT NULL, checksum BYTEA NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS bucketd_plan_used ON bucketd_plan(used)",
+    "CREATE TABLE IF NOT EXISTS bucketd_plan_chunk(plan BYTEA REFERENCES bucketd_plan(hash) "
+    "ON DELETE CASCADE, part BIGINT, bytes BYTEA NOT NULL, PRIMARY KEY(plan, part))",
+    "CREATE TABLE IF NOT EXISTS bucketd_hold(plan BYTEA REFERENCES bucketd_plan(hash) "
+    "ON DELETE CASCADE, holder BYTEA, expires BIGINT NOT NULL, PRIMARY KEY(plan, holder))",
+    "CREATE INDEX IF NOT EXISTS bucketd_hold_holder ON bucketd_hold(holder)",
+    "CREATE TABLE IF NOT EXISTS bucketd_record(shelf BIGINT, key BYTEA, value BYTEA NOT NULL, "
+    "checksum BYTEA NOT NULL, write_id BIGINT NOT NULL, PRIMARY KEY(shelf, key))",
+};
+
+// Fails where a table of that name has other columns.
+constexpr std::array kProbes = {
+    "SELECT hash, key, tenant, graph, bytes, created, used, held_until, checksum FROM bucketd_plan "
+    "LIMIT 0",
+    "SELECT plan, part, bytes FROM bucketd_plan_chunk LIMIT 0",
+    "SELECT plan, holder, expires FROM bucketd_hold LIMIT 0",
+    "SELECT shelf, key, value, checksum, write_id FROM bucketd_record LIMIT 0",
+};
+
+bool Said(const absl::Status& status, absl::string_view sqlstate) {
+  return absl::StrContains(status.message(), absl::StrCat("(", sqlstate, ")"));
+}
+
+// What whoever starts the server can do about it.
+absl::Status Explain(const absl::Status& status) {
+  const auto with = [&](absl::StatusCode code, absl::string_view what) {
+    return absl::Status(code, absl::StrCat(status.message(), ": ", what));
+  };
+  if (Said(status, "42501")) {
+    return with(absl::StatusCode::kUnavailable,
+                "GRANT CREATE, USAGE ON SCHEMA public to this user, or make it the database's "
+                "owner; tables that another user made want all rights on them");
+  }
+  if (Said(status, "25006")) {
+    return with(absl::StatusCode::kFailedPrecondition,
+                "a standby, or a database for reading alone; name the primary, or several hosts "
+                "with ?target_session_attrs=read-write");
+  }
+  for (const char* foreign : {"42703", "42P01", "42804", "42809", "42P16"}) {
+    if (!Said(status, foreign)) continue;
+    return with(absl::StatusCode::kFailedPrecondition,
+                "tables named bucketd_... are not ours, or not whole; name another database");
+  }
+  return status;
+}
+
+absl::Status CheckVersion(const std::string& place, const std::vector<PgResult>& found) {
+  if (found[0].rows() != 1) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(place,
+                     ": bucketd_schema has no row: the store is not whole; restore it from "
+                     "a backup, or name another database"));
+  }
+  const int64_t version = found[0].Int(0, 0), min_reader = found[0].Int(0, 1);
+  if (version >= kPgSchema && version <= kPgSchema + 1 && min_reader <= kPgSchema) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      place, ": the store has schema ", version, ", for servers that know schema ", min_reader,
+      " or later; this one works with ", kPgSchema, " and ", kPgSchema + 1,
+      ": start a bucketd of the version that wrote it, or name another database; nothing was "
+      "changed"));
+}
+
+absl::Status MakeTables(PgPool& pool) {
+  std::vector<PgStatement> all;
+  for (const char* sql : kTables) all.emplace_back(sql);
+  for (const char* sql : kProbes) all.emplace_back(sql);
+  all.push_back(PgStatement("INSERT INTO bucketd_schema(id, version, min_reader, changes) "
+                            "VALUES(1, $1, $1, 1) ON CONFLICT(id) DO NOTHING")
+                    .Int(kPgSchema));
+  absl::Status made;
+  for (int race = 0; race < kRaces; ++race) {
+    made = pool.Run(all).status();
+    // Two that make a table at once: one of them is told that the name is taken.
+    if (!Said(made, "23505") && !Said(made, "42P07") && !Said(made, "42710")) break;
+  }
+  return made;
+}
+
+absl::StatusOr<std::vector<PgResult>> ReadVersion(PgPool& pool) {
+  const PgStatement read("SELECT version, min_reader FROM bucketd_schema WHERE id = 1");
+  return pool.Run({&read, 1});
+}
+
+}  // namespace
+
+absl::Status PreparePgSchema(PgPool& pool) {
+  absl::StatusOr<std::vector<PgResult>> found = ReadVersion(pool);
+  if (Said(found.status(), "42P01")) {
+    const absl::Status made = MakeTables(pool);
+    if (!made.ok()) return Explain(made);
+    found = ReadVersion(pool);
+  }
+  if (!found.ok()) return Explain(found.status());
+  RETURN_IF_ERROR(CheckVersion(pool.place(), *found));
+  std::vector<PgStatement> checks;
+  for (const char* sql : kProbes) checks.emplace_back(sql);
+  checks.emplace_back("UPDATE bucketd_schema SET changes = changes WHERE id = 1");
+  return Explain(pool.Run(checks).status());
+}
+
+}  // namespace bucketd

@@ -1,0 +1,20 @@
+// The tables in PostgreSQL, and which versions of them this program works with.
+#pragma once
+
+#include "absl/status/status.h"
+
+#include "server/store/postgres/pg_pool.h"
+
+namespace bucketd {
+
+// Of the tables that this program makes. README.md says how it is raised: what is new is added
+// first (min_reader stays), what is old is taken away a version later.
+inline constexpr int64_t kPgSchema = 1;
+
+// Makes the tables if there are none, checks that they are ours, that this program works with
+// their version (kPgSchema and the next), and that they can be written.
+//   FAILED_PRECONDITION  another version's, another program's, a standby; nothing was changed
+//   UNAVAILABLE          the engine is away, or refuses; the text says what to do
+absl::Status PreparePgSchema(PgPool& pool);
+
+}  // namespace bucketd

@@ -1,0 +1,193 @@
+// The part of PostgresStore that lists plans and keeps them within their bounds.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+
+#include "passes/base/digest.h"
+#include "passes/base/status_macros.h"
+#include "server/store/postgres/pg_sql.h"
+#include "server/store/postgres/postgres_store.h"
+
+namespace bucketd {
+namespace {
+
+constexpr size_t kMaxUses = 1 << 16;  // noted between two flushes; more are forgotten
+constexpr size_t kUsesATrip = 500;
+
+WallTime Wall(int64_t millis) { return WallTime(std::chrono::milliseconds(millis)); }
+
+std::optional<std::string> HashOf(const std::optional<std::string>& key) {
+  if (!key.has_value()) return std::nullopt;
+  return std::string(AsBytes(Sha256(*key)));
+}
+
+// $1 to $4.
+constexpr char kSelected[] =
+    "($1 IS NULL OR hash = $1) AND ($2 IS NULL OR tenant = $2) AND ($3 IS NULL OR graph = $3) AND "
+    "($4 IS NULL OR used < $4)";
+
+PgStatement WithSelection(std::string sql, const PlanSelection& selection) {
+  const std::optional<int64_t> before =
+      selection.not_used_since.has_value()
+          ? std::optional<int64_t>(selection.not_used_since->time_since_epoch().count())
+          : std::nullopt;
+  return PgStatement(std::move(sql))
+      .Bytes(HashOf(selection.key))
+      .Bytes(selection.tenant)
+      .Text(selection.graph_digest)
+      .Int(before);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<StoredPlan>> PostgresStore::ListPlans(const PlanSelection& selection,
+                                                                 int32_t limit) {
+  PgStatement list =
+      WithSelection(absl::StrCat("SELECT key, tenant, bytes, created, used, "
+                                 "CASE WHEN held_until > ",
+                                 NowSql(5),
+                                 " THEN CAST(1 AS BIGINT) ELSE 0 END FROM bucketd_plan "
+                                 "WHERE ",
+                                 kSelected, " ORDER BY used DESC, hash LIMIT $6"),
+                    selection);
+  ASSIGN_OR_RETURN(const std::vector<PgResult> found, Query(std::move(list).Int(Now()).Int(limit)));
+  std::vector<StoredPlan> plans;
+  for (int row = 0; row < found[0].rows(); ++row) {
+    StoredPlan& plan = plans.emplace_back();
+    plan.key = std::string(found[0].Bytes(row, 0));
+    plan.tenant = std::string(found[0].Bytes(row, 1));
+    plan.bytes = found[0].Int(row, 2);
+    plan.created = Wall(found[0].Int(row, 3));
+    plan.used = Wall(found[0].Int(row, 4));
+    plan.held = found[0].Int(row, 5) != 0;
+  }
+  return plans;
+}
+
+absl::StatusOr<int64_t> PostgresStore::EvictPlans(const PlanSelection& selection) {
+  if (selection.not_used_since.has_value()) RETURN_IF_ERROR(FlushUses());
+  PgStatement evict =
+      WithSelection(absl::StrCat("DELETE FROM bucketd_plan WHERE ", kSelected,
+                                 " AND held_until <= ", NowSql(5), " RETURNING bytes"),
+                    selection);
+  return Evict(std::move(evict).Int(Now()));
+}
+
+// `statement` returns the bytes of each plan that it takes away.
+absl::StatusOr<int64_t> PostgresStore::Evict(PgStatement statement) {
+  ASSIGN_OR_RETURN(const std::vector<PgResult> gone, Write({&statement, 1}));
+  int64_t bytes = 0;
+  for (int row = 0; row < gone[0].rows(); ++row) bytes += gone[0].Int(row, 0);
+  if (options_.observer != nullptr && gone[0].rows() > 0) {
+    options_.observer->Evicted(gone[0].rows(), bytes);
+  }
+  return gone[0].rows();
+}
+
+absl::StatusOr<StoreStats> PostgresStore::Stats() {
+  ASSIGN_OR_RETURN(
+      const std::vector<PgResult> found,
+      Query(
+          PgStatement(absl::StrCat("SELECT COUNT(*), CAST(COALESCE(SUM(bytes), 0) AS BIGINT), "
+                                   "COUNT(CASE WHEN held_until > ",
+                                   NowSql(1),
+                                   " THEN 1 END), (SELECT COUNT(*) FROM bucketd_record), MIN(used) "
+                                   "FROM bucketd_plan"))
+              .Int(Now())));
+  const PgResult& row = found[0];
+  StoreStats stats;
+  stats.plans = row.Int(0, 0);
+  stats.plan_bytes = row.Int(0, 1);
+  stats.held_plans = row.Int(0, 2);
+  stats.records = row.Int(0, 3);
+  if (!row.IsNull(0, 4)) stats.oldest_use = Wall(row.Int(0, 4));
+  return stats;
+}
+
+void PostgresStore::NoteUse(absl::string_view key) {
+  const Digest hash = Sha256(key);
+  const absl::MutexLock lock(&uses_mutex_);
+  if (uses_.size() < kMaxUses) uses_[AsBytes(hash)] = Now();
+}
+
+absl::Status PostgresStore::FlushUses() {
+  std::vector<std::pair<std::string, std::optional<int64_t>>> uses;
+  {
+    const absl::MutexLock lock(&uses_mutex_);
+    uses.assign(uses_.begin(), uses_.end());
+    uses_.clear();
+  }
+  std::sort(uses.begin(), uses.end());  // so that two servers do not wait for each other
+  const std::string note = absl::StrCat("UPDATE bucketd_plan SET used = ", NowSql(2),
+                                        " WHERE hash = $1 AND used < ", NowSql(2));
+  for (size_t begin = 0; begin < uses.size(); begin += kUsesATrip) {
+    std::vector<PgStatement> statements;
+    for (size_t i = begin; i < std::min(begin + kUsesATrip, uses.size()); ++i) {
+      statements.push_back(PgStatement(note).Bytes(uses[i].first).Int(uses[i].second));
+    }
+    RETURN_IF_ERROR(Write(statements).status());
+  }
+  return absl::OkStatus();
+}
+
+// Those that are held first, then those used last, until the bound is reached; the rest goes.
+absl::Status PostgresStore::EvictBeyond() {
+  return Evict(PgStatement(
+                   absl::StrCat("DELETE FROM bucketd_plan WHERE held_until <= ", NowSql(1),
+                                " AND hash IN (SELECT hash FROM (SELECT hash, SUM(bytes) OVER "
+                                "(ORDER BY CASE WHEN held_until > ",
+                                NowSql(1),
+                                " THEN 0 ELSE 1 END, used DESC, hash) AS kept FROM bucketd_plan) "
+                                "AS sums WHERE kept > $2) RETURNING bytes"))
+                   .Int(Now())
+                   .Int(options_.max_bytes))
+      .status();
+}
+
+absl::Status PostgresStore::Maintain() {
+  RETURN_IF_ERROR(FlushUses());
+  const PgStatement expired =
+      PgStatement(absl::StrCat("DELETE FROM bucketd_hold WHERE expires <= ", NowSql(1))).Int(Now());
+  RETURN_IF_ERROR(Write({&expired, 1}).status());
+  if (options_.max_age.count() > 0) {
+    const std::chrono::milliseconds age = options_.max_age;
+    RETURN_IF_ERROR(
+        Evict(PgStatement(absl::StrCat("DELETE FROM bucketd_plan WHERE held_until <= ", NowSql(1),
+                                       " AND used < ", NowSql(1), " - $2 RETURNING bytes"))
+                  .Int(Now())
+                  .Int(age.count()))
+            .status());
+  }
+  ASSIGN_OR_RETURN(const StoreStats stats, Stats());
+  return stats.plan_bytes > options_.max_bytes ? EvictBeyond() : absl::OkStatus();
+}
+
+void PostgresStore::MaintainForEver() {
+  while (true) {
+    {
+      const absl::MutexLock lock(&maintenance_mutex_);
+      if (!stopping_) {
+        wake_.WaitWithTimeout(&maintenance_mutex_, absl::FromChrono(options_.maintenance));
+      }
+      if (stopping_) return;
+    }
+    const absl::Status status = Maintain();
+    if (!status.ok() && options_.observer != nullptr) {
+      options_.observer->Problem(false, absl::StrCat("maintenance: ", status.message()));
+    }
+  }
+}
+
+PostgresStore::~PostgresStore() {
+  {
+    const absl::MutexLock lock(&maintenance_mutex_);
+    stopping_ = true;
+  }
+  wake_.SignalAll();
+  if (maintenance_.joinable()) maintenance_.join();
+  FlushUses().IgnoreError();  // a use that is forgotten costs nothing but age
+}
+
+}  // namespace bucketd

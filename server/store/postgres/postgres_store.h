@@ -1,0 +1,106 @@
+// The store in PostgreSQL, for several servers on several machines. Portable SQL, no state of a
+// session: a pooler that hands out transactions may stand between. README.md describes the tables.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+
+#include "server/store/postgres/pg_pool.h"
+#include "server/store/store.h"
+#include "server/store/store_observer.h"
+
+namespace bucketd {
+
+struct PostgresStoreOptions {
+  std::string url;  // PgTarget::Parse
+  // Of plans and their keys; kept by Maintain(), so exceeded until it runs.
+  int64_t max_bytes = int64_t{4} << 30;
+  std::chrono::hours max_age{24 * 30};  // of plans since their last use; 0: any age
+  // Between runs of Maintain() on a thread of the store; 0: the owner calls it.
+  std::chrono::milliseconds maintenance{0};
+  std::chrono::milliseconds call_timeout{10'000};  // of a call, whatever the engine does
+  int connections = 4;
+  std::function<WallTime()> clock = {};  // the engine's if empty: servers' clocks may differ
+  StoreObserver* observer = nullptr;     // outlives the store
+};
+
+// A call is one trip to the engine, or a second one where it found what it did not expect.
+class PostgresStore final : public Store {
+ public:
+  //   INVALID_ARGUMENT     the URL
+  //   FAILED_PRECONDITION  another version's or another program's tables, a standby
+  //   UNAVAILABLE          cannot be reached, or refuses
+  // Each says what to do, and none has the password.
+  static absl::StatusOr<std::unique_ptr<PostgresStore>> Open(PostgresStoreOptions options);
+  ~PostgresStore() override;  // writes the uses that are noted
+
+  absl::StatusOr<std::optional<std::string>> GetPlan(absl::string_view key) override;
+  void NoteUse(absl::string_view key) override;
+  absl::Status PutPlan(absl::string_view key, absl::string_view tenant,
+                       absl::string_view plan) override;
+  absl::Status HoldPlan(absl::string_view key, absl::string_view holder, WallTime expires) override;
+  absl::Status ReleaseHolds(absl::string_view holder) override;
+  absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf, absl::string_view key) override;
+  absl::Status PutRecord(Shelf shelf, absl::string_view key, absl::string_view value) override;
+  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
+                             const std::optional<std::string>& before,
+                             const std::optional<absl::string_view>& after) override;
+  absl::Status EraseRecord(Shelf shelf, absl::string_view key) override;
+  absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
+                                                  absl::string_view after, int32_t limit) override;
+  absl::StatusOr<std::vector<StoredPlan>> ListPlans(const PlanSelection& selection,
+                                                    int32_t limit) override;
+  absl::StatusOr<int64_t> EvictPlans(const PlanSelection& selection) override;
+  absl::StatusOr<StoreStats> Stats() override;
+  absl::StatusOr<int64_t> Version() override;
+
+  // Writes uses, lets holds run out, evicts by age and size. Several servers may do it at once.
+  absl::Status Maintain();
+
+  // Without the password.
+  const std::string& place() const { return pool_.place(); }
+
+ private:
+  PostgresStore(PgTarget target, PostgresStoreOptions options);
+
+  // NULL: the engine's own.
+  std::optional<int64_t> Now() const;
+  // What came of it is told to the observer.
+  absl::StatusOr<std::vector<PgResult>> Write(absl::Span<const PgStatement> statements);
+  absl::StatusOr<std::vector<PgResult>> Query(const PgStatement& statement);
+  void TellRead(StoreValue value, const absl::StatusOr<std::optional<std::string>>& read);
+  absl::Status ForgetPlan(absl::string_view hash, absl::string_view checksum);
+  absl::Status ForgetRecord(Shelf shelf, absl::string_view key, absl::string_view value);
+  absl::Status FlushUses();
+  absl::Status EvictBeyond();
+  absl::StatusOr<int64_t> Evict(PgStatement statement);
+  void MaintainForEver();
+
+  const PostgresStoreOptions options_;
+  PgPool pool_;
+
+  absl::Mutex uses_mutex_;
+  // By digest of the key; when, of the store's clock, or nothing: now.
+  absl::flat_hash_map<std::string, std::optional<int64_t>> uses_ ABSL_GUARDED_BY(uses_mutex_);
+
+  absl::Mutex maintenance_mutex_;
+  absl::CondVar wake_;
+  bool stopping_ ABSL_GUARDED_BY(maintenance_mutex_) = false;
+  std::jthread maintenance_;
+};
+
+}  // namespace bucketd

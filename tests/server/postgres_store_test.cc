@@ -1,0 +1,201 @@
+// What PostgreSQL alone can do to a store: refuse, be somebody else's, break, stand still.
+#include "server/store/postgres/postgres_store.h"
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "tests/server/postgres_cluster.h"
+#include "tests/server/store_fixture.h"
+
+namespace bucketd::store_test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class PostgresStoreTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    database_ = cluster_.NewDatabase();
+    options_.url = cluster_.Url(database_);
+    options_.observer = &counts_;
+  }
+  void Open() {
+    store_.reset();
+    auto made = PostgresStore::Open(options_);
+    ASSERT_TRUE(made.ok()) << made.status();
+    store_ = *std::move(made);
+  }
+  // The refusal, which names the place; nothing was made.
+  std::string Refused(const std::string& url, absl::StatusCode code) {
+    PostgresStoreOptions options = options_;
+    options.url = url;
+    const absl::Status status = PostgresStore::Open(options).status();
+    EXPECT_EQ(status.code(), code) << status;
+    return std::string(status.message());
+  }
+  void Sql(const std::string& statements) { EXPECT_EQ(cluster_.Sql(database_, statements), ""); }
+  std::string Get(const std::string& key) {
+    const auto plan = store_->GetPlan(key);
+    return plan.ok() ? plan->value_or("") : absl::StatusCodeToString(plan.status().code());
+  }
+
+  PostgresCluster& cluster_ = PostgresCluster::Get();
+  std::string database_;
+  Counts counts_;
+  PostgresStoreOptions options_;
+  std::unique_ptr<PostgresStore> store_;
+};
+
+constexpr auto kUnavailable = absl::StatusCode::kUnavailable;
+constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
+
+TEST_F(PostgresStoreTest, AUrlThatIsNoneIsRefusedWithoutRepeatingIt) {
+  for (const std::string url :
+       {"mysql://u:secret@h/d", "postgres://u:secret@[::1]x/d", "postgres://u:sec%zzret@h/d",
+        "postgres://u:secret@h/d?nonsense=1", "", "postgres://u:secret@[::1/d"}) {
+    const std::string why = Refused(url, absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(why, HasSubstr("postgres://user@host:port/database")) << url;
+    EXPECT_THAT(why, Not(HasSubstr("secret"))) << url;
+  }
+  const std::string late =
+      Refused(options_.url + "&connect_timeout=0", absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(late, HasSubstr("connect_timeout"));
+}
+
+TEST_F(PostgresStoreTest, WhoSaysNoIsNamedWithWhatToDoAndThePasswordIsNot) {
+  Sql("DROP ROLE IF EXISTS locked; CREATE ROLE locked LOGIN PASSWORD 'right'");
+  std::string url = cluster_.Url(database_, "locked:wrongsecret");
+  std::string why = Refused(url, kUnavailable);
+  EXPECT_THAT(why, HasSubstr("password authentication failed"));
+  EXPECT_THAT(why, HasSubstr("postgres://locked@"));
+  EXPECT_THAT(why, Not(HasSubstr("wrongsecret")));
+  why = Refused(cluster_.Url("nowhere"), kUnavailable);
+  EXPECT_THAT(why, HasSubstr("database \"nowhere\" does not exist"));
+  why = Refused(cluster_.Url(database_, "locked:right"), kUnavailable);
+  EXPECT_THAT(why, HasSubstr("GRANT CREATE"));
+  why = Refused("postgres://u@/d?host=%2Fnowhere", kUnavailable);
+  EXPECT_THAT(why, HasSubstr("postgres://u@/nowhere/d: cannot connect"));
+  Sql(absl::StrCat("ALTER DATABASE ", database_, " SET default_transaction_read_only = on"));
+  EXPECT_THAT(Refused(options_.url, kPrecondition), HasSubstr("name the primary"));
+}
+
+TEST_F(PostgresStoreTest, TablesOfSomebodyElseAreRefusedAndLeftAlone) {
+  Sql("CREATE TABLE bucketd_plan(mine TEXT); INSERT INTO bucketd_plan VALUES('x')");
+  EXPECT_THAT(Refused(options_.url, kPrecondition), HasSubstr("name another database"));
+  EXPECT_EQ(cluster_.Ask(database_, "SELECT mine FROM bucketd_plan"), "x");
+  EXPECT_EQ(cluster_.Ask(database_,
+                         "SELECT COUNT(*) FROM pg_tables WHERE tablename LIKE "
+                         "'bucketd%'"),
+            "1");
+  Sql("DROP TABLE bucketd_plan; CREATE TABLE bucketd_schema(version BIGINT)");
+  EXPECT_THAT(Refused(options_.url, kPrecondition), HasSubstr("name another database"));
+}
+
+TEST_F(PostgresStoreTest, AServerRunsOnItsSchemaAndTheNextAndRefusesOthersUntouched) {
+  Open();
+  ASSERT_TRUE(store_->PutPlan(KeyOf(1), "team", "kept").ok());
+  Sql("UPDATE bucketd_schema SET version = 2, min_reader = 1");
+  Open();
+  EXPECT_EQ(Get(KeyOf(1)), "kept") << "what is new was added; what is old is still there";
+  store_.reset();
+  for (const std::string version : {"version = 2, min_reader = 2", "version = 3, min_reader = 1",
+                                    "version = 0, min_reader = 0"}) {
+    Sql("UPDATE bucketd_schema SET " + version);
+    const std::string before = cluster_.Ask(database_, "SELECT bucketd_schema FROM bucketd_schema");
+    const std::string why = Refused(options_.url, kPrecondition);
+    EXPECT_THAT(why, HasSubstr("this one works with 1 and 2")) << version;
+    EXPECT_THAT(why, HasSubstr("start a bucketd of the version that wrote it")) << version;
+    EXPECT_EQ(cluster_.Ask(database_, "SELECT bucketd_schema FROM bucketd_schema"), before);
+  }
+  Sql("DELETE FROM bucketd_schema");
+  EXPECT_THAT(Refused(options_.url, kPrecondition), HasSubstr("restore it from a backup"));
+}
+
+TEST_F(PostgresStoreTest, ManyServersThatStartAtOnceMakeOneStore) {
+  options_.observer = nullptr;
+  std::vector<std::thread> threads;
+  std::vector<absl::Status> made(6);
+  for (absl::Status& status : made) {
+    threads.emplace_back([&] { status = PostgresStore::Open(options_).status(); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& status : made) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_F(PostgresStoreTest, ADamagedValueIsToldOnceAndNeverGivenOut) {
+  Open();
+  ASSERT_TRUE(store_->PutPlan(KeyOf(1), "team", Bytes(600'000, 'a')).ok());
+  ASSERT_TRUE(store_->PutRecord(Shelf::kPins, "pin", "a").ok());
+  ASSERT_TRUE(store_->PutRecord(Shelf::kSettings, "off", "a").ok());
+  Sql("DELETE FROM bucketd_plan_chunk WHERE part = 1; UPDATE bucketd_record SET value = 'b'");
+  EXPECT_EQ(Get(KeyOf(1)), "DATA_LOSS");
+  EXPECT_EQ(Get(KeyOf(1)), "");
+  EXPECT_EQ(store_->GetRecord(Shelf::kPins, "pin").status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_FALSE(store_->GetRecord(Shelf::kPins, "pin")->has_value());
+  for (int twice = 0; twice < 2; ++twice) {
+    EXPECT_EQ(store_->GetRecord(Shelf::kSettings, "off").status().code(),
+              absl::StatusCode::kDataLoss)
+        << "what a setting said must not become \"on\"";
+  }
+  EXPECT_TRUE(store_->ReplaceRecord(Shelf::kSettings, "off", std::nullopt, "new").ok())
+      << "a damaged one counts as none";
+  EXPECT_EQ(store_->GetRecord(Shelf::kSettings, "off")->value_or(""), "new");
+  EXPECT_EQ(counts_.damages, 4);
+}
+
+TEST_F(PostgresStoreTest, ConnectionsThatBreakAreMadeAnewAndNothingIsLost) {
+  Open();
+  ASSERT_TRUE(store_->PutPlan(KeyOf(1), "team", "kept").ok());
+  cluster_.Stop();
+  EXPECT_EQ(Get(KeyOf(1)), "UNAVAILABLE") << "not \"there is none\"";
+  EXPECT_EQ(store_->PutPlan(KeyOf(2), "team", "2").code(), kUnavailable);
+  EXPECT_EQ(counts_.reads[StoreRead::kError], 1);
+  EXPECT_EQ(counts_.writes[StoreWrite::kError], 1);
+  EXPECT_THAT(counts_.problems, HasSubstr(store_->place()));
+  cluster_.Start();
+  for (int tries = 0; tries < 500 && Get(KeyOf(1)) != "kept"; ++tries) {
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  EXPECT_EQ(Get(KeyOf(1)), "kept");
+  cluster_.Stop();
+  cluster_.Start();
+  EXPECT_EQ(Get(KeyOf(1)), "kept") << "the first call after a restart finds the new one";
+}
+
+TEST_F(PostgresStoreTest, AnEngineThatStandsStillCostsACallItsDeadlineAlone) {
+  options_.call_timeout = milliseconds(400);
+  Open();
+  cluster_.Freeze(true);
+  const auto begin = std::chrono::steady_clock::now();
+  const absl::Status written = store_->PutRecord(Shelf::kPins, "k", "v");
+  const auto took = std::chrono::steady_clock::now() - begin;
+  cluster_.Freeze(false);
+  EXPECT_EQ(written.code(), kUnavailable) << written;
+  EXPECT_THAT(std::string(written.message()), HasSubstr("did not answer in time"));
+  EXPECT_LT(took, std::chrono::seconds(5));
+}
+
+TEST_F(PostgresStoreTest, ACommitWhoseOutcomeIsUnknownIsAskedAgain) {
+  Open();
+  ASSERT_TRUE(store_->PutRecord(Shelf::kPins, "k", "1").ok());
+  // Whoever writes first is thrown out in the middle of it; its second attempt must go through.
+  Sql("CREATE FUNCTION strike() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+      "IF nextval('strikes') = 1 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; "
+      "RETURN NEW; END $$; CREATE SEQUENCE strikes;"
+      "CREATE TRIGGER t BEFORE UPDATE ON bucketd_record FOR EACH ROW EXECUTE FUNCTION strike()");
+  const absl::Status replaced = store_->ReplaceRecord(Shelf::kPins, "k", "1", "2");
+  EXPECT_TRUE(replaced.ok()) << replaced;
+  EXPECT_EQ(store_->GetRecord(Shelf::kPins, "k")->value_or(""), "2");
+  EXPECT_EQ(counts_.writes[StoreWrite::kError], 0);
+}
+
+}  // namespace
+}  // namespace bucketd::store_test

@@ -1,0 +1,330 @@
+// What store.h promises, held by every engine: SQLite in memory and in a folder, PostgreSQL, and
+// PostgreSQL behind a pooler that hands out transactions.
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+
+#include "server/store/postgres/postgres_store.h"
+#include "tests/server/postgres_cluster.h"
+#include "tests/server/store_fixture.h"
+
+namespace bucketd::store_test {
+namespace {
+
+enum class Engine { kMemory, kFolder, kPostgres, kPooled };
+
+class ConformanceTest : public ::testing::TestWithParam<Engine> {
+ protected:
+  void SetUp() override {
+    std::string pattern = (Scratch() / "bucketd-store-XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    if (IsPostgres()) database_ = PostgresCluster::Get().NewDatabase();
+    store_ = Open();
+  }
+  void TearDown() override {
+    store_.reset();
+    fs::remove_all(folder_);
+  }
+
+  bool IsPostgres() const {
+    return GetParam() == Engine::kPostgres || GetParam() == Engine::kPooled;
+  }
+  // Of what is in memory, another one.
+  std::unique_ptr<Store> Open() {
+    if (!IsPostgres()) return OpenSqlite();
+    PostgresCluster& cluster = PostgresCluster::Get();
+    PostgresStoreOptions options;
+    options.url =
+        GetParam() == Engine::kPooled ? cluster.PoolerUrl(database_) : cluster.Url(database_);
+    options.max_bytes = max_bytes_;
+    options.max_age = max_age_;
+    options.clock = [this] { return now_; };
+    options.observer = observer_;
+    auto made = PostgresStore::Open(options);
+    EXPECT_TRUE(made.ok()) << made.status();
+    maintain_ = [store = made->get()] { return store->Maintain(); };
+    return *std::move(made);
+  }
+  std::unique_ptr<Store> OpenSqlite() {
+    SqliteStoreOptions options;
+    if (GetParam() == Engine::kFolder) options.directory = folder_ + "/store";
+    options.max_bytes = max_bytes_;
+    options.max_age = max_age_;
+    options.busy_timeout = std::chrono::seconds(20);
+    options.clock = [this] { return now_; };
+    options.observer = observer_;
+    auto made = SqliteStore::Open(options);
+    EXPECT_TRUE(made.ok()) << made.status();
+    maintain_ = [store = made->get()] { return store->Maintain(); };
+    return *std::move(made);
+  }
+  void OpenAnew() {
+    if (GetParam() == Engine::kMemory) store_.reset();
+    store_ = Open();
+  }
+  void Maintain() {
+    const absl::Status status = maintain_();
+    ASSERT_TRUE(status.ok()) << status;
+  }
+
+  void Put(const std::string& key, const std::string& plan, const std::string& tenant = "team") {
+    const absl::Status status = store_->PutPlan(key, tenant, plan);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  std::string Get(const std::string& key) {
+    const absl::StatusOr<std::optional<std::string>> plan = store_->GetPlan(key);
+    return plan.ok() ? plan->value_or("") : plan.status().ToString();
+  }
+  std::string GetRecord(Shelf shelf, const std::string& key) {
+    const absl::StatusOr<std::optional<std::string>> value = store_->GetRecord(shelf, key);
+    return value.ok() ? value->value_or("") : value.status().ToString();
+  }
+  absl::StatusCode Replace(const std::string& key, const std::optional<std::string>& before,
+                           const std::optional<std::string>& after, Store* by = nullptr) {
+    Store& store = by == nullptr ? *store_ : *by;
+    std::optional<absl::string_view> to;
+    if (after.has_value()) to = *after;
+    return store.ReplaceRecord(Shelf::kPins, key, before, to).code();
+  }
+  StoreStats Stats() {
+    const absl::StatusOr<StoreStats> stats = store_->Stats();
+    EXPECT_TRUE(stats.ok()) << stats.status();
+    return stats.ok() ? *stats : StoreStats();
+  }
+
+  std::string folder_, database_;
+  int64_t max_bytes_ = int64_t{1} << 30;
+  hours max_age_{0};
+  WallTime now_{milliseconds(1'800'000'000'000)};
+  Counts counts_;
+  StoreObserver* observer_ = &counts_;
+  std::unique_ptr<Store> store_;
+  std::function<absl::Status()> maintain_;
+};
+
+std::string NameOf(const ::testing::TestParamInfo<Engine>& engine) {
+  switch (engine.param) {
+    case Engine::kMemory:
+      return "Memory";
+    case Engine::kFolder:
+      return "Folder";
+    case Engine::kPostgres:
+      return "Postgres";
+    case Engine::kPooled:
+      return "Pooled";
+  }
+  return "";
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, ConformanceTest,
+                         ::testing::Values(Engine::kMemory, Engine::kFolder, Engine::kPostgres,
+                                           Engine::kPooled),
+                         NameOf);
+
+TEST_P(ConformanceTest, PlansAndRecordsAreReadAsTheyWereWritten) {
+  const std::string plan = Bytes(700'000, 'p'), odd("a\0\xff\x80", 4);
+  Put(KeyOf(1), plan);
+  Put(KeyOf(2), "");
+  Put(KeyOf(3, odd), "tenants are bytes", odd);
+  ASSERT_TRUE(store_->PutRecord(Shelf::kPins, odd, odd).ok());
+  ASSERT_TRUE(store_->PutRecord(Shelf::kSettings, odd, "another shelf").ok());
+  ASSERT_TRUE(store_->PutRecord(Shelf::kSettings, "empty", "").ok());
+  if (GetParam() != Engine::kMemory) OpenAnew();
+  EXPECT_EQ(Get(KeyOf(1)), plan);
+  EXPECT_EQ(store_->GetPlan(KeyOf(2))->value_or("none"), "");
+  EXPECT_EQ(Get(KeyOf(3, odd)), "tenants are bytes");
+  EXPECT_EQ(
+      store_->ListPlans({.tenant = odd, .key = {}, .graph_digest = {}, .not_used_since = {}}, 9)
+          ->size(),
+      1U);
+  EXPECT_FALSE(store_->GetPlan(KeyOf(4))->has_value());
+  EXPECT_EQ(GetRecord(Shelf::kPins, odd), odd);
+  EXPECT_EQ(GetRecord(Shelf::kSettings, odd), "another shelf");
+  EXPECT_EQ(store_->GetRecord(Shelf::kSettings, "empty")->value_or("none"), "");
+  EXPECT_FALSE(store_->GetRecord(Shelf::kProfiles, odd)->has_value());
+  EXPECT_EQ(counts_.reads[StoreRead::kMiss], 2);
+  EXPECT_EQ(counts_.reads[StoreRead::kDamaged] + counts_.reads[StoreRead::kError], 0);
+}
+
+TEST_P(ConformanceTest, ANewValueTakesThePlaceOfTheOldOne) {
+  Put(KeyOf(1), Bytes(600'000, 'a'));
+  Put(KeyOf(1), "b");
+  EXPECT_EQ(Get(KeyOf(1)), "b") << "and nothing of the longer one's pieces";
+  EXPECT_EQ(Stats().plans, 1);
+  EXPECT_EQ(Stats().plan_bytes, static_cast<int64_t>(KeyOf(1).size()) + 1);
+  ASSERT_TRUE(store_->PutRecord(Shelf::kPins, "k", "1").ok());
+  ASSERT_TRUE(store_->PutRecord(Shelf::kPins, "k", "2").ok());
+  EXPECT_EQ(GetRecord(Shelf::kPins, "k"), "2");
+  EXPECT_EQ(Stats().records, 1);
+  ASSERT_TRUE(store_->EraseRecord(Shelf::kPins, "k").ok());
+  ASSERT_TRUE(store_->EraseRecord(Shelf::kPins, "k").ok()) << "there is none any more: no error";
+  EXPECT_FALSE(store_->GetRecord(Shelf::kPins, "k")->has_value());
+}
+
+TEST_P(ConformanceTest, ARecordIsReplacedIfItIsStillWhatItWas) {
+  constexpr auto kOk = absl::StatusCode::kOk, kAborted = absl::StatusCode::kAborted;
+  EXPECT_EQ(Replace("k", "0", "1"), kAborted) << "there is none";
+  EXPECT_EQ(Replace("k", std::nullopt, std::nullopt), kOk);
+  EXPECT_EQ(Replace("k", std::nullopt, "1"), kOk);
+  EXPECT_EQ(Replace("k", std::nullopt, "2"), kAborted);
+  EXPECT_EQ(Replace("k", std::nullopt, std::nullopt), kAborted);
+  EXPECT_EQ(Replace("k", std::nullopt, "1"), kAborted) << "the same value, but another's write";
+  EXPECT_EQ(Replace("k", "1", "2"), kOk);
+  EXPECT_EQ(Replace("k", "1", "2"), kAborted) << "the same value, but another's write";
+  EXPECT_EQ(GetRecord(Shelf::kPins, "k"), "2");
+  EXPECT_EQ(Replace("k", "2", "2"), kOk);
+  EXPECT_EQ(Replace("k", "1", std::nullopt), kAborted);
+  EXPECT_EQ(Replace("k", "2", std::nullopt), kOk);
+  EXPECT_FALSE(store_->GetRecord(Shelf::kPins, "k")->has_value());
+  EXPECT_EQ(counts_.writes[StoreWrite::kError], 0) << "a lost race is no trouble";
+}
+
+TEST_P(ConformanceTest, OfManyWhoCountTogetherNoneLosesANumber) {
+  constexpr int kThreads = 4, kSteps = 25;
+  observer_ = nullptr;  // it counts for one thread
+  OpenAnew();
+  ASSERT_TRUE(store_->PutRecord(Shelf::kPins, "n", "0").ok());
+  std::vector<std::unique_ptr<Store>> stores;
+  for (int i = 0; i < kThreads && GetParam() != Engine::kMemory; ++i) stores.push_back(Open());
+  const auto count = [&](Store* store) {
+    for (int done = 0; done < kSteps;) {
+      const auto n = store->GetRecord(Shelf::kPins, "n");
+      ASSERT_TRUE(n.ok()) << n.status();
+      const std::string next = absl::StrCat(std::stoi(n->value_or("")) + 1);
+      const absl::Status replaced = store->ReplaceRecord(Shelf::kPins, "n", *n, next);
+      ASSERT_TRUE(replaced.ok() || absl::IsAborted(replaced)) << replaced;
+      if (replaced.ok()) ++done;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    Store* own = stores.empty() ? store_.get() : stores[static_cast<size_t>(i)].get();
+    threads.emplace_back(count, own);
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(GetRecord(Shelf::kPins, "n"), absl::StrCat(kThreads * kSteps));
+}
+
+TEST_P(ConformanceTest, RecordsAreListedByPrefixInPages) {
+  for (const char* key : {"a/1", "a/2", "a/3", "a", "b/1", "a0", "\xff\xff", "\xff"}) {
+    ASSERT_TRUE(store_->PutRecord(Shelf::kPins, key, absl::StrCat("v", key)).ok());
+  }
+  const auto list = [&](const std::string& prefix, const std::string& after, int limit) {
+    std::string keys;
+    const auto records = store_->ListRecords(Shelf::kPins, prefix, after, limit);
+    EXPECT_TRUE(records.ok()) << records.status();
+    for (const Record& record : *records) {
+      EXPECT_EQ(record.value, "v" + record.key);
+      absl::StrAppend(&keys, record.key, " ");
+    }
+    return keys;
+  };
+  EXPECT_EQ(list("", "", 6), "a a/1 a/2 a/3 a0 b/1 ");
+  EXPECT_EQ(list("\xff", "", 100), "\xff \xff\xff ");
+  EXPECT_EQ(list("a/", "", 2), "a/1 a/2 ");
+  EXPECT_EQ(list("a/", "a/2", 2), "a/3 ");
+  EXPECT_EQ(list("a/", "a/3", 2), "");
+  EXPECT_EQ(list("a/", "a", 1), "a/1 ");
+  EXPECT_EQ(list("c", "", 9), "");
+}
+
+TEST_P(ConformanceTest, PlansAreSelectedByTenantGraphKeyAndAge) {
+  Put(KeyOf(1), "1");
+  now_ += minutes(10);
+  Put(KeyOf(2, "other"), "2", "other");
+  now_ += minutes(10);
+  Put(KeyOf(3), "3");
+  const auto count = [&](const PlanSelection& selection) {
+    return store_->ListPlans(selection, 9)->size();
+  };
+  const auto all = store_->ListPlans({}, 9);
+  ASSERT_TRUE(all.ok()) << all.status();
+  ASSERT_EQ(all->size(), 3U);
+  EXPECT_EQ((*all)[0].key, KeyOf(3)) << "the most recently used first";
+  EXPECT_EQ((*all)[1].tenant, "other");
+  EXPECT_EQ((*all)[2].created, now_ - minutes(20));
+  EXPECT_EQ(count({.tenant = "team", .key = {}, .graph_digest = {}, .not_used_since = {}}), 2U);
+  EXPECT_EQ(count({.tenant = {}, .key = KeyOf(3), .graph_digest = {}, .not_used_since = {}}), 1U);
+  const std::string digest = std::string(62, '0') + "02";
+  EXPECT_EQ(count({.tenant = {}, .key = {}, .graph_digest = digest, .not_used_since = {}}), 1U);
+  EXPECT_EQ(
+      count({.tenant = {}, .key = {}, .graph_digest = {}, .not_used_since = now_ - minutes(5)}),
+      2U);
+  EXPECT_EQ(store_->ListPlans({}, 1)->size(), 1U);
+  EXPECT_EQ(Stats().oldest_use, now_ - minutes(20));
+  ASSERT_TRUE(store_->HoldPlan(KeyOf(1), "job", now_ + hours(1)).ok());
+  const auto gone =
+      store_->EvictPlans({.tenant = "team", .key = {}, .graph_digest = {}, .not_used_since = {}});
+  ASSERT_TRUE(gone.ok()) << gone.status();
+  EXPECT_EQ(*gone, 1) << "the one that is held stays";
+  EXPECT_EQ(Get(KeyOf(1)), "1");
+  EXPECT_EQ(Get(KeyOf(3)), "");
+}
+
+TEST_P(ConformanceTest, AHeldPlanStaysUntilTheLastHoldEnds) {
+  Put(KeyOf(1), "1");
+  EXPECT_EQ(store_->HoldPlan(KeyOf(9), "a", now_ + hours(1)).code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(store_->HoldPlan(KeyOf(1), "a", now_ + hours(5)).ok());
+  ASSERT_TRUE(store_->HoldPlan(KeyOf(1), "a", now_ + hours(1)).ok()) << "moves the end";
+  ASSERT_TRUE(store_->HoldPlan(KeyOf(1), "b", now_ + hours(3)).ok());
+  EXPECT_EQ(*store_->EvictPlans({}), 0);
+  ASSERT_TRUE(store_->ReleaseHolds("b").ok());
+  ASSERT_TRUE(store_->ReleaseHolds("nobody").ok());
+  Put(KeyOf(1), "2");
+  EXPECT_EQ(Stats().held_plans, 1) << "a plan that is replaced stays held";
+  EXPECT_TRUE(store_->ListPlans({}, 9)->at(0).held);
+  EXPECT_EQ(*store_->EvictPlans({}), 0);
+  now_ += hours(2);
+  EXPECT_EQ(Stats().held_plans, 0);
+  EXPECT_FALSE(store_->ListPlans({}, 9)->at(0).held);
+  EXPECT_EQ(*store_->EvictPlans({}), 1);
+  EXPECT_EQ(counts_.evicted_plans, 1);
+}
+
+TEST_P(ConformanceTest, PlansGoForAgeAndForRoomTheLongestUnusedFirst) {
+  max_age_ = hours(2);
+  max_bytes_ = 3 * 10'000;
+  OpenAnew();
+  Put(KeyOf(1), Bytes(9'000, 'x'));
+  Put(KeyOf(2), Bytes(9'000, 'x'));
+  ASSERT_TRUE(store_->HoldPlan(KeyOf(1), "job", now_ + hours(9)).ok());
+  now_ += hours(1);
+  store_->NoteUse(KeyOf(2));
+  Put(KeyOf(3), Bytes(9'000, 'x'));
+  Maintain();
+  EXPECT_EQ(Stats().plans, 3);
+  now_ += minutes(1);
+  Put(KeyOf(4), Bytes(9'000, 'x'));
+  now_ += minutes(1);
+  Put(KeyOf(5), Bytes(9'000, 'x'));
+  Maintain();
+  EXPECT_LE(Stats().plan_bytes, max_bytes_);
+  EXPECT_NE(Get(KeyOf(1)), "") << "held";
+  EXPECT_EQ(Get(KeyOf(2)) + Get(KeyOf(3)), "") << "used longest ago";
+  EXPECT_NE(Get(KeyOf(4)), "");
+  now_ += hours(2) + minutes(1);
+  Put(KeyOf(6), "new");
+  Maintain();
+  EXPECT_EQ(Stats().plans, 2);
+  EXPECT_NE(Get(KeyOf(1)), "");
+  EXPECT_EQ(counts_.evicted_plans, 4);
+}
+
+TEST_P(ConformanceTest, AnotherServersWriteChangesTheVersion) {
+  if (GetParam() == Engine::kMemory) return;  // it has no other server
+  const auto other = Open();
+  const auto before = store_->Version();
+  ASSERT_TRUE(before.ok()) << before.status();
+  EXPECT_EQ(*store_->Version(), *before);
+  ASSERT_TRUE(other->PutRecord(Shelf::kSettings, kPlanningOffSetting, "why").ok());
+  EXPECT_NE(*store_->Version(), *before);
+}
+
+}  // namespace
+}  // namespace bucketd::store_test
