@@ -33,7 +33,7 @@ absl::StatusOr<std::vector<PgResult>> PgPool::Run(absl::Span<const PgStatement> 
                               ? absl::StatusCode::kResourceExhausted
                               : absl::StatusCode::kUnavailable,
                           absl::StrCat(target_.place, ": ", results.status().message()));
-    if (!(lost || conflict) || std::chrono::steady_clock::now() >= deadline) break;
+    if (!(lost || conflict) || absl::IsDeadlineExceeded(results.status())) break;
     if (conflict) std::this_thread::sleep_for(attempt * kConflictPause);
   }
   return failed;
