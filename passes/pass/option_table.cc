@@ -198,8 +198,8 @@ constexpr OptionInfo kOptions[] = {
      "start gathers and reductions in the attention part of neighbouring layers; strict: or fail",
      kUnits, false, Set<&O::dense_regions>, Print<&O::dense_regions>},
     {"upstream", "on | off",
-     "after torch 2.13, known defects included, for comparison; not equal to it where mode overlap "
-     "merges before it schedules, nor on every graph where it merges after",
+     "after torch 2.13, known defects included, for comparison; mode overlap equals it on captured "
+     "steps that passes/DECISIONS.md names, and only with pre_bucketing off",
      kEvery, false, Set<&O::upstream>, Print<&O::upstream>},
     {"bucket_all_reduce", "on | off",
      "merge gradients' all-reduces, as eager DDP's reducer does; sums of more than two ranks are "

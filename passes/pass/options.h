@@ -41,7 +41,7 @@ struct PlanOptions {
   DenseRegions dense_regions = DenseRegions::kOff;
 
   // As torch 2.13's passes do, known defects included, for comparison. Mode overlap has torch's
-  // order where nothing is merged; DECISIONS.md says how far it goes where something is.
+  // order and buckets on the captured steps that DECISIONS.md names, without pre_bucketing only.
   bool upstream = false;
   bool bucket_all_reduce = true;    // of gradients, where numerics allow it (numerics.h)
   bool primary_group_only = false;  // leave groups other than the primary one alone

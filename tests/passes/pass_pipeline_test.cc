@@ -16,25 +16,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class Fake : public Pass {
- public:
-  using Body = absl::StatusOr<bool> (*)(Plan&);
-  explicit Fake(Body body) : body_(body) {}
-  absl::string_view name() const override { return "fake"; }
-  absl::StatusOr<bool> Run(PassContext&, Plan& plan) const override { return body_(plan); }
-
- private:
-  Body body_;
-};
-
-absl::Status RunFake(Fake::Body body) {
+absl::Status RunFake(FakePass::Body body) {
   const Graph graph = Forward(2, 1);
   const Costs costs = CostsOf(graph);
   const PlanOptions options;
   PassContext context(graph, costs, options);
   Plan plan = ProgramOrder(graph);
   std::vector<std::unique_ptr<Pass>> passes;
-  passes.push_back(std::make_unique<Fake>(body));
+  passes.push_back(std::make_unique<FakePass>(body));
   return Pipeline(std::move(passes)).Run(context, plan);
 }
 

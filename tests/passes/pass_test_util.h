@@ -84,6 +84,18 @@ Graph Backward(int layers, int parameters);
 // Both in one graph; with `reshard`, the backward gathers anew.
 Graph Joint(int layers, int parameters, bool reshard);
 
+// A pass that does what its body does.
+class FakePass : public Pass {
+ public:
+  using Body = absl::StatusOr<bool> (*)(Plan&);
+  explicit FakePass(Body body) : body_(body) {}
+  absl::string_view name() const override { return "fake"; }
+  absl::StatusOr<bool> Run(PassContext&, Plan& plan) const override { return body_(plan); }
+
+ private:
+  Body body_;
+};
+
 // One gather a parameter, all used at the end.
 Graph Gathers(const std::vector<std::string>& fqns);
 

@@ -19,19 +19,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-class Fake : public Pass {
- public:
-  using Body = absl::StatusOr<bool> (*)(Plan&);
-  explicit Fake(Body body) : body_(body) {}
-  absl::string_view name() const override { return "fake"; }
-  absl::StatusOr<bool> Run(PassContext&, Plan& plan) const override { return body_(plan); }
-
- private:
-  Body body_;
-};
-
 // Searches a small step from program order and from what the fake mode makes of it.
-absl::Status SearchFrom(Fake::Body body) {
+absl::Status SearchFrom(FakePass::Body body) {
   const Graph graph = Forward(2, 1);
   const Costs costs = CostsOf(graph);
   PlanOptions options;
@@ -40,7 +29,7 @@ absl::Status SearchFrom(Fake::Body body) {
   PassContext context(graph, costs, options);
   Plan plan = ProgramOrder(graph);
   std::vector<std::unique_ptr<Pass>> fakes, passes;
-  fakes.push_back(std::make_unique<Fake>(body));
+  fakes.push_back(std::make_unique<FakePass>(body));
   std::vector<OtherMode> others;
   others.push_back({"odd", Pipeline(std::move(fakes))});
   passes.push_back(*MakePass("tag-collectives"));

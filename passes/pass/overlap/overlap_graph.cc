@@ -30,8 +30,15 @@ int64_t OutputBytes(const Graph& graph, NodeId n) {
 
 bool TorchKnows(CollectiveKind kind) { return Bucketable(kind) || Exchanges(kind); }
 
-bool IsCheap(const Graph& graph, NodeId n) {
-  return graph.kind(n) == NodeKind::kCall && (graph.flags(n) & (kViewFlag | kPointwiseFlag)) != 0;
+// By these ops' schemas torch takes them for neither views nor elementwise.
+bool TorchCallsDear(absl::string_view op) {
+  return op == "aten._to_copy.default" || op == "aten._unsafe_view.default" ||
+         op == "aten.floor_divide.default";
+}
+
+bool IsCheap(const Graph& graph, NodeId n, bool upstream) {
+  return graph.kind(n) == NodeKind::kCall && (graph.flags(n) & (kViewFlag | kPointwiseFlag)) != 0 &&
+         !(upstream && TorchCallsDear(graph.op(n)));
 }
 
 }  // namespace
@@ -66,7 +73,7 @@ void OverlapGraph::AddSteps(const PassContext& context, const Plan& plan) {
     }
     nodes_.all.push_back(step.id);
     nodes_.Close();
-    cheap_[i] = IsCheap(graph, step.id);
+    cheap_[i] = IsCheap(graph, step.id, context.options.upstream);
     const NodeKind kind = graph.kind(step.id);
     if (kind == NodeKind::kCollective || kind == NodeKind::kWait) {
       stays_in_loop_[i] = true;
