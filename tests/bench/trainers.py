@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""bucketd under torchtitan's own Trainer against torchtitan without it: integrations x models x parallelisms, as a table.
+"""Trainings with bucketd's plan beside the same without it: integrations x models x parallelisms, as a table.
 
     tests/bench/trainers.py [--steps N] [--only TEXT]
 
-A line is one job of 4 gloo processes on this machine in which two trainers of one debug model take turns, a step each: one with
-torchtitan's own bucketing pass, one with bucketd's plan by the private planner. "bits" says whether all ranks end with the same
-weights, of "each alone", "its pass" and "planned" the launches of parameters' and gradients' collectives in the graph that ran,
-"step" is the median over the pairs of steps of the planned step's time through the other's.
+A line is one job of 4 gloo processes on this machine in which two trainers of one model take turns, a step each: one with a plan
+by the private planner, one without. Under torchtitan (its Trainer, its debug models) that is one with torchtitan's own bucketing
+pass; under torch.compile (the example Llama) collectives there go each alone. "bits" says whether all ranks end with the same losses
+and weights, of "each alone", "its pass" and "planned" the launches of parameters' and gradients' collectives in the graphs that ran,
+"guards" and "breaks" what Dynamo made, planned/without ("-": no Dynamo), "step" is the median over the pairs of steps of the planned
+step's time through the other's, with a 95 % interval (bootstrap over the pairs).
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ import dataclasses
 import json
 import os
 import pathlib
-import statistics
 import sys
 import tempfile
+
+from paired import interval
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "client" / "python"), str(ROOT / "tests" / "python")]
@@ -57,17 +60,26 @@ CASES = [
     Case("jit", "llama3", "HSDP 2x2"),
     # What Inductor fuses hangs on the order of nodes, and with it where bf16 is rounded; this mode leaves compute where it is.
     Case("Inductor", "llama3", "FSDP", "transformer_block"),
+    Case("torch.compile aot_eager", "example", "FSDP"),
+    Case("torch.compile aot_eager", "example", "HSDP 2x2"),
+    Case("torch.compile inductor", "example", "FSDP"),
 ]
 
 
-def train(case: Case, steps: int, assets: pathlib.Path, timeout: float = 580) -> list[dict]:
-    """What each rank saw of the runs "own" and "planned"; `assets` is a folder that titan_on_cpu.assets() filled."""
+def train(case: Case, steps: int, assets: pathlib.Path, patience: float = 300) -> list[dict]:
+    """What each rank saw of the runs "own" and "planned"; `assets` is a folder that titan_on_cpu.assets() filled. A step may take
+    `patience` seconds, the first one compiles."""
+    if case.integration.startswith("torch.compile"):
+        asked = {"compiler": case.integration.split()[1], "parallelism": case.parallelism.split()[0].lower(), "steps": steps,
+                 "bucketd": {"mode": case.mode}}
+        said = run_ranks("compile_worker.py", WORLD, json.dumps(asked), timeout=patience, by_line=True)
+        return [json.loads(text.splitlines()[-1]) for text in said]
     common = {"model": case.model, "steps": steps, "parallelism": PARALLELISMS[case.parallelism]}
     runs = {"own": {**common, "compile": OWN[case.integration]},
             "planned": {**common, "bucketd": {"mode": case.mode}, "compile": {**PLANNED[case.integration], "pass_pipeline": "bucketd"}}}
     # Nothing is fetched, and what torchtitan's data set makes of our file stays beside it.
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(assets / "hf")}
-    said = run_ranks("titan_worker.py", WORLD, json.dumps(dict(assets=str(assets), runs=runs, paired=True)), timeout=timeout, **offline)
+    said = run_ranks("titan_worker.py", WORLD, json.dumps(dict(assets=str(assets), runs=runs, paired=True)), timeout=patience, by_line=True, **offline)
     return [json.loads(text.splitlines()[-1]) for text in said]
 
 
@@ -75,9 +87,18 @@ def train(case: Case, steps: int, assets: pathlib.Path, timeout: float = 580) ->
 class Row:
     same: bool
     alone: int  # launches of parameters' and gradients' collectives
-    own: int | None  # None: torchtitan does not show its graph
+    own: int | None  # None: torchtitan does not show its graph, or there is no other pass
     planned: int
-    ratio: float
+    guards: tuple[int, int]  # with a plan, without
+    breaks: tuple[int, int]
+    ratio: tuple[float, float, float]  # median, and what it lies between
+
+    def __str__(self):
+        def of(pair):
+            return "{}/{}".format(*pair) if any(self.guards) else "-"
+
+        return (f"{'same' if self.same else 'other'} | {self.alone} | {self.own or ''} | {self.planned} | {of(self.guards)} | {of(self.breaks)} | "
+                "{:.2f} [{:.2f}, {:.2f}]".format(*self.ratio))
 
 
 def row(seen: list[dict]) -> Row:
@@ -89,7 +110,8 @@ def row(seen: list[dict]) -> Row:
     of_own = sum(own["launches"].values())
     pairs = list(zip(planned["seconds"], own["seconds"]))[1:]  # the first one compiles
     same = all(each["own"]["weights"] == each["planned"]["weights"] and each["own"]["losses"] == each["planned"]["losses"] for each in seen)
-    return Row(same, alone, of_own - others if of_own else None, alone - merged, statistics.median(a / b for a, b in pairs))
+    guards, breaks = ((planned[what], own[what]) for what in ("guards", "graph_breaks"))
+    return Row(same, alone, of_own - others if of_own else None, alone - merged, guards, breaks, interval([a / b for a, b in pairs]))
 
 
 def main() -> int:
@@ -100,19 +122,17 @@ def main() -> int:
     import titan_on_cpu
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    print("| integration | model | parallelism | mode | bits | each alone | its pass | planned | step |\n|---|---|---|---|---|---|---|---|---|", flush=True)
+    print("| integration | model | parallelism | mode | bits | each alone | its pass | planned | guards | breaks | step |\n|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         titan_on_cpu.assets(pathlib.Path(folder))
         for case in CASES:
             if arguments.only not in str(case):
                 continue
             try:
-                made = row(train(case, arguments.steps, pathlib.Path(folder)))
+                made = str(row(train(case, arguments.steps, pathlib.Path(folder))))
             except (AssertionError, TimeoutError) as error:
-                result = f"does not run: {str(error).strip().splitlines()[-1][:100]} | | | |"
-            else:
-                result = (f"{'same' if made.same else 'other'} | {made.alone} | {made.own or ''} | {made.planned} | {made.ratio:.2f}")
-            print(f"| {case.integration} | {case.model} | {case.parallelism} | {case.mode} | {result} |", flush=True)
+                made = f"does not run: {str(error).strip().splitlines()[-1][:100]} | | | | | |"
+            print(f"| {case.integration} | {case.model} | {case.parallelism} | {case.mode} | {made} |", flush=True)
     return 0
 
 

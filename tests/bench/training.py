@@ -19,11 +19,12 @@ import dataclasses
 import json
 import os
 import pathlib
-import random
 import statistics
 import subprocess
 import sys
 import warnings
+
+from paired import interval
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
@@ -44,13 +45,6 @@ def parse_arguments():
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--json", action="store_true", help="one object on stdout, the table on stderr")
     return parser.parse_args()
-
-
-def interval(ratios: list[float], seed: int = 1) -> tuple[float, float, float]:
-    """Median, and the 2.5th and 97.5th percentile of the medians of 2,000 resamples."""
-    draw = random.Random(seed)
-    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(2000))
-    return statistics.median(ratios), medians[49], medians[1949]
 
 
 def compare(results, name: str, base: str) -> tuple[float, float, float]:

@@ -14,8 +14,8 @@ from torch._functorch._aot_autograd.descriptors import (
     TangentAOTInput,
 )
 
-from bucketd.context import CaptureContext, InputInfo
 from bucketd.graph import Role
+from bucketd.step_context import CaptureContext, InputInfo
 
 c10d = torch.ops._c10d_functional
 aten = torch.ops.aten

@@ -242,6 +242,7 @@ class Cases:
         text = text[text.index("## torch.compile with Inductor"):]
         whole, backend, aten = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
         names = dict(torch=torch, bucketd=bucketd)
+        run, plan_pass = Run(), bucketd.plan_pass  # whose costs Run checks
 
         def first_loss(model, make_step):
             torch._dynamo.reset()
@@ -262,6 +263,7 @@ class Cases:
         def own_aten(model):
             def compiler(gm, inputs):
                 given = dict(names, gm=gm, example_inputs=inputs, context=None)
+                bucketd.plan_pass = functools.partial(plan_pass, on_plan=run.on_plan)
                 exec(aten, given)
                 return given["compiled"]
 
@@ -269,7 +271,7 @@ class Cases:
                                                              decompositions=select_decomp_table()))
 
         losses = [first_loss(self.sharded(), way) for way in (as_it_stands, own_backend, own_aten)]
-        return dict(found=losses)
+        return dict(found=losses, own_plans=len(run.planned))
 
 
 def main():

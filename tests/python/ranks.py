@@ -57,6 +57,7 @@ class Rank:
         self.pid = int(self._status.readline() or -1)
         assert self.pid > 0, "the process that ranks are born of has ended"
         self.returncode: int | None = None
+        self.spoke = time.monotonic()  # a line, when rest() last heard one
         self._lock = threading.Lock()
 
     def poll(self) -> int | None:
@@ -78,7 +79,9 @@ class Rank:
 
     def rest(self) -> str:
         """What it says from now on, once it has ended."""
-        text = self.stdout.read()
+        text = ""
+        for line in self.stdout:
+            text, self.spoke = text + line, time.monotonic()
         self.wait()
         return text
 
@@ -105,8 +108,8 @@ class Ranks:
                 process.kill()
             process.wait()
 
-    def wait(self, timeout: float, grace: float = 20.0) -> list[tuple[int, str]]:
-        """(exit status, output) of every rank; TimeoutError, with what they said, if they take longer.
+    def wait(self, timeout: float, grace: float = 20.0, by_line: bool = False) -> list[tuple[int, str]]:
+        """(exit status, output) of every rank; TimeoutError, with what they said, if they take longer, or `by_line` say nothing for longer.
 
         Once one has failed the others have `grace` seconds: they may wait for it for ever, and are then killed.
         """
@@ -120,6 +123,8 @@ class Ranks:
             next(reader for reader in readers if reader.is_alive()).join(0.2)
             if not failed and any(process.poll() not in (None, 0) for process in self.processes):
                 failed, until = True, min(until, time.monotonic() + grace)
+            elif by_line and not failed:
+                until = max(process.spoke for process in self.processes) + timeout
         late = [rank for rank, process in enumerate(self.processes) if process.poll() is None]
         for rank in late:
             self.processes[rank].kill()
@@ -127,14 +132,14 @@ class Ranks:
             reader.join()
         if late and not failed:
             text = "\n".join(f"--- rank {rank}\n{said[rank]}" for rank in late)
-            raise TimeoutError(f"rank {late[0]} still ran after {timeout} s\n{text}")
+            raise TimeoutError(f"rank {late[0]} still ran after {timeout} s{' without a word' if by_line else ''}\n{text}")
         return [(process.returncode, said[rank]) for rank, process in enumerate(self.processes)]
 
 
-def run_ranks(script: str, world: int, *arguments: str, timeout: float, **environment: str) -> list[str]:
-    """What the ranks said; AssertionError, with all of it, unless every one ended with status 0."""
+def run_ranks(script: str, world: int, *arguments: str, timeout: float, by_line: bool = False, **environment: str) -> list[str]:
+    """What the ranks said; AssertionError, with all of it, unless every one ended with status 0. `timeout` is as Ranks.wait() has it."""
     with Ranks(script, world, *arguments, **environment) as ranks:
-        results = ranks.wait(timeout)
+        results = ranks.wait(timeout, by_line=by_line)
     said = "\n".join(f"--- rank {rank} ended with {status}\n{text}" for rank, (status, text) in enumerate(results))
     assert all(status == 0 for status, _ in results), said
     return [text for _, text in results]

@@ -9,12 +9,12 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from bucketd.capture import CaptureContext, GraphError, capture_graph, parameter_order, tag_joint
-from bucketd.context import InputInfo, parse_source
 from bucketd.files import load_graph
 from bucketd.graph import COMPUTE, ORDERED, POINTWISE, SYMBOLIC, VIEW, Direction, NodeKind, Role, SlotKind, Tag
 from bucketd.mesh import mesh_message
 from bucketd.normalize import normalize
 from bucketd.sizes import UNBACKED, on_grid, shape_env
+from bucketd.step_context import InputInfo, parse_source
 
 
 def tagged(gm):

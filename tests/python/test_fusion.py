@@ -15,7 +15,9 @@ from planners import planner
 
 import bucketd
 from bucketd import canonical, files, fusion
+from bucketd.fusion.launches import launches
 from bucketd.graph import POINTWISE, VIEW, DType, Node, NodeKind, Tensor
+from bucketd.memory import base_name
 from bucketd.normalize import normalize
 
 VECTORS = pathlib.Path(__file__).resolve().parents[1] / "data" / "vectors"
@@ -119,6 +121,14 @@ class Chain:
         return [(unit.node, unit.bytes) for unit in fusion.predict(self.nodes, reduced)]
 
 
+    def launches(self, *results, one_function=True):
+        """[(operators, bearing nodes)], and operators that may be named besides."""
+        self.nodes.append(Node(NodeKind.OUTPUT, "output", list(results)))
+        words = [base_name(node.op) if node.kind == NodeKind.CALL else "" for node in self.nodes]
+        found, weak = launches(self.nodes, *fusion._predicted(self.nodes, {}, "cpu"), words.__getitem__, one_function)
+        return [(launch.words, launch.nodes) for launch in found], weak
+
+
 ALL = 64 * 32 * 4
 
 
@@ -180,6 +190,44 @@ def test_two_that_depend_on_each_other_by_a_call_between_stay_apart():
     third = g.add("aten.mul.Tensor", second, first, shape=(32, 32))
     units = g.kernels(third, first)
     assert [node for node, _ in units] == [first, product, third]
+
+
+@pytest.mark.parametrize("one_function, expected", [
+    (True, [(("neg", "relu"), (2, 3)), (("mm",), (4,)), (("sin",), (5,))]),
+    (False, [(("neg",), (2,)), (("relu",), (3,)), (("mm",), (4,)), (("sin",), (5,))]),
+])
+def test_on_cpus_kernels_between_two_calls_are_one_function(one_function, expected):
+    g = Chain()
+    a, b = g.input(), g.input((32, 16))
+    first, second = g.add("aten.neg.default", a), g.add("aten.relu.default", b, shape=(32, 16))
+    product = g.add("aten.mm.default", first, second, shape=(64, 16), flags=2)
+    assert g.launches(g.add("aten.sin.default", product, shape=(64, 16)), one_function=one_function) == (expected, ("mm",))
+
+
+def test_a_kernel_runs_behind_what_it_waits_for():
+    g = Chain()
+    x = g.input((32, 32))
+    early = g.add("aten.exp.default", x, shape=(32, 32))
+    product = g.add("aten.mm.default", x, x, shape=(32, 32), flags=2)
+    late = g.add("aten.sub.Tensor", early, product, shape=(32, 32))
+    assert g.launches(late, early)[0] == [(("mm",), (product,)), (("exp", "sub"), (late,))]
+
+
+def test_pieces_of_a_cat_are_one_function_that_may_be_named_after_it_or_not():
+    g = Chain()
+    a, b = g.input(), g.input()
+    pieces = g.add("aten.neg.default", a), g.add("aten.sin.default", b)
+    whole = g.add("aten.cat.default", *pieces, shape=(128, 32), flags=0)
+    found, weak = g.launches(g.add("aten.abs.default", whole, shape=(128, 32)))
+    assert [words for words, _ in found] == [("abs", "cat", "neg", "sin")] and weak == ("cat",)
+
+
+def test_the_second_of_two_products_is_taken_along_with_their_sum():
+    g = Chain()
+    x = g.input((32, 32))
+    one, two = (g.add("aten.mm.default", x, x, shape=(32, 32), flags=2) for _ in range(2))
+    out = g.add("aten.add.Tensor", one, two, shape=(32, 32), flags=POINTWISE)
+    assert g.launches(out)[0] == [(("mm",), (one,)), (("addmm",), (two,))]
 
 
 def test_a_thousand_blocks_take_no_more_than_ten_times_a_hundred():

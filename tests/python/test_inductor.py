@@ -85,6 +85,7 @@ def test_the_page_for_trainers_shows_what_works(cache, trained):
     for rank in run(cache, "page")["page"]:
         first, *others = rank["found"]
         assert others == pytest.approx([first] * 2, rel=1e-3)
+        assert rank["own_plans"] == 1
 
 
 @pytest.mark.parametrize("how", ["declared", pytest.param("automatic", marks=pytest.mark.full)])

@@ -377,8 +377,8 @@ def test_a_graph_that_says_nothing_of_its_parameters_is_told_of(joints, caplog):
         node.meta.pop("bucketd", None)
     caplog.set_level(logging.WARNING, "bucketd")
     with planner() as one:
-        bucketd.plan_pass(gm, address=one.address, ranks=[0])
-        bucketd.plan_pass(joints[0].module, address=one.address, ranks=[0])
+        bucketd.plan_pass(gm, kind="bw", address=one.address, ranks=[0])
+        bucketd.plan_pass(gm, address=one.address, ranks=[0])  # as a joint graph its structure does
     (said,) = [record.message for record in caplog.records]
     assert "none shares a bucket" in said and "meta['desc']" in said
 

@@ -2,12 +2,15 @@
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
 
 import pytest
+
+from bucketd import needs_torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STUBS = {f"bucketd/_wire/proto/{name}_pb2.py" for name in ("agent", "costs", "graph", "plan", "planner")}
@@ -52,6 +55,41 @@ def test_a_torch_that_was_not_tried_is_told(tmp_path, version, said):
     done = subprocess.run([sys.executable, "-c", "import bucketd; bucketd.backend; bucketd.plan_pass"], capture_output=True, text=True,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])})
     assert (done.stderr.splitlines() or [""])[-1] == said and done.returncode == said.startswith("ImportError"), done.stderr
+
+
+ROWS = re.findall(r"^\| (torch|torchtitan) \| (\S+) \| (.*) \|$", (ROOT / "client" / "python" / "TRAINERS.md").read_text(), re.MULTILINE)
+
+
+def test_the_table_of_versions_has_what_was_tried_and_its_neighbours():
+    tried = [f"{package} {version}" for package, version, happens in ROWS if happens == "tried"]
+    assert tried == [*(f"torch {version}" for version in needs_torch.TRIED), "torchtitan 0.3"]
+    assert [f"{package} {version}" for package, version, _ in ROWS if version == "none"] == ["torch none", "torchtitan none"]
+
+
+@pytest.mark.parametrize(("package", "version", "happens"), ROWS)
+def test_a_version_gets_what_the_table_says(package, version, happens):
+    """As the checks see it; what is installed is another one."""
+    program = f"""
+import importlib.metadata
+found = importlib.metadata.version
+def version(name):
+    if name == {package!r} and {version!r} == "none":
+        raise importlib.metadata.PackageNotFoundError(name)
+    return {{"torch": "2.13.0", "torchtitan": "0.3.0", {package!r}: "{version}.0"}}.get(name) or found(name)
+importlib.metadata.version = version
+from bucketd import needs_torch
+needs_torch.check("this")
+if {package!r} == "torchtitan":
+    import bucketd.needs_torchtitan
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    said = (done.stderr.splitlines() or [""])[-1]
+    if happens.startswith("refused"):
+        assert said.startswith("ImportError: ") and said.endswith(happens.split("`")[1]), said
+    elif happens.startswith("runs, with a warning"):
+        assert done.returncode == 0 and "is newer than any that bucketd was tried with" in said
+    else:
+        assert happens == "tried" and done.returncode == 0 and not said
 
 
 def test_generated_stubs_ask_for_no_version_of_what_runs_them():

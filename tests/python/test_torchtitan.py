@@ -95,12 +95,17 @@ def test_deepseek_v3_trains_as_it_does_without_us(assets, steps):
     assert sum("aten.mm.default" in products for products in after) >= 5, after
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("case", trainers.CASES[2:], ids=str)
+FAST = trainers.Case("torch.compile aot_eager", "example", "FSDP")
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.slow if case == FAST else pytest.mark.full, id=str(case))
+                                  for case in trainers.CASES if case.model != "deepseek_v3" or case.parallelism == "FSDP"])
 def test_a_row_of_the_table(assets, case):
     made = trainers.row(trainers.train(case, 3, assets))
     assert made.same and made.planned < made.alone
     assert made.own is None or made.planned <= made.own
+    assert made.guards[0] <= made.guards[1] and made.breaks == (0, 0), "Dynamo made something for the plan's sake"
+    assert any(made.guards) == (case.integration not in ("aot_fx_trace", "Inductor")), "who asks Dynamo"
 
 
 @pytest.mark.full

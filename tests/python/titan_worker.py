@@ -20,6 +20,7 @@ import time
 import titan_on_cpu  # noqa: F401
 import torch
 import torch.distributed as dist
+from compilations import Compilations, planned_graph
 from torch._inductor.codecache import PyCodeCache
 from torch.distributed.tensor import DTensor
 
@@ -89,6 +90,7 @@ class Run:
         self.seconds: list[float] = []
         self.planned: list[dict] = []
         self.events: launch_order.Events = []
+        self.made = Compilations()
 
     def build(self) -> None:
         if "bucketd" in self.asked:
@@ -113,7 +115,7 @@ class Run:
 
     def seen(self) -> dict:
         traced = getattr(self.trainer, "_traced_step", None)
-        seen = dict(losses=self.losses, weights=weights(self.trainer.model_parts[0]), seconds=self.seconds, planned=self.planned,
+        seen = dict(losses=self.losses, weights=weights(self.trainer.model_parts[0]), seconds=self.seconds, planned=self.planned, **vars(self.made),
                     launches=launches(traced.gm) if traced is not None else {}, code=[self._differs(source) for source in generated()])
         self.trainer.close()
         return seen
@@ -126,12 +128,8 @@ class Run:
             return str(error)
 
     def _on_plan(self, planned):
-        nodes, groups = planned.normalized.graph.nodes, planned.normalized.graph.groups
-        buckets = [[bucket.kind, groups[nodes[bucket.members[0]].collective.group].mesh_dim, len(bucket.members)]
-                   for bucket in planned.plan.buckets]
-        collectives = [node.collective for node in nodes if node.collective is not None]
         self.planned.append(dict(
-            collectives=len(collectives), tagged=sum(bool(each.tag) for each in collectives), scope=planned.scope, summary=planned.plan.summary(planned.source), buckets=buckets, launches=launches(planned.module),
+            **planned_graph(planned), scope=planned.scope, summary=planned.plan.summary(planned.source), launches=launches(planned.module),
             under_exchanges=[under_exchanges(planned.captured.nodes), under_exchanges(planned.module.graph.nodes)]))
         self.events = launch_order.of_graph(planned.module)
 
@@ -140,8 +138,10 @@ class Run:
 
         def timed(data):
             begin = time.perf_counter()
-            step(data)
+            with self.made.watching():
+                step(data)
             self.seconds.append(time.perf_counter() - begin)
+            print(f"step {len(self.seconds)}", flush=True)  # whoever waits for us hears that we go on
 
         def logged(number, loss, *rest, **named):
             self.losses.append(loss)
@@ -155,7 +155,7 @@ def train_paired(runs: dict[str, Run]) -> dict:
         run.build()
     turns = [run.steps() for run in runs.values()]
     while all([next(steps, False) is None for steps in turns]):
-        pass
+        turns.reverse()  # what else the machine does meets both alike
     return {name: run.seen() for name, run in runs.items()}
 
 

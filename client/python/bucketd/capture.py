@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from . import ops
-from .context import CaptureContext, InputInfo, clean, describe_input, parameter_order
 from .graph import (
     ORDERED,
     SYMBOLIC,
@@ -30,6 +29,7 @@ from .graph import (
 from .memory import memory_bytes
 from .mesh import ranks_per_node, world_size
 from .sizes import Hints, is_symbolic
+from .step_context import CaptureContext, InputInfo, clean, describe_input, parameter_order
 from .tags import META_KEY, TAG_NAMES, flatten, output_slots, tag_joint
 from .values import is_nested, value_of
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import math
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from .graph import (
@@ -20,6 +22,7 @@ from .graph import (
     DType,
     GraphError,
     Group,
+    Launch,
     MeshDim,
     Node,
     NodeKind,
@@ -137,9 +140,10 @@ def message_bytes(nodes: list[Node], node: Node) -> int:
     return read if kind == CollectiveKind.REDUCE_SCATTER else max(out, read)
 
 
-def save_graph(raw: RawGraph, path: str | os.PathLike[str]) -> None:
-    """Gzip where the name ends in .gz. The same graph gives the same bytes."""
-    text = json.dumps(to_json(raw), separators=(",", ":")).encode()
+def save_graph(raw: RawGraph, path: str | os.PathLike[str], microseconds: Mapping[int, float] | None = None) -> None:
+    """Gzip where the name ends in .gz. The same graph gives the same bytes. `microseconds`: what calls were measured to take; other
+    calls then get the cost model's, scaled as the measured ones differ from it."""
+    text = json.dumps(to_json(raw, microseconds), separators=(",", ":")).encode()
     data = gzip.compress(text, mtime=0) if str(path).endswith(".gz") else text
     part = f"{path}.part.{os.getpid()}"
     with open(part, "wb") as file:
@@ -147,7 +151,19 @@ def save_graph(raw: RawGraph, path: str | os.PathLike[str]) -> None:
     os.replace(part, path)
 
 
-def to_json(raw: RawGraph) -> dict[str, Any]:
+def compute_scale(raw: RawGraph, microseconds: Mapping[int, float]) -> float:
+    """How many times as long as in the cost model the measured calls took."""
+    modelled = sum(kernel_us(raw.nodes[node_id]) for node_id in microseconds)
+    return sum(microseconds.values()) / modelled if modelled else 1.0
+
+
+def to_json(raw: RawGraph, microseconds: Mapping[int, float] | None = None) -> dict[str, Any]:
+    records = [_node_json(raw, node_id, node) for node_id, node in enumerate(raw.nodes)]
+    if microseconds:
+        scale = compute_scale(raw, microseconds)
+        for node_id, record in enumerate(records):
+            if raw.nodes[node_id].kind == NodeKind.CALL:
+                record["est_us"] = round(microseconds.get(node_id, scale * record["est_us"]), 4)
     return {
         "schema": 1,
         "stated": 1,
@@ -170,7 +186,8 @@ def to_json(raw: RawGraph) -> dict[str, Any]:
             for group in raw.groups
         },
         "cost_model": COST_MODEL,
-        "nodes": [_node_json(raw, node_id, node) for node_id, node in enumerate(raw.nodes)],
+        **({"launches": [dataclasses.asdict(launch) for launch in raw.launches], "weak_words": raw.weak_words} if raw.launches else {}),
+        "nodes": records,
     }
 
 
@@ -274,6 +291,7 @@ class _Reader:
     _roles = _inverse(_ROLES)
 
     def __init__(self, file: dict[str, Any]) -> None:
+        self.file = file
         self.stated = file.get("stated") == 1
         self.kind = file["kind"]
         self.group_table: dict[str, Any] = file.get("groups", {})
@@ -284,7 +302,21 @@ class _Reader:
         self.raw.gpus_per_node = file.get("gpus_per_node", 0)
         self.raw.device_type = file.get("device_type", "")
         self.raw.costs = file.get("costs", "")
+        self.raw.weak_words = self._words("weak_words", file.get("weak_words", []))
+        self.raw.launches = tuple(self._launch(f"launches[{at}]", record) for at, record in enumerate(file.get("launches", [])))
         self.raw.mesh = [MeshDim(d["name"], d["size"], d.get("ranks_per_node", 0)) for d in file.get("mesh_dims", ())]
+
+    def _launch(self, where: str, record: dict[str, Any]) -> Launch:
+        nodes = record["nodes"]
+        if not nodes or not all(isinstance(n, int) and 0 <= n < len(self.file["nodes"]) for n in nodes):
+            raise GraphError(f"{where}: expected ids of nodes, is {str(nodes)[:80]}")
+        return Launch(tuple(nodes), self._words(f"{where}.words", record["words"]), bool(record["is_call"]))
+
+    @staticmethod
+    def _words(where: str, words: Any) -> tuple[str, ...]:
+        if not isinstance(words, list) or not all(isinstance(word, str) and word for word in words):
+            raise GraphError(f"{where}: expected names of operators, is {str(words)[:80]}")
+        return tuple(words)
 
     def add(self, node_id: int, record: dict[str, Any]) -> None:
         op = record["op"]

@@ -192,6 +192,15 @@ class MeshDim:
     ranks_per_node: int = 0  # of one group along this dimension; 0: all on one node
 
 
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a profiler shows as one kernel, or as one call of another's."""
+
+    nodes: tuple[int, ...]  # that bear its cost
+    words: tuple[str, ...]  # operators that its name is made of, sorted; of a call the operator
+    is_call: bool
+
+
 @dataclass(slots=True)
 class RawGraph:
     """What one rank captured. Groups are roles already (proto/GRAPH.md §2 step 2), in order of first use."""
@@ -205,6 +214,8 @@ class RawGraph:
     gpus_per_node: int = 0  # ranks of the world on one node; 0: all
     device_type: str = ""
     costs: str = ""  # whose kernels the nodes' memory_bytes are of: "inductor", or each node's own
+    launches: tuple[Launch, ...] = ()  # of those kernels, as they run
+    weak_words: tuple[str, ...] = ()  # operators that may stand in a kernel's name, or not: views, and what waits or is called
 
 
 @dataclass(slots=True)
@@ -214,7 +225,9 @@ class Graph:
     name: str
     nodes: list[Node]
     groups: list[Group]
-    costs: str = ""  # as in RawGraph
+    costs: str = ""  # as in RawGraph, and so what follows
+    launches: tuple[Launch, ...] = ()
+    weak_words: tuple[str, ...] = ()
 
 
 def describe(node_id: int, node: Node) -> str:

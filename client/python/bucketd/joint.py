@@ -23,12 +23,12 @@ from torch.utils import _pytree as pytree
 
 from .boxed import boxed
 from .capture import CaptureContext, Captured, InputInfo, capture_graph
-from .context import base_descriptor, clean
 from .errors import GraphRefused
 from .graph import Role
 from .reshard import copy_module, forward_first, gather_again
 from .session import Planned, Session
 from .settings import Settings, SettingsArgs
+from .step_context import base_descriptor, clean
 from .tags import described_slots, flatten
 from .torch_backend import has_collectives, parameter_names
 

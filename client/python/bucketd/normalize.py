@@ -26,7 +26,10 @@ class Normalized:
 
     def as_raw(self, raw: RawGraph) -> RawGraph:
         """What files hold of it; `raw` is what it was made of. Normalising it again changes nothing."""
-        return dataclasses.replace(raw, nodes=self.graph.nodes, groups=self.graph.groups, costs=self.graph.costs)
+        graph = self.graph
+        return dataclasses.replace(
+            raw, nodes=graph.nodes, groups=graph.groups, costs=graph.costs, launches=graph.launches, weak_words=graph.weak_words
+        )
 
 
 def normalize(raw: RawGraph) -> Normalized:

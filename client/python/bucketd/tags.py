@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from .context import CaptureContext, base_descriptor, describe_input
 from .graph import CollectiveKind, GraphError, Role, SlotKind, Tag
 from .ops import facts
+from .step_context import CaptureContext, base_descriptor, describe_input
 
 META_KEY = "bucketd"  # node.meta[META_KEY] = (tag name, FQN)
 

@@ -12,12 +12,12 @@ from torch import fx
 
 from . import capture
 from .boxed import boxed
-from .context import clean
 from .graph import Role
 from .ops import facts
 from .session import Planned, Session
 from .settings import Settings, SettingsArgs, bucket_list
-from .structure import structural_context
+from .step_context import clean
+from .structure import describe, is_described, named_inputs, structural_context
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -144,12 +144,17 @@ def _code() -> int | None:
     return compiled.frame_id if compiled is not None else None
 
 
-def context(gm: fx.GraphModule, example_inputs: Sequence[object] = ()) -> capture.CaptureContext:
+def context(
+    gm: fx.GraphModule, example_inputs: Sequence[object] = (), *, parameters: Sequence[str | None] | None = None,
+) -> capture.CaptureContext:
     """What plan_pass() has to know of the step: which inputs are parameters, by name, and the device meshes.
 
     `gm` is the graph that torch.compile called your backend with, before AOTAutograd lowers it: only there do inputs carry
-    the names of parameters.
+    the names of parameters. Or it is a joint graph that make_fx traced, whose inputs carry nothing: then `parameters` are their names
+    in the order of its placeholders, None for each that is none; what is behind the last name is none either.
     """
+    if parameters is not None:
+        return named_inputs(gm, parameters)
     return capture.CaptureContext.from_dynamo(gm, example_inputs)
 
 
@@ -175,7 +180,8 @@ def plan_pass(
     it; it stays as it is if it holds no collectives or stays unplanned. `fused`: Inductor gets the graph next, so the plan is made
     with the costs of the kernels that it fuses. Which inputs are parameters is in `context`, where the caller has
     one (bucketd.context); else it is derived from the graph's structure, which knows no names: ValueError if `model` or
-    `param_order` then name parameters that the graph cannot be told by.
+    `param_order` then name parameters that the graph cannot be told by. A joint graph that make_fx traced has no descriptors
+    (meta["desc"]); it gets those that its structure and `context` tell.
     """
     asked = _settings(model, settings)
     if not has_collectives(gm):
@@ -185,6 +191,8 @@ def plan_pass(
         if session is None:
             session = _passes[asked] = Session(asked)
     order = parameter_names(model, param_order) or []
+    if kind == "joint" and (context is None or context.by_position) and not is_described(gm):
+        describe(gm, context)
     if context is None:
         context = structural_context(gm)
         _check_names(gm, context, order)

@@ -18,6 +18,7 @@ from ..memory import base_name
 from ..normalize import Normalized
 from .access import numel
 from .groups import Kernel, group
+from .launches import launches, word
 from .loops import Lowered, lower
 from .operators import REDUCTIONS
 
@@ -39,13 +40,7 @@ class Unit:
 def predict(nodes: Sequence[Node], reduced: Mapping[int, tuple[int, ...]] | None = None, device: str = "cpu") -> list[Unit]:
     """Of a graph's nodes, whose inputs are positions in `nodes`. `reduced` holds the dimensions that a reduction sums over, by
     node; those it lacks are told by shapes. Depends on nothing else, so that all ranks predict the same."""
-    lowered = lower(nodes, reduced or {}, device == "cpu")
-    taken: set[int] = set()
-    units = []
-    for kernel in group(lowered):
-        if any(lowered.loops[n].costs for n in kernel.loops):
-            units.append(_unit(nodes, lowered, kernel, taken))
-    return units
+    return [unit for _, unit in _predicted(nodes, reduced or {}, device)[1] if unit is not None]
 
 
 def use_inductor_costs(normalized: Normalized, captured: Captured) -> list[Unit]:
@@ -55,13 +50,17 @@ def use_inductor_costs(normalized: Normalized, captured: Captured) -> list[Unit]
     graph = normalized.graph
     of = reductions(captured)
     reduced = {n: of[raw] for n, raw in enumerate(normalized.raw_ids) if raw in of}
-    units = predict(graph.nodes, reduced, captured.raw.device_type)
+    device = captured.raw.device_type
+    lowered, predicted = _predicted(graph.nodes, reduced, device)
+    units = [unit for _, unit in predicted if unit is not None]
     for node in graph.nodes:
         node.memory_bytes = 0
     for unit in units:
         # One byte where nothing is moved: a node with neither bytes nor FLOPs would cost no launch.
         graph.nodes[unit.node].memory_bytes += max(unit.bytes, 1)
     graph.costs = COSTS
+    words = [word(captured.nodes[raw]) if raw >= 0 else "" for raw in normalized.raw_ids]
+    graph.launches, graph.weak_words = launches(graph.nodes, lowered, predicted, words.__getitem__, device == "cpu")
     return units
 
 
@@ -75,6 +74,19 @@ def reductions(captured: Captured) -> dict[int, tuple[int, ...]]:
             dims = [given] if isinstance(given, int) else given or range(rank)
             found[number] = tuple(sorted(dim % rank for dim in dims)) if rank else ()
     return found
+
+
+def _predicted(
+    nodes: Sequence[Node], reduced: Mapping[int, tuple[int, ...]], device: str
+) -> tuple[Lowered, list[tuple[Kernel, Unit | None]]]:
+    """The kernels, without a unit where they cost nothing."""
+    lowered = lower(nodes, reduced, device == "cpu")
+    taken: set[int] = set()
+    found = []
+    for kernel in group(lowered):
+        costs = any(lowered.loops[n].costs for n in kernel.loops)
+        found.append((kernel, _unit(nodes, lowered, kernel, taken) if costs else None))
+    return lowered, found
 
 
 def _unit(nodes: Sequence[Node], lowered: Lowered, kernel: Kernel, taken: set[int]) -> Unit:

@@ -270,14 +270,16 @@ class _Lowering:
             return self.scattered(number, node)
         if base in REDUCTIONS and node.inputs:
             return self.reduction(number, node)
-        if base == "mm" and (user := self.sum_of(number)) is not None and self.product_of(user) is None:
+        if base == "mm" and (user := self.sum_of(number)) is not None and self.product_of(user) == number:
             return [None]
         if base == "convolution" and self.cpu:
             return self.called(number, node, [self.channels_last(number, value) for value in self.inputs(node)])
         if base.startswith("_scaled_dot_product"):
             return self.called(number, node, [self.innermost_last(number, value) for value in self.inputs(node)])
-        if product := self.product_of(number):
-            return self.called(product, node, [*self.inputs(self.nodes[product]), *self.inputs(node)])
+        if (product := self.product_of(number)) is not None:
+            made = self.called(product, node, [*self.inputs(self.nodes[product]), *self.inputs(node)])
+            self.loops[-1].parts |= {number}
+            return made
         if node.flags & POINTWISE or base in ELEMENTWISE:
             return [self.inline(number, node, self.inputs(node))]
         return self.called(number, node)
@@ -337,11 +339,9 @@ class _Lowering:
         return users[0] if (made.shape, made.dtype) == (summed.shape, summed.dtype) else None
 
     def product_of(self, number: int) -> int | None:
-        """The matrix product that is taken along with a sum; the first, where both parts are one."""
-        for source in self.nodes[number].inputs:
-            if base_name(self.nodes[source].op) == "mm" and self.sum_of(source) == number and self.values.get(source) == [None]:
-                return source
-        return None
+        """The matrix product that is taken along with a sum; the second, where both parts are one."""
+        products = [source for source in self.nodes[number].inputs if base_name(self.nodes[source].op) == "mm"]
+        return next((source for source in reversed(products) if self.sum_of(source) == number), None)
 
     def called(self, number: int, node: Node, reading: Sequence[Value] | None = None, costs: bool = True) -> list[Value | None]:
         reads: dict[int, list] = {}

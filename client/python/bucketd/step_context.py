@@ -56,6 +56,7 @@ class CaptureContext:
     device_type: str = ""
     model_prefixes: frozenset[str] = frozenset()
     relaxed_gradients: bool = False  # a gradient may have another shape or dtype than its parameter
+    by_position: bool = False  # `inputs` are those of the aten-level graph, one by one
 
     @classmethod
     def from_dynamo(cls, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) -> CaptureContext:
