@@ -13,10 +13,11 @@ using Stub = v1::Admin::Stub;
 
 }  // namespace
 
-AdminClient::AdminClient(std::string address, std::chrono::milliseconds deadline)
+AdminClient::AdminClient(std::string address, const ClientTls& tls,
+                         std::chrono::milliseconds deadline)
     : address_(std::move(address)),
       deadline_(deadline),
-      stub_(v1::Admin::NewStub(MakeChannel(address_, ChannelOptions{}))) {}
+      stub_(v1::Admin::NewStub(MakeChannel(address_, ChannelOptions{.tls = tls}))) {}
 
 #define BUCKETD_CALL(name, request) \
   UnaryCalls<Stub>{*stub_, address_, deadline_}.Make(#name, &Stub::name, request)

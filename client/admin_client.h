@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "client/client_tls.h"
 
 #include "proto/admin.grpc.pb.h"
 
@@ -17,7 +18,7 @@ namespace bucketd::client {
 class AdminClient {
  public:
   // "host:port" or "unix:/path". Connects at the first call.
-  explicit AdminClient(std::string address,
+  explicit AdminClient(std::string address, const ClientTls& tls = {},
                        std::chrono::milliseconds deadline = std::chrono::seconds(15));
 
   absl::StatusOr<v1::GetStatusResponse> GetStatus();

@@ -14,9 +14,9 @@ constexpr std::chrono::seconds kShortCall{15};
 
 }  // namespace
 
-AgentClient::AgentClient(std::string address)
+AgentClient::AgentClient(std::string address, const ClientTls& tls)
     : address_(std::move(address)),
-      stub_(v1::Agents::NewStub(MakeChannel(address_, ChannelOptions{}))) {}
+      stub_(v1::Agents::NewStub(MakeChannel(address_, ChannelOptions{.tls = tls}))) {}
 
 // A context that was cancelled before its call begins ends it as it begins.
 template <typename Rpc, typename Request>

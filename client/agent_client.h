@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "client/client_tls.h"
 
 #include "proto/agent.grpc.pb.h"
 
@@ -18,7 +19,7 @@ namespace bucketd::client {
 class AgentClient {
  public:
   // "host:port" or "unix:/path". Connects at the first call.
-  explicit AgentClient(std::string address);
+  explicit AgentClient(std::string address, const ClientTls& tls = {});
 
   // Returns when all ranks have come, or by `patience`.
   absl::StatusOr<v1::RendezvousResponse> Rendezvous(const v1::RendezvousRequest& request,

@@ -1,11 +1,14 @@
 #include "client/channel.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/errors.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
+#include "grpcpp/security/tls_certificate_provider.h"
+#include "grpcpp/security/tls_credentials_options.h"
 #include "grpcpp/support/channel_arguments.h"
 #include <grpc/impl/codegen/grpc_types.h>
 
@@ -28,6 +31,23 @@ std::string MethodConfig(const std::vector<std::string>& names, absl::string_vie
   return absl::StrCat(R"({"name": [)", absl::StrJoin(names, ", ", append), "]", policy, "}");
 }
 
+constexpr unsigned kLookAtFilesSeconds = 5;
+
+// A new key that is seen beside the old certificate fails one attempt to connect; the next look
+// finds both.
+std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const std::string& address,
+                                                         const ClientTls& tls) {
+  if (!tls.on() || absl::StartsWith(address, "unix:")) return grpc::InsecureChannelCredentials();
+  grpc::experimental::TlsChannelCredentialsOptions options;
+  const bool own = tls.with_certificate();
+  options.set_certificate_provider(
+      std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+          own ? tls.key : "", own ? tls.certificate : "", tls.ca, kLookAtFilesSeconds));
+  options.watch_root_certs();
+  if (own) options.watch_identity_key_cert_pairs();
+  return grpc::experimental::TlsCredentials(options);
+}
+
 }  // namespace
 
 std::string ServiceConfig(const ChannelOptions& options) {
@@ -43,12 +63,14 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   arguments.SetServiceConfigJSON(ServiceConfig(options));
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  // Despite its name: how long an attempt to connect may take, the server's first frame included.
+  // A server that is busy has that long; one whose host is gone costs no more.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   if (options.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(-1);  // a plan of a large graph; the service bounds its size
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(address, CredentialsFor(address, options.tls), arguments);
 }
 
 bool IsGone(const grpc::Status& status) {

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "client/client_tls.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/support/status.h"
 
@@ -18,16 +19,18 @@ struct ChannelOptions {
   // shuts down leaves behind), five attempts in all, with pauses of 0.1 to 2 s and jitter: services
   // ("bucketd.v1.Planner") or methods ("bucketd.v1.Planner/GetPlan"). Only what may run twice
   // belongs here: whether a repeated call ran before is unknown.
-  std::vector<std::string> retried;
+  std::vector<std::string> retried = {};
   // Methods of those services that are not repeated.
-  std::vector<std::string> not_retried;
+  std::vector<std::string> not_retried = {};
   // A connection of its own; else channels to one address share one.
   bool own_connection = false;
+  ClientTls tls = {};
 };
 
-// "host:port" or "unix:/path". Never fails and does not connect: the first call does. Comes back
-// within 2 s of a server that returns, however long it was away. Ignores HTTP proxies. Thread-safe;
-// unusable in a forked child.
+// "host:port" or "unix:/path". Never fails and does not connect: the first call does, and waits for
+// files of `tls` that are not there. With TLS the server's certificate has to name `host`. Comes
+// back within 2 s of a server that returns, however long it was away. Ignores HTTP proxies.
+// Thread-safe; unusable in a forked child.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
                                            const ChannelOptions& options);
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "client/circuit_breaker.h"
+#include "client/client_tls.h"
 
 namespace bucketd::client {
 
@@ -23,6 +24,7 @@ struct ClientOptions {
   std::function<void(absl::string_view line)> log;
   // Not shared with other clients of this process.
   bool own_connection = false;
+  ClientTls tls;
 };
 
 // Since the client was made. Every degraded answer counts once.

@@ -17,10 +17,11 @@ constexpr size_t kBatch = 1000;
 
 }  // namespace
 
-CostClient::CostClient(std::string address, std::chrono::milliseconds deadline)
+CostClient::CostClient(std::string address, const ClientTls& tls,
+                       std::chrono::milliseconds deadline)
     : address_(std::move(address)),
       deadline_(deadline),
-      stub_(v1::CostProfiles::NewStub(MakeChannel(address_, ChannelOptions{}))) {}
+      stub_(v1::CostProfiles::NewStub(MakeChannel(address_, ChannelOptions{.tls = tls}))) {}
 
 #define BUCKETD_CALL(name, request) \
   UnaryCalls<Stub>{*stub_, address_, deadline_}.Make(#name, &Stub::name, request)

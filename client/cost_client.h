@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "client/client_tls.h"
 
 #include "proto/cost_service.grpc.pb.h"
 
@@ -18,7 +19,7 @@ namespace bucketd::client {
 class CostClient {
  public:
   // "host:port" or "unix:/path". Connects at the first call.
-  explicit CostClient(std::string address,
+  explicit CostClient(std::string address, const ClientTls& tls = {},
                       std::chrono::milliseconds deadline = std::chrono::seconds(15));
 
   absl::StatusOr<v1::ListProfilesResponse> List(const std::string& name);

@@ -33,7 +33,8 @@ ChannelOptions ChannelFor(const ClientOptions& options) {
   // A broken upload goes on where it stopped, which gRPC cannot know.
   return {.retried = {"bucketd.v1.Planner"},
           .not_retried = {"bucketd.v1.Planner/UploadGraph"},
-          .own_connection = options.own_connection};
+          .own_connection = options.own_connection,
+          .tls = options.tls};
 }
 
 // MAJOR.MINOR.PATCH; what is no number counts as 0.

@@ -39,7 +39,9 @@ one runs. Clients send a graph once; every later job with that graph gets the sa
   bucketd --store-dir /var/lib/bucketd          and keeps plans and pins there
   bucketd --listen unix:/run/bucketd/socket     for processes of one machine
   bucketd --listen 127.0.0.1:0                  any free port; the address is printed
-  bucketd --listen 0.0.0.0:9460 --insecure      for a cluster whose network is trusted (no TLS yet)
+  bucketd --listen 0.0.0.0:9460 --insecure      for a cluster whose network is trusted
+  bucketd --listen 0.0.0.0:9460 --tls-certificate-file server.pem --tls-key-file server.key
+          --tls-client-ca-file ca.pem --identities-file who.toml    for any other (mutual TLS)
   bucketd --config bucketd.toml --check         says what is in force and where it comes from
 
 Every option is a flag (--max-uploads 64), a variable (BUCKETD_MAX_UPLOADS=64) and a key of the
@@ -159,7 +161,10 @@ int Serve(const ServerOptions& options) {
   std::printf("bucketd %s serves on %s%s%s\n", kServerVersion, (*server)->address().c_str(),
               http.empty() ? "" : ", side port http://", http.c_str());
   std::fflush(stdout);
-  if (options.insecure) spdlog::warn("--insecure: listeners have no TLS");
+  if (options.insecure) {
+    spdlog::warn("--insecure: {}",
+                 options.tls.on() ? "the side port has no TLS" : "listeners have no TLS");
+  }
   Notify(absl::StrCat("READY=1\nSTATUS=serves on ", (*server)->address()));
 
   const StopSignals::Cause cause = (*stop)->Wait();

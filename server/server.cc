@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <limits>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -34,6 +35,7 @@
 #include "server/agents/epochs.h"
 #include "server/costs/cost_catalog.h"
 #include "server/costs/cost_samples.h"
+#include "server/identity/trust.h"
 #include "server/jobs/agreement.h"
 #include "server/jobs/pins.h"
 #include "server/open_store.h"
@@ -41,11 +43,14 @@
 #include "server/plans/stored_plans.h"
 #include "server/process/side_port.h"
 #include "server/rpc/admin_service.h"
+#include "server/rpc/admission.h"
 #include "server/rpc/connection_guard.h"
 #include "server/rpc/cost_service.h"
+#include "server/rpc/mutual_tls.h"
 #include "server/rpc/planner_service.h"
 #include "server/rpc/rendezvous_service.h"
 #include "server/rpc/service_parts.h"
+#include "server/rpc/session_guard.h"
 
 namespace bucketd {
 namespace {
@@ -55,9 +60,11 @@ using std::chrono::milliseconds;
 constexpr char kServiceName[] = "bucketd.v1.Planner";
 constexpr int kMessageSlackBytes = 1 << 20;  // options with thousands of parameter names
 constexpr int kInlineQueue = 256;
+constexpr int kRequestQueue = 2048;  // large ones, which hold more than 64 KiB each
 constexpr int64_t kMemoBytes = int64_t{16} << 20;
 constexpr std::chrono::seconds kLoadAgain{5};
 constexpr std::chrono::seconds kCountUptime{1};
+constexpr std::chrono::seconds kLookAtTrust{1};
 
 int64_t NowUnixMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -70,6 +77,35 @@ CostSampleLimits LimitsOf(const CostOptions& options) {
   limits.total = options.max_samples;
   limits.max_age_ms = int64_t{options.sample_days} * 24 * 3600 * 1000;
   return limits;
+}
+
+// Null: no TLS, and nobody is asked who he is.
+std::unique_ptr<Trust> TrustOf(const TlsOptions& options, IdentityMetrics& metrics) {
+  if (!options.on()) return nullptr;
+  return std::make_unique<Trust>(
+      TlsPaths{options.certificate_file, options.key_file, options.client_ca_file},
+      options.identities_file, metrics);
+}
+
+Admission::IdentitiesNow IdentitiesOf(const Trust* trust) {
+  if (trust == nullptr) return nullptr;
+  return [trust] { return trust->identities(); };
+}
+
+std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const Trust* trust) {
+  if (trust == nullptr) return grpc::InsecureServerCredentials();
+  return MutualTls([trust] { return trust->files(); });
+}
+
+// Whoever holds on to an old connection is asked for his certificate in the end. Calls that are
+// under way then have as long as any may take.
+void BoundAge(grpc::ServerBuilder& builder, const ServerOptions& options) {
+  const milliseconds longest = std::max(options.max_wait, options.upload_deadline);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
+                             static_cast<int>(options.tls.connection_age.count()));
+  builder.AddChannelArgument(
+      GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
+      static_cast<int>(std::min<int64_t>(longest.count(), std::numeric_limits<int>::max())));
 }
 
 ServerOptions FillDefaults(ServerOptions options) {
@@ -144,19 +180,20 @@ struct Server::Impl {
                        metrics),
         compute_queue(options.compute_slots, options.compute_queue),
         intake_pool(options.upload_threads, options.intake.max_uploads + kInlineQueue),
+        request_room((options.max_in_flight_bytes - options.intake.max_upload_bytes) / 2),
         broker({cache, graphs, intake, compute_queue, intake_pool, timers, metrics, options,
                 std::move(function), options.store_dir.empty() ? nullptr : &stored_plans}),
         pins(*store, agreement_metrics, {options.pin_ttl, options.max_pins_per_tenant}),
         agreement({broker, cache, graphs, intake, pins, timers, agreement_metrics, options,
                    [this] { return planning.WhyDisabled(); },
                    [this](const std::string& id) { return costs.Resolve(id, ""); }}),
-        parts{broker,          cache,          memo,        graphs,    intake,
-              partial_uploads, upload_streams, intake_pool, timers,    metrics,
-              options,         draining,       planning,    agreement, costs},
+        parts{broker,         cache,       memo,         graphs,       intake, partial_uploads,
+              upload_streams, intake_pool, request_pool, request_room, timers, metrics,
+              options,        draining,    planning,     agreement,    costs,  admission},
         service(MakePlannerService(parts)),
         admin({options, metrics, cache, planning, store.get(), /*store_path=*/store_place,
                [this] { return State(); }, Hooks()}),
-        admin_service(MakeAdminService(admin, options.admin, metrics)) {
+        admin_service(MakeAdminService(admin, admission, metrics)) {
     intake.ReclaimWith([this] { return partial_uploads.DropOldest(); });
   }
 
@@ -165,6 +202,7 @@ struct Server::Impl {
   void OpenPins();
   void LoadCosts();
   void FollowStore();
+  void FollowTrust();
   void CountUptime();
   std::string Degraded() const;
   void SetServing(bool serving);
@@ -186,6 +224,11 @@ struct Server::Impl {
   const std::string store_place;
   const std::unique_ptr<Store> store;
   ServerMetrics metrics;
+  IdentityMetrics identity_metrics{registry};
+  const std::unique_ptr<Trust> trust = TrustOf(options.tls, identity_metrics);
+  const Admission admission{options.admin, IdentitiesOf(trust.get()), options.tls.identities_file,
+                            identity_metrics};
+  const std::shared_ptr<grpc::ServerCredentials> credentials = CredentialsOf(trust.get());
   AgreementMetrics agreement_metrics{registry};
   CostMetrics cost_metrics{registry};
   CostCatalog costs{store.get(), cost_metrics};
@@ -200,21 +243,23 @@ struct Server::Impl {
   UploadStreams upload_streams;
   ComputeQueue compute_queue;
   WorkerPool intake_pool;
+  ByteRoom request_room;
+  WorkerPool request_pool{1, kRequestQueue};
   StoredPlans stored_plans{{*store, *store_metrics, cache, timers}};
   PlanBroker broker;
   Pins pins;
   Agreement agreement;
   ServiceParts parts;
   std::unique_ptr<grpc::Service> service;
-  std::unique_ptr<grpc::Service> cost_service = MakeCostService(
-      {costs, cost_samples, cost_metrics, metrics, timers, options.costs, options.upload_stall,
-       draining, [this](absl::string_view peer) { return CheckAdminPeer(options.admin, peer); }});
+  std::unique_ptr<grpc::Service> cost_service =
+      MakeCostService({costs, cost_samples, cost_metrics, metrics, timers, options.costs,
+                       options.upload_stall, draining, admission});
   Admin admin;
   std::unique_ptr<grpc::Service> admin_service;
   Epochs epochs{*store, NowUnixMs};
   Rendezvous rendezvous{timers, NowUnixMs, [this] { return epochs.Next(); }};
   std::unique_ptr<grpc::Service> rendezvous_service =
-      MakeRendezvousService(rendezvous, metrics, options.max_wait);
+      MakeRendezvousService(rendezvous, admission, metrics, options.max_wait);
   std::unique_ptr<grpc::Server> grpc_server;
   std::unique_ptr<SidePort> http;
 };
@@ -226,7 +271,7 @@ absl::Status Server::Impl::Listen() {
 
   grpc::ServerBuilder builder;
   int port = 0;
-  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(options.listen, credentials, &port);
   builder.RegisterService(service.get());
   builder.RegisterService(cost_service.get());
   builder.RegisterService(admin_service.get());
@@ -236,10 +281,12 @@ absl::Status Server::Impl::Listen() {
       kMessageSlackBytes);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, options.reuse_port ? 1 : 0);
   BoundTransport(builder, options);
+  if (trust != nullptr) BoundAge(builder, options);
   // Clients that long-poll keep their connection alive; the default would throw them out.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   GuardConnections([this] { metrics.connections_closed.Increment(); });
+  GuardSessions([this] { metrics.connections_closed.Increment(); });
   // The socket is never open wider than it will be, not even between bind and chmod.
   const mode_t mask = umask(static_cast<mode_t>(~options.socket_mode & 0777));
   grpc_errors_are_told = true;
@@ -305,6 +352,17 @@ void Server::Impl::FollowStore() {
   });
 }
 
+// Files are replaced by people and by their tools, which tell nobody.
+void Server::Impl::FollowTrust() {
+  timers.Schedule(std::chrono::steady_clock::now() + kLookAtTrust, [this] {
+    const auto look = [this] {
+      trust->Look();
+      FollowTrust();
+    };
+    if (!intake_pool.TrySubmit(look)) FollowTrust();
+  });
+}
+
 // Not a reason to be taken out of service: plans come from memory and computation, and jobs run
 // without any.
 std::string Server::Impl::Degraded() const {
@@ -336,10 +394,12 @@ void Server::Impl::Stop(std::chrono::system_clock::time_point deadline) {
   draining = true;
   if (grpc_server != nullptr) grpc_server->Shutdown(deadline);
   GuardConnections(nullptr);
+  GuardSessions(nullptr);
   // Every call has been answered; nobody is left to hand in work or to wait for it. Before anything
   // that jobs and timers refer to goes.
   timers.Stop();
   agreement.Stop();
+  request_pool.Stop();
   intake_pool.Stop();
   compute_queue.Stop();
   stored_plans.Stop();
@@ -392,6 +452,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   ASSIGN_OR_RETURN(OpenedStore store, OpenStore(options));
   auto server = std::unique_ptr<Server>(
       new Server(std::make_unique<Impl>(options, std::move(plan_function), std::move(store))));
+  if (server->impl_->trust != nullptr) {
+    RETURN_IF_ERROR(server->impl_->trust->Load());
+    server->impl_->FollowTrust();
+  }
   server->impl_->stored_plans.Start();
   server->impl_->OpenPins();
   server->impl_->LoadCosts();

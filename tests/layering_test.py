@@ -31,6 +31,7 @@ ALLOWED = {
     "server/store": CORE[:1] + ["server/base"],  # store_metrics
     "server/store/postgres": ["passes/base", "server/store"],  # libpq is seen by nobody else
     "server/base": PLANNER + ["proto", "server/process"],
+    "server/identity": CORE[:1] + ["server/base"],
     "server/config": CORE[:1],
     "server/graphs": CORE + ["passes/io", "proto", *SERVER[:2]],
     "server/costs": CORE + ["passes/io", "proto", "server/store", *SERVER[:2]],
@@ -39,8 +40,8 @@ ALLOWED = {
     "server/jobs": PLANNER + ["passes/io", "proto", "server/store", "server/jobs/machine", *SERVER[:5]],
     "server/agents": CORE[:1] + ["server/base", "server/store"],
     "server/admin": PLANNER + ["passes/io", "proto", "server/store", "server/process", *SERVER],
-    "server/rpc": PLANNER + ["passes/io", "proto", *SERVER, "server/jobs/machine", "server/agents", "server/admin"],
-    "server": CORE[:1] + [*SERVER, "server/process", "server/store", "server/store/postgres", "server/agents", "server/admin",
+    "server/rpc": PLANNER + ["passes/io", "proto", *SERVER, "server/identity", "server/jobs/machine", "server/agents", "server/admin"],
+    "server": CORE[:1] + [*SERVER, "server/identity", "server/process", "server/store", "server/store/postgres", "server/agents", "server/admin",
                "server/rpc"],  # server.{h,cc}
     "client/render": CORE[:5],
     "client/cli": ["passes/base"],

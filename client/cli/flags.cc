@@ -63,6 +63,7 @@ Flag Flag::Address() const {
     return absl::StrCat("\"", address, "\" is no address; expected HOST:PORT or unix:/path");
   }));
 }
+Flag Flag::File() const { return Flag(option_->check(CLI::ExistingFile)); }
 Flag Flag::OneValueEach() const { return Flag(option_->allow_extra_args(false)); }
 Flag Flag::TakeLast() const { return Flag(option_->take_last()); }
 Flag Flag::Needs(const std::string& other) const { return Flag(option_->needs(other)); }

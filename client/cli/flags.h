@@ -37,6 +37,8 @@ class Flag {
   Flag InRange(int64_t lowest, int64_t highest) const;
   // The value is an address of a server: HOST:PORT or unix:/path.
   Flag Address() const;
+  // The value is the path of a file that is there.
+  Flag File() const;
   // Each mention takes one value; words behind it are positional arguments.
   Flag OneValueEach() const;
   // Of several mentions the last counts; otherwise several are an error.

@@ -209,7 +209,7 @@ Command Add(const Command& costs, const std::shared_ptr<Args>& args, const char*
   const Command command = costs.AddCommand(name, about);
   AddServerArgs(command, args->server);
   command.Does([args, action = std::move(action)] {
-    client::CostClient client(args->server.address);
+    client::CostClient client(args->server.address, args->server.tls);
     const absl::StatusOr<Answer> answer = action(client, *args);
     if (!answer.ok()) return ReportCall(answer.status());
     std::fputs((args->server.json ? answer->json : answer->text).c_str(), stdout);

@@ -37,7 +37,8 @@ int Run(const Args& args, bool enabled) {
   v1::SetPlanningRequest request;
   request.set_enabled(enabled);
   request.set_why(args.why);
-  return ShowCall(args.server, client::AdminClient(args.server.address).SetPlanning(request),
+  return ShowCall(args.server,
+                  client::AdminClient(args.server.address, args.server.tls).SetPlanning(request),
                   SwitchedText);
 }
 

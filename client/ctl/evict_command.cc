@@ -35,7 +35,8 @@ int Run(const Args& args) {
   v1::EvictPlansRequest request;
   *request.mutable_selection() = *selection;
   request.set_all(args.all);
-  return ShowCall(args.server, client::AdminClient(args.server.address).EvictPlans(request),
+  return ShowCall(args.server,
+                  client::AdminClient(args.server.address, args.server.tls).EvictPlans(request),
                   EvictedText);
 }
 

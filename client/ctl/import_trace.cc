@@ -256,7 +256,7 @@ std::string JsonOf(const Imported& imported, size_t traces, const Reported* repo
 int Run(const Args& args) {
   absl::StatusOr<TraceJoin> join = ReadAndJoin(args);
   if (!join.ok()) return Report(join.status());
-  client::CostClient costs(args.server.address);
+  client::CostClient costs(args.server.address, args.server.tls);
   const absl::StatusOr<CostProfile> base = BaseProfile(costs, args);
   if (!base.ok()) return args.report ? ReportCall(base.status()) : Report(base.status());
   const absl::StatusOr<Imported> imported = Fit(*std::move(join), *base, args);
@@ -327,7 +327,9 @@ void AddImportTraceCommand(const Command& costs) {
       "their spans: those who came early show waiting. \"at most\": how much longer it was from "
       "the last arrival to the last departure, where all ranks are on one host.\n"
       "  bucketctl costs import-trace --out ours.json rank*.json.gz && bucketctl plan GRAPH "
-      "--profile ours.json");
+      "--profile ours.json\n"
+      "What Inductor's kernels take is read from a trace by: python -m bucketd.kernel_times "
+      "--help");
   command.Does([args] { return Run(*args); });
 }
 

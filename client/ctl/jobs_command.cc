@@ -51,7 +51,8 @@ int Run(const Args& args) {
   v1::ListJobsRequest request;
   if (args.tenant) request.set_tenant(*args.tenant);
   request.set_id(args.job);
-  return ShowCall(args.server, client::AdminClient(args.server.address).ListJobs(request),
+  return ShowCall(args.server,
+                  client::AdminClient(args.server.address, args.server.tls).ListJobs(request),
                   JobsText);
 }
 

@@ -61,7 +61,7 @@ int Pin(client::AdminClient& admin, const Args& args) {
 }
 
 int Run(const Args& args) {
-  client::AdminClient admin(args.server.address);
+  client::AdminClient admin(args.server.address, args.server.tls);
   if (args.all && !args.release) {
     return ReportCall(
         absl::InvalidArgumentError("--all: jobs are kept one by one; with --release"));

@@ -54,7 +54,8 @@ int Run(const Args& args) {
   *request.mutable_selection() = *selection;
   request.set_limit(args.limit);
   request.set_with_keys(args.keys);
-  return ShowCall(args.server, client::AdminClient(args.server.address).ListPlans(request),
+  return ShowCall(args.server,
+                  client::AdminClient(args.server.address, args.server.tls).ListPlans(request),
                   PlansText);
 }
 

@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "client/cli/tls_flags.h"
 #include "client/errors.h"
 
 #include "passes/base/status_macros.h"
@@ -19,12 +20,16 @@ void AddServerArgs(const Command& command, ServerArgs& args) {
       .ShowDefault()
       .TypeName("ADDRESS");
   AddJsonFlag(command, args.json);
+  AddTlsFlags(command, args.tls.ca, args.tls.certificate, args.tls.key);
 }
 
 int ReportCall(const absl::Status& status) {
   const int exit = Report(status);
   if (exit == kUnavailable && client::ReasonOf(status) == "UNREACHABLE") {
-    std::fputs("Does bucketd run there? --server or BUCKETD_ADDRESS say where to ask.\n", stderr);
+    std::fputs(
+        "Does bucketd run there? --server or BUCKETD_ADDRESS say where to ask, --tls-ca and "
+        "its kin how.\n",
+        stderr);
   }
   switch (status.code()) {
     case absl::StatusCode::kDeadlineExceeded:

@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "client/admin_client.h"
 #include "client/cli/command_line.h"
+#include "client/client_tls.h"
 #include "client/ctl/command.h"
 
 #include "passes/io/message_json.h"
@@ -19,10 +20,11 @@ namespace bucketd::ctl {
 
 struct ServerArgs {
   std::string address = "127.0.0.1:9460";
+  client::ClientTls tls;
   bool json = false;
 };
 
-// --server (else BUCKETD_ADDRESS, else the default) and --json.
+// --server (else BUCKETD_ADDRESS, else the default), --json, and the files of TLS (tls_flags.h).
 void AddServerArgs(const Command& command, ServerArgs& args);
 
 // Report (command.h) for errors of a server: 3 if nobody answered, and where to look; 2 if it did

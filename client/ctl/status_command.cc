@@ -132,7 +132,7 @@ std::string StatusText(const v1::GetStatusResponse& s) {
 }
 
 int Run(const ServerArgs& args) {
-  return ShowCall(args, client::AdminClient(args.address).GetStatus(), StatusText);
+  return ShowCall(args, client::AdminClient(args.address, args.tls).GetStatus(), StatusText);
 }
 
 }  // namespace

@@ -62,8 +62,8 @@ Daemon::Daemon(DaemonOptions options, Backend& backend, AgentMetrics& metrics)
     : backend_(backend),
       options_(WithAgreement(std::move(options), backend.name())),
       metrics_(metrics),
-      agents_(options_.planner),
-      costs_(options_.planner, kCostDeadline),
+      agents_(options_.planner, options_.tls),
+      costs_(options_.planner, options_.tls, kCostDeadline),
       reporter_(costs_, metrics, ForReporter(options_)) {
   state_.doing = "starts";
 }

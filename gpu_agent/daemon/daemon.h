@@ -24,6 +24,7 @@ namespace bucketd::agent {
 
 struct DaemonOptions {
   std::string planner;  // address
+  client::ClientTls tls;
   GroupOptions group;
   std::string profile, link_class, host;
   absl::Duration probe_every = absl::Seconds(60);

@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "client/cli/tls_flags.h"
 #include "prometheus/registry.h"
 #include "spdlog/spdlog.h"
 #include <sys/stat.h>
@@ -144,6 +145,8 @@ void AddDaemonCommand(const Command& app) {
   command.AddOption("--planner", args->daemon.planner, "address of bucketd")
       .Required()
       .TypeName("ADDRESS");
+  client::ClientTls& tls = args->daemon.tls;
+  AddTlsFlags(command, tls.ca, tls.certificate, tls.key);
   command.AddOption("--group", group.name, "the process group's name").Required();
   command.AddOption("--tenant", group.tenant, "whose group it is");
   command.AddOption("--rank", group.rank, "of this agent").Required().InRange(0, 63);

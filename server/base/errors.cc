@@ -22,7 +22,7 @@ struct Row {
   const char* name;
 };
 
-constexpr std::array<Row, 34> kTable = {{
+constexpr std::array<Row, 37> kTable = {{
     {Reason::kDigestMalformed, absl::StatusCode::kInvalidArgument, "DIGEST_MALFORMED"},
     {Reason::kDigestMismatch, absl::StatusCode::kInvalidArgument, "DIGEST_MISMATCH"},
     {Reason::kContentMismatch, absl::StatusCode::kInvalidArgument, "CONTENT_MISMATCH"},
@@ -50,6 +50,9 @@ constexpr std::array<Row, 34> kTable = {{
     {Reason::kClientTooOld, absl::StatusCode::kFailedPrecondition, "CLIENT_TOO_OLD"},
     {Reason::kPlanningDisabled, absl::StatusCode::kFailedPrecondition, "PLANNING_DISABLED"},
     {Reason::kAdminNotAllowed, absl::StatusCode::kPermissionDenied, "ADMIN_NOT_ALLOWED"},
+    {Reason::kCallerUnknown, absl::StatusCode::kUnauthenticated, "CALLER_UNKNOWN"},
+    {Reason::kRoleMissing, absl::StatusCode::kPermissionDenied, "ROLE_MISSING"},
+    {Reason::kTenantDiffers, absl::StatusCode::kPermissionDenied, "TENANT_DIFFERS"},
     {Reason::kJobInvalid, absl::StatusCode::kInvalidArgument, "JOB_INVALID"},
     {Reason::kRanksDiffer, absl::StatusCode::kFailedPrecondition, "RANKS_DIFFER"},
     {Reason::kRanksMissing, absl::StatusCode::kDeadlineExceeded, "RANKS_MISSING"},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -39,14 +40,37 @@ constexpr OptionRow kRows[] = {
      .field = [](ServerOptions& o) -> OptionField { return OctalField{&o.socket_mode}; },
      .most = 0777},
     {"insecure", "Serving",
-     "Allow listeners that other machines can reach. There is no TLS yet: whoever reaches the port "
-     "can ask for plans and fill the caches",
+     "Allow listeners without TLS that other machines can reach: whoever reaches the port can ask "
+     "for plans and fill the caches",
      FIELD(insecure)},
+    {"tls-certificate-file", "Serving",
+     "The server's certificate in PEM, followed by those between it and its authority. Callers "
+     "then "
+     "need certificates too, and the three files below are needed; all are read again when they "
+     "change",
+     FIELD(tls.certificate_file)},
+    {"tls-key-file", "Serving", "Its private key in PEM, not encrypted", FIELD(tls.key_file)},
+    {"tls-client-ca-file", "Serving",
+     "Certificates in PEM of the authorities that sign callers' certificates",
+     FIELD(tls.client_ca_file)},
+    {"identities-file", "Serving",
+     "Who is who: [[identity]] entries with names = [\"URI:...\", \"DNS:...\"] of callers' "
+     "certificates, tenant = \"NAME\" (\"*\": any) and roles = [\"plan\", \"report\", "
+     "\"promote\", \"admin\"]",
+     FIELD(tls.identities_file)},
+    {.name = "tls-connection-age-seconds",
+     .group = "Serving",
+     .help = "A TLS connection takes no new calls after this long, so that callers show their "
+             "certificates anew",
+     .field = [](ServerOptions& o) -> OptionField { return SecondsField{&o.tls.connection_age}; },
+     .least = 1,
+     .most = 86'400},
     {.name = "admin",
      .group = "Serving",
      .help =
          "Who may use the Admin service (bucketctl status, evict, disable and their kin): local "
-         "(unix sockets and loopback), remote (whoever reaches the port), off",
+         "(unix sockets and loopback), remote (whoever reaches the port), off. With TLS it is "
+         "whoever has the role, unless off",
      .field = FIELD(admin),
      .choices = "local|remote|off"},
     {"reuse-port", "Serving",
@@ -342,22 +366,28 @@ struct RangeChecker {
   }
 };
 
-std::string HostPortProblem(const std::string& address, bool insecure) {
+std::string HostPortProblem(const std::string& address, bool may_be_reached,
+                            absl::string_view remedy) {
   const size_t colon = address.rfind(':');
   int32_t port = -1;
   if (colon == std::string::npos || colon == 0 ||
       !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 || port > 65535) {
     return absl::StrCat("\"", address, "\" is no address; expected HOST:PORT, e.g. 127.0.0.1:0");
   }
-  if (insecure || IsLoopback(address)) return "";
-  return absl::StrCat(address,
-                      " can be reached from other machines and there is no TLS yet; say --insecure "
-                      "if the network is trusted, or listen on 127.0.0.1 or unix:/path");
+  if (may_be_reached || IsLoopback(address)) return "";
+  return absl::StrCat(address, " can be reached from other machines, without TLS; ", remedy,
+                      "say --insecure if the network is trusted, or listen on 127.0.0.1");
 }
 
 std::string ListenProblem(const ServerOptions& options) {
-  if (!IsUnixAddress(options.listen)) return HostPortProblem(options.listen, options.insecure);
+  if (!IsUnixAddress(options.listen)) {
+    return HostPortProblem(options.listen, options.insecure || options.tls.on(),
+                           "name the files of --tls-certificate-file and its kin, ");
+  }
   const std::string path = options.listen.substr(5);
+  if (options.tls.on()) {
+    return "a unix socket has no TLS: its permissions say who may connect (--socket-mode)";
+  }
   if (path.empty() || path[0] != '/') {
     return absl::StrCat("\"", options.listen, "\": expected an absolute path after unix:");
   }
@@ -413,7 +443,18 @@ absl::Status ServerOptions::Validate(const PlaceOf& place_of) const {
     add(row.name, std::visit(RangeChecker{row}, row.field(const_cast<ServerOptions&>(*this))));
   }
   add("listen", ListenProblem(*this));
-  if (!http.empty()) add("http", HostPortProblem(http, insecure));
+  // Metrics and health have no TLS; what they show is no tenant's.
+  if (!http.empty()) add("http", HostPortProblem(http, insecure, ""));
+  for (const auto& [name, file] : {std::pair("tls-certificate-file", &tls.certificate_file),
+                                   {"tls-key-file", &tls.key_file},
+                                   {"tls-client-ca-file", &tls.client_ca_file},
+                                   {"identities-file", &tls.identities_file}}) {
+    if (file->empty() && tls.on()) {
+      add(name,
+          "is missing: TLS needs a certificate, its key, the callers' authorities and the "
+          "identities file");
+    }
+  }
   add("max-upload-bytes", UploadBytesProblem(intake));
   add("max-in-flight-bytes", InFlightProblem(*this));
   if (problems.empty()) return absl::OkStatus();

@@ -39,12 +39,27 @@ struct ProcessOptions {
   bool log_json = false;
 };
 
+// Of the listener: mutual TLS if all four files are named, plain TCP if none is.
+struct TlsOptions {
+  std::string certificate_file, key_file;  // the server's
+  std::string client_ca_file;              // who signs callers' certificates
+  std::string identities_file;             // server/identity/identities.h
+  // A connection lives no longer: callers then show their certificates anew.
+  std::chrono::milliseconds connection_age{std::chrono::minutes(30)};
+
+  bool on() const {
+    return !certificate_file.empty() || !key_file.empty() || !client_ca_file.empty() ||
+           !identities_file.empty();
+  }
+};
+
 struct ServerOptions {
   std::string listen = "127.0.0.1:9460";  // unix:/path or HOST:PORT; port 0: any free one
   std::string http = "127.0.0.1:9461";    // "": no side port
   int32_t socket_mode = 0600;             // of a unix socket
-  bool insecure = false;                  // allows listeners beyond loopback, which have no TLS yet
-  bool reuse_port = false;                // a second server may listen on the same TCP port
+  bool insecure = false;                  // allows listeners beyond loopback without TLS
+  TlsOptions tls;
+  bool reuse_port = false;  // a second server may listen on the same TCP port
   // Who may call the Admin service: "local" (unix sockets and loopback), "remote" (whoever reaches
   // the port), "off".
   std::string admin = "local";

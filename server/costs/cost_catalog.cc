@@ -347,7 +347,7 @@ absl::Status CostCatalog::PutName(const std::string& name, Entry& entry) {
 
 // A change is made anew, of what the store holds then, as long as another server is faster.
 template <typename Change>
-auto CostCatalog::UntilFirst(Change change) -> decltype(change()) {
+std::invoke_result_t<Change> CostCatalog::UntilFirst(Change change) {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     RETURN_IF_ERROR(Refresh());
     auto changed = change();

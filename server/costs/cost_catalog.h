@@ -24,6 +24,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -126,7 +127,7 @@ class CostCatalog {
   // ABORTED of both: another server was faster.
   absl::Status PutName(const std::string& name, Entry& entry);
   template <typename Change>
-  auto UntilFirst(Change change) -> decltype(change()) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changing_);
+  std::invoke_result_t<Change> UntilFirst(Change change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changing_);
   absl::StatusOr<Added> AddOnce(CostProfile profile, ProfileOrigin origin, absl::string_view by,
                                 int32_t& written) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changing_);
   absl::StatusOr<Switched> PromoteOnce(absl::string_view name, int32_t version, PromotionKind kind)

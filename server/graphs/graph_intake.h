@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 
 #include "passes/base/digest.h"
+#include "server/base/byte_room.h"
 #include "server/base/metrics.h"
 #include "server/config/options.h"
 #include "server/graphs/graph_decoder.h"
@@ -24,6 +25,7 @@ struct InlineGraph {
   int codec = 0;  // v1::Codec
   int64_t size = 0;
   std::string data;
+  ByteRoom::Held held;
 };
 
 class GraphIntake {

@@ -24,12 +24,6 @@ SteadyTime AnswerBy(SteadyTime deadline) {
 
 absl::Status DrainingError() { return MakeError(Reason::kDraining, "the server is shutting down"); }
 
-// What a flight holds of its request: its key, which has all of it as text, in two maps, and the
-// request itself.
-int64_t HeldBytes(const PlanRequest& request) {
-  return 4 * static_cast<int64_t>(request.key.size());
-}
-
 double SecondsSince(SteadyTime since) {
   return std::chrono::duration<double>(Clock::now() - since).count();
 }
@@ -133,13 +127,7 @@ absl::Status PlanBroker::MakeRoomFor(const PlanRequest& request, Answers& answer
     parts_.timers.Cancel(wait->second->lease_timer);
     graph_waits_.erase(wait);
   }
-  const int64_t most =
-      (parts_.options.max_in_flight_bytes - parts_.options.intake.max_upload_bytes) / 2;
-  if (request_bytes_ + HeldBytes(request) <= most || flights_.contains(request.key)) {
-    return absl::OkStatus();
-  }
-  return MakeError(Reason::kOverloaded, "the requests that wait hold too many bytes",
-                   {.limit = most, .actual = request_bytes_ + HeldBytes(request), .node = {}});
+  return absl::OkStatus();
 }
 
 PlanBroker::GraphWait& PlanBroker::WaitOf(const std::string& graph_key) {
@@ -153,7 +141,6 @@ PlanBroker::Flight& PlanBroker::FlightOf(const std::shared_ptr<PlanRequest>& req
   if (flight == nullptr) {
     flight = std::make_unique<Flight>();
     flight->request = request;
-    request_bytes_ += HeldBytes(*request);
   }
   return *flight;
 }
@@ -162,7 +149,6 @@ std::unique_ptr<PlanBroker::Flight> PlanBroker::TakeFlight(const std::string& ke
   const auto found = flights_.find(key);
   std::unique_ptr<Flight> flight = std::move(found->second);
   flights_.erase(found);
-  request_bytes_ -= HeldBytes(*flight->request);
   key_of_work_.erase(std::exchange(flight->work, 0));
   return flight;
 }

@@ -171,7 +171,6 @@ class PlanBroker {
   Shares shares_ ABSL_GUARDED_BY(mutex_);  // of callers_
   absl::flat_hash_map<ComputeQueue::Id, std::string> key_of_work_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, std::string> leases_ ABSL_GUARDED_BY(mutex_);  // graph keys, the oldest first
-  int64_t request_bytes_ ABSL_GUARDED_BY(mutex_) = 0;               // of flights
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -66,6 +66,15 @@ void SetProfile(PlanRequest& request, std::shared_ptr<const CostProfile> profile
                         *request.profile, kPlannerVersion);
 }
 
+absl::Status Hold(PlanRequest& request, ByteRoom::Held held) {
+  const auto graph =
+      request.graph == nullptr ? 0 : static_cast<int64_t>(request.graph->data.size());
+  RETURN_IF_ERROR(held.Resize(kHeldTimes * static_cast<int64_t>(request.key.size()) + graph));
+  if (graph > 0) request.graph->held = held.Split(graph);
+  request.held = std::move(held);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::shared_ptr<PlanRequest>> ReadPlanRequest(v1::GetPlanRequest& message,
                                                              const CostCatalog& costs) {
   RETURN_IF_ERROR(CheckClientVersion(message.client_version()));

@@ -12,6 +12,7 @@
 #include "passes/cost/costs.h"
 #include "passes/cost/profile.h"
 #include "passes/pass/options.h"
+#include "server/base/byte_room.h"
 #include "server/base/trace_context.h"
 #include "server/costs/cost_catalog.h"
 #include "server/graphs/graph_intake.h"
@@ -35,6 +36,7 @@ struct PlanRequest {
   std::unique_ptr<InlineGraph> graph;  // null: none came
   std::string peer;                    // host of whoever asked; what is shared is shared by it
   CallIds call;                        // that asked; what is done for it is logged under its name
+  ByteRoom::Held held;                 // what all this takes
 };
 
 // Takes the inline graph out of `message`. Errors carry a reason and say what is known. The profile
@@ -43,6 +45,13 @@ absl::StatusOr<std::shared_ptr<PlanRequest>> ReadPlanRequest(v1::GetPlanRequest&
                                                              const CostCatalog& costs);
 // Another profile, and the key that goes with it: for whoever knows better what "latest" was.
 void SetProfile(PlanRequest& request, std::shared_ptr<const CostProfile> profile);
+
+// A request holds so many times its key: the key has all of it as text and stands in two maps, and
+// there is the request itself.
+inline constexpr int64_t kHeldTimes = 4;
+// Lets the request, and a graph that rides along, each hold in `held` what it takes. OVERLOADED if
+// that is more than there is room for.
+absl::Status Hold(PlanRequest& request, ByteRoom::Held held);
 
 // Graphs belong to a tenant: nobody reads another one's by knowing its digest.
 std::string GraphKey(absl::string_view tenant, const Digest& digest);

@@ -28,10 +28,11 @@ class RequestMemo {
  public:
   explicit RequestMemo(int64_t capacity_bytes) : lru_(capacity_bytes) {}
 
-  // Null if absent. The whole request is compared.
-  std::shared_ptr<const KnownRequest> Get(absl::string_view request);
+  // Null if absent. The whole request is compared, and who sent it: what the same bytes mean may
+  // depend on that. `sender`: Caller::KeyPrefix.
+  std::shared_ptr<const KnownRequest> Get(absl::string_view sender, absl::string_view request);
   // Requests of more than kMaxRequestBytes are left out.
-  void Put(absl::string_view request, KnownRequest known);
+  void Put(absl::string_view sender, absl::string_view request, KnownRequest known);
 
   static constexpr size_t kMaxRequestBytes = size_t{64} << 10;
 

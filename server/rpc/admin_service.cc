@@ -3,9 +3,9 @@
 #include <functional>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/status_macros.h"
 #include "proto/admin.grpc.pb.h"
 #include "server/base/errors.h"
 #include "server/base/worker_pool.h"
@@ -31,14 +31,35 @@ using Service = v1::Admin::WithCallbackMethod_GetStatus<v1::Admin::WithCallbackM
     return Answer(Method::k##name, context, &Admin::name, request, response);                      \
   }
 
+// A request of an operator who belongs to one tenant means what is of that tenant.
+template <typename Message>
+absl::Status KeepToTenant(const Admission& admission, const Caller& caller, Message& message) {
+  if (caller.any_tenant) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::string tenant, admission.TenantFor(caller, message.tenant()));
+  message.set_tenant(tenant);
+  return absl::OkStatus();
+}
+absl::Status KeepToTenant(const Admission& admission, const Caller& caller,
+                          v1::ListPlansRequest& request) {
+  return KeepToTenant(admission, caller, *request.mutable_selection());
+}
+absl::Status KeepToTenant(const Admission& admission, const Caller& caller,
+                          v1::EvictPlansRequest& request) {
+  return KeepToTenant(admission, caller, *request.mutable_selection());
+}
+// Concerns all tenants.
+absl::Status KeepToTenant(const Admission&, const Caller&, v1::SetPlanningRequest&) {
+  return absl::OkStatus();
+}
+
 class AdminService final : public Service {
  public:
-  AdminService(Admin& admin, std::string policy, ServerMetrics& metrics)
-      : admin_(admin), policy_(std::move(policy)), metrics_(metrics), pool_(kThreads, kQueue) {}
+  AdminService(Admin& admin, const Admission& admission, ServerMetrics& metrics)
+      : admin_(admin), admission_(admission), metrics_(metrics), pool_(kThreads, kQueue) {}
 
   grpc::ServerUnaryReactor* GetStatus(CallbackServerContext* context, const v1::GetStatusRequest*,
                                       v1::GetStatusResponse* response) override {
-    return Run(Method::kGetStatus, context, [this, response] {
+    return Run(Method::kGetStatus, context, [this, response](const Caller&) {
       *response = admin_.GetStatus();
       return absl::OkStatus();
     });
@@ -56,58 +77,45 @@ class AdminService final : public Service {
   template <typename Call, typename Request, typename Response>
   grpc::ServerUnaryReactor* Answer(Method method, CallbackServerContext* context, Call call,
                                    const Request* request, Response* response) {
-    return Run(method, context, [this, call, request, response]() -> absl::Status {
-      auto answer = (admin_.*call)(*request);
-      if (answer.ok()) *response = *std::move(answer);
-      return answer.status();
-    });
+    return Run(method, context,
+               [this, call, request, response](const Caller& caller) -> absl::Status {
+                 Request of_tenant = *request;
+                 RETURN_IF_ERROR(KeepToTenant(admission_, caller, of_tenant));
+                 auto answer = (admin_.*call)(of_tenant);
+                 if (answer.ok()) *response = *std::move(answer);
+                 return answer.status();
+               });
   }
 
   grpc::ServerUnaryReactor* Run(Method method, CallbackServerContext* context,
-                                std::function<absl::Status()> call) {
+                                std::function<absl::Status(const Caller&)> call) {
     auto scope = std::make_shared<RequestScope>(method, metrics_);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const auto end = [scope, reactor, context](const absl::Status& status) {
       reactor->Finish(EndRequest(*scope, *context, status, absl::StrCat("peer=", context->peer())));
     };
-    const absl::Status allowed = CheckAdminPeer(policy_, context->peer());
-    if (!allowed.ok()) {
-      end(allowed);
-    } else if (!pool_.TrySubmit([end, call = std::move(call)] { end(call()); })) {
+    absl::StatusOr<Caller> caller = admission_.Admit(method, *context);
+    if (!caller.ok()) {
+      end(caller.status());
+    } else if (!pool_.TrySubmit([end, call = std::move(call), caller = *std::move(caller)] {
+                 end(call(caller));
+               })) {
       end(MakeError(Reason::kOverloaded, "too many Admin calls wait"));
     }
     return reactor;
   }
 
   Admin& admin_;
-  const std::string policy_;
+  const Admission& admission_;
   ServerMetrics& metrics_;
   WorkerPool pool_;  // last: its jobs use the others
 };
 
 }  // namespace
 
-absl::Status CheckAdminPeer(absl::string_view policy, absl::string_view peer) {
-  if (policy == "remote") return absl::OkStatus();
-  if (policy == "off") {
-    return MakeError(Reason::kAdminNotAllowed, "the Admin service is off (--admin off)");
-  }
-  // Brackets and colons of IPv6 may come percent-encoded; an IPv4 caller of an IPv6 listener comes
-  // as a mapped address.
-  for (const char* local : {"unix:", "unix-abstract:", "ipv4:127.", "ipv6:[::1]:",
-                            "ipv6:%5B::1%5D:", "ipv6:[::ffff:127.", "ipv6:%5B::ffff:127."}) {
-    if (absl::StartsWith(peer, local)) return absl::OkStatus();
-  }
-  return MakeError(
-      Reason::kAdminNotAllowed,
-      absl::StrCat("the Admin service answers callers on the server's own machine; this "
-                   "one comes from ",
-                   peer, ". Run bucketctl there, or start bucketd with --admin remote"));
-}
-
-std::unique_ptr<grpc::Service> MakeAdminService(Admin& admin, const std::string& policy,
+std::unique_ptr<grpc::Service> MakeAdminService(Admin& admin, const Admission& admission,
                                                 ServerMetrics& metrics) {
-  return std::make_unique<AdminService>(admin, policy, metrics);
+  return std::make_unique<AdminService>(admin, admission, metrics);
 }
 
 }  // namespace bucketd

@@ -6,8 +6,8 @@
 // and count. What else calls them is not affected: a socket counts if it was accepted, and is read
 // by recvmsg.
 //
-// It counts what it can read: behind TLS there is nothing to see here, and the same frames are to
-// be counted where they are decrypted.
+// It counts what it can read: connections that do not begin as HTTP/2 does are left alone. Behind
+// TLS the same frames are counted where they are decrypted, in session_guard.h.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 #include "server/rpc/cost_service.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -85,7 +86,12 @@ class ReportReactor final : public grpc::ServerReadReactor<v1::ReportCostsReques
         response_(*response),
         scope_(Method::kReportCosts, shared.parts.metrics) {
     const int32_t limit = shared_.parts.options.max_report_streams;
-    if (shared_.reports.fetch_add(1) >= limit) {
+    const absl::Status admitted =
+        shared_.parts.admission.Admit(Method::kReportCosts, context_).status();
+    const int reports = shared_.reports.fetch_add(1);
+    if (!admitted.ok()) {
+      End(admitted);
+    } else if (reports >= limit) {
       End(MakeError(Reason::kOverloaded, "too many reports of costs at a time",
                     {.limit = limit, .actual = -1, .node = {}}));
     } else if (shared_.parts.draining) {
@@ -328,10 +334,8 @@ class CostService final : public v1::CostProfiles::CallbackService {
 
   grpc::ServerUnaryReactor* Change(Method method, CallbackServerContext* context,
                                    std::function<absl::Status()> call) {
-    const std::string peer = context->peer();
-    return Run(method, context, [this, peer, call = std::move(call)]() -> absl::Status {
+    return Run(method, context, [this, call = std::move(call)]() -> absl::Status {
       if (parts().draining) return MakeError(Reason::kDraining, "the server is shutting down");
-      if (parts().may_change) RETURN_IF_ERROR(parts().may_change(peer));
       return call();
     });
   }
@@ -344,7 +348,10 @@ class CostService final : public v1::CostProfiles::CallbackService {
     const auto end = [scope, reactor, context](const absl::Status& status) {
       reactor->Finish(EndRequest(*scope, *context, status, absl::StrCat("peer=", context->peer())));
     };
-    if (!shared_.pool.TrySubmit([end, call = std::move(call)] { end(call()); })) {
+    const absl::Status admitted = parts().admission.Admit(method, *context).status();
+    if (!admitted.ok()) {
+      end(admitted);
+    } else if (!shared_.pool.TrySubmit([end, call = std::move(call)] { end(call()); })) {
       end(MakeError(Reason::kOverloaded, "too many calls about cost profiles wait"));
     }
     return reactor;

@@ -3,11 +3,8 @@
 
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <memory>
-#include <string>
 
-#include "absl/status/status.h"
 #include "grpcpp/impl/service_type.h"
 
 #include "server/base/metrics.h"
@@ -16,6 +13,7 @@
 #include "server/costs/cost_catalog.h"
 #include "server/costs/cost_metrics.h"
 #include "server/costs/cost_samples.h"
+#include "server/rpc/admission.h"
 
 namespace bucketd {
 
@@ -28,8 +26,7 @@ struct CostServiceParts {  // all outlive the gRPC server
   const CostOptions& options;
   std::chrono::milliseconds stall;  // a report that sends nothing for this long is ended
   const std::atomic<bool>& draining;
-  // Whether the caller at this address may change profiles; empty: everybody may.
-  std::function<absl::Status(absl::string_view peer)> may_change;
+  const Admission& admission;
 };
 
 std::unique_ptr<grpc::Service> MakeCostService(const CostServiceParts& parts);

@@ -17,13 +17,23 @@ enum Kind : unsigned char {
 };
 constexpr unsigned char kAck = 1;  // of settings and pings; kData: the stream's end
 constexpr int64_t kTenths = 10;
+constexpr absl::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 }  // namespace
 
 FrameBudget::FrameBudget(const FrameLimits& limits, SteadyTime now)
     : limits_(limits), since_(now), left_(limits.burst * kTenths) {}
 
+void FrameBudget::TakePreface(absl::string_view& bytes) {
+  const size_t taken = std::min(kPreface.size() - preface_, bytes.size());
+  foreign_ = bytes.substr(0, taken) != kPreface.substr(preface_, taken);
+  preface_ += taken;
+  bytes.remove_prefix(taken);
+}
+
 bool FrameBudget::Take(absl::string_view bytes, SteadyTime now) {
+  if (!foreign_ && preface_ < kPreface.size()) TakePreface(bytes);
+  if (foreign_) return true;
   while (!bytes.empty()) {
     const size_t skipped = std::min(skip_, bytes.size());
     skip_ -= skipped;

@@ -68,12 +68,18 @@ class WaitingReactor : public grpc::ServerUnaryReactor {
 
 class RendezvousReactor final : public WaitingReactor {
  public:
-  RendezvousReactor(Rendezvous& rendezvous, ServerMetrics& metrics, CallbackServerContext* context,
-                    const v1::RendezvousRequest& request, v1::RendezvousResponse* response,
-                    SteadyTime deadline)
+  RendezvousReactor(Rendezvous& rendezvous, const Admission& admission, ServerMetrics& metrics,
+                    CallbackServerContext* context, const v1::RendezvousRequest& request,
+                    v1::RendezvousResponse* response, SteadyTime deadline)
       : WaitingReactor(rendezvous, metrics, Method::kRendezvous, context) {
     const std::string about = absl::StrCat("group=", request.group(), " rank=", request.rank());
-    Waits(rendezvous.Join({.tenant = request.tenant(),
+    const absl::StatusOr<std::string> tenant =
+        admission.TenantOf(Method::kRendezvous, *context, request.tenant());
+    if (!tenant.ok()) {
+      End(tenant.status(), about);
+      return;
+    }
+    Waits(rendezvous.Join({.tenant = *tenant,
                            .group = request.group(),
                            .rank = request.rank(),
                            .size = request.size(),
@@ -93,11 +99,17 @@ class RendezvousReactor final : public WaitingReactor {
 
 class WatchReactor final : public WaitingReactor {
  public:
-  WatchReactor(Rendezvous& rendezvous, ServerMetrics& metrics, CallbackServerContext* context,
-               const v1::WatchEpochRequest& request, v1::WatchEpochResponse* response,
-               SteadyTime deadline)
+  WatchReactor(Rendezvous& rendezvous, const Admission& admission, ServerMetrics& metrics,
+               CallbackServerContext* context, const v1::WatchEpochRequest& request,
+               v1::WatchEpochResponse* response, SteadyTime deadline)
       : WaitingReactor(rendezvous, metrics, Method::kWatchEpoch, context) {
-    Waits(rendezvous.Watch({request.tenant(), request.group(), request.epoch()}, deadline,
+    const absl::StatusOr<std::string> tenant =
+        admission.TenantOf(Method::kWatchEpoch, *context, request.tenant());
+    if (!tenant.ok()) {
+      End(tenant.status(), "");
+      return;
+    }
+    Waits(rendezvous.Watch({*tenant, request.group(), request.epoch()}, deadline,
                            [this, response](const absl::StatusOr<Rendezvous::Fate>& fate) {
                              if (fate.ok()) {
                                response->set_over(fate->over);
@@ -113,28 +125,32 @@ using Service = v1::Agents::WithCallbackMethod_Rendezvous<v1::Agents::WithCallba
 
 class RendezvousService final : public Service {
  public:
-  RendezvousService(bucketd::Rendezvous& rendezvous, ServerMetrics& metrics,
-                    std::chrono::milliseconds max_wait)
-      : rendezvous_(rendezvous), metrics_(metrics), max_wait_(max_wait) {}
+  RendezvousService(bucketd::Rendezvous& rendezvous, const Admission& admission,
+                    ServerMetrics& metrics, std::chrono::milliseconds max_wait)
+      : rendezvous_(rendezvous), admission_(admission), metrics_(metrics), max_wait_(max_wait) {}
 
   grpc::ServerUnaryReactor* Rendezvous(CallbackServerContext* context,
                                        const v1::RendezvousRequest* request,
                                        v1::RendezvousResponse* response) override {
-    return new RendezvousReactor(rendezvous_, metrics_, context, *request, response,
+    return new RendezvousReactor(rendezvous_, admission_, metrics_, context, *request, response,
                                  DeadlineOf(*context, max_wait_));
   }
   grpc::ServerUnaryReactor* WatchEpoch(CallbackServerContext* context,
                                        const v1::WatchEpochRequest* request,
                                        v1::WatchEpochResponse* response) override {
-    return new WatchReactor(rendezvous_, metrics_, context, *request, response,
+    return new WatchReactor(rendezvous_, admission_, metrics_, context, *request, response,
                             DeadlineOf(*context, max_wait_));
   }
   grpc::ServerUnaryReactor* EndEpoch(CallbackServerContext* context,
                                      const v1::EndEpochRequest* request,
                                      v1::EndEpochResponse*) override {
     RequestScope scope(Method::kEndEpoch, metrics_);
-    const absl::Status status = rendezvous_.End(
-        {request->tenant(), request->group(), request->epoch()}, request->rank(), request->why());
+    const absl::StatusOr<std::string> tenant =
+        admission_.TenantOf(Method::kEndEpoch, *context, request->tenant());
+    const absl::Status status = tenant.ok()
+                                    ? rendezvous_.End({*tenant, request->group(), request->epoch()},
+                                                      request->rank(), request->why())
+                                    : tenant.status();
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(EndRequest(scope, *context, status, absl::StrCat("group=", request->group())));
     return reactor;
@@ -142,15 +158,18 @@ class RendezvousService final : public Service {
 
  private:
   bucketd::Rendezvous& rendezvous_;
+  const Admission& admission_;
   ServerMetrics& metrics_;
   const std::chrono::milliseconds max_wait_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeRendezvousService(Rendezvous& rendezvous, ServerMetrics& metrics,
+std::unique_ptr<grpc::Service> MakeRendezvousService(Rendezvous& rendezvous,
+                                                     const Admission& admission,
+                                                     ServerMetrics& metrics,
                                                      std::chrono::milliseconds max_wait) {
-  return std::make_unique<RendezvousService>(rendezvous, metrics, max_wait);
+  return std::make_unique<RendezvousService>(rendezvous, admission, metrics, max_wait);
 }
 
 }  // namespace bucketd

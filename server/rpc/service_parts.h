@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "server/base/byte_room.h"
 #include "server/base/metrics.h"
 #include "server/base/timers.h"
 #include "server/base/worker_pool.h"
@@ -17,6 +18,7 @@
 #include "server/plans/plan_cache.h"
 #include "server/plans/planning_switch.h"
 #include "server/plans/request_memo.h"
+#include "server/rpc/admission.h"
 
 namespace bucketd {
 
@@ -29,6 +31,8 @@ struct ServiceParts {
   PartialUploads& partial_uploads;
   UploadStreams& upload_streams;
   WorkerPool& intake_pool;
+  WorkerPool& request_pool;  // reads what is too large for gRPC's threads
+  ByteRoom& request_room;    // of requests that are read or wait
   Timers& timers;
   ServerMetrics& metrics;
   const ServerOptions& options;
@@ -36,6 +40,7 @@ struct ServiceParts {
   const PlanningSwitch& planning;
   Agreement& agreement;
   const CostCatalog& costs;
+  const Admission& admission;
 };
 
 }  // namespace bucketd

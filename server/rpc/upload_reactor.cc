@@ -29,15 +29,11 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
         scope_(Method::kUploadGraph, parts.metrics),
         session_(std::make_unique<UploadSession>(parts.intake, parts.graphs, parts.partial_uploads,
                                                  parts.broker, parts.metrics)) {
-    const absl::StatusOr<UploadStreams::Id> admitted =
-        parts_.upload_streams.Open(HostOf(context->peer()));
-    if (admitted.ok()) stream_ = *admitted;
-    if (parts_.draining) {
-      End(MakeError(Reason::kDraining, "the server is shutting down"));
-    } else if (!admitted.ok()) {
-      End(admitted.status());
-    } else {
+    const absl::Status begun = Begin();
+    if (begun.ok()) {
       ReadNext();
+    } else {
+      End(begun);
     }
   }
 
@@ -67,6 +63,13 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
  private:
   ~UploadReactor() override { parts_.upload_streams.Close(stream_); }
 
+  absl::Status Begin() {
+    ASSIGN_OR_RETURN(caller_, parts_.admission.Admit(Method::kUploadGraph, context_));
+    if (parts_.draining) return MakeError(Reason::kDraining, "the server is shutting down");
+    ASSIGN_OR_RETURN(stream_, parts_.upload_streams.Open(HostOf(context_.peer())));
+    return absl::OkStatus();
+  }
+
   void ReadNext() {
     stall_timer_ =
         parts_.timers.Schedule(parts_.upload_streams.BeginWait(stream_), [this] { Stalled(); });
@@ -83,6 +86,12 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
   absl::StatusOr<UploadSession::Next> Handle() {
     RETURN_IF_ERROR(
         parts_.upload_streams.Came(stream_, static_cast<int64_t>(message_.chunk().size())));
+    if (message_.has_header()) {
+      v1::UploadHeader& header = *message_.mutable_header();
+      ASSIGN_OR_RETURN(const std::string tenant,
+                       parts_.admission.TenantFor(caller_, header.tenant()));
+      header.set_tenant(tenant);
+    }
     return session_->Handle(message_);
   }
 
@@ -138,6 +147,7 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
   grpc::CallbackServerContext& context_;
   v1::UploadGraphResponse& response_;
   RequestScope scope_;
+  Caller caller_;
   std::unique_ptr<UploadSession> session_;
   v1::UploadGraphRequest message_;
   UploadStreams::Id stream_ = 0;

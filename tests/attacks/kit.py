@@ -26,7 +26,7 @@ TIMES = 10
 # where a quiet server's are not counted as faster than this: attackers, caller and server share two cores.
 FLOOR_SECONDS = 0.003 if FULL else 0.1
 _QUIET_SECONDS = 3.0 if FULL else 1.0
-IN_FLIGHT_MIB = 768  # --max-in-flight-bytes
+MESSAGES_MIB = 256  # what --max-in-flight-bytes leaves for messages
 _BASE_MIB = 64  # of a server that has nothing in its caches
 
 

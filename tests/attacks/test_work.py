@@ -164,3 +164,30 @@ def test_a_crowd_that_waits_for_one_graph():
     print(f"misses took {[round(seconds, 2) for seconds in took]} s")
     seen.holds("a crowd that waits for one graph", memory_mib=kit.size(100, 500))
     assert max(took) < 10
+
+
+def test_a_host_that_fills_the_room_for_requests_leaves_as_much_to_others():
+    """Of the 32 MiB that requests may hold here, a host gets half; each holds four times its megabyte."""
+    request = Key(2, 8, 0, "large").request()
+    request.graph_digest = bytes(32)
+
+    def large(number: int):
+        request.options.parameter_order[:] = [f"{number}." + "x" * 1_000_000]
+        return request
+
+    with harness.Server("--max-upload-bytes", "512MiB", "--max-in-flight-bytes", "576MiB", "--upload-lease-ms", "3600000",
+                        address="127.0.0.1:0") as server, \
+            Connection(server.address, ELSEWHERE) as elsewhere:
+        here = planner_pb2_grpc.PlannerStub(harness.channel_to(server.address))
+        here.GetPlan(request, timeout=30)  # is asked for the graph and does not bring it
+        for number in range(6):
+            stream = elsewhere.next_stream()
+            elsewhere.send(frame(http2.HEADERS, http2.END_HEADERS, stream, http2.header_block(http2.GET_PLAN)))
+            elsewhere.send_data(stream, http2.message(large(number).SerializeToString()))
+            elsewhere.send(frame(http2.DATA, http2.END_STREAM, stream))
+        harness.wait_for(lambda: server.metric("bucketd_waiting_callers") == 4 and b"too many bytes" in elsewhere.answers,
+                         "four of six to wait, and the others to be refused")
+        waiting = [here.GetPlan.future(large(number), timeout=60) for number in range(100, 102)]
+        server.eventually("bucketd_waiting_callers", 6)
+        for call in waiting:
+            call.cancel()

@@ -230,6 +230,18 @@ TEST_F(PlannerClientTest, TheDeadlineIsKeptByAServerThatSaysNothing) {
   EXPECT_LT(steady_clock::now() - begin, seconds(10));
 }
 
+TEST_F(PlannerClientTest, AConnectionWaitsForAServerThatIsSlowToSpeak) {
+  StartServer();
+  server_->Stop();
+  AdminClient admin(address_);
+  absl::StatusOr<v1::GetStatusResponse> status = absl::UnknownError("");
+  std::thread asks([&] { status = admin.GetStatus(); });
+  std::this_thread::sleep_for(seconds(1));
+  server_->Continue();
+  asks.join();
+  EXPECT_TRUE(status.ok()) << status.status();
+}
+
 TEST_F(PlannerClientTest, AServerThatComesBackIsAskedAgain) {
   StartServer();
   const auto client = NewClient();

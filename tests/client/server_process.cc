@@ -52,6 +52,8 @@ void ServerProcess::Stop() {
   EXPECT_EQ(waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WNOWAIT), 0);
 }
 
+void ServerProcess::Continue() { kill(pid_, SIGCONT); }
+
 void ServerProcess::Terminate() { kill(pid_, SIGTERM); }
 
 }  // namespace bucketd

@@ -16,7 +16,8 @@ class ServerProcess {
   ServerProcess(const ServerProcess&) = delete;
   ServerProcess& operator=(const ServerProcess&) = delete;
 
-  void Stop();       // SIGSTOP; returns when no thread runs any more
+  void Stop();  // SIGSTOP; returns when no thread runs any more
+  void Continue();
   void Terminate();  // SIGTERM
 
  private:

@@ -34,8 +34,7 @@ GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 SLACK = 10.0  # seconds that a busy machine may take to notice a deadline
 _CRASH = re.compile(r"AddressSanitizer|ThreadSanitizer|runtime error:|terminate called|assert(ion)? .*failed", re.IGNORECASE)
 _CHANNEL = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1), ("grpc.enable_http_proxy", 0),
-            ("grpc.initial_reconnect_backoff_ms", 50), ("grpc.min_reconnect_backoff_ms", 50),
-            ("grpc.max_reconnect_backoff_ms", 200), ("grpc.enable_retries", 0))
+            ("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200), ("grpc.enable_retries", 0))
 
 
 class Finding(AssertionError):

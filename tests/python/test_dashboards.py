@@ -202,6 +202,9 @@ def test_every_metric_that_is_named_anywhere_is_served(watched):
 ELSEWHERE = {
     # What cannot be read of cost profiles is small, and shares its page with what other tests here need.
     "bucketd_cost_profiles_unreadable", "bucketd_cost_records_unreadable_total",  # tests/server/cost_catalog_test.cc
+    # A server with TLS.
+    "bucketd_certificate_expires_seconds", "bucketd_identity_refused_calls_total",
+    "bucketd_identity_reloads_total",  # tests/server/secured_test.cc
     # A server under attack.
     "bucketd_connections_closed_total",  # tests/attacks/test_http2.py
     "bucketd_displaced_total", "bucketd_plan_computations_dropped_total",  # tests/server/wait_test.cc

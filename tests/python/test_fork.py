@@ -39,15 +39,15 @@ def in_child(check) -> None:
 def test_a_child_gets_a_connection_of_its_own(running):
     to = PlannerClient(running.address)
     ask(to, layers())
-    inherited = to._caller._channel
+    inherited = to._caller._channels[-1]
 
     def check():
-        assert to._caller._channel is None and to._caller.stub() is not None
-        assert to._caller._channel is not inherited
+        assert not to._caller._channels and to._caller.stub() is not None
+        assert to._caller._channels[-1] is not inherited
         return ask(to, layers(), deadline=20).source == "hit" and counters()["reconnects_after_fork"] == 1
 
     in_child(check)
-    assert to._caller._channel is inherited and ask(to, layers()).source == "hit"
+    assert to._caller._channels[-1] is inherited and ask(to, layers()).source == "hit"
 
 
 def test_a_child_that_never_used_the_client_ends_as_usual(running):

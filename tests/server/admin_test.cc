@@ -23,7 +23,7 @@
 
 #include "httplib.h"
 #include "server/admin/status_page.h"
-#include "server/rpc/admin_service.h"
+#include "server/rpc/admission.h"
 #include "tests/server/fixture.h"
 
 namespace bucketd {

@@ -18,43 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-class AgreementMachineTest : public ::testing::Test {
- protected:
-  Actions Do(Event event) { return table_.Handle(now_, std::move(event)); }
-
-  // Rank of a scope of `size`, with a deadline 60 s away.
-  Actions Rank(uint32_t rank, uint32_t size, std::shared_ptr<PlanRequest> request,
-               seconds patience = seconds(60)) {
-    const JobCall job{.tenant = "",
-                      .id = "train",
-                      .generation = 1,
-                      .scope = "fw",
-                      .ranks = {rank},
-                      .size = size,
-                      .fresh = false};
-    return Do(Came(table_.NewCall(), job, std::move(request), now_ + patience));
-  }
-  // The first rank's scope, with what the store says of it.
-  Actions Loaded(const Actions& first, std::optional<Pin> pin = std::nullopt) {
-    const std::vector<LoadScope> load = All<LoadScope>(first);
-    EXPECT_THAT(load, SizeIs(1));
-    return Do(ScopeLoaded{load[0].scope, std::optional<JobMemory>(), std::move(pin)});
-  }
-  // The earliest timer that `actions` arm fires.
-  Actions Fire(const ArmTimer& timer) {
-    now_ = timer.at;
-    return Do(TimerFired{timer.timer});
-  }
-  static std::string ErrorOf(const Actions& actions) {
-    EXPECT_FALSE(actions.answers.empty());
-    if (actions.answers.empty() || actions.answers[0].second.ok()) return "";
-    return ReasonOf(actions.answers[0].second.status());
-  }
-
-  FakeWorld world_;
-  SteadyTime now_{seconds(1000)};
-  JobTable table_{{.max_jobs = 4, .max_waiting_ranks = 100}, world_};
-};
+class AgreementMachineTest : public MachineTest {};
 
 TEST_F(AgreementMachineTest, AsksForThePlanBeforeAllRanksHaveCome) {
   const Actions loaded = Loaded(Rank(0, 2, FakeRequest(1)));
@@ -98,6 +62,20 @@ TEST_F(AgreementMachineTest,
        TheDeadlineIsACallersLessAQuarterOfSecondAndATenthOfAMillisecondARank) {
   const Actions first = Rank(0, 10, FakeRequest(1));
   EXPECT_EQ(All<ArmTimer>(first).back().at, now_ + seconds(60) - milliseconds(251));
+}
+
+TEST_F(AgreementMachineTest, ARankThatFoundNoRoomIsNamedToThoseThatWaitForIt) {
+  const Actions first = Rank(0, 101, FakeRequest(1));
+  Loaded(first);
+  for (uint32_t rank = 1; rank < 100; ++rank) Rank(rank, 101, FakeRequest(1));
+  EXPECT_EQ(ErrorOf(Rank(100, 101, FakeRequest(1))), "OVERLOADED") << "100 may wait";
+  const std::vector<LoadPinAgain> again = All<LoadPinAgain>(Fire(All<ArmTimer>(first).back()));
+  ASSERT_THAT(again, SizeIs(1));
+  const Actions told = Do(PinLoadedAgain{again[0].scope, std::optional<Pin>()});
+  ASSERT_THAT(told.answers, SizeIs(100));
+  EXPECT_EQ(ErrorOf(told), "RANKS_MISSING");
+  EXPECT_THAT(std::string(told.answers[0].second.status().message()),
+              HasSubstr("rank 100 came and found no room"));
 }
 
 TEST_F(AgreementMachineTest, AnOverloadedBrokerIsAskedAgainIn200Milliseconds) {

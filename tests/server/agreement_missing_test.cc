@@ -7,99 +7,53 @@ namespace {
 
 // ---- ranks that are missing
 
-TEST_F(AgreementTest, MissingRanksAreNamedAtTheEarliestDeadlineAndALateOneIsToldAtOnce) {
+// What they are told, and when, is the machine's: agreement_deadlines_test.cc.
+TEST_F(AgreementTest, ARankAloneIsToldAtItsDeadlineWhoIsMissing) {
   StartServer();
-  const JobSpec spec{.size = 8};
-  Calls calls;
-  for (const uint32_t r : {0U, 1U, 2U, 3U, 4U, 6U}) {
-    calls.push_back(Rank(ForwardGraph(), spec, {r}, milliseconds(r == 4 ? 2000 : 60'000)));
-  }
-  const grpc::Status error = ErrorOfAll(calls);
+  ASSERT_TRUE(Upload(ForwardGraph()).ok());
+  const grpc::Status error = GetPlanInVain(JobRequest(ForwardGraph(), {.size = 2}, {0})).status;
   EXPECT_EQ(ReasonOf(error), "RANKS_MISSING");
   EXPECT_EQ(error.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_TRUE(
-      StrContains(error.error_message(), "ranks 5 and 7 of 8 did not present scope 0/0/fw within"))
+  EXPECT_TRUE(StrContains(error.error_message(), "rank 1 of 2 did not present scope 0/0/fw within"))
       << error.error_message();
-  const Reply late = GetPlan(JobRequest(ForwardGraph(), spec, {5}));
+  const Reply late = GetPlan(JobRequest(ForwardGraph(), {.size = 2}, {1}));
   EXPECT_EQ(late.status.error_message(), error.error_message());
   EXPECT_EQ(Agreements("missing"), 1);
-  // Once the last one knows, they may try again, all together.
-  EXPECT_EQ(GetPlan(JobRequest(ForwardGraph(), spec, {7})).status.error_message(),
-            error.error_message());
-  Calls again = AllRanks(ForwardGraph(), spec);
+  Calls again = AllRanks(ForwardGraph(), {.size = 2});
   EXPECT_NE(PlanOfAll(again), "");
-}
-
-TEST_F(AgreementTest, SaysThatOnlyOneRankRecompiled) {
-  StartServer();
-  Calls calls = AllRanks(ForwardGraph(), {.scope = "0/0/bw"});
-  ASSERT_NE(PlanOfAll(calls), "");
-  const Reply alone = RankCall(ForwardGraph(), JobRequest(ForwardGraph(), {.scope = "0/1/fw"}, {3}),
-                               milliseconds(1000));
-  EXPECT_EQ(ReasonOf(alone.status), "RANKS_MISSING");
-  EXPECT_TRUE(StrContains(
-      alone.status.error_message(),
-      "only rank 3 came; the others last presented scope 0/0/bw: did only rank 3 recompile?"))
-      << alone.status.error_message();
-}
-
-TEST_F(AgreementTest, SaysWhereTheOtherRanksAreWaiting) {
-  StartServer();
-  Calls others;
-  for (const uint32_t r : {0U, 1U, 2U}) {
-    others.push_back(Rank(ForwardGraph(), {.scope = "0/1/fw"}, {r}));
-  }
-  ASSERT_TRUE(EventuallyRanksWait(3));
-  const Reply alone =
-      GetPlan(JobRequest(ForwardGraph(), {.scope = "0/2/fw"}, {3}), milliseconds(1000));
-  EXPECT_TRUE(StrContains(alone.status.error_message(), "others wait in scope 0/1/fw"))
-      << alone.status.error_message();
-  others.push_back(Rank(ForwardGraph(), {.scope = "0/1/fw"}, {3}));
-  EXPECT_NE(PlanOfAll(others), "");
-}
-
-TEST_F(AgreementTest, ARankThatWasAskedForTheGraphAndDidNotComeBackIsNamed) {
-  StartServer();
-  ASSERT_TRUE(GetPlan(JobRequest(ForwardGraph(), {.size = 2}, {0})).asked_to_upload());
-  const Reply other = GetPlan(JobRequest(ForwardGraph(), {.size = 2}, {1}), milliseconds(1000));
-  EXPECT_EQ(ReasonOf(other.status), "RANKS_MISSING");
-  EXPECT_TRUE(StrContains(other.status.error_message(),
-                          "rank 0 came, was asked for the graph, and has not come back"))
-      << other.status.error_message();
 }
 
 TEST_F(AgreementTest, ARankThatLeavesIsNotPresent) {
   StartServer();
   ASSERT_TRUE(Upload(ForwardGraph()).ok());
+  Calls others;
+  others.push_back(Rank(ForwardGraph(), {.size = 3}, {1}));
+  ASSERT_TRUE(EventuallyRanksWait(1));
   grpc::ClientContext context;
-  const v1::GetPlanRequest request = JobRequest(ForwardGraph(), {.size = 2}, {0});
+  const v1::GetPlanRequest request = JobRequest(ForwardGraph(), {.size = 3}, {0});
   std::future<grpc::Status> left = std::async(std::launch::async, [&] {
     v1::GetPlanResponse response;
     return stub_->GetPlan(&context, request, &response);
   });
-  ASSERT_TRUE(EventuallyRanksWait(1));
+  ASSERT_TRUE(EventuallyRanksWait(2));
   context.TryCancel();
   EXPECT_EQ(left.get().error_code(), grpc::StatusCode::CANCELLED);
-  ASSERT_TRUE(EventuallyRanksWait(0));
-  const Reply other = GetPlan(JobRequest(ForwardGraph(), {.size = 2}, {1}), milliseconds(800));
-  EXPECT_EQ(ReasonOf(other.status), "RANKS_MISSING");
-  EXPECT_TRUE(StrContains(other.status.error_message(), "rank 0 of 2"))
-      << other.status.error_message();
+  ASSERT_TRUE(EventuallyRanksWait(1));
+  others.push_back(Rank(ForwardGraph(), {.size = 3}, {2}));
+  ASSERT_TRUE(EventuallyRanksWait(2)) << "and nobody is answered";
+  others.push_back(Rank(ForwardGraph(), {.size = 3}, {0}));
+  EXPECT_NE(PlanOfAll(others), "");
 }
 
-TEST_F(AgreementTest, WhenThePlanIsLateAllRanksAreToldWhatItWaitedFor) {
+TEST_F(AgreementTest, WhenThePlanIsLateARankIsToldWhatItWaitedFor) {
   plan_function_ = gate_.Guard(ComputePlan);
   StartServer();
   ASSERT_TRUE(Upload(ForwardGraph()).ok());
-  Calls calls;
-  for (const uint32_t r : {0U, 1U}) {
-    calls.push_back(Rank(ForwardGraph(), {.size = 2}, {r}, milliseconds(r == 0 ? 1500 : 60'000)));
-  }
-  const grpc::Status error = ErrorOfAll(calls);
+  const grpc::Status error = GetPlanInVain(JobRequest(ForwardGraph(), {.size = 1}, {0})).status;
   EXPECT_EQ(ReasonOf(error), "DEADLINE");
   EXPECT_TRUE(StrContains(error.error_message(), "being computed")) << error.error_message();
   gate_.Open();
-  Calls again = AllRanks(ForwardGraph(), {.size = 2});
+  Calls again = AllRanks(ForwardGraph(), {.size = 1});
   EXPECT_NE(PlanOfAll(again), "");
 }
 
@@ -171,7 +125,7 @@ TEST_F(AgreementTest, ARefusedRankDoesNotTakeAwayWhatItsGenerationHasPinned) {
   EXPECT_EQ(other.response.plan().plan(), plan);
 }
 
-TEST_F(AgreementTest, WhenComputeSlotsStayFullAllRanksHearOfTheSameOverload) {
+TEST_F(AgreementTest, RanksThatComeWhileComputeSlotsAreFullAndArePatientSeeNothingOfIt) {
   plan_function_ = gate_.Guard(ComputePlan);
   options_.compute_slots = 1;
   options_.compute_queue = 0;
@@ -181,14 +135,12 @@ TEST_F(AgreementTest, WhenComputeSlotsStayFullAllRanksHearOfTheSameOverload) {
   std::future<Reply> busy =
       std::async(std::launch::async, [&] { return GetPlan(RequestFor(ChangedGraph())); });
   gate_.WaitUntilEntered(1);
-  Calls calls = AllRanks(ForwardGraph(), {}, milliseconds(1500));
-  const grpc::Status error = ErrorOfAll(calls);
+  const grpc::Status error = GetPlanInVain(JobRequest(ForwardGraph(), {.size = 1}, {0})).status;
   EXPECT_EQ(ReasonOf(error), "OVERLOADED");
   EXPECT_GT(RetryDelayMillis(error), 0);
   EXPECT_TRUE(StrContains(error.error_message(), "compute slots")) << error.error_message();
-  EXPECT_EQ(Agreements("failed"), 1);
-  // Ranks that come while it lasts and are patient see nothing of it.
-  Calls patient = AllRanks(ForwardGraph(), {});
+  EXPECT_GE(Agreements("failed"), 1);
+  Calls patient = AllRanks(ForwardGraph(), {.id = "patient"});
   ASSERT_TRUE(EventuallyRanksWait(4));
   gate_.Open();
   EXPECT_NE(PlanOfAll(patient), "");

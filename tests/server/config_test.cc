@@ -153,6 +153,9 @@ TEST_F(ConfigTest, VariablesOfOtherProgramsAreLeftAlone) {
   sources.environment = {{"BUCKETD_ADDRESS", "x"},
                          {"BUCKETD_BINARY", "x"},
                          {"BUCKETD_BIN", "x"},
+                         {"BUCKETD_CLIENT_CA", "x"},
+                         {"BUCKETD_CLIENT_CERT", "x"},
+                         {"BUCKETD_CLIENT_KEY", "x"},
                          {"BUCKETD_PORT", "tcp://10.0.0.1:9460"},
                          {"PATH", "x"}};
   EXPECT_TRUE(LoadConfig(sources).ok()) << LoadConfig(sources).status();

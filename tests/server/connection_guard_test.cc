@@ -106,6 +106,23 @@ TEST_F(FrameBudgetTest, FramesCountHoweverTheirBytesAreCut) {
   }
 }
 
+TEST_F(FrameBudgetTest, WhatDoesNotBeginAsHttp2DoesIsNotCounted) {
+  const std::string preface = kPreface;
+  const std::string flood = Times(1000, Frame(kReset, 0, 4));
+  for (size_t wrong = 0; wrong < preface.size(); ++wrong) {
+    for (const size_t step : {size_t{1}, size_t{5}, size_t{10'000}}) {
+      std::string bytes = preface;
+      bytes[wrong] = '\x16';  // as TLS begins
+      bytes += flood;
+      FrameBudget budget(kLimits, start_);
+      for (size_t at = 0; at < bytes.size(); at += step) {
+        ASSERT_TRUE(budget.Take(absl::string_view(bytes).substr(at, step), start_)) << wrong;
+      }
+    }
+  }
+  EXPECT_FALSE(Take(preface + flood));
+}
+
 // A connection over the loopback network, accepted and read as gRPC does it.
 class ConnectionGuardTest : public ::testing::Test {
  protected:

@@ -4,11 +4,14 @@
 #include <zstd.h>
 
 #include <filesystem>
+#include <future>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/create_channel.h"
+#include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/security/credentials.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "prometheus/registry.h"
 
 #include "passes/io/fx_json.h"
@@ -211,6 +214,33 @@ Reply ServerTest::GetPlan(const v1::GetPlanRequest& request, milliseconds deadli
   Reply reply;
   reply.status = stub_->GetPlan(&context, request, &reply.response);
   return reply;
+}
+
+Reply ServerTest::GetPlanInVain(const v1::GetPlanRequest& request) {
+  Reply reply = GetPlan(request, milliseconds(400));
+  for (const int seconds : {2, 8, 30}) {
+    if (!reply.status.error_details().empty()) break;
+    reply = GetPlan(request, std::chrono::seconds(seconds));
+  }
+  return reply;
+}
+
+grpc::Status ServerTest::CallRaw(const std::string& method, const std::string& request,
+                                 std::string* reply) {
+  grpc::GenericStub stub(NewChannel());
+  grpc::ClientContext context;
+  const grpc::Slice slice(request);
+  const grpc::ByteBuffer in(&slice, 1);
+  grpc::ByteBuffer out;
+  std::promise<grpc::Status> done;
+  stub.UnaryCall(&context, method, {}, &in, &out,
+                 [&](grpc::Status status) { done.set_value(std::move(status)); });
+  grpc::Status status = done.get_future().get();
+  grpc::Slice flat;
+  if (reply != nullptr && status.ok() && out.DumpToSingleSlice(&flat).ok()) {
+    reply->assign(reinterpret_cast<const char*>(flat.begin()), flat.size());
+  }
+  return status;
 }
 
 grpc::Status ServerTest::Upload(const v1::UploadHeader& header,

@@ -80,6 +80,12 @@ class ServerTest : public ::testing::Test {
   std::shared_ptr<grpc::Channel> NewChannel();
 
   Reply GetPlan(const v1::GetPlanRequest& request, milliseconds deadline = milliseconds(60'000));
+  // The server's answer to a caller whose deadline comes. On a machine so busy that the client's
+  // own clock was faster, again with more time.
+  Reply GetPlanInVain(const v1::GetPlanRequest& request);
+  // A unary call, on a connection of its own: bytes in and bytes out, whatever they are.
+  grpc::Status CallRaw(const std::string& method, const std::string& request,
+                       std::string* reply = nullptr);
   // header, then pieces; stops writing when the server has answered.
   grpc::Status Upload(const v1::UploadHeader& header, const std::vector<std::string>& pieces,
                       v1::UploadGraphResponse* response = nullptr);

@@ -10,26 +10,36 @@ namespace {
 
 TEST(RequestMemoTest, ComparesTheWholeRequest) {
   RequestMemo memo(1 << 20);
-  EXPECT_EQ(memo.Get("request"), nullptr);
-  memo.Put("request", {Sha256("a"), "key"});
-  ASSERT_NE(memo.Get("request"), nullptr);
-  EXPECT_EQ(memo.Get("request")->key, "key");
-  EXPECT_EQ(memo.Get("request")->digest, Sha256("a"));
-  EXPECT_EQ(memo.Get("request "), nullptr);
-  EXPECT_EQ(memo.Get("reques"), nullptr);
-  EXPECT_EQ(memo.Get(absl::string_view("request\0", 8)), nullptr);
+  EXPECT_EQ(memo.Get("", "request"), nullptr);
+  memo.Put("", "request", {Sha256("a"), "key"});
+  ASSERT_NE(memo.Get("", "request"), nullptr);
+  EXPECT_EQ(memo.Get("", "request")->key, "key");
+  EXPECT_EQ(memo.Get("", "request")->digest, Sha256("a"));
+  EXPECT_EQ(memo.Get("", "request "), nullptr);
+  EXPECT_EQ(memo.Get("", "reques"), nullptr);
+  EXPECT_EQ(memo.Get("", absl::string_view("request\0", 8)), nullptr);
+}
+
+TEST(RequestMemoTest, KeepsApartWhoSentIt) {
+  RequestMemo memo(1 << 20);
+  memo.Put("a", "request", {Sha256("a"), "of a"});
+  memo.Put("b", "request", {Sha256("b"), "of b"});
+  EXPECT_EQ(memo.Get("a", "request")->key, "of a");
+  EXPECT_EQ(memo.Get("b", "request")->key, "of b");
+  EXPECT_EQ(memo.Get("c", "request"), nullptr);
+  EXPECT_EQ(memo.Get("", "request"), nullptr);
 }
 
 TEST(RequestMemoTest, IsBounded) {
   RequestMemo memo(20'000);
   const std::string large(4'000, 'x');
-  for (int i = 0; i < 100; ++i) memo.Put(large + std::to_string(i), {{}, "key"});
-  EXPECT_EQ(memo.Get(large + "0"), nullptr);
-  EXPECT_NE(memo.Get(large + "99"), nullptr);
+  for (int i = 0; i < 100; ++i) memo.Put("", large + std::to_string(i), {{}, "key"});
+  EXPECT_EQ(memo.Get("", large + "0"), nullptr);
+  EXPECT_NE(memo.Get("", large + "99"), nullptr);
   const std::string huge(RequestMemo::kMaxRequestBytes + 1, 'x');
-  memo.Put(huge, {{}, "key"});
-  EXPECT_EQ(memo.Get(huge), nullptr);
-  EXPECT_NE(memo.Get(large + "99"), nullptr);
+  memo.Put("", huge, {{}, "key"});
+  EXPECT_EQ(memo.Get("", huge), nullptr);
+  EXPECT_NE(memo.Get("", large + "99"), nullptr);
 }
 
 class HitTest : public ServerTest {

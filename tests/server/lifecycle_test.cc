@@ -19,24 +19,6 @@ namespace {
 
 class LifecycleTest : public ServerTest {
  protected:
-  // A unary call of a service that we have no stub for, bytes in and bytes out.
-  grpc::Status CallRaw(const std::string& method, const std::string& request, std::string& reply) {
-    grpc::GenericStub stub(NewChannel());
-    grpc::ClientContext context;
-    const grpc::Slice slice(request);
-    const grpc::ByteBuffer in(&slice, 1);
-    grpc::ByteBuffer out;
-    std::promise<grpc::Status> done;
-    stub.UnaryCall(&context, method, {}, &in, &out,
-                   [&](grpc::Status status) { done.set_value(std::move(status)); });
-    grpc::Status status = done.get_future().get();
-    grpc::Slice flat;
-    if (status.ok() && out.DumpToSingleSlice(&flat).ok()) {
-      reply.assign(reinterpret_cast<const char*>(flat.begin()), flat.size());
-    }
-    return status;
-  }
-
   // 1 SERVING, 2 NOT_SERVING; grpc.health.v1 in the raw, as probes speak it.
   int Health(const std::string& service) {
     std::string request;
@@ -44,7 +26,7 @@ class LifecycleTest : public ServerTest {
       request = "\x0a" + std::string(1, static_cast<char>(service.size())) + service;
     }
     std::string reply;
-    const grpc::Status status = CallRaw("/grpc.health.v1.Health/Check", request, reply);
+    const grpc::Status status = CallRaw("/grpc.health.v1.Health/Check", request, &reply);
     EXPECT_TRUE(status.ok()) << status.error_message();
     return reply.size() == 2 ? reply[1] : -1;
   }

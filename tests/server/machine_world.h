@@ -1,13 +1,19 @@
 // What stands around the state machine of rank agreement in tests: requests, and what is here.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 
 #include "server/base/errors.h"
 #include "server/jobs/machine/job_signature.h"
@@ -82,5 +88,79 @@ std::vector<Kind> All(const Actions& actions) {
   }
   return found;
 }
+
+// The machine, and time, which stands still but where a test lets a timer fire.
+class MachineTest : public ::testing::Test {
+ protected:
+  Actions Do(Event event) {
+    Actions actions = table_.Handle(now_, std::move(event));
+    for (const ArmTimer& arm : All<ArmTimer>(actions)) armed_[arm.timer.number] = arm;
+    for (const CancelTimer& cancel : All<CancelTimer>(actions)) armed_.erase(cancel.number);
+    return actions;
+  }
+
+  // Rank of a scope of `size`, with a deadline 60 s away.
+  Actions Rank(uint32_t rank, uint32_t size, std::shared_ptr<PlanRequest> request,
+               std::chrono::seconds patience = std::chrono::seconds(60),
+               const std::string& scope = "fw") {
+    const JobCall job{.tenant = "",
+                      .id = "train",
+                      .generation = 1,
+                      .scope = scope,
+                      .ranks = {rank},
+                      .size = size,
+                      .fresh = false};
+    last_call_ = table_.NewCall();
+    return Do(Came(last_call_, job, std::move(request), now_ + patience));
+  }
+  // The first rank's scope, with what the store says of it.
+  Actions Loaded(const Actions& first, std::optional<Pin> pin = std::nullopt) {
+    const std::vector<LoadScope> load = All<LoadScope>(first);
+    EXPECT_THAT(load, ::testing::SizeIs(1));
+    return Do(ScopeLoaded{load[0].scope, std::optional<JobMemory>(), std::move(pin)});
+  }
+  Actions Fire(const ArmTimer& timer) {
+    now_ = timer.at;
+    armed_.erase(timer.timer.number);
+    return Do(TimerFired{timer.timer});
+  }
+  // The earliest of all that are armed.
+  Actions FireNext() {
+    EXPECT_FALSE(armed_.empty());
+    if (armed_.empty()) return {};
+    const auto sooner = [](const auto& a, const auto& b) { return a.second.at < b.second.at; };
+    const ArmTimer next = std::min_element(armed_.begin(), armed_.end(), sooner)->second;
+    return Fire(next);
+  }
+  // The deadline, where no server has a pin.
+  Actions FireDeadlineOfAllServers() {
+    const std::vector<LoadPinAgain> again = All<LoadPinAgain>(FireNext());
+    EXPECT_THAT(again, ::testing::SizeIs(1));
+    if (again.empty()) return {};
+    return Do(PinLoadedAgain{again[0].scope, std::optional<Pin>()});
+  }
+  static std::string ErrorOf(const Actions& actions) { return ReasonOf(StatusOf(actions)); }
+  static std::string TextOf(const Actions& actions) {
+    return std::string(StatusOf(actions).message());
+  }
+
+  FakeWorld world_;
+  SteadyTime now_{std::chrono::seconds(1000)};
+  JobTable table_{{.max_jobs = 4, .max_waiting_ranks = 100}, world_};
+  CallId last_call_ = 0;
+
+ private:
+  // The error that all of them got.
+  static absl::Status StatusOf(const Actions& actions) {
+    EXPECT_FALSE(actions.answers.empty());
+    if (actions.answers.empty()) return absl::OkStatus();
+    for (const auto& answer : actions.answers) {
+      EXPECT_EQ(answer.second.status(), actions.answers[0].second.status());
+    }
+    return actions.answers[0].second.status();
+  }
+
+  std::map<uint64_t, ArmTimer> armed_;
+};
 
 }  // namespace bucketd

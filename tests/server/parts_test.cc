@@ -15,6 +15,7 @@
 #include "passes/plan_key.h"
 #include "proto/graph.pb.h"
 #include "proto/planner.pb.h"
+#include "server/base/byte_room.h"
 #include "server/base/errors.h"
 #include "server/base/lru.h"
 #include "server/base/timers.h"
@@ -209,6 +210,42 @@ TEST(WorkerPoolTest, RefusesTheFirstJobBeyondItsQueue) {
   EXPECT_TRUE(pool.TrySubmit([] {})) << "there is room again";
   pool.Stop();
   EXPECT_FALSE(pool.TrySubmit([] {}));
+}
+
+// ---- room for bytes
+
+TEST(ByteRoomTest, NobodyHoldsMoreThanIsFree) {
+  ByteRoom room(300);
+  ByteRoom::Held one(room, "a");
+  EXPECT_TRUE(one.Resize(150).ok());
+  const absl::Status more = one.Resize(151);
+  EXPECT_EQ(ReasonOf(more), "OVERLOADED");
+  EXPECT_EQ(room.used(), 150) << "a refusal changes nothing";
+  ByteRoom::Held other(room, "b");
+  EXPECT_EQ(ReasonOf(other.Resize(76)), "OVERLOADED");
+  EXPECT_TRUE(other.Resize(75).ok()) << "half of what a leaves";
+  EXPECT_EQ(ReasonOf(ByteRoom::Held(room, "a").Resize(1)), "OVERLOADED") << "a peer has one share";
+  EXPECT_TRUE(one.Resize(10).ok()) << "less is always possible";
+  EXPECT_TRUE(other.Resize(145).ok());
+  EXPECT_EQ(ReasonOf(other.Resize(146)), "OVERLOADED");
+}
+
+TEST(ByteRoomTest, WhatIsHeldIsGivenBackOnce) {
+  ByteRoom room(300);
+  {
+    ByteRoom::Held held(room, "a");
+    ASSERT_TRUE(held.Resize(100).ok());
+    ByteRoom::Held part = held.Split(30);
+    ByteRoom::Held moved = std::move(held);
+    EXPECT_EQ(room.used(), 100);
+    moved = ByteRoom::Held();
+    EXPECT_EQ(room.used(), 30);
+    ByteRoom::Held into(room, "b");
+    ASSERT_TRUE(into.Resize(20).ok());
+    into = std::move(part);
+    EXPECT_EQ(room.used(), 30) << "what it held before is free";
+  }
+  EXPECT_EQ(room.used(), 0);
 }
 
 // ---- graphs as they come in

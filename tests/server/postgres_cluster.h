@@ -30,7 +30,6 @@ class PostgresCluster {
   void Start();
   // SIGSTOP and SIGCONT to all of the engine's processes: nothing answers, nothing breaks.
   void Freeze(bool frozen) const;
-  const std::string& folder() const { return folder_; }
 
  private:
   PostgresCluster();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "server/store/bundle.h"
@@ -19,6 +20,8 @@
 
 namespace bucketd::store_test {
 namespace {
+
+using ::testing::HasSubstr;
 
 struct Tally {
   int right = 0, damaged = 0, unavailable = 0, refused = 0;
@@ -419,6 +422,20 @@ TEST_F(StoreTest, ABundleComesBackAsItWasWritten) {
   EXPECT_FALSE(*end);
 }
 
+// Reads to the end, or to the first error.
+absl::Status ReadBundle(const std::string& path, const std::string& bytes) {
+  WriteFile(path, bytes);
+  auto reader = BundleReader::Open(path);
+  absl::Status status = reader.status();
+  BundleEntry entry;
+  while (status.ok()) {
+    const auto more = (*reader)->Next(entry);
+    status = more.status();
+    if (more.ok() && !*more) break;
+  }
+  return status;
+}
+
 TEST_F(StoreTest, ADamagedBundleIsAnErrorWhereverTheDamageIs) {
   const std::string path = folder_ + "/plans.bundle";
   {
@@ -428,18 +445,7 @@ TEST_F(StoreTest, ADamagedBundleIsAnErrorWhereverTheDamageIs) {
     ASSERT_TRUE((*writer)->Finish().ok());
   }
   const std::string whole = ReadFile(path);
-  const auto read = [&](const std::string& bytes) {
-    WriteFile(path, bytes);
-    auto reader = BundleReader::Open(path);
-    absl::Status status = reader.status();
-    BundleEntry entry;
-    while (status.ok()) {
-      const auto more = (*reader)->Next(entry);
-      status = more.status();
-      if (more.ok() && !*more) break;
-    }
-    return status;
-  };
+  const auto read = [&](const std::string& bytes) { return ReadBundle(path, bytes); };
   EXPECT_TRUE(read(whole).ok());
   for (size_t at = 0; at < whole.size(); ++at) {
     std::string damaged = whole;
@@ -451,6 +457,37 @@ TEST_F(StoreTest, ADamagedBundleIsAnErrorWhereverTheDamageIs) {
     EXPECT_EQ(read(damaged).code(), absl::StatusCode::kInvalidArgument) << at;
   }
   EXPECT_EQ(read(whole + "x").code(), absl::StatusCode::kInvalidArgument);
+}
+
+// Whoever makes a bundle of their own can make sums, too.
+TEST_F(StoreTest, ABundleWithRightSumsAndWrongContentIsRefusedWithTheEntry) {
+  const std::string path = folder_ + "/plans.bundle";
+  const std::string magic = "bucketd bundle 1\n";
+  const auto entry = [](char kind, char shelf, uint8_t value_bytes, const std::string& value) {
+    std::string bytes = {kind, shelf};
+    bytes.append(8, '\0');  // no tenant, no key
+    bytes += static_cast<char>(value_bytes);
+    bytes.append(7, '\0');
+    bytes += value;
+    return absl::StrCat(bytes, AsBytes(Sha256(bytes)));
+  };
+  const std::string plan = entry(1, 0, 1, "v");
+  const std::string record = entry(2, 1, 1, "v");
+  const auto end = [&](uint8_t entries) { return entry(0, 0, entries, ""); };
+  EXPECT_TRUE(ReadBundle(path, magic + plan + record + end(2)).ok());
+  const auto refused = [&](const std::string& entries) {
+    const absl::Status status = ReadBundle(path, magic + entries);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refused(plan + end(2)), HasSubstr("entry 1, at byte 68: entries are missing"));
+  EXPECT_THAT(refused(plan + record + end(1)), HasSubstr("entries are missing"));
+  EXPECT_THAT(refused(plan + end(1) + plan), HasSubstr("something follows the end"));
+  EXPECT_THAT(refused(plan + entry(3, 0, 1, "v") + end(2)),
+              HasSubstr("entry 1, at byte 68: is neither a plan nor a record"));
+  EXPECT_THAT(refused(entry(1, 1, 1, "v") + end(1)), HasSubstr("a shelf that is not known"));
+  EXPECT_THAT(refused(entry(2, 0, 1, "v") + end(1)), HasSubstr("a shelf that is not known"));
+  EXPECT_THAT(refused(entry(2, 5, 1, "v") + end(1)), HasSubstr("a shelf that is not known"));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The embedded store: what it promises, its bounds, and what it does without space or access.
+// The embedded store, beyond what every engine promises (store_conformance_test.cc): its files, its
+// bounds, and what it does without space or access.
 #include <fcntl.h>
 #include <signal.h>
 #include <sqlite3.h>
@@ -45,22 +46,6 @@ TEST_F(StoreTest, PlansAndRecordsOutliveTheStoreThatWroteThem) {
   EXPECT_EQ(counts_.reads[StoreRead::kDamaged] + counts_.reads[StoreRead::kError], 0);
 }
 
-TEST_F(StoreTest, ANewValueTakesThePlaceOfTheOldOne) {
-  OpenStore();
-  Put(KeyOf(1), Bytes(9'000, 'a'));
-  Put(KeyOf(1), "b");
-  EXPECT_EQ(Get(KeyOf(1)), "b");
-  const StoreStats stats = Stats();
-  EXPECT_EQ(stats.plans, 1);
-  EXPECT_EQ(stats.plan_bytes, static_cast<int64_t>(KeyOf(1).size()) + 1);
-  ASSERT_TRUE(store_->PutRecord(Shelf::kPins, "k", "1").ok());
-  ASSERT_TRUE(store_->PutRecord(Shelf::kPins, "k", "2").ok());
-  EXPECT_EQ(GetRecord(Shelf::kPins, "k"), "2");
-  ASSERT_TRUE(store_->EraseRecord(Shelf::kPins, "k").ok());
-  ASSERT_TRUE(store_->EraseRecord(Shelf::kPins, "k").ok()) << "there is none any more: no error";
-  EXPECT_EQ(GetRecord(Shelf::kPins, "k"), "");
-}
-
 TEST_F(StoreTest, AnAcknowledgedPlanSurvivesKill9) {
   int pipes[2];
   ASSERT_EQ(pipe2(pipes, O_CLOEXEC), 0);
@@ -104,80 +89,6 @@ TEST_F(StoreTest, TwoProcessesShareAFolder) {
   ASSERT_TRUE((*successor)->Maintain().ok());
   store_.reset();
   EXPECT_EQ((*successor)->GetPlan(KeyOf(2))->value_or(""), "written meanwhile");
-}
-
-TEST_F(StoreTest, AStoreInMemoryKeepsTheSameContract) {
-  options_.directory = "";
-  options_.max_bytes = 5'000;
-  OpenStore();
-  Put(KeyOf(1), Bytes(2'000, 'a'));
-  ASSERT_TRUE(store_->HoldPlan(KeyOf(1), "job", now_ + hours(1)).ok());
-  Put(KeyOf(2), Bytes(2'000, 'b'));
-  Put(KeyOf(3), Bytes(2'000, 'c'));
-  EXPECT_EQ(Get(KeyOf(1)), Bytes(2'000, 'a'));
-  EXPECT_EQ(Get(KeyOf(2)), "");
-  EXPECT_TRUE(store_->Maintain().ok());
-}
-
-// ---- lists and figures
-
-TEST_F(StoreTest, RecordsAreListedByPrefixInPages) {
-  OpenStore();
-  for (const char* key : {"a/1", "a/2", "a/3", "a", "b/1", "a0"}) {
-    ASSERT_TRUE(store_->PutRecord(Shelf::kPins, key, absl::StrCat("v", key)).ok());
-  }
-  const auto list = [&](const std::string& prefix, const std::string& after, int limit) {
-    std::string keys;
-    const auto records = store_->ListRecords(Shelf::kPins, prefix, after, limit);
-    EXPECT_TRUE(records.ok()) << records.status();
-    for (const Record& record : *records) {
-      EXPECT_EQ(record.value, "v" + record.key);
-      absl::StrAppend(&keys, record.key, " ");
-    }
-    return keys;
-  };
-  EXPECT_EQ(list("", "", 100), "a a/1 a/2 a/3 a0 b/1 ");
-  EXPECT_EQ(list("a/", "", 2), "a/1 a/2 ");
-  EXPECT_EQ(list("a/", "a/2", 2), "a/3 ");
-  EXPECT_EQ(list("a/", "a/3", 2), "");
-  EXPECT_EQ(list("a/", "a", 1), "a/1 ");
-  EXPECT_EQ(list("c", "", 9), "");
-}
-
-TEST_F(StoreTest, PlansAreSelectedByTenantGraphKeyAndAge) {
-  OpenStore();
-  Put(KeyOf(1), "1");
-  now_ += minutes(10);
-  Put(KeyOf(2, "other"), "2", "other");
-  now_ += minutes(10);
-  Put(KeyOf(3), "3");
-  const auto count = [&](const PlanSelection& selection) {
-    return store_->ListPlans(selection, 9)->size();
-  };
-  const auto all = store_->ListPlans({}, 9);
-  ASSERT_TRUE(all.ok());
-  ASSERT_EQ(all->size(), 3U);
-  EXPECT_EQ((*all)[0].key, KeyOf(3)) << "the most recently used first";
-  EXPECT_EQ((*all)[1].tenant, "other");
-  EXPECT_EQ((*all)[2].created, now_ - minutes(20));
-  EXPECT_EQ(count({.tenant = "team", .key = {}, .graph_digest = {}, .not_used_since = {}}), 2U);
-  EXPECT_EQ(count({.tenant = {}, .key = KeyOf(3), .graph_digest = {}, .not_used_since = {}}), 1U);
-  const std::string digest = std::string(62, '0') + "02";
-  EXPECT_EQ(count({.tenant = {}, .key = {}, .graph_digest = digest, .not_used_since = {}}), 1U);
-  EXPECT_EQ(
-      count({.tenant = {}, .key = {}, .graph_digest = {}, .not_used_since = now_ - minutes(5)}),
-      2U);
-  EXPECT_EQ(store_->ListPlans({}, 1)->size(), 1U);
-  EXPECT_EQ(Stats().oldest_use, now_ - minutes(20));
-
-  ASSERT_TRUE(store_->HoldPlan(KeyOf(1), "job", now_ + hours(1)).ok());
-  const auto gone =
-      store_->EvictPlans({.tenant = "team", .key = {}, .graph_digest = {}, .not_used_since = {}});
-  ASSERT_TRUE(gone.ok());
-  EXPECT_EQ(*gone, 1) << "the one that is held stays";
-  EXPECT_EQ(Get(KeyOf(1)), "1");
-  EXPECT_EQ(Get(KeyOf(3)), "");
-  EXPECT_EQ(Stats().plans, 2);
 }
 
 // ---- bounds
@@ -238,24 +149,6 @@ TEST_F(StoreTest, PlansThatAreHeldLeaveNoRoomAndThatIsSaid) {
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
   EXPECT_EQ(counts_.writes[StoreWrite::kNoSpace], 1);
   EXPECT_EQ(Get(KeyOf(1)), Bytes(9'000, 'x'));
-}
-
-TEST_F(StoreTest, PlansGoWhenTheyWereNotUsedForTooLong) {
-  options_.max_age = hours(2);
-  OpenStore();
-  Put(KeyOf(1), "1");
-  Put(KeyOf(2), "2");
-  Put(KeyOf(3), "3");
-  ASSERT_TRUE(store_->HoldPlan(KeyOf(3), "job", now_ + hours(9)).ok());
-  now_ += hours(1);
-  store_->NoteUse(KeyOf(2));
-  ASSERT_TRUE(store_->Maintain().ok());
-  now_ += hours(1) + minutes(1);
-  ASSERT_TRUE(store_->Maintain().ok());
-  EXPECT_EQ(Get(KeyOf(1)), "");
-  EXPECT_EQ(Get(KeyOf(2)), "2");
-  EXPECT_EQ(Get(KeyOf(3)), "3");
-  EXPECT_EQ(counts_.evicted_plans, 1);
 }
 
 TEST_F(StoreTest, TheFileStaysBoundedWhilePlansComeAndGo) {

@@ -20,17 +20,6 @@ class WaitTest : public ServerTest {
                                   milliseconds deadline = milliseconds(60'000)) {
     return std::async(std::launch::async, [=, this] { return GetPlan(request, deadline); });
   }
-
-  // The server's answer to a caller whose deadline comes. On a machine so busy that the client's
-  // own clock was faster, again with more time.
-  Reply GetPlanInVain(const v1::GetPlanRequest& request) {
-    Reply reply = GetPlan(request, milliseconds(400));
-    for (const int seconds : {2, 8, 30}) {
-      if (!reply.status.error_details().empty()) break;
-      reply = GetPlan(request, std::chrono::seconds(seconds));
-    }
-    return reply;
-  }
 };
 
 TEST_F(WaitTest, HoldsOthersUntilTheGraphArrivesThenComputesForThem) {

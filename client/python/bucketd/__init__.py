@@ -23,6 +23,7 @@ from .errors import (
 from .files import load_graph, save_graph
 from .job import Job, release
 from .settings import SettingsArgs
+from .tls import Tls
 
 __all__ = [
     "AgreementError",
@@ -36,6 +37,7 @@ __all__ = [
     "PlannerClient",
     "PlannerError",
     "SettingsArgs",
+    "Tls",
     "__version__",
     "apply_to_fully_shard",
     "backend",

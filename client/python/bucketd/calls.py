@@ -16,6 +16,7 @@ import grpc
 from . import breaker, degraded
 from ._wire.proto import agent_pb2_grpc, planner_pb2, planner_pb2_grpc
 from .errors import PlannerError, from_rpc_error
+from .tls import Tls
 
 CONNECT_TIMEOUT = 20.0  # seconds until a planner that nobody can reach is an error
 FIRST_TIMEOUT = 3.0  # the same where nobody was ever met: no planner that is being replaced, but a wrong address
@@ -45,7 +46,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.service_config", _SERVICE_CONFIG),
     ("grpc.enable_retries", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 5000),  # of one attempt, to the server's first frame: client/channel.cc
     ("grpc.max_reconnect_backoff_ms", 2000),
     ("grpc.max_receive_message_length", -1),  # a plan of a large graph; the service bounds its size
     ("grpc.enable_http_proxy", 0),
@@ -64,12 +65,14 @@ class Caller:
     """Calls to one address. Thread-safe; connects at first use, and again in a forked child: neither a channel nor a lock
     that another thread may have held survives a fork."""
 
-    def __init__(self, address: str, connect_timeout: float = CONNECT_TIMEOUT):
+    def __init__(self, address: str, connect_timeout: float = CONNECT_TIMEOUT, tls: Tls | None = None):
         self.address = address
         self.connect_timeout = connect_timeout
+        self.tls = None if address.startswith("unix:") else tls or Tls.from_environment()
         self.returns = 0  # times that the planner was seen to come back: it may be another one
         self._lock = threading.Lock()
-        self._channel = self._stub = None
+        self._channels = []  # the last is in use; calls may be under way on the one before
+        self._stub = self._files = None
         self._forked = self._met = False
         _callers.add(self)
 
@@ -136,27 +139,36 @@ class Caller:
 
     def close(self) -> None:
         with self._lock:
-            if self._channel is not None:
-                self._channel.close()
-            self._channel = self._stub = None
+            for channel in self._channels:
+                channel.close()
+            self._channels, self._stub = [], None
 
     def stub(self):
         with self._lock:
-            if self._stub is None:
+            files = self.tls.signature() if self.tls else None
+            if self._stub is None or files != self._files:
                 if self._forked:
                     degraded.count("reconnects_after_fork")
                     self._forked = False
-                self._channel = grpc.insecure_channel(self.address, options=_CHANNEL_OPTIONS)
-                self._stub = _Stub(self._channel)
+                self._channels.append(self._connect())
+                self._stub, self._files = _Stub(self._channels[-1]), files
+                for unused in self._channels[:-2]:
+                    unused.close()
+                del self._channels[:-2]
             return self._stub
+
+    def _connect(self):
+        if self.tls is None:
+            return grpc.insecure_channel(self.address, options=_CHANNEL_OPTIONS)
+        return grpc.secure_channel(self.address, self.tls.credentials(), options=_CHANNEL_OPTIONS)
 
     def forked(self) -> None:
         """In the child. The parent's channel is neither closed nor freed here: both would use what the fork left behind."""
         self._lock = threading.Lock()
-        if self._channel is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._channel))
+        for channel in self._channels:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(channel))
             self._forked = True
-        self._channel = self._stub = None
+        self._channels, self._stub = [], None
 
     # -- the breaker
 
@@ -184,7 +196,7 @@ class Caller:
         try:
             self.stub().GetCapabilities(planner_pb2.GetCapabilitiesRequest(), timeout=patience, wait_for_ready=True)
         except grpc.RpcError as error:
-            failure = from_rpc_error(error, self.address, method)
+            failure = self._cause(from_rpc_error(error, self.address, method), method)
             if not failure.answered:
                 degraded.count("unreachable")
                 if counts:
@@ -194,6 +206,19 @@ class Caller:
                     code=grpc.StatusCode.DEADLINE_EXCEEDED) from None
         self.returns += self._met  # the first time is no return
         self._answered()
+
+    def _cause(self, failure: PlannerError, method: str) -> PlannerError:
+        """Whoever waits for a connection hears of no certificate that was refused; whoever does not wait, does."""
+        if self.tls is None or failure.answered:
+            return failure
+        no_retries = [option for option in _CHANNEL_OPTIONS if option[0] != "grpc.service_config"]
+        try:
+            with grpc.secure_channel(self.address, self.tls.credentials(), options=no_retries) as channel:
+                _Stub(channel).GetCapabilities(planner_pb2.GetCapabilitiesRequest(), timeout=1)
+        except grpc.RpcError as error:
+            cause = from_rpc_error(error, self.address, method)
+            return cause if error.code() == grpc.StatusCode.UNAVAILABLE else failure
+        return failure
 
     def _answered(self) -> None:
         self._met = True

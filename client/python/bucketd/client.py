@@ -10,6 +10,7 @@ from . import degraded
 from ._wire.proto import agent_pb2, planner_pb2
 from .calls import CONNECT_TIMEOUT, Caller, gone
 from .errors import PlannerError
+from .tls import Tls
 
 try:
     import zstandard
@@ -51,12 +52,14 @@ class PlannerClient:
 
     Two calls in a row that nobody answers give the address up for all clients of this process: calls then end at once,
     with an error that says when it will be tried again (breaker.py).
+
+    `tls`: the files for a planner with TLS; None: those that the environment names (tls.py), if it does. Unix sockets have none.
     """
 
-    def __init__(self, address: str, tenant: str = "", connect_timeout: float = CONNECT_TIMEOUT):
+    def __init__(self, address: str, tenant: str = "", connect_timeout: float = CONNECT_TIMEOUT, tls: Tls | None = None):
         self.address = address
         self.tenant = tenant
-        self._caller = Caller(address, connect_timeout)
+        self._caller = Caller(address, connect_timeout, tls)
         self._capabilities: tuple[int, Capabilities] | None = None  # and how often the planner had come back by then
 
     def close(self) -> None:

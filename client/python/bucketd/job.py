@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ._wire.proto import planner_pb2
 from .client import PlannerClient
+from .tls import Tls
 
 _RUN_ID, _RESTARTS = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
 
@@ -60,14 +61,14 @@ def resolve(job) -> Job | None:
     raise ValueError(f"job={job!r}: expected \"torchrun\" or a bucketd.Job")
 
 
-def release(job, address: str, tenant: str = "", deadline: float = 30.0) -> int:
+def release(job, address: str, tenant: str = "", deadline: float = 30.0, tls: Tls | None = None) -> int:
     """Lets go of the plans that the planner at `address` keeps for `job`; their number. For one rank, once, when the job
     has ended and will not be restarted: nothing else releases them but their age. A job that starts again under its old
     name then gets new plans."""
     named = resolve(job)
     if named is None:
         raise ValueError("release: expected a job")
-    client = PlannerClient(address, tenant)
+    client = PlannerClient(address, tenant, tls=tls)
     try:
         return client.release_job(named.id, deadline)
     finally:

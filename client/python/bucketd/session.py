@@ -173,7 +173,7 @@ class Session:
         if _tells_nothing(planned.captured):
             log.log(logging.WARNING if agreement.leader else logging.DEBUG,
                     "bucketd: %s: nothing says which collectives are of parameters and gradients, so none shares a bucket: its inputs "
-                    "have no meta['desc'], as AOTAutograd leaves it and bucketd.trace_joint makes it (make_fx alone does not)", scope)
+                    "have no meta['desc'], as AOTAutograd leaves it (what make_fx traced is to be planned as kind='joint')", scope)
         for diagnostic in planned.plan.diagnostics:
             level = _TOLD.get(diagnostic.code, logging.DEBUG)
             if level > logging.DEBUG and diagnostic.text not in self._told:
@@ -332,7 +332,7 @@ class Session:
     def _find_planner(self):
         """A PlannerClient, where one can be reached; else the error that says why, once and for all."""
         if self.settings.address is not None:
-            return PlannerClient(self.settings.address, self.settings.tenant)
+            return PlannerClient(self.settings.address, self.settings.tenant, tls=self.settings.tls)
         try:
             if self._agreement.store is None:
                 return PlannerClient(private_planner().address, self.settings.tenant)

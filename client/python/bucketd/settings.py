@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 from ._wire.proto import plan_pb2, planner_pb2
 from .client import DEFAULT_DEADLINE
 from .job import Job, resolve
+from .tls import Tls
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -30,6 +31,8 @@ class SettingsArgs(TypedDict, total=False):
     mode           which collectives share a bucket: "auto", the best that a search finds, or one of the classic modes:
                    "transformer_block", "manual", "greedy", "overlap", "none"
     address        of the planner, "host:port" or "unix:/path"; None: the ranks of one node start a private one
+    tls            bucketd.Tls(ca, cert, key), the files for a planner with TLS; None: what BUCKETD_CLIENT_CA, BUCKETD_CLIENT_CERT
+                   and BUCKETD_CLIENT_KEY name
     numerics       what a plan may do to sums of gradients: "eager_order" adds them in eager's order of parameters, which gives
                    eager FSDP2's bits where each bucket is one of its units (mode "transformer_block"); "exact" keeps the
                    unplanned graph's bits; "free" neither. The log's line says whose bits a plan has, Plan.bits_text why
@@ -60,6 +63,7 @@ class SettingsArgs(TypedDict, total=False):
 
     mode: str
     address: str | None
+    tls: Tls | None
     numerics: Literal["eager_order", "exact", "free"]
     memory_limit: str | int | None
     fallback: Literal["error", "unplanned"]
@@ -88,6 +92,7 @@ class Settings:
 
     mode: str = "auto"
     address: str | None = None
+    tls: Tls | None = None
     numerics: str = "eager_order"
     memory_limit: str | int | None = None
     fallback: str = "error"

@@ -1,0 +1,69 @@
+"""How a client shows a planner with TLS who it is, and knows the planner."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+
+import grpc
+
+from .errors import PlannerError
+
+_VARIABLES = {"ca": "BUCKETD_CLIENT_CA", "cert": "BUCKETD_CLIENT_CERT", "key": "BUCKETD_CLIENT_KEY"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Tls:
+    """Paths of files in PEM, which may be replaced while the client lives: new connections use what is there then.
+
+    ca    the authorities that may vouch for the planner, whose certificate has to name the host of its address
+    cert  the client's own certificate, followed by those between it and its authority
+    key   of that certificate, not encrypted
+
+    ValueError where one is missing that another needs.
+    """
+
+    ca: str
+    cert: str = ""
+    key: str = ""
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, os.fspath(getattr(self, field.name) or ""))
+        if not self.ca and (self.cert or self.key):
+            raise ValueError(f"tls: a certificate without ca= ({_VARIABLES['ca']}): nobody would vouch for the planner")
+        if bool(self.cert) != bool(self.key):
+            raise ValueError(f"tls: cert= and key= ({_VARIABLES['cert']}, {_VARIABLES['key']}) go together")
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Tls | None:
+        """BUCKETD_CLIENT_CA, BUCKETD_CLIENT_CERT and BUCKETD_CLIENT_KEY; None where none is set."""
+        given = {name: environment.get(variable, "") for name, variable in _VARIABLES.items()}
+        return cls(**given) if any(given.values()) else None
+
+    def signature(self) -> tuple:
+        """Another one whenever a file was replaced or written."""
+        return tuple(_stamp(path) for path in (self.ca, self.cert, self.key))
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Of what the files hold now. PlannerError UNREACHABLE names one that cannot be read."""
+        return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.cert))
+
+
+def _stamp(path: str):
+    try:
+        status = os.stat(path) if path else None
+    except OSError:
+        return None
+    return status and (status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _read(path: str) -> bytes | None:
+    if not path:
+        return None
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise PlannerError("UNREACHABLE", f"tls: {path} cannot be read: {error.strerror}") from error

@@ -1,0 +1,38 @@
+#include "server/identity/identity_metrics.h"
+
+namespace bucketd {
+namespace {
+
+prometheus::Counter& AddCounter(prometheus::Registry& r, const char* name, const char* help,
+                                const prometheus::Labels& labels) {
+  return prometheus::BuildCounter().Name(name).Help(help).Register(r).Add(labels);
+}
+
+constexpr char kReloads[] = "bucketd_identity_reloads_total";
+constexpr char kReloadsHelp[] =
+    "Certificates and identities that were read again; refused: what was in force stays.";
+constexpr char kRefused[] = "bucketd_identity_refused_calls_total";
+constexpr char kRefusedHelp[] =
+    "Calls refused because nobody knows the caller, or it lacks the role or is of another tenant.";
+
+}  // namespace
+
+IdentityMetrics::IdentityMetrics(prometheus::Registry& r)
+    : certificates_taken(
+          AddCounter(r, kReloads, kReloadsHelp, {{"what", "certificates"}, {"result", "taken"}})),
+      certificates_refused(
+          AddCounter(r, kReloads, kReloadsHelp, {{"what", "certificates"}, {"result", "refused"}})),
+      identities_taken(
+          AddCounter(r, kReloads, kReloadsHelp, {{"what", "identities"}, {"result", "taken"}})),
+      identities_refused(
+          AddCounter(r, kReloads, kReloadsHelp, {{"what", "identities"}, {"result", "refused"}})),
+      certificate_expires(prometheus::BuildGauge()
+                              .Name("bucketd_certificate_expires_seconds")
+                              .Help("When the server's certificate expires, in seconds since 1970; "
+                                    "0: there is none.")
+                              .Register(r)
+                              .Add({})),
+      unknown_callers(AddCounter(r, kRefused, kRefusedHelp, {{"why", "unknown"}})),
+      forbidden_calls(AddCounter(r, kRefused, kRefusedHelp, {{"why", "forbidden"}})) {}
+
+}  // namespace bucketd

@@ -1,0 +1,86 @@
+// What was read from files, and is read again when they change: the last that was right stays in
+// force. Thread-safe.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "prometheus/counter.h"
+#include "spdlog/spdlog.h"
+
+#include "passes/base/status_macros.h"
+#include "server/identity/small_file.h"
+
+namespace bucketd {
+
+struct ReloadCounters {
+  prometheus::Counter& taken;
+  prometheus::Counter& refused;
+};
+
+template <typename T>
+class Reloaded {
+ public:
+  using Read = std::function<absl::StatusOr<T>()>;
+
+  // `what` begins a line of the log: "identities". The counters outlive this.
+  Reloaded(std::string what, std::vector<std::string> paths, Read read, ReloadCounters counters)
+      : what_(std::move(what)),
+        paths_(std::move(paths)),
+        read_(std::move(read)),
+        counters_(counters) {}
+
+  // Once, before the others. An error is the caller's to tell.
+  absl::Status Load() {
+    const absl::MutexLock lock(&mutex_);
+    signature_ = SignatureOf(paths_);
+    ASSIGN_OR_RETURN(T value, read_());
+    value_ = std::make_shared<const T>(std::move(value));
+    return absl::OkStatus();
+  }
+
+  // Reads again if a file has changed, or did not make sense when it was last read: the half of a
+  // replacement. A refusal is logged once.
+  void Look() {
+    const absl::MutexLock lock(&mutex_);
+    const std::string signature = SignatureOf(paths_);
+    if (signature == signature_ && refusal_.empty()) return;
+    const bool changed = signature != signature_;
+    signature_ = signature;
+    absl::StatusOr<T> value = read_();
+    if (value.ok()) {
+      value_ = std::make_shared<const T>(*std::move(value));
+      refusal_.clear();
+      counters_.taken.Increment();
+      spdlog::info("{}: read again, in force from now on", what_);
+    } else if (changed || refusal_ != value.status().message()) {
+      refusal_ = std::string(value.status().message());
+      counters_.refused.Increment();
+      spdlog::warn("{}: not taken, what was read before stays in force: {}", what_, refusal_);
+    }
+  }
+
+  std::shared_ptr<const T> Get() const {
+    const absl::MutexLock lock(&mutex_);
+    return value_;
+  }
+
+ private:
+  const std::string what_;
+  const std::vector<std::string> paths_;
+  const Read read_;
+  const ReloadCounters counters_;
+  mutable absl::Mutex mutex_;
+  std::string signature_ ABSL_GUARDED_BY(mutex_);
+  std::string refusal_ ABSL_GUARDED_BY(mutex_);  // of the files as they are; "": none
+  std::shared_ptr<const T> value_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace bucketd

@@ -1,0 +1,51 @@
+// Who calls, and whether it may: what every handler asks before anything else.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "grpcpp/server_context.h"
+
+#include "server/identity/caller.h"
+#include "server/identity/identities.h"
+#include "server/identity/identity_metrics.h"
+
+namespace bucketd {
+
+// Whether a caller without a name, at `peer` as gRPC names it ("unix:...",
+// "ipv4:127.0.0.1:4711"), may do what operators do under --admin=`policy`; else ADMIN_NOT_ALLOWED
+// with what to do about it.
+absl::Status CheckAdminPeer(absl::string_view policy, absl::string_view peer);
+
+// Thread-safe.
+class Admission {
+ public:
+  // Those in force. Empty: the listener has no TLS, and callers have no names.
+  using IdentitiesNow = std::function<std::shared_ptr<const Identities>()>;
+
+  // `file` is where the identities come from, for errors. `metrics` outlives this.
+  Admission(std::string admin_policy, IdentitiesNow identities, std::string file,
+            IdentityMetrics& metrics);
+
+  // CALLER_UNKNOWN, ROLE_MISSING, TENANT_DIFFERS (caller.h) or ADMIN_NOT_ALLOWED.
+  absl::StatusOr<Caller> Admit(Method method, const grpc::CallbackServerContext& context) const;
+  // The tenant of a message, by Caller::TenantFor.
+  absl::StatusOr<std::string> TenantFor(const Caller& caller, absl::string_view said) const;
+  // Both, where no more of the caller is of interest.
+  absl::StatusOr<std::string> TenantOf(Method method, const grpc::CallbackServerContext& context,
+                                       absl::string_view said) const;
+
+ private:
+  absl::StatusOr<Caller> Identify(const grpc::CallbackServerContext& context) const;
+
+  const std::string admin_policy_;
+  const IdentitiesNow identities_;
+  const std::string file_;
+  IdentityMetrics& metrics_;
+};
+
+}  // namespace bucketd

@@ -1,0 +1,22 @@
+// Does for connections in TLS what connection_guard.h does for others: ends those that flood their
+// server with HTTP/2 frames, before gRPC has seen the frames.
+//
+// gRPC (1.51, as distributions build it) decrypts by calling `SSL_read` of OpenSSL's shared
+// library. This file defines that function, which gRPC then calls in the library's place: it does
+// the same and counts what came out. Sessions that this process opened as a client are not
+// affected.
+//
+// What it cannot do: a session knows no address, so who comes back after a flood has the whole
+// budget again, for the price of a handshake, which costs both sides about the same. Handshakes
+// themselves are not bounded.
+#pragma once
+
+#include <functional>
+
+namespace bucketd {
+
+// From here on sessions are looked at; `on_closed` is called for each that is ended, on any thread,
+// until the next call of this. Naming this function is what links the file.
+void GuardSessions(std::function<void()> on_closed);
+
+}  // namespace bucketd

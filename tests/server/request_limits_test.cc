@@ -1,0 +1,211 @@
+// What requests may hold, at the limit and one beyond, and what refusing a large one costs.
+#include <algorithm>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "spdlog/sinks/base_sink.h"
+#include "spdlog/spdlog.h"
+
+#include "tests/server/fixture.h"
+
+namespace bucketd {
+namespace {
+
+constexpr char kGetPlan[] = "/bucketd.v1.Planner/GetPlan";
+constexpr size_t kLarge = 1'000'000;
+
+// Nobody's protocol buffer.
+std::string Garbage(size_t bytes) { return std::string(bytes, '\xff'); }
+
+class RequestLimitsTest : public ServerTest {
+ protected:
+  void SetUp() override {
+    ServerTest::SetUp();
+    options_.intake.max_graph_bytes = options_.intake.max_upload_bytes = int64_t{1} << 20;
+    options_.upload_lease = std::chrono::hours(1);  // nobody else is asked for the graph
+  }
+  void TearDown() override {
+    Leave();
+    ServerTest::TearDown();
+  }
+
+  // All are for one graph; each is for a plan of its own, and its key is somewhat longer than that.
+  static v1::GetPlanRequest LargeRequest(int number) {
+    v1::GetPlanRequest request = RequestFor(ForwardGraph());
+    request.mutable_options()->add_parameter_order(
+        absl::StrCat(number, ".", std::string(kLarge, 'x')));
+    return request;
+  }
+
+  void Start() {
+    StartServer();
+    EXPECT_TRUE(GetPlan(RequestFor(ForwardGraph())).asked_to_upload());
+  }
+
+  // Calls that wait, one after the other, until one is refused: with what.
+  grpc::Status WaitUntilRefused() {
+    while (true) {
+      Waiting& call = *waiting_.emplace_back(std::make_unique<Waiting>());
+      call.request = LargeRequest(static_cast<int>(waiting_.size()));
+      std::promise<grpc::Status> ended;
+      call.ended = ended.get_future();
+      stub_->async()->GetPlan(
+          &call.context, &call.request, &call.response,
+          [ended = std::make_shared<std::promise<grpc::Status>>(std::move(ended))](grpc::Status s) {
+            ended->set_value(std::move(s));
+          });
+      const auto settled = [&] {
+        return call.ended.wait_for(milliseconds(0)) == std::future_status::ready ||
+               Metric("bucketd_waiting_callers") == static_cast<double>(waiting_.size());
+      };
+      if (!Eventually(settled)) return grpc::Status(grpc::StatusCode::UNKNOWN, "neither");
+      if (Metric("bucketd_waiting_callers") == static_cast<double>(waiting_.size())) continue;
+      grpc::Status refused = call.ended.get();
+      waiting_.pop_back();
+      return refused;
+    }
+  }
+  int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
+
+  void Leave() {
+    for (const auto& call : waiting_) call->context.TryCancel();
+    for (const auto& call : waiting_) call->ended.wait();
+    waiting_.clear();
+  }
+
+ private:
+  struct Waiting {
+    grpc::ClientContext context;
+    v1::GetPlanRequest request;
+    v1::GetPlanResponse response;
+    std::future<grpc::Status> ended;
+  };
+  std::vector<std::unique_ptr<Waiting>> waiting_;
+};
+
+// One peer gets half of what requests may hold, which is half of what is for messages.
+TEST_F(RequestLimitsTest, BytesInFlight) {
+  for (const int64_t messages : {int64_t{64} << 20, int64_t{160} << 20}) {
+    options_.max_in_flight_bytes = options_.intake.max_upload_bytes + messages;
+    Start();
+    const grpc::Status refused = WaitUntilRefused();
+    EXPECT_EQ(ReasonOf(refused), "OVERLOADED") << refused.error_message();
+    EXPECT_GT(RetryDelayMillis(refused), 0);
+    const int64_t share = messages / 4;
+    EXPECT_EQ(MetadataOf(refused, "limit"), std::to_string(share)) << refused.error_message();
+    const int64_t of_each = 4 * static_cast<int64_t>(kLarge);  // and a little
+    EXPECT_EQ(waiting(), share / of_each) << "each holds four times its key";
+
+    const int64_t before = waiting();
+    Leave();
+    ASSERT_TRUE(EventuallyWaiting(0));
+    EXPECT_EQ(ReasonOf(WaitUntilRefused()), "OVERLOADED");
+    EXPECT_EQ(waiting(), before) << "who left has given back what it held";
+    Leave();
+    stub_.reset();
+    server_.reset();
+  }
+}
+
+TEST_F(RequestLimitsTest, ALargeRequestThatHasNoRoomIsRefusedUnread) {
+  options_.max_in_flight_bytes = options_.intake.max_upload_bytes + (int64_t{64} << 20);
+  Start();
+  EXPECT_EQ(ReasonOf(CallRaw(kGetPlan, Garbage(kLarge))), "REQUEST_MALFORMED") << "it was read";
+  EXPECT_EQ(ReasonOf(WaitUntilRefused()), "OVERLOADED");
+  EXPECT_EQ(ReasonOf(CallRaw(kGetPlan, Garbage(kLarge))), "OVERLOADED") << "it was not";
+  EXPECT_EQ(ReasonOf(CallRaw(kGetPlan, Garbage(100))), "REQUEST_MALFORMED") << "small ones are";
+}
+
+// Remembers the threads that end GetPlan calls, in the order in which they do.
+class Threads final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  std::vector<size_t> TakeAll() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(threads_, {});
+  }
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& line) override {
+    const absl::string_view text(line.payload.data(), line.payload.size());
+    if (absl::StrContains(text, "GetPlan")) threads_.push_back(line.thread_id);
+  }
+  void flush_() override {}
+
+ private:
+  std::vector<size_t> threads_;
+};
+
+TEST_F(RequestLimitsTest, LargeRequestsAreReadOnAThreadThatIsNotGrpcs) {
+  const auto before = spdlog::default_logger();
+  const auto ends = std::make_shared<Threads>();
+  const auto logger = std::make_shared<spdlog::logger>("threads", ends);
+  logger->set_level(spdlog::level::debug);
+  spdlog::set_default_logger(logger);
+  StartServer();
+  const auto call_together = [&](size_t bytes) {
+    std::vector<std::future<grpc::Status>> calls;
+    for (int i = 0; i < 8; ++i) {
+      calls.push_back(
+          std::async(std::launch::async, [&, bytes] { return CallRaw(kGetPlan, Garbage(bytes)); }));
+    }
+    for (auto& call : calls) EXPECT_EQ(ReasonOf(call.get()), "REQUEST_MALFORMED");
+    const std::vector<size_t> threads = ends->TakeAll();
+    EXPECT_EQ(threads.size(), calls.size());
+    return std::set<size_t>(threads.begin(), threads.end());
+  };
+  const std::set<size_t> small = call_together(size_t{64} << 10);
+  const std::set<size_t> large = call_together((size_t{64} << 10) + 1);
+  EXPECT_EQ(large.size(), 1U) << "one worker reads them";
+  EXPECT_FALSE(small.contains(*large.begin())) << "and nothing else";
+  spdlog::set_default_logger(before);
+}
+
+// Those beyond the limit stay at the client.
+TEST_F(RequestLimitsTest, CallsAtATimeOfAConnection) {
+  for (const int streams : {2, 5}) {
+    options_.max_streams = streams;
+    Start();
+    const auto one = NewChannel();
+    const auto stub = v1::Planner::NewStub(one);
+    struct Call {
+      grpc::ClientContext context;
+      v1::GetPlanResponse response;
+      std::promise<grpc::Status> ended;
+    };
+    const v1::GetPlanRequest request = RequestFor(ForwardGraph());
+    std::vector<std::unique_ptr<Call>> calls;
+    for (int i = 0; i < 6; ++i) {
+      Call& call = *calls.emplace_back(std::make_unique<Call>());
+      stub->async()->GetPlan(&call.context, &request, &call.response,
+                             [&call](grpc::Status s) { call.ended.set_value(std::move(s)); });
+      ASSERT_TRUE(EventuallyWaiting(std::min(i + 1, streams)));
+    }
+    // A call of another connection gets in, and once it is answered the others would have come.
+    v1::GetPlanRequest bad = request;
+    bad.set_graph_digest("short");
+    for (int i = 0; i < 100; ++i) EXPECT_EQ(ReasonOf(GetPlan(bad).status), "DIGEST_MALFORMED");
+    EXPECT_EQ(Metric("bucketd_waiting_callers"), streams);
+    EXPECT_EQ(Metric("bucketd_requests_in_flight", "method", "GetPlan"), streams);
+    // As one leaves another one comes.
+    calls.front()->context.TryCancel();
+    calls.front()->ended.get_future().wait();
+    EXPECT_TRUE(EventuallyWaiting(streams));
+    ASSERT_TRUE(Upload(ForwardGraph()).ok());
+    for (size_t i = 1; i < calls.size(); ++i) {
+      EXPECT_TRUE(calls[i]->ended.get_future().get().ok());
+    }
+    stub_.reset();
+    server_.reset();
+  }
+}
+
+}  // namespace
+}  // namespace bucketd

@@ -1,0 +1,145 @@
+// A gRPC server that speaks TLS, and a client that floods it inside the session.
+#include "server/rpc/session_guard.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "grpcpp/generic/async_generic_service.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "gtest/gtest.h"
+#include <netinet/in.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+#include <sys/socket.h>
+
+#include "server/rpc/connection_guard.h"
+
+namespace bucketd {
+namespace {
+
+constexpr char kHello[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0";  // and settings
+const std::string kBegin(kHello, sizeof(kHello));
+// Of stream 1, which is not there; and a ping, which is answered.
+const std::string kReset("\0\0\4\3\0\0\0\0\1\0\0\0\x8", 13);
+const std::string kPing("\0\0\x8\6\0\0\0\0\0pingpong", 17);
+const std::string kPong("\0\0\x8\6\1\0\0\0\0pingpong", 17);
+
+std::string Times(int n, const std::string& frame) {
+  std::string out;
+  for (int i = 0; i < n; ++i) out += frame;
+  return out;
+}
+
+template <typename Write>
+std::string Pem(const Write& write) {
+  const std::unique_ptr<BIO, int (*)(BIO*)> out(BIO_new(BIO_s_mem()), BIO_free);
+  EXPECT_EQ(write(out.get()), 1);
+  char* data = nullptr;
+  const long size = BIO_get_mem_data(out.get(), &data);
+  return {data, static_cast<size_t>(size)};
+}
+
+// Of localhost, signed by itself.
+grpc::SslServerCredentialsOptions::PemKeyCertPair MakeKeyAndCertificate() {
+  const std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)> key(EVP_EC_gen("P-256"), EVP_PKEY_free);
+  const std::unique_ptr<X509, void (*)(X509*)> certificate(X509_new(), X509_free);
+  X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -3600);
+  X509_gmtime_adj(X509_getm_notAfter(certificate.get()), 3600);
+  X509_set_pubkey(certificate.get(), key.get());
+  X509_NAME* name = X509_get_subject_name(certificate.get());
+  const std::string host = "localhost";
+  X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC,
+                             reinterpret_cast<const unsigned char*>(host.data()), -1, -1, 0);
+  X509_set_issuer_name(certificate.get(), name);
+  EXPECT_GT(X509_sign(certificate.get(), key.get(), EVP_sha256()), 0);
+  return {Pem([&](BIO* out) {
+            return PEM_write_bio_PrivateKey(out, key.get(), nullptr, nullptr, 0, nullptr, nullptr);
+          }),
+          Pem([&](BIO* out) { return PEM_write_bio_X509(out, certificate.get()); })};
+}
+
+class SessionGuardTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    GuardConnections([this] { ++closed_sockets_; });
+    GuardSessions([this] { ++closed_; });
+    grpc::SslServerCredentialsOptions credentials;
+    credentials.pem_key_cert_pairs.push_back(MakeKeyAndCertificate());
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::SslServerCredentials(credentials), &port_);
+    builder.RegisterCallbackGenericService(&service_);
+    server_ = builder.BuildAndStart();
+    ASSERT_NE(server_, nullptr);
+    Connect();
+  }
+  void TearDown() override {
+    SSL_free(session_);
+    close(socket_);
+    SSL_CTX_free(client_);
+    server_->Shutdown(std::chrono::system_clock::now());
+    GuardSessions(nullptr);
+    GuardConnections(nullptr);
+  }
+
+  void Connect() {
+    socket_ = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port_));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ASSERT_EQ(connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    session_ = SSL_new(client_);
+    SSL_set_fd(session_, socket_);
+    constexpr unsigned char kH2[] = {2, 'h', '2'};
+    SSL_set_alpn_protos(session_, kH2, sizeof(kH2));
+    ASSERT_EQ(SSL_connect(session_), 1);
+    Send(kBegin);
+  }
+  void Send(const std::string& bytes) const {
+    ASSERT_EQ(SSL_write(session_, bytes.data(), static_cast<int>(bytes.size())),
+              static_cast<int>(bytes.size()));
+  }
+  // What comes until it ends with `last`, or until the connection does.
+  std::string ReadUntil(const std::string& last) const {
+    std::string all;
+    char part[4096];
+    while (all.find(last) == std::string::npos) {
+      const int bytes = SSL_read(session_, part, sizeof(part));
+      if (bytes <= 0) return all + " (the end)";
+      all.append(part, static_cast<size_t>(bytes));
+    }
+    return all;
+  }
+
+  std::atomic<int> closed_{0};
+  std::atomic<int> closed_sockets_{0};
+
+ private:
+  grpc::CallbackGenericService service_;
+  std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
+  SSL_CTX* const client_ = SSL_CTX_new(TLS_client_method());
+  int socket_ = -1;
+  SSL* session_ = nullptr;
+};
+
+TEST_F(SessionGuardTest, AFloodInsideTlsEndsItsConnection) {
+  Send(Times(400, kReset) + kPing);
+  EXPECT_NE(ReadUntil(kPong).find(kPong), std::string::npos) << "what the budget allows is read";
+  EXPECT_EQ(closed_, 0);
+  Send(Times(200, kReset) + kPing);
+  EXPECT_EQ(ReadUntil(kPong).find(kPong), std::string::npos);
+  EXPECT_EQ(closed_, 1);
+  EXPECT_EQ(closed_sockets_, 0) << "who sees encrypted bytes counts nothing";
+}
+
+}  // namespace
+}  // namespace bucketd
