@@ -126,7 +126,6 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
   void AskLater() {
     const absl::Status room = held_.Resize(static_cast<int64_t>(request_.Length()));
     if (!room.ok()) {
-      request_.Clear();
       End(room);
       return;
     }
@@ -170,7 +169,7 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
     (*parsed)->peer = HostOf(context_.peer());
     (*parsed)->call = scope_.ids(TraceOf(context_));
     Remember(**parsed);
-    request_.Clear();
+    request_.Clear();  // the call may wait for long
     const SteadyTime deadline = DeadlineOf(context_, parts_.options.max_wait);
     if (job_.has_value()) {
       job_call_ = parts_.agreement.GetPlan(*job_, *std::move(parsed), deadline, end);
@@ -240,8 +239,11 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
     }
   }
 
-  // Called once.
+  // Called once. What the request took is free before its caller is told: gRPC keeps this until the
+  // answer is sent, and who reads slowly, or not at all, decides when that is.
   void End(const PlanBroker::Answer& answer) {
+    request_.Clear();
+    held_.Resize(0).IgnoreError();
     const PlanOutcome outcome = answer.ok() ? answer->outcome : PlanOutcome::kError;
     parts_.metrics.plans(outcome).Increment();
     if (answer.ok()) response_ = ToByteBuffer(*answer);

@@ -97,18 +97,31 @@ class Connection:
             raise ConnectionResetError("the server closed the connection")
         self.socket.sendall(data)
 
-    def send_data(self, stream: int, data: bytes, step: int = 16_384) -> None:
-        """As fast as the server's windows allow; ConnectionError where they stay shut for a second."""
+    def _allowed(self, stream: int, wanted: int, patience: float) -> int:
+        """So many bytes may be sent now; ConnectionError where the windows stay shut for `patience` seconds."""
+        with self._opened:
+            room = lambda: min(self._window, self._windows.setdefault(stream, self._first_window), wanted)
+            if not self._opened.wait_for(lambda: room() > 0 or self.closed.is_set(), patience) or self.closed.is_set():
+                raise ConnectionResetError("the server takes no more")
+            size = room()
+            self._window -= size
+            self._windows[stream] -= size
+            return size
+
+    def send_data(self, stream: int, data: bytes, step: int = 16_384, patience: float = 1.0) -> None:
+        """As fast as the server's windows allow; ConnectionError where they stay shut for `patience` seconds."""
         while data:
-            with self._opened:
-                room = lambda: min(self._window, self._windows.setdefault(stream, self._first_window), step, len(data))
-                if not self._opened.wait_for(lambda: room() > 0 or self.closed.is_set(), 1.0) or self.closed.is_set():
-                    raise ConnectionResetError("the server takes no more")
-                size = room()
-                self._window -= size
-                self._windows[stream] -= size
+            size = self._allowed(stream, min(step, len(data)), patience)
             self.send(frame(DATA, 0, stream, data[:size]))
             data = data[size:]
+
+    def send_together(self, messages: dict[int, bytes], patience: float = 30.0) -> None:
+        """A message a stream, and its end: all but the last byte of each, and then those in one write."""
+        for stream, message in messages.items():
+            self.send_data(stream, message[:-1], patience=patience)
+        for stream in messages:
+            self._allowed(stream, 1, patience)
+        self.send(b"".join(frame(DATA, END_STREAM, stream, message[-1:]) for stream, message in messages.items()))
 
     def close(self) -> None:
         try:

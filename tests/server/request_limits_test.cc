@@ -1,5 +1,6 @@
 // What requests may hold, at the limit and one beyond, and what refusing a large one costs.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -11,6 +12,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "spdlog/details/null_mutex.h"
 #include "spdlog/sinks/base_sink.h"
 #include "spdlog/spdlog.h"
 
@@ -124,6 +127,66 @@ TEST_F(RequestLimitsTest, ALargeRequestThatHasNoRoomIsRefusedUnread) {
   EXPECT_EQ(ReasonOf(CallRaw(kGetPlan, Garbage(100))), "REQUEST_MALFORMED") << "small ones are";
 }
 
+// All lines of all levels go to `sink` for as long as this lives.
+class LogTo {
+ public:
+  explicit LogTo(spdlog::sink_ptr sink) {
+    const auto logger = std::make_shared<spdlog::logger>("test", std::move(sink));
+    logger->set_level(spdlog::level::debug);
+    spdlog::set_default_logger(logger);
+  }
+  ~LogTo() { spdlog::set_default_logger(before_); }
+
+ private:
+  const std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
+};
+
+// Holds the thread that ends the first GetPlan call, which has not been answered yet.
+class Holding final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+ public:
+  void WaitUntilHolding() { holding_.WaitForNotification(); }
+  void LetGo() { let_go_.Notify(); }
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& line) override {
+    const absl::string_view text(line.payload.data(), line.payload.size());
+    if (!absl::StrContains(text, "GetPlan") || was_first_.exchange(true)) return;
+    holding_.Notify();
+    let_go_.WaitForNotification();
+  }
+  void flush_() override {}
+
+ private:
+  std::atomic<bool> was_first_{false};
+  absl::Notification holding_, let_go_;
+};
+
+// When that is depends on how its caller reads.
+TEST_F(RequestLimitsTest, WhatIsRefusedHoldsNothingUntilItIsAnswered) {
+  options_.max_in_flight_bytes = options_.intake.max_upload_bytes + (int64_t{64} << 20);
+  options_.intake.max_chunk_bytes = int64_t{16} << 20;  // and so a message
+  const auto worker = std::make_shared<Holding>();
+  const LogTo log(worker);
+  StartServer();
+  const auto call = [this](size_t bytes) {
+    return std::async(std::launch::async,
+                      [this, bytes] { return CallRaw(kGetPlan, Garbage(bytes)); });
+  };
+  // There is room for its bytes, and none for what they would become.
+  std::future<grpc::Status> refused = call(5 * kLarge);
+  worker->WaitUntilHolding();
+  // With the other's bytes it would not even be let in to be read.
+  std::future<grpc::Status> next = call(12 * kLarge);
+  EXPECT_TRUE(
+      Eventually([&] { return Metric("bucketd_requests_in_flight", "method", "GetPlan") == 1; }));
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(ReasonOf(CallRaw(kGetPlan, Garbage(100))), "REQUEST_MALFORMED");
+  }
+  worker->LetGo();
+  EXPECT_EQ(MetadataOf(refused.get(), "actual"), std::to_string(4 * 5 * kLarge));
+  EXPECT_EQ(MetadataOf(next.get(), "actual"), std::to_string(4 * 12 * kLarge));
+}
+
 // Remembers the threads that end GetPlan calls, in the order in which they do.
 class Threads final : public spdlog::sinks::base_sink<std::mutex> {
  public:
@@ -144,11 +207,8 @@ class Threads final : public spdlog::sinks::base_sink<std::mutex> {
 };
 
 TEST_F(RequestLimitsTest, LargeRequestsAreReadOnAThreadThatIsNotGrpcs) {
-  const auto before = spdlog::default_logger();
   const auto ends = std::make_shared<Threads>();
-  const auto logger = std::make_shared<spdlog::logger>("threads", ends);
-  logger->set_level(spdlog::level::debug);
-  spdlog::set_default_logger(logger);
+  const LogTo log(ends);
   StartServer();
   const auto call_together = [&](size_t bytes) {
     std::vector<std::future<grpc::Status>> calls;
@@ -165,7 +225,6 @@ TEST_F(RequestLimitsTest, LargeRequestsAreReadOnAThreadThatIsNotGrpcs) {
   const std::set<size_t> large = call_together((size_t{64} << 10) + 1);
   EXPECT_EQ(large.size(), 1U) << "one worker reads them";
   EXPECT_FALSE(small.contains(*large.begin())) << "and nothing else";
-  spdlog::set_default_logger(before);
 }
 
 // Those beyond the limit stay at the client.
