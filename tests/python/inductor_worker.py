@@ -4,7 +4,6 @@ import functools
 import hashlib
 import json
 import os
-import pathlib
 import re
 import sys
 
@@ -21,6 +20,7 @@ from torch._dynamo.utils import clear_compilation_metrics, counters, get_compila
 from torch._inductor.compile_fx import compile_fx_inner
 from torch._inductor.decomposition import select_decomp_table
 from torch.distributed.device_mesh import init_device_mesh
+from trainers_page import blocks
 
 import bucketd
 from bucketd.graph import NodeKind
@@ -237,10 +237,9 @@ class Cases:
 
 
     def page(self):
-        """What client/python/TRAINERS.md shows, as it stands there: the first loss by each way, and the plans of the first."""
-        text = (pathlib.Path(bucketd.__file__).parents[1] / "TRAINERS.md").read_text()
-        text = text[text.index("## torch.compile with Inductor"):]
-        whole, backend, aten = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        """What client/python/TRAINERS.md shows, as it stands there: the first loss by each way, and the plans of the third."""
+        (whole,) = blocks("torch.compile with Inductor", "python")
+        backend, aten = blocks("Your own stack over Inductor", "python")
         names = dict(torch=torch, bucketd=bucketd)
         run, plan_pass = Run(), bucketd.plan_pass  # whose costs Run checks
 

@@ -1,6 +1,7 @@
 """Kernel times of profiler traces: of Inductor's own on this CPU, and of traces by hand as GPUs leave them."""
 
 import collections
+import contextlib
 import gzip
 import itertools
 import json
@@ -16,6 +17,7 @@ import pytest
 import torch
 from fusion_models import F32, Feedforward
 from inductor_counters import fake_mesh
+from trainers_page import blocks, commands
 
 import bucketd
 from bucketd import canonical, files
@@ -24,34 +26,36 @@ from bucketd.kernel_times import TraceError, kernel_times
 from bucketd.kernel_times.__main__ import main
 from bucketd.kernel_times.match import sure_places
 from bucketd.normalize import normalize
-from bucketd.plan_file import save_planned
 
 STEPS = 3
 LARGE = 4096  # features: what has them takes milliseconds, all else some 40 us at most, so that a busy machine does not change which takes longer
+BIN = pathlib.Path(os.environ.get("BUCKETD_BIN", "build/bin")).absolute()
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
 
 # -- a real trace
+
+(THE_PAGES_STEP,) = blocks("Measured kernels", "python")
 
 
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory):
     """(graph files of forward and backward, a trace of three steps) of a model in which some products are a hundred times as large as all else."""
     folder = tmp_path_factory.mktemp("profiled")
-    plans = []
-    with fake_mesh() as mesh, torch._inductor.config.patch({"cpp.enable_kernel_profile": True, "compile_threads": 1}):
+    with contextlib.chdir(folder), fake_mesh() as mesh, torch._inductor.config.patch({"cpp.enable_kernel_profile": True, "compile_threads": 1}):
         torch._dynamo.reset()
         model = Feedforward(torch.nn.RMSNorm, torch.nn.functional.silu, gated=True, width=24, hidden=32, layers=2)
         model.layers[1]["up"] = torch.nn.Linear(24, LARGE)
         model.layers[1]["gate"] = torch.nn.Linear(24, LARGE)
         model.layers[1]["down"] = torch.nn.Linear(LARGE, 24)
-        step = torch.compile(fusion_models.step(mesh, model, F32, torch.randn(512, 24)),
-                             backend=bucketd.backend(compiler="inductor", mode="none", numerics="exact", on_plan=plans.append))
+        names = dict(torch=torch, bucketd=bucketd, model=fusion_models.step(mesh, model, F32, torch.randn(512, 24)))
+        exec(THE_PAGES_STEP, names)
+        step = names["step"]
         step().backward()
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
             for _ in range(STEPS):
                 step().backward()
-    profiler.export_chrome_trace(str(folder / "trace.json.gz"))
-    return [save_planned(planned, folder / planned.captured.raw.kind)[0] for planned in plans], str(folder / "trace.json.gz")
+        profiler.export_chrome_trace("trace.json.gz")
+    return [str(folder / f"{kind}.graph.json.gz") for kind in ("fw", "bw")], str(folder / "trace.json.gz")
 
 
 def test_a_trace_of_inductors_kernels_reaches_the_graphs_nodes(profiled):
@@ -102,9 +106,17 @@ def test_the_command_writes_what_plans_are_made_with(profiled, tmp_path, capsys)
     assert by_profile["planned"]["compute_us"] == pytest.approx(took, rel=0.01)  # every launch of it was measured
 
 
+def test_the_pages_commands_plan_with_what_was_measured(profiled):
+    (graph, _), trace = profiled
+    path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), str(BIN), os.environ["PATH"]])
+    said = [subprocess.run(command, shell=True, cwd=pathlib.Path(trace).parent, env={**os.environ, "PATH": path}, capture_output=True, text=True)
+            for command in commands("Measured kernels")]
+    assert [ran.returncode for ran in said] == [0, 0], said
+    assert said[0].stdout.count("costs measured, compute_scale") == 2 and "program order" in said[1].stdout
+
+
 def _bucketctl(*arguments):
-    binary = pathlib.Path(os.environ.get("BUCKETD_BIN", "build/bin")) / "bucketctl"
-    ran = subprocess.run([binary, *arguments], capture_output=True, text=True)
+    ran = subprocess.run([BIN / "bucketctl", *arguments], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 

@@ -9,6 +9,7 @@ import sys
 import zipfile
 
 import pytest
+import trainers_page
 
 from bucketd import needs_torch
 
@@ -57,7 +58,13 @@ def test_a_torch_that_was_not_tried_is_told(tmp_path, version, said):
     assert (done.stderr.splitlines() or [""])[-1] == said and done.returncode == said.startswith("ImportError"), done.stderr
 
 
-ROWS = re.findall(r"^\| (torch|torchtitan) \| (\S+) \| (.*) \|$", (ROOT / "client" / "python" / "TRAINERS.md").read_text(), re.MULTILINE)
+ROWS = re.findall(r"^\| (torch|torchtitan) \| (\S+) \| (.*) \|$", trainers_page.PATH.read_text(), re.MULTILINE)
+
+
+def test_a_test_runs_every_block_of_code_on_the_page_for_trainers():
+    tests = "".join(path.read_text() for path in (ROOT / "tests" / "python").glob("*.py"))
+    asked = re.findall(r'(blocks|commands)\("([^"]+)"(?:, "(\w+)")?\)', tests)
+    assert {(heading, language or "sh") for _, heading, language in asked} == trainers_page.everything().keys()
 
 
 def test_the_table_of_versions_has_what_was_tried_and_its_neighbours():

@@ -21,8 +21,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "bench"))
 
 import trainers  # noqa: E402
+from trainers_page import blocks, commands  # noqa: E402
 
-PAGE = ROOT / "client" / "python" / "TRAINERS.md"
 WORLD = 4
 PLANNED = {"pass_pipeline": "bucketd"}
 
@@ -122,10 +122,10 @@ def test_what_inductor_writes_keeps_the_plans_order(assets, offline):
 @pytest.mark.slow
 def test_the_page_takes_a_user_to_a_planned_step(assets, offline, tmp_path):
     """The page's own command, on a debug model that trains here: what is behind `--` is what this machine asks for."""
-    command = next(line for line in shell_lines(PAGE) if "train_torchtitan.py" in line)
+    _, command = commands("torchtitan")
     words = shlex.split(command)
     words[0] = str(pathlib.Path(sys.executable).with_name("torchrun"))
-    words[words.index("--nproc-per-node") + 1] = "2"
+    words[words.index("--nproc-per-node") + 1] = str(WORLD)
     words[words.index("--config") + 1] = "graph_trainer_llama3_debugmodel_sdpa_cross_entropy_loss"
     here = ["--training.steps", "2", "--training.local_batch_size", "2", "--training.seq_len", "64", "--training.disable_cuda_graphs",
             "--compile.disable_passes", "cudagraph_pass,tag_with_memory_policy_pass,selective_activation_remat_pass",
@@ -139,9 +139,13 @@ def test_the_page_takes_a_user_to_a_planned_step(assets, offline, tmp_path):
     assert re.search(r"bucketd: \d+ buckets, predicted .*\(0/joint\)", said) and "step:  2" in said, said
 
 
-def shell_lines(page: pathlib.Path) -> list[str]:
-    blocks = re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    return [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+def test_the_pages_two_lines_set_what_the_pipeline_plans_with():
+    (lines,) = blocks("torchtitan", "python")
+    run(f"""
+import titan_on_cpu
+{lines}
+assert bucketd.torchtitan._asked.options["address"] == "planner:9460"
+""")
 
 
 def test_options_are_those_of_the_backend():
