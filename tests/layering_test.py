@@ -47,6 +47,7 @@ ALLOWED = {
     "client/cli": ["passes/base"],
     "client/ctl": CORE + [
         "passes/modes", "passes/pass/greedy", "passes", "passes/io", "client", "client/cli", "client/render", "server/store",
+        "server/store/postgres",
     ],
     "client": CORE + ["passes/io", "proto"],
     "gpu_agent/device": ["passes/base"],

@@ -1,32 +1,26 @@
 #include <cstdio>
 #include <ctime>
-#include <functional>
-#include <limits>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "client/ctl/command.h"
+#include "client/ctl/store_place.h"
+#include "client/ctl/store_transfer.h"
 #include "client/render/table.h"
 
 #include "passes/base/status_macros.h"
-#include "passes/io/proto_io.h"
-#include "server/store/bundle.h"
-#include "server/store/sqlite_store.h"
 
 namespace bucketd::ctl {
 namespace {
 
 constexpr size_t kMaxNamed = 20;  // damaged values in a table; --json has all
 
-struct Args {
-  std::string directory, file, tenant;
-  bool all = false, json = false;
+struct LookArgs {
+  std::string place;
+  bool json = false;
 };
 
 absl::string_view ShelfName(Shelf shelf) {
@@ -43,13 +37,6 @@ absl::string_view ShelfName(Shelf shelf) {
   return "plans";
 }
 
-absl::StatusOr<std::unique_ptr<SqliteStore>> OpenForReading(const std::string& directory) {
-  SqliteStoreOptions options;
-  options.directory = directory;
-  options.read_only = true;
-  return SqliteStore::Open(std::move(options));
-}
-
 std::string When(WallTime time) {
   const std::time_t seconds =
       std::chrono::duration_cast<std::chrono::seconds>(time.time_since_epoch()).count();
@@ -64,9 +51,10 @@ void Print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 // ---- stats
 
-absl::Status RunStats(const Args& args) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<SqliteStore> store, OpenForReading(args.directory));
-  ASSIGN_OR_RETURN(const StoreStats s, store->Stats());
+absl::Status RunStats(const LookArgs& args) {
+  ASSIGN_OR_RETURN(const OpenedPlace opened, OpenForReading(args.place));
+  ASSIGN_OR_RETURN(const StoreStats s, opened.store->Stats());
+  const int64_t lost_commits = opened.folder == nullptr ? 0 : opened.folder->lost_commits();
   if (args.json) {
     Print(Json::Object({{"plans", s.plans},
                         {"plan_bytes", s.plan_bytes},
@@ -75,7 +63,7 @@ absl::Status RunStats(const Args& args) {
                         {"file_bytes", s.file_bytes},
                         {"oldest_use_ms",
                          s.oldest_use ? Json(s.oldest_use->time_since_epoch().count()) : Json()},
-                        {"lost_commits", store->lost_commits()}})
+                        {"lost_commits", lost_commits}})
               .Text());
     return absl::OkStatus();
   }
@@ -84,10 +72,10 @@ absl::Status RunStats(const Args& args) {
   table.AddRow({"of which held for jobs", WithThousands(s.held_plans)});
   table.AddRow({"bytes of plans", Mib(s.plan_bytes)});
   table.AddRow({"records", WithThousands(s.records)});
-  table.AddRow({"on disk", Mib(s.file_bytes)});
+  if (opened.folder != nullptr) table.AddRow({"on disk", Mib(s.file_bytes)});
   table.AddRow({"oldest use of a plan", s.oldest_use ? When(*s.oldest_use) : "-"});
-  if (store->lost_commits() > 0) {
-    table.AddRow({"commits that are gone", WithThousands(store->lost_commits())});
+  if (lost_commits > 0) {
+    table.AddRow({"commits that are gone", WithThousands(lost_commits)});
   }
   Print(table.Text());
   return absl::OkStatus();
@@ -151,142 +139,38 @@ void PrintVerified(const Verified& v, bool json) {
     absl::StrAppend(&text, "commits that were acknowledged and are gone: ", v.lost_commits, "\n");
   }
   for (const std::string& line : v.structure) absl::StrAppend(&text, "structure: ", line, "\n");
-  absl::StrAppend(&text, v.Whole() ? "the store is whole\n"
-                                   : "to keep what can be read: bucketctl store export --all DIR "
-                                     "FILE, then import FILE into an empty folder\n");
+  absl::StrAppend(&text, v.Whole()
+                             ? "the store is whole\n"
+                             : "to keep what can be read: bucketctl store copy it into an empty "
+                               "folder or database\n");
   Print(text);
 }
 
-absl::Status RunVerify(const Args& args) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<SqliteStore> store, OpenForReading(args.directory));
+absl::Status RunVerify(const LookArgs& args) {
+  ASSIGN_OR_RETURN(const OpenedPlace opened, OpenForReading(args.place));
   Verified v;
   const auto see = [&](const ScannedValue& value) {
-    if (value.status.ok()) return;
+    if (value.status.ok()) return absl::OkStatus();
     ScannedValue& damaged = v.damaged.emplace_back();
     damaged.shelf = value.shelf;
     damaged.name = value.name;
     damaged.tenant = value.tenant;
     damaged.graph_digest = value.graph_digest;
     damaged.status = value.status;
+    return absl::OkStatus();
   };
-  ASSIGN_OR_RETURN(v.plans, store->ScanPlans(see));
-  ASSIGN_OR_RETURN(v.records, store->ScanRecords(see));
-  ASSIGN_OR_RETURN(v.structure, store->CheckStructure(20));
-  v.lost_commits = store->lost_commits();
+  ASSIGN_OR_RETURN(v.plans, opened.store->ScanPlans(see));
+  ASSIGN_OR_RETURN(v.records, opened.store->ScanRecords(see));
+  if (opened.folder != nullptr) {
+    ASSIGN_OR_RETURN(v.structure, opened.folder->CheckStructure(20));
+    v.lost_commits = opened.folder->lost_commits();
+  }
   PrintVerified(v, args.json);
   return v.Whole() ? absl::OkStatus()
-                   : absl::DataLossError(absl::StrCat(args.directory, ": the store is damaged"));
+                   : absl::DataLossError(absl::StrCat(opened.name, ": the store is damaged"));
 }
 
-// ---- export and import
-
-absl::Status RunExport(const Args& args) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<SqliteStore> store, OpenForReading(args.directory));
-  ASSIGN_OR_RETURN(const std::unique_ptr<BundleWriter> bundle, BundleWriter::Open(args.file));
-  int64_t written = 0, bytes = 0;
-  const auto see = [&](const ScannedValue& value) {
-    if (!value.status.ok() || (!args.tenant.empty() && value.tenant != args.tenant)) return;
-    const bool is_plan = value.shelf == Shelf{};
-    bundle->Add({is_plan, value.shelf, value.tenant, value.key, value.value});
-    ++written;
-    bytes += value.bytes;
-  };
-  ASSIGN_OR_RETURN(ScanResult result, store->ScanPlans(see));
-  if (args.all) {
-    ASSIGN_OR_RETURN(const ScanResult records, store->ScanRecords(see));
-    result.damaged += records.damaged;
-    result.unreadable_regions += records.unreadable_regions;
-  }
-  RETURN_IF_ERROR(bundle->Finish());
-  if (args.json) {
-    Print(Json::Object({{"exported", written},
-                        {"bytes", bytes},
-                        {"damaged", result.damaged},
-                        {"unreadable_regions", result.unreadable_regions}})
-              .Text());
-  } else {
-    Print(absl::StrCat(WithThousands(written), " values, ", Mib(bytes), ", to ", args.file, "\n"));
-  }
-  if (result.damaged + result.unreadable_regions == 0) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(
-      args.directory, ": left out ", result.damaged, " damaged values and ",
-      result.unreadable_regions, " stretches that cannot be read; the bundle has all the rest"));
-}
-
-// A plan under a key that promises something else would be handed to jobs.
-absl::Status CheckEntry(const BundleEntry& entry) {
-  if (!entry.is_plan) return absl::OkStatus();
-  const absl::string_view key = entry.key;
-  if (!absl::StartsWith(key, "bucketd plan key ")) {
-    return absl::InvalidArgumentError("its key is not that of a plan");
-  }
-  const std::string tenant = absl::StrCat("\ntenant=\"", absl::CEscape(entry.tenant), "\"\n");
-  if (!absl::StrContains(key, tenant)) {
-    return absl::InvalidArgumentError("its key names another tenant");
-  }
-  const absl::StatusOr<Plan> plan = ParsePlan(entry.value);
-  if (!plan.ok()) return plan.status();
-  if (!absl::StrContains(key, absl::StrCat("\ngraph=\"", ToHex(plan->graph_digest), "\"\n"))) {
-    return absl::InvalidArgumentError("its key names another graph than the plan was made for");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ForEach(const std::string& path,
-                     const std::function<absl::Status(const BundleEntry&)>& see) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<BundleReader> bundle, BundleReader::Open(path));
-  BundleEntry entry;
-  for (int64_t number = 0;; ++number) {
-    ASSIGN_OR_RETURN(const bool more, bundle->Next(entry));
-    if (!more) return absl::OkStatus();
-    const absl::Status status = see(entry);
-    if (!status.ok()) {
-      return absl::Status(status.code(),
-                          absl::StrCat(path, ": entry ", number, ": ", status.message()));
-    }
-  }
-}
-
-struct Imported {
-  int64_t added = 0, known = 0;
-};
-
-absl::Status ImportEntry(SqliteStore& store, const BundleEntry& entry, Imported& imported) {
-  // What is there already is as good, and a running server may be using it.
-  absl::StatusOr<std::optional<std::string>> there =
-      entry.is_plan ? store.GetPlan(entry.key) : store.GetRecord(entry.shelf, entry.key);
-  if (!there.ok() && !absl::IsDataLoss(there.status())) return there.status();
-  if (there.ok() && there->has_value()) {
-    ++imported.known;
-    return absl::OkStatus();
-  }
-  ++imported.added;
-  return entry.is_plan ? store.PutPlan(entry.key, entry.tenant, entry.value)
-                       : store.PutRecord(entry.shelf, entry.key, entry.value);
-}
-
-absl::Status RunImport(const Args& args) {
-  RETURN_IF_ERROR(ForEach(args.file, CheckEntry));  // all or nothing
-  SqliteStoreOptions options;
-  options.directory = args.directory;
-  options.max_bytes = std::numeric_limits<int64_t>::max();  // the server's bounds come later
-  options.maintenance = std::chrono::minutes(1);
-  options.max_age = std::chrono::hours(0);
-  ASSIGN_OR_RETURN(const std::unique_ptr<SqliteStore> store, SqliteStore::Open(std::move(options)));
-  Imported imported;
-  RETURN_IF_ERROR(ForEach(args.file, [&](const BundleEntry& entry) {
-    const absl::Status status = CheckEntry(entry);  // the file may have changed
-    return status.ok() ? ImportEntry(*store, entry, imported) : status;
-  }));
-  if (args.json) {
-    Print(Json::Object({{"imported", imported.added}, {"already_there", imported.known}}).Text());
-  } else {
-    Print(absl::StrCat(WithThousands(imported.added), " values imported, ",
-                       WithThousands(imported.known), " were there already\n"));
-  }
-  return absl::OkStatus();
-}
-
+template <typename Args>
 Command Add(const Command& app, const char* name, const char* help,
             const std::shared_ptr<Args>& args, absl::Status (*run)(const Args&)) {
   const Command command = app.AddCommand(name, help);
@@ -295,40 +179,68 @@ Command Add(const Command& app, const char* name, const char* help,
   return command;
 }
 
+void Place(const Command& command, std::string& place, const char* name, const char* help) {
+  command.AddOption(name, place, help).Required().TypeName("STORE");
+}
+
+void File(const Command& command, std::string& file, const char* help) {
+  command.AddOption("file", file, help).Required().TypeName("FILE");
+}
+
+void AddLook(const Command& store, const char* name, const char* help,
+             absl::Status (*run)(const LookArgs&)) {
+  auto args = std::make_shared<LookArgs>();
+  Place(Add(store, name, help, args, run), args->place, "store", "what to read");
+}
+
+void AddExport(const Command& store) {
+  auto args = std::make_shared<ExportArgs>();
+  const Command command =
+      Add(store, "export", "Write plans to one file, for another store", args, ExportStore);
+  Place(command, args->from, "store", "what to read");
+  File(command, args->file, "bundle to write");
+  command.AddFlag("--all", args->all,
+                  "pins, profiles, samples and settings too: for a backup or a move");
+  command.AddOption("--tenant", args->tenant, "plans of this tenant alone");
+}
+
+void AddImport(const Command& store) {
+  auto args = std::make_shared<ImportArgs>();
+  const Command command =
+      Add(store, "import", "Check a bundle, then add what is not there yet", args, ImportStore);
+  File(command, args->file, "bundle to read");
+  Place(command, args->to, "store", "where to add it; made if it is not there");
+}
+
+void AddCopy(const Command& store) {
+  auto args = std::make_shared<CopyArgs>();
+  const Command command = Add(
+      store, "copy", "Add all that one store has to another, of either engine", args, CopyStore);
+  Place(command, args->from, "from", "what to read");
+  Place(command, args->to, "to", "where to add what is not there yet; made if it is not there");
+}
+
 }  // namespace
 
 void AddStoreCommand(const Command& app) {
-  auto args = std::make_shared<Args>();
-  const Command store = app.AddCommand(
-      "store", "Look into the folder of a server's store (bucketd --store-dir), running or not");
-  const auto directory = [&](const Command& command) {
-    command.AddOption("directory", args->directory, "folder of the store")
-        .Required()
-        .TypeName("DIR");
-  };
-  const auto file = [&](const Command& command, const char* help) {
-    command.AddOption("file", args->file, help).Required().TypeName("FILE");
-  };
-  directory(Add(store, "stats", "How much is in it", args, RunStats));
-  directory(Add(store, "verify",
-                "Check every value and structure; exits 1 and names what is damaged", args,
-                RunVerify));
-  const Command exported =
-      Add(store, "export", "Write plans to one file, for another store", args, RunExport);
-  directory(exported);
-  file(exported, "bundle to write");
-  exported.AddFlag("--all", args->all,
-                   "pins, profiles, samples and settings too: for a repair or a move");
-  exported.AddOption("--tenant", args->tenant, "plans of this tenant alone");
-  const Command imported =
-      Add(store, "import", "Check a bundle, then add what is not there yet", args, RunImport);
-  file(imported, "bundle to read");
-  directory(imported);
+  const Command store =
+      app.AddCommand("store",
+                     "Look into a server's store and carry it elsewhere, a server running or not. "
+                     "STORE is what bucketd's --store takes: a folder or a postgres:// URL");
+  AddLook(store, "stats", "How much is in it", RunStats);
+  AddLook(store, "verify", "Check every value and structure; exits 1 and names what is damaged",
+          RunVerify);
+  AddExport(store);
+  AddImport(store);
+  AddCopy(store);
   store.Footer(
-      "Example: take the plans of one cluster to another:\n"
+      "Examples: take the plans of one cluster to another:\n"
       "  bucketctl store export /var/lib/bucketd plans.bundle\n"
       "  bucketctl store import plans.bundle /var/lib/bucketd\n"
-      "Import bundles of people you trust: clients hold a plan against their graph, but not "
+      "Move from a folder to a database; a server may go on meanwhile, copy again once it has "
+      "ended:\n"
+      "  bucketctl store copy /var/lib/bucketd postgres://bucketd@db:5432/bucketd\n"
+      "Take what people you trust give you: clients hold a plan against their graph, but not "
       "against\n"
       "what the planner would have chosen.");
 }

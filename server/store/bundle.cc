@@ -1,5 +1,7 @@
 #include "server/store/bundle.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 
 #include "absl/strings/match.h"
@@ -10,13 +12,15 @@
 namespace bucketd {
 namespace {
 
-constexpr absl::string_view kMagic = "bucketd bundle 1\n";
+constexpr absl::string_view kMagic = "bucketd bundle 2\n";
+constexpr absl::string_view kMagicWithoutHolds = "bucketd bundle 1\n";
 constexpr absl::string_view kMagicOfAny = "bucketd bundle ";
 constexpr int64_t kHeadBytes = 1 + 1 + 4 + 4 + 8;
 constexpr int64_t kSumBytes = 32;
 constexpr int64_t kMaxTenantBytes = 128;
 constexpr int64_t kMaxKeyBytes = int64_t{64} << 20;
-enum Kind : uint8_t { kEnd = 0, kPlan = 1, kRecord = 2 };
+constexpr int64_t kTimeBytes = 8;  // of a hold, before the holder
+constexpr uint8_t kEnd = 0;
 
 void AppendInt(uint64_t value, size_t bytes, std::string& out) {
   for (size_t i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> (8 * i)));
@@ -47,13 +51,16 @@ BundleWriter::~BundleWriter() {
 }
 
 void BundleWriter::Add(const BundleEntry& entry) {
-  std::string bytes;
-  AppendInt(entry.is_plan ? kPlan : kRecord, 1, bytes);
+  std::string bytes, time;
+  if (entry.kind == BundleKind::kHold) {
+    AppendInt(static_cast<uint64_t>(entry.expires.time_since_epoch().count()), kTimeBytes, time);
+  }
+  AppendInt(static_cast<uint64_t>(entry.kind), 1, bytes);
   AppendInt(static_cast<uint64_t>(entry.shelf), 1, bytes);
   AppendInt(entry.tenant.size(), 4, bytes);
   AppendInt(entry.key.size(), 4, bytes);
-  AppendInt(entry.value.size(), 8, bytes);
-  absl::StrAppend(&bytes, entry.tenant, entry.key, entry.value);
+  AppendInt(time.size() + entry.value.size(), 8, bytes);
+  absl::StrAppend(&bytes, entry.tenant, entry.key, time, entry.value);
   AppendSum(bytes);
   file_.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   ++entries_;
@@ -83,10 +90,10 @@ absl::StatusOr<std::unique_ptr<BundleReader>> BundleReader::Open(const std::stri
   auto reader = std::unique_ptr<BundleReader>(new BundleReader(path, std::move(file), bytes));
   std::string magic;
   const bool read = reader->Take(static_cast<int64_t>(kMagic.size()), magic);
-  if (read && magic == kMagic) return reader;
+  if (read && (magic == kMagic || magic == kMagicWithoutHolds)) return reader;
   if (absl::StartsWith(magic, kMagicOfAny)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": is a bundle of another version; this one reads version 1"));
+        absl::StrCat(path, ": is a bundle of another version; this one reads 1 and 2"));
   }
   return absl::InvalidArgumentError(absl::StrCat(path, ": is no bundle of bucketctl store export"));
 }
@@ -116,7 +123,9 @@ absl::StatusOr<bool> BundleReader::Next(BundleEntry& entry) {
   const int64_t value = TakeInt(absl::string_view(bytes).substr(10, 8));
   const bool sized = kind == kEnd || (tenant <= kMaxTenantBytes && key <= kMaxKeyBytes &&
                                       value >= 0 && value <= left_ - kSumBytes - tenant - key);
-  if (kind > kRecord) return Malformed("is neither a plan nor a record");
+  if (kind > static_cast<uint8_t>(BundleKind::kHold)) {
+    return Malformed("is neither a plan, a record nor a hold");
+  }
   if (!sized) return Malformed("is larger than the file, or than a bundle allows");
   if (kind != kEnd) Take(tenant + key + value, bytes);
   const Digest sum = Sha256(bytes);
@@ -128,15 +137,23 @@ absl::StatusOr<bool> BundleReader::Next(BundleEntry& entry) {
     if (left_ != 0) return Malformed("something follows the end");
     return false;
   }
-  const bool known_shelf = kind == kPlan ? shelf == 0 : shelf >= 1 && shelf <= 4;
+  entry.kind = static_cast<BundleKind>(kind);
+  const bool is_record = entry.kind == BundleKind::kRecord;
+  const bool known_shelf =
+      is_record ? std::count(kShelves.begin(), kShelves.end(), static_cast<Shelf>(shelf)) == 1
+                : shelf == 0;
   if (!known_shelf) return Malformed("stands on a shelf that is not known");
+  if (entry.kind == BundleKind::kHold && value < kTimeBytes) return Malformed("has no time");
   const auto at = static_cast<size_t>(kHeadBytes);
   const auto tenant_end = at + static_cast<size_t>(tenant);
-  entry.is_plan = kind == kPlan;
   entry.shelf = static_cast<Shelf>(shelf);
   entry.tenant = bytes.substr(at, static_cast<size_t>(tenant));
   entry.key = bytes.substr(tenant_end, static_cast<size_t>(key));
   entry.value = bytes.substr(tenant_end + static_cast<size_t>(key));
+  if (entry.kind == BundleKind::kHold) {
+    entry.expires = WallTime(std::chrono::milliseconds(TakeInt(entry.value.substr(0, kTimeBytes))));
+    entry.value.erase(0, kTimeBytes);
+  }
   ++entries_;
   return true;
 }

@@ -17,11 +17,15 @@
 
 namespace bucketd {
 
+enum class BundleKind : uint8_t { kPlan = 1, kRecord = 2, kHold = 3 };
+
 struct BundleEntry {
-  bool is_plan = true;
+  BundleKind kind = BundleKind::kPlan;
   Shelf shelf{};       // of records
   std::string tenant;  // of plans
-  std::string key, value;
+  std::string key;     // of holds: that of the plan, which stands before it
+  std::string value;   // of holds: the holder
+  WallTime expires{};  // of holds
 };
 
 // Not thread-safe. The file appears with Finish(), whole; until then it is PATH.part, removed if

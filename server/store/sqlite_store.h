@@ -49,23 +49,6 @@ struct SqliteStoreOptions {
   StoreObserver* observer = nullptr;     // outlives the store
 };
 
-// One value as a scan finds it. DATA_LOSS: damaged; then what is not known is empty.
-struct ScannedValue {
-  Shelf shelf{};     // of records
-  std::string name;  // of plans the digest of the key in hexadecimal, of records the key
-  std::string key, value;
-  std::string tenant, graph_digest;  // of plans; the digest "" if the key has none
-  int64_t bytes = 0;                 // of key and value, as stored
-  absl::Status status;
-};
-
-struct ScanResult {
-  int64_t values = 0;
-  int64_t damaged = 0;
-  // Stretches of the index that cannot be read; how many values they hold is not known.
-  int64_t unreadable_regions = 0;
-};
-
 class SqliteStore final : public Store {
  public:
   //   NOT_FOUND            (read-only) there is no store
@@ -92,6 +75,8 @@ class SqliteStore final : public Store {
                                                     int32_t limit) override;
   absl::StatusOr<int64_t> EvictPlans(const PlanSelection& selection) override;
   absl::StatusOr<StoreStats> Stats() override;
+  absl::StatusOr<ScanResult> ScanPlans(SeeValue see) override;
+  absl::StatusOr<ScanResult> ScanRecords(SeeValue see) override;
   absl::StatusOr<int64_t> Version() override;
 
   // Memory only; written by Maintain().
@@ -100,10 +85,6 @@ class SqliteStore final : public Store {
   // O(what there is to do).
   absl::Status Maintain();
 
-  // Every plan in the order of its key's digest, every record in key order, each checked. `see` may
-  // not call the store. Damage does not end a scan.
-  absl::StatusOr<ScanResult> ScanPlans(absl::FunctionRef<void(const ScannedValue&)> see);
-  absl::StatusOr<ScanResult> ScanRecords(absl::FunctionRef<void(const ScannedValue&)> see);
   // SQLite's own check of all structures: lines for people, none if all is well; at most `limit`.
   absl::StatusOr<std::vector<std::string>> CheckStructure(int32_t limit);
   // Keys whose newest commit was acknowledged and is gone, found when the store was opened.
@@ -155,12 +136,12 @@ class SqliteStore final : public Store {
   };
   absl::StatusOr<std::vector<Selected>> Select(const PlanSelection& selection, int64_t limit,
                                                bool held_too);
-  absl::Status Scan(const Sql& sql, int64_t shelf, absl::FunctionRef<void(const ScannedValue&)> see,
-                    ScanResult& result);
+  absl::Status Scan(const Sql& sql, int64_t shelf, SeeValue see, ScanResult& result);
   absl::Status ListFrom(const Sql& sql, int64_t shelf, absl::string_view from,
                         std::vector<ScannedValue>& found);
-  void SeeValue(const Sql& sql, int64_t shelf, ScannedValue value,
-                absl::FunctionRef<void(const ScannedValue&)> see, ScanResult& result);
+  absl::Status ShowValue(const Sql& sql, int64_t shelf, ScannedValue value, SeeValue see,
+                         ScanResult& result);
+  absl::StatusOr<std::vector<PlanHold>> HoldsOf(absl::string_view hash);
 
   // What a transaction does, with the connection's lock.
   using Change = absl::FunctionRef<absl::Status(SqliteDb&)>;

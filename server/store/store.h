@@ -15,6 +15,7 @@
 // Thread-safe. Every call may block on the disk: never on a gRPC thread.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -22,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -33,6 +35,8 @@ using WallTime = std::chrono::time_point<std::chrono::system_clock, std::chrono:
 
 // Records live on shelves; a key is unique on its shelf.
 enum class Shelf { kPins = 1, kProfiles = 2, kCostSamples = 3, kSettings = 4 };
+inline constexpr std::array kShelves = {Shelf::kPins, Shelf::kProfiles, Shelf::kCostSamples,
+                                        Shelf::kSettings};
 
 // The setting that is there while planning is off. Its absence means something, too: in a store
 // that has lost what it cannot name, it is damaged.
@@ -68,6 +72,31 @@ struct PlanSelection {
   std::optional<std::string> key;           // exactly this one
   std::optional<std::string> graph_digest;  // lower-case hex, 64 characters
   std::optional<WallTime> not_used_since;
+};
+
+struct PlanHold {
+  std::string holder;
+  WallTime expires;
+};
+
+// One value as a scan finds it. DATA_LOSS: damaged; then what is not known is empty.
+struct ScannedValue {
+  Shelf shelf{};     // of records
+  std::string name;  // of plans the digest of the key in hexadecimal, of records the key
+  std::string key, value;
+  std::string tenant, graph_digest;  // of plans; the digest "" if the key has none
+  std::vector<PlanHold> holds;       // of plans, in the order of their holders; expired ones too
+  int64_t bytes = 0;                 // of key and value, as stored
+  absl::Status status;
+};
+// Another status than OK ends the scan, and is what it returns.
+using SeeValue = absl::FunctionRef<absl::Status(const ScannedValue&)>;
+
+struct ScanResult {
+  int64_t values = 0;
+  int64_t damaged = 0;
+  // Stretches of the index that cannot be read; how many values they hold is not known.
+  int64_t unreadable_regions = 0;
 };
 
 class Store {
@@ -111,6 +140,11 @@ class Store {
   // How many went.
   virtual absl::StatusOr<int64_t> EvictPlans(const PlanSelection& selection) = 0;
   virtual absl::StatusOr<StoreStats> Stats() = 0;
+  // Every plan in the order of its key's digest, every record in key order, shelf by shelf, each
+  // checked; what is written meanwhile may be seen or not. No use of a plan, and damage neither
+  // ends a scan nor is taken away. `see` may not call the store.
+  virtual absl::StatusOr<ScanResult> ScanPlans(SeeValue see) = 0;
+  virtual absl::StatusOr<ScanResult> ScanRecords(SeeValue see) = 0;
   // Another number than before once another process has written; whoever wants to notice that asks
   // again and again. Costs less than any read. Own writes may count too.
   virtual absl::StatusOr<int64_t> Version() = 0;

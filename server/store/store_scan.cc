@@ -135,26 +135,21 @@ absl::StatusOr<StoreStats> SqliteStore::Stats() {
   return stats;
 }
 
-absl::StatusOr<ScanResult> SqliteStore::ScanPlans(
-    absl::FunctionRef<void(const ScannedValue&)> see) {
+absl::StatusOr<ScanResult> SqliteStore::ScanPlans(SeeValue see) {
   ScanResult result;
   RETURN_IF_ERROR(Scan(kPlanSql, 0, see, result));
   return result;
 }
 
-absl::StatusOr<ScanResult> SqliteStore::ScanRecords(
-    absl::FunctionRef<void(const ScannedValue&)> see) {
+absl::StatusOr<ScanResult> SqliteStore::ScanRecords(SeeValue see) {
   ScanResult result;
-  for (const Shelf shelf :
-       {Shelf::kPins, Shelf::kProfiles, Shelf::kCostSamples, Shelf::kSettings}) {
+  for (const Shelf shelf : kShelves) {
     RETURN_IF_ERROR(Scan(kRecordSql, static_cast<int64_t>(shelf), see, result));
   }
   return result;
 }
 
-absl::Status SqliteStore::Scan(const Sql& sql, int64_t shelf,
-                               absl::FunctionRef<void(const ScannedValue&)> see,
-                               ScanResult& result) {
+absl::Status SqliteStore::Scan(const Sql& sql, int64_t shelf, SeeValue see, ScanResult& result) {
   std::string next;
   bool in_region = false;
   while (true) {
@@ -163,7 +158,7 @@ absl::Status SqliteStore::Scan(const Sql& sql, int64_t shelf,
     if (!status.ok() && !absl::IsDataLoss(status)) return status;
     for (ScannedValue& value : found) {
       next = After(value.name);
-      SeeValue(sql, shelf, std::move(value), see, result);
+      RETURN_IF_ERROR(ShowValue(sql, shelf, std::move(value), see, result));
     }
     if (!found.empty()) in_region = false;
     if (status.ok()) {
@@ -193,10 +188,25 @@ absl::Status SqliteStore::ListFrom(const Sql& sql, int64_t shelf, absl::string_v
   }
 }
 
-void SqliteStore::SeeValue(const Sql& sql, int64_t shelf, ScannedValue value,
-                           absl::FunctionRef<void(const ScannedValue&)> see, ScanResult& result) {
+// What holds a plan is told where it can be read: who carries the plan elsewhere cannot do more.
+absl::StatusOr<std::vector<PlanHold>> SqliteStore::HoldsOf(absl::string_view hash) {
+  const absl::MutexLock lock(&reader_->mutex());
+  Statement rows =
+      reader_->Query("SELECT holder, expires FROM holds WHERE plan = ?1 ORDER BY holder", hash);
+  std::vector<PlanHold> holds;
+  while (true) {
+    const absl::StatusOr<bool> row = rows.Step();
+    if (absl::IsDataLoss(row.status())) return holds;
+    RETURN_IF_ERROR(row.status());
+    if (!*row) return holds;
+    holds.push_back({std::string(rows.Bytes(0)), Wall(rows.Int(1))});
+  }
+}
+
+absl::Status SqliteStore::ShowValue(const Sql& sql, int64_t shelf, ScannedValue value, SeeValue see,
+                                    ScanResult& result) {
   absl::StatusOr<std::optional<Row>> row = ReadRow(sql, shelf, value.name);
-  if (row.ok() && !row->has_value()) return;  // gone meanwhile
+  if (row.ok() && !row->has_value()) return absl::OkStatus();  // gone meanwhile
   ++result.values;
   if (row.ok()) {
     value.key = std::move((*row)->key);
@@ -209,8 +219,11 @@ void SqliteStore::SeeValue(const Sql& sql, int64_t shelf, ScannedValue value,
     value.status = row.status();
   }
   if (!value.status.ok()) ++result.damaged;
-  if (shelf == 0) value.name = absl::BytesToHexString(value.name);
-  see(value);
+  if (shelf == 0) {
+    ASSIGN_OR_RETURN(value.holds, HoldsOf(value.name));
+    value.name = absl::BytesToHexString(value.name);
+  }
+  return see(value);
 }
 
 absl::StatusOr<std::vector<std::string>> SqliteStore::CheckStructure(int32_t limit) {

@@ -1,9 +1,11 @@
 // What store.h promises, held by every engine: SQLite in memory and in a folder, PostgreSQL, and
 // PostgreSQL behind a pooler that hands out transactions.
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -314,6 +316,64 @@ TEST_P(ConformanceTest, PlansGoForAgeAndForRoomTheLongestUnusedFirst) {
   EXPECT_EQ(Stats().plans, 2);
   EXPECT_NE(Get(KeyOf(1)), "");
   EXPECT_EQ(counts_.evicted_plans, 4);
+}
+
+TEST_P(ConformanceTest, AScanSeesEveryValueAndItsHoldsAndIsNoUse) {
+  const std::string odd("a\0\xff", 3);
+  constexpr int kPlans = 300, kRecords = 70;  // more than a page of either
+  for (int i = 0; i < kPlans; ++i) Put(KeyOf(i % 256, absl::StrCat(i)), absl::StrCat("plan ", i));
+  Put(KeyOf(1, "large"), Bytes(600'000, 'p'), odd);
+  for (int i = 0; i < kRecords; ++i) {
+    ASSERT_TRUE(store_->PutRecord(Shelf::kPins, absl::StrCat("k", i), absl::StrCat(i)).ok());
+  }
+  ASSERT_TRUE(store_->PutRecord(Shelf::kSettings, odd, odd).ok());
+  ASSERT_TRUE(store_->PutRecord(Shelf::kSettings, "", "a key of no bytes").ok());
+  ASSERT_TRUE(store_->HoldPlan(KeyOf(1, "large"), "job b", now_ + hours(2)).ok());
+  ASSERT_TRUE(store_->HoldPlan(KeyOf(1, "large"), "job a", now_ + hours(1)).ok());
+  const WallTime used = now_;
+  now_ += minutes(30);
+
+  std::map<std::string, ScannedValue> plans;
+  std::string last;
+  const auto scanned = store_->ScanPlans([&](const ScannedValue& plan) {
+    EXPECT_LT(last, plan.name);
+    last = plan.name;
+    EXPECT_TRUE(plan.status.ok()) << plan.status;
+    plans[plan.key] = plan;
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(scanned.ok()) << scanned.status();
+  EXPECT_EQ(scanned->values, kPlans + 1);
+  EXPECT_EQ(scanned->damaged + scanned->unreadable_regions, 0);
+  ASSERT_EQ(plans.size(), static_cast<size_t>(kPlans + 1));
+  EXPECT_EQ(plans[KeyOf(299 % 256, "299")].value, "plan 299");
+  const ScannedValue& large = plans[KeyOf(1, "large")];
+  EXPECT_EQ(large.value, Bytes(600'000, 'p'));
+  EXPECT_EQ(large.tenant, odd);
+  EXPECT_EQ(large.graph_digest, std::string(62, '0') + "01");
+  EXPECT_EQ(large.bytes, static_cast<int64_t>(large.key.size() + large.value.size()));
+  ASSERT_EQ(large.holds.size(), 2U);
+  EXPECT_EQ(large.holds[0].holder, "job a");
+  EXPECT_EQ(large.holds[1].expires, used + hours(2));
+  EXPECT_EQ(Stats().oldest_use, used) << "nothing was used";
+
+  std::map<std::pair<Shelf, std::string>, std::string> records;
+  const auto listed = store_->ScanRecords([&](const ScannedValue& record) {
+    records[{record.shelf, record.key}] = record.value;
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(listed.ok()) << listed.status();
+  EXPECT_EQ(listed->values, kRecords + 2);
+  EXPECT_EQ(records.size(), static_cast<size_t>(kRecords + 2));
+  EXPECT_EQ((records[{Shelf::kSettings, odd}]), odd);
+  EXPECT_EQ((records[{Shelf::kSettings, ""}]), "a key of no bytes");
+
+  int seen = 0;
+  const auto ended = store_->ScanPlans([&](const ScannedValue&) {
+    return ++seen < 3 ? absl::OkStatus() : absl::CancelledError("enough");
+  });
+  EXPECT_EQ(ended.status(), absl::CancelledError("enough"));
+  EXPECT_EQ(seen, 3);
 }
 
 TEST_P(ConformanceTest, AnotherServersWriteChangesTheVersion) {

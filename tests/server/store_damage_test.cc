@@ -319,6 +319,7 @@ TEST_F(StoreTest, AScanNamesWhatIsDamagedAndGoesOn) {
   std::vector<std::string> damaged;
   const auto result = store_->ScanPlans([&](const ScannedValue& value) {
     if (!value.status.ok()) damaged.push_back(value.name);
+    return absl::OkStatus();
   });
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->values, 300);
@@ -328,7 +329,7 @@ TEST_F(StoreTest, AScanNamesWhatIsDamagedAndGoesOn) {
   const std::string name = ToHex(Sha256(KeyOf(7, "7")));
   EXPECT_EQ(std::count(damaged.begin(), damaged.end(), name), 1);
   EXPECT_FALSE(store_->CheckStructure(9)->empty());
-  EXPECT_EQ(store_->ScanRecords([](const ScannedValue&) {})->values, 1);
+  EXPECT_EQ(store_->ScanRecords([](const ScannedValue&) { return absl::OkStatus(); })->values, 1);
 
   // A leaf of the index: a stretch is unreadable, the rest is there.
   const std::string inside(AsBytes(Sha256(KeyOf(9, "9"))));
@@ -337,7 +338,7 @@ TEST_F(StoreTest, AScanNamesWhatIsDamagedAndGoesOn) {
   store_.reset();
   WriteFile(database, bytes);
   OpenStore();
-  const auto rest = store_->ScanPlans([](const ScannedValue&) {});
+  const auto rest = store_->ScanPlans([](const ScannedValue&) { return absl::OkStatus(); });
   ASSERT_TRUE(rest.ok()) << rest.status();
   EXPECT_GE(rest->unreadable_regions, 1);
   EXPECT_GT(rest->values, 250);
@@ -395,9 +396,11 @@ TEST_F(StoreTest, AStoreOfFormat1IsRead) {
 TEST_F(StoreTest, ABundleComesBackAsItWasWritten) {
   const std::string path = folder_ + "/plans.bundle";
   const std::vector<BundleEntry> entries = {
-      {true, Shelf{}, "team", KeyOf(1), Bytes(5'000, 'p')},
-      {false, Shelf::kProfiles, "", "name", std::string("v\0v", 3)},
-      {true, Shelf{}, "", "", ""},
+      {BundleKind::kPlan, Shelf{}, "team", KeyOf(1), Bytes(5'000, 'p'), {}},
+      {BundleKind::kHold, Shelf{}, "", KeyOf(1), "a job",
+       WallTime(milliseconds(1'800'000'000'123))},
+      {BundleKind::kRecord, Shelf::kProfiles, "", "name", std::string("v\0v", 3), {}},
+      {BundleKind::kPlan, Shelf{}, "", "", "", {}},
   };
   {
     auto writer = BundleWriter::Open(path);
@@ -411,11 +414,12 @@ TEST_F(StoreTest, ABundleComesBackAsItWasWritten) {
   for (const BundleEntry& expected : entries) {
     const auto more = (*reader)->Next(entry);
     ASSERT_TRUE(more.ok() && *more) << more.status();
-    EXPECT_EQ(entry.is_plan, expected.is_plan);
+    EXPECT_EQ(entry.kind, expected.kind);
     EXPECT_EQ(entry.shelf, expected.shelf);
     EXPECT_EQ(entry.tenant, expected.tenant);
     EXPECT_EQ(entry.key, expected.key);
     EXPECT_EQ(entry.value, expected.value);
+    EXPECT_EQ(entry.kind == BundleKind::kHold ? entry.expires : WallTime{}, expected.expires);
   }
   const auto end = (*reader)->Next(entry);
   ASSERT_TRUE(end.ok()) << end.status();
@@ -440,8 +444,9 @@ TEST_F(StoreTest, ADamagedBundleIsAnErrorWhereverTheDamageIs) {
   const std::string path = folder_ + "/plans.bundle";
   {
     auto writer = BundleWriter::Open(path);
-    (*writer)->Add({true, Shelf{}, "team", KeyOf(1), "plan"});
-    (*writer)->Add({false, Shelf::kSettings, "", "k", "v"});
+    (*writer)->Add({BundleKind::kPlan, Shelf{}, "team", KeyOf(1), "plan", {}});
+    (*writer)->Add({BundleKind::kHold, Shelf{}, "", KeyOf(1), "job", now_});
+    (*writer)->Add({BundleKind::kRecord, Shelf::kSettings, "", "k", "v", {}});
     ASSERT_TRUE((*writer)->Finish().ok());
   }
   const std::string whole = ReadFile(path);
@@ -462,7 +467,7 @@ TEST_F(StoreTest, ADamagedBundleIsAnErrorWhereverTheDamageIs) {
 // Whoever makes a bundle of their own can make sums, too.
 TEST_F(StoreTest, ABundleWithRightSumsAndWrongContentIsRefusedWithTheEntry) {
   const std::string path = folder_ + "/plans.bundle";
-  const std::string magic = "bucketd bundle 1\n";
+  const std::string magic = "bucketd bundle 2\n";
   const auto entry = [](char kind, char shelf, uint8_t value_bytes, const std::string& value) {
     std::string bytes = {kind, shelf};
     bytes.append(8, '\0');  // no tenant, no key
@@ -475,6 +480,8 @@ TEST_F(StoreTest, ABundleWithRightSumsAndWrongContentIsRefusedWithTheEntry) {
   const std::string record = entry(2, 1, 1, "v");
   const auto end = [&](uint8_t entries) { return entry(0, 0, entries, ""); };
   EXPECT_TRUE(ReadBundle(path, magic + plan + record + end(2)).ok());
+  EXPECT_TRUE(ReadBundle(path, "bucketd bundle 1\n" + plan + record + end(2)).ok());
+  EXPECT_TRUE(ReadBundle(path, magic + plan + entry(3, 0, 8, "12345678") + end(2)).ok());
   const auto refused = [&](const std::string& entries) {
     const absl::Status status = ReadBundle(path, magic + entries);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -483,8 +490,10 @@ TEST_F(StoreTest, ABundleWithRightSumsAndWrongContentIsRefusedWithTheEntry) {
   EXPECT_THAT(refused(plan + end(2)), HasSubstr("entry 1, at byte 68: entries are missing"));
   EXPECT_THAT(refused(plan + record + end(1)), HasSubstr("entries are missing"));
   EXPECT_THAT(refused(plan + end(1) + plan), HasSubstr("something follows the end"));
-  EXPECT_THAT(refused(plan + entry(3, 0, 1, "v") + end(2)),
-              HasSubstr("entry 1, at byte 68: is neither a plan nor a record"));
+  EXPECT_THAT(refused(plan + entry(3, 0, 7, "1234567") + end(2)),
+              HasSubstr("entry 1, at byte 68: has no time"));
+  EXPECT_THAT(refused(plan + entry(4, 0, 1, "v") + end(2)),
+              HasSubstr("entry 1, at byte 68: is neither a plan, a record nor a hold"));
   EXPECT_THAT(refused(entry(1, 1, 1, "v") + end(1)), HasSubstr("a shelf that is not known"));
   EXPECT_THAT(refused(entry(2, 0, 1, "v") + end(1)), HasSubstr("a shelf that is not known"));
   EXPECT_THAT(refused(entry(2, 5, 1, "v") + end(1)), HasSubstr("a shelf that is not known"));

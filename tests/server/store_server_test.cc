@@ -276,7 +276,7 @@ TEST_F(StoreServerTest, CtlNamesWhatIsDamagedAndRefusesWhatItCannotTrust) {
     key = (*store)->ListPlans(forward, 1)->at(0).key;
     const auto writer = BundleWriter::Open(bundle);
     ASSERT_TRUE(writer.ok());
-    (*writer)->Add({true, Shelf{}, "", key, other.response.plan().plan()});
+    (*writer)->Add({BundleKind::kPlan, Shelf{}, "", key, other.response.plan().plan(), {}});
     ASSERT_TRUE((*writer)->Finish().ok());
   }
   Ran ran = RunCtl(absl::StrCat("import ", bundle, " ", folder_, "/poisoned"));

@@ -69,6 +69,12 @@ absl::Status Explain(const absl::Status& status) {
   return status;
 }
 
+std::vector<PgStatement> Probes() {
+  std::vector<PgStatement> probes;
+  for (const char* sql : kProbes) probes.emplace_back(sql);
+  return probes;
+}
+
 absl::Status CheckVersion(const std::string& place, const std::vector<PgResult>& found) {
   if (found[0].rows() != 1) {
     return absl::FailedPreconditionError(
@@ -110,6 +116,18 @@ absl::StatusOr<std::vector<PgResult>> ReadVersion(PgPool& pool) {
 
 }  // namespace
 
+absl::Status CheckPgSchema(PgPool& pool) {
+  const absl::StatusOr<std::vector<PgResult>> found = ReadVersion(pool);
+  if (Said(found.status(), "42P01")) {
+    return absl::NotFoundError(
+        absl::StrCat(pool.place(), ": there is no store of bucketd in this database"));
+  }
+  if (!found.ok()) return Explain(found.status());
+  RETURN_IF_ERROR(CheckVersion(pool.place(), *found));
+  const std::vector<PgStatement> probes = Probes();
+  return Explain(pool.Run(probes).status());
+}
+
 absl::Status PreparePgSchema(PgPool& pool) {
   absl::StatusOr<std::vector<PgResult>> found = ReadVersion(pool);
   if (Said(found.status(), "42P01")) {
@@ -119,8 +137,7 @@ absl::Status PreparePgSchema(PgPool& pool) {
   }
   if (!found.ok()) return Explain(found.status());
   RETURN_IF_ERROR(CheckVersion(pool.place(), *found));
-  std::vector<PgStatement> checks;
-  for (const char* sql : kProbes) checks.emplace_back(sql);
+  std::vector<PgStatement> checks = Probes();
   checks.emplace_back("UPDATE bucketd_schema SET changes = changes WHERE id = 1");
   return Explain(pool.Run(checks).status());
 }

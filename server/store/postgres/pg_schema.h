@@ -17,4 +17,8 @@ inline constexpr int64_t kPgSchema = 1;
 //   UNAVAILABLE          the engine is away, or refuses; the text says what to do
 absl::Status PreparePgSchema(PgPool& pool);
 
+// Checks the same, but for writing, and makes nothing; a standby will do.
+//   NOT_FOUND  there are no tables
+absl::Status CheckPgSchema(PgPool& pool);
+
 }  // namespace bucketd

@@ -4,10 +4,22 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
+#include "passes/base/digest.h"
+#include "server/store/stored_value.h"
+
 namespace bucketd {
+
+inline absl::Status Damaged() {
+  return absl::DataLossError("the value does not match its checksum");
+}
+
+inline bool IsWhole(absl::string_view key, absl::string_view value, absl::string_view checksum) {
+  return checksum == AsBytes(ValueChecksum(key, value));
+}
 
 // Milliseconds since 1970: parameter `number`, or the engine's clock where that is NULL.
 inline std::string NowSql(int number) {

@@ -27,12 +27,6 @@ int64_t NewWriteId() {
   return static_cast<int64_t>(numbers() >> 1);
 }
 
-bool IsWhole(absl::string_view key, absl::string_view value, absl::string_view checksum) {
-  return checksum == AsBytes(ValueChecksum(key, value));
-}
-
-const char kDamaged[] = "the value does not match its checksum";
-
 // Pins are many, and nobody polls for them: one row that each job writes would hold up all.
 void CountChange(Shelf shelf, std::vector<PgStatement>& statements) {
   if (shelf == Shelf::kPins) return;
@@ -57,7 +51,8 @@ absl::StatusOr<std::unique_ptr<PostgresStore>> PostgresStore::Open(PostgresStore
   ASSIGN_OR_RETURN(PgTarget target, PgTarget::Parse(options.url));
   options.url.clear();  // its password is in `target` alone
   std::unique_ptr<PostgresStore> store(new PostgresStore(std::move(target), std::move(options)));
-  RETURN_IF_ERROR(PreparePgSchema(store->pool_));
+  RETURN_IF_ERROR(store->options_.read_only ? CheckPgSchema(store->pool_)
+                                            : PreparePgSchema(store->pool_));
   if (store->options_.maintenance.count() > 0) {
     store->maintenance_ = std::jthread([self = store.get()] { self->MaintainForEver(); });
   }
@@ -115,7 +110,7 @@ absl::StatusOr<std::optional<std::string>> PostgresStore::GetPlan(absl::string_v
     for (int row = 0; row < rows.rows(); ++row) absl::StrAppend(&plan, rows.Bytes(row, 2));
     if (rows.Bytes(0, 0) == key && IsWhole(key, plan, rows.Bytes(0, 1))) return plan;
     damaged = std::string(rows.Bytes(0, 1));
-    return absl::DataLossError(kDamaged);
+    return Damaged();
   };
   const absl::StatusOr<std::optional<std::string>> plan = read();
   TellRead(StoreValue::kPlan, plan);
@@ -212,7 +207,7 @@ absl::StatusOr<std::optional<std::string>> PostgresStore::GetRecord(Shelf shelf,
     std::string value(found[0].Bytes(0, 0));
     if (IsWhole(key, value, found[0].Bytes(0, 1))) return value;
     damaged = std::move(value);
-    return absl::DataLossError(kDamaged);
+    return Damaged();
   };
   const absl::StatusOr<std::optional<std::string>> value = read();
   TellRead(StoreValue::kRecord, value);
@@ -326,7 +321,7 @@ absl::StatusOr<std::vector<Record>> PostgresStore::ListRecords(Shelf shelf,
       records.push_back(std::move(record));
       continue;
     }
-    TellRead(StoreValue::kRecord, absl::DataLossError(kDamaged));
+    TellRead(StoreValue::kRecord, Damaged());
     ForgetRecord(shelf, record.key, record.value).IgnoreError();
   }
   return records;

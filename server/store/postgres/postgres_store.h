@@ -34,6 +34,7 @@ struct PostgresStoreOptions {
   std::chrono::milliseconds maintenance{0};
   std::chrono::milliseconds call_timeout{10'000};  // of a call, whatever the engine does
   int connections = 4;
+  bool read_only = false;                // makes no tables and writes nothing; a standby will do
   std::function<WallTime()> clock = {};  // the engine's if empty: servers' clocks may differ
   StoreObserver* observer = nullptr;     // outlives the store
 };
@@ -42,6 +43,7 @@ struct PostgresStoreOptions {
 class PostgresStore final : public Store {
  public:
   //   INVALID_ARGUMENT     the URL
+  //   NOT_FOUND            (read-only) there is no store in the database
   //   FAILED_PRECONDITION  another version's or another program's tables, a standby
   //   UNAVAILABLE          cannot be reached, or refuses
   // Each says what to do, and none has the password.
@@ -66,6 +68,8 @@ class PostgresStore final : public Store {
                                                     int32_t limit) override;
   absl::StatusOr<int64_t> EvictPlans(const PlanSelection& selection) override;
   absl::StatusOr<StoreStats> Stats() override;
+  absl::StatusOr<ScanResult> ScanPlans(SeeValue see) override;
+  absl::StatusOr<ScanResult> ScanRecords(SeeValue see) override;
   absl::StatusOr<int64_t> Version() override;
 
   // Writes uses, lets holds run out, evicts by age and size. Several servers may do it at once.
@@ -85,6 +89,9 @@ class PostgresStore final : public Store {
   void TellRead(StoreValue value, const absl::StatusOr<std::optional<std::string>>& read);
   absl::Status ForgetPlan(absl::string_view hash, absl::string_view checksum);
   absl::Status ForgetRecord(Shelf shelf, absl::string_view key, absl::string_view value);
+  // nullopt: it has gone meanwhile.
+  absl::StatusOr<std::optional<ScannedValue>> ScanPlan(const std::string& hash);
+  absl::Status ScanShelf(Shelf shelf, SeeValue see, ScanResult& result);
   absl::Status FlushUses();
   absl::Status EvictBeyond();
   absl::StatusOr<int64_t> Evict(PgStatement statement);

@@ -1,0 +1,112 @@
+"""A store moves from a folder to a database, is backed up and restored, by the commands of the operators' page, and a job that was
+pinned before gets its plan, the same bytes, wherever the store is by then."""
+
+import pathlib
+import re
+import subprocess
+
+import pytest
+from live_postgres import postgres
+from live_server import Server, ctl, request_for, without_graph
+
+from bucketd import embedded
+from bucketd._wire.proto import planner_pb2
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def database():
+    with postgres() as running:
+        yield running
+
+
+def blocks() -> list[str]:
+    """What the page tells to run, in its order."""
+    text = (ROOT / "deploy" / "README.md").read_text()
+    text = text[text.index("### Move, back up and restore"):]
+    return re.findall(r"```sh\n(.*?)```", text[:text.index("\n## ")], re.DOTALL)
+
+
+class Page:
+    """Runs the page's commands where their names mean the test's own places."""
+
+    def __init__(self, database, folder: pathlib.Path):
+        self.database, self.folder = database, folder
+
+    def run(self, block: str) -> str:
+        block = re.sub(r"postgres://bucketd@db:5432/(\w+)", lambda match: f"'{self.database.url(match[1])}'", block)
+        block = block.replace("/var/lib/bucketd", str(self.folder / "store"))
+        binaries = pathlib.Path(embedded.find_binary()).parent
+        environment = {**self.database.environment, "PATH": f"{binaries}:{self.database.environment['PATH']}"}
+        done = subprocess.run(["bash", "-euxc", block], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+JOB = planner_pb2.Job(id="train", generation=3, scope="0/fw", rank=[0], size=1)
+
+
+def pinned(folder: pathlib.Path, store: str, request) -> bytes:
+    """What the job gets from a new server of `store`, also once everything that may go has gone."""
+    folder.mkdir()
+    with Server(folder, "--store", store) as server:
+        ctl("evict", "--all", server=server)
+    with Server(folder, "--store", store) as server:
+        # A rank alone, which has no graph with it: what it gets comes from its pin.
+        reply = server.stub.GetPlan(without_graph(request, job=JOB), timeout=30)
+        assert reply.plan.source == planner_pb2.PLAN_SOURCE_PINNED, reply
+        return reply.plan.plan
+
+
+def test_the_pages_commands_move_back_up_and_restore(database, tmp_path):
+    make, move, check, backup, restore, folder_backup = blocks()
+    page, request, later = Page(database, tmp_path), request_for(8), request_for(16)
+    page.run(make)
+    (tmp_path / "first").mkdir()
+    with Server(tmp_path / "first", "--store-dir", str(tmp_path / "store")) as server:
+        plan = server.stub.GetPlan(request_for(8, job=JOB), timeout=30).plan.plan
+        assert "4 values copied, 0 were there already" in page.run(move), "a plan, its job's two records, an epoch"
+        server.stub.GetPlan(later, timeout=30)
+    assert "1 values copied, 4 were there already" in page.run(move), "what came while the server went on"
+    assert "the store is whole" in page.run(check)
+    assert pinned(tmp_path / "moved", database.url("bucketd"), request) == plan
+    page.run(backup)
+    assert "the store is whole" in page.run(restore)
+    assert pinned(tmp_path / "restored", database.url("restored"), request) == plan
+    page.run(folder_backup)
+    assert pinned(tmp_path / "from-bundle", str(tmp_path / "store-restored"), request) == plan
+
+
+def run_ctl(*arguments: str) -> subprocess.CompletedProcess:
+    path = pathlib.Path(embedded.find_binary()).with_name("bucketctl")
+    return subprocess.run([path, "store", *arguments], capture_output=True, text=True, timeout=120)
+
+
+def test_what_cannot_be_copied_says_so_and_leaves_no_tables(database, tmp_path):
+    subprocess.run(["createdb", "empty"], env=database.environment, check=True)
+    none = run_ctl("copy", database.url("empty"), str(tmp_path / "to"))
+    assert none.returncode != 0 and "there is no store of bucketd in this database" in none.stderr
+    assert not (tmp_path / "to").exists()
+    tables = subprocess.run(["psql", "-Atc", r"\dt", "empty"], env=database.environment, check=True, capture_output=True, text=True)
+    assert tables.stdout == "", "looking makes nothing"
+    for place in (str(tmp_path / "nowhere"), "postgres://bucketd:secret@127.0.0.1:1/x"):
+        failed = run_ctl("copy", place, str(tmp_path / "to"))
+        assert failed.returncode != 0 and place.replace(":secret", "") in failed.stderr, failed.stderr
+        assert "secret" not in failed.stderr
+
+
+def test_damage_is_left_out_told_and_named(database, tmp_path):
+    subprocess.run(["createdb", "damaged"], env=database.environment, check=True)
+    url = database.url("damaged").replace("bucketd@", "postgres@")
+    with Server(tmp_path, "--store", url) as server:
+        for width in (8, 16, 24):
+            server.stub.GetPlan(request_for(width), timeout=30)
+    change = "UPDATE bucketd_plan_chunk SET bytes = bytes || 'x' WHERE plan = (SELECT hash FROM bucketd_plan ORDER BY hash LIMIT 1)"
+    subprocess.run(["psql", "-c", change, "damaged"], env=database.environment, check=True, capture_output=True)
+    copied = run_ctl("copy", url, str(tmp_path / "to"))
+    assert copied.returncode == 1 and "left out 1 damaged values" in copied.stderr, copied.stderr
+    assert '"plans": 2,' in run_ctl("stats", "--json", str(tmp_path / "to")).stdout
+    looked = run_ctl("verify", url)
+    assert looked.returncode == 1 and "the value does not match its checksum" in looked.stdout
+    assert run_ctl("verify", url).stdout == looked.stdout, "looking takes nothing away"
