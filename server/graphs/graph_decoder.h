@@ -32,6 +32,8 @@ class GraphDecoder {
   // Stops at the first byte beyond what was announced (CONTENT_MISMATCH) or beyond the ratio
   // (GRAPH_TOO_LARGE): memory never exceeds the announced size by more than zstd's window.
   absl::Status Append(absl::string_view piece);
+  // What to append at a time where memory is counted: little may inflate to much.
+  static constexpr size_t kPieceBytes = 16 << 10;
   // CONTENT_MISMATCH if something is missing. Once.
   absl::StatusOr<GraphBytes> Finish();
 

@@ -72,8 +72,11 @@ absl::StatusOr<GraphPtr> GraphIntake::ReadInline(const InlineGraph& graph,
   absl::StatusOr<std::unique_ptr<GraphDecoder>> decoder = StartDecoder(graph.codec, graph.size);
   RETURN_IF_ERROR(decoder.status());
   const std::unique_ptr<Reservation> held = Reserve();
-  RETURN_IF_ERROR(held->GrowTo(graph.size));
-  RETURN_IF_ERROR((*decoder)->Append(graph.data));
+  for (size_t at = 0; at < graph.data.size(); at += GraphDecoder::kPieceBytes) {
+    RETURN_IF_ERROR(
+        (*decoder)->Append(absl::string_view(graph.data).substr(at, GraphDecoder::kPieceBytes)));
+    RETURN_IF_ERROR(held->GrowTo((*decoder)->held_bytes()));
+  }
   absl::StatusOr<GraphBytes> bytes = (*decoder)->Finish();
   RETURN_IF_ERROR(bytes.status());
   metrics_.upload_received_bytes.Increment(static_cast<double>(encoded));

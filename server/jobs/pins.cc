@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 
@@ -192,6 +193,18 @@ void Pins::Forget(const std::string& key, const std::optional<WallTime>& expires
   metrics_.pins.Set(static_cast<double>(index_.pins()));
 }
 
+// What another server has released counts here until then.
+void Pins::ForgetAll(const std::string& prefix) {
+  const absl::MutexLock lock(&mutex_);
+  const auto& expiries = index_.expiries();
+  auto at = expiries.lower_bound(prefix);
+  while (at != expiries.end() && absl::StartsWith(at->first, prefix)) {
+    const std::string key = (at++)->first;
+    index_.Erase(key);
+  }
+  metrics_.pins.Set(static_cast<double>(index_.pins()));
+}
+
 std::vector<std::string> Pins::Jobs(absl::string_view tenant) const {
   const absl::MutexLock lock(&mutex_);
   return index_.Jobs(tenant);
@@ -364,6 +377,7 @@ absl::StatusOr<int64_t> Pins::ReleaseAll(const std::string& prefix) {
     }
   }
   RETURN_IF_ERROR(store_.ReleaseHolds(prefix));
+  ForgetAll(prefix);
   return released;
 }
 

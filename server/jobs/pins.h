@@ -85,6 +85,7 @@ class Pins {
   void Count(const std::string& key, WallTime expires, uint32_t ranks);
   // Unless it has another expiry than `expires` by now; nullopt: whatever it has.
   void Forget(const std::string& key, const std::optional<WallTime>& expires);
+  void ForgetAll(const std::string& prefix);
   // False: it has gone meanwhile.
   absl::StatusOr<bool> ExtendRecord(const std::string& key, const std::string& holder,
                                     WallTime expires) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);

@@ -11,11 +11,6 @@
 #include "server/plans/plan_request.h"
 
 namespace bucketd {
-namespace {
-
-constexpr size_t kPieceBytes = 16 << 10;
-
-}  // namespace
 
 UploadSession::UploadSession(GraphIntake& intake, GraphStore& graphs,
                              PartialUploads& partial_uploads, PlanBroker& broker,
@@ -96,10 +91,9 @@ absl::StatusOr<UploadSession::Next> UploadSession::Chunk(const std::string& chun
     return Next::kPresent;
   }
   metrics_.upload_received_bytes.Increment(static_cast<double>(size));
-  // In pieces: a chunk may be small and what it inflates to large.
-  for (size_t at = 0; at < chunk.size(); at += kPieceBytes) {
+  for (size_t at = 0; at < chunk.size(); at += GraphDecoder::kPieceBytes) {
     const absl::Status appended =
-        decoder_->Append(absl::string_view(chunk).substr(at, kPieceBytes));
+        decoder_->Append(absl::string_view(chunk).substr(at, GraphDecoder::kPieceBytes));
     if (!appended.ok()) {
       decoder_.reset();  // what is wrong cannot go on
       return appended;

@@ -37,9 +37,10 @@ int64_t NowMs() {
 
 // What one server keeps in the store.
 struct Half {
-  explicit Half(const std::string& folder, milliseconds pin_ttl = std::chrono::hours(1))
+  explicit Half(const std::string& folder, milliseconds pin_ttl = std::chrono::hours(1),
+                int64_t pins_per_tenant = 4096)
       : store(*SqliteStore::Open({.directory = folder, .busy_timeout = std::chrono::seconds(20)})),
-        pins(*store, agreement_metrics, {.time_to_live = pin_ttl}) {
+        pins(*store, agreement_metrics, {.time_to_live = pin_ttl, .per_tenant = pins_per_tenant}) {
     EXPECT_TRUE(pins.Open().ok());
     EXPECT_TRUE(catalog.Load().ok());
     EXPECT_TRUE(samples.Load().ok());
@@ -126,6 +127,14 @@ TEST_F(TwoServersTest, WhatTheOtherOnePinnedCountsAndWhatItReleasedDoesNot) {
   ASSERT_EQ(*other.pins.Release("", "job"), 1);
   one.pins.DropExpired();
   EXPECT_EQ(one.pins.Jobs("").size(), 0U);
+}
+
+TEST_F(TwoServersTest, AJobThatTheOtherOneHasReleasedMakesRoomHere) {
+  Half one(options_.directory, std::chrono::hours(1), 1), other(options_.directory);
+  ASSERT_TRUE(one.pins.PutPin("", "job", "fw", PinOf("plan"), "plan").ok());
+  ASSERT_EQ(*other.pins.Release("", "job"), 1);
+  ASSERT_TRUE(one.pins.PutPin("", "next", "fw", PinOf("plan"), "plan").ok());
+  EXPECT_THAT(one.pins.Jobs(""), ElementsAre("next"));
 }
 
 TEST_F(TwoServersTest, OfOneGenerationTheFirstWordHolds) {

@@ -220,6 +220,10 @@ TEST_F(UploadLimitsTest, BytesOfAllThatHasArrivedWhateverWasAnnounced) {
     } else {
       ExpectOverloaded(second, options_.intake.max_upload_bytes);
     }
+    v1::GetPlanRequest announced = RequestFor(BackwardGraph());
+    announced.mutable_graph()->set_size(backward);
+    announced.mutable_graph()->set_data("\n");
+    EXPECT_EQ(ReasonOf(GetPlan(announced).status), "CONTENT_MISMATCH") << "so little has room";
     first->writer->WritesDone();
     EXPECT_TRUE(first->writer->Finish().ok());
   }
