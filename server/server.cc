@@ -123,6 +123,14 @@ void LogOfGrpc(gpr_log_func_args* args) {
   spdlog::log(warn ? spdlog::level::warn : spdlog::level::debug, "grpc: {}", args->message);
 }
 
+int64_t MessageBytes(const ServerOptions& options) {
+  return options.max_in_flight_bytes - options.intake.max_upload_bytes;
+}
+
+// So much for messages that are not whole yet, and so much for requests that wait to be read or
+// answered: gRPC itself never comes to the end of its quota, where it closes connections.
+int64_t HalfOfMessages(const ServerOptions& options) { return MessageBytes(options) / 2; }
+
 // What a connection, and all of them, may make gRPC hold.
 void BoundTransport(grpc::ServerBuilder& builder, const ServerOptions& options) {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams);
@@ -131,7 +139,7 @@ void BoundTransport(grpc::ServerBuilder& builder, const ServerOptions& options) 
   builder.AddChannelArgument(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET,
                              1 << GRPC_COMPRESS_NONE);
   grpc::ResourceQuota quota("bucketd");
-  quota.Resize(static_cast<size_t>(options.max_in_flight_bytes - options.intake.max_upload_bytes));
+  quota.Resize(static_cast<size_t>(MessageBytes(options)));
   builder.SetResourceQuota(quota);
 }
 
@@ -180,7 +188,7 @@ struct Server::Impl {
                        metrics),
         compute_queue(options.compute_slots, options.compute_queue),
         intake_pool(options.upload_threads, options.intake.max_uploads + kInlineQueue),
-        request_room((options.max_in_flight_bytes - options.intake.max_upload_bytes) / 2),
+        request_room(HalfOfMessages(options)),
         broker({cache, graphs, intake, compute_queue, intake_pool, timers, metrics, options,
                 std::move(function), options.store_dir.empty() ? nullptr : &stored_plans}),
         pins(*store, agreement_metrics, {options.pin_ttl, options.max_pins_per_tenant}),
@@ -285,8 +293,9 @@ absl::Status Server::Impl::Listen() {
   // Clients that long-poll keep their connection alive; the default would throw them out.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  GuardConnections([this] { metrics.connections_closed.Increment(); });
-  GuardSessions([this] { metrics.connections_closed.Increment(); });
+  const auto unfinished = std::make_shared<ByteRoom>(HalfOfMessages(options));
+  GuardConnections([this] { metrics.connections_closed.Increment(); }, unfinished);
+  GuardSessions([this] { metrics.connections_closed.Increment(); }, unfinished);
   // The socket is never open wider than it will be, not even between bind and chmod.
   const mode_t mask = umask(static_cast<mode_t>(~options.socket_mode & 0777));
   grpc_errors_are_told = true;

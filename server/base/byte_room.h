@@ -28,6 +28,7 @@ class ByteRoom {
     // OVERLOADED, with the limit, if that is more than the room has for this peer; then nothing has
     // changed. Less is always possible.
     absl::Status Resize(int64_t bytes);
+    int64_t bytes() const { return bytes_; }
     // REQUIRES: bytes <= what is held. Lives on its own.
     Held Split(int64_t bytes);
 

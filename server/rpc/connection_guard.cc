@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -16,6 +18,8 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+
+#include "server/rpc/client_frames.h"
 
 namespace bucketd {
 namespace {
@@ -37,77 +41,91 @@ std::string HostOf(const sockaddr_storage& address) {
   return {reinterpret_cast<const char*>(&v6.sin6_addr), 8};  // a network's, not a machine's
 }
 
-// Of this socket alone, unlike its number. 0: none.
-uint64_t CookieOf(int fd) {
-  uint64_t cookie = 0;
-  socklen_t size = sizeof(cookie);
-  getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size);
-  return cookie;
-}
-
 class Guard {
  public:
   void Accepted(int fd, const std::string& host) {
     const SteadyTime now = std::chrono::steady_clock::now();
     const FrameLimits limits = IsSuspect(host, now) ? kSuspectLimits : FrameLimits();
+    auto connection =
+        std::make_unique<Connection>(Connection{host, ClientFrames(limits, now, Room(), host)});
     Shard& shard = ShardOf(fd);
     const absl::MutexLock lock(&shard.mutex);
-    shard.connections.insert_or_assign(fd,
-                                       Connection{host, CookieOf(fd), FrameBudget(limits, now)});
+    shard.connections.insert_or_assign(fd, std::move(connection));
+    if (static_cast<size_t>(fd) < seen_.size()) seen_[static_cast<size_t>(fd)] = true;
   }
 
   // False: the connection is to end.
   bool Received(int fd, const msghdr& message, size_t bytes) {
     Shard& shard = ShardOf(fd);
     std::string host;
+    ClientFrames::Verdict verdict = ClientFrames::Verdict::kGoOn;
     {
       const absl::MutexLock lock(&shard.mutex);
       const auto found = shard.connections.find(fd);
       if (found == shard.connections.end()) return true;
-      const SteadyTime now = std::chrono::steady_clock::now();
-      bool within = !found->second.over;
-      for (size_t i = 0; i < message.msg_iovlen && bytes > 0 && within; ++i) {
-        const size_t part = std::min(bytes, message.msg_iov[i].iov_len);
-        within = found->second.budget.Take(
-            {static_cast<const char*>(message.msg_iov[i].iov_base), part}, now);
-        bytes -= part;
-      }
-      if (within) return true;
-      // Closed without a last read, and its number now another socket's.
-      if (found->second.cookie != CookieOf(fd)) {
-        shard.connections.erase(found);
-        return true;
-      }
+      Connection& connection = *found->second;
       // gRPC hands on what it has read before an error and reads again, to get the error again.
-      if (std::exchange(found->second.over, true)) return false;
-      host = found->second.host;
+      if (connection.over) return false;
+      const SteadyTime now = std::chrono::steady_clock::now();
+      ForParts(message, bytes, [&](absl::string_view part) {
+        verdict = connection.frames.Received(part, now);
+        return verdict == ClientFrames::Verdict::kGoOn;
+      });
+      if (verdict == ClientFrames::Verdict::kGoOn) return true;
+      connection.over = true;
+      host = connection.host;
     }
-    Closed(host);
+    Closed(host, verdict == ClientFrames::Verdict::kFlood);
     return false;
   }
 
+  void Sent(int fd, const msghdr& message, size_t bytes) {
+    Shard& shard = ShardOf(fd);
+    const absl::MutexLock lock(&shard.mutex);
+    const auto found = shard.connections.find(fd);
+    if (found == shard.connections.end()) return;
+    ForParts(message, bytes, [&](absl::string_view part) {
+      found->second->frames.Sent(part);
+      return true;
+    });
+  }
+
+  // Of any file. A child that was forked may close all that it has: no lock where there is no need.
   void Ended(int fd) {
+    if (fd < 0) return;
+    const auto number = static_cast<size_t>(fd);
+    if (number < seen_.size() && !seen_[number].exchange(false)) return;
     Shard& shard = ShardOf(fd);
     const absl::MutexLock lock(&shard.mutex);
     shard.connections.erase(fd);
   }
 
-  void TellWhenClosed(std::function<void()> on_closed) {
+  void Set(std::function<void()> on_closed, std::shared_ptr<ByteRoom> room) {
     const absl::MutexLock lock(&mutex_);
     on_closed_ = std::move(on_closed);
+    room_ = std::move(room);
   }
 
  private:
   struct Connection {
     std::string host;
-    uint64_t cookie = 0;
-    FrameBudget budget;
+    ClientFrames frames;
     bool over = false;
   };
   struct Shard {
     absl::Mutex mutex;
-    absl::flat_hash_map<int, Connection> connections ABSL_GUARDED_BY(mutex);
+    absl::flat_hash_map<int, std::unique_ptr<Connection>> connections ABSL_GUARDED_BY(mutex);
   };
+
+  // Calls body(part) for the buffers that `bytes` fill, until it returns false.
+  template <typename Body>
+  static void ForParts(const msghdr& message, size_t bytes, const Body& body) {
+    for (size_t i = 0; i < message.msg_iovlen && bytes > 0; ++i) {
+      const size_t part = std::min(bytes, message.msg_iov[i].iov_len);
+      if (!body({static_cast<const char*>(message.msg_iov[i].iov_base), part})) return;
+      bytes -= part;
+    }
+  }
 
   Shard& ShardOf(int fd) { return shards_[static_cast<size_t>(fd) % shards_.size()]; }
 
@@ -117,29 +135,31 @@ class Guard {
     return found != suspects_.end() && now < found->second;
   }
 
-  void Closed(const std::string& host) {
+  std::shared_ptr<ByteRoom> Room() {
     const absl::MutexLock lock(&mutex_);
+    return room_;
+  }
+
+  void Closed(const std::string& host, bool flooded) {
+    const absl::MutexLock lock(&mutex_);
+    if (on_closed_ != nullptr) on_closed_();
+    if (!flooded) return;
     const SteadyTime now = std::chrono::steady_clock::now();
     if (suspects_.size() >= kMaxSuspects) {
       absl::erase_if(suspects_, [now](const auto& suspect) { return suspect.second <= now; });
     }
     if (suspects_.size() < kMaxSuspects) suspects_[host] = now + kSuspectFor;
-    if (on_closed_ != nullptr) on_closed_();
   }
 
   std::array<Shard, 16> shards_;
+  std::array<std::atomic<bool>, 1 << 16> seen_{};  // which of the first numbers are connections
   absl::Mutex mutex_;
   absl::flat_hash_map<std::string, SteadyTime> suspects_ ABSL_GUARDED_BY(mutex_);
   std::function<void()> on_closed_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<ByteRoom> room_ ABSL_GUARDED_BY(mutex_);
 };
 
-// gRPC also reads into no buffer at all; what that returns says nothing about the connection.
-bool HasRoom(const msghdr& message) {
-  return std::any_of(message.msg_iov, message.msg_iov + message.msg_iovlen,
-                     [](const iovec& buffer) { return buffer.iov_len > 0; });
-}
-
-// Of the process, as the two functions are. Never destroyed: gRPC's threads may read until the end.
+// Of the process, as the functions are. Never destroyed: gRPC's threads may read until the end.
 Guard& TheGuard() {
   static auto* const guard = new Guard;
   return *guard;
@@ -147,8 +167,8 @@ Guard& TheGuard() {
 
 }  // namespace
 
-void GuardConnections(std::function<void()> on_closed) {
-  TheGuard().TellWhenClosed(std::move(on_closed));
+void GuardConnections(std::function<void()> on_closed, std::shared_ptr<ByteRoom> unfinished) {
+  TheGuard().Set(std::move(on_closed), std::move(unfinished));
 }
 
 }  // namespace bucketd
@@ -167,16 +187,22 @@ int accept4(int listener, sockaddr* address, socklen_t* length, int flags) {
 
 ssize_t recvmsg(int fd, msghdr* message, int flags) {
   const ssize_t bytes = syscall(SYS_recvmsg, fd, message, flags);
-  if (bytes > 0) {
-    if ((flags & MSG_PEEK) != 0 ||
-        bucketd::TheGuard().Received(fd, *message, static_cast<size_t>(bytes))) {
-      return bytes;
-    }
-    errno = ECONNRESET;
-    return -1;
-  }
-  if (bytes == 0 && bucketd::HasRoom(*message)) bucketd::TheGuard().Ended(fd);
+  if (bytes <= 0 || (flags & MSG_PEEK) != 0) return bytes;
+  if (bucketd::TheGuard().Received(fd, *message, static_cast<size_t>(bytes))) return bytes;
+  errno = ECONNRESET;
+  return -1;
+}
+
+ssize_t sendmsg(int fd, const msghdr* message, int flags) {
+  const ssize_t bytes = syscall(SYS_sendmsg, fd, message, flags);
+  if (bytes > 0) bucketd::TheGuard().Sent(fd, *message, static_cast<size_t>(bytes));
   return bytes;
+}
+
+// Before its number is another one's.
+int close(int fd) {
+  bucketd::TheGuard().Ended(fd);
+  return static_cast<int>(syscall(SYS_close, fd));
 }
 
 }  // extern "C"

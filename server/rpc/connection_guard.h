@@ -1,18 +1,21 @@
-// Ends connections that flood their server with HTTP/2 frames, before gRPC has seen the frames.
+// Ends connections that flood their server with HTTP/2 frames, or that make it keep more of
+// unfinished messages than there is room for, before gRPC has seen the frames.
 //
 // gRPC (1.51) makes a call of every stream, also of one that is reset with the next frame, and has
-// no limit for that. It offers no place to look at bytes either, so this file defines `accept4` and
-// `recvmsg`, which gRPC's shared library then calls in place of the C library's: they do the same
-// and count. What else calls them is not affected: a socket counts if it was accepted, and is read
-// by recvmsg.
+// no limit for that; nor for messages whose last byte never comes: where they have used up its
+// quota of memory it closes other people's connections. It offers no place to look at bytes either,
+// so this file defines `accept4`, `recvmsg`, `sendmsg` and `close`, which gRPC's shared library
+// then calls in place of the C library's: they do the same and count. What else calls them is not
+// affected: a socket counts if it was accepted, and is read by recvmsg.
 //
 // It counts what it can read: connections that do not begin as HTTP/2 does are left alone. Behind
 // TLS the same frames are counted where they are decrypted, in session_guard.h.
 #pragma once
 
-#include <cstdint>
 #include <functional>
+#include <memory>
 
+#include "server/base/byte_room.h"
 #include "server/rpc/frame_budget.h"
 
 namespace bucketd {
@@ -22,7 +25,9 @@ namespace bucketd {
 inline constexpr FrameLimits kSuspectLimits{20, 100};
 
 // From here on connections of this process are looked at; `on_closed` is called for each that is
-// ended, on any thread, until the next call of this. Naming this function is what links the file.
-void GuardConnections(std::function<void()> on_closed);
+// ended, on any thread, until the next call of this. `unfinished`: of messages that are not whole,
+// by host; null: they are not bounded. Naming this function is what links the file.
+void GuardConnections(std::function<void()> on_closed,
+                      std::shared_ptr<ByteRoom> unfinished = nullptr);
 
 }  // namespace bucketd

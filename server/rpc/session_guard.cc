@@ -3,22 +3,25 @@
 #include <dlfcn.h>
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
-#include "server/rpc/frame_budget.h"
+#include "server/rpc/client_frames.h"
 
 namespace bucketd {
 namespace {
 
 struct Session {
-  FrameBudget budget{FrameLimits(), std::chrono::steady_clock::now()};
+  ClientFrames frames;
   bool over = false;
 };
 
@@ -26,35 +29,45 @@ void Forget(void*, void* session, CRYPTO_EX_DATA*, int, long, void*) {
   delete static_cast<Session*>(session);
 }
 
-// Lives and dies with the session of TLS. As it, for one thread at a time. Null: out of memory.
-Session* SessionOf(SSL* ssl) {
-  static const int index = SSL_get_ex_new_index(0, nullptr, nullptr, nullptr, Forget);
-  if (void* known = SSL_get_ex_data(ssl, index)) return static_cast<Session*>(known);
-  auto session = std::make_unique<Session>();
-  if (SSL_set_ex_data(ssl, index, session.get()) != 1) return nullptr;
-  return session.release();
-}
-
-class Listener {
+class Guard {
  public:
-  void Set(std::function<void()> on_closed) {
+  void Set(std::function<void()> on_closed, std::shared_ptr<ByteRoom> room) {
     const absl::MutexLock lock(&mutex_);
     on_closed_ = std::move(on_closed);
+    room_ = std::move(room);
   }
   void Closed() {
     const absl::MutexLock lock(&mutex_);
     if (on_closed_ != nullptr) on_closed_();
   }
+  // A peer by itself: which host it comes from is not known here.
+  std::unique_ptr<Session> NewSession() {
+    const absl::MutexLock lock(&mutex_);
+    const std::string peer = absl::StrCat("session ", ++last_);
+    return std::make_unique<Session>(
+        Session{ClientFrames(FrameLimits(), std::chrono::steady_clock::now(), room_, peer)});
+  }
 
  private:
   absl::Mutex mutex_;
   std::function<void()> on_closed_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<ByteRoom> room_ ABSL_GUARDED_BY(mutex_);
+  uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Of the process, as SSL_read is. Never destroyed: gRPC's threads may read until the end.
-Listener& TheListener() {
-  static auto* const listener = new Listener;
-  return *listener;
+// Of the process, as the functions are. Never destroyed: gRPC's threads may read until the end.
+Guard& TheGuard() {
+  static auto* const guard = new Guard;
+  return *guard;
+}
+
+// Lives and dies with the session of TLS. As it, for one thread at a time. Null: out of memory.
+Session* SessionOf(SSL* ssl) {
+  static const int index = SSL_get_ex_new_index(0, nullptr, nullptr, nullptr, Forget);
+  if (void* known = SSL_get_ex_data(ssl, index)) return static_cast<Session*>(known);
+  std::unique_ptr<Session> session = TheGuard().NewSession();
+  if (SSL_set_ex_data(ssl, index, session.get()) != 1) return nullptr;
+  return session.release();
 }
 
 // False: the session is to end.
@@ -62,26 +75,51 @@ bool Decrypted(SSL* ssl, absl::string_view bytes) {
   Session* const session = SessionOf(ssl);
   if (session == nullptr) return true;
   if (session->over) return false;
-  if (session->budget.Take(bytes, std::chrono::steady_clock::now())) return true;
+  if (session->frames.Received(bytes, std::chrono::steady_clock::now()) ==
+      ClientFrames::Verdict::kGoOn) {
+    return true;
+  }
   session->over = true;
-  TheListener().Closed();
+  TheGuard().Closed();
   return false;
+}
+
+template <typename Function>
+Function Real(const char* name) {
+  return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
 }
 
 }  // namespace
 
-void GuardSessions(std::function<void()> on_closed) { TheListener().Set(std::move(on_closed)); }
+void GuardSessions(std::function<void()> on_closed, std::shared_ptr<ByteRoom> unfinished) {
+  TheGuard().Set(std::move(on_closed), std::move(unfinished));
+}
 
 }  // namespace bucketd
 
-extern "C" int SSL_read(SSL* ssl, void* buffer, int size) {
-  static const auto read =
-      reinterpret_cast<int (*)(SSL*, void*, int)>(dlsym(RTLD_NEXT, "SSL_read"));
+extern "C" {
+
+int SSL_read(SSL* ssl, void* buffer, int size) {
+  static const auto read = bucketd::Real<int (*)(SSL*, void*, int)>("SSL_read");
   const int bytes = read(ssl, buffer, size);
   if (bytes <= 0 || SSL_is_server(ssl) == 0) return bytes;
   const absl::string_view content(static_cast<const char*>(buffer), static_cast<size_t>(bytes));
   if (bucketd::Decrypted(ssl, content)) return bytes;
   // What SSL_get_error looks at: this is no "try again".
-  ERR_raise_data(ERR_LIB_USER, 1, "more HTTP/2 frames that nobody answers than are allowed");
+  ERR_raise_data(ERR_LIB_USER, 1,
+                 "more HTTP/2 frames that nobody answers, or more of unfinished messages, than are "
+                 "allowed");
   return -1;
 }
+
+int SSL_write(SSL* ssl, const void* buffer, int size) {
+  static const auto write = bucketd::Real<int (*)(SSL*, const void*, int)>("SSL_write");
+  const int bytes = write(ssl, buffer, size);
+  if (bytes <= 0 || SSL_is_server(ssl) == 0) return bytes;
+  if (bucketd::Session* const session = bucketd::SessionOf(ssl)) {
+    session->frames.Sent({static_cast<const char*>(buffer), static_cast<size_t>(bytes)});
+  }
+  return bytes;
+}
+
+}  // extern "C"

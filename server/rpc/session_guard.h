@@ -2,21 +2,25 @@
 // server with HTTP/2 frames, before gRPC has seen the frames.
 //
 // gRPC (1.51, as distributions build it) decrypts by calling `SSL_read` of OpenSSL's shared
-// library. This file defines that function, which gRPC then calls in the library's place: it does
-// the same and counts what came out. Sessions that this process opened as a client are not
-// affected.
+// library, and encrypts by `SSL_write`. This file defines these functions, which gRPC then calls in
+// the library's place: they do the same and count what came and went. Sessions that this process
+// opened as a client are not affected.
 //
 // What it cannot do: a session knows no address, so who comes back after a flood has the whole
-// budget again, for the price of a handshake, which costs both sides about the same. Handshakes
-// themselves are not bounded.
+// budget again, for the price of a handshake, which costs both sides about the same; and each
+// session is a peer by itself. Handshakes themselves are not bounded.
 #pragma once
 
 #include <functional>
+#include <memory>
+
+#include "server/base/byte_room.h"
 
 namespace bucketd {
 
 // From here on sessions are looked at; `on_closed` is called for each that is ended, on any thread,
-// until the next call of this. Naming this function is what links the file.
-void GuardSessions(std::function<void()> on_closed);
+// until the next call of this. `unfinished`: as GuardConnections'. Naming this function is what
+// links the file.
+void GuardSessions(std::function<void()> on_closed, std::shared_ptr<ByteRoom> unfinished = nullptr);
 
 }  // namespace bucketd

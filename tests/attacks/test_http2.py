@@ -88,6 +88,36 @@ def patient_calls(address: str, calls: int, seconds: float) -> int:
     return refused
 
 
+def messages_without_an_end(address: str, connections: int, mib: int) -> int:
+    """So many mebibytes a connection of messages whose last byte never comes. Returns how many connections were ended."""
+    message, block = http2.message(bytes(2_000_000)), http2.header_block(http2.GET_PLAN)
+    held = []
+    for number in range(connections):
+        held.append(connection := Connection(address, f"127.0.0.{2 + number % 2}"))
+        try:
+            for _ in range(mib // 2):
+                stream = connection.next_stream()
+                connection.send(frame(http2.HEADERS, http2.END_HEADERS, stream, block))
+                connection.send_data(stream, message[:-1], patience=10)
+        except OSError:
+            pass
+    time.sleep(2)
+    ended = sum(connection.closed.is_set() for connection in held)
+    for connection in held:
+        connection.close()
+    return ended
+
+
+@pytest.mark.quiet
+def test_messages_without_an_end():
+    """More than all memory that there is for messages; gRPC then closes connections, and not those that hold it."""
+    ended, connections = [], kit.size(4, 12)
+    with kit.Scene() as scene:
+        seen = scene.under(lambda: ended.append(messages_without_an_end(scene.server.address, connections, 120)))
+        assert scene.server.metric("bucketd_connections_closed_total") == ended[0] > 0
+    seen.holds(f"messages without an end, {connections} times 120 MiB", memory_mib=kit.MESSAGES_MIB)
+
+
 @pytest.mark.quiet
 def test_rapid_reset():
     with kit.Scene() as scene:
@@ -100,10 +130,11 @@ def test_rapid_reset():
 def test_floods_of_frames_that_nobody_answers():
     ping = frame(http2.PING, 0, 0, bytes(8))
     settings = frame(http2.SETTINGS, 0, 0)
+    windows = frame(http2.WINDOW_UPDATE, 0, 0, (1).to_bytes(4, "big"))
     seconds = kit.size(1.0, 10.0)
     with kit.Scene() as scene:
         address = scene.server.address
-        for name, what in {"pings": ping, "settings": settings}.items():
+        for name, what in {"pings": ping, "settings": settings, "window updates": windows}.items():
             seen = scene.under(lambda: flood(address, seconds, what))
             seen.holds(f"a flood of {name}", memory_mib=100)
         closed = scene.server.metric("bucketd_connections_closed_total")

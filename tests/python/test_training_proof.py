@@ -349,7 +349,8 @@ def test_a_plan_launches_fewer_collectives_and_leaves_those_of_tensor_parallelis
     before, after = proof.launched(reference), proof.launched(cell)
     assert before["all_gather"] == before["reduce_scatter"] == (25 if "llama" in cell.model else 13)  # one a parameter
     assert after["all_gather"] < before["all_gather"] and after["reduce_scatter"] < before["reduce_scatter"]
-    assert after["all_reduce"] == before["all_reduce"]
+    if cell.parallelism != "hsdp":  # its all-reduces are of gradients
+        assert after["all_reduce"] == before["all_reduce"]
     assert {bucket["mesh_dim"] for plan in proof.plans(cell) for bucket in plan["buckets"]} <= {"fsdp", "shard"}
     if cell.mode in OF_EAGERS_UNITS and cell.options != ACROSS_UNITS:
         # Two blocks, [norm, output], and the embedding by itself.

@@ -1,11 +1,11 @@
-// The budget of frames, and the two functions that hold a connection to it: no gRPC, plain sockets.
+// What a client may send, and the functions that hold a connection to it: no gRPC, plain sockets.
 #include "server/rpc/connection_guard.h"
 
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,7 +13,8 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "server/rpc/frame_budget.h"
+#include "server/rpc/client_frames.h"
+#include "server/rpc/unfinished_messages.h"
 
 namespace bucketd {
 namespace {
@@ -30,15 +31,32 @@ enum Kind : unsigned char {
   kPing = 6,
   kWindow = 8
 };
+constexpr unsigned char kEndStreamFlag = 1;
 
 std::string Frame(Kind kind, unsigned char flags, size_t size) {
   std::string frame(9 + size, '\x55');
-  frame[0] = 0;
+  frame[0] = static_cast<char>(size >> 16);
   frame[1] = static_cast<char>(size >> 8);
   frame[2] = static_cast<char>(size);
   frame[3] = static_cast<char>(kind);
   frame[4] = static_cast<char>(flags);
   return frame;
+}
+
+// `stream` in its header, and `payload` behind that.
+std::string FrameOf(uint32_t stream, Kind kind, unsigned char flags,
+                    const std::string& payload = "") {
+  std::string frame = Frame(kind, flags, payload.size()).replace(9, payload.size(), payload);
+  for (size_t i = 0; i < 4; ++i) frame[5 + i] = static_cast<char>(stream >> (24 - 8 * i));
+  return frame;
+}
+
+// As gRPC frames it: `size` bytes, of which `sent` come.
+std::string Message(size_t size, size_t sent) {
+  std::string message(5 + sent, 'm');
+  message[0] = 0;
+  for (size_t i = 0; i < 4; ++i) message[1 + i] = static_cast<char>(size >> (24 - 8 * i));
+  return message;
 }
 
 std::string Times(int n, const std::string& frame) {
@@ -51,20 +69,20 @@ class FrameBudgetTest : public ::testing::Test {
  protected:
   static constexpr FrameLimits kLimits{10, 5};
   const SteadyTime start_ = std::chrono::steady_clock::now();
-  FrameBudget budget_{kLimits, start_};
 
-  bool Take(const std::string& bytes, int64_t after_ms = 0) {
-    return budget_.Take(bytes, start_ + milliseconds(after_ms));
+  ClientFrames NewClient() const { return ClientFrames(kLimits, start_, nullptr, ""); }
+  bool Take(ClientFrames& client, absl::string_view bytes, int64_t after_ms = 0) const {
+    return client.Received(bytes, start_ + milliseconds(after_ms)) == ClientFrames::Verdict::kGoOn;
   }
 };
 
 TEST_F(FrameBudgetTest, ResetsAreBoundedAndComeBackWithTime) {
   const std::string reset = Frame(kReset, 0, 4);
   const auto allowed = [&](int64_t after_ms) {  // beyond the burst, so much later
-    FrameBudget budget(kLimits, start_);
-    EXPECT_TRUE(budget.Take(kPreface + Times(10, reset), start_));
+    ClientFrames client = NewClient();
+    EXPECT_TRUE(Take(client, kPreface + Times(10, reset)));
     int more = 0;
-    while (budget.Take(reset, start_ + milliseconds(after_ms))) ++more;
+    while (Take(client, reset, after_ms)) ++more;
     return more;
   };
   EXPECT_EQ(allowed(0), 0);
@@ -76,18 +94,25 @@ TEST_F(FrameBudgetTest, ResetsAreBoundedAndComeBackWithTime) {
 TEST_F(FrameBudgetTest, WhatAsksForWorkAndNoAnswerIsATenth) {
   for (const std::string& frame :
        {Frame(kPing, 0, 8), Frame(kSettings, 0, 0), Frame(kData, 0, 0), Frame(kPriority, 0, 5)}) {
-    FrameBudget budget(kLimits, start_);
-    EXPECT_TRUE(budget.Take(kPreface + Times(100, frame), start_));
-    EXPECT_FALSE(budget.Take(frame, start_)) << int{frame[3]};
+    ClientFrames client = NewClient();
+    EXPECT_TRUE(Take(client, kPreface + Times(100, frame)));
+    EXPECT_FALSE(Take(client, frame)) << int{frame[3]};
   }
 }
 
+TEST_F(FrameBudgetTest, AWindowUpdateIsAHundredth) {
+  ClientFrames client = NewClient();
+  EXPECT_TRUE(Take(client, kPreface + Times(1000, Frame(kWindow, 0, 4))));
+  EXPECT_FALSE(Take(client, Frame(kWindow, 0, 4)));
+}
+
 TEST_F(FrameBudgetTest, CallsTheirContentAndAnswersAreFree) {
-  EXPECT_TRUE(Take(kPreface));
+  ClientFrames client = NewClient();
+  EXPECT_TRUE(Take(client, kPreface));
   for (const std::string& frame :
-       {Frame(kHeaders, 5, 40), Frame(kData, 0, 1000), Frame(kData, 1, 0), Frame(kWindow, 0, 4),
-        Frame(kPing, 1, 8), Frame(kSettings, 1, 0)}) {
-    EXPECT_TRUE(Take(Times(5000, frame))) << int{frame[3]};
+       {Frame(kHeaders, 5, 40), Frame(kData, 0, 1000), Frame(kData, 1, 0), Frame(kPing, 1, 8),
+        Frame(kSettings, 1, 0)}) {
+    EXPECT_TRUE(Take(client, Times(5000, frame))) << int{frame[3]};
   }
 }
 
@@ -95,10 +120,10 @@ TEST_F(FrameBudgetTest, FramesCountHoweverTheirBytesAreCut) {
   const std::string bytes =
       kPreface + Times(3, Frame(kHeaders, 4, 77)) + Times(11, Frame(kReset, 0, 4));
   for (size_t step = 1; step < 40; ++step) {
-    FrameBudget budget(kLimits, start_);
+    ClientFrames client = NewClient();
     bool within = true;
     for (size_t at = 0; at < bytes.size() && within; at += step) {
-      within = budget.Take(absl::string_view(bytes).substr(at, step), start_);
+      within = Take(client, absl::string_view(bytes).substr(at, step));
       // The last reset's header is what is too much.
       EXPECT_EQ(within, at + step < bytes.size() - 4) << step << " at " << at;
     }
@@ -114,20 +139,96 @@ TEST_F(FrameBudgetTest, WhatDoesNotBeginAsHttp2DoesIsNotCounted) {
       std::string bytes = preface;
       bytes[wrong] = '\x16';  // as TLS begins
       bytes += flood;
-      FrameBudget budget(kLimits, start_);
+      ClientFrames client = NewClient();
       for (size_t at = 0; at < bytes.size(); at += step) {
-        ASSERT_TRUE(budget.Take(absl::string_view(bytes).substr(at, step), start_)) << wrong;
+        ASSERT_TRUE(Take(client, absl::string_view(bytes).substr(at, step))) << wrong;
       }
     }
   }
-  EXPECT_FALSE(Take(preface + flood));
+  ClientFrames client = NewClient();
+  EXPECT_FALSE(Take(client, preface + flood));
+}
+
+// ---- messages that are not whole
+
+class UnfinishedTest : public ::testing::Test {
+ protected:
+  // In pieces of `step` bytes: what is unfinished then.
+  int64_t After(const std::string& bytes, size_t step = 7) {
+    FrameReader::Part part;
+    for (size_t at = 0; at < bytes.size(); at += step) {
+      absl::string_view piece = absl::string_view(bytes).substr(at, step);
+      while (in_.Next(piece, part)) unfinished_.Received(part);
+    }
+    return unfinished_.bytes();
+  }
+  int64_t AfterSent(const std::string& bytes) {
+    FrameReader::Part part;
+    absl::string_view rest = bytes;
+    while (out_.Next(rest, part)) {
+      if (part.begins) unfinished_.Sent(part.frame);
+    }
+    return unfinished_.bytes();
+  }
+
+  UnfinishedMessages unfinished_;
+  FrameReader in_, out_;
+};
+
+TEST_F(UnfinishedTest, BytesCountUntilTheirMessageIsWhole) {
+  EXPECT_EQ(After(FrameOf(1, kHeaders, 4, "block")), 0);
+  EXPECT_EQ(After(FrameOf(1, kData, 0, Message(100, 40))), 45);
+  EXPECT_EQ(After(FrameOf(3, kHeaders, 4, "block") + FrameOf(3, kData, 0, Message(9, 3))), 53);
+  EXPECT_EQ(After(FrameOf(1, kData, 0, std::string(59, 'm'))), 112);
+  EXPECT_EQ(After(FrameOf(1, kData, 0, "m")), 8) << "that of stream 3";
+  EXPECT_EQ(After(FrameOf(3, kData, kEndStreamFlag)), 0) << "cut off by its client";
+}
+
+TEST_F(UnfinishedTest, WhatIsWholeAtOnceNeverCounts) {
+  for (uint32_t stream = 1; stream < 9; stream += 2) {
+    EXPECT_EQ(After(FrameOf(stream, kHeaders, 4, "block") +
+                    FrameOf(stream, kData, kEndStreamFlag, Message(300, 300))),
+              0);
+    EXPECT_EQ(After(FrameOf(stream + 100, kHeaders, 4, "block") +
+                    FrameOf(stream + 100, kData, 0, Message(0, 0))),
+              0);
+  }
+}
+
+TEST_F(UnfinishedTest, AStreamThatEndsOnEitherSideIsLetGo) {
+  const std::string begun = FrameOf(1, kHeaders, 4) + FrameOf(1, kData, 0, Message(100, 40));
+  EXPECT_EQ(After(begun), 45);
+  EXPECT_EQ(After(FrameOf(1, kReset, 0, "why?")), 0);
+  for (const std::string& end : {FrameOf(1, kReset, 0, "why?"), FrameOf(1, kHeaders, 5, "trailer"),
+                                 FrameOf(1, kData, kEndStreamFlag, "last")}) {
+    EXPECT_EQ(After(begun), 45);
+    EXPECT_EQ(AfterSent(FrameOf(1, kHeaders, 4, "block") + FrameOf(1, kData, 0, "some")), 45);
+    EXPECT_EQ(AfterSent(end), 0);
+    EXPECT_EQ(After(FrameOf(1, kData, 0, std::string(60, 'm'))), 0) << "nobody keeps that";
+  }
+}
+
+// A call that reads one message leaves the others in the window of its stream.
+TEST_F(UnfinishedTest, WhatComesBehindTheFirstMessageCountsUpToTheWindow) {
+  EXPECT_EQ(After(FrameOf(1, kHeaders, 4) + FrameOf(1, kData, 0, Message(500, 500))), 0);
+  EXPECT_EQ(After(FrameOf(1, kData, 0, Message(95, 95))), 100);
+  EXPECT_EQ(After(FrameOf(1, kData, 0, Times(1000, Message(95, 95)))),
+            UnfinishedMessages::kWindowBytes);
+  EXPECT_EQ(After(FrameOf(1, kData, kEndStreamFlag)), UnfinishedMessages::kWindowBytes)
+      << "they may still be unread";
+  EXPECT_EQ(AfterSent(FrameOf(1, kHeaders, 5, "trailer")), 0);
+}
+
+TEST_F(UnfinishedTest, DataOfNoStreamCountsNowhere) {
+  EXPECT_EQ(After(FrameOf(7, kData, 0, Message(100, 40))), 0);
+  EXPECT_EQ(After(FrameOf(9, kHeaders, 5, "block") + FrameOf(9, kData, 0, Message(100, 40))), 0);
 }
 
 // A connection over the loopback network, accepted and read as gRPC does it.
 class ConnectionGuardTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    GuardConnections([this] { ++closed_; });
+    GuardConnections([this] { ++closed_; }, room_);
     const int listener = socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -152,18 +253,19 @@ class ConnectionGuardTest : public ::testing::Test {
   void Send(const std::string& bytes) const {
     ASSERT_EQ(send(client_, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
   }
-  // Into so many buffers of 7 bytes; what recvmsg returned.
-  ssize_t Read(size_t buffers) const {
-    std::vector<std::array<char, 7>> room(buffers);
+  // Into so many buffers of `size` bytes; what recvmsg returned.
+  ssize_t Read(size_t buffers, size_t size = 7) const {
+    std::vector<std::string> room(buffers, std::string(size, '\0'));
     std::vector<iovec> parts;
     parts.reserve(buffers);
-    for (std::array<char, 7>& part : room) parts.push_back({part.data(), part.size()});
+    for (std::string& part : room) parts.push_back({part.data(), part.size()});
     msghdr message{};
     message.msg_iov = parts.data();
     message.msg_iovlen = parts.size();
     return recvmsg(server_, &message, 0);
   }
 
+  const std::shared_ptr<ByteRoom> room_ = std::make_shared<ByteRoom>(200'000);
   int client_ = -1;
   int server_ = -1;
   int closed_ = 0;
@@ -188,6 +290,39 @@ TEST_F(ConnectionGuardTest, AReadIntoNoBufferIsNotTheEndOfAConnection) {
   Send(Times(501, Frame(kReset, 0, 4)));
   EXPECT_EQ(Read(1000), -1);
   EXPECT_EQ(closed_, 1);
+}
+
+TEST_F(ConnectionGuardTest, WhoHoldsMoreUnfinishedMessagesThanThereIsRoomForIsEnded) {
+  const std::string begun =
+      FrameOf(1, kHeaders, 4) + FrameOf(1, kData, 0, Message(200'000, 15'000));
+  const std::string more = FrameOf(1, kData, 0, std::string(15'000, 'm'));
+  Send(kPreface + begun + Times(3, more));
+  EXPECT_GT(Read(9, 9000), 60'000) << "that much goes on in any case";
+  EXPECT_EQ(room_->used(), 60'005);
+  Send(more);
+  EXPECT_GT(Read(9, 9000), 0);
+  EXPECT_EQ(room_->used(), 75'005) << "there is room";
+  Send(Times(2, more));
+  errno = 0;
+  EXPECT_EQ(Read(9, 9000), -1) << "a host alone may have half of it, which is 100,000";
+  EXPECT_EQ(errno, ECONNRESET);
+  EXPECT_EQ(closed_, 1);
+  close(server_);
+  server_ = -1;
+  EXPECT_EQ(room_->used(), 0) << "closed without a last read";
+}
+
+TEST_F(ConnectionGuardTest, WhatTheServerEndsIsGivenBack) {
+  Send(kPreface + FrameOf(1, kHeaders, 4) + FrameOf(1, kData, 0, Message(200'000, 15'000)));
+  EXPECT_GT(Read(9, 9000), 15'000);
+  EXPECT_EQ(room_->used(), 15'005);
+  std::string trailers = FrameOf(0, kSettings, 0) + FrameOf(1, kHeaders, 5, "trailers");
+  iovec part{trailers.data(), trailers.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  EXPECT_EQ(sendmsg(server_, &message, 0), static_cast<ssize_t>(trailers.size()));
+  EXPECT_EQ(room_->used(), 0);
 }
 
 }  // namespace

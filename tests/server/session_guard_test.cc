@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
@@ -66,11 +67,43 @@ grpc::SslServerCredentialsOptions::PemKeyCertPair MakeKeyAndCertificate() {
           Pem([&](BIO* out) { return PEM_write_bio_X509(out, certificate.get()); })};
 }
 
+// Opens stream 1 with a call, in HPACK.
+const std::string kCall = [] {
+  const std::string block(
+      "\x83\x86\4\4/a/b\1\x9localhost\xf\x10\x10"
+      "application/grpc\0\2te\x8"
+      "trailers",
+      51);
+  return std::string("\0\0", 2) + static_cast<char>(block.size()) + std::string("\1\4\0\0\0\1", 6) +
+         block;
+}();
+
+// The beginning of a message of a mebibyte in stream 1, or what comes then: so many bytes.
+std::string Some(size_t bytes, bool first) {
+  std::string frame = first ? std::string("\0\x10\0\0", 4) : "";
+  frame.insert(0, first ? 1 : 0, '\0');
+  frame.resize(bytes, 'm');
+  const std::string size{static_cast<char>(bytes >> 16), static_cast<char>(bytes >> 8),
+                         static_cast<char>(bytes)};
+  return size + std::string("\0\0\0\0\0\1", 6) + frame;
+}
+
+// Never answers, and reads nothing.
+class Silent final : public grpc::CallbackGenericService {
+  class Reactor final : public grpc::ServerGenericBidiReactor {
+    void OnCancel() override { Finish(grpc::Status::CANCELLED); }
+    void OnDone() override { delete this; }
+  };
+  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
+    return new Reactor;
+  }
+};
+
 class SessionGuardTest : public ::testing::Test {
  protected:
   void SetUp() override {
     GuardConnections([this] { ++closed_sockets_; });
-    GuardSessions([this] { ++closed_; });
+    GuardSessions([this] { ++closed_; }, room_);
     grpc::SslServerCredentialsOptions credentials;
     credentials.pem_key_cert_pairs.push_back(MakeKeyAndCertificate());
     grpc::ServerBuilder builder;
@@ -119,11 +152,19 @@ class SessionGuardTest : public ::testing::Test {
     return all;
   }
 
+  bool EventuallyUsed(int64_t bytes) const {
+    for (int i = 0; i < 3000 && room_->used() != bytes; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return room_->used() == bytes;
+  }
+
+  const std::shared_ptr<ByteRoom> room_ = std::make_shared<ByteRoom>(200'000);
   std::atomic<int> closed_{0};
   std::atomic<int> closed_sockets_{0};
 
  private:
-  grpc::CallbackGenericService service_;
+  Silent service_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
   SSL_CTX* const client_ = SSL_CTX_new(TLS_client_method());
@@ -139,6 +180,22 @@ TEST_F(SessionGuardTest, AFloodInsideTlsEndsItsConnection) {
   EXPECT_EQ(ReadUntil(kPong).find(kPong), std::string::npos);
   EXPECT_EQ(closed_, 1);
   EXPECT_EQ(closed_sockets_, 0) << "who sees encrypted bytes counts nothing";
+}
+
+TEST_F(SessionGuardTest, UnfinishedMessagesInsideTlsAreBoundedAndGivenBack) {
+  Send(kCall + Some(15'000, true));
+  EXPECT_TRUE(EventuallyUsed(15'000));
+  Send(kReset);
+  EXPECT_TRUE(EventuallyUsed(0));
+}
+
+TEST_F(SessionGuardTest, WhoHoldsMoreInsideTlsThanThereIsRoomForIsEnded) {
+  Send(kCall + Some(15'000, true) + Times(4, Some(12'000, false)) + kPing);
+  EXPECT_TRUE(EventuallyUsed(63'000));
+  Send(Times(4, Some(12'000, false)) + kPing);
+  EXPECT_NE(ReadUntil("never").find("(the end)"), std::string::npos);
+  EXPECT_EQ(closed_, 1);
+  EXPECT_TRUE(EventuallyUsed(0));
 }
 
 }  // namespace

@@ -1,0 +1,47 @@
+#include "server/rpc/client_frames.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace bucketd {
+namespace {
+
+constexpr absl::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+}  // namespace
+
+ClientFrames::ClientFrames(const FrameLimits& limits, SteadyTime now,
+                           std::shared_ptr<ByteRoom> room, std::string peer)
+    : budget_(limits, now),
+      room_(std::move(room)),
+      held_(room_ == nullptr ? ByteRoom::Held() : ByteRoom::Held(*room_, std::move(peer))) {}
+
+void ClientFrames::TakePreface(absl::string_view& bytes) {
+  const size_t taken = std::min(kPreface.size() - preface_, bytes.size());
+  foreign_ = bytes.substr(0, taken) != kPreface.substr(preface_, taken);
+  preface_ += taken;
+  bytes.remove_prefix(taken);
+}
+
+ClientFrames::Verdict ClientFrames::Received(absl::string_view bytes, SteadyTime now) {
+  if (!foreign_ && preface_ < kPreface.size()) TakePreface(bytes);
+  if (foreign_) return Verdict::kGoOn;
+  FrameReader::Part part;
+  while (in_.Next(bytes, part)) {
+    if (part.begins && !budget_.Take(part.frame, now)) return Verdict::kFlood;
+    unfinished_.Received(part);
+  }
+  if (room_ == nullptr || held_.Resize(unfinished_.bytes()).ok()) return Verdict::kGoOn;
+  return unfinished_.bytes() > kFreeBytes ? Verdict::kNoRoom : Verdict::kGoOn;
+}
+
+void ClientFrames::Sent(absl::string_view bytes) {
+  if (foreign_) return;
+  FrameReader::Part part;
+  while (out_.Next(bytes, part)) {
+    if (part.begins) unfinished_.Sent(part.frame);
+  }
+  if (room_ != nullptr) held_.Resize(std::min(held_.bytes(), unfinished_.bytes())).IgnoreError();
+}
+
+}  // namespace bucketd

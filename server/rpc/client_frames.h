@@ -1,0 +1,54 @@
+// What one client sends over HTTP/2, seen before gRPC sees it, and whether its connection may go
+// on: frames that nobody answers are counted (frame_budget.h), and what it keeps gRPC waiting for
+// is bounded (unfinished_messages.h). Not thread-safe.
+//
+// What does not begin with a client's preface is something else, TLS for one, whose bytes would
+// look like any frames: it costs nothing. An HTTP/2 library ends such a connection itself.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+#include "server/base/byte_room.h"
+#include "server/base/clock.h"
+#include "server/rpc/frame_budget.h"
+#include "server/rpc/frame_reader.h"
+#include "server/rpc/unfinished_messages.h"
+
+namespace bucketd {
+
+class ClientFrames {
+ public:
+  enum class Verdict {
+    kGoOn,
+    kFlood,   // more frames that nobody answers than the limits allow
+    kNoRoom,  // more bytes than `room` has for its peer. Who has kFreeBytes of them goes on.
+  };
+  // `room`: of all clients' unfinished messages; null: they are not bounded.
+  ClientFrames(const FrameLimits& limits, SteadyTime now, std::shared_ptr<ByteRoom> room,
+               std::string peer);
+
+  // The next bytes that came in. Once it is not kGoOn the connection is to end.
+  Verdict Received(absl::string_view bytes, SteadyTime now);
+  // The next bytes that went out.
+  void Sent(absl::string_view bytes);
+
+  static constexpr int64_t kFreeBytes = 64 << 10;
+
+ private:
+  // Takes the preface away from the front of `bytes`.
+  void TakePreface(absl::string_view& bytes);
+
+  size_t preface_ = 0;    // bytes of it that have come
+  bool foreign_ = false;  // no HTTP/2
+  FrameReader in_, out_;
+  FrameBudget budget_;
+  UnfinishedMessages unfinished_;
+  std::shared_ptr<ByteRoom> room_;  // outlives:
+  ByteRoom::Held held_;
+};
+
+}  // namespace bucketd

@@ -1,0 +1,53 @@
+// How many bytes a client has made gRPC keep that no call can read yet: of messages that are not
+// whole, and of those that came behind a call's first one. gRPC gives every stream of a connection
+// room for a whole message, so that a client who never sends the last bytes fills all memory there
+// is for messages. Not thread-safe.
+//
+// Sees the frames of both sides. A message is a flag, its length in four bytes, and as many bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+
+#include "server/rpc/frame_reader.h"
+
+namespace bucketd {
+
+class UnfinishedMessages {
+ public:
+  // Of the client's frames.
+  void Received(const FrameReader::Part& part);
+  // Of the server's: whatever a stream has that has ended is let go.
+  void Sent(const FrameHeader& frame);
+
+  int64_t bytes() const { return bytes_; }
+
+  // Of whole messages behind the first one no stream has more: the window that gRPC gives to a
+  // stream that is not read from.
+  static constexpr int64_t kWindowBytes = 64 << 10;
+
+ private:
+  struct Stream {
+    size_t prefix = 0;    // bytes of the flag and the length that have come
+    uint32_t length = 0;  // as far as it has come
+    uint32_t left = 0;    // bytes of the message that have not
+    int64_t partial = 0;  // bytes that have
+    int64_t behind = 0;   // of whole messages but the first
+    bool first = true;
+  };
+  using Streams = absl::flat_hash_map<uint32_t, Stream>;
+
+  void Take(Stream& stream, absl::string_view data);
+  void WholeMessage(Stream& stream);
+  void EndedByClient(uint32_t stream);
+  void Forget(Streams::iterator stream);
+
+  int64_t bytes_ = 0;
+  size_t left_ = 0;  // of the frame that is being read
+  Streams streams_;  // that were opened, and whose client may go on or has more behind
+};
+
+}  // namespace bucketd
