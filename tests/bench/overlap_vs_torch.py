@@ -228,7 +228,7 @@ def client_path(gm: fx.GraphModule, context) -> dict[str, float]:
     digest = timed("digest", lambda: canonical.digest(normalized.graph))
     planner = embedded.EmbeddedPlanner()
     client = PlannerClient(planner.address, "")
-    message = mesh.mesh_message(context, captured.raw)
+    message = mesh.mesh_message(captured.raw)
     options = settings.Settings().plan_options([], "")
 
     def ask():

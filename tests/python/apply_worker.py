@@ -12,6 +12,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.distributed.device_mesh import init_device_mesh
 
 from bucketd import canonical, capture, normalize
+from bucketd.step_context import CaptureContext
 
 SEEDS = int(sys.argv[1])
 
@@ -63,7 +64,7 @@ def check(width, hidden, mesh):
     checked = []
 
     def backend(gm, example_inputs):
-        context = capture.CaptureContext.from_dynamo(gm, example_inputs)
+        context = CaptureContext.from_dynamo(gm, example_inputs)
 
         def compiler(kind):
             def compile_part(part, _):

@@ -20,6 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from bucketd import capture, fusion, normalize
+from bucketd.step_context import CaptureContext
 
 
 @dataclasses.dataclass
@@ -80,7 +81,7 @@ def compare(step: Callable[[], torch.Tensor], code: bool = False) -> list[Compar
 
     torch._dynamo.reset()
     found: list[Compared] = []
-    contexts: list[capture.CaptureContext] = []
+    contexts: list[CaptureContext] = []
 
     def inner(gm, example_inputs, **options):
         captured = capture.capture_graph(gm, contexts[-1], "bw" if options.get("is_backward") else "fw")
@@ -89,7 +90,7 @@ def compare(step: Callable[[], torch.Tensor], code: bool = False) -> list[Compar
         return runs
 
     def backend(gm, example_inputs):
-        contexts.append(capture.CaptureContext.from_dynamo(gm, example_inputs))
+        contexts.append(CaptureContext.from_dynamo(gm, example_inputs))
         return compile_fx.compile_fx(gm, example_inputs, inner_compile=inner)
 
     with config.patch(fx_graph_cache=False, compile_threads=1), torch._functorch.config.patch(enable_autograd_cache=False):

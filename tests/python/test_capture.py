@@ -8,13 +8,14 @@ from fx_graphs import Builder, aten, c10d, gradient, result, value
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from bucketd.capture import CaptureContext, GraphError, capture_graph, parameter_order, tag_joint
+from bucketd.capture import capture_graph
 from bucketd.files import load_graph
-from bucketd.graph import COMPUTE, ORDERED, POINTWISE, SYMBOLIC, VIEW, Direction, NodeKind, Role, SlotKind, Tag
+from bucketd.graph import COMPUTE, ORDERED, POINTWISE, SYMBOLIC, VIEW, Direction, GraphError, NodeKind, Role, SlotKind, Tag
 from bucketd.mesh import mesh_message
 from bucketd.normalize import normalize
 from bucketd.sizes import UNBACKED, on_grid, shape_env
-from bucketd.step_context import InputInfo, parse_source
+from bucketd.step_context import CaptureContext, InputInfo, parameter_order, parse_source
+from bucketd.tags import tag_joint
 
 
 def tagged(gm):
@@ -217,7 +218,7 @@ def test_collectives_waits_and_groups():
     assert in_place.mutates == in_place.alias_of == in_place.inputs
     waits = [n for n in raw.nodes if n.kind == NodeKind.WAIT]
     assert len(waits) == 4 and all(w.alias_of == w.inputs and w.flags == 0 for w in waits)
-    assert {d.name for d in mesh_message(b.context, raw).dims} == {"group0", "group1"}
+    assert {d.name for d in mesh_message(raw).dims} == {"group0", "group1"}
 
 
 def test_a_coalesced_collective_is_an_ordinary_call():

@@ -12,10 +12,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import bucketd
 from bucketd import canonical, wire
-from bucketd.capture import CaptureContext, capture_graph
+from bucketd.capture import capture_graph
 from bucketd.client import PlannerClient
 from bucketd.mesh import Meshes, creation_order, identities, mesh_message, ranks_on_one_node
 from bucketd.normalize import normalize
+from bucketd.step_context import CaptureContext
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_ranks_that_swap_two_groups_over_the_same_ranks_are_told_so(world):
         a = b.wait(b.gather(p, 4, one.group_name))
         c = b.wait(b.gather(q, 4, other.group_name))
         captured = capture_graph(b.output([a, c], [result(), result()]), b.context, "fw")
-        return normalize(captured.raw).graph, mesh_message(b.context, captured.raw)
+        return normalize(captured.raw).graph, mesh_message(captured.raw)
 
     graphs = [graph_of(rank) for rank in range(4)]
     with planner() as one, concurrent.futures.ThreadPoolExecutor(4) as pool:
@@ -119,9 +120,8 @@ def test_ranks_of_a_node_come_from_the_launcher(world):
     mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))
     context = CaptureContext()
     context.meshes.add(mesh)
-    message = mesh_message(context)
     # tp stays inside a node of four; each group of dp has one rank in each of two nodes.
-    assert [(d.name, d.size, d.ranks_per_node) for d in message.dims] == [("dp", 2, 1), ("tp", 4, 0)]
+    assert [(d.name, d.size, d.ranks_per_node) for d in context.meshes.dims()] == [("dp", 2, 1), ("tp", 4, 0)]
     assert ranks_on_one_node(range(8)) == 4 and ranks_on_one_node([0, 1]) == 0
 
 

@@ -10,10 +10,11 @@ from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 
 from bucketd import canonical, normalize
-from bucketd.capture import CaptureContext, GraphError, capture_graph, tag_joint
-from bucketd.graph import Direction, SlotKind, Tag
+from bucketd.capture import capture_graph
+from bucketd.graph import Direction, GraphError, SlotKind, Tag
+from bucketd.step_context import CaptureContext
 from bucketd.structure import structural_context
-from bucketd.tags import META_KEY, flatten, output_slots
+from bucketd.tags import META_KEY, flatten, output_slots, tag_joint
 
 NESTS = {
     "flat": lambda o, a, b: [o, a, b],

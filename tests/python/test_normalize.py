@@ -6,10 +6,11 @@ import pytest
 from fx_graphs import Builder, aten, gradient, result
 
 from bucketd.canonical import digest
-from bucketd.capture import InputInfo, capture_graph
+from bucketd.capture import capture_graph
 from bucketd.files import load_graph
 from bucketd.graph import VIEW, NodeKind, RawGraph, Role
 from bucketd.normalize import normalize
+from bucketd.step_context import InputInfo
 
 
 def gather_step(rows, rank, width=3, world=4, twice=False, cut=True):

@@ -1,5 +1,7 @@
 """What the Python package's distribution holds, and what its sources are held to."""
 
+import ast
+import graphlib
 import os
 import pathlib
 import re
@@ -14,6 +16,7 @@ import trainers_page
 from bucketd import needs_torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "client" / "python" / "bucketd"
 STUBS = {f"bucketd/_wire/proto/{name}_pb2.py" for name in ("agent", "costs", "graph", "plan", "planner")}
 STUBS |= {f"bucketd/_wire/proto/{name}_pb2_grpc.py" for name in ("agent", "planner")}
 
@@ -97,6 +100,25 @@ if {package!r} == "torchtitan":
         assert done.returncode == 0 and "is newer than any that bucketd was tried with" in said
     else:
         assert happens == "tried" and done.returncode == 0 and not said
+
+
+def _imported(path: pathlib.Path, modules: dict[str, pathlib.Path]) -> set[str]:
+    """Modules of the package that this one imports, wherever in it."""
+    here = path.relative_to(PACKAGE.parent).parent.parts
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = ".".join([*here[:len(here) - node.level + 1], *filter(None, [node.module])])
+            found.update(name if name in modules else base for name in (f"{base}.{each.name}" for each in node.names))
+    return found & modules.keys()
+
+
+def test_no_module_is_imported_by_what_it_imports():
+    modules = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+               for path in PACKAGE.rglob("*.py") if "_wire" not in path.parts}
+    arrows = {name: _imported(path, modules) - {name} for name, path in modules.items()}
+    assert "bucketd.mesh" in arrows["bucketd.step_context"] and "bucketd.tags" in arrows["bucketd.capture"]
+    graphlib.TopologicalSorter(arrows).prepare()  # or CycleError, which names a circle
 
 
 def test_generated_stubs_ask_for_no_version_of_what_runs_them():

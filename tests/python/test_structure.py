@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import bucketd
+from bucketd.capture import capture_graph
 from bucketd.graph import Direction, SlotKind
 from bucketd.reshard import copy_module
 from bucketd.step_context import CaptureContext
@@ -195,7 +196,7 @@ def test_the_backward_begins_behind_the_loss_though_that_is_summed_later():
 
     b, gm = bare({"w": (2, 3)}, outputs)
     describe(gm)
-    captured = bucketd.torch_backend.capture.capture_graph(gm, CaptureContext(), "joint")
+    captured = capture_graph(gm, CaptureContext(), "joint")
     found = {node.name: node.direction for node in captured.raw.nodes if node.direction}
     assert [found[name] for name in ("all_gather_into_tensor_default", "sum_default")] == [Direction.FORWARD] * 2
     assert [found[name] for name in ("neg_default", "reduce_scatter_tensor_default", "all_reduce_default")] == [Direction.BACKWARD] * 3

@@ -8,9 +8,10 @@ from fx_graphs import aten
 from torch._dynamo.backends.common import aot_autograd
 from torch.utils.checkpoint import checkpoint
 
-from bucketd.capture import CaptureContext, GraphError, capture_graph
-from bucketd.graph import COMPUTE, ORDERED, VIEW, NodeKind
+from bucketd.capture import capture_graph
+from bucketd.graph import COMPUTE, ORDERED, VIEW, GraphError, NodeKind
 from bucketd.normalize import normalize
+from bucketd.step_context import CaptureContext
 
 
 class Checkpointed(torch.nn.Module):

@@ -29,20 +29,9 @@ from .graph import (
 from .memory import memory_bytes
 from .mesh import ranks_per_node, world_size
 from .sizes import Hints, is_symbolic
-from .step_context import CaptureContext, InputInfo, clean, describe_input, parameter_order
+from .step_context import CaptureContext, clean, describe_input
 from .tags import META_KEY, TAG_NAMES, flatten, output_slots, tag_joint
 from .values import is_nested, value_of
-
-__all__ = [
-    "CaptureContext",
-    "Captured",
-    "GraphError",
-    "InputInfo",
-    "capture_graph",
-    "describe_input",
-    "parameter_order",
-    "tag_joint",
-]
 
 KINDS = ("fw", "bw", "joint")
 _ROOT = re.compile(r"[A-Z]\[[^\]]*\](?:\.__closure__\[\d+\]\.cell_contents)?\.?")  # L['self'], G['model']

@@ -30,8 +30,10 @@ from torch._library.fake_class_registry import FakeScriptObject
 from torch._library.opaque_object import is_opaque_reference_type
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from . import capture, launch_order
+from . import launch_order
 from .errors import InductorOrderError
+from .step_context import CaptureContext
+from .tags import tag_joint
 
 log = logging.getLogger("bucketd")
 aten = torch.ops.aten
@@ -87,7 +89,7 @@ def in_order() -> dict[str, Any]:
     return {**_OFF, "_pre_fusion_custom_pass": launch_order.KeepOrder(config._pre_fusion_custom_pass)}
 
 
-def compile_step(gm: fx.GraphModule, example_inputs: Sequence[Any], context: capture.CaptureContext, plan: Callable, *,
+def compile_step(gm: fx.GraphModule, example_inputs: Sequence[Any], context: CaptureContext, plan: Callable, *,
                  partitioner: Callable | None = None, inner_compile: Callable = inductor.compile_fx_inner,
                  config_patches: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None,
                  mode: str | None = None, **kwargs) -> Callable:
@@ -179,11 +181,11 @@ def _tell(given: Mapping[str, Any]) -> None:
 class _Tag(CustomGraphPass):
     """Tags the joint graph's collectives, before the partitioner takes inputs and outputs apart. Changes no code."""
 
-    def __init__(self, context: capture.CaptureContext):
+    def __init__(self, context: CaptureContext):
         self.context = context
 
     def __call__(self, graph: fx.Graph) -> None:
-        capture.tag_joint(graph.owning_module, self.context)
+        tag_joint(graph.owning_module, self.context)
 
     def uuid(self):
         return "bucketd.tag"

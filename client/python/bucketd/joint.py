@@ -22,13 +22,13 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from .boxed import boxed
-from .capture import CaptureContext, Captured, InputInfo, capture_graph
+from .capture import Captured, capture_graph
 from .errors import GraphRefused
 from .graph import Role
 from .reshard import copy_module, forward_first, gather_again
 from .session import Planned, Session
 from .settings import Settings, SettingsArgs
-from .step_context import base_descriptor, clean
+from .step_context import CaptureContext, InputInfo, base_descriptor, clean
 from .tags import described_slots, flatten
 from .torch_backend import has_collectives, parameter_names
 

@@ -9,14 +9,10 @@ import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from ._wire.proto import planner_pb2
 from .agreement import spans_text
 from .graph import Group, MeshDim, RawGraph
-
-if TYPE_CHECKING:
-    from ._wire.proto import planner_pb2
-    from .capture import CaptureContext
 
 TWIN = "+reductions"  # behind a group's name: its twin (twins.py)
 
@@ -183,12 +179,9 @@ def ranks_on_one_node(ranks: Sequence[int]) -> int:
     return 0 if here == len(ranks) else here
 
 
-def mesh_message(context: CaptureContext, raw: RawGraph | None = None) -> planner_pb2.Mesh:
-    """The mesh of a step; with `raw`, also the groups of that graph that belong to no mesh dimension."""
-    from ._wire.proto import planner_pb2
-
-    dims = raw.mesh if raw is not None else context.meshes.dims()
-    message = planner_pb2.Mesh(device_type=(raw.device_type if raw is not None else "") or context.device_type)
-    for dim in dims:
+def mesh_message(raw: RawGraph) -> planner_pb2.Mesh:
+    """The mesh of a step, and the groups of its graph that belong to no mesh dimension."""
+    message = planner_pb2.Mesh(device_type=raw.device_type)
+    for dim in raw.mesh:
         message.dims.add(name=dim.name, size=dim.size, ranks_per_node=dim.ranks_per_node)
     return message

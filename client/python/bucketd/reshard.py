@@ -7,8 +7,8 @@ import operator
 from torch import fx
 
 from . import ops
-from .capture import CaptureContext
 from .graph import VIEW
+from .step_context import CaptureContext
 from .tags import META_KEY, tag_joint
 
 

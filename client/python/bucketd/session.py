@@ -190,7 +190,7 @@ class Session:
         try:
             with _no_collections():
                 captured = self._captured(gm, context, kind, scope, ordinal.fused)
-                planned, edit, record = self._propose(captured, context, scope, parameter_order)
+                planned, edit, record = self._propose(captured, scope, parameter_order)
         except InterruptedRank:
             raise
         except Exception as error:
@@ -256,10 +256,10 @@ class Session:
         """Of what ranks connect for: a restarted job's connections refuse those that are left of the last one."""
         return self.settings.job.generation if self.settings.job else int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
-    def _propose(self, made, context, scope: str, parameter_order):
+    def _propose(self, made, scope: str, parameter_order):
         gm, captured, normalized, digest = made
         graph, asked = common_graph.receive(self._agreement, scope, normalized.graph, digest, 2 * self.settings.deadline)
-        message = mesh.mesh_message(context, captured.raw)
+        message = mesh.mesh_message(captured.raw)
         options = self.settings.plan_options(parameter_order, _comm_backend(captured.raw, message.device_type))
         record = {f"option {name}": text for name, text in settings.describe_options(options).items()}
         record["costs"] = normalized.graph.costs or "node by node"

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from .capture import CaptureContext, InputInfo, module_of
+from .capture import module_of
 from .graph import CollectiveKind, Role
 from .ops import facts
-from .step_context import base_descriptor
+from .step_context import CaptureContext, InputInfo, base_descriptor
 from .tags import described_slots, flatten, output_node, unary_source
 
 Node = torch.fx.Node

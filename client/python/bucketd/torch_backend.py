@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import fx
 
-from . import capture
 from .boxed import boxed
 from .graph import Role
 from .ops import facts
 from .session import Planned, Session
 from .settings import Settings, SettingsArgs, bucket_list
-from .step_context import clean
+from .step_context import CaptureContext, clean, describe_input, parameter_order
 from .structure import describe, is_described, named_inputs, structural_context
+from .tags import tag_joint
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -91,7 +91,7 @@ class Backend:
 
     def __call__(self, gm: fx.GraphModule, example_inputs, **how):
         """With compiler="inductor", `how` is what torch.compile has of mode= and options=, and what compile_fx takes."""
-        context = capture.CaptureContext.from_dynamo(gm, example_inputs)
+        context = CaptureContext.from_dynamo(gm, example_inputs)
         order = self.parameter_order
         if order is None:
             order = _registration_order(context)
@@ -123,7 +123,7 @@ class Backend:
         from torch._functorch import config
 
         def partition(joint, *args, **kwargs):
-            capture.tag_joint(joint, context)
+            tag_joint(joint, context)
             return self.partitioner(joint, *args, **kwargs)
 
         def compiler(kind):
@@ -146,7 +146,7 @@ def _code() -> int | None:
 
 def context(
     gm: fx.GraphModule, example_inputs: Sequence[object] = (), *, parameters: Sequence[str | None] | None = None,
-) -> capture.CaptureContext:
+) -> CaptureContext:
     """What plan_pass() has to know of the step: which inputs are parameters, by name, and the device meshes.
 
     `gm` is the graph that torch.compile called your backend with, before AOTAutograd lowers it: only there do inputs carry
@@ -155,7 +155,7 @@ def context(
     """
     if parameters is not None:
         return named_inputs(gm, parameters)
-    return capture.CaptureContext.from_dynamo(gm, example_inputs)
+    return CaptureContext.from_dynamo(gm, example_inputs)
 
 
 _passes: dict[Settings, Session] = {}
@@ -167,7 +167,7 @@ def plan_pass(
     example_inputs=None,
     *,
     kind: str = "joint",
-    context: capture.CaptureContext | None = None,
+    context: CaptureContext | None = None,
     model: torch.nn.Module | None = None,
     param_order: Sequence[str] | None = None,
     on_plan: Callable[[Planned], None] | None = None,
@@ -199,10 +199,10 @@ def plan_pass(
     return session.plan(gm, context, kind, session.next_ordinal(_code(), fused), order, on_plan)
 
 
-def _check_names(gm: fx.GraphModule, context: capture.CaptureContext, order: Sequence[str]) -> None:
+def _check_names(gm: fx.GraphModule, context: CaptureContext, order: Sequence[str]) -> None:
     """An order of names that are not in the graph would leave payloads in the graph's order, which is not eager's."""
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    named = [name for role, name in (capture.describe_input(n.meta.get("desc"), context) for n in inputs) if role == Role.PARAMETER]
+    named = [name for role, name in (describe_input(n.meta.get("desc"), context) for n in inputs) if role == Role.PARAMETER]
     if order and named and set(named).isdisjoint(order):
         raise ValueError(
             f"model= and param_order= name parameters ({order[0]}, ...), this graph knows its own by structure alone ({named[0]}, ...): "
@@ -226,13 +226,13 @@ def _settings(model: torch.nn.Module | None, settings: dict[str, object]) -> Set
 def parameter_names(model: torch.nn.Module | None, param_order: Sequence[str] | None) -> list[str] | None:
     if param_order is not None:
         return list(param_order)
-    return capture.parameter_order(model) if model is not None else None
+    return parameter_order(model) if model is not None else None
 
 
 def _registration_order(context) -> list[str]:
     """Of the module that is being compiled: the one whose forward Dynamo traces, if all parameters hang on it."""
     module = _traced_module(context.model_prefixes)
-    return capture.parameter_order(module) if module is not None else []
+    return parameter_order(module) if module is not None else []
 
 
 def _traced_module(prefixes):

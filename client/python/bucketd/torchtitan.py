@@ -18,11 +18,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import needs_torchtitan
-from .capture import CaptureContext, InputInfo, parameter_order
 from .errors import BucketdError, GraphRefused
 from .graph import Role
 from .session import Session
 from .settings import Settings
+from .step_context import CaptureContext, InputInfo, parameter_order
 from .tags import flatten, output_node
 from .torch_backend import backend, has_collectives
 

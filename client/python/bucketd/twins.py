@@ -15,9 +15,10 @@ from torch import fx
 from torch.distributed import distributed_c10d as c10d
 
 from .agreement import hearing_signals
-from .capture import CaptureContext, group_name_of, tag_once
+from .capture import group_name_of, tag_once
 from .mesh import TWIN, creation_order
 from .reshard import copy_module
+from .step_context import CaptureContext
 from .tags import META_KEY
 
 # By group: its twin's name, as long as there is that group.

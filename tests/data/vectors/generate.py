@@ -23,10 +23,12 @@ sys.path.insert(0, str(HERE))
 from tiny_step import CASES, Case, build  # noqa: E402
 
 from bucketd.canonical import digest  # noqa: E402
-from bucketd.capture import CaptureContext, capture_graph, tag_joint  # noqa: E402
+from bucketd.capture import capture_graph  # noqa: E402
 from bucketd.files import save_graph  # noqa: E402
 from bucketd.graph import RawGraph  # noqa: E402
 from bucketd.normalize import normalize  # noqa: E402
+from bucketd.step_context import CaptureContext  # noqa: E402
+from bucketd.tags import tag_joint  # noqa: E402
 
 
 def capture_step(case: Case, name: str) -> list[RawGraph]:

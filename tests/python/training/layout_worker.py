@@ -21,7 +21,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import bucketd
-from bucketd.capture import parameter_order
+from bucketd.step_context import parameter_order
 
 PARAMETERS, GRADIENTS = torch.bfloat16, torch.float32
 

@@ -29,8 +29,8 @@ import training  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 
 import bucketd  # noqa: E402
-from bucketd.capture import parameter_order  # noqa: E402
 from bucketd.settings import Settings  # noqa: E402
+from bucketd.step_context import parameter_order  # noqa: E402
 
 MODELS = {
     # No dimension divides by 4 ranks, nor their halves by 2 or 3.
