@@ -209,40 +209,6 @@ def plan_by_bucketctl(graph: pathlib.Path, mode: str, repeat: int, *flags: str) 
             "predicted_us": {name: answer[name]["total_us"] for name in ("program_order", "planned")}}
 
 
-def client_path(gm: fx.GraphModule, context) -> dict[str, float]:
-    """Seconds of what a rank does with a compiled graph, with a planner of its own: wall time where it waits, else CPU time."""
-    from bucketd import apply, canonical, embedded, mesh, normalize, plan, settings, wire
-    from bucketd.boxed import boxed
-    from bucketd.client import PlannerClient
-
-    took: dict[str, float] = {}
-
-    def timed(name, call, clock=time.process_time):
-        begin = clock()
-        result = call()
-        took[name] = clock() - begin
-        return result
-
-    captured = timed("capture", lambda: capture_graph(gm, context, "bw"))
-    normalized = timed("normalise", lambda: normalize.normalize(captured.raw))
-    digest = timed("digest", lambda: canonical.digest(normalized.graph))
-    planner = embedded.EmbeddedPlanner()
-    client = PlannerClient(planner.address, "")
-    message = mesh.mesh_message(captured.raw)
-    options = settings.Settings().plan_options([], "")
-
-    def ask():
-        return client.get_plan(lambda: wire.to_proto(normalized.graph), digest, message, options, 60)
-
-    reply = timed("plan, first time: upload and compute", ask, time.perf_counter)
-    timed("plan, again: from the cache", ask, time.perf_counter)
-    parsed = timed("parse the plan", lambda: plan.parse(reply.plan))
-    edit = timed("verify", lambda: apply.prepare(gm, captured, normalized, digest, parsed))
-    timed("apply", edit.apply)
-    timed("generate code", lambda: boxed(gm))
-    return took
-
-
 # (row, PyTorch's pass, bucketctl's mode and flags)
 ROWS = (
     ("overlap", "overlap", ("overlap",)),
@@ -310,21 +276,19 @@ def main() -> int:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one core, children too
     begin = time.process_time()
-    gm, captured, context = trace_backward(arguments.layers, arguments.positions)
+    gm, captured, _ = trace_backward(arguments.layers, arguments.positions)
     traced = time.process_time() - begin
     with tempfile.TemporaryDirectory() as folder:
         graph = arguments.graph_out or pathlib.Path(folder, "backward.json.gz")
         files.save_graph(captured.raw, graph)
         rows = measure(arguments, gm, captured, graph)
     record = {"nodes": len(captured.nodes), "collectives": collectives(gm), "tracing_seconds": traced, "torch": torch.__version__,
-              "machine": platform.processor() or platform.machine(), "rows": rows, "client_seconds": client_path(gm, context)}
+              "machine": platform.processor() or platform.machine(), "rows": rows}
     if arguments.json:
         print(json.dumps(record, indent=1))
     else:
         print(f"{record['nodes']} nodes, {record['collectives']}, traced in {traced:.0f} s of CPU time; torch {record['torch']}, one core")
         print(table(rows))
-        print("\nthe client's way from the graph to the planned graph, ms: "
-              + "; ".join(f"{name} {1000 * took:.0f}" for name, took in record["client_seconds"].items()))
     return 0
 
 

@@ -29,8 +29,9 @@ sys.path[:0] = [str(ROOT / "client" / "python"), str(ROOT / "tests" / "python")]
 from ranks import run_ranks  # noqa: E402
 
 WORLD = 4
-OWN = {"aot_fx_trace": {}, "jit": {"mode": "jit", "passes": ["transformer_block_bucketing"]}, "Inductor": {"inductor_compilation": "full"}}
-PLANNED = {"aot_fx_trace": {}, "jit": {"mode": "jit"}, "Inductor": {"inductor_compilation": "full"}}
+OWN = {"aot_fx_trace": {}, "jit": {"mode": "jit", "passes": ["transformer_block_bucketing"]}, "Inductor": {"inductor_compilation": "full"},
+       "jit, Inductor": {"mode": "jit", "backend": "inductor"}}
+PLANNED = {"aot_fx_trace": {}, "jit": {"mode": "jit"}, "Inductor": {"inductor_compilation": "full"}, "jit, Inductor": {"mode": "jit", "backend": "inductor"}}
 PARALLELISMS = {
     "FSDP": {},
     "HSDP 2x2": {"data_parallel_replicate_degree": 2},
@@ -58,6 +59,8 @@ CASES = [
     Case("aot_fx_trace", "deepseek_v3", "FSDP"),
     Case("jit", "llama3", "FSDP"),
     Case("jit", "llama3", "HSDP 2x2"),
+    Case("jit", "deepseek_v3", "FSDP, experts on 2"),
+    Case("jit, Inductor", "llama3", "FSDP", "transformer_block"),
     # What Inductor fuses hangs on the order of nodes, and with it where bf16 is rounded; this mode leaves compute where it is.
     Case("Inductor", "llama3", "FSDP", "transformer_block"),
     Case("torch.compile aot_eager", "example", "FSDP"),

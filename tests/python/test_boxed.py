@@ -1,5 +1,6 @@
 """A graph as a function computes what the module computes, lets go of its values as early, and shows its lines in tracebacks."""
 
+import gc
 import operator
 import traceback
 import weakref
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import fx
 
+import bucketd.boxed
 from bucketd.boxed import boxed
 
 aten = torch.ops.aten
@@ -103,3 +105,18 @@ def test_what_is_no_aten_level_graph_is_refused_by_its_node():
     graph.output(graph.call_method("relu", (graph.placeholder("x"),)))
     with pytest.raises(ValueError, match="node relu is a call_method"):
         boxed(fx.GraphModule(torch.nn.Module(), graph))
+
+
+def test_no_garbage_is_collected_while_code_is_written(monkeypatch):
+    graph = fx.Graph()
+    graph.output(graph.call_function(aten.relu.default, (graph.placeholder("x"),)))
+    seen = []
+    monkeypatch.setattr(bucketd.boxed, "_Code", lambda gm, make=bucketd.boxed._Code: seen.append(gc.isenabled()) or make(gm))
+    boxed(module(graph))
+    assert seen == [False] and gc.isenabled()
+    gc.disable()
+    try:
+        boxed(module(graph))
+        assert not gc.isenabled(), "it was off before"
+    finally:
+        gc.enable()

@@ -95,11 +95,12 @@ def test_deepseek_v3_trains_as_it_does_without_us(assets, steps):
     assert sum("aten.mm.default" in products for products in after) >= 5, after
 
 
+EXPERTS = trainers.Case("aot_fx_trace", "deepseek_v3", "FSDP, experts on 2")  # of the test above
 FAST = trainers.Case("torch.compile aot_eager", "example", "FSDP")
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.slow if case == FAST else pytest.mark.full, id=str(case))
-                                  for case in trainers.CASES if case.model != "deepseek_v3" or case.parallelism == "FSDP"])
+                                  for case in trainers.CASES if case != EXPERTS])
 def test_a_row_of_the_table(assets, case):
     made = trainers.row(trainers.train(case, 3, assets))
     assert made.same and made.planned < made.alone

@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import fx
 
+from . import collector
+
 _WRITTEN = (int, bool, str, type(None))  # stand in the code as they are; other constants have names there
 
 
@@ -19,8 +21,9 @@ def boxed(gm: fx.GraphModule) -> Callable[[list], Any]:
     `gm` must be an aten-level graph: of placeholders, attributes, calls of functions and one output; ValueError names the
     node that is something else. Attributes are read when it runs; later changes of the graph do not reach it.
     """
-    code = _Code(gm)
-    exec(compile(code.text, code.scope["__name__"], "exec"), code.scope)
+    with collector.off():
+        code = _Code(gm)
+        exec(compile(code.text, code.scope["__name__"], "exec"), code.scope)
     run = code.scope["run"]
     run._boxed_call = True
     return run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import gc
+import hashlib
 import itertools
 import json
 import logging
@@ -21,6 +21,7 @@ from . import (
     apply,
     canonical,
     capture,
+    collector,
     common_graph,
     degraded,
     embedded,
@@ -76,18 +77,6 @@ def _tells_nothing(captured: capture.Captured) -> bool:
     return not described and not any(c.tag for c in collectives)
 
 
-@contextlib.contextmanager
-def _no_collections():
-    """A pass over all objects of a training process, at a random moment, takes longer than all of the planning."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
-
-
 class Ordinal:
     """Counts what is compiled, alike on all ranks. What is compiled again, by some of them, gets a number only when it turns out that it
     needs a plan of its own. `inductor` compiles it; `fused`: it is planned with the costs of the kernels that Inductor fuses."""
@@ -139,15 +128,14 @@ class Session:
 
     def _plan(self, agreement: Agreement, gm: fx.GraphModule, context, kind: str, ordinal: Ordinal, parameter_order, on_plan,
               recompile: bool) -> fx.GraphModule:
-        with self._lock:
-            with _no_collections():
+        with collector.off():
+            with self._lock:
                 planned, edit = self._again(gm, context, kind, ordinal)
-            if planned is None:
-                planned, edit = self._agree(gm, context, kind, ordinal, parameter_order)
-        if edit is None:
-            return gm
-        self._tell(planned, ordinal.inductor)
-        with _no_collections():
+                if planned is None:
+                    planned, edit = self._agree(gm, context, kind, ordinal, parameter_order)
+            if edit is None:
+                return gm
+            self._tell(planned, ordinal.inductor)
             edit.apply()
             if self.settings.twin_groups:
                 twins.open_twins(planned.module)
@@ -188,9 +176,8 @@ class Session:
         scope = f"{agreement.ranks[0]}/{ordinal.number}/{kind}" if agreement.ranks[0] else f"{ordinal.number}/{kind}"
         planned, edit, record = None, None, {}
         try:
-            with _no_collections():
-                captured = self._captured(gm, context, kind, scope, ordinal.fused)
-                planned, edit, record = self._propose(captured, scope, parameter_order)
+            captured = self._captured(gm, context, kind, scope, ordinal.fused)
+            planned, edit, record = self._propose(captured, scope, parameter_order)
         except InterruptedRank:
             raise
         except Exception as error:
@@ -215,7 +202,7 @@ class Session:
         if not known:
             return None, None
         try:
-            gm, captured, normalized, digest = self._capture(gm, context, kind, ordinal.fused)
+            gm, captured, normalized, digest, _ = self._capture(gm, context, kind, ordinal.fused)
         except GraphRefused:
             return None, None  # all ranks will hear of it
         for agreed in known:
@@ -232,15 +219,15 @@ class Session:
     def _captured(self, gm, context, kind: str, scope: str, fused: bool):
         """_capture(), of which the leader tells the others."""
         try:
-            captured = self._capture(gm, context, kind, fused)
+            *captured, encoded = self._capture(gm, context, kind, fused)
         except Exception:
             common_graph.hand_out(self._agreement, scope, b"")
             raise
-        common_graph.hand_out(self._agreement, scope, canonical.encode(captured[2].graph))
+        common_graph.hand_out(self._agreement, scope, encoded)
         return captured
 
     def _capture(self, gm, context, kind: str, fused: bool):
-        """(the graph that a plan changes, its capture, that normalised, digest of the latter)."""
+        """(the graph that a plan changes, its capture, that normalised, digest and encoding of the latter)."""
         try:
             if self.settings.twin_groups:
                 gm = twins.on_twins(gm, context, kind)
@@ -248,7 +235,8 @@ class Session:
             normalized = normalize.normalize(captured.raw)
             if fused:
                 fusion.use_inductor_costs(normalized, captured)
-            return gm, captured, normalized, canonical.digest(normalized.graph)
+            encoded = canonical.encode(normalized.graph)
+            return gm, captured, normalized, hashlib.sha256(encoded).digest(), encoded
         except GraphError as error:
             raise GraphRefused(str(error)) from error
 
