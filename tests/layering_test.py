@@ -56,9 +56,10 @@ ALLOWED = {
     "gpu_agent/exec": ["passes/base", "passes/io", *AGENT[:3]],  # plan_reader
     "gpu_agent/backend": ["passes/base", "gpu_agent/device", "gpu_agent/comm", "gpu_agent/exec"],
     "gpu_agent/cuda": ["passes/base", *AGENT[:4]],  # copier.h
-    "gpu_agent/library": ["passes/base", "gpu_agent/comm", "gpu_agent/device", "gpu_agent/exec"],
+    "gpu_agent/telemetry": ["passes/base", "gpu_agent/comm"],  # socket.h
+    "gpu_agent/library": ["passes/base", "gpu_agent/comm", "gpu_agent/device", "gpu_agent/exec", "gpu_agent/telemetry"],
     "gpu_agent/run": CORE[:5] + ["passes/io", "client", "client/cli", *AGENT],
-    "gpu_agent/daemon": ["passes/base", "passes/cost", "passes/io", "client", "client/cli", "server/process", *AGENT, "gpu_agent/run"],
+    "gpu_agent/daemon": ["passes/base", "passes/cost", "passes/io", "client", "client/cli", "server/process", *AGENT, "gpu_agent/run", "gpu_agent/telemetry"],
     "gpu_agent": ["client/cli", "gpu_agent/run", "gpu_agent/daemon"],  # main.cc
 }
 # gRPC's headers are heavy and its types contagious: only these see them.

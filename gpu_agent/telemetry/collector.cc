@@ -1,0 +1,199 @@
+#include "gpu_agent/telemetry/collector.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "passes/base/status_macros.h"
+
+namespace bucketd::agent {
+namespace {
+
+constexpr absl::Duration kPeriod = absl::Milliseconds(100);
+constexpr absl::Duration kPatience = absl::Seconds(5);  // with who connects and sends nothing
+
+absl::Status Unavailable(const std::string& path, absl::string_view what) {
+  return absl::UnavailableError(absl::StrCat("telemetry socket ", path, ": ", what));
+}
+
+absl::StatusOr<sockaddr_un> AddressOf(const std::string& path) {
+  sockaddr_un address{};
+  if (path.empty() || path.size() >= sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(absl::StrCat("telemetry socket ", path, ": expected 1 to ",
+                                                   sizeof(address.sun_path) - 1, " bytes"));
+  }
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  return address;
+}
+
+absl::StatusOr<Fd> Listen(const CollectorOptions& options) {
+  ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(options.socket));
+  const auto* raw = reinterpret_cast<const sockaddr*>(&address);
+  const Fd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (connect(probe.get(), raw, sizeof(address)) == 0) {
+    return Unavailable(options.socket, "another agent listens there");
+  }
+  struct stat found {};
+  if (errno == ECONNREFUSED && lstat(options.socket.c_str(), &found) == 0 &&
+      S_ISSOCK(found.st_mode)) {
+    unlink(options.socket.c_str());
+  }
+  Fd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!listener || bind(listener.get(), raw, sizeof(address)) != 0 ||
+      chmod(options.socket.c_str(), options.any_user ? 0666 : 0600) != 0 ||
+      listen(listener.get(), 64) != 0) {
+    return Unavailable(options.socket, std::strerror(errno));
+  }
+  return listener;
+}
+
+bool MayReport(const Fd& connection, bool any_user) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+  return any_user || peer.uid == geteuid() || peer.uid == 0;
+}
+
+// What came with one message: a descriptor, or none. Others that came with it are closed.
+Fd Descriptor(msghdr& message) {
+  Fd first;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
+       part = CMSG_NXTHDR(&message, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
+      Fd owned(fd);
+      if (!first) first = std::move(owned);
+    }
+  }
+  return first;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Collector>> Collector::Start(const CollectorOptions& options,
+                                                            CollectorEvents& events) {
+  ASSIGN_OR_RETURN(Fd listener, Listen(options));
+  Fd wake(eventfd(0, EFD_CLOEXEC));
+  if (!wake) return Unavailable(options.socket, std::strerror(errno));
+  return std::unique_ptr<Collector>(
+      new Collector(options, events, std::move(listener), std::move(wake)));
+}
+
+Collector::Collector(const CollectorOptions& options, CollectorEvents& events, Fd listener, Fd wake)
+    : options_(options),
+      events_(events),
+      listener_(std::move(listener)),
+      wake_(std::move(wake)),
+      thread_([this] { Run(); }) {}
+
+Collector::~Collector() {
+  stopped_ = true;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t woken = write(wake_.get(), &one, sizeof(one));
+  thread_.join();
+  unlink(options_.socket.c_str());
+}
+
+void Collector::Run() {
+  absl::Time next = absl::Now();
+  std::vector<pollfd> waits;
+  while (!stopped_) {
+    waits = {{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+    for (const Trainer& trainer : trainers_) waits.push_back({trainer.connection.get(), POLLIN, 0});
+    const absl::Duration left = std::max(next - absl::Now(), absl::ZeroDuration());
+    poll(waits.data(), waits.size(), static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
+    const absl::Time now = absl::Now();
+    const bool due = now >= next;
+    if (due) next = now + kPeriod;
+    size_t kept = 0;
+    for (size_t i = 0; i < trainers_.size(); ++i) {
+      Trainer& trainer = trainers_[i];
+      // What it has written before it died is read after that was heard.
+      const bool heard = waits[i + 2].revents == 0 || Hear(trainer);
+      const absl::Status read =
+          trainer.ring == nullptr || (heard && !due) ? absl::OkStatus() : Read(trainer);
+      if (heard && read.ok() && (trainer.ring != nullptr || now < trainer.give_up)) {
+        if (kept != i) std::swap(trainers_[kept], trainers_[i]);
+        ++kept;
+      } else {
+        End(trainer, std::string(read.message()));
+      }
+    }
+    trainers_.resize(kept);
+    if (waits[1].revents != 0) Accept();
+  }
+  for (Trainer& trainer : trainers_) {
+    const absl::Status read = trainer.ring == nullptr ? absl::OkStatus() : Read(trainer);
+    End(trainer, std::string(read.message()));
+  }
+}
+
+void Collector::Accept() {
+  Fd connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!connection) return;
+  if (!MayReport(connection, options_.any_user)) {
+    events_.Refused("a process of another user");
+  } else if (trainers_.size() >= options_.most_rings) {
+    events_.Refused(absl::StrCat("more than ", options_.most_rings, " trainers"));
+  } else {
+    trainers_.push_back({std::move(connection), nullptr, ++last_id_, absl::Now() + kPatience});
+  }
+}
+
+bool Collector::Hear(Trainer& trainer) {
+  char byte = 0;
+  iovec data{&byte, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(4 * sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const ssize_t got = recvmsg(trainer.connection.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (got < 0) return errno == EAGAIN || errno == EINTR;
+  Fd memory = Descriptor(message);
+  if (got == 0) return false;
+  // It has said all that there is to say.
+  if (trainer.ring != nullptr || !memory) return false;
+  return Take(trainer, std::move(memory));
+}
+
+bool Collector::Take(Trainer& trainer, Fd memory) {
+  absl::StatusOr<RingReader> ring = RingReader::Open(std::move(memory));
+  if (!ring.ok()) {
+    events_.Refused(std::string(ring.status().message()));
+    return false;
+  }
+  trainer.ring = std::make_unique<RingReader>(*std::move(ring));
+  events_.Opened(trainer.id);
+  return true;
+}
+
+absl::Status Collector::Read(Trainer& trainer) {
+  RETURN_IF_ERROR(trainer.ring->Read(records_));
+  events_.Ran(trainer.id, *trainer.ring, records_);
+  return absl::OkStatus();
+}
+
+void Collector::End(Trainer& trainer, const std::string& why) {
+  if (trainer.ring != nullptr) events_.Closed(trainer.id, why);
+  trainer = Trainer();
+}
+
+}  // namespace bucketd::agent

@@ -1,0 +1,73 @@
+// The rings of a node's trainers: takes them in at a unix socket, reads them ten times a second,
+// and lets go of those whose process is gone or that do not hold together.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "gpu_agent/comm/socket.h"
+#include "gpu_agent/telemetry/reader.h"
+
+namespace bucketd::agent {
+
+struct CollectorOptions {
+  std::string socket;       // its path; one that a dead agent left is replaced
+  bool any_user = false;    // else this process's and root
+  size_t most_rings = 256;  // trainers at a time; more are refused
+};
+
+// What becomes of the rings. Called on the collector's thread, which it must not hold up.
+class CollectorEvents {
+ public:
+  virtual ~CollectorEvents() = default;
+  virtual void Opened(int ring) = 0;
+  virtual void Refused(const std::string& why) = 0;
+  // Of one ring, new; maybe none. `reader` says whose they are.
+  virtual void Ran(int ring, const RingReader& reader, const std::vector<RunRecord>& records) = 0;
+  // `why` is "" where its process has ended, or let go of it.
+  virtual void Closed(int ring, const std::string& why) = 0;
+};
+
+class Collector {
+ public:
+  // `events` outlives it. UNAVAILABLE where the socket cannot be made, or an agent has it.
+  static absl::StatusOr<std::unique_ptr<Collector>> Start(const CollectorOptions& options,
+                                                          CollectorEvents& events);
+  ~Collector();
+
+ private:
+  struct Trainer {
+    Fd connection;
+    std::unique_ptr<RingReader> ring;  // null: it has not come yet
+    int id = 0;
+    absl::Time give_up;
+  };
+
+  Collector(const CollectorOptions& options, CollectorEvents& events, Fd listener, Fd wake);
+  void Run();
+  void Accept();
+  // False: it is over.
+  bool Hear(Trainer& trainer);
+  bool Take(Trainer& trainer, Fd memory);
+  absl::Status Read(Trainer& trainer);
+  void End(Trainer& trainer, const std::string& why);
+
+  const CollectorOptions options_;
+  CollectorEvents& events_;
+  const Fd listener_, wake_;
+  std::atomic<bool> stopped_{false};
+  std::vector<Trainer> trainers_;
+  std::vector<RunRecord> records_;
+  int last_id_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace bucketd::agent
