@@ -1,5 +1,6 @@
 #include "gpu_agent/library/bucket_executor.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -16,11 +17,28 @@
 #include "gpu_agent/device/host_device.h"
 #include "gpu_agent/exec/executor.h"
 #include "gpu_agent/exec/host_copier.h"
+#include "gpu_agent/library/reporting.h"
+#include "passes/base/digest.h"
 #include "passes/base/status_macros.h"
 
 using bucketd::agent::BucketTimes;
 using bucketd::agent::Executor;
 using bucketd::agent::TicketPtr;
+
+struct bucket_telemetry {
+  bucketd::agent::Telemetry telemetry;
+};
+
+namespace {
+
+// One run of a bucket, until it was waited for.
+struct Run {
+  int32_t bucket = 0;
+  TicketPtr ticket;
+  absl::Duration exposed;
+};
+
+}  // namespace
 
 struct bucket_executor {
   bucketd::agent::HostDevice device;
@@ -28,8 +46,9 @@ struct bucket_executor {
   std::unique_ptr<Executor> executor;
   std::mutex mutex;
   int64_t last_ticket = 0;
-  std::map<int64_t, std::pair<int32_t, TicketPtr>> tickets;  // bucket and ticket
+  std::map<int64_t, Run> runs;  // by ticket
   std::map<int32_t, BucketTimes> times;
+  std::unique_ptr<bucketd::agent::Reporting> reporting;  // null: to nobody
 };
 
 namespace bucketd::agent {
@@ -111,6 +130,48 @@ absl::StatusOr<std::unique_ptr<bucket_executor>> Open(const bucket_executor_opti
   return opened;
 }
 
+uint64_t FirstEight(const uint8_t* digest) {
+  uint64_t first = 0;
+  std::memcpy(&first, digest, sizeof(first));
+  return first;
+}
+
+// All ranks of a group have the same folder, and no other job has it.
+RingLink LinkOf(const bucket_executor_options& options, const bucket_channel& channel) {
+  RingLink link;
+  link.group = FirstEight(
+      Sha256(absl::StrCat(options.folder, "/", channel.group, "/", channel.lane)).data());
+  link.size = static_cast<uint32_t>(channel.size);
+  link.ranks_per_node = link.size;
+  return link;
+}
+
+std::unique_ptr<Reporting> MakeReporting(const Program& program,
+                                         const bucket_executor_options& options,
+                                         Telemetry& telemetry,
+                                         const bucket_prediction& prediction) {
+  RingPlan plan;
+  plan.plan = FirstEight(options.plan);
+  plan.part = static_cast<uint8_t>(prediction.part);
+  plan.predicted_ps = prediction.total_ps;
+  plan.predicted_exposed_ps = prediction.exposed_ps;
+  plan.predicted_peak_bytes = prediction.peak_bytes;
+  std::vector<RingLink> links;
+  for (int32_t b = 0; b < options.bucket_count; ++b) {
+    links.push_back(LinkOf(options, options.channels[options.buckets[b].channel]));
+  }
+  return std::make_unique<Reporting>(
+      telemetry, program, plan, links,
+      std::vector<int64_t>(prediction.wire_ps, prediction.wire_ps + options.bucket_count));
+}
+
+absl::StatusOr<std::unique_ptr<bucket_telemetry>> OpenTelemetry(const char* agent,
+                                                                const char* job) {
+  auto opened = std::make_unique<bucket_telemetry>();
+  ASSIGN_OR_RETURN(opened->telemetry.ring, RingWriter::Create(job, agent));
+  return opened;
+}
+
 char* Text(const absl::Status& status) { return strdup(status.ToString().c_str()); }
 
 std::vector<Tensor> Tensors(const bucket_tensor* from, size_t count) {
@@ -158,28 +219,35 @@ int64_t bucket_executor_start(bucket_executor* executor, int32_t bucket, const b
     return 0;
   }
   const std::lock_guard<std::mutex> lock(executor->mutex);
-  executor->tickets[++executor->last_ticket] = {bucket, *std::move(started)};
+  executor->runs[++executor->last_ticket] = {bucket, *std::move(started), absl::ZeroDuration()};
   return executor->last_ticket;
 }
 
 int32_t bucket_executor_wait(bucket_executor* executor, int64_t ticket, double seconds,
                              char** error) {
-  std::pair<int32_t, TicketPtr> run;
+  TicketPtr waited_for;
   {
     const std::lock_guard<std::mutex> lock(executor->mutex);
-    const auto found = executor->tickets.find(ticket);
-    if (found == executor->tickets.end()) {
+    const auto found = executor->runs.find(ticket);
+    if (found == executor->runs.end()) {
       *error = bucketd::agent::Text(absl::NotFoundError(absl::StrCat("no ticket ", ticket)));
       return 0;
     }
-    run = found->second;
+    waited_for = found->second.ticket;
   }
-  const absl::Status waited = executor->executor->Wait(run.second, bucketd::agent::Phase::kDone,
+  const auto begin = std::chrono::steady_clock::now();
+  const absl::Status waited = executor->executor->Wait(waited_for, bucketd::agent::Phase::kDone,
                                                        absl::Now() + absl::Seconds(seconds));
-  const auto times = executor->executor->Times(run.second);
+  const auto exposed = std::chrono::steady_clock::now() - begin;
+  const auto times = executor->executor->Times(waited_for);
   const std::lock_guard<std::mutex> lock(executor->mutex);
-  if (!absl::IsDeadlineExceeded(waited)) executor->tickets.erase(ticket);
-  if (times.ok()) executor->times[run.first] = *times;
+  Run& run = executor->runs[ticket];
+  run.exposed += absl::FromChrono(exposed);
+  if (times.ok()) executor->times[run.bucket] = *times;
+  if (waited.ok() && times.ok() && executor->reporting != nullptr) {
+    executor->reporting->Ran(run.bucket, *times, absl::ToInt64Nanoseconds(run.exposed));
+  }
+  if (!absl::IsDeadlineExceeded(waited)) executor->runs.erase(ticket);
   if (waited.ok()) return 1;
   *error = bucketd::agent::Text(waited);
   return 0;
@@ -197,6 +265,29 @@ int32_t bucket_executor_times(bucket_executor* executor, int32_t bucket, int64_t
 
 void bucket_executor_abort(bucket_executor* executor, const char* why) {
   executor->executor->Abort(why);
+}
+
+bucket_telemetry* bucket_telemetry_open(const char* agent, const char* job, char** error) {
+  auto opened = bucketd::agent::OpenTelemetry(agent, job);
+  if (opened.ok()) return opened->release();
+  *error = bucketd::agent::Text(opened.status());
+  return nullptr;
+}
+
+void bucket_telemetry_close(bucket_telemetry* telemetry) { delete telemetry; }
+
+void bucket_telemetry_peak(bucket_telemetry* telemetry, int64_t bytes) {
+  telemetry->telemetry.peak_bytes = bytes;
+}
+
+uint64_t bucket_telemetry_dropped(const bucket_telemetry* telemetry) {
+  return telemetry->telemetry.ring->dropped();
+}
+
+void bucket_executor_report(bucket_executor* executor, const bucket_executor_options* options,
+                            bucket_telemetry* telemetry, const bucket_prediction* prediction) {
+  executor->reporting = bucketd::agent::MakeReporting(executor->executor->program(), *options,
+                                                      telemetry->telemetry, *prediction);
 }
 
 void bucket_free(char* text) { free(text); }

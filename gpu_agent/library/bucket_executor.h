@@ -16,7 +16,7 @@ extern "C" {
 
 #define BUCKET_API __attribute__((visibility("default")))
 
-#define BUCKET_EXECUTOR_ABI 1
+#define BUCKET_EXECUTOR_ABI 2
 BUCKET_API int32_t bucket_executor_abi(void);
 
 typedef struct bucket_executor bucket_executor;
@@ -78,6 +78,33 @@ BUCKET_API int32_t bucket_executor_wait(bucket_executor* executor, int64_t ticke
 BUCKET_API int32_t bucket_executor_times(bucket_executor* executor, int32_t bucket,
                                          int64_t times_ps[3]);
 BUCKET_API void bucket_executor_abort(bucket_executor* executor, const char* why);
+
+/* What this process says of its buckets to its node's agent, which may come and go: records in
+ * memory that the agent reads (gpu_agent/telemetry). Nothing of it waits for an agent. */
+typedef struct bucket_telemetry bucket_telemetry;
+/* `agent` is the path of the agent's socket, `job` at most 47 printable characters. */
+BUCKET_API bucket_telemetry* bucket_telemetry_open(const char* agent, const char* job,
+                                                   char** error);
+/* After the executors that report to it. */
+BUCKET_API void bucket_telemetry_close(bucket_telemetry* telemetry);
+/* What records say from then on: the most memory that this process took beyond what it had before
+ * its first plan. */
+BUCKET_API void bucket_telemetry_peak(bucket_telemetry* telemetry, int64_t bytes);
+/* Records that were lost because no agent read those before. */
+BUCKET_API uint64_t bucket_telemetry_dropped(const bucket_telemetry* telemetry);
+
+/* What the plan says that a run takes. */
+typedef struct {
+  int32_t part; /* GraphPart */
+  int64_t total_ps, exposed_ps, peak_bytes;
+  const int64_t* wire_ps; /* of each bucket */
+} bucket_prediction;
+/* From then on each bucket that was waited for is a record. Before the first start. `options` are
+ * those of bucket_executor_open. */
+BUCKET_API void bucket_executor_report(bucket_executor* executor,
+                                       const bucket_executor_options* options,
+                                       bucket_telemetry* telemetry,
+                                       const bucket_prediction* prediction);
 
 BUCKET_API void bucket_free(char* text);
 

@@ -9,7 +9,7 @@ import os
 from . import native
 from .errors import ExecutorError
 
-ABI = 1
+ABI = 2
 _TEXT = ctypes.POINTER(ctypes.c_char)
 
 
@@ -34,6 +34,11 @@ class Options(ctypes.Structure):
                 ("channels", ctypes.POINTER(Channel)), ("channel_count", ctypes.c_int32), ("folder", ctypes.c_char_p),
                 ("token", ctypes.c_char_p), ("epoch", ctypes.c_uint64), ("timeout_seconds", ctypes.c_double),
                 ("gloo_order", ctypes.c_int32)]
+
+
+class Prediction(ctypes.Structure):
+    _fields_ = [("part", ctypes.c_int32), ("total_ps", ctypes.c_int64), ("exposed_ps", ctypes.c_int64), ("peak_bytes", ctypes.c_int64),
+                ("wire_ps", ctypes.POINTER(ctypes.c_int64))]
 
 
 def find() -> str:
@@ -61,6 +66,14 @@ def load() -> ctypes.CDLL:
     library.bucket_executor_start.restype = ctypes.c_int64
     library.bucket_executor_wait.argtypes = [handle, ctypes.c_int64, ctypes.c_double, error]
     library.bucket_executor_times.argtypes = [handle, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64)]
+    library.bucket_telemetry_open.argtypes = [ctypes.c_char_p, ctypes.c_char_p, error]
+    library.bucket_telemetry_open.restype = handle
+    library.bucket_telemetry_peak.argtypes = [handle, ctypes.c_int64]
+    library.bucket_telemetry_peak.restype = None
+    library.bucket_telemetry_dropped.argtypes = [handle]
+    library.bucket_telemetry_dropped.restype = ctypes.c_uint64
+    library.bucket_executor_report.argtypes = [handle, ctypes.POINTER(Options), handle, ctypes.POINTER(Prediction)]
+    library.bucket_executor_report.restype = None
     library.bucket_free.argtypes = [_TEXT]
     library.bucket_free.restype = None
     return library

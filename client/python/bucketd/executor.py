@@ -38,11 +38,14 @@ class Runner:
     """The buckets of one graph's plan. `start` and `wait` stand in the rewritten graph; open() comes before its first
     run, on all ranks. Not thread-safe."""
 
-    def __init__(self, graph, plan: Plan, timeout: float):
+    def __init__(self, graph, plan: Plan, timeout: float, telemetry=None, part: str = ""):
+        """`telemetry` (telemetry.Telemetry) hears of every run; `part` of a step is what the graph is: "fw", "bw", "joint"."""
         self.plan = plan
+        self._telemetry, self._part = telemetry, part
         self.timeout = timeout
         self._graph = graph
         self._handle = None
+        self._first = next((step.id for step in plan.order if step.kind == StepKind.START), None)
         # Of each bucket: what its members are when they come off the wire.
         self._results = [[self._result(m) for m in bucket.members] for bucket in plan.buckets]
 
@@ -65,6 +68,8 @@ class Runner:
         inputs = [x.contiguous() for x in inputs]
         outputs = [torch.empty(shape, dtype=dtype) for shape, dtype, _, _ in self._results[bucket]]
         dtypes = [dtype for _, _, _, dtype in self._results[bucket]]
+        if bucket == self._first and self._telemetry is not None:
+            self._telemetry.look_at_memory()
         ticket = library.call(
             library.load().bucket_executor_start, self._handle, bucket, _tensors(inputs, dtypes), _tensors(outputs, dtypes),
             what=self._name(bucket))
@@ -115,6 +120,8 @@ class Runner:
         loaded = library.load()
         self._handle = hearing_signals(lambda: library.call(loaded.bucket_executor_open, ctypes.byref(options), what=scope))
         weakref.finalize(self, loaded.bucket_executor_close, self._handle)
+        if self._telemetry is not None:
+            self._telemetry.report(self._handle, options, self._part, self.plan)
 
     def _channels(self, rank: int):
         """The groups that buckets use, as this rank is in them."""

@@ -244,6 +244,15 @@ class Session:
         """Of what ranks connect for: a restarted job's connections refuse those that are left of the last one."""
         return self.settings.job.generation if self.settings.job else int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
+    def _telemetry(self):
+        """Where buckets are reported to; None: nowhere."""
+        agent = self.settings.agent or os.environ.get("BUCKETD_AGENT", "")
+        if not agent:
+            return None
+        from . import telemetry
+
+        return telemetry.of(agent, self.settings.job.id if self.settings.job else "")
+
     def _propose(self, made, scope: str, parameter_order):
         gm, captured, normalized, digest = made
         graph, asked = common_graph.receive(self._agreement, scope, normalized.graph, digest, 2 * self.settings.deadline)
@@ -269,7 +278,8 @@ class Session:
         if self.settings.executor:
             from . import executor
 
-            runner = executor.Runner(normalized.graph, parsed, self.settings.executor_timeout)
+            runner = executor.Runner(
+                normalized.graph, parsed, self.settings.executor_timeout, self._telemetry(), scope.rpartition("/")[2])
         edit = apply.prepare(gm, captured, normalized, digest, parsed, runner)
         record["plan"] = parsed.sha256
         return Planned(scope, parsed, digest, reply.source, reply.seconds, gm, captured, normalized, runner), edit, record

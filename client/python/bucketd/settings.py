@@ -52,6 +52,8 @@ class SettingsArgs(TypedDict, total=False):
     executor       what runs the buckets: "", torch.distributed, or "bucketd", our own executor (ranks of one host, on the
                    CPU)
     executor_timeout  seconds that a bucket may take there, peers' late arrival included (600)
+    agent          the socket of this node's bucket-agent, which then hears what each bucket took, and from there Prometheus and the
+                   planner; None: what BUCKETD_AGENT names, if anything. Of buckets that executor="bucketd" runs
     options        every other option of the planner that `bucketctl plan --help` lists, by name: {"max_topo_span": 800,
                    "bucket_all_reduce": False}
     buckets        of mode "manual", what shares a bucket: "tok_embeddings,layers.[0-31],norm+output", or a list with an entry a
@@ -77,6 +79,7 @@ class SettingsArgs(TypedDict, total=False):
     twin_groups: bool
     executor: Literal["", "bucketd"] | None
     executor_timeout: float
+    agent: str | None
     options: Mapping[str, object] | None
     buckets: str | Sequence[object]
     prefetch_forward: int | None
@@ -113,6 +116,7 @@ class Settings:
     twin_groups: bool = False
     executor: str = ""
     executor_timeout: float = 600.0
+    agent: str = ""
 
     @classmethod
     def of(cls, **settings: Unpack[SettingsArgs]) -> Settings:

@@ -1,0 +1,60 @@
+#include "gpu_agent/library/reporting.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "passes/base/collectives.h"
+
+namespace bucketd::agent {
+namespace {
+
+uint32_t Short(int64_t nanoseconds) {
+  constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
+  return static_cast<uint32_t>(std::clamp<int64_t>(nanoseconds, 0, kMost));
+}
+
+uint32_t Nanoseconds(int64_t picoseconds) { return Short(picoseconds / 1000); }
+
+int64_t BytesOf(const BucketSpec& spec) {
+  int64_t elements = 0;
+  for (const int64_t count : spec.counts) elements += count;
+  return elements * ItemSize(spec.dtype) * (ReducesWhole(spec.kind) ? 1 : spec.group_size);
+}
+
+}  // namespace
+
+Reporting::Reporting(Telemetry& telemetry, const Program& program, RingPlan plan,
+                     const std::vector<RingLink>& links, const std::vector<int64_t>& predicted_ps)
+    : telemetry_(telemetry) {
+  plan.buckets = static_cast<uint32_t>(program.plan.buckets.size());
+  plan.arena_bytes = program.memory_bytes;
+  for (size_t k = 0; k < program.plan.buckets.size(); ++k) {
+    const BucketSpec& spec = program.plan.buckets[k];
+    RunRecord& record = next_.emplace_back();
+    record.plan = plan.plan;
+    record.bytes = BytesOf(spec);
+    record.arena_bytes = plan.arena_bytes;
+    record.predicted_ns = Nanoseconds(predicted_ps[k]);
+    record.bucket = static_cast<uint16_t>(k);
+    record.kind = static_cast<uint8_t>(spec.kind);
+    record.dtype = static_cast<uint8_t>(spec.dtype);
+    record.packed = spec.mode == BucketMode::kPacked ? 1 : 0;
+    const size_t members = record.packed != 0 ? 1 : spec.counts.size();
+    record.launches = static_cast<uint16_t>(std::min<size_t>(members, 0xffff));
+    record.link = telemetry.ring->AddLink(links[k]);
+  }
+  telemetry.ring->AddPlan(plan);
+}
+
+void Reporting::Ran(int32_t bucket, const BucketTimes& times, int64_t exposed_ns) {
+  RunRecord& record = next_[static_cast<size_t>(bucket)];
+  record.pack_ns = Nanoseconds(times.pack.duration_ps());
+  record.wire_ns = Nanoseconds(times.wire.duration_ps());
+  record.unpack_ns = Nanoseconds(times.unpack.duration_ps());
+  record.exposed_ns = Short(exposed_ns);
+  record.peak_bytes = telemetry_.peak_bytes.load(std::memory_order_relaxed);
+  telemetry_.ring->Write(record);
+  ++record.step;
+}
+
+}  // namespace bucketd::agent
