@@ -5,6 +5,7 @@
 #include "client/cli/flags.h"
 
 #include "gpu_agent/daemon/daemon_command.h"
+#include "gpu_agent/daemon/watch_command.h"
 #include "gpu_agent/run/command.h"
 
 namespace bucketd::agent {
@@ -16,6 +17,7 @@ bucketd's next plans rest on what was measured here.
 
   bucket-agent calibrate --ranks 2 --profile-out here.json    what do collectives take here?
   bucket-agent daemon --help                                  meet other nodes' agents and stay
+  bucket-agent watch --help                                   pass on what trainers report
   bucket-agent replay --help                                  what one command does, with an example
 
 Results go to stdout, messages to stderr. Exit codes: 0 done, 1 refused (an illegal plan, a payload
@@ -28,6 +30,7 @@ int Main(int argc, char** argv) {
   AddCalibrateCommand(app, arguments);
   AddReplayCommand(app, arguments);
   AddDaemonCommand(app);
+  AddWatchCommand(app);
   return line.Run(argc, argv);
 }
 

@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "gpu_agent/daemon/series.h"
 #include "passes/base/collectives.h"
 
 namespace bucketd::agent {
@@ -27,19 +28,6 @@ Buckets Seconds() {
 }
 
 Buckets Ratios() { return {0.25, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 1.05, 1.1, 1.15, 1.2, 1.4, 2, 4}; }
-
-prometheus::Counter& AddCounter(Registry& r, const char* name, const char* help,
-                                const Labels& labels = {}) {
-  return prometheus::BuildCounter().Name(name).Help(help).Register(r).Add(labels);
-}
-prometheus::Gauge& AddGauge(Registry& r, const char* name, const char* help,
-                            const Labels& labels = {}) {
-  return prometheus::BuildGauge().Name(name).Help(help).Register(r).Add(labels);
-}
-Histogram& AddHistogram(Registry& r, const char* name, const char* help, const Labels& labels,
-                        const Buckets& bounds) {
-  return prometheus::BuildHistogram().Name(name).Help(help).Register(r).Add(labels, bounds);
-}
 
 size_t IndexOf(CollectiveKind kind) {
   if (Scatters(kind)) return 1;
@@ -82,7 +70,7 @@ double BusFactor(CollectiveKind kind, int ranks) {
   return ReducesWhole(kind) ? 2 * once : once;
 }
 
-AgentMetrics::AgentMetrics(Registry& r, const std::string& version, const std::string& backend)
+AgentMetrics::AgentMetrics(Registry& r)
     : registry_(r),
       epoch_(
           AddGauge(r, "bucket_agent_epoch", "Of the process group; one value on all its agents.")),
@@ -101,7 +89,6 @@ AgentMetrics::AgentMetrics(Registry& r, const std::string& version, const std::s
                                "slowest rank over the median one.")),
       last_probe(AddGauge(r, "bucket_agent_last_probe_timestamp_seconds",
                           "Unix time of the last probe that ended well.")) {
-  AddGauge(r, "bucket_agent_build_info", "1.", {{"version", version}, {"backend", backend}}).Set(1);
   for (size_t k = 0; k < kKinds; ++k) {
     const Labels kind = {{"collective", kKindNames[k]}};
     payload_[k] = &AddCounter(r, "bucket_agent_collective_payload_bytes_total",
@@ -130,10 +117,17 @@ AgentMetrics::AgentMetrics(Registry& r, const std::string& version, const std::s
     errors_[c] = &AddCounter(r, "bucket_agent_communicator_errors_total",
                              "Process groups that ended by an error.", {{"code", kCodeNames[c]}});
   }
+}
+
+ReportMetrics::ReportMetrics(Registry& r) {
   for (size_t i = 0; i < reports_.size(); ++i) {
     reports_[i] = &AddCounter(r, "bucket_agent_cost_reports_total", "Reports to the planner.",
                               {{"result", kReportNames[i]}});
   }
+}
+
+void SetBuildInfo(Registry& r, const std::string& version, const std::string& backend) {
+  AddGauge(r, "bucket_agent_build_info", "1.", {{"version", version}, {"backend", backend}}).Set(1);
 }
 
 void AgentMetrics::Ran(const MeasuredRun& run) {

@@ -38,11 +38,24 @@ double BusFactor(CollectiveKind kind, int ranks);
 enum class ReportResult { kAccepted, kRefused, kUnreachable };
 enum class CopyDirection { kIn, kOut };
 
+// Reports to the planner, of whatever was measured.
+class ReportMetrics {
+ public:
+  explicit ReportMetrics(prometheus::Registry& registry);
+  prometheus::Counter& of(ReportResult result) { return *reports_[static_cast<size_t>(result)]; }
+
+ private:
+  std::array<prometheus::Counter*, 3> reports_{};
+};
+
+// Which program this is. `backend` and `version` are labels.
+void SetBuildInfo(prometheus::Registry& registry, const std::string& version,
+                  const std::string& backend);
+
 class AgentMetrics {
  public:
-  // `registry` outlives this. `backend` and `version` are labels of build_info.
-  AgentMetrics(prometheus::Registry& registry, const std::string& version,
-               const std::string& backend);
+  // `registry` outlives this.
+  explicit AgentMetrics(prometheus::Registry& registry);
 
   // Which group this agent is in: one series for as long as it runs, since groups are compared with
   // themselves only.
@@ -54,9 +67,6 @@ class AgentMetrics {
   void Copied(CopyDirection direction, int64_t picoseconds, int64_t bytes);
   // By the error's code: a peer that went away, a timeout, an abort, whatever else.
   void CommunicatorFailed(const absl::Status& error);
-  prometheus::Counter& reports(ReportResult result) {
-    return *reports_[static_cast<size_t>(result)];
-  }
 
  private:
   static constexpr size_t kKinds = 3, kDTypes = 4, kModes = 2, kDirections = 2, kCodes = 4;
@@ -65,7 +75,6 @@ class AgentMetrics {
   std::array<prometheus::Counter*, kKinds> payload_{}, bus_{};
   std::array<prometheus::Histogram*, kDirections> copy_seconds_{};
   std::array<prometheus::Counter*, kDirections> copy_bytes_{};
-  std::array<prometheus::Counter*, 3> reports_{};
   std::array<prometheus::Counter*, kCodes> errors_{};
   prometheus::Registry& registry_;
   prometheus::Gauge& epoch_;

@@ -58,13 +58,14 @@ int64_t Sum(const std::vector<int64_t>& values) {
 
 }  // namespace
 
-Daemon::Daemon(DaemonOptions options, Backend& backend, AgentMetrics& metrics)
+Daemon::Daemon(DaemonOptions options, Backend& backend, AgentMetrics& metrics,
+               ReportMetrics& reports)
     : backend_(backend),
       options_(WithAgreement(std::move(options), backend.name())),
       metrics_(metrics),
       agents_(options_.planner, options_.tls),
       costs_(options_.planner, options_.tls, kCostDeadline),
-      reporter_(costs_, metrics, ForReporter(options_)) {
+      reporter_(costs_, reports, ForReporter(options_)) {
   state_.doing = "starts";
 }
 

@@ -33,8 +33,8 @@ struct DaemonOptions {
 
 class Daemon {
  public:
-  // `backend` and `metrics` outlive it. Sets the options' `agrees`.
-  Daemon(DaemonOptions options, Backend& backend, AgentMetrics& metrics);
+  // `backend` and both metrics outlive it. Sets the options' `agrees`.
+  Daemon(DaemonOptions options, Backend& backend, AgentMetrics& metrics, ReportMetrics& reports);
 
   // Until Stop(), then OK. An error only if the group, which has never met, cannot meet as it was
   // described: the ranks differ, or the planner finds the description invalid. Call it once.

@@ -1,8 +1,5 @@
 #include "gpu_agent/daemon/daemon_command.h"
 
-#include <unistd.h>
-
-#include <array>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -10,7 +7,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "client/cli/tls_flags.h"
@@ -20,6 +16,8 @@
 
 #include "gpu_agent/daemon/agent_metrics.h"
 #include "gpu_agent/daemon/daemon.h"
+#include "gpu_agent/daemon/flags.h"
+#include "gpu_agent/daemon/training.h"
 #include "gpu_agent/run/command.h"
 #include "passes/base/status_macros.h"
 #include "server/process/log.h"
@@ -32,6 +30,8 @@ namespace {
 
 struct Args {
   DaemonOptions daemon;
+  TrainingFlags training_flags;
+  TrainingOptions training;
   std::string backend = "ring", http = "127.0.0.1:9462", probe_every = "60s", timeout = "30s",
               ready_file;
 };
@@ -46,15 +46,7 @@ std::string PageOf(const DaemonOptions& options, const Daemon::State& state) {
                       "\n</pre>\n");
 }
 
-absl::StatusOr<std::unique_ptr<SidePort>> StartSidePort(const Args& args, const Daemon& daemon,
-                                                        const prometheus::Registry& registry) {
-  if (args.http.empty()) return nullptr;
-  const size_t colon = args.http.rfind(':');
-  int port = -1;
-  if (colon == std::string::npos || !absl::SimpleAtoi(args.http.substr(colon + 1), &port) ||
-      port < 0 || port > 65535) {
-    return absl::OutOfRangeError(absl::StrCat("--http: ", args.http, ": expected HOST:PORT"));
-  }
+SidePort::Handlers HandlersOf(const Args& args, const Daemon& daemon) {
   SidePort::Handlers handlers;
   handlers.not_ready = [&daemon] {
     const Daemon::State state = daemon.state();
@@ -66,23 +58,25 @@ absl::StatusOr<std::unique_ptr<SidePort>> StartSidePort(const Args& args, const 
                               answer.body = PageOf(args.daemon, daemon.state());
                               return answer;
                             }});
-  return SidePort::Start(args.http, registry, std::move(handlers));
+  return handlers;
 }
 
-absl::Status ParseDuration(const char* flag, const std::string& text, absl::Duration longest,
-                           absl::Duration& to) {
-  if (absl::ParseDuration(text, &to) && to >= absl::Milliseconds(100) && to <= longest) {
-    return absl::OkStatus();
-  }
-  return absl::OutOfRangeError(absl::StrCat(flag, ": ", text, ": expected 100ms to ",
-                                            absl::FormatDuration(longest), ", e.g. 30s"));
+// Null where there is no socket for it.
+absl::StatusOr<std::unique_ptr<Training>> StartTraining(Args& args, prometheus::Registry& registry,
+                                                        ReportMetrics& reports) {
+  if (args.training.collector.socket.empty()) return nullptr;
+  args.training.planner = args.daemon.planner;
+  args.training.tls = args.daemon.tls;
+  args.training.profile = args.daemon.profile;
+  return Training::Start(args.training, registry, reports);
 }
 
 absl::Status Check(Args& args) {
   GroupOptions& group = args.daemon.group;
   RETURN_IF_ERROR(
-      ParseDuration("--probe-every", args.probe_every, absl::Hours(24), args.daemon.probe_every));
-  RETURN_IF_ERROR(ParseDuration("--timeout", args.timeout, absl::Hours(1), group.timeout));
+      ReadDuration("--probe-every", args.probe_every, absl::Hours(24), args.daemon.probe_every));
+  RETURN_IF_ERROR(ReadDuration("--timeout", args.timeout, absl::Hours(1), group.timeout));
+  RETURN_IF_ERROR(ReadTrainingFlags(args.training_flags, args.training));
   if (group.rank >= group.size) {
     return absl::OutOfRangeError(
         absl::StrCat("--rank: ", group.rank, " of ", group.size, "; expected less than --size"));
@@ -92,9 +86,7 @@ absl::Status Check(Args& args) {
   }
   // One that is there has to be private already: ring_connect.h.
   if (!group.unix_folder.empty()) mkdir(group.unix_folder.c_str(), 0700);
-  std::array<char, 129> host{};
-  gethostname(host.data(), host.size() - 1);
-  args.daemon.host = host.data();
+  args.daemon.host = HostName();
   return absl::OkStatus();
 }
 
@@ -105,12 +97,16 @@ absl::Status Run(Args& args) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, Backend::Open(args.backend, 0, 1));
   spdlog::info("backend {}", backend->reason());
   prometheus::Registry registry;
-  AgentMetrics metrics(registry, BUCKETD_VERSION, backend->name());
+  SetBuildInfo(registry, BUCKETD_VERSION, backend->name());
+  AgentMetrics metrics(registry);
+  ReportMetrics reports(registry);
   const GroupOptions& group = args.daemon.group;
   metrics.Member(group.name, group.rank, group.size);
-  Daemon daemon(args.daemon, *backend, metrics);
+  Daemon daemon(args.daemon, *backend, metrics, reports);
+  ASSIGN_OR_RETURN(const std::unique_ptr<Training> training,
+                   StartTraining(args, registry, reports));
   ASSIGN_OR_RETURN(const std::unique_ptr<SidePort> side_port,
-                   StartSidePort(args, daemon, registry));
+                   OpenSidePort(args.http, registry, HandlersOf(args, daemon)));
   const std::string http = side_port == nullptr ? "" : side_port->address();
   std::printf("bucket-agent %s, rank %d of %d of %s, side port http://%s\n", BUCKETD_VERSION,
               group.rank, group.size, group.name.c_str(), http.c_str());
@@ -164,9 +160,7 @@ void AddDaemonCommand(const Command& app) {
                  "what moves the bytes: ring, nccl on the first GPU, which trainers then share "
                  "with the probes, or auto; all agents of a group have the same")
       .ShowDefault();
-  command.AddOption("--http", args->http, "side port: /metrics, /livez, /readyz; \"\": none")
-      .TypeName("HOST:PORT")
-      .ShowDefault();
+  AddHttpFlag(command, args->http);
   command.AddOption("--profile", args->daemon.profile,
                     "cost profile that predicts, and that rank 0 reports to");
   command.AddOption("--link-class", args->daemon.link_class,
@@ -176,6 +170,7 @@ void AddDaemonCommand(const Command& app) {
   command.AddOption("--sweep-bytes", args->daemon.sweep_bytes, "largest message")
       .InRange(int64_t{4} << 10, int64_t{1} << 30)
       .ShowDefault();
+  AddTrainingFlags(command, args->training_flags);
   command.AddOption("--ready-file", args->ready_file, "written when first ready, JSON")
       .TypeName("FILE");
   command.Footer(

@@ -12,7 +12,7 @@
 
 namespace bucketd::agent {
 
-Reporter::Reporter(client::CostClient& client, AgentMetrics& metrics, ReporterOptions options)
+Reporter::Reporter(client::CostClient& client, ReportMetrics& metrics, ReporterOptions options)
     : client_(client), metrics_(metrics), options_(std::move(options)) {}
 
 absl::Status Reporter::Refresh() {
@@ -45,26 +45,32 @@ absl::Status Reporter::Report(const SweepResult& sweep) {
   header.set_reporter(options_.host);
   header.set_job(options_.group.substr(0, 128));
   header.set_tool("bucket-agent daemon");
-  std::vector<v1::CollectiveSample> samples;
+  std::vector<CollectiveSample> samples;
   for (const CollectiveRow& row : sweep.collectives) {
     if (row.wrong != 0) continue;
-    CollectiveSample sample;
+    CollectiveSample& sample = samples.emplace_back();
     sample.of = ClassOf(row);
     sample.launches = row.launches;
     sample.packed = row.in_place;  // as packed buckets run
     sample.bytes = row.bytes;
     sample.picoseconds = Median(row.picoseconds);
-    SampleToProto(sample, samples.emplace_back());
   }
-  const auto answer = client_.Report(header, samples);
+  return SendSamples(client_, metrics_, header, samples);
+}
+
+absl::Status SendSamples(client::CostClient& client, ReportMetrics& metrics,
+                         const v1::ReportHeader& header,
+                         const std::vector<CollectiveSample>& samples) {
+  std::vector<v1::CollectiveSample> messages;
+  for (const CollectiveSample& sample : samples) SampleToProto(sample, messages.emplace_back());
+  const auto answer = client.Report(header, messages);
   if (!answer.ok()) {
     const bool away =
         absl::IsUnavailable(answer.status()) || absl::IsDeadlineExceeded(answer.status());
-    metrics_.reports(away ? ReportResult::kUnreachable : ReportResult::kRefused).Increment();
+    metrics.of(away ? ReportResult::kUnreachable : ReportResult::kRefused).Increment();
     return answer.status();
   }
-  metrics_.reports(answer->refused() == 0 ? ReportResult::kAccepted : ReportResult::kRefused)
-      .Increment();
+  metrics.of(answer->refused() == 0 ? ReportResult::kAccepted : ReportResult::kRefused).Increment();
   if (answer->refused() == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("the planner refused ", answer->refused(),
                                                     " samples: ", answer->first_refusal()));

@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "client/cost_client.h"
 
 #include "gpu_agent/daemon/agent_metrics.h"
 #include "gpu_agent/run/sweep.h"
+#include "passes/cost/cost_report.h"
 #include "passes/cost/measured_link.h"
 #include "passes/cost/profile.h"
 
@@ -24,11 +26,16 @@ struct ReporterOptions {
   int ranks_per_node = 0;  // 0: all
 };
 
+// Sends what was measured as the planner's samples. Counted; OK if it took all of them.
+absl::Status SendSamples(client::CostClient& client, ReportMetrics& metrics,
+                         const v1::ReportHeader& header,
+                         const std::vector<CollectiveSample>& samples);
+
 // One thread uses it.
 class Reporter {
  public:
   // Both outlive it.
-  Reporter(client::CostClient& client, AgentMetrics& metrics, ReporterOptions options);
+  Reporter(client::CostClient& client, ReportMetrics& metrics, ReporterOptions options);
 
   // Fetches NAME@latest; the one from before stays where the planner does not answer.
   absl::Status Refresh();
@@ -41,7 +48,7 @@ class Reporter {
   LinkClass ClassOf(const CollectiveRow& row) const;
 
   client::CostClient& client_;
-  AgentMetrics& metrics_;
+  ReportMetrics& metrics_;
   const ReporterOptions options_;
   std::optional<CostProfile> profile_;
 };

@@ -70,3 +70,34 @@ def agents(folder: pathlib.Path, planner: str, size: int, *flags: str, **options
     finally:
         for one in started:
             one.end(signal.SIGKILL)
+
+
+class Watcher(SidePort):
+    """A bucket-agent that passes on what trainers report at `socket`."""
+
+    def __init__(self, folder: pathlib.Path, *flags: str):
+        self.socket, self.log = str(folder / "trainers"), folder / "watch.log"
+        with open(self.log, "a") as log:
+            self.process = subprocess.Popen([*WITH_US, BINARY, "watch", "--telemetry", self.socket, "--http", "127.0.0.1:0", *flags],
+                                            stdout=subprocess.PIPE, stderr=log, text=True)
+        said = self.process.stdout.readline()
+        serves = re.search(r"side port http://(\S+)\n", said)
+        assert serves, said + self.log.read_text()
+        self.http = serves[1]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end(signal.SIGKILL)
+
+    def end(self, how: int = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        self.process.communicate(timeout=60)
+        return self.process.returncode
+
+    def total(self, name: str, *labels: str) -> float:
+        """Over all series of that name that have these labels."""
+        lines = re.findall(rf"^{name}(\{{.*\}})? (\S+)$", self.metrics(), re.MULTILINE)
+        return sum(float(value) for series, value in lines if all(label in series for label in labels))

@@ -68,6 +68,8 @@ def load() -> ctypes.CDLL:
     library.bucket_executor_times.argtypes = [handle, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64)]
     library.bucket_telemetry_open.argtypes = [ctypes.c_char_p, ctypes.c_char_p, error]
     library.bucket_telemetry_open.restype = handle
+    library.bucket_telemetry_close.argtypes = [handle]
+    library.bucket_telemetry_close.restype = None
     library.bucket_telemetry_peak.argtypes = [handle, ctypes.c_int64]
     library.bucket_telemetry_peak.restype = None
     library.bucket_telemetry_dropped.argtypes = [handle]

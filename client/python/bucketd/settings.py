@@ -141,6 +141,8 @@ class Settings:
         _one_of("embedded", self.embedded, _EMBEDDED)
         _one_of("numerics", self.numerics, _NUMERICS)
         _one_of("executor", self.executor, _EXECUTORS)
+        if self.agent and not self.executor:
+            raise ValueError('agent= hears of buckets that executor="bucketd" runs; torch.distributed reports none')
         if self.deadline <= 0:
             raise ValueError(f"deadline={self.deadline}: expected seconds, more than 0")
         if self.embedded is not None and self.address is not None:

@@ -1,0 +1,93 @@
+#include "gpu_agent/daemon/flags.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace bucketd::agent {
+namespace {
+
+constexpr size_t kMostJobs = 16;
+
+}  // namespace
+
+Flag AddTrainingFlags(const Command& command, TrainingFlags& flags) {
+  const Flag socket =
+      command
+          .AddOption("--telemetry", flags.socket,
+                     "unix socket at which trainers report what their buckets take (agent= of the "
+                     "Python client); a path, made here")
+          .TypeName("SOCKET");
+  command
+      .AddOption("--telemetry-users", flags.users,
+                 "whose trainers may report: own, this user's and root's, or all")
+      .TypeName("own|all")
+      .ShowDefault();
+  command
+      .AddOption("--telemetry-job", flags.jobs,
+                 "a job that has a label of its own in metrics, again for each, up to 16; those of "
+                 "all others have job=\"other\"")
+      .TypeName("NAME")
+      .OneValueEach();
+  command
+      .AddOption("--telemetry-every", flags.every,
+                 "pause between reports of what training took to the planner")
+      .ShowDefault();
+  return socket;
+}
+
+absl::Status ReadTrainingFlags(const TrainingFlags& flags, TrainingOptions& options) {
+  options.collector.socket = flags.socket;
+  if (flags.users != "own" && flags.users != "all") {
+    return absl::OutOfRangeError(
+        absl::StrCat("--telemetry-users: ", flags.users, ": expected own or all"));
+  }
+  options.collector.any_user = flags.users == "all";
+  if (flags.jobs.size() > kMostJobs) {
+    return absl::OutOfRangeError(absl::StrCat("--telemetry-job: ", flags.jobs.size(),
+                                              " jobs; expected at most ", kMostJobs));
+  }
+  options.jobs = flags.jobs;
+  options.host = HostName();
+  return ReadDuration("--telemetry-every", flags.every, absl::Hours(24), options.report_every);
+}
+
+void AddHttpFlag(const Command& command, std::string& http) {
+  command.AddOption("--http", http, "side port: /metrics, /livez, /readyz; \"\": none")
+      .TypeName("HOST:PORT")
+      .ShowDefault();
+}
+
+absl::StatusOr<std::unique_ptr<SidePort>> OpenSidePort(const std::string& http,
+                                                       const prometheus::Registry& registry,
+                                                       SidePort::Handlers handlers) {
+  if (http.empty()) return nullptr;
+  const size_t colon = http.rfind(':');
+  int port = -1;
+  if (colon == std::string::npos || !absl::SimpleAtoi(http.substr(colon + 1), &port) || port < 0 ||
+      port > 65535) {
+    return absl::OutOfRangeError(absl::StrCat("--http: ", http, ": expected HOST:PORT"));
+  }
+  return SidePort::Start(http, registry, std::move(handlers));
+}
+
+absl::Status ReadDuration(const char* flag, const std::string& text, absl::Duration longest,
+                          absl::Duration& to) {
+  if (absl::ParseDuration(text, &to) && to >= absl::Milliseconds(100) && to <= longest) {
+    return absl::OkStatus();
+  }
+  return absl::OutOfRangeError(absl::StrCat(flag, ": ", text, ": expected 100ms to ",
+                                            absl::FormatDuration(longest), ", e.g. 30s"));
+}
+
+std::string HostName() {
+  std::array<char, 129> host{};
+  gethostname(host.data(), host.size() - 1);
+  return host.data();
+}
+
+}  // namespace bucketd::agent

@@ -1,0 +1,25 @@
+// Series of a registry, with the help of the first one of their name.
+#pragma once
+
+#include "prometheus/counter.h"
+#include "prometheus/gauge.h"
+#include "prometheus/histogram.h"
+#include "prometheus/registry.h"
+
+namespace bucketd::agent {
+
+inline prometheus::Counter& AddCounter(prometheus::Registry& registry, const char* name,
+                                       const char* help, const prometheus::Labels& labels = {}) {
+  return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add(labels);
+}
+inline prometheus::Gauge& AddGauge(prometheus::Registry& registry, const char* name,
+                                   const char* help, const prometheus::Labels& labels = {}) {
+  return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add(labels);
+}
+inline prometheus::Histogram& AddHistogram(prometheus::Registry& registry, const char* name,
+                                           const char* help, const prometheus::Labels& labels,
+                                           const prometheus::Histogram::BucketBoundaries& bounds) {
+  return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add(labels, bounds);
+}
+
+}  // namespace bucketd::agent

@@ -1,0 +1,150 @@
+#include "gpu_agent/daemon/training.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/time/clock.h"
+#include "spdlog/spdlog.h"
+
+#include "gpu_agent/daemon/reporter.h"
+#include "passes/base/status_macros.h"
+
+namespace bucketd::agent {
+namespace {
+
+constexpr std::chrono::seconds kDeadline{5};
+
+const RingPlan* PlanOf(const RingReader& reader, const RunRecord& record) {
+  const auto& plans = reader.plans();
+  const auto at = std::find_if(plans.begin(), plans.end(),
+                               [&](const RingPlan& plan) { return plan.plan == record.plan; });
+  return at == plans.end() ? nullptr : &*at;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Training>> Training::Start(TrainingOptions options,
+                                                          prometheus::Registry& registry,
+                                                          ReportMetrics& reports) {
+  std::unique_ptr<Training> training(new Training(std::move(options), registry, reports));
+  ASSIGN_OR_RETURN(training->collector_, Collector::Start(training->options_.collector, *training));
+  return training;
+}
+
+Training::Training(TrainingOptions options, prometheus::Registry& registry, ReportMetrics& reports)
+    : options_(std::move(options)),
+      reports_(reports),
+      rings_(registry),
+      others_(std::make_unique<JobMetrics>(registry, "other")) {
+  for (const std::string& job : options_.jobs) {
+    jobs_[job] = std::make_unique<JobMetrics>(registry, job);
+  }
+  if (options_.planner.empty() || options_.profile.empty()) return;
+  reporter_ = std::thread([this] { ReportAll(); });
+}
+
+Training::~Training() {
+  collector_ = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  stop_.notify_all();
+  if (reporter_.joinable()) reporter_.join();
+}
+
+void Training::Opened(int ring) { trainers_[ring] = {}; }
+
+void Training::Refused(const std::string& why) {
+  rings_.refused.Increment();
+  spdlog::warn("a trainer's telemetry is refused: {}", absl::Utf8SafeCEscape(why));
+}
+
+JobMetrics& Training::JobOf(const std::string& name) {
+  const auto found = jobs_.find(name);
+  return found == jobs_.end() ? *others_ : *found->second;
+}
+
+void Training::Ran(int ring, const RingReader& reader, const std::vector<RunRecord>& records) {
+  Trainer& trainer = trainers_[ring];
+  Remember(trainer, reader, records);
+  if (records.empty()) return;
+  rings_.records.Increment(static_cast<double>(records.size()));
+  const std::lock_guard lock(mutex_);
+  for (const RunRecord& record : records) {
+    trainer.job->Ran(record, PlanOf(reader, record));
+    if (record.link == kNoLink) continue;
+    const auto met = costs_.Add(reader.links()[record.link], record);
+    if (met.has_value()) trainer.job->Met(*met);
+  }
+}
+
+void Training::Remember(Trainer& trainer, const RingReader& reader,
+                        const std::vector<RunRecord>& records) {
+  rings_.dropped.Increment(static_cast<double>(reader.dropped() - trainer.dropped));
+  rings_.invalid.Increment(static_cast<double>(reader.invalid() - trainer.invalid));
+  trainer.dropped = reader.dropped();
+  trainer.invalid = reader.invalid();
+  const bool fresh = trainer.job == nullptr;
+  if (!fresh && records.empty()) return;
+  trainer.job = &JobOf(reader.job());
+  trainer.arena = trainer.predicted_peak = 0;
+  for (const RingPlan& plan : reader.plans()) {
+    trainer.arena += static_cast<double>(plan.arena_bytes);
+    trainer.predicted_peak =
+        std::max(trainer.predicted_peak, static_cast<double>(plan.predicted_peak_bytes));
+  }
+  if (!records.empty()) trainer.peak = static_cast<double>(records.back().peak_bytes);
+  SetGauges(*trainer.job);
+}
+
+void Training::SetGauges(JobMetrics& job) {
+  Trainer most;
+  int count = 0;
+  for (const auto& [ring, trainer] : trainers_) {
+    if (trainer.job != &job) continue;
+    ++count;
+    most.arena = std::max(most.arena, trainer.arena);
+    most.peak = std::max(most.peak, trainer.peak);
+    most.predicted_peak = std::max(most.predicted_peak, trainer.predicted_peak);
+  }
+  job.trainers.Set(count);
+  job.arena_bytes.Set(most.arena);
+  job.peak_bytes.Set(most.peak);
+  job.predicted_peak_bytes.Set(most.predicted_peak);
+}
+
+void Training::Closed(int ring, const std::string& why) {
+  if (!why.empty()) {
+    rings_.broken.Increment();
+    spdlog::warn("a trainer's telemetry is over: {}", absl::Utf8SafeCEscape(why));
+  }
+  JobMetrics* const job = trainers_[ring].job;
+  trainers_.erase(ring);
+  if (job != nullptr) SetGauges(*job);
+}
+
+void Training::ReportAll() {
+  client::CostClient client(options_.planner, options_.tls, kDeadline);
+  v1::ReportHeader header;
+  header.set_profile(options_.profile);
+  header.set_reporter(options_.host);
+  header.set_job("training");
+  header.set_tool("bucket-agent telemetry");
+  std::unique_lock lock(mutex_);
+  while (!stopped_) {
+    stop_.wait_for(lock, absl::ToChronoNanoseconds(options_.report_every));
+    const std::vector<CollectiveSample> samples = costs_.Take();
+    if (samples.empty()) continue;
+    lock.unlock();
+    const absl::Status told = SendSamples(client, reports_, header, samples);
+    if (!told.ok()) {
+      spdlog::warn("costs of training are not reported: {}", absl::Utf8SafeCEscape(told.message()));
+    }
+    lock.lock();
+  }
+}
+
+}  // namespace bucketd::agent

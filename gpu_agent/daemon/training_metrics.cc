@@ -1,0 +1,137 @@
+#include "gpu_agent/daemon/training_metrics.h"
+
+#include <algorithm>
+
+#include "gpu_agent/daemon/series.h"
+#include "passes/base/collectives.h"
+#include "passes/base/types.h"
+
+namespace bucketd::agent {
+namespace {
+
+using prometheus::Histogram;
+using prometheus::Labels;
+using prometheus::Registry;
+
+constexpr std::array<const char*, 3> kKindNames = {"all_gather", "reduce_scatter", "all_reduce"};
+// Up to so much.
+constexpr std::array<int64_t, 4> kSizeEnds = {64 << 10, 1 << 20, 16 << 20, 256 << 20};
+constexpr std::array<const char*, 5> kSizeNames = {"64KiB", "1MiB", "16MiB", "256MiB", "more"};
+constexpr std::array<const char*, 4> kPartNames = {"other", "forward", "backward", "joint"};
+constexpr std::array<const char*, 2> kDirectionNames = {"in", "out"};
+
+// 8 us to 4 s, each four times the one before.
+Histogram::BucketBoundaries Durations() {
+  Histogram::BucketBoundaries bounds;
+  for (double bound = 8e-6; bound < 4.4; bound *= 4) bounds.push_back(bound);
+  return bounds;
+}
+
+double Seconds(uint32_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
+
+size_t KindOf(const RunRecord& record) {
+  const auto kind = static_cast<CollectiveKind>(record.kind);
+  if (Scatters(kind)) return 1;
+  return ReducesWhole(kind) ? 2 : 0;
+}
+
+}  // namespace
+
+JobMetrics::JobMetrics(Registry& r, const std::string& job)
+    : ratio_(AddHistogram(r, "bucket_agent_bucket_predicted_over_measured_ratio",
+                          "What a plan predicts of a bucket on the wire over what it took, from "
+                          "when the node's last rank came.",
+                          {{"job", job}},
+                          {0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2, 4, 10})),
+      trainers(AddGauge(r, "bucket_agent_trainers", "Processes that report to this agent.",
+                        {{"job", job}})),
+      arena_bytes(AddGauge(r, "bucket_agent_arena_bytes",
+                           "Memory that a trainer's plans have for their buckets.",
+                           {{"job", job}})),
+      peak_bytes(
+          AddGauge(r, "bucket_agent_peak_bytes",
+                   "Most memory that a trainer took beyond what it had before its first plan, "
+                   "optimizer states included.",
+                   {{"job", job}})),
+      predicted_peak_bytes(AddGauge(r, "bucket_agent_plan_predicted_peak_bytes",
+                                    "Peak that a trainer's largest plan predicts, without "
+                                    "parameters and buffers.",
+                                    {{"job", job}})) {
+  for (size_t k = 0; k < kKinds; ++k) {
+    for (size_t s = 0; s < kSizes; ++s) {
+      const Labels labels = {{"job", job}, {"collective", kKindNames[k]}, {"size", kSizeNames[s]}};
+      Class& one = classes_[k][s];
+      one.wire = &AddHistogram(r, "bucket_agent_bucket_wire_seconds",
+                               "A bucket on the wire, as one rank sees it: with its wait for "
+                               "others.",
+                               labels, Durations());
+      one.bytes =
+          &AddCounter(r, "bucket_agent_bucket_bytes_total", "Of these buckets' messages.", labels);
+      one.collective =
+          &AddCounter(r, "bucket_agent_bucket_collective_seconds_total",
+                      "Time on the wire of buckets that all ranks of the node have told of, from "
+                      "when the last of them came.",
+                      labels);
+      one.predicted = &AddCounter(r, "bucket_agent_bucket_predicted_seconds_total",
+                                  "What their plans predict of the same buckets.", labels);
+    }
+  }
+  for (size_t d = 0; d < copies_.size(); ++d) {
+    copies_[d] = &AddCounter(r, "bucket_agent_bucket_copy_seconds_total",
+                             "Copy-in and copy-out of packed buckets.",
+                             {{"job", job}, {"direction", kDirectionNames[d]}});
+  }
+  for (size_t p = 0; p < kParts; ++p) {
+    const Labels labels = {{"job", job}, {"part", kPartNames[p]}};
+    parts_[p].runs = &AddCounter(r, "bucket_agent_plan_runs_total",
+                                 "Runs of a step's part by its plan, on one rank each.", labels);
+    parts_[p].exposed =
+        &AddCounter(r, "bucket_agent_plan_exposed_seconds_total",
+                    "That trainers stood and waited for buckets, on one rank each.", labels);
+    parts_[p].predicted_exposed =
+        &AddCounter(r, "bucket_agent_plan_predicted_exposed_seconds_total",
+                    "The same, as the plans predict it of their runs.", labels);
+  }
+}
+
+JobMetrics::Class& JobMetrics::ClassOf(const RunRecord& record) {
+  const auto* const end = std::lower_bound(kSizeEnds.begin(), kSizeEnds.end(), record.bytes);
+  return classes_[KindOf(record)][static_cast<size_t>(end - kSizeEnds.begin())];
+}
+
+void JobMetrics::Ran(const RunRecord& record, const RingPlan* plan) {
+  Class& of = ClassOf(record);
+  of.wire->Observe(Seconds(record.wire_ns));
+  of.bytes->Increment(static_cast<double>(record.bytes));
+  copies_[0]->Increment(Seconds(record.pack_ns));
+  copies_[1]->Increment(Seconds(record.unpack_ns));
+  Part& part = parts_[plan == nullptr ? 0 : plan->part];
+  part.exposed->Increment(Seconds(record.exposed_ns));
+  if (record.bucket != 0) return;
+  part.runs->Increment();
+  if (plan != nullptr) {
+    part.predicted_exposed->Increment(static_cast<double>(plan->predicted_exposed_ps) * 1e-12);
+  }
+}
+
+void JobMetrics::Met(const RunRecord& last) {
+  if (last.predicted_ns == 0 || last.wire_ns == 0) return;
+  Class& of = ClassOf(last);
+  of.collective->Increment(Seconds(last.wire_ns));
+  of.predicted->Increment(Seconds(last.predicted_ns));
+  ratio_.Observe(static_cast<double>(last.predicted_ns) / static_cast<double>(last.wire_ns));
+}
+
+RingMetrics::RingMetrics(Registry& r)
+    : records(AddCounter(r, "bucket_agent_telemetry_records_total",
+                         "Records of trainers: read, made no sense, or lost for want of room.",
+                         {{"result", "read"}})),
+      invalid(AddCounter(r, "bucket_agent_telemetry_records_total", "", {{"result", "invalid"}})),
+      dropped(AddCounter(r, "bucket_agent_telemetry_records_total", "", {{"result", "dropped"}})),
+      refused(
+          AddCounter(r, "bucket_agent_telemetry_errors_total",
+                     "Trainers that were refused, and those whose memory did not hold together.",
+                     {{"what", "refused"}})),
+      broken(AddCounter(r, "bucket_agent_telemetry_errors_total", "", {{"what", "broken"}})) {}
+
+}  // namespace bucketd::agent

@@ -1,0 +1,93 @@
+"""Training whose buckets are reported to a node's agent, which counts them and tells the planner."""
+
+import ctypes
+import json
+import signal
+import subprocess
+
+import pytest
+from live_agents import BINARY, Watcher
+from planners import planner
+from ranks import Ranks, run_ranks
+from waiting import wait_for
+
+from bucketd import bucket_library
+from bucketd.settings import Settings
+
+WORLD, STEPS = 2, 6
+
+
+def held(address: str) -> list:
+    done = subprocess.run([BINARY.with_name("bucketctl"), "costs", "list", "--server", address, "--json"],
+                          capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)["samples"]
+
+
+@pytest.mark.slow
+def test_what_training_took_reaches_prometheus_and_the_planner(tmp_path):
+    with planner() as one, Watcher(tmp_path, "--planner", one.address, "--profile", "cpu_loopback", "--telemetry-every", "500ms",
+                                   "--telemetry-job", "measured") as agent:
+        run_ranks("telemetry_worker.py", WORLD, agent.socket, str(STEPS), str(tmp_path / "found.json"), "", timeout=300)
+        found = json.loads((tmp_path / "found.json").read_text())
+        assert found["dropped"] == 0
+        wait_for(lambda: agent.total("bucket_agent_trainers") == 0, "the trainers' end")
+        runs = WORLD * STEPS
+        kinds = [kind for plan in found["plans"] for kind, _ in plan["buckets"]]
+        assert {"all_gather", "reduce_scatter"} <= set(kinds)
+        for kind in set(kinds):
+            of = ('job="other"', f'collective="{kind}"')
+            assert agent.total("bucket_agent_bucket_wire_seconds_count", *of) == runs * kinds.count(kind)
+            assert agent.total("bucket_agent_bucket_wire_seconds_sum", *of) > 0
+            told = sum(size for plan in found["plans"] for one_kind, size in plan["buckets"] if one_kind == kind)
+            assert agent.total("bucket_agent_bucket_bytes_total", *of) == runs * told
+            # What the last of the ranks took is less than what all of them saw.
+            last = agent.total("bucket_agent_bucket_collective_seconds_total", *of)
+            assert 0 < WORLD * last <= agent.total("bucket_agent_bucket_wire_seconds_sum", *of)
+            assert agent.total("bucket_agent_bucket_predicted_seconds_total", *of) > 0
+        assert agent.total("bucket_agent_bucket_predicted_over_measured_ratio_count") == STEPS * len(kinds)
+        parts = {"fw": "forward", "bw": "backward"}
+        for plan in found["plans"]:
+            of = ('job="other"', f'part="{parts[plan["part"]]}"')
+            assert agent.total("bucket_agent_plan_runs_total", *of) == runs
+            assert agent.total("bucket_agent_plan_predicted_exposed_seconds_total", *of) == pytest.approx(runs * plan["exposed_s"])
+        assert agent.total("bucket_agent_plan_exposed_seconds_total") > 0
+        assert agent.total("bucket_agent_telemetry_records_total", "read") == runs * len(kinds)
+        # Nobody is "measured" who does not say so.
+        assert agent.total("bucket_agent_bucket_wire_seconds_count", 'job="measured"') == 0
+        wait_for(lambda: agent.total("bucket_agent_cost_reports_total", "accepted") >= 1, "a report")
+        samples = [one for one in held(one.address) if one["profile"] == "cpu_loopback"]
+        text = json.dumps(samples)
+        assert "ALL_GATHER" in text and "REDUCE_SCATTER" in text, samples
+
+
+@pytest.mark.slow
+def test_an_agent_that_is_killed_stops_no_training_and_the_next_one_hears_the_rest(tmp_path):
+    with Watcher(tmp_path) as first:
+        gate, out = tmp_path / "gate", tmp_path / "found.json"
+        with Ranks("telemetry_worker.py", WORLD, first.socket, str(STEPS), str(out), str(gate)) as ranks:
+            wait_for(out.with_suffix(".half").exists, "half of the training", within=240)
+            wait_for(lambda: first.total("bucket_agent_telemetry_records_total", "read") > 0, "records")
+            memory = ["arena_bytes", "peak_bytes", "plan_predicted_peak_bytes"]
+            assert first.total("bucket_agent_trainers") == WORLD
+            assert all(first.total(f"bucket_agent_{what}") > 0 for what in memory)
+            first.end(signal.SIGKILL)
+            with Watcher(tmp_path) as second:
+                gate.touch()
+                ended = [status for status, _ in ranks.wait(timeout=240)]
+                assert ended == [0] * WORLD
+                # The trainers look for it once a second, and end: what is in the ring then is read.
+                wait_for(lambda: second.total("bucket_agent_telemetry_records_total", "read") > 0, "records", within=20)
+
+
+def test_a_trainer_needs_no_agent(tmp_path):
+    loaded = bucket_library.load()
+    handle = bucket_library.call(loaded.bucket_telemetry_open, str(tmp_path / "nobody").encode(), b"job", what="telemetry")
+    loaded.bucket_telemetry_peak(handle, 1)
+    assert loaded.bucket_telemetry_dropped(handle) == 0
+    loaded.bucket_telemetry_close(ctypes.c_void_p(handle))
+
+
+def test_an_agent_hears_only_of_buckets_that_our_executor_runs():
+    with pytest.raises(ValueError, match='agent=.*executor="bucketd"'):
+        Settings.of(agent="/run/bucket-agent/trainers")
+    assert Settings.of(agent="/run/bucket-agent/trainers", executor="bucketd").agent
