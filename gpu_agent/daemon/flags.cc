@@ -30,7 +30,7 @@ Flag AddTrainingFlags(const Command& command, TrainingFlags& flags) {
   command
       .AddOption("--telemetry-job", flags.jobs,
                  "a job that has a label of its own in metrics, again for each, up to 16; those of "
-                 "all others have job=\"other\"")
+                 "all others have training=\"other\"")
       .TypeName("NAME")
       .OneValueEach();
   command

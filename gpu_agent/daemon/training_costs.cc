@@ -1,6 +1,7 @@
 #include "gpu_agent/daemon/training_costs.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <utility>
 
@@ -11,8 +12,8 @@ namespace {
 
 constexpr size_t kOpenRuns = 8192;
 constexpr size_t kClasses = 512, kKept = 256;  // and runs of each
-constexpr size_t kEnough = 3;
-constexpr uint32_t kWarm = 2;  // steps before compile and first touch what they will touch again
+constexpr size_t kSamples = 8;  // the planner keeps as many of a reporter, class and size
+constexpr uint32_t kWarm = 2;   // steps before compile and first touch what they will touch again
 
 }  // namespace
 
@@ -52,14 +53,18 @@ void TrainingCosts::Keep(const RingLink& link, const RunRecord& record) {
 
 std::vector<CollectiveSample> TrainingCosts::Take() {
   std::vector<CollectiveSample> samples;
-  for (auto& [key, picoseconds] : std::exchange(measured_, {})) {
-    if (picoseconds.size() < kEnough) continue;
-    CollectiveSample& sample = samples.emplace_back();
-    sample.of = key.of;
-    sample.launches = key.launches;
-    sample.packed = key.packed;
-    sample.bytes = key.bytes;
-    sample.picoseconds = Median(picoseconds);
+  for (auto& [key, runs] : std::exchange(measured_, {})) {
+    const size_t parts = std::min(runs.size(), kSamples);
+    for (size_t p = 0; p < parts; ++p) {
+      const auto begin = runs.begin() + static_cast<std::ptrdiff_t>(p * runs.size() / parts);
+      const auto end = runs.begin() + static_cast<std::ptrdiff_t>((p + 1) * runs.size() / parts);
+      CollectiveSample& sample = samples.emplace_back();
+      sample.of = key.of;
+      sample.launches = key.launches;
+      sample.packed = key.packed;
+      sample.bytes = key.bytes;
+      sample.picoseconds = Median(std::vector<int64_t>(begin, end));
+    }
   }
   return samples;
 }

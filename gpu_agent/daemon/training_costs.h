@@ -22,7 +22,8 @@ class TrainingCosts {
  public:
   // The record of the run's last rank, once all of the group that are on this node have told of it.
   std::optional<RunRecord> Add(const RingLink& link, const RunRecord& record);
-  // The median of each class and size since the last call; of few runs there is none.
+  // Of the runs since the last call: up to eight samples of each class and size, each the median of
+  // runs that followed each other.
   std::vector<CollectiveSample> Take();
 
  private:

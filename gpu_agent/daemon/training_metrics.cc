@@ -41,25 +41,26 @@ JobMetrics::JobMetrics(Registry& r, const std::string& job)
     : ratio_(AddHistogram(r, "bucket_agent_bucket_predicted_over_measured_ratio",
                           "What a plan predicts of a bucket on the wire over what it took, from "
                           "when the node's last rank came.",
-                          {{"job", job}},
+                          {{"training", job}},
                           {0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2, 4, 10})),
       trainers(AddGauge(r, "bucket_agent_trainers", "Processes that report to this agent.",
-                        {{"job", job}})),
+                        {{"training", job}})),
       arena_bytes(AddGauge(r, "bucket_agent_arena_bytes",
                            "Memory that a trainer's plans have for their buckets.",
-                           {{"job", job}})),
+                           {{"training", job}})),
       peak_bytes(
           AddGauge(r, "bucket_agent_peak_bytes",
                    "Most memory that a trainer took beyond what it had before its first plan, "
                    "optimizer states included.",
-                   {{"job", job}})),
+                   {{"training", job}})),
       predicted_peak_bytes(AddGauge(r, "bucket_agent_plan_predicted_peak_bytes",
                                     "Peak that a trainer's largest plan predicts, without "
                                     "parameters and buffers.",
-                                    {{"job", job}})) {
+                                    {{"training", job}})) {
   for (size_t k = 0; k < kKinds; ++k) {
     for (size_t s = 0; s < kSizes; ++s) {
-      const Labels labels = {{"job", job}, {"collective", kKindNames[k]}, {"size", kSizeNames[s]}};
+      const Labels labels = {
+          {"training", job}, {"collective", kKindNames[k]}, {"size", kSizeNames[s]}};
       Class& one = classes_[k][s];
       one.wire = &AddHistogram(r, "bucket_agent_bucket_wire_seconds",
                                "A bucket on the wire, as one rank sees it: with its wait for "
@@ -67,11 +68,11 @@ JobMetrics::JobMetrics(Registry& r, const std::string& job)
                                labels, Durations());
       one.bytes =
           &AddCounter(r, "bucket_agent_bucket_bytes_total", "Of these buckets' messages.", labels);
+      one.collectives = &AddCounter(r, "bucket_agent_bucket_collectives_total",
+                                    "Buckets that all ranks of the node have told of.", labels);
       one.collective =
           &AddCounter(r, "bucket_agent_bucket_collective_seconds_total",
-                      "Time on the wire of buckets that all ranks of the node have told of, from "
-                      "when the last of them came.",
-                      labels);
+                      "Their time on the wire, from when the node's last rank came.", labels);
       one.predicted = &AddCounter(r, "bucket_agent_bucket_predicted_seconds_total",
                                   "What their plans predict of the same buckets.", labels);
     }
@@ -79,10 +80,10 @@ JobMetrics::JobMetrics(Registry& r, const std::string& job)
   for (size_t d = 0; d < copies_.size(); ++d) {
     copies_[d] = &AddCounter(r, "bucket_agent_bucket_copy_seconds_total",
                              "Copy-in and copy-out of packed buckets.",
-                             {{"job", job}, {"direction", kDirectionNames[d]}});
+                             {{"training", job}, {"direction", kDirectionNames[d]}});
   }
   for (size_t p = 0; p < kParts; ++p) {
-    const Labels labels = {{"job", job}, {"part", kPartNames[p]}};
+    const Labels labels = {{"training", job}, {"part", kPartNames[p]}};
     parts_[p].runs = &AddCounter(r, "bucket_agent_plan_runs_total",
                                  "Runs of a step's part by its plan, on one rank each.", labels);
     parts_[p].exposed =
@@ -117,6 +118,7 @@ void JobMetrics::Ran(const RunRecord& record, const RingPlan* plan) {
 void JobMetrics::Met(const RunRecord& last) {
   if (last.predicted_ns == 0 || last.wire_ns == 0) return;
   Class& of = ClassOf(last);
+  of.collectives->Increment();
   of.collective->Increment(Seconds(last.wire_ns));
   of.predicted->Increment(Seconds(last.predicted_ns));
   ratio_.Observe(static_cast<double>(last.predicted_ns) / static_cast<double>(last.wire_ns));

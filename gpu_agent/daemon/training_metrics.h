@@ -1,6 +1,6 @@
 // What an agent counts of the buckets that its node's trainers ran. Labels come from fixed sets:
-// jobs by an allow list, everybody else is "other"; buckets by their collective and a size class.
-// Every series is there from the start.
+// jobs by an allow list, everybody else is "other" (under "training", since "job" is Prometheus'
+// own); buckets by their collective and a size class. Every series is there from the start.
 #pragma once
 
 #include <array>
@@ -32,7 +32,8 @@ class JobMetrics {
   static constexpr size_t kKinds = 3, kSizes = 5, kParts = 4;
   struct Class {
     prometheus::Histogram* wire = nullptr;
-    prometheus::Counter *bytes = nullptr, *collective = nullptr, *predicted = nullptr;
+    prometheus::Counter *bytes = nullptr, *collectives = nullptr, *collective = nullptr,
+                        *predicted = nullptr;
   };
   struct Part {
     prometheus::Counter *runs = nullptr, *exposed = nullptr, *predicted_exposed = nullptr;

@@ -72,14 +72,16 @@ absl::StatusOr<RingReader> RingReader::Open(Fd memory) {
     return NoRing(
         absl::StrCat("says that it has ", records, " records in ", found.st_size, " bytes"));
   }
+  if (header.head - header.tail > records) {
+    return NoRing(absl::StrCat(header.head - header.tail, " new records in a ring of ", records));
+  }
   if (!IsText(header.job)) return NoRing("the job's name is not printable");
   RingReader reader;
   reader.memory_ = std::move(memory);
   reader.records_ = records;
   reader.job_ = header.job.data();
   // Where the agent before this one has read to.
-  reader.tail_ = header.head - header.tail <= records ? header.tail : header.head;
-  reader.seen_dropped_ = header.dropped;
+  reader.tail_ = header.tail;
   RETURN_IF_ERROR(reader.ReadTables(header));
   return reader;
 }

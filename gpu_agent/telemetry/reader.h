@@ -19,7 +19,7 @@ namespace bucketd::agent {
 class RingReader {
  public:
   // FAILED_PRECONDITION where it is no ring of this version: not a memfd that keeps its size, other
-  // sizes than it says, a job's name that is not printable ASCII.
+  // sizes or counts than can be, a job's name that is not printable ASCII.
   static absl::StatusOr<RingReader> Open(Fd memory);
 
   // Of the records that have come since, those that make sense, in order; at most as many as the
@@ -30,8 +30,9 @@ class RingReader {
   // As of the last Read.
   const std::vector<RingLink>& links() const { return links_; }
   const std::vector<RingPlan>& plans() const { return plans_; }
-  // Since Open: records for which there was no room, and those that made no sense.
+  // Of the ring's whole life: records for which there was no room.
   uint64_t dropped() const { return dropped_; }
+  // Since Open: those that made no sense.
   uint64_t invalid() const { return invalid_; }
 
  private:

@@ -322,6 +322,9 @@ TEST(RingReader, RefusesWhatIsNoRing) {
   Forged coloured;
   coloured.header().job = {'\x1b', '[', 'm'};
   EXPECT_THAT(WhyNot(coloured.Open()), HasSubstr("printable"));
+  Forged full;
+  full.header().head = kSmall + 1;
+  EXPECT_THAT(WhyNot(full.Open()), HasSubstr("9 new records in a ring of 8"));
   Forged many;
   many.header().link_count = kRingLinks + 1;
   EXPECT_FALSE(many.Open().ok());

@@ -12,7 +12,8 @@ import threading
 import time
 
 import grpc
-from live_agents import agents
+from forged_ring import KINDS, ForgedRing
+from live_agents import Watcher, agents
 from live_server import Server, request_for, upload, without_graph
 from small_graphs import Maker
 from waiting import wait_for
@@ -202,4 +203,28 @@ def agents_that_fail(folder: pathlib.Path, planner: str, watch: Watch, wrong: pa
         watch.ports += group
         wrong.touch()
         wait_for(lambda: group[0].metric("bucket_agent_verify_mismatches_total") > 0, "wrong elements")
+        watch.look()
+
+
+def trainers(folder: pathlib.Path, watch: Watch) -> None:
+    """Two that report all that there is, one that is no trainer, and one that lies."""
+    with Watcher(folder, "--telemetry-job", "llama") as agent:
+        watch.ports.append(agent)
+        rings = [ForgedRing(agent.socket, "llama", part=part) for part in (1, 2)]
+        for step, (kind, size) in enumerate((kind, 1 << bits) for kind in KINDS for bits in (10, 20, 24, 28, 30)):
+            for ring in rings:
+                ring.ran(step, 0, kind, size)
+        rings[0].ran(99, kind="no collective")
+        rings[0].dropped(5)
+        wrong = [ForgedRing(agent.socket, seals=0), ForgedRing(agent.socket)]
+        wait_for(lambda: agent.total("bucket_agent_trainers") == 3, "the one that will lie")
+        wrong[1].count(1000)
+        wait_for(lambda: agent.total("bucket_agent_telemetry_records_total", "read") == 2 * 15, "the records")
+        wait_for(lambda: agent.total("bucket_agent_telemetry_errors_total") == 2, "the errors")
+        assert agent.total("bucket_agent_telemetry_records_total", "invalid") == 1
+        assert agent.total("bucket_agent_telemetry_records_total", "dropped") == 5
+        labels = [(kind, size) for kind in KINDS for size in ("64KiB", "1MiB", "16MiB", "256MiB", "more")]
+        for kind, size in labels:
+            of = ('training="llama"', f'collective="{kind}"', f'size="{size}"')
+            assert agent.total("bucket_agent_bucket_wire_seconds_count", *of) == 2, of
         watch.look()

@@ -2,6 +2,7 @@
 real agents."""
 
 import concurrent.futures
+import itertools
 import json
 import math
 import pathlib
@@ -14,7 +15,8 @@ import urllib.parse
 import eventful
 import grpc
 import pytest
-from live_agents import BINARY, agents
+from forged_ring import KINDS, ForgedRing
+from live_agents import BINARY, Watcher, agents
 from live_server import Server, get, request_for, upload, without_graph
 from waiting import wait_for
 
@@ -24,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 DASHBOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
 METRIC = re.compile(r"\bbucket(?:d|_agent)_[a-z0-9_]+")
-RECORDED = re.compile(r"instance:bucket(?:d|_agent)_\w+:\w+")
+RECORDED = re.compile(r"instance(?:_training)?:bucket(?:d|_agent)_\w+:\w+")
 WINDOW = "40s"  # what Grafana would make of $__rate_interval, at the scrape interval of this test
 
 
@@ -70,6 +72,25 @@ def group(server, tmp_path_factory):
         yield two
 
 
+@pytest.fixture(scope="module")
+def trained(server, tmp_path_factory):
+    """An agent, and what makes two trainers of it report a run of a plan."""
+    with Watcher(tmp_path_factory.mktemp("watch"), "--planner", server.address, "--profile", "cpu_loopback", "--telemetry-every", "500ms",
+                 "--telemetry-job", "llama") as agent:
+        rings = [ForgedRing(agent.socket, "llama") for _ in range(2)]
+        steps = itertools.count()
+
+        def run():
+            step = next(steps)
+            for ring in rings:
+                for bucket, kind in enumerate(KINDS):
+                    ring.ran(step, bucket, kind)
+
+        yield agent, run
+        for ring in rings:
+            ring.close()
+
+
 class Prometheus:
     """A real one, which scrapes a server and its agents every second and evaluates our rules as often."""
 
@@ -105,17 +126,21 @@ class Prometheus:
 
 
 @pytest.fixture(scope="module")
-def prometheus(server, group, tmp_path_factory):
-    one = Prometheus(tmp_path_factory.mktemp("prometheus"), server.http, [agent.http for agent in group])
+def prometheus(server, group, trained, tmp_path_factory):
+    watcher, train = trained
+    one = Prometheus(tmp_path_factory.mktemp("prometheus"), server.http, [agent.http for agent in [*group, watcher]])
     try:
         # A rate needs a sample before and one after what it counts.
         for k in range(2):
             seen = f'bucketd_plan_requests_total{{outcome="hit"}} >= {2 * k}'
             wait_for(lambda: one.ask(seen), f"scrape {k}")
+            wait_for(lambda: one.ask(f"bucket_agent_telemetry_records_total{{result='read'}} >= {k}"), f"records {k}")
             keep_busy(server, k)
+            train()
         wait_for(lambda: one.ask('bucketd_plan_requests_total{outcome="hit"} >= 4'), "the last scrape")
         wait_for(lambda: one.ask("instance:bucketd_compute_seconds:p95_rate30m"), "the rules")
         wait_for(lambda: len(one.ask("instance:bucket_agent_predicted:p50_rate30m > 0")) == 2, "both agents' probes")
+        wait_for(lambda: one.ask("instance_training:bucket_agent_bucket_predicted:p50_rate30m > 0"), "the trainers")
         yield one
     finally:
         one.stop()
@@ -133,7 +158,7 @@ def queries() -> list:
 
 @pytest.mark.parametrize("query", queries())
 def test_a_dashboards_query_returns_data(prometheus, query):
-    query = query.replace("$__rate_interval", WINDOW).replace("$instance", ".*")
+    query = query.replace("$__rate_interval", WINDOW).replace("$instance", ".*").replace("$training", ".*")
     assert "$" not in query
     result = prometheus.ask(query)
     assert result, f"no series for {query}"
@@ -188,6 +213,7 @@ def watched(tmp_path_factory):
             watch = eventful.Watch(server)
             try:
                 eventful.agents_that_fail(folder, server.address, watch, folder / "wrong-bits")
+                eventful.trainers(folder, watch)
                 eventful.live(server)
             finally:
                 watch.stop()
@@ -226,8 +252,8 @@ def test_every_alert_has_a_test_and_a_paragraph():
         assert f"**{alert}**" in manual, f"deploy/README.md does not say what {alert} means"
 
 
-def test_metrics_follow_the_conventions(server, group):
-    for one in (server, group[0]):
+def test_metrics_follow_the_conventions(server, group, trained):
+    for one in (server, group[0], trained[0]):
         done = subprocess.run(["promtool", "check", "metrics"], input=one.metrics(), capture_output=True, text=True)
         assert done.returncode == 0, done.stderr + done.stdout
 

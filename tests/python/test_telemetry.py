@@ -35,7 +35,7 @@ def test_what_training_took_reaches_prometheus_and_the_planner(tmp_path):
         kinds = [kind for plan in found["plans"] for kind, _ in plan["buckets"]]
         assert {"all_gather", "reduce_scatter"} <= set(kinds)
         for kind in set(kinds):
-            of = ('job="other"', f'collective="{kind}"')
+            of = ('training="other"', f'collective="{kind}"')
             assert agent.total("bucket_agent_bucket_wire_seconds_count", *of) == runs * kinds.count(kind)
             assert agent.total("bucket_agent_bucket_wire_seconds_sum", *of) > 0
             told = sum(size for plan in found["plans"] for one_kind, size in plan["buckets"] if one_kind == kind)
@@ -44,16 +44,17 @@ def test_what_training_took_reaches_prometheus_and_the_planner(tmp_path):
             last = agent.total("bucket_agent_bucket_collective_seconds_total", *of)
             assert 0 < WORLD * last <= agent.total("bucket_agent_bucket_wire_seconds_sum", *of)
             assert agent.total("bucket_agent_bucket_predicted_seconds_total", *of) > 0
+            assert agent.total("bucket_agent_bucket_collectives_total", *of) == STEPS * kinds.count(kind)
         assert agent.total("bucket_agent_bucket_predicted_over_measured_ratio_count") == STEPS * len(kinds)
         parts = {"fw": "forward", "bw": "backward"}
         for plan in found["plans"]:
-            of = ('job="other"', f'part="{parts[plan["part"]]}"')
+            of = ('training="other"', f'part="{parts[plan["part"]]}"')
             assert agent.total("bucket_agent_plan_runs_total", *of) == runs
             assert agent.total("bucket_agent_plan_predicted_exposed_seconds_total", *of) == pytest.approx(runs * plan["exposed_s"])
         assert agent.total("bucket_agent_plan_exposed_seconds_total") > 0
         assert agent.total("bucket_agent_telemetry_records_total", "read") == runs * len(kinds)
         # Nobody is "measured" who does not say so.
-        assert agent.total("bucket_agent_bucket_wire_seconds_count", 'job="measured"') == 0
+        assert agent.total("bucket_agent_bucket_wire_seconds_count", 'training="measured"') == 0
         wait_for(lambda: agent.total("bucket_agent_cost_reports_total", "accepted") >= 1, "a report")
         samples = [one for one in held(one.address) if one["profile"] == "cpu_loopback"]
         text = json.dumps(samples)

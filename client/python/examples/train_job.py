@@ -6,7 +6,8 @@
         --address 127.0.0.1:9460 --fail-at 2
 
 In its first generation rank 1 fails before step --fail-at; torchrun then starts all ranks again. What each generation was
-answered is printed, and written to --out-dir.
+answered is printed, and written to --out-dir. With --agent, buckets are run by bucketd's executor, and the node's agent hears what
+each of them took (deploy/measured.sh).
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ def parse_arguments():
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--fail-at", type=int, default=-1, help="step before which rank 1 of generation 0 fails; -1: none")
+    parser.add_argument("--job", help="its name, instead of torchrun's; with --generation")
+    parser.add_argument("--generation", type=int, default=0)
+    parser.add_argument("--cost-profile", help="of the planner")
+    parser.add_argument("--agent", help="the socket of this node's bucket-agent")
     parser.add_argument("--release", action="store_true", help="the job is over: let go of its plans")
     parser.add_argument("--out-dir", type=pathlib.Path, help="gets generation-N.json of rank 0")
     return parser.parse_args()
@@ -45,7 +50,9 @@ def train(arguments, job, planned: list) -> training.Training:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
     config = llama.LlamaConfig(layers=arguments.layers)
     model = simple_fsdp.shard(llama.build(config), mesh, torch.bfloat16, torch.bfloat16)
-    backend = bucketd.backend(mode=arguments.mode, address=arguments.address, model=model, job=job, on_plan=planned.append)
+    backend = bucketd.backend(
+        mode=arguments.mode, address=arguments.address, model=model, job=job, on_plan=planned.append,
+        cost_profile=arguments.cost_profile, agent=arguments.agent, executor="bucketd" if arguments.agent else None)
     run = training.Training("planned", model, torch.compile(model, backend=backend), training.Data(config.vocab))
     for step in range(arguments.steps):
         if step == arguments.fail_at and job.generation == 0 and dist.get_rank() == 1:
@@ -63,10 +70,14 @@ def report(arguments, job, planned, run) -> None:
     for scope in answers[0]:
         print(f"generation {job.generation}, {scope}: plan {answers[0][scope][0][:12]}, answers to ranks 0, 1, ...: "
               + ", ".join(answer[scope][1] for answer in answers), flush=True)
+    for each in planned:
+        print(f"generation {job.generation}, {each.scope}: {each.plan.summary()}, by {each.plan.cost_profile}", flush=True)
     print(f"loss {run.losses[0]:.4f} to {run.losses[-1]:.4f}, weights {weights[:12]}", flush=True)
     if arguments.out_dir is not None:
         record = {"job": job.id, "generation": job.generation, "answers": answers, "losses": run.losses, "weights": weights,
-                  "counters": bucketd.counters()}
+                  "plans": {each.scope: {"plan": each.plan.sha256, "buckets": len(each.plan.buckets),
+                                         "cost_profile": each.plan.cost_profile} for each in planned},
+                  "step_ms": [1000 * seconds for seconds in run.seconds], "counters": bucketd.counters()}
         (arguments.out_dir / f"generation-{job.generation}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
@@ -82,7 +93,8 @@ def main() -> None:
     arguments = parse_arguments()
     torch.set_num_threads(1)
     join()
-    job = bucketd.Job.from_torchrun()  # what job="torchrun" makes
+    # What job="torchrun" makes, or the next start of a job that its launcher names and counts itself.
+    job = bucketd.Job(arguments.job, arguments.generation) if arguments.job else bucketd.Job.from_torchrun()
     planned: list = []
     if arguments.out_dir is not None:
         arguments.out_dir.mkdir(parents=True, exist_ok=True)
