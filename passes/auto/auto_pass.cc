@@ -1,6 +1,7 @@
 #include "passes/auto/auto_pass.h"
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -155,22 +156,37 @@ class Choice {
   // Unless it is slower, or takes more than that; the evaluator does not know where memory moves
   // waits.
   bool Take(const search::Decoded& decoded, int64_t most_ps = search::kNever) {
-    Plan plan = search::PlanOf(context_, problem_, decoded);
-    plan.diagnostics = before_.diagnostics;
-    Prediction figures = Simulate(context_.graph, plan, context_.costs).prediction;
-    figures = search::SettleWaits(context_, problem_, limit_, figures, plan);
-    const Score score = search::ScoreOf({figures.total_ps, figures.peak_bytes}, limit_);
+    const Candidate& settled = Settled(decoded);
+    const Score& score = settled.score;
     if (!score.over && score.first > most_ps) return false;
     const bool searched = best_.mode.empty() && !best_.score.over && !score.over;
     if (searched ? score.first > best_.score.first : !(score < best_.score)) return false;
-    best_ = {"", std::move(plan), figures, score};
+    best_ = settled;
     return true;
   }
+
+  // Often one stop after the other wants the same order.
+  const Candidate& Settled(const search::Decoded& decoded) {
+    for (const auto& [order, candidate] : settled_) {
+      if (search::IsSameOrder(order, decoded)) return candidate;
+    }
+    Candidate made{"", search::PlanOf(context_, problem_, decoded), {}, {}};
+    made.plan.diagnostics = before_.diagnostics;
+    const Prediction figures = Simulate(context_.graph, made.plan, context_.costs).prediction;
+    made.figures = search::SettleWaits(context_, problem_, limit_, figures, made.plan);
+    made.score = search::ScoreOf({made.figures.total_ps, made.figures.peak_bytes}, limit_);
+    if (settled_.size() == kMostSettled) settled_.pop_front();
+    settled_.emplace_back(decoded, std::move(made));
+    return settled_.back().second;
+  }
+
+  static constexpr size_t kMostSettled = 3;
 
   const PassContext& context_;
   const search::Problem& problem_;
   const int64_t limit_, bound_ps_;
   const Plan& before_;
+  std::deque<std::pair<search::Decoded, Candidate>> settled_;
   Candidate& best_;
   search::RobustnessEvaluator evaluator_;
   std::vector<search::FastOrder> fast_;

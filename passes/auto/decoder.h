@@ -29,6 +29,7 @@ struct Batch {
   std::vector<CollectiveId> members;  // in payload order
   Form form = Form::kFree;
   bool stalled = false;  // the step stood still in its wait
+  friend bool operator==(const Batch&, const Batch&) = default;
 };
 
 // Buckets decided beforehand: those of one number go together as far as memory lets them.
@@ -60,6 +61,7 @@ struct Action {
   enum class Kind : uint8_t { kRun, kLaunch, kWait };
   Kind kind = Kind::kRun;
   int32_t id = 0;  // leader, or batch
+  friend bool operator==(const Action&, const Action&) = default;
 };
 
 struct Decoded {
@@ -69,6 +71,9 @@ struct Decoded {
   std::vector<Batch> batches;
   bool replayed = false;  // an order that no settings need lead to
 };
+inline bool IsSameOrder(const Decoded& a, const Decoded& b) {
+  return a.order == b.order && a.batches == b.batches;
+}
 
 // Keeps its buffers from one decode to the next. Not thread-safe.
 class Decoder {

@@ -37,7 +37,6 @@ uint64_t Mix(uint64_t z) {
 }
 
 int64_t FactorOfFigure(int which, int32_t figure) {
-  if (which < 0) return kOne;
   const auto column = static_cast<size_t>(figure);
   const bool up = column < std::size(kColumns)
                       ? std::popcount(CodeOf(which) & kColumns[column]) % 2 == 0
@@ -45,11 +44,10 @@ int64_t FactorOfFigure(int which, int32_t figure) {
   return up ? kOne + kEither : kOne - kEither;
 }
 
-int64_t FactorOfLeader(int which, LeaderId l) {
-  if (which < 0) return kOne;
-  const uint64_t random = Mix((static_cast<uint64_t>(which / 2) << 40) + static_cast<uint64_t>(l));
-  const auto off = static_cast<int64_t>(((random >> 32) * (2 * kSpread + 1)) >> 32) - kSpread;
-  return which % 2 == 0 ? kOne + off : kOne - off;
+// Of a case and its mirror, which is off by as much the other way.
+int64_t OffOfLeader(int half, LeaderId l) {
+  const uint64_t random = Mix((static_cast<uint64_t>(half) << 40) + static_cast<uint64_t>(l));
+  return static_cast<int64_t>(((random >> 32) * (2 * kSpread + 1)) >> 32) - kSpread;
 }
 
 // Without overflow.
@@ -62,7 +60,23 @@ int64_t Off(int64_t value, int64_t factor) {
 RobustnessEvaluator::RobustnessEvaluator(const Problem& problem, int cases)
     : problem_(problem), cases_(cases) {}
 
+// Numbers that every replay asks for. Once is enough, and only where there is one.
+void RobustnessEvaluator::Draw() {
+  if (!off_.empty()) return;
+  const auto figures = static_cast<int32_t>(2 * problem_.graph->groups().size()) + kFigures;
+  for (int which = 0; which < cases_; ++which) {
+    for (int32_t f = 0; f < figures; ++f) factors_.push_back(FactorOfFigure(which, f));
+  }
+  off_.reserve(Index(cases_ / 2) * Index(problem_.size()) + 1);
+  for (int half = 0; half < cases_ / 2; ++half) {
+    for (LeaderId l = 0; l < problem_.size(); ++l) {
+      off_.push_back(static_cast<int16_t>(OffOfLeader(half, l)));
+    }
+  }
+}
+
 int64_t RobustnessEvaluator::Of(const Decoded& decoded, int64_t most_ps) {
+  Draw();
   Flatten(decoded);
   replayed_ = 0;
   int64_t sum = 0;
@@ -167,9 +181,16 @@ RobustnessEvaluator::Launch RobustnessEvaluator::LaunchOf(const Batch& batch) co
 int64_t RobustnessEvaluator::Replay(int which) {
   const Costs& costs = *problem_.costs;
   const auto groups = static_cast<int32_t>(problem_.graph->groups().size());
-  const auto figure = [&](Figure f) { return FactorOfFigure(which, groups + f); };
-  const auto rate = [&](GroupId g) { return FactorOfFigure(which, g); };
-  const auto alpha = [&](GroupId g) { return FactorOfFigure(which, groups + kFigures + g); };
+  const bool nominal = which == kNominal;
+  const int64_t* const factors =
+      nominal ? nullptr : factors_.data() + Index(which) * Index(2 * groups + kFigures);
+  const auto factor = [&](int32_t figure) { return nominal ? kOne : factors[figure]; };
+  const auto figure = [&](Figure f) { return factor(groups + f); };
+  const auto rate = [&](GroupId g) { return factor(g); };
+  const auto alpha = [&](GroupId g) { return factor(groups + kFigures + g); };
+  const int16_t* const off =
+      nominal ? nullptr : off_.data() + Index(which / 2) * Index(problem_.size());
+  const int64_t sign = which % 2 == 0 ? 1 : -1;
   const int64_t gamma = figure(kGamma), copies = figure(kCopies);
   clock_.Reset(problem_.graph->groups().size(),
                {Off(costs.host_ps_per_kernel(), figure(kHostKernel)),
@@ -179,7 +200,7 @@ int64_t RobustnessEvaluator::Replay(int which) {
   for (const Step& step : steps_) {
     if (step.kind == Step::Kind::kRun) {
       const int64_t cost = problem_.cost[Index(step.id)];
-      if (cost > 0) clock_.Kernel(Off(cost, FactorOfLeader(which, step.id)));
+      if (cost > 0) clock_.Kernel(nominal ? cost : Off(cost, kOne + sign * off[step.id]));
       continue;
     }
     const Launch& launch = launches_[Index(step.id)];

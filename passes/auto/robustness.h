@@ -45,6 +45,7 @@ class RobustnessEvaluator {
     internal::LaunchWork work;
     int64_t alpha_ps = 0, wire_ps = 0, gamma_ps = 0, copies_ps = 0;
   };
+  void Draw();
   void Flatten(const Decoded& decoded);
   Launch LaunchOf(const Batch& batch) const;
   void Need(LeaderId l);
@@ -53,6 +54,8 @@ class RobustnessEvaluator {
 
   const Problem& problem_;
   const int cases_;
+  std::vector<int64_t> factors_;  // case by case: of every figure
+  std::vector<int16_t> off_;      // of a case and its mirror: how far every leader's kernel is off
   std::vector<Step> steps_;
   std::vector<Launch> launches_;
   std::vector<int32_t> batch_of_;  // of a collective

@@ -9,7 +9,10 @@
 namespace bucketd {
 
 Storages::Storages(const Graph& graph)
-    : graph_(&graph), set_of_(Index(graph.size()), kNone), first_own_(set_of_) {}
+    : graph_(&graph), set_of_(Index(graph.size()), kNone), first_own_(set_of_) {
+  bytes_.reserve(Index(graph.size()));
+  parts_.begin.reserve(Index(graph.size()) + 1);
+}
 
 Storages::SetId Storages::Make(int64_t bytes) {
   bytes_.push_back(bytes);

@@ -23,7 +23,9 @@ class Memory {
         plan_(plan),
         buckets_(buckets),
         storages_(graph),
-        bucket_sets_(plan.buckets.size()) {}
+        bucket_sets_(plan.buckets.size()) {
+    last_use_.reserve(Index(graph.size()));
+  }
 
   void Run(bool with_timeline, Simulation& result) {
     FindWaits();

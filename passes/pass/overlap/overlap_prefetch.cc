@@ -1,5 +1,6 @@
 // Which launches a window starts.
 #include <algorithm>
+#include <utility>
 
 #include "passes/pass/overlap/overlap_scheduler.h"
 
@@ -16,18 +17,16 @@ constexpr int32_t kShortSearch = 16;
 void OverlapScheduler::Prefetch(Position now, Window& window) {
   if (!window.any_left()) return;
   if (limits_.prefetch && !near_.empty()) {
-    std::vector<Candidate> candidates;
+    // A window inside this one finds it empty and makes its own.
+    std::vector<Candidate> candidates = std::move(spare_);
+    candidates.clear();
     FindCandidates(window, candidates);
-    if (!limits_.upstream || !MayRunShort(candidates)) {
-      candidates.erase(std::remove_if(candidates.begin(), candidates.end(),
-                                      [](const Candidate& c) { return c.blocked; }),
-                       candidates.end());
-    }
     SortCandidates(candidates);
     for (const Candidate& candidate : candidates) {
       TryCandidate(candidate.launch, now, window);
       if (!window.any_left()) break;
     }
+    spare_ = std::move(candidates);
   }
   result_.wasted_ps += window.least();
 }
@@ -57,33 +56,33 @@ int32_t OverlapScheduler::OnlyGroup(const Window& window) const {
 void OverlapScheduler::FindCandidates(const Window& window, std::vector<Candidate>& candidates) {
   const int32_t only = OnlyGroup(window);
   const LaunchSet& set = only >= 0 ? near_of_group_[Index(only)] : near_;
+  const auto soon = static_cast<uint32_t>(next_compute_ + 1);
   int64_t looked_at = kPassedOver * limits_.max_collective_distance;
+  int32_t left_to_find = limits_.max_collective_distance;
   ++round_;
   for (int32_t l = set.Next(0); l >= 0; l = set.Next(l + 1)) {
     if (looked_at-- == 0) break;
     const LaunchSpan& next = launch(l);
     const int64_t left = window.left(next.group);
     if (left <= 0) continue;
-    Candidate c;
-    c.launch = l;
-    c.key = limits_.prioritize_bucketing ? next.key : 0;
-    const int32_t first_use = steps_.first_compute(next.start);
-    uint64_t kind = 2;
-    if (first_use == next_compute_ + 1) {
-      kind = 0;
-    } else if (first_use == kNever) {
-      kind = steps_.feeds_reduce_scatter(next.start) ? 1 : 3;
-    }
-    c.rank = {kind << 32 | static_cast<uint32_t>(first_use),
-              -std::min(left, result_.exposed_ps[Index(l)]), next.start};
-    c.blocked = KnownBlocked(l) && steps_.kind(blocked_by_[Index(l)]) == StepKind::kCompute;
-    candidates.push_back(c);
-    Rank& best = best_of_key_[Index(c.key)];
-    int32_t& seen = best_seen_[Index(c.key)];
-    if (seen != round_ || c.rank < best) best = c.rank;
+    uint64_t urgency = urgency_[Index(l)];
+    if (static_cast<uint32_t>(urgency) == soon) urgency = soon;
+    const Rank rank = {urgency, -std::min(left, result_.exposed_ps[Index(l)]), next.start};
+    const int32_t key = limits_.prioritize_bucketing ? next.key : 0;
+    const Position by = blocked_by_[Index(l)];
+    const bool blocked = by >= 0 && !scheduled(by) && steps_.kind(by) == StepKind::kCompute;
+    if (!blocked || limits_.upstream) candidates.push_back({rank, l, key, blocked});
+    // What is blocked counts all the same.
+    Rank& best = best_of_key_[Index(key)];
+    int32_t& seen = best_seen_[Index(key)];
+    if (seen != round_ || rank < best) best = rank;
     seen = round_;
-    if (static_cast<int64_t>(candidates.size()) >= limits_.max_collective_distance) break;
+    if (--left_to_find <= 0) break;
   }
+  if (!limits_.upstream || MayRunShort(candidates)) return;
+  candidates.erase(std::remove_if(candidates.begin(), candidates.end(),
+                                  [](const Candidate& c) { return c.blocked; }),
+                   candidates.end());
 }
 
 // Launches of one key together, keys by their best.

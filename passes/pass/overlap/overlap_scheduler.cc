@@ -73,8 +73,11 @@ OverlapScheduler::OverlapScheduler(const OverlapGraph& steps, const StorageUses&
     const LaunchSpan& launch = launches[Index(l)];
     result_.exposed_ps.push_back(launch.est_ps);
     blocked_by_.push_back(steps.last_compute(launch.start));
-    if (!launch.moves) continue;
     const int32_t first_use = steps.first_compute(launch.start);
+    uint64_t rank = 2;
+    if (first_use == kNever) rank = steps.feeds_reduce_scatter(launch.start) ? 1 : 3;
+    urgency_.push_back(rank << 32 | static_cast<uint32_t>(first_use));
+    if (!launch.moves) continue;
     if (steps.off_path(launch.start) || first_use <= limits.max_compute_prefetch) {
       near_.Insert(l);
       if (!near_of_group_.empty()) near_of_group_[Index(launch.group)].Insert(l);

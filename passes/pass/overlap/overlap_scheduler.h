@@ -142,6 +142,8 @@ class OverlapScheduler {
   Position last_on_path_ = -1;
   int32_t depth_ = 0;
 
+  std::vector<uint64_t> urgency_;  // one a launch: of its rank, as long as its use is not next
+  std::vector<Candidate> spare_;   // memory of windows
   // Launches that windows may start: not yet started, near enough.
   LaunchSet near_;
   std::vector<LaunchSet> near_of_group_;  // empty where there are many groups
