@@ -53,13 +53,17 @@ void OrderSearch::Step() {
   const int64_t in_cycle = round_ % kCycle, cycle = round_ / kCycle;
   ++round_;
   if (in_cycle == 0) {
+    if (2 * known_in_cycle_ > kCycle) ++stale_;
+    known_in_cycle_ = 0;
     at_ = best_;
     score_ = best_score_;
   }
   candidate_.order = at_.order;
   candidate_.batches = at_.batches;
   bool changed = false;
-  for (size_t changes = 1 + (Below(3) == 0 ? Below(3) : 0); changes > 0; --changes) {
+  const size_t more =
+      (Below(3) == 0 ? Below(3) : 0) + (stale_ > 0 ? Below(1 + std::min<size_t>(stale_, 3)) : 0);
+  for (size_t changes = 1 + more; changes > 0; --changes) {
     changed = Change() || changed;
   }
   if (!changed) {
@@ -68,16 +72,54 @@ void OrderSearch::Step() {
   }
   int64_t cutoff = Search::CutoffOf(score_);
   if (!score_.over) {
-    const int32_t loose = kLoose[static_cast<size_t>(cycle) % std::size(kLoose)];
+    const int32_t loose = kLoose[static_cast<size_t>(cycle) % std::size(kLoose)] +
+                          50 * std::min(static_cast<int32_t>(stale_), 6);
     cutoff += Share(best_score_.first, loose) * (kCycle - in_cycle) / kCycle;
   }
-  if (!Try(cutoff)) return;
-  if (tried_score_.over ? !(tried_score_ < score_) : tried_score_.first > cutoff) return;
+  const auto is_no_better = [&](const Score& score) {
+    return score.over ? !(score < score_) : score.first > cutoff;
+  };
+  const uint64_t wishes = HashOfWishes();
+  const auto known = known_.find(wishes);
+  if (known != known_.end() && is_no_better(known->second)) {
+    ++placed_;
+    ++known_in_cycle_;
+    return;
+  }
+  const bool legal = Try(cutoff);
+  known_[wishes] = legal ? tried_score_ : Score();
+  if (!legal || is_no_better(tried_score_)) return;
+  known_[wishes] = Score();  // what was reached once leads nowhere new
   at_ = *tried_;
   score_ = tried_score_;
   if (!(score_ < best_score_)) return;
   best_ = at_;
   best_score_ = score_;
+  stale_ = 0;
+}
+
+// Waits that no order decides left out.
+uint64_t OrderSearch::HashOfWishes() const {
+  uint64_t hash = 0;
+  const auto mix = [&](uint64_t value) {
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 29;
+  };
+  for (const Action& action : candidate_.order) {
+    const auto kind = static_cast<uint64_t>(action.kind);
+    if (action.kind == Action::Kind::kRun) {
+      mix(kind << 32 | static_cast<uint64_t>(action.id));
+      continue;
+    }
+    const Batch& batch = candidate_.batches[Index(action.id)];
+    if (action.kind == Action::Kind::kWait) {
+      if (replay_.HasPlace(batch)) mix(kind << 32 | static_cast<uint64_t>(batch.members[0]));
+      continue;
+    }
+    mix(kind << 32 | static_cast<uint64_t>(batch.form));
+    for (const CollectiveId c : batch.members) mix(static_cast<uint64_t>(c));
+  }
+  return hash;
 }
 
 bool OrderSearch::Change() {
@@ -322,7 +364,9 @@ bool OrderSearch::SplitBatch() {
   if (wait < order.size()) {
     order.insert(order.begin() + static_cast<int64_t>(wait) + 1, {Action::Kind::kWait, b});
   }
-  const auto place = static_cast<int64_t>(launch) + static_cast<int64_t>(Below(2));
+  // Beside the other, or anywhere: two that stand side by side are seldom better than one.
+  const size_t at_once = launch + Below(2);
+  const auto place = static_cast<int64_t>(Below(2) == 0 ? at_once : Below(order.size() + 1));
   order.insert(order.begin() + place, {Action::Kind::kLaunch, b});
   return true;
 }

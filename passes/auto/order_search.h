@@ -6,6 +6,8 @@
 #include <random>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+
 #include "passes/auto/order_replay.h"
 #include "passes/auto/search.h"
 
@@ -26,6 +28,7 @@ class OrderSearch {
  private:
   void Step();
   bool Try(int64_t cutoff_ps);
+  uint64_t HashOfWishes() const;
   bool Change();
   bool MoveAction();
   bool EaseStall();
@@ -55,9 +58,12 @@ class OrderSearch {
   Decoded best_;
   Score best_score_;
   int64_t round_ = 0;
+  int64_t known_in_cycle_ = 0;
+  size_t stale_ = 0;
   int64_t placed_ = 0;  // leaders, in terms of decodes
   const Decoded* tried_ = nullptr;
   Score tried_score_;
+  absl::flat_hash_map<uint64_t, Score> known_;  // what orders scored, or at least would, by hash
   std::vector<int32_t> class_of_;  // of a collective: those of a class may share a bucket
   std::vector<uint8_t> marked_;    // leaders
 };

@@ -1,6 +1,7 @@
 #include "passes/auto/search.h"
 
 #include <algorithm>
+#include <map>
 #include <tuple>
 #include <utility>
 
@@ -204,21 +205,47 @@ void Search::TryStarts() {
                    [](const Tried& a, const Tried& b) { return a.score < b.score; });
 }
 
-// Another plan's buckets under the settings that were best so far, with reductions behind the
-// gathers that are due and before them.
-void Search::TryOtherPlan() {
+// Buckets that were not decided by a decode, under the settings that were best so far, with
+// reductions behind the gathers that are due and before them.
+void Search::TryBuckets(const std::vector<Batch>& batches) {
   constexpr size_t kMostStarts = 2;
   const auto several = [](const Batch& batch) { return batch.members.size() > 1; };
-  if (std::none_of(other_.batches.begin(), other_.batches.end(), several)) return;
-  PartitionSearch replay(*this, other_.batches, best_settings_);
+  if (std::none_of(batches.begin(), batches.end(), several)) return;
+  PartitionSearch replay(*this, batches, best_settings_);
+  const auto is_sink = [](const Transfer& t) { return t.use == Use::kSink; };
+  const bool any_sinks = std::any_of(problem_.transfers.begin(), problem_.transfers.end(), is_sink);
   for (size_t i = 0; i < starts_.size() && i < kMostStarts; ++i) {
     for (const bool sinks_first : {false, true}) {
+      if (sinks_first && !any_sinks) continue;
       if (Spent()) return;
       Settings settings = starts_[i].settings;
       settings.sinks_first = sinks_first;
       replay.Replay(settings);
     }
   }
+}
+
+// One bucket of each key for what is needed between two collectives that the step waits for: there
+// no wire has time for more. Nothing where nothing waits so.
+std::vector<Batch> Search::BucketsBetweenInline() const {
+  std::vector<int32_t> segment_of;  // of a leader
+  int32_t segment = 0;
+  for (LeaderId l = 0; l < problem_.size(); ++l) {
+    const CollectiveId c = problem_.wait_of[Index(l)];
+    if (c >= 0 && problem_.transfer(c).use == Use::kInline) ++segment;
+    segment_of.push_back(segment);
+  }
+  if (segment == 0) return {};
+  std::map<std::pair<int32_t, int32_t>, Batch> batches;  // by segment and key
+  for (size_t c = 0; c < problem_.transfers.size(); ++c) {
+    const Transfer& t = problem_.transfers[c];
+    if (t.use == Use::kInline || !t.mergeable) continue;
+    const LeaderId at = t.use == Use::kRoot ? t.need : t.start;
+    batches[{segment_of[Index(at)], t.key}].members.push_back(static_cast<CollectiveId>(c));
+  }
+  std::vector<Batch> list;
+  for (auto& [at, batch] : batches) list.push_back(std::move(batch));
+  return list;
 }
 
 // Other values of a knob, the best of which stays; true if one was better. Near ones only: as far
@@ -271,7 +298,8 @@ void Search::Run() {
 void Search::Descents() {
   const Tuning& tuning = problem_.tuning;
   TryStarts();
-  if (tuning.Has(Part::kOtherPlan)) TryOtherPlan();
+  if (tuning.Has(Part::kOtherPlan)) TryBuckets(other_.batches);
+  if (tuning.Has(Part::kBetween)) TryBuckets(BucketsBetweenInline());
   near_only_ = !problem_.is_small();
   if (!near_only_ || !decoded_.is_fixed) DescendFrom(starts_[0].settings, starts_[0].score);
   if (Spent() || decoded_.score.over) return;

@@ -101,7 +101,8 @@ class Search {
   void Pass();
   void ReserveWhereOver();
   void TryStarts();
-  void TryOtherPlan();
+  void TryBuckets(const std::vector<Batch>& batches);
+  std::vector<Batch> BucketsBetweenInline() const;
   void Descents();
   bool Sweep(const Knob& knob, Settings& at, Score& score);
   bool Descend(Settings& at, Score& score);

@@ -14,13 +14,14 @@ namespace bucketd::search {
 // Searches that can be left out.
 enum class Part : uint8_t {
   kOtherPlan,  // starts from the best other mode's buckets, too
+  kBetween,    // and from one bucket for what is needed between two collectives on the path
   kBuckets,    // buckets shift, merge, split and change their form, one after the other
   kOrders,     // orders are changed action by action
   kFastWires,  // orders for wires that are faster
   kSturdier,   // around the best plan for one that fares better under perturbed costs
 };
-inline constexpr const char* kPartNames[] = {"other plan", "buckets", "orders", "fast wires",
-                                             "sturdier"};
+inline constexpr const char* kPartNames[] = {"other plan", "between",    "buckets",
+                                             "orders",     "fast wires", "sturdier"};
 
 // --- Work. A leader placed by a decode is the unit; budgets are those of effort 5.
 
