@@ -49,32 +49,41 @@ bool OrderSearch::Try(int64_t cutoff_ps) {
   return true;
 }
 
-void OrderSearch::Step() {
-  const int64_t in_cycle = round_ % kCycle, cycle = round_ / kCycle;
-  ++round_;
-  if (in_cycle == 0) {
-    if (2 * known_in_cycle_ > kCycle) ++stale_;
-    known_in_cycle_ = 0;
-    at_ = best_;
-    score_ = best_score_;
-  }
+// Every cycle begins at the best order.
+void OrderSearch::BeginCycle() {
+  if (2 * known_in_cycle_ > kCycle) ++stale_;
+  known_in_cycle_ = 0;
+  at_ = best_;
+  score_ = best_score_;
+}
+
+// What an order may take to be gone on from.
+int64_t OrderSearch::Cutoff() const {
+  if (score_.over) return Search::CutoffOf(score_);
+  const int64_t cycle = round_ / kCycle, left = kCycle - round_ % kCycle;
+  const int32_t loose = kLoose[static_cast<size_t>(cycle) % std::size(kLoose)] +
+                        kLooser * static_cast<int32_t>(std::min(stale_, kMostLooser));
+  return score_.first + Share(best_score_.first, loose) * left / kCycle;
+}
+
+bool OrderSearch::ChangeSome() {
   candidate_.order = at_.order;
   candidate_.batches = at_.batches;
-  bool changed = false;
-  const size_t more =
-      (Below(3) == 0 ? Below(3) : 0) + (stale_ > 0 ? Below(1 + std::min<size_t>(stale_, 3)) : 0);
-  for (size_t changes = 1 + more; changes > 0; --changes) {
-    changed = Change() || changed;
-  }
-  if (!changed) {
+  size_t more = Below(3) == 0 ? Below(3) : 0;
+  // What is near is known.
+  if (stale_ > 0) more += Below(1 + std::min(stale_, kMostMoreChanges));
+  bool changed = Change();
+  for (; more > 0; --more) changed = Change() || changed;
+  return changed;
+}
+
+void OrderSearch::Step() {
+  if (round_ % kCycle == 0) BeginCycle();
+  const int64_t cutoff = Cutoff();
+  ++round_;
+  if (!ChangeSome()) {
     ++placed_;
     return;
-  }
-  int64_t cutoff = Search::CutoffOf(score_);
-  if (!score_.over) {
-    const int32_t loose = kLoose[static_cast<size_t>(cycle) % std::size(kLoose)] +
-                          50 * std::min(static_cast<int32_t>(stale_), 6);
-    cutoff += Share(best_score_.first, loose) * (kCycle - in_cycle) / kCycle;
   }
   const auto is_no_better = [&](const Score& score) {
     return score.over ? !(score < score_) : score.first > cutoff;

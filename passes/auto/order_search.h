@@ -27,6 +27,9 @@ class OrderSearch {
 
  private:
   void Step();
+  void BeginCycle();
+  int64_t Cutoff() const;
+  bool ChangeSome();
   bool Try(int64_t cutoff_ps);
   uint64_t HashOfWishes() const;
   bool Change();
@@ -59,7 +62,7 @@ class OrderSearch {
   Score best_score_;
   int64_t round_ = 0;
   int64_t known_in_cycle_ = 0;
-  size_t stale_ = 0;
+  size_t stale_ = 0;    // cycles that knew most of what they came upon
   int64_t placed_ = 0;  // leaders, in terms of decodes
   const Decoded* tried_ = nullptr;
   Score tried_score_;

@@ -31,6 +31,7 @@ class RobustnessEvaluator {
   // The same under the costs as they were said.
   int64_t Nominal(const Decoded& decoded);
 
+  int cases() const { return cases_; }
   // Steps that the last call of Of() replayed: its cost.
   int64_t replayed() const { return replayed_; }
 

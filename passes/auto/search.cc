@@ -108,7 +108,8 @@ Score Search::ScoreAsAsked(const Decoded& decoded, int64_t cutoff_ps) {
   const Figures& figures = decoded.figures;
   if (evaluator_ == nullptr || figures.peak_bytes > limit_) return ScoreOf(figures, limit_);
   if (figures.total_ps > ceiling_ps_) return {true, figures.total_ps, figures.peak_bytes};
-  const int64_t sum_ps = evaluator_->Of(decoded, cutoff_ps);
+  const int64_t said_ps = evaluator_->cases() / kCasesOfNominal * figures.total_ps;
+  const int64_t sum_ps = said_ps + evaluator_->Of(decoded, cutoff_ps - said_ps);
   placed_ += evaluator_->replayed() / kReplaysOfADecode;
   return {false, sum_ps, figures.total_ps};
 }
@@ -207,16 +208,15 @@ void Search::TryStarts() {
 
 // Buckets that were not decided by a decode, under the settings that were best so far, with
 // reductions behind the gathers that are due and before them.
-void Search::TryBuckets(const std::vector<Batch>& batches) {
-  constexpr size_t kMostStarts = 2;
+void Search::TryBuckets(const std::vector<Batch>& batches, size_t most_starts) {
   const auto several = [](const Batch& batch) { return batch.members.size() > 1; };
   if (std::none_of(batches.begin(), batches.end(), several)) return;
-  PartitionSearch replay(*this, batches, best_settings_);
   const auto is_sink = [](const Transfer& t) { return t.use == Use::kSink; };
-  const bool any_sinks = std::any_of(problem_.transfers.begin(), problem_.transfers.end(), is_sink);
-  for (size_t i = 0; i < starts_.size() && i < kMostStarts; ++i) {
+  const bool sinks = std::any_of(problem_.transfers.begin(), problem_.transfers.end(), is_sink);
+  PartitionSearch replay(*this, batches, best_settings_);
+  for (size_t i = 0; i < starts_.size() && i < most_starts; ++i) {
     for (const bool sinks_first : {false, true}) {
-      if (sinks_first && !any_sinks) continue;
+      if (sinks_first && !sinks) continue;
       if (Spent()) return;
       Settings settings = starts_[i].settings;
       settings.sinks_first = sinks_first;
@@ -298,8 +298,8 @@ void Search::Run() {
 void Search::Descents() {
   const Tuning& tuning = problem_.tuning;
   TryStarts();
-  if (tuning.Has(Part::kOtherPlan)) TryBuckets(other_.batches);
-  if (tuning.Has(Part::kBetween)) TryBuckets(BucketsBetweenInline());
+  if (tuning.Has(Part::kOtherPlan)) TryBuckets(other_.batches, 2);
+  if (tuning.Has(Part::kBetween)) TryBuckets(BucketsBetweenInline(), 1);
   near_only_ = !problem_.is_small();
   if (!near_only_ || !decoded_.is_fixed) DescendFrom(starts_[0].settings, starts_[0].score);
   if (Spent() || decoded_.score.over) return;

@@ -101,7 +101,7 @@ class Search {
   void Pass();
   void ReserveWhereOver();
   void TryStarts();
-  void TryBuckets(const std::vector<Batch>& batches);
+  void TryBuckets(const std::vector<Batch>& batches, size_t most_starts);
   std::vector<Batch> BucketsBetweenInline() const;
   void Descents();
   bool Sweep(const Knob& knob, Settings& at, Score& score);

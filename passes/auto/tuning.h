@@ -51,12 +51,19 @@ inline constexpr size_t kMostFound = 12;
 // thousandths slower than the best, and get stricter.
 inline constexpr int64_t kCycle = 160;
 inline constexpr int32_t kLoose[] = {0, 4, 0, 16, 0, 50};
+// Small steps: a cycle that knew most of what it came upon makes those behind it looser by so many
+// thousandths, and lets them change more at once, until something better is found.
+inline constexpr int32_t kLooser = 50;
+inline constexpr size_t kMostLooser = 6, kMostMoreChanges = 3;
 
 // --- Sturdier plans. Costs that are off by 30 % are seldom further off than this: what a byte
 // takes on faster wires. And the share of the limit in thousandths, since buffers live longer on
 // slower ones.
 inline constexpr double kAllWires = 0.75;
 inline constexpr int32_t kFastWiresMemory = 988;
+// Nominal costs count as one perturbed case for so many of them: else the least mean of a few cases
+// wins by hundredths of a percent, which is chance, and costs more than that where costs are right.
+inline constexpr int kCasesOfNominal = 4;
 
 // --- Uses: a reduction with more leaders below it is no sink, a gather with more above it no root.
 inline constexpr int32_t kMaxBelow = 24, kMaxAbove = 64;
