@@ -13,7 +13,8 @@ namespace bucketd::search {
 // the first that is better is taken.
 class PartitionSearch {
  public:
-  // Starts from these batches, in the order of their launches. The search outlives it.
+  // Starts from these batches, in the order of their launches. REQUIRES: every collective that is
+  // not inline is in one of them. The search outlives it.
   PartitionSearch(Search& search, const std::vector<Batch>& batches, const Settings& settings);
 
   // The buckets as they stand, with the given settings.

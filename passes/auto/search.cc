@@ -239,7 +239,7 @@ std::vector<Batch> Search::BucketsBetweenInline() const {
   std::map<std::pair<int32_t, int32_t>, Batch> batches;  // by segment and key
   for (size_t c = 0; c < problem_.transfers.size(); ++c) {
     const Transfer& t = problem_.transfers[c];
-    if (t.use == Use::kInline || !t.mergeable) continue;
+    if (t.use == Use::kInline) continue;
     const LeaderId at = t.use == Use::kRoot ? t.need : t.start;
     batches[{segment_of[Index(at)], t.key}].members.push_back(static_cast<CollectiveId>(c));
   }
