@@ -24,6 +24,7 @@
 #include <grpc/compression.h>
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -130,6 +131,15 @@ int64_t MessageBytes(const ServerOptions& options) {
 // So much for messages that are not whole yet, and so much for requests that wait to be read or
 // answered: gRPC itself never comes to the end of its quota, where it closes connections.
 int64_t HalfOfMessages(const ServerOptions& options) { return MessageBytes(options) / 2; }
+
+// Some of the files that this process may open are for the store and the side port.
+int64_t MostConnections(const ServerOptions& options) {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return options.max_connections;
+  constexpr rlim_t kForOthers = 256;
+  const rlim_t most = files.rlim_cur - std::min(files.rlim_cur / 4, kForOthers);
+  return static_cast<int64_t>(std::min<rlim_t>(most, static_cast<rlim_t>(options.max_connections)));
+}
 
 // What a connection, and all of them, may make gRPC hold.
 void BoundTransport(grpc::ServerBuilder& builder, const ServerOptions& options) {
@@ -294,7 +304,8 @@ absl::Status Server::Impl::Listen() {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   const auto unfinished = std::make_shared<ByteRoom>(HalfOfMessages(options));
-  GuardConnections([this] { metrics.connections_closed.Increment(); }, unfinished);
+  GuardConnections([this] { metrics.connections_closed.Increment(); },
+                   {unfinished, MostConnections(options)});
   GuardSessions([this] { metrics.connections_closed.Increment(); }, unfinished);
   // The socket is never open wider than it will be, not even between bind and chmod.
   const mode_t mask = umask(static_cast<mode_t>(~options.socket_mode & 0777));

@@ -1,11 +1,13 @@
 """Breaks the code on purpose, one line at a time, and sees the tests fail that say they hold it.
 
-tests/mutations.json has the mutations: a file, a text that stands in it once, what to write instead, and the numbered cases of
-the specification (tests/spec_test.py) that must then fail. Each one is applied, the test programs of its cases alone are built,
-their tests alone are run, and the file is put back. A mutation whose tests pass is an error, as is one that does not compile.
+tests/mutations.json has the mutations: a file, a text that stands in it once, what to write instead, and what must then fail:
+numbered cases of the specification (tests/spec_test.py), or tests by file and name. Each one is applied, the test programs of its
+cases alone are built, their tests alone are run, and the file is put back. A mutation whose tests pass is an error, as is one that
+does not compile.
 
     tests/mutate.py             every mutation
     tests/mutate.py T3 T7.1     those that break a case whose number begins so
+    tests/mutate.py tests/server/pins    or a test whose file does
     tests/mutate.py --table     writes tests/MUTATIONS.md
 """
 
@@ -38,7 +40,7 @@ def cases() -> list[str]:
 
 def faults(all_of_them: list[dict]) -> list[str]:
     """What is wrong with the mutations themselves."""
-    found, known = [], set(cases())
+    found, known = [], {*cases(), *spec_test.all_tests()}
     for one in all_of_them:
         name = f"{one['file']}: {one['old']!r}"
         path = ROOT / one["file"]
@@ -80,7 +82,7 @@ class Tests:
     def pass_(self) -> bool:
         environment = dict(os.environ, BUCKETD_TEST_DATA=str(ROOT / "tests/data"), BUCKETD_SOURCE_DIR=str(ROOT), BUCKETD_BIN=str(BUILD / "bin"),
                            PYTHONDONTWRITEBYTECODE="1")
-        commands = [[BUILD / "tests" / program, f"--gtest_filter={':'.join(names)}"] for program, names in self.cpp.items()]
+        commands = [[BUILD / "tests" / program, f"--gtest_filter={':'.join(f'{name}:*/{name}/*' for name in names)}"] for program, names in self.cpp.items()]
         if self.python:
             commands.append([sys.executable, "-m", "pytest", "-q", "-x", *self.python])
         for command in commands:
@@ -99,7 +101,7 @@ def survived(one: dict, tests_of: dict[str, list[str]]) -> list[str]:
     before = path.read_text()
     try:
         path.write_text(before.replace(one["old"], one["new"]))
-        tests = {case: Tests(tests_of[case], program_of) for case in one["breaks"]}
+        tests = {case: Tests(tests_of.get(case, [case]), program_of) for case in one["breaks"]}
         for each in tests.values():
             each.build()
         return [case for case, each in tests.items() if each.pass_()]
@@ -112,7 +114,7 @@ def table() -> str:
     for one in mutations():
         for case in one["breaks"]:
             by_case[case].append(one)
-    covered = [case for case in cases() if by_case[case]]
+    covered, by_name = [case for case in cases() if by_case[case]], [name for name in by_case if ": " in name]
     lines = ["# What breaks which case", "",
              "Written by `tests/mutate.py --table` from `tests/mutations.json`; `tests/mutate.py` applies each mutation and sees the",
              "tests of its cases fail. A case without one has tests, but no mutation has been recorded for it yet.", "",
@@ -122,6 +124,10 @@ def table() -> str:
         tests = "<br>".join(test.split(": ")[1] for test in tests_of.get(case, [])) or spec_test.NOT_HERE[case]
         changes = "<br>".join(f"{one['file']}: `{_cell(one['old'])}` becomes `{_cell(one['new'])}`" for one in by_case[case])
         lines.append(f"| {case} | {tests} | {changes or ('none yet' if case in tests_of else '')} |")
+    lines += ["", "What no numbered case speaks of:", "", "| Test | Mutation |", "| --- | --- |"]
+    for name in sorted(by_name):
+        changes = "<br>".join(f"{one['file']}: `{_cell(one['old'])}` becomes `{_cell(one['new'])}`" for one in by_case[name])
+        lines.append(f"| {name.split(': ')[1]} | {changes} |")
     return "\n".join(lines) + "\n"
 
 

@@ -34,18 +34,25 @@ _PYTHON = re.compile(r"^\s*def (test_\w+)\(", re.MULTILINE)
 _NUMBER = re.compile(r"(?<![A-Za-z0-9])T(\d+)_(\d+[a-f]?)(?![0-9a-z])", re.IGNORECASE)
 
 
-def cases_with_tests() -> dict[str, list[str]]:
+def all_tests() -> list[str]:
+    """FILE: NAME of each."""
     files = subprocess.run(["git", "ls-files", "tests"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
-    found: dict[str, list[str]] = {}
+    found = []
     for name in files:
         path = ROOT / name
         if path.suffix not in (".cc", ".py") or not path.exists():
             continue
         text = path.read_text()
         names = ([f"{suite}.{test}" for suite, test in _CPP.findall(text)] if path.suffix == ".cc" else _PYTHON.findall(text))
-        for test in names:
-            for section, number in _NUMBER.findall(re.sub(r"_(?=T\d)", " ", test, flags=re.IGNORECASE)):
-                found.setdefault(f"T{section}.{number.lower()}", []).append(f"{name}: {test}")
+        found += [f"{name}: {test}" for test in names]
+    return found
+
+
+def cases_with_tests() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for test in all_tests():
+        for section, number in _NUMBER.findall(re.sub(r"_(?=T\d)", " ", test.split(": ")[1], flags=re.IGNORECASE)):
+            found.setdefault(f"T{section}.{number.lower()}", []).append(test)
     return found
 
 

@@ -171,8 +171,9 @@ ServerMetrics::ServerMetrics(Registry& r)
       uploads_resumed(AddCounter(r, "bucketd_uploads_resumed_total",
                                  "Uploads that went on where another had stopped.")),
       connections_closed(AddCounter(r, "bucketd_connections_closed_total",
-                                    "Connections ended because they flooded the server with HTTP/2 "
-                                    "frames: resets, pings, settings.")),
+                                    "Connections ended, or refused, because of what they or others "
+                                    "of their host sent or held: frames that nobody answers, "
+                                    "messages without an end, too many connections.")),
       ready(AddGauge(r, "bucketd_ready", "1 while the server takes requests.")),
       planning_enabled(AddGauge(r, "bucketd_planning_enabled",
                                 "0 while an operator has switched planning off.")) {

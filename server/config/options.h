@@ -67,7 +67,8 @@ struct ServerOptions {
   // Of messages that arrive or belong to a call that waits, and of arriving graphs; what
   // intake.max_upload_bytes leaves of it is for messages.
   int64_t max_in_flight_bytes = int64_t{768} << 20;
-  int32_t max_streams = 1024;  // calls at a time of one connection
+  int32_t max_connections = 10'000;  // at a time, and no more than leave 256 files to be opened
+  int32_t max_streams = 1024;        // calls at a time of one connection
   GraphIntakeLimits intake;
   int32_t upload_threads = 2;   // decode and verify graphs
   int32_t compute_slots = 0;    // plans computed at a time; 0: one a core, two at least

@@ -103,16 +103,17 @@ void Connections::Wait() {
 
 void Connections::AcceptAll() {
   while (true) {
-    const int socket = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    const int socket = accept(listener_, nullptr, nullptr);  // what accept4 takes is counted
     if (socket < 0) {
       out_of_files_ = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
       if (errno != ECONNABORTED) return;
       continue;
     }
     if (connections_.size() == kMax) MakeRoom();
+    fcntl(socket, F_SETFD, FD_CLOEXEC);
     Connection& made = connections_.emplace_back();
     made.id = ++last_id_;
-    made.socket = socket;
+    made.socket = NonBlocking(socket);
     made.until = Clock::now() + kHeadTime;
     // Most clients have sent their request by now.
     ReadHead(std::prev(connections_.end()));

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -19,6 +20,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
+#include "server/base/shares.h"
 #include "server/rpc/client_frames.h"
 
 namespace bucketd {
@@ -43,15 +45,19 @@ std::string HostOf(const sockaddr_storage& address) {
 
 class Guard {
  public:
-  void Accepted(int fd, const std::string& host) {
+  // False: there is no place for it.
+  bool Accepted(int fd, const std::string& host) {
     const SteadyTime now = std::chrono::steady_clock::now();
     const FrameLimits limits = IsSuspect(host, now) ? kSuspectLimits : FrameLimits();
-    auto connection =
-        std::make_unique<Connection>(Connection{host, ClientFrames(limits, now, Room(), host)});
+    const std::optional<Shares::Id> id = TakePlace(fd, host);
+    if (!id.has_value()) return false;
+    auto connection = std::make_unique<Connection>(
+        Connection{*id, host, ClientFrames(limits, now, Room(), host)});
     Shard& shard = ShardOf(fd);
     const absl::MutexLock lock(&shard.mutex);
     shard.connections.insert_or_assign(fd, std::move(connection));
     if (static_cast<size_t>(fd) < seen_.size()) seen_[static_cast<size_t>(fd)] = true;
+    return true;
   }
 
   // False: the connection is to end.
@@ -95,22 +101,35 @@ class Guard {
     if (fd < 0) return;
     const auto number = static_cast<size_t>(fd);
     if (number < seen_.size() && !seen_[number].exchange(false)) return;
-    Shard& shard = ShardOf(fd);
-    const absl::MutexLock lock(&shard.mutex);
-    shard.connections.erase(fd);
+    std::unique_ptr<Connection> ended;
+    {
+      Shard& shard = ShardOf(fd);
+      const absl::MutexLock lock(&shard.mutex);
+      const auto found = shard.connections.find(fd);
+      if (found == shard.connections.end()) return;
+      ended = std::move(found->second);
+      shard.connections.erase(found);
+    }
+    const absl::MutexLock lock(&mutex_);
+    LeavePlace(ended->id);
   }
 
-  void Set(std::function<void()> on_closed, std::shared_ptr<ByteRoom> room) {
+  void Set(std::function<void()> on_closed, ConnectionLimits limits) {
     const absl::MutexLock lock(&mutex_);
     on_closed_ = std::move(on_closed);
-    room_ = std::move(room);
+    limits_ = std::move(limits);
   }
 
  private:
   struct Connection {
+    Shares::Id id = 0;
     std::string host;
     ClientFrames frames;
     bool over = false;
+  };
+  struct Place {
+    int fd = -1;
+    std::string host;
   };
   struct Shard {
     absl::Mutex mutex;
@@ -137,7 +156,45 @@ class Guard {
 
   std::shared_ptr<ByteRoom> Room() {
     const absl::MutexLock lock(&mutex_);
-    return room_;
+    return limits_.unfinished;
+  }
+
+  // Where all places are taken, the newest of the host that has most gives way: gRPC finds it
+  // ended.
+  std::optional<Shares::Id> TakePlace(int fd, const std::string& host) {
+    Shares::Id id = 0;
+    Shares::Id displaced = 0;
+    int its_fd = -1;
+    {
+      const absl::MutexLock lock(&mutex_);
+      if (limits_.connections > 0 && static_cast<int64_t>(places_.size()) >= limits_.connections) {
+        if (on_closed_ != nullptr) on_closed_();
+        displaced = shares_.GivesWayTo({host});
+        if (displaced == 0) return std::nullopt;
+        its_fd = places_.at(displaced).fd;
+        LeavePlace(displaced);
+      }
+      id = ++last_id_;
+      places_.emplace(id, Place{fd, host});
+      shares_.Add({host}, id);
+    }
+    if (displaced != 0) Shut(its_fd, displaced);
+    return id;
+  }
+
+  void LeavePlace(Shares::Id id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto place = places_.find(id);
+    if (place == places_.end()) return;  // gave way
+    shares_.Remove({place->second.host}, id);
+    places_.erase(place);
+  }
+
+  // It is closed only once it has left its shard, so `fd` is nobody else's.
+  void Shut(int fd, Shares::Id id) {
+    Shard& shard = ShardOf(fd);
+    const absl::MutexLock lock(&shard.mutex);
+    const auto found = shard.connections.find(fd);
+    if (found != shard.connections.end() && found->second->id == id) shutdown(fd, SHUT_RDWR);
   }
 
   void Closed(const std::string& host, bool flooded) {
@@ -156,7 +213,10 @@ class Guard {
   absl::Mutex mutex_;
   absl::flat_hash_map<std::string, SteadyTime> suspects_ ABSL_GUARDED_BY(mutex_);
   std::function<void()> on_closed_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<ByteRoom> room_ ABSL_GUARDED_BY(mutex_);
+  ConnectionLimits limits_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<Shares::Id, Place> places_ ABSL_GUARDED_BY(mutex_);
+  Shares shares_ ABSL_GUARDED_BY(mutex_);  // of places_
+  Shares::Id last_id_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 // Of the process, as the functions are. Never destroyed: gRPC's threads may read until the end.
@@ -167,8 +227,8 @@ Guard& TheGuard() {
 
 }  // namespace
 
-void GuardConnections(std::function<void()> on_closed, std::shared_ptr<ByteRoom> unfinished) {
-  TheGuard().Set(std::move(on_closed), std::move(unfinished));
+void GuardConnections(std::function<void()> on_closed, ConnectionLimits limits) {
+  TheGuard().Set(std::move(on_closed), std::move(limits));
 }
 
 }  // namespace bucketd
@@ -176,13 +236,21 @@ void GuardConnections(std::function<void()> on_closed, std::shared_ptr<ByteRoom>
 extern "C" {
 
 int accept4(int listener, sockaddr* address, socklen_t* length, int flags) {
-  const auto fd = static_cast<int>(syscall(SYS_accept4, listener, address, length, flags));
-  if (fd < 0) return fd;
-  sockaddr_storage peer{};
-  socklen_t size = sizeof(peer);
-  if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) peer.ss_family = AF_UNSPEC;
-  bucketd::TheGuard().Accepted(fd, bucketd::HostOf(peer));
-  return fd;
+  while (true) {
+    const auto fd = static_cast<int>(syscall(SYS_accept4, listener, address, length, flags));
+    if (fd < 0) {
+      // gRPC takes what it does not know for the end of its listener.
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) errno = EAGAIN;
+      return fd;
+    }
+    sockaddr_storage peer{};
+    socklen_t size = sizeof(peer);
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) {
+      peer.ss_family = AF_UNSPEC;
+    }
+    if (bucketd::TheGuard().Accepted(fd, bucketd::HostOf(peer))) return fd;
+    syscall(SYS_close, fd);
+  }
 }
 
 ssize_t recvmsg(int fd, msghdr* message, int flags) {

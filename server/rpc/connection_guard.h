@@ -12,6 +12,7 @@
 // TLS the same frames are counted where they are decrypted, in session_guard.h.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -24,10 +25,14 @@ namespace bucketd {
 // same address work on, and who comes back with the flood does little.
 inline constexpr FrameLimits kSuspectLimits{20, 100};
 
+struct ConnectionLimits {
+  std::shared_ptr<ByteRoom> unfinished;  // of messages that are not whole; null: not bounded
+  int64_t connections = 0;               // at a time; 0: not bounded
+};
+
 // From here on connections of this process are looked at; `on_closed` is called for each that is
-// ended, on any thread, until the next call of this. `unfinished`: of messages that are not whole,
-// by host; null: they are not bounded. Naming this function is what links the file.
-void GuardConnections(std::function<void()> on_closed,
-                      std::shared_ptr<ByteRoom> unfinished = nullptr);
+// ended or refused, on any thread, until the next call of this. Naming this function is what links
+// the file.
+void GuardConnections(std::function<void()> on_closed, ConnectionLimits limits = {});
 
 }  // namespace bucketd

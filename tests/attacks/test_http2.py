@@ -1,6 +1,8 @@
 """What HTTP/2 and gRPC's framing allow a single connection to do."""
 
+import socket
 import time
+import urllib.request
 import zlib
 
 import harness
@@ -116,6 +118,28 @@ def test_messages_without_an_end():
         seen = scene.under(lambda: ended.append(messages_without_an_end(scene.server.address, connections, 120)))
         assert scene.server.metric("bucketd_connections_closed_total") == ended[0] > 0
     seen.holds(f"messages without an end, {connections} times 120 MiB", memory_mib=kit.MESSAGES_MIB)
+
+
+def silent_connections(address: str, count: int) -> list[socket.socket]:
+    """That are opened and say nothing."""
+    host, port = address.rsplit(":", 1)
+    return [socket.create_connection((host, int(port)), timeout=30, source_address=("127.0.0.2", 0)) for _ in range(count)]
+
+
+def test_more_connections_than_files(monkeypatch, tmp_path):
+    """gRPC stops listening for good when no file is left; the side port needs some, too."""
+    few = tmp_path / "bucketd"
+    few.write_text(f"#!/bin/sh\nulimit -n 200\nexec {harness.BINARY} \"$@\"\n")
+    few.chmod(0o700)
+    monkeypatch.setattr(harness, "BINARY", str(few))
+    with harness.Server(address="127.0.0.1:0") as server:
+        silent = silent_connections(server.address, 400)
+        for _ in range(2):
+            assert urllib.request.urlopen(f"http://{server.http}/readyz", timeout=30).status == 200
+            harness.Caller(server.address).ask(honest.KEY, 30, inline=True)
+            assert server.metric("bucketd_connections_closed_total") >= 250
+            for connection in silent:
+                connection.close()
 
 
 @pytest.mark.quiet

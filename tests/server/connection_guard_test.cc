@@ -11,6 +11,7 @@
 
 #include "gtest/gtest.h"
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "server/rpc/client_frames.h"
@@ -224,30 +225,45 @@ TEST_F(UnfinishedTest, DataOfNoStreamCountsNowhere) {
   EXPECT_EQ(After(FrameOf(9, kHeaders, 5, "block") + FrameOf(9, kData, 0, Message(100, 40))), 0);
 }
 
-// A connection over the loopback network, accepted and read as gRPC does it.
+// Connections over the loopback network, accepted and read as gRPC does it.
 class ConnectionGuardTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    GuardConnections([this] { ++closed_; }, room_);
-    const int listener = socket(AF_INET, SOCK_STREAM, 0);
+    GuardConnections([this] { ++closed_; }, {room_, 3});
+    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof(address);
-    auto* const generic = reinterpret_cast<sockaddr*>(&address);
-    ASSERT_EQ(bind(listener, generic, length), 0);
-    ASSERT_EQ(listen(listener, 1), 0);
-    ASSERT_EQ(getsockname(listener, generic, &length), 0);
-    client_ = socket(AF_INET, SOCK_STREAM, 0);
-    ASSERT_EQ(connect(client_, generic, length), 0);
-    server_ = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    ASSERT_EQ(bind(listener_, Generic(address), sizeof(address)), 0);
+    ASSERT_EQ(listen(listener_, 9), 0);
+    client_ = Connect(1);
+    server_ = Accept();
     ASSERT_GE(server_, 0);
-    close(listener);
   }
   void TearDown() override {
-    close(client_);
-    close(server_);
+    for (const int fd : {client_, server_, listener_}) close(fd);
     GuardConnections({});
+  }
+
+  static sockaddr* Generic(sockaddr_in& address) { return reinterpret_cast<sockaddr*>(&address); }
+  // From 127.0.0.`host`: any address of the loopback network is another peer.
+  int Connect(uint32_t host) const {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in from{};
+    from.sin_family = AF_INET;
+    from.sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + host);
+    EXPECT_EQ(bind(fd, Generic(from), sizeof(from)), 0);
+    sockaddr_in to{};
+    socklen_t length = sizeof(to);
+    EXPECT_EQ(getsockname(listener_, Generic(to), &length), 0);
+    EXPECT_EQ(connect(fd, Generic(to), length), 0);
+    return fd;
+  }
+  int Accept() const { return accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC); }
+  // Whether the other side has ended it, to which it said nothing.
+  static bool IsOver(int fd) {
+    char byte = 0;
+    return recv(fd, &byte, 1, MSG_DONTWAIT) == 0;
   }
 
   void Send(const std::string& bytes) const {
@@ -266,6 +282,7 @@ class ConnectionGuardTest : public ::testing::Test {
   }
 
   const std::shared_ptr<ByteRoom> room_ = std::make_shared<ByteRoom>(200'000);
+  int listener_ = -1;
   int client_ = -1;
   int server_ = -1;
   int closed_ = 0;
@@ -323,6 +340,49 @@ TEST_F(ConnectionGuardTest, WhatTheServerEndsIsGivenBack) {
   message.msg_iovlen = 1;
   EXPECT_EQ(sendmsg(server_, &message, 0), static_cast<ssize_t>(trailers.size()));
   EXPECT_EQ(room_->used(), 0);
+}
+
+// Three places, one of them taken by the fixture's own connection.
+TEST_F(ConnectionGuardTest, TheNewestOfTheHostThatHasMostGivesWay) {
+  const int second = Connect(2), third = Connect(2);
+  const int second_here = Accept(), third_here = Accept();
+  ASSERT_GE(third_here, 0);
+  const int refused = Connect(2);
+  EXPECT_EQ(Accept(), -1);
+  EXPECT_EQ(errno, EAGAIN) << "gRPC looks for the next one";
+  EXPECT_TRUE(IsOver(refused));
+  EXPECT_EQ(closed_, 1);
+  const int other = Connect(3);
+  const int other_here = Accept();
+  EXPECT_GE(other_here, 0);
+  EXPECT_TRUE(IsOver(third)) << "it made room";
+  EXPECT_TRUE(IsOver(third_here)) << "and gRPC reads that it did";
+  EXPECT_FALSE(IsOver(second));
+  EXPECT_FALSE(IsOver(client_));
+  EXPECT_EQ(closed_, 2);
+  close(second_here);
+  const int again = Connect(2);
+  const int again_here = Accept();
+  EXPECT_GE(again_here, 0) << "a place that was left is free";
+  for (const int fd : {second, third, third_here, refused, other, other_here, again, again_here}) {
+    close(fd);
+  }
+}
+
+TEST_F(ConnectionGuardTest, WithoutFilesTheListenerIsNotToldOfAnError) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int waiting = Connect(2);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_EQ(Accept(), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  const int later = Accept();
+  EXPECT_GE(later, 0);
+  close(later);
+  close(waiting);
 }
 
 }  // namespace

@@ -188,7 +188,7 @@ TEST_F(UploadResumeTest, IsNotKeptWhereThatIsSwitchedOff) {
 
 TEST_F(UploadResumeTest, GivesWayToWhatArrives) {
   options_.intake.max_graph_bytes = static_cast<int64_t>(BackwardGraph().bytes.size());
-  options_.intake.max_upload_bytes = options_.intake.max_graph_bytes + 8'000;  // and one of them
+  options_.intake.max_upload_bytes = options_.intake.max_graph_bytes + 10'000;  // and one of them
   StartServer();
   const v1::UploadHeader header = PlainHeader(BackwardGraph());
   BreakOff(header, {BackwardGraph().bytes.substr(0, 1000)});
@@ -201,8 +201,10 @@ TEST_F(UploadResumeTest, GivesWayToWhatArrives) {
   other.set_tenant("another");
   BreakOff(other, {BackwardGraph().bytes.substr(0, 1000)});
   ASSERT_EQ(Query(other).committed_size(), 1000);
-  v1::GetPlanRequest request = InlineRequestFor(BackwardGraph());
+  v1::GetPlanRequest request = RequestFor(BackwardGraph());
   request.set_tenant("third");
+  request.mutable_graph()->set_size(static_cast<int64_t>(BackwardGraph().bytes.size()));
+  request.mutable_graph()->set_data(BackwardGraph().bytes);
   const Reply reply = GetPlan(request);
   EXPECT_TRUE(reply.status.ok()) << reply.status.error_message();
   EXPECT_EQ(Query(header).committed_size(), 0) << "the oldest goes first";
