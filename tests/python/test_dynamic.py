@@ -18,7 +18,7 @@ from bucketd.normalize import normalize
 pytestmark = pytest.mark.slow
 
 WORLD = 4
-CASES = ("automatic", "routed", "uneven", "uneven_by_default", "last_on_rank_3")
+CASES = ("automatic", "declared", "static_then_last", "routed", "uneven", "uneven_by_default", "last_on_rank_3")
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def graphs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def jobs(graphs):
     with planner() as one:
-        said = run_ranks("dynamic_worker.py", WORLD, *CASES, timeout=400, PLANNER=one.address, GRAPHS=str(graphs))
+        said = run_ranks("dynamic_worker.py", WORLD, *CASES, timeout=600, PLANNER=one.address, GRAPHS=str(graphs))
     ranks = [[json.loads(line) for line in text.splitlines() if line.startswith('{"case"')] for text in said]
     return {case: [rank[i] for rank in ranks] for i, case in enumerate(CASES)}
 

@@ -1,10 +1,12 @@
 """The one file that trainers install: made of the build, put into an environment that has nothing else of ours, and used there."""
 
 import importlib.metadata
+import importlib.util
 import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import zipfile
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from trainers_page import commands
 
 import bucketd
 
@@ -50,20 +53,20 @@ def needed_by(*names: str) -> dict[str, importlib.metadata.Distribution]:
 class Environment:
     """A virtual environment with the wheel, what it needs, and nothing that says where else our programs are."""
 
-    def __init__(self, folder: pathlib.Path, wheel: pathlib.Path):
+    def __init__(self, folder: pathlib.Path, wheel: pathlib.Path, linked=(), alone=(), install=()):
         venv.create(folder, symlinks=True)
         self.folder = folder
         self.site = pathlib.Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
         with zipfile.ZipFile(wheel) as file:
             requires = re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*$", _metadata(file), re.MULTILINE)
-        self.link(*requires)
-        self.pip("install", "--no-index", wheel)
+        self.link(*needed_by(*requires, *linked).values(), *map(importlib.metadata.distribution, alone))
+        self.pip("install", "--no-index", *(install or [wheel]))
         self.examples = folder / "examples"
         shutil.copytree(ROOT / "client" / "python" / "examples", self.examples)
 
-    def link(self, *names: str) -> None:
+    def link(self, *packages: importlib.metadata.Distribution) -> None:
         """Installs packages, as links to those that are installed here: nothing is fetched."""
-        for one in needed_by(*names).values():
+        for one in packages:
             for entry in {file.parts[0] for file in one.files} - {"..", "__pycache__", "google"}:
                 if not (self.site / entry).exists():
                     (self.site / entry).symlink_to(one.locate_file(entry))
@@ -96,9 +99,7 @@ def bare(wheel, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trainer(wheel, tmp_path_factory):
-    made = Environment(tmp_path_factory.mktemp("trainer"), wheel)
-    made.link("torch", "numpy")
-    return made
+    return Environment(tmp_path_factory.mktemp("trainer"), wheel, linked=("torch", "numpy"))
 
 
 def _metadata(file: zipfile.ZipFile) -> str:
@@ -163,6 +164,17 @@ def test_the_example_of_one_graph_for_the_whole_step_trains_too(trainer):
     torchrun = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
     said = trainer.run(*torchrun, 2, trainer.examples / "train_joint.py", "--steps", 3, "--layers", 1).stdout
     assert "weights and every step's gradients are equal, bit for bit" in said
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("torchtitan"), reason="torchtitan 0.3.0 needs Python 3.11")
+def test_what_the_page_for_trainers_has_installed_is_one_environment(wheel, tmp_path):
+    """By the page's words, from a folder that stands for a registry, where torchtitan is already. Of its own needs, some are
+    not here (deploy/requirements-alone.txt)."""
+    pip, install, *asked = shlex.split(commands("torchtitan")[0])
+    assert (pip, install) == ("pip", "install")
+    made = Environment(tmp_path, wheel, install=["--no-deps", "--find-links", wheel.parent, *asked], linked=("torch", "numpy"), alone=["torchtitan"])
+    said = made.run("python", "-c", "import bucketd.needs_torchtitan as n, bucketd; print(n.version(), bucketd.__file__)").stdout
+    assert said.startswith(f"0.3.0 {made.site}")
 
 
 def test_the_library_that_runs_buckets_is_loaded_from_the_wheel(bare):
