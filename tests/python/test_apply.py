@@ -5,11 +5,14 @@ import dataclasses
 import pytest
 import torch
 from any_plan import any_plan
-from fx_graphs import Builder, aten, c10d, value
+from fx_graphs import Builder, aten, c10d, result, value
 from plannable import GROUPED, PACKED, Plannable
+from planners import planner
+from torch import fx
 from torch._subclasses import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
+import bucketd
 from bucketd import apply, plan
 from bucketd._wire.proto import plan_pb2
 from bucketd.errors import PlanRejected
@@ -43,6 +46,22 @@ def reductions():
     a, b = builder.input("a", 2, 3), builder.input("b")
     waits = [builder.wait(builder.reduce(x, group="7")) for x in (a, b)]
     return Plannable(builder, builder.output(waits), "bw")
+
+
+def test_a_planned_graph_is_the_graph_that_was_given_and_there_is_no_second_one(monkeypatch):
+    """Its nodes are moved; only the members of buckets go."""
+    builder = Builder()
+    waits = [builder.wait(builder.gather(builder.parameter(f"{name}.weight", 2, 3))) for name in "ab"]
+    module = builder.output([builder.call(aten.relu.default, wait) for wait in waits], [result(), result(1)])
+    members, before = {*waits, *(wait.args[0] for wait in waits)}, set(module.graph.nodes)
+    plans, made, init = [], [], fx.Graph.__init__
+    monkeypatch.setattr(fx.Graph, "__init__", lambda graph, *rest, **more: made.append(graph) or init(graph, *rest, **more))
+    with planner() as one:
+        planned = bucketd.plan_pass(module, kind="fw", context=builder.context, address=one.address, mode="manual", buckets="a+b",
+                                    numerics="exact", memory_limit="4x", on_plan=plans.append)
+    assert planned is module is plans[0].module and not made
+    assert len(plans[0].plan.buckets) == 1
+    assert before - set(module.graph.nodes) == members
 
 
 def test_packs_gathers_into_one_flat_buffer_in_payload_order():
