@@ -27,7 +27,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path, name):
 
 def test_the_agents_unit_has_its_arguments_from_the_file_beside_it(tmp_path):
     unit, text = (UNITS / "bucket-agent.service").read_text(), (UNITS / "bucket-agent.env").read_text()
-    assert "EnvironmentFile=/etc/bucketd/bucket-agent.env" in unit
+    assert "EnvironmentFile=/etc/bucketd/bucket-agent.env" in unit and "\nRuntimeDirectory=bucket-agent\n" in unit
     command = re.search(r"^ExecStart=/usr/bin/bucket-agent (.*)$", unit, re.MULTILINE)[1]
     given = dict(line.split("=", 1) for line in text.splitlines() if line and not line.startswith("#"))
     wanted = re.findall(r"\$\{?(\w+)", command)
@@ -35,7 +35,7 @@ def test_the_agents_unit_has_its_arguments_from_the_file_beside_it(tmp_path):
     for key, value in given.items():
         command = command.replace(f"${{{key}}}", value).replace(f"${key}", value)
     binary = pathlib.Path(embedded.find_binary()).with_name("bucket-agent")
-    arguments = command.replace("eth0", "no-such-interface").replace(":9462", ":0").split()
+    arguments = command.replace("eth0", "no-such-interface").replace(":9462", ":0").replace("/run/bucket-agent", str(tmp_path)).split()
     done = subprocess.run([binary, *arguments], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "no-such-interface" in done.stderr, done.stderr
 

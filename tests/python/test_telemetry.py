@@ -6,7 +6,8 @@ import signal
 import subprocess
 
 import pytest
-from live_agents import BINARY, Watcher
+from forged_ring import ForgedRing
+from live_agents import BINARY, Agent, Watcher
 from planners import planner
 from ranks import Ranks, run_ranks
 from waiting import wait_for
@@ -78,6 +79,30 @@ def test_an_agent_that_is_killed_stops_no_training_and_the_next_one_hears_the_re
                 assert ended == [0] * WORLD
                 # The trainers look for it once a second, and end: what is in the ring then is read.
                 wait_for(lambda: second.total("bucket_agent_telemetry_records_total", "read") > 0, "records", within=20)
+
+
+def test_an_agent_that_probes_hears_trainers_too(tmp_path):
+    with planner() as one:
+        group = [Agent(tmp_path, one.address, 0, 2, "--telemetry", str(tmp_path / "trainers")), Agent(tmp_path, one.address, 1, 2)]
+        try:
+            ring = ForgedRing(str(tmp_path / "trainers"))
+            ring.ran(step=0)
+            count = 'bucket_agent_bucket_wire_seconds_count{collective="all_gather",size="1MiB",training="other"}'
+            wait_for(lambda: group[0].metric(count) == 1, "a record")
+            ring.close()
+            for agent in group:
+                agent.wait_until_ready()
+            assert "bucket_agent_telemetry_records_total" not in group[1].metrics()
+        finally:
+            for agent in group:
+                agent.end(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("wrong", [("--telemetry-users", "some"), ("--telemetry-every", "1ms"), ("--http", "nowhere"),
+                                   ("--telemetry-job", "x") * 17])
+def test_a_wrong_flag_is_named(tmp_path, wrong):
+    done = subprocess.run([BINARY, "watch", "--telemetry", tmp_path / "trainers", *wrong], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and f"{wrong[0]}: " in done.stderr, done.stderr
 
 
 def test_a_trainer_needs_no_agent(tmp_path):
