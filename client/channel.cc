@@ -1,10 +1,16 @@
 #include "client/channel.h"
 
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/errors.h"
+#include "client/token_file.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/security/tls_certificate_provider.h"
@@ -33,6 +39,25 @@ std::string MethodConfig(const std::vector<std::string>& names, absl::string_vie
 
 constexpr unsigned kLookAtFilesSeconds = 5;
 
+// gRPC asks it at each call, and never for one over a connection without TLS.
+class TokenOfCalls final : public grpc::MetadataCredentialsPlugin {
+ public:
+  explicit TokenOfCalls(std::string path) : file_(std::move(path)) {}
+  bool IsBlocking() const override { return false; }
+  grpc::Status GetMetadata(grpc::string_ref, grpc::string_ref, const grpc::AuthContext&,
+                           std::multimap<grpc::string, grpc::string>* metadata) override {
+    const absl::StatusOr<std::string> token = file_.Get();
+    if (!token.ok()) {
+      return {grpc::StatusCode::UNAVAILABLE, std::string(token.status().message())};
+    }
+    metadata->emplace("authorization", absl::StrCat("Bearer ", *token));
+    return grpc::Status::OK;
+  }
+
+ private:
+  TokenFile file_;
+};
+
 // A new key that is seen beside the old certificate fails one attempt to connect; the next look
 // finds both.
 std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const std::string& address,
@@ -45,7 +70,10 @@ std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const std::string& addr
           own ? tls.key : "", own ? tls.certificate : "", tls.ca, kLookAtFilesSeconds));
   options.watch_root_certs();
   if (own) options.watch_identity_key_cert_pairs();
-  return grpc::experimental::TlsCredentials(options);
+  const auto credentials = grpc::experimental::TlsCredentials(options);
+  if (tls.token.empty()) return credentials;
+  return grpc::CompositeChannelCredentials(
+      credentials, grpc::MetadataCredentialsFromPlugin(std::make_unique<TokenOfCalls>(tls.token)));
 }
 
 }  // namespace

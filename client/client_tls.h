@@ -11,6 +11,9 @@ struct ClientTls {
   std::string ca;           // the authorities that may vouch for the server
   std::string certificate;  // the client's own, followed by those between it and its authority
   std::string key;          // not encrypted
+  // A JSON Web Token, not in PEM: instead of a certificate, or to be somebody else than the
+  // certificate says. It goes with each call, over TLS alone.
+  std::string token = {};
 
   bool on() const { return !ca.empty(); }
   bool with_certificate() const { return !certificate.empty() && !key.empty(); }

@@ -84,8 +84,10 @@ CostSampleLimits LimitsOf(const CostOptions& options) {
 std::unique_ptr<Trust> TrustOf(const TlsOptions& options, IdentityMetrics& metrics) {
   if (!options.on()) return nullptr;
   return std::make_unique<Trust>(
-      TlsPaths{options.certificate_file, options.key_file, options.client_ca_file},
-      options.identities_file, metrics);
+      TrustFiles{{options.certificate_file, options.key_file, options.client_ca_file},
+                 options.identities_file,
+                 options.accept_tokens},
+      metrics);
 }
 
 Admission::IdentitiesNow IdentitiesOf(const Trust* trust) {
@@ -93,9 +95,13 @@ Admission::IdentitiesNow IdentitiesOf(const Trust* trust) {
   return [trust] { return trust->identities(); };
 }
 
-std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const Trust* trust) {
+std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const Trust* trust,
+                                                       const TlsOptions& options) {
   if (trust == nullptr) return grpc::InsecureServerCredentials();
-  return MutualTls([trust] { return trust->files(); });
+  const ClientCertificates wanted = !options.accept_tokens           ? ClientCertificates::kRequired
+                                    : options.client_ca_file.empty() ? ClientCertificates::kNotAsked
+                                                                     : ClientCertificates::kWelcome;
+  return MutualTls(wanted, [trust] { return trust->files(); });
 }
 
 // Whoever holds on to an old connection is asked for his certificate in the end. Calls that are
@@ -244,9 +250,11 @@ struct Server::Impl {
   ServerMetrics metrics;
   IdentityMetrics identity_metrics{registry};
   const std::unique_ptr<Trust> trust = TrustOf(options.tls, identity_metrics);
-  const Admission admission{options.admin, IdentitiesOf(trust.get()), options.tls.identities_file,
+  const Admission admission{{options.admin, IdentitiesOf(trust.get()), options.tls.identities_file,
+                             options.tls.accept_tokens},
                             identity_metrics};
-  const std::shared_ptr<grpc::ServerCredentials> credentials = CredentialsOf(trust.get());
+  const std::shared_ptr<grpc::ServerCredentials> credentials =
+      CredentialsOf(trust.get(), options.tls);
   AgreementMetrics agreement_metrics{registry};
   CostMetrics cost_metrics{registry};
   CostCatalog costs{store.get(), cost_metrics};
@@ -326,11 +334,15 @@ absl::Status Server::Impl::Listen() {
 
 absl::Status Server::Impl::StartHttp() {
   if (options.http.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(http,
-                   SidePort::Start(options.http, registry,
-                                   {.not_ready = [this] { return serving ? "" : "draining"; },
-                                    .degraded = [this] { return Degraded(); },
-                                    .pages = StatusPages([this] { return admin.GetStatus(); })}));
+  SidePort::Handlers handlers;
+  handlers.not_ready = [this] { return serving ? "" : "draining"; };
+  handlers.degraded = [this] { return Degraded(); };
+  // They show jobs and errors of all tenants. Where callers have names, whoever has none sees them
+  // on this machine only.
+  if (trust == nullptr || IsLoopback(options.http)) {
+    handlers.pages = StatusPages([this] { return admin.GetStatus(); });
+  }
+  ASSIGN_OR_RETURN(http, SidePort::Start(options.http, registry, std::move(handlers)));
   return absl::OkStatus();
 }
 

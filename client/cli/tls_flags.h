@@ -7,10 +7,14 @@
 
 namespace bucketd {
 
-// --tls-ca, --tls-certificate and --tls-key, else BUCKETD_CLIENT_CA, BUCKETD_CLIENT_CERT and
-// BUCKETD_CLIENT_KEY: files that are there, a key wherever there is a certificate, and authorities
-// wherever there is either.
-void AddTlsFlags(const Command& command, std::string& ca, std::string& certificate,
-                 std::string& key);
+// Variables that the options below set.
+struct TlsFlags {
+  std::string &ca, &certificate, &key, &token;
+};
+
+// --tls-ca, --tls-certificate, --tls-key and --token-file, else BUCKETD_CLIENT_CA,
+// BUCKETD_CLIENT_CERT, BUCKETD_CLIENT_KEY and BUCKETD_CLIENT_TOKEN_FILE: files that are there, a
+// key wherever there is a certificate, and authorities wherever there is any.
+void AddTlsFlags(const Command& command, const TlsFlags& tls);
 
 }  // namespace bucketd

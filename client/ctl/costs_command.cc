@@ -29,7 +29,6 @@ namespace bucketd::ctl {
 namespace {
 
 struct Args {
-  ServerArgs server;
   std::string first, second;
   std::string name;
   std::string by;
@@ -207,12 +206,14 @@ absl::StatusOr<Answer> Difference(client::CostClient& costs, const Args& args) {
 Command Add(const Command& costs, const std::shared_ptr<Args>& args, const char* name,
             const char* about, Action action) {
   const Command command = costs.AddCommand(name, about);
-  AddServerArgs(command, args->server);
-  command.Does([args, action = std::move(action)] {
-    client::CostClient client(args->server.address, args->server.tls);
+  // Each has its own: the environment speaks for commands that are not called, too.
+  const auto server = std::make_shared<ServerArgs>();
+  AddServerArgs(command, *server);
+  command.Does([args, server, action = std::move(action)] {
+    client::CostClient client(server->address, server->tls);
     const absl::StatusOr<Answer> answer = action(client, *args);
     if (!answer.ok()) return ReportCall(answer.status());
-    std::fputs((args->server.json ? answer->json : answer->text).c_str(), stdout);
+    std::fputs((server->json ? answer->json : answer->text).c_str(), stdout);
     return int{kDone};
   });
   return command;

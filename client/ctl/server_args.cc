@@ -20,7 +20,7 @@ void AddServerArgs(const Command& command, ServerArgs& args) {
       .ShowDefault()
       .TypeName("ADDRESS");
   AddJsonFlag(command, args.json);
-  AddTlsFlags(command, args.tls.ca, args.tls.certificate, args.tls.key);
+  AddTlsFlags(command, {args.tls.ca, args.tls.certificate, args.tls.key, args.tls.token});
 }
 
 int ReportCall(const absl::Status& status) {

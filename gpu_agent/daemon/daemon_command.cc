@@ -142,7 +142,7 @@ void AddDaemonCommand(const Command& app) {
       .Required()
       .TypeName("ADDRESS");
   client::ClientTls& tls = args->daemon.tls;
-  AddTlsFlags(command, tls.ca, tls.certificate, tls.key);
+  AddTlsFlags(command, {tls.ca, tls.certificate, tls.key, tls.token});
   command.AddOption("--group", group.name, "the process group's name").Required();
   command.AddOption("--tenant", group.tenant, "whose group it is");
   command.AddOption("--rank", group.rank, "of this agent").Required().InRange(0, 63);

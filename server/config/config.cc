@@ -10,10 +10,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
+#include "passes/base/toml.h"
 #include "passes/base/words.h"
-
-#define TOML_EXCEPTIONS 0
-#include "toml++/toml.h"
 
 namespace bucketd {
 namespace {

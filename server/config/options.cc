@@ -33,7 +33,9 @@ constexpr OptionRow kRows[] = {
     // name, group, help, field, least, most, choices, bare
     {"listen", "Serving", "Where clients connect: unix:/path or HOST:PORT", FIELD(listen)},
     {"http", "Serving",
-     "Side port for /metrics, /livez, /readyz, /statusz: HOST:PORT, \"\" for none", FIELD(http)},
+     "Side port for /metrics, /livez, /readyz, /statusz: HOST:PORT, \"\" for none. It has no TLS; "
+     "where callers need certificates or tokens, /statusz is there on loopback alone",
+     FIELD(http)},
     {.name = "socket-mode",
      .group = "Serving",
      .help = "Permissions of a unix socket, octal",
@@ -56,8 +58,12 @@ constexpr OptionRow kRows[] = {
     {"identities-file", "Serving",
      "Who is who: [[identity]] entries with names = [\"URI:...\", \"DNS:...\"] of callers' "
      "certificates, tenant = \"NAME\" (\"*\": any) and roles = [\"plan\", \"report\", "
-     "\"promote\", \"admin\"]",
+     "\"promote\", \"admin\"]; [[issuer]] entries say whose tokens count",
      FIELD(tls.identities_file)},
+    {"accept-tokens", "Serving",
+     "Callers may show a token (JSON Web Token: RS256, ES256, EdDSA) of an [[issuer]] of the "
+     "identities file instead of a certificate; --tls-client-ca-file may then be left out",
+     FIELD(tls.accept_tokens)},
     {.name = "tls-connection-age-seconds",
      .group = "Serving",
      .help = "A TLS connection takes no new calls after this long, so that callers show their "
@@ -446,13 +452,14 @@ absl::Status ServerOptions::Validate(const PlaceOf& place_of) const {
     add(row.name, std::visit(RangeChecker{row}, row.field(const_cast<ServerOptions&>(*this))));
   }
   add("listen", ListenProblem(*this));
-  // Metrics and health have no TLS; what they show is no tenant's.
+  // decisions/0002-the-side-port-stays-without-tls.md
   if (!http.empty()) add("http", HostPortProblem(http, insecure, ""));
   for (const auto& [name, file] : {std::pair("tls-certificate-file", &tls.certificate_file),
                                    {"tls-key-file", &tls.key_file},
                                    {"tls-client-ca-file", &tls.client_ca_file},
                                    {"identities-file", &tls.identities_file}}) {
-    if (file->empty() && tls.on()) {
+    const bool may_be_left_out = file == &tls.client_ca_file && tls.accept_tokens;
+    if (file->empty() && tls.on() && !may_be_left_out) {
       add(name,
           "is missing: TLS needs a certificate, its key, the callers' authorities and the "
           "identities file");

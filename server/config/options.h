@@ -39,17 +39,19 @@ struct ProcessOptions {
   bool log_json = false;
 };
 
-// Of the listener: mutual TLS if all four files are named, plain TCP if none is.
+// Of the listener: mutual TLS if all four files are named, plain TCP if none is. Where tokens are
+// accepted, the callers' authorities may be left out.
 struct TlsOptions {
   std::string certificate_file, key_file;  // the server's
   std::string client_ca_file;              // who signs callers' certificates
   std::string identities_file;             // server/identity/identities.h
+  bool accept_tokens = false;  // of callers without certificates: server/identity/token.h
   // A connection lives no longer: callers then show their certificates anew.
   std::chrono::milliseconds connection_age{std::chrono::minutes(30)};
 
   bool on() const {
     return !certificate_file.empty() || !key_file.empty() || !client_ca_file.empty() ||
-           !identities_file.empty();
+           !identities_file.empty() || accept_tokens;
   }
 };
 

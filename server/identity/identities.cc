@@ -5,28 +5,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 
 #include "passes/base/status_macros.h"
-#include "passes/base/words.h"
 #include "server/base/names.h"
+#include "server/identity/read_issuer.h"
 #include "server/identity/small_file.h"
-
-#define TOML_EXCEPTIONS 0
-#include "toml++/toml.h"
+#include "server/identity/toml_problems.h"
 
 namespace bucketd {
 namespace {
-
-constexpr size_t kMaxProblems = 20;
-
-std::string Unknown(absl::string_view what, const std::string& name,
-                    const std::vector<std::string>& known) {
-  const std::string nearest = NearestName(name, known);
-  return absl::StrCat("there is no ", what, " \"", name, "\"; ",
-                      nearest.empty() ? absl::StrCat("known are ", absl::StrJoin(known, ", "))
-                                      : absl::StrCat("did you mean ", nearest, "?"));
-}
 
 std::vector<std::string> RoleNames() {
   std::vector<std::string> names;
@@ -38,111 +25,102 @@ std::vector<std::string> RoleNames() {
 
 class IdentitiesReader {
  public:
-  explicit IdentitiesReader(const std::string& path) : path_(path) {}
+  explicit IdentitiesReader(const std::string& path)
+      : folder_(path.substr(0, path.rfind('/') + 1)), problems_(path) {}
 
   absl::StatusOr<Identities> Read(const toml::table& file) {
-    for (const auto& [key, node] : file) {
-      if (key.str() != "identity") {
-        Problem(node, Unknown("key", std::string(key.str()), {"identity"}));
-      } else if (const toml::array* list = node.as_array();
-                 list != nullptr && list->is_homogeneous(toml::node_type::table)) {
-        for (const toml::node& entry : *list) ReadEntry(*entry.as_table());
-      } else {
-        Problem(node, "expected entries that begin with [[identity]]");
-      }
+    problems_.CheckKeys(file, {"identity", "issuer"});
+    if (const toml::node* node = file.get("issuer"); node != nullptr) {
+      for (const toml::table* entry : problems_.Tables(*node, "issuer")) AddIssuer(*entry);
     }
-    if (problems_.empty() && identities_.entries_.empty()) {
-      problems_.push_back(absl::StrCat(
-          path_,
-          ":1: expected an entry that begins with [[identity]]; with none every caller would "
-          "be refused"));
+    if (const toml::node* node = file.get("identity"); node != nullptr) {
+      for (const toml::table* entry : problems_.Tables(*node, "identity")) ReadEntry(*entry);
     }
-    if (problems_.empty()) return std::move(identities_);
-    if (problems_.size() > kMaxProblems) {
-      problems_.resize(kMaxProblems);
-      problems_.push_back(absl::StrCat(path_, ": and more"));
+    if (problems_.none() && identities_.entries_.empty()) {
+      problems_.Add(1,
+                    "expected an entry that begins with [[identity]]; with none every caller would "
+                    "be refused");
     }
-    return absl::InvalidArgumentError(absl::StrJoin(problems_, "\n"));
+    RETURN_IF_ERROR(problems_.status());
+    return std::move(identities_);
   }
 
  private:
-  void Problem(const toml::node& node, absl::string_view what) {
-    problems_.push_back(absl::StrCat(path_, ":", node.source().begin.line, ": ", what));
+  void AddIssuer(const toml::table& table) {
+    Issuer issuer = ReadIssuer(table, folder_, problems_);
+    for (const Issuer& other : identities_.issuers_) {
+      if (other.name != issuer.name && other.iss != issuer.iss) continue;
+      problems_.Add(table, absl::StrCat("the issuer in line ", other.line,
+                                        " has the same name or iss; each has its own"));
+    }
+    identities_.issuers_.push_back(std::move(issuer));
   }
 
   void ReadEntry(const toml::table& table) {
     Identity identity;
-    identity.line = static_cast<int>(table.source().begin.line);
-    for (const auto& [key, node] : table) {
-      if (key.str() != "names" && key.str() != "tenant" && key.str() != "roles") {
-        Problem(node, Unknown("key", std::string(key.str()), {"names", "tenant", "roles"}));
-      }
-    }
+    identity.line = TomlProblems::LineOf(table);
+    problems_.CheckKeys(table, {"names", "tenant", "roles"});
     ReadTenant(table, identity);
-    for (const toml::node* node : Texts(table, "roles")) {
+    for (const toml::node* node : problems_.Texts(table, "roles")) {
       const std::string& name = node->as_string()->get();
       const std::optional<CallerRole> role = RoleNamed(name);
-      if (!role.has_value()) Problem(*node, Unknown("role", name, RoleNames()));
+      if (!role.has_value()) problems_.AddUnknown(*node, "role", name, RoleNames());
       if (role.has_value()) identity.roles.Add(*role);
     }
     identities_.entries_.push_back(identity);
-    for (const toml::node* node : Texts(table, "names")) ReadName(*node);
+    for (const toml::node* node : problems_.Texts(table, "names")) ReadName(*node);
   }
 
   void ReadTenant(const toml::table& table, Identity& identity) {
     const toml::node* node = table.get("tenant");
     if (node == nullptr || !node->is_string()) {
-      Problem(node == nullptr ? table : *node,
-              "expected tenant = \"NAME\", \"\" for the default one or \"*\" for any");
+      problems_.Add(node == nullptr ? table : *node,
+                    "expected tenant = \"NAME\", \"\" for the default one or \"*\" for any");
       return;
     }
     identity.tenant = node->as_string()->get();
     identity.any_tenant = identity.tenant == "*";
     const absl::Status valid = CheckTenant(identity.tenant);
-    if (!valid.ok()) Problem(*node, valid.message());
+    if (!valid.ok()) problems_.Add(*node, valid.message());
   }
 
-  // The strings of a list that has one at least.
-  std::vector<const toml::node*> Texts(const toml::table& table, const char* key) {
-    std::vector<const toml::node*> texts;
-    const toml::node* node = table.get(key);
-    const toml::array* list = node == nullptr ? nullptr : node->as_array();
-    if (list == nullptr || list->empty() || !list->is_homogeneous(toml::node_type::string)) {
-      Problem(node == nullptr ? table : *node,
-              absl::StrCat("expected ", key, " = [\"...\"], a list of one text or more"));
-      return texts;
-    }
-    for (const toml::node& text : *list) texts.push_back(&text);
-    return texts;
+  // Of a name of a token's, which can be nobody's if there is no such issuer.
+  bool HasIssuer(const NamePattern& pattern) const {
+    const std::string issuer = pattern.issuer();
+    return issuer.empty() || std::any_of(identities_.issuers_.begin(), identities_.issuers_.end(),
+                                         [&](const Issuer& known) { return known.name == issuer; });
   }
 
   void ReadName(const toml::node& node) {
     absl::StatusOr<NamePattern> pattern = NamePattern::Parse(node.as_string()->get());
     if (!pattern.ok()) {
-      Problem(node, pattern.status().message());
+      problems_.Add(node, pattern.status().message());
       return;
     }
-    const auto line = static_cast<int>(node.source().begin.line);
-    const auto [seen, is_new] = lines_.emplace(pattern->text(), line);
+    const auto [seen, is_new] = lines_.emplace(pattern->text(), TomlProblems::LineOf(node));
     const size_t entry = identities_.entries_.size() - 1;
     if (!is_new) {
-      Problem(node, absl::StrCat(pattern->text(), " stands in line ", seen->second,
+      problems_.Add(node,
+                    absl::StrCat(pattern->text(), " stands in line ", seen->second,
                                  " already; the first entry counts, so this one never would"));
+    } else if (!HasIssuer(*pattern)) {
+      problems_.Add(node, absl::StrCat(pattern->text(), ": there is no [[issuer]] with name = \"",
+                                       pattern->issuer(), "\""));
     } else if (lines_.size() > Identities::kMaxNames) {
-      Problem(node, absl::StrCat("more than ", Identities::kMaxNames, " names"));
+      problems_.Add(node, absl::StrCat("more than ", Identities::kMaxNames, " names"));
     } else if (pattern->exact()) {
       identities_.exact_.emplace(pattern->text(), entry);
     } else if (identities_.globs_.size() >= Identities::kMaxPatterns) {
-      Problem(node, absl::StrCat("more than ", Identities::kMaxPatterns, " names with a *"));
+      problems_.Add(node, absl::StrCat("more than ", Identities::kMaxPatterns, " names with a *"));
     } else {
       identities_.globs_.push_back({*std::move(pattern), entry});
     }
   }
 
-  const std::string path_;
+  const std::string folder_;  // "": where we are; else it ends in a slash
+  TomlProblems problems_;
   Identities identities_;
   absl::flat_hash_map<std::string, int> lines_;  // of patterns
-  std::vector<std::string> problems_;
 };
 
 absl::StatusOr<Identities> Identities::Parse(absl::string_view text, const std::string& path) {
@@ -158,6 +136,12 @@ absl::StatusOr<Identities> Identities::Parse(absl::string_view text, const std::
 absl::StatusOr<Identities> Identities::Read(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(path, kMaxFileBytes));
   return Parse(text, path);
+}
+
+std::vector<std::string> Identities::files() const {
+  std::vector<std::string> files;
+  for (const Issuer& issuer : issuers_) files.push_back(issuer.keys_file);
+  return files;
 }
 
 const Identity* Identities::Find(absl::Span<const std::string> names, std::string* fits) const {

@@ -6,7 +6,7 @@
 //   roles = ["plan", "report"]
 //
 // The first entry in the file that one of the caller's names fits counts, and no other: what is
-// special stands before what is general.
+// special stands before what is general. Who signs tokens stands there, too (issuer.h).
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
+#include "server/identity/issuer.h"
 #include "server/identity/name_pattern.h"
 #include "server/identity/roles.h"
 
@@ -36,13 +37,17 @@ class Identities {
   static constexpr size_t kMaxNames = 20'000;
   static constexpr size_t kMaxPatterns = 256;  // of them with '*', which are tried one by one
 
-  // INVALID_ARGUMENT: every problem, one a line, as "PATH:LINE: what was expected".
+  // INVALID_ARGUMENT: every problem, one a line, as "PATH:LINE: what was expected". Keys of issuers
+  // are read from their files.
   static absl::StatusOr<Identities> Parse(absl::string_view text, const std::string& path);
   static absl::StatusOr<Identities> Read(const std::string& path);
 
   // Null: none fits. `fits`: the name that did.
   const Identity* Find(absl::Span<const std::string> names, std::string* fits = nullptr) const;
   size_t size() const { return entries_.size(); }
+  const std::vector<Issuer>& issuers() const { return issuers_; }
+  // The others that it was made of: those of issuers' keys.
+  std::vector<std::string> files() const;
 
  private:
   friend class IdentitiesReader;
@@ -54,6 +59,7 @@ class Identities {
   std::vector<Identity> entries_;
   absl::flat_hash_map<std::string, size_t> exact_;  // canonical name to the first entry that has it
   std::vector<Glob> globs_;                         // in the order of the file
+  std::vector<Issuer> issuers_;
 };
 
 }  // namespace bucketd

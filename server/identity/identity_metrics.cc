@@ -10,10 +10,13 @@ prometheus::Counter& AddCounter(prometheus::Registry& r, const char* name, const
 
 constexpr char kReloads[] = "bucketd_identity_reloads_total";
 constexpr char kReloadsHelp[] =
-    "Certificates and identities that were read again; refused: what was in force stays.";
+    "Certificates, and identities with their issuers' keys, that were read again; refused: what "
+    "was in force stays.";
 constexpr char kRefused[] = "bucketd_identity_refused_calls_total";
 constexpr char kRefusedHelp[] =
-    "Calls refused because nobody knows the caller, or it lacks the role or is of another tenant.";
+    "Calls refused because nobody knows the caller, its token is no good, or it lacks the role or "
+    "is "
+    "of another tenant.";
 
 }  // namespace
 

@@ -94,6 +94,11 @@ absl::StatusOr<NamePattern> NamePattern::Parse(absl::string_view text) {
   return NamePattern(Canonical(text), absl::StartsWith(text, kDns) ? '.' : '/');
 }
 
+std::string NamePattern::issuer() const {
+  if (!absl::StartsWith(text_, kToken)) return "";
+  return text_.substr(kToken.size(), text_.find('/') - kToken.size());
+}
+
 bool NamePattern::Fits(absl::string_view name) const {
   return Glob(text_, Canonical(name), separator_);
 }

@@ -26,6 +26,8 @@ class NamePattern {
   // Without '*': fits the one name Canonical(text()).
   bool exact() const { return exact_; }
   const std::string& text() const { return text_; }  // canonical
+  // Of a token's name; "": it is no token's.
+  std::string issuer() const;
 
   // The form in which names are compared.
   static std::string Canonical(absl::string_view name);

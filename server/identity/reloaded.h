@@ -29,19 +29,22 @@ template <typename T>
 class Reloaded {
  public:
   using Read = std::function<absl::StatusOr<T>()>;
+  using FilesOf = std::function<std::vector<std::string>(const T&)>;
 
-  // `what` begins a line of the log: "identities". The counters outlive this.
-  Reloaded(std::string what, std::vector<std::string> paths, Read read, ReloadCounters counters)
+  // `what` begins a line of the log: "identities". The counters outlive this. `others` are the
+  // files that a value names and was made of, beside `paths`.
+  Reloaded(std::string what, std::vector<std::string> paths, Read read, ReloadCounters counters,
+           FilesOf others = nullptr)
       : what_(std::move(what)),
         paths_(std::move(paths)),
         read_(std::move(read)),
+        others_(std::move(others)),
         counters_(counters) {}
 
   // Once, before the others. An error is the caller's to tell.
   absl::Status Load() {
     const absl::MutexLock lock(&mutex_);
-    signature_ = SignatureOf(paths_);
-    ASSIGN_OR_RETURN(T value, read_());
+    ASSIGN_OR_RETURN(T value, ReadWhole());
     value_ = std::make_shared<const T>(std::move(value));
     return absl::OkStatus();
   }
@@ -50,11 +53,10 @@ class Reloaded {
   // replacement. A refusal is logged once.
   void Look() {
     const absl::MutexLock lock(&mutex_);
-    const std::string signature = SignatureOf(paths_);
+    const std::string signature = Signature();
     if (signature == signature_ && refusal_.empty()) return;
     const bool changed = signature != signature_;
-    signature_ = signature;
-    absl::StatusOr<T> value = read_();
+    absl::StatusOr<T> value = ReadWhole();
     if (value.ok()) {
       value_ = std::make_shared<const T>(*std::move(value));
       refusal_.clear();
@@ -73,13 +75,34 @@ class Reloaded {
   }
 
  private:
+  std::string Signature() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::vector<std::string> paths = paths_;
+    paths.insert(paths.end(), other_paths_.begin(), other_paths_.end());
+    return SignatureOf(paths);
+  }
+
+  // The signature is taken before what it is of is read, so that no replacement is missed. Which
+  // files a value is made of is known once it was read, and then it is read again.
+  absl::StatusOr<T> ReadWhole() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    while (true) {
+      signature_ = Signature();
+      absl::StatusOr<T> value = read_();
+      if (!value.ok() || others_ == nullptr) return value;
+      std::vector<std::string> paths = others_(*value);
+      if (paths == other_paths_) return value;
+      other_paths_ = std::move(paths);
+    }
+  }
+
   const std::string what_;
   const std::vector<std::string> paths_;
   const Read read_;
+  const FilesOf others_;
   const ReloadCounters counters_;
   mutable absl::Mutex mutex_;
   std::string signature_ ABSL_GUARDED_BY(mutex_);
   std::string refusal_ ABSL_GUARDED_BY(mutex_);  // of the files as they are; "": none
+  std::vector<std::string> other_paths_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const T> value_ ABSL_GUARDED_BY(mutex_);
 };
 

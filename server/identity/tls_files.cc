@@ -81,10 +81,12 @@ absl::StatusOr<TlsFiles> ReadTlsFiles(const TlsPaths& paths) {
   TlsFiles files;
   ASSIGN_OR_RETURN(files.certificate, ReadSmallFile(paths.certificate, kMaxBytes));
   ASSIGN_OR_RETURN(files.key, ReadSmallFile(paths.key, kMaxBytes));
-  ASSIGN_OR_RETURN(files.client_ca, ReadSmallFile(paths.client_ca, kMaxBytes));
   ASSIGN_OR_RETURN(const std::vector<X509Ptr> chain,
                    CertificatesIn(files.certificate, paths.certificate));
-  RETURN_IF_ERROR(CertificatesIn(files.client_ca, paths.client_ca).status());
+  if (!paths.client_ca.empty()) {
+    ASSIGN_OR_RETURN(files.client_ca, ReadSmallFile(paths.client_ca, kMaxBytes));
+    RETURN_IF_ERROR(CertificatesIn(files.client_ca, paths.client_ca).status());
+  }
   X509* const certificate = chain.front().get();
   RETURN_IF_ERROR(CheckIsCurrent(certificate, paths.certificate));
   files.expires_unix_s = UnixSeconds(X509_get0_notAfter(certificate));

@@ -12,7 +12,7 @@ namespace bucketd {
 struct TlsPaths {
   std::string certificate;  // PEM: the server's own, then those between it and its authority
   std::string key;          // PEM, not encrypted
-  std::string client_ca;    // PEM: the authorities of clients' certificates
+  std::string client_ca;    // PEM: the authorities of clients' certificates; "": none are asked for
 };
 
 struct TlsFiles {

@@ -1,17 +1,35 @@
 #include "server/identity/trust.h"
 
+#include "absl/strings/str_cat.h"
+
 #include "passes/base/status_macros.h"
 
 namespace bucketd {
+namespace {
 
-Trust::Trust(const TlsPaths& paths, const std::string& identities_path, IdentityMetrics& metrics)
+std::vector<std::string> NamedIn(const TlsPaths& paths) {
+  std::vector<std::string> named = {paths.certificate, paths.key};
+  if (!paths.client_ca.empty()) named.push_back(paths.client_ca);
+  return named;
+}
+
+absl::StatusOr<Identities> ReadIdentities(const TrustFiles& files) {
+  absl::StatusOr<Identities> identities = Identities::Read(files.identities);
+  if (!identities.ok() || !files.tokens || !identities->issuers().empty()) return identities;
+  return absl::InvalidArgumentError(absl::StrCat(
+      files.identities, ": expected an [[issuer]], since tokens are accepted (--accept-tokens)"));
+}
+
+}  // namespace
+
+Trust::Trust(const TrustFiles& files, IdentityMetrics& metrics)
     : metrics_(metrics),
-      files_("certificates", {paths.certificate, paths.key, paths.client_ca},
-             [paths] { return ReadTlsFiles(paths); },
+      files_("certificates", NamedIn(files.tls), [tls = files.tls] { return ReadTlsFiles(tls); },
              {metrics.certificates_taken, metrics.certificates_refused}),
-      identities_("identities", {identities_path},
-                  [identities_path] { return Identities::Read(identities_path); },
-                  {metrics.identities_taken, metrics.identities_refused}) {}
+      identities_(
+          "identities", {files.identities}, [files] { return ReadIdentities(files); },
+          {metrics.identities_taken, metrics.identities_refused},
+          [](const Identities& identities) { return identities.files(); }) {}
 
 absl::Status Trust::Load() {
   RETURN_IF_ERROR(files_.Load());

@@ -1,5 +1,5 @@
-// Whom the server trusts and what it shows them: certificates and identities as they are on disk
-// now. Thread-safe.
+// Whom the server trusts and what it shows them: certificates, identities and issuers' keys as they
+// are on disk now. Thread-safe.
 #pragma once
 
 #include <memory>
@@ -14,10 +14,16 @@
 
 namespace bucketd {
 
+struct TrustFiles {
+  TlsPaths tls;
+  std::string identities;
+  bool tokens = false;  // some issuer is wanted, too
+};
+
 class Trust {
  public:
   // `metrics` outlives this.
-  Trust(const TlsPaths& paths, const std::string& identities_path, IdentityMetrics& metrics);
+  Trust(const TrustFiles& files, IdentityMetrics& metrics);
 
   // Once, before the others. The error names the file.
   absl::Status Load();

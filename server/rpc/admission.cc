@@ -1,6 +1,8 @@
 #include "server/rpc/admission.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -8,6 +10,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "grpcpp/security/auth_context.h"
 #include <grpc/grpc_security_constants.h>
 
@@ -20,6 +24,7 @@ namespace {
 constexpr size_t kMaxNames = 32;  // of one certificate
 constexpr size_t kMaxShown = 8;
 constexpr size_t kMaxShownBytes = 256;
+constexpr absl::string_view kBearer = "Bearer ";
 
 // For messages and logs: whoever signs certificates chooses what stands in them.
 std::string Shown(absl::string_view name) {
@@ -40,12 +45,21 @@ std::vector<std::string> NamesOf(const grpc::AuthContext& peer) {
   return names;
 }
 
-absl::Status Unknown(const std::vector<std::string>& names, const std::string& file) {
-  if (names.empty()) {
+// The credentials of the call itself: "authorization: Bearer TOKEN". Nothing: it has none.
+absl::StatusOr<std::optional<absl::string_view>> TokenOf(
+    const grpc::CallbackServerContext& context) {
+  const auto [begin, end] = context.client_metadata().equal_range("authorization");
+  if (begin == end) return std::nullopt;
+  absl::string_view value(begin->second.data(), begin->second.size());
+  if (std::next(begin) != end || !absl::StartsWithIgnoreCase(value, kBearer)) {
     return MakeError(Reason::kCallerUnknown,
-                     "the caller's certificate has no URI and no DNS name among its subject "
-                     "alternative names");
+                     "expected one authorization of the call, which begins with \"Bearer \"");
   }
+  value.remove_prefix(kBearer.size());
+  return value;
+}
+
+absl::Status Unknown(const std::vector<std::string>& names, const std::string& file) {
   std::vector<std::string> shown;
   for (size_t i = 0; i < std::min(names.size(), kMaxShown); ++i) shown.push_back(Shown(names[i]));
   return MakeError(
@@ -74,27 +88,47 @@ absl::Status CheckAdminPeer(absl::string_view policy, absl::string_view peer) {
                    peer, ". Run bucketctl there, or start bucketd with --admin remote"));
 }
 
-Admission::Admission(std::string admin_policy, IdentitiesNow identities, std::string file,
-                     IdentityMetrics& metrics)
-    : admin_policy_(std::move(admin_policy)),
-      identities_(std::move(identities)),
-      file_(std::move(file)),
-      metrics_(metrics) {}
+Admission::Admission(Rules rules, IdentityMetrics& metrics)
+    : rules_(std::move(rules)), metrics_(metrics) {}
+
+absl::StatusOr<Caller> Admission::ByNames(const std::vector<std::string>& names,
+                                          const Identities& identities) const {
+  std::string fits;
+  const Identity* identity = identities.Find(names, &fits);
+  if (identity == nullptr) return Unknown(names, rules_.file);
+  return Caller{Shown(fits), identity->tenant, identity->any_tenant, identity->roles};
+}
+
+absl::StatusOr<Caller> Admission::ByToken(
+    absl::string_view token, const std::shared_ptr<const Identities>& identities) const {
+  const absl::StatusOr<std::string> name =
+      tokens_.NameIn(token, identities, absl::ToUnixSeconds(absl::Now()));
+  if (name.ok()) return ByNames({*name}, *identities);
+  return MakeError(Reason::kCallerUnknown,
+                   absl::StrCat("the caller's token: ", name.status().message()));
+}
 
 absl::StatusOr<Caller> Admission::Identify(const grpc::CallbackServerContext& context) const {
-  const std::vector<std::string> names = NamesOf(*context.auth_context());
-  std::string fits;
-  const std::shared_ptr<const Identities> identities = identities_();
-  const Identity* identity = identities->Find(names, &fits);
-  if (identity == nullptr) return Unknown(names, file_);
-  return Caller{Shown(fits), identity->tenant, identity->any_tenant, identity->roles};
+  const std::shared_ptr<const Identities> identities = rules_.identities();
+  if (rules_.tokens) {
+    ASSIGN_OR_RETURN(const std::optional<absl::string_view> token, TokenOf(context));
+    if (token.has_value()) return ByToken(*token, identities);
+  }
+  const std::shared_ptr<const grpc::AuthContext> peer = context.auth_context();
+  const std::vector<std::string> names = NamesOf(*peer);
+  if (!names.empty()) return ByNames(names, *identities);
+  return MakeError(Reason::kCallerUnknown,
+                   peer->IsPeerAuthenticated()
+                       ? "the caller's certificate has no URI and no DNS name among its subject "
+                         "alternative names"
+                       : "the call came with no token and its connection with no certificate");
 }
 
 absl::StatusOr<Caller> Admission::Admit(Method method,
                                         const grpc::CallbackServerContext& context) const {
   const bool for_operators = RuleOf(method).for_operators();
-  if (identities_ == nullptr) {
-    if (for_operators) RETURN_IF_ERROR(CheckAdminPeer(admin_policy_, context.peer()));
+  if (rules_.identities == nullptr) {
+    if (for_operators) RETURN_IF_ERROR(CheckAdminPeer(rules_.admin_policy, context.peer()));
     return Caller();
   }
   absl::StatusOr<Caller> caller = Identify(context);
@@ -102,10 +136,10 @@ absl::StatusOr<Caller> Admission::Admit(Method method,
     metrics_.unknown_callers.Increment();
     return caller;
   }
-  absl::Status allowed = CheckRole(*caller, method, file_);
+  absl::Status allowed = CheckRole(*caller, method, rules_.file);
   // Where callers have names, it is their role that lets operators in, wherever they are.
-  if (allowed.ok() && for_operators && admin_policy_ == "off") {
-    allowed = CheckAdminPeer(admin_policy_, context.peer());
+  if (allowed.ok() && for_operators && rules_.admin_policy == "off") {
+    allowed = CheckAdminPeer(rules_.admin_policy, context.peer());
   }
   if (allowed.ok()) return caller;
   metrics_.forbidden_calls.Increment();

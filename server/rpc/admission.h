@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,6 +14,7 @@
 #include "server/identity/caller.h"
 #include "server/identity/identities.h"
 #include "server/identity/identity_metrics.h"
+#include "server/identity/token_memory.h"
 
 namespace bucketd {
 
@@ -27,9 +29,17 @@ class Admission {
   // Those in force. Empty: the listener has no TLS, and callers have no names.
   using IdentitiesNow = std::function<std::shared_ptr<const Identities>()>;
 
-  // `file` is where the identities come from, for errors. `metrics` outlives this.
-  Admission(std::string admin_policy, IdentitiesNow identities, std::string file,
-            IdentityMetrics& metrics);
+  struct Rules {
+    std::string admin_policy;
+    IdentitiesNow identities;
+    std::string file;  // where the identities come from, for errors
+    // A call's token says who calls, and its connection's certificate does only where there is no
+    // token. Else tokens are not looked at.
+    bool tokens = false;
+  };
+
+  // `metrics` outlives this.
+  Admission(Rules rules, IdentityMetrics& metrics);
 
   // CALLER_UNKNOWN, ROLE_MISSING, TENANT_DIFFERS (caller.h) or ADMIN_NOT_ALLOWED.
   absl::StatusOr<Caller> Admit(Method method, const grpc::CallbackServerContext& context) const;
@@ -41,11 +51,14 @@ class Admission {
 
  private:
   absl::StatusOr<Caller> Identify(const grpc::CallbackServerContext& context) const;
+  absl::StatusOr<Caller> ByToken(absl::string_view token,
+                                 const std::shared_ptr<const Identities>& identities) const;
+  absl::StatusOr<Caller> ByNames(const std::vector<std::string>& names,
+                                 const Identities& identities) const;
 
-  const std::string admin_policy_;
-  const IdentitiesNow identities_;
-  const std::string file_;
+  const Rules rules_;
   IdentityMetrics& metrics_;
+  mutable TokenMemory tokens_;
 };
 
 }  // namespace bucketd

@@ -8,15 +8,27 @@
 namespace bucketd {
 namespace {
 
+grpc_ssl_client_certificate_request_type TypeOf(ClientCertificates wanted) {
+  switch (wanted) {
+    case ClientCertificates::kRequired:
+      return GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY;
+    case ClientCertificates::kWelcome:
+      return GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY;
+    case ClientCertificates::kNotAsked:
+      return GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE;
+  }
+  return GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY;
+}
+
 // gRPC's own reloading credentials compare times of files by the second and read the files one by
 // one, so a new key may meet the old certificate. The C API asks us instead: what it gets is whole.
 class Credentials final : public grpc::ServerCredentials {
  public:
-  explicit Credentials(std::function<std::shared_ptr<const TlsFiles>()> now)
+  Credentials(ClientCertificates wanted, std::function<std::shared_ptr<const TlsFiles>()> now)
       : now_(std::move(now)),
         credentials_(grpc_ssl_server_credentials_create_with_options(
-            grpc_ssl_server_credentials_create_options_using_config_fetcher(
-                GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY, Fetch, this))) {}
+            grpc_ssl_server_credentials_create_options_using_config_fetcher(TypeOf(wanted), Fetch,
+                                                                            this))) {}
   ~Credentials() override { grpc_server_credentials_release(credentials_); }
   Credentials(const Credentials&) = delete;
   Credentials& operator=(const Credentials&) = delete;
@@ -35,7 +47,10 @@ class Credentials final : public grpc::ServerCredentials {
     std::shared_ptr<const TlsFiles> files = credentials.now_();
     if (files == credentials.given_) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     const grpc_ssl_pem_key_cert_pair pair = {files->key.c_str(), files->certificate.c_str()};
-    *config = grpc_ssl_server_certificate_config_create(files->client_ca.c_str(), &pair, 1);
+    // gRPC wants authorities even where it asks nobody for a certificate.
+    const std::string& authorities =
+        files->client_ca.empty() ? files->certificate : files->client_ca;
+    *config = grpc_ssl_server_certificate_config_create(authorities.c_str(), &pair, 1);
     credentials.given_ = std::move(files);
     return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
   }
@@ -48,8 +63,8 @@ class Credentials final : public grpc::ServerCredentials {
 }  // namespace
 
 std::shared_ptr<grpc::ServerCredentials> MutualTls(
-    std::function<std::shared_ptr<const TlsFiles>()> now) {
-  return std::make_shared<Credentials>(std::move(now));
+    ClientCertificates wanted, std::function<std::shared_ptr<const TlsFiles>()> now) {
+  return std::make_shared<Credentials>(wanted, std::move(now));
 }
 
 }  // namespace bucketd

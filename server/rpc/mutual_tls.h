@@ -1,4 +1,4 @@
-// A listener that asks each caller for a certificate, and shows the server's as it is now.
+// A listener that asks callers for certificates, and shows the server's as it is now.
 #pragma once
 
 #include <functional>
@@ -10,10 +10,16 @@
 
 namespace bucketd {
 
-// `now` is asked at each new connection, and gives something always. Only certificates of its
-// authorities connect; who they are is Admission's business. The result outlives the gRPC server,
-// which keeps no hold of it.
+enum class ClientCertificates {
+  kRequired,
+  kWelcome,   // whoever has none connects, too
+  kNotAsked,  // there is no authority that could have signed one
+};
+
+// `now` is asked at each new connection, and gives something always. A certificate that is none of
+// its authorities' does not connect; who callers are is Admission's business. The result outlives
+// the gRPC server, which keeps no hold of it.
 std::shared_ptr<grpc::ServerCredentials> MutualTls(
-    std::function<std::shared_ptr<const TlsFiles>()> now);
+    ClientCertificates wanted, std::function<std::shared_ptr<const TlsFiles>()> now);
 
 }  // namespace bucketd

@@ -157,6 +157,36 @@ TEST(IdentitiesTest, NamesThatAreTriedOneByOneAreBounded) {
               HasSubstr("more than 256 names with a *"));
 }
 
+// Some of them ended the process: the library asserted what was not so.
+TEST(IdentitiesTest, MistakesOfAnyKindAreErrors) {
+  for (const char* text : {"[=]", "[.a]", "[[[", "[[[a]]]", "[", "[[", "[a", "=", "a.=1", "a={=",
+                           "a = [", "\xff\xfe", "a = \"\\u0000\"", "[[identity]]\nnames = [["}) {
+    const absl::StatusOr<Identities> who = Identities::Parse(text, "w.toml");
+    EXPECT_THAT(std::string(who.status().message()), HasSubstr("w.toml:")) << text;
+  }
+}
+
+TEST(IdentitiesTest, HugeFilesAreTakenQuicklyOrRefused) {
+  const auto of_names = [](size_t count) {
+    std::string names;
+    for (size_t i = 0; i < count; ++i) absl::StrAppend(&names, "\"DNS:n", i, ".example.org\",\n");
+    return absl::StrCat("[[identity]]\nnames = [", names, "]\ntenant = \"\"\nroles = [\"plan\"]\n");
+  };
+  const absl::StatusOr<Identities> most = Identities::Parse(of_names(20'000), "w.toml");
+  ASSERT_TRUE(most.ok()) << most.status();
+  EXPECT_NE(most->Find({"DNS:n19999.example.org"}), nullptr);
+  EXPECT_THAT(std::string(Identities::Parse(of_names(20'001), "w.toml").status().message()),
+              HasSubstr("w.toml:20002: more than 20000 names"));
+  EXPECT_THAT(
+      std::string(Identities::Parse(std::string(100'000, '['), "w.toml").status().message()),
+      HasSubstr("w.toml:1: "));
+  const std::string path = (std::filesystem::temp_directory_path() / "bucketd-huge.toml").string();
+  std::ofstream(path) << std::string((4 << 20) + 1, '\n');
+  EXPECT_THAT(std::string(Identities::Read(path).status().message()),
+              HasSubstr("bucketd-huge.toml: more than 4194304 bytes"));
+  std::filesystem::remove(path);
+}
+
 TEST(CallerTest, SpeaksForItsTenantOnly) {
   const Caller of_a{"DNS:a", "a", false, {CallerRole::kPlan}};
   EXPECT_EQ(*of_a.TenantFor(""), "a");
@@ -261,7 +291,7 @@ TEST_F(FilesTest, ThatAreNoGoodAreNamedWithWhatIsWrong) {
 }
 
 TEST_F(FilesTest, StayInForceUntilWhatReplacesThemIsWhole) {
-  Trust trust(Paths(), folder_ + "/who.toml", metrics_);
+  Trust trust({Paths(), folder_ + "/who.toml"}, metrics_);
   ASSERT_TRUE(trust.Load().ok());
   EXPECT_GT(metrics_.certificate_expires.Value(), 0);
   const std::shared_ptr<const TlsFiles> first = trust.files();

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -14,6 +15,9 @@
 #include "client/channel.h"
 #include "grpcpp/generic/generic_stub.h"
 
+#include "proto/admin.grpc.pb.h"
+#include "proto/agent.grpc.pb.h"
+#include "proto/cost_service.grpc.pb.h"
 #include "tests/server/certificates.h"
 #include "tests/server/fixture.h"
 
@@ -92,6 +96,21 @@ class SecuredTest : public ServerTest {
     bool ok = false;
     queue.Next(&tag, &ok);
     return status;
+  }
+
+  // Of all services of ours: "bucketd.v1.Planner/GetPlan".
+  static std::vector<std::string> AllMethods() {
+    std::vector<std::string> methods;
+    for (const char* service : {"Planner", "Admin", "CostProfiles", "Agents"}) {
+      const auto* descriptor =
+          google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(
+              absl::StrCat("bucketd.v1.", service));
+      for (int i = 0; i < descriptor->method_count(); ++i) {
+        methods.push_back(
+            absl::StrCat(descriptor->full_name(), "/", descriptor->method(i)->name()));
+      }
+    }
+    return methods;
   }
 
   std::optional<Certificates> certificates_;

@@ -8,9 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 
-#include "proto/admin.grpc.pb.h"
-#include "proto/agent.grpc.pb.h"
-#include "proto/cost_service.grpc.pb.h"
+#include "httplib.h"
 #include "tests/server/secured_fixture.h"
 
 namespace bucketd {
@@ -49,18 +47,6 @@ const std::map<std::string, std::string> kWanted = {
     {"bucketd.v1.Agents/WatchEpoch", "plan"},
     {"bucketd.v1.Agents/EndEpoch", "plan"},
 };
-
-std::vector<std::string> AllMethods() {
-  std::vector<std::string> methods;
-  for (const char* service : {"Planner", "Admin", "CostProfiles", "Agents"}) {
-    const auto* descriptor = google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(
-        absl::StrCat("bucketd.v1.", service));
-    for (int i = 0; i < descriptor->method_count(); ++i) {
-      methods.push_back(absl::StrCat(descriptor->full_name(), "/", descriptor->method(i)->name()));
-    }
-  }
-  return methods;
-}
 
 TEST_F(SecuredTest, EveryCallWantsTheRoleThatTheTableSays) {
   Client("nobody", "URI:spiffe://example.org/nobody,email:a@example.org");
@@ -118,8 +104,9 @@ TEST_F(SecuredTest, ConnectsNobodyWithoutACertificateOfItsAuthorities) {
   certificates_->Make("stranger", {.names = "DNS:ops.example.org", .authority = "foreign"});
   certificates_->Make("late", {.names = "DNS:ops.example.org", .days = -1});
   certificates_->Make("a_server", {.names = "DNS:ops.example.org", .usage = "serverAuth"});
+  certificates_->MakeAuthority("self");  // signed by itself
   Start();
-  for (const char* client : {"stranger", "late", "a_server"}) {
+  for (const char* client : {"stranger", "late", "a_server", "self"}) {
     EXPECT_EQ(Ping(As(client)).error_code(), grpc::StatusCode::UNAVAILABLE) << client;
   }
   client::ChannelOptions options;
@@ -327,6 +314,59 @@ TEST_F(SecuredTest, DoesNotStartWithoutWhatItNeedsAndNamesIt) {
   EXPECT_EQ(refusal(), "");
   options_.http = "0.0.0.0:0";
   EXPECT_THAT(refusal(), HasSubstr("--http: 0.0.0.0:0 can be reached"));
+}
+
+TEST_F(SecuredTest, WhoHasNoNameSeesNoTenantsJobsFromElsewhere) {
+  const auto status_of = [this](const char* page) {
+    const std::string address = server_->http_address();
+    httplib::Client client("127.0.0.1", std::stoi(address.substr(address.rfind(':') + 1)));
+    const httplib::Result result = client.Get(page);
+    return result ? result->status : 0;
+  };
+  options_.http = "127.0.0.1:0";
+  Start();
+  EXPECT_EQ(status_of("/statusz"), 200);
+  server_.reset();
+  options_.http = "0.0.0.0:0";
+  options_.insecure = true;
+  Start();
+  EXPECT_EQ(status_of("/statusz"), 404);
+  EXPECT_EQ(status_of("/"), 404);
+  EXPECT_EQ(status_of("/metrics"), 200);
+  EXPECT_EQ(status_of("/readyz"), 200);
+}
+
+// Whoever signs certificates chooses what stands in them.
+TEST_F(SecuredTest, OddNamesAreNobodysAndAreShownHarmlessly) {
+  const struct {
+    const char* names;
+    const char* shown;
+  } kCases[] = {
+      {"DNS:*.example.org", "DNS:*.example.org"},
+      {"URI:spiffe://example.org/team-a/", "URI:spiffe://example.org/team-a/"},
+      {"URI:spiffe://example.org/team-a/x/y", "team-a/x/y"},
+      {"URI:SPIFFE://example.org/team-a/x", "URI:SPIFFE://example.org/team-a/x"},
+      {"URI:spiffe://example.org/other/../team-a/x", "other/../team-a/x"},
+      {"URI:spiffe://example.org/%74eam-a/x", "%74eam-a/x"},
+      {"DNS:ops.example.org.", "DNS:ops.example.org."},
+      {"DNS:ops.example.org\\ x", "DNS:ops.example.org"},
+      {"URI:x:\x1b[31m\"'<b>", R"(URI:x:\x1b[31m\'<b>)"},
+      {"URI:x:\xc3\xa9", R"(URI:x:\xc3\x83)"},
+  };
+  Start();
+  for (const auto& c : kCases) {
+    Client("odd", c.names);
+    const grpc::Status status = Ping(As("odd"));
+    EXPECT_EQ(ReasonOf(status), "CALLER_UNKNOWN") << c.names;
+    EXPECT_THAT(status.error_message(), HasSubstr(c.shown)) << c.names;
+  }
+  std::string many = "DNS:n0.example.org";
+  for (int i = 1; i < 200; ++i) absl::StrAppend(&many, ",DNS:n", i, ".example.org");
+  Client("odd", many);
+  EXPECT_THAT(Ping(As("odd")).error_message(), AllOf(HasSubstr("DNS:n7"), HasSubstr(" and more")));
+  Client("odd", absl::StrCat("URI:x:", std::string(20'000, 'y')));
+  EXPECT_LT(Ping(As("odd")).error_message().size(), 1000);
+  EXPECT_TRUE(Ping(As("ops")).ok());
 }
 
 }  // namespace

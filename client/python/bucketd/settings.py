@@ -31,8 +31,8 @@ class SettingsArgs(TypedDict, total=False):
     mode           which collectives share a bucket: "auto", the best that a search finds, or one of the classic modes:
                    "transformer_block", "manual", "greedy", "overlap", "none"
     address        of the planner, "host:port" or "unix:/path"; None: the ranks of one node start a private one
-    tls            bucketd.Tls(ca, cert, key), the files for a planner with TLS; None: what BUCKETD_CLIENT_CA, BUCKETD_CLIENT_CERT
-                   and BUCKETD_CLIENT_KEY name
+    tls            bucketd.Tls(ca, cert, key, token), the files for a planner with TLS; None: what BUCKETD_CLIENT_CA,
+                   BUCKETD_CLIENT_CERT, BUCKETD_CLIENT_KEY and BUCKETD_CLIENT_TOKEN_FILE name
     numerics       what a plan may do to sums of gradients: "eager_order" adds them in eager's order of parameters, which gives
                    eager FSDP2's bits where each bucket is one of its units (mode "transformer_block"); "exact" keeps the
                    unplanned graph's bits; "free" neither. The log's line says whose bits a plan has, Plan.bits_text why
