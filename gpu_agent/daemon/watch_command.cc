@@ -62,7 +62,7 @@ void AddWatchCommand(const Command& app) {
   command.AddOption("--planner", args->training.planner, "address of bucketd, to report to")
       .TypeName("ADDRESS");
   client::ClientTls& tls = args->training.tls;
-  AddTlsFlags(command, tls.ca, tls.certificate, tls.key);
+  AddTlsFlags(command, {tls.ca, tls.certificate, tls.key, tls.token});
   command.AddOption("--profile", args->training.profile, "cost profile to report to");
   AddHttpFlag(command, args->http);
   command.AddOption("--ready-file", args->ready_file, "written when ready, JSON").TypeName("FILE");
