@@ -55,10 +55,16 @@ def programs() -> dict[str, str]:
     """By source the C++ test program that it is part of."""
     found = {}
     for folder in ("passes", "gpu_agent", "server", "client"):
-        text = (ROOT / "tests" / folder / "CMakeLists.txt").read_text()
+        text = re.sub(r"foreach\((\w+) IN ITEMS (.*?)\)\n(.*?)endforeach\(\)", _unrolled,
+                      (ROOT / "tests" / folder / "CMakeLists.txt").read_text(), flags=re.DOTALL)
         for name, body in re.findall(r"bucketd_test\(\s*(\w+)(.*?)\)", text, re.DOTALL):
             found.update({f"tests/{folder}/{word}": name for word in body.split() if word.endswith(".cc")})
     return found
+
+
+def _unrolled(loop: re.Match) -> str:
+    name, items, body = loop.groups()
+    return "".join(body.replace(f"${{{name}}}", item) for item in items.split())
 
 
 class Tests:
