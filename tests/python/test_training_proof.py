@@ -351,7 +351,7 @@ def test_a_plan_launches_fewer_collectives_and_leaves_those_of_tensor_parallelis
     assert after["all_gather"] < before["all_gather"] and after["reduce_scatter"] < before["reduce_scatter"]
     if cell.parallelism != "hsdp":  # its all-reduces are of gradients
         assert after["all_reduce"] == before["all_reduce"]
-    assert {bucket["mesh_dim"] for plan in proof.plans(cell) for bucket in plan["buckets"]} <= {"fsdp", "shard"}
+    assert {bucket["mesh_dim"] for plan in proof.plans(cell) for bucket in plan["buckets"]} <= {"fsdp", "shard", "replicate"}
     if cell.mode in OF_EAGERS_UNITS and cell.options != ACROSS_UNITS:
         # Two blocks, [norm, output], and the embedding by itself.
         assert (after["all_gather"], after["reduce_scatter"]) == (4, 4)
