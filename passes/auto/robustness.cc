@@ -14,17 +14,8 @@ namespace {
 // either way as such a spread is on average (its standard deviation), and a little more.
 constexpr int64_t kOne = 1024, kSpread = 307, kEither = 205;
 
-// Numbers that many depend on, beside the rate and alpha of every group. kCompute: all kernels,
-// each of which is also off for itself.
-enum Figure : int32_t {
-  kCompute,
-  kHostKernel,
-  kHostCollective,
-  kSlowdown,
-  kCopies,
-  kGamma,
-  kFigures
-};
+// Numbers that many depend on, beside the rate and alpha of every group.
+enum Figure : int32_t { kHostKernel, kHostCollective, kSlowdown, kCopies, kGamma, kFigures };
 
 constexpr int kNominal = -1;  // beside the cases
 
@@ -200,7 +191,7 @@ int64_t RobustnessEvaluator::Replay(int which) {
   const int16_t* const off =
       nominal ? nullptr : off_.data() + Index(which / 2) * Index(problem_.size());
   const int64_t sign = which % 2 == 0 ? 1 : -1;
-  const int64_t gamma = figure(kGamma), copies = figure(kCopies), compute = figure(kCompute);
+  const int64_t gamma = figure(kGamma), copies = figure(kCopies);
   clock_.Reset(problem_.graph->groups().size(),
                {Off(costs.host_ps_per_kernel(), figure(kHostKernel)),
                 Off(costs.host_ps_per_collective(), figure(kHostCollective)),
@@ -209,7 +200,7 @@ int64_t RobustnessEvaluator::Replay(int which) {
   for (const Step& step : steps_) {
     if (step.kind == Step::Kind::kRun) {
       const int64_t cost = problem_.cost[Index(step.id)];
-      if (cost > 0) clock_.Kernel(nominal ? cost : Off(cost, compute + sign * off[step.id]));
+      if (cost > 0) clock_.Kernel(nominal ? cost : Off(cost, kOne + sign * off[step.id]));
       continue;
     }
     const Launch& launch = launches_[Index(step.id)];

@@ -10,9 +10,8 @@
 
 namespace bucketd::search {
 
-// Replays orders under costs that are off by up to 30 %: every kernel's, all kernels' together,
-// every group's alpha and rate, copies, launches and the slowdown beside a collective, each for
-// itself. The cases are
+// Replays orders under costs that are off by up to 30 %: every kernel's, every group's alpha and
+// rate, copies, launches and the slowdown beside a collective, each for itself. The cases are
 // fixed; they come in pairs that are off in opposite directions, and over all of them the few
 // figures that many steps depend on are off independently of one another (an orthogonal array). Not
 // thread-safe; the problem outlives it.
