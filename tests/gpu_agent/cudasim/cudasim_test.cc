@@ -149,9 +149,12 @@ TEST(CudasimTest, AnAbortAtAnyStepFreesNothingInUse) {
         [&](GpuRank& rank, int) {
           if (!rank.opened().ok()) return;
           auto step = std::async(std::launch::async, [&] { return rank.Step(seed % 2 == 0); });
-          if (reached.wait_for(std::chrono::seconds(1)) == std::future_status::ready) {
-            rank.executor().Abort("no more");
-          }
+          const auto is_over = [](const auto& future, int milliseconds) {
+            return future.wait_for(std::chrono::milliseconds(milliseconds)) ==
+                   std::future_status::ready;
+          };
+          while (!is_over(reached, 1) && !is_over(step, 0)) continue;
+          if (is_over(reached, 0)) rank.executor().Abort("no more");
           step.get();
           rank.Close();
         },
