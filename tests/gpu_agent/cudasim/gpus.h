@@ -23,7 +23,7 @@ namespace bucketd::agent {
 inline uint64_t Seeds() {
   const char* full =
       std::getenv("BUCKETD_FULL");  // the suite sets it to nothing where it is not meant
-  return full != nullptr && absl::string_view(full) == "1" ? 500 : 20;
+  return full != nullptr && absl::string_view(full) == "1" ? 5000 : 20;
 }
 
 // Ranks that meet: a ring on the host for what they tell each other, and an NCCL id, for each lane.
