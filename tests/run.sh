@@ -19,6 +19,7 @@ HELP
   exit 0
 fi
 . deploy/lib.sh
+cores=$(env -u OMP_NUM_THREADS nproc)  # nproc itself takes that variable, which is 1 below, for the answer
 
 kind=${1:-}
 case $kind in
@@ -43,7 +44,7 @@ part() {
   step "[$number/$steps] $name"
 }
 # Tests by ctest in a build folder, with a line each as they end: ctests FOLDER REPORT arguments.
-ctests() { ctest --test-dir "$1" --output-on-failure -j "$(nproc)" --output-junit "$PWD/$reports/$2.xml" "${@:3}"; }
+ctests() { ctest --test-dir "$1" --output-on-failure -j "$cores" --output-junit "$PWD/$reports/$2.xml" "${@:3}"; }
 trap 'status=$?; [ $status = 0 ] || { ended; python3 tests/summary.py "$reports"; echo "failed in: ${name:-the beginning}"; }' EXIT
 
 part "Install and build"
@@ -67,7 +68,7 @@ which=${full:+(full or not full) and }
 [ "$kind" != --fast ] || which="not slow and "
 part "Python tests"
 # A file is one worker's. What bounds a time comes afterwards, when nothing else runs.
-pytests python -n "$(nproc)" --dist loadfile --no-loadscope-reorder -m "${which}not quiet" --durations 10
+pytests python -n "$cores" --dist loadfile --no-loadscope-reorder -m "${which}not quiet" --durations 10
 pytests quiet -m "${which}quiet"
 
 if [ "$kind" != --fast ]; then
