@@ -28,8 +28,12 @@ def main() -> None:
             out.with_suffix(".half").touch()
         while not pathlib.Path(gate).exists():
             time.sleep(0.05)
-        for _ in range(steps):
+        # For longer than a trainer waits before it looks for an agent again, however fast its steps are.
+        until, more = time.monotonic() + 3, torch.ones(1)
+        while more:
             run.step()
+            more[0] = time.monotonic() < until
+            dist.broadcast(more, 0)
     if dist.get_rank() == 0:
         out.write_text(json.dumps({
             "dropped": telemetry.of(agent, "").dropped,
