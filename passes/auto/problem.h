@@ -42,7 +42,8 @@ struct Transfer {
                       // op, dtype, mergeability and, for sinks, level: members of one key
                       // never depend on one another
   int32_t level = 0;  // of a sink: collectives on the longest path below it
-  LeaderId need = 0;  // of a root: its first user
+  LeaderId need =
+      0;  // of a root: its first user; Problem::size(), behind the last, if nobody uses it
   int64_t bytes = 0, in_bytes = 0, out_bytes = 0;
   int64_t alpha_ps = 0, wire_ps = 0;  // alone: their sum
   int32_t payload_rank = 0;           // place in eager registration order

@@ -228,13 +228,15 @@ void Search::TryBuckets(const std::vector<Batch>& batches, size_t most_starts) {
 // One bucket of each key for what is needed between two collectives that the step waits for: there
 // no wire has time for more. Nothing where nothing waits so.
 std::vector<Batch> Search::BucketsBetweenInline() const {
-  std::vector<int32_t> segment_of;  // of a leader
+  std::vector<int32_t> segment_of;  // of a leader; and of the end, where a root is due that nobody
+                                    // uses
   int32_t segment = 0;
   for (LeaderId l = 0; l < problem_.size(); ++l) {
     const CollectiveId c = problem_.wait_of[Index(l)];
     if (c >= 0 && problem_.transfer(c).use == Use::kInline) ++segment;
     segment_of.push_back(segment);
   }
+  segment_of.push_back(segment);
   if (segment == 0) return {};
   std::map<std::pair<int32_t, int32_t>, Batch> batches;  // by segment and key
   for (size_t c = 0; c < problem_.transfers.size(); ++c) {
