@@ -78,7 +78,7 @@ class _Lockstep:
         last: dict[fx.Node, int] = {}
         kept: set[fx.Node] = set()
         for node in self.nodes:
-            shared = [] if node.op != "call_function" or ops.facts(node.target).wait else ops.storage(node)[0]
+            shared = [] if node.op != "call_function" or ops.facts(node.target).wait else ops.storage(node, ops.facts(node.target))[0]
             made_by[node] = {root for s in shared for root in made_by[s]} if shared else {node}
             for root in (r for source in node.all_input_nodes for r in made_by[source]):
                 last[root] = max(last.get(root, 0), place[node])

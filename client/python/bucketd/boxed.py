@@ -47,21 +47,21 @@ class _Code:
         for node in self._nodes:
             if node.op != "placeholder":
                 dead = dying.get(node)
-                lines.append(f"    {self._statement(node)}; {dead}None" if dead else f"    {self._statement(node)}")
+                lines.append(f"    {self._statement(node)}; del {dead}" if dead else f"    {self._statement(node)}")
         self.text = "\n".join(lines) + "\n"
 
     def get_source(self, _name: str) -> str:
         return self.text
 
     def _last_uses(self) -> dict[fx.Node, str]:
-        """node -> "a = b = ", the values that it is the last to read."""
+        """node -> "a, b", the values that it is the last to read."""
         seen: set[fx.Node] = set()
         dying: dict[fx.Node, str] = {}
         for node in reversed(self._nodes):
             last = [source for source in node.all_input_nodes if source not in seen]
             seen.update(last)
             if node.op != "output":
-                dying[node] = "".join(f"{source.name} = " for source in last)
+                dying[node] = ", ".join([source.name for source in last])
         return dying
 
     def _statement(self, node: fx.Node) -> str:

@@ -34,6 +34,7 @@ from .tags import META_KEY, TAG_NAMES, flatten, output_slots, tag_joint
 from .values import is_nested, value_of
 
 KINDS = ("fw", "bw", "joint")
+_INTEGERS = {int}
 _ROOT = re.compile(r"[A-Z]\[[^\]]*\](?:\.__closure__\[\d+\]\.cell_contents)?\.?")  # L['self'], G['model']
 
 
@@ -121,7 +122,7 @@ class _Capture:
 
     def _call(self, node: torch.fx.Node) -> Node:
         op = ops.facts(node.target)
-        shared, written = ops.storage(node)
+        shared, written = ops.storage(node, op)
         made = Node(NodeKind.CALL, op.name, self._ids(node), self._tensors(node))
         made.alias_of = [self.id[n] for n in shared]
         made.mutates = [self.id[n] for n in written]
@@ -134,14 +135,14 @@ class _Capture:
             return made
         if op.collective is not None and len(made.outputs) == 1:
             made.kind = NodeKind.COLLECTIVE
-            made.flags = ops.flags(node, shared, written) & ORDERED
+            made.flags = ops.flags(node, op, shared, written) & ORDERED
             made.collective = self._collective(node, op.collective)
             return made
         if op.wait and len(made.inputs) == 1 and self.nodes[made.inputs[0]].kind == NodeKind.COLLECTIVE:
             made.kind = NodeKind.WAIT
             return made
-        made.flags = ops.flags(node, shared, written)
-        made.flops = ops.flops(node, self.hints)
+        made.flags = ops.flags(node, op, shared, written)
+        made.flops = ops.flops(node, op, self.hints)
         return made
 
     def _collective(self, node: torch.fx.Node, kind: CollectiveKind) -> Collective:
@@ -169,7 +170,7 @@ class _Capture:
             raise GraphError(f"node {node.name} has a tensor of {value.dtype}, which is not supported", node.name)
         shape = tuple(value.shape)
         stride = tuple(value.stride()) if value.layout == torch.strided else ()
-        if not all(type(number) is int for number in shape + stride):
+        if not {*map(type, shape), *map(type, stride)} <= _INTEGERS:
             self.symbolic = self.symbolic or any(map(is_symbolic, shape + stride))
             shape = tuple(self.hints(size) for size in shape)
             stride = tuple(number if type(number) is int else max(1, self.hints(number)) for number in stride)  # 0: expanded

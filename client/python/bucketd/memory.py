@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+
 from .graph import ITEM_SIZE, VIEW, Node, NodeKind, Tensor
 
 _GATHERS = frozenset({"embedding", "index", "index_select", "gather"})
@@ -39,26 +42,38 @@ def memory_bytes(nodes: list[Node], node: Node, strides: bool = True) -> int:
     """Of `node`, whose inputs are ids in `nodes`. Without `strides`, from shapes alone."""
     if node.kind != NodeKind.CALL or node.flags & VIEW:
         return 0
-    base = base_name(node.op)
+    moves = _moves(node.op)
+    total = 0 if moves == _NOTHING else _node_bytes(node, strides)
+    if moves == _GATHERED:
+        total *= 2
+    if moves >= _GATHERED:
+        for i in node.inputs[1 if moves == _GATHERED else 0 :]:
+            total += _node_bytes(nodes[i], strides)
+    return total
+
+
+_NOTHING, _OUTPUTS, _GATHERED, _ALL = range(4)
+
+
+@functools.lru_cache(4096)
+def _moves(op: str) -> int:
+    base = base_name(op)
     if base.startswith(("empty", "new_empty")) or base == "detach":
-        return 0
-    written = sum(_bytes(t, strides) for t in node.outputs)
+        return _NOTHING
     if base in _FILLS or base.endswith("_like") or base.startswith("new_"):
-        return written
-    if base in _GATHERS:
-        return 2 * written + sum(_node_bytes(nodes[i], strides) for i in node.inputs[1:])
-    return written + sum(_node_bytes(nodes[i], strides) for i in node.inputs)
+        return _OUTPUTS
+    return _GATHERED if base in _GATHERS else _ALL
 
 
 def _node_bytes(node: Node, strides: bool) -> int:
-    return sum(_bytes(t, strides) for t in node.outputs)
+    total = 0
+    for tensor in node.outputs:
+        total += _bytes(tensor, strides)
+    return total
 
 
 def _bytes(tensor: Tensor, strides: bool) -> int:
-    count = ITEM_SIZE[tensor.dtype]
-    known = strides and tensor.stride is not None and len(tensor.stride) == len(tensor.shape)
-    for axis, size in enumerate(tensor.shape):
-        if known and tensor.stride[axis] == 0:
-            size = min(size, 1)
-        count *= size
-    return count
+    shape, stride = tensor.shape, tensor.stride if strides else None
+    if stride is not None and 0 in stride and len(stride) == len(shape):  # expanded
+        shape = [min(size, 1) if step == 0 else size for size, step in zip(shape, stride)]
+    return math.prod(shape, start=ITEM_SIZE[tensor.dtype])

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import flop_registry
 from .graph import COMPUTE, ORDERED, POINTWISE, VIEW, CollectiveKind, DType, ReduceOp
 from .memory import base_name, is_ordered
 from .sizes import Hints
-from .values import returns_nothing, wrapped
+from .values import returns_nothing, wrapped, wraps
 
 DTYPES: dict[torch.dtype, DType] = {
     torch.bool: DType.BOOL,
@@ -82,6 +82,7 @@ class OpFacts:
     ordered: bool
     returns_nothing: bool
     pointwise: bool
+    wraps: bool  # runs another operator, which values.wrapped() knows
 
 
 @functools.cache
@@ -103,6 +104,7 @@ def facts(target: object) -> OpFacts:
         ordered=is_ordered(name),
         returns_nothing=returns_nothing(target),
         pointwise=schema is not None and (torch.Tag.pointwise in target.tags or name in _POINTWISE_TOO),
+        wraps=schema is None and wraps(target),
     )
 
 
@@ -126,11 +128,13 @@ def argument(node: torch.fx.Node, name: str, default: Any = None) -> Any:
     return default
 
 
-def storage(node: torch.fx.Node) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
-    """(nodes whose storage the outputs share, nodes that the call writes), by the operator's schema."""
-    op = facts(node.target)
+def storage(node: torch.fx.Node, op: OpFacts) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
+    """(nodes whose storage the outputs share, nodes that the call writes), by the operator's schema. `op` is facts(node.target)
+    here and below: a lookup by operator costs more than most of what is asked of it."""
     if op.shares_first:
         return list(node.all_input_nodes[:1]), []
+    if not op.aliased:
+        return [], []
     shared: dict[torch.fx.Node, None] = {}
     written: dict[torch.fx.Node, None] = {}
     for position, name, is_write in op.aliased:
@@ -151,10 +155,9 @@ def _nodes(value: Any) -> list[torch.fx.Node]:
     return found
 
 
-def flags(node: torch.fx.Node, shared: list[torch.fx.Node], written: list[torch.fx.Node]) -> int:
-    op = facts(node.target)
+def flags(node: torch.fx.Node, op: OpFacts, shared: list[torch.fx.Node], written: list[torch.fx.Node]) -> int:
     out = ORDERED if op.ordered or op.returns_nothing and not written else 0
-    if formula(wrapped(node)[0]) is not None:
+    if formula(wrapped(node)[0] if op.wraps else node.target) is not None:
         out |= COMPUTE
     if op.pointwise:
         out |= POINTWISE
@@ -172,9 +175,9 @@ def formula(target: object) -> Callable[..., int] | None:
     return flop_registry.get(getattr(target, "overloadpacket", target))
 
 
-def flops(node: torch.fx.Node, hints: Hints) -> int:
+def flops(node: torch.fx.Node, op: OpFacts, hints: Hints) -> int:
     """By torch's own count, on the shapes of the fake values; 0 where a formula does not take this call."""
-    target, args, result = wrapped(node)
+    target, args, result = wrapped(node) if op.wraps else (node.target, node.args, node.meta.get("val"))
     count = formula(target)
     if count is None:
         return 0

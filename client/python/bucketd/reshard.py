@@ -54,8 +54,8 @@ def _same_in_another_form(node: fx.Node) -> bool:
     op = ops.facts(node.target)
     if node.target is operator.getitem or op.wait or op.cast:
         return True
-    shared, written = ops.storage(node)
-    return bool(ops.flags(node, shared, written) & VIEW)
+    shared, written = ops.storage(node, op)
+    return bool(ops.flags(node, op, shared, written) & VIEW)
 
 
 class _Again:

@@ -39,6 +39,10 @@ def returns_nothing(target: object) -> bool:
     return isinstance(target, torch._ops.OpOverload) and not target._schema.returns
 
 
+def wraps(target: object) -> bool:
+    return _name(target) in (_SAVES, _RUNS)
+
+
 def wrapped(node: torch.fx.Node) -> tuple[object, tuple[Any, ...], Any]:
     """(operator, its positional arguments, its result): those inside, for a node that runs an operator with a generator's state."""
     if _name(node.target) == _SAVES:
