@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-#include "passes/auto/fast_wires.h"
 #include "passes/auto/late_waits.h"
+#include "passes/auto/other_wires.h"
 #include "passes/auto/search.h"
 #include "passes/auto/to_plan.h"
 #include "passes/base/status_macros.h"
@@ -87,7 +87,7 @@ std::string Microseconds(int64_t ps) {
 }
 
 // More effort looks around what this one finds for faster wires.
-constexpr int32_t kSearchedForFastWires = 5;
+constexpr int32_t kSearchedForOtherWires = 5;
 
 // A plan and what it takes.
 struct Candidate {
@@ -102,20 +102,21 @@ struct Candidate {
 // before took: so more effort is never worse.
 class Choice {
  public:
-  // Improves on `best`. `fast`: orders for faster wires at each stop and at those behind the last
-  // one. All outlive it.
+  // Improves on `best`. `others`: of each search for other wires the orders at each stop and at
+  // those behind the last one. All outlive it.
   Choice(const PassContext& context, const search::Problem& problem, int64_t limit,
-         int64_t bound_ps, const Plan& before, std::vector<search::FastOrder> fast, Candidate& best)
+         int64_t bound_ps, const Plan& before, std::vector<std::vector<search::OtherOrder>> others,
+         Candidate& best)
       : context_(context),
         problem_(problem),
         limit_(limit),
         bound_ps_(bound_ps),
         before_(before),
         best_(best),
-        evaluator_(problem, search::RobustBudgetOf(problem, kSearchedForFastWires) == 0
+        evaluator_(problem, search::RobustBudgetOf(problem, kSearchedForOtherWires) == 0
                                 ? search::RobustnessEvaluator::kFewCases
                                 : search::RobustnessEvaluator::kCases),
-        fast_(std::move(fast)) {}
+        others_(std::move(others)) {}
 
   void AtStop(search::Search& search, int32_t effort) {
     if (search.score().over) {
@@ -123,12 +124,8 @@ class Choice {
       last_ = search.score();
       return;
     }
-    search::FastOrder& fast = fast_[std::min(Index(effort), fast_.size() - 1)];
     int64_t fastest_ps = search.score().first;
-    if (!fast.decoded.order.empty()) {
-      fast.decoded.figures.total_ps = evaluator_.Nominal(fast.decoded);
-      fastest_ps = std::min(fastest_ps, fast.decoded.figures.total_ps);
-    }
+    const std::vector<const search::OtherOrder*> others = OthersAt(Index(effort), fastest_ps);
     int64_t ceiling_ps = search::CeilingOf(fastest_ps, bound_ps_, effort);
     if (!best_.score.over) ceiling_ps = std::min(ceiling_ps, best_.score.first);
     if (fastest_ps > ceiling_ps) return;
@@ -137,7 +134,7 @@ class Choice {
     search::Search around(problem_, limit_, {{budget - of_orders, 0, of_orders}});
     around.EvaluateBy(evaluator_, ceiling_ps);
     around.Adopt(search.best(), search.best_settings());
-    if (!fast.decoded.order.empty()) around.Adopt(fast.decoded, fast.settings);
+    for (const search::OtherOrder* other : others) around.Adopt(other->decoded, other->settings);
     if (!robust_.order.empty()) around.Adopt(robust_, settings_);
     for (const auto& [decoded, settings] : search.found()) {
       if (decoded.figures.total_ps <= ceiling_ps) around.Adopt(decoded, settings);
@@ -153,6 +150,20 @@ class Choice {
   }
 
  private:
+  // Of each search for other wires what it had at that stop, with what it takes on the real ones;
+  // the least of that goes into `fastest_ps`.
+  std::vector<const search::OtherOrder*> OthersAt(size_t stop, int64_t& fastest_ps) {
+    std::vector<const search::OtherOrder*> found;
+    for (std::vector<search::OtherOrder>& orders : others_) {
+      search::OtherOrder& other = orders[std::min(stop, orders.size() - 1)];
+      if (other.decoded.order.empty()) continue;
+      other.decoded.figures.total_ps = evaluator_.Nominal(other.decoded);
+      fastest_ps = std::min(fastest_ps, other.decoded.figures.total_ps);
+      found.push_back(&other);
+    }
+    return found;
+  }
+
   // Unless it is slower, or takes more than that; the evaluator does not know where memory moves
   // waits.
   bool Take(const search::Decoded& decoded, int64_t most_ps = search::kNever) {
@@ -189,7 +200,7 @@ class Choice {
   std::deque<std::pair<search::Decoded, Candidate>> settled_;
   Candidate& best_;
   search::RobustnessEvaluator evaluator_;
-  std::vector<search::FastOrder> fast_;
+  std::vector<std::vector<search::OtherOrder>> others_;
   search::Decoded robust_;  // what fared best at the last stop that took it
   search::Settings settings_;
   Score last_;  // of the search, at the last stop over the limit
@@ -280,11 +291,16 @@ class SearchPass : public Pass {
       best.score = search::ScoreOf({best.figures.total_ps, best.figures.peak_bytes}, limit);
     }
     const search::Decoded start = search::OrderOf(context.graph, *problem, best.plan);
-    std::vector<search::FastOrder> fast(1);
-    if (tuning_.Has(search::Part::kFastWires))
-      fast = search::OrdersForFastWires(
-          *problem, limit, std::min(context.options.effort, kSearchedForFastWires), start);
-    Choice choice(context, *problem, limit, bound_ps, before, std::move(fast), best);
+    std::vector<std::vector<search::OtherOrder>> others;
+    const auto search_for = [&](double wires) {
+      others.push_back(search::OrdersForWires(
+          *problem, wires, limit, std::min(context.options.effort, kSearchedForOtherWires), start));
+    };
+    if (tuning_.Has(search::Part::kFastWires)) search_for(search::kFasterWires);
+    if (tuning_.Has(search::Part::kSlowWires) && problem->is_small()) {
+      search_for(search::kSlowerWires);
+    }
+    Choice choice(context, *problem, limit, bound_ps, before, std::move(others), best);
     search::Search search(*problem, limit,
                           search::StopsOf(*problem, bound_ps, context.options.effort),
                           [&](size_t stop) { choice.AtStop(search, static_cast<int32_t>(stop)); });

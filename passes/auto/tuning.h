@@ -18,10 +18,11 @@ enum class Part : uint8_t {
   kBuckets,    // buckets shift, merge, split and change their form, one after the other
   kOrders,     // orders are changed action by action
   kFastWires,  // orders for wires that are faster
+  kSlowWires,  // and slower; small steps
   kSturdier,   // around the best plan for one that fares better under perturbed costs
 };
-inline constexpr const char* kPartNames[] = {"other plan", "between",    "buckets",
-                                             "orders",     "fast wires", "sturdier"};
+inline constexpr const char* kPartNames[] = {"other plan", "between",    "buckets", "orders",
+                                             "fast wires", "slow wires", "sturdier"};
 
 // --- Work. A leader placed by a decode is the unit; budgets are those of effort 5.
 
@@ -57,10 +58,10 @@ inline constexpr int32_t kLooser = 50;
 inline constexpr size_t kMostLooser = 6, kMostMoreChanges = 3;
 
 // --- Sturdier plans. Costs that are off by 30 % are seldom further off than this: what a byte
-// takes on faster wires. And the share of the limit in thousandths, since buffers live longer on
-// slower ones.
-inline constexpr double kAllWires = 0.75;
-inline constexpr int32_t kFastWiresMemory = 988;
+// takes on faster wires, and on slower ones. And the share of the limit in thousandths, since
+// buffers live longer on slower wires than those that an order was made for.
+inline constexpr double kFasterWires = 0.75, kSlowerWires = 1.33;
+inline constexpr int32_t kOtherWiresMemory = 988;
 // Nominal costs count as one perturbed case for so many of them: else the least mean of a few cases
 // wins by hundredths of a percent, which is chance, and costs more than that where costs are right.
 inline constexpr int kCasesOfNominal = 4;

@@ -99,26 +99,35 @@ TEST(GeneratedSteps, GathersBetweenCollectivesOnThePathShareABucket) {
             1.2 * static_cast<double>(SharpBoundOf(step.graph, costs).total_ps));
 }
 
-// Said to be bound by wires, most of these steps are less so.
-TEST(GeneratedSteps, PlansForWiresThatWereSaidToBeSlowAreGoodOnFasterOnes) {
+// What plans lose that were made for wires of which `said` was said, in the mean over a small step
+// of every kind.
+double LostForWires(double said, const CostProfile& profile) {
   PlanOptions options;
   options.mode = "auto";
   options.numerics = Numerics::kFree;
   double lost = 0.0;
-  int plans = 0;
   for (size_t kind = 0; kind < GeneratedKinds().size(); ++kind) {
     const CapturedGraph step = GeneratedStep(kind, 21, false);
-    const Costs truth = *Costs::FromFile(step.graph, step.costs, *FindProfile("slow_network"));
-    const Costs said =
-        truth.WithWires(step.graph, std::vector<double>(step.graph.groups().size(), 1.4));
+    const Costs truth = *Costs::FromFile(step.graph, step.costs, profile);
+    const Costs wrong =
+        truth.WithWires(step.graph, std::vector<double>(step.graph.groups().size(), said));
     const absl::StatusOr<Plan> right = MakePlan(step.graph, truth, options);
-    const absl::StatusOr<Plan> made = MakePlan(step.graph, said, options);
-    ASSERT_TRUE(right.ok() && made.ok());
+    const absl::StatusOr<Plan> made = MakePlan(step.graph, wrong, options);
+    EXPECT_TRUE(right.ok() && made.ok());
     const auto total = static_cast<double>(Simulate(step.graph, *made, truth).prediction.total_ps);
     lost += total / static_cast<double>(right->prediction.total_ps) - 1.0;
-    ++plans;
   }
-  EXPECT_LE(lost / plans, 0.01);
+  return lost / static_cast<double>(GeneratedKinds().size());
+}
+
+// Said to be bound by wires, most of these steps are less so.
+TEST(GeneratedSteps, PlansForWiresThatWereSaidToBeSlowAreGoodOnFasterOnes) {
+  EXPECT_LE(LostForWires(1.4, *FindProfile("slow_network")), 0.01);
+}
+
+// What hides behind compute is launched earlier for it; 0.061 without a search for slower wires.
+TEST(GeneratedSteps, PlansForWiresThatWereSaidToBeFastAreGoodOnSlowerOnes) {
+  EXPECT_LE(LostForWires(1 / 1.4, *FindProfile("h100_nvlink")), 0.05);
 }
 
 }  // namespace

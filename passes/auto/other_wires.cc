@@ -1,4 +1,4 @@
-#include "passes/auto/fast_wires.h"
+#include "passes/auto/other_wires.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace {
 // But no less than program order takes: under so little other orders are hard to find.
 int64_t LimitFor(const Problem& problem, int64_t limit) {
   const int64_t peak = *std::max_element(problem.live_at.begin(), problem.live_at.end());
-  return std::max(Share(limit, kFastWiresMemory), std::min(limit, peak));
+  return std::max(Share(limit, kOtherWiresMemory), std::min(limit, peak));
 }
 
 // What each collective is good for stays, so that buckets mean the same in both.
@@ -29,16 +29,16 @@ Problem UnderCosts(const Problem& problem, const Costs& costs) {
 
 }  // namespace
 
-std::vector<FastOrder> OrdersForFastWires(const Problem& problem, int64_t limit, int32_t effort,
-                                          const Decoded& start) {
-  const std::vector<double> times(problem.graph->groups().size(), kAllWires);
-  const Costs costs = problem.costs->WithWires(*problem.graph, times);
-  const Problem fast = UnderCosts(problem, costs);
+std::vector<OtherOrder> OrdersForWires(const Problem& problem, double times, int64_t limit,
+                                       int32_t effort, const Decoded& start) {
+  const std::vector<double> of_groups(problem.graph->groups().size(), times);
+  const Costs costs = problem.costs->WithWires(*problem.graph, of_groups);
+  const Problem other = UnderCosts(problem, costs);
   std::vector<Stop> stops = StopsOf(problem, LowerBoundPs(*problem.graph, costs), effort);
   for (Stop& stop : stops) stop.order_budget = 0;
-  std::vector<FastOrder> orders(stops.size());
+  std::vector<OtherOrder> orders(stops.size());
   const Search* running = nullptr;
-  Search search(fast, LimitFor(problem, limit), std::move(stops), [&](size_t stop) {
+  Search search(other, LimitFor(problem, limit), std::move(stops), [&](size_t stop) {
     if (!running->score().over) orders[stop] = {running->best(), running->best_settings()};
   });
   running = &search;

@@ -1,5 +1,5 @@
-// Orders for wires that are faster than said, and what they are good for.
-#include "passes/auto/fast_wires.h"
+// Orders for wires that are faster or slower than said, and what they are good for.
+#include "passes/auto/other_wires.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -24,7 +24,9 @@ PlanOptions Free() {
   return options;
 }
 
-TEST(FastWires, OrdersTakeWhatTheSimulatorSaysUnderFasterWires) {
+class OtherWires : public ::testing::TestWithParam<double> {};
+
+TEST_P(OtherWires, OrdersTakeWhatTheSimulatorSaysUnderThem) {
   const PlanOptions options = Free();
   int64_t orders = 0;
   for (uint32_t seed = 6000; seed < 6000 + Seeds(40); ++seed) {
@@ -36,13 +38,14 @@ TEST(FastWires, OrdersTakeWhatTheSimulatorSaysUnderFasterWires) {
     ASSERT_TRUE((*MakePass("tag-collectives"))->Run(context, plan).ok());
     const search::Problem problem = *search::Contract(context);
     const int64_t limit = context.program_order.peak_bytes;
-    const Costs fast = costs.WithWires(graph, std::vector<double>(graph.groups().size(), 0.75));
-    for (const search::FastOrder& found :
-         OrdersForFastWires(problem, limit, 3, search::Decoded())) {
+    const Costs other =
+        costs.WithWires(graph, std::vector<double>(graph.groups().size(), GetParam()));
+    for (const search::OtherOrder& found :
+         OrdersForWires(problem, GetParam(), limit, 3, search::Decoded())) {
       if (found.decoded.order.empty()) continue;
       ++orders;
       plan = search::PlanOf(context, problem, found.decoded);
-      const Prediction simulated = Simulate(graph, plan, fast).prediction;
+      const Prediction simulated = Simulate(graph, plan, other).prediction;
       EXPECT_EQ(simulated.total_ps, found.decoded.figures.total_ps) << "seed " << seed;
       EXPECT_EQ(simulated.peak_bytes, found.decoded.figures.peak_bytes) << "seed " << seed;
       EXPECT_LE(simulated.peak_bytes, limit) << "seed " << seed;
@@ -50,6 +53,8 @@ TEST(FastWires, OrdersTakeWhatTheSimulatorSaysUnderFasterWires) {
   }
   EXPECT_GT(orders, Share(40));
 }
+
+INSTANTIATE_TEST_SUITE_P(FasterAndSlower, OtherWires, ::testing::Values(0.75, 1.33));
 
 }  // namespace
 }  // namespace bucketd::testing
