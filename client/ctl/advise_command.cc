@@ -1,5 +1,7 @@
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/ctl/command.h"
 #include "client/ctl/fsdp_advice.h"
+#include "client/ctl/traced_step.h"
 #include "client/render/table.h"
 
 #include "passes/base/status_macros.h"
@@ -16,8 +19,9 @@ namespace {
 
 struct Args {
   std::vector<std::string> graphs, kept;
-  std::string units, memory_limit;
+  std::string trace, units, memory_limit;
   CostFlags costs;
+  int32_t ranks_per_node = 0;
   bool json = false;
 };
 
@@ -58,16 +62,28 @@ Json ShardingJson(const Sharding& sharding, const absl::StatusOr<bool>& again) {
       .Set("peak_bytes", sharding.peak_bytes);
 }
 
-void PrintJson(const StepGraphs& step, const Advice& advice, const absl::StatusOr<bool>& again) {
-  const auto sharding = [&](const Sharding& s) { return ShardingJson(s, again); };
-  const Json object = Json::Object(
-      {{"graphs", Json::List(step, [](const Input& i) { return i.captured.graph.name(); })},
-       {"digests", Json::List(step, [](const Input& i) { return ToHex(i.digest); })},
-       {"cost_profile", step.front().costs.profile_id()},
+// What is advised on: graphs of a step, or a trace of one.
+struct Step {
+  StepGraphs graphs, kept;
+  absl::StatusOr<bool> again = false;  // GathersAgain(graphs)
+  std::optional<TracedStep> traced;    // without its graphs
+};
+
+void PrintJson(const Step& step, const Advice& advice) {
+  const auto sharding = [&](const Sharding& s) { return ShardingJson(s, step.again); };
+  Json object = Json::Object(
+      {{"graphs", Json::List(step.graphs, [](const Input& i) { return i.captured.graph.name(); })},
+       {"digests", Json::List(step.graphs, [](const Input& i) { return ToHex(i.digest); })},
+       {"cost_profile", step.graphs.front().costs.profile_id()},
        {"memory_limit_bytes", advice.limit_bytes},
        {"now", sharding(advice.now())},
        {"advised", sharding(advice.advised())},
        {"tried", Json::List(advice.tried, sharding)}});
+  if (step.traced.has_value()) {
+    object.Set("trace", Json::Object({{"steps", step.traced->steps},
+                                      {"step_us", Json::Us(step.traced->total_ps)},
+                                      {"waits_at_launch", step.traced->waits_at_launch}}));
+  }
   std::fputs(object.Text().c_str(), stdout);
 }
 
@@ -86,7 +102,18 @@ std::vector<std::string> Cells(const std::string& mark, const Sharding& sharding
           absl::StrCat(Mib(sharding.peak_bytes), fits ? "" : " (too much)")};
 }
 
-void PrintText(const StepGraphs& step, const Advice& advice, const absl::StatusOr<bool>& again) {
+// What a trace tells and what it does not.
+std::string TraceText(const TracedStep& traced) {
+  return absl::StrCat(
+      "traced: one step of ", traced.steps, ", ", Duration(traced.total_ps),
+      traced.waits_at_launch
+          ? "; the host stood until each collective was over, so prefetching hides nothing"
+          : "",
+      "\nnot in a trace: activations (peak memory is gathered parameters and gradients alone), "
+      "modules inside of units (which are not halved)\n");
+}
+
+void PrintText(const Step& step, const Advice& advice) {
   using Align = Table::Align;
   Table table({{""},
                {"units"},
@@ -100,11 +127,12 @@ void PrintText(const StepGraphs& step, const Advice& advice, const absl::StatusO
                {"peak memory", Align::kRight}});
   for (size_t i = 0; i < advice.tried.size(); ++i) {
     const std::string mark = absl::StrCat(i == 0 ? "now" : "", i == advice.best ? "*" : "");
-    table.AddRow(Cells(mark, advice.tried[i], advice, again));
+    table.AddRow(Cells(mark, advice.tried[i], advice, step.again));
   }
   const std::string text = absl::StrCat(
-      step.front().captured.graph.name(), ", cost profile ", step.front().costs.profile_id(),
-      ", memory limit ", Mib(advice.limit_bytes), "\n\n", table.Text(),
+      step.graphs.front().captured.graph.name(), ", cost profile ",
+      step.graphs.front().costs.profile_id(), ", memory limit ", Mib(advice.limit_bytes), "\n",
+      step.traced.has_value() ? TraceText(*step.traced) : std::string(), "\n", table.Text(),
       "* advised: the fastest that fits, where it saves half a percent; forward, backward: units "
       "to prefetch, 1 as FSDP2 does unasked\n"
       "apply it with bucketd.apply_to_fully_shard(model, FILE), where FILE is the output of "
@@ -112,17 +140,52 @@ void PrintText(const StepGraphs& step, const Advice& advice, const absl::StatusO
   std::fputs(text.c_str(), stdout);
 }
 
+absl::StatusOr<Step> LoadGraphs(const Args& args) {
+  Step step;
+  ASSIGN_OR_RETURN(step.graphs, LoadAll(args.graphs, args.costs));
+  ASSIGN_OR_RETURN(step.kept, LoadAll(args.kept, args.costs));
+  step.again = GathersAgain(step.graphs);
+  RETURN_IF_ERROR(CheckKept(args, step.again, step.kept));
+  return step;
+}
+
+absl::StatusOr<Step> LoadTrace(const Args& args) {
+  ASSIGN_OR_RETURN(TracedStep traced, LoadTracedStep(args.trace, args.costs, args.ranks_per_node));
+  Step step;
+  step.graphs = std::move(traced.step);
+  step.kept = std::move(traced.kept);
+  step.again = GathersAgain(step.graphs);
+  step.traced = std::move(traced);
+  return step;
+}
+
+// A prediction of what was traced that is far off says that the links are other ones.
+void NoteFarOff(const TracedStep& traced, int64_t predicted_ps) {
+  if (std::abs(predicted_ps - traced.total_ps) * 4 <= traced.total_ps) return;
+  std::fprintf(stderr,
+               "the traced step took %s, and is predicted to take %s: ranks waited for each other, "
+               "or --profile has not this machine's links (bucketctl costs import-trace)\n",
+               Duration(traced.total_ps).c_str(), Duration(predicted_ps).c_str());
+}
+
 absl::Status Run(const Args& args) {
-  ASSIGN_OR_RETURN(const StepGraphs step, LoadAll(args.graphs, args.costs));
-  ASSIGN_OR_RETURN(const StepGraphs kept, LoadAll(args.kept, args.costs));
-  const absl::StatusOr<bool> again = GathersAgain(step);
-  RETURN_IF_ERROR(CheckKept(args, again, kept));
-  ASSIGN_OR_RETURN(const Advice advice,
-                   AdviseFullyShard(step, kept, args.units, args.memory_limit));
+  const bool is_trace = !args.trace.empty();
+  if (is_trace == !args.graphs.empty()) {
+    return absl::OutOfRangeError("expected the graphs of a step, or --trace");
+  }
+  ASSIGN_OR_RETURN(const Step step, is_trace ? LoadTrace(args) : LoadGraphs(args));
+  AdviceOptions options{args.units, args.memory_limit};
+  if (is_trace) {
+    options.units = step.traced->units;
+    options.waits_at_launch = step.traced->waits_at_launch;
+    options.host_ps_per_launch = step.traced->host_ps_per_launch;
+  }
+  ASSIGN_OR_RETURN(const Advice advice, AdviseFullyShard(step.graphs, step.kept, options));
+  if (is_trace) NoteFarOff(*step.traced, advice.now().total_ps);
   if (args.json) {
-    PrintJson(step, advice, again);
+    PrintJson(step, advice);
   } else {
-    PrintText(step, advice, again);
+    PrintText(step, advice);
   }
   return absl::OkStatus();
 }
@@ -135,8 +198,7 @@ void AddAdviseCommand(const Command& app) {
       "advise", "Say how to wrap and prefetch with fully_shard (FSDP2), without a compiler");
   command
       .AddOption("graph", args->graphs, "a step's captured graphs: joint, or forward and backward")
-      .TypeName("GRAPH")
-      .Required();
+      .TypeName("GRAPH");
   command
       .AddOption("--kept", args->kept,
                  "the same step, captured with gathered parameters kept for the backward: whether "
@@ -148,6 +210,17 @@ void AddAdviseCommand(const Command& app) {
                  "what is wrapped now: entries separated by commas, a+b for fully_shard([a, b]), "
                  "layers.[0-31] counts; else transformer blocks and what is around them")
       .TypeName("ENTRIES");
+  command
+      .AddOption("--trace", args->trace,
+                 "instead of graphs: a step that fully_shard ran, of any one rank, as "
+                 "torch.profiler's export_chrome_trace wrote it (record_shapes=True)")
+      .TypeName("TRACE")
+      .Excludes({"graph", "--kept", "--units"});
+  command
+      .AddOption("--ranks-per-node", args->ranks_per_node, "of the traced job [all of its ranks]")
+      .InRange(1, 1 << 20)
+      .TypeName("N")
+      .Needs("--trace");
   command.AddOption("--memory-limit", args->memory_limit,
                     "peak memory that is allowed: 1.05x and +5% of the present wrapping's, 38GiB, "
                     "bytes [1.05x]");
@@ -160,7 +233,10 @@ void AddAdviseCommand(const Command& app) {
       "llama3_8b_fsdp8.joint.json.gz\n"
       "Example: for a script, on a slow network, with what is wrapped today:\n"
       "  bucketctl advise step.joint.json.gz --units 'tok_embeddings,layers.*,norm+output' "
-      "--profile slow_network --json > advice.json");
+      "--profile slow_network --json > advice.json\n"
+      "Example: from traces of a training without a compiler, with links as they show them:\n"
+      "  bucketctl costs import-trace rank*.json.gz --out links.json\n"
+      "  bucketctl advise --trace rank0.json.gz --profile links.json --memory-limit 2x");
   command.Does([args] { return Report(Run(*args)); });
 }
 

@@ -50,29 +50,37 @@ StatedCosts OfNormalized(const CapturedGraph& captured, const NormalizedGraph& n
 
 }  // namespace
 
+absl::StatusOr<CostProfile> ProfileOf(const CostFlags& flags) {
+  absl::StatusOr<CostProfile> profile = FindProfile(flags.profile);
+  if (profile.ok()) return profile;
+  return absl::NotFoundError(absl::StrCat("--profile: ", profile.status().message()));
+}
+
 absl::StatusOr<Input> Load(const std::string& graph_path, const CostFlags& flags) {
-  const absl::StatusOr<CostProfile> profile = FindProfile(flags.profile);
-  if (!profile.ok()) {
-    return absl::NotFoundError(absl::StrCat("--profile: ", profile.status().message()));
-  }
+  ASSIGN_OR_RETURN(const CostProfile profile, ProfileOf(flags));
   if (flags.of != "file" && flags.of != "profile") {
     return absl::OutOfRangeError(
         absl::StrCat("--costs: \"", flags.of, "\"; expected file or profile"));
   }
-  const auto in_file = [&](const absl::Status& status) {
-    return absl::InvalidArgumentError(absl::StrCat(graph_path, ": ", status.message()));
-  };
   ASSIGN_OR_RETURN(CapturedGraph captured, ReadCapturedGraphFile(graph_path));
+  if (flags.of == "profile") captured.has_costs = false;
+  return InputOf(std::move(captured), profile, graph_path);
+}
+
+absl::StatusOr<Input> InputOf(CapturedGraph captured, const CostProfile& profile,
+                              const std::string& source) {
+  const auto in_file = [&](const absl::Status& status) {
+    return absl::InvalidArgumentError(absl::StrCat(source, ": ", status.message()));
+  };
   absl::StatusOr<NormalizedGraph> normalized = Normalize(captured.graph);
   if (!normalized.ok()) return in_file(normalized.status());
-  if (flags.of == "profile") captured.has_costs = false;
   // Measured rows win over what the file states, as they do over the device model.
   if (captured.has_costs) {
-    UseMeasuredLinks(captured.graph, captured.mesh, *profile, captured.costs);
+    UseMeasuredLinks(captured.graph, captured.mesh, profile, captured.costs);
   }
   const auto resolve = [&](const Graph& graph, const StatedCosts& stated) {
-    return captured.has_costs ? Costs::FromFile(graph, stated, *profile)
-                              : Costs::FromDeviceModel(graph, captured.mesh, *profile);
+    return captured.has_costs ? Costs::FromFile(graph, stated, profile)
+                              : Costs::FromDeviceModel(graph, captured.mesh, profile);
   };
   absl::StatusOr<Costs> costs = resolve(captured.graph, captured.costs);
   if (!costs.ok()) return in_file(costs.status());
@@ -80,7 +88,7 @@ absl::StatusOr<Input> Load(const std::string& graph_path, const CostFlags& flags
   if (!shared.ok()) return in_file(shared.status());
   const Digest digest = GraphDigest(normalized->graph);
   return Input{std::move(captured), *std::move(normalized), *std::move(costs),
-               *std::move(shared),  profile->name,          digest};
+               *std::move(shared),  profile.name,           digest};
 }
 
 Plan WithFigures(const Input& input, Plan plan) {

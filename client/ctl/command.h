@@ -49,6 +49,9 @@ struct CostFlags {
   std::string of = "file";  // "file": what it states, scaled by the profile; or "profile"
 };
 
+// NOT_FOUND: --profile names none.
+absl::StatusOr<CostProfile> ProfileOf(const CostFlags& costs);
+
 // A captured graph and what planning it needs.
 struct Input {
   CapturedGraph captured;
@@ -60,6 +63,10 @@ struct Input {
 };
 // NOT_FOUND: no such file or profile. A file that states no costs gets the profile's.
 absl::StatusOr<Input> Load(const std::string& graph_path, const CostFlags& costs);
+
+// What Load() makes of the graph that it read; `source` is for messages.
+absl::StatusOr<Input> InputOf(CapturedGraph captured, const CostProfile& profile,
+                              const std::string& source);
 
 // Plans as a server does: the normalised graph, under its costs.
 absl::StatusOr<Plan> PlanHere(const Input& input, const PlanOptions& options);

@@ -19,6 +19,7 @@
 #include "passes/base/status_macros.h"
 #include "passes/modes/pass_registry.h"
 #include "passes/pass/tags.h"
+#include "passes/planner.h"
 
 namespace bucketd::ctl {
 namespace {
@@ -166,7 +167,23 @@ std::vector<Wrapping> Wrappings(const std::vector<Wrapped>& units, const std::st
   return found;
 }
 
-absl::Status Predict(const StepGraphs& step, Sharding& sharding) {
+// Each wait directly behind its launch. Legal: a launch has what it reads, and a wait came later.
+std::vector<Step> WaitingAtLaunch(const Graph& graph, const std::vector<Step>& order) {
+  std::vector<Step> waiting;
+  for (const Step& step : order) {
+    const bool node = step.kind == Step::Kind::kNode;
+    if (step.kind == Step::Kind::kWait || (node && graph.kind(step.id) == NodeKind::kWait))
+      continue;
+    waiting.push_back(step);
+    if (step.kind == Step::Kind::kStart) waiting.push_back({Step::Kind::kWait, step.id});
+    if (!node || graph.kind(step.id) != NodeKind::kCollective) continue;
+    const NodeId wait = graph.collective(graph.collective_of(step.id)).wait;
+    if (wait != kNoNode) waiting.push_back({Step::Kind::kNode, wait});
+  }
+  return waiting;
+}
+
+absl::Status Predict(const StepGraphs& step, const AdviceOptions& advice, Sharding& sharding) {
   PlanOptions options;
   options.mode = "manual";
   options.buckets = absl::StrJoin(sharding.units, ",", [](std::string* out, const auto& modules) {
@@ -177,7 +194,12 @@ absl::Status Predict(const StepGraphs& step, Sharding& sharding) {
   options.memory_limit_bytes = kNoLimit;  // what a plan would change to keep one, FSDP2 would not
   sharding.total_ps = sharding.exposed_ps = sharding.peak_bytes = 0;
   for (const Input& input : step) {
-    ASSIGN_OR_RETURN(const Plan plan, PlanHere(input, options));
+    ASSIGN_OR_RETURN(Plan plan, PlanHere(input, options));
+    if (advice.waits_at_launch) {
+      plan.order = WaitingAtLaunch(input.captured.graph, plan.order);
+      bucketd::Predict(input.captured.graph, input.costs, plan);
+      plan.prediction.total_ps += advice.host_ps_per_launch * plan.prediction.collectives;
+    }
     sharding.total_ps += plan.prediction.total_ps;
     sharding.exposed_ps += plan.prediction.exposed_ps;
     sharding.peak_bytes = std::max(sharding.peak_bytes, plan.prediction.peak_bytes);
@@ -193,14 +215,16 @@ bool Better(const Sharding& a, const Sharding& b, int64_t limit) {
 }
 
 // The forward's distance and the backward's hardly meet: one after the other.
-absl::StatusOr<Sharding> BestDistances(const StepGraphs& step, Sharding from, int64_t limit) {
-  RETURN_IF_ERROR(Predict(step, from));
+absl::StatusOr<Sharding> BestDistances(const StepGraphs& step, const AdviceOptions& options,
+                                       Sharding from, int64_t limit) {
+  RETURN_IF_ERROR(Predict(step, options, from));
   Sharding best = std::move(from);
+  if (options.waits_at_launch) return best;
   for (int32_t Sharding::*distance : {&Sharding::prefetch_forward, &Sharding::prefetch_backward}) {
     for (int32_t ahead = 2; ahead <= kFarthest; ++ahead) {
       Sharding next = best;
       next.*distance = ahead;
-      RETURN_IF_ERROR(Predict(step, next));
+      RETURN_IF_ERROR(Predict(step, options, next));
       if (Better(next, best, limit)) best = std::move(next);
     }
   }
@@ -234,7 +258,8 @@ absl::StatusOr<bool> GathersAgain(const StepGraphs& step) {
 }
 
 absl::StatusOr<Advice> AdviseFullyShard(const StepGraphs& step, const StepGraphs& kept,
-                                        const std::string& units, const std::string& memory_limit) {
+                                        const AdviceOptions& options) {
+  const std::string& units = options.units;
   ASSIGN_OR_RETURN(const std::vector<Wrapped> wrapped, UnitsOf(step, units));
   if (!kept.empty()) {
     ASSIGN_OR_RETURN(const std::vector<Wrapped> same, UnitsOf(kept, units));
@@ -249,9 +274,9 @@ absl::StatusOr<Advice> AdviseFullyShard(const StepGraphs& step, const StepGraphs
   const absl::StatusOr<bool> again = GathersAgain(step);
   Sharding now{wrappings.front().name, wrappings.front().units};
   now.keeps = again.ok() && !*again;
-  RETURN_IF_ERROR(Predict(step, now));
+  RETURN_IF_ERROR(Predict(step, options, now));
   Advice advice;
-  ASSIGN_OR_RETURN(advice.limit_bytes, LimitOf(memory_limit, now.peak_bytes));
+  ASSIGN_OR_RETURN(advice.limit_bytes, LimitOf(options.memory_limit, now.peak_bytes));
   const bool fits = now.peak_bytes <= advice.limit_bytes;
   advice.tried.push_back(now);
   for (const StepGraphs* graphs : {&step, &kept}) {
@@ -259,7 +284,8 @@ absl::StatusOr<Advice> AdviseFullyShard(const StepGraphs& step, const StepGraphs
     for (const Wrapping& wrapping : wrappings) {
       Sharding from{wrapping.name, wrapping.units};
       from.keeps = now.keeps || graphs == &kept;
-      ASSIGN_OR_RETURN(Sharding best, BestDistances(*graphs, std::move(from), advice.limit_bytes));
+      ASSIGN_OR_RETURN(Sharding best,
+                       BestDistances(*graphs, options, std::move(from), advice.limit_bytes));
       const bool worthwhile = !fits || best.total_ps <= now.total_ps / 1000 * kWorthwhile;
       if (worthwhile && Better(best, advice.advised(), advice.limit_bytes)) {
         advice.best = advice.tried.size();

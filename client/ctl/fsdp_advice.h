@@ -40,10 +40,20 @@ struct Advice {
   const Sharding& advised() const { return tried[best]; }
 };
 
-// `step` as it is wrapped now: by `units`, as --buckets reads them, or "" for transformer blocks
-// and what is before and behind them. `kept`, which may be empty: the same step, parameters kept.
-// `memory_limit` as --memory-limit, of the present peak. FAILED_PRECONDITION: no units in it.
+struct AdviceOptions {
+  // What is wrapped now, as --buckets reads it; "": transformer blocks and what is before and
+  // behind them.
+  std::string units;
+  std::string memory_limit;  // as --memory-limit, of the present peak
+  // The host stands until each collective is over, as gloo's do: nothing hides one, however early
+  // it is launched, so distances are not tried; and each launch takes `host_ps_per_launch` more.
+  bool waits_at_launch = false;
+  int64_t host_ps_per_launch = 0;
+};
+
+// `step` as it is wrapped now. `kept`, which may be empty: the same step, parameters kept.
+// FAILED_PRECONDITION: no units in it.
 absl::StatusOr<Advice> AdviseFullyShard(const StepGraphs& step, const StepGraphs& kept,
-                                        const std::string& units, const std::string& memory_limit);
+                                        const AdviceOptions& options);
 
 }  // namespace bucketd::ctl

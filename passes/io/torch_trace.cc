@@ -1,8 +1,6 @@
 #include "passes/io/torch_trace.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <utility>
 #include <vector>
@@ -14,71 +12,17 @@
 
 #include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
-#include "passes/io/gzip.h"
 #include "passes/io/torch_trace_events.h"
-#include "simdjson.h"
 
 namespace bucketd {
 namespace {
 
-namespace od = simdjson::ondemand;
+using torch_trace::DTypeOf;
 using torch_trace::Event;
+using torch_trace::KindOf;
 using torch_trace::Trace;
 
 constexpr char kNoShapes[] = "no sizes stated (record_shapes=True writes them)";
-
-// As PyTorch prints scalar types, and as the profiler prints C++ types of inputs.
-DType DTypeOf(absl::string_view name) {
-  static const auto& kNames =
-      *new std::map<absl::string_view, DType>{{"Float", DType::kF32},
-                                              {"float", DType::kF32},
-                                              {"Double", DType::kF64},
-                                              {"double", DType::kF64},
-                                              {"Half", DType::kF16},
-                                              {"c10::Half", DType::kF16},
-                                              {"BFloat16", DType::kBF16},
-                                              {"c10::BFloat16", DType::kBF16},
-                                              {"Int", DType::kI32},
-                                              {"int", DType::kI32},
-                                              {"Long", DType::kI64},
-                                              {"long", DType::kI64},
-                                              {"long int", DType::kI64},
-                                              {"Short", DType::kI16},
-                                              {"short", DType::kI16},
-                                              {"short int", DType::kI16},
-                                              {"Char", DType::kI8},
-                                              {"signed char", DType::kI8},
-                                              {"Byte", DType::kU8},
-                                              {"unsigned char", DType::kU8},
-                                              {"Bool", DType::kBool},
-                                              {"bool", DType::kBool},
-                                              {"UInt16", DType::kU16},
-                                              {"UInt32", DType::kU32},
-                                              {"UInt64", DType::kU64},
-                                              {"Float8_e4m3fn", DType::kF8E4M3},
-                                              {"Float8_e5m2", DType::kF8E5M2},
-                                              {"c10::Float8_e4m3fn", DType::kF8E4M3},
-                                              {"ComplexFloat", DType::kC64},
-                                              {"c10::Float8_e5m2", DType::kF8E5M2},
-                                              {"ComplexDouble", DType::kC128},
-                                              {"c10::complex<float>", DType::kC64}};
-  const auto it = kNames.find(name);
-  return it == kNames.end() ? DType::kUnspecified : it->second;
-}
-
-// Of "_allgather_base", "all_gather_into_tensor", "c10d::reduce_scatter_", "gloo:all_reduce", ...
-CollectiveKind KindOf(absl::string_view name) {
-  const auto has = [&](absl::string_view a, absl::string_view b) {
-    return absl::StrContains(name, a) || absl::StrContains(name, b);
-  };
-  if (absl::StrContains(name, "sparse")) return CollectiveKind::kUnspecified;
-  if (has("allgather", "all_gather")) return CollectiveKind::kAllGather;
-  if (has("reduce_scatter", "reducescatter")) return CollectiveKind::kReduceScatter;
-  if (has("allreduce", "all_reduce")) return CollectiveKind::kAllReduce;
-  if (has("alltoall", "all_to_all")) return CollectiveKind::kAllToAll;
-  if (absl::StrContains(name, "broadcast")) return CollectiveKind::kBroadcast;
-  return CollectiveKind::kUnspecified;
-}
 
 // Whether all ranks get as much: "" and "[]" say so, "[4, 4]" too, a list cut short does not.
 bool IsEven(absl::string_view splits) {
@@ -295,22 +239,13 @@ class Interpreter {
   std::map<std::pair<std::string, bool>, int32_t> group_ids_;
 };
 
-// `json` has SIMDJSON_PADDING bytes of room behind its end.
-absl::StatusOr<RankTrace> Parse(const std::string& json, const std::string& source) {
-  std::string place;
-  od::parser parser;
-  Trace raw;
-  try {
-    od::document document = parser.iterate(json.data(), json.size(), json.capacity() + 1);
-    raw = torch_trace::ReadTrace(document.get_object(), place);
-  } catch (const simdjson::simdjson_error& error) {
-    return absl::InvalidArgumentError(absl::StrCat(source, ": ", place, place.empty() ? "" : ": ",
-                                                   simdjson::error_message(error.error())));
-  }
-  if (!raw.has_events) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(source, ": no \"traceEvents\"; expected a Chrome trace of torch.profiler"));
-  }
+}  // namespace
+
+absl::StatusOr<RankTrace> ReadTorchTrace(absl::string_view bytes, const std::string& source,
+                                         int64_t max_json_bytes) {
+  ASSIGN_OR_RETURN(
+      const Trace raw,
+      torch_trace::ParseTrace(bytes, source, torch_trace::Interest::kCollectives, max_json_bytes));
   if (raw.rank < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(source,
@@ -323,36 +258,8 @@ absl::StatusOr<RankTrace> Parse(const std::string& json, const std::string& sour
   return trace;
 }
 
-}  // namespace
-
-absl::StatusOr<RankTrace> ReadTorchTrace(absl::string_view bytes, const std::string& source,
-                                         int64_t max_json_bytes) {
-  constexpr size_t kPadding = simdjson::SIMDJSON_PADDING;
-  if (IsGzip(bytes)) {
-    const absl::StatusOr<std::string> json = GunzipBounded(bytes, max_json_bytes, kPadding);
-    if (json.ok()) return Parse(*json, source);
-    return absl::Status(json.status().code(), absl::StrCat(source, ": ", json.status().message()));
-  }
-  if (static_cast<int64_t>(bytes.size()) > max_json_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(source, ": ", bytes.size(), " bytes; the limit is ", max_json_bytes));
-  }
-  std::string json;
-  json.reserve(bytes.size() + kPadding);
-  json.append(bytes.data(), bytes.size());
-  return Parse(json, source);
-}
-
 absl::StatusOr<RankTrace> ReadTorchTraceFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": no such file, or not readable"));
-  file.seekg(0, std::ios::end);
-  if (file.tellg() > kMaxTraceBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": more than ", kMaxTraceBytes, " bytes"));
-  }
-  file.seekg(0);
-  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (file.bad()) return absl::UnavailableError(absl::StrCat(path, ": cannot be read"));
+  ASSIGN_OR_RETURN(const std::string bytes, torch_trace::ReadTraceFile(path, kMaxTraceBytes));
   return ReadTorchTrace(bytes, path);
 }
 

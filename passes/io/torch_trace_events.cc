@@ -1,6 +1,8 @@
 #include "passes/io/torch_trace_events.h"
 
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -9,6 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+
+#include "passes/io/gzip.h"
+#include "simdjson.h"
 
 namespace bucketd::torch_trace {
 namespace {
@@ -44,16 +49,18 @@ struct Tensor {
   bool is_list = false;
   int32_t count = 0;
   int64_t elements = 1;
+  std::vector<int64_t> listed;
 };
 
 // One argument: [] or [4, 16], or [[4, 16], [8]] for a list of tensors.
-Tensor ReadArgument(od::value value) {
+Tensor ReadArgument(od::value value, bool in_list = false) {
   Tensor tensor;
   if (value.type() != od::json_type::array) return tensor;
   for (od::value item : value.get_array()) {
     ++tensor.count;
     if (item.type() == od::json_type::array) {
       tensor.is_list = true;
+      if (!in_list) tensor.listed.push_back(ReadArgument(item, true).elements);
       continue;
     }
     const int64_t size = item.get_int64();
@@ -69,10 +76,14 @@ void ReadDims(od::value value, Shapes& shapes) {
   for (od::value item : value.get_array()) {
     const Tensor tensor = ReadArgument(item);
     if (tensor.is_list) {
-      if (shapes.listed == 0) shapes.listed = tensor.count;
+      if (shapes.listed == 0) {
+        shapes.listed = tensor.count;
+        shapes.listed_sizes = tensor.listed;
+      }
       continue;
     }
     ++shapes.tensors;
+    shapes.sizes.push_back(tensor.elements);
     const bool fits = shapes.elements >= 0 && tensor.elements >= 0 &&
                       !__builtin_add_overflow(shapes.elements, tensor.elements, &shapes.elements);
     if (!fits) shapes.elements = -1;
@@ -94,6 +105,7 @@ void ReadArgs(od::object args, Event& event) {
     const absl::string_view key = View(field.unescaped_key());
     od::value v = field.value();
     if (key == "External id") event.external_id = IntegerOrNone(v);
+    if (key == "correlation") event.correlation = IntegerOrNone(v);
     if (key == "Collective name") event.collective = TextOrNone(v);
     if (key == "dtype") event.dtype = TextOrNone(v);
     if (key == "In msg nelems") event.in_elements = IntegerOrNone(v);
@@ -110,8 +122,25 @@ void ReadArgs(od::object args, Event& event) {
   }
 }
 
+// Whether the event is of interest for a step of FSDP2 alone, and as what.
+bool ClassifyForStep(absl::string_view category, Event& event) {
+  if (category == "user_annotation" && absl::StartsWith(event.name, "FSDP::")) {
+    event.kind = Event::Kind::kMark;
+  } else if (event.name == "fsdp::all_gather_copy_in") {
+    event.kind = Event::Kind::kCopyIn;
+  } else if (category == "kernel" || category == "gpu_memcpy" || category == "gpu_memset") {
+    event.kind = Event::Kind::kWork;
+  } else if (category == "cuda_runtime" || category == "cuda_driver") {
+    event.kind = Event::Kind::kLaunch;
+  } else {
+    return false;
+  }
+  return true;
+}
+
 // Whether the event is of interest, and as what.
-bool Classify(absl::string_view phase, absl::string_view category, Event& event) {
+bool Classify(absl::string_view phase, absl::string_view category, Interest interest,
+              Event& event) {
   if (phase != "X") return false;
   if (category == "kernel" && absl::StrContains(event.name, "nccl")) {
     event.kind = Event::Kind::kKernel;
@@ -124,14 +153,15 @@ bool Classify(absl::string_view phase, absl::string_view category, Event& event)
   } else if (absl::StartsWith(event.name, "_c10d_functional::")) {
     event.kind = Event::Kind::kFunctional;
   } else {
-    return false;
+    return interest == Interest::kStep && ClassifyForStep(category, event);
   }
   return true;
 }
 
 class EventReader {
  public:
-  EventReader(Trace& trace, std::string& place) : trace_(trace), place_(place) {}
+  EventReader(Interest interest, Trace& trace, std::string& place)
+      : interest_(interest), trace_(trace), place_(place) {}
 
   void ReadAll(od::array events) {
     int64_t index = 0;
@@ -159,7 +189,7 @@ class EventReader {
       if (key == "dur") has_duration = ReadTime(v, kMaxDurationUs, event.duration_ns);
       if (key == "args") args = od::object(v.get_object()).raw_json();
     }
-    if (!Classify(View(phase), View(category), event)) return;
+    if (!Classify(View(phase), View(category), interest_, event)) return;
     place_ = absl::StrCat(place_, " (", absl::CHexEscape(event.name.substr(0, 80)), ")");
     if (!has_start || !has_duration) Refuse(simdjson::NUMBER_ERROR);
     if (trace_.events.size() == kMaxEvents) Refuse(simdjson::CAPACITY);
@@ -180,6 +210,7 @@ class EventReader {
     return true;
   }
 
+  const Interest interest_;
   Trace& trace_;
   std::string& place_;
   od::parser args_parser_;
@@ -223,20 +254,8 @@ void ReadDistributed(od::object object, Trace& trace) {
   }
 }
 
-}  // namespace
-
-std::vector<int32_t> ParseRanks(absl::string_view text) {
-  if (!absl::ConsumePrefix(&text, "[") || !absl::ConsumeSuffix(&text, "]")) return {};
-  std::vector<int32_t> ranks;
-  for (const absl::string_view piece : absl::StrSplit(text, ',')) {
-    int32_t rank = 0;
-    if (!absl::SimpleAtoi(piece, &rank) || rank < 0 || rank > kMaxRank) return {};
-    ranks.push_back(rank);
-  }
-  return ranks;
-}
-
-Trace ReadTrace(od::object document, std::string& place) {
+// Reads a whole document. Throws simdjson::simdjson_error; `place` then says where.
+Trace ReadTrace(od::object document, Interest interest, std::string& place) {
   Trace trace;
   for (auto field : document) {
     const absl::string_view key = View(field.unescaped_key());
@@ -250,10 +269,71 @@ Trace ReadTrace(od::object document, std::string& place) {
     if (key == "distributedInfo") ReadDistributed(v.get_object(), trace);
     if (key == "traceEvents") {
       trace.has_events = true;
-      EventReader(trace, place).ReadAll(v.get_array());
+      EventReader(interest, trace, place).ReadAll(v.get_array());
     }
   }
   return trace;
+}
+
+// `json` has SIMDJSON_PADDING bytes of room behind its end.
+absl::StatusOr<Trace> Parse(const std::string& json, const std::string& source, Interest interest) {
+  std::string place;
+  od::parser parser;
+  Trace trace;
+  try {
+    od::document document = parser.iterate(json.data(), json.size(), json.capacity() + 1);
+    trace = ReadTrace(document.get_object(), interest, place);
+  } catch (const simdjson::simdjson_error& error) {
+    return absl::InvalidArgumentError(absl::StrCat(source, ": ", place, place.empty() ? "" : ": ",
+                                                   simdjson::error_message(error.error())));
+  }
+  if (trace.has_events) return trace;
+  return absl::InvalidArgumentError(
+      absl::StrCat(source, ": no \"traceEvents\"; expected a Chrome trace of torch.profiler"));
+}
+
+}  // namespace
+
+std::vector<int32_t> ParseRanks(absl::string_view text) {
+  if (!absl::ConsumePrefix(&text, "[") || !absl::ConsumeSuffix(&text, "]")) return {};
+  std::vector<int32_t> ranks;
+  for (const absl::string_view piece : absl::StrSplit(text, ',')) {
+    int32_t rank = 0;
+    if (!absl::SimpleAtoi(piece, &rank) || rank < 0 || rank > kMaxRank) return {};
+    ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+absl::StatusOr<Trace> ParseTrace(absl::string_view bytes, const std::string& source,
+                                 Interest interest, int64_t max_json_bytes) {
+  constexpr size_t kPadding = simdjson::SIMDJSON_PADDING;
+  if (IsGzip(bytes)) {
+    const absl::StatusOr<std::string> json = GunzipBounded(bytes, max_json_bytes, kPadding);
+    if (json.ok()) return Parse(*json, source, interest);
+    return absl::Status(json.status().code(), absl::StrCat(source, ": ", json.status().message()));
+  }
+  if (static_cast<int64_t>(bytes.size()) > max_json_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(source, ": ", bytes.size(), " bytes; the limit is ", max_json_bytes));
+  }
+  std::string json;
+  json.reserve(bytes.size() + kPadding);
+  json.append(bytes.data(), bytes.size());
+  return Parse(json, source, interest);
+}
+
+absl::StatusOr<std::string> ReadTraceFile(const std::string& path, int64_t max_bytes) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::NotFoundError(absl::StrCat(path, ": no such file, or not readable"));
+  file.seekg(0, std::ios::end);
+  if (file.tellg() > max_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": more than ", max_bytes, " bytes"));
+  }
+  file.seekg(0);
+  std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (file.bad()) return absl::UnavailableError(absl::StrCat(path, ": cannot be read"));
+  return bytes;
 }
 
 }  // namespace bucketd::torch_trace

@@ -1,10 +1,12 @@
 // Profiler traces, plain and packed: what is read is joined, with itself as another rank as well,
-// and a profile is fitted to what comes of it.
+// and a profile is fitted to what comes of it. What is a step of FSDP2 becomes graphs.
 #include <utility>
 #include <vector>
 
 #include "passes/cost/measured_fit.h"
 #include "passes/cost/trace_join.h"
+#include "passes/io/fsdp_graph.h"
+#include "passes/io/fsdp_trace.h"
 #include "passes/io/torch_trace.h"
 #include "tests/fuzz/fuzz_target.h"
 
@@ -39,11 +41,22 @@ void CheckJoin(const std::vector<RankTrace>& traces, bool partial) {
   Check(FitProfile(CostProfile(), classes, fit).profile.gamma_us >= 0.0, "a fit has a gamma");
 }
 
+void CheckStep(absl::string_view bytes) {
+  const auto step = ReadFsdpTrace(bytes, "fuzz", int64_t{1} << 20);
+  if (!step.ok()) return;
+  Check(step->ranks > 1 && step->total_ps >= 0, "a step has ranks and a length");
+  for (const bool keeps : {false, true}) {
+    const auto graph = GraphOfFsdpStep(*step, {"fuzz", keeps, 0});
+    if (graph.ok()) Check(!graph->graph.collectives().empty(), "a step gathers");
+  }
+}
+
 }  // namespace
 }  // namespace bucketd::fuzz
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace bucketd;
+  fuzz::CheckStep(fuzz::View(data, size));
   auto trace = ReadTorchTrace(fuzz::View(data, size), "fuzz", int64_t{1} << 20);
   if (!trace.ok()) return 0;
   fuzz::CheckTrace(*trace);

@@ -1,6 +1,7 @@
 """A rank that trains with eager FSDP2, as it was wrapped and as advised. argv: a folder, "odd" or "even" sizes, and what is applied:
 
   bucketctl  what `bucketctl advise` says of the step that is captured here, to a model that is not wrapped
+  traced     what it says of traces of the eager training itself, to a model that is not wrapped
   by hand    the longest prefetching and no resharding, to a model that is wrapped by blocks
 Rank 0 prints the advice and both trainings' weights, and all-gathers in a step.
 """
@@ -44,6 +45,26 @@ def captured_advice(mesh) -> dict:
     return json.loads((FOLDER / "advice.json").read_text())
 
 
+def traced_advice(run: training.Training) -> dict:
+    """Of what torch.profiler writes of three steps, links included."""
+    rank = dist.get_rank()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
+        for _ in range(3):
+            run.step()
+    profile.export_chrome_trace(str(FOLDER / f"rank{rank}.json.gz"))
+    dist.barrier()
+    if rank == 0:
+        bucketctl = pathlib.Path(os.environ["BUCKETD_BINARY"]).with_name("bucketctl")
+        traces = [FOLDER / f"rank{each}.json.gz" for each in range(dist.get_world_size())]
+        subprocess.run([bucketctl, "costs", "import-trace", *traces, "--profile", "cpu_loopback", "--out", FOLDER / "links.json"], check=True,
+                       stdout=subprocess.DEVNULL)
+        said = subprocess.run([bucketctl, "advise", "--trace", traces[0], "--profile", FOLDER / "links.json", "--memory-limit", "4x", "--json"],
+                              check=True, stdout=subprocess.PIPE, text=True)
+        (FOLDER / "advice.json").write_text(said.stdout)
+    dist.barrier()
+    return json.loads((FOLDER / "advice.json").read_text())
+
+
 def by_hand() -> dict:
     return {"units": UNITS, "prefetch_forward": 3, "prefetch_backward": 3, "reshard_after_forward": False}
 
@@ -55,8 +76,12 @@ def wrapped(model, mesh):
     return fully_shard(model, mesh=mesh)
 
 
+def training_of(name: str, model) -> training.Training:
+    return training.Training(name, model, model, training.Data(CONFIG.vocab, spread_bits=6))
+
+
 def train(name: str, model) -> training.Result:
-    run = training.Training(name, model, model, training.Data(CONFIG.vocab, spread_bits=6))
+    run = training_of(name, model)
     for _ in range(3):
         run.step()
     run.profiled_step()
@@ -67,8 +92,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
     before = train("as it was", wrapped(llama.build(CONFIG), mesh))
-    if WHAT == "bucketctl":
-        advice = captured_advice(mesh)
+    if WHAT != "by hand":
+        advice = captured_advice(mesh) if WHAT == "bucketctl" else traced_advice(training_of("traced", wrapped(llama.build(CONFIG), mesh)))
         advised = bucketd.apply_to_fully_shard(llama.build(CONFIG), FOLDER / "advice.json", mesh=mesh)
     else:
         advice = by_hand()

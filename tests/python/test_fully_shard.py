@@ -35,6 +35,20 @@ def test_a_captured_steps_advice_trains_the_unadvised_runs_weights(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_traced_steps_advice_trains_the_unadvised_runs_weights(tmp_path):
+    said = json.loads(run_ranks("advice_worker.py", WORLD, str(tmp_path), "even", "traced", timeout=240)[0].splitlines()[-1])
+    now, advised, trace = said["advice"]["now"], said["advice"]["advised"], said["advice"]["trace"]
+    # As the worker wraps, and as FSDP2 trains on CPUs: each collective is waited for where it is launched.
+    assert now["units"] == [["tok_embeddings"], *([f"layers.{i}"] for i in range(4)), ["norm", "output"]]
+    assert now["reshard_after_forward"] and trace["steps"] == 3 and trace["waits_at_launch"]
+    # Ranks that wait for each other take longer than a prediction can know, none less than what was computed.
+    assert 0.25 * trace["step_us"] < now["step_us"] < 1.5 * trace["step_us"]
+    assert len(advised["units"]) == 4 and not advised["reshard_after_forward"] and advised["step_us"] < now["step_us"]
+    assert said["gathers"][1] < said["gathers"][0]
+    assert said["weights"][0] == said["weights"][1] and said["gradients"][0] == said["gradients"][1]
+
+
+@pytest.mark.slow
 def test_what_is_wrapped_as_advised_keeps_its_bits_on_odd_sizes_too(tmp_path):
     said = json.loads(run_ranks("advice_worker.py", WORLD, str(tmp_path), "odd", "by hand", timeout=240)[0].splitlines()[-1])
     assert said["weights"][0] == said["weights"][1] and said["gradients"][0] == said["gradients"][1]
