@@ -78,9 +78,10 @@ absl::StatusOr<Input> InputOf(CapturedGraph captured, const CostProfile& profile
   if (captured.has_costs) {
     UseMeasuredLinks(captured.graph, captured.mesh, profile, captured.costs);
   }
-  const auto resolve = [&](const Graph& graph, const StatedCosts& stated) {
-    return captured.has_costs ? Costs::FromFile(graph, stated, profile)
-                              : Costs::FromDeviceModel(graph, captured.mesh, profile);
+  const auto resolve = [&](const Graph& graph, StatedCosts stated) {
+    if (!captured.has_costs) return Costs::FromDeviceModel(graph, captured.mesh, profile);
+    UseMeasuredKernels(graph, profile, stated);
+    return Costs::FromFile(graph, stated, profile);
   };
   absl::StatusOr<Costs> costs = resolve(captured.graph, captured.costs);
   if (!costs.ok()) return in_file(costs.status());

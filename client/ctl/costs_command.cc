@@ -115,6 +115,9 @@ absl::StatusOr<Answer> Show(client::CostClient& costs, const Args& args) {
     table.AddRow({number.FullName(), absl::StrFormat("%.6g", number.In(profile))});
   }
   absl::StrAppend(&text, table.Text(), profile.links.empty() ? "" : "\n", LinksText(profile));
+  if (!profile.kernels.empty()) {
+    absl::StrAppend(&text, "\n", profile.kernels.size(), " measured kernels (--json lists them)\n");
+  }
   return Answer{text, ProfileToJson(profile)};
 }
 

@@ -1,5 +1,6 @@
 #include "client/ctl/costs_diff.h"
 
+#include <map>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -24,10 +25,32 @@ struct LinkDiff {
   StatedCosts::Link a, b;
 };
 
+struct KernelDiff {
+  const MeasuredKernel* a = nullptr;  // null: not measured
+  const MeasuredKernel* b = nullptr;
+
+  const MeasuredKernel& either() const { return a != nullptr ? *a : *b; }
+};
+
 struct Diff {
   std::vector<NumberDiff> numbers;
   std::vector<LinkDiff> links;
+  std::vector<KernelDiff> kernels;
+
+  bool none() const { return numbers.empty() && links.empty() && kernels.empty(); }
 };
+
+std::vector<KernelDiff> CompareKernels(const CostProfile& a, const CostProfile& b) {
+  std::map<std::string, KernelDiff> by_signature;
+  for (const MeasuredKernel& kernel : a.kernels) by_signature[kernel.signature].a = &kernel;
+  for (const MeasuredKernel& kernel : b.kernels) by_signature[kernel.signature].b = &kernel;
+  std::vector<KernelDiff> found;
+  for (const auto& [signature, pair] : by_signature) {
+    const bool same = pair.a != nullptr && pair.b != nullptr && pair.a->us == pair.b->us;
+    if (!same) found.push_back(pair);
+  }
+  return found;
+}
 
 Diff Compare(const CostProfile& a, const CostProfile& b) {
   Diff diff;
@@ -47,6 +70,7 @@ Diff Compare(const CostProfile& a, const CostProfile& b) {
       diff.links.push_back(link);
     }
   }
+  diff.kernels = CompareKernels(a, b);
   return diff;
 }
 
@@ -74,7 +98,7 @@ std::string Id(const CostProfile& profile) {
 
 std::string DiffText(const CostProfile& a, const CostProfile& b) {
   const Diff diff = Compare(a, b);
-  if (diff.numbers.empty() && diff.links.empty()) {
+  if (diff.none()) {
     return absl::StrCat(Id(a), " and ", Id(b), " have the same numbers\n");
   }
   constexpr auto kRight = Table::Align::kRight;
@@ -84,7 +108,7 @@ std::string DiffText(const CostProfile& a, const CostProfile& b) {
     for (const NumberDiff& n : diff.numbers) {
       table.AddRow({n.name, Number(n.a), Number(n.b), Moves(n.a, n.b)});
     }
-    absl::StrAppend(&text, table.Text(), diff.links.empty() ? "" : "\n");
+    absl::StrAppend(&text, table.Text());
   }
   if (!diff.links.empty()) {
     Table table({{"links"},
@@ -101,7 +125,16 @@ std::string DiffText(const CostProfile& a, const CostProfile& b) {
       table.AddRow({Describe(l.of), Number(l.a.alpha_us), Number(l.b.alpha_us), GbPerSecond(l.a),
                     GbPerSecond(l.b), moves(65536.0), moves(67108864.0)});
     }
-    absl::StrAppend(&text, table.Text());
+    absl::StrAppend(&text, text.empty() ? "" : "\n", table.Text());
+  }
+  if (!diff.kernels.empty()) {
+    Table table({{"kernels"}, {"signature"}, {"us", kRight}, {"now", kRight}, {"moves", kRight}});
+    const auto us = [](const MeasuredKernel* k) { return k == nullptr ? "-" : Number(k->us); };
+    for (const KernelDiff& k : diff.kernels) {
+      table.AddRow({k.either().op, k.either().signature, us(k.a), us(k.b),
+                    k.a == nullptr || k.b == nullptr ? "" : Moves(k.a->us, k.b->us)});
+    }
+    absl::StrAppend(&text, text.empty() ? "" : "\n", table.Text());
   }
   return text;
 }
@@ -118,11 +151,19 @@ std::string DiffJson(const CostProfile& a, const CostProfile& b) {
                          {"busbw_a", l.a.busbw_bytes_per_s},
                          {"busbw_b", l.b.busbw_bytes_per_s}});
   };
+  const auto us = [](const MeasuredKernel* k) { return k == nullptr ? Json() : Json(k->us); };
+  const auto kernel = [&](const KernelDiff& k) {
+    return Json::Object({{"signature", k.either().signature},
+                         {"op", k.either().op},
+                         {"us_a", us(k.a)},
+                         {"us_b", us(k.b)}});
+  };
   return Json::Object({{"a", Id(a)},
                        {"b", Id(b)},
-                       {"equal", diff.numbers.empty() && diff.links.empty()},
+                       {"equal", diff.none()},
                        {"numbers", Json::List(diff.numbers, number)},
-                       {"links", Json::List(diff.links, link)}})
+                       {"links", Json::List(diff.links, link)},
+                       {"kernels", Json::List(diff.kernels, kernel)}})
       .Text();
 }
 

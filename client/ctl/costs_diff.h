@@ -1,4 +1,5 @@
-// How two cost profiles differ: number by number, and class by class of links.
+// How two cost profiles differ: number by number, class by class of links, and in their measured
+// kernels.
 #pragma once
 
 #include <string>
@@ -8,7 +9,8 @@
 namespace bucketd::ctl {
 
 std::string DiffText(const CostProfile& a, const CostProfile& b);
-// One object: "equal", "numbers": [{"name", "a", "b"}], "links": [{"class", "alpha_us_a", ...}].
+// One object: "equal", "numbers": [{"name", "a", "b"}], "links": [{"class", "alpha_us_a", ...}],
+// "kernels": [{"signature", "op", "us_a", "us_b"}], null where one has not measured it.
 std::string DiffJson(const CostProfile& a, const CostProfile& b);
 
 // Class, latency and bandwidth of every measured row, with what it rests on.

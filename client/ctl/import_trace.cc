@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "client/cost_client.h"
 #include "client/ctl/command.h"
+#include "client/ctl/kernel_rows.h"
 #include "client/ctl/server_args.h"
 #include "client/render/table.h"
 
@@ -28,7 +29,7 @@ namespace {
 
 struct Args {
   ServerArgs server;
-  std::vector<std::string> traces, links;
+  std::vector<std::string> traces, links, kernels;
   std::string profile = kDefaultProfile, out, name, reporter, job;
   bool report = false, partial = false;
   int32_t ranks_per_node = 0;
@@ -41,6 +42,7 @@ struct Imported {
   TraceJoin join;
   std::map<LinkClass, Observations> by_class;
   ProfileFit fit;
+  KernelRows kernels;
 };
 
 struct Reported {
@@ -69,7 +71,7 @@ absl::StatusOr<TraceJoin> ReadAndJoin(const Args& args) {
   }
   ASSIGN_OR_RETURN(const JoinOptions options, OptionsFrom(args));
   ASSIGN_OR_RETURN(TraceJoin join, JoinTraces(traces, options));
-  if (!join.observations.empty()) return join;
+  if (!join.observations.empty() || !args.kernels.empty()) return join;
   const auto line = [](std::string* out, const auto& entry) {
     absl::StrAppend(out, "\n  ", entry.second, "  ", entry.first);
   };
@@ -109,6 +111,10 @@ absl::StatusOr<Imported> Fit(TraceJoin join, const CostProfile& base, const Args
   profile.version = 1;
   profile.about = absl::StrCat(base.name, ", links by ", args.traces.size(), " traces with ",
                                imported.join.observations.size(), " collectives");
+  if (!args.kernels.empty()) {
+    ASSIGN_OR_RETURN(imported.kernels, AddKernelRows(args.kernels, profile));
+    absl::StrAppend(&profile.about, ", ", imported.kernels.signatures, " measured kernels");
+  }
   RETURN_IF_ERROR(profile.Validate());
   return imported;
 }
@@ -214,7 +220,11 @@ std::string TextOf(const Imported& imported) {
                   row == nullptr ? "-" : absl::StrFormat("%.0f %%", row->error * 100),
                   summary.doubt == 0.0 ? "-" : absl::StrFormat("x %.2f", summary.doubt)});
   }
-  std::string text = table.Text();
+  std::string text = imported.fit.classes.empty() ? "" : table.Text();
+  if (imported.kernels.nodes > 0) {
+    absl::StrAppend(&text, text.empty() ? "" : "\n", imported.kernels.signatures, " kernels of ",
+                    imported.kernels.nodes, " measured nodes\n");
+  }
   if (!imported.join.dropped.empty()) absl::StrAppend(&text, "\nnot used:\n");
   for (const auto& [why, count] : imported.join.dropped) {
     absl::StrAppendFormat(&text, "%6d  %s\n", count, why);
@@ -246,6 +256,10 @@ std::string JsonOf(const Imported& imported, size_t traces, const Reported* repo
                               {"collectives", imported.join.observations.size()},
                               {"classes", Json::List(imported.fit.classes, one)},
                               {"not_used", Json::List(imported.join.dropped, drop)}});
+  if (imported.kernels.nodes > 0) {
+    object.Set("kernels", Json::Object({{"measured_nodes", imported.kernels.nodes},
+                                        {"rows", imported.kernels.signatures}}));
+  }
   if (reported != nullptr) {
     object.Set("reported",
                Json::Object({{"accepted", reported->accepted}, {"refused", reported->refused}}));
@@ -305,6 +319,13 @@ void AddImportTraceCommand(const Command& costs) {
                  "where the numbers come from that no trace shows; with --report the server's "
                  "profile that the samples are for")
       .ShowDefault();
+  command
+      .AddOption("--kernels", args->kernels,
+                 "a graph with measured kernels, of python -m bucketd.kernel_times: what they took "
+                 "becomes rows of the profile, which price such kernels in the graphs of any job; "
+                 "once a graph")
+      .TypeName("GRAPH")
+      .OneValueEach();
   command.AddOption("--out", args->out, "write the fitted profile").TypeName("FILE");
   command.AddOption("--name", args->name, "of the fitted profile [PROFILE_traced]");
   command.AddFlag("--report", args->report, "hand the samples in at the server");
@@ -328,8 +349,9 @@ void AddImportTraceCommand(const Command& costs) {
       "the last arrival to the last departure, where all ranks are on one host.\n"
       "  bucketctl costs import-trace --out ours.json rank*.json.gz && bucketctl plan GRAPH "
       "--profile ours.json\n"
-      "What Inductor's kernels take is read from a trace by: python -m bucketd.kernel_times "
-      "--help");
+      "What kernels take is read from a trace by: python -m bucketd.kernel_times --help\n"
+      "  bucketctl costs import-trace rank*.json.gz --kernels fw.measured.json.gz --out ours.json "
+      "&& bucketctl costs import ours.json");
   command.Does([args] { return Run(*args); });
 }
 

@@ -101,7 +101,9 @@ absl::StatusOr<Costs> Costs::Resolve(const Graph& graph, const StatedCosts& stat
       const CollectiveId c = graph.collective_of(n);
       ps = costs.CollectivePs(c, graph.collective(c).bytes, 1);
     } else if (graph.kind(n) != NodeKind::kWait) {
-      ps = ToPs(us * profile.compute_scale);
+      const bool measured =
+          !stated.measured_nodes.empty() && stated.measured_nodes[static_cast<size_t>(n)];
+      ps = ToPs(measured ? us : us * profile.compute_scale);
     }
     costs.node_ps_.push_back(ps);
   }

@@ -40,6 +40,8 @@ struct StatedCosts {
   };
   std::vector<double> node_us;  // one a node
   std::vector<Link> links;      // one a collective
+  // One a node, or none: by a row of the profile, whose compute_scale does not apply.
+  std::vector<bool> measured_nodes;
 };
 
 // How often a byte of the message crosses the bus.
@@ -49,7 +51,8 @@ class Costs {
  public:
   // INVALID_ARGUMENT if a figure is negative or not finite, if a placeholder, get_attr or the
   // output has a cost, or if the whole step is absurdly long; the node is named. Knows no mesh and
-  // so no rows of the profile: UseMeasuredLinks (device_model.h) puts those into `stated`.
+  // so no rows of the profile: UseMeasuredLinks (device_model.h) and UseMeasuredKernels
+  // (measured_kernel.h) put those into `stated`.
   static absl::StatusOr<Costs> FromFile(const Graph& graph, const StatedCosts& stated,
                                         const CostProfile& profile);
   // Every group's mesh dimension must be in `mesh` with the group's size, else INVALID_ARGUMENT

@@ -141,6 +141,7 @@ absl::StatusOr<Costs> Costs::FromDeviceModel(const Graph& graph, const Mesh& mes
   RETURN_IF_ERROR(profile.Validate());
   ASSIGN_OR_RETURN(StatedCosts stated, ModelCosts(graph, mesh, profile.device));
   UseMeasuredLinks(graph, mesh, profile, stated);
+  UseMeasuredKernels(graph, profile, stated);
   return Resolve(graph, stated, profile);
 }
 

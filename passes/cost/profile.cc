@@ -60,6 +60,26 @@ absl::Status Check(const ProfileNumber& number, double value) {
                       value, low, high));
 }
 
+std::string HashOf(const std::vector<MeasuredLink>& links) {
+  std::string rows;
+  for (const MeasuredLink& link : links) {
+    // The name of a link has no spaces and no newline.
+    absl::StrAppendFormat(&rows, "%d %d %d %d %s %.17g %.17g\n", static_cast<int>(link.of.kind),
+                          static_cast<int>(link.of.dtype), link.of.group_size,
+                          link.of.ranks_per_node, link.of.link_class, link.alpha_us,
+                          link.busbw_bytes_per_s);
+  }
+  return ToHex(Sha256(rows));
+}
+
+std::string HashOf(const std::vector<MeasuredKernel>& kernels) {
+  std::string rows;
+  for (const MeasuredKernel& kernel : kernels) {
+    absl::StrAppendFormat(&rows, "%s %.17g\n", kernel.signature, kernel.us);
+  }
+  return ToHex(Sha256(rows));
+}
+
 }  // namespace
 
 absl::Span<const ProfileNumber> ProfileNumbers() { return kNumbers; }
@@ -72,7 +92,8 @@ absl::Status CostProfile::Validate() const {
   for (const ProfileNumber& number : kNumbers) {
     RETURN_IF_ERROR(Check(number, number.In(*this)));
   }
-  const absl::Status measured = ValidateLinks(links);
+  absl::Status measured = ValidateLinks(links);
+  if (measured.ok()) measured = ValidateKernels(kernels);
   if (measured.ok()) return measured;
   return absl::InvalidArgumentError(absl::StrCat("cost profile: ", measured.message()));
 }
@@ -82,16 +103,8 @@ std::string CostProfile::Fingerprint() const {
   for (const ProfileNumber& number : kNumbers) {
     absl::StrAppendFormat(&text, "%.17g;", number.In(*this));
   }
-  if (links.empty()) return text;
-  std::string rows;
-  for (const MeasuredLink& link : links) {
-    // The name of a link has no spaces and no newline.
-    absl::StrAppendFormat(&rows, "%d %d %d %d %s %.17g %.17g\n", static_cast<int>(link.of.kind),
-                          static_cast<int>(link.of.dtype), link.of.group_size,
-                          link.of.ranks_per_node, link.of.link_class, link.alpha_us,
-                          link.busbw_bytes_per_s);
-  }
-  absl::StrAppend(&text, "links=", ToHex(Sha256(rows)), ";");
+  if (!links.empty()) absl::StrAppend(&text, "links=", HashOf(links), ";");
+  if (!kernels.empty()) absl::StrAppend(&text, "kernels=", HashOf(kernels), ";");
   return text;
 }
 

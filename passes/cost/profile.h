@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 
+#include "passes/cost/measured_kernel.h"
 #include "passes/cost/measured_link.h"
 
 namespace bucketd {
@@ -45,6 +46,9 @@ struct CostProfile {
   // Ascending by class. A row stands in the place of what the device model, or a captured-graph
   // file, says of such collectives; alpha_scale and busbw_scale do not apply to it.
   std::vector<MeasuredLink> links;
+  // Ascending by signature. A row stands in the place of what the device model, or a captured-graph
+  // file, says of such kernels; compute_scale does not apply to it.
+  std::vector<MeasuredKernel> kernels;
 
   // Finite; rates and scales positive, the others not negative. Names the field.
   absl::Status Validate() const;

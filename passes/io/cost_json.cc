@@ -169,6 +169,41 @@ absl::StatusOr<std::vector<MeasuredLink>> LinksFromJson(const json& value) {
   return links;
 }
 
+absl::StatusOr<std::vector<MeasuredKernel>> KernelsFromJson(const json& value) {
+  if (!value.is_array()) return WrongType("kernels", "an array", value);
+  if (value.size() > kMaxMeasuredKernels) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kernels: ", value.size(), " rows, expected at most ", kMaxMeasuredKernels));
+  }
+  std::vector<MeasuredKernel> kernels;
+  for (size_t i = 0; i < value.size(); ++i) {
+    const std::string where = absl::StrCat("kernels[", i, "]");
+    RETURN_IF_ERROR(CheckObject(value[i], where, {"signature", "op", "us", "samples"}));
+    const Members members(value[i], where);
+    MeasuredKernel& kernel = kernels.emplace_back();
+    RETURN_IF_ERROR(members.Text("signature", true, kernel.signature));
+    RETURN_IF_ERROR(members.Text("op", false, kernel.op));
+    RETURN_IF_ERROR(members.Number("us", true, kernel.us));
+    int64_t samples = 0;
+    RETURN_IF_ERROR(members.Integer("samples", false, kMaxInt32, samples));
+    kernel.samples = static_cast<int32_t>(samples);
+  }
+  absl::c_sort(kernels, [](const MeasuredKernel& a, const MeasuredKernel& b) {
+    return a.signature < b.signature;
+  });
+  return kernels;
+}
+
+std::string KernelsJson(absl::Span<const MeasuredKernel> kernels) {
+  if (kernels.empty()) return "";
+  const auto row = [](std::string* out, const MeasuredKernel& kernel) {
+    absl::StrAppend(out, "{\"signature\": ", Quoted(kernel.signature),
+                    ", \"op\": ", Quoted(kernel.op), ", \"us\": ", json(kernel.us).dump(),
+                    ", \"samples\": ", kernel.samples, "}");
+  };
+  return absl::StrCat(" \"kernels\": [", absl::StrJoin(kernels, ",\n  ", row), "],\n");
+}
+
 std::string LinksJson(absl::Span<const MeasuredLink> links) {
   if (links.empty()) return "";
   const auto number = [](double value) { return json(value).dump(); };

@@ -1,4 +1,4 @@
-// Measured costs as JSON: the "links" of a profile file, and files of samples.
+// Measured costs as JSON: "links" and "kernels" of a profile file, and files of samples.
 #pragma once
 
 #include <string>
@@ -10,6 +10,7 @@
 #include "nlohmann/json_fwd.hpp"
 
 #include "passes/cost/cost_report.h"
+#include "passes/cost/measured_kernel.h"
 #include "passes/cost/measured_link.h"
 
 namespace bucketd {
@@ -25,6 +26,8 @@ namespace internal {
 absl::StatusOr<std::vector<MeasuredLink>> LinksFromJson(const nlohmann::json& value);
 // The member with its comma and newline; "" if there are no rows.
 std::string LinksJson(absl::Span<const MeasuredLink> links);
+absl::StatusOr<std::vector<MeasuredKernel>> KernelsFromJson(const nlohmann::json& value);
+std::string KernelsJson(absl::Span<const MeasuredKernel> kernels);
 
 }  // namespace internal
 }  // namespace bucketd

@@ -119,8 +119,9 @@ class Importer {
     ASSIGN_OR_RETURN(Mesh mesh, roles_.MakeMesh());
     ASSIGN_OR_RETURN(Graph graph, std::move(builder_).Build());
     if (!has_costs_) costs_ = {};
-    return CapturedGraph{std::move(graph), std::move(costs_), has_costs_,
-                         std::move(mesh),  header_.kind,      std::move(parameters_)};
+    return CapturedGraph{std::move(graph),      std::move(costs_), has_costs_,
+                         std::move(mesh),       header_.kind,      std::move(measured_),
+                         std::move(parameters_)};
   }
 
  private:
@@ -180,6 +181,7 @@ class Importer {
     opaque_.push_back(spec_.kind == NodeKind::kPlaceholder && spec_.outputs.empty());
     has_costs_ = has_costs_ || r.has_est_us;
     costs_.node_us.push_back(r.est_us);
+    measured_.push_back(r.measured && r.has_est_us);
     return absl::OkStatus();
   }
 
@@ -343,6 +345,7 @@ class Importer {
   std::vector<int64_t> touched_;  // by node: bytes of its outputs, repeated dimensions once
   absl::flat_hash_map<std::string, GroupId> group_ids_;
   StatedCosts costs_;
+  std::vector<bool> measured_;  // one a node
   bool has_costs_ = false;
   std::vector<std::string> parameters_;
 };

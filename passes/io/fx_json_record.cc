@@ -99,6 +99,7 @@ absl::Span<const FieldEntry> Readers() {
       {"inputs", [](od::value v, Record& r) { ReadIds(v, r.inputs); }},
       {"args", ReadArgs},
       {"est_us", ReadEstimate},
+      {"measured", [](od::value v, Record& r) { r.measured = v.get_bool(); }},
       {"is_view", [](od::value v, Record& r) { r.is_view = v.get_bool(); }},
       {"alias_of", [](od::value v, Record& r) { ReadIds(v, r.alias_of); }},
       {"mutates", [](od::value v, Record& r) { ReadIds(v, r.mutates); }},

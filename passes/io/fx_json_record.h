@@ -37,7 +37,7 @@ struct Record {
   std::vector<int64_t> dims;
   std::vector<Slot> slots;
   Coll coll;
-  bool has_est_us = false, has_slots = false, has_coll = false;
+  bool has_est_us = false, measured = false, has_slots = false, has_coll = false;
   bool is_view = false, is_compute = false, pointwise = false, symbolic = false, is_param = false;
   double est_us = 0.0;
   int64_t flops = 0, memory_bytes = 0, index = 0;

@@ -19,7 +19,7 @@ namespace {
 using internal::Quoted;
 using nlohmann::json;
 
-constexpr int64_t kMaxProfileBytes = 1 << 20;
+constexpr int64_t kMaxProfileBytes = 2 << 20;
 
 // The referee's profiles have these, and none has less.
 bool IsReferees(const ProfileNumber& number) {
@@ -67,6 +67,9 @@ absl::Status ReadExtras(const json& object, CostProfile& profile) {
   if (const json* links = internal::Find(object, "links"); links != nullptr) {
     ASSIGN_OR_RETURN(profile.links, internal::LinksFromJson(*links));
   }
+  if (const json* kernels = internal::Find(object, "kernels"); kernels != nullptr) {
+    ASSIGN_OR_RETURN(profile.kernels, internal::KernelsFromJson(*kernels));
+  }
   return absl::OkStatus();
 }
 
@@ -74,7 +77,8 @@ absl::StatusOr<CostProfile> Read(const json& object, std::string name) {
   CostProfile profile;
   profile.name = std::move(name);
   RETURN_IF_ERROR(ReadNumbers(
-      object, false, {"device", "links", "format_version", "name", "version", "about"}, profile));
+      object, false, {"device", "links", "kernels", "format_version", "name", "version", "about"},
+      profile));
   RETURN_IF_ERROR(ReadExtras(object, profile));
   RETURN_IF_ERROR(profile.Validate());
   return profile;
@@ -162,6 +166,7 @@ std::string ProfileToJson(const CostProfile& profile) {
     absl::StrAppend(&object, apart, Quoted(number.name), ": ", json(number.In(profile)).dump());
   }
   return absl::StrCat(text, ",\n \"device\": ", device, "},\n", internal::LinksJson(profile.links),
+                      internal::KernelsJson(profile.kernels),
                       " \"format_version\": 1, \"name\": ", Quoted(profile.name),
                       ", \"version\": ", profile.version, ", \"about\": ", Quoted(profile.about),
                       "}\n");

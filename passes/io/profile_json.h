@@ -1,5 +1,5 @@
 // Cost profile files: the referee's nine numbers first, then "comm_copy_share" and "device" where
-// they differ from the defaults, then "links", the measured rows.
+// they differ from the defaults, then "links" and "kernels", the measured rows.
 #pragma once
 
 #include <string>

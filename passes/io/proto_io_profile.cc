@@ -82,6 +82,11 @@ absl::StatusOr<CostProfile> ProfileFromProto(const v1::CostProfile& message) {
     return absl::InvalidArgumentError(absl::StrCat("cost profile: links: ", message.links_size(),
                                                    " rows, expected at most ", kMaxMeasuredLinks));
   }
+  if (message.kernels_size() > static_cast<int>(kMaxMeasuredKernels)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cost profile: kernels: ", message.kernels_size(), " rows, expected at most ",
+                     kMaxMeasuredKernels));
+  }
   if (message.version() > static_cast<uint32_t>(std::numeric_limits<int32_t>::max())) {
     return absl::InvalidArgumentError(
         absl::StrCat("cost profile: version is ", message.version(), ", expected less than 2^31"));
@@ -100,6 +105,10 @@ absl::StatusOr<CostProfile> ProfileFromProto(const v1::CostProfile& message) {
   for (const v1::MeasuredLink& link : message.links()) {
     profile.links.push_back(LinkFromProto(link));
   }
+  for (const v1::MeasuredKernel& kernel : message.kernels()) {
+    profile.kernels.push_back(
+        {kernel.signature(), kernel.op(), kernel.us(), ToInt32(kernel.samples())});
+  }
   RETURN_IF_ERROR(profile.Validate());
   return profile;
 }
@@ -114,6 +123,13 @@ void ProfileToProto(const CostProfile& profile, v1::CostProfile& message) {
                         of.GetReflection()->SetDouble(&of, field, number.In(profile));
                       });
   for (const MeasuredLink& link : profile.links) LinkToProto(link, *message.add_links());
+  for (const MeasuredKernel& kernel : profile.kernels) {
+    v1::MeasuredKernel& row = *message.add_kernels();
+    row.set_signature(kernel.signature);
+    row.set_op(kernel.op);
+    row.set_us(kernel.us);
+    row.set_samples(static_cast<uint32_t>(kernel.samples));
+  }
 }
 
 absl::StatusOr<CollectiveSample> SampleFromProto(const v1::CollectiveSample& message) {

@@ -9,6 +9,7 @@ import os
 import pathlib
 import random
 import re
+import statistics
 import subprocess
 import sys
 
@@ -17,14 +18,16 @@ import pytest
 import torch
 from fusion_models import F32, Feedforward
 from inductor_counters import fake_mesh
+from planners import planner
 from trainers_page import blocks, commands
 
 import bucketd
-from bucketd import canonical, files
+from bucketd import canonical, files, plan_file
 from bucketd.graph import POINTWISE, DType, GraphError, Launch, Node, NodeKind, RawGraph, Tensor
 from bucketd.kernel_times import TraceError, kernel_times
 from bucketd.kernel_times.__main__ import main
 from bucketd.kernel_times.match import sure_places
+from bucketd.kernel_times.trace import INDUCTORS, OPERATORS, read_runs
 from bucketd.normalize import normalize
 
 STEPS = 3
@@ -111,8 +114,9 @@ def test_the_pages_commands_plan_with_what_was_measured(profiled):
     path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), str(BIN), os.environ["PATH"]])
     said = [subprocess.run(command, shell=True, cwd=pathlib.Path(trace).parent, env={**os.environ, "PATH": path}, capture_output=True, text=True)
             for command in commands("Measured kernels")]
-    assert [ran.returncode for ran in said] == [0, 0], said
+    assert [ran.returncode for ran in said] == [0, 0, 0], said
     assert said[0].stdout.count("costs measured, compute_scale") == 2 and "program order" in said[1].stdout
+    assert "measured nodes" in said[2].stdout and json.loads((pathlib.Path(trace).parent / "ours.json").read_text())["kernels"]
 
 
 def _bucketctl(*arguments):
@@ -123,6 +127,66 @@ def _bucketctl(*arguments):
 
 def _planned(path, *flags):
     return json.loads(_bucketctl("plan", path, "--mode", "none", "--json", *flags))
+
+
+# -- to the plans of a job
+
+
+def _step(compiler, profiled, **options):
+    """Plans of a forward and a backward by kind; profiles it into the folder `profiled`, unless that is None."""
+    plans = {}
+
+    def keep(planned):
+        plans[planned.captured.raw.kind] = planned.plan
+        if profiled:
+            plan_file.save_planned(planned, profiled / planned.captured.raw.kind)
+
+    torch._dynamo.reset()
+    with fake_mesh() as mesh, torch._inductor.config.patch({"cpp.enable_kernel_profile": True, "compile_threads": 1}):
+        model = Feedforward(torch.nn.RMSNorm, torch.nn.functional.silu, gated=True, width=24, hidden=32, layers=2)
+        call = fusion_models.step(mesh, model, F32, torch.randn(512, 24))
+        step = torch.compile(call, backend=bucketd.backend(compiler=compiler, mode="none", on_plan=keep, **options))
+        step().backward()
+        if profiled:
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+                for _ in range(STEPS):
+                    step().backward()
+            profiler.export_chrome_trace(str(profiled / "trace.json.gz"))
+    return plans
+
+
+@pytest.mark.parametrize("compiler", ["aot_eager", "inductor"])
+def test_measured_kernels_reach_the_plans_of_jobs_through_a_server(tmp_path, compiler):
+    kinds = ("fw", "bw")
+    before = _step(compiler, tmp_path)
+    graphs = [files.load_graph(tmp_path / f"{kind}.graph.json.gz") for kind in kinds]
+    outs = [str(tmp_path / f"{kind}.measured.json.gz") for kind in kinds]
+    trace = str(tmp_path / "trace.json.gz")
+    assert main([trace, *(word for kind, out in zip(kinds, outs) for word in ("--graph", str(tmp_path / f"{kind}.graph.json.gz"), "--out", out))]) == 0
+    ours = tmp_path / "ours.json"
+    _bucketctl("costs", "import-trace", trace, "--profile", "cpu_loopback", "--name", "ours", "--out", ours, *(w for out in outs for w in ("--kernels", out)))
+    with planner() as server:
+        _bucketctl("costs", "import", ours, "--server", server.address)
+        after = _step(compiler, None, address=server.address, cost_profile="ours")
+        others = _step(compiler, None, address=server.address, cost_profile="cpu_loopback")
+    found = kernel_times(graphs, trace)
+    rows = json.loads(ours.read_text())["kernels"]
+    assert 0 < len(rows) <= sum(map(len, found.microseconds))
+    for kind, graph, times in zip(kinds, graphs, found.microseconds, strict=True):
+        assert after[kind].cost_profile == "ours@1"
+        assert plan_file.to_json(others[kind]) == plan_file.to_json(before[kind])  # no rows, no other plan
+        bearing = sum(1 for node in graph.nodes if files.kernel_us(node))
+        assert len(times) >= (0.9 if compiler == "aot_eager" or kind == "fw" else 0.4) * bearing
+    # What the step's kernels took in all, those that are nobody's among them. Kernels of one kind, as in equal layers, have one row.
+    runs = read_runs(trace, collections.Counter(), OPERATORS if compiler == "aot_eager" else INDUCTORS)
+    alike = collections.defaultdict(list)  # runs of one graph
+    for run in runs:
+        alike[tuple(name for name, _ in run)].append([time for _, time in run])
+    assert [len(each) for each in alike.values()] == [STEPS, STEPS]
+    took = sum(statistics.median(times) for each in alike.values() for times in zip(*each, strict=True))
+    predicted = [sum(plans[kind].prediction.compute_ps / 1e6 for kind in kinds) for plans in (before, after)]
+    print(compiler, len(rows), "rows, took", took, "predicted before and after", predicted)
+    assert abs(predicted[1] - took) < 0.5 * abs(predicted[0] - took)
 
 
 # -- traces by hand, as GPUs leave them
@@ -319,9 +383,11 @@ def test_what_is_no_trace_is_refused_by_its_place(tmp_path, text, says):
 
 def test_a_graph_without_launches_and_one_with_broken_ones_are_refused(tmp_path, capsys):
     trace = str(Trace().run(("triton_poi_fused_add_mul_3", 5)).save(tmp_path / "t.json"))
-    plain = RawGraph("plain", "fw", STEP.nodes, [])
+    plain = RawGraph("plain", "fw", STEP.nodes, [], costs="inductor")
     with pytest.raises(GraphError, match="graph plain: states no launches"):
         kernel_times([plain], trace)
+    with pytest.raises(GraphError, match="some graphs were planned for Inductor and others not"):
+        kernel_times([STEP, RawGraph("operators", "fw", STEP.nodes, [])], trace)
     whole = files.to_json(STEP)
     for change, says in [({"nodes": [99]}, "launches[1]: expected ids of nodes, is [99]"), ({"nodes": []}, "launches[1]: expected ids"),
                          ({"nodes": ["x"]}, "launches[1]: expected ids"), ({"words": "mm"}, "launches[1].words: expected names of operators, is mm")]:

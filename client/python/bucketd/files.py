@@ -164,6 +164,8 @@ def to_json(raw: RawGraph, microseconds: Mapping[int, float] | None = None) -> d
         for node_id, record in enumerate(records):
             if raw.nodes[node_id].kind == NodeKind.CALL:
                 record["est_us"] = round(microseconds.get(node_id, scale * record["est_us"]), 4)
+            if node_id in microseconds:
+                record["measured"] = True
     return {
         "schema": 1,
         "stated": 1,

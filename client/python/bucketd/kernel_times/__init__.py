@@ -1,10 +1,10 @@
-"""What the kernels that Inductor generated took in a trace, for the nodes of the graph that bear their cost.
+"""What kernels took in a trace, for the nodes of the graph that bear their cost.
 
     python -m bucketd.kernel_times TRACE --graph step.graph.json.gz --out step.measured.json.gz
 
 Graphs that were planned for Inductor say what launches it makes of them (bucketd.fusion), and bucketd.plan_file.save_planned writes
-them. trace.py reads the runs of compiled code, match.py aligns each with the launches. Nothing is matched by guess: a kernel whose launch
-is not certain is counted, and its time is nobody's.
+them. A graph that is run operator by operator (aot_eager) launches its calls, in order. trace.py reads the runs of compiled code, match.py
+aligns each with the launches. Nothing is matched by guess: a kernel whose launch is not certain is counted, and its time is nobody's.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import os
 import statistics
 from collections.abc import Sequence
 
-from ..graph import GraphError, Launch, RawGraph
+from ..graph import VIEW, GraphError, Launch, NodeKind, RawGraph
+from ..memory import base_name
 from .match import Matcher
-from .trace import TraceError, read_runs
+from .trace import INDUCTORS, OPERATORS, TraceError, read_runs
 
 __all__ = ["KernelTimes", "TraceError", "kernel_times"]
 
@@ -31,15 +32,23 @@ class KernelTimes:
 
 
 def kernel_times(graphs: Sequence[RawGraph], trace: str | os.PathLike[str]) -> KernelTimes:
-    """TraceError where the trace is none; GraphError where a graph was not planned for Inductor."""
+    """TraceError where the trace is none; GraphError where a graph has no kernels, or some are Inductor's and others not."""
+    graphs = [dataclasses.replace(graph, launches=launches_of(graph)) for graph in graphs]
+    inductors = {bool(graph.costs) for graph in graphs}
+    if len(inductors) > 1:
+        raise GraphError("some graphs were planned for Inductor and others not; expected those of one program")
     for graph in graphs:
         if not graph.launches:
-            raise GraphError(f"graph {graph.name}: states no launches; expected one that was planned for Inductor")
+            raise GraphError(f"graph {graph.name}: states no launches; expected one that bucketd.plan_file.save_planned wrote")
     found = KernelTimes([{} for _ in graphs], [0] * len(graphs), 0, collections.Counter())
     samples: list[dict[int, list[float]]] = [collections.defaultdict(list) for _ in graphs]
     matchers = [Matcher(graph) for graph in graphs]
     aligned: dict[tuple[str, ...], tuple[int, list[int | str]] | None] = {}
-    for run in read_runs(trace, found.dropped):
+    by_operator = inductors == {False}
+    known = {word for graph in graphs for launch in graph.launches for word in launch.words}
+    for run in read_runs(trace, found.dropped, OPERATORS if by_operator else INDUCTORS):
+        if by_operator:  # views run, too, and launch nothing
+            run = [(name, took) for name, took in run if name.rpartition("::")[2] in known]
         names = tuple(name for name, _ in run)
         if names not in aligned:
             aligned[names] = _of_graph(matchers, names)
@@ -57,6 +66,14 @@ def kernel_times(graphs: Sequence[RawGraph], trace: str | os.PathLike[str]) -> K
                 samples[which][node].append(part)
     found.microseconds = [{node: statistics.median(times) for node, times in sorted(nodes.items())} for nodes in samples]
     return found
+
+
+def launches_of(graph: RawGraph) -> tuple[Launch, ...]:
+    """What Inductor makes of the graph, or what runs where its operators are called one by one."""
+    if graph.costs:
+        return graph.launches
+    return tuple(Launch((number,), (base_name(node.op),), True) for number, node in enumerate(graph.nodes)
+                 if node.kind == NodeKind.CALL and not node.flags & VIEW and (node.memory_bytes or node.flops))
 
 
 def _of_graph(matchers: Sequence[Matcher], names: Sequence[str]) -> tuple[int, list[int | str]] | None:

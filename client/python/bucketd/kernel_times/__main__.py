@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 from .. import files
 from ..graph import GraphError
-from . import TraceError, kernel_times
+from . import TraceError, kernel_times, launches_of
 
 _EPILOG = """Profile a step that was planned with mode="none": its kernels run in the graph's order. On CPUs Inductor
 shows them to the profiler only if they were compiled with torch._inductor.config.cpp.enable_kernel_profile = True.
-Calls without a measured time get the cost model of captured-graph files, scaled as the measured ones differ from it
-(compute_scale; the same number in a cost profile that starts from h100_nvlink brings it to every graph). What links
-take is measured by `bucketctl costs import-trace`."""
+Graphs that were planned for aot_eager are measured operator by operator. Calls without a measured time get the cost
+model of captured-graph files, scaled as the measured ones differ from it (compute_scale). `bucketctl costs import-trace
+--kernels FILE` puts what was measured into a cost profile, which brings it to the graphs of every job that plans with
+it; what links take is measured there, too."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("trace", help="what export_chrome_trace wrote, JSON or gzip")
     parser.add_argument("--graph", action="append", required=True, metavar="FILE",
-                        help="what bucketd.plan_file.save_planned wrote for Inductor; one for each compiled graph")
+                        help="what bucketd.plan_file.save_planned wrote; one for each compiled graph")
     parser.add_argument("--out", action="append", required=True, metavar="FILE", help="one for each --graph: the same with measured times")
     args = parser.parse_args(arguments)
     if len(args.graph) != len(args.out):
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     for graph, times, runs, path in zip(graphs, found.microseconds, found.runs, args.out, strict=True):
-        bearing = {node for launch in graph.launches for node in launch.nodes}
+        bearing = {node for launch in launches_of(graph) for node in launch.nodes}
         if times:
             files.save_graph(graph, path, times)
             scale = files.compute_scale(graph, times)

@@ -1,6 +1,7 @@
 """Runs of compiled code in a trace of torch.profiler: which kernels each launched, in order, and what they took.
 
-Inductor marks a run as `## Call CompiledFxGraph ... ##`. On CPUs a kernel is an operator of the run's thread that is in no other one. On
+Inductor marks a run as `## Call CompiledFxGraph ... ##`. Code that calls a graph's operators one by one (aot_eager) runs in autograd's
+`CompiledFunction` and `CompiledFunctionBackward`. On CPUs a kernel is an operator of the run's thread that is in no other one. On
 GPUs it is found by the call that launched it (`correlation`): generated kernels by their own names, others by the operator around the
 call, whose kernels count as one.
 """
@@ -21,7 +22,8 @@ from ..errors import BucketdError
 
 GENERATED = re.compile(r"(?:graph_\d+_)?(?:cpp|triton_[a-z]+)_fused_?(.*?)_\d+")
 
-_RUN = "## Call CompiledFxGraph"
+INDUCTORS = re.compile(r"## Call CompiledFxGraph.*", re.DOTALL)
+OPERATORS = re.compile(r"CompiledFunction(?:Backward)?")
 _COLLECTIVE = re.compile(r"(?:_c10d_functional|c10d|gloo|nccl)[:D]|record_param_comms")
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
@@ -46,25 +48,26 @@ class _Event:
     correlation: int | None
 
 
-def read_runs(path: str | os.PathLike[str], dropped: collections.Counter) -> list[Run]:
-    """Of a file that export_chrome_trace wrote, plain or gzip; without collectives. `dropped` counts kernels of no run, by why."""
+def read_runs(path: str | os.PathLike[str], dropped: collections.Counter, marks: re.Pattern[str] = INDUCTORS) -> list[Run]:
+    """Of a file that export_chrome_trace wrote, plain or gzip; without collectives. `marks`: what runs are called. `dropped` counts
+    kernels of no run, by why."""
     events = _events(os.fspath(path))
     by_thread: dict[object, list[_Event]] = collections.defaultdict(list)
     for event in events:
-        if event.category == "cpu_op" or event.name.startswith(_RUN):
+        if event.category == "cpu_op" or marks.fullmatch(event.name):
             by_thread[event.thread].append(event)
-    spans = {thread: _spans(found) for thread, found in sorted(by_thread.items())}
+    spans = {thread: _spans(found, marks) for thread, found in sorted(by_thread.items())}
     kernels = [event for event in events if event.category in _ON_DEVICE]
     if kernels:
         return _on_device(events, kernels, spans, dropped)
     return [[(op.name, op.end - op.start) for op in ops if not _COLLECTIVE.match(op.name)] for found in spans.values() for _, ops in found]
 
 
-def _spans(events: list[_Event]) -> list[tuple[_Event, list[_Event]]]:
+def _spans(events: list[_Event], marks: re.Pattern[str]) -> list[tuple[_Event, list[_Event]]]:
     """The runs of one thread, each with the operators in it that are in no other."""
     runs: list[tuple[_Event, list[_Event]]] = []
-    for event in sorted(events, key=lambda e: (e.start, -e.end, not e.name.startswith(_RUN))):
-        if event.name.startswith(_RUN):
+    for event in sorted(events, key=lambda e: (e.start, -e.end, not marks.fullmatch(e.name))):
+        if marks.fullmatch(event.name):
             if not runs or event.start >= runs[-1][0].end:
                 runs.append((event, []))
         elif runs and event.end <= runs[-1][0].end and (not runs[-1][1] or event.start >= runs[-1][1][-1].end):

@@ -1,0 +1,144 @@
+#include "passes/cost/measured_kernel.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+#include "passes/base/digest.h"
+#include "passes/cost/costs.h"
+#include "passes/cost/profile.h"
+
+namespace bucketd {
+namespace {
+
+constexpr size_t kDigits = 32;
+constexpr size_t kMaxOp = 256;
+constexpr double kMaxUs = 1e8;
+constexpr size_t kMaxParts = 256;  // of a kernel; what lies beyond is told by its type
+
+bool IsKernel(const Graph& graph, NodeId n) {
+  return graph.kind(n) == NodeKind::kCall && !graph.is_view(n) &&
+         (graph.flops(n) > 0 || graph.memory_bytes(n) > 0);
+}
+
+// Writes down what a kernel computes.
+class Writer {
+ public:
+  explicit Writer(const Graph& graph) : graph_(graph) {}
+
+  std::string Run(NodeId n) {
+    absl::StrAppend(&text_, "kernel 1;", graph_.memory_bytes(n), ";");
+    Node(n);
+    return ToHex(Sha256(text_)).substr(0, kDigits);
+  }
+
+ private:
+  void Types(NodeId n) {
+    for (const TensorType& type : graph_.outputs(n)) {
+      absl::StrAppend(&text_, Name(type.dtype), "[", absl::StrJoin(graph_.shape(type), ","), "]");
+    }
+  }
+
+  // REQUIRES: no more than kMaxParts deep.
+  void Node(NodeId n) {
+    const auto [at, is_new] = numbers_.emplace(n, numbers_.size());
+    if (!is_new) {
+      absl::StrAppend(&text_, "#", at->second);
+      return;
+    }
+    absl::StrAppend(&text_, graph_.op(n), " ");
+    Types(n);
+    text_ += '(';
+    for (const NodeId input : graph_.inputs(n)) Input(input);
+    text_ += ')';
+  }
+
+  void Input(NodeId n) {
+    NodeId source = n;
+    while (Views(source)) source = graph_.inputs(source)[0];
+    Types(n);
+    const bool part = graph_.kind(source) == NodeKind::kCall && !graph_.is_view(source) &&
+                      !IsKernel(graph_, source);
+    if (part && numbers_.size() < kMaxParts) {
+      if (graph_.kind(n) == NodeKind::kGetitem) absl::StrAppend(&text_, graph_.getitem_index(n));
+      text_ += '=';
+      Node(source);
+    }
+    text_ += ',';
+  }
+
+  bool Views(NodeId n) const {
+    const bool shows = graph_.kind(n) == NodeKind::kGetitem ||
+                       (graph_.kind(n) == NodeKind::kCall && graph_.is_view(n));
+    return shows && !graph_.inputs(n).empty();
+  }
+
+  const Graph& graph_;
+  std::string text_;
+  absl::flat_hash_map<NodeId, size_t> numbers_;
+};
+
+bool IsSignature(absl::string_view text) {
+  return text.size() == kDigits && std::all_of(text.begin(), text.end(), [](char c) {
+           return absl::ascii_isdigit(static_cast<unsigned char>(c)) || (c >= 'a' && c <= 'f');
+         });
+}
+
+}  // namespace
+
+std::string KernelSignature(const Graph& graph, NodeId n) {
+  return IsKernel(graph, n) ? Writer(graph).Run(n) : "";
+}
+
+absl::Status ValidateKernels(absl::Span<const MeasuredKernel> kernels) {
+  if (kernels.size() > kMaxMeasuredKernels) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kernels: ", kernels.size(), " rows, expected at most ", kMaxMeasuredKernels));
+  }
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    const MeasuredKernel& row = kernels[i];
+    const auto wrong = [&](absl::string_view what) {
+      return absl::InvalidArgumentError(absl::StrCat("kernels: row ", i, ": ", what));
+    };
+    if (!IsSignature(row.signature)) {
+      return wrong("signature: expected 32 hexadecimal digits in lower case");
+    }
+    const bool printable = std::all_of(row.op.begin(), row.op.end(), [](char c) {
+      return absl::ascii_isgraph(static_cast<unsigned char>(c));
+    });
+    if (row.op.size() > kMaxOp || !printable) {
+      return wrong(
+          absl::StrCat("op: expected up to ", kMaxOp, " printable ASCII characters, no spaces"));
+    }
+    if (!std::isfinite(row.us) || row.us < 0.0 || row.us > kMaxUs) {
+      return wrong(absl::StrFormat("us is %g, expected 0 to %g", row.us, kMaxUs));
+    }
+    if (row.samples < 0) return wrong("samples: expected no fewer than 0");
+    if (i > 0 && kernels[i - 1].signature >= row.signature) {
+      return wrong("expected ascending signatures, each once");
+    }
+  }
+  return absl::OkStatus();
+}
+
+void UseMeasuredKernels(const Graph& graph, const CostProfile& profile, StatedCosts& stated) {
+  if (profile.kernels.empty()) return;
+  stated.measured_nodes.assign(stated.node_us.size(), false);
+  for (NodeId n = 0; n < graph.size(); ++n) {
+    const std::string signature = KernelSignature(graph, n);
+    if (signature.empty()) continue;
+    const auto row = std::lower_bound(
+        profile.kernels.begin(), profile.kernels.end(), signature,
+        [](const MeasuredKernel& kernel, const std::string& s) { return kernel.signature < s; });
+    if (row == profile.kernels.end() || row->signature != signature) continue;
+    stated.node_us[static_cast<size_t>(n)] = row->us;
+    stated.measured_nodes[static_cast<size_t>(n)] = true;
+  }
+}
+
+}  // namespace bucketd

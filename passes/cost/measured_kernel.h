@@ -1,0 +1,45 @@
+// What kernels were measured to take, in the place of the device model's: rows of
+// CostProfile::kernels. Profiler traces give them (bucketctl costs import-trace --kernels).
+//
+// A row goes by its kernel's signature, a hash of what the graph says that it computes: operation,
+// dtypes and shapes of what it reads and writes, bytes moved. A node that costs nothing by itself
+// is part of the kernels that read it, through views: so is what Inductor fuses, and a fused kernel
+// has the signature of all that it computes. Names, modules, and the graph around do not count.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+#include "passes/ir/graph.h"
+
+namespace bucketd {
+
+struct CostProfile;
+struct StatedCosts;
+
+struct MeasuredKernel {
+  std::string signature;  // KernelSignature()
+  std::string op;         // for people, as `samples`: no cost depends on them
+  double us = 0.0;
+  int32_t samples = 0;
+};
+
+// At most this many rows in a profile: half a megabyte. A step has some hundred kinds of kernels.
+inline constexpr size_t kMaxMeasuredKernels = 4096;
+
+// 32 hexadecimal digits; "" for a node that costs nothing. O(nodes that are part of the kernel).
+std::string KernelSignature(const Graph& graph, NodeId n);
+
+// Rows strictly ascending by signature, each with 0 to 1e8 us. Names the row.
+absl::Status ValidateKernels(absl::Span<const MeasuredKernel> kernels);
+
+// Puts the profile's rows into `stated`, which has one time a node: compute_scale does not apply to
+// these. What was not measured keeps what it has. O(nodes) where there are rows.
+void UseMeasuredKernels(const Graph& graph, const CostProfile& profile, StatedCosts& stated);
+
+}  // namespace bucketd
