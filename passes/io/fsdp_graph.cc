@@ -121,15 +121,16 @@ class Writer {
     return absl::OkStatus();
   }
 
-  // Gradients come out of the last kernel before their unit's reduce-scatter.
+  // Gradients come out of the last kernel before their unit's reduce-scatter, the first of a step.
   void PlaceGradients() {
     made_by_.resize(step_.events.size());
+    std::set<int32_t> placed;
     size_t kernel = step_.events.size();
     for (size_t i = 0; i < step_.events.size(); ++i) {
       const FsdpStep::Event& event = step_.events[i];
       if (event.kind == Kind::kCompute) kernel = i;
       if (event.kind != Kind::kReduce || kernel == step_.events.size()) continue;
-      made_by_[kernel].push_back(event.unit);
+      if (placed.insert(event.unit).second) made_by_[kernel].push_back(event.unit);
     }
   }
 
@@ -194,7 +195,7 @@ class Writer {
       ASSIGN_OR_RETURN(const NodeId wait, AddWait(starts[p], unit.reduced, shape));
       slots_.push_back({wait, SlotKind::kParameterGradient, state.parameters[p].name});
     }
-    state.gradients.clear();  // what is reduced twice in a step is not told apart
+    state.gradients.clear();
     return absl::OkStatus();
   }
 

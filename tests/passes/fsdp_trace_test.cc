@@ -270,5 +270,18 @@ TEST(FsdpGraphTest, AStepBecomesAGraphOfGathersKernelsAndScatters) {
   EXPECT_EQ(CollectiveDirections(kept->graph)[3], Direction::kForward);
 }
 
+TEST(FsdpGraphTest, WhatIsReducedTwiceInAStepCountsOnce) {
+  Recorder r;
+  AddStep(r);
+  r.events.erase(r.events.size() - 1);
+  r.now -= 1;
+  r.Reduce("a", 32);
+  r.Mark("root_post_backward_callback");
+  const FsdpStep step = Good(Read(r));
+  const auto graph = GraphOfFsdpStep(step, {"t", false, 0});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(graph->graph.collectives().size(), 10U);
+}
+
 }  // namespace
 }  // namespace bucketd
