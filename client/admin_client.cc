@@ -45,6 +45,9 @@ absl::StatusOr<v1::SetPlanningResponse> AdminClient::SetPlanning(
     const v1::SetPlanningRequest& request) {
   return BUCKETD_CALL(SetPlanning, request);
 }
+absl::StatusOr<v1::ListAuditResponse> AdminClient::ListAudit(const v1::ListAuditRequest& request) {
+  return BUCKETD_CALL(ListAudit, request);
+}
 
 #undef BUCKETD_CALL
 

@@ -28,6 +28,7 @@ class AdminClient {
   absl::StatusOr<v1::PinJobResponse> PinJob(const v1::PinJobRequest& request);
   absl::StatusOr<v1::UnpinJobResponse> UnpinJob(const v1::UnpinJobRequest& request);
   absl::StatusOr<v1::SetPlanningResponse> SetPlanning(const v1::SetPlanningRequest& request);
+  absl::StatusOr<v1::ListAuditResponse> ListAudit(const v1::ListAuditRequest& request);
 
  private:
   const std::string address_;

@@ -40,7 +40,7 @@ ALLOWED = {
     "server/jobs": PLANNER + ["passes/io", "proto", "server/store", "server/jobs/machine", *SERVER[:5]],
     "server/agents": CORE[:1] + ["server/base", "server/store"],
     "server/admin": PLANNER + ["passes/io", "proto", "server/store", "server/process", *SERVER],
-    "server/rpc": PLANNER + ["passes/io", "proto", *SERVER, "server/identity", "server/jobs/machine", "server/agents", "server/admin"],
+    "server/rpc": PLANNER + ["passes/io", "proto", "server/store", *SERVER, "server/identity", "server/jobs/machine", "server/agents", "server/admin"],
     "server": CORE[:1] + [*SERVER, "server/identity", "server/process", "server/store", "server/store/postgres", "server/agents", "server/admin",
                "server/rpc"],  # server.{h,cc}
     "client/render": CORE[:5],

@@ -42,6 +42,7 @@ void AddEvictCommand(const Command& app);
 void AddPinCommand(const Command& app);
 void AddDisableCommand(const Command& app);
 void AddEnableCommand(const Command& app);
+void AddAuditCommand(const Command& app);
 
 // By whose costs.
 struct CostFlags {

@@ -31,7 +31,7 @@ const std::vector<Group>& Groups() {
         AddDigestCommand, AddShowCommand, AddDiffCommand, AddKeyCommand, AddAdviseCommand}},
       {"A running server (--server ADDRESS, else BUCKETD_ADDRESS, else 127.0.0.1:9460)",
        {AddStatusCommand, AddPlansCommand, AddJobsCommand, AddEvictCommand, AddPinCommand,
-        AddDisableCommand, AddEnableCommand, AddCostsCommand}},
+        AddDisableCommand, AddEnableCommand, AddAuditCommand, AddCostsCommand}},
       {"A store's folder, whether its server runs or not", {AddStoreCommand}},
   };
   return groups;

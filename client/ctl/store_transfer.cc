@@ -1,11 +1,13 @@
 #include "client/ctl/store_transfer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
@@ -125,6 +127,21 @@ absl::Status Put(Store& store, const BundleEntry& entry, Taken& taken) {
                  : store.PutRecord(entry.shelf, entry.key, entry.value);
 }
 
+// Behind what is there, in their order.
+absl::Status CopyAudit(Store& from, Store& to) {
+  constexpr int32_t kPage = 1000;
+  std::vector<AuditEntry> entries;
+  AuditSelection selection;
+  while (true) {
+    ASSIGN_OR_RETURN(const std::vector<AuditEntry> page, from.ListAudit(selection, kPage));
+    if (page.empty()) break;
+    entries.insert(entries.end(), page.begin(), page.end());
+    selection.before_number = page.back().number;
+  }
+  std::reverse(entries.begin(), entries.end());
+  return to.AddAudit(entries).status();
+}
+
 void PrintTaken(const Taken& taken, bool json, const char* verb) {
   if (json) {
     Print(Json::Object({{verb, taken.added}, {"already_there", taken.known}}).Text());
@@ -188,6 +205,7 @@ absl::Status CopyStore(const CopyArgs& args) {
   };
   const ExportArgs everything{.from = args.from, .file = "", .tenant = "", .all = true};
   ASSIGN_OR_RETURN(const ScanResult result, TakeAll(everything, *from.store, put));
+  RETURN_IF_ERROR(CopyAudit(*from.store, *to.store));
   PrintTaken(taken, args.json, "copied");
   return LeftOut(from.name, result);
 }

@@ -241,7 +241,8 @@ absl::StatusOr<v1::ListJobsResponse> Admin::ListJobs(const v1::ListJobsRequest& 
   return response;
 }
 
-absl::StatusOr<v1::PinJobResponse> Admin::PinJob(const v1::PinJobRequest& request) {
+absl::StatusOr<v1::PinJobResponse> Admin::PinJob(const v1::PinJobRequest& request,
+                                                 const Actor& by) {
   RETURN_IF_ERROR(CheckPinnedJob(request.tenant(), request.job_id()));
   if (request.ttl_ms() <= 0 || request.ttl_ms() > kMaxPinMs) {
     return Malformed(absl::StrCat("ttl_ms: ", request.ttl_ms(), ", expected 1 to ", kMaxPinMs));
@@ -249,24 +250,26 @@ absl::StatusOr<v1::PinJobResponse> Admin::PinJob(const v1::PinJobRequest& reques
   if (parts_.hooks.pin_job == nullptr) return Malformed("this server pins nothing");
   const WallTime expires = Now() + std::chrono::milliseconds(request.ttl_ms());
   ASSIGN_OR_RETURN(const uint32_t pinned,
-                   parts_.hooks.pin_job(request.tenant(), request.job_id(), expires));
+                   parts_.hooks.pin_job(request.tenant(), request.job_id(), expires, by));
   v1::PinJobResponse response;
   response.set_pinned(pinned);
   response.set_expires_ms(Ms(expires));
   return response;
 }
 
-absl::StatusOr<v1::UnpinJobResponse> Admin::UnpinJob(const v1::UnpinJobRequest& request) {
+absl::StatusOr<v1::UnpinJobResponse> Admin::UnpinJob(const v1::UnpinJobRequest& request,
+                                                     const Actor& by) {
   RETURN_IF_ERROR(CheckPinnedJob(request.tenant(), request.job_id()));
   if (parts_.hooks.unpin_job == nullptr) return Malformed("this server pins nothing");
-  return parts_.hooks.unpin_job(request);
+  return parts_.hooks.unpin_job(request, by);
 }
 
-absl::StatusOr<v1::SetPlanningResponse> Admin::SetPlanning(const v1::SetPlanningRequest& request) {
+absl::StatusOr<v1::SetPlanningResponse> Admin::SetPlanning(const v1::SetPlanningRequest& request,
+                                                           const Actor& by) {
   if (!request.enabled() && request.why().empty()) {
     return Malformed("why: say why planning is switched off; every trainer will log it");
   }
-  const absl::Status set = parts_.planning.Set(request.enabled(), request.why());
+  const absl::Status set = parts_.planning.Set(request.enabled(), request.why(), by);
   if (set.code() == absl::StatusCode::kInvalidArgument) return Malformed(set.message());
   if (!set.ok()) return WithReason(Reason::kStoreUnavailable, set);
   v1::SetPlanningResponse response;

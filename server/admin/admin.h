@@ -27,9 +27,11 @@ struct AdminHooks {
   std::function<std::vector<v1::JobStatus>()> jobs;
   // How many pins now live until `expires`; NOT_FOUND: the job has none.
   std::function<absl::StatusOr<uint32_t>(const std::string& tenant, const std::string& job,
-                                         WallTime expires)>
+                                         WallTime expires, const Actor& by)>
       pin_job;
-  std::function<absl::StatusOr<v1::UnpinJobResponse>(const v1::UnpinJobRequest& request)> unpin_job;
+  std::function<absl::StatusOr<v1::UnpinJobResponse>(const v1::UnpinJobRequest& request,
+                                                     const Actor& by)>
+      unpin_job;
   std::function<std::vector<v1::CostProfileStatus>()> cost_profiles;
   std::function<StoreHealth()> store_health;
   std::function<int64_t()> displaced_jobs;  // since the start
@@ -61,11 +63,15 @@ class Admin {
   // Never fails: what cannot be read is said in the answer.
   v1::GetStatusResponse GetStatus() const;
   absl::StatusOr<v1::ListPlansResponse> ListPlans(const v1::ListPlansRequest& request) const;
-  absl::StatusOr<v1::EvictPlansResponse> EvictPlans(const v1::EvictPlansRequest& request);
+  absl::StatusOr<v1::EvictPlansResponse> EvictPlans(const v1::EvictPlansRequest& request,
+                                                    const Actor& by = {});
   absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request) const;
-  absl::StatusOr<v1::PinJobResponse> PinJob(const v1::PinJobRequest& request);
-  absl::StatusOr<v1::UnpinJobResponse> UnpinJob(const v1::UnpinJobRequest& request);
-  absl::StatusOr<v1::SetPlanningResponse> SetPlanning(const v1::SetPlanningRequest& request);
+  absl::StatusOr<v1::PinJobResponse> PinJob(const v1::PinJobRequest& request, const Actor& by = {});
+  absl::StatusOr<v1::UnpinJobResponse> UnpinJob(const v1::UnpinJobRequest& request,
+                                                const Actor& by = {});
+  absl::StatusOr<v1::SetPlanningResponse> SetPlanning(const v1::SetPlanningRequest& request,
+                                                      const Actor& by = {});
+  absl::StatusOr<v1::ListAuditResponse> ListAudit(const v1::ListAuditRequest& request) const;
 
  private:
   void FillPlans(v1::GetStatusResponse& status) const;

@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 #include "passes/base/digest.h"
 #include "passes/base/status_macros.h"
@@ -101,10 +102,28 @@ absl::StatusOr<std::vector<StoredPlan>> InStore(Store* store, const v1::PlanSele
   return plans;
 }
 
+std::string InWords(const v1::PlanSelection& selection) {
+  std::vector<std::string> words;
+  if (selection.has_tenant()) words.push_back(absl::StrCat("tenant=", selection.tenant()));
+  if (!selection.key_sha256().empty())
+    words.push_back(absl::StrCat("key=", selection.key_sha256()));
+  if (!selection.graph_digest().empty()) {
+    words.push_back(absl::StrCat("graph=", selection.graph_digest()));
+  }
+  if (selection.not_used_since_ms() > 0) {
+    words.push_back(absl::StrCat("not used since ", selection.not_used_since_ms(), " ms"));
+  }
+  return words.empty() ? "all plans" : absl::StrCat("plans of ", absl::StrJoin(words, ", "));
+}
+
 // How many went. `stored` is what InStore found.
 absl::StatusOr<int64_t> EvictStored(Store* store, const v1::PlanSelection& selection,
-                                    const std::vector<StoredPlan>& stored) {
+                                    const std::vector<StoredPlan>& stored, const Actor& by) {
   if (store == nullptr) return 0;
+  const AuditLine line{
+      by,      selection.has_tenant() ? selection.tenant() : std::string(kAllTenants),
+      "evict", InWords(selection),
+      "",      ""};
   PlanSelection chosen = ForStore(selection);
   std::vector<PlanSelection> selections;
   if (!ChosenByHash(selection)) {
@@ -117,7 +136,7 @@ absl::StatusOr<int64_t> EvictStored(Store* store, const v1::PlanSelection& selec
   }
   int64_t evicted = 0;
   for (const PlanSelection& one : selections) {
-    const absl::StatusOr<int64_t> gone = store->EvictPlans(one);
+    const absl::StatusOr<int64_t> gone = store->EvictPlans(one, &line);
     if (!gone.ok()) return WithReason(Reason::kStoreUnavailable, gone.status());
     evicted += *gone;
   }
@@ -170,7 +189,8 @@ absl::StatusOr<v1::ListPlansResponse> Admin::ListPlans(const v1::ListPlansReques
   return response;
 }
 
-absl::StatusOr<v1::EvictPlansResponse> Admin::EvictPlans(const v1::EvictPlansRequest& request) {
+absl::StatusOr<v1::EvictPlansResponse> Admin::EvictPlans(const v1::EvictPlansRequest& request,
+                                                         const Actor& by) {
   const v1::PlanSelection& selection = request.selection();
   RETURN_IF_ERROR(Check(selection));
   if (IsEmpty(selection) != request.all()) {
@@ -186,7 +206,7 @@ absl::StatusOr<v1::EvictPlansResponse> Admin::EvictPlans(const v1::EvictPlansReq
   v1::EvictPlansResponse response;
   // The store first: else a caller could bring a plan back into memory from it.
   ASSIGN_OR_RETURN(const std::vector<StoredPlan> stored, InStore(parts_.store, selection, kAll));
-  ASSIGN_OR_RETURN(const int64_t from_store, EvictStored(parts_.store, selection, stored));
+  ASSIGN_OR_RETURN(const int64_t from_store, EvictStored(parts_.store, selection, stored, by));
   response.set_from_store(from_store);
   response.set_held(std::count_if(stored.begin(), stored.end(),
                                   [](const StoredPlan& plan) { return plan.held; }));

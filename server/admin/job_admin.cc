@@ -69,16 +69,18 @@ absl::StatusOr<uint32_t> Counted(const absl::StatusOr<int64_t>& count, const std
 
 void AddJobHooks(Agreement& agreement, Pins& pins, AdminHooks& hooks) {
   hooks.jobs = [&agreement] { return List(agreement); };
-  hooks.pin_job = [&pins](const std::string& tenant, const std::string& job, WallTime expires) {
-    return Counted(pins.Extend(tenant, job, expires), job);
+  hooks.pin_job = [&pins](const std::string& tenant, const std::string& job, WallTime expires,
+                          const Actor& by) {
+    return Counted(pins.Extend(tenant, job, expires, by), job);
   };
-  hooks.unpin_job =
-      [&agreement](const v1::UnpinJobRequest& request) -> absl::StatusOr<v1::UnpinJobResponse> {
+  hooks.unpin_job = [&agreement](const v1::UnpinJobRequest& request,
+                                 const Actor& by) -> absl::StatusOr<v1::UnpinJobResponse> {
     std::promise<absl::StatusOr<Agreement::Released>> promise;
     agreement.ReleaseJobs({.tenant = request.tenant(),
                            .job = request.job_id(),
                            .pattern = request.pattern(),
-                           .by_operator = true},
+                           .by_operator = true,
+                           .by = by},
                           [&](absl::StatusOr<Agreement::Released> released) {
                             promise.set_value(std::move(released));
                           });

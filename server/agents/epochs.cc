@@ -39,8 +39,10 @@ absl::Status Epochs::Take() {
     uint64_t stored = 0;
     if (before->has_value() && !absl::SimpleAtoi(**before, &stored)) stored = 0;
     const uint64_t begin = std::max({stored, given, static_cast<uint64_t>(now_ms_())});
-    const absl::Status written =
-        store_.ReplaceRecord(Shelf::kSettings, kKey, *before, absl::StrCat(begin + kBlock));
+    const std::string end = absl::StrCat(begin + kBlock);
+    const AuditLine line{ServerItself(),      kAllTenants,          "epochs",
+                         "numbers of epochs", before->value_or(""), end};
+    const absl::Status written = store_.ReplaceRecord(Shelf::kSettings, kKey, *before, end, &line);
     if (absl::IsAborted(written)) continue;
     RETURN_IF_ERROR(written);
     const absl::MutexLock lock(&mutex_);

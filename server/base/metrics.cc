@@ -41,6 +41,7 @@ constexpr std::array<Named<Method>, kMethods> kMethodNames = {{
     {Method::kPinJob, "PinJob"},
     {Method::kUnpinJob, "UnpinJob"},
     {Method::kSetPlanning, "SetPlanning"},
+    {Method::kListAudit, "ListAudit"},
     {Method::kReleaseJob, "ReleaseJob"},
     {Method::kListProfiles, "ListProfiles"},
     {Method::kGetProfile, "GetProfile"},

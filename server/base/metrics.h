@@ -30,6 +30,7 @@ enum class Method {
   kPinJob,
   kUnpinJob,
   kSetPlanning,
+  kListAudit,
   kReleaseJob,
   // CostProfiles
   kListProfiles,

@@ -112,6 +112,9 @@ struct ServerOptions {
   int64_t store_bytes = int64_t{4} << 30;  // of plans with their keys; the file is somewhat larger
   // Plans not used for this long leave the store; 0: none do.
   std::chrono::milliseconds store_max_age{std::chrono::hours(720)};
+  // Of who changed what: lines, and how long they are kept; 0: any time.
+  int64_t audit_lines = 100'000;
+  std::chrono::milliseconds audit_age{std::chrono::hours(2160)};
 
   ProcessOptions process;
 

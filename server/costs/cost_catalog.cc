@@ -198,7 +198,10 @@ absl::Status CostCatalog::FindLostNames(Entries& entries) {
     }
     Unreadable(NameKey(name), record.status().message());
     entry.promoted.clear();
-    const absl::Status put = PutName(name, entry);
+    const absl::Status put =
+        PutName(name, entry,
+                {ServerItself(), kAllTenants, "repair", absl::StrCat("cost profile ", name), "",
+                 "the list of its versions was lost, and is made anew of those that are there"});
     if (!absl::IsAborted(put)) RETURN_IF_ERROR(put);
   }
   return absl::OkStatus();
@@ -327,7 +330,7 @@ absl::Status CostCatalog::PutVersion(const std::string& name, int32_t number,
                                        stored.SerializeAsString()));
 }
 
-absl::Status CostCatalog::PutName(const std::string& name, Entry& entry) {
+absl::Status CostCatalog::PutName(const std::string& name, Entry& entry, const AuditLine& line) {
   if (store_ == nullptr) return absl::OkStatus();
   v1::StoredProfileName stored;
   stored.set_format_version(kFormatVersion);
@@ -340,7 +343,7 @@ absl::Status CostCatalog::PutName(const std::string& name, Entry& entry) {
   stored.set_next_version(static_cast<uint32_t>(entry.next_version));
   std::string text = stored.SerializeAsString();
   RETURN_IF_ERROR(
-      Written(store_->ReplaceRecord(Shelf::kProfiles, NameKey(name), entry.stored, text)));
+      Written(store_->ReplaceRecord(Shelf::kProfiles, NameKey(name), entry.stored, text, &line)));
   entry.stored = std::move(text);
   return absl::OkStatus();
 }
@@ -379,20 +382,21 @@ absl::StatusOr<int32_t> CostCatalog::MakeRoom(const Entry& entry) const {
 }
 
 absl::StatusOr<CostCatalog::Added> CostCatalog::Add(CostProfile profile, ProfileOrigin origin,
-                                                    absl::string_view by) {
+                                                    absl::string_view by, const Actor& actor) {
   RETURN_IF_ERROR(CheckProfileName(profile.name));
   RETURN_IF_ERROR(CheckProfileTexts(profile, by));
   const absl::MutexLock changing(&changing_);
   int32_t written = 0;
   return UntilFirst([&] {
     changing_.AssertHeld();
-    return AddOnce(profile, origin, by, written);
+    return AddOnce(profile, origin, by, actor, written);
   });
 }
 
 // `written`: the version that an attempt before this one has put into the store.
 absl::StatusOr<CostCatalog::Added> CostCatalog::AddOnce(CostProfile profile, ProfileOrigin origin,
-                                                        absl::string_view by, int32_t& written) {
+                                                        absl::string_view by, const Actor& actor,
+                                                        int32_t& written) {
   const std::string name = profile.name;
   Entry entry;
   {
@@ -427,7 +431,11 @@ absl::StatusOr<CostCatalog::Added> CostCatalog::AddOnce(CostProfile profile, Pro
   if (number != written) RETURN_IF_ERROR(PutVersion(name, number, entry.versions[number]));
   written = number;
   entry.versions.erase(goes);
-  RETURN_IF_ERROR(PutName(name, entry));
+  const char* what = origin == ProfileOrigin::kMeasured ? "measure" : "import";
+  RETURN_IF_ERROR(PutName(name, entry,
+                          {actor, kAllTenants, what, absl::StrCat("cost profile ", name), "",
+                           absl::StrCat("version ", number, goes == 0 ? "" : ", and not ",
+                                        goes == 0 ? "" : absl::StrCat("version ", goes))}));
   if (goes != 0 && store_ != nullptr) {
     // No longer listed: what is left of it is taken away, or read as an orphan after a restart.
     store_->EraseRecord(Shelf::kProfiles, VersionKey(name, goes)).IgnoreError();
@@ -446,8 +454,14 @@ absl::StatusOr<CostCatalog::Entry> CostCatalog::Copy(absl::string_view name) con
 
 // Durable first: what was answered holds after a crash.
 absl::StatusOr<CostCatalog::Switched> CostCatalog::Commit(const std::string& name, Entry entry,
-                                                          int32_t before, PromotionKind kind) {
-  RETURN_IF_ERROR(PutName(name, entry));
+                                                          int32_t before, PromotionKind kind,
+                                                          const Actor& actor) {
+  const auto latest = [](int32_t version) { return absl::StrCat("latest is version ", version); };
+  RETURN_IF_ERROR(
+      PutName(name, entry,
+              {actor, kAllTenants, kind == PromotionKind::kRollback ? "rollback" : "promote",
+               absl::StrCat("cost profile ", name), before == 0 ? "" : latest(before),
+               latest(entry.promoted.back())}));
   const Switched switched{InfoOf(name, entry, entry.promoted.back()), before};
   Publish(name, std::move(entry));
   metrics_.promotions(kind).Increment();
@@ -457,35 +471,37 @@ absl::StatusOr<CostCatalog::Switched> CostCatalog::Commit(const std::string& nam
 }
 
 absl::StatusOr<CostCatalog::Switched> CostCatalog::Promote(absl::string_view name, int32_t version,
-                                                           PromotionKind kind) {
+                                                           PromotionKind kind, const Actor& actor) {
   const absl::MutexLock changing(&changing_);
   return UntilFirst([&] {
     changing_.AssertHeld();
-    return PromoteOnce(name, version, kind);
+    return PromoteOnce(name, version, kind, actor);
   });
 }
 
 absl::StatusOr<CostCatalog::Switched> CostCatalog::PromoteOnce(absl::string_view name,
-                                                               int32_t version,
-                                                               PromotionKind kind) {
+                                                               int32_t version, PromotionKind kind,
+                                                               const Actor& actor) {
   ASSIGN_OR_RETURN(Entry entry, Copy(name));
   RETURN_IF_ERROR(Resolve(absl::StrCat(name, "@", version), "").status());
   const int32_t before = entry.promoted.empty() ? 0 : entry.promoted.back();
   if (before == version) return Switched{InfoOf(std::string(name), entry, version), before};
   entry.promoted.push_back(version);
   if (entry.promoted.size() > kMaxHistory) entry.promoted.erase(entry.promoted.begin());
-  return Commit(std::string(name), std::move(entry), before, kind);
+  return Commit(std::string(name), std::move(entry), before, kind, actor);
 }
 
-absl::StatusOr<CostCatalog::Switched> CostCatalog::Rollback(absl::string_view name) {
+absl::StatusOr<CostCatalog::Switched> CostCatalog::Rollback(absl::string_view name,
+                                                            const Actor& actor) {
   const absl::MutexLock changing(&changing_);
   return UntilFirst([&] {
     changing_.AssertHeld();
-    return RollbackOnce(name);
+    return RollbackOnce(name, actor);
   });
 }
 
-absl::StatusOr<CostCatalog::Switched> CostCatalog::RollbackOnce(absl::string_view name) {
+absl::StatusOr<CostCatalog::Switched> CostCatalog::RollbackOnce(absl::string_view name,
+                                                                const Actor& actor) {
   ASSIGN_OR_RETURN(Entry entry, Copy(name));
   if (entry.promoted.size() < 2) {
     return MakeError(
@@ -496,7 +512,7 @@ absl::StatusOr<CostCatalog::Switched> CostCatalog::RollbackOnce(absl::string_vie
   entry.promoted.pop_back();
   const int32_t now = entry.promoted.back();
   RETURN_IF_ERROR(Resolve(absl::StrCat(name, "@", now), "").status());
-  return Commit(std::string(name), std::move(entry), before, PromotionKind::kRollback);
+  return Commit(std::string(name), std::move(entry), before, PromotionKind::kRollback, actor);
 }
 
 }  // namespace bucketd

@@ -90,15 +90,17 @@ class CostCatalog {
   };
   // As the next version of profile.name; promoted only if it is the first. PROFILE_INVALID,
   // PROFILE_LIMIT.
-  absl::StatusOr<Added> Add(CostProfile profile, ProfileOrigin origin, absl::string_view by);
+  absl::StatusOr<Added> Add(CostProfile profile, ProfileOrigin origin, absl::string_view by,
+                            const Actor& actor = {});
 
   struct Switched {
     ProfileInfo info;    // what is promoted now
     int32_t before = 0;  // 0: unknown
   };
-  absl::StatusOr<Switched> Promote(absl::string_view name, int32_t version, PromotionKind kind);
+  absl::StatusOr<Switched> Promote(absl::string_view name, int32_t version, PromotionKind kind,
+                                   const Actor& actor = {});
   // To what was promoted before. NO_EARLIER_VERSION.
-  absl::StatusOr<Switched> Rollback(absl::string_view name);
+  absl::StatusOr<Switched> Rollback(absl::string_view name, const Actor& actor = {});
 
  private:
   struct Version {
@@ -125,19 +127,20 @@ class CostCatalog {
   void Unreadable(absl::string_view key, absl::string_view why);
   absl::Status PutVersion(const std::string& name, int32_t number, const Version& version);
   // ABORTED of both: another server was faster.
-  absl::Status PutName(const std::string& name, Entry& entry);
+  absl::Status PutName(const std::string& name, Entry& entry, const AuditLine& line);
   template <typename Change>
   std::invoke_result_t<Change> UntilFirst(Change change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changing_);
   absl::StatusOr<Added> AddOnce(CostProfile profile, ProfileOrigin origin, absl::string_view by,
-                                int32_t& written) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changing_);
-  absl::StatusOr<Switched> PromoteOnce(absl::string_view name, int32_t version, PromotionKind kind)
+                                const Actor& actor, int32_t& written)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(changing_);
-  absl::StatusOr<Switched> RollbackOnce(absl::string_view name)
+  absl::StatusOr<Switched> PromoteOnce(absl::string_view name, int32_t version, PromotionKind kind,
+                                       const Actor& actor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changing_);
+  absl::StatusOr<Switched> RollbackOnce(absl::string_view name, const Actor& actor)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(changing_);
   absl::StatusOr<int32_t> MakeRoom(const Entry& entry) const;
   absl::StatusOr<Entry> Copy(absl::string_view name) const;
   absl::StatusOr<Switched> Commit(const std::string& name, Entry entry, int32_t before,
-                                  PromotionKind kind);
+                                  PromotionKind kind, const Actor& actor);
   void Publish(const std::string& name, Entry entry);
   void CountProfiles() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status UnknownName(absl::string_view name) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);

@@ -37,7 +37,7 @@ bool BeyondDoubt(const ProfileFit& fit) {
 
 absl::StatusOr<CostProposal> Propose(const std::string& name, CostCatalog& catalog,
                                      CostSamples& samples, const CostOptions& options,
-                                     CostMetrics& metrics) {
+                                     CostMetrics& metrics, const Actor& actor) {
   ASSIGN_OR_RETURN(const CostCatalog::ProfilePtr base,
                    catalog.Resolve(absl::StrCat(name, "@latest"), ""));
   const std::vector<ClassSamples> held = samples.Get(name);
@@ -54,14 +54,14 @@ absl::StatusOr<CostProposal> Propose(const std::string& name, CostCatalog& catal
   CostProfile candidate = proposal.fit.profile;
   candidate.about = About(proposal.fit, ProfileId(*base));
   ASSIGN_OR_RETURN(const CostCatalog::Added added,
-                   catalog.Add(std::move(candidate), ProfileOrigin::kMeasured, "measured"));
+                   catalog.Add(std::move(candidate), ProfileOrigin::kMeasured, "measured", actor));
   proposal.version = added.info;
   metrics
       .proposals(added.already_there ? ProposalResult::kAlreadyThere : ProposalResult::kNewVersion)
       .Increment();
   if (options.auto_promote && BeyondDoubt(proposal.fit)) {
     ASSIGN_OR_RETURN(const CostCatalog::Switched switched,
-                     catalog.Promote(name, added.info.version, PromotionKind::kAutomatic));
+                     catalog.Promote(name, added.info.version, PromotionKind::kAutomatic, actor));
     proposal.version = switched.info;
     proposal.promoted = true;
   }
@@ -81,8 +81,8 @@ FitOptions FitOptionsOf(const CostOptions& options) {
 
 absl::StatusOr<CostProposal> ProposeProfile(const std::string& name, CostCatalog& catalog,
                                             CostSamples& samples, const CostOptions& options,
-                                            CostMetrics& metrics) {
-  absl::StatusOr<CostProposal> proposal = Propose(name, catalog, samples, options, metrics);
+                                            CostMetrics& metrics, const Actor& actor) {
+  absl::StatusOr<CostProposal> proposal = Propose(name, catalog, samples, options, metrics, actor);
   if (!proposal.ok()) metrics.proposals(ProposalResult::kError).Increment();
   return proposal;
 }

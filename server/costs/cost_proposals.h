@@ -27,6 +27,6 @@ FitOptions FitOptionsOf(const CostOptions& options);
 // NO_SAMPLES, PROFILE_UNKNOWN, PROFILE_UNREADABLE, STORE_UNAVAILABLE.
 absl::StatusOr<CostProposal> ProposeProfile(const std::string& name, CostCatalog& catalog,
                                             CostSamples& samples, const CostOptions& options,
-                                            CostMetrics& metrics);
+                                            CostMetrics& metrics, const Actor& actor = {});
 
 }  // namespace bucketd

@@ -221,7 +221,7 @@ void CostSamples::Expire() {
 }
 
 absl::StatusOr<CostSamples::Taken> CostSamples::Add(const CostReport& report,
-                                                    absl::string_view voter) {
+                                                    absl::string_view voter, const Actor& actor) {
   const absl::MutexLock lock(&mutex_);
   Expire();
   const auto from =
@@ -233,7 +233,7 @@ absl::StatusOr<CostSamples::Taken> CostSamples::Add(const CostReport& report,
   Taken taken;
   absl::Status stored;
   for (const auto& [of, samples] : by_class) {
-    stored.Update(AddToClass(report.profile, of, samples, taken));
+    stored.Update(AddToClass(report.profile, of, samples, actor, taken));
   }
   metrics_.samples(SampleResult::kAccepted).Increment(taken.accepted);
   metrics_.samples(SampleResult::kLimited).Increment(taken.limited);
@@ -244,7 +244,8 @@ absl::StatusOr<CostSamples::Taken> CostSamples::Add(const CostReport& report,
 
 // Where another server is faster, its samples come first, and then these once more.
 absl::Status CostSamples::AddToClass(const std::string& profile, const LinkClass& of,
-                                     const std::vector<Kept>& samples, Taken& taken) {
+                                     const std::vector<Kept>& samples, const Actor& actor,
+                                     Taken& taken) {
   const std::string key = KeyOf(profile, of);
   absl::Status written;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
@@ -254,7 +255,10 @@ absl::Status CostSamples::AddToClass(const std::string& profile, const LinkClass
     written = before.status();
     if (accepted > 0 && before.ok() && store_ != nullptr) {
       const std::string value = Serialize(profile, of, held_[profile].at(of));
-      written = store_->ReplaceRecord(Shelf::kCostSamples, key, *before, value);
+      const AuditLine line{actor,    actor.tenant,
+                           "report", absl::StrCat("cost samples ", key),
+                           "",       absl::StrCat(accepted, " more")};
+      written = store_->ReplaceRecord(Shelf::kCostSamples, key, *before, value, &line);
       if (written.ok()) read_[key] = Sha256(value);
     }
     if (absl::IsAborted(written)) continue;

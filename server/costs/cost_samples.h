@@ -70,7 +70,8 @@ class CostSamples {
   };
   // REQUIRES: the report and its samples are valid, and the profile's name is one.
   // STORE_UNAVAILABLE if they are held but not stored.
-  absl::StatusOr<Taken> Add(const CostReport& report, absl::string_view voter);
+  absl::StatusOr<Taken> Add(const CostReport& report, absl::string_view voter,
+                            const Actor& actor = {});
 
   // What is held for a profile, without what is too old; classes ascending.
   std::vector<ClassSamples> Get(absl::string_view profile);
@@ -107,7 +108,7 @@ class CostSamples {
                                                      const LinkClass& of)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status AddToClass(const std::string& profile, const LinkClass& of,
-                          const std::vector<Kept>& samples, Taken& taken)
+                          const std::vector<Kept>& samples, const Actor& actor, Taken& taken)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(const std::string& profile, const LinkClass& of)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -25,6 +25,7 @@ constexpr std::array<MethodRule, kMethods> kRules = {{
     {Method::kPinJob, {CallerRole::kAdmin}},
     {Method::kUnpinJob, {CallerRole::kAdmin}},
     {Method::kSetPlanning, {CallerRole::kAdmin}, /*of_all_tenants=*/true},
+    {Method::kListAudit, {CallerRole::kAdmin}},
     {Method::kReleaseJob, {CallerRole::kPlan}},
     {Method::kListProfiles, kReadsCosts},
     {Method::kGetProfile, kReadsCosts},

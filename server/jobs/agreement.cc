@@ -137,7 +137,7 @@ absl::StatusOr<Agreement::Released> Agreement::ReleaseNow(const Release& what) {
   for (const std::string& name : names) {
     released.more = released.jobs == kMaxReleased;
     if (released.more) break;
-    ASSIGN_OR_RETURN(const int64_t pins, parts_.pins.Release(what.tenant, name));
+    ASSIGN_OR_RETURN(const int64_t pins, parts_.pins.Release(what.tenant, name, what.by));
     Happen(JobReleased{JobName(what.tenant, name), what.by_operator});
     ++released.jobs;
     released.pins += pins;

@@ -81,6 +81,7 @@ class Agreement {
     std::string job;
     bool pattern = false;      // `job` is one, as of fnmatch(3), for all jobs that it fits
     bool by_operator = false;  // who waits is told to come again
+    Actor by = {};
   };
   struct Released {
     int64_t jobs = 0;
@@ -151,7 +152,8 @@ class Agreement {
                                           std::optional<JobMemory>& elsewhere);
   // What stands instead, if another server was first. ABORTED if the job is in another generation.
   absl::StatusOr<std::optional<JobMemory>> WriteMemory(const JobName& name, uint64_t generation,
-                                                       const std::string& agreed_scope)
+                                                       const std::string& agreed_scope,
+                                                       const Actor& by)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(storing_);
 
   const Parts parts_;

@@ -80,14 +80,15 @@ Agreement::Answer Agreement::PinnedAnswer(const AnswerFromStore& answer) {
 
 absl::StatusOr<std::optional<JobMemory>> Agreement::WriteMemory(const JobName& name,
                                                                 uint64_t generation,
-                                                                const std::string& agreed_scope) {
+                                                                const std::string& agreed_scope,
+                                                                const Actor& by) {
   JobMemory memory;
   {
     const absl::MutexLock lock(&mutex_);
     ASSIGN_OR_RETURN(memory, table_.MemoryOf(name, generation));
   }
   if (!agreed_scope.empty()) memory.last_scope = agreed_scope;
-  ASSIGN_OR_RETURN(JobMemory stands, parts_.pins.PutJob(name.first, name.second, memory));
+  ASSIGN_OR_RETURN(JobMemory stands, parts_.pins.PutJob(name.first, name.second, memory, by));
   if (Holds(memory, stands)) return std::nullopt;
   return std::optional<JobMemory>(std::move(stands));
 }
@@ -96,7 +97,8 @@ absl::StatusOr<std::optional<JobMemory>> Agreement::WriteMemory(const JobName& n
 Event Agreement::Work(const StoreUnplanned& store, const absl::Status& busy) {
   if (!busy.ok()) return UnplannedStored{store.job, store.generation};
   const absl::MutexLock storing(&storing_);
-  absl::StatusOr<std::optional<JobMemory>> elsewhere = WriteMemory(store.job, store.generation, "");
+  absl::StatusOr<std::optional<JobMemory>> elsewhere =
+      WriteMemory(store.job, store.generation, "", ServerItself());
   if (elsewhere.ok()) return UnplannedStored{store.job, store.generation, *std::move(elsewhere)};
   LogLine(spdlog::level::warn, "unplanned, and the store does not know",
           {{"job", store.job.second}, {"error", std::string(elsewhere.status().message())}});
@@ -108,7 +110,8 @@ absl::StatusOr<StandingPin> Agreement::WriteAgreed(const StoreAgreed& store,
                                                    std::optional<JobMemory>& elsewhere) {
   const auto& [tenant, job] = store.job;
   const absl::MutexLock storing(&storing_);
-  ASSIGN_OR_RETURN(elsewhere, WriteMemory(store.job, store.pin.generation, store.name));
+  ASSIGN_OR_RETURN(elsewhere,
+                   WriteMemory(store.job, store.pin.generation, store.name, store.request->by));
   if (elsewhere.has_value()) {
     ASSIGN_OR_RETURN(const std::optional<Pin> pin, parts_.pins.LoadPin(tenant, job, store.name));
     if (pin.has_value() && pin->generation == store.pin.generation && pin->size == store.pin.size) {
@@ -117,7 +120,7 @@ absl::StatusOr<StandingPin> Agreement::WriteAgreed(const StoreAgreed& store,
     return absl::CancelledError("made otherwise than this generation is");
   }
   ASSIGN_OR_RETURN(Pin stands, parts_.pins.PutPin(tenant, job, store.name, store.pin,
-                                                  PlanBytesOf(*store.reply)));
+                                                  PlanBytesOf(*store.reply), store.request->by));
   return StandingPin{std::move(stands), store.reply};
 }
 

@@ -5,11 +5,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace bucketd {
 namespace {
 
-absl::string_view TenantOf(absl::string_view key) { return key.substr(0, key.find('\n')); }
 absl::string_view PrefixOf(absl::string_view key) {
   return key.substr(0, key.find('\n', key.find('\n') + 1) + 1);
 }
@@ -24,6 +24,12 @@ std::string JobKey(absl::string_view tenant, absl::string_view job) {
 }
 std::string PinKey(absl::string_view tenant, absl::string_view job, absl::string_view scope) {
   return absl::StrCat(JobPrefix(tenant, job), "scope\n", scope);
+}
+absl::string_view TenantOf(absl::string_view key) { return key.substr(0, key.find('\n')); }
+std::string SubjectOf(absl::string_view key) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(key, '\n');
+  if (!IsPin(key)) return std::string(parts[1]);
+  return absl::StrCat(parts[1], ", ", parts[3]);
 }
 bool IsPin(absl::string_view key) { return absl::StrContains(key, "\nscope\n"); }
 

@@ -21,6 +21,8 @@ std::string JobPrefix(absl::string_view tenant, absl::string_view job);  // of a
 std::string JobKey(absl::string_view tenant, absl::string_view job);
 std::string PinKey(absl::string_view tenant, absl::string_view job, absl::string_view scope);
 bool IsPin(absl::string_view key);  // else a job's record
+absl::string_view TenantOf(absl::string_view key);
+std::string SubjectOf(absl::string_view key);  // for people: "job", "job, scope"
 
 class PinIndex {
  public:

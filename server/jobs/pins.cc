@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "spdlog/spdlog.h"
 
 #include "passes/base/status_macros.h"
@@ -123,6 +124,40 @@ absl::Status LaterGeneration(uint64_t generation) {
       absl::StrCat("another server has begun generation ", generation, " of this job"));
 }
 
+std::string InWords(const Pin& pin) {
+  return absl::StrCat("plan ", ToHex(pin.plan_sha256).substr(0, 12), ", generation ",
+                      pin.generation, ", ", pin.size, pin.size == 1 ? " rank" : " ranks");
+}
+
+std::string InWords(const JobMemory& memory) {
+  std::string words = absl::StrCat("generation ", memory.generation);
+  if (memory.unplanned.has_value()) {
+    absl::StrAppend(&words, ", unplanned: ", *memory.unplanned);
+  }
+  for (const auto& [asked, resolved] : memory.profiles) {
+    absl::StrAppend(&words, ", ", asked.empty() ? "the default profile" : asked, " is ", resolved);
+  }
+  return words;
+}
+
+std::string InWords(WallTime time) {
+  return absl::FormatTime(absl::RFC3339_sec, absl::FromChrono(time), absl::UTCTimeZone());
+}
+
+// Of a record that goes.
+std::string WhatStands(const Record& record) {
+  if (IsPin(record.key)) {
+    const std::optional<Pin> pin = PinIn(record.key, record.value);
+    return pin.has_value() ? InWords(*pin) : "a pin that has expired";
+  }
+  const std::optional<JobMemory> memory = MemoryIn(record.key, record.value);
+  return memory.has_value() ? InWords(*memory) : "a job that has expired";
+}
+
+AuditLine LineAbout(absl::string_view key, absl::string_view what, const Actor& by) {
+  return {by, std::string(TenantOf(key)), std::string(what), SubjectOf(key), "", ""};
+}
+
 // A damaged record was counted and taken away by the store.
 absl::StatusOr<std::optional<std::string>> ReadRecord(Store& store, const std::string& key) {
   absl::StatusOr<std::optional<std::string>> value = store.GetRecord(Shelf::kPins, key);
@@ -233,31 +268,38 @@ absl::StatusOr<std::string> Pins::LoadPlan(const Pin& pin) {
   return *std::move(plan);
 }
 
-absl::Status Pins::Update(const std::string& key, Next next) {
+absl::Status Pins::Update(const std::string& key, const Actor& by, Next next) {
   for (int attempt = 0; attempt < kUpdates; ++attempt) {
     ASSIGN_OR_RETURN(const std::optional<std::string> before, ReadRecord(store_, key));
-    ASSIGN_OR_RETURN(const std::string after, next(before));
-    const absl::Status written = store_.ReplaceRecord(Shelf::kPins, key, before, after);
+    AuditLine line = LineAbout(key, "", by);
+    ASSIGN_OR_RETURN(const std::string after, next(before, line));
+    const absl::Status written =
+        store_.ReplaceRecord(Shelf::kPins, key, before, after, line.what.empty() ? nullptr : &line);
     if (!absl::IsAborted(written)) return written;
   }
   return absl::UnavailableError("others write the same record again and again");
 }
 
 absl::StatusOr<JobMemory> Pins::PutJob(absl::string_view tenant, absl::string_view job,
-                                       const JobMemory& memory) {
+                                       const JobMemory& memory, const Actor& by) {
   const WallTime expires = Expiry();
   const std::string key = JobKey(tenant, job);
   JobMemory stands;
   const absl::MutexLock writing(&writing_);
   RETURN_IF_ERROR(MakeRoom(tenant, key, memory.ranks));
   RETURN_IF_ERROR(
-      Update(key, [&](const std::optional<std::string>& before) -> absl::StatusOr<std::string> {
+      Update(key, by, [&](const auto& before, AuditLine& line) -> absl::StatusOr<std::string> {
         const std::optional<JobMemory> other = MemoryIn(key, before);
         if (other.has_value() && other->generation > memory.generation) {
           return LaterGeneration(other->generation);
         }
         const bool same = other.has_value() && other->generation == memory.generation;
         stands = same ? Merge(*other, memory) : memory;
+        if (!same) {
+          line.what = "generation";
+          line.before = other.has_value() ? InWords(*other) : "";
+          line.after = InWords(stands);
+        }
         return Serialize(stands, expires);
       }));
   Count(key, expires, stands.ranks);
@@ -279,13 +321,14 @@ absl::Status Pins::MakeRoom(absl::string_view tenant, const std::string& key, ui
           absl::StrCat("tenant \"", tenant, "\" has ", limits_.per_tenant,
                        " pins or jobs, its limit, and none of fewer ranks"));
     }
-    RETURN_IF_ERROR(ReleaseAll(*weakest).status());
+    RETURN_IF_ERROR(ReleaseAll(*weakest, "displace", ServerItself()).status());
     metrics_.tally(Tally::kDisplaced).Increment();
   }
 }
 
 absl::StatusOr<Pin> Pins::PutPin(absl::string_view tenant, absl::string_view job,
-                                 absl::string_view scope, const Pin& pin, absl::string_view plan) {
+                                 absl::string_view scope, const Pin& pin, absl::string_view plan,
+                                 const Actor& by) {
   const std::string key = PinKey(tenant, job, scope);
   const absl::MutexLock writing(&writing_);
   RETURN_IF_ERROR(MakeRoom(tenant, key, pin.size));
@@ -298,7 +341,7 @@ absl::StatusOr<Pin> Pins::PutPin(absl::string_view tenant, absl::string_view job
   RETURN_IF_ERROR(held);
   Pin stands = pin;
   RETURN_IF_ERROR(
-      Update(key, [&](const std::optional<std::string>& before) -> absl::StatusOr<std::string> {
+      Update(key, by, [&](const auto& before, AuditLine& line) -> absl::StatusOr<std::string> {
         const std::optional<Pin> other = PinIn(key, before);
         if (other.has_value() && other->generation > pin.generation) {
           return LaterGeneration(other->generation);
@@ -306,25 +349,36 @@ absl::StatusOr<Pin> Pins::PutPin(absl::string_view tenant, absl::string_view job
         const bool first =
             !other.has_value() || other->generation < pin.generation || other->size != pin.size;
         stands = first ? pin : *other;
+        if (first) {
+          line.what = "pin";
+          line.before = other.has_value() ? InWords(*other) : "";
+          line.after = InWords(pin);
+        }
         return Serialize(stands, expires);
       }));
   Count(key, expires, stands.size);
   return stands;
 }
 
-absl::Status Pins::EraseRecord(const std::string& key) {
-  RETURN_IF_ERROR(store_.EraseRecord(Shelf::kPins, key));
-  Forget(key, std::nullopt);
+absl::Status Pins::EraseRecord(const Record& record, absl::string_view what, const Actor& by) {
+  AuditLine line = LineAbout(record.key, what, by);
+  line.before = WhatStands(record);
+  RETURN_IF_ERROR(store_.EraseRecord(Shelf::kPins, record.key, &line));
+  Forget(record.key, std::nullopt);
   return absl::OkStatus();
 }
 
 absl::StatusOr<bool> Pins::ExtendRecord(const std::string& key, const std::string& holder,
-                                        WallTime expires) {
+                                        WallTime expires, const Actor& by) {
   std::optional<Kept> stands;
-  const auto extend = [&](const std::optional<std::string>& before) -> absl::StatusOr<std::string> {
+  const auto extend = [&](const std::optional<std::string>& before,
+                          AuditLine& line) -> absl::StatusOr<std::string> {
     stands = before.has_value() ? KeptBy({key, *before}) : std::nullopt;
     if (!stands.has_value()) return absl::CancelledError();
     if (stands->expires >= expires) return *before;
+    line.what = "keep";
+    line.before = absl::StrCat("until ", InWords(stands->expires));
+    line.after = absl::StrCat("until ", InWords(expires));
     stands->expires = expires;
     if (IsPin(key)) {
       auto pin = *Parse<v1::PinRecord>({key, *before});
@@ -336,7 +390,7 @@ absl::StatusOr<bool> Pins::ExtendRecord(const std::string& key, const std::strin
     job.set_expires_ms(Millis(expires));
     return job.SerializeAsString();
   };
-  const absl::Status written = Update(key, extend);
+  const absl::Status written = Update(key, by, extend);
   if (absl::IsCancelled(written)) return false;
   RETURN_IF_ERROR(written);
   Count(key, stands->expires, stands->ranks);
@@ -344,7 +398,7 @@ absl::StatusOr<bool> Pins::ExtendRecord(const std::string& key, const std::strin
 }
 
 absl::StatusOr<int64_t> Pins::Extend(absl::string_view tenant, absl::string_view job,
-                                     WallTime expires) {
+                                     WallTime expires, const Actor& by) {
   const absl::MutexLock writing(&writing_);
   int64_t pins = 0;
   std::string after;
@@ -353,26 +407,29 @@ absl::StatusOr<int64_t> Pins::Extend(absl::string_view tenant, absl::string_view
                      store_.ListRecords(Shelf::kPins, JobPrefix(tenant, job), after, kPage));
     if (page.empty()) return pins;
     for (const Record& record : page) {
-      ASSIGN_OR_RETURN(const bool kept, ExtendRecord(record.key, JobPrefix(tenant, job), expires));
+      ASSIGN_OR_RETURN(const bool kept,
+                       ExtendRecord(record.key, JobPrefix(tenant, job), expires, by));
       pins += kept && IsPin(record.key) ? 1 : 0;
     }
     after = page.back().key;
   }
 }
 
-absl::StatusOr<int64_t> Pins::Release(absl::string_view tenant, absl::string_view job) {
+absl::StatusOr<int64_t> Pins::Release(absl::string_view tenant, absl::string_view job,
+                                      const Actor& by) {
   const absl::MutexLock writing(&writing_);
-  return ReleaseAll(JobPrefix(tenant, job));
+  return ReleaseAll(JobPrefix(tenant, job), "release", by);
 }
 
-absl::StatusOr<int64_t> Pins::ReleaseAll(const std::string& prefix) {
+absl::StatusOr<int64_t> Pins::ReleaseAll(const std::string& prefix, absl::string_view what,
+                                         const Actor& by) {
   int64_t released = 0;
   while (true) {
     ASSIGN_OR_RETURN(const std::vector<Record> page,
                      store_.ListRecords(Shelf::kPins, prefix, "", kPage));
     if (page.empty()) break;
     for (const Record& record : page) {
-      RETURN_IF_ERROR(EraseRecord(record.key));
+      RETURN_IF_ERROR(EraseRecord(record, what, by));
       released += IsPin(record.key) ? 1 : 0;
     }
   }

@@ -54,20 +54,23 @@ class Pins {
   // returns what stands: of one generation the first word holds, on whether it is planned and on
   // what each name stands for; it is another one than `memory`'s if another server was first.
   absl::StatusOr<JobMemory> PutJob(absl::string_view tenant, absl::string_view job,
-                                   const JobMemory& memory);
+                                   const JobMemory& memory, const Actor& by = {});
   // Holds the plan, storing it first if need be, then writes the pin: when this returns both
   // survive the process. What it returns is the pin that stands: another server that has the store
   // open may have written one for this generation, and the first one holds for all.
   // Where the tenant's quota is used up, its weakest job makes room (pin_index.h);
   // FAILED_PRECONDITION of both if there is none; else errors are the store's.
   absl::StatusOr<Pin> PutPin(absl::string_view tenant, absl::string_view job,
-                             absl::string_view scope, const Pin& pin, absl::string_view plan);
+                             absl::string_view scope, const Pin& pin, absl::string_view plan,
+                             const Actor& by = {});
 
   // Keeps the job's pins until `expires` at least; how many there are. From the job's next use on
   // its usual time to live counts again.
-  absl::StatusOr<int64_t> Extend(absl::string_view tenant, absl::string_view job, WallTime expires);
+  absl::StatusOr<int64_t> Extend(absl::string_view tenant, absl::string_view job, WallTime expires,
+                                 const Actor& by = {});
   // Lets go of everything that is kept for the job; how many pins there were.
-  absl::StatusOr<int64_t> Release(absl::string_view tenant, absl::string_view job);
+  absl::StatusOr<int64_t> Release(absl::string_view tenant, absl::string_view job,
+                                  const Actor& by = {});
   // Takes away what has expired, and counts what other servers have pinned. O(pins).
   void DropExpired();
 
@@ -75,23 +78,29 @@ class Pins {
   std::vector<std::string> Jobs(absl::string_view tenant) const;
 
  private:
-  // Writes what `next` makes of the record that is there, though others write it, too.
-  using Next = absl::FunctionRef<absl::StatusOr<std::string>(const std::optional<std::string>&)>;
-  absl::Status Update(const std::string& key, Next next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+  // Writes what `next` makes of the record that is there, though others write it, too. With the
+  // line that it asks for: `what` "" is none.
+  using Next = absl::FunctionRef<absl::StatusOr<std::string>(
+      const std::optional<std::string>& before, AuditLine& line)>;
+  absl::Status Update(const std::string& key, const Actor& by, Next next)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
   absl::Status MakeRoom(absl::string_view tenant, const std::string& key, uint32_t ranks)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
-  absl::StatusOr<int64_t> ReleaseAll(const std::string& prefix)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+  // `what`: of its lines.
+  absl::StatusOr<int64_t> ReleaseAll(const std::string& prefix, absl::string_view what,
+                                     const Actor& by) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
   void Count(const std::string& key, WallTime expires, uint32_t ranks);
   // Unless it has another expiry than `expires` by now; nullopt: whatever it has.
   void Forget(const std::string& key, const std::optional<WallTime>& expires);
   void ForgetAll(const std::string& prefix);
   // False: it has gone meanwhile.
   absl::StatusOr<bool> ExtendRecord(const std::string& key, const std::string& holder,
-                                    WallTime expires) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+                                    WallTime expires, const Actor& by)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
   absl::Status Sweep();
   absl::Status SweepRecord(const Record& record);
-  absl::Status EraseRecord(const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+  absl::Status EraseRecord(const Record& record, absl::string_view what, const Actor& by)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
   WallTime Expiry() const;
 
   Store& store_;

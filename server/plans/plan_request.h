@@ -16,6 +16,7 @@
 #include "server/base/trace_context.h"
 #include "server/costs/cost_catalog.h"
 #include "server/graphs/graph_intake.h"
+#include "server/store/audit.h"
 
 namespace bucketd::v1 {
 class GetPlanRequest;
@@ -35,6 +36,7 @@ struct PlanRequest {
   bool cached_only = false;
   std::unique_ptr<InlineGraph> graph;  // null: none came
   std::string peer;                    // host of whoever asked; what is shared is shared by it
+  Actor by;                            // whoever asked, for the audit log
   CallIds call;                        // that asked; what is done for it is logged under its name
   ByteRoom::Held held;                 // what all this takes
 };

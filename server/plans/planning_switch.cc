@@ -36,6 +36,10 @@ constexpr char kDamaged[] =
     "what the store says of planning is damaged, and what is unknown is off; `bucketctl enable` "
     "switches it on";
 
+std::string OnOrOff(const PlanningSwitch::State& state) {
+  return state.enabled ? "on" : absl::StrCat("off: ", state.why);
+}
+
 std::string RecordOf(const PlanningSwitch::State& state) {
   return absl::StrCat(state.since_ms, " ", state.why);
 }
@@ -139,7 +143,13 @@ absl::Status PlanningSwitch::Settle(const Told& last) {
   }
   std::optional<std::string> after;
   if (!last.state.enabled) after = RecordOf(last.state);
-  return Stored(last, store_.ReplaceRecord(Shelf::kSettings, kKey, *before, after));
+  const AuditLine line = LineOf(last);
+  return Stored(last, store_.ReplaceRecord(Shelf::kSettings, kKey, *before, after, &line));
+}
+
+AuditLine PlanningSwitch::LineOf(const Told& told) {
+  return {told.by,    kAllTenants, told.state.enabled ? "enable" : "disable",
+          "planning", told.before, OnOrOff(told.state)};
 }
 
 // What has become of writing it.
@@ -160,7 +170,7 @@ std::optional<std::string> PlanningSwitch::WhyDisabled() const {
 
 PlanningSwitch::State PlanningSwitch::Get() const { return Last().state; }
 
-absl::Status PlanningSwitch::Set(bool enabled, absl::string_view why) {
+absl::Status PlanningSwitch::Set(bool enabled, absl::string_view why, const Actor& by) {
   if (why.size() > kMaxWhyBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("why: at most ", kMaxWhyBytes, " bytes are kept, this has ", why.size()));
@@ -169,15 +179,18 @@ absl::Status PlanningSwitch::Set(bool enabled, absl::string_view why) {
     const absl::MutexLock lock(&mutex_);
     ++told_.times;
     told_.owed = true;
+    told_.by = by;
+    told_.before = OnOrOff(told_.state);
     Show({.enabled = enabled, .why = std::string(why), .since_ms = NowMs()});
   }
   spdlog::warn("planning switched {}: {}", enabled ? "on" : "off", std::string(why));
   // Of two operators at once the one who was heard last here is the one who is stored last.
   const absl::MutexLock setting(&setting_);
   const Told last = Last();
-  const absl::Status written = last.state.enabled
-                                   ? store_.EraseRecord(Shelf::kSettings, kKey)
-                                   : store_.PutRecord(Shelf::kSettings, kKey, RecordOf(last.state));
+  const AuditLine line = LineOf(last);
+  const absl::Status written =
+      last.state.enabled ? store_.EraseRecord(Shelf::kSettings, kKey, &line)
+                         : store_.PutRecord(Shelf::kSettings, kKey, RecordOf(last.state), &line);
   if (!Stored(last, written).ok()) {
     spdlog::error("planning: {}", Get().InWords());
   }

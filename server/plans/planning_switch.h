@@ -50,7 +50,7 @@ class PlanningSwitch {
   State Get() const;
   // First here, then in the store: State says whether it is there, too. May block on the disk.
   // INVALID_ARGUMENT: `why` is longer than kMaxWhyBytes; nothing has changed.
-  absl::Status Set(bool enabled, absl::string_view why);
+  absl::Status Set(bool enabled, absl::string_view why, const Actor& by = {});
   // Writes what is owed to the store, or takes over what another server has set. Reads the setting
   // only if something was written to the store since. May block on the disk. On an error what was
   // known last holds.
@@ -65,6 +65,8 @@ class PlanningSwitch {
     State state;
     int64_t times = 0;
     bool owed = false;
+    Actor by = {};  // who told it, and what stood then
+    std::string before;
   };
   Told Last() const;
   // Unless this server has been told something else since.
@@ -73,6 +75,7 @@ class PlanningSwitch {
   // False: the store is to be asked again, even if nothing is written to it.
   absl::StatusOr<bool> Follow(const Told& last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(setting_);
   absl::Status Settle(const Told& last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(setting_);
+  static AuditLine LineOf(const Told& told);
   absl::Status Stored(const Told& last, const absl::Status& written)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(setting_);
 

@@ -1,6 +1,7 @@
 #include "server/rpc/admin_service.h"
 
 #include <functional>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,10 +20,11 @@ constexpr int kThreads = 1;
 constexpr int kQueue = 64;
 
 using grpc::CallbackServerContext;
-using Service = v1::Admin::WithCallbackMethod_GetStatus<v1::Admin::WithCallbackMethod_ListPlans<
-    v1::Admin::WithCallbackMethod_EvictPlans<v1::Admin::WithCallbackMethod_ListJobs<
-        v1::Admin::WithCallbackMethod_PinJob<v1::Admin::WithCallbackMethod_UnpinJob<
-            v1::Admin::WithCallbackMethod_SetPlanning<v1::Admin::Service>>>>>>>;
+using Service = v1::Admin::WithCallbackMethod_GetStatus<
+    v1::Admin::WithCallbackMethod_ListPlans<v1::Admin::WithCallbackMethod_EvictPlans<
+        v1::Admin::WithCallbackMethod_ListJobs<v1::Admin::WithCallbackMethod_PinJob<
+            v1::Admin::WithCallbackMethod_UnpinJob<v1::Admin::WithCallbackMethod_SetPlanning<
+                v1::Admin::WithCallbackMethod_ListAudit<v1::Admin::Service>>>>>>>>;
 
 // One that Admin answers by itself, under the same name.
 #define CALL(name)                                                                                 \
@@ -70,6 +72,7 @@ class AdminService final : public Service {
   CALL(PinJob)
   CALL(UnpinJob)
   CALL(SetPlanning)
+  CALL(ListAudit)
 #undef CALL
 
  private:
@@ -78,13 +81,23 @@ class AdminService final : public Service {
   grpc::ServerUnaryReactor* Answer(Method method, CallbackServerContext* context, Call call,
                                    const Request* request, Response* response) {
     return Run(method, context,
-               [this, call, request, response](const Caller& caller) -> absl::Status {
+               [this, call, request, response, context](const Caller& caller) -> absl::Status {
                  Request of_tenant = *request;
                  RETURN_IF_ERROR(KeepToTenant(admission_, caller, of_tenant));
-                 auto answer = (admin_.*call)(of_tenant);
+                 auto answer = Asked(call, of_tenant, ActorOf(caller, *context));
                  if (answer.ok()) *response = *std::move(answer);
                  return answer.status();
                });
+  }
+
+  // What changes something is told who asks.
+  template <typename Call, typename Request>
+  auto Asked(Call call, const Request& request, const Actor& by) {
+    if constexpr (std::is_invocable_v<Call, Admin&, const Request&, const Actor&>) {
+      return (admin_.*call)(request, by);
+    } else {
+      return (admin_.*call)(request);
+    }
   }
 
   grpc::ServerUnaryReactor* Run(Method method, CallbackServerContext* context,

@@ -17,6 +17,7 @@
 
 #include "passes/base/status_macros.h"
 #include "server/base/errors.h"
+#include "server/rpc/status_grpc.h"
 
 namespace bucketd {
 namespace {
@@ -86,6 +87,11 @@ absl::Status CheckAdminPeer(absl::string_view policy, absl::string_view peer) {
       absl::StrCat("the Admin service answers callers on the server's own machine; this "
                    "one comes from ",
                    peer, ". Run bucketctl there, or start bucketd with --admin remote"));
+}
+
+Actor ActorOf(const Caller& caller, const grpc::CallbackServerContext& context) {
+  return {caller.name, HostOf(context.peer()),
+          caller.any_tenant ? std::string(kAllTenants) : caller.tenant};
 }
 
 Admission::Admission(Rules rules, IdentityMetrics& metrics)

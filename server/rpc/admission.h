@@ -15,6 +15,7 @@
 #include "server/identity/identities.h"
 #include "server/identity/identity_metrics.h"
 #include "server/identity/token_memory.h"
+#include "server/store/audit.h"
 
 namespace bucketd {
 
@@ -22,6 +23,9 @@ namespace bucketd {
 // "ipv4:127.0.0.1:4711"), may do what operators do under --admin=`policy`; else ADMIN_NOT_ALLOWED
 // with what to do about it.
 absl::Status CheckAdminPeer(absl::string_view policy, absl::string_view peer);
+
+// How the audit log names a caller.
+Actor ActorOf(const Caller& caller, const grpc::CallbackServerContext& context);
 
 // Thread-safe.
 class Admission {

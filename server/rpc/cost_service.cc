@@ -86,8 +86,10 @@ class ReportReactor final : public grpc::ServerReadReactor<v1::ReportCostsReques
         response_(*response),
         scope_(Method::kReportCosts, shared.parts.metrics) {
     const int32_t limit = shared_.parts.options.max_report_streams;
-    const absl::Status admitted =
-        shared_.parts.admission.Admit(Method::kReportCosts, context_).status();
+    const absl::StatusOr<Caller> caller =
+        shared_.parts.admission.Admit(Method::kReportCosts, context_);
+    const absl::Status admitted = caller.status();
+    if (caller.ok()) by_ = ActorOf(*caller, context_);
     const int reports = shared_.reports.fetch_add(1);
     if (!admitted.ok()) {
       End(admitted);
@@ -200,7 +202,7 @@ class ReportReactor final : public grpc::ServerReadReactor<v1::ReportCostsReques
   absl::Status Store() {
     ASSIGN_OR_RETURN(
         const CostSamples::Taken taken,
-        shared_.parts.samples.Add(report_, VoterOf(context_.peer(), report_.by.reporter)));
+        shared_.parts.samples.Add(report_, VoterOf(context_.peer(), report_.by.reporter), by_));
     response_.set_accepted(static_cast<uint32_t>(taken.accepted));
     if (taken.limited == 0) return absl::OkStatus();
     response_.set_refused(response_.refused() + static_cast<uint32_t>(taken.limited));
@@ -223,6 +225,7 @@ class ReportReactor final : public grpc::ServerReadReactor<v1::ReportCostsReques
   RequestScope scope_;
   v1::ReportCostsRequest message_;
   CostReport report_;
+  Actor by_;
   int64_t seen_ = 0;
   Timers::Id stall_timer_ = 0;
 };
@@ -234,7 +237,7 @@ class CostService final : public v1::CostProfiles::CallbackService {
   grpc::ServerUnaryReactor* ListProfiles(CallbackServerContext* context,
                                          const v1::ListProfilesRequest* request,
                                          v1::ListProfilesResponse* response) override {
-    return Run(Method::kListProfiles, context, [this, request, response] {
+    return Run(Method::kListProfiles, context, [this, request, response](const Actor&) {
       for (const ProfileInfo& info : parts().catalog.List(request->name())) {
         *response->add_profiles() = ToProto(info);
       }
@@ -253,15 +256,16 @@ class CostService final : public v1::CostProfiles::CallbackService {
   grpc::ServerUnaryReactor* GetProfile(CallbackServerContext* context,
                                        const v1::GetProfileRequest* request,
                                        v1::GetProfileResponse* response) override {
-    return Run(Method::kGetProfile, context, [this, request, response]() -> absl::Status {
-      ASSIGN_OR_RETURN(const CostCatalog::ProfilePtr profile,
-                       parts().catalog.Resolve(request->profile(), request->device_type()));
-      ASSIGN_OR_RETURN(const ProfileInfo info,
-                       parts().catalog.Info(profile->name, profile->version));
-      ProfileToProto(*profile, *response->mutable_profile());
-      *response->mutable_version() = ToProto(info);
-      return absl::OkStatus();
-    });
+    return Run(
+        Method::kGetProfile, context, [this, request, response](const Actor&) -> absl::Status {
+          ASSIGN_OR_RETURN(const CostCatalog::ProfilePtr profile,
+                           parts().catalog.Resolve(request->profile(), request->device_type()));
+          ASSIGN_OR_RETURN(const ProfileInfo info,
+                           parts().catalog.Info(profile->name, profile->version));
+          ProfileToProto(*profile, *response->mutable_profile());
+          *response->mutable_version() = ToProto(info);
+          return absl::OkStatus();
+        });
   }
 
   grpc::ServerReadReactor<v1::ReportCostsRequest>* ReportCosts(
@@ -272,40 +276,44 @@ class CostService final : public v1::CostProfiles::CallbackService {
   grpc::ServerUnaryReactor* ImportProfile(CallbackServerContext* context,
                                           const v1::ImportProfileRequest* request,
                                           v1::ImportProfileResponse* response) override {
-    return Change(Method::kImportProfile, context, [this, request, response]() -> absl::Status {
-      v1::CostProfile message = request->profile();
-      message.set_version(1);  // the catalog numbers versions
-      absl::StatusOr<CostProfile> profile = ProfileFromProto(message);
-      if (!profile.ok()) return WithReason(Reason::kProfileInvalid, profile.status());
-      ASSIGN_OR_RETURN(
-          const CostCatalog::Added added,
-          parts().catalog.Add(*std::move(profile), ProfileOrigin::kImported, request->by()));
-      *response->mutable_version() = ToProto(added.info);
-      response->set_already_there(added.already_there);
-      return absl::OkStatus();
-    });
+    return Change(Method::kImportProfile, context,
+                  [this, request, response](const Actor& by) -> absl::Status {
+                    v1::CostProfile message = request->profile();
+                    message.set_version(1);  // the catalog numbers versions
+                    absl::StatusOr<CostProfile> profile = ProfileFromProto(message);
+                    if (!profile.ok()) return WithReason(Reason::kProfileInvalid, profile.status());
+                    ASSIGN_OR_RETURN(
+                        const CostCatalog::Added added,
+                        parts().catalog.Add(*std::move(profile), ProfileOrigin::kImported,
+                                            request->by(), by));
+                    *response->mutable_version() = ToProto(added.info);
+                    response->set_already_there(added.already_there);
+                    return absl::OkStatus();
+                  });
   }
 
   grpc::ServerUnaryReactor* ProposeProfile(CallbackServerContext* context,
                                            const v1::ProposeProfileRequest* request,
                                            v1::ProposeProfileResponse* response) override {
-    return Change(Method::kProposeProfile, context, [this, request, response]() -> absl::Status {
-      RETURN_IF_ERROR(CheckProfileName(request->name()));
-      ASSIGN_OR_RETURN(const CostProposal proposal,
-                       bucketd::ProposeProfile(request->name(), parts().catalog, parts().samples,
-                                               parts().options, parts().cost_metrics));
-      ProposalToProto(proposal, *response);
-      return absl::OkStatus();
-    });
+    return Change(Method::kProposeProfile, context,
+                  [this, request, response](const Actor& by) -> absl::Status {
+                    RETURN_IF_ERROR(CheckProfileName(request->name()));
+                    ASSIGN_OR_RETURN(
+                        const CostProposal proposal,
+                        bucketd::ProposeProfile(request->name(), parts().catalog, parts().samples,
+                                                parts().options, parts().cost_metrics, by));
+                    ProposalToProto(proposal, *response);
+                    return absl::OkStatus();
+                  });
   }
 
   grpc::ServerUnaryReactor* PromoteProfile(CallbackServerContext* context,
                                            const v1::PromoteProfileRequest* request,
                                            v1::PromoteProfileResponse* response) override {
-    return Change(Method::kPromoteProfile, context, [this, request, response] {
+    return Change(Method::kPromoteProfile, context, [this, request, response](const Actor& by) {
       const auto version =
           static_cast<int32_t>(std::min(request->version(), static_cast<uint32_t>(kMaxVersion)));
-      return Switch(parts().catalog.Promote(request->name(), version, PromotionKind::kPromote),
+      return Switch(parts().catalog.Promote(request->name(), version, PromotionKind::kPromote, by),
                     *response);
     });
   }
@@ -313,8 +321,8 @@ class CostService final : public v1::CostProfiles::CallbackService {
   grpc::ServerUnaryReactor* RollbackProfile(CallbackServerContext* context,
                                             const v1::RollbackProfileRequest* request,
                                             v1::RollbackProfileResponse* response) override {
-    return Change(Method::kRollbackProfile, context, [this, request, response] {
-      return Switch(parts().catalog.Rollback(request->name()), *response);
+    return Change(Method::kRollbackProfile, context, [this, request, response](const Actor& by) {
+      return Switch(parts().catalog.Rollback(request->name(), by), *response);
     });
   }
 
@@ -333,25 +341,26 @@ class CostService final : public v1::CostProfiles::CallbackService {
   }
 
   grpc::ServerUnaryReactor* Change(Method method, CallbackServerContext* context,
-                                   std::function<absl::Status()> call) {
-    return Run(method, context, [this, call = std::move(call)]() -> absl::Status {
+                                   std::function<absl::Status(const Actor&)> call) {
+    return Run(method, context, [this, call = std::move(call)](const Actor& by) -> absl::Status {
       if (parts().draining) return MakeError(Reason::kDraining, "the server is shutting down");
-      return call();
+      return call(by);
     });
   }
 
   // gRPC keeps request, response and context until the reactor is done.
   grpc::ServerUnaryReactor* Run(Method method, CallbackServerContext* context,
-                                std::function<absl::Status()> call) {
+                                std::function<absl::Status(const Actor&)> call) {
     auto scope = std::make_shared<RequestScope>(method, parts().metrics);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const auto end = [scope, reactor, context](const absl::Status& status) {
       reactor->Finish(EndRequest(*scope, *context, status, absl::StrCat("peer=", context->peer())));
     };
-    const absl::Status admitted = parts().admission.Admit(method, *context).status();
-    if (!admitted.ok()) {
-      end(admitted);
-    } else if (!shared_.pool.TrySubmit([end, call = std::move(call)] { end(call()); })) {
+    const absl::StatusOr<Caller> caller = parts().admission.Admit(method, *context);
+    if (!caller.ok()) {
+      end(caller.status());
+    } else if (!shared_.pool.TrySubmit([end, call = std::move(call),
+                                        by = ActorOf(*caller, *context)] { end(call(by)); })) {
       end(MakeError(Reason::kOverloaded, "too many calls about cost profiles wait"));
     }
     return reactor;

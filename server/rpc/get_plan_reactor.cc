@@ -167,6 +167,7 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
       return;
     }
     (*parsed)->peer = HostOf(context_.peer());
+    (*parsed)->by = ActorOf(*caller_, context_);
     (*parsed)->call = scope_.ids(TraceOf(context_));
     Remember(**parsed);
     request_.Clear();  // the call may wait for long

@@ -29,21 +29,23 @@ class ReleaseJobReactor final : public grpc::ServerUnaryReactor {
   ReleaseJobReactor(const ServiceParts& parts, CallbackServerContext* context,
                     const v1::ReleaseJobRequest& request, v1::ReleaseJobResponse* response)
       : context_(*context), response_(*response), scope_(Method::kReleaseJob, parts.metrics) {
+    const absl::StatusOr<Caller> caller = parts.admission.Admit(Method::kReleaseJob, *context);
     const absl::StatusOr<std::string> tenant =
-        parts.admission.TenantOf(Method::kReleaseJob, *context, request.tenant());
+        caller.ok() ? parts.admission.TenantFor(*caller, request.tenant()) : caller.status();
     absl::Status status = tenant.ok() ? CheckTenant(*tenant) : tenant.status();
     if (status.ok()) status = CheckJobName("job_id", request.job_id());
     if (!status.ok()) {
       End(status);
       return;
     }
-    parts.agreement.ReleaseJobs({.tenant = *tenant, .job = request.job_id()},
-                                [this](const absl::StatusOr<Agreement::Released>& released) {
-                                  if (released.ok()) {
-                                    response_.set_released(static_cast<uint32_t>(released->pins));
-                                  }
-                                  End(released.status());
-                                });
+    parts.agreement.ReleaseJobs(
+        {.tenant = *tenant, .job = request.job_id(), .by = ActorOf(*caller, *context)},
+        [this](const absl::StatusOr<Agreement::Released>& released) {
+          if (released.ok()) {
+            response_.set_released(static_cast<uint32_t>(released->pins));
+          }
+          End(released.status());
+        });
   }
 
   void OnDone() override { delete this; }

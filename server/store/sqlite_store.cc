@@ -118,7 +118,10 @@ absl::Status SqliteStore::Connect() {
     RETURN_IF_ERROR(
         writer_->Exec(absl::StrCat("PRAGMA max_page_count = ", options_.max_pages).c_str()));
   }
-  if (writer_ != nullptr) StartMaintenance();
+  if (writer_ != nullptr) {
+    RETURN_IF_ERROR(AddAuditTable());
+    StartMaintenance();
+  }
   return absl::OkStatus();
 }
 
@@ -384,18 +387,20 @@ absl::StatusOr<std::optional<std::string>> SqliteStore::GetRecord(Shelf shelf,
   return std::move(row->value);
 }
 
-absl::Status SqliteStore::PutRecord(Shelf shelf, absl::string_view key, absl::string_view value) {
-  return ChangeRecord(shelf, key, value, nullptr);
+absl::Status SqliteStore::PutRecord(Shelf shelf, absl::string_view key, absl::string_view value,
+                                    const AuditLine* line) {
+  return ChangeRecord(shelf, key, value, nullptr, line);
 }
 
 absl::Status SqliteStore::ReplaceRecord(Shelf shelf, absl::string_view key,
                                         const std::optional<std::string>& before,
-                                        const std::optional<absl::string_view>& after) {
-  return ChangeRecord(shelf, key, after, &before);
+                                        const std::optional<absl::string_view>& after,
+                                        const AuditLine* line) {
+  return ChangeRecord(shelf, key, after, &before, line);
 }
 
-absl::Status SqliteStore::EraseRecord(Shelf shelf, absl::string_view key) {
-  return ChangeRecord(shelf, key, std::nullopt, nullptr);
+absl::Status SqliteStore::EraseRecord(Shelf shelf, absl::string_view key, const AuditLine* line) {
+  return ChangeRecord(shelf, key, std::nullopt, nullptr, line);
 }
 
 // What cannot be read is no value.
@@ -408,7 +413,8 @@ bool SqliteStore::IsStill(int64_t shelf, absl::string_view key,
 
 absl::Status SqliteStore::ChangeRecord(Shelf on, absl::string_view key,
                                        const std::optional<absl::string_view>& value,
-                                       const std::optional<std::string>* expected) {
+                                       const std::optional<std::string>* expected,
+                                       const AuditLine* line) {
   const auto shelf = static_cast<int64_t>(on);
   const bool makes_room = !value.has_value() || on == Shelf::kSettings;
   const absl::MutexLock lock(&write_mutex_);
@@ -421,7 +427,9 @@ absl::Status SqliteStore::ChangeRecord(Shelf on, absl::string_view key,
   if (expected != nullptr && !IsStill(shelf, key, *expected)) return moved;
   const bool drop = old.ok() && old->has_value() && IsReadable(kRecordSql, (*old)->value);
   const Room room = makes_room ? Room::kReserve : Room::kDisk;
-  return Write(static_cast<int>(shelf), key, room, [&](SqliteDb& db) -> absl::Status {
+  const bool nothing_to_erase = !value.has_value() && old.ok() && !old->has_value();
+  if (nothing_to_erase) line = nullptr;
+  return WriteAudited(static_cast<int>(shelf), key, room, line, [&](SqliteDb& db) -> absl::Status {
     db.mutex().AssertHeld();
     RETURN_IF_ERROR(old.status());
     ASSIGN_OR_RETURN(const std::optional<Location> before, Locate(db, kRecordSql, shelf, key));

@@ -37,6 +37,7 @@ struct SqliteStoreOptions {
   // Of plans and their keys; the file is somewhat larger. Beyond: what was used longest ago goes.
   int64_t max_bytes = int64_t{4} << 30;
   std::chrono::hours max_age{24 * 30};  // of plans since their last use; 0: any age
+  AuditRetention audit = {};            // kept by Maintain()
   bool read_only = false;
   // How long a write waits for another process's.
   std::chrono::milliseconds busy_timeout{1000};
@@ -64,19 +65,26 @@ class SqliteStore final : public Store {
   absl::Status HoldPlan(absl::string_view key, absl::string_view holder, WallTime expires) override;
   absl::Status ReleaseHolds(absl::string_view holder) override;
   absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf, absl::string_view key) override;
-  absl::Status PutRecord(Shelf shelf, absl::string_view key, absl::string_view value) override;
+  absl::Status PutRecord(Shelf shelf, absl::string_view key, absl::string_view value,
+                         const AuditLine* line = nullptr) override;
   absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
                              const std::optional<std::string>& before,
-                             const std::optional<absl::string_view>& after) override;
-  absl::Status EraseRecord(Shelf shelf, absl::string_view key) override;
+                             const std::optional<absl::string_view>& after,
+                             const AuditLine* line = nullptr) override;
+  absl::Status EraseRecord(Shelf shelf, absl::string_view key,
+                           const AuditLine* line = nullptr) override;
   absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
                                                   absl::string_view after, int32_t limit) override;
   absl::StatusOr<std::vector<StoredPlan>> ListPlans(const PlanSelection& selection,
                                                     int32_t limit) override;
-  absl::StatusOr<int64_t> EvictPlans(const PlanSelection& selection) override;
+  absl::StatusOr<int64_t> EvictPlans(const PlanSelection& selection,
+                                     const AuditLine* line = nullptr) override;
   absl::StatusOr<StoreStats> Stats() override;
   absl::StatusOr<ScanResult> ScanPlans(SeeValue see) override;
   absl::StatusOr<ScanResult> ScanRecords(SeeValue see) override;
+  absl::StatusOr<std::vector<AuditEntry>> ListAudit(const AuditSelection& selection,
+                                                    int32_t limit) override;
+  absl::StatusOr<int64_t> AddAudit(absl::Span<const AuditEntry> entries) override;
   absl::StatusOr<int64_t> Version() override;
 
   // Memory only; written by Maintain().
@@ -157,10 +165,18 @@ class SqliteStore final : public Store {
   static absl::StatusOr<int64_t> CommitOnce(SqliteDb& db, Change change)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(db.mutex());
 
+  // Write, and the line with it; null: none.
+  absl::Status WriteAudited(int what, absl::string_view key, Room room, const AuditLine* line,
+                            Change change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
+  absl::Status AddLine(SqliteDb& db, const AuditEntry& entry)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(db.mutex());
+  absl::Status AddAuditTable();
+  absl::Status TrimAudit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
+
   // `expected` not null: ReplaceRecord's `before`.
   absl::Status ChangeRecord(Shelf shelf, absl::string_view key,
                             const std::optional<absl::string_view>& value,
-                            const std::optional<std::string>* expected);
+                            const std::optional<std::string>* expected, const AuditLine* line);
   bool IsStill(int64_t shelf, absl::string_view key, const std::optional<std::string>& expected);
 
   absl::StatusOr<std::vector<Victim>> OldestPlans(int64_t bytes, int64_t used_before,
@@ -171,7 +187,7 @@ class SqliteStore final : public Store {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   absl::StatusOr<bool> DropPlan(SqliteDb& db, const Victim& victim, bool even_held)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(db.mutex());
-  absl::Status Evict(std::vector<Victim> victims, int64_t& gone)
+  absl::Status Evict(std::vector<Victim> victims, const AuditLine* line, int64_t& gone)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   absl::Status FlushUses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   absl::Status DropExpiredHolds() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);

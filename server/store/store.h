@@ -27,11 +27,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+#include "server/store/audit.h"
 
 namespace bucketd {
-
-// Wall clock, in milliseconds since 1970.
-using WallTime = std::chrono::time_point<std::chrono::system_clock, std::chrono::milliseconds>;
 
 // Records live on shelves; a key is unique on its shelf.
 enum class Shelf { kPins = 1, kProfiles = 2, kCostSamples = 3, kSettings = 4 };
@@ -121,13 +121,19 @@ class Store {
 
   virtual absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf,
                                                                absl::string_view key) = 0;
-  virtual absl::Status PutRecord(Shelf shelf, absl::string_view key, absl::string_view value) = 0;
+  // With a line in the audit log, as all that take one: both are written or neither is, and no line
+  // where nothing has changed. A log that is damaged does not keep what it is about from changing:
+  // that is told to the observer.
+  virtual absl::Status PutRecord(Shelf shelf, absl::string_view key, absl::string_view value,
+                                 const AuditLine* line = nullptr) = 0;
   // PutRecord, or for nullopt EraseRecord, if the value is still `before` (nullopt: there is none,
   // or a damaged one), whoever else has the store open. ABORTED: it is not; nothing was written.
   virtual absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
                                      const std::optional<std::string>& before,
-                                     const std::optional<absl::string_view>& after) = 0;
-  virtual absl::Status EraseRecord(Shelf shelf, absl::string_view key) = 0;
+                                     const std::optional<absl::string_view>& after,
+                                     const AuditLine* line = nullptr) = 0;
+  virtual absl::Status EraseRecord(Shelf shelf, absl::string_view key,
+                                   const AuditLine* line = nullptr) = 0;
   // In key order, keys that start with `prefix`, at most `limit` after `after` (exclusive). Damaged
   // ones are left out and counted.
   virtual absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
@@ -137,14 +143,20 @@ class Store {
   // The most recently used first, at most `limit`.
   virtual absl::StatusOr<std::vector<StoredPlan>> ListPlans(const PlanSelection& selection,
                                                             int32_t limit) = 0;
-  // How many went.
-  virtual absl::StatusOr<int64_t> EvictPlans(const PlanSelection& selection) = 0;
+  // How many went. `line` is written once for each transaction, and says how many after.
+  virtual absl::StatusOr<int64_t> EvictPlans(const PlanSelection& selection,
+                                             const AuditLine* line = nullptr) = 0;
   virtual absl::StatusOr<StoreStats> Stats() = 0;
   // Every plan in the order of its key's digest, every record in key order, shelf by shelf, each
   // checked; what is written meanwhile may be seen or not. No use of a plan, and damage neither
   // ends a scan nor is taken away. `see` may not call the store.
   virtual absl::StatusOr<ScanResult> ScanPlans(SeeValue see) = 0;
   virtual absl::StatusOr<ScanResult> ScanRecords(SeeValue see) = 0;
+  // The newest first, at most `limit`. Lines beyond the store's bounds go with its maintenance.
+  virtual absl::StatusOr<std::vector<AuditEntry>> ListAudit(const AuditSelection& selection,
+                                                            int32_t limit) = 0;
+  // As they are, behind those that are there; without those whose id is there already. How many.
+  virtual absl::StatusOr<int64_t> AddAudit(absl::Span<const AuditEntry> entries) = 0;
   // Another number than before once another process has written; whoever wants to notice that asks
   // again and again. Costs less than any read. Own writes may count too.
   virtual absl::StatusOr<int64_t> Version() = 0;

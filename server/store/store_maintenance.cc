@@ -63,7 +63,7 @@ absl::StatusOr<std::vector<SqliteStore::Victim>> SqliteStore::MakeRoom(
                                                    " bytes; plans that jobs hold are not evicted"));
 }
 
-absl::Status SqliteStore::Evict(std::vector<Victim> victims, int64_t& gone) {
+absl::Status SqliteStore::Evict(std::vector<Victim> victims, const AuditLine* line, int64_t& gone) {
   size_t batch = kBatch;
   for (size_t begin = 0; begin < victims.size();) {
     const size_t end = std::min(begin + batch, victims.size());
@@ -72,16 +72,20 @@ absl::Status SqliteStore::Evict(std::vector<Victim> victims, int64_t& gone) {
       victims[i].readable = IsReadable(kPlanSql, victims[i].at.value);
     }
     const Room room = batch == kBatch ? Room::kDisk : Room::kReserve;
-    const absl::Status written = Write(-1, {}, room, [&](SqliteDb& db) -> absl::Status {
-      db.mutex().AssertHeld();
-      plans = bytes = 0;
-      for (size_t i = begin; i < end; ++i) {
-        ASSIGN_OR_RETURN(const bool dropped, DropPlan(db, victims[i], /*even_held=*/false));
-        plans += dropped ? 1 : 0;
-        bytes += dropped ? victims[i].at.bytes : 0;
-      }
-      return absl::OkStatus();
-    });
+    AuditLine said = line == nullptr ? AuditLine() : *line;
+    const AuditLine* with = line == nullptr ? nullptr : &said;
+    const absl::Status written =
+        WriteAudited(-1, {}, room, with, [&](SqliteDb& db) -> absl::Status {
+          db.mutex().AssertHeld();
+          plans = bytes = 0;
+          for (size_t i = begin; i < end; ++i) {
+            ASSIGN_OR_RETURN(const bool dropped, DropPlan(db, victims[i], /*even_held=*/false));
+            plans += dropped ? 1 : 0;
+            bytes += dropped ? victims[i].at.bytes : 0;
+          }
+          said.after = EvictedText(plans);
+          return absl::OkStatus();
+        });
     if (absl::IsResourceExhausted(written) && batch > 1) {
       batch = batch == kBatch ? kSmallBatch : 1;
       continue;
@@ -130,18 +134,19 @@ absl::Status SqliteStore::EvictOld() {
   const absl::MutexLock lock(&write_mutex_);
   RETURN_IF_ERROR(FlushUses());
   RETURN_IF_ERROR(DropExpiredHolds());
+  RETURN_IF_ERROR(TrimAudit());
   int64_t gone = 0;
   if (options_.max_age.count() > 0) {
     const std::chrono::milliseconds age = options_.max_age;
     ASSIGN_OR_RETURN(std::vector<Victim> old,
                      OldestPlans(INT64_MAX, NowMillis() - age.count(), ""));
-    RETURN_IF_ERROR(Evict(std::move(old), gone));
+    RETURN_IF_ERROR(Evict(std::move(old), nullptr, gone));
   }
   // The bound may be a lower one than before.
   ASSIGN_OR_RETURN(const int64_t bytes, Number("SELECT plan_bytes FROM totals WHERE id = 1"));
   ASSIGN_OR_RETURN(std::vector<Victim> beyond,
                    OldestPlans(bytes - options_.max_bytes, INT64_MAX, ""));
-  return Evict(std::move(beyond), gone);
+  return Evict(std::move(beyond), nullptr, gone);
 }
 
 absl::Status SqliteStore::Checkpoint() {

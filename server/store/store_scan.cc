@@ -97,7 +97,8 @@ absl::StatusOr<std::vector<StoredPlan>> SqliteStore::ListPlans(const PlanSelecti
   return plans;
 }
 
-absl::StatusOr<int64_t> SqliteStore::EvictPlans(const PlanSelection& selection) {
+absl::StatusOr<int64_t> SqliteStore::EvictPlans(const PlanSelection& selection,
+                                                const AuditLine* line) {
   const absl::MutexLock lock(&write_mutex_);
   if (selection.not_used_since.has_value()) RETURN_IF_ERROR(FlushUses());
   ASSIGN_OR_RETURN(std::vector<Selected> selected,
@@ -105,7 +106,7 @@ absl::StatusOr<int64_t> SqliteStore::EvictPlans(const PlanSelection& selection) 
   std::vector<Victim> victims;
   for (Selected& s : selected) victims.push_back(std::move(s.victim));
   int64_t gone = 0;
-  RETURN_IF_ERROR(Evict(std::move(victims), gone));
+  RETURN_IF_ERROR(Evict(std::move(victims), line, gone));
   return gone;
 }
 

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -103,9 +104,11 @@ TEST_F(SwitchTest, ADamagedSettingIsOffForAllUntilSomebodySwitchesOn) {
   std::stringstream read;
   read << std::ifstream(path, std::ios::binary).rdbuf();
   std::string bytes = read.str();
-  const size_t at = bytes.find(why);
+  // The setting is "MILLISECONDS WHY"; the audit log has it, too, after "off: ".
+  size_t at = bytes.find(" " + why);
+  if (at != std::string::npos && bytes[at - 1] == ':') at = bytes.find(" " + why, at + 1);
   ASSERT_NE(at, std::string::npos);
-  bytes[at] ^= 1;
+  bytes[at + 1] ^= 1;
   std::ofstream(path, std::ios::binary) << bytes;
 
   const auto one = OpenOne(), other = OpenOne();
@@ -228,9 +231,10 @@ TEST_F(SwitchTest, OnAFullDiskItHoldsAtOnceAndIsStoredWhenThereIsRoom) {
   PlanningSwitch theirs(*other, true, metrics_.planning_enabled);
   {
     const FullDisk full;
-    ASSERT_TRUE(mine.Set(false, "INC-7").ok());
+    ASSERT_TRUE(mine.Set(false, "INC-7", {"ops", "host", "*"}).ok());
     EXPECT_EQ(mine.WhyDisabled(), "INC-7");
     EXPECT_EQ(metrics_.planning_enabled.Value(), 0);
+    EXPECT_TRUE(other->ListAudit({}, 9)->empty());
     EXPECT_FALSE(mine.Get().persisted);
     EXPECT_THAT(mine.Get().InWords(), AllOf(HasSubstr("INC-7"), HasSubstr("not in the store yet")));
     EXPECT_FALSE(mine.Look().ok());
@@ -239,6 +243,11 @@ TEST_F(SwitchTest, OnAFullDiskItHoldsAtOnceAndIsStoredWhenThereIsRoom) {
   ASSERT_TRUE(mine.Look().ok());
   EXPECT_TRUE(mine.Get().persisted);
   EXPECT_EQ(mine.Get().not_stored, "");
+  const std::vector<AuditEntry> lines = *other->ListAudit({}, 9);
+  ASSERT_EQ(lines.size(), 1U) << "written with the setting, in the name of who gave it";
+  EXPECT_EQ(lines[0].line.by.who, "ops");
+  EXPECT_EQ(lines[0].line.before, "on");
+  EXPECT_EQ(lines[0].line.after, "off: INC-7");
   ASSERT_TRUE(theirs.Look().ok());
   EXPECT_EQ(theirs.WhyDisabled(), "INC-7");
 }

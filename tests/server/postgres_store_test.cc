@@ -102,21 +102,41 @@ TEST_F(PostgresStoreTest, TablesOfSomebodyElseAreRefusedAndLeftAlone) {
 TEST_F(PostgresStoreTest, AServerRunsOnItsSchemaAndTheNextAndRefusesOthersUntouched) {
   Open();
   ASSERT_TRUE(store_->PutPlan(KeyOf(1), "team", "kept").ok());
-  Sql("UPDATE bucketd_schema SET version = 2, min_reader = 1");
+  Sql("UPDATE bucketd_schema SET version = 3, min_reader = 1");
   Open();
   EXPECT_EQ(Get(KeyOf(1)), "kept") << "what is new was added; what is old is still there";
   store_.reset();
-  for (const std::string version : {"version = 2, min_reader = 2", "version = 3, min_reader = 1",
+  for (const std::string version : {"version = 3, min_reader = 3", "version = 4, min_reader = 1",
                                     "version = 0, min_reader = 0"}) {
     Sql("UPDATE bucketd_schema SET " + version);
     const std::string before = cluster_.Ask(database_, "SELECT bucketd_schema FROM bucketd_schema");
     const std::string why = Refused(options_.url, kPrecondition);
-    EXPECT_THAT(why, HasSubstr("this one works with 1 and 2")) << version;
+    EXPECT_THAT(why, HasSubstr("this one works with 1 to 3")) << version;
     EXPECT_THAT(why, HasSubstr("start a bucketd of the version that wrote it")) << version;
     EXPECT_EQ(cluster_.Ask(database_, "SELECT bucketd_schema FROM bucketd_schema"), before);
   }
   Sql("DELETE FROM bucketd_schema");
   EXPECT_THAT(Refused(options_.url, kPrecondition), HasSubstr("restore it from a backup"));
+}
+
+TEST_F(PostgresStoreTest, WhatTheVersionBeforeDidNotHaveIsAddedAndItsServersStillRun) {
+  Open();
+  ASSERT_TRUE(store_->PutPlan(KeyOf(1), "team", "kept").ok());
+  store_.reset();
+  Sql("DROP TABLE bucketd_audit; UPDATE bucketd_schema SET version = 1, min_reader = 1");
+  options_.read_only = true;
+  Open();
+  EXPECT_EQ(Get(KeyOf(1)), "kept");
+  EXPECT_TRUE(store_->ListAudit({}, 10)->empty()) << "nothing is added by who only looks";
+  EXPECT_EQ(cluster_.Ask(database_, "SELECT version FROM bucketd_schema"), "1");
+  options_.read_only = false;
+  Open();
+  EXPECT_EQ(Get(KeyOf(1)), "kept");
+  const AuditLine line{{"ops", "", "*"}, "team", "pin", "job", "", "plan"};
+  ASSERT_TRUE(store_->PutRecord(Shelf::kPins, "key", "value", &line).ok());
+  EXPECT_EQ(store_->ListAudit({}, 10)->size(), 1U);
+  EXPECT_EQ(cluster_.Ask(database_, "SELECT version * 10 + min_reader FROM bucketd_schema"), "21")
+      << "a server of schema 1 works with versions 1 and 2 whose earliest reader is 1";
 }
 
 TEST_F(PostgresStoreTest, ManyServersThatStartAtOnceMakeOneStore) {

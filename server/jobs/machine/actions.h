@@ -80,7 +80,8 @@ struct StoreAgreed {
   JobName job;
   std::string name;
   Pin pin;
-  PlanReplyPtr reply;  // AgreedStored
+  PlanReplyPtr reply;
+  std::shared_ptr<const PlanRequest> request;  // of the first that presented it; AgreedStored
 };
 struct AnswerFromStore {  // with the pinned plan; the call is out of the machine's hands
   CallId call = 0;

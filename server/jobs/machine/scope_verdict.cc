@@ -76,7 +76,7 @@ void Scope::StartStoring(Presented& presented) {
              .plan_sha256 = plan.reply->plan_sha256};
   KeepBytes(static_cast<int64_t>(agreed_signature_.size() + agreed_.plan_key.size()));
   GiveUpFetches();
-  context_.Do(StoreAgreed{id_, job_.name, name_, agreed_, reply_});
+  context_.Do(StoreAgreed{id_, job_.name, name_, agreed_, reply_, presented.request});
 }
 
 void Scope::Handle(const AgreedStored& event) {

@@ -40,6 +40,11 @@ class PgStatement {
   PgStatement&& Text(const std::optional<std::string>& value) &&;
   PgStatement&& Int(std::optional<int64_t> value) &&;
 
+  const std::string& sql() const { return sql_; }
+  int parameters() const { return static_cast<int>(values_.size()); }
+  // The same parameters, and what is yet to be added.
+  void Say(std::string sql) { sql_ = std::move(sql); }
+
  private:
   friend class PgConnection;
   void Add(std::optional<std::string> value, Oid type);

@@ -9,6 +9,8 @@
 #include "absl/strings/string_view.h"
 
 #include "passes/base/digest.h"
+#include "server/store/audit.h"
+#include "server/store/postgres/pg_connection.h"
 #include "server/store/stored_value.h"
 
 namespace bucketd {
@@ -26,6 +28,14 @@ inline std::string NowSql(int number) {
   return absl::StrCat("COALESCE($", number,
                       ", CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP) * 1000 AS BIGINT))");
 }
+
+// What a line of the audit log says, as the parameters that follow those of `statement`.
+PgStatement WithLine(PgStatement statement, const AuditEntry& entry, std::optional<int64_t> now);
+// The INSERT of a line whose first parameter is `first`, once for each row of `from`; "" for
+// `from`: once. `after`: another expression than the line's own.
+std::string InsertLineSql(int first, absl::string_view from, absl::string_view after = "");
+// Never given twice.
+int64_t NewWriteId();
 
 // The first key behind all that start with `prefix`; none if there is no such key.
 inline std::optional<std::string> EndOfPrefix(absl::string_view prefix) {

@@ -66,13 +66,24 @@ absl::StatusOr<std::vector<StoredPlan>> PostgresStore::ListPlans(const PlanSelec
   return plans;
 }
 
-absl::StatusOr<int64_t> PostgresStore::EvictPlans(const PlanSelection& selection) {
+absl::StatusOr<int64_t> PostgresStore::EvictPlans(const PlanSelection& selection,
+                                                  const AuditLine* line) {
   if (selection.not_used_since.has_value()) RETURN_IF_ERROR(FlushUses());
   PgStatement evict =
       WithSelection(absl::StrCat("DELETE FROM bucketd_plan WHERE ", kSelected,
                                  " AND held_until <= ", NowSql(5), " RETURNING bytes"),
-                    selection);
-  return Evict(std::move(evict).Int(Now()));
+                    selection)
+          .Int(Now());
+  if (line == nullptr) return Evict(std::move(evict));
+  evict.Say(absl::StrCat("WITH done AS (", evict.sql(), "), line AS (",
+                         InsertLineSql(evict.parameters() + 1,
+                                       "FROM (SELECT COUNT(*) AS n FROM done) AS gone WHERE n > 0",
+                                       absl::StrCat("CONVERT_TO(CAST(n AS TEXT) || CONVERT_FROM($",
+                                                    evict.parameters() + 10, ", 'UTF8'), 'UTF8')")),
+                         ") SELECT bytes FROM done"));
+  AuditLine said = *line;
+  said.after = kEvictedWords;
+  return Evict(WithLine(std::move(evict), {NewWriteId(), 0, {}, std::move(said)}, Now()));
 }
 
 // `statement` returns the bytes of each plan that it takes away.
@@ -151,6 +162,7 @@ absl::Status PostgresStore::Maintain() {
   const PgStatement expired =
       PgStatement(absl::StrCat("DELETE FROM bucketd_hold WHERE expires <= ", NowSql(1))).Int(Now());
   RETURN_IF_ERROR(Write({&expired, 1}).status());
+  RETURN_IF_ERROR(TrimAudit());
   if (options_.max_age.count() > 0) {
     const std::chrono::milliseconds age = options_.max_age;
     RETURN_IF_ERROR(

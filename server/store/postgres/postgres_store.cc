@@ -1,7 +1,6 @@
 #include "server/store/postgres/postgres_store.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,13 +18,6 @@ namespace {
 constexpr size_t kChunkBytes = size_t{256} << 10;
 
 std::string HashOf(absl::string_view key) { return std::string(AsBytes(Sha256(key))); }
-
-// Two writes never have the same: what stands in a record says whose it is.
-int64_t NewWriteId() {
-  thread_local std::mt19937_64 numbers{(uint64_t{std::random_device{}()} << 32) |
-                                       std::random_device{}()};
-  return static_cast<int64_t>(numbers() >> 1);
-}
 
 // Pins are many, and nobody polls for them: one row that each job writes would hold up all.
 void CountChange(Shelf shelf, std::vector<PgStatement>& statements) {
@@ -51,8 +43,12 @@ absl::StatusOr<std::unique_ptr<PostgresStore>> PostgresStore::Open(PostgresStore
   ASSIGN_OR_RETURN(PgTarget target, PgTarget::Parse(options.url));
   options.url.clear();  // its password is in `target` alone
   std::unique_ptr<PostgresStore> store(new PostgresStore(std::move(target), std::move(options)));
-  RETURN_IF_ERROR(store->options_.read_only ? CheckPgSchema(store->pool_)
-                                            : PreparePgSchema(store->pool_));
+  if (store->options_.read_only) {
+    ASSIGN_OR_RETURN(const int64_t version, CheckPgSchema(store->pool_));
+    store->has_audit_ = version >= kPgSchemaWithAudit;
+  } else {
+    RETURN_IF_ERROR(PreparePgSchema(store->pool_));
+  }
   if (store->options_.maintenance.count() > 0) {
     store->maintenance_ = std::jthread([self = store.get()] { self->MaintainForEver(); });
   }
@@ -226,27 +222,31 @@ absl::Status PostgresStore::ForgetRecord(Shelf shelf, absl::string_view key,
   return Write({&forget, 1}).status();
 }
 
-absl::Status PostgresStore::PutRecord(Shelf shelf, absl::string_view key, absl::string_view value) {
+absl::Status PostgresStore::PutRecord(Shelf shelf, absl::string_view key, absl::string_view value,
+                                      const AuditLine* line) {
   std::vector<PgStatement> statements;
   statements.push_back(
-      PgStatement("INSERT INTO bucketd_record(shelf, key, value, checksum, write_id) "
-                  "VALUES($1, $2, $3, $4, $5) ON CONFLICT(shelf, key) DO UPDATE SET "
-                  "value = excluded.value, checksum = excluded.checksum, "
-                  "write_id = excluded.write_id")
-          .Int(static_cast<int64_t>(shelf))
-          .Bytes(key)
-          .Bytes(value)
-          .Bytes(AsBytes(ValueChecksum(key, value)))
-          .Int(NewWriteId()));
+      Audited(PgStatement("INSERT INTO bucketd_record(shelf, key, value, checksum, write_id) "
+                          "VALUES($1, $2, $3, $4, $5) ON CONFLICT(shelf, key) DO UPDATE SET "
+                          "value = excluded.value, checksum = excluded.checksum, "
+                          "write_id = excluded.write_id")
+                  .Int(static_cast<int64_t>(shelf))
+                  .Bytes(key)
+                  .Bytes(value)
+                  .Bytes(AsBytes(ValueChecksum(key, value)))
+                  .Int(NewWriteId()),
+              line));
   CountChange(shelf, statements);
   return Write(statements).status();
 }
 
-absl::Status PostgresStore::EraseRecord(Shelf shelf, absl::string_view key) {
+absl::Status PostgresStore::EraseRecord(Shelf shelf, absl::string_view key, const AuditLine* line) {
   std::vector<PgStatement> statements;
-  statements.push_back(PgStatement("DELETE FROM bucketd_record WHERE shelf = $1 AND key = $2")
-                           .Int(static_cast<int64_t>(shelf))
-                           .Bytes(key));
+  statements.push_back(
+      Audited(PgStatement("DELETE FROM bucketd_record WHERE shelf = $1 AND key = $2")
+                  .Int(static_cast<int64_t>(shelf))
+                  .Bytes(key),
+              line));
   CountChange(shelf, statements);
   return Write(statements).status();
 }
@@ -255,7 +255,8 @@ absl::Status PostgresStore::EraseRecord(Shelf shelf, absl::string_view key) {
 // write whose answer was lost is simply made again.
 absl::Status PostgresStore::ReplaceRecord(Shelf shelf, absl::string_view key,
                                           const std::optional<std::string>& before,
-                                          const std::optional<absl::string_view>& after) {
+                                          const std::optional<absl::string_view>& after,
+                                          const AuditLine* line) {
   const absl::Status moved = absl::AbortedError("another value was written meanwhile");
   const auto on = static_cast<int64_t>(shelf);
   const int64_t id = NewWriteId();
@@ -285,6 +286,7 @@ absl::Status PostgresStore::ReplaceRecord(Shelf shelf, absl::string_view key,
                              .Bytes(AsBytes(ValueChecksum(key, *after)))
                              .Int(id));
   }
+  statements[0] = Audited(std::move(statements[0]), line);
   statements.push_back(ReadRecord(shelf, key));
   CountChange(shelf, statements);
   ASSIGN_OR_RETURN(const std::vector<PgResult> results, Write(statements));
@@ -297,7 +299,7 @@ absl::Status PostgresStore::ReplaceRecord(Shelf shelf, absl::string_view key,
   if (before.has_value() || stands.rows() == 0) return moved;
   const std::string damaged(stands.Bytes(0, 0));
   if (IsWhole(key, damaged, stands.Bytes(0, 1))) return moved;
-  return ReplaceRecord(shelf, key, damaged, after);  // a damaged value counts as none
+  return ReplaceRecord(shelf, key, damaged, after, line);  // a damaged value counts as none
 }
 
 absl::StatusOr<std::vector<Record>> PostgresStore::ListRecords(Shelf shelf,

@@ -30,6 +30,7 @@ struct PostgresStoreOptions {
   // Of plans and their keys; kept by Maintain(), so exceeded until it runs.
   int64_t max_bytes = int64_t{4} << 30;
   std::chrono::hours max_age{24 * 30};  // of plans since their last use; 0: any age
+  AuditRetention audit = {};            // kept by Maintain()
   // Between runs of Maintain() on a thread of the store; 0: the owner calls it.
   std::chrono::milliseconds maintenance{0};
   std::chrono::milliseconds call_timeout{10'000};  // of a call, whatever the engine does
@@ -57,19 +58,26 @@ class PostgresStore final : public Store {
   absl::Status HoldPlan(absl::string_view key, absl::string_view holder, WallTime expires) override;
   absl::Status ReleaseHolds(absl::string_view holder) override;
   absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf, absl::string_view key) override;
-  absl::Status PutRecord(Shelf shelf, absl::string_view key, absl::string_view value) override;
+  absl::Status PutRecord(Shelf shelf, absl::string_view key, absl::string_view value,
+                         const AuditLine* line = nullptr) override;
   absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
                              const std::optional<std::string>& before,
-                             const std::optional<absl::string_view>& after) override;
-  absl::Status EraseRecord(Shelf shelf, absl::string_view key) override;
+                             const std::optional<absl::string_view>& after,
+                             const AuditLine* line = nullptr) override;
+  absl::Status EraseRecord(Shelf shelf, absl::string_view key,
+                           const AuditLine* line = nullptr) override;
   absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
                                                   absl::string_view after, int32_t limit) override;
   absl::StatusOr<std::vector<StoredPlan>> ListPlans(const PlanSelection& selection,
                                                     int32_t limit) override;
-  absl::StatusOr<int64_t> EvictPlans(const PlanSelection& selection) override;
+  absl::StatusOr<int64_t> EvictPlans(const PlanSelection& selection,
+                                     const AuditLine* line = nullptr) override;
   absl::StatusOr<StoreStats> Stats() override;
   absl::StatusOr<ScanResult> ScanPlans(SeeValue see) override;
   absl::StatusOr<ScanResult> ScanRecords(SeeValue see) override;
+  absl::StatusOr<std::vector<AuditEntry>> ListAudit(const AuditSelection& selection,
+                                                    int32_t limit) override;
+  absl::StatusOr<int64_t> AddAudit(absl::Span<const AuditEntry> entries) override;
   absl::StatusOr<int64_t> Version() override;
 
   // Writes uses, lets holds run out, evicts by age and size. Several servers may do it at once.
@@ -81,6 +89,9 @@ class PostgresStore final : public Store {
  private:
   PostgresStore(PgTarget target, PostgresStoreOptions options);
 
+  // The statement, and with it the line if it changes the row that it is about. Null: the
+  // statement alone.
+  PgStatement Audited(PgStatement statement, const AuditLine* line) const;
   // NULL: the engine's own.
   std::optional<int64_t> Now() const;
   // What came of it is told to the observer.
@@ -95,10 +106,12 @@ class PostgresStore final : public Store {
   absl::Status FlushUses();
   absl::Status EvictBeyond();
   absl::StatusOr<int64_t> Evict(PgStatement statement);
+  absl::Status TrimAudit();
   void MaintainForEver();
 
   const PostgresStoreOptions options_;
   PgPool pool_;
+  bool has_audit_ = true;  // false: an earlier version's tables, opened for reading
 
   absl::Mutex uses_mutex_;
   // By digest of the key; when, of the store's clock, or nothing: now.

@@ -1,0 +1,155 @@
+// The part of SqliteStore that keeps who changed what.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "passes/base/status_macros.h"
+#include "server/store/sqlite_store.h"
+
+namespace bucketd {
+namespace {
+
+// AUTOINCREMENT: the number of a line that was trimmed is not given again.
+constexpr char kTable[] = R"(
+CREATE TABLE IF NOT EXISTS audit(
+    number INTEGER PRIMARY KEY AUTOINCREMENT, id INTEGER NOT NULL UNIQUE, at INTEGER NOT NULL,
+    who BLOB NOT NULL, peer BLOB NOT NULL, actor_tenant BLOB NOT NULL, tenant BLOB NOT NULL,
+    what BLOB NOT NULL, subject BLOB NOT NULL, before BLOB NOT NULL, after BLOB NOT NULL)
+)";
+
+constexpr char kInsert[] =
+    "INSERT INTO audit(id, at, who, peer, actor_tenant, tenant, what, subject, before, after) "
+    "VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT(id) DO NOTHING";
+
+// An empty parameter stands for any.
+constexpr char kList[] =
+    "SELECT number, id, at, who, peer, actor_tenant, tenant, what, subject, before, after "
+    "FROM audit WHERE number < ?1 AND at >= ?2 AND (?3 = 0 OR tenant = ?4) "
+    "AND (length(?5) = 0 OR instr(who, ?5) > 0) AND (length(?6) = 0 OR what = ?6) "
+    "ORDER BY number DESC LIMIT ?7";
+
+int64_t RandomId() {
+  int64_t id = 0;
+  sqlite3_randomness(sizeof(id), &id);
+  return std::max<int64_t>(1, id & INT64_MAX);
+}
+
+AuditEntry EntryIn(const Statement& row) {
+  const auto text = [&](int column) { return std::string(row.Bytes(column)); };
+  return {.id = row.Int(1),
+          .number = row.Int(0),
+          .when = WallTime(std::chrono::milliseconds(row.Int(2))),
+          .line = {.by = {text(3), text(4), text(5)},
+                   .tenant = text(6),
+                   .what = text(7),
+                   .subject = text(8),
+                   .before = text(9),
+                   .after = text(10)}};
+}
+
+}  // namespace
+
+// Stores of earlier versions have none; those versions do not mind it.
+absl::Status SqliteStore::AddAuditTable() {
+  const absl::MutexLock lock(&writer_->mutex());
+  return writer_->Exec(kTable);
+}
+
+absl::Status SqliteStore::AddLine(SqliteDb& db, const AuditEntry& entry) {
+  const AuditLine& line = entry.line;
+  return db.Run(kInsert, entry.id, entry.when.time_since_epoch().count(), AuditText(line.by.who),
+                AuditText(line.by.peer), AuditText(line.by.tenant), AuditText(line.tenant),
+                AuditText(line.what), AuditText(line.subject), AuditText(line.before),
+                AuditText(line.after));
+}
+
+// A transaction that met damage is made again from its start, and then without the line: what
+// operators switch must not depend on the pages of a log.
+absl::Status SqliteStore::WriteAudited(int what, absl::string_view key, Room room,
+                                       const AuditLine* line, Change change) {
+  if (line == nullptr) return Write(what, key, room, change);
+  absl::Status damage;
+  const absl::Status written = Write(what, key, room, [&](SqliteDb& db) -> absl::Status {
+    db.mutex().AssertHeld();
+    RETURN_IF_ERROR(change(db));
+    if (!damage.ok()) return absl::OkStatus();
+    const absl::Status added = AddLine(db, {RandomId(), 0, Now(), *line});
+    if (absl::IsDataLoss(added)) damage = added;
+    return added;
+  });
+  if (written.ok() && !damage.ok() && options_.observer != nullptr) {
+    options_.observer->Problem(
+        true, absl::StrCat("the audit log is damaged, so that this has no line in it: ", line->what,
+                           " ", line->subject, ": ", damage.message()));
+  }
+  return written;
+}
+
+absl::StatusOr<std::vector<AuditEntry>> SqliteStore::ListAudit(const AuditSelection& selection,
+                                                               int32_t limit) {
+  const auto failed = [](const absl::Status& status) {
+    return absl::UnavailableError(absl::StrCat("the audit log cannot be read: ", status.message()));
+  };
+  const absl::MutexLock lock(&reader_->mutex());
+  {
+    Statement table = reader_->Query("SELECT 1 FROM sqlite_master WHERE name = 'audit'");
+    const absl::StatusOr<bool> found = table.Step();
+    if (!found.ok()) return failed(found.status());
+    if (!*found) return std::vector<AuditEntry>();  // an earlier version's, opened for reading
+  }
+  const std::string tenant = selection.tenant.value_or("");
+  const int64_t since =
+      selection.since.has_value() ? selection.since->time_since_epoch().count() : 0;
+  Statement rows = reader_->Query(kList, selection.before_number.value_or(INT64_MAX), since,
+                                  int64_t{selection.tenant.has_value()}, absl::string_view(tenant),
+                                  absl::string_view(selection.who),
+                                  absl::string_view(selection.what), int64_t{limit});
+  std::vector<AuditEntry> entries;
+  while (true) {
+    const absl::StatusOr<bool> row = rows.Step();
+    if (!row.ok()) return failed(row.status());
+    if (!*row) return entries;
+    entries.push_back(EntryIn(rows));
+  }
+}
+
+absl::StatusOr<int64_t> SqliteStore::AddAudit(absl::Span<const AuditEntry> entries) {
+  int64_t added = 0;
+  const absl::MutexLock lock(&write_mutex_);
+  const absl::Status written = Write(-1, {}, Room::kDisk, [&](SqliteDb& db) -> absl::Status {
+    db.mutex().AssertHeld();
+    added = 0;
+    for (const AuditEntry& entry : entries) {
+      RETURN_IF_ERROR(AddLine(db, entry));
+      added += db.changes();
+    }
+    return absl::OkStatus();
+  });
+  RETURN_IF_ERROR(written);
+  return added;
+}
+
+absl::Status SqliteStore::TrimAudit() {
+  constexpr char kBeyond[] =
+      "SELECT EXISTS(SELECT 1 FROM audit WHERE at < ?1) OR "
+      "(SELECT count(*) > ?2 FROM audit)";
+  const int64_t oldest = options_.audit.age.count() > 0
+                             ? NowMillis() - std::chrono::milliseconds(options_.audit.age).count()
+                             : 0;
+  {
+    const absl::MutexLock lock(&reader_->mutex());
+    Statement beyond = reader_->Query(kBeyond, oldest, options_.audit.lines);
+    RETURN_IF_ERROR(beyond.Step().status());
+    if (beyond.Int(0) == 0) return absl::OkStatus();
+  }
+  return Write(-1, {}, Room::kReserve, [&](SqliteDb& db) -> absl::Status {
+    db.mutex().AssertHeld();
+    return db.Run(
+        "DELETE FROM audit WHERE at < ?1 OR number <= "
+        "(SELECT number FROM audit ORDER BY number DESC LIMIT 1 OFFSET ?2)",
+        oldest, options_.audit.lines);
+  });
+}
+
+}  // namespace bucketd
