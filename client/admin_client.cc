@@ -48,6 +48,9 @@ absl::StatusOr<v1::SetPlanningResponse> AdminClient::SetPlanning(
 absl::StatusOr<v1::ListAuditResponse> AdminClient::ListAudit(const v1::ListAuditRequest& request) {
   return BUCKETD_CALL(ListAudit, request);
 }
+absl::StatusOr<v1::ListTenantsResponse> AdminClient::ListTenants() {
+  return BUCKETD_CALL(ListTenants, v1::ListTenantsRequest());
+}
 
 #undef BUCKETD_CALL
 

@@ -29,6 +29,7 @@ class AdminClient {
   absl::StatusOr<v1::UnpinJobResponse> UnpinJob(const v1::UnpinJobRequest& request);
   absl::StatusOr<v1::SetPlanningResponse> SetPlanning(const v1::SetPlanningRequest& request);
   absl::StatusOr<v1::ListAuditResponse> ListAudit(const v1::ListAuditRequest& request);
+  absl::StatusOr<v1::ListTenantsResponse> ListTenants();
 
  private:
   const std::string address_;

@@ -155,7 +155,7 @@ void RetryingClient::Pause(int attempt, Time until) {
 
 bool RetryingClient::Obey(const absl::Status& error, absl::string_view method, Time until) {
   const std::string reason = ReasonOf(error);
-  if (reason != "OVERLOADED" && reason != "DRAINING") return false;
+  if (reason != "OVERLOADED" && reason != "QUOTA_USED_UP" && reason != "DRAINING") return false;
   const auto asked = RetryAfter(error);
   if (!asked.has_value()) return false;
   absl::BitGen random;

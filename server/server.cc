@@ -52,6 +52,7 @@
 #include "server/rpc/rendezvous_service.h"
 #include "server/rpc/service_parts.h"
 #include "server/rpc/session_guard.h"
+#include "server/tenants/quotas.h"
 
 namespace bucketd {
 namespace {
@@ -77,6 +78,12 @@ CostSampleLimits LimitsOf(const CostOptions& options) {
   CostSampleLimits limits;
   limits.total = options.max_samples;
   limits.max_age_ms = int64_t{options.sample_days} * 24 * 3600 * 1000;
+  return limits;
+}
+
+TenantLimits DefaultLimits(const ServerOptions& options) {
+  TenantLimits limits;
+  limits.most[static_cast<size_t>(Quota::kPins)] = options.max_pins_per_tenant;
   return limits;
 }
 
@@ -196,7 +203,7 @@ struct Server::Impl {
         store(std::move(opened.store)),
         metrics(registry),
         cache(options.plan_cache_bytes, metrics),
-        graphs(options.graph_cache_bytes, metrics),
+        graphs(options.graph_cache_bytes, metrics, &quotas),
         intake(options.intake, metrics),
         partial_uploads(timers, metrics, options.upload_resume, options.intake.max_uploads),
         upload_streams({options.intake.max_uploads, options.upload_stall, options.upload_deadline,
@@ -206,14 +213,15 @@ struct Server::Impl {
         intake_pool(options.upload_threads, options.intake.max_uploads + kInlineQueue),
         request_room(HalfOfMessages(options)),
         broker({cache, graphs, intake, compute_queue, intake_pool, timers, metrics, options,
-                std::move(function), options.store_dir.empty() ? nullptr : &stored_plans}),
-        pins(*store, agreement_metrics, {options.pin_ttl, options.max_pins_per_tenant}),
+                std::move(function), options.store_dir.empty() ? nullptr : &stored_plans, &quotas}),
+        pins(*store, agreement_metrics, {options.pin_ttl, options.max_pins_per_tenant, &quotas}),
         agreement({broker, cache, graphs, intake, pins, timers, agreement_metrics, options,
                    [this] { return planning.WhyDisabled(); },
                    [this](const std::string& id) { return costs.Resolve(id, ""); }}),
-        parts{broker,         cache,       memo,         graphs,       intake, partial_uploads,
-              upload_streams, intake_pool, request_pool, request_room, timers, metrics,
-              options,        draining,    planning,     agreement,    costs,  admission},
+        parts{broker,          cache,          memo,        graphs,       intake,
+              partial_uploads, upload_streams, intake_pool, request_pool, request_room,
+              timers,          metrics,        options,     draining,     planning,
+              agreement,       costs,          admission,   quotas},
         service(MakePlannerService(parts)),
         admin({options, metrics, cache, planning, store.get(), /*store_path=*/store_place,
                [this] { return State(); }, Hooks()}),
@@ -226,7 +234,7 @@ struct Server::Impl {
   void OpenPins();
   void LoadCosts();
   void FollowStore();
-  void FollowTrust();
+  void FollowFiles();
   void CountUptime();
   std::string Degraded() const;
   void SetServing(bool serving);
@@ -255,6 +263,7 @@ struct Server::Impl {
                             identity_metrics};
   const std::shared_ptr<grpc::ServerCredentials> credentials =
       CredentialsOf(trust.get(), options.tls);
+  Quotas quotas{options.tenants_file, DefaultLimits(options), registry};
   AgreementMetrics agreement_metrics{registry};
   CostMetrics cost_metrics{registry};
   CostCatalog costs{store.get(), cost_metrics};
@@ -271,7 +280,7 @@ struct Server::Impl {
   WorkerPool intake_pool;
   ByteRoom request_room;
   WorkerPool request_pool{1, kRequestQueue};
-  StoredPlans stored_plans{{*store, *store_metrics, cache, timers}};
+  StoredPlans stored_plans{{*store, *store_metrics, cache, timers, &quotas}};
   PlanBroker broker;
   Pins pins;
   Agreement agreement;
@@ -385,13 +394,14 @@ void Server::Impl::FollowStore() {
 }
 
 // Files are replaced by people and by their tools, which tell nobody.
-void Server::Impl::FollowTrust() {
+void Server::Impl::FollowFiles() {
   timers.Schedule(std::chrono::steady_clock::now() + kLookAtTrust, [this] {
     const auto look = [this] {
-      trust->Look();
-      FollowTrust();
+      if (trust != nullptr) trust->Look();
+      quotas.Look();
+      FollowFiles();
     };
-    if (!intake_pool.TrySubmit(look)) FollowTrust();
+    if (!intake_pool.TrySubmit(look)) FollowFiles();
   });
 }
 
@@ -440,6 +450,7 @@ void Server::Impl::Stop(std::chrono::system_clock::time_point deadline) {
 AdminHooks Server::Impl::Hooks() {
   AdminHooks hooks;
   AddJobHooks(agreement, pins, hooks);
+  hooks.tenants = [this] { return quotas.List(); };
   hooks.store_health = [this] { return store_metrics->Health(); };
   hooks.displaced_jobs = [this] {
     return static_cast<int64_t>(agreement_metrics.tally(Tally::kDisplaced).Value());
@@ -486,7 +497,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
       new Server(std::make_unique<Impl>(options, std::move(plan_function), std::move(store))));
   if (server->impl_->trust != nullptr) {
     RETURN_IF_ERROR(server->impl_->trust->Load());
-    server->impl_->FollowTrust();
+  }
+  RETURN_IF_ERROR(server->impl_->quotas.Load());
+  if (server->impl_->trust != nullptr || !options.tenants_file.empty()) {
+    server->impl_->FollowFiles();
   }
   server->impl_->stored_plans.Start();
   server->impl_->OpenPins();

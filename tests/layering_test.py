@@ -13,7 +13,7 @@ CORE = ["passes/base", "passes/ir", "passes/plan", "passes/cost", "passes/sim", 
 PASSES = ["passes/pass/units", "passes/pass/greedy", "passes/pass/overlap", "passes/pass/overlap_bucket", "passes/pass/dense"]
 PLANNER = CORE + ["passes/auto", "passes/modes", "passes"]
 # Each may use what stands before it.
-SERVER = ["server/base", "server/config", "server/graphs", "server/costs", "server/plans", "server/jobs"]
+SERVER = ["server/base", "server/config", "server/tenants", "server/graphs", "server/costs", "server/plans", "server/jobs"]
 AGENT = ["gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm", "gpu_agent/exec", "gpu_agent/backend"]
 ALLOWED = {
     "proto": [],
@@ -33,11 +33,12 @@ ALLOWED = {
     "server/base": PLANNER + ["proto", "server/process"],
     "server/identity": CORE[:1] + ["server/base"],
     "server/config": CORE[:1],
-    "server/graphs": CORE + ["passes/io", "proto", *SERVER[:2]],
-    "server/costs": CORE + ["passes/io", "proto", "server/store", *SERVER[:2]],
-    "server/plans": PLANNER + ["passes/io", "proto", "server/store", *SERVER[:4]],
-    "server/jobs/machine": PLANNER + ["proto", *SERVER[:5]],
-    "server/jobs": PLANNER + ["passes/io", "proto", "server/store", "server/jobs/machine", *SERVER[:5]],
+    "server/tenants": CORE[:1] + ["server/identity", *SERVER[:2]],
+    "server/graphs": CORE + ["passes/io", "proto", *SERVER[:3]],
+    "server/costs": CORE + ["passes/io", "proto", "server/store", *SERVER[:3]],
+    "server/plans": PLANNER + ["passes/io", "proto", "server/store", *SERVER[:5]],
+    "server/jobs/machine": PLANNER + ["proto", *SERVER[:6]],
+    "server/jobs": PLANNER + ["passes/io", "proto", "server/store", "server/jobs/machine", *SERVER[:6]],
     "server/agents": CORE[:1] + ["server/base", "server/store"],
     "server/admin": PLANNER + ["passes/io", "proto", "server/store", "server/process", *SERVER],
     "server/rpc": PLANNER + ["passes/io", "proto", "server/store", *SERVER, "server/identity", "server/jobs/machine", "server/agents", "server/admin"],

@@ -2,6 +2,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/admin_client.h"
@@ -94,6 +95,33 @@ std::string ErrorText(const v1::RecentError& e) {
                       e.request_id(), e.trace_id().empty() ? "" : ", trace ", e.trace_id(), "]");
 }
 
+// "plans: 2 of 4, 3 refused; ..." of what is bounded or used.
+std::string TenantText(const v1::TenantStatus& tenant) {
+  std::string text = tenant.weight() == 1 ? "" : absl::StrCat("weight ", tenant.weight());
+  for (const v1::QuotaStatus& quota : tenant.quotas()) {
+    if (!quota.has_limit() && quota.used() == 0) continue;
+    const bool bytes = absl::EndsWith(quota.name(), "_bytes");
+    const auto words = [&](int64_t n) { return bytes ? BytesInWords(n) : WithThousands(n); };
+    absl::StrAppend(&text, text.empty() ? "" : "; ", quota.name(), " ", words(quota.used()));
+    if (quota.has_limit()) absl::StrAppend(&text, " of ", words(quota.limit()));
+    if (quota.refused() > 0)
+      absl::StrAppend(&text, ", ", WithThousands(quota.refused()), " refused");
+  }
+  return text.empty() ? "nothing" : text;
+}
+
+std::string NameOf(const v1::TenantStatus& tenant) {
+  return tenant.tenant().empty() ? "the default one" : tenant.tenant();
+}
+
+std::string TenantsText(const v1::ListTenantsResponse& response) {
+  std::string out;
+  for (const v1::TenantStatus& tenant : response.tenants()) {
+    absl::StrAppend(&out, "tenant      ", NameOf(tenant), ": ", TenantText(tenant), "\n");
+  }
+  return out.empty() ? "this tenant has no entry of its own and uses nothing\n" : out;
+}
+
 std::string StatusText(const v1::GetStatusResponse& s) {
   std::string out = absl::StrCat("bucketd ", s.server_version(), " at ", s.address(), ": ",
                                  s.state(), ", up for ", SpanInWords(s.uptime_ms()), " (planner ",
@@ -121,6 +149,9 @@ std::string StatusText(const v1::GetStatusResponse& s) {
   if (store.has_reading()) trouble("READING", store.reading());
   if (store.has_writing()) trouble("WRITING", store.writing());
   line("jobs", JobsText(s));
+  for (const v1::TenantStatus& tenant : s.tenants()) {
+    line("tenant", absl::StrCat(NameOf(tenant), ": ", TenantText(tenant)));
+  }
   line("costs", ProfilesText(s));
   if (!s.http_address().empty()) {
     line("side port", absl::StrCat("http://", s.http_address(), "/statusz"));
@@ -132,7 +163,12 @@ std::string StatusText(const v1::GetStatusResponse& s) {
 }
 
 int Run(const ServerArgs& args) {
-  return ShowCall(args, client::AdminClient(args.address, args.tls).GetStatus(), StatusText);
+  client::AdminClient client(args.address, args.tls);
+  const absl::StatusOr<v1::GetStatusResponse> status = client.GetStatus();
+  // Who may not see all may see what his tenant has.
+  if (!absl::IsPermissionDenied(status.status())) return ShowCall(args, status, StatusText);
+  const absl::StatusOr<v1::ListTenantsResponse> own = client.ListTenants();
+  return own.ok() ? ShowCall(args, own, TenantsText) : ReportCall(status.status());
 }
 
 }  // namespace
@@ -142,7 +178,10 @@ void AddStatusCommand(const Command& app) {
   const Command command = app.AddCommand(
       "status", "Say how it is: answers, load, memory, store, jobs, the last errors");
   AddServerArgs(command, *args);
-  command.Footer("The same as a page: the side port's /statusz.");
+  command.Footer(
+      "The same as a page: the side port's /statusz. Who is no operator of all tenants sees what "
+      "his\n"
+      "own may have and has.");
   command.Does([args] { return Run(*args); });
 }
 

@@ -223,6 +223,7 @@ v1::GetStatusResponse Admin::GetStatus() const {
     }
   }
   FillErrors(status);
+  FillTenants(status);
   return status;
 }
 

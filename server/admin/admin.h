@@ -18,6 +18,7 @@
 #include "server/plans/planning_switch.h"
 #include "server/store/store.h"
 #include "server/store/store_metrics.h"
+#include "server/tenants/quotas.h"
 
 namespace bucketd {
 
@@ -34,6 +35,7 @@ struct AdminHooks {
       unpin_job;
   std::function<std::vector<v1::CostProfileStatus>()> cost_profiles;
   std::function<StoreHealth()> store_health;
+  std::function<std::vector<TenantUse>()> tenants;
   std::function<int64_t()> displaced_jobs;  // since the start
 };
 
@@ -72,6 +74,7 @@ class Admin {
   absl::StatusOr<v1::SetPlanningResponse> SetPlanning(const v1::SetPlanningRequest& request,
                                                       const Actor& by = {});
   absl::StatusOr<v1::ListAuditResponse> ListAudit(const v1::ListAuditRequest& request) const;
+  absl::StatusOr<v1::ListTenantsResponse> ListTenants(const v1::ListTenantsRequest& request) const;
 
  private:
   void FillPlans(v1::GetStatusResponse& status) const;
@@ -79,6 +82,7 @@ class Admin {
   void FillGivenUp(v1::GivenUp& given_up) const;
   void FillStore(v1::GetStatusResponse& status) const;
   void FillErrors(v1::GetStatusResponse& status) const;
+  void FillTenants(v1::GetStatusResponse& status) const;
   std::vector<v1::JobStatus> Jobs() const;
 
   const Parts parts_;

@@ -22,7 +22,7 @@ struct Row {
   const char* name;
 };
 
-constexpr std::array<Row, 37> kTable = {{
+constexpr std::array<Row, 38> kTable = {{
     {Reason::kDigestMalformed, absl::StatusCode::kInvalidArgument, "DIGEST_MALFORMED"},
     {Reason::kDigestMismatch, absl::StatusCode::kInvalidArgument, "DIGEST_MISMATCH"},
     {Reason::kContentMismatch, absl::StatusCode::kInvalidArgument, "CONTENT_MISMATCH"},
@@ -46,6 +46,7 @@ constexpr std::array<Row, 37> kTable = {{
     {Reason::kDeadline, absl::StatusCode::kDeadlineExceeded, "DEADLINE"},
     {Reason::kCancelled, absl::StatusCode::kCancelled, "CANCELLED"},
     {Reason::kOverloaded, absl::StatusCode::kResourceExhausted, "OVERLOADED"},
+    {Reason::kQuotaUsedUp, absl::StatusCode::kResourceExhausted, "QUOTA_USED_UP"},
     {Reason::kDraining, absl::StatusCode::kUnavailable, "DRAINING"},
     {Reason::kClientTooOld, absl::StatusCode::kFailedPrecondition, "CLIENT_TOO_OLD"},
     {Reason::kPlanningDisabled, absl::StatusCode::kFailedPrecondition, "PLANNING_DISABLED"},
@@ -107,10 +108,11 @@ absl::Status MakeError(Reason reason, absl::string_view message, const ErrorFiel
 
   absl::Status status(Find(reason).code, Clip(message));
   status.SetPayload(kErrorInfoUrl, absl::Cord(info.SerializeAsString()));
-  if (reason == Reason::kOverloaded || reason == Reason::kDraining) {
+  const bool passes = reason == Reason::kQuotaUsedUp && !fields.lasting;
+  if (passes || reason == Reason::kOverloaded || reason == Reason::kDraining) {
     google::rpc::RetryInfo retry;
-    retry.mutable_retry_delay()->set_nanos(reason == Reason::kOverloaded ? kOverloadedRetryNanos
-                                                                         : kDrainingRetryNanos);
+    retry.mutable_retry_delay()->set_nanos(reason == Reason::kDraining ? kDrainingRetryNanos
+                                                                       : kOverloadedRetryNanos);
     status.SetPayload(kRetryInfoUrl, absl::Cord(retry.SerializeAsString()));
   }
   return status;

@@ -34,6 +34,7 @@ enum class Reason {
   kDeadline,
   kCancelled,
   kOverloaded,
+  kQuotaUsedUp,
   kDraining,
   kClientTooOld,
   kPlanningDisabled,
@@ -55,13 +56,14 @@ struct ErrorFields {
   int64_t limit = -1;
   int64_t actual = -1;
   std::string node;
+  bool lasting = false;  // QUOTA_USED_UP that does not pass by itself
 };
 
 absl::string_view ReasonName(Reason reason);
 absl::StatusCode ReasonCode(Reason reason);
 
 // The code follows from the reason; long messages are cut, since they travel in headers. OVERLOADED
-// and DRAINING also say when to come back.
+// and DRAINING also say when to come back, and so does QUOTA_USED_UP unless it lasts.
 absl::Status MakeError(Reason reason, absl::string_view message, const ErrorFields& fields = {});
 // `status` with a reason and its code; the message stays. For errors of the passes, which have
 // none.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 
 namespace bucketd {
@@ -56,6 +57,31 @@ class Lru {
   template <typename Visit>
   void ForEach(Visit visit) const {
     for (const Entry& entry : order_) visit(entry.key, *entry.value);
+  }
+
+  // Of the entries whose key begins with `prefix` the oldest go until they hold at most `most`; the
+  // newest of them stays. O(n). What they hold then.
+  int64_t KeepWithin(absl::string_view prefix, int64_t most) {
+    int64_t held = 0;
+    const auto is_of = [&](const Entry& entry) { return absl::StartsWith(entry.key, prefix); };
+    bool newest = true;
+    for (auto at = order_.begin(); at != order_.end();) {
+      const auto entry = at++;
+      if (!is_of(*entry)) continue;
+      if (std::exchange(newest, false) || held + entry->bytes <= most) {
+        held += entry->bytes;
+        continue;
+      }
+      most = held;  // what is older goes, too
+      EraseAt(entry);
+      ++evictions_;
+    }
+    return held;
+  }
+  // Calls `visit(key, bytes)`, the most recently used first; counts as no use.
+  template <typename Visit>
+  void ForEachSize(Visit visit) const {
+    for (const Entry& entry : order_) visit(entry.key, entry.bytes);
   }
 
   // The keys of at most `limit` entries that were used since the last call that named them. O(n).

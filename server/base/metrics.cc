@@ -42,6 +42,7 @@ constexpr std::array<Named<Method>, kMethods> kMethodNames = {{
     {Method::kUnpinJob, "UnpinJob"},
     {Method::kSetPlanning, "SetPlanning"},
     {Method::kListAudit, "ListAudit"},
+    {Method::kListTenants, "ListTenants"},
     {Method::kReleaseJob, "ReleaseJob"},
     {Method::kListProfiles, "ListProfiles"},
     {Method::kGetProfile, "GetProfile"},

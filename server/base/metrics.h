@@ -31,6 +31,7 @@ enum class Method {
   kUnpinJob,
   kSetPlanning,
   kListAudit,
+  kListTenants,
   kReleaseJob,
   // CostProfiles
   kListProfiles,

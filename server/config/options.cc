@@ -64,6 +64,12 @@ constexpr OptionRow kRows[] = {
      "Callers may show a token (JSON Web Token: RS256, ES256, EdDSA) of an [[issuer]] of the "
      "identities file instead of a certificate; --tls-client-ca-file may then be left out",
      FIELD(tls.accept_tokens)},
+    {"tenants-file", "Serving",
+     "What each tenant may have: [[tenant]] entries with name = \"NAME\" and any of weight, pins, "
+     "plan_bytes, graph_bytes, uploads, computations, and [others] for those without an entry; "
+     "read "
+     "again when it changes",
+     FIELD(tenants_file)},
     {.name = "tls-connection-age-seconds",
      .group = "Serving",
      .help = "A TLS connection takes no new calls after this long, so that callers show their "
@@ -478,6 +484,8 @@ absl::Status ServerOptions::Validate(const PlaceOf& place_of) const {
   if (problems.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
 }
+
+absl::StatusOr<int64_t> ParseBytes(absl::string_view text) { return Whole(text, true); }
 
 bool IsUnixAddress(const std::string& address) { return absl::StartsWith(address, "unix:"); }
 

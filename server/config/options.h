@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
@@ -61,7 +62,8 @@ struct ServerOptions {
   int32_t socket_mode = 0600;             // of a unix socket
   bool insecure = false;                  // allows listeners beyond loopback without TLS
   TlsOptions tls;
-  bool reuse_port = false;  // a second server may listen on the same TCP port
+  std::string tenants_file;  // what each tenant may have (tenants/tenant_table.h); "": no bounds
+  bool reuse_port = false;   // a second server may listen on the same TCP port
   // Who may call the Admin service: "local" (unix sockets and loopback), "remote" (whoever reaches
   // the port), "off".
   std::string admin = "local";
@@ -160,6 +162,9 @@ std::string KeyOf(const OptionRow& row);          // "max_uploads"
 absl::Status SetOption(const OptionRow& row, absl::string_view text, ServerOptions& options);
 // What SetOption would read back.
 std::string PrintOption(const OptionRow& row, const ServerOptions& options);
+
+// "268435456", "256MiB", "10 GiB". INVALID_ARGUMENT says what was expected.
+absl::StatusOr<int64_t> ParseBytes(absl::string_view text);
 
 bool IsUnixAddress(const std::string& address);
 // Of HOST:PORT: is HOST this machine's loopback?

@@ -13,6 +13,7 @@
 #include "passes/ir/graph.h"
 #include "server/base/lru.h"
 #include "server/base/metrics.h"
+#include "server/tenants/quotas.h"
 
 namespace bucketd {
 
@@ -20,15 +21,19 @@ using GraphPtr = std::shared_ptr<const Graph>;
 
 class GraphStore {
  public:
-  // `metrics` outlives this. Keeps one graph at least, whatever its size.
-  GraphStore(int64_t capacity_bytes, ServerMetrics& metrics);
+  // Both outlive this. Keeps one graph at least, whatever its size; of a tenant the one that came
+  // last, and of the others no more than its quota. Null: nobody has one.
+  GraphStore(int64_t capacity_bytes, ServerMetrics& metrics, Quotas* quotas = nullptr);
 
   GraphPtr Get(absl::string_view graph_key);  // null if absent
   bool Contains(absl::string_view graph_key);
   void Put(const std::string& graph_key, GraphPtr graph);
 
  private:
+  void KeepWithinQuota(const std::string& graph_key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   ServerMetrics& metrics_;
+  Quotas* const quotas_;
   absl::Mutex mutex_;
   Lru<Graph> lru_ ABSL_GUARDED_BY(mutex_);
 };

@@ -26,6 +26,7 @@ constexpr std::array<MethodRule, kMethods> kRules = {{
     {Method::kUnpinJob, {CallerRole::kAdmin}},
     {Method::kSetPlanning, {CallerRole::kAdmin}, /*of_all_tenants=*/true},
     {Method::kListAudit, {CallerRole::kAdmin}},
+    {Method::kListTenants, {CallerRole::kPlan, CallerRole::kAdmin}},  // one's own
     {Method::kReleaseJob, {CallerRole::kPlan}},
     {Method::kListProfiles, kReadsCosts},
     {Method::kGetProfile, kReadsCosts},

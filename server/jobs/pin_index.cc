@@ -70,15 +70,25 @@ const PinIndex::Tenant* PinIndex::Find(absl::string_view key) const {
 
 bool PinIndex::HasRoom(const std::string& key) const {
   const Tenant* tenant = Find(key);
-  if (tenant == nullptr || expires_.contains(key)) return true;
+  if (expires_.contains(key)) return true;
+  if (tenant == nullptr) return limit_(TenantOf(key)) > 0;
   const bool new_job = !tenant->jobs.contains(PrefixOf(key));
-  return (!IsPin(key) || tenant->pins < limit_) &&
-         (!new_job || static_cast<int64_t>(tenant->jobs.size()) < limit_);
+  const int64_t limit = limit_(TenantOf(key));
+  return (!IsPin(key) || tenant->pins < limit) &&
+         (!new_job || static_cast<int64_t>(tenant->jobs.size()) < limit);
+}
+
+int64_t PinIndex::UsedBy(absl::string_view tenant) const {
+  const auto found = tenants_.find(tenant);
+  if (found == tenants_.end()) return 0;
+  return std::max(found->second.pins, static_cast<int64_t>(found->second.jobs.size()));
 }
 
 std::optional<std::string> PinIndex::Weakest(const std::string& key, uint32_t ranks,
                                              WallTime usual) const {
-  for (const auto& [weight, expires, prefix] : Find(key)->by_worth) {
+  const Tenant* tenant = Find(key);
+  if (tenant == nullptr) return std::nullopt;
+  for (const auto& [weight, expires, prefix] : tenant->by_worth) {
     if (weight > ranks) break;
     if (expires <= usual && prefix != PrefixOf(key)) return prefix;
   }

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -26,14 +28,17 @@ std::string SubjectOf(absl::string_view key);  // for people: "job", "job, scope
 
 class PinIndex {
  public:
-  // `limit`: pins of a tenant, and jobs.
-  explicit PinIndex(int64_t limit) : limit_(limit) {}
+  // Of a tenant's pins, and of its jobs.
+  using Limit = std::function<int64_t(absl::string_view tenant)>;
+  explicit PinIndex(Limit limit) : limit_(std::move(limit)) {}
 
   // `ranks`: of the scope, or of the job's largest; 0 if that is not known.
   void Put(const std::string& key, WallTime expires, uint32_t ranks);
   void Erase(const std::string& key);
 
   int64_t pins() const { return pins_; }
+  // What counts against its limit: the larger of its pins and jobs.
+  int64_t UsedBy(absl::string_view tenant) const;
   bool HasRoom(const std::string& key) const;
   // The prefix of the job that makes room for this key: the one with the fewest ranks, of those the
   // one unused for longest. Not one with more ranks than `ranks`, nor one that is kept beyond
@@ -56,7 +61,7 @@ class PinIndex {
   };
   const Tenant* Find(absl::string_view key) const;
 
-  const int64_t limit_;
+  const Limit limit_;
   int64_t pins_ = 0;
   std::map<std::string, WallTime> expires_;
   std::map<std::string, Tenant, std::less<>> tenants_;

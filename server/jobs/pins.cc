@@ -10,6 +10,7 @@
 
 #include "passes/base/status_macros.h"
 #include "proto/pins.pb.h"
+#include "server/base/errors.h"
 
 namespace bucketd {
 namespace {
@@ -167,6 +168,42 @@ absl::StatusOr<std::optional<std::string>> ReadRecord(Store& store, const std::s
 
 }  // namespace
 
+int64_t Pins::LimitOf(absl::string_view tenant) const {
+  return limits_.quotas == nullptr ? limits_.per_tenant
+                                   : limits_.quotas->LimitOf(Quota::kPins, tenant);
+}
+
+void Pins::ShowUse(absl::string_view tenant) {
+  metrics_.pins.Set(static_cast<double>(index_.pins()));
+  if (limits_.quotas != nullptr) limits_.quotas->Set(Quota::kPins, tenant, index_.UsedBy(tenant));
+}
+
+absl::Status Pins::Refused(Quota quota, absl::string_view tenant) {
+  int64_t used = 0;
+  {
+    const absl::MutexLock lock(&mutex_);
+    used = index_.UsedBy(tenant);
+  }
+  if (limits_.quotas != nullptr) {
+    if (quota != Quota::kPins) used = limits_.quotas->UsedOf(quota, tenant);
+    return limits_.quotas->Refuse(quota, tenant, used, /*lasting=*/true);
+  }
+  return MakeError(Reason::kQuotaUsedUp,
+                   absl::StrCat("tenant \"", tenant, "\" has ", limits_.per_tenant,
+                                " pins or jobs, its limit, and none of fewer ranks"),
+                   {.limit = limits_.per_tenant, .actual = used, .node = {}, .lasting = true});
+}
+
+// Of what the tenant's jobs hold and others may not take.
+bool Pins::HasRoomForPlan(absl::string_view tenant, int64_t bytes) const {
+  if (limits_.quotas == nullptr) return true;
+  const int64_t most = limits_.quotas->LimitOf(Quota::kPlanBytes, tenant);
+  if (most == kUnbounded) return true;
+  const absl::StatusOr<int64_t> kept =
+      store_.KeepWithin(tenant, std::max<int64_t>(0, most - bytes));
+  return !kept.ok() || *kept + bytes <= most;
+}
+
 WallTime Pins::Expiry() const { return Now() + limits_.time_to_live; }
 
 absl::Status Pins::Open() { return Sweep(); }
@@ -216,7 +253,7 @@ absl::Status Pins::SweepRecord(const Record& record) {
 void Pins::Count(const std::string& key, WallTime expires, uint32_t ranks) {
   const absl::MutexLock lock(&mutex_);
   index_.Put(key, expires, ranks);
-  metrics_.pins.Set(static_cast<double>(index_.pins()));
+  ShowUse(TenantOf(key));
 }
 
 void Pins::Forget(const std::string& key, const std::optional<WallTime>& expires) {
@@ -225,7 +262,7 @@ void Pins::Forget(const std::string& key, const std::optional<WallTime>& expires
   if (found == index_.expiries().end()) return;
   if (expires.has_value() && found->second != *expires) return;
   index_.Erase(key);
-  metrics_.pins.Set(static_cast<double>(index_.pins()));
+  ShowUse(TenantOf(key));
 }
 
 // What another server has released counts here until then.
@@ -237,7 +274,7 @@ void Pins::ForgetAll(const std::string& prefix) {
     const std::string key = (at++)->first;
     index_.Erase(key);
   }
-  metrics_.pins.Set(static_cast<double>(index_.pins()));
+  ShowUse(TenantOf(prefix));
 }
 
 std::vector<std::string> Pins::Jobs(absl::string_view tenant) const {
@@ -317,9 +354,7 @@ absl::Status Pins::MakeRoom(absl::string_view tenant, const std::string& key, ui
       weakest = index_.Weakest(key, ranks, Expiry() + kClocksDiffer);
     }
     if (!weakest.has_value()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("tenant \"", tenant, "\" has ", limits_.per_tenant,
-                       " pins or jobs, its limit, and none of fewer ranks"));
+      return Refused(Quota::kPins, tenant);
     }
     RETURN_IF_ERROR(ReleaseAll(*weakest, "displace", ServerItself()).status());
     metrics_.tally(Tally::kDisplaced).Increment();
@@ -335,6 +370,8 @@ absl::StatusOr<Pin> Pins::PutPin(absl::string_view tenant, absl::string_view job
   const WallTime expires = Expiry();
   absl::Status held = store_.HoldPlan(pin.plan_key, JobPrefix(tenant, job), expires);
   if (held.code() == absl::StatusCode::kNotFound) {
+    const auto bytes = static_cast<int64_t>(pin.plan_key.size() + plan.size());
+    if (!HasRoomForPlan(tenant, bytes)) return Refused(Quota::kPlanBytes, tenant);
     RETURN_IF_ERROR(store_.PutPlan(pin.plan_key, tenant, plan));
     held = store_.HoldPlan(pin.plan_key, JobPrefix(tenant, job), expires);
   }

@@ -24,19 +24,24 @@
 #include "server/jobs/machine/pin.h"
 #include "server/jobs/pin_index.h"
 #include "server/store/store.h"
+#include "server/tenants/quotas.h"
 
 namespace bucketd {
 
 struct PinLimits {
   std::chrono::milliseconds time_to_live{std::chrono::hours(168)};
   int64_t per_tenant = 4096;  // pinned scopes, and jobs
+  Quotas* quotas = nullptr;   // instead of that
 };
 
 class Pins {
  public:
   // Both outlive this.
   Pins(Store& store, AgreementMetrics& metrics, const PinLimits& limits)
-      : store_(store), metrics_(metrics), limits_(limits), index_(limits.per_tenant) {}
+      : store_(store),
+        metrics_(metrics),
+        limits_(limits),
+        index_([this](absl::string_view tenant) { return LimitOf(tenant); }) {}
 
   // Counts what is there and drops what has expired. Before the first call of anything else; errors
   // are the store's, and leave the pins that could not be read uncounted.
@@ -59,7 +64,7 @@ class Pins {
   // survive the process. What it returns is the pin that stands: another server that has the store
   // open may have written one for this generation, and the first one holds for all.
   // Where the tenant's quota is used up, its weakest job makes room (pin_index.h);
-  // FAILED_PRECONDITION of both if there is none; else errors are the store's.
+  // QUOTA_USED_UP of both if there is none; else errors are the store's.
   absl::StatusOr<Pin> PutPin(absl::string_view tenant, absl::string_view job,
                              absl::string_view scope, const Pin& pin, absl::string_view plan,
                              const Actor& by = {});
@@ -102,6 +107,11 @@ class Pins {
   absl::Status EraseRecord(const Record& record, absl::string_view what, const Actor& by)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
   WallTime Expiry() const;
+  int64_t LimitOf(absl::string_view tenant) const;
+  bool HasRoomForPlan(absl::string_view tenant, int64_t bytes) const;
+  absl::Status Refused(Quota quota, absl::string_view tenant);
+  // After the index has changed.
+  void ShowUse(absl::string_view tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Store& store_;
   AgreementMetrics& metrics_;

@@ -7,6 +7,8 @@
 namespace bucketd {
 namespace {
 
+constexpr int64_t kOfOneWeight = 1000;  // so that weights divide small costs, too
+
 bool IsExpensive(const ComputeQueue::Work& work) {
   return work.cost_ms > ComputeQueue::kExpensiveMs;
 }
@@ -18,9 +20,9 @@ void EnterInto(Map& uses, const Key& key, IsRival is_rival) {
   if (use.present++ > 0) return;
   int64_t least = std::numeric_limits<int64_t>::max();
   for (const auto& [other, its] : uses) {
-    if (other != key && is_rival(other)) least = std::min(least, its.used_ms);
+    if (other != key && is_rival(other)) least = std::min(least, its.used);
   }
-  use.used_ms = least == std::numeric_limits<int64_t>::max() ? 0 : least;
+  use.used = least == std::numeric_limits<int64_t>::max() ? 0 : least;
 }
 
 template <typename Map, typename Key>
@@ -39,19 +41,20 @@ ComputeQueue::ComputeQueue(int slots, int max_queued)
 ComputeQueue::~ComputeQueue() { Stop(); }
 
 void ComputeQueue::Enter(const Work& work) {
-  EnterInto(peers_, work.peer, [](const std::string&) { return true; });
-  EnterInto(tenants_, std::pair(work.peer, work.tenant),
-            [&](const auto& other) { return other.first == work.peer; });
+  const WorkShare& share = work.share;
+  EnterInto(outer_, share.outer, [](const std::string&) { return true; });
+  EnterInto(inner_, std::pair(share.outer, share.inner),
+            [&](const auto& other) { return other.first == share.outer; });
 }
 
 void ComputeQueue::Leave(const Work& work) {
-  LeaveFrom(peers_, work.peer);
-  LeaveFrom(tenants_, std::pair(work.peer, work.tenant));
+  LeaveFrom(outer_, work.share.outer);
+  LeaveFrom(inner_, std::pair(work.share.outer, work.share.inner));
 }
 
 ComputeQueue::Work ComputeQueue::TakeOut(Queue::iterator at) {
   Work work = std::move(at->second);
-  shares_.Remove({work.peer, work.tenant}, work.id);
+  shares_.Remove({work.share.outer, work.share.inner}, work.id);
   queue_.erase(at);
   return work;
 }
@@ -61,13 +64,13 @@ ComputeQueue::Taken ComputeQueue::Submit(Work work) {
   const absl::MutexLock lock(&mutex_);
   if (stopped_) return {};
   if (running_.size() + queue_.size() >= slots_ + max_queued_) {
-    const Id id = shares_.GivesWayTo({work.peer, work.tenant});
+    const Id id = shares_.GivesWayTo({work.share.outer, work.share.inner});
     if (id == 0) return {};
     displaced = TakeOut(queue_.find(id));
     Leave(displaced);
   }
   Enter(work);
-  shares_.Add({work.peer, work.tenant}, work.id);
+  shares_.Add({work.share.outer, work.share.inner}, work.id);
   const Id id = work.id;
   queue_.emplace(id, std::move(work));
   CancelUnwanted();
@@ -109,7 +112,8 @@ ComputeQueue::Queue::iterator ComputeQueue::Next() {
   for (auto at = queue_.begin(); at != queue_.end(); ++at) {
     const Work& work = at->second;
     if (IsExpensive(work) && expensive_running_ >= expensive_slots) continue;
-    const std::tuple used(peers_[work.peer].used_ms, tenants_[{work.peer, work.tenant}].used_ms);
+    const std::tuple used(outer_[work.share.outer].used,
+                          inner_[{work.share.outer, work.share.inner}].used);
     if (best != queue_.end() && used >= least) continue;
     best = at;
     least = used;
@@ -126,8 +130,9 @@ void ComputeQueue::Run() {
       continue;
     }
     Work work = TakeOut(next);
-    peers_[work.peer].used_ms += work.cost_ms;
-    tenants_[{work.peer, work.tenant}].used_ms += work.cost_ms;
+    const WorkShare& share = work.share;
+    outer_[share.outer].used += work.cost_ms * kOfOneWeight / share.outer_weight;
+    inner_[{share.outer, share.inner}].used += work.cost_ms * kOfOneWeight / share.inner_weight;
     if (IsExpensive(work)) ++expensive_running_;
     const std::atomic<bool>& cancelled =
         (running_[work.id] = std::make_unique<Running>())->cancelled;

@@ -1,6 +1,7 @@
-// The threads that compute plans, and what waits for them. Fair by cost: next is whoever has used
-// least, peers first and then tenants of a peer. What is expensive never takes the last slot. Full,
-// the newest work of whoever has most of it gives way. Thread-safe.
+// The threads that compute plans, and what waits for them. Fair by cost and weight: next is whoever
+// has used least, first among those that share the slots, then among those of one of them. What is
+// expensive never takes the last slot. Full, the newest work of whoever has most of it gives way.
+// Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -20,6 +21,13 @@
 
 namespace bucketd {
 
+// Whose work it is: `outer` shares the slots, `inner` what falls to that one. Tenants of callers
+// that are known come first, and then their hosts; else hosts do, since anybody may say any name.
+struct WorkShare {
+  std::string outer, inner;
+  int64_t outer_weight = 1, inner_weight = 1;  // of the slots, beside the others'
+};
+
 class ComputeQueue {
  public:
   using Id = uint64_t;  // the caller's choice; never 0, and larger for what came later
@@ -27,7 +35,7 @@ class ComputeQueue {
   using Job = std::function<void(const std::atomic<bool>& cancelled)>;
   struct Work {
     Id id = 0;
-    std::string peer, tenant;
+    WorkShare share;
     int64_t cost_ms = 0;  // estimated
     Job job;
   };
@@ -59,7 +67,7 @@ class ComputeQueue {
   };
   struct Use {
     int64_t present = 0;  // waiting and running
-    int64_t used_ms = 0;
+    int64_t used = 0;     // by weight
   };
   template <typename Key>
   using Uses = std::map<Key, Use>;
@@ -78,8 +86,8 @@ class ComputeQueue {
   absl::CondVar changed_;
   Queue queue_ ABSL_GUARDED_BY(mutex_);
   Shares shares_ ABSL_GUARDED_BY(mutex_);  // of queue_
-  Uses<std::string> peers_ ABSL_GUARDED_BY(mutex_);
-  Uses<std::pair<std::string, std::string>> tenants_ ABSL_GUARDED_BY(mutex_);  // peer, tenant
+  Uses<std::string> outer_ ABSL_GUARDED_BY(mutex_);
+  Uses<std::pair<std::string, std::string>> inner_ ABSL_GUARDED_BY(mutex_);  // outer, inner
   std::map<Id, std::unique_ptr<Running>> running_ ABSL_GUARDED_BY(mutex_);
   size_t expensive_running_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;

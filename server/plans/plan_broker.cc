@@ -99,12 +99,14 @@ PlanBroker::CallId PlanBroker::Admit(std::shared_ptr<PlanRequest> request, Stead
   return call;
 }
 
-// Where all places are taken whoever has most gives way: a peer, then a tenant of it, then a graph.
+// Where all places are taken whoever has most gives way (ShareOf), and of his the graph that has
+// most.
 absl::Status PlanBroker::MakeRoomFor(const PlanRequest& request, Answers& answers) {
   const int32_t limit = parts_.options.max_waiting;
   const auto full = [limit](size_t held) { return static_cast<int64_t>(held) >= limit; };
   if (full(callers_.size())) {
-    const CallId displaced = shares_.GivesWayTo({request.peer, request.tenant, request.graph_key});
+    const auto [outer, inner] = ShareOf(request);
+    const CallId displaced = shares_.GivesWayTo({outer, inner, request.graph_key});
     if (displaced == 0) {
       return MakeError(
           Reason::kOverloaded, "too many callers wait",
@@ -164,7 +166,8 @@ PlanBroker::CallId PlanBroker::AddCaller(Flight& flight, const PlanRequest& requ
   Caller& caller = callers_[call];
   caller.flight = &flight;
   caller.since = Clock::now();
-  caller.share = {request.peer, request.tenant, request.graph_key};
+  const auto [outer, inner] = ShareOf(request);
+  caller.share = {outer, inner, request.graph_key};
   shares_.Add(caller.share, call);
   caller.done = std::move(done);
   caller.deadline_timer =

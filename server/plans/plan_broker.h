@@ -43,6 +43,7 @@
 #include "server/plans/plan_function.h"
 #include "server/plans/plan_request.h"
 #include "server/plans/stored_plans.h"
+#include "server/tenants/quotas.h"
 
 namespace bucketd {
 
@@ -64,6 +65,7 @@ class PlanBroker {
     const ServerOptions& options;
     PlanFunction plan_function;     // thread-safe
     StoredPlans* stored = nullptr;  // null: plans are in memory alone
+    Quotas* quotas = nullptr;       // null: nobody has any
   };
 
   explicit PlanBroker(const Parts& parts) : parts_(parts) {}
@@ -95,6 +97,7 @@ class PlanBroker {
     CallId first_caller = 0;
     std::set<CallId> callers;
     ComputeQueue::Id work = 0;  // from kQueued on
+    Quotas::Held computation;   // the same
     // While the store is asked: the graph that rode along with one of the calls, and that call.
     std::shared_ptr<const InlineGraph> graph;
     CallId graph_caller = 0;
@@ -102,7 +105,7 @@ class PlanBroker {
   struct Caller {
     Flight* flight = nullptr;
     bool cached_only = false;  // and so only until the store has answered
-    Shares::Path share;        // peer, tenant, graph
+    Shares::Path share;        // ShareOf, graph
     SteadyTime since;
     Timers::Id deadline_timer = 0;
     Done done;
@@ -140,6 +143,8 @@ class PlanBroker {
   void ReadStore(const std::shared_ptr<const PlanRequest>& request);
   void NotStored(const std::string& key, const absl::Status& read, Answers& answers)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  WorkShare WorkShareOf(const PlanRequest& request) const;
+  absl::Status TakeComputation(Flight& flight) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartCompute(Flight& flight, GraphPtr graph, Answers& answers)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Compute(const std::shared_ptr<const PlanRequest>& request, const GraphPtr& graph,

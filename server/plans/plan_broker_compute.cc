@@ -1,6 +1,7 @@
 // A flight's graph is here: it waits for a slot, is computed, and answers.
 #include <chrono>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,14 +13,37 @@
 #include "server/plans/plan_broker.h"
 
 namespace bucketd {
+WorkShare PlanBroker::WorkShareOf(const PlanRequest& request) const {
+  WorkShare share;
+  std::tie(share.outer, share.inner) = ShareOf(request);
+  const int64_t weight = parts_.quotas == nullptr ? 1 : parts_.quotas->WeightOf(request.tenant);
+  (request.tenant_is_known ? share.outer_weight : share.inner_weight) = weight;
+  return share;
+}
+
+// What is there needs no computation, so that a quota never refuses a hit.
+absl::Status PlanBroker::TakeComputation(Flight& flight) {
+  if (parts_.quotas == nullptr || flight.computation.holds()) return absl::OkStatus();
+  absl::StatusOr<Quotas::Held> taken =
+      parts_.quotas->Take(Quota::kComputations, flight.request->tenant);
+  if (taken.ok()) flight.computation = *std::move(taken);
+  return taken.status();
+}
+
 void PlanBroker::StartCompute(Flight& flight, GraphPtr graph, Answers& answers) {
+  const absl::Status may = TakeComputation(flight);
+  if (!may.ok()) {
+    const std::string key = flight.request->key;
+    FinishFlight(key, may, answers);
+    return;
+  }
   flight.stage = Stage::kQueued;
   flight.work = ++last_id_;
   key_of_work_.emplace(flight.work, flight.request->key);
   const std::shared_ptr<const PlanRequest> request = flight.request;
   const int64_t cost_ms = EstimatedMillis(*graph, request->options);
   const ComputeQueue::Taken submitted = parts_.compute_queue.Submit(
-      {flight.work, request->peer, request->tenant, cost_ms,
+      {flight.work, WorkShareOf(*request), cost_ms,
        [this, request, graph = std::move(graph)](const std::atomic<bool>& cancelled) {
          Compute(request, graph, cancelled);
        }});

@@ -49,6 +49,13 @@ absl::Status CheckClientVersion(absl::string_view text) {
 
 }  // namespace
 
+std::pair<std::string, std::string> ShareOf(const PlanRequest& request) {
+  std::string tenant = absl::StrCat("tenant ", request.tenant);
+  std::string peer = absl::StrCat("peer ", request.peer);
+  if (request.tenant_is_known) return {std::move(tenant), std::move(peer)};
+  return {std::move(peer), std::move(tenant)};
+}
+
 std::string GraphKey(absl::string_view tenant, const Digest& digest) {
   return absl::StrCat(tenant, absl::string_view("\0", 1), AsBytes(digest));
 }

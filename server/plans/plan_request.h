@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -37,6 +38,7 @@ struct PlanRequest {
   std::unique_ptr<InlineGraph> graph;  // null: none came
   std::string peer;                    // host of whoever asked; what is shared is shared by it
   Actor by;                            // whoever asked, for the audit log
+  bool tenant_is_known = false;        // by who asked, not only by what was said
   CallIds call;                        // that asked; what is done for it is logged under its name
   ByteRoom::Held held;                 // what all this takes
 };
@@ -45,6 +47,10 @@ struct PlanRequest {
 // is what `costs` says it is now.
 absl::StatusOr<std::shared_ptr<PlanRequest>> ReadPlanRequest(v1::GetPlanRequest& message,
                                                              const CostCatalog& costs);
+// Whose it is, coarse to fine, where things are shared: a tenant that is known and a host of its,
+// or a host and a tenant that it names.
+std::pair<std::string, std::string> ShareOf(const PlanRequest& request);
+
 // Another profile, and the key that goes with it: for whoever knows better what "latest" was.
 void SetProfile(PlanRequest& request, std::shared_ptr<const CostProfile> profile);
 

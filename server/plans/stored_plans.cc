@@ -1,6 +1,8 @@
 #include "server/plans/stored_plans.h"
 
 #include <chrono>
+#include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -47,7 +49,17 @@ absl::StatusOr<PlanReplyPtr> StoredPlans::Find(const PlanRequest& request) {
 
 void StoredPlans::Save(const PlanRequest& request, const std::string& plan) {
   // Counted and logged by the store's observer.
-  parts_.store.PutPlan(request.key, request.tenant, plan).IgnoreError();
+  const absl::Status put = parts_.store.PutPlan(request.key, request.tenant, plan);
+  if (put.ok()) KeepWithinQuota(request.tenant);
+}
+
+void StoredPlans::KeepWithinQuota(const std::string& tenant) {
+  if (parts_.quotas == nullptr) return;
+  const int64_t most = parts_.quotas->LimitOf(Quota::kPlanBytes, tenant);
+  if (most == kUnbounded) return;  // what it has is counted with the rest, once a minute
+  const absl::StatusOr<int64_t> kept = parts_.store.KeepWithin(tenant, most);
+  if (!kept.ok()) return;  // counted and logged; the next plan tries again
+  parts_.quotas->Set(Quota::kPlanBytes, tenant, *kept);
 }
 
 void StoredPlans::Start() {
@@ -68,6 +80,13 @@ void StoredPlans::Refresh() {
                                     std::chrono::system_clock::now()));
   } else {
     parts_.metrics.Problem(false, stats.status().message());
+  }
+  if (parts_.quotas != nullptr) {
+    const absl::StatusOr<std::map<std::string, int64_t>> bytes = parts_.store.PlanBytes();
+    if (bytes.ok()) {
+      parts_.quotas->SetAll(Quota::kPlanBytes, *bytes);
+      for (const auto& [tenant, unused] : *bytes) KeepWithinQuota(tenant);
+    }
   }
   parts_.timers.Schedule(std::chrono::steady_clock::now() + kRefresh, [this] { Start(); });
 }

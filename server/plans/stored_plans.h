@@ -11,6 +11,7 @@
 #include "server/plans/plan_request.h"
 #include "server/store/store.h"
 #include "server/store/store_metrics.h"
+#include "server/tenants/quotas.h"
 
 namespace bucketd {
 
@@ -21,6 +22,7 @@ class StoredPlans {
     StoreMetrics& metrics;
     PlanCache& cache;
     Timers& timers;
+    Quotas* quotas = nullptr;  // null: nobody has any
   };
   explicit StoredPlans(const Parts& parts);
 
@@ -43,6 +45,8 @@ class StoredPlans {
 
  private:
   void Refresh();
+  // The tenant's oldest plans make room for its newest.
+  void KeepWithinQuota(const std::string& tenant);
 
   const Parts parts_;
   WorkerPool pool_;

@@ -20,11 +20,11 @@ constexpr int kThreads = 1;
 constexpr int kQueue = 64;
 
 using grpc::CallbackServerContext;
-using Service = v1::Admin::WithCallbackMethod_GetStatus<
-    v1::Admin::WithCallbackMethod_ListPlans<v1::Admin::WithCallbackMethod_EvictPlans<
-        v1::Admin::WithCallbackMethod_ListJobs<v1::Admin::WithCallbackMethod_PinJob<
-            v1::Admin::WithCallbackMethod_UnpinJob<v1::Admin::WithCallbackMethod_SetPlanning<
-                v1::Admin::WithCallbackMethod_ListAudit<v1::Admin::Service>>>>>>>>;
+using Service = v1::Admin::WithCallbackMethod_GetStatus<v1::Admin::WithCallbackMethod_ListPlans<
+    v1::Admin::WithCallbackMethod_EvictPlans<v1::Admin::WithCallbackMethod_ListJobs<
+        v1::Admin::WithCallbackMethod_PinJob<v1::Admin::WithCallbackMethod_UnpinJob<
+            v1::Admin::WithCallbackMethod_SetPlanning<v1::Admin::WithCallbackMethod_ListAudit<
+                v1::Admin::WithCallbackMethod_ListTenants<v1::Admin::Service>>>>>>>>>;
 
 // One that Admin answers by itself, under the same name.
 #define CALL(name)                                                                                 \
@@ -73,6 +73,7 @@ class AdminService final : public Service {
   CALL(UnpinJob)
   CALL(SetPlanning)
   CALL(ListAudit)
+  CALL(ListTenants)
 #undef CALL
 
  private:

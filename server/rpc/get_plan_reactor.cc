@@ -168,6 +168,7 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
     }
     (*parsed)->peer = HostOf(context_.peer());
     (*parsed)->by = ActorOf(*caller_, context_);
+    (*parsed)->tenant_is_known = !caller_->any_tenant;
     (*parsed)->call = scope_.ids(TraceOf(context_));
     Remember(**parsed);
     request_.Clear();  // the call may wait for long

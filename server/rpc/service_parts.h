@@ -19,6 +19,7 @@
 #include "server/plans/planning_switch.h"
 #include "server/plans/request_memo.h"
 #include "server/rpc/admission.h"
+#include "server/tenants/quotas.h"
 
 namespace bucketd {
 
@@ -41,6 +42,7 @@ struct ServiceParts {
   Agreement& agreement;
   const CostCatalog& costs;
   const Admission& admission;
+  Quotas& quotas;
 };
 
 }  // namespace bucketd

@@ -10,6 +10,7 @@
 
 #include "passes/base/status_macros.h"
 #include "server/base/errors.h"
+#include "server/base/names.h"
 #include "server/plans/upload.h"
 #include "server/rpc/handoff.h"
 #include "server/rpc/status_grpc.h"
@@ -91,8 +92,20 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
       ASSIGN_OR_RETURN(const std::string tenant,
                        parts_.admission.TenantFor(caller_, header.tenant()));
       header.set_tenant(tenant);
+      RETURN_IF_ERROR(CheckTenant(tenant));
+      RETURN_IF_ERROR(TakeQuota(tenant, header.size()));
     }
     return session_->Handle(message_);
+  }
+
+  // A second header is the session's to refuse.
+  absl::Status TakeQuota(const std::string& tenant, int64_t bytes) {
+    if (upload_.holds()) return absl::OkStatus();
+    if (bytes > parts_.quotas.LimitOf(Quota::kGraphBytes, tenant)) {
+      return parts_.quotas.Refuse(Quota::kGraphBytes, tenant, bytes, /*lasting=*/true);
+    }
+    ASSIGN_OR_RETURN(upload_, parts_.quotas.Take(Quota::kUploads, tenant));
+    return absl::OkStatus();
   }
 
   void HandleMessage() {
@@ -135,6 +148,7 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
   void End(const absl::Status& status) {
     const Digest digest = session_->digest();
     session_->Close();  // first: whoever hears of this end may ask again at once
+    upload_ = {};
     response_.set_graph_digest(std::string(AsBytes(digest)));
     parts_.metrics.uploads(OutcomeOf(status, response_.already_present())).Increment();
     const grpc::Status ended =
@@ -151,6 +165,7 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
   std::unique_ptr<UploadSession> session_;
   v1::UploadGraphRequest message_;
   UploadStreams::Id stream_ = 0;
+  Quotas::Held upload_;
   Timers::Id stall_timer_ = 0;
   std::atomic<bool> stalled_{false};
 };

@@ -18,6 +18,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -146,6 +147,11 @@ class Store {
   // How many went. `line` is written once for each transaction, and says how many after.
   virtual absl::StatusOr<int64_t> EvictPlans(const PlanSelection& selection,
                                              const AuditLine* line = nullptr) = 0;
+  // Of the tenant's plans those used longest ago go until the rest takes at most `most` bytes, or
+  // all that are left are held. What they take then.
+  virtual absl::StatusOr<int64_t> KeepWithin(absl::string_view tenant, int64_t most) = 0;
+  // Bytes of plans by tenant. O(plans).
+  virtual absl::StatusOr<std::map<std::string, int64_t>> PlanBytes() = 0;
   virtual absl::StatusOr<StoreStats> Stats() = 0;
   // Every plan in the order of its key's digest, every record in key order, shelf by shelf, each
   // checked; what is written meanwhile may be seen or not. No use of a plan, and damage neither

@@ -98,6 +98,48 @@ absl::Status SqliteStore::Evict(std::vector<Victim> victims, const AuditLine* li
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::map<std::string, int64_t>> SqliteStore::PlanBytes() {
+  std::map<std::string, int64_t> bytes;
+  const absl::MutexLock lock(&reader_->mutex());
+  Statement rows = reader_->Query("SELECT tenant, sum(bytes) FROM plans GROUP BY tenant");
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, rows.Step());
+    if (!row) return bytes;
+    bytes[std::string(rows.Bytes(0))] = rows.Int(1);
+  }
+}
+
+absl::StatusOr<int64_t> SqliteStore::KeepWithin(absl::string_view tenant, int64_t most) {
+  const absl::MutexLock lock(&write_mutex_);
+  const auto taken = [&]() -> absl::StatusOr<int64_t> {
+    const absl::MutexLock reading(&reader_->mutex());
+    Statement sum = reader_->Query("SELECT ifnull(sum(bytes), 0) FROM plans WHERE tenant = ?1",
+                                   SqlText{tenant});
+    RETURN_IF_ERROR(sum.Step().status());
+    return sum.Int(0);
+  };
+  ASSIGN_OR_RETURN(const int64_t bytes, taken());
+  if (bytes <= most) return bytes;
+  RETURN_IF_ERROR(FlushUses());
+  std::vector<Victim> victims;
+  {
+    const absl::MutexLock reading(&reader_->mutex());
+    Statement rows = reader_->Query(
+        "SELECT hash, value, bytes FROM plans WHERE tenant = ?1 AND NOT EXISTS "
+        "(SELECT 1 FROM holds WHERE plan = hash AND expires > ?2) ORDER BY used",
+        SqlText{tenant}, NowMillis());
+    for (int64_t left = bytes; left > most;) {
+      ASSIGN_OR_RETURN(const bool row, rows.Step());
+      if (!row) break;
+      victims.push_back({std::string(rows.Bytes(0)), {rows.Int(1), rows.Int(2)}, true});
+      left -= victims.back().at.bytes;
+    }
+  }
+  int64_t gone = 0;
+  RETURN_IF_ERROR(Evict(std::move(victims), nullptr, gone));
+  return taken();
+}
+
 void SqliteStore::NoteUse(absl::string_view key) {
   const Digest hash = Sha256(key);
   const absl::MutexLock lock(&uses_mutex_);

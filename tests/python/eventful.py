@@ -118,8 +118,10 @@ def first_life(folder: pathlib.Path) -> bytes:
 
 def second_life(folder: pathlib.Path) -> list:
     """Flags of a server that has little room, on that store."""
+    (folder / "tenants.toml").write_text('[[tenant]]\nname = "bounded"\nuploads = 0\n')
     return ["--store-dir", str(folder / "store"), "--store-bytes", "65536", "--plan-cache-bytes", "16384", "--graph-cache-bytes",
-            "32768", "--max-pins-per-tenant", "3", "--upload-lease-ms", "300", "--upload-resume-ms", "2000", "--compute-slots", "1"]
+            "32768", "--max-pins-per-tenant", "3", "--upload-lease-ms", "300", "--upload-resume-ms", "2000", "--compute-slots", "1",
+            "--tenants-file", str(folder / "tenants.toml")]
 
 
 def uploads(server: Server) -> None:
@@ -155,6 +157,18 @@ def uploads(server: Server) -> None:
     assert server.stub.GetPlan(without_graph(request_for(2002)), timeout=30).HasField("graph_required")  # and stays away
 
 
+def bounded(server: Server) -> None:
+    """A tenant that may upload nothing, and then may."""
+    request = request_for(8, tenant="bounded")
+    with contextlib.suppress(grpc.RpcError):
+        upload(server.stub, request)
+    tenants = server.log.parent / "tenants.toml"
+    for text in ("no file of this kind", '[[tenant]]\nname = "bounded"\nuploads = 1\n'):
+        tenants.write_text(text)
+        time.sleep(2.5)  # beyond the look at it
+    upload(server.stub, request)
+
+
 def live(server: Server) -> None:
     """All that a server counts, once."""
     assert agree(server, "lost", 2, "0/fw", 2, slow_request("0"))  # whose pinned plan is damaged
@@ -166,6 +180,7 @@ def live(server: Server) -> None:
     with contextlib.suppress(grpc.RpcError):
         server.stub.GetPlan(planner_pb2.GetPlanRequest(graph_digest=b"short"), timeout=30)
     uploads(server)
+    bounded(server)
     # Ranks that wait for one that never comes; a tenant with more scopes than it may have pins.
     with contextlib.suppress(grpc.RpcError):
         rank(server, "torn", 1, "0/fw", 0, 2, request_for(8), patience=1)

@@ -1,16 +1,19 @@
-"""Two tenants on one planner with mutual TLS: who changed what, and who may read it."""
+"""Two tenants on one planner with mutual TLS: who changed what and who may read it; what each may have."""
 
+import hashlib
 import json
 import os
 import re
 import subprocess
+import threading
 
 import grpc
 import pytest
 from certificates import Certificates
 from live_agents import BINARY
-from live_server import request_for
+from live_server import request_for, upload
 from planners import planner
+from waiting import wait_for
 
 from bucketd._wire.proto import planner_pb2, planner_pb2_grpc
 
@@ -125,3 +128,139 @@ def test_every_change_has_a_line_that_says_who_and_tenants_read_their_own(files,
     subprocess.run([BINARY.with_name("bucketctl"), "store", "copy", where, copy], check=True, capture_output=True)
     with planner(*files.server_flags(WHO), "--store-dir", str(copy), address="localhost:0") as running:
         assert sorted(audit(files, running.address, "ops")) == sorted(of_a + of_b + of_all)
+
+
+QUOTAS = """
+[[tenant]]
+name = "team-a"
+uploads = 1
+computations = 2
+plan_bytes = 6000
+graph_bytes = "1 MiB"
+pins = 2
+
+[[tenant]]
+name = "team-b"
+weight = 3
+"""
+
+
+class Flood:
+    """Team a asks for slow plans without end, from several threads, and notes why it is refused."""
+
+    def __init__(self, stub, threads):
+        self.stub, self.over, self.why = stub, threading.Event(), []
+        self.threads = [threading.Thread(target=self._ask, args=(1000 * (1 + n),)) for n in range(threads)]
+
+    def _ask(self, width):
+        while not self.over.is_set():
+            width += 8
+            try:
+                self.stub.GetPlan(slow_request(width), timeout=60)
+            except grpc.RpcError as error:
+                self.why.append((error.code(), error.details()))
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        for thread in self.threads:
+            thread.join()
+
+
+def slow_request(width):
+    request = request_for(width)
+    request.options.mode = "auto"
+    request.options.settings.add(name="effort", value="9")
+    return request
+
+
+def test_a_tenant_that_floods_is_refused_by_name_and_the_other_is_served(files, tmp_path):
+    tenants = tmp_path / "tenants.toml"
+    tenants.write_text(QUOTAS)
+    flags = (*files.server_flags(WHO), "--tenants-file", str(tenants), "--store-dir", str(tmp_path / "store"), "--compute-slots", "1",
+             "--compute-queue", "4")
+    with planner(*flags, address="localhost:0") as running:
+        a, channel_of_a = planner_of(files, running.address, "a")
+        b, channel_of_b = planner_of(files, running.address, "b")
+        known = a.GetPlan(request_for(8), timeout=30)
+        with Flood(a, 8) as flood:
+            wait_for(lambda: flood.why, "the first refusal")
+            for width in range(8, 8 + 8 * 6, 8):
+                assert b.GetPlan(request_for(width), timeout=20).HasField("plan")
+                assert a.GetPlan(request_for(8), timeout=20).plan.plan == known.plan.plan  # a hit is never refused
+        assert {code for code, _ in flood.why} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert all(text.startswith('tenant "team-a" has used up its quota computations: 2 plans that are computed or wait for it are '
+                                   "allowed, and it has 2. come again when one of them is there") for _, text in flood.why), flood.why[0]
+        hold = threading.Event()
+        first = threading.Thread(target=lambda: slow_upload(a, 400, hold))
+        first.start()
+        wait_for(lambda: status_of(files, running.address, "a")["uploads"][0] == 1, "an upload that is under way")
+        with pytest.raises(grpc.RpcError, match="quota uploads: 1 uploads at a time are allowed, and it has 1"):
+            upload(a, request_for(408))
+        upload(b, request_for(408))
+        hold.set()
+        first.join()
+        upload(a, request_for(408))
+        with pytest.raises(grpc.RpcError, match="quota graph_bytes: 1048576 bytes of graphs are allowed"):
+            header = planner_pb2.UploadHeader(graph_digest=bytes(32), size=2 << 20, content_sha256=bytes(32))
+            a.UploadGraph(iter([planner_pb2.UploadGraphRequest(header=header)]), timeout=30)
+
+        # Of its plans the oldest made room in the store; who is asked sees his own, an operator all.
+        own = status_of(files, running.address, "a")
+        used, limit, refused = own["plan_bytes"]
+        assert 0 < used <= limit == 6000
+        assert own["computations"] == (0, 2, len(flood.why)) and own["uploads"] == (0, 1, 1)
+        assert [own["tenant"] for own in json.loads(ctl(files, running.address, "b", "status", "--json"))["tenants"]] == ["team-b"]
+        text = ctl(files, running.address, "ops", "status")
+        assert re.search(r"tenant +team-a: .*computations 0 of 2, \d+ refused", text) and "team-b: weight 3" in text
+        assert "team-b" not in ctl(files, running.address, "a", "status")
+
+        # What the file says now holds from now on; nobody restarts anything.
+        tenants.write_text(QUOTAS.replace("uploads = 1", "uploads = 0"))
+        wait_for(lambda: status_of(files, running.address, "a")["uploads"][1] == 0, "the new file")
+        with pytest.raises(grpc.RpcError, match="0 uploads at a time are allowed"):
+            upload(a, request_for(416))
+        for channel in (channel_of_a, channel_of_b):
+            channel.close()
+
+
+def status_of(files, address, who):
+    """Of a member's own tenant: by quota what is used, the limit and what was refused."""
+    (own,) = json.loads(ctl(files, address, who, "status", "--json"))["tenants"]
+    return {quota["name"]: (int(quota.get("used", 0)), int(quota["limit"]) if "limit" in quota else None, int(quota.get("refused", 0)))
+            for quota in own["quotas"]}
+
+
+def slow_upload(stub, width, hold):
+    request = request_for(width)
+    header = planner_pb2.UploadHeader(graph_digest=request.graph_digest, size=request.graph.size,
+                                      content_sha256=hashlib.sha256(request.graph.data).digest())
+
+    def messages():
+        yield planner_pb2.UploadGraphRequest(header=header)
+        hold.wait(20)
+        yield planner_pb2.UploadGraphRequest(chunk=request.graph.data)
+
+    stub.UploadGraph(messages(), timeout=30)
+
+
+def test_a_job_beyond_the_quota_of_pins_runs_with_its_plan_and_without_a_pin(files, tmp_path):
+    tenants = tmp_path / "tenants.toml"
+    tenants.write_text(QUOTAS)
+    with planner(*files.server_flags(WHO), "--tenants-file", str(tenants), "--store-dir", str(tmp_path / "store"),
+                 address="localhost:0") as running:
+        a, channel = planner_of(files, running.address, "a")
+        for name in ("one", "two"):
+            assert a.GetPlan(request_for(8, job=job(name)), timeout=30).HasField("plan")
+        ctl(files, running.address, "a", "pin", "one", "--tenant", "team-a", "--for", "30d")
+        ctl(files, running.address, "a", "pin", "two", "--tenant", "team-a", "--for", "30d")
+        assert a.GetPlan(request_for(8, job=job("three")), timeout=30).HasField("plan")
+        assert status_of(files, running.address, "a")["pins"][:2] == (2, 2)
+        assert status_of(files, running.address, "a")["pins"][2] > 0
+        assert audit(files, running.address, "a", "--what", "pin") == [
+            (A, "team-a", "pin", f"{name}, bw", "", "plan P, generation 0, 1 rank") for name in ("two", "one")]
+        channel.close()

@@ -301,7 +301,7 @@ TEST_F(PinTest, BeyondItsQuotaATenantGetsPlansWithoutPins) {
 }
 
 TEST(PinIndexTest, TheJobOfFewestRanksGoesFirstAndOfEqualOnesTheOneUnusedForLongest) {
-  PinIndex index(3);
+  PinIndex index([](absl::string_view) { return 3; });
   const WallTime now{milliseconds(1'000'000)};
   const auto later = [&](int ms) { return now + milliseconds(ms); };
   index.Put(PinKey("t", "wide", "fw"), later(1), 8);

@@ -168,6 +168,7 @@ std::vector<std::pair<std::string, std::string>> SecuredProbeTest::AskAll(const 
   const grpc::Status audited = admin_->ListAudit(Soon().get(), {}, &lines);
   for (v1::AuditEntry& line : *lines.mutable_entries()) line.clear_when_ms();
   add("Admin/ListAudit", Said(audited, lines));
+  add("Admin/ListTenants", Ask(admin_, &A::ListTenants, {}));
 
   v1::WatchEpochRequest watch;
   watch.set_group("dp");
@@ -239,9 +240,10 @@ TEST_F(SecuredProbeTest, TheSameAsksOfATenantThatHasThemFind) {
   const auto nothing = AskAll(known);
   std::map<std::string, bool> tells;
   for (size_t i = 0; i < own.size(); ++i) tells[own[i].first] |= own[i].second != nothing[i].second;
-  for (const char* method : {"Planner/QueryUpload", "Planner/GetPlan", "Planner/ReleaseJob",
-                             "Planner/UploadGraph", "Admin/ListPlans", "Admin/EvictPlans",
-                             "Admin/ListJobs", "Admin/ListAudit", "Agents/WatchEpoch"}) {
+  for (const char* method :
+       {"Planner/QueryUpload", "Planner/GetPlan", "Planner/ReleaseJob", "Planner/UploadGraph",
+        "Admin/ListPlans", "Admin/EvictPlans", "Admin/ListJobs", "Admin/ListAudit",
+        "Admin/ListTenants", "Agents/WatchEpoch"}) {
     EXPECT_TRUE(tells[absl::StrCat("bucketd.v1.", method)]) << method << " tells nothing at all";
   }
 }

@@ -37,6 +37,7 @@ const std::map<std::string, std::string> kWanted = {
     {"bucketd.v1.Admin/UnpinJob", "admin"},
     {"bucketd.v1.Admin/SetPlanning", "admin +"},
     {"bucketd.v1.Admin/ListAudit", "admin"},
+    {"bucketd.v1.Admin/ListTenants", "plan admin"},
     {"bucketd.v1.CostProfiles/ListProfiles", "plan report promote admin"},
     {"bucketd.v1.CostProfiles/GetProfile", "plan report promote admin"},
     {"bucketd.v1.CostProfiles/ReportCosts", "report"},

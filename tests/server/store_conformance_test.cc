@@ -207,6 +207,27 @@ TEST_P(ConformanceTest, PlansGoForAgeAndForRoomTheLongestUnusedFirst) {
   EXPECT_EQ(counts_.evicted_plans, 4);
 }
 
+TEST_P(ConformanceTest, ATenantIsKeptWithinItsBytesByItsOwnOldestPlansUnlessTheyAreHeld) {
+  for (int i = 0; i < 4; ++i) {
+    Put(KeyOf(i), Bytes(1000, 'p'));
+    now_ += minutes(2);
+  }
+  Put(KeyOf(9, "other"), Bytes(1000, 'p'), "other");
+  const int64_t each = static_cast<int64_t>(KeyOf(0).size()) + 1000;
+  EXPECT_EQ(store_->PlanBytes()->at("team"), 4 * each);
+  EXPECT_EQ(*store_->KeepWithin("team", 4 * each), 4 * each);
+  ASSERT_TRUE(store_->HoldPlan(KeyOf(0), "job", now_ + hours(1)).ok());
+  EXPECT_EQ(*store_->KeepWithin("team", 3 * each - 1), 2 * each);
+  EXPECT_NE(Get(KeyOf(0)), "") << "held";
+  EXPECT_EQ(Get(KeyOf(1)), "");
+  EXPECT_EQ(Get(KeyOf(2)), "");
+  EXPECT_NE(Get(KeyOf(3)), "");
+  EXPECT_EQ(*store_->KeepWithin("team", 0), each) << "what a job holds stays";
+  EXPECT_NE(Get(KeyOf(9, "other")), "");
+  EXPECT_EQ(*store_->KeepWithin("nobody", 0), 0);
+  EXPECT_EQ(Stats().plans, 2);
+}
+
 TEST_P(ConformanceTest, AScanSeesEveryValueAndItsHoldsAndIsNoUse) {
   const std::string odd("a\0\xff", 3);
   constexpr int kPlans = 300, kRecords = 70;  // more than a page of either

@@ -122,7 +122,7 @@ class Caller:
 
     def obey(self, failure: PlannerError, method: str, until: float) -> bool:
         """Sleeps as long as the planner asks, and somewhat longer; False if it does not ask, or `until` would pass."""
-        if failure.reason not in ("OVERLOADED", "DRAINING") or failure.retry_after is None:
+        if failure.reason not in ("OVERLOADED", "QUOTA_USED_UP", "DRAINING") or failure.retry_after is None:
             return False
         pause = failure.retry_after * random.uniform(1.0, 1.5)
         if time.monotonic() + pause >= until:

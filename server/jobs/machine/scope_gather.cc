@@ -120,7 +120,8 @@ void Scope::PlanFailed(Presented& presented, const absl::Status& error, CallId i
     Fail(error, AgreementOutcome::kSuperseded, true);
   } else if (reason == ReasonName(Reason::kDeadline) && expired_) {
     Fail(error, AgreementOutcome::kFailed, true);
-  } else if (reason == ReasonName(Reason::kOverloaded)) {
+  } else if (reason == ReasonName(Reason::kOverloaded) ||
+             reason == ReasonName(Reason::kQuotaUsedUp)) {
     presented.fetch->RetryLater(error);
   } else if (reason != ReasonName(Reason::kDeadline)) {
     presented.fetch->Fail(error);

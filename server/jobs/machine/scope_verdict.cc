@@ -125,8 +125,9 @@ void Scope::Agree(const absl::Status& stored) {
   pinned_ = stored.ok();
   job_.last_agreed = name_;
   if (!stored.ok()) {
-    context_.out.counts.push_back(absl::IsFailedPrecondition(stored) ? Tally::kUnpinnedQuota
-                                                                     : Tally::kUnpinnedStore);
+    context_.out.counts.push_back(ReasonOf(stored) == ReasonName(Reason::kQuotaUsedUp)
+                                      ? Tally::kUnpinnedQuota
+                                      : Tally::kUnpinnedStore);
     context_.out.notes.push_back({.warn = true,
                                   .text = "agreed without a pin",
                                   .fields = {{"tenant", job_.name.first},

@@ -143,6 +143,44 @@ absl::Status PostgresStore::FlushUses() {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::map<std::string, int64_t>> PostgresStore::PlanBytes() {
+  ASSIGN_OR_RETURN(const std::vector<PgResult> found,
+                   Query(PgStatement("SELECT tenant, CAST(SUM(bytes) AS BIGINT) FROM bucketd_plan "
+                                     "GROUP BY tenant")));
+  std::map<std::string, int64_t> bytes;
+  for (int row = 0; row < found[0].rows(); ++row) {
+    bytes[std::string(found[0].Bytes(row, 0))] = found[0].Int(row, 1);
+  }
+  return bytes;
+}
+
+absl::StatusOr<int64_t> PostgresStore::KeepWithin(absl::string_view tenant, int64_t most) {
+  const auto taken = [&]() -> absl::StatusOr<int64_t> {
+    ASSIGN_OR_RETURN(const std::vector<PgResult> found,
+                     Query(PgStatement("SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM "
+                                       "bucketd_plan WHERE tenant = $1")
+                               .Bytes(tenant)));
+    return found[0].Int(0, 0);
+  };
+  ASSIGN_OR_RETURN(const int64_t bytes, taken());
+  if (bytes <= most) return bytes;
+  RETURN_IF_ERROR(FlushUses());
+  const absl::Status evicted =
+      Evict(
+          PgStatement(absl::StrCat("DELETE FROM bucketd_plan WHERE held_until <= ", NowSql(1),
+                                   " AND hash IN (SELECT hash FROM (SELECT hash, SUM(bytes) OVER "
+                                   "(ORDER BY CASE WHEN held_until > ",
+                                   NowSql(1),
+                                   " THEN 0 ELSE 1 END, used DESC, hash) AS kept FROM bucketd_plan "
+                                   "WHERE tenant = $2) AS sums WHERE kept > $3) RETURNING bytes"))
+              .Int(Now())
+              .Bytes(tenant)
+              .Int(most))
+          .status();
+  RETURN_IF_ERROR(evicted);
+  return taken();
+}
+
 // Those that are held first, then those used last, until the bound is reached; the rest goes.
 absl::Status PostgresStore::EvictBeyond() {
   return Evict(PgStatement(

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -72,6 +73,8 @@ class PostgresStore final : public Store {
                                                     int32_t limit) override;
   absl::StatusOr<int64_t> EvictPlans(const PlanSelection& selection,
                                      const AuditLine* line = nullptr) override;
+  absl::StatusOr<int64_t> KeepWithin(absl::string_view tenant, int64_t most) override;
+  absl::StatusOr<std::map<std::string, int64_t>> PlanBytes() override;
   absl::StatusOr<StoreStats> Stats() override;
   absl::StatusOr<ScanResult> ScanPlans(SeeValue see) override;
   absl::StatusOr<ScanResult> ScanRecords(SeeValue see) override;
