@@ -366,6 +366,27 @@ void AddProfiles(const v1::GetStatusResponse& s, Html& html) {
   html << "</table>\n";
 }
 
+void AddTenants(const v1::GetStatusResponse& s, Html& html) {
+  if (s.tenants().empty()) return;
+  html << "<h2>Tenants <small>what each has, and may have</small></h2><div class=scroll><table><tr>"
+          "<th>tenant<th class=n>weight";
+  for (const v1::QuotaStatus& quota : s.tenants(0).quotas()) {
+    html << "<th class=n>" << quota.name();
+  }
+  html << "</tr>\n";
+  for (const v1::TenantStatus& tenant : s.tenants()) {
+    html << "<tr><td class=w>" << (tenant.tenant().empty() ? "(default)" : tenant.tenant())
+         << "<td class=n>" << tenant.weight();
+    for (const v1::QuotaStatus& quota : tenant.quotas()) {
+      html << "<td class=n>" << quota.used();
+      if (quota.has_limit()) html << " of " << quota.limit();
+      if (quota.refused() > 0) html << ", " << quota.refused() << " refused";
+    }
+    html << "</tr>\n";
+  }
+  html << "</table></div>\n";
+}
+
 void AddErrors(const v1::GetStatusResponse& s, int64_t now_ms, Html& html) {
   html << "<h2 id=errors>Last errors <small>the newest first; at most 25 that callers caused, 25 "
           "of the "
@@ -402,6 +423,7 @@ std::string StatusPage(const v1::GetStatusResponse& status) {
   AddStore(status, now_ms, html);
   AddJobs(status, now_ms, html);
   AddErrors(status, now_ms, html);
+  AddTenants(status, html);
   AddProfiles(status, html);
   html << "<p class=quiet>As of " << Utc(now_ms)
        << ". <a href=\"/statusz?refresh=5\">Again every 5 s</a> · <a "
