@@ -183,7 +183,9 @@ TEST_F(AdminServerTest, EveryFieldOfTheStatusIsFilledAndShown) {
                          "given_up.connections", "store.error", "store.reading", "store.writing",
                          "store.failed_reads", "store.failed_writes", "store.damage",
                          // A rank that waits has nothing to tell yet.
-                         "jobs.about"));
+                         "jobs.about",
+                         // The default tenant, which has no entry and was refused nothing.
+                         "tenants.tenant", "tenants.named", "tenants.quotas.refused"));
   EXPECT_EQ(status.plans().store_hits(), 1);
   EXPECT_EQ(status.plans().hits(), 2);
   EXPECT_EQ(status.plans().computed(), 1);
@@ -195,7 +197,8 @@ TEST_F(AdminServerTest, EveryFieldOfTheStatusIsFilledAndShown) {
   EXPECT_THAT(text, AllOf(HasSubstr("1 in the store, 1 pinned; 1 computed, 1 joined"),
                           HasSubstr("1 asked for the graph, 1 unplanned, 1 errors"),
                           HasSubstr(options_.store_dir), HasSubstr("h100_nvlink@1"),
-                          HasSubstr("0 reads and 0 writes failed"), HasSubstr("RANKS_MISSING")));
+                          HasSubstr("0 reads and 0 writes failed"), HasSubstr("RANKS_MISSING"),
+                          HasSubstr("the default one: pins 1 of 4,096")));
   EXPECT_THAT(text, HasSubstr("trace 4bf92f3577b34da6a3ce929d0e0e4736"));
 }
 
