@@ -14,6 +14,7 @@ import simple_fsdp
 import torch
 import torch.distributed as dist
 from checkpointed_model import CheckpointedModel
+from expert_model import ExpertModel
 from sharded_model import Model, sharded_model
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import clear_compilation_metrics, counters, get_compilation_metrics
@@ -215,6 +216,18 @@ class Cases:
             return CheckpointedModel(8)
 
         return self.both(lambda backend: self.whole(make, backend))
+
+    def experts(self):
+        """Tokens go where the router sends them: how many come back is a number that the code itself reads."""
+        def make():
+            torch.manual_seed(0)
+            model = ExpertModel(8, self.mesh.get_group())
+            for module in model.everywhere():
+                simple_fsdp.shard(module, self.mesh, torch.bfloat16, torch.float32)
+            return model
+
+        with torch._dynamo.config.patch(capture_scalar_outputs=True):
+            return self.both(lambda backend: self.whole(make, backend))
 
     def own_stack(self):
         """Somebody's own backend over Inductor, that plans by a pass and compiles by ours."""

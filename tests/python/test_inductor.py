@@ -99,6 +99,15 @@ def test_other_sequence_lengths_and_a_small_batch_train_as_without_a_plan(cache,
     in_order(found)
 
 
+def test_tokens_that_travel_to_experts_train_as_without_a_plan(cache):
+    """What an exchange sends is a number of the step: the plan has its node, Inductor's code a name of its own for it."""
+    found = run(cache, "experts")["experts"]
+    for rank in found:
+        assert rank["found"] == rank["unplanned"]
+    in_order(found)
+    assert sum(word[0] == "L" for text in found[0]["code"] for word in text.split()) <= 12, "ten exchanges, and a bucket each way"
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("mode", ["manual", "greedy", "overlap", "none"])
 def test_every_other_mode_keeps_its_order_and_the_bits(cache, trained, mode):

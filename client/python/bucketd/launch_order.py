@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import fx
+from torch._inductor.codegen.wrapper import pexpr
 from torch._inductor.custom_graph_pass import CustomSchedulerPass
 from torch._inductor.dependencies import WeakDep
 from torch._inductor.utils import is_collective, is_wait
@@ -122,10 +123,17 @@ def of_graph(gm: fx.GraphModule) -> Events:
 
 
 def _launch_of(node: fx.Node) -> Launch:
-    settings = [value.meta.get("val") if isinstance(value, fx.Node) else value for value in node.args[1:]]
+    settings = [_written(value) for value in fx.map_arg(node.args[1:], lambda size: size.meta.get("val"))]
     value = node.meta.get("val")
     shape = tuple(value.shape) if isinstance(value, torch.Tensor) and all(type(n) is int for n in value.shape) else None
-    return Launch(_plain(node.target._opname), ", ".join(map(repr, settings)), shape)
+    return Launch(_plain(node.target._opname), ", ".join(settings), shape)
+
+
+def _written(value: object) -> str:
+    """As Inductor writes it: sizes that only the step finds out by their symbols."""
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_written, value))}]"
+    return pexpr(value.node.expr) if isinstance(value, torch.SymInt) else repr(value)
 
 
 def _plain(name: str) -> str:
