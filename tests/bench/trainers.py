@@ -18,6 +18,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import sys
 import tempfile
 
@@ -61,15 +62,17 @@ CASES = [
     Case("jit", "llama3", "HSDP 2x2"),
     Case("jit", "deepseek_v3", "FSDP, experts on 2"),
     Case("jit, Inductor", "llama3", "FSDP", "transformer_block"),
+    Case("jit, Inductor", "deepseek_v3", "FSDP, experts on 2", "transformer_block"),
     # What Inductor fuses hangs on the order of nodes, and with it where bf16 is rounded; this mode leaves compute where it is.
     Case("Inductor", "llama3", "FSDP", "transformer_block"),
+    Case("Inductor", "deepseek_v3", "FSDP, experts on 2", "transformer_block"),
     Case("torch.compile aot_eager", "example", "FSDP"),
     Case("torch.compile aot_eager", "example", "HSDP 2x2"),
     Case("torch.compile inductor", "example", "FSDP"),
 ]
 
 
-def train(case: Case, steps: int, assets: pathlib.Path, patience: float = 300) -> list[dict]:
+def train(case: Case, steps: int, assets: pathlib.Path, patience: float = 900) -> list[dict]:
     """What each rank saw of the runs "own" and "planned"; `assets` is a folder that titan_on_cpu.assets() filled. A step may take
     `patience` seconds, the first one compiles."""
     if case.integration.startswith("torch.compile"):
@@ -117,6 +120,13 @@ def row(seen: list[dict]) -> Row:
     return Row(same, alone, of_own - others if of_own else None, alone - merged, guards, breaks, interval([a / b for a, b in pairs]))
 
 
+def _why(said: str) -> str:
+    """Of all that the ranks said, the last line that names an error, short enough for a cell."""
+    lines = said.strip().splitlines()
+    named = [line for line in lines if re.search(r"\w+(Error|Failed|Refused)\b|still ran after", line)]
+    return (named or lines)[-1].replace("|", "/").strip()[:160]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=12, help="of each trainer; the first one compiles, and is not timed")
@@ -134,7 +144,7 @@ def main() -> int:
             try:
                 made = str(row(train(case, arguments.steps, pathlib.Path(folder))))
             except (AssertionError, TimeoutError) as error:
-                made = f"does not run: {str(error).strip().splitlines()[-1][:100]} | | | | | |"
+                made = f"does not run: {_why(str(error))} | | | | | |"
             print(f"| {case.integration} | {case.model} | {case.parallelism} | {case.mode} | {made} |", flush=True)
     return 0
 

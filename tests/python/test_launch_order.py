@@ -1,5 +1,6 @@
 """The order of launches and waits in Inductor's code: one process, four ranks made up, kernels that nobody compiles."""
 
+import operator
 import pathlib
 import sys
 import types
@@ -13,6 +14,7 @@ from torch._inductor import config
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.compile_fx import compile_fx_inner
 from torch.distributed.device_mesh import init_device_mesh
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import bucketd
@@ -55,6 +57,22 @@ EVENTS = [*GATHERED, Wait(0), Launch("all_reduce", "'sum', '1'", None), Wait(1),
 def test_launches_and_waits_are_read_from_code():
     assert of_code(CODE) == EVENTS
     assert check(EVENTS, CODE) == ""
+
+
+def test_sizes_of_the_step_are_their_symbols_in_graph_and_code():
+    """Where a node's own name stood, no exchange of tokens was found in the code."""
+    env, graph = ShapeEnv(), torch.fx.Graph()
+    tokens, *sizes = (graph.placeholder(name) for name in ("tokens", "there", "here"))
+    for node in sizes:
+        node.meta["val"] = env.create_unbacked_symint()
+    kept = graph.call_function(operator.add, (sizes[1], 1))
+    kept.meta["val"] = sizes[1].meta["val"] + 1
+    graph.call_function(torch.ops._c10d_functional.all_to_all_single.default, (tokens, [sizes[0], kept], [2, sizes[1]], "0"))
+    planned = of_graph(torch.fx.GraphModule({}, graph))
+    code = "def call(self, args):\n    buf3 = torch.ops._c10d_functional.all_to_all_single.default(buf2, [{}, 1 + u1], [2, u1], '0')"
+    assert check(planned, code.format("u0")) == ""
+    with pytest.raises(InductorOrderError, match=r"launch 0 is all_to_all_single\(\[u1, "):
+        check(planned, code.format("u1"))
 
 
 def test_partitions_stand_where_they_are_called():
