@@ -40,17 +40,17 @@ class Choice(unittest.TestCase):
 
 
 class Pareto(Choice):
-    name = "llama3_debug_fsdp8.bw"  # its front has more than one point
+    name, profile_name = "llama3_debug_fsdp8.bw", "small_batch"  # the front has several points
     graph = graph_paths(name)[0]
 
     def front(self, *args):
-        return json.loads(self.ctl(self.graph, *AUTO, "--profile", "slow_network", "--pareto", "--json", *args).stdout)
+        return json.loads(self.ctl(self.graph, *AUTO, "--profile", self.profile_name, "--pareto", "--json", *args).stdout)
 
     def test_every_point_is_a_plan_that_the_referee_repeats(self):
         front = self.front("--plan-out", self.path("plan.json"))["front"]
         self.assertGreater(len(front), 1)
         for k, point in enumerate(front, 1):
-            theirs, why = judge(referee.load(self.graph), referee.load(self.path(f"plan.{k}.json")), self.profiles["slow_network"])
+            theirs, why = judge(referee.load(self.graph), referee.load(self.path(f"plan.{k}.json")), self.profiles[self.profile_name])
             self.assertIsNotNone(theirs, why)
             self.assertAlmostEqual(point["total_us"], theirs["total_us"], delta=0.01)
             self.assertEqual(point["peak_bytes"], theirs["peak_bytes"])
@@ -60,18 +60,18 @@ class Pareto(Choice):
 
     def test_asking_for_a_points_limit_gives_its_plan(self):
         for k, point in enumerate(self.front("--plan-out", self.path("front.json"))["front"], 1):
-            self.ctl(self.graph, *AUTO, "--profile", "slow_network", "--memory-limit", point["memory_limit"], "--plan-out", self.path("again.json"))
+            self.ctl(self.graph, *AUTO, "--profile", self.profile_name, "--memory-limit", point["memory_limit"], "--plan-out", self.path("again.json"))
             self.assertEqual(self.read("again.json"), self.read(f"front.{k}.json"), point["memory_limit"])
 
     def test_no_peer_lies_left_and_below(self):
-        peers = referee.load(os.path.join(DATA, "graphs", "peers.json"))[self.name]["profiles"]["slow_network"]["passes"]
+        peers = referee.load(os.path.join(DATA, "graphs", "peers.json"))[self.name]["profiles"][self.profile_name]["passes"]
         front = self.front()["front"]
         for name, peer in peers.items():
             if "total_us" in peer:
                 self.assertTrue(any(p["peak_bytes"] <= peer["peak_bytes"] and p["total_us"] <= peer["total_us"] for p in front), name)
 
     def test_the_same_table_every_time(self):
-        tables = {self.ctl(self.graph, *AUTO, "--profile", "slow_network", "--pareto").stdout for _ in range(2)}
+        tables = {self.ctl(self.graph, *AUTO, "--profile", self.profile_name, "--pareto").stdout for _ in range(2)}
         self.assertEqual(len(tables), 1)
         table = tables.pop()
         for point in self.front()["front"]:
