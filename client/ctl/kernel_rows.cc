@@ -1,6 +1,5 @@
 #include "client/ctl/kernel_rows.h"
 
-#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -43,10 +42,11 @@ absl::StatusOr<int64_t> AddGraph(const std::string& path, std::map<std::string, 
       path, ": no kernel was measured; expected what python -m bucketd.kernel_times wrote"));
 }
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+// So that equal kernels of a step take in all what was measured of them: each is a median already.
+double Mean(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return sum / static_cast<double>(values.size());
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ absl::StatusOr<KernelRows> AddKernelRows(const std::vector<std::string>& paths,
   std::map<std::string, MeasuredKernel> all;
   for (MeasuredKernel& row : profile.kernels) all.emplace(row.signature, std::move(row));
   for (const auto& [signature, times] : found) {
-    all[signature] = {signature, times.op, Median(times.us), static_cast<int32_t>(times.us.size())};
+    all[signature] = {signature, times.op, Mean(times.us), static_cast<int32_t>(times.us.size())};
   }
   profile.kernels.clear();
   for (auto& [signature, row] : all) profile.kernels.push_back(std::move(row));

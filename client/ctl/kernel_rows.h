@@ -17,7 +17,7 @@ struct KernelRows {
 };
 
 // Puts what `paths` (of bucketd.kernel_times) measured into the profile, over rows of the same
-// signature: the median of the kernels that share it. FAILED_PRECONDITION: a graph without measured
+// signature: the mean of the kernels that share it. FAILED_PRECONDITION: a graph without measured
 // times.
 absl::StatusOr<KernelRows> AddKernelRows(const std::vector<std::string>& paths,
                                          CostProfile& profile);

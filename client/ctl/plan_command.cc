@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/addresses.h"
 #include "client/ctl/command.h"
 #include "client/ctl/explain.h"
 #include "client/ctl/front.h"
@@ -169,6 +170,7 @@ void AddPlanCommand(const Command& app) {
       .AddOption("--server", args->server,
                  "plan at a running bucketd, HOST:PORT or unix:/path, with its costs under "
                  "--profile, as --costs profile does here")
+      .Checked(client::WrongInAddresses)
       .TypeName("ADDRESS")
       .Excludes({"--costs"});
   command

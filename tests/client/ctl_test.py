@@ -169,7 +169,7 @@ class BucketctlTest(unittest.TestCase):
         for args, said in ((("statsu",), 'there is no command "statsu"; did you mean status?'), (("fly",), 'there is no command "fly"'),
                            (("costs", "lst"), "did you mean list?"), (("plan", GRAPH, "--mdoe", "auto"), "did you mean --mode?"),
                            (("digest", GRAPH, "more"), 'unexpected argument "more"'),
-                           (("status", "--server", "planner"), "expected HOST:PORT or unix:/path")):
+                           (("status", "--server", "planner"), "expected HOST:PORT, unix:/path")):
             error = self.run_ctl(*args, expect=USAGE).stderr
             self.assertIn(said, error)
             self.assertIn("--help", error)

@@ -56,12 +56,12 @@ class ImportTraceTest(unittest.TestCase):
         self.assertIn("cpu_loopback_traced", json.loads(plan.stdout)["cost_profile"])
 
     def measured(self, name, flag=True):
-        """A captured graph, its first products measured at 7 and 9 us."""
+        """A captured graph, its first products measured at 7, 9 and 20 us."""
         with gzip.open(os.path.join(DATA, "graphs", "llama3_debug_fsdp8.fw.json.gz")) as f:
             graph = json.load(f)
         products = [node for node in graph["nodes"] if node["op"] == "aten.mm.default"]
         like = [node for node in products if node["outputs"] == products[0]["outputs"]]
-        for node, us in zip(like, (7.0, 9.0)):
+        for node, us in zip(like, (7.0, 9.0, 20.0)):
             node.update(est_us=us, **({"measured": True} if flag else {}))
         path = os.path.join(self.folder, name)
         with open(path, "w") as f:
@@ -71,13 +71,13 @@ class ImportTraceTest(unittest.TestCase):
     def test_measured_kernels_become_rows_that_price_any_graph(self):
         ours = os.path.join(self.folder, "ours.json")
         table = self.run_it("--profile", "cpu_loopback", "--kernels", self.measured("fw.json"), "--out", ours, *TRACES)
-        self.assertIn("1 kernels of 2 measured nodes", table)
+        self.assertIn("1 kernels of 3 measured nodes", table)
         with open(ours) as f:
             profile = json.load(f)
-        self.assertEqual([(row["op"], row["us"], row["samples"]) for row in profile["kernels"]], [("aten.mm.default", 8.0, 2)])
+        self.assertEqual([(row["op"], row["us"], row["samples"]) for row in profile["kernels"]], [("aten.mm.default", 12.0, 3)])
         # Over what was there, and in the place of a row of the same signature.
         again = json.loads(self.run_it("--profile", ours, "--kernels", self.measured("fw.json"), "--out", ours, "--json", *TRACES))
-        self.assertEqual(again["kernels"], {"measured_nodes": 2, "rows": 1})
+        self.assertEqual(again["kernels"], {"measured_nodes": 3, "rows": 1})
         with open(ours) as f:
             self.assertEqual(json.load(f)["kernels"], profile["kernels"])
         graph = os.path.join(DATA, "graphs", "llama3_debug_fsdp8.joint.json.gz")
@@ -85,7 +85,7 @@ class ImportTraceTest(unittest.TestCase):
                 for p in ("cpu_loopback", ours)]
         self.assertLess(took[1], took[0])
         difference = json.loads(bucketctl("costs", "diff", "cpu_loopback", ours, "--json", "--server", self.serve()).stdout)
-        self.assertEqual((difference["equal"], [(k["us_a"], k["us_b"]) for k in difference["kernels"]]), (False, [(None, 8.0)]))
+        self.assertEqual((difference["equal"], [(k["us_a"], k["us_b"]) for k in difference["kernels"]]), (False, [(None, 12.0)]))
 
     def test_a_graph_without_measured_kernels_is_refused(self):
         error = self.run_it("--kernels", self.measured("fw.json", flag=False), *TRACES, expect=REFUSED)

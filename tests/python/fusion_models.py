@@ -16,6 +16,8 @@ import torch.nn.functional as F
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path += [str(HERE / "training"), str(HERE.parent / "data" / "vectors"), str(HERE.parents[1] / "client" / "python" / "examples")]
 
+import fusion_kinds as kinds  # noqa: E402
+import fusion_kinds_later as later  # noqa: E402
 import llama  # noqa: E402
 import model as proof_model  # noqa: E402
 import simple_fsdp  # noqa: E402
@@ -316,4 +318,32 @@ OTHERS = {
     "images": _of(Images, F32, _floats(2, 3, 16, 16), _words(10, 2)),
     "gates": _of(Gates, BF16, _floats(4, 8, 32, dtype=BF16)),
     "tied": _of(Tied, BF16, _words(200, 3, 12), _words(200, 3, 12)),
+}
+# More kinds, compared before anything was done for them.
+KINDS = {
+    "residual": _of(kinds.Residual, F32, _floats(2, 3, 32, 32), _words(10, 2)),
+    "denoiser": _of(kinds.Denoiser, F32, _floats(2, 3, 16, 16), _floats(2, 3, 16, 16), _floats(2)),
+    "bert": _of(kinds.Bert, BF16, _words(120, 2, 20), _words(2, 2, 20), lambda: torch.ones(2, 20), _words(120, 2, 20)),
+    "state_space": _of(kinds.StateSpace, BF16, _floats(2, 10, 32, dtype=BF16)),
+    "recurrent": _of(kinds.Recurrent, F32, _words(50, 3, 8), _words(50, 3, 8)),
+    "chosen_experts": _of(kinds.ChosenExperts, BF16, _floats(2, 20, 32, dtype=BF16)),
+    "grouped": _of(kinds.Grouped, BF16, _words(150, 2, 24), _words(150, 2, 24)),
+    "modulated": _of(kinds.Modulated, F32, _floats(2, 3, 16, 16), _floats(2, 3, 16, 16), _words(10, 2)),
+    "depthwise": _of(kinds.Depthwise, BF16, _floats(2, 3, 32, 32, dtype=BF16), _words(10, 2)),
+    "translator": _of(kinds.Translator, F32, _words(80, 2, 12), _words(80, 2, 12), _words(80, 2, 12)),
+    "ranking": _of(kinds.Ranking, F32, lambda: torch.rand(16, 13), lambda: tokens(60, 16, 4, 3), lambda: torch.rand(16).round()),
+    "contrast": _of(kinds.Contrast, F32, _words(70, 12, 6), _floats(12, 48)),
+    "squeezed": _of(kinds.Squeezed, F32, _floats(2, 3, 32, 32), _words(10, 2)),
+    "variational": _of(kinds.Variational, F32, _floats(2, 3, 16, 16)),
+}
+# Compared once, when the prediction was done.
+LATER = {
+    "dense": _of(later.Dense, F32, _floats(2, 3, 16, 16), _words(10, 2)),
+    "plain": _of(later.Plain, F32, _floats(2, 3, 32, 32), _words(10, 2)),
+    "sound": _of(later.Sound, F32, _words(32, 2, 20), _words(32, 2, 20)),
+    "messages": _of(later.Messages, F32, _floats(20, 24), _words(20, 60), _words(20, 60), _words(5, 20)),
+    "shifted": _of(later.Shifted, BF16, _words(90, 2, 12), _words(90, 2, 12)),
+    "windows": _of(later.Windows, F32, _floats(2, 3, 16, 16), _words(10, 2)),
+    "sharper": _of(later.Sharper, F32, _floats(2, 3, 8, 8), _floats(2, 3, 16, 16)),
+    "latents": _of(later.Latents, BF16, _floats(3, 20, 32, dtype=BF16), lambda: torch.rand(3, 20) > 0.2, _floats(3)),
 }

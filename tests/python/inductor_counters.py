@@ -84,6 +84,7 @@ def compare(step: Callable[[], torch.Tensor], code: bool = False) -> list[Compar
     contexts: list[CaptureContext] = []
 
     def inner(gm, example_inputs, **options):
+        fusion.note_layouts(gm, example_inputs)
         captured = capture.capture_graph(gm, contexts[-1], "bw" if options.get("is_backward") else "fw")
         runs = _copy(gm)
         found.append(_compared(captured, *_lowered(compile_fx, gm, example_inputs, options, code)))
@@ -136,7 +137,16 @@ def _lowered(compile_fx, gm, example_inputs, options, code: bool):
             stack.enter_context(mock.patch.object(scheduler.Scheduler, "codegen", stop))
         stack.enter_context(contextlib.suppress(_Written))
         compile_fx.compile_fx_inner(gm, example_inputs, **options)
+    _report_strides(made[0])
     return made[0], metrics.generated_kernel_count if code else 0
+
+
+def _report_strides(graph) -> None:
+    """Tells AOTAutograd how the forward's results are laid out, as it would be told if the code had been compiled."""
+    context = torch._guards.TracingContext.try_get()
+    if context is not None and context.output_strides is not None and not context.output_strides:
+        sizes = (out.maybe_get_stride() for out in graph.graph_outputs)
+        context.output_strides.extend(None if each is None else tuple(int(step) for step in each) for each in sizes)
 
 
 def _compared(captured: capture.Captured, graph, generated: int) -> Compared:
@@ -156,7 +166,7 @@ def _compared(captured: capture.Captured, graph, generated: int) -> Compared:
                 kernels += 1
     normalized = normalize.normalize(captured.raw)
     shared = fusion.use_inductor_costs(normalized, captured)
-    units = fusion.predict(captured.raw.nodes, fusion.reductions(captured))
+    units = fusion.predict(captured.raw.nodes, fusion.arguments(captured))
     alone = [node for node in captured.raw.nodes if node.memory_bytes or node.flops]
     return Compared(
         captured.raw.kind,
@@ -180,7 +190,7 @@ def main(names: list[str]) -> None:
     import fusion_models
 
     print(HEADER)
-    table = {**fusion_models.OURS, **fusion_models.OTHERS}
+    table = {**fusion_models.OURS, **fusion_models.OTHERS, **fusion_models.KINDS, **fusion_models.LATER}
     with fake_mesh() as mesh:
         for name in names or table:
             for compared in compare(table[name](mesh), code=True):

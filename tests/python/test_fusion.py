@@ -21,10 +21,10 @@ from bucketd.memory import base_name
 from bucketd.normalize import normalize
 
 VECTORS = pathlib.Path(__file__).resolve().parents[1] / "data" / "vectors"
-ALWAYS = ("llama_scaled", "gates", "tied")
-# What is further off than a tenth, and how far it may be: sums of several losses over one large tensor, a scatter behind topk,
-# images, whose layout Inductor changes.
-FURTHER = {("label_smoothing", "fw"): 0.2, ("experts", "bw"): 0.15, ("images", "fw"): 0.35, ("images", "bw"): 0.7}
+ALWAYS = ("llama_scaled", "gates", "tied", "images", "dense", "contrast", "messages")
+# What is further off than a tenth: two gradients of instance norms, which here join the kernels of the sums that they read.
+FURTHER = {("sharper", "bw"): 0.13}
+MODELS = {**fusion_models.OURS, **fusion_models.OTHERS, **fusion_models.KINDS, **fusion_models.LATER}
 
 
 @pytest.fixture(scope="module")
@@ -34,15 +34,14 @@ def mesh():
         yield made
 
 
-@pytest.mark.parametrize("name", [
-    name if name in ALWAYS else pytest.param(name, marks=pytest.mark.full) for name in {**fusion_models.OURS, **fusion_models.OTHERS}])
+@pytest.mark.parametrize("name", [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.full) for name in MODELS])
 def test_kernels_and_bytes_are_those_that_inductor_schedules(mesh, name):
-    found = compare({**fusion_models.OURS, **fusion_models.OTHERS}[name](mesh))
+    found = compare(MODELS[name](mesh))
     print(HEADER, *(each.row(name) for each in found), sep="\n")
     assert [each.kind for each in found] == ["fw", "bw"]
     for each in found:
         bound = FURTHER.get((name, each.kind), 0.1)
-        assert abs(each.kernel_ratio - 1) <= bound and abs(each.byte_ratio - 1) <= bound, each.row(name)
+        assert abs(each.kernel_ratio - 1) <= bound and abs(each.byte_ratio - 1) <= 0.1, each.row(name)
         assert each.predicted_calls == each.calls
         assert each.kernels < each.alone_kernels  # else there is nothing to predict
 
@@ -116,9 +115,9 @@ class Chain:
     def input(self, shape=(64, 32)):
         return self.add("placeholder", shape=shape, kind=NodeKind.PLACEHOLDER, flags=0)
 
-    def kernels(self, *results, reduced=None):
+    def kernels(self, *results, known=None):
         self.nodes.append(Node(NodeKind.OUTPUT, "output", list(results)))
-        return [(unit.node, unit.bytes) for unit in fusion.predict(self.nodes, reduced)]
+        return [(unit.node, unit.bytes) for unit in fusion.predict(self.nodes, known)]
 
 
     def launches(self, *results, one_function=True):
@@ -169,7 +168,7 @@ def test_a_norm_is_one_kernel_and_a_sum_over_rows_another():
     mean = g.add("aten.mean.dim", g.add("aten.mul.Tensor", x, x), shape=(64, 1), flags=0)
     out = g.add("aten.mul.Tensor", x, g.add("aten.rsqrt.default", mean, shape=(64, 1)))
     column = g.add("aten.sum.dim_IntList", x, shape=(32,), flags=0)
-    assert g.kernels(out, column, reduced={mean: (1,), column: (0,)}) == [(out, 2 * ALL), (column, ALL + 32 * 4)]
+    assert g.kernels(out, column, known={mean: (1,), column: (0,)}) == [(out, 2 * ALL), (column, ALL + 32 * 4)]
 
 
 def test_what_a_call_reads_and_writes_moves():
@@ -228,6 +227,72 @@ def test_the_second_of_two_products_is_taken_along_with_their_sum():
     one, two = (g.add("aten.mm.default", x, x, shape=(32, 32), flags=2) for _ in range(2))
     out = g.add("aten.add.Tensor", one, two, shape=(32, 32), flags=POINTWISE)
     assert g.launches(out)[0] == [(("mm",), (one,)), (("addmm",), (two,))]
+
+
+IMAGES = (2, 8, 16, 16)
+ALL_IMAGES = 2 * 8 * 16 * 16 * 4
+
+
+def test_what_a_convolution_reads_has_its_channels_innermost_from_the_start():
+    g = Chain()
+    image, kernel = g.input(IMAGES), g.input((8, 8, 3, 3))
+    kernel_bytes = 8 * 8 * 9 * 4
+    first = g.add("aten.convolution.default", image, kernel, shape=IMAGES, flags=2)
+    between = g.add("aten.relu.default", first, shape=IMAGES)
+    second = g.add("aten.convolution.default", between, kernel, shape=IMAGES, flags=2)
+    call = 2 * ALL_IMAGES + kernel_bytes
+    # The kernel is copied for both at once; the images only at first.
+    assert sorted(size for _, size in g.kernels(second)) == [3 * kernel_bytes, 2 * ALL_IMAGES, 2 * ALL_IMAGES, call, call]
+
+
+def test_a_cat_that_joins_a_part_several_times_writes_it_as_often():
+    g = Chain()
+    x, pad = g.input(), g.add("aten.full.default", shape=(32, 32))
+    whole = g.add("aten.cat.default", g.add("aten.neg.default", x), pad, shape=(192, 32), flags=0)
+    sizes = [size for _, size in g.kernels(whole, known={whole: (0, 1, 1, 1, 1)})]
+    assert sorted(sizes) == [ALL // 2] * 4 + [2 * ALL]
+
+
+def test_padded_elements_are_other_ones():
+    g = Chain()
+    x = g.input()
+    y = g.add("aten.exp.default", x)
+    padded = g.add("aten.constant_pad_nd.default", y)
+    out = g.add("aten.add.Tensor", y, padded)
+    assert g.kernels(out, known={padded: (0,)}) == [(y, 2 * ALL), (out, 2 * ALL)]
+    g = Chain()
+    x = g.input()
+    y = g.add("aten.exp.default", x)
+    out = g.add("aten.add.Tensor", y, g.add("aten.neg.default", y))
+    assert g.kernels(out) == [(out, 2 * ALL)]
+
+
+@pytest.mark.parametrize("rows, kernels", [(128, 1), (129, 2)])
+def test_two_that_share_little_stay_apart_where_much_room_could_be_taken_over(rows, kernels):
+    g = Chain()
+    x, weight, bias = g.input((rows, 32)), g.input((32, 32)), g.input((32,))
+    products = [g.add("aten.mm.default", x, weight, shape=(rows, 32), flags=2) for _ in range(2)]
+    scaled = [g.add("aten.mul.Tensor", product, bias, shape=(rows, 32)) for product in products]
+    assert len(g.kernels(*scaled)) == 2 + kernels  # 32 elements for each of the 128 bytes that both read
+
+
+def test_what_is_copied_into_an_input_is_written_although_nobody_reads_it():
+    g = Chain()
+    x, state = g.input(), g.input()
+    mixed = g.add("aten.add.Tensor", x, state)
+    copy = g.add("aten.copy_.default", state, mixed)
+    g.nodes[copy].mutates = [state]
+    assert g.kernels(x) == [(copy, 3 * ALL)]
+
+
+def test_complex_numbers_are_calls():
+    g = Chain()
+    x = g.add("placeholder", kind=NodeKind.PLACEHOLDER, flags=0)
+    g.nodes[x].outputs = [Tensor(DType.C64, (64, 32), (32, 1))]
+    twice = g.add("aten.mul.Tensor", x, x)
+    g.nodes[twice].outputs = [Tensor(DType.C64, (64, 32), (32, 1))]
+    g.nodes.append(Node(NodeKind.OUTPUT, "output", [twice]))
+    assert [unit.is_call for unit in fusion.predict(g.nodes)] == [True]
 
 
 def test_a_thousand_blocks_take_no_more_than_ten_times_a_hundred():

@@ -11,6 +11,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+import torch
+from torch import fx
+from torch._inductor import compile_fx
+
 from .. import ops
 from ..capture import Captured
 from ..graph import VIEW, Node, NodeKind
@@ -19,12 +23,14 @@ from ..normalize import Normalized
 from .access import numel
 from .groups import Kernel, group
 from .launches import launches, word
-from .loops import Lowered, lower
-from .operators import REDUCTIONS
+from .loops import lower
+from .operators import MOVED, REDUCTIONS, WINDOWS
+from .values import Lowered
 
-__all__ = ["COSTS", "Unit", "predict", "reductions", "use_inductor_costs"]
+__all__ = ["COSTS", "Unit", "arguments", "note_layouts", "predict", "use_inductor_costs"]
 
 COSTS = "inductor"  # of such a graph
+_LAID_OUT = "bucketd_laid_out"  # in a node's meta: strides of what comes in, where they are other than the graph says
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,10 +43,10 @@ class Unit:
     parts: tuple[int, ...]  # nodes that are computed in it
 
 
-def predict(nodes: Sequence[Node], reduced: Mapping[int, tuple[int, ...]] | None = None, device: str = "cpu") -> list[Unit]:
-    """Of a graph's nodes, whose inputs are positions in `nodes`. `reduced` holds the dimensions that a reduction sums over, by
-    node; those it lacks are told by shapes. Depends on nothing else, so that all ranks predict the same."""
-    return [unit for _, unit in _predicted(nodes, reduced or {}, device)[1] if unit is not None]
+def predict(nodes: Sequence[Node], known: Mapping[int, tuple[int, ...]] | None = None, device: str = "cpu") -> list[Unit]:
+    """Of a graph's nodes, whose inputs are positions in `nodes`. `known`: their `arguments()`; what it lacks is told by shapes.
+    Depends on nothing else, so that all ranks predict the same."""
+    return [unit for _, unit in _predicted(nodes, known or {}, device)[1] if unit is not None]
 
 
 def use_inductor_costs(normalized: Normalized, captured: Captured) -> list[Unit]:
@@ -48,10 +54,10 @@ def use_inductor_costs(normalized: Normalized, captured: Captured) -> list[Unit]
     computes, 0 at what it computes besides. Its digest is then another one than that of the graph run node by node, and as
     equal on all ranks: it follows from what the ranks have in common, the dimensions of reductions among it. Returns the kernels."""
     graph = normalized.graph
-    of = reductions(captured)
-    reduced = {n: of[raw] for n, raw in enumerate(normalized.raw_ids) if raw in of}
+    of = arguments(captured)
+    known = {n: of[raw] for n, raw in enumerate(normalized.raw_ids) if raw in of}
     device = captured.raw.device_type
-    lowered, predicted = _predicted(graph.nodes, reduced, device)
+    lowered, predicted = _predicted(graph.nodes, known, device)
     units = [unit for _, unit in predicted if unit is not None]
     for node in graph.nodes:
         node.memory_bytes = 0
@@ -64,23 +70,74 @@ def use_inductor_costs(normalized: Normalized, captured: Captured) -> list[Unit]
     return units
 
 
-def reductions(captured: Captured) -> dict[int, tuple[int, ...]]:
-    """The dimensions that each reduction of a captured graph reduces over, by its arguments."""
+def note_layouts(gm: fx.GraphModule, inputs: Sequence[object]) -> None:
+    """Notes how a graph's inputs are laid out, and what a convolution's backward then gets: a backward reads what Inductor's forward
+    saved, images with their channels innermost, while its graph has the strides of eager mode."""
+    is_other = False
+    for node, value in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=False):
+        said = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and isinstance(said, torch.Tensor) and value.shape == said.shape:
+            is_other |= _note(node, value) if value.stride() != said.stride() else False
+    backwards = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default)
+    if is_other and backwards:
+        copies: dict[fx.Node, fx.Node] = {}
+        graph = fx.Graph()
+        graph.output(graph.graph_copy(gm.graph, copies))
+        run = fx.GraphModule(gm, graph)
+        compile_fx.view_to_reshape(run)
+        compile_fx.fake_tensor_prop(run, inputs, force_allow_non_fake_inputs=True)
+        for node in backwards:
+            _note(node, copies[node.args[0]].meta["val"])
+
+
+def _note(node: fx.Node, value: torch.Tensor) -> bool:
+    strides = tuple(value.stride())
+    if all(type(stride) is int for stride in strides):
+        node.meta[_LAID_OUT] = strides
+        return True
+    return False
+
+
+def arguments(captured: Captured) -> dict[int, tuple[int, ...]]:
+    """What nodes' arguments say that their shapes do not, by node: the dimensions that a reduction reduces, a gather reads along, or
+    a pad and a turn move; how many elements a pooling's window has; which of its inputs a cat joins, where it joins one twice; the
+    strides of an input, where note_layouts() noted them."""
     found = {}
     for number, (raw, node) in enumerate(zip(captured.raw.nodes, captured.nodes, strict=True)):
-        if raw.kind == NodeKind.CALL and base_name(raw.op) in REDUCTIONS and node.all_input_nodes:
-            rank = getattr(node.all_input_nodes[0].meta.get("val"), "ndim", 0)
+        if _LAID_OUT in node.meta:
+            found[number] = node.meta[_LAID_OUT]
+        if raw.kind != NodeKind.CALL or not node.all_input_nodes:
+            continue
+        base = base_name(raw.op)
+        rank = getattr(node.all_input_nodes[0].meta.get("val"), "ndim", 0)
+        if base in REDUCTIONS:
             given = ops.argument(node, "dim")
             dims = [given] if isinstance(given, int) else given or range(rank)
             found[number] = tuple(sorted(dim % rank for dim in dims)) if rank else ()
+        elif base in ("gather", "index_select") and rank:
+            found[number] = (ops.argument(node, "dim") % rank,)
+        elif base == "constant_pad_nd":
+            pads = ops.argument(node, "pad")
+            found[number] = tuple(sorted(rank - 1 - k for k in range(len(pads) // 2) if pads[2 * k] or pads[2 * k + 1]))
+        elif base in MOVED:
+            found[number] = tuple(sorted(dim % rank for dim in ops.argument(node, "dims") or range(rank)))
+        elif base in WINDOWS:
+            found[number] = (_area(ops.argument(node, "kernel_size")),)
+        elif base == "cat" and len(node.args[0]) > len(raw.inputs):
+            place = {each: n for n, each in enumerate(node.all_input_nodes)}
+            found[number] = tuple(place[each] for each in node.args[0])
     return found
 
 
+def _area(sizes: int | Sequence[int]) -> int:
+    return sizes * sizes if isinstance(sizes, int) else numel(sizes) if len(sizes) > 1 else sizes[0] * sizes[0]
+
+
 def _predicted(
-    nodes: Sequence[Node], reduced: Mapping[int, tuple[int, ...]], device: str
+    nodes: Sequence[Node], known: Mapping[int, tuple[int, ...]], device: str
 ) -> tuple[Lowered, list[tuple[Kernel, Unit | None]]]:
     """The kernels, without a unit where they cost nothing."""
-    lowered = lower(nodes, reduced, device == "cpu")
+    lowered = lower(nodes, known, device == "cpu")
     taken: set[int] = set()
     found = []
     for kernel in group(lowered):

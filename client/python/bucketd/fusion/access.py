@@ -6,6 +6,7 @@ several. A stride is counted in elements of the buffer that is read.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 Factor = tuple[int, int]
@@ -116,3 +117,35 @@ def _collapse(outer: Dim, inner: Dim, size: int) -> bool:
     if len(inner) == 1:
         return outer[-1][1] == inner[0][1] * size
     return outer[-1][1] == inner[0][1] * inner[0][0]
+
+
+def step(dim: Dim) -> int:
+    """How far apart in the buffer the next element of a dimension is; 0: the same one, or nobody knows."""
+    return max(next((stride for size, stride in reversed(dim) if size > 1), 0), 0)
+
+
+def innermost_first(steps: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[int]:
+    """Dimensions in the order in which loops over them run, the innermost first: of two, the one over which more accesses take the
+    shorter step, and that of the later dimension if they are as many. `steps`: of each access, by dimension."""
+
+    def compare(one: int, two: int) -> int:
+        if sizes[one] == 1 or sizes[two] == 1:
+            return (sizes[one] == 1) - (sizes[two] == 1)
+        nearer = sum(each[two] == 0 or each[one] < each[two] for each in steps)
+        farther = sum(each[one] == 0 or each[two] < each[one] for each in steps)
+        return farther - nearer if farther != nearer else two - one
+
+    return sorted(reversed(range(len(sizes))), key=functools.cmp_to_key(compare))
+
+
+def channels_last(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of images whose channels are the innermost dimension."""
+    _, channels, height, width = shape
+    return (height * width * channels, 1, width * channels, channels)
+
+
+def is_channels_last(dims: Sequence[Dim]) -> bool:
+    order = [dims[k] for k in (1, 3, 2, 0) if numel([size for size, _ in dims[k]]) > 1]
+    if any(len(dim) > 1 for dim in order):
+        return False
+    return all(inner[0][1] <= outer[0][1] for inner, outer in zip(order, order[1:], strict=False))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from .access import Access, numel
-from .loops import Loop, Lowered
+from .values import Loop, Lowered
 
 # Torch 2.13's limits: torch._inductor.config and scheduler.py.
 _MOST_LOOPS = 64
@@ -18,6 +18,7 @@ _FARTHEST_SIDE_BY_SIDE = 64
 _FEWEST_BYTES = 10
 _ROUNDS = 10
 _WINDOW = 16  # neighbours of one buffer that are tried with each other
+_WORTH_SHARED = 32  # elements that a byte which two kernels share may keep from being taken over
 _SEARCHED = 4000  # kernels that the search for a path looks at, before it assumes one
 
 
@@ -49,6 +50,7 @@ class _Grouping:
         self.kernels = [self.kernel(number, loop) for number, loop in enumerate(lowered.loops)]
         self.of = list(range(len(self.kernels)))  # loop -> kernel that it is in
         self.writer = {buffer: number for number, loop in enumerate(lowered.loops) for buffer in loop.writes}
+        self.largest = max(lowered.bytes.values(), default=0)
         self.readers: dict[int, list[int]] = {}
         for number, loop in enumerate(lowered.loops):
             for buffer in loop.reads:
@@ -110,6 +112,8 @@ class _Grouping:
             return None
         far = max(abs(first.first - second.last), abs(second.first - first.last))
         in_nest = False
+        if self.takes_room(first, second, shared):
+            return None
         if any(buffer in first.writes for buffer, _ in second.reads):
             fits = self.fits(first, second) and not first.reduces
             in_nest = not fits and self.under_one_loop(first, second)
@@ -123,6 +127,20 @@ class _Grouping:
         ):
             return None
         return (in_nest, first.reduces != second.reduces, -shared, far)
+
+    def takes_room(self, first: Kernel, second: Kernel, shared: int) -> bool:
+        """Whether buffers that one of the two alone reads, and the other might take over, are much larger than what both share."""
+        room = self.alone(first) & self.alone(second) if shared * _WORTH_SHARED < self.largest else ()
+        return sum(count for _, count in room) > _WORTH_SHARED * shared
+
+    def alone(self, kernel: Kernel) -> set[tuple[int, int]]:
+        """(bytes of an element, elements) of the buffers that only this kernel reads, but for the graph's inputs."""
+        items, outputs, readers = self.lowered.items, self.lowered.outputs, self.readers
+        return {
+            (items[buffer], self.lowered.bytes[buffer] // max(items[buffer], 1))
+            for buffer, _ in kernel.reads
+            if buffer in self.writer and buffer not in outputs and len(readers[buffer]) == 1
+        }
 
     @staticmethod
     def fits(first: Kernel, second: Kernel) -> bool:

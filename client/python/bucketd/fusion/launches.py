@@ -14,7 +14,7 @@ from torch import fx
 from ..graph import Launch, Node
 from ..memory import base_name
 from .groups import Kernel
-from .loops import Lowered
+from .values import Lowered
 
 
 def word(node: fx.Node) -> str:

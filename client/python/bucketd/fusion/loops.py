@@ -7,99 +7,36 @@ grown too large.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
-from ..graph import COMPUTE, ITEM_SIZE, POINTWISE, VIEW, Node, NodeKind, Tensor
-from ..memory import base_name
-from .access import Access, Dim, contiguous, merged, normal, numel, through_view
-from .operators import ELEMENTWISE, FILLS, HEAVY, INDIRECT, REDUCTIONS, SCATTERS
+from ..graph import COMPUTE, POINTWISE, VIEW, DType, Node, NodeKind, Tensor
+from .access import Dim, channels_last, contiguous, numel, step
+from .operators import ELEMENTWISE, FILLS, INDIRECT, LARGEST_WINDOW, MOVED, REDUCTIONS, RESAMPLED, SCATTERS, WINDOWS
+from .reductions import Reductions
+from .values import Loop, Lowered, Read, Value, is_indirect
 
 # Torch 2.13's limits (torch._inductor.config), for CPUs and for others.
 _READS_TO_SHARE = 4
 _READS_TO_GROW = {True: 12, False: 8}
-_STEPS_TO_SHARE = {True: 50, False: 30}
 _STEPS_TO_GROW = 100
-_TWO_STEPS = 1024  # elements of a row whose variance is taken in two passes
-_UNROLLED = 8  # a reduction over fewer elements is written out
+_COMPLEX = frozenset({DType.C64, DType.C128})
+_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})  # take views as they are
 
 
-class Storage:
-    """What a value and its views stand on: a buffer, or an expression over buffers."""
-
-    __slots__ = ("at", "buffer", "heavy", "node", "parts", "reads", "shape", "steps", "strides", "dtype")
-
-    def __init__(self, node: int, tensor: Tensor):
-        self.node = node
-        self.shape = tensor.shape
-        known = tensor.stride is not None and len(tensor.stride) == len(tensor.shape)
-        self.strides = tuple(tensor.stride) if known else contiguous(tensor.shape)
-        self.dtype = tensor.dtype
-        self.buffer: int | None = None
-        self.at = self.strides  # in the buffer, which may be a part of a larger one
-        self.reads: dict[tuple[int, object, tuple[Dim, ...]], None] = {}
-        self.parts: frozenset[int] = frozenset()  # nodes that are computed in it
-        self.steps = 0
-        self.heavy = False
-
-    def own(self) -> tuple[Dim, ...]:
-        return tuple(((size, stride),) for size, stride in zip(self.shape, self.at, strict=True))
+def lower(nodes: Sequence[Node], arguments: Mapping[int, tuple[int, ...]], cpu: bool = True) -> Lowered:
+    """`arguments`: what nodes' arguments say that their shapes do not, by node, where it is known: fusion.arguments()."""
+    return _Lowering(nodes, arguments, cpu).run()
 
 
-@dataclasses.dataclass(slots=True)
-class Value:
-    storage: Storage
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    part: object = None  # a view of a part: which one
-
-
-@dataclasses.dataclass(slots=True)
-class Loop:
-    """Computes one buffer, or is a call. `reads` are of buffers, with the elements that they are of."""
-
-    node: int
-    outer: tuple[int, ...]  # sizes of the loops
-    inner: tuple[int, ...]  # sizes of the loops inside them, which reduce; none: an elementwise loop
-    shape: tuple[int, ...]  # of what it computes
-    reads: dict[int, list[Access | object]]
-    writes: tuple[int, ...]
-    written: Access  # of the elements that it writes
-    parts: frozenset[int]
-    is_call: bool = False
-    is_barrier: bool = False  # its writes are no plain writes of its own loop: others have to wait for them
-    costs: bool = True
-
-
-@dataclasses.dataclass(slots=True)
-class Lowered:
-    loops: list[Loop]
-    bytes: dict[int, int]  # of each buffer
-    items: dict[int, int]  # bytes of one element
-    outputs: set[int]  # buffers that leave the graph
-    readers: dict[int, set[int]]  # of each buffer, loops by position
-
-
-def lower(nodes: Sequence[Node], reduced: Mapping[int, tuple[int, ...]], cpu: bool = True) -> Lowered:
-    """`reduced`: the dimensions that a reduction sums over, by node, where they are known."""
-    return _Lowering(nodes, reduced, cpu).run()
-
-
-class _Lowering:
-    def __init__(self, nodes, reduced, cpu) -> None:
-        self.nodes, self.reduced, self.cpu = nodes, reduced, cpu
-        self.users: list[list[int]] = [[] for _ in nodes]
-        for number, node in enumerate(nodes):
-            for source in dict.fromkeys(node.inputs):
-                self.users[source].append(number)
-        self.values: dict[int, list[Value | None]] = {}
-        self.loops: list[Loop] = []
-        self.bytes: dict[int, int] = {}
-        self.items: dict[int, int] = {}
+class _Lowering(Reductions):
+    def __init__(self, nodes, arguments, cpu) -> None:
+        super().__init__(nodes, cpu)
+        self.arguments = arguments
 
     def run(self) -> Lowered:
-        outputs: set[int] = set()
+        outputs = self.kept
         for number, node in enumerate(self.nodes):
+            self.now = number
             if node.kind == NodeKind.OUTPUT:
                 for source in dict.fromkeys(node.inputs):
                     for value in self.values.get(source, ()):
@@ -108,133 +45,30 @@ class _Lowering:
                 continue
             self.values[number] = self.made(number, node)
             self.share(number)
-        return self.alive(outputs)
-
-    def alive(self, outputs: set[int]) -> Lowered:
-        """Without loops that nobody reads."""
-        needed, kept = set(outputs), []
-        for loop in reversed(self.loops):
-            if loop.is_call or not needed.isdisjoint(loop.writes):
-                needed.update(loop.reads)
-                kept.append(loop)
-        kept.reverse()
-        readers: dict[int, set[int]] = {}
-        for place, loop in enumerate(kept):
-            for buffer in loop.reads:
-                readers.setdefault(buffer, set()).add(place)
-        return Lowered(kept, self.bytes, self.items, outputs, readers)
-
-    # -- values and buffers
-
-    def buffer(self, storage: Storage) -> int:
-        made = len(self.bytes)
-        self.bytes[made] = numel(storage.shape) * ITEM_SIZE[storage.dtype]
-        self.items[made] = ITEM_SIZE[storage.dtype]
-        return made
-
-    def whole(self, number: int, tensor: Tensor) -> Value:
-        """A value on a new storage, which is a buffer."""
-        storage = Storage(number, tensor)
-        storage.buffer = self.buffer(storage)
-        return Value(storage, storage.shape, storage.strides)
-
-    def realize(self, storage: Storage) -> int:
-        if storage.buffer is None:
-            storage.buffer = self.buffer(storage)
-            order = sorted(range(len(storage.shape)), key=lambda k: (-storage.strides[k], k))
-            self.loop(storage, storage.node, order, len(order), (storage.buffer,))
-            storage.reads, storage.parts = {}, frozenset()
-        return storage.buffer
-
-    def loop(self, storage: Storage, node: int, order: Sequence[int], outer: int, writes: tuple[int, ...]) -> Loop:
-        """Loops over the dimensions of an expression in `order`, of which those behind the first `outer` are reduced."""
-        reads: dict[int, list] = {}
-        ordered = []
-        for source, tag, dims in storage.reads:
-            if dims is not None:
-                dims = [dims[k] for k in order]
-                ordered.append(dims)
-            access = (tag, None if dims is None or _is_indirect(dims) else normal(dims))
-            if access not in reads.setdefault(source, []):
-                reads[source].append(access)
-        sizes = [storage.shape[k] for k in order]
-        made = [((storage.shape[k], storage.at[k]),) for k in order[:outer]]
-        if writes_whole := outer == len(order):
-            ordered.append(made)
-        rows = merged([read[:outer] for read in ordered], sizes[:outer])
-        columns = merged([read[outer:] for read in ordered], sizes[outer:])
-        written = normal(made) if writes_whole else _all(numel(rows))
-        loop = Loop(node, rows, columns, storage.shape, reads, writes, written, storage.parts, costs=numel(storage.shape) > 0)
-        self.loops.append(loop)
-        return self.loops[-1]
-
-    def inputs(self, node: Node) -> list[Value]:
-        return [value for source in dict.fromkeys(node.inputs) for value in self.values.get(source, ())[:1] if value is not None]
-
-    def seen(self, value: Value, shape: Sequence[int]) -> list[tuple[int, object, tuple[Dim, ...] | None]]:
-        """The reads of an expression of `shape` that reads `value`, which may have to be broadcast to it."""
-        storage = value.storage
-        if storage.buffer is None and numel(shape) > numel(value.shape) and self.too_heavy(storage):
-            self.realize(storage)
-        own = {(storage.buffer, None, storage.own()): None} if storage.buffer is not None else storage.reads
-        found = []
-        for source, tag, read in own:
-            is_whole = value.shape == storage.shape and value.strides == storage.strides
-            dims = read if is_whole or read is None else through_view(value.shape, value.strides, storage.shape, storage.strides, read)
-            tag = value.part if value.part is not None else tag
-            if dims is None:
-                found.append((source, ("of", storage.node, value.strides), None))
-                continue
-            lead = len(shape) - len(dims)
-            if lead < 0 or any(n not in (1, shape[lead + k]) for k, n in enumerate(value.shape)):
-                found.append((source, ("in", value.shape), None))
-                continue
-            spread = [((shape[k], 0),) for k in range(lead)]
-            spread += [((shape[lead + k], 0),) if value.shape[k] == 1 else dims[k] for k in range(len(dims))]
-            found.append((source, tag, tuple(spread)))
-        return found
-
-    def too_heavy(self, storage: Storage) -> bool:
-        return self.cpu and storage.heavy or storage.steps > _STEPS_TO_SHARE[self.cpu]
-
-    def expression(self, number: int, node: Node, tensor: Tensor, reading: Sequence[Value], indirect: bool = False) -> Storage:
-        storage = Storage(number, tensor)
-        parts = {number}
-        steps = 1
-        for place, value in enumerate(reading):
-            if indirect and place == 0:
-                sources = dict.fromkeys(read[0] for read in self.seen(value, value.shape))
-                found = [(source, ("at", number), _indirect(storage.shape, value.shape)) for source in sources]
-            else:
-                found = self.seen(value, storage.shape)
-            storage.reads.update(dict.fromkeys(found))
-            if value.storage.buffer is None:
-                parts |= value.storage.parts
-                steps += value.storage.steps
-                storage.heavy |= value.storage.heavy
-        storage.parts = frozenset(parts)
-        storage.steps = min(steps, 2 * len(parts)) + len(storage.reads)
-        base = base_name(node.op)
-        storage.heavy |= base in HEAVY
-        return storage
+        return self.lowered(outputs)
 
     def share(self, number: int) -> None:
         """After a node is lowered: whether its value is to be a buffer, by who reads it and how large it has grown."""
-        for value in self.values[number]:
-            if value is None or value.storage.buffer is not None:
+        for place, value in enumerate(self.values[number]):
+            if value is None:
                 continue
-            storage, users = value.storage, self.users[number]
-            sources = len({read[0] for read in storage.reads})
+            if value.storage.buffer is not None:
+                self.values[number][place] = self.as_it_leaves(number, value)
+                continue
+            storage, users, loads = value.storage, self.users[number], len(value.storage.reads)
             if len(users) > 1:
                 leaves = any(self.nodes[user].kind == NodeKind.OUTPUT for user in users)
-                if (leaves and sources) or self.too_heavy(storage) or sources > _READS_TO_SHARE:
+                if leaves and loads:
                     self.realize(storage)
                     continue
-                if len(storage.reads) > 1 and any(self.needs_buffer(user) for user in users):
+                if self.too_heavy(storage) or loads > _READS_TO_SHARE:
+                    self.realize(storage, self.image(number))
+                    continue
+                if self.is_costly(storage) and any(self.needs_buffer(user) for user in users):
                     self.realize(storage)
                     continue
-            if sources > _READS_TO_GROW[self.cpu] or storage.steps > _STEPS_TO_GROW:
-                self.realize(storage)
+            if loads > _READS_TO_GROW[self.cpu] or storage.steps > _STEPS_TO_GROW:
+                self.realize(storage, self.image(number))
 
     def needs_buffer(self, number: int) -> bool:
         node = self.nodes[number]
@@ -244,36 +78,42 @@ class _Lowering:
 
     def made(self, number: int, node: Node) -> list[Value | None]:
         if node.kind in (NodeKind.PLACEHOLDER, NodeKind.GET_ATTR):
-            return [self.whole(number, tensor) for tensor in node.outputs]
+            return [self.whole(number, tensor, self.arguments.get(number)) for tensor in node.outputs]
         if node.kind == NodeKind.GETITEM:
             return self.item(node)
-        if node.kind in (NodeKind.COLLECTIVE, NodeKind.WAIT):
+        if node.kind == NodeKind.COLLECTIVE:
+            return self.called(number, node, [self.packed(value) for value in self.inputs(node)], costs=False)
+        if node.kind == NodeKind.WAIT or not node.outputs:
             return self.called(number, node, costs=False)
-        if not node.outputs:
-            return self.called(number, node, costs=False)
-        base = base_name(node.op)
+        base = self.bases[number]
+        if self.is_complex(node):
+            return self.called(number, node, [self.standing_alone(value) for value in self.inputs(node)])
         if node.flags & VIEW:
             return self.views(number, node)
         if node.mutates:
             return self.mutated(number, node)
         if base in FILLS:
             return [self.inline(number, node, ())]
-        if base in INDIRECT:
-            return [self.inline(number, node, self.inputs(node), indirect=True)]
         if base == "inductor_random":
             value = self.inline(number, node, self.inputs(node))
             self.realize(value.storage)
             return [value]
         if base == "cat":
             return self.joined(number, node)
+        if base in INDIRECT:
+            return [self.looked_up(number, node)]
+        if base in RESAMPLED or base in WINDOWS and self.arguments.get(number, (9,))[0] <= LARGEST_WINDOW:
+            return self.resampled(number, node, self.arguments.get(number, (9,))[0] if base in WINDOWS else 1)
+        if base in MOVED:
+            return [self.moved(number, node)]
         if base in SCATTERS:
             return self.scattered(number, node)
         if base in REDUCTIONS and node.inputs:
-            return self.reduction(number, node)
+            return self.reduction(number, node, self.arguments.get(number))
+        if base in ("convolution", "convolution_backward") and self.cpu:
+            return self.convolved(number, node)
         if base == "mm" and (user := self.sum_of(number)) is not None and self.product_of(user) == number:
             return [None]
-        if base == "convolution" and self.cpu:
-            return self.called(number, node, [self.channels_last(number, value) for value in self.inputs(node)])
         if base.startswith("_scaled_dot_product"):
             return self.called(number, node, [self.innermost_last(number, value) for value in self.inputs(node)])
         if (product := self.product_of(number)) is not None:
@@ -282,20 +122,33 @@ class _Lowering:
             return made
         if node.flags & POINTWISE or base in ELEMENTWISE:
             return [self.inline(number, node, self.inputs(node))]
-        return self.called(number, node)
+        if base in _PRODUCTS:
+            return self.called(number, node)
+        return self.called(number, node, [self.standing_alone(value) for value in self.inputs(node)])
 
-    def inline(self, number: int, node: Node, reading: Sequence[Value], indirect: bool = False) -> Value:
-        storage = self.expression(number, node, node.outputs[0], reading, indirect)
+    def is_complex(self, node: Node) -> bool:
+        """Whether a node has to do with complex numbers, of which no loops are written."""
+        tensors = [*node.outputs, *(tensor for source in node.inputs for tensor in self.nodes[source].outputs)]
+        return any(tensor.dtype in _COMPLEX for tensor in tensors)
+
+    def inline(self, number: int, node: Node, reading: Sequence[Value], reads: Mapping[int, Sequence[Read]] | None = None) -> Value:
+        storage = self.expression(number, node.outputs[0], reading, reads)
         return Value(storage, storage.shape, storage.strides)
 
     def item(self, node: Node) -> list[Value | None]:
+        """Of several results, of which a node may lack some: the one at the index, or else the one of its shape."""
         held = self.values.get(node.inputs[0], [])
-        return [held[node.index]] if node.index < len(held) else [None]
+        shape = node.outputs[0].shape if node.outputs else None
+        there = [held[node.index]] if node.index < len(held) else []
+        return [next((value for value in [*there, *held] if value is not None and value.shape == shape), None)]
 
     def views(self, number: int, node: Node) -> list[Value | None]:
         of = next(iter(self.values.get(node.inputs[0], ())), None) if node.inputs else None
         if of is None:
             return [self.whole(number, tensor) for tensor in node.outputs]
+        if self.bases[number] == "as_strided":
+            self.realize(of.storage)
+        of.storage.is_free = False
         made: list[Value | None] = []
         for place, tensor in enumerate(node.outputs):
             known = tensor.stride is not None and len(tensor.stride) == len(tensor.shape)
@@ -308,24 +161,105 @@ class _Lowering:
                 self.realize(of.storage)
         return made
 
-    def channels_last(self, number: int, value: Value) -> Value:
-        """What a convolution of images reads: a copy, where channels are not the innermost."""
-        if len(value.shape) != 4 or value.shape[1] == 1 or value.strides[1] == 1:
-            return value
-        _, c, h, w = value.shape
-        return self.copied(number, value, (c * h * w, 1, w * c, c))
+    def looked_up(self, number: int, node: Node) -> Value:
+        """A read at indices that are read."""
+        reading = self.inputs(node)
+        if not reading:
+            return self.inline(number, node, ())
+        first = reading[0]
+        if self.bases[number] in ("gather", "index_select") and len(first.shape) == len(node.outputs[0].shape):
+            found = self.along(number, first, node.outputs[0].shape)
+            return self.inline(number, node, reading, {0: found})
+        shape = node.outputs[0].shape
+        dims = _indirect(shape, first.shape)
+        sources = dict.fromkeys(read[0] for read in self.seen(first, first.shape))
+        reads: dict[int, list[Read]] = {0: [(source, ("at", number), dims) for source in sources]}
+        lead = sum(is_indirect((dim,)) for dim in dims)
+        tail: tuple[Dim, ...] = tuple(((size, 0),) for size in shape[lead:])
+        for place, value in enumerate(reading[1:], 1):
+            reads[place] = [(source, tag, None if at is None else (*at, *tail)) for source, tag, at in self.seen(value, shape[:lead])]
+        return self.inline(number, node, reading, reads)
+
+    def along(self, number: int, value: Value, shape: Sequence[int]) -> list[Read]:
+        """The reads of `value` at indices of one dimension, the others as they are."""
+        given = self.arguments.get(number) or [k for k, size in enumerate(value.shape) if size != shape[k]] or [len(shape) - 1]
+        dim, found = given[0], []
+        for source, tag, dims in self.seen(value, value.shape):
+            if dims is None:
+                found.append((source, ("at", number), None))
+                continue
+            is_known = all(stride == 0 or size == 1 for size, stride in dims[dim])
+            there: Dim = ((shape[dim], 0 if is_known else -1),)
+            found.append((source, tag if is_known else ("at", number), (*dims[:dim], there, *dims[dim + 1 :])))
+        return found
+
+    def moved(self, number: int, node: Node) -> Value:
+        """Reads the elements of some dimensions at other places than it writes them, so that loops over them stand by themselves."""
+        value, shape = self.inputs(node)[0], node.outputs[0].shape
+        dims = self.arguments.get(number, tuple(k for k, size in enumerate(value.shape) if size != shape[k]))
+        found: list[Read] = []
+        for source, tag, read in self.seen(value, value.shape):
+            if read is not None:
+                read = tuple(((shape[k], -max(step(dim), 1)),) if k in dims else dim for k, dim in enumerate(read))
+            found.append((source, tag, read))
+        return self.inline(number, node, [value], {0: found})
+
+    def resampled(self, number: int, node: Node, window: int) -> list[Value | None]:
+        """Images that read `window` elements of others for each of theirs, at indices that are computed from theirs."""
+        value = self.inputs(node)[0]
+        if value.storage.buffer is None and self.is_costly(value.storage):
+            self.realize(value.storage)
+        made: list[Value | None] = []
+        for tensor in node.outputs:
+            lead = len(tensor.shape) - 2
+            found: list[Read] = []
+            for source, tag, dims in self.seen(value, value.shape):
+                there = dims
+                if dims is not None:
+                    resized = zip(tensor.shape[lead:], dims[lead:], strict=True)
+                    there = (*dims[:lead], *(((size, step(dim)),) for size, dim in resized))
+                found += [(source, ("window", number, at, tag), there) for at in range(window)]
+            storage = self.expression(number, tensor, [value], {0: found})
+            made.append(Value(storage, storage.shape, storage.strides))
+        return made
+
+    def convolved(self, number: int, node: Node) -> list[Value | None]:
+        """A call that asks for images and kernels in one order of dimensions."""
+        reading = self.inputs(node)
+        is_backward = self.bases[number] == "convolution_backward"
+        of_tensors = reading[:3] if is_backward else reading[:2]
+        is_images = all(len(value.shape) == 4 for value in of_tensors)
+        inner = is_images and (self.convolves or is_backward and any(map(self.has_channels_last, of_tensors[1:])))
+        if is_images and is_backward and not self.convolves:
+            ready = self.convolved_back(number, node, of_tensors, inner)
+        elif inner:
+            ready = [self.with_channels_last(number, value) for value in of_tensors]
+        else:
+            ready = [self.in_order(number, value, contiguous(value.shape)) for value in of_tensors]
+        made = self.called(number, node, [*ready, *reading[len(ready):]])
+        for value in made:
+            if inner and value is not None and len(value.shape) == 4:
+                value.storage.at = channels_last(value.shape)
+        return made
+
+    def convolved_back(self, number: int, node: Node, of_tensors: Sequence[Value], inner: bool) -> list[Value]:
+        """Gradient, images and kernels: the gradient as the graph has it, then all in the orders of what is made of them."""
+        gradient, images, kernels = of_tensors
+        laid_out = channels_last if inner else contiguous
+        if number in self.arguments:
+            gradient = self.in_order(number, gradient, self.arguments[number])
+        order = laid_out(kernels.shape)
+        gradient, images = self.in_order(number, gradient, order), self.in_order(number, images, order)
+        if node.outputs[0].shape == images.shape:
+            order = laid_out(images.shape)
+            gradient, kernels = self.in_order(number, gradient, order), self.in_order(number, kernels, order)
+        return [gradient, images, kernels]
 
     def innermost_last(self, number: int, value: Value) -> Value:
         """What attention reads: a copy, where the last dimension is not the innermost."""
         if len(value.shape) not in (3, 4) or value.strides[-1] <= min(value.strides):
             return value
         return self.copied(number, value, contiguous(value.shape))
-
-    def copied(self, number: int, value: Value, strides: tuple[int, ...]) -> Value:
-        copy = Storage(number, Tensor(value.storage.dtype, value.shape, strides))
-        copy.reads = dict.fromkeys(self.seen(value, value.shape))
-        copy.parts = frozenset({number}) | value.storage.parts
-        return Value(copy, copy.shape, copy.strides)
 
     def sum_of(self, product: int) -> int | None:
         """The sum that the library call for a matrix product takes along: the only reader, where nothing stands between."""
@@ -340,7 +274,7 @@ class _Lowering:
 
     def product_of(self, number: int) -> int | None:
         """The matrix product that is taken along with a sum; the second, where both parts are one."""
-        products = [source for source in self.nodes[number].inputs if base_name(self.nodes[source].op) == "mm"]
+        products = [source for source in self.nodes[number].inputs if self.bases[source] == "mm"]
         return next((source for source in reversed(products) if self.sum_of(source) == number), None)
 
     def called(self, number: int, node: Node, reading: Sequence[Value] | None = None, costs: bool = True) -> list[Value | None]:
@@ -348,137 +282,78 @@ class _Lowering:
         for value in self.inputs(node) if reading is None else reading:
             reads.setdefault(self.realize(value.storage), [None])
         made = [self.whole(number, tensor) for tensor in node.outputs]
-        writes = [value.storage.buffer for value in made]
-        self.loops.append(Loop(number, (), (), (), reads, tuple(writes), (), frozenset({number}), True, costs=costs))
+        writes = tuple(value.storage.buffer for value in made)
+        self.loops.append(Loop(number, (), (), (), reads, writes, (), frozenset({number}), True, costs=costs))
         return list(made)
 
     def mutated(self, number: int, node: Node) -> list[Value | None]:
-        """Writes into an argument; the result is the argument."""
+        """Writes into an argument; the result is the argument. What is copied is a buffer first."""
         target = next(iter(self.values.get(node.mutates[0], ())), None)
-        if target is None or base_name(node.op) != "copy_":
+        if target is None or self.bases[number] != "copy_":
             return self.called(number, node)
         reading = [value for value in self.inputs(node) if value.storage is not target.storage]
+        for value in reading:
+            if value.is_whole:
+                self.realize(value.storage)
         value = self.inline(number, node, reading)
-        self.realize(value.storage)
+        self.kept.add(self.realize(value.storage, target.storage.at if target.is_whole else None))
         return [value]
 
     def joined(self, number: int, node: Node) -> list[Value | None]:
         """Each part is written to its place by a loop of its own; the whole costs nothing more."""
-        made = self.whole(number, node.outputs[0])
-        written, last = [], frozenset({number})
-        for source in node.inputs:
-            value = next(iter(self.values.get(source, ())), None)
-            if value is None:
-                continue
-            tensor = Tensor(node.outputs[0].dtype, value.shape)
-            piece = self.expression(number, node, tensor, [value])
-            fresh = value.storage.buffer is None and value.part is None and value.shape == value.storage.shape
-            piece.at = made.strides
-            self.realize(piece)
-            if fresh and len(self.users[source]) > 1 and value.strides == contiguous(value.shape):
-                # the others read the part where it stands
-                value.storage.buffer, value.storage.at, value.storage.reads = piece.buffer, piece.at, {}
-            written.append(piece.buffer)
-        reads = {buffer: [None] for buffer in written}
-        self.loops.append(Loop(number, (), (), (), reads, (made.storage.buffer,), (), last, True, costs=False))
+        tensor = node.outputs[0]
+        parts = [next(iter(self.values.get(source, ())), None) for source in self.pieces(number, node)]
+        made = self.whole(number, tensor, self.joined_strides(number, [value for value in parts if value is not None], tensor))
+        written = [self.put(number, value, made) for value in parts if value is not None]
+        reads: dict[int, list] = {buffer: [None] for buffer in written}
+        self.loops.append(Loop(number, (), (), (), reads, (made.storage.buffer,), (), frozenset({number}), True, costs=False))
         return [made]
+
+    def pieces(self, number: int, node: Node) -> list[int]:
+        """The nodes that a cat joins: some several times."""
+        given = self.arguments.get(number, ())
+        return [node.inputs[place] for place in given] if given and max(given) < len(node.inputs) else list(node.inputs)
+
+    def joined_strides(self, number: int, parts: Sequence[Value], tensor: Tensor) -> tuple[int, ...]:
+        if len(tensor.shape) == 4:
+            buffers = [value for value in parts if value.storage.buffer is not None]
+            for value in buffers:
+                fixed = value.is_whole and not value.storage.is_free
+                if fixed and value.storage.at == channels_last(value.shape):
+                    return channels_last(tensor.shape)
+        return contiguous(tensor.shape)
+
+    def put(self, number: int, value: Value, whole: Value) -> int:
+        """Writes a part into the whole; whoever else reads the part then reads it there, if it is a value of its own."""
+        storage = value.storage
+        is_same = value.is_whole and value.part is None and storage.dtype == whole.storage.dtype
+        if is_same and storage.buffer is not None and storage.part_of == number and storage.at == whole.storage.at:
+            storage.part_of = None
+            return storage.buffer
+        if is_same and storage.buffer is not None and storage.is_free:
+            storage.at, storage.is_free = whole.storage.at, False
+            return storage.buffer
+        piece = self.expression(number, Tensor(whole.storage.dtype, value.shape), [value])
+        is_own = is_same and storage.buffer is None
+        self.realize(piece, whole.storage.at)
+        if is_own:
+            storage.buffer, storage.at, storage.reads, storage.is_constant = piece.buffer, piece.at, {}, piece.is_constant
+        return piece.buffer
 
     def scattered(self, number: int, node: Node) -> list[Value | None]:
         """A copy of what is written into, then a loop over what is written."""
         values = self.inputs(node)
         made = self.whole(number, node.outputs[0])
         same = bool(values) and values[0].shape == node.outputs[0].shape
-        start = values[0] if same and base_name(node.op) != "embedding_dense_backward" else None
+        start = values[0] if same and self.bases[number] != "embedding_dense_backward" else None
         rest = values[1:] if start is not None else values
-        filled = self.expression(number, node, node.outputs[0], [start] if start is not None else [])
-        first = self.realize(filled)
+        filled = self.expression(number, node.outputs[0], [start] if start is not None else [])
+        first = self.realize(filled, made.storage.at)
         most = max((value.shape for value in rest), key=numel, default=())
-        written = self.expression(number, node, Tensor(node.outputs[0].dtype, most), rest)
+        written = self.expression(number, Tensor(node.outputs[0].dtype, most), rest)
         written.reads[(first, ("mutated", number), None)] = None
-        self.loop(written, number, range(len(most)), len(most), (made.storage.buffer,)).is_barrier = True
+        self.loop(written, number, range(len(most)), (), (made.storage.buffer,)).is_barrier = True
         return [made]
-
-    def reduction(self, number: int, node: Node) -> list[Value | None]:
-        value = self.inputs(node)[0]
-        dims = self.reduced.get(number)
-        if dims is None:
-            dims = _missing(value.shape, node.outputs[0].shape)
-        inner = numel([value.shape[k] for k in dims])
-        outer = numel(value.shape) // max(inner, 1)
-        if inner <= 1 or inner < _UNROLLED and outer != 1:
-            return [self.unrolled(number, node, tensor, value, dims) for tensor in node.outputs]
-        base = base_name(node.op)
-        if base == "mean":
-            return [self.scaled(number, node, self.reduced_over(number, node.outputs[0], [value], dims))]
-        if base != "var_mean":
-            return [self.reduced_over(number, tensor, [value], dims) for tensor in node.outputs]
-        return list(self.moments(number, node, value, dims))
-
-    def moments(self, number: int, node: Node, value: Value, dims: Sequence[int]) -> tuple[Value, Value]:
-        """Variance and mean: the mean first, then what is left without it; of long rows both at once."""
-        variance, mean = node.outputs
-        rows = numel(variance.shape)
-        if not self.cpu or rows == 1 or numel([value.shape[k] for k in dims]) > _TWO_STEPS:
-            centre = self.reduced_over(number, mean, [value], dims)
-            return self.scaled(number, node, self.reduced_over(number, variance, [value], dims)), centre
-        centre = self.scaled(number, node, self.reduced_over(number, mean, [value], dims))
-        self.realize(centre.storage)
-        kept = tuple(1 if k in dims else size for k, size in enumerate(value.shape))
-        steps = contiguous(kept)
-        row = Value(centre.storage, kept, steps)
-        squares = self.reduced_over(number, variance, [value, row], dims)
-        return self.scaled(number, node, squares), centre
-
-    def reduced_over(self, number: int, tensor: Tensor, reading: Sequence[Value], dims: Sequence[int]) -> Value:
-        value = reading[0]
-        order = sorted((k for k in range(len(value.shape)) if k not in dims), key=lambda k: (-value.strides[k], k))
-        rows = len(order)
-        order += sorted(dims, key=lambda k: (-value.strides[k], k))
-        expression = self.expression(number, self.nodes[number], Tensor(tensor.dtype, value.shape, value.strides), reading)
-        made = self.whole(number, tensor)
-        self.loop(expression, number, order, rows, (made.storage.buffer,))
-        return made
-
-    def scaled(self, number: int, node: Node, value: Value) -> Value:
-        """A sum divided by its count: for whoever reads it."""
-        tensor = Tensor(node.outputs[0].dtype, value.shape, value.strides)
-        storage = self.expression(number, node, tensor, [value])
-        return Value(storage, storage.shape, storage.strides)
-
-    def unrolled(self, number: int, node: Node, tensor: Tensor, value: Value, dims) -> Value:
-        storage = Storage(number, tensor)
-        for source, tag, read in self.seen(value, value.shape):
-            if read is None:
-                storage.reads[(source, tag, None)] = None
-                continue
-            kept = [read[k] for k in range(len(read)) if k not in dims]
-            if len(tensor.shape) == len(value.shape):
-                kept = [((1, 0),) if k in dims else read[k] for k in range(len(read))]
-            # One read for each element that is summed: as others read the buffer, none of them is, unless it is the only one.
-            summed = numel([value.shape[k] for k in dims])
-            tags = [tag] if summed == 1 else [("unrolled", number, tag, k) for k in range(summed)]
-            storage.reads.update(dict.fromkeys((source, each, tuple(kept)) for each in tags))
-        storage.parts = frozenset({number}) | (value.storage.parts if value.storage.buffer is None else frozenset())
-        storage.steps = value.storage.steps + 1
-        storage.heavy = value.storage.heavy and value.storage.buffer is None
-        return Value(storage, storage.shape, storage.strides)
-
-
-def _missing(shape: Sequence[int], result: Sequence[int]) -> tuple[int, ...]:
-    """The dimensions of `shape` that are 1 in `result`, or not there: the last ones, where several are alike."""
-    if len(shape) == len(result):
-        return tuple(k for k in range(len(shape)) if shape[k] != result[k])
-    found, at = [], 0
-    for k, size in enumerate(shape):
-        if at < len(result) and result[at] == size:
-            at += 1
-        else:
-            found.append(k)
-    return tuple(found)
-
-
-def _all(count: int) -> Access:
-    return ((count, 1),) if count > 1 else ()
 
 
 def _indirect(shape: Sequence[int], source: Sequence[int]) -> tuple[Dim, ...]:
@@ -490,7 +365,3 @@ def _indirect(shape: Sequence[int], source: Sequence[int]) -> tuple[Dim, ...]:
     inner = contiguous(shape[lead:])
     dims = [((size, -step),) for size, step in zip(shape[:lead], steps, strict=True)]
     return tuple(dims + [((size, step),) for size, step in zip(shape[lead:], inner, strict=True)])
-
-
-def _is_indirect(dims: Sequence[Dim]) -> bool:
-    return any(stride < 0 for dim in dims for _, stride in dim)

@@ -13,12 +13,12 @@ import collections
 import dataclasses
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from ..graph import VIEW, GraphError, Launch, NodeKind, RawGraph
 from ..memory import base_name
 from .match import Matcher
-from .trace import INDUCTORS, OPERATORS, TraceError, read_runs
+from .trace import INDUCTORS, OPERATORS, Run, TraceError, read_runs
 
 __all__ = ["KernelTimes", "TraceError", "kernel_times"]
 
@@ -47,8 +47,8 @@ def kernel_times(graphs: Sequence[RawGraph], trace: str | os.PathLike[str]) -> K
     by_operator = inductors == {False}
     known = {word for graph in graphs for launch in graph.launches for word in launch.words}
     for run in read_runs(trace, found.dropped, OPERATORS if by_operator else INDUCTORS):
-        if by_operator:  # views run, too, and launch nothing
-            run = [(name, took) for name, took in run if name.rpartition("::")[2] in known]
+        if by_operator:
+            run = _with_views(run, known)
         names = tuple(name for name, _ in run)
         if names not in aligned:
             aligned[names] = _of_graph(matchers, names)
@@ -66,6 +66,22 @@ def kernel_times(graphs: Sequence[RawGraph], trace: str | os.PathLike[str]) -> K
                 samples[which][node].append(part)
     found.microseconds = [{node: statistics.median(times) for node, times in sorted(nodes.items())} for nodes in samples]
     return found
+
+
+def _with_views(run: Run, known: Container[str]) -> Run:
+    """Without the operators that are no launches, views, which on CPUs take the thread's time as kernels do: a kernel has that of
+    the views before it, which made its operands; those behind the last one go to it."""
+    kept: Run = []
+    waiting = 0.0
+    for name, took in run:
+        if name.rpartition("::")[2] in known:
+            kept.append((name, waiting + took))
+            waiting = 0.0
+        else:
+            waiting += took
+    if kept:
+        kept[-1] = (kept[-1][0], kept[-1][1] + waiting)
+    return kept
 
 
 def launches_of(graph: RawGraph) -> tuple[Launch, ...]:
