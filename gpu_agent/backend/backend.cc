@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "gpu_agent/comm/endpoint.h"
 #include "gpu_agent/device/host_device.h"
 #include "gpu_agent/exec/agreement.h"
 #include "gpu_agent/exec/host_copier.h"
@@ -57,6 +58,14 @@ class Invitation {
   }
 };
 
+// Before NCCL starts. Without "=" it would take the name for the beginning of one.
+absl::Status HaveNcclUse(const std::string& interface) {
+  if (interface.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::string name, InterfaceName(interface));
+  setenv("NCCL_SOCKET_IFNAME", absl::StrCat("=", name).c_str(), 0);
+  return absl::OkStatus();
+}
+
 // `own` as rank 0 has it, on all ranks.
 absl::StatusOr<std::string> Invite(Communicator& ring, const absl::StatusOr<std::string>& own) {
   // The ring's own timeout ends it.
@@ -68,7 +77,8 @@ absl::StatusOr<std::string> Invite(Communicator& ring, const absl::StatusOr<std:
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> Backend::Open(const std::string& asked, int rank,
-                                                       int ranks, const std::string& module) {
+                                                       int ranks, const std::string& interface,
+                                                       const std::string& module) {
   if (asked == "ring") return OnHost("as asked");
   if (asked != "nccl" && asked != "auto") {
     return absl::OutOfRangeError(
@@ -77,6 +87,7 @@ absl::StatusOr<std::unique_ptr<Backend>> Backend::Open(const std::string& asked,
   const GpuBackend found = LoadGpuBackend(module);
   std::string why = Hindrance(found, ranks);
   if (why.empty()) {
+    RETURN_IF_ERROR(HaveNcclUse(interface));
     absl::StatusOr<std::unique_ptr<Backend>> opened = OnGpu(found, rank % found.gpus);
     if (opened.ok()) return opened;
     why = std::string(opened.status().message());

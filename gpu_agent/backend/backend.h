@@ -22,8 +22,10 @@ class Backend {
   // `ranks` of this host are there, else ring. `rank`, of this host, takes the GPU of its number;
   // with NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment, which NCCL heeds from 2.30 on, GPUs are
   // shared. OUT_OF_RANGE: another word. UNAVAILABLE: nccl was asked for, and why it cannot be.
+  // With an `interface`, by name or address, NCCL's connections between hosts are made there, too:
+  // NCCL_SOCKET_IFNAME is set for the process, unless somebody has set it.
   static absl::StatusOr<std::unique_ptr<Backend>> Open(const std::string& asked, int rank,
-                                                       int ranks,
+                                                       int ranks, const std::string& interface,
                                                        const std::string& module = GpuModulePath());
 
   const std::string& name() const { return name_; }  // "ring" or "nccl"

@@ -232,6 +232,22 @@ absl::StatusOr<std::string> LocalAddress(const std::string& interface) {
       absl::StrCat(interface, ": expected an address or the name of an interface that has one"));
 }
 
+absl::StatusOr<std::string> InterfaceName(const std::string& interface) {
+  ASSIGN_OR_RETURN(const std::string address, LocalAddress(interface));
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return SocketError("getifaddrs");
+  std::string found;
+  for (const ifaddrs* one = all; one != nullptr && found.empty(); one = one->ifa_next) {
+    if (one->ifa_addr == nullptr) continue;
+    const int family = one->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    if (TextOf(one->ifa_addr) == address) found = one->ifa_name;
+  }
+  freeifaddrs(all);
+  if (!found.empty()) return found;
+  return absl::InvalidArgumentError(absl::StrCat(interface, ": no interface here has it"));
+}
+
 absl::StatusOr<Fd> Dial(const std::string& endpoint, const std::string& local_address) {
   const bool tcp = !local_address.empty();
   ASSIGN_OR_RETURN(const Address address, Parse(endpoint, tcp));

@@ -40,6 +40,8 @@ class Listener {
 // The address of "eth0" (its first, IPv4 before IPv6) or "10.0.0.1" itself. INVALID_ARGUMENT for
 // what is neither, and for addresses that stand for every interface.
 absl::StatusOr<std::string> LocalAddress(const std::string& interface);
+// "eth0" of "10.0.0.1", or of itself. INVALID_ARGUMENT as above.
+absl::StatusOr<std::string> InterfaceName(const std::string& interface);
 
 // Begins to connect; poll tells. A TCP connection leaves from `local_address`. INVALID_ARGUMENT for
 // text that is no endpoint of this transport ("" for unix), UNAVAILABLE if nobody listens there.

@@ -13,19 +13,22 @@ namespace bucketd::agent {
 
 absl::StatusOr<std::unique_ptr<CudaCopier>> CudaCopier::Create(int device) {
   ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> uploads, CudaStream::Start(device));
+  ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> frees, CudaStream::Start(device));
   const CurrentDevice current(device);
   int blocks = 0;
   RETURN_IF_ERROR(CudaStatus(ResidentBlocks(blocks), "the kernel's grid"));
-  return std::unique_ptr<CudaCopier>(new CudaCopier(blocks, std::move(uploads)));
+  return std::unique_ptr<CudaCopier>(new CudaCopier(blocks, std::move(uploads), std::move(frees)));
 }
 
 CudaCopier::~CudaCopier() {
   const CurrentDevice current(uploads_->device());
-  for (auto& [owner, table] : tables_) gone_.push_back(std::move(table));
-  for (const Table& table : gone_) {
-    for (const auto& [id, event] : table.used) uploads_->After(event);
-    cudaFreeAsync(table.tiles, uploads_->get());
-  }
+  for (const auto& [owner, table] : tables_) Free(table);
+}
+
+void CudaCopier::Free(const Table& table) {
+  frees_->After(table.uploaded);
+  for (const auto& [id, event] : table.used) frees_->After(event);
+  cudaFreeAsync(table.tiles, frees_->get());
 }
 
 absl::Status CudaCopier::Copy(Stream& stream, std::shared_ptr<const std::vector<Tile>> tiles) {
@@ -38,8 +41,8 @@ absl::Status CudaCopier::Copy(Stream& stream, std::shared_ptr<const std::vector<
   const CurrentDevice current(uploads_->device());
   const std::lock_guard lock(mutex_);
   ASSIGN_OR_RETURN(Table * table, Find(tiles));
-  if (table->uploaded != nullptr) cuda->After(table->uploaded);
-  if (table->uploaded != nullptr && table->uploaded->done()) table->uploaded = nullptr;
+  // A stream that has used it is past its upload.
+  if (!table->used.contains(cuda->id())) cuda->After(table->uploaded);
   const absl::Status launched = CudaStatus(
       LaunchTiles(table->tiles, static_cast<uint32_t>(tiles->size()), blocks_, cuda->get()),
       absl::StrCat("a copy of ", tiles->size(), " tiles"));
@@ -82,17 +85,9 @@ void CudaCopier::Forget() {
       ++it;
       continue;
     }
-    gone_.push_back(std::move(it->second));
+    Free(it->second);
     it = tables_.erase(it);
   }
-  // Frees run on the stream of the uploads, behind nothing that is still under way.
-  std::erase_if(gone_, [this](const Table& table) {
-    for (const auto& [id, event] : table.used) {
-      if (!event->done()) return false;
-    }
-    cudaFreeAsync(table.tiles, uploads_->get());
-    return true;
-  });
 }
 
 }  // namespace bucketd::agent

@@ -18,7 +18,8 @@
 namespace bucketd::agent {
 
 // Tables of tiles go to the GPU when they are first used, on a stream of their own, and stay there
-// as long as their owner keeps them: a plan's tables are uploaded once.
+// as long as their owner keeps them: a plan's tables are uploaded once. Nothing is asked of CUDA on
+// the way: a table that is gone is freed on another stream, behind its last copies.
 class CudaCopier final : public Copier {
  public:
   static absl::StatusOr<std::unique_ptr<CudaCopier>> Create(int device);
@@ -32,21 +33,21 @@ class CudaCopier final : public Copier {
   struct Table {
     std::weak_ptr<const std::vector<Tile>> owner;
     Tile* tiles = nullptr;
-    std::shared_ptr<Event> uploaded;                  // null once it was seen done
+    std::shared_ptr<Event> uploaded;
     std::map<uint64_t, std::shared_ptr<Event>> used;  // the last time, by the stream's id
   };
 
-  CudaCopier(int blocks, std::unique_ptr<CudaStream> uploads)
-      : blocks_(blocks), uploads_(std::move(uploads)) {}
+  CudaCopier(int blocks, std::unique_ptr<CudaStream> uploads, std::unique_ptr<CudaStream> frees)
+      : blocks_(blocks), uploads_(std::move(uploads)), frees_(std::move(frees)) {}
   absl::StatusOr<Table*> Find(const std::shared_ptr<const std::vector<Tile>>& tiles);
   absl::Status Upload(const std::vector<Tile>& tiles, Table& table);
+  void Free(const Table& table);
   void Forget();
 
   const int blocks_;
   std::mutex mutex_;
-  const std::unique_ptr<CudaStream> uploads_;
+  const std::unique_ptr<CudaStream> uploads_, frees_;
   std::map<const std::vector<Tile>*, Table> tables_;
-  std::vector<Table> gone_;  // whose owner is, but not all of their copies
 };
 
 }  // namespace bucketd::agent

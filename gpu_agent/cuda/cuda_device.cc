@@ -152,6 +152,18 @@ bool CudaEvent::done() const {
   return Seen();
 }
 
+bool CudaEvent::seen_done() const {
+  const std::lock_guard lock(mutex_);
+  return seen_ || event_ == nullptr;
+}
+
+absl::Status CudaEvent::known_error() const {
+  const std::lock_guard lock(mutex_);
+  if (seen_ || !status_.ok()) return status_;
+  for (const auto& watched : watched_) RETURN_IF_ERROR(watched->status());
+  return absl::OkStatus();
+}
+
 absl::Status CudaEvent::status() const {
   const std::lock_guard lock(mutex_);
   return Seen() ? status_ : absl::OkStatus();
@@ -188,8 +200,10 @@ absl::StatusOr<int64_t> CudaEvent::Since(const Event& earlier) const {
 absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Start(int device) {
   const CurrentDevice current(device);
   cudaStream_t stream = nullptr;
-  RETURN_IF_ERROR(
-      CudaStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream"));
+  int lowest = 0, highest = 0;
+  RETURN_IF_ERROR(CudaStatus(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "priorities"));
+  RETURN_IF_ERROR(CudaStatus(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest),
+                             "a stream"));
   return std::make_unique<CudaStream>(device, stream);
 }
 
@@ -199,6 +213,7 @@ uint64_t CudaStream::NextId() {
 }
 
 CudaStream::~CudaStream() {
+  if (!owned_) return;
   const CurrentDevice current(device_);
   cudaStreamDestroy(stream_);
 }
@@ -246,7 +261,7 @@ void CudaStream::After(std::shared_ptr<Event> event) {
   if (of_cuda == nullptr || of_cuda->device() != device_) {
     return Fail(absl::InvalidArgumentError("a stream waits for events of its own GPU only"));
   }
-  const absl::Status ended = of_cuda->status();
+  const absl::Status ended = of_cuda->known_error();
   if (!ended.ok()) return Fail(ended);
   if (of_cuda->get() == nullptr) return;
   const CurrentDevice current(device_);
@@ -358,6 +373,11 @@ absl::StatusOr<std::unique_ptr<Buffer>> CudaDevice::Allocate(int64_t bytes) {
 absl::StatusOr<std::unique_ptr<Stream>> CudaDevice::NewStream(const std::string&) {
   ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, CudaStream::Start(index_));
   return stream;
+}
+
+void CudaDevice::OnlyLook() {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  cudaThreadExchangeStreamCaptureMode(&mode);
 }
 
 absl::Status CudaDevice::Copy(Stream& stream, const void* from, void* to, int64_t bytes) {

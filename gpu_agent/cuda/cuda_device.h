@@ -55,6 +55,7 @@ class CudaEvent final : public Event {
   CudaEvent& operator=(const CudaEvent&) = delete;
 
   bool done() const override;
+  bool seen_done() const override;
   absl::Status Wait(absl::Time deadline) const override;
   absl::StatusOr<int64_t> Since(const Event& earlier) const override;
 
@@ -63,6 +64,8 @@ class CudaEvent final : public Event {
   int device() const { return device_; }
   const WatchedList& watched() const { return watched_; }
   absl::Status status() const;  // OK before done()
+  // The error that it will end with, as far as one is known without asking CUDA.
+  absl::Status known_error() const;
 
  private:
   bool Seen() const;  // REQUIRES: mutex_ is held
@@ -77,9 +80,11 @@ class CudaEvent final : public Event {
 
 class CudaStream final : public Stream {
  public:
+  // Of the highest priority: its blocks go before those of a computation that wait for room.
   static absl::StatusOr<std::unique_ptr<CudaStream>> Start(int device);
-  // Takes `stream` over.
-  CudaStream(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
+  // Takes `stream` over, unless it is somebody else's, which outlives this.
+  CudaStream(int device, cudaStream_t stream, bool owned = true)
+      : device_(device), stream_(stream), owned_(owned) {}
   // Does not wait for what is enqueued, which goes on: Drain before what it uses is freed.
   ~CudaStream() override;
   CudaStream(const CudaStream&) = delete;
@@ -103,6 +108,7 @@ class CudaStream final : public Stream {
 
   const int device_;
   const cudaStream_t stream_;
+  const bool owned_;
   const uint64_t id_ = NextId();
   absl::Status error_;
   WatchedList watched_;
@@ -143,6 +149,7 @@ class CudaDevice final : public Device {
   int64_t alignment() const override { return 4096; }
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override;
   absl::StatusOr<std::unique_ptr<Stream>> NewStream(const std::string& name) override;
+  void OnlyLook() override;
   absl::Status Copy(Stream& stream, const void* from, void* to, int64_t bytes) override;
 
   int index() const { return index_; }

@@ -72,8 +72,19 @@ absl::StatusOr<std::unique_ptr<Communicator>> NewNccl(Device& device, const Nccl
   RETURN_IF_ERROR(Nccl().status());
   ASSIGN_OR_RETURN(CudaDevice * cuda, AsCuda(device));
   ASSIGN_OR_RETURN(std::unique_ptr<NcclCommunicator> communicator,
-                   NcclCommunicator::Create(*Nccl(), *cuda, options));
+                   options.parent != nullptr ? NcclCommunicator::Split(*Nccl(), *cuda, options)
+                                             : NcclCommunicator::Create(*Nccl(), *cuda, options));
   return communicator;
+}
+
+absl::StatusOr<std::unique_ptr<Stream>> Adopt(Device& device, void* stream) {
+  ASSIGN_OR_RETURN(const CudaDevice* cuda, AsCuda(device));
+  return std::make_unique<CudaStream>(cuda->index(), static_cast<cudaStream_t>(stream), false);
+}
+
+absl::Status Takes(const Collective& collective) {
+  RETURN_IF_ERROR(Nccl().status());
+  return InNcclTerms(collective, (*Nccl())->version).status();
 }
 
 absl::StatusOr<std::string> NcclVersion() {
@@ -87,7 +98,7 @@ absl::StatusOr<std::string> NcclVersion() {
 extern "C" __attribute__((visibility("default"))) const bucketd::agent::GpuModule*
 bucketd_cuda_module_v1() {
   using namespace bucketd::agent;
-  static constexpr GpuModule kModule = {kGpuModuleVersion, Count,      Open, NewCopier, NcclId,
-                                        NewNccl,           NcclVersion};
+  static constexpr GpuModule kModule = {
+      kGpuModuleVersion, Count, Open, NewCopier, Adopt, Takes, NcclId, NewNccl, NcclVersion};
   return &kModule;
 }

@@ -44,6 +44,10 @@ const char* FindRequired(void* library, NcclApi& api) {
 
 // Pairs come together or not at all.
 void FindNewer(void* library, NcclApi& api) {
+  if (!Find(library, "ncclCommCount", api.CommCount) ||
+      !Find(library, "ncclCommSplit", api.CommSplit)) {
+    api.CommSplit = nullptr;
+  }
   if (!Find(library, "ncclMemFree", api.MemFree) || !Find(library, "ncclMemAlloc", api.MemAlloc)) {
     api.MemAlloc = nullptr;
   }
@@ -53,13 +57,18 @@ void FindNewer(void* library, NcclApi& api) {
   }
 }
 
+void* Present() { return dlopen(kName, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD); }
+
 std::string VersionText(int version) {
   return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
 
-absl::StatusOr<std::shared_ptr<const NcclApi>> Resolve(void* library, const std::string& file) {
+// `present`: the process's own, or null.
+absl::StatusOr<std::shared_ptr<const NcclApi>> Resolve(void* library, const std::string& file,
+                                                       void* present) {
   auto api = std::make_shared<NcclApi>();
   api->file = file;
+  api->of_process = library == present;
   decltype(&ncclGetVersion) get_version = nullptr;
   if (!Find(library, "ncclGetVersion", get_version) || get_version(&api->version) != ncclSuccess) {
     return absl::UnavailableError(absl::StrCat(file, " is no NCCL: it has no version"));
@@ -85,15 +94,16 @@ std::string NcclApi::ToString() const {
 absl::StatusOr<std::shared_ptr<const NcclApi>> NcclApi::Load() {
   const char* named = std::getenv("BUCKETD_NCCL_LIB");
   if (named != nullptr && *named != '\0') return Load(std::string(named));
-  void* present = dlopen(kName, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
-  if (present != nullptr) return Resolve(present, absl::StrCat(kName, " of this process"));
+  void* present = Present();
+  if (present != nullptr) return Resolve(present, absl::StrCat(kName, " of this process"), present);
   return Load(kName);
 }
 
 absl::StatusOr<std::shared_ptr<const NcclApi>> NcclApi::Load(const std::string& file) {
+  void* present = Present();
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return absl::UnavailableError(absl::StrCat("no NCCL: ", dlerror()));
-  return Resolve(library, file);
+  return Resolve(library, file, present);
 }
 
 }  // namespace bucketd::agent

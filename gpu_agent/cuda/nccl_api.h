@@ -20,6 +20,8 @@ struct NcclApi {
   static absl::StatusOr<std::shared_ptr<const NcclApi>> Load(const std::string& file);
 
   int version = 0;  // as NCCL_VERSION_CODE
+  // It was in the process before: communicators of the process's own are its.
+  bool of_process = false;
   std::string file;
   std::string ToString() const;  // "NCCL 2.27.3 (libnccl.so.2)"
 
@@ -37,6 +39,9 @@ struct NcclApi {
   decltype(&ncclReduceScatter) ReduceScatter = nullptr;
   decltype(&ncclAllReduce) AllReduce = nullptr;
 
+  // 2.18; null where it has no splits
+  decltype(&ncclCommSplit) CommSplit = nullptr;
+  decltype(&ncclCommCount) CommCount = nullptr;
   // 2.19
   decltype(&ncclMemAlloc) MemAlloc = nullptr;
   decltype(&ncclMemFree) MemFree = nullptr;

@@ -251,6 +251,36 @@ void NcclCommunicator::State::Destroy(absl::Time deadline) {
   comm_ = nullptr;
 }
 
+absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Split(
+    std::shared_ptr<const NcclApi> api, CudaDevice& device, const NcclOptions& options) {
+  if (!api->of_process) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(api->ToString(), " is not the NCCL that the trainer's communicators are of"));
+  }
+  if (api->CommSplit == nullptr) {
+    return absl::UnavailableError(absl::StrCat(api->ToString(), " has no ncclCommSplit"));
+  }
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.splitShare = 0;
+  if (api->version >= 22700 && !options.name.empty()) config.commName = options.name.c_str();
+  auto state = std::make_shared<State>(api, device.index());
+  RETURN_IF_ERROR(state->Run("a split", absl::Now() + options.timeout, [&](ncclComm_t& comm) {
+    return api->CommSplit(static_cast<ncclComm_t>(options.parent), options.color, options.rank,
+                          &comm, &config);
+  }));
+  int ranks = 0;
+  RETURN_IF_ERROR(state->Run("a count", absl::Now() + options.timeout,
+                             [&](ncclComm_t& comm) { return api->CommCount(comm, &ranks); }));
+  if (ranks != options.size) {
+    const absl::Status differ = absl::FailedPreconditionError(
+        absl::StrCat(ranks, " of ", options.size, " ranks hold this plan, of this epoch"));
+    state->Abort(differ);
+    return differ;
+  }
+  return std::unique_ptr<NcclCommunicator>(new NcclCommunicator(std::move(state), device, options));
+}
+
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
     std::shared_ptr<const NcclApi> api, CudaDevice& device, const NcclOptions& options) {
   ncclUniqueId id;

@@ -36,6 +36,10 @@ class NcclCommunicator final : public Communicator {
  public:
   static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(
       std::shared_ptr<const NcclApi> api, CudaDevice& device, const NcclOptions& options);
+  // Of `options.parent`, with nothing shared: an abort of one leaves the other.
+  static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Split(std::shared_ptr<const NcclApi> api,
+                                                                 CudaDevice& device,
+                                                                 const NcclOptions& options);
   // A healthy one leaves its peers what is on the wire, for five seconds at most.
   ~NcclCommunicator() override;
 

@@ -80,6 +80,8 @@ AgentMetrics::AgentMetrics(Registry& r)
           "Predicted time of a bucket on the wire over the measured one.", {}, Ratios())),
       ready(AddGauge(r, "bucket_agent_ready",
                      "1 while the agent is connected to its group and its last probe ended well.")),
+      paused(AddGauge(r, "bucket_agent_paused",
+                      "1 while the agent is in no group, since somebody computes on its node.")),
       verify_mismatches(
           AddCounter(r, "bucket_agent_verify_mismatches_total",
                      "Elements of verified payloads that came off the wire other than they "

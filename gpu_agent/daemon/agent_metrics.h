@@ -83,6 +83,7 @@ class AgentMetrics {
  public:
   prometheus::Histogram& predicted_over_measured;
   prometheus::Gauge& ready;
+  prometheus::Gauge& paused;  // for those who compute here
   prometheus::Counter& verify_mismatches;
   prometheus::Gauge& straggler_ratio;
   prometheus::Gauge& last_probe;

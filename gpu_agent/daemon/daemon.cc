@@ -18,6 +18,7 @@ namespace {
 constexpr std::chrono::seconds kCostDeadline{5};
 constexpr absl::Duration kFirstPause = absl::Milliseconds(100);
 constexpr absl::Duration kLongestPause = absl::Seconds(15);
+constexpr absl::Duration kLook = absl::Seconds(1);  // for who computes here
 
 // What peers and planner say stays one line.
 std::string OneLine(absl::string_view text) { return absl::Utf8SafeCEscape(text); }
@@ -31,9 +32,9 @@ DaemonOptions WithAgreement(DaemonOptions options, const std::string& backend) {
 }
 
 ReporterOptions ForReporter(const DaemonOptions& options) {
-  // A node has one agent: over TCP its ranks are on as many nodes.
+  const int per_node = options.group.unix_folder.empty() ? options.per_node : 0;
   return {options.profile,    options.link_class, options.host,
-          options.group.name, options.group.size, options.group.unix_folder.empty() ? 1 : 0};
+          options.group.name, options.group.size, per_node};
 }
 
 // What trying again does not mend.
@@ -82,14 +83,32 @@ absl::Status Daemon::Run() {
       if (stopped_) return absl::OkStatus();
     }
     if (!met && IsForGood(status)) return status;
+    if (gave_way_) continue;  // into the pause that ends when nobody computes
     Trouble(met ? absl::StrCat("after epoch ", epoch) : "no group yet", status);
     // Whoever has waited for ranks in vain waits for them again.
     Pause(absl::IsDeadlineExceeded(status) ? 0 : failures_++);
   }
 }
 
+absl::Status Daemon::WaitUntilIdle() {
+  std::string last;
+  for (;;) {
+    const std::string busy = options_.busy == nullptr ? "" : options_.busy();
+    metrics_.paused.Set(busy.empty() ? 0 : 1);
+    std::unique_lock lock(mutex_);
+    if (busy.empty()) return absl::OkStatus();
+    state_.doing = absl::StrCat("probes nothing while others compute: ", busy);
+    if (busy != last) spdlog::info("{}", state_.doing);
+    last = busy;
+    changed_.wait_for(lock, absl::ToChronoNanoseconds(kLook), [this] { return stopped_; });
+    if (stopped_) return absl::CancelledError("stopped");
+  }
+}
+
 // Ends with the epoch: always with an error.
 absl::Status Daemon::RunEpoch() {
+  gave_way_ = false;
+  RETURN_IF_ERROR(WaitUntilIdle());
   {
     const std::lock_guard lock(mutex_);
     state_.doing = "waits for the others";
@@ -107,16 +126,35 @@ absl::Status Daemon::RunEpoch() {
   metrics_.Began(group->epoch());
   spdlog::info("epoch {} begins: {}", group->epoch(), ring);
   Prober prober(backend_.device(), backend_.copier(), group->communicator(), options_.sweep_bytes);
-  absl::Status status = Measure(prober, true);
+  absl::Status status = GiveWay();  // whoever came while the others were waited for
+  if (status.ok()) status = Measure(prober, true);
   while (status.ok()) {
-    status = group->WaitUntil(absl::Now() + options_.probe_every);
+    status = Rest(*group);
     if (status.ok()) status = Measure(prober, false);
   }
   const absl::Status fate = group->fate();
   if (!fate.ok()) status = fate;  // said before this rank could
-  metrics_.CommunicatorFailed(status);
+  if (!gave_way_) metrics_.CommunicatorFailed(status);
   group->End(std::string(status.message()));
   return status;
+}
+
+absl::Status Daemon::Rest(Group& group) {
+  const absl::Time until = absl::Now() + options_.probe_every;
+  if (options_.busy == nullptr) return group.WaitUntil(until);
+  while (absl::Now() < until) {
+    RETURN_IF_ERROR(group.WaitUntil(std::min(until, absl::Now() + kLook)));
+    RETURN_IF_ERROR(GiveWay());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::GiveWay() {
+  const std::string busy = options_.busy == nullptr ? "" : options_.busy();
+  if (busy.empty()) return absl::OkStatus();
+  gave_way_ = true;
+  return absl::CancelledError(
+      absl::StrCat("rank ", options_.group.rank, " gives way to who computes there: ", busy));
 }
 
 // The communicator's error. A planner that is away, and payloads that are wrong, are none.

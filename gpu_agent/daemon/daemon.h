@@ -1,10 +1,12 @@
 // An agent of a node: meets the others of its group at the planner, measures what their collectives
 // take, tells the planner, and begins anew when the group's epoch is over. Whatever goes wrong
 // while it runs is logged, counted and tried again, with pauses that grow and differ between ranks.
+// While somebody computes on its node it is in no group, and so probes nothing, as do the others.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -27,8 +29,11 @@ struct DaemonOptions {
   client::ClientTls tls;
   GroupOptions group;
   std::string profile, link_class, host;
+  int per_node = 1;  // agents of the group on each node, with TCP
   absl::Duration probe_every = absl::Seconds(60);
   int64_t sweep_bytes = 8 << 20;  // largest message
+  // Who computes on this node, "" if nobody does; asked once a second. Null: it does not matter.
+  std::function<std::string()> busy;
 };
 
 class Daemon {
@@ -56,7 +61,13 @@ class Daemon {
   bool WaitUntilReady();
 
  private:
+  // CANCELLED: it was stopped before.
+  absl::Status WaitUntilIdle();
   absl::Status RunEpoch();
+  // Until the next probe; an error if the epoch is over, or GiveWay's.
+  absl::Status Rest(Group& group);
+  // An error, with which the epoch ends here, if somebody computes.
+  absl::Status GiveWay();
   absl::Status Measure(Prober& prober, bool whole);
   void Record(const Probe& probe);
   void SetReady(bool ready);
@@ -75,7 +86,9 @@ class Daemon {
   bool was_ready_ = false;
   State state_;
   std::shared_ptr<Group> group_;
-  int failures_ = 0;  // in a row; of Run's thread
+  // Of Run's thread: in a row; the last epoch ended here for whoever computes.
+  int failures_ = 0;
+  bool gave_way_ = false;
 };
 
 }  // namespace bucketd::agent

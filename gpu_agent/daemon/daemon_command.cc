@@ -1,6 +1,7 @@
 #include "gpu_agent/daemon/daemon_command.h"
 
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "client/addresses.h"
 #include "client/cli/tls_flags.h"
 #include "prometheus/registry.h"
 #include "spdlog/spdlog.h"
@@ -18,6 +20,7 @@
 #include "gpu_agent/daemon/daemon.h"
 #include "gpu_agent/daemon/flags.h"
 #include "gpu_agent/daemon/training.h"
+#include "gpu_agent/device/nvml.h"
 #include "gpu_agent/run/command.h"
 #include "passes/base/status_macros.h"
 #include "server/process/log.h"
@@ -32,8 +35,9 @@ struct Args {
   DaemonOptions daemon;
   TrainingFlags training_flags;
   TrainingOptions training;
-  std::string backend = "ring", http = "127.0.0.1:9462", probe_every = "60s", timeout = "30s",
-              ready_file;
+  int gpu = 0;
+  std::string backend = "ring", http = "127.0.0.1:9462", probe_every = "60s", probe_when = "idle",
+              timeout = "30s", ready_file;
 };
 
 std::string PageOf(const DaemonOptions& options, const Daemon::State& state) {
@@ -71,8 +75,34 @@ absl::StatusOr<std::unique_ptr<Training>> StartTraining(Args& args, prometheus::
   return Training::Start(args.training, registry, reports);
 }
 
+// Whom probes would be in the way of: trainers that report here, and with `nvml` who computes on
+// GPUs. Either may be null; both outlive what is returned.
+std::function<std::string()> WhoComputes(const Training* training, const Nvml* nvml) {
+  return [training, nvml]() -> std::string {
+    const int trainers = training == nullptr ? 0 : training->trainers();
+    if (trainers > 0) {
+      return absl::StrCat(trainers, trainers == 1 ? " trainer reports" : " trainers report",
+                          " here");
+    }
+    return nvml == nullptr ? "" : nvml->Computing();
+  };
+}
+
+std::unique_ptr<Nvml> OpenNvml(const Backend& backend) {
+  if (backend.name() != "nccl") return nullptr;
+  absl::StatusOr<std::unique_ptr<Nvml>> nvml = Nvml::Open();
+  if (nvml.ok()) return *std::move(nvml);
+  spdlog::warn("who computes on GPUs is not known, but for trainers that report: {}",
+               std::string(nvml.status().message()));
+  return nullptr;
+}
+
 absl::Status Check(Args& args) {
   GroupOptions& group = args.daemon.group;
+  if (args.probe_when != "idle" && args.probe_when != "always") {
+    return absl::OutOfRangeError(
+        absl::StrCat("--probe-when: ", args.probe_when, ": expected idle or always"));
+  }
   RETURN_IF_ERROR(
       ReadDuration("--probe-every", args.probe_every, absl::Hours(24), args.daemon.probe_every));
   RETURN_IF_ERROR(ReadDuration("--timeout", args.timeout, absl::Hours(1), group.timeout));
@@ -80,6 +110,10 @@ absl::Status Check(Args& args) {
   if (group.rank >= group.size) {
     return absl::OutOfRangeError(
         absl::StrCat("--rank: ", group.rank, " of ", group.size, "; expected less than --size"));
+  }
+  if (group.size % args.daemon.per_node != 0) {
+    return absl::OutOfRangeError(absl::StrCat("--per-node: ", args.daemon.per_node,
+                                              "; expected a divisor of --size, ", group.size));
   }
   if (group.unix_folder.empty() == group.tcp_interface.empty()) {
     return absl::OutOfRangeError("one of --interface and --unix-folder is needed");
@@ -94,17 +128,21 @@ absl::Status Run(Args& args) {
   RETURN_IF_ERROR(Check(args));
   ASSIGN_OR_RETURN(const std::unique_ptr<StopSignals> signals, StopSignals::Create({}));
   RETURN_IF_ERROR(ConfigureLog("bucket-agent", "info", false));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, Backend::Open(args.backend, 0, 1));
-  spdlog::info("backend {}", backend->reason());
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<Backend> backend,
+      Backend::Open(args.backend, args.gpu, args.gpu + 1, args.daemon.group.tcp_interface));
+  spdlog::info("backend {}, on {}", backend->reason(), backend->device().name());
   prometheus::Registry registry;
   SetBuildInfo(registry, BUCKETD_VERSION, backend->name());
   AgentMetrics metrics(registry);
   ReportMetrics reports(registry);
   const GroupOptions& group = args.daemon.group;
   metrics.Member(group.name, group.rank, group.size);
-  Daemon daemon(args.daemon, *backend, metrics, reports);
   ASSIGN_OR_RETURN(const std::unique_ptr<Training> training,
                    StartTraining(args, registry, reports));
+  const std::unique_ptr<Nvml> nvml = args.probe_when == "idle" ? OpenNvml(*backend) : nullptr;
+  if (args.probe_when == "idle") args.daemon.busy = WhoComputes(training.get(), nvml.get());
+  Daemon daemon(args.daemon, *backend, metrics, reports);
   ASSIGN_OR_RETURN(const std::unique_ptr<SidePort> side_port,
                    OpenSidePort(args.http, registry, HandlersOf(args, daemon)));
   const std::string http = side_port == nullptr ? "" : side_port->address();
@@ -138,7 +176,10 @@ void AddDaemonCommand(const Command& app) {
   const Command command = app.AddCommand(
       "daemon", "Stay: meet the other nodes' agents, probe what collectives take, report it");
   GroupOptions& group = args->daemon.group;
-  command.AddOption("--planner", args->daemon.planner, "address of bucketd")
+  command
+      .AddOption("--planner", args->daemon.planner,
+                 "address of bucketd, or of several: a:9460,b:9460, dns:///planners:9460")
+      .Checked(client::WrongInAddresses)
       .Required()
       .TypeName("ADDRESS");
   client::ClientTls& tls = args->daemon.tls;
@@ -157,8 +198,15 @@ void AddDaemonCommand(const Command& app) {
       .TypeName("DIR");
   command
       .AddOption(kBackendFlag, args->backend,
-                 "what moves the bytes: ring, nccl on the first GPU, which trainers then share "
-                 "with the probes, or auto; all agents of a group have the same")
+                 "what moves the bytes: ring, nccl, or auto; all agents of a group have the same")
+      .ShowDefault();
+  command.AddOption("--gpu", args->gpu, "with nccl, which GPU of this machine: a daemon for each")
+      .InRange(0, 63)
+      .ShowDefault();
+  command
+      .AddOption("--per-node", args->daemon.per_node,
+                 "with --interface, agents of the group on each node, their ranks in a row")
+      .InRange(1, 64)
       .ShowDefault();
   AddHttpFlag(command, args->http);
   command.AddOption("--profile", args->daemon.profile,
@@ -166,6 +214,12 @@ void AddDaemonCommand(const Command& app) {
   command.AddOption("--link-class", args->daemon.link_class,
                     "link class of the mesh dimension that the group stands for");
   command.AddOption("--probe-every", args->probe_every, "pause between probes").ShowDefault();
+  command
+      .AddOption("--probe-when", args->probe_when,
+                 "idle: not while trainers report to --telemetry or, with nccl, another process "
+                 "computes on a GPU of this machine; the group then has no epoch. Or always")
+      .TypeName("idle|always")
+      .ShowDefault();
   command.AddOption("--timeout", args->timeout, "patience with the others").ShowDefault();
   command.AddOption("--sweep-bytes", args->daemon.sweep_bytes, "largest message")
       .InRange(int64_t{4} << 10, int64_t{1} << 30)

@@ -55,7 +55,10 @@ Training::~Training() {
   if (reporter_.joinable()) reporter_.join();
 }
 
-void Training::Opened(int ring) { trainers_[ring] = {}; }
+void Training::Opened(int ring) {
+  trainers_[ring] = {};
+  ++open_;
+}
 
 void Training::Refused(const std::string& why) {
   rings_.refused.Increment();
@@ -123,6 +126,7 @@ void Training::Closed(int ring, const std::string& why) {
   }
   JobMetrics* const job = trainers_[ring].job;
   trainers_.erase(ring);
+  --open_;
   if (job != nullptr) SetGauges(*job);
 }
 

@@ -1,6 +1,7 @@
 // What a node's trainers report: to Prometheus, and as cost samples to the planner.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -37,6 +38,9 @@ class Training : private CollectorEvents {
                                                          ReportMetrics& reports);
   ~Training() override;
 
+  // How many report now. Thread-safe.
+  int trainers() const { return open_; }
+
  private:
   // A ring, as it was last seen.
   struct Trainer {
@@ -61,6 +65,7 @@ class Training : private CollectorEvents {
   std::map<std::string, std::unique_ptr<JobMetrics>> jobs_;
   std::unique_ptr<JobMetrics> others_;
   std::map<int, Trainer> trainers_;  // of the collector's thread
+  std::atomic<int> open_{0};         // as many
   std::mutex mutex_;
   std::condition_variable stop_;
   bool stopped_ = false;

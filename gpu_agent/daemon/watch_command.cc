@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "client/addresses.h"
 #include "client/cli/command_line.h"
 #include "client/cli/tls_flags.h"
 #include "prometheus/registry.h"
@@ -59,7 +60,10 @@ void AddWatchCommand(const Command& app) {
   const Command command = app.AddCommand(
       "watch", "Stay, beside trainers, and measure nothing: pass on what their buckets took");
   AddTrainingFlags(command, args->flags).Required();
-  command.AddOption("--planner", args->training.planner, "address of bucketd, to report to")
+  command
+      .AddOption("--planner", args->training.planner,
+                 "address of bucketd, or of several with commas between, to report to")
+      .Checked(client::WrongInAddresses)
       .TypeName("ADDRESS");
   client::ClientTls& tls = args->training.tls;
   AddTlsFlags(command, {tls.ca, tls.certificate, tls.key, tls.token});

@@ -16,6 +16,7 @@ namespace bucketd::agent {
 
 class Communicator;
 class Copier;
+struct Collective;
 
 struct NcclOptions {
   std::string id;  // GpuModule::nccl_id of one rank, handed to all
@@ -25,10 +26,15 @@ struct NcclOptions {
   // How long the start, and each launch until it is enqueued, may take.
   absl::Duration timeout = absl::Seconds(30);
   std::shared_ptr<Communicator> host;  // of the same ranks, over which they agree on plans
+  // Somebody else's communicator of this process (an ncclComm_t) over the same ranks in the same
+  // order. Instead of meeting by `id`, they split theirs off it: those that hold the same `color`
+  // (from 0 on), which have to be all. Nothing is launched on it meanwhile.
+  void* parent = nullptr;
+  int color = 0;
 };
 
 // A module of another build is refused: layouts of types cross this table.
-inline constexpr uint32_t kGpuModuleVersion = 3;
+inline constexpr uint32_t kGpuModuleVersion = 4;
 inline constexpr char kGpuModuleEntry[] = "bucketd_cuda_module_v1";
 
 // All functions are thread-safe.
@@ -40,9 +46,16 @@ struct GpuModule {
   absl::StatusOr<std::unique_ptr<Device>> (*open)(int index);
   // Copies by kernels.
   absl::StatusOr<std::unique_ptr<Copier>> (*copier)(Device& device);
+  // A stream of somebody else's, a cudaStream_t, which outlives what is returned. Null is the
+  // default stream.
+  absl::StatusOr<std::unique_ptr<Stream>> (*adopt)(Device& device, void* stream);
+  // Whether NCCL has it: UNIMPLEMENTED says what there is none of. Counts and memory do not matter.
+  absl::Status (*takes)(const Collective& collective);
   // An id for one process group. UNAVAILABLE without an NCCL of 2.18 or newer.
   absl::StatusOr<std::string> (*nccl_id)();
   // Blocks until all ranks are there, or the timeout. A rank a GPU, unless NCCL is told otherwise.
+  // Of a split: FAILED_PRECONDITION where this NCCL is not the process's own, of which the parent
+  // is, or where ranks differ in color.
   absl::StatusOr<std::unique_ptr<Communicator>> (*nccl)(Device& device, const NcclOptions& options);
   // "NCCL 2.27.3 (libnccl.so.2)"; UNAVAILABLE: why there is none.
   absl::StatusOr<std::string> (*nccl_version)();

@@ -21,6 +21,9 @@ class Event {
   virtual ~Event() = default;
   // Everything enqueued before it has ended, well or not. Never blocks.
   virtual bool done() const = 0;
+  // As somebody has seen it before: the device is not asked, which a stream that is being captured
+  // into a graph forbids.
+  virtual bool seen_done() const { return done(); }
   // Blocks until done() or the deadline. OK, the first error of the stream before this point, or
   // DEADLINE_EXCEEDED; the stream goes on after that one.
   virtual absl::Status Wait(absl::Time deadline) const = 0;
@@ -64,6 +67,9 @@ class Device {
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) = 0;
   // `name` is what traces and thread lists call it, at most 15 characters.
   virtual absl::StatusOr<std::unique_ptr<Stream>> NewStream(const std::string& name) = 0;
+  // The calling thread does nothing but look whether work is done: that disturbs no capture of
+  // another thread's.
+  virtual void OnlyLook() {}
   // Host memory to device memory and back, ordered on `stream`. Host memory must stay until then.
   virtual absl::Status Copy(Stream& stream, const void* from, void* to, int64_t bytes) = 0;
 };

@@ -32,8 +32,11 @@ class Ticket {
     // Without a copy-in there is nothing to wait for.
     return phase == Phase::kPacked && packed != nullptr ? packed : arrived;
   }
-  // Nothing of it is enqueued any more.
-  bool idle() const { return done != nullptr ? done->done() : arrived->done(); }
+  // Nothing of it is enqueued any more. `ask` the device, or go by what was seen.
+  bool idle(bool ask) const {
+    const Event& last = done != nullptr ? *done : *arrived;
+    return ask ? last.done() : last.seen_done();
+  }
 };
 
 namespace {
@@ -108,17 +111,34 @@ absl::Status Executor::Open(std::vector<Channel> channels) {
   }
   ASSIGN_OR_RETURN(pack_, device_.NewStream("pack"));
   ASSIGN_OR_RETURN(unpack_, device_.NewStream("unpack"));
-  if (program_.memory_bytes > 0) {
-    ASSIGN_OR_RETURN(memory_, device_.Allocate(program_.memory_bytes));
-  }
+  RETURN_IF_ERROR(TakeArena());
   const absl::Time deadline = absl::Now() + options_.timeout;
   for (const std::unique_ptr<Lane>& lane : lanes_) {
+    if (options_.compared) continue;
     RETURN_IF_ERROR(Agree(*lane->channel.communicator,
                           NameOf(lane->channel.mesh_dim, lane->channel.lane), program_.digest,
                           options_.epoch, deadline));
     RETURN_IF_ERROR(Register(*lane, deadline));
   }
   watchdog_ = std::thread([this] { Watch(); });
+  return absl::OkStatus();
+}
+
+absl::Status Executor::TakeArena() {
+  const int64_t bytes = program_.memory_bytes;
+  base_ = options_.memory;
+  if (base_ == nullptr && bytes > 0) {
+    ASSIGN_OR_RETURN(memory_, device_.Allocate(bytes));
+    base_ = memory_->data();
+  }
+  if (reinterpret_cast<uintptr_t>(base_) % kBucketAlignment != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the buckets' memory is not aligned to ", kBucketAlignment));
+  }
+  if (options_.memory != nullptr && options_.memory_bytes < bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the plan's buckets want ", bytes, " bytes, got ", options_.memory_bytes));
+  }
   return absl::OkStatus();
 }
 
@@ -138,20 +158,26 @@ absl::Status Executor::Register(Lane& lane, absl::Time deadline) {
 }
 
 Executor::~Executor() {
+  const absl::Status closed = Close();
+  if (closed.ok() || memory_ == nullptr) return;
+  // The device would be lost to the whole process if it were unmapped under what runs.
+  std::fprintf(stderr, "bucket executor: %s: %lld bytes of buckets are not freed\n",
+               std::string(closed.message()).c_str(), static_cast<long long>(memory_->bytes()));
+  [[maybe_unused]] const Buffer* left = memory_.release();
+}
+
+absl::Status Executor::Close() {
   {
     const std::lock_guard lock(mutex_);
-    Forget();
+    Forget(true);
     if (!under_way_.empty()) Fail(absl::CancelledError("the executor was closed"));
+    if (error_.ok()) error_ = absl::CancelledError("the executor is closed");
     closing_ = true;
   }
   close_.notify_all();
   if (watchdog_.joinable()) watchdog_.join();
-  const absl::Status drained = Drain();
-  if (drained.ok() || memory_ == nullptr) return;
-  // The device would be lost to the whole process if it were unmapped under what runs.
-  std::fprintf(stderr, "bucket executor: %s: %lld bytes of buckets are not freed\n",
-               std::string(drained.message()).c_str(), static_cast<long long>(memory_->bytes()));
-  [[maybe_unused]] const Buffer* left = memory_.release();
+  if (!closed_.has_value()) closed_ = Drain();
+  return *closed_;
 }
 
 // Everything enqueued has ended, and nothing uses the memory.
@@ -282,7 +308,7 @@ absl::Status Executor::Finish(const TicketPtr& ticket, absl::Span<const Tensor> 
 
 // Every bucket in turn that was started and whose memory nobody holds.
 void Executor::LaunchReady() {
-  Forget();
+  Forget(false);
   while (error_.ok() && !program_.starts.empty()) {
     const int32_t bucket = program_.starts[next_];
     TicketPtr& waiting = slots_[static_cast<size_t>(bucket)].waiting;
@@ -320,7 +346,7 @@ void Executor::TakeMemory(const TicketPtr& ticket, Stream& stream) {
       ++it;
       continue;
     }
-    if (!held.by->done->done()) stream.After(held.by->done);
+    if (!held.by->done->seen_done()) stream.After(held.by->done);
     it = held_.erase(it);
     if (from < begin) held_[from] = {begin, held.by};
     if (held.end > end) it = held_.insert_or_assign(end, Held{held.end, held.by}).first;
@@ -398,6 +424,18 @@ absl::Status Executor::Wait(const TicketPtr& ticket, Phase phase, absl::Time dea
   return error_;
 }
 
+absl::Status Executor::Join(const TicketPtr& ticket, Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  RETURN_IF_ERROR(error_);
+  if (ticket->done == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(Describe(program_.plan, ticket->bucket),
+                     ticket->arrived == nullptr ? ": waits for its turn" : ": was not finished"));
+  }
+  stream.After(ticket->done);
+  return absl::OkStatus();
+}
+
 bool Executor::done(const TicketPtr& ticket) const {
   const std::lock_guard lock(mutex_);
   return ticket->done != nullptr ? ticket->done->done() : !error_.ok();
@@ -427,7 +465,7 @@ absl::StatusOr<BucketTimes> Executor::Times(const TicketPtr& ticket, const Event
 
 std::byte* Executor::memory(int32_t bucket) const {
   const BucketLayout& layout = program_.buckets[static_cast<size_t>(bucket)];
-  return layout.memory_bytes == 0 ? nullptr : memory_->data() + layout.memory_at;
+  return layout.memory_bytes == 0 ? nullptr : base_ + layout.memory_at;
 }
 
 absl::Status Executor::health() const {
@@ -446,8 +484,8 @@ void Executor::Abort(const std::string& why) {
 }
 
 // Tickets at the front that are over.
-void Executor::Forget() {
-  while (!under_way_.empty() && under_way_.front()->idle()) under_way_.pop_front();
+void Executor::Forget(bool ask) {
+  while (!under_way_.empty() && under_way_.front()->idle(ask)) under_way_.pop_front();
 }
 
 void Executor::Fail(const absl::Status& error) {
@@ -463,6 +501,7 @@ void Executor::Fail(const absl::Status& error) {
 void Executor::Watch() {
   const absl::Duration period =
       std::clamp(options_.timeout / 4, absl::Milliseconds(1), absl::Seconds(1));
+  device_.OnlyLook();
   std::unique_lock lock(mutex_);
   while (!closing_ && error_.ok()) {
     close_.wait_for(lock, absl::ToChronoNanoseconds(period));
@@ -470,7 +509,7 @@ void Executor::Watch() {
       const absl::Status health = lane->channel.communicator->health();
       if (!health.ok()) Fail(health);
     }
-    Forget();
+    Forget(true);
     if (under_way_.empty() || absl::Now() < under_way_.front()->deadline) continue;
     const int32_t late = under_way_.front()->bucket;
     Fail(absl::DeadlineExceededError(

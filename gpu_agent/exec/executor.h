@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -44,6 +45,13 @@ struct ExecutorOptions {
   absl::Duration timeout = absl::Seconds(30);
   // Ranks of different epochs refuse each other.
   uint64_t epoch = 0;
+  // The buckets' memory, where the caller has it: at least Program::memory_bytes, aligned to
+  // kBucketAlignment; it stays until Close() was OK. Null: the device's, which is registered with
+  // the communicators.
+  std::byte* memory = nullptr;
+  int64_t memory_bytes = 0;
+  // Whoever made the communicators has compared plan and epoch on all ranks.
+  bool compared = false;
 };
 
 // Tensors of a bucket, one a member, in payload order; they stay until the ticket is done, after an
@@ -86,8 +94,8 @@ class Executor {
                                                           Program program,
                                                           std::vector<Channel> channels,
                                                           const ExecutorOptions& options);
-  // What is under way is aborted, and what runs is waited for, ten seconds at most: then the
-  // buckets' memory is left to the process, and standard error says so.
+  // Close(). Where that was not OK, the buckets' memory is left to the process, and standard error
+  // says so.
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -105,6 +113,11 @@ class Executor {
   // executor's error. kDone of a bucket without `out` comes after its Finish.
   absl::Status Wait(const TicketPtr& ticket, Phase phase, absl::Time deadline);
   bool done(const TicketPtr& ticket) const;
+  // What is enqueued on `stream`, of the device, from now on runs when the bucket is done; no
+  // thread waits, and the device is asked nothing. FAILED_PRECONDITION where the ticket waits for
+  // its turn or its Finish; else the executor's error, as far as one is known: a bucket may fail
+  // behind this, and then its results are undefined, and the next call says so.
+  absl::Status Join(const TicketPtr& ticket, Stream& stream);
   // From `origin`, an event of the device; null: from the first thing that the bucket did.
   // FAILED_PRECONDITION before it is done.
   absl::StatusOr<BucketTimes> Times(const TicketPtr& ticket, const Event* origin = nullptr) const;
@@ -116,6 +129,9 @@ class Executor {
   // The first error.
   absl::Status health() const;
   void Abort(const std::string& why);
+  // Aborts what is under way and waits for what runs, ten seconds at most. OK: nothing uses memory
+  // or tensors any more, now or later; else they have to stay for good. Repeated, it says the same.
+  absl::Status Close();
 
  private:
   // Tiles for the tensors of the last time.
@@ -139,6 +155,7 @@ class Executor {
 
   Executor(Device& device, Copier& copier, Program program, const ExecutorOptions& options);
   absl::Status Open(std::vector<Channel> channels);
+  absl::Status TakeArena();
   absl::Status Register(Lane& lane, absl::Time deadline);
   absl::StatusOr<TicketPtr> NewTicket(int32_t bucket, const Payload& payload);
   absl::Status BindPacked(const Payload& payload, Ticket& ticket);
@@ -150,7 +167,7 @@ class Executor {
   absl::Status Launch(const TicketPtr& ticket);
   absl::Status Unpack(Ticket& ticket, Stream& stream);
   void TakeMemory(const TicketPtr& ticket, Stream& stream);
-  void Forget();
+  void Forget(bool ask);
   absl::Status Drain();
   void Fail(const absl::Status& error);
   void Watch();
@@ -159,7 +176,8 @@ class Executor {
   Copier& copier_;
   const Program program_;
   const ExecutorOptions options_;
-  std::unique_ptr<Buffer> memory_;
+  std::unique_ptr<Buffer> memory_;  // null: the caller's, or none
+  std::byte* base_ = nullptr;       // of the buckets' memory
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::unique_ptr<Stream> pack_, unpack_;  // of copies that are not on a lane's stream
 
@@ -174,6 +192,7 @@ class Executor {
   std::shared_ptr<Event> last_arrived_;  // of the last launch, which was on that lane
   absl::Status error_;
   bool closing_ = false;
+  std::optional<absl::Status> closed_;
   std::condition_variable close_;
   std::thread watchdog_;
 };

@@ -1,9 +1,25 @@
 /* libbucket_executor: runs a plan's buckets inside of a trainer's process. Plain C, for whoever
  * cannot link C++ (client/python/bucketd/executor.py loads it). exec/executor.h says what each call
- * means; nothing here but Wait and Open blocks.
+ * means.
  *
- * Calls that can fail return 0 or null and set *error to a text that the caller frees with
- * bucket_free. Enumerations are those of passes/base/types.h. Thread-safe, but for Open and Close.
+ * Errors: calls that can fail return 0 or null and set *error to a text that the caller frees with
+ * bucket_free. After the first error of a bucket (a peer that died, a timeout, an abort) every
+ * later call says it, and a new executor of a new epoch takes over. Enumerations are those of
+ * passes/base/types.h.
+ *
+ * Threads: thread-safe, but for open and close. open, close and wait block, each to a limit that it
+ * states; a start blocks where a communicator connects, to the timeout at most; nothing else does.
+ *
+ * Memory: tensors and arena are the caller's. Tensors stay from start until wait was 1, or, on a
+ * GPU, until what the caller enqueues behind join; after an error, and the arena always, until
+ * close was 1.
+ *
+ * On a GPU (device >= 0) a bucket runs on streams of the executor's, ordered by events behind what
+ * was on the caller's stream at its start and before what comes onto the caller's stream after its
+ * join: the host waits for none of it, and neither call asks CUDA what has happened. The executor
+ * launches in the plan's order, over all channels one behind the other. Beside collectives that the
+ * caller launches on communicators of its own, NCCL wants one order of launches on all ranks, and
+ * NCCL_LAUNCH_ORDER_IMPLICIT=1 (2.26 or newer).
  */
 #ifndef BUCKETD_GPU_AGENT_LIBRARY_BUCKET_EXECUTOR_H_
 #define BUCKETD_GPU_AGENT_LIBRARY_BUCKET_EXECUTOR_H_
@@ -16,7 +32,7 @@ extern "C" {
 
 #define BUCKET_API __attribute__((visibility("default")))
 
-#define BUCKET_EXECUTOR_ABI 2
+#define BUCKET_EXECUTOR_ABI 3
 BUCKET_API int32_t bucket_executor_abi(void);
 
 typedef struct bucket_executor bucket_executor;
@@ -38,12 +54,14 @@ typedef struct {
   const int64_t* counts; /* of members: elements a rank, as Collective::count */
 } bucket_spec;
 
-/* One process group of this host, over unix sockets. */
+/* One process group: of this host, over unix sockets; on a GPU, wherever its ranks are. */
 typedef struct {
   const char* mesh_dim;
   int32_t lane;
   int32_t rank, size;
-  const char* group; /* the same text for all ranks of this group and for no other */
+  int32_t on_this_host; /* how many of its ranks are */
+  const char* group;    /* the same text for all ranks of this group and for no other */
+  void* parent; /* on a GPU: the caller's ncclComm_t over the same ranks in the same order */
 } bucket_channel;
 
 typedef struct {
@@ -59,22 +77,48 @@ typedef struct {
   uint64_t epoch;
   double timeout_seconds;
   int32_t gloo_order; /* sums in the order of gloo's rings instead of NCCL's */
+  int32_t device;     /* -1: host memory; else the GPU of that number in this process */
+  /* On a GPU: memory of it for the plan's buckets, bucket_executor_plan_bytes or more, aligned to
+   * 4096. Nobody meets in the folder there: it is any text that is this job's alone. token and
+   * gloo_order are not read. */
+  void* arena;
+  int64_t arena_bytes;
 } bucket_executor_options;
 
-/* Connects, and compares plans with the other ranks before anything moves. */
+/* What is not right with a bucket of `ranks` ranks on a device (host memory, any GPU) is a text
+ * that the caller frees: a dtype or an operation that there is none of. Null: it can be run. */
+BUCKET_API char* bucket_executor_refuses(int32_t device, const bucket_spec* bucket, int32_t ranks);
+/* How large the arena is to be, above 0 even where no bucket wants any; arena and parents are not
+ * read. */
+BUCKET_API int64_t bucket_executor_plan_bytes(const bucket_executor_options* options, char** error);
+
+/* Connects, and compares plans with the other ranks before anything moves; to the timeout. On a GPU
+ * the communicators are split off the channels' parents, with nothing shared: all ranks open, and
+ * launch nothing on a parent meanwhile. Refused where the NCCL that is found is not the one that
+ * was in the process before, of which the parents are. */
 BUCKET_API bucket_executor* bucket_executor_open(const bucket_executor_options* options,
                                                  char** error);
-/* Aborts what is under way. */
-BUCKET_API void bucket_executor_close(bucket_executor* executor);
+/* Aborts what is under way and waits for what runs, 10 seconds at most. 1: nothing uses tensors or
+ * arena any more; 0: something may, so they must never be freed. The executor is gone either way.
+ */
+BUCKET_API int32_t bucket_executor_close(bucket_executor* executor);
 
-/* A ticket above 0. Tensors, one a member, are host memory and stay until the ticket is done. */
+/* A ticket above 0. Tensors are one a member. `stream` is a cudaStream_t on a GPU (null: the
+ * default stream), behind which the bucket runs; null on the host. */
 BUCKET_API int64_t bucket_executor_start(bucket_executor* executor, int32_t bucket,
                                          const bucket_tensor* in, const bucket_tensor* out,
-                                         char** error);
-/* 1 once the results are in `out`. A ticket is waited for once. */
+                                         void* stream, char** error);
+/* On a GPU: what comes onto `stream` from now on runs when the results are in `out`. 1, or the
+ * error that is known; one that comes later leaves `out` undefined, and the next call says it. The
+ * ticket must have had its turn. A ticket is joined or waited for, once. */
+BUCKET_API int32_t bucket_executor_join(bucket_executor* executor, int64_t ticket, void* stream,
+                                        char** error);
+/* 1 once the results are in `out`, at most so many seconds later: DEADLINE_EXCEEDED, and the ticket
+ * stands. */
 BUCKET_API int32_t bucket_executor_wait(bucket_executor* executor, int64_t ticket, double seconds,
                                         char** error);
-/* Of the last waited-for run of a bucket: copy-in, wire, copy-out, in picoseconds. 0: none yet. */
+/* Of the last run of a bucket that was waited for, or joined and seen to be done: copy-in, wire,
+ * copy-out, in picoseconds. 0: none yet. */
 BUCKET_API int32_t bucket_executor_times(bucket_executor* executor, int32_t bucket,
                                          int64_t times_ps[3]);
 BUCKET_API void bucket_executor_abort(bucket_executor* executor, const char* why);
@@ -99,8 +143,8 @@ typedef struct {
   int64_t total_ps, exposed_ps, peak_bytes;
   const int64_t* wire_ps; /* of each bucket */
 } bucket_prediction;
-/* From then on each bucket that was waited for is a record. Before the first start. `options` are
- * those of bucket_executor_open. */
+/* From then on each bucket that was waited for, or joined, is a record. Before the first start.
+ * `options` are those of bucket_executor_open. */
 BUCKET_API void bucket_executor_report(bucket_executor* executor,
                                        const bucket_executor_options* options,
                                        bucket_telemetry* telemetry,

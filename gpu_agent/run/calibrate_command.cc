@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/addresses.h"
 
 #include "gpu_agent/run/calibration.h"
 #include "gpu_agent/run/command.h"
@@ -126,7 +127,7 @@ void AddCalibrateCommand(const Command& app, const std::vector<std::string>& arg
       .AddOption("--planner", args->delivery.planner,
                  "bucketd that takes the cost profile too, as a new version of its name")
       .TypeName("ADDRESS")
-      .Address();
+      .Checked(client::WrongInAddresses);
   command.AddFlag("--promote", args->delivery.promote,
                   "make that version what NAME@latest means; the first one always is");
   command.AddOption("--name,--profile-name", args->name, "the profile's name").ShowDefault();

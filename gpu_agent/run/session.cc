@@ -70,8 +70,8 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const SessionOptions& opt
     }
   }
   std::unique_ptr<Session> session(new Session(options));
-  ASSIGN_OR_RETURN(session->backend_,
-                   Backend::Open(options.backend, session->rank(), options.ranks));
+  ASSIGN_OR_RETURN(session->backend_, Backend::Open(options.backend, session->rank(), options.ranks,
+                                                    options.tcp_interface));
   if (options.rank < 0) {
     std::fprintf(stderr, "backend %s\n", session->backend_->reason().c_str());
     RETURN_IF_ERROR(session->MakeFolder());

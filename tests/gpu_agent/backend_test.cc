@@ -28,7 +28,7 @@ std::string Module(const std::string& name) {
 }
 
 std::string Reason(const std::string& asked, int ranks, const std::string& module) {
-  const auto backend = Backend::Open(asked, 0, ranks, module);
+  const auto backend = Backend::Open(asked, 0, ranks, "", module);
   return backend.ok() ? (*backend)->reason() : backend.status().ToString();
 }
 
@@ -45,7 +45,7 @@ TEST(Backend, AutoIsNcclWhereEachRankHasAGpu) {
 }
 
 TEST(Backend, NcclIsRefusedWithTheReasonAndTheWayOut) {
-  const auto absent = Backend::Open("nccl", 0, 2, "/no/module.so");
+  const auto absent = Backend::Open("nccl", 0, 2, "", "/no/module.so");
   EXPECT_EQ(
       absent.status(),
       absl::UnavailableError("backend nccl: /no/module.so is absent; backend ring wants no GPU"));
@@ -54,21 +54,39 @@ TEST(Backend, NcclIsRefusedWithTheReasonAndTheWayOut) {
 
 TEST(Backend, RanksShareGpusWhereTheEnvironmentSaysThatNcclMay) {
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
-  const auto third = Backend::Open("nccl", 2, 3, Module("gpus"));
+  const auto third = Backend::Open("nccl", 2, 3, "", Module("gpus"));
   unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
   ASSERT_TRUE(third.ok()) << third.status();
   EXPECT_EQ((*third)->device().name(), "cuda:0 of the tests");
 }
 
+TEST(Backend, NcclConnectsHostsOnTheInterfaceThatIsNamed) {
+  const auto told = [](const std::string& asked, const std::string& interface) -> std::string {
+    const auto backend = Backend::Open(asked, 0, 2, interface, Module("gpus"));
+    if (!backend.ok()) return backend.status().ToString();
+    const char* name = std::getenv("NCCL_SOCKET_IFNAME");
+    return name == nullptr ? "nothing" : name;
+  };
+  unsetenv("NCCL_SOCKET_IFNAME");
+  EXPECT_EQ(told("nccl", ""), "nothing");
+  EXPECT_EQ(told("ring", "lo"), "nothing");
+  EXPECT_THAT(told("nccl", "no-such-interface"), HasSubstr("no-such-interface"));
+  EXPECT_EQ(told("nccl", "127.0.0.1"), "=lo");
+  setenv("NCCL_SOCKET_IFNAME", "ib0", 1);
+  EXPECT_EQ(told("nccl", "lo"), "ib0") << "somebody has said otherwise";
+  unsetenv("NCCL_SOCKET_IFNAME");
+}
+
 TEST(Backend, TheRingIsNeverAQuestionOfModules) {
   EXPECT_EQ(Reason("ring", 2, Module("gpus")), "ring: as asked");
-  EXPECT_EQ(Backend::Open("carrier_pigeon", 0, 2).status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(Backend::Open("carrier_pigeon", 0, 2, "").status().code(),
+            absl::StatusCode::kOutOfRange);
 }
 
 // All-gathers what each rank says, on the device of its backend.
 absl::StatusOr<std::string> Gather(int rank, int size, const std::string& folder,
                                    const std::string& module) {
-  ASSIGN_OR_RETURN(const auto backend, Backend::Open("nccl", rank, size, module));
+  ASSIGN_OR_RETURN(const auto backend, Backend::Open("nccl", rank, size, "", module));
   ASSIGN_OR_RETURN(const auto rendezvous, FolderRendezvous::Open(folder));
   ASSIGN_OR_RETURN(RingPeers peers, ConnectRing(TestRing(folder, rank, size, false), *rendezvous));
   ASSIGN_OR_RETURN(const auto communicator, backend->Connect(std::move(peers), {}, "test"));

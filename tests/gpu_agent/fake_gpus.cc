@@ -179,6 +179,10 @@ bucketd_cuda_module_v1() {
       []() -> absl::StatusOr<int> { return 2; },
       Open,
       NewCopier,
+      [](Device&, void*) -> absl::StatusOr<std::unique_ptr<Stream>> {
+        return absl::UnimplementedError("the host has no streams of others");
+      },
+      [](const Collective&) { return absl::OkStatus(); },
       NcclId,
       NewNccl,
       []() -> absl::StatusOr<std::string> { return "NCCL of the tests"; }};

@@ -37,7 +37,9 @@ TEST(NcclApi, TheLibraryTellsItsVersionAndWhatItHas) {
   EXPECT_NE((*api)->CommWindowRegister, nullptr);
   // It is in the process now, so that the search finds it before any other.
   unsetenv("BUCKETD_NCCL_LIB");
+  EXPECT_NE((*api)->CommSplit, nullptr);
   const auto present = NcclApi::Load();
+  EXPECT_TRUE(present.ok() && (*present)->of_process);
   ASSERT_TRUE(present.ok()) << present.status();
   EXPECT_EQ((*present)->file, "libnccl.so.2 of this process");
   EXPECT_EQ((*present)->AllReduce, (*api)->AllReduce);

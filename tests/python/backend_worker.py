@@ -16,7 +16,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.distributed.device_mesh import init_device_mesh
 
 import bucketd
-from bucketd import client, embedded, session
+from bucketd import calls, client, embedded, session
 from bucketd.mesh import creation_order, group_ranks
 
 RANK = int(os.environ["RANK"])
@@ -228,21 +228,21 @@ class Cases:
         return {**found, "plans": self.told()}
 
     def killed_during_an_upload(self):
-        true_send = client.PlannerClient._send
+        once = calls.Route.once
 
-        def send(to, method, parts, until):
+        def send(to, method, request, until):
             def dying():
-                for part in parts():
+                for part in request():
                     yield part
                     os.kill(PID, signal.SIGKILL)  # after the header
 
-            return true_send(to, method, dying, until)
+            return once(to, method, dying if method == "UploadGraph" else request, until)
 
-        client.PlannerClient._send = send
+        calls.Route.once = send
         try:
             return outcome(lambda: self.step(self.backend(deadline=5)))
         finally:
-            client.PlannerClient._send = true_send
+            calls.Route.once = once
 
     def rank_1_never_comes(self):
         if RANK == 1:

@@ -16,6 +16,7 @@ for path in (str(ROOT / "tests" / "data" / "vectors"), str(HERE), str(CLIENT)):
 # Workers are processes of their own.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CLIENT), os.environ.get("PYTHONPATH", "")]))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("CI", "true")  # where torch makes errors of what it only warns of elsewhere
 
 import generate_wire  # noqa: E402
 

@@ -2,6 +2,7 @@
 rank 0 writes.
 
   bits     the same training without a plan, with one through torch.distributed and with one through the executor
+  mixed    the same where the library refuses reduce-scatters, as NCCL does of some dtypes
   killed   rank 2 is gone, by SIGKILL, in the middle of a step; the others say what they heard, and when
 """
 
@@ -20,7 +21,8 @@ import training
 from torch.distributed.device_mesh import init_device_mesh
 
 import bucketd
-from bucketd import bucket_library
+from bucketd import bucket_library, degraded
+from bucketd.graph import CollectiveKind
 
 STEPS = 3
 # Each shard is whole and has an even number of elements: gloo and the executor cut there alike.
@@ -61,6 +63,26 @@ def bits(mesh, out: pathlib.Path) -> None:
         out.write_text(json.dumps(found))
 
 
+def mixed(mesh, out: pathlib.Path) -> None:
+    planned_graphs: list = []
+    plain = trained("unplanned", mesh, lambda model: training.UNPLANNED).result()
+    torch._dynamo.reset()
+    asked = bucket_library.refuses
+
+    def refuses(device, bucket, ranks):
+        return "no such sum here" if bucket.kind == CollectiveKind.REDUCE_SCATTER else asked(device, bucket, ranks)
+
+    bucket_library.refuses = refuses
+    result = trained("mixed", mesh, planned(planned_graphs, executor="bucketd", executor_timeout=float(sys.argv[2]))).result()
+    runs = [(bucket.kind, each.runner.times(k) is not None) for each in planned_graphs for k, bucket in enumerate(each.plan.buckets)]
+    refused = [text for each in planned_graphs for text in each.runner.refused.values()]
+    if dist.get_rank() == 0:
+        out.write_text(json.dumps(dict(
+            same=(plain.weights, plain.gradients, plain.losses) == (result.weights, result.gradients, result.losses), runs=runs,
+            refused=refused, counted=degraded.counters()["refused_buckets"],
+            takes=[each.runner.takes_text for each in planned_graphs])))
+
+
 def killed(mesh, out: pathlib.Path) -> None:
     run = trained("executor", mesh, planned([], executor="bucketd", executor_timeout=float(sys.argv[2])))
     if dist.get_rank() == 2:
@@ -85,7 +107,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
-    {"bits": bits, "killed": killed}[sys.argv[1]](mesh, pathlib.Path(sys.argv[3]))
+    {"bits": bits, "mixed": mixed, "killed": killed}[sys.argv[1]](mesh, pathlib.Path(sys.argv[3]))
     dist.destroy_process_group()
 
 

@@ -31,6 +31,7 @@ RANK = int(os.environ.get("RANK", "0"))
 ADDRESS = os.environ.get("PLANNER", "")
 PLANNER = dict(address=ADDRESS, deadline=300, numerics="exact")
 STEPS = 3
+_LAUNCHES = re.compile(r"_c10d_functional\.|bucketd\.(start|wait)\.")
 
 
 def expected(planned) -> str:
@@ -42,8 +43,9 @@ def expected(planned) -> str:
             launched[(step.kind == StepKind.START, step.id)] = len(launched)
             words.append(f"L{len(launched) - 1}")
         elif step.kind == StepKind.WAIT:
-            # A bucket that is not packed has a wait for each member.
-            count = 1 if plan.buckets[step.id].packed else len(plan.buckets[step.id].members)
+            # A bucket that is not packed has a wait for each member, but the executor's.
+            once = plan.buckets[step.id].packed or planned.runner is not None
+            count = 1 if once else len(plan.buckets[step.id].members)
             words += [f"w{launched[True, step.id]}"] * count
         elif nodes[step.id].kind == NodeKind.WAIT:
             words.append(f"w{launched[False, nodes[step.id].inputs[0]]}")
@@ -55,7 +57,10 @@ def read(code: str) -> str:
     words, launched = [], {}
     for line in code[code.rindex("def call("):].splitlines():
         result, _, call = line.strip().rpartition(" = ")
-        if call.startswith("torch.ops._c10d_functional.wait_tensor."):
+        if ours := re.match(r"torch\.ops\.bucketd\.(start|wait)_\.default\(.*, (\d+, \d+)\)$", call):
+            place = launched.setdefault(ours[2], sum(word[0] == "L" for word in words))
+            words.append(f"{'L' if ours[1] == 'start' else 'w'}{place}")
+        elif call.startswith("torch.ops._c10d_functional.wait_tensor."):
             words.append(f"w{launched[re.search(r'buf[0-9]+', call)[0]]}")
         elif call.startswith("torch.ops._c10d_functional."):
             place = sum(word[0] == "L" for word in words)
@@ -91,7 +96,7 @@ class Run:
     def on_plan(self, planned):
         assert planned.normalized.graph.costs == "inductor"
         targets = [str(node.target) for node in planned.module.graph.nodes]
-        self.graphs.append(" ".join("w" if "wait" in t else "L" for t in targets if "_c10d_functional" in t))
+        self.graphs.append(" ".join("w" if "wait" in t else "L" for t in targets if _LAUNCHES.match(t)))
         self.planned.append(planned)
 
     def backend(self, **options):
@@ -109,7 +114,7 @@ class Run:
         cache = {name.removeprefix("fxgraph_cache_"): n for name, n in counters["inductor"].items() if "fxgraph_cache" in name}
         return dict(scopes=[p.scope for p in self.planned], plans=[p.plan.sha256 for p in self.planned],
                     buckets=[len(p.plan.buckets) for p in self.planned], expected=[expected(p) for p in self.planned],
-                    keys=self.keys, planned=self.graphs, code=[read(code) for code in self.codes if "_c10d_functional" in code], cache=cache)
+                    keys=self.keys, planned=self.graphs, code=[read(code) for code in self.codes if "_c10d_functional" in code or "bucketd.start_" in code], cache=cache)
 
 
 class Features(Model):
@@ -178,6 +183,13 @@ class Cases:
         run = Run()
         options = dict(buckets="embedding+blocks.0,blocks.1+head") if mode == "manual" else {}
         return {**self.whole(self.sharded, run.backend(mode=mode, **options)), **run.told()}
+
+    def executor(self, mode):
+        """As planned(), with the buckets run by libbucket_executor."""
+        run = Run()
+        found = self.whole(self.sharded, run.backend(mode=mode, executor="bucketd", executor_timeout=60.0))
+        ran = [each.runner.times(bucket) is not None for each in run.planned for bucket in range(len(each.plan.buckets))]
+        return {**found, **run.told(), "ran": ran}
 
     def both(self, train) -> dict:
         """train(backend) without a plan, and with one."""

@@ -1,5 +1,6 @@
 """Real agents that meet at a real planner, measure, report, and survive each other's death."""
 
+import contextlib
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import subprocess
 import time
 
 import pytest
+from forged_ring import ForgedRing
 from live_agents import BINARY, Agent, agents
 from planners import planner
 from waiting import wait_for
@@ -19,6 +21,21 @@ COUNT = 'bucket_agent_collective_duration_seconds_count{collective="all_gather",
 def bucketd():
     with planner() as one:
         yield one
+
+
+@contextlib.contextmanager
+def _pair(bucketd, tmp_path, *flags: str):
+    """Two agents, of which the first hears trainers at `trainers`."""
+    started = []
+    try:
+        for rank, more in enumerate((("--telemetry", str(tmp_path / "trainers")), ())):
+            started.append(Agent(tmp_path, bucketd.address, rank, 2, *more, *flags))
+        for one in started:
+            one.wait_until_ready()
+        yield started
+    finally:
+        for one in started:
+            one.end(signal.SIGKILL)
 
 
 def costs(address: str) -> list:
@@ -53,6 +70,84 @@ def test_agents_with_gpus_probe_by_nccl_when_told(bucketd, tmp_path, monkeypatch
             assert re.search(r'bucket_agent_build_info\{backend="nccl",.*\} 1', one.metrics())
             assert "backend nccl: 2 GPUs, NCCL of the tests" in one.said() and "NCCL of the tests of 2 ranks" in one.page("/")
             assert one.metric(COUNT) > 0 and one.metric("bucket_agent_verify_mismatches_total") == 0
+
+
+def test_agents_probe_nothing_while_trainers_report_to_one_of_them(bucketd, tmp_path):
+    with _pair(bucketd, tmp_path) as (one, other):
+        first = one.epoch()
+        trainer = ForgedRing(str(tmp_path / "trainers"))
+        try:
+            wait_for(lambda: one.metric("bucket_agent_paused") == 1, "the agent to give way")
+            wait_for(lambda: not other.ready(), "the other to be alone")
+            assert "probes nothing while others compute: 1 trainer reports here" in one.page("/readyz")
+            assert "rank 0 gives way to who computes there: 1 trainer reports here" in other.said()
+            probed = one.metric(COUNT)
+            time.sleep(2)
+            assert one.metric(COUNT) == probed and one.epoch() == first and other.metric("bucket_agent_paused") == 0
+            assert one.metric('bucket_agent_communicator_errors_total{code="other"}') == 0
+        finally:
+            trainer.close()
+        for each in (one, other):
+            each.wait_until_ready()
+        assert one.epoch() == other.epoch() > first and one.metric("bucket_agent_paused") == 0
+        wait_for(lambda: one.metric(COUNT) > probed, "another probe")
+
+
+def test_agents_that_were_told_so_probe_beside_trainers(bucketd, tmp_path):
+    with _pair(bucketd, tmp_path, "--probe-when", "always") as (one, _):
+        trainer = ForgedRing(str(tmp_path / "trainers"))
+        try:
+            wait_for(lambda: one.metric('bucket_agent_trainers{training="other"}') == 1, "the trainer to be heard")
+            probed = one.metric(COUNT)
+            wait_for(lambda: one.metric(COUNT) > probed + 2, "further probes")
+            assert one.metric("bucket_agent_paused") == 0
+        finally:
+            trainer.close()
+
+
+def test_agents_with_gpus_give_way_to_who_computes_there(bucketd, tmp_path, monkeypatch):
+    computing = tmp_path / "computing"
+    monkeypatch.setenv("BUCKETD_CUDA_MODULE", str(BINARY.parents[1] / "tests" / "libfake_gpus.so"))
+    monkeypatch.setenv("BUCKETD_NVML_LIB", str(BINARY.parents[1] / "tests" / "libfake_nvml.so"))
+    monkeypatch.setenv("FAKE_NVML_PROCESSES", str(computing))
+    with agents(tmp_path, bucketd.address, 2, "--backend", "nccl") as (one, other):
+        computing.write_text("".join(f"{each.process.pid}\n" for each in (one, other)))  # agents themselves are nobody
+        probed = one.metric(COUNT)
+        wait_for(lambda: one.metric(COUNT) > probed + 2, "further probes")
+        computing.write_text(f"{one.process.pid}\n" * 40 + f"{os.getpid()}\n")
+        for each in (one, other):
+            wait_for(lambda each=each: each.metric("bucket_agent_paused") == 1, "the agents to give way")
+            assert f"GPU 0: process {os.getpid()} (" in each.page("/readyz")
+        computing.unlink()
+        for each in (one, other):
+            each.wait_until_ready()
+
+
+def test_a_daemon_for_each_gpu_and_nodes_of_several(bucketd, tmp_path, monkeypatch):
+    monkeypatch.setenv("BUCKETD_CUDA_MODULE", str(BINARY.parents[1] / "tests" / "libfake_gpus.so"))
+    options = dict(interface="lo", sweep=4096)
+    common = ("--backend", "nccl", "--per-node", "2", "--profile", "slow_network", "--link-class", "pairs")
+    started = [Agent(tmp_path, bucketd.address, rank, 4, *common, "--gpu", str(rank % 2), **options) for rank in range(4)]
+    try:
+        for one in started:
+            one.wait_until_ready()
+            assert f"on cuda:{one.rank % 2} of the tests" in one.said()
+        wait_for(lambda: started[0].metric('bucket_agent_cost_reports_total{result="accepted"}') >= 1, "a report")
+        of_pairs = [link for one in costs(bucketd.address) for link in one.get("links", [one]) if "pairs" in json.dumps(link)]
+        assert of_pairs and '"ranks_per_node": 2' in json.dumps(of_pairs), of_pairs
+    finally:
+        for one in started:
+            one.end(signal.SIGKILL)
+    done = subprocess.run([BINARY, "daemon", "--planner", bucketd.address, "--group", "dp", "--rank", "0", "--size", "3", "--interface", "lo",
+                           "--per-node", "2"], capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0 and "--per-node: 2; expected a divisor of --size, 3" in done.stderr, done.stderr
+
+
+def test_an_agent_with_gpus_and_no_nvml_says_so_and_probes(bucketd, tmp_path, monkeypatch):
+    monkeypatch.setenv("BUCKETD_CUDA_MODULE", str(BINARY.parents[1] / "tests" / "libfake_gpus.so"))
+    monkeypatch.setenv("BUCKETD_NVML_LIB", str(tmp_path / "none.so"))
+    with agents(tmp_path, bucketd.address, 2, "--backend", "nccl") as group:
+        assert all("who computes on GPUs is not known" in one.said() and "none.so" in one.said() for one in group)
 
 
 def test_rank_0_reports_to_the_planner(bucketd, tmp_path):

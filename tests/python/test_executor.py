@@ -1,6 +1,7 @@
 """Training whose buckets libbucket_executor runs: the bits of torch.distributed's, and what is heard when a rank dies."""
 
 import concurrent.futures
+import ctypes
 import json
 import re
 
@@ -13,7 +14,8 @@ from bucketd import bucket_library
 from bucketd.agreement import Agreement
 from bucketd.client import PlannerClient
 from bucketd.errors import ExecutorError
-from bucketd.executor import meeting_place
+from bucketd.graph import CollectiveKind, DType, ReduceOp
+from bucketd.on_device import meeting_place
 
 WORLD = 4
 TIMEOUT = 20.0  # seconds of a bucket
@@ -31,6 +33,34 @@ def test_training_through_the_executor_keeps_every_bit(tmp_path):
     assert all(planned["runners"])
     for what in ("weights", "gradients", "losses"):
         assert executor[what] == unplanned[what] == planned[what], what
+
+
+@pytest.mark.slow
+def test_what_the_library_refuses_stays_with_torch_and_is_counted(tmp_path):
+    """Reduce-scatters here, by a refusal of the test's own: on the CPU there is no dtype and no operation that torch has and the
+    library has not."""
+    out = tmp_path / "mixed.json"
+    run_ranks("executor_worker.py", WORLD, "mixed", str(TIMEOUT), str(out), timeout=300)
+    found = json.loads(out.read_text())
+    assert found["same"]
+    assert {kind: ran for kind, ran in found["runs"]} == {"all_gather": True, "reduce_scatter": False}
+    scatters = sum(kind == "reduce_scatter" for kind, _ in found["runs"])
+    assert found["counted"] == len(found["refused"]) == scatters > 0
+    assert all(re.fullmatch(r"bucket \d+ \(.*\): no such sum here", text) for text in found["refused"])
+    assert any(text.startswith("bucketd, but for buckets ") for text in found["takes"])
+
+
+def test_the_library_says_what_it_refuses():
+    counts = (ctypes.c_int64 * 1)(8)
+
+    def refuses(kind, op, dtype):
+        spec = bucket_library.BucketSpec(name=b"b", kind=kind, op=op, dtype=dtype, mode=1, members=1, counts=counts)
+        return bucket_library.refuses(-1, spec, 2)
+
+    assert refuses(CollectiveKind.REDUCE_SCATTER, ReduceOp.AVG, DType.BF16) == ""
+    assert refuses(CollectiveKind.ALL_GATHER, ReduceOp.NONE, DType.F8_E4M3) == ""
+    assert re.search("reduce_scatter .* i32: the dtype has no reduce op avg", refuses(CollectiveKind.REDUCE_SCATTER, ReduceOp.AVG, DType.I32))
+    assert "expected all_gather" in refuses(CollectiveKind.BROADCAST, ReduceOp.NONE, DType.F32)
 
 
 @pytest.mark.slow

@@ -10,6 +10,8 @@ pytestmark = pytest.mark.slow
 
 WORLD = 4
 MODES = ("auto", "transformer_block")
+# Through torch.distributed, and through libbucket_executor.
+CASES = [f"{way}:{mode}" for way in ("planned", "executor") for mode in MODES]
 
 
 def run(cache, *cases, timeout=600, **environment) -> dict[str, list[dict]]:
@@ -28,13 +30,13 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(cache):
-    return run(cache, "unplanned", *(f"planned:{mode}" for mode in MODES))
+    return run(cache, "unplanned", *CASES)
 
 
 @pytest.fixture(scope="module")
 def again(cache, trained):
     """New processes, with the caches that the first ones left."""
-    return run(cache, *(f"planned:{mode}" for mode in MODES))
+    return run(cache, *CASES)
 
 
 def in_order(found, mode="auto"):
@@ -50,20 +52,25 @@ def bits(found):
     return [(rank["weights"], rank["losses"]) for rank in found]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_the_code_launches_and_waits_in_the_plans_order(trained, mode):
-    in_order(trained[f"planned:{mode}"])
-    assert trained[f"planned:{mode}"][0]["scopes"] == ["0/fw", "0/bw"]
+@pytest.mark.parametrize("case", CASES)
+def test_the_code_launches_and_waits_in_the_plans_order(trained, case):
+    in_order(trained[case])
+    assert trained[case][0]["scopes"] == ["0/fw", "0/bw"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_weights_are_those_of_inductor_without_a_plan(trained, case):
+    assert bits(trained[case]) == bits(trained["unplanned"])
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_weights_are_those_of_inductor_without_a_plan(trained, mode):
-    assert bits(trained[f"planned:{mode}"]) == bits(trained["unplanned"])
+def test_the_executor_runs_every_bucket(trained, mode):
+    assert all(all(rank["ran"]) and len(rank["ran"]) == sum(rank["buckets"]) for rank in trained[f"executor:{mode}"])
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_second_start_finds_all_code_and_runs_the_same_plans(trained, again, mode):
-    first, second = trained[f"planned:{mode}"], again[f"planned:{mode}"]
+@pytest.mark.parametrize("case", CASES)
+def test_a_second_start_finds_all_code_and_runs_the_same_plans(trained, again, case):
+    first, second = trained[case], again[case]
     assert [rank["cache"] for rank in second] == [{"hit": 2}] * WORLD
     assert [(rank["plans"], rank["keys"]) for rank in second] == [(rank["plans"], rank["keys"]) for rank in first]
     in_order(second)

@@ -220,6 +220,11 @@ def test_an_option_that_the_mode_does_not_read_is_said_once_with_the_modes_that_
         "bucketd: max_topo_span=77 is for modes greedy, overlap: mode auto only tries those with it"]
 
 
+def test_a_step_that_is_taken_apart_cannot_keep_the_executors_order():
+    with pytest.raises(ValueError, match='executor=.bucketd.*split=True'):
+        bucketd.joint_step(torch.nn.Linear(2, 2), (torch.ones(1, 2),), split=True, executor="bucketd")
+
+
 @pytest.mark.parametrize("split", [False, True])
 def test_inputs_of_another_shape_than_the_traced_one_are_refused(split):
     x = torch.ones(2, 4)

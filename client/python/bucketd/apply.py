@@ -8,6 +8,7 @@ What a bucket becomes, for members x_i with n_i elements, in payload order, on a
   packed reduce-scatter  cat of x_i viewed [W, n_i / W], on dim 1 -> reduce_scatter_tensor -> wait -> pieces, copied out
   packed all-reduce      cat of flattened x_i -> all_reduce -> wait -> pieces, copied out
   grouped                one coalesced collective of all x_i -> one wait for each
+  of the executor        bucket_ops' start of all x_i -> its wait, which gives all results
 
 The pieces of a packed bucket are copies, contiguous and with storage of their own, as the results of the members were.
 """
@@ -20,7 +21,7 @@ import operator
 import torch
 from torch import fx
 
-from . import verify
+from . import bucket_ops, verify
 from .errors import PlanRejected
 from .fakes import Fakes
 from .plan import Bucket, Plan, StepKind
@@ -47,7 +48,8 @@ def prepare(gm: fx.GraphModule, captured, normalized, digest: bytes, plan: Plan,
     """The change that makes `gm` run by the plan, not made yet. PlanRejected if the plan is not one for it.
 
     `captured` and `normalized` are capture_graph() of `gm` and normalize() of that; `digest` is the digest of
-    `normalized.graph`. With a `runner` (executor.Runner) buckets become calls of its start() and wait().
+    `normalized.graph`. With a `runner` (executor.Runner) those that it takes become bucket_ops' operators, which call
+    that.
     """
     waits = verify.check_plan(normalized.graph, digest, plan)
     # Canonical id -> node of this rank; None where a normalised node stands for nothing here.
@@ -117,6 +119,7 @@ class Edit:
         self.graph, self.own, self.nodes, self.plan, self.waits, self.runner = gm.graph, own, nodes, plan, waits, runner
         self.launched: dict[int, list[fx.Node]] = {}  # bucket -> what its wait waits for
         self.fakes = Fakes(gm.graph)
+        self.order: fx.Node | None = None  # what the next bucket of the runner's takes: bucket_ops' order
 
     def apply(self) -> None:
         """Changes the graph. The module's code is the old one until its next recompile()."""
@@ -139,8 +142,8 @@ class Edit:
         settings = starts[0].args[1:]
         inputs = [node.args[0] for node in starts]
         emit = _Emitter(self.graph, starts[0], self.fakes)
-        if self.runner is not None:
-            self.launched[k] = [emit(self.runner.start, k, inputs)]
+        if self._is_ours(k):
+            self.launched[k] = [self._start_ours(emit, bucket, k, inputs)]
         elif bucket.packed:
             flat = self._pack(emit, bucket, inputs)
             self.launched[k] = [emit(_PLAIN[bucket.kind], flat, *settings, shape=[self._results(bucket)])]
@@ -148,6 +151,19 @@ class Edit:
             shapes = [self.nodes[m].outputs[0].shape for m in bucket.members]
             together = emit(_COALESCED[bucket.kind], inputs, *settings, shape=shapes)
             self.launched[k] = emit.parts(together)
+
+    def _is_ours(self, k: int) -> bool:
+        return self.runner is not None and k in self.runner.ours
+
+    def _start_ours(self, emit: _Emitter, bucket: Bucket, k: int, inputs: list[fx.Node]) -> fx.Node:
+        if self.order is None:
+            self.order = emit.order()
+        self.order = emit(bucket_ops.START, inputs, self.order, bucket.kind, bucket.group_size, self.runner.number, k, shape=[0])
+        return self.order
+
+    def _wait_ours(self, emit: _Emitter, bucket: Bucket, k: int, started: fx.Node, shapes) -> list[fx.Node]:
+        inputs = started.args[0]
+        return emit.parts(emit(bucket_ops.WAIT, started, inputs, bucket.kind, bucket.group_size, self.runner.number, k, shape=shapes))
 
     def _results(self, bucket: Bucket) -> int:
         """Elements of a packed bucket's result."""
@@ -167,8 +183,8 @@ class Edit:
         emit = _Emitter(self.graph, self.own[bucket.members[0]], self.fakes)
         launched = self.launched.pop(k)
         shapes = [self.nodes[m].outputs[0].shape for m in bucket.members]
-        if self.runner is not None:
-            news = emit.parts(emit(self.runner.wait, k, launched[0], shape=shapes))
+        if self._is_ours(k):
+            news = self._wait_ours(emit, bucket, k, launched[0], shapes)
         elif bucket.packed:
             flat = emit(c10d.wait_tensor.default, launched[0], shape=[self._results(bucket)])
             news = self._unpack(emit, bucket, flat, shapes)
@@ -211,13 +227,23 @@ class _Emitter:
 
     def parts(self, source: fx.Node) -> list[fx.Node]:
         """Of a node with several results."""
-        nodes = [self._call(operator.getitem, (source, i)) for i in range(len(source.meta["val"]))]
-        for node, value in zip(nodes, source.meta["val"]):
-            node.meta["val"] = value
-        return nodes
+        return [self.part(source, i) for i in range(len(source.meta["val"]))]
 
-    def _call(self, target, args) -> fx.Node:
-        node = self.graph.call_function(target, args)
+    def part(self, source: fx.Node, i: int) -> fx.Node:
+        node = self._call(operator.getitem, (source, i))
+        node.meta["val"] = source.meta["val"][i]
+        return node
+
+    def order(self) -> fx.Node:
+        """The first of a graph's, which no start has taken. On no "meta", whatever the values of the graph are on: PyTorch would
+        take the operators that get it for ones that compute nothing."""
+        device = torch.device("cpu") if self.like.device.type == "meta" else self.like.device
+        node = self._call(aten.empty.memory_format, ([0],), dict(dtype=self.like.dtype, device=device))
+        node.meta["val"] = self.fakes.empty([0], self.like)
+        return node
+
+    def _call(self, target, args, kwargs=None) -> fx.Node:
+        node = self.graph.call_function(target, args, kwargs)
         node.meta.update(self.meta)
         return node
 

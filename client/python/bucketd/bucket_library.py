@@ -9,7 +9,7 @@ import os
 from . import native
 from .errors import ExecutorError
 
-ABI = 2
+ABI = 3
 _TEXT = ctypes.POINTER(ctypes.c_char)
 
 
@@ -25,7 +25,7 @@ class BucketSpec(ctypes.Structure):
 
 class Channel(ctypes.Structure):
     _fields_ = [("mesh_dim", ctypes.c_char_p), ("lane", ctypes.c_int32), ("rank", ctypes.c_int32), ("size", ctypes.c_int32),
-                ("group", ctypes.c_char_p)]
+                ("on_this_host", ctypes.c_int32), ("group", ctypes.c_char_p), ("parent", ctypes.c_void_p)]
 
 
 class Options(ctypes.Structure):
@@ -33,7 +33,7 @@ class Options(ctypes.Structure):
                 ("turns", ctypes.POINTER(ctypes.c_int32)), ("turn_count", ctypes.c_int32),
                 ("channels", ctypes.POINTER(Channel)), ("channel_count", ctypes.c_int32), ("folder", ctypes.c_char_p),
                 ("token", ctypes.c_char_p), ("epoch", ctypes.c_uint64), ("timeout_seconds", ctypes.c_double),
-                ("gloo_order", ctypes.c_int32)]
+                ("gloo_order", ctypes.c_int32), ("device", ctypes.c_int32), ("arena", ctypes.c_void_p), ("arena_bytes", ctypes.c_int64)]
 
 
 class Prediction(ctypes.Structure):
@@ -61,9 +61,14 @@ def load() -> ctypes.CDLL:
     library.bucket_executor_open.argtypes = [ctypes.POINTER(Options), error]
     library.bucket_executor_open.restype = handle
     library.bucket_executor_close.argtypes = [handle]
-    library.bucket_executor_close.restype = None
-    library.bucket_executor_start.argtypes = [handle, ctypes.c_int32, ctypes.POINTER(Tensor), ctypes.POINTER(Tensor), error]
+    library.bucket_executor_refuses.argtypes = [ctypes.c_int32, ctypes.POINTER(BucketSpec), ctypes.c_int32]
+    library.bucket_executor_refuses.restype = _TEXT
+    library.bucket_executor_plan_bytes.argtypes = [ctypes.POINTER(Options), error]
+    library.bucket_executor_plan_bytes.restype = ctypes.c_int64
+    library.bucket_executor_start.argtypes = [
+        handle, ctypes.c_int32, ctypes.POINTER(Tensor), ctypes.POINTER(Tensor), ctypes.c_void_p, error]
     library.bucket_executor_start.restype = ctypes.c_int64
+    library.bucket_executor_join.argtypes = [handle, ctypes.c_int64, ctypes.c_void_p, error]
     library.bucket_executor_wait.argtypes = [handle, ctypes.c_int64, ctypes.c_double, error]
     library.bucket_executor_times.argtypes = [handle, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64)]
     library.bucket_telemetry_open.argtypes = [ctypes.c_char_p, ctypes.c_char_p, error]
@@ -87,7 +92,17 @@ def call(function, *arguments, what: str):
     result = function(*arguments, ctypes.byref(text))
     if result:
         return result
-    said = ctypes.cast(text, ctypes.c_char_p).value or b"(no reason given)"
-    message = said.decode(errors="replace")
+    raise ExecutorError(f"{what}: {_taken(text) or '(no reason given)'}")
+
+
+def refuses(device: int, bucket: BucketSpec, ranks: int) -> str:
+    """Why no executor runs such a bucket on the device; "" where one does."""
+    return _taken(load().bucket_executor_refuses(device, ctypes.byref(bucket), ranks))
+
+
+def _taken(text) -> str:
+    if not text:
+        return ""
+    said = ctypes.cast(text, ctypes.c_char_p).value or b""
     load().bucket_free(text)
-    raise ExecutorError(f"{what}: {message}")
+    return said.decode(errors="replace")

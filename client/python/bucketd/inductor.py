@@ -30,7 +30,7 @@ from torch._library.fake_class_registry import FakeScriptObject
 from torch._library.opaque_object import is_opaque_reference_type
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from . import launch_order
+from . import fusion, launch_order
 from .errors import InductorOrderError
 from .step_context import CaptureContext
 from .tags import tag_joint
@@ -100,6 +100,7 @@ def compile_step(gm: fx.GraphModule, example_inputs: Sequence[Any], context: Cap
     _tell({name: patches[name] for name in _OFF if name in patches})
 
     def inner(part, inputs, **more):
+        fusion.note_layouts(part, inputs)
         part, planned = plan(part, inputs, "bw" if more.get("is_backward") else "fw")
         if not planned:
             return inner_compile(part, inputs, **more)

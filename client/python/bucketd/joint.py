@@ -58,11 +58,14 @@ def joint_step(
     on_plan         called with the `Planned` graph
     settings        as of bucketd.backend()
 
+    executor="bucketd" has one order of launches, which a step taken apart cannot keep: ValueError with `split`.
     Without `split`, step(*inputs, tangent=None) runs forward and backward, adds the gradients to the parameters' .grad and
     returns the detached loss; `tangent` is the gradient that the loss gets (1, where None), such as a loss scale. Raises
     GraphRefused for a model whose forward writes into its buffers or inputs, or has several results.
     """
     session = Session(Settings.of(**settings))
+    if split and session.settings.executor:
+        raise ValueError(f"executor={session.settings.executor!r} launches in the plan's order, which split=True does not keep")
     order = parameter_names(model, param_order)
 
     def plan(gm: fx.GraphModule, context: CaptureContext) -> fx.GraphModule:
@@ -73,7 +76,9 @@ def joint_step(
     if split:
         return _split_step(model, example_inputs, loss_fn, reshard, plan)
     joint = trace_joint(model, example_inputs, loss_fn=loss_fn, reshard=reshard)
-    return joint.step(plan(joint.module, joint.context))
+    step = joint.step(plan(joint.module, joint.context))
+    step.session = session  # an executor lives as long as that
+    return step
 
 
 def trace_joint(
@@ -102,7 +107,7 @@ class JointGraph:
         """For bucketd.save_graph and `bucketctl`."""
         return capture_graph(self.module, self.context, "joint", name)
 
-    def step(self, module: fx.GraphModule | None = None) -> Callable[..., Any]:
+    def step(self, module: fx.GraphModule | None = None) -> _Step:
         """The step as a function, by `module`: this graph, planned (None: as it is)."""
         return _Step(self.model, self.module if module is None else module)
 

@@ -17,11 +17,13 @@ from torch._inductor.custom_graph_pass import CustomSchedulerPass
 from torch._inductor.dependencies import WeakDep
 from torch._inductor.utils import is_collective, is_wait
 
+from . import bucket_lowerings, bucket_ops
 from .errors import InductorOrderError
 from .ops import facts
 
 _OPS = r"torch\.ops\._c10d_functional\."
 _LAUNCH = re.compile(rf"(?:(\w+) = )?{_OPS}(?!wait_tensor)(\w+)\.default\((.*)\)$")
+_OURS = re.compile(r"torch\.ops\.bucketd\.(start|wait)_\.default\(.*, (\d+, \d+)\)$")
 _WAIT = re.compile(rf"{_OPS}wait_tensor\.default\((?:reinterpret_tensor\()?(\w+)")
 _SAME = re.compile(r"(\w+) = (\w+)(?:\[\d+\]|; del \2  # reuse)?$")
 _SHAPE = re.compile(r"assert_size_stride\((\w+), \(([\d, ]*)\), .*_c10d_functional")
@@ -40,7 +42,7 @@ class KeepOrder(CustomSchedulerPass):
         self.then = then
 
     def uuid(self):
-        own = ("bucketd", 2)  # what this package does to the code, and which version of that
+        own = ("bucketd", 3)  # what this package does to the code, and which version of that
         if self.then is None:
             return own
         theirs = self.then.uuid() if isinstance(self.then, CustomSchedulerPass) else None
@@ -51,7 +53,7 @@ class KeepOrder(CustomSchedulerPass):
             nodes = self.then(nodes)
         event, since = None, []
         for node in nodes:
-            if is_wait(node.node) or is_collective(node.node):
+            if _is_event(node.node):
                 for before in [event, *since] if event is not None else since:
                     _after(node, before)
                 event, since = node, []
@@ -60,6 +62,10 @@ class KeepOrder(CustomSchedulerPass):
                     _after(node, event)
                 since.append(node)
         return _refresh(nodes)
+
+
+def _is_event(node) -> bool:
+    return is_wait(node) or is_collective(node) or bucket_lowerings.is_start(node) or bucket_lowerings.is_wait(node)
 
 
 def _after(node, before) -> None:
@@ -111,7 +117,12 @@ def of_graph(gm: fx.GraphModule) -> Events:
             continue
         known = facts(node.target)
         source = node.args[0] if node.args else None
-        if known.wait and source in launched:
+        if node.target is bucket_ops.START:
+            launched[node] = sum(isinstance(event, Launch) for event in events)
+            events.append(_of_bucket(", ".join(map(str, node.args[-2:]))))
+        elif node.target is bucket_ops.WAIT:
+            events.append(Wait(launched[source]))
+        elif known.wait and source in launched:
             events.append(Wait(launched[source]))
             launched[node] = launched[source]
         elif known.name.startswith("_c10d_functional.") and not known.wait:
@@ -120,6 +131,11 @@ def of_graph(gm: fx.GraphModule) -> Events:
         elif source in launched and node.target.__name__ == "getitem":
             launched[node] = launched[source]
     return events
+
+
+def _of_bucket(runner_and_number: str) -> Launch:
+    """One of the executor's."""
+    return Launch("bucketd.start", runner_and_number, None)
 
 
 def _launch_of(node: fx.Node) -> Launch:
@@ -165,6 +181,8 @@ class _Reader:
         for line in self.functions.get(function, ()):
             if called := _PARTITION.search(line):
                 self.read(f"partition_{called[1]}")
+            elif ours := _OURS.match(line):
+                self._ours(ours[1], ours[2])
             elif launch := _LAUNCH.match(line):
                 self._launch(launch[1], launch[2], launch[3])
             elif wait := _WAIT.match(line):
@@ -173,6 +191,14 @@ class _Reader:
                 self._shape(self.launched[made[1]], tuple(int(n) for n in made[2].split(",") if n.strip()))
             elif (same := _SAME.match(line)) and same[2] in self.launched:
                 self.launched[same[1]] = self.launched[same[2]]
+
+    def _ours(self, what: str, bucket: str) -> None:
+        if what == "wait":
+            self.events.append(Wait(self.launched.get(bucket, -1)))
+            return
+        self.launched[bucket] = len(self.launches)
+        self.launches.append(len(self.events))
+        self.events.append(_of_bucket(bucket))
 
     def _launch(self, result: str | None, name: str, arguments: str) -> None:
         tensors, settings = _first_argument(arguments)

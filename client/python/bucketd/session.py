@@ -162,6 +162,9 @@ class Session:
             log.log(logging.WARNING if agreement.leader else logging.DEBUG,
                     "bucketd: %s: nothing says which collectives are of parameters and gradients, so none shares a bucket: its inputs "
                     "have no meta['desc'], as AOTAutograd leaves it (what make_fx traced is to be planned as kind='joint')", scope)
+        for text in planned.runner.refused.values() if planned.runner is not None and planned.source != following.SOURCE else ():
+            degraded.count("refused_buckets")
+            log.log(logging.WARNING if agreement.leader else logging.DEBUG, "bucketd: %s: %s; torch.distributed runs it", scope, text)
         for diagnostic in planned.plan.diagnostics:
             level = _TOLD.get(diagnostic.code, logging.DEBUG)
             if level > logging.DEBUG and diagnostic.text not in self._told:
@@ -261,7 +264,6 @@ class Session:
         record = {f"option {name}": text for name, text in settings.describe_options(options).items()}
         record["costs"] = normalized.graph.costs or "node by node"
         record["graph digest"] = asked.hex()
-        record["executor"] = self.settings.executor or "torch.distributed"
         record["twin groups"] = self.settings.twin_groups
         record["process groups"] = mesh.identities(captured.raw.groups)
         try:
@@ -279,7 +281,9 @@ class Session:
             from . import executor
 
             runner = executor.Runner(
-                normalized.graph, parsed, self.settings.executor_timeout, self._telemetry(), scope.rpartition("/")[2])
+                normalized.graph, parsed, message.device_type, self.settings.executor_timeout, self._telemetry(),
+                scope.rpartition("/")[2])
+        record["executor"] = runner.takes_text if runner is not None else "torch.distributed"
         edit = apply.prepare(gm, captured, normalized, digest, parsed, runner)
         record["plan"] = parsed.sha256
         return Planned(scope, parsed, digest, reply.source, reply.seconds, gm, captured, normalized, runner), edit, record

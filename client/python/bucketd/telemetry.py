@@ -11,6 +11,7 @@ import ctypes
 import functools
 import os
 import resource
+from collections.abc import Sequence
 
 from . import bucket_library as library
 from .plan import Plan
@@ -28,9 +29,9 @@ class Telemetry:
         self._handle = library.call(loaded.bucket_telemetry_open, agent.encode(), name.encode(), what="telemetry")
         self._had = _resident_bytes()
 
-    def report(self, executor: int, options: library.Options, part: str, plan: Plan) -> None:
-        """From then on, of every bucket of `executor`, a handle of the library that was opened with `options`."""
-        wires = [bucket.end_ps - bucket.start_ps for bucket in plan.buckets]
+    def report(self, executor: int, options: library.Options, part: str, plan: Plan, buckets: Sequence[int]) -> None:
+        """From then on, of every bucket of `executor`, a handle of the library that was opened with `options` for these of the plan."""
+        wires = [plan.buckets[k].end_ps - plan.buckets[k].start_ps for k in buckets]
         said = library.Prediction(
             part=_PARTS.get(part, 0), total_ps=plan.prediction.total_ps, exposed_ps=plan.prediction.exposed_ps,
             peak_bytes=plan.prediction.peak_bytes, wire_ps=(ctypes.c_int64 * len(wires))(*wires))
@@ -38,8 +39,11 @@ class Telemetry:
 
     def look_at_memory(self) -> None:
         """Once a run: the process's resident peak, which holds optimizer states too, is what the system knows for nothing."""
-        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        library.load().bucket_telemetry_peak(self._handle, max(0, peak - self._had))
+        self.peak(max(0, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - self._had))
+
+    def peak(self, taken: int) -> None:
+        """The most bytes that were taken so far."""
+        library.load().bucket_telemetry_peak(self._handle, taken)
 
     @property
     def dropped(self) -> int:

@@ -70,8 +70,6 @@ def backend(
         from torch._functorch import partitioners
 
         partitioner = getattr(partitioners, _PARTITIONERS[partitioner])
-    if compiler == INDUCTOR and settings.get("executor"):
-        raise ValueError(f"executor={settings['executor']!r} runs a graph node by node: it wants compiler=\"aot_eager\"")
     session = Session(_settings(model, settings))
     # Whoever else gets to see a planned graph may run it as it is.
     recompile = compiler not in ("aot_eager", INDUCTOR) or tuple(passes) != (PLAN,) or on_plan is not None

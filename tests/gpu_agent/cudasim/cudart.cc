@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpu_agent/cuda/pack_kernels.h"
@@ -23,6 +24,7 @@ namespace {
 thread_local int device_of_thread = 0;
 thread_local std::vector<int> pushed;  // contexts, by their GPUs
 thread_local bool in_host_function = false;
+thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
 
 int DeviceOfThread() { return pushed.empty() ? device_of_thread : pushed.back(); }
 
@@ -31,6 +33,12 @@ int Current() {
   if (in_host_function) World::now()->Find("a CUDA call in a host function");
   World::now()->OpenContext(DeviceOfThread());
   return DeviceOfThread();
+}
+
+// Of calls that no capture survives.
+void NotInCapture(const char* call) {
+  if (capture_mode == cudaStreamCaptureModeRelaxed || !World::now()->capturing()) return;
+  World::now()->Find(std::string(call) + " while a stream is captured");
 }
 
 // A context is its GPU's number, from 1 on.
@@ -104,8 +112,14 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return cudaSuccess;
 }
 
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  std::swap(*mode, capture_mode);
+  return cudaSuccess;
+}
+
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
   Locked world;
+  NotInCapture("cudaMalloc");
   *memory = world->memory().Allocate(Current(), bytes, 256);
   return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
@@ -143,11 +157,23 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
   Locked world;
   if ((flags & cudaStreamNonBlocking) == 0) world->Find("a stream that waits for the default one");
-  *stream = reinterpret_cast<cudaStream_t>(world->NewStream(Current()));
+  SimStream* made = world->NewStream(Current());
+  made->priority = priority;
+  *stream = reinterpret_cast<cudaStream_t>(made);
   return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
 }
 
 // What is on it goes on.
@@ -165,6 +191,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   if (World::now() == nullptr) return cudaErrorNoDevice;
   Locked world;
   Current();
+  NotInCapture("cudaStreamQuery");
   world->Advance();
   const SimStream* known = world->Of(stream);
   if (known == nullptr) return cudaErrorInvalidResourceHandle;
@@ -223,6 +250,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (World::now() == nullptr) return cudaErrorNoDevice;
   Locked world;
   Current();
+  NotInCapture("cudaEventQuery");
   world->Advance();
   const SimEvent* of = world->Of(event);
   if (of == nullptr) return cudaErrorInvalidResourceHandle;

@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 
+#include "gpu_agent/pack/segments.h"
 #include "tests/gpu_agent/cudasim/gpus.h"
 
 namespace bucketd::agent {
@@ -96,6 +97,27 @@ TEST(CudasimTest, AnExecutorThatIsClosedUnderWayFreesNothingInUse) {
       rank.Close();
       EXPECT_EQ(rank.stream().Record()->Wait(absl::InfiniteFuture()), absl::OkStatus());
     });
+    EXPECT_THAT(world.findings(), IsEmpty()) << "seed " << seed;
+  }
+}
+
+// A table goes when its owner does, behind the copies that read it.
+TEST(CudasimTest, ATableThatNobodyOwnsOutlivesItsCopies) {
+  for (uint64_t seed = 1; seed <= Seeds(); ++seed) {
+    sim::World world({.seed = seed, .devices = 1});
+    CudaDevice device(0, "cuda:0 simulated", world.nccl_api());
+    const auto memory = *device.Allocate(4096);
+    const auto stream = *device.NewStream("one");
+    {
+      const auto copier = *CudaCopier::Create(0);
+      for (int k = 0; k < 3; ++k) {
+        const Segment zeros{nullptr, memory->data(), 4096, Move::kZero};
+        const auto tiles = *Cut({&zeros, 1});
+        EXPECT_TRUE(copier->Copy(*stream, std::make_shared<const std::vector<Tile>>(tiles)).ok());
+      }
+    }
+    EXPECT_TRUE(stream->Record()->Wait(absl::InfiniteFuture()).ok());
+    world.Drain();
     EXPECT_THAT(world.findings(), IsEmpty()) << "seed " << seed;
   }
 }

@@ -62,6 +62,52 @@ ncclResult_t Nccl::Init(ncclComm_t* comm, int size, const std::string& id, int r
   });
 }
 
+// The children are there when all of the parent's ranks have asked.
+ncclResult_t Nccl::Split(ncclComm_t parent, int color, int key, ncclComm_t* child,
+                         const char* name) {
+  Comm* from = Of(parent, "ncclCommSplit", true);
+  if (from == nullptr || color < 0) return ncclInvalidArgument;
+  Group& family = *from->group;
+  const size_t index = from->splits_asked++;
+  auto made = std::make_unique<Comm>();
+  Comm& self = *made;
+  self.name = name == nullptr ? "a child" : name;
+  self.device = from->device;
+  comms_.push_back(std::move(made));
+  auto& alone = groups_[absl::StrCat("asked ", comms_.size())];
+  alone = std::make_unique<Group>();
+  alone->size = 1;
+  alone->ranks = {&self};
+  self.group = alone.get();
+  family.splits[index].push_back({color, key, &self});
+  *child = reinterpret_cast<ncclComm_t>(&self);
+  return Begin(self, [this, &self, &family, index, color] {
+    std::vector<Asked> asked = family.splits[index];
+    if (asked.size() < static_cast<size_t>(family.size) || !world_.Chance(3)) return ncclInProgress;
+    std::erase_if(asked, [color](const Asked& one) { return one.color != color; });
+    std::sort(asked.begin(), asked.end(),
+              [](const auto& a, const auto& b) { return a.key < b.key; });
+    auto& group = groups_[absl::StrCat("split ", reinterpret_cast<uintptr_t>(&family), "/", index,
+                                       "/", color)];
+    if (group == nullptr) {
+      group = std::make_unique<Group>();
+      group->size = static_cast<int>(asked.size());
+      for (const Asked& one : asked) group->ranks.push_back(one.child);
+    }
+    self.group = group.get();
+    const auto& ranks = group->ranks;
+    self.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), &self) - ranks.begin());
+    return ncclSuccess;
+  });
+}
+
+ncclResult_t Nccl::Count(ncclComm_t comm, int* ranks) {
+  const Comm* self = Of(comm, "ncclCommCount", true);
+  if (self == nullptr) return ncclInvalidArgument;
+  *ranks = self->group->size;
+  return ncclSuccess;
+}
+
 ncclResult_t Nccl::Poll(ncclComm_t comm, ncclResult_t* state) {
   Comm* self = Of(comm, "ncclCommGetAsyncError", false);
   if (self == nullptr) return ncclInvalidArgument;

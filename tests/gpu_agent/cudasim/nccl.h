@@ -44,11 +44,17 @@ struct Round {
   bool computed = false;
 };
 
+struct Asked {
+  int color = 0, key = 0;
+  Comm* child = nullptr;
+};
+
 struct Group {
   int size = 0;
   std::vector<Comm*> ranks;
   std::map<size_t, Round> rounds;
-  std::map<size_t, int> registered;  // how many ranks have asked for the n-th window
+  std::map<size_t, int> registered;             // how many ranks have asked for the n-th window
+  std::map<size_t, std::vector<Asked>> splits;  // who has asked for the n-th
 };
 
 // What ncclComm_t points to. It stays for good, so that late calls are found.
@@ -60,7 +66,7 @@ struct Comm {
   ncclResult_t error = ncclSuccess;
   int polls_to_error = -1;
   std::function<ncclResult_t()> progress;  // of the call that is under way; null: none
-  size_t launches = 0, windows_asked = 0;
+  size_t launches = 0, windows_asked = 0, splits_asked = 0;
   std::map<ncclWindow_t, const void*> windows;
 };
 
@@ -69,6 +75,8 @@ class Nccl {
   explicit Nccl(World& world) : world_(world) {}
   ncclResult_t Init(ncclComm_t* comm, int size, const std::string& id, int rank, int device,
                     const char* name);
+  ncclResult_t Split(ncclComm_t parent, int color, int key, ncclComm_t* child, const char* name);
+  ncclResult_t Count(ncclComm_t comm, int* ranks);
   ncclResult_t Poll(ncclComm_t comm, ncclResult_t* state);
   // REQUIRES for all of these: the communicator has no call under way, else that is a finding.
   ncclResult_t Launch(ncclComm_t comm, SimStream& stream, std::vector<Call> calls);

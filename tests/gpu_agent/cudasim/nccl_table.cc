@@ -73,6 +73,14 @@ void FillCommunicators(NcclApi& api) {
     return world->nccl().Init(comm, size, std::string(id.internal, sizeof(id.internal)), rank,
                               CurrentGpu(), config->commName);
   };
+  api.CommSplit = [](ncclComm_t parent, int color, int key, ncclComm_t* child,
+                     ncclConfig_t* config) {
+    Locked world;
+    if (config->blocking != 0) world->Find("a communicator that blocks");
+    if (config->splitShare != 0) world->Find("a child that ends with its parent");
+    return world->nccl().Split(parent, color, key, child, config->commName);
+  };
+  api.CommCount = [](ncclComm_t comm, int* ranks) { return Locked()->nccl().Count(comm, ranks); };
   api.CommGetAsyncError = [](ncclComm_t comm, ncclResult_t* state) {
     Locked world;
     world->Advance();
@@ -110,6 +118,7 @@ std::shared_ptr<const NcclApi> NcclTable() {
   auto api = std::make_shared<NcclApi>();
   api->version = NCCL_VERSION_CODE;
   api->file = "cudasim";
+  api->of_process = !World::now()->options().foreign_nccl;
   api->GetErrorString = [](ncclResult_t result) {
     return result == ncclRemoteError ? "remote error" : "an error";
   };

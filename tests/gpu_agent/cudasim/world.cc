@@ -46,9 +46,21 @@ std::set<int> World::contexts() {
   return contexts_;
 }
 
+std::set<int> World::priorities() {
+  const std::lock_guard lock(mutex_);
+  std::set<int> found;
+  for (const auto& stream : streams_) found.insert(stream->priority);
+  return found;
+}
+
 size_t World::allocations() {
   const std::lock_guard lock(mutex_);
   return memory_.live();
+}
+
+void World::Capture(bool now) {
+  const std::lock_guard lock(mutex_);
+  capturing_ = now;
 }
 
 void World::OnStep(int64_t step, std::function<void()> then) {

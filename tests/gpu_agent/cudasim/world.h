@@ -36,6 +36,7 @@ struct Options {
   int devices = 2;
   // Collectives that fit on a GPU beside compute at once. The others wait, in any order.
   int resident = 1;
+  bool foreign_nccl = false;  // not the one that the trainer's communicators are of
   // NCCL's answer to a window, by rank, some polls after the call. Its communicator is dead then.
   std::function<ncclResult_t(int rank)> window = nullptr;
 };
@@ -57,6 +58,7 @@ struct Recording {
 struct SimStream {
   size_t id = 0;
   int device = 0;
+  int priority = 0;  // a lower number goes first
   bool destroyed = false;
   Clock clock;
   std::deque<Op> ops;
@@ -86,8 +88,12 @@ class World {
   // Runs the devices until nothing can go on.
   void Drain();
   std::vector<std::string> findings();
-  std::set<int> contexts();  // GPUs on which this process has a context
-  size_t allocations();      // that nobody has freed
+  std::set<int> contexts();    // GPUs on which this process has a context
+  size_t allocations();        // that nobody has freed
+  std::set<int> priorities();  // of all streams
+  // As if some stream were being captured into a graph: whoever asks what is done makes that
+  // invalid, but for threads that have said that they only look.
+  void Capture(bool now);
   // What happens when the program asks for the `step`th time, on its thread.
   void OnStep(int64_t step, std::function<void()> then);
 
@@ -97,6 +103,7 @@ class World {
   Memory& memory() { return memory_; }
   Clock& host() { return host_; }
   void Find(const std::string& finding) { findings_.Add(finding); }
+  bool capturing() const { return capturing_; }
   bool Chance(uint64_t one_in) { return random_() % one_in == 0; }
   void Advance();  // a few steps
 
@@ -124,6 +131,7 @@ class World {
   std::map<void*, std::unique_ptr<SimEvent>> events_;
   std::set<int> contexts_;
   std::unique_ptr<Nccl> nccl_;
+  bool capturing_ = false;
   int64_t now_ns_ = 0, steps_ = 0, on_step_ = -1;
   std::function<void()> then_;
 };

@@ -1,0 +1,143 @@
+"""What the executor needs of the device that buckets are on: of host memory, and of this process's GPU.
+
+The GPU's part passes torch's own things to the library (the current stream, communicators to split, memory of a pool) and is
+thin, since there it has not been shown to run: gpu_agent/README.md says what has been, on simulated GPUs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import tempfile
+import weakref
+
+import torch
+
+from .agreement import await_key
+from .embedded import node_identity, run_folder
+from .errors import ExecutorError, PlannerError
+
+_ALIGNMENT = 4096  # of the arena
+
+
+def of(device_type: str):
+    """A Host, or a Gpu, by the type of the step's meshes."""
+    return Gpu() if device_type == "cuda" else Host()
+
+
+class Host:
+    type = "cpu"
+    index = -1  # what the library calls it
+
+    def stream(self) -> None:
+        return None
+
+    def arena(self, size: int) -> None:
+        """The library's own."""
+        return None
+
+    def communicator(self, group) -> None:
+        return None
+
+    def ranks_here(self, group, rank: int) -> int:
+        return group.size
+
+    def look_at_memory(self, telemetry) -> None:
+        telemetry.look_at_memory()
+
+    def meeting_place(self, scope: str, agreement, timeout: float, planner, plan: bytes) -> tuple[str, str]:
+        return meeting_place(scope, agreement, timeout, planner, plan)
+
+
+class Gpu:
+    type = "cuda"
+
+    def __init__(self):
+        self.index = torch.cuda.current_device()
+        self.pool = None
+
+    def stream(self) -> int:
+        return torch.cuda.current_stream(self.index).cuda_stream
+
+    def arena(self, size: int) -> torch.Tensor:
+        """Of the memory that torch's NCCL allocates, and in torch's count of what is in use."""
+        self.pool = torch.cuda.MemPool(self._backend(None).mem_allocator)
+        with torch.cuda.use_mem_pool(self.pool):
+            whole = torch.empty(size + _ALIGNMENT, dtype=torch.uint8, device=torch.device("cuda", self.index))
+        return whole[-whole.data_ptr() % _ALIGNMENT:][:size]
+
+    def communicator(self, group) -> int:
+        """torch's, of which the library takes a child."""
+        found = self._backend(group.name)._comm_ptr()
+        if not found:
+            raise ExecutorError(f"group {group.name} has no communicator yet: give init_process_group(device_id=...), or run a collective")
+        return found
+
+    def ranks_here(self, group, rank: int) -> int:
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", len(group.ranks)))
+        return sum(other // here == rank // here for other in group.ranks)
+
+    def look_at_memory(self, telemetry) -> None:
+        telemetry.peak(torch.cuda.max_memory_allocated(self.index))
+
+    def meeting_place(self, scope: str, agreement, timeout: float, planner, plan: bytes) -> tuple[str, str]:
+        """A name that this run's ranks have alone. Nobody meets there: torch's communicators know all ranks."""
+        key = f"{scope}/executor"
+        if agreement.store is None:
+            return secrets.token_hex(8), ""
+        if agreement.leader:
+            agreement.store.set(key, secrets.token_hex(8))
+        return await_key(agreement.store, key, timeout, f"rank {agreement.ranks[0]} opened no executor", ExecutorError).decode(), ""
+
+    def _backend(self, name):
+        from torch.distributed import distributed_c10d as c10d
+
+        group = c10d._get_default_group() if name is None else c10d._resolve_process_group(name)
+        return group._get_backend(torch.device("cuda", self.index))
+
+
+def meeting_place(scope: str, agreement, timeout: float, planner, plan: bytes) -> tuple[str, str]:
+    """A folder of this user alone, and a secret. The leader makes the folder, and the others hear of it through the store;
+    the secret is the planner's, for whoever holds the same plan. Without a planner it comes through the store as well:
+    who reads that reads the secret, and still has to be this user on this host to get to the ring."""
+    if agreement.store is None:
+        return _new_place(agreement)["folder"], secrets.token_hex(32)
+    key = f"{scope}/executor"
+    agreement.store.set(f"{key}/{agreement.rank}", node_identity())
+    if agreement.leader:
+        nodes = {await_key(agreement.store, f"{key}/{rank}", timeout, f"rank {rank} opened no executor", ExecutorError)
+                 for rank in agreement.ranks}
+        if len(nodes) > 1:
+            found = {"error": f"the ranks run on {len(nodes)} hosts; on the CPU the executor serves one"}
+        else:
+            found = _new_place(agreement)
+            if planner is None:
+                found["token"] = secrets.token_hex(32)
+        agreement.store.set(key, json.dumps(found))
+    else:
+        found = json.loads(await_key(
+            agreement.store, key, timeout, f"rank {agreement.ranks[0]} opened no executor", ExecutorError))
+    if "error" in found:
+        raise ExecutorError(found["error"])
+    if planner is None:
+        return found["folder"], found["token"]
+    try:
+        met = planner.rendezvous(
+            f"executor/{found['group']}", agreement.ranks.index(agreement.rank), len(agreement.ranks),
+            f"unix:{found['folder']}", plan, timeout)
+    except PlannerError as error:
+        raise ExecutorError(f"no secret from the planner: {error}") from error
+    return found["folder"], met.token.hex()
+
+
+def _new_place(agreement) -> dict[str, str]:
+    folder = tempfile.mkdtemp(prefix="bx-", dir=run_folder())  # 0700 by contract of mkdtemp
+    weakref.finalize(agreement, _remove, folder, os.getpid())
+    return {"folder": folder, "group": secrets.token_hex(8)}
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:  # a forked child owns nothing
+        shutil.rmtree(folder, ignore_errors=True)

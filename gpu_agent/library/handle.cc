@@ -1,0 +1,59 @@
+#include "gpu_agent/library/handle.h"
+
+#include <chrono>
+#include <utility>
+
+using bucketd::agent::BucketTimes;
+using bucketd::agent::Joined;
+
+namespace {
+
+constexpr size_t kMostNoted = 16384;
+constexpr std::chrono::milliseconds kLook{20};
+
+// Picoseconds that a stream stood; 0 where that is not known.
+int64_t Between(const Joined& run) {
+  if (run.reached == nullptr || run.left == nullptr) return 0;
+  const auto stood = run.left->Since(*run.reached);
+  return stood.ok() ? *stood : 0;
+}
+
+}  // namespace
+
+bucket_executor::~bucket_executor() { StopNoting(); }
+
+void bucket_executor::Ran(int32_t bucket, const BucketTimes& took, int64_t exposed_ns) {
+  times[bucket] = took;
+  if (reporting != nullptr) reporting->Ran(bucket, took, exposed_ns);
+}
+
+void bucket_executor::NoteWhenDone(Joined run) {
+  const std::lock_guard lock(mutex);
+  if (closing_ || joined_.size() >= kMostNoted) return;
+  joined_.push_back(std::move(run));
+  if (!noting_.joinable()) noting_ = std::thread([this] { Note(); });
+}
+
+void bucket_executor::StopNoting() {
+  {
+    const std::lock_guard lock(mutex);
+    closing_ = true;
+  }
+  closed_.notify_all();
+  if (noting_.joinable()) noting_.join();
+}
+
+void bucket_executor::Note() {
+  device->OnlyLook();
+  std::unique_lock lock(mutex);
+  while (!closing_) {
+    closed_.wait_for(lock, kLook);
+    while (!joined_.empty()) {
+      const Joined& run = joined_.front();
+      if (!executor->done(run.ticket) || (run.left != nullptr && !run.left->done())) break;
+      const auto took = executor->Times(run.ticket);
+      if (took.ok() && executor->health().ok()) Ran(run.bucket, *took, Between(run) / 1000);
+      joined_.pop_front();
+    }
+  }
+}

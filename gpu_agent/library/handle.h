@@ -1,0 +1,83 @@
+// What stands behind the C interface's handles.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "gpu_agent/device/module_loader.h"
+#include "gpu_agent/exec/executor.h"
+#include "gpu_agent/library/bucket_executor.h"
+#include "gpu_agent/library/reporting.h"
+
+struct bucket_telemetry {
+  bucketd::agent::Telemetry telemetry;
+};
+
+namespace bucketd::agent {
+
+// A run of a bucket, until it was waited for or joined.
+struct Run {
+  int32_t bucket = 0;
+  TicketPtr ticket;
+  absl::Duration exposed;
+};
+
+// A run that a stream waits for: `reached` and `left` are when it came to the wait and went on;
+// null where nobody wants to know.
+struct Joined {
+  int32_t bucket = 0;
+  TicketPtr ticket;
+  std::shared_ptr<Event> reached, left;
+};
+
+}  // namespace bucketd::agent
+
+struct bucket_executor {
+  ~bucket_executor();
+  // What a run took is kept, and reported.
+  void Ran(int32_t bucket, const bucketd::agent::BucketTimes& took, int64_t exposed_ns);
+  // Of joined runs, once they are done, on a thread that only looks. The newest are not noted where
+  // too many are under way.
+  void NoteWhenDone(bucketd::agent::Joined run);
+  void StopNoting();
+
+  std::unique_ptr<bucketd::agent::Device> device;
+  std::unique_ptr<bucketd::agent::Copier> copier;
+  const bucketd::agent::GpuModule* module = nullptr;  // null: the host
+  std::unique_ptr<bucketd::agent::Executor> executor;
+  std::mutex mutex;
+  int64_t last_ticket = 0;
+  std::map<int64_t, bucketd::agent::Run> runs;  // by ticket
+  std::map<int32_t, bucketd::agent::BucketTimes> times;
+  std::unique_ptr<bucketd::agent::Reporting> reporting;  // null: to nobody
+
+ private:
+  void Note();
+
+  std::deque<bucketd::agent::Joined> joined_;
+  std::condition_variable closed_;
+  bool closing_ = false;
+  std::thread noting_;  // of a GPU's, from the first join on
+};
+
+namespace bucketd::agent {
+
+// The GPUs of this process, asked for where a device is wanted.
+using FindGpus = std::function<GpuBackend()>;
+
+absl::StatusOr<Program> ProgramOf(const bucket_executor_options& options);
+absl::StatusOr<std::unique_ptr<bucket_executor>> OpenExecutor(
+    const bucket_executor_options& options, const FindGpus& gpus);
+// Why no executor of the device runs such a bucket.
+absl::Status Takes(int32_t device, const bucket_spec& bucket, int32_t ranks, const FindGpus& gpus);
+
+}  // namespace bucketd::agent
