@@ -2,25 +2,22 @@
 
 #include <utility>
 
-#include "client/channel.h"
 #include "client/unary_call.h"
 #include "grpcpp/client_context.h"
 
 namespace bucketd::client {
 namespace {
 
+using Calls = UnaryCalls<v1::Admin>;
 using Stub = v1::Admin::Stub;
 
 }  // namespace
 
 AdminClient::AdminClient(std::string address, const ClientTls& tls,
                          std::chrono::milliseconds deadline)
-    : address_(std::move(address)),
-      deadline_(deadline),
-      stub_(v1::Admin::NewStub(MakeChannel(address_, ChannelOptions{.tls = tls}))) {}
+    : servers_(std::move(address), ChannelOptions{.tls = tls}), deadline_(deadline) {}
 
-#define BUCKETD_CALL(name, request) \
-  UnaryCalls<Stub>{*stub_, address_, deadline_}.Make(#name, &Stub::name, request)
+#define BUCKETD_CALL(name, request) Calls{servers_, deadline_}.Make(#name, &Stub::name, request)
 
 absl::StatusOr<v1::GetStatusResponse> AdminClient::GetStatus() {
   return BUCKETD_CALL(GetStatus, v1::GetStatusRequest());

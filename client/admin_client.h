@@ -4,11 +4,11 @@
 #pragma once
 
 #include <chrono>
-#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "client/client_tls.h"
+#include "client/server_channel.h"
 
 #include "proto/admin.grpc.pb.h"
 
@@ -17,7 +17,8 @@ namespace bucketd::client {
 // Thread-safe.
 class AdminClient {
  public:
-  // "host:port" or "unix:/path". Connects at the first call.
+  // As addresses.h says; of several servers the first that answers is asked. Connects at the first
+  // call.
   explicit AdminClient(std::string address, const ClientTls& tls = {},
                        std::chrono::milliseconds deadline = std::chrono::seconds(15));
 
@@ -32,9 +33,8 @@ class AdminClient {
   absl::StatusOr<v1::ListTenantsResponse> ListTenants();
 
  private:
-  const std::string address_;
+  ServerChannels servers_;
   const std::chrono::milliseconds deadline_;
-  const std::unique_ptr<v1::Admin::Stub> stub_;
 };
 
 }  // namespace bucketd::client

@@ -1,51 +1,87 @@
 #include "client/agent_client.h"
 
+#include <memory>
 #include <utility>
 
-#include "client/channel.h"
-#include "client/unary_call.h"
+#include "absl/strings/str_cat.h"
+#include "client/once_call.h"
+
+#include "passes/base/status_macros.h"
 
 namespace bucketd::client {
 namespace {
 
-using Stub = v1::Agents::Stub;
+using Channel = std::shared_ptr<grpc::Channel>;
 
 constexpr std::chrono::seconds kShortCall{15};
+
+template <typename Request>
+std::string GroupOf(const Request& request) {
+  return absl::StrCat("group/", request.tenant(), "/", request.group());
+}
 
 }  // namespace
 
 AgentClient::AgentClient(std::string address, const ClientTls& tls)
-    : address_(std::move(address)),
-      stub_(v1::Agents::NewStub(MakeChannel(address_, ChannelOptions{.tls = tls}))) {}
+    : servers_(std::move(address), ChannelOptions{.tls = tls}) {}
 
 // A context that was cancelled before its call begins ends it as it begins.
-template <typename Rpc, typename Request>
-auto AgentClient::Wait(const char* name, Rpc rpc, const Request& request,
-                       std::chrono::milliseconds patience) {
-  grpc::ClientContext context;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    waiting_.insert(&context);
-    if (stopped_) context.TryCancel();
-  }
-  auto response = UnaryCalls<Stub>{*stub_, address_, patience}.Make(name, rpc, request, context);
+Attempt AgentClient::Stoppable(Attempt attempt) {
+  return
+      [this, attempt = std::move(attempt)](grpc::ClientContext& context, const Channel& channel) {
+        {
+          const std::lock_guard<std::mutex> lock(mutex_);
+          waiting_.insert(&context);
+          if (stopped_) context.TryCancel();
+        }
+        grpc::Status status = attempt(context, channel);
+        const std::lock_guard<std::mutex> lock(mutex_);
+        waiting_.erase(&context);
+        return status;
+      };
+}
+
+std::string AgentClient::MetAt(const std::string& group) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  waiting_.erase(&context);
-  return response;
+  return met_at_[group];
 }
 
 absl::StatusOr<v1::RendezvousResponse> AgentClient::Rendezvous(const v1::RendezvousRequest& request,
                                                                std::chrono::milliseconds patience) {
-  return Wait("Rendezvous", &Stub::Rendezvous, request, patience);
+  v1::RendezvousResponse response;
+  const Attempt attempt = [&](grpc::ClientContext& context, const Channel& channel) {
+    return v1::Agents::NewStub(channel)->Rendezvous(&context, request, &response);
+  };
+  const std::string group = GroupOf(request);
+  std::string asked;
+  RETURN_IF_ERROR(CallOnce(servers_, {.deadline = patience, .about = group, .meets = true},
+                           "Rendezvous", Stoppable(attempt), &asked));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  met_at_[group] = asked;
+  return response;
 }
 
 absl::StatusOr<v1::WatchEpochResponse> AgentClient::WatchEpoch(const v1::WatchEpochRequest& request,
                                                                std::chrono::milliseconds patience) {
-  return Wait("WatchEpoch", &Stub::WatchEpoch, request, patience);
+  v1::WatchEpochResponse response;
+  const Attempt attempt = [&](grpc::ClientContext& context, const Channel& channel) {
+    return v1::Agents::NewStub(channel)->WatchEpoch(&context, request, &response);
+  };
+  const std::string group = GroupOf(request);
+  RETURN_IF_ERROR(CallOnce(servers_, {.deadline = patience, .about = group, .only = MetAt(group)},
+                           "WatchEpoch", Stoppable(attempt)));
+  return response;
 }
 
 absl::StatusOr<v1::EndEpochResponse> AgentClient::EndEpoch(const v1::EndEpochRequest& request) {
-  return UnaryCalls<Stub>{*stub_, address_, kShortCall}.Make("EndEpoch", &Stub::EndEpoch, request);
+  v1::EndEpochResponse response;
+  const std::string group = GroupOf(request);
+  RETURN_IF_ERROR(CallOnce(servers_, {.deadline = kShortCall, .about = group, .only = MetAt(group)},
+                           "EndEpoch", [&](grpc::ClientContext& context, const Channel& channel) {
+                             return v1::Agents::NewStub(channel)->EndEpoch(&context, request,
+                                                                           &response);
+                           }));
+  return response;
 }
 
 void AgentClient::StopWaiting() {

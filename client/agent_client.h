@@ -1,15 +1,19 @@
 // The Agents service of a running server: where ranks of a group meet. Errors as FromRpc
-// (channel.h) makes them. Nothing is repeated: whoever fails to meet decides what comes next.
+// (channel.h) makes them. Nothing is repeated: whoever fails to meet decides what comes next. Of
+// several servers all ranks of a group ask the same first, and what they ask of an epoch goes where
+// it began.
 #pragma once
 
 #include <chrono>
-#include <memory>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "client/client_tls.h"
+#include "client/server_channel.h"
+#include "client/watched_call.h"
 
 #include "proto/agent.grpc.pb.h"
 
@@ -18,7 +22,7 @@ namespace bucketd::client {
 // Thread-safe.
 class AgentClient {
  public:
-  // "host:port" or "unix:/path". Connects at the first call.
+  // As addresses.h says. Connects at the first call.
   explicit AgentClient(std::string address, const ClientTls& tls = {});
 
   // Returns when all ranks have come, or by `patience`.
@@ -34,13 +38,14 @@ class AgentClient {
   void StopWaiting();
 
  private:
-  template <typename Rpc, typename Request>
-  auto Wait(const char* name, Rpc rpc, const Request& request, std::chrono::milliseconds patience);
+  // Of a call that StopWaiting ends.
+  Attempt Stoppable(Attempt attempt);
+  std::string MetAt(const std::string& group);
 
-  const std::string address_;
-  const std::unique_ptr<v1::Agents::Stub> stub_;
+  ServerChannels servers_;
   std::mutex mutex_;
   bool stopped_ = false;
+  std::map<std::string, std::string> met_at_;  // by group: the server of its last epoch
   std::set<grpc::ClientContext*> waiting_;
 };
 

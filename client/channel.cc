@@ -76,6 +76,13 @@ std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const std::string& addr
       credentials, grpc::MetadataCredentialsFromPlugin(std::make_unique<TokenOfCalls>(tls.token)));
 }
 
+// Whether the server itself gave one.
+bool HasReason(const grpc::Status& status) {
+  absl::Status details(absl::StatusCode::kUnknown, "");
+  AddDetails(status.error_details(), details);
+  return !ReasonOf(details).empty();
+}
+
 }  // namespace
 
 std::string ServiceConfig(const ChannelOptions& options) {
@@ -96,6 +103,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  if (!options.server_name.empty()) arguments.SetSslTargetNameOverride(options.server_name);
   if (options.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(-1);  // a plan of a large graph; the service bounds its size
   return grpc::CreateCustomChannel(address, CredentialsFor(address, options.tls), arguments);
@@ -104,6 +112,15 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
 bool IsGone(const grpc::Status& status) {
   return status.error_code() == grpc::StatusCode::UNAVAILABLE ||
          status.error_code() == grpc::StatusCode::CANCELLED;
+}
+
+bool IsAnswer(const grpc::Status& status) {
+  return HasReason(status) ||
+         (!IsGone(status) && status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
+bool IsStanding(const grpc::Status& status) {
+  return IsAnswer(status) && ReasonOf(FromRpc(status, "")) != "DRAINING";
 }
 
 absl::Status FromRpc(const grpc::Status& status, absl::string_view where) {

@@ -25,12 +25,14 @@ struct ChannelOptions {
   // A connection of its own; else channels to one address share one.
   bool own_connection = false;
   ClientTls tls = {};
+  // Whom the server's certificate has to name; "": the host of the address.
+  std::string server_name = {};
 };
 
-// "host:port" or "unix:/path". Never fails and does not connect: the first call does, and waits for
-// files of `tls` that are not there. With TLS the server's certificate has to name `host`. Comes
-// back within 2 s of a server that returns, however long it was away. Ignores HTTP proxies.
-// Thread-safe; unusable in a forked child.
+// To one server, "host:port" or "unix:/path". Never fails and does not connect: the first call
+// does, and waits for files of `tls` that are not there. With TLS the server's certificate has to
+// name `host`. Comes back within 2 s of a server that returns, however long it was away. Ignores
+// HTTP proxies. Thread-safe; unusable in a forked child.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
                                            const ChannelOptions& options);
 
@@ -45,5 +47,11 @@ absl::Status FromRpc(const grpc::Status& status, absl::string_view where);
 
 // Whether the call may have met a server that went away: UNAVAILABLE or CANCELLED.
 bool IsGone(const grpc::Status& status);
+
+// Whether a server said so: not what gRPC makes of one that is not there, or says nothing.
+bool IsAnswer(const grpc::Status& status);
+
+// An answer of a server that takes calls: any but DRAINING.
+bool IsStanding(const grpc::Status& status);
 
 }  // namespace bucketd::client

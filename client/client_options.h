@@ -30,6 +30,7 @@ struct ClientOptions {
 // Since the client was made. Every degraded answer counts once.
 struct ClientCounters {
   int64_t retries = 0;          // calls asked again because the server had gone away
+  int64_t moves = 0;            // calls that went on to another server of the address
   int64_t waits = 0;            // pauses that an overloaded or draining server asked for
   int64_t breaker_opens = 0;    // times that the address was given up, or once more after a probe
   int64_t fast_failures = 0;    // calls refused while it was

@@ -4,27 +4,47 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/channel.h"
+#include "client/once_call.h"
 #include "client/unary_call.h"
 #include "grpcpp/client_context.h"
+
+#include "passes/base/status_macros.h"
 
 namespace bucketd::client {
 namespace {
 
+using Calls = UnaryCalls<v1::CostProfiles>;
 using Stub = v1::CostProfiles::Stub;
 
 constexpr size_t kBatch = 1000;
+
+grpc::Status SendAll(Stub& stub, grpc::ClientContext& context, const v1::ReportHeader& header,
+                     absl::Span<const v1::CollectiveSample> samples,
+                     v1::ReportCostsResponse& response) {
+  const auto writer = stub.ReportCosts(&context, &response);
+  v1::ReportCostsRequest message;
+  *message.mutable_header() = header;
+  bool open = writer->Write(message);
+  while (open && !samples.empty()) {
+    const absl::Span<const v1::CollectiveSample> batch =
+        samples.first(std::min(samples.size(), kBatch));
+    samples.remove_prefix(batch.size());
+    v1::SampleBatch& out = *message.mutable_batch();
+    out.clear_samples();
+    for (const v1::CollectiveSample& sample : batch) *out.add_samples() = sample;
+    open = writer->Write(message);  // false: the server has answered already
+  }
+  writer->WritesDone();
+  return writer->Finish();
+}
 
 }  // namespace
 
 CostClient::CostClient(std::string address, const ClientTls& tls,
                        std::chrono::milliseconds deadline)
-    : address_(std::move(address)),
-      deadline_(deadline),
-      stub_(v1::CostProfiles::NewStub(MakeChannel(address_, ChannelOptions{.tls = tls}))) {}
+    : servers_(std::move(address), ChannelOptions{.tls = tls}), deadline_(deadline) {}
 
-#define BUCKETD_CALL(name, request) \
-  UnaryCalls<Stub>{*stub_, address_, deadline_}.Make(#name, &Stub::name, request)
+#define BUCKETD_CALL(name, request) Calls{servers_, deadline_}.Make(#name, &Stub::name, request)
 
 absl::StatusOr<v1::ListProfilesResponse> CostClient::List(const std::string& name) {
   v1::ListProfilesRequest request;
@@ -67,26 +87,16 @@ absl::StatusOr<v1::RollbackProfileResponse> CostClient::Rollback(const std::stri
 
 absl::StatusOr<v1::ReportCostsResponse> CostClient::Report(
     const v1::ReportHeader& header, absl::Span<const v1::CollectiveSample> samples) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + deadline_);
   v1::ReportCostsResponse response;
-  const auto writer = stub_->ReportCosts(&context, &response);
-  v1::ReportCostsRequest message;
-  *message.mutable_header() = header;
-  bool open = writer->Write(message);
-  while (open && !samples.empty()) {
-    const absl::Span<const v1::CollectiveSample> batch =
-        samples.first(std::min(samples.size(), kBatch));
-    samples.remove_prefix(batch.size());
-    v1::SampleBatch& out = *message.mutable_batch();
-    out.clear_samples();
-    for (const v1::CollectiveSample& sample : batch) *out.add_samples() = sample;
-    open = writer->Write(message);  // false: the server has answered already
-  }
-  writer->WritesDone();
-  const grpc::Status status = writer->Finish();
-  if (status.ok()) return response;
-  return FromRpc(status, absl::StrCat("ReportCosts at ", address_));
+  const auto send = [&](grpc::ClientContext& context,
+                        const std::shared_ptr<grpc::Channel>& channel) {
+    return SendAll(*v1::CostProfiles::NewStub(channel), context, header, samples, response);
+  };
+  // Reporters spread over the servers.
+  const OnceOptions once{.deadline = deadline_,
+                         .about = absl::StrCat("report/", header.reporter())};
+  RETURN_IF_ERROR(CallOnce(servers_, once, "ReportCosts", send));
+  return response;
 }
 
 }  // namespace bucketd::client

@@ -4,12 +4,12 @@
 #pragma once
 
 #include <chrono>
-#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "client/client_tls.h"
+#include "client/server_channel.h"
 
 #include "proto/cost_service.grpc.pb.h"
 
@@ -18,7 +18,8 @@ namespace bucketd::client {
 // Thread-safe.
 class CostClient {
  public:
-  // "host:port" or "unix:/path". Connects at the first call.
+  // As addresses.h says; of several servers the first that answers is asked. Connects at the first
+  // call.
   explicit CostClient(std::string address, const ClientTls& tls = {},
                       std::chrono::milliseconds deadline = std::chrono::seconds(15));
 
@@ -34,9 +35,8 @@ class CostClient {
   absl::StatusOr<v1::RollbackProfileResponse> Rollback(const std::string& name);
 
  private:
-  const std::string address_;
+  ServerChannels servers_;
   const std::chrono::milliseconds deadline_;
-  const std::unique_ptr<v1::CostProfiles::Stub> stub_;
 };
 
 }  // namespace bucketd::client

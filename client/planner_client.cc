@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <mutex>
 #include <utility>
 
+#include "absl/random/random.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -24,6 +26,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using Time = RetryingClient::Time;
+using Channel = std::shared_ptr<grpc::Channel>;
 
 constexpr uint32_t kGraphFormatVersion = 1;
 constexpr int kAsks = 5;    // for the graph, during one GetPlan
@@ -96,12 +99,7 @@ void Fill(const Job& job, v1::Job& message) {
 
 struct PlannerClient::Impl {
   Impl(const std::string& address, const ClientOptions& options_in)
-      : options(options_in),
-        stub(v1::Planner::NewStub(MakeChannel(address, ChannelFor(options_in)))),
-        calls(address, options_in, [this](grpc::ClientContext& context) {
-          v1::GetCapabilitiesResponse answer;
-          return stub->GetCapabilities(&context, {}, &answer);
-        }) {}
+      : options(options_in), calls(address, options_in, ChannelFor(options_in)) {}
 
   absl::Status CheckProcess() const {
     if (getpid() == pid) return absl::OkStatus();
@@ -109,72 +107,87 @@ struct PlannerClient::Impl {
         "this client was made before a fork: the child needs one of its own");
   }
 
-  absl::StatusOr<v1::GetCapabilitiesResponse> Capabilities(Time until);
-  absl::Status Ask(const v1::GetPlanRequest& request, Time until, v1::GetPlanResponse& answer);
-  absl::StatusOr<PlanReply> Check(v1::PlanReply& reply) const;
-  absl::Status Upload(const Payload& payload, const v1::GetPlanRequest& request,
+  std::string AboutJob(absl::string_view job) const {
+    return absl::StrCat("job/", options.tenant, "/", job);
+  }
+
+  v1::GetPlanRequest RequestFor(const PlanQuery& query) const;
+  absl::StatusOr<PlanReply> GetPlan(Route& route, const PlanQuery& query,
+                                    v1::GetPlanRequest request, Time until);
+  // Of the server that the route leads to now.
+  absl::StatusOr<v1::GetCapabilitiesResponse> Capabilities(Route& route, Time until);
+  absl::Status Ask(Route& route, const v1::GetPlanRequest& request, Time until,
+                   v1::GetPlanResponse& answer);
+  absl::StatusOr<PlanReply> Check(const Route& route, v1::PlanReply& reply) const;
+  absl::Status Upload(Route& route, const Payload& payload, const v1::GetPlanRequest& request,
                       int64_t chunk_bytes, Time until);
-  absl::Status Send(const Payload& payload, const v1::GetPlanRequest& request, int64_t chunk_bytes,
-                    int64_t from, Time until, bool& gone);
-  absl::StatusOr<v1::QueryUploadResponse> Query(const Payload& payload,
+  absl::Status Send(Route& route, const Payload& payload, const v1::GetPlanRequest& request,
+                    int64_t chunk_bytes, int64_t from, Time until, bool& gone);
+  absl::StatusOr<v1::QueryUploadResponse> Query(Route& route, const Payload& payload,
                                                 const v1::GetPlanRequest& request, Time until);
-  absl::Status Hand(const Payload& payload, const v1::GetCapabilitiesResponse& service, Time until,
+  absl::Status Hand(Route& route, const Payload& payload,
+                    const v1::GetCapabilitiesResponse& service, Time until,
                     v1::GetPlanRequest& request);
 
   const pid_t pid = getpid();
   const ClientOptions options;
-  const std::unique_ptr<v1::Planner::Stub> stub;
   RetryingClient calls;
   std::mutex mutex;
-  std::optional<v1::GetCapabilitiesResponse> capabilities;
+  std::map<std::string, v1::GetCapabilitiesResponse> capabilities;  // by target
 };
 
-absl::StatusOr<v1::GetCapabilitiesResponse> PlannerClient::Impl::Capabilities(Time until) {
+absl::StatusOr<v1::GetCapabilitiesResponse> PlannerClient::Impl::Capabilities(Route& route,
+                                                                              Time until) {
   {
     const std::lock_guard lock(mutex);
-    if (capabilities.has_value()) return *capabilities;
+    const auto known = capabilities.find(route.target());
+    if (known != capabilities.end()) return known->second;
   }
   v1::GetCapabilitiesResponse answer;
-  RETURN_IF_ERROR(calls.Call("GetCapabilities", until, [&](grpc::ClientContext& context) {
-    return stub->GetCapabilities(&context, {}, &answer);
-  }));
+  const auto ask = [&](grpc::ClientContext& context, const Channel& channel) {
+    return v1::Planner::NewStub(channel)->GetCapabilities(&context, {}, &answer);
+  };
+  RETURN_IF_ERROR(calls.Call(route, "GetCapabilities", until, ask));
   if (Version(answer.min_client_version()) > Version(kClientVersion)) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "CLIENT_TOO_OLD",
-                     absl::StrCat(calls.address(), " (version ", answer.server_version(),
+                     absl::StrCat(route.target(), " (version ", answer.server_version(),
                                   ") wants clients of version ", answer.min_client_version(),
                                   " or later, this is ", kClientVersion));
   }
   if (answer.graph_format_version() != kGraphFormatVersion) {
-    return ProtocolError(absl::StrCat(calls.address(), " reads graphs of format ",
+    return ProtocolError(absl::StrCat(route.target(), " reads graphs of format ",
                                       answer.graph_format_version(), ", this client writes ",
                                       kGraphFormatVersion));
   }
   const std::lock_guard lock(mutex);
-  capabilities = answer;
+  capabilities[route.target()] = answer;
   return answer;
 }
 
-absl::Status PlannerClient::Impl::Ask(const v1::GetPlanRequest& request, Time until,
+absl::Status PlannerClient::Impl::Ask(Route& route, const v1::GetPlanRequest& request, Time until,
                                       v1::GetPlanResponse& answer) {
-  return calls.Call("GetPlan", until, [&](grpc::ClientContext& context) {
-    return stub->GetPlan(&context, request, &answer);
-  });
+  const auto ask = [&](grpc::ClientContext& context, const Channel& channel) {
+    return v1::Planner::NewStub(channel)->GetPlan(&context, request, &answer);
+  };
+  return calls.Call(route, "GetPlan", until, ask);
 }
 
-absl::StatusOr<PlanReply> PlannerClient::Impl::Check(v1::PlanReply& reply) const {
+absl::StatusOr<PlanReply> PlannerClient::Impl::Check(const Route& route,
+                                                     v1::PlanReply& reply) const {
   PlanReply checked{
       .plan = std::move(*reply.mutable_plan()), .sha256 = {}, .source = reply.source()};
   checked.sha256 = Sha256(checked.plan);
   if (AsBytes(checked.sha256) == absl::string_view(reply.plan_sha256())) return checked;
-  return ProtocolError(absl::StrCat("the plan from ", calls.address(), " is damaged: SHA-256 ",
+  return ProtocolError(absl::StrCat("the plan from ", route.target(), " is damaged: SHA-256 ",
                                     ToHex(checked.sha256), " is not what was announced"));
 }
 
-absl::Status PlannerClient::Impl::Send(const Payload& payload, const v1::GetPlanRequest& request,
-                                       int64_t chunk_bytes, int64_t from, Time until, bool& gone) {
+absl::Status PlannerClient::Impl::Send(Route& route, const Payload& payload,
+                                       const v1::GetPlanRequest& request, int64_t chunk_bytes,
+                                       int64_t from, Time until, bool& gone) {
   v1::UploadGraphResponse answer;
-  const auto attempt = [&](grpc::ClientContext& context) {
-    const auto writer = stub->UploadGraph(&context, &answer);
+  const auto attempt = [&](grpc::ClientContext& context, const Channel& channel) {
+    const auto writer = v1::Planner::NewStub(channel)->UploadGraph(&context, &answer);
     v1::UploadGraphRequest message;
     v1::UploadHeader& header = *message.mutable_header();
     header.set_tenant(request.tenant());
@@ -193,34 +206,36 @@ absl::Status PlannerClient::Impl::Send(const Payload& payload, const v1::GetPlan
     return writer->Finish();
   };
   calls.CountUpload(from > 0);
-  RETURN_IF_ERROR(calls.Once("UploadGraph", until, attempt, gone));
+  RETURN_IF_ERROR(calls.Once(route, "UploadGraph", until, attempt, gone));
   if (answer.graph_digest() == request.graph_digest()) return absl::OkStatus();
-  return ProtocolError(absl::StrCat(calls.address(), " stored another graph than was sent"));
+  return ProtocolError(absl::StrCat(route.target(), " stored another graph than was sent"));
 }
 
 absl::StatusOr<v1::QueryUploadResponse> PlannerClient::Impl::Query(
-    const Payload& payload, const v1::GetPlanRequest& request, Time until) {
+    Route& route, const Payload& payload, const v1::GetPlanRequest& request, Time until) {
   v1::QueryUploadRequest question;
   question.set_tenant(request.tenant());
   question.set_graph_digest(request.graph_digest());
   question.set_codec(payload.codec);
   question.set_content_sha256(std::string(AsBytes(payload.sha256)));
   v1::QueryUploadResponse answer;
-  RETURN_IF_ERROR(calls.Call("QueryUpload", until, [&](grpc::ClientContext& context) {
-    return stub->QueryUpload(&context, question, &answer);
-  }));
+  const auto ask = [&](grpc::ClientContext& context, const Channel& channel) {
+    return v1::Planner::NewStub(channel)->QueryUpload(&context, question, &answer);
+  };
+  RETURN_IF_ERROR(calls.Call(route, "QueryUpload", until, ask));
   return answer;
 }
 
-absl::Status PlannerClient::Impl::Upload(const Payload& payload, const v1::GetPlanRequest& request,
-                                         int64_t chunk_bytes, Time until) {
+absl::Status PlannerClient::Impl::Upload(Route& route, const Payload& payload,
+                                         const v1::GetPlanRequest& request, int64_t chunk_bytes,
+                                         Time until) {
   int64_t from = 0;
   bool may_resume = true;
   for (int breaks = 0;;) {
     bool gone = false;
-    const absl::Status sent = Send(payload, request, chunk_bytes, from, until, gone);
+    const absl::Status sent = Send(route, payload, request, chunk_bytes, from, until, gone);
     if (sent.ok()) return sent;
-    if (calls.Obey(sent, "UploadGraph", until)) continue;
+    if (calls.Obey(route, sent, "UploadGraph", until)) continue;
     if (!gone) {
       // What was held may be of other bytes, or be held no more: once more, from the start.
       if (from == 0) return sent;
@@ -229,9 +244,9 @@ absl::Status PlannerClient::Impl::Upload(const Payload& payload, const v1::GetPl
       continue;
     }
     if (++breaks > kBreaks) return sent;
-    RETURN_IF_ERROR(calls.AwaitReturn("UploadGraph", until));
+    RETURN_IF_ERROR(calls.AwaitReturn(route, "UploadGraph", until));
     calls.Pause(breaks, until);
-    ASSIGN_OR_RETURN(const v1::QueryUploadResponse held, Query(payload, request, until));
+    ASSIGN_OR_RETURN(const v1::QueryUploadResponse held, Query(route, payload, request, until));
     if (held.present()) return absl::OkStatus();
     const int64_t committed = held.committed_size();
     if (!may_resume || committed < 0 || committed > static_cast<int64_t>(payload.data.size())) {
@@ -244,12 +259,13 @@ absl::Status PlannerClient::Impl::Upload(const Payload& payload, const v1::GetPl
 }
 
 // Puts a small graph into the request, and sends a large one.
-absl::Status PlannerClient::Impl::Hand(const Payload& payload,
+absl::Status PlannerClient::Impl::Hand(Route& route, const Payload& payload,
                                        const v1::GetCapabilitiesResponse& service, Time until,
                                        v1::GetPlanRequest& request) {
   if (static_cast<int64_t>(payload.data.size()) > service.max_inline_graph_bytes()) {
     const int64_t chunk_bytes = service.max_chunk_bytes() > 0 ? service.max_chunk_bytes() : 1 << 20;
-    return Upload(payload, request, chunk_bytes, until);
+    request.clear_graph();
+    return Upload(route, payload, request, chunk_bytes, until);
   }
   v1::GraphData& graph = *request.mutable_graph();
   graph.set_codec(payload.codec);
@@ -266,21 +282,35 @@ PlannerClient::~PlannerClient() = default;
 absl::StatusOr<PlanReply> PlannerClient::GetPlan(const PlanQuery& query) {
   const Time until = steady_clock::now() + query.deadline;
   RETURN_IF_ERROR(impl_->CheckProcess());
-  ASSIGN_OR_RETURN(const v1::GetCapabilitiesResponse service, impl_->Capabilities(until));
+  const v1::GetPlanRequest request = impl_->RequestFor(query);
+  Route route = query.job.has_value()
+                    ? impl_->calls.NewRoute(impl_->AboutJob(query.job->id), /*meets=*/true)
+                    : impl_->calls.NewRoute(absl::StrCat("graph/", ToHex(query.digest)));
+  return impl_->GetPlan(route, query, request, until);
+}
+
+v1::GetPlanRequest PlannerClient::Impl::RequestFor(const PlanQuery& query) const {
   v1::GetPlanRequest request;
-  request.set_tenant(impl_->options.tenant);
+  request.set_tenant(options.tenant);
   request.set_graph_digest(std::string(AsBytes(query.digest)));
   *request.mutable_mesh() = query.mesh;
   *request.mutable_options() = query.options;
   request.set_client_version(kClientVersion);
   request.set_cached_only(query.cached_only);
   if (query.job.has_value()) Fill(*query.job, *request.mutable_job());
+  return request;
+}
+
+absl::StatusOr<PlanReply> PlannerClient::Impl::GetPlan(Route& route, const PlanQuery& query,
+                                                       v1::GetPlanRequest request, Time until) {
   std::optional<Payload> payload;
-  for (int asks = 0; asks < kAsks; ++asks) {
+  std::string asked;  // who was asked, and how often
+  for (int asks = 0; asks < kAsks;) {
+    RETURN_IF_ERROR(Capabilities(route, until).status());
     v1::GetPlanResponse answer;
-    RETURN_IF_ERROR(impl_->Ask(request, until, answer));
+    RETURN_IF_ERROR(Ask(route, request, until, answer));
     if (answer.has_plan()) {
-      ASSIGN_OR_RETURN(PlanReply reply, impl_->Check(*answer.mutable_plan()));
+      ASSIGN_OR_RETURN(PlanReply reply, Check(route, *answer.mutable_plan()));
       reply.uploaded = payload.has_value();
       return reply;
     }
@@ -288,19 +318,25 @@ absl::StatusOr<PlanReply> PlannerClient::GetPlan(const PlanQuery& query) {
       return MakeError(absl::StatusCode::kFailedPrecondition, kUnplanned, answer.unplanned().why());
     }
     if (!answer.has_graph_required()) break;
+    asks = route.target() == asked ? asks + 1 : 1;
+    asked = route.target();
+    ASSIGN_OR_RETURN(const v1::GetCapabilitiesResponse service, Capabilities(route, until));
     if (!payload.has_value()) {
       ASSIGN_OR_RETURN(std::string plain, query.graph());
       ASSIGN_OR_RETURN(payload, Pack(std::move(plain), service));
     }
-    RETURN_IF_ERROR(impl_->Hand(*payload, service, until, request));
+    RETURN_IF_ERROR(Hand(route, *payload, service, until, request));
   }
-  return ProtocolError(absl::StrCat(impl_->calls.address(), " gave no plan for graph ",
+  return ProtocolError(absl::StrCat(route.target(), " gave no plan for graph ",
                                     ToHex(query.digest).substr(0, 12), " in ", kAsks, " answers"));
 }
 
 absl::StatusOr<v1::GetCapabilitiesResponse> PlannerClient::Capabilities(milliseconds deadline) {
   RETURN_IF_ERROR(impl_->CheckProcess());
-  return impl_->Capabilities(steady_clock::now() + deadline);
+  // Who asks about nothing in particular: each process has an order of its own.
+  static const std::string mine = absl::StrCat("process/", absl::Uniform<uint64_t>(absl::BitGen()));
+  Route route = impl_->calls.NewRoute(mine);
+  return impl_->Capabilities(route, steady_clock::now() + deadline);
 }
 
 absl::StatusOr<uint32_t> PlannerClient::ReleaseJob(const std::string& job_id,
@@ -310,10 +346,11 @@ absl::StatusOr<uint32_t> PlannerClient::ReleaseJob(const std::string& job_id,
   request.set_tenant(impl_->options.tenant);
   request.set_job_id(job_id);
   v1::ReleaseJobResponse answer;
-  RETURN_IF_ERROR(impl_->calls.Call("ReleaseJob", steady_clock::now() + deadline,
-                                    [&](grpc::ClientContext& context) {
-                                      return impl_->stub->ReleaseJob(&context, request, &answer);
-                                    }));
+  Route route = impl_->calls.NewRoute(impl_->AboutJob(job_id));
+  const auto ask = [&](grpc::ClientContext& context, const Channel& channel) {
+    return v1::Planner::NewStub(channel)->ReleaseJob(&context, request, &answer);
+  };
+  RETURN_IF_ERROR(impl_->calls.Call(route, "ReleaseJob", steady_clock::now() + deadline, ask));
   return answer.released();
 }
 

@@ -19,7 +19,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr int kReturns = 3;  // of a server that went away during one call
+constexpr int kReturns = 3;  // of each server that went away during one call
 
 milliseconds Left(RetryingClient::Time until) {
   return std::chrono::ceil<milliseconds>(until - steady_clock::now());
@@ -27,65 +27,98 @@ milliseconds Left(RetryingClient::Time until) {
 
 double Seconds(milliseconds time) { return static_cast<double>(time.count()) / 1000; }
 
-grpc::Status Attempted(const RetryingClient::Attempt& attempt, milliseconds timeout, bool wait) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + timeout);
-  context.set_wait_for_ready(wait);
-  return attempt(context);
-}
-
-// Whether the server itself said so.
-bool HasReason(const grpc::Status& status) {
-  absl::Status details(absl::StatusCode::kUnknown, "");
-  AddDetails(status.error_details(), details);
-  return !ReasonOf(details).empty();
-}
-
-// Not what gRPC makes of a server that is not there, or says nothing.
-bool IsAnswer(const grpc::Status& status) {
-  return HasReason(status) ||
-         (!IsGone(status) && status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED);
-}
-
 }  // namespace
 
-RetryingClient::RetryingClient(std::string address, const ClientOptions& options, Attempt ping)
-    : address_(std::move(address)),
-      options_(options),
-      ping_(std::move(ping)),
-      breaker_(options.breaker) {}
-
-std::string RetryingClient::Where(absl::string_view method) const {
-  return absl::StrCat(method, " at ", address_);
+ServerList Route::Earlier() const {
+  if (!meets_) return {};
+  return {servers_.begin(), std::find(servers_.begin(), servers_.end(), at_)};
 }
 
-absl::Status RetryingClient::Call(absl::string_view method, Time until, const Attempt& attempt) {
-  for (int returns = 0;;) {
+RetryingClient::RetryingClient(const std::string& address, const ClientOptions& options,
+                               const ChannelOptions& channels)
+    : options_(options), channels_(address, channels), breaker_(options.breaker) {}
+
+std::string RetryingClient::Where(absl::string_view method) const {
+  return absl::StrCat(method, " at ", address());
+}
+
+absl::Status RetryingClient::Call(Route& route, absl::string_view method, Time until,
+                                  const Attempt& attempt) {
+  for (size_t returns = 0;;) {
     bool gone = false;
-    const absl::Status status = Once(method, until, attempt, gone);
+    const absl::Status status = Once(route, method, until, attempt, gone);
     if (status.ok()) return status;
-    if (Obey(status, method, until)) continue;
-    if (!gone || returns == kReturns) return status;
+    if (Obey(route, status, method, until)) continue;
+    if (!gone || returns >= kReturns * route.servers_.size()) return status;
     ++returns;
-    RETURN_IF_ERROR(AwaitReturn(method, until));
+    RETURN_IF_ERROR(AwaitReturn(route, method, until));
   }
 }
 
-absl::Status RetryingClient::Once(absl::string_view method, Time until, const Attempt& attempt,
-                                  bool& gone) {
+absl::Status RetryingClient::Once(Route& route, absl::string_view method, Time until,
+                                  const Attempt& attempt, bool& gone) {
   gone = false;
-  RETURN_IF_ERROR(Admit(method, until));
+  RETURN_IF_ERROR(Admit(route, method, until));
+  RETURN_IF_ERROR(Choose(route, std::min(options_.connect_timeout, Left(until))));
+  if (!channels_.one() && !route.at_->met()) {
+    RETURN_IF_ERROR(Find(route, method, until, options_.connect_timeout, /*probe=*/false));
+  }
   RETURN_IF_ERROR(CheckTime(method, until));
   const milliseconds left = Left(until);
-  const grpc::Status status = Attempted(attempt, left, /*wait=*/false);
+  const grpc::Status status = Attempted(route, until, attempt);
   if (IsAnswer(status)) {
+    route.at_->Answered();
     Answered();
   } else if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED &&
              left >= options_.probe_timeout) {
     NobodyAnswered();  // one that went away is not given up yet: AwaitReturn finds out
   }
-  gone = IsGone(status) && !HasReason(status);
-  return FromRpc(status, Where(method));
+  gone = !IsAnswer(status) && IsGone(status);
+  return FromRpc(status, absl::StrCat(method, " at ", route.target()));
+}
+
+grpc::Status RetryingClient::Attempted(Route& route, Time until, const Attempt& attempt) {
+  for (;;) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + Left(until));
+    if (channels_.one()) return attempt(context, route.at_->channel());
+    CallWatch watch(context, route.at_, route.Earlier());
+    grpc::Status status = attempt(context, route.at_->channel());
+    std::shared_ptr<ServerChannel> elsewhere = watch.Elsewhere();
+    if (elsewhere == nullptr || IsAnswer(status)) return status;
+    Take(route, std::move(elsewhere));
+  }
+}
+
+Route RetryingClient::NewRoute(std::string about, bool meets) {
+  Route route(std::move(about), meets);
+  // An error is found again, and returned, by the first call.
+  if (channels_.names_known()) Choose(route, milliseconds(0)).IgnoreError();
+  return route;
+}
+
+absl::Status RetryingClient::Choose(Route& route, milliseconds patience) {
+  if (route.at_ != nullptr && route.at_->Aside() == milliseconds(0)) return absl::OkStatus();
+  absl::StatusOr<ServerList> servers = channels_.InOrder(route.about_, patience);
+  if (absl::IsUnavailable(servers.status())) NobodyAnswered();
+  RETURN_IF_ERROR(servers.status());
+  route.servers_ = *std::move(servers);
+  Take(route, Preferred(route.servers_).front());
+  return absl::OkStatus();
+}
+
+void RetryingClient::Take(Route& route, std::shared_ptr<ServerChannel> server) {
+  if (route.at_ != nullptr && route.at_ != server) ++moves_;
+  route.at_ = std::move(server);
+}
+
+bool RetryingClient::Leave(Route& route, milliseconds least) {
+  if (channels_.one()) return false;
+  route.at_->Leave(least);
+  const std::shared_ptr<ServerChannel> first = Preferred(route.servers_).front();
+  const bool stands = first->Aside() == milliseconds(0);
+  if (stands) Take(route, first);
+  return stands;
 }
 
 absl::Status RetryingClient::CheckTime(absl::string_view method, Time until) const {
@@ -106,12 +139,13 @@ void RetryingClient::NobodyAnswered() {
   Degraded("breaker", "does not answer; calls end at once until it does");
 }
 
-absl::Status RetryingClient::Admit(absl::string_view method, Time until) {
+absl::Status RetryingClient::Admit(Route& route, absl::string_view method, Time until) {
   RETURN_IF_ERROR(CheckTime(method, until));
   const CircuitBreaker::Admission admission = breaker_.Admit(steady_clock::now());
   if (admission == CircuitBreaker::Admission::kCall) return absl::OkStatus();
   if (admission == CircuitBreaker::Admission::kProbe) {
-    return Ping(method, until, options_.probe_timeout, /*probe=*/true);
+    RETURN_IF_ERROR(Choose(route, std::min(options_.probe_timeout, Left(until))));
+    return Find(route, method, until, options_.probe_timeout, /*probe=*/true);
   }
   ++fast_failures_;
   const milliseconds next = breaker_.Remaining(steady_clock::now());
@@ -123,27 +157,48 @@ absl::Status RetryingClient::Admit(absl::string_view method, Time until) {
                        : "another call is trying it now"));
 }
 
-absl::Status RetryingClient::Ping(absl::string_view method, Time until, milliseconds patience,
-                                  bool probe) {
+absl::Status RetryingClient::Find(Route& route, absl::string_view method, Time until,
+                                  milliseconds patience, bool probe) {
   // A probe must say what came of it; else little patience proves little.
   const bool counts = probe || Left(until) >= std::min(patience, options_.probe_timeout);
   patience = std::max(milliseconds(1), std::min(patience, Left(until)));
-  const grpc::Status status = Attempted(ping_, patience, /*wait=*/true);
-  if (IsAnswer(status)) {
+  const absl::Status found = FindOne(route, patience);
+  if (found.ok()) {
     Answered();
-    return absl::OkStatus();
+    return found;
   }
   if (counts) NobodyAnswered();
   return MakeError(absl::StatusCode::kUnavailable, kUnreachable,
                    absl::StrFormat("%s: nobody answers (tried for %.1f s): %s", Where(method),
-                                   Seconds(patience), status.error_message()));
+                                   Seconds(patience), found.message()));
 }
 
-absl::Status RetryingClient::AwaitReturn(absl::string_view method, Time until) {
+absl::Status RetryingClient::FindOne(Route& route, milliseconds patience) {
+  if (!channels_.one()) {
+    ASSIGN_OR_RETURN(std::shared_ptr<ServerChannel> found,
+                     FindOneOfSeveral(channels_, route.about_, patience, route.servers_));
+    Take(route, std::move(found));
+    return absl::OkStatus();
+  }
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + patience);
+  context.set_wait_for_ready(true);
+  const grpc::Status status = route.at_->Ping(context);
+  if (IsAnswer(status)) return absl::OkStatus();
+  return absl::UnavailableError(status.error_message());
+}
+
+absl::Status RetryingClient::AwaitReturn(Route& route, absl::string_view method, Time until) {
   RETURN_IF_ERROR(CheckTime(method, until));
   ++retries_;
-  Degraded("away", "went away; waiting for it to come back");
-  return Ping(method, until, options_.connect_timeout, /*probe=*/false);
+  if (channels_.one()) {
+    Degraded("away", "went away; waiting for it to come back");
+  } else {
+    Degraded(absl::StrCat("away ", route.target()),
+             absl::StrCat(route.target(), " went away during ", method, "; asking the next one"));
+    route.at_->Leave(milliseconds(0));
+  }
+  return Find(route, method, until, options_.connect_timeout, /*probe=*/false);
 }
 
 void RetryingClient::Pause(int attempt, Time until) {
@@ -153,11 +208,13 @@ void RetryingClient::Pause(int attempt, Time until) {
   std::this_thread::sleep_for(std::clamp(Left(until), milliseconds(0), pause));
 }
 
-bool RetryingClient::Obey(const absl::Status& error, absl::string_view method, Time until) {
+bool RetryingClient::Obey(Route& route, const absl::Status& error, absl::string_view method,
+                          Time until) {
   const std::string reason = ReasonOf(error);
   if (reason != "OVERLOADED" && reason != "QUOTA_USED_UP" && reason != "DRAINING") return false;
   const auto asked = RetryAfter(error);
   if (!asked.has_value()) return false;
+  if (reason == "DRAINING" && Leave(route, *asked)) return true;
   absl::BitGen random;
   const milliseconds pause(absl::Uniform(absl::IntervalClosed, random, asked->count(),
                                          asked->count() + asked->count() / 2));
@@ -173,7 +230,7 @@ void RetryingClient::Degraded(absl::string_view cause, absl::string_view text) {
     const std::lock_guard lock(logged_mutex_);
     if (!logged_.insert(std::string(cause)).second) return;
   }
-  const std::string line = absl::StrCat("bucketd: ", address_, ": ", text);
+  const std::string line = absl::StrCat("bucketd: ", address(), ": ", text);
   if (options_.log) {
     options_.log(line);
   } else {
@@ -188,6 +245,7 @@ void RetryingClient::CountUpload(bool resumed) {
 
 ClientCounters RetryingClient::counters() const {
   return {.retries = retries_,
+          .moves = moves_,
           .waits = waits_,
           .breaker_opens = breaker_opens_,
           .fast_failures = fast_failures_,

@@ -1,33 +1,25 @@
 #include "server/server.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <limits>
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/impl/service_type.h"
-#include "grpcpp/resource_quota.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "prometheus/registry.h"
 #include "spdlog/spdlog.h"
-#include <grpc/compression.h>
 #include <grpc/grpc.h>
-#include <grpc/support/log.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 
 #include "passes/base/status_macros.h"
 #include "server/admin/admin.h"
@@ -43,12 +35,15 @@
 #include "server/plans/planning_switch.h"
 #include "server/plans/stored_plans.h"
 #include "server/process/side_port.h"
+#include "server/replica.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/admission.h"
 #include "server/rpc/connection_guard.h"
 #include "server/rpc/cost_service.h"
-#include "server/rpc/mutual_tls.h"
+#include "server/rpc/listener.h"
+#include "server/rpc/peer_service.h"
 #include "server/rpc/planner_service.h"
+#include "server/rpc/ranks_call.h"
 #include "server/rpc/rendezvous_service.h"
 #include "server/rpc/service_parts.h"
 #include "server/rpc/session_guard.h"
@@ -102,94 +97,11 @@ Admission::IdentitiesNow IdentitiesOf(const Trust* trust) {
   return [trust] { return trust->identities(); };
 }
 
-std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const Trust* trust,
-                                                       const TlsOptions& options) {
-  if (trust == nullptr) return grpc::InsecureServerCredentials();
-  const ClientCertificates wanted = !options.accept_tokens           ? ClientCertificates::kRequired
-                                    : options.client_ca_file.empty() ? ClientCertificates::kNotAsked
-                                                                     : ClientCertificates::kWelcome;
-  return MutualTls(wanted, [trust] { return trust->files(); });
-}
-
-// Whoever holds on to an old connection is asked for his certificate in the end. Calls that are
-// under way then have as long as any may take.
-void BoundAge(grpc::ServerBuilder& builder, const ServerOptions& options) {
-  const milliseconds longest = std::max(options.max_wait, options.upload_deadline);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
-                             static_cast<int>(options.tls.connection_age.count()));
-  builder.AddChannelArgument(
-      GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
-      static_cast<int>(std::min<int64_t>(longest.count(), std::numeric_limits<int>::max())));
-}
-
 ServerOptions FillDefaults(ServerOptions options) {
   if (options.compute_slots == 0) {
     options.compute_slots = std::max(2, static_cast<int>(std::thread::hardware_concurrency()));
   }
   return options;
-}
-
-// While set, gRPC's errors are told by whoever runs into them, in better words.
-thread_local bool grpc_errors_are_told = false;
-
-void LogOfGrpc(gpr_log_func_args* args) {
-  const bool warn = args->severity == GPR_LOG_SEVERITY_ERROR && !grpc_errors_are_told;
-  spdlog::log(warn ? spdlog::level::warn : spdlog::level::debug, "grpc: {}", args->message);
-}
-
-int64_t MessageBytes(const ServerOptions& options) {
-  return options.max_in_flight_bytes - options.intake.max_upload_bytes;
-}
-
-// So much for messages that are not whole yet, and so much for requests that wait to be read or
-// answered: gRPC itself never comes to the end of its quota, where it closes connections.
-int64_t HalfOfMessages(const ServerOptions& options) { return MessageBytes(options) / 2; }
-
-// Some of the files that this process may open are for the store and the side port.
-int64_t MostConnections(const ServerOptions& options) {
-  rlimit files{};
-  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return options.max_connections;
-  constexpr rlim_t kForOthers = 256;
-  const rlim_t most = files.rlim_cur - std::min(files.rlim_cur / 4, kForOthers);
-  return static_cast<int64_t>(std::min<rlim_t>(most, static_cast<rlim_t>(options.max_connections)));
-}
-
-// What a connection, and all of them, may make gRPC hold.
-void BoundTransport(grpc::ServerBuilder& builder, const ServerOptions& options) {
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams);
-  // gRPC inflates a message before it looks at its size. Graphs have a codec of their own.
-  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
-  builder.AddChannelArgument(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET,
-                             1 << GRPC_COMPRESS_NONE);
-  grpc::ResourceQuota quota("bucketd");
-  quota.Resize(static_cast<size_t>(MessageBytes(options)));
-  builder.SetResourceQuota(quota);
-}
-
-// Whether a server answers on the socket: taking its path away would leave it deaf.
-bool SomebodyListens(const std::string& path) {
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return false;
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-  const bool answered =
-      connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
-  close(fd);
-  return answered;
-}
-
-absl::Status PrepareSocket(const std::string& path) {
-  struct stat status {};
-  if (stat(path.c_str(), &status) != 0) return absl::OkStatus();
-  if (!S_ISSOCK(status.st_mode)) {
-    return absl::AlreadyExistsError(absl::StrCat("--listen: ", path, " exists and is no socket"));
-  }
-  if (SomebodyListens(path)) {
-    return absl::UnavailableError(absl::StrCat("--listen: another server is listening on ", path));
-  }
-  unlink(path.c_str());  // left behind by a server that died
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -212,23 +124,39 @@ struct Server::Impl {
         compute_queue(options.compute_slots, options.compute_queue),
         intake_pool(options.upload_threads, options.intake.max_uploads + kInlineQueue),
         request_room(HalfOfMessages(options)),
+        replica(MakeReplica()),
         broker({cache, graphs, intake, compute_queue, intake_pool, timers, metrics, options,
-                std::move(function), options.store_dir.empty() ? nullptr : &stored_plans, &quotas}),
+                std::move(function), options.store_dir.empty() ? nullptr : &stored_plans, &quotas,
+                replica == nullptr ? nullptr : &replica->leases()}),
         pins(*store, agreement_metrics, {options.pin_ttl, options.max_pins_per_tenant, &quotas}),
         agreement({broker, cache, graphs, intake, pins, timers, agreement_metrics, options,
                    [this] { return planning.WhyDisabled(); },
-                   [this](const std::string& id) { return costs.Resolve(id, ""); }}),
-        parts{broker,          cache,          memo,        graphs,       intake,
-              partial_uploads, upload_streams, intake_pool, request_pool, request_room,
-              timers,          metrics,        options,     draining,     planning,
-              agreement,       costs,          admission,   quotas},
+                   [this](const std::string& id) { return costs.Resolve(id, ""); },
+                   [this] { return WhyDisabledInStore(); }}),
+        parts{broker,         cache,
+              memo,           graphs,
+              intake,         partial_uploads,
+              upload_streams, intake_pool,
+              request_pool,   request_room,
+              timers,         metrics,
+              options,        draining,
+              planning,       agreement,
+              costs,          admission,
+              quotas,         replica == nullptr ? nullptr : &replica->routes()},
         service(MakePlannerService(parts)),
+        peer_service(replica == nullptr ? nullptr : MakePeerService(parts, replica->incarnation())),
         admin({options, metrics, cache, planning, store.get(), /*store_path=*/store_place,
                [this] { return State(); }, Hooks()}),
         admin_service(MakeAdminService(admin, admission, metrics)) {
     intake.ReclaimWith([this] { return partial_uploads.DropOldest(); });
   }
 
+  // Where the store cannot be read, what was known last.
+  std::optional<std::string> WhyDisabledInStore() {
+    planning.Look().IgnoreError();
+    return planning.WhyDisabled();
+  }
+  std::unique_ptr<Replica> MakeReplica();
   absl::Status Listen();
   absl::Status StartHttp();
   void OpenPins();
@@ -281,11 +209,13 @@ struct Server::Impl {
   ByteRoom request_room;
   WorkerPool request_pool{1, kRequestQueue};
   StoredPlans stored_plans{{*store, *store_metrics, cache, timers, &quotas}};
+  const std::unique_ptr<Replica> replica;  // null: this server is none
   PlanBroker broker;
   Pins pins;
   Agreement agreement;
   ServiceParts parts;
   std::unique_ptr<grpc::Service> service;
+  std::unique_ptr<grpc::Service> peer_service;
   std::unique_ptr<grpc::Service> cost_service =
       MakeCostService({costs, cost_samples, cost_metrics, metrics, timers, options.costs,
                        options.upload_stall, draining, admission});
@@ -299,46 +229,39 @@ struct Server::Impl {
   std::unique_ptr<SidePort> http;
 };
 
-absl::Status Server::Impl::Listen() {
-  const bool is_unix = IsUnixAddress(options.listen);
-  const std::string path = is_unix ? options.listen.substr(5) : "";
-  if (is_unix) RETURN_IF_ERROR(PrepareSocket(path));
+std::unique_ptr<Replica> Server::Impl::MakeReplica() {
+  if (options.cluster_address.empty()) return nullptr;
+  PeerCalls::FilesNow files;
+  if (trust != nullptr) files = [this] { return trust->files(); };
+  return std::make_unique<Replica>(
+      Replica::Parts{options, *store, registry, timers, cache, graphs, std::move(files),
+                     [this](const RanksCall& call, JobRoutes::Done done) {
+                       return AskAgreement(parts, call, std::move(done));
+                     },
+                     [this](uint64_t call) { agreement.Cancel(call); }});
+}
 
+absl::Status Server::Impl::Listen() {
   grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort(options.listen, credentials, &port);
   builder.RegisterService(service.get());
   builder.RegisterService(cost_service.get());
   builder.RegisterService(admin_service.get());
   builder.RegisterService(rendezvous_service.get());
+  if (peer_service != nullptr) builder.RegisterService(peer_service.get());
   builder.SetMaxReceiveMessageSize(
       static_cast<int>(std::max(options.intake.max_chunk_bytes, options.intake.max_inline_bytes)) +
       kMessageSlackBytes);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, options.reuse_port ? 1 : 0);
   BoundTransport(builder, options);
-  if (trust != nullptr) BoundAge(builder, options);
-  // Clients that long-poll keep their connection alive; the default would throw them out.
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+  // Clients that long-poll keep their connection alive; the default would throw them out. Replicas
+  // want to know sooner.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             replica == nullptr ? 10'000 : 4'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   const auto unfinished = std::make_shared<ByteRoom>(HalfOfMessages(options));
   GuardConnections([this] { metrics.connections_closed.Increment(); },
                    {unfinished, MostConnections(options)});
   GuardSessions([this] { metrics.connections_closed.Increment(); }, unfinished);
-  // The socket is never open wider than it will be, not even between bind and chmod.
-  const mode_t mask = umask(static_cast<mode_t>(~options.socket_mode & 0777));
-  grpc_errors_are_told = true;
-  grpc_server = builder.BuildAndStart();
-  grpc_errors_are_told = false;
-  umask(mask);
-  if (grpc_server == nullptr || port == 0) {
-    return absl::UnavailableError(
-        absl::StrCat("--listen: cannot listen on ", options.listen,
-                     is_unix ? "; does the folder exist, and may we write to it?"
-                             : "; is the port taken, and is the host one of this machine's?"));
-  }
-  address = is_unix ? options.listen
-                    : absl::StrCat(options.listen.substr(0, options.listen.rfind(':')), ":", port);
-  return absl::OkStatus();
+  return StartAt(options, builder, credentials, grpc_server, address);
 }
 
 absl::Status Server::Impl::StartHttp() {
@@ -409,9 +332,12 @@ void Server::Impl::FollowFiles() {
 // without any.
 std::string Server::Impl::Degraded() const {
   const std::string trouble = store_metrics->Health().InWords();
-  const std::string planning_now = planning.Get().InWords();
-  return absl::StrCat(trouble.empty() ? "" : "without its store: ", trouble,
-                      trouble.empty() || planning_now.empty() ? "" : "\n", planning_now);
+  std::vector<std::string> lines;
+  if (!trouble.empty()) lines.push_back(absl::StrCat("without its store: ", trouble));
+  if (replica != nullptr) lines.push_back(replica->Trouble());
+  lines.push_back(planning.Get().InWords());
+  std::erase(lines, "");
+  return absl::StrJoin(lines, "\n");
 }
 
 void Server::Impl::SetServing(bool value) {
@@ -425,9 +351,17 @@ void Server::Impl::SetServing(bool value) {
 void Server::Impl::BeginDrain() {
   if (draining.exchange(true)) return;
   SetServing(false);
-  agreement.BeginDrain();
-  rendezvous.BeginDrain();
-  broker.BeginDrain();
+  const auto end_waits = [this] {
+    agreement.BeginDrain();
+    rendezvous.BeginDrain();
+    broker.BeginDrain();
+  };
+  // Whoever is told to go elsewhere finds its job there.
+  if (replica != nullptr) {
+    replica->HandOver(end_waits);
+  } else {
+    end_waits();
+  }
 }
 
 void Server::Impl::Stop(std::chrono::system_clock::time_point deadline) {
@@ -445,6 +379,7 @@ void Server::Impl::Stop(std::chrono::system_clock::time_point deadline) {
   intake_pool.Stop();
   compute_queue.Stop();
   stored_plans.Stop();
+  if (replica != nullptr) replica->Stop();
 }
 
 AdminHooks Server::Impl::Hooks() {
@@ -452,6 +387,7 @@ AdminHooks Server::Impl::Hooks() {
   AddJobHooks(agreement, pins, hooks);
   hooks.tenants = [this] { return quotas.List(); };
   hooks.store_health = [this] { return store_metrics->Health(); };
+  if (replica != nullptr) hooks.cluster = [this] { return replica->View(); };
   hooks.displaced_jobs = [this] {
     return static_cast<int64_t>(agreement_metrics.tally(Tally::kDisplaced).Value());
   };
@@ -488,7 +424,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     // Held for good: when the last holder lets go, the library waits for a poller of its own that
     // may sleep for 10 s, and a server that has drained must not.
     grpc_init();
-    gpr_set_log_function(LogOfGrpc);
+    LogGrpc();
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   });
@@ -509,6 +445,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   server->impl_->FollowStore();
   server->impl_->CountUptime();
   RETURN_IF_ERROR(server->impl_->Listen());
+  if (server->impl_->replica != nullptr) server->impl_->replica->Start();
   RETURN_IF_ERROR(server->impl_->StartHttp());
   server->impl_->listening = true;
   server->impl_->SetServing(true);

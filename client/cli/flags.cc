@@ -57,11 +57,8 @@ Flag Flag::Env(const std::string& variable) const { return Flag(option_->envname
 Flag Flag::InRange(int64_t lowest, int64_t highest) const {
   return Flag(option_->check(CLI::Range(lowest, highest)));
 }
-Flag Flag::Address() const {
-  return Flag(option_->check([](const std::string& address) -> std::string {
-    if (absl::StrContains(address, ':')) return "";
-    return absl::StrCat("\"", address, "\" is no address; expected HOST:PORT or unix:/path");
-  }));
+Flag Flag::Checked(std::function<std::string(const std::string& value)> wrong) const {
+  return Flag(option_->check(std::move(wrong)));
 }
 Flag Flag::File() const { return Flag(option_->check(CLI::ExistingFile)); }
 Flag Flag::OneValueEach() const { return Flag(option_->allow_extra_args(false)); }

@@ -35,8 +35,8 @@ class Flag {
   Flag Env(const std::string& variable) const;
   // The value is a whole number between the two, both included.
   Flag InRange(int64_t lowest, int64_t highest) const;
-  // The value is an address of a server: HOST:PORT or unix:/path.
-  Flag Address() const;
+  // `wrong` says what is wrong with the value, "" if nothing.
+  Flag Checked(std::function<std::string(const std::string& value)> wrong) const;
   // The value is the path of a file that is there.
   Flag File() const;
   // Each mention takes one value; words behind it are positional arguments.

@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "client/addresses.h"
 #include "client/cli/tls_flags.h"
 #include "client/errors.h"
 
@@ -14,9 +15,13 @@
 namespace bucketd::ctl {
 
 void AddServerArgs(const Command& command, ServerArgs& args) {
-  command.AddOption("--server", args.address, "HOST:PORT or unix:/path of a running bucketd")
+  command
+      .AddOption(
+          "--server", args.address,
+          "HOST:PORT or unix:/path of a running bucketd; of several with commas between, the "
+          "first that answers")
       .Env("BUCKETD_ADDRESS")
-      .Address()
+      .Checked(client::WrongInAddresses)
       .ShowDefault()
       .TypeName("ADDRESS");
   AddJsonFlag(command, args.json);

@@ -122,6 +122,17 @@ std::string TenantsText(const v1::ListTenantsResponse& response) {
   return out.empty() ? "this tenant has no entry of its own and uses nothing\n" : out;
 }
 
+std::string ReplicaText(const v1::ReplicaStatus& replica) {
+  return absl::StrCat(replica.address(), replica.self() ? " (this one)" : "", ": ", replica.state(),
+                      ", last heard of ", SpanInWords(replica.silent_ms()), " ago");
+}
+
+std::string LeasesText(const v1::ClusterStatus& cluster) {
+  return absl::StrCat(WithThousands(cluster.job_leases()), " jobs meet here, ",
+                      WithThousands(cluster.plan_leases()),
+                      " plans are computed here for all replicas");
+}
+
 std::string StatusText(const v1::GetStatusResponse& s) {
   std::string out = absl::StrCat("bucketd ", s.server_version(), " at ", s.address(), ": ",
                                  s.state(), ", up for ", SpanInWords(s.uptime_ms()), " (planner ",
@@ -149,6 +160,9 @@ std::string StatusText(const v1::GetStatusResponse& s) {
   if (store.has_reading()) trouble("READING", store.reading());
   if (store.has_writing()) trouble("WRITING", store.writing());
   line("jobs", JobsText(s));
+  if (s.has_cluster()) line("replicas", LeasesText(s.cluster()));
+  if (!s.cluster().trouble().empty()) line("", s.cluster().trouble());
+  for (const v1::ReplicaStatus& replica : s.cluster().replicas()) line("", ReplicaText(replica));
   for (const v1::TenantStatus& tenant : s.tenants()) {
     line("tenant", absl::StrCat(NameOf(tenant), ": ", TenantText(tenant)));
   }

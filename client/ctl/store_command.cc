@@ -31,6 +31,8 @@ absl::string_view ShelfName(Shelf shelf) {
       return "profiles";
     case Shelf::kCostSamples:
       return "cost samples";
+    case Shelf::kReplicas:
+      return "replicas";
     case Shelf::kSettings:
       return "settings";
   }

@@ -127,6 +127,12 @@ absl::Status Put(Store& store, const BundleEntry& entry, Taken& taken) {
                  : store.PutRecord(entry.shelf, entry.key, entry.value);
 }
 
+// An engine's error says what was wrong, and not of which of the two places.
+absl::Status At(const std::string& place, const absl::Status& status) {
+  if (status.ok() || absl::StrContains(status.message(), place)) return status;
+  return absl::Status(status.code(), absl::StrCat(place, ": ", status.message()));
+}
+
 // Behind what is there, in their order.
 absl::Status CopyAudit(Store& from, Store& to) {
   constexpr int32_t kPage = 1000;
@@ -186,7 +192,7 @@ absl::Status ImportStore(const ImportArgs& args) {
   Taken taken;
   RETURN_IF_ERROR(ForEach(args.file, [&](const BundleEntry& entry) {
     const absl::Status status = CheckEntry(entry);  // the file may have changed
-    return status.ok() ? Put(*to.store, entry, taken) : status;
+    return status.ok() ? At(to.name, Put(*to.store, entry, taken)) : status;
   }));
   PrintTaken(taken, args.json, "imported");
   return absl::OkStatus();
@@ -199,13 +205,13 @@ absl::Status CopyStore(const CopyArgs& args) {
   Taken taken;
   const auto put = [&](const BundleEntry& entry) -> absl::Status {
     const absl::Status status = CheckEntry(entry);
-    if (status.ok()) return Put(*to.store, entry, taken);
+    if (status.ok()) return At(to.name, Put(*to.store, entry, taken));
     return absl::Status(status.code(), absl::StrCat(from.name, ": plan ", ToHex(Sha256(entry.key)),
                                                     ": ", status.message()));
   };
   const ExportArgs everything{.from = args.from, .file = "", .tenant = "", .all = true};
   ASSIGN_OR_RETURN(const ScanResult result, TakeAll(everything, *from.store, put));
-  RETURN_IF_ERROR(CopyAudit(*from.store, *to.store));
+  RETURN_IF_ERROR(At(to.name, CopyAudit(*from.store, *to.store)));
   PrintTaken(taken, args.json, "copied");
   return LeftOut(from.name, result);
 }

@@ -129,6 +129,22 @@ void Admin::FillPlans(v1::GetStatusResponse& status) const {
            parts_.options.graph_cache_bytes, Value(m.graph_cache_evictions), status);
 }
 
+void Admin::FillCluster(v1::GetStatusResponse& status) const {
+  if (parts_.hooks.cluster == nullptr) return;
+  const ClusterView view = parts_.hooks.cluster();
+  v1::ClusterStatus& cluster = *status.mutable_cluster();
+  for (const ReplicaView& replica : view.replicas) {
+    v1::ReplicaStatus& row = *cluster.add_replicas();
+    row.set_address(replica.id.address);
+    row.set_state(std::string(Name(replica.state)));
+    row.set_silent_ms(replica.unmoved.count());
+    row.set_self(replica.self);
+  }
+  cluster.set_job_leases(view.job_leases);
+  cluster.set_plan_leases(view.plan_leases);
+  cluster.set_trouble(view.trouble);
+}
+
 void Admin::FillLoad(v1::LoadStatus& load) const {
   const ServerMetrics& m = parts_.metrics;
   const ServerOptions& o = parts_.options;
@@ -224,6 +240,7 @@ v1::GetStatusResponse Admin::GetStatus() const {
   }
   FillErrors(status);
   FillTenants(status);
+  FillCluster(status);
   return status;
 }
 

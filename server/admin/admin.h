@@ -13,6 +13,7 @@
 
 #include "proto/admin.pb.h"
 #include "server/base/metrics.h"
+#include "server/cluster/cluster_view.h"
 #include "server/config/options.h"
 #include "server/plans/plan_cache.h"
 #include "server/plans/planning_switch.h"
@@ -37,6 +38,7 @@ struct AdminHooks {
   std::function<StoreHealth()> store_health;
   std::function<std::vector<TenantUse>()> tenants;
   std::function<int64_t()> displaced_jobs;  // since the start
+  std::function<ClusterView()> cluster;     // of a replica
 };
 
 // What the composition root knows.
@@ -66,13 +68,13 @@ class Admin {
   v1::GetStatusResponse GetStatus() const;
   absl::StatusOr<v1::ListPlansResponse> ListPlans(const v1::ListPlansRequest& request) const;
   absl::StatusOr<v1::EvictPlansResponse> EvictPlans(const v1::EvictPlansRequest& request,
-                                                    const Actor& by = {});
+                                                    const Actor& by);
   absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request) const;
-  absl::StatusOr<v1::PinJobResponse> PinJob(const v1::PinJobRequest& request, const Actor& by = {});
+  absl::StatusOr<v1::PinJobResponse> PinJob(const v1::PinJobRequest& request, const Actor& by);
   absl::StatusOr<v1::UnpinJobResponse> UnpinJob(const v1::UnpinJobRequest& request,
-                                                const Actor& by = {});
+                                                const Actor& by);
   absl::StatusOr<v1::SetPlanningResponse> SetPlanning(const v1::SetPlanningRequest& request,
-                                                      const Actor& by = {});
+                                                      const Actor& by);
   absl::StatusOr<v1::ListAuditResponse> ListAudit(const v1::ListAuditRequest& request) const;
   absl::StatusOr<v1::ListTenantsResponse> ListTenants(const v1::ListTenantsRequest& request) const;
 
@@ -83,6 +85,7 @@ class Admin {
   void FillStore(v1::GetStatusResponse& status) const;
   void FillErrors(v1::GetStatusResponse& status) const;
   void FillTenants(v1::GetStatusResponse& status) const;
+  void FillCluster(v1::GetStatusResponse& status) const;
   std::vector<v1::JobStatus> Jobs() const;
 
   const Parts parts_;

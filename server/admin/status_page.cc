@@ -387,6 +387,21 @@ void AddTenants(const v1::GetStatusResponse& s, Html& html) {
   html << "</table></div>\n";
 }
 
+void AddReplicas(const v1::GetStatusResponse& s, Html& html) {
+  if (!s.has_cluster()) return;
+  const v1::ClusterStatus& cluster = s.cluster();
+  html << "<h2>Replicas <small>" << cluster.job_leases() << " jobs meet here, "
+       << cluster.plan_leases() << " plans are computed here for all</small></h2>";
+  if (!cluster.trouble().empty()) html << "<p class=bad>" << cluster.trouble() << "</p>\n";
+  html << "<table><tr><th>address<th>state<th class=n>last heard of</tr>\n";
+  for (const v1::ReplicaStatus& replica : cluster.replicas()) {
+    html << "<tr><td class=w>" << replica.address() << (replica.self() ? " (this one)" : "")
+         << "<td>" << replica.state() << "<td class=n>" << SpanInWords(replica.silent_ms())
+         << " ago</tr>\n";
+  }
+  html << "</table>\n";
+}
+
 void AddErrors(const v1::GetStatusResponse& s, int64_t now_ms, Html& html) {
   html << "<h2 id=errors>Last errors <small>the newest first; at most 25 that callers caused, 25 "
           "of the "
@@ -423,6 +438,7 @@ std::string StatusPage(const v1::GetStatusResponse& status) {
   AddStore(status, now_ms, html);
   AddJobs(status, now_ms, html);
   AddErrors(status, now_ms, html);
+  AddReplicas(status, html);
   AddTenants(status, html);
   AddProfiles(status, html);
   html << "<p class=quiet>As of " << Utc(now_ms)

@@ -1,7 +1,9 @@
-// Numbers of epochs: never given twice, and always greater than before, by all the servers that
-// share a store. Each takes blocks of them by compare-and-set, ahead of need, so that Next() never
-// waits. Where the store gives none, and where it is forgotten with the process, they come from the
-// clock: then two servers may give the same. Thread-safe.
+// Numbers of epochs: never given twice by all the servers that share a store, and by each server
+// always greater than before; another server's may be smaller. Agents of a group ask the same
+// server as long as it lives (client/addresses.h). Each server takes blocks of them by
+// compare-and-set, ahead of need, so that Next() never waits. Where the store gives none, and where
+// it is forgotten with the process, they come from the clock: then two servers may give the same.
+// Thread-safe.
 #pragma once
 
 #include <cstdint>

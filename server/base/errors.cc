@@ -141,4 +141,16 @@ std::string SerializeRpcStatus(const absl::Status& status) {
   return message.SerializeAsString();
 }
 
+absl::Status ParseRpcStatus(absl::string_view bytes) {
+  google::rpc::Status message;
+  if (!message.ParseFromString(std::string(bytes)) || message.code() == 0) {
+    return MakeError(Reason::kPlannerBug, "an error that cannot be read");
+  }
+  absl::Status status(static_cast<absl::StatusCode>(message.code()), message.message());
+  for (const google::protobuf::Any& detail : message.details()) {
+    status.SetPayload(detail.type_url(), absl::Cord(detail.value()));
+  }
+  return status;
+}
+
 }  // namespace bucketd

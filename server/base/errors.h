@@ -73,5 +73,7 @@ absl::Status WithReason(Reason reason, const absl::Status& status);
 std::string ReasonOf(const absl::Status& status);
 // A serialised google.rpc.Status: what travels as grpc-status-details-bin.
 std::string SerializeRpcStatus(const absl::Status& status);
+// What was serialised. What is none, or OK, is INTERNAL: it was to be an error.
+absl::Status ParseRpcStatus(absl::string_view bytes);
 
 }  // namespace bucketd

@@ -54,6 +54,7 @@ constexpr std::array<Named<Method>, kMethods> kMethodNames = {{
     {Method::kRendezvous, "Rendezvous"},
     {Method::kWatchEpoch, "WatchEpoch"},
     {Method::kEndEpoch, "EndEpoch"},
+    {Method::kForward, "Forward"},
 }};
 static_assert(IsByPosition(kMethodNames));
 constexpr std::array<Named<PlanOutcome>, kPlanOutcomes> kPlanOutcomeNames = {{

@@ -44,9 +44,11 @@ enum class Method {
   // Agents
   kRendezvous,
   kWatchEpoch,
-  kEndEpoch,  // the last one
+  kEndEpoch,
+  // Peers
+  kForward,  // the last one
 };
-inline constexpr size_t kMethods = static_cast<size_t>(Method::kEndEpoch) + 1;
+inline constexpr size_t kMethods = static_cast<size_t>(Method::kForward) + 1;
 absl::string_view Name(Method method);
 
 // kHit: from memory.

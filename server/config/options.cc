@@ -198,6 +198,15 @@ constexpr OptionRow kRows[] = {
      .field = [](ServerOptions& o) -> OptionField { return HoursField{&o.audit_age}; },
      .most = 87'600},
 
+    {"cluster-address", "Replicas",
+     "HOST:PORT of this server for others of the same store: ranks of a job may then come to any "
+     "of "
+     "them, and each plan is computed once. Without one the server shares the store and no more",
+     FIELD(cluster_address)},
+    {"cluster-dead-ms", "Replicas",
+     "A replica that has not been heard of for this long has ended; the same on all of them",
+     FIELD(cluster_dead), 1000, kDayMs},
+
     {"cost-quorum", "Costs", "Reporters that must have measured a class of links to be believed",
      FIELD(costs.quorum), 1, 1000},
     {"cost-move-ppm", "Costs",
@@ -419,6 +428,20 @@ std::string ListenProblem(const ServerOptions& options) {
                       path.size(), ": ", path);
 }
 
+// Several servers of one machine may have sockets.
+std::string ClusterProblem(const ServerOptions& options) {
+  const std::string& address = options.cluster_address;
+  if (address.empty()) return "";
+  if (options.store_dir.empty()) return "replicas share a store: say --store or --store-dir";
+  if (options.tls.on() && options.tls.client_ca_file.empty()) {
+    return "with TLS, replicas know each other by certificates: say --tls-client-ca-file";
+  }
+  if (IsUnixAddress(address)) return "";
+  const std::string problem = HostPortProblem(address, true, "");
+  if (!problem.empty() || !absl::EndsWith(address, ":0")) return problem;
+  return "others cannot call port 0: name the port of --listen";
+}
+
 std::string UploadBytesProblem(const GraphIntakeLimits& limits) {
   if (limits.max_upload_bytes >= limits.max_graph_bytes) return "";
   return absl::StrCat(limits.max_upload_bytes,
@@ -479,6 +502,7 @@ absl::Status ServerOptions::Validate(const PlaceOf& place_of) const {
           "identities file");
     }
   }
+  add("cluster-address", ClusterProblem(*this));
   add("max-upload-bytes", UploadBytesProblem(intake));
   add("max-in-flight-bytes", InFlightProblem(*this));
   if (problems.empty()) return absl::OkStatus();

@@ -118,6 +118,13 @@ struct ServerOptions {
   int64_t audit_lines = 100'000;
   std::chrono::milliseconds audit_age{std::chrono::hours(2160)};
 
+  // Replicas: servers of one store that share jobs and computations (server/cluster/). The address
+  // at which the others reach this one; "": it shares nothing.
+  std::string cluster_address;
+  // A replica that was not heard of for this long is dead; the same on all of them. Shorter: its
+  // jobs move sooner; longer: a store that stalls moves none.
+  std::chrono::milliseconds cluster_dead{10'000};
+
   ProcessOptions process;
 
   // INVALID_ARGUMENT: every problem, one a line, each with the option's place. `place_of` says

@@ -16,7 +16,7 @@ constexpr RoleSet kReadsCosts = {CallerRole::kPlan, CallerRole::kReport, CallerR
 constexpr std::array<MethodRule, kMethods> kRules = {{
     {Method::kGetCapabilities, {}},  // says what there is, and that the server is there
     {Method::kGetPlan, {CallerRole::kPlan}},
-    {Method::kUploadGraph, {CallerRole::kPlan}},
+    {Method::kUploadGraph, {CallerRole::kPlan, CallerRole::kPeer}},  // that was uploaded to another
     {Method::kQueryUpload, {CallerRole::kPlan}},
     {Method::kGetStatus, {CallerRole::kAdmin}, /*of_all_tenants=*/true},
     {Method::kListPlans, {CallerRole::kAdmin}},
@@ -39,6 +39,8 @@ constexpr std::array<MethodRule, kMethods> kRules = {{
     {Method::kRendezvous, {CallerRole::kPlan}},
     {Method::kWatchEpoch, {CallerRole::kPlan}},
     {Method::kEndEpoch, {CallerRole::kPlan}},
+    // Speaks for callers of any tenant.
+    {Method::kForward, {CallerRole::kPeer}, /*of_all_tenants=*/true},
 }};
 
 constexpr bool RulesAreInEnumOrder() {

@@ -18,7 +18,7 @@ enum class CallerRole {
   kReport,   // report measured costs
   kPromote,  // import cost profiles and decide which counts
   kAdmin,    // bucketctl's commands for operators
-  kPeer,     // another replica of this server: no call is its alone yet
+  kPeer,     // another replica of this server
 };
 inline constexpr size_t kRoles = static_cast<size_t>(CallerRole::kPeer) + 1;
 absl::string_view Name(CallerRole role);

@@ -57,6 +57,10 @@ class Agreement {
     std::function<std::optional<std::string>()> planning_disabled;
     // The profile that is called "name@version" in a job's memory. Like planning_disabled.
     std::function<absl::StatusOr<ProfilePtr>(const std::string&)> find_profile;
+    // planning_disabled as the store has it now; blocks on it. Asked before the first plan of a
+    // generation is kept: other servers of the store may have been told meanwhile. Null: there are
+    // none.
+    std::function<std::optional<std::string>()> planning_disabled_in_store = nullptr;
   };
 
   explicit Agreement(const Parts& parts);
@@ -81,7 +85,7 @@ class Agreement {
     std::string job;
     bool pattern = false;      // `job` is one, as of fnmatch(3), for all jobs that it fits
     bool by_operator = false;  // who waits is told to come again
-    Actor by = {};
+    Actor by;
   };
   struct Released {
     int64_t jobs = 0;
@@ -150,6 +154,10 @@ class Agreement {
   absl::StatusOr<PlanReplyPtr> ReadPinnedPlan(const Pin& pin);
   absl::StatusOr<StandingPin> WriteAgreed(const StoreAgreed& store,
                                           std::optional<JobMemory>& elsewhere);
+  // Writes that the generation has no plan, if none was kept and planning is off by now. What
+  // stands then, or empty: there is nothing in the way of a plan.
+  absl::StatusOr<std::optional<JobMemory>> WriteUnplanned(const JobName& name,
+                                                          const JobMemory& memory);
   // What stands instead, if another server was first. ABORTED if the job is in another generation.
   absl::StatusOr<std::optional<JobMemory>> WriteMemory(const JobName& name, uint64_t generation,
                                                        const std::string& agreed_scope,

@@ -64,7 +64,7 @@ absl::StatusOr<PlanReplyPtr> Agreement::ReadPinnedPlan(const Pin& pin) {
     return cached;
   }
   ASSIGN_OR_RETURN(std::string plan, parts_.pins.LoadPlan(pin));
-  PlanReplyPtr reply = EncodePlanReply(std::move(plan));
+  PlanReplyPtr reply = EncodePlanReply(std::move(plan), pin.plan_key);
   parts_.cache.Put(pin.plan_key, reply);
   return reply;
 }
@@ -78,6 +78,21 @@ Agreement::Answer Agreement::PinnedAnswer(const AnswerFromStore& answer) {
   return LostPlanError();
 }
 
+absl::StatusOr<std::optional<JobMemory>> Agreement::WriteUnplanned(const JobName& name,
+                                                                   const JobMemory& memory) {
+  if (!memory.last_scope.empty() || parts_.planning_disabled_in_store == nullptr) {
+    return std::nullopt;
+  }
+  JobMemory unplanned = memory;
+  unplanned.unplanned = parts_.planning_disabled_in_store();
+  if (!unplanned.unplanned.has_value()) return std::nullopt;
+  ASSIGN_OR_RETURN(JobMemory stands,
+                   parts_.pins.PutJob(name.first, name.second, unplanned, ServerItself()));
+  // Another server may have kept a plan for this generation: then it has one.
+  if (!stands.unplanned.has_value()) return std::nullopt;
+  return std::optional<JobMemory>(std::move(stands));
+}
+
 absl::StatusOr<std::optional<JobMemory>> Agreement::WriteMemory(const JobName& name,
                                                                 uint64_t generation,
                                                                 const std::string& agreed_scope,
@@ -87,7 +102,11 @@ absl::StatusOr<std::optional<JobMemory>> Agreement::WriteMemory(const JobName& n
     const absl::MutexLock lock(&mutex_);
     ASSIGN_OR_RETURN(memory, table_.MemoryOf(name, generation));
   }
-  if (!agreed_scope.empty()) memory.last_scope = agreed_scope;
+  if (!agreed_scope.empty()) {
+    ASSIGN_OR_RETURN(std::optional<JobMemory> unplanned, WriteUnplanned(name, memory));
+    if (unplanned.has_value()) return unplanned;
+    memory.last_scope = agreed_scope;
+  }
   ASSIGN_OR_RETURN(JobMemory stands, parts_.pins.PutJob(name.first, name.second, memory, by));
   if (Holds(memory, stands)) return std::nullopt;
   return std::optional<JobMemory>(std::move(stands));

@@ -59,7 +59,7 @@ class Pins {
   // returns what stands: of one generation the first word holds, on whether it is planned and on
   // what each name stands for; it is another one than `memory`'s if another server was first.
   absl::StatusOr<JobMemory> PutJob(absl::string_view tenant, absl::string_view job,
-                                   const JobMemory& memory, const Actor& by = {});
+                                   const JobMemory& memory, const Actor& by);
   // Holds the plan, storing it first if need be, then writes the pin: when this returns both
   // survive the process. What it returns is the pin that stands: another server that has the store
   // open may have written one for this generation, and the first one holds for all.
@@ -67,15 +67,14 @@ class Pins {
   // QUOTA_USED_UP of both if there is none; else errors are the store's.
   absl::StatusOr<Pin> PutPin(absl::string_view tenant, absl::string_view job,
                              absl::string_view scope, const Pin& pin, absl::string_view plan,
-                             const Actor& by = {});
+                             const Actor& by);
 
   // Keeps the job's pins until `expires` at least; how many there are. From the job's next use on
   // its usual time to live counts again.
   absl::StatusOr<int64_t> Extend(absl::string_view tenant, absl::string_view job, WallTime expires,
-                                 const Actor& by = {});
+                                 const Actor& by);
   // Lets go of everything that is kept for the job; how many pins there were.
-  absl::StatusOr<int64_t> Release(absl::string_view tenant, absl::string_view job,
-                                  const Actor& by = {});
+  absl::StatusOr<int64_t> Release(absl::string_view tenant, absl::string_view job, const Actor& by);
   // Takes away what has expired, and counts what other servers have pinned. O(pins).
   void DropExpired();
 

@@ -152,6 +152,7 @@ std::unique_ptr<PlanBroker::Flight> PlanBroker::TakeFlight(const std::string& ke
   std::unique_ptr<Flight> flight = std::move(found->second);
   flights_.erase(found);
   key_of_work_.erase(std::exchange(flight->work, 0));
+  if (flight->leased) parts_.leases->ReleaseSoon(PlanLease(key));
   return flight;
 }
 
@@ -236,7 +237,9 @@ absl::Status PlanBroker::DeadlineError(const Caller& caller) const {
   std::string what;
   switch (caller.flight->stage) {
     case Stage::kAsksStore:
-      what = absl::StrCat("the store, which is being asked for the plan of ", graph);
+      what = caller.flight->elsewhere
+                 ? absl::StrCat("the plan of ", graph, ", which another replica is to compute")
+                 : absl::StrCat("the store, which is being asked for the plan of ", graph);
       break;
     case Stage::kNeedsGraph: {
       const auto wait = graph_waits_.find(request.graph_key);

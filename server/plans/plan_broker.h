@@ -2,7 +2,8 @@
 // one caller asked for a graph at a time, everybody else held until there is an answer.
 //
 // States of a key that is not in the cache ("flight"): the store is asked, if there is one; it
-// waits for its graph, then for a compute slot, then it is computed. A flight belongs to nobody:
+// waits for its graph, then for a compute slot, then it is computed. Among replicas one computes a
+// key: the others look into the store again and again. A flight belongs to nobody:
 // callers come, leave and run out of time. Without callers it ends, except that what is being
 // computed goes on until something else needs its slot. Failures are answered to those who wait and
 // forgotten.
@@ -34,6 +35,7 @@
 #include "server/base/shares.h"
 #include "server/base/timers.h"
 #include "server/base/worker_pool.h"
+#include "server/cluster/leases.h"
 #include "server/config/options.h"
 #include "server/graphs/graph_intake.h"
 #include "server/graphs/graph_store.h"
@@ -66,6 +68,7 @@ class PlanBroker {
     PlanFunction plan_function;     // thread-safe
     StoredPlans* stored = nullptr;  // null: plans are in memory alone
     Quotas* quotas = nullptr;       // null: nobody has any
+    Leases* leases = nullptr;       // null: this server is no replica; else it has a store
   };
 
   explicit PlanBroker(const Parts& parts) : parts_(parts) {}
@@ -98,6 +101,8 @@ class PlanBroker {
     std::set<CallId> callers;
     ComputeQueue::Id work = 0;  // from kQueued on
     Quotas::Held computation;   // the same
+    bool leased = false;        // by this replica: the others wait for what it stores
+    bool elsewhere = false;     // another one has the lease
     // While the store is asked: the graph that rode along with one of the calls, and that call.
     std::shared_ptr<const InlineGraph> graph;
     CallId graph_caller = 0;
@@ -143,6 +148,16 @@ class PlanBroker {
   void ReadStore(const std::shared_ptr<const PlanRequest>& request);
   void NotStored(const std::string& key, const absl::Status& read, Answers& answers)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Callers who do not wait for more than a look into the store, and those who may not any more.
+  std::vector<CallId> AnswerLookers(Flight& flight, const absl::Status& read, Answers& answers)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes the key's lease where `found` is nothing and more than a look is wanted; then it may have
+  // been found. Blocks on the store.
+  enum class Claim { kNone, kMine, kElsewhere };
+  Claim ClaimPlan(const PlanRequest& request, absl::StatusOr<PlanReplyPtr>& found);
+  void WaitForOther(const std::shared_ptr<const PlanRequest>& request, Answers& answers)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LookAgain(const std::shared_ptr<const PlanRequest>& request);
   WorkShare WorkShareOf(const PlanRequest& request) const;
   absl::Status TakeComputation(Flight& flight) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartCompute(Flight& flight, GraphPtr graph, Answers& answers)

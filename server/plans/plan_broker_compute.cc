@@ -127,7 +127,7 @@ absl::StatusOr<PlanReplyPtr> PlanBroker::RunPlanFunction(const PlanRequest& requ
   parts_.metrics.computations_ok.Increment();
   about.push_back({"bytes", absl::StrCat(bytes->size()), true});
   LogLine(spdlog::level::debug, "plan computed", about);
-  return EncodePlanReply(*std::move(bytes));
+  return EncodePlanReply(*std::move(bytes), request.key);
 }
 
 void PlanBroker::FinishFlight(const std::string& key, const absl::StatusOr<PlanReplyPtr>& reply,

@@ -1,4 +1,6 @@
 // The stage of a flight in which the store is asked, before anybody is asked for a graph.
+#include <algorithm>
+#include <chrono>
 #include <set>
 #include <utility>
 #include <vector>
@@ -10,6 +12,14 @@
 #include "server/plans/plan_broker.h"
 
 namespace bucketd {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// For what another replica computes.
+constexpr std::chrono::milliseconds kLookAgain{100};
+
+}  // namespace
 
 PlanBroker::CallId PlanBroker::AskStore(const std::shared_ptr<PlanRequest>& request,
                                         std::shared_ptr<const InlineGraph> graph, bool cached_only,
@@ -32,14 +42,20 @@ PlanBroker::CallId PlanBroker::AskStore(const std::shared_ptr<PlanRequest>& requ
 
 void PlanBroker::ReadStore(const std::shared_ptr<const PlanRequest>& request) {
   const WorkFor names(request->call);
-  const absl::StatusOr<PlanReplyPtr> found = parts_.stored->Find(*request);
+  absl::StatusOr<PlanReplyPtr> found = parts_.stored->Find(*request);
+  const Claim claim = ClaimPlan(*request, found);
   const bool hit = found.ok() && *found != nullptr;
   if (hit) parts_.cache.Put(request->key, *found);
   Answers answers;
   {
     const absl::MutexLock lock(&mutex_);
+    Flight& flight = *flights_.find(request->key)->second;
+    flight.leased = claim == Claim::kMine;
+    flight.elsewhere = claim == Claim::kElsewhere;
     if (hit) {
       FinishFlight(request->key, found, answers, PlanOutcome::kStoreHit);
+    } else if (claim == Claim::kElsewhere) {
+      WaitForOther(request, answers);
     } else {
       NotStored(request->key, found.status(), answers);
     }
@@ -47,17 +63,46 @@ void PlanBroker::ReadStore(const std::shared_ptr<const PlanRequest>& request) {
   Send(std::move(answers));
 }
 
-// The flight goes on as if there were no store; `read` says whether there is no plan in it or
-// whether that is not known.
-void PlanBroker::NotStored(const std::string& key, const absl::Status& read, Answers& answers) {
-  Flight& flight = *flights_.find(key)->second;
-  const std::shared_ptr<const PlanRequest> request = flight.request;
-  const std::shared_ptr<const InlineGraph> graph_data = std::move(flight.graph);
-  flight.stage = Stage::kNeedsGraph;
-  if (flight.callers.empty()) {
-    TakeFlight(key);
-    return;
+PlanBroker::Claim PlanBroker::ClaimPlan(const PlanRequest& request,
+                                        absl::StatusOr<PlanReplyPtr>& found) {
+  if (parts_.leases == nullptr || !found.ok() || *found != nullptr) return Claim::kNone;
+  {
+    const absl::MutexLock lock(&mutex_);
+    const std::set<CallId>& callers = flights_.find(request.key)->second->callers;
+    const bool is_wanted = std::any_of(callers.begin(), callers.end(),
+                                       [&](CallId call) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                                         return !callers_.find(call)->second.cached_only;
+                                       });
+    if (!is_wanted || draining_) return Claim::kNone;
   }
+  const absl::StatusOr<Lease> lease = parts_.leases->Take(PlanLease(request.key));
+  if (!lease.ok()) return Claim::kNone;  // then it may be computed twice
+  if (!lease->mine) return Claim::kElsewhere;
+  found = parts_.stored->Find(request);  // whoever had it before may have stored the plan
+  return Claim::kMine;
+}
+
+void PlanBroker::WaitForOther(const std::shared_ptr<const PlanRequest>& request, Answers& answers) {
+  Flight& flight = *flights_.find(request->key)->second;
+  if (!flight.callers.empty()) AnswerLookers(flight, absl::OkStatus(), answers);
+  if (!flights_.contains(request->key)) return;
+  parts_.timers.Schedule(Clock::now() + kLookAgain, [this, request] { LookAgain(request); });
+}
+
+void PlanBroker::LookAgain(const std::shared_ptr<const PlanRequest>& request) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (flights_.find(request->key)->second->callers.empty()) {
+      TakeFlight(request->key);
+      return;
+    }
+  }
+  if (parts_.stored->TrySubmit([this, request] { ReadStore(request); })) return;
+  parts_.timers.Schedule(Clock::now() + kLookAgain, [this, request] { LookAgain(request); });
+}
+
+std::vector<PlanBroker::CallId> PlanBroker::AnswerLookers(Flight& flight, const absl::Status& read,
+                                                          Answers& answers) {
   const absl::Status none =
       read.ok() ? MakeError(Reason::kPlanNotCached, "there is no plan for this key in the cache")
                 : MakeError(Reason::kStoreUnavailable,
@@ -73,8 +118,24 @@ void PlanBroker::NotStored(const std::string& key, const absl::Status& read, Ans
       continue;
     }
     Remove(call, cached_only ? none : MakeError(Reason::kDraining, "the server is shutting down"),
-           answers);  // the last one takes the flight
+           answers);
   }
+  return going_on;
+}
+
+// The flight goes on as if there were no store; `read` says whether there is no plan in it or
+// whether that is not known.
+void PlanBroker::NotStored(const std::string& key, const absl::Status& read, Answers& answers) {
+  Flight& flight = *flights_.find(key)->second;
+  const std::shared_ptr<const PlanRequest> request = flight.request;
+  const std::shared_ptr<const InlineGraph> graph_data = std::move(flight.graph);
+  flight.stage = Stage::kNeedsGraph;
+  if (flight.callers.empty()) {
+    TakeFlight(key);
+    return;
+  }
+  // The last one who does not go on takes the flight.
+  const std::vector<CallId> going_on = AnswerLookers(flight, read, answers);
   if (going_on.empty()) return;
   if (GraphPtr graph = parts_.graphs.Get(request->graph_key)) {
     StartCompute(flight, std::move(graph), answers);

@@ -6,8 +6,9 @@
 
 namespace bucketd {
 
-PlanReplyPtr EncodePlanReply(std::string plan_bytes) {
+PlanReplyPtr EncodePlanReply(std::string plan_bytes, std::string key) {
   auto reply = std::make_shared<PlanReply>();
+  reply->key = std::move(key);
   reply->plan_sha256 = Sha256(plan_bytes);
   v1::GetPlanResponse response;
   v1::PlanReply& plan = *response.mutable_plan();
@@ -36,7 +37,7 @@ PlanReplyPtr PlanCache::Get(absl::string_view key) {
 void PlanCache::Put(const std::string& key, PlanReplyPtr reply) {
   const absl::MutexLock lock(&mutex_);
   const int64_t evictions = lru_.evictions();
-  const auto bytes = static_cast<int64_t>(reply->response.size());
+  const auto bytes = static_cast<int64_t>(reply->response.size() + reply->key.size());
   lru_.Put(key, std::move(reply), bytes);
   metrics_.plan_cache_evictions.Increment(static_cast<double>(lru_.evictions() - evictions));
   ShowSize();

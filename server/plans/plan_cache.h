@@ -22,10 +22,11 @@ struct PlanReply {
   // (PlanReply.source): all callers share the rest.
   std::string response;
   Digest plan_sha256{};
+  std::string key;  // under which it is cached and stored
 };
 using PlanReplyPtr = std::shared_ptr<const PlanReply>;
 
-PlanReplyPtr EncodePlanReply(std::string plan_bytes);
+PlanReplyPtr EncodePlanReply(std::string plan_bytes, std::string key = {});
 // The serialised plan in it.
 std::string PlanBytesOf(const PlanReply& reply);
 

@@ -50,7 +50,7 @@ class PlanningSwitch {
   State Get() const;
   // First here, then in the store: State says whether it is there, too. May block on the disk.
   // INVALID_ARGUMENT: `why` is longer than kMaxWhyBytes; nothing has changed.
-  absl::Status Set(bool enabled, absl::string_view why, const Actor& by = {});
+  absl::Status Set(bool enabled, absl::string_view why, const Actor& by);
   // Writes what is owed to the store, or takes over what another server has set. Reads the setting
   // only if something was written to the store since. May block on the disk. On an error what was
   // known last holds.

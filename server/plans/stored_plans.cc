@@ -35,7 +35,9 @@ absl::StatusOr<PlanReplyPtr> StoredPlans::Find(const PlanRequest& request) {
   if (!bytes.ok()) return bytes.status();
   if (!bytes->has_value()) return PlanReplyPtr();
   const absl::StatusOr<Plan> plan = ParsePlan(**bytes);
-  if (plan.ok() && plan->graph_digest == request.digest) return EncodePlanReply(**std::move(bytes));
+  if (plan.ok() && plan->graph_digest == request.digest) {
+    return EncodePlanReply(**std::move(bytes), request.key);
+  }
   // As whole as it was written, but not what its key promises: an import, or a fault of ours.
   parts_.metrics.Problem(
       true, absl::StrCat("the plan stored for graph ", ToHex(request.digest), " is not one: ",

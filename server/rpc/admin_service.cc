@@ -47,6 +47,9 @@ absl::Status KeepToTenant(const Admission& admission, const Caller& caller,
 }
 absl::Status KeepToTenant(const Admission& admission, const Caller& caller,
                           v1::EvictPlansRequest& request) {
+  const bool empty = request.selection().ByteSizeLong() == 0;
+  if (empty && !request.all()) return absl::OkStatus();     // refused, whoever asks
+  if (empty && !caller.any_tenant) request.set_all(false);  // all that is its own
   return KeepToTenant(admission, caller, *request.mutable_selection());
 }
 // Concerns all tenants.

@@ -106,11 +106,13 @@ absl::StatusOr<Caller> Admission::ByNames(const std::vector<std::string>& names,
 }
 
 absl::StatusOr<Caller> Admission::ByToken(
-    absl::string_view token, const std::shared_ptr<const Identities>& identities) const {
+    absl::string_view token, const std::string& host,
+    const std::shared_ptr<const Identities>& identities) const {
   const absl::StatusOr<std::string> name =
-      tokens_.NameIn(token, identities, absl::ToUnixSeconds(absl::Now()));
+      tokens_.NameIn(token, host, identities, absl::ToUnixSeconds(absl::Now()));
   if (name.ok()) return ByNames({*name}, *identities);
-  return MakeError(Reason::kCallerUnknown,
+  const bool later = absl::IsResourceExhausted(name.status());
+  return MakeError(later ? Reason::kOverloaded : Reason::kCallerUnknown,
                    absl::StrCat("the caller's token: ", name.status().message()));
 }
 
@@ -118,7 +120,7 @@ absl::StatusOr<Caller> Admission::Identify(const grpc::CallbackServerContext& co
   const std::shared_ptr<const Identities> identities = rules_.identities();
   if (rules_.tokens) {
     ASSIGN_OR_RETURN(const std::optional<absl::string_view> token, TokenOf(context));
-    if (token.has_value()) return ByToken(*token, identities);
+    if (token.has_value()) return ByToken(*token, HostOf(context.peer()), identities);
   }
   const std::shared_ptr<const grpc::AuthContext> peer = context.auth_context();
   const std::vector<std::string> names = NamesOf(*peer);

@@ -45,7 +45,8 @@ class Admission {
   // `metrics` outlives this.
   Admission(Rules rules, IdentityMetrics& metrics);
 
-  // CALLER_UNKNOWN, ROLE_MISSING, TENANT_DIFFERS (caller.h) or ADMIN_NOT_ALLOWED.
+  // CALLER_UNKNOWN, ROLE_MISSING, TENANT_DIFFERS (caller.h) or ADMIN_NOT_ALLOWED; OVERLOADED for a
+  // new token from a host that has shown many wrong ones.
   absl::StatusOr<Caller> Admit(Method method, const grpc::CallbackServerContext& context) const;
   // The tenant of a message, by Caller::TenantFor.
   absl::StatusOr<std::string> TenantFor(const Caller& caller, absl::string_view said) const;
@@ -55,7 +56,7 @@ class Admission {
 
  private:
   absl::StatusOr<Caller> Identify(const grpc::CallbackServerContext& context) const;
-  absl::StatusOr<Caller> ByToken(absl::string_view token,
+  absl::StatusOr<Caller> ByToken(absl::string_view token, const std::string& host,
                                  const std::shared_ptr<const Identities>& identities) const;
   absl::StatusOr<Caller> ByNames(const std::vector<std::string>& names,
                                  const Identities& identities) const;

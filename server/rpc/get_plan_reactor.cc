@@ -20,6 +20,9 @@
 #include "server/plans/plan_request.h"
 #include "server/plans/request_memo.h"
 #include "server/rpc/handoff.h"
+#include "server/rpc/job_routes.h"
+#include "server/rpc/plan_source.h"
+#include "server/rpc/ranks_call.h"
 #include "server/rpc/request_scope.h"
 #include "server/rpc/status_grpc.h"
 
@@ -28,27 +31,6 @@ namespace {
 
 using grpc::ByteBuffer;
 using grpc::CallbackServerContext;
-
-SteadyTime DeadlineOf(const CallbackServerContext& context, std::chrono::milliseconds max_wait) {
-  const SteadyTime now = std::chrono::steady_clock::now();
-  const auto wall_now = std::chrono::system_clock::now();
-  const auto deadline = context.deadline();  // time_point::max() if the caller has none
-  if (deadline >= wall_now + max_wait) return now + max_wait;
-  return now + (deadline - wall_now);
-}
-
-v1::PlanSource SourceOf(PlanOutcome outcome) {
-  switch (outcome) {
-    case PlanOutcome::kComputed:
-      return v1::PLAN_SOURCE_COMPUTED;
-    case PlanOutcome::kJoined:
-      return v1::PLAN_SOURCE_JOINED;
-    case PlanOutcome::kPinned:
-      return v1::PLAN_SOURCE_PINNED;
-    default:
-      return v1::PLAN_SOURCE_HIT;
-  }
-}
 
 // Shares the cached bytes: a reply costs no copy however large the plan is.
 ByteBuffer ToByteBuffer(const PlanReplyPtr& reply, PlanOutcome outcome) {
@@ -150,7 +132,14 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
   }
 
   void Ask() {
-    absl::StatusOr<std::shared_ptr<PlanRequest>> parsed = Parse();
+    v1::GetPlanRequest message;
+    const absl::Status read = Read(message);
+    if (read.ok() && job_.has_value() && parts_.routes != nullptr) {
+      Route(message);
+      return;
+    }
+    absl::StatusOr<std::shared_ptr<PlanRequest>> parsed =
+        read.ok() ? ReadPlanRequest(message, parts_.costs) : read;
     const auto end = [this](const PlanBroker::Answer& answer) { End(answer); };
     if (!parsed.ok()) {
       if (job_.has_value()) {
@@ -180,7 +169,31 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
     }
   }
 
+  // To the replica that has the job.
+  void Route(const v1::GetPlanRequest& message) {
+    absl::StatusOr<RanksCall> call = ReadRanksCall(message);
+    if (call.ok()) {
+      // Its bytes are kept as long as it waits.
+      const absl::Status room = held_.Resize(static_cast<int64_t>(call->request->size()));
+      if (!room.ok()) call = room;
+    }
+    if (!call.ok()) {
+      End(call.status());
+      return;
+    }
+    graph_ = call->graph;
+    call->peer = HostOf(context_.peer());
+    call->by = ActorOf(*caller_, context_);
+    call->tenant_is_known = !caller_->any_tenant;
+    call->call = scope_.ids(TraceOf(context_));
+    call->deadline = DeadlineOf(context_, parts_.options.max_wait);
+    request_.Clear();
+    routed_call_ = parts_.routes->GetPlan(
+        *std::move(call), [this](const PlanBroker::Answer& answer) { End(answer); });
+  }
+
   void CancelCalls() {
+    if (parts_.routes != nullptr) parts_.routes->Cancel(routed_call_);
     parts_.broker.Cancel(call_);
     parts_.agreement.Cancel(job_call_);
   }
@@ -190,10 +203,9 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
     if (--holders_ == 0) delete this;
   }
 
-  absl::StatusOr<std::shared_ptr<PlanRequest>> Parse() {
+  absl::Status Read(v1::GetPlanRequest& message) {
     if (parts_.draining) return MakeError(Reason::kDraining, "the server is shutting down");
     ByteBuffer bytes = request_;  // a reference; reading consumes it
-    v1::GetPlanRequest message;
     if (!grpc::SerializationTraits<v1::GetPlanRequest>::Deserialize(&bytes, &message).ok()) {
       return MakeError(Reason::kRequestMalformed, "not a serialised GetPlanRequest");
     }
@@ -208,7 +220,7 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
     } else {
       RETURN_IF_ERROR(CheckPlanningIsOn());
     }
-    return ReadPlanRequest(message, parts_.costs);
+    return absl::OkStatus();
   }
 
   // Ranks of a job hear of it through rank agreement, all alike. A call for none is refused, a hit
@@ -267,6 +279,7 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
   std::optional<JobCall> job_;
   std::atomic<PlanBroker::CallId> call_{0};
   std::atomic<Agreement::CallId> job_call_{0};
+  std::atomic<JobRoutes::CallId> routed_call_{0};
   std::atomic<bool> cancelled_{false};
   std::atomic<int> holders_{1};  // gRPC, and the worker
 };

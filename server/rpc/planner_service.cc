@@ -88,8 +88,11 @@ class PlannerService final : public CallbackService {
                                             const v1::GetCapabilitiesRequest*,
                                             v1::GetCapabilitiesResponse* response) override {
     RequestScope scope(Method::kGetCapabilities, parts_.metrics);
-    const absl::Status admitted =
-        parts_.admission.Admit(Method::kGetCapabilities, *context).status();
+    absl::Status admitted = parts_.admission.Admit(Method::kGetCapabilities, *context).status();
+    // By this call clients choose between servers.
+    if (admitted.ok() && parts_.draining) {
+      admitted = MakeError(Reason::kDraining, "the server is shutting down");
+    }
     if (admitted.ok()) {
       *response = capabilities_;
       for (const std::string& name : parts_.costs.Names()) response->add_cost_profiles(name);

@@ -23,6 +23,8 @@
 
 namespace bucketd {
 
+class JobRoutes;
+
 struct ServiceParts {
   PlanBroker& broker;
   PlanCache& cache;
@@ -43,6 +45,7 @@ struct ServiceParts {
   const CostCatalog& costs;
   const Admission& admission;
   Quotas& quotas;
+  JobRoutes* routes = nullptr;  // null: this server is no replica, and has all jobs
 };
 
 }  // namespace bucketd

@@ -1,6 +1,7 @@
 // absl::Status to gRPC, reasons and all.
 #pragma once
 
+#include <chrono>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/status.h"
 
+#include "server/base/clock.h"
 #include "server/base/errors.h"
 #include "server/base/trace_context.h"
 #include "server/rpc/request_scope.h"
@@ -30,6 +32,16 @@ inline std::optional<TraceContext> TraceOf(const grpc::CallbackServerContext& co
 
 // Of a peer as gRPC names it: "ipv4:127.0.0.1:4711", "unix:...".
 inline std::string HostOf(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
+
+// When the call is to be answered.
+inline SteadyTime DeadlineOf(const grpc::CallbackServerContext& context,
+                             std::chrono::milliseconds max_wait) {
+  const SteadyTime now = std::chrono::steady_clock::now();
+  const auto wall_now = std::chrono::system_clock::now();
+  const auto deadline = context.deadline();  // time_point::max() if the caller has none
+  if (deadline >= wall_now + max_wait) return now + max_wait;
+  return now + (deadline - wall_now);
+}
 
 // Ends `scope`; names the request to the caller on an error, and our span to one who traces.
 inline grpc::Status EndRequest(RequestScope& scope, grpc::CallbackServerContext& context,

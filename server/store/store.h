@@ -34,8 +34,10 @@
 
 namespace bucketd {
 
-// Records live on shelves; a key is unique on its shelf.
-enum class Shelf { kPins = 1, kProfiles = 2, kCostSamples = 3, kSettings = 4 };
+// Records live on shelves; a key is unique on its shelf. kReplicas says which servers are up and
+// what each of them has taken on: of no use to another store, so that scans and copies leave it
+// out.
+enum class Shelf { kPins = 1, kProfiles = 2, kCostSamples = 3, kSettings = 4, kReplicas = 5 };
 inline constexpr std::array kShelves = {Shelf::kPins, Shelf::kProfiles, Shelf::kCostSamples,
                                         Shelf::kSettings};
 

@@ -31,6 +31,7 @@
 #include "passes/ir/normalize.h"
 #include "passes/planner.h"
 #include "proto/graph.pb.h"
+#include "tests/client/client_queries.h"
 #include "tests/client/relay.h"
 #include "tests/client/server_process.h"
 
@@ -41,32 +42,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 using Admission = CircuitBreaker::Admission;
-
-absl::StatusOr<CapturedGraph> ReadGraph(const std::string& name) {
-  return ReadCapturedGraphFile(absl::StrCat(getenv("BUCKETD_TEST_DATA"), "/graphs/", name));
-}
-
-// What a rank asks with.
-PlanQuery QueryFor(const std::string& name) {
-  PlanQuery query;
-  const absl::StatusOr<CapturedGraph> captured = ReadGraph(name);
-  EXPECT_TRUE(captured.ok()) << captured.status();
-  const absl::StatusOr<NormalizedGraph> normal = Normalize(captured->graph);
-  EXPECT_TRUE(normal.ok()) << normal.status();
-  v1::Graph message;
-  GraphToProto(normal->graph, message);
-  query.digest = GraphDigest(normal->graph);
-  query.graph = [bytes = message.SerializeAsString()] { return bytes; };
-  query.mesh.set_device_type(captured->mesh.device_type);
-  for (const MeshDim& dim : captured->mesh.dims) {
-    v1::MeshDim& d = *query.mesh.add_dims();
-    d.set_name(dim.name);
-    d.set_size(static_cast<uint32_t>(dim.size));
-    d.set_ranks_per_node(static_cast<uint32_t>(dim.ranks_per_node));
-  }
-  query.deadline = seconds(60);
-  return query;
-}
 
 PlanQuery Forward() { return QueryFor("llama3_debug_fsdp8.fw.json.gz"); }
 PlanQuery Backward() { return QueryFor("llama3_debug_fsdp8.bw.json.gz"); }

@@ -7,4 +7,5 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 
 def pytest_configure(config):
+    config.addinivalue_line("markers", "full: for tests/run.sh --full")
     config.addinivalue_line("markers", "slow: trains or starts many processes; left out by tests/run.sh --fast")

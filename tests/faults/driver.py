@@ -17,21 +17,22 @@ import generate_wire  # noqa: E402
 
 generate_wire.main()
 
+import cluster_scenarios  # noqa: E402
 import harness  # noqa: E402
 import scenarios  # noqa: E402
 
-NAMES = [scenario.__name__ for scenario in scenarios.SCENARIOS]
+ALL = {scenario.__name__: scenario for scenario in (*scenarios.SCENARIOS, *cluster_scenarios.CLUSTER_SCENARIOS)}
+NAMES = list(ALL)
 
 
 def run(name: str, seed: int, round_number: int, reference: harness.Reference, out=print) -> None:
     """One scenario; what it does follows from the three."""
-    scenario = getattr(scenarios, name)
     begin = time.monotonic()
 
     def say(text: str) -> None:
         out(f"  {name}: {text}")
 
-    scenario(random.Random(f"{seed}/{round_number}/{name}"), say, reference)
+    ALL[name](random.Random(f"{seed}/{round_number}/{name}"), say, reference)
     out(f"  {name}: passed in {time.monotonic() - begin:.1f} s")
 
 

@@ -60,11 +60,11 @@ def sanitized() -> bool:
 class Server:
     """A bucketd of its own. `rss_mib` is a bound on its memory, looked at by `watch`."""
 
-    def __init__(self, *flags: str, address: str = "", folder: str = "", rss_mib: int = 600):
+    def __init__(self, *flags: str, address: str = "", folder: str = "", rss_mib: int = 600, environment: dict | None = None):
         self._own = None if folder else tempfile.TemporaryDirectory(prefix="faults-")
         self.folder = folder or self._own.name
         self.address = address or f"unix:{self.folder}/socket"
-        self.flags, self.rss_mib = flags, rss_mib
+        self.flags, self.rss_mib, self._environment = flags, rss_mib, environment
         self.log = pathlib.Path(self.folder, f"log-{id(self)}")
         self.process = None
         self.http = ""
@@ -77,7 +77,7 @@ class Server:
             self.process = subprocess.Popen(
                 [BINARY, "--listen", self.address, "--http", "127.0.0.1:0", f"--exit-with-parent={os.getpid()}",
                  "--lame-duck-ms", "0", "--drain-seconds", "5", *self.flags],
-                stdout=subprocess.PIPE, stderr=log, text=True)
+                stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **(self._environment or {})})
         with self.process.stdout as said:  # one line, when it serves
             serves = re.search(r" serves on (\S+), side port http://(\S+)", said.readline())
         expect(serves, "bucketd did not start:", self.log.read_text())

@@ -10,8 +10,12 @@ def reference():
         yield one
 
 
+# Half a minute each, of what others here do in part.
+FULL = ("links_to_the_engine", "replicas_sleep", "clocks_differ", "standby_takes_over")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", driver.NAMES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.full) if name in FULL else name for name in driver.NAMES])
 def test_the_server_survives(name, reference):
     driver.run(name, seed=1, round_number=0, reference=reference)
 

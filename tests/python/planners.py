@@ -11,6 +11,8 @@ import threading
 
 from bucketd import embedded
 
+_SHORT_END = ("--drain-seconds", "1", "--lame-duck-ms", "0")
+
 
 class Planner:
     def __init__(self, process, address):
@@ -23,7 +25,7 @@ def planner(*flags: str, address: str = "", start_timeout: float = 60.0):
     with tempfile.TemporaryDirectory(prefix="planner-") as folder:
         process = subprocess.Popen(
             [embedded.find_binary(), "--listen", address or f"unix:{folder}/socket", "--http", "",
-             f"--exit-with-parent={os.getpid()}", "--drain-seconds", "1", "--lame-duck-ms", "0", *flags],
+             f"--exit-with-parent={os.getpid()}", *([] if "--drain-seconds" in flags else _SHORT_END), *flags],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         said = _Said(process.stdout)
         try:

@@ -9,7 +9,7 @@ import pytest
 from layered_graphs import MESH, ask, layers, options
 from planners import planner, wait_until_stopped
 
-from bucketd import canonical, client, plan, verify, wire
+from bucketd import calls, canonical, client, plan, verify, wire
 from bucketd._wire.proto import planner_pb2
 from bucketd.client import PlannerClient
 from bucketd.errors import PlannerError
@@ -163,7 +163,7 @@ def test_a_graph_that_is_too_large_is_refused(monkeypatch, believes):
         made = PlannerClient(one.address)
         if not believes:
             larger = client.dataclasses.replace(made.capabilities(), max_graph_bytes=1 << 30)
-            made._capabilities = (made._caller.returns, larger)
+            made._capabilities = {one.address: (made._caller.route().returns, larger)}
         error = reason_of(ask, made, layers())
         assert error.reason == "GRAPH_TOO_LARGE" and error.metadata["limit"] == "500"
 
@@ -175,7 +175,7 @@ def test_a_client_that_is_too_old_is_told(to, monkeypatch):
 
 
 def test_a_plan_that_came_damaged_is_refused(to, monkeypatch):
-    whole = PlannerClient._call
+    whole = calls.Route.call
 
     def damaged(self, method, request, until):
         answer = whole(self, method, request, until)
@@ -183,7 +183,7 @@ def test_a_plan_that_came_damaged_is_refused(to, monkeypatch):
             answer.plan.plan = answer.plan.plan[:-1]
         return answer
 
-    monkeypatch.setattr(PlannerClient, "_call", damaged)
+    monkeypatch.setattr(calls.Route, "call", damaged)
     error = reason_of(ask, to, layers())
     assert error.reason == "PROTOCOL" and "damaged" in str(error)
 
@@ -202,7 +202,7 @@ def test_a_planner_that_is_killed_while_it_is_asked_is_an_error_soon():
         request = planner_pb2.GetPlanRequest(
             graph_digest=canonical.digest(graph), mesh=MESH, options=options(), client_version="0.1.0")
         until = time.monotonic() + 60
-        assert first._call("GetPlan", request, until).WhichOneof("answer") == "graph_required"
+        assert first._caller.route().call("GetPlan", request, until).WhichOneof("answer") == "graph_required"
         waiting = pool.submit(ask, second, graph)  # held: the first one was asked for the graph
         concurrent.futures.wait([waiting], timeout=0.5)
         assert not waiting.done()

@@ -70,7 +70,7 @@ def asked_for(graph, address):
     request = planner_pb2.GetPlanRequest(
         graph_digest=canonical.digest(graph), mesh=MESH, options=options(), client_version=CLIENT_VERSION)
     one = PlannerClient(address)
-    assert one._call("GetPlan", request, time.monotonic() + 30).WhichOneof("answer") == "graph_required"
+    assert one._caller.route().call("GetPlan", request, time.monotonic() + 30).WhichOneof("answer") == "graph_required"
     return one
 
 
@@ -94,7 +94,7 @@ def test_an_upload_that_breaks_again_and_again_gets_there_piece_by_piece(tmp_pat
 
 
 def test_an_upload_that_never_gets_on_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(calls.Caller, "pause", lambda *_: None)
+    monkeypatch.setattr(calls.Route, "pause", lambda *_: None)
     with planner(*IN_CHUNKS) as one, Relay(f"{tmp_path}/relay", one.address, *[900] * 50) as relay:
         error = error_of(ask, PlannerClient(relay.address, connect_timeout=5), large())
     assert error.reason == "UNREACHABLE"
@@ -112,7 +112,7 @@ def test_bytes_that_another_one_left_are_no_obstacle(tmp_path, monkeypatch):
             yield from itertools.islice(half(), 12)
             raise ConnectionError("this client dies")
 
-        error_of(other._send, "UploadGraph", first_half, time.monotonic() + 20)
+        error_of(other._caller.route().once, "UploadGraph", first_half, time.monotonic() + 20)
         monkeypatch.setattr(client.zstandard, "ZstdCompressor", packed)
         assert ask(PlannerClient(relay.address), graph).source == "computed"
         assert relay.cut == 1
@@ -123,20 +123,20 @@ def test_a_planner_killed_during_an_upload_and_back_gets_the_graph(tmp_path, mon
     graph = large()
     with planner(*IN_CHUNKS, address=address) as one:
         made = PlannerClient(address)
-        true_send = PlannerClient._send
+        once = calls.Route.once
         killed = threading.Event()
 
-        def send(self, method, parts, until):
+        def send(self, method, request, until):
             def dying():
-                for number, part in enumerate(parts()):
+                for number, part in enumerate(request()):
                     yield part
                     if number == 5 and not killed.is_set():
                         os.kill(one.pid, signal.SIGKILL)
                         killed.set()
 
-            return true_send(self, method, dying, until)
+            return once(self, method, dying if method == "UploadGraph" else request, until)
 
-        monkeypatch.setattr(PlannerClient, "_send", send)
+        monkeypatch.setattr(calls.Route, "once", send)
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             answer = pool.submit(ask, made, graph)
             assert killed.wait(30)

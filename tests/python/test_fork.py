@@ -39,15 +39,16 @@ def in_child(check) -> None:
 def test_a_child_gets_a_connection_of_its_own(running):
     to = PlannerClient(running.address)
     ask(to, layers())
-    inherited = to._caller._channels[-1]
+    (line,) = to._caller.lines("", 0)
+    inherited = line._channels[-1]
 
     def check():
-        assert not to._caller._channels and to._caller.stub() is not None
-        assert to._caller._channels[-1] is not inherited
+        assert not line._channels and line.stub() is not None
+        assert line._channels[-1] is not inherited
         return ask(to, layers(), deadline=20).source == "hit" and counters()["reconnects_after_fork"] == 1
 
     in_child(check)
-    assert to._caller._channels[-1] is inherited and ask(to, layers()).source == "hit"
+    assert line._channels[-1] is inherited and ask(to, layers()).source == "hit"
 
 
 def test_a_child_that_never_used_the_client_ends_as_usual(running):
@@ -62,7 +63,7 @@ def test_locks_that_were_held_at_the_fork_are_free_in_the_child(running):
     to = PlannerClient(running.address)
     ask(to, layers())
     guard = breaker.of(running.address)
-    locks = [to._caller._lock, guard._lock, breaker._lock, degraded._lock]
+    locks = [to._caller.lines("", 0)[0]._lock, guard._lock, breaker._lock, degraded._lock]
     held, done = threading.Event(), threading.Event()
 
     def hold():

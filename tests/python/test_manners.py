@@ -91,7 +91,9 @@ def test_an_interrupted_rank_ends_the_wait_of_the_others_with_its_number():
         os.kill(ranks.processes[2].pid, signal.SIGINT)
         statuses = [ranks.processes[rank].wait() for rank in (0, 2, 3)]
         ended = time.monotonic()
-        said = [[line for line in ranks.processes[rank].rest().splitlines() if line != "waits"] for rank in (0, 3)]
+        # c10d may warn beside it, where rank 0, whose store it is, ends first.
+        texts = [ranks.processes[rank].rest() for rank in (0, 3)]
+    said = [[line for line in text.splitlines() if "InterruptedRank" in line or "Traceback" in line] for text in texts]
     assert said == [["InterruptedRank: rank 2 was interrupted"]] * 2 and statuses == [1, 7, 1]
     assert ended - begin < 10
 

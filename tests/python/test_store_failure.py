@@ -224,3 +224,15 @@ def test_a_store_that_is_damaged_under_a_server_never_gives_a_wrong_plan_nor_a_f
         assert failed + damaged > 0
         if failed:
             says_that("reading", "", server)
+
+
+def test_a_copy_that_does_not_fit_says_which_place_is_full(tmp_path):
+    whole = tmp_path / "whole"
+    with Server(tmp_path, "--store-dir", str(whole)) as server:
+        for width in range(8, 8 + 8 * 150, 8):
+            ask(server, request_for(width))
+    with Disk(tmp_path, mib=1) as disk:
+        program = pathlib.Path(embedded.find_binary()).with_name("bucketctl")
+        done = subprocess.run([*disk.within, program, "store", "copy", whole, f"{disk.path}/store"], capture_output=True, text=True)
+    assert done.returncode != 0 and f"{disk.path}/store: " in done.stderr, done.stderr
+    assert "full" in done.stderr

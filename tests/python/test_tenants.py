@@ -130,6 +130,44 @@ def test_every_change_has_a_line_that_says_who_and_tenants_read_their_own(files,
         assert sorted(audit(files, running.address, "ops")) == sorted(of_a + of_b + of_all)
 
 
+def test_measurements_and_what_is_promoted_have_lines_too(files, tmp_path):
+    samples = tmp_path / "samples.json"
+    samples.write_text(json.dumps({"profile": "site", "reporter": "host-1", "samples": [
+        {"kind": "all_gather", "dtype": "bf16", "group_size": 8, "bytes": 4096 << n, "picoseconds": 10**7 * (n + 1)} for n in range(3)]}))
+    with planner(*files.server_flags(WHO), "--store-dir", str(tmp_path / "store"), address="localhost:0") as running:
+        address = running.address
+        profile = tmp_path / "profile.json"
+        shown = ctl(files, address, "ops", "costs", "show", "slow_network", "--json")
+        for gamma in (1.5, 2.5):
+            profile.write_text(json.dumps({**json.loads(shown), "name": "site", "gamma_us": gamma}))
+            ctl(files, address, "ops", "costs", "import", str(profile))
+        ctl(files, address, "a", "costs", "report", str(samples))
+        assert "wants the role promote" in ctl(files, address, "a", "costs", "promote", "site@2", says=1)
+        ctl(files, address, "ops", "costs", "promote", "site@2")
+        ctl(files, address, "ops", "costs", "rollback", "site")
+        reported = [(A, "team-a", "report", "cost samples site/all_gather/bf16/8/8/", "", "3 more")]
+        of_all = [(OPS, "*", "rollback", "cost profile site", "latest is version 2", "latest is version 1"),
+                  (OPS, "*", "promote", "cost profile site", "latest is version 1", "latest is version 2")]
+        said = audit(files, address, "ops")
+        assert [line for line in said if line[2] == "report"] == reported
+        assert [line for line in said if line[2] in ("promote", "rollback")] == of_all
+        assert audit(files, address, "a") == reported
+
+
+def test_all_plans_of_a_team_are_what_its_own_admin_evicts_with_all(files, tmp_path):
+    with planner(*files.server_flags(WHO), "--store-dir", str(tmp_path / "store"), address="localhost:0") as running:
+        stubs, channels = zip(*(planner_of(files, running.address, who) for who in ("a", "b")))
+        for stub in stubs:
+            stub.GetPlan(request_for(8), timeout=30)
+        assert "1 plans from memory and 1 from the store" in ctl(files, running.address, "a", "evict", "--all")
+        with pytest.raises(grpc.RpcError, match="say `all` if that is meant"):
+            channels[0].unary_unary("/bucketd.v1.Admin/EvictPlans")(b"", timeout=30)  # an empty selection
+        assert [plan["tenant"] for plan in json.loads(ctl(files, running.address, "ops", "plans", "--json"))["plans"]] == ["team-b"]
+        assert "1 plans from memory and 1 from the store" in ctl(files, running.address, "ops", "evict", "--all")
+        for channel in channels:
+            channel.close()
+
+
 QUOTAS = """
 [[tenant]]
 name = "team-a"

@@ -59,7 +59,7 @@ TEST_F(AdminStoreTest, EvictsFromStoreAndMemoryButNotWhatIsPinned) {
 
   v1::EvictPlansRequest request;
   request.mutable_selection()->set_tenant("a");
-  const absl::StatusOr<v1::EvictPlansResponse> gone = admin_->EvictPlans(request);
+  const absl::StatusOr<v1::EvictPlansResponse> gone = admin_->EvictPlans(request, ServerItself());
   ASSERT_TRUE(gone.ok()) << gone.status();
   EXPECT_EQ(gone->from_store(), 1);
   EXPECT_EQ(gone->from_memory(), 2);
@@ -85,7 +85,7 @@ TEST_F(AdminStoreTest, OneKeyOfTheStoreIsFoundByTheBeginningOfItsHash) {
   EXPECT_GT(plans->plans(0).created_ms(), 0);
   v1::EvictPlansRequest evict;
   *evict.mutable_selection() = list.selection();
-  EXPECT_EQ(admin_->EvictPlans(evict)->from_store(), 1);
+  EXPECT_EQ(admin_->EvictPlans(evict, ServerItself())->from_store(), 1);
   EXPECT_FALSE(store_->GetPlan(key)->has_value());
 }
 
@@ -93,13 +93,14 @@ TEST_F(AdminStoreTest, WhatNobodyUsedIsEvictedFromBoth) {
   Put("a", '1');
   v1::EvictPlansRequest request;
   request.mutable_selection()->set_not_used_since_ms(1);
-  EXPECT_EQ(admin_->EvictPlans(request)->from_store(), 0) << "it was used after 1970";
+  EXPECT_EQ(admin_->EvictPlans(request, ServerItself())->from_store(), 0)
+      << "it was used after 1970";
   const int64_t tomorrow = std::chrono::duration_cast<std::chrono::milliseconds>(
                                std::chrono::system_clock::now().time_since_epoch())
                                .count() +
                            86'400'000;
   request.mutable_selection()->set_not_used_since_ms(tomorrow);
-  const auto gone = admin_->EvictPlans(request);
+  const auto gone = admin_->EvictPlans(request, ServerItself());
   EXPECT_EQ(gone->from_store(), 1);
   EXPECT_EQ(gone->from_memory(), 1);
 }
@@ -116,14 +117,14 @@ TEST_F(AdminStoreTest, ALimitCutsAListAndSaysSo) {
 }
 
 TEST_F(AdminStoreTest, TheSwitchOutlivesTheProcess) {
-  ASSERT_TRUE(planning_->Set(false, "INC-7").ok());
+  ASSERT_TRUE(planning_->Set(false, "INC-7", ServerItself()).ok());
   {
     const PlanningSwitch next(*store_, true, metrics_.planning_enabled);
     EXPECT_EQ(next.WhyDisabled(), "INC-7");
     EXPECT_TRUE(next.Get().persisted);
     EXPECT_EQ(next.Get().since_ms, planning_->Get().since_ms);
   }
-  ASSERT_TRUE(planning_->Set(true, "fixed").ok());
+  ASSERT_TRUE(planning_->Set(true, "fixed", ServerItself()).ok());
   const PlanningSwitch next(*store_, true, metrics_.planning_enabled);
   EXPECT_EQ(next.WhyDisabled(), std::nullopt);
   const PlanningSwitch in_memory(*store_, false, metrics_.planning_enabled);

@@ -184,6 +184,8 @@ TEST_F(AdminServerTest, EveryFieldOfTheStatusIsFilledAndShown) {
                          "store.failed_reads", "store.failed_writes", "store.damage",
                          // A rank that waits has nothing to tell yet.
                          "jobs.about",
+                         // This server is no replica.
+                         "cluster",
                          // The default tenant, which has no entry and was refused nothing.
                          "tenants.tenant", "tenants.named", "tenants.quotas.refused"));
   EXPECT_EQ(status.plans().store_hits(), 1);

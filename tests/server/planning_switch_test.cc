@@ -63,15 +63,15 @@ TEST_F(SwitchTest, EachServerOfAStoreFollowsTheOthers) {
   const auto one = OpenOne(), other = OpenOne();
   PlanningSwitch mine(*one, true, metrics_.planning_enabled);
   PlanningSwitch theirs(*other, true, metrics_.planning_enabled);
-  ASSERT_TRUE(theirs.Set(false, "INC-7").ok());
+  ASSERT_TRUE(theirs.Set(false, "INC-7", ServerItself()).ok());
   EXPECT_EQ(mine.WhyDisabled(), std::nullopt) << "nobody has looked";
   ASSERT_TRUE(mine.Look().ok());
   EXPECT_EQ(mine.WhyDisabled(), "INC-7");
   EXPECT_EQ(mine.Get().since_ms, theirs.Get().since_ms);
-  ASSERT_TRUE(theirs.Set(false, "INC-8").ok());
+  ASSERT_TRUE(theirs.Set(false, "INC-8", ServerItself()).ok());
   ASSERT_TRUE(mine.Look().ok());
   EXPECT_EQ(mine.WhyDisabled(), "INC-8");
-  ASSERT_TRUE(mine.Set(true, "fixed").ok());
+  ASSERT_TRUE(mine.Set(true, "fixed", ServerItself()).ok());
   ASSERT_TRUE(mine.Look().ok());
   EXPECT_EQ(mine.Get().why, "fixed") << "the store does not know why; this server does";
   ASSERT_TRUE(theirs.Look().ok());
@@ -98,7 +98,9 @@ TEST_F(SwitchTest, ADamagedSettingIsOffForAllUntilSomebodySwitchesOn) {
     for (int i = 0; i < 40; ++i) {  // so that the damaged page is one of many
       ASSERT_TRUE(store->PutRecord(Shelf::kProfiles, absl::StrCat(i), std::string(3000, 'x')).ok());
     }
-    ASSERT_TRUE(PlanningSwitch(*store, true, metrics_.planning_enabled).Set(false, why).ok());
+    ASSERT_TRUE(PlanningSwitch(*store, true, metrics_.planning_enabled)
+                    .Set(false, why, ServerItself())
+                    .ok());
   }
   const std::string path = folder_ + "/store/store.db";
   std::stringstream read;
@@ -125,7 +127,7 @@ TEST_F(SwitchTest, ADamagedSettingIsOffForAllUntilSomebodySwitchesOn) {
   EXPECT_TRUE(stored());
   PlanningSwitch next(*other, true, metrics_.planning_enabled);
   EXPECT_THAT(next.WhyDisabled().value_or(""), HasSubstr("is damaged"));
-  ASSERT_TRUE(next.Set(true, "").ok());
+  ASSERT_TRUE(next.Set(true, "", ServerItself()).ok());
   ASSERT_TRUE(finder.Look().ok());
   EXPECT_FALSE(finder.WhyDisabled().has_value());
 }
@@ -140,7 +142,9 @@ TEST_F(SwitchTest, WhateverIsDamagedAServerThatWasOffDoesNotComeBackOn) {
         ASSERT_TRUE(store->PutRecord(Shelf::kPins, absl::StrCat(i), std::string(700, 'x')).ok());
       }
       ASSERT_TRUE(store->PutPlan("key", "", std::string(3000, 'p')).ok());
-      ASSERT_TRUE(PlanningSwitch(*store, true, metrics_.planning_enabled).Set(false, "INC").ok());
+      ASSERT_TRUE(PlanningSwitch(*store, true, metrics_.planning_enabled)
+                      .Set(false, "INC", ServerItself())
+                      .ok());
       if (merged) {
         ASSERT_TRUE(store->Maintain().ok());
       }
@@ -196,7 +200,7 @@ TEST_F(SwitchTest, WithoutAStoreThatCanBeReadItIsOffUntilSomebodySwitchesOn) {
     EXPECT_EQ(metrics_.planning_enabled.Value(), 0);
     EXPECT_FALSE(planning.Look().ok());
     EXPECT_TRUE(planning.WhyDisabled().has_value());
-    ASSERT_TRUE(planning.Set(true, "we know better").ok());
+    ASSERT_TRUE(planning.Set(true, "we know better", ServerItself()).ok());
     EXPECT_FALSE(planning.WhyDisabled().has_value()) << "though it cannot be stored";
     EXPECT_FALSE(planning.Look().ok());
     EXPECT_FALSE(planning.WhyDisabled().has_value());
@@ -256,14 +260,14 @@ TEST_F(SwitchTest, WhatCouldNotBeStoredGivesWayToWhatSomebodySaidLater) {
   const auto one = OpenOne(), other = OpenOne();
   PlanningSwitch mine(*one, true, metrics_.planning_enabled);
   PlanningSwitch theirs(*other, true, metrics_.planning_enabled);
-  ASSERT_TRUE(mine.Set(false, "INC-7").ok());
+  ASSERT_TRUE(mine.Set(false, "INC-7", ServerItself()).ok());
   {
     const FullDisk full;
-    ASSERT_TRUE(mine.Set(true, "over").ok());
+    ASSERT_TRUE(mine.Set(true, "over", ServerItself()).ok());
     EXPECT_FALSE(mine.WhyDisabled().has_value());
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  ASSERT_TRUE(theirs.Set(false, "INC-8").ok());
+  ASSERT_TRUE(theirs.Set(false, "INC-8", ServerItself()).ok());
   ASSERT_TRUE(mine.Look().ok());
   EXPECT_EQ(mine.WhyDisabled(), "INC-8")
       << "and not erased, because it was owed that planning is on";

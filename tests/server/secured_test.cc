@@ -26,7 +26,7 @@ constexpr char kRoles[][8] = {"plan", "report", "promote", "admin", "peer"};
 const std::map<std::string, std::string> kWanted = {
     {"bucketd.v1.Planner/GetCapabilities", "any"},
     {"bucketd.v1.Planner/GetPlan", "plan"},
-    {"bucketd.v1.Planner/UploadGraph", "plan"},
+    {"bucketd.v1.Planner/UploadGraph", "plan peer"},
     {"bucketd.v1.Planner/QueryUpload", "plan"},
     {"bucketd.v1.Planner/ReleaseJob", "plan"},
     {"bucketd.v1.Admin/GetStatus", "admin +"},

@@ -306,16 +306,61 @@ TEST_F(TokenTest, IsRememberedUntilItEndsOrItsIssuerChanges) {
   const auto first = std::make_shared<const Identities>(*Parse(Entries()));
   const std::string token = rsa_.Token(kGood);
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(*memory.NameIn(token, first, kNow), "JWT:ci/repo:org/llama");
+    EXPECT_EQ(*memory.NameIn(token, "ipv4:10.0.0.1", first, kNow), "JWT:ci/repo:org/llama");
   }
-  EXPECT_THAT(std::string(memory.NameIn(token, first, kNow + 660).status().message()),
-              HasSubstr("it expired 60 s ago"));
-  EXPECT_TRUE(memory.NameIn(token, first, kNow).ok());
+  EXPECT_THAT(
+      std::string(memory.NameIn(token, "ipv4:10.0.0.1", first, kNow + 660).status().message()),
+      HasSubstr("it expired 60 s ago"));
+  EXPECT_TRUE(memory.NameIn(token, "ipv4:10.0.0.1", first, kNow).ok());
   Write("keys", ed_.Pem());
   const auto second = std::make_shared<const Identities>(*Parse(Entries()));
-  EXPECT_THAT(std::string(memory.NameIn(token, second, kNow).status().message()),
+  EXPECT_THAT(std::string(memory.NameIn(token, "ipv4:10.0.0.1", second, kNow).status().message()),
               HasSubstr("issuer ci has no such key"));
-  EXPECT_TRUE(memory.NameIn(ed_.Token(kGood), second, kNow).ok());
+  EXPECT_TRUE(memory.NameIn(ed_.Token(kGood), "ipv4:10.0.0.1", second, kNow).ok());
+}
+
+TEST_F(TokenTest, AHostThatShowsManyWrongOnesWaitsAndNobodyElseDoes) {
+  TokenMemory memory;
+  const auto identities = std::make_shared<const Identities>(*Parse(Entries()));
+  int number = 0;
+  const auto show = [&](const std::string& token, const std::string& host, int64_t later = 0) {
+    return memory.NameIn(token, host, identities, kNow + later).status();
+  };
+  const auto wrong = [&] { return absl::StrCat(rsa_.Token(kGood), number++); };
+  const std::string known = rsa_.Token(kGood);
+  EXPECT_TRUE(show(known, "ipv4:10.0.0.1").ok());
+  const std::string one = wrong();
+  for (int i = 0; i < 3 * WrongTokens::kAtOnce; ++i) {
+    EXPECT_TRUE(absl::IsInvalidArgument(show(one, "ipv4:10.0.0.1"))) << "always the same one";
+  }
+  for (int i = 1; i < WrongTokens::kAtOnce; ++i) {
+    EXPECT_TRUE(absl::IsInvalidArgument(show(wrong(), "ipv4:10.0.0.1"))) << i;
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(show(wrong(), "ipv4:10.0.0.1")));
+  const std::string fresh = rsa_.Token(absl::StrReplaceAll(kGood, {{"llama", "gpt"}}));
+  EXPECT_TRUE(absl::IsResourceExhausted(show(fresh, "ipv4:10.0.0.1"))) << "right ones wait, too";
+  EXPECT_TRUE(show(known, "ipv4:10.0.0.1").ok()) << "but none that is known";
+  EXPECT_TRUE(absl::IsInvalidArgument(show(one, "ipv4:10.0.0.1")));
+  EXPECT_TRUE(absl::IsInvalidArgument(show(wrong(), "ipv4:10.0.0.2")));
+  for (int i = 0; i < WrongTokens::kPerSecond; ++i) {
+    EXPECT_TRUE(absl::IsInvalidArgument(show(wrong(), "ipv4:10.0.0.1", 1))) << i;
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(show(wrong(), "ipv4:10.0.0.1", 1)));
+  for (int i = 0; i < WrongTokens::kAtOnce; ++i) {
+    EXPECT_TRUE(absl::IsInvalidArgument(show(wrong(), "ipv4:10.0.0.1", 3600))) << i;
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(show(wrong(), "ipv4:10.0.0.1", 3600))) << "no more than so";
+}
+
+TEST_F(TokenTest, OneThatHasEndedIsNoReasonToCheckItAgain) {
+  TokenMemory memory;
+  const auto identities = std::make_shared<const Identities>(*Parse(Entries()));
+  const std::string token = rsa_.Token(kGood);
+  for (int i = 0; i < 2 * WrongTokens::kAtOnce; ++i) {
+    const absl::Status ended =
+        memory.NameIn(token, "ipv4:10.0.0.1", identities, kNow + 660).status();
+    EXPECT_THAT(std::string(ended.message()), HasSubstr("it expired 60 s ago"));
+  }
 }
 
 TEST_F(TokenTest, KeysAreReadAgainWhenTheyChange) {

@@ -107,9 +107,9 @@ class TwoServersTest : public store_test::StoreTest {
 
 TEST_F(TwoServersTest, APinThatTheOtherOneHasRenewedDoesNotExpireHere) {
   Half one(options_.directory, milliseconds(40)), other(options_.directory);
-  ASSERT_TRUE(one.pins.PutPin("", "job", "fw", PinOf("plan"), "plan").ok());
-  ASSERT_TRUE(one.pins.PutJob("", "job", Memory("p@1")).ok());
-  ASSERT_TRUE(other.pins.PutPin("", "job", "fw", PinOf("plan", 2), "plan").ok());
+  ASSERT_TRUE(one.pins.PutPin("", "job", "fw", PinOf("plan"), "plan", ServerItself()).ok());
+  ASSERT_TRUE(one.pins.PutJob("", "job", Memory("p@1"), ServerItself()).ok());
+  ASSERT_TRUE(other.pins.PutPin("", "job", "fw", PinOf("plan", 2), "plan", ServerItself()).ok());
   std::this_thread::sleep_for(milliseconds(60));
   one.pins.DropExpired();
   EXPECT_TRUE(one.pins.LoadPin("", "job", "fw")->has_value());
@@ -120,41 +120,41 @@ TEST_F(TwoServersTest, APinThatTheOtherOneHasRenewedDoesNotExpireHere) {
 
 TEST_F(TwoServersTest, WhatTheOtherOnePinnedCountsAndWhatItReleasedDoesNot) {
   Half one(options_.directory), other(options_.directory);
-  ASSERT_TRUE(other.pins.PutPin("", "job", "fw", PinOf("plan"), "plan").ok());
+  ASSERT_TRUE(other.pins.PutPin("", "job", "fw", PinOf("plan"), "plan", ServerItself()).ok());
   EXPECT_EQ(one.pins.Jobs("").size(), 0U);
   one.pins.DropExpired();
   EXPECT_EQ(one.pins.Jobs("").size(), 1U);
-  ASSERT_EQ(*other.pins.Release("", "job"), 1);
+  ASSERT_EQ(*other.pins.Release("", "job", ServerItself()), 1);
   one.pins.DropExpired();
   EXPECT_EQ(one.pins.Jobs("").size(), 0U);
 }
 
 TEST_F(TwoServersTest, AJobThatTheOtherOneHasReleasedMakesRoomHere) {
   Half one(options_.directory, std::chrono::hours(1), 1), other(options_.directory);
-  ASSERT_TRUE(one.pins.PutPin("", "job", "fw", PinOf("plan"), "plan").ok());
-  ASSERT_EQ(*other.pins.Release("", "job"), 1);
-  ASSERT_TRUE(one.pins.PutPin("", "next", "fw", PinOf("plan"), "plan").ok());
+  ASSERT_TRUE(one.pins.PutPin("", "job", "fw", PinOf("plan"), "plan", ServerItself()).ok());
+  ASSERT_EQ(*other.pins.Release("", "job", ServerItself()), 1);
+  ASSERT_TRUE(one.pins.PutPin("", "next", "fw", PinOf("plan"), "plan", ServerItself()).ok());
   EXPECT_THAT(one.pins.Jobs(""), ElementsAre("next"));
 }
 
 TEST_F(TwoServersTest, OfOneGenerationTheFirstWordHolds) {
   Half one(options_.directory), other(options_.directory);
-  ASSERT_TRUE(one.pins.PutJob("", "job", Memory("p@1", "fw")).ok());
+  ASSERT_TRUE(one.pins.PutJob("", "job", Memory("p@1", "fw"), ServerItself()).ok());
   JobMemory second = Memory("p@2");
   second.profiles.emplace_back("q@latest", "q@7");
-  const absl::StatusOr<JobMemory> stands = other.pins.PutJob("", "job", second);
+  const absl::StatusOr<JobMemory> stands = other.pins.PutJob("", "job", second, ServerItself());
   ASSERT_TRUE(stands.ok()) << stands.status();
   EXPECT_THAT(stands->profiles, ElementsAre(Pair("latest", "p@1"), Pair("q@latest", "q@7")));
   EXPECT_EQ(stands->last_scope, "fw");
   JobMemory unplanned = Memory("p@1");
   unplanned.unplanned = "INC-7";
-  EXPECT_FALSE(other.pins.PutJob("", "job", unplanned)->unplanned.has_value());
+  EXPECT_FALSE(other.pins.PutJob("", "job", unplanned, ServerItself())->unplanned.has_value());
   EXPECT_EQ((*one.pins.LoadJob("", "job"))->profiles, stands->profiles);
   unplanned.generation = 2;
-  EXPECT_TRUE(other.pins.PutJob("", "job", unplanned)->unplanned.has_value());
+  EXPECT_TRUE(other.pins.PutJob("", "job", unplanned, ServerItself())->unplanned.has_value());
   JobMemory planned = Memory("p@1");
   planned.generation = 2;
-  EXPECT_EQ(one.pins.PutJob("", "job", planned)->unplanned, "INC-7");
+  EXPECT_EQ(one.pins.PutJob("", "job", planned, ServerItself())->unplanned, "INC-7");
 }
 
 TEST_F(TwoServersTest, BothEndUpWithOnePinAndOneMemoryOfEachGeneration) {
@@ -163,10 +163,10 @@ TEST_F(TwoServersTest, BothEndUpWithOnePinAndOneMemoryOfEachGeneration) {
   Race(one, other, [&](Half& half, int which, int round) {
     const std::string job = absl::StrCat("job", round);
     const absl::StatusOr<JobMemory> memory =
-        half.pins.PutJob("", job, Memory(absl::StrCat("p@", which)));
+        half.pins.PutJob("", job, Memory(absl::StrCat("p@", which)), ServerItself());
     ASSERT_TRUE(memory.ok()) << memory.status();
     const absl::StatusOr<Pin> pin =
-        half.pins.PutPin("", job, "fw", PinOf(absl::StrCat("plan", which)), "plan");
+        half.pins.PutPin("", job, "fw", PinOf(absl::StrCat("plan", which)), "plan", ServerItself());
     ASSERT_TRUE(pin.ok()) << pin.status();
     latest[static_cast<size_t>(which)][static_cast<size_t>(round)] = memory->profiles[0].second;
     pinned[static_cast<size_t>(which)][static_cast<size_t>(round)] = ToHex(pin->plan_sha256);

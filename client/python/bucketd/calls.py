@@ -1,85 +1,115 @@
-"""One call to a planner that may be busy, replaced or gone: channel, deadlines, pauses, circuit breaker."""
+"""One call to planners that may be busy, replaced or gone: which of them is asked, deadlines, pauses, circuit breaker."""
 
 from __future__ import annotations
 
-import atexit
-import ctypes
-import json
 import os
 import random
-import threading
 import time
-import weakref
 
 import grpc
 
-from . import breaker, degraded
-from ._wire.proto import agent_pb2_grpc, planner_pb2, planner_pb2_grpc
+from . import addresses, breaker, degraded
+from .addresses import Server
 from .errors import PlannerError, from_rpc_error
+from .line import Line
 from .tls import Tls
 
-CONNECT_TIMEOUT = 20.0  # seconds until a planner that nobody can reach is an error
+CONNECT_TIMEOUT = 20.0  # seconds until planners that nobody can reach are an error
 FIRST_TIMEOUT = 3.0  # the same where nobody was ever met: no planner that is being replaced, but a wrong address
-PROBE_TIMEOUT = 2.0  # the same where its address was given up before
-_RETURNS = 3  # of a planner that went away during one call
+PROBE_TIMEOUT = 2.0  # the same where the address was given up before
+_RETURNS = 3  # of each planner that went away during one call
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
-# Every call may be repeated: a plan is a function of its key. CANCELLED is what a server that shuts down leaves behind.
-# An upload goes on where it stopped, which gRPC cannot know.
-_SERVICE_CONFIG = json.dumps({
-    "methodConfig": [
-        {
-            "name": [{"service": "bucketd.v1.Planner"}],
-            "retryPolicy": {
-                "maxAttempts": 5,
-                "initialBackoff": "0.1s",
-                "maxBackoff": "2s",
-                "backoffMultiplier": 2.5,
-                "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"],
-            },
-        },
-        {"name": [{"service": "bucketd.v1.Planner", "method": "UploadGraph"}]},
-    ],
-})
+# Of several planners.
+_ROUND_PAUSE = 0.1  # seconds, where none of them answered, until they are asked again
+_FIRST_LOOK, _LATER_LOOKS = 1.0, 5.0  # into a call: whether it had better wait elsewhere
+_SILENT = 2  # looks at a planner that says nothing, until the call is made elsewhere
+_NAMES_HOLD = 30.0  # seconds until dns:/// is looked up again, though nothing went wrong
 
-_CHANNEL_OPTIONS = (
-    ("grpc.service_config", _SERVICE_CONFIG),
-    ("grpc.enable_retries", 1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 5000),  # of one attempt, to the server's first frame: client/channel.cc
-    ("grpc.max_reconnect_backoff_ms", 2000),
-    ("grpc.max_receive_message_length", -1),  # a plan of a large graph; the service bounds its size
-    ("grpc.enable_http_proxy", 0),
-)
-
-
-class _Stub(planner_pb2_grpc.PlannerStub):
-    """All calls that clients make, whatever service they belong to."""
-
-    def __init__(self, channel):
-        super().__init__(channel)
-        self.Rendezvous = agent_pb2_grpc.AgentsStub(channel).Rendezvous
+_MINE = os.urandom(8).hex()  # the order of a process that asks about nothing in particular
 
 
 class Caller:
-    """Calls to one address. Thread-safe; connects at first use, and again in a forked child: neither a channel nor a lock
-    that another thread may have held survives a fork."""
+    """Calls to the planners of one address (addresses.py). Thread-safe, and of use in a forked child. ValueError for an address
+    that is none."""
 
     def __init__(self, address: str, connect_timeout: float = CONNECT_TIMEOUT, tls: Tls | None = None):
         self.address = address
         self.connect_timeout = connect_timeout
-        self.tls = None if address.startswith("unix:") else tls or Tls.from_environment()
-        self.returns = 0  # times that the planner was seen to come back: it may be another one
-        self._lock = threading.Lock()
-        self._channels = []  # the last is in use; calls may be under way on the one before
-        self._stub = self._files = None
-        self._forked = self._met = False
-        _callers.add(self)
+        self.entries = addresses.parse(address)
+        self.one = len(self.entries) == 1 and not addresses.is_name(self.entries[0])
+        only_unix = all(entry.startswith("unix:") for entry in self.entries)
+        self._tls = None if only_unix else tls or Tls.from_environment()
+        self._lines: dict[Server, Line] = {}
+        self._names: dict[str, tuple[float, list[Server]]] = {}  # when each was looked up, and what it stood for
+
+    def route(self, about: str = _MINE, meets: bool = False) -> Route:
+        """For one call, and those that belong to it. Who asks about the same thing comes to the same planner while it lives.
+        `meets`: and waits there for others, so it follows them."""
+        return Route(self, about, meets)
+
+    def lines(self, about: str, patience: float, names_hold: float = _NAMES_HOLD) -> list[Line]:
+        """In the order of addresses.py."""
+        servers: list[Server] = []
+        for entry in self.entries:
+            servers += self._look_up(entry, patience, names_hold) if addresses.is_name(entry) else [Server(entry)]
+        return [self._lines.setdefault(server, Line(server, self._tls, repeats=self.one))
+                for server in addresses.in_order(servers, about)]
+
+    def names_known(self) -> bool:
+        """Whether `lines` would look nothing up."""
+        newest = time.monotonic() - _NAMES_HOLD
+        return all(self._names.get(entry, (0.0,))[0] > newest for entry in self.entries if addresses.is_name(entry))
+
+    def ever_met(self) -> bool:
+        return any(line.ever_met for line in list(self._lines.values()))
+
+    def close(self) -> None:
+        for line in list(self._lines.values()):
+            line.close()
+
+    def _look_up(self, name: str, patience: float, hold: float) -> list[Server]:
+        when, known = self._names.get(name, (0.0, []))
+        if known and time.monotonic() - when < hold:
+            return known
+        try:
+            found = addresses.look_up(name, patience)
+        except PlannerError:
+            if not known:
+                raise
+            found = known
+        self._names[name] = (time.monotonic(), found)
+        return found
+
+
+class Route:
+    """Which planner a call is made to, and which one after that. For one thread.
+
+    A planner that drains or is gone is left at once for the next one, and asked again later: at first after a second or what it
+    said itself. Where `meets`, a call that waits elsewhere goes back as soon as an earlier one is there again: that is
+    where others will come."""
+
+    def __init__(self, caller: Caller, about: str, meets: bool):
+        self._caller = caller
+        self._about = about
+        self._meets = meets
+        self._lines = caller.lines(about, 0.0) if caller.names_known() else []
+        self._line: Line | None = self._preferred()[0] if self._lines else None
+
+    @property
+    def target(self) -> str:
+        """Who is asked now; the address, while nobody has looked it up."""
+        return self._line.target if self._line else self._caller.address
+
+    @property
+    def returns(self) -> int:
+        """Times that the one who is asked now was seen to come back."""
+        return self._line.returns if self._line else 0
 
     def call(self, method: str, request, until: float):
-        """One call within the deadline; a callable `request` makes a stream. gRPC repeats calls by the service config.
-        Beyond that, a planner that comes back within the connect timeout is asked again, and one that is overloaded or
-        about to be replaced says when to come back, and is obeyed."""
+        """One call within the deadline; a callable `request` makes a stream. gRPC repeats calls by the service config where
+        there is one planner. Beyond that, one that comes back within the connect timeout is asked again, or the next one
+        is; and one that is overloaded or about to be replaced says when to come back, and is obeyed."""
         returns = 0
         while True:
             try:
@@ -87,22 +117,19 @@ class Caller:
             except PlannerError as failure:
                 if self.obey(failure, method, until):
                     continue
-                if not gone(failure) or returns == _RETURNS:
+                if not gone(failure) or returns == _RETURNS * max(1, len(self._lines)):
                     raise
                 returns += 1
             self.await_return(method, until)
 
     def once(self, method: str, request, until: float):
         """One attempt, if the breaker lets it."""
-        self._admit(method, until)
-        if not self._met:
-            self._ping(method, min(FIRST_TIMEOUT, self.connect_timeout, remaining(until, method, self.address)), counts=True)
-        left = remaining(until, method, self.address)
+        self._set_out(method, until)
+        left = remaining(until, method, self.target)
         try:
-            argument = request() if callable(request) else request
-            reply = getattr(self.stub(), method)(argument, timeout=left)
+            reply = self._ask(method, request, until)
         except grpc.RpcError as error:
-            failure = from_rpc_error(error, self.address, method)
+            failure = from_rpc_error(error, self._line.target, method)
         else:
             self._answered()
             return reply
@@ -114,21 +141,28 @@ class Caller:
 
     def await_return(self, method: str, until: float) -> None:
         """Returns once somebody answers at the address; UNREACHABLE if nobody does within the connect timeout."""
-        left = remaining(until, method, self.address)
+        left = remaining(until, method, self.target)
         degraded.count("retries")
-        degraded.say(self.address, "away", f"the planner went away during {method}; waiting for it to come back")
-        patience = min(self.connect_timeout, left)
-        self._ping(method, patience, patience >= min(PROBE_TIMEOUT, self.connect_timeout))
+        if self._caller.one:
+            degraded.say(self._caller.address, "away", f"the planner went away during {method}; waiting for it to come back")
+        else:
+            degraded.say(self._caller.address, f"away {self.target}", f"{self.target} went away during {method}; asking the next one")
+            self._line.leave()
+        patience = min(self._caller.connect_timeout, left)
+        self._find(method, patience, patience >= min(PROBE_TIMEOUT, self._caller.connect_timeout))
 
     def obey(self, failure: PlannerError, method: str, until: float) -> bool:
-        """Sleeps as long as the planner asks, and somewhat longer; False if it does not ask, or `until` would pass."""
+        """Goes on to the next planner if this one drains; else sleeps as long as it asks, and somewhat longer. False if it
+        does not ask, or `until` would pass."""
         if failure.reason not in ("OVERLOADED", "QUOTA_USED_UP", "DRAINING") or failure.retry_after is None:
             return False
+        if failure.reason == "DRAINING" and self._leave(failure.retry_after):
+            return True
         pause = failure.retry_after * random.uniform(1.0, 1.5)
         if time.monotonic() + pause >= until:
             return False
         degraded.count("waits")
-        degraded.say(self.address, failure.reason, f"{method} has to wait: {failure.message}")
+        degraded.say(self._caller.address, failure.reason, f"{method} has to wait: {failure.message}")
         time.sleep(pause)
         return True
 
@@ -137,98 +171,150 @@ class Caller:
         most = min(2.0, 0.1 * 2**attempt)
         time.sleep(max(0.0, min(random.uniform(most / 2, most), until - time.monotonic())))
 
-    def close(self) -> None:
-        with self._lock:
-            for channel in self._channels:
-                channel.close()
-            self._channels, self._stub = [], None
+    # -- which planner
 
-    def stub(self):
-        with self._lock:
-            files = self.tls.signature() if self.tls else None
-            if self._stub is None or files != self._files:
-                if self._forked:
-                    degraded.count("reconnects_after_fork")
-                    self._forked = False
-                self._channels.append(self._connect())
-                self._stub, self._files = _Stub(self._channels[-1]), files
-                for unused in self._channels[:-2]:
-                    unused.close()
-                del self._channels[:-2]
-            return self._stub
+    def _set_out(self, method: str, until: float) -> None:
+        """Chooses who is asked, and finds somebody where that is not known to answer."""
+        caller = self._caller
+        left = remaining(until, method, self.target)
+        if not self._admit(method, left):
+            return
+        patience = caller.connect_timeout if caller.ever_met() else min(FIRST_TIMEOUT, caller.connect_timeout)
+        if self._line is None or self._line.aside():
+            self._lines = caller.lines(self._about, min(patience, left))
+            self._take(self._preferred()[0])
+        if not self._line.met and not (caller.one and self._line.ever_met):
+            self._find(method, min(patience, remaining(until, method, self.target)), counts=True)
 
-    def _connect(self):
-        if self.tls is None:
-            return grpc.insecure_channel(self.address, options=_CHANNEL_OPTIONS)
-        return grpc.secure_channel(self.address, self.tls.credentials(), options=_CHANNEL_OPTIONS)
+    def _preferred(self) -> list[Line]:
+        """Those of whom nothing bad is known, in their order; then the others, by when they may be back."""
+        return sorted(self._lines, key=Line.aside)
 
-    def forked(self) -> None:
-        """In the child. The parent's channel is neither closed nor freed here: both would use what the fork left behind."""
-        self._lock = threading.Lock()
-        for channel in self._channels:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(channel))
-            self._forked = True
-        self._channels, self._stub = [], None
+    def _take(self, line: Line) -> None:
+        if self._line is not None and self._line is not line:
+            degraded.count("moves")
+        self._line = line
+
+    def _leave(self, least: float) -> bool:
+        """Goes on to the next planner, if there is one of whom nothing bad is known."""
+        if self._caller.one:
+            return False
+        self._line.leave(least)
+        first = self._preferred()[0]
+        if not first.aside():
+            self._take(first)
+        return not first.aside()
+
+    def _find(self, method: str, patience: float, counts: bool) -> None:
+        """Returns once a planner answers; UNREACHABLE if none does in time, which `counts` for the breaker."""
+        if self._caller.one:
+            self._line.met = False  # whoever answers may be another one
+            failure = self._line.ping(patience, wait=True)
+            if failure is None or failure.answered:
+                self._line.answered()
+                return self._answered()
+        else:
+            failure = self._find_one_of_several(patience)
+            if failure is None:
+                return self._answered()
+        degraded.count("unreachable")
+        if counts:
+            self._nobody_answered()
+        raise PlannerError(
+            "UNREACHABLE", f"nobody answers at {self._caller.address} (tried for {patience:.1f} s): {failure.message}",
+            code=grpc.StatusCode.DEADLINE_EXCEEDED)
+
+    def _find_one_of_several(self, patience: float) -> PlannerError | None:
+        """Asks them in turn. One that says nothing is left after its share of the time, and does not take the others'."""
+        end = time.monotonic() + patience
+        while True:
+            failed = []
+            for line in self._preferred():
+                left = end - time.monotonic()
+                failure = line.ping(max(0.01, min(left, patience / len(self._lines))), wait=False)
+                if failure is None:
+                    self._take(line)
+                    return None
+                line.leave(failure.retry_after or 0.0)
+                failed.append(failure)
+            if time.monotonic() + _ROUND_PAUSE >= end:
+                return PlannerError("UNREACHABLE", "; ".join(failure.message for failure in failed))
+            time.sleep(_ROUND_PAUSE)
+            self._lines = self._caller.lines(self._about, end - time.monotonic(), names_hold=1.0)
+
+    # -- one attempt
+
+    def _ask(self, method: str, request, until: float):
+        if callable(request):
+            return getattr(self._line.stub(), method)(request(), timeout=remaining(until, method, self.target))
+        if self._caller.one:
+            return getattr(self._line.stub(), method)(request, timeout=remaining(until, method, self.target))
+        while True:
+            future = getattr(self._line.stub(), method).future(request, timeout=remaining(until, method, self.target))
+            try:
+                better = self._watch(future, method)
+            except BaseException:
+                future.cancel()
+                raise
+            if better is None:
+                return future.result()
+            future.cancel()
+            self._take(better)
+
+    def _watch(self, future, method: str) -> Line | None:
+        """None once the call has ended; or where it had better wait. UNREACHABLE where its planner says nothing any more."""
+        look, silent = _FIRST_LOOK, 0
+        while True:
+            try:
+                future.exception(timeout=look)
+                return None
+            except grpc.FutureTimeoutError:
+                pass
+            for line in self._lines[:self._lines.index(self._line)] if self._meets else ():
+                if line.ping(_FIRST_LOOK, wait=False) is None and not future.done():
+                    return line
+            if look == _LATER_LOOKS:
+                failure = self._line.ping(_LATER_LOOKS, wait=False)
+                silent = silent + 1 if failure is not None and not failure.answered else 0
+                if silent == _SILENT:
+                    raise PlannerError("UNREACHABLE", f"{method} at {self.target}: it says nothing any more",
+                                       code=grpc.StatusCode.UNAVAILABLE)
+            look = _LATER_LOOKS if look > _FIRST_LOOK else 2 * look
 
     # -- the breaker
 
-    def _admit(self, method: str, until: float) -> None:
-        left = remaining(until, method, self.address)
-        guard = breaker.of(self.address)
+    def _admit(self, method: str, left: float) -> bool:
+        """False: this call was the probe, and has found somebody."""
+        address = self._caller.address
+        guard = breaker.of(address)
         admission = guard.admit()
         if admission == breaker.PROBE:
             degraded.count("breaker_probes")
             try:
-                self._ping(method, min(PROBE_TIMEOUT, left), counts=True)
-            except PlannerError:
-                raise
-            except BaseException:  # interrupted: somebody else may try
+                patience = min(PROBE_TIMEOUT, left)
+                self._lines = self._caller.lines(self._about, patience)
+                self._take(self._line or self._preferred()[0])
+                self._find(method, patience, counts=True)
+            except BaseException:  # whatever it was: somebody else may try
                 guard.failed()
                 raise
         elif admission == breaker.REFUSED:
             degraded.count("fast_failures")
             next_try = guard.remaining()
             when = f"it will be tried again in {next_try:.1f} s" if next_try else "another call is trying it now"
-            raise PlannerError("UNREACHABLE", f"{method} at {self.address}: nobody answered there before; {when}",
+            raise PlannerError("UNREACHABLE", f"{method} at {address}: nobody answered there before; {when}",
                                retry_after=next_try)
-
-    def _ping(self, method: str, patience: float, counts: bool) -> None:
-        try:
-            self.stub().GetCapabilities(planner_pb2.GetCapabilitiesRequest(), timeout=patience, wait_for_ready=True)
-        except grpc.RpcError as error:
-            failure = self._cause(from_rpc_error(error, self.address, method), method)
-            if not failure.answered:
-                degraded.count("unreachable")
-                if counts:
-                    self._nobody_answered()
-                raise PlannerError(
-                    "UNREACHABLE", f"nobody answers at {self.address} (tried for {patience:.1f} s): {failure.message}",
-                    code=grpc.StatusCode.DEADLINE_EXCEEDED) from None
-        self.returns += self._met  # the first time is no return
-        self._answered()
-
-    def _cause(self, failure: PlannerError, method: str) -> PlannerError:
-        """Whoever waits for a connection hears of no certificate that was refused; whoever does not wait, does."""
-        if self.tls is None or failure.answered:
-            return failure
-        no_retries = [option for option in _CHANNEL_OPTIONS if option[0] != "grpc.service_config"]
-        try:
-            with grpc.secure_channel(self.address, self.tls.credentials(), options=no_retries) as channel:
-                _Stub(channel).GetCapabilities(planner_pb2.GetCapabilitiesRequest(), timeout=1)
-        except grpc.RpcError as error:
-            cause = from_rpc_error(error, self.address, method)
-            return cause if error.code() == grpc.StatusCode.UNAVAILABLE else failure
-        return failure
+        return admission != breaker.PROBE
 
     def _answered(self) -> None:
-        self._met = True
-        if breaker.of(self.address).succeeded():
-            degraded.recovered(self.address)
+        self._line.answered()
+        if breaker.of(self._caller.address).succeeded():
+            degraded.recovered(self._caller.address)
 
     def _nobody_answered(self) -> None:
-        if breaker.of(self.address).failed():
+        if breaker.of(self._caller.address).failed():
             degraded.count("breaker_opens")
-            degraded.say(self.address, "breaker", "does not answer; calls end at once until it does")
+            degraded.say(self._caller.address, "breaker", "does not answer; calls end at once until it does")
 
 
 def gone(failure: PlannerError) -> bool:
@@ -241,21 +327,3 @@ def remaining(until: float, method: str, address: str) -> float:
     if left <= 0:
         raise PlannerError("DEADLINE", f"no time left for {method} at {address}")
     return left
-
-
-_callers: weakref.WeakSet[Caller] = weakref.WeakSet()
-
-
-def _forked() -> None:
-    for caller in list(_callers):
-        caller.forked()
-
-
-def _ended() -> None:
-    for caller in list(_callers):
-        caller.close()
-
-
-os.register_at_fork(after_in_child=_forked)
-# gRPC's threads of an open channel would meet an interpreter that is being taken down.
-atexit.register(_ended)

@@ -8,7 +8,7 @@ import time
 
 from . import degraded
 from ._wire.proto import agent_pb2, planner_pb2
-from .calls import CONNECT_TIMEOUT, Caller, gone
+from .calls import CONNECT_TIMEOUT, Caller, Route, gone
 from .errors import PlannerError
 from .tls import Tls
 
@@ -47,8 +47,10 @@ class Capabilities:
 
 
 class PlannerClient:
-    """A client of one planner address ("host:port", "unix:/path"). Thread-safe; connects at first use, and again in a
-    forked child, since a channel does not survive a fork.
+    """A client of the planner at an address ("host:port", "unix:/path"), or of several that share a store ("a:9460,b:9460",
+    "dns:///name:port"; addresses.py). Of several each call asks one: all ranks of a job the same, and all who ask for a graph;
+    one that drains or is gone is left at once for the next one. Thread-safe; connects at first use, and again in a forked child,
+    since a channel does not survive a fork. ValueError names an address that is none.
 
     Two calls in a row that nobody answers give the address up for all clients of this process: calls then end at once,
     with an error that says when it will be tried again (breaker.py).
@@ -60,15 +62,15 @@ class PlannerClient:
         self.address = address
         self.tenant = tenant
         self._caller = Caller(address, connect_timeout, tls)
-        self._capabilities: tuple[int, Capabilities] | None = None  # and how often the planner had come back by then
+        self._capabilities: dict[str, tuple[int, Capabilities]] = {}  # of each planner, and how often it had come back by then
 
     def close(self) -> None:
         self._caller.close()
-        self._capabilities = None
+        self._capabilities.clear()
 
     def capabilities(self, deadline: float = DEFAULT_DEADLINE) -> Capabilities:
         """What the service offers. PlannerError CLIENT_TOO_OLD or PROTOCOL where it and this client cannot talk."""
-        return self._capabilities_until(time.monotonic() + deadline)
+        return self._capabilities_until(time.monotonic() + deadline, self._caller.route())
 
     def get_plan(self, graph, digest: bytes, mesh=None, options=None, deadline: float = DEFAULT_DEADLINE,
                  cached_only: bool = False, job: planner_pb2.Job | None = None) -> PlanReply:
@@ -80,32 +82,41 @@ class PlannerClient:
         """
         begin = time.monotonic()
         until = begin + deadline
-        capabilities = self._capabilities_until(until)
+        about = f"graph/{digest.hex()}" if job is None else f"job/{self.tenant}/{job.id}"
+        route = self._caller.route(about, meets=job is not None)
         request = planner_pb2.GetPlanRequest(
             tenant=self.tenant, graph_digest=digest, mesh=mesh, options=options, client_version=CLIENT_VERSION,
             cached_only=cached_only, job=job)
-        payload = None
-        for _ in range(1 + _UPLOADS):
-            answer = self._call("GetPlan", request, until)
+        payload = asked = None
+        asks = 0
+        while True:
+            self._capabilities_until(until, route)
+            answer = route.call("GetPlan", request, until)
             which = answer.WhichOneof("answer")
             if which == "plan":
-                return self._reply(answer.plan, time.monotonic() - begin, payload is not None)
+                return self._reply(answer.plan, time.monotonic() - begin, payload is not None, route)
             if which == "unplanned":
                 raise PlannerError("UNPLANNED", answer.unplanned.why or "planning is switched off", answered=True)
             if which != "graph_required":
-                raise PlannerError("PROTOCOL", f"{self.address} answered GetPlan with nothing")
-            if payload is None:
-                payload = _Payload(graph() if callable(graph) else graph, capabilities)
+                raise PlannerError("PROTOCOL", f"{route.target} answered GetPlan with nothing")
+            asks, asked = asks + 1 if asked == route.target else 1, route.target
+            if asks > _UPLOADS:
+                raise PlannerError("PROTOCOL", f"{asked} asked for graph {digest.hex()[:12]} {asks} times")
+            capabilities = self._capabilities_until(until, route)
+            if payload is None or payload.capabilities != capabilities:
+                graph = graph() if callable(graph) else graph
+                payload = _Payload(graph, capabilities)
             if payload.fits_inline:
                 request.graph.CopyFrom(payload.inline())
             else:
-                self._upload(payload, digest, capabilities, until)
-        raise PlannerError("PROTOCOL", f"{self.address} asked for graph {digest.hex()[:12]} {1 + _UPLOADS} times")
+                request.ClearField("graph")
+                self._upload(payload, digest, until, route)
 
     def release_job(self, job_id: str, deadline: float = 30.0) -> int:
         """Lets go of the plans that are pinned for a job; their number."""
         request = planner_pb2.ReleaseJobRequest(tenant=self.tenant, job_id=job_id)
-        return self._call("ReleaseJob", request, time.monotonic() + deadline).released
+        route = self._caller.route(f"job/{self.tenant}/{job_id}")
+        return route.call("ReleaseJob", request, time.monotonic() + deadline).released
 
     def rendezvous(self, group: str, rank: int, size: int, endpoint: str, agrees: bytes,
                    deadline: float) -> agent_pb2.RendezvousResponse:
@@ -113,31 +124,32 @@ class PlannerClient:
         PlannerError RANKS_MISSING, or RENDEZVOUS_DIFFERS where one has another size or other `agrees`."""
         request = agent_pb2.RendezvousRequest(
             tenant=self.tenant, group=group, rank=rank, size=size, endpoint=endpoint, agrees=agrees)
-        return self._call("Rendezvous", request, time.monotonic() + deadline)
+        route = self._caller.route(f"group/{self.tenant}/{group}", meets=True)
+        return route.call("Rendezvous", request, time.monotonic() + deadline)
 
     # -- calls
 
-    def _reply(self, reply, seconds: float, uploaded: bool) -> PlanReply:
+    def _reply(self, reply, seconds: float, uploaded: bool, route: Route) -> PlanReply:
         found = hashlib.sha256(reply.plan).digest()
         if found != reply.plan_sha256:
             raise PlannerError(
-                "PROTOCOL", f"plan from {self.address} is damaged: SHA-256 {found.hex()[:12]}, announced "
+                "PROTOCOL", f"plan from {route.target} is damaged: SHA-256 {found.hex()[:12]}, announced "
                 f"{reply.plan_sha256.hex()[:12]}")
         source = planner_pb2.PlanSource.Name(reply.source) if reply.source in planner_pb2.PlanSource.values() else ""
         return PlanReply(reply.plan, found, source.removeprefix("PLAN_SOURCE_").lower(), seconds, uploaded)
 
-    def _upload(self, payload: _Payload, digest: bytes, capabilities: Capabilities, until: float) -> None:
+    def _upload(self, payload: _Payload, digest: bytes, until: float, route: Route) -> None:
         """Sends the graph in chunks. An upload that broke goes on from what the service says that it holds."""
-        chunk_bytes = max(1, capabilities.max_chunk_bytes or (1 << 20))
+        chunk_bytes = max(1, payload.capabilities.max_chunk_bytes or (1 << 20))
         offset, breaks, may_resume = 0, 0, True
         while True:
             degraded.count("uploads")
             if offset:
                 degraded.count("resumed_uploads")
             try:
-                answer = self._send("UploadGraph", payload.parts(self.tenant, digest, chunk_bytes, offset), until)
+                answer = route.once("UploadGraph", payload.parts(self.tenant, digest, chunk_bytes, offset), until)
             except PlannerError as failure:
-                if self._caller.obey(failure, "UploadGraph", until):
+                if route.obey(failure, "UploadGraph", until):
                     continue
                 if not gone(failure):
                     if not offset:
@@ -150,11 +162,11 @@ class PlannerClient:
                     raise
             else:
                 if answer.graph_digest != digest:
-                    raise PlannerError("PROTOCOL", f"{self.address} stored another graph than was sent")
+                    raise PlannerError("PROTOCOL", f"{route.target} stored another graph than was sent")
                 return
-            self._caller.await_return("UploadGraph", until)
-            self._caller.pause(breaks, until)
-            held = self._call("QueryUpload", payload.query(self.tenant, digest), until)
+            route.await_return("UploadGraph", until)
+            route.pause(breaks, until)
+            held = route.call("QueryUpload", payload.query(self.tenant, digest), until)
             if held.present:
                 return
             committed = held.committed_size if may_resume and 0 <= held.committed_size <= len(payload.data) else 0
@@ -162,39 +174,33 @@ class PlannerClient:
                 breaks = 0
             offset = committed
 
-    def _capabilities_until(self, until: float) -> Capabilities:
-        known = self._capabilities
-        if known is not None and known[0] == self._caller.returns:
+    def _capabilities_until(self, until: float, route: Route) -> Capabilities:
+        """Of the planner that the route leads to now."""
+        known = self._capabilities.get(route.target)
+        if known is not None and known[0] == route.returns:
             return known[1]
-        returns = self._caller.returns
-        answer = self._call("GetCapabilities", planner_pb2.GetCapabilitiesRequest(), until)
+        answer = route.call("GetCapabilities", planner_pb2.GetCapabilitiesRequest(), until)
         if _version(answer.min_client_version) > _version(CLIENT_VERSION):
             raise PlannerError(
-                "CLIENT_TOO_OLD", f"{self.address} (version {answer.server_version}) wants clients of version "
+                "CLIENT_TOO_OLD", f"{route.target} (version {answer.server_version}) wants clients of version "
                 f"{answer.min_client_version} or later, this is {CLIENT_VERSION}")
         if answer.graph_format_version != GRAPH_FORMAT_VERSION:
             raise PlannerError(
-                "PROTOCOL", f"{self.address} reads graphs of format {answer.graph_format_version}, this client writes "
+                "PROTOCOL", f"{route.target} reads graphs of format {answer.graph_format_version}, this client writes "
                 f"{GRAPH_FORMAT_VERSION}")
         capabilities = Capabilities(
             answer.server_version, answer.planner_version, tuple(answer.modes), tuple(answer.cost_profiles),
             answer.max_inline_graph_bytes, answer.max_graph_bytes, answer.max_chunk_bytes,
             planner_pb2.CODEC_ZSTD in answer.codecs)
-        self._capabilities = (returns, capabilities)
+        self._capabilities[route.target] = (route.returns, capabilities)
         return capabilities
-
-    def _call(self, method: str, request, until: float):
-        return self._caller.call(method, request, until)
-
-    def _send(self, method: str, parts, until: float):
-        """`parts` makes a fresh stream at each call."""
-        return self._caller.once(method, parts, until)
 
 
 class _Payload:
     """A graph in the form in which it travels."""
 
     def __init__(self, graph, capabilities: Capabilities):
+        self.capabilities = capabilities
         plain = graph.SerializeToString(deterministic=True)
         if 0 < capabilities.max_graph_bytes < len(plain):
             raise PlannerError(

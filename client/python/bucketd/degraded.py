@@ -11,6 +11,7 @@ log = logging.getLogger("bucketd")
 
 NAMES = {
     "retries": "calls asked again because the planner had gone away",
+    "moves": "calls that went on to another planner of the address",
     "waits": "pauses that an overloaded or draining planner asked for",
     "unreachable": "calls that nobody answered within the connect timeout",
     "breaker_opens": "times that an address was given up, or once more after a probe",
@@ -19,6 +20,7 @@ NAMES = {
     "uploads": "graphs sent in chunks, each attempt once",
     "resumed_uploads": "of them, those that went on where a broken one stopped",
     "unplanned": "graphs that stay without a plan, by fallback or because planning is switched off",
+    "refused_buckets": "buckets that stay with torch.distributed, since the executor has no such dtype or operation",
     "reconnects_after_fork": "connections made anew by a forked child",
 }
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypedDict
 
+from . import addresses
 from ._wire.proto import plan_pb2, planner_pb2
 from .client import DEFAULT_DEADLINE
 from .job import Job, resolve
@@ -30,7 +31,8 @@ class SettingsArgs(TypedDict, total=False):
 
     mode           which collectives share a bucket: "auto", the best that a search finds, or one of the classic modes:
                    "transformer_block", "manual", "greedy", "overlap", "none"
-    address        of the planner, "host:port" or "unix:/path"; None: the ranks of one node start a private one
+    address        of the planner, "host:port" or "unix:/path", or of several that share a store: "a:9460,b:9460", or
+                   "dns:///name:port" for all that the name stands for; None: the ranks of one node start a private one
     tls            bucketd.Tls(ca, cert, key, token), the files for a planner with TLS; None: what BUCKETD_CLIENT_CA,
                    BUCKETD_CLIENT_CERT, BUCKETD_CLIENT_KEY and BUCKETD_CLIENT_TOKEN_FILE name
     numerics       what a plan may do to sums of gradients: "eager_order" adds them in eager's order of parameters, which gives
@@ -49,8 +51,8 @@ class SettingsArgs(TypedDict, total=False):
     comm_backend   whose order of sums numerics speak of, "gloo" or "nccl"; "": that of the graph's first group
     twin_groups    True: reduce-scatters of gradients run on groups of their own, over the same ranks, beside the all-gathers
                    instead of between them; the plan counts the wires of both as its own. They end with torch.distributed
-    executor       what runs the buckets: "", torch.distributed, or "bucketd", our own executor (ranks of one host, on the
-                   CPU)
+    executor       what runs the buckets: "", torch.distributed, or "bucketd", our own executor (on the CPU for ranks of
+                   one host; on GPUs it has not been shown to run). What it has not stays with torch.distributed
     executor_timeout  seconds that a bucket may take there, peers' late arrival included (600)
     agent          the socket of this node's bucket-agent, which then hears what each bucket took, and from there Prometheus and the
                    planner; None: what BUCKETD_AGENT names, if anything. Of buckets that executor="bucketd" runs
@@ -149,6 +151,8 @@ class Settings:
             raise ValueError("embedded= and address= exclude each other: a planner is either private or at an address")
         if self.embedded is not None and self.job is not None:
             raise ValueError("embedded= and job= exclude each other: where rank 0 plans for all, nobody else asks")
+        if self.address is not None:
+            addresses.parse(self.address)
         parse_memory_limit(self.memory_limit)
 
     def plan_options(self, parameter_order: Sequence[str], comm_backend: str) -> planner_pb2.PlanOptions:

@@ -19,9 +19,10 @@ constexpr size_t kChunkBytes = size_t{256} << 10;
 
 std::string HashOf(absl::string_view key) { return std::string(AsBytes(Sha256(key))); }
 
-// Pins are many, and nobody polls for them: one row that each job writes would hold up all.
+// Pins and leases are many, and nobody polls for them: one row that each job writes would hold up
+// all.
 void CountChange(Shelf shelf, std::vector<PgStatement>& statements) {
-  if (shelf == Shelf::kPins) return;
+  if (shelf == Shelf::kPins || shelf == Shelf::kReplicas) return;
   statements.emplace_back("UPDATE bucketd_schema SET changes = changes + 1 WHERE id = 1");
 }
 

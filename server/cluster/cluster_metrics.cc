@@ -1,0 +1,53 @@
+#include "server/cluster/cluster_metrics.h"
+
+namespace bucketd {
+namespace {
+
+using prometheus::Labels;
+using prometheus::Registry;
+
+constexpr std::array<const char*, kLeaseKinds> kKinds = {"job", "plan"};
+constexpr std::array<const char*, kForwardOutcomes> kOutcomes = {
+    "plan", "graph_required", "unplanned", "error", "moved", "broken"};
+constexpr std::array<const char*, 3> kStates = {"serving", "draining", "silent"};
+
+prometheus::Counter& AddCounter(Registry& r, const char* name, const char* help,
+                                const Labels& labels = {}) {
+  return prometheus::BuildCounter().Name(name).Help(help).Register(r).Add(labels);
+}
+
+prometheus::Gauge& AddGauge(Registry& r, const char* name, const char* help,
+                            const Labels& labels = {}) {
+  return prometheus::BuildGauge().Name(name).Help(help).Register(r).Add(labels);
+}
+
+}  // namespace
+
+ClusterMetrics::ClusterMetrics(Registry& r)
+    : graphs_brought(AddCounter(r, "bucketd_graphs_brought_total",
+                                "Graphs that were uploaded here and brought to another replica.")),
+      represented(AddCounter(r, "bucketd_calls_presented_anew_total",
+                             "Calls of ranks that were moved from one replica to another while "
+                             "they waited.")),
+      cut_off(AddGauge(r, "bucketd_replica_cut_off",
+                       "1 while this replica cannot say in the store that it is up.")) {
+  for (size_t i = 0; i < kForwardOutcomes; ++i) {
+    forwarded_[i] = &AddCounter(r, "bucketd_forwarded_calls_total",
+                                "Calls of ranks that were forwarded to the replica that has their "
+                                "job, by what came of them.",
+                                {{"outcome", kOutcomes[i]}});
+  }
+  for (size_t i = 0; i < kLeaseKinds; ++i) {
+    held_[i] =
+        &AddGauge(r, "bucketd_leases_held", "Leases that this replica holds.", {{"of", kKinds[i]}});
+    taken_over_[i] =
+        &AddCounter(r, "bucketd_leases_taken_over_total",
+                    "Leases that were taken from replicas that have ended.", {{"of", kKinds[i]}});
+  }
+  for (size_t i = 0; i < kStates.size(); ++i) {
+    replicas_[i] = &AddGauge(r, "bucketd_replicas", "Replicas that this one sees, itself included.",
+                             {{"state", kStates[i]}});
+  }
+}
+
+}  // namespace bucketd

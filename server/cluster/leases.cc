@@ -1,0 +1,238 @@
+#include "server/cluster/leases.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+#include "passes/base/digest.h"
+#include "passes/base/status_macros.h"
+#include "proto/cluster.pb.h"
+
+namespace bucketd {
+namespace {
+
+constexpr uint32_t kFormat = 1;
+constexpr char kPrefix[] = "lease/";
+constexpr std::array<const char*, kLeaseKinds> kKindPrefixes = {"lease/job/", "lease/plan/"};
+constexpr int kTries = 8;
+constexpr int kMaxReleases = 1 << 16;
+
+size_t Index(LeaseOf of) { return static_cast<size_t>(of); }
+
+std::string KeyOf(const LeaseName& name) {
+  return absl::StrCat(kKindPrefixes[Index(name.of)], name.key);
+}
+
+// What another version wrote is nobody's: nothing depends on it but work.
+std::optional<Lease> Parse(const std::optional<std::string>& value) {
+  v1::LeaseRecord record;
+  if (!value.has_value() || !record.ParseFromString(*value) || record.format_version() != kFormat) {
+    return std::nullopt;
+  }
+  return Lease{{record.holder(), record.incarnation()}, record.term(), false};
+}
+
+std::string Serialize(const ReplicaId& holder, uint64_t term) {
+  v1::LeaseRecord record;
+  record.set_format_version(kFormat);
+  record.set_holder(holder.address);
+  record.set_incarnation(holder.incarnation);
+  record.set_term(term);
+  return record.SerializeAsString();
+}
+
+}  // namespace
+
+// Neither may contain a NUL.
+LeaseName JobLease(absl::string_view tenant, absl::string_view job) {
+  return {LeaseOf::kJob, absl::StrCat(tenant, absl::string_view("\0", 1), job)};
+}
+
+LeaseName PlanLease(absl::string_view plan_key) {
+  return {LeaseOf::kPlan, ToHex(Sha256(plan_key))};
+}
+
+Leases::Leases(Store& store, Membership& membership, ClusterMetrics& metrics, Membership::Now now)
+    : store_(store),
+      membership_(membership),
+      metrics_(metrics),
+      now_(std::move(now)),
+      releases_(1, kMaxReleases) {}
+
+Leases::~Leases() { Stop(); }
+
+void Leases::Stop() { releases_.Stop(); }
+
+absl::Mutex& Leases::StripeOf(const LeaseName& name) {
+  return stripes_[absl::Hash<std::string>()(name.key) % stripes_.size()];
+}
+
+bool Leases::HoldsNow(const LeaseName& name) const {
+  const auto found = held_.find(name);
+  return found != held_.end() && found->second.session == membership_.session() &&
+         !membership_.lapsed();
+}
+
+bool Leases::Holds(const LeaseName& name) const {
+  const absl::MutexLock lock(&mutex_);
+  return HoldsNow(name);
+}
+
+bool Leases::Use(const LeaseName& name) {
+  const absl::MutexLock lock(&mutex_);
+  if (!HoldsNow(name)) return false;
+  held_[name].used = now_();
+  return true;
+}
+
+size_t Leases::held(LeaseOf of) const {
+  const absl::MutexLock lock(&mutex_);
+  return static_cast<size_t>(std::count_if(
+      held_.begin(), held_.end(), [&](const auto& entry) { return entry.first.of == of; }));
+}
+
+void Leases::Keep(const LeaseName& name, uint64_t session) {
+  const absl::MutexLock lock(&mutex_);
+  const bool is_new = held_.insert_or_assign(name, Held{session, now_()}).second;
+  if (is_new) metrics_.held(name.of).Increment();
+}
+
+void Leases::Drop(const LeaseName& name) {
+  const absl::MutexLock lock(&mutex_);
+  if (held_.erase(name) > 0) metrics_.held(name.of).Decrement();
+}
+
+absl::StatusOr<Lease> Leases::Take(const LeaseName& name) {
+  const absl::MutexLock busy(&StripeOf(name));
+  for (int attempt = 0; attempt < kTries; ++attempt) {
+    absl::StatusOr<Lease> lease = TakeOnce(name);
+    if (!absl::IsAborted(lease.status())) return lease;
+  }
+  return absl::UnavailableError("others take the same lease again and again");
+}
+
+absl::Status Leases::MayTake(LeaseOf of) const {
+  const absl::MutexLock lock(&mutex_);
+  if (handed_over_[Index(of)]) return absl::FailedPreconditionError("this replica drains");
+  if (membership_.lapsed()) return absl::FailedPreconditionError(membership_.Trouble());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Lease> Leases::TakeOnce(const LeaseName& name) {
+  const uint64_t session = membership_.session();
+  absl::StatusOr<std::optional<std::string>> before =
+      store_.GetRecord(Shelf::kReplicas, KeyOf(name));
+  if (absl::IsDataLoss(before.status())) before = std::optional<std::string>();
+  RETURN_IF_ERROR(before.status());
+  const ReplicaId& self = membership_.self();
+  std::optional<Lease> stands = Parse(*before);
+  if (stands.has_value() && stands->holder != self) {
+    ASSIGN_OR_RETURN(const bool gone, membership_.IsGone(stands->holder));
+    if (!gone) return *stands;
+  }
+  RETURN_IF_ERROR(MayTake(name.of));
+  if (!stands.has_value() || stands->holder != self) {
+    const uint64_t term = stands.has_value() ? stands->term + 1 : 1;
+    RETURN_IF_ERROR(
+        store_.ReplaceRecord(Shelf::kReplicas, KeyOf(name), *before, Serialize(self, term)));
+    if (stands.has_value()) metrics_.taken_over(name.of).Increment();
+    stands = Lease{self, term, true};
+  }
+  stands->mine = true;
+  Keep(name, session);
+  return *stands;
+}
+
+void Leases::Release(const LeaseName& name) {
+  const absl::MutexLock busy(&StripeOf(name));
+  Drop(name);
+  GiveBack(KeyOf(name)).IgnoreError();  // what stays is swept
+}
+
+// REQUIRES: the name's stripe, and that it is not held here.
+absl::Status Leases::GiveBack(const std::string& key) {
+  absl::StatusOr<std::optional<std::string>> value = store_.GetRecord(Shelf::kReplicas, key);
+  RETURN_IF_ERROR(value.status());
+  const std::optional<Lease> stands = Parse(*value);
+  if (!stands.has_value() || stands->holder != membership_.self()) return absl::OkStatus();
+  return store_.ReplaceRecord(Shelf::kReplicas, key, *value, std::nullopt);
+}
+
+void Leases::ReleaseSoon(const LeaseName& name) {
+  releases_.TrySubmit([this, name] { Release(name); });
+}
+
+std::vector<LeaseName> Leases::HeldWhere(
+    const std::function<bool(const LeaseName&, const Held&)>& fits) const {
+  const absl::MutexLock lock(&mutex_);
+  std::vector<LeaseName> names;
+  for (const auto& [name, held] : held_) {
+    if (fits(name, held)) names.push_back(name);
+  }
+  return names;
+}
+
+void Leases::HandOver(LeaseOf of) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    handed_over_[Index(of)] = true;
+  }
+  for (const LeaseName& name :
+       HeldWhere([of](const LeaseName&held, const Held&) { return held.of == of; })) {
+    Release(name);
+  }
+}
+
+void Leases::Sweep(std::chrono::milliseconds idle, int32_t most) {
+  const SteadyTime now = now_();
+  const uint64_t session = membership_.session();
+  // Those of an earlier session may be another one's by now: whoever needs one asks again.
+  for (const LeaseName& name :
+       HeldWhere([&](const LeaseName&, const Held& held) { return held.session != session; })) {
+    Drop(name);
+  }
+  for (const LeaseName& name : HeldWhere([&](const LeaseName&held, const Held&use) {
+         return held.of == LeaseOf::kJob && now - use.used > idle;
+       })) {
+    Release(name);
+  }
+  const absl::StatusOr<std::vector<Record>> page =
+      store_.ListRecords(Shelf::kReplicas, kPrefix, swept_, most);
+  if (!page.ok()) return;  // counted and logged by the store's observer
+  swept_ = page->size() < static_cast<size_t>(most) ? "" : page->back().key;
+  for (const Record& record : *page) SweepRecord(record);
+}
+
+// Of a replica that has ended, or of this one from before it lapsed.
+void Leases::SweepRecord(const Record& record) {
+  const std::optional<LeaseName> name = NameIn(record.key);
+  const std::optional<Lease> stands = Parse(record.value);
+  if (!name.has_value() || !stands.has_value()) return;
+  if (stands->holder != membership_.self()) {
+    const absl::StatusOr<bool> gone = membership_.IsGone(stands->holder);
+    if (!gone.ok() || !*gone) return;
+    store_.ReplaceRecord(Shelf::kReplicas, record.key, record.value, std::nullopt).IgnoreError();
+    return;
+  }
+  const absl::MutexLock busy(&StripeOf(*name));
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (held_.contains(*name)) return;
+  }
+  store_.ReplaceRecord(Shelf::kReplicas, record.key, record.value, std::nullopt).IgnoreError();
+}
+
+std::optional<LeaseName> Leases::NameIn(absl::string_view key) {
+  for (size_t kind = 0; kind < kLeaseKinds; ++kind) {
+    if (absl::ConsumePrefix(&key, kKindPrefixes[kind])) {
+      return LeaseName{static_cast<LeaseOf>(kind), std::string(key)};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace bucketd

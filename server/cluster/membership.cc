@@ -1,0 +1,241 @@
+#include "server/cluster/membership.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+#include "passes/base/status_macros.h"
+#include "proto/cluster.pb.h"
+
+namespace bucketd {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr uint32_t kFormat = 1;
+constexpr char kPrefix[] = "replica/";
+constexpr int32_t kMostReplicas = 1000;
+constexpr int kTries = 3;
+constexpr std::array<const char*, kReplicaStates> kStateNames = {"serving", "draining", "silent"};
+
+std::string KeyOf(absl::string_view address) { return absl::StrCat(kPrefix, address); }
+
+Digest WeightOf(absl::string_view address, absl::string_view name) {
+  return Sha256(absl::StrCat(address, "\n", name));
+}
+
+// What another version wrote is nobody's word.
+std::optional<v1::ReplicaRecord> Parse(absl::string_view value) {
+  v1::ReplicaRecord record;
+  if (!record.ParseFromArray(value.data(), static_cast<int>(value.size())) ||
+      record.format_version() != kFormat) {
+    return std::nullopt;
+  }
+  return record;
+}
+
+}  // namespace
+
+absl::string_view Name(ReplicaState state) { return kStateNames[static_cast<size_t>(state)]; }
+
+Membership::Membership(Store& store, ReplicaId self, milliseconds dead_after, Now now)
+    : store_(store), self_(std::move(self)), dead_after_(dead_after), now_(std::move(now)) {}
+
+absl::Status Membership::Beat() {
+  const absl::MutexLock beating(&beating_);
+  absl::Status done = Renew();
+  if (done.ok() || absl::IsAlreadyExists(done)) done.Update(Look());
+  const absl::MutexLock lock(&mutex_);
+  error_ = std::string(done.message());
+  return done;
+}
+
+absl::StatusOr<std::optional<std::string>> Membership::ReadOwn() {
+  absl::StatusOr<std::optional<std::string>> value =
+      store_.GetRecord(Shelf::kReplicas, KeyOf(self_.address));
+  if (absl::IsDataLoss(value.status())) return std::optional<std::string>();
+  return value;
+}
+
+absl::Status Membership::Renew() {
+  const SteadyTime began = now_();
+  v1::ReplicaRecord record;
+  record.set_format_version(kFormat);
+  record.set_incarnation(self_.incarnation);
+  record.set_beat(++beat_);
+  bool is_first = false;
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (superseded_) return absl::AlreadyExistsError("another server has this address");
+    record.set_draining(draining_);
+    is_first = session_ == 0;
+  }
+  // Whoever had this address before does not come back; later, a stranger's record ends this one.
+  if (is_first) {
+    ASSIGN_OR_RETURN(written_, ReadOwn());
+  }
+  const std::string value = record.SerializeAsString();
+  bool was_ended = is_first;
+  absl::Status wrote;
+  for (int attempt = 0; attempt < kTries; ++attempt) {
+    wrote = store_.ReplaceRecord(Shelf::kReplicas, KeyOf(self_.address), written_, value);
+    if (!absl::IsAborted(wrote)) break;
+    ASSIGN_OR_RETURN(written_, ReadOwn());
+    const auto stands = written_.has_value() ? Parse(*written_) : std::nullopt;
+    if (!is_first && stands.has_value() && stands->incarnation() != self_.incarnation) {
+      const absl::MutexLock lock(&mutex_);
+      superseded_ = true;
+      return absl::AlreadyExistsError(
+          absl::StrCat("another server has taken the address ", self_.address));
+    }
+    was_ended = was_ended || !written_.has_value();
+  }
+  RETURN_IF_ERROR(wrote);
+  written_ = value;
+  const absl::MutexLock lock(&mutex_);
+  if (was_ended) ++session_;
+  renewed_ = began;
+  return absl::OkStatus();
+}
+
+absl::Status Membership::Look() {
+  ASSIGN_OR_RETURN(const std::vector<Record> records,
+                   store_.ListRecords(Shelf::kReplicas, kPrefix, "", kMostReplicas));
+  std::vector<std::pair<std::string, std::string>> dead;  // address, record
+  {
+    const absl::MutexLock lock(&mutex_);
+    const SteadyTime now = now_();
+    // Nobody could write while nobody could read.
+    const bool was_blind = now - looked_ > dead_after_ / 2;
+    looked_ = now;
+    const std::map<std::string, Seen> before = std::exchange(others_, {});
+    for (const Record& record : records) {
+      const std::string address(absl::StripPrefix(record.key, kPrefix));
+      if (address == self_.address) continue;
+      const auto known = before.find(address);
+      if (known != before.end() && !was_blind) others_.insert(*known);
+      See(record, now);
+    }
+    for (const auto& [address, seen] : others_) {
+      if (IsDead(seen, now)) dead.emplace_back(address, seen.value);
+    }
+  }
+  for (const auto& [address, value] : dead) {
+    const absl::Status ended =
+        store_.ReplaceRecord(Shelf::kReplicas, KeyOf(address), value, std::nullopt);
+    if (absl::IsAborted(ended)) continue;  // it lives, or another one has ended it
+    RETURN_IF_ERROR(ended);
+    const absl::MutexLock lock(&mutex_);
+    others_.erase(address);
+  }
+  return absl::OkStatus();
+}
+
+void Membership::See(const Record& record, SteadyTime now) {
+  Seen& seen = others_[std::string(absl::StripPrefix(record.key, kPrefix))];
+  if (seen.value == record.value) return;
+  const v1::ReplicaRecord said = Parse(record.value).value_or(v1::ReplicaRecord());
+  seen = {said.incarnation(), said.beat(), said.draining(), now, record.value};
+}
+
+absl::StatusOr<bool> Membership::IsGone(const ReplicaId& id) {
+  if (id.address == self_.address) return id.incarnation != self_.incarnation;
+  {
+    const absl::MutexLock lock(&mutex_);
+    const auto seen = others_.find(id.address);
+    if (seen != others_.end() && seen->second.incarnation == id.incarnation &&
+        !IsDead(seen->second, now_())) {
+      return false;
+    }
+  }
+  // It may have come, gone or been ended since this one looked.
+  absl::StatusOr<std::optional<std::string>> value =
+      store_.GetRecord(Shelf::kReplicas, KeyOf(id.address));
+  if (absl::IsDataLoss(value.status())) return true;
+  RETURN_IF_ERROR(value.status());
+  if (!value->has_value()) return true;
+  const auto said = Parse(**value);
+  return !said.has_value() || said->incarnation() != id.incarnation;
+}
+
+void Membership::Leave() {
+  const absl::MutexLock beating(&beating_);
+  if (!written_.has_value()) return;
+  store_.ReplaceRecord(Shelf::kReplicas, KeyOf(self_.address), written_, std::nullopt)
+      .IgnoreError();  // a stranger's stays; what stays of this one is found dead
+}
+
+void Membership::BeginDrain() {
+  const absl::MutexLock lock(&mutex_);
+  draining_ = true;
+}
+
+bool Membership::Lapsed(SteadyTime now) const {
+  return superseded_ || !renewed_.has_value() || now - *renewed_ > dead_after_ * 4 / 5;
+}
+
+bool Membership::lapsed() const {
+  const absl::MutexLock lock(&mutex_);
+  return Lapsed(now_());
+}
+
+uint64_t Membership::session() const {
+  const absl::MutexLock lock(&mutex_);
+  return session_;
+}
+
+std::string Membership::Trouble() const {
+  const absl::MutexLock lock(&mutex_);
+  if (!Lapsed(now_())) return "";
+  return absl::StrCat(superseded_ ? "takes nothing on: " : "cut off from the other replicas: ",
+                      error_.empty() ? "the store does not answer" : error_);
+}
+
+std::vector<ReplicaView> Membership::List() const {
+  const absl::MutexLock lock(&mutex_);
+  const SteadyTime now = now_();
+  std::vector<ReplicaView> all;
+  const auto add = [&](const ReplicaId& id, bool draining, SteadyTime since, bool self) {
+    const bool silent = now - since > dead_after_ / 2;
+    all.push_back({id,
+                   silent     ? ReplicaState::kSilent
+                   : draining ? ReplicaState::kDraining
+                              : ReplicaState::kServing,
+                   std::chrono::duration_cast<milliseconds>(now - since), self});
+  };
+  for (const auto& [address, seen] : others_) {
+    add({address, seen.incarnation}, seen.draining, seen.since, false);
+  }
+  if (renewed_.has_value()) add(self_, draining_, *renewed_, true);
+  std::sort(all.begin(), all.end(),
+            [](const ReplicaView& a, const ReplicaView& b) { return a.id.address < b.id.address; });
+  return all;
+}
+
+// The highest of all hashes of name and address: where one goes, only what was its moves.
+std::pair<std::optional<ReplicaId>, Digest> Membership::HighestOther(absl::string_view name) const {
+  std::pair<std::optional<ReplicaId>, Digest> best;
+  for (const auto& [address, seen] : others_) {
+    const Digest its = WeightOf(address, name);
+    if (!seen.draining && its > best.second) best = {ReplicaId{address, seen.incarnation}, its};
+  }
+  return best;
+}
+
+std::optional<ReplicaId> Membership::HashedOther(absl::string_view name) const {
+  const absl::MutexLock lock(&mutex_);
+  return HighestOther(name).first;
+}
+
+ReplicaId Membership::HashedOwner(absl::string_view name) const {
+  const absl::MutexLock lock(&mutex_);
+  const auto [other, its] = HighestOther(name);
+  const bool takes_part = !draining_ && !superseded_;
+  const bool is_ours = takes_part && WeightOf(self_.address, name) > its;
+  return is_ours ? self_ : other.value_or(self_);
+}
+
+}  // namespace bucketd

@@ -1,0 +1,119 @@
+#include "server/replica.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <utility>
+
+#include "spdlog/spdlog.h"
+
+namespace bucketd {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kLookups = 4;
+constexpr int kUploads = 2;
+constexpr int kMaxQueued = 1 << 16;
+constexpr std::chrono::seconds kSweep{60};
+// A job's ranks come again for each graph that they compile.
+constexpr std::chrono::minutes kJobRests{30};
+constexpr std::chrono::seconds kHandOver{2};
+
+SteadyTime Now() { return Clock::now(); }
+
+uint64_t NewIncarnation() {
+  std::random_device random;
+  return (uint64_t{random()} << 32) | random();
+}
+
+}  // namespace
+
+Replica::Replica(const Parts& parts)
+    : timers_(parts.timers),
+      metrics_(parts.registry),
+      members_(parts.store, {parts.options.cluster_address, NewIncarnation()},
+               parts.options.cluster_dead, Now),
+      leases_(parts.store, members_, metrics_, Now),
+      peers_(parts.files, parts.options.max_streams / 2),
+      pool_(kLookups, kMaxQueued),
+      uploads_(kUploads, kMaxQueued),
+      routes_({leases_, members_, metrics_, peers_, parts.timers, pool_, uploads_, parts.cache,
+               parts.graphs, parts.store, parts.ask_here, parts.cancel_here,
+               parts.options.max_waiting_ranks}),
+      beats_(2, kMaxQueued) {}
+
+void Replica::Start() {
+  Beat();
+  Schedule();
+}
+
+void Replica::Schedule() {
+  timers_.Schedule(Now() + members_.period(), [this] {
+    const auto beat = [this] {
+      Beat();
+      Schedule();
+    };
+    if (!beats_.TrySubmit(beat)) Schedule();
+  });
+}
+
+void Replica::Beat() {
+  const bool is_first = members_.session() == 0;
+  const std::string before = members_.Trouble();
+  members_.Beat().IgnoreError();  // Trouble() says it
+  const std::string now = members_.Trouble();
+  if (before.empty() != now.empty() && !(is_first && now.empty())) {
+    spdlog::warn("replica {}: {}", members_.self().address, now.empty() ? "back" : now);
+  }
+  routes_.Look();
+  if (Now() - swept_ > kSweep) {
+    swept_ = Now();
+    leases_.Sweep(kJobRests);
+  }
+  Show();
+}
+
+void Replica::Show() {
+  std::array<int, kReplicaStates> counts{};
+  for (const ReplicaView& replica : members_.List()) ++counts[static_cast<size_t>(replica.state)];
+  for (size_t state = 0; state < kReplicaStates; ++state) {
+    metrics_.replicas(state).Set(counts[state]);
+  }
+  metrics_.cut_off.Set(members_.lapsed() ? 1 : 0);
+}
+
+void Replica::HandOver(std::function<void()> then) {
+  members_.BeginDrain();
+  routes_.BeginDrain();
+  const auto once = std::make_shared<std::once_flag>();
+  const auto end = [once, then = std::move(then)] { std::call_once(*once, then); };
+  timers_.Schedule(Now() + kHandOver, end);
+  const bool submitted = beats_.TrySubmit([this, end] {
+    leases_.HandOver(LeaseOf::kJob);
+    end();
+    members_.Beat().IgnoreError();  // the others hear of it
+  });
+  if (!submitted) end();
+}
+
+void Replica::Stop() {
+  peers_.Stop();
+  uploads_.Stop();
+  pool_.Stop();
+  beats_.Stop();
+  leases_.Stop();
+  leases_.HandOver(LeaseOf::kJob);
+  leases_.HandOver(LeaseOf::kPlan);
+  members_.Leave();
+}
+
+ClusterView Replica::View() const {
+  return {members_.List(), static_cast<int64_t>(leases_.held(LeaseOf::kJob)),
+          static_cast<int64_t>(leases_.held(LeaseOf::kPlan)), members_.Trouble()};
+}
+
+}  // namespace bucketd

@@ -1,0 +1,360 @@
+// JobRoutes: calls that come, where they go, and what is answered here.
+#include "server/rpc/job_routes.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+
+#include "server/base/errors.h"
+
+namespace bucketd {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr size_t kMostKnown = size_t{1} << 16;
+constexpr milliseconds kFirstPause{50};
+constexpr milliseconds kLongestPause{500};
+// Our own answer has to be there before the caller's deadline is.
+constexpr milliseconds kAnswerMargin{250};
+
+SteadyTime AnswerBy(SteadyTime deadline) {
+  const SteadyTime now = Clock::now();
+  if (deadline <= now) return now;
+  return deadline - std::min<Clock::duration>(kAnswerMargin, (deadline - now) / 4);
+}
+
+absl::Status CancelledError() { return MakeError(Reason::kCancelled, "the caller went away"); }
+
+}  // namespace
+
+JobRoutes::CallId JobRoutes::GetPlan(RanksCall call, Done done) {
+  return Take(std::move(call), std::move(done), nullptr);
+}
+
+JobRoutes::CallId JobRoutes::Serve(RanksCall call, Here done) {
+  return Take(std::move(call), nullptr, std::move(done));
+}
+
+JobRoutes::CallId JobRoutes::Take(RanksCall asks, Done done, Here here) {
+  CallId id = 0;
+  int64_t waiting = 0;
+  {
+    const absl::MutexLock lock(&mutex_);
+    id = ++last_id_;
+    Call& call = calls_[id];
+    call.lease = JobLease(asks.tenant, asks.job);
+    call.asks = std::move(asks);
+    call.done = std::move(done);
+    call.here = std::move(here);
+    call.deadline_timer =
+        parts_.timers.Schedule(AnswerBy(call.asks.deadline), [this, id] { AtDeadline(id); });
+    waiting = static_cast<int64_t>(calls_.size());
+  }
+  if (waiting > parts_.most_calls) {
+    Finish(id, 0,
+           MakeError(Reason::kOverloaded, "too many ranks wait for each other",
+                     {.limit = parts_.most_calls, .actual = waiting, .node = {}}));
+  } else {
+    Start(id, 0);
+  }
+  const absl::MutexLock lock(&mutex_);
+  return calls_.contains(id) ? id : 0;
+}
+
+JobRoutes::Call* JobRoutes::Find(CallId id, Leg leg) {
+  const auto found = calls_.find(id);
+  return found != calls_.end() && found->second.leg == leg ? &found->second : nullptr;
+}
+
+JobRoutes::Stay JobRoutes::EndStay(Call& call) {
+  Stay stay{std::exchange(call.id_here, 0), std::exchange(call.there, nullptr)};
+  call.where = Where::kNowhere;
+  ++call.leg;
+  return stay;
+}
+
+void JobRoutes::Leave(const Stay& stay) {
+  if (stay.id_here != 0) parts_.cancel_here(stay.id_here);
+  if (stay.there != nullptr) PeerCalls::Cancel(*stay.there);
+}
+
+void JobRoutes::Finish(CallId id, Leg leg, const Answer& answer) {
+  Call call;
+  {
+    const absl::MutexLock lock(&mutex_);
+    Call* found = Find(id, leg);
+    if (found == nullptr) return;
+    call = std::move(*found);
+    calls_.erase(id);
+  }
+  parts_.timers.Cancel(call.deadline_timer);
+  if (call.here != nullptr) {
+    call.here(answer, std::nullopt);
+  } else {
+    call.done(answer);
+  }
+}
+
+void JobRoutes::FinishMoved(CallId id, Leg leg, const std::optional<ReplicaId>& holder) {
+  Here here;
+  Stay stay;
+  Timers::Id timer = 0;
+  {
+    const absl::MutexLock lock(&mutex_);
+    Call* call = Find(id, leg);
+    if (call == nullptr) return;
+    stay = EndStay(*call);
+    here = std::move(call->here);
+    timer = call->deadline_timer;
+    calls_.erase(id);
+  }
+  parts_.timers.Cancel(timer);
+  Leave(stay);
+  here(std::nullopt, holder);
+}
+
+void JobRoutes::Cancel(CallId id) {
+  Stay stay;
+  Leg leg = 0;
+  {
+    const absl::MutexLock lock(&mutex_);
+    const auto found = calls_.find(id);
+    if (found == calls_.end()) return;
+    stay = EndStay(found->second);
+    leg = found->second.leg;
+  }
+  Leave(stay);
+  Finish(id, leg, CancelledError());
+}
+
+// Wherever it is, it is answered there.
+void JobRoutes::AtDeadline(CallId id) {
+  std::string why;
+  Leg leg = 0;
+  {
+    const absl::MutexLock lock(&mutex_);
+    const auto found = calls_.find(id);
+    if (found == calls_.end() || found->second.where != Where::kNowhere) return;
+    leg = found->second.leg;
+    why = found->second.why;
+  }
+  Finish(id, leg,
+         MakeError(Reason::kDeadline,
+                   absl::StrCat("the deadline came before the replica that has this job could be "
+                                "asked: ",
+                                why.empty() ? "the store does not say which one it is" : why)));
+}
+
+// ---- where to
+
+void JobRoutes::Start(CallId id, Leg leg) {
+  LeaseName name;
+  {
+    const absl::MutexLock lock(&mutex_);
+    const Call* call = Find(id, leg);
+    if (call == nullptr) return;
+    name = call->lease;
+  }
+  if (parts_.leases.Use(name)) {
+    StayHere(id, leg, true);
+  } else {
+    LookUp(id, leg);
+  }
+}
+
+void JobRoutes::LookUp(CallId id, Leg leg) {
+  std::optional<ReplicaId> owner;
+  LeaseName name;
+  {
+    const absl::MutexLock lock(&mutex_);
+    const Call* call = Find(id, leg);
+    if (call == nullptr) return;
+    name = call->lease;
+    const auto known = known_.find(name);
+    const bool is_elsewhere = known != known_.end() && known->second != parts_.members.self();
+    if (call->here == nullptr && is_elsewhere) {
+      owner = known->second;
+    } else {
+      Waiting& waiting = looking_[name];
+      waiting.emplace_back(id, leg);
+      if (waiting.size() > 1) return;
+    }
+  }
+  if (owner.has_value()) {
+    StayThere(id, leg, *owner);
+  } else if (!parts_.pool.TrySubmit([this, name] { LookUpNow(name); })) {
+    TellAll(name, MakeError(Reason::kOverloaded, "too much is waiting for the store"));
+  }
+}
+
+void JobRoutes::LookUpNow(const LeaseName& name) { TellAll(name, parts_.leases.Take(name)); }
+
+void JobRoutes::TellAll(const LeaseName& name, const absl::StatusOr<Lease>& lease) {
+  Waiting waiting;
+  {
+    const absl::MutexLock lock(&mutex_);
+    const auto found = looking_.find(name);
+    if (found == looking_.end()) return;
+    waiting = std::move(found->second);
+    looking_.erase(found);
+    if (lease.ok() && !lease->mine) Remember(name, lease->holder);
+  }
+  for (const auto& [id, leg] : waiting) Found(id, leg, lease);
+}
+
+void JobRoutes::Remember(const LeaseName& name, const ReplicaId& owner) {
+  if (known_.size() >= kMostKnown) known_.clear();
+  known_[name] = owner;
+}
+
+void JobRoutes::Found(CallId id, Leg leg, const absl::StatusOr<Lease>& lease) {
+  bool is_served = false;  // for another replica
+  bool other_was_asked = false;
+  std::optional<ReplicaId> hint;
+  std::string key;
+  {
+    const absl::MutexLock lock(&mutex_);
+    const Call* call = Find(id, leg);
+    if (call == nullptr) return;
+    is_served = call->here != nullptr;
+    hint = call->hint;
+    other_was_asked = call->other_was_asked;
+    key = call->lease.key;
+  }
+  if (lease.ok()) {
+    if (lease->mine) {
+      StayHere(id, leg, true);
+    } else if (is_served) {
+      FinishMoved(id, leg, lease->holder);
+    } else {
+      StayThere(id, leg, lease->holder);
+    }
+    return;
+  }
+  if (ReasonOf(lease.status()) == ReasonName(Reason::kOverloaded)) {
+    Finish(id, leg, lease.status());
+    return;
+  }
+  // The store does not say whose the job is, or it is nobody's and this one may not take it.
+  ReplicaId owner = hint.value_or(parts_.members.HashedOwner(key));
+  bool is_ours = owner == parts_.members.self();
+  // Perhaps it is this one alone that the store does not answer.
+  const std::optional<ReplicaId> other = parts_.members.HashedOther(key);
+  if (is_ours && !is_served && !other_was_asked && other.has_value()) {
+    const absl::MutexLock lock(&mutex_);
+    Call* call = Find(id, leg);
+    if (call == nullptr) return;
+    call->other_was_asked = true;
+    owner = *other;
+    is_ours = false;
+  }
+  if (is_ours && (!is_served || !absl::IsFailedPrecondition(lease.status()))) {
+    StayHere(id, leg, false);
+  } else if (is_served) {
+    FinishMoved(id, leg, std::nullopt);
+  } else {
+    StayThere(id, leg, owner);
+  }
+}
+
+void JobRoutes::Again(CallId id, Leg leg, const ReplicaId& was,
+                      const std::optional<ReplicaId>& hint, absl::string_view why) {
+  Stay stay;
+  {
+    const absl::MutexLock lock(&mutex_);
+    Call* call = Find(id, leg);
+    if (call == nullptr) return;
+    stay = EndStay(*call);
+    leg = call->leg;
+    const auto known = known_.find(call->lease);
+    if (known != known_.end() && known->second == was) known_.erase(known);
+    call->hint = hint;
+    if (hint.has_value()) Remember(call->lease, *hint);
+    call->why = std::string(why);
+    const milliseconds pause =
+        std::min<milliseconds>(kLongestPause, kFirstPause * (1 << std::min(call->moves, 4)));
+    const bool at_once = hint.has_value() && call->moves == 0;
+    ++call->moves;
+    // Where that is later than the deadline, the deadline's timer has the word.
+    parts_.timers.Schedule(Clock::now() + (at_once ? milliseconds(0) : pause),
+                           [this, id, leg] { Start(id, leg); });
+  }
+  parts_.metrics.represented.Increment();
+  Leave(stay);
+  if (DeadlineIsOver(id)) AtDeadline(id);
+}
+
+bool JobRoutes::DeadlineIsOver(CallId id) const {
+  const absl::MutexLock lock(&mutex_);
+  const auto found = calls_.find(id);
+  return found != calls_.end() && AnswerBy(found->second.asks.deadline) <= Clock::now();
+}
+
+void JobRoutes::Look() {
+  struct Moved {
+    CallId id;
+    Leg leg;
+    ReplicaId was;
+    bool is_served;
+  };
+  std::vector<Moved> moved;
+  std::set<std::pair<std::string, uint64_t>> live;
+  for (const ReplicaView& replica : parts_.members.List()) {
+    live.emplace(replica.id.address, replica.id.incarnation);
+  }
+  const bool lapsed = parts_.members.lapsed();
+  {
+    const absl::MutexLock lock(&mutex_);
+    for (auto& [id, call] : calls_) {
+      bool has_moved = false;
+      if (call.where == Where::kHere && !draining_) {
+        has_moved = !parts_.leases.Use(call.lease) && (call.has_lease || !lapsed);
+      } else if (call.where == Where::kThere) {
+        has_moved = !live.contains({call.owner.address, call.owner.incarnation});
+      }
+      if (has_moved) moved.push_back({id, call.leg, call.owner, call.here != nullptr});
+    }
+  }
+  for (const Moved& call : moved) {
+    if (call.is_served) {
+      FinishMoved(call.id, call.leg, std::nullopt);
+    } else {
+      Again(call.id, call.leg, call.was, std::nullopt, "the replica that had it has ended");
+    }
+  }
+}
+
+void JobRoutes::BeginDrain() {
+  const absl::MutexLock lock(&mutex_);
+  draining_ = true;
+}
+
+// ---- here
+
+void JobRoutes::StayHere(CallId id, Leg leg, bool has_lease) {
+  RanksCall asks;
+  {
+    const absl::MutexLock lock(&mutex_);
+    Call* call = Find(id, leg);
+    if (call == nullptr) return;
+    call->where = Where::kHere;
+    call->has_lease = has_lease;
+    asks = call->asks;
+  }
+  const uint64_t here =
+      parts_.ask_here(asks, [this, id, leg](const Answer& answer) { Finish(id, leg, answer); });
+  {
+    const absl::MutexLock lock(&mutex_);
+    Call* call = Find(id, leg);
+    if (call != nullptr) {
+      call->id_here = here;
+      return;
+    }
+  }
+  parts_.cancel_here(here);  // no-op if that has answered it
+}
+
+}  // namespace bucketd

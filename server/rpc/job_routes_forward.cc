@@ -1,0 +1,264 @@
+// JobRoutes: calls at another replica, and what comes back.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "server/base/errors.h"
+#include "server/rpc/job_routes.h"
+#include "server/rpc/plan_source.h"
+
+namespace bucketd {
+namespace {
+
+constexpr int kMostBrought = 3;  // times that one call brings its graph
+constexpr size_t kMostOwed = 4096;
+
+v1::ForwardRequest MessageOf(const RanksCall& call, const ReplicaId& owner, bool with_plan) {
+  v1::ForwardRequest message;
+  message.set_incarnation(owner.incarnation);
+  message.set_request(*call.request);
+  message.set_with_plan(with_plan);
+  v1::ForwardedCaller& caller = *message.mutable_caller();
+  caller.set_name(call.by.who);
+  caller.set_host(call.peer);
+  caller.set_tenant(call.by.tenant);
+  caller.set_tenant_is_known(call.tenant_is_known);
+  caller.set_request_id(call.call.request);
+  caller.set_trace_id(call.call.trace);
+  caller.set_span_id(call.call.span);
+  caller.set_parent_span_id(call.call.parent_span);
+  return message;
+}
+
+}  // namespace
+
+void JobRoutes::StayThere(CallId id, Leg leg, const ReplicaId& owner) {
+  bool bring = false;
+  {
+    const absl::MutexLock lock(&mutex_);
+    Call* call = Find(id, leg);
+    if (call == nullptr) return;
+    call->where = Where::kThere;
+    call->owner = owner;
+    const auto owed = owed_.find(call->asks.graph_key);
+    bring = owed != owed_.end() && owed->second == owner &&
+            parts_.graphs.Contains(call->asks.graph_key);
+    if (bring) owed_.erase(owed);  // others of that graph need not
+  }
+  if (bring && parts_.uploads.TrySubmit([this, id, leg] { BringGraph(id, leg); })) return;
+  Forward(id, leg);
+}
+
+void JobRoutes::BringGraph(CallId id, Leg leg) {
+  RanksCall asks;
+  ReplicaId owner;
+  {
+    const absl::MutexLock lock(&mutex_);
+    const Call* call = Find(id, leg);
+    if (call == nullptr) return;
+    asks = call->asks;
+    owner = call->owner;
+  }
+  // What does not arrive is asked for again.
+  if (const GraphPtr graph = parts_.graphs.Get(asks.graph_key)) {
+    const absl::Status brought =
+        parts_.peers.BringGraph(owner.address, asks.tenant, asks.graph, *graph, asks.deadline);
+    if (brought.ok()) parts_.metrics.graphs_brought.Increment();
+  }
+  Forward(id, leg);
+}
+
+void JobRoutes::Forward(CallId id, Leg leg) {
+  v1::ForwardRequest message;
+  std::string address;
+  SteadyTime deadline;
+  {
+    const absl::MutexLock lock(&mutex_);
+    const Call* call = Find(id, leg);
+    if (call == nullptr) return;
+    message = MessageOf(call->asks, call->owner, call->with_plan);
+    address = call->owner.address;
+    deadline = call->asks.deadline;
+  }
+  std::shared_ptr<PeerCalls::Call> there = parts_.peers.Forward(
+      address, std::move(message), deadline,
+      [this, id, leg](const absl::StatusOr<v1::ForwardReply>& reply) { Came(id, leg, reply); });
+  {
+    const absl::MutexLock lock(&mutex_);
+    Call* call = Find(id, leg);
+    if (call != nullptr) {
+      call->there = std::move(there);
+      return;
+    }
+  }
+  PeerCalls::Cancel(*there);
+}
+
+void JobRoutes::Came(CallId id, Leg leg, const absl::StatusOr<v1::ForwardReply>& reply) {
+  ReplicaId owner;
+  {
+    const absl::MutexLock lock(&mutex_);
+    const Call* call = Find(id, leg);
+    if (call == nullptr) return;
+    owner = call->owner;
+  }
+  if (!reply.ok()) {
+    Broken(id, leg, owner, reply.status().message());
+    return;
+  }
+  switch (reply->answer_case()) {
+    case v1::ForwardReply::kPlan:
+      UsePlan(id, leg, owner, reply->plan());
+      return;
+    case v1::ForwardReply::kGraphRequired:
+      GraphRequired(id, leg, reply->graph_required().upload_lease_ms());
+      return;
+    case v1::ForwardReply::kUnplanned:
+      parts_.metrics.forwarded(ForwardOutcome::kUnplanned).Increment();
+      Finish(id, leg, PlanAnswer{PlanOutcome::kUnplanned, nullptr, 0, reply->unplanned().why()});
+      return;
+    case v1::ForwardReply::kError:
+      UseError(id, leg, owner, ParseRpcStatus(reply->error()));
+      return;
+    case v1::ForwardReply::kMoved:
+      UseMoved(id, leg, owner, reply->moved());
+      return;
+    case v1::ForwardReply::ANSWER_NOT_SET:
+      Broken(id, leg, owner, "an answer without any");
+      return;
+  }
+}
+
+void JobRoutes::Broken(CallId id, Leg leg, const ReplicaId& owner, absl::string_view why) {
+  parts_.metrics.forwarded(ForwardOutcome::kBroken).Increment();
+  Again(id, leg, owner, std::nullopt,
+        absl::StrCat("the replica at ", owner.address, " cannot be asked: ", why));
+}
+
+void JobRoutes::UseMoved(CallId id, Leg leg, const ReplicaId& owner, const v1::Moved& moved) {
+  parts_.metrics.forwarded(ForwardOutcome::kMoved).Increment();
+  const ReplicaId holder{moved.holder(), moved.incarnation()};
+  const bool is_known = !holder.address.empty();
+  if (is_known) {
+    // The store answers others. If they take this one, which does not have it, for the holder, they
+    // will find out that it is cut off.
+    const absl::MutexLock lock(&mutex_);
+    if (Call* call = Find(id, leg)) call->other_was_asked = false;
+  }
+  const bool is_news = is_known && holder != owner && holder != parts_.members.self();
+  Again(id, leg, owner, is_news ? std::optional(holder) : std::nullopt,
+        absl::StrCat(owner.address, " does not have it"));
+}
+
+void JobRoutes::UseError(CallId id, Leg leg, const ReplicaId& owner, const absl::Status& error) {
+  if (ReasonOf(error) == ReasonName(Reason::kDraining)) {
+    parts_.metrics.forwarded(ForwardOutcome::kMoved).Increment();
+    Again(id, leg, owner, std::nullopt, absl::StrCat(owner.address, " is shutting down"));
+    return;
+  }
+  parts_.metrics.forwarded(ForwardOutcome::kError).Increment();
+  Finish(id, leg, error);
+}
+
+void JobRoutes::GraphRequired(CallId id, Leg leg, int64_t lease_ms) {
+  ReplicaId owner;
+  bool is_here = false;
+  {
+    const absl::MutexLock lock(&mutex_);
+    Call* call = Find(id, leg);
+    if (call == nullptr) return;
+    owner = call->owner;
+    is_here = parts_.graphs.Contains(call->asks.graph_key) && call->graphs_brought < kMostBrought;
+    if (owed_.size() >= kMostOwed) owed_.clear();
+    owed_[call->asks.graph_key] = owner;
+    if (is_here) {
+      ++call->graphs_brought;
+      EndStay(*call);
+      leg = call->leg;
+    }
+  }
+  parts_.metrics.forwarded(ForwardOutcome::kGraphRequired).Increment();
+  if (is_here) {
+    StayThere(id, leg, owner);
+  } else {
+    Finish(id, leg, PlanAnswer{PlanOutcome::kGraphRequired, nullptr, lease_ms, {}});
+  }
+}
+
+// ---- plans, which come by reference
+
+void JobRoutes::UsePlan(CallId id, Leg leg, const ReplicaId& owner, const v1::PlanReference& plan) {
+  const absl::StatusOr<Digest> sha256 = DigestFromBytes(plan.plan_sha256());
+  const bool is_whole = plan.plan().empty() || (sha256.ok() && Sha256(plan.plan()) == *sha256);
+  if (!sha256.ok() || !is_whole) {
+    Broken(id, leg, owner, "its plan is not the one that it names");
+    return;
+  }
+  PlanReplyPtr reply = parts_.cache.Get(plan.key());
+  if (reply != nullptr && reply->plan_sha256 != *sha256) reply = nullptr;
+  if (reply == nullptr && !plan.plan().empty()) {
+    reply = EncodePlanReply(plan.plan(), plan.key());
+    parts_.cache.Put(plan.key(), reply);
+  }
+  if (reply != nullptr) {
+    AnswerPlan(id, leg, plan.source(), reply);
+    return;
+  }
+  {
+    const absl::MutexLock lock(&mutex_);
+    std::vector<PlanWaits>& waiting = reading_[plan.key()];
+    waiting.push_back({id, leg, *sha256, plan.source()});
+    if (waiting.size() > 1) return;
+  }
+  if (!parts_.pool.TrySubmit([this, key = plan.key()] { ReadPlan(key); }))
+    TellPlan(plan.key(), nullptr);
+}
+
+void JobRoutes::ReadPlan(const std::string& key) {
+  // Errors are counted and logged by the store's observer.
+  absl::StatusOr<std::optional<std::string>> bytes = parts_.store.GetPlan(key);
+  PlanReplyPtr reply;
+  if (bytes.ok() && bytes->has_value()) {
+    reply = EncodePlanReply(**std::move(bytes), key);
+    parts_.cache.Put(key, reply);
+  }
+  TellPlan(key, reply);
+}
+
+void JobRoutes::TellPlan(const std::string& key, const PlanReplyPtr& reply) {
+  std::vector<PlanWaits> waiting;
+  {
+    const absl::MutexLock lock(&mutex_);
+    waiting = std::move(reading_[key]);
+    reading_.erase(key);
+  }
+  for (const PlanWaits& call : waiting) {
+    if (reply != nullptr && reply->plan_sha256 == call.sha256) {
+      AnswerPlan(call.id, call.leg, call.source, reply);
+    } else {
+      AskWithPlan(call.id, call.leg);
+    }
+  }
+}
+
+// The store does not have it, or cannot be read: whoever answered has.
+void JobRoutes::AskWithPlan(CallId id, Leg leg) {
+  ReplicaId owner;
+  {
+    const absl::MutexLock lock(&mutex_);
+    Call* call = Find(id, leg);
+    if (call == nullptr) return;
+    owner = call->owner;
+    call->with_plan = true;
+    EndStay(*call);
+    leg = call->leg;
+  }
+  StayThere(id, leg, owner);
+}
+
+void JobRoutes::AnswerPlan(CallId id, Leg leg, v1::PlanSource source, const PlanReplyPtr& reply) {
+  parts_.metrics.forwarded(ForwardOutcome::kPlan).Increment();
+  Finish(id, leg, PlanAnswer{OutcomeOf(source), reply, 0, {}});
+}
+
+}  // namespace bucketd

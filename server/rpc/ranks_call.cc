@@ -1,0 +1,56 @@
+#include "server/rpc/ranks_call.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "passes/base/status_macros.h"
+#include "proto/planner.pb.h"
+#include "server/base/byte_room.h"
+#include "server/base/names.h"
+#include "server/jobs/machine/job_call.h"
+#include "server/plans/plan_request.h"
+
+namespace bucketd {
+
+absl::StatusOr<RanksCall> ReadRanksCall(const v1::GetPlanRequest& message) {
+  RETURN_IF_ERROR(CheckTenant(message.tenant()));
+  RETURN_IF_ERROR(ReadJob(message.tenant(), message.job()).status());
+  RanksCall call;
+  call.request = std::make_shared<const std::string>(message.SerializeAsString());
+  call.tenant = message.tenant();
+  call.job = message.job().id();
+  // One that is none is refused with the rest of the request.
+  const absl::StatusOr<Digest> graph = DigestFromBytes(message.graph_digest());
+  if (graph.ok()) call.graph = *graph;
+  call.graph_key = GraphKey(call.tenant, call.graph);
+  return call;
+}
+
+Agreement::CallId AskAgreement(const ServiceParts& parts, const RanksCall& call,
+                               Agreement::Done done) {
+  v1::GetPlanRequest message;
+  message.ParseFromString(*call.request);  // it was serialised by ReadRanksCall
+  const absl::StatusOr<JobCall> job = ReadJob(call.tenant, message.job());
+  if (!job.ok()) {
+    done(job.status());
+    return 0;
+  }
+  absl::StatusOr<std::shared_ptr<PlanRequest>> request = ReadPlanRequest(message, parts.costs);
+  if (!request.ok()) {
+    parts.agreement.Refuse(*job, request.status(), std::move(done));
+    return 0;
+  }
+  const absl::Status room = Hold(**request, ByteRoom::Held(parts.request_room, call.peer));
+  if (!room.ok()) {
+    done(room);
+    return 0;
+  }
+  (*request)->peer = call.peer;
+  (*request)->by = call.by;
+  (*request)->tenant_is_known = call.tenant_is_known;
+  (*request)->call = call.call;
+  return parts.agreement.GetPlan(*job, *std::move(request), call.deadline, std::move(done));
+}
+
+}  // namespace bucketd

@@ -1,0 +1,92 @@
+"""The checks of histories find what is planted, and let pass what may be."""
+
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+from fault_proxy import FaultyLink
+from history import Call, epochs_that_shrink, planned_after_switch, two_plans
+
+
+def agreed(rank, value, begin=0.0, end=1.0, generation=1, error=""):
+    return Call("agree", ("", "job", generation, "fw"), rank, begin, end, value, error)
+
+
+def test_two_plans_in_one_generation_are_found_and_a_plan_that_was_asked_for_twice_is_not():
+    assert two_plans([agreed(0, "a"), agreed(1, "a"), agreed(1, "a"), agreed(0, "b", generation=2), agreed(2, "c", error="DEADLINE")]) == []
+    (found,) = two_plans([agreed(0, "a"), agreed(1, "b"), agreed(2, "a")])
+    assert "a to [0, 2]; b to [1]" in found
+    assert two_plans([agreed(0, "a"), agreed(1, "unplanned")])
+
+
+def test_a_plan_for_a_generation_that_began_after_planning_was_off_is_found():
+    off, on = Call("switch", (), "op", 1.0, 2.0, "off"), Call("switch", (), "op", 9.0, 10.0, "on")
+    assert planned_after_switch([agreed(0, "a", 2.5, 3.0)], [off, on])
+    assert not planned_after_switch([agreed(0, "unplanned", 2.5, 3.0)], [off, on])
+    assert not planned_after_switch([agreed(0, "a", 1.5, 3.0)], [off, on]), "it began before the operator was answered"
+    assert not planned_after_switch([agreed(0, "a", 8.0, 9.5)], [off, on]), "it may have been decided after"
+    assert not planned_after_switch([agreed(0, "a", 2.5, 3.0)], [Call("switch", (), "op", 1.0, 2.0, "off", "UNAVAILABLE")])
+
+
+def test_epochs_grow_in_real_time_and_belong_to_one_meeting():
+    epoch = lambda who, value, begin, end: Call("epoch", ("g",), who, begin, end, value)  # noqa: E731
+    assert epochs_that_shrink([epoch(1, 5, 0, 1), epoch(2, 4, 0.5, 1.5), epoch(3, 6, 2, 3)]) == []
+    assert epochs_that_shrink([epoch(1, 5, 0, 1), epoch(2, 5, 2, 3)])
+    assert epochs_that_shrink([epoch(1, 5, 0, 1), epoch(2, 4, 1.5, 2)])
+
+
+@pytest.fixture
+def echo():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        def serve():
+            while True:
+                try:
+                    one, _ = listener.accept()
+                except OSError:
+                    return
+                threading.Thread(target=answer, args=(one,), daemon=True).start()
+
+        def answer(one):
+            with one, contextlib.suppress(ConnectionResetError):
+                while data := one.recv(100):
+                    one.sendall(data)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def said(client, what: bytes, within: float = 5.0) -> bytes | None:
+    """None: nothing comes."""
+    client.settimeout(within)
+    client.sendall(what)
+    try:
+        return client.recv(100)
+    except TimeoutError:
+        return None
+
+
+def test_a_link_is_cut_held_delayed_and_healed(echo):
+    with FaultyLink(echo) as link:
+        client = socket.create_connection(("127.0.0.1", link.port))
+        assert said(client, b"one") == b"one"
+        link.delay(0.2)
+        begin = time.monotonic()
+        assert said(client, b"two") == b"two" and time.monotonic() - begin >= 0.4
+        link.hold_answers()
+        assert said(client, b"three", 0.3) is None
+        link.heal()
+        client.settimeout(5)
+        assert client.recv(100) == b"three", "what was held comes later"
+        link.hold()
+        assert said(client, b"four", 0.3) is None
+        link.reset()
+        with pytest.raises(ConnectionResetError):
+            client.recv(100)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", link.port))
+        link.heal()
+        with socket.create_connection(("127.0.0.1", link.port)) as other:
+            assert said(other, b"six") == b"six"

@@ -1,0 +1,170 @@
+"""Servers that share a store are replaced one by one, under the load of both clients: no call of anybody fails."""
+
+import concurrent.futures
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+from layered_graphs import ask, layers
+from live_postgres import postgres
+from planners import planner
+from waiting import wait_for
+
+from bucketd import counters, embedded
+from bucketd.client import PlannerClient
+from bucketd.errors import BucketdError
+from bucketd.job import Job
+
+RANKS = 3
+CALLS = 20  # of each kind, before and after each restart
+FLAGS = ("--lame-duck-ms", "500", "--drain-seconds", "10", "--max-inline-bytes", "0")
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+class Servers:
+    """On one store, each on a port of its own, which the next one there takes over."""
+
+    def __init__(self, count: int, store: tuple[str, ...], replicas: bool):
+        self.addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
+        self.address = ",".join(self.addresses)
+        self._flags, self._replicas = (*FLAGS, *store), replicas
+        self._running = {}
+
+    def __enter__(self):
+        for address in self.addresses:
+            self._start(address)
+        return self
+
+    def __exit__(self, *_):
+        for stack, _ in self._running.values():
+            stack.close()
+
+    def restart(self, address: str) -> None:
+        stack, one = self._running.pop(address)
+        one.process.send_signal(signal.SIGTERM)
+        assert one.process.wait(60) == 0
+        stack.close()
+        self._start(address)
+
+    def _start(self, address: str) -> None:
+        stack = contextlib.ExitStack()
+        cluster = ("--cluster-address", address, "--cluster-dead-ms", "2000") if self._replicas else ()
+        self._running[address] = stack, stack.enter_context(planner(*self._flags, *cluster, address=address))
+
+
+class Load:
+    """Of the Python client, as tests/client/steady_load.cc is of the C++ client: hits; misses, each with a graph that has to be
+    sent; jobs of several ranks, which have to meet."""
+
+    def __init__(self, address: str):
+        self.address = address
+        self.counts = dict(hits=0, misses=0, jobs=0)
+        self.errors: list[str] = []
+        self._over = False
+        self._threads = [threading.Thread(target=run) for run in (self._hits, self._misses, self._jobs)]
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._over = True
+        for thread in self._threads:
+            thread.join()
+
+    def go_on(self) -> None:
+        """Until so many calls of each kind were made from now on."""
+        before = dict(self.counts)
+        wait_for(lambda: all(self.counts[kind] >= before[kind] + CALLS for kind in before), "calls of each kind")
+
+    def _asked(self, kind: str, call) -> None:
+        try:
+            call()
+        except BucketdError as error:
+            self.errors.append(f"{kind}: {error}")
+        self.counts[kind] += 1
+        time.sleep(0.01)
+
+    def _hits(self) -> None:
+        client = PlannerClient(self.address)
+        while not self._over:
+            self._asked("hits", lambda: ask(client, layers(8), deadline=120))
+
+    def _misses(self) -> None:
+        client = PlannerClient(self.address)
+        while not self._over:
+            self._asked("misses", lambda: ask(client, layers(16 + 8 * self.counts["misses"]), deadline=120))
+
+    def _jobs(self) -> None:
+        clients = [PlannerClient(self.address) for _ in range(RANKS)]  # each as in a process of its own
+        with concurrent.futures.ThreadPoolExecutor(RANKS) as pool:
+            while not self._over:
+                number, generation = divmod(self.counts["jobs"], 3)
+                job, graph = Job(f"python-{number}", generation), layers(12 + 8 * number)
+
+                def meet(job=job, graph=graph):
+                    replies = list(pool.map(lambda rank: ask(clients[rank], graph, job=job.at("0/fw", [rank], RANKS), deadline=120),
+                                            range(RANKS)))
+                    if len({reply.sha256 for reply in replies}) != 1:
+                        self.errors.append(f"jobs: ranks of {job} have other plans")
+
+                self._asked("jobs", meet)
+
+
+@contextlib.contextmanager
+def steady_load(address: str, graph: pathlib.Path, said: list):
+    program = pathlib.Path(os.environ.get("BUCKETD_BIN", pathlib.Path(embedded.find_binary()).parent)) / "steady_load"
+    process = subprocess.Popen([program, address, graph], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield
+    finally:
+        output, _ = process.communicate("", timeout=300)
+        assert process.returncode == 0
+        said.append(json.loads(output))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return ("--store-dir", str(tmp_path / "store"))
+
+
+@pytest.fixture
+def database():
+    with postgres() as one:
+        for statement in ("CREATE ROLE bucketd LOGIN", "CREATE DATABASE bucketd OWNER bucketd"):
+            subprocess.run(["psql", "-qc", statement, "postgres"], env=one.environment, check=True)
+        yield ("--store-dir", one.url("bucketd"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count,store,replicas", [(2, "folder", False), (2, "database", False), (3, "database", False),
+                                                  (3, "database", True)])
+def test_no_call_fails_while_servers_are_replaced_one_by_one(count, store, replicas, data, request):
+    before, said = counters(), []
+    graph = data / "graphs" / "llama3_debug_fsdp8.fw.json.gz"
+    with (Servers(count, request.getfixturevalue(store), replicas) as servers, Load(servers.address) as load,
+          steady_load(servers.address, graph, said)):
+        for address in [*servers.addresses, servers.addresses[0]]:
+            load.go_on()
+            servers.restart(address)
+        load.go_on()
+    (theirs,) = said
+    assert load.errors == [] and theirs["errors"] == []
+    assert min(load.counts.values()) >= CALLS * (count + 1) and min(theirs[kind] for kind in load.counts) >= CALLS
+    assert counters()["moves"] > before["moves"] and theirs["moves"] > 0, "they were moved, and did not notice"
+    assert counters()["breaker_opens"] == before["breaker_opens"]

@@ -1,0 +1,259 @@
+// Membership and leases of replicas over one store, with a clock that the tests move: who is up,
+// who holds what, and what happens when the store or a replica is away for a while.
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "prometheus/registry.h"
+
+#include "server/cluster/leases.h"
+#include "server/cluster/membership.h"
+#include "server/store/sqlite_store.h"
+
+namespace bucketd {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::SizeIs;
+
+// One for all replicas of a test.
+struct World {
+  std::unique_ptr<SqliteStore> store = *SqliteStore::Open({});
+  SteadyTime now{std::chrono::hours(1)};
+};
+
+struct Replica {
+  Replica(World& world, const std::string& address, uint64_t incarnation = 1)
+      : world_(world),
+        members(*world.store, {address, incarnation}, seconds(10), [this] { return Now(); }) {}
+
+  SteadyTime Now() const { return world_.now; }
+  void Beat() { ASSERT_TRUE(members.Beat().ok()) << members.Trouble(); }
+  Lease Take(const LeaseName& name) {
+    const absl::StatusOr<Lease> lease = leases.Take(name);
+    EXPECT_TRUE(lease.ok()) << lease.status();
+    return lease.value_or(Lease{});
+  }
+
+  World& world_;
+  prometheus::Registry registry;
+  ClusterMetrics metrics{registry};
+  Membership members;
+  Leases leases{*world_.store, members, metrics, [this] { return Now(); }};
+};
+
+class ClusterPartsTest : public ::testing::Test {
+ protected:
+  // Time goes by, and who is named is well.
+  void Pass(seconds time, const std::vector<Replica*>& well) {
+    for (; time > seconds(0); time -= seconds(2)) {
+      world_.now += seconds(2);
+      for (Replica* replica : well) replica->Beat();
+    }
+  }
+
+  World world_;
+  const LeaseName job_ = JobLease("team", "train");
+};
+
+TEST_F(ClusterPartsTest, ReplicasSeeEachOther) {
+  Replica a(world_, "a:1"), b(world_, "b:1");
+  a.Beat();
+  b.Beat();
+  a.Beat();
+  for (const Replica* replica : {&a, &b}) {
+    const std::vector<ReplicaView> all = replica->members.List();
+    ASSERT_THAT(all, SizeIs(2));
+    EXPECT_EQ(all[0].id, (ReplicaId{"a:1", 1}));
+    EXPECT_EQ(all[0].self, replica == &a);
+    EXPECT_EQ(all[1].state, ReplicaState::kServing);
+  }
+}
+
+TEST_F(ClusterPartsTest, OneHoldsALeaseAndTheOtherIsToldWho) {
+  Replica a(world_, "a:1"), b(world_, "b:1");
+  a.Beat();
+  b.Beat();
+  EXPECT_TRUE(a.Take(job_).mine);
+  const Lease other = b.Take(job_);
+  EXPECT_FALSE(other.mine);
+  EXPECT_EQ(other.holder, (ReplicaId{"a:1", 1}));
+  EXPECT_EQ(other.term, 1U);
+  EXPECT_TRUE(a.leases.Holds(job_));
+  EXPECT_FALSE(b.leases.Holds(job_));
+}
+
+TEST_F(ClusterPartsTest, WhatIsHandedOverIsFreeAtOnceAndNotTakenBack) {
+  Replica a(world_, "a:1"), b(world_, "b:1");
+  a.Beat();
+  b.Beat();
+  a.Take(job_);
+  a.leases.HandOver(LeaseOf::kJob);
+  EXPECT_FALSE(a.leases.Holds(job_));
+  EXPECT_EQ(a.leases.Take(job_).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(b.Take(job_).mine);
+  EXPECT_FALSE(a.Take(job_).mine) << "and it hears who has it now";
+  EXPECT_TRUE(a.Take(PlanLease("key")).mine) << "computations go on";
+}
+
+TEST_F(ClusterPartsTest, ADeadHolderLosesItsLeaseAfterTenSecondsAndNotBefore) {
+  Replica a(world_, "a:1"), b(world_, "b:1");
+  a.Beat();
+  b.Beat();
+  a.Take(job_);
+  Pass(seconds(10), {&b});
+  EXPECT_FALSE(b.Take(job_).mine);
+  Pass(seconds(2), {&b});
+  const Lease lease = b.Take(job_);
+  EXPECT_TRUE(lease.mine);
+  EXPECT_EQ(lease.term, 2U);
+  EXPECT_EQ(b.metrics.taken_over(LeaseOf::kJob).Value(), 1);
+}
+
+TEST_F(ClusterPartsTest, APausedHolderKnowsThatItMayHaveBeenEndedBeforeItAsksAnybody) {
+  Replica a(world_, "a:1"), b(world_, "b:1");
+  a.Beat();
+  b.Beat();
+  a.Take(job_);
+  world_.now += seconds(8);
+  EXPECT_TRUE(a.leases.Holds(job_));
+  world_.now += milliseconds(1);
+  EXPECT_FALSE(a.leases.Holds(job_)) << "two seconds before anybody may take it";
+  EXPECT_EQ(a.leases.Take(PlanLease("key")).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(ClusterPartsTest, WhoWasPausedButNotEndedHasLostNothing) {
+  Replica a(world_, "a:1");
+  a.Beat();
+  a.Take(job_);
+  world_.now += seconds(60);
+  a.Beat();
+  EXPECT_TRUE(a.leases.Holds(job_));
+}
+
+TEST_F(ClusterPartsTest, WhoWakesAfterItsEndHoldsNothingAndFindsWhatStands) {
+  Replica a(world_, "a:1"), b(world_, "b:1");
+  a.Beat();
+  b.Beat();
+  a.Take(job_);
+  a.Take(JobLease("team", "another"));
+  Pass(seconds(12), {&b});
+  EXPECT_TRUE(b.Take(job_).mine);
+  a.Beat();  // it wakes
+  EXPECT_FALSE(a.leases.Holds(job_));
+  EXPECT_FALSE(a.Take(job_).mine);
+  EXPECT_FALSE(a.leases.Holds(JobLease("team", "another"))) << "somebody could have taken it";
+  EXPECT_TRUE(a.Take(JobLease("team", "another")).mine);
+}
+
+TEST_F(ClusterPartsTest, AServerThatIsStartedAnewHasEndedTheOneBefore) {
+  Replica a(world_, "a:1"), b(world_, "b:1");
+  a.Beat();
+  b.Beat();
+  a.Take(job_);
+  Replica again(world_, "a:1", 2);
+  again.Beat();
+  EXPECT_FALSE(b.Take(job_).mine) << "b has not looked";
+  b.Beat();
+  EXPECT_TRUE(b.Take(job_).mine);
+  EXPECT_EQ(a.members.Beat().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(a.members.Trouble(), ::testing::HasSubstr("has taken the address a:1"));
+  EXPECT_FALSE(again.members.lapsed());
+}
+
+TEST_F(ClusterPartsTest, WhoLeavesIsGoneAtOnce) {
+  Replica b(world_, "b:1");
+  b.Beat();
+  {
+    Replica a(world_, "a:1");
+    a.Beat();
+    a.Take(job_);
+    a.members.Leave();
+  }
+  EXPECT_TRUE(b.Take(job_).mine);
+}
+
+TEST_F(ClusterPartsTest, AReplicaThatCameSinceOneLookedIsAlive) {
+  Replica a(world_, "a:1"), b(world_, "b:1");
+  b.Beat();
+  a.Beat();
+  a.Take(job_);
+  EXPECT_FALSE(b.Take(job_).mine) << "b has not seen a yet, and asks";
+}
+
+TEST_F(ClusterPartsTest, TimeInWhichNobodyCouldLookEndsNobody) {
+  Replica a(world_, "a:1"), b(world_, "b:1");
+  a.Beat();
+  b.Beat();
+  a.Take(job_);
+  world_.now += seconds(60);  // the store was away
+  b.Beat();
+  EXPECT_FALSE(b.Take(job_).mine);
+  Pass(seconds(8), {&b, &a});
+  EXPECT_TRUE(a.leases.Holds(job_));
+}
+
+TEST_F(ClusterPartsTest, LeasesOfJobsThatRestAreGivenBackAndThoseOfTheDeadGo) {
+  Replica a(world_, "a:1"), b(world_, "b:1");
+  a.Beat();
+  b.Beat();
+  a.Take(job_);
+  b.Take(JobLease("team", "b's"));
+  const auto leases = [&] {
+    return world_.store->ListRecords(Shelf::kReplicas, "lease/", "", 9)->size();
+  };
+  EXPECT_EQ(leases(), 2U);
+  Pass(seconds(14), {&a});  // it sees b after two of them
+  a.leases.Sweep(seconds(60));
+  EXPECT_EQ(leases(), 1U) << "b is dead";
+  Pass(seconds(40), {&a});
+  EXPECT_TRUE(a.leases.Use(job_));
+  Pass(seconds(50), {&a});
+  a.leases.Sweep(seconds(60));
+  EXPECT_EQ(leases(), 1U) << "it was used";
+  Pass(seconds(20), {&a});
+  a.leases.Sweep(seconds(60));
+  EXPECT_EQ(leases(), 0U);
+  EXPECT_FALSE(a.leases.Holds(job_));
+}
+
+TEST_F(ClusterPartsTest, WhatOneHeldBeforeItsEndIsSweptToo) {
+  Replica a(world_, "a:1"), b(world_, "b:1");
+  a.Beat();
+  b.Beat();
+  a.Take(job_);
+  Pass(seconds(12), {&b});
+  a.Beat();
+  a.leases.Sweep(seconds(60));
+  EXPECT_TRUE(world_.store->ListRecords(Shelf::kReplicas, "lease/", "", 9)->empty());
+  EXPECT_EQ(a.leases.held(LeaseOf::kJob), 0U);
+}
+
+TEST_F(ClusterPartsTest, WithoutTheStoreAllReplicasNameTheSameOwner) {
+  Replica a(world_, "a:1"), b(world_, "b:1"), c(world_, "c:1");
+  for (int round = 0; round < 2; ++round) {
+    for (Replica* replica : {&a, &b, &c}) replica->Beat();
+  }
+  int of_a = 0;
+  for (int i = 0; i < 300; ++i) {
+    const std::string name = std::to_string(i);
+    const ReplicaId owner = a.members.HashedOwner(name);
+    EXPECT_EQ(owner, b.members.HashedOwner(name));
+    EXPECT_EQ(owner, c.members.HashedOwner(name));
+    of_a += owner == a.members.self() ? 1 : 0;
+  }
+  EXPECT_GT(of_a, 60);
+  EXPECT_LT(of_a, 140);
+  a.members.BeginDrain();
+  a.Beat();
+  b.Beat();
+  EXPECT_NE(a.members.HashedOwner("x"), a.members.self());
+  EXPECT_EQ(a.members.HashedOwner("x"), b.members.HashedOwner("x"));
+}
+
+}  // namespace
+}  // namespace bucketd

@@ -1,0 +1,337 @@
+// Three real servers on one folder: ranks of one job that come to different ones, graphs that are
+// uploaded to one and wanted by another, a server that drains.
+#include <array>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+#include "prometheus/registry.h"
+
+#include "proto/admin.grpc.pb.h"
+#include "proto/cluster.pb.h"
+#include "proto/peer.grpc.pb.h"
+#include "server/store/sqlite_store.h"
+#include "tests/server/agreement_fixture.h"
+
+namespace bucketd {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::SizeIs;
+
+class ClusterTest : public AgreementTest {
+ protected:
+  void TearDown() override {
+    gate_.Open();
+    servers_.clear();
+    AgreementTest::TearDown();
+  }
+
+  // `prepare`, if any, changes the options of the servers from that number on.
+  void StartThree(const std::function<void(int)>& prepare = nullptr) {
+    options_.store_dir = folder_ + "/store";
+    options_.drain = milliseconds(5000);
+    for (int i = 0; i < 3; ++i) {
+      if (prepare != nullptr) prepare(i);
+      options_.listen = absl::StrCat("unix:", folder_, "/", i);
+      options_.cluster_address = options_.listen;
+      absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options_, plan_function_);
+      ASSERT_TRUE(server.ok()) << server.status();
+      servers_.push_back(*std::move(server));
+    }
+  }
+
+  std::shared_ptr<grpc::Channel> ChannelTo(size_t which) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    return grpc::CreateCustomChannel(absl::StrCat("unix:", folder_, "/", which),
+                                     grpc::InsecureChannelCredentials(), arguments);
+  }
+
+  // What a client does at one server: asks, uploads if it is asked to, asks again.
+  std::future<Reply> Ask(size_t which, const TestGraph& graph, const v1::GetPlanRequest& request) {
+    return std::async(std::launch::async, [this, which, &graph, request] {
+      const auto stub = v1::Planner::NewStub(ChannelTo(which));
+      Reply reply = AskOnce(*stub, request);
+      for (int round = 0; round < 3 && reply.asked_to_upload(); ++round) {
+        EXPECT_TRUE(UploadTo(*stub, graph).ok());
+        reply = AskOnce(*stub, request);
+      }
+      return reply;
+    });
+  }
+  std::future<Reply> AskRank(size_t which, const JobSpec& spec, uint32_t rank) {
+    return Ask(which, ForwardGraph(), JobRequest(ForwardGraph(), spec, {rank}));
+  }
+  static Reply AskOnce(v1::Planner::Stub& stub, const v1::GetPlanRequest& request) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + seconds(60));
+    Reply reply;
+    reply.status = stub.GetPlan(&context, request, &reply.response);
+    return reply;
+  }
+  static grpc::Status UploadTo(v1::Planner::Stub& stub, const TestGraph& graph) {
+    grpc::ClientContext context;
+    v1::UploadGraphResponse response;
+    const auto writer = stub.UploadGraph(&context, &response);
+    v1::UploadGraphRequest message;
+    *message.mutable_header() = HeaderFor(graph);
+    message.mutable_header()->set_codec(v1::CODEC_UNSPECIFIED);
+    writer->Write(message);
+    message.set_chunk(graph.bytes);
+    writer->Write(message);
+    writer->WritesDone();
+    return writer->Finish();
+  }
+
+  double MetricOf(size_t which, const std::string& name, const std::string& label = "",
+                  const std::string& value = "") {
+    server_.swap(servers_[which]);
+    const double metric = Metric(name, label, value);
+    server_.swap(servers_[which]);
+    return metric;
+  }
+  bool EventuallyWaitingRanks(size_t which, int ranks) {
+    return Eventually([&] { return MetricOf(which, "bucketd_agreement_waiting_ranks") == ranks; });
+  }
+  // Of a call by hand, as if another server made it.
+  v1::ForwardReply Forward(size_t which, uint64_t incarnation, const v1::GetPlanRequest& request) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + seconds(60));
+    v1::ForwardRequest message;
+    message.set_incarnation(incarnation);
+    message.set_request(request.SerializeAsString());
+    v1::ForwardReply reply;
+    const grpc::Status status =
+        v1::Peers::NewStub(ChannelTo(which))->Forward(&context, message, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return reply;
+  }
+
+  // As it stands in the store.
+  uint64_t IncarnationOf(size_t which) {
+    const auto store = SqliteStore::Open({.directory = folder_ + "/store", .read_only = true});
+    EXPECT_TRUE(store.ok()) << store.status();
+    const auto value =
+        (*store)->GetRecord(Shelf::kReplicas, absl::StrCat("replica/unix:", folder_, "/", which));
+    v1::ReplicaRecord record;
+    EXPECT_TRUE(value.ok() && value->has_value() && record.ParseFromString(**value));
+    return record.incarnation();
+  }
+
+  std::vector<std::unique_ptr<Server>> servers_;
+};
+
+TEST_F(ClusterTest, NoServerForwardsMoreCallsThanMayWait) {
+  StartThree([this](int which) { options_.max_waiting_ranks = which == 0 ? 100 : 2; });
+  const JobSpec spec{.size = 5};
+  Calls calls;
+  calls.push_back(AskRank(0, spec, 0));  // which has the job now
+  ASSERT_TRUE(EventuallyWaitingRanks(0, 1));
+  for (const uint32_t rank : {1U, 2U}) calls.push_back(AskRank(1, spec, rank));
+  ASSERT_TRUE(EventuallyWaitingRanks(0, 3));
+  const Reply refused = AskRank(1, spec, 3).get();
+  EXPECT_EQ(ReasonOf(refused.status), "OVERLOADED") << refused.status.error_message();
+  calls.push_back(AskRank(0, spec, 3));
+  calls.push_back(AskRank(2, spec, 4));
+  EXPECT_NE(PlanOfAll(calls), "");
+}
+
+// Others look at the switch once a second; whoever begins behind the operator's answer is earlier.
+TEST_F(ClusterTest, AGenerationThatBeginsBehindTheSwitchHasNoPlanWhoeverWasTold) {
+  StartThree();
+  const auto replies = [this](uint64_t generation) {
+    const JobSpec spec{.generation = generation, .size = 2};
+    std::future<Reply> first = AskRank(1, spec, 0);
+    Reply second = AskRank(2, spec, 1).get();
+    return std::array<Reply, 2>{first.get(), std::move(second)};
+  };
+  for (const Reply& reply : replies(1)) EXPECT_TRUE(reply.response.has_plan());
+  v1::SetPlanningRequest off;
+  off.set_why("a test");
+  grpc::ClientContext context;
+  v1::SetPlanningResponse told;
+  ASSERT_TRUE(v1::Admin::NewStub(ChannelTo(0))->SetPlanning(&context, off, &told).ok());
+  for (const Reply& reply : replies(2)) {
+    EXPECT_TRUE(reply.response.has_unplanned()) << reply.status.error_message();
+  }
+}
+
+TEST_F(ClusterTest, RanksThatComeToDifferentServersGetTheSameBytesAndOneComputation) {
+  plan_function_ = gate_.Guard(ComputePlan);
+  gate_.Open();
+  StartThree();
+  const JobSpec spec{.size = 6};
+  Calls calls;
+  for (uint32_t rank = 0; rank < spec.size; ++rank) calls.push_back(AskRank(rank % 3, spec, rank));
+  EXPECT_NE(PlanOfAll(calls), "");
+  EXPECT_EQ(gate_.entered(), 1);
+  double plans = 0, held = 0;
+  for (size_t i = 0; i < 3; ++i) {
+    plans += MetricOf(i, "bucketd_forwarded_calls_total", "outcome", "plan");
+    held += MetricOf(i, "bucketd_leases_held", "of", "job");
+  }
+  EXPECT_EQ(plans, 4) << "two servers do not have the job";
+  EXPECT_EQ(held, 1);
+}
+
+TEST_F(ClusterTest, APlanThatAllServersAreAskedForIsComputedOnce) {
+  plan_function_ = gate_.Guard(ComputePlan);
+  StartThree();
+  const v1::GetPlanRequest request = InlineRequestFor(ForwardGraph());
+  Calls calls;
+  for (size_t i = 0; i < 3; ++i) calls.push_back(Ask(i, ForwardGraph(), request));
+  gate_.WaitUntilEntered(1);
+  // The others have all that it takes to compute, and do not.
+  std::this_thread::sleep_for(milliseconds(400));
+  EXPECT_EQ(gate_.entered(), 1);
+  gate_.Open();
+  EXPECT_NE(PlanOfAll(calls), "");
+  EXPECT_EQ(gate_.entered(), 1);
+  EXPECT_TRUE(Eventually([&] {
+    double held = 0;
+    for (size_t i = 0; i < 3; ++i) held += MetricOf(i, "bucketd_leases_held", "of", "plan");
+    return held == 0;
+  }));
+}
+
+TEST_F(ClusterTest, RanksThatDifferAreToldTheSameWhereverTheyCameTo) {
+  StartThree();
+  const JobSpec spec{.size = 2};
+  Calls calls;
+  calls.push_back(AskRank(0, spec, 0));
+  calls.push_back(Ask(1, ChangedGraph(), JobRequest(ChangedGraph(), spec, {1})));
+  EXPECT_EQ(ReasonOf(ErrorOfAll(calls)), "RANKS_DIFFER");
+}
+
+TEST_F(ClusterTest, ACallThatCannotBeServedEndsTheWaitOfRanksElsewhere) {
+  StartThree();
+  const JobSpec spec{.size = 2};
+  std::future<Reply> waits = AskRank(0, spec, 0);
+  ASSERT_TRUE(EventuallyWaitingRanks(0, 1));
+  v1::GetPlanRequest bad = JobRequest(ForwardGraph(), spec, {1});
+  bad.mutable_options()->set_mode("no such mode");
+  EXPECT_EQ(ReasonOf(Ask(1, ForwardGraph(), bad).get().status), "OPTIONS_INVALID");
+  EXPECT_EQ(ReasonOf(waits.get().status), "OPTIONS_INVALID");
+}
+
+TEST_F(ClusterTest, ACallerWhoLeavesIsAbsentWhereItsJobIs) {
+  StartThree();
+  const JobSpec spec{.size = 3};
+  std::future<Reply> first = AskRank(0, spec, 0);
+  ASSERT_TRUE(EventuallyWaitingRanks(0, 1));
+  {
+    const auto stub = v1::Planner::NewStub(ChannelTo(1));
+    grpc::ClientContext context;
+    std::future<void> leaves = std::async(std::launch::async, [&] {
+      v1::GetPlanResponse response;
+      EXPECT_FALSE(stub->GetPlan(&context, JobRequest(ForwardGraph(), spec, {1}), &response).ok());
+    });
+    EXPECT_TRUE(EventuallyWaitingRanks(0, 2));
+    context.TryCancel();
+  }
+  EXPECT_TRUE(EventuallyWaitingRanks(0, 1));
+  Calls calls;
+  calls.push_back(std::move(first));
+  calls.push_back(AskRank(1, spec, 1));
+  calls.push_back(AskRank(2, spec, 2));
+  EXPECT_NE(PlanOfAll(calls), "");
+}
+
+TEST_F(ClusterTest, AGraphThatWasUploadedToAnotherServerIsBroughtToTheOneThatHasTheJob) {
+  options_.upload_lease = milliseconds(300);
+  StartThree();
+  const JobSpec spec{.size = 2};
+  const v1::GetPlanRequest request = JobRequest(ForwardGraph(), spec, {0});
+  // The first rank is asked for the graph and does not bring it; the second one is asked then.
+  const auto stub = v1::Planner::NewStub(ChannelTo(0));
+  ASSERT_TRUE(AskOnce(*stub, request).asked_to_upload());
+  Calls calls;
+  calls.push_back(AskRank(1, spec, 1));
+  ASSERT_TRUE(Eventually([&] { return MetricOf(1, "bucketd_graphs_brought_total") == 1; }));
+  calls.push_back(AskRank(0, spec, 0));
+  EXPECT_NE(PlanOfAll(calls), "");
+  EXPECT_EQ(MetricOf(0, "bucketd_uploads_total", "outcome", "stored"), 1);
+}
+
+TEST_F(ClusterTest, AServerThatDrainsHandsItsJobsOver) {
+  StartThree();
+  const JobSpec spec{.size = 3};
+  std::future<Reply> here = AskRank(0, spec, 0);
+  // It has been asked for the graph, and is back: a server that drains takes none.
+  ASSERT_TRUE(
+      Eventually([&] { return MetricOf(0, "bucketd_uploads_total", "outcome", "stored") == 1; }));
+  ASSERT_TRUE(EventuallyWaitingRanks(0, 1));
+  std::future<Reply> forwarded = AskRank(1, spec, 1);
+  ASSERT_TRUE(EventuallyWaitingRanks(0, 2));
+  servers_[0]->BeginDrain();
+  const Reply told = here.get();
+  EXPECT_EQ(ReasonOf(told.status), "DRAINING");
+  Calls calls;
+  calls.push_back(std::move(forwarded));
+  calls.push_back(AskRank(2, spec, 0));  // where it goes then
+  calls.push_back(AskRank(2, spec, 2));
+  EXPECT_NE(PlanOfAll(calls), "") << "who was not there never heard of it";
+  EXPECT_EQ(MetricOf(0, "bucketd_leases_held", "of", "job"), 0);
+  EXPECT_GE(MetricOf(1, "bucketd_calls_presented_anew_total"), 1);
+}
+
+TEST_F(ClusterTest, ALateRankGetsThePlanFromWhoeverHasTheJobNow) {
+  StartThree();
+  const JobSpec spec{.size = 2};
+  Calls calls;
+  calls.push_back(AskRank(0, spec, 0));
+  ASSERT_TRUE(EventuallyWaitingRanks(0, 1));
+  calls.push_back(AskRank(1, spec, 1));
+  const std::string plan = PlanOfAll(calls);
+  ASSERT_NE(plan, "");
+  servers_[0]->Shutdown();
+  for (const size_t which : {size_t{1}, size_t{2}}) {
+    const Reply late = AskRank(which, spec, 0).get();
+    ASSERT_TRUE(late.status.ok()) << late.status.error_message();
+    EXPECT_EQ(late.response.plan().plan(), plan);
+    EXPECT_EQ(late.source(), v1::PLAN_SOURCE_PINNED);
+  }
+}
+
+TEST_F(ClusterTest, NobodyIsForwardedTwice) {
+  StartThree();
+  const JobSpec spec{.size = 2};
+  std::future<Reply> first = AskRank(0, spec, 0);
+  ASSERT_TRUE(EventuallyWaitingRanks(0, 1));
+  const v1::GetPlanRequest request = JobRequest(ForwardGraph(), spec, {1});
+  const v1::ForwardReply another_process = Forward(0, 7, request);
+  EXPECT_TRUE(another_process.has_moved());
+  EXPECT_EQ(another_process.moved().holder(), "");
+  const v1::ForwardReply has_not = Forward(1, IncarnationOf(1), request);
+  EXPECT_EQ(has_not.moved().holder(), absl::StrCat("unix:", folder_, "/0"));
+  EXPECT_EQ(has_not.moved().incarnation(), IncarnationOf(0));
+  v1::GetPlanRequest none;
+  const v1::ForwardReply refused = Forward(0, IncarnationOf(0), none);
+  EXPECT_TRUE(refused.has_error()) << "it names no job";
+  std::future<Reply> second = AskRank(1, spec, 1);
+  EXPECT_TRUE(first.get().status.ok());
+  EXPECT_TRUE(second.get().status.ok());
+}
+
+TEST_F(ClusterTest, TheStatusNamesAllReplicas) {
+  StartThree();
+  ASSERT_TRUE(Eventually([&] { return MetricOf(0, "bucketd_replicas", "state", "serving") == 3; }));
+  grpc::ClientContext context;
+  v1::GetStatusResponse status;
+  ASSERT_TRUE(v1::Admin::NewStub(ChannelTo(0))->GetStatus(&context, {}, &status).ok());
+  ASSERT_THAT(status.cluster().replicas(), SizeIs(3));
+  EXPECT_TRUE(status.cluster().replicas(0).self());
+  EXPECT_EQ(status.cluster().replicas(2).address(), absl::StrCat("unix:", folder_, "/2"));
+  EXPECT_EQ(status.cluster().trouble(), "");
+}
+
+}  // namespace
+}  // namespace bucketd
