@@ -51,7 +51,7 @@ bool OrderSearch::Try(int64_t cutoff_ps) {
 
 // Every cycle begins at the best order.
 void OrderSearch::BeginCycle() {
-  if (2 * known_in_cycle_ > kCycle) ++stale_;
+  if (2 * known_in_cycle_ > kCycle && problem_.tuning.Has(Part::kLooser)) ++stale_;
   known_in_cycle_ = 0;
   at_ = best_;
   score_ = best_score_;

@@ -17,12 +17,14 @@ enum class Part : uint8_t {
   kBetween,    // and from one bucket for what is needed between two collectives on the path
   kBuckets,    // buckets shift, merge, split and change their form, one after the other
   kOrders,     // orders are changed action by action
+  kLooser,     // cycles of that which come upon what is known make the next ones looser
   kFastWires,  // orders for wires that are faster
   kSlowWires,  // and slower; small steps
   kSturdier,   // around the best plan for one that fares better under perturbed costs
 };
-inline constexpr const char* kPartNames[] = {"other plan", "between",    "buckets", "orders",
-                                             "fast wires", "slow wires", "sturdier"};
+inline constexpr const char* kPartNames[] = {"other plan", "between",       "buckets",
+                                             "orders",     "looser cycles", "fast wires",
+                                             "slow wires", "sturdier"};
 
 // --- Work. A leader placed by a decode is the unit; budgets are those of effort 5.
 

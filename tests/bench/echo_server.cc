@@ -3,6 +3,8 @@
 // measures one against the other.
 //
 //   echo_server unix:/path REPLY_FILE
+//   echo_server localhost:4711 REPLY_FILE FOLDER     mutual TLS: server.pem, server.key and ca.pem
+//   there
 #include <cstdio>
 #include <fstream>
 #include <sstream>
@@ -40,20 +42,35 @@ class EchoService final : public v1::Planner::WithRawCallbackMethod_GetPlan<v1::
   const std::string reply_;
 };
 
+std::string FileText(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::shared_ptr<grpc::ServerCredentials> Credentials(const std::string& folder) {
+  if (folder.empty()) return grpc::InsecureServerCredentials();
+  grpc::SslServerCredentialsOptions options(
+      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = FileText(folder + "/ca.pem");
+  options.pem_key_cert_pairs = {
+      {FileText(folder + "/server.key"), FileText(folder + "/server.pem")}};
+  return grpc::SslServerCredentials(options);
+}
+
 int Main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: echo_server ADDRESS REPLY_FILE\n");
+  if (argc != 3 && argc != 4) {
+    std::fprintf(stderr, "usage: echo_server ADDRESS REPLY_FILE [FOLDER]\n");
     return 2;
   }
-  std::ifstream file(argv[2], std::ios::binary);
-  std::stringstream reply;
-  reply << file.rdbuf();
-  EchoService service(reply.str());
+  const std::string reply = FileText(argv[2]);
+  EchoService service(reply);
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(argv[1], grpc::InsecureServerCredentials());
+  builder.AddListeningPort(argv[1], Credentials(argc == 4 ? argv[3] : ""));
   builder.RegisterService(&service);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (!file || server == nullptr) {
+  if (reply.empty() || server == nullptr) {
     std::fprintf(stderr, "echo_server: cannot serve %s on %s\n", argv[2], argv[1]);
     return 1;
   }

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -24,6 +23,7 @@
 #include "tests/bench/service_graphs.h"
 #include "tests/bench/service_load.h"
 #include "tests/bench/service_process.h"
+#include "tests/bench/service_sides.h"
 
 namespace bucketd {
 namespace {
@@ -41,49 +41,6 @@ struct Flags {
   int connections = 2000;
   int storms = 5;
   bool no_redis = false;
-};
-
-// Of the medians of all samples like this one, 95 in a hundred lie between the two: order
-// statistics of the binomial distribution, nothing assumed of the ratios'.
-struct Interval {
-  double low = 0, median = 0, high = 0;
-};
-
-Interval MedianOf(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  double below = 0;  // P(at most k of n tosses)
-  double term = std::pow(0.5, static_cast<double>(n));
-  size_t k = 0;
-  while (k + 1 < n / 2 && below + term <= 0.025) {
-    below += term;
-    term *= static_cast<double>(n - k) / static_cast<double>(k + 1);
-    ++k;
-  }
-  const size_t cut = k == 0 ? 0 : k - 1;
-  const double median = n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-  return {values[cut], median, values[n - 1 - cut]};
-}
-
-// A server under load, and what it took.
-struct Side {
-  const Process* process = nullptr;
-  std::unique_ptr<Load> load;
-  std::vector<float> micros;
-  std::vector<double> cpu;  // microseconds a request, by round
-  int64_t failed = 0;
-
-  void Round(const std::string& request, size_t reply_bytes, double seconds) {
-    const double before = process->CpuMicros();
-    LoadResult result = load->Run(request, reply_bytes, seconds);
-    cpu.push_back((process->CpuMicros() - before) / static_cast<double>(result.requests));
-    micros.insert(micros.end(), result.micros.begin(), result.micros.end());
-    failed += result.failed;
-  }
-  std::string Latency() {
-    const double p50 = Percentile(micros, 50);
-    return absl::StrFormat("%7.0f %7.0f", p50, Percentile(micros, 99));
-  }
 };
 
 class Bench {

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <sstream>
 #include <utility>
 
 #include "grpcpp/client_context.h"
@@ -36,6 +38,13 @@ std::string ToString(const grpc::ByteBuffer& buffer) {
   return bytes;
 }
 
+std::string FileText(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
 }  // namespace
 
 double Percentile(std::vector<float>& values, double percent) {
@@ -45,11 +54,16 @@ double Percentile(std::vector<float>& values, double percent) {
   return static_cast<double>(values[at]);
 }
 
-std::shared_ptr<grpc::Channel> FreshChannel(const std::string& address) {
+std::shared_ptr<grpc::Channel> FreshChannel(const std::string& address, const std::string& tls) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // or all would share one connection
   arguments.SetMaxReceiveMessageSize(-1);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  if (tls.empty()) {
+    return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  }
+  const grpc::SslCredentialsOptions files{FileText(tls + "/ca.pem"), FileText(tls + "/client.key"),
+                                          FileText(tls + "/client.pem")};
+  return grpc::CreateCustomChannel(address, grpc::SslCredentials(files), arguments);
 }
 
 struct Load::Call {
@@ -62,9 +76,10 @@ struct Load::Call {
   Clock::time_point start;
 };
 
-Load::Load(const std::string& address, int outstanding) : outstanding_(outstanding) {
+Load::Load(const std::string& address, int outstanding, const std::string& tls)
+    : outstanding_(outstanding) {
   for (int i = 0; i < std::min(outstanding, kMaxConnections); ++i) {
-    const std::shared_ptr<grpc::Channel> channel = FreshChannel(address);
+    const std::shared_ptr<grpc::Channel> channel = FreshChannel(address, tls);
     if (!channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(20))) {
       std::fprintf(stderr, "nobody answers at %s\n", address.c_str());
       std::exit(1);
@@ -143,14 +158,14 @@ struct StormCall {
 }  // namespace
 
 StormResult Storm(const std::string& address, int connections, const std::string& request,
-                  const std::string& with_graph) {
+                  const std::string& with_graph, const std::string& tls) {
   const grpc::ByteBuffer bytes = ToByteBuffer(request);
   const grpc::ByteBuffer graph_bytes = ToByteBuffer(with_graph);
   grpc::CompletionQueue queue;
   std::vector<StormCall> calls(static_cast<size_t>(connections));
   const Clock::time_point start = Clock::now();
   for (StormCall& call : calls) {
-    call.channel = FreshChannel(address);
+    call.channel = FreshChannel(address, tls);
     call.stub = std::make_unique<grpc::GenericStub>(call.channel);
     call.Start(bytes, queue);
   }

@@ -23,8 +23,8 @@ double Percentile(std::vector<float>& values, double percent);
 
 class Load {
  public:
-  // min(outstanding, 64) connections of their own; waits until they stand.
-  Load(const std::string& address, int outstanding);
+  // min(outstanding, 64) connections of their own; waits until they stand. `tls`: as FreshChannel.
+  Load(const std::string& address, int outstanding, const std::string& tls = "");
   ~Load();
   Load(const Load&) = delete;
   Load& operator=(const Load&) = delete;
@@ -52,9 +52,11 @@ struct StormResult {
 // it (`request` with the graph inside: `with_graph`) and waits on. Replies must be plans with the
 // same bytes, apart from their source.
 StormResult Storm(const std::string& address, int connections, const std::string& request,
-                  const std::string& with_graph);
+                  const std::string& with_graph, const std::string& tls = "");
 
-std::shared_ptr<grpc::Channel> FreshChannel(const std::string& address);
+// `tls`: a folder with ca.pem, client.pem and client.key, for mutual TLS; "": none.
+std::shared_ptr<grpc::Channel> FreshChannel(const std::string& address,
+                                            const std::string& tls = "");
 // Empty on an error.
 std::string CallOnce(const std::shared_ptr<grpc::Channel>& channel, const std::string& request);
 

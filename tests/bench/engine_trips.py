@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""How often a server goes to PostgreSQL for a hit, a cold plan and the start of a job, and what it costs that a rank is forwarded
+from one replica to another: rows of tests/bench/cluster.sh's table.
+
+A trip is what is sent before an answer is waited for: one Sync of the protocol, however many statements go before it. They are
+counted by a relay between the server and the engine. What servers ask by themselves (once a second, what others have changed)
+is measured while nobody calls, and taken off.
+"""
+import contextlib
+import os
+import pathlib
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests" / "python"), str(ROOT / "client" / "python")]
+
+from live_postgres import postgres  # noqa: E402
+from live_server import Server, request_for, without_graph  # noqa: E402
+from waiting import wait_for  # noqa: E402
+
+from bucketd._wire.proto import planner_pb2  # noqa: E402
+
+CALLS = 100
+IDLE_SECONDS = 6
+JOBS, TURNS = 200, 3  # of what is forwarded
+WANTED = {"a hit from memory": 0, "a hit from the store": 1, "a cold plan": 3, "the start of a job, of a plan in memory": 2}
+
+
+class Relay:
+    """Between clients of a PostgreSQL and its socket; `trips`: Syncs and simple queries that have gone by."""
+
+    def __init__(self, folder: str, to: pathlib.Path):
+        self.trips = 0
+        self._to = str(to / ".s.PGSQL.5432")
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(f"{folder}/.s.PGSQL.5432")
+        self._listener.listen(64)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            client, _ = self._listener.accept()
+            engine = socket.socket(socket.AF_UNIX)
+            engine.connect(self._to)
+            threading.Thread(target=self._up, args=(client, engine), daemon=True).start()
+            threading.Thread(target=self._down, args=(engine, client), daemon=True).start()
+
+    def _up(self, client: socket.socket, engine: socket.socket) -> None:
+        seen, begun = b"", False
+        while data := client.recv(1 << 16):
+            engine.sendall(data)
+            seen += data
+            while True:  # one message after another: a type, except in the first one, then its length
+                at = 1 if begun else 0
+                if len(seen) < at + 4 or len(seen) < at + (size := struct.unpack_from("!i", seen, at)[0]):
+                    break
+                self.trips += begun and seen[:1] in b"SQ"
+                # What comes first may ask for encryption; what really begins follows in the same form.
+                begun = begun or struct.unpack_from("!i", seen, 4)[0] == 196608
+                seen = seen[at + size:]
+        engine.shutdown(socket.SHUT_WR)
+
+    def _down(self, engine: socket.socket, client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := engine.recv(1 << 16):
+                client.sendall(data)
+
+
+class Count:
+    """Trips of a call, less what servers ask by themselves."""
+
+    def __init__(self, relay: Relay):
+        self._relay = relay
+        before = relay.trips
+        time.sleep(IDLE_SECONDS)
+        self._idle = (relay.trips - before) / IDLE_SECONDS
+
+    def of(self, calls) -> float:
+        before, begin = self._relay.trips, time.monotonic()
+        for call in calls:
+            call()
+        time.sleep(0.3)  # what is written behind an answer
+        return (self._relay.trips - before - self._idle * (time.monotonic() - begin)) / len(calls)
+
+
+def measure(first: Server, second: Server, relay: Relay):
+    count = Count(relay)
+    widths = range(8, 8 + 8 * CALLS, 8)
+    ask = lambda server, request: lambda: server.stub.GetPlan(request, timeout=60)
+    job = lambda number: planner_pb2.Job(id=f"job-{number}", scope="0/fw", rank=[0], size=1)
+    cold = count.of([ask(first, request_for(width)) for width in widths])
+    yield "a hit from memory", count.of([ask(first, without_graph(request_for(8)))] * CALLS)
+    yield "a hit from the store", count.of([ask(second, without_graph(request_for(width))) for width in widths])
+    yield "a cold plan", cold
+    yield "the start of a job, of a plan in memory", count.of(
+        [ask(first, without_graph(request_for(8), job=job(number))) for number in range(CALLS)])
+
+
+def cpu_seconds(server: Server) -> float:
+    fields = pathlib.Path(f"/proc/{server.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_of_jobs(servers: list[Server], places: list[Server], name: str) -> float:
+    """Microseconds of all servers for a job whose ranks come to `places`, one each, of a plan in memory."""
+    request = without_graph(request_for(8))
+    before = sum(map(cpu_seconds, servers))
+    for number in range(JOBS):
+        ranks = [planner_pb2.Job(id=f"{name}-{number}", scope="0/fw", rank=[rank], size=len(places)) for rank in range(len(places))]
+        calls = [place.stub.GetPlan.future(without_graph(request, job=job), timeout=60) for place, job in zip(places, ranks)]
+        assert len({call.result().plan.plan_sha256 for call in calls}) == 1
+    return (sum(map(cpu_seconds, servers)) - before) / JOBS * 1e6
+
+
+def forwarding(url: str, folder: pathlib.Path) -> None:
+    with contextlib.ExitStack() as stack:
+        servers = []
+        for name in "cd":
+            (folder / name).mkdir()
+            servers.append(stack.enter_context(Server(folder / name, "--store-dir", url, "--cluster-address", f"unix:{folder}/{name}/socket")))
+        wait_for(lambda: all(server.metric('bucketd_replicas{state="serving"}') == 2 for server in servers), "the replicas to see each other")
+        for server in servers:
+            server.stub.GetPlan(request_for(8), timeout=60)
+        apart, together = [], []
+        for turn in range(TURNS):
+            apart.append(cpu_of_jobs(servers, servers, f"apart-{turn}"))
+            together.append(cpu_of_jobs(servers, servers[:1] * 2, f"together-{turn}"))
+        ratio = statistics.median(a / b for a, b in zip(apart, together))
+        print(f"| CPU of two replicas for a job of two ranks that come to both, of one whose ranks come to one | {ratio:.2f} "
+              f"({statistics.median(apart):.0f} us, {statistics.median(together):.0f} us) | - |", flush=True)
+
+
+def database(engine, name: str) -> None:
+    subprocess.run(["createdb", "-O", "bucketd", name], env=engine.environment, check=True)
+
+
+def main() -> int:
+    missed = 0
+    with postgres() as engine, tempfile.TemporaryDirectory(prefix="bucketd-trips-") as folder:
+        subprocess.run(["createuser", "bucketd"], env=engine.environment, check=True)
+        database(engine, "bucketd")
+        database(engine, "replicas")
+        relay = Relay(folder, engine.folder)
+        store = ("--store-dir", f"postgres://bucketd@/bucketd?host={folder}")
+        places = [pathlib.Path(folder) / name for name in "ab"]
+        for place in places:
+            place.mkdir()
+        with Server(places[0], *store) as first, Server(places[1], *store) as second:
+            for what, trips in measure(first, second, relay):
+                wanted = WANTED[what]
+                missed += trips > wanted + 0.2
+                print(f"| trips to PostgreSQL for {what} | {max(0.0, trips):.1f} | {wanted} |", flush=True)
+        forwarding(engine.url("replicas"), pathlib.Path(folder))
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
