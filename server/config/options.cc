@@ -66,8 +66,7 @@ constexpr OptionRow kRows[] = {
      FIELD(tls.accept_tokens)},
     {"tenants-file", "Serving",
      "What each tenant may have: [[tenant]] entries with name = \"NAME\" and any of weight, pins, "
-     "plan_bytes, graph_bytes, uploads, computations, and [others] for those without an entry; "
-     "read "
+     "plan_bytes, graph_bytes, uploads, computations, and [others] for what no entry says; read "
      "again when it changes",
      FIELD(tenants_file)},
     {.name = "tls-connection-age-seconds",

@@ -9,9 +9,9 @@
 //   uploads = 16           # at a time
 //   computations = 64      # that wait or run
 //
-//   [others]               # the same, for each tenant that has no entry
+//   [others]               # the same, for whom or what no entry says it
 //
-// What is not said is not bounded, but for pins: --max-pins-per-tenant.
+// What neither says is not bounded, but for pins: --max-pins-per-tenant.
 #pragma once
 
 #include <array>
