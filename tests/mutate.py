@@ -39,7 +39,7 @@ def cases() -> list[str]:
 
 
 def faults(all_of_them: list[dict]) -> list[str]:
-    """What is wrong with the mutations themselves."""
+    """What is wrong with the mutations themselves, and which cases have none."""
     found, known = [], {*cases(), *spec_test.all_tests()}
     for one in all_of_them:
         name = f"{one['file']}: {one['old']!r}"
@@ -48,7 +48,8 @@ def faults(all_of_them: list[dict]) -> list[str]:
         if count != 1:
             found.append(f"{name} stands there {count} times, not once")
         found += [f"{name}: there is no case {case}" for case in one["breaks"] if case not in known]
-    return found
+    broken = {case for one in all_of_them for case in one["breaks"]}
+    return found + [f"{case} has no mutation" for case in cases() if case not in {*broken, *spec_test.NOT_HERE}]
 
 
 def programs() -> dict[str, str]:
@@ -123,13 +124,13 @@ def table() -> str:
     covered, by_name = [case for case in cases() if by_case[case]], [name for name in by_case if ": " in name]
     lines = ["# What breaks which case", "",
              "Written by `tests/mutate.py --table` from `tests/mutations.json`; `tests/mutate.py` applies each mutation and sees the",
-             "tests of its cases fail. A case without one has tests, but no mutation has been recorded for it yet.", "",
+             "tests of its cases fail.", "",
              f"{len(covered)} of {len(cases())} cases have a mutation; {len(spec_test.NOT_HERE)} have no place in this design.", "",
              "| Case | Tests | Mutation |", "| --- | --- | --- |"]
     for case in cases():
         tests = "<br>".join(test.split(": ")[1] for test in tests_of.get(case, [])) or spec_test.NOT_HERE[case]
         changes = "<br>".join(f"{one['file']}: `{_cell(one['old'])}` becomes `{_cell(one['new'])}`" for one in by_case[case])
-        lines.append(f"| {case} | {tests} | {changes or ('none yet' if case in tests_of else '')} |")
+        lines.append(f"| {case} | {tests} | {changes} |")
     lines += ["", "What no numbered case speaks of:", "", "| Test | Mutation |", "| --- | --- |"]
     for name in sorted(by_name):
         changes = "<br>".join(f"{one['file']}: `{_cell(one['old'])}` becomes `{_cell(one['new'])}`" for one in by_case[name])

@@ -13,8 +13,8 @@
 namespace bucketd::ctl {
 
 struct StickArgs {
-  std::string plan;           // a file; "": nothing to stick to
-  double gain_percent = 1.0;  // of the old plan's step time; kDefaultReplanPpm
+  std::string plan;                                // a file; "": nothing to stick to
+  double gain_percent = kDefaultReplanPpm * 1e-4;  // of the old plan's step time
 };
 
 // What came of it. Without `args.plan`, `planned` is the new plan and the rest is empty.

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "passes/pass/plan_launch.h"
 #include "passes/sim/simulator.h"
 
 namespace bucketd::search {
@@ -43,19 +44,7 @@ class Settler {
  private:
   // Where each node stands, in or out of a bucket.
   void PlaceNodes() {
-    place_of_.assign(Index(graph_.size()), -1);
-    for (size_t p = 0; p < plan_.order.size(); ++p) {
-      const Step& step = plan_.order[p];
-      if (step.kind == Step::Kind::kNode) {
-        place_of_[Index(step.id)] = static_cast<int32_t>(p);
-        continue;
-      }
-      for (const NodeId n : plan_.buckets[Index(step.id)].members) {
-        const Collective& c = graph_.collective(graph_.collective_of(n));
-        place_of_[Index(step.kind == Step::Kind::kStart ? c.start : c.wait)] =
-            static_cast<int32_t>(p);
-      }
-    }
+    place_of_ = PlacesOf(graph_, plan_.buckets, plan_.order);
     const std::vector<Constraints::Edge>& edges = context_.constraints.edges;
     for (const Constraints::Edge& edge : edges) kept_before_.all.push_back(edge.before);
     size_t edge = 0;

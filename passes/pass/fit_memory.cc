@@ -9,6 +9,7 @@
 #include "passes/base/collectives.h"
 #include "passes/base/index.h"
 #include "passes/pass/numerics.h"
+#include "passes/pass/plan_launch.h"
 #include "passes/sim/simulator.h"
 
 namespace bucketd {
@@ -19,10 +20,7 @@ constexpr int kMaxRounds = 23;
 // At most what a step takes before it gives anything back.
 int64_t Allocates(const Graph& graph, const Plan& plan, const Step& step) {
   if (step.kind != Step::Kind::kNode) return plan.buckets[Index(step.id)].bytes;
-  if (!graph.alias_of(step.id).empty()) return 0;
-  int64_t bytes = 0;
-  for (const TensorType& tensor : graph.outputs(step.id)) bytes += tensor.bytes;
-  return bytes;
+  return graph.alias_of(step.id).empty() ? OutputBytes(graph, step.id) : 0;
 }
 
 // Steps at which memory may be above the limit; the highest in any case.
@@ -30,8 +28,7 @@ std::vector<bool> OverLimit(const PassContext& context, const Plan& plan,
                             absl::Span<const int64_t> live, int64_t limit) {
   std::vector<bool> over(live.size());
   for (size_t i = 0; i < live.size(); ++i) {
-    const int64_t before = i == 0 ? 0 : live[i - 1];
-    over[i] = live[i] > limit || before + Allocates(context.graph, plan, plan.order[i]) > limit;
+    over[i] = MayExceed(context.graph, plan, live, i, limit);
   }
   const auto highest = std::max_element(live.begin(), live.end());
   if (highest != live.end()) over[static_cast<size_t>(highest - live.begin())] = true;
@@ -89,6 +86,12 @@ std::vector<bool> LargestAt(const Plan& plan, const std::vector<Held>& held,
 }
 
 }  // namespace
+
+bool MayExceed(const Graph& graph, const Plan& plan, absl::Span<const int64_t> live, size_t step,
+               int64_t limit) {
+  const int64_t before = step == 0 ? 0 : live[step - 1];
+  return live[step] > limit || before + Allocates(graph, plan, plan.order[step]) > limit;
+}
 
 int64_t MemoryLimit(const PassContext& context) {
   const int64_t resident = context.options.resident_bytes;

@@ -16,6 +16,10 @@ namespace bucketd {
 // bytes; what is resident beside the graph taken off. Negative if that alone is too much.
 int64_t MemoryLimit(const PassContext& context);
 
+// Whether memory may be above the limit while a step runs; `live` is memory after each step.
+bool MayExceed(const Graph& graph, const Plan& plan, absl::Span<const int64_t> live, size_t step,
+               int64_t limit);
+
 // REQUIRES: plan.order == scheduler.Order(distances). Where memory is above the limit, takes from
 // the launches that reach farthest across, until it is not or nothing is left to take; then
 // plan.order is of the distances that are left. Returns the plan's figures. At most 24 simulations.

@@ -8,11 +8,11 @@
 
 #include "passes/base/collectives.h"
 #include "passes/base/index.h"
+#include "passes/pass/ancestry.h"
 
 namespace bucketd {
 namespace {
 
-constexpr NodeId kManyPlaceholders = -2;
 constexpr int32_t kNoSlot = std::numeric_limits<int32_t>::max();
 
 CollectiveId Count(const Graph& graph) {
@@ -23,24 +23,6 @@ bool OnlyUserIsWait(const Graph& graph, const Collective& c) {
   return c.wait != kNoNode && graph.users(c.start).size() == 1;
 }
 
-// The one placeholder with tensors that each node is computed from, kNoNode, or kManyPlaceholders.
-std::vector<NodeId> PlaceholderAncestors(const Graph& graph) {
-  std::vector<NodeId> ancestor(Index(graph.size()), kNoNode);
-  for (NodeId n = 0; n < graph.size(); ++n) {
-    NodeId& mine = ancestor[Index(n)];
-    if (graph.kind(n) == NodeKind::kPlaceholder) {
-      if (!graph.outputs(n).empty()) mine = n;
-      continue;
-    }
-    for (const NodeId x : graph.inputs(n)) {
-      const NodeId theirs = ancestor[Index(x)];
-      if (theirs == kNoNode || theirs == mine) continue;
-      mine = mine == kNoNode ? theirs : kManyPlaceholders;
-    }
-  }
-  return ancestor;
-}
-
 bool KnowsRoles(const Graph& graph) {
   for (NodeId n = 0; n < graph.size(); ++n) {
     if (graph.kind(n) == NodeKind::kPlaceholder && graph.role(n) != Role::kNone) return true;
@@ -48,33 +30,25 @@ bool KnowsRoles(const Graph& graph) {
   return false;
 }
 
-// What follows a node until the outputs.
-struct Tail {
-  std::vector<bool> unary;    // all that follows reads one node only, or is the output
-  std::vector<int32_t> slot;  // lowest slot of a parameter's gradient that is reached
-};
-
-Tail FindTails(const Graph& graph) {
-  Tail tail;
-  tail.unary.assign(Index(graph.size()), true);
-  tail.slot.assign(Index(graph.size()), kNoSlot);
+// One a node: the lowest slot of a parameter's gradient that follows it.
+std::vector<int32_t> GradientSlots(const Graph& graph) {
+  std::vector<int32_t> reached(Index(graph.size()), kNoSlot);
   const absl::Span<const OutputSlot> slots = graph.output_slots();
   for (size_t i = slots.size(); i-- > 0;) {
     if (slots[i].node == kNoNode || slots[i].kind != SlotKind::kParameterGradient) continue;
-    tail.slot[Index(slots[i].node)] = static_cast<int32_t>(i);
+    reached[Index(slots[i].node)] = static_cast<int32_t>(i);
   }
   for (NodeId n = graph.size() - 1; n >= 0; --n) {
     for (const NodeId user : graph.users(n)) {
       if (graph.kind(user) == NodeKind::kOutput) continue;
-      if (graph.inputs(user).size() != 1 || !tail.unary[Index(user)]) tail.unary[Index(n)] = false;
-      tail.slot[Index(n)] = std::min(tail.slot[Index(n)], tail.slot[Index(user)]);
+      reached[Index(n)] = std::min(reached[Index(n)], reached[Index(user)]);
     }
   }
-  return tail;
+  return reached;
 }
 
 void TagAllGathers(const Graph& graph, Tags& tags) {
-  const std::vector<NodeId> ancestor = PlaceholderAncestors(graph);
+  const std::vector<NodeId> ancestor = OnlyPlaceholders(graph);
   const bool roles = KnowsRoles(graph);
   for (CollectiveId c = 0; c < Count(graph); ++c) {
     const Collective& collective = graph.collective(c);
@@ -86,22 +60,18 @@ void TagAllGathers(const Graph& graph, Tags& tags) {
   }
 }
 
-// Whether the slot is reached, and by single-input nodes only.
-bool EndsInGradient(const Graph& graph, const Tail& tail, const Collective& collective) {
-  return OnlyUserIsWait(graph, collective) && !graph.users(collective.wait).empty() &&
-         tail.unary[Index(collective.wait)] && tail.slot[Index(collective.wait)] != kNoSlot;
-}
-
 void TagGradients(const Graph& graph, Tags& tags) {
-  const Tail tail = FindTails(graph);
+  const std::vector<bool> unary = UnaryTails(graph);
+  const std::vector<int32_t> slot_of = GradientSlots(graph);
   for (CollectiveId c = 0; c < Count(graph); ++c) {
     const Collective& collective = graph.collective(c);
-    const bool scatter = Scatters(collective.kind);
-    if (!Reduces(collective.kind)) continue;
-    if (!EndsInGradient(graph, tail, collective)) continue;
-    const OutputSlot& slot = graph.output_slots()[Index(tail.slot[Index(collective.wait)])];
-    tags.of[Index(c)] = {scatter ? Tag::kFsdpReduceScatter : Tag::kDdpAllReduce,
-                         graph.string(slot.parameter)};
+    if (!Reduces(collective.kind) || !OnlyUserIsWait(graph, collective)) continue;
+    const int32_t slot = slot_of[Index(collective.wait)];
+    if (graph.users(collective.wait).empty() || !unary[Index(collective.wait)] || slot == kNoSlot) {
+      continue;
+    }
+    tags.of[Index(c)] = {Scatters(collective.kind) ? Tag::kFsdpReduceScatter : Tag::kDdpAllReduce,
+                         graph.string(graph.output_slots()[Index(slot)].parameter)};
   }
 }
 

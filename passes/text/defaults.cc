@@ -58,7 +58,6 @@ int64_t BytesOf(const Graph& graph, NodeId n) {
 
 }  // namespace
 
-bool FromText(absl::string_view name, DType& out) { return Find(name, 1, DType::kC128, out); }
 bool FromText(absl::string_view name, ReduceOp& out) { return Find(name, 0, ReduceOp::kBxor, out); }
 bool FromText(absl::string_view name, Tag& out) { return Find(name, 1, Tag::kHsdpAllReduce, out); }
 bool FromText(absl::string_view name, SlotKind& out) {

@@ -15,8 +15,7 @@
 
 namespace bucketd::text_internal {
 
-// The inverse of Name(); false if there is no such name.
-bool FromText(absl::string_view name, DType& out);
+// The inverse of Name(), as FromName() for others; false if there is no such name.
 bool FromText(absl::string_view name, ReduceOp& out);
 bool FromText(absl::string_view name, Tag& out);
 bool FromText(absl::string_view name, SlotKind& out);

@@ -381,7 +381,7 @@ absl::Status NodeLineReader::ReadType() {
   scan_.SkipBlanks();
   const size_t offset = scan_.offset();
   NodeSpec::Tensor tensor;
-  if (!FromText(scan_.Word(), tensor.dtype)) {
+  if (!FromName(scan_.Word(), tensor.dtype)) {
     return scan_.ErrorAt(offset, "expected a dtype (bf16, f32, i64, bool, ...), or () for none");
   }
   RETURN_IF_ERROR(scan_.Expect('['));

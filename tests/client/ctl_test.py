@@ -2,6 +2,7 @@
 import gzip
 import json
 import os
+import re
 import sys
 import tempfile
 import unittest
@@ -10,7 +11,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from referee_kit import bucketctl, graph_paths, referee
 
 DONE, REFUSED, USAGE, UNAVAILABLE = 0, 1, 2, 3
-COMMANDS = ("plan", "compare", "explain", "simulate", "trace", "digest", "show", "diff", "key", "advise")
 GRAPH = graph_paths("llama3_debug_fsdp8.bw")[0]
 OTHER = graph_paths("llama3_debug_fsdp8.fw")[0]
 
@@ -36,9 +36,10 @@ class BucketctlTest(unittest.TestCase):
             self.assertIsInstance(json.loads(self.run_ctl(*args, "--json").stdout), dict)
 
     def test_help_teaches_with_an_example(self):
-        self.assertIn("plan", self.run_ctl("--help").stdout)
         self.assertRegex(self.run_ctl("--version").stdout, r"^bucketctl \d+\.\d+\.\d+\n$")
-        for command in COMMANDS:
+        commands = re.findall(r"^  ([a-z]+)  ", self.run_ctl("--help").stdout.split("Options:")[1], re.MULTILINE)
+        self.assertLess({"plan", "advise", "audit", "store"}, set(commands))
+        for command in commands:
             self.assertIn(f"bucketctl {command} ", self.run_ctl(command, "--help").stdout)
 
     def test_usage_errors_exit_with_two(self):

@@ -191,7 +191,7 @@ TEST(OverlapBucket, EveryRandomScheduleStaysLegalAndHidden) {
 }
 
 // The fast relations against every edge, searched in full.
-TEST(OverlapBucket, SlotsAndShortSearchesFindWhatAFullSearchFinds) {
+TEST(OverlapBucket, T6_8_SlotsAndShortSearchesFindWhatAFullSearchFinds) {
   for (uint32_t seed = 0; seed < 1500; ++seed) {
     const Schedule schedule = RandomSchedule(seed);
     const PlanOptions options = FreeOptions();

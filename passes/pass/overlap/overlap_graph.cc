@@ -22,12 +22,6 @@ int64_t Share(int64_t ps, int64_t ppm) {
   return static_cast<int64_t>(std::min(share, kMost));
 }
 
-int64_t OutputBytes(const Graph& graph, NodeId n) {
-  int64_t bytes = 0;
-  for (const TensorType& tensor : graph.outputs(n)) bytes += tensor.bytes;
-  return bytes;
-}
-
 bool TorchKnows(CollectiveKind kind) { return Bucketable(kind) || Exchanges(kind); }
 
 // By these ops' schemas torch takes them for neither views nor elementwise.
@@ -120,29 +114,11 @@ void OverlapGraph::AddEdges(const PassContext& context, const Plan& plan) {
 LaunchSpan OverlapGraph::MakeLaunch(const PassContext& context, const Plan& plan,
                                     const Step& wait) const {
   const Graph& graph = context.graph;
-  LaunchSpan launch;
-  std::vector<NodeId> members;
-  int64_t launches = 1;
-  if (wait.kind == Step::Kind::kWait) {
-    const Bucket& bucket = plan.buckets[Index(wait.id)];
-    launch.bucket = wait.id;
-    members = bucket.members;
-    if (bucket.mode == BucketMode::kGrouped) launches = static_cast<int64_t>(members.size());
-  } else {
-    members = {graph.collective(graph.collective_of(wait.id)).start};
-  }
-  launch.collective = graph.collective_of(members.front());
-  int64_t message = 0;
-  for (const NodeId member : members) {
-    message += graph.collective(graph.collective_of(member)).bytes;
-    for (const NodeId x : graph.inputs(member)) launch.bytes += OutputBytes(graph, x);
-    launch.bytes += OutputBytes(graph, member);
-  }
-  const CollectiveKind kind = graph.collective(launch.collective).kind;
-  if (ReducesWhole(kind)) launch.bytes /= 2;
-  launch.est_ps = context.costs.CollectivePs(launch.collective, message, launches);
+  const bool bucket = wait.kind == Step::Kind::kWait;
+  LaunchSpan launch{LaunchOf(graph, context.costs, plan, bucket ? wait.id : -1,
+                             bucket ? -1 : graph.collective_of(wait.id))};
   launch.latency_ps = context.costs.AlphaPs(launch.collective);
-  launch.moves = !context.options.upstream || TorchKnows(kind);
+  launch.moves = !context.options.upstream || TorchKnows(graph.collective(launch.collective).kind);
   return launch;
 }
 

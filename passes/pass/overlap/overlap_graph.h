@@ -12,6 +12,7 @@
 #include "passes/base/index.h"
 #include "passes/base/types.h"
 #include "passes/pass/pass.h"
+#include "passes/pass/plan_launch.h"
 #include "passes/plan/plan.h"
 
 namespace bucketd::schedule_overlap {
@@ -22,16 +23,12 @@ inline constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
 
 enum class StepKind : uint8_t { kOther, kPlaceholder, kCompute, kStart, kWait, kOutput };
 
-// A bucket, or a collective that stands alone, with a wait.
-struct LaunchSpan {
-  BucketId bucket = -1;
-  CollectiveId collective = -1;  // if bucket < 0; of a bucket its first member's
+// A launch with a wait.
+struct LaunchSpan : PlanLaunch {
   Position start = -1, wait = -1;
   int32_t group = -1;      // dense, over groups that launches use
   int32_t key = -1;        // launches of equal keys are wanted together
   int32_t mate_key = -1;   // a launch in flight with the same one saves the latency; -1: none does
-  int64_t bytes = 0;       // all inputs and outputs; of an all-reduce half of that
-  int64_t est_ps = 0;      // alone
   int64_t latency_ps = 0;  // what it would take without any bytes
   // False: scheduled where its turn comes, hides nowhere. Its wait needs more than its start, or
   // torch would not know it.

@@ -16,8 +16,7 @@ StorageUses::StorageUses(const Graph& graph, const OverlapGraph& steps, bool unt
     : storages_(graph), allocates_(Index(steps.size()), 0) {
   for (NodeId n = 0; n < graph.size(); ++n) {
     storages_.Add(n);
-    if (!IsThereBefore(graph.kind(n))) continue;
-    for (const TensorType& tensor : graph.outputs(n)) before_ += tensor.bytes;
+    if (IsThereBefore(graph.kind(n))) before_ += OutputBytes(graph, n);
   }
   AddUses(graph, steps, until_start);
 }

@@ -10,6 +10,7 @@
 #include "passes/base/status_macros.h"
 #include "passes/pass/numerics.h"
 #include "passes/pass/stable_sort.h"
+#include "passes/sim/bucket_costs.h"
 
 namespace bucketd::overlap {
 namespace {
@@ -131,8 +132,7 @@ class Writer {
       Bucket bucket;
       for (const int32_t l : found.launches) {
         const LaunchInfo& launch = model_.launches[Index(l)];
-        const std::vector<NodeId> members =
-            MembersOf(graph_, plan_, launch.bucket, launch.collective);
+        const std::vector<NodeId> members = MembersOf(graph_, plan_, launch);
         bucket.members.insert(bucket.members.end(), members.begin(), members.end());
       }
       bucket.mode = ModeOf(graph_, bucket.members, model_.context.options);
@@ -185,26 +185,8 @@ class Writer {
     }
   }
 
-  // Where each node stands in the new order; members and their waits where their bucket does.
-  std::vector<int32_t> Positions() const {
-    std::vector<int32_t> position(Index(graph_.size()), -1);
-    for (size_t i = 0; i < out_.order.size(); ++i) {
-      const Step& step = out_.order[i];
-      const auto at = static_cast<int32_t>(i);
-      if (step.kind == Step::Kind::kNode) {
-        position[Index(step.id)] = at;
-        continue;
-      }
-      for (const NodeId member : out_.buckets[Index(step.id)].members) {
-        const NodeId wait = graph_.collective(graph_.collective_of(member)).wait;
-        position[Index(step.kind == Step::Kind::kStart ? member : wait)] = at;
-      }
-    }
-    return position;
-  }
-
   void MapOverlap() {
-    const std::vector<int32_t> position = Positions();
+    const std::vector<int32_t> position = PlacesOf(graph_, out_.buckets, out_.order);
     std::vector<bool> written(found_.size());
     for (size_t l = 0; l < model_.launches.size(); ++l) {
       const int32_t f = found_of_[l];
@@ -233,7 +215,7 @@ class Writer {
     LaunchOverlap merged;
     merged.bucket = out_.bucket_of_found[f];
     const Bucket& bucket = out_.buckets[Index(merged.bucket)];
-    merged.est_ps = EstimatePs(graph_, model_.context.costs, bucket.members, bucket.mode);
+    merged.est_ps = internal::CostsOf(graph_, bucket, model_.context.costs).collective_ps;
     int64_t hidden = 0;
     for (const int32_t l : found_[f].launches) {
       const LaunchOverlap one = OverlapOf(l);

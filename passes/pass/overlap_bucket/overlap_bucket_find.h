@@ -52,9 +52,6 @@ class Placement {
   bool Preserves(int32_t first, int32_t candidate, bool start_at_first, bool wait_at_first);
   void Join(int32_t first, int32_t candidate);
 
-  // The first launch of a launch's bucket.
-  int32_t first_of(int32_t launch) const { return first_of_[static_cast<size_t>(launch)]; }
-
  private:
   // From a start to a wait, or to the first node that hides; positions.
   struct Interval {

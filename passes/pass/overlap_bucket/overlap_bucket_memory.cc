@@ -15,33 +15,12 @@ namespace {
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
-// At most what a step takes before it gives anything back.
-int64_t Allocates(const Graph& graph, const Plan& plan, const Step& step) {
-  if (step.kind != Step::Kind::kNode) return plan.buckets[Index(step.id)].bytes;
-  int64_t bytes = 0;
-  if (!graph.alias_of(step.id).empty()) return bytes;
-  for (const TensorType& tensor : graph.outputs(step.id)) bytes += tensor.bytes;
-  return bytes;
-}
-
 // The first and the last step at which a bucket keeps memory alive: from what it sends, to where
 // what it brings is used last, through views.
 class Lifetimes {
  public:
   Lifetimes(const Graph& graph, const Plan& plan)
-      : graph_(graph), position_(Index(graph.size()), 0) {
-    for (size_t i = 0; i < plan.order.size(); ++i) {
-      const Step& step = plan.order[i];
-      const auto at = static_cast<int32_t>(i);
-      if (step.kind == Step::Kind::kNode) {
-        position_[Index(step.id)] = at;
-        continue;
-      }
-      for (const NodeId member : plan.buckets[Index(step.id)].members) {
-        position_[Index(step.kind == Step::Kind::kStart ? member : Wait(member))] = at;
-      }
-    }
-  }
+      : graph_(graph), position_(PlacesOf(graph, plan.buckets, plan.order)) {}
 
   std::pair<int32_t, int32_t> Of(const Bucket& bucket) const {
     int32_t first = std::numeric_limits<int32_t>::max(), last = 0;
@@ -95,9 +74,7 @@ std::vector<size_t> MemoryFit::Culprits(const Plan& plan, const std::vector<int6
   const Graph& graph = model_.context.graph;
   std::vector<int32_t> over = {0};  // steps before this one that are above the limit
   for (size_t i = 0; i < live.size(); ++i) {
-    const int64_t before = i == 0 ? 0 : live[i - 1];
-    const bool above = live[i] > limit_ || before + Allocates(graph, plan, plan.order[i]) > limit_;
-    over.push_back(over.back() + (above ? 1 : 0));
+    over.push_back(over.back() + (MayExceed(graph, plan, live, i, limit_) ? 1 : 0));
   }
   const Lifetimes lifetimes(graph, plan);
   std::vector<size_t> culprits, all;

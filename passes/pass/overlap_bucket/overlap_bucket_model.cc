@@ -15,23 +15,6 @@
 namespace bucketd::overlap {
 namespace {
 
-int64_t TensorBytes(const Graph& graph, NodeId n) {
-  int64_t bytes = 0;
-  for (const TensorType& tensor : graph.outputs(n)) bytes += tensor.bytes;
-  return bytes;
-}
-
-// All inputs and outputs; an all-reduce writes where it reads.
-int64_t Footprint(const Graph& graph, const std::vector<NodeId>& members) {
-  int64_t bytes = 0;
-  for (const NodeId member : members) {
-    bytes += TensorBytes(graph, member);
-    for (const NodeId x : graph.inputs(member)) bytes += TensorBytes(graph, x);
-  }
-  const Collective& first = graph.collective(graph.collective_of(members.front()));
-  return ReducesWhole(first.kind) ? bytes / 2 : bytes;
-}
-
 constexpr NodeId kManyPlaceholders = -2;
 
 NodeId Both(NodeId a, NodeId b) {
@@ -61,21 +44,6 @@ bool Mergeable(const PassContext& context, NodeId start) {
 }
 
 }  // namespace
-
-std::vector<NodeId> MembersOf(const Graph& graph, const Plan& plan, BucketId bucket,
-                              CollectiveId collective) {
-  if (bucket >= 0) return plan.buckets[Index(bucket)].members;
-  return {graph.collective(collective).start};
-}
-
-int64_t EstimatePs(const Graph& graph, const Costs& costs, const std::vector<NodeId>& members,
-                   BucketMode mode) {
-  int64_t bytes = 0;
-  for (const NodeId member : members) bytes += graph.collective(graph.collective_of(member)).bytes;
-  const auto count = static_cast<int64_t>(members.size());
-  return costs.CollectivePs(graph.collective_of(members.front()), bytes,
-                            mode == BucketMode::kGrouped ? count : 1);
-}
 
 NodeId AbsorbedCast(const Graph& graph, const LaunchInfo& launch) {
   if (launch.bucket >= 0) return kNoNode;
@@ -113,20 +81,13 @@ absl::Status Model::AddLaunches(const Plan& plan) {
   // By collective, then by bucket: those that the schedule has listed already.
   std::vector<bool> listed(graph.collectives().size() + plan.buckets.size());
   const auto add = [&](BucketId bucket, CollectiveId collective) {
-    LaunchInfo launch;
-    launch.bucket = bucket;
-    launch.collective =
-        bucket < 0 ? collective : graph.collective_of(plan.buckets[Index(bucket)].members.front());
+    LaunchInfo launch{LaunchOf(graph, context.costs, plan, bucket, collective)};
     const Collective& c = graph.collective(launch.collective);
     launch.start_item = bucket < 0 ? c.start : items_of_plan.start_item(bucket);
     launch.wait_item = bucket < 0 ? c.wait : items_of_plan.wait_item(bucket);
     launch.start_position = position[Index(launch.start_item)];
     launch.wait_position = position[Index(launch.wait_item)];
     launch.group = c.group;
-    const std::vector<NodeId> members = MembersOf(graph, plan, bucket, launch.collective);
-    launch.bytes = Footprint(graph, members);
-    launch.est_ps = EstimatePs(graph, context.costs, members,
-                               bucket < 0 ? BucketMode::kPacked : plan.buckets[Index(bucket)].mode);
     launch.exposed_ps = launch.est_ps;
     listed[bucket < 0 ? Index(collective) : graph.collectives().size() + Index(bucket)] = true;
     launches.push_back(std::move(launch));
@@ -217,7 +178,7 @@ void Model::AddKeys(const Plan& plan) {
   const Graph& graph = context.graph;
   absl::flat_hash_map<std::pair<BucketKey, Direction>, int32_t> keys;
   for (LaunchInfo& launch : launches) {
-    const std::vector<NodeId> members = MembersOf(graph, plan, launch.bucket, launch.collective);
+    const std::vector<NodeId> members = MembersOf(graph, plan, launch);
     const bool mergeable = std::all_of(members.begin(), members.end(),
                                        [&](NodeId member) { return Mergeable(context, member); });
     if (!mergeable) continue;
@@ -246,7 +207,7 @@ void Model::AddGroups(const Plan& plan) {
     judged[group] = true;
     NodeId all = kNoNode;
     bool each = true;
-    for (const NodeId member : MembersOf(graph, plan, launch.bucket, launch.collective)) {
+    for (const NodeId member : MembersOf(graph, plan, launch)) {
       all = Both(all, placeholder[Index(member)]);
       each = each && placeholder[Index(member)] >= 0;
     }

@@ -10,23 +10,20 @@
 #include "absl/types/span.h"
 
 #include "passes/pass/pass.h"
+#include "passes/pass/plan_launch.h"
 #include "passes/pass/schedule.h"
 #include "passes/plan/plan.h"
 
 namespace bucketd::overlap {
 
 // Positions are indices into the order; items are those of ItemGraph.
-struct LaunchInfo {
-  BucketId bucket = -1;
-  CollectiveId collective = -1;  // if bucket < 0; of a bucket its first member's
+struct LaunchInfo : PlanLaunch {
   int32_t start_item = -1, wait_item = -1;
   int32_t start_position = -1, wait_position = -1;
   GroupId group = -1;
-  int32_t key = -1;    // launches of equal keys may merge; -1: this one never does
-  int64_t bytes = 0;   // all inputs and outputs; of an all-reduce half of that
-  int64_t est_ps = 0;  // alone
+  int32_t key = -1;  // launches of equal keys may merge; -1: this one never does
   int64_t exposed_ps = 0;
-  std::vector<int32_t> hidden_by;  // items, by position
+  std::vector<int32_t> hidden_by = {};  // items, by position
   int32_t first_hiding = std::numeric_limits<int32_t>::max(), last_hiding = -1;  // positions
   // Its start or wait hides a launch that is hidden altogether, or one of its own group.
   bool hides = false;
@@ -74,16 +71,8 @@ struct Model {
   void AddGroups(const Plan& plan);
 };
 
-// Members of a launch: a bucket's, or the one collective.
-std::vector<NodeId> MembersOf(const Graph& graph, const Plan& plan, BucketId bucket,
-                              CollectiveId collective);
-
 // The cast that torch's merged gather takes in: the one thing that the launch's input is for.
 // kNoNode: there is none, or the launch is a bucket.
 NodeId AbsorbedCast(const Graph& graph, const LaunchInfo& launch);
-
-// A bucket's time on the wire alone, its form as it is.
-int64_t EstimatePs(const Graph& graph, const Costs& costs, const std::vector<NodeId>& members,
-                   BucketMode mode);
 
 }  // namespace bucketd::overlap

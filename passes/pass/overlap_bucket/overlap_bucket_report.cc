@@ -65,7 +65,7 @@ void Report(const Model& model, const Plan& plan, const Found& found,
     closed.text = WhyClosed(bucket.attempts, model.context.options.overlap_bucket_cap_bytes);
     for (const int32_t l : bucket.launches) {
       const LaunchInfo& launch = model.launches[Index(l)];
-      const std::vector<NodeId> members = MembersOf(graph, plan, launch.bucket, launch.collective);
+      const std::vector<NodeId> members = MembersOf(graph, plan, launch);
       closed.nodes.insert(closed.nodes.end(), members.begin(), members.end());
     }
     diagnostics.push_back(std::move(closed));

@@ -5,44 +5,14 @@
 #include "passes/base/collectives.h"
 #include "passes/base/index.h"
 #include "passes/ir/ops.h"
+#include "passes/pass/ancestry.h"
 #include "passes/pass/primary_group.h"
 
 namespace bucketd::upstream {
 namespace {
 
-constexpr NodeId kMany = -2;
-
 CollectiveId Count(const Graph& graph) {
   return static_cast<CollectiveId>(graph.collectives().size());
-}
-
-// One node each: the only placeholder with tensors behind it, kNoNode, or kMany.
-std::vector<NodeId> OnlyPlaceholders(const Graph& graph) {
-  std::vector<NodeId> only(Index(graph.size()), kNoNode);
-  for (NodeId n = 0; n < graph.size(); ++n) {
-    if (graph.kind(n) == NodeKind::kPlaceholder) {
-      if (!graph.outputs(n).empty()) only[Index(n)] = n;
-      continue;
-    }
-    for (const NodeId x : graph.inputs(n)) {
-      const NodeId theirs = only[Index(x)];
-      if (theirs == kNoNode || theirs == only[Index(n)]) continue;
-      only[Index(n)] = only[Index(n)] == kNoNode ? theirs : kMany;
-    }
-  }
-  return only;
-}
-
-// One node each: all that follows reads one node only, or is the output.
-std::vector<bool> UnaryTails(const Graph& graph) {
-  std::vector<bool> unary(Index(graph.size()), true);
-  for (NodeId n = graph.size() - 1; n >= 0; --n) {
-    for (const NodeId user : graph.users(n)) {
-      if (graph.kind(user) == NodeKind::kOutput) continue;
-      if (graph.inputs(user).size() != 1 || !unary[Index(user)]) unary[Index(n)] = false;
-    }
-  }
-  return unary;
 }
 
 bool WritesIntoGiven(const Graph& graph, const Collective& collective) {
