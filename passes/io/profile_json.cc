@@ -119,7 +119,9 @@ std::vector<CostProfile> MakeBuiltIns() {
   cpu.overlap_slowdown = 0.5;
   // gloo's launches are work of the processors that compute, whatever group they are for.
   cpu.host_us_per_collective = 1500.0;
-  cpu.device = {.peak_flops_half = 2e10,
+  // Products of bf16 on processors with instructions for it, four times as fast as of f32. Where a
+  // processor has none they take longer than said, which hides more of what is launched as early.
+  cpu.device = {.peak_flops_half = 2e11,
                 .peak_flops_single = 5e10,
                 .memory_bytes_per_s = 8e9,
                 .launch_us = 10.0,

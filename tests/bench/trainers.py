@@ -30,9 +30,9 @@ sys.path[:0] = [str(ROOT / "client" / "python"), str(ROOT / "tests" / "python")]
 from ranks import run_ranks  # noqa: E402
 
 WORLD = 4
-OWN = {"aot_fx_trace": {}, "jit": {"mode": "jit", "passes": ["transformer_block_bucketing"]}, "Inductor": {"inductor_compilation": "full"},
-       "jit, Inductor": {"mode": "jit", "backend": "inductor"}}
-PLANNED = {"aot_fx_trace": {}, "jit": {"mode": "jit"}, "Inductor": {"inductor_compilation": "full"}, "jit, Inductor": {"mode": "jit", "backend": "inductor"}}
+# Settings of torchtitan's compile, and what its own run has besides.
+COMPILE = {"aot_fx_trace": {}, "jit": {"mode": "jit"}, "Inductor": {"inductor_compilation": "full"}, "jit, Inductor": {"mode": "jit", "backend": "inductor"}}
+OWN = {"jit": {"passes": ["transformer_block_bucketing"]}}
 PARALLELISMS = {
     "FSDP": {},
     "HSDP 2x2": {"data_parallel_replicate_degree": 2},
@@ -69,20 +69,22 @@ CASES = [
     Case("torch.compile aot_eager", "example", "FSDP"),
     Case("torch.compile aot_eager", "example", "HSDP 2x2"),
     Case("torch.compile inductor", "example", "FSDP"),
+    Case("torch.compile inductor", "example", "HSDP 2x2"),
 ]
 
 
-def train(case: Case, steps: int, assets: pathlib.Path, patience: float = 900) -> list[dict]:
+def train(case: Case, steps: int, assets: pathlib.Path, patience: float = 900, **more) -> list[dict]:
     """What each rank saw of the runs "own" and "planned"; `assets` is a folder that titan_on_cpu.assets() filled. A step may take
-    `patience` seconds, the first one compiles."""
+    `patience` seconds, the first one compiles. `more` are options of bucketd beside the mode."""
+    options = {"mode": case.mode, **more}
     if case.integration.startswith("torch.compile"):
-        asked = {"compiler": case.integration.split()[1], "parallelism": case.parallelism.split()[0].lower(), "steps": steps,
-                 "bucketd": {"mode": case.mode}}
+        asked = {"compiler": case.integration.split()[1], "parallelism": case.parallelism.split()[0].lower(), "steps": steps, "bucketd": options}
         said = run_ranks("compile_worker.py", WORLD, json.dumps(asked), timeout=patience, by_line=True)
         return [json.loads(text.splitlines()[-1]) for text in said]
     common = {"model": case.model, "steps": steps, "parallelism": PARALLELISMS[case.parallelism]}
-    runs = {"own": {**common, "compile": OWN[case.integration]},
-            "planned": {**common, "bucketd": {"mode": case.mode}, "compile": {**PLANNED[case.integration], "pass_pipeline": "bucketd"}}}
+    asked = COMPILE[case.integration]
+    runs = {"own": {**common, "compile": {**asked, **OWN.get(case.integration, {})}},
+            "planned": {**common, "bucketd": options, "compile": {**asked, "pass_pipeline": "bucketd"}}}
     # Nothing is fetched, and what torchtitan's data set makes of our file stays beside it.
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(assets / "hf")}
     said = run_ranks("titan_worker.py", WORLD, json.dumps(dict(assets=str(assets), runs=runs, paired=True)), timeout=patience, by_line=True, **offline)
