@@ -116,6 +116,10 @@ CurrentDevice::~CurrentDevice() {
   if (pushed_) Contexts().pop(&popped);
 }
 
+BesideCaptures::BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+
+BesideCaptures::~BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+
 CudaEvent::CudaEvent(int device, absl::Status error, WatchedList watched)
     : device_(device), watched_(std::move(watched)), status_(std::move(error)) {}
 
@@ -270,6 +274,17 @@ void CudaStream::After(std::shared_ptr<Event> event) {
   if (error != cudaSuccess) Fail(CudaStatus(error, "waiting for an event"));
 }
 
+absl::StatusOr<uint64_t> CudaStream::Capture() const {
+  const CurrentDevice current(device_);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;  // NOLINT(runtime/int): CUDA's type
+  RETURN_IF_ERROR(CudaStatus(cudaStreamGetCaptureInfo(stream_, &status, &id), "a capture"));
+  if (status == cudaStreamCaptureStatusInvalidated) {
+    return absl::FailedPreconditionError("the capture of the stream has failed already");
+  }
+  return status == cudaStreamCaptureStatusNone ? 0 : uint64_t{id} + 1;
+}
+
 struct Staging::Block {
   explicit Block(int gpu) : device(gpu) {}
   const int device;
@@ -334,10 +349,10 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int index,
   cudaDeviceProp properties;
   RETURN_IF_ERROR(
       CudaStatus(cudaGetDeviceProperties(&properties, index), absl::StrCat("GPU ", index)));
-  if (properties.major < 9) {
+  if (properties.major < 8) {
     return absl::FailedPreconditionError(
         absl::StrCat("GPU ", index, " (", properties.name, ") has compute capability ",
-                     properties.major, ".", properties.minor, "; the kernels want 9.0 or newer"));
+                     properties.major, ".", properties.minor, "; the kernels want 8.0 or newer"));
   }
   return std::make_unique<CudaDevice>(index, absl::StrCat("cuda:", index, " ", properties.name),
                                       std::move(nccl));

@@ -34,6 +34,19 @@ class CurrentDevice {
   bool pushed_ = false;
 };
 
+// While it stands, the thread's calls that no capture allows disturb none, but those with a stream
+// or an event of a capture.
+class BesideCaptures {
+ public:
+  BesideCaptures();
+  ~BesideCaptures();
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // that was before
+};
+
 // What may fail behind a stream's back: a communicator that works on it. Thread-safe.
 class Watched {
  public:
@@ -92,6 +105,7 @@ class CudaStream final : public Stream {
 
   std::shared_ptr<Event> Record() override;
   void After(std::shared_ptr<Event> event) override;
+  absl::StatusOr<uint64_t> Capture() const override;
   absl::Status Drain(absl::Time deadline) override;
 
   cudaStream_t get() const { return stream_; }

@@ -41,6 +41,9 @@ class Stream {
   // What is enqueued from now on runs after `event`, of the same device. If that ends with an
   // error, so does this stream.
   virtual void After(std::shared_ptr<Event> event) = 0;
+  // The capture into a graph that the stream is in: what is enqueued runs at each of the graph's
+  // replays, and its events mean something within the capture alone. 0: in none.
+  virtual absl::StatusOr<uint64_t> Capture() const { return 0; }
   // Blocks until nothing of it runs any more, well or not: then what it used may be freed.
   // DEADLINE_EXCEEDED: something still does.
   virtual absl::Status Drain(absl::Time deadline) {

@@ -58,9 +58,9 @@ size_t World::allocations() {
   return memory_.live();
 }
 
-void World::Capture(bool now) {
+int64_t World::launches() {
   const std::lock_guard lock(mutex_);
-  capturing_ = now;
+  return nccl_->launched();
 }
 
 void World::OnStep(int64_t step, std::function<void()> then) {
@@ -106,6 +106,11 @@ bool World::Forget(cudaEvent_t event) { return events_.erase(event) == 1; }
 
 void World::Enqueue(SimStream& stream, std::string what, std::function<void(const Toucher&)> run,
                     std::function<bool()> ready) {
+  if (stream.capture != nullptr) {
+    return EnqueueAnew(stream, [this, what, run, ready](SimStream& replayed) {
+      Enqueue(replayed, what, run, ready);
+    });
+  }
   stream.ops.push_back({std::move(what), host_, std::move(ready), std::move(run)});
 }
 
