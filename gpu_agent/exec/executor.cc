@@ -194,10 +194,10 @@ absl::Status Executor::Drain() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<TileList> Executor::TilesFor(Tiles& cached, absl::Span<const Tensor> tensors,
+absl::StatusOr<TileList> Executor::TilesFor(TileCache& cached, absl::Span<const Tensor> tensors,
                                             int32_t bucket, bool in) {
-  if (cached.tiles != nullptr && absl::MakeConstSpan(cached.tensors) == tensors) {
-    return cached.tiles;
+  for (const Tiles& known : cached) {
+    if (absl::MakeConstSpan(known.tensors) == tensors) return known.tiles;
   }
   const int rank = slots_[static_cast<size_t>(bucket)].lane->channel.communicator->rank();
   ASSIGN_OR_RETURN(const std::vector<Segment> segments,
@@ -205,9 +205,10 @@ absl::StatusOr<TileList> Executor::TilesFor(Tiles& cached, absl::Span<const Tens
                       : CopyOut(program_, bucket, rank, tensors, memory(bucket)));
   absl::StatusOr<std::vector<Tile>> tiles = Cut(segments);
   if (!tiles.ok()) return Wrong(program_, bucket, ": ", tiles.status().message());
-  cached.tensors.assign(tensors.begin(), tensors.end());
-  cached.tiles = std::make_shared<const std::vector<Tile>>(*std::move(tiles));
-  return cached.tiles;
+  if (cached.size() == kTilesKept) cached.pop_front();
+  cached.push_back({{tensors.begin(), tensors.end()},
+                    std::make_shared<const std::vector<Tile>>(*std::move(tiles))});
+  return cached.back().tiles;
 }
 
 absl::Status Executor::BindPacked(const Payload& payload, Ticket& ticket) {
@@ -312,7 +313,7 @@ absl::Status Executor::Finish(const TicketPtr& ticket, absl::Span<const Tensor> 
         absl::StrCat(Describe(program_.plan, ticket->bucket), ": has nothing to finish"));
   }
   if (!out.empty()) {
-    Tiles& cached = slots_[static_cast<size_t>(ticket->bucket)].out;
+    TileCache& cached = slots_[static_cast<size_t>(ticket->bucket)].out;
     ASSIGN_OR_RETURN(ticket->out, TilesFor(cached, out, ticket->bucket, false));
   }
   ticket->finish_later = false;

@@ -104,7 +104,7 @@ class Executor {
   // INVALID_ARGUMENT names the member that does not fit; FAILED_PRECONDITION where the bucket was
   // started already and waits for its turn, or the executor's error. Launching may run on the
   // caller's thread, of this bucket and of those that waited for it. O(tiles) where the tensors are
-  // others than at the bucket's last start.
+  // others than at the bucket's last few starts.
   // A capture into a graph holds whole runs of the plan: FAILED_PRECONDITION where one begins or
   // ends while a bucket was started whose turn has not come, or that nobody has joined or waited
   // for. Of buckets in a capture there are no times and no waits, and nobody sees one that does
@@ -140,11 +140,13 @@ class Executor {
   absl::Status Close();
 
  private:
-  // Tiles for the tensors of the last time.
+  // Tiles for the tensors of the last times: an allocator that is in step gives the same few again.
   struct Tiles {
     std::vector<Tensor> tensors;
     std::shared_ptr<const std::vector<Tile>> tiles;
   };
+  static constexpr size_t kTilesKept = 4;
+  using TileCache = std::deque<Tiles>;
   struct Lane {
     Channel channel;
     std::unique_ptr<Stream> stream;
@@ -152,7 +154,7 @@ class Executor {
   struct Slot {
     Lane* lane = nullptr;
     TicketPtr waiting;  // started, not launched
-    Tiles in, out;
+    TileCache in, out;
   };
   struct Held {
     int64_t end = 0;
@@ -168,7 +170,7 @@ class Executor {
   absl::Status BindPacked(const Payload& payload, Ticket& ticket);
   absl::Status BindGrouped(const Payload& payload, Ticket& ticket);
   absl::StatusOr<std::shared_ptr<const std::vector<Tile>>> TilesFor(
-      Tiles& cached, absl::Span<const Tensor> tensors, int32_t bucket, bool in);
+      TileCache& cached, absl::Span<const Tensor> tensors, int32_t bucket, bool in);
   void LaunchReady();
   bool MemoryFree(int32_t bucket) const;
   absl::Status Launch(const TicketPtr& ticket);

@@ -59,7 +59,7 @@ TEST(CaptureTest, SeveralGraphsAndStepsKeepTheirTables) {
         EXPECT_EQ(mine.Enqueue(*runs.back(), {3, 1, 0, 2}, Fault::kNone), "");
         graphs.push_back(world.EndCapture(mine.stream()));
       }
-      for (int k = 0; k < 2; ++k) EXPECT_EQ(mine.Step(), "") << "seed " << seed;
+      for (int k = 0; k < 6; ++k) EXPECT_EQ(mine.Step(), "") << "seed " << seed;
       for (size_t k = 0; k < 4; ++k) {
         mine.Upload(*runs[k % 2]);
         world.Replay(*graphs[k % 2], mine.stream());

@@ -2,6 +2,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -64,6 +65,19 @@ CUresult Pop(CUcontext*) {
   return CUDA_SUCCESS;
 }
 
+CUresult WaitValue(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+  Locked world;
+  SimStream* known = world->Of(stream);
+  auto* memory = reinterpret_cast<uint32_t*>(address);
+  if (known == nullptr || flags != CU_STREAM_WAIT_VALUE_GEQ || !world->memory().IsPinned(memory)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  world->Enqueue(
+      *known, bucketd::agent::sim::kGate, [](const Toucher&) {},
+      [memory, value] { return std::atomic_ref(*memory).load() >= value; });
+  return CUDA_SUCCESS;
+}
+
 void Move(World& world, const void* from, void* to, size_t bytes, const Toucher& by) {
   const std::byte* in = world.memory().Touch(from, bytes, false, by);
   std::byte* out = world.memory().Touch(to, bytes, true, by);
@@ -97,6 +111,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
   *function = wanted == "cuDevicePrimaryCtxRetain" ? reinterpret_cast<void*>(&Retain)
               : wanted == "cuCtxPushCurrent"       ? reinterpret_cast<void*>(&Push)
               : wanted == "cuCtxPopCurrent"        ? reinterpret_cast<void*>(&Pop)
+              : wanted == "cuStreamWaitValue32"    ? reinterpret_cast<void*>(&WaitValue)
                                                    : nullptr;
   return *function == nullptr ? cudaErrorSymbolNotFound : cudaSuccess;
 }
@@ -243,6 +258,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   if (World::now() == nullptr) return cudaErrorNoDevice;
   Locked world;
   *event = reinterpret_cast<cudaEvent_t>(world->NewEvent(Current()));
+  world->MadeEvent(Current());
   return cudaSuccess;
 }
 
@@ -340,6 +356,7 @@ cudaError_t cudaMallocAsync(void** memory, size_t bytes, cudaStream_t stream) {
   SimStream* known = world->Of(stream);
   if (known == nullptr) return cudaErrorInvalidResourceHandle;
   *memory = world->memory().Allocate(known->device, bytes, 256);
+  world->MadeTable(known->device);
   return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 

@@ -134,6 +134,7 @@ ncclResult_t Nccl::Launch(ncclComm_t comm, SimStream& stream, std::vector<Call> 
     if (f8 && call.op == ncclAvg && self->group->size == 1) return ncclInvalidArgument;
   }
   ++launched_;
+  world_.Pass(world_.options().launch_ns);
   const bool first = !std::exchange(self->asked, true);
   // In a graph each replay is a launch.
   const size_t index = stream.capture == nullptr ? self->launches++ : 0;

@@ -34,8 +34,9 @@ inline const GpuModule& Module() {
       return std::unique_ptr<Copier>(*std::move(copier));
     };
     module->adopt = [](Device& device, void* stream) -> absl::StatusOr<std::unique_ptr<Stream>> {
-      return std::make_unique<CudaStream>(dynamic_cast<CudaDevice&>(device).index(),
-                                          static_cast<cudaStream_t>(stream), false);
+      auto& gpu = dynamic_cast<CudaDevice&>(device);
+      return std::make_unique<CudaStream>(gpu.index(), static_cast<cudaStream_t>(stream), false,
+                                          gpu.spare_events());
     };
     module->takes = [](const Collective& collective) {
       return InNcclTerms(collective, Api()->version).status();

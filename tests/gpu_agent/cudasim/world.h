@@ -36,6 +36,7 @@ struct Options {
   int devices = 2;
   // Collectives that fit on a GPU beside compute at once. The others wait, in any order.
   int resident = 1;
+  int64_t launch_ns = 0;  // of the devices' time that a launch of NCCL's takes the host
   std::function<int(int gpu)> nccl_version = nullptr;  // of its rank; null: one for all
   std::function<size_t(int gpu)> memory = nullptr;     // bytes of each; null: enough
   int driver = 0;             // CUDA's version that it is for; 0: new enough
@@ -43,6 +44,8 @@ struct Options {
   // NCCL's answer to a window, by rank, some polls after the call. Its communicator is dead then.
   std::function<ncclResult_t(int rank)> window = nullptr;
 };
+
+inline constexpr char kGate[] = "a gate";  // an op that waits for the host
 
 // What a stream does next, once it comes to it.
 struct Op {
@@ -115,6 +118,9 @@ class World {
   size_t allocations();        // that nobody has freed
   int64_t launches();          // of NCCL's, by all ranks
   std::set<int> priorities();  // of all streams
+  // How many were made on a GPU, freed ones too.
+  int events_made(int gpu);
+  int tables_made(int gpu);
   // What is enqueued on the stream, and on others that wait for it, becomes a graph. Meanwhile
   // whoever asks about this GPU what is done is a finding, but for threads that are beside captures
   // (cudaThreadExchangeStreamCaptureMode), and so is an event from outside.
@@ -147,7 +153,9 @@ class World {
   void Record(SimStream& stream, const std::shared_ptr<Recording>& recording);
   cudaError_t Await(SimStream& stream, const std::shared_ptr<Recording>& recording);
   void OpenContext(int device) { contexts_.insert(device); }
-  int64_t now_ns() const { return now_ns_; }
+  void Pass(int64_t ns) { now_ns_ += ns; }
+  void MadeEvent(int gpu) { ++events_made_[gpu]; }
+  void MadeTable(int gpu) { ++tables_made_[gpu]; }
   Nccl& nccl() { return *nccl_; }
 
  private:
@@ -164,6 +172,7 @@ class World {
   std::set<int> contexts_;
   std::unique_ptr<Nccl> nccl_;
   std::vector<std::unique_ptr<SimGraph>> graphs_;
+  std::map<int, int> events_made_, tables_made_;
   int64_t now_ns_ = 0, steps_ = 0, on_step_ = -1;
   std::function<void()> then_;
 };
