@@ -5,11 +5,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 #include "gpu_agent/cuda/pack_kernels.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
+namespace {
+
+constexpr absl::Duration kUploadLimit = absl::Seconds(10);
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaCopier>> CudaCopier::Create(int device) {
   ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> uploads, CudaStream::Start(device));
@@ -38,17 +44,31 @@ absl::Status CudaCopier::Copy(Stream& stream, std::shared_ptr<const std::vector<
     return absl::InvalidArgumentError(absl::StrCat(tiles->size(), " tiles are too many"));
   }
   if (tiles->empty() || !cuda->status().ok()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const uint64_t capture, cuda->Capture());
   const CurrentDevice current(uploads_->device());
   const std::lock_guard lock(mutex_);
   ASSIGN_OR_RETURN(Table * table, Find(tiles));
-  // A stream that has used it is past its upload.
-  if (!table->used.contains(cuda->id())) cuda->After(table->uploaded);
+  if (capture != 0) {
+    RETURN_IF_ERROR(Freeze(*table, tiles));
+  } else if (!table->used.contains(cuda->id())) {
+    cuda->After(table->uploaded);  // a stream that has used it is past its upload
+  }
   const absl::Status launched = CudaStatus(
       LaunchTiles(table->tiles, static_cast<uint32_t>(tiles->size()), blocks_, cuda->get()),
       absl::StrCat("a copy of ", tiles->size(), " tiles"));
   if (!launched.ok()) cuda->Fail(launched);
-  table->used[cuda->id()] = cuda->Record();
+  if (capture == 0) table->used[cuda->id()] = cuda->Record();
   return launched;
+}
+
+// Once for each table and graph: no event of outside orders what is in a capture, so the host waits
+// until the table is there.
+absl::Status CudaCopier::Freeze(Table& table,
+                                const std::shared_ptr<const std::vector<Tile>>& owner) {
+  if (table.frozen != nullptr) return absl::OkStatus();
+  const BesideCaptures beside;
+  table.frozen = owner;
+  return uploads_->Drain(absl::Now() + kUploadLimit);
 }
 
 absl::StatusOr<CudaCopier::Table*> CudaCopier::Find(
@@ -64,6 +84,7 @@ absl::StatusOr<CudaCopier::Table*> CudaCopier::Find(
 }
 
 absl::Status CudaCopier::Upload(const std::vector<Tile>& tiles, Table& table) {
+  const BesideCaptures beside;  // an upload is no part of any
   const size_t bytes = tiles.size() * sizeof(Tile);
   const std::string what = absl::StrCat("a table of ", tiles.size(), " tiles");
   void* memory = nullptr;

@@ -19,7 +19,8 @@ namespace bucketd::agent {
 
 // Tables of tiles go to the GPU when they are first used, on a stream of their own, and stay there
 // as long as their owner keeps them: a plan's tables are uploaded once. Nothing is asked of CUDA on
-// the way: a table that is gone is freed on another stream, behind its last copies.
+// the way: a table that is gone is freed on another stream, behind its last copies. A table that a
+// capture has used stays to the end: the graph reads it at each replay.
 class CudaCopier final : public Copier {
  public:
   static absl::StatusOr<std::unique_ptr<CudaCopier>> Create(int device);
@@ -32,6 +33,7 @@ class CudaCopier final : public Copier {
  private:
   struct Table {
     std::weak_ptr<const std::vector<Tile>> owner;
+    std::shared_ptr<const std::vector<Tile>> frozen;  // the owner, of a table in a graph
     Tile* tiles = nullptr;
     std::shared_ptr<Event> uploaded;
     std::map<uint64_t, std::shared_ptr<Event>> used;  // the last time, by the stream's id
@@ -41,6 +43,7 @@ class CudaCopier final : public Copier {
       : blocks_(blocks), uploads_(std::move(uploads)), frees_(std::move(frees)) {}
   absl::StatusOr<Table*> Find(const std::shared_ptr<const std::vector<Tile>>& tiles);
   absl::Status Upload(const std::vector<Tile>& tiles, Table& table);
+  absl::Status Freeze(Table& table, const std::shared_ptr<const std::vector<Tile>>& owner);
   void Free(const Table& table);
   void Forget();
 

@@ -54,6 +54,7 @@ struct Driver {
   decltype(&cuDevicePrimaryCtxRetain) retain = nullptr;
   decltype(&cuCtxPushCurrent) push = nullptr;
   decltype(&cuCtxPopCurrent) pop = nullptr;
+  decltype(&cuStreamWaitValue32) wait_value = nullptr;
 };
 
 template <class Function>
@@ -67,12 +68,13 @@ void FindInDriver(const char* name, Function& function) {
   }
 }
 
-const Driver& Contexts() {
+const Driver& TheDriver() {
   static const Driver driver = [] {
     Driver found;
     FindInDriver("cuDevicePrimaryCtxRetain", found.retain);
     FindInDriver("cuCtxPushCurrent", found.push);
     FindInDriver("cuCtxPopCurrent", found.pop);
+    FindInDriver("cuStreamWaitValue32", found.wait_value);
     return found;
   }();
   return driver;
@@ -82,13 +84,25 @@ const Driver& Contexts() {
 CUcontext ContextOf(int index) {
   static std::mutex mutex;
   static auto* contexts = new std::map<int, CUcontext>;
-  const Driver& driver = Contexts();
+  const Driver& driver = TheDriver();
   if (driver.retain == nullptr || driver.push == nullptr || driver.pop == nullptr) return nullptr;
   const std::lock_guard lock(mutex);
   CUcontext& context = (*contexts)[index];
   if (context == nullptr && driver.retain(&context, index) != CUDA_SUCCESS) context = nullptr;
   return context;
 }
+
+class CudaGate final : public Gate {
+ public:
+  CudaGate(uint32_t& gone, uint32_t number) : gone_(gone), number_(number) {}
+  ~CudaGate() override { std::atomic_ref(gone_).store(number_, std::memory_order_release); }
+  CudaGate(const CudaGate&) = delete;
+  CudaGate& operator=(const CudaGate&) = delete;
+
+ private:
+  uint32_t& gone_;
+  const uint32_t number_;
+};
 
 // Not the GPU's, and not pinned.
 bool IsPlainHostMemory(const void* memory) {
@@ -108,32 +122,59 @@ absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
 
 CurrentDevice::CurrentDevice(int index) {
   const CUcontext context = ContextOf(index);
-  pushed_ = context != nullptr && Contexts().push(context) == CUDA_SUCCESS;
+  pushed_ = context != nullptr && TheDriver().push(context) == CUDA_SUCCESS;
 }
 
 CurrentDevice::~CurrentDevice() {
   CUcontext popped = nullptr;
-  if (pushed_) Contexts().pop(&popped);
+  if (pushed_) TheDriver().pop(&popped);
 }
 
-CudaEvent::CudaEvent(int device, absl::Status error, WatchedList watched)
-    : device_(device), watched_(std::move(watched)), status_(std::move(error)) {}
+BesideCaptures::BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+
+BesideCaptures::~BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+
+SpareEvents::~SpareEvents() {
+  const CurrentDevice current(device_);
+  for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+}
+
+absl::StatusOr<cudaEvent_t> SpareEvents::Take() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!events_.empty()) {
+      const cudaEvent_t event = events_.back();
+      events_.pop_back();
+      return event;
+    }
+  }
+  const CurrentDevice current(device_);
+  cudaEvent_t event = nullptr;
+  RETURN_IF_ERROR(CudaStatus(cudaEventCreateWithFlags(&event, cudaEventDefault), "an event"));
+  return event;
+}
+
+void SpareEvents::Give(cudaEvent_t event) {
+  const std::lock_guard lock(mutex_);
+  events_.push_back(event);
+}
+
+CudaEvent::CudaEvent(std::shared_ptr<SpareEvents> spare, absl::Status error, WatchedList watched)
+    : spare_(std::move(spare)), watched_(std::move(watched)), status_(std::move(error)) {}
 
 CudaEvent::~CudaEvent() {
-  if (event_ == nullptr) return;
-  const CurrentDevice current(device_);
-  cudaEventDestroy(event_);
+  if (event_ != nullptr) spare_->Give(event_);
 }
 
 absl::Status CudaEvent::Record(cudaStream_t stream) {
-  const CurrentDevice current(device_);
-  RETURN_IF_ERROR(CudaStatus(cudaEventCreateWithFlags(&event_, cudaEventDefault), "an event"));
+  ASSIGN_OR_RETURN(event_, spare_->Take());
+  const CurrentDevice current(device());
   return CudaStatus(cudaEventRecord(event_, stream), "recording an event");
 }
 
 bool CudaEvent::Seen() const {
   if (seen_ || event_ == nullptr) return true;
-  const CurrentDevice current(device_);
+  const CurrentDevice current(device());
   const cudaError_t error = cudaEventQuery(event_);
   if (error == cudaErrorNotReady) {
     cudaGetLastError();  // else the next one who asks on this thread takes it for an error
@@ -184,28 +225,36 @@ absl::Status CudaEvent::Wait(absl::Time deadline) const {
 
 absl::StatusOr<int64_t> CudaEvent::Since(const Event& earlier) const {
   const auto* other = dynamic_cast<const CudaEvent*>(&earlier);
-  if (other == nullptr || other->device_ != device_) {
+  if (other == nullptr || other->device() != device()) {
     return absl::FailedPreconditionError("the events are of two devices");
   }
   if (!done() || !other->done() || event_ == nullptr || other->event_ == nullptr) {
     return absl::FailedPreconditionError("the events are not both done");
   }
-  const CurrentDevice current(device_);
+  const CurrentDevice current(device());
   float milliseconds = 0;
   RETURN_IF_ERROR(CudaStatus(cudaEventElapsedTime(&milliseconds, other->event_, event_),
                              "the time between two events"));
   return std::llround(static_cast<double>(milliseconds) * 1e9);
 }
 
-absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Start(int device) {
+absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Start(int device,
+                                                              std::shared_ptr<SpareEvents> spare) {
   const CurrentDevice current(device);
   cudaStream_t stream = nullptr;
   int lowest = 0, highest = 0;
   RETURN_IF_ERROR(CudaStatus(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "priorities"));
   RETURN_IF_ERROR(CudaStatus(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest),
                              "a stream"));
-  return std::make_unique<CudaStream>(device, stream);
+  return std::make_unique<CudaStream>(device, stream, true, std::move(spare));
 }
+
+CudaStream::CudaStream(int device, cudaStream_t stream, bool owned,
+                       std::shared_ptr<SpareEvents> spare)
+    : device_(device),
+      stream_(stream),
+      owned_(owned),
+      spare_(spare != nullptr ? std::move(spare) : std::make_shared<SpareEvents>(device)) {}
 
 uint64_t CudaStream::NextId() {
   static std::atomic<uint64_t> next = 0;
@@ -215,6 +264,8 @@ uint64_t CudaStream::NextId() {
 CudaStream::~CudaStream() {
   if (!owned_) return;
   const CurrentDevice current(device_);
+  // The stream may still look at it: then it stays.
+  if (gates_ != nullptr && cudaStreamQuery(stream_) == cudaSuccess) cudaFreeHost(gates_);
   cudaStreamDestroy(stream_);
 }
 
@@ -237,11 +288,11 @@ void CudaStream::Watch(const std::shared_ptr<Watched>& watched) {
 std::shared_ptr<Event> CudaStream::Record() {
   // Also on a dead stream: what was enqueued before its error may still run.
   const absl::Status dead = status();
-  auto event = std::make_shared<CudaEvent>(device_, dead, watched_);
+  auto event = std::make_shared<CudaEvent>(spare_, dead, watched_);
   const absl::Status recorded = event->Record(stream_);
   if (recorded.ok()) return event;
   Fail(recorded);
-  return std::make_shared<CudaEvent>(device_, dead.ok() ? recorded : dead, watched_);
+  return std::make_shared<CudaEvent>(spare_, dead.ok() ? recorded : dead, watched_);
 }
 
 absl::Status CudaStream::Drain(absl::Time deadline) {
@@ -268,6 +319,35 @@ void CudaStream::After(std::shared_ptr<Event> event) {
   for (const auto& watched : of_cuda->watched()) Watch(watched);
   const cudaError_t error = cudaStreamWaitEvent(stream_, of_cuda->get(), 0);
   if (error != cudaSuccess) Fail(CudaStatus(error, "waiting for an event"));
+}
+
+absl::StatusOr<uint64_t> CudaStream::Capture() const {
+  const CurrentDevice current(device_);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;  // NOLINT(runtime/int): CUDA's type
+  RETURN_IF_ERROR(CudaStatus(cudaStreamGetCaptureInfo(stream_, &status, &id), "a capture"));
+  if (status == cudaStreamCaptureStatusInvalidated) {
+    return absl::FailedPreconditionError("the capture of the stream has failed already");
+  }
+  return status == cudaStreamCaptureStatusNone ? 0 : uint64_t{id} + 1;
+}
+
+absl::StatusOr<std::unique_ptr<Gate>> CudaStream::Shut() {
+  const CurrentDevice current(device_);
+  if (gates_ == nullptr) {
+    void* memory = nullptr;
+    RETURN_IF_ERROR(CudaStatus(
+        cudaHostAlloc(&memory, sizeof(*gates_), cudaHostAllocMapped | cudaHostAllocPortable),
+        "a gate"));
+    gates_ = static_cast<uint32_t*>(memory);
+    *gates_ = 0;
+  }
+  const auto at = reinterpret_cast<CUdeviceptr>(gates_);  // of pinned memory both are one
+  const auto wait = TheDriver().wait_value;
+  if (wait == nullptr || wait(stream_, at, shut_ + 1, CU_STREAM_WAIT_VALUE_GEQ) != CUDA_SUCCESS) {
+    return absl::UnavailableError("this driver has no waits of streams for values in memory");
+  }
+  return std::make_unique<CudaGate>(*gates_, ++shut_);
 }
 
 struct Staging::Block {
@@ -334,10 +414,10 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int index,
   cudaDeviceProp properties;
   RETURN_IF_ERROR(
       CudaStatus(cudaGetDeviceProperties(&properties, index), absl::StrCat("GPU ", index)));
-  if (properties.major < 9) {
+  if (properties.major < 8) {
     return absl::FailedPreconditionError(
         absl::StrCat("GPU ", index, " (", properties.name, ") has compute capability ",
-                     properties.major, ".", properties.minor, "; the kernels want 9.0 or newer"));
+                     properties.major, ".", properties.minor, "; the kernels want 8.0 or newer"));
   }
   return std::make_unique<CudaDevice>(index, absl::StrCat("cuda:", index, " ", properties.name),
                                       std::move(nccl));
@@ -371,7 +451,7 @@ absl::StatusOr<std::unique_ptr<Buffer>> CudaDevice::Allocate(int64_t bytes) {
 }
 
 absl::StatusOr<std::unique_ptr<Stream>> CudaDevice::NewStream(const std::string&) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, CudaStream::Start(index_));
+  ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, CudaStream::Start(index_, spare_));
   return stream;
 }
 

@@ -34,6 +34,19 @@ class CurrentDevice {
   bool pushed_ = false;
 };
 
+// While it stands, the thread's calls that no capture allows disturb none, but those with a stream
+// or an event of a capture.
+class BesideCaptures {
+ public:
+  BesideCaptures();
+  ~BesideCaptures();
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // that was before
+};
+
 // What may fail behind a stream's back: a communicator that works on it. Thread-safe.
 class Watched {
  public:
@@ -44,12 +57,31 @@ class Watched {
 };
 using WatchedList = std::vector<std::shared_ptr<Watched>>;
 
+// Events of a GPU that nobody has any more, for whoever records one next: who waits for an event
+// goes by what it marked when the wait was enqueued. Thread-safe.
+class SpareEvents {
+ public:
+  explicit SpareEvents(int device) : device_(device) {}
+  ~SpareEvents();
+  SpareEvents(const SpareEvents&) = delete;
+  SpareEvents& operator=(const SpareEvents&) = delete;
+
+  int device() const { return device_; }
+  absl::StatusOr<cudaEvent_t> Take();
+  void Give(cudaEvent_t event);
+
+ private:
+  const int device_;
+  std::mutex mutex_;
+  std::vector<cudaEvent_t> events_;
+};
+
 // An event ends with the error of a communicator of its stream if that failed before the event was
 // first seen done.
 class CudaEvent final : public Event {
  public:
   // `error`: of the stream before this point, if it has one.
-  CudaEvent(int device, absl::Status error, WatchedList watched);
+  CudaEvent(std::shared_ptr<SpareEvents> spare, absl::Status error, WatchedList watched);
   ~CudaEvent() override;
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
@@ -61,7 +93,7 @@ class CudaEvent final : public Event {
 
   absl::Status Record(cudaStream_t stream);
   cudaEvent_t get() const { return event_; }  // null if it was born done
-  int device() const { return device_; }
+  int device() const { return spare_->device(); }
   const WatchedList& watched() const { return watched_; }
   absl::Status status() const;  // OK before done()
   // The error that it will end with, as far as one is known without asking CUDA.
@@ -70,7 +102,7 @@ class CudaEvent final : public Event {
  private:
   bool Seen() const;  // REQUIRES: mutex_ is held
 
-  const int device_;
+  const std::shared_ptr<SpareEvents> spare_;
   const WatchedList watched_;
   cudaEvent_t event_ = nullptr;
   mutable std::mutex mutex_;
@@ -81,10 +113,12 @@ class CudaEvent final : public Event {
 class CudaStream final : public Stream {
  public:
   // Of the highest priority: its blocks go before those of a computation that wait for room.
-  static absl::StatusOr<std::unique_ptr<CudaStream>> Start(int device);
-  // Takes `stream` over, unless it is somebody else's, which outlives this.
-  CudaStream(int device, cudaStream_t stream, bool owned = true)
-      : device_(device), stream_(stream), owned_(owned) {}
+  static absl::StatusOr<std::unique_ptr<CudaStream>> Start(
+      int device, std::shared_ptr<SpareEvents> spare = nullptr);
+  // Takes `stream` over, unless it is somebody else's, which outlives this. `spare` are the GPU's
+  // events; null: its own.
+  CudaStream(int device, cudaStream_t stream, bool owned = true,
+             std::shared_ptr<SpareEvents> spare = nullptr);
   // Does not wait for what is enqueued, which goes on: Drain before what it uses is freed.
   ~CudaStream() override;
   CudaStream(const CudaStream&) = delete;
@@ -92,6 +126,8 @@ class CudaStream final : public Stream {
 
   std::shared_ptr<Event> Record() override;
   void After(std::shared_ptr<Event> event) override;
+  absl::StatusOr<uint64_t> Capture() const override;
+  absl::StatusOr<std::unique_ptr<Gate>> Shut() override;
   absl::Status Drain(absl::Time deadline) override;
 
   cudaStream_t get() const { return stream_; }
@@ -110,8 +146,11 @@ class CudaStream final : public Stream {
   const cudaStream_t stream_;
   const bool owned_;
   const uint64_t id_ = NextId();
+  const std::shared_ptr<SpareEvents> spare_;
   absl::Status error_;
   WatchedList watched_;
+  uint32_t* gates_ = nullptr;  // pinned: how many have gone
+  uint32_t shut_ = 0;
 };
 
 // Pinned host memory that copies from and to other host memory go through: CUDA itself would hold
@@ -153,6 +192,7 @@ class CudaDevice final : public Device {
   absl::Status Copy(Stream& stream, const void* from, void* to, int64_t bytes) override;
 
   int index() const { return index_; }
+  const std::shared_ptr<SpareEvents>& spare_events() const { return spare_; }
   // Whether buffers can be registered as windows.
   bool has_windows() const;
 
@@ -160,6 +200,7 @@ class CudaDevice final : public Device {
   const int index_;
   const std::string name_;
   const std::shared_ptr<const NcclApi> nccl_;
+  const std::shared_ptr<SpareEvents> spare_ = std::make_shared<SpareEvents>(index_);
   Staging staging_;
 };
 

@@ -79,7 +79,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> NewNccl(Device& device, const Nccl
 
 absl::StatusOr<std::unique_ptr<Stream>> Adopt(Device& device, void* stream) {
   ASSIGN_OR_RETURN(const CudaDevice* cuda, AsCuda(device));
-  return std::make_unique<CudaStream>(cuda->index(), static_cast<cudaStream_t>(stream), false);
+  return std::make_unique<CudaStream>(cuda->index(), static_cast<cudaStream_t>(stream), false,
+                                      cuda->spare_events());
 }
 
 absl::Status Takes(const Collective& collective) {

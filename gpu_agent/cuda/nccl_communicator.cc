@@ -15,6 +15,13 @@
 namespace bucketd::agent {
 namespace {
 
+// What ranks of one color and one NCCL have in common, and no others: messages between two versions
+// of NCCL are not promised.
+int ColorOf(int color, int version) {
+  return static_cast<int>(
+      (static_cast<uint32_t>(color) ^ 0x9e3779b9u * static_cast<uint32_t>(version)) >> 1);
+}
+
 bool Is(ncclResult_t result, ncclResult_t wanted) { return result == wanted; }
 
 absl::StatusCode CodeOf(ncclResult_t result) {
@@ -255,10 +262,21 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Split(
     std::shared_ptr<const NcclApi> api, CudaDevice& device, const NcclOptions& options) {
   if (!api->of_process) {
     return absl::FailedPreconditionError(
-        absl::StrCat(api->ToString(), " is not the NCCL that the trainer's communicators are of"));
+        absl::StrCat(api->ToString(),
+                     " is not the NCCL that the trainer's communicators are of;"
+                     " BUCKETD_NCCL_LIB, if it is set, has to name that"));
   }
   if (api->CommSplit == nullptr) {
-    return absl::UnavailableError(absl::StrCat(api->ToString(), " has no ncclCommSplit"));
+    return absl::UnavailableError(
+        absl::StrCat(api->ToString(), " has no ncclCommSplit, which 2.18 has"));
+  }
+  int parents = 0;
+  const auto parent = static_cast<ncclComm_t>(options.parent);
+  const ncclResult_t counted = api->CommCount(parent, &parents);
+  if (!Is(counted, ncclSuccess) || parents != options.size) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the plan is of ", options.size, " ranks, the trainer's communicator of ",
+                     parents, "; plan anew for the ranks that there are"));
   }
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
@@ -266,15 +284,16 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Split(
   if (api->version >= 22700 && !options.name.empty()) config.commName = options.name.c_str();
   auto state = std::make_shared<State>(api, device.index());
   RETURN_IF_ERROR(state->Run("a split", absl::Now() + options.timeout, [&](ncclComm_t& comm) {
-    return api->CommSplit(static_cast<ncclComm_t>(options.parent), options.color, options.rank,
-                          &comm, &config);
+    return api->CommSplit(parent, ColorOf(options.color, api->version), options.rank, &comm,
+                          &config);
   }));
   int ranks = 0;
   RETURN_IF_ERROR(state->Run("a count", absl::Now() + options.timeout,
                              [&](ncclComm_t& comm) { return api->CommCount(comm, &ranks); }));
   if (ranks != options.size) {
-    const absl::Status differ = absl::FailedPreconditionError(
-        absl::StrCat(ranks, " of ", options.size, " ranks hold this plan, of this epoch"));
+    const absl::Status differ = absl::FailedPreconditionError(absl::StrCat(
+        "only ", ranks, " of ", options.size, " ranks hold this plan and epoch, and run ",
+        api->ToString(), "; start all of them anew, with one installation"));
     state->Abort(differ);
     return differ;
   }

@@ -28,7 +28,7 @@ struct NcclOptions {
   std::shared_ptr<Communicator> host;  // of the same ranks, over which they agree on plans
   // Somebody else's communicator of this process (an ncclComm_t) over the same ranks in the same
   // order. Instead of meeting by `id`, they split theirs off it: those that hold the same `color`
-  // (from 0 on), which have to be all. Nothing is launched on it meanwhile.
+  // and run the same NCCL, which have to be all. Nothing is launched on it meanwhile.
   void* parent = nullptr;
   int color = 0;
 };
@@ -55,7 +55,7 @@ struct GpuModule {
   absl::StatusOr<std::string> (*nccl_id)();
   // Blocks until all ranks are there, or the timeout. A rank a GPU, unless NCCL is told otherwise.
   // Of a split: FAILED_PRECONDITION where this NCCL is not the process's own, of which the parent
-  // is, or where ranks differ in color.
+  // is, or the parent is of another size, or ranks differ in color or in NCCL's version.
   absl::StatusOr<std::unique_ptr<Communicator>> (*nccl)(Device& device, const NcclOptions& options);
   // "NCCL 2.27.3 (libnccl.so.2)"; UNAVAILABLE: why there is none.
   absl::StatusOr<std::string> (*nccl_version)();

@@ -32,6 +32,12 @@ class Event {
   virtual absl::StatusOr<int64_t> Since(const Event& earlier) const = 0;
 };
 
+// What was enqueued behind it waits until it goes. It goes before its stream.
+class Gate {
+ public:
+  virtual ~Gate() = default;
+};
+
 // After its first error a stream runs nothing more: what is enqueued is dropped, and every later
 // event carries that error. One thread enqueues.
 class Stream {
@@ -41,6 +47,13 @@ class Stream {
   // What is enqueued from now on runs after `event`, of the same device. If that ends with an
   // error, so does this stream.
   virtual void After(std::shared_ptr<Event> event) = 0;
+  // The capture into a graph that the stream is in: what is enqueued runs at each of the graph's
+  // replays, and its events mean something within the capture alone. 0: in none.
+  virtual absl::StatusOr<uint64_t> Capture() const { return 0; }
+  // What is enqueued from now on finds its way to the device first and runs once the gate goes: its
+  // times are not those of launching it. Nothing that waits for the device may be called meanwhile.
+  // Null where launching takes no time of the stream's.
+  virtual absl::StatusOr<std::unique_ptr<Gate>> Shut() { return nullptr; }
   // Blocks until nothing of it runs any more, well or not: then what it used may be freed.
   // DEADLINE_EXCEEDED: something still does.
   virtual absl::Status Drain(absl::Time deadline) {

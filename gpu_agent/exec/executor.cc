@@ -22,6 +22,8 @@ class Ticket {
   TileList in, out;  // null: no copy
   bool finish_later = false;
   bool owns_memory = false;  // uses the bucket's memory
+  bool open = true;          // nobody has joined it, or waited for its end
+  uint64_t capture = 0;      // that it is a part of
   std::vector<Collective> group;
   std::shared_ptr<Event> after;
   absl::Time deadline;
@@ -192,10 +194,10 @@ absl::Status Executor::Drain() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<TileList> Executor::TilesFor(Tiles& cached, absl::Span<const Tensor> tensors,
+absl::StatusOr<TileList> Executor::TilesFor(TileCache& cached, absl::Span<const Tensor> tensors,
                                             int32_t bucket, bool in) {
-  if (cached.tiles != nullptr && absl::MakeConstSpan(cached.tensors) == tensors) {
-    return cached.tiles;
+  for (const Tiles& known : cached) {
+    if (absl::MakeConstSpan(known.tensors) == tensors) return known.tiles;
   }
   const int rank = slots_[static_cast<size_t>(bucket)].lane->channel.communicator->rank();
   ASSIGN_OR_RETURN(const std::vector<Segment> segments,
@@ -203,9 +205,10 @@ absl::StatusOr<TileList> Executor::TilesFor(Tiles& cached, absl::Span<const Tens
                       : CopyOut(program_, bucket, rank, tensors, memory(bucket)));
   absl::StatusOr<std::vector<Tile>> tiles = Cut(segments);
   if (!tiles.ok()) return Wrong(program_, bucket, ": ", tiles.status().message());
-  cached.tensors.assign(tensors.begin(), tensors.end());
-  cached.tiles = std::make_shared<const std::vector<Tile>>(*std::move(tiles));
-  return cached.tiles;
+  if (cached.size() == kTilesKept) cached.pop_front();
+  cached.push_back({{tensors.begin(), tensors.end()},
+                    std::make_shared<const std::vector<Tile>>(*std::move(tiles))});
+  return cached.back().tiles;
 }
 
 absl::Status Executor::BindPacked(const Payload& payload, Ticket& ticket) {
@@ -266,16 +269,36 @@ absl::StatusOr<TicketPtr> Executor::NewTicket(int32_t bucket, const Payload& pay
   auto ticket = std::make_shared<Ticket>();
   ticket->bucket = bucket;
   ticket->after = payload.after;
+  ticket->capture = payload.capture;
   const BucketMode mode = program_.plan.buckets[static_cast<size_t>(bucket)].mode;
   RETURN_IF_ERROR(mode == BucketMode::kPacked ? BindPacked(payload, *ticket)
                                               : BindGrouped(payload, *ticket));
   return ticket;
 }
 
+// Events of one side of a capture's begin or end mean nothing on the other: what is over there has
+// been joined, so the caller's streams order it.
+absl::Status Executor::Enter(uint64_t capture) {
+  if (capture == capture_) return absl::OkStatus();
+  if (next_ != 0 || open_ > 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a capture into a graph ", capture == 0 ? "ended" : "began", " in the midst of a run: ",
+        open_, " buckets are not joined, and the plan goes on with its bucket ", next_, " of ",
+        program_.starts.size(), "; capture the whole of what the plan is of, or nothing of it"));
+  }
+  capture_ = capture;
+  held_.clear();
+  last_lane_ = nullptr;
+  last_arrived_ = nullptr;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<TicketPtr> Executor::Start(int32_t bucket, const Payload& payload) {
   const std::lock_guard lock(mutex_);
   RETURN_IF_ERROR(error_);
+  RETURN_IF_ERROR(Enter(payload.capture));
   ASSIGN_OR_RETURN(TicketPtr ticket, NewTicket(bucket, payload));
+  ++open_;
   slots_[static_cast<size_t>(bucket)].waiting = ticket;
   LaunchReady();
   RETURN_IF_ERROR(error_);
@@ -290,7 +313,7 @@ absl::Status Executor::Finish(const TicketPtr& ticket, absl::Span<const Tensor> 
         absl::StrCat(Describe(program_.plan, ticket->bucket), ": has nothing to finish"));
   }
   if (!out.empty()) {
-    Tiles& cached = slots_[static_cast<size_t>(ticket->bucket)].out;
+    TileCache& cached = slots_[static_cast<size_t>(ticket->bucket)].out;
     ASSIGN_OR_RETURN(ticket->out, TilesFor(cached, out, ticket->bucket, false));
   }
   ticket->finish_later = false;
@@ -380,7 +403,8 @@ absl::Status Executor::Launch(const TicketPtr& ticket) {
   ticket->arrived = wire.Record();
   last_lane_ = &lane;
   last_arrived_ = ticket->arrived;
-  under_way_.push_back(ticket);
+  // What a graph does at its replays nobody here can ask.
+  if (ticket->capture == 0) under_way_.push_back(ticket);
   return ticket->finish_later ? absl::OkStatus() : Unpack(*ticket, on_wire ? wire : *unpack_);
 }
 
@@ -400,6 +424,10 @@ absl::Status Executor::Wait(const TicketPtr& ticket, Phase phase, absl::Time dea
   std::shared_ptr<Event> event;
   {
     std::unique_lock lock(mutex_);
+    if (ticket->capture != 0) {
+      return absl::FailedPreconditionError(absl::StrCat(Describe(program_.plan, ticket->bucket),
+                                                        ": is captured into a graph: join"));
+    }
     const auto known = [&] { return ticket->At(phase) != nullptr || !error_.ok(); };
     ++waiters_;
     if (deadline == absl::InfiniteFuture()) {
@@ -417,8 +445,12 @@ absl::Status Executor::Wait(const TicketPtr& ticket, Phase phase, absl::Time dea
     }
   }
   const absl::Status status = event->Wait(deadline);
-  if (status.ok() || !event->done()) return status;
+  if (!status.ok() && !event->done()) return status;
   const std::lock_guard lock(mutex_);
+  if (status.ok()) {
+    if (event == ticket->done) Leave(*ticket);
+    return status;
+  }
   Fail(absl::Status(status.code(),
                     absl::StrCat(Describe(program_.plan, ticket->bucket), ": ", status.message())));
   return error_;
@@ -432,19 +464,29 @@ absl::Status Executor::Join(const TicketPtr& ticket, Stream& stream) {
         absl::StrCat(Describe(program_.plan, ticket->bucket),
                      ticket->arrived == nullptr ? ": waits for its turn" : ": was not finished"));
   }
+  ASSIGN_OR_RETURN(const uint64_t capture, stream.Capture());
+  if (capture != ticket->capture) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(Describe(program_.plan, ticket->bucket),
+                     ": was started and is joined on two sides of a capture into a graph"));
+  }
   stream.After(ticket->done);
+  Leave(*ticket);
   return absl::OkStatus();
 }
 
+void Executor::Leave(Ticket& ticket) { open_ -= std::exchange(ticket.open, false) ? 1 : 0; }
+
 bool Executor::done(const TicketPtr& ticket) const {
   const std::lock_guard lock(mutex_);
+  if (ticket->capture != 0) return !error_.ok();
   return ticket->done != nullptr ? ticket->done->done() : !error_.ok();
 }
 
 absl::StatusOr<BucketTimes> Executor::Times(const TicketPtr& ticket, const Event* origin) const {
   const std::lock_guard lock(mutex_);
   const Ticket& t = *ticket;
-  if (t.done == nullptr || !t.done->done()) {
+  if (t.capture != 0 || t.done == nullptr || !t.done->done()) {
     return absl::FailedPreconditionError(
         absl::StrCat(Describe(program_.plan, t.bucket), ": is not done"));
   }

@@ -64,6 +64,7 @@ struct Payload {
   absl::Span<const Tensor> in, out;
   std::byte* memory = nullptr;
   std::shared_ptr<Event> after;  // of the executor's device; null: the tensors are there
+  uint64_t capture = 0;          // Stream::Capture of what is behind `after`
 };
 
 struct Span {
@@ -103,7 +104,11 @@ class Executor {
   // INVALID_ARGUMENT names the member that does not fit; FAILED_PRECONDITION where the bucket was
   // started already and waits for its turn, or the executor's error. Launching may run on the
   // caller's thread, of this bucket and of those that waited for it. O(tiles) where the tensors are
-  // others than at the bucket's last start.
+  // others than at the bucket's last few starts.
+  // A capture into a graph holds whole runs of the plan: FAILED_PRECONDITION where one begins or
+  // ends while a bucket was started whose turn has not come, or that nobody has joined or waited
+  // for. Of buckets in a capture there are no times and no waits, and nobody sees one that does
+  // not end.
   absl::StatusOr<TicketPtr> Start(int32_t bucket, const Payload& payload);
   // Copies the result of a packed bucket out, or, with no tensors, gives its memory up without.
   // Buckets that share the memory wait for it. REQUIRES: the ticket of a Start without `out`.
@@ -115,7 +120,8 @@ class Executor {
   bool done(const TicketPtr& ticket) const;
   // What is enqueued on `stream`, of the device, from now on runs when the bucket is done; no
   // thread waits, and the device is asked nothing. FAILED_PRECONDITION where the ticket waits for
-  // its turn or its Finish; else the executor's error, as far as one is known: a bucket may fail
+  // its turn or its Finish, or is of another capture than `stream`; else the executor's error, as
+  // far as one is known: a bucket may fail
   // behind this, and then its results are undefined, and the next call says so.
   absl::Status Join(const TicketPtr& ticket, Stream& stream);
   // From `origin`, an event of the device; null: from the first thing that the bucket did.
@@ -134,11 +140,13 @@ class Executor {
   absl::Status Close();
 
  private:
-  // Tiles for the tensors of the last time.
+  // Tiles for the tensors of the last times: an allocator that is in step gives the same few again.
   struct Tiles {
     std::vector<Tensor> tensors;
     std::shared_ptr<const std::vector<Tile>> tiles;
   };
+  static constexpr size_t kTilesKept = 4;
+  using TileCache = std::deque<Tiles>;
   struct Lane {
     Channel channel;
     std::unique_ptr<Stream> stream;
@@ -146,7 +154,7 @@ class Executor {
   struct Slot {
     Lane* lane = nullptr;
     TicketPtr waiting;  // started, not launched
-    Tiles in, out;
+    TileCache in, out;
   };
   struct Held {
     int64_t end = 0;
@@ -157,15 +165,17 @@ class Executor {
   absl::Status Open(std::vector<Channel> channels);
   absl::Status TakeArena();
   absl::Status Register(Lane& lane, absl::Time deadline);
+  absl::Status Enter(uint64_t capture);
   absl::StatusOr<TicketPtr> NewTicket(int32_t bucket, const Payload& payload);
   absl::Status BindPacked(const Payload& payload, Ticket& ticket);
   absl::Status BindGrouped(const Payload& payload, Ticket& ticket);
   absl::StatusOr<std::shared_ptr<const std::vector<Tile>>> TilesFor(
-      Tiles& cached, absl::Span<const Tensor> tensors, int32_t bucket, bool in);
+      TileCache& cached, absl::Span<const Tensor> tensors, int32_t bucket, bool in);
   void LaunchReady();
   bool MemoryFree(int32_t bucket) const;
   absl::Status Launch(const TicketPtr& ticket);
   absl::Status Unpack(Ticket& ticket, Stream& stream);
+  void Leave(Ticket& ticket);
   void TakeMemory(const TicketPtr& ticket, Stream& stream);
   void Forget(bool ask);
   absl::Status Drain();
@@ -186,6 +196,8 @@ class Executor {
   int waiters_ = 0;  // threads that wait for a launch or a Finish
   std::vector<Slot> slots_;
   size_t next_ = 0;                  // of program_.starts
+  uint64_t capture_ = 0;             // that the last start was in
+  int open_ = 0;                     // tickets that nobody has joined, or waited for to their end
   std::map<int64_t, Held> held_;     // by begin: whose bytes these were last, as far as not done
   std::deque<TicketPtr> under_way_;  // launched or finished, by time
   const Lane* last_lane_ = nullptr;

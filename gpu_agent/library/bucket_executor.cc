@@ -101,11 +101,13 @@ absl::StatusOr<int64_t> Start(bucket_executor& executor, int32_t bucket, const b
   payload.out = to;
   if (executor.module != nullptr) {
     ASSIGN_OR_RETURN(const auto adopted, executor.module->adopt(*executor.device, stream));
+    ASSIGN_OR_RETURN(payload.capture, adopted->Capture());
     payload.after = adopted->Record();
   }
   ASSIGN_OR_RETURN(TicketPtr ticket, executor.executor->Start(bucket, payload));
   const std::lock_guard<std::mutex> lock(executor.mutex);
-  executor.runs[++executor.last_ticket] = {bucket, std::move(ticket), absl::ZeroDuration()};
+  executor.runs[++executor.last_ticket] = {bucket, std::move(ticket), absl::ZeroDuration(),
+                                           payload.capture != 0};
   return executor.last_ticket;
 }
 
@@ -116,14 +118,14 @@ absl::Status Join(bucket_executor& executor, int64_t ticket, void* stream) {
   ASSIGN_OR_RETURN(const Run run, Find(executor, ticket, false));
   ASSIGN_OR_RETURN(const auto adopted, executor.module->adopt(*executor.device, stream));
   Joined joined{run.bucket, run.ticket, nullptr, nullptr};
-  const bool told = executor.reporting != nullptr;
+  const bool told = executor.reporting != nullptr && !run.captured;
   if (told) joined.reached = adopted->Record();
   RETURN_IF_ERROR(executor.executor->Join(run.ticket, *adopted));
   if (told) joined.left = adopted->Record();
   // An adopted stream knows the errors of what it was told to wait for.
   RETURN_IF_ERROR(executor.executor->health());
   Find(executor, ticket, true).IgnoreError();
-  executor.NoteWhenDone(std::move(joined));
+  if (!run.captured) executor.NoteWhenDone(std::move(joined));
   return absl::OkStatus();
 }
 
@@ -140,7 +142,7 @@ absl::Status Wait(bucket_executor& executor, int64_t ticket, absl::Duration pati
   if (waited.ok() && times.ok()) {
     executor.Ran(run.bucket, *times, absl::ToInt64Nanoseconds(run.exposed));
   }
-  if (!absl::IsDeadlineExceeded(waited)) executor.runs.erase(ticket);
+  if (!absl::IsDeadlineExceeded(waited) && !run.captured) executor.runs.erase(ticket);
   return waited;
 }
 

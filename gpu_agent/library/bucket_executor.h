@@ -20,6 +20,13 @@
  * launches in the plan's order, over all channels one behind the other. Beside collectives that the
  * caller launches on communicators of its own, NCCL wants one order of launches on all ranks, and
  * NCCL_LAUNCH_ORDER_IMPLICIT=1 (2.26 or newer).
+ *
+ * Graphs: the caller's stream may be in a capture, on all ranks alike. A capture holds whole runs of
+ * the plan: where one begins or ends, every bucket that was started has been joined, and the plan
+ * begins anew; else start and join say FAILED_PRECONDITION. The host waits there once for each new
+ * list of tensors, while its table goes to the GPU. Tensors, arena and executor stay to the end of
+ * the graph's last replay, for which close does not wait. Replays have no times and no records; an
+ * abort ends those under way, as the error of a peer does, but nobody sees one that hangs.
  */
 #ifndef BUCKETD_GPU_AGENT_LIBRARY_BUCKET_EXECUTOR_H_
 #define BUCKETD_GPU_AGENT_LIBRARY_BUCKET_EXECUTOR_H_

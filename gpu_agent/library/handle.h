@@ -29,6 +29,7 @@ struct Run {
   int32_t bucket = 0;
   TicketPtr ticket;
   absl::Duration exposed;
+  bool captured = false;  // into a graph
 };
 
 // A run that a stream waits for: `reached` and `left` are when it came to the wait and went on;

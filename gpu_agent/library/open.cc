@@ -85,12 +85,20 @@ int ColorOf(const Program& program, uint64_t epoch) {
   return static_cast<int>(color >> 1);
 }
 
+// With the rank that says it.
+absl::Status By(const bucket_channel& channel, const Program& program, uint64_t epoch,
+                const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrCat("rank ", channel.rank, " of ", channel.size, " of ",
+                                   channel.mesh_dim, ", plan ", ToHex(program.digest).substr(0, 8),
+                                   " of epoch ", epoch, ": ", status.message()));
+}
+
 absl::StatusOr<std::unique_ptr<Communicator>> SplitOff(const bucket_channel& channel, int color,
                                                        absl::Duration timeout,
                                                        bucket_executor& handle) {
   if (channel.parent == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("channel ", channel.mesh_dim, " has no communicator to be split"));
+    return absl::InvalidArgumentError("there is no communicator to be split");
   }
   NcclOptions nccl;
   nccl.rank = channel.rank;
@@ -137,7 +145,10 @@ absl::StatusOr<std::unique_ptr<bucket_executor>> OpenExecutor(
   RETURN_IF_ERROR(TakeDevice(options.device, gpus, *opened));
   const bool on_gpu = opened->module != nullptr;
   if (on_gpu) {
-    if (options.arena == nullptr) return absl::InvalidArgumentError("a GPU's arena is null");
+    if (options.arena == nullptr)
+      return absl::InvalidArgumentError(absl::StrCat("there is no arena; the plan's buckets want ",
+                                                     program.memory_bytes, " bytes of GPU ",
+                                                     options.device));
     how.memory = static_cast<std::byte*>(options.arena);
     how.memory_bytes = options.arena_bytes;
     how.compared = true;  // by their color
@@ -146,9 +157,13 @@ absl::StatusOr<std::unique_ptr<bucket_executor>> OpenExecutor(
   std::vector<Channel> channels;
   for (int32_t c = 0; c < options.channel_count; ++c) {
     const bucket_channel& from = options.channels[c];
-    ASSIGN_OR_RETURN(auto communicator, on_gpu ? SplitOff(from, color, how.timeout, *opened)
-                                               : JoinRing(options, from, deadline));
-    channels.push_back({from.mesh_dim, from.lane, std::move(communicator)});
+    auto communicator =
+        on_gpu ? SplitOff(from, color, how.timeout, *opened) : JoinRing(options, from, deadline);
+    if (!communicator.ok()) {
+      return on_gpu ? By(from, program, options.epoch, communicator.status())
+                    : communicator.status();
+    }
+    channels.push_back({from.mesh_dim, from.lane, *std::move(communicator)});
   }
   ASSIGN_OR_RETURN(opened->executor,
                    Executor::Create(*opened->device, *opened->copier, std::move(program),

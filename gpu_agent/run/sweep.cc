@@ -131,6 +131,9 @@ class Sweeper {
       ASSIGN_OR_RETURN(std::vector<Tile> tiles, Cut(segments));
       return copier_.Copy(*stream_, std::make_shared<const std::vector<Tile>>(std::move(tiles)));
     };
+    // Whatever the first launch of a kernel loads may wait for the device: not behind a gate.
+    RETURN_IF_ERROR(copy(0));
+    RETURN_IF_ERROR(Finish());
     int64_t host_ps = 0;
     ASSIGN_OR_RETURN(row.picoseconds, Times(region, copy, host_ps));
     return row;
@@ -250,6 +253,7 @@ class Sweeper {
     for (int64_t i = 0; i < kRepetitions; ++i) {
       if (next_ + region > pool_->bytes()) next_ = 0;
       absl::SleepFor(kPause);
+      ASSIGN_OR_RETURN(std::unique_ptr<Gate> gate, stream_->Shut());
       // All ranks begin at once: a late one would find half of its peers' work done.
       const Collective barrier{CollectiveKind::kAllReduce,
                                barrier_->data(),
@@ -263,6 +267,7 @@ class Sweeper {
       RETURN_IF_ERROR(work(next_));
       const std::shared_ptr<Event> to = stream_->Record();
       host.push_back(std::chrono::nanoseconds(Clock::now() - begin).count() * 1000);
+      gate = nullptr;
       RETURN_IF_ERROR(to->Wait(absl::InfiniteFuture()));
       ASSIGN_OR_RETURN(const int64_t ps, to->Since(*from));
       times.push_back(std::max<int64_t>(ps, 1));

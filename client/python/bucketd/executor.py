@@ -128,7 +128,8 @@ class Runner:
             folder=folder.encode(), token=token.encode(), epoch=epoch, timeout_seconds=self.timeout,
             gloo_order=self.plan.backend == "gloo", device=self._device.index)
         loaded = library.load()
-        arena = self._device.arena(library.call(loaded.bucket_executor_plan_bytes, ctypes.byref(options), what=scope))
+        size = library.call(loaded.bucket_executor_plan_bytes, ctypes.byref(options), what=scope)
+        arena = self._device.arena(size, scope, agreement)
         if arena is not None:
             options.arena, options.arena_bytes = arena.data_ptr(), arena.numel()
         self._handle = hearing_signals(lambda: library.call(loaded.bucket_executor_open, ctypes.byref(options), what=scope))

@@ -34,7 +34,7 @@ class Host:
     def stream(self) -> None:
         return None
 
-    def arena(self, size: int) -> None:
+    def arena(self, size: int, scope: str, agreement) -> None:
         """The library's own."""
         return None
 
@@ -61,7 +61,22 @@ class Gpu:
     def stream(self) -> int:
         return torch.cuda.current_stream(self.index).cuda_stream
 
-    def arena(self, size: int) -> torch.Tensor:
+    def arena(self, size: int, scope: str, agreement) -> torch.Tensor:
+        """On all ranks or on none: one that has no memory, or another NCCL than the others, is an error on each, with its number.
+        What is behind this is collective, and would wait for that rank to the timeout."""
+        scope = f"{scope}/arena"
+        try:
+            arena = self._allocate(size)
+        except torch.OutOfMemoryError as error:
+            lacking = ExecutorError(
+                f"GPU {self.index} has no {size} bytes for the plan's buckets ({str(error).splitlines()[0]}); plan with a "
+                'lower memory_limit, or without executor="bucketd"')
+            agreement.fail(scope, lacking)
+            raise lacking from error
+        agreement.agree(scope, {"NCCL": self._nccl()})
+        return arena
+
+    def _allocate(self, size: int) -> torch.Tensor:
         """Of the memory that torch's NCCL allocates, and in torch's count of what is in use."""
         self.pool = torch.cuda.MemPool(self._backend(None).mem_allocator)
         with torch.cuda.use_mem_pool(self.pool):
@@ -90,6 +105,9 @@ class Gpu:
         if agreement.leader:
             agreement.store.set(key, secrets.token_hex(8))
         return await_key(agreement.store, key, timeout, f"rank {agreement.ranks[0]} opened no executor", ExecutorError).decode(), ""
+
+    def _nccl(self) -> str:
+        return ".".join(map(str, torch.cuda.nccl.version()))
 
     def _backend(self, name):
         from torch.distributed import distributed_c10d as c10d

@@ -2,6 +2,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -37,7 +38,8 @@ int Current() {
 
 // Of calls that no capture survives.
 void NotInCapture(const char* call) {
-  if (capture_mode == cudaStreamCaptureModeRelaxed || !World::now()->capturing()) return;
+  if (capture_mode == cudaStreamCaptureModeRelaxed) return;
+  if (!World::now()->capturing(DeviceOfThread())) return;
   World::now()->Find(std::string(call) + " while a stream is captured");
 }
 
@@ -63,6 +65,19 @@ CUresult Pop(CUcontext*) {
   return CUDA_SUCCESS;
 }
 
+CUresult WaitValue(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+  Locked world;
+  SimStream* known = world->Of(stream);
+  auto* memory = reinterpret_cast<uint32_t*>(address);
+  if (known == nullptr || flags != CU_STREAM_WAIT_VALUE_GEQ || !world->memory().IsPinned(memory)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  world->Enqueue(
+      *known, bucketd::agent::sim::kGate, [](const Toucher&) {},
+      [memory, value] { return std::atomic_ref(*memory).load() >= value; });
+  return CUDA_SUCCESS;
+}
+
 void Move(World& world, const void* from, void* to, size_t bytes, const Toucher& by) {
   const std::byte* in = world.memory().Touch(from, bytes, false, by);
   std::byte* out = world.memory().Touch(to, bytes, true, by);
@@ -76,6 +91,18 @@ extern "C" {
 const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaSuccess ? "no error" : "an error of cudasim";
 }
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  const World* world = World::now();
+  if (world == nullptr) return cudaErrorNoDevice;
+  *count = world->options().devices;
+  return world->options().driver == 0 ? cudaSuccess : cudaErrorInsufficientDriver;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = World::now()->options().driver;
+  return cudaSuccess;
+}
+
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
@@ -84,6 +111,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
   *function = wanted == "cuDevicePrimaryCtxRetain" ? reinterpret_cast<void*>(&Retain)
               : wanted == "cuCtxPushCurrent"       ? reinterpret_cast<void*>(&Push)
               : wanted == "cuCtxPopCurrent"        ? reinterpret_cast<void*>(&Pop)
+              : wanted == "cuStreamWaitValue32"    ? reinterpret_cast<void*>(&WaitValue)
                                                    : nullptr;
   return *function == nullptr ? cudaErrorSymbolNotFound : cudaSuccess;
 }
@@ -129,6 +157,7 @@ cudaError_t cudaFree(void* memory) {
   Locked world;
   Current();
   if (memory == nullptr) return cudaSuccess;
+  NotInCapture("cudaFree");
   world->Drain();
   world->memory().Free(memory, world->host(), "cudaFree");
   return cudaSuccess;
@@ -137,6 +166,7 @@ cudaError_t cudaFree(void* memory) {
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   Locked world;
   Current();
+  NotInCapture("cudaHostAlloc");
   *memory = world->memory().Allocate(-1, bytes, 4096);
   return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
@@ -195,6 +225,10 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   world->Advance();
   const SimStream* known = world->Of(stream);
   if (known == nullptr) return cudaErrorInvalidResourceHandle;
+  if (known->capture != nullptr) {
+    world->Find("cudaStreamQuery of a stream in a capture");
+    return cudaErrorStreamCaptureUnsupported;
+  }
   if (!known->ops.empty()) return cudaErrorNotReady;
   world->host().Join(known->clock);
   return cudaSuccess;
@@ -206,11 +240,17 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   SimStream* known = world->Of(stream);
   const SimEvent* of = world->Of(event);
   if (known == nullptr || of == nullptr) return cudaErrorInvalidResourceHandle;
-  if (of->recording == nullptr) return cudaSuccess;
-  const std::shared_ptr<Recording> recording = of->recording;
-  world->Enqueue(
-      *known, "a wait", [known, recording](const Toucher&) { known->clock.Join(recording->clock); },
-      [recording] { return recording->done; });
+  return of->recording == nullptr ? cudaSuccess : world->Await(*known, of->recording);
+}
+
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                     unsigned long long* id, cudaGraph_t*, const cudaGraphNode_t**,
+                                     const cudaGraphEdgeData**, size_t*) {
+  Locked world;
+  const SimStream* known = world->Of(stream);
+  if (known == nullptr) return cudaErrorInvalidResourceHandle;
+  *status = known->capture == nullptr ? cudaStreamCaptureStatusNone : cudaStreamCaptureStatusActive;
+  if (known->capture != nullptr) *id = known->capture->id;
   return cudaSuccess;
 }
 
@@ -218,6 +258,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   if (World::now() == nullptr) return cudaErrorNoDevice;
   Locked world;
   *event = reinterpret_cast<cudaEvent_t>(world->NewEvent(Current()));
+  world->MadeEvent(Current());
   return cudaSuccess;
 }
 
@@ -237,12 +278,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return cudaErrorInvalidResourceHandle;
   }
   of->recording = std::make_shared<Recording>();
-  world->Enqueue(*known, "an event",
-                 [known, recording = of->recording, w = &*world](const Toucher&) {
-                   recording->done = true;
-                   recording->clock = known->clock;
-                   recording->at_ns = w->now_ns();
-                 });
+  world->Record(*known, of->recording);
   return cudaSuccess;
 }
 
@@ -255,6 +291,10 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   const SimEvent* of = world->Of(event);
   if (of == nullptr) return cudaErrorInvalidResourceHandle;
   if (of->recording == nullptr) return cudaSuccess;
+  if (of->recording->graph != nullptr) {
+    world->Find("cudaEventQuery of an event in a capture");
+    return cudaErrorCapturedEvent;
+  }
   if (!of->recording->done) return cudaErrorNotReady;
   world->host().Join(of->recording->clock);
   return cudaSuccess;
@@ -298,6 +338,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     });
     return cudaSuccess;
   }
+  if (known->capture != nullptr) world->Find("a copy from plain memory of the host in a capture");
+  NotInCapture("cudaMemcpyAsync of plain memory of the host");
   // Plain memory is read before the call returns.
   const auto* begin = static_cast<const std::byte*>(from);
   const std::vector<std::byte> staged(begin, begin + bytes);
@@ -314,6 +356,7 @@ cudaError_t cudaMallocAsync(void** memory, size_t bytes, cudaStream_t stream) {
   SimStream* known = world->Of(stream);
   if (known == nullptr) return cudaErrorInvalidResourceHandle;
   *memory = world->memory().Allocate(known->device, bytes, 256);
+  world->MadeTable(known->device);
   return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 

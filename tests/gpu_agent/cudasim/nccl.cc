@@ -133,16 +133,23 @@ ncclResult_t Nccl::Launch(ncclComm_t comm, SimStream& stream, std::vector<Call> 
     const bool f8 = call.type == ncclFloat8e4m3 || call.type == ncclFloat8e5m2;
     if (f8 && call.op == ncclAvg && self->group->size == 1) return ncclInvalidArgument;
   }
-  auto part = std::make_shared<Part>();
-  part->calls = std::move(calls);
-  const size_t first = self->launches++;
-  return Begin(*self, [this, self, &stream, part, first] {
+  ++launched_;
+  world_.Pass(world_.options().launch_ns);
+  const bool first = !std::exchange(self->asked, true);
+  // In a graph each replay is a launch.
+  const size_t index = stream.capture == nullptr ? self->launches++ : 0;
+  return Begin(*self, [this, self, &stream, calls = std::move(calls), first, index] {
     // The first launch connects, which takes all ranks.
     const auto& ranks = self->group->ranks;
-    const auto there = [](const Comm* peer) { return peer->launches > 0; };
-    if (first == 0 && !std::all_of(ranks.begin(), ranks.end(), there)) return ncclInProgress;
+    const auto there = [](const Comm* peer) { return peer->asked; };
+    if (first && !std::all_of(ranks.begin(), ranks.end(), there)) return ncclInProgress;
     if (!world_.Chance(2)) return ncclInProgress;
-    Enqueue(*self, stream, part);
+    const bool captured = stream.capture != nullptr;
+    world_.EnqueueAnew(stream, [this, self, calls, captured, index](SimStream& on) {
+      auto part = std::make_shared<Part>();
+      part->calls = calls;
+      Enqueue(*self, on, part, captured ? self->launches++ : index);
+    });
     return ncclSuccess;
   });
 }
@@ -155,8 +162,7 @@ bool Nccl::AllStarted(const Comm& comm, size_t round) const {
 }
 
 // Two ops: the kernel takes its place on the GPU, and leaves it when all ranks' have come.
-void Nccl::Enqueue(Comm& comm, SimStream& stream, const std::shared_ptr<Part>& part) {
-  const size_t index = comm.launches - 1;
+void Nccl::Enqueue(Comm& comm, SimStream& stream, const std::shared_ptr<Part>& part, size_t index) {
   Round& round = comm.group->rounds[index];
   round.parts.resize(static_cast<size_t>(comm.group->size));
   round.parts[static_cast<size_t>(comm.rank)] = part;

@@ -66,6 +66,7 @@ struct Comm {
   ncclResult_t error = ncclSuccess;
   int polls_to_error = -1;
   std::function<ncclResult_t()> progress;  // of the call that is under way; null: none
+  bool asked = false;                      // for its first launch, which connects
   size_t launches = 0, windows_asked = 0, splits_asked = 0;
   std::map<ncclWindow_t, const void*> windows;
 };
@@ -88,13 +89,14 @@ class Nccl {
 
   void Kill(int rank, bool peers_hear);
   void Freed(const void* memory);  // which is no window of anybody
+  int64_t launched() const { return launched_; }
   // Nothing can go on: is it because kernels hold what others wait for?
   void FindDeadlock();
 
  private:
   Comm* Of(ncclComm_t comm, const char* call, bool idle);
   ncclResult_t Begin(Comm& comm, std::function<ncclResult_t()> progress);
-  void Enqueue(Comm& comm, SimStream& stream, const std::shared_ptr<Part>& part);
+  void Enqueue(Comm& comm, SimStream& stream, const std::shared_ptr<Part>& part, size_t index);
   bool AllStarted(const Comm& comm, size_t round) const;
   void Compute(Group& group, Round& round);
   void Drop(Comm& comm);
@@ -102,6 +104,7 @@ class Nccl {
   World& world_;
   std::map<std::string, std::unique_ptr<Group>> groups_;
   std::vector<std::unique_ptr<Comm>> comms_;
+  int64_t launched_ = 0;
   std::map<int, int> running_;  // kernels on each GPU
 };
 

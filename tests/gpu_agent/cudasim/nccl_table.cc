@@ -93,7 +93,10 @@ void FillCommunicators(NcclApi& api) {
 
 void FillMemory(NcclApi& api) {
   api.MemAlloc = [](void** memory, size_t bytes) {
-    *memory = Locked()->memory().Allocate(CurrentGpu(), bytes, 4096);
+    Locked world;
+    const auto& memory_of = world->options().memory;
+    if (memory_of != nullptr && bytes > memory_of(CurrentGpu())) return ncclSystemError;
+    *memory = world->memory().Allocate(CurrentGpu(), bytes, 4096);
     return *memory == nullptr ? ncclSystemError : ncclSuccess;
   };
   // It unmaps at once.

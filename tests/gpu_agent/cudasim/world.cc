@@ -1,5 +1,6 @@
 #include "tests/gpu_agent/cudasim/world.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <utility>
@@ -58,9 +59,19 @@ size_t World::allocations() {
   return memory_.live();
 }
 
-void World::Capture(bool now) {
+int World::events_made(int gpu) {
   const std::lock_guard lock(mutex_);
-  capturing_ = now;
+  return events_made_[gpu];
+}
+
+int World::tables_made(int gpu) {
+  const std::lock_guard lock(mutex_);
+  return tables_made_[gpu];
+}
+
+int64_t World::launches() {
+  const std::lock_guard lock(mutex_);
+  return nccl_->launched();
 }
 
 void World::OnStep(int64_t step, std::function<void()> then) {
@@ -106,6 +117,11 @@ bool World::Forget(cudaEvent_t event) { return events_.erase(event) == 1; }
 
 void World::Enqueue(SimStream& stream, std::string what, std::function<void(const Toucher&)> run,
                     std::function<bool()> ready) {
+  if (stream.capture != nullptr) {
+    return EnqueueAnew(stream, [this, what, run, ready](SimStream& replayed) {
+      Enqueue(replayed, what, run, ready);
+    });
+  }
   stream.ops.push_back({std::move(what), host_, std::move(ready), std::move(run)});
 }
 
@@ -124,7 +140,10 @@ bool World::Step() {
     if (ready == nullptr || ready()) able.push_back(stream.get());
   }
   if (able.empty()) {
-    nccl_->FindDeadlock();
+    const bool shut = std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) {
+      return !stream->ops.empty() && stream->ops.front().what == kGate;  // the host goes on
+    });
+    if (!shut) nccl_->FindDeadlock();
     return false;
   }
   SimStream& stream = *able[random_() % able.size()];

@@ -36,10 +36,16 @@ struct Options {
   int devices = 2;
   // Collectives that fit on a GPU beside compute at once. The others wait, in any order.
   int resident = 1;
+  int64_t launch_ns = 0;  // of the devices' time that a launch of NCCL's takes the host
+  std::function<int(int gpu)> nccl_version = nullptr;  // of its rank; null: one for all
+  std::function<size_t(int gpu)> memory = nullptr;     // bytes of each; null: enough
+  int driver = 0;             // CUDA's version that it is for; 0: new enough
   bool foreign_nccl = false;  // not the one that the trainer's communicators are of
   // NCCL's answer to a window, by rank, some polls after the call. Its communicator is dead then.
   std::function<ncclResult_t(int rank)> window = nullptr;
 };
+
+inline constexpr char kGate[] = "a gate";  // an op that waits for the host
 
 // What a stream does next, once it comes to it.
 struct Op {
@@ -49,10 +55,28 @@ struct Op {
   std::function<void(const Toucher&)> run;
 };
 
+struct SimGraph;
+struct SimStream;
+
 struct Recording {
   bool done = false;
   Clock clock;
   int64_t at_ns = 0;
+  SimGraph* graph = nullptr;  // it was recorded in a capture: it is never done, and marks these
+  std::vector<size_t> nodes;
+};
+
+// What a capture has made: each node is enqueued anew at each replay.
+struct SimGraph {
+  struct Node {
+    const SimStream* stream = nullptr;  // that it was captured on
+    std::function<void(SimStream&)> enqueue;
+    std::vector<size_t> after;
+  };
+  uint64_t id = 0;
+  SimStream* origin = nullptr;
+  bool ended = false;
+  std::vector<Node> nodes;
 };
 
 struct SimStream {
@@ -62,6 +86,8 @@ struct SimStream {
   bool destroyed = false;
   Clock clock;
   std::deque<Op> ops;
+  SimGraph* capture = nullptr;
+  std::vector<size_t> tips;  // nodes that the next one comes after
 };
 
 struct SimEvent {
@@ -90,10 +116,18 @@ class World {
   std::vector<std::string> findings();
   std::set<int> contexts();    // GPUs on which this process has a context
   size_t allocations();        // that nobody has freed
+  int64_t launches();          // of NCCL's, by all ranks
   std::set<int> priorities();  // of all streams
-  // As if some stream were being captured into a graph: whoever asks what is done makes that
-  // invalid, but for threads that have said that they only look.
-  void Capture(bool now);
+  // How many were made on a GPU, freed ones too.
+  int events_made(int gpu);
+  int tables_made(int gpu);
+  // What is enqueued on the stream, and on others that wait for it, becomes a graph. Meanwhile
+  // whoever asks about this GPU what is done is a finding, but for threads that are beside captures
+  // (cudaThreadExchangeStreamCaptureMode), and so is an event from outside.
+  void BeginCapture(cudaStream_t stream);
+  // A stream whose work the first one has not waited for is a finding.
+  SimGraph* EndCapture(cudaStream_t stream);
+  void Replay(const SimGraph& graph, cudaStream_t stream);
   // What happens when the program asks for the `step`th time, on its thread.
   void OnStep(int64_t step, std::function<void()> then);
 
@@ -103,7 +137,7 @@ class World {
   Memory& memory() { return memory_; }
   Clock& host() { return host_; }
   void Find(const std::string& finding) { findings_.Add(finding); }
-  bool capturing() const { return capturing_; }
+  bool capturing(int device) const;
   bool Chance(uint64_t one_in) { return random_() % one_in == 0; }
   void Advance();  // a few steps
 
@@ -114,8 +148,14 @@ class World {
   bool Forget(cudaEvent_t event);
   void Enqueue(SimStream& stream, std::string what, std::function<void(const Toucher&)> run,
                std::function<bool()> ready = nullptr);
+  // What has to be made anew at each replay of a graph.
+  void EnqueueAnew(SimStream& stream, std::function<void(SimStream&)> enqueue);
+  void Record(SimStream& stream, const std::shared_ptr<Recording>& recording);
+  cudaError_t Await(SimStream& stream, const std::shared_ptr<Recording>& recording);
   void OpenContext(int device) { contexts_.insert(device); }
-  int64_t now_ns() const { return now_ns_; }
+  void Pass(int64_t ns) { now_ns_ += ns; }
+  void MadeEvent(int gpu) { ++events_made_[gpu]; }
+  void MadeTable(int gpu) { ++tables_made_[gpu]; }
   Nccl& nccl() { return *nccl_; }
 
  private:
@@ -131,7 +171,8 @@ class World {
   std::map<void*, std::unique_ptr<SimEvent>> events_;
   std::set<int> contexts_;
   std::unique_ptr<Nccl> nccl_;
-  bool capturing_ = false;
+  std::vector<std::unique_ptr<SimGraph>> graphs_;
+  std::map<int, int> events_made_, tables_made_;
   int64_t now_ns_ = 0, steps_ = 0, on_step_ = -1;
   std::function<void()> then_;
 };

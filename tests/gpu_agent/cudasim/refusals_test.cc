@@ -1,0 +1,167 @@
+// What an executor on GPUs refuses, before anything of a bucket moves: by which rank, and what to
+// do.
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+
+#include "tests/gpu_agent/cudasim/trainer.h"
+
+extern "C" const bucketd::agent::GpuModule* bucketd_cuda_module_v1();
+
+namespace bucketd::agent {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// What each rank is told; nothing was launched, and nobody waited for a timeout.
+std::vector<std::string> Told(const sim::Options& options,
+                              const std::function<Opening(int rank)>& opening) {
+  sim::World world(options);
+  const Parents parents(1);
+  std::vector<std::string> told(kRanks);
+  const absl::Time begin = absl::Now();
+  OnRanks(kRanks, [&](int rank) {
+    const Trainer mine(world, parents, rank, opening(rank));
+    told[static_cast<size_t>(rank)] = mine.opened().ToString();
+  });
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(20));
+  EXPECT_THAT(world.findings(), IsEmpty());
+  EXPECT_EQ(world.launches(), 0);
+  return told;
+}
+
+constexpr char kRestart[] = "start all of them anew, with one installation";
+
+TEST(RefusedOnGpusTest, RanksOfDifferentPlans) {
+  const auto told = Told({.devices = kRanks}, [](int rank) {
+    Opening opening;
+    if (rank == 1) opening.order = {1, 0, 2, 3};
+    return opening;
+  });
+  for (int rank = 0; rank < kRanks; ++rank) {
+    EXPECT_THAT(told[static_cast<size_t>(rank)],
+                AllOf(HasSubstr("rank " + std::to_string(rank) + " of 2 of dp, plan "),
+                      HasSubstr("only 1 of 2 ranks hold this plan"), HasSubstr(kRestart)));
+  }
+  EXPECT_NE(told[0].substr(0, 60), told[1].substr(0, 60));
+}
+
+TEST(RefusedOnGpusTest, RanksOfDifferentEpochs) {
+  const auto told = Told({.devices = kRanks}, [](int rank) {
+    return Opening{.change = [rank](auto& options, auto&) {
+      options.epoch = static_cast<uint64_t>(rank) + 7;
+    }};
+  });
+  EXPECT_THAT(told, ElementsAre(HasSubstr("of epoch 7: only 1 of 2"),
+                                HasSubstr("of epoch 8: only 1 of 2")));
+}
+
+TEST(RefusedOnGpusTest, RanksOfDifferentNccls) {
+  const auto told =
+      Told({.devices = kRanks, .nccl_version = [](int gpu) { return gpu == 0 ? 22809 : 23004; }},
+           [](int) { return Opening(); });
+  EXPECT_THAT(
+      told,
+      ElementsAre(
+          AllOf(HasSubstr("rank 0 of 2"), HasSubstr("and run NCCL 2.28.9"), HasSubstr(kRestart)),
+          AllOf(HasSubstr("rank 1 of 2"), HasSubstr("and run NCCL 2.30.4"), HasSubstr(kRestart))));
+}
+
+TEST(RefusedOnGpusTest, APlanForAnotherWorldSize) {
+  const auto told = Told({.devices = kRanks}, [](int) {
+    return Opening{.change = [](auto&, auto& channels) { channels[0].size = 4; }};
+  });
+  EXPECT_THAT(told, Each(AllOf(HasSubstr("of 4 of dp"), HasSubstr("the plan is of 4 ranks"),
+                               HasSubstr("the trainer's communicator of 2; plan anew"))));
+}
+
+TEST(RefusedOnGpusTest, AnNcclThatIsNotTheTrainers) {
+  const auto told = Told({.devices = kRanks, .foreign_nccl = true}, [](int) { return Opening(); });
+  EXPECT_THAT(told, ElementsAre(AllOf(HasSubstr("rank 0 of 2"), HasSubstr("not the NCCL that the"),
+                                      HasSubstr("BUCKETD_NCCL_LIB")),
+                                HasSubstr("rank 1 of 2")));
+}
+
+TEST(RefusedOnGpusTest, AnArenaThatIsTooSmallOrNone) {
+  const auto small = Told({.devices = kRanks}, [](int) {
+    return Opening{.change = [](auto& options, auto&) { options.arena_bytes = 4096; }};
+  });
+  EXPECT_THAT(small, Each(HasSubstr("bytes, got 4096")));
+  const auto none = Told({.devices = kRanks}, [](int) {
+    return Opening{.change = [](auto& options, auto&) { options.arena = nullptr; }};
+  });
+  EXPECT_THAT(none, Each(AllOf(HasSubstr("there is no arena"), HasSubstr("bytes of GPU "))));
+}
+
+// Where the executor's memory is its own: one rank has too little, and its peer hears at once.
+TEST(RefusedOnGpusTest, NoMemoryOnOneGpu) {
+  sim::World world({.devices = kRanks,
+                    .memory = [](int gpu) { return gpu == 1 ? size_t{4096} : size_t{1} << 30; }});
+  const Program program = ProgramOf(Buckets(1));
+  Meeting meeting(world, kRanks, 1);
+  std::vector<std::string> told(kRanks);
+  const absl::Time begin = absl::Now();
+  OnRanks(kRanks, [&](int rank) {
+    const GpuRank mine(world, meeting, program, rank, 1, absl::Seconds(60));
+    told[static_cast<size_t>(rank)] = mine.opened().ToString();
+  });
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(20));
+  EXPECT_THAT(told[1], AllOf(HasSubstr("RESOURCE_EXHAUSTED"), HasSubstr("bytes on cuda:1")));
+  EXPECT_THAT(told[0], HasSubstr("rank 1"));
+  EXPECT_THAT(world.findings(), IsEmpty());
+}
+
+TEST(RefusedOnGpusTest, ADriverThatIsTooOld) {
+  const sim::World world({.devices = kRanks, .driver = 12020});
+  const auto count = bucketd_cuda_module_v1()->count();
+  EXPECT_THAT(count.status().ToString(),
+              AllOf(HasSubstr("the CUDA driver is for 12.2"), HasSubstr("this build wants ")));
+}
+
+TEST(RefusedOnGpusTest, WhatNcclDoesNotReduceIsSaid) {
+  sim::World world({.devices = kRanks});
+  const int64_t counts[] = {8};
+  const auto takes = [&](CollectiveKind kind, ReduceOp op, DType dtype) {
+    const bucket_spec spec{"b",
+                           0,
+                           static_cast<int32_t>(kind),
+                           static_cast<int32_t>(op),
+                           static_cast<int32_t>(dtype),
+                           1,
+                           1,
+                           counts};
+    return Takes(0, spec, kRanks, Gpus).ToString();
+  };
+  EXPECT_EQ(takes(CollectiveKind::kAllGather, ReduceOp::kNone, DType::kI16), "OK");
+  EXPECT_THAT(takes(CollectiveKind::kAllReduce, ReduceOp::kSum, DType::kI16),
+              HasSubstr("NCCL does not reduce i16"));
+  EXPECT_THAT(takes(CollectiveKind::kReduceScatter, ReduceOp::kAvg, DType::kF8E4M3),
+              HasSubstr("NCCL has no avg of"));
+}
+
+TEST(RefusedOnGpusTest, ARankThatDoesNotOpenIsWaitedForToTheTimeout) {
+  sim::World world({.devices = kRanks});
+  const Parents parents(1);
+  OnRanks(kRanks, [&](int rank) {
+    const absl::Time begin = absl::Now();
+    if (rank == 1) {
+      for (ncclComm_t comm : parents.Join(rank)) Api()->CommAbort(comm);
+      return;
+    }
+    const Trainer mine(world, parents, rank, {.timeout = 0.5});
+    EXPECT_TRUE(absl::IsDeadlineExceeded(mine.opened())) << mine.opened();
+    EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+  });
+  EXPECT_THAT(world.findings(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace bucketd::agent

@@ -1,0 +1,41 @@
+// Calibration on simulated GPUs.
+#include "gpu_agent/run/sweep.h"
+
+#include <memory>
+
+#include "gmock/gmock.h"
+
+#include "tests/gpu_agent/cudasim/gpus.h"
+
+namespace bucketd::agent {
+namespace {
+
+using ::testing::IsEmpty;
+
+// A launch takes the host longer than a small collective takes the GPUs. What was measured is the
+// collective, and the launch beside it.
+TEST(SweepTest, TheHostsLaunchIsNotInACollectivesTime) {
+  constexpr int kRanks = 2;
+  constexpr int64_t kLaunch = 500'000;
+  sim::World world({.devices = kRanks, .launch_ns = kLaunch});
+  Meeting meeting(world, kRanks, 1);
+  OnRanks(kRanks, [&](int rank) {
+    CudaDevice device(rank, "cuda simulated", world.nccl_api());
+    const auto copier = *CudaCopier::Create(rank);
+    const auto communicator = *meeting.Join(device, rank, 0, absl::Seconds(30));
+    const auto swept =
+        Sweep(device, *copier, *communicator, {.min_bytes = 4096, .max_bytes = 4096}, nullptr);
+    ASSERT_TRUE(swept.ok()) << swept.status();
+    EXPECT_EQ(swept->collectives.size(), 12u);
+    for (const CollectiveRow& row : swept->collectives) {
+      EXPECT_EQ(row.wrong, 0);
+      EXPECT_LT(Median(row.picoseconds), kLaunch * 1000) << Name(row.kind);
+    }
+  });
+  world.Drain();
+  EXPECT_THAT(world.findings(), IsEmpty());
+  EXPECT_EQ(world.allocations(), 0u);
+}
+
+}  // namespace
+}  // namespace bucketd::agent

@@ -1,0 +1,307 @@
+// A trainer on simulated GPUs: its stream, its communicators, and an executor of the library's
+// behind the C interface.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+
+#include "gpu_agent/library/handle.h"
+#include "tests/gpu_agent/cudasim/gpus.h"
+
+namespace bucketd::agent {
+
+constexpr int kRanks = 2;
+
+inline std::shared_ptr<const NcclApi> Api() { return sim::World::now()->nccl_api(); }
+
+// gpu_agent/cuda/module.cc over the simulation's NCCL, as far as the library uses it.
+inline const GpuModule& Module() {
+  static const GpuModule* made = [] {
+    auto* module = new GpuModule{};
+    module->open = [](int index) -> absl::StatusOr<std::unique_ptr<Device>> {
+      return std::make_unique<CudaDevice>(index, "cuda simulated", Api());
+    };
+    module->copier = [](Device& device) -> absl::StatusOr<std::unique_ptr<Copier>> {
+      auto copier = CudaCopier::Create(dynamic_cast<CudaDevice&>(device).index());
+      if (!copier.ok()) return copier.status();
+      return std::unique_ptr<Copier>(*std::move(copier));
+    };
+    module->adopt = [](Device& device, void* stream) -> absl::StatusOr<std::unique_ptr<Stream>> {
+      auto& gpu = dynamic_cast<CudaDevice&>(device);
+      return std::make_unique<CudaStream>(gpu.index(), static_cast<cudaStream_t>(stream), false,
+                                          gpu.spare_events());
+    };
+    module->takes = [](const Collective& collective) {
+      return InNcclTerms(collective, Api()->version).status();
+    };
+    module->nccl = [](Device& device,
+                      const NcclOptions& options) -> absl::StatusOr<std::unique_ptr<Communicator>> {
+      auto& gpu = dynamic_cast<CudaDevice&>(device);
+      auto api = std::make_shared<NcclApi>(*Api());
+      const auto& version = sim::World::now()->options().nccl_version;
+      if (version != nullptr) api->version = version(gpu.index());
+      auto split = NcclCommunicator::Split(std::move(api), gpu, options);
+      if (!split.ok()) return split.status();
+      return std::unique_ptr<Communicator>(*std::move(split));
+    };
+    return module;
+  }();
+  return *made;
+}
+
+inline GpuBackend Gpus() {
+  return {&Module(), sim::World::now()->options().devices, "simulated GPUs"};
+}
+
+inline std::vector<BucketSpec> Buckets(int lanes) {
+  std::vector<BucketSpec> buckets = {
+      Spec(CollectiveKind::kAllGather, BucketMode::kPacked, DType::kF32, kRanks, {100, 7}),
+      Spec(CollectiveKind::kReduceScatter, BucketMode::kPacked, DType::kBF16, kRanks, {31, 2000}),
+      Spec(CollectiveKind::kAllReduce, BucketMode::kGrouped, DType::kF32, kRanks, {55, 9}),
+      Spec(CollectiveKind::kAllReduce, BucketMode::kPacked, DType::kF32, kRanks, {900})};
+  for (size_t k = 0; k < buckets.size(); ++k) buckets[k].lane = static_cast<int32_t>(k) % lanes;
+  return buckets;
+}
+
+// Communicators of a trainer's own, as torch has them: one id a lane.
+class Parents {
+ public:
+  explicit Parents(int lanes) : ids_(static_cast<size_t>(lanes)) {
+    for (ncclUniqueId& id : ids_) Api()->GetUniqueId(&id);
+  }
+  // One thread a rank.
+  std::vector<ncclComm_t> Join(int rank) const {
+    std::vector<ncclComm_t> comms;
+    const CurrentDevice current(rank);
+    for (const ncclUniqueId& id : ids_) {
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      config.blocking = 0;
+      Api()->CommInitRankConfig(&comms.emplace_back(), kRanks, id, rank, &config);
+      ncclResult_t state = ncclInProgress;
+      while (state == ncclInProgress) Api()->CommGetAsyncError(comms.back(), &state);
+    }
+    return comms;
+  }
+
+ private:
+  std::vector<ncclUniqueId> ids_;
+};
+
+// What a trainer's own part of a step may get wrong.
+enum class Fault { kNone, kNoEvent, kFreeBeforeJoin, kReadBeforeJoin };
+
+// What a trainer opens its executor with, beside its own.
+struct Opening {
+  int lanes = 1;
+  double timeout = 30;
+  std::vector<int32_t> order = {0, 1, 2, 3};  // of the plan's starts
+  std::function<void(bucket_executor_options&, std::vector<bucket_channel>&)> change = nullptr;
+};
+
+// A rank of a trainer: its GPU, its stream, its communicators, and an executor of the library's.
+class Trainer {
+ public:
+  Trainer(sim::World& world, const Parents& parents, int rank, const Opening& how = {})
+      : rank_(rank),
+        specs_(Buckets(how.lanes)),
+        device_(rank, "cuda simulated", world.nccl_api()),
+        stream_(OfATrainers(rank)),
+        other_(OfATrainers(rank)),
+        comms_(parents.Join(rank)) {
+    for (const BucketSpec& spec : specs_) {
+      buckets_.push_back({spec.name.c_str(), spec.lane, static_cast<int32_t>(spec.kind),
+                          static_cast<int32_t>(spec.op), static_cast<int32_t>(spec.dtype),
+                          static_cast<int32_t>(spec.mode), static_cast<int32_t>(spec.counts.size()),
+                          spec.counts.data()});
+    }
+    for (const int32_t bucket : how.order) turns_.push_back(bucket);
+    for (const int32_t bucket : how.order) turns_.push_back(-1 - bucket);
+    for (int lane = 0; lane < how.lanes; ++lane) {
+      channels_.push_back(
+          {"dp", lane, rank, kRanks, kRanks, "dp", comms_[static_cast<size_t>(lane)]});
+    }
+    options_.plan = plan_;
+    options_.buckets = buckets_.data();
+    options_.bucket_count = static_cast<int32_t>(buckets_.size());
+    options_.turns = turns_.data();
+    options_.turn_count = static_cast<int32_t>(turns_.size());
+    options_.channels = channels_.data();
+    options_.channel_count = how.lanes;
+    options_.timeout_seconds = how.timeout;
+    options_.device = rank;
+    char* error = nullptr;
+    options_.arena_bytes = bucket_executor_plan_bytes(&options_, &error);
+    arena_ = *device_.Allocate(options_.arena_bytes);
+    options_.arena = arena_->data();
+    scratch_ = *device_.Allocate(128);
+    if (how.change != nullptr) how.change(options_, channels_);
+    auto opened = OpenExecutor(options_, Gpus);
+    opened_ = opened.status();
+    if (opened.ok()) executor_ = opened->release();
+  }
+  ~Trainer() {
+    EXPECT_TRUE(executor_ == nullptr || Close() == 1);
+    Drain();
+    for (ncclComm_t comm : comms_) Api()->CommAbort(comm);
+  }
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  const absl::Status& opened() const { return opened_; }
+  bucket_executor* executor() { return executor_; }
+  cudaStream_t stream() const { return stream_->get(); }
+  cudaStream_t other_stream() const { return other_->get(); }
+  // Its own streams, before what they use is freed.
+  void Drain() {
+    for (const auto& stream : {stream_.get(), other_.get()}) {
+      EXPECT_TRUE(stream->Drain(absl::Now() + absl::Minutes(1)).ok());
+    }
+  }
+  int Close() { return bucket_executor_close(std::exchange(executor_, nullptr)); }
+
+  // All buckets in the order that is given, compute beside them, all joined; what is wrong with
+  // what came out, or an error. `Enqueue` is the part of it in which the host waits for nothing.
+  std::string Step(std::vector<int32_t> order = {0, 1, 2, 3}, Fault fault = Fault::kNone) {
+    auto run = Prepare();
+    const std::string error = Enqueue(*run, order, fault);
+    if (!error.empty()) return kept_.push_back(std::move(run)), error;
+    if (fault == Fault::kFreeBeforeJoin) return kept_.push_back(std::move(run)), "";
+    const std::string mistake = Check(*run);
+    if (!mistake.empty()) kept_.push_back(std::move(run));
+    return mistake;
+  }
+
+  struct StepData {
+    std::vector<std::unique_ptr<BucketData>> data;
+    std::vector<std::unique_ptr<OnGpu>> in, out;
+  };
+
+  std::unique_ptr<StepData> Prepare() {
+    auto run = std::make_unique<StepData>();
+    for (const BucketSpec& spec : specs_) {
+      auto& data =
+          run->data.emplace_back(std::make_unique<BucketData>(MakeData(spec, rank_, spec.dtype)));
+      run->in.push_back(std::make_unique<OnGpu>(device_, data->in));
+      run->out.push_back(std::make_unique<OnGpu>(device_, data->out));
+    }
+    Upload(*run);
+    return run;
+  }
+
+  // What goes in, and over what came out.
+  void Upload(StepData& run) {
+    for (size_t k = 0; k < specs_.size(); ++k) {
+      *run.data[k] = MakeData(specs_[k], rank_, specs_[k].dtype);
+      run.in[k]->Upload(*stream_);
+      run.out[k]->Upload(*stream_);
+    }
+  }
+
+  // What is wrong with what came out, or "".
+  std::string Check(StepData& run) {
+    for (const auto& out : run.out) out->Download(*stream_);
+    const absl::Status down = stream_->Record()->Wait(absl::Now() + absl::Seconds(20));
+    if (!down.ok()) return down.ToString();
+    for (size_t k = 0; k < specs_.size(); ++k) {
+      const std::string mistake = Mistake(specs_[k], rank_, *run.data[k]);
+      if (!mistake.empty()) return mistake;
+    }
+    return "";
+  }
+
+  std::string Enqueue(StepData& run, const std::vector<int32_t>& order, Fault fault) {
+    std::vector<int64_t> tickets;
+    const std::string error = Start(run, order, tickets, fault);
+    if (!error.empty()) return error;
+    if (fault == Fault::kFreeBeforeJoin) run.out[0]->Free();
+    if (fault == Fault::kReadBeforeJoin) run.out[0]->Download(*stream_);
+    return Join(tickets);
+  }
+
+  std::string Start(StepData& run, const std::vector<int32_t>& order, std::vector<int64_t>& tickets,
+                    Fault fault = Fault::kNone) {
+    char* error = nullptr;
+    for (const int32_t bucket : order) {
+      const auto k = static_cast<size_t>(bucket);
+      const auto in = Tensors(*run.in[k]), out = Tensors(*run.out[k]);
+      CudaStream& behind = fault == Fault::kNoEvent ? *other_ : *stream_;
+      const int64_t ticket =
+          bucket_executor_start(executor_, bucket, in.data(), out.data(), behind.get(), &error);
+      if (ticket == 0) return Taken(error);
+      tickets.push_back(ticket);
+      Compute();
+    }
+    return "";
+  }
+
+  std::string Join(const std::vector<int64_t>& tickets) {
+    char* error = nullptr;
+    for (const int64_t ticket : tickets) {
+      if (bucket_executor_join(executor_, ticket, stream_->get(), &error) == 0) return Taken(error);
+    }
+    return "";
+  }
+
+  static std::string Taken(char* error) {
+    std::string text = error;
+    bucket_free(error);
+    return text;
+  }
+
+ private:
+  static std::unique_ptr<CudaStream> OfATrainers(int gpu) {
+    const CurrentDevice current(gpu);
+    cudaStream_t stream = nullptr;
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    return std::make_unique<CudaStream>(gpu, stream);
+  }
+  static std::vector<bucket_tensor> Tensors(OnGpu& tensors) {
+    std::vector<bucket_tensor> all;
+    for (const Tensor& t : tensors.tensors()) {
+      all.push_back({t.data, t.elements, static_cast<int32_t>(t.dtype)});
+    }
+    return all;
+  }
+  // Work of the trainer's own beside the buckets.
+  void Compute() {
+    const auto half = scratch_->bytes() / 2;
+    EXPECT_EQ(cudaMemcpyAsync(scratch_->data() + half, scratch_->data(), static_cast<size_t>(half),
+                              cudaMemcpyDeviceToDevice, stream_->get()),
+              cudaSuccess);
+  }
+
+  const int rank_;
+  const std::vector<BucketSpec> specs_;
+  CudaDevice device_;
+  const std::unique_ptr<CudaStream> stream_, other_;
+  const std::vector<ncclComm_t> comms_;
+  std::unique_ptr<Buffer> arena_, scratch_;
+  const uint8_t plan_[32] = {};
+  std::vector<bucket_spec> buckets_;
+  std::vector<int32_t> turns_;
+  std::vector<bucket_channel> channels_;
+  bucket_executor_options options_{};
+  absl::Status opened_;
+  std::vector<std::unique_ptr<StepData>> kept_;  // of steps that failed, until all is closed
+  bucket_executor* executor_ = nullptr;
+};
+
+inline void OnGpus(sim::World& world, int lanes, const std::function<void(Trainer&, int)>& run,
+                   double timeout = 30) {
+  const Parents parents(lanes);
+  OnRanks(kRanks, [&](int rank) {
+    Trainer mine(world, parents, rank, {.lanes = lanes, .timeout = timeout});
+    ASSERT_TRUE(mine.opened().ok()) << mine.opened();
+    run(mine, rank);
+  });
+  world.Drain();
+}
+
+}  // namespace bucketd::agent
