@@ -21,11 +21,10 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "python"), str(ROOT / "client" / "python")]
 
+import grpc  # noqa: E402
 from live_postgres import postgres  # noqa: E402
 from live_server import Server, request_for, without_graph  # noqa: E402
 from waiting import wait_for  # noqa: E402
-
-import grpc  # noqa: E402
 
 from bucketd._wire.proto import planner_pb2, planner_pb2_grpc  # noqa: E402
 
