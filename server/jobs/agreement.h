@@ -154,15 +154,17 @@ class Agreement {
   absl::StatusOr<PlanReplyPtr> ReadPinnedPlan(const Pin& pin);
   absl::StatusOr<StandingPin> WriteAgreed(const StoreAgreed& store,
                                           std::optional<JobMemory>& elsewhere);
-  // Writes that the generation has no plan, if none was kept and planning is off by now. What
-  // stands then, or empty: there is nothing in the way of a plan.
+  absl::StatusOr<Agreed> WriteGeneration(const StoreAgreed& store)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(storing_);
+  // Writes that the generation has no plan, if planning is off by now. What stands then, or empty:
+  // there is nothing in the way of a plan.
   absl::StatusOr<std::optional<JobMemory>> WriteUnplanned(const JobName& name,
                                                           const JobMemory& memory);
-  // What stands instead, if another server was first. ABORTED if the job is in another generation.
-  absl::StatusOr<std::optional<JobMemory>> WriteMemory(const JobName& name, uint64_t generation,
-                                                       const std::string& agreed_scope,
-                                                       const Actor& by)
+  // What stands instead, if another server was first.
+  absl::StatusOr<std::optional<JobMemory>> WriteMemory(const StoreUnplanned& store)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(storing_);
+  // ABORTED if the job is in another generation.
+  absl::StatusOr<JobMemory> MemoryOf(const JobName& name, uint64_t generation);
 
   const Parts parts_;
   const std::unique_ptr<const HereNow> around_;

@@ -1,6 +1,4 @@
 // Agreement: what its workers do. They read and write the store and compare graphs and plans.
-#include <algorithm>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +8,7 @@
 #include "server/base/log.h"
 #include "server/jobs/agreement.h"
 #include "server/jobs/machine/scope_errors.h"
+#include "server/jobs/pin_records.h"
 #include "server/jobs/replan.h"
 
 namespace bucketd {
@@ -27,30 +26,18 @@ std::string Describe(const GraphDifference& difference, const Graph& a, const Gr
       "): ", difference.field, " is ", difference.first, " against ", difference.second);
 }
 
-// Whether what this server says of a generation is so, though more may have been said.
-bool Holds(const JobMemory& here, const JobMemory& stands) {
-  const std::map<std::string, std::string> fixed(stands.profiles.begin(), stands.profiles.end());
-  return here.unplanned.has_value() == stands.unplanned.has_value() &&
-         std::all_of(here.profiles.begin(), here.profiles.end(), [&](const auto& profile) {
-           const auto found = fixed.find(profile.first);
-           return found != fixed.end() && found->second == profile.second;
-         });
-}
-
 }  // namespace
 
 Event Agreement::Work(const LoadScope& load, const absl::Status& busy) {
   if (!busy.ok()) return ScopeLoaded{load.scope, busy, busy};
-  const auto& [tenant, job] = load.job;
-  absl::StatusOr<std::optional<JobMemory>> memory = std::optional<JobMemory>();
-  if (load.job_too) memory = parts_.pins.LoadJob(tenant, job);
-  return ScopeLoaded{load.scope, std::move(memory), parts_.pins.LoadPin(tenant, job, load.name)};
+  Pins::Loaded loaded = parts_.pins.LoadScope(load.job.first, load.job.second, load.name);
+  return ScopeLoaded{load.scope, std::move(loaded.job), std::move(loaded.pin)};
 }
 
 Event Agreement::Work(const LoadPinAgain& load, const absl::Status& busy) {
   if (!busy.ok()) return PinLoadedAgain{load.scope, busy};
   return PinLoadedAgain{load.scope,
-                        parts_.pins.LoadPin(load.job.first, load.job.second, load.name)};
+                        parts_.pins.LoadScope(load.job.first, load.job.second, load.name).pin};
 }
 
 Event Agreement::Work(const LoadPinnedPlan& load, const absl::Status& busy) {
@@ -78,11 +65,13 @@ Agreement::Answer Agreement::PinnedAnswer(const AnswerFromStore& answer) {
   return LostPlanError();
 }
 
+absl::StatusOr<JobMemory> Agreement::MemoryOf(const JobName& name, uint64_t generation) {
+  const absl::MutexLock lock(&mutex_);
+  return table_.MemoryOf(name, generation);
+}
+
 absl::StatusOr<std::optional<JobMemory>> Agreement::WriteUnplanned(const JobName& name,
                                                                    const JobMemory& memory) {
-  if (!memory.last_scope.empty() || parts_.planning_disabled_in_store == nullptr) {
-    return std::nullopt;
-  }
   JobMemory unplanned = memory;
   unplanned.unplanned = parts_.planning_disabled_in_store();
   if (!unplanned.unplanned.has_value()) return std::nullopt;
@@ -93,21 +82,10 @@ absl::StatusOr<std::optional<JobMemory>> Agreement::WriteUnplanned(const JobName
   return std::optional<JobMemory>(std::move(stands));
 }
 
-absl::StatusOr<std::optional<JobMemory>> Agreement::WriteMemory(const JobName& name,
-                                                                uint64_t generation,
-                                                                const std::string& agreed_scope,
-                                                                const Actor& by) {
-  JobMemory memory;
-  {
-    const absl::MutexLock lock(&mutex_);
-    ASSIGN_OR_RETURN(memory, table_.MemoryOf(name, generation));
-  }
-  if (!agreed_scope.empty()) {
-    ASSIGN_OR_RETURN(std::optional<JobMemory> unplanned, WriteUnplanned(name, memory));
-    if (unplanned.has_value()) return unplanned;
-    memory.last_scope = agreed_scope;
-  }
-  ASSIGN_OR_RETURN(JobMemory stands, parts_.pins.PutJob(name.first, name.second, memory, by));
+absl::StatusOr<std::optional<JobMemory>> Agreement::WriteMemory(const StoreUnplanned& store) {
+  ASSIGN_OR_RETURN(const JobMemory memory, MemoryOf(store.job, store.generation));
+  ASSIGN_OR_RETURN(JobMemory stands,
+                   parts_.pins.PutJob(store.job.first, store.job.second, memory, ServerItself()));
   if (Holds(memory, stands)) return std::nullopt;
   return std::optional<JobMemory>(std::move(stands));
 }
@@ -116,31 +94,52 @@ absl::StatusOr<std::optional<JobMemory>> Agreement::WriteMemory(const JobName& n
 Event Agreement::Work(const StoreUnplanned& store, const absl::Status& busy) {
   if (!busy.ok()) return UnplannedStored{store.job, store.generation};
   const absl::MutexLock storing(&storing_);
-  absl::StatusOr<std::optional<JobMemory>> elsewhere =
-      WriteMemory(store.job, store.generation, "", ServerItself());
+  absl::StatusOr<std::optional<JobMemory>> elsewhere = WriteMemory(store);
   if (elsewhere.ok()) return UnplannedStored{store.job, store.generation, *std::move(elsewhere)};
   LogLine(spdlog::level::warn, "unplanned, and the store does not know",
           {{"job", store.job.second}, {"error", std::string(elsewhere.status().message())}});
   return UnplannedStored{store.job, store.generation};
 }
 
-// The job's memory first: it is refused if a later generation has begun, whose pins stand then.
+absl::StatusOr<Agreed> Agreement::WriteGeneration(const StoreAgreed& store) {
+  ASSIGN_OR_RETURN(const JobMemory memory, MemoryOf(store.job, store.pin.generation));
+  Agreeing what{.job = store.job,
+                .scope = store.name,
+                .memory = memory,
+                .pin = store.pin,
+                .plan = PlanBytesOf(*store.reply),
+                .unless_planning_is_off = false,
+                .by = store.request->by};
+  what.memory.last_scope = store.name;
+  // No plan has been kept for this generation yet: it may still have none.
+  if (memory.last_scope.empty() && parts_.planning_disabled_in_store != nullptr) {
+    what.unless_planning_is_off =
+        parts_.planning_disabled == nullptr || !parts_.planning_disabled().has_value();
+    if (what.unless_planning_is_off) {
+      absl::StatusOr<Agreed> agreed = parts_.pins.Agree(what);
+      if (!agreed.ok() || !agreed->planning_is_off) return agreed;
+      what.unless_planning_is_off = false;
+    }
+    ASSIGN_OR_RETURN(std::optional<JobMemory> unplanned, WriteUnplanned(store.job, memory));
+    if (unplanned.has_value()) return Agreed{false, std::move(unplanned), {}};
+  }
+  return parts_.pins.Agree(what);
+}
+
+// Refused if a later generation has begun, whose pins stand then.
 absl::StatusOr<StandingPin> Agreement::WriteAgreed(const StoreAgreed& store,
                                                    std::optional<JobMemory>& elsewhere) {
   const auto& [tenant, job] = store.job;
   const absl::MutexLock storing(&storing_);
-  ASSIGN_OR_RETURN(elsewhere,
-                   WriteMemory(store.job, store.pin.generation, store.name, store.request->by));
-  if (elsewhere.has_value()) {
-    ASSIGN_OR_RETURN(const std::optional<Pin> pin, parts_.pins.LoadPin(tenant, job, store.name));
-    if (pin.has_value() && pin->generation == store.pin.generation && pin->size == store.pin.size) {
-      return StandingPin{*pin, store.reply};
-    }
-    return absl::CancelledError("made otherwise than this generation is");
+  ASSIGN_OR_RETURN(Agreed agreed, WriteGeneration(store));
+  if (agreed.pin.has_value()) return StandingPin{*std::move(agreed.pin), store.reply};
+  elsewhere = std::move(agreed.elsewhere);
+  ASSIGN_OR_RETURN(const std::optional<Pin> pin,
+                   parts_.pins.LoadScope(tenant, job, store.name).pin);
+  if (pin.has_value() && pin->generation == store.pin.generation && pin->size == store.pin.size) {
+    return StandingPin{*pin, store.reply};
   }
-  ASSIGN_OR_RETURN(Pin stands, parts_.pins.PutPin(tenant, job, store.name, store.pin,
-                                                  PlanBytesOf(*store.reply), store.request->by));
-  return StandingPin{std::move(stands), store.reply};
+  return absl::CancelledError("made otherwise than this generation is");
 }
 
 Event Agreement::Work(const StoreAgreed& store, const absl::Status& busy) {

@@ -5,165 +5,29 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "spdlog/spdlog.h"
 
 #include "passes/base/status_macros.h"
-#include "proto/pins.pb.h"
 #include "server/base/errors.h"
+#include "server/jobs/pin_records.h"
 
 namespace bucketd {
 namespace {
 
-constexpr uint32_t kFormat = 1;
+using Value = std::optional<std::string>;
+
 constexpr int32_t kPage = 256;
 constexpr int kUpdates = 16;  // of a record that others write at the same time
-
-WallTime Now() {
-  return std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
-}
-int64_t Millis(WallTime time) { return time.time_since_epoch().count(); }
-WallTime FromMillis(int64_t millis) { return WallTime(std::chrono::milliseconds(millis)); }
-
-// What another version wrote, or something else damaged behind the checksum's back, is none.
-template <typename Message>
-std::optional<Message> Parse(const Record& record) {
-  Message message;
-  if (!message.ParseFromString(record.value) || message.format_version() != kFormat) {
-    spdlog::warn("a pin in the store cannot be read, key={}", record.key);
-    return std::nullopt;
-  }
-  return message;
-}
-
-struct Kept {
-  WallTime expires;
-  uint32_t ranks = 0;
-};
-
-std::optional<Kept> KeptBy(const Record& record) {
-  if (IsPin(record.key)) {
-    const auto pin = Parse<v1::PinRecord>(record);
-    if (pin.has_value()) return Kept{FromMillis(pin->expires_ms()), pin->size()};
-  } else if (const auto job = Parse<v1::JobRecord>(record); job.has_value()) {
-    return Kept{FromMillis(job->expires_ms()), job->ranks()};
-  }
-  return std::nullopt;
-}
-
-std::optional<Pin> PinIn(const std::string& key, const std::optional<std::string>& value) {
-  if (!value.has_value()) return std::nullopt;
-  const auto record = Parse<v1::PinRecord>({key, *value});
-  if (!record.has_value() || FromMillis(record->expires_ms()) <= Now()) return std::nullopt;
-  const absl::StatusOr<Digest> sha = DigestFromBytes(record->plan_sha256());
-  if (!sha.ok()) return std::nullopt;
-  return Pin{.generation = record->generation(),
-             .size = record->size(),
-             .plan_key = record->plan_key(),
-             .profile_as_asked = record->cost_profile(),
-             .plan_sha256 = *sha};
-}
-
-std::optional<JobMemory> MemoryIn(const std::string& key, const std::optional<std::string>& value) {
-  if (!value.has_value()) return std::nullopt;
-  const auto record = Parse<v1::JobRecord>({key, *value});
-  if (!record.has_value() || FromMillis(record->expires_ms()) <= Now()) return std::nullopt;
-  JobMemory memory{.generation = record->generation(),
-                   .unplanned = {},
-                   .profiles = {},
-                   .last_scope = record->last_scope(),
-                   .ranks = record->ranks()};
-  if (record->unplanned()) memory.unplanned = record->unplanned_why();
-  for (const v1::FixedProfile& profile : record->profiles()) {
-    memory.profiles.emplace_back(profile.asked(), profile.resolved());
-  }
-  return memory;
-}
-
-// Of one generation: what the first one said, and of the second one what that leaves open.
-JobMemory Merge(JobMemory first, const JobMemory& second) {
-  std::map<std::string, std::string> fixed(first.profiles.begin(), first.profiles.end());
-  fixed.insert(second.profiles.begin(), second.profiles.end());
-  first.profiles.assign(fixed.begin(), fixed.end());
-  if (!second.last_scope.empty()) first.last_scope = second.last_scope;
-  first.ranks = std::max(first.ranks, second.ranks);
-  return first;
-}
-
-std::string Serialize(const Pin& pin, WallTime expires) {
-  v1::PinRecord record;
-  record.set_format_version(kFormat);
-  record.set_generation(pin.generation);
-  record.set_size(pin.size);
-  record.set_plan_key(pin.plan_key);
-  record.set_cost_profile(pin.profile_as_asked);
-  record.set_plan_sha256(std::string(AsBytes(pin.plan_sha256)));
-  record.set_agreed_ms(Millis(Now()));
-  record.set_expires_ms(Millis(expires));
-  return record.SerializeAsString();
-}
-
-std::string Serialize(const JobMemory& memory, WallTime expires) {
-  v1::JobRecord record;
-  record.set_format_version(kFormat);
-  record.set_generation(memory.generation);
-  record.set_unplanned(memory.unplanned.has_value());
-  record.set_unplanned_why(memory.unplanned.value_or(""));
-  for (const auto& [asked, resolved] : memory.profiles) {
-    v1::FixedProfile& profile = *record.add_profiles();
-    profile.set_asked(asked);
-    profile.set_resolved(resolved);
-  }
-  record.set_expires_ms(Millis(expires));
-  record.set_last_scope(memory.last_scope);
-  record.set_ranks(memory.ranks);
-  return record.SerializeAsString();
-}
-
-absl::Status LaterGeneration(uint64_t generation) {
-  return absl::AbortedError(
-      absl::StrCat("another server has begun generation ", generation, " of this job"));
-}
-
-std::string InWords(const Pin& pin) {
-  return absl::StrCat("plan ", ToHex(pin.plan_sha256).substr(0, 12), ", generation ",
-                      pin.generation, ", ", pin.size, pin.size == 1 ? " rank" : " ranks");
-}
-
-std::string InWords(const JobMemory& memory) {
-  std::string words = absl::StrCat("generation ", memory.generation);
-  if (memory.unplanned.has_value()) {
-    absl::StrAppend(&words, ", unplanned: ", *memory.unplanned);
-  }
-  for (const auto& [asked, resolved] : memory.profiles) {
-    absl::StrAppend(&words, ", ", asked.empty() ? "the default profile" : asked, " is ", resolved);
-  }
-  return words;
-}
-
-std::string InWords(WallTime time) {
-  return absl::FormatTime(absl::RFC3339_sec, absl::FromChrono(time), absl::UTCTimeZone());
-}
-
-// Of a record that goes.
-std::string WhatStands(const Record& record) {
-  if (IsPin(record.key)) {
-    const std::optional<Pin> pin = PinIn(record.key, record.value);
-    return pin.has_value() ? InWords(*pin) : "a pin that has expired";
-  }
-  const std::optional<JobMemory> memory = MemoryIn(record.key, record.value);
-  return memory.has_value() ? InWords(*memory) : "a job that has expired";
-}
-
-AuditLine LineAbout(absl::string_view key, absl::string_view what, const Actor& by) {
-  return {by, std::string(TenantOf(key)), std::string(what), SubjectOf(key), "", ""};
-}
+constexpr size_t kMostSeen = 4096;
 
 // A damaged record was counted and taken away by the store.
-absl::StatusOr<std::optional<std::string>> ReadRecord(Store& store, const std::string& key) {
-  absl::StatusOr<std::optional<std::string>> value = store.GetRecord(Shelf::kPins, key);
-  if (value.status().code() == absl::StatusCode::kDataLoss) return std::optional<std::string>();
+absl::StatusOr<Value> UndamagedOr(absl::StatusOr<Value> value) {
+  if (absl::IsDataLoss(value.status())) return Value();
   return value;
+}
+
+absl::StatusOr<Value> ReadRecord(Store& store, const std::string& key) {
+  return UndamagedOr(store.GetRecord(Shelf::kPins, key));
 }
 
 }  // namespace
@@ -204,7 +68,7 @@ bool Pins::HasRoomForPlan(absl::string_view tenant, int64_t bytes) const {
   return !kept.ok() || *kept + bytes <= most;
 }
 
-WallTime Pins::Expiry() const { return Now() + limits_.time_to_live; }
+WallTime Pins::Expiry() const { return WallNow() + limits_.time_to_live; }
 
 absl::Status Pins::Open() { return Sweep(); }
 
@@ -238,7 +102,7 @@ absl::Status Pins::SweepRecord(const Record& record) {
   const std::optional<Kept> kept = KeptBy(record);
   if (!kept.has_value()) return absl::OkStatus();
   const absl::MutexLock writing(&writing_);
-  if (kept->expires > Now()) {
+  if (kept->expires > WallNow()) {
     Count(record.key, kept->expires, kept->ranks);
     return absl::OkStatus();
   }
@@ -282,18 +146,46 @@ std::vector<std::string> Pins::Jobs(absl::string_view tenant) const {
   return index_.Jobs(tenant);
 }
 
-absl::StatusOr<std::optional<JobMemory>> Pins::LoadJob(absl::string_view tenant,
-                                                       absl::string_view job) {
-  const std::string key = JobKey(tenant, job);
-  ASSIGN_OR_RETURN(const std::optional<std::string> value, ReadRecord(store_, key));
-  return MemoryIn(key, value);
+Pins::Loaded Pins::LoadScope(absl::string_view tenant, absl::string_view job,
+                             absl::string_view scope) {
+  const Names names{JobKey(tenant, job), PinKey(tenant, job, scope)};
+  const Found found = Read(names);
+  Loaded loaded;
+  if (found.job.ok()) {
+    loaded.job = MemoryIn(names.job, *found.job);
+  } else {
+    loaded.job = found.job.status();
+  }
+  if (found.pin.ok()) {
+    loaded.pin = PinIn(names.pin, *found.pin);
+  } else {
+    loaded.pin = found.pin.status();
+  }
+  return loaded;
 }
 
-absl::StatusOr<std::optional<Pin>> Pins::LoadPin(absl::string_view tenant, absl::string_view job,
-                                                 absl::string_view scope) {
-  const std::string key = PinKey(tenant, job, scope);
-  ASSIGN_OR_RETURN(const std::optional<std::string> value, ReadRecord(store_, key));
-  return PinIn(key, value);
+Pins::Found Pins::Read(const Names& names) {
+  auto values = store_.GetRecords({{Shelf::kPins, names.job},
+                                   {Shelf::kPins, names.pin},
+                                   {Shelf::kSettings, kPlanningOffSetting}});
+  const Found found{UndamagedOr(std::move(values[0])), UndamagedOr(std::move(values[1])),
+                    !values[2].ok() || values[2]->has_value()};
+  if (found.job.ok()) See(names.job, *found.job);
+  if (found.pin.ok()) See(names.pin, *found.pin);
+  return found;
+}
+
+void Pins::See(const std::string& key, const Value& value) {
+  const absl::MutexLock lock(&mutex_);
+  if (seen_.size() >= kMostSeen) seen_.clear();
+  seen_[key] = value;
+}
+
+std::optional<Pins::Found> Pins::Seen(const Names& names) const {
+  const absl::MutexLock lock(&mutex_);
+  const auto job = seen_.find(names.job), pin = seen_.find(names.pin);
+  if (job == seen_.end() || pin == seen_.end()) return std::nullopt;
+  return Found{job->second, pin->second, false};
 }
 
 absl::StatusOr<std::string> Pins::LoadPlan(const Pin& pin) {
@@ -326,17 +218,7 @@ absl::StatusOr<JobMemory> Pins::PutJob(absl::string_view tenant, absl::string_vi
   RETURN_IF_ERROR(MakeRoom(tenant, key, memory.ranks));
   RETURN_IF_ERROR(
       Update(key, by, [&](const auto& before, AuditLine& line) -> absl::StatusOr<std::string> {
-        const std::optional<JobMemory> other = MemoryIn(key, before);
-        if (other.has_value() && other->generation > memory.generation) {
-          return LaterGeneration(other->generation);
-        }
-        const bool same = other.has_value() && other->generation == memory.generation;
-        stands = same ? Merge(*other, memory) : memory;
-        if (!same) {
-          line.what = "generation";
-          line.before = other.has_value() ? InWords(*other) : "";
-          line.after = InWords(stands);
-        }
+        ASSIGN_OR_RETURN(stands, NextMemory(key, before, memory, line));
         return Serialize(stands, expires);
       }));
   Count(key, expires, stands.ranks);
@@ -361,40 +243,86 @@ absl::Status Pins::MakeRoom(absl::string_view tenant, const std::string& key, ui
   }
 }
 
-absl::StatusOr<Pin> Pins::PutPin(absl::string_view tenant, absl::string_view job,
-                                 absl::string_view scope, const Pin& pin, absl::string_view plan,
-                                 const Actor& by) {
-  const std::string key = PinKey(tenant, job, scope);
+absl::StatusOr<Agreed> Pins::Agree(const Agreeing& what) {
+  const auto& [tenant, job] = what.job;
+  const Names names{JobKey(tenant, job), PinKey(tenant, job, what.scope)};
   const absl::MutexLock writing(&writing_);
-  RETURN_IF_ERROR(MakeRoom(tenant, key, pin.size));
-  const WallTime expires = Expiry();
-  absl::Status held = store_.HoldPlan(pin.plan_key, JobPrefix(tenant, job), expires);
-  if (held.code() == absl::StatusCode::kNotFound) {
-    const auto bytes = static_cast<int64_t>(pin.plan_key.size() + plan.size());
-    if (!HasRoomForPlan(tenant, bytes)) return Refused(Quota::kPlanBytes, tenant);
-    RETURN_IF_ERROR(store_.PutPlan(pin.plan_key, tenant, plan));
-    held = store_.HoldPlan(pin.plan_key, JobPrefix(tenant, job), expires);
+  RETURN_IF_ERROR(MakeRoom(tenant, names.job, what.memory.ranks));
+  // Where there is no room for the pin, the generation is kept all the same.
+  absl::Status pinned = MakeRoom(tenant, names.pin, what.pin.size);
+  std::optional<Found> found = Seen(names);
+  for (int attempt = 0; attempt < kUpdates; ++attempt) {
+    const bool is_fresh = !found.has_value();
+    if (is_fresh) {
+      found = Read(names);
+      RETURN_IF_ERROR(found->job.status());
+      RETURN_IF_ERROR(found->pin.status());
+      if (what.unless_planning_is_off && found->planning_is_off) return Agreed{true, {}, {}};
+    }
+    Draft draft = Over(*found, names, what);
+    found.reset();
+    if (!draft.agreed.ok() || draft.agreed->elsewhere.has_value()) {
+      if (is_fresh) return draft.agreed;
+      continue;  // what was seen a while ago decides nothing
+    }
+    // Perhaps it is the plan that is not there.
+    if (attempt > 0 && pinned.ok()) pinned = StorePlan(what);
+    if (!pinned.ok()) {
+      draft.changes.hold.reset();
+      draft.changes.records.pop_back();
+    }
+    const absl::Status written = store_.WriteTogether(draft.changes);
+    if (written.ok()) {
+      for (const RecordChange& change : draft.changes.records) Written(change);
+      RETURN_IF_ERROR(pinned);
+      return draft.agreed;
+    }
+    if (!absl::IsAborted(written)) return written;
   }
-  RETURN_IF_ERROR(held);
-  Pin stands = pin;
-  RETURN_IF_ERROR(
-      Update(key, by, [&](const auto& before, AuditLine& line) -> absl::StatusOr<std::string> {
-        const std::optional<Pin> other = PinIn(key, before);
-        if (other.has_value() && other->generation > pin.generation) {
-          return LaterGeneration(other->generation);
-        }
-        const bool first =
-            !other.has_value() || other->generation < pin.generation || other->size != pin.size;
-        stands = first ? pin : *other;
-        if (first) {
-          line.what = "pin";
-          line.before = other.has_value() ? InWords(*other) : "";
-          line.after = InWords(pin);
-        }
-        return Serialize(stands, expires);
-      }));
-  Count(key, expires, stands.size);
-  return stands;
+  return absl::UnavailableError("others write the same records again and again");
+}
+
+Pins::Draft Pins::Over(const Found& found, const Names& names, const Agreeing& what) const {
+  const WallTime expires = Expiry();
+  Draft draft;
+  RecordChange job{{Shelf::kPins, names.job}, *found.job, "", LineAbout(names.job, "", what.by)};
+  RecordChange scope{{Shelf::kPins, names.pin}, *found.pin, "", LineAbout(names.pin, "", what.by)};
+  const absl::StatusOr<JobMemory> memory = NextMemory(names.job, *found.job, what.memory, job.line);
+  const absl::StatusOr<Pin> pin = NextPin(names.pin, *found.pin, what.pin, scope.line);
+  if (!memory.ok() || !pin.ok()) {
+    draft.agreed = memory.ok() ? pin.status() : memory.status();
+    return draft;
+  }
+  if (!Holds(what.memory, *memory)) {
+    draft.agreed = Agreed{false, MemoryIn(names.job, *found.job), {}};
+    return draft;
+  }
+  draft.agreed = Agreed{false, {}, *pin};
+  if (what.unless_planning_is_off) {
+    draft.changes.unless = {Shelf::kSettings, kPlanningOffSetting};
+  }
+  job.after = Serialize(*memory, expires);
+  scope.after = Serialize(*pin, expires);
+  draft.changes.records = {std::move(job), std::move(scope)};
+  draft.changes.hold = {what.pin.plan_key, JobPrefix(what.job.first, what.job.second), expires};
+  return draft;
+}
+
+void Pins::Written(const RecordChange& change) {
+  const Record record{change.record.key, change.after};
+  See(record.key, record.value);
+  const std::optional<Kept> kept = KeptBy(record);
+  if (kept.has_value()) Count(record.key, kept->expires, kept->ranks);
+}
+
+// Nearly always it is there: it was stored when it was computed.
+absl::Status Pins::StorePlan(const Agreeing& what) {
+  const auto& [tenant, job] = what.job;
+  const absl::Status held = store_.HoldPlan(what.pin.plan_key, JobPrefix(tenant, job), Expiry());
+  if (!absl::IsNotFound(held)) return held;
+  const auto bytes = static_cast<int64_t>(what.pin.plan_key.size() + what.plan.size());
+  if (!HasRoomForPlan(tenant, bytes)) return Refused(Quota::kPlanBytes, tenant);
+  return store_.PutPlan(what.pin.plan_key, tenant, what.plan);
 }
 
 absl::Status Pins::EraseRecord(const Record& record, absl::string_view what, const Actor& by) {
@@ -418,14 +346,9 @@ absl::StatusOr<bool> Pins::ExtendRecord(const std::string& key, const std::strin
     line.after = absl::StrCat("until ", InWords(expires));
     stands->expires = expires;
     if (IsPin(key)) {
-      auto pin = *Parse<v1::PinRecord>({key, *before});
-      RETURN_IF_ERROR(store_.HoldPlan(pin.plan_key(), holder, expires));
-      pin.set_expires_ms(Millis(expires));
-      return pin.SerializeAsString();
+      RETURN_IF_ERROR(store_.HoldPlan(PlanKeyIn({key, *before}), holder, expires));
     }
-    auto job = *Parse<v1::JobRecord>({key, *before});
-    job.set_expires_ms(Millis(expires));
-    return job.SerializeAsString();
+    return WithExpiry({key, *before}, expires);
   };
   const absl::Status written = Update(key, by, extend);
   if (absl::IsCancelled(written)) return false;

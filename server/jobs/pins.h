@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -34,6 +35,22 @@ struct PinLimits {
   Quotas* quotas = nullptr;   // instead of that
 };
 
+// What the ranks of a scope have agreed on, and what their job's generation is like.
+struct Agreeing {
+  JobName job;
+  std::string scope;
+  JobMemory memory;
+  Pin pin;
+  absl::string_view plan;  // its bytes
+  bool unless_planning_is_off = false;
+  Actor by;
+};
+struct Agreed {
+  bool planning_is_off = false;        // nothing was written, as was asked for
+  std::optional<JobMemory> elsewhere;  // nothing was written: the generation is like this
+  std::optional<Pin> pin;              // else that stands
+};
+
 class Pins {
  public:
   // Both outlive this.
@@ -49,9 +66,11 @@ class Pins {
 
   // nullopt: there is none, or it has expired, or it is of a format that we do not know. Errors are
   // the store's.
-  absl::StatusOr<std::optional<JobMemory>> LoadJob(absl::string_view tenant, absl::string_view job);
-  absl::StatusOr<std::optional<Pin>> LoadPin(absl::string_view tenant, absl::string_view job,
-                                             absl::string_view scope);
+  struct Loaded {
+    absl::StatusOr<std::optional<JobMemory>> job;
+    absl::StatusOr<std::optional<Pin>> pin;
+  };
+  Loaded LoadScope(absl::string_view tenant, absl::string_view job, absl::string_view scope);
   // The pinned plan's bytes, checked against the pin. NOT_FOUND or DATA_LOSS if they are lost.
   absl::StatusOr<std::string> LoadPlan(const Pin& pin);
 
@@ -60,14 +79,12 @@ class Pins {
   // what each name stands for; it is another one than `memory`'s if another server was first.
   absl::StatusOr<JobMemory> PutJob(absl::string_view tenant, absl::string_view job,
                                    const JobMemory& memory, const Actor& by);
-  // Holds the plan, storing it first if need be, then writes the pin: when this returns both
-  // survive the process. What it returns is the pin that stands: another server that has the store
-  // open may have written one for this generation, and the first one holds for all.
+  // The generation, the pin and its hold on the plan, in one transaction, and before it the plan if
+  // the store has none: when this returns they survive the process. Of two servers that have the
+  // store open the first one's pin holds for all.
   // Where the tenant's quota is used up, its weakest job makes room (pin_index.h);
   // QUOTA_USED_UP of both if there is none; else errors are the store's.
-  absl::StatusOr<Pin> PutPin(absl::string_view tenant, absl::string_view job,
-                             absl::string_view scope, const Pin& pin, absl::string_view plan,
-                             const Actor& by);
+  absl::StatusOr<Agreed> Agree(const Agreeing& what);
 
   // Keeps the job's pins until `expires` at least; how many there are. From the job's next use on
   // its usual time to live counts again.
@@ -82,6 +99,28 @@ class Pins {
   std::vector<std::string> Jobs(absl::string_view tenant) const;
 
  private:
+  struct Names {
+    std::string job, pin;
+  };
+  using Value = std::optional<std::string>;
+  struct Found {
+    absl::StatusOr<Value> job, pin;
+    bool planning_is_off = false;
+  };
+  // What is to be written over what was found.
+  struct Draft {
+    absl::StatusOr<Agreed> agreed;
+    Changes changes;
+  };
+  Found Read(const Names& names);
+  Draft Over(const Found& found, const Names& names, const Agreeing& what) const;
+  void Written(const RecordChange& change);
+  absl::Status StorePlan(const Agreeing& what);
+  // What a record was when it was last read or written here, so that it need not be read again to
+  // be replaced. It may be something else by now.
+  void See(const std::string& key, const Value& value);
+  std::optional<Found> Seen(const Names& names) const;
+
   // Writes what `next` makes of the record that is there, though others write it, too. With the
   // line that it asks for: `what` "" is none.
   using Next = absl::FunctionRef<absl::StatusOr<std::string>(
@@ -119,6 +158,7 @@ class Pins {
                                                       // together with gRPC's threads
   mutable absl::Mutex mutex_;
   PinIndex index_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Value> seen_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace bucketd

@@ -2,6 +2,10 @@
 // (0 for plans), ?2 the key of the index (for plans the digest of the key).
 #pragma once
 
+#include <sqlite3.h>
+
+#include <algorithm>
+
 #include "server/store/sqlite_store.h"
 
 namespace bucketd {
@@ -14,5 +18,12 @@ struct SqliteStore::Sql {
   const char* drop_value;  // ?1 value
   const char* list;  // ?1 shelf, ?2 first key, ?3 limit: key of the index, tenant, graph, bytes
 };
+
+// Of a value, of a line of the audit log: never given twice.
+inline int64_t RandomId() {
+  int64_t id = 0;
+  sqlite3_randomness(sizeof(id), &id);
+  return std::max<int64_t>(1, id & INT64_MAX);
+}
 
 }  // namespace bucketd

@@ -46,12 +46,6 @@ namespace {
 constexpr int64_t kUseStepMillis = 60'000;
 constexpr int kMoreAttempts = 3;
 
-int64_t RandomId() {
-  int64_t id = 0;
-  sqlite3_randomness(sizeof(id), &id);
-  return std::max<int64_t>(1, id & INT64_MAX);
-}
-
 std::string HashOf(absl::string_view key) { return std::string(AsBytes(Sha256(key))); }
 
 absl::Status IndexError(const absl::Status& status) {
@@ -262,7 +256,7 @@ absl::StatusOr<int64_t> SqliteStore::CommitInReserve(Change change) {
   return commit;
 }
 
-absl::Status SqliteStore::Write(int what, absl::string_view key, Room room, Change change) {
+absl::Status SqliteStore::Write(absl::Span<const About> about, Room room, Change change) {
   const absl::StatusOr<int64_t> commit =
       room == Room::kReserve ? CommitInReserve(change) : Commit(change);
   StoreWrite result = StoreWrite::kOk;
@@ -277,9 +271,10 @@ absl::Status SqliteStore::Write(int what, absl::string_view key, Room room, Chan
   }
   RETURN_IF_ERROR(commit.status());
   wrote_ = true;
-  if (what < 0) return absl::OkStatus();
-  TakeLost(what, key, /*keep=*/false);
-  if (acknowledged_ != nullptr) acknowledged_->Add(static_cast<uint8_t>(what), *commit, key);
+  for (const auto& [what, key] : about) {
+    TakeLost(what, key, /*keep=*/false);
+    if (acknowledged_ != nullptr) acknowledged_->Add(static_cast<uint8_t>(what), *commit, key);
+  }
   return absl::OkStatus();
 }
 
@@ -300,17 +295,17 @@ absl::Status SqliteStore::PutPlan(absl::string_view key, absl::string_view tenan
     const absl::MutexLock reading(&reader_->mutex());
     old = Locate(*reader_, kPlanSql, 0, hash);
   }
-  if (!old.ok()) return Write(0, hash, Room::kDisk, [&](SqliteDb&) { return old.status(); });
+  if (!old.ok()) return Write({{0, hash}}, Room::kDisk, [&](SqliteDb&) { return old.status(); });
   absl::StatusOr<std::vector<Victim>> victims = MakeRoom(bytes, *old, hash);
   if (!victims.ok())
-    return Write(0, hash, Room::kDisk, [&](SqliteDb&) { return victims.status(); });
+    return Write({{0, hash}}, Room::kDisk, [&](SqliteDb&) { return victims.status(); });
   const bool old_readable = old->has_value() && IsReadable(kPlanSql, (*old)->value);
   const int64_t now = NowMillis();
   const Digest checksum = ValueChecksum(key, plan);
   const std::optional<std::string> graph = GraphIn(key);
   int64_t evicted = 0, evicted_bytes = 0;
 
-  const absl::Status written = Write(0, hash, Room::kDisk, [&](SqliteDb& db) -> absl::Status {
+  const absl::Status written = Write({{0, hash}}, Room::kDisk, [&](SqliteDb& db) -> absl::Status {
     db.mutex().AssertHeld();
     evicted = evicted_bytes = 0;
     ASSIGN_OR_RETURN(const std::optional<Location> before, Locate(db, kPlanSql, 0, hash));
@@ -358,98 +353,29 @@ absl::StatusOr<bool> SqliteStore::DropPlan(SqliteDb& db, const Victim& victim, b
 
 absl::Status SqliteStore::HoldPlan(absl::string_view key, absl::string_view holder,
                                    WallTime expires) {
-  const std::string hash = HashOf(key);
   const absl::MutexLock lock(&write_mutex_);
-  return Write(-1, {}, Room::kDisk, [&](SqliteDb& db) -> absl::Status {
+  return Write({}, Room::kDisk, [&](SqliteDb& db) {
     db.mutex().AssertHeld();
-    RETURN_IF_ERROR(db.Run(
-        "INSERT INTO holds(plan, holder, expires) SELECT hash, ?2, ?3 FROM plans WHERE hash = ?1 "
-        "ON CONFLICT(plan, holder) DO UPDATE SET expires = ?3",
-        absl::string_view(hash), SqlText{holder}, expires.time_since_epoch().count()));
-    if (db.changes() > 0) return absl::OkStatus();
-    return absl::NotFoundError("there is no such plan in the store");
+    return PutHold(db, key, holder, expires);
   });
+}
+
+absl::Status SqliteStore::PutHold(SqliteDb& db, absl::string_view key, absl::string_view holder,
+                                  WallTime expires) {
+  const std::string hash = HashOf(key);
+  RETURN_IF_ERROR(db.Run(
+      "INSERT INTO holds(plan, holder, expires) SELECT hash, ?2, ?3 FROM plans WHERE hash = ?1 "
+      "ON CONFLICT(plan, holder) DO UPDATE SET expires = ?3",
+      absl::string_view(hash), SqlText{holder}, expires.time_since_epoch().count()));
+  if (db.changes() > 0) return absl::OkStatus();
+  return absl::NotFoundError("there is no such plan in the store");
 }
 
 absl::Status SqliteStore::ReleaseHolds(absl::string_view holder) {
   const absl::MutexLock lock(&write_mutex_);
-  return Write(-1, {}, Room::kReserve, [&](SqliteDb& db) {
+  return Write({}, Room::kReserve, [&](SqliteDb& db) {
     db.mutex().AssertHeld();
     return db.Run("DELETE FROM holds WHERE holder = ?1", SqlText{holder});
-  });
-}
-
-absl::StatusOr<std::optional<std::string>> SqliteStore::GetRecord(Shelf shelf,
-                                                                  absl::string_view key) {
-  ASSIGN_OR_RETURN(std::optional<Row> row,
-                   GetRow(kRecordSql, static_cast<int64_t>(shelf), key, key));
-  if (!row.has_value()) return std::nullopt;
-  return std::move(row->value);
-}
-
-absl::Status SqliteStore::PutRecord(Shelf shelf, absl::string_view key, absl::string_view value,
-                                    const AuditLine* line) {
-  return ChangeRecord(shelf, key, value, nullptr, line);
-}
-
-absl::Status SqliteStore::ReplaceRecord(Shelf shelf, absl::string_view key,
-                                        const std::optional<std::string>& before,
-                                        const std::optional<absl::string_view>& after,
-                                        const AuditLine* line) {
-  return ChangeRecord(shelf, key, after, &before, line);
-}
-
-absl::Status SqliteStore::EraseRecord(Shelf shelf, absl::string_view key, const AuditLine* line) {
-  return ChangeRecord(shelf, key, std::nullopt, nullptr, line);
-}
-
-// What cannot be read is no value.
-bool SqliteStore::IsStill(int64_t shelf, absl::string_view key,
-                          const std::optional<std::string>& expected) {
-  const absl::StatusOr<std::optional<Row>> row = ReadRow(kRecordSql, shelf, key);
-  const bool some = row.ok() && row->has_value() && (*row)->key == key;
-  return some == expected.has_value() && (!some || (*row)->value == *expected);
-}
-
-absl::Status SqliteStore::ChangeRecord(Shelf on, absl::string_view key,
-                                       const std::optional<absl::string_view>& value,
-                                       const std::optional<std::string>* expected,
-                                       const AuditLine* line) {
-  const auto shelf = static_cast<int64_t>(on);
-  const bool makes_room = !value.has_value() || on == Shelf::kSettings;
-  const absl::MutexLock lock(&write_mutex_);
-  absl::StatusOr<std::optional<Location>> old = std::nullopt;
-  {
-    const absl::MutexLock reading(&reader_->mutex());
-    old = Locate(*reader_, kRecordSql, shelf, key);
-  }
-  const absl::Status moved = absl::AbortedError("another value was written meanwhile");
-  if (expected != nullptr && !IsStill(shelf, key, *expected)) return moved;
-  const bool drop = old.ok() && old->has_value() && IsReadable(kRecordSql, (*old)->value);
-  const Room room = makes_room ? Room::kReserve : Room::kDisk;
-  const bool nothing_to_erase = !value.has_value() && old.ok() && !old->has_value();
-  if (nothing_to_erase) line = nullptr;
-  return WriteAudited(static_cast<int>(shelf), key, room, line, [&](SqliteDb& db) -> absl::Status {
-    db.mutex().AssertHeld();
-    RETURN_IF_ERROR(old.status());
-    ASSIGN_OR_RETURN(const std::optional<Location> before, Locate(db, kRecordSql, shelf, key));
-    // Each write has an id of its own: it is the value that was read.
-    const bool same = before.has_value() == old->has_value() &&
-                      (!before.has_value() || before->value == (*old)->value);
-    if (expected != nullptr && !same) return moved;
-    if (drop && before.has_value() && before->value == (*old)->value) {
-      RETURN_IF_ERROR(db.Run(kRecordSql.drop_value, before->value));
-    }
-    if (!value.has_value()) {
-      return db.Run("DELETE FROM records WHERE shelf = ?1 AND key = ?2", shelf, key);
-    }
-    const int64_t id = RandomId();
-    const Digest checksum = ValueChecksum(key, *value);
-    RETURN_IF_ERROR(db.Run(kRecordSql.put_value, id, key, *value));
-    return db.Run(
-        "INSERT INTO records(shelf, key, value, checksum) VALUES(?1, ?2, ?3, ?4) "
-        "ON CONFLICT(shelf, key) DO UPDATE SET value = ?3, checksum = ?4",
-        shelf, key, id, AsBytes(checksum));
   });
 }
 

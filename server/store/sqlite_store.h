@@ -72,6 +72,7 @@ class SqliteStore final : public Store {
                              const std::optional<std::string>& before,
                              const std::optional<absl::string_view>& after,
                              const AuditLine* line = nullptr) override;
+  absl::Status WriteTogether(const Changes& changes) override;
   absl::Status EraseRecord(Shelf shelf, absl::string_view key,
                            const AuditLine* line = nullptr) override;
   absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
@@ -156,10 +157,12 @@ class SqliteStore final : public Store {
 
   // What a transaction does, with the connection's lock.
   using Change = absl::FunctionRef<absl::Status(SqliteDb&)>;
-  // One transaction; `key` is what the acknowledgement is about, none if `what` < 0. Counted. On a
-  // full disk the reserve is there for what makes room, and for settings.
+  // What the acknowledgement is about: 0 and the digest of a plan's key, or a Shelf and a key.
+  using About = std::pair<int64_t, absl::string_view>;
+  // One transaction. Counted. On a full disk the reserve is there for what makes room, and for
+  // settings.
   enum class Room { kDisk, kReserve };
-  absl::Status Write(int what, absl::string_view key, Room room, Change change)
+  absl::Status Write(absl::Span<const About> about, Room room, Change change)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   absl::StatusOr<int64_t> CommitInReserve(Change change)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
@@ -168,8 +171,9 @@ class SqliteStore final : public Store {
   static absl::StatusOr<int64_t> CommitOnce(SqliteDb& db, Change change)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(db.mutex());
 
-  // Write, and the line with it; null: none.
-  absl::Status WriteAudited(int what, absl::string_view key, Room room, const AuditLine* line,
+  // Write, and the lines with it.
+  using Lines = std::vector<const AuditLine*>;
+  absl::Status WriteAudited(absl::Span<const About> about, Room room, const Lines& lines,
                             Change change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   absl::Status AddLine(SqliteDb& db, const AuditEntry& entry)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(db.mutex());
@@ -181,6 +185,22 @@ class SqliteStore final : public Store {
                             const std::optional<absl::string_view>& value,
                             const std::optional<std::string>* expected, const AuditLine* line);
   bool IsStill(int64_t shelf, absl::string_view key, const std::optional<std::string>& expected);
+  // A record that is to be written, as it was found.
+  struct Target {
+    int64_t shelf = 0;
+    absl::string_view key;
+    absl::StatusOr<std::optional<Location>> at;
+    bool readable = false;
+  };
+  Target Find(int64_t shelf, absl::string_view key);
+  // Each write has an id of its own: it is the value that was found.
+  static absl::StatusOr<bool> IsThere(SqliteDb& db, const Target& target)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(db.mutex());
+  static absl::Status PutValue(SqliteDb& db, const Target& target,
+                               const std::optional<absl::string_view>& value)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(db.mutex());
+  static absl::Status PutHold(SqliteDb& db, absl::string_view key, absl::string_view holder,
+                              WallTime expires) ABSL_EXCLUSIVE_LOCKS_REQUIRED(db.mutex());
 
   absl::StatusOr<std::vector<Victim>> OldestPlans(int64_t bytes, int64_t used_before,
                                                   absl::string_view except)

@@ -50,6 +50,28 @@ struct Record {
   std::string value;
 };
 
+struct RecordName {
+  Shelf shelf{};
+  std::string key;
+};
+
+// What is written together: all of it or nothing.
+struct RecordChange {
+  RecordName record;
+  std::optional<std::string> before;  // what it is expected to be, as ReplaceRecord does
+  std::string after;
+  AuditLine line;  // `what` "": none
+};
+struct PlanHeld {
+  std::string key, holder;
+  WallTime expires;
+};
+struct Changes {
+  std::optional<RecordName> unless;  // this is there, or damaged
+  std::optional<PlanHeld> hold;
+  std::vector<RecordChange> records;  // of different names
+};
+
 // A stored plan, without its bytes.
 struct StoredPlan {
   std::string key;  // plan_key.h: the whole text
@@ -124,6 +146,13 @@ class Store {
 
   virtual absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf,
                                                                absl::string_view key) = 0;
+  // Each as GetRecord answers for it, in one go; they may have changed between each other.
+  virtual std::vector<absl::StatusOr<std::optional<std::string>>> GetRecords(
+      absl::Span<const RecordName> names) {
+    std::vector<absl::StatusOr<std::optional<std::string>>> values;
+    for (const RecordName& name : names) values.push_back(GetRecord(name.shelf, name.key));
+    return values;
+  }
   // With a line in the audit log, as all that take one: both are written or neither is, and no line
   // where nothing has changed. A log that is damaged does not keep what it is about from changing:
   // that is told to the observer.
@@ -135,6 +164,9 @@ class Store {
                                      const std::optional<std::string>& before,
                                      const std::optional<absl::string_view>& after,
                                      const AuditLine* line = nullptr) = 0;
+  // HoldPlan, and ReplaceRecord of each record, in one transaction. ABORTED: a record is not what
+  // it was expected to be, `unless` is there, or there is no such plan; nothing was written.
+  virtual absl::Status WriteTogether(const Changes& changes) = 0;
   virtual absl::Status EraseRecord(Shelf shelf, absl::string_view key,
                                    const AuditLine* line = nullptr) = 0;
   // In key order, keys that start with `prefix`, at most `limit` after `after` (exclusive). Damaged

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "passes/base/status_macros.h"
-#include "server/store/sqlite_store.h"
+#include "server/store/sqlite_sql.h"
 
 namespace bucketd {
 namespace {
@@ -28,12 +28,6 @@ constexpr char kList[] =
     "FROM audit WHERE number < ?1 AND at >= ?2 AND (?3 = 0 OR tenant = ?4) "
     "AND (length(?5) = 0 OR instr(who, ?5) > 0) AND (length(?6) = 0 OR what = ?6) "
     "ORDER BY number DESC LIMIT ?7";
-
-int64_t RandomId() {
-  int64_t id = 0;
-  sqlite3_randomness(sizeof(id), &id);
-  return std::max<int64_t>(1, id & INT64_MAX);
-}
 
 AuditEntry EntryIn(const Statement& row) {
   const auto text = [&](int column) { return std::string(row.Bytes(column)); };
@@ -64,21 +58,24 @@ absl::Status SqliteStore::AddLine(SqliteDb& db, const AuditEntry& entry) {
                 AuditText(line.after));
 }
 
-// A transaction that met damage is made again from its start, and then without the line: what
+// A transaction that met damage is made again from its start, and then without the lines: what
 // operators switch must not depend on the pages of a log.
-absl::Status SqliteStore::WriteAudited(int what, absl::string_view key, Room room,
-                                       const AuditLine* line, Change change) {
-  if (line == nullptr) return Write(what, key, room, change);
+absl::Status SqliteStore::WriteAudited(absl::Span<const About> about, Room room, const Lines& lines,
+                                       Change change) {
   absl::Status damage;
-  const absl::Status written = Write(what, key, room, [&](SqliteDb& db) -> absl::Status {
+  const absl::Status written = Write(about, room, [&](SqliteDb& db) -> absl::Status {
     db.mutex().AssertHeld();
     RETURN_IF_ERROR(change(db));
-    if (!damage.ok()) return absl::OkStatus();
-    const absl::Status added = AddLine(db, {RandomId(), 0, Now(), *line});
-    if (absl::IsDataLoss(added)) damage = added;
-    return added;
+    for (const AuditLine* line : lines) {
+      if (!damage.ok()) break;
+      const absl::Status added = AddLine(db, {RandomId(), 0, Now(), *line});
+      if (absl::IsDataLoss(added)) damage = added;
+      RETURN_IF_ERROR(added);
+    }
+    return absl::OkStatus();
   });
-  if (written.ok() && !damage.ok() && options_.observer != nullptr) {
+  if (!written.ok() || damage.ok() || options_.observer == nullptr) return written;
+  for (const AuditLine* line : lines) {
     options_.observer->Problem(
         true, absl::StrCat("the audit log is damaged, so that this has no line in it: ", line->what,
                            " ", line->subject, ": ", damage.message()));
@@ -117,7 +114,7 @@ absl::StatusOr<std::vector<AuditEntry>> SqliteStore::ListAudit(const AuditSelect
 absl::StatusOr<int64_t> SqliteStore::AddAudit(absl::Span<const AuditEntry> entries) {
   int64_t added = 0;
   const absl::MutexLock lock(&write_mutex_);
-  const absl::Status written = Write(-1, {}, Room::kDisk, [&](SqliteDb& db) -> absl::Status {
+  const absl::Status written = Write({}, Room::kDisk, [&](SqliteDb& db) -> absl::Status {
     db.mutex().AssertHeld();
     added = 0;
     for (const AuditEntry& entry : entries) {
@@ -143,7 +140,7 @@ absl::Status SqliteStore::TrimAudit() {
     RETURN_IF_ERROR(beyond.Step().status());
     if (beyond.Int(0) == 0) return absl::OkStatus();
   }
-  return Write(-1, {}, Room::kReserve, [&](SqliteDb& db) -> absl::Status {
+  return Write({}, Room::kReserve, [&](SqliteDb& db) -> absl::Status {
     db.mutex().AssertHeld();
     return db.Run(
         "DELETE FROM audit WHERE at < ?1 OR number <= "

@@ -73,19 +73,18 @@ absl::Status SqliteStore::Evict(std::vector<Victim> victims, const AuditLine* li
     }
     const Room room = batch == kBatch ? Room::kDisk : Room::kReserve;
     AuditLine said = line == nullptr ? AuditLine() : *line;
-    const AuditLine* with = line == nullptr ? nullptr : &said;
-    const absl::Status written =
-        WriteAudited(-1, {}, room, with, [&](SqliteDb& db) -> absl::Status {
-          db.mutex().AssertHeld();
-          plans = bytes = 0;
-          for (size_t i = begin; i < end; ++i) {
-            ASSIGN_OR_RETURN(const bool dropped, DropPlan(db, victims[i], /*even_held=*/false));
-            plans += dropped ? 1 : 0;
-            bytes += dropped ? victims[i].at.bytes : 0;
-          }
-          said.after = EvictedText(plans);
-          return absl::OkStatus();
-        });
+    const Lines lines = line == nullptr ? Lines() : Lines{&said};
+    const absl::Status written = WriteAudited({}, room, lines, [&](SqliteDb& db) -> absl::Status {
+      db.mutex().AssertHeld();
+      plans = bytes = 0;
+      for (size_t i = begin; i < end; ++i) {
+        ASSIGN_OR_RETURN(const bool dropped, DropPlan(db, victims[i], /*even_held=*/false));
+        plans += dropped ? 1 : 0;
+        bytes += dropped ? victims[i].at.bytes : 0;
+      }
+      said.after = EvictedText(plans);
+      return absl::OkStatus();
+    });
     if (absl::IsResourceExhausted(written) && batch > 1) {
       batch = batch == kBatch ? kSmallBatch : 1;
       continue;
@@ -153,7 +152,7 @@ absl::Status SqliteStore::FlushUses() {
     uses.swap(uses_);
   }
   if (uses.empty()) return absl::OkStatus();
-  return Write(-1, {}, Room::kReserve, [&](SqliteDb& db) -> absl::Status {
+  return Write({}, Room::kReserve, [&](SqliteDb& db) -> absl::Status {
     db.mutex().AssertHeld();
     for (const auto& [hash, used] : uses) {
       RETURN_IF_ERROR(db.Run("UPDATE plans SET used = ?1 WHERE hash = ?2 AND used < ?1", used,
@@ -166,7 +165,7 @@ absl::Status SqliteStore::FlushUses() {
 absl::Status SqliteStore::DropExpiredHolds() {
   ASSIGN_OR_RETURN(const int64_t first, Number("SELECT ifnull(min(expires), 9e18) FROM holds"));
   if (first > NowMillis()) return absl::OkStatus();
-  return Write(-1, {}, Room::kReserve, [&](SqliteDb& db) {
+  return Write({}, Room::kReserve, [&](SqliteDb& db) {
     db.mutex().AssertHeld();
     return db.Run("DELETE FROM holds WHERE expires <= ?1", NowMillis());
   });
@@ -329,7 +328,7 @@ absl::Status SqliteStore::MarkLost(int64_t last_commit) {
     return db.Run("UPDATE totals SET plans = plans + ?1, plan_bytes = plan_bytes - ?2 WHERE id = 1",
                   int64_t{before.has_value() ? 0 : 1}, before.has_value() ? before->bytes : 0);
   };
-  return Write(-1, {}, Room::kReserve, [&](SqliteDb& db) -> absl::Status {
+  return Write({}, Room::kReserve, [&](SqliteDb& db) -> absl::Status {
     db.mutex().AssertHeld();
     for (const Acknowledged::Entry& entry : lost_) RETURN_IF_ERROR(mark(db, entry));
     return db.Run("UPDATE totals SET commits = ?1 WHERE id = 1", last_commit);

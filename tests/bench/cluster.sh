@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 case " $* " in *" --help "* | *" -h "*)
   cat <<'EOF'
 tests/bench/cluster.sh [FLAGS]: trips to PostgreSQL for a hit, a cold plan and the start of a job, counted between real servers and
-a PostgreSQL of its own; CPU of ranks that replicas forward; then server CPU of a hit over mutual TLS beside a bare echo server with the same TLS, in turns,
+a PostgreSQL of its own; CPU of ranks that replicas forward; the last answer of three replicas beside one server's; then server CPU of a hit over mutual TLS beside a bare echo server with the same TLS, in turns,
 and storms of fresh connections with mutual TLS. Four minutes or so; needs a built tree (deploy/setup.sh), PostgreSQL 15, openssl.
   --rounds N=9           a cell; 6 at least for an interval of 95 %
   --seconds S=0.25       a server and round

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""How often a server goes to PostgreSQL for a hit, a cold plan and the start of a job, and what it costs that a rank is forwarded
-from one replica to another: rows of tests/bench/cluster.sh's table.
+"""How often a server goes to PostgreSQL for a hit, a cold plan and the start of a job, what it costs that a rank is forwarded
+from one replica to another, and how late the last of many is answered by three replicas: rows of tests/bench/cluster.sh's table.
 
 A trip is what is sent before an answer is waited for: one Sync of the protocol, however many statements go before it. They are
 counted by a relay between the server and the engine. What servers ask by themselves (once a second, what others have changed)
@@ -21,15 +21,17 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "python"), str(ROOT / "client" / "python")]
 
+import grpc  # noqa: E402
 from live_postgres import postgres  # noqa: E402
 from live_server import Server, request_for, without_graph  # noqa: E402
 from waiting import wait_for  # noqa: E402
 
-from bucketd._wire.proto import planner_pb2  # noqa: E402
+from bucketd._wire.proto import planner_pb2, planner_pb2_grpc  # noqa: E402
 
 CALLS = 100
 IDLE_SECONDS = 6
 JOBS, TURNS = 200, 3  # of what is forwarded
+AT_ONCE, BURSTS, LATER = 64, 20, 2.0  # calls; of each kind and turn; of what one server takes
 WANTED = {"a hit from memory": 0, "a hit from the store": 1, "a cold plan": 3, "the start of a job, of a plan in memory": 2}
 
 
@@ -119,15 +121,22 @@ def cpu_of_jobs(servers: list[Server], places: list[Server], name: str) -> float
     return (sum(map(cpu_seconds, servers)) - before) / JOBS * 1e6
 
 
-def forwarding(url: str, folder: pathlib.Path) -> None:
+@contextlib.contextmanager
+def replicas(url: str, folder: pathlib.Path, names: str):
     with contextlib.ExitStack() as stack:
         servers = []
-        for name in "cd":
+        for name in names:
             (folder / name).mkdir()
             servers.append(stack.enter_context(Server(folder / name, "--store-dir", url, "--cluster-address", f"unix:{folder}/{name}/socket")))
-        wait_for(lambda: all(server.metric('bucketd_replicas{state="serving"}') == 2 for server in servers), "the replicas to see each other")
+        wait_for(lambda: all(server.metric('bucketd_replicas{state="serving"}') == len(names) for server in servers),
+                 "the replicas to see each other")
         for server in servers:
             server.stub.GetPlan(request_for(8), timeout=60)
+        yield servers
+
+
+def forwarding(url: str, folder: pathlib.Path) -> None:
+    with replicas(url, folder, "cd") as servers:
         apart, together = [], []
         for turn in range(TURNS):
             apart.append(cpu_of_jobs(servers, servers, f"apart-{turn}"))
@@ -135,6 +144,44 @@ def forwarding(url: str, folder: pathlib.Path) -> None:
         ratio = statistics.median(a / b for a, b in zip(apart, together))
         print(f"| CPU of two replicas for a job of two ranks that come to both, of one whose ranks come to one | {ratio:.2f} "
               f"({statistics.median(apart):.0f} us, {statistics.median(together):.0f} us) | - |", flush=True)
+
+
+def last_answer(places: list[planner_pb2_grpc.PlannerStub], name: str) -> float:
+    """Milliseconds from the first of many calls at once, of one job if it has a name, until the last is answered: the median."""
+    took = []
+    for number in range(BURSTS):
+        jobs = [planner_pb2.Job(id=f"{name}-{number}", scope="0/fw", rank=[rank], size=AT_ONCE) if name else None for rank in range(AT_ONCE)]
+        requests = [without_graph(request_for(8), **({"job": job} if job else {})) for job in jobs]
+        begin = time.monotonic()
+        calls = [places[at % len(places)].GetPlan.future(request, timeout=60) for at, request in enumerate(requests)]
+        assert all(call.result().HasField("plan") for call in calls)
+        took.append((time.monotonic() - begin) * 1e3)
+    return statistics.median(took)
+
+
+@contextlib.contextmanager
+def connections(servers: list[Server]):
+    """Three, each of its own, to one server or to one each: what the client does is the same."""
+    channels = [grpc.insecure_channel(servers[at % len(servers)].address, options=[("grpc.use_local_subchannel_pool", 1)]) for at in range(3)]
+    yield [planner_pb2_grpc.PlannerStub(channel) for channel in channels]
+    for channel in channels:
+        channel.close()
+
+
+def three_against_one(urls: list[str], folder: pathlib.Path) -> int:
+    missed = 0
+    sys.setswitchinterval(1e-4)  # threads of the three connections take turns
+    with (replicas(urls[0], folder, "e") as server, replicas(urls[1], folder, "fgh") as servers, connections(server) as one,
+          connections(servers) as three):
+        for what, name in (f"{AT_ONCE} hits at once", ""), (f"the {AT_ONCE} ranks of a job", "burst"):
+            last_answer(one, name and f"{name}-warm"), last_answer(three, name and f"{name}-warm")
+            pairs = [(last_answer(three, name and f"{name}-{turn}"), last_answer(one, name and f"{name}-{turn}")) for turn in range(TURNS)]
+            ratio = statistics.median(a / b for a, b in pairs)
+            missed += ratio > LATER
+            print(f"| last answer to {what}, by three replicas on these cores, of one server's | {ratio:.2f} "
+                  f"({statistics.median(a for a, _ in pairs):.1f} ms, {statistics.median(b for _, b in pairs):.1f} ms) | at most {LATER:.0f} |",
+                  flush=True)
+    return missed
 
 
 def database(engine, name: str) -> None:
@@ -145,8 +192,8 @@ def main() -> int:
     missed = 0
     with postgres() as engine, tempfile.TemporaryDirectory(prefix="bucketd-trips-") as folder:
         subprocess.run(["createuser", "bucketd"], env=engine.environment, check=True)
-        database(engine, "bucketd")
-        database(engine, "replicas")
+        for name in ("bucketd", "replicas", "one", "three"):
+            database(engine, name)
         relay = Relay(folder, engine.folder)
         store = ("--store-dir", f"postgres://bucketd@/bucketd?host={folder}")
         places = [pathlib.Path(folder) / name for name in "ab"]
@@ -158,6 +205,7 @@ def main() -> int:
                 missed += trips > wanted + 0.2
                 print(f"| trips to PostgreSQL for {what} | {max(0.0, trips):.1f} | {wanted} |", flush=True)
         forwarding(engine.url("replicas"), pathlib.Path(folder))
+        missed += three_against_one([engine.url("one"), engine.url("three")], pathlib.Path(folder))
     return 1 if missed else 0
 
 

@@ -20,11 +20,11 @@ class Planner:
 
 
 @contextlib.contextmanager
-def planner(*flags: str, address: str = "", start_timeout: float = 60.0):
-    """A `bucketd`, on a unix socket of its own unless `address` says another."""
+def planner(*flags: str, address: str = "", start_timeout: float = 60.0, program: str = ""):
+    """A `bucketd`, or another `program` that is one, on a unix socket of its own unless `address` says another."""
     with tempfile.TemporaryDirectory(prefix="planner-") as folder:
         process = subprocess.Popen(
-            [embedded.find_binary(), "--listen", address or f"unix:{folder}/socket", "--http", "",
+            [program or embedded.find_binary(), "--listen", address or f"unix:{folder}/socket", "--http", "",
              f"--exit-with-parent={os.getpid()}", *([] if "--drain-seconds" in flags else _SHORT_END), *flags],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         said = _Said(process.stdout)

@@ -188,11 +188,11 @@ class Flood:
 
     def __init__(self, stub, threads):
         self.stub, self.over, self.why = stub, threading.Event(), []
-        self.threads = [threading.Thread(target=self._ask, args=(1000 * (1 + n),)) for n in range(threads)]
+        self.threads = [threading.Thread(target=self._ask, args=(1000 + 8 * n, 8 * threads)) for n in range(threads)]
 
-    def _ask(self, width):
+    def _ask(self, width, step):  # never what another thread asks for: who joins it is not refused himself
         while not self.over.is_set():
-            width += 8
+            width += step
             try:
                 self.stub.GetPlan(slow_request(width), timeout=60)
             except grpc.RpcError as error:

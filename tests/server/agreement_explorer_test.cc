@@ -269,7 +269,7 @@ class Explorer {
     }
     absl::StatusOr<std::optional<JobMemory>> memory = std::optional<JobMemory>();
     const auto known = store_.memories.find(load.job);
-    if (load.job_too && known != store_.memories.end()) memory = std::make_optional(known->second);
+    if (known != store_.memories.end()) memory = std::make_optional(known->second);
     life.mail.push_back(ScopeLoaded{load.scope, std::move(memory), PinOf(load.job, load.name)});
   }
   void Do(Life& life, const LoadPinAgain& load) {

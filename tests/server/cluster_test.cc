@@ -1,6 +1,7 @@
 // Three real servers on one folder: ranks of one job that come to different ones, graphs that are
 // uploaded to one and wanted by another, a server that drains.
 #include <array>
+#include <atomic>
 #include <functional>
 #include <future>
 #include <memory>
@@ -12,6 +13,8 @@
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server_builder.h"
 #include "prometheus/registry.h"
 
 #include "proto/admin.grpc.pb.h"
@@ -319,6 +322,91 @@ TEST_F(ClusterTest, NobodyIsForwardedTwice) {
   std::future<Reply> second = AskRank(1, spec, 1);
   EXPECT_TRUE(first.get().status.ok());
   EXPECT_TRUE(second.get().status.ok());
+}
+
+// Listens where replicas do, stands in the store as one of them, and as the holder of a job.
+class Liar final : public v1::Peers::Service {
+ public:
+  using Answer = std::function<v1::ForwardReply(const v1::ForwardRequest&)>;
+  Liar(const std::string& folder, const std::string& job, Answer answer)
+      : address_(absl::StrCat("unix:", folder, "/liar")), answer_(std::move(answer)) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(address_, grpc::InsecureServerCredentials()).RegisterService(this);
+    server_ = builder.BuildAndStart();
+    const auto store = SqliteStore::Open({.directory = folder + "/store"});
+    EXPECT_TRUE(store.ok()) << store.status();
+    v1::ReplicaRecord replica;
+    replica.set_format_version(1);
+    replica.set_incarnation(kIncarnation);
+    replica.set_beat(1);
+    v1::LeaseRecord lease;
+    lease.set_format_version(1);
+    lease.set_holder(address_);
+    lease.set_incarnation(kIncarnation);
+    lease.set_term(9);
+    const std::string name = absl::StrCat("lease/job/", absl::string_view("\0", 1), job);
+    EXPECT_TRUE((*store)
+                    ->PutRecord(Shelf::kReplicas, absl::StrCat("replica/", address_),
+                                replica.SerializeAsString())
+                    .ok());
+    EXPECT_TRUE((*store)->PutRecord(Shelf::kReplicas, name, lease.SerializeAsString()).ok());
+  }
+  ~Liar() override { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  grpc::Status Forward(grpc::ServerContext*, const v1::ForwardRequest* request,
+                       v1::ForwardReply* reply) override {
+    ++asked_;
+    *reply = answer_(*request);
+    return grpc::Status::OK;
+  }
+  int asked() const { return asked_; }
+
+  static constexpr uint64_t kIncarnation = 42;
+
+ private:
+  const std::string address_;
+  const Answer answer_;
+  std::atomic<int> asked_{0};
+  std::unique_ptr<grpc::Server> server_;
+};
+
+// What cannot be true is not believed, and the job is somebody else's once the liar has ended: it
+// never says that it lives.
+TEST_F(ClusterTest, APeerThatLiesAboutAJobGivesNobodyAnotherPlan) {
+  options_.cluster_dead = milliseconds(1500);
+  StartThree();
+  const JobSpec before{.id = "before", .size = 1};
+  const std::string plan = AskRank(0, before, 0).get().response.plan().plan();
+  ASSERT_NE(plan, "");
+  const std::vector<Liar::Answer> lies = {
+      [](const v1::ForwardRequest&) {  // bytes that are not what they are said to be
+        v1::ForwardReply reply;
+        reply.mutable_plan()->set_key("key");
+        reply.mutable_plan()->set_plan_sha256(std::string(AsBytes(Sha256("one"))));
+        reply.mutable_plan()->set_plan("another");
+        return reply;
+      },
+      [](const v1::ForwardRequest&) {  // a plan that nobody has
+        v1::ForwardReply reply;
+        reply.mutable_plan()->set_key("key");
+        reply.mutable_plan()->set_plan_sha256(std::string(AsBytes(Sha256("one"))));
+        return reply;
+      },
+      [this](const v1::ForwardRequest&) {  // that itself has it, and has it not
+        v1::ForwardReply reply;
+        reply.mutable_moved()->set_holder(absl::StrCat("unix:", folder_, "/liar"));
+        reply.mutable_moved()->set_incarnation(Liar::kIncarnation);
+        return reply;
+      },
+      [](const v1::ForwardRequest&) { return v1::ForwardReply(); }};
+  for (size_t i = 0; i < lies.size(); ++i) {
+    const JobSpec spec{.id = absl::StrCat("job", i), .size = 2};
+    const Liar liar(folder_, spec.id, lies[i]);
+    Calls calls;
+    for (uint32_t rank = 0; rank < 2; ++rank) calls.push_back(AskRank(rank, spec, rank));
+    EXPECT_EQ(PlanOfAll(calls), plan) << i;
+    EXPECT_GE(liar.asked(), 2) << i;
+  }
 }
 
 TEST_F(ClusterTest, TheStatusNamesAllReplicas) {

@@ -18,6 +18,7 @@
 #include "proto/admin.grpc.pb.h"
 #include "proto/agent.grpc.pb.h"
 #include "proto/cost_service.grpc.pb.h"
+#include "proto/peer.grpc.pb.h"
 #include "tests/server/certificates.h"
 #include "tests/server/fixture.h"
 
@@ -98,10 +99,16 @@ class SecuredTest : public ServerTest {
     return status;
   }
 
+  // So that it has the service of replicas, too. REQUIRES: before Start().
+  void BeAReplica() {
+    options_.store_dir = folder_ + "/store";
+    options_.cluster_address = absl::StrCat("unix:", folder_, "/replica");
+  }
+
   // Of all services of ours: "bucketd.v1.Planner/GetPlan".
   static std::vector<std::string> AllMethods() {
     std::vector<std::string> methods;
-    for (const char* service : {"Planner", "Admin", "CostProfiles", "Agents"}) {
+    for (const char* service : {"Planner", "Admin", "CostProfiles", "Agents", "Peers"}) {
       const auto* descriptor =
           google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(
               absl::StrCat("bucketd.v1.", service));

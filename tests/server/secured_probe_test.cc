@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 
+#include "proto/cluster.pb.h"
+#include "server/store/sqlite_store.h"
 #include "tests/server/secured_fixture.h"
 
 namespace bucketd {
@@ -47,6 +49,8 @@ class SecuredProbeTest : public SecuredTest {
 
   void StartAnew() {
     server_.reset();
+    std::filesystem::remove_all(folder_ + "/store");
+    BeAReplica();
     Start();
     const auto channel = As("p");
     planner_ = v1::Planner::NewStub(channel);
@@ -89,6 +93,17 @@ class SecuredProbeTest : public SecuredTest {
     writer->Write(message);
     writer->WritesDone();
     return writer->Finish();
+  }
+
+  // As it stands in the store.
+  uint64_t IncarnationNow() {
+    const auto store = SqliteStore::Open({.directory = options_.store_dir, .read_only = true});
+    EXPECT_TRUE(store.ok()) << store.status();
+    const auto value =
+        (*store)->GetRecord(Shelf::kReplicas, absl::StrCat("replica/", options_.cluster_address));
+    v1::ReplicaRecord record;
+    EXPECT_TRUE(value.ok() && value->has_value() && record.ParseFromString(**value));
+    return record.incarnation();
   }
 
   static v1::RendezvousRequest Meeting() {
@@ -184,6 +199,15 @@ std::vector<std::pair<std::string, std::string>> SecuredProbeTest::AskAll(const 
   met.clear_token();  // random
   met.clear_epoch();  // the server's: it counts all groups' meetings, and is none of a name
   add("Agents/Rendezvous", Said(status, met));
+
+  // As if one's own replica asked, for the other's job: whatever role a tenant gives itself.
+  v1::ForwardRequest forward;
+  v1::GetPlanRequest ranks = plan;
+  ranks.set_tenant("team-a");
+  *ranks.mutable_job() = TheJob(1);
+  forward.set_incarnation(IncarnationNow());
+  forward.set_request(ranks.SerializeAsString());
+  add("Peers/Forward", Ask(v1::Peers::NewStub(As("p")), &v1::Peers::Stub::Forward, forward));
 
   // Tenants share profiles and what they are measured from; team a has reported nothing here.
   add("CostProfiles/ListProfiles", Ask(costs_, &C::ListProfiles, {}));

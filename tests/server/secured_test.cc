@@ -48,6 +48,7 @@ const std::map<std::string, std::string> kWanted = {
     {"bucketd.v1.Agents/Rendezvous", "plan"},
     {"bucketd.v1.Agents/WatchEpoch", "plan"},
     {"bucketd.v1.Agents/EndEpoch", "plan"},
+    {"bucketd.v1.Peers/Forward", "peer +"},
 };
 
 TEST_F(SecuredTest, EveryCallWantsTheRoleThatTheTableSays) {
@@ -57,9 +58,12 @@ TEST_F(SecuredTest, EveryCallWantsTheRoleThatTheTableSays) {
     Client(role, absl::StrCat("DNS:", role, ".example.org"));
     absl::StrAppend(&entries, Entry(absl::StrCat("DNS:", role, ".example.org"), "*", role));
   }
-  WriteIdentities(entries);
+  WriteIdentities(entries + Entry("URI:spiffe://example.org/team-c/*", "team-c",
+                                  "plan report admin promote peer"));
+  Client("c", "URI:spiffe://example.org/team-c/x");
+  BeAReplica();
   Start();
-  const auto nobody = As("nobody"), of_a_team = As("a");
+  const auto nobody = As("nobody"), of_a_team = As("c");
   std::map<std::string, std::shared_ptr<grpc::Channel>> with;
   for (const char* role : kRoles) with[role] = As(role);
 

@@ -1,5 +1,6 @@
 // What store.h promises, held by every engine: SQLite in memory and in a folder, PostgreSQL, and
 // PostgreSQL behind a pooler that hands out transactions.
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -74,6 +75,91 @@ TEST_P(ConformanceTest, ARecordIsReplacedIfItIsStillWhatItWas) {
   EXPECT_EQ(Replace("k", "2", std::nullopt), kOk);
   EXPECT_FALSE(store_->GetRecord(Shelf::kPins, "k")->has_value());
   EXPECT_EQ(counts_.writes[StoreWrite::kError], 0) << "a lost race is no trouble";
+}
+
+TEST_P(ConformanceTest, SeveralRecordsAreReadInOneGo) {
+  ASSERT_TRUE(store_->PutRecord(Shelf::kPins, "a", "1").ok());
+  ASSERT_TRUE(store_->PutRecord(Shelf::kSettings, "a", "").ok());
+  const auto values = store_->GetRecords(
+      {{Shelf::kSettings, "a"}, {Shelf::kPins, "b"}, {Shelf::kPins, "a"}, {Shelf::kSettings, "a"}});
+  ASSERT_EQ(values.size(), 4U);
+  EXPECT_EQ((*values[0]).value_or("none"), "");
+  EXPECT_FALSE((*values[1]).has_value());
+  EXPECT_EQ(**values[2], "1");
+  EXPECT_EQ((*values[3]).value_or("none"), "");
+}
+
+// What is there of all that WriteTogether could have written.
+class TogetherTest : public ConformanceTest {
+ protected:
+  static RecordChange From(const std::string& key, const std::optional<std::string>& before,
+                           const std::string& after) {
+    const AuditLine line{ServerItself(), "team", "pin", key, before.value_or(""), after};
+    return {{Shelf::kPins, key}, before, after, line};
+  }
+  absl::StatusCode Write(const Changes& changes) { return store_->WriteTogether(changes).code(); }
+  std::string Now() {
+    return absl::StrCat(GetRecord(Shelf::kPins, "job"), " ", GetRecord(Shelf::kPins, "pin"), " ",
+                        Stats().held_plans, " ", store_->ListAudit({}, 99)->size());
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Engines, TogetherTest, EveryEngine(), NameOf);
+
+TEST_P(TogetherTest, AllIsWrittenOrNothing) {
+  constexpr auto kOk = absl::StatusCode::kOk, kAborted = absl::StatusCode::kAborted;
+  const RecordName off{Shelf::kSettings, kPlanningOffSetting};
+  const PlanHeld hold{KeyOf(1), "job", now_ + hours(1)};
+  const RecordChange job = From("job", std::nullopt, "1"), pin = From("pin", std::nullopt, "2");
+  EXPECT_EQ(Write({off, hold, {job, pin}}), kAborted) << "there is no such plan";
+  EXPECT_EQ(Now(), "  0 0");
+  Put(KeyOf(1), "plan");
+  EXPECT_EQ(Write({off, hold, {job, From("pin", "0", "2")}}), kAborted);
+  EXPECT_EQ(Write({off, hold, {From("job", "0", "1"), pin}}), kAborted);
+  ASSERT_TRUE(store_->PutRecord(off.shelf, off.key, "INC-7").ok());
+  EXPECT_EQ(Write({off, hold, {job, pin}}), kAborted);
+  EXPECT_EQ(Now(), "  0 0");
+  EXPECT_EQ(Write({std::nullopt, std::nullopt, {job}}), kOk);
+  EXPECT_EQ(Now(), "1  0 1");
+  ASSERT_TRUE(store_->EraseRecord(off.shelf, off.key).ok());
+  EXPECT_EQ(Write({off, hold, {job, pin}}), kAborted) << "the same value, but another's write";
+  EXPECT_EQ(Now(), "1  0 1");
+  EXPECT_EQ(Write({off, hold, {From("job", "1", "1"), pin}}), kOk);
+  EXPECT_EQ(Now(), "1 2 1 3");
+  if (GetParam() != Engine::kMemory) OpenAnew();
+  EXPECT_EQ(Now(), "1 2 1 3");
+  EXPECT_EQ(*store_->EvictPlans({}), 0) << "it is held";
+  EXPECT_EQ(counts_.writes[StoreWrite::kError], 0) << "a lost race is no trouble";
+}
+
+TEST_P(TogetherTest, OfManyWhoCountTwoRecordsTogetherNoneSeesThemApart) {
+  constexpr int kThreads = 4, kSteps = 15;
+  observer_ = nullptr;  // it counts for one thread
+  OpenAnew();
+  std::vector<std::unique_ptr<Store>> stores;
+  for (int i = 0; i < kThreads && GetParam() != Engine::kMemory; ++i) stores.push_back(Open());
+  const auto count = [&](Store* store, bool job_first) {
+    for (int done = 0; done < kSteps;) {
+      const auto values = store->GetRecords({{Shelf::kPins, "job"}, {Shelf::kPins, "pin"}});
+      ASSERT_TRUE(values[0].ok() && values[1].ok());
+      const std::string next = absl::StrCat(std::stoi((*values[0]).value_or("0")) + 1);
+      Changes changes;
+      changes.records = {From("job", *values[0], next), From("pin", *values[1], next)};
+      if (!job_first) std::swap(changes.records[0], changes.records[1]);
+      const absl::Status written = store->WriteTogether(changes);
+      ASSERT_TRUE(written.ok() || absl::IsAborted(written)) << written;
+      if (!written.ok()) continue;
+      ++done;
+      ASSERT_EQ(*values[0], *values[1]) << "written though they were of two times";
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    Store* own = stores.empty() ? store_.get() : stores[static_cast<size_t>(i)].get();
+    threads.emplace_back(count, own, i % 2 == 0);
+  }
+  for (std::thread& thread : threads) thread.join();
+  const std::string all = absl::StrCat(kThreads * kSteps);
+  EXPECT_EQ(Now(), absl::StrCat(all, " ", all, " 0 ", std::min(99, 2 * kThreads * kSteps)));
 }
 
 TEST_P(ConformanceTest, OfManyWhoCountTogetherNoneLosesANumber) {

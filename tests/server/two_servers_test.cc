@@ -35,27 +35,6 @@ int64_t NowMs() {
       .count();
 }
 
-// What one server keeps in the store.
-struct Half {
-  explicit Half(const std::string& folder, milliseconds pin_ttl = std::chrono::hours(1),
-                int64_t pins_per_tenant = 4096)
-      : store(*SqliteStore::Open({.directory = folder, .busy_timeout = std::chrono::seconds(20)})),
-        pins(*store, agreement_metrics, {.time_to_live = pin_ttl, .per_tenant = pins_per_tenant}) {
-    EXPECT_TRUE(pins.Open().ok());
-    EXPECT_TRUE(catalog.Load().ok());
-    EXPECT_TRUE(samples.Load().ok());
-  }
-
-  std::unique_ptr<SqliteStore> store;
-  prometheus::Registry registry;
-  AgreementMetrics agreement_metrics{registry};
-  CostMetrics cost_metrics{registry};
-  Pins pins;
-  CostCatalog catalog{store.get(), cost_metrics};
-  CostSamples samples{store.get(), cost_metrics, {}, NowMs};
-  Epochs epochs{*store, NowMs};
-};
-
 Pin PinOf(const std::string& plan, uint64_t generation = 1) {
   return {.generation = generation,
           .size = 2,
@@ -67,6 +46,44 @@ Pin PinOf(const std::string& plan, uint64_t generation = 1) {
 JobMemory Memory(const std::string& latest, const std::string& scope = "") {
   return {.generation = 1, .unplanned = {}, .profiles = {{"latest", latest}}, .last_scope = scope};
 }
+
+// What one server keeps in the store.
+struct Half {
+  explicit Half(const std::string& folder, milliseconds pin_ttl = std::chrono::hours(1),
+                int64_t pins_per_tenant = 4096)
+      : store(*SqliteStore::Open({.directory = folder, .busy_timeout = std::chrono::seconds(20)})),
+        pins(*store, agreement_metrics, {.time_to_live = pin_ttl, .per_tenant = pins_per_tenant}) {
+    EXPECT_TRUE(pins.Open().ok());
+    EXPECT_TRUE(catalog.Load().ok());
+    EXPECT_TRUE(samples.Load().ok());
+  }
+
+  absl::StatusOr<Agreed> Agree(const std::string& job, const Pin& pin,
+                               JobMemory memory = Memory("p@1", "fw")) {
+    memory.generation = pin.generation;
+    memory.ranks = pin.size;
+    return pins.Agree({.job = {"", job},
+                       .scope = "fw",
+                       .memory = std::move(memory),
+                       .pin = pin,
+                       .plan = "plan",
+                       .unless_planning_is_off = false,
+                       .by = ServerItself()});
+  }
+  std::optional<Pin> PinNow(const std::string& job) { return *pins.LoadScope("", job, "fw").pin; }
+  std::optional<JobMemory> JobNow(const std::string& job) {
+    return *pins.LoadScope("", job, "fw").job;
+  }
+
+  std::unique_ptr<SqliteStore> store;
+  prometheus::Registry registry;
+  AgreementMetrics agreement_metrics{registry};
+  CostMetrics cost_metrics{registry};
+  Pins pins;
+  CostCatalog catalog{store.get(), cost_metrics};
+  CostSamples samples{store.get(), cost_metrics, {}, NowMs};
+  Epochs epochs{*store, NowMs};
+};
 
 CostReport Report(const std::string& by, int64_t bytes, int64_t picoseconds) {
   CostReport report;
@@ -107,20 +124,20 @@ class TwoServersTest : public store_test::StoreTest {
 
 TEST_F(TwoServersTest, APinThatTheOtherOneHasRenewedDoesNotExpireHere) {
   Half one(options_.directory, milliseconds(40)), other(options_.directory);
-  ASSERT_TRUE(one.pins.PutPin("", "job", "fw", PinOf("plan"), "plan", ServerItself()).ok());
-  ASSERT_TRUE(one.pins.PutJob("", "job", Memory("p@1"), ServerItself()).ok());
-  ASSERT_TRUE(other.pins.PutPin("", "job", "fw", PinOf("plan", 2), "plan", ServerItself()).ok());
+  ASSERT_TRUE(one.Agree("job", PinOf("plan")).ok());
+  ASSERT_TRUE(one.pins.PutJob("", "idle", Memory("p@1"), ServerItself()).ok());
+  ASSERT_TRUE(other.Agree("job", PinOf("plan", 2)).ok());
   std::this_thread::sleep_for(milliseconds(60));
   one.pins.DropExpired();
-  EXPECT_TRUE(one.pins.LoadPin("", "job", "fw")->has_value());
-  EXPECT_EQ(one.pins.Jobs("").size(), 1U);
-  EXPECT_FALSE(one.pins.LoadJob("", "job")->has_value()) << "what nobody renewed has gone";
-  EXPECT_TRUE(one.store->ListRecords(Shelf::kPins, "", "", 9)->size() == 1);
+  EXPECT_TRUE(one.PinNow("job").has_value());
+  EXPECT_THAT(one.pins.Jobs(""), ElementsAre("job"));
+  EXPECT_FALSE(one.JobNow("idle").has_value()) << "what nobody renewed has gone";
+  EXPECT_TRUE(one.store->ListRecords(Shelf::kPins, "", "", 9)->size() == 2);
 }
 
 TEST_F(TwoServersTest, WhatTheOtherOnePinnedCountsAndWhatItReleasedDoesNot) {
   Half one(options_.directory), other(options_.directory);
-  ASSERT_TRUE(other.pins.PutPin("", "job", "fw", PinOf("plan"), "plan", ServerItself()).ok());
+  ASSERT_TRUE(other.Agree("job", PinOf("plan")).ok());
   EXPECT_EQ(one.pins.Jobs("").size(), 0U);
   one.pins.DropExpired();
   EXPECT_EQ(one.pins.Jobs("").size(), 1U);
@@ -131,9 +148,9 @@ TEST_F(TwoServersTest, WhatTheOtherOnePinnedCountsAndWhatItReleasedDoesNot) {
 
 TEST_F(TwoServersTest, AJobThatTheOtherOneHasReleasedMakesRoomHere) {
   Half one(options_.directory, std::chrono::hours(1), 1), other(options_.directory);
-  ASSERT_TRUE(one.pins.PutPin("", "job", "fw", PinOf("plan"), "plan", ServerItself()).ok());
+  ASSERT_TRUE(one.Agree("job", PinOf("plan")).ok());
   ASSERT_EQ(*other.pins.Release("", "job", ServerItself()), 1);
-  ASSERT_TRUE(one.pins.PutPin("", "next", "fw", PinOf("plan"), "plan", ServerItself()).ok());
+  ASSERT_TRUE(one.Agree("next", PinOf("plan")).ok());
   EXPECT_THAT(one.pins.Jobs(""), ElementsAre("next"));
 }
 
@@ -146,15 +163,62 @@ TEST_F(TwoServersTest, OfOneGenerationTheFirstWordHolds) {
   ASSERT_TRUE(stands.ok()) << stands.status();
   EXPECT_THAT(stands->profiles, ElementsAre(Pair("latest", "p@1"), Pair("q@latest", "q@7")));
   EXPECT_EQ(stands->last_scope, "fw");
+  const absl::StatusOr<Agreed> agreed = other.Agree("job", PinOf("plan"), second);
+  ASSERT_TRUE(agreed.ok()) << agreed.status();
+  ASSERT_TRUE(agreed->elsewhere.has_value()) << "`latest` was something else first";
+  EXPECT_EQ(agreed->elsewhere->profiles, stands->profiles);
+  EXPECT_FALSE(one.PinNow("job").has_value());
   JobMemory unplanned = Memory("p@1");
   unplanned.unplanned = "INC-7";
   EXPECT_FALSE(other.pins.PutJob("", "job", unplanned, ServerItself())->unplanned.has_value());
-  EXPECT_EQ((*one.pins.LoadJob("", "job"))->profiles, stands->profiles);
+  EXPECT_EQ(one.JobNow("job")->profiles, stands->profiles);
   unplanned.generation = 2;
   EXPECT_TRUE(other.pins.PutJob("", "job", unplanned, ServerItself())->unplanned.has_value());
-  JobMemory planned = Memory("p@1");
-  planned.generation = 2;
-  EXPECT_EQ(one.pins.PutJob("", "job", planned, ServerItself())->unplanned, "INC-7");
+  EXPECT_EQ(one.Agree("job", PinOf("plan", 2))->elsewhere->unplanned, "INC-7");
+  EXPECT_FALSE(one.PinNow("job").has_value());
+}
+
+TEST_F(TwoServersTest, OfOneGenerationTheFirstPinHolds) {
+  Half one(options_.directory), other(options_.directory);
+  EXPECT_FALSE(other.PinNow("job").has_value());
+  ASSERT_TRUE(one.Agree("job", PinOf("plan")).ok());
+  EXPECT_EQ(other.Agree("job", PinOf("other plan"))->pin->plan_sha256, Sha256("plan"));
+  ASSERT_TRUE(one.Agree("job", PinOf("plan", 7)).ok());
+  EXPECT_TRUE(absl::IsAborted(other.Agree("job", PinOf("plan", 2)).status()))
+      << "a later generation has begun";
+  EXPECT_EQ(one.PinNow("job")->generation, 7U);
+  // The other one has seen generation 7, which is not there any more.
+  ASSERT_EQ(*one.pins.Release("", "job", ServerItself()), 1);
+  EXPECT_EQ(other.Agree("job", PinOf("third plan", 1))->pin->plan_sha256, Sha256("third plan"));
+}
+
+TEST_F(TwoServersTest, PlanningThatTheOtherOneHasSwitchedOffLeavesNothingOfAnAgreement) {
+  Half one(options_.directory), other(options_.directory);
+  for (const bool has_looked : {true, false}) {
+    const std::string job = absl::StrCat("job ", has_looked);
+    ASSERT_TRUE(other.store->EraseRecord(Shelf::kSettings, kPlanningOffSetting).ok());
+    EXPECT_FALSE(has_looked && one.PinNow(job).has_value());
+    ASSERT_TRUE(other.store->PutRecord(Shelf::kSettings, kPlanningOffSetting, "0 INC-7").ok());
+    Agreeing what{.job = {"", job},
+                  .scope = "fw",
+                  .memory = Memory("p@1", "fw"),
+                  .pin = PinOf("plan"),
+                  .plan = "plan",
+                  .unless_planning_is_off = true,
+                  .by = ServerItself()};
+    const absl::StatusOr<Agreed> agreed = one.pins.Agree(what);
+    ASSERT_TRUE(agreed.ok()) << agreed.status();
+    EXPECT_TRUE(agreed->planning_is_off);
+    EXPECT_FALSE(one.JobNow(job).has_value());
+    AuditSelection pins;
+    pins.what = "pin";
+    EXPECT_THAT(*other.store->ListAudit(pins, 9), SizeIs(has_looked ? 0 : 1));
+    EXPECT_EQ(other.store->Stats()->held_plans, 0);
+    what.unless_planning_is_off = false;
+    EXPECT_TRUE(one.pins.Agree(what)->pin.has_value());
+    ASSERT_TRUE(one.pins.Release("", job, ServerItself()).ok());
+    ASSERT_TRUE(other.store->EvictPlans({}).ok());
+  }
 }
 
 TEST_F(TwoServersTest, BothEndUpWithOnePinAndOneMemoryOfEachGeneration) {
@@ -162,14 +226,18 @@ TEST_F(TwoServersTest, BothEndUpWithOnePinAndOneMemoryOfEachGeneration) {
   std::array<std::array<std::string, kRounds>, 2> pinned, latest;
   Race(one, other, [&](Half& half, int which, int round) {
     const std::string job = absl::StrCat("job", round);
-    const absl::StatusOr<JobMemory> memory =
-        half.pins.PutJob("", job, Memory(absl::StrCat("p@", which)), ServerItself());
-    ASSERT_TRUE(memory.ok()) << memory.status();
-    const absl::StatusOr<Pin> pin =
-        half.pins.PutPin("", job, "fw", PinOf(absl::StrCat("plan", which)), "plan", ServerItself());
-    ASSERT_TRUE(pin.ok()) << pin.status();
-    latest[static_cast<size_t>(which)][static_cast<size_t>(round)] = memory->profiles[0].second;
-    pinned[static_cast<size_t>(which)][static_cast<size_t>(round)] = ToHex(pin->plan_sha256);
+    // Both say the same of every other generation.
+    const std::string profile = absl::StrCat("p@", round % 2 == 0 ? 0 : which);
+    if (which == 1) half.PinNow(job);
+    const absl::StatusOr<Agreed> agreed =
+        half.Agree(job, PinOf(absl::StrCat("plan", which)), Memory(profile, "fw"));
+    ASSERT_TRUE(agreed.ok()) << agreed.status();
+    ASSERT_TRUE(agreed->pin.has_value() || round % 2 == 1);
+    ASSERT_EQ(agreed->pin.has_value(), !agreed->elsewhere.has_value());
+    const Pin pin = agreed->pin.has_value() ? *agreed->pin : *half.PinNow(job);
+    latest[static_cast<size_t>(which)][static_cast<size_t>(round)] =
+        agreed->pin.has_value() ? profile : agreed->elsewhere->profiles[0].second;
+    pinned[static_cast<size_t>(which)][static_cast<size_t>(round)] = ToHex(pin.plan_sha256);
   });
   EXPECT_EQ(pinned[0], pinned[1]);
   EXPECT_EQ(latest[0], latest[1]);

@@ -59,8 +59,7 @@ struct OfferGraph {
 struct LoadScope {
   ScopeId scope = 0;
   JobName job;
-  std::string name;
-  bool job_too = false;  // ScopeLoaded
+  std::string name;  // ScopeLoaded
 };
 struct LoadPinAgain {
   ScopeId scope = 0;

@@ -46,7 +46,7 @@ class Scope {
     kFailed,
   };
 
-  // Asks for its pin, and for the job's memory if that is not known. Both outlive it.
+  // Asks for its pin and the job's memory. Both outlive it.
   Scope(MachineContext& context, Job& job, ScopeId id, const JobCall& first, const CallIds& call);
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;

@@ -19,6 +19,7 @@ namespace {
 
 constexpr Oid kBytea = 17, kInt8 = 20, kText = 25;
 constexpr int kBinary = 1;
+constexpr char kNoNumber[] = "22P02";  // SQLSTATE of a text that should have been a number
 
 // libpq ends its messages with a line's end, and has some of several lines.
 std::string OneLine(const char* text) {
@@ -207,12 +208,21 @@ absl::StatusOr<PGresult*> PgConnection::Next(PgDeadline deadline) {
   return PQgetResult(connection);
 }
 
+// Nothing else here makes numbers of text; an assertion of SQL's own there is not.
+std::string ExpectRowsSql(absl::string_view from, int64_t rows) {
+  return absl::StrCat("SELECT CAST(CASE WHEN COUNT(*) = ", rows,
+                      " THEN '1' ELSE 'bucketd: another server was first, which is no fault' END "
+                      "AS BIGINT) FROM (",
+                      from, ") AS expected");
+}
+
 absl::Status PgConnection::ErrorOf(const PGresult* result) {
   const char* state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
   const char* message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
   sqlstate_ = state == nullptr ? "" : state;
   const std::string why = OneLine(message != nullptr ? message : PQresultErrorMessage(result));
   if (sqlstate_ == "53100") return absl::ResourceExhaustedError(why);
+  if (sqlstate_ == kNoNumber) return absl::AbortedError("not what was expected");
   return absl::UnavailableError(
       absl::StrCat(why, state == nullptr ? "" : " (", sqlstate_, state == nullptr ? "" : ")"));
 }

@@ -55,6 +55,10 @@ class PgStatement {
   std::vector<int> formats_;
 };
 
+// Fails, with everything before it in its batch, unless `from` has `rows` rows; what it says then
+// stands in the engine's log.
+std::string ExpectRowsSql(absl::string_view from, int64_t rows);
+
 class PgResult {
  public:
   explicit PgResult(PGresult* result) : result_(result, PQclear) {}
@@ -81,7 +85,8 @@ class PgConnection {
   PgConnection& operator=(const PgConnection&) = delete;
 
   // All of them or none, in one trip. Where it fails and broken(), whether they were committed is
-  // unknown. RESOURCE_EXHAUSTED: no space; DEADLINE_EXCEEDED; UNAVAILABLE for all else.
+  // unknown. RESOURCE_EXHAUSTED: no space; ABORTED: by ExpectRowsSql; DEADLINE_EXCEEDED;
+  // UNAVAILABLE for all else.
   absl::StatusOr<std::vector<PgResult>> Run(absl::Span<const PgStatement> statements,
                                             PgDeadline deadline);
   // No further use.

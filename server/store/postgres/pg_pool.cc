@@ -29,6 +29,7 @@ absl::StatusOr<std::vector<PgResult>> PgPool::Run(absl::Span<const PgStatement> 
     const bool lost = connection->broken(), conflict = IsConflict(connection->sqlstate());
     GiveBack(std::move(connection));
     if (results.ok()) return results;
+    if (absl::IsAborted(results.status())) return results;
     failed = absl::Status(absl::IsResourceExhausted(results.status())
                               ? absl::StatusCode::kResourceExhausted
                               : absl::StatusCode::kUnavailable,

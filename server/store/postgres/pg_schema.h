@@ -1,6 +1,10 @@
 // The tables in PostgreSQL, and which versions of them this program works with.
 #pragma once
 
+#include <cstdint>
+#include <string>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
@@ -8,14 +12,22 @@
 
 namespace bucketd {
 
-// Of the tables that this program makes. README.md says how it is raised: what is new is added
-// first (min_reader stays), what is old is taken away a version later.
-inline constexpr int64_t kPgSchema = 2;
+// The version of the tables that this program makes. pg_schema_newest.cc has it alone, so that
+// tests can link a server of the next one.
+struct PgSchema {
+  int64_t version = 0;
+  int64_t min_reader = 0;  // the earliest server that works with it
+  // What it has that the version before did not have: statements that do nothing where it is there.
+  // README.md says how a version is raised: what is new is added first (min_reader stays), what is
+  // old is taken away a version later.
+  std::vector<std::string> adds;
+};
+PgSchema NewestPgSchema();
 inline constexpr int64_t kPgSchemaWithAudit = 2;
 
 // Makes the tables if there are none, adds what the version before did not have, checks that they
-// are ours, that this program works with their version (kPgSchema and the next), and that they can
-// be written.
+// are ours, that this program works with their version (its own and the next), and that they can be
+// written.
 //   FAILED_PRECONDITION  another version's, another program's, a standby; nothing was changed
 //   UNAVAILABLE          the engine is away, or refuses; the text says what to do
 absl::Status PreparePgSchema(PgPool& pool);

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,7 @@
 #include "passes/base/digest.h"
 #include "server/store/audit.h"
 #include "server/store/postgres/pg_connection.h"
+#include "server/store/store.h"
 #include "server/store/stored_value.h"
 
 namespace bucketd {
@@ -34,8 +36,14 @@ PgStatement WithLine(PgStatement statement, const AuditEntry& entry, std::option
 // The INSERT of a line whose first parameter is `first`, once for each row of `from`; "" for
 // `from`: once. `after`: another expression than the line's own.
 std::string InsertLineSql(int first, absl::string_view from, absl::string_view after = "");
+// The row of the plan says until when it is held by anybody, and whoever holds it or lets go
+// changes that row: a DELETE that waits for one of them sees what it wrote. The second statement
+// changes no row if there is no such plan.
+void AddHold(const PlanHeld& hold, std::vector<PgStatement>& statements);
 // Never given twice.
 int64_t NewWriteId();
+// How plans are named in tables.
+inline std::string HashOf(absl::string_view key) { return std::string(AsBytes(Sha256(key))); }
 
 // The first key behind all that start with `prefix`; none if there is no such key.
 inline std::optional<std::string> EndOfPrefix(absl::string_view prefix) {

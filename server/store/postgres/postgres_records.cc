@@ -1,0 +1,254 @@
+// The part of PostgresStore that keeps records.
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/substitute.h"
+
+#include "passes/base/status_macros.h"
+#include "server/store/postgres/pg_sql.h"
+#include "server/store/postgres/postgres_store.h"
+
+namespace bucketd {
+namespace {
+
+// Pins and leases are many, and nobody polls for them: one row that each job writes would hold up
+// all.
+void CountChange(Shelf shelf, std::vector<PgStatement>& statements) {
+  if (shelf == Shelf::kPins || shelf == Shelf::kReplicas) return;
+  statements.emplace_back("UPDATE bucketd_schema SET changes = changes + 1 WHERE id = 1");
+}
+
+// With the next two parameters.
+PgStatement Named(PgStatement statement, const RecordName& name) {
+  return std::move(statement).Int(static_cast<int64_t>(name.shelf)).Bytes(name.key);
+}
+
+// ReplaceRecord's, in the row; `id` is the write's.
+PgStatement Change(const RecordName& name, const std::optional<std::string>& before,
+                   const std::optional<absl::string_view>& after, int64_t id) {
+  if (!after.has_value()) {
+    return Named(PgStatement(
+                     "DELETE FROM bucketd_record WHERE shelf = $1 AND key = $2 AND value = $3"),
+                 name)
+        .Bytes(before);
+  }
+  const std::string checksum(AsBytes(ValueChecksum(name.key, *after)));
+  if (before.has_value()) {
+    return Named(PgStatement("UPDATE bucketd_record SET value = $4, checksum = $5, write_id = $6 "
+                             "WHERE shelf = $1 AND key = $2 AND value = $3"),
+                 name)
+        .Bytes(before)
+        .Bytes(after)
+        .Bytes(checksum)
+        .Int(id);
+  }
+  return Named(PgStatement("INSERT INTO bucketd_record(shelf, key, value, checksum, write_id) "
+                           "VALUES($1, $2, $3, $4, $5) ON CONFLICT(shelf, key) DO NOTHING"),
+               name)
+      .Bytes(after)
+      .Bytes(checksum)
+      .Int(id);
+}
+
+// Rows are locked in the order of their names, so that no two transactions wait for each other.
+std::vector<const RecordChange*> InOrder(const Changes& changes) {
+  std::vector<const RecordChange*> order;
+  for (const RecordChange& change : changes.records) order.push_back(&change);
+  std::sort(order.begin(), order.end(), [](const RecordChange* a, const RecordChange* b) {
+    return std::tie(a->record.shelf, a->record.key) < std::tie(b->record.shelf, b->record.key);
+  });
+  return order;
+}
+
+}  // namespace
+
+void AddHold(const PlanHeld& hold, std::vector<PgStatement>& statements) {
+  const std::string hash = HashOf(hold.key);
+  statements.push_back(
+      PgStatement("SELECT 1 FROM bucketd_plan WHERE hash = $1 FOR UPDATE").Bytes(hash));
+  statements.push_back(
+      PgStatement("INSERT INTO bucketd_hold(plan, holder, expires) SELECT hash, $2, $3 FROM "
+                  "bucketd_plan WHERE hash = $1 ON CONFLICT(plan, holder) DO UPDATE SET "
+                  "expires = excluded.expires")
+          .Bytes(hash)
+          .Bytes(hold.holder)
+          .Int(hold.expires.time_since_epoch().count()));
+  statements.push_back(
+      PgStatement("UPDATE bucketd_plan SET held_until = (SELECT MAX(expires) FROM bucketd_hold "
+                  "WHERE plan = $1) WHERE hash = $1 AND EXISTS (SELECT 1 FROM bucketd_hold WHERE "
+                  "plan = $1)")
+          .Bytes(hash));
+}
+
+std::vector<absl::StatusOr<std::optional<std::string>>> PostgresStore::GetRecords(
+    absl::Span<const RecordName> names) {
+  std::string sql;
+  for (size_t i = 0; i < names.size(); ++i) {
+    absl::StrAppend(&sql, i == 0 ? "" : " UNION ALL ", "SELECT CAST(", i,
+                    " AS BIGINT), value, checksum FROM bucketd_record WHERE shelf = $", 2 * i + 1,
+                    " AND key = $", 2 * i + 2);
+  }
+  PgStatement read(std::move(sql));
+  for (const RecordName& name : names) read = Named(std::move(read), name);
+  const absl::StatusOr<std::vector<PgResult>> found = Query(read);
+  std::vector<absl::StatusOr<std::optional<std::string>>> values(names.size(),
+                                                                 std::optional<std::string>());
+  if (!found.ok()) values.assign(names.size(), found.status());
+  for (int row = 0; found.ok() && row < (*found)[0].rows(); ++row) {
+    const PgResult& rows = (*found)[0];
+    const auto i = static_cast<size_t>(rows.Int(row, 0));
+    std::string value(rows.Bytes(row, 1));
+    const bool whole = IsWhole(names[i].key, value, rows.Bytes(row, 2));
+    if (!whole) ForgetRecord(names[i].shelf, names[i].key, value).IgnoreError();
+    values[i] = whole ? absl::StatusOr<std::optional<std::string>>(std::move(value)) : Damaged();
+  }
+  for (const auto& value : values) TellRead(StoreValue::kRecord, value);
+  return values;
+}
+
+absl::StatusOr<std::optional<std::string>> PostgresStore::GetRecord(Shelf shelf,
+                                                                    absl::string_view key) {
+  const RecordName name{shelf, std::string(key)};
+  return std::move(GetRecords({&name, 1})[0]);
+}
+
+absl::Status PostgresStore::ForgetRecord(Shelf shelf, absl::string_view key,
+                                         absl::string_view value) {
+  if (shelf == Shelf::kSettings) return absl::OkStatus();
+  const PgStatement forget =
+      PgStatement("DELETE FROM bucketd_record WHERE shelf = $1 AND key = $2 AND value = $3")
+          .Int(static_cast<int64_t>(shelf))
+          .Bytes(key)
+          .Bytes(value);
+  return Write({&forget, 1}).status();
+}
+
+absl::Status PostgresStore::PutRecord(Shelf shelf, absl::string_view key, absl::string_view value,
+                                      const AuditLine* line) {
+  std::vector<PgStatement> statements;
+  statements.push_back(
+      Audited(PgStatement("INSERT INTO bucketd_record(shelf, key, value, checksum, write_id) "
+                          "VALUES($1, $2, $3, $4, $5) ON CONFLICT(shelf, key) DO UPDATE SET "
+                          "value = excluded.value, checksum = excluded.checksum, "
+                          "write_id = excluded.write_id")
+                  .Int(static_cast<int64_t>(shelf))
+                  .Bytes(key)
+                  .Bytes(value)
+                  .Bytes(AsBytes(ValueChecksum(key, value)))
+                  .Int(NewWriteId()),
+              line));
+  CountChange(shelf, statements);
+  return Write(statements).status();
+}
+
+absl::Status PostgresStore::EraseRecord(Shelf shelf, absl::string_view key, const AuditLine* line) {
+  std::vector<PgStatement> statements;
+  statements.push_back(
+      Audited(PgStatement("DELETE FROM bucketd_record WHERE shelf = $1 AND key = $2")
+                  .Int(static_cast<int64_t>(shelf))
+                  .Bytes(key),
+              line));
+  CountChange(shelf, statements);
+  return Write(statements).status();
+}
+
+// The condition stands in the write that it guards. What the row says after it decides, so that a
+// write whose answer was lost is simply made again.
+absl::Status PostgresStore::ReplaceRecord(Shelf shelf, absl::string_view key,
+                                          const std::optional<std::string>& before,
+                                          const std::optional<absl::string_view>& after,
+                                          const AuditLine* line) {
+  const absl::Status moved = absl::AbortedError("another value was written meanwhile");
+  const RecordName name{shelf, std::string(key)};
+  const int64_t id = NewWriteId();
+  std::vector<PgStatement> statements;
+  statements.push_back(Audited(Change(name, before, after, id), line));
+  statements.push_back(Named(
+      PgStatement(
+          "SELECT value, checksum, write_id FROM bucketd_record WHERE shelf = $1 AND key = $2"),
+      name));
+  CountChange(shelf, statements);
+  ASSIGN_OR_RETURN(const std::vector<PgResult> results, Write(statements));
+  const PgResult& stands = results[1];
+  if (!after.has_value()) {
+    const bool gone = before.has_value() ? results[0].affected() > 0 : stands.rows() == 0;
+    return gone ? absl::OkStatus() : moved;
+  }
+  if (stands.rows() > 0 && stands.Int(0, 2) == id) return absl::OkStatus();
+  if (before.has_value() || stands.rows() == 0) return moved;
+  const std::string damaged(stands.Bytes(0, 0));
+  if (IsWhole(key, damaged, stands.Bytes(0, 1))) return moved;
+  return ReplaceRecord(shelf, key, damaged, after, line);  // a damaged value counts as none
+}
+
+// All is written as if it were alone, and then asked whether it is there: if not, the last
+// statement fails, and with it the transaction. A damaged value counts as none for whoever reads it
+// again, which takes it away.
+absl::Status PostgresStore::WriteTogether(const Changes& changes) {
+  const int64_t id = NewWriteId();
+  std::vector<PgStatement> statements;
+  PgStatement there("");
+  std::string rows;
+  int64_t expected = 0;
+  const auto expect = [&](absl::string_view from, absl::string_view where) {
+    absl::StrAppend(&rows, rows.empty() ? "" : " UNION ALL ", "SELECT 1 FROM ", from, " WHERE ",
+                    absl::Substitute(where, there.parameters() + 1, there.parameters() + 2,
+                                     there.parameters() + 3));
+    ++expected;
+  };
+  if (changes.hold.has_value()) {
+    AddHold(*changes.hold, statements);
+    expect("bucketd_hold", "plan = $$$0 AND holder = $$$1 AND expires = $$$2");
+    there = PgStatement("")
+                .Bytes(HashOf(changes.hold->key))
+                .Bytes(changes.hold->holder)
+                .Int(changes.hold->expires.time_since_epoch().count());
+  }
+  for (const RecordChange* change : InOrder(changes)) {
+    statements.push_back(Audited(Change(change->record, change->before, change->after, id),
+                                 change->line.what.empty() ? nullptr : &change->line));
+    CountChange(change->record.shelf, statements);
+    expect("bucketd_record", "shelf = $$$0 AND key = $$$1 AND write_id = $$$2");
+    there = Named(std::move(there), change->record).Int(id);
+  }
+  if (changes.unless.has_value()) {
+    expect(
+        "bucketd_schema",
+        "id = 1 AND NOT EXISTS (SELECT 1 FROM bucketd_record WHERE shelf = $$$0 AND key = $$$1)");
+    there = Named(std::move(there), *changes.unless);
+  }
+  there.Say(ExpectRowsSql(rows, expected));
+  statements.push_back(std::move(there));
+  return Write(statements).status();
+}
+
+absl::StatusOr<std::vector<Record>> PostgresStore::ListRecords(Shelf shelf,
+                                                               absl::string_view prefix,
+                                                               absl::string_view after,
+                                                               int32_t limit) {
+  ASSIGN_OR_RETURN(
+      const std::vector<PgResult> found,
+      Query(PgStatement("SELECT key, value, checksum FROM bucketd_record WHERE shelf = $1 AND "
+                        "key >= $2 AND key > $3 AND ($4 IS NULL OR key < $4) ORDER BY key LIMIT $5")
+                .Int(static_cast<int64_t>(shelf))
+                .Bytes(prefix)
+                .Bytes(after)
+                .Bytes(EndOfPrefix(prefix))
+                .Int(limit)));
+  std::vector<Record> records;
+  for (int row = 0; row < found[0].rows(); ++row) {
+    Record record{std::string(found[0].Bytes(row, 0)), std::string(found[0].Bytes(row, 1))};
+    if (IsWhole(record.key, record.value, found[0].Bytes(row, 2))) {
+      TellRead(StoreValue::kRecord, record.value);
+      records.push_back(std::move(record));
+      continue;
+    }
+    TellRead(StoreValue::kRecord, Damaged());
+    ForgetRecord(shelf, record.key, record.value).IgnoreError();
+  }
+  return records;
+}
+
+}  // namespace bucketd
