@@ -56,14 +56,15 @@ class Cluster:
     """`count` replicas, running, on a PostgreSQL, or with `standby` on a pair of which the second may take over."""
 
     def __init__(self, count: int = 3, standby: bool = False, environments: tuple[dict, ...] = ()):
-        self._count, self._standby, self._environments = count, standby, environments
+        self._count, self._has_standby, self._environments = count, standby, environments
+        self._primary = 0
         self._stack = contextlib.ExitStack()
         self.replicas: list[Replica] = []
 
     def __enter__(self) -> Cluster:
         with contextlib.ExitStack() as stack:
-            pair = stack.enter_context(primary_and_standby() if self._standby else postgres())
-            self.engines: list[Postgres] = list(pair) if self._standby else [pair]
+            pair = stack.enter_context(primary_and_standby() if self._has_standby else postgres())
+            self.engines: list[Postgres] = list(pair) if self._has_standby else [pair]
             self.engines[0].run("createuser", "bucketd")
             self.engines[0].run("createdb", "-O", "bucketd", "bucketd")
             folder = pathlib.Path(tempfile.mkdtemp(prefix="faults-"))
@@ -100,6 +101,25 @@ class Cluster:
             for link in (replica.clients, replica.peers, *links):
                 link.heal()
 
+    def number(self, replica: Replica) -> int:
+        return self.replicas.index(replica)
+
+    @property
+    def standby(self) -> Postgres:
+        return self.engines[1 - self._primary]
+
+    def lose_primary(self) -> None:
+        self.engines[self._primary].stop()
+        for replica in self.replicas:
+            replica.engines[self._primary].reset()  # its machine answers no more for it
+
+    def promote(self) -> None:
+        """The standby is the primary, and who was comes back as its standby."""
+        self.standby.run("pg_ctl", "promote", "-D", str(self.standby.folder / "data"))
+        lost = self.engines[self._primary]
+        self._primary = 1 - self._primary
+        lost.follow(self.engines[self._primary])
+
     def busiest(self) -> Replica:
         """That has the most jobs now."""
         return max(self.replicas, key=lambda replica: replica.server.metric("bucketd_leases_held"))
@@ -111,15 +131,16 @@ class Cluster:
 class Jobs:
     """Jobs of `ranks` ranks each, a thread a rank, that start generation after generation until they are told to stop. Every
     rank asks replicas by chance. `history` has every answer. With a `profile`, plans depend on what that name stands for when a
-    generation begins: which plans there should be is not known then, only that a generation has one."""
+    generation begins: which plans there should be is not known then, only that a generation has one. `trains`: seconds that a generation
+    lasts at most once it has its plan."""
 
     def __init__(self, cluster: Cluster, rng: random.Random, jobs: int = 3, ranks: int = 4, attempt: float = 15.0,
-                 profile: str = ""):
+                 profile: str = "", trains: float = 0.0):
         self.history = History()
         self.findings: list[BaseException] = []
         self.plans: dict[Key, bytes] = {}
         self.retries = 0
-        self._cluster, self._attempt, self._profile = cluster, attempt, profile
+        self._cluster, self._attempt, self._profile, self._trains = cluster, attempt, profile, trains
         self._lock = threading.Lock()
         self._advanced = threading.Condition(self._lock)
         self._stop = threading.Event()
@@ -176,6 +197,7 @@ class Jobs:
                 if rng.random() < 0.3:  # as whoever did not hear the answer
                     time.sleep(rng.uniform(0, 0.5))
                     self._agree(rng, callers, key, about, rank, ranks)
+                time.sleep(rng.uniform(0, self._trains))
         except threading.BrokenBarrierError:
             pass
         except BaseException as finding:

@@ -3,35 +3,36 @@ hangs, no generation gets two plans, no plan that a rank was given is lost."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import random
-import signal
-import struct
 import subprocess
 import tempfile
 import threading
 import time
 
+import cluster_faults as faults
 from cluster import Cluster, Jobs
 from harness import BINARY, Reference, channel_to, expect
-from history import Call, History, epochs_that_shrink, planned_after_switch
+from history import Call, History, epochs_that_shrink, looks_at_switch
+from linearizable import out_of_order
 from waiting import wait_for
 
 from bucketd._wire.proto import agent_pb2, agent_pb2_grpc
 
 _CTL = pathlib.Path(BINARY).with_name("bucketctl")
-_CLOCK = pathlib.Path(BINARY).parents[1] / "tests" / "libjumping_clock.so"
 
 
-def _train_through(rng: random.Random, reference: Reference, cluster: Cluster, faults, say, **jobs) -> None:
-    """Jobs train before, while and after faults() happen, each a (what it is, do it, how long it lasts)."""
+def _train_through(rng: random.Random, reference: Reference, cluster: Cluster, wrongs, say, **jobs) -> None:
+    """Jobs train before, while and after each of these faults."""
     with Jobs(cluster, rng, **jobs) as load:
         load.wait_for_more(3)
-        for what, act, seconds in faults:
-            say(what)
-            act()
-            time.sleep(seconds)
+        for fault in wrongs:
+            say(f"{fault.what} for {fault.seconds} s" if fault.seconds else fault.what)
+            fault.begin()
+            time.sleep(fault.seconds)
+            fault.end()
             cluster.heal()
             load.wait_for_more(3)
     load.check(reference)
@@ -43,108 +44,65 @@ def _train_through(rng: random.Random, reference: Reference, cluster: Cluster, f
 def links_to_the_engine(rng: random.Random, say, reference: Reference) -> None:
     """One replica after the other loses PostgreSQL: for good for a while, silently, one way, or it is only far away."""
     with Cluster() as cluster:
-        def faults():
-            for way in rng.sample(["reset", "hold", "hold_answers", "delay"], 4):
-                replica = rng.choice(cluster.replicas)
-                seconds = round(rng.uniform(1, 8), 1)
-                arguments = (0.15,) if way == "delay" else ()
-                yield (f"{way} between replica {cluster.replicas.index(replica)} and the engine for {seconds} s",
-                       lambda replica=replica, way=way, arguments=arguments: [getattr(link, way)(*arguments) for link in replica.engines], seconds)
-
-        _train_through(rng, reference, cluster, faults(), say)
+        ways = rng.sample(["reset", "hold", "hold_answers", "delay"], 4)
+        _train_through(rng, reference, cluster, (faults.engine_link(rng, cluster, way) for way in ways), say)
 
 
 def links_between_replicas(rng: random.Random, say, reference: Reference) -> None:
     """Others cannot reach a replica, while its clients and the engine can."""
     with Cluster() as cluster:
-        def faults():
-            for way in rng.sample(["reset", "hold", "hold_answers", "delay"], 4):
-                replica = rng.choice([rng.choice(cluster.replicas), cluster.busiest(), cluster.busiest()])
-                seconds = round(rng.uniform(1, 8), 1)
-                arguments = (0.15,) if way == "delay" else ()
-                yield (f"{way} between the others and replica {cluster.replicas.index(replica)} for {seconds} s",
-                       lambda replica=replica, way=way, arguments=arguments: getattr(replica.peers, way)(*arguments), seconds)
-
-        _train_through(rng, reference, cluster, faults(), say)
+        ways = rng.sample(["reset", "hold", "hold_answers", "delay"], 4)
+        _train_through(rng, reference, cluster, (faults.peer_link(rng, cluster, way) for way in ways), say)
 
 
 def replicas_die(rng: random.Random, say, reference: Reference) -> None:
     """kill -9, and a new process after a while; also of two at once. Other costs are promoted meanwhile, so that whoever makes a plan
     anew, for ranks of which some have theirs, makes another one."""
     with Cluster() as cluster:
-        versions = _import_costs(cluster)
+        versions = import_costs(cluster)
 
-        def die(replicas, seconds):
-            for replica in replicas:
-                replica.server.kill()
-            alive = next(replica for replica in cluster.replicas if replica not in replicas)
-            versions.reverse()
-            _ctl(alive.address, "costs", "promote", f"site@{versions[0]}")
-            time.sleep(seconds)
-            for replica in replicas:
-                replica.server.start()
-
-        def faults():
+        def deaths():
             for count in rng.sample([1, 1, 2], 3):
-                replicas = rng.sample(cluster.replicas, count)
-                seconds = round(rng.uniform(0, 6), 1)
-                yield (f"kill -9 to {[cluster.replicas.index(each) for each in replicas]}, back after {seconds} s",
-                       lambda replicas=replicas, seconds=seconds: die(replicas, seconds), 0)
+                fault = faults.kill(rng, cluster, count)
 
-        _train_through(rng, reference, cluster, faults(), say, profile="site@latest")
+                def die(begin=fault.begin):
+                    begin()
+                    alive = next(replica for replica in cluster.replicas if replica.server.process.poll() is None)
+                    versions.reverse()
+                    ctl(alive.address, "costs", "promote", f"site@{versions[0]}")
+
+                yield dataclasses.replace(fault, begin=die)
+
+        _train_through(rng, reference, cluster, deaths(), say, profile="site@latest")
 
 
 def replicas_sleep(rng: random.Random, say, reference: Reference) -> None:
     """SIGSTOP until the others take what a replica held, and SIGCONT: it wakes with what it believed."""
     with Cluster() as cluster:
-        def sleep(replica, seconds):
-            replica.server.process.send_signal(signal.SIGSTOP)
-            time.sleep(seconds)
-            replica.server.process.send_signal(signal.SIGCONT)
-
-        def faults():
-            for seconds in (round(rng.uniform(0.5, 5), 1), round(rng.uniform(12, 16), 1)):
-                replica = cluster.busiest()
-                yield (f"replica {cluster.replicas.index(replica)} sleeps for {seconds} s",
-                       lambda replica=replica, seconds=seconds: sleep(replica, seconds), 0)
-
-        _train_through(rng, reference, cluster, faults(), say)
+        spans = (round(rng.uniform(0.5, 5), 1), round(rng.uniform(12, 16), 1))
+        _train_through(rng, reference, cluster, (faults.sleep(rng, cluster, seconds) for seconds in spans), say)
 
 
 def standby_takes_over(rng: random.Random, say, reference: Reference) -> None:
-    """The primary is gone at once; its synchronous standby is promoted a moment later."""
+    """The primary is gone at once; its synchronous standby is promoted a moment later. Then back again."""
     with Cluster(standby=True) as cluster:
-        primary, standby = cluster.engines
+        _train_through(rng, reference, cluster, (faults.take_over(rng, cluster) for _ in range(2)), say)
 
-        def take_over(seconds):
-            primary.stop()
-            for replica in cluster.replicas:
-                replica.engines[0].reset()  # its machine answers no more for it
-            time.sleep(seconds)
-            standby.run("pg_ctl", "promote", "-D", str(standby.folder / "data"))
 
-        seconds = round(rng.uniform(0, 4), 1)
-        _train_through(rng, reference, cluster, [(f"the primary is gone, its standby promoted after {seconds} s", lambda: take_over(seconds), 0)], say)
+def standby_stalls(rng: random.Random, say, reference: Reference) -> None:
+    """No commit ends, for longer than a replica may be silent: nobody is told a plan that the standby does not have."""
+    with Cluster(standby=True) as cluster:
+        _train_through(rng, reference, cluster, [dataclasses.replace(faults.stalled_standby(rng, cluster), seconds=seconds) for seconds in (3, 14)], say)
 
 
 def clocks_differ(rng: random.Random, say, reference: Reference) -> None:
     """Wall clocks that are an hour off, each in its direction, and are set while jobs train."""
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
-        clocks = [pathlib.Path(folder, str(number)) for number in range(3)]
-
-        def turn(clock, seconds):
-            with open(clock, "r+b" if clock.exists() else "wb") as file:  # which is mapped: it keeps its place
-                file.write(struct.pack("=q", seconds * 10**9))
-
-        for clock, seconds in zip(clocks, (3600, -3600, 0)):
-            turn(clock, seconds)
-        with Cluster(environments=tuple({"LD_PRELOAD": str(_CLOCK), "JUMPING_CLOCK": str(clock)} for clock in clocks)) as cluster:
-            def faults():
-                for _ in range(4):
-                    number, seconds = rng.randrange(3), rng.choice([-3600, 0, 3600])
-                    yield f"the clock of replica {number} is off by {seconds} s", lambda n=number, s=seconds: turn(clocks[n], s), 1
-
-            _train_through(rng, reference, cluster, faults(), say)
+        clocks = faults.Clocks(folder)
+        for number, seconds in enumerate((3600, -3600, 0)):
+            clocks.turn(number, seconds)
+        with Cluster(environments=clocks.environments) as cluster:
+            _train_through(rng, reference, cluster, (clocks.turned(rng, cluster) for _ in range(4)), say)
 
 
 def operators(rng: random.Random, say, reference: Reference) -> None:
@@ -152,7 +110,7 @@ def operators(rng: random.Random, say, reference: Reference) -> None:
     groups of agents meet: a generation has one plan, and none if it begins behind the operator's answer; epochs are given once, and
     grow where a group asks, which is at one replica while it lives."""
     with Cluster() as cluster:
-        versions = _import_costs(cluster)
+        versions = import_costs(cluster)
         with Jobs(cluster, rng, jobs=4, ranks=3, profile="site@latest") as load:
             over = threading.Event()
             agents = [threading.Thread(target=_meet, args=(random.Random(rng.random()), cluster, load.history, group, over))
@@ -161,16 +119,17 @@ def operators(rng: random.Random, say, reference: Reference) -> None:
                 agent.start()
             try:
                 for enabled in (False, True) * 4:
-                    _switch(rng.choice(cluster.replicas).address, enabled, load.history)
+                    switch(rng.choice(cluster.replicas).address, enabled, load.history)
                     for version in versions:
-                        _ctl(rng.choice(cluster.replicas).address, "costs", "promote", f"site@{version}")
+                        promote(rng.choice(cluster.replicas).address, version, load.history)
                         load.wait_for_more(12)
+                promote_against_each_other(rng, cluster, versions, load.history)
             finally:
                 over.set()
                 for agent in agents:
                     agent.join(60)
         history = load.history
-        wrong = planned_after_switch(history.of("agree"), history.of("switch")) + epochs_that_shrink(history.of("epoch"))
+        wrong = wrong_order(history, versions[0]) + epochs_that_shrink(history.of("epoch"))
         expect(not wrong, *wrong[:3])
         load.check(reference)
     answers = [call.value for call in history.of("agree") if not call.error]
@@ -181,33 +140,65 @@ def operators(rng: random.Random, say, reference: Reference) -> None:
         f"{len(history.of('epoch'))} epochs")
 
 
-def _ctl(address: str, *asked: str) -> str:
+def ctl(address: str, *asked: str) -> str:
     return subprocess.run([_CTL, *asked, "--server", address], check=True, capture_output=True, timeout=60, text=True).stdout
 
 
-def _import_costs(cluster: Cluster) -> list[int]:
+def import_costs(cluster: Cluster) -> list[int]:
     """Two versions of "site" between which every plan differs, if only in what it predicts; all replicas know them."""
     address = cluster.replicas[0].address
-    shown = json.loads(_ctl(address, "costs", "show", "slow_network", "--json"))
+    shown = json.loads(ctl(address, "costs", "show", "slow_network", "--json"))
     versions = []
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         path = pathlib.Path(folder, "profile.json")
         for gamma_us in (1.5, 2.5):
             path.write_text(json.dumps({**shown, "gamma_us": gamma_us}))
-            said = json.loads(_ctl(address, "costs", "import", str(path), "--name", "site", "--json"))
+            said = json.loads(ctl(address, "costs", "import", str(path), "--name", "site", "--json"))
             versions.append(int(said["version"]["version"]))
     newest = {"name": "site", "version": versions[-1]}
     for replica in cluster.replicas:  # within a second
-        wait_for(lambda replica=replica: any(newest.items() <= one.items() for one in json.loads(_ctl(replica.address, "costs", "list", "--json"))["profiles"]),
+        wait_for(lambda replica=replica: any(newest.items() <= one.items() for one in json.loads(ctl(replica.address, "costs", "list", "--json"))["profiles"]),
                  "a replica to know new costs")
     return versions
 
 
-def _switch(address: str, enabled: bool, history: History) -> None:
+def switch(address: str, enabled: bool, history: History) -> None:
     asked = ["enable"] if enabled else ["disable", "--why", "a test"]
+    begin, error = time.monotonic(), ""
+    try:
+        error = "not stored" if "not in the store yet" in ctl(address, *asked) else ""
+    except subprocess.SubprocessError as failed:
+        error = str(failed)
+    history.add(Call("write", ("planning",), "operator", begin, time.monotonic(), "on" if enabled else "off", error))
+
+
+def promote(address: str, version: int, history: History) -> None:
     begin = time.monotonic()
-    _ctl(address, *asked)
-    history.add(Call("switch", (), "operator", begin, time.monotonic(), "on" if enabled else "off"))
+    try:
+        before = json.loads(ctl(address, "costs", "promote", f"site@{version}", "--json"))["before"]
+        # Said also where a first attempt had its effect and no answer.
+        what, value, error = ("write", version, "") if before == version else ("swap", (version, before), "")
+    except subprocess.SubprocessError as failed:
+        what, value, error = "write", version, str(failed)
+    history.add(Call(what, ("latest", "site"), address, begin, time.monotonic(), value, error))
+
+
+def promote_against_each_other(rng: random.Random, cluster: Cluster, versions: list[int], history: History) -> None:
+    def run(own: random.Random) -> None:
+        for _ in range(8):
+            promote(own.choice(cluster.replicas).address, own.choice(versions), history)
+
+    operators = [threading.Thread(target=run, args=(random.Random(rng.random()),)) for _ in range(3)]
+    for operator in operators:
+        operator.start()
+    for operator in operators:
+        operator.join()
+
+
+def wrong_order(history: History, first: int) -> list[str]:
+    """What no order of the operators' calls explains. `first`: the version that was imported first is the latest one."""
+    return out_of_order(history.about("planning") + looks_at_switch(history.of("agree")), "on", lasting=60) + \
+        out_of_order(history.about("latest"), first, lasting=60)
 
 
 def _meet(rng: random.Random, cluster: Cluster, history: History, group: str, over: threading.Event) -> None:
@@ -220,4 +211,5 @@ def _meet(rng: random.Random, cluster: Cluster, history: History, group: str, ov
             history.add(Call("epoch", (group,), who, begin, time.monotonic(), epoch))
 
 
-CLUSTER_SCENARIOS = [links_to_the_engine, links_between_replicas, replicas_die, replicas_sleep, standby_takes_over, clocks_differ, operators]
+CLUSTER_SCENARIOS = [links_to_the_engine, links_between_replicas, replicas_die, replicas_sleep, standby_takes_over, standby_stalls,
+                     clocks_differ, operators]

@@ -17,8 +17,8 @@ NEVER = float("inf")
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    what: str  # "agree", "epoch", "switch"
-    about: tuple  # whose: (tenant, job, generation, scope), (group,), ()
+    what: str  # "agree", "epoch"; of a register (linearizable.py): "read", "write", "swap"
+    about: tuple  # whose: (tenant, job, generation, scope), (group,), ("planning",), ("latest", name)
     who: Any  # the rank or client that called
     begin: float
     end: float
@@ -41,6 +41,10 @@ class History:
         with self._lock:
             return [call for call in self._calls if call.what == what]
 
+    def about(self, thing: str) -> list[Call]:
+        with self._lock:
+            return [call for call in self._calls if call.about[0] == thing]
+
 
 def two_plans(agreements: Iterable[Call]) -> list[str]:
     """Scopes of a generation whose ranks were given different plans, or a plan and none: each as a sentence."""
@@ -52,24 +56,17 @@ def two_plans(agreements: Iterable[Call]) -> list[str]:
             for about, values in given.items() if len(values) > 1]
 
 
-def planned_after_switch(agreements: Iterable[Call], switches: Iterable[Call]) -> list[str]:
-    """Generations that got a plan although planning was off from before their first call to after their last one."""
-    switches = sorted(switches, key=lambda call: call.begin)
-    off = []  # (from, until): certainly off
-    for at, call in enumerate(switches):
-        if call.value == "off" and not call.error:
-            later = [other.begin for other in switches[at + 1:] if other.value == "on"]
-            off.append((call.end, min(later, default=NEVER)))
+def looks_at_switch(agreements: Iterable[Call]) -> list[Call]:
+    """That planning is on is read somewhere between the first call of a generation that gets a plan and the first answer with it."""
     by_generation: dict[tuple, list[Call]] = collections.defaultdict(list)
     for call in agreements:
         by_generation[call.about[:3]].append(call)
-    found = []
+    looks = []
     for about, calls in by_generation.items():
-        first, last = min(call.begin for call in calls), max(call.end for call in calls)
-        planned = any(not call.error and call.value != "unplanned" for call in calls)
-        if planned and any(begin < first and last < end for begin, end in off):
-            found.append(f"{about}: planned, while planning was off")
-    return found
+        planned = [call.end for call in calls if not call.error and call.value != "unplanned"]
+        if planned:
+            looks.append(Call("read", ("planning",), about, min(call.begin for call in calls), min(planned), "on"))
+    return looks
 
 
 def epochs_that_shrink(epochs: Iterable[Call]) -> list[str]:

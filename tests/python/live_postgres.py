@@ -44,6 +44,23 @@ class Postgres:
         self._process.send_signal(signal.SIGQUIT)
         self._process.wait(30)
 
+    def follow(self, primary: "Postgres") -> None:
+        """From here on it is what `primary` has, and `primary` waits for it with every commit. REQUIRES: it does not run."""
+        shutil.rmtree(self.folder / "data", ignore_errors=True)
+        self.run("pg_basebackup", "-h", str(primary.folder), "-U", "postgres", "-D", str(self.folder / "data"), "-R", "-X", "stream",
+                 "--checkpoint=fast", "--no-sync")
+        self.start()
+        primary.run("psql", "-qc", "ALTER SYSTEM SET synchronous_standby_names = '*'")
+        primary.run("psql", "-qc", "SELECT pg_reload_conf()")
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """To each of its processes."""
+        postmaster = self._process.pid
+        children = pathlib.Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
+        for pid in (postmaster, *map(int, children)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def runs(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
@@ -83,11 +100,7 @@ def primary_and_standby():
     with postgres("wal_level=replica", "max_wal_senders=4") as primary:
         standby = Postgres(_folder())
         try:
-            standby.run("pg_basebackup", "-h", str(primary.folder), "-U", "postgres", "-D", str(standby.folder / "data"), "-R", "-X", "stream",
-                        "--checkpoint=fast", "--no-sync")
-            standby.start()
-            primary.run("psql", "-qc", "ALTER SYSTEM SET synchronous_standby_names = '*'")
-            primary.run("psql", "-qc", "SELECT pg_reload_conf()")
+            standby.follow(primary)
             yield primary, standby
         finally:
             standby.remove()
