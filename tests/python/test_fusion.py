@@ -15,6 +15,7 @@ from planners import planner
 
 import bucketd
 from bucketd import canonical, files, fusion
+from bucketd.fusion import access
 from bucketd.fusion.launches import launches
 from bucketd.graph import POINTWISE, VIEW, DType, Node, NodeKind, Tensor
 from bucketd.memory import base_name
@@ -22,8 +23,6 @@ from bucketd.normalize import normalize
 
 VECTORS = pathlib.Path(__file__).resolve().parents[1] / "data" / "vectors"
 ALWAYS = ("llama_scaled", "gates", "tied", "images", "dense", "contrast", "messages")
-# What is further off than a tenth: two gradients of instance norms, which here join the kernels of the sums that they read.
-FURTHER = {("sharper", "bw"): 0.13}
 MODELS = {**fusion_models.OURS, **fusion_models.OTHERS, **fusion_models.KINDS, **fusion_models.LATER}
 
 
@@ -40,8 +39,7 @@ def test_kernels_and_bytes_are_those_that_inductor_schedules(mesh, name):
     print(HEADER, *(each.row(name) for each in found), sep="\n")
     assert [each.kind for each in found] == ["fw", "bw"]
     for each in found:
-        bound = FURTHER.get((name, each.kind), 0.1)
-        assert abs(each.kernel_ratio - 1) <= bound and abs(each.byte_ratio - 1) <= 0.1, each.row(name)
+        assert abs(each.kernel_ratio - 1) <= 0.1 and abs(each.byte_ratio - 1) <= 0.1, each.row(name)
         assert each.predicted_calls == each.calls
         assert each.kernels < each.alone_kernels  # else there is nothing to predict
 
@@ -169,6 +167,18 @@ def test_a_norm_is_one_kernel_and_a_sum_over_rows_another():
     out = g.add("aten.mul.Tensor", x, g.add("aten.rsqrt.default", mean, shape=(64, 1)))
     column = g.add("aten.sum.dim_IntList", x, shape=(32,), flags=0)
     assert g.kernels(out, column, known={mean: (1,), column: (0,)}) == [(out, 2 * ALL), (column, ALL + 32 * 4)]
+
+
+def test_a_dimension_that_two_were_merged_into_is_split_again():
+    """As instance norms see images, whose channels are innermost: as one of all channels, and as images again."""
+    images, one, parts = (2, 16, 8, 8), (1, 32, 8, 8), (2, 2, 8, 64)
+    read = (((2, 1024),), ((16, 1),), ((8, 128),), ((8, 16),))
+    merged = access.through_view(one, access.contiguous(one), images, access.contiguous(images), read)
+    assert merged == (((1, 0),), ((2, 1024), (16, 1)), *read[2:])
+    back = lambda shape: access.through_view(shape, access.contiguous(shape), one, access.contiguous(one), merged)  # noqa: E731
+    assert back(images) == read
+    assert back(parts) == (((2, 1024),), ((2, 8),), ((8, 1),), ((8, 128), (8, 16)))
+    assert back((4, 8, 64)) == (((2, 1024), (2, 8)), ((8, 1),), ((8, 128), (8, 16)))
 
 
 def test_what_a_call_reads_and_writes_moves():

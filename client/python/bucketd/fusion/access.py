@@ -70,17 +70,19 @@ def _part(dim: Dim, step: int, count: int) -> Dim | None:
     """Every `step`th of the first indices of a dimension, `count` of them."""
     if len(dim) == 1:
         return ((count, dim[0][1] * step),)
-    if step == 1:
-        kept: list[Factor] = []
-        for size, stride in reversed(dim):
-            if count == 1:
-                break
-            if count % size and size % count:
-                return None
-            kept.insert(0, (min(size, count), stride))
-            count = max(1, count // size)
-        return tuple(kept) or ((1, 0),)
-    return None
+    kept: list[Factor] = []
+    for size, stride in reversed(dim):
+        if count == 1:
+            break
+        if step % size == 0:
+            step //= size  # steps over all of them
+            continue
+        there = size // step
+        if size % step or count % there and there % count:
+            return None
+        kept.insert(0, (min(there, count), stride * step))
+        count, step = max(1, count // there), 1
+    return tuple(kept) or ((1, 0),)
 
 
 def normal(dims: Sequence[Dim]) -> Access:
