@@ -14,8 +14,9 @@ import tempfile
 import time
 import traceback
 
-import driver  # noqa: F401, I001  puts the package on the path
+import driver  # noqa: F401  puts the package on the path
 
+# isort: split
 import cluster_faults as faults
 from cluster import Cluster, Jobs
 from cluster_scenarios import ctl, import_costs, promote, switch, wrong_order
