@@ -116,7 +116,8 @@ std::vector<CostProfile> MakeBuiltIns() {
   cpu.gamma_us = 3000.0;
   cpu.hbm_bytes_per_s = 8e9;
   cpu.copy_launch_us = 10.0;
-  cpu.overlap_slowdown = 0.5;
+  // What a collective moves is moved by the core that its process computes on.
+  cpu.overlap_slowdown = 1.0;
   // gloo's launches are work of the processors that compute, whatever group they are for.
   cpu.host_us_per_collective = 1500.0;
   // Products of bf16 on processors with instructions for it, four times as fast as of f32. Where a
