@@ -13,18 +13,14 @@
 
 namespace bucketd::agent {
 
-using TileList = std::shared_ptr<const std::vector<Tile>>;
-
 // Events are null until what they mark is enqueued, and belong to the executor's mutex.
-class Ticket {
+class Ticket : public Bound {
  public:
+  explicit Ticket(Bound bound) : Bound(std::move(bound)) {}
+
   int32_t bucket = 0;
-  TileList in, out;  // null: no copy
-  bool finish_later = false;
-  bool owns_memory = false;  // uses the bucket's memory
-  bool open = true;          // nobody has joined it, or waited for its end
-  uint64_t capture = 0;      // that it is a part of
-  std::vector<Collective> group;
+  bool open = true;      // nobody has joined it, or waited for its end
+  uint64_t capture = 0;  // that it is a part of
   std::shared_ptr<Event> after;
   absl::Time deadline;
   std::shared_ptr<Event> pack_begin, packed, wire_begin, arrived, unpack_begin, done;
@@ -54,21 +50,6 @@ std::string NameOf(const std::string& mesh_dim, int32_t lane) {
                    : absl::StrCat("\"", mesh_dim, "\" lane ", lane);
 }
 
-// The bucket's collective, in place.
-Collective InPlace(const BucketSpec& spec, const BucketLayout& layout, int rank,
-                   std::byte* memory) {
-  Collective c{spec.kind,  memory, memory, layout.slice_bytes / ItemSize(spec.dtype),
-               spec.dtype, spec.op};
-  std::byte* own = memory + rank * layout.slice_bytes;
-  if (Gathers(spec.kind)) c.in = own;
-  if (Scatters(spec.kind)) c.out = own;
-  return c;
-}
-
-bool Exactly(const Tensor& tensor, int64_t elements, DType dtype) {
-  return tensor.elements == elements && tensor.dtype == dtype;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Device& device, Copier& copier,
@@ -85,6 +66,7 @@ Executor::Executor(Device& device, Copier& copier, Program program, const Execut
       copier_(copier),
       program_(std::move(program)),
       options_(options),
+      binder_(program_),
       slots_(program_.buckets.size()) {}
 
 absl::Status Executor::Open(std::vector<Channel> channels) {
@@ -194,69 +176,6 @@ absl::Status Executor::Drain() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<TileList> Executor::TilesFor(TileCache& cached, absl::Span<const Tensor> tensors,
-                                            int32_t bucket, bool in) {
-  for (const Tiles& known : cached) {
-    if (absl::MakeConstSpan(known.tensors) == tensors) return known.tiles;
-  }
-  const int rank = slots_[static_cast<size_t>(bucket)].lane->channel.communicator->rank();
-  ASSIGN_OR_RETURN(const std::vector<Segment> segments,
-                   in ? CopyIn(program_, bucket, rank, tensors, memory(bucket))
-                      : CopyOut(program_, bucket, rank, tensors, memory(bucket)));
-  absl::StatusOr<std::vector<Tile>> tiles = Cut(segments);
-  if (!tiles.ok()) return Wrong(program_, bucket, ": ", tiles.status().message());
-  if (cached.size() == kTilesKept) cached.pop_front();
-  cached.push_back({{tensors.begin(), tensors.end()},
-                    std::make_shared<const std::vector<Tile>>(*std::move(tiles))});
-  return cached.back().tiles;
-}
-
-absl::Status Executor::BindPacked(const Payload& payload, Ticket& ticket) {
-  const auto k = static_cast<size_t>(ticket.bucket);
-  std::byte* where = payload.memory;
-  if (where == nullptr) {
-    where = memory(ticket.bucket);
-    ticket.owns_memory = true;
-    ASSIGN_OR_RETURN(ticket.in, TilesFor(slots_[k].in, payload.in, ticket.bucket, true));
-    ticket.finish_later = payload.out.empty();
-    if (!ticket.finish_later) {
-      ASSIGN_OR_RETURN(ticket.out, TilesFor(slots_[k].out, payload.out, ticket.bucket, false));
-    }
-  } else if (!payload.in.empty() || !payload.out.empty()) {
-    return Wrong(program_, ticket.bucket, ": has tensors beside memory in place");
-  } else if (reinterpret_cast<uintptr_t>(where) % kMemberAlignment != 0) {
-    return Wrong(program_, ticket.bucket, ": memory in place is not aligned to ", kMemberAlignment);
-  }
-  const int rank = slots_[k].lane->channel.communicator->rank();
-  ticket.group = {InPlace(program_.plan.buckets[k], program_.buckets[k], rank, where)};
-  return absl::OkStatus();
-}
-
-absl::Status Executor::BindGrouped(const Payload& payload, Ticket& ticket) {
-  const BucketSpec& spec = program_.plan.buckets[static_cast<size_t>(ticket.bucket)];
-  const size_t members = spec.counts.size();
-  if (payload.in.size() != members || payload.out.size() != members) {
-    return Wrong(program_, ticket.bucket, ": got ", payload.in.size(), " and ", payload.out.size(),
-                 " tensors, expected one in and one out for each of ", members, " members");
-  }
-  const int64_t in_parts = Scatters(spec.kind) ? spec.group_size : 1;
-  const int64_t out_parts = Gathers(spec.kind) ? spec.group_size : 1;
-  for (size_t i = 0; i < members; ++i) {
-    const Tensor &in = payload.in[i], &out = payload.out[i];
-    const int64_t count = spec.counts[i];
-    if (!Exactly(in, count * in_parts, spec.dtype) ||
-        !Exactly(out, count * out_parts, spec.dtype)) {
-      return Wrong(program_, ticket.bucket, " member ", i,
-                   ": is grouped, so without copies: ", "expected ", count * in_parts,
-                   " elements in and ", count * out_parts, " out of ", Name(spec.dtype), ", got ",
-                   in.elements, " of ", Name(in.dtype), " and ", out.elements, " of ",
-                   Name(out.dtype));
-    }
-    ticket.group.push_back({spec.kind, in.data, out.data, count, spec.dtype, spec.op});
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<TicketPtr> Executor::NewTicket(int32_t bucket, const Payload& payload) {
   if (bucket < 0 || static_cast<size_t>(bucket) >= slots_.size()) {
     return absl::InvalidArgumentError(
@@ -266,13 +185,11 @@ absl::StatusOr<TicketPtr> Executor::NewTicket(int32_t bucket, const Payload& pay
     return absl::FailedPreconditionError(
         absl::StrCat(Describe(program_.plan, bucket), ": was started and waits for its turn"));
   }
-  auto ticket = std::make_shared<Ticket>();
+  ASSIGN_OR_RETURN(Bound bound, binder_.Bind(bucket, RankIn(bucket), payload, memory(bucket)));
+  auto ticket = std::make_shared<Ticket>(std::move(bound));
   ticket->bucket = bucket;
   ticket->after = payload.after;
   ticket->capture = payload.capture;
-  const BucketMode mode = program_.plan.buckets[static_cast<size_t>(bucket)].mode;
-  RETURN_IF_ERROR(mode == BucketMode::kPacked ? BindPacked(payload, *ticket)
-                                              : BindGrouped(payload, *ticket));
   return ticket;
 }
 
@@ -313,8 +230,8 @@ absl::Status Executor::Finish(const TicketPtr& ticket, absl::Span<const Tensor> 
         absl::StrCat(Describe(program_.plan, ticket->bucket), ": has nothing to finish"));
   }
   if (!out.empty()) {
-    TileCache& cached = slots_[static_cast<size_t>(ticket->bucket)].out;
-    ASSIGN_OR_RETURN(ticket->out, TilesFor(cached, out, ticket->bucket, false));
+    const int32_t bucket = ticket->bucket;
+    ASSIGN_OR_RETURN(ticket->out, binder_.CopyOutTo(bucket, RankIn(bucket), out, memory(bucket)));
   }
   ticket->finish_later = false;
   if (ticket->arrived != nullptr) {  // else its launch does the rest
@@ -503,6 +420,10 @@ absl::StatusOr<BucketTimes> Executor::Times(const TicketPtr& ticket, const Event
   RETURN_IF_ERROR(span(t.wire_begin, t.arrived, times.wire));
   RETURN_IF_ERROR(span(t.unpack_begin, t.done, times.unpack));
   return times;
+}
+
+int Executor::RankIn(int32_t bucket) const {
+  return slots_[static_cast<size_t>(bucket)].lane->channel.communicator->rank();
 }
 
 std::byte* Executor::memory(int32_t bucket) const {

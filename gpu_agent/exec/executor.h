@@ -27,6 +27,7 @@
 
 #include "gpu_agent/comm/communicator.h"
 #include "gpu_agent/device/stream.h"
+#include "gpu_agent/exec/binding.h"
 #include "gpu_agent/exec/copier.h"
 #include "gpu_agent/exec/layout.h"
 
@@ -52,19 +53,6 @@ struct ExecutorOptions {
   int64_t memory_bytes = 0;
   // Whoever made the communicators has compared plan and epoch on all ranks.
   bool compared = false;
-};
-
-// Tensors of a bucket, one a member, in payload order; they stay until the ticket is done, after an
-// error until the executor is gone.
-//   packed    `in` is copied to the bucket's memory; `out` from there. Without `out` that copy is
-//             left to Finish.
-//   grouped   both, each exactly of the wire's dtype and size: there are no copies.
-//   in place  `memory` instead of both, laid out as the program says, aligned to kMemberAlignment.
-struct Payload {
-  absl::Span<const Tensor> in, out;
-  std::byte* memory = nullptr;
-  std::shared_ptr<Event> after;  // of the executor's device; null: the tensors are there
-  uint64_t capture = 0;          // Stream::Capture of what is behind `after`
 };
 
 struct Span {
@@ -140,13 +128,6 @@ class Executor {
   absl::Status Close();
 
  private:
-  // Tiles for the tensors of the last times: an allocator that is in step gives the same few again.
-  struct Tiles {
-    std::vector<Tensor> tensors;
-    std::shared_ptr<const std::vector<Tile>> tiles;
-  };
-  static constexpr size_t kTilesKept = 4;
-  using TileCache = std::deque<Tiles>;
   struct Lane {
     Channel channel;
     std::unique_ptr<Stream> stream;
@@ -154,7 +135,6 @@ class Executor {
   struct Slot {
     Lane* lane = nullptr;
     TicketPtr waiting;  // started, not launched
-    TileCache in, out;
   };
   struct Held {
     int64_t end = 0;
@@ -167,10 +147,7 @@ class Executor {
   absl::Status Register(Lane& lane, absl::Time deadline);
   absl::Status Enter(uint64_t capture);
   absl::StatusOr<TicketPtr> NewTicket(int32_t bucket, const Payload& payload);
-  absl::Status BindPacked(const Payload& payload, Ticket& ticket);
-  absl::Status BindGrouped(const Payload& payload, Ticket& ticket);
-  absl::StatusOr<std::shared_ptr<const std::vector<Tile>>> TilesFor(
-      TileCache& cached, absl::Span<const Tensor> tensors, int32_t bucket, bool in);
+  int RankIn(int32_t bucket) const;
   void LaunchReady();
   bool MemoryFree(int32_t bucket) const;
   absl::Status Launch(const TicketPtr& ticket);
@@ -193,6 +170,7 @@ class Executor {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
+  Binder binder_;
   int waiters_ = 0;  // threads that wait for a launch or a Finish
   std::vector<Slot> slots_;
   size_t next_ = 0;                  // of program_.starts
