@@ -99,11 +99,26 @@ absl::StatusOr<std::unique_ptr<Backend>> Backend::Open(const std::string& asked,
 absl::StatusOr<std::unique_ptr<Backend>> Backend::OnGpu(const GpuBackend& found, int index) {
   std::unique_ptr<Backend> backend(new Backend);
   backend->module_ = found.module;
+  backend->index_ = index;
   backend->name_ = "nccl";
   backend->reason_ = absl::StrCat("nccl: ", found.reason);
-  ASSIGN_OR_RETURN(backend->device_, found.module->open(index));
-  ASSIGN_OR_RETURN(backend->copier_, found.module->copier(*backend->device_));
+  RETURN_IF_ERROR(backend->Return());
   return backend;
+}
+
+absl::Status Backend::Leave() {
+  if (module_ == nullptr || device_ == nullptr) return absl::OkStatus();
+  copier_ = nullptr;
+  device_ = nullptr;
+  return module_->leave(index_);
+}
+
+absl::Status Backend::Return() {
+  if (device_ != nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(std::unique_ptr<Device> device, module_->open(index_));
+  ASSIGN_OR_RETURN(copier_, module_->copier(*device));
+  device_ = std::move(device);
+  return absl::OkStatus();
 }
 
 std::unique_ptr<Backend> Backend::OnHost(const std::string& why) {

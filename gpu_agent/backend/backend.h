@@ -32,8 +32,15 @@ class Backend {
   // For logs: "ring: /opt/bucketd/libbucketd_cuda.so is absent", "nccl: 2 GPUs, NCCL 2.27.3
   // (libnccl.so.2)".
   const std::string& reason() const { return reason_; }
+  // REQUIRES for these and Connect: not after Leave.
   Device& device() { return *device_; }
   Copier& copier() { return *copier_; }
+
+  // Takes nothing of a GPU's memory from now on, its context included, until Return. What was made
+  // of the backend is gone before. Nothing on the host; repeated, nothing.
+  absl::Status Leave();
+  // Opens the device again. Nothing where it was not left.
+  absl::Status Return();
 
   // The process group of connected and authenticated neighbours: their ring itself, or NCCL's, the
   // id of which travels over the ring and nowhere else. All ranks call it. Blocks with NCCL, until
@@ -47,8 +54,9 @@ class Backend {
   static std::unique_ptr<Backend> OnHost(const std::string& why);
 
   const GpuModule* module_ = nullptr;  // null: the ring
+  int index_ = -1;                     // of the GPU
   std::string name_, reason_;
-  std::unique_ptr<Device> device_;
+  std::unique_ptr<Device> device_;  // null: it was left
   std::unique_ptr<Copier> copier_;
 };
 

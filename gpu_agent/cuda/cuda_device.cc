@@ -52,6 +52,7 @@ class CudaBuffer final : public Buffer {
 // What the runtime has no calls for. Null members: there is no driver.
 struct Driver {
   decltype(&cuDevicePrimaryCtxRetain) retain = nullptr;
+  decltype(&cuDevicePrimaryCtxRelease) release = nullptr;
   decltype(&cuCtxPushCurrent) push = nullptr;
   decltype(&cuCtxPopCurrent) pop = nullptr;
   decltype(&cuStreamWaitValue32) wait_value = nullptr;
@@ -72,6 +73,7 @@ const Driver& TheDriver() {
   static const Driver driver = [] {
     Driver found;
     FindInDriver("cuDevicePrimaryCtxRetain", found.retain);
+    FindInDriver("cuDevicePrimaryCtxRelease", found.release);
     FindInDriver("cuCtxPushCurrent", found.push);
     FindInDriver("cuCtxPopCurrent", found.pop);
     FindInDriver("cuStreamWaitValue32", found.wait_value);
@@ -80,14 +82,24 @@ const Driver& TheDriver() {
   return driver;
 }
 
-// The context that the runtime and PyTorch use, too; null: there is none to be had. Kept for good.
+// Those that the runtime and PyTorch use, too, by their GPUs; kept until LeaveDevice.
+struct Contexts {
+  std::mutex mutex;
+  std::map<int, CUcontext> retained;
+};
+
+Contexts& TheContexts() {
+  static auto* contexts = new Contexts;
+  return *contexts;
+}
+
+// Null: there is none to be had.
 CUcontext ContextOf(int index) {
-  static std::mutex mutex;
-  static auto* contexts = new std::map<int, CUcontext>;
   const Driver& driver = TheDriver();
   if (driver.retain == nullptr || driver.push == nullptr || driver.pop == nullptr) return nullptr;
-  const std::lock_guard lock(mutex);
-  CUcontext& context = (*contexts)[index];
+  Contexts& contexts = TheContexts();
+  const std::lock_guard lock(contexts.mutex);
+  CUcontext& context = contexts.retained[index];
   if (context == nullptr && driver.retain(&context, index) != CUDA_SUCCESS) context = nullptr;
   return context;
 }
@@ -128,6 +140,20 @@ CurrentDevice::CurrentDevice(int index) {
 CurrentDevice::~CurrentDevice() {
   CUcontext popped = nullptr;
   if (pushed_) TheDriver().pop(&popped);
+}
+
+absl::Status LeaveDevice(int index) {
+  {
+    Contexts& contexts = TheContexts();
+    const std::lock_guard lock(contexts.mutex);
+    const auto found = contexts.retained.find(index);
+    if (found == contexts.retained.end()) return absl::OkStatus();
+    if (found->second != nullptr && TheDriver().release != nullptr) TheDriver().release(index);
+    contexts.retained.erase(found);
+  }
+  // The runtime retains the context as well, and gives it up by this alone.
+  RETURN_IF_ERROR(CudaStatus(cudaSetDevice(index), absl::StrCat("GPU ", index)));
+  return CudaStatus(cudaDeviceReset(), absl::StrCat("leaving GPU ", index));
 }
 
 BesideCaptures::BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }

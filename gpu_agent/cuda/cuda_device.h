@@ -34,6 +34,10 @@ class CurrentDevice {
   bool pushed_ = false;
 };
 
+// Ends this process's context on the GPU, as GpuModule::leave says. The calling thread's device is
+// that GPU from then on.
+absl::Status LeaveDevice(int index);
+
 // While it stands, the thread's calls that no capture allows disturb none, but those with a stream
 // or an event of a capture.
 class BesideCaptures {

@@ -100,6 +100,7 @@ extern "C" __attribute__((visibility("default"))) const bucketd::agent::GpuModul
 bucketd_cuda_module_v1() {
   using namespace bucketd::agent;
   static constexpr GpuModule kModule = {
-      kGpuModuleVersion, Count, Open, NewCopier, Adopt, Takes, NcclId, NewNccl, NcclVersion};
+      kGpuModuleVersion, Count,       Open,       NewCopier, Adopt, Takes, NcclId,
+      NewNccl,           NcclVersion, LeaveDevice};
   return &kModule;
 }

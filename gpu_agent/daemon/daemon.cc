@@ -95,8 +95,10 @@ absl::Status Daemon::WaitUntilIdle() {
   for (;;) {
     const std::string busy = options_.busy == nullptr ? "" : options_.busy();
     metrics_.paused.Set(busy.empty() ? 0 : 1);
+    if (busy.empty()) return backend_.Return();
+    const absl::Status left = backend_.Leave();
+    if (!left.ok()) spdlog::warn("GPU memory is not given back: {}", OneLine(left.message()));
     std::unique_lock lock(mutex_);
-    if (busy.empty()) return absl::OkStatus();
     state_.doing = absl::StrCat("probes nothing while others compute: ", busy);
     if (busy != last) spdlog::info("{}", state_.doing);
     last = busy;

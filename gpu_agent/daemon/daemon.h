@@ -1,7 +1,8 @@
 // An agent of a node: meets the others of its group at the planner, measures what their collectives
 // take, tells the planner, and begins anew when the group's epoch is over. Whatever goes wrong
 // while it runs is logged, counted and tried again, with pauses that grow and differ between ranks.
-// While somebody computes on its node it is in no group, and so probes nothing, as do the others.
+// While somebody computes on its node it is in no group, and so probes nothing, as do the others,
+// and takes no memory of a GPU.
 #pragma once
 
 #include <condition_variable>
@@ -61,7 +62,7 @@ class Daemon {
   bool WaitUntilReady();
 
  private:
-  // CANCELLED: it was stopped before.
+  // Off the GPU. CANCELLED: it was stopped before.
   absl::Status WaitUntilIdle();
   absl::Status RunEpoch();
   // Until the next probe; an error if the epoch is over, or GiveWay's.

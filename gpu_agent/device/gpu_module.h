@@ -34,7 +34,7 @@ struct NcclOptions {
 };
 
 // A module of another build is refused: layouts of types cross this table.
-inline constexpr uint32_t kGpuModuleVersion = 4;
+inline constexpr uint32_t kGpuModuleVersion = 5;
 inline constexpr char kGpuModuleEntry[] = "bucketd_cuda_module_v1";
 
 // All functions are thread-safe.
@@ -59,6 +59,9 @@ struct GpuModule {
   absl::StatusOr<std::unique_ptr<Communicator>> (*nccl)(Device& device, const NcclOptions& options);
   // "NCCL 2.27.3 (libnccl.so.2)"; UNAVAILABLE: why there is none.
   absl::StatusOr<std::string> (*nccl_version)();
+  // This process's context on the GPU goes, with the memory that it takes. Nothing that was made
+  // there is left, and nobody works there meanwhile; who opens it later has a new one.
+  absl::Status (*leave)(int index);
 };
 using GpuModuleEntry = const GpuModule* (*)();
 

@@ -1,9 +1,13 @@
 // A module with two GPUs whose memory is the host's and whose NCCL is the socket ring, so that
 // programs can be tested through the module's table where no GPU is. As with a GPU's memory, nobody
-// but the module can use the addresses that it gives: one bit of them is wrong.
+// but the module can use the addresses that it gives: one bit of them is wrong. A file named after
+// the process stands in FAKE_GPUS_CONTEXTS while it has a context.
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -144,8 +148,15 @@ class FakeNccl final : public Communicator {
   HostDevice memory_;
 };
 
+// "" where nobody looks.
+std::string ContextFile() {
+  const char* folder = std::getenv("FAKE_GPUS_CONTEXTS");
+  return folder == nullptr ? "" : absl::StrCat(folder, "/", getpid());
+}
+
 absl::StatusOr<std::unique_ptr<Device>> Open(int index) {
   if (index < 0 || index > 1) return absl::InvalidArgumentError("there are 2 GPUs");
+  if (!ContextFile().empty()) std::ofstream(ContextFile()) << index;
   return std::make_unique<FakeGpu>(index);
 }
 
@@ -161,6 +172,11 @@ absl::StatusOr<std::string> NcclId() {
   std::string path = (folder / "fake-nccl.XXXXXX").string();
   if (mkdtemp(path.data()) == nullptr) return absl::InternalError(path);
   return path;
+}
+
+absl::Status Leave(int) {
+  if (!ContextFile().empty()) std::filesystem::remove(ContextFile());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> NewNccl(Device& device, const NcclOptions& options) {
@@ -185,6 +201,7 @@ bucketd_cuda_module_v1() {
       [](const Collective&) { return absl::OkStatus(); },
       NcclId,
       NewNccl,
-      []() -> absl::StatusOr<std::string> { return "NCCL of the tests"; }};
+      []() -> absl::StatusOr<std::string> { return "NCCL of the tests"; },
+      Leave};
   return &kModule;
 }

@@ -106,21 +106,27 @@ def test_agents_that_were_told_so_probe_beside_trainers(bucketd, tmp_path):
 
 
 def test_agents_with_gpus_give_way_to_who_computes_there(bucketd, tmp_path, monkeypatch):
-    computing = tmp_path / "computing"
+    computing, contexts = tmp_path / "computing", tmp_path / "contexts"
+    contexts.mkdir()
+    monkeypatch.setenv("FAKE_GPUS_CONTEXTS", str(contexts))
     monkeypatch.setenv("BUCKETD_CUDA_MODULE", str(BINARY.parents[1] / "tests" / "libfake_gpus.so"))
     monkeypatch.setenv("BUCKETD_NVML_LIB", str(BINARY.parents[1] / "tests" / "libfake_nvml.so"))
     monkeypatch.setenv("FAKE_NVML_PROCESSES", str(computing))
     with agents(tmp_path, bucketd.address, 2, "--backend", "nccl") as (one, other):
         computing.write_text("".join(f"{each.process.pid}\n" for each in (one, other)))  # agents themselves are nobody
+        pids = {str(each.process.pid) for each in (one, other)}
+        assert {file.name for file in contexts.iterdir()} == pids
         probed = one.metric(COUNT)
         wait_for(lambda: one.metric(COUNT) > probed + 2, "further probes")
         computing.write_text(f"{one.process.pid}\n" * 40 + f"{os.getpid()}\n")
         for each in (one, other):
             wait_for(lambda each=each: each.metric("bucket_agent_paused") == 1, "the agents to give way")
             assert f"GPU 0: process {os.getpid()} (" in each.page("/readyz")
+        wait_for(lambda: not list(contexts.iterdir()), "the agents to leave the memory of their GPUs")
         computing.unlink()
         for each in (one, other):
             each.wait_until_ready()
+        assert {file.name for file in contexts.iterdir()} == pids
 
 
 def test_a_daemon_for_each_gpu_and_nodes_of_several(bucketd, tmp_path, monkeypatch):

@@ -16,6 +16,7 @@
 using bucketd::agent::sim::Locked;
 using bucketd::agent::sim::Recording;
 using bucketd::agent::sim::SimEvent;
+using bucketd::agent::sim::SimGraph;
 using bucketd::agent::sim::SimStream;
 using bucketd::agent::sim::Toucher;
 using bucketd::agent::sim::World;
@@ -51,6 +52,8 @@ CUresult Retain(CUcontext* context, CUdevice device) {
   *context = reinterpret_cast<CUcontext>(static_cast<uintptr_t>(device) + 1);
   return CUDA_SUCCESS;
 }
+
+CUresult Release(CUdevice) { return CUDA_SUCCESS; }
 
 CUresult Push(CUcontext context) {
   if (World::now() == nullptr) return CUDA_ERROR_NO_DEVICE;
@@ -108,11 +111,12 @@ cudaError_t cudaGetLastError() { return cudaSuccess; }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
                                              unsigned long long, cudaDriverEntryPointQueryResult*) {
   const std::string wanted = name;
-  *function = wanted == "cuDevicePrimaryCtxRetain" ? reinterpret_cast<void*>(&Retain)
-              : wanted == "cuCtxPushCurrent"       ? reinterpret_cast<void*>(&Push)
-              : wanted == "cuCtxPopCurrent"        ? reinterpret_cast<void*>(&Pop)
-              : wanted == "cuStreamWaitValue32"    ? reinterpret_cast<void*>(&WaitValue)
-                                                   : nullptr;
+  *function = wanted == "cuDevicePrimaryCtxRetain"    ? reinterpret_cast<void*>(&Retain)
+              : wanted == "cuDevicePrimaryCtxRelease" ? reinterpret_cast<void*>(&Release)
+              : wanted == "cuCtxPushCurrent"          ? reinterpret_cast<void*>(&Push)
+              : wanted == "cuCtxPopCurrent"           ? reinterpret_cast<void*>(&Pop)
+              : wanted == "cuStreamWaitValue32"       ? reinterpret_cast<void*>(&WaitValue)
+                                                      : nullptr;
   return *function == nullptr ? cudaErrorSymbolNotFound : cudaSuccess;
 }
 
@@ -130,6 +134,12 @@ cudaError_t cudaSetDevice(int device) {
   return cudaSuccess;
 }
 
+cudaError_t cudaDeviceReset() {
+  Locked world;
+  world->EndContext(DeviceOfThread());
+  return cudaSuccess;
+}
+
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (World::now() == nullptr || device >= World::now()->options().devices) {
     return cudaErrorInvalidDevice;
@@ -139,6 +149,38 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->major = 9;
   return cudaSuccess;
 }
+
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  Locked world;
+  *total = size_t{1} << 37;
+  *free = *total - world->memory().bytes_on(Current());
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  World::now()->BeginCapture(stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = reinterpret_cast<cudaGraph_t>(World::now()->EndCapture(stream));
+  return cudaSuccess;
+}
+
+// A graph and what is launched of it are one here.
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                 unsigned long long) {
+  *executable = reinterpret_cast<cudaGraphExec_t>(graph);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  World::now()->Replay(*reinterpret_cast<SimGraph*>(executable), stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
+cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   std::swap(*mode, capture_mode);

@@ -139,6 +139,36 @@ TEST(CudasimTest, ARankOpensAContextOnItsOwnGpuOnly) {
   EXPECT_THAT(world.contexts(), UnorderedElementsAre(2));
 }
 
+// As an agent that gives way: its context goes, with the memory that it takes, and it comes again.
+TEST(CudasimTest, AGpuThatIsLeftHasNoContextAndCanBeOpenedAnew) {
+  sim::World world({.devices = 3});
+  for (int round = 0; round < 2; ++round) {
+    {
+      CudaDevice device(2, "cuda:2 simulated", world.nccl_api());
+      const auto copier = *CudaCopier::Create(2);
+      const auto stream = *device.NewStream("alone");
+      const auto memory = *device.Allocate(4096);
+      const Segment zeros{nullptr, memory->data(), 4096, Move::kZero};
+      const auto tiles = *Cut({&zeros, 1});
+      EXPECT_TRUE(copier->Copy(*stream, std::make_shared<const std::vector<Tile>>(tiles)).ok());
+      EXPECT_TRUE(stream->Record()->Wait(absl::InfiniteFuture()).ok());
+    }
+    EXPECT_THAT(world.contexts(), UnorderedElementsAre(2));
+    EXPECT_EQ(LeaveDevice(2), absl::OkStatus());
+    EXPECT_THAT(world.contexts(), IsEmpty());
+  }
+  EXPECT_EQ(LeaveDevice(2), absl::OkStatus());  // nobody is there
+  EXPECT_THAT(world.findings(), IsEmpty());
+}
+
+TEST(CudasimTest, AGpuThatIsLeftUnderItsMemoryIsFound) {
+  sim::World world({.devices = 1});
+  CudaDevice device(0, "cuda:0 simulated", world.nccl_api());
+  const auto memory = *device.Allocate(64);
+  EXPECT_EQ(LeaveDevice(0), absl::OkStatus());
+  EXPECT_THAT(world.findings(), ElementsAre(HasSubstr("a context ends under what lives in it")));
+}
+
 // While one rank's first launch waits for its peers, another thread ends it.
 TEST(CudasimTest, AnAbortEndsALaunchThatConnects) {
   sim::World world({.devices = kRanks});

@@ -44,6 +44,12 @@ Memory::~Memory() {
   munmap(reserved_, kReserved);
 }
 
+size_t Memory::bytes_on(int device) const {
+  size_t bytes = 0;
+  for (const auto& [base, region] : regions_) bytes += region.device == device ? region.bytes : 0;
+  return bytes;
+}
+
 std::byte* Memory::Allocate(int device, size_t bytes, size_t alignment) {
   Region region;
   region.bytes = bytes;

@@ -57,6 +57,7 @@ class Memory {
   bool IsPinned(const void* address) const;
   // Frees that do not wait leave addresses behind that nothing may touch.
   size_t live() const { return regions_.size(); }
+  size_t bytes_on(int device) const;
 
   // Where the bytes are, or null with a finding: freed, of another GPU, of the host. A race with
   // an earlier touch is a finding too.

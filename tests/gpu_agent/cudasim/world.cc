@@ -74,6 +74,20 @@ int64_t World::launches() {
   return nccl_->launched();
 }
 
+void World::EndContext(int device) {
+  Drain();
+  const bool streams = std::any_of(streams_.begin(), streams_.end(), [device](const auto& stream) {
+    return stream->device == device && !stream->destroyed;
+  });
+  const bool events = std::any_of(events_.begin(), events_.end(), [device](const auto& event) {
+    return event.second->device == device;
+  });
+  if (streams || events || memory_.bytes_on(device) > 0) {
+    findings_.Add("a context ends under what lives in it");
+  }
+  contexts_.erase(device);
+}
+
 void World::OnStep(int64_t step, std::function<void()> then) {
   const std::lock_guard lock(mutex_);
   on_step_ = step;

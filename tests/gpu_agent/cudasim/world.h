@@ -153,6 +153,8 @@ class World {
   void Record(SimStream& stream, const std::shared_ptr<Recording>& recording);
   cudaError_t Await(SimStream& stream, const std::shared_ptr<Recording>& recording);
   void OpenContext(int device) { contexts_.insert(device); }
+  // What still lives on the GPU is lost, which is a finding.
+  void EndContext(int device);
   void Pass(int64_t ns) { now_ns_ += ns; }
   void MadeEvent(int gpu) { ++events_made_[gpu]; }
   void MadeTable(int gpu) { ++tables_made_[gpu]; }
