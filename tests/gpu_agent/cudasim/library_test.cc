@@ -8,7 +8,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 
-#include "tests/gpu_agent/cudasim/trainer.h"
+#include "tests/gpu_agent/cudasim/steps.h"
 
 namespace bucketd::agent {
 namespace {

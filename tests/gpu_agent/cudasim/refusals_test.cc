@@ -8,7 +8,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 
-#include "tests/gpu_agent/cudasim/trainer.h"
+#include "tests/gpu_agent/cudasim/steps.h"
 
 extern "C" const bucketd::agent::GpuModule* bucketd_cuda_module_v1();
 
@@ -26,10 +26,10 @@ std::vector<std::string> Told(const sim::Options& options,
                               const std::function<Opening(int rank)>& opening) {
   sim::World world(options);
   const Parents parents(1);
-  std::vector<std::string> told(kRanks);
+  std::vector<std::string> told(static_cast<size_t>(kRanks));
   const absl::Time begin = absl::Now();
   OnRanks(kRanks, [&](int rank) {
-    const Trainer mine(world, parents, rank, opening(rank));
+    const Trainer mine(parents, rank, opening(rank));
     told[static_cast<size_t>(rank)] = mine.opened().ToString();
   });
   EXPECT_LT(absl::Now() - begin, absl::Seconds(20));
@@ -107,7 +107,7 @@ TEST(RefusedOnGpusTest, NoMemoryOnOneGpu) {
                     .memory = [](int gpu) { return gpu == 1 ? size_t{4096} : size_t{1} << 30; }});
   const Program program = ProgramOf(Buckets(1));
   Meeting meeting(world, kRanks, 1);
-  std::vector<std::string> told(kRanks);
+  std::vector<std::string> told(static_cast<size_t>(kRanks));
   const absl::Time begin = absl::Now();
   OnRanks(kRanks, [&](int rank) {
     const GpuRank mine(world, meeting, program, rank, 1, absl::Seconds(60));
@@ -156,7 +156,7 @@ TEST(RefusedOnGpusTest, ARankThatDoesNotOpenIsWaitedForToTheTimeout) {
       for (ncclComm_t comm : parents.Join(rank)) Api()->CommAbort(comm);
       return;
     }
-    const Trainer mine(world, parents, rank, {.timeout = 0.5});
+    const Trainer mine(parents, rank, {.timeout = 0.5});
     EXPECT_TRUE(absl::IsDeadlineExceeded(mine.opened())) << mine.opened();
     EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
   });

@@ -1,5 +1,5 @@
-// A trainer on simulated GPUs: its stream, its communicators, and an executor of the library's
-// behind the C interface.
+// A trainer on GPUs, simulated ones or the machine's: its stream, its communicators, and an
+// executor of the library's behind the C interface.
 #pragma once
 
 #include <cstdint>
@@ -13,52 +13,12 @@
 #include "gmock/gmock.h"
 
 #include "gpu_agent/library/handle.h"
-#include "tests/gpu_agent/cudasim/gpus.h"
+#include "tests/gpu_agent/on_gpu.h"
+#include "tests/gpu_agent/platform.h"
 
 namespace bucketd::agent {
 
-constexpr int kRanks = 2;
-
-inline std::shared_ptr<const NcclApi> Api() { return sim::World::now()->nccl_api(); }
-
-// gpu_agent/cuda/module.cc over the simulation's NCCL, as far as the library uses it.
-inline const GpuModule& Module() {
-  static const GpuModule* made = [] {
-    auto* module = new GpuModule{};
-    module->open = [](int index) -> absl::StatusOr<std::unique_ptr<Device>> {
-      return std::make_unique<CudaDevice>(index, "cuda simulated", Api());
-    };
-    module->copier = [](Device& device) -> absl::StatusOr<std::unique_ptr<Copier>> {
-      auto copier = CudaCopier::Create(dynamic_cast<CudaDevice&>(device).index());
-      if (!copier.ok()) return copier.status();
-      return std::unique_ptr<Copier>(*std::move(copier));
-    };
-    module->adopt = [](Device& device, void* stream) -> absl::StatusOr<std::unique_ptr<Stream>> {
-      auto& gpu = dynamic_cast<CudaDevice&>(device);
-      return std::make_unique<CudaStream>(gpu.index(), static_cast<cudaStream_t>(stream), false,
-                                          gpu.spare_events());
-    };
-    module->takes = [](const Collective& collective) {
-      return InNcclTerms(collective, Api()->version).status();
-    };
-    module->nccl = [](Device& device,
-                      const NcclOptions& options) -> absl::StatusOr<std::unique_ptr<Communicator>> {
-      auto& gpu = dynamic_cast<CudaDevice&>(device);
-      auto api = std::make_shared<NcclApi>(*Api());
-      const auto& version = sim::World::now()->options().nccl_version;
-      if (version != nullptr) api->version = version(gpu.index());
-      auto split = NcclCommunicator::Split(std::move(api), gpu, options);
-      if (!split.ok()) return split.status();
-      return std::unique_ptr<Communicator>(*std::move(split));
-    };
-    return module;
-  }();
-  return *made;
-}
-
-inline GpuBackend Gpus() {
-  return {&Module(), sim::World::now()->options().devices, "simulated GPUs"};
-}
+inline const int kRanks = Ranks();
 
 inline std::vector<BucketSpec> Buckets(int lanes) {
   std::vector<BucketSpec> buckets = {
@@ -79,7 +39,7 @@ class Parents {
   // One thread a rank.
   std::vector<ncclComm_t> Join(int rank) const {
     std::vector<ncclComm_t> comms;
-    const CurrentDevice current(rank);
+    const CurrentDevice current(GpuOf(rank));
     for (const ncclUniqueId& id : ids_) {
       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
       config.blocking = 0;
@@ -108,12 +68,12 @@ struct Opening {
 // A rank of a trainer: its GPU, its stream, its communicators, and an executor of the library's.
 class Trainer {
  public:
-  Trainer(sim::World& world, const Parents& parents, int rank, const Opening& how = {})
+  Trainer(const Parents& parents, int rank, const Opening& how = {})
       : rank_(rank),
         specs_(Buckets(how.lanes)),
-        device_(rank, "cuda simulated", world.nccl_api()),
-        stream_(OfATrainers(rank)),
-        other_(OfATrainers(rank)),
+        device_(GpuOf(rank), "a trainer's GPU", Api()),
+        stream_(OfATrainers(GpuOf(rank))),
+        other_(OfATrainers(GpuOf(rank))),
         comms_(parents.Join(rank)) {
     for (const BucketSpec& spec : specs_) {
       buckets_.push_back({spec.name.c_str(), spec.lane, static_cast<int32_t>(spec.kind),
@@ -135,7 +95,7 @@ class Trainer {
     options_.channels = channels_.data();
     options_.channel_count = how.lanes;
     options_.timeout_seconds = how.timeout;
-    options_.device = rank;
+    options_.device = GpuOf(rank);
     char* error = nullptr;
     options_.arena_bytes = bucket_executor_plan_bytes(&options_, &error);
     arena_ = *device_.Allocate(options_.arena_bytes);
@@ -158,6 +118,13 @@ class Trainer {
   bucket_executor* executor() { return executor_; }
   cudaStream_t stream() const { return stream_->get(); }
   cudaStream_t other_stream() const { return other_->get(); }
+  ncclComm_t parent(int lane) const { return comms_[static_cast<size_t>(lane)]; }
+  // Its buckets are records from now on. Before the first start.
+  void Report(bucket_telemetry& telemetry) {
+    const std::vector<int64_t> wires(buckets_.size());
+    const bucket_prediction prediction{0, 0, 0, 0, wires.data()};
+    bucket_executor_report(executor_, &options_, &telemetry, &prediction);
+  }
   // Its own streams, before what they use is freed.
   void Drain() {
     for (const auto& stream : {stream_.get(), other_.get()}) {
@@ -293,15 +260,13 @@ class Trainer {
   bucket_executor* executor_ = nullptr;
 };
 
-inline void OnGpus(sim::World& world, int lanes, const std::function<void(Trainer&, int)>& run,
-                   double timeout = 30) {
+inline void OnGpus(int lanes, const std::function<void(Trainer&, int)>& run, double timeout = 30) {
   const Parents parents(lanes);
   OnRanks(kRanks, [&](int rank) {
-    Trainer mine(world, parents, rank, {.lanes = lanes, .timeout = timeout});
+    Trainer mine(parents, rank, {.lanes = lanes, .timeout = timeout});
     ASSERT_TRUE(mine.opened().ok()) << mine.opened();
     run(mine, rank);
   });
-  world.Drain();
 }
 
 }  // namespace bucketd::agent

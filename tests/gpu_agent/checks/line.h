@@ -1,0 +1,34 @@
+// What a check says: a line with its figure and its bound, which gpu_checks.sh gathers.
+#pragma once
+
+#include <cstdio>
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace bucketd::agent {
+
+// Whether something was right, but below a goal.
+inline bool below_a_goal = false;
+
+inline void Line(const std::string& what, const std::string& figure, const std::string& bound,
+                 const char* verdict) {
+  std::printf("CHECK|%s|%s|%s|%s\n", what.c_str(), figure.c_str(), bound.c_str(), verdict);
+  std::fflush(stdout);
+}
+
+// A bound that has to hold.
+inline void MustHold(const std::string& what, const std::string& figure, const std::string& bound,
+                     bool holds) {
+  Line(what, figure, bound, holds ? "right" : "WRONG");
+  EXPECT_TRUE(holds) << what << ": " << figure << ", bound " << bound;
+}
+
+// A goal, which says how fast something is meant to be.
+inline void Goal(const std::string& what, const std::string& figure, const std::string& goal,
+                 bool met) {
+  Line(what, figure, goal, met ? "right" : "below the goal");
+  below_a_goal = below_a_goal || !met;
+}
+
+}  // namespace bucketd::agent

@@ -1,0 +1,80 @@
+"""gpu_agent/gpu_checks.sh where there is no GPU: that it says so, and what it makes of its parts, with programs in place of those that want
+one. The steps on a GPU are the real ones, over simulated GPUs."""
+
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SIMULATED = pathlib.Path(os.environ.get("BUCKETD_BIN") or ROOT / "build" / "bin").parent / "tests" / "gpu_steps_simulated"
+
+
+def program(path, text):
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def checks(tmp_path):
+    """Programs, and a call of the script over them."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    program(folder / "gpu_checks", 'case $1 in backend) echo "backend: cuda, 1 GPU, NCCL 2.27.3 (of the test)";; copies) printf "ag_in\\t1\\t1\\n" > "$2";; esac')
+    program(folder / "gpu_conformance", "echo nccl")
+    program(folder / "gpu_steps", "exit 0")
+    program(tmp_path / "python", 'case "$*" in *torch_ops*) echo "CHECK|torch|1.5 times|faster|right";; *torch_buckets*) exit 3;; esac')
+
+    def run(seconds=60):
+        environment = {**os.environ, "GPU_CHECKS_PROGRAMS": str(folder), "GPU_CHECKS_RESULTS": str(tmp_path / "RESULTS.md"),
+                       "PYTHON": str(tmp_path / "python"), "GPU_CHECKS_SECONDS": str(seconds), "PATH": "/usr/bin:/bin"}
+        environment.pop("BUCKETD_NCCL_LIB", None)
+        done = subprocess.run([ROOT / "gpu_agent" / "gpu_checks.sh", tmp_path / "out"], env=environment, capture_output=True, text=True, timeout=120)
+        written = tmp_path / "RESULTS.md"
+        return done.returncode, done.stdout + done.stderr, written.read_text() if written.exists() else ""
+
+    return folder, run
+
+
+def test_without_a_gpu_nothing_is_checked_and_no_result_is_written(checks):
+    folder, run = checks
+    program(folder / "gpu_checks", "echo backend: host; exit 3")
+    code, said, results = run()
+    assert (code, results) == (3, "") and "there is no GPU here, so nothing was checked" in said
+
+
+def test_a_gpu_that_cannot_be_used_is_wrong(checks):
+    folder, run = checks
+    program(folder / "gpu_checks", "exit 7")
+    code, said, results = run()
+    assert (code, results) == (1, "") and "the GPU cannot be used (exit 7)" in said
+
+
+def test_every_check_is_a_line_with_its_figure_and_its_bound(checks):
+    folder, run = checks
+    program(folder / "gpu_steps", f'exec "{SIMULATED}" "$@"')
+    code, said, results = run()
+    assert code == 0, said
+    for what, bound in (("steps on a trainer's stream, bytes", "0"), ("steps on a trainer's stream, memory kept", "32 MiB"), ("close under way", "10 s"),
+                        ("close after an abort under way", "10 s"), ("two lanes beside a busy GPU, launch order not set", "it ends"),
+                        ("two lanes beside a busy GPU, launch order implicit", "it ends"), ("a step as a graph", "all"),
+                        ("host time of a bucket's start and join", "50 us"), ("the same with a record for the agent", "1 us more"),
+                        ("host time of a launch of NCCL's", "100 us"), ("4 KiB all-reduce, gated against ungated", "less, and under 50 us"),
+                        ("a window over cudaMalloc's memory", "25 s"), ("torch", "faster")):
+        rows = [row for row in results.splitlines() if row.startswith(f"| {what} |") and f"| {bound} |" in row]
+        assert len(rows) == 1, (what, results)
+    assert "| **torch's tensors** |" in results and "| not here |" in results
+    assert "NCCL 2.27.3 (of the test)" in results and "one NCCL rank only" in said
+
+
+@pytest.mark.parametrize("steps, code, verdict", [
+    ('echo "CHECK|x|9 us|5 us|below the goal"; exit 2', 2, "| x | 9 us | 5 us | below the goal |"),
+    ('echo "CHECK|x|9|5|WRONG"; exit 1', 1, "WRONG (exit 1)"),
+    ("exec sleep 60", 1, "WRONG: took too long"),
+])
+def test_what_a_part_says_is_what_the_script_says(checks, steps, code, verdict):
+    folder, run = checks
+    program(folder / "gpu_steps", steps)
+    ended, said, results = run(seconds=3 if "sleep" in steps else 60)
+    assert ended == code and verdict in results, said + results
