@@ -1,13 +1,21 @@
-"""What ranks on GPUs tell each other before the executor opens, with stand-ins for torch's memory and its NCCL."""
+"""Buckets on GPUs as the Python client runs them: what ranks tell each other before the executor opens, with stand-ins for torch's memory
+and its NCCL, and steps on simulated GPUs, where torch's tensors are memory that only the devices may touch."""
 
 import concurrent.futures
+import gc
+import types
 
 import pytest
 import torch
 import torch.distributed as dist
+from device_buckets import graph_and_plan, shapes
+from simulated_gpus import MODULE, RANKS, SimulatedGpu
+from simulated_gpus import World as SimulatedWorld
 
+from bucketd import executor, on_device
 from bucketd.agreement import Agreement
 from bucketd.errors import AgreementError, BucketdError, ExecutorError
+from bucketd.graph import DType
 from bucketd.on_device import Gpu
 
 WORLD = 3
@@ -62,3 +70,120 @@ def test_ranks_with_other_nccls_are_named():
     got = arenas(Rank(0), Rank(1, nccl="2.28.9"), Rank(2))
     assert all(isinstance(error, AgreementError) for error in got)
     assert all("NCCL: 2.30.4 on ranks 0, 2, 2.28.9 on rank 1" in str(error) for error in got), got
+
+
+def test_a_group_without_a_communicator_is_told_what_it_wants():
+    gpu = Rank(0)
+    gpu._backend = lambda name: types.SimpleNamespace(_comm_ptr=lambda: 0)
+    with pytest.raises(ExecutorError, match=r"group dp has no communicator yet: give init_process_group\(device_id=...\)"):
+        gpu.communicator(types.SimpleNamespace(name="dp"))
+    gpu._backend = lambda name: types.SimpleNamespace(_comm_ptr=lambda: 4711)
+    assert gpu.communicator(types.SimpleNamespace(name="dp")) == 4711
+
+
+def test_ranks_of_this_host_are_counted_by_the_launchers_word(monkeypatch):
+    group = types.SimpleNamespace(ranks=(0, 2, 4, 6))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert [Rank(0).ranks_here(group, rank) for rank in group.ranks] == [2, 2, 2, 2]
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")
+    assert Rank(0).ranks_here(types.SimpleNamespace(ranks=(0, 1, 2)), 1) == 3
+
+
+
+class Trainer:
+    """A rank of a trainer on a simulated GPU, with the client's own runner."""
+
+    def __init__(self, world, store, rank):
+        self.rank, self.gpu = rank, SimulatedGpu(world, rank)
+        self.graph, self.plan = graph_and_plan(RANKS)
+        # Each rank is a thread, and a runner asks for its device as it is made.
+        self.runner = executor.Runner(self.graph, self.plan, self.gpu, timeout=20.0)
+        agreement = Agreement(dist.PrefixStore("job", store), rank, range(RANKS), deadline=20)
+        self.runner.open("0/fw#1", agreement, epoch=1)
+
+    def inputs(self, bucket, rank):
+        """As that rank has them: small whole numbers, which every order of summing keeps."""
+        return [(torch.arange(torch.Size(shape).numel()) % 7 + rank + 3 * at).to(torch_dtype(dtype)).reshape(shape)
+                for at, (dtype, shape, _) in enumerate(shapes(self.graph, self.plan, bucket))]
+
+    def expected(self, bucket):
+        of_ranks = [self.inputs(bucket, rank) for rank in range(RANKS)]
+        kind = self.graph.nodes[self.plan.buckets[bucket].members[0]].op
+        for members in zip(*of_ranks):
+            whole = torch.cat(members) if kind == "all_gather" else sum(members)
+            yield whole.chunk(RANKS)[self.rank] if kind == "reduce_scatter" else whole
+
+    def start(self, bucket):
+        """Nobody but the runner holds the tensors."""
+        out = [self.gpu.empty(shape, torch_dtype(dtype)) for dtype, _, shape in shapes(self.graph, self.plan, bucket)]
+        self.runner.start(bucket, [self.gpu.write(x) for x in self.inputs(bucket, self.rank)], out)
+
+    def step(self):
+        buckets = range(len(self.plan.buckets))
+        for bucket in reversed(buckets):  # the plan's order is the executor's to keep
+            self.start(bucket)
+        for bucket in buckets:
+            results = self.runner.wait(bucket)
+            for found, wanted in zip(results, self.expected(bucket), strict=True):
+                assert torch.equal(self.gpu.read(found), wanted), f"bucket {bucket}"
+
+    def end(self):
+        del self.runner
+        gc.collect()
+
+
+def torch_dtype(dtype):
+    return {DType.F32: torch.float32, DType.BF16: torch.bfloat16}[dtype]
+
+
+def on_simulated_gpus(monkeypatch, seed, run):
+    """What was found; `run` gets each rank's trainer."""
+    monkeypatch.setenv("BUCKETD_CUDA_MODULE", str(MODULE))
+    monkeypatch.setattr(on_device, "of", lambda device: device)
+    world, store = SimulatedWorld(seed), dist.HashStore()
+
+    def one(rank):
+        trainer = Trainer(world, store, rank)
+        run(trainer)
+        trainer.end()
+
+    with concurrent.futures.ThreadPoolExecutor(RANKS) as pool:
+        list(pool.map(one, range(RANKS)))
+    return world.findings()
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_steps_on_simulated_gpus_give_their_bytes_and_race_with_nothing(monkeypatch, seed):
+    def run(trainer):
+        for _ in range(3):
+            trainer.step()
+
+    assert on_simulated_gpus(monkeypatch, seed, run) == []
+
+
+def test_a_runner_that_let_go_of_tensors_in_flight_would_be_found(monkeypatch):
+    def run(trainer):
+        trainer.start(0)
+        trainer.runner._under_way[0] = trainer.runner._under_way[0][0], [], []
+        gc.collect()
+        trainer.runner.wait(0)
+
+    found = on_simulated_gpus(monkeypatch, 1, run)
+    assert any("its free" in one or "a race" in one for one in found), found
+
+
+def test_what_is_wrong_with_a_start_or_a_wait_names_the_bucket(monkeypatch):
+    def run(trainer):
+        with pytest.raises(ExecutorError, match=r"bucket 1 \(b1\) is waited for and was not started"):
+            trainer.runner.wait(1)
+        trainer.start(1)
+        with pytest.raises(ExecutorError, match="bucket 1 .* is started again before its wait"):
+            trainer.start(1)
+        with pytest.raises(ExecutorError, match="bucket 1 .*waits for its turn"):
+            trainer.runner.wait(1)  # a host would wait; here nothing could ever come before it on this stream
+        for bucket in (0, 2):
+            trainer.start(bucket)
+        for bucket in range(3):
+            trainer.runner.wait(bucket)
+
+    assert on_simulated_gpus(monkeypatch, 1, run) == []
