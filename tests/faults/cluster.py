@@ -46,6 +46,16 @@ class Replica:
                              environment=self._environment)
         self.server.start()
 
+    def come_back(self) -> None:
+        """Started again and again until it serves, as by a supervisor: one that finds no engine ends."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self.server.start()
+                return
+            except Finding as failed:
+                expect("cannot connect" in str(failed) and time.monotonic() < until, failed)
+
     @property
     def address(self) -> str:
         """Where clients reach it."""

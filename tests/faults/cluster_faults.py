@@ -51,13 +51,13 @@ def kill(rng: random.Random, cluster: Cluster, count: int = 1) -> Fault:
     """kill -9, and a new process after a while."""
     replicas = rng.sample(cluster.replicas, count)
     return Fault(f"kill -9 to {sorted(map(cluster.number, replicas))}", lambda: [replica.server.kill() for replica in replicas],
-                 round(rng.uniform(0, 6), 1), lambda: [replica.server.start() for replica in replicas])
+                 round(rng.uniform(0, 6), 1), lambda: [replica.come_back() for replica in replicas])
 
 
 def drain(rng: random.Random, cluster: Cluster) -> Fault:
     """SIGTERM and its whole orderly end, and a new process."""
     replica = rng.choice(cluster.replicas)
-    return Fault(f"replica {cluster.number(replica)} drains", replica.server.drain, 0.0, replica.server.start)
+    return Fault(f"replica {cluster.number(replica)} drains", replica.server.drain, 0.0, replica.come_back)
 
 
 def sleep(rng: random.Random, cluster: Cluster, seconds: float = 0.0) -> Fault:

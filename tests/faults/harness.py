@@ -74,13 +74,14 @@ class Server:
     def start(self) -> Server:
         self._expected_end = False
         with open(self.log, "a") as log:
+            begin = log.tell()
             self.process = subprocess.Popen(
                 [BINARY, "--listen", self.address, "--http", "127.0.0.1:0", f"--exit-with-parent={os.getpid()}",
                  "--lame-duck-ms", "0", "--drain-seconds", "5", *self.flags],
                 stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **(self._environment or {})})
         with self.process.stdout as said:  # one line, when it serves
             serves = re.search(r" serves on (\S+), side port http://(\S+)", said.readline())
-        expect(serves, "bucketd did not start:", self.log.read_text())
+        expect(serves, "bucketd did not start:", self.log.read_text()[begin:])
         self.address, self.http = serves.groups()
         return self
 
