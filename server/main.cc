@@ -23,6 +23,7 @@
 #include "server/process/ready_file.h"
 #include "server/process/service_manager.h"
 #include "server/process/signals.h"
+#include "server/process/steady_waits.h"
 #include "server/server.h"
 
 namespace bucketd {
@@ -147,6 +148,7 @@ int Serve(const ServerOptions& options) {
   StopSignals::Options stop_options;
   stop_options.parent =
       process.exit_with_parent == 1 ? getppid() : static_cast<pid_t>(process.exit_with_parent);
+  MakeWaitsSteady();
   const auto stop = StopSignals::Create(stop_options);
   if (!stop.ok()) return Fail(stop.status(), kRefused);
   const auto server = Server::Start(options);

@@ -27,6 +27,7 @@
 #include "server/process/ready_file.h"
 #include "server/process/side_port.h"
 #include "server/process/signals.h"
+#include "server/process/steady_waits.h"
 
 namespace bucketd::agent {
 namespace {
@@ -126,6 +127,7 @@ absl::Status Check(Args& args) {
 
 absl::Status Run(Args& args) {
   RETURN_IF_ERROR(Check(args));
+  MakeWaitsSteady();
   ASSIGN_OR_RETURN(const std::unique_ptr<StopSignals> signals, StopSignals::Create({}));
   RETURN_IF_ERROR(ConfigureLog("bucket-agent", "info", false));
   ASSIGN_OR_RETURN(

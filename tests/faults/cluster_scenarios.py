@@ -3,6 +3,7 @@ hangs, no generation gets two plans, no plan that a rank was given is lost."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import json
 import pathlib
@@ -13,13 +14,13 @@ import threading
 import time
 
 import cluster_faults as faults
-from cluster import Cluster, Jobs
-from harness import BINARY, Reference, channel_to, expect
+from cluster import Cluster, Jobs, Replica
+from harness import BINARY, Caller, Key, Reference, channel_to, expect
 from history import Call, History, epochs_that_shrink, looks_at_switch
 from linearizable import out_of_order
 from waiting import wait_for
 
-from bucketd._wire.proto import agent_pb2, agent_pb2_grpc
+from bucketd._wire.proto import agent_pb2, agent_pb2_grpc, planner_pb2
 
 _CTL = pathlib.Path(BINARY).with_name("bucketctl")
 
@@ -103,6 +104,34 @@ def clocks_differ(rng: random.Random, say, reference: Reference) -> None:
             clocks.turn(number, seconds)
         with Cluster(environments=clocks.environments) as cluster:
             _train_through(rng, reference, cluster, (clocks.turned(rng, cluster) for _ in range(4)), say)
+
+
+def clock_set_back(rng: random.Random, say, reference: Reference) -> None:
+    """By an hour, while a replica waits to connect to the one that has a job: it connects as soon as it can, and not an hour later."""
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        clocks = faults.Clocks(folder, 2)
+        with Cluster(count=2, environments=clocks.environments) as cluster, concurrent.futures.ThreadPoolExecutor(2) as pool:
+            owner = cluster.replicas[0]
+            first = pool.submit(_rank, owner, 0)
+            wait_for(lambda: owner.server.metric("bucketd_agreement_waiting_ranks") == 1, "the first rank to wait where its job is")
+            owner.peers.reset()
+            other = pool.submit(_rank, cluster.replicas[1], 1)
+            wait_for(lambda: cluster.replicas[1].server.metric("bucketd_calls_presented_anew_total") > 3, "the other one to be presented in vain")
+            clocks.turn(1, -3600)
+            time.sleep(3)  # gRPC tries once a second
+            owner.peers.heal()
+            plans = {future.result().plan.plan for future in (first, other)}
+    expect(plans == {reference.plan(Key(2, 8, 0))}, "other plans:", len(plans))
+
+
+def _rank(replica: Replica, rank: int):
+    request = Key(2, 8, 0).inline()
+    request.job.CopyFrom(planner_pb2.Job(id="train", generation=1, scope="0/fw", rank=[rank], size=2))
+    caller = Caller(replica.address)
+    try:
+        return caller.stub.GetPlan(request, timeout=30)
+    finally:
+        caller.close()
 
 
 def operators(rng: random.Random, say, reference: Reference) -> None:
@@ -212,4 +241,4 @@ def _meet(rng: random.Random, cluster: Cluster, history: History, group: str, ov
 
 
 CLUSTER_SCENARIOS = [links_to_the_engine, links_between_replicas, replicas_die, replicas_sleep, standby_takes_over, standby_stalls,
-                     clocks_differ, operators]
+                     clocks_differ, clock_set_back, operators]
