@@ -23,6 +23,11 @@ const RingPlan* PlanOf(const RingReader& reader, const RunRecord& record) {
   return at == plans.end() ? nullptr : &*at;
 }
 
+void Raise(std::array<double, JobMetrics::kParts>& most, const RingPlan& plan, int64_t bytes) {
+  double& of_part = most[JobMetrics::PartOf(plan)];
+  of_part = std::max(of_part, static_cast<double>(bytes));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Training>> Training::Start(TrainingOptions options,
@@ -93,13 +98,15 @@ void Training::Remember(Trainer& trainer, const RingReader& reader,
   const bool fresh = trainer.job == nullptr;
   if (!fresh && records.empty()) return;
   trainer.job = &JobOf(reader.job());
-  trainer.arena = trainer.predicted_peak = 0;
+  trainer.arena = 0;
   for (const RingPlan& plan : reader.plans()) {
     trainer.arena += static_cast<double>(plan.arena_bytes);
-    trainer.predicted_peak =
-        std::max(trainer.predicted_peak, static_cast<double>(plan.predicted_peak_bytes));
+    Raise(trainer.predicted_peak, plan, plan.predicted_peak_bytes);
   }
-  if (!records.empty()) trainer.peak = static_cast<double>(records.back().peak_bytes);
+  for (const RunRecord& record : records) {
+    const RingPlan* plan = PlanOf(reader, record);
+    if (plan != nullptr) Raise(trainer.peak, *plan, record.peak_bytes);
+  }
   SetGauges(*trainer.job);
 }
 
@@ -110,13 +117,16 @@ void Training::SetGauges(JobMetrics& job) {
     if (trainer.job != &job) continue;
     ++count;
     most.arena = std::max(most.arena, trainer.arena);
-    most.peak = std::max(most.peak, trainer.peak);
-    most.predicted_peak = std::max(most.predicted_peak, trainer.predicted_peak);
+    for (size_t part = 0; part < JobMetrics::kParts; ++part) {
+      most.peak[part] = std::max(most.peak[part], trainer.peak[part]);
+      most.predicted_peak[part] = std::max(most.predicted_peak[part], trainer.predicted_peak[part]);
+    }
   }
   job.trainers.Set(count);
   job.arena_bytes.Set(most.arena);
-  job.peak_bytes.Set(most.peak);
-  job.predicted_peak_bytes.Set(most.predicted_peak);
+  for (size_t part = 0; part < JobMetrics::kParts; ++part) {
+    job.SetPeaks(part, most.peak[part], most.predicted_peak[part]);
+  }
 }
 
 void Training::Closed(int ring, const std::string& why) {

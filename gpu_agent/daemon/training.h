@@ -1,6 +1,7 @@
 // What a node's trainers report: to Prometheus, and as cost samples to the planner.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <map>
@@ -45,7 +46,8 @@ class Training : private CollectorEvents {
   // A ring, as it was last seen.
   struct Trainer {
     JobMetrics* job = nullptr;
-    double arena = 0, peak = 0, predicted_peak = 0;
+    double arena = 0;
+    std::array<double, JobMetrics::kParts> peak{}, predicted_peak{};  // of its plans, by part
     uint64_t dropped = 0, invalid = 0;
   };
 

@@ -47,16 +47,7 @@ JobMetrics::JobMetrics(Registry& r, const std::string& job)
                         {{"training", job}})),
       arena_bytes(AddGauge(r, "bucket_agent_arena_bytes",
                            "Memory that a trainer's plans have for their buckets.",
-                           {{"training", job}})),
-      peak_bytes(
-          AddGauge(r, "bucket_agent_peak_bytes",
-                   "Most memory that a trainer took beyond what it had before its first plan, "
-                   "optimizer states included.",
-                   {{"training", job}})),
-      predicted_peak_bytes(AddGauge(r, "bucket_agent_plan_predicted_peak_bytes",
-                                    "Peak that a trainer's largest plan predicts, without "
-                                    "parameters and buffers.",
-                                    {{"training", job}})) {
+                           {{"training", job}})) {
   for (size_t k = 0; k < kKinds; ++k) {
     for (size_t s = 0; s < kSizes; ++s) {
       const Labels labels = {
@@ -92,7 +83,23 @@ JobMetrics::JobMetrics(Registry& r, const std::string& job)
     parts_[p].predicted_exposed =
         &AddCounter(r, "bucket_agent_plan_predicted_exposed_seconds_total",
                     "The same, as the plans predict it of their runs.", labels);
+    parts_[p].peak = &AddGauge(r, "bucket_agent_plan_peak_bytes",
+                               "Most memory that a run of a part's plan took on one rank, without "
+                               "what was there before but the run's own inputs; 0: not seen.",
+                               labels);
+    parts_[p].predicted_peak =
+        &AddGauge(r, "bucket_agent_plan_predicted_peak_bytes",
+                  "Peak that the part's plan with the most predicts, without parameters and "
+                  "buffers: the same.",
+                  labels);
   }
+}
+
+size_t JobMetrics::PartOf(const RingPlan& plan) { return plan.part < kParts ? plan.part : 0; }
+
+void JobMetrics::SetPeaks(size_t part, double bytes, double predicted_bytes) {
+  parts_[part].peak->Set(bytes);
+  parts_[part].predicted_peak->Set(predicted_bytes);
 }
 
 JobMetrics::Class& JobMetrics::ClassOf(const RunRecord& record) {
@@ -106,7 +113,7 @@ void JobMetrics::Ran(const RunRecord& record, const RingPlan* plan) {
   of.bytes->Increment(static_cast<double>(record.bytes));
   copies_[0]->Increment(Seconds(record.pack_ns));
   copies_[1]->Increment(Seconds(record.unpack_ns));
-  Part& part = parts_[plan == nullptr ? 0 : plan->part];
+  Part& part = parts_[plan == nullptr ? 0 : PartOf(*plan)];
   part.exposed->Increment(Seconds(record.exposed_ns));
   if (record.bucket != 0) return;
   part.runs->Increment();

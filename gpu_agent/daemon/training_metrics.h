@@ -21,15 +21,20 @@ namespace bucketd::agent {
 // Of one job, or of all that have no label of their own.
 class JobMetrics {
  public:
+  static constexpr size_t kParts = 4;  // of a step: GraphPart
+  static size_t PartOf(const RingPlan& plan);
+
   JobMetrics(prometheus::Registry& registry, const std::string& job);
 
   // One rank's run of a bucket, and of a plan where it is the plan's first bucket.
   void Ran(const RunRecord& record, const RingPlan* plan);
   // One run of a bucket by all ranks of the node: what the last one's took on the wire.
   void Met(const RunRecord& last);
+  // The most memory of runs of a part's plans, and the most that one of these predicts.
+  void SetPeaks(size_t part, double bytes, double predicted_bytes);
 
  private:
-  static constexpr size_t kKinds = 3, kSizes = 5, kParts = 4;
+  static constexpr size_t kKinds = 3, kSizes = 5;
   struct Class {
     prometheus::Histogram* wire = nullptr;
     prometheus::Counter *bytes = nullptr, *collectives = nullptr, *collective = nullptr,
@@ -37,6 +42,7 @@ class JobMetrics {
   };
   struct Part {
     prometheus::Counter *runs = nullptr, *exposed = nullptr, *predicted_exposed = nullptr;
+    prometheus::Gauge *peak = nullptr, *predicted_peak = nullptr;
   };
   Class& ClassOf(const RunRecord& record);
 
@@ -47,7 +53,7 @@ class JobMetrics {
 
  public:
   // Over the job's trainers on this node, the most.
-  prometheus::Gauge &trainers, &arena_bytes, &peak_bytes, &predicted_peak_bytes;
+  prometheus::Gauge &trainers, &arena_bytes;
 };
 
 // Of the rings themselves.

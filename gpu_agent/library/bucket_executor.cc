@@ -223,10 +223,6 @@ bucket_telemetry* bucket_telemetry_open(const char* agent, const char* job, char
 
 void bucket_telemetry_close(bucket_telemetry* telemetry) { delete telemetry; }
 
-void bucket_telemetry_peak(bucket_telemetry* telemetry, int64_t bytes) {
-  telemetry->telemetry.peak_bytes = bytes;
-}
-
 uint64_t bucket_telemetry_dropped(const bucket_telemetry* telemetry) {
   return telemetry->telemetry.ring->dropped();
 }
@@ -235,6 +231,10 @@ void bucket_executor_report(bucket_executor* executor, const bucket_executor_opt
                             bucket_telemetry* telemetry, const bucket_prediction* prediction) {
   executor->reporting = bucketd::agent::MakeReporting(executor->executor->program(), *options,
                                                       telemetry->telemetry, *prediction);
+}
+
+void bucket_executor_peak(bucket_executor* executor, int64_t bytes) {
+  if (executor->reporting != nullptr) executor->reporting->Took(bytes);
 }
 
 void bucket_free(char* text) { free(text); }

@@ -21,12 +21,12 @@
  * caller launches on communicators of its own, NCCL wants one order of launches on all ranks, and
  * NCCL_LAUNCH_ORDER_IMPLICIT=1 (2.26 or newer).
  *
- * Graphs: the caller's stream may be in a capture, on all ranks alike. A capture holds whole runs of
- * the plan: where one begins or ends, every bucket that was started has been joined, and the plan
- * begins anew; else start and join say FAILED_PRECONDITION. The host waits there once for each new
- * list of tensors, while its table goes to the GPU. Tensors, arena and executor stay to the end of
- * the graph's last replay, for which close does not wait. Replays have no times and no records; an
- * abort ends those under way, as the error of a peer does, but nobody sees one that hangs.
+ * Graphs: the caller's stream may be in a capture, on all ranks alike. A capture holds whole runs
+ * of the plan: where one begins or ends, every bucket that was started has been joined, and the
+ * plan begins anew; else start and join say FAILED_PRECONDITION. The host waits there once for each
+ * new list of tensors, while its table goes to the GPU. Tensors, arena and executor stay to the end
+ * of the graph's last replay, for which close does not wait. Replays have no times and no records;
+ * an abort ends those under way, as the error of a peer does, but nobody sees one that hangs.
  */
 #ifndef BUCKETD_GPU_AGENT_LIBRARY_BUCKET_EXECUTOR_H_
 #define BUCKETD_GPU_AGENT_LIBRARY_BUCKET_EXECUTOR_H_
@@ -39,7 +39,7 @@ extern "C" {
 
 #define BUCKET_API __attribute__((visibility("default")))
 
-#define BUCKET_EXECUTOR_ABI 3
+#define BUCKET_EXECUTOR_ABI 4
 BUCKET_API int32_t bucket_executor_abi(void);
 
 typedef struct bucket_executor bucket_executor;
@@ -105,9 +105,9 @@ BUCKET_API int64_t bucket_executor_plan_bytes(const bucket_executor_options* opt
  * was in the process before, of which the parents are. */
 BUCKET_API bucket_executor* bucket_executor_open(const bucket_executor_options* options,
                                                  char** error);
-/* Aborts what is under way and waits for what runs, 10 seconds at most. 1: nothing uses tensors or
- * arena any more; 0: something may, so they must never be freed. The executor is gone either way.
- */
+/* Aborts what is under way and waits for what runs, 10 seconds at most; a GPU's communicators then
+ * have 5 seconds each to end. 1: nothing uses tensors or arena any more; 0: something may, so they
+ * must never be freed. The executor is gone either way. */
 BUCKET_API int32_t bucket_executor_close(bucket_executor* executor);
 
 /* A ticket above 0. Tensors are one a member. `stream` is a cudaStream_t on a GPU (null: the
@@ -138,9 +138,6 @@ BUCKET_API bucket_telemetry* bucket_telemetry_open(const char* agent, const char
                                                    char** error);
 /* After the executors that report to it. */
 BUCKET_API void bucket_telemetry_close(bucket_telemetry* telemetry);
-/* What records say from then on: the most memory that this process took beyond what it had before
- * its first plan. */
-BUCKET_API void bucket_telemetry_peak(bucket_telemetry* telemetry, int64_t bytes);
 /* Records that were lost because no agent read those before. */
 BUCKET_API uint64_t bucket_telemetry_dropped(const bucket_telemetry* telemetry);
 
@@ -156,6 +153,10 @@ BUCKET_API void bucket_executor_report(bucket_executor* executor,
                                        const bucket_executor_options* options,
                                        bucket_telemetry* telemetry,
                                        const bucket_prediction* prediction);
+/* What records say from then on: the most memory that a run of the plan took, what was made for it
+ * before (all inputs but parameters and buffers) included; what the prediction's peak is of. 0: not
+ * seen yet. */
+BUCKET_API void bucket_executor_peak(bucket_executor* executor, int64_t bytes);
 
 BUCKET_API void bucket_free(char* text);
 

@@ -52,7 +52,7 @@ void Reporting::Ran(int32_t bucket, const BucketTimes& times, int64_t exposed_ns
   record.wire_ns = Nanoseconds(times.wire.duration_ps());
   record.unpack_ns = Nanoseconds(times.unpack.duration_ps());
   record.exposed_ns = Short(exposed_ns);
-  record.peak_bytes = telemetry_.peak_bytes.load(std::memory_order_relaxed);
+  record.peak_bytes = peak_bytes_.load(std::memory_order_relaxed);
   telemetry_.ring->Write(record);
   ++record.step;
 }

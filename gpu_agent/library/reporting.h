@@ -10,13 +10,12 @@
 
 namespace bucketd::agent {
 
-// A process's ring, and what its records say of the whole process.
+// A process's ring.
 struct Telemetry {
   std::unique_ptr<RingWriter> ring;
-  std::atomic<int64_t> peak_bytes{0};
 };
 
-// Not thread-safe. Telemetry outlives it.
+// Not thread-safe, but for Took. Telemetry outlives it.
 class Reporting {
  public:
   // `plan` but for its arena and number of buckets; `links` and `predicted_ps` one a bucket.
@@ -25,10 +24,13 @@ class Reporting {
 
   // A run is over; the trainer stood in its wait for `exposed_ns`.
   void Ran(int32_t bucket, const BucketTimes& times, int64_t exposed_ns);
+  // The most memory of the plan's runs so far.
+  void Took(int64_t peak_bytes) { peak_bytes_.store(peak_bytes, std::memory_order_relaxed); }
 
  private:
   Telemetry& telemetry_;
   std::vector<RunRecord> next_;  // of each bucket
+  std::atomic<int64_t> peak_bytes_{0};
 };
 
 }  // namespace bucketd::agent

@@ -25,10 +25,11 @@ enum class GraphPart : uint8_t { kOther = 0, kForward, kBackward, kJoint };
 
 // One run of one bucket on one rank, that came to its end. Durations end at 4.29 s.
 struct RunRecord {
-  uint64_t plan = 0;          // first eight bytes of the plan's SHA-256
-  int64_t bytes = 0;          // full message, as Bucket.bytes
-  int64_t arena_bytes = 0;    // memory of this plan's buckets
-  int64_t peak_bytes = 0;     // taken at most, beyond what the process had before its first plan
+  uint64_t plan = 0;        // first eight bytes of the plan's SHA-256
+  int64_t bytes = 0;        // full message, as Bucket.bytes
+  int64_t arena_bytes = 0;  // memory of this plan's buckets
+  int64_t peak_bytes =
+      0;  // most memory of the plan's runs so far, as predicted_peak_bytes; 0: not seen
   uint32_t pack_ns = 0;       // copy-in
   uint32_t wire_ns = 0;       // the collective, slower peers included
   uint32_t unpack_ns = 0;     // copy-out

@@ -76,10 +76,12 @@ class SimulatedGpu(Gpu):
 
     def write(self, values: torch.Tensor) -> torch.Tensor:
         there = self.empty(tuple(values.shape), values.dtype)
-        assert self._world._copy(self.index, self._stream, values.data_ptr(), there.data_ptr(), values.nbytes)
+        done = self._world._copy(self.index, self._stream, values.data_ptr(), there.data_ptr(), values.nbytes)
+        assert done
         return there
 
     def read(self, there: torch.Tensor) -> torch.Tensor:
         values = torch.zeros(there.shape, dtype=there.dtype)
-        assert self._world._copy(self.index, self._stream, there.data_ptr(), values.data_ptr(), values.nbytes)
+        done = self._world._copy(self.index, self._stream, there.data_ptr(), values.data_ptr(), values.nbytes)
+        assert done
         return values

@@ -72,6 +72,17 @@ def test_ranks_with_other_nccls_are_named():
     assert all("NCCL: 2.30.4 on ranks 0, 2, 2.28.9 on rank 1" in str(error) for error in got), got
 
 
+@pytest.mark.parametrize("how, said", [("1", 0), ("0", 1), (None, 1)])
+def test_the_leader_wants_one_order_of_launches_once(monkeypatch, caplog, how, said):
+    monkeypatch.delenv("NCCL_LAUNCH_ORDER_IMPLICIT", raising=False)
+    if how is not None:
+        monkeypatch.setenv("NCCL_LAUNCH_ORDER_IMPLICIT", how)
+    on_device._want_one_order.cache_clear()
+    for _ in range(2):
+        arenas(Rank(0), Rank(1), Rank(2))
+    assert sum("NCCL_LAUNCH_ORDER_IMPLICIT=1 is not set" in text for text in caplog.messages) == said
+
+
 def test_a_group_without_a_communicator_is_told_what_it_wants():
     gpu = Rank(0)
     gpu._backend = lambda name: types.SimpleNamespace(_comm_ptr=lambda: 0)
@@ -125,7 +136,8 @@ class Trainer:
         for bucket in buckets:
             results = self.runner.wait(bucket)
             for found, wanted in zip(results, self.expected(bucket), strict=True):
-                assert torch.equal(self.gpu.read(found), wanted), f"bucket {bucket}"
+                here = self.gpu.read(found)  # an assertion that fails would read `found` itself
+                assert torch.equal(here, wanted), f"bucket {bucket}"
 
     def end(self):
         del self.runner

@@ -9,7 +9,7 @@ import os
 from . import native
 from .errors import ExecutorError
 
-ABI = 3
+ABI = 4
 _TEXT = ctypes.POINTER(ctypes.c_char)
 
 
@@ -75,12 +75,12 @@ def load() -> ctypes.CDLL:
     library.bucket_telemetry_open.restype = handle
     library.bucket_telemetry_close.argtypes = [handle]
     library.bucket_telemetry_close.restype = None
-    library.bucket_telemetry_peak.argtypes = [handle, ctypes.c_int64]
-    library.bucket_telemetry_peak.restype = None
     library.bucket_telemetry_dropped.argtypes = [handle]
     library.bucket_telemetry_dropped.restype = ctypes.c_uint64
     library.bucket_executor_report.argtypes = [handle, ctypes.POINTER(Options), handle, ctypes.POINTER(Prediction)]
     library.bucket_executor_report.restype = None
+    library.bucket_executor_peak.argtypes = [handle, ctypes.c_int64]
+    library.bucket_executor_peak.restype = None
     library.bucket_free.argtypes = [_TEXT]
     library.bucket_free.restype = None
     return library

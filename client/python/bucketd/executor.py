@@ -18,8 +18,9 @@ from . import bucket_library as library
 from . import bucket_ops, on_device
 from .agreement import hearing_signals
 from .errors import ExecutorError
-from .graph import CollectiveKind, ReduceOp
+from .graph import CollectiveKind, NodeKind, ReduceOp, Role
 from .plan import Plan, StepKind
+from .telemetry import Memory
 from .verify import slice_bytes
 
 _PACKED, _GROUPED = 1, 2  # BucketMode
@@ -46,6 +47,8 @@ class Runner:
         # Bucket -> what the library calls it.
         self.ours = {k: at for at, k in enumerate(k for k in range(len(plan.buckets)) if k not in self.refused)}
         self._first = next((step.id for step in plan.order if step.kind == StepKind.START and step.id in self.ours), None)
+        self._last = next((step.id for step in reversed(plan.order) if step.kind == StepKind.WAIT and step.id in self.ours), None)
+        self._memory = Memory(_inputs(graph), self._device.memory)
         # Ticket, and the tensors that it uses, by bucket: they stay where the library cannot say that it is done with them.
         self._under_way: dict[int, tuple] = {}
         self.number = bucket_ops.enter(self)
@@ -66,7 +69,7 @@ class Runner:
             raise ExecutorError(f"{self._name(bucket)} is started again before its wait")
         dtype = int(self._first_node(bucket).outputs[0].dtype)
         if bucket == self._first and self._telemetry is not None:
-            self._device.look_at_memory(self._telemetry)
+            self._memory.begins()
         ticket = library.call(
             library.load().bucket_executor_start, self._handle, self.ours[bucket], _tensors(inputs, dtype), _tensors(outputs, dtype),
             self._device.stream(), what=self._name(bucket))
@@ -82,6 +85,9 @@ class Runner:
         else:
             library.call(library.load().bucket_executor_join, self._handle, ticket, self._device.stream(), what=self._name(bucket))
         del self._under_way[bucket]
+        if bucket == self._last and self._telemetry is not None:
+            self._memory.ends()
+            library.load().bucket_executor_peak(self._handle, self._memory.most)
         return outputs
 
     def _until_done(self, bucket: int, ticket: int) -> None:
@@ -175,6 +181,12 @@ _left: list = []  # what an executor that did not end may still use
 def _close(handle: int, used: list) -> None:
     if not library.load().bucket_executor_close(handle):
         _left.append(used)
+
+
+def _inputs(graph) -> int:
+    """Bytes of what a run finds, but for parameters and buffers."""
+    return sum(output.bytes for node in graph.nodes if node.kind == NodeKind.PLACEHOLDER and node.role not in (Role.PARAMETER, Role.BUFFER)
+               for output in node.outputs)
 
 
 def _tensors(tensors, dtype: int):

@@ -6,7 +6,9 @@ thin, since there it has not been shown to run: gpu_agent/README.md says what ha
 
 from __future__ import annotations
 
+import functools
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -18,7 +20,9 @@ import torch
 from .agreement import await_key
 from .embedded import node_identity, run_folder
 from .errors import ExecutorError, PlannerError
+from .telemetry import resident
 
+log = logging.getLogger("bucketd")
 _ALIGNMENT = 4096  # of the arena
 
 
@@ -44,8 +48,9 @@ class Host:
     def ranks_here(self, group, rank: int) -> int:
         return group.size
 
-    def look_at_memory(self, telemetry) -> None:
-        telemetry.look_at_memory()
+    def memory(self) -> tuple[int, int]:
+        """The most that this process took so far, and what it takes."""
+        return resident()
 
     def meeting_place(self, scope: str, agreement, timeout: float, planner, plan: bytes) -> tuple[str, str]:
         return meeting_place(scope, agreement, timeout, planner, plan)
@@ -74,6 +79,8 @@ class Gpu:
             agreement.fail(scope, lacking)
             raise lacking from error
         agreement.agree(scope, {"NCCL": self._nccl()})
+        if agreement.leader:
+            _want_one_order()
         return arena
 
     def _allocate(self, size: int) -> torch.Tensor:
@@ -94,8 +101,8 @@ class Gpu:
         here = int(os.environ.get("LOCAL_WORLD_SIZE", len(group.ranks)))
         return sum(other // here == rank // here for other in group.ranks)
 
-    def look_at_memory(self, telemetry) -> None:
-        telemetry.peak(torch.cuda.max_memory_allocated(self.index))
+    def memory(self) -> tuple[int, int]:
+        return torch.cuda.max_memory_allocated(self.index), torch.cuda.memory_allocated(self.index)
 
     def meeting_place(self, scope: str, agreement, timeout: float, planner, plan: bytes) -> tuple[str, str]:
         """A name that this run's ranks have alone. Nobody meets there: torch's communicators know all ranks."""
@@ -114,6 +121,15 @@ class Gpu:
 
         group = c10d._get_default_group() if name is None else c10d._resolve_process_group(name)
         return group._get_backend(torch.device("cuda", self.index))
+
+
+@functools.cache
+def _want_one_order() -> None:
+    """Once: torch's communicators and those split off them have kernels that nothing else orders, and ranks that launch them in two orders
+    may wait for each other."""
+    if os.environ.get("NCCL_LAUNCH_ORDER_IMPLICIT") != "1":
+        log.warning("bucketd: NCCL_LAUNCH_ORDER_IMPLICIT=1 is not set (NCCL 2.26 or newer has it): collectives that torch.distributed runs "
+                    "beside the executor's buckets may hang the job; set it on all ranks before they start")
 
 
 def meeting_place(scope: str, agreement, timeout: float, planner, plan: bytes) -> tuple[str, str]:

@@ -27,7 +27,6 @@ class Telemetry:
         name = "".join(c if c.isprintable() and c.isascii() else "?" for c in job)[:_JOB]
         loaded = library.load()
         self._handle = library.call(loaded.bucket_telemetry_open, agent.encode(), name.encode(), what="telemetry")
-        self._had = _resident_bytes()
 
     def report(self, executor: int, options: library.Options, part: str, plan: Plan, buckets: Sequence[int]) -> None:
         """From then on, of every bucket of `executor`, a handle of the library that was opened with `options` for these of the plan."""
@@ -36,14 +35,6 @@ class Telemetry:
             part=_PARTS.get(part, 0), total_ps=plan.prediction.total_ps, exposed_ps=plan.prediction.exposed_ps,
             peak_bytes=plan.prediction.peak_bytes, wire_ps=(ctypes.c_int64 * len(wires))(*wires))
         library.load().bucket_executor_report(executor, ctypes.byref(options), self._handle, ctypes.byref(said))
-
-    def look_at_memory(self) -> None:
-        """Once a run: the process's resident peak, which holds optimizer states too, is what the system knows for nothing."""
-        self.peak(max(0, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - self._had))
-
-    def peak(self, taken: int) -> None:
-        """The most bytes that were taken so far."""
-        library.load().bucket_telemetry_peak(self._handle, taken)
 
     @property
     def dropped(self) -> int:
@@ -57,6 +48,30 @@ def of(agent: str, job: str) -> Telemetry:
     return Telemetry(agent, job)
 
 
-def _resident_bytes() -> int:
+class Memory:
+    """The most that a run of one plan takes, as its prediction counts it: what was made for it before (`inputs` bytes: all but
+    parameters and buffers), and what it takes beyond all that there was. Seen where a run takes more than the process ever had,
+    as the first ones do and the largest: `look` says the most so far, and how much is taken now."""
+
+    def __init__(self, inputs: int, look):
+        self._inputs, self._look = inputs, look
+        self._begin = None
+        self.most = 0
+
+    def begins(self) -> None:
+        self._begin = self._look()
+
+    def ends(self) -> None:
+        if self._begin is None:
+            return
+        most, _ = self._look()
+        if most > self._begin[0]:
+            self.most = max(self.most, most - self._begin[1] + self._inputs)
+        self._begin = None
+
+
+def resident() -> tuple[int, int]:
+    """Of this process: the most that was resident, and what is."""
     with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        now = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, now

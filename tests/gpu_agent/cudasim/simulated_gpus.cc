@@ -15,8 +15,6 @@
 namespace bucketd::agent {
 namespace {
 
-std::unique_ptr<sim::World> world;
-
 CudaStream StreamOf(int gpu, void* stream) {
   return CudaStream(gpu, static_cast<cudaStream_t>(stream), false);
 }
@@ -41,10 +39,9 @@ SIMULATED const bucketd::agent::GpuModule* bucketd_cuda_module_v1() {
   return &module;
 }
 
+// Worlds stay: whoever failed in one may still call it.
 SIMULATED void simulated_begin(uint64_t seed) {
-  bucketd::agent::world = nullptr;
-  bucketd::agent::world = std::make_unique<World>(
-      bucketd::agent::sim::Options{.seed = seed, .devices = bucketd::agent::Ranks()});
+  new World({.seed = seed, .devices = bucketd::agent::Ranks()});
 }
 
 // What was found, a line each.
