@@ -10,6 +10,8 @@
 
 #include "spdlog/spdlog.h"
 
+#include "server/store/crash_point.h"
+
 namespace bucketd {
 namespace {
 
@@ -93,7 +95,9 @@ void Replica::HandOver(std::function<void()> then) {
   const auto end = [once, then = std::move(then)] { std::call_once(*once, then); };
   timers_.Schedule(Now() + kHandOver, end);
   const bool submitted = beats_.TrySubmit([this, end] {
+    CrashPoint("drain: jobs to be handed over");
     leases_.HandOver(LeaseOf::kJob);
+    CrashPoint("drain: jobs handed over");
     end();
     members_.Beat().IgnoreError();  // the others hear of it
   });

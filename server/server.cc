@@ -47,6 +47,7 @@
 #include "server/rpc/rendezvous_service.h"
 #include "server/rpc/service_parts.h"
 #include "server/rpc/session_guard.h"
+#include "server/store/crash_point.h"
 #include "server/tenants/quotas.h"
 
 namespace bucketd {
@@ -351,10 +352,12 @@ void Server::Impl::SetServing(bool value) {
 void Server::Impl::BeginDrain() {
   if (draining.exchange(true)) return;
   SetServing(false);
+  CrashPoint("drain: begun");
   const auto end_waits = [this] {
     agreement.BeginDrain();
     rendezvous.BeginDrain();
     broker.BeginDrain();
+    CrashPoint("drain: callers told");
   };
   // Whoever is told to go elsewhere finds its job there.
   if (replica != nullptr) {
@@ -369,6 +372,7 @@ void Server::Impl::Stop(std::chrono::system_clock::time_point deadline) {
   stopped = true;
   draining = true;
   if (grpc_server != nullptr) grpc_server->Shutdown(deadline);
+  CrashPoint("drain: calls ended");
   GuardConnections(nullptr);
   GuardSessions(nullptr);
   // Every call has been answered; nobody is left to hand in work or to wait for it. Before anything

@@ -11,6 +11,7 @@
 #include "spdlog/spdlog.h"
 
 #include "passes/base/status_macros.h"
+#include "server/store/crash_point.h"
 
 namespace bucketd {
 namespace {
@@ -42,9 +43,11 @@ absl::Status Epochs::Take() {
     const std::string end = absl::StrCat(begin + kBlock);
     const AuditLine line{ServerItself(),      kAllTenants,          "epochs",
                          "numbers of epochs", before->value_or(""), end};
+    CrashPoint("epochs: to be taken");
     const absl::Status written = store_.ReplaceRecord(Shelf::kSettings, kKey, *before, end, &line);
     if (absl::IsAborted(written)) continue;
     RETURN_IF_ERROR(written);
+    CrashPoint("epochs: taken");
     const absl::MutexLock lock(&mutex_);
     next_ = std::max(begin, next_);
     end_ = begin + kBlock;

@@ -11,6 +11,7 @@
 #include "passes/base/digest.h"
 #include "passes/base/status_macros.h"
 #include "proto/cluster.pb.h"
+#include "server/store/crash_point.h"
 
 namespace bucketd {
 namespace {
@@ -137,8 +138,10 @@ absl::StatusOr<Lease> Leases::TakeOnce(const LeaseName& name) {
   RETURN_IF_ERROR(MayTake(name.of));
   if (!stands.has_value() || stands->holder != self) {
     const uint64_t term = stands.has_value() ? stands->term + 1 : 1;
+    CrashPoint("lease: to be taken");
     RETURN_IF_ERROR(
         store_.ReplaceRecord(Shelf::kReplicas, KeyOf(name), *before, Serialize(self, term)));
+    CrashPoint(stands.has_value() ? "lease: taken over" : "lease: taken");
     if (stands.has_value()) metrics_.taken_over(name.of).Increment();
     stands = Lease{self, term, true};
   }
@@ -159,7 +162,10 @@ absl::Status Leases::GiveBack(const std::string& key) {
   RETURN_IF_ERROR(value.status());
   const std::optional<Lease> stands = Parse(*value);
   if (!stands.has_value() || stands->holder != membership_.self()) return absl::OkStatus();
-  return store_.ReplaceRecord(Shelf::kReplicas, key, *value, std::nullopt);
+  CrashPoint("lease: to be given back");
+  const absl::Status given = store_.ReplaceRecord(Shelf::kReplicas, key, *value, std::nullopt);
+  CrashPoint("lease: given back");
+  return given;
 }
 
 void Leases::ReleaseSoon(const LeaseName& name) {
@@ -215,7 +221,9 @@ void Leases::SweepRecord(const Record& record) {
   if (stands->holder != membership_.self()) {
     const absl::StatusOr<bool> gone = membership_.IsGone(stands->holder);
     if (!gone.ok() || !*gone) return;
+    CrashPoint("sweep: a lease to go");
     store_.ReplaceRecord(Shelf::kReplicas, record.key, record.value, std::nullopt).IgnoreError();
+    CrashPoint("sweep: a lease gone");
     return;
   }
   const absl::MutexLock busy(&StripeOf(*name));

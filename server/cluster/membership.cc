@@ -9,6 +9,7 @@
 
 #include "passes/base/status_macros.h"
 #include "proto/cluster.pb.h"
+#include "server/store/crash_point.h"
 
 namespace bucketd {
 namespace {
@@ -81,6 +82,7 @@ absl::Status Membership::Renew() {
   bool was_ended = is_first;
   absl::Status wrote;
   for (int attempt = 0; attempt < kTries; ++attempt) {
+    CrashPoint("beat: to be written");
     wrote = store_.ReplaceRecord(Shelf::kReplicas, KeyOf(self_.address), written_, value);
     if (!absl::IsAborted(wrote)) break;
     ASSIGN_OR_RETURN(written_, ReadOwn());
@@ -94,6 +96,7 @@ absl::Status Membership::Renew() {
     was_ended = was_ended || !written_.has_value();
   }
   RETURN_IF_ERROR(wrote);
+  CrashPoint("beat: written");
   written_ = value;
   const absl::MutexLock lock(&mutex_);
   if (was_ended) ++session_;
@@ -124,10 +127,12 @@ absl::Status Membership::Look() {
     }
   }
   for (const auto& [address, value] : dead) {
+    CrashPoint("death: to be written");
     const absl::Status ended =
         store_.ReplaceRecord(Shelf::kReplicas, KeyOf(address), value, std::nullopt);
     if (absl::IsAborted(ended)) continue;  // it lives, or another one has ended it
     RETURN_IF_ERROR(ended);
+    CrashPoint("death: written");
     const absl::MutexLock lock(&mutex_);
     others_.erase(address);
   }
@@ -164,8 +169,10 @@ absl::StatusOr<bool> Membership::IsGone(const ReplicaId& id) {
 void Membership::Leave() {
   const absl::MutexLock beating(&beating_);
   if (!written_.has_value()) return;
+  CrashPoint("leave: to be written");
   store_.ReplaceRecord(Shelf::kReplicas, KeyOf(self_.address), written_, std::nullopt)
       .IgnoreError();  // a stranger's stays; what stays of this one is found dead
+  CrashPoint("leave: written");
 }
 
 void Membership::BeginDrain() {

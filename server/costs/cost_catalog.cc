@@ -18,6 +18,7 @@
 #include "proto/cost_store.pb.h"
 #include "server/base/errors.h"
 #include "server/costs/cost_names.h"
+#include "server/store/crash_point.h"
 
 namespace bucketd {
 namespace {
@@ -429,6 +430,7 @@ absl::StatusOr<CostCatalog::Added> CostCatalog::AddOnce(CostProfile profile, Pro
   }
   ASSIGN_OR_RETURN(const int32_t goes, MakeRoom(entry));
   if (number != written) RETURN_IF_ERROR(PutVersion(name, number, entry.versions[number]));
+  CrashPoint("import: version kept, its name not");
   written = number;
   entry.versions.erase(goes);
   const char* what = origin == ProfileOrigin::kMeasured ? "measure" : "import";
@@ -457,11 +459,13 @@ absl::StatusOr<CostCatalog::Switched> CostCatalog::Commit(const std::string& nam
                                                           int32_t before, PromotionKind kind,
                                                           const Actor& actor) {
   const auto latest = [](int32_t version) { return absl::StrCat("latest is version ", version); };
+  CrashPoint("promotion: to be kept");
   RETURN_IF_ERROR(
       PutName(name, entry,
               {actor, kAllTenants, kind == PromotionKind::kRollback ? "rollback" : "promote",
                absl::StrCat("cost profile ", name), before == 0 ? "" : latest(before),
                latest(entry.promoted.back())}));
+  CrashPoint("promotion: kept");
   const Switched switched{InfoOf(name, entry, entry.promoted.back()), before};
   Publish(name, std::move(entry));
   metrics_.promotions(kind).Increment();

@@ -14,6 +14,7 @@
 #include "proto/cost_store.pb.h"
 #include "server/base/errors.h"
 #include "server/costs/cost_names.h"
+#include "server/store/crash_point.h"
 
 namespace bucketd {
 namespace {
@@ -258,7 +259,9 @@ absl::Status CostSamples::AddToClass(const std::string& profile, const LinkClass
       const AuditLine line{actor,    actor.tenant,
                            "report", absl::StrCat("cost samples ", key),
                            "",       absl::StrCat(accepted, " more")};
+      CrashPoint("samples: to be kept");
       written = store_->ReplaceRecord(Shelf::kCostSamples, key, *before, value, &line);
+      CrashPoint("samples: kept");
       if (written.ok()) read_[key] = Sha256(value);
     }
     if (absl::IsAborted(written)) continue;

@@ -11,6 +11,7 @@
 #include "server/base/errors.h"
 #include "server/base/log.h"
 #include "server/jobs/machine/job_signature.h"
+#include "server/store/crash_point.h"
 
 namespace bucketd {
 namespace {
@@ -222,7 +223,10 @@ void Agreement::Run(Due due) {
     };
     Submit(send, send);
   } else {
-    for (auto& [done, answer] : due.answers) done(std::move(answer));
+    for (auto& [done, answer] : due.answers) {
+      done(std::move(answer));
+      CrashPoint("agreement: one answered");
+    }
   }
   for (const std::function<void()>& call : due.calls) call();
 }

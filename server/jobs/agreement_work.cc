@@ -10,6 +10,7 @@
 #include "server/jobs/machine/scope_errors.h"
 #include "server/jobs/pin_records.h"
 #include "server/jobs/replan.h"
+#include "server/store/crash_point.h"
 
 namespace bucketd {
 namespace {
@@ -94,7 +95,9 @@ absl::StatusOr<std::optional<JobMemory>> Agreement::WriteMemory(const StoreUnpla
 Event Agreement::Work(const StoreUnplanned& store, const absl::Status& busy) {
   if (!busy.ok()) return UnplannedStored{store.job, store.generation};
   const absl::MutexLock storing(&storing_);
+  CrashPoint("unplanned: to be kept");
   absl::StatusOr<std::optional<JobMemory>> elsewhere = WriteMemory(store);
+  CrashPoint("unplanned: kept");
   if (elsewhere.ok()) return UnplannedStored{store.job, store.generation, *std::move(elsewhere)};
   LogLine(spdlog::level::warn, "unplanned, and the store does not know",
           {{"job", store.job.second}, {"error", std::string(elsewhere.status().message())}});

@@ -10,6 +10,7 @@
 #include "passes/base/status_macros.h"
 #include "server/base/errors.h"
 #include "server/jobs/pin_records.h"
+#include "server/store/crash_point.h"
 
 namespace bucketd {
 namespace {
@@ -106,10 +107,12 @@ absl::Status Pins::SweepRecord(const Record& record) {
     Count(record.key, kept->expires, kept->ranks);
     return absl::OkStatus();
   }
+  CrashPoint("sweep: a pin to go");
   const absl::Status gone =
       store_.ReplaceRecord(Shelf::kPins, record.key, record.value, std::nullopt);
   if (absl::IsAborted(gone)) return absl::OkStatus();  // renewed meanwhile
   RETURN_IF_ERROR(gone);
+  CrashPoint("sweep: a pin gone");
   Forget(record.key, std::nullopt);
   return absl::OkStatus();
 }
@@ -271,8 +274,10 @@ absl::StatusOr<Agreed> Pins::Agree(const Agreeing& what) {
       draft.changes.hold.reset();
       draft.changes.records.pop_back();
     }
+    CrashPoint("agreement: to be kept");
     const absl::Status written = store_.WriteTogether(draft.changes);
     if (written.ok()) {
+      CrashPoint("agreement: kept");
       for (const RecordChange& change : draft.changes.records) Written(change);
       RETURN_IF_ERROR(pinned);
       return draft.agreed;
@@ -390,9 +395,11 @@ absl::StatusOr<int64_t> Pins::ReleaseAll(const std::string& prefix, absl::string
     if (page.empty()) break;
     for (const Record& record : page) {
       RETURN_IF_ERROR(EraseRecord(record, what, by));
+      CrashPoint("release: one record gone");
       released += IsPin(record.key) ? 1 : 0;
     }
   }
+  CrashPoint("release: holds to go");
   RETURN_IF_ERROR(store_.ReleaseHolds(prefix));
   ForgetAll(prefix);
   return released;

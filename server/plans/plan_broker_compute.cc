@@ -11,6 +11,7 @@
 #include "server/base/errors.h"
 #include "server/base/log.h"
 #include "server/plans/plan_broker.h"
+#include "server/store/crash_point.h"
 
 namespace bucketd {
 WorkShare PlanBroker::WorkShareOf(const PlanRequest& request) const {
@@ -84,7 +85,9 @@ void PlanBroker::Compute(const std::shared_ptr<const PlanRequest>& request, cons
   parts_.metrics.compute_running.Decrement();
   if (reply.ok()) {
     // Before anybody has it, in the cache too: whoever was answered finds it after a crash.
+    CrashPoint("plan: to be saved");
     if (parts_.stored != nullptr) parts_.stored->Save(*request, PlanBytesOf(**reply));
+    CrashPoint("plan: saved");
     parts_.cache.Put(request->key, *reply);
   }
   Answers answers;

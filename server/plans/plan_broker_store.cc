@@ -10,6 +10,7 @@
 #include "server/base/errors.h"
 #include "server/base/log.h"
 #include "server/plans/plan_broker.h"
+#include "server/store/crash_point.h"
 
 namespace bucketd {
 namespace {
@@ -78,6 +79,7 @@ PlanBroker::Claim PlanBroker::ClaimPlan(const PlanRequest& request,
   const absl::StatusOr<Lease> lease = parts_.leases->Take(PlanLease(request.key));
   if (!lease.ok()) return Claim::kNone;  // then it may be computed twice
   if (!lease->mine) return Claim::kElsewhere;
+  CrashPoint("plan: lease taken");
   found = parts_.stored->Find(request);  // whoever had it before may have stored the plan
   return Claim::kMine;
 }

@@ -8,6 +8,7 @@
 #include "spdlog/spdlog.h"
 
 #include "passes/base/status_macros.h"
+#include "server/store/crash_point.h"
 
 namespace bucketd {
 namespace {
@@ -188,9 +189,11 @@ absl::Status PlanningSwitch::Set(bool enabled, absl::string_view why, const Acto
   const absl::MutexLock setting(&setting_);
   const Told last = Last();
   const AuditLine line = LineOf(last);
+  CrashPoint("switch: to be kept");
   const absl::Status written =
       last.state.enabled ? store_.EraseRecord(Shelf::kSettings, kKey, &line)
                          : store_.PutRecord(Shelf::kSettings, kKey, RecordOf(last.state), &line);
+  CrashPoint("switch: kept");
   if (!Stored(last, written).ok()) {
     spdlog::error("planning: {}", Get().InWords());
   }

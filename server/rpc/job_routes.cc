@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "server/base/errors.h"
+#include "server/store/crash_point.h"
 
 namespace bucketd {
 namespace {
@@ -283,6 +284,7 @@ void JobRoutes::Again(CallId id, Leg leg, const ReplicaId& was,
                            [this, id, leg] { Start(id, leg); });
   }
   parts_.metrics.represented.Increment();
+  CrashPoint("forward: to be presented anew");
   Leave(stay);
   if (DeadlineIsOver(id)) AtDeadline(id);
 }

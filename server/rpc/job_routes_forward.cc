@@ -6,6 +6,7 @@
 #include "server/base/errors.h"
 #include "server/rpc/job_routes.h"
 #include "server/rpc/plan_source.h"
+#include "server/store/crash_point.h"
 
 namespace bucketd {
 namespace {
@@ -64,6 +65,7 @@ void JobRoutes::BringGraph(CallId id, Leg leg) {
     const absl::Status brought =
         parts_.peers.BringGraph(owner.address, asks.tenant, asks.graph, *graph, asks.deadline);
     if (brought.ok()) parts_.metrics.graphs_brought.Increment();
+    CrashPoint("forward: graph brought");
   }
   Forward(id, leg);
 }
@@ -83,6 +85,7 @@ void JobRoutes::Forward(CallId id, Leg leg) {
   std::shared_ptr<PeerCalls::Call> there = parts_.peers.Forward(
       address, std::move(message), deadline,
       [this, id, leg](const absl::StatusOr<v1::ForwardReply>& reply) { Came(id, leg, reply); });
+  CrashPoint("forward: sent");
   {
     const absl::MutexLock lock(&mutex_);
     Call* call = Find(id, leg);
@@ -106,6 +109,7 @@ void JobRoutes::Came(CallId id, Leg leg, const absl::StatusOr<v1::ForwardReply>&
     Broken(id, leg, owner, reply.status().message());
     return;
   }
+  CrashPoint("forward: answer came");
   switch (reply->answer_case()) {
     case v1::ForwardReply::kPlan:
       UsePlan(id, leg, owner, reply->plan());
@@ -217,6 +221,7 @@ void JobRoutes::UsePlan(CallId id, Leg leg, const ReplicaId& owner, const v1::Pl
 void JobRoutes::ReadPlan(const std::string& key) {
   // Errors are counted and logged by the store's observer.
   absl::StatusOr<std::optional<std::string>> bytes = parts_.store.GetPlan(key);
+  CrashPoint("forward: plan read");
   PlanReplyPtr reply;
   if (bytes.ok() && bytes->has_value()) {
     reply = EncodePlanReply(**std::move(bytes), key);

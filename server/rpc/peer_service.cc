@@ -17,6 +17,7 @@
 #include "server/rpc/ranks_call.h"
 #include "server/rpc/request_scope.h"
 #include "server/rpc/status_grpc.h"
+#include "server/store/crash_point.h"
 
 namespace bucketd {
 namespace {
@@ -43,6 +44,7 @@ class ForwardReactor final : public grpc::ServerUnaryReactor {
       return;
     }
     absl::StatusOr<RanksCall> call = Read();
+    CrashPoint("forward: received");
     if (call.ok()) {
       id_ = parts.routes->Serve(*std::move(call), [this](const auto& answer, const auto& holder) {
         Answer(answer, holder);
@@ -105,8 +107,10 @@ class ForwardReactor final : public grpc::ServerUnaryReactor {
 
   void End(const absl::Status& status) {
     const grpc::Status ended = EndRequest(scope_, context_, status, "");
+    CrashPoint("forward: to be answered");
     HandToGrpc(this);
     Finish(ended);
+    CrashPoint("forward: answered");
   }
 
   const ServiceParts& parts_;

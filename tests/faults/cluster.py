@@ -31,19 +31,19 @@ _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode
 
 
 class Replica:
-    """One of a cluster: its process, and the links to it and from it. Its engine is asked through `engine`."""
+    """One of a cluster: its process, and the links to it and from it."""
 
     def __init__(self, folder: pathlib.Path, engines: list[FaultyLink], environment: dict):
         self._folder, self.engines, self._environment = folder, engines, environment
         self.server = None
 
-    def start(self, clients: FaultyLink, peers: FaultyLink, listen: str) -> None:
+    def start(self, clients: FaultyLink, peers: FaultyLink, listen: str, program: str = "", flags: tuple[str, ...] = ()) -> None:
         hosts = ",".join("127.0.0.1" for _ in self.engines)
         ports = ",".join(str(link.port) for link in self.engines)
         store = f"postgres://bucketd@/bucketd?host={hosts}&port={ports}&sslmode=disable&connect_timeout=2&target_session_attrs=read-write"
         self.clients, self.peers = clients, peers
-        self.server = Server("--store-dir", store, "--cluster-address", peers.address, address=listen, folder=str(self._folder),
-                             environment=self._environment)
+        self.server = Server("--store-dir", store, "--cluster-address", peers.address, *flags, address=listen, folder=str(self._folder),
+                             environment=self._environment, program=program)
         self.server.start()
 
     def come_back(self) -> None:
@@ -63,18 +63,23 @@ class Replica:
 
 
 class Cluster:
-    """`count` replicas, running, on a PostgreSQL, or with `standby` on a pair of which the second may take over."""
+    """`count` replicas of `program`, running, on a PostgreSQL (`engine`, if it is a particular one), or with `standby` on a pair of
+    which the second may take over."""
 
-    def __init__(self, count: int = 3, standby: bool = False, environments: tuple[dict, ...] = ()):
-        self._count, self._has_standby, self._environments = count, standby, environments
+    def __init__(self, count: int = 3, standby: bool = False, engine: Postgres | None = None, environments: tuple[dict, ...] = (),
+                 program: str = "", flags: tuple[str, ...] = ()):
+        self._count, self._has_standby, self._engine, self._environments = count, standby, engine, environments
+        self._program, self._flags = program, flags
         self._primary = 0
         self._stack = contextlib.ExitStack()
         self.replicas: list[Replica] = []
 
     def __enter__(self) -> Cluster:
         with contextlib.ExitStack() as stack:
-            pair = stack.enter_context(primary_and_standby() if self._has_standby else postgres())
-            self.engines: list[Postgres] = list(pair) if self._has_standby else [pair]
+            if self._has_standby:
+                self.engines = list(stack.enter_context(primary_and_standby()))
+            else:
+                self.engines = [self._engine or stack.enter_context(postgres())]
             self.engines[0].run("createuser", "bucketd")
             self.engines[0].run("createdb", "-O", "bucketd", "bucketd")
             folder = pathlib.Path(tempfile.mkdtemp(prefix="faults-"))
@@ -87,7 +92,7 @@ class Cluster:
                 replica = Replica(own, engines, environment)
                 inside = f"unix:{own}/socket"
                 clients, peers = (stack.enter_context(FaultyLink(str(own / "socket"))) for _ in range(2))
-                replica.start(clients, peers, inside)
+                replica.start(clients, peers, inside, self._program, self._flags)
                 stack.callback(self._end, replica)
                 self.replicas.append(replica)
             self._stack = stack.pop_all()
@@ -142,15 +147,17 @@ class Jobs:
     """Jobs of `ranks` ranks each, a thread a rank, that start generation after generation until they are told to stop. Every
     rank asks replicas by chance. `history` has every answer. With a `profile`, plans depend on what that name stands for when a
     generation begins: which plans there should be is not known then, only that a generation has one. `trains`: seconds that a generation
-    lasts at most once it has its plan."""
+    lasts at most once it has its plan. `graphs`: how many of its own each job has, one after the other; `patience`: seconds until a rank
+    counts as one that hangs."""
 
     def __init__(self, cluster: Cluster, rng: random.Random, jobs: int = 3, ranks: int = 4, attempt: float = 15.0,
-                 profile: str = "", trains: float = 0.0):
+                 profile: str = "", trains: float = 0.0, graphs: int = 1, patience: float = PATIENCE):
         self.history = History()
         self.findings: list[BaseException] = []
         self.plans: dict[Key, bytes] = {}
         self.retries = 0
         self._cluster, self._attempt, self._profile, self._trains = cluster, attempt, profile, trains
+        self._graphs, self._patience = graphs, patience
         self._lock = threading.Lock()
         self._advanced = threading.Condition(self._lock)
         self._stop = threading.Event()
@@ -201,7 +208,8 @@ class Jobs:
                 if self._ended[job]:
                     return
                 generation = self._generations[job]
-                key = Key(*shape, generation % 3)
+                layers, width = shape
+                key = Key(layers, width + 8 * (generation % self._graphs), generation % 3)
                 about = ("", f"job-{ids}", generation, "0/fw")
                 self._agree(rng, callers, key, about, rank, ranks)
                 if rng.random() < 0.3:  # as whoever did not hear the answer
@@ -220,7 +228,7 @@ class Jobs:
                 caller.close()
 
     def _agree(self, rng, callers, key: Key, about: tuple, rank: int, ranks: int) -> None:
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + self._patience
         job = planner_pb2.Job(id=about[1], generation=about[2], scope=about[3], rank=[rank], size=ranks, fresh=bool(self._profile))
         while True:
             replica = rng.choice(self._cluster.replicas)
@@ -235,7 +243,7 @@ class Jobs:
                 failure = reason_of(error)
                 self.history.add(Call("agree", about, rank, begin, time.monotonic(), error=failure.reason))
                 expect(failure.reason in PASSES or failure.code in _GONE, about, "rank", rank, failure, error.code())
-                expect(time.monotonic() < until, f"{about}: rank {rank} has had no answer for {PATIENCE} s, last:", failure)
+                expect(time.monotonic() < until, f"{about}: rank {rank} has had no answer for {self._patience} s, last:", failure)
                 with self._lock:
                     self.retries += 1
                 time.sleep(rng.uniform(0.02, 0.2))

@@ -5,6 +5,8 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
+import driver  # noqa: E402, F401
+
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "full: for tests/run.sh --full")

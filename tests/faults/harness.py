@@ -58,13 +58,13 @@ def sanitized() -> bool:
 
 
 class Server:
-    """A bucketd of its own. `rss_mib` is a bound on its memory, looked at by `watch`."""
+    """A bucketd of its own, or another `program` that is one. `rss_mib` is a bound on its memory, looked at by `watch`."""
 
-    def __init__(self, *flags: str, address: str = "", folder: str = "", rss_mib: int = 600, environment: dict | None = None):
+    def __init__(self, *flags: str, address: str = "", folder: str = "", rss_mib: int = 600, environment: dict | None = None, program: str = ""):
         self._own = None if folder else tempfile.TemporaryDirectory(prefix="faults-")
         self.folder = folder or self._own.name
         self.address = address or f"unix:{self.folder}/socket"
-        self.flags, self.rss_mib, self._environment = flags, rss_mib, environment
+        self.flags, self.rss_mib, self._environment, self._program = flags, rss_mib, environment, program or BINARY
         self.log = pathlib.Path(self.folder, f"log-{id(self)}")
         self.process = None
         self.http = ""
@@ -76,7 +76,7 @@ class Server:
         with open(self.log, "a") as log:
             begin = log.tell()
             self.process = subprocess.Popen(
-                [BINARY, "--listen", self.address, "--http", "127.0.0.1:0", f"--exit-with-parent={os.getpid()}",
+                [self._program, "--listen", self.address, "--http", "127.0.0.1:0", f"--exit-with-parent={os.getpid()}",
                  "--lame-duck-ms", "0", "--drain-seconds", "5", *self.flags],
                 stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **(self._environment or {})})
         with self.process.stdout as said:  # one line, when it serves
@@ -90,6 +90,11 @@ class Server:
         self._expected_end = True
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
+
+    def was_killed(self) -> bool:
+        """By itself (tests/server/crash_points.cc); it may be started again then."""
+        self._expected_end = self._expected_end or self.process.poll() == -signal.SIGKILL
+        return self.process.poll() == -signal.SIGKILL
 
     def drain(self) -> None:
         """SIGTERM, and the whole orderly end."""

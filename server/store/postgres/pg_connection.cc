@@ -13,6 +13,7 @@
 #include "absl/strings/str_replace.h"
 
 #include "passes/base/status_macros.h"
+#include "server/store/crash_point.h"
 
 namespace bucketd {
 namespace {
@@ -182,6 +183,7 @@ absl::Status PgConnection::Send(absl::Span<const PgStatement> statements, PgDead
       return absl::UnavailableError(OneLine(PQerrorMessage(connection)));
     }
   }
+  CrashPoint("store: half sent");
   if (PQpipelineSync(connection) != 1) {
     return absl::UnavailableError(OneLine(PQerrorMessage(connection)));
   }
@@ -232,6 +234,7 @@ absl::StatusOr<std::vector<PgResult>> PgConnection::Run(absl::Span<const PgState
   sqlstate_.clear();
   const absl::Status sent = Send(statements, deadline);
   if (!sent.ok()) return Break(sent);
+  CrashPoint("store: sent");
   std::vector<PgResult> results;
   absl::Status failed;
   while (true) {

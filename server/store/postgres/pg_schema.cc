@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "passes/base/status_macros.h"
+#include "server/store/crash_point.h"
 
 namespace bucketd {
 namespace {
@@ -117,7 +118,10 @@ absl::Status MakeTables(PgPool& pool) {
                             "VALUES(1, $1, $2, 1) ON CONFLICT(id) DO NOTHING")
                     .Int(schema.version)
                     .Int(schema.min_reader));
-  return RunInRaces(pool, all);
+  CrashPoint("schema: to be made");
+  const absl::Status made = RunInRaces(pool, all);
+  CrashPoint("schema: made");
+  return made;
 }
 
 // What is new is added, and whoever reads the version before still may.
@@ -129,7 +133,10 @@ absl::Status Expand(PgPool& pool) {
   all.push_back(
       PgStatement("UPDATE bucketd_schema SET version = $1 WHERE id = 1 AND version = $1 - 1")
           .Int(schema.version));
-  return RunInRaces(pool, all);
+  CrashPoint("schema: to be expanded");
+  const absl::Status expanded = RunInRaces(pool, all);
+  CrashPoint("schema: expanded");
+  return expanded;
 }
 
 absl::StatusOr<std::vector<PgResult>> ReadVersion(PgPool& pool) {
