@@ -41,7 +41,7 @@ struct Agreeing {
   std::string scope;
   JobMemory memory;
   Pin pin;
-  absl::string_view plan;  // its bytes
+  std::string plan;  // its bytes
   bool unless_planning_is_off = false;
   Actor by;
 };

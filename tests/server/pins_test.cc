@@ -106,6 +106,20 @@ TEST_F(PinTest, AfterARestartOneRankOfTheSameGenerationNeedNotWaitForTheOthers) 
   EXPECT_EQ(ReasonOf(old.status), "GENERATION_OVER");
 }
 
+TEST_F(PinTest, APlanThatIsInMemoryAloneIsKeptWithThePin) {
+  StartServer();
+  ASSERT_TRUE(GetPlan(InlineRequestFor(ForwardGraph())).response.has_plan());
+  const auto store = SqliteStore::Open({.directory = options_.store_dir});
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_EQ((*store)->EvictPlans({}).value_or(-1), 1);
+  const std::string plan = Agree({});
+  Restart();
+  const Reply again = GetPlan(JobRequest(ForwardGraph(), {}, {1}), milliseconds(30'000));
+  ASSERT_TRUE(again.status.ok()) << again.status.error_message();
+  EXPECT_EQ(again.response.plan().plan(), plan);
+  EXPECT_EQ(again.source(), v1::PLAN_SOURCE_PINNED);
+}
+
 TEST_F(PinTest, AnotherGraphIsPlannedAnewAndPinnedInItsPlace) {
   StartServer();
   const std::string plan = Agree({.generation = 1});
