@@ -19,9 +19,10 @@ generate_wire.main()
 
 import cluster_scenarios  # noqa: E402
 import harness  # noqa: E402
+import refusals  # noqa: E402
 import scenarios  # noqa: E402
 
-ALL = {scenario.__name__: scenario for scenario in (*scenarios.SCENARIOS, *cluster_scenarios.CLUSTER_SCENARIOS)}
+ALL = {scenario.__name__: scenario for scenario in (*scenarios.SCENARIOS, *cluster_scenarios.CLUSTER_SCENARIOS, *refusals.REFUSALS)}
 NAMES = list(ALL)
 
 

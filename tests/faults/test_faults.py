@@ -10,8 +10,8 @@ def reference():
         yield one
 
 
-# Half a minute each, of what others here do in part.
-FULL = ("links_to_the_engine", "replicas_sleep", "clocks_differ", "standby_takes_over")
+# Up to half a minute each, of what others here do in part.
+FULL = ("links_to_the_engine", "replicas_sleep", "clocks_differ", "standby_takes_over", "log_without_room", "writing_forbidden")
 
 
 @pytest.mark.slow

@@ -17,10 +17,12 @@ _AS = ["setpriv", "--reuid", "postgres", "--regid", "postgres", "--clear-groups"
 
 
 class Postgres:
-    """`environment` is for its own client programs, which are then its administrator's. One that was stopped may start again."""
+    """`environment` is for its own client programs, which are then its administrator's. One that was stopped may start again.
+    `within`: a command that its programs run under."""
 
-    def __init__(self, folder: pathlib.Path):
+    def __init__(self, folder: pathlib.Path, within: tuple[str, ...] = ()):
         self.folder = folder
+        self._as = [*within, *_AS]
         self.socket = str(folder / ".s.PGSQL.5432")
         self.environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PGHOST": str(folder), "PGUSER": "postgres"}
         self._log = open(folder / "log", "wb")
@@ -31,11 +33,11 @@ class Postgres:
 
     def run(self, *command: str) -> None:
         """One of its programs, as whoever the engine runs as."""
-        subprocess.run([*_AS, f"{BIN}/{command[0]}", *command[1:]], check=True, stdout=self._log, stderr=self._log, cwd="/", env=self.environment)
+        subprocess.run([*self._as, f"{BIN}/{command[0]}", *command[1:]], check=True, stdout=self._log, stderr=self._log, cwd="/", env=self.environment)
 
     def start(self, *settings: str) -> None:
         options = [part for setting in ("fsync=off", "shared_buffers=16MB", *settings) for part in ("-c", setting)]
-        self._process = subprocess.Popen([*_AS, f"{BIN}/postgres", "-D", str(self.folder / "data"), "-k", str(self.folder), "-h", "", *options],
+        self._process = subprocess.Popen([*self._as, f"{BIN}/postgres", "-D", str(self.folder / "data"), "-k", str(self.folder), "-h", "", *options],
                                          stdout=self._log, stderr=self._log, cwd="/")
         wait_for(self._answers, "PostgreSQL to serve")
 
@@ -83,11 +85,11 @@ def _folder() -> pathlib.Path:
 
 
 @contextlib.contextmanager
-def postgres(*settings: str):
+def postgres(*settings: str, within: tuple[str, ...] = (), initdb: tuple[str, ...] = ()):
     """A running one, until the end of the block."""
-    made = Postgres(_folder())
+    made = Postgres(_folder(), within)
     try:
-        made.run("initdb", "-D", str(made.folder / "data"), "-U", "postgres", "-A", "trust", "--locale=C", "--no-sync")
+        made.run("initdb", "-D", str(made.folder / "data"), "-U", "postgres", "-A", "trust", "--locale=C", "--no-sync", *initdb)
         made.start(*settings)
         yield made
     finally:

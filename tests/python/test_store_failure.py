@@ -1,7 +1,6 @@
 """A store that fails while its server serves: a full disk, a lock, a file that is damaged. Plans go on, right and never lost in
 silence; the counters, the status page and /readyz say what is wrong, and stop saying so when it is over."""
 
-import errno
 import json
 import os
 import pathlib
@@ -11,6 +10,7 @@ import subprocess
 import grpc
 import pytest
 from live_server import Server, ctl, request_for, without_graph
+from small_disk import Disk
 from waiting import wait_for
 
 from bucketd import embedded
@@ -45,39 +45,6 @@ def says_that(what: str, why: str, server: Server) -> None:
     page = server.page("/statusz")
     assert "store fails" in page and why in page
     assert why in server.log.read_text()
-
-
-class Disk:
-    """A few MiB that only servers `within` see, in a namespace that lasts as long as this."""
-
-    def __init__(self, folder: pathlib.Path, mib: int = 3):
-        self.path = folder / "disk"
-        self.path.mkdir()
-        root = os.geteuid() == 0
-        script = f'mount -t tmpfs -o size={mib}m,mode=700 none "$0" && echo mounted && exec sleep 600'
-        self.holder = subprocess.Popen(["unshare", "--mount", *(() if root else ("--map-root-user",)), "bash", "-c", script,
-                                        str(self.path)], stdout=subprocess.PIPE, text=True)
-        assert self.holder.stdout.readline() == "mounted\n"
-        user = () if root else ("--user", "--preserve-credentials")
-        self.within = ("nsenter", "--target", str(self.holder.pid), "--mount", *user, f"--wd={folder}")
-        self.seen = pathlib.Path(f"/proc/{self.holder.pid}/root{self.path}")
-        self.filler = self.seen / "filler"
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.holder.kill()
-        self.holder.communicate()
-
-    def fill(self) -> None:
-        with open(self.filler, "ab", buffering=0) as file, pytest.raises(OSError) as full:
-            while True:
-                file.write(bytes(4096))
-        assert full.value.errno == errno.ENOSPC
-
-    def free(self) -> None:
-        self.filler.unlink()
 
 
 def test_on_a_full_disk_plans_are_answered_and_not_kept_until_there_is_room(tmp_path):
