@@ -59,7 +59,6 @@ CASES = [
     Case("aot_fx_trace", "llama3", "FSDP + TP 2x2"),
     Case("aot_fx_trace", "deepseek_v3", "FSDP"),
     Case("aot_fx_trace", "qwen3", "FSDP"),
-    Case("aot_fx_trace", "qwen3", "FSDP + TP 2x2"),
     Case("jit", "llama3", "FSDP"),
     Case("jit", "llama3", "HSDP 2x2"),
     Case("jit", "deepseek_v3", "FSDP, experts on 2"),
