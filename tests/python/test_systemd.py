@@ -25,6 +25,26 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path, name):
     assert done.returncode == 0 and name not in done.stderr, done.stderr
 
 
+def test_the_agents_unit_takes_what_gpus_need_beside_it(tmp_path):
+    binary = pathlib.Path(embedded.find_binary()).with_name("bucket-agent")
+    unit, more = tmp_path / "bucket-agent.service", tmp_path / "bucket-agent.service.d" / "gpu.conf"
+    unit.write_text((UNITS / unit.name).read_text().replace("/usr/bin/bucket-agent", str(binary)))
+    more.parent.mkdir()
+
+    def said(text):
+        more.write_text(text)
+        done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True)
+        return done.returncode, done.stderr
+
+    text = (UNITS / "bucket-agent-gpu.conf").read_text()
+    code, errors = said(text)
+    assert code == 0 and "bucket-agent" not in errors, errors
+    # What the unit forbids and a GPU needs is named again.
+    for key in re.findall(r"^(\w+)=", text, re.MULTILINE):
+        assert key in ("DevicePolicy", "DeviceAllow", "LimitMEMLOCK") or f"\n{key}=" in unit.read_text(), key
+    assert "DeviceAlow" in said(text.replace("DeviceAllow", "DeviceAlow"))[1], "systemd did not read it"
+
+
 def test_the_agents_unit_has_its_arguments_from_the_file_beside_it(tmp_path):
     unit, text = (UNITS / "bucket-agent.service").read_text(), (UNITS / "bucket-agent.env").read_text()
     assert "EnvironmentFile=/etc/bucketd/bucket-agent.env" in unit and "\nRuntimeDirectory=bucket-agent\n" in unit

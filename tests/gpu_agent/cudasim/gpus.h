@@ -21,10 +21,10 @@
 
 namespace bucketd::agent {
 
-inline uint64_t Seeds() {
+inline uint64_t Seeds(uint64_t full_ones = 5000) {
   const char* full =
       std::getenv("BUCKETD_FULL");  // the suite sets it to nothing where it is not meant
-  return full != nullptr && absl::string_view(full) == "1" ? 5000 : 20;
+  return full != nullptr && absl::string_view(full) == "1" ? full_ones : 20;
 }
 
 // Ranks that meet: a ring on the host for what they tell each other, and an NCCL id, for each lane.

@@ -45,7 +45,7 @@ class Soak {
 
 TEST(SoakOnGpusTest, MemoryAndEventsStayFlatUnderEverySeed) {
   constexpr int kSteps = 16;
-  for (uint64_t seed = 1; seed <= Seeds(); ++seed) {
+  for (uint64_t seed = 1; seed <= Seeds(500); ++seed) {
     sim::World world({.seed = seed, .devices = kRanks});
     std::barrier<> together(kRanks);
     OnGpus(world, 1 + static_cast<int>(seed % 2), [&](Trainer& mine, int rank) {
