@@ -31,9 +31,9 @@ class Heard final : public CollectorEvents {
   }
   void Closed(int, const std::string& why) override { EXPECT_EQ(why, ""); }
 
-  // When there are so many, or after twenty seconds.
+  // When there are so many, or after a minute.
   std::vector<RunRecord> Wait(size_t count) {
-    for (const absl::Time begin = absl::Now(); absl::Now() < begin + absl::Seconds(20);
+    for (const absl::Time begin = absl::Now(); absl::Now() < begin + absl::Minutes(1);
          absl::SleepFor(absl::Milliseconds(5))) {
       const std::lock_guard lock(mutex_);
       if (records_.size() >= count) break;
