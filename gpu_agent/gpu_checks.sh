@@ -108,7 +108,7 @@ fi
 sanitizer="$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)"
 if [ -n "$sanitizer" ]; then
   for tool in memcheck initcheck racecheck; do
-    part "kernels under $tool" 60 "$sanitizer" --tool $tool --error-exitcode 9 "$checks/gpu_checks" bits
+    part "kernels under $tool" 60 env GPU_CHECKS_TIMES=1 "$sanitizer" --tool $tool --error-exitcode 9 "$checks/gpu_checks" bits
   done
   part "closes under memcheck" 60 env GPU_CHECKS_TIMES=2 "$sanitizer" --tool memcheck --error-exitcode 9 "$checks/gpu_steps" --gtest_brief=1 --gtest_filter='*Close*'
 else

@@ -4,8 +4,12 @@ one. The steps on a GPU are the real ones, over simulated GPUs."""
 import os
 import pathlib
 import subprocess
+import sys
 
 import pytest
+import torch
+
+from bucketd import bucket_library
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SIMULATED = pathlib.Path(os.environ.get("BUCKETD_BIN") or ROOT / "build" / "bin").parent / "tests" / "gpu_steps_simulated"
@@ -78,3 +82,15 @@ def test_what_a_part_says_is_what_the_script_says(checks, steps, code, verdict):
     program(folder / "gpu_steps", steps)
     ended, said, results = run(seconds=3 if "sleep" in steps else 60)
     assert ended == code and verdict in results, said + results
+
+
+def test_torchs_part_runs_its_steps_on_the_processor():
+    def said(*device):
+        done = subprocess.run([sys.executable, ROOT / "tests" / "gpu_agent" / "checks" / "torch_buckets.py", bucket_library.find(), *device],
+                              capture_output=True, text=True, timeout=120)
+        return done.returncode, [line for line in done.stdout.splitlines() if "|" in line or "sees no GPU" in line]
+
+    assert said("cpu") == (0, ["CHECK|torch's tensors, bits of torch.distributed|200 of 200 steps|all|right",
+                               "CHECK|torch's allocator gives memory out again at once|200 of 200 steps|all|right"])
+    if not torch.cuda.is_available():
+        assert said() == (3, ["torch: sees no GPU"])

@@ -139,6 +139,15 @@ def test_the_memory_of_a_run_is_what_its_prediction_counts():
     assert memory.most == 98
 
 
+def test_later_runs_are_looked_at_now_and_then():
+    looks = []
+    memory = telemetry.Memory(0, lambda: (0, looks.append(1)))
+    for _ in range(24):
+        memory.begins()
+        memory.ends()
+    assert len(looks) == 2 * (8 + 2)
+
+
 def test_resident_memory_is_seen_where_a_run_takes_more_than_ever():
     taken = 192 << 20
     memory = telemetry.Memory(0, telemetry.resident)

@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 #include "gpu_agent/cuda/pack_kernels.h"
 #include "gpu_agent/pack/segments.h"
 #include "tests/gpu_agent/checks/checks.h"
 #include "tests/gpu_agent/checks/rivals.h"
+#include "tests/gpu_agent/checks/say.h"
 
 namespace bucketd::agent {
 namespace {
@@ -344,10 +346,10 @@ Verdict MeasureCopies(const std::string& tsv) {
     }
   }
   if (out != nullptr) std::fclose(out);
-  std::printf(
-      "copies: %d methods gave wrong bits; %d aligned sets of 64 MB or more below 90 %% of one"
-      " copy\n",
-      wrong, missed);
+  Line("one copy of 2 GB on the device", absl::StrFormat("%.1f GB/s", roof / 1e9), "none", "right");
+  Line("ways to copy with wrong bits", absl::StrCat(wrong), "0", wrong == 0 ? "right" : "WRONG");
+  Line("aligned sets of 64 MB or more below 90 % of one copy", absl::StrCat(missed), "0",
+       missed == 0 ? "right" : "below the goal");
   return wrong > 0 ? Verdict::kWrong : missed > 0 ? Verdict::kGoalMissed : Verdict::kRight;
 }
 

@@ -1,21 +1,16 @@
-// What a check says: a line with its figure and its bound, which gpu_checks.sh gathers.
+// Checks that are tests: one whose bound does not hold fails.
 #pragma once
 
-#include <cstdio>
 #include <string>
 
 #include "gtest/gtest.h"
+
+#include "tests/gpu_agent/checks/say.h"
 
 namespace bucketd::agent {
 
 // Whether something was right, but below a goal.
 inline bool below_a_goal = false;
-
-inline void Line(const std::string& what, const std::string& figure, const std::string& bound,
-                 const char* verdict) {
-  std::printf("CHECK|%s|%s|%s|%s\n", what.c_str(), figure.c_str(), bound.c_str(), verdict);
-  std::fflush(stdout);
-}
 
 // A bound that has to hold.
 inline void MustHold(const std::string& what, const std::string& figure, const std::string& bound,

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 
 #include "tests/gpu_agent/checks/checks.h"
+#include "tests/gpu_agent/checks/say.h"
 
 namespace bucketd::agent {
 namespace {
@@ -168,12 +169,13 @@ bool Survive(bool victim_owns) {
   Unmap(memory);
   agent::Must(cudaMemGetInfo(&after, &total), "free memory");
   const bool freed = after >= before + kBytes;
-  std::printf(
-      "sharing: kill -9 of the %s: bytes seen by the other before %s, end seen %s, memory"
-      " usable after %s, given back %s\n",
-      victim_owns ? "owner" : "borrower", shared ? "yes" : "NO", closed ? "yes" : "NO",
-      alive ? "yes" : "NO", freed ? "yes" : "NO");
-  return shared && closed && alive && freed;
+  const bool right = shared && closed && alive && freed;
+  const auto said = [](bool yes) { return yes ? "yes" : "NO"; };
+  Line(victim_owns ? "kill -9 of who owns bucket memory" : "kill -9 of who borrows bucket memory",
+       absl::StrCat("bytes seen before ", said(shared), ", end seen ", said(closed),
+                    ", memory usable after ", said(alive), ", given back ", said(freed)),
+       "all", right ? "right" : "WRONG");
+  return right;
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
-"""torch_buckets.py LIBRARY: buckets of torch's tensors on this machine's GPU, through the Python client and LIBRARY (libbucket_executor.so).
+"""torch_buckets.py LIBRARY [cpu]: buckets of torch's tensors on this machine's GPU, through the Python client and LIBRARY (libbucket_executor.so).
 
 One rank: what is to be seen is that torch's memory pool, streams, communicators and allocator go with the executor as they should. Prints
-a line for each check; exits with 1 where one is wrong, with 3 where there is no torch that sees a GPU, or no client.
+a line for each check; exits with 1 where one is wrong, with 3 where there is no torch that sees a GPU, or no client. On the CPU (a test of
+this file) there is no graph.
 """
 
 import os
@@ -20,16 +21,16 @@ def line(what, figure, bound, holds):
 class Step:
     """All buckets of the plan, beside what torch.distributed makes of the same tensors."""
 
-    def __init__(self, torch, dist, runner, graph, plan, shapes, dtypes):
-        self.torch, self.dist, self.runner = torch, dist, runner
+    def __init__(self, torch, dist, runner, graph, plan, shapes, dtypes, device):
+        self.torch, self.dist, self.runner, self.device = torch, dist, runner, device
         self.kinds = [graph.nodes[bucket.members[0]].op for bucket in plan.buckets]
         self.shapes = [[(dtypes[dtype], into, out) for dtype, into, out in shapes(graph, plan, k)] for k in range(len(plan.buckets))]
 
     def inputs(self):
-        return [[self.torch.randn(into, device="cuda").to(dtype) for dtype, into, _ in members] for members in self.shapes]
+        return [[self.torch.randn(into, device=self.device).to(dtype) for dtype, into, _ in members] for members in self.shapes]
 
     def outputs(self):
-        return [[self.torch.empty(out, dtype=dtype, device="cuda") for dtype, _, out in members] for members in self.shapes]
+        return [[self.torch.empty(out, dtype=dtype, device=self.device) for dtype, _, out in members] for members in self.shapes]
 
     def run(self, inputs, outputs):
         for bucket in range(len(self.shapes)):
@@ -40,7 +41,7 @@ class Step:
         results = []
         for kind, members, of in zip(self.kinds, self.shapes, inputs, strict=True):
             for (dtype, _, shape), x in zip(members, of, strict=True):
-                out = self.torch.empty(shape, dtype=dtype, device="cuda")
+                out = self.torch.empty(shape, dtype=dtype, device=self.device)
                 if kind == "all_gather":
                     self.dist.all_gather_into_tensor(out, x)
                 elif kind == "reduce_scatter":
@@ -73,7 +74,7 @@ def churn(step):
         for bucket in range(len(step.shapes)):
             step.torch.manual_seed(k)
             step.runner.start(bucket, step.inputs()[bucket], step.outputs()[bucket])
-            garbage = [step.torch.full(shape, 7.0, device="cuda") for members in step.shapes for _, shape, _ in members for _ in range(4)]
+            garbage = [step.torch.full(shape, 7.0, device=step.device) for members in step.shapes for _, shape, _ in members for _ in range(4)]
             del garbage
         right += step.same([step.runner.wait(bucket) for bucket in range(len(step.shapes))], wanted)
     return line("torch's allocator gives memory out again at once", f"{right} of {STEPS} steps", "all", right == STEPS)
@@ -97,7 +98,7 @@ def graph(step):
     return line("torch's graph of a step", f"{right} of {REPLAYS} replays", "all", right == REPLAYS)
 
 
-def main(library):
+def main(library, device="cuda"):
     sys.path[:0] = [str(ROOT / "client" / "python"), str(ROOT / "tests" / "python")]
     os.environ["BUCKETD_EXECUTOR"] = library
     try:
@@ -111,16 +112,18 @@ def main(library):
     except ImportError as error:
         print(f"torch's tensors: not here ({error})")
         return 3
-    if not torch.cuda.is_available():
+    if device == "cuda" and not torch.cuda.is_available():
         print("torch: sees no GPU")
         return 3
-    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=torch.device("cuda", 0))
+    on = {"cuda": ("nccl", torch.device("cuda", 0)), "cpu": ("gloo", None)}[device]
+    dist.init_process_group(on[0], store=dist.HashStore(), rank=0, world_size=1, device_id=on[1])
     made, plan = graph_and_plan(1, dist.group.WORLD.group_name)
-    runner = executor.Runner(made, plan, "cuda", 30.0)
+    runner = executor.Runner(made, plan, device, 30.0)
     runner.open("0/fw#1", Agreement(None, 0, [0]), 1)
-    step = Step(torch, dist, runner, made, plan, shapes, {DType.F32: torch.float32, DType.BF16: torch.bfloat16})
-    held = [check(step) for check in (bits, churn, graph)]
-    torch.cuda.synchronize()
+    step = Step(torch, dist, runner, made, plan, shapes, {DType.F32: torch.float32, DType.BF16: torch.bfloat16}, device)
+    held = [check(step) for check in (bits, churn, graph)[:3 if device == "cuda" else 2]]
+    if device == "cuda":
+        torch.cuda.synchronize()
     return 0 if all(held) else 1
 
 
