@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 
 from waiting import wait_for
 
@@ -30,6 +31,13 @@ class Postgres:
 
     def url(self, database: str) -> str:
         return f"postgres://bucketd@/{database}?host={self.folder}"
+
+    def database(self) -> str:
+        """The URL of a new one."""
+        name = f"test{time.monotonic_ns()}"
+        subprocess.run(["createuser", "bucketd"], env=self.environment, stderr=subprocess.DEVNULL)
+        subprocess.run(["createdb", "-O", "bucketd", name], env=self.environment, check=True)
+        return self.url(name)
 
     def run(self, *command: str) -> None:
         """One of its programs, as whoever the engine runs as."""

@@ -17,6 +17,7 @@ import grpc
 import pytest
 from forged_ring import KINDS, ForgedRing
 from live_agents import BINARY, Watcher, agents
+from live_postgres import postgres
 from live_server import Server, get, request_for, upload, without_graph
 from waiting import wait_for
 
@@ -67,6 +68,14 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def replica(tmp_path_factory):
+    """What one of several servers says besides."""
+    folder = tmp_path_factory.mktemp("replica")
+    with postgres() as engine, Server(folder, "--store", engine.database(), "--cluster-address", f"unix:{folder}/socket") as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
 def group(server, tmp_path_factory):
     with agents(tmp_path_factory.mktemp("agents"), server.address, 2, "--profile", "cpu_loopback") as two:
         yield two
@@ -92,17 +101,17 @@ def trained(server, tmp_path_factory):
 
 
 class Prometheus:
-    """A real one, which scrapes a server and its agents every second and evaluates our rules as often."""
+    """A real one, which scrapes servers and their agents every second and evaluates our rules as often."""
 
-    def __init__(self, folder: pathlib.Path, target: str, agent_targets: list):
+    def __init__(self, folder: pathlib.Path, targets: list, agent_targets: list):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         (folder / "rules.yml").write_text((PROMETHEUS / "rules.yml").read_text())
-        text = (PROMETHEUS / "prometheus.yml").read_text().replace("15s", "1s").replace("127.0.0.1:9461", target)
+        text = (PROMETHEUS / "prometheus.yml").read_text().replace("15s", "1s").replace("127.0.0.1:9461", '", "'.join(targets))
         text = text.replace("127.0.0.1:9462", '", "'.join(agent_targets))
-        assert all(one in text for one in [target, *agent_targets]) and "1s" in text
+        assert all(one in text for one in [*targets, *agent_targets]) and "1s" in text
         (folder / "prometheus.yml").write_text(text)
         self.process = subprocess.Popen(
             ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
@@ -126,9 +135,9 @@ class Prometheus:
 
 
 @pytest.fixture(scope="module")
-def prometheus(server, group, trained, tmp_path_factory):
+def prometheus(server, replica, group, trained, tmp_path_factory):
     watcher, train = trained
-    one = Prometheus(tmp_path_factory.mktemp("prometheus"), server.http, [agent.http for agent in [*group, watcher]])
+    one = Prometheus(tmp_path_factory.mktemp("prometheus"), [server.http, replica.http], [agent.http for agent in [*group, watcher]])
     try:
         # A rate needs a sample before and one after what it counts.
         for k in range(2):
@@ -220,10 +229,9 @@ def watched(tmp_path_factory):
     return watch
 
 
-def test_every_metric_that_is_named_anywhere_is_served(watched):
+def test_every_metric_that_is_named_anywhere_is_served(watched, replica):
     assert len(all_named()) > 50
-    of_replicas = {"bucketd_replica_cut_off"}  # served with --cluster-address: tests/python/test_replicas.py
-    assert sorted(all_named() - watched.served - of_replicas) == []
+    assert sorted(all_named() - watched.served - metrics_named(replica.metrics())) == []
 
 
 ELSEWHERE = {
@@ -254,8 +262,8 @@ def test_every_alert_has_a_test_and_a_paragraph():
         assert f"**{alert}**" in manual, f"deploy/README.md does not say what {alert} means"
 
 
-def test_metrics_follow_the_conventions(server, group, trained):
-    for one in (server, group[0], trained[0]):
+def test_metrics_follow_the_conventions(server, replica, group, trained):
+    for one in (server, replica, group[0], trained[0]):
         done = subprocess.run(["promtool", "check", "metrics"], input=one.metrics(), capture_output=True, text=True)
         assert done.returncode == 0, done.stderr + done.stdout
 

@@ -58,17 +58,9 @@ def engine():
         yield made
 
 
-def database(engine) -> str:
-    """The URL of a new one."""
-    name = f"test{time.monotonic_ns()}"
-    subprocess.run(["createuser", "bucketd"], env=engine.environment, stderr=subprocess.DEVNULL)
-    subprocess.run(["createdb", "-O", "bucketd", name], env=engine.environment, check=True)
-    return engine.url(name)
-
-
 @pytest.fixture
 def replicas(engine, tmp_path):
-    url = database(engine)
+    url = engine.database()
     made = [Replica(tmp_path / which, url) for which in "abc"]
     try:
         for replica in made:
@@ -181,7 +173,7 @@ def test_a_replica_that_drains_hands_its_jobs_over_and_leaves(replicas):
 
 
 def test_a_replica_that_alone_is_cut_off_from_the_database_serves_as_an_edge(engine, tmp_path):
-    url = database(engine)
+    url = engine.database()
     subprocess.run(["psql", "-qc", "CREATE ROLE cut_off LOGIN IN ROLE bucketd"], env=engine.environment, check=True)
     with contextlib.ExitStack() as stack:
         a, b, c = (Replica(tmp_path / which, url) for which in "abc")
@@ -307,7 +299,7 @@ def test_with_tls_a_replica_may_call_others_if_its_certificate_has_the_role(engi
     files.make("rank", "URI:spiffe://example.org/train/rank")
     read = lambda name: (files.folder / name).read_bytes()  # noqa: E731
     identity = grpc.ssl_channel_credentials(read("ca.pem"), read("rank.key"), read("rank.pem"))
-    with contextlib.contextmanager(secured)(files, database(engine), role) as both:
+    with contextlib.contextmanager(secured)(files, engine.database(), role) as both:
         channels = [grpc.secure_channel(one.address, identity) for one in both]
         stubs = [planner_pb2_grpc.PlannerStub(channel) for channel in channels]
         calls = [planner_pb2.Job(id="train", generation=1, scope="0/fw", rank=[rank], size=2) for rank in range(2)]
