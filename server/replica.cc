@@ -40,7 +40,7 @@ Replica::Replica(const Parts& parts)
       members_(parts.store, {parts.options.cluster_address, NewIncarnation()},
                parts.options.cluster_dead, Now),
       leases_(parts.store, members_, metrics_, Now),
-      peers_(parts.files, parts.options.max_streams / 2),
+      peers_(parts.peers),
       pool_(kLookups, kMaxQueued),
       uploads_(kUploads, kMaxQueued),
       routes_({leases_, members_, metrics_, peers_, parts.timers, pool_, uploads_, parts.cache,

@@ -34,7 +34,7 @@ class Replica {
     Timers& timers;
     PlanCache& cache;
     GraphStore& graphs;
-    PeerCalls::FilesNow files;
+    PeerCalls& peers;
     std::function<uint64_t(const RanksCall& call, JobRoutes::Done done)> ask_here;
     std::function<void(uint64_t call)> cancel_here;
   };
@@ -64,7 +64,7 @@ class Replica {
   ClusterMetrics metrics_;
   Membership members_;
   Leases leases_;
-  PeerCalls peers_;
+  PeerCalls& peers_;
   SteadyTime swept_;  // of Beat(), which is one at a time
   WorkerPool pool_;   // lookups, reads of plans
   WorkerPool uploads_;

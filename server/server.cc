@@ -40,6 +40,7 @@
 #include "server/rpc/admission.h"
 #include "server/rpc/connection_guard.h"
 #include "server/rpc/cost_service.h"
+#include "server/rpc/grpc_peer_calls.h"
 #include "server/rpc/listener.h"
 #include "server/rpc/peer_service.h"
 #include "server/rpc/planner_service.h"
@@ -210,7 +211,8 @@ struct Server::Impl {
   ByteRoom request_room;
   WorkerPool request_pool{1, kRequestQueue};
   StoredPlans stored_plans{{*store, *store_metrics, cache, timers, &quotas}};
-  const std::unique_ptr<Replica> replica;  // null: this server is none
+  std::unique_ptr<PeerCalls> peers;        // null: this server is no replica
+  const std::unique_ptr<Replica> replica;  // the same
   PlanBroker broker;
   Pins pins;
   Agreement agreement;
@@ -232,10 +234,11 @@ struct Server::Impl {
 
 std::unique_ptr<Replica> Server::Impl::MakeReplica() {
   if (options.cluster_address.empty()) return nullptr;
-  PeerCalls::FilesNow files;
+  GrpcPeerCalls::FilesNow files;
   if (trust != nullptr) files = [this] { return trust->files(); };
+  peers = std::make_unique<GrpcPeerCalls>(std::move(files), options.max_streams / 2);
   return std::make_unique<Replica>(
-      Replica::Parts{options, *store, registry, timers, cache, graphs, std::move(files),
+      Replica::Parts{options, *store, registry, timers, cache, graphs, *peers,
                      [this](const RanksCall& call, JobRoutes::Done done) {
                        return AskAgreement(parts, call, std::move(done));
                      },

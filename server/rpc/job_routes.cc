@@ -79,7 +79,7 @@ JobRoutes::Stay JobRoutes::EndStay(Call& call) {
 
 void JobRoutes::Leave(const Stay& stay) {
   if (stay.id_here != 0) parts_.cancel_here(stay.id_here);
-  if (stay.there != nullptr) PeerCalls::Cancel(*stay.there);
+  if (stay.there != nullptr) stay.there->Cancel();
 }
 
 void JobRoutes::Finish(CallId id, Leg leg, const Answer& answer) {

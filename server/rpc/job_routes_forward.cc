@@ -94,7 +94,7 @@ void JobRoutes::Forward(CallId id, Leg leg) {
       return;
     }
   }
-  PeerCalls::Cancel(*there);
+  there->Cancel();
 }
 
 void JobRoutes::Came(CallId id, Leg leg, const absl::StatusOr<v1::ForwardReply>& reply) {

@@ -2,71 +2,41 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
-#include <set>
 #include <string>
-#include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
-#include "grpcpp/channel.h"
-#include "grpcpp/client_context.h"
 
 #include "passes/base/digest.h"
 #include "passes/ir/graph.h"
 #include "proto/peer.pb.h"
 #include "server/base/clock.h"
-#include "server/identity/tls_files.h"
 
 namespace bucketd {
 
 class PeerCalls {
  public:
   // One that is under way.
-  class Call;
+  class Call {
+   public:
+    virtual ~Call() = default;
+    // Its `done` hears of it, soon.
+    virtual void Cancel() = 0;
+  };
   using Done = std::function<void(absl::StatusOr<v1::ForwardReply>)>;
-  // What to show the others and whom to trust, now: the server's own certificate, which is a
-  // client's here, and the authorities of its callers. Null: there is no TLS.
-  using FilesNow = std::function<std::shared_ptr<const TlsFiles>()>;
 
-  // `calls_of_connection`: as many calls at a time; for more there are more connections.
-  PeerCalls(FilesNow files, int calls_of_connection);
-  ~PeerCalls();  // Stop()s
+  virtual ~PeerCalls() = default;
 
   // Calls `done` exactly once, on another thread. Errors are the transport's: nobody has answered.
-  std::shared_ptr<Call> Forward(const std::string& address, v1::ForwardRequest request,
-                                SteadyTime deadline, Done done);
-  // `done` hears of it, soon.
-  static void Cancel(Call& call);
+  virtual std::shared_ptr<Call> Forward(const std::string& address, v1::ForwardRequest request,
+                                        SteadyTime deadline, Done done) = 0;
   // Blocks until the replica has the graph, or had it.
-  absl::Status BringGraph(const std::string& address, const std::string& tenant,
-                          const Digest& digest, const Graph& graph, SteadyTime deadline);
+  virtual absl::Status BringGraph(const std::string& address, const std::string& tenant,
+                                  const Digest& digest, const Graph& graph,
+                                  SteadyTime deadline) = 0;
   // Cancels all, and returns when the last of them has been told. None come after that.
-  void Stop();
-
- private:
-  struct Connection {
-    std::shared_ptr<const TlsFiles> files;  // it was made with
-    std::shared_ptr<grpc::Channel> channel;
-    int calls = 0;
-  };
-  using ConnectionPtr = std::shared_ptr<Connection>;
-
-  // The connection counts one call more.
-  ConnectionPtr Connect(const std::string& address);
-  ConnectionPtr NewConnection(const std::string& address) const;
-  void Ended(Call* call);
-
-  const FilesNow files_;
-  const int calls_of_connection_;
-  absl::Mutex mutex_;
-  std::map<std::string, std::vector<ConnectionPtr>> connections_ ABSL_GUARDED_BY(mutex_);
-  std::map<Call*, std::shared_ptr<Call>> calls_ ABSL_GUARDED_BY(mutex_);
-  std::set<grpc::ClientContext*> uploads_ ABSL_GUARDED_BY(mutex_);
-  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  virtual void Stop() = 0;
 };
 
 }  // namespace bucketd

@@ -1,4 +1,4 @@
-#include "server/rpc/peer_calls.h"
+#include "server/rpc/grpc_peer_calls.h"
 
 #include <algorithm>
 #include <chrono>
@@ -39,8 +39,10 @@ std::shared_ptr<grpc::ChannelCredentials> CredentialsOf(const TlsFiles* files) {
 
 }  // namespace
 
-class PeerCalls::Call {
+class GrpcPeerCalls::Call final : public PeerCalls::Call {
  public:
+  void Cancel() override { context.TryCancel(); }
+
   grpc::ClientContext context;
   std::unique_ptr<v1::Peers::Stub> stub;
   v1::ForwardRequest request;
@@ -49,12 +51,12 @@ class PeerCalls::Call {
   Done done;
 };
 
-PeerCalls::PeerCalls(FilesNow files, int calls_of_connection)
+GrpcPeerCalls::GrpcPeerCalls(FilesNow files, int calls_of_connection)
     : files_(std::move(files)), calls_of_connection_(std::max(1, calls_of_connection)) {}
 
-PeerCalls::~PeerCalls() { Stop(); }
+GrpcPeerCalls::~GrpcPeerCalls() { Stop(); }
 
-PeerCalls::ConnectionPtr PeerCalls::NewConnection(const std::string& address) const {
+GrpcPeerCalls::ConnectionPtr GrpcPeerCalls::NewConnection(const std::string& address) const {
   auto connection = std::make_shared<Connection>();
   if (files_ != nullptr) connection->files = files_();
   grpc::ChannelArguments arguments;
@@ -71,7 +73,7 @@ PeerCalls::ConnectionPtr PeerCalls::NewConnection(const std::string& address) co
   return connection;
 }
 
-PeerCalls::ConnectionPtr PeerCalls::Connect(const std::string& address) {
+GrpcPeerCalls::ConnectionPtr GrpcPeerCalls::Connect(const std::string& address) {
   std::vector<ConnectionPtr>& connections = connections_[address];
   // Those of certificates that have been replaced end with their calls.
   const std::shared_ptr<const TlsFiles> files = files_ == nullptr ? nullptr : files_();
@@ -87,9 +89,9 @@ PeerCalls::ConnectionPtr PeerCalls::Connect(const std::string& address) {
   return chosen;
 }
 
-std::shared_ptr<PeerCalls::Call> PeerCalls::Forward(const std::string& address,
-                                                    v1::ForwardRequest request, SteadyTime deadline,
-                                                    Done done) {
+std::shared_ptr<PeerCalls::Call> GrpcPeerCalls::Forward(const std::string& address,
+                                                        v1::ForwardRequest request,
+                                                        SteadyTime deadline, Done done) {
   auto call = std::make_shared<Call>();
   call->request = std::move(request);
   call->done = std::move(done);
@@ -118,7 +120,7 @@ std::shared_ptr<PeerCalls::Call> PeerCalls::Forward(const std::string& address,
   return call;
 }
 
-void PeerCalls::Ended(Call* call) {
+void GrpcPeerCalls::Ended(Call* call) {
   std::shared_ptr<Call> last;  // dies without the lock
   const absl::MutexLock lock(&mutex_);
   --call->connection->calls;
@@ -127,10 +129,9 @@ void PeerCalls::Ended(Call* call) {
   calls_.erase(found);
 }
 
-void PeerCalls::Cancel(Call& call) { call.context.TryCancel(); }
-
-absl::Status PeerCalls::BringGraph(const std::string& address, const std::string& tenant,
-                                   const Digest& digest, const Graph& graph, SteadyTime deadline) {
+absl::Status GrpcPeerCalls::BringGraph(const std::string& address, const std::string& tenant,
+                                       const Digest& digest, const Graph& graph,
+                                       SteadyTime deadline) {
   v1::Graph message;
   GraphToProto(graph, message);
   const std::string bytes = message.SerializeAsString();
@@ -165,7 +166,7 @@ absl::Status PeerCalls::BringGraph(const std::string& address, const std::string
   return ToStatus(status);
 }
 
-void PeerCalls::Stop() {
+void GrpcPeerCalls::Stop() {
   const auto none_left = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     return calls_.empty() && uploads_.empty();
   };
