@@ -25,7 +25,7 @@ kind=${1:-}
 case $kind in
   "") about="about 20 minutes on two cores with a warm ccache, 45 where nothing was compiled before" steps=7 ;;
   --fast) about="5 minutes on a built tree; what must be compiled comes on top" steps=4 ;;
-  --full) about="two to three hours on two cores" steps=9 ;;
+  --full) about="four to five hours on two cores" steps=9 ;;
   *) die "what is $kind? tests/run.sh --help" ;;
 esac
 full=
