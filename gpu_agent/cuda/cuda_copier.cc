@@ -31,9 +31,10 @@ CudaCopier::~CudaCopier() {
   for (const auto& [owner, table] : tables_) Free(table);
 }
 
+// Copies of an executor that has failed may still run: their errors do not matter, their ends do.
 void CudaCopier::Free(const Table& table) {
-  frees_->After(table.uploaded);
-  for (const auto& [id, event] : table.used) frees_->After(event);
+  frees_->AfterEnd(*table.uploaded);
+  for (const auto& [id, event] : table.used) frees_->AfterEnd(*event);
   cudaFreeAsync(table.tiles, frees_->get());
 }
 

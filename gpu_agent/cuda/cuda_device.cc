@@ -347,6 +347,13 @@ void CudaStream::After(std::shared_ptr<Event> event) {
   if (error != cudaSuccess) Fail(CudaStatus(error, "waiting for an event"));
 }
 
+void CudaStream::AfterEnd(const Event& event) {
+  const auto* of_cuda = dynamic_cast<const CudaEvent*>(&event);
+  if (of_cuda == nullptr || of_cuda->get() == nullptr) return;
+  const CurrentDevice current(device_);
+  cudaStreamWaitEvent(stream_, of_cuda->get(), 0);
+}
+
 absl::StatusOr<uint64_t> CudaStream::Capture() const {
   const CurrentDevice current(device_);
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;

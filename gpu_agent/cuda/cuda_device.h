@@ -130,6 +130,8 @@ class CudaStream final : public Stream {
 
   std::shared_ptr<Event> Record() override;
   void After(std::shared_ptr<Event> event) override;
+  // The same, but that an error of `event` is none of this stream's.
+  void AfterEnd(const Event& event);
   absl::StatusOr<uint64_t> Capture() const override;
   absl::StatusOr<std::unique_ptr<Gate>> Shut() override;
   absl::Status Drain(absl::Time deadline) override;

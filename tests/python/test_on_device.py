@@ -199,3 +199,12 @@ def test_what_is_wrong_with_a_start_or_a_wait_names_the_bucket(monkeypatch):
             trainer.runner.wait(bucket)
 
     assert on_simulated_gpus(monkeypatch, 1, run) == []
+
+
+def test_what_an_executor_may_still_use_stays(monkeypatch):
+    for over, stays in ((1, False), (0, True)):
+        used = [object()]
+        monkeypatch.setattr(executor.library, "load", lambda over=over: types.SimpleNamespace(bucket_executor_close=lambda handle: over))
+        executor._close(4711, used)
+        assert any(one is used for one in executor._left) == stays
+    executor._left.remove(used)

@@ -127,6 +127,27 @@ TEST(LibraryOnGpusTest, AnAbortOrACloseUnderWayFreesNothingInUse) {
   }
 }
 
+// The trainer's stream hangs, and so do buckets behind it, whatever becomes of NCCL: a close waits
+// for its limit, says that memory is in use, and frees none of it.
+TEST(LibraryOnGpusTest, WhatHangsAtACloseIsSaidInTimeAndKeepsItsMemory) {
+  sim::World world({.devices = kRanks});
+  OnGpus(world, 1, [&](Trainer& mine, int rank) {
+    EXPECT_EQ(mine.Step(), "");
+    const auto run = mine.Prepare();
+    CudaStream stream(rank, mine.stream(), false);
+    auto gate = stream.Shut();
+    ASSERT_TRUE(gate.ok()) << gate.status();
+    EXPECT_EQ(mine.Enqueue(*run, {0, 1, 2, 3}, Fault::kNone), "");
+    const absl::Time begin = absl::Now();
+    EXPECT_EQ(mine.Close(), 0);
+    EXPECT_GT(absl::Now() - begin, absl::Seconds(9));
+    EXPECT_LT(absl::Now() - begin, absl::Seconds(25));
+    *gate = nullptr;
+    mine.Drain();
+  });
+  EXPECT_THAT(world.findings(), IsEmpty());
+}
+
 // Planted faults of trainers.
 
 std::vector<std::string> With(Fault fault) {
