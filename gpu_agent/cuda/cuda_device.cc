@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <utility>
 
@@ -381,65 +379,6 @@ absl::StatusOr<std::unique_ptr<Gate>> CudaStream::Shut() {
     return absl::UnavailableError("this driver has no waits of streams for values in memory");
   }
   return std::make_unique<CudaGate>(*gates_, ++shut_);
-}
-
-struct Staging::Block {
-  explicit Block(int gpu) : device(gpu) {}
-  const int device;
-  size_t bytes = 0;  // of memory
-  void* memory = nullptr;
-  void* to = nullptr;  // where what has landed goes; null: nowhere
-  size_t landing = 0;
-  std::atomic<bool> busy = false;
-
-  ~Block() {
-    const CurrentDevice current(device);
-    cudaFreeHost(memory);
-  }
-};
-
-Staging::Staging(int device) : device_(device) {}
-Staging::~Staging() {
-  for (auto& block : blocks_) {
-    if (block->busy.load(std::memory_order_acquire)) [[maybe_unused]]
-      Block* left = block.release();
-  }
-}
-
-// On a thread of the driver's, which may not call CUDA.
-void CUDART_CB Staging::Land(void* block) {
-  auto* landed = static_cast<Block*>(block);
-  if (landed->to != nullptr) std::memcpy(landed->to, landed->memory, landed->landing);
-  landed->busy.store(false, std::memory_order_release);
-}
-
-absl::StatusOr<Staging::Block*> Staging::Take(size_t bytes) {
-  const std::lock_guard lock(mutex_);
-  for (const auto& block : blocks_) {
-    if (block->bytes >= bytes && !block->busy.exchange(true, std::memory_order_acquire)) {
-      return block.get();
-    }
-  }
-  auto block = std::make_unique<Block>(device_);
-  block->bytes = std::max(std::bit_ceil(bytes), size_t{64} << 10);
-  block->busy = true;
-  RETURN_IF_ERROR(CudaStatus(cudaHostAlloc(&block->memory, block->bytes, cudaHostAllocPortable),
-                             absl::StrCat(block->bytes, " bytes of pinned memory")));
-  blocks_.push_back(std::move(block));
-  return blocks_.back().get();
-}
-
-absl::Status Staging::Copy(cudaStream_t stream, const void* from, void* to, size_t bytes,
-                           bool out) {
-  ASSIGN_OR_RETURN(Block * block, Take(bytes));
-  block->to = out ? to : nullptr;
-  block->landing = bytes;
-  if (!out) std::memcpy(block->memory, from, bytes);
-  RETURN_IF_ERROR(
-      CudaStatus(out ? cudaMemcpyAsync(block->memory, from, bytes, cudaMemcpyDeviceToHost, stream)
-                     : cudaMemcpyAsync(to, block->memory, bytes, cudaMemcpyHostToDevice, stream),
-                 absl::StrCat("a copy of ", bytes, " bytes")));
-  return CudaStatus(cudaLaunchHostFunc(stream, Land, block), "the end of a copy");
 }
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int index,

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 
 #include "gpu_agent/cuda/nccl_api.h"
+#include "gpu_agent/cuda/staging.h"
 #include "gpu_agent/device/stream.h"
 
 namespace bucketd::agent {
@@ -157,26 +158,6 @@ class CudaStream final : public Stream {
   WatchedList watched_;
   uint32_t* gates_ = nullptr;  // pinned: how many have gone
   uint32_t shut_ = 0;
-};
-
-// Pinned host memory that copies from and to other host memory go through: CUDA itself would hold
-// the calling thread for those. Thread-safe.
-class Staging {
- public:
-  explicit Staging(int device);
-  // Memory of copies that are under way stays for good.
-  ~Staging();
-  // As cudaMemcpyAsync, `out`: to the host.
-  absl::Status Copy(cudaStream_t stream, const void* from, void* to, size_t bytes, bool out);
-
- private:
-  struct Block;
-  static void CUDART_CB Land(void* block);
-  absl::StatusOr<Block*> Take(size_t bytes);
-
-  const int device_;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Block>> blocks_;
 };
 
 // Thread-safe. Memory comes from NCCL where there is one, so that it can be registered as a window
