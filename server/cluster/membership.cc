@@ -79,7 +79,8 @@ absl::Status Membership::Renew() {
     ASSIGN_OR_RETURN(written_, ReadOwn());
   }
   const std::string value = record.SerializeAsString();
-  bool was_ended = is_first;
+  // It found its record gone before, and could not write another one: that is not forgotten.
+  bool was_ended = !written_.has_value() || is_first;
   absl::Status wrote;
   for (int attempt = 0; attempt < kTries; ++attempt) {
     CrashPoint("beat: to be written");

@@ -12,6 +12,7 @@
 #include "server/cluster/leases.h"
 #include "server/cluster/membership.h"
 #include "server/store/sqlite_store.h"
+#include "tests/server/forwarding_store.h"
 
 namespace bucketd {
 namespace {
@@ -28,8 +29,11 @@ struct World {
 
 struct Replica {
   Replica(World& world, const std::string& address, uint64_t incarnation = 1)
+      : Replica(world, *world.store, address, incarnation) {}
+  Replica(World& world, Store& store, const std::string& address, uint64_t incarnation = 1)
       : world_(world),
-        members(*world.store, {address, incarnation}, seconds(10), [this] { return Now(); }) {}
+        store_(store),
+        members(store, {address, incarnation}, seconds(10), [this] { return Now(); }) {}
 
   SteadyTime Now() const { return world_.now; }
   void Beat() { ASSERT_TRUE(members.Beat().ok()) << members.Trouble(); }
@@ -40,10 +44,25 @@ struct Replica {
   }
 
   World& world_;
+  Store& store_;
   prometheus::Registry registry;
   ClusterMetrics metrics{registry};
   Membership members;
-  Leases leases{*world_.store, members, metrics, [this] { return Now(); }};
+  Leases leases{store_, members, metrics, [this] { return Now(); }};
+};
+
+// Writes no record where there is none, as long as it is `away`.
+class AwayForNewRecords final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
+                             const std::optional<std::string>& before,
+                             const std::optional<absl::string_view>& after,
+                             const AuditLine* line) override {
+    if (away && !before.has_value()) return absl::UnavailableError("away");
+    return ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
+  }
+  bool away = false;
 };
 
 class ClusterPartsTest : public ::testing::Test {
@@ -148,6 +167,23 @@ TEST_F(ClusterPartsTest, WhoWakesAfterItsEndHoldsNothingAndFindsWhatStands) {
   EXPECT_FALSE(a.Take(job_).mine);
   EXPECT_FALSE(a.leases.Holds(JobLease("team", "another"))) << "somebody could have taken it";
   EXPECT_TRUE(a.Take(JobLease("team", "another")).mine);
+}
+
+TEST_F(ClusterPartsTest, WhoFindsItsEndAndCannotWriteAtOnceHoldsNothingEither) {
+  AwayForNewRecords store(*world_.store);
+  Replica a(world_, store, "a:1"), b(world_, "b:1");
+  a.Beat();
+  b.Beat();
+  EXPECT_TRUE(a.Take(job_).mine);
+  Pass(seconds(12), {&b});
+  EXPECT_TRUE(b.Take(job_).mine) << "a was stopped, and has been ended";
+  store.away = true;  // a wakes, sees that, and cannot say that it is back
+  EXPECT_FALSE(a.members.Beat().ok());
+  store.away = false;
+  a.Beat();
+  EXPECT_FALSE(a.members.lapsed());
+  EXPECT_FALSE(a.leases.Holds(job_));
+  EXPECT_FALSE(a.Take(job_).mine);
 }
 
 TEST_F(ClusterPartsTest, AServerThatIsStartedAnewHasEndedTheOneBefore) {
