@@ -41,6 +41,7 @@
 #include "server/rpc/connection_guard.h"
 #include "server/rpc/cost_service.h"
 #include "server/rpc/grpc_peer_calls.h"
+#include "server/rpc/handoff.h"
 #include "server/rpc/listener.h"
 #include "server/rpc/peer_service.h"
 #include "server/rpc/planner_service.h"
@@ -375,6 +376,7 @@ void Server::Impl::Stop(std::chrono::system_clock::time_point deadline) {
   stopped = true;
   draining = true;
   if (grpc_server != nullptr) grpc_server->Shutdown(deadline);
+  TakeFromGrpc(&upload_streams);
   CrashPoint("drain: calls ended");
   GuardConnections(nullptr);
   GuardSessions(nullptr);

@@ -12,6 +12,7 @@
 #include "proto/graph.pb.h"
 #include "proto/peer.grpc.pb.h"
 #include "proto/planner.grpc.pb.h"
+#include "server/rpc/handoff.h"
 
 namespace bucketd {
 namespace {
@@ -108,8 +109,10 @@ std::shared_ptr<PeerCalls::Call> GrpcPeerCalls::Forward(const std::string& addre
     return call;
   }
   call->stub = v1::Peers::NewStub(call->connection->channel);
+  HandToGrpc(call.get());
   call->stub->async()->Forward(&call->context, &call->request, &call->reply,
                                [this, raw = call.get()](const grpc::Status& status) {
+                                 TakeFromGrpc(raw);
                                  if (status.ok()) {
                                    raw->done(std::move(raw->reply));
                                  } else {

@@ -62,7 +62,10 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
   }
 
  private:
-  ~UploadReactor() override { parts_.upload_streams.Close(stream_); }
+  ~UploadReactor() override {
+    parts_.upload_streams.Close(stream_);
+    HandToGrpc(&parts_.upload_streams);  // whose end waits for that of all reactors
+  }
 
   absl::Status Begin() {
     ASSIGN_OR_RETURN(caller_, parts_.admission.Admit(Method::kUploadGraph, context_));
