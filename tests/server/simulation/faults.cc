@@ -17,7 +17,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr seconds kLongest{40};  // that one thing is broken, and until it is up again
-constexpr std::array kWhere = {"", "WriteTogether", "ReplaceRecord", "PutPlan", "GetRecords"};
+constexpr std::array kWhere = {"",        "WriteTogether", "WriteTogether", "ReplaceRecord",
+                               "PutPlan", "GetRecords"};
 
 // What jobs ask for as site@latest.
 CostProfile SiteProfile(int gamma_us) {
@@ -101,9 +102,9 @@ void Faults::Draw(Time at) {
 void Faults::SetTrap(Process& process, bool kill) {
   Trap& trap = traps_[&process];
   trap.call = kWhere[random_.Below(kWhere.size())];
-  trap.calls_left = random_.Between(1, trap.call.empty() ? 200 : 8);
+  trap.calls_left = random_.Between(1, trap.call.empty() ? 200 : 3);
   trap.moment = random_.Chance(50) ? Engine::Moment::kBefore : Engine::Moment::kAfter;
-  trap.pause = kill ? Time(0) : Ms(9'000, 25'000);
+  trap.pause = kill ? Time(0) : Ms(12'000, 25'000);
 }
 
 void Faults::AtStore(Process& process, const char* call, Engine::Moment moment) {

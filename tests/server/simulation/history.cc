@@ -11,7 +11,7 @@ namespace bucketd::simulation {
 namespace {
 
 // A cut wire, or a process that is stopped, may keep who presents a rank from taking it back.
-constexpr int kLooks = 9;
+constexpr int kLooks = 8;
 constexpr size_t kKept = 40;  // events of a job, for who reads a failure
 
 int NumberOf(const Process* process) { return process == nullptr ? -1 : process->number; }

@@ -117,7 +117,7 @@ void Ranks::BeginGeneration(Job& job) {
   job.is_cut_short = false;
   job.wrong_rank = random_.Chance(6) ? static_cast<int>(random_.Below(job.size)) : -1;
   job.absent_rank =
-      job.wrong_rank < 0 && random_.Chance(6) ? static_cast<int>(random_.Below(job.size)) : -1;
+      job.wrong_rank < 0 && random_.Chance(10) ? static_cast<int>(random_.Below(job.size)) : -1;
   world_.history.Note("generation begins", {.job = job.number, .generation = job.generation});
   const int64_t spread_ms = random_.Between(50, 8000);
   const int late = random_.Chance(25) ? static_cast<int>(random_.Below(job.size)) : -1;

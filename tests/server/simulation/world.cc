@@ -13,6 +13,7 @@ using std::chrono::milliseconds;
 using std::chrono::minutes;
 
 constexpr milliseconds kLameDuck{500};
+constexpr std::chrono::seconds kSilence{8};  // until a client takes its connection for broken
 constexpr std::chrono::seconds kDrain{15};
 
 }  // namespace
@@ -132,6 +133,18 @@ void World::Pause(Process& process, Time duration) {
   history.Note("is stopped", {.rank = process.number},
                static_cast<uint64_t>(duration / milliseconds(1)));
   process.paused_until = std::max(process.paused_until, threads.now() + duration);
+  threads.At(threads.now() + kSilence, nullptr, [this, process = &process] { Silent(*process); });
+}
+
+// Whoever has called it hears nothing, and goes elsewhere; it finds that when it goes on.
+void World::Silent(Process& process) {
+  const int replica = ReplicaOf(process);
+  if (replica < 0 || process.dead || process.paused_until <= threads.now()) return;
+  Node* node = slots_[Index(replica)].node.get();
+  for (const auto& [id, call] : slots_[Index(replica)].calls) {
+    if (node != nullptr) Deliver(process, [node, id = id] { node->Cancel(id); });
+  }
+  BreakCalls(replica, "no answer to a ping");
 }
 
 void World::Drain(int replica, Time down) {

@@ -78,6 +78,7 @@ class World {
   static size_t Index(int replica) { return static_cast<size_t>(replica); }
   int ReplicaOf(const Process& process) const;
   void End(int replica, Time down);
+  void Silent(Process& process);
   void BreakCalls(int replica, const char* why);
 
   bool over_ = false;
