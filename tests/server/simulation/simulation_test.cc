@@ -24,8 +24,8 @@ using std::chrono::seconds;
 
 constexpr int kReplicas = 5;
 constexpr int kAllRanks = 100'000;
-constexpr int kFewRanks =
-    10'000;  // of a seed in the suite: half a second to a second, where all take seven
+// Of a seed in the suite: half a second to a second, where all take seven.
+constexpr int kFewRanks = 10'000;
 constexpr seconds kCalm{100};
 constexpr seconds kQuiet{150};  // two sweeps of leases
 constexpr seconds kAtMost{2000};
