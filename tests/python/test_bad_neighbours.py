@@ -17,7 +17,7 @@ from certificates import Certificates
 from live_postgres import postgres
 from live_server import request_for
 from planners import planner
-from test_replicas import PEERS, at_once, database, plans_of
+from test_replicas import PEERS, at_once, plans_of
 from waiting import wait_for
 
 from bucketd import embedded
@@ -79,7 +79,7 @@ class Secured:
 @pytest.mark.parametrize("what", ["foreign", pytest.param("expired", marks=pytest.mark.full)])
 def test_a_replica_whose_certificate_is_no_good_is_refused_by_name_until_it_is_good(tmp_path, what, monkeypatch):
     with contextlib.ExitStack() as stack:
-        url = database(stack.enter_context(postgres()))
+        url = stack.enter_context(postgres()).database()
         both = Secured(tmp_path, url, stack, monkeypatch)
         authority = "foreign" if what == "foreign" else "ca"
         if what == "foreign":
@@ -111,7 +111,7 @@ def test_a_database_that_cannot_show_who_it_is_is_not_talked_to(tmp_path):
     kinds = {"good": (WHERE, "ca", 2, ""), "foreign": (WHERE, "foreign", 2, "certificate verify failed"),
              "expired": (WHERE, "ca", -1, "certificate verify failed"), "elsewhere": ("127.55.0.8", "ca", 2, "does not match host name")}
     with postgres(f"listen_addresses={WHERE}") as engine:
-        name = database(engine).partition("?")[0].rpartition("/")[2]
+        name = engine.database().partition("?")[0].rpartition("/")[2]
         url = f"postgres://bucketd@{WHERE}/{name}?sslmode=verify-full&sslrootcert={files.folder}/ca.pem"
         administrator = f"postgres://postgres@/postgres?host={engine.folder}"
         for kind, (address, authority, days, why) in [*kinds.items(), ("good", kinds["good"])]:
