@@ -7,7 +7,7 @@ if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
   cat <<'HELP'
 usage: tests/run.sh [--fast | --full]
 
-Everything a change must pass, on a machine with two cores in about 45 minutes the first time, and in about 20 with a warm ccache.
+Everything a change must pass, on a machine with two cores in about 40 minutes the first time, and in about 25 with a warm ccache.
   --fast   without training, sanitizers and fuzzing: about five minutes on a built tree
   --full   also the whole proof of bits (every parallelism, mode, numerics and reduce dtype, on 4 and 6 processes;
            build/proof.txt is its table), every large graph under every profile, the server and the clients under
@@ -23,7 +23,7 @@ cores=$(env -u OMP_NUM_THREADS nproc)  # nproc itself takes that variable, which
 
 kind=${1:-}
 case $kind in
-  "") about="about 20 minutes on two cores with a warm ccache, 45 where nothing was compiled before" steps=7 ;;
+  "") about="about 25 minutes on two cores with a warm ccache, 40 where nothing was compiled before" steps=7 ;;
   --fast) about="5 minutes on a built tree; what must be compiled comes on top" steps=4 ;;
   --full) about="four to five hours on two cores" steps=9 ;;
   *) die "what is $kind? tests/run.sh --help" ;;
