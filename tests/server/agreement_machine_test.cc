@@ -255,5 +255,37 @@ TEST_F(AgreementMachineTest, AGenerationThatAnotherServerLeftUnplannedIsUnplanne
   EXPECT_EQ(stored.answers[0].second->unplanned, "maintenance");
 }
 
+// A job that comes back to a server that held its lease before another did.
+class JobThatComesBackTest : public MachineTest {
+ protected:
+  // A rank of another scope, and what the store says by then.
+  Actions Next(const JobMemory& memory) {
+    const std::vector<LoadScope> load =
+        All<LoadScope>(Rank(0, 2, FakeRequest(1), seconds(60), "bw"));
+    EXPECT_THAT(load, SizeIs(1));
+    return Do(ScopeLoaded{load[0].scope, std::make_optional(memory), std::optional<Pin>()});
+  }
+};
+
+TEST_F(JobThatComesBackTest, RunsUnplannedIfItsGenerationWasLeftUnplannedElsewhere) {
+  Loaded(Rank(0, 2, FakeRequest(1)));
+  const Actions told =
+      Next({.generation = 1, .unplanned = "maintenance", .profiles = {}, .last_scope = ""});
+  ASSERT_THAT(told.answers, SizeIs(2)) << "who waits in another scope is told, too";
+  EXPECT_EQ(told.answers[0].second->unplanned, "maintenance");
+  EXPECT_EQ(told.answers[1].second->unplanned, "maintenance");
+  EXPECT_THAT(All<StoreUnplanned>(told), IsEmpty());
+  EXPECT_EQ(table_.scopes(), 0);
+}
+
+TEST_F(JobThatComesBackTest, RefusesAGenerationThatIsOverElsewhere) {
+  Loaded(Rank(0, 2, FakeRequest(1)));
+  const Actions told =
+      Next({.generation = 2, .unplanned = {}, .profiles = {{"p@latest", "p@2"}}, .last_scope = ""});
+  ASSERT_THAT(told.answers, SizeIs(2));
+  EXPECT_EQ(ErrorOf(told), "GENERATION_OVER");
+  EXPECT_EQ(table_.scopes(), 0);
+}
+
 }  // namespace
 }  // namespace bucketd

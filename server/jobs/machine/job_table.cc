@@ -297,12 +297,21 @@ void JobTable::On(const ScopeLoaded& event) {
   const Scope* scope = Find(event.scope);
   if (scope == nullptr) return;
   Job& job = *jobs_.find(scope->job().name)->second;
-  if (!job.loaded) UseMemory(job, event.memory);
-  // If a later generation was in the store, the job's scopes are gone.
+  if (!job.loaded || HasGoneOn(job, event.memory)) UseMemory(job, event.memory);
+  // If a later generation was in the store, or one that runs unplanned, the job's scopes are gone.
   Pass(Find(event.scope), event);
 }
 
+bool JobTable::HasGoneOn(const Job& job, const absl::StatusOr<std::optional<JobMemory>>& memory) {
+  if (!memory.ok() || !memory->has_value()) return false;
+  const JobMemory& known = **memory;
+  return known.generation > job.generation ||
+         (known.generation == job.generation && known.unplanned.has_value() &&
+          !job.unplanned_is_stored);
+}
+
 void JobTable::UseMemory(Job& job, const absl::StatusOr<std::optional<JobMemory>>& memory) {
+  job.loaded = false;
   if (memory.ok() && memory->has_value()) {
     const uint64_t called = std::exchange(job.generation, (*memory)->generation);
     const absl::Status step = CheckStep(job, called);
@@ -329,6 +338,7 @@ void JobTable::UseMemory(Job& job, const absl::StatusOr<std::optional<JobMemory>
   for (const auto& [asked, id] : known.profiles) {
     job.profiles.try_emplace(asked, Job::FixedProfile{id, {}});
   }
+  if (job.unplanned_is_stored) EndUnplanned(job);
 }
 
 // ---- tables

@@ -93,6 +93,8 @@ class JobTable {
   // Another server was first with this generation. Scopes that began otherwise begin again.
   void Obey(Job& job, const JobMemory& elsewhere);
   void EndUnplanned(Job& job);
+  // Whether the store knows more of a job than a server that held it before another did.
+  static bool HasGoneOn(const Job& job, const absl::StatusOr<std::optional<JobMemory>>& memory);
   void UseMemory(Job& job, const absl::StatusOr<std::optional<JobMemory>>& memory);
   Scope* Find(ScopeId id) const;
   void Erase(Scope& scope);
