@@ -28,7 +28,8 @@ class PeerCalls {
 
   virtual ~PeerCalls() = default;
 
-  // Calls `done` exactly once, on another thread. Errors are the transport's: nobody has answered.
+  // Calls `done` exactly once: on another thread, or once Stop has been called at once on this one.
+  // Errors are the transport's: nobody has answered.
   virtual std::shared_ptr<Call> Forward(const std::string& address, v1::ForwardRequest request,
                                         SteadyTime deadline, Done done) = 0;
   // Blocks until the replica has the graph, or had it.

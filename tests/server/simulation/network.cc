@@ -52,6 +52,11 @@ class Peers final : public PeerCalls {
     wire->id = ++network_.last_id_;
     wire->from = &process_;
     wire->to = address;
+    if (stopped_) {
+      wire->ended = true;
+      done(absl::CancelledError("the server is shutting down"));
+      return wire;
+    }
     wire->done = std::move(done);
     network_.wires_.emplace(wire->id, wire);
     network_.Send(wire, std::move(request),
