@@ -114,13 +114,17 @@ void Collector::Run() {
   absl::Time next = absl::Now();
   std::vector<pollfd> waits;
   while (!stopped_) {
-    waits = {{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+    // A negative one is passed over.
+    waits = {{wake_.get(), POLLIN, 0}, {accepts_ ? listener_.get() : -1, POLLIN, 0}};
     for (const Trainer& trainer : trainers_) waits.push_back({trainer.connection.get(), POLLIN, 0});
     const absl::Duration left = std::max(next - absl::Now(), absl::ZeroDuration());
     poll(waits.data(), waits.size(), static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
     const absl::Time now = absl::Now();
     const bool due = now >= next;
-    if (due) next = now + kPeriod;
+    if (due) {
+      next = now + kPeriod;
+      accepts_ = true;
+    }
     size_t kept = 0;
     for (size_t i = 0; i < trainers_.size(); ++i) {
       Trainer& trainer = trainers_[i];
@@ -146,7 +150,13 @@ void Collector::Run() {
 
 void Collector::Accept() {
   Fd connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!connection) return;
+  if (!connection) {
+    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
+    // Who waits there still does, so that to ask again at once would not end.
+    accepts_ = false;
+    events_.Refused(absl::StrCat("it waits to be taken in: ", std::strerror(errno)));
+    return;
+  }
   if (!MayReport(connection, options_.any_user)) {
     events_.Refused("a process of another user");
   } else if (trainers_.size() >= options_.most_rings) {

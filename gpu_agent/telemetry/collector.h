@@ -67,6 +67,7 @@ class Collector {
   std::vector<Trainer> trainers_;
   std::vector<RunRecord> records_;
   int last_id_ = 0;
+  bool accepts_ = true;  // not for the rest of a period in which there was no descriptor for one
   std::thread thread_;
 };
 

@@ -20,6 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -144,8 +145,10 @@ class TelemetryTest : public testing::Test {
     return *std::move(made);
   }
   // A connection as a trainer makes it, which hands over `fd` or nothing.
-  Fd Connect(int fd = -1) const {
+  Fd Connect(
+      int fd = -1, const std::function<void()>& before = [] {}) const {
     Fd connection(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    before();
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::memcpy(address.sun_path, socket_.data(), socket_.size());
@@ -423,6 +426,22 @@ TEST_F(TelemetryTest, MoreTrainersThanThereIsRoomForAreRefused) {
   const auto second = Writer();
   Await([&] { return heard_.refusals().size() == 1; });
   EXPECT_THAT(heard_.refusals()[0], HasSubstr("more than 1 trainers"));
+}
+
+TEST_F(TelemetryTest, AnAgentWithoutDescriptorsAsksAgainOnceAPeriodAndThenTakesInWhoWaited) {
+  const auto collector = StartCollector();
+  Forged forged;
+  forged.Put();
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{3, before.rlim_max};  // poll takes no more entries either
+  const Fd trainer = Connect(forged.fd(), [&] { ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0); });
+  const absl::Time begin = absl::Now();
+  Await([&] { return heard_.refusals().size() >= 5; });
+  EXPECT_GE(absl::Now() - begin, absl::Milliseconds(300));
+  EXPECT_THAT(heard_.refusals()[0], HasSubstr("waits to be taken in: Too many open files"));
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  Await([&] { return heard_.opened == 1; });
 }
 
 TEST_F(TelemetryTest, OneAgentHasASocketAndADeadOnesIsTakenOver) {
