@@ -13,6 +13,8 @@ namespace {
 
 constexpr char kErrorInfoUrl[] = "type.googleapis.com/google.rpc.ErrorInfo";
 constexpr char kRetryInfoUrl[] = "type.googleapis.com/google.rpc.RetryInfo";
+// A server that asks for none is not called without pause.
+constexpr std::chrono::milliseconds kLeastPause{50};
 
 // False if there is none, or none that can be read.
 template <typename Message>
@@ -40,9 +42,9 @@ std::string ReasonOf(const absl::Status& status) {
 std::optional<std::chrono::milliseconds> RetryAfter(const absl::Status& status) {
   google::rpc::RetryInfo info;
   if (!Payload(status, kRetryInfoUrl, info)) return std::nullopt;
-  const int64_t seconds = std::min<int64_t>(info.retry_delay().seconds(), 24 * 3600);
+  const int64_t seconds = std::clamp<int64_t>(info.retry_delay().seconds(), 0, 24 * 3600);
   const int64_t millis = seconds * 1000 + info.retry_delay().nanos() / 1'000'000;
-  return std::chrono::milliseconds(std::max<int64_t>(millis, 0));
+  return std::max(kLeastPause, std::chrono::milliseconds(millis));
 }
 
 void AddDetails(absl::string_view serialized, absl::Status& status) {

@@ -22,7 +22,7 @@ absl::Status MakeError(absl::StatusCode code, absl::string_view reason, absl::st
 
 // "" if `status` carries none.
 std::string ReasonOf(const absl::Status& status);
-// When the service says to come back; nothing if it does not.
+// When the service says to come back, from 50 ms to a day; nothing if it does not.
 std::optional<std::chrono::milliseconds> RetryAfter(const absl::Status& status);
 
 // `serialized` is a google.rpc.Status, as it travels in grpc-status-details-bin: its details become

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -30,6 +31,7 @@
 #include "passes/ir/canonical.h"
 #include "passes/ir/normalize.h"
 #include "passes/planner.h"
+#include "proto/error.pb.h"
 #include "proto/graph.pb.h"
 #include "tests/client/client_queries.h"
 #include "tests/client/relay.h"
@@ -357,6 +359,28 @@ TEST(Channel, ErrorsWithoutAReasonGetOneByTheirCode) {
   EXPECT_EQ(FromRpc(grpc::Status(grpc::StatusCode::UNAVAILABLE, "t", "no details"), "x").message(),
             "UNREACHABLE: x: t");
   EXPECT_TRUE(FromRpc(grpc::Status::OK, "x").ok());
+}
+
+TEST(Channel, AServerThatAsksForNoPauseGetsOneAllTheSame) {
+  const auto after = [](int64_t whole, int32_t nanos) {
+    google::rpc::RetryInfo info;
+    info.mutable_retry_delay()->set_seconds(whole);
+    info.mutable_retry_delay()->set_nanos(nanos);
+    google::rpc::ErrorInfo why;
+    why.set_reason("OVERLOADED");
+    google::rpc::Status details;
+    details.add_details()->PackFrom(why);
+    details.add_details()->PackFrom(info);
+    return RetryAfter(FromRpc(
+        grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "text", details.SerializeAsString()),
+        "x"));
+  };
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(after(0, 0), milliseconds(50));
+  EXPECT_EQ(after(-5, 0), milliseconds(50));
+  EXPECT_EQ(after(-kMost - 1, -2'000'000'000), milliseconds(50));
+  EXPECT_EQ(after(1, 500'000'000), milliseconds(1500));
+  EXPECT_LT(after(kMost, 2'000'000'000), std::chrono::hours(25));
 }
 
 class BreakerTest : public ::testing::Test {

@@ -1,11 +1,15 @@
 """The client against a real planner: plans, refusals with their reasons, and planners that die or say nothing."""
 
 import concurrent.futures
+import contextlib
 import os
 import signal
 import time
 
+import grpc
 import pytest
+from google.protobuf import duration_pb2
+from google.rpc import error_details_pb2, status_pb2
 from layered_graphs import MESH, ask, layers, options
 from planners import planner, wait_until_stopped
 
@@ -231,3 +235,73 @@ def test_finds_a_planner_that_came_back(tmp_path):
         ask(made, layers())
     with planner(address=address):
         assert ask(made, layers()).source == "computed"
+
+
+# -- whatever else may listen there
+
+
+def trailer(reason: str, **retry) -> bytes:
+    status = status_pb2.Status()
+    status.details.add().Pack(error_details_pb2.ErrorInfo(reason=reason))
+    status.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(**retry)))
+    return status.SerializeToString()
+
+
+def damaged_trailer() -> bytes:
+    status = status_pb2.Status()
+    status.details.add(type_url="type.googleapis.com/google.rpc.ErrorInfo", value=b"\xff" * 9)
+    return status.SerializeToString()
+
+
+@contextlib.contextmanager
+def stranger(*, get_plan=lambda context: b"", **capabilities):
+    """A server that answers as a test says; its address, and how often GetPlan was called."""
+    said = planner_pb2.GetCapabilitiesResponse(graph_format_version=1, max_inline_graph_bytes=1 << 20)
+    for name, value in capabilities.items():
+        setattr(said, name, value)
+    calls_of_plan = []
+
+    class Handler(grpc.GenericRpcHandler):
+        def service(self, call):
+            if call.method.endswith("/GetCapabilities"):
+                return grpc.unary_unary_rpc_method_handler(lambda _, context: said.SerializeToString())
+            calls_of_plan.append(call)
+            return grpc.unary_unary_rpc_method_handler(lambda _, context: get_plan(context))
+
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers((Handler(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}", calls_of_plan
+    finally:
+        server.stop(None)
+
+
+def refuses(details: bytes):
+    def answer(context):
+        context.set_trailing_metadata((("grpc-status-details-bin", details),))
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "no")
+    return answer
+
+
+@pytest.mark.parametrize("says,reason", [
+    (dict(get_plan=lambda context: b"\xff" * 50), "PROTOCOL"),
+    (dict(get_plan=refuses(damaged_trailer())), "PROTOCOL"),
+    (dict(get_plan=refuses(b"\xff" * 50)), "PROTOCOL"),
+    (dict(get_plan=refuses(trailer("OVERLOADED"))), "OVERLOADED"),
+    (dict(get_plan=refuses(trailer("OVERLOADED", seconds=-5))), "OVERLOADED"),
+    (dict(get_plan=refuses(trailer("OVERLOADED", seconds=-2**63, nanos=-2**31))), "OVERLOADED"),
+    (dict(get_plan=refuses(trailer("OVERLOADED", seconds=2**63 - 1, nanos=2**31 - 1))), "OVERLOADED"),
+    (dict(min_client_version="9" * 5000), "PROTOCOL"),
+    (dict(graph_format_version=7), "PROTOCOL"),
+], ids=lambda value: value if isinstance(value, str) else "")
+def test_whatever_a_server_answers_is_an_error_of_the_planners_and_no_storm(says, reason):
+    with stranger(**says) as (address, calls_of_plan):
+        made = PlannerClient(address, connect_timeout=2)
+        try:
+            graph = layers()
+            assert reason_of(made.get_plan, wire.to_proto(graph), canonical.digest(graph), MESH, options(), deadline=1).reason == reason
+            assert len(calls_of_plan) <= 1 + 1 / 0.05  # with a pause between two, whatever it asks for
+        finally:
+            made.close()

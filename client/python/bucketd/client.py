@@ -238,7 +238,7 @@ class _Payload:
 def _version(text: str) -> tuple[int, ...]:
     numbers = []
     for part in text.split("."):
-        if not part.isdecimal():
+        if not part.isdecimal() or len(part) > 9:
             break
         numbers.append(int(part))
     return tuple(numbers)

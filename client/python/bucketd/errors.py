@@ -17,6 +17,10 @@ _ARGUMENTS = {
 }
 
 
+# Seconds, of what a server asks for: one that asks for none is not called without pause.
+_LEAST_PAUSE, _MOST_PAUSE = 0.05, 24 * 3600.0
+
+
 class BucketdError(RuntimeError):
     """The base of everything that this package raises on purpose."""
 
@@ -127,22 +131,21 @@ def from_rpc_error(error: grpc.RpcError, address: str, method: str) -> PlannerEr
 
 
 def _error_info(error):
+    from google.protobuf.message import DecodeError
     from google.rpc import error_details_pb2, status_pb2
 
     for key, value in (error.trailing_metadata() or ()) if hasattr(error, "trailing_metadata") else ():
         if key != "grpc-status-details-bin":
             continue
-        status = status_pb2.Status()
         try:
-            status.ParseFromString(value)
-        except Exception:  # a damaged trailer: the code and its text remain
+            info, retry_after = None, None
+            for detail in status_pb2.Status.FromString(value).details:
+                found, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+                if detail.Is(found.DESCRIPTOR) and detail.Unpack(found):
+                    info = found
+                elif detail.Is(retry.DESCRIPTOR) and detail.Unpack(retry):
+                    retry_after = min(max(retry.retry_delay.ToNanoseconds() / 1e9, _LEAST_PAUSE), _MOST_PAUSE)
+            return info, retry_after
+        except DecodeError:  # a damaged trailer: the code and its text remain
             return None, None
-        info, retry_after = None, None
-        for detail in status.details:
-            found, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
-            if detail.Is(found.DESCRIPTOR) and detail.Unpack(found):
-                info = found
-            elif detail.Is(retry.DESCRIPTOR) and detail.Unpack(retry):
-                retry_after = retry.retry_delay.ToNanoseconds() / 1e9
-        return info, retry_after
     return None, None
