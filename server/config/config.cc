@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
 #include <variant>
 
 #include "absl/strings/match.h"
@@ -19,6 +18,8 @@ namespace {
 constexpr char kPrefix[] = "BUCKETD_";
 // Read before the options are: where the file is.
 constexpr char kFileVariable[] = "BUCKETD_CONFIG";
+
+constexpr size_t kMostConfigBytes = size_t{1} << 20;
 
 class Loader {
  public:
@@ -105,14 +106,19 @@ void Loader::ReadEntry(const std::string& path, const std::string& key, const to
 
 void Loader::ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  // A folder opens and then cannot be read; an empty file gives nothing, which counts as a failure.
-  if (file.is_open() && file.peek() != std::ifstream::traits_type::eof()) text << file.rdbuf();
-  if (!file.is_open() || file.bad() || text.bad()) {
+  std::string text(kMostConfigBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (!file.is_open() || file.bad()) {  // a folder opens and then cannot be read
     problems_.push_back(absl::StrCat("--config: ", path, " cannot be read"));
     return;
   }
-  const toml::parse_result parsed = toml::parse(text.str());
+  if (text.size() > kMostConfigBytes) {
+    problems_.push_back(absl::StrCat("--config: ", path, " has more than ", kMostConfigBytes,
+                                     " bytes: it is no configuration file"));
+    return;
+  }
+  const toml::parse_result parsed = toml::parse(text);
   if (!parsed) {
     const toml::parse_error& error = parsed.error();
     const auto& at = error.source().begin;

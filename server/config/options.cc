@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include <arpa/inet.h>
 #include <sys/un.h>
 
 #include "passes/base/status_macros.h"
@@ -95,6 +97,7 @@ constexpr OptionRow kRows[] = {
          "Stop when the process that started this one ends. --exit-with-parent=PID also refuses "
          "to start under any other parent",
      .field = FIELD(process.exit_with_parent),
+     .most = 1 << 22,  // of Linux's process ids
      .bare = true},
     {.name = "drain-seconds",
      .group = "Serving",
@@ -238,6 +241,9 @@ constexpr OptionRow kRows[] = {
 
 #undef FIELD
 
+// Sums and small multiples of them are numbers still.
+constexpr int64_t kMostBytes = int64_t{1} << 50;
+
 // What to multiply with; 1 if there is no suffix, which is then left alone.
 int64_t TakeByteSuffix(absl::string_view& text) {
   constexpr std::array<const char*, 4> kSuffixes = {"KiB", "MiB", "GiB", "TiB"};
@@ -259,10 +265,11 @@ absl::Status NotA(absl::string_view what, absl::string_view text) {
 absl::StatusOr<int64_t> Whole(absl::string_view text, bool is_bytes) {
   absl::string_view digits = absl::StripAsciiWhitespace(text);
   const int64_t factor = is_bytes ? TakeByteSuffix(digits) : 1;
+  const int64_t most = is_bytes ? kMostBytes / factor : std::numeric_limits<int64_t>::max();
   int64_t value = 0;
-  if (!absl::SimpleAtoi(digits, &value) ||
-      std::abs(value) > std::numeric_limits<int64_t>::max() / factor) {
-    return NotA(is_bytes ? "number of bytes; expected e.g. 268435456 or 256MiB" : "whole number",
+  if (!absl::SimpleAtoi(digits, &value) || value > most || value < -most) {
+    return NotA(is_bytes ? "number of bytes; expected e.g. 268435456 or 256MiB, 1024 TiB at most"
+                         : "whole number",
                 text);
   }
   return value * factor;
@@ -514,7 +521,9 @@ bool IsUnixAddress(const std::string& address) { return absl::StartsWith(address
 
 bool IsLoopback(const std::string& address) {
   const std::string host = address.substr(0, address.rfind(':'));
-  return host == "localhost" || host == "[::1]" || absl::StartsWith(host, "127.");
+  in_addr number{};  // a name that begins with 127. may be of any machine
+  return host == "localhost" || host == "[::1]" ||
+         (inet_pton(AF_INET, host.c_str(), &number) == 1 && ntohl(number.s_addr) >> 24 == 127);
 }
 
 }  // namespace bucketd

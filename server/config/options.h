@@ -170,7 +170,7 @@ absl::Status SetOption(const OptionRow& row, absl::string_view text, ServerOptio
 // What SetOption would read back.
 std::string PrintOption(const OptionRow& row, const ServerOptions& options);
 
-// "268435456", "256MiB", "10 GiB". INVALID_ARGUMENT says what was expected.
+// "268435456", "256MiB", "10 GiB"; 1024 TiB at most. INVALID_ARGUMENT says what was expected.
 absl::StatusOr<int64_t> ParseBytes(absl::string_view text);
 
 bool IsUnixAddress(const std::string& address);

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -169,6 +170,37 @@ TEST_F(ConfigTest, AFileThatIsNoTomlOrNotThereIsAnError) {
   EXPECT_THAT(ErrorOf({.file = folder_ + "/none", .environment = {}, .flags = {}}),
               AllOf(HasSubstr("--config: "), HasSubstr("cannot be read")));
   EXPECT_FALSE(ErrorOf({.file = folder_, .environment = {}, .flags = {}}).empty());
+}
+
+TEST_F(ConfigTest, NumbersThatCannotBeAreRefused) {
+  for (const auto& [flag, text] : std::map<std::string, std::string>{
+           {"max-upload-bytes", "9223372036854775807"},  // and 64 MiB more would be below 0
+           {"max-graph-bytes", "1025TiB"},
+           {"store-bytes", "-9223372036854775808"},
+           {"exit-with-parent", "4294967297"}}) {  // the process 1, in 32 bits
+    ConfigSources sources;
+    sources.flags = {{flag, text}};
+    EXPECT_THAT(ErrorOf(sources), HasSubstr(absl::StrCat("--", flag, ": "))) << text;
+  }
+  ConfigSources sources;
+  sources.flags = {{"store-bytes", "1024TiB"}};
+  EXPECT_EQ(ErrorOf(sources), "");
+}
+
+TEST_F(ConfigTest, AnAddressOfThisMachineIsANumberAndNoNameThatLooksLikeOne) {
+  for (const char* flag : {"listen", "http"}) {
+    ConfigSources sources;
+    sources.flags = {{flag, "127.0.0.1.example.com:9460"}};
+    EXPECT_THAT(ErrorOf(sources), HasSubstr("can be reached from other machines")) << flag;
+    sources.flags = {{flag, "127.1.2.3:9460"}};
+    EXPECT_EQ(ErrorOf(sources), "");
+  }
+}
+
+TEST_F(ConfigTest, AFileWithoutEndIsNotReadToItsEnd) {
+  ConfigSources sources;
+  sources.file = "/dev/zero";
+  EXPECT_THAT(ErrorOf(sources), HasSubstr("no configuration file"));
 }
 
 TEST_F(ConfigTest, WhatIsPrintedIsAFileThatGivesTheSameConfiguration) {
