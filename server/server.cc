@@ -433,7 +433,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     // Held for good: when the last holder lets go, the library waits for a poller of its own that
     // may sleep for 10 s, and a server that has drained must not.
     grpc_init();
-    LogGrpc();
+    LogLibraries();
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   });

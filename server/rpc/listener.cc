@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/stubs/logging.h"
 #include "grpcpp/resource_quota.h"
 #include "spdlog/spdlog.h"
 #include <grpc/compression.h>
@@ -28,6 +29,12 @@ thread_local bool grpc_errors_are_told = false;
 void LogOfGrpc(gpr_log_func_args* args) {
   const bool warn = args->severity == GPR_LOG_SEVERITY_ERROR && !grpc_errors_are_told;
   spdlog::log(warn ? spdlog::level::warn : spdlog::level::debug, "grpc: {}", args->message);
+}
+
+// It writes to stderr by itself, a line for each field of a caller's that is no UTF-8.
+void LogOfProtobuf(google::protobuf::LogLevel level, const char*, int, const std::string& message) {
+  const bool warn = level >= google::protobuf::LOGLEVEL_ERROR;
+  spdlog::log(warn ? spdlog::level::warn : spdlog::level::debug, "protobuf: {}", message);
 }
 
 // Whoever holds on to an old connection is asked for his certificate in the end. Calls that are
@@ -73,7 +80,10 @@ absl::Status PrepareSocket(const std::string& path) {
 
 }  // namespace
 
-void LogGrpc() { gpr_set_log_function(LogOfGrpc); }
+void LogLibraries() {
+  gpr_set_log_function(LogOfGrpc);
+  google::protobuf::SetLogHandler(LogOfProtobuf);
+}
 
 std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const Trust* trust,
                                                        const TlsOptions& options) {

@@ -15,8 +15,8 @@
 
 namespace bucketd {
 
-// gRPC's own errors go to the log from here on. For the whole process.
-void LogGrpc();
+// What gRPC and protobuf say by themselves goes to the log from here on. For the whole process.
+void LogLibraries();
 
 // Clear text where `trust` is null, else TLS, with certificates of callers as the options want
 // them. `trust` outlives the server.

@@ -60,6 +60,25 @@ def test_warnings_that_callers_cause_are_counted_and_not_all_written():
     expect(lines <= 110 + 6 * (seconds[0] + 1), lines, "lines were written in", seconds[0], "s")
 
 
+def test_what_protobuf_says_of_calls_is_a_line_of_the_log_and_not_each_one():
+    calls, seconds = kit.size(3000, 30000), []
+
+    def attack():
+        caller, begin = Caller(scene.server.address), time.monotonic()
+        call = caller.channel.unary_unary("/bucketd.v1.Planner/GetPlan")
+        for _ in range(calls):
+            with pytest.raises(grpc.RpcError):
+                call(b"\n\x01\xff", timeout=20)  # a tenant that is no UTF-8
+        seconds.append(time.monotonic() - begin)
+        caller.close()
+
+    with kit.Scene() as scene:
+        scene.under(attack).holds("no UTF-8", memory_mib=64)
+        lines = [line for line in scene.server.log.read_text().splitlines() if "UTF-8" in line]
+    expect(all(" W protobuf: " in line for line in lines), "lines that are none of the log's:", lines[:1])
+    expect(0 < len(lines) <= 110 + 6 * (seconds[0] + 1), len(lines), "lines were written in", seconds[0], "s")
+
+
 def test_a_taken_port_is_told_in_one_line(tmp_path):
     with kit.Scene() as scene:
         second = kit.Server(address=scene.server.address, folder=str(tmp_path))
