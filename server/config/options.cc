@@ -68,8 +68,8 @@ constexpr OptionRow kRows[] = {
      FIELD(tls.accept_tokens)},
     {"tenants-file", "Serving",
      "What each tenant may have: [[tenant]] entries with name = \"NAME\" and any of weight, pins, "
-     "plan_bytes, graph_bytes, uploads, computations, and [others] for what no entry says; read "
-     "again when it changes",
+     "plan_bytes, graph_bytes, uploads, computations; [others] has those of all tenants without an "
+     "entry, and each that an entry leaves out; read again when it changes",
      FIELD(tenants_file)},
     {.name = "tls-connection-age-seconds",
      .group = "Serving",

@@ -9,7 +9,7 @@
 //   uploads = 16           # at a time
 //   computations = 64      # that wait or run
 //
-//   [others]               # the same, for whom or what no entry says it
+//   [others]               # of tenants without an entry, and where an entry leaves one out
 //
 // What neither says is not bounded, but for pins: --max-pins-per-tenant.
 #pragma once
