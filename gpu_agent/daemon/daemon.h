@@ -19,9 +19,9 @@
 
 #include "gpu_agent/backend/backend.h"
 #include "gpu_agent/daemon/agent_metrics.h"
-#include "gpu_agent/daemon/group.h"
 #include "gpu_agent/daemon/prober.h"
 #include "gpu_agent/daemon/reporter.h"
+#include "gpu_agent/run/group.h"
 
 namespace bucketd::agent {
 

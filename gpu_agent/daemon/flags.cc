@@ -1,12 +1,11 @@
 #include "gpu_agent/daemon/flags.h"
 
-#include <unistd.h>
-
-#include <array>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+
+#include "gpu_agent/run/command.h"
 
 namespace bucketd::agent {
 namespace {
@@ -73,21 +72,6 @@ absl::StatusOr<std::unique_ptr<SidePort>> OpenSidePort(const std::string& http,
     return absl::OutOfRangeError(absl::StrCat("--http: ", http, ": expected HOST:PORT"));
   }
   return SidePort::Start(http, registry, std::move(handlers));
-}
-
-absl::Status ReadDuration(const char* flag, const std::string& text, absl::Duration longest,
-                          absl::Duration& to) {
-  if (absl::ParseDuration(text, &to) && to >= absl::Milliseconds(100) && to <= longest) {
-    return absl::OkStatus();
-  }
-  return absl::OutOfRangeError(absl::StrCat(flag, ": ", text, ": expected 100ms to ",
-                                            absl::FormatDuration(longest), ", e.g. 30s"));
-}
-
-std::string HostName() {
-  std::array<char, 129> host{};
-  gethostname(host.data(), host.size() - 1);
-  return host.data();
 }
 
 }  // namespace bucketd::agent

@@ -34,10 +34,4 @@ absl::StatusOr<std::unique_ptr<SidePort>> OpenSidePort(const std::string& http,
                                                        const prometheus::Registry& registry,
                                                        SidePort::Handlers handlers);
 
-// From 100 ms up; OUT_OF_RANGE names the flag.
-absl::Status ReadDuration(const char* flag, const std::string& text, absl::Duration longest,
-                          absl::Duration& to);
-
-std::string HostName();
-
 }  // namespace bucketd::agent

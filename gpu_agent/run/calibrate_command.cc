@@ -5,6 +5,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/addresses.h"
+#include "client/agent_client.h"
+#include "client/cli/tls_flags.h"
 
 #include "gpu_agent/run/calibration.h"
 #include "gpu_agent/run/command.h"
@@ -20,7 +22,8 @@ struct Args {
   SessionOptions session;
   SweepOptions sweep;
   Delivery delivery;
-  std::string profile_out, base, name = "calibrated", link_class;
+  GroupOptions group;  // of several nodes
+  std::string profile_out, base, name = "calibrated", link_class, timeout = "60s";
 };
 
 // Prints rows as they come: an out-of-place one is held until its in-place twin is there.
@@ -82,35 +85,139 @@ absl::Status Keep(const Args& args, const CostProfile& profile) {
                                                          said.status().message(), "; ", rest));
 }
 
-absl::Status Run(const Args& args, const std::vector<std::string>& arguments) {
+absl::Status Check(Args& args) {
   if (args.delivery.promote && args.delivery.planner.empty()) {
     return absl::OutOfRangeError("--promote: there is no --planner to do it");
+  }
+  if (args.session.nodes > 1 && args.delivery.planner.empty()) {
+    return absl::OutOfRangeError("--nodes: several meet at a planner, and there is no --planner");
   }
   if (args.sweep.min_bytes > args.sweep.max_bytes) {
     return absl::OutOfRangeError("--min-bytes: is more than --max-bytes");
   }
+  if (args.group.name.empty()) args.group.name = absl::StrCat("calibrate/", args.name);
+  return ReadDuration("--timeout", args.timeout, absl::Hours(1), args.group.timeout);
+}
+
+struct Measured {
+  std::string by;  // the communicator
+  SweepResult sweep;
+};
+
+absl::StatusOr<Measured> Measure(const Args& args, Session& session, Communicator& communicator) {
+  Measured measured{communicator.ToString(), {}};
+  TablePrinter table(measured.by, session.ranks());
+  ASSIGN_OR_RETURN(measured.sweep, Sweep(session.device(), session.copier(), communicator,
+                                         args.sweep, [&](const CollectiveRow& row) {
+                                           if (session.rank() == 0) table.Add(row);
+                                         }));
+  return measured;
+}
+
+// Ranks that measure differently would wait for each other.
+std::string WhatIsMeasured(const Args& args, const Session& session) {
+  return absl::StrCat("calibrate ", BUCKETD_VERSION, ", ", session.backend(), ", ",
+                      args.sweep.min_bytes, " to ", args.sweep.max_bytes, " bytes");
+}
+
+// What ends a group all of its ranks hear: the first of each node says it.
+absl::Status ToldByTheFirst() { return absl::CancelledError(""); }
+
+int Exit(const absl::Status& status) {
+  return status == ToldByTheFirst() ? kUnavailable : Report(status);
+}
+
+// With whose the missing ranks are, and as what commands call it.
+absl::Status OfNodes(const Args& args, const absl::Status& status) {
+  if (absl::IsAborted(status)) return absl::UnavailableError(status.message());
+  if (!absl::IsDeadlineExceeded(status)) return status;
+  return absl::UnavailableError(absl::StrCat(
+      status.message(), "; node 0 has ranks 0 to ", args.session.ranks - 1, ", each of the ",
+      args.session.nodes, " nodes as many, and each is to be started with its own --node"));
+}
+
+// A rank whose neighbour hung up does not know why. Whoever does has a moment to say it: the first
+// of a node whose process ended, or who was refused something.
+absl::Status WhyItEnded(Session& session, Group& group, const absl::Status& own) {
+  const absl::Time until =
+      absl::Now() + (absl::IsUnavailable(own) ? absl::Milliseconds(300) : absl::ZeroDuration());
+  absl::Status lost;
+  while (lost.ok() && absl::Now() < until &&
+         !group.PauseUntil(absl::Now() + absl::Milliseconds(20))) {
+    lost = session.Lost();
+  }
+  const absl::string_view why = lost.ok() ? own.message() : lost.message();
+  const absl::Status told = group.Ended(std::string(why));
+  if (absl::StrContains(told.message(), why) || absl::IsAborted(own)) return told;
+  return absl::Status(told.code(), absl::StrCat(told.message(), "; seen here: ", why));
+}
+
+absl::StatusOr<Measured> MeetAndMeasure(const Args& args, Session& session,
+                                        client::AgentClient& client) {
+  GroupOptions options = args.group;
+  options.agrees = WhatIsMeasured(args, session);
+  ASSIGN_OR_RETURN(const std::unique_ptr<Group> group, session.Meet(client, options));
+  absl::StatusOr<Measured> measured = Measure(args, session, group->communicator());
+  if (!measured.ok()) measured = WhyItEnded(session, *group, measured.status());
+  client.StopWaiting();  // or the group would watch its epoch for a while yet
+  return measured;
+}
+
+absl::StatusOr<Measured> MeasureOverNodes(const Args& args, Session& session) {
+  client::AgentClient client(args.delivery.planner, args.delivery.tls);
+  absl::StatusOr<Measured> measured = MeetAndMeasure(args, session, client);
+  if (measured.ok()) return measured;
+  return session.first_of_node() ? OfNodes(args, measured.status()) : ToldByTheFirst();
+}
+
+absl::StatusOr<Measured> MeasureHere(const Args& args, Session& session) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator, session.Connect("calibrate"));
+  return Measure(args, session, *communicator);
+}
+
+absl::Status Run(Args& args, const std::vector<std::string>& arguments) {
+  RETURN_IF_ERROR(Check(args));
   ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Open(args.session, arguments));
   const bool first = session->rank() == 0;
   CostProfile base;
   if (first) {
     ASSIGN_OR_RETURN(base, BaseOf(args, *session));
   }
-  ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator, session->Connect("calibrate"));
-  const std::string ring = communicator->ToString();
-  TablePrinter table(ring, session->ranks());
-  ASSIGN_OR_RETURN(const SweepResult sweep,
-                   Sweep(session->device(), session->copier(), *communicator, args.sweep,
-                         [&](const CollectiveRow& row) {
-                           if (first) table.Add(row);
-                         }));
+  const bool alone = args.session.nodes == 1;
+  ASSIGN_OR_RETURN(const Measured measured,
+                   alone ? MeasureHere(args, *session) : MeasureOverNodes(args, *session));
+  const SweepResult& sweep = measured.sweep;
+  if (session->first_of_node()) RETURN_IF_ERROR(session->Join());
   if (!first) return absl::OkStatus();
-  RETURN_IF_ERROR(session->Join());
-  const CalibrationOf of{args.name, absl::StrCat("measured by bucket-agent calibrate: ", ring),
-                         args.link_class, session->ranks()};
+  const CalibrationOf of{args.name,
+                         absl::StrCat("measured by bucket-agent calibrate: ", measured.by),
+                         args.link_class, session->ranks(), args.session.ranks};
   ASSIGN_OR_RETURN(const Calibration calibration, Calibrate(sweep, of, base));
   std::fputs(CopyTable(sweep).c_str(), stdout);
   std::fputs(FitTable(calibration).c_str(), stdout);
   return Keep(args, calibration.profile);
+}
+
+void AddNodesFlags(const Command& command, Args& args) {
+  constexpr int kMostNodes = 64;
+  command
+      .AddOption("--nodes", args.session.nodes,
+                 "machines that measure together, each with --ranks ranks; wants --interface and "
+                 "--planner, where they meet")
+      .InRange(1, kMostNodes)
+      .ShowDefault();
+  command
+      .AddOption("--node", args.session.node,
+                 "which of them this is; node 0 has the figures and writes the profile")
+      .InRange(0, kMostNodes - 1)
+      .ShowDefault();
+  command.AddOption("--group", args.group.name,
+                    "by what name the nodes meet; default: calibrate/ and the profile's");
+  command
+      .AddOption("--timeout", args.timeout,
+                 "with several nodes, how long ranks wait for each other: to come, and in each "
+                 "collective")
+      .ShowDefault();
 }
 
 }  // namespace
@@ -121,6 +228,7 @@ void AddCalibrateCommand(const Command& app, const std::vector<std::string>& arg
       "calibrate",
       "Measure collectives and copies on this machine: a cost profile, for a file and the planner");
   AddSessionFlags(command, args->session);
+  AddNodesFlags(command, *args);
   command.AddOption("--profile-out", args->profile_out, "where the cost profile goes, JSON")
       .TypeName("FILE");
   command
@@ -128,6 +236,8 @@ void AddCalibrateCommand(const Command& app, const std::vector<std::string>& arg
                  "bucketd that takes the cost profile too, as a new version of its name")
       .TypeName("ADDRESS")
       .Checked(client::WrongInAddresses);
+  client::ClientTls& tls = args->delivery.tls;
+  AddTlsFlags(command, {tls.ca, tls.certificate, tls.key, tls.token});
   command.AddFlag("--promote", args->delivery.promote,
                   "make that version what NAME@latest means; the first one always is");
   command.AddOption("--name,--profile-name", args->name, "the profile's name").ShowDefault();
@@ -147,16 +257,18 @@ void AddCalibrateCommand(const Command& app, const std::vector<std::string>& arg
   command.Footer(
       "Every payload is verified bit by bit. Ranks begin at once and the slowest one counts; "
       "busbw\n"
-      "is nccl-tests'. All ranks are on this machine, also over TCP: what groups of several\n"
-      "machines take, their daemons measure (bucket-agent daemon --help). Mesh dimensions that "
-      "name\n"
-      "a link class want figures of that class: --link-class.\n"
+      "is nccl-tests'. Mesh dimensions that name a link class want figures of that class:\n"
+      "--link-class.\n"
       "Example: measure, then plan with what was measured\n"
       "  bucket-agent calibrate --ranks 2 --profile-out here.json\n"
       "  bucketctl plan step.bw.json.gz --profile here.json\n"
       "or let the planner do it, for jobs that name node7 or node7@latest\n"
-      "  bucket-agent calibrate --ranks 2 --planner planner:9460 --name node7 --promote");
-  command.Does([args, &arguments] { return Report(Run(*args, arguments)); });
+      "  bucket-agent calibrate --ranks 2 --planner planner:9460 --name node7 --promote\n"
+      "Over several nodes, whose ranks meet at the planner: on each node the same, with its "
+      "number\n"
+      "  bucket-agent calibrate --nodes 2 --node 0 --ranks 8 --interface eth0 \\\n"
+      "    --planner planner:9460 --name pair");
+  command.Does([args, &arguments] { return Exit(Run(*args, arguments)); });
 }
 
 }  // namespace bucketd::agent

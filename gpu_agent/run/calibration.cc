@@ -49,7 +49,7 @@ std::vector<ClassSamples> SamplesOf(const SweepResult& sweep, const CalibrationO
   }
   std::map<LinkClass, std::vector<MeasuredSample>> classes;
   for (const CollectiveRow& row : sweep.collectives) {
-    const LinkClass link{row.kind, of.link_class, of.ranks, of.ranks, row.dtype};
+    const LinkClass link{row.kind, of.link_class, of.ranks, of.ranks_per_node, row.dtype};
     const double factor = places[{row.kind, row.dtype, row.bytes}].Factor(row.in_place);
     for (const int64_t ps : row.picoseconds) {
       classes[link].push_back(

@@ -15,7 +15,8 @@ struct CalibrationOf {
   std::string name;        // the profile's
   std::string about;       // what was measured, for people
   std::string link_class;  // MeshDim::link_class of groups like this one
-  int ranks = 2;           // all on one node
+  int ranks = 2;
+  int ranks_per_node = 2;
 };
 
 struct Calibration {

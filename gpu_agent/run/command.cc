@@ -1,5 +1,11 @@
 #include "gpu_agent/run/command.h"
 
+#include <unistd.h>
+
+#include <array>
+
+#include "absl/strings/str_cat.h"
+
 namespace bucketd::agent {
 
 void AddSessionFlags(const Command& command, SessionOptions& options) {
@@ -14,10 +20,25 @@ void AddSessionFlags(const Command& command, SessionOptions& options) {
                  "unix sockets")
       .TypeName("IF");
   command.AddOption("--ranks", options.ranks, "ranks on this machine; the program starts them")
-      .InRange(2, 64)
+      .InRange(1, 64)
       .ShowDefault();
   command.AddOption(kRankFlag, options.rank, "").Hidden();
   command.AddOption(kFolderFlag, options.folder, "").Hidden();
+}
+
+absl::Status ReadDuration(const char* flag, const std::string& text, absl::Duration longest,
+                          absl::Duration& to) {
+  if (absl::ParseDuration(text, &to) && to >= absl::Milliseconds(100) && to <= longest) {
+    return absl::OkStatus();
+  }
+  return absl::OutOfRangeError(absl::StrCat(flag, ": ", text, ": expected 100ms to ",
+                                            absl::FormatDuration(longest), ", e.g. 30s"));
+}
+
+std::string HostName() {
+  std::array<char, 129> host{};
+  gethostname(host.data(), host.size() - 1);
+  return host.data();
 }
 
 }  // namespace bucketd::agent

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "client/cli/command_line.h"
 #include "client/cli/flags.h"
 
@@ -18,5 +20,11 @@ void AddReplayCommand(const Command& app, const std::vector<std::string>& argume
 
 // --backend, --ranks and the two flags of the ranks that a command starts.
 void AddSessionFlags(const Command& command, SessionOptions& options);
+
+// From 100 ms up; OUT_OF_RANGE names the flag.
+absl::Status ReadDuration(const char* flag, const std::string& text, absl::Duration longest,
+                          absl::Duration& to);
+
+std::string HostName();
 
 }  // namespace bucketd::agent

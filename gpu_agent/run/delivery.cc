@@ -1,30 +1,21 @@
 #include "gpu_agent/run/delivery.h"
 
-#include <unistd.h>
-
-#include <array>
-
 #include "absl/strings/str_cat.h"
 #include "client/cost_client.h"
 
+#include "gpu_agent/run/command.h"
 #include "passes/base/status_macros.h"
 #include "passes/io/proto_io.h"
 
 namespace bucketd::agent {
 namespace {
 
-std::string HostName() {
-  std::array<char, 129> host{};
-  gethostname(host.data(), host.size() - 1);
-  return host.data();
-}
-
 std::string Id(const v1::ProfileVersion& version) {
   return absl::StrCat(version.name(), "@", version.version());
 }
 
 absl::StatusOr<std::string> Send(const CostProfile& profile, const Delivery& delivery) {
-  client::CostClient client(delivery.planner);
+  client::CostClient client(delivery.planner, delivery.tls);
   v1::ImportProfileRequest request;
   ProfileToProto(profile, *request.mutable_profile());
   request.set_by(absl::StrCat("bucket-agent on ", HostName()));

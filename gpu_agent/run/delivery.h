@@ -4,13 +4,15 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "client/client_tls.h"
 
 #include "passes/cost/profile.h"
 
 namespace bucketd::agent {
 
 struct Delivery {
-  std::string planner;   // "host:port" or "unix:/path"
+  std::string planner;  // "host:port" or "unix:/path"
+  client::ClientTls tls;
   bool promote = false;  // make it what NAME@latest means; the first of its name always is
 };
 

@@ -32,6 +32,7 @@ namespace {
 
 constexpr absl::Duration kConnectTimeout = absl::Seconds(30);
 constexpr char kTokenFile[] = "token";
+constexpr int kMostRanks = 64;  // of a sweep
 
 absl::Status SystemError(const std::string& what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", strerror(errno)));
@@ -63,30 +64,47 @@ std::string HowEnded(int status) {
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Open(const SessionOptions& options,
                                                        const std::vector<std::string>& arguments) {
-  if (!options.tcp_interface.empty()) {
-    const absl::Status known = LocalAddress(options.tcp_interface).status();
-    if (!known.ok()) {
-      return absl::OutOfRangeError(absl::StrCat(kInterfaceFlag, ": ", known.message()));
-    }
-  }
+  RETURN_IF_ERROR(Check(options));
   std::unique_ptr<Session> session(new Session(options));
-  ASSIGN_OR_RETURN(session->backend_, Backend::Open(options.backend, session->rank(), options.ranks,
-                                                    options.tcp_interface));
+  ASSIGN_OR_RETURN(session->backend_, Backend::Open(options.backend, session->local_rank_,
+                                                    options.ranks, options.tcp_interface));
   if (options.rank < 0) {
     std::fprintf(stderr, "backend %s\n", session->backend_->reason().c_str());
-    RETURN_IF_ERROR(session->MakeFolder());
+    if (options.nodes == 1) RETURN_IF_ERROR(session->MakeFolder());
     RETURN_IF_ERROR(session->StartOthers(arguments));
   } else {
-    // Nobody is left to work for once rank 0 is gone.
+    // Nobody is left to work for once the first is gone.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    RETURN_IF_ERROR(session->ReadToken());
+    if (options.nodes == 1) RETURN_IF_ERROR(session->ReadToken());
   }
-  BindToShare(session->rank(), options.ranks);
+  BindToShare(session->local_rank_, options.ranks);
   return session;
 }
 
+absl::Status Session::Check(const SessionOptions& options) {
+  if (options.node < 0 || options.node >= options.nodes) {
+    return absl::OutOfRangeError(absl::StrCat("--node: ", options.node, " of ", options.nodes,
+                                              "; expected less than --nodes"));
+  }
+  const int ranks = options.ranks * options.nodes;
+  if (ranks < 2 || ranks > kMostRanks) {
+    return absl::OutOfRangeError(
+        absl::StrCat("--ranks: ", ranks, " of all nodes; expected 2 to ", kMostRanks));
+  }
+  if (options.nodes > 1 && options.tcp_interface.empty()) {
+    return absl::OutOfRangeError(
+        absl::StrCat(kInterfaceFlag, " is needed: where do the other nodes reach this one?"));
+  }
+  if (options.tcp_interface.empty()) return absl::OkStatus();
+  const absl::Status known = LocalAddress(options.tcp_interface).status();
+  if (known.ok()) return known;
+  return absl::OutOfRangeError(absl::StrCat(kInterfaceFlag, ": ", known.message()));
+}
+
 Session::Session(const SessionOptions& options)
-    : options_(options), rank_(options.rank < 0 ? 0 : options.rank), folder_(options.folder) {}
+    : options_(options),
+      local_rank_(options.rank < 0 ? 0 : options.rank),
+      folder_(options.folder) {}
 
 Session::~Session() {
   for (const pid_t other : others_) {
@@ -125,8 +143,8 @@ absl::Status Session::ReadToken() {
 absl::Status Session::StartOthers(const std::vector<std::string>& arguments) {
   for (int rank = 1; rank < options_.ranks; ++rank) {
     std::vector<std::string> all = arguments;
-    all.insert(all.end(),
-               {kBackendFlag, backend(), kRankFlag, absl::StrCat(rank), kFolderFlag, folder_});
+    all.insert(all.end(), {kBackendFlag, backend(), kRankFlag, absl::StrCat(rank)});
+    if (!folder_.empty()) all.insert(all.end(), {kFolderFlag, folder_});
     std::vector<char*> pointers;
     for (std::string& argument : all) pointers.push_back(argument.data());
     pointers.push_back(nullptr);
@@ -144,7 +162,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Session::Connect(const std::string
                    FolderRendezvous::Open(folder));
   RingConnectOptions options;
   options.self.group = group;
-  options.self.rank = rank_;
+  options.self.rank = local_rank_;
   options.self.size = options_.ranks;
   options.token = token_;
   if (options_.tcp_interface.empty()) {
@@ -159,15 +177,38 @@ absl::StatusOr<std::unique_ptr<Communicator>> Session::Connect(const std::string
   return backend_->Connect(std::move(peers), ring, group);
 }
 
+absl::StatusOr<std::unique_ptr<Group>> Session::Meet(client::AgentClient& client,
+                                                     GroupOptions options) {
+  options.rank = rank();
+  options.size = ranks();
+  options.tcp_interface = options_.tcp_interface;
+  return Group::Meet(client, *backend_, options);
+}
+
+absl::Status Session::Ended(size_t i, int status) {
+  others_[i] = 0;
+  if (status == 0) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("rank ", rank() + static_cast<int>(i) + 1, " ", HowEnded(status)));
+}
+
+absl::Status Session::Lost() {
+  for (size_t i = 0; i < others_.size(); ++i) {
+    int status = 0;
+    if (others_[i] == 0 || waitpid(others_[i], &status, WNOHANG) != others_[i]) continue;
+    RETURN_IF_ERROR(Ended(i, status));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Session::Join() {
   absl::Status first;
   for (size_t i = 0; i < others_.size(); ++i) {
     int status = 0;
+    if (others_[i] == 0) continue;
     if (waitpid(others_[i], &status, 0) != others_[i]) return SystemError("waitpid");
-    others_[i] = 0;
-    if (status != 0 && first.ok()) {
-      first = absl::UnavailableError(absl::StrCat("rank ", i + 1, " ", HowEnded(status)));
-    }
+    const absl::Status ended = Ended(i, status);
+    if (first.ok()) first = ended;
   }
   return first;
 }

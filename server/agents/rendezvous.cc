@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include <sys/random.h>
 
@@ -111,9 +112,11 @@ absl::Status Rendezvous::CheckAgainst(const Group& group, const Call& call) cons
                                   call.size, " ranks, rank ", other, " of ", group.size));
   }
   if (call.agrees == group.agrees) return absl::OkStatus();
-  return MakeError(Reason::kRendezvousDiffers,
-                   absl::StrCat("group ", call.group, ": ranks ", other, " and ", call.rank,
-                                " do not agree on what they will run"));
+  return MakeError(
+      Reason::kRendezvousDiffers,
+      absl::StrCat("group ", call.group, ": ranks ", other, " and ", call.rank,
+                   " do not agree on what they will run: \"", absl::CHexEscape(group.agrees),
+                   "\" and \"", absl::CHexEscape(call.agrees), "\""));
 }
 
 Rendezvous::Id Rendezvous::Join(const Call& call, SteadyTime deadline, OnMet done) {

@@ -36,7 +36,8 @@ class Group {
   // and `backend` outlive the group; the client's StopWaiting ends the wait for the others.
   static absl::StatusOr<std::unique_ptr<Group>> Meet(client::AgentClient& client, Backend& backend,
                                                      const GroupOptions& options);
-  // Aborts the communicator; says nothing to the planner.
+  // Aborts the communicator; says nothing to the planner. An epoch that goes on holds it up, for as
+  // long as a long poll, unless the client has been told StopWaiting.
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -46,20 +47,23 @@ class Group {
   // Sleeps until `time`, and returns OK then; before it if the group is over, with the error: of a
   // neighbour that hung up, or fate(). REQUIRES: the communicator has nothing under way.
   absl::Status WaitUntil(absl::Time time);
+  // Returns whether it was over before `time`.
+  bool PauseUntil(absl::Time time);
   // ABORTED with what the planner said of the epoch's end; OK as long as it goes on.
   absl::Status fate() const;
   // Ends it here, and through the planner for all ranks. The first reason counts, also the
   // planner's. May block for as long as a short call.
   void End(const std::string& why);
-  // The same without a word to the planner, at once.
+  // The same for who has nothing left to do but to say what it ended of: ABORTED with what the
+  // planner heard first, which all ranks are told.
+  absl::Status Ended(const std::string& why);
+  // Ends it without a word to the planner, at once.
   void Abort(const std::string& why);
 
  private:
   Group(client::AgentClient& client, const GroupOptions& options, uint64_t epoch,
         std::unique_ptr<Communicator> communicator);
   void Watch();
-  // Returns whether it was over before `time`.
-  bool PauseUntil(absl::Time time);
   // Returns whether this was the first end.
   bool Over(const std::string& why);
 

@@ -1,4 +1,4 @@
-#include "gpu_agent/daemon/group.h"
+#include "gpu_agent/run/group.h"
 
 #include <algorithm>
 #include <chrono>
@@ -22,6 +22,7 @@ namespace {
 constexpr absl::Duration kConnectTime = absl::Seconds(10);
 constexpr std::chrono::seconds kWatch{20};  // of one long poll
 constexpr absl::Duration kWatchPause = absl::Seconds(1);
+constexpr std::chrono::seconds kLastWord{2};
 // Until a loss is passed on by hanging up as well: the other neighbour shall see who it was.
 constexpr absl::Duration kNotice = absl::Milliseconds(300);
 
@@ -184,6 +185,12 @@ bool Group::Over(const std::string& why) {
 
 void Group::End(const std::string& why) {
   if (Over(why)) TellEnd(client_, options_, epoch_, why);
+}
+
+absl::Status Group::Ended(const std::string& why) {
+  End(why);
+  const auto answer = client_.WatchEpoch(About<v1::WatchEpochRequest>(options_, epoch_), kLastWord);
+  return answer.ok() && answer->over() ? absl::AbortedError(answer->why()) : fate();
 }
 
 void Group::Abort(const std::string& why) { Over(why); }
