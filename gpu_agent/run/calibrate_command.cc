@@ -116,8 +116,8 @@ absl::StatusOr<Measured> Measure(const Args& args, Session& session, Communicato
 
 // Ranks that measure differently would wait for each other.
 std::string WhatIsMeasured(const Args& args, const Session& session) {
-  return absl::StrCat("calibrate ", BUCKETD_VERSION, ", ", session.backend(), ", ",
-                      args.sweep.min_bytes, " to ", args.sweep.max_bytes, " bytes");
+  return absl::StrCat(BUCKETD_VERSION, ", ", session.backend(), ", ", args.session.ranks,
+                      " a node, ", args.sweep.min_bytes, " to ", args.sweep.max_bytes, " bytes");
 }
 
 // What ends a group all of its ranks hear: the first of each node says it.
@@ -127,13 +127,10 @@ int Exit(const absl::Status& status) {
   return status == ToldByTheFirst() ? kUnavailable : Report(status);
 }
 
-// With whose the missing ranks are, and as what commands call it.
-absl::Status OfNodes(const Args& args, const absl::Status& status) {
-  if (absl::IsAborted(status)) return absl::UnavailableError(status.message());
-  if (!absl::IsDeadlineExceeded(status)) return status;
-  return absl::UnavailableError(absl::StrCat(
-      status.message(), "; node 0 has ranks 0 to ", args.session.ranks - 1, ", each of the ",
-      args.session.nodes, " nodes as many, and each is to be started with its own --node"));
+// As what commands call somebody who is not there.
+absl::Status AsAbsence(const absl::Status& status) {
+  const bool absence = absl::IsAborted(status) || absl::IsDeadlineExceeded(status);
+  return absence ? absl::UnavailableError(status.message()) : status;
 }
 
 // A rank whose neighbour hung up does not know why. Whoever does has a moment to say it: the first
@@ -152,9 +149,27 @@ absl::Status WhyItEnded(Session& session, Group& group, const absl::Status& own)
   return absl::Status(told.code(), absl::StrCat(told.message(), "; seen here: ", why));
 }
 
+// The first of each node, before all ranks: whoever differs is told, whichever rank is late.
+absl::Status MeetNodes(const Args& args, const Session& session, client::AgentClient& client) {
+  v1::RendezvousRequest request;
+  request.set_tenant(args.group.tenant);
+  request.set_group(absl::StrCat(args.group.name, "/nodes"));
+  request.set_rank(static_cast<uint32_t>(args.session.node));
+  request.set_size(static_cast<uint32_t>(args.session.nodes));
+  request.set_endpoint("none");
+  request.set_agrees(WhatIsMeasured(args, session));
+  const absl::Status met =
+      client.Rendezvous(request, absl::ToChronoMilliseconds(args.group.timeout)).status();
+  if (met.ok()) return met;
+  return absl::Status(met.code(), absl::StrCat(met.message(), " (a rank stands for a node here)"));
+}
+
 absl::StatusOr<Measured> MeetAndMeasure(const Args& args, Session& session,
                                         client::AgentClient& client) {
+  if (session.first_of_node()) RETURN_IF_ERROR(MeetNodes(args, session, client));
   GroupOptions options = args.group;
+  // Until the nodes have met there is nobody to be late for.
+  if (!session.first_of_node()) options.timeout *= 2;
   options.agrees = WhatIsMeasured(args, session);
   ASSIGN_OR_RETURN(const std::unique_ptr<Group> group, session.Meet(client, options));
   absl::StatusOr<Measured> measured = Measure(args, session, group->communicator());
@@ -167,7 +182,7 @@ absl::StatusOr<Measured> MeasureOverNodes(const Args& args, Session& session) {
   client::AgentClient client(args.delivery.planner, args.delivery.tls);
   absl::StatusOr<Measured> measured = MeetAndMeasure(args, session, client);
   if (measured.ok()) return measured;
-  return session.first_of_node() ? OfNodes(args, measured.status()) : ToldByTheFirst();
+  return session.first_of_node() ? AsAbsence(measured.status()) : ToldByTheFirst();
 }
 
 absl::StatusOr<Measured> MeasureHere(const Args& args, Session& session) {
