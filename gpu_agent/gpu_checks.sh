@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Everything that one GPU can show, in one call of less than ten minutes, from a tree where `ninja -C build gpu_checks` has run.
 # On a machine of its own the sources and build/gpu_checks are enough; where torch for CUDA is, its NCCL and operators are used.
-# Every part has a limit of its own and all of them one together; what a part says is in results.txt as soon as it says it. A check is a
-# line with its figure and its bound; at the end they are gpu_agent/RESULTS.md.
+# Every part has a limit of its own, and all limits together are within the whole; what a part says is in results.txt as soon as it says it.
+# A check is a line with its figure and its bound; at the end they are gpu_agent/RESULTS.md, with what to do about each that is not right.
 # Exit: 0 all right, 1 something is wrong, 2 right but slower than the goal, 3 no GPU here.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -29,18 +29,36 @@ trap 'exec >&- 2>&-; wait $tee' EXIT
 worst=0
 summary=""
 rows=""
-# Runs a command for at most so many seconds, and no longer than the whole may take.
+wrong=""
+# A limit stands for so many seconds of the usual whole: GPU_CHECKS_SECONDS=1140 gives each part twice its time.
+usual=570
+scaled() { echo $((($1 * whole + usual - 1) / usual)); }
+# Runs a command for at most so many seconds, the three in which it may be killed among them, and no longer than the whole may take.
 limited() {
-  local limit="$1" left=$((whole - SECONDS))
+  local limit left=$((whole - SECONDS))
+  limit="$(scaled "$1")"
   shift
   [ $left -gt 0 ] || return 125
   [ $left -gt "$limit" ] || limit=$left
-  timeout -k 5 "$limit" "$@"
+  timeout -k 3 $((limit > 6 ? limit - 3 : limit)) "$@"
 }
-# part NAME SECONDS command...: runs it and keeps its verdict, and its lines CHECK|what|figure|bound|verdict.
+# row NAME TOOK LIMIT VERDICT: of a part.
+row() {
+  summary+="$(printf '%-28s %-28s %6s' "$1" "$4" "$2")"$'\n'
+  rows+="| **$1** | $2 | $3 | $4 |"$'\n'
+}
+# skip NAME WHY
+skip() {
+  echo
+  echo "== $1"
+  echo "-- skipped: $2"
+  row "$1" - - "skipped: $2"
+}
+# part NAME SECONDS ADVICE command...: runs it and keeps its verdict, and its lines CHECK|what|figure|bound|verdict. The advice is for
+# whoever reads that it is not right.
 part() {
-  local name="$1" limit="$2" begin=$SECONDS rc verdict said="$out/part.txt"
-  shift 2
+  local name="$1" limit="$2" advice="$3" begin=$SECONDS rc verdict said="$out/part.txt"
+  shift 3
   echo
   echo "== $name"
   limited "$limit" "$@" > >(tee "$said") 2>&1
@@ -55,82 +73,120 @@ part() {
     *) verdict="WRONG (exit $rc)"; worst=1 ;;
   esac
   echo "-- $verdict"
-  summary+="$(printf '%-28s %-28s %4d s' "$name" "$verdict" $((SECONDS - begin)))"$'\n'
-  rows+="| **$name** | $((SECONDS - begin)) s | $limit s | $verdict |"$'\n'
+  row "$name" "$((SECONDS - begin)) s" "$(scaled "$limit") s" "$verdict"
   rows+="$(sed -n "s/^CHECK|\(.*\)|\(.*\)|\(.*\)|\(.*\)$/| \1 | \2 | \3 | \4 |/p" "$said")"$'\n'
+  case $rc in
+    0 | 3) ;;
+    124 | 137 | 125) explain "$name" "$verdict" "It hung, or this machine is slow: GPU_CHECKS_SECONDS=1140 gives every part twice its time. If it hangs again: $advice" ;;
+    *) explain "$name" "$verdict" "$advice" ;;
+  esac
   rm -f "$said"
   return $rc
+}
+# explain NAME VERDICT ADVICE: here and in RESULTS.md, there with the last that the part said.
+explain() {
+  echo "   $3"
+  wrong+=$'\n'"**$1**: $2. $3"$'\n\n'"$(grep -v '^CHECK|.*|right$' "$said" | tail -n 12 | cut -c1-200 | sed 's/^/    /')"$'\n'
 }
 
 # One that was put beside the programs, a newer one; else torch's own, before one of the system.
 if [ -z "${BUCKETD_NCCL_LIB:-}" ] && [ -f "$checks/libnccl.so.2" ]; then
   export BUCKETD_NCCL_LIB="$checks/libnccl.so.2"
 elif [ -z "${BUCKETD_NCCL_LIB:-}" ]; then
-  wheel="$(limited 20 "$python" -c 'import importlib.util as u; print(*u.find_spec("nvidia.nccl").submodule_search_locations)' 2>/dev/null)"
+  wheel="$(limited 10 "$python" -c 'import importlib.util as u; print(*u.find_spec("nvidia.nccl").submodule_search_locations)' 2>/dev/null)"
   [ -n "$wheel" ] && [ -f "$wheel/lib/libnccl.so.2" ] && export BUCKETD_NCCL_LIB="$wheel/lib/libnccl.so.2"
 fi
 
 echo "== machine"
-gpu="$(limited 20 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo "nvidia-smi: not here")"
+gpu="$(limited 10 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo "nvidia-smi: not here")"
 echo "$gpu"
-backend="$(limited 60 "$checks/gpu_checks" backend)"
+backend="$(limited 20 "$checks/gpu_checks" backend)"
 rc=$?
 echo "$backend"
 if [ $rc -eq 3 ]; then
   echo "gpu_checks: there is no GPU here, so nothing was checked"
   exit 3
 elif [ $rc -ne 0 ]; then
-  echo "gpu_checks: the GPU cannot be used (exit $rc), so nothing was checked"
+  echo "gpu_checks: the GPU cannot be used (exit $rc), so nothing was checked: what stands above is CUDA's word. Another process may have all of"
+  echo "its memory, or have it for itself (nvidia-smi), or the driver is older than the CUDA that the programs were built with wants"
   exit 1
 fi
 
-part "kernels bit for bit" 60 "$checks/gpu_checks" bits
-part "copies" 120 "$checks/gpu_checks" copies "$out/copies.tsv"
-[ -s "$out/copies.tsv" ] && part "torch's FSDP operators" 60 "$python" tests/gpu_agent/checks/torch_ops.py "$out/copies.tsv"
+steps="$checks/gpu_steps --gtest_filter=NAME runs one alone, NCCL_DEBUG=INFO says what NCCL does. Until it is right here, trainers on this machine leave executor=\"bucketd\" out."
+part "kernels bit for bit" 30 "The kernels copy other bytes than the processor: use no bucket here. The line above names the first segment that differs; report it with GPU and driver." \
+  "$checks/gpu_checks" bits
+part "copies" 60 "Wrong bits: as above. Below the goal: nothing is wrong, but packing takes longer than it could; copies.tsv has every size and rival. Was the GPU busy with something else (nvidia-smi)?" \
+  "$checks/gpu_checks" copies "$out/copies.tsv"
+if [ -s "$out/copies.tsv" ]; then
+  part "torch's FSDP operators" 45 "Nothing is wrong: torch's own copies are faster at the sizes above, so that packed buckets of these gain less than planned." \
+    "$python" tests/gpu_agent/checks/torch_ops.py "$out/copies.tsv"
+else
+  skip "torch's FSDP operators" "there are no copies to compare with"
+fi
 
 # Several ranks on one GPU are refused before 2.30, and want small grids to run side by side.
 nccl="$(grep -o 'NCCL 2\.[0-9]*' <<<"$backend" | head -1 | cut -d. -f2)"
+several="several ranks on one GPU want NCCL 2.30 or newer: put its libnccl.so.2 into $checks"
 [ "${nccl:-0}" -ge 30 ] && export NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=4 GPU_CHECKS_RANKS=3
-part "NCCL" 120 "$checks/gpu_conformance" --gtest_brief=1
-part "an executor on a GPU" 120 env -u NCCL_LAUNCH_ORDER_IMPLICIT "$checks/gpu_steps" --gtest_brief=1
-part "lanes in NCCL's launch order" 40 env NCCL_LAUNCH_ORDER_IMPLICIT=1 "$checks/gpu_steps" --gtest_brief=1 --gtest_filter='*Lanes*'
-part "torch's tensors" 90 env LD_LIBRARY_PATH="$checks:${LD_LIBRARY_PATH:-}" "$python" tests/gpu_agent/checks/torch_buckets.py "$checks/libbucket_executor.so"
-part "shared bucket memory" 60 "$checks/gpu_checks" sharing
+part "NCCL" 60 "A collective hung or gave other bits than the processor's: try another NCCL (BUCKETD_NCCL_LIB=FILE), then NCCL_MAX_CTAS=1; NCCL_DEBUG=INFO $checks/gpu_conformance --gtest_filter=NAME runs one alone." \
+  "$checks/gpu_conformance" --gtest_brief=1
+[ "${nccl:-0}" -ge 30 ] || skip "NCCL, 2 and 3 ranks" "$several"
+part "an executor on a GPU" 90 "$steps A goal that is missed is a figure to plan with, no fault." \
+  env -u NCCL_LAUNCH_ORDER_IMPLICIT "$checks/gpu_steps" --gtest_brief=1
+part "lanes in NCCL's launch order" 20 "Two lanes hang beside torch's collectives though NCCL orders its launches: $steps" \
+  env NCCL_LAUNCH_ORDER_IMPLICIT=1 "$checks/gpu_steps" --gtest_brief=1 --gtest_filter='*Lanes*'
+part "torch's tensors" 50 "The Python client's part on GPUs (client/python/bucketd/on_device.py) gives other bits than torch.distributed, or fails: trainers on this machine leave executor=\"bucketd\" out. torch's version stands above." \
+  env LD_LIBRARY_PATH="$checks:${LD_LIBRARY_PATH:-}" "$python" tests/gpu_agent/checks/torch_buckets.py "$checks/libbucket_executor.so"
+part "shared bucket memory" 20 "Memory that one process exports to another does not outlive it, or is not given back: containers want one /dev/shm and may not forbid the driver's file descriptors. No trainer uses it yet." \
+  "$checks/gpu_checks" sharing
 if [ "${nccl:-0}" -ge 30 ]; then
   # Two processes on one GPU take turns: slow, but every payload is verified.
   # Its exit codes are others than ours.
   # shellcheck disable=SC2016
-  part "calibrate through NCCL" 60 env LD_LIBRARY_PATH="$checks" bash -c '"$0" "$@" || exit 1' \
+  part "calibrate through NCCL" 30 "bucket-agent cannot measure with NCCL here; its last line says why. With --backend ring it measures the processor's." \
+    env LD_LIBRARY_PATH="$checks" bash -c '"$0" "$@" || exit 1' \
     "$checks/bucket-agent" calibrate --backend nccl --ranks 2 --max-bytes 65536 --profile-out "$out/profile.json"
 else
-  echo; echo "== one NCCL rank only: several on one GPU want 2.30 or newer"
+  skip "calibrate through NCCL" "$several"
 fi
 sanitizer="$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)"
-if [ -n "$sanitizer" ]; then
-  for tool in memcheck initcheck racecheck; do
-    part "kernels under $tool" 60 env GPU_CHECKS_TIMES=1 "$sanitizer" --tool $tool --error-exitcode 9 "$checks/gpu_checks" bits
-  done
-  part "closes under memcheck" 60 env GPU_CHECKS_TIMES=2 "$sanitizer" --tool memcheck --error-exitcode 9 "$checks/gpu_steps" --gtest_brief=1 --gtest_filter='*Close*'
+found="compute-sanitizer found what stands above, in a kernel or a call that it names: a fault of ours, also where all bits are right. Report it, and use no bucket on a GPU."
+for tool in memcheck initcheck racecheck; do
+  if [ -z "$sanitizer" ]; then
+    skip "kernels under $tool" "compute-sanitizer is not here; CUDA's toolkit has it"
+  else
+    part "kernels under $tool" 30 "$found" env GPU_CHECKS_TIMES=1 "$sanitizer" --tool $tool --error-exitcode 9 "$checks/gpu_checks" bits
+  fi
+done
+if [ -z "$sanitizer" ]; then
+  skip "closes under memcheck" "compute-sanitizer is not here; CUDA's toolkit has it"
 else
-  echo; echo "== compute-sanitizer: not here"
+  part "closes under memcheck" 30 "$found" env GPU_CHECKS_TIMES=2 "$sanitizer" --tool memcheck --error-exitcode 9 "$checks/gpu_steps" --gtest_brief=1 --gtest_filter='*Close*'
 fi
 
+case $worst in
+  0) overall="All right." ;;
+  2) overall="All right, with goals that were missed." ;;
+  *) overall="Something is WRONG: see the end of this page." ;;
+esac
 {
   echo "# What a GPU has shown"
   echo
-  echo "Written by \`gpu_agent/gpu_checks.sh\`; [what each check is](../tests/gpu_agent/checks/README.md). A part's line has the time that it took and its limit,"
-  echo "a check's its figure and its bound."
+  echo "$overall Written by \`gpu_agent/gpu_checks.sh\`; [what each check is](../tests/gpu_agent/checks/README.md). A part's line (bold) has the time that it took, its limit"
+  echo "and its verdict; a check's has its figure, its bound or goal, and its verdict."
   echo
-  printf '    %s\n' "$(date -u +%F)" "${gpu//$'\n'/; }"
+  printf '    %s\n' "$(date -u +%F), $SECONDS s, sources $(git describe --always --dirty 2>/dev/null || echo "without git")" "${gpu//$'\n'/; }"
   sed 's/^/    /' <<<"$backend"
   echo
   echo "| check | figure | bound | verdict |"
   echo "|---|---|---|---|"
   grep . <<<"$rows"
+  [ -z "$wrong" ] || printf '\n## What is not right, and what to do\n%s' "$wrong"
 } > "$out/RESULTS.md"
 cp "$out/RESULTS.md" "$results" 2>/dev/null || echo "gpu_checks: $results cannot be written; $out/RESULTS.md has it"
 
 echo
 echo "== summary"
 printf '%s' "$summary"
+echo "$overall"
 exit $worst

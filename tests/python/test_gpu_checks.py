@@ -3,6 +3,7 @@ one. The steps on a GPU are the real ones, over simulated GPUs."""
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ import torch
 from bucketd import bucket_library
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "gpu_agent" / "gpu_checks.sh"
 SIMULATED = pathlib.Path(os.environ.get("BUCKETD_BIN") or ROOT / "build" / "bin").parent / "tests" / "gpu_steps_simulated"
 
 
@@ -34,7 +36,7 @@ def checks(tmp_path):
         environment = {**os.environ, "GPU_CHECKS_PROGRAMS": str(folder), "GPU_CHECKS_RESULTS": str(tmp_path / "RESULTS.md"),
                        "PYTHON": str(tmp_path / "python"), "GPU_CHECKS_SECONDS": str(seconds), "PATH": "/usr/bin:/bin"}
         environment.pop("BUCKETD_NCCL_LIB", None)
-        done = subprocess.run([ROOT / "gpu_agent" / "gpu_checks.sh", tmp_path / "out"], env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run([SCRIPT, tmp_path / "out"], env=environment, capture_output=True, text=True, timeout=120)
         written = tmp_path / "RESULTS.md"
         return done.returncode, done.stdout + done.stderr, written.read_text() if written.exists() else ""
 
@@ -68,8 +70,13 @@ def test_every_check_is_a_line_with_its_figure_and_its_bound(checks):
                         ("a window over cudaMalloc's memory", "25 s"), ("torch", "faster")):
         rows = [row for row in results.splitlines() if row.startswith(f"| {what} |") and f"| {bound} |" in row]
         assert len(rows) == 1, (what, results)
-    assert "| **torch's tensors** |" in results and "| not here |" in results
-    assert "NCCL 2.27.3 (of the test)" in results and "one NCCL rank only" in said
+    assert re.search(r"\| \*\*torch's tensors\*\* \| \d+ s \| \d+ s \| not here \|", results), results
+    assert "NCCL 2.27.3 (of the test)" in results and results.splitlines()[2].startswith("All right. Written by")
+    # What is left out is said, in both.
+    for part, why in (("NCCL, 2 and 3 ranks", "NCCL 2.30"), ("calibrate through NCCL", "NCCL 2.30"), ("closes under memcheck", "compute-sanitizer is not here")):
+        assert re.search(rf"^\| \*\*{part}\*\* \| - \| - \| skipped: .*{why}", results, re.MULTILINE), results
+        assert f"== {part}\n-- skipped: " in said
+    assert "What is not right" not in results
 
 
 @pytest.mark.parametrize("steps, code, verdict", [
@@ -82,6 +89,21 @@ def test_what_a_part_says_is_what_the_script_says(checks, steps, code, verdict):
     program(folder / "gpu_steps", steps)
     ended, said, results = run(seconds=3 if "sleep" in steps else 60)
     assert ended == code and verdict in results, said + results
+    # Whoever runs it first learns what it means, and sees what the part said.
+    advice = results.split("## What is not right, and what to do\n")[1]
+    assert advice.count("**an executor on a GPU**: ") == 1 and "runs one alone" in advice and "runs one alone" in said
+    assert ("It hung, or this machine is slow" in advice) == ("sleep" in steps)
+    assert "CHECK|x" in advice or "sleep" in steps
+
+
+def test_all_parts_have_room_within_the_whole():
+    text = SCRIPT.read_text()
+    parts = [int(limit) for limit in re.findall(r'^ *part "[^"]+" (\d+) ', text, re.MULTILINE)]
+    more = [int(limit) for limit in re.findall(r"\$\(limited (\d+) ", text)]
+    tools = len(re.search(r"^for tool in (.*); do", text, re.MULTILINE)[1].split())
+    by_tool = [int(limit) for limit in re.findall(r'part "kernels under \$tool" (\d+) ', text)]
+    assert len(parts) == 11 and len(more) == 3 and len(by_tool) == 1
+    assert sum(parts) + sum(more) + (tools - 1) * by_tool[0] <= int(re.search(r"GPU_CHECKS_SECONDS:-(\d+)", text)[1]) < 600
 
 
 def test_torchs_part_runs_its_steps_on_the_processor():
