@@ -180,11 +180,32 @@ def test_dashboards_say_what_they_need():
         dashboard = json.loads(path.read_text())
         ids = [panel["id"] for panel in dashboard["panels"]]
         assert len(set(ids)) == len(ids)
-        assert dashboard["uid"] and dashboard["title"]
+        assert dashboard["uid"] and dashboard["title"] and dashboard["description"] and dashboard["links"]
+        variables = {one["name"] for one in dashboard["templating"]["list"]} | {"__rate_interval"}
+        taken = {}
         for panel in dashboard["panels"]:
-            assert panel["type"] == "row" or panel["targets"], panel["title"]
-            place = panel["gridPos"]
-            assert place["x"] + place["w"] <= 24, panel["title"]
+            place, title = panel["gridPos"], panel["title"]
+            assert place["x"] + place["w"] <= 24, title
+            for cell in itertools.product(range(place["x"], place["x"] + place["w"]), range(place["y"], place["y"] + place["h"])):
+                assert taken.setdefault(cell, title) == title, f"{title} lies over {taken[cell]}"
+            if panel["type"] == "row":
+                continue
+            assert panel["targets"] and panel["description"] and panel["datasource"]["uid"] == "${source}", title
+            assert panel["fieldConfig"]["defaults"]["unit"] in ("s", "bytes", "Bps", "percentunit", "reqps", "ops", "short", "none"), title
+            assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"]), title
+            for target in panel["targets"]:
+                assert set(re.findall(r"\$(\w+)", target["expr"])) <= variables, title
+                assert panel["type"] == "stat" or target["legendFormat"], title
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_what_a_dashboards_lists_offer_is_there(prometheus, path):
+    lists = [one for one in json.loads(path.read_text())["templating"]["list"] if one["type"] == "query"]
+    assert lists
+    for one in lists:
+        series, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", one["query"]["query"]).groups()
+        reply = json.loads(get(f"{prometheus.url}/api/v1/label/{label}/values?{urllib.parse.urlencode({'match[]': series})}"))
+        assert reply["data"], f"{path.stem}: ${one['name']} offers nothing"
 
 
 def test_every_rule_is_healthy_and_every_recording_has_data(prometheus):
