@@ -101,6 +101,7 @@ path = pathlib.Path(out, "prometheus.json")
 before = json.loads(path.read_text()) if path.exists() else dict.fromkeys(now, 0.0)
 path.write_text(json.dumps(now))
 d = {what: now[what] - before[what] for what in now}
+pathlib.Path(out, f"measured-{generation}.json").write_text(json.dumps(d))
 us = lambda what, by: 1e6 * d[what] / d[by]
 print(f"   generation {generation}, by Prometheus: a bucket was predicted to take {us('bucket_predicted_seconds_total', 'bucket_collectives_total'):.0f} us, "
       f"it took {us('bucket_collective_seconds_total', 'bucket_collectives_total'):.0f} us; exposed a run "
@@ -123,5 +124,19 @@ sleep 1.5
 scraped 1
 replaced="$(python3 -c 'import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())' \
   "http://$(http_of bucketd)/metrics" | sed -n 's/^bucketd_replans_total{outcome="replaced"} //p')"
-say "$replaced of the job's plans are new"
+
+step "What came of it"
+"$python" - "$out" <<'PY'
+import json, re, statistics, sys
+out = sys.argv[1]
+def read(name):
+    return json.load(open(f"{out}/{name}.json"))
+ratios = [read(f"measured-{g}")["bucket_predicted_seconds_total"] / read(f"measured-{g}")["bucket_collective_seconds_total"] for g in (0, 1)]
+print(f"   a bucket on the wire was predicted to take {ratios[0]:.1f} times what it took, then {ratios[1]:.1f} times")
+for scope, old, new in re.findall(r"pinned plan replaced .*scope=(\S+) .*pinned_ms=(\S+) fresh_ms=(\S+)", open(f"{out}/bucketd.log").read()):
+    print(f"   {scope}: by the measured costs the plan of generation 0 takes {float(old):.3f} ms, that of generation 1 {float(new):.3f} ms")
+steps = [statistics.median(read(f"generation-{g}")["step_ms"][2:]) for g in (0, 1)]
+print(f"   a step took {steps[0]:.1f} ms in generation 0 and {steps[1]:.1f} ms in generation 1 (medians; on a machine that does other things, too, they say little)")
+PY
+say "$replaced of the job's plans are new; logs and figures are in $out"
 [ "$replaced" -ge 1 ]

@@ -28,3 +28,6 @@ def test_what_training_measured_makes_the_next_generations_plan(tmp_path):
     found = re.findall(r"predicted to take (\d+) us, it took (\d+) us; exposed a run \d+ us predicted, (\d+) us measured", said)
     assert len(found) == 2 and all(int(figure) > 0 for figures in found for figure in figures), said
     assert int(found[1][0]) < int(found[0][0]), said  # what was measured is less than what gloo takes
+    plans = re.findall(r"0/[fb]w: by the measured costs the plan of generation 0 takes (\S+) ms, that of generation 1 (\S+) ms", said)
+    assert plans and all(float(new) < float(old) for old, new in plans), said
+    assert re.search(r"predicted to take \S+ times what it took, then \S+ times\n", said) and re.search(r"a step took \S+ ms in generation 0", said), said
