@@ -37,6 +37,7 @@ struct Args {
   TrainingFlags training_flags;
   TrainingOptions training;
   int gpu = 0;
+  int node = -1, nodes = -1;  // instead of rank and size
   std::string backend = "ring", http = "127.0.0.1:9462", probe_every = "60s", probe_when = "idle",
               timeout = "30s", ready_file;
 };
@@ -98,7 +99,33 @@ std::unique_ptr<Nvml> OpenNvml(const Backend& backend) {
   return nullptr;
 }
 
+// An agent for each GPU says where it stands, and its rank follows.
+absl::Status TakeRank(Args& args) {
+  GroupOptions& group = args.daemon.group;
+  const int per_node = args.daemon.per_node;
+  const bool by_rank = group.rank >= 0 && group.size >= 0,
+             by_node = args.node >= 0 && args.nodes >= 0;
+  if (by_rank == by_node) {
+    return absl::OutOfRangeError("--rank and --size are needed, or --node and --nodes");
+  }
+  if (by_rank) return absl::OkStatus();
+  if (args.gpu >= per_node) {
+    return absl::OutOfRangeError(
+        absl::StrCat("--gpu: ", args.gpu, "; expected less than --per-node, ", per_node));
+  }
+  if (args.node >= args.nodes) {
+    return absl::OutOfRangeError(
+        absl::StrCat("--node: ", args.node, " of ", args.nodes, "; expected less than --nodes"));
+  }
+  group.rank = args.node * per_node + args.gpu;
+  group.size = args.nodes * per_node;
+  if (group.size >= 2 && group.size <= 64) return absl::OkStatus();
+  return absl::OutOfRangeError(
+      absl::StrCat("--nodes: ", group.size, " agents of all nodes; expected 2 to 64"));
+}
+
 absl::Status Check(Args& args) {
+  RETURN_IF_ERROR(TakeRank(args));
   GroupOptions& group = args.daemon.group;
   if (args.probe_when != "idle" && args.probe_when != "always") {
     return absl::OutOfRangeError(
@@ -188,8 +215,18 @@ void AddDaemonCommand(const Command& app) {
   AddTlsFlags(command, {tls.ca, tls.certificate, tls.key, tls.token});
   command.AddOption("--group", group.name, "the process group's name").Required();
   command.AddOption("--tenant", group.tenant, "whose group it is");
-  command.AddOption("--rank", group.rank, "of this agent").Required().InRange(0, 63);
-  command.AddOption("--size", group.size, "agents of the group").Required().InRange(2, 64);
+  group.rank = group.size = -1;
+  command.AddOption("--rank", group.rank, "of this agent").InRange(0, 63);
+  command.AddOption("--size", group.size, "agents of the group").InRange(2, 64);
+  command
+      .AddOption("--node", args->node,
+                 "instead of --rank: the number of this node, each of which has --per-node agents, "
+                 "one for each --gpu")
+      .InRange(0, 63)
+      .Excludes({"--rank", "--size"});
+  command.AddOption("--nodes", args->nodes, "instead of --size: how many nodes")
+      .InRange(1, 64)
+      .Excludes({"--rank", "--size"});
   command
       .AddOption("--interface", group.tcp_interface,
                  "the only network interface to use, by name or address")

@@ -239,6 +239,11 @@ def test_what_cannot_be_is_said_before_anything_starts(tmp_path):
     both = ("--rank", "0", "--size", "2")
     assert "less than --size" in refused("--rank", "2", "--size", "2", "--unix-folder", str(tmp_path / "u"))
     assert "--interface" in refused(*both)
+    for neither in ((), ("--rank", "0"), ("--node", "0"), ("--rank", "0", "--nodes", "2")):
+        assert re.search("--rank and --size are needed, or --node and --nodes|excludes", refused(*neither, "--unix-folder", "u")), neither
+    assert "--gpu: 2; expected less than --per-node" in refused("--node", "0", "--nodes", "2", "--per-node", "2", "--gpu", "2", "--unix-folder", "u")
+    assert "--node: 2 of 2" in refused("--node", "2", "--nodes", "2", "--unix-folder", "u")
+    assert "128 agents of all nodes" in refused("--node", "0", "--nodes", "16", "--per-node", "8", "--unix-folder", "u")
     assert "--probe-every" in refused(*both, "--unix-folder", str(tmp_path / "u"), "--probe-every", "soon")
     assert "--http" in refused(*both, "--unix-folder", str(tmp_path / "u"), "--http", "nowhere")
 

@@ -157,11 +157,13 @@ def test_a_wire_that_is_cut_ends_the_ranks_in_time(nodes):
 
 def test_daemons_of_two_nodes_probe_over_the_interface_that_was_named(nodes):
     before = nodes.sent("fast")
-    for n in (0, 1):
-        nodes.start(n, BINARY, "daemon", "--planner", PLANNER, "--group", "nodes", "--rank", str(n), "--size", "2", "--interface", "fast",
-                    "--http", "", "--sweep-bytes", "65536", "--probe-every", "200ms", "--ready-file", f"ready.{n}")
-    for n in (0, 1):
-        wait_for((nodes.folder / f"ready.{n}").exists, f"node {n} to be ready")
+    agents = [(n, gpu) for n in (0, 1) for gpu in (0, 1)]
+    said = [nodes.start(n, BINARY, "daemon", "--planner", PLANNER, "--group", "nodes", "--node", str(n), "--nodes", "2", "--per-node", "2",
+                        "--gpu", str(gpu), "--interface", "fast", "--http", "", "--sweep-bytes", "65536", "--probe-every", "200ms",
+                        "--ready-file", f"ready.{n}.{gpu}").stdout.readline() for n, gpu in agents]
+    assert [re.search("rank . of .", line)[0] for line in said] == [f"rank {rank} of 4" for rank in range(4)]
+    for n, gpu in agents:
+        wait_for((nodes.folder / f"ready.{n}.{gpu}").exists, f"agent {gpu} of node {n} to be ready")
     assert nodes.sent("fast") - before > 12 * 65536
 
 

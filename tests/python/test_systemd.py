@@ -27,16 +27,16 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path, name):
 
 def test_the_agents_unit_takes_what_gpus_need_beside_it(tmp_path):
     binary = pathlib.Path(embedded.find_binary()).with_name("bucket-agent")
-    unit, more = tmp_path / "bucket-agent.service", tmp_path / "bucket-agent.service.d" / "gpu.conf"
-    unit.write_text((UNITS / unit.name).read_text().replace("/usr/bin/bucket-agent", str(binary)))
+    unit, more = tmp_path / "bucket-agent@.service", tmp_path / "bucket-agent@.service.d" / "gpu.conf"
+    unit.write_text((UNITS / "bucket-agent.service").read_text().replace("/usr/bin/bucket-agent", str(binary)))
     more.parent.mkdir()
 
     def said(text):
         more.write_text(text)
-        done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True)
+        done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(tmp_path / "bucket-agent@3.service")], capture_output=True, text=True)
         return done.returncode, done.stderr
 
-    text = (UNITS / "bucket-agent-gpu.conf").read_text()
+    text = (UNITS / "bucket-agent-gpu.conf").read_text().replace("/usr/bin/bucket-agent", str(binary))
     code, errors = said(text)
     assert code == 0 and "bucket-agent" not in errors, errors
     # What the unit forbids and a GPU needs is named again.
@@ -45,19 +45,22 @@ def test_the_agents_unit_takes_what_gpus_need_beside_it(tmp_path):
     assert "DeviceAlow" in said(text.replace("DeviceAllow", "DeviceAlow"))[1], "systemd did not read it"
 
 
-def test_the_agents_unit_has_its_arguments_from_the_file_beside_it(tmp_path):
+def test_the_agents_units_have_their_arguments_from_the_file_beside_them(tmp_path):
     unit, text = (UNITS / "bucket-agent.service").read_text(), (UNITS / "bucket-agent.env").read_text()
     assert "EnvironmentFile=/etc/bucketd/bucket-agent.env" in unit and "\nRuntimeDirectory=bucket-agent\n" in unit
-    command = re.search(r"^ExecStart=/usr/bin/bucket-agent (.*)$", unit, re.MULTILINE)[1]
     given = dict(line.split("=", 1) for line in text.splitlines() if line and not line.startswith("#"))
-    wanted = re.findall(r"\$\{?(\w+)", command)
-    assert set(wanted) == set(given)
-    for key, value in given.items():
-        command = command.replace(f"${{{key}}}", value).replace(f"${key}", value)
     binary = pathlib.Path(embedded.find_binary()).with_name("bucket-agent")
-    arguments = command.replace("eth0", "no-such-interface").replace(":9462", ":0").replace("/run/bucket-agent", str(tmp_path)).split()
-    done = subprocess.run([binary, *arguments], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and "no-such-interface" in done.stderr, done.stderr
+    wanted = set()
+    for file, who in ((unit, "rank 0 of 2 of nodes"), ((UNITS / "bucket-agent-gpu.conf").read_text(), "rank 3 of 16 of nodes-gpus")):
+        command = re.search(r"^ExecStart=/usr/bin/bucket-agent (.*)$", file, re.MULTILINE)[1]
+        wanted |= set(re.findall(r"\$\{?(\w+)", command))
+        for key, value in given.items():
+            command = command.replace(f"${{{key}}}", value).replace(f"${key}", value)
+        command = re.sub(r"127\.0\.0\.1:\S+", "127.0.0.1:0", command.replace("%i", "3")).replace("--backend nccl", "")
+        arguments = command.replace("eth0", "no-such-interface").replace("/run/bucket-agent", str(tmp_path)).split()
+        done = subprocess.run([binary, *arguments], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and "no-such-interface" in done.stderr and who in done.stdout, done.stdout + done.stderr
+    assert wanted == set(given)
 
 
 def test_the_unit_checks_the_file_that_it_starts_with():
