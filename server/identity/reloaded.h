@@ -43,22 +43,22 @@ class Reloaded {
 
   // Once, before the others. An error is the caller's to tell.
   absl::Status Load() {
-    const absl::MutexLock lock(&mutex_);
+    const absl::MutexLock looking(&looking_);
     ASSIGN_OR_RETURN(T value, ReadWhole());
-    value_ = std::make_shared<const T>(std::move(value));
+    Take(std::move(value));
     return absl::OkStatus();
   }
 
   // Reads again if a file has changed, or did not make sense when it was last read: the half of a
   // replacement. A refusal is logged once.
   void Look() {
-    const absl::MutexLock lock(&mutex_);
+    const absl::MutexLock looking(&looking_);
     const std::string signature = Signature();
     if (signature == signature_ && refusal_.empty()) return;
     const bool changed = signature != signature_;
     absl::StatusOr<T> value = ReadWhole();
     if (value.ok()) {
-      value_ = std::make_shared<const T>(*std::move(value));
+      Take(*std::move(value));
       refusal_.clear();
       counters_.taken.Increment();
       spdlog::info("{}: read again, in force from now on", what_);
@@ -69,13 +69,20 @@ class Reloaded {
     }
   }
 
+  // Waits for no file.
   std::shared_ptr<const T> Get() const {
     const absl::MutexLock lock(&mutex_);
     return value_;
   }
 
  private:
-  std::string Signature() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void Take(T value) {
+    auto taken = std::make_shared<const T>(std::move(value));
+    const absl::MutexLock lock(&mutex_);
+    value_.swap(taken);  // the one before may die without the lock
+  }
+
+  std::string Signature() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(looking_) {
     std::vector<std::string> paths = paths_;
     paths.insert(paths.end(), other_paths_.begin(), other_paths_.end());
     return SignatureOf(paths);
@@ -83,7 +90,7 @@ class Reloaded {
 
   // The signature is taken before what it is of is read, so that no replacement is missed. Which
   // files a value is made of is known once it was read, and then it is read again.
-  absl::StatusOr<T> ReadWhole() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  absl::StatusOr<T> ReadWhole() ABSL_EXCLUSIVE_LOCKS_REQUIRED(looking_) {
     while (true) {
       signature_ = Signature();
       absl::StatusOr<T> value = read_();
@@ -99,10 +106,12 @@ class Reloaded {
   const Read read_;
   const FilesOf others_;
   const ReloadCounters counters_;
+  // Held while files are read, which may lie on a disk that does not answer.
+  absl::Mutex looking_ ABSL_ACQUIRED_BEFORE(mutex_);
+  std::string signature_ ABSL_GUARDED_BY(looking_);
+  std::string refusal_ ABSL_GUARDED_BY(looking_);  // of the files as they are; "": none
+  std::vector<std::string> other_paths_ ABSL_GUARDED_BY(looking_);
   mutable absl::Mutex mutex_;
-  std::string signature_ ABSL_GUARDED_BY(mutex_);
-  std::string refusal_ ABSL_GUARDED_BY(mutex_);  // of the files as they are; "": none
-  std::vector<std::string> other_paths_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const T> value_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -1,10 +1,13 @@
 // Who is who, without a server: patterns of names, the identities file, roles, files of TLS, and
 // files that are replaced.
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <random>
 #include <regex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +18,9 @@
 #include "server/base/errors.h"
 #include "server/identity/caller.h"
 #include "server/identity/identities.h"
+#include "server/identity/identity_metrics.h"
 #include "server/identity/name_pattern.h"
+#include "server/identity/reloaded.h"
 #include "server/identity/trust.h"
 #include "tests/server/certificates.h"
 
@@ -24,6 +29,35 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+
+// A disk that does not answer holds up whoever reads the files again, and no call.
+TEST(ReloadedTest, WhatIsInForceIsThereWhileFilesAreRead) {
+  const std::string path = testing::TempDir() + "/reloaded";
+  std::ofstream(path) << "one";
+  prometheus::Registry registry;
+  IdentityMetrics metrics(registry);
+  std::promise<void> reads, answers;
+  int times = 0;
+  Reloaded<int> file("a file", {path},
+                     [&]() -> absl::StatusOr<int> {
+                       if (++times == 2) {
+                         reads.set_value();
+                         answers.get_future().wait();
+                       }
+                       return times;
+                     },
+                     {metrics.identities_taken, metrics.identities_refused});
+  ASSERT_TRUE(file.Load().ok());
+  std::ofstream(path) << "another";
+  std::thread looks([&] { file.Look(); });
+  reads.get_future().wait();
+  std::future<int> got = std::async(std::launch::async, [&] { return *file.Get(); });
+  EXPECT_EQ(got.wait_for(std::chrono::seconds(5)), std::future_status::ready);
+  answers.set_value();
+  looks.join();
+  EXPECT_EQ(got.get(), 1);
+  EXPECT_EQ(*file.Get(), 2);
+}
 
 TEST(NamePatternTest, StarsStandForOnePart) {
   const struct {
