@@ -208,3 +208,14 @@ def test_what_an_executor_may_still_use_stays(monkeypatch):
         executor._close(4711, used)
         assert any(one is used for one in executor._left) == stays
     executor._left.remove(used)
+
+
+def test_a_start_says_where_tensors_are_and_refuses_those_of_another_device():
+    graph, plan = graph_and_plan(2, "dp")
+    runner = executor.Runner(graph, plan, "cpu", 10.0)
+    runner._handle = 1  # of no library: it is not called
+    with pytest.raises(ExecutorError, match=r"bucket 0 \(b0\) is planned for cpu, of its tensors one is on meta"):
+        runner.start(0, [torch.empty(3, 5), torch.empty(7, 2, device="meta")], [])
+    tensors = [torch.empty(3, 5), torch.empty(7, 2)]
+    told = executor._Tensors(2, int(DType.F32)).of(tensors)
+    assert [(one.data, one.elements, one.dtype) for one in told] == [(x.data_ptr(), x.numel(), int(DType.F32)) for x in tensors]
