@@ -34,14 +34,16 @@ std::string Hindrance(const GpuBackend& found, int ranks) {
                       "NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment)");
 }
 
-// What rank 0 says to all: an NCCL id, or why it has none.
+// What ranks say to each other: which NCCL they have, and rank 0 its id, or why it has none.
 class Invitation {
  public:
-  static constexpr size_t kBytes = 512;
+  static constexpr size_t kBytes = 512, kVersionBytes = 64, kAllBytes = kBytes + kVersionBytes;
 
-  static std::vector<std::byte> Write(const absl::StatusOr<std::string>& id) {
+  static std::vector<std::byte> Write(const absl::StatusOr<std::string>& id,
+                                      const std::string& version) {
     const std::string text = id.ok() ? *id : std::string(id.status().message());
-    std::vector<std::byte> bytes(kBytes);
+    std::vector<std::byte> bytes(kAllBytes);
+    std::memcpy(bytes.data() + kBytes, version.data(), std::min(version.size(), kVersionBytes));
     const size_t size = std::min(text.size(), kBytes - 3);
     bytes[0] = static_cast<std::byte>(id.ok());
     bytes[1] = static_cast<std::byte>(size >> 8);
@@ -56,7 +58,17 @@ class Invitation {
     if (bytes[0] == std::byte{1}) return text;
     return absl::UnavailableError(absl::StrCat("rank 0 has no NCCL id: ", text));
   }
+
+  static std::string Version(const std::byte* bytes) {
+    const char* text = reinterpret_cast<const char*>(bytes) + kBytes;
+    return std::string(text, strnlen(text, kVersionBytes));
+  }
 };
+
+// "NCCL 2.27.3" of "NCCL 2.27.3 (libnccl.so.2)": the same one may lie elsewhere on each node.
+std::string WithoutItsFile(const std::string& version) {
+  return version.substr(0, version.find(" ("));
+}
 
 // Before NCCL starts. Without "=" it would take the name for the beginning of one.
 absl::Status HaveNcclUse(const std::string& interface) {
@@ -66,11 +78,21 @@ absl::Status HaveNcclUse(const std::string& interface) {
   return absl::OkStatus();
 }
 
-// `own` as rank 0 has it, on all ranks.
-absl::StatusOr<std::string> Invite(Communicator& ring, const absl::StatusOr<std::string>& own) {
+// `own` as rank 0 has it, on all ranks, which have one NCCL: two would hang, or worse.
+absl::StatusOr<std::string> Invite(Communicator& ring, const absl::StatusOr<std::string>& own,
+                                   const std::string& version) {
   // The ring's own timeout ends it.
   ASSIGN_OR_RETURN(const std::vector<std::byte> all,
-                   Exchange(ring, Invitation::Write(own), absl::InfiniteFuture()));
+                   Exchange(ring, Invitation::Write(own, version), absl::InfiniteFuture()));
+  const std::string first = Invitation::Version(all.data());
+  for (int rank = 1; rank < ring.size(); ++rank) {
+    const std::string other =
+        Invitation::Version(all.data() + static_cast<size_t>(rank) * Invitation::kAllBytes);
+    if (other == first) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("rank 0 has ", first, ", rank ", rank, " has ", other,
+                     ": all nodes want the same; BUCKETD_NCCL_LIB names a libnccl.so.2"));
+  }
   return Invitation::Read(all.data());
 }
 
@@ -141,7 +163,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> Backend::Connect(RingPeers peers,
   nccl.size = ring->size();
   nccl.name = group;
   nccl.timeout = options.timeout;
-  ASSIGN_OR_RETURN(nccl.id, Invite(*ring, nccl.rank == 0 ? module_->nccl_id() : ""));
+  ASSIGN_OR_RETURN(const std::string version, module_->nccl_version());
+  ASSIGN_OR_RETURN(
+      nccl.id, Invite(*ring, nccl.rank == 0 ? module_->nccl_id() : "", WithoutItsFile(version)));
   nccl.host = std::move(ring);
   return module_->nccl(*device_, nccl);
 }

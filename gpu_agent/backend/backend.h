@@ -45,6 +45,7 @@ class Backend {
   // The process group of connected and authenticated neighbours: their ring itself, or NCCL's, the
   // id of which travels over the ring and nowhere else. All ranks call it. Blocks with NCCL, until
   // it has started on every rank or the options' timeout; `group` is its name in NCCL's logs.
+  // FAILED_PRECONDITION with both versions where two ranks have different NCCLs.
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(RingPeers peers, const RingOptions& options,
                                                         const std::string& group);
 

@@ -174,6 +174,11 @@ absl::StatusOr<std::string> NcclId() {
   return path;
 }
 
+absl::StatusOr<std::string> NcclVersion() {
+  const char* set = std::getenv("FAKE_NCCL_VERSION");
+  return set == nullptr ? "NCCL of the tests" : set;
+}
+
 absl::Status Leave(int) {
   if (!ContextFile().empty()) std::filesystem::remove(ContextFile());
   return absl::OkStatus();
@@ -201,7 +206,7 @@ bucketd_cuda_module_v1() {
       [](const Collective&) { return absl::OkStatus(); },
       NcclId,
       NewNccl,
-      []() -> absl::StatusOr<std::string> { return "NCCL of the tests"; },
+      NcclVersion,
       Leave};
   return &kModule;
 }

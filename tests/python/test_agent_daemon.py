@@ -72,6 +72,32 @@ def test_agents_with_gpus_probe_by_nccl_when_told(bucketd, tmp_path, monkeypatch
             assert one.metric(COUNT) > 0 and one.metric("bucket_agent_verify_mismatches_total") == 0
 
 
+def test_agents_with_different_nccls_do_not_begin(bucketd, tmp_path, monkeypatch):
+    monkeypatch.setenv("BUCKETD_CUDA_MODULE", str(BINARY.parents[1] / "tests" / "libfake_gpus.so"))
+    started = []
+    for rank, version in enumerate(("NCCL 2.28.9 (/opt/a/libnccl.so.2)", "NCCL 2.30.4 (/opt/b/libnccl.so.2)")):
+        monkeypatch.setenv("FAKE_NCCL_VERSION", version)
+        started.append(Agent(tmp_path, bucketd.address, rank, 2, "--backend", "nccl", group="different"))
+    assert [one.process.wait(timeout=60) for one in started] == [1, 1]
+    for one in started:
+        one.process.stdout.close()
+        assert "rank 0 has NCCL 2.28.9, rank 1 has NCCL 2.30.4: all nodes want the same; BUCKETD_NCCL_LIB names" in one.said()
+
+
+def test_agents_with_one_nccl_in_two_places_begin(bucketd, tmp_path, monkeypatch):
+    monkeypatch.setenv("BUCKETD_CUDA_MODULE", str(BINARY.parents[1] / "tests" / "libfake_gpus.so"))
+    started = []
+    try:
+        for rank in range(2):
+            monkeypatch.setenv("FAKE_NCCL_VERSION", f"NCCL 2.30.4 (/opt/{rank}/libnccl.so.2)")
+            started.append(Agent(tmp_path, bucketd.address, rank, 2, "--backend", "nccl", group="same"))
+        for one in started:
+            one.wait_until_ready()
+    finally:
+        for one in started:
+            one.end(signal.SIGKILL)
+
+
 def test_agents_probe_nothing_while_trainers_report_to_one_of_them(bucketd, tmp_path):
     with _pair(bucketd, tmp_path) as (one, other):
         first = one.epoch()
