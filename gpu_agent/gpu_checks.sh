@@ -44,7 +44,7 @@ limited() {
 }
 # row NAME TOOK LIMIT VERDICT: of a part.
 row() {
-  summary+="$(printf '%-28s %-28s %6s' "$1" "$4" "$2")"$'\n'
+  summary+="$(printf '%-28s %6s  %s' "$1" "$2" "$4")"$'\n'
   rows+="| **$1** | $2 | $3 | $4 |"$'\n'
 }
 # skip NAME WHY
@@ -67,7 +67,7 @@ part() {
   case $rc in
     0) verdict=right ;;
     2) verdict="right, below the goal"; [ $worst -eq 0 ] && worst=2 ;;
-    3) verdict="not here" ;;
+    3) verdict="not here$(tail -n 1 "$said" | cut -c1-100 | sed 's/^/: /')" ;;
     124 | 137) verdict="WRONG: took too long"; worst=1 ;;
     125) verdict="WRONG: no time was left"; worst=1 ;;
     *) verdict="WRONG (exit $rc)"; worst=1 ;;
@@ -115,7 +115,7 @@ fi
 steps="$checks/gpu_steps --gtest_filter=NAME runs one alone, NCCL_DEBUG=INFO says what NCCL does. Until it is right here, trainers on this machine leave executor=\"bucketd\" out."
 part "kernels bit for bit" 30 "The kernels copy other bytes than the processor: use no bucket here. The line above names the first segment that differs; report it with GPU and driver." \
   "$checks/gpu_checks" bits
-part "copies" 60 "Wrong bits: as above. Below the goal: nothing is wrong, but packing takes longer than it could; copies.tsv has every size and rival. Was the GPU busy with something else (nvidia-smi)?" \
+part "copies" 60 "Wrong bits: use no bucket here, and report the line. Below the goal: nothing is wrong, but packing takes longer than it could; copies.tsv has every size and rival. Was the GPU busy with something else (nvidia-smi)?" \
   "$checks/gpu_checks" copies "$out/copies.tsv"
 if [ -s "$out/copies.tsv" ]; then
   part "torch's FSDP operators" 45 "Nothing is wrong: torch's own copies are faster at the sizes above, so that packed buckets of these gain less than planned." \
@@ -167,7 +167,7 @@ fi
 case $worst in
   0) overall="All right." ;;
   2) overall="All right, with goals that were missed." ;;
-  *) overall="Something is WRONG: see the end of this page." ;;
+  *) overall="Something is WRONG: see the end of RESULTS.md." ;;
 esac
 {
   echo "# What a GPU has shown"

@@ -30,7 +30,7 @@ def checks(tmp_path):
     program(folder / "gpu_checks", 'case $1 in backend) echo "backend: cuda, 1 GPU, NCCL 2.27.3 (of the test)";; copies) printf "ag_in\\t1\\t1\\n" > "$2";; esac')
     program(folder / "gpu_conformance", "echo nccl")
     program(folder / "gpu_steps", "exit 0")
-    program(tmp_path / "python", 'case "$*" in *torch_ops*) echo "CHECK|torch|1.5 times|faster|right";; *torch_buckets*) exit 3;; esac')
+    program(tmp_path / "python", 'case "$*" in *torch_ops*) echo "CHECK|torch|1.5 times|faster|right";; *torch_buckets*) echo "torch: sees no GPU"; exit 3;; esac')
 
     def run(seconds=60):
         environment = {**os.environ, "GPU_CHECKS_PROGRAMS": str(folder), "GPU_CHECKS_RESULTS": str(tmp_path / "RESULTS.md"),
@@ -70,7 +70,7 @@ def test_every_check_is_a_line_with_its_figure_and_its_bound(checks):
                         ("a window over cudaMalloc's memory", "25 s"), ("torch", "faster")):
         rows = [row for row in results.splitlines() if row.startswith(f"| {what} |") and f"| {bound} |" in row]
         assert len(rows) == 1, (what, results)
-    assert re.search(r"\| \*\*torch's tensors\*\* \| \d+ s \| \d+ s \| not here \|", results), results
+    assert re.search(r"\| \*\*torch's tensors\*\* \| \d+ s \| \d+ s \| not here: torch: sees no GPU \|", results), results
     assert "NCCL 2.27.3 (of the test)" in results and results.splitlines()[2].startswith("All right. Written by")
     # What is left out is said, in both.
     for part, why in (("NCCL, 2 and 3 ranks", "NCCL 2.30"), ("calibrate through NCCL", "NCCL 2.30"), ("closes under memcheck", "compute-sanitizer is not here")):
