@@ -265,17 +265,58 @@ class JobThatComesBackTest : public MachineTest {
     EXPECT_THAT(load, SizeIs(1));
     return Do(ScopeLoaded{load[0].scope, std::make_optional(memory), std::optional<Pin>()});
   }
+
+  // Of scope fw, whose only rank has its plan when this returns.
+  PlanReplyPtr AgreeWithoutAPin() {
+    const Actions loaded = Loaded(Rank(0, 1, FakeRequest(1)));
+    const Actions planned = Do(PlanCame{All<AskBroker>(loaded)[0].fetch, FakePlan("plan")});
+    const Actions agreed =
+        Do(AgreedStored{All<StoreAgreed>(planned)[0].scope, absl::UnavailableError("away")});
+    EXPECT_THAT(agreed.answers, SizeIs(1));
+    return agreed.answers[0].second->reply;
+  }
+  void ExpectThatItStands(const PlanReplyPtr& plan) {
+    const Actions again = Rank(0, 1, FakeRequest(1));
+    ASSERT_THAT(again.answers, SizeIs(1));
+    EXPECT_EQ(again.answers[0].second->reply, plan);
+    const Actions other = Rank(1, 2, FakeRequest(1), seconds(60), "bw");
+    ASSERT_THAT(other.answers, SizeIs(1));
+    EXPECT_EQ(other.answers[0].second->unplanned, "maintenance");
+    EXPECT_EQ(table_.scopes(), 1);
+  }
+
+  const JobMemory kUnplanned{
+      .generation = 1, .unplanned = "maintenance", .profiles = {}, .last_scope = ""};
 };
 
 TEST_F(JobThatComesBackTest, RunsUnplannedIfItsGenerationWasLeftUnplannedElsewhere) {
   Loaded(Rank(0, 2, FakeRequest(1)));
-  const Actions told =
-      Next({.generation = 1, .unplanned = "maintenance", .profiles = {}, .last_scope = ""});
+  const Actions told = Next(kUnplanned);
   ASSERT_THAT(told.answers, SizeIs(2)) << "who waits in another scope is told, too";
   EXPECT_EQ(told.answers[0].second->unplanned, "maintenance");
   EXPECT_EQ(told.answers[1].second->unplanned, "maintenance");
   EXPECT_THAT(All<StoreUnplanned>(told), IsEmpty());
   EXPECT_EQ(table_.scopes(), 0);
+}
+
+// While the store was away nobody could tell the server that was asked next.
+TEST_F(JobThatComesBackTest, KeepsThePlanOfAScopeThoughAnotherOneFindsTheGenerationUnplanned) {
+  const PlanReplyPtr plan = AgreeWithoutAPin();
+  const Actions told = Next(kUnplanned);
+  ASSERT_THAT(told.answers, SizeIs(1));
+  EXPECT_EQ(told.answers[0].second->unplanned, "maintenance");
+  ExpectThatItStands(plan);
+}
+
+TEST_F(JobThatComesBackTest, KeepsThePlanOfAScopeThoughThatOfAnotherOneCannotBeKept) {
+  const PlanReplyPtr plan = AgreeWithoutAPin();
+  const Actions loaded = Loaded(Rank(0, 1, FakeRequest(1), seconds(60), "bw"));
+  const Actions planned = Do(PlanCame{All<AskBroker>(loaded)[0].fetch, FakePlan("plan")});
+  const Actions told = Do(AgreedStored{All<StoreAgreed>(planned)[0].scope,
+                                       absl::CancelledError("otherwise"), kUnplanned});
+  ASSERT_THAT(told.answers, SizeIs(1));
+  EXPECT_EQ(told.answers[0].second->unplanned, "maintenance");
+  ExpectThatItStands(plan);
 }
 
 TEST_F(JobThatComesBackTest, RefusesAGenerationThatIsOverElsewhere) {

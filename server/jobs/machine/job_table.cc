@@ -89,7 +89,9 @@ Scope* JobTable::Admit(CallId call, const JobCall& job_call, const CallIds& ids)
     return nullptr;
   }
   Touch(**job);
-  if ((*job)->unplanned.has_value() && (*job)->unplanned_is_stored) {
+  // Of an unplanned generation only scopes that have agreed are left.
+  const bool has_agreed = (*job)->scopes.contains(job_call.scope);
+  if ((*job)->unplanned.has_value() && (*job)->unplanned_is_stored && !has_agreed) {
     context_.Tell(call, PlanAnswer{PlanOutcome::kUnplanned, nullptr, 0, *(*job)->unplanned});
     return nullptr;
   }
@@ -255,12 +257,17 @@ void JobTable::On(const UnplannedStored& event) {
   }
 }
 
+// A scope that has agreed stays so: its ranks run with that plan. The store does not know where it
+// was away then, and may have been told otherwise since by whoever was asked next.
 void JobTable::EndUnplanned(Job& job) {
   job.unplanned_is_stored = true;
-  while (!job.scopes.empty()) {
-    Scope& scope = *job.scopes.begin()->second;
-    scope.AnswerUnplanned();
-    Erase(scope);
+  std::vector<Scope*> others;
+  for (const auto& [name, scope] : job.scopes) {
+    if (scope->stage() != Scope::Stage::kAgreed) others.push_back(scope.get());
+  }
+  for (Scope* scope : others) {
+    scope->AnswerUnplanned();
+    Erase(*scope);
   }
 }
 

@@ -78,8 +78,8 @@ void History::Agreed(const Subject& rank, const std::string& value) {
   ++(is_plan ? plans_ : unplanned_);
   const auto stands =
       agreed_.emplace(std::tuple(rank.job, rank.generation, rank.scope), value).first;
-  // Without its store a replica agrees without a pin. Whoever has the job later knows nothing of
-  // that, and where planning is off by then who asks again is told so.
+  // Without its store a replica agrees without a pin. Another one that has the job later knows
+  // nothing of that, and where planning is off by then who asks again is told so.
   const bool knows = !StoreFailedSince(began_.at(Generation(rank.job, rank.generation))) ||
                      (is_plan && stands->second != "unplanned");
   if (stands->second != value && knows) {
@@ -93,6 +93,16 @@ void History::Agreed(const Subject& rank, const std::string& value) {
                              Seconds(began), " s and has a plan, though planning is off since ",
                              Seconds(off_since_), " s"));
   }
+}
+
+void History::Decided(const Subject& scope, const Process& where, const std::string& value) {
+  const auto stands =
+      decided_.emplace(std::tuple(where.number, scope.job, scope.generation, scope.scope), value)
+          .first;
+  if (stands->second == value) return;
+  Wrong(scope, absl::StrCat("process ", where.number, " answers job ", scope.job, " generation ",
+                            scope.generation, " scope ", scope.scope, " with ", value,
+                            " and before with ", stands->second));
 }
 
 std::string History::AgreedOf(const Subject& scope) const {

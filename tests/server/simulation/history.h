@@ -40,8 +40,10 @@ class History {
   // ---- ranks
   // Asked first; a rank that asks again tells it once.
   void Asked(const Subject& rank);
-  // `value`: the plan's SHA-256, or "unplanned".
+  // `value`: as ValueOf says.
   void Agreed(const Subject& rank, const std::string& value);
+  // By the agreement of this process, which keeps to what it said whatever the store says later.
+  void Decided(const Subject& scope, const Process& where, const std::string& value);
   // "" : nobody was told anything.
   std::string AgreedOf(const Subject& scope) const;
   // Before `from` nobody could have been told that planning was off; after `until` it was on again.
@@ -120,6 +122,7 @@ class History {
   std::string wrong_;
   std::map<int, std::deque<Event>> last_;
   std::map<std::tuple<int, uint64_t, int>, std::string> agreed_;
+  std::map<std::tuple<int, int, uint64_t, int>, std::string> decided_;
   std::map<Generation, Time> began_;
   Time off_since_ = kNever;
   std::unordered_map<uint64_t, Presence> present_;

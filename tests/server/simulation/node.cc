@@ -30,6 +30,10 @@ SteadyTime Now() { return std::chrono::steady_clock::now(); }
 
 }  // namespace
 
+std::string ValueOf(const PlanAnswer& answer) {
+  return answer.reply == nullptr ? "unplanned" : ToHex(answer.reply->plan_sha256);
+}
+
 Node::Node(World& world, Process& process, const std::string& address)
     : world_(world),
       process_(process),
@@ -177,8 +181,11 @@ uint64_t Node::AskHere(const RanksCall& call, JobRoutes::Done done) {
     world_.history.Holds(rank, absl::StrCat("lease/job/", lease.key), process_.name, incarnation());
   }
   world_.history.Present(id, rank, process_);
-  return AskAgreement(parts_, call, [this, id, done = std::move(done)](const auto& answer) {
+  return AskAgreement(parts_, call, [this, id, rank, done = std::move(done)](const auto& answer) {
     world_.history.Absent(id, process_);
+    if (!process_.dead && answer.ok() && answer->outcome != PlanOutcome::kGraphRequired) {
+      world_.history.Decided(rank, process_, ValueOf(*answer));
+    }
     done(answer);
   });
 }

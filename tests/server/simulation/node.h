@@ -46,6 +46,9 @@ struct RankCall {
 };
 using RankCallPtr = std::shared_ptr<RankCall>;
 
+// The plan's SHA-256, or "unplanned".
+std::string ValueOf(const PlanAnswer& answer);
+
 class Node {
  public:
   // Blocks on the store, as the rest of a server's start does.

@@ -240,8 +240,7 @@ void Ranks::Answered(Job& job, const Subject& rank, bool again, const JobRoutes:
 }
 
 void Ranks::AgreedOn(Job& job, const Subject& rank, bool again, const PlanAnswer& answer) {
-  const std::string value =
-      answer.reply == nullptr ? "unplanned" : ToHex(answer.reply->plan_sha256);
+  const std::string value = ValueOf(answer);
   world_.history.Note(answer.reply == nullptr ? "is told to run unplanned" : "has a plan", rank,
                       answer.reply == nullptr ? 0 : answer.reply->plan_sha256[0]);
   world_.history.Agreed(rank, value);
