@@ -14,6 +14,8 @@ struct PlanAnswer {
   PlanReplyPtr reply;                         // null for kGraphRequired and kUnplanned
   int64_t upload_lease_ms = 0;                // kGraphRequired
   std::string unplanned = {};                 // kUnplanned: why
+  bool is_kept = true;  // else, of ranks: no pin says what they agreed on, and whoever answers may
+                        // be the only one that has it
 };
 
 }  // namespace bucketd

@@ -13,7 +13,8 @@ namespace bucketd {
 
 // Its deadline is left open. Errors carry a reason.
 absl::StatusOr<RanksCall> ReadForwarded(const v1::ForwardRequest& request);
-// As JobRoutes::Here is told. `with_plan`: its bytes, too.
+// As JobRoutes::Here is told. With a plan's bytes where they are wanted, and where nobody else may
+// have them.
 v1::ForwardReply ForwardReplyOf(const std::optional<JobRoutes::Answer>& answer,
                                 const std::optional<ReplicaId>& holder, bool with_plan);
 

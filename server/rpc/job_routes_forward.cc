@@ -74,11 +74,13 @@ void JobRoutes::Forward(CallId id, Leg leg) {
   v1::ForwardRequest message;
   std::string address;
   SteadyTime deadline;
+  // Cut off from the store, a plan could not be read, and the job may move before it is asked for.
+  const bool cannot_read = parts_.members.lapsed();
   {
     const absl::MutexLock lock(&mutex_);
     const Call* call = Find(id, leg);
     if (call == nullptr) return;
-    message = MessageOf(call->asks, call->owner, call->with_plan);
+    message = MessageOf(call->asks, call->owner, call->with_plan || cannot_read);
     address = call->owner.address;
     deadline = call->asks.deadline;
   }

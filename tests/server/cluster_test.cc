@@ -2,6 +2,7 @@
 // uploaded to one and wanted by another, a server that drains.
 #include <array>
 #include <atomic>
+#include <csignal>
 #include <functional>
 #include <future>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "prometheus/registry.h"
+#include <sys/resource.h>
 
 #include "proto/admin.grpc.pb.h"
 #include "proto/cluster.pb.h"
@@ -324,6 +326,26 @@ TEST_F(ClusterTest, NobodyIsForwardedTwice) {
   EXPECT_TRUE(second.get().status.ok());
 }
 
+// Whoever has the job next would know nothing of it, so nobody else is to be asked for the bytes.
+TEST_F(ClusterTest, WhatIsAgreedOnWithoutAPinIsForwardedWithItsBytes) {
+  options_.max_pins_per_tenant = 1;
+  StartThree();
+  for (const bool is_pinned : {true, false}) {
+    const JobSpec spec{.scope = is_pinned ? "0/0/fw" : "0/1/fw", .size = 2};
+    std::future<Reply> first = AskRank(0, spec, 0);
+    ASSERT_TRUE(EventuallyWaitingRanks(0, 1));
+    const v1::GetPlanRequest request = JobRequest(ForwardGraph(), spec, {1});
+    const v1::PlanReference together = Forward(0, IncarnationOf(0), request).plan();
+    const v1::PlanReference later = Forward(0, IncarnationOf(0), request).plan();
+    const std::string plan = first.get().response.plan().plan();
+    ASSERT_NE(plan, "");
+    EXPECT_EQ(together.plan_sha256(), std::string(AsBytes(Sha256(plan))));
+    EXPECT_TRUE(together.plan() == (is_pinned ? "" : plan)) << spec.scope;
+    EXPECT_TRUE(later.plan() == (is_pinned ? "" : plan)) << spec.scope;
+  }
+  EXPECT_EQ(MetricOf(0, "bucketd_agreements_unpinned_total", "reason", "quota"), 1);
+}
+
 // Listens where replicas do, stands in the store as one of them, and as the holder of a job.
 class Liar final : public v1::Peers::Service {
  public:
@@ -370,6 +392,27 @@ class Liar final : public v1::Peers::Service {
   std::unique_ptr<grpc::Server> server_;
 };
 
+// Every write of this process behind the first byte of a file fails.
+class FullDisk {
+ public:
+  FullDisk() {
+    struct sigaction ignore {};
+    ignore.sa_handler = SIG_IGN;
+    sigaction(SIGXFSZ, &ignore, &old_);
+    EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &before_), 0);
+    const rlimit none{1, before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+  }
+  ~FullDisk() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    sigaction(SIGXFSZ, &old_, nullptr);
+  }
+
+ private:
+  struct sigaction old_ {};
+  rlimit before_{};
+};
+
 // What cannot be true is not believed, and the job is somebody else's once the liar has ended: it
 // never says that it lives.
 TEST_F(ClusterTest, APeerThatLiesAboutAJobGivesNobodyAnotherPlan) {
@@ -407,6 +450,30 @@ TEST_F(ClusterTest, APeerThatLiesAboutAJobGivesNobodyAnotherPlan) {
     EXPECT_EQ(PlanOfAll(calls), plan) << i;
     EXPECT_GE(liar.asked(), 2) << i;
   }
+}
+
+TEST_F(ClusterTest, AReplicaThatIsCutOffFromTheStoreWantsPlansWithTheirBytes) {
+  options_.cluster_dead = milliseconds(3000);
+  StartThree();
+  std::atomic<int> wanted{0};
+  const Liar owner(folder_, "job", [&](const v1::ForwardRequest& request) {
+    wanted += request.with_plan() ? 1 : 0;
+    v1::ForwardReply reply;
+    reply.mutable_plan()->set_key("key");
+    reply.mutable_plan()->set_plan_sha256(std::string(AsBytes(Sha256("plan"))));
+    reply.mutable_plan()->set_plan("plan");
+    return reply;
+  });
+  const JobSpec spec{.id = "job", .size = 9};
+  EXPECT_EQ(AskRank(0, spec, 0).get().response.plan().plan(), "plan");
+  EXPECT_EQ(wanted, 0);
+  {
+    const FullDisk full;
+    ASSERT_TRUE(Eventually([&] { return MetricOf(0, "bucketd_replica_cut_off") == 1; }));
+    EXPECT_EQ(AskRank(0, spec, 1).get().response.plan().plan(), "plan");
+  }
+  EXPECT_EQ(wanted, 1);
+  EXPECT_EQ(owner.asked(), 2);
 }
 
 TEST_F(ClusterTest, TheStatusNamesAllReplicas) {

@@ -141,7 +141,7 @@ void Scope::Agree(const absl::Status& stored) {
   while (!ranks_.none()) {
     const CallId call = ranks_.first_due();
     const PlanOutcome outcome = computed && call != first_call_ ? PlanOutcome::kJoined : outcome_;
-    Answer(call, PlanAnswer{outcome, reply_, 0, {}});
+    Answer(call, PlanAnswer{outcome, reply_, 0, {}, pinned_});
   }
   Settle();
   // What has no pin is kept as it is, as long as the scope is.
@@ -157,7 +157,7 @@ void Scope::AnswerAgreed(CallId call, absl::Span<const uint32_t> ranks,
   if (!SameSignature(agreed_signature_, signature)) {
     context_.Tell(call, DiffersAloneError(*this, ranks, signature));
   } else if (reply_ != nullptr) {
-    context_.Tell(call, PlanAnswer{outcome, reply_, 0, {}});
+    context_.Tell(call, PlanAnswer{outcome, reply_, 0, {}, pinned_});
   } else {
     context_.Do(AnswerFromStore{call, outcome, agreed_, job_.name.second});
   }
