@@ -147,6 +147,7 @@ class EngineClient final : public Store {
   template <typename Call>
   std::invoke_result_t<Call> Go(const char* what, bool writes, Call call) {
     Threads& threads = engine_.threads_;
+    threads.Asks(what);
     if (Trapped(what, Moment::kBefore)) return Gone();
     threads.Sleep(engine_.Latency() / 2);
     if (process_.dead) return Gone();

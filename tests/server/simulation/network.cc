@@ -22,6 +22,7 @@ absl::Status Broken(const char* why) { return absl::UnavailableError(why); }
 // One forwarded call.
 struct Wire final : public PeerCalls::Call, std::enable_shared_from_this<Wire> {
   void Cancel() override {
+    network->world_.threads.Asks("Cancel of a Forward");
     network->Reply(shared_from_this(), absl::CancelledError("cancelled"));
     network->CancelThere(shared_from_this());
   }
@@ -47,6 +48,7 @@ class Peers final : public PeerCalls {
   std::shared_ptr<Call> Forward(const std::string& address, v1::ForwardRequest request,
                                 SteadyTime deadline, Done done) override {
     World& world = network_.world_;
+    world.threads.Asks("Forward");
     auto wire = std::make_shared<Wire>();
     wire->network = &network_;
     wire->id = ++network_.last_id_;
@@ -67,6 +69,7 @@ class Peers final : public PeerCalls {
   absl::Status BringGraph(const std::string& address, const std::string& tenant,
                           const Digest& digest, const Graph&, SteadyTime) override {
     World& world = network_.world_;
+    world.threads.Asks("BringGraph");
     const Time arrives = network_.Arrival(process_.name, address);
     world.threads.Sleep(std::min<Time>(arrives - world.threads.now(), kBreaksAfter));
     Node* node = world.Serving(address);

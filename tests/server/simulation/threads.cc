@@ -1,14 +1,20 @@
 #include "tests/server/simulation/threads.h"
 
+#include <execinfo.h>
+#include <signal.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <tuple>
 #include <utility>
 
+#include "absl/debugging/symbolize.h"
 #include <sys/mman.h>
+#include <sys/time.h>
 
 #include "server/base/log.h"
 
@@ -17,6 +23,7 @@ namespace {
 
 constexpr size_t kStackBytes = size_t{256} << 10;
 constexpr size_t kGuardBytes = 4096;
+constexpr int kMostSeconds = 5;  // of CPU for one instant, which has milliseconds of work at most
 
 Threads* the_threads = nullptr;
 
@@ -44,12 +51,14 @@ struct Threads::Fiber {
   uint64_t waits = 0;  // how often it has
 };
 
-Threads::Threads(uint64_t seed) : random_(seed) {
+Threads::Threads(uint64_t seed) : seed_(seed), random_(seed) {
   if (the_threads != nullptr) std::abort();
   the_threads = this;
+  WatchTime(true);
 }
 
 Threads::~Threads() {
+  WatchTime(false);
   the_threads = nullptr;
   for (char* stack : stacks_) munmap(stack, kStackBytes + kGuardBytes);
   for (const auto& [number, fiber] : fibers_) {
@@ -111,6 +120,57 @@ void Threads::RunUntil(Time end) {
     }
   }
   now_ = std::max(now_, end);
+}
+
+void Threads::Asks(const char* what) {
+  if (process_ == nullptr) return;
+  process_->asked[process_->asked_in_all++ % process_->asked.size()] = what;
+}
+
+void Threads::WatchTime(bool watch) {
+  struct sigaction action {};
+  action.sa_handler = watch ? &Threads::Watch : SIG_DFL;
+  action.sa_flags = SA_RESTART;
+  const itimerval every{{watch ? 1 : 0, 0}, {watch ? 1 : 0, 0}};
+  if (sigaction(SIGVTALRM, &action, nullptr) != 0) std::abort();
+  if (setitimer(ITIMER_VIRTUAL, &every, nullptr) != 0) std::abort();
+}
+
+void Threads::Watch(int) {
+  Threads& threads = *the_threads;
+  threads.seconds_ =
+      std::exchange(threads.seen_, threads.now_) == threads.now_ ? threads.seconds_ + 1 : 0;
+  if (threads.seconds_ >= kMostSeconds) threads.Loops();
+}
+
+// It may have been in the middle of anything, with a lock of the C library: then this waits for it,
+// and the alarm ends it.
+void Threads::Loops() const {
+  alarm(10);
+  the_threads = nullptr;  // what follows takes real locks
+  std::fprintf(stderr, "seed %llu: at %.6f s %s loops: %d s of CPU, and time has not moved\n",
+               static_cast<unsigned long long>(seed_), std::chrono::duration<double>(now_).count(),
+               process_ == nullptr ? "the world" : process_->name.c_str(), seconds_);
+  if (process_ != nullptr) {
+    std::fprintf(stderr, "process %d asked %llu times, the last ones:\n", process_->number,
+                 static_cast<unsigned long long>(process_->asked_in_all));
+    for (size_t k = 0; k < process_->asked.size(); ++k) {
+      const char* what = process_->asked[(process_->asked_in_all + k) % process_->asked.size()];
+      if (what != nullptr) std::fprintf(stderr, "  %s\n", what);
+    }
+  }
+  std::fprintf(stderr, "it is in\n");
+  std::array<void*, 40> frames{};
+  const int count = backtrace(frames.data(), static_cast<int>(frames.size()));
+  for (int k = 1; k < count; ++k) {
+    std::array<char, 200> name{};
+    // Of the call, not of where it returns to.
+    const char* call = static_cast<const char*>(frames[static_cast<size_t>(k)]) - 1;
+    if (absl::Symbolize(call, name.data(), name.size())) {
+      std::fprintf(stderr, "  %s\n", name.data());
+    }
+  }
+  std::abort();
 }
 
 // ---- threads

@@ -8,6 +8,7 @@
 // race would do is the thread sanitizer's to find.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -36,6 +37,9 @@ struct Process {
   Time paused_until{0};
   // Its threads go on, to their ends; what they say outside of it is not heard any more.
   bool dead = false;
+  // What it asked of the store and of the wires, the last ones; for who reads of a loop.
+  std::array<const char*, 8> asked{};
+  uint64_t asked_in_all = 0;
 };
 
 class Threads {
@@ -62,6 +66,9 @@ class Threads {
   void Die(Process& process);
   // Until that time, or until nothing is left to happen.
   void RunUntil(Time end);
+
+  // The process that runs asks this, a literal, of the store or of a wire.
+  void Asks(const char* what);
 
   // In a thread. Returns early if its process dies.
   void Sleep(Time duration);
@@ -107,6 +114,10 @@ class Threads {
   };
 
   static void Entry();
+  static void WatchTime(bool watch);
+  // On a signal, after each second of CPU: who needs many of them for one instant never ends.
+  static void Watch(int);
+  [[noreturn]] void Loops() const;
   Fiber* NewFiber(Process* process, std::function<void()> body);
   void Push(Time when, size_t what);
   size_t NewWhat(What what);
@@ -114,7 +125,10 @@ class Threads {
   void Resume(Fiber& fiber);
   void GiveWay();
 
+  const uint64_t seed_;
   Time now_{0};
+  Time seen_{-1};    // when time was looked at
+  int seconds_ = 0;  // of CPU, since it moved
   Random random_;
   uint64_t last_number_ = 0;
   Process* process_ = nullptr;
