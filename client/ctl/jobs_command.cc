@@ -69,7 +69,8 @@ void AddJobsCommand(const Command& app) {
       "A scope is one graph of a job that all ranks must have the same plan of. States: waiting "
       "(for\n"
       "the ranks named), planning (all have come), agreed, failed (why stands behind it),\n"
-      "unplanned (planning was off when the generation began: bucketctl disable).");
+      "unplanned (planning was off when the generation began: bucketctl disable). Of several\n"
+      "replicas each lists the jobs that it has: ask them all.");
   command.Does([args] { return Run(*args); });
 }
 

@@ -86,6 +86,8 @@ void AddPinCommand(const Command& app) {
   command.Footer(
       "A job pins its plans by itself, and they expire when it has been gone for long (bucketd\n"
       "--pin-ttl-hours). This is for a job that will be away longer, or that is gone for good.\n"
+      "Replicas of one store share the plans; a job is forgotten by the one that is asked: where\n"
+      "ranks wait for a job that is to begin anew, release it at each.\n"
       "  bucketctl pin llama-70b --for 90d\n"
       "  bucketctl pin llama-70b --release\n"
       "  bucketctl pin 'sweep-*' --release --all");

@@ -464,13 +464,13 @@ TEST_F(ClusterTest, AReplicaThatIsCutOffFromTheStoreWantsPlansWithTheirBytes) {
     reply.mutable_plan()->set_plan("plan");
     return reply;
   });
-  const JobSpec spec{.id = "job", .size = 9};
+  const JobSpec spec{.id = "job", .size = 1};
   EXPECT_EQ(AskRank(0, spec, 0).get().response.plan().plan(), "plan");
   EXPECT_EQ(wanted, 0);
   {
     const FullDisk full;
     ASSERT_TRUE(Eventually([&] { return MetricOf(0, "bucketd_replica_cut_off") == 1; }));
-    EXPECT_EQ(AskRank(0, spec, 1).get().response.plan().plan(), "plan");
+    EXPECT_EQ(AskRank(0, spec, 0).get().response.plan().plan(), "plan");
   }
   EXPECT_EQ(wanted, 1);
   EXPECT_EQ(owner.asked(), 2);
