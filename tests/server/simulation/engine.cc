@@ -83,6 +83,7 @@ class EngineClient final : public Store {
     });
   }
   absl::Status WriteTogether(const Changes& changes) override {
+    if (!process_.dead && engine_.see_) engine_.see_(process_, changes);
     return Write("WriteTogether", [&] {
       const absl::Status put = inner().WriteTogether(changes);
       if (!put.ok()) return put;

@@ -34,9 +34,11 @@ class Engine {
   void LoseOutcomes(int64_t percent) { lost_outcomes_ = percent; }
   // Called before each call of a process and when it is done; the process may be dead afterwards.
   enum class Moment { kBefore, kAfter };
-  void SetTrap(std::function<void(Process&, const char* call, Moment)> trap) {
-    trap_ = std::move(trap);
-  }
+  using Trap = std::function<void(Process&, const char* call, Moment)>;
+  void SetTrap(Trap trap) { trap_ = std::move(trap); }
+  // Called before a process asks for these.
+  using SeeChanges = std::function<void(Process&, const Changes&)>;
+  void SeeEach(SeeChanges see) { see_ = std::move(see); }
 
  private:
   friend class EngineClient;
@@ -55,7 +57,8 @@ class Engine {
   Time away_until_{0}, slow_until_{0};
   std::unordered_map<std::string, Time> away_from_;
   int64_t lost_outcomes_ = 0;
-  std::function<void(Process&, const char*, Moment)> trap_;
+  Trap trap_;
+  SeeChanges see_;
 };
 
 }  // namespace bucketd::simulation

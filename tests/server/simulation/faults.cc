@@ -3,12 +3,16 @@
 #include <array>
 #include <chrono>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
 
 #include "passes/cost/profile.h"
 #include "server/costs/cost_catalog.h"
+#include "server/jobs/pin_index.h"
+#include "server/jobs/pin_records.h"
 
 namespace bucketd::simulation {
 namespace {
@@ -17,6 +21,9 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr seconds kLongest{40};  // that one thing is broken, and until it is up again
+// Until a replica has lapsed, the ranks that asked it have come elsewhere, and those there agree.
+constexpr seconds kOthersDecide{35};
+constexpr uint32_t kFewRanks = 64;
 constexpr std::array kWhere = {"",        "WriteTogether", "WriteTogether", "ReplaceRecord",
                                "PutPlan", "GetRecords"};
 
@@ -35,6 +42,8 @@ Faults::Faults(World& world, bool any, Time calm)
   world_.engine.SetTrap([this](Process& process, const char* call, Engine::Moment moment) {
     AtStore(process, call, moment);
   });
+  world_.engine.SeeEach(
+      [this](Process& process, const Changes& changes) { AtChanges(process, changes); });
 }
 
 Time Faults::Ms(int64_t least, int64_t most) { return milliseconds(random_.Between(least, most)); }
@@ -47,6 +56,7 @@ void Faults::Begin() {
   EXPECT_TRUE(catalog.Add(SiteProfile(1), ProfileOrigin::kImported, "operator").ok());
   Operate();
   if (!any_) return;
+  owners_to_stop_ = 1;
   const int64_t last = (calm_ - kLongest) / milliseconds(1);
   for (int64_t count = random_.Between(2, 9); count > 0; --count) {
     const Time at = Ms(2000, last);
@@ -126,6 +136,29 @@ void Faults::AtStore(Process& process, const char* call, Engine::Moment moment) 
   }
 }
 
+// Who first fixes what a small job's profile is stops with that on its way, until others have taken
+// the job and have asked the catalog anew, where another version is the latest by then.
+void Faults::AtChanges(Process& process, const Changes& changes) {
+  if (owners_to_stop_ == 0 || world_.threads.now() > calm_ - kLongest) return;
+  for (const RecordChange& change : changes.records) {
+    const std::string& key = change.record.key;
+    if (change.record.shelf != Shelf::kPins || IsPin(key)) continue;
+    const std::optional<JobMemory> before = MemoryIn(key, change.before);
+    const std::optional<JobMemory> after = MemoryIn(key, change.after);
+    const bool begins =
+        !before.has_value() || (after.has_value() && before->generation < after->generation);
+    if (!begins || !after.has_value() || after->ranks > kFewRanks || after->profiles.empty() ||
+        after->profiles[0].first != "site@latest") {
+      continue;
+    }
+    --owners_to_stop_;
+    world_.history.Note("has decided, and tells the store", {});
+    world_.Pause(process, kOthersDecide);
+    Promote();
+    return;
+  }
+}
+
 // ---- operators
 
 Node* Faults::Anyone() {
@@ -165,24 +198,31 @@ void Faults::SwitchOff() {
   Node* node = Anyone();
   if (node == nullptr) return;
   off_ = true;
-  world_.threads.Spawn(
-      &node->process(), [this, node, visit = std::make_shared<Node::Visit>(*node)] {
-        const absl::Status set = node->planning().Set(false, "drill", ServerItself());
-        const bool is_told = set.ok() && node->planning().Get().persisted && !node->process().dead;
-        if (!is_told || !off_) return;
-        world_.history.Note("switches planning off", {});
-        world_.history.SwitchedOff(world_.threads.now());
-      });
+  ++switches_;
+  if (switching_on_ > 0) return;  // whoever is told that it is off does not know for how long
+  world_.threads.Spawn(&node->process(), [this, node, number = switches_,
+                                          visit = std::make_shared<Node::Visit>(*node)] {
+    const absl::Status set = node->planning().Set(false, "drill", ServerItself());
+    const bool is_told = set.ok() && node->planning().Get().persisted && !node->process().dead;
+    if (!is_told || number != switches_) return;
+    world_.history.Note("switches planning off", {});
+    world_.history.SwitchedOff(world_.threads.now());
+  });
 }
 
 void Faults::SwitchOn() {
   Node* node = Anyone();
   if (node == nullptr) return;
   off_ = false;
+  ++switches_;
+  ++switching_on_;
   world_.history.Note("switches planning on", {});
   world_.history.SwitchedOn();
   world_.threads.Spawn(&node->process(),
-                       [node] { node->planning().Set(true, "", ServerItself()).IgnoreError(); });
+                       [this, node, visit = std::make_shared<Node::Visit>(*node)] {
+                         node->planning().Set(true, "", ServerItself()).IgnoreError();
+                         --switching_on_;
+                       });
 }
 
 }  // namespace bucketd::simulation

@@ -28,6 +28,7 @@ class Faults {
   void Draw(Time at);
   void SetTrap(Process& process, bool kill);
   void AtStore(Process& process, const char* call, Engine::Moment moment);
+  void AtChanges(Process& process, const Changes& changes);
   void Promote();
   void SwitchOff();
   void SwitchOn();
@@ -40,7 +41,10 @@ class Faults {
   const Time calm_;
   int gamma_ = 1;
   bool off_ = false;
+  int64_t switches_ = 0;  // that operators have asked for
+  int switching_on_ = 0;  // that are under way: a process that is stopped may do it much later
   std::map<const Process*, Trap> traps_;
+  int owners_to_stop_ = 0;  // with what they have decided
 };
 
 }  // namespace bucketd::simulation
