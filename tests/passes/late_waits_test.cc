@@ -121,7 +121,7 @@ TEST(LateWaits, APlanFromWrongCostsIsHardlySlowerThanTheOneThatKnewTheTruth) {
       ASSERT_TRUE(truth.ok()) << truth.status();
       const absl::StatusOr<Plan> right = MakePlan(captured.graph, *truth, options);
       ASSERT_TRUE(right.ok()) << right.status();
-      for (uint64_t seed = 1; seed <= 3; ++seed) {
+      for (uint64_t seed = 1; seed <= Seeds(3); ++seed) {
         const absl::StatusOr<Costs> wrong = PerturbedCosts(captured, profile, seed, 0.3);
         ASSERT_TRUE(wrong.ok()) << wrong.status();
         const absl::StatusOr<Plan> plan = MakePlan(captured.graph, *wrong, options);
