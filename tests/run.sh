@@ -20,6 +20,7 @@ HELP
 fi
 . deploy/lib.sh
 cores=$(env -u OMP_NUM_THREADS nproc)  # nproc itself takes that variable, which is 1 below, for the answer
+jobs=$((cores + 1))  # of tests: some wait more than they compute
 
 kind=${1:-}
 case $kind in
@@ -44,7 +45,7 @@ part() {
   step "[$number/$steps] $name"
 }
 # Tests by ctest in a build folder, with a line each as they end: ctests FOLDER REPORT arguments.
-ctests() { ctest --test-dir "$1" --output-on-failure -j "$cores" --output-junit "$PWD/$reports/$2.xml" "${@:3}"; }
+ctests() { ctest --test-dir "$1" --output-on-failure -j "$jobs" --output-junit "$PWD/$reports/$2.xml" "${@:3}"; }
 trap 'status=$?; [ $status = 0 ] || { ended; python3 tests/summary.py "$reports"; echo "failed in: ${name:-the beginning}"; }' EXIT
 
 part "Install and build"
@@ -67,9 +68,11 @@ pytests() {
 which=${full:+(full or not full) and }
 [ "$kind" != --fast ] || which="not slow and "
 part "Python tests"
-# A file is one worker's. What bounds a time comes afterwards, when nothing else runs.
-pytests python -n "$cores" --dist loadfile --no-loadscope-reorder -m "${which}not quiet" --durations 10
-pytests quiet -m "${which}quiet"
+# A file is one worker's. What bounds a time comes afterwards, when nothing else runs; it waits most of its time, so
+# two of its files share the cores. Under --full one of them compares times, and each is alone.
+pytests python -n "$jobs" --dist loadfile --no-loadscope-reorder -m "${which}not quiet" --durations 10
+if [ -n "$full" ]; then together=0; else together=2; fi
+pytests quiet -n "$together" --dist loadfile -m "${which}quiet"
 
 if [ "$kind" != --fast ]; then
   part "Build under address and undefined-behaviour sanitizers"

@@ -9,4 +9,4 @@ import driver  # noqa: E402, F401
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "quiet: bounds a time, so it runs when nothing else does; tests/run.sh runs these last")
+    config.addinivalue_line("markers", "quiet: bounds a time, so tests/run.sh runs these last, when nothing else runs but one more of them")

@@ -26,7 +26,7 @@ generate_wire.main()
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: trains or starts many processes; left out by tests/run.sh --fast")
     config.addinivalue_line("markers", "full: the rest of a product whose representatives always run; left out unless -m names it")
-    config.addinivalue_line("markers", "quiet: bounds a time, so it runs when nothing else does; tests/run.sh runs these last")
+    config.addinivalue_line("markers", "quiet: bounds a time, so tests/run.sh runs these last, when nothing else runs but one more of them")
 
 
 def pytest_collection_modifyitems(config, items):
