@@ -11,7 +11,6 @@
 #include <random>
 #include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -20,6 +19,7 @@
 #include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
 
+#include "tests/server/agreement_lives.h"
 #include "tests/server/machine_world.h"
 
 namespace bucketd {
@@ -31,65 +31,6 @@ constexpr int kSteps = 90;
 constexpr uint32_t kRanks = 3;                // of every scope
 constexpr milliseconds kLateness{1000};       // of an answer beyond its caller's deadline
 constexpr uint64_t kFarGeneration = 1 << 20;  // no count of restarts gets there
-
-using ScopeKey = std::tuple<std::string, uint64_t, std::string>;  // job, generation, scope
-
-// What pins.h does with the store that servers share.
-struct SharedStore {
-  std::map<JobName, JobMemory> memories;
-  std::map<std::pair<JobName, std::string>, Pin> pins;
-  std::map<Digest, PlanReplyPtr> plans;
-
-  absl::Status PutMemory(const JobName& job, const JobMemory& memory) {
-    const auto found = memories.find(job);
-    if (found != memories.end() && found->second.generation > memory.generation) {
-      return absl::AbortedError("another server has begun a later generation");
-    }
-    memories[job] = memory;
-    return absl::OkStatus();
-  }
-  absl::StatusOr<StandingPin> PutPin(const StoreAgreed& store) {
-    const auto key = std::make_pair(store.job, store.name);
-    const auto found = pins.find(key);
-    if (found != pins.end() && found->second.generation > store.pin.generation) {
-      return absl::AbortedError("another server has begun a later generation");
-    }
-    plans[store.pin.plan_sha256] = store.reply;
-    const bool first = found == pins.end() || found->second.generation < store.pin.generation ||
-                       found->second.size != store.pin.size;
-    if (first) pins[key] = store.pin;
-    return StandingPin{pins[key], plans[pins[key].plan_sha256]};
-  }
-};
-
-struct Caller {
-  JobCall job;
-  Digest signature{};
-  SteadyTime deadline;
-};
-
-// A verdict that is repeated until every rank has heard it.
-struct Standing {
-  std::string verdict;
-  std::set<uint32_t> heard;
-};
-
-// One life of a server: its machine, and what it has been asked to do.
-struct Life {
-  explicit Life(FakeWorld& world)
-      : table({.max_jobs = 8, .max_waiting_ranks = 64, .job_idle = std::chrono::hours(99)}, world) {
-  }
-  JobTable table;
-  std::map<uint64_t, Caller> callers;  // that wait
-  std::vector<Action> work;            // not begun
-  std::vector<Event> mail;             // what became of it
-  std::map<uint64_t, ArmTimer> timers;
-  std::set<uint64_t> hurried;
-  std::set<std::pair<std::string, uint64_t>> over;  // jobs and generations that were told so
-  std::map<ScopeKey, Standing> standing;
-  std::map<ScopeKey, std::set<uint32_t>> refused;  // ranks that need no other verdict
-  bool draining = false;
-};
 
 class Explorer {
  public:
