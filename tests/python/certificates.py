@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import subprocess
@@ -9,6 +10,13 @@ import subprocess
 import bucketd
 
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+
+
+def identities(trainers: str, others: str, operators: str) -> str:
+    """A file's text: who has these names plans and reports for team-a, plans for team-b, and has all of an operator's rights."""
+    entries = [(trainers, "team-a", ["plan", "report"]), (others, "team-b", ["plan"]), (operators, "*", ["admin"])]
+    return "".join(f'\n[[identity]]\nnames = ["{names}"]\ntenant = "{tenant}"\nroles = {json.dumps(roles)}\n'
+                   for names, tenant, roles in entries)
 
 
 class Certificates:

@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from certificates import Certificates
+from certificates import Certificates, identities
 from layered_graphs import ask, layers
 from live_agents import BINARY, agents
 from planners import planner
@@ -19,22 +19,7 @@ from bucketd import breaker
 from bucketd.client import PlannerClient
 from bucketd.errors import PlannerError
 
-WHO = """
-[[identity]]
-names = ["URI:spiffe://example.org/train/*"]
-tenant = "team-a"
-roles = ["plan", "report"]
-
-[[identity]]
-names = ["URI:spiffe://example.org/other/*"]
-tenant = "team-b"
-roles = ["plan"]
-
-[[identity]]
-names = ["DNS:ops.example.org"]
-tenant = "*"
-roles = ["admin"]
-"""
+WHO = identities("URI:spiffe://example.org/train/*", "URI:spiffe://example.org/other/*", "DNS:ops.example.org")
 
 
 @pytest.fixture(scope="module")

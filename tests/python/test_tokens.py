@@ -6,7 +6,7 @@ import subprocess
 import threading
 
 import pytest
-from certificates import Certificates
+from certificates import Certificates, identities
 from layered_graphs import ask, layers
 from live_agents import BINARY, agents
 from planners import planner
@@ -18,22 +18,7 @@ from bucketd import breaker, embedded
 from bucketd.client import PlannerClient
 from bucketd.errors import PlannerError
 
-WHO = """
-[[identity]]
-names = ["JWT:ci/train/*"]
-tenant = "team-a"
-roles = ["plan", "report"]
-
-[[identity]]
-names = ["JWT:ci/other/*"]
-tenant = "team-b"
-roles = ["plan"]
-
-[[identity]]
-names = ["JWT:ci/ops"]
-tenant = "*"
-roles = ["admin"]
-"""
+WHO = identities("JWT:ci/train/*", "JWT:ci/other/*", "JWT:ci/ops")
 
 
 class Secured:
