@@ -10,8 +10,9 @@
 namespace bucketd::simulation {
 namespace {
 
-// A cut wire, or a process that is stopped, may keep who presents a rank from taking it back.
-constexpr int kLooks = 8;
+// A cut wire, or a process that is stopped (for 35 s, faults.cc), may keep who presents a rank from
+// taking it back. Looks are five seconds apart.
+constexpr int kLooks = 12;
 constexpr size_t kKept = 40;  // events of a job, for who reads a failure
 
 int NumberOf(const Process* process) { return process == nullptr ? -1 : process->number; }
