@@ -103,8 +103,8 @@ def messages_without_an_end(address: str, connections: int, mib: int) -> int:
                 connection.send_data(stream, message[:-1], patience=10)
         except OSError:
             pass
-    time.sleep(2)
-    ended = sum(connection.closed.is_set() for connection in held)
+    until = time.monotonic() + 2
+    ended = sum(connection.closed.wait(max(0.0, until - time.monotonic())) for connection in held)
     for connection in held:
         connection.close()
     return ended

@@ -14,13 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
 
 #include "tests/server/agreement_lives.h"
-#include "tests/server/machine_world.h"
 
 namespace bucketd {
 namespace {
@@ -395,7 +393,8 @@ class Explorer {
     }
     const JobCall job = found->second.job;
     life.callers.erase(found);
-    Repeated(life, call, job, answer);
+    const std::string unlike = life.Repeated(call, job, answer, falls_);
+    if (!unlike.empty()) Wrong(unlike);
     if (!answer.ok() && ReasonOf(answer.status()) == "GENERATION_OVER") {
       if (job.generation >= generation_) Wrong("the last generation is over");
       life.over.insert({job.id, job.generation});
@@ -403,29 +402,6 @@ class Explorer {
     if (answer.ok() && job.generation >= kFarGeneration)
       Wrong("a generation that nobody counts to");
     if (answer.ok() && answer->reply != nullptr) Planned(life, job, answer->reply->plan_sha256);
-  }
-
-  // A failed scope has one verdict for all of its ranks, until the last of them was told.
-  void Repeated(Life& life, CallId call, const JobCall& job,
-                const absl::StatusOr<PlanAnswer>& answer) {
-    const std::string reason = answer.ok() ? "" : ReasonOf(answer.status());
-    // What is said of the whole job, or of the whole server, counts more.
-    if (reason == "GENERATION_OVER" || life.draining) return;
-    if (answer.ok() && answer->outcome == PlanOutcome::kUnplanned) return;
-    const std::string said = answer.ok() ? "an answer" : std::string(answer.status().message());
-    const ScopeKey key{job.id, job.generation, job.scope};
-    const bool begins = falls_ && (reason == "RANKS_DIFFER" || reason == "RANKS_MISSING");
-    if (begins) life.standing.try_emplace(key, Standing{said, life.refused[key]});
-    if (absl::StrContains(said, " was refused: ")) {  // not: a rank that waits, by another call
-      life.refused[key].insert(job.ranks.begin(), job.ranks.end());
-    }
-    const auto stands = life.standing.find(key);
-    if (stands == life.standing.end()) return;
-    if (said != stands->second.verdict) {
-      Wrong(absl::StrCat("call ", call, " hears ", said,
-                         ", but its scope has failed: ", stands->second.verdict));
-    }
-    stands->second.heard.insert(job.ranks.begin(), job.ranks.end());
   }
 
   void Planned(const Life& life, const JobCall& job, const Digest& plan) {
@@ -501,14 +477,14 @@ class Explorer {
   std::string wrong_;
 };
 
-uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
+uint64_t FromEnvironment(const char* name, const char* otherwise) {
   const char* text = getenv(name);
-  return text == nullptr ? otherwise : strtoull(text, nullptr, 10);
+  return strtoull(text == nullptr ? otherwise : text, nullptr, 10);
 }
 
 TEST(AgreementExplorerTest, WhateverHappensInWhateverOrderTheInvariantsHold) {
-  const uint64_t first = FromEnvironment("BUCKETD_SEED", 1);
-  const uint64_t schedules = FromEnvironment("BUCKETD_SCHEDULES", 5000);
+  const uint64_t first = FromEnvironment("BUCKETD_SEED", "1");
+  const uint64_t schedules = FromEnvironment("BUCKETD_SCHEDULES", "5000");
   uint64_t with_plans = 0;
   for (uint64_t seed = first; seed < first + schedules; ++seed) {
     Explorer explorer(seed);

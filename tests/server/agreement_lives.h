@@ -1,7 +1,6 @@
 // The servers that the explorer of rank agreement drives (agreement_explorer_test.cc): each life of
 // one has a machine of its own, and all of them share a store.
-#ifndef BUCKETD_TESTS_SERVER_AGREEMENT_LIVES_H_
-#define BUCKETD_TESTS_SERVER_AGREEMENT_LIVES_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -14,6 +13,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 
 #include "tests/server/machine_world.h"
 
@@ -76,8 +77,29 @@ struct Life {
   std::map<ScopeKey, Standing> standing;
   std::map<ScopeKey, std::set<uint32_t>> refused;  // ranks that need no other verdict
   bool draining = false;
+
+  // A failed scope has one verdict for all of its ranks, until the last of them was told. "" or
+  // what is wrong with this one; `falls`: the event that is being handled ended a scope.
+  std::string Repeated(CallId call, const JobCall& job, const absl::StatusOr<PlanAnswer>& answer,
+                       bool falls) {
+    const std::string reason = answer.ok() ? "" : ReasonOf(answer.status());
+    // What is said of the whole job, or of the whole server, counts more.
+    if (reason == "GENERATION_OVER" || draining) return "";
+    if (answer.ok() && answer->outcome == PlanOutcome::kUnplanned) return "";
+    const std::string said = answer.ok() ? "an answer" : std::string(answer.status().message());
+    const ScopeKey key{job.id, job.generation, job.scope};
+    const bool begins = falls && (reason == "RANKS_DIFFER" || reason == "RANKS_MISSING");
+    if (begins) standing.try_emplace(key, Standing{said, refused[key]});
+    if (absl::StrContains(said, " was refused: ")) {  // not: a rank that waits, by another call
+      refused[key].insert(job.ranks.begin(), job.ranks.end());
+    }
+    const auto stands = standing.find(key);
+    if (stands == standing.end()) return "";
+    stands->second.heard.insert(job.ranks.begin(), job.ranks.end());
+    if (said == stands->second.verdict) return "";
+    return absl::StrCat("call ", call, " hears ", said,
+                        ", but its scope has failed: ", stands->second.verdict);
+  }
 };
 
 }  // namespace bucketd
-
-#endif  // BUCKETD_TESTS_SERVER_AGREEMENT_LIVES_H_

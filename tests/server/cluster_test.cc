@@ -2,7 +2,6 @@
 // uploaded to one and wanted by another, a server that drains.
 #include <array>
 #include <atomic>
-#include <csignal>
 #include <functional>
 #include <future>
 #include <memory>
@@ -17,13 +16,13 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "prometheus/registry.h"
-#include <sys/resource.h>
 
 #include "proto/admin.grpc.pb.h"
 #include "proto/cluster.pb.h"
 #include "proto/peer.grpc.pb.h"
 #include "server/store/sqlite_store.h"
 #include "tests/server/agreement_fixture.h"
+#include "tests/server/full_disk.h"
 
 namespace bucketd {
 namespace {
@@ -390,27 +389,6 @@ class Liar final : public v1::Peers::Service {
   const Answer answer_;
   std::atomic<int> asked_{0};
   std::unique_ptr<grpc::Server> server_;
-};
-
-// Every write of this process behind the first byte of a file fails.
-class FullDisk {
- public:
-  FullDisk() {
-    struct sigaction ignore {};
-    ignore.sa_handler = SIG_IGN;
-    sigaction(SIGXFSZ, &ignore, &old_);
-    EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &before_), 0);
-    const rlimit none{1, before_.rlim_max};
-    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
-  }
-  ~FullDisk() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    sigaction(SIGXFSZ, &old_, nullptr);
-  }
-
- private:
-  struct sigaction old_ {};
-  rlimit before_{};
 };
 
 // What cannot be true is not believed, and the job is somebody else's once the liar has ended: it

@@ -1,15 +1,15 @@
 // What jobs agreed on, across generations and restarts.
-#include <signal.h>
+#include <optional>
 
 #include "absl/strings/str_replace.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "prometheus/registry.h"
-#include <sys/resource.h>
 
 #include "server/jobs/pin_index.h"
 #include "server/store/sqlite_store.h"
 #include "tests/server/agreement_fixture.h"
+#include "tests/server/full_disk.h"
 
 namespace bucketd {
 namespace {
@@ -243,22 +243,13 @@ TEST_F(PinTest, ARankAloneAtAnotherServerGetsWhatTheOthersAgreedOnWhileItWaited)
 TEST_F(PinTest, WhereTheDiskTakesNoMoreAPlanIsAgreedOnWithoutAPinAndThatIsCounted) {
   StartServer();
   const std::string plan = Agree({.scope = "0/0/fw"});
-  // Every write of this process behind the first byte of a file fails from here on.
-  struct sigaction old {
-  }, ignore{};
-  ignore.sa_handler = SIG_IGN;
-  sigaction(SIGXFSZ, &ignore, &old);
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  const rlimit none{1, before.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+  auto full = std::make_optional<FullDisk>();
   const std::string unpinned = Agree({.generation = 2, .scope = "0/1/fw"});
   v1::PlanSource source{};
   const std::string pinned = Agree({.generation = 2, .scope = "0/0/fw"}, &source);
   const Reply again =
       GetPlan(JobRequest(ForwardGraph(), {.generation = 2, .scope = "0/1/fw"}, {1}));
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
-  sigaction(SIGXFSZ, &old, nullptr);
+  full.reset();
   EXPECT_EQ(unpinned, plan);
   EXPECT_EQ(pinned, plan);
   EXPECT_EQ(source, v1::PLAN_SOURCE_PINNED) << "reading goes on";

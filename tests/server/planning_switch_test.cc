@@ -1,8 +1,6 @@
 // The kill switch on a real store: what it says where the store is damaged, full, or shared.
 #include "server/plans/planning_switch.h"
 
-#include <signal.h>
-
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -14,10 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "prometheus/registry.h"
-#include <sys/resource.h>
 
 #include "server/base/metrics.h"
 #include "server/store/sqlite_store.h"
+#include "tests/server/full_disk.h"
 #include "tests/server/store_fixture.h"
 
 namespace bucketd::store_test {
@@ -207,27 +205,6 @@ TEST_F(SwitchTest, WithoutAStoreThatCanBeReadItIsOffUntilSomebodySwitchesOn) {
   }
   EXPECT_GT(unknown, 0);
 }
-
-// Behind the first byte of a file nothing can be written while it lives.
-class FullDisk {
- public:
-  FullDisk() {
-    struct sigaction ignore {};
-    ignore.sa_handler = SIG_IGN;
-    sigaction(SIGXFSZ, &ignore, &signal_);
-    getrlimit(RLIMIT_FSIZE, &limit_);
-    const rlimit none{1, limit_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &none);
-  }
-  ~FullDisk() {
-    setrlimit(RLIMIT_FSIZE, &limit_);
-    sigaction(SIGXFSZ, &signal_, nullptr);
-  }
-
- private:
-  struct sigaction signal_ {};
-  rlimit limit_{};
-};
 
 TEST_F(SwitchTest, OnAFullDiskItHoldsAtOnceAndIsStoredWhenThereIsRoom) {
   const auto one = OpenOne(), other = OpenOne();
