@@ -49,9 +49,10 @@ class Connection:
         self._window, self._first_window = 65_535, 65_535
         self._windows: dict[int, int] = {}
         self.closed = threading.Event()
+        self._sending = threading.Lock()
+        self.send(_PREFACE + frame(SETTINGS, 0, 0))
         self._reader = threading.Thread(target=self._drain, daemon=True)
         self._reader.start()
-        self.send(_PREFACE + frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0))
 
     def _drain(self) -> None:
         rest = b""
@@ -79,6 +80,7 @@ class Connection:
                     else:
                         self._window += more
                 elif kind == SETTINGS and not flags & ACK:
+                    self.send(frame(SETTINGS, ACK, 0))  # before that the server goes by the windows of the protocol's start
                     for at in range(0, len(payload), 6):
                         name, value = struct.unpack(">HI", payload[at:at + 6])
                         if name == 4:
@@ -95,7 +97,8 @@ class Connection:
         """ConnectionError if the server has closed it."""
         if self.closed.is_set():
             raise ConnectionResetError("the server closed the connection")
-        self.socket.sendall(data)
+        with self._sending:
+            self.socket.sendall(data)
 
     def _allowed(self, stream: int, wanted: int, patience: float) -> int:
         """So many bytes may be sent now; ConnectionError where the windows stay shut for `patience` seconds."""

@@ -254,7 +254,7 @@ def test_a_tenant_that_floods_is_refused_by_name_and_the_other_is_served(files, 
         assert own["computations"] == (0, 2, len(flood.why)) and own["uploads"] == (0, 1, 1)
         assert [own["tenant"] for own in json.loads(ctl(files, running.address, "b", "status", "--json"))["tenants"]] == ["team-b"]
         text = ctl(files, running.address, "ops", "status")
-        assert re.search(r"tenant +team-a: .*computations 0 of 2, \d+ refused", text) and "team-b: weight 3" in text
+        assert re.search(r"tenant +team-a: .*computations 0 of 2, [\d,]+ refused", text) and "team-b: weight 3" in text
         assert "team-b" not in ctl(files, running.address, "a", "status")
 
         # What the file says now holds from now on; nobody restarts anything.
