@@ -112,7 +112,7 @@ absl::StatusOr<Agreed> Agreement::WriteGeneration(const StoreAgreed& store) {
                 .pin = store.pin,
                 .plan = PlanBytesOf(*store.reply),
                 .unless_planning_is_off = false,
-                .by = store.request->by};
+                .by = store.by};
   what.memory.last_scope = store.name;
   // No plan has been kept for this generation yet: it may still have none.
   if (memory.last_scope.empty() && parts_.planning_disabled_in_store != nullptr) {

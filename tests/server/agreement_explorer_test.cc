@@ -441,6 +441,10 @@ class Explorer {
     Take(life, done);
   }
   void Take(Life& life, StoreAgreed& store) {
+    if (store.again) {
+      life.work.push_back(store);
+      return;
+    }
     std::set<uint32_t> present;
     std::set<Digest> signatures;
     for (const auto& [call, caller] : life.callers) {

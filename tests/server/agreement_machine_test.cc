@@ -14,6 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -326,6 +327,85 @@ TEST_F(JobThatComesBackTest, RefusesAGenerationThatIsOverElsewhere) {
   ASSERT_THAT(told.answers, SizeIs(2));
   EXPECT_EQ(ErrorOf(told), "GENERATION_OVER");
   EXPECT_EQ(table_.scopes(), 0);
+}
+
+// The store is away when ranks agree.
+class AgreedWithoutAPinTest : public MachineTest {
+ protected:
+  Actions AgreeWithoutAPin(const absl::Status& why, const std::string& scope = "fw") {
+    const Actions loaded = Loaded(Rank(0, 1, FakeRequest(1), seconds(60), scope));
+    const Actions planned = Do(PlanCame{All<AskBroker>(loaded)[0].fetch, FakePlan("plan")});
+    store_ = All<StoreAgreed>(planned)[0];
+    return Do(AgreedStored{store_.scope, why});
+  }
+  StoreAgreed store_;
+};
+
+TEST_F(AgreedWithoutAPinTest, GetsOneOnceTheStoreIsBack) {
+  Actions told = AgreeWithoutAPin(absl::UnavailableError("away"));
+  ASSERT_THAT(told.answers, SizeIs(1));
+  EXPECT_FALSE(told.answers[0].second->is_kept);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_THAT(All<ArmTimer>(told), SizeIs(1));
+    EXPECT_EQ(All<ArmTimer>(told)[0].at, now_ + seconds(2));
+    const std::vector<StoreAgreed> again = All<StoreAgreed>(Fire(All<ArmTimer>(told)[0]));
+    ASSERT_THAT(again, SizeIs(1));
+    EXPECT_TRUE(again[0].again);
+    EXPECT_EQ(again[0].pin.plan_sha256, store_.pin.plan_sha256);
+    EXPECT_EQ(again[0].reply, store_.reply);
+    const bool is_back = i == 2;
+    told = Do(AgreedStored{
+        store_.scope, is_back ? absl::StatusOr<StandingPin>(StandingPin{store_.pin, store_.reply})
+                              : absl::UnavailableError("away")});
+    EXPECT_THAT(told.answers, IsEmpty());
+  }
+  EXPECT_THAT(All<ArmTimer>(told), IsEmpty());
+  EXPECT_TRUE(table_.Snapshots(now_, std::nullopt, {}, 1)[0].scopes[0].pinned);
+  EXPECT_THAT(All<AnswerFromStore>(Rank(0, 1, FakeRequest(1))), SizeIs(1)) << "as any pinned one";
+}
+
+TEST_F(AgreedWithoutAPinTest, TakesTurnsWithOthersAndIsNotTriedOnceItIsOver) {
+  const Actions told = AgreeWithoutAPin(absl::UnavailableError("away"));
+  AgreeWithoutAPin(absl::UnavailableError("away"), "bw");
+  AgreeWithoutAPin(absl::UnavailableError("away"), "step");
+  std::vector<std::string> tried;
+  Actions fired = Fire(All<ArmTimer>(told)[0]);
+  for (int i = 0; i < 4; ++i) {
+    const std::vector<StoreAgreed> again = All<StoreAgreed>(fired);
+    ASSERT_THAT(again, SizeIs(1));
+    tried.push_back(again[0].name);
+    fired =
+        Fire(All<ArmTimer>(Do(AgreedStored{again[0].scope, absl::UnavailableError("away")}))[0]);
+  }
+  EXPECT_THAT(tried, ElementsAre("fw", "bw", "step", "fw"));
+  const std::vector<StoreAgreed> last = All<StoreAgreed>(fired);
+  ASSERT_THAT(last, SizeIs(1));
+  const Actions next = Do(AgreedStored{last[0].scope, StandingPin{last[0].pin, last[0].reply}});
+  ASSERT_THAT(All<StoreAgreed>(next), SizeIs(1)) << "at once: the store is back";
+  Do(JobReleased{JobName("", "train"), true});
+  EXPECT_THAT(All<StoreAgreed>(Do(AgreedStored{All<StoreAgreed>(next)[0].scope,
+                                               StandingPin{store_.pin, store_.reply}})),
+              IsEmpty());
+}
+
+TEST_F(AgreedWithoutAPinTest, StaysAsItIsThoughAnotherServerHasKeptSomethingElse) {
+  const Actions told = AgreeWithoutAPin(absl::UnavailableError("away"));
+  Fire(All<ArmTimer>(told)[0]);
+  const JobMemory elsewhere{
+      .generation = 1, .unplanned = "maintenance", .profiles = {}, .last_scope = ""};
+  const Actions otherwise =
+      Do(AgreedStored{store_.scope, absl::CancelledError("otherwise"), elsewhere});
+  EXPECT_THAT(otherwise.answers, IsEmpty());
+  EXPECT_THAT(All<ArmTimer>(otherwise), IsEmpty());
+  const Actions again = Rank(0, 1, FakeRequest(1));
+  ASSERT_THAT(again.answers, SizeIs(1)) << "whose process runs with it";
+  EXPECT_EQ(again.answers[0].second->reply, store_.reply);
+}
+
+TEST_F(AgreedWithoutAPinTest, IsNotTriedAgainWhereTheQuotaIsUsedUp) {
+  const Actions told = AgreeWithoutAPin(MakeError(Reason::kQuotaUsedUp, "pins"));
+  EXPECT_THAT(told.answers, SizeIs(1));
+  EXPECT_THAT(All<ArmTimer>(told), IsEmpty());
 }
 
 }  // namespace

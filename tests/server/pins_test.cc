@@ -256,9 +256,14 @@ TEST_F(PinTest, WhereTheDiskTakesNoMoreAPlanIsAgreedOnWithoutAPinAndThatIsCounte
   EXPECT_EQ(again.response.plan().plan(), plan);
   EXPECT_EQ(Metric("bucketd_agreements_unpinned_total", "reason", "store"), 2);
   EXPECT_EQ(Metric("bucketd_agreements_unpinned_total", "reason", "quota"), 0);
-  EXPECT_EQ(Metric("bucketd_pins"), 1);
+  ASSERT_TRUE(Eventually([&] { return Metric("bucketd_pins") == 2; }))
+      << "once there is room again";
+  Restart();
+  const Reply late = GetPlan(JobRequest(ForwardGraph(), {.generation = 2, .scope = "0/1/fw"}, {1}));
+  EXPECT_EQ(late.source(), v1::PLAN_SOURCE_PINNED) << "nobody else asks again";
+  EXPECT_EQ(late.response.plan().plan(), plan);
   EXPECT_EQ(Agree({.generation = 3, .scope = "0/1/fw"}), plan);
-  EXPECT_EQ(Metric("bucketd_pins"), 2) << "once there is room again";
+  EXPECT_EQ(Metric("bucketd_pins"), 2);
 }
 
 TEST_F(PinTest, AReleasedJobHasNoPins) {

@@ -80,7 +80,8 @@ struct StoreAgreed {
   std::string name;
   Pin pin;
   PlanReplyPtr reply;
-  std::shared_ptr<const PlanRequest> request;  // of the first that presented it; AgreedStored
+  Actor by;            // of the first that presented it; AgreedStored
+  bool again = false;  // its ranks have been told: there was no pin then
 };
 struct AnswerFromStore {  // with the pinned plan; the call is out of the machine's hands
   CallId call = 0;

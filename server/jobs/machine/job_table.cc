@@ -15,6 +15,7 @@ namespace {
 constexpr size_t kMaxScopesOfJob = 4096;
 constexpr int64_t kMaxKeptBytes = int64_t{512} << 20;
 constexpr int kJobsTriedForRoom = 64;
+constexpr std::chrono::seconds kKeepAgain{2};
 
 absl::Status GenerationOver(absl::string_view job, uint64_t now, uint64_t called) {
   return MakeError(Reason::kGenerationOver, absl::StrCat("job \"", job, "\" is in generation ", now,
@@ -196,6 +197,9 @@ void JobTable::On(const TimerFired& event) {
     Pass(Find(event.timer.scope), event);
   } else if (event.timer.number == sweep_timer_) {
     Sweep();
+  } else if (event.timer.number == keep_timer_) {
+    keep_timer_ = 0;
+    if (keeping_ == 0) KeepNext();
   }
 }
 
@@ -272,12 +276,36 @@ void JobTable::EndUnplanned(Job& job) {
 }
 
 void JobTable::On(const AgreedStored& event) {
+  const bool again = event.scope == keeping_;
+  if (again) keeping_ = 0;
   const Scope* scope = Find(event.scope);
-  if (scope == nullptr) return;
-  if (event.elsewhere.has_value()) {
+  if (scope != nullptr && event.elsewhere.has_value()) {
     Obey(*jobs_.find(scope->job().name)->second, *event.elsewhere);
   }
   Pass(Find(event.scope), event);
+  scope = Find(event.scope);
+  if (scope != nullptr && scope->awaits_pin()) {
+    KeepLater(event.scope);
+  } else if (again) {
+    KeepNext();  // the store is back
+  }
+}
+
+void JobTable::KeepLater(ScopeId id) {
+  unkept_.insert(id);
+  if (keep_timer_ != 0) return;
+  keep_timer_ = context_.NewId();
+  context_.Do(ArmTimer{{0, 0, keep_timer_}, context_.now + kKeepAgain});
+}
+
+// In turns: what one scope's write fails for may be its own.
+void JobTable::KeepNext() {
+  if (unkept_.empty()) return;
+  auto next = unkept_.upper_bound(kept_last_);
+  if (next == unkept_.end()) next = unkept_.begin();
+  kept_last_ = keeping_ = *next;
+  unkept_.erase(next);
+  Find(keeping_)->StoreAgain();
 }
 
 void JobTable::Obey(Job& job, const JobMemory& elsewhere) {
@@ -371,6 +399,7 @@ absl::StatusOr<JobMemory> JobTable::MemoryOf(const JobName& name, uint64_t gener
 void JobTable::Erase(Scope& scope) {
   scope.Close();
   scopes_.erase(scope.id());
+  unkept_.erase(scope.id());
   Job& job = *jobs_.find(scope.job().name)->second;
   job.scopes.erase(job.scopes.find(scope.name()));
 }

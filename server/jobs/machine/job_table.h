@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -96,6 +97,9 @@ class JobTable {
   // Whether the store knows more of a job than a server that held it before another did.
   static bool HasGoneOn(const Job& job, const absl::StatusOr<std::optional<JobMemory>>& memory);
   void UseMemory(Job& job, const absl::StatusOr<std::optional<JobMemory>>& memory);
+  // What the store could not keep is tried again, one scope after another, until it is back.
+  void KeepLater(ScopeId id);
+  void KeepNext();
   Scope* Find(ScopeId id) const;
   void Erase(Scope& scope);
   void Erase(Job& job);
@@ -105,6 +109,10 @@ class JobTable {
   std::list<Job*> by_use_;  // the one that was used longest ago first
   absl::flat_hash_map<ScopeId, Scope*> scopes_;
   uint64_t sweep_timer_ = 0;
+  std::set<ScopeId> unkept_;  // that await a pin
+  ScopeId keeping_ = 0;       // whose pin is being written again
+  ScopeId kept_last_ = 0;
+  uint64_t keep_timer_ = 0;
 };
 
 }  // namespace bucketd

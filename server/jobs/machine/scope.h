@@ -71,6 +71,9 @@ class Scope {
   void AnswerUnplanned();
   // Moves on as far as it goes.
   void Step();
+  // Its ranks run with a plan that the store could not keep, and that is to be tried again.
+  bool awaits_pin() const { return stage_ == Stage::kAgreed && awaits_pin_; }
+  void StoreAgain();  // REQUIRES awaits_pin(). AgreedStored
   // Gives up what is under way. REQUIRES: nobody waits.
   void Close();
 
@@ -135,6 +138,7 @@ class Scope {
   void StartStoring(Presented& presented);
   bool UseStanding(const absl::StatusOr<StandingPin>& standing);
   void Agree(const absl::Status& stored);
+  void KeptLate(const absl::StatusOr<StandingPin>& standing);
   void AnswerAgreed(CallId call, absl::Span<const uint32_t> ranks, absl::string_view signature);
   void AnswerFailed(CallId call, absl::Span<const uint32_t> ranks);
   // Transient verdicts are forgotten at once.
@@ -175,7 +179,9 @@ class Scope {
   PlanReplyPtr reply_;  // in kAgreed only where there is no pin
   PlanOutcome outcome_ = PlanOutcome::kHit;
   CallId first_call_ = 0;
+  Actor by_;  // of the first that presented it
   bool pinned_ = false;
+  bool awaits_pin_ = false;
 
   // kFailed.
   absl::Status verdict_;

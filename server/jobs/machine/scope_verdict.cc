@@ -76,11 +76,40 @@ void Scope::StartStoring(Presented& presented) {
              .plan_sha256 = plan.reply->plan_sha256};
   KeepBytes(static_cast<int64_t>(agreed_signature_.size() + agreed_.plan_key.size()));
   GiveUpFetches();
-  context_.Do(StoreAgreed{id_, job_.name, name_, agreed_, reply_, presented.request});
+  by_ = presented.request->by;
+  context_.Do(StoreAgreed{id_, job_.name, name_, agreed_, reply_, by_});
 }
 
 void Scope::Handle(const AgreedStored& event) {
-  if (stage_ == Stage::kStoring && UseStanding(event.standing)) Agree(event.standing.status());
+  if (awaits_pin()) {
+    KeptLate(event.standing);
+  } else if (stage_ == Stage::kStoring && UseStanding(event.standing)) {
+    Agree(event.standing.status());
+  }
+}
+
+void Scope::StoreAgain() {
+  context_.Do(StoreAgreed{id_, job_.name, name_, agreed_, reply_, by_, true});
+}
+
+// The ranks run with the plan, whatever the store says.
+void Scope::KeptLate(const absl::StatusOr<StandingPin>& standing) {
+  const bool is_otherwise =
+      standing.ok() ? standing->pin.plan_sha256 != agreed_.plan_sha256
+                    : absl::IsAborted(standing.status()) || absl::IsCancelled(standing.status());
+  if (!standing.ok() && !is_otherwise) return;
+  awaits_pin_ = false;
+  std::vector<LogField> about = AboutScope(job_, name_);
+  context_.out.notes.push_back(
+      {.warn = is_otherwise,
+       .text = is_otherwise ? "another server has kept otherwise what was agreed on without a pin"
+                            : "what was agreed on without a pin has one",
+       .fields = std::move(about),
+       .call = call_});
+  if (is_otherwise) return;
+  pinned_ = true;
+  KeepBytes(-static_cast<int64_t>(reply_->response.size()));
+  reply_.reset();
 }
 
 // During a rolling restart half of the ranks may have come to another server. False: that plan is
@@ -125,9 +154,8 @@ void Scope::Agree(const absl::Status& stored) {
   pinned_ = stored.ok();
   job_.last_agreed = name_;
   if (!stored.ok()) {
-    context_.out.counts.push_back(ReasonOf(stored) == ReasonName(Reason::kQuotaUsedUp)
-                                      ? Tally::kUnpinnedQuota
-                                      : Tally::kUnpinnedStore);
+    awaits_pin_ = ReasonOf(stored) != ReasonName(Reason::kQuotaUsedUp);
+    context_.out.counts.push_back(awaits_pin_ ? Tally::kUnpinnedStore : Tally::kUnpinnedQuota);
     context_.out.notes.push_back({.warn = true,
                                   .text = "agreed without a pin",
                                   .fields = {{"tenant", job_.name.first},
