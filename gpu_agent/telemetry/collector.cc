@@ -60,11 +60,11 @@ absl::StatusOr<Fd> Listen(const CollectorOptions& options) {
   return listener;
 }
 
-bool MayReport(const Fd& connection, bool any_user) {
+std::optional<uid_t> UserOf(const Fd& connection) {
   ucred peer{};
   socklen_t size = sizeof(peer);
-  if (getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
-  return any_user || peer.uid == geteuid() || peer.uid == 0;
+  if (getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return std::nullopt;
+  return peer.uid;
 }
 
 // What came with one message: a descriptor, or none. Others that came with it are closed.
@@ -157,13 +157,32 @@ void Collector::Accept() {
     events_.Refused(absl::StrCat("it waits to be taken in: ", std::strerror(errno)));
     return;
   }
-  if (!MayReport(connection, options_.any_user)) {
-    events_.Refused("a process of another user");
-  } else if (trainers_.size() >= options_.most_rings) {
-    events_.Refused(absl::StrCat("more than ", options_.most_rings, " trainers"));
-  } else {
-    trainers_.push_back({std::move(connection), nullptr, ++last_id_, absl::Now() + kPatience});
+  const std::optional<uid_t> user = UserOf(connection);
+  const absl::Status may = MayReport(user);
+  if (!may.ok()) {
+    events_.Refused(std::string(may.message()));
+    return;
   }
+  trainers_.push_back({std::move(connection), nullptr, ++last_id_, absl::Now() + kPatience, *user});
+}
+
+absl::Status Collector::MayReport(std::optional<uid_t> user) const {
+  if (!user.has_value() || (!options_.any_user && *user != geteuid() && *user != 0)) {
+    return absl::PermissionDeniedError("a process of another user");
+  }
+  if (trainers_.size() >= options_.most_rings) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("more than ", options_.most_rings, " trainers"));
+  }
+  if (!options_.any_user) return absl::OkStatus();
+  const auto mine =
+      static_cast<size_t>(std::count_if(trainers_.begin(), trainers_.end(),
+                                        [&](const Trainer& other) { return other.user == *user; }));
+  if (2 * (mine + 1) > options_.most_rings - (trainers_.size() - mine) + 1) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "user ", *user, " has ", mine, " trainers already, half of the places that others leave"));
+  }
+  return absl::OkStatus();
 }
 
 bool Collector::Hear(Trainer& trainer) {

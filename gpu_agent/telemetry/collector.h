@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include <sys/types.h>
 
 #include "gpu_agent/comm/socket.h"
 #include "gpu_agent/telemetry/reader.h"
@@ -21,7 +23,8 @@ namespace bucketd::agent {
 struct CollectorOptions {
   std::string socket;       // its path; one that a dead agent left is replaced
   bool any_user = false;    // else this process's and root
-  size_t most_rings = 256;  // trainers at a time; more are refused
+  size_t most_rings = 256;  // trainers at a time; more are refused. With any_user a user has at
+                            // most half of those that others leave
 };
 
 // What becomes of the rings. Called on the collector's thread, which it must not hold up.
@@ -49,11 +52,13 @@ class Collector {
     std::unique_ptr<RingReader> ring;  // null: it has not come yet
     int id = 0;
     absl::Time give_up;
+    uid_t user = 0;
   };
 
   Collector(const CollectorOptions& options, CollectorEvents& events, Fd listener, Fd wake);
   void Run();
   void Accept();
+  absl::Status MayReport(std::optional<uid_t> user) const;
   // False: it is over.
   bool Hear(Trainer& trainer);
   bool Take(Trainer& trainer, Fd memory);

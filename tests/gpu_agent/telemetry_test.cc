@@ -22,6 +22,8 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 
@@ -131,8 +133,9 @@ class TelemetryTest : public testing::Test {
     std::string folder = testing::TempDir() + "/ring-XXXXXX";
     socket_ = absl::StrCat(mkdtemp(folder.data()), "/agent");
   }
-  std::unique_ptr<Collector> StartCollector(size_t most_rings = 256) {
+  std::unique_ptr<Collector> StartCollector(size_t most_rings = 256, bool any_user = false) {
     CollectorOptions options;
+    options.any_user = any_user;
     options.socket = socket_;
     options.most_rings = most_rings;
     auto started = Collector::Start(options, heard_);
@@ -426,6 +429,39 @@ TEST_F(TelemetryTest, MoreTrainersThanThereIsRoomForAreRefused) {
   const auto second = Writer();
   Await([&] { return heard_.refusals().size() == 1; });
   EXPECT_THAT(heard_.refusals()[0], HasSubstr("more than 1 trainers"));
+}
+
+// Of the calling thread alone, while it lives: whom a socket's other side sees.
+class AnotherUser {
+ public:
+  explicit AnotherUser(uid_t user) { Become(user); }
+  ~AnotherUser() { Become(0); }
+  AnotherUser(const AnotherUser&) = delete;
+  AnotherUser& operator=(const AnotherUser&) = delete;
+
+ private:
+  static void Become(uid_t user) { EXPECT_EQ(syscall(SYS_setresuid, -1, user, -1), 0); }
+};
+
+TEST_F(TelemetryTest, OneOfSeveralUsersLeavesHalfOfTheRoomToOthers) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root may be another user";
+  ASSERT_EQ(chmod(socket_.substr(0, socket_.rfind('/')).c_str(), 0711), 0);
+  const auto collector = StartCollector(5, true);
+  Forged forged;
+  forged.Put();
+  std::vector<Fd> theirs, ours;
+  {
+    const AnotherUser nobody(65534);
+    for (int i = 0; i < 4; ++i) theirs.push_back(Connect(forged.fd()));
+  }
+  Await([&] { return heard_.opened == 3 && heard_.refusals().size() == 1; });
+  EXPECT_THAT(heard_.refusals()[0], HasSubstr("user 65534 has 3 trainers already"));
+  ours.push_back(Connect(forged.fd()));
+  Await([&] { return heard_.opened == 4; });
+  theirs.clear();
+  Await([&] { return heard_.ends().size() == 3; });
+  for (int i = 0; i < 2; ++i) ours.push_back(Connect(forged.fd()));
+  Await([&] { return heard_.opened == 6; });
 }
 
 TEST_F(TelemetryTest, AnAgentWithoutDescriptorsAsksAgainOnceAPeriodAndThenTakesInWhoWaited) {
