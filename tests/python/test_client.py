@@ -278,11 +278,22 @@ def stranger(*, get_plan=lambda context: b"", **capabilities):
         server.stop(None)
 
 
-def refuses(details: bytes):
+def refuses(details: bytes, text: str = "no"):
     def answer(context):
         context.set_trailing_metadata((("grpc-status-details-bin", details),))
-        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "no")
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
     return answer
+
+
+def test_what_another_service_says_moves_no_cursor_and_is_asked_whether_it_is_a_bucketd():
+    with stranger(get_plan=refuses(b"", "\x1b[2J\x07red\r\nline")) as (address, _):
+        made = PlannerClient(address, connect_timeout=2)
+        try:
+            graph = layers()
+            error = reason_of(made.get_plan, wire.to_proto(graph), canonical.digest(graph), MESH, options(), deadline=1)
+            assert "RESOURCE_EXHAUSTED: ?[2J?red?\nline (expected what a bucketd answers: is that one?)" in str(error)
+        finally:
+            made.close()
 
 
 @pytest.mark.parametrize("says,reason", [

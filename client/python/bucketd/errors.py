@@ -19,6 +19,7 @@ _ARGUMENTS = {
 
 # Seconds, of what a server asks for: one that asks for none is not called without pause.
 _LEAST_PAUSE, _MOST_PAUSE = 0.05, 24 * 3600.0
+_MOST_TEXT = 8192  # letters, of what a server says
 
 
 class BucketdError(RuntimeError):
@@ -118,7 +119,7 @@ def advise(error: Exception, fallback: str) -> None:
 def from_rpc_error(error: grpc.RpcError, address: str, method: str) -> PlannerError:
     """The service's reason, from google.rpc.Status in the trailing metadata; else one derived from the code."""
     code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
-    details = (error.details() if hasattr(error, "details") else "") or ""
+    details = _shown((error.details() if hasattr(error, "details") else "") or "")
     info, retry_after = _error_info(error)
     if info is not None:
         return PlannerError(info.reason, details, dict(info.metadata), code, retry_after, answered=True)
@@ -127,7 +128,13 @@ def from_rpc_error(error: grpc.RpcError, address: str, method: str) -> PlannerEr
         return PlannerError("DEADLINE", f"no answer in time from {where}", code=code)
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return PlannerError("UNREACHABLE", f"{where}: {details}", code=code)
-    return PlannerError("PROTOCOL", f"{where}: {code.name}: {details}", code=code, answered=True)
+    return PlannerError("PROTOCOL", f"{where}: {code.name}: {details} (expected what a bucketd answers: is that one?)", code=code,
+                        answered=True)
+
+
+def _shown(text: str) -> str:
+    """Whoever wrote it, nothing that a terminal obeys, and not without end."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text[:_MOST_TEXT])
 
 
 def _error_info(error):
