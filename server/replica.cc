@@ -6,6 +6,8 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "spdlog/spdlog.h"
@@ -46,6 +48,7 @@ Replica::Replica(const Parts& parts)
       routes_({leases_, members_, metrics_, peers_, parts.timers, pool_, uploads_, parts.cache,
                parts.graphs, parts.store, parts.ask_here, parts.cancel_here,
                parts.options.max_waiting_ranks}),
+      peer_jobs_(members_, peers_),
       beats_(2, kMaxQueued) {}
 
 void Replica::Start() {
@@ -72,6 +75,9 @@ void Replica::Beat() {
     spdlog::warn("replica {}: {}", members_.self().address, now.empty() ? "back" : now);
   }
   routes_.Look();
+  std::set<std::string> addresses;
+  for (const ReplicaView& replica : members_.List()) addresses.insert(replica.id.address);
+  peers_.KeepOnly(addresses);
   if (Now() - swept_ > kSweep) {
     swept_ = Now();
     leases_.Sweep(kJobRests);
@@ -113,6 +119,11 @@ void Replica::Stop() {
   leases_.HandOver(LeaseOf::kJob);
   leases_.HandOver(LeaseOf::kPlan);
   members_.Leave();
+}
+
+void Replica::Sign(v1::JobStatus& job) const {
+  job.set_replica(members_.self().address);
+  job.set_has_lease(leases_.Holds(JobLease(job.tenant(), job.id())));
 }
 
 ClusterView Replica::View() const {

@@ -21,6 +21,7 @@
 #include "server/plans/plan_cache.h"
 #include "server/rpc/job_routes.h"
 #include "server/rpc/peer_calls.h"
+#include "server/rpc/peer_jobs.h"
 #include "server/store/store.h"
 
 namespace bucketd {
@@ -50,10 +51,13 @@ class Replica {
 
   Leases& leases() { return leases_; }
   JobRoutes& routes() { return routes_; }
+  PeerJobs& peer_jobs() { return peer_jobs_; }
   uint64_t incarnation() const { return members_.self().incarnation; }
   // For people; "": all is well.
   std::string Trouble() const { return members_.Trouble(); }
   ClusterView View() const;
+  // Says of a job that is here whose word that is.
+  void Sign(v1::JobStatus& job) const;
 
  private:
   void Beat();
@@ -69,6 +73,7 @@ class Replica {
   WorkerPool pool_;   // lookups, reads of plans
   WorkerPool uploads_;
   JobRoutes routes_;
+  PeerJobs peer_jobs_;
   WorkerPool beats_;  // last: what it runs uses the rest
 };
 

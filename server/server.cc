@@ -136,18 +136,31 @@ struct Server::Impl {
                    [this] { return planning.WhyDisabled(); },
                    [this](const std::string& id) { return costs.Resolve(id, ""); },
                    [this] { return WhyDisabledInStore(); }}),
-        parts{broker,         cache,
-              memo,           graphs,
-              intake,         partial_uploads,
-              upload_streams, intake_pool,
-              request_pool,   request_room,
-              timers,         metrics,
-              options,        draining,
-              planning,       agreement,
-              costs,          admission,
-              quotas,         replica == nullptr ? nullptr : &replica->routes()},
+        parts{broker,
+              cache,
+              memo,
+              graphs,
+              intake,
+              partial_uploads,
+              upload_streams,
+              intake_pool,
+              request_pool,
+              request_room,
+              timers,
+              metrics,
+              options,
+              draining,
+              planning,
+              agreement,
+              costs,
+              admission,
+              quotas,
+              replica == nullptr ? nullptr : &replica->routes(),
+              replica == nullptr ? nullptr : &replica->peer_jobs()},
         service(MakePlannerService(parts)),
-        peer_service(replica == nullptr ? nullptr : MakePeerService(parts, replica->incarnation())),
+        peer_service(replica == nullptr ? nullptr
+                                        : MakePeerService(parts, replica->incarnation(),
+                                                          [this] { return Jobs(); })),
         admin({options, metrics, cache, planning, store.get(), /*store_path=*/store_place,
                [this] { return State(); }, Hooks()}),
         admin_service(MakeAdminService(admin, admission, metrics)) {
@@ -172,6 +185,7 @@ struct Server::Impl {
   void BeginDrain();
   void Stop(std::chrono::system_clock::time_point deadline);
   ServerState State() const;
+  std::vector<v1::JobStatus> Jobs() const;
   AdminHooks Hooks();
 
   const ServerOptions options;
@@ -391,12 +405,24 @@ void Server::Impl::Stop(std::chrono::system_clock::time_point deadline) {
   if (replica != nullptr) replica->Stop();
 }
 
+std::vector<v1::JobStatus> Server::Impl::Jobs() const {
+  std::vector<v1::JobStatus> jobs = JobsOf(agreement);
+  if (replica == nullptr) return jobs;
+  for (v1::JobStatus& job : jobs) replica->Sign(job);
+  return jobs;
+}
+
 AdminHooks Server::Impl::Hooks() {
   AdminHooks hooks;
+  hooks.jobs = [this] { return Jobs(); };
+  if (replica != nullptr) {
+    hooks.jobs_elsewhere = [this](const auto& asked) { return replica->peer_jobs().Show(asked); };
+    hooks.forget_elsewhere = [this](const auto& jobs) { return replica->peer_jobs().Forget(jobs); };
+    hooks.cluster = [this] { return replica->View(); };
+  }
   AddJobHooks(agreement, pins, hooks);
   hooks.tenants = [this] { return quotas.List(); };
   hooks.store_health = [this] { return store_metrics->Health(); };
-  if (replica != nullptr) hooks.cluster = [this] { return replica->View(); };
   hooks.displaced_jobs = [this] {
     return static_cast<int64_t>(agreement_metrics.tally(Tally::kDisplaced).Value());
   };

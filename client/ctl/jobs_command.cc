@@ -36,14 +36,17 @@ std::string JobsText(const v1::ListJobsResponse& jobs) {
                {"since", Align::kRight},
                {"ranks", Align::kRight},
                {"waits for"},
-               {"about"}});
+               {"about"},
+               {"replica"}});
   for (const v1::JobStatus& job : jobs.jobs()) {
     table.AddRow({job.id(), job.tenant().empty() ? "-" : job.tenant(),
                   absl::StrCat(job.generation()), job.scope(), job.state(), Ago(job.since_ms()),
-                  absl::StrCat(job.arrived(), "/", job.size()), WaitsFor(job), job.about()});
+                  absl::StrCat(job.arrived(), "/", job.size()), WaitsFor(job), job.about(),
+                  job.replica().empty() ? "-" : job.replica()});
   }
   std::string text = table.Text();
   if (jobs.truncated()) absl::StrAppend(&text, "... and more: name one with --job\n");
+  text += NotReachedText(jobs.not_reached(), "jobs that it has are missing here");
   return text;
 }
 
@@ -70,7 +73,7 @@ void AddJobsCommand(const Command& app) {
       "(for\n"
       "the ranks named), planning (all have come), agreed, failed (why stands behind it),\n"
       "unplanned (planning was off when the generation began: bucketctl disable). Of several\n"
-      "replicas each lists the jobs that it has: ask them all.");
+      "replicas any lists the jobs of all, and at the end those that did not answer within 2 s.");
   command.Does([args] { return Run(*args); });
 }
 

@@ -102,6 +102,15 @@ absl::StatusOr<v1::PlanSelection> SelectionOf(const SelectionArgs& args) {
   return selection;
 }
 
+std::string NotReachedText(const google::protobuf::RepeatedPtrField<v1::NotReached>& replicas,
+                           absl::string_view meaning) {
+  std::string text;
+  for (const v1::NotReached& one : replicas) {
+    absl::StrAppend(&text, "replica ", one.address(), ": ", one.why(), "; ", meaning, "\n");
+  }
+  return text;
+}
+
 int64_t NowMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
              std::chrono::system_clock::now().time_since_epoch())

@@ -50,6 +50,10 @@ absl::StatusOr<v1::PlanSelection> SelectionOf(const SelectionArgs& args);
 // "90s", "15m", "12h", "30d" in milliseconds. OUT_OF_RANGE says what was expected.
 absl::Status ParseSpan(const std::string& text, int64_t& milliseconds);
 
+// One line for each replica that did not answer: what that means here.
+std::string NotReachedText(const google::protobuf::RepeatedPtrField<v1::NotReached>& replicas,
+                           absl::string_view meaning);
+
 int64_t NowMs();
 // "3 min 5 s ago"; "-" for 0.
 std::string Ago(int64_t when_ms);

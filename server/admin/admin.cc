@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <tuple>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -14,6 +14,7 @@
 #include "passes/base/status_macros.h"
 #include "passes/cost/profile.h"
 #include "passes/planner.h"
+#include "server/admin/job_list.h"
 #include "server/base/errors.h"
 #include "server/base/names.h"
 #include "server/base/version.h"
@@ -70,17 +71,6 @@ void FillHealth(const StoreHealth& health, v1::StoreStatus& to) {
   to.set_damage(health.damage);
   if (health.reading.has_value()) FillTrouble(*health.reading, *to.mutable_reading());
   if (health.writing.has_value()) FillTrouble(*health.writing, *to.mutable_writing());
-}
-
-// Those that wait come first, the longest first.
-bool Before(const v1::JobStatus& a, const v1::JobStatus& b) {
-  const auto rank = [](const v1::JobStatus& job) {
-    return std::make_tuple(job.state() != "waiting", job.since_ms());
-  };
-  const auto name = [](const v1::JobStatus& job) {
-    return std::tie(job.tenant(), job.id(), job.scope());
-  };
-  return rank(a) != rank(b) ? rank(a) < rank(b) : name(a) < name(b);
 }
 
 absl::StatusOr<int32_t> Limit(int32_t asked, int32_t by_default) {
@@ -201,10 +191,7 @@ void Admin::FillErrors(v1::GetStatusResponse& status) const {
 }
 
 std::vector<v1::JobStatus> Admin::Jobs() const {
-  if (parts_.hooks.jobs == nullptr) return {};
-  std::vector<v1::JobStatus> jobs = parts_.hooks.jobs();
-  std::sort(jobs.begin(), jobs.end(), Before);
-  return jobs;
+  return parts_.hooks.jobs == nullptr ? std::vector<v1::JobStatus>() : parts_.hooks.jobs();
 }
 
 v1::GetStatusResponse Admin::GetStatus() const {
@@ -231,7 +218,9 @@ v1::GetStatusResponse Admin::GetStatus() const {
   status.set_jobs_total(static_cast<int64_t>(jobs.size()));
   status.set_jobs_waiting(std::count_if(
       jobs.begin(), jobs.end(), [](const v1::JobStatus& job) { return job.state() == "waiting"; }));
-  if (jobs.size() > kMaxJobsInStatus) jobs.resize(kMaxJobsInStatus);
+  v1::ShowJobsRequest some;
+  some.set_limit(kMaxJobsInStatus);
+  KeepAsked(some, jobs);
   for (v1::JobStatus& job : jobs) *status.add_jobs() = std::move(job);
   if (parts_.hooks.cost_profiles != nullptr) {
     for (v1::CostProfileStatus& p : parts_.hooks.cost_profiles()) {
@@ -245,17 +234,25 @@ v1::GetStatusResponse Admin::GetStatus() const {
 }
 
 absl::StatusOr<v1::ListJobsResponse> Admin::ListJobs(const v1::ListJobsRequest& request) const {
+  v1::ShowJobsRequest asked;
   ASSIGN_OR_RETURN(const int32_t limit, Limit(request.limit(), 1000));
+  asked.set_limit(limit);
+  if (request.has_tenant()) asked.set_tenant(request.tenant());
+  asked.set_id(request.id());
+  std::vector<v1::JobStatus> jobs = Jobs();
   v1::ListJobsResponse response;
-  for (v1::JobStatus& job : Jobs()) {
-    if (request.has_tenant() && job.tenant() != request.tenant()) continue;
-    if (!request.id().empty() && job.id() != request.id()) continue;
-    if (response.jobs_size() == limit) {
-      response.set_truncated(true);
-      break;
-    }
-    *response.add_jobs() = std::move(job);
+  bool truncated = false;
+  if (parts_.hooks.jobs_elsewhere != nullptr) {
+    JobsElsewhere others = parts_.hooks.jobs_elsewhere(asked);
+    std::move(others.jobs.begin(), others.jobs.end(), std::back_inserter(jobs));
+    KeepOncePerScope(jobs);
+    truncated = others.truncated;
+    for (v1::NotReached& one : others.not_reached) *response.add_not_reached() = std::move(one);
   }
+  // What others sent is held to it, too: tenants rely on it.
+  truncated |= KeepAsked(asked, jobs);
+  response.set_truncated(truncated);
+  for (v1::JobStatus& job : jobs) *response.add_jobs() = std::move(job);
   return response;
 }
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "absl/strings/string_view.h"
 
 #include "proto/admin.pb.h"
+#include "proto/peer.pb.h"
 #include "server/base/metrics.h"
 #include "server/cluster/cluster_view.h"
 #include "server/config/options.h"
@@ -23,10 +25,24 @@
 
 namespace bucketd {
 
+// What the other replicas of this server have, as far as they answer.
+struct JobsElsewhere {
+  std::vector<v1::JobStatus> jobs;
+  bool truncated = false;
+  std::vector<v1::NotReached> not_reached;
+};
+struct ForgottenElsewhere {
+  std::set<std::string> jobs;  // that the pattern fits
+  std::vector<v1::NotReached> not_reached;
+};
+
 // What other parts of the server offer to operators; any may be empty.
 struct AdminHooks {
   // Scopes of jobs, in any order.
   std::function<std::vector<v1::JobStatus>()> jobs;
+  // Of a replica. The others have to answer within seconds.
+  std::function<JobsElsewhere(const v1::ShowJobsRequest& asked)> jobs_elsewhere;
+  std::function<ForgottenElsewhere(const v1::ForgetJobsRequest& jobs)> forget_elsewhere;
   // How many pins now live until `expires`; NOT_FOUND: the job has none.
   std::function<absl::StatusOr<uint32_t>(const std::string& tenant, const std::string& job,
                                          WallTime expires, const Actor& by)>

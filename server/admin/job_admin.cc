@@ -2,18 +2,18 @@
 
 #include <chrono>
 #include <future>
-#include <limits>
+#include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 #include "passes/base/status_macros.h"
+#include "server/admin/job_list.h"
 #include "server/base/errors.h"
 
 namespace bucketd {
 namespace {
-
-constexpr size_t kMaxJobs = 10'000;
 
 // Operators care who waits and how it ended; what the server does meanwhile is one word.
 std::string StateOf(const JobSnapshot& job, const ScopeSnapshot& scope) {
@@ -45,17 +45,6 @@ v1::JobStatus StatusOf(const JobSnapshot& job, const ScopeSnapshot& scope, int64
   return status;
 }
 
-std::vector<v1::JobStatus> List(const Agreement& agreement) {
-  const int64_t now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(
-                             std::chrono::system_clock::now().time_since_epoch())
-                             .count();
-  std::vector<v1::JobStatus> list;
-  for (const JobSnapshot& job : agreement.Jobs(std::nullopt, {}, kMaxJobs)) {
-    for (const ScopeSnapshot& scope : job.scopes) list.push_back(StatusOf(job, scope, now_ms));
-  }
-  return list;
-}
-
 absl::StatusOr<uint32_t> Counted(const absl::StatusOr<int64_t>& count, const std::string& job) {
   if (!count.ok()) return WithReason(Reason::kStoreUnavailable, count.status());
   if (*count == 0) {
@@ -65,32 +54,63 @@ absl::StatusOr<uint32_t> Counted(const absl::StatusOr<int64_t>& count, const std
   return static_cast<uint32_t>(*count);
 }
 
+// What was kept is gone; what the others remember would stand, and their ranks would wait on. Jobs
+// that fit a pattern and have nothing that is kept are theirs to find, once all others are
+// released.
+void ForgetElsewhere(const v1::UnpinJobRequest& request, const AdminHooks& hooks,
+                     Agreement::Released& released, v1::UnpinJobResponse& response) {
+  v1::ForgetJobsRequest forget;
+  forget.set_tenant(request.tenant());
+  forget.set_by_operator(true);
+  for (const std::string& job : released.jobs) forget.add_job_id(job);
+  if (request.pattern() && !released.more) forget.set_pattern(request.job_id());
+  ForgottenElsewhere forgotten = hooks.forget_elsewhere(forget);
+  released.jobs.merge(forgotten.jobs);
+  for (v1::NotReached& one : forgotten.not_reached) *response.add_not_reached() = std::move(one);
+}
+
+absl::StatusOr<v1::UnpinJobResponse> Unpin(Agreement& agreement, const v1::UnpinJobRequest& request,
+                                           const Actor& by, const AdminHooks& hooks) {
+  std::promise<absl::StatusOr<Agreement::Released>> promise;
+  agreement.ReleaseJobs({.tenant = request.tenant(),
+                         .job = request.job_id(),
+                         .pattern = request.pattern(),
+                         .by_operator = true,
+                         .by = by},
+                        [&](absl::StatusOr<Agreement::Released> released) {
+                          promise.set_value(std::move(released));
+                        });
+  // What was refused has a reason of its own; a job without pins is released already.
+  ASSIGN_OR_RETURN(Agreement::Released released, promise.get_future().get());
+  v1::UnpinJobResponse response;
+  if (hooks.forget_elsewhere != nullptr) ForgetElsewhere(request, hooks, released, response);
+  response.set_released(static_cast<uint32_t>(released.pins));
+  response.set_jobs(static_cast<uint32_t>(released.jobs.size()));
+  response.set_more(released.more);
+  return response;
+}
+
 }  // namespace
 
+std::vector<v1::JobStatus> JobsOf(const Agreement& agreement) {
+  const int64_t now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(
+                             std::chrono::system_clock::now().time_since_epoch())
+                             .count();
+  std::vector<v1::JobStatus> list;
+  for (const JobSnapshot& job : agreement.Jobs(std::nullopt, {}, kMostJobs)) {
+    for (const ScopeSnapshot& scope : job.scopes) list.push_back(StatusOf(job, scope, now_ms));
+  }
+  return list;
+}
+
 void AddJobHooks(Agreement& agreement, Pins& pins, AdminHooks& hooks) {
-  hooks.jobs = [&agreement] { return List(agreement); };
   hooks.pin_job = [&pins](const std::string& tenant, const std::string& job, WallTime expires,
                           const Actor& by) {
     return Counted(pins.Extend(tenant, job, expires, by), job);
   };
-  hooks.unpin_job = [&agreement](const v1::UnpinJobRequest& request,
-                                 const Actor& by) -> absl::StatusOr<v1::UnpinJobResponse> {
-    std::promise<absl::StatusOr<Agreement::Released>> promise;
-    agreement.ReleaseJobs({.tenant = request.tenant(),
-                           .job = request.job_id(),
-                           .pattern = request.pattern(),
-                           .by_operator = true,
-                           .by = by},
-                          [&](absl::StatusOr<Agreement::Released> released) {
-                            promise.set_value(std::move(released));
-                          });
-    // What was refused has a reason of its own; a job without pins is released already.
-    ASSIGN_OR_RETURN(const Agreement::Released released, promise.get_future().get());
-    v1::UnpinJobResponse response;
-    response.set_released(static_cast<uint32_t>(released.pins));
-    response.set_jobs(static_cast<uint32_t>(released.jobs));
-    response.set_more(released.more);
-    return response;
+  hooks.unpin_job = [&agreement, others = hooks](const v1::UnpinJobRequest& request,
+                                                 const Actor& by) {
+    return Unpin(agreement, request, by, others);
   };
 }
 

@@ -55,6 +55,8 @@ constexpr std::array<Named<Method>, kMethods> kMethodNames = {{
     {Method::kWatchEpoch, "WatchEpoch"},
     {Method::kEndEpoch, "EndEpoch"},
     {Method::kForward, "Forward"},
+    {Method::kShowJobs, "ShowJobs"},
+    {Method::kForgetJobs, "ForgetJobs"},
 }};
 static_assert(IsByPosition(kMethodNames));
 constexpr std::array<Named<PlanOutcome>, kPlanOutcomes> kPlanOutcomeNames = {{

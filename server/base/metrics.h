@@ -46,9 +46,11 @@ enum class Method {
   kWatchEpoch,
   kEndEpoch,
   // Peers
-  kForward,  // the last one
+  kForward,
+  kShowJobs,
+  kForgetJobs,  // the last one
 };
-inline constexpr size_t kMethods = static_cast<size_t>(Method::kForward) + 1;
+inline constexpr size_t kMethods = static_cast<size_t>(Method::kForgetJobs) + 1;
 absl::string_view Name(Method method);
 
 // kHit: from memory.

@@ -41,6 +41,8 @@ constexpr std::array<MethodRule, kMethods> kRules = {{
     {Method::kEndEpoch, {CallerRole::kPlan}},
     // Speaks for callers of any tenant.
     {Method::kForward, {CallerRole::kPeer}, /*of_all_tenants=*/true},
+    {Method::kShowJobs, {CallerRole::kPeer}, /*of_all_tenants=*/true},
+    {Method::kForgetJobs, {CallerRole::kPeer}, /*of_all_tenants=*/true},
 }};
 
 constexpr bool RulesAreInEnumOrder() {

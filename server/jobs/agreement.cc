@@ -23,7 +23,7 @@ constexpr int kMaxQueuedWork = 1 << 16;
 // Whoever ends a scope hands this many answers out by itself; a verdict for more is a worker's job.
 constexpr size_t kAnswersInline = 64;
 constexpr size_t kMaxSnapshots = 10'000;
-constexpr int64_t kMaxReleased = 500;  // jobs in a call, which has to end by its deadline
+constexpr size_t kMaxReleased = 500;  // jobs in a call, which has to end by its deadline
 
 Digest SignatureId(absl::string_view signature, bool fresh) {
   Sha256Stream hash;
@@ -123,27 +123,45 @@ void Agreement::ReleaseJobs(const Release& what,
          [done] { done(MakeError(Reason::kOverloaded, "too much is waiting for the store")); });
 }
 
-absl::StatusOr<Agreement::Released> Agreement::ReleaseNow(const Release& what) {
+std::set<std::string> Agreement::Fitting(const std::string& tenant,
+                                         const std::string& pattern) const {
   std::set<std::string> names;
+  for (const JobSnapshot& job : Jobs(tenant, {}, kMaxSnapshots)) {
+    if (fnmatch(pattern.c_str(), job.id.c_str(), 0) == 0) names.insert(job.id);
+  }
+  return names;
+}
+
+absl::StatusOr<Agreement::Released> Agreement::ReleaseNow(const Release& what) {
+  std::set<std::string> names = {what.job};
   if (what.pattern) {
-    for (std::string& name : parts_.pins.Jobs(what.tenant)) names.insert(std::move(name));
-    for (const JobSnapshot& job : Jobs(what.tenant, {}, kMaxSnapshots)) names.insert(job.id);
-    std::erase_if(names, [&](const std::string& name) {
-      return fnmatch(what.job.c_str(), name.c_str(), 0) != 0;
-    });
-  } else {
-    names = {what.job};
+    names = Fitting(what.tenant, what.job);
+    parts_.pins.DropExpired();  // and knows what other servers have pinned
+    for (std::string& name : parts_.pins.Jobs(what.tenant)) {
+      if (fnmatch(what.job.c_str(), name.c_str(), 0) == 0) names.insert(std::move(name));
+    }
   }
   Released released;
   for (const std::string& name : names) {
-    released.more = released.jobs == kMaxReleased;
+    released.more = released.jobs.size() == kMaxReleased;
     if (released.more) break;
     ASSIGN_OR_RETURN(const int64_t pins, parts_.pins.Release(what.tenant, name, what.by));
     Happen(JobReleased{JobName(what.tenant, name), what.by_operator});
-    ++released.jobs;
+    released.jobs.insert(name);
     released.pins += pins;
   }
   return released;
+}
+
+std::set<std::string> Agreement::Forget(const v1::ForgetJobsRequest& what) {
+  std::set<std::string> fitting;
+  if (!what.pattern().empty()) fitting = Fitting(what.tenant(), what.pattern());
+  std::set<std::string> names(what.job_id().begin(), what.job_id().end());
+  names.insert(fitting.begin(), fitting.end());
+  for (const std::string& name : names) {
+    Happen(JobReleased{JobName(what.tenant(), name), what.by_operator()});
+  }
+  return fitting;
 }
 
 void Agreement::SweepPins() {

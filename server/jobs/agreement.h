@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 
+#include "proto/peer.pb.h"
 #include "server/base/timers.h"
 #include "server/base/worker_pool.h"
 #include "server/config/options.h"
@@ -88,13 +90,15 @@ class Agreement {
     Actor by;
   };
   struct Released {
-    int64_t jobs = 0;
+    std::set<std::string> jobs;
     int64_t pins = 0;
     bool more = false;  // jobs that the pattern fits: say it again
   };
   // Lets go of the pins of jobs and forgets the jobs themselves, unless ranks wait and that is not
   // an operator's wish. `done` runs on another thread, or here with OVERLOADED.
   void ReleaseJobs(const Release& what, std::function<void(absl::StatusOr<Released>)> done);
+  // Forgets jobs that another server of the store has released. Which ones the pattern fits.
+  std::set<std::string> Forget(const v1::ForgetJobsRequest& what);
 
   // Scopes that are not complete will not be, here: their callers are answered DRAINING.
   void BeginDrain();
@@ -128,6 +132,8 @@ class Agreement {
   void Probe(const AskBroker& ask);
   void SweepPins();
   absl::StatusOr<Released> ReleaseNow(const Release& what);
+  // Those here that the pattern fits.
+  std::set<std::string> Fitting(const std::string& tenant, const std::string& pattern) const;
 
   // One for each action: what is short is done at once, the rest is left in `due`.
   void Start(AskBroker& ask, Due& due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -1,7 +1,7 @@
 #include "server/rpc/grpc_peer_calls.h"
 
 #include <algorithm>
-#include <chrono>
+#include <iterator>
 #include <utility>
 
 #include "grpcpp/create_channel.h"
@@ -40,20 +40,28 @@ std::shared_ptr<grpc::ChannelCredentials> CredentialsOf(const TlsFiles* files) {
 
 }  // namespace
 
-class GrpcPeerCalls::Call final : public PeerCalls::Call {
+class GrpcPeerCalls::Call : public PeerCalls::Call {
  public:
   void Cancel() override { context.TryCancel(); }
 
   grpc::ClientContext context;
   std::unique_ptr<v1::Peers::Stub> stub;
-  v1::ForwardRequest request;
-  v1::ForwardReply reply;
   ConnectionPtr connection;
-  Done done;
 };
 
-GrpcPeerCalls::GrpcPeerCalls(FilesNow files, int calls_of_connection)
-    : files_(std::move(files)), calls_of_connection_(std::max(1, calls_of_connection)) {}
+template <typename Request, typename Reply>
+class GrpcPeerCalls::CallOf final : public Call {
+ public:
+  Request request;
+  Reply reply;
+  Done<Reply> done;
+};
+
+GrpcPeerCalls::GrpcPeerCalls(FilesNow files, int calls_of_connection,
+                             std::chrono::milliseconds idle)
+    : files_(std::move(files)),
+      calls_of_connection_(std::max(1, calls_of_connection)),
+      idle_(idle) {}
 
 GrpcPeerCalls::~GrpcPeerCalls() { Stop(); }
 
@@ -90,10 +98,11 @@ GrpcPeerCalls::ConnectionPtr GrpcPeerCalls::Connect(const std::string& address) 
   return chosen;
 }
 
-std::shared_ptr<PeerCalls::Call> GrpcPeerCalls::Forward(const std::string& address,
-                                                        v1::ForwardRequest request,
-                                                        SteadyTime deadline, Done done) {
-  auto call = std::make_shared<Call>();
+template <typename Request, typename Reply, typename Method>
+std::shared_ptr<PeerCalls::Call> GrpcPeerCalls::Start(Method method, const std::string& address,
+                                                      Request request, SteadyTime deadline,
+                                                      Done<Reply> done) {
+  auto call = std::make_shared<CallOf<Request, Reply>>();
   call->request = std::move(request);
   call->done = std::move(done);
   call->context.set_deadline(OnTheWall(deadline));
@@ -110,23 +119,65 @@ std::shared_ptr<PeerCalls::Call> GrpcPeerCalls::Forward(const std::string& addre
   }
   call->stub = v1::Peers::NewStub(call->connection->channel);
   HandToGrpc(call.get());
-  call->stub->async()->Forward(&call->context, &call->request, &call->reply,
-                               [this, raw = call.get()](const grpc::Status& status) {
-                                 TakeFromGrpc(raw);
-                                 if (status.ok()) {
-                                   raw->done(std::move(raw->reply));
-                                 } else {
-                                   raw->done(ToStatus(status));
-                                 }
-                                 Ended(raw);
-                               });
+  method(*call->stub->async(), &call->context, &call->request, &call->reply,
+         [this, raw = call.get()](const grpc::Status& status) {
+           TakeFromGrpc(raw);
+           if (status.ok()) {
+             raw->done(std::move(raw->reply));
+           } else {
+             raw->done(ToStatus(status));
+           }
+           Ended(raw);
+         });
   return call;
+}
+
+std::shared_ptr<PeerCalls::Call> GrpcPeerCalls::Forward(const std::string& address,
+                                                        v1::ForwardRequest request,
+                                                        SteadyTime deadline,
+                                                        Done<v1::ForwardReply> done) {
+  return Start([](auto& stub, auto... with) { stub.Forward(with...); }, address, std::move(request),
+               deadline, std::move(done));
+}
+
+void GrpcPeerCalls::ShowJobs(const std::string& address, v1::ShowJobsRequest request,
+                             SteadyTime deadline, Done<v1::ShowJobsReply> done) {
+  Start([](auto& stub, auto... with) { stub.ShowJobs(with...); }, address, std::move(request),
+        deadline, std::move(done));
+}
+
+void GrpcPeerCalls::ForgetJobs(const std::string& address, v1::ForgetJobsRequest request,
+                               SteadyTime deadline, Done<v1::ForgetJobsReply> done) {
+  Start([](auto& stub, auto... with) { stub.ForgetJobs(with...); }, address, std::move(request),
+        deadline, std::move(done));
+}
+
+void GrpcPeerCalls::OneLess(Connection& connection) {
+  --connection.calls;
+  connection.used = std::chrono::steady_clock::now();
+}
+
+void GrpcPeerCalls::KeepOnly(const std::set<std::string>& addresses) {
+  std::vector<ConnectionPtr> gone;  // die without the lock
+  const SteadyTime now = std::chrono::steady_clock::now();
+  const absl::MutexLock lock(&mutex_);
+  for (auto at = connections_.begin(); at != connections_.end();) {
+    const bool stays = addresses.contains(at->first);
+    std::vector<ConnectionPtr> kept;
+    for (ConnectionPtr& connection : at->second) {
+      // A channel must not die with its last call, on a thread that gRPC then waits for.
+      const bool is_used = connection->calls > 0 || (stays && now - connection->used < idle_);
+      (is_used ? kept : gone).push_back(std::move(connection));
+    }
+    at->second = std::move(kept);
+    at = at->second.empty() ? connections_.erase(at) : std::next(at);
+  }
 }
 
 void GrpcPeerCalls::Ended(Call* call) {
   std::shared_ptr<Call> last;  // dies without the lock
   const absl::MutexLock lock(&mutex_);
-  --call->connection->calls;
+  OneLess(*call->connection);
   const auto found = calls_.find(call);
   last = std::move(found->second);
   calls_.erase(found);
@@ -165,7 +216,7 @@ absl::Status GrpcPeerCalls::BringGraph(const std::string& address, const std::st
   const grpc::Status status = writer->Finish();
   const absl::MutexLock lock(&mutex_);
   uploads_.erase(&context);
-  --connection->calls;
+  OneLess(*connection);
   return ToStatus(status);
 }
 

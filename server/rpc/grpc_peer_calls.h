@@ -1,6 +1,7 @@
 // Calls to other replicas, by gRPC.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,32 +25,49 @@ class GrpcPeerCalls final : public PeerCalls {
   // client's here, and the authorities of its callers. Null: there is no TLS.
   using FilesNow = std::function<std::shared_ptr<const TlsFiles>()>;
 
-  // `calls_of_connection`: as many calls at a time; for more there are more connections.
-  GrpcPeerCalls(FilesNow files, int calls_of_connection);
+  // `calls_of_connection`: as many calls at a time; for more there are more connections. What was
+  // not used for `idle` is closed by the next KeepOnly.
+  GrpcPeerCalls(FilesNow files, int calls_of_connection,
+                std::chrono::milliseconds idle = std::chrono::minutes(5));
   ~GrpcPeerCalls() override;  // Stop()s
 
   std::shared_ptr<PeerCalls::Call> Forward(const std::string& address, v1::ForwardRequest request,
-                                           SteadyTime deadline, Done done) override;
+                                           SteadyTime deadline,
+                                           Done<v1::ForwardReply> done) override;
+  void ShowJobs(const std::string& address, v1::ShowJobsRequest request, SteadyTime deadline,
+                Done<v1::ShowJobsReply> done) override;
+  void ForgetJobs(const std::string& address, v1::ForgetJobsRequest request, SteadyTime deadline,
+                  Done<v1::ForgetJobsReply> done) override;
   absl::Status BringGraph(const std::string& address, const std::string& tenant,
                           const Digest& digest, const Graph& graph, SteadyTime deadline) override;
+  void KeepOnly(const std::set<std::string>& addresses) override;
   void Stop() override;
 
  private:
   class Call;
+  template <typename Request, typename Reply>
+  class CallOf;
   struct Connection {
     std::shared_ptr<const TlsFiles> files;  // it was made with
     std::shared_ptr<grpc::Channel> channel;
     int calls = 0;
+    SteadyTime used;  // for the last time
   };
   using ConnectionPtr = std::shared_ptr<Connection>;
 
   // The connection counts one call more.
   ConnectionPtr Connect(const std::string& address);
   ConnectionPtr NewConnection(const std::string& address) const;
+  // `method` of the stub.
+  template <typename Request, typename Reply, typename Method>
+  std::shared_ptr<PeerCalls::Call> Start(Method method, const std::string& address, Request request,
+                                         SteadyTime deadline, Done<Reply> done);
   void Ended(Call* call);
+  static void OneLess(Connection& connection);
 
   const FilesNow files_;
   const int calls_of_connection_;
+  const std::chrono::milliseconds idle_;
   absl::Mutex mutex_;
   std::map<std::string, std::vector<ConnectionPtr>> connections_ ABSL_GUARDED_BY(mutex_);
   std::map<Call*, std::shared_ptr<Call>> calls_ ABSL_GUARDED_BY(mutex_);

@@ -2,12 +2,16 @@
 
 #include <atomic>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
 
 #include "proto/peer.grpc.pb.h"
+#include "server/admin/job_list.h"
+#include "server/base/errors.h"
+#include "server/base/worker_pool.h"
 #include "server/rpc/forwarded.h"
 #include "server/rpc/handoff.h"
 #include "server/rpc/job_routes.h"
@@ -19,6 +23,10 @@ namespace bucketd {
 namespace {
 
 using grpc::CallbackServerContext;
+
+// Of what operators ask all replicas.
+constexpr int kThreads = 1;
+constexpr int kQueue = 64;
 
 class ForwardReactor final : public grpc::ServerUnaryReactor {
  public:
@@ -84,10 +92,14 @@ class ForwardReactor final : public grpc::ServerUnaryReactor {
   std::atomic<JobRoutes::CallId> id_{0};
 };
 
-class PeerService final : public v1::Peers::WithCallbackMethod_Forward<v1::Peers::Service> {
+using Service = v1::Peers::WithCallbackMethod_Forward<v1::Peers::WithCallbackMethod_ShowJobs<
+    v1::Peers::WithCallbackMethod_ForgetJobs<v1::Peers::Service>>>;
+
+class PeerService final : public Service {
  public:
-  PeerService(const ServiceParts& parts, uint64_t incarnation)
-      : parts_(parts), incarnation_(incarnation) {}
+  PeerService(const ServiceParts& parts, uint64_t incarnation,
+              std::function<std::vector<v1::JobStatus>()> jobs)
+      : parts_(parts), incarnation_(incarnation), jobs_(std::move(jobs)), pool_(kThreads, kQueue) {}
 
   grpc::ServerUnaryReactor* Forward(CallbackServerContext* context,
                                     const v1::ForwardRequest* request,
@@ -95,15 +107,59 @@ class PeerService final : public v1::Peers::WithCallbackMethod_Forward<v1::Peers
     return new ForwardReactor(parts_, incarnation_, context, *request, *reply);
   }
 
+  grpc::ServerUnaryReactor* ShowJobs(CallbackServerContext* context,
+                                     const v1::ShowJobsRequest* request,
+                                     v1::ShowJobsReply* reply) override {
+    return Run(Method::kShowJobs, *context, request->incarnation(), [this, request, reply] {
+      std::vector<v1::JobStatus> jobs = jobs_();
+      reply->set_truncated(KeepAsked(*request, jobs));
+      for (v1::JobStatus& job : jobs) *reply->add_jobs() = std::move(job);
+    });
+  }
+
+  grpc::ServerUnaryReactor* ForgetJobs(CallbackServerContext* context,
+                                       const v1::ForgetJobsRequest* request,
+                                       v1::ForgetJobsReply* reply) override {
+    return Run(Method::kForgetJobs, *context, request->incarnation(), [this, request, reply] {
+      for (const std::string& job : parts_.agreement.Forget(*request)) reply->add_job_id(job);
+    });
+  }
+
  private:
+  // On a thread of the service: jobs may be many, and their ranks as well.
+  grpc::ServerUnaryReactor* Run(Method method, CallbackServerContext& context, uint64_t incarnation,
+                                std::function<void()> call) {
+    auto scope = std::make_shared<RequestScope>(method, parts_.metrics);
+    grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
+    const auto end = [scope, reactor, &context](const absl::Status& status) {
+      reactor->Finish(EndRequest(*scope, context, status, ""));
+    };
+    absl::Status admitted = parts_.admission.Admit(method, context).status();
+    if (admitted.ok() && incarnation != incarnation_) {
+      admitted = absl::FailedPreconditionError("another process has its address by now");
+    }
+    if (!admitted.ok()) {
+      end(admitted);
+    } else if (!pool_.TrySubmit([end, call = std::move(call)] {
+                 call();
+                 end(absl::OkStatus());
+               })) {
+      end(MakeError(Reason::kOverloaded, "too many calls of replicas wait"));
+    }
+    return reactor;
+  }
+
   const ServiceParts& parts_;
   const uint64_t incarnation_;
+  const std::function<std::vector<v1::JobStatus>()> jobs_;
+  WorkerPool pool_;  // last: its jobs use the others
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakePeerService(const ServiceParts& parts, uint64_t incarnation) {
-  return std::make_unique<PeerService>(parts, incarnation);
+std::unique_ptr<grpc::Service> MakePeerService(const ServiceParts& parts, uint64_t incarnation,
+                                               std::function<std::vector<v1::JobStatus>()> jobs) {
+  return std::make_unique<PeerService>(parts, incarnation, std::move(jobs));
 }
 
 }  // namespace bucketd

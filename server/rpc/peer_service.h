@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <vector>
 
+#include "proto/admin.pb.h"
 #include "server/rpc/service_parts.h"
 
 namespace grpc {
@@ -12,7 +15,8 @@ class Service;
 
 namespace bucketd {
 
-// `parts` outlives the service, and has routes. `incarnation`: this replica's.
-std::unique_ptr<grpc::Service> MakePeerService(const ServiceParts& parts, uint64_t incarnation);
+// `parts` outlives the service, and has routes. `incarnation`: this replica's; `jobs`: its jobs.
+std::unique_ptr<grpc::Service> MakePeerService(const ServiceParts& parts, uint64_t incarnation,
+                                               std::function<std::vector<v1::JobStatus>()> jobs);
 
 }  // namespace bucketd

@@ -14,6 +14,7 @@
 #include "server/base/version.h"
 #include "server/plans/plan_request.h"
 #include "server/rpc/get_plan_reactor.h"
+#include "server/rpc/peer_jobs.h"
 #include "server/rpc/request_scope.h"
 #include "server/rpc/status_grpc.h"
 #include "server/rpc/upload_reactor.h"
@@ -28,7 +29,10 @@ class ReleaseJobReactor final : public grpc::ServerUnaryReactor {
  public:
   ReleaseJobReactor(const ServiceParts& parts, CallbackServerContext* context,
                     const v1::ReleaseJobRequest& request, v1::ReleaseJobResponse* response)
-      : context_(*context), response_(*response), scope_(Method::kReleaseJob, parts.metrics) {
+      : parts_(parts),
+        context_(*context),
+        response_(*response),
+        scope_(Method::kReleaseJob, parts.metrics) {
     const absl::StatusOr<Caller> caller = parts.admission.Admit(Method::kReleaseJob, *context);
     const absl::StatusOr<std::string> tenant =
         caller.ok() ? parts.admission.TenantFor(*caller, request.tenant()) : caller.status();
@@ -40,19 +44,33 @@ class ReleaseJobReactor final : public grpc::ServerUnaryReactor {
     }
     parts.agreement.ReleaseJobs(
         {.tenant = *tenant, .job = request.job_id(), .by = ActorOf(*caller, *context)},
-        [this](const absl::StatusOr<Agreement::Released>& released) {
-          if (released.ok()) {
-            response_.set_released(static_cast<uint32_t>(released->pins));
-          }
-          End(released.status());
+        [this, tenant = *tenant](const absl::StatusOr<Agreement::Released>& released) {
+          Released(tenant, released);
         });
   }
 
   void OnDone() override { delete this; }
 
  private:
-  void End(const absl::Status& status) { Finish(EndRequest(scope_, context_, status, "")); }
+  void Released(const std::string& tenant, const absl::StatusOr<Agreement::Released>& released) {
+    if (!released.ok() || parts_.peer_jobs == nullptr) {
+      End(released);
+      return;
+    }
+    // One of them has the job; who cannot be reached forgets it later.
+    v1::ForgetJobsRequest forget;
+    forget.set_tenant(tenant);
+    for (const std::string& job : released->jobs) forget.add_job_id(job);
+    parts_.peer_jobs->Forget(forget,
+                             [this, released](const ForgottenElsewhere&) { End(released); });
+  }
 
+  void End(const absl::StatusOr<Agreement::Released>& released) {
+    if (released.ok()) response_.set_released(static_cast<uint32_t>(released->pins));
+    Finish(EndRequest(scope_, context_, released.status(), ""));
+  }
+
+  const ServiceParts& parts_;
   CallbackServerContext& context_;
   v1::ReleaseJobResponse& response_;
   RequestScope scope_;

@@ -24,6 +24,7 @@
 namespace bucketd {
 
 class JobRoutes;
+class PeerJobs;
 
 struct ServiceParts {
   PlanBroker& broker;
@@ -45,7 +46,9 @@ struct ServiceParts {
   const CostCatalog& costs;
   const Admission& admission;
   Quotas& quotas;
-  JobRoutes* routes = nullptr;  // null: this server is no replica, and has all jobs
+  // Null: this server is no replica, and has all jobs.
+  JobRoutes* routes = nullptr;
+  PeerJobs* peer_jobs = nullptr;
 };
 
 }  // namespace bucketd

@@ -73,10 +73,10 @@ class Server(SidePort):
         return json.loads(self.page("/statusz?format=json"))
 
 
-def ctl(*arguments: str, server: Server) -> str:
+def ctl(*arguments: str, server: Server, code: int = 0) -> str:
     path = pathlib.Path(embedded.find_binary()).with_name("bucketctl")
     done = subprocess.run([path, *arguments, "--server", server.address], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     return done.stdout
 
 

@@ -267,6 +267,26 @@ def test_a_rolling_restart_fails_no_call_that_goes_elsewhere_when_it_is_told_to(
     assert len(set(answered)) == 1
 
 
+def test_operators_see_and_release_the_jobs_of_all_replicas_at_any_of_them(replicas):
+    a, b, c = replicas
+    request = request_for(8)
+    waits = at_once(lambda: a.rank(request, 0, 3))
+    wait_for(lambda: a.waiting_ranks() == 1, "the first rank to wait where its job is")
+    waits += at_once(lambda: b.rank(request, 1, 3))
+    wait_for(lambda: a.waiting_ranks() == 2, "the other one to be forwarded")
+    listed = ctl("jobs", server=c)
+    assert "waiting" in listed and f"unix:{a.folder}/socket" in listed and "missing here" not in listed
+    b.process.send_signal(signal.SIGSTOP)
+    assert f"unix:{b.folder}/socket: it did not answer within 2 s; jobs that it has are missing here" in ctl("jobs", server=c)
+    assert "ranks that wait there wait on" in ctl("pin", "train", "--release", server=c, code=1)
+    b.process.send_signal(signal.SIGCONT)
+    assert ctl("pin", "train", "--release", server=c) == "released 0 plans of job train\n"
+    for rank in waits:
+        with pytest.raises(grpc.RpcError) as told:
+            rank.result(90)
+        assert "an operator released the job" in told.value.details()
+
+
 PEERS = """
 [[identity]]
 names = ["URI:spiffe://example.org/train/*"]

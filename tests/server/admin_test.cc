@@ -184,7 +184,7 @@ TEST_F(AdminServerTest, EveryFieldOfTheStatusIsFilledAndShown) {
                          // A rank that waits has nothing to tell yet.
                          "jobs.about",
                          // This server is no replica.
-                         "cluster",
+                         "cluster", "jobs.replica", "jobs.has_lease",
                          // The default tenant, which has no entry and was refused nothing.
                          "tenants.tenant", "tenants.named", "tenants.quotas.refused"));
   EXPECT_EQ(status.plans().store_hits(), 1);

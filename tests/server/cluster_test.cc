@@ -4,24 +4,15 @@
 #include <atomic>
 #include <functional>
 #include <future>
-#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
-#include "grpcpp/create_channel.h"
-#include "grpcpp/security/credentials.h"
-#include "grpcpp/security/server_credentials.h"
-#include "grpcpp/server_builder.h"
-#include "prometheus/registry.h"
 
 #include "proto/admin.grpc.pb.h"
-#include "proto/cluster.pb.h"
-#include "proto/peer.grpc.pb.h"
-#include "server/store/sqlite_store.h"
-#include "tests/server/agreement_fixture.h"
+#include "tests/server/cluster_fixture.h"
 #include "tests/server/full_disk.h"
 
 namespace bucketd {
@@ -29,109 +20,6 @@ namespace {
 
 using std::chrono::seconds;
 using ::testing::SizeIs;
-
-class ClusterTest : public AgreementTest {
- protected:
-  void TearDown() override {
-    gate_.Open();
-    servers_.clear();
-    AgreementTest::TearDown();
-  }
-
-  // `prepare`, if any, changes the options of the servers from that number on.
-  void StartThree(const std::function<void(int)>& prepare = nullptr) {
-    options_.store_dir = folder_ + "/store";
-    options_.drain = milliseconds(5000);
-    for (int i = 0; i < 3; ++i) {
-      if (prepare != nullptr) prepare(i);
-      options_.listen = absl::StrCat("unix:", folder_, "/", i);
-      options_.cluster_address = options_.listen;
-      absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options_, plan_function_);
-      ASSERT_TRUE(server.ok()) << server.status();
-      servers_.push_back(*std::move(server));
-    }
-  }
-
-  std::shared_ptr<grpc::Channel> ChannelTo(size_t which) {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    return grpc::CreateCustomChannel(absl::StrCat("unix:", folder_, "/", which),
-                                     grpc::InsecureChannelCredentials(), arguments);
-  }
-
-  // What a client does at one server: asks, uploads if it is asked to, asks again.
-  std::future<Reply> Ask(size_t which, const TestGraph& graph, const v1::GetPlanRequest& request) {
-    return std::async(std::launch::async, [this, which, &graph, request] {
-      const auto stub = v1::Planner::NewStub(ChannelTo(which));
-      Reply reply = AskOnce(*stub, request);
-      for (int round = 0; round < 3 && reply.asked_to_upload(); ++round) {
-        EXPECT_TRUE(UploadTo(*stub, graph).ok());
-        reply = AskOnce(*stub, request);
-      }
-      return reply;
-    });
-  }
-  std::future<Reply> AskRank(size_t which, const JobSpec& spec, uint32_t rank) {
-    return Ask(which, ForwardGraph(), JobRequest(ForwardGraph(), spec, {rank}));
-  }
-  static Reply AskOnce(v1::Planner::Stub& stub, const v1::GetPlanRequest& request) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + seconds(60));
-    Reply reply;
-    reply.status = stub.GetPlan(&context, request, &reply.response);
-    return reply;
-  }
-  static grpc::Status UploadTo(v1::Planner::Stub& stub, const TestGraph& graph) {
-    grpc::ClientContext context;
-    v1::UploadGraphResponse response;
-    const auto writer = stub.UploadGraph(&context, &response);
-    v1::UploadGraphRequest message;
-    *message.mutable_header() = HeaderFor(graph);
-    message.mutable_header()->set_codec(v1::CODEC_UNSPECIFIED);
-    writer->Write(message);
-    message.set_chunk(graph.bytes);
-    writer->Write(message);
-    writer->WritesDone();
-    return writer->Finish();
-  }
-
-  double MetricOf(size_t which, const std::string& name, const std::string& label = "",
-                  const std::string& value = "") {
-    server_.swap(servers_[which]);
-    const double metric = Metric(name, label, value);
-    server_.swap(servers_[which]);
-    return metric;
-  }
-  bool EventuallyWaitingRanks(size_t which, int ranks) {
-    return Eventually([&] { return MetricOf(which, "bucketd_agreement_waiting_ranks") == ranks; });
-  }
-  // Of a call by hand, as if another server made it.
-  v1::ForwardReply Forward(size_t which, uint64_t incarnation, const v1::GetPlanRequest& request) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + seconds(60));
-    v1::ForwardRequest message;
-    message.set_incarnation(incarnation);
-    message.set_request(request.SerializeAsString());
-    v1::ForwardReply reply;
-    const grpc::Status status =
-        v1::Peers::NewStub(ChannelTo(which))->Forward(&context, message, &reply);
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    return reply;
-  }
-
-  // As it stands in the store.
-  uint64_t IncarnationOf(size_t which) {
-    const auto store = SqliteStore::Open({.directory = folder_ + "/store", .read_only = true});
-    EXPECT_TRUE(store.ok()) << store.status();
-    const auto value =
-        (*store)->GetRecord(Shelf::kReplicas, absl::StrCat("replica/unix:", folder_, "/", which));
-    v1::ReplicaRecord record;
-    EXPECT_TRUE(value.ok() && value->has_value() && record.ParseFromString(**value));
-    return record.incarnation();
-  }
-
-  std::vector<std::unique_ptr<Server>> servers_;
-};
 
 TEST_F(ClusterTest, NoServerForwardsMoreCallsThanMayWait) {
   StartThree([this](int which) { options_.max_waiting_ranks = which == 0 ? 100 : 2; });
@@ -344,52 +232,6 @@ TEST_F(ClusterTest, WhatIsAgreedOnWithoutAPinIsForwardedWithItsBytes) {
   }
   EXPECT_EQ(MetricOf(0, "bucketd_agreements_unpinned_total", "reason", "quota"), 1);
 }
-
-// Listens where replicas do, stands in the store as one of them, and as the holder of a job.
-class Liar final : public v1::Peers::Service {
- public:
-  using Answer = std::function<v1::ForwardReply(const v1::ForwardRequest&)>;
-  Liar(const std::string& folder, const std::string& job, Answer answer)
-      : address_(absl::StrCat("unix:", folder, "/liar")), answer_(std::move(answer)) {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort(address_, grpc::InsecureServerCredentials()).RegisterService(this);
-    server_ = builder.BuildAndStart();
-    const auto store = SqliteStore::Open({.directory = folder + "/store"});
-    EXPECT_TRUE(store.ok()) << store.status();
-    v1::ReplicaRecord replica;
-    replica.set_format_version(1);
-    replica.set_incarnation(kIncarnation);
-    replica.set_beat(1);
-    v1::LeaseRecord lease;
-    lease.set_format_version(1);
-    lease.set_holder(address_);
-    lease.set_incarnation(kIncarnation);
-    lease.set_term(9);
-    const std::string name = absl::StrCat("lease/job/", absl::string_view("\0", 1), job);
-    EXPECT_TRUE((*store)
-                    ->PutRecord(Shelf::kReplicas, absl::StrCat("replica/", address_),
-                                replica.SerializeAsString())
-                    .ok());
-    EXPECT_TRUE((*store)->PutRecord(Shelf::kReplicas, name, lease.SerializeAsString()).ok());
-  }
-  ~Liar() override { server_->Shutdown(std::chrono::system_clock::now()); }
-
-  grpc::Status Forward(grpc::ServerContext*, const v1::ForwardRequest* request,
-                       v1::ForwardReply* reply) override {
-    ++asked_;
-    *reply = answer_(*request);
-    return grpc::Status::OK;
-  }
-  int asked() const { return asked_; }
-
-  static constexpr uint64_t kIncarnation = 42;
-
- private:
-  const std::string address_;
-  const Answer answer_;
-  std::atomic<int> asked_{0};
-  std::unique_ptr<grpc::Server> server_;
-};
 
 // What cannot be true is not believed, and the job is somebody else's once the liar has ended: it
 // never says that it lives.

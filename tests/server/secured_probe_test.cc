@@ -209,6 +209,16 @@ std::vector<std::pair<std::string, std::string>> SecuredProbeTest::AskAll(const 
   forward.set_request(ranks.SerializeAsString());
   add("Peers/Forward", Ask(v1::Peers::NewStub(As("p")), &v1::Peers::Stub::Forward, forward));
 
+  v1::ShowJobsRequest show;
+  show.set_incarnation(IncarnationNow());
+  show.set_limit(100);
+  add("Peers/ShowJobs", Ask(v1::Peers::NewStub(As("p")), &v1::Peers::Stub::ShowJobs, show));
+  v1::ForgetJobsRequest forget;
+  forget.set_incarnation(IncarnationNow());
+  forget.set_tenant("team-a");
+  forget.set_pattern("*");
+  add("Peers/ForgetJobs", Ask(v1::Peers::NewStub(As("p")), &v1::Peers::Stub::ForgetJobs, forget));
+
   // Tenants share profiles and what they are measured from; team a has reported nothing here.
   add("CostProfiles/ListProfiles", Ask(costs_, &C::ListProfiles, {}));
   v1::GetProfileRequest profile;

@@ -49,6 +49,8 @@ const std::map<std::string, std::string> kWanted = {
     {"bucketd.v1.Agents/WatchEpoch", "plan"},
     {"bucketd.v1.Agents/EndEpoch", "plan"},
     {"bucketd.v1.Peers/Forward", "peer +"},
+    {"bucketd.v1.Peers/ShowJobs", "peer +"},
+    {"bucketd.v1.Peers/ForgetJobs", "peer +"},
 };
 
 TEST_F(SecuredTest, EveryCallWantsTheRoleThatTheTableSays) {

@@ -31,7 +31,7 @@ struct Wire final : public PeerCalls::Call, std::enable_shared_from_this<Wire> {
   uint64_t id = 0;
   Process* from = nullptr;
   std::string to;  // address
-  PeerCalls::Done done;
+  PeerCalls::Done<v1::ForwardReply> done;
   bool ended = false;  // `done` has been called
   // There.
   Process* there = nullptr;
@@ -46,7 +46,7 @@ class Peers final : public PeerCalls {
   ~Peers() override { Stop(); }
 
   std::shared_ptr<Call> Forward(const std::string& address, v1::ForwardRequest request,
-                                SteadyTime deadline, Done done) override {
+                                SteadyTime deadline, Done<v1::ForwardReply> done) override {
     World& world = network_.world_;
     world.threads.Asks("Forward");
     auto wire = std::make_shared<Wire>();
@@ -82,6 +82,17 @@ class Peers final : public PeerCalls {
     });
     world.threads.Sleep(network_.Delay());
     return absl::OkStatus();
+  }
+
+  void KeepOnly(const std::set<std::string>&) override {}
+  // Nobody here asks for jobs or releases them: what is agreed on again may be another plan.
+  void ShowJobs(const std::string&, v1::ShowJobsRequest, SteadyTime,
+                Done<v1::ShowJobsReply> done) override {
+    done(absl::UnimplementedError("no operator asks this"));
+  }
+  void ForgetJobs(const std::string&, v1::ForgetJobsRequest, SteadyTime,
+                  Done<v1::ForgetJobsReply> done) override {
+    done(absl::UnimplementedError("no operator asks this"));
   }
 
   void Stop() override {
