@@ -77,7 +77,7 @@ class Cases:
         self.mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
 
     def dense(self):
-        return shard(Model(6, 7), self.mesh, torch.bfloat16, torch.float32)
+        return shard(Model(4, 7, blocks=1), self.mesh, torch.bfloat16, torch.float32)
 
     def experts(self):
         model = ExpertModel(8, self.mesh.get_group())
@@ -99,15 +99,15 @@ class Cases:
 
     def uneven(self):
         """Ranks that trace sizes of their own, from the first step on."""
-        return both(self.dense, [(2 + RANK, 5), (3, 4 + 5 * RANK), (2, 9)], dynamic=True)
+        return both(self.dense, [(3 + RANK, 5), (3, 4 + 5 * RANK), (2, 9)], dynamic=True)
 
     def uneven_by_default(self):
         """The same without dynamic=True; the first rank's first batch is of one sample, which PyTorch makes a case of its own."""
         return both(self.dense, [(1 + RANK, 5), (2 + RANK, 5), (2, 5)])
 
-    def last_on_rank_3(self):
+    def last_on_rank_2(self):
         """Only one rank's last batch is small: only that rank compiles again."""
-        return both(self.dense, [(4, 5), (4, 5), (2 if RANK == 3 else 4, 5), (1 if RANK == 3 else 4, 5), (3, 5)])
+        return both(self.dense, [(4, 5), (4, 5), (2 if RANK == 2 else 4, 5), (1 if RANK == 2 else 4, 5), (3, 5)])
 
     def routed(self):
         """Tokens go where the router sends them: sizes that only the step knows."""

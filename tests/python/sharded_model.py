@@ -1,4 +1,4 @@
-"""A model of two blocks, sharded parameter by parameter: small, with biases and a scale, of any width."""
+"""A model of a few blocks, sharded parameter by parameter: small, with biases and a scale, of any width."""
 
 import torch
 import torch.nn as nn
@@ -17,10 +17,10 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, width, hidden):
+    def __init__(self, width, hidden, blocks=2):
         super().__init__()
         self.embedding = nn.Embedding(13, width)
-        self.blocks = nn.ModuleList([Block(width, hidden) for _ in range(2)])
+        self.blocks = nn.ModuleList([Block(width, hidden) for _ in range(blocks)])
         self.head = nn.Linear(width, 13)
 
     def forward(self, tokens):
@@ -30,6 +30,6 @@ class Model(nn.Module):
         return self.head(x).float().logsumexp(-1).sum()
 
 
-def sharded_model(mesh, width, hidden):
+def sharded_model(mesh, width, hidden, blocks=2):
     torch.manual_seed(0)
-    return shard(Model(width, hidden), mesh, torch.bfloat16, torch.float32)
+    return shard(Model(width, hidden, blocks), mesh, torch.bfloat16, torch.float32)
