@@ -35,10 +35,10 @@ class Experts(nn.Module):
 
 
 class ExpertModel(nn.Module):
-    def __init__(self, width, group):
+    def __init__(self, width, group, layers=2):
         super().__init__()
         self.embedding = nn.Embedding(13, width)
-        self.layers = nn.ModuleList([Experts(width, group) for _ in range(2)])
+        self.layers = nn.ModuleList([Experts(width, group) for _ in range(layers)])
         self.head = nn.Linear(width, 13)
 
     def everywhere(self):

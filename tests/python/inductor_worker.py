@@ -123,7 +123,7 @@ class Features(Model):
     def __init__(self, width, hidden, breaks):
         super().__init__(width, hidden)
         self.breaks = breaks
-        self.embedding, self.head = torch.nn.Embedding(15, width), torch.nn.Linear(width, 15)
+        self.embedding, self.head = torch.nn.Embedding(16, width), torch.nn.Linear(width, 16)
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
 
     def forward(self, tokens):
@@ -173,8 +173,8 @@ class Cases:
         model = make()
         return self.train(model, torch.compile(model, backend=backend, dynamic=dynamic), **how)
 
-    def sharded(self):
-        return sharded_model(self.mesh, 8, 16)
+    def sharded(self, blocks=2):
+        return sharded_model(self.mesh, 6, 12, blocks)
 
     def unplanned(self):
         return self.whole(self.sharded, "inductor")
@@ -200,12 +200,12 @@ class Cases:
 
     def tied_accumulated_evaluated(self):
         def make():
-            return features(self.mesh, 8, 16)
+            return features(self.mesh, 6, 12)
 
         return self.both(lambda backend: self.whole(make, backend, accumulate=2, evaluate=True))
 
     def graph_breaks(self):
-        return self.both(lambda backend: self.whole(lambda: features(self.mesh, 8, 16, breaks=True), backend))
+        return self.both(lambda backend: self.whole(lambda: features(self.mesh, 6, 12, breaks=True), backend))
 
     def blocks_alone(self):
         def train(backend):
@@ -220,7 +220,7 @@ class Cases:
     def lengths(self, dynamic):
         """Another sequence length in every step, declared or found out by PyTorch, and a small batch at the end."""
         batches = [(2, 5), (2, 9), (2, 7), (1, 4)]
-        return self.both(lambda backend: self.whole(self.sharded, backend, dynamic=dynamic == "declared" or None, batches=batches))
+        return self.both(lambda backend: self.whole(lambda: self.sharded(blocks=1), backend, dynamic=dynamic == "declared" or None, batches=batches))
 
     def checkpointed_attention(self):
         def make():
@@ -233,7 +233,7 @@ class Cases:
         """Tokens go where the router sends them: how many come back is a number that the code itself reads."""
         def make():
             torch.manual_seed(0)
-            model = ExpertModel(8, self.mesh.get_group())
+            model = ExpertModel(8, self.mesh.get_group(), layers=1)
             for module in model.everywhere():
                 simple_fsdp.shard(module, self.mesh, torch.bfloat16, torch.float32)
             return model
@@ -294,7 +294,7 @@ class Cases:
             return torch.compile(model, backend=aot_autograd(fw_compiler=compiler, bw_compiler=compile_fx_inner,
                                                              decompositions=select_decomp_table()))
 
-        losses = [first_loss(self.sharded(), way) for way in (as_it_stands, own_backend, own_aten)]
+        losses = [first_loss(self.sharded(blocks=1), way) for way in (as_it_stands, own_backend, own_aten)]
         return dict(found=losses, own_plans=len(run.planned))
 
 

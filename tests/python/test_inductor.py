@@ -1,4 +1,4 @@
-"""Training through Inductor by a plan: four gloo processes and a real planner."""
+"""Training through Inductor by a plan: three gloo processes and a real planner."""
 
 import json
 
@@ -8,16 +8,16 @@ from ranks import run_ranks
 
 pytestmark = pytest.mark.slow
 
-WORLD = 4
+WORLD = 3
 MODES = ("auto", "transformer_block")
 # Through torch.distributed, and through libbucket_executor.
 CASES = [f"{way}:{mode}" for way in ("planned", "executor") for mode in MODES]
 
 
-def run(cache, *cases, timeout=600, **environment) -> dict[str, list[dict]]:
+def run(cache, *cases, world=WORLD, timeout=600, **environment) -> dict[str, list[dict]]:
     """What every rank found in every case, with Inductor's caches in `cache`."""
     with planner() as one:
-        said = run_ranks("inductor_worker.py", WORLD, *cases, timeout=timeout, PLANNER=one.address,
+        said = run_ranks("inductor_worker.py", world, *cases, timeout=timeout, PLANNER=one.address,
                          TORCHINDUCTOR_CACHE_DIR=str(cache), **environment)
     ranks = [[json.loads(line) for line in text.splitlines() if line.startswith('{"case"')] for text in said]
     return {case: [rank[i] for rank in ranks] for i, case in enumerate(cases)}
@@ -108,11 +108,11 @@ def test_other_sequence_lengths_and_a_small_batch_train_as_without_a_plan(cache,
 
 def test_tokens_that_travel_to_experts_train_as_without_a_plan(cache):
     """What an exchange sends is a number of the step: the plan has its node, Inductor's code a name of its own for it."""
-    found = run(cache, "experts")["experts"]
+    found = run(cache, "experts", world=4)["experts"]
     for rank in found:
         assert rank["found"] == rank["unplanned"]
     in_order(found)
-    assert sum(word[0] == "L" for text in found[0]["code"] for word in text.split()) <= 12, "ten exchanges, and a bucket each way"
+    assert sum(word[0] == "L" for text in found[0]["code"] for word in text.split()) <= 7, "five exchanges, and a bucket each way"
 
 
 @pytest.mark.full
@@ -125,8 +125,8 @@ def test_every_other_mode_keeps_its_order_and_the_bits(cache, trained, mode):
 
 @pytest.mark.full
 def test_ranks_with_and_without_cached_code_train_together(cache, trained, tmp_path):
-    cold = {0: "miss", 1: "hit", 2: "hit", 3: "miss"}
-    found = run(cache, "planned:transformer_block", COLD="0,3", COLD_CACHE=str(tmp_path))["planned:transformer_block"]
+    cold = {0: "miss", 1: "hit", 2: "miss"}
+    found = run(cache, "planned:transformer_block", COLD="0,2", COLD_CACHE=str(tmp_path))["planned:transformer_block"]
     assert [rank["cache"] for rank in found] == [{kind: 2} for kind in cold.values()]
     in_order(found)
     assert bits(found) == bits(trained["unplanned"])
