@@ -33,7 +33,8 @@ absl::StatusOr<int> Count() {
         driver == 0 ? "there is no CUDA driver"
                     : absl::StrCat("the CUDA driver is for ", driver / 1000, ".", driver / 10 % 100,
                                    ", this build wants ", CUDART_VERSION / 1000, ".",
-                                   CUDART_VERSION / 10 % 100));
+                                   CUDART_VERSION / 10 % 100,
+                                   " or newer: update the driver, or build with an older CUDA"));
   }
   if (error != cudaSuccess) return absl::UnavailableError(cudaGetErrorString(error));
   return count;

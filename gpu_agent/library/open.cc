@@ -88,6 +88,7 @@ int ColorOf(const Program& program, uint64_t epoch) {
 // With the rank that says it.
 absl::Status By(const bucket_channel& channel, const Program& program, uint64_t epoch,
                 const absl::Status& status) {
+  if (status.ok()) return status;
   return absl::Status(status.code(),
                       absl::StrCat("rank ", channel.rank, " of ", channel.size, " of ",
                                    channel.mesh_dim, ", plan ", ToHex(program.digest).substr(0, 8),
@@ -127,6 +128,23 @@ absl::Status TakeDevice(int32_t index, const FindGpus& gpus, bucket_executor& ha
   return absl::OkStatus();
 }
 
+// Before communicators are split: a rank without one is none that the others' launches wait for.
+absl::Status TakeArena(const bucket_executor_options& options, const Program& program,
+                       ExecutorOptions& how) {
+  if (options.arena == nullptr || options.arena_bytes < program.memory_bytes) {
+    const std::string got = options.arena == nullptr
+                                ? "there is no arena"
+                                : absl::StrCat("the arena has ", options.arena_bytes, " bytes");
+    return absl::InvalidArgumentError(absl::StrCat(
+        got, "; the plan's buckets want ", program.memory_bytes, " bytes of GPU ", options.device,
+        ", as bucket_executor_plan_bytes says, or a plan with a lower memory_limit"));
+  }
+  how.memory = static_cast<std::byte*>(options.arena);
+  how.memory_bytes = options.arena_bytes;
+  how.compared = true;  // by the communicators' color
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Program> ProgramOf(const bucket_executor_options& options) {
@@ -142,17 +160,13 @@ absl::StatusOr<std::unique_ptr<bucket_executor>> OpenExecutor(
   how.epoch = options.epoch;
   const absl::Time deadline = absl::Now() + how.timeout;
   auto opened = std::make_unique<bucket_executor>();
-  RETURN_IF_ERROR(TakeDevice(options.device, gpus, *opened));
-  const bool on_gpu = opened->module != nullptr;
-  if (on_gpu) {
-    if (options.arena == nullptr)
-      return absl::InvalidArgumentError(absl::StrCat("there is no arena; the plan's buckets want ",
-                                                     program.memory_bytes, " bytes of GPU ",
-                                                     options.device));
-    how.memory = static_cast<std::byte*>(options.arena);
-    how.memory_bytes = options.arena_bytes;
-    how.compared = true;  // by their color
+  const bool on_gpu = options.device >= 0;
+  absl::Status taken = TakeDevice(options.device, gpus, *opened);
+  if (taken.ok() && on_gpu) taken = TakeArena(options, program, how);
+  if (on_gpu && options.channel_count > 0) {
+    taken = By(options.channels[0], program, options.epoch, taken);
   }
+  RETURN_IF_ERROR(taken);
   const int color = ColorOf(program, options.epoch);
   std::vector<Channel> channels;
   for (int32_t c = 0; c < options.channel_count; ++c) {

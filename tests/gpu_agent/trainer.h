@@ -63,6 +63,7 @@ struct Opening {
   double timeout = 30;
   std::vector<int32_t> order = {0, 1, 2, 3};  // of the plan's starts
   std::function<void(bucket_executor_options&, std::vector<bucket_channel>&)> change = nullptr;
+  FindGpus gpus = Gpus;
 };
 
 // A rank of a trainer: its GPU, its stream, its communicators, and an executor of the library's.
@@ -102,7 +103,7 @@ class Trainer {
     options_.arena = arena_->data();
     scratch_ = *device_.Allocate(128);
     if (how.change != nullptr) how.change(options_, channels_);
-    auto opened = OpenExecutor(options_, Gpus);
+    auto opened = OpenExecutor(options_, how.gpus);
     opened_ = opened.status();
     if (opened.ok()) executor_ = opened->release();
   }

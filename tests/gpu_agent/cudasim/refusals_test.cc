@@ -77,7 +77,10 @@ TEST(RefusedOnGpusTest, RanksOfDifferentNccls) {
 
 TEST(RefusedOnGpusTest, APlanForAnotherWorldSize) {
   const auto told = Told({.devices = kRanks}, [](int) {
-    return Opening{.change = [](auto&, auto& channels) { channels[0].size = 4; }};
+    return Opening{.change = [](auto& options, auto& channels) {
+      channels[0].size = 4;
+      options.arena_bytes = bucket_executor_plan_bytes(&options, nullptr);  // none of it is used
+    }};
   });
   EXPECT_THAT(told, Each(AllOf(HasSubstr("of 4 of dp"), HasSubstr("the plan is of 4 ranks"),
                                HasSubstr("the trainer's communicator of 2; plan anew"))));
@@ -94,11 +97,27 @@ TEST(RefusedOnGpusTest, AnArenaThatIsTooSmallOrNone) {
   const auto small = Told({.devices = kRanks}, [](int) {
     return Opening{.change = [](auto& options, auto&) { options.arena_bytes = 4096; }};
   });
-  EXPECT_THAT(small, Each(HasSubstr("bytes, got 4096")));
   const auto none = Told({.devices = kRanks}, [](int) {
     return Opening{.change = [](auto& options, auto&) { options.arena = nullptr; }};
   });
-  EXPECT_THAT(none, Each(AllOf(HasSubstr("there is no arena"), HasSubstr("bytes of GPU "))));
+  for (size_t rank = 0; rank < small.size(); ++rank) {
+    const auto says = AllOf(HasSubstr("rank " + std::to_string(rank) + " of 2 of dp, plan "),
+                            HasSubstr("bytes of GPU " + std::to_string(rank)),
+                            HasSubstr("a plan with a lower memory_limit"));
+    EXPECT_THAT(small[rank], AllOf(says, HasSubstr("the arena has 4096 bytes; ")));
+    EXPECT_THAT(none[rank], AllOf(says, HasSubstr("there is no arena; ")));
+  }
+}
+
+// The other rank does not open beside it, to hang at its first bucket.
+TEST(RefusedOnGpusTest, AnArenaThatOneRankLacks) {
+  const auto told = Told({.devices = kRanks}, [](int rank) {
+    return Opening{.timeout = 0.5, .change = [rank](auto& options, auto&) {
+                     if (rank == 1) options.arena_bytes = 4096;
+                   }};
+  });
+  EXPECT_THAT(told[0], HasSubstr("DEADLINE_EXCEEDED: rank 0 of 2 of dp"));
+  EXPECT_THAT(told[1], HasSubstr("rank 1 of 2 of dp"));
 }
 
 // Where the executor's memory is its own: one rank has too little, and its peer hears at once.
@@ -120,10 +139,18 @@ TEST(RefusedOnGpusTest, NoMemoryOnOneGpu) {
 }
 
 TEST(RefusedOnGpusTest, ADriverThatIsTooOld) {
-  const sim::World world({.devices = kRanks, .driver = 12020});
-  const auto count = bucketd_cuda_module_v1()->count();
-  EXPECT_THAT(count.status().ToString(),
-              AllOf(HasSubstr("the CUDA driver is for 12.2"), HasSubstr("this build wants ")));
+  const auto told = Told({.devices = kRanks, .driver = 12020}, [](int) {
+    return Opening{.gpus = [] {
+      const auto count = bucketd_cuda_module_v1()->count();
+      return GpuBackend{nullptr, 0, count.status().ToString()};
+    }};
+  });
+  for (int rank = 0; rank < kRanks; ++rank) {
+    EXPECT_THAT(told[static_cast<size_t>(rank)],
+                AllOf(HasSubstr("rank " + std::to_string(rank) + " of 2 of dp, plan "),
+                      HasSubstr("the CUDA driver is for 12.2"), HasSubstr("this build wants "),
+                      HasSubstr("update the driver")));
+  }
 }
 
 TEST(RefusedOnGpusTest, WhatNcclDoesNotReduceIsSaid) {
