@@ -135,6 +135,16 @@ def untouched(code) -> int:
     return found
 
 
+def test_a_gradient_through_a_bucket_is_refused():
+    a, b = inputs()
+    late = Late()
+    total = sum(x.sum() for x in step(late)(a.requires_grad_(), b))
+    with pytest.raises(ExecutorError, match="has no gradient of its own: plan the joint graph"):
+        total.backward()
+    with torch.no_grad():
+        assert same(step(late)(a, b), expected(a, b))
+
+
 def test_shapes_are_the_collectives_own():
     with FakeTensorMode():
         x, order = torch.empty(6, 5), torch.empty(0)

@@ -13,8 +13,9 @@ reuses or writes what a collective still reads. `kind` is "all_gather", "reduce_
 do the work, in memory that the caller owns; Inductor's code has them (bucket_lowerings.py). The runner (executor.Runner) holds
 all tensors of a bucket from its start to its wait, so a caller that drops one takes nothing from under a collective.
 
-None of them has an autograd rule, and none is needed: plans are applied behind AOTAutograd's partitioner, or to a joint graph
-that holds the gradients already.
+Their autograd rule is a refusal: plans are applied behind AOTAutograd's partitioner, or to a joint graph that holds the gradients
+already, and no bucket of a plan is another one's gradient. Without the rule, whoever differentiates a planned graph would get
+gradients that lack a part, and a warning.
 """
 
 from __future__ import annotations
@@ -90,3 +91,10 @@ for _name, _run, _fake in (("start", _start, lambda inp, order, *_: order.new_em
                            ("start_", _start_in_place, lambda *_: None), ("wait_", _wait_in_place, lambda *_: None)):
     _library.impl(_name, _run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"bucketd::{_name}", _fake, lib=_library)
+
+
+def _refuse(ctx, *_):
+    raise ExecutorError("a bucket that the executor runs has no gradient of its own: plan the joint graph, or forward and backward behind AOTAutograd")
+
+
+torch.library.register_autograd("bucketd::wait", _refuse, lib=_library)
