@@ -69,7 +69,7 @@ bool NcclTakes(const Collective& collective, int size) {
 const std::vector<CommunicatorFactory>& Factories() {
   static const std::vector<CommunicatorFactory> factories = [] {
     std::vector<CommunicatorFactory> all;
-    for (uint64_t seed = 1; seed <= Seeds(250); ++seed) {  // of 18 worlds each
+    for (uint64_t seed = 1; seed <= Seeds(280); ++seed) {  // of 18 worlds each: 5,040
       all.push_back({.name = "Seed" + std::to_string(seed),
                      .max_ranks = kMaxRanks,
                      .ring_order = false,
