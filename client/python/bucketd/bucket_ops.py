@@ -94,7 +94,8 @@ for _name, _run, _fake in (("start", _start, lambda inp, order, *_: order.new_em
 
 
 def _refuse(ctx, *_):
-    raise ExecutorError("a bucket that the executor runs has no gradient of its own: plan the joint graph, or forward and backward behind AOTAutograd")
+    raise ExecutorError("a bucket that the executor runs has no gradient of its own: plan the joint graph, or forward and backward "
+                        "behind AOTAutograd")
 
 
 torch.library.register_autograd("bucketd::wait", _refuse, lib=_library)
