@@ -1,12 +1,13 @@
 """Ranks that compare notes through a real store; each rank is a thread here, which a store cannot tell from a process."""
 
 import concurrent.futures
+import threading
 import time
 
 import pytest
 import torch.distributed as dist
 
-from bucketd.agreement import Agreement, ranks_text
+from bucketd.agreement import Agreement, hearing_signals, ranks_text
 from bucketd.errors import AgreementError, PlannerError, PlanRejected
 
 WORLD = 4
@@ -187,3 +188,20 @@ def test_a_store_that_is_gone_is_an_agreement_error():
 def test_ranks_are_told_as_spans():
     assert ranks_text([3]) == "rank 3"
     assert ranks_text([5, 0, 1, 2]) == "ranks 0-2, 5"
+
+
+def test_a_look_that_blocks_holds_up_nobody():
+    """As a new connection to a store whose host is gone does, for half an hour."""
+    looks, for_ever = threading.Event(), threading.Event()
+
+    def call():
+        assert looks.wait(30)
+        raise RuntimeError("the store is gone")
+
+    begin = time.monotonic()
+    try:
+        with pytest.raises(RuntimeError, match="the store is gone"):
+            hearing_signals(call, lambda: looks.set() or for_ever.wait(60))
+    finally:
+        for_ever.set()
+    assert time.monotonic() - begin < 20

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import datetime
 import json
+import queue
 import threading
 import time
 
@@ -26,6 +27,8 @@ _LINGER = 5.0
 _MISSING_SHOWN = 16
 # A rank that waits looks this often whether another one was interrupted.
 _LOOK = 0.5
+# The leader, before it ends with what it heard so: the others are to hear it, too.
+_STAY = 4 * _LOOK
 _INTERRUPTED = "interrupted"
 
 
@@ -100,6 +103,10 @@ class Agreement:
             else:
                 verdict = self._await_verdict(scope)
                 self.store.set(_key(scope, f"{self.rank}/heard"), "")
+        except InterruptedRank:
+            if self.leader:
+                time.sleep(_STAY)
+            raise
         except BucketdError:
             raise
         except Exception as failure:
@@ -278,24 +285,38 @@ def wait_for(store, keys: list[str], until: float) -> bool:
     return True
 
 
-def hearing_signals(call, look=lambda: None):
+def hearing_signals(call, look=None):
     """What `call()` returns or raises. It may block in C++, where no signal is heard: a thread makes it, and this one hears them.
-    While that takes, look() is called now and then; what it raises ends the wait for `call()`, not the call."""
-    done: list = []
+    Where that takes long another one makes `look()` now and then, which may block as well; an InterruptedRank that it raises ends
+    the wait for `call()`, not the call. What else it raises ends the looking: `call()` will find out what is wrong."""
+    ended: queue.SimpleQueue = queue.SimpleQueue()
+    over = threading.Event()
 
     def make() -> None:
         try:
-            done.append((call(), None))
+            ended.put((call(), None))
         except Exception as error:
-            done.append((None, error))
+            ended.put((None, error))
 
-    maker = threading.Thread(target=make, daemon=True)
-    maker.start()
-    while not done:
-        maker.join(_LOOK)
-        if not done:
-            look()
-    result, error = done[0]
+    def look_again() -> None:
+        with contextlib.suppress(Exception):
+            try:
+                while not over.is_set():
+                    look()
+                    over.wait(_LOOK)
+            except InterruptedRank as error:
+                ended.put((None, error))
+
+    threading.Thread(target=make, daemon=True).start()
+    try:
+        try:
+            result, error = ended.get(timeout=_LOOK)
+        except queue.Empty:
+            if look is not None:
+                threading.Thread(target=look_again, daemon=True).start()
+            result, error = ended.get()
+    finally:
+        over.set()
     if error is not None:
         raise error
     return result
