@@ -37,7 +37,9 @@ AgreementLimits LimitsOf(const ServerOptions& options) {
           .max_waiting_ranks = options.max_waiting_ranks,
           .job_idle = options.job_idle,
           .upload_lease = options.upload_lease,
-          .replan_gain_ppm = options.costs.replan_gain_ppm};
+          .replan_gain_ppm = options.costs.replan_gain_ppm,
+          .taken_over_after = options.cluster_address.empty() ? std::chrono::milliseconds(0)
+                                                              : options.cluster_dead * 4 / 5};
 }
 
 }  // namespace

@@ -332,6 +332,7 @@ TEST_F(JobThatComesBackTest, RefusesAGenerationThatIsOverElsewhere) {
 // The store is away when ranks agree.
 class AgreedWithoutAPinTest : public MachineTest {
  protected:
+  using MachineTest::MachineTest;
   Actions AgreeWithoutAPin(const absl::Status& why, const std::string& scope = "fw") {
     const Actions loaded = Loaded(Rank(0, 1, FakeRequest(1), seconds(60), scope));
     const Actions planned = Do(PlanCame{All<AskBroker>(loaded)[0].fetch, FakePlan("plan")});
@@ -346,9 +347,9 @@ TEST_F(AgreedWithoutAPinTest, GetsOneOnceTheStoreIsBack) {
   ASSERT_THAT(told.answers, SizeIs(1));
   EXPECT_FALSE(told.answers[0].second->is_kept);
   for (int i = 0; i < 3; ++i) {
-    ASSERT_THAT(All<ArmTimer>(told), SizeIs(1));
-    EXPECT_EQ(All<ArmTimer>(told)[0].at, now_ + seconds(2));
-    const std::vector<StoreAgreed> again = All<StoreAgreed>(Fire(All<ArmTimer>(told)[0]));
+    const SteadyTime before = now_;
+    const std::vector<StoreAgreed> again = All<StoreAgreed>(FireNext());
+    EXPECT_EQ(now_, before + seconds(2));
     ASSERT_THAT(again, SizeIs(1));
     EXPECT_TRUE(again[0].again);
     EXPECT_EQ(again[0].pin.plan_sha256, store_.pin.plan_sha256);
@@ -359,23 +360,23 @@ TEST_F(AgreedWithoutAPinTest, GetsOneOnceTheStoreIsBack) {
                               : absl::UnavailableError("away")});
     EXPECT_THAT(told.answers, IsEmpty());
   }
-  EXPECT_THAT(All<ArmTimer>(told), IsEmpty());
+  EXPECT_THAT(FireNext().rest, IsEmpty()) << "nothing is left to do";
   EXPECT_TRUE(table_.Snapshots(now_, std::nullopt, {}, 1)[0].scopes[0].pinned);
   EXPECT_THAT(All<AnswerFromStore>(Rank(0, 1, FakeRequest(1))), SizeIs(1)) << "as any pinned one";
 }
 
 TEST_F(AgreedWithoutAPinTest, TakesTurnsWithOthersAndIsNotTriedOnceItIsOver) {
-  const Actions told = AgreeWithoutAPin(absl::UnavailableError("away"));
+  AgreeWithoutAPin(absl::UnavailableError("away"));
   AgreeWithoutAPin(absl::UnavailableError("away"), "bw");
   AgreeWithoutAPin(absl::UnavailableError("away"), "step");
   std::vector<std::string> tried;
-  Actions fired = Fire(All<ArmTimer>(told)[0]);
+  Actions fired = FireNext();
   for (int i = 0; i < 4; ++i) {
     const std::vector<StoreAgreed> again = All<StoreAgreed>(fired);
     ASSERT_THAT(again, SizeIs(1));
     tried.push_back(again[0].name);
-    fired =
-        Fire(All<ArmTimer>(Do(AgreedStored{again[0].scope, absl::UnavailableError("away")}))[0]);
+    Do(AgreedStored{again[0].scope, absl::UnavailableError("away")});
+    fired = FireNext();
   }
   EXPECT_THAT(tried, ElementsAre("fw", "bw", "step", "fw"));
   const std::vector<StoreAgreed> last = All<StoreAgreed>(fired);
@@ -400,6 +401,61 @@ TEST_F(AgreedWithoutAPinTest, StaysAsItIsThoughAnotherServerHasKeptSomethingElse
   const Actions again = Rank(0, 1, FakeRequest(1));
   ASSERT_THAT(again.answers, SizeIs(1)) << "whose process runs with it";
   EXPECT_EQ(again.answers[0].second->reply, store_.reply);
+}
+
+// Of a replica, whose jobs others take over when it has not been heard of for long.
+class ReplicaWithoutAStoreTest : public AgreedWithoutAPinTest {
+ protected:
+  ReplicaWithoutAStoreTest() : AgreedWithoutAPinTest(seconds(8)) {}
+
+  // All ranks of a scope of two are here, and what they agree on is to be stored.
+  StoreAgreed Complete() {
+    const Actions loaded = Loaded(Rank(0, 2, FakeRequest(1)));
+    first_call_ = last_call_;
+    Do(PlanCame{All<AskBroker>(loaded)[0].fetch, FakePlan("plan")});
+    return All<StoreAgreed>(Rank(1, 2, FakeRequest(1)))[0];
+  }
+  CallId first_call_ = 0;
+};
+
+TEST_F(ReplicaWithoutAStoreTest, AgreesAloneOnlyForAsLongAsNobodyCanHaveTakenTheJobOver) {
+  const StoreAgreed soon = Complete();
+  now_ += seconds(8);
+  EXPECT_THAT(Do(AgreedStored{soon.scope, absl::UnavailableError("away")}).answers, SizeIs(2));
+  Do(JobReleased{JobName("", "train"), true});
+  const StoreAgreed late = Complete();
+  now_ += seconds(8) + milliseconds(1);
+  const Actions told = Do(AgreedStored{late.scope, absl::UnavailableError("away")});
+  EXPECT_THAT(told.answers, SizeIs(2));
+  EXPECT_EQ(ErrorOf(told), "STORE_UNAVAILABLE");
+  EXPECT_EQ(table_.scopes(), 0) << "all may come again";
+}
+
+TEST_F(ReplicaWithoutAStoreTest, AgreesAloneOnlyWhileAllRanksAreHere) {
+  const StoreAgreed store = Complete();
+  Do(CallerLeft{first_call_});
+  const Actions told = Do(AgreedStored{store.scope, absl::UnavailableError("away")});
+  EXPECT_THAT(told.answers, SizeIs(1));
+  EXPECT_EQ(ErrorOf(told), "STORE_UNAVAILABLE");
+}
+
+TEST_F(ReplicaWithoutAStoreTest, ThatWasStoppedAnswersNobodyUntilTheStoreHasSpoken) {
+  for (const bool has_another : {false, true}) {
+    AgreeWithoutAPin(absl::UnavailableError("away"));
+    now_ += seconds(8);
+    EXPECT_TRUE(Rank(0, 1, FakeRequest(1)).answers[0].second.ok());
+    now_ += seconds(2) + milliseconds(1);
+    EXPECT_EQ(ErrorOf(Rank(0, 1, FakeRequest(1))), "STORE_UNAVAILABLE");
+    const std::vector<StoreAgreed> again = All<StoreAgreed>(FireNext());
+    ASSERT_THAT(again, SizeIs(1));
+    StandingPin standing{store_.pin, store_.reply};
+    if (has_another) standing.pin.plan_sha256[0] ^= 1;
+    Do(AgreedStored{store_.scope, standing});
+    const Actions asked = Rank(0, 1, FakeRequest(1));
+    EXPECT_THAT(All<AnswerFromStore>(asked), SizeIs(has_another ? 0 : 1));
+    EXPECT_THAT(All<LoadScope>(asked), SizeIs(has_another ? 1 : 0)) << "to be told what stands";
+    Do(JobReleased{JobName("", "train"), true});
+  }
 }
 
 TEST_F(AgreedWithoutAPinTest, IsNotTriedAgainWhereTheQuotaIsUsedUp) {

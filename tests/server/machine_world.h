@@ -92,6 +92,9 @@ std::vector<Kind> All(const Actions& actions) {
 // The machine, and time, which stands still but where a test lets a timer fire.
 class MachineTest : public ::testing::Test {
  protected:
+  explicit MachineTest(std::chrono::milliseconds taken_over_after = {})
+      : limits_{.max_jobs = 4, .max_waiting_ranks = 100, .taken_over_after = taken_over_after} {}
+
   Actions Do(Event event) {
     Actions actions = table_.Handle(now_, std::move(event));
     for (const ArmTimer& arm : All<ArmTimer>(actions)) armed_[arm.timer.number] = arm;
@@ -120,7 +123,7 @@ class MachineTest : public ::testing::Test {
     return Do(ScopeLoaded{load[0].scope, std::optional<JobMemory>(), std::move(pin)});
   }
   Actions Fire(const ArmTimer& timer) {
-    now_ = timer.at;
+    now_ = std::max(now_, timer.at);
     armed_.erase(timer.timer.number);
     return Do(TimerFired{timer.timer});
   }
@@ -144,9 +147,10 @@ class MachineTest : public ::testing::Test {
     return std::string(StatusOf(actions).message());
   }
 
+  const AgreementLimits limits_;
   FakeWorld world_;
   SteadyTime now_{std::chrono::seconds(1000)};
-  JobTable table_{{.max_jobs = 4, .max_waiting_ranks = 100}, world_};
+  JobTable table_{limits_, world_};
   CallId last_call_ = 0;
 
  private:

@@ -29,6 +29,9 @@ struct AgreementLimits {
   std::chrono::milliseconds job_idle{std::chrono::hours(24)};
   std::chrono::milliseconds upload_lease{10'000};
   int64_t replan_gain_ppm = 0;  // CostOptions
+  // Other servers may have taken the jobs over of one that stood still for so long. 0: there are
+  // none.
+  std::chrono::milliseconds taken_over_after{0};
 };
 
 // What is here now, as far as the machine has to know. Short, without waiting, none of it calls

@@ -51,6 +51,7 @@ absl::Status CheckFirst(uint64_t called) {
 
 Actions JobTable::Handle(SteadyTime now, Event event) {
   context_.now = now;
+  DoubtWhatHasNoPin();
   std::visit([this](auto& what) { On(what); }, event);
   return std::exchange(context_.out, {});
 }
@@ -200,6 +201,7 @@ void JobTable::On(const TimerFired& event) {
   } else if (event.timer.number == keep_timer_) {
     keep_timer_ = 0;
     if (keeping_ == 0) KeepNext();
+    if (keeping_ != 0 || !unkept_.empty()) ArmKeepTimer();
   }
 }
 
@@ -293,9 +295,24 @@ void JobTable::On(const AgreedStored& event) {
 
 void JobTable::KeepLater(ScopeId id) {
   unkept_.insert(id);
-  if (keep_timer_ != 0) return;
+  if (keep_timer_ == 0) ArmKeepTimer();
+}
+
+void JobTable::ArmKeepTimer() {
   keep_timer_ = context_.NewId();
-  context_.Do(ArmTimer{{0, 0, keep_timer_}, context_.now + kKeepAgain});
+  keep_due_ = context_.now + kKeepAgain;
+  context_.Do(ArmTimer{{0, 0, keep_timer_}, keep_due_});
+}
+
+void JobTable::DoubtWhatHasNoPin() {
+  const std::chrono::milliseconds limit = context_.limits.taken_over_after;
+  if (keep_timer_ == 0 || limit.count() == 0 || context_.now - keep_due_ <= limit) return;
+  std::set<ScopeId> doubtful = unkept_;
+  doubtful.insert(keeping_);
+  for (const ScopeId id : doubtful) {
+    Scope* scope = Find(id);
+    if (scope != nullptr) scope->Doubt();
+  }
 }
 
 // In turns: what one scope's write fails for may be its own.

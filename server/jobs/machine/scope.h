@@ -74,6 +74,8 @@ class Scope {
   // Its ranks run with a plan that the store could not keep, and that is to be tried again.
   bool awaits_pin() const { return stage_ == Stage::kAgreed && awaits_pin_; }
   void StoreAgain();  // REQUIRES awaits_pin(). AgreedStored
+  // Other servers may have taken its job over since: until the store has spoken it answers nobody.
+  void Doubt() { doubted_ = true; }
   // Gives up what is under way. REQUIRES: nobody waits.
   void Close();
 
@@ -138,6 +140,7 @@ class Scope {
   void StartStoring(Presented& presented);
   bool UseStanding(const absl::StatusOr<StandingPin>& standing);
   void Agree(const absl::Status& stored);
+  bool MayBeElsewhere(const absl::Status& stored) const;
   void KeptLate(const absl::StatusOr<StandingPin>& standing);
   void AnswerAgreed(CallId call, absl::Span<const uint32_t> ranks, absl::string_view signature);
   void AnswerFailed(CallId call, absl::Span<const uint32_t> ranks);
@@ -182,6 +185,8 @@ class Scope {
   Actor by_;  // of the first that presented it
   bool pinned_ = false;
   bool awaits_pin_ = false;
+  bool doubted_ = false;
+  SteadyTime complete_;  // when all ranks were here
 
   // kFailed.
   absl::Status verdict_;

@@ -147,6 +147,13 @@ absl::Status AnotherServerWasFirst() {
                    "job runs with, and decided otherwise; ask again to get that");
 }
 
+absl::Status AnotherServerMayBeFirst() {
+  return MakeError(
+      Reason::kStoreUnavailable,
+      "this server stood still or ranks left it, and while the store does not answer nobody knows "
+      "whether the job has a plan from another server by now; ask again");
+}
+
 absl::Status LostPlanError() {
   return MakeError(Reason::kGenerationOver,
                    "the plan that this generation agreed on is lost; a new "

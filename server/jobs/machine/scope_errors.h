@@ -28,5 +28,6 @@ absl::Status RefusedError(const Scope& scope, absl::Span<const uint32_t> ranks,
 absl::Status LostPlanError();
 // What this generation is like was decided at another server, while ranks began otherwise here.
 absl::Status AnotherServerWasFirst();
+absl::Status AnotherServerMayBeFirst();
 
 }  // namespace bucketd

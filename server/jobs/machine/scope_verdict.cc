@@ -77,6 +77,7 @@ void Scope::StartStoring(Presented& presented) {
   KeepBytes(static_cast<int64_t>(agreed_signature_.size() + agreed_.plan_key.size()));
   GiveUpFetches();
   by_ = presented.request->by;
+  complete_ = context_.now;
   context_.Do(StoreAgreed{id_, job_.name, name_, agreed_, reply_, by_});
 }
 
@@ -106,7 +107,9 @@ void Scope::KeptLate(const absl::StatusOr<StandingPin>& standing) {
                             : "what was agreed on without a pin has one",
        .fields = std::move(about),
        .call = call_});
+  over_ = is_otherwise && doubted_;
   if (is_otherwise) return;
+  doubted_ = false;
   pinned_ = true;
   KeepBytes(-static_cast<int64_t>(reply_->response.size()));
   reply_.reset();
@@ -149,7 +152,20 @@ bool Scope::UseStanding(const absl::StatusOr<StandingPin>& standing) {
   return true;
 }
 
+// Without the store's word a scope agrees on what its ranks hold as long as they are all here, and
+// nobody can have taken the job over since they were complete.
+bool Scope::MayBeElsewhere(const absl::Status& stored) const {
+  const std::chrono::milliseconds taken_over_after = context_.limits.taken_over_after;
+  if (stored.ok() || taken_over_after.count() == 0) return false;
+  if (ReasonOf(stored) == ReasonName(Reason::kQuotaUsedUp)) return false;  // it has spoken
+  return ranks_.ranks() < size_ || context_.now - complete_ > taken_over_after;
+}
+
 void Scope::Agree(const absl::Status& stored) {
+  if (MayBeElsewhere(stored)) {
+    Fail(AnotherServerMayBeFirst(), AgreementOutcome::kSuperseded, true);
+    return;
+  }
   stage_ = Stage::kAgreed;
   pinned_ = stored.ok();
   job_.last_agreed = name_;
@@ -182,7 +198,9 @@ void Scope::AnswerAgreed(CallId call, absl::Span<const uint32_t> ranks,
                          absl::string_view signature) {
   const PlanOutcome outcome =
       outcome_ == PlanOutcome::kPinned ? PlanOutcome::kPinned : PlanOutcome::kHit;
-  if (!SameSignature(agreed_signature_, signature)) {
+  if (doubted_) {
+    context_.Tell(call, AnotherServerMayBeFirst());
+  } else if (!SameSignature(agreed_signature_, signature)) {
     context_.Tell(call, DiffersAloneError(*this, ranks, signature));
   } else if (reply_ != nullptr) {
     context_.Tell(call, PlanAnswer{outcome, reply_, 0, {}, pinned_});
