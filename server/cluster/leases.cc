@@ -79,6 +79,12 @@ bool Leases::HoldsNow(const LeaseName& name) const {
          !membership_.lapsed();
 }
 
+bool Leases::IsOf(uint64_t session, const LeaseName& name) const {
+  const absl::MutexLock lock(&mutex_);
+  const auto found = held_.find(name);
+  return found != held_.end() && found->second.session == session;
+}
+
 bool Leases::Holds(const LeaseName& name) const {
   const absl::MutexLock lock(&mutex_);
   return HoldsNow(name);
@@ -137,13 +143,15 @@ absl::StatusOr<Lease> Leases::TakeOnce(const LeaseName& name) {
     if (!gone) return *stands;
   }
   RETURN_IF_ERROR(MayTake(name.of));
-  if (!stands.has_value() || stands->holder != self) {
+  // One from before this replica lapsed is written anew: another one that found it gone may be
+  // about to write over it.
+  if (!stands.has_value() || stands->holder != self || !IsOf(session, name)) {
     const uint64_t term = stands.has_value() ? stands->term + 1 : 1;
     CrashPoint("lease: to be taken");
     RETURN_IF_ERROR(
         store_.ReplaceRecord(Shelf::kReplicas, KeyOf(name), *before, Serialize(self, term)));
     CrashPoint(stands.has_value() ? "lease: taken over" : "lease: taken");
-    if (stands.has_value()) metrics_.taken_over(name.of).Increment();
+    if (stands.has_value() && stands->holder != self) metrics_.taken_over(name.of).Increment();
     stands = Lease{self, term, true};
   }
   stands->mine = true;

@@ -78,6 +78,7 @@ class Leases {
 
   static std::optional<LeaseName> NameIn(absl::string_view key);
   bool HoldsNow(const LeaseName& name) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  bool IsOf(uint64_t session, const LeaseName& name) const;
   absl::Status MayTake(LeaseOf of) const;
   absl::StatusOr<Lease> TakeOnce(const LeaseName& name);
   void Keep(const LeaseName& name, uint64_t session);

@@ -1,10 +1,13 @@
 // Membership and leases of replicas over one store, with a clock that the tests move: who is up,
 // who holds what, and what happens when the store or a replica is away for a while.
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
@@ -63,6 +66,22 @@ class AwayForNewRecords final : public ForwardingStore {
     return ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
   }
   bool away = false;
+};
+
+// Lets something happen once, before it writes over a record.
+class Interrupted final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
+                             const std::optional<std::string>& before,
+                             const std::optional<absl::string_view>& after,
+                             const AuditLine* line) override {
+    if (before_it != nullptr && absl::StartsWith(key, "lease/")) {
+      std::exchange(before_it, nullptr)();
+    }
+    return ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
+  }
+  std::function<void()> before_it;
 };
 
 class ClusterPartsTest : public ::testing::Test {
@@ -167,6 +186,23 @@ TEST_F(ClusterPartsTest, WhoWakesAfterItsEndHoldsNothingAndFindsWhatStands) {
   EXPECT_FALSE(a.Take(job_).mine);
   EXPECT_FALSE(a.leases.Holds(JobLease("team", "another"))) << "somebody could have taken it";
   EXPECT_TRUE(a.Take(JobLease("team", "another")).mine);
+}
+
+TEST_F(ClusterPartsTest, WhoComesBackWhileItsLeaseIsTakenOverHoldsItAlone) {
+  Interrupted store(*world_.store);
+  Replica a(world_, "a:1"), b(world_, store, "b:1");
+  a.Beat();
+  b.Beat();
+  EXPECT_TRUE(a.Take(job_).mine);
+  Pass(seconds(14), {&b});
+  store.before_it = [&] {  // b has found a gone
+    a.Beat();
+    EXPECT_TRUE(a.Take(job_).mine);
+  };
+  EXPECT_FALSE(b.Take(job_).mine);
+  EXPECT_EQ(store.before_it, nullptr);
+  EXPECT_TRUE(a.leases.Holds(job_));
+  EXPECT_FALSE(b.leases.Holds(job_));
 }
 
 TEST_F(ClusterPartsTest, WhoFindsItsEndAndCannotWriteAtOnceHoldsNothingEither) {

@@ -62,6 +62,9 @@ struct MachineContext {
   const AgreementLimits limits;
   const Surroundings& around;
   SteadyTime now;  // of the event that is being handled
+  // When this process was found to have been stopped, so that ranks may have left without its
+  // knowing.
+  SteadyTime stopped = SteadyTime::min();
   Actions out;
 
   absl::flat_hash_map<CallId, WaitingCall> calls;

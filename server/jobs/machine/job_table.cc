@@ -16,6 +16,7 @@ constexpr size_t kMaxScopesOfJob = 4096;
 constexpr int64_t kMaxKeptBytes = int64_t{512} << 20;
 constexpr int kJobsTriedForRoom = 64;
 constexpr std::chrono::seconds kKeepAgain{2};
+constexpr std::chrono::seconds kWatch{1};  // a process that runs is later by less
 
 absl::Status GenerationOver(absl::string_view job, uint64_t now, uint64_t called) {
   return MakeError(Reason::kGenerationOver, absl::StrCat("job \"", job, "\" is in generation ", now,
@@ -51,9 +52,34 @@ absl::Status CheckFirst(uint64_t called) {
 
 Actions JobTable::Handle(SteadyTime now, Event event) {
   context_.now = now;
-  DoubtWhatHasNoPin();
+  NoticeAStop();
   std::visit([this](auto& what) { On(what); }, event);
+  WatchForStops();
   return std::exchange(context_.out, {});
+}
+
+void JobTable::WatchForStops() {
+  if (context_.limits.taken_over_after.count() == 0 || watch_timer_ != 0 || scopes_.empty()) return;
+  watch_timer_ = context_.NewId();
+  watch_due_ = context_.now + kWatch;
+  context_.Do(ArmTimer{{0, 0, watch_timer_}, watch_due_});
+}
+
+// After a short one, ranks that seem to be here may have left while the process could not hear of
+// it. After a long one others may have taken its jobs over.
+void JobTable::NoticeAStop() {
+  if (watch_timer_ == 0) return;
+  const SteadyTime::duration late = context_.now - watch_due_;
+  if (late <= kWatch) return;
+  context_.stopped = context_.now;
+  if (late <= context_.limits.taken_over_after) return;
+  watch_due_ = context_.now;
+  std::set<ScopeId> doubtful = unkept_;
+  doubtful.insert(keeping_);
+  for (const ScopeId id : doubtful) {
+    Scope* scope = Find(id);
+    if (scope != nullptr) scope->Doubt();
+  }
 }
 
 // ---- calls
@@ -201,7 +227,8 @@ void JobTable::On(const TimerFired& event) {
   } else if (event.timer.number == keep_timer_) {
     keep_timer_ = 0;
     if (keeping_ == 0) KeepNext();
-    if (keeping_ != 0 || !unkept_.empty()) ArmKeepTimer();
+  } else if (event.timer.number == watch_timer_) {
+    watch_timer_ = 0;
   }
 }
 
@@ -295,24 +322,9 @@ void JobTable::On(const AgreedStored& event) {
 
 void JobTable::KeepLater(ScopeId id) {
   unkept_.insert(id);
-  if (keep_timer_ == 0) ArmKeepTimer();
-}
-
-void JobTable::ArmKeepTimer() {
+  if (keep_timer_ != 0) return;
   keep_timer_ = context_.NewId();
-  keep_due_ = context_.now + kKeepAgain;
-  context_.Do(ArmTimer{{0, 0, keep_timer_}, keep_due_});
-}
-
-void JobTable::DoubtWhatHasNoPin() {
-  const std::chrono::milliseconds limit = context_.limits.taken_over_after;
-  if (keep_timer_ == 0 || limit.count() == 0 || context_.now - keep_due_ <= limit) return;
-  std::set<ScopeId> doubtful = unkept_;
-  doubtful.insert(keeping_);
-  for (const ScopeId id : doubtful) {
-    Scope* scope = Find(id);
-    if (scope != nullptr) scope->Doubt();
-  }
+  context_.Do(ArmTimer{{0, 0, keep_timer_}, context_.now + kKeepAgain});
 }
 
 // In turns: what one scope's write fails for may be its own.

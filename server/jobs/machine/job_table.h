@@ -100,9 +100,9 @@ class JobTable {
   // What the store could not keep is tried again, one scope after another, until it is back.
   void KeepLater(ScopeId id);
   void KeepNext();
-  void ArmKeepTimer();
-  // Of a process that was stopped for long, whoever finds that out first.
-  void DoubtWhatHasNoPin();
+  // Of a replica. That it was stopped is noticed at the first event after that.
+  void WatchForStops();
+  void NoticeAStop();
   Scope* Find(ScopeId id) const;
   void Erase(Scope& scope);
   void Erase(Job& job);
@@ -115,8 +115,9 @@ class JobTable {
   std::set<ScopeId> unkept_;  // that await a pin
   ScopeId keeping_ = 0;       // whose pin is being written again
   ScopeId kept_last_ = 0;
-  uint64_t keep_timer_ = 0;  // as long as there are any of them
-  SteadyTime keep_due_;      // when it fires in a process that runs
+  uint64_t keep_timer_ = 0;
+  uint64_t watch_timer_ = 0;
+  SteadyTime watch_due_;  // when that fires in a process that runs
 };
 
 }  // namespace bucketd

@@ -152,13 +152,12 @@ bool Scope::UseStanding(const absl::StatusOr<StandingPin>& standing) {
   return true;
 }
 
-// Without the store's word a scope agrees on what its ranks hold as long as they are all here, and
-// nobody can have taken the job over since they were complete.
+// Without the store's word a scope agrees on what its ranks hold if they are all here, still: a
+// process that was stopped does not know.
 bool Scope::MayBeElsewhere(const absl::Status& stored) const {
-  const std::chrono::milliseconds taken_over_after = context_.limits.taken_over_after;
-  if (stored.ok() || taken_over_after.count() == 0) return false;
+  if (stored.ok() || context_.limits.taken_over_after.count() == 0) return false;
   if (ReasonOf(stored) == ReasonName(Reason::kQuotaUsedUp)) return false;  // it has spoken
-  return ranks_.ranks() < size_ || context_.now - complete_ > taken_over_after;
+  return ranks_.ranks() < size_ || context_.stopped >= complete_;
 }
 
 void Scope::Agree(const absl::Status& stored) {
