@@ -79,8 +79,8 @@ absl::Status Membership::Renew() {
     ASSIGN_OR_RETURN(written_, ReadOwn());
   }
   const std::string value = record.SerializeAsString();
-  // It found its record gone before, and could not write another one: that is not forgotten.
-  bool was_ended = !written_.has_value() || is_first;
+  // What a lost answer left behind is a record of this process, and no word of it.
+  was_ended_ = was_ended_ || !written_.has_value();
   absl::Status wrote;
   for (int attempt = 0; attempt < kTries; ++attempt) {
     CrashPoint("beat: to be written");
@@ -94,13 +94,13 @@ absl::Status Membership::Renew() {
       return absl::AlreadyExistsError(
           absl::StrCat("another server has taken the address ", self_.address));
     }
-    was_ended = was_ended || !written_.has_value();
+    was_ended_ = was_ended_ || !written_.has_value();
   }
   RETURN_IF_ERROR(wrote);
   CrashPoint("beat: written");
   written_ = value;
   const absl::MutexLock lock(&mutex_);
-  if (was_ended) ++session_;
+  if (std::exchange(was_ended_, false)) ++session_;
   renewed_ = began;
   return absl::OkStatus();
 }

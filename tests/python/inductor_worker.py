@@ -225,7 +225,7 @@ class Cases:
     def checkpointed_attention(self):
         def make():
             torch.manual_seed(1)
-            return CheckpointedModel(8)
+            return CheckpointedModel(6)
 
         return self.both(lambda backend: self.whole(make, backend))
 

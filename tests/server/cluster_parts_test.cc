@@ -68,6 +68,20 @@ class AwayForNewRecords final : public ForwardingStore {
   bool away = false;
 };
 
+// Writes what it is told to, and says so no more as long as it `loses`.
+class LosesAnswers final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
+                             const std::optional<std::string>& before,
+                             const std::optional<absl::string_view>& after,
+                             const AuditLine* line) override {
+    const absl::Status wrote = ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
+    return wrote.ok() && loses ? absl::UnavailableError("lost") : wrote;
+  }
+  bool loses = false;
+};
+
 // Lets something happen once, before it writes over a record.
 class Interrupted final : public ForwardingStore {
  public:
@@ -220,6 +234,22 @@ TEST_F(ClusterPartsTest, WhoFindsItsEndAndCannotWriteAtOnceHoldsNothingEither) {
   EXPECT_FALSE(a.members.lapsed());
   EXPECT_FALSE(a.leases.Holds(job_));
   EXPECT_FALSE(a.Take(job_).mine);
+}
+
+TEST_F(ClusterPartsTest, WhoFindsItsEndAndGetsNoWordOfItsRecordsHoldsNothingEither) {
+  LosesAnswers store(*world_.store);
+  Replica a(world_, store, "a:1"), b(world_, "b:1");
+  a.Beat();
+  b.Beat();
+  EXPECT_TRUE(a.Take(job_).mine);
+  Pass(seconds(12), {&b});
+  EXPECT_TRUE(b.Take(job_).mine);
+  store.loses = true;
+  for (int beat = 0; beat < 3; ++beat) EXPECT_FALSE(a.members.Beat().ok());
+  store.loses = false;
+  a.Beat();
+  EXPECT_FALSE(a.members.lapsed());
+  EXPECT_FALSE(a.leases.Holds(job_));
 }
 
 TEST_F(ClusterPartsTest, AServerThatIsStartedAnewHasEndedTheOneBefore) {
