@@ -15,6 +15,7 @@ namespace {
 
 // "<milliseconds since 1970> <why>".
 constexpr const char* kKey = kPlanningOffSetting;
+constexpr int kTries = 8;  // while others write the same setting
 
 int64_t NowMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -148,6 +149,23 @@ absl::Status PlanningSwitch::Settle(const Told& last) {
   return Stored(last, store_.ReplaceRecord(Shelf::kSettings, kKey, *before, after, &line));
 }
 
+// Over what stands, whatever that is; compared all the same, so that a write whose answer was lost
+// does not arrive behind what somebody has said since.
+absl::Status PlanningSwitch::Write(const Told& last) {
+  std::optional<std::string> after;
+  if (!last.state.enabled) after = RecordOf(last.state);
+  const AuditLine line = LineOf(last);
+  absl::Status written;
+  for (int attempt = 0; attempt < kTries; ++attempt) {
+    absl::StatusOr<std::optional<std::string>> before = store_.GetRecord(Shelf::kSettings, kKey);
+    if (absl::IsDataLoss(before.status())) before = std::optional<std::string>();
+    RETURN_IF_ERROR(before.status());
+    written = store_.ReplaceRecord(Shelf::kSettings, kKey, *before, after, &line);
+    if (!absl::IsAborted(written)) break;
+  }
+  return written;
+}
+
 AuditLine PlanningSwitch::LineOf(const Told& told) {
   return {told.by,    kAllTenants, told.state.enabled ? "enable" : "disable",
           "planning", told.before, OnOrOff(told.state)};
@@ -188,11 +206,8 @@ absl::Status PlanningSwitch::Set(bool enabled, absl::string_view why, const Acto
   // Of two operators at once the one who was heard last here is the one who is stored last.
   const absl::MutexLock setting(&setting_);
   const Told last = Last();
-  const AuditLine line = LineOf(last);
   CrashPoint("switch: to be kept");
-  const absl::Status written =
-      last.state.enabled ? store_.EraseRecord(Shelf::kSettings, kKey, &line)
-                         : store_.PutRecord(Shelf::kSettings, kKey, RecordOf(last.state), &line);
+  const absl::Status written = Write(last);
   CrashPoint("switch: kept");
   if (!Stored(last, written).ok()) {
     spdlog::error("planning: {}", Get().InWords());

@@ -74,6 +74,7 @@ class PlanningSwitch {
   void Show(State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False: the store is to be asked again, even if nothing is written to it.
   absl::StatusOr<bool> Follow(const Told& last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(setting_);
+  absl::Status Write(const Told& last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(setting_);
   absl::Status Settle(const Told& last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(setting_);
   static AuditLine LineOf(const Told& told);
   absl::Status Stored(const Told& last, const absl::Status& written)

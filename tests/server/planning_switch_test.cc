@@ -3,10 +3,13 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +18,7 @@
 
 #include "server/base/metrics.h"
 #include "server/store/sqlite_store.h"
+#include "tests/server/forwarding_store.h"
 #include "tests/server/full_disk.h"
 #include "tests/server/store_fixture.h"
 
@@ -231,6 +235,49 @@ TEST_F(SwitchTest, OnAFullDiskItHoldsAtOnceAndIsStoredWhenThereIsRoom) {
   EXPECT_EQ(lines[0].line.after, "off: INC-7");
   ASSERT_TRUE(theirs.Look().ok());
   EXPECT_EQ(theirs.WhyDisabled(), "INC-7");
+}
+
+// The next write gets no answer and is carried out when the engine comes to it.
+class WritesLate final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  absl::Status EraseRecord(Shelf shelf, absl::string_view key, const AuditLine*) override {
+    return Later([this, shelf, key = std::string(key)] {
+      ForwardingStore::EraseRecord(shelf, key, nullptr).IgnoreError();
+    });
+  }
+  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
+                             const std::optional<std::string>& before,
+                             const std::optional<absl::string_view>& after,
+                             const AuditLine*) override {
+    return Later(
+        [this, shelf, key = std::string(key), before,
+         after = after.has_value() ? std::make_optional(std::string(*after)) : std::nullopt] {
+          ForwardingStore::ReplaceRecord(shelf, key, before, after, nullptr).IgnoreError();
+        });
+  }
+  std::function<void()> late;
+
+ private:
+  absl::Status Later(std::function<void()> write) {
+    late = std::move(write);
+    return absl::UnavailableError("no answer");
+  }
+};
+
+TEST_F(SwitchTest, AWriteWithoutAnAnswerIsNotCarriedOutBehindWhatSomebodySaidSince) {
+  const auto store = OpenOne();
+  WritesLate slow(*store);
+  PlanningSwitch theirs(*store, true, metrics_.planning_enabled);
+  ASSERT_TRUE(theirs.Set(false, "INC-7", ServerItself()).ok());
+  PlanningSwitch mine(slow, true, metrics_.planning_enabled);
+  ASSERT_TRUE(mine.Set(true, "", ServerItself()).ok());
+  EXPECT_FALSE(mine.Get().persisted);
+  ASSERT_TRUE(theirs.Set(false, "INC-8", ServerItself()).ok());
+  EXPECT_TRUE(theirs.Get().persisted);
+  slow.late();
+  ASSERT_TRUE(theirs.Look().ok());
+  EXPECT_EQ(theirs.WhyDisabled(), "INC-8");
 }
 
 TEST_F(SwitchTest, WhatCouldNotBeStoredGivesWayToWhatSomebodySaidLater) {

@@ -10,9 +10,9 @@
 namespace bucketd::simulation {
 namespace {
 
-// A cut wire, or a process that is stopped (for 35 s, faults.cc), may keep who presents a rank from
-// taking it back. Looks are five seconds apart.
-constexpr int kLooks = 12;
+// A cut wire may keep who presents a rank from taking it back, and a process that was stopped has
+// to find out. Looks are five seconds apart.
+constexpr int kLooks = 8;
 constexpr size_t kKept = 40;  // events of a job, for who reads a failure
 
 int NumberOf(const Process* process) { return process == nullptr ? -1 : process->number; }
@@ -136,6 +136,10 @@ void History::CheckPresence() {
     std::erase_if(where, [](const Process* process) { return process->dead; });
     const bool has_ended = call < ended_.size() && ended_[call];
     if (where.empty() || (where.size() == 1 && !has_ended)) continue;
+    const auto is_stopped = [&](const Process* process) {
+      return process->paused_until > threads_.now();
+    };
+    if (std::any_of(where.begin(), where.end(), is_stopped)) continue;
     if (++(suspects_[call] = before[call]) < kLooks) continue;
     const Subject& rank = presence.rank;
     Wrong(rank,
