@@ -65,9 +65,14 @@ GrpcPeerCalls::GrpcPeerCalls(FilesNow files, int calls_of_connection,
 
 GrpcPeerCalls::~GrpcPeerCalls() { Stop(); }
 
-GrpcPeerCalls::ConnectionPtr GrpcPeerCalls::NewConnection(const std::string& address) const {
+std::shared_ptr<const TlsFiles> GrpcPeerCalls::Files() const {
+  return files_ == nullptr ? nullptr : files_();
+}
+
+GrpcPeerCalls::ConnectionPtr GrpcPeerCalls::NewConnection(const std::string& address,
+                                                          std::shared_ptr<const TlsFiles> files) {
   auto connection = std::make_shared<Connection>();
-  if (files_ != nullptr) connection->files = files_();
+  connection->files = std::move(files);
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(-1);
@@ -84,16 +89,17 @@ GrpcPeerCalls::ConnectionPtr GrpcPeerCalls::NewConnection(const std::string& add
 
 GrpcPeerCalls::ConnectionPtr GrpcPeerCalls::Connect(const std::string& address) {
   std::vector<ConnectionPtr>& connections = connections_[address];
-  // Those of certificates that have been replaced end with their calls.
-  const std::shared_ptr<const TlsFiles> files = files_ == nullptr ? nullptr : files_();
-  std::erase_if(connections,
-                [&](const ConnectionPtr& connection) { return connection->files != files; });
-  const auto least = std::min_element(
-      connections.begin(), connections.end(),
-      [](const ConnectionPtr& a, const ConnectionPtr& b) { return a->calls < b->calls; });
-  const bool has_room = least != connections.end() && ((*least)->calls < calls_of_connection_ ||
-                                                       connections.size() >= kMostConnections);
-  ConnectionPtr chosen = has_room ? *least : connections.emplace_back(NewConnection(address));
+  const std::shared_ptr<const TlsFiles> files = Files();
+  ConnectionPtr least;
+  size_t current = 0;
+  for (const ConnectionPtr& connection : connections) {
+    if (connection->files != files) continue;  // they were replaced: KeepOnly closes it
+    ++current;
+    if (least == nullptr || connection->calls < least->calls) least = connection;
+  }
+  const bool has_room =
+      least != nullptr && (least->calls < calls_of_connection_ || current >= kMostConnections);
+  ConnectionPtr chosen = has_room ? least : connections.emplace_back(NewConnection(address, files));
   ++chosen->calls;
   return chosen;
 }
@@ -160,13 +166,15 @@ void GrpcPeerCalls::OneLess(Connection& connection) {
 void GrpcPeerCalls::KeepOnly(const std::set<std::string>& addresses) {
   std::vector<ConnectionPtr> gone;  // die without the lock
   const SteadyTime now = std::chrono::steady_clock::now();
+  const std::shared_ptr<const TlsFiles> files = Files();
   const absl::MutexLock lock(&mutex_);
   for (auto at = connections_.begin(); at != connections_.end();) {
     const bool stays = addresses.contains(at->first);
     std::vector<ConnectionPtr> kept;
     for (ConnectionPtr& connection : at->second) {
       // A channel must not die with its last call, on a thread that gRPC then waits for.
-      const bool is_used = connection->calls > 0 || (stays && now - connection->used < idle_);
+      const bool is_wanted = stays && connection->files == files && now - connection->used < idle_;
+      const bool is_used = connection->calls > 0 || is_wanted;
       (is_used ? kept : gone).push_back(std::move(connection));
     }
     at->second = std::move(kept);

@@ -26,7 +26,8 @@ class GrpcPeerCalls final : public PeerCalls {
   using FilesNow = std::function<std::shared_ptr<const TlsFiles>()>;
 
   // `calls_of_connection`: as many calls at a time; for more there are more connections. What was
-  // not used for `idle` is closed by the next KeepOnly.
+  // not used for `idle`, or was made with files that have been replaced, is closed by the next
+  // KeepOnly.
   GrpcPeerCalls(FilesNow files, int calls_of_connection,
                 std::chrono::milliseconds idle = std::chrono::minutes(5));
   ~GrpcPeerCalls() override;  // Stop()s
@@ -57,7 +58,9 @@ class GrpcPeerCalls final : public PeerCalls {
 
   // The connection counts one call more.
   ConnectionPtr Connect(const std::string& address);
-  ConnectionPtr NewConnection(const std::string& address) const;
+  std::shared_ptr<const TlsFiles> Files() const;
+  static ConnectionPtr NewConnection(const std::string& address,
+                                     std::shared_ptr<const TlsFiles> files);
   // `method` of the stub.
   template <typename Request, typename Reply, typename Method>
   std::shared_ptr<PeerCalls::Call> Start(Method method, const std::string& address, Request request,

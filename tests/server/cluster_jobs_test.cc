@@ -375,5 +375,18 @@ TEST_F(PeerConnectionsTest, OneThatIsNotUsedIsClosed) {
   EXPECT_TRUE(EventuallyClosed(peers, {address_}));
 }
 
+// Not by the next call, nor by its own last one: those run on gRPC's threads.
+TEST_F(PeerConnectionsTest, OneOfCertificatesThatWereReplacedIsClosedByKeepOnly) {
+  const Liar there(folder_, "its", HasNoJob);
+  std::shared_ptr<const TlsFiles> files;
+  GrpcPeerCalls peers([&] { return files; }, 10);
+  ASSERT_TRUE(Call(peers).get().ok());
+  files = std::make_shared<TlsFiles>();
+  EXPECT_FALSE(Call(peers).get().ok()) << "TLS is not what the other one speaks";
+  std::this_thread::sleep_for(milliseconds(300));
+  EXPECT_GE(ConnectionsTo(folder_ + "/liar"), 1);
+  EXPECT_TRUE(EventuallyClosed(peers, {address_}));
+}
+
 }  // namespace
 }  // namespace bucketd
