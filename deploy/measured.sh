@@ -94,18 +94,24 @@ until = time.monotonic() + 60
 while ask(f"sum(bucket_agent_bucket_collectives_total{of})") < served or not served:
     assert time.monotonic() < until, f"Prometheus does not have the {served:g} buckets that the agent has"
     time.sleep(0.2)
-now = {what: ask(f"sum(bucket_agent_{what}{of})") for what in (
-    "bucket_collectives_total", "bucket_collective_seconds_total", "bucket_predicted_seconds_total", "plan_runs_total",
-    "plan_exposed_seconds_total", "plan_predicted_exposed_seconds_total")}
+buckets = ("bucket_collectives_total", "bucket_collective_seconds_total", "bucket_predicted_seconds_total")
+plans = ("plan_runs_total", "plan_exposed_seconds_total", "plan_predicted_exposed_seconds_total")
+now = {what: ask(f"sum(bucket_agent_{what}{of})") for what in plans}
+for kind in ("all_gather", "reduce_scatter"):
+    of_kind = f'{{training="measured",collective="{kind}"}}'
+    now |= {f"{kind} {what}": ask(f"sum(bucket_agent_{what}{of_kind})") for what in buckets}
 path = pathlib.Path(out, "prometheus.json")
 before = json.loads(path.read_text()) if path.exists() else dict.fromkeys(now, 0.0)
 path.write_text(json.dumps(now))
 d = {what: now[what] - before[what] for what in now}
 pathlib.Path(out, f"measured-{generation}.json").write_text(json.dumps(d))
 us = lambda what, by: 1e6 * d[what] / d[by]
-print(f"   generation {generation}, by Prometheus: a bucket was predicted to take {us('bucket_predicted_seconds_total', 'bucket_collectives_total'):.0f} us, "
-      f"it took {us('bucket_collective_seconds_total', 'bucket_collectives_total'):.0f} us; exposed a run "
-      f"{us('plan_predicted_exposed_seconds_total', 'plan_runs_total'):.0f} us predicted, {us('plan_exposed_seconds_total', 'plan_runs_total'):.0f} us measured")
+print(f"   generation {generation}, by Prometheus:")
+for kind in ("all_gather", "reduce_scatter"):
+    count, seconds, predicted = (f"{kind} {what}" for what in buckets)
+    if d[count]:
+        print(f"     a bucket of {kind} was predicted to take {us(predicted, count):.0f} us, it took {us(seconds, count):.0f} us")
+print(f"     exposed a run {us(plans[2], plans[0]):.0f} us predicted, {us(plans[1], plans[0]):.0f} us measured")
 PY
 }
 
@@ -131,8 +137,13 @@ import json, re, statistics, sys
 out = sys.argv[1]
 def read(name):
     return json.load(open(f"{out}/{name}.json"))
-ratios = [read(f"measured-{g}")["bucket_predicted_seconds_total"] / read(f"measured-{g}")["bucket_collective_seconds_total"] for g in (0, 1)]
-print(f"   a bucket on the wire was predicted to take {ratios[0]:.1f} times what it took, then {ratios[1]:.1f} times")
+def ratio(kind, generation):
+    of = read(f"measured-{generation}")
+    predicted, took = (of[f"{kind} bucket_{what}_seconds_total"] for what in ("predicted", "collective"))
+    return f"{predicted / took:.1f}" if took else "no"
+for kind in ("all_gather", "reduce_scatter"):
+    print(f"   a bucket of {kind} was predicted to take {ratio(kind, 0)} times what it took, then {ratio(kind, 1)} times")
+print("   (a part of the step whose plan would gain too little by another one keeps its plan, and with it what that predicts)")
 for scope, old, new in re.findall(r"pinned plan replaced .*scope=(\S+) .*pinned_ms=(\S+) fresh_ms=(\S+)", open(f"{out}/bucketd.log").read()):
     print(f"   {scope}: by the measured costs the plan of generation 0 takes {float(old):.3f} ms, that of generation 1 {float(new):.3f} ms")
 steps = [statistics.median(read(f"generation-{g}")["step_ms"][2:]) for g in (0, 1)]
