@@ -83,7 +83,8 @@ void Training::Ran(int ring, const RingReader& reader, const std::vector<RunReco
   const std::lock_guard lock(mutex_);
   for (const RunRecord& record : records) {
     trainer.job->Ran(record, PlanOf(reader, record));
-    if (record.link == kNoLink) continue;
+    // Buckets are costs by what they take on the wire.
+    if (record.link == kNoLink || record.plan == kKernelsOfBuckets) continue;
     const auto met = costs_.Add(reader.links()[record.link], record);
     if (met.has_value()) trainer.job->Met(*met);
   }
@@ -100,6 +101,7 @@ void Training::Remember(Trainer& trainer, const RingReader& reader,
   trainer.job = &JobOf(reader.job());
   trainer.arena = 0;
   for (const RingPlan& plan : reader.plans()) {
+    trainer.of_kernels = trainer.of_kernels || IsOfKernels(plan.plan);
     trainer.arena += static_cast<double>(plan.arena_bytes);
     Raise(trainer.predicted_peak, plan, plan.predicted_peak_bytes);
   }
@@ -112,17 +114,17 @@ void Training::Remember(Trainer& trainer, const RingReader& reader,
 
 void Training::SetGauges(JobMetrics& job) {
   Trainer most;
-  int count = 0;
+  std::array<int, 2> count{};  // a trainer has one ring of each kind at most
   for (const auto& [ring, trainer] : trainers_) {
     if (trainer.job != &job) continue;
-    ++count;
+    ++count[trainer.of_kernels ? 1 : 0];
     most.arena = std::max(most.arena, trainer.arena);
     for (size_t part = 0; part < JobMetrics::kParts; ++part) {
       most.peak[part] = std::max(most.peak[part], trainer.peak[part]);
       most.predicted_peak[part] = std::max(most.predicted_peak[part], trainer.predicted_peak[part]);
     }
   }
-  job.trainers.Set(count);
+  job.trainers.Set(std::max(count[0], count[1]));
   job.arena_bytes.Set(most.arena);
   for (size_t part = 0; part < JobMetrics::kParts; ++part) {
     job.SetPeaks(part, most.peak[part], most.predicted_peak[part]);

@@ -46,6 +46,7 @@ class Training : private CollectorEvents {
   // A ring, as it was last seen.
   struct Trainer {
     JobMetrics* job = nullptr;
+    bool of_kernels = false;  // NCCL's profiler plugin writes it, beside the executor's or alone
     double arena = 0;
     std::array<double, JobMetrics::kParts> peak{}, predicted_peak{};  // of its plans, by part
     uint64_t dropped = 0, invalid = 0;

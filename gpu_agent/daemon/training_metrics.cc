@@ -18,6 +18,7 @@ constexpr std::array<const char*, 3> kKindNames = {"all_gather", "reduce_scatter
 constexpr std::array<int64_t, 4> kSizeEnds = {64 << 10, 1 << 20, 16 << 20, 256 << 20};
 constexpr std::array<const char*, 5> kSizeNames = {"64KiB", "1MiB", "16MiB", "256MiB", "more"};
 constexpr std::array<const char*, 4> kPartNames = {"other", "forward", "backward", "joint"};
+constexpr std::array<const char*, 2> kWhose = {"torch", "executor"};  // by the record's plan
 constexpr std::array<const char*, 2> kDirectionNames = {"in", "out"};
 
 // 8 us to 4 s, each four times the one before.
@@ -66,6 +67,7 @@ JobMetrics::JobMetrics(Registry& r, const std::string& job)
                       "Their time on the wire, from when the node's last rank came.", labels);
       one.predicted = &AddCounter(r, "bucket_agent_bucket_predicted_seconds_total",
                                   "What their plans predict of the same buckets.", labels);
+      AddKernels(r, labels, k, s);
     }
   }
   for (size_t d = 0; d < copies_.size(); ++d) {
@@ -95,6 +97,31 @@ JobMetrics::JobMetrics(Registry& r, const std::string& job)
   }
 }
 
+void JobMetrics::AddKernels(Registry& r, const Labels& labels, size_t kind, size_t size) {
+  for (size_t w = 0; w < kWhose.size(); ++w) {
+    Labels whose = labels;
+    whose["communicator"] = kWhose[w];
+    Kernels& one = kernels_[w][kind][size];
+    one.ran = &AddCounter(r, "bucket_agent_kernel_collectives_total",
+                          "Collectives whose kernels NCCL's profiler plugin saw, on one rank each.",
+                          whose);
+    one.seconds = &AddCounter(r, "bucket_agent_kernel_seconds_total",
+                              "From their first channel's start to their last one's end, by the "
+                              "GPU's clock: with their wait for others.",
+                              whose);
+    one.bytes =
+        &AddCounter(r, "bucket_agent_kernel_bytes_total", "Of these collectives' messages.", whose);
+  }
+  Torchs& torchs = torchs_[kind][size];
+  torchs.collectives = &AddCounter(r, "bucket_agent_torch_collectives_total",
+                                   "Collectives that the executor did not run, which all ranks of "
+                                   "the node have told of.",
+                                   labels);
+  torchs.seconds =
+      &AddCounter(r, "bucket_agent_torch_collective_seconds_total",
+                  "Their time in the kernel, from when the node's last rank came.", labels);
+}
+
 size_t JobMetrics::PartOf(const RingPlan& plan) { return plan.part < kParts ? plan.part : 0; }
 
 void JobMetrics::SetPeaks(size_t part, double bytes, double predicted_bytes) {
@@ -102,13 +129,21 @@ void JobMetrics::SetPeaks(size_t part, double bytes, double predicted_bytes) {
   parts_[part].predicted_peak->Set(predicted_bytes);
 }
 
-JobMetrics::Class& JobMetrics::ClassOf(const RunRecord& record) {
+template <typename Of>
+Of& JobMetrics::In(ByClass<Of>& classes, const RunRecord& record) {
   const auto* const end = std::lower_bound(kSizeEnds.begin(), kSizeEnds.end(), record.bytes);
-  return classes_[KindOf(record)][static_cast<size_t>(end - kSizeEnds.begin())];
+  return classes[KindOf(record)][static_cast<size_t>(end - kSizeEnds.begin())];
 }
 
 void JobMetrics::Ran(const RunRecord& record, const RingPlan* plan) {
-  Class& of = ClassOf(record);
+  if (IsOfKernels(record.plan)) {
+    Kernels& kernels = In(kernels_[record.plan], record);
+    kernels.ran->Increment();
+    kernels.seconds->Increment(Seconds(record.wire_ns));
+    kernels.bytes->Increment(static_cast<double>(record.bytes));
+    return;
+  }
+  Class& of = In(classes_, record);
   of.wire->Observe(Seconds(record.wire_ns));
   of.bytes->Increment(static_cast<double>(record.bytes));
   copies_[0]->Increment(Seconds(record.pack_ns));
@@ -123,8 +158,14 @@ void JobMetrics::Ran(const RunRecord& record, const RingPlan* plan) {
 }
 
 void JobMetrics::Met(const RunRecord& last) {
+  if (last.plan == kTorchsOwn) {
+    Torchs& torchs = In(torchs_, last);
+    torchs.collectives->Increment();
+    torchs.seconds->Increment(Seconds(last.wire_ns));
+    return;
+  }
   if (last.predicted_ns == 0 || last.wire_ns == 0) return;
-  Class& of = ClassOf(last);
+  Class& of = In(classes_, last);
   of.collectives->Increment();
   of.collective->Increment(Seconds(last.wire_ns));
   of.predicted->Increment(Seconds(last.predicted_ns));

@@ -26,9 +26,11 @@ class JobMetrics {
 
   JobMetrics(prometheus::Registry& registry, const std::string& job);
 
-  // One rank's run of a bucket, and of a plan where it is the plan's first bucket.
+  // One rank's run of a bucket, and of a plan where it is the plan's first bucket; or of a
+  // collective whose kernel NCCL's profiler plugin saw (IsOfKernels).
   void Ran(const RunRecord& record, const RingPlan* plan);
-  // One run of a bucket by all ranks of the node: what the last one's took on the wire.
+  // One run of a bucket, or of a collective of torch's own, by all ranks of the node: what the last
+  // one's took.
   void Met(const RunRecord& last);
   // The most memory of runs of a part's plans, and the most that one of these predicts.
   void SetPeaks(size_t part, double bytes, double predicted_bytes);
@@ -40,13 +42,27 @@ class JobMetrics {
     prometheus::Counter *bytes = nullptr, *collectives = nullptr, *collective = nullptr,
                         *predicted = nullptr;
   };
+  // The same classes, of kernels that NCCL's profiler plugin saw.
+  struct Kernels {
+    prometheus::Counter *ran = nullptr, *seconds = nullptr, *bytes = nullptr;
+  };
+  struct Torchs {
+    prometheus::Counter *collectives = nullptr, *seconds = nullptr;
+  };
   struct Part {
     prometheus::Counter *runs = nullptr, *exposed = nullptr, *predicted_exposed = nullptr;
     prometheus::Gauge *peak = nullptr, *predicted_peak = nullptr;
   };
-  Class& ClassOf(const RunRecord& record);
+  template <typename Of>
+  using ByClass = std::array<std::array<Of, kSizes>, kKinds>;
+  template <typename Of>
+  static Of& In(ByClass<Of>& classes, const RunRecord& record);
+  void AddKernels(prometheus::Registry& registry, const prometheus::Labels& labels, size_t kind,
+                  size_t size);
 
-  std::array<std::array<Class, kSizes>, kKinds> classes_{};
+  ByClass<Class> classes_{};
+  std::array<ByClass<Kernels>, 2> kernels_{};  // by the record's plan
+  ByClass<Torchs> torchs_{};
   std::array<Part, kParts> parts_{};
   std::array<prometheus::Counter*, 2> copies_{};
   prometheus::Histogram& ratio_;

@@ -1,5 +1,5 @@
 // The bytes that a trainer's process and its node's agent share: a page that says what is there,
-// then records. Version 1 of a format: fields keep their place and meaning; what is added comes
+// then records. Version 2 of a format: fields keep their place and meaning; what is added comes
 // with a new version, and an agent reads no version but its own.
 //
 // One process writes `head`, records and tables, one reads and writes `tail`. A record counts once
@@ -14,18 +14,25 @@
 namespace bucketd::agent {
 
 inline constexpr std::array<char, 8> kRingMagic = {'b', 'k', 't', 'r', 'i', 'n', 'g', '\0'};
-inline constexpr uint32_t kRingVersion = 1;
+inline constexpr uint32_t kRingVersion = 2;
 inline constexpr uint32_t kRingLinks = 16;
 inline constexpr uint32_t kRingPlans = 30;
 inline constexpr uint8_t kNoLink = 255;
 inline constexpr uint32_t kRingRecords = 4096;  // of a trainer; some seconds of a fast step
 inline constexpr uint32_t kMostRingRecords = 1 << 16;
 
+// In the place of a plan: what NCCL's profiler plugin saw (gpu_agent/profiler). Of communicators of
+// others, torch's above all, and of the executor's, whose buckets have records of their own beside.
+// `wire_ns` is the kernel's time by the GPU's clock, `step` how many of the communicator's
+// collectives of this kind were before, `bucket` the kind. Such a ring has kTorchsOwn as its plan.
+inline constexpr uint64_t kTorchsOwn = 0, kKernelsOfBuckets = 1;  // no plan's digest is so small
+inline constexpr bool IsOfKernels(uint64_t plan) { return plan <= kKernelsOfBuckets; }
+
 enum class GraphPart : uint8_t { kOther = 0, kForward, kBackward, kJoint };
 
 // One run of one bucket on one rank, that came to its end. Durations end at 4.29 s.
 struct RunRecord {
-  uint64_t plan = 0;        // first eight bytes of the plan's SHA-256
+  uint64_t plan = 0;        // first eight bytes of the plan's SHA-256, or one of those above
   int64_t bytes = 0;        // full message, as Bucket.bytes
   int64_t arena_bytes = 0;  // memory of this plan's buckets
   int64_t peak_bytes =

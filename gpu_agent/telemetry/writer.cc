@@ -106,6 +106,12 @@ void RingWriter::Write(const RunRecord& record) {
   std::atomic_ref(header_->head).store(++head_, std::memory_order_release);
 }
 
+void RingWriter::Lose(uint64_t records) {
+  const std::lock_guard lock(mutex_);
+  dropped_ += records;
+  std::atomic_ref(header_->dropped).store(dropped_, std::memory_order_relaxed);
+}
+
 uint64_t RingWriter::dropped() const {
   const std::lock_guard lock(mutex_);
   return dropped_;

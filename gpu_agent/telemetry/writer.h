@@ -41,6 +41,8 @@ class RingWriter {
 
   // Waits for nobody. A record for which there is no room is dropped, and counted.
   void Write(const RunRecord& record);
+  // Records that could not even be made, counted with those.
+  void Lose(uint64_t records);
   uint64_t dropped() const;
   // Whether an agent had the ring when that was last looked at.
   bool connected() const;

@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import hashlib
+import itertools
 import json
 import pathlib
 import re
@@ -226,15 +227,18 @@ def trainers(folder: pathlib.Path, watch: Watch) -> None:
     with Watcher(folder, "--telemetry-job", "llama") as agent:
         watch.ports.append(agent)
         rings = [ForgedRing(agent.socket, "llama", part=part) for part in (1, 2)]
+        kernels = [ForgedRing(agent.socket, "llama", plan=0) for _ in rings]  # of NCCL's profiler plugin in the same two
         for step, (kind, size) in enumerate((kind, 1 << bits) for kind in KINDS for bits in (10, 20, 24, 28, 30)):
             for ring in rings:
                 ring.ran(step, 0, kind, size)
+            for ring, plan in itertools.product(kernels, (0, 1)):
+                ring.ran(step, KINDS[kind], kind, size, plan=plan)
         rings[0].ran(99, kind="no collective")
         rings[0].dropped(5)
         wrong = [ForgedRing(agent.socket, seals=0), ForgedRing(agent.socket)]
         wait_for(lambda: agent.total("bucket_agent_trainers") == 3, "the one that will lie")
         wrong[1].count(1000)
-        wait_for(lambda: agent.total("bucket_agent_telemetry_records_total", "read") == 2 * 15, "the records")
+        wait_for(lambda: agent.total("bucket_agent_telemetry_records_total", "read") == (2 + 4) * 15, "the records")
         wait_for(lambda: agent.total("bucket_agent_telemetry_errors_total") == 2, "the errors")
         assert agent.total("bucket_agent_telemetry_records_total", "invalid") == 1
         assert agent.total("bucket_agent_telemetry_records_total", "dropped") == 5

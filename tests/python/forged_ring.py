@@ -5,35 +5,35 @@ import os
 import socket
 import struct
 
-_HEADER, _RECORD = 4096, 64
+_HEADER, _RECORD, _VERSION = 4096, 64, 2
 _ADD_SEALS, _NEITHER_SHRINKS_NOR_GROWS = 1033, 0x2 | 0x4
 KINDS = {"all_gather": 1, "reduce_scatter": 2, "all_reduce": 3}
 BF16 = 8
 
 
 class ForgedRing:
-    """Hands itself to the agent at `path`. Of one plan, number 7, and one group of two ranks of this node."""
+    """Hands itself to the agent at `path`. Of one plan, number 7 unless `plan` says another, and one group of two ranks of this node."""
 
-    def __init__(self, path: str, job: str = "", records: int = 256, part: int = 1, seals: int = _NEITHER_SHRINKS_NOR_GROWS):
-        self.records, self.head = records, 0
+    def __init__(self, path: str, job: str = "", records: int = 256, part: int = 1, seals: int = _NEITHER_SHRINKS_NOR_GROWS, plan: int = 7):
+        self.records, self.head, self.plan = records, 0, plan
         self.memory = os.memfd_create("forged", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.memory, _HEADER + records * _RECORD)
         fcntl.fcntl(self.memory, _ADD_SEALS, seals)
-        self.put(0, struct.pack("<8sII48s", b"bktring", 1, records, job.encode()))
+        self.put(0, struct.pack("<8sII48s", b"bktring", _VERSION, records, job.encode()))
         self.put(80, struct.pack("<II", 1, 1))
         self.put(192, struct.pack("<40sQII", b"", 1, 2, 2))
-        self.put(192 + 16 * 64, struct.pack("<QqqqqIB", 7, 10**9, 2 * 10**8, 1 << 30, 1 << 20, 2, part))
+        self.put(192 + 16 * 64, struct.pack("<QqqqqIB", plan, 10**9, 2 * 10**8, 1 << 30, 1 << 20, 2, part))
         self.connection = socket.socket(socket.AF_UNIX)
         self.connection.connect(path)
-        socket.send_fds(self.connection, [b"\1"], [self.memory])
+        socket.send_fds(self.connection, [bytes([_VERSION])], [self.memory])
 
     def put(self, at: int, data: bytes) -> None:
         assert os.pwrite(self.memory, data, at) == len(data)
 
     def ran(self, step: int, bucket: int = 0, kind: str = "all_gather", size: int = 1 << 20, wire_ns: int = 100_000,
-            predicted_ns: int = 80_000, exposed_ns: int = 20_000, peak: int = 1 << 29) -> None:
-        """One run of a bucket."""
-        record = struct.pack("<QqqqIIIIIIHHBBBB", 7, size, 1 << 20, peak, 3000, wire_ns, 2000, exposed_ns, predicted_ns, step, bucket, 1,
+            predicted_ns: int = 80_000, exposed_ns: int = 20_000, peak: int = 1 << 29, plan: int | None = None) -> None:
+        """One run of a bucket, or of a collective that no bucket is of."""
+        record = struct.pack("<QqqqIIIIIIHHBBBB", self.plan if plan is None else plan, size, 1 << 20, peak, 3000, wire_ns, 2000, exposed_ns, predicted_ns, step, bucket, 1,
                              KINDS.get(kind, 0), BF16, 1, 0)
         self.put(_HEADER + self.head % self.records * _RECORD, record)
         self.count(self.head + 1)

@@ -86,14 +86,16 @@ def trained(server, tmp_path_factory):
     """An agent, and what makes two trainers of it report a run of a plan."""
     with Watcher(tmp_path_factory.mktemp("watch"), "--planner", server.address, "--profile", "cpu_loopback", "--telemetry-every", "500ms",
                  "--telemetry-job", "llama") as agent:
-        rings = [ForgedRing(agent.socket, "llama") for _ in range(2)]
+        # Their buckets, and what NCCL's profiler plugin sees: torch's own collectives, and the buckets' kernels.
+        rings = [ForgedRing(agent.socket, "llama", plan=plan) for plan in (7, 0) for _ in range(2)]
         steps = itertools.count()
 
         def run():
             step = next(steps)
             for ring in rings:
                 for bucket, kind in enumerate(KINDS):
-                    ring.ran(step, bucket, kind)
+                    for plan in (7,) if ring.plan else (0, 1):
+                        ring.ran(step, bucket, kind, plan=plan)
 
         yield agent, run
         for ring in rings:
