@@ -60,6 +60,7 @@ ALLOWED = {
     "gpu_agent/cuda": ["passes/base", *AGENT[:4]],  # copier.h
     "gpu_agent/telemetry": ["passes/base", "gpu_agent/comm"],  # socket.h
     "gpu_agent/library": ["passes/base", "gpu_agent/comm", "gpu_agent/device", "gpu_agent/exec", "gpu_agent/telemetry"],
+    "gpu_agent/profiler": ["passes/base", "gpu_agent/comm", "gpu_agent/telemetry"],  # socket.h, nccl_name.h
     "gpu_agent/run": CORE[:5] + ["passes/io", "client", "client/cli", *AGENT],
     "gpu_agent/daemon": ["passes/base", "passes/cost", "passes/io", "client", "client/cli", "server/process", *AGENT, "gpu_agent/run", "gpu_agent/telemetry"],
     "gpu_agent": ["client/cli", "gpu_agent/run", "gpu_agent/daemon"],  # main.cc

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 
 #include "gpu_agent/comm/health.h"
+#include "gpu_agent/comm/nccl_name.h"
 #include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 
@@ -122,10 +123,13 @@ absl::StatusOr<NcclCall> InNcclTerms(const Collective& collective, int version) 
 // The communicator proper. Its lock is never held while one polls.
 class NcclCommunicator::State final : public Watched {
  public:
-  State(std::shared_ptr<const NcclApi> api, int device) : api_(std::move(api)), device_(device) {}
+  State(std::shared_ptr<const NcclApi> api, int device, absl::string_view name)
+      : api_(std::move(api)), device_(device), name_(absl::StrCat(kOwnCommunicators, name)) {}
   ~State() override { Abort(absl::AbortedError("the communicator was destroyed")); }
 
   const NcclApi& api() const { return *api_; }
+  // For NCCL, which keeps the pointer.
+  const char* name() const { return name_.c_str(); }
   absl::Status status() const override { return health_.status(); }
   absl::Status Poll() override;
   // Runs a call of NCCL's on the communicator, then polls until it is through or the deadline. Any
@@ -144,6 +148,7 @@ class NcclCommunicator::State final : public Watched {
 
   const std::shared_ptr<const NcclApi> api_;
   const int device_;
+  const std::string name_;
   Health health_;
   std::mutex mutex_;
   ncclComm_t comm_ = nullptr;
@@ -281,8 +286,8 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Split(
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.splitShare = 0;
-  if (api->version >= 22700 && !options.name.empty()) config.commName = options.name.c_str();
-  auto state = std::make_shared<State>(api, device.index());
+  auto state = std::make_shared<State>(api, device.index(), options.name);
+  if (api->version >= 22700) config.commName = state->name();
   RETURN_IF_ERROR(state->Run("a split", absl::Now() + options.timeout, [&](ncclComm_t& comm) {
     return api->CommSplit(parent, ColorOf(options.color, api->version), options.rank, &comm,
                           &config);
@@ -314,8 +319,8 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
   std::memcpy(id.internal, options.id.data(), sizeof(id.internal));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  if (api->version >= 22700 && !options.name.empty()) config.commName = options.name.c_str();
-  auto state = std::make_shared<State>(api, device.index());
+  auto state = std::make_shared<State>(api, device.index(), options.name);
+  if (api->version >= 22700) config.commName = state->name();
   RETURN_IF_ERROR(state->Run("starting", absl::Now() + options.timeout, [&](ncclComm_t& comm) {
     return api->CommInitRankConfig(&comm, options.size, id, options.rank, &config);
   }));

@@ -2,9 +2,12 @@
 
 import ctypes
 import json
+import os
 import signal
 import subprocess
+import sys
 
+import played_nccl
 import pytest
 import torch
 from forged_ring import ForgedRing
@@ -84,6 +87,49 @@ def test_an_agent_that_is_killed_stops_no_training_and_the_next_one_hears_the_re
                 assert ended == [0] * WORLD
                 # The trainers look for it once a second, and end: what is in the ring then is read.
                 wait_for(lambda: second.total("bucket_agent_telemetry_records_total", "read") > 0, "records", within=20)
+
+
+def test_collectives_of_torchs_own_reach_prometheus_and_the_planner(tmp_path):
+    """By nothing but variables of the job: NCCL's part is played, with its structures as ctypes has them."""
+    with planner() as one, Watcher(tmp_path, "--planner", one.address, "--profile", "cpu_loopback", "--telemetry-every", "200ms",
+                                   "--telemetry-job", "measured") as agent:
+        environment = {**os.environ, "NCCL_PROFILER_PLUGIN": played_nccl.PLUGIN, "BUCKETD_AGENT": agent.socket, "BUCKETD_JOB": "measured"}
+        command = [sys.executable, played_nccl.__file__, str(STEPS)]
+        ranks = [subprocess.Popen([*command, str(rank)], env=environment, stdin=subprocess.PIPE) for rank in range(WORLD)]
+        of = ('training="measured"', 'collective="all_gather"', 'size="1MiB"')
+        torchs = (*of, 'communicator="torch"')
+        wait_for(lambda: agent.total("bucket_agent_kernel_collectives_total") == 2 * WORLD * STEPS, "records")
+        assert agent.total("bucket_agent_trainers") == WORLD
+        assert agent.total("bucket_agent_kernel_collectives_total", *torchs) == WORLD * STEPS
+        assert agent.total("bucket_agent_kernel_bytes_total", *torchs) == WORLD * STEPS * played_nccl.BYTES
+        times = [[played_nccl.nanoseconds(step, rank) for rank in range(WORLD)] for step in range(STEPS)]
+        assert agent.total("bucket_agent_kernel_seconds_total", *torchs) == pytest.approx(sum(map(sum, times)) * 1e-9)
+        # The last rank to come waited for nobody.
+        assert agent.total("bucket_agent_torch_collectives_total", *of) == STEPS
+        assert agent.total("bucket_agent_torch_collective_seconds_total", *of) == pytest.approx(sum(map(min, times)) * 1e-9)
+        # The executor's own are told apart, and have their cost by their records as buckets.
+        assert agent.total("bucket_agent_kernel_collectives_total", 'communicator="executor"', 'collective="all_reduce"') == WORLD * STEPS
+        assert agent.total("bucket_agent_torch_collectives_total", 'collective="all_reduce"') == 0
+        assert agent.total("bucket_agent_bucket_wire_seconds_count") == agent.total("bucket_agent_plan_runs_total") == 0
+        wait_for(lambda: reported(one.address) == {"ALL_GATHER"}, "samples")
+        (sample,) = (sample for sample in held(one.address) if sample["profile"] == "cpu_loopback")
+        assert (sample["of"]["group_size"], sample["of"]["dtype"]) == (WORLD, "DTYPE_BF16")
+        assert sample["samples"] == STEPS - 2  # none of the first two
+        for rank in ranks:
+            rank.communicate(timeout=60)
+            assert rank.returncode == 0
+        wait_for(lambda: agent.total("bucket_agent_trainers") == 0, "the ranks' end")
+
+
+def test_a_trainer_with_both_rings_is_one(tmp_path):
+    with Watcher(tmp_path) as agent:
+        rings = [ForgedRing(agent.socket, plan=plan) for plan in (7, 0)]
+        for ring in rings:
+            ring.ran(step=0)
+        wait_for(lambda: agent.total("bucket_agent_telemetry_records_total", "read") == 2, "records")
+        assert agent.total("bucket_agent_trainers") == 1
+        for ring in rings:
+            ring.close()
 
 
 def test_an_agent_that_probes_hears_trainers_too(tmp_path):

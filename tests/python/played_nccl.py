@@ -1,0 +1,94 @@
+"""played_nccl.py STEPS RANK: one of two ranks whose NCCL runs all-gathers for torch and all-reduces for the executor, as far as a profiler
+plugin sees that: loads what NCCL_PROFILER_PLUGIN names, and stays until its input ends. Structures as in NCCL 2.28 to 2.30
+(src/include/plugin/profiler/profiler_v5.h), written a second time beside gpu_agent/profiler/nccl_profiler_abi.h."""
+
+import ctypes
+import os
+import sys
+
+from bucketd import native
+
+PLUGIN = native.built("lib/libbucketd_nccl_profiler.so") or "libbucketd_nccl_profiler.so"
+WORLD, ELEMENTS = 2, 1 << 18  # of bf16, a rank
+BYTES = WORLD * 2 * ELEMENTS
+_COLL, _KERNEL_CH, _COLL_API, _KERNEL_CH_STOP = 1 << 1, 1 << 6, 1 << 9, 22
+
+
+def nanoseconds(step: int, rank: int) -> int:
+    return 100_000 + 1000 * step + 30_000 * ((step + rank) % 2)
+
+
+class Coll(ctypes.Structure):
+    _fields_ = [("seqNumber", ctypes.c_uint64), ("func", ctypes.c_char_p), ("sendBuff", ctypes.c_void_p), ("recvBuff", ctypes.c_void_p),
+                ("count", ctypes.c_size_t), ("root", ctypes.c_int), ("datatype", ctypes.c_char_p), ("nChannels", ctypes.c_uint8),
+                ("nWarps", ctypes.c_uint8), ("algo", ctypes.c_char_p), ("proto", ctypes.c_char_p), ("parentGroup", ctypes.c_void_p)]
+
+
+class CollApi(ctypes.Structure):
+    _fields_ = [("func", ctypes.c_char_p), ("count", ctypes.c_size_t), ("datatype", ctypes.c_char_p), ("root", ctypes.c_int),
+                ("stream", ctypes.c_void_p), ("graphCaptured", ctypes.c_bool)]
+
+
+class KernelCh(ctypes.Structure):
+    _fields_ = [("channelId", ctypes.c_uint8), ("pTimer", ctypes.c_uint64)]
+
+
+class Kinds(ctypes.Union):
+    _fields_ = [("coll", Coll), ("collApi", CollApi), ("kernelCh", KernelCh)]
+
+
+class Event(ctypes.Structure):
+    _anonymous_ = ["of"]
+    _fields_ = [("type", ctypes.c_uint64), ("parentObj", ctypes.c_void_p), ("rank", ctypes.c_int), ("of", Kinds)]
+
+
+_HANDLE = ctypes.POINTER(ctypes.c_void_p)
+
+
+class Plugin(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("init", ctypes.CFUNCTYPE(ctypes.c_int, _HANDLE, ctypes.c_uint64, ctypes.POINTER(ctypes.c_int), ctypes.c_char_p, ctypes.c_int, ctypes.c_int,
+                                  ctypes.c_int, ctypes.c_void_p)),
+        ("startEvent", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, _HANDLE, ctypes.POINTER(Event))),
+        ("stopEvent", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)),
+        ("recordEventState", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(ctypes.c_uint64))),
+        ("finalize", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p))]
+
+
+class Communicator:
+    def __init__(self, plugin: Plugin, number: int, name: bytes, rank: int):
+        self.plugin, self.context, mask = plugin, ctypes.c_void_p(), ctypes.c_int()
+        assert plugin.init(ctypes.byref(self.context), number, ctypes.byref(mask), name, 1, WORLD, rank, None) == 0
+        assert mask.value == _COLL | _KERNEL_CH
+
+    def start(self, event: Event) -> int:
+        handle = ctypes.c_void_p()
+        assert self.plugin.startEvent(self.context, ctypes.byref(handle), ctypes.byref(event)) == 0
+        return handle.value
+
+    def run(self, sequence: int, func: bytes, count: int, datatype: bytes, begin: int, end: int) -> None:
+        called = self.start(Event(type=_COLL_API, of=Kinds(collApi=CollApi(func=func, count=ELEMENTS, datatype=b"ncclBfloat16"))))
+        coll = self.start(Event(type=_COLL, parentObj=called, of=Kinds(
+            coll=Coll(seqNumber=sequence, func=func, count=count, datatype=datatype, nChannels=2))))
+        self.plugin.stopEvent(coll)
+        channels = [self.start(Event(type=_KERNEL_CH, parentObj=coll, of=Kinds(kernelCh=KernelCh(channelId=c, pTimer=begin + c)))) for c in range(2)]
+        for channel in channels:
+            self.plugin.recordEventState(channel, _KERNEL_CH_STOP, ctypes.byref(ctypes.c_uint64(end)))
+            self.plugin.stopEvent(channel)
+
+
+def main(steps: int, rank: int) -> None:
+    plugin = Plugin.in_dll(ctypes.CDLL(os.environ["NCCL_PROFILER_PLUGIN"]), "ncclProfiler_v5")
+    torchs, executors = Communicator(plugin, 17, b"default_pg", rank), Communicator(plugin, 18, b"bucketd dp.0", rank)
+    for step in range(steps):
+        begin = 10**12 + 10**9 * step
+        torchs.run(step, b"AllGather", 2 * ELEMENTS, b"ncclInt8", begin, begin + nanoseconds(step, rank))
+        executors.run(step, b"AllReduce", ELEMENTS, b"ncclBfloat16", begin, begin + 5000)
+    sys.stdin.read()
+    for one in (torchs, executors):
+        assert plugin.finalize(one.context) == 0
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
