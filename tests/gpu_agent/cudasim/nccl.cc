@@ -58,7 +58,9 @@ ncclResult_t Nccl::Init(ncclComm_t* comm, int size, const std::string& id, int r
   return Begin(self, [this, &self] {
     const auto& ranks = self.group->ranks;
     const bool all = std::find(ranks.begin(), ranks.end(), nullptr) == ranks.end();
-    return all && world_.Chance(3) ? ncclSuccess : ncclInProgress;
+    if (!all || !world_.Chance(3)) return ncclInProgress;
+    BeginProfile(self);
+    return ncclSuccess;
   });
 }
 
@@ -97,6 +99,7 @@ ncclResult_t Nccl::Split(ncclComm_t parent, int color, int key, ncclComm_t* chil
     self.group = group.get();
     const auto& ranks = group->ranks;
     self.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), &self) - ranks.begin());
+    BeginProfile(self);
     return ncclSuccess;
   });
 }
@@ -138,16 +141,18 @@ ncclResult_t Nccl::Launch(ncclComm_t comm, SimStream& stream, std::vector<Call> 
   const bool first = !std::exchange(self->asked, true);
   // In a graph each replay is a launch.
   const size_t index = stream.capture == nullptr ? self->launches++ : 0;
-  return Begin(*self, [this, self, &stream, calls = std::move(calls), first, index] {
+  const ProfiledLaunch asked = Ask(*self, calls);
+  return Begin(*self, [this, self, &stream, calls = std::move(calls), asked, first, index] {
     // The first launch connects, which takes all ranks.
     const auto& ranks = self->group->ranks;
     const auto there = [](const Comm* peer) { return peer->asked; };
     if (first && !std::all_of(ranks.begin(), ranks.end(), there)) return ncclInProgress;
     if (!world_.Chance(2)) return ncclInProgress;
     const bool captured = stream.capture != nullptr;
-    world_.EnqueueAnew(stream, [this, self, calls, captured, index](SimStream& on) {
+    world_.EnqueueAnew(stream, [this, self, calls, asked, captured, index](SimStream& on) {
       auto part = std::make_shared<Part>();
       part->calls = calls;
+      part->profiled = Profile(*self, asked);
       Enqueue(*self, on, part, captured ? self->launches++ : index);
     });
     return ncclSuccess;
@@ -170,9 +175,10 @@ void Nccl::Enqueue(Comm& comm, SimStream& stream, const std::shared_ptr<Part>& p
   int& running = running_[comm.device];
   world_.Enqueue(
       stream, what,
-      [part, &running](const Toucher& by) {
+      [this, &comm, part, &running](const Toucher& by) {
         if (part->dropped) return;
         part->started = true;
+        KernelBegan(comm, *part);
         ++running;
         part->clock = *by.clock;
         part->by = by;
@@ -185,6 +191,7 @@ void Nccl::Enqueue(Comm& comm, SimStream& stream, const std::shared_ptr<Part>& p
         part->ended = true;
         if (part->started) --running;
         if (part->dropped) return;
+        KernelEnded(comm, *part);
         Compute(*comm.group, round);
         // All ranks' inputs are in it: what was before those is before what comes now.
         Clock& clock = *const_cast<Clock*>(by.clock);
@@ -274,6 +281,7 @@ ncclResult_t Nccl::Destroy(ncclComm_t comm) {
   Comm* self = Of(comm, "ncclCommDestroy", true);
   if (self == nullptr) return ncclInvalidArgument;
   if (!self->finalized) world_.Find("ncclCommDestroy without ncclCommFinalize");
+  EndProfile(*self);
   self->gone = true;
   self->windows.clear();
   return ncclSuccess;
@@ -290,6 +298,7 @@ ncclResult_t Nccl::Abort(ncclComm_t comm) {
   Comm* self = Of(comm, "ncclCommAbort", false);
   if (self == nullptr) return ncclInvalidArgument;
   Drop(*self);
+  EndProfile(*self);
   self->progress = nullptr;
   self->gone = true;
   self->windows.clear();

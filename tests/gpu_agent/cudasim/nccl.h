@@ -36,6 +36,8 @@ struct Part {
   Toucher by;
   Clock clock;                                  // at its start
   std::vector<std::vector<std::byte>> results;  // of each call
+  std::shared_ptr<ProfiledLaunch> profiled;
+  int64_t begin_ns = 0;
 };
 
 // The n-th launch of a process group.
@@ -69,6 +71,9 @@ struct Comm {
   bool asked = false;                      // for its first launch, which connects
   size_t launches = 0, windows_asked = 0, splits_asked = 0;
   std::map<ncclWindow_t, const void*> windows;
+  bool profiled = false;                     // a plugin knows it
+  void* profiler = nullptr;                  // its context, which may be null
+  std::map<std::string, uint64_t> sequence;  // of its collectives, by their names
 };
 
 class Nccl {
@@ -90,6 +95,7 @@ class Nccl {
   void Kill(int rank, bool peers_hear);
   void Freed(const void* memory);  // which is no window of anybody
   int64_t launched() const { return launched_; }
+  const std::vector<KernelRun>& kernels() const { return kernels_; }
   // Nothing can go on: is it because kernels hold what others wait for?
   void FindDeadlock();
 
@@ -100,12 +106,23 @@ class Nccl {
   bool AllStarted(const Comm& comm, size_t round) const;
   void Compute(Group& group, Round& round);
   void Drop(Comm& comm);
+  // For a profiler plugin, where there is one (nccl_profile.cc).
+  void BeginProfile(Comm& comm);
+  void EndProfile(Comm& comm);
+  ProfiledLaunch Ask(const Comm& comm, const std::vector<Call>& calls);
+  std::shared_ptr<ProfiledLaunch> Profile(Comm& comm, const ProfiledLaunch& asked);
+  void KernelBegan(const Comm& comm, Part& part);
+  void KernelEnded(const Comm& comm, const Part& part);
 
   World& world_;
   std::map<std::string, std::unique_ptr<Group>> groups_;
   std::vector<std::unique_ptr<Comm>> comms_;
   int64_t launched_ = 0;
   std::map<int, int> running_;  // kernels on each GPU
+  std::unique_ptr<Profiling> profiling_;
+  size_t profiled_ = 0;  // communicators that the plugin knows
+  std::map<const Group*, uint64_t> group_ids_;
+  std::vector<KernelRun> kernels_;
 };
 
 }  // namespace bucketd::agent::sim

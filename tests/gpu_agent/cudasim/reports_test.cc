@@ -1,64 +1,28 @@
 // What a trainer on GPUs reports of its buckets: a record for each that a stream has joined, once
 // it is done.
-#include <stdlib.h>
-
 #include <cstdint>
 #include <map>
-#include <mutex>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 
-#include "gpu_agent/telemetry/collector.h"
 #include "tests/gpu_agent/cudasim/steps.h"
+#include "tests/gpu_agent/heard_records.h"
 
 namespace bucketd::agent {
 namespace {
 
 using ::testing::IsEmpty;
 
-class Heard final : public CollectorEvents {
- public:
-  void Opened(int) override {}
-  void Refused(const std::string& why) override { ADD_FAILURE() << why; }
-  void Ran(int, const RingReader&, const std::vector<RunRecord>& records) override {
-    const std::lock_guard lock(mutex_);
-    records_.insert(records_.end(), records.begin(), records.end());
-  }
-  void Closed(int, const std::string& why) override { EXPECT_EQ(why, ""); }
-
-  // When there are so many, or after a minute.
-  std::vector<RunRecord> Wait(size_t count) {
-    for (const absl::Time begin = absl::Now(); absl::Now() < begin + absl::Minutes(1);
-         absl::SleepFor(absl::Milliseconds(5))) {
-      const std::lock_guard lock(mutex_);
-      if (records_.size() >= count) break;
-    }
-    const std::lock_guard lock(mutex_);
-    return records_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<RunRecord> records_;
-};
-
 TEST(ReportsOnGpusTest, EachBucketThatAStreamHasJoinedIsARecord) {
   constexpr uint32_t kSteps = 3;
   const size_t all = kSteps * Buckets(1).size() * static_cast<size_t>(kRanks);
-  std::string folder = "/tmp/reports-test-XXXXXX";
-  const std::string socket = absl::StrCat(mkdtemp(folder.data()), "/agent");
-  Heard heard;
-  const auto collector = Collector::Start({.socket = socket}, heard);
-  ASSERT_TRUE(collector.ok()) << collector.status();
+  HeardRecords heard;
   sim::World world({.devices = kRanks});
   OnGpus(world, 2, [&](Trainer& mine, int rank) {
     char* error = nullptr;
-    bucket_telemetry* telemetry = bucket_telemetry_open(socket.c_str(), "job", &error);
+    bucket_telemetry* telemetry = bucket_telemetry_open(heard.socket().c_str(), "job", &error);
     ASSERT_NE(telemetry, nullptr) << error;
     mine.Report(*telemetry);
     bucket_executor_peak(mine.executor(), 4711 + rank);

@@ -74,6 +74,11 @@ int64_t World::launches() {
   return nccl_->launched();
 }
 
+std::vector<KernelRun> World::kernels() {
+  const std::lock_guard lock(mutex_);
+  return nccl_->kernels();
+}
+
 void World::EndContext(int device) {
   Drain();
   const bool streams = std::any_of(streams_.begin(), streams_.end(), [device](const auto& stream) {

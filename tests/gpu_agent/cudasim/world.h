@@ -28,6 +28,7 @@
 
 #include "gpu_agent/cuda/nccl_api.h"
 #include "tests/gpu_agent/cudasim/memory.h"
+#include "tests/gpu_agent/cudasim/profiling.h"
 
 namespace bucketd::agent::sim {
 
@@ -39,8 +40,9 @@ struct Options {
   int64_t launch_ns = 0;  // of the devices' time that a launch of NCCL's takes the host
   std::function<int(int gpu)> nccl_version = nullptr;  // of its rank; null: one for all
   std::function<size_t(int gpu)> memory = nullptr;     // bytes of each; null: enough
-  int driver = 0;             // CUDA's version that it is for; 0: new enough
-  bool foreign_nccl = false;  // not the one that the trainer's communicators are of
+  int driver = 0;              // CUDA's version that it is for; 0: new enough
+  int profiler_interface = 5;  // of NCCL's, for the plugin that NCCL_PROFILER_PLUGIN names
+  bool foreign_nccl = false;   // not the one that the trainer's communicators are of
   // NCCL's answer to a window, by rank, some polls after the call. Its communicator is dead then.
   std::function<ncclResult_t(int rank)> window = nullptr;
 };
@@ -114,10 +116,11 @@ class World {
   // Runs the devices until nothing can go on.
   void Drain();
   std::vector<std::string> findings();
-  std::set<int> contexts();    // GPUs on which this process has a context
-  size_t allocations();        // that nobody has freed
-  int64_t launches();          // of NCCL's, by all ranks
-  std::set<int> priorities();  // of all streams
+  std::set<int> contexts();          // GPUs on which this process has a context
+  size_t allocations();              // that nobody has freed
+  int64_t launches();                // of NCCL's, by all ranks
+  std::vector<KernelRun> kernels();  // where a profiler plugin is told of them
+  std::set<int> priorities();        // of all streams
   // How many were made on a GPU, freed ones too.
   int events_made(int gpu);
   int tables_made(int gpu);
@@ -155,6 +158,7 @@ class World {
   void OpenContext(int device) { contexts_.insert(device); }
   // What still lives on the GPU is lost, which is a finding.
   void EndContext(int device);
+  int64_t now_ns() const { return now_ns_; }
   void Pass(int64_t ns) { now_ns_ += ns; }
   void MadeEvent(int gpu) { ++events_made_[gpu]; }
   void MadeTable(int gpu) { ++tables_made_[gpu]; }
