@@ -135,9 +135,15 @@ part "an executor on a GPU" 90 "$steps A goal that is missed is a figure to plan
   env -u NCCL_LAUNCH_ORDER_IMPLICIT "$checks/gpu_steps" --gtest_brief=1
 part "lanes in NCCL's launch order" 20 "Two lanes hang beside torch's collectives though NCCL orders its launches: $steps" \
   env NCCL_LAUNCH_ORDER_IMPLICIT=1 "$checks/gpu_steps" --gtest_brief=1 --gtest_filter='*Lanes*'
-part "torch's tensors" 50 "The Python client's part on GPUs (client/python/bucketd/on_device.py) gives other bits than torch.distributed, or fails: trainers on this machine leave executor=\"bucketd\" out. torch's version stands above." \
+if [ "${nccl:-0}" -ge 30 ]; then
+  part "NCCL's profiler plugin" 15 "Leave NCCL_PROFILER_PLUGIN unset with this NCCL: its interface is another one, or the kernels' clock is. NCCL_DEBUG=INFO says what NCCL makes of the plugin. Nothing else is concerned." \
+    env LD_LIBRARY_PATH="$checks:${LD_LIBRARY_PATH:-}" NCCL_PROFILER_PLUGIN="${GPU_CHECKS_PLUGIN:-$checks/libbucketd_nccl_profiler.so}" "$checks/gpu_steps" --gtest_brief=1 --gtest_filter='ProfilerPlugin.*'
+else
+  skip "NCCL's profiler plugin" "a communicator of one rank runs no kernel, and $several"
+fi
+part "torch's tensors" 45 "The Python client's part on GPUs (client/python/bucketd/on_device.py) gives other bits than torch.distributed, or fails: trainers on this machine leave executor=\"bucketd\" out. torch's version stands above." \
   env LD_LIBRARY_PATH="$checks:${LD_LIBRARY_PATH:-}" "$python" tests/gpu_agent/checks/torch_buckets.py "$checks/libbucket_executor.so"
-part "shared bucket memory" 20 "Memory that one process exports to another does not outlive it, or is not given back: containers want one /dev/shm and may not forbid the driver's file descriptors. No trainer uses it yet." \
+part "shared bucket memory" 15 "Memory that one process exports to another does not outlive it, or is not given back: containers want one /dev/shm and may not forbid the driver's file descriptors. No trainer uses it yet." \
   "$checks/gpu_checks" sharing
 if [ "${nccl:-0}" -ge 30 ]; then
   # Two processes on one GPU take turns: slow, but every payload is verified.

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 
+import played_nccl
 import pytest
 import torch
 
@@ -73,7 +74,7 @@ def test_every_check_is_a_line_with_its_figure_and_its_bound(checks):
     assert re.search(r"\| \*\*torch's tensors\*\* \| \d+ s \| \d+ s \| not here: torch: sees no GPU \|", results), results
     assert "NCCL 2.27.3 (of the test)" in results and results.splitlines()[2].startswith("All right. Written by")
     # What is left out is said, in both.
-    for part, why in (("NCCL, 2 and 3 ranks", "NCCL 2.30"), ("calibrate through NCCL", "NCCL 2.30"), ("closes under memcheck", "compute-sanitizer is not here")):
+    for part, why in (("NCCL, 2 and 3 ranks", "NCCL 2.30"), ("NCCL's profiler plugin", "NCCL 2.30"), ("calibrate through NCCL", "NCCL 2.30"), ("closes under memcheck", "compute-sanitizer is not here")):
         assert re.search(rf"^\| \*\*{part}\*\* \| - \| - \| skipped: .*{why}", results, re.MULTILINE), results
         assert f"== {part}\n-- skipped: " in said
     assert "What is not right" not in results
@@ -96,13 +97,30 @@ def test_what_a_part_says_is_what_the_script_says(checks, steps, code, verdict):
     assert "CHECK|x" in advice or "sleep" in steps
 
 
+def test_nccls_profiler_plugin_is_a_part_where_two_ranks_are_on_one_gpu(checks, monkeypatch):
+    folder, run = checks
+    program(folder / "gpu_checks", 'case $1 in backend) echo "backend: cuda, 1 GPU, NCCL 2.30.7 (of the test)";; esac')
+    program(folder / "gpu_steps", f'case "$*" in *ProfilerPlugin*) exec "{SIMULATED}" "$@";; esac')
+    program(folder / "bucket-agent", "exit 0")
+    monkeypatch.setenv("GPU_CHECKS_PLUGIN", played_nccl.PLUGIN)
+    code, said, results = run(seconds=570)
+    assert code == 0, said
+    assert re.search(r"^\| collectives that NCCL's profiler plugin tells of \| (\d+) of \1 \| all \| right \|$", results, re.MULTILINE), results
+    assert re.search(r"^\| 4 KiB all-reduce, in its kernel against on the wire \| [\d.]+ us against [\d.]+ us \| less, and more than 0 \| right \|$",
+                     results, re.MULTILINE), results
+    # Another interface, or none at all: it says so.
+    monkeypatch.setenv("GPU_CHECKS_PLUGIN", "/nowhere.so")
+    code, said, results = run(seconds=570)
+    assert code == 1 and "NCCL's profiler plugin**: WRONG" in results, results
+
+
 def test_all_parts_have_room_within_the_whole():
     text = SCRIPT.read_text()
     parts = [int(limit) for limit in re.findall(r'^ *part "[^"]+" (\d+) ', text, re.MULTILINE)]
     more = [int(limit) for limit in re.findall(r"\$\(limited (\d+) ", text)]
     tools = len(re.search(r"^for tool in (.*); do", text, re.MULTILINE)[1].split())
     by_tool = [int(limit) for limit in re.findall(r'part "kernels under \$tool" (\d+) ', text)]
-    assert len(parts) == 11 and len(more) == 3 and len(by_tool) == 1
+    assert len(parts) == 12 and len(more) == 3 and len(by_tool) == 1
     assert sum(parts) + sum(more) + (tools - 1) * by_tool[0] <= int(re.search(r"GPU_CHECKS_SECONDS:-(\d+)", text)[1]) < 600
 
 

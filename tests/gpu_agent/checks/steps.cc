@@ -20,19 +20,13 @@
 #include "gpu_agent/cuda/nccl_communicator.h"
 #include "gpu_agent/pack/segments.h"
 #include "tests/gpu_agent/checks/line.h"
+#include "tests/gpu_agent/checks/wires.h"
 #include "tests/gpu_agent/trainer.h"
 
 namespace bucketd::agent {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
-
-// How often, on a GPU and where one is simulated. A sanitizer's runs say how often themselves.
-int Times(int on_gpu, int simulated) {
-  const char* said = std::getenv("GPU_CHECKS_TIMES");
-  if (said != nullptr && *said != '\0') return std::min(on_gpu, std::atoi(said));
-  return Simulated() ? simulated : on_gpu;
-}
 
 std::vector<int32_t> InOrder() { return {0, 1, 2, 3}; }
 
@@ -44,11 +38,6 @@ double CpuSeconds() {
   timespec now{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[(values.size() - 1) / 2];
 }
 
 int64_t FreeBytes() {
@@ -244,55 +233,6 @@ TEST_F(Steps, ABucketCostsTheHostLittle) {
        "1 us more", us[1] - us[0] < 1);
   Line("processor time of it, all threads",
        absl::StrFormat("%.1f us, %.1f with records", cpu[0], cpu[1]), "none", "right");
-}
-
-// Communicators of the check's own, on one stream a rank.
-class Wires {
- public:
-  explicit Wires(int rank, const ncclUniqueId& id)
-      : device_(GpuOf(rank), "a trainer's GPU", Api()),
-        stream_(*device_.NewStream("wire")),
-        memory_(*device_.Allocate(int64_t{1} << 22)) {
-    auto made = NcclCommunicator::Create(Api(), device_,
-                                         {std::string(id.internal, sizeof(id.internal)), rank,
-                                          kRanks, "check", absl::Seconds(20), nullptr});
-    EXPECT_TRUE(made.ok()) << made.status();
-    if (made.ok()) communicator_ = *std::move(made);
-    const std::vector<std::byte> zeros(1 << 12);
-    EXPECT_TRUE(device_.Copy(*stream_, zeros.data(), memory_->data(), 1 << 12).ok());
-    Launch();
-    EXPECT_TRUE(Wait().ok());
-  }
-  Communicator& communicator() { return *communicator_; }
-  Stream& stream() { return *stream_; }
-  std::byte* memory() { return memory_->data(); }
-  // A small one.
-  void Launch() {
-    const Collective one{CollectiveKind::kAllReduce,
-                         memory_->data(),
-                         memory_->data(),
-                         1024,
-                         DType::kF32,
-                         ReduceOp::kSum};
-    const absl::Status launched = communicator_->Launch(*stream_, {&one, 1});
-    EXPECT_TRUE(launched.ok()) << launched;
-  }
-  absl::Status Wait() { return stream_->Record()->Wait(absl::Now() + absl::Seconds(30)); }
-
- private:
-  CudaDevice device_;
-  const std::unique_ptr<Stream> stream_;
-  const std::unique_ptr<Buffer> memory_;
-  std::unique_ptr<Communicator> communicator_;
-};
-
-void OnWires(const std::function<void(Wires&, int)>& run) {
-  ncclUniqueId id;
-  ASSERT_EQ(Api()->GetUniqueId(&id), ncclSuccess);
-  OnRanks(kRanks, [&](int rank) {
-    Wires wires(rank, id);
-    run(wires, rank);
-  });
 }
 
 // Ours are non-blocking, which hands each launch to a thread of NCCL's.
