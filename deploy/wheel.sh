@@ -13,7 +13,7 @@ while [ $# -gt 0 ]; do
       cat <<'HELP'
 usage: deploy/wheel.sh [--out DIR] [--built DIR]
 
-Builds bucketd, bucketctl, bucket-agent and libbucket_executor, strips them, and puts them into a wheel of client/python with the
+Builds bucketd, bucketctl, bucket-agent, libbucket_executor and libbucketd_nccl_profiler, strips them, and puts them into a wheel of client/python with the
 libraries that they link (gRPC, protobuf, Abseil, OpenSSL, ...), which auditwheel bundles and checks. The file's name says the oldest glibc that
 it runs with: that of the machine that it is made on, or older.
   --out    where the wheel goes (build/wheel)
@@ -25,7 +25,7 @@ HELP
 done
 programs=(bucketctl bucketd bucket-agent)
 if [ -z "$built" ]; then
-  deploy/setup.sh "${programs[@]}" bucket_executor
+  deploy/setup.sh "${programs[@]}" bucket_executor bucketd_nccl_profiler
   built=build
 fi
 python=$PWD/build/venv/bin/python
@@ -34,7 +34,7 @@ step "Programs, stripped"
 scratch="$(mktemp -d)"
 trap 'rm -rf "$scratch"' EXIT
 mkdir "$scratch/native" "$scratch/client"
-for file in "${programs[@]/#/bin/}" lib/libbucket_executor.so; do
+for file in "${programs[@]/#/bin/}" lib/libbucket_executor.so lib/libbucketd_nccl_profiler.so; do
   [ -r "$built/$file" ] || die "there is no $built/$file"
   strip -o "$scratch/native/$(basename "$file")" "$built/$file"
   chmod 755 "$scratch/native/$(basename "$file")"
