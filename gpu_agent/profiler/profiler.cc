@@ -13,6 +13,7 @@
 #include "gpu_agent/comm/nccl_name.h"
 #include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
+#include "passes/base/types.h"
 
 namespace bucketd::agent {
 namespace {

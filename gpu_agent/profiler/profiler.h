@@ -18,7 +18,6 @@
 #include "gpu_agent/profiler/kernel_times.h"
 #include "gpu_agent/profiler/nccl_profiler_abi.h"
 #include "gpu_agent/telemetry/writer.h"
-#include "passes/base/types.h"
 
 namespace bucketd::agent {
 
