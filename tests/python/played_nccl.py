@@ -1,9 +1,17 @@
-"""played_nccl.py STEPS RANK: one of two ranks whose NCCL runs all-gathers for torch and all-reduces for the executor, as far as a profiler
+"""played_nccl.py STEPS RANK [LIBRARY]: one of two ranks whose NCCL runs all-gathers for torch and all-reduces for the executor, as far as a profiler
 plugin sees that: loads what NCCL_PROFILER_PLUGIN names, and stays until its input ends. Structures as in NCCL 2.28 to 2.30
-(src/include/plugin/profiler/profiler_v5.h), written a second time beside gpu_agent/profiler/nccl_profiler_abi.h."""
+(src/include/plugin/profiler/profiler_v5.h), written a second time beside gpu_agent/profiler/nccl_profiler_abi.h.
+
+LIBRARY is a libnccl.so.2 whose own code for plugins of version 5 is put between: it takes events as its newest version has them, which
+begin like version 5's, and makes those of version 5. It needs no GPU for that, but its symbols.
+"""
 
 import ctypes
+import importlib.util
 import os
+import pathlib
+import shutil
+import subprocess
 import sys
 
 from bucketd import native
@@ -39,7 +47,7 @@ class Kinds(ctypes.Union):
 
 class Event(ctypes.Structure):
     _anonymous_ = ["of"]
-    _fields_ = [("type", ctypes.c_uint64), ("parentObj", ctypes.c_void_p), ("rank", ctypes.c_int), ("of", Kinds)]
+    _fields_ = [("type", ctypes.c_uint64), ("parentObj", ctypes.c_void_p), ("rank", ctypes.c_int), ("of", Kinds), ("newer", ctypes.c_byte * 256)]
 
 
 _HANDLE = ctypes.POINTER(ctypes.c_void_p)
@@ -78,8 +86,30 @@ class Communicator:
             self.plugin.stopEvent(channel)
 
 
-def main(steps: int, rank: int) -> None:
-    plugin = Plugin.in_dll(ctypes.CDLL(os.environ["NCCL_PROFILER_PLUGIN"]), "ncclProfiler_v5")
+def symbols(library: str) -> dict[str, int]:
+    """Where these are in an NCCL that says so: a function that everybody may call, and the one that takes plugins of version 5."""
+    listed = subprocess.run(["nm", "--defined-only", library], capture_output=True, text=True, check=True).stdout
+    wanted = {"ncclGetVersion": "exported", "_Z18getNcclProfiler_v5Pv": "takes"}
+    return {wanted[name]: int(at, 16) for at, _, name in map(str.split, listed.splitlines()) if name in wanted}
+
+
+def nccl_with_symbols() -> str | None:
+    """That of the wheel, as far as it is here."""
+    spec = importlib.util.find_spec("nvidia.nccl") if importlib.util.find_spec("nvidia") else None
+    found = [str(path) for folder in (spec.submodule_search_locations if spec else ()) for path in pathlib.Path(folder).glob("lib/libnccl.so.2")]
+    return next((path for path in found if shutil.which("nm") and len(symbols(path)) == 2), None)
+
+
+def through(library: str, plugin: ctypes.CDLL) -> Plugin:
+    at, nccl = symbols(library), ctypes.CDLL(library)
+    base = ctypes.cast(nccl.ncclGetVersion, ctypes.c_void_p).value - at["exported"]
+    taken = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(base + at["takes"])(plugin._handle)
+    return Plugin.from_address(taken)
+
+
+def main(steps: int, rank: int, library: str = "") -> None:
+    loaded = ctypes.CDLL(os.environ["NCCL_PROFILER_PLUGIN"])
+    plugin = through(library, loaded) if library else Plugin.in_dll(loaded, "ncclProfiler_v5")
     torchs, executors = Communicator(plugin, 17, b"default_pg", rank), Communicator(plugin, 18, b"bucketd dp.0", rank)
     for step in range(steps):
         begin = 10**12 + 10**9 * step
@@ -91,4 +121,4 @@ def main(steps: int, rank: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

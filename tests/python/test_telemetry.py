@@ -89,13 +89,17 @@ def test_an_agent_that_is_killed_stops_no_training_and_the_next_one_hears_the_re
                 wait_for(lambda: second.total("bucket_agent_telemetry_records_total", "read") > 0, "records", within=20)
 
 
-def test_collectives_of_torchs_own_reach_prometheus_and_the_planner(tmp_path):
-    """By nothing but variables of the job: NCCL's part is played, with its structures as ctypes has them."""
+@pytest.mark.parametrize("whose", ["by the test", "by NCCL's own code"])
+def test_collectives_of_torchs_own_reach_prometheus_and_the_planner(tmp_path, whose):
+    """By nothing but variables of the job: what NCCL does is played, with its structures as ctypes has them, and goes through its own code where that is here."""
+    nccl = played_nccl.nccl_with_symbols() if whose == "by NCCL's own code" else ""
+    if nccl is None:
+        pytest.skip("there is no NCCL here that has its symbols")
     with planner() as one, Watcher(tmp_path, "--planner", one.address, "--profile", "cpu_loopback", "--telemetry-every", "200ms",
                                    "--telemetry-job", "measured") as agent:
         environment = {**os.environ, "NCCL_PROFILER_PLUGIN": played_nccl.PLUGIN, "BUCKETD_AGENT": agent.socket, "BUCKETD_JOB": "measured"}
         command = [sys.executable, played_nccl.__file__, str(STEPS)]
-        ranks = [subprocess.Popen([*command, str(rank)], env=environment, stdin=subprocess.PIPE) for rank in range(WORLD)]
+        ranks = [subprocess.Popen([*command, str(rank), nccl], env=environment, stdin=subprocess.PIPE) for rank in range(WORLD)]
         of = ('training="measured"', 'collective="all_gather"', 'size="1MiB"')
         torchs = (*of, 'communicator="torch"')
         wait_for(lambda: agent.total("bucket_agent_kernel_collectives_total") == 2 * WORLD * STEPS, "records")
