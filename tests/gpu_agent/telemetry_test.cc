@@ -312,11 +312,11 @@ TEST(RingReader, RefusesWhatIsNoRing) {
   EXPECT_THAT(WhyNot(Forged(kSmall, F_SEAL_GROW).Open()), HasSubstr("keeps its size"));
   EXPECT_THAT(WhyNot(Forged(kSmall, F_SEAL_SHRINK).Open()), HasSubstr("keeps its size"));
   Forged later;
-  later.header().version = 2;
-  EXPECT_THAT(WhyNot(later.Open()), HasSubstr("version 1"));
+  later.header().version = kRingVersion + 1;
+  EXPECT_THAT(WhyNot(later.Open()), HasSubstr("no ring of version 2"));
   Forged other;
   other.header().magic[0] = 'x';
-  EXPECT_THAT(WhyNot(other.Open()), HasSubstr("version 1"));
+  EXPECT_THAT(WhyNot(other.Open()), HasSubstr("no ring of version 2"));
   for (const uint32_t records : {0u, 3u, 2 * kSmall, kMostRingRecords * 2}) {
     Forged wrong;
     wrong.header().records = records;
