@@ -77,7 +77,7 @@ pytests quiet -n "$together" --dist loadfile -m "${which}quiet"
 if [ "$kind" != --fast ]; then
   part "Build under address and undefined-behaviour sanitizers"
   [ -f build/asan/build.ninja ] || quietly cmake --preset asan
-  if [ -n "$full" ]; then targets=(all); else targets=(passes_tests pack_test executor_test telemetry_test fuzz); fi
+  if [ -n "$full" ]; then targets=(all); else targets=(sanitized_tests fuzz); fi
   cmake --build build/asan --target "${targets[@]}" 2>&1 | python3 deploy/progress.py
 
   part "Tests under sanitizers"
