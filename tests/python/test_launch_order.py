@@ -109,7 +109,14 @@ def test_code_that_nobody_can_read_is_an_error():
 
 def test_other_waits_are_told():
     planned = [*EVENTS[:2], Wait(1), *EVENTS[3:4], Wait(0), *EVENTS[5:]]
-    assert check(planned, CODE) == "the plan is L0 L1 w1 L2 w0 w2 L3 w3 w3, Inductor's code L0 L1 w0 L2 w1 w2 L3 w3 w3"
+    assert check(planned, CODE) == "the plan is L0 L1 w1 L2 w0 w2 L3 w3, Inductor's code L0 L1 w0 L2 w1 w2 L3 w3"
+
+
+def test_second_waits_and_those_for_what_is_no_launchs_may_be_anywhere():
+    again = CODE.replace("    del buf0\n", f"    del buf0\n    {WAIT}(arg0_1)\n    {WAIT}(reinterpret_tensor(buf1, (8, 16), (1, 8), 0))\n")
+    assert of_code(again) != EVENTS and check(EVENTS, again) == ""
+    assert check([*EVENTS, Wait(0)], CODE) == ""
+    assert "Inductor's code L0 L1 w0 L2 w1 w2 L3" in check(EVENTS, CODE[:CODE.rindex(f"    {WAIT}(reinterpret")])
 
 
 @pytest.fixture(scope="module")

@@ -239,9 +239,13 @@ def check(planned: Events, source: str) -> str:
 
 
 def _shown(events: Events) -> str:
-    """`L0 L1 w0 L2 w1 w2`"""
-    count, words = 0, []
+    """`L0 L1 w0 L2 w1 w2`: a second wait does nothing, nor does one for what nobody here launched."""
+    count, words, waited = 0, [], {-1}
     for event in events:
-        words.append(f"w{event.launch}" if isinstance(event, Wait) else f"L{count}")
-        count += isinstance(event, Launch)
+        if isinstance(event, Launch):
+            words.append(f"L{count}")
+            count += 1
+        elif event.launch not in waited:
+            words.append(f"w{event.launch}")
+            waited.add(event.launch)
     return " ".join(words)
