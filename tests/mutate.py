@@ -28,6 +28,8 @@ import spec_test  # noqa: E402
 
 TABLE = ROOT / "tests" / "MUTATIONS.md"
 BUILD = ROOT / "build"
+# What Python's tests run of a room.
+PROGRAMS = {"passes": ["bucketd"], "server": ["bucketd"], "client": ["bucketctl"], "gpu_agent": ["bucket-agent"]}
 
 
 def mutations() -> list[dict]:
@@ -55,7 +57,7 @@ def faults(all_of_them: list[dict]) -> list[str]:
 def programs() -> dict[str, str]:
     """By source the C++ test program that it is part of."""
     found = {}
-    for folder in ("passes", "gpu_agent", "server", "client"):
+    for folder in ("passes", "gpu_agent", "gpu_agent/cudasim", "server", "client"):
         text = re.sub(r"foreach\((\w+) IN ITEMS (.*?)\)\n(.*?)endforeach\(\)", _unrolled,
                       (ROOT / "tests" / folder / "CMakeLists.txt").read_text(), flags=re.DOTALL)
         for name, body in re.findall(r"bucketd_test\(\s*(\w+)(.*?)\)", text, re.DOTALL):
@@ -80,9 +82,12 @@ class Tests:
             else:
                 self.cpp[program_of[source]].append(name)
 
-    def build(self) -> None:
-        if self.cpp:
-            done = subprocess.run(["cmake", "--build", BUILD, "--target", *self.cpp], capture_output=True, text=True)
+    def build(self, changed: str) -> None:
+        targets = [*self.cpp]
+        if self.python and changed.endswith((".cc", ".h")):
+            targets += PROGRAMS[changed.partition("/")[0]]
+        if targets:
+            done = subprocess.run(["cmake", "--build", BUILD, "--target", *targets], capture_output=True, text=True)
             if done.returncode:
                 raise RuntimeError(f"it does not compile\n{done.stdout[-3000:]}")
 
@@ -110,7 +115,7 @@ def survived(one: dict, tests_of: dict[str, list[str]]) -> list[str]:
         path.write_text(before.replace(one["old"], one["new"]))
         tests = {case: Tests(tests_of.get(case, [case]), program_of) for case in one["breaks"]}
         for each in tests.values():
-            each.build()
+            each.build(one["file"])
         return [case for case, each in tests.items() if each.pass_()]
     finally:
         path.write_text(before)

@@ -187,23 +187,33 @@ void Nccl::Enqueue(Comm& comm, SimStream& stream, const std::shared_ptr<Part>& p
       [this, part, &running] { return part->dropped || running < world_.options().resident; });
   world_.Enqueue(
       stream, what,
-      [this, &comm, &round, part, &running](const Toucher& by) {
+      [this, &comm, &round, part, &running, index](const Toucher& by) {
         part->ended = true;
         if (part->started) --running;
-        if (part->dropped) return;
-        KernelEnded(comm, *part);
-        Compute(*comm.group, round);
-        // All ranks' inputs are in it: what was before those is before what comes now.
-        Clock& clock = *const_cast<Clock*>(by.clock);
-        for (const auto& other : round.parts) clock.Join(other->clock);
-        for (size_t c = 0; c < part->results.size(); ++c) {
-          const auto& bytes = part->results[c];
-          if (bytes.empty()) continue;
-          std::byte* out = world_.memory().Touch(part->calls[c].out, bytes.size(), true, by);
-          if (out != nullptr) std::copy(bytes.begin(), bytes.end(), out);
+        if (!part->dropped) {
+          KernelEnded(comm, *part);
+          End(*comm.group, round, *part, by);
+        }
+        // Whatever looks for what goes on looks at all rounds: those that are over go.
+        const auto over = [](const auto& one) { return one != nullptr && one->ended; };
+        if (std::all_of(round.parts.begin(), round.parts.end(), over)) {
+          comm.group->rounds.erase(index);
         }
       },
       [this, &comm, index, part] { return part->dropped || AllStarted(comm, index); });
+}
+
+void Nccl::End(Group& group, Round& round, const Part& part, const Toucher& by) {
+  Compute(group, round);
+  // All ranks' inputs are in it: what was before those is before what comes now.
+  Clock& clock = *const_cast<Clock*>(by.clock);
+  for (const auto& other : round.parts) clock.Join(other->clock);
+  for (size_t c = 0; c < part.results.size(); ++c) {
+    const auto& bytes = part.results[c];
+    if (bytes.empty()) continue;
+    std::byte* out = world_.memory().Touch(part.calls[c].out, bytes.size(), true, by);
+    if (out != nullptr) std::copy(bytes.begin(), bytes.end(), out);
+  }
 }
 
 void Nccl::Compute(Group& group, Round& round) {

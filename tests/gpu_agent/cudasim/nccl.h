@@ -104,6 +104,7 @@ class Nccl {
   ncclResult_t Begin(Comm& comm, std::function<ncclResult_t()> progress);
   void Enqueue(Comm& comm, SimStream& stream, const std::shared_ptr<Part>& part, size_t index);
   bool AllStarted(const Comm& comm, size_t round) const;
+  void End(Group& group, Round& round, const Part& part, const Toucher& by);
   void Compute(Group& group, Round& round);
   void Drop(Comm& comm);
   // For a profiler plugin, where there is one (nccl_profile.cc).

@@ -59,6 +59,11 @@ size_t World::allocations() {
   return memory_.live();
 }
 
+size_t World::events() {
+  const std::lock_guard lock(mutex_);
+  return events_.size();
+}
+
 int World::events_made(int gpu) {
   const std::lock_guard lock(mutex_);
   return events_made_[gpu];
@@ -147,7 +152,7 @@ void World::Enqueue(SimStream& stream, std::string what, std::function<void(cons
 void World::Advance() {
   ++steps_;
   if (steps_ == on_step_ && then_ != nullptr) std::exchange(then_, nullptr)();
-  for (uint64_t k = random_() % 4; k > 0; --k) Step();
+  for (uint64_t k = random_() % options_.pace; k > 0; --k) Step();
 }
 
 // One op of one stream, chosen among those that can go on.

@@ -37,6 +37,9 @@ struct Options {
   int devices = 2;
   // Collectives that fit on a GPU beside compute at once. The others wait, in any order.
   int resident = 1;
+  // While the program asks once, the devices take less steps than these. Where they are few it asks
+  // more often, which takes real time.
+  uint64_t pace = 4;
   int64_t launch_ns = 0;  // of the devices' time that a launch of NCCL's takes the host
   std::function<int(int gpu)> nccl_version = nullptr;  // of its rank; null: one for all
   std::function<size_t(int gpu)> memory = nullptr;     // bytes of each; null: enough
@@ -118,6 +121,7 @@ class World {
   std::vector<std::string> findings();
   std::set<int> contexts();          // GPUs on which this process has a context
   size_t allocations();              // that nobody has freed
+  size_t events();                   // that nobody has destroyed
   int64_t launches();                // of NCCL's, by all ranks
   std::vector<KernelRun> kernels();  // where a profiler plugin is told of them
   std::set<int> priorities();        // of all streams
