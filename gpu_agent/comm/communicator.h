@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 
 #include "gpu_agent/device/stream.h"
@@ -43,11 +44,16 @@ class Communicator {
   // Tells of a device's buffer that collectives will use, where a backend gains by knowing. All
   // ranks call it with the same size, and from then on none or all ranks of a collective are inside
   // of such buffers, at the same offsets. After an error nothing is registered here; the
-  // communicator goes on if it is healthy, and ranks where it worked deregister.
+  // communicator goes on if it is healthy, and ranks where it worked deregister. A refusal may end
+  // the communicators of all ranks: Renew.
   virtual absl::Status Register(std::byte* /*data*/, int64_t /*bytes*/) { return absl::OkStatus(); }
   // Takes a buffer back, with nothing under way on it. What is left goes with the communicator,
   // which ends before the buffer does.
   virtual absl::Status Deregister(std::byte* /*data*/) { return absl::OkStatus(); }
+  // Begins anew where it, or a peer's, has ended: of the same ranks, with nothing registered. All
+  // ranks call it, before their first launch. After an error, or an Abort before, it stays as it
+  // is.
+  virtual absl::Status Renew(absl::Time /*deadline*/) { return health(); }
   // The same ranks over memory of the host, for what they tell each other beside payloads: itself,
   // or the ring over which a GPU's ranks met. Its launches go to host streams.
   virtual Communicator& host() { return *this; }

@@ -10,6 +10,7 @@
 
 #include "gpu_agent/comm/health.h"
 #include "gpu_agent/comm/nccl_name.h"
+#include "gpu_agent/exec/agreement.h"
 #include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 
@@ -128,6 +129,7 @@ class NcclCommunicator::State final : public Watched {
   ~State() override { Abort(absl::AbortedError("the communicator was destroyed")); }
 
   const NcclApi& api() const { return *api_; }
+  std::shared_ptr<const NcclApi> shared_api() const { return api_; }
   // For NCCL, which keeps the pointer.
   const char* name() const { return name_.c_str(); }
   absl::Status status() const override { return health_.status(); }
@@ -316,15 +318,24 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", options.rank, " of ", options.size, " ranks"));
   }
-  std::memcpy(id.internal, options.id.data(), sizeof(id.internal));
+  ASSIGN_OR_RETURN(std::shared_ptr<State> state, Start(std::move(api), device, options, options.id,
+                                                       absl::Now() + options.timeout));
+  return std::unique_ptr<NcclCommunicator>(new NcclCommunicator(std::move(state), device, options));
+}
+
+absl::StatusOr<std::shared_ptr<NcclCommunicator::State>> NcclCommunicator::Start(
+    std::shared_ptr<const NcclApi> api, CudaDevice& device, const NcclOptions& options,
+    const std::string& id, absl::Time deadline) {
+  ncclUniqueId of_all;
+  std::memcpy(of_all.internal, id.data(), sizeof(of_all.internal));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   auto state = std::make_shared<State>(api, device.index(), options.name);
   if (api->version >= 22700) config.commName = state->name();
-  RETURN_IF_ERROR(state->Run("starting", absl::Now() + options.timeout, [&](ncclComm_t& comm) {
-    return api->CommInitRankConfig(&comm, options.size, id, options.rank, &config);
+  RETURN_IF_ERROR(state->Run("starting", deadline, [&](ncclComm_t& comm) {
+    return api->CommInitRankConfig(&comm, options.size, of_all, options.rank, &config);
   }));
-  return std::unique_ptr<NcclCommunicator>(new NcclCommunicator(std::move(state), device, options));
+  return state;
 }
 
 NcclCommunicator::~NcclCommunicator() {
@@ -333,8 +344,14 @@ NcclCommunicator::~NcclCommunicator() {
   }
 }
 
+std::shared_ptr<NcclCommunicator::State> NcclCommunicator::state() const {
+  const std::lock_guard lock(mutex_);
+  return state_;
+}
+
 absl::Status NcclCommunicator::Launch(Stream& stream, absl::Span<const Collective> group) {
-  RETURN_IF_ERROR(state_->status());
+  const std::shared_ptr<State> state = this->state();
+  RETURN_IF_ERROR(state->status());
   RETURN_IF_ERROR(ValidateGroup(group, rank(), size()));
   CudaStream* cuda = AsCudaStream(stream, device_.index());
   if (cuda == nullptr) {
@@ -342,11 +359,11 @@ absl::Status NcclCommunicator::Launch(Stream& stream, absl::Span<const Collectiv
   }
   std::vector<NcclCall> calls;
   for (const Collective& collective : group) {
-    ASSIGN_OR_RETURN(const NcclCall call, InNcclTerms(collective, state_->api().version));
+    ASSIGN_OR_RETURN(const NcclCall call, InNcclTerms(collective, state->api().version));
     calls.push_back(call);
   }
   RETURN_IF_ERROR(cuda->status());
-  const NcclApi& api = state_->api();
+  const NcclApi& api = state->api();
   const auto enqueue = [&](const NcclCall& c, ncclComm_t comm) {
     if (Gathers(c.kind)) {
       return api.AllGather(c.in, c.out, c.count, c.type, comm, cuda->get());
@@ -356,9 +373,9 @@ absl::Status NcclCommunicator::Launch(Stream& stream, absl::Span<const Collectiv
     }
     return api.AllReduce(c.in, c.out, c.count, c.type, c.op, comm, cuda->get());
   };
-  cuda->Watch(state_);
+  cuda->Watch(state);
   // Until the group is through, it may not be on the stream, and an event would come before it.
-  return state_->Run("a launch", absl::Now() + options_.timeout, [&](ncclComm_t& comm) {
+  return state->Run("a launch", absl::Now() + options_.timeout, [&](ncclComm_t& comm) {
     ncclResult_t result = api.GroupStart();
     for (const NcclCall& call : calls) {
       const ncclResult_t one = enqueue(call, comm);
@@ -370,21 +387,57 @@ absl::Status NcclCommunicator::Launch(Stream& stream, absl::Span<const Collectiv
 }
 
 absl::Status NcclCommunicator::Register(std::byte* data, int64_t bytes) {
-  if (!device_.has_windows()) return state_->status();
-  return state_->Register(data, bytes, absl::Now() + options_.timeout);
+  if (!device_.has_windows()) return state()->status();
+  // The rest of the timeout is for going on without.
+  return state()->Register(data, bytes, absl::Now() + options_.timeout / 3);
 }
 
 absl::Status NcclCommunicator::Deregister(std::byte* data) {
-  return state_->Deregister(data, absl::Now() + options_.timeout);
+  return state()->Deregister(data, absl::Now() + options_.timeout);
+}
+
+absl::StatusOr<std::string> NcclCommunicator::NewId(absl::Time deadline) {
+  ncclUniqueId id{};  // of zeros, where there is none
+  if (rank() == 0 && !Is(state()->api().GetUniqueId(&id), ncclSuccess)) id = {};
+  const auto* mine = reinterpret_cast<const std::byte*>(id.internal);
+  ASSIGN_OR_RETURN(const std::vector<std::byte> all,
+                   Exchange(host(), {mine, sizeof(id.internal)}, deadline));
+  std::memcpy(id.internal, all.data(), sizeof(id.internal));
+  const std::string text(id.internal, sizeof(id.internal));
+  if (text == std::string(sizeof(id.internal), '\0')) {
+    return absl::UnavailableError("rank 0 has no NCCL id");
+  }
+  return text;
+}
+
+absl::Status NcclCommunicator::Renew(absl::Time deadline) {
+  const std::shared_ptr<State> before = state();
+  if (options_.host == nullptr) return before->status();
+  before->Abort(absl::AbortedError("another communicator takes its place"));
+  ASSIGN_OR_RETURN(const std::string id, NewId(deadline));
+  ASSIGN_OR_RETURN(std::shared_ptr<State> fresh,
+                   Start(before->shared_api(), device_, options_, id, deadline));
+  const std::lock_guard lock(mutex_);
+  if (aborted_) return state_->status();
+  state_ = std::move(fresh);
+  return absl::OkStatus();
 }
 
 std::string NcclCommunicator::ToString() const {
-  return absl::StrCat(state_->api().ToString(), " of ", size(), " ranks, rank ", rank(), " on ",
+  return absl::StrCat(state()->api().ToString(), " of ", size(), " ranks, rank ", rank(), " on ",
                       device_.name());
 }
 
-absl::Status NcclCommunicator::health() const { return state_->Poll(); }
+absl::Status NcclCommunicator::health() const { return state()->Poll(); }
 
-void NcclCommunicator::Abort(const std::string& why) { state_->Abort(absl::AbortedError(why)); }
+void NcclCommunicator::Abort(const std::string& why) {
+  std::shared_ptr<State> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    aborted_ = true;
+    ended = state_;
+  }
+  ended->Abort(absl::AbortedError(why));
+}
 
 }  // namespace bucketd::agent

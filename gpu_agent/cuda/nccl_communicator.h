@@ -45,9 +45,12 @@ class NcclCommunicator final : public Communicator {
 
   absl::Status Launch(Stream& stream, absl::Span<const Collective> group) override;
   // Registers the memory as a window: collectives go from there without NCCL's own copies. Nothing
-  // where NCCL has no windows.
+  // where NCCL has no windows. Takes a third of the timeout at most: a rank whose window is refused
+  // leaves its peers waiting.
   absl::Status Register(std::byte* data, int64_t bytes) override;
   absl::Status Deregister(std::byte* data) override;
+  // By an id of rank 0 that goes over host(). Where there is none it stays as it is.
+  absl::Status Renew(absl::Time deadline) override;
   Communicator& host() override { return options_.host == nullptr ? *this : *options_.host; }
   bool holds_device() const override { return true; }
   int rank() const override { return options_.rank; }
@@ -60,11 +63,19 @@ class NcclCommunicator final : public Communicator {
   class State;
 
   NcclCommunicator(std::shared_ptr<State> state, CudaDevice& device, const NcclOptions& options)
-      : state_(std::move(state)), device_(device), options_(options) {}
+      : device_(device), options_(options), state_(std::move(state)) {}
+  static absl::StatusOr<std::shared_ptr<State>> Start(std::shared_ptr<const NcclApi> api,
+                                                      CudaDevice& device,
+                                                      const NcclOptions& options,
+                                                      const std::string& id, absl::Time deadline);
+  absl::StatusOr<std::string> NewId(absl::Time deadline);
+  std::shared_ptr<State> state() const;
 
-  const std::shared_ptr<State> state_;  // shared with events behind its collectives
   CudaDevice& device_;
   const NcclOptions options_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<State> state_;  // shared with events behind its collectives
+  bool aborted_ = false;
 };
 
 }  // namespace bucketd::agent

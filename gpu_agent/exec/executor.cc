@@ -97,12 +97,16 @@ absl::Status Executor::Open(std::vector<Channel> channels) {
   ASSIGN_OR_RETURN(unpack_, device_.NewStream("unpack"));
   RETURN_IF_ERROR(TakeArena());
   const absl::Time deadline = absl::Now() + options_.timeout;
+  bool registered = memory_ != nullptr;
   for (const std::unique_ptr<Lane>& lane : lanes_) {
     if (options_.compared) continue;
     RETURN_IF_ERROR(Agree(*lane->channel.communicator,
                           NameOf(lane->channel.mesh_dim, lane->channel.lane), program_.digest,
                           options_.epoch, deadline));
-    RETURN_IF_ERROR(Register(*lane, deadline));
+    // What one lane refuses costs the others no time.
+    if (registered) {
+      ASSIGN_OR_RETURN(registered, Register(*lane, deadline));
+    }
   }
   watchdog_ = std::thread([this] { Watch(); });
   return absl::OkStatus();
@@ -126,19 +130,26 @@ absl::Status Executor::TakeArena() {
   return absl::OkStatus();
 }
 
-// All ranks of a collective have registered memory or none has. Agreed plans have it of one size.
-absl::Status Executor::Register(Lane& lane, absl::Time deadline) {
-  if (memory_ == nullptr) return absl::OkStatus();
+// All ranks of a collective have registered memory, or none has and this is false. Agreed plans
+// have it of one size.
+absl::StatusOr<bool> Executor::Register(Lane& lane, absl::Time deadline) {
   Communicator& communicator = *lane.channel.communicator;
   const absl::Status registered = communicator.Register(memory_->data(), memory_->bytes());
-  RETURN_IF_ERROR(communicator.health());
   ASSIGN_OR_RETURN(const bool everywhere, OnAllRanks(communicator, registered.ok(), deadline));
-  if (everywhere) return absl::OkStatus();
+  if (everywhere) return true;
   std::fprintf(
       stderr, "bucket executor: %s runs without registered memory: %s\n",
       communicator.ToString().c_str(),
       registered.ok() ? "another rank's was refused" : std::string(registered.message()).c_str());
-  return registered.ok() ? communicator.Deregister(memory_->data()) : absl::OkStatus();
+  // NCCL answers late: then the communicator of the rank that was refused is gone, and those of
+  // peers that waited for it.
+  ASSIGN_OR_RETURN(const bool live, OnAllRanks(communicator, communicator.health().ok(), deadline));
+  if (!live) {
+    RETURN_IF_ERROR(communicator.Renew(deadline));
+  } else if (registered.ok()) {
+    RETURN_IF_ERROR(communicator.Deregister(memory_->data()));
+  }
+  return false;
 }
 
 Executor::~Executor() {

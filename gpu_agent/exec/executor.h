@@ -144,7 +144,7 @@ class Executor {
   Executor(Device& device, Copier& copier, Program program, const ExecutorOptions& options);
   absl::Status Open(std::vector<Channel> channels);
   absl::Status TakeArena();
-  absl::Status Register(Lane& lane, absl::Time deadline);
+  absl::StatusOr<bool> Register(Lane& lane, absl::Time deadline);
   absl::Status Enter(uint64_t capture);
   absl::StatusOr<TicketPtr> NewTicket(int32_t bucket, const Payload& payload);
   int RankIn(int32_t bucket) const;

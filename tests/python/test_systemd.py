@@ -1,5 +1,6 @@
 """The unit: what systemd says of it, and that a server speaks its protocol."""
 
+import json
 import os
 import pathlib
 import re
@@ -43,6 +44,28 @@ def test_the_agents_unit_takes_what_gpus_need_beside_it(tmp_path):
     for key in re.findall(r"^(\w+)=", text, re.MULTILINE):
         assert key in ("DevicePolicy", "DeviceAllow", "LimitMEMLOCK") or f"\n{key}=" in unit.read_text(), key
     assert "DeviceAlow" in said(text.replace("DeviceAllow", "DeviceAlow"))[1], "systemd did not read it"
+
+
+def test_an_agent_of_a_gpu_sees_it_and_no_other_device(tmp_path):
+    """As systemd has the unit with what stands beside it: each of these hid the GPUs, or ended CUDA's start."""
+    (tmp_path / "bucket-agent@.service").write_text((UNITS / "bucket-agent.service").read_text())
+
+    def settings():
+        done = subprocess.run(["systemd-analyze", "security", "--offline=true", "--json=short", str(tmp_path / "bucket-agent@3.service")],
+                              capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return {each["json_field"]: (each["set"], each["description"]) for each in json.loads(done.stdout)}
+
+    forbidden = ("PrivateDevices", "MemoryDenyWriteExecute", "ProcSubset", "SystemCallFilter_resources")
+    alone = settings()
+    assert all(alone[name][0] for name in forbidden)
+    (tmp_path / "bucket-agent@.service.d").mkdir()
+    (tmp_path / "bucket-agent@.service.d" / "gpu.conf").write_text((UNITS / "bucket-agent-gpu.conf").read_text())
+    with_gpus = settings()
+    assert not any(with_gpus[name][0] for name in forbidden)
+    devices = set(with_gpus["DeviceAllow"][1].rpartition(": ")[2].split())
+    assert devices == {"char-nvidia*:rw", "char-infiniband*:rw", "char-rtc:r"}, "ProtectClock= adds the last"
+    assert {name for name in alone if alone[name][0] != with_gpus[name][0]} == {*forbidden}
 
 
 def test_the_agents_units_have_their_arguments_from_the_file_beside_them(tmp_path):

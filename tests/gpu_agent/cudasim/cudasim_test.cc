@@ -228,18 +228,6 @@ TEST(CudasimTest, ARankWhosePeerDiesIsToldAndFreesNothingInUse) {
   }
 }
 
-// NCCL answers late, and peers wait for the rank that does not come: to their timeout, no longer.
-TEST(CudasimTest, ARefusedWindowEndsTheOpeningOfAllRanks) {
-  sim::World world({.devices = kRanks, .window = [](int rank) {
-                      return rank == 1 ? ncclInternalError : ncclSuccess;
-                    }});
-  const absl::Time begin = absl::Now();
-  OnGpus(
-      world, 1, [](GpuRank& rank, int) { EXPECT_FALSE(rank.opened().ok()); }, absl::Seconds(1));
-  EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
-  EXPECT_THAT(world.findings(), IsEmpty());
-}
-
 // Planted faults, which the simulator is for.
 
 TEST(CudasimTest, AMissingEventIsARace) {

@@ -134,7 +134,9 @@ ncclResult_t Nccl::Launch(ncclComm_t comm, SimStream& stream, std::vector<Call> 
   for (const Call& call : calls) {
     // Its path of one rank has no such kernel.
     const bool f8 = call.type == ncclFloat8e4m3 || call.type == ncclFloat8e5m2;
-    if (f8 && call.op == ncclAvg && self->group->size == 1) return ncclInvalidArgument;
+    if (f8 && call.op == ncclAvg && self->group->size == 1) {
+      return self->error = ncclInvalidArgument;
+    }
   }
   ++launched_;
   world_.Pass(world_.options().launch_ns);

@@ -56,6 +56,17 @@ size_t BytesOf(const Call& call) {
   return call.count * static_cast<size_t>(ItemSize(TypeOf(call.type)));
 }
 
+// NCCL's average of 8-bit floats: each rank's part times 1 / ranks, which is of the type itself, so
+// that it is rounded and the products are.
+std::vector<std::byte> Scaled(DType dtype, const std::byte* input, size_t elements, int ranks) {
+  const std::byte one = dtype == DType::kF8E4M3 ? std::byte{0x38} : std::byte{0x3c};
+  std::vector<std::byte> scale(elements, one);
+  const auto count = static_cast<int64_t>(elements);
+  DividerOf(dtype)(scale.data(), count, ranks);
+  ReducerOf(dtype, ReduceOp::kProduct)(input, scale.data(), scale.data(), count);
+  return scale;
+}
+
 }  // namespace
 
 size_t InputBytes(const Call& call, int size) {
@@ -74,11 +85,15 @@ std::vector<std::byte> Reduce(const Call& call, const std::vector<const std::byt
   const DType dtype = TypeOf(call.type);
   const auto elements = static_cast<int64_t>(bytes) / ItemSize(dtype);
   const ReduceFunction reduce = ReducerOf(dtype, OpOf(call.op));
-  whole.assign(inputs[0], inputs[0] + bytes);
+  const bool scales = call.op == ncclAvg && (dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2);
+  const auto part = [&](const std::byte* input) {
+    return scales ? Scaled(dtype, input, bytes, size) : std::vector(input, input + bytes);
+  };
+  whole = part(inputs[0]);
   for (size_t r = 1; r < inputs.size(); ++r) {
-    reduce(whole.data(), inputs[r], whole.data(), elements);
+    reduce(whole.data(), part(inputs[r]).data(), whole.data(), elements);
   }
-  if (call.op == ncclAvg) DividerOf(dtype)(whole.data(), elements, size);
+  if (call.op == ncclAvg && !scales) DividerOf(dtype)(whole.data(), elements, size);
   return whole;
 }
 
