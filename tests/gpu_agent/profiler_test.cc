@@ -52,7 +52,8 @@ void InTrainer(const std::string& agent, const std::function<void()>& run) {
 }
 
 std::string said;
-void Keep(int level, unsigned long, const char*, int, const char* format, ...) {
+[[gnu::format(printf, 5, 6)]] void Keep(int level, unsigned long, const char*, int,
+                                        const char* format, ...) {
   char text[512];
   va_list rest;
   va_start(rest, format);
