@@ -60,6 +60,7 @@ def test_warnings_that_callers_cause_are_counted_and_not_all_written():
     expect(lines <= 110 + 6 * (seconds[0] + 1), lines, "lines were written in", seconds[0], "s")
 
 
+@pytest.mark.quiet
 def test_what_protobuf_says_of_calls_is_a_line_of_the_log_and_not_each_one():
     calls, seconds = kit.size(3000, 30000), []
 

@@ -16,7 +16,7 @@ import sys
 
 from bucketd import native
 
-PLUGIN = native.built("lib/libbucketd_nccl_profiler.so") or "libbucketd_nccl_profiler.so"
+PLUGIN = native.library("libbucketd_nccl_profiler.so") or "libbucketd_nccl_profiler.so"
 WORLD, ELEMENTS = 2, 1 << 18  # of bf16, a rank
 BYTES = WORLD * 2 * ELEMENTS
 _COLL, _KERNEL_CH, _COLL_API, _KERNEL_CH_STOP = 1 << 1, 1 << 6, 1 << 9, 22

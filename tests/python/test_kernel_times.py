@@ -156,6 +156,18 @@ def _step(compiler, profiled, **options):
     return plans
 
 
+def _slower(trace: str, times: float) -> None:
+    """Makes it a trace of a machine that much slower: what was estimated without it, which may happen to be right here, is wrong then."""
+    with gzip.open(trace, "rt") as file:
+        whole = json.load(file)
+    for event in whole["traceEvents"]:
+        for what in ("ts", "dur"):
+            if what in event:
+                event[what] *= times
+    with gzip.open(trace, "wt") as file:
+        json.dump(whole, file)
+
+
 @pytest.mark.parametrize("compiler", ["aot_eager", "inductor"])
 def test_measured_kernels_reach_the_plans_of_jobs_through_a_server(tmp_path, compiler):
     kinds = ("fw", "bw")
@@ -163,6 +175,7 @@ def test_measured_kernels_reach_the_plans_of_jobs_through_a_server(tmp_path, com
     graphs = [files.load_graph(tmp_path / f"{kind}.graph.json.gz") for kind in kinds]
     outs = [str(tmp_path / f"{kind}.measured.json.gz") for kind in kinds]
     trace = str(tmp_path / "trace.json.gz")
+    _slower(trace, 5)
     assert main([trace, *(word for kind, out in zip(kinds, outs) for word in ("--graph", str(tmp_path / f"{kind}.graph.json.gz"), "--out", out))]) == 0
     ours = tmp_path / "ours.json"
     _bucketctl("costs", "import-trace", trace, "--profile", "cpu_loopback", "--name", "ours", "--out", ours, *(w for out in outs for w in ("--kernels", out)))
@@ -187,9 +200,9 @@ def test_measured_kernels_reach_the_plans_of_jobs_through_a_server(tmp_path, com
     took = sum(statistics.median(times) for each in alike.values() for times in zip(*each, strict=True))
     predicted = [sum(plans[kind].prediction.compute_ps / 1e6 for kind in kinds) for plans in (before, after)]
     print(compiler, len(rows), "rows, took", took, "predicted before and after", predicted)
-    assert abs(predicted[1] - took) < 0.5 * abs(predicted[0] - took)
-    if compiler == "aot_eager":  # all that runs was measured: equal kernels have their mean, and views stand with what follows them
-        assert abs(predicted[1] - took) < 0.1 * took
+    # Where all that runs was measured, equal kernels have their mean, and views stand with what follows them; Inductor's that were not keep an estimate.
+    off = 0.1 if compiler == "aot_eager" else 0.4
+    assert abs(predicted[1] - took) < off * took < abs(predicted[0] - took)
 
 
 # -- traces by hand, as GPUs leave them

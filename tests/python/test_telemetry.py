@@ -14,6 +14,7 @@ from forged_ring import ForgedRing
 from live_agents import BINARY, Agent, Watcher
 from planners import planner
 from ranks import Ranks, run_ranks
+from trainers_page import commands
 from waiting import wait_for
 
 from bucketd import bucket_library, telemetry
@@ -89,17 +90,27 @@ def test_an_agent_that_is_killed_stops_no_training_and_the_next_one_hears_the_re
                 wait_for(lambda: second.total("bucket_agent_telemetry_records_total", "read") > 0, "records", within=20)
 
 
+def exported_by_the_page(socket: str) -> dict[str, str]:
+    """The environment of a job that does what the page says, on a node whose agent listens elsewhere."""
+    lines = "\n".join(commands("What torch.distributed runs"))
+    assert "/run/bucket-agent/trainers" in lines
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    done = subprocess.run(["bash", "-ec", lines.replace("/run/bucket-agent/trainers", socket) + "\nenv -0"], capture_output=True, text=True,
+                          env={**os.environ, "PATH": path}, check=True)
+    return dict(variable.split("=", 1) for variable in done.stdout.split("\0") if variable)
+
+
 @pytest.mark.parametrize("whose", ["by the test", "by NCCL's own code"])
 def test_collectives_of_torchs_own_reach_prometheus_and_the_planner(tmp_path, whose):
     """By nothing but variables of the job: what NCCL does is played, with its structures as ctypes has them, and goes through its own code where that is here."""
     nccl = played_nccl.nccl_with_symbols() if whose == "by NCCL's own code" else ""
     assert nccl is not None, "the NCCL that deploy/requirements.txt names has its symbols, and nm finds them: neither is so here"
     with planner() as one, Watcher(tmp_path, "--planner", one.address, "--profile", "cpu_loopback", "--telemetry-every", "200ms",
-                                   "--telemetry-job", "measured") as agent:
-        environment = {**os.environ, "NCCL_PROFILER_PLUGIN": played_nccl.PLUGIN, "BUCKETD_AGENT": agent.socket, "BUCKETD_JOB": "measured"}
+                                   "--telemetry-job", "llama") as agent:
+        environment = exported_by_the_page(agent.socket)
         command = [sys.executable, played_nccl.__file__, str(STEPS)]
         ranks = [subprocess.Popen([*command, str(rank), nccl], env=environment, stdin=subprocess.PIPE) for rank in range(WORLD)]
-        of = ('training="measured"', 'collective="all_gather"', 'size="1MiB"')
+        of = ('training="llama"', 'collective="all_gather"', 'size="1MiB"')
         torchs = (*of, 'communicator="torch"')
         wait_for(lambda: agent.total("bucket_agent_kernel_collectives_total") == 2 * WORLD * STEPS, "records")
         assert agent.total("bucket_agent_trainers") == WORLD

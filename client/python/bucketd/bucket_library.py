@@ -44,7 +44,7 @@ class Prediction(ctypes.Structure):
 def find() -> str:
     """$BUCKETD_EXECUTOR, else the wheel's own, else that of the source tree that this package lies in, else the loader's own search."""
     name = "libbucket_executor.so"
-    return os.environ.get("BUCKETD_EXECUTOR") or native.carried(name) or native.built(f"lib/{name}") or name
+    return os.environ.get("BUCKETD_EXECUTOR") or native.library(name) or name
 
 
 @functools.cache

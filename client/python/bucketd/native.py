@@ -20,3 +20,8 @@ def built(name: str) -> str | None:
     """The path of build/`name`, say "bin/bucketd", in the source tree; None: there is none."""
     path = BUILT / name
     return str(path) if os.access(path, os.R_OK) else None
+
+
+def library(name: str) -> str | None:
+    """The path of a library of ours, the wheel's before the source tree's; None: there is none."""
+    return carried(name) or built(f"lib/{name}")
