@@ -10,6 +10,8 @@
 namespace bucketd::agent {
 namespace {
 
+constexpr char kFile[] = "libbucketd_cuda.so";
+
 GpuBackend Host(std::string reason) { return {nullptr, 0, std::move(reason)}; }
 
 }  // namespace
@@ -23,7 +25,9 @@ std::string GpuModulePath() {
   const auto file = std::filesystem::canonical(here.dli_fname, error);
   // A program that was found by PATH is known to the loader by a name that leads nowhere.
   const auto origin = error ? std::filesystem::canonical("/proc/self/exe", error) : file;
-  return (origin.parent_path() / "libbucketd_cuda.so").string();
+  const std::filesystem::path folder = origin.parent_path();
+  const std::filesystem::path beside = folder / kFile, in_lib = folder.parent_path() / "lib" / kFile;
+  return (!std::filesystem::exists(beside, error) && std::filesystem::exists(in_lib, error) ? in_lib : beside).string();
 }
 
 GpuBackend LoadGpuBackend(const std::string& path) {

@@ -15,8 +15,9 @@ struct GpuBackend {
   std::string reason;
 };
 
-// libbucketd_cuda.so in the folder of the program or library that holds this code, unless the
-// environment's BUCKETD_CUDA_MODULE names another file, or is "off".
+// libbucketd_cuda.so in the folder of the program or library that holds this code, else in the
+// folder lib beside that one (/usr/lib for /usr/bin), unless the environment's BUCKETD_CUDA_MODULE
+// names another file, or is "off".
 std::string GpuModulePath();
 
 // Loads it and asks for GPUs; any failure is the host and a reason. Thread-safe; milliseconds

@@ -25,12 +25,14 @@ SIZE = 3 << 30
 class Rank(Gpu):
     """A rank's GPU that is not there."""
 
+    error = torch.OutOfMemoryError
+
     def __init__(self, index, memory=80 << 30, nccl="2.30.4"):
         self.index, self._memory, self._version = index, memory, nccl
 
     def _allocate(self, size):
         if size > self._memory:
-            raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes.\nand more")
+            raise self.error(f"CUDA out of memory. Tried to allocate {size} bytes.\nand more")
         return torch.empty(0)
 
     def _nccl(self):
@@ -56,8 +58,10 @@ def test_all_ranks_have_an_arena():
     assert all(isinstance(got, torch.Tensor) for got in arenas(Rank(0), Rank(1), Rank(2)))
 
 
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError])
 @pytest.mark.parametrize("poor", range(WORLD))
-def test_a_rank_without_memory_is_told_what_to_do_and_the_others_who_it_is(poor):
+def test_a_rank_without_memory_is_told_what_to_do_and_the_others_who_it_is(monkeypatch, poor, error):
+    monkeypatch.setattr(Rank, "error", error)
     got = arenas(*(Rank(rank, memory=1 << 20 if rank == poor else 80 << 30) for rank in range(WORLD)))
     for rank, error in enumerate(got):
         assert isinstance(error, ExecutorError if rank == poor else AgreementError)
@@ -90,6 +94,15 @@ def test_a_group_without_a_communicator_is_told_what_it_wants():
         gpu.communicator(types.SimpleNamespace(name="dp"))
     gpu._backend = lambda name: types.SimpleNamespace(_comm_ptr=lambda: 4711)
     assert gpu.communicator(types.SimpleNamespace(name="dp")) == 4711
+
+
+@pytest.mark.parametrize("debug", [None, "DETAIL"])
+def test_torchs_checks_of_collectives_do_not_hide_a_communicator(monkeypatch, debug):
+    backend = types.SimpleNamespace(_comm_ptr=lambda: 4711)
+    around = backend if debug is None else types.SimpleNamespace(wrapped_pg=backend)
+    assert hasattr(torch.distributed.distributed_c10d._ProcessGroupWrapper, "wrapped_pg")
+    monkeypatch.setattr(torch.distributed.distributed_c10d, "_resolve_process_group", lambda name: types.SimpleNamespace(_get_backend=lambda device: around))
+    assert Rank(0).communicator(types.SimpleNamespace(name="dp")) == 4711
 
 
 def test_ranks_of_this_host_are_counted_by_the_launchers_word(monkeypatch):

@@ -61,7 +61,6 @@ class Gpu:
 
     def __init__(self):
         self.index = torch.cuda.current_device()
-        self.pool = None
 
     def stream(self) -> int:
         return torch.cuda.current_stream(self.index).cuda_stream
@@ -72,7 +71,7 @@ class Gpu:
         scope = f"{scope}/arena"
         try:
             arena = self._allocate(size)
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:  # torch.OutOfMemoryError, and what else a device says
             lacking = ExecutorError(
                 f"GPU {self.index} has no {size} bytes for the plan's buckets ({str(error).splitlines()[0]}); plan with a "
                 'lower memory_limit, or without executor="bucketd"')
@@ -84,10 +83,9 @@ class Gpu:
         return arena
 
     def _allocate(self, size: int) -> torch.Tensor:
-        """Of the memory that torch's NCCL allocates, and in torch's count of what is in use."""
-        self.pool = torch.cuda.MemPool(self._backend(None).mem_allocator)
-        with torch.cuda.use_mem_pool(self.pool):
-            whole = torch.empty(size + _ALIGNMENT, dtype=torch.uint8, device=torch.device("cuda", self.index))
+        """Of torch's own memory, which lets go of what it caches before it says that there is none. NCCL's allocator, which not all GPUs
+        have, would be for windows: gpu_agent/decisions/0002."""
+        whole = torch.empty(size + _ALIGNMENT, dtype=torch.uint8, device=torch.device("cuda", self.index))
         return whole[-whole.data_ptr() % _ALIGNMENT:][:size]
 
     def communicator(self, group) -> int:
@@ -119,8 +117,8 @@ class Gpu:
     def _backend(self, name):
         from torch.distributed import distributed_c10d as c10d
 
-        group = c10d._get_default_group() if name is None else c10d._resolve_process_group(name)
-        return group._get_backend(torch.device("cuda", self.index))
+        backend = c10d._resolve_process_group(name)._get_backend(torch.device("cuda", self.index))
+        return getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL puts one around it
 
 
 @functools.cache
