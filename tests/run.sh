@@ -7,12 +7,13 @@ if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
   cat <<'HELP'
 usage: tests/run.sh [--fast | --full]
 
-Everything a change must pass, on a machine with two cores in about 40 minutes the first time, and in about 25 with a warm ccache.
+Everything a change must pass, on a machine with two fast cores in about 40 minutes the first time, and in about 25 with a warm
+ccache; on slow ones in twice that.
   --fast   without training, sanitizers and fuzzing: about five minutes on a built tree
   --full   also the whole proof of bits (every parallelism, mode, numerics and reduce dtype, on 4 and 6 processes;
            build/proof.txt is its table), every large graph under every profile, the server and the clients under
            sanitizers (threads too), a minute of each fuzz target, the benchmark programs built, and every mutation of
-           tests/mutations.json seen to fail: about two hours more
+           tests/mutations.json seen to fail: four to five hours in all
 
 The last lines are seconds by step and what passed; build/checks has the reports.
 HELP

@@ -26,8 +26,12 @@ std::string GpuModulePath() {
   // A program that was found by PATH is known to the loader by a name that leads nowhere.
   const auto origin = error ? std::filesystem::canonical("/proc/self/exe", error) : file;
   const std::filesystem::path folder = origin.parent_path();
-  const std::filesystem::path beside = folder / kFile, in_lib = folder.parent_path() / "lib" / kFile;
-  return (!std::filesystem::exists(beside, error) && std::filesystem::exists(in_lib, error) ? in_lib : beside).string();
+  const std::filesystem::path beside = folder / kFile,
+                              in_lib = folder.parent_path() / "lib" / kFile;
+  return (!std::filesystem::exists(beside, error) && std::filesystem::exists(in_lib, error)
+              ? in_lib
+              : beside)
+      .string();
 }
 
 GpuBackend LoadGpuBackend(const std::string& path) {

@@ -277,7 +277,7 @@ void AddCalibrateCommand(const Command& app, const std::vector<std::string>& arg
       "Example: measure, then plan with what was measured\n"
       "  bucket-agent calibrate --ranks 2 --profile-out here.json\n"
       "  bucketctl plan step.bw.json.gz --profile here.json\n"
-      "or let the planner do it, for jobs that name node7 or node7@latest\n"
+      "or let the planner do it, for jobs that name node7@latest (node7 is its first version)\n"
       "  bucket-agent calibrate --ranks 2 --planner planner:9460 --name node7 --promote\n"
       "Over several nodes, whose ranks meet at the planner: on each node the same, with its "
       "number\n"

@@ -95,7 +95,6 @@ absl::optional<Message> Payload(const absl::Status& status, absl::string_view ur
 }  // namespace
 
 absl::string_view ReasonName(Reason reason) { return Find(reason).name; }
-absl::StatusCode ReasonCode(Reason reason) { return Find(reason).code; }
 
 absl::Status MakeError(Reason reason, absl::string_view message, const ErrorFields& fields) {
   google::rpc::ErrorInfo info;

@@ -60,7 +60,6 @@ struct ErrorFields {
 };
 
 absl::string_view ReasonName(Reason reason);
-absl::StatusCode ReasonCode(Reason reason);
 
 // The code follows from the reason; long messages are cut, since they travel in headers. OVERLOADED
 // and DRAINING also say when to come back, and so does QUOTA_USED_UP unless it lasts.

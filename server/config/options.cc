@@ -52,7 +52,7 @@ constexpr OptionRow kRows[] = {
     {"identities-file", "Serving",
      "Who is who: [[identity]] entries with names = [\"URI:...\", \"DNS:...\"] of callers' "
      "certificates, tenant = \"NAME\" (\"*\": any) and roles = [\"plan\", \"report\", "
-     "\"promote\", \"admin\"]; [[issuer]] entries say whose tokens count",
+     "\"promote\", \"admin\", \"peer\"] (of replicas); [[issuer]] entries say whose tokens count",
      FIELD(tls.identities_file)},
     {"accept-tokens", "Serving",
      "Callers may show a token (JSON Web Token: RS256, ES256, EdDSA) of an [[issuer]] of the "

@@ -68,7 +68,8 @@ TEST(ModuleLoader, GpusAreCountedAndNcclIsNamed) {
 
 TEST(ModuleLoader, TheEnvironmentNamesTheModuleOrSwitchesItOff) {
   unsetenv("BUCKETD_CUDA_MODULE");
-  const std::string beside = Beside("libbucketd_cuda.so"), in_lib = Beside("../lib/libbucketd_cuda.so");
+  const std::string beside = Beside("libbucketd_cuda.so"),
+                    in_lib = Beside("../lib/libbucketd_cuda.so");
   const bool built = std::filesystem::exists(in_lib);  // for this program in tests/
   EXPECT_EQ(GpuModulePath(), built ? std::filesystem::canonical(in_lib).string() : beside);
   setenv("BUCKETD_CUDA_MODULE", "off", 1);

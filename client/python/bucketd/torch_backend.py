@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -12,6 +13,7 @@ from torch import fx
 
 from .boxed import boxed
 from .graph import Role
+from .job import rank_and_world
 from .ops import facts
 from .session import Planned, Session
 from .settings import Settings, SettingsArgs, bucket_list
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 _PARTITIONERS = {"default": "default_partition", "min_cut": "min_cut_rematerialization_partition"}  # of functorch
 PLAN = "plan"
 INDUCTOR = "inductor"
+
+log = logging.getLogger("bucketd")
 
 Pass = Callable[[fx.GraphModule, Sequence[object]], fx.GraphModule | None]
 
@@ -85,6 +89,7 @@ class Backend:
         self.parameter_order = parameter_order
         self.on_plan = on_plan
         self.compiler, self.passes, self.partitioner, self.recompile = compiler, passes, partitioner, recompile
+        self._told_of_wrapper = False
         self.__name__ = "bucketd"
 
     def __call__(self, gm: fx.GraphModule, example_inputs, **how):
@@ -109,12 +114,24 @@ class Backend:
             elif has_collectives(part):
                 part = self.session.plan(part, context, kind, ordinal, order, lambda planned: self._planned(plans, planned),
                                          self.recompile)
+            else:
+                self._tell_of_wrapper(context)
         return part, bool(plans)
 
     def _planned(self, plans: list[Planned], planned: Planned) -> None:
         plans.append(planned)
         if self.on_plan is not None:
             self.on_plan(planned)
+
+    def _tell_of_wrapper(self, context) -> None:
+        """Once, on one rank: that a graph has nothing to plan since something around it communicates."""
+        wrapper = None if self._told_of_wrapper else _wrapper(_traced_module(context.model_prefixes))
+        if wrapper is not None:
+            self._told_of_wrapper = True
+            log.log(logging.WARNING if rank_and_world()[0] == 0 else logging.DEBUG,
+                    "bucketd: a graph without collectives has no plan: %s communicates outside of what is compiled. Parameters have to be "
+                    "gathered in the graph (SimpleFSDP; client/python/TRAINERS.md); for fully_shard `bucketctl advise` says how to wrap "
+                    "and prefetch", wrapper)
 
     def _node_by_node(self, gm: fx.GraphModule, example_inputs, context, plan):
         from torch._dynamo.backends.common import aot_autograd
@@ -231,6 +248,17 @@ def _registration_order(context) -> list[str]:
     """Of the module that is being compiled: the one whose forward Dynamo traces, if all parameters hang on it."""
     module = _traced_module(context.model_prefixes)
     return parameter_order(module) if module is not None else []
+
+
+def _wrapper(module: torch.nn.Module | None) -> str | None:
+    """Who communicates for the module that is being compiled, from its hooks."""
+    from torch.distributed.fsdp import FSDPModule
+    from torch.nn.parallel import DistributedDataParallel
+
+    if DistributedDataParallel._get_active_ddp_module() is not None:
+        return "DistributedDataParallel"
+    sharded = module is not None and any(isinstance(each, FSDPModule) for each in module.modules())
+    return "fully_shard" if sharded else None
 
 
 def _traced_module(prefixes):
