@@ -6,6 +6,12 @@
 // the library's place: they do the same and count what came and went. Sessions that this process
 // opened as a client are not affected.
 //
+// It also keeps sessions from being resumed, by defining `SSL_CTX_set_session_id_context`: gRPC has
+// no option for that. Who resumes shows no certificate, OpenSSL verifies none, and gRPC hands out
+// the one of the first handshake: a client that kept its session stayed who it had been after its
+// certificate had expired or been replaced, until the server's own files changed. Nobody loses by
+// it: gRPC's clients in C++ and Python, ours and other replicas', keep no sessions.
+//
 // What it cannot do: a session knows no address, so who comes back after a flood has the whole
 // budget again, for the price of a handshake, which costs both sides about the same; and each
 // session is a peer by itself. Handshakes themselves are not bounded.
