@@ -22,7 +22,7 @@ struct Row {
   const char* name;
 };
 
-constexpr std::array<Row, 38> kTable = {{
+constexpr std::array<Row, 39> kTable = {{
     {Reason::kDigestMalformed, absl::StatusCode::kInvalidArgument, "DIGEST_MALFORMED"},
     {Reason::kDigestMismatch, absl::StatusCode::kInvalidArgument, "DIGEST_MISMATCH"},
     {Reason::kContentMismatch, absl::StatusCode::kInvalidArgument, "CONTENT_MISMATCH"},
@@ -32,6 +32,7 @@ constexpr std::array<Row, 38> kTable = {{
     {Reason::kUploadProtocol, absl::StatusCode::kInvalidArgument, "UPLOAD_PROTOCOL"},
     {Reason::kCodecUnknown, absl::StatusCode::kInvalidArgument, "CODEC_UNKNOWN"},
     {Reason::kRequestMalformed, absl::StatusCode::kInvalidArgument, "REQUEST_MALFORMED"},
+    {Reason::kRequestTooLarge, absl::StatusCode::kInvalidArgument, "REQUEST_TOO_LARGE"},
     {Reason::kOptionsInvalid, absl::StatusCode::kInvalidArgument, "OPTIONS_INVALID"},
     {Reason::kMeshInvalid, absl::StatusCode::kInvalidArgument, "MESH_INVALID"},
     {Reason::kProfileUnknown, absl::StatusCode::kNotFound, "PROFILE_UNKNOWN"},

@@ -20,6 +20,7 @@ enum class Reason {
   kUploadProtocol,
   kCodecUnknown,
   kRequestMalformed,
+  kRequestTooLarge,
   kOptionsInvalid,
   kMeshInvalid,
   kProfileUnknown,

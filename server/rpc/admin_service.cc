@@ -10,6 +10,7 @@
 #include "proto/admin.grpc.pb.h"
 #include "server/base/errors.h"
 #include "server/base/worker_pool.h"
+#include "server/rpc/request_bytes.h"
 #include "server/rpc/request_scope.h"
 #include "server/rpc/status_grpc.h"
 
@@ -19,18 +20,20 @@ namespace {
 constexpr int kThreads = 1;
 constexpr int kQueue = 64;
 
+using grpc::ByteBuffer;
 using grpc::CallbackServerContext;
-using Service = v1::Admin::WithCallbackMethod_GetStatus<v1::Admin::WithCallbackMethod_ListPlans<
-    v1::Admin::WithCallbackMethod_EvictPlans<v1::Admin::WithCallbackMethod_ListJobs<
-        v1::Admin::WithCallbackMethod_PinJob<v1::Admin::WithCallbackMethod_UnpinJob<
-            v1::Admin::WithCallbackMethod_SetPlanning<v1::Admin::WithCallbackMethod_ListAudit<
-                v1::Admin::WithCallbackMethod_ListTenants<v1::Admin::Service>>>>>>>>>;
+using Service = v1::Admin::WithRawCallbackMethod_GetStatus<
+    v1::Admin::WithRawCallbackMethod_ListPlans<v1::Admin::WithRawCallbackMethod_EvictPlans<
+        v1::Admin::WithRawCallbackMethod_ListJobs<v1::Admin::WithRawCallbackMethod_PinJob<
+            v1::Admin::WithRawCallbackMethod_UnpinJob<v1::Admin::WithRawCallbackMethod_SetPlanning<
+                v1::Admin::WithRawCallbackMethod_ListAudit<
+                    v1::Admin::WithRawCallbackMethod_ListTenants<v1::Admin::Service>>>>>>>>>;
 
 // One that Admin answers by itself, under the same name.
-#define CALL(name)                                                                                 \
-  grpc::ServerUnaryReactor* name(CallbackServerContext* context, const v1::name##Request* request, \
-                                 v1::name##Response* response) override {                          \
-    return Answer(Method::k##name, context, &Admin::name, request, response);                      \
+#define CALL(name)                                                                               \
+  grpc::ServerUnaryReactor* name(CallbackServerContext* context, const ByteBuffer* request,      \
+                                 ByteBuffer* response) override {                                \
+    return Answer<v1::name##Request>(Method::k##name, context, &Admin::name, request, response); \
   }
 
 // A request of an operator who belongs to one tenant means what is of that tenant.
@@ -62,12 +65,14 @@ class AdminService final : public Service {
   AdminService(Admin& admin, const Admission& admission, ServerMetrics& metrics)
       : admin_(admin), admission_(admission), metrics_(metrics), pool_(kThreads, kQueue) {}
 
-  grpc::ServerUnaryReactor* GetStatus(CallbackServerContext* context, const v1::GetStatusRequest*,
-                                      v1::GetStatusResponse* response) override {
-    return Run(Method::kGetStatus, context, [this, response](const Caller&) {
-      *response = admin_.GetStatus();
-      return absl::OkStatus();
-    });
+  grpc::ServerUnaryReactor* GetStatus(CallbackServerContext* context, const ByteBuffer* request,
+                                      ByteBuffer* response) override {
+    return Run(Method::kGetStatus, context,
+               [this, bytes = RequestBytes(request), response](const Caller&) mutable {
+                 const absl::Status read = bytes.Read<v1::GetStatusRequest>().status();
+                 if (read.ok()) *response = ToBytes(admin_.GetStatus());
+                 return read;
+               });
   }
   CALL(ListPlans)
   CALL(EvictPlans)
@@ -80,16 +85,17 @@ class AdminService final : public Service {
 #undef CALL
 
  private:
-  // gRPC keeps request, response and context until the reactor is done.
-  template <typename Call, typename Request, typename Response>
+  // gRPC keeps response and context until the reactor is done.
+  template <typename Request, typename Call>
   grpc::ServerUnaryReactor* Answer(Method method, CallbackServerContext* context, Call call,
-                                   const Request* request, Response* response) {
+                                   const ByteBuffer* given, ByteBuffer* response) {
     return Run(method, context,
-               [this, call, request, response, context](const Caller& caller) -> absl::Status {
-                 Request of_tenant = *request;
-                 RETURN_IF_ERROR(KeepToTenant(admission_, caller, of_tenant));
-                 auto answer = Asked(call, of_tenant, ActorOf(caller, *context));
-                 if (answer.ok()) *response = *std::move(answer);
+               [this, call, bytes = RequestBytes(given), response,
+                context](const Caller& caller) mutable -> absl::Status {
+                 ASSIGN_OR_RETURN(Request request, bytes.Read<Request>());
+                 RETURN_IF_ERROR(KeepToTenant(admission_, caller, request));
+                 const auto answer = Asked(call, request, ActorOf(caller, *context));
+                 if (answer.ok()) *response = ToBytes(*answer);
                  return answer.status();
                });
   }

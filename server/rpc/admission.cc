@@ -161,11 +161,4 @@ absl::StatusOr<std::string> Admission::TenantFor(const Caller& caller,
   return tenant;
 }
 
-absl::StatusOr<std::string> Admission::TenantOf(Method method,
-                                                const grpc::CallbackServerContext& context,
-                                                absl::string_view said) const {
-  ASSIGN_OR_RETURN(const Caller caller, Admit(method, context));
-  return TenantFor(caller, said);
-}
-
 }  // namespace bucketd

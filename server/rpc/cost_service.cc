@@ -1,7 +1,6 @@
 #include "server/rpc/cost_service.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 #include <vector>
 
@@ -15,17 +14,21 @@
 #include "server/costs/cost_names.h"
 #include "server/costs/cost_proposals.h"
 #include "server/rpc/handoff.h"
+#include "server/rpc/request_bytes.h"
 #include "server/rpc/request_scope.h"
 #include "server/rpc/status_grpc.h"
 
 namespace bucketd {
 namespace {
 
+using grpc::ByteBuffer;
 using grpc::CallbackServerContext;
 
 constexpr int kThreads = 1;
 constexpr int kQueue = 64;
 constexpr int kMaxBatch = 4096;
+// Of a profile with as many rows as one may have, or a batch of samples: names and all, twice.
+constexpr int64_t kMostProfileBytes = int64_t{1} << 20;
 
 v1::ProfileVersion ToProto(const ProfileInfo& info) {
   v1::ProfileVersion message;
@@ -76,14 +79,14 @@ struct Shared {
   WorkerPool pool;  // last: its jobs use the others
 };
 
-// One stream of samples: read on gRPC's threads, taken in on the worker when it has ended well. A
-// stream that breaks off leaves nothing.
-class ReportReactor final : public grpc::ServerReadReactor<v1::ReportCostsRequest> {
+// One stream of samples: one message is read at a time, on the worker, which takes them in when the
+// stream has ended well. One that breaks off leaves nothing.
+class ReportReactor final : public grpc::ServerReadReactor<ByteBuffer> {
  public:
-  ReportReactor(Shared& shared, CallbackServerContext* context, v1::ReportCostsResponse* response)
+  ReportReactor(Shared& shared, CallbackServerContext* context, ByteBuffer* response)
       : shared_(shared),
         context_(*context),
-        response_(*response),
+        bytes_of_response_(*response),
         scope_(Method::kReportCosts, shared.parts.metrics) {
     const int32_t limit = shared_.parts.options.max_report_streams;
     const absl::StatusOr<Caller> caller =
@@ -106,17 +109,14 @@ class ReportReactor final : public grpc::ServerReadReactor<v1::ReportCostsReques
   void OnReadDone(bool ok) override {
     TakeFromGrpc(this);
     shared_.parts.timers.CancelAndWait(stall_timer_);
-    if (!ok) {
-      HandleEnd();
-      return;
-    }
-    const absl::Status taken = Take();
-    if (!taken.ok()) {
-      End(taken);
-    } else {
-      message_.Clear();
-      ReadNext();
-    }
+    const bool submitted = shared_.pool.TrySubmit([this, ok] {
+      if (ok) {
+        HandleMessage();
+      } else {
+        HandleEnd();
+      }
+    });
+    if (!submitted) End(MakeError(Reason::kOverloaded, "too many changes of cost profiles wait"));
   }
 
   void OnDone() override {
@@ -134,19 +134,29 @@ class ReportReactor final : public grpc::ServerReadReactor<v1::ReportCostsReques
     StartRead(&message_);
   }
 
-  absl::Status Take() {
-    if (message_.part_case() == v1::ReportCostsRequest::kHeader) return TakeHeader();
-    if (message_.part_case() != v1::ReportCostsRequest::kBatch || report_.profile.empty()) {
-      return MakeError(Reason::kUploadProtocol, "expected a header first, then batches of samples");
+  void HandleMessage() {
+    const absl::Status taken = Take();
+    if (taken.ok()) {
+      ReadNext();
+    } else {
+      End(taken);
     }
-    return TakeBatch();
   }
 
-  absl::Status TakeHeader() {
+  absl::Status Take() {
+    ASSIGN_OR_RETURN(const auto message,
+                     RequestBytes(&message_).Read<v1::ReportCostsRequest>(kMostProfileBytes));
+    if (message.has_header()) return TakeHeader(message.header());
+    if (!message.has_batch() || report_.profile.empty()) {
+      return MakeError(Reason::kUploadProtocol, "expected a header first, then batches of samples");
+    }
+    return TakeBatch(message.batch());
+  }
+
+  absl::Status TakeHeader(const v1::ReportHeader& header) {
     if (!report_.profile.empty()) {
       return MakeError(Reason::kUploadProtocol, "a second header; one report is about one profile");
     }
-    const v1::ReportHeader& header = message_.header();
     RETURN_IF_ERROR(CheckProfileName(header.profile()));
     const std::vector<std::string> names = shared_.parts.catalog.Names();
     if (!std::binary_search(names.begin(), names.end(), header.profile())) {
@@ -159,8 +169,7 @@ class ReportReactor final : public grpc::ServerReadReactor<v1::ReportCostsReques
     return absl::OkStatus();
   }
 
-  absl::Status TakeBatch() {
-    const v1::SampleBatch& batch = message_.batch();
+  absl::Status TakeBatch(const v1::SampleBatch& batch) {
     if (batch.samples_size() > kMaxBatch) {
       return MakeError(Reason::kProfileLimit, "too many samples in one message",
                        {.limit = kMaxBatch, .actual = batch.samples_size(), .node = {}});
@@ -194,8 +203,8 @@ class ReportReactor final : public grpc::ServerReadReactor<v1::ReportCostsReques
       End(MakeError(Reason::kCancelled, "the report broke off or stalled; none of it was taken"));
     } else if (report_.profile.empty()) {
       End(MakeError(Reason::kUploadProtocol, "expected a header first, then batches of samples"));
-    } else if (!shared_.pool.TrySubmit([this] { End(Store()); })) {
-      End(MakeError(Reason::kOverloaded, "too many changes of cost profiles wait"));
+    } else {
+      End(Store());
     }
   }
 
@@ -213,6 +222,8 @@ class ReportReactor final : public grpc::ServerReadReactor<v1::ReportCostsReques
   }
 
   void End(const absl::Status& status) {
+    message_.Clear();
+    if (status.ok()) bytes_of_response_ = ToBytes(response_);
     const grpc::Status ended =
         EndRequest(scope_, context_, status, absl::StrCat("samples=", seen_));
     HandToGrpc(this);
@@ -221,109 +232,90 @@ class ReportReactor final : public grpc::ServerReadReactor<v1::ReportCostsReques
 
   Shared& shared_;
   CallbackServerContext& context_;
-  v1::ReportCostsResponse& response_;
+  ByteBuffer& bytes_of_response_;
+  v1::ReportCostsResponse response_;
   RequestScope scope_;
-  v1::ReportCostsRequest message_;
+  ByteBuffer message_;
   CostReport report_;
   Actor by_;
   int64_t seen_ = 0;
   Timers::Id stall_timer_ = 0;
 };
 
-class CostService final : public v1::CostProfiles::CallbackService {
+using Service = v1::CostProfiles::WithRawCallbackMethod_ListProfiles<
+    v1::CostProfiles::WithRawCallbackMethod_GetProfile<
+        v1::CostProfiles::WithRawCallbackMethod_ReportCosts<
+            v1::CostProfiles::WithRawCallbackMethod_ImportProfile<
+                v1::CostProfiles::WithRawCallbackMethod_ProposeProfile<
+                    v1::CostProfiles::WithRawCallbackMethod_PromoteProfile<
+                        v1::CostProfiles::WithRawCallbackMethod_RollbackProfile<
+                            v1::CostProfiles::Service>>>>>>>;
+
+class CostService final : public Service {
  public:
   explicit CostService(const CostServiceParts& parts) : shared_(parts) {}
 
-  grpc::ServerUnaryReactor* ListProfiles(CallbackServerContext* context,
-                                         const v1::ListProfilesRequest* request,
-                                         v1::ListProfilesResponse* response) override {
-    return Run(Method::kListProfiles, context, [this, request, response](const Actor&) {
-      for (const ProfileInfo& info : parts().catalog.List(request->name())) {
-        *response->add_profiles() = ToProto(info);
-      }
-      for (const HeldClass& held : parts().samples.List(request->name())) {
-        v1::HeldSamples& message = *response->add_samples();
-        message.set_profile(held.profile);
-        ClassToProto(held.of, *message.mutable_of());
-        message.set_samples(static_cast<uint32_t>(held.samples));
-        message.set_reporters(static_cast<uint32_t>(held.voters));
-        message.set_newest_unix_ms(held.newest_unix_ms);
-      }
-      return absl::OkStatus();
-    });
+  grpc::ServerUnaryReactor* ListProfiles(CallbackServerContext* context, const ByteBuffer* request,
+                                         ByteBuffer* response) override {
+    return Run<v1::ListProfilesRequest>(
+        Method::kListProfiles, context, request, response,
+        [this](const v1::ListProfilesRequest& asked, const Actor&) { return List(asked.name()); });
   }
 
-  grpc::ServerUnaryReactor* GetProfile(CallbackServerContext* context,
-                                       const v1::GetProfileRequest* request,
-                                       v1::GetProfileResponse* response) override {
-    return Run(
-        Method::kGetProfile, context, [this, request, response](const Actor&) -> absl::Status {
-          ASSIGN_OR_RETURN(const CostCatalog::ProfilePtr profile,
-                           parts().catalog.Resolve(request->profile(), request->device_type()));
-          ASSIGN_OR_RETURN(const ProfileInfo info,
-                           parts().catalog.Info(profile->name, profile->version));
-          ProfileToProto(*profile, *response->mutable_profile());
-          *response->mutable_version() = ToProto(info);
-          return absl::OkStatus();
-        });
+  grpc::ServerUnaryReactor* GetProfile(CallbackServerContext* context, const ByteBuffer* request,
+                                       ByteBuffer* response) override {
+    return Run<v1::GetProfileRequest>(
+        Method::kGetProfile, context, request, response,
+        [this](const v1::GetProfileRequest& asked, const Actor&) { return Get(asked); });
   }
 
-  grpc::ServerReadReactor<v1::ReportCostsRequest>* ReportCosts(
-      CallbackServerContext* context, v1::ReportCostsResponse* response) override {
+  grpc::ServerReadReactor<ByteBuffer>* ReportCosts(CallbackServerContext* context,
+                                                   ByteBuffer* response) override {
     return new ReportReactor(shared_, context, response);
   }
 
-  grpc::ServerUnaryReactor* ImportProfile(CallbackServerContext* context,
-                                          const v1::ImportProfileRequest* request,
-                                          v1::ImportProfileResponse* response) override {
-    return Change(Method::kImportProfile, context,
-                  [this, request, response](const Actor& by) -> absl::Status {
-                    v1::CostProfile message = request->profile();
-                    message.set_version(1);  // the catalog numbers versions
-                    absl::StatusOr<CostProfile> profile = ProfileFromProto(message);
-                    if (!profile.ok()) return WithReason(Reason::kProfileInvalid, profile.status());
-                    ASSIGN_OR_RETURN(
-                        const CostCatalog::Added added,
-                        parts().catalog.Add(*std::move(profile), ProfileOrigin::kImported,
-                                            request->by(), by));
-                    *response->mutable_version() = ToProto(added.info);
-                    response->set_already_there(added.already_there);
-                    return absl::OkStatus();
-                  });
+  grpc::ServerUnaryReactor* ImportProfile(CallbackServerContext* context, const ByteBuffer* request,
+                                          ByteBuffer* response) override {
+    return Change<v1::ImportProfileRequest>(
+        Method::kImportProfile, context, request, response,
+        [this](const v1::ImportProfileRequest& asked, const Actor& by) {
+          return Import(asked, by);
+        },
+        kMostProfileBytes);
   }
 
   grpc::ServerUnaryReactor* ProposeProfile(CallbackServerContext* context,
-                                           const v1::ProposeProfileRequest* request,
-                                           v1::ProposeProfileResponse* response) override {
-    return Change(Method::kProposeProfile, context,
-                  [this, request, response](const Actor& by) -> absl::Status {
-                    RETURN_IF_ERROR(CheckProfileName(request->name()));
-                    ASSIGN_OR_RETURN(
-                        const CostProposal proposal,
-                        bucketd::ProposeProfile(request->name(), parts().catalog, parts().samples,
-                                                parts().options, parts().cost_metrics, by));
-                    ProposalToProto(proposal, *response);
-                    return absl::OkStatus();
-                  });
+                                           const ByteBuffer* request,
+                                           ByteBuffer* response) override {
+    return Change<v1::ProposeProfileRequest>(
+        Method::kProposeProfile, context, request, response,
+        [this](const v1::ProposeProfileRequest& asked, const Actor& by) {
+          return Propose(asked, by);
+        });
   }
 
   grpc::ServerUnaryReactor* PromoteProfile(CallbackServerContext* context,
-                                           const v1::PromoteProfileRequest* request,
-                                           v1::PromoteProfileResponse* response) override {
-    return Change(Method::kPromoteProfile, context, [this, request, response](const Actor& by) {
-      const auto version =
-          static_cast<int32_t>(std::min(request->version(), static_cast<uint32_t>(kMaxVersion)));
-      return Switch(parts().catalog.Promote(request->name(), version, PromotionKind::kPromote, by),
-                    *response);
-    });
+                                           const ByteBuffer* request,
+                                           ByteBuffer* response) override {
+    return Change<v1::PromoteProfileRequest>(
+        Method::kPromoteProfile, context, request, response,
+        [this](const v1::PromoteProfileRequest& asked, const Actor& by) {
+          const auto version =
+              static_cast<int32_t>(std::min(asked.version(), static_cast<uint32_t>(kMaxVersion)));
+          return ToResponse<v1::PromoteProfileResponse>(
+              parts().catalog.Promote(asked.name(), version, PromotionKind::kPromote, by));
+        });
   }
 
   grpc::ServerUnaryReactor* RollbackProfile(CallbackServerContext* context,
-                                            const v1::RollbackProfileRequest* request,
-                                            v1::RollbackProfileResponse* response) override {
-    return Change(Method::kRollbackProfile, context, [this, request, response](const Actor& by) {
-      return Switch(parts().catalog.Rollback(request->name(), by), *response);
-    });
+                                            const ByteBuffer* request,
+                                            ByteBuffer* response) override {
+    return Change<v1::RollbackProfileRequest>(
+        Method::kRollbackProfile, context, request, response,
+        [this](const v1::RollbackProfileRequest& asked, const Actor& by) {
+          return ToResponse<v1::RollbackProfileResponse>(
+              parts().catalog.Rollback(asked.name(), by));
+        });
   }
 
  private:
@@ -331,36 +323,106 @@ class CostService final : public v1::CostProfiles::CallbackService {
 
   const CostServiceParts& parts() const { return shared_.parts; }
 
+  absl::StatusOr<v1::ListProfilesResponse> List(const std::string& name) {
+    v1::ListProfilesResponse response;
+    for (const ProfileInfo& info : parts().catalog.List(name)) {
+      *response.add_profiles() = ToProto(info);
+    }
+    for (const HeldClass& held : parts().samples.List(name)) {
+      v1::HeldSamples& message = *response.add_samples();
+      message.set_profile(held.profile);
+      ClassToProto(held.of, *message.mutable_of());
+      message.set_samples(static_cast<uint32_t>(held.samples));
+      message.set_reporters(static_cast<uint32_t>(held.voters));
+      message.set_newest_unix_ms(held.newest_unix_ms);
+    }
+    return response;
+  }
+
+  absl::StatusOr<v1::GetProfileResponse> Get(const v1::GetProfileRequest& asked) {
+    ASSIGN_OR_RETURN(const CostCatalog::ProfilePtr profile,
+                     parts().catalog.Resolve(asked.profile(), asked.device_type()));
+    ASSIGN_OR_RETURN(const ProfileInfo info, parts().catalog.Info(profile->name, profile->version));
+    v1::GetProfileResponse response;
+    ProfileToProto(*profile, *response.mutable_profile());
+    *response.mutable_version() = ToProto(info);
+    return response;
+  }
+
+  absl::StatusOr<v1::ImportProfileResponse> Import(const v1::ImportProfileRequest& asked,
+                                                   const Actor& by) {
+    v1::CostProfile message = asked.profile();
+    message.set_version(1);  // the catalog numbers versions
+    absl::StatusOr<CostProfile> profile = ProfileFromProto(message);
+    if (!profile.ok()) return WithReason(Reason::kProfileInvalid, profile.status());
+    ASSIGN_OR_RETURN(
+        const CostCatalog::Added added,
+        parts().catalog.Add(*std::move(profile), ProfileOrigin::kImported, asked.by(), by));
+    v1::ImportProfileResponse response;
+    *response.mutable_version() = ToProto(added.info);
+    response.set_already_there(added.already_there);
+    return response;
+  }
+
+  absl::StatusOr<v1::ProposeProfileResponse> Propose(const v1::ProposeProfileRequest& asked,
+                                                     const Actor& by) {
+    RETURN_IF_ERROR(CheckProfileName(asked.name()));
+    ASSIGN_OR_RETURN(const CostProposal proposal,
+                     bucketd::ProposeProfile(asked.name(), parts().catalog, parts().samples,
+                                             parts().options, parts().cost_metrics, by));
+    v1::ProposeProfileResponse response;
+    ProposalToProto(proposal, response);
+    return response;
+  }
+
   template <typename Response>
-  static absl::Status Switch(const absl::StatusOr<CostCatalog::Switched>& switched,
-                             Response& response) {
+  static absl::StatusOr<Response> ToResponse(
+      const absl::StatusOr<CostCatalog::Switched>& switched) {
     if (!switched.ok()) return switched.status();
+    Response response;
     *response.mutable_version() = ToProto(switched->info);
     response.set_before(static_cast<uint32_t>(switched->before));
-    return absl::OkStatus();
+    return response;
   }
 
+  template <typename Request, typename Call>
   grpc::ServerUnaryReactor* Change(Method method, CallbackServerContext* context,
-                                   std::function<absl::Status(const Actor&)> call) {
-    return Run(method, context, [this, call = std::move(call)](const Actor& by) -> absl::Status {
-      if (parts().draining) return MakeError(Reason::kDraining, "the server is shutting down");
-      return call(by);
-    });
+                                   const ByteBuffer* given, ByteBuffer* response, Call call,
+                                   int64_t most = kMostRequestBytes) {
+    return Run<Request>(
+        method, context, given, response,
+        [this, call](const Request& request, const Actor& by) -> decltype(call(request, by)) {
+          if (parts().draining) return MakeError(Reason::kDraining, "the server is shutting down");
+          return call(request, by);
+        },
+        most);
   }
 
-  // gRPC keeps request, response and context until the reactor is done.
+  // gRPC keeps response and context until the reactor is done.
+  template <typename Request, typename Call>
   grpc::ServerUnaryReactor* Run(Method method, CallbackServerContext* context,
-                                std::function<absl::Status(const Actor&)> call) {
+                                const ByteBuffer* given, ByteBuffer* response, Call call,
+                                int64_t most = kMostRequestBytes) {
     auto scope = std::make_shared<RequestScope>(method, parts().metrics);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const auto end = [scope, reactor, context](const absl::Status& status) {
       reactor->Finish(EndRequest(*scope, *context, status, absl::StrCat("peer=", context->peer())));
     };
+    const auto answer = [call, response, most](RequestBytes& bytes,
+                                               const Actor& by) -> absl::Status {
+      ASSIGN_OR_RETURN(const Request request, bytes.Read<Request>(most));
+      const auto said = call(request, by);
+      if (said.ok()) *response = ToBytes(*said);
+      return said.status();
+    };
+    RequestBytes bytes(given);
     const absl::StatusOr<Caller> caller = parts().admission.Admit(method, *context);
     if (!caller.ok()) {
       end(caller.status());
-    } else if (!shared_.pool.TrySubmit([end, call = std::move(call),
-                                        by = ActorOf(*caller, *context)] { end(call(by)); })) {
+    } else if (!shared_.pool.TrySubmit(
+                   [end, answer, bytes, by = ActorOf(*caller, *context)]() mutable {
+                     end(answer(bytes, by));
+                   })) {
       end(MakeError(Reason::kOverloaded, "too many calls about cost profiles wait"));
     }
     return reactor;

@@ -9,7 +9,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "grpcpp/impl/codegen/proto_utils.h"
 
 #include "passes/base/status_macros.h"
 #include "proto/planner.pb.h"
@@ -19,11 +18,11 @@
 #include "server/jobs/machine/job_call.h"
 #include "server/plans/plan_request.h"
 #include "server/plans/request_memo.h"
-#include "server/rpc/handoff.h"
 #include "server/rpc/job_routes.h"
 #include "server/rpc/plan_source.h"
 #include "server/rpc/ranks_call.h"
-#include "server/rpc/request_scope.h"
+#include "server/rpc/reading_reactor.h"
+#include "server/rpc/request_bytes.h"
 #include "server/rpc/status_grpc.h"
 
 namespace bucketd {
@@ -52,86 +51,33 @@ ByteBuffer ToByteBuffer(const PlanAnswer& answer) {
   } else {
     response.mutable_graph_required()->set_upload_lease_ms(answer.upload_lease_ms);
   }
-  const grpc::Slice slice(response.SerializeAsString());
-  return ByteBuffer(&slice, 1);
+  return ToBytes(response);
 }
 
 absl::string_view AsView(const grpc::Slice& slice) {
   return {reinterpret_cast<const char*>(slice.begin()), slice.size()};
 }
 
-// Requests of more bytes than these are read on a worker: what takes milliseconds to read would
-// keep other calls of gRPC's thread waiting.
-constexpr size_t kReadAtOnceBytes = RequestMemo::kMaxRequestBytes;
+static_assert(kMostRequestBytes == RequestMemo::kMaxRequestBytes);
 
-class GetPlanReactor final : public grpc::ServerUnaryReactor {
+class GetPlanReactor final : public ReadingReactor {
  public:
   GetPlanReactor(const ServiceParts& parts, CallbackServerContext* context,
-                 const ByteBuffer& request, ByteBuffer* response)
-      : parts_(parts),
-        context_(*context),
-        request_(const_cast<ByteBuffer&>(request)),  // gRPC would keep the bytes till the end
+                 const ByteBuffer* request, ByteBuffer* response)
+      : ReadingReactor(parts, Method::kGetPlan, context, request),
         response_(*response),
-        scope_(Method::kGetPlan, parts.metrics),
-        held_(parts.request_room, HostOf(context->peer())),
         caller_(parts.admission.Admit(Method::kGetPlan, *context)) {
     if (!caller_.ok()) {
       End(caller_.status());
-      return;
-    }
-    // Cancellation is reported only after this constructor: gRPC does not know the reactor yet.
-    if (PlanReplyPtr reply = KnownHit()) {
-      End(PlanAnswer{PlanOutcome::kHit, std::move(reply), 0, {}});
-      return;
-    }
-    if (request.Length() <= kReadAtOnceBytes) {
-      Ask();
+    } else if (PlanReplyPtr reply = KnownHit()) {
+      Answer(PlanAnswer{PlanOutcome::kHit, std::move(reply), 0, {}});
     } else {
-      AskLater();
+      Begin();
     }
-    HandToGrpc(this);
-  }
-
-  void OnCancel() override {
-    TakeFromGrpc(this);
-    cancelled_ = true;
-    CancelCalls();
-  }
-  void OnDone() override {
-    TakeFromGrpc(this);
-    LetGo();
   }
 
  private:
-  // Nothing of a large request is looked at before there is room for its bytes, and nothing is
-  // parsed before there is room for what it will take parsed: refusing costs next to nothing.
-  void AskLater() {
-    const absl::Status room = held_.Resize(static_cast<int64_t>(request_.Length()));
-    if (!room.ok()) {
-      End(room);
-      return;
-    }
-    ++holders_;
-    if (parts_.request_pool.TrySubmit([this] { AskOnWorker(); })) return;
-    --holders_;
-    End(MakeError(Reason::kOverloaded, "too many large requests are being read"));
-  }
-
-  void AskOnWorker() {
-    const auto parsed_bytes = kHeldTimes * static_cast<int64_t>(request_.Length());
-    const absl::Status room = cancelled_ ? MakeError(Reason::kCancelled, "the caller went away")
-                                         : held_.Resize(parsed_bytes);
-    if (room.ok()) {
-      Ask();
-    } else {
-      End(room);
-    }
-    if (cancelled_) CancelCalls();  // who went away meanwhile was not known to anybody yet
-    HandToGrpc(this);
-    LetGo();
-  }
-
-  void Ask() {
+  void Ask() override {
     v1::GetPlanRequest message;
     const absl::Status read = Read(message);
     if (read.ok() && job_.has_value() && parts_.routes != nullptr) {
@@ -140,7 +86,7 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
     }
     absl::StatusOr<std::shared_ptr<PlanRequest>> parsed =
         read.ok() ? ReadPlanRequest(message, parts_.costs) : read;
-    const auto end = [this](const PlanBroker::Answer& answer) { End(answer); };
+    const auto end = [this](const PlanBroker::Answer& answer) { Answer(answer); };
     if (!parsed.ok()) {
       if (job_.has_value()) {
         parts_.agreement.Refuse(*job_, parsed.status(), end);
@@ -189,26 +135,19 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
     call->deadline = DeadlineOf(context_, parts_.options.max_wait);
     request_.Clear();
     routed_call_ = parts_.routes->GetPlan(
-        *std::move(call), [this](const PlanBroker::Answer& answer) { End(answer); });
+        *std::move(call), [this](const PlanBroker::Answer& answer) { Answer(answer); });
   }
 
-  void CancelCalls() {
+  void CancelCalls() override {
     if (parts_.routes != nullptr) parts_.routes->Cancel(routed_call_);
     parts_.broker.Cancel(call_);
     parts_.agreement.Cancel(job_call_);
   }
 
-  // gRPC may be done with a call while the worker that asked for it is still here.
-  void LetGo() {
-    if (--holders_ == 0) delete this;
-  }
-
   absl::Status Read(v1::GetPlanRequest& message) {
     if (parts_.draining) return MakeError(Reason::kDraining, "the server is shutting down");
-    ByteBuffer bytes = request_;  // a reference; reading consumes it
-    if (!grpc::SerializationTraits<v1::GetPlanRequest>::Deserialize(&bytes, &message).ok()) {
-      return MakeError(Reason::kRequestMalformed, "not a serialised GetPlanRequest");
-    }
+    RequestBytes bytes = request_;  // Remember() looks at them, too
+    ASSIGN_OR_RETURN(message, bytes.Read<v1::GetPlanRequest>(kAsTransportAllows));
     ASSIGN_OR_RETURN(const std::string tenant,
                      parts_.admission.TenantFor(*caller_, message.tenant()));
     message.set_tenant(tenant);
@@ -237,7 +176,7 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
   PlanReplyPtr KnownHit() {
     if (parts_.draining || parts_.planning.WhyDisabled().has_value()) return nullptr;
     grpc::Slice bytes;
-    if (!request_.TrySingleSlice(&bytes).ok()) return nullptr;
+    if (!request_.bytes().TrySingleSlice(&bytes).ok()) return nullptr;
     const std::shared_ptr<const KnownRequest> known =
         parts_.memo.Get(caller_->KeyPrefix(), AsView(bytes));
     if (known == nullptr) return nullptr;
@@ -248,31 +187,23 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
   // Only what these bytes will always mean.
   void Remember(const PlanRequest& parsed) {
     grpc::Slice bytes;
-    if (lasting_ && request_.TrySingleSlice(&bytes).ok()) {
+    if (lasting_ && request_.bytes().TrySingleSlice(&bytes).ok()) {
       parts_.memo.Put(caller_->KeyPrefix(), AsView(bytes), {parsed.digest, parsed.key});
     }
   }
 
-  // Called once. What the request took is free before its caller is told: gRPC keeps this until the
-  // answer is sent, and who reads slowly, or not at all, decides when that is.
-  void End(const PlanBroker::Answer& answer) {
-    request_.Clear();
-    held_.Resize(0).IgnoreError();
+  void End(const absl::Status& status) override { Answer(status); }
+
+  // Called once.
+  void Answer(const PlanBroker::Answer& answer) {
+    GiveBack();
     const PlanOutcome outcome = answer.ok() ? answer->outcome : PlanOutcome::kError;
     parts_.metrics.plans(outcome).Increment();
     if (answer.ok()) response_ = ToByteBuffer(*answer);
-    const std::string about = absl::StrCat("graph=", ToHex(graph_), " outcome=", Name(outcome));
-    const grpc::Status status = EndRequest(scope_, context_, answer.status(), about);
-    HandToGrpc(this);
-    Finish(status);
+    FinishWith(answer.status(), absl::StrCat("graph=", ToHex(graph_), " outcome=", Name(outcome)));
   }
 
-  const ServiceParts& parts_;
-  CallbackServerContext& context_;
-  ByteBuffer& request_;
   ByteBuffer& response_;
-  RequestScope scope_;
-  ByteRoom::Held held_;  // until it is the request's
   const absl::StatusOr<Caller> caller_;
   Digest graph_{};
   bool lasting_ = false;  // the request will mean the same for ever
@@ -280,15 +211,13 @@ class GetPlanReactor final : public grpc::ServerUnaryReactor {
   std::atomic<PlanBroker::CallId> call_{0};
   std::atomic<Agreement::CallId> job_call_{0};
   std::atomic<JobRoutes::CallId> routed_call_{0};
-  std::atomic<bool> cancelled_{false};
-  std::atomic<int> holders_{1};  // gRPC, and the worker
 };
 
 }  // namespace
 
 grpc::ServerUnaryReactor* NewGetPlanReactor(const ServiceParts& parts,
                                             CallbackServerContext* context,
-                                            const ByteBuffer& request, ByteBuffer* response) {
+                                            const ByteBuffer* request, ByteBuffer* response) {
   return new GetPlanReactor(parts, context, request, response);
 }
 

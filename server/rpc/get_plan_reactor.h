@@ -13,7 +13,7 @@ namespace bucketd {
 // for it.
 grpc::ServerUnaryReactor* NewGetPlanReactor(const ServiceParts& parts,
                                             grpc::CallbackServerContext* context,
-                                            const grpc::ByteBuffer& request,
+                                            const grpc::ByteBuffer* request,
                                             grpc::ByteBuffer* response);
 
 }  // namespace bucketd

@@ -153,6 +153,7 @@ class JobRoutes {
   void BringGraph(CallId id, Leg leg);
   void Forward(CallId id, Leg leg);
   void Came(CallId id, Leg leg, const absl::StatusOr<v1::ForwardReply>& reply);
+  void TooLarge(CallId id, Leg leg, const ReplicaId& owner, const absl::Status& why);
   void Broken(CallId id, Leg leg, const ReplicaId& owner, absl::string_view why);
   void UseMoved(CallId id, Leg leg, const ReplicaId& owner, const v1::Moved& moved);
   void UseError(CallId id, Leg leg, const ReplicaId& owner, const absl::Status& error);

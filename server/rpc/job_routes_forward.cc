@@ -107,6 +107,10 @@ void JobRoutes::Came(CallId id, Leg leg, const absl::StatusOr<v1::ForwardReply>&
     if (call == nullptr) return;
     owner = call->owner;
   }
+  if (absl::IsResourceExhausted(reply.status())) {
+    TooLarge(id, leg, owner, reply.status());
+    return;
+  }
   if (!reply.ok()) {
     Broken(id, leg, owner, reply.status().message());
     return;
@@ -133,6 +137,15 @@ void JobRoutes::Came(CallId id, Leg leg, const absl::StatusOr<v1::ForwardReply>&
       Broken(id, leg, owner, "an answer without any");
       return;
   }
+}
+
+// The transport refuses what is larger than its limit: it would do so again.
+void JobRoutes::TooLarge(CallId id, Leg leg, const ReplicaId& owner, const absl::Status& why) {
+  parts_.metrics.forwarded(ForwardOutcome::kError).Increment();
+  Finish(id, leg,
+         MakeError(Reason::kRequestTooLarge,
+                   absl::StrCat("a GetPlanRequest that the replica at ", owner.address,
+                                ", which has the job, does not take: ", why.message())));
 }
 
 void JobRoutes::Broken(CallId id, Leg leg, const ReplicaId& owner, absl::string_view why) {

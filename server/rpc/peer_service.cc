@@ -8,13 +8,15 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
 
+#include "passes/base/status_macros.h"
 #include "proto/peer.grpc.pb.h"
 #include "server/admin/job_list.h"
 #include "server/base/errors.h"
 #include "server/base/worker_pool.h"
 #include "server/rpc/forwarded.h"
-#include "server/rpc/handoff.h"
 #include "server/rpc/job_routes.h"
+#include "server/rpc/reading_reactor.h"
+#include "server/rpc/request_bytes.h"
 #include "server/rpc/request_scope.h"
 #include "server/rpc/status_grpc.h"
 #include "server/store/crash_point.h"
@@ -22,78 +24,92 @@
 namespace bucketd {
 namespace {
 
+using grpc::ByteBuffer;
 using grpc::CallbackServerContext;
 
 // Of what operators ask all replicas.
 constexpr int kThreads = 1;
 constexpr int kQueue = 64;
+// Names of as many jobs as are released in one call, twice.
+constexpr int64_t kMostForgetBytes = int64_t{256} << 10;
 
-class ForwardReactor final : public grpc::ServerUnaryReactor {
+class ForwardReactor final : public ReadingReactor {
  public:
   ForwardReactor(const ServiceParts& parts, uint64_t incarnation, CallbackServerContext* context,
-                 const v1::ForwardRequest& request, v1::ForwardReply& reply)
-      : parts_(parts),
-        context_(*context),
-        request_(request),
-        reply_(reply),
-        scope_(Method::kForward, parts.metrics) {
+                 const ByteBuffer* request, ByteBuffer* reply)
+      : ReadingReactor(parts, Method::kForward, context, request),
+        incarnation_(incarnation),
+        bytes_of_reply_(*reply) {
     const absl::Status admitted = parts.admission.Admit(Method::kForward, *context).status();
-    if (!admitted.ok()) {
-      End(admitted);
-      return;
-    }
-    if (parts.draining || request.incarnation() != incarnation) {
-      reply.mutable_moved();
-      End(absl::OkStatus());
-      return;
-    }
-    absl::StatusOr<RanksCall> call = ReadForwarded(request);
-    CrashPoint("forward: received");
-    if (call.ok()) {
-      call->deadline = DeadlineOf(context_, parts_.options.max_wait);
-      id_ = parts.routes->Serve(*std::move(call), [this](const auto& answer, const auto& holder) {
-        Answer(answer, holder);
-      });
+    if (admitted.ok()) {
+      Begin();
     } else {
-      Answer(call.status(), std::nullopt);
+      EndCall(admitted);
     }
-    HandToGrpc(this);
-  }
-
-  void OnCancel() override {
-    TakeFromGrpc(this);
-    parts_.routes->Cancel(id_);
-  }
-  void OnDone() override {
-    TakeFromGrpc(this);
-    delete this;
   }
 
  private:
-  void Answer(const std::optional<JobRoutes::Answer>& answer,
-              const std::optional<ReplicaId>& holder) {
-    reply_ = ForwardReplyOf(answer, holder, request_.with_plan());
-    End(absl::OkStatus());
+  void Ask() override {
+    const auto request = request_.Read<v1::ForwardRequest>(kAsTransportAllows);
+    if (!request.ok()) {
+      End(request.status());
+      return;
+    }
+    if (parts_.draining || request->incarnation() != incarnation_) {
+      reply_.mutable_moved();
+      EndCall(absl::OkStatus());
+      return;
+    }
+    with_plan_ = request->with_plan();
+    absl::StatusOr<RanksCall> call = Read(*request);
+    if (!call.ok()) {
+      End(call.status());
+      return;
+    }
+    id_ = parts_.routes->Serve(*std::move(call), [this](const auto& answer, const auto& holder) {
+      Answer(answer, holder);
+    });
   }
 
-  void End(const absl::Status& status) {
-    const grpc::Status ended = EndRequest(scope_, context_, status, "");
+  absl::StatusOr<RanksCall> Read(const v1::ForwardRequest& request) {
+    absl::StatusOr<RanksCall> call = ReadForwarded(request);
+    CrashPoint("forward: received");
+    if (!call.ok()) return call;
+    call->deadline = DeadlineOf(context_, parts_.options.max_wait);
+    // Its bytes are kept as long as it waits: by whoever it came from.
+    held_ = ByteRoom::Held(parts_.request_room, call->peer);
+    RETURN_IF_ERROR(held_.Resize(static_cast<int64_t>(call->request->size())));
+    return call;
+  }
+
+  void CancelCalls() override { parts_.routes->Cancel(id_); }
+
+  // What its caller is told, who is behind the other replica.
+  void End(const absl::Status& status) override { Answer(status, std::nullopt); }
+
+  void Answer(const std::optional<JobRoutes::Answer>& answer,
+              const std::optional<ReplicaId>& holder) {
+    reply_ = ForwardReplyOf(answer, holder, with_plan_);
+    EndCall(absl::OkStatus());
+  }
+
+  void EndCall(const absl::Status& status) {
+    GiveBack();
+    if (status.ok()) bytes_of_reply_ = ToBytes(reply_);
     CrashPoint("forward: to be answered");
-    HandToGrpc(this);
-    Finish(ended);
+    FinishWith(status, "");
     CrashPoint("forward: answered");
   }
 
-  const ServiceParts& parts_;
-  CallbackServerContext& context_;
-  const v1::ForwardRequest& request_;
-  v1::ForwardReply& reply_;
-  RequestScope scope_;
+  const uint64_t incarnation_;
+  ByteBuffer& bytes_of_reply_;
+  v1::ForwardReply reply_;
+  bool with_plan_ = false;
   std::atomic<JobRoutes::CallId> id_{0};
 };
 
-using Service = v1::Peers::WithCallbackMethod_Forward<v1::Peers::WithCallbackMethod_ShowJobs<
-    v1::Peers::WithCallbackMethod_ForgetJobs<v1::Peers::Service>>>;
+using Service = v1::Peers::WithRawCallbackMethod_Forward<v1::Peers::WithRawCallbackMethod_ShowJobs<
+    v1::Peers::WithRawCallbackMethod_ForgetJobs<v1::Peers::Service>>>;
 
 class PeerService final : public Service {
  public:
@@ -101,52 +117,66 @@ class PeerService final : public Service {
               std::function<std::vector<v1::JobStatus>()> jobs)
       : parts_(parts), incarnation_(incarnation), jobs_(std::move(jobs)), pool_(kThreads, kQueue) {}
 
-  grpc::ServerUnaryReactor* Forward(CallbackServerContext* context,
-                                    const v1::ForwardRequest* request,
-                                    v1::ForwardReply* reply) override {
-    return new ForwardReactor(parts_, incarnation_, context, *request, *reply);
+  grpc::ServerUnaryReactor* Forward(CallbackServerContext* context, const ByteBuffer* request,
+                                    ByteBuffer* reply) override {
+    return new ForwardReactor(parts_, incarnation_, context, request, reply);
   }
 
-  grpc::ServerUnaryReactor* ShowJobs(CallbackServerContext* context,
-                                     const v1::ShowJobsRequest* request,
-                                     v1::ShowJobsReply* reply) override {
-    return Run(Method::kShowJobs, *context, request->incarnation(), [this, request, reply] {
-      std::vector<v1::JobStatus> jobs = jobs_();
-      reply->set_truncated(KeepAsked(*request, jobs));
-      for (v1::JobStatus& job : jobs) *reply->add_jobs() = std::move(job);
-    });
+  grpc::ServerUnaryReactor* ShowJobs(CallbackServerContext* context, const ByteBuffer* request,
+                                     ByteBuffer* reply) override {
+    return Run<v1::ShowJobsRequest>(Method::kShowJobs, *context, request, reply, kMostRequestBytes,
+                                    [this](const v1::ShowJobsRequest& asked) {
+                                      v1::ShowJobsReply said;
+                                      std::vector<v1::JobStatus> jobs = jobs_();
+                                      said.set_truncated(KeepAsked(asked, jobs));
+                                      for (v1::JobStatus& job : jobs)
+                                        *said.add_jobs() = std::move(job);
+                                      return said;
+                                    });
   }
 
-  grpc::ServerUnaryReactor* ForgetJobs(CallbackServerContext* context,
-                                       const v1::ForgetJobsRequest* request,
-                                       v1::ForgetJobsReply* reply) override {
-    return Run(Method::kForgetJobs, *context, request->incarnation(), [this, request, reply] {
-      for (const std::string& job : parts_.agreement.Forget(*request)) reply->add_job_id(job);
-    });
+  grpc::ServerUnaryReactor* ForgetJobs(CallbackServerContext* context, const ByteBuffer* request,
+                                       ByteBuffer* reply) override {
+    return Run<v1::ForgetJobsRequest>(
+        Method::kForgetJobs, *context, request, reply, kMostForgetBytes,
+        [this](const v1::ForgetJobsRequest& asked) {
+          v1::ForgetJobsReply said;
+          for (const std::string& job : parts_.agreement.Forget(asked)) said.add_job_id(job);
+          return said;
+        });
   }
 
  private:
   // On a thread of the service: jobs may be many, and their ranks as well.
-  grpc::ServerUnaryReactor* Run(Method method, CallbackServerContext& context, uint64_t incarnation,
-                                std::function<void()> call) {
+  template <typename Request, typename Call>
+  grpc::ServerUnaryReactor* Run(Method method, CallbackServerContext& context,
+                                const ByteBuffer* given, ByteBuffer* reply, int64_t most,
+                                Call call) {
     auto scope = std::make_shared<RequestScope>(method, parts_.metrics);
     grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
     const auto end = [scope, reactor, &context](const absl::Status& status) {
       reactor->Finish(EndRequest(*scope, context, status, ""));
     };
-    absl::Status admitted = parts_.admission.Admit(method, context).status();
-    if (admitted.ok() && incarnation != incarnation_) {
-      admitted = absl::FailedPreconditionError("another process has its address by now");
-    }
+    RequestBytes bytes(given);
+    const absl::Status admitted = parts_.admission.Admit(method, context).status();
     if (!admitted.ok()) {
       end(admitted);
-    } else if (!pool_.TrySubmit([end, call = std::move(call)] {
-                 call();
-                 end(absl::OkStatus());
+    } else if (!pool_.TrySubmit([this, end, call, bytes, most, reply]() mutable {
+                 end(Answer<Request>(bytes, most, call, *reply));
                })) {
       end(MakeError(Reason::kOverloaded, "too many calls of replicas wait"));
     }
     return reactor;
+  }
+
+  template <typename Request, typename Call>
+  absl::Status Answer(RequestBytes& bytes, int64_t most, const Call& call, ByteBuffer& reply) {
+    ASSIGN_OR_RETURN(const Request request, bytes.Read<Request>(most));
+    if (request.incarnation() != incarnation_) {
+      return absl::FailedPreconditionError("another process has its address by now");
+    }
+    reply = ToBytes(call(request));
+    return absl::OkStatus();
   }
 
   const ServiceParts& parts_;

@@ -15,6 +15,7 @@
 #include "server/plans/plan_request.h"
 #include "server/rpc/get_plan_reactor.h"
 #include "server/rpc/peer_jobs.h"
+#include "server/rpc/request_bytes.h"
 #include "server/rpc/request_scope.h"
 #include "server/rpc/status_grpc.h"
 #include "server/rpc/upload_reactor.h"
@@ -27,31 +28,37 @@ using grpc::CallbackServerContext;
 
 class ReleaseJobReactor final : public grpc::ServerUnaryReactor {
  public:
-  ReleaseJobReactor(const ServiceParts& parts, CallbackServerContext* context,
-                    const v1::ReleaseJobRequest& request, v1::ReleaseJobResponse* response)
+  ReleaseJobReactor(const ServiceParts& parts, CallbackServerContext* context, RequestBytes bytes,
+                    ByteBuffer* response)
       : parts_(parts),
         context_(*context),
         response_(*response),
         scope_(Method::kReleaseJob, parts.metrics) {
-    const absl::StatusOr<Caller> caller = parts.admission.Admit(Method::kReleaseJob, *context);
-    const absl::StatusOr<std::string> tenant =
-        caller.ok() ? parts.admission.TenantFor(*caller, request.tenant()) : caller.status();
-    absl::Status status = tenant.ok() ? CheckTenant(*tenant) : tenant.status();
-    if (status.ok()) status = CheckJobName("job_id", request.job_id());
-    if (!status.ok()) {
-      End(status);
+    absl::StatusOr<Agreement::Release> release = Read(bytes);
+    if (!release.ok()) {
+      End(release.status());
       return;
     }
-    parts.agreement.ReleaseJobs(
-        {.tenant = *tenant, .job = request.job_id(), .by = ActorOf(*caller, *context)},
-        [this, tenant = *tenant](const absl::StatusOr<Agreement::Released>& released) {
-          Released(tenant, released);
-        });
+    parts.agreement.ReleaseJobs(*release, [this, tenant = release->tenant](
+                                              const absl::StatusOr<Agreement::Released>& released) {
+      Released(tenant, released);
+    });
   }
 
   void OnDone() override { delete this; }
 
  private:
+  absl::StatusOr<Agreement::Release> Read(RequestBytes& bytes) {
+    ASSIGN_OR_RETURN(const Caller caller, parts_.admission.Admit(Method::kReleaseJob, context_));
+    ASSIGN_OR_RETURN(const auto request, bytes.Read<v1::ReleaseJobRequest>());
+    ASSIGN_OR_RETURN(const std::string tenant,
+                     parts_.admission.TenantFor(caller, request.tenant()));
+    RETURN_IF_ERROR(CheckTenant(tenant));
+    RETURN_IF_ERROR(CheckJobName("job_id", request.job_id()));
+    return Agreement::Release{
+        .tenant = tenant, .job = request.job_id(), .by = ActorOf(caller, context_)};
+  }
+
   void Released(const std::string& tenant, const absl::StatusOr<Agreement::Released>& released) {
     if (!released.ok() || parts_.peer_jobs == nullptr) {
       End(released);
@@ -66,13 +73,17 @@ class ReleaseJobReactor final : public grpc::ServerUnaryReactor {
   }
 
   void End(const absl::StatusOr<Agreement::Released>& released) {
-    if (released.ok()) response_.set_released(static_cast<uint32_t>(released->pins));
+    if (released.ok()) {
+      v1::ReleaseJobResponse response;
+      response.set_released(static_cast<uint32_t>(released->pins));
+      response_ = ToBytes(response);
+    }
     Finish(EndRequest(scope_, context_, released.status(), ""));
   }
 
   const ServiceParts& parts_;
   CallbackServerContext& context_;
-  v1::ReleaseJobResponse& response_;
+  ByteBuffer& response_;
   RequestScope scope_;
 };
 
@@ -92,28 +103,31 @@ v1::GetCapabilitiesResponse Capabilities(const ServerOptions& options) {
   return response;
 }
 
-using CallbackService =
-    v1::Planner::WithCallbackMethod_GetCapabilities<v1::Planner::WithRawCallbackMethod_GetPlan<
-        v1::Planner::WithCallbackMethod_UploadGraph<v1::Planner::WithCallbackMethod_QueryUpload<
-            v1::Planner::WithCallbackMethod_ReleaseJob<v1::Planner::Service>>>>>;
+using Service = v1::Planner::WithRawCallbackMethod_GetCapabilities<
+    v1::Planner::WithRawCallbackMethod_GetPlan<v1::Planner::WithRawCallbackMethod_UploadGraph<
+        v1::Planner::WithRawCallbackMethod_QueryUpload<
+            v1::Planner::WithRawCallbackMethod_ReleaseJob<v1::Planner::Service>>>>>;
 
-class PlannerService final : public CallbackService {
+class PlannerService final : public Service {
  public:
   explicit PlannerService(const ServiceParts& parts)
       : parts_(parts), capabilities_(Capabilities(parts.options)) {}
 
   grpc::ServerUnaryReactor* GetCapabilities(CallbackServerContext* context,
-                                            const v1::GetCapabilitiesRequest*,
-                                            v1::GetCapabilitiesResponse* response) override {
+                                            const ByteBuffer* request,
+                                            ByteBuffer* response) override {
     RequestScope scope(Method::kGetCapabilities, parts_.metrics);
+    RequestBytes bytes(request);
     absl::Status admitted = parts_.admission.Admit(Method::kGetCapabilities, *context).status();
+    if (admitted.ok()) admitted = bytes.Read<v1::GetCapabilitiesRequest>().status();
     // By this call clients choose between servers.
     if (admitted.ok() && parts_.draining) {
       admitted = MakeError(Reason::kDraining, "the server is shutting down");
     }
     if (admitted.ok()) {
-      *response = capabilities_;
-      for (const std::string& name : parts_.costs.Names()) response->add_cost_profiles(name);
+      v1::GetCapabilitiesResponse capabilities = capabilities_;
+      for (const std::string& name : parts_.costs.Names()) capabilities.add_cost_profiles(name);
+      *response = ToBytes(capabilities);
     }
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(EndRequest(scope, *context, admitted, ""));
@@ -122,46 +136,45 @@ class PlannerService final : public CallbackService {
 
   grpc::ServerUnaryReactor* GetPlan(CallbackServerContext* context, const ByteBuffer* request,
                                     ByteBuffer* response) override {
-    return NewGetPlanReactor(parts_, context, *request, response);
+    return NewGetPlanReactor(parts_, context, request, response);
   }
 
-  grpc::ServerUnaryReactor* ReleaseJob(CallbackServerContext* context,
-                                       const v1::ReleaseJobRequest* request,
-                                       v1::ReleaseJobResponse* response) override {
-    return new ReleaseJobReactor(parts_, context, *request, response);
+  grpc::ServerUnaryReactor* ReleaseJob(CallbackServerContext* context, const ByteBuffer* request,
+                                       ByteBuffer* response) override {
+    return new ReleaseJobReactor(parts_, context, RequestBytes(request), response);
   }
 
-  grpc::ServerReadReactor<v1::UploadGraphRequest>* UploadGraph(
-      CallbackServerContext* context, v1::UploadGraphResponse* response) override {
+  grpc::ServerReadReactor<ByteBuffer>* UploadGraph(CallbackServerContext* context,
+                                                   ByteBuffer* response) override {
     return NewUploadReactor(parts_, context, response);
   }
 
-  grpc::ServerUnaryReactor* QueryUpload(CallbackServerContext* context,
-                                        const v1::QueryUploadRequest* request,
-                                        v1::QueryUploadResponse* response) override {
+  grpc::ServerUnaryReactor* QueryUpload(CallbackServerContext* context, const ByteBuffer* request,
+                                        ByteBuffer* response) override {
     RequestScope scope(Method::kQueryUpload, parts_.metrics);
+    const absl::StatusOr<v1::QueryUploadResponse> said = Query(*context, RequestBytes(request));
+    if (said.ok()) *response = ToBytes(*said);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(EndRequest(scope, *context, Query(*context, *request, *response), ""));
+    reactor->Finish(EndRequest(scope, *context, said.status(), ""));
     return reactor;
   }
 
  private:
-  absl::Status Query(const CallbackServerContext& context, const v1::QueryUploadRequest& request,
-                     v1::QueryUploadResponse& response) {
-    ASSIGN_OR_RETURN(const std::string tenant,
-                     parts_.admission.TenantOf(Method::kQueryUpload, context, request.tenant()));
-    absl::Status status = CheckTenant(tenant);
-    if (!status.ok()) return status;
-    const absl::StatusOr<Digest> digest = ReadDigest("graph_digest", request.graph_digest());
-    if (!digest.ok()) return digest.status();
-    const std::string graph_key = GraphKey(tenant, *digest);
+  absl::StatusOr<v1::QueryUploadResponse> Query(const CallbackServerContext& context,
+                                                RequestBytes bytes) {
+    ASSIGN_OR_RETURN(
+        const v1::QueryUploadRequest request,
+        parts_.admission.Read<v1::QueryUploadRequest>(Method::kQueryUpload, context, bytes));
+    RETURN_IF_ERROR(CheckTenant(request.tenant()));
+    ASSIGN_OR_RETURN(const Digest digest, ReadDigest("graph_digest", request.graph_digest()));
+    const std::string graph_key = GraphKey(request.tenant(), digest);
+    v1::QueryUploadResponse response;
     response.set_present(parts_.graphs.Contains(graph_key));
-    if (response.present() || request.content_sha256().empty()) return status;
-    const absl::StatusOr<Digest> content = ReadDigest("content_sha256", request.content_sha256());
-    if (!content.ok()) return content.status();
+    if (response.present() || request.content_sha256().empty()) return response;
+    ASSIGN_OR_RETURN(const Digest content, ReadDigest("content_sha256", request.content_sha256()));
     response.set_committed_size(parts_.partial_uploads.CommittedSize(
-        PartialUploads::Key(graph_key, request.codec(), *content)));
-    return status;
+        PartialUploads::Key(graph_key, request.codec(), content)));
+    return response;
   }
 
   const ServiceParts& parts_;

@@ -6,15 +6,18 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/status_macros.h"
 #include "proto/agent.grpc.pb.h"
 #include "server/base/errors.h"
 #include "server/rpc/handoff.h"
+#include "server/rpc/request_bytes.h"
 #include "server/rpc/request_scope.h"
 #include "server/rpc/status_grpc.h"
 
 namespace bucketd {
 namespace {
 
+using grpc::ByteBuffer;
 using grpc::CallbackServerContext;
 
 // An answer that comes at the deadline is an answer that nobody reads.
@@ -27,6 +30,21 @@ SteadyTime DeadlineOf(const CallbackServerContext& context, std::chrono::millise
   if (deadline >= wall_now + max_wait) return now + max_wait;
   const auto left = deadline - wall_now;
   return now + left - std::min<decltype(left)>(kMaxMargin, left / 4);
+}
+
+v1::RendezvousResponse ToProto(const Rendezvous::Met& met) {
+  v1::RendezvousResponse response;
+  response.set_epoch(met.epoch);
+  response.set_token(met.token);
+  response.mutable_endpoints()->Assign(met.endpoints.begin(), met.endpoints.end());
+  return response;
+}
+
+v1::WatchEpochResponse ToProto(const Rendezvous::Fate& fate) {
+  v1::WatchEpochResponse response;
+  response.set_over(fate.over);
+  response.set_why(fate.why);
+  return response;
 }
 
 // A call that waits in the rendezvous until it is answered or its caller goes away.
@@ -69,29 +87,24 @@ class WaitingReactor : public grpc::ServerUnaryReactor {
 class RendezvousReactor final : public WaitingReactor {
  public:
   RendezvousReactor(Rendezvous& rendezvous, const Admission& admission, ServerMetrics& metrics,
-                    CallbackServerContext* context, const v1::RendezvousRequest& request,
-                    v1::RendezvousResponse* response, SteadyTime deadline)
+                    CallbackServerContext* context, RequestBytes bytes, ByteBuffer* response,
+                    SteadyTime deadline)
       : WaitingReactor(rendezvous, metrics, Method::kRendezvous, context) {
-    const std::string about = absl::StrCat("group=", request.group(), " rank=", request.rank());
-    const absl::StatusOr<std::string> tenant =
-        admission.TenantOf(Method::kRendezvous, *context, request.tenant());
-    if (!tenant.ok()) {
-      End(tenant.status(), about);
+    const absl::StatusOr<v1::RendezvousRequest> request =
+        admission.Read<v1::RendezvousRequest>(Method::kRendezvous, *context, bytes);
+    if (!request.ok()) {
+      End(request.status(), "");
       return;
     }
-    Waits(rendezvous.Join({.tenant = *tenant,
-                           .group = request.group(),
-                           .rank = request.rank(),
-                           .size = request.size(),
-                           .endpoint = request.endpoint(),
-                           .agrees = request.agrees()},
+    const std::string about = absl::StrCat("group=", request->group(), " rank=", request->rank());
+    Waits(rendezvous.Join({.tenant = request->tenant(),
+                           .group = request->group(),
+                           .rank = request->rank(),
+                           .size = request->size(),
+                           .endpoint = request->endpoint(),
+                           .agrees = request->agrees()},
                           deadline, [this, response, about](const auto& met) {
-                            if (met.ok()) {
-                              response->set_epoch((*met)->epoch);
-                              response->set_token((*met)->token);
-                              response->mutable_endpoints()->Assign((*met)->endpoints.begin(),
-                                                                    (*met)->endpoints.end());
-                            }
+                            if (met.ok()) *response = ToBytes(ToProto(**met));
                             End(met.status(), about);
                           }));
   }
@@ -100,28 +113,26 @@ class RendezvousReactor final : public WaitingReactor {
 class WatchReactor final : public WaitingReactor {
  public:
   WatchReactor(Rendezvous& rendezvous, const Admission& admission, ServerMetrics& metrics,
-               CallbackServerContext* context, const v1::WatchEpochRequest& request,
-               v1::WatchEpochResponse* response, SteadyTime deadline)
+               CallbackServerContext* context, RequestBytes bytes, ByteBuffer* response,
+               SteadyTime deadline)
       : WaitingReactor(rendezvous, metrics, Method::kWatchEpoch, context) {
-    const absl::StatusOr<std::string> tenant =
-        admission.TenantOf(Method::kWatchEpoch, *context, request.tenant());
-    if (!tenant.ok()) {
-      End(tenant.status(), "");
+    const absl::StatusOr<v1::WatchEpochRequest> request =
+        admission.Read<v1::WatchEpochRequest>(Method::kWatchEpoch, *context, bytes);
+    if (!request.ok()) {
+      End(request.status(), "");
       return;
     }
-    Waits(rendezvous.Watch({*tenant, request.group(), request.epoch()}, deadline,
+    Waits(rendezvous.Watch({request->tenant(), request->group(), request->epoch()}, deadline,
                            [this, response](const absl::StatusOr<Rendezvous::Fate>& fate) {
-                             if (fate.ok()) {
-                               response->set_over(fate->over);
-                               response->set_why(fate->why);
-                             }
+                             if (fate.ok()) *response = ToBytes(ToProto(*fate));
                              End(fate.status(), "");
                            }));
   }
 };
 
-using Service = v1::Agents::WithCallbackMethod_Rendezvous<v1::Agents::WithCallbackMethod_WatchEpoch<
-    v1::Agents::WithCallbackMethod_EndEpoch<v1::Agents::Service>>>;
+using Service =
+    v1::Agents::WithRawCallbackMethod_Rendezvous<v1::Agents::WithRawCallbackMethod_WatchEpoch<
+        v1::Agents::WithRawCallbackMethod_EndEpoch<v1::Agents::Service>>>;
 
 class RendezvousService final : public Service {
  public:
@@ -129,34 +140,37 @@ class RendezvousService final : public Service {
                     ServerMetrics& metrics, std::chrono::milliseconds max_wait)
       : rendezvous_(rendezvous), admission_(admission), metrics_(metrics), max_wait_(max_wait) {}
 
-  grpc::ServerUnaryReactor* Rendezvous(CallbackServerContext* context,
-                                       const v1::RendezvousRequest* request,
-                                       v1::RendezvousResponse* response) override {
-    return new RendezvousReactor(rendezvous_, admission_, metrics_, context, *request, response,
-                                 DeadlineOf(*context, max_wait_));
+  grpc::ServerUnaryReactor* Rendezvous(CallbackServerContext* context, const ByteBuffer* request,
+                                       ByteBuffer* response) override {
+    return new RendezvousReactor(rendezvous_, admission_, metrics_, context, RequestBytes(request),
+                                 response, DeadlineOf(*context, max_wait_));
   }
-  grpc::ServerUnaryReactor* WatchEpoch(CallbackServerContext* context,
-                                       const v1::WatchEpochRequest* request,
-                                       v1::WatchEpochResponse* response) override {
-    return new WatchReactor(rendezvous_, admission_, metrics_, context, *request, response,
-                            DeadlineOf(*context, max_wait_));
+  grpc::ServerUnaryReactor* WatchEpoch(CallbackServerContext* context, const ByteBuffer* request,
+                                       ByteBuffer* response) override {
+    return new WatchReactor(rendezvous_, admission_, metrics_, context, RequestBytes(request),
+                            response, DeadlineOf(*context, max_wait_));
   }
-  grpc::ServerUnaryReactor* EndEpoch(CallbackServerContext* context,
-                                     const v1::EndEpochRequest* request,
-                                     v1::EndEpochResponse*) override {
+  grpc::ServerUnaryReactor* EndEpoch(CallbackServerContext* context, const ByteBuffer* request,
+                                     ByteBuffer* response) override {
     RequestScope scope(Method::kEndEpoch, metrics_);
-    const absl::StatusOr<std::string> tenant =
-        admission_.TenantOf(Method::kEndEpoch, *context, request->tenant());
-    const absl::Status status = tenant.ok()
-                                    ? rendezvous_.End({*tenant, request->group(), request->epoch()},
-                                                      request->rank(), request->why())
-                                    : tenant.status();
+    RequestBytes bytes(request);
+    std::string about;
+    const absl::Status status = End(*context, bytes, about);
+    if (status.ok()) *response = ToBytes(v1::EndEpochResponse());
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(EndRequest(scope, *context, status, absl::StrCat("group=", request->group())));
+    reactor->Finish(EndRequest(scope, *context, status, about));
     return reactor;
   }
 
  private:
+  absl::Status End(const CallbackServerContext& context, RequestBytes& bytes, std::string& about) {
+    ASSIGN_OR_RETURN(const v1::EndEpochRequest request,
+                     admission_.Read<v1::EndEpochRequest>(Method::kEndEpoch, context, bytes));
+    about = absl::StrCat("group=", request.group());
+    return rendezvous_.End({request.tenant(), request.group(), request.epoch()}, request.rank(),
+                           request.why());
+  }
+
   bucketd::Rendezvous& rendezvous_;
   const Admission& admission_;
   ServerMetrics& metrics_;

@@ -9,10 +9,12 @@
 #include "absl/strings/str_cat.h"
 
 #include "passes/base/status_macros.h"
+#include "proto/planner.pb.h"
 #include "server/base/errors.h"
 #include "server/base/names.h"
 #include "server/plans/upload.h"
 #include "server/rpc/handoff.h"
+#include "server/rpc/request_bytes.h"
 #include "server/rpc/status_grpc.h"
 
 namespace bucketd {
@@ -20,13 +22,13 @@ namespace {
 
 // One message is read, handled on a worker, and only then is the next one read: that is the flow
 // control, and it makes every member but `stalled_` belong to one thread at a time.
-class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphRequest> {
+class UploadReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
  public:
   UploadReactor(const ServiceParts& parts, grpc::CallbackServerContext* context,
-                v1::UploadGraphResponse* response)
+                grpc::ByteBuffer* response)
       : parts_(parts),
         context_(*context),
-        response_(*response),
+        answer_(*response),
         scope_(Method::kUploadGraph, parts.metrics),
         session_(std::make_unique<UploadSession>(parts.intake, parts.graphs, parts.partial_uploads,
                                                  parts.broker, parts.metrics)) {
@@ -88,17 +90,19 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
   }
 
   absl::StatusOr<UploadSession::Next> Handle() {
+    ASSIGN_OR_RETURN(auto message,
+                     RequestBytes(&message_).Read<v1::UploadGraphRequest>(kAsTransportAllows));
     RETURN_IF_ERROR(
-        parts_.upload_streams.Came(stream_, static_cast<int64_t>(message_.chunk().size())));
-    if (message_.has_header()) {
-      v1::UploadHeader& header = *message_.mutable_header();
+        parts_.upload_streams.Came(stream_, static_cast<int64_t>(message.chunk().size())));
+    if (message.has_header()) {
+      v1::UploadHeader& header = *message.mutable_header();
       ASSIGN_OR_RETURN(const std::string tenant,
                        parts_.admission.TenantFor(caller_, header.tenant()));
       header.set_tenant(tenant);
       RETURN_IF_ERROR(CheckTenant(tenant));
       RETURN_IF_ERROR(TakeQuota(tenant, header.size()));
     }
-    return session_->Handle(message_);
+    return session_->Handle(message);
   }
 
   // A second header is the session's to refuse.
@@ -121,7 +125,6 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
       response_.set_already_present(true);
       End(absl::OkStatus());
     } else {
-      message_.Clear();
       ReadNext();
     }
   }
@@ -150,10 +153,12 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
 
   void End(const absl::Status& status) {
     const Digest digest = session_->digest();
+    message_.Clear();
     session_->Close();  // first: whoever hears of this end may ask again at once
     upload_ = {};
     response_.set_graph_digest(std::string(AsBytes(digest)));
     parts_.metrics.uploads(OutcomeOf(status, response_.already_present())).Increment();
+    if (status.ok()) answer_ = ToBytes(response_);
     const grpc::Status ended =
         EndRequest(scope_, context_, status, absl::StrCat("graph=", ToHex(digest)));
     HandToGrpc(this);
@@ -162,11 +167,12 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
 
   const ServiceParts& parts_;
   grpc::CallbackServerContext& context_;
-  v1::UploadGraphResponse& response_;
+  grpc::ByteBuffer& answer_;
+  v1::UploadGraphResponse response_;
   RequestScope scope_;
   Caller caller_;
   std::unique_ptr<UploadSession> session_;
-  v1::UploadGraphRequest message_;
+  grpc::ByteBuffer message_;
   UploadStreams::Id stream_ = 0;
   Quotas::Held upload_;
   Timers::Id stall_timer_ = 0;
@@ -175,9 +181,9 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadGraphReques
 
 }  // namespace
 
-grpc::ServerReadReactor<v1::UploadGraphRequest>* NewUploadReactor(
-    const ServiceParts& parts, grpc::CallbackServerContext* context,
-    v1::UploadGraphResponse* response) {
+grpc::ServerReadReactor<grpc::ByteBuffer>* NewUploadReactor(const ServiceParts& parts,
+                                                            grpc::CallbackServerContext* context,
+                                                            grpc::ByteBuffer* response) {
   return new UploadReactor(parts, context, response);
 }
 
