@@ -58,11 +58,25 @@ class TokenOfCalls final : public grpc::MetadataCredentialsPlugin {
   TokenFile file_;
 };
 
+std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const std::string& address,
+                                                         const ChannelOptions& options) {
+  if (absl::StartsWith(address, "unix:")) return grpc::InsecureChannelCredentials();
+  return options.credentials != nullptr ? options.credentials : MakeCredentials(options.tls);
+}
+
+// Whether the server itself gave one.
+bool HasReason(const grpc::Status& status) {
+  absl::Status details(absl::StatusCode::kUnknown, "");
+  AddDetails(status.error_details(), details);
+  return !ReasonOf(details).empty();
+}
+
+}  // namespace
+
 // A new key that is seen beside the old certificate fails one attempt to connect; the next look
 // finds both.
-std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const std::string& address,
-                                                         const ClientTls& tls) {
-  if (!tls.on() || absl::StartsWith(address, "unix:")) return grpc::InsecureChannelCredentials();
+std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const ClientTls& tls) {
+  if (!tls.on()) return grpc::InsecureChannelCredentials();
   grpc::experimental::TlsChannelCredentialsOptions options;
   const bool own = tls.with_certificate();
   options.set_certificate_provider(
@@ -75,15 +89,6 @@ std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const std::string& addr
   return grpc::CompositeChannelCredentials(
       credentials, grpc::MetadataCredentialsFromPlugin(std::make_unique<TokenOfCalls>(tls.token)));
 }
-
-// Whether the server itself gave one.
-bool HasReason(const grpc::Status& status) {
-  absl::Status details(absl::StatusCode::kUnknown, "");
-  AddDetails(status.error_details(), details);
-  return !ReasonOf(details).empty();
-}
-
-}  // namespace
 
 std::string ServiceConfig(const ChannelOptions& options) {
   std::vector<std::string> methods;
@@ -106,7 +111,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   if (!options.server_name.empty()) arguments.SetSslTargetNameOverride(options.server_name);
   if (options.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(-1);  // a plan of a large graph; the service bounds its size
-  return grpc::CreateCustomChannel(address, CredentialsFor(address, options.tls), arguments);
+  return grpc::CreateCustomChannel(address, CredentialsFor(address, options), arguments);
 }
 
 bool IsGone(const grpc::Status& status) {

@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "client/client_tls.h"
 #include "grpcpp/channel.h"
+#include "grpcpp/security/credentials.h"
 #include "grpcpp/support/status.h"
 
 namespace bucketd::client {
@@ -25,9 +26,15 @@ struct ChannelOptions {
   // A connection of its own; else channels to one address share one.
   bool own_connection = false;
   ClientTls tls = {};
+  // MakeCredentials(tls), for channels that share what watches the files; null: each its own.
+  std::shared_ptr<grpc::ChannelCredentials> credentials = {};
   // Whom the server's certificate has to name; "": the host of the address.
   std::string server_name = {};
 };
+
+// A thread of their own looks at the files of `tls` every few seconds, until the last channel that
+// was made with them is gone, and they are.
+std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const ClientTls& tls);
 
 // To one server, "host:port" or "unix:/path". Never fails and does not connect: the first call
 // does, and waits for files of `tls` that are not there. With TLS the server's certificate has to

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
-#include <mutex>
 #include <utility>
 
 #include "absl/random/random.h"
@@ -132,16 +130,12 @@ struct PlannerClient::Impl {
   const pid_t pid = getpid();
   const ClientOptions options;
   RetryingClient calls;
-  std::mutex mutex;
-  std::map<std::string, v1::GetCapabilitiesResponse> capabilities;  // by target
 };
 
 absl::StatusOr<v1::GetCapabilitiesResponse> PlannerClient::Impl::Capabilities(Route& route,
                                                                               Time until) {
-  {
-    const std::lock_guard lock(mutex);
-    const auto known = capabilities.find(route.target());
-    if (known != capabilities.end()) return known->second;
+  if (route.server() != nullptr) {
+    if (const auto known = route.server()->capabilities()) return *known;
   }
   v1::GetCapabilitiesResponse answer;
   const auto ask = [&](grpc::ClientContext& context, const Channel& channel) {
@@ -159,8 +153,7 @@ absl::StatusOr<v1::GetCapabilitiesResponse> PlannerClient::Impl::Capabilities(Ro
                                       answer.graph_format_version(), ", this client writes ",
                                       kGraphFormatVersion));
   }
-  const std::lock_guard lock(mutex);
-  capabilities[route.target()] = answer;
+  route.server()->Remember(answer);
   return answer;
 }
 

@@ -26,6 +26,8 @@ class Route {
  public:
   // Who is asked now; "" while a name was not looked up.
   std::string target() const { return at_ == nullptr ? std::string() : at_->target(); }
+  // Null for "".
+  ServerChannel* server() const { return at_.get(); }
 
  private:
   friend class RetryingClient;

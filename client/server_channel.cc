@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "absl/random/random.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/errors.h"
@@ -64,10 +65,22 @@ milliseconds ServerChannel::Aside() const {
                   std::chrono::ceil<milliseconds>(aside_until_ - steady_clock::now()));
 }
 
-ServerChannels::ServerChannels(std::string address, const ChannelOptions& options)
+std::shared_ptr<const v1::GetCapabilitiesResponse> ServerChannel::capabilities() const {
+  const std::lock_guard lock(mutex_);
+  return capabilities_;
+}
+
+void ServerChannel::Remember(const v1::GetCapabilitiesResponse& capabilities) {
+  const std::lock_guard lock(mutex_);
+  capabilities_ = std::make_shared<v1::GetCapabilitiesResponse>(capabilities);
+}
+
+ServerChannels::ServerChannels(std::string address, const ChannelOptions& options,
+                               LookUpName look_up)
     : address_(std::move(address)),
       entries_(ParseAddresses(address_)),
       one_(IsOne(entries_)),
+      look_up_(std::move(look_up)),
       options_(options) {
   if (!one_) options_.retried = options_.not_retried = {};
 }
@@ -95,13 +108,24 @@ absl::StatusOr<ServerList> ServerChannels::InOrder(absl::string_view about, mill
     servers.insert(servers.end(), found.begin(), found.end());
   }
   ServerList list;
+  std::map<std::string, std::shared_ptr<ServerChannel>> listed;  // others die without the lock
   const std::lock_guard lock(mutex_);
   for (const ServerAddress& server : client::InOrder(std::move(servers), about)) {
-    std::shared_ptr<ServerChannel>& channel = channels_[server.target];
-    if (channel == nullptr) channel = std::make_shared<ServerChannel>(server, options_);
+    std::shared_ptr<ServerChannel>& channel = listed[server.target];
+    if (channel == nullptr) channel = channels_[server.target];
+    if (channel == nullptr) channel = NewChannel(server);
     list.push_back(channel);
   }
+  channels_.swap(listed);
   return list;
+}
+
+std::shared_ptr<ServerChannel> ServerChannels::NewChannel(const ServerAddress& server) {
+  // What watches the files is a thread.
+  if (options_.credentials == nullptr && !absl::StartsWith(server.target, "unix:")) {
+    options_.credentials = MakeCredentials(options_.tls);
+  }
+  return std::make_shared<ServerChannel>(server, options_);
 }
 
 absl::StatusOr<std::vector<ServerAddress>> ServerChannels::LookUpAgain(const std::string& name,
@@ -113,7 +137,7 @@ absl::StatusOr<std::vector<ServerAddress>> ServerChannels::LookUpAgain(const std
     known = names_[name];
   }
   if (!known.servers.empty() && steady_clock::now() - known.when < hold) return known.servers;
-  absl::StatusOr<std::vector<ServerAddress>> found = LookUp(name, patience);
+  absl::StatusOr<std::vector<ServerAddress>> found = look_up_(name, patience);
   if (!found.ok() && known.servers.empty()) return found.status();
   if (!found.ok()) found = known.servers;
   const std::lock_guard lock(mutex_);

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,6 +19,10 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/status.h"
+
+namespace bucketd::v1 {
+class GetCapabilitiesResponse;
+}
 
 namespace bucketd::client {
 
@@ -42,6 +47,10 @@ class ServerChannel {
   // For how long others are still asked first.
   std::chrono::milliseconds Aside() const;
 
+  // What the client made of its capabilities; null: it did not ask yet.
+  std::shared_ptr<const v1::GetCapabilitiesResponse> capabilities() const;
+  void Remember(const v1::GetCapabilitiesResponse& capabilities);
+
  private:
   const std::string target_;
   const std::shared_ptr<grpc::Channel> channel_;
@@ -49,16 +58,23 @@ class ServerChannel {
   mutable std::mutex mutex_;
   std::chrono::steady_clock::time_point aside_until_{};
   int times_aside_ = 0;
+  std::shared_ptr<const v1::GetCapabilitiesResponse> capabilities_;
 };
 
 using ServerList = std::vector<std::shared_ptr<ServerChannel>>;
 
-// All of them. Thread-safe.
+// As LookUp (addresses.h).
+using LookUpName = std::function<absl::StatusOr<std::vector<ServerAddress>>(
+    const std::string&, std::chrono::milliseconds)>;
+
+// All of them: those that the address lists, or stood for when it was looked up last. Of one that
+// it stands for no more nothing is kept; its connection ends with the last call to it. They share
+// what watches the files of TLS. Thread-safe.
 class ServerChannels {
  public:
   // Never fails and does not connect. Where there are several, gRPC repeats no call: there is
   // another server to ask.
-  ServerChannels(std::string address, const ChannelOptions& options);
+  ServerChannels(std::string address, const ChannelOptions& options, LookUpName look_up = LookUp);
 
   const std::string& address() const { return address_; }
   // Whether the address names one server, which then may come and go.
@@ -78,11 +94,14 @@ class ServerChannels {
                                                          std::chrono::milliseconds patience,
                                                          std::chrono::milliseconds hold);
 
+  std::shared_ptr<ServerChannel> NewChannel(const ServerAddress& server);  // with the lock
+
   const std::string address_;
   const absl::StatusOr<std::vector<std::string>> entries_;
   const bool one_;
-  ChannelOptions options_;
+  const LookUpName look_up_;
   std::mutex mutex_;
+  ChannelOptions options_;
   std::map<std::string, std::shared_ptr<ServerChannel>> channels_;  // by target
   struct Known {
     std::chrono::steady_clock::time_point when{};

@@ -241,6 +241,30 @@ def test_a_name_stands_for_all_that_it_is_known_for_now(pair, name_of_two):
             assert ask(client, layers(), job=Job("train").at("0/fw", [0], 1)).source == "pinned"
 
 
+def connections(unix: str) -> int:
+    """That somebody has to this address."""
+    with open("/proc/net/unix") as sockets:
+        found = [line.split() for line in sockets]
+    return sum(each[5] == "03" and each[7:] == [unix.removeprefix("unix:")] for each in found)
+
+
+def test_a_planner_that_a_name_stands_for_no_more_is_forgotten_once_its_calls_ended(pair, name_of_two):
+    client = PlannerClient("dns:///planners:9460")
+    look_again = lambda: client._caller.lines("", 1.0, names_hold=0.0)
+    with pair.start(pair.second), pair.start(pair.first) as first, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ask, client, layers(), job=Job("train").at("0/fw", [0], 2), deadline=60)
+        wait_for(lambda: json.loads(ctl("status", "--json", server=first))["jobs_waiting"], "a rank that waits")
+        name_of_two["planners"] = [pair.second]
+        assert [line.target for line in look_again()] == [pair.second]
+        assert client._caller.ever_met(), "which has others wait for its successor"
+        assert connections(pair.first) and not waiting.done()
+        assert pair.rank(1, address=pair.first).sha256 == waiting.result(60).sha256
+        wait_for(lambda: not connections(pair.first), "the end of its connection")
+        name_of_two["planners"] = [pair.first]
+        assert not look_again()[0].ever_met, "of one that comes back nothing is known"
+        assert ask(client, layers(), job=Job("train").at("0/fw", [0], 2)).plan
+
+
 def test_a_name_that_nobody_knows_is_an_error_that_says_so():
     begin = time.monotonic()
     error = error_of(ask, PlannerClient("dns:///no-such-planner.invalid:9460"), layers())

@@ -166,8 +166,7 @@ def test_a_graph_that_is_too_large_is_refused(monkeypatch, believes):
     with planner("--max-graph-bytes", "500") as one:
         made = PlannerClient(one.address)
         if not believes:
-            larger = client.dataclasses.replace(made.capabilities(), max_graph_bytes=1 << 30)
-            made._capabilities = {one.address: (made._caller.route().returns, larger)}
+            made._caller.route().capabilities = client.dataclasses.replace(made.capabilities(), max_graph_bytes=1 << 30)
         error = reason_of(ask, made, layers())
         assert error.reason == "GRAPH_TOO_LARGE" and error.metadata["limit"] == "500"
 

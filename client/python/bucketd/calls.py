@@ -40,7 +40,8 @@ class Caller:
         self.one = len(self.entries) == 1 and not addresses.is_name(self.entries[0])
         only_unix = all(entry.startswith("unix:") for entry in self.entries)
         self._tls = None if only_unix else tls or Tls.from_environment()
-        self._lines: dict[Server, Line] = {}
+        self._lines: dict[Server, Line] = {}  # of those that the address lists, or stood for when it was looked up last
+        self._met_others = False  # somebody answered at a line that is dropped
         self._names: dict[str, tuple[float, list[Server]]] = {}  # when each was looked up, and what it stood for
 
     def route(self, about: str = _MINE, meets: bool = False) -> Route:
@@ -49,10 +50,14 @@ class Caller:
         return Route(self, about, meets)
 
     def lines(self, about: str, patience: float, names_hold: float = _NAMES_HOLD) -> list[Line]:
-        """In the order of addresses.py."""
+        """In the order of addresses.py. Lines of planners that a name stands for no more are dropped: gRPC closes the channel with the
+        last call on it."""
         servers: list[Server] = []
         for entry in self.entries:
             servers += self._look_up(entry, patience, names_hold) if addresses.is_name(entry) else [Server(entry)]
+        for gone in set(list(self._lines)).difference(servers):  # a copy: other threads may add to it
+            line = self._lines.pop(gone, None)
+            self._met_others |= line is not None and line.ever_met
         return [self._lines.setdefault(server, Line(server, self._tls, repeats=self.one))
                 for server in addresses.in_order(servers, about)]
 
@@ -62,7 +67,7 @@ class Caller:
         return all(self._names.get(entry, (0.0,))[0] > newest for entry in self.entries if addresses.is_name(entry))
 
     def ever_met(self) -> bool:
-        return any(line.ever_met for line in list(self._lines.values()))
+        return self._met_others or any(line.ever_met for line in list(self._lines.values()))
 
     def close(self) -> None:
         for line in list(self._lines.values()):
@@ -102,9 +107,13 @@ class Route:
         return self._line.target if self._line else self._caller.address
 
     @property
-    def returns(self) -> int:
-        """Times that the one who is asked now was seen to come back."""
-        return self._line.returns if self._line else 0
+    def capabilities(self):
+        """Of the one who is asked now, while the client knows them."""
+        return self._line.capabilities if self._line else None
+
+    @capabilities.setter
+    def capabilities(self, known) -> None:
+        self._line.capabilities = known
 
     def call(self, method: str, request, until: float):
         """One call within the deadline; a callable `request` makes a stream. gRPC repeats calls by the service config where

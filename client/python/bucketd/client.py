@@ -62,11 +62,9 @@ class PlannerClient:
         self.address = address
         self.tenant = tenant
         self._caller = Caller(address, connect_timeout, tls)
-        self._capabilities: dict[str, tuple[int, Capabilities]] = {}  # of each planner, and how often it had come back by then
 
     def close(self) -> None:
         self._caller.close()
-        self._capabilities.clear()
 
     def capabilities(self, deadline: float = DEFAULT_DEADLINE) -> Capabilities:
         """What the service offers. PlannerError CLIENT_TOO_OLD or PROTOCOL where it and this client cannot talk."""
@@ -176,9 +174,9 @@ class PlannerClient:
 
     def _capabilities_until(self, until: float, route: Route) -> Capabilities:
         """Of the planner that the route leads to now."""
-        known = self._capabilities.get(route.target)
-        if known is not None and known[0] == route.returns:
-            return known[1]
+        known = route.capabilities
+        if known is not None:
+            return known
         answer = route.call("GetCapabilities", planner_pb2.GetCapabilitiesRequest(), until)
         if _version(answer.min_client_version) > _version(CLIENT_VERSION):
             raise PlannerError(
@@ -188,11 +186,10 @@ class PlannerClient:
             raise PlannerError(
                 "PROTOCOL", f"{route.target} reads graphs of format {answer.graph_format_version}, this client writes "
                 f"{GRAPH_FORMAT_VERSION}")
-        capabilities = Capabilities(
+        capabilities = route.capabilities = Capabilities(
             answer.server_version, answer.planner_version, tuple(answer.modes), tuple(answer.cost_profiles),
             answer.max_inline_graph_bytes, answer.max_graph_bytes, answer.max_chunk_bytes,
             planner_pb2.CODEC_ZSTD in answer.codecs)
-        self._capabilities[route.target] = (route.returns, capabilities)
         return capabilities
 
 

@@ -65,9 +65,9 @@ class Line:
 
     def __init__(self, server: Server, tls: Tls | None, repeats: bool):
         self.target = server.target
-        self.returns = 0  # times that the planner was seen to come back: it may be another one
         self.met = False  # somebody answered, and nothing has been heard of their end since
         self.ever_met = False
+        self.capabilities = None  # what the client made of them, until the planner is seen to come back: it may be another one
         self._tls = None if server.target.startswith("unix:") else tls
         self._options = list(_CHANNEL_OPTIONS)
         if server.name:
@@ -108,7 +108,7 @@ class Line:
 
     def answered(self) -> None:
         if not self.met and self.ever_met:
-            self.returns += 1
+            self.capabilities = None
         self.met = self.ever_met = True
         self._aside_until, self._times_aside = 0.0, 0
 
@@ -128,6 +128,7 @@ class Line:
             for channel in self._channels:
                 channel.close()
             self._channels, self._stub = [], None
+        self.capabilities = None
 
     def forked(self) -> None:
         """In the child. The parent's channel is neither closed nor freed here: both would use what the fork left behind."""
