@@ -184,7 +184,10 @@ constexpr OptionRow kRows[] = {
      .field = [](ServerOptions& o) -> OptionField { return HoursField{&o.store_max_age}; },
      .most = 87'600},
     {"audit-lines", "Store",
-     "Lines of the audit log (who changed what: bucketctl audit) that are kept; the oldest go",
+     "Lines of the audit log (who changed what: bucketctl audit) that are kept of what operators "
+     "do, "
+     "and as many of what calls cause (generations, pins, reports); each tenant has its share, and "
+     "beyond it loses its oldest",
      FIELD(audit_lines), 1, 100'000'000},
     {.name = "audit-hours",
      .group = "Store",

@@ -144,10 +144,12 @@ absl::StatusOr<Agreement::Released> Agreement::ReleaseNow(const Release& what) {
     }
   }
   Released released;
+  Actor by = what.by;
+  by.in_passing = !what.by_operator;
   for (const std::string& name : names) {
     released.more = released.jobs.size() == kMaxReleased;
     if (released.more) break;
-    ASSIGN_OR_RETURN(const int64_t pins, parts_.pins.Release(what.tenant, name, what.by));
+    ASSIGN_OR_RETURN(const int64_t pins, parts_.pins.Release(what.tenant, name, by));
     Happen(JobReleased{JobName(what.tenant, name), what.by_operator});
     released.jobs.insert(name);
     released.pins += pins;

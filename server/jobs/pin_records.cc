@@ -158,6 +158,7 @@ std::string WhatStands(const Record& record) {
 }
 
 AuditLine LineAbout(absl::string_view key, absl::string_view what, const Actor& by) {
+  if (what == "release" && by.in_passing) what = "finish";
   return {by, std::string(TenantOf(key)), std::string(what), SubjectOf(key), "", ""};
 }
 

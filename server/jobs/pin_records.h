@@ -43,7 +43,7 @@ absl::StatusOr<Pin> NextPin(const std::string& key, const std::optional<std::str
 // Whether what is said here of a generation is so, though more may have been said.
 bool Holds(const JobMemory& here, const JobMemory& stands);
 
-// Without what it says.
+// Without what it says. A release by whoever runs the job is no operator's, and has another word.
 AuditLine LineAbout(absl::string_view key, absl::string_view what, const Actor& by);
 std::string InWords(WallTime time);
 std::string WhatStands(const Record& record);  // for people, of a record that goes

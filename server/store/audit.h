@@ -21,6 +21,9 @@ struct Actor {
   std::string who;                   // its identity; "": nobody was asked for one
   std::string peer;                  // the host that the call came from; "": none did
   std::string tenant = kAllTenants;  // that it belongs to
+  // By a call that whoever asks for plans may make: no operator's. Not a part of lines; it says
+  // what they are called.
+  bool in_passing = false;
 };
 // The server itself, when nobody has called.
 inline Actor ServerItself() { return {"bucketd", "", kAllTenants}; }
@@ -50,6 +53,7 @@ struct AuditSelection {
 };
 
 struct AuditRetention {
+  // Of what calls cause, and as many of what operators do (audit_trim.h).
   int64_t lines = 100'000;
   std::chrono::hours age{24 * 90};  // 0: any
 };

@@ -26,6 +26,7 @@
 
 #include "passes/base/digest.h"
 #include "server/store/acknowledged.h"
+#include "server/store/audit_trim.h"
 #include "server/store/reserve.h"
 #include "server/store/sqlite_db.h"
 #include "server/store/store.h"
@@ -178,7 +179,10 @@ class SqliteStore final : public Store {
   absl::Status AddLine(SqliteDb& db, const AuditEntry& entry)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(db.mutex());
   absl::Status AddAuditTable();
-  absl::Status TrimAudit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
+  absl::Status TrimAudit();
+  absl::StatusOr<std::vector<AuditCount>> CountAudit();
+  absl::StatusOr<std::vector<AuditLineAt>> AuditLinesBefore(int64_t number, int32_t limit);
+  absl::Status EraseAudit(const std::vector<int64_t>& numbers);
 
   // `expected` not null: ReplaceRecord's `before`.
   absl::Status ChangeRecord(Shelf shelf, absl::string_view key,

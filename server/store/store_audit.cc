@@ -1,5 +1,6 @@
 // The part of SqliteStore that keeps who changed what.
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -127,25 +128,75 @@ absl::StatusOr<int64_t> SqliteStore::AddAudit(absl::Span<const AuditEntry> entri
   return added;
 }
 
+// Whether anything is to go is found out by two looks at the key, as long as there is little: the
+// numbers of lines have gaps, but lines without numbers there are none.
 absl::Status SqliteStore::TrimAudit() {
-  constexpr char kBeyond[] =
-      "SELECT EXISTS(SELECT 1 FROM audit WHERE at < ?1) OR "
-      "(SELECT count(*) > ?2 FROM audit)";
+  constexpr char kMayBeBeyond[] =
+      "SELECT EXISTS(SELECT 1 FROM audit WHERE at < ?1), "
+      "(SELECT MAX(number) FROM audit) - (SELECT MIN(number) FROM audit) >= ?2";
   const int64_t oldest = options_.audit.age.count() > 0
                              ? NowMillis() - std::chrono::milliseconds(options_.audit.age).count()
                              : 0;
+  bool old = false, many = false;
   {
     const absl::MutexLock lock(&reader_->mutex());
-    Statement beyond = reader_->Query(kBeyond, oldest, options_.audit.lines);
+    Statement beyond = reader_->Query(kMayBeBeyond, oldest, options_.audit.lines);
     RETURN_IF_ERROR(beyond.Step().status());
-    if (beyond.Int(0) == 0) return absl::OkStatus();
+    old = beyond.Int(0) != 0;
+    many = beyond.Int(1) != 0;
   }
+  if (old) {
+    const absl::MutexLock lock(&write_mutex_);
+    RETURN_IF_ERROR(Write({}, Room::kReserve, [&](SqliteDb& db) -> absl::Status {
+      db.mutex().AssertHeld();
+      return db.Run("DELETE FROM audit WHERE at < ?1", oldest);
+    }));
+  }
+  if (!many) return absl::OkStatus();
+  return TrimAuditTable(
+      {.count = [this] { return CountAudit(); },
+       .list = [this](int64_t before, int32_t limit) { return AuditLinesBefore(before, limit); },
+       .erase = [this](const auto& numbers) { return EraseAudit(numbers); }},
+      options_.audit.lines);
+}
+
+// By pages, so that whoever reads a plan waits for one of them at most.
+absl::StatusOr<std::vector<AuditCount>> SqliteStore::CountAudit() {
+  std::map<std::pair<std::string, std::string>, int64_t> counts;
+  int64_t before = INT64_MAX;
+  while (true) {
+    ASSIGN_OR_RETURN(std::vector<AuditLineAt> page, AuditLinesBefore(before, kAuditPage));
+    if (page.empty()) break;
+    before = page.back().number;
+    for (AuditLineAt& line : page) ++counts[{std::move(line.tenant), std::move(line.what)}];
+  }
+  std::vector<AuditCount> all;
+  for (const auto& [of, lines] : counts) all.push_back({of.first, of.second, lines});
+  return all;
+}
+
+absl::StatusOr<std::vector<AuditLineAt>> SqliteStore::AuditLinesBefore(int64_t number,
+                                                                       int32_t limit) {
+  const absl::MutexLock lock(&reader_->mutex());
+  Statement rows = reader_->Query(
+      "SELECT number, tenant, what FROM audit WHERE number < ?1 ORDER BY number DESC LIMIT ?2",
+      number, int64_t{limit});
+  std::vector<AuditLineAt> lines;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, rows.Step());
+    if (!row) return lines;
+    lines.push_back({rows.Int(0), std::string(rows.Bytes(1)), std::string(rows.Bytes(2))});
+  }
+}
+
+absl::Status SqliteStore::EraseAudit(const std::vector<int64_t>& numbers) {
+  const absl::MutexLock lock(&write_mutex_);
   return Write({}, Room::kReserve, [&](SqliteDb& db) -> absl::Status {
     db.mutex().AssertHeld();
-    return db.Run(
-        "DELETE FROM audit WHERE at < ?1 OR number <= "
-        "(SELECT number FROM audit ORDER BY number DESC LIMIT 1 OFFSET ?2)",
-        oldest, options_.audit.lines);
+    for (const int64_t number : numbers) {
+      RETURN_IF_ERROR(db.Run("DELETE FROM audit WHERE number = ?1", number));
+    }
+    return absl::OkStatus();
   });
 }
 

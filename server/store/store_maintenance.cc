@@ -175,7 +175,6 @@ absl::Status SqliteStore::EvictOld() {
   const absl::MutexLock lock(&write_mutex_);
   RETURN_IF_ERROR(FlushUses());
   RETURN_IF_ERROR(DropExpiredHolds());
-  RETURN_IF_ERROR(TrimAudit());
   int64_t gone = 0;
   if (options_.max_age.count() > 0) {
     const std::chrono::milliseconds age = options_.max_age;
@@ -211,10 +210,11 @@ absl::Status SqliteStore::Checkpoint() {
 
 absl::Status SqliteStore::Maintain() {
   if (options_.read_only) return absl::OkStatus();
-  const absl::Status evicted = EvictOld();
-  const absl::Status merged = Checkpoint();
+  absl::Status done = EvictOld();
+  done.Update(TrimAudit());  // of a damaged log plans know nothing
+  done.Update(Checkpoint());
   if (reserve_ != nullptr) reserve_->Fill();
-  return evicted.ok() ? merged : evicted;
+  return done;
 }
 
 // Until the log is long or `next`. False: the store ends.

@@ -99,8 +99,8 @@ def test_every_change_has_a_line_that_says_who_and_tenants_read_their_own(files,
             channel_of_one.close()
 
         of_a = [(A, "team-a", "evict", "plans of tenant=team-a", "", "1 plans gone"),
-                (A, "team-a", "release", "llama, bw", "plan P, generation 1, 1 rank", ""),
-                (A, "team-a", "release", "llama", "generation 1", ""),
+                (A, "team-a", "finish", "llama, bw", "plan P, generation 1, 1 rank", ""),
+                (A, "team-a", "finish", "llama", "generation 1", ""),
                 (OPS, "team-a", "keep", "llama, bw", "until T", "until T"),
                 (OPS, "team-a", "keep", "llama", "until T", "until T"),
                 (A, "team-a", "pin", "llama, bw", "plan P, generation 0, 1 rank", "plan P, generation 1, 1 rank"),

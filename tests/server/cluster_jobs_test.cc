@@ -17,6 +17,7 @@
 #include "proto/admin.grpc.pb.h"
 #include "server/admin/job_list.h"
 #include "server/rpc/grpc_peer_calls.h"
+#include "server/store/audit_trim.h"
 #include "tests/server/cluster_fixture.h"
 
 namespace bucketd {
@@ -26,6 +27,7 @@ using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
 using ::testing::SizeIs;
 
 class ClusterJobsTest : public ClusterTest {
@@ -155,6 +157,31 @@ TEST_F(ClusterJobsTest, AJobThatItsTrainerReleasesIsForgottenByAllUnlessRanksWai
   EXPECT_EQ(MetricOf(1, "bucketd_agreement_waiting_ranks"), 1);
   EXPECT_TRUE(AskRank(0, {.id = "waits", .size = 2}, 1).get().status.ok());
   EXPECT_TRUE(waits.get().status.ok());
+}
+
+// They have a bound of their own in the audit log.
+TEST_F(ClusterJobsTest, LinesThatCallsCauseAreKnownByTheirWordsAndAnOperatorsIsNone) {
+  StartThree();
+  for (const char* job : {"ended", "taken"}) {
+    ASSERT_TRUE(AskAlone(1, job, 5).response.has_plan());
+  }
+  v1::ReleaseJobRequest release;
+  release.set_job_id("ended");
+  v1::ReleaseJobResponse released;
+  grpc::ClientContext context;
+  ASSERT_TRUE(v1::Planner::NewStub(ChannelTo(1))->ReleaseJob(&context, release, &released).ok());
+  EXPECT_EQ(Unpin(0, "taken").released(), 1);
+  v1::ListAuditResponse lines;
+  grpc::ClientContext asking;
+  ASSERT_TRUE(v1::Admin::NewStub(ChannelTo(2))->ListAudit(&asking, {}, &lines).ok());
+  std::set<std::string> caused, done;
+  for (const v1::AuditEntry& line : lines.entries()) {
+    (IsCausedByCalls(line.what()) ? caused : done)
+        .insert(absl::StrCat(line.what(), " ", line.subject()));
+  }
+  EXPECT_THAT(caused, IsSupersetOf({"generation ended", "pin ended, bw", "finish ended",
+                                    "finish ended, bw", "generation taken", "pin taken, bw"}));
+  EXPECT_THAT(done, ElementsAre("release taken", "release taken, bw"));
 }
 
 TEST_F(ClusterJobsTest, APatternMeansTheJobsOfAllReplicasAndOfOneTenant) {

@@ -1,5 +1,7 @@
 // The audit log as store.h promises it, on every engine; and what older stores and damage do to it.
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "server/store/audit_trim.h"
 #include "server/store/store_file.h"
 #include "tests/server/every_engine.h"
 
@@ -134,6 +137,93 @@ TEST_P(AuditTest, LinesBeyondTheirNumberAndAgeGoWithMaintenanceTheOldestFirst) {
   EXPECT_THAT(Said(), ElementsAre("pin 6"));
 }
 
+TEST_P(AuditTest, LinesThatCallsCauseTakeNoLineOfOperatorsAway) {
+  audit_ = {.lines = 3, .age = hours(1)};
+  OpenAnew();
+  for (const char* what : {"disable", "evict", "release"}) Change(Line(what, "1", "other"));
+  for (int i = 1; i <= 4; ++i) {
+    for (const char* what : {"generation", "pin", "finish", "displace", "report", "epochs"}) {
+      Change(Line(what, absl::StrCat(i)));
+    }
+  }
+  Maintain();
+  EXPECT_THAT(Said(), ElementsAre("epochs 4", "report 4", "displace 4", "release 1", "evict 1",
+                                  "disable 1"));
+  for (const char* what : {"enable", "keep"}) Change(Line(what, "2", "other"));
+  Maintain();
+  EXPECT_THAT(Said(),
+              ElementsAre("keep 2", "enable 2", "epochs 4", "report 4", "displace 4", "release 1"))
+      << "they have a bound of their own";
+  now_ += hours(1) + milliseconds(1);
+  Change(Line("pin", "5"));
+  Maintain();
+  EXPECT_THAT(Said(), ElementsAre("pin 5")) << "age is the same for all";
+}
+
+TEST_P(AuditTest, ATenantOfManyLinesLosesItsOwn) {
+  audit_ = {.lines = 6, .age = hours(1)};
+  OpenAnew();
+  for (int i = 1; i <= 3; ++i) {
+    Change(Line("pin", absl::StrCat("a", i), "team-a"));
+    Change(Line("evict", absl::StrCat("a", i), "team-a"));
+  }
+  for (int i = 1; i <= 9; ++i) {
+    Change(Line("pin", absl::StrCat("b", i), "team-b"));
+    Change(Line("evict", absl::StrCat("b", i), "team-b"));
+  }
+  Maintain();
+  for (const std::string what : {"pin", "evict"}) {
+    AuditSelection of;
+    of.what = what;
+    EXPECT_THAT(Said(of), ElementsAre(what + " b9", what + " b8", what + " b7", what + " a3",
+                                      what + " a2", what + " a1"));
+  }
+}
+
+TEST_P(AuditTest, AFewLinesMoreAreNotWorthALook) {
+  audit_ = {.lines = 32, .age = hours(1)};
+  OpenAnew();
+  for (int i = 1; i <= 34; ++i) Change(Line("pin", absl::StrCat(i)));
+  Maintain();
+  EXPECT_EQ(List().size(), 34U);
+  Change(Line("pin", "35"));
+  Maintain();
+  EXPECT_EQ(List().size(), 32U);
+  EXPECT_EQ(Said().back(), "pin 4");
+}
+
+TEST_P(AuditTest, OfMoreTenantsThanLinesTheNewestHaveOneEach) {
+  audit_ = {.lines = 3, .age = hours(1)};
+  OpenAnew();
+  for (int i = 1; i <= 5; ++i) {
+    for (const char* subject : {"a", "b"}) Change(Line("pin", subject, absl::StrCat("t", i)));
+  }
+  Maintain();
+  std::vector<std::string> tenants;
+  for (const AuditEntry& entry : List()) tenants.push_back(entry.line.tenant);
+  EXPECT_THAT(tenants, ElementsAre("t5", "t4", "t3"));
+  EXPECT_THAT(Said(), ElementsAre("pin b", "pin b", "pin b"));
+}
+
+// More than are looked at in one go.
+TEST_P(AuditTest, ManyLinesGoAtOnceAndThoseAmongThemStay) {
+  audit_ = {.lines = 300, .age = hours(1)};
+  OpenAnew();
+  std::vector<AuditEntry> entries;
+  for (int i = 1; i <= 5'000; ++i) {
+    const bool kept = i % 50 == 0;  // 100 of them
+    entries.push_back({i, 0, now_, kept ? Line("keep") : Line("pin", absl::StrCat(i), "flood")});
+  }
+  ASSERT_EQ(*store_->AddAudit(entries), 5'000);
+  Maintain();
+  const std::vector<std::string> said = Said({}, 10'000);
+  EXPECT_EQ(std::count(said.begin(), said.end(), "keep job"), 100);
+  EXPECT_EQ(said.size(), 400U);
+  AuditSelection pins;
+  pins.what = "pin";
+  EXPECT_EQ(Said(pins, 10'000).back(), "pin 4694") << "the oldest went";
+}
+
 TEST_P(AuditTest, LongTextsAreCut) {
   AuditLine line = Line("pin");
   line.after = std::string(100'000, 'x');
@@ -151,6 +241,38 @@ TEST_P(AuditTest, CopiedLinesKeepTheirTimesAndComeOnce) {
   EXPECT_EQ(*store_->AddAudit(entries), 1);
   EXPECT_THAT(Said(), ElementsAre("pin 4", "pin 3", "pin 2", "pin 1"));
   EXPECT_EQ(List()[3].when, now_ - hours(1));
+}
+
+// One looks at the lines, and another has taken away what is too much before it does so itself.
+TEST(AuditTrim, OfServersThatTrimAtOnceEachTakesTheSame) {
+  std::map<int64_t, AuditLineAt, std::greater<>> lines;
+  for (int64_t i = 1; i <= 2'500; ++i) lines[i] = {i, i % 2 == 0 ? "a" : "b", "pin"};
+  AuditTable table;
+  table.count = [&] {
+    return std::vector<AuditCount>{{"a", "pin", static_cast<int64_t>(lines.size() / 2)},
+                                   {"b", "pin", static_cast<int64_t>(lines.size() / 2)}};
+  };
+  table.list = [&](int64_t before, int32_t limit) {
+    std::vector<AuditLineAt> page;
+    for (auto line = lines.upper_bound(before); line != lines.end(); ++line) {
+      if (page.size() < static_cast<size_t>(limit)) page.push_back(line->second);
+    }
+    return page;
+  };
+  table.erase = [&](const std::vector<int64_t>& numbers) {
+    for (const int64_t number : numbers) lines.erase(number);
+    return absl::OkStatus();
+  };
+  AuditTable slower = table;
+  slower.count = [&]() -> absl::StatusOr<std::vector<AuditCount>> {
+    std::vector<AuditCount> counts = *table.count();
+    EXPECT_TRUE(TrimAuditTable(table, 100).ok());
+    EXPECT_EQ(lines.size(), 100U);
+    return counts;
+  };
+  EXPECT_TRUE(TrimAuditTable(slower, 100).ok());
+  EXPECT_EQ(lines.size(), 100U);
+  EXPECT_EQ(lines.rbegin()->first, 2'401);
 }
 
 class OlderStoreTest : public ::testing::Test {
@@ -204,7 +326,11 @@ TEST_F(OlderStoreTest, AStoreWithALogHasTheFormatThatOlderProgramsRead) {
 
 TEST_F(OlderStoreTest, ADamagedLogKeepsNothingFromChanging) {
   options_.page_size = 512;
+  options_.max_age = hours(1);
+  WallTime now{milliseconds(1'800'000'000'000)};
+  options_.clock = [&] { return now; };
   auto store = Open();
+  ASSERT_TRUE(store->PutPlan(KeyOf(1), "team", "plan").ok());
   const AuditLine line = Line("pin", std::string(200, 's'));
   for (int i = 0; i < 40; ++i) {
     ASSERT_TRUE(store->PutRecord(Shelf::kPins, "key", absl::StrCat(i), &line).ok());
@@ -228,6 +354,9 @@ TEST_F(OlderStoreTest, ADamagedLogKeepsNothingFromChanging) {
   EXPECT_EQ(**store->GetRecord(Shelf::kSettings, kPlanningOffSetting), "1 why");
   EXPECT_THAT(counts_.problems, HasSubstr("the audit log is damaged, so that this has no line"));
   EXPECT_EQ(store->ListAudit({}, 100).status().code(), absl::StatusCode::kUnavailable);
+  now += hours(2);
+  EXPECT_FALSE(store->Maintain().ok());
+  EXPECT_EQ(store->Stats()->plans, 0) << "what is old goes all the same";
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 #include "passes/base/status_macros.h"
 #include "server/store/postgres/pg_sql.h"
@@ -112,14 +113,56 @@ absl::StatusOr<int64_t> PostgresStore::AddAudit(absl::Span<const AuditEntry> ent
 
 absl::Status PostgresStore::TrimAudit() {
   const std::chrono::milliseconds age = options_.audit.age;
-  const PgStatement trim =
-      PgStatement(absl::StrCat("DELETE FROM bucketd_audit WHERE ($2 > 0 AND at < ", NowSql(1),
-                               " - $2) OR number <= (SELECT number FROM bucketd_audit "
-                               "ORDER BY number DESC LIMIT 1 OFFSET $3)"))
+  const PgStatement old =
+      PgStatement(
+          absl::StrCat("DELETE FROM bucketd_audit WHERE $2 > 0 AND at < ", NowSql(1), " - $2"))
           .Int(Now())
-          .Int(age.count())
-          .Int(options_.audit.lines);
-  return Write({&trim, 1}).status();
+          .Int(age.count());
+  RETURN_IF_ERROR(Write({&old, 1}).status());
+  // Numbers have gaps, but lines without numbers there are none.
+  ASSIGN_OR_RETURN(const std::vector<PgResult> many,
+                   Query(PgStatement("SELECT 1 WHERE (SELECT MAX(number) FROM bucketd_audit) - "
+                                     "(SELECT MIN(number) FROM bucketd_audit) >= $1")
+                             .Int(options_.audit.lines)));
+  if (many[0].rows() == 0) return absl::OkStatus();
+  return TrimAuditTable(
+      {.count = [this] { return CountAudit(); },
+       .list = [this](int64_t before, int32_t limit) { return AuditLinesBefore(before, limit); },
+       .erase = [this](const auto& numbers) { return EraseAudit(numbers); }},
+      options_.audit.lines);
+}
+
+absl::StatusOr<std::vector<AuditCount>> PostgresStore::CountAudit() {
+  ASSIGN_OR_RETURN(const std::vector<PgResult> found,
+                   Query(PgStatement("SELECT tenant, what, COUNT(*) FROM bucketd_audit "
+                                     "GROUP BY tenant, what")));
+  std::vector<AuditCount> counts;
+  for (int row = 0; row < found[0].rows(); ++row) {
+    counts.push_back({std::string(found[0].Bytes(row, 0)), std::string(found[0].Bytes(row, 1)),
+                      found[0].Int(row, 2)});
+  }
+  return counts;
+}
+
+absl::StatusOr<std::vector<AuditLineAt>> PostgresStore::AuditLinesBefore(int64_t number,
+                                                                         int32_t limit) {
+  ASSIGN_OR_RETURN(const std::vector<PgResult> found,
+                   Query(PgStatement("SELECT number, tenant, what FROM bucketd_audit "
+                                     "WHERE number < $1 ORDER BY number DESC LIMIT $2")
+                             .Int(number)
+                             .Int(limit)));
+  std::vector<AuditLineAt> lines;
+  for (int row = 0; row < found[0].rows(); ++row) {
+    lines.push_back({found[0].Int(row, 0), std::string(found[0].Bytes(row, 1)),
+                     std::string(found[0].Bytes(row, 2))});
+  }
+  return lines;
+}
+
+absl::Status PostgresStore::EraseAudit(const std::vector<int64_t>& numbers) {
+  const PgStatement erase(absl::StrCat("DELETE FROM bucketd_audit WHERE number IN (",
+                                       absl::StrJoin(numbers, ", "), ")"));
+  return Write({&erase, 1}).status();
 }
 
 }  // namespace bucketd

@@ -196,11 +196,16 @@ absl::Status PostgresStore::EvictBeyond() {
 }
 
 absl::Status PostgresStore::Maintain() {
+  absl::Status done = EvictOld();
+  done.Update(TrimAudit());  // of a log that cannot be read plans know nothing
+  return done;
+}
+
+absl::Status PostgresStore::EvictOld() {
   RETURN_IF_ERROR(FlushUses());
   const PgStatement expired =
       PgStatement(absl::StrCat("DELETE FROM bucketd_hold WHERE expires <= ", NowSql(1))).Int(Now());
   RETURN_IF_ERROR(Write({&expired, 1}).status());
-  RETURN_IF_ERROR(TrimAudit());
   if (options_.max_age.count() > 0) {
     const std::chrono::milliseconds age = options_.max_age;
     RETURN_IF_ERROR(

@@ -20,6 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 
+#include "server/store/audit_trim.h"
 #include "server/store/postgres/pg_pool.h"
 #include "server/store/store.h"
 #include "server/store/store_observer.h"
@@ -110,9 +111,13 @@ class PostgresStore final : public Store {
   absl::StatusOr<std::optional<ScannedValue>> ScanPlan(const std::string& hash);
   absl::Status ScanShelf(Shelf shelf, SeeValue see, ScanResult& result);
   absl::Status FlushUses();
+  absl::Status EvictOld();
   absl::Status EvictBeyond();
   absl::StatusOr<int64_t> Evict(PgStatement statement);
   absl::Status TrimAudit();
+  absl::StatusOr<std::vector<AuditCount>> CountAudit();
+  absl::StatusOr<std::vector<AuditLineAt>> AuditLinesBefore(int64_t number, int32_t limit);
+  absl::Status EraseAudit(const std::vector<int64_t>& numbers);
   void MaintainForEver();
 
   const PostgresStoreOptions options_;
