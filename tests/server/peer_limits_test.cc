@@ -45,11 +45,12 @@ class Waits {
 
 class PeerLimitsTest : public ClusterTest {
  protected:
-  // With 8 MiB of room for requests, of which a host gets half of what others leave.
+  // With 32 MiB of room for requests, of which a host gets half of what others leave.
   void Start() {
     options_.intake.max_graph_bytes = options_.intake.max_upload_bytes = int64_t{1} << 20;
-    options_.max_in_flight_bytes = options_.intake.max_upload_bytes + (int64_t{16} << 20);
-    options_.upload_lease = hours(1);  // nobody else is asked for the graph
+    options_.max_in_flight_bytes = options_.intake.max_upload_bytes + (int64_t{64} << 20);
+    options_.intake.max_chunk_bytes = int64_t{16} << 20;  // and so a message
+    options_.upload_lease = hours(1);                     // nobody else is asked for the graph
     StartThree();
     const auto stub = v1::Planner::NewStub(ChannelTo(0));
     ASSERT_TRUE(AskOnce(*stub, RequestFor(ForwardGraph())).asked_to_upload());
@@ -68,20 +69,20 @@ class PeerLimitsTest : public ClusterTest {
 
 TEST_F(PeerLimitsTest, AForwardedRequestIsReadIfThereIsRoomAndHeldByItsCallerWhileItWaits) {
   Start();
-  EXPECT_EQ(ToldOfGarbage(650'000), "REQUEST_MALFORMED") << "it was read";
+  EXPECT_EQ(ToldOfGarbage(2'500'000), "REQUEST_MALFORMED") << "it was read";
   v1::ForwardRequest message;
   message.set_incarnation(IncarnationOf(0));
-  message.set_request(LargeRequest("large", 700'000).SerializeAsString());
+  message.set_request(LargeRequest("large", 3'000'000).SerializeAsString());
   message.mutable_caller()->set_host("ipv4:10.0.0.1");
   {
     const Waits waits(ChannelTo(0), message);
     ASSERT_TRUE(EventuallyWaitingRanks(0, 1));
-    // Five times 700,000 are held: four for what was read, one for its bytes. Of what is left, half
-    // is less than four times 650,000; with four it would be more.
-    EXPECT_EQ(ToldOfGarbage(650'000), "OVERLOADED") << "it was not";
+    // Five times 3,000,000 are held: four for what was read, one for its bytes. Of what is left,
+    // half is less than four times 2,500,000; with four it would be more.
+    EXPECT_EQ(ToldOfGarbage(2'500'000), "OVERLOADED") << "it was not";
     EXPECT_EQ(ToldOfGarbage(60'000), "REQUEST_MALFORMED") << "small ones are";
   }
-  EXPECT_TRUE(Eventually([this] { return ToldOfGarbage(650'000) == "REQUEST_MALFORMED"; }));
+  EXPECT_TRUE(Eventually([this] { return ToldOfGarbage(2'500'000) == "REQUEST_MALFORMED"; }));
 }
 
 // It would be refused each time.
