@@ -10,7 +10,7 @@
 // no option for that. Who resumes shows no certificate, OpenSSL verifies none, and gRPC hands out
 // the one of the first handshake: a client that kept its session stayed who it had been after its
 // certificate had expired or been replaced, until the server's own files changed. Nobody loses by
-// it: gRPC's clients in C++ and Python, ours and other replicas', keep no sessions.
+// it: our clients and other replicas are built on gRPC's core, which keeps no sessions unasked.
 //
 // What it cannot do: a session knows no address, so who comes back after a flood has the whole
 // budget again, for the price of a handshake, which costs both sides about the same; and each
