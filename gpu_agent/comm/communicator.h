@@ -66,8 +66,13 @@ class Communicator {
   // The first error that it met.
   virtual absl::Status health() const = 0;
   // Ends what is under way on this rank with ABORTED and `why`; peers see a closed connection. May
-  // be called from any thread, more than once.
+  // be called from any thread, more than once. Waits for nothing: what is on the device may end
+  // only when other communicators' is ended as well.
   virtual void Abort(const std::string& why) = 0;
+  // Ends it for good, as its destructor does. OK: it uses no memory any more, of collectives or
+  // registered; else, after its own limit, that memory has to stay for good. Repeated, it says the
+  // same.
+  virtual absl::Status Close() { return absl::OkStatus(); }
 };
 
 // Of what one rank puts in and of what it gets out, for a valid collective.

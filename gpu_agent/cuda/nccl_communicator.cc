@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,7 @@
 
 #include "gpu_agent/comm/health.h"
 #include "gpu_agent/comm/nccl_name.h"
+#include "gpu_agent/cuda/nccl_handle.h"
 #include "gpu_agent/exec/agreement.h"
 #include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
@@ -23,6 +25,8 @@ int ColorOf(int color, int version) {
   return static_cast<int>(
       (static_cast<uint32_t>(color) ^ 0x9e3779b9u * static_cast<uint32_t>(version)) >> 1);
 }
+
+constexpr absl::Duration kClosing = absl::Seconds(5);
 
 bool Is(ncclResult_t result, ncclResult_t wanted) { return result == wanted; }
 
@@ -121,25 +125,29 @@ absl::StatusOr<NcclCall> InNcclTerms(const Collective& collective, int version) 
   return call;
 }
 
-// The communicator proper. Its lock is never held while one polls.
+// The communicator proper. Its lock is never held while one polls, nor while NCCL ends it.
 class NcclCommunicator::State final : public Watched {
  public:
   State(std::shared_ptr<const NcclApi> api, int device, absl::string_view name)
-      : api_(std::move(api)), device_(device), name_(absl::StrCat(kOwnCommunicators, name)) {}
+      : handle_(new NcclHandle{std::move(api), device, absl::StrCat(kOwnCommunicators, name)}),
+        api_(handle_->api) {}
   ~State() override { Abort(absl::AbortedError("the communicator was destroyed")); }
 
   const NcclApi& api() const { return *api_; }
   std::shared_ptr<const NcclApi> shared_api() const { return api_; }
-  // For NCCL, which keeps the pointer.
-  const char* name() const { return name_.c_str(); }
+  const std::shared_ptr<NcclHandle>& handle() const { return handle_; }
   absl::Status status() const override { return health_.status(); }
   absl::Status Poll() override;
   // Runs a call of NCCL's on the communicator, then polls until it is through or the deadline. Any
   // error is the end of the communicator.
   absl::Status Run(absl::string_view what, absl::Time deadline,
                    const std::function<ncclResult_t(ncclComm_t&)>& call);
-  void Abort(const absl::Status& error);
-  void Destroy(absl::Time deadline);
+  // What a call has come to that is through, or that is in progress at its deadline.
+  absl::Status Said(absl::string_view what, ncclResult_t result);
+  // NCCL begins to end what is under way. Does not wait.
+  void Abort(const absl::Status& error) { End(error, api_->CommAbort); }
+  // OK: NCCL has ended it, in peace where it was healthy.
+  absl::Status Close(absl::Duration most);
   absl::Status Register(std::byte* data, int64_t bytes, absl::Time deadline);
   absl::Status Deregister(std::byte* data, absl::Time deadline);
 
@@ -147,21 +155,23 @@ class NcclCommunicator::State final : public Watched {
   // NCCL's result, in progress included.
   ncclResult_t Result(ncclResult_t of_call);
   absl::Status Fail(absl::string_view what, ncclResult_t result);
+  void Destroy(absl::Time deadline);
+  void End(const absl::Status& why, decltype(&ncclCommAbort) how);
+  // REQUIRES: mutex_ is held.
+  bool there() const { return handle_->made() != nullptr && !ended_.valid(); }
 
+  const std::shared_ptr<NcclHandle> handle_;
   const std::shared_ptr<const NcclApi> api_;
-  const int device_;
-  const std::string name_;
   Health health_;
   std::mutex mutex_;
-  ncclComm_t comm_ = nullptr;
-  std::vector<std::pair<std::byte*, ncclWindow_t>> windows_;  // by their memory
+  std::shared_future<ncclResult_t> ended_;  // where it was begun: nobody calls with it any more
 };
 
 absl::Status NcclCommunicator::State::Fail(absl::string_view what, ncclResult_t result) {
   std::string text = absl::StrCat(api_->ToString(), ": ", what, ": ", api_->GetErrorString(result));
   {
     const std::lock_guard lock(mutex_);
-    const char* last = comm_ == nullptr ? nullptr : api_->GetLastError(comm_);
+    const char* last = there() ? api_->GetLastError(handle_->comm) : nullptr;
     if (last != nullptr && *last != '\0') absl::StrAppend(&text, ": ", last);
   }
   Abort(absl::Status(CodeOf(result), text));
@@ -171,9 +181,9 @@ absl::Status NcclCommunicator::State::Fail(absl::string_view what, ncclResult_t 
 ncclResult_t NcclCommunicator::State::Result(ncclResult_t of_call) {
   if (!Is(of_call, ncclInProgress) && !Is(of_call, ncclSuccess)) return of_call;
   const std::lock_guard lock(mutex_);
-  if (comm_ == nullptr) return ncclSuccess;  // aborted: health_ knows why
+  if (!there()) return ncclSuccess;  // aborted: health_ knows why
   ncclResult_t state = ncclSuccess;
-  const ncclResult_t asked = api_->CommGetAsyncError(comm_, &state);
+  const ncclResult_t asked = api_->CommGetAsyncError(handle_->comm, &state);
   return Is(asked, ncclSuccess) ? state : asked;
 }
 
@@ -189,80 +199,100 @@ absl::Status NcclCommunicator::State::Run(absl::string_view what, absl::Time dea
   RETURN_IF_ERROR(health_.status());
   ncclResult_t result = ncclSuccess;
   {
-    const CurrentDevice current(device_);
+    const CurrentDevice current(handle_->device);
     const std::lock_guard lock(mutex_);
     RETURN_IF_ERROR(health_.status());  // after it the communicator is gone
-    result = call(comm_);
+    result = call(handle_->comm);
   }
   constexpr absl::Duration kLongest = absl::Milliseconds(1);
   for (absl::Duration pause = absl::Microseconds(5);; pause = std::min(2 * pause, kLongest)) {
     result = Result(result);
-    if (Is(result, ncclSuccess)) return health_.status();
-    if (!Is(result, ncclInProgress)) return Fail(what, result);
-    if (absl::Now() >= deadline) {
-      Abort(absl::DeadlineExceededError(
-          absl::StrCat(api_->ToString(), ": ", what, " took longer than its timeout")));
-      return health_.status();
-    }
+    if (!Is(result, ncclInProgress) || absl::Now() >= deadline) return Said(what, result);
     absl::SleepFor(pause);
   }
 }
 
-void NcclCommunicator::State::Abort(const absl::Status& error) {
-  health_.Fail(error);
-  const CurrentDevice current(device_);
+absl::Status NcclCommunicator::State::Said(absl::string_view what, ncclResult_t result) {
+  if (Is(result, ncclSuccess)) return health_.status();
+  if (!Is(result, ncclInProgress)) return Fail(what, result);
+  Abort(absl::DeadlineExceededError(
+      absl::StrCat(api_->ToString(), ": ", what, " took longer than its timeout")));
+  return health_.status();
+}
+
+// Windows go with it.
+void NcclCommunicator::State::End(const absl::Status& why, decltype(&ncclCommAbort) how) {
+  health_.Fail(why);
   const std::lock_guard lock(mutex_);
-  if (comm_ == nullptr) return;
-  api_->CommAbort(comm_);  // windows go with it
-  comm_ = nullptr;
-  windows_.clear();
+  if (!there()) return;
+  ended_ = Apart([handle = handle_, how] {
+    const CurrentDevice current(handle->device);
+    return how(handle->comm);
+  });
 }
 
 absl::Status NcclCommunicator::State::Register(std::byte* data, int64_t bytes,
                                                absl::Time deadline) {
-  ncclWindow_t window = nullptr;
   ncclResult_t refused = ncclSuccess;
   RETURN_IF_ERROR(Run("registering a window", deadline, [&](ncclComm_t& comm) {
+    auto& window = handle_->windows.emplace_back(data, nullptr);
     const ncclResult_t result = api_->CommWindowRegister(comm, data, static_cast<size_t>(bytes),
-                                                         &window, NCCL_WIN_COLL_SYMMETRIC);
+                                                         &window.second, NCCL_WIN_COLL_SYMMETRIC);
     // That the memory is not of a kind to be registered is no harm to the communicator.
     const bool harmless = Is(result, ncclInvalidArgument) || Is(result, ncclInvalidUsage);
-    return harmless ? refused = result, ncclSuccess : result;
+    if (!harmless) return result;
+    handle_->windows.pop_back();
+    refused = result;
+    return ncclSuccess;
   }));
-  if (!Is(refused, ncclSuccess)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(api_->ToString(), ": no window: ", api_->GetErrorString(refused)));
-  }
-  const std::lock_guard lock(mutex_);
-  if (window != nullptr) windows_.emplace_back(data, window);
-  return absl::OkStatus();
+  if (Is(refused, ncclSuccess)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(api_->ToString(), ": no window: ", api_->GetErrorString(refused)));
 }
 
 absl::Status NcclCommunicator::State::Deregister(std::byte* data, absl::Time deadline) {
   ncclWindow_t window = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = std::find_if(windows_.begin(), windows_.end(),
+    auto& windows = handle_->windows;
+    const auto found = std::find_if(windows.begin(), windows.end(),
                                     [data](const auto& entry) { return entry.first == data; });
-    if (found == windows_.end()) return absl::OkStatus();
+    if (!there() || found == windows.end()) return absl::OkStatus();
     window = found->second;
-    windows_.erase(found);
+    windows.erase(found);
   }
+  if (window == nullptr) return absl::OkStatus();  // NCCL had no use for one
   return Run("deregistering a window", deadline,
              [&](ncclComm_t& comm) { return api_->CommWindowDeregister(comm, window); });
 }
 
 void NcclCommunicator::State::Destroy(absl::Time deadline) {
-  while (!windows_.empty()) {
-    if (!Deregister(windows_.back().first, deadline).ok()) return;
+  while (health_.status().ok() && !handle_->windows.empty()) {
+    if (!Deregister(handle_->windows.back().first, deadline).ok()) return;
   }
   const auto finalize = [&](ncclComm_t& comm) { return api_->CommFinalize(comm); };
   if (!Run("finalizing", deadline, finalize).ok()) return;
-  health_.Fail(absl::AbortedError("the communicator was destroyed"));
-  const CurrentDevice current(device_);
-  const std::lock_guard lock(mutex_);
-  if (comm_ != nullptr) api_->CommDestroy(comm_);
-  comm_ = nullptr;
+  End(absl::AbortedError("the communicator was destroyed"), api_->CommDestroy);
+}
+
+absl::Status NcclCommunicator::State::Close(absl::Duration most) {
+  const absl::Time begin = absl::Now();
+  // The rest is for an abort, should it come to that.
+  if (health_.status().ok()) Destroy(begin + 0.8 * most);
+  Abort(absl::AbortedError("the communicator was destroyed"));
+  std::shared_future<ncclResult_t> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    ended = ended_;
+  }
+  if (!ended.valid() ||
+      ended.wait_until(absl::ToChronoTime(begin + most)) == std::future_status::ready) {
+    return absl::OkStatus();
+  }
+  return absl::DeadlineExceededError(absl::StrCat(
+      handle_->name, ": ", api_->ToString(),
+      " does not end it: a kernel of it runs, or a graph that it was captured into is not"
+      " destroyed; it is left to the process"));
 }
 
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Split(
@@ -285,26 +315,21 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Split(
         absl::StrCat("the plan is of ", options.size, " ranks, the trainer's communicator of ",
                      parents, "; plan anew for the ranks that there are"));
   }
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  config.splitShare = 0;
-  auto state = std::make_shared<State>(api, device.index(), options.name);
-  if (api->version >= 22700) config.commName = state->name();
-  RETURN_IF_ERROR(state->Run("a split", absl::Now() + options.timeout, [&](ncclComm_t& comm) {
-    return api->CommSplit(parent, ColorOf(options.color, api->version), options.rank, &comm,
-                          &config);
-  }));
+  std::unique_ptr<NcclCommunicator> child(new NcclCommunicator(
+      std::make_shared<State>(api, device.index(), options.name), device, options));
+  State& state = *child->state_;
+  const absl::Time deadline = absl::Now() + options.timeout;
+  RETURN_IF_ERROR(
+      state.Said("a split", SplitOff(state.handle(), parent, ColorOf(options.color, api->version),
+                                     options.rank, deadline)));
   int ranks = 0;
-  RETURN_IF_ERROR(state->Run("a count", absl::Now() + options.timeout,
-                             [&](ncclComm_t& comm) { return api->CommCount(comm, &ranks); }));
-  if (ranks != options.size) {
-    const absl::Status differ = absl::FailedPreconditionError(absl::StrCat(
-        "only ", ranks, " of ", options.size, " ranks hold this plan and epoch, and run ",
-        api->ToString(), "; start all of them anew, with one installation"));
-    state->Abort(differ);
-    return differ;
-  }
-  return std::unique_ptr<NcclCommunicator>(new NcclCommunicator(std::move(state), device, options));
+  RETURN_IF_ERROR(state.Run("a count", deadline,
+                            [&](ncclComm_t& comm) { return api->CommCount(comm, &ranks); }));
+  if (ranks == options.size) return child;
+  state.Abort(absl::FailedPreconditionError(absl::StrCat(
+      "only ", ranks, " of ", options.size, " ranks hold this plan and epoch, and run ",
+      api->ToString(), "; start all of them anew, with one installation")));
+  return state.status();
 }
 
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
@@ -331,17 +356,20 @@ absl::StatusOr<std::shared_ptr<NcclCommunicator::State>> NcclCommunicator::Start
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   auto state = std::make_shared<State>(api, device.index(), options.name);
-  if (api->version >= 22700) config.commName = state->name();
-  RETURN_IF_ERROR(state->Run("starting", deadline, [&](ncclComm_t& comm) {
+  if (api->version >= 22700) config.commName = state->handle()->name.c_str();
+  const absl::Status started = state->Run("starting", deadline, [&](ncclComm_t& comm) {
     return api->CommInitRankConfig(&comm, options.size, of_all, options.rank, &config);
-  }));
-  return state;
+  });
+  if (started.ok()) return state;
+  state->Close(kClosing).IgnoreError();
+  return started;
 }
 
-NcclCommunicator::~NcclCommunicator() {
-  if (state_->status().ok()) {
-    state_->Destroy(absl::Now() + std::min(options_.timeout, absl::Seconds(5)));
-  }
+NcclCommunicator::~NcclCommunicator() { NcclCommunicator::Close().IgnoreError(); }
+
+absl::Status NcclCommunicator::Close() {
+  if (!closed_.has_value()) closed_ = state()->Close(std::min(options_.timeout, kClosing));
+  return *closed_;
 }
 
 std::shared_ptr<NcclCommunicator::State> NcclCommunicator::state() const {
@@ -414,13 +442,16 @@ absl::Status NcclCommunicator::Renew(absl::Time deadline) {
   const std::shared_ptr<State> before = state();
   if (options_.host == nullptr) return before->status();
   before->Abort(absl::AbortedError("another communicator takes its place"));
+  RETURN_IF_ERROR(before->Close(deadline - absl::Now()));  // the memory that it has as a window
   ASSIGN_OR_RETURN(const std::string id, NewId(deadline));
   ASSIGN_OR_RETURN(std::shared_ptr<State> fresh,
                    Start(before->shared_api(), device_, options_, id, deadline));
-  const std::lock_guard lock(mutex_);
-  if (aborted_) return state_->status();
-  state_ = std::move(fresh);
-  return absl::OkStatus();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!aborted_) state_.swap(fresh);
+  }
+  fresh->Close(kClosing).IgnoreError();  // the one that is not ours
+  return state()->status();
 }
 
 std::string NcclCommunicator::ToString() const {

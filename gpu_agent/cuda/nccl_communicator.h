@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,6 @@ class NcclCommunicator final : public Communicator {
   static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Split(std::shared_ptr<const NcclApi> api,
                                                                  CudaDevice& device,
                                                                  const NcclOptions& options);
-  // A healthy one leaves its peers what is on the wire, for five seconds at most.
   ~NcclCommunicator() override;
 
   absl::Status Launch(Stream& stream, absl::Span<const Collective> group) override;
@@ -58,6 +58,11 @@ class NcclCommunicator final : public Communicator {
   std::string ToString() const override;
   absl::Status health() const override;
   void Abort(const std::string& why) override;
+  // Takes five seconds at most, or the timeout where that is shorter. A healthy one leaves its
+  // peers what is on the wire for the most of it. What NCCL has not ended by then, since kernels
+  // run or a graph lives that it was captured into, is left to the process: NCCL ends it with
+  // those.
+  absl::Status Close() override;
 
  private:
   class State;
@@ -76,6 +81,7 @@ class NcclCommunicator final : public Communicator {
   mutable std::mutex mutex_;
   std::shared_ptr<State> state_;  // shared with events behind its collectives
   bool aborted_ = false;
+  std::optional<absl::Status> closed_;
 };
 
 }  // namespace bucketd::agent

@@ -34,7 +34,7 @@ struct NcclOptions {
 };
 
 // A module of another build is refused: layouts of types cross this table.
-inline constexpr uint32_t kGpuModuleVersion = 6;
+inline constexpr uint32_t kGpuModuleVersion = 7;
 inline constexpr char kGpuModuleEntry[] = "bucketd_cuda_module_v1";
 
 // All functions are thread-safe.

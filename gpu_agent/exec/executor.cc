@@ -184,6 +184,9 @@ absl::Status Executor::Drain() {
   for (const auto* stream : {&pack_, &unpack_}) {
     if (*stream != nullptr) RETURN_IF_ERROR((*stream)->Drain(deadline));
   }
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    RETURN_IF_ERROR(lane->channel.communicator->Close());
+  }
   return absl::OkStatus();
 }
 
@@ -465,6 +468,7 @@ void Executor::Forget(bool ask) {
 void Executor::Fail(const absl::Status& error) {
   if (!error_.ok()) return;
   error_ = error;
+  // All of them before anybody waits for one: what one has on the device may be behind another's.
   for (const std::unique_ptr<Lane>& lane : lanes_) {
     lane->channel.communicator->Abort(std::string(error.message()));
   }

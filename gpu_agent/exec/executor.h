@@ -123,8 +123,10 @@ class Executor {
   // The first error.
   absl::Status health() const;
   void Abort(const std::string& why);
-  // Aborts what is under way and waits for what runs, ten seconds at most. OK: nothing uses memory
-  // or tensors any more, now or later; else they have to stay for good. Repeated, it says the same.
+  // Aborts what is under way and waits for what runs, ten seconds at most, then closes the
+  // communicators, each to its own limit. OK: nothing uses memory or tensors any more, now or
+  // later; else, as where a graph lives that holds a capture, they have to stay for good. Repeated,
+  // it says the same.
   absl::Status Close();
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -178,9 +179,13 @@ bucket_executor* bucket_executor_open(const bucket_executor_options* options, ch
 
 int32_t bucket_executor_close(bucket_executor* executor) {
   executor->StopNoting();
-  const bool over = executor->executor->Close().ok();
+  const absl::Status closed = executor->executor->Close();
+  if (!closed.ok()) {
+    std::fprintf(stderr, "bucket executor: %s: its tensors and its arena have to stay\n",
+                 std::string(closed.message()).c_str());
+  }
   delete executor;
-  return over ? 1 : 0;
+  return closed.ok() ? 1 : 0;
 }
 
 int64_t bucket_executor_start(bucket_executor* executor, int32_t bucket, const bucket_tensor* in,

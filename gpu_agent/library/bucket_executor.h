@@ -25,8 +25,11 @@
  * of the plan: where one begins or ends, every bucket that was started has been joined, and the
  * plan begins anew; else start and join say FAILED_PRECONDITION. The host waits there once for each
  * new list of tensors, while its table goes to the GPU. Tensors, arena and executor stay to the end
- * of the graph's last replay, for which close does not wait. Replays have no times and no records;
- * an abort ends those under way, as the error of a peer does, but nobody sees one that hangs.
+ * of the graph's last replay, for which close does not wait, and graphs are destroyed before the
+ * close: NCCL ends no communicator that a graph holds. Else close is 0, at its limit, and the
+ * communicators are left to the process; no replay may follow. Replays have no times and no
+ * records; an abort ends those under way, as the error of a peer does, but nobody sees one that
+ * hangs.
  */
 #ifndef BUCKETD_GPU_AGENT_LIBRARY_BUCKET_EXECUTOR_H_
 #define BUCKETD_GPU_AGENT_LIBRARY_BUCKET_EXECUTOR_H_
@@ -101,13 +104,16 @@ BUCKET_API int64_t bucket_executor_plan_bytes(const bucket_executor_options* opt
 
 /* Connects, and compares plans with the other ranks before anything moves; to the timeout. On a GPU
  * the communicators are split off the channels' parents, with nothing shared: all ranks open, and
- * launch nothing on a parent meanwhile. Refused where the NCCL that is found is not the one that
- * was in the process before, of which the parents are. */
+ * launch nothing on a parent meanwhile. Parents may block or not. Where a rank does not come, the
+ * timeout of each split is kept, but the parent stays in it: abort it then (ncclCommAbort), and
+ * neither launch on it nor destroy it. Refused where the NCCL that is found is not the one that was
+ * in the process before, of which the parents are. */
 BUCKET_API bucket_executor* bucket_executor_open(const bucket_executor_options* options,
                                                  char** error);
 /* Aborts what is under way and waits for what runs, 10 seconds at most; a GPU's communicators then
- * have 5 seconds each to end. 1: nothing uses tensors or arena any more; 0: something may, so they
- * must never be freed. The executor is gone either way. */
+ * have 5 seconds each to end. 1: nothing uses tensors or arena any more; 0: something may, a graph
+ * that is not destroyed among others, so they must never be freed, and standard error says why. The
+ * executor is gone either way. */
 BUCKET_API int32_t bucket_executor_close(bucket_executor* executor);
 
 /* A ticket above 0. Tensors are one a member. `stream` is a cudaStream_t on a GPU (null: the

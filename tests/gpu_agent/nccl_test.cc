@@ -6,11 +6,13 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -125,6 +127,7 @@ TEST(NcclTerms, WhatNcclCannotReduceIsSaid) {
 // An NCCL whose answers are scripted, in place of one that needs a GPU. It writes down what it is
 // asked, all but the polling.
 struct Script {
+  std::mutex mutex;
   std::vector<std::string> calls;
   int polls_in_progress = 0;              // answers before the settled one
   ncclResult_t settled = ncclSuccess;     // what polling ends with
@@ -134,6 +137,7 @@ struct Script {
 Script* script = nullptr;
 
 ncclResult_t Note(const std::string& call, ncclResult_t result = ncclInProgress) {
+  const std::lock_guard lock(script->mutex);
   script->calls.push_back(call);
   return result;
 }
@@ -198,6 +202,15 @@ class NcclCommunicatorTest : public ::testing::Test {
     script_.calls.clear();
     return *std::move(communicator);
   }
+  // Nobody waits for an abort: so far, or with it.
+  std::vector<std::string> Calls(bool with_abort = false) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(10);
+    for (;; absl::SleepFor(absl::Milliseconds(1))) {
+      const std::lock_guard lock(script_.mutex);
+      const bool there = !script_.calls.empty() && script_.calls.back() == "abort";
+      if (!with_abort || there || absl::Now() > deadline) return script_.calls;
+    }
+  }
   std::vector<Collective> Group() {
     return {
         {CollectiveKind::kAllGather, memory_, memory_ + 64, 4, DType::kF32, ReduceOp::kNone},
@@ -228,7 +241,7 @@ TEST_F(NcclCommunicatorTest, AStartThatTakesTooLongIsAborted) {
   script_.polls_in_progress = 1 << 30;
   EXPECT_THAT(Create(absl::ZeroDuration()).status().ToString(),
               AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("starting")));
-  EXPECT_THAT(script_.calls, ElementsAre("init", "abort"));
+  EXPECT_THAT(Calls(true), ElementsAre("init", "abort"));
 }
 
 TEST_F(NcclCommunicatorTest, AGroupIsOneLaunch) {
@@ -255,10 +268,10 @@ TEST_F(NcclCommunicatorTest, AnErrorOfACallClosesTheGroupAndEndsTheCommunicator)
   const auto communicator = Started();
   script_.collective = ncclInvalidUsage;
   EXPECT_EQ(communicator->Launch(stream_, Group()).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(script_.calls, ElementsAre("start", "all-gather 16", "reduce-scatter 4",
-                                         "all-reduce 4", "end", "abort"));
+  EXPECT_THAT(Calls(true), ElementsAre("start", "all-gather 16", "reduce-scatter 4", "all-reduce 4",
+                                       "end", "abort"));
   EXPECT_FALSE(communicator->Launch(stream_, Group()).ok());
-  EXPECT_EQ(script_.calls.size(), 6u);
+  EXPECT_EQ(Calls().size(), 6u);
 }
 
 TEST_F(NcclCommunicatorTest, APeersEndIsSeenByHealthAndByTheStream) {
@@ -267,7 +280,7 @@ TEST_F(NcclCommunicatorTest, APeersEndIsSeenByHealthAndByTheStream) {
   script_.settled = ncclRemoteError;
   EXPECT_THAT(communicator->health().ToString(),
               AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("remote error: peer 1 is gone")));
-  EXPECT_EQ(script_.calls.back(), "abort");
+  EXPECT_EQ(Calls(true).back(), "abort");
   EXPECT_EQ(stream_.status(), communicator->health());
   const auto event = stream_.Record();
   EXPECT_TRUE(event->done());
@@ -283,7 +296,9 @@ TEST_F(NcclCommunicatorTest, AnAbortEndsALaunchThatIsUnderWay) {
   EXPECT_EQ(launched, absl::AbortedError("no more"));
   communicator->Abort("again");
   EXPECT_EQ(communicator->health(), absl::AbortedError("no more"));
-  EXPECT_EQ(std::count(script_.calls.begin(), script_.calls.end(), "abort"), 1);
+  EXPECT_TRUE(communicator->Close().ok());
+  const std::vector<std::string> calls = Calls(true);
+  EXPECT_EQ(std::count(calls.begin(), calls.end(), "abort"), 1);
 }
 
 TEST_F(NcclCommunicatorTest, WindowsGoBeforeTheCommunicatorDoes) {
@@ -306,7 +321,7 @@ TEST_F(NcclCommunicatorTest, MemoryThatCannotBeRegisteredIsNoHarm) {
   EXPECT_TRUE(communicator->Launch(stream_, Group()).ok());
   script_.window = ncclSystemError;
   EXPECT_EQ(communicator->Register(memory_, 256).code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(script_.calls.back(), "abort");
+  EXPECT_EQ(Calls(true).back(), "abort");
   EXPECT_FALSE(communicator->health().ok());
 }
 

@@ -30,10 +30,12 @@ inline std::vector<BucketSpec> Buckets(int lanes) {
   return buckets;
 }
 
-// Communicators of a trainer's own, as torch has them: one id a lane.
+// Communicators of a trainer's own, as torch has them: one id a lane. torch's block unless it is
+// told otherwise.
 class Parents {
  public:
-  explicit Parents(int lanes) : ids_(static_cast<size_t>(lanes)) {
+  explicit Parents(int lanes, bool blocking = true)
+      : ids_(static_cast<size_t>(lanes)), blocking_(blocking ? 1 : 0) {
     for (ncclUniqueId& id : ids_) Api()->GetUniqueId(&id);
   }
   // One thread a rank.
@@ -42,7 +44,7 @@ class Parents {
     const CurrentDevice current(GpuOf(rank));
     for (const ncclUniqueId& id : ids_) {
       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-      config.blocking = 0;
+      config.blocking = blocking_;
       Api()->CommInitRankConfig(&comms.emplace_back(), kRanks, id, rank, &config);
       ncclResult_t state = ncclInProgress;
       while (state == ncclInProgress) Api()->CommGetAsyncError(comms.back(), &state);
@@ -52,6 +54,7 @@ class Parents {
 
  private:
   std::vector<ncclUniqueId> ids_;
+  const int blocking_;
 };
 
 // What a trainer's own part of a step may get wrong.

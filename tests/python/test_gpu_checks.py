@@ -65,7 +65,7 @@ def test_every_check_is_a_line_with_its_figure_and_its_bound(checks):
     assert code == 0, said
     for what, bound in (("steps on a trainer's stream, bytes", "0"), ("steps on a trainer's stream, memory kept", "32 MiB"), ("close under way", "10 s"),
                         ("close after an abort under way", "10 s"), ("two lanes beside a busy GPU, launch order not set", "it ends"),
-                        ("two lanes beside a busy GPU, launch order implicit", "it ends"), ("a step as a graph", "all"),
+                        ("two lanes beside a busy GPU, launch order implicit", "it ends"), ("a step as a graph", "all"), ("close before its graph is destroyed", "10 s"),
                         ("host time of a bucket's start and join", "50 us"), ("the same with a record for the agent", "1 us more"),
                         ("host time of a launch of NCCL's", "100 us"), ("4 KiB all-reduce, gated against ungated", "less, and under 50 us"),
                         ("a window over cudaMalloc's memory", "25 s"), ("torch", "faster")):

@@ -202,6 +202,32 @@ TEST_F(Steps, AGraphIsReplayed) {
       "all", right == times);
 }
 
+// As an interpreter at its exit, which closes executors before it drops its globals. NCCL ends no
+// communicator that a graph holds; one of a single rank runs no kernels that a graph could hold.
+TEST_F(Steps, AGraphThatOutlivesItsExecutorHoldsNobody) {
+  double seconds = 0;
+  OnGpus(
+      1,
+      [&](Trainer& mine, int rank) {
+        EXPECT_EQ(mine.Step(), "");
+        const auto run = mine.Prepare();
+        const CurrentDevice current(GpuOf(rank));
+        cudaGraph_t graph = nullptr;
+        ASSERT_EQ(cudaStreamBeginCapture(mine.stream(), cudaStreamCaptureModeThreadLocal),
+                  cudaSuccess);
+        EXPECT_EQ(mine.Enqueue(*run, InOrder(), Fault::kNone), "");
+        ASSERT_EQ(cudaStreamEndCapture(mine.stream(), &graph), cudaSuccess);
+        const absl::Time begin = absl::Now();
+        EXPECT_EQ(mine.Close(), kRanks > 1 ? 0 : 1);
+        if (rank == 0) seconds = Seconds(begin);
+        EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+        mine.Drain();
+      },
+      Simulated() ? 1 : 30);
+  MustHold("close before its graph is destroyed", absl::StrFormat("%.1f s", seconds), "10 s",
+           seconds < 10);
+}
+
 // What a bucket takes of the host, and what its record adds.
 TEST_F(Steps, ABucketCostsTheHostLittle) {
   const int times = Times(500, 5);

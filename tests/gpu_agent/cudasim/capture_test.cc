@@ -31,7 +31,7 @@ TEST(CaptureTest, AReplayedStepGivesItsBytesUnderEverySeed) {
       const auto run = mine.Prepare();
       world.BeginCapture(mine.stream());
       EXPECT_EQ(mine.Enqueue(*run, InOrder(), Fault::kNone), "") << "seed " << seed;
-      const sim::SimGraph* graph = world.EndCapture(mine.stream());
+      sim::SimGraph* graph = world.EndCapture(mine.stream());
       for (int replay = 0; replay < 3; ++replay) {
         mine.Upload(*run);
         world.Replay(*graph, mine.stream());
@@ -40,6 +40,7 @@ TEST(CaptureTest, AReplayedStepGivesItsBytesUnderEverySeed) {
           EXPECT_EQ(mine.Step(), "") << "seed " << seed;
         }
       }
+      world.Destroy(*graph);
       EXPECT_EQ(mine.Close(), 1);
     });
     EXPECT_THAT(world.findings(), IsEmpty()) << "seed " << seed;
@@ -52,7 +53,7 @@ TEST(CaptureTest, SeveralGraphsAndStepsKeepTheirTables) {
     sim::World world({.seed = seed, .devices = kRanks});
     OnGpus(world, 2, [&](Trainer& mine, int) {
       std::vector<std::unique_ptr<Trainer::StepData>> runs;
-      std::vector<const sim::SimGraph*> graphs;
+      std::vector<sim::SimGraph*> graphs;
       for (int k = 0; k < 2; ++k) {
         runs.push_back(mine.Prepare());
         world.BeginCapture(mine.stream());
@@ -65,6 +66,7 @@ TEST(CaptureTest, SeveralGraphsAndStepsKeepTheirTables) {
         world.Replay(*graphs[k % 2], mine.stream());
         EXPECT_EQ(mine.Check(*runs[k % 2]), "") << "seed " << seed;
       }
+      for (sim::SimGraph* graph : graphs) world.Destroy(*graph);
       EXPECT_EQ(mine.Close(), 1);
     });
     EXPECT_THAT(world.findings(), IsEmpty()) << "seed " << seed;
@@ -86,7 +88,7 @@ TEST(CaptureTest, ACaptureInTheMidstOfARunIsRefused) {
         StartOf(mine, *run, {2, 3}),
         AllOf(HasSubstr("a capture into a graph began in the midst of a run: 0 buckets are"),
               HasSubstr("with its bucket 2 of 4")));
-    world.EndCapture(mine.stream());
+    world.Destroy(*world.EndCapture(mine.stream()));
     EXPECT_EQ(StartOf(mine, *run, {2, 3}), "");
     EXPECT_EQ(mine.Close(), 1);
     mine.Drain();
@@ -107,7 +109,7 @@ TEST(CaptureTest, WhatIsCapturedIsJoinedThere) {
     EXPECT_EQ(bucket_executor_join(mine.executor(), tickets[0], mine.other_stream(), &error), 0);
     EXPECT_THAT(Trainer::Taken(error), HasSubstr("joined on two sides of a capture"));
     EXPECT_EQ(mine.Join(tickets), "");
-    world.EndCapture(mine.stream());
+    world.Destroy(*world.EndCapture(mine.stream()));
     int64_t times[3];
     EXPECT_EQ(bucket_executor_times(mine.executor(), 0, times), 0);
     EXPECT_EQ(mine.Close(), 1);
@@ -124,7 +126,7 @@ TEST(CaptureTest, ABucketThatIsNotJoinedIsFound) {
     std::vector<int64_t> tickets;
     world.BeginCapture(mine.stream());
     EXPECT_EQ(mine.Start(*run, InOrder(), tickets), "");
-    world.EndCapture(mine.stream());
+    world.Destroy(*world.EndCapture(mine.stream()));
     EXPECT_EQ(mine.Close(), 1);
     mine.Drain();
   });
@@ -149,7 +151,7 @@ TEST(CaptureTest, ThreadsThatLookDisturbNoCapture) {
           absl::SleepFor(absl::Milliseconds(10));
         }
         EXPECT_GT(times[1], 0);
-        world.EndCapture(mine.other_stream());
+        world.Destroy(*world.EndCapture(mine.other_stream()));
         EXPECT_EQ(mine.Close(), 1);
         mine.Drain();
       },

@@ -167,9 +167,10 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   return cudaSuccess;
 }
 
-// A graph and what is launched of it are one here.
+// A graph and what is launched of it are one here, with two handles.
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
                                  unsigned long long) {
+  World::now()->Hold(*reinterpret_cast<SimGraph*>(graph));
   *executable = reinterpret_cast<cudaGraphExec_t>(graph);
   return cudaSuccess;
 }
@@ -179,8 +180,15 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   return cudaSuccess;
 }
 
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
-cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  World::now()->Destroy(*reinterpret_cast<SimGraph*>(executable));
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  World::now()->Destroy(*reinterpret_cast<SimGraph*>(graph));
+  return cudaSuccess;
+}
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   std::swap(*mode, capture_mode);

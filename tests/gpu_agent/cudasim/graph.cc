@@ -56,6 +56,18 @@ SimGraph* World::EndCapture(cudaStream_t stream) {
   return graph;
 }
 
+void World::Hold(SimGraph& graph) {
+  const std::lock_guard lock(mutex_);
+  ++graph.handles;
+}
+
+void World::Destroy(SimGraph& graph) {
+  const std::lock_guard lock(mutex_);
+  if (graph.handles == 0) return findings_.Add("a graph that is destroyed twice");
+  if (--graph.handles > 0) return;
+  for (const auto& then : std::exchange(graph.at_its_end, {})) then();
+}
+
 void World::EnqueueAnew(SimStream& stream, std::function<void(SimStream&)> enqueue) {
   if (stream.capture == nullptr) return enqueue(stream);
   auto& nodes = stream.capture->nodes;
@@ -102,6 +114,7 @@ cudaError_t World::Await(SimStream& stream, const std::shared_ptr<Recording>& re
 // the stream.
 void World::Replay(const SimGraph& graph, cudaStream_t stream) {
   const std::lock_guard lock(mutex_);
+  if (graph.handles == 0) return findings_.Add("a replay of a graph that is destroyed");
   SimStream& on = *Of(stream);
   const auto begin = std::make_shared<Recording>();
   Record(on, begin);

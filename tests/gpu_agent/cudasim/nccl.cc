@@ -20,7 +20,7 @@ bool Alike(const std::vector<Call>& a, const std::vector<Call>& b) {
 
 Comm* Nccl::Of(ncclComm_t comm, const char* call, bool idle) {
   auto* known = reinterpret_cast<Comm*>(comm);
-  if (known == nullptr || known->gone) {
+  if (known == nullptr || known->gone || known->ending) {
     world_.Find(absl::StrCat(call, " on a communicator that is gone"));
     return nullptr;
   }
@@ -36,7 +36,7 @@ ncclResult_t Nccl::Begin(Comm& comm, std::function<ncclResult_t()> progress) {
 }
 
 ncclResult_t Nccl::Init(ncclComm_t* comm, int size, const std::string& id, int rank, int device,
-                        const char* name) {
+                        const ncclConfig_t& config) {
   auto& group = groups_[id];
   if (group == nullptr) {
     group = std::make_unique<Group>();
@@ -46,7 +46,8 @@ ncclResult_t Nccl::Init(ncclComm_t* comm, int size, const std::string& id, int r
   auto made = std::make_unique<Comm>();
   Comm& self = *made;
   self.group = group.get();
-  self.name = name == nullptr ? "a communicator" : name;
+  self.name = config.commName == nullptr ? "a communicator" : config.commName;
+  self.blocking = config.blocking != 0;
   self.rank = rank;
   self.device = device;
   for (const Comm* other : group->ranks) {
@@ -62,6 +63,14 @@ ncclResult_t Nccl::Init(ncclComm_t* comm, int size, const std::string& id, int r
     BeginProfile(self);
     return ncclSuccess;
   });
+}
+
+// NCCL's thread stores it where it was told to when the call was made.
+void Nccl::GiveChild(Comm& parent) {
+  ncclComm_t* child = std::exchange(parent.child, nullptr);
+  if (child == nullptr) return;
+  if (*child != nullptr) return world_.Find("a split writes its child into memory that is gone");
+  *child = reinterpret_cast<ncclComm_t>(parent.unborn);
 }
 
 // The children are there when all of the parent's ranks have asked.
@@ -82,8 +91,10 @@ ncclResult_t Nccl::Split(ncclComm_t parent, int color, int key, ncclComm_t* chil
   alone->ranks = {&self};
   self.group = alone.get();
   family.splits[index].push_back({color, key, &self});
-  *child = reinterpret_cast<ncclComm_t>(&self);
-  return Begin(self, [this, &self, &family, index, color] {
+  *child = nullptr;
+  from->child = child;
+  from->unborn = &self;
+  Begin(*from, [this, from, &self, &family, index, color] {
     std::vector<Asked> asked = family.splits[index];
     if (asked.size() < static_cast<size_t>(family.size) || !world_.Chance(3)) return ncclInProgress;
     std::erase_if(asked, [color](const Asked& one) { return one.color != color; });
@@ -100,8 +111,26 @@ ncclResult_t Nccl::Split(ncclComm_t parent, int color, int key, ncclComm_t* chil
     const auto& ranks = group->ranks;
     self.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), &self) - ranks.begin());
     BeginProfile(self);
+    GiveChild(*from);
     return ncclSuccess;
   });
+  return ncclSuccess;
+}
+
+bool Nccl::GoOn(Comm& comm) {
+  if (comm.error != ncclSuccess) comm.progress = nullptr;
+  if (comm.progress == nullptr) return true;
+  const ncclResult_t result = comm.progress();
+  if (result == ncclInProgress) return false;
+  comm.progress = nullptr;
+  comm.error = result;
+  return true;
+}
+
+void Nccl::GoOnWithSplits() {
+  for (const auto& comm : comms_) {
+    if (comm->child != nullptr) GoOn(*comm);
+  }
 }
 
 ncclResult_t Nccl::Count(ncclComm_t comm, int* ranks) {
@@ -115,14 +144,7 @@ ncclResult_t Nccl::Poll(ncclComm_t comm, ncclResult_t* state) {
   Comm* self = Of(comm, "ncclCommGetAsyncError", false);
   if (self == nullptr) return ncclInvalidArgument;
   if (self->polls_to_error >= 0 && self->polls_to_error-- == 0) self->error = ncclRemoteError;
-  if (self->error == ncclSuccess && self->progress != nullptr) {
-    const ncclResult_t result = self->progress();
-    if (result != ncclInProgress) self->progress = nullptr;
-    if (result != ncclInProgress && result != ncclSuccess) self->error = result;
-  }
-  *state = self->error != ncclSuccess  ? self->error
-           : self->progress != nullptr ? ncclInProgress
-                                       : ncclSuccess;
+  *state = GoOn(*self) ? self->error : ncclInProgress;
   return ncclSuccess;
 }
 
@@ -151,6 +173,10 @@ ncclResult_t Nccl::Launch(ncclComm_t comm, SimStream& stream, std::vector<Call> 
     if (first && !std::all_of(ranks.begin(), ranks.end(), there)) return ncclInProgress;
     if (!world_.Chance(2)) return ncclInProgress;
     const bool captured = stream.capture != nullptr;
+    if (captured) {
+      ++self->graphs;
+      stream.capture->at_its_end.push_back([self] { --self->graphs; });
+    }
     world_.EnqueueAnew(stream, [this, self, calls, asked, captured, index](SimStream& on) {
       auto part = std::make_shared<Part>();
       part->calls = calls;
@@ -173,6 +199,7 @@ void Nccl::Enqueue(Comm& comm, SimStream& stream, const std::shared_ptr<Part>& p
   Round& round = comm.group->rounds[index];
   round.parts.resize(static_cast<size_t>(comm.group->size));
   round.parts[static_cast<size_t>(comm.rank)] = part;
+  part->dropped = comm.ending;  // a replay
   const std::string what = absl::StrCat(comm.name, "'s collective ", index);
   int& running = running_[comm.device];
   world_.Enqueue(
@@ -268,6 +295,11 @@ ncclResult_t Nccl::Deregister(ncclComm_t comm, ncclWindow_t window) {
   return ncclInvalidArgument;
 }
 
+size_t Nccl::living() const {
+  return static_cast<size_t>(
+      std::count_if(comms_.begin(), comms_.end(), [](const auto& comm) { return !comm->gone; }));
+}
+
 void Nccl::Freed(const void* memory) {
   for (const auto& comm : comms_) {
     for (const auto& [window, of] : comm->windows) {
@@ -280,23 +312,30 @@ ncclResult_t Nccl::Finalize(ncclComm_t comm) {
   Comm* self = Of(comm, "ncclCommFinalize", true);
   if (self == nullptr) return ncclInvalidArgument;
   self->finalized = true;
-  return Begin(*self, [self] {
-    for (const auto& [index, round] : self->group->rounds) {
-      const auto& own = round.parts[static_cast<size_t>(self->rank)];
-      if (own != nullptr && !own->ended) return ncclInProgress;
-    }
-    return ncclSuccess;
-  });
+  return Begin(*self, [self] { return Ended(*self) ? ncclSuccess : ncclInProgress; });
 }
 
-ncclResult_t Nccl::Destroy(ncclComm_t comm) {
+bool Nccl::Ended(const Comm& comm) {
+  return comm.graphs == 0 && std::all_of(comm.group->rounds.begin(), comm.group->rounds.end(),
+                                         [&comm](const auto& round) {
+                                           const auto& parts = round.second.parts;
+                                           const auto& own = parts[static_cast<size_t>(comm.rank)];
+                                           return own == nullptr || own->ended;
+                                         });
+}
+
+Comm* Nccl::BeginDestroy(ncclComm_t comm) {
   Comm* self = Of(comm, "ncclCommDestroy", true);
-  if (self == nullptr) return ncclInvalidArgument;
+  if (self == nullptr) return nullptr;
   if (!self->finalized) world_.Find("ncclCommDestroy without ncclCommFinalize");
-  EndProfile(*self);
-  self->gone = true;
-  self->windows.clear();
-  return ncclSuccess;
+  self->ending = true;
+  return self;
+}
+
+void Nccl::EndFor(Comm& comm) {
+  EndProfile(comm);
+  comm.gone = true;
+  comm.windows.clear();
 }
 
 void Nccl::Drop(Comm& comm) {
@@ -306,15 +345,16 @@ void Nccl::Drop(Comm& comm) {
   }
 }
 
-ncclResult_t Nccl::Abort(ncclComm_t comm) {
+// The flag is this communicator's alone. What it has in the background fails.
+Comm* Nccl::BeginAbort(ncclComm_t comm) {
   Comm* self = Of(comm, "ncclCommAbort", false);
-  if (self == nullptr) return ncclInvalidArgument;
+  if (self == nullptr) return nullptr;
+  self->ending = true;
   Drop(*self);
-  EndProfile(*self);
   self->progress = nullptr;
-  self->gone = true;
-  self->windows.clear();
-  return ncclSuccess;
+  if (self->child != nullptr) self->error = self->unborn->error = ncclInternalError;
+  GiveChild(*self);
+  return self;
 }
 
 void Nccl::Kill(int rank, bool peers_hear) {

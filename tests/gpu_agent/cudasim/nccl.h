@@ -1,5 +1,6 @@
-// NCCL's rules, without its transports: calls that go on in the background, groups, collectives
-// that begin on all ranks before they end on one, windows, failures and aborts.
+// NCCL's rules, without its transports: calls that go on in the background or block, groups,
+// collectives that begin on all ranks before they end on one, windows, failures, and ends that wait
+// for kernels and graphs.
 #pragma once
 
 #include <functional>
@@ -64,12 +65,18 @@ struct Comm {
   Group* group = nullptr;
   std::string name;
   int rank = 0, device = 0;
+  bool blocking = false;
+  bool ending = false;  // in ncclCommAbort or ncclCommDestroy; its kernels see an abort's flag
   bool gone = false, finalized = false;
+  int graphs = 0;  // that its collectives were captured into, and that live
   ncclResult_t error = ncclSuccess;
   int polls_to_error = -1;
   std::function<ncclResult_t()> progress;  // of the call that is under way; null: none
   bool asked = false;                      // for its first launch, which connects
   size_t launches = 0, windows_asked = 0, splits_asked = 0;
+  // Of the split that is under way: the child, and where NCCL's thread puts it in the end.
+  Comm* unborn = nullptr;
+  ncclComm_t* child = nullptr;
   std::map<ncclWindow_t, const void*> windows;
   bool profiled = false;                     // a plugin knows it
   void* profiler = nullptr;                  // its context, which may be null
@@ -80,7 +87,9 @@ class Nccl {
  public:
   explicit Nccl(World& world) : world_(world) {}
   ncclResult_t Init(ncclComm_t* comm, int size, const std::string& id, int rank, int device,
-                    const char* name);
+                    const ncclConfig_t& config);
+  // It goes on as the parent does, in the background or while the caller blocks, and there is no
+  // child until it is over.
   ncclResult_t Split(ncclComm_t parent, int color, int key, ncclComm_t* child, const char* name);
   ncclResult_t Count(ncclComm_t comm, int* ranks);
   ncclResult_t Poll(ncclComm_t comm, ncclResult_t* state);
@@ -89,11 +98,19 @@ class Nccl {
   ncclResult_t Register(ncclComm_t comm, const void* memory, ncclWindow_t* window);
   ncclResult_t Deregister(ncclComm_t comm, ncclWindow_t window);
   ncclResult_t Finalize(ncclComm_t comm);
-  ncclResult_t Destroy(ncclComm_t comm);
-  ncclResult_t Abort(ncclComm_t comm);
+  // What ncclCommDestroy and ncclCommAbort begin with, or null; and what they end with, once there
+  // is no kernel and no graph of it any more, for which they block.
+  Comm* BeginDestroy(ncclComm_t comm);
+  Comm* BeginAbort(ncclComm_t comm);
+  static bool Ended(const Comm& comm);
+  void EndFor(Comm& comm);
+  // A part of the call that is under way. True: there is none any more.
+  static bool GoOn(Comm& comm);
+  void GoOnWithSplits();
 
   void Kill(int rank, bool peers_hear);
   void Freed(const void* memory);  // which is no window of anybody
+  size_t living() const;           // communicators
   int64_t launched() const { return launched_; }
   const std::vector<KernelRun>& kernels() const { return kernels_; }
   // Nothing can go on: is it because kernels hold what others wait for?
@@ -102,6 +119,7 @@ class Nccl {
  private:
   Comm* Of(ncclComm_t comm, const char* call, bool idle);
   ncclResult_t Begin(Comm& comm, std::function<ncclResult_t()> progress);
+  void GiveChild(Comm& parent);
   void Enqueue(Comm& comm, SimStream& stream, const std::shared_ptr<Part>& part, size_t index);
   bool AllStarted(const Comm& comm, size_t round) const;
   void End(Group& group, Round& round, const Part& part, const Toucher& by);

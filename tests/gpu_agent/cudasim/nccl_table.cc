@@ -1,9 +1,13 @@
 // NCCL's functions, as the table of gpu_agent/cuda/nccl_api.h names them.
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 #include "tests/gpu_agent/cudasim/nccl.h"
 
@@ -25,13 +29,40 @@ int CurrentGpu() {
   return device;
 }
 
+// Blocks until `over`, while devices and other threads go on; a finding where that takes too long.
+void Block(const World::Guest& world, const char* call, const std::function<bool()>& over) {
+  const absl::Time begin = absl::Now();
+  for (; !world.ends(); absl::SleepFor(absl::Microseconds(50))) {
+    const Locked locked;
+    locked->Advance();
+    if (over()) return;
+    if (absl::Now() - begin < locked->options().patience) continue;
+    return locked->Find(absl::StrCat(call, " does not return"));
+  }
+}
+
+// What becomes of a call on a communicator that blocks.
+ncclResult_t ToItsEnd(const World::Guest& world, ncclComm_t comm, const char* call,
+                      ncclResult_t begun) {
+  auto* self = reinterpret_cast<Comm*>(comm);
+  const bool goes_on = begun == ncclSuccess || begun == ncclInProgress;
+  if (!goes_on || self == nullptr || !self->blocking) return begun;
+  Block(world, call, [self] { return Nccl::GoOn(*self); });
+  return self->ending ? ncclInternalError : self->error;
+}
+
 ncclResult_t End() {
-  Locked world;
+  const World::Guest guest;
   ncclResult_t result = ncclSuccess;
   for (Grouped& one : std::exchange(grouped, {})) {
-    SimStream* stream = world->Of(one.stream);
-    if (stream == nullptr) return ncclInvalidArgument;
-    const ncclResult_t launched = world->nccl().Launch(one.comm, *stream, std::move(one.calls));
+    ncclResult_t launched = ncclInvalidArgument;
+    {
+      const Locked world;
+      SimStream* stream = world->Of(one.stream);
+      if (stream == nullptr) return launched;
+      launched = world->nccl().Launch(one.comm, *stream, std::move(one.calls));
+    }
+    launched = ToItsEnd(guest, one.comm, "a collective", launched);
     if (launched != ncclSuccess) result = launched;
   }
   return result;
@@ -43,6 +74,15 @@ ncclResult_t Enqueue(const Call& call, ncclComm_t comm, cudaStream_t stream) {
   }
   grouped.back().calls.push_back(call);
   return depth > 0 ? ncclSuccess : End();
+}
+
+// Not before its kernels and graphs are.
+ncclResult_t Ended(const World::Guest& world, const char* call, Comm* comm) {
+  if (comm == nullptr) return ncclInvalidArgument;
+  Block(world, call, [comm] { return Nccl::Ended(*comm); });
+  const Locked locked;
+  locked->nccl().EndFor(*comm);
+  return ncclSuccess;
 }
 
 void FillCollectives(NcclApi& api) {
@@ -68,17 +108,30 @@ void FillCollectives(NcclApi& api) {
 void FillCommunicators(NcclApi& api) {
   api.CommInitRankConfig = [](ncclComm_t* comm, int size, ncclUniqueId id, int rank,
                               ncclConfig_t* config) {
-    Locked world;
-    if (config->blocking != 0) world->Find("a communicator that blocks");
-    return world->nccl().Init(comm, size, std::string(id.internal, sizeof(id.internal)), rank,
-                              CurrentGpu(), config->commName);
+    const World::Guest guest;
+    ncclResult_t begun = ncclSuccess;
+    {
+      const Locked world;
+      // Ours have names, a trainer's have none.
+      if (config->blocking != 0 && config->commName != nullptr) {
+        world->Find("a communicator that blocks");
+      }
+      begun = world->nccl().Init(comm, size, std::string(id.internal, sizeof(id.internal)), rank,
+                                 CurrentGpu(), *config);
+    }
+    return ToItsEnd(guest, *comm, "ncclCommInitRankConfig", begun);
   };
   api.CommSplit = [](ncclComm_t parent, int color, int key, ncclComm_t* child,
                      ncclConfig_t* config) {
-    Locked world;
-    if (config->blocking != 0) world->Find("a communicator that blocks");
-    if (config->splitShare != 0) world->Find("a child that ends with its parent");
-    return world->nccl().Split(parent, color, key, child, config->commName);
+    const World::Guest guest;
+    ncclResult_t begun = ncclSuccess;
+    {
+      const Locked world;
+      if (config->blocking != 0) world->Find("a communicator that blocks");
+      if (config->splitShare != 0) world->Find("a child that ends with its parent");
+      begun = world->nccl().Split(parent, color, key, child, config->commName);
+    }
+    return ToItsEnd(guest, parent, "ncclCommSplit", begun);
   };
   api.CommCount = [](ncclComm_t comm, int* ranks) { return Locked()->nccl().Count(comm, ranks); };
   api.CommGetAsyncError = [](ncclComm_t comm, ncclResult_t* state) {
@@ -87,8 +140,16 @@ void FillCommunicators(NcclApi& api) {
     return world->nccl().Poll(comm, state);
   };
   api.CommFinalize = [](ncclComm_t comm) { return Locked()->nccl().Finalize(comm); };
-  api.CommDestroy = [](ncclComm_t comm) { return Locked()->nccl().Destroy(comm); };
-  api.CommAbort = [](ncclComm_t comm) { return Locked()->nccl().Abort(comm); };
+  api.CommDestroy = [](ncclComm_t comm) {
+    const World::Guest guest;
+    Comm* self = Locked()->nccl().BeginDestroy(comm);
+    return Ended(guest, "ncclCommDestroy", self);
+  };
+  api.CommAbort = [](ncclComm_t comm) {
+    const World::Guest guest;
+    Comm* self = Locked()->nccl().BeginAbort(comm);
+    return Ended(guest, "ncclCommAbort", self);
+  };
 }
 
 void FillMemory(NcclApi& api) {

@@ -15,4 +15,14 @@ inline void OnGpus(sim::World& world, int lanes, const std::function<void(Traine
   world.Drain();
 }
 
+// Communicators that NCCL has not ended, once they are as few as `expected`: it ends them behind
+// the scenes.
+inline size_t Left(sim::World& world, size_t expected = 0) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(10);
+  while (world.communicators() != expected && absl::Now() < deadline) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return world.communicators();
+}
+
 }  // namespace bucketd::agent

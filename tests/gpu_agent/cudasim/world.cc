@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "absl/time/clock.h"
+
 #include "tests/gpu_agent/cudasim/nccl.h"
 
 namespace bucketd::agent::sim {
@@ -20,7 +22,11 @@ World::World(const Options& options)
   current = this;
 }
 
-World::~World() { current = nullptr; }
+World::~World() {
+  ends_ = true;
+  while (guests_ > 0) absl::SleepFor(absl::Microseconds(50));
+  current = nullptr;
+}
 
 World* World::now() { return current; }
 
@@ -62,6 +68,11 @@ size_t World::allocations() {
 size_t World::events() {
   const std::lock_guard lock(mutex_);
   return events_.size();
+}
+
+size_t World::communicators() {
+  const std::lock_guard lock(mutex_);
+  return nccl_->living();
 }
 
 int World::events_made(int gpu) {
@@ -152,6 +163,7 @@ void World::Enqueue(SimStream& stream, std::string what, std::function<void(cons
 void World::Advance() {
   ++steps_;
   if (steps_ == on_step_ && then_ != nullptr) std::exchange(then_, nullptr)();
+  nccl_->GoOnWithSplits();
   for (uint64_t k = random_() % options_.pace; k > 0; --k) Step();
 }
 

@@ -15,6 +15,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -25,6 +26,8 @@
 #include <set>
 #include <string>
 #include <vector>
+
+#include "absl/time/time.h"
 
 #include "gpu_agent/cuda/nccl_api.h"
 #include "tests/gpu_agent/cudasim/memory.h"
@@ -48,6 +51,8 @@ struct Options {
   bool foreign_nccl = false;   // not the one that the trainer's communicators are of
   // NCCL's answer to a window, by rank, some polls after the call. Its communicator is dead then.
   std::function<ncclResult_t(int rank)> window = nullptr;
+  // Longer than this no call of NCCL's blocks: it is a finding, and the call returns.
+  absl::Duration patience = absl::Seconds(40);
 };
 
 inline constexpr char kGate[] = "a gate";  // an op that waits for the host
@@ -82,6 +87,8 @@ struct SimGraph {
   SimStream* origin = nullptr;
   bool ended = false;
   std::vector<Node> nodes;
+  int handles = 1;                                // the graph, and what is launched of it
+  std::vector<std::function<void()>> at_its_end;  // when all handles are destroyed
 };
 
 struct SimStream {
@@ -122,6 +129,7 @@ class World {
   std::set<int> contexts();          // GPUs on which this process has a context
   size_t allocations();              // that nobody has freed
   size_t events();                   // that nobody has destroyed
+  size_t communicators();            // that NCCL has not ended
   int64_t launches();                // of NCCL's, by all ranks
   std::vector<KernelRun> kernels();  // where a profiler plugin is told of them
   std::set<int> priorities();        // of all streams
@@ -135,6 +143,8 @@ class World {
   // A stream whose work the first one has not waited for is a finding.
   SimGraph* EndCapture(cudaStream_t stream);
   void Replay(const SimGraph& graph, cudaStream_t stream);
+  void Hold(SimGraph& graph);
+  void Destroy(SimGraph& graph);  // one of its handles
   // What happens when the program asks for the `step`th time, on its thread.
   void OnStep(int64_t step, std::function<void()> then);
 
@@ -167,6 +177,18 @@ class World {
   void MadeEvent(int gpu) { ++events_made_[gpu]; }
   void MadeTable(int gpu) { ++tables_made_[gpu]; }
   Nccl& nccl() { return *nccl_; }
+  // Whoever blocks in a call: the world's end lets it go, and waits until it is out.
+  class Guest {
+   public:
+    Guest() : world_(*now()) { ++world_.guests_; }
+    ~Guest() { --world_.guests_; }
+    Guest(const Guest&) = delete;
+    Guest& operator=(const Guest&) = delete;
+    bool ends() const { return world_.ends_; }
+
+   private:
+    World& world_;
+  };
 
  private:
   bool Step();
@@ -183,6 +205,8 @@ class World {
   std::unique_ptr<Nccl> nccl_;
   std::vector<std::unique_ptr<SimGraph>> graphs_;
   std::map<int, int> events_made_, tables_made_;
+  std::atomic<int> guests_ = 0;
+  std::atomic<bool> ends_ = false;
   int64_t now_ns_ = 0, steps_ = 0, on_step_ = -1;
   std::function<void()> then_;
 };

@@ -1,0 +1,77 @@
+#include "gpu_agent/cuda/nccl_handle.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/time/clock.h"
+
+#include "gpu_agent/cuda/cuda_device.h"
+
+namespace bucketd::agent {
+namespace {
+
+void LeaveToProcess(const std::shared_ptr<NcclHandle>& handle) {
+  static std::mutex mutex;
+  static auto* left = new std::vector<std::shared_ptr<NcclHandle>>;
+  const std::lock_guard lock(mutex);
+  left->push_back(handle);
+}
+
+// Of a split that has come back: success, but that there is no child yet.
+ncclResult_t Settled(const NcclHandle& child, ncclComm_t parent, ncclResult_t result) {
+  if (result != ncclSuccess && result != ncclInProgress) return result;
+  const ncclResult_t asked = child.api->CommGetAsyncError(parent, &result);
+  if (asked != ncclSuccess) return asked;
+  return result == ncclSuccess && child.made() == nullptr ? ncclInProgress : result;
+}
+
+}  // namespace
+
+ncclComm_t NcclHandle::made() const {
+  return std::atomic_ref(const_cast<ncclComm_t&>(comm)).load(std::memory_order_acquire);
+}
+
+std::shared_future<ncclResult_t> Apart(std::function<ncclResult_t()> call) {
+  std::packaged_task<ncclResult_t()> task(std::move(call));
+  auto result = task.get_future().share();
+  std::thread(std::move(task)).detach();
+  return result;
+}
+
+ncclResult_t SplitOff(const std::shared_ptr<NcclHandle>& child, ncclComm_t parent, int color,
+                      int rank, absl::Time deadline) {
+  // Of the call and of whoever waits for it the second one cleans up.
+  const auto one_is_over = std::make_shared<std::atomic<bool>>(false);
+  const auto call = Apart([=] {
+    const CurrentDevice current(child->device);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    config.splitShare = 0;
+    if (child->api->version >= 22700) config.commName = child->name.c_str();
+    const ncclResult_t result = child->api->CommSplit(parent, color, rank, &child->comm, &config);
+    if (!one_is_over->exchange(true)) return result;
+    if (child->made() != nullptr) {
+      child->api->CommAbort(child->made());
+    } else {
+      LeaveToProcess(child);
+    }
+    return result;
+  });
+  constexpr absl::Duration kLongest = absl::Milliseconds(1);
+  for (absl::Duration pause = absl::Microseconds(5);; pause = std::min(2 * pause, kLongest)) {
+    if (call.wait_for(absl::ToChronoNanoseconds(pause)) == std::future_status::ready) {
+      const ncclResult_t result = Settled(*child, parent, call.get());
+      if (result != ncclInProgress) return result;
+      if (absl::Now() < deadline) absl::SleepFor(pause);
+    }
+    if (absl::Now() < deadline) continue;
+    if (one_is_over->exchange(true)) LeaveToProcess(child);
+    return ncclInProgress;
+  }
+}
+
+}  // namespace bucketd::agent
