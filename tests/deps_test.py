@@ -31,7 +31,6 @@ PACKAGES = {
     "cuda": "CUDA::",
     "google/protobuf/": "protobuf::libprotobuf",
     "grpc/": "gRPC::grpc++",
-    "grpcpp/ext/proto_server_reflection": "gRPC::grpc++_reflection",
     "grpcpp/": "gRPC::grpc++",
     "httplib.h": "PkgConfig::cpp_httplib",
     "libpq-fe.h": "PkgConfig::libpq",
