@@ -49,8 +49,8 @@ absl::Status ForEachRecord(Store& store, absl::string_view prefix, Take take) {
     absl::StatusOr<std::vector<Record>> page =
         store.ListRecords(Shelf::kProfiles, prefix, after, kPage);
     if (!page.ok()) return WithReason(Reason::kStoreUnavailable, page.status());
+    if (page->empty()) return absl::OkStatus();  // a short one lacks what is damaged
     for (const Record& record : *page) take(record);
-    if (page->size() < static_cast<size_t>(kPage)) return absl::OkStatus();
     after = page->back().key;
   }
 }

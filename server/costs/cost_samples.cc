@@ -84,8 +84,8 @@ absl::Status CostSamples::ReadAll() {
   for (;;) {
     auto page = store_->ListRecords(Shelf::kCostSamples, "", after, kPage);
     if (!page.ok()) return WithReason(Reason::kStoreUnavailable, page.status());
+    if (page->empty()) break;  // one that is merely short lacks what is damaged
     std::move(page->begin(), page->end(), std::back_inserter(records));
-    if (page->size() < static_cast<size_t>(kPage)) break;
     after = records.back().key;
   }
   held_.clear();

@@ -398,12 +398,13 @@ absl::StatusOr<std::vector<Record>> SqliteStore::ListRecords(Shelf shelf, absl::
     }
   }
   std::vector<Record> records;
-  for (std::string& key : keys) {
+  for (const std::string& key : keys) {
     absl::StatusOr<std::optional<std::string>> value = GetRecord(shelf, key);
     if (!value.ok() && !absl::IsDataLoss(value.status())) return value.status();
     if (!value.ok() || !value->has_value()) continue;  // damaged and counted, or just erased
-    records.push_back({std::move(key), **std::move(value)});
+    records.push_back({key, **std::move(value)});
   }
+  if (records.empty() && !keys.empty()) return ListRecords(shelf, prefix, keys.back(), limit);
   return records;
 }
 

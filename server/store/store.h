@@ -170,7 +170,7 @@ class Store {
   virtual absl::Status EraseRecord(Shelf shelf, absl::string_view key,
                                    const AuditLine* line = nullptr) = 0;
   // In key order, keys that start with `prefix`, at most `limit` after `after` (exclusive). Damaged
-  // ones are left out and counted.
+  // ones are left out and counted, so pages may be short: the list is over where a page is empty.
   virtual absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
                                                           absl::string_view after,
                                                           int32_t limit) = 0;

@@ -247,6 +247,19 @@ TEST_F(CostsOnDisk, RecordsThatThisVersionDoesNotReadAreNamedNotGuessed) {
   EXPECT_EQ(Meaning("site@2"), "PROFILE_UNREADABLE");
 }
 
+TEST_F(CostsOnDisk, VersionsBehindADamagedOneAreRead) {
+  constexpr int kEach = 60;
+  for (const char* name : {"a", "b", "c", "d", "e"}) {
+    for (int i = 1; i <= kEach; ++i) Add(Named(name, i));
+  }
+  Spoil("version/a/0000000002");
+  Restart();
+  EXPECT_EQ(Meaning("a@2"), "PROFILE_UNREADABLE");
+  EXPECT_EQ(Meaning("a@3"), "a@3");
+  EXPECT_EQ(Meaning("e@60"), "e@60");
+  EXPECT_EQ(metrics_->profiles_unreadable.Value(), 1);
+}
+
 TEST_F(CostsOnDisk, WhereWhatWasPromotedIsLostLatestIsAnErrorUntilItIsSaid) {
   Add(Named("site", 1.0));
   Add(Named("site", 2.0));

@@ -122,6 +122,17 @@ TEST_F(CostsOnDisk, AllBoundsHoldAtTheLimitAndOneBeyond) {
   EXPECT_EQ(metrics_->samples(SampleResult::kLimited).Value(), 2);
 }
 
+TEST_F(CostsOnDisk, ClassesBehindADamagedOneAreRead) {
+  for (int32_t size = 2; size <= 80; ++size) {
+    CostReport report = Report("a", 1.5, 1);
+    for (CollectiveSample& sample : report.samples) sample.of.group_size = size;
+    ASSERT_TRUE(samples_->Add(report, "host:a").ok());
+  }
+  Spoil("h100_nvlink/all_gather/bf16/10/");
+  Restart();
+  EXPECT_EQ(samples_->List("").size(), 78U);
+}
+
 TEST_F(CostsOnDisk, RecordsOfSamplesThatMakeNoSenseAreCountedAndLeftOut) {
   ASSERT_TRUE(samples_->Add(Report("a", 1.5), "host:a").ok());
   ASSERT_TRUE(store_->PutRecord(Shelf::kCostSamples, "h100_nvlink/x", "garbage").ok());

@@ -1,11 +1,13 @@
 // Cost profiles and samples on a real store in a folder of the test's own, without gRPC.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
 
@@ -13,6 +15,7 @@
 #include "server/costs/cost_catalog.h"
 #include "server/costs/cost_samples.h"
 #include "server/store/sqlite_store.h"
+#include "server/store/store_file.h"
 
 namespace bucketd {
 
@@ -51,6 +54,18 @@ class CostsOnDisk : public ::testing::Test {
     samples_ = std::make_unique<CostSamples>(store_.get(), *metrics_, sample_limits_,
                                              [this] { return now_ms_; });
     ASSERT_TRUE(samples_->Load().ok());
+  }
+
+  // Records whose keys begin so do not match their checksums any more.
+  void Spoil(const std::string& prefix) {
+    Stop();
+    auto db = OpenStoreDb(folder_, /*read_only=*/false, std::chrono::milliseconds(1000));
+    ASSERT_TRUE(db.ok()) << db.status();
+    const absl::Status done =
+        (*db)->Exec(absl::StrCat("UPDATE records SET checksum = x'00' WHERE instr(key, CAST('",
+                                 prefix, "' AS BLOB)) = 1")
+                        .c_str());
+    ASSERT_TRUE(done.ok()) << done;
   }
 
   static CostProfile Named(const std::string& name, double gamma_us) {

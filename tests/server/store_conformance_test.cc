@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
+#include "server/store/store_file.h"
 #include "tests/server/every_engine.h"
 
 namespace bucketd::store_test {
@@ -370,6 +371,36 @@ TEST_P(ConformanceTest, AScanSeesEveryValueAndItsHoldsAndIsNoUse) {
   });
   EXPECT_EQ(ended.status(), absl::CancelledError("enough"));
   EXPECT_EQ(seen, 3);
+}
+
+// Pages of two: the first has one that is damaged, the second has two.
+TEST_P(ConformanceTest, BehindAPageThatDamageMadeShortOrEmptyTheListGoesOn) {
+  if (GetParam() == Engine::kMemory) return;  // nothing damages it
+  for (const char* key : {"a", "b", "c", "d", "e", "f"}) {
+    ASSERT_TRUE(store_->PutRecord(Shelf::kPins, key, key).ok());
+  }
+  if (IsPostgres()) {
+    PostgresCluster::Get().Sql(database_,
+                               "UPDATE bucketd_record SET value = 'x' WHERE key IN ('b','c','d')");
+  } else {
+    auto db = OpenStoreDb(folder_ + "/store", false, milliseconds(1000));
+    ASSERT_TRUE(db.ok()) << db.status();
+    ASSERT_TRUE((*db)
+                    ->Exec("UPDATE records SET checksum = x'00' WHERE key IN (x'62', x'63', "
+                           "x'64')")
+                    .ok());
+  }
+  std::vector<std::string> found;
+  std::string after;
+  while (true) {
+    const auto page = store_->ListRecords(Shelf::kPins, "", after, 2);
+    ASSERT_TRUE(page.ok()) << page.status();
+    if (page->empty()) break;
+    for (const Record& record : *page) found.push_back(record.key);
+    after = page->back().key;
+  }
+  EXPECT_EQ(found, (std::vector<std::string>{"a", "e", "f"}));
+  EXPECT_EQ(counts_.reads[StoreRead::kDamaged], 3);
 }
 
 TEST_P(ConformanceTest, AnotherServersWriteChangesTheVersion) {

@@ -248,6 +248,9 @@ absl::StatusOr<std::vector<Record>> PostgresStore::ListRecords(Shelf shelf,
     TellRead(StoreValue::kRecord, Damaged());
     ForgetRecord(shelf, record.key, record.value).IgnoreError();
   }
+  if (records.empty() && found[0].rows() > 0) {
+    return ListRecords(shelf, prefix, found[0].Bytes(found[0].rows() - 1, 0), limit);
+  }
   return records;
 }
 
