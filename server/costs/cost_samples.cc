@@ -13,6 +13,7 @@
 #include "passes/io/proto_io.h"
 #include "proto/cost_store.pb.h"
 #include "server/base/errors.h"
+#include "server/base/host.h"
 #include "server/costs/cost_names.h"
 #include "server/store/crash_point.h"
 
@@ -34,6 +35,11 @@ std::string KeyOf(absl::string_view profile, const LinkClass& of) {
                       of.ranks_per_node, "/", of.link_class);
 }
 
+// Earlier versions took each address of IPv6 for a voter.
+std::string VoterAsOfNow(const std::string& stored) {
+  return absl::StartsWith(stored, "ipv6:") ? HostOf(stored) : stored;
+}
+
 template <typename BySize>
 int64_t NewestOf(const BySize& sizes) {
   int64_t newest = 0;
@@ -52,17 +58,14 @@ int64_t CountOf(const BySize& sizes) {
 
 }  // namespace
 
-std::string VoterOf(absl::string_view peer, absl::string_view reporter) {
+std::string VoterOf(absl::string_view name, absl::string_view peer, absl::string_view reporter) {
+  if (!name.empty()) return absl::StrCat("name:", name);
   // The socket's permissions say who speaks here.
   if (absl::StartsWith(peer, "unix:")) return absl::StrCat("host:", reporter);
-  // The port is another one for each connection, and a local caller has many loopback addresses.
-  // gRPC escapes brackets in some versions.
-  const absl::string_view address = peer.substr(0, peer.rfind(':'));
-  for (const char* loopback :
-       {"ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "ipv6:[::ffff:127.", "ipv6:%5B::ffff:127."}) {
-    if (absl::StartsWith(address, loopback)) return "loopback";
-  }
-  return std::string(address);
+  const std::string host = HostOf(peer);
+  // A local caller has many addresses.
+  const bool local = absl::StartsWith(host, "ipv4:127.") || host == HostOf("ipv6:[::1]");
+  return local ? "loopback" : host;
 }
 
 CostSamples::CostSamples(Store* store, CostMetrics& metrics, const CostSampleLimits& limits,
@@ -143,8 +146,10 @@ void CostSamples::Read(const Record& record) {
                CheckProfileName(stored.profile()).ok();
   std::vector<std::shared_ptr<const Provenance>> provenances;
   for (const v1::StoredSamples::Provenance& p : stored.provenances()) {
-    provenances.push_back(std::make_shared<const Provenance>(Provenance{
-        {p.reporter(), p.job(), p.tool(), p.device()}, p.voter(), p.received_unix_ms()}));
+    provenances.push_back(
+        std::make_shared<const Provenance>(Provenance{{p.reporter(), p.job(), p.tool(), p.device()},
+                                                      VoterAsOfNow(p.voter()),
+                                                      p.received_unix_ms()}));
   }
   for (const v1::StoredSamples::Sample& s : stored.samples()) {
     if (!sound) break;

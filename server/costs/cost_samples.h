@@ -6,8 +6,9 @@
 // this server read, and read again if it is not, and all of them before they are fitted. What could
 // not be stored is forgotten once another server has written the class.
 //
-// A voter is who counts once in a fit: the address that a report came from, which nobody chooses at
-// will; on a unix socket, where its permissions say who may speak, the host that the report names.
+// A voter is who counts once in a fit: the caller's identity where callers have one, else the host
+// that a report came from (host.h), since nobody chooses either at will; on a unix socket, where
+// its permissions say who may speak, the host that the report names.
 //
 // Thread-safe. Every call but the first two may block on the store: never on a gRPC thread.
 #pragma once
@@ -43,8 +44,9 @@ struct CostSampleLimits {
   int64_t max_age_ms = int64_t{30} * 24 * 3600 * 1000;
 };
 
-// `peer` as gRPC gives it: "ipv4:10.0.0.3:5123", "unix:/run/...".
-std::string VoterOf(absl::string_view peer, absl::string_view reporter);
+// `name`: the caller's identity, "" where callers have none; `peer` as gRPC gives it:
+// "ipv4:10.0.0.3:5123", "unix:/run/...".
+std::string VoterOf(absl::string_view name, absl::string_view peer, absl::string_view reporter);
 
 struct HeldClass {
   std::string profile;

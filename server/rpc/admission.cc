@@ -17,6 +17,7 @@
 
 #include "passes/base/status_macros.h"
 #include "server/base/errors.h"
+#include "server/base/host.h"
 #include "server/rpc/status_grpc.h"
 
 namespace bucketd {
@@ -90,7 +91,7 @@ absl::Status CheckAdminPeer(absl::string_view policy, absl::string_view peer) {
 }
 
 Actor ActorOf(const Caller& caller, const grpc::CallbackServerContext& context) {
-  return {caller.name, HostOf(context.peer()),
+  return {caller.name, AddressOf(context.peer()),
           caller.any_tenant ? std::string(kAllTenants) : caller.tenant};
 }
 

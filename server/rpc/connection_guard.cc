@@ -16,10 +16,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
+#include "server/base/host.h"
 #include "server/base/shares.h"
 #include "server/rpc/client_frames.h"
 
@@ -28,20 +28,6 @@ namespace {
 
 constexpr std::chrono::seconds kSuspectFor{60};
 constexpr size_t kMaxSuspects = 4096;
-
-// The host alone: whoever comes back comes from another port.
-std::string HostOf(const sockaddr_storage& address) {
-  if (address.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
-    return {reinterpret_cast<const char*>(&v4.sin_addr), 4};
-  }
-  if (address.ss_family != AF_INET6) return "";
-  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
-  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
-    return {reinterpret_cast<const char*>(&v6.sin6_addr) + 12, 4};
-  }
-  return {reinterpret_cast<const char*>(&v6.sin6_addr), 8};  // a network's, not a machine's
-}
 
 class Guard {
  public:

@@ -209,9 +209,9 @@ class ReportReactor final : public grpc::ServerReadReactor<ByteBuffer> {
   }
 
   absl::Status Store() {
-    ASSIGN_OR_RETURN(
-        const CostSamples::Taken taken,
-        shared_.parts.samples.Add(report_, VoterOf(context_.peer(), report_.by.reporter), by_));
+    ASSIGN_OR_RETURN(const CostSamples::Taken taken,
+                     shared_.parts.samples.Add(
+                         report_, VoterOf(by_.who, context_.peer(), report_.by.reporter), by_));
     response_.set_accepted(static_cast<uint32_t>(taken.accepted));
     if (taken.limited == 0) return absl::OkStatus();
     response_.set_refused(response_.refused() + static_cast<uint32_t>(taken.limited));

@@ -12,6 +12,7 @@
 
 #include "server/base/clock.h"
 #include "server/base/errors.h"
+#include "server/base/host.h"
 #include "server/base/trace_context.h"
 #include "server/rpc/request_scope.h"
 
@@ -29,9 +30,6 @@ inline std::optional<TraceContext> TraceOf(const grpc::CallbackServerContext& co
   if (first == last || std::next(first) != last) return std::nullopt;
   return ParseTraceparent(absl::string_view(first->second.data(), first->second.size()));
 }
-
-// Of a peer as gRPC names it: "ipv4:127.0.0.1:4711", "unix:...".
-inline std::string HostOf(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
 
 // When the call is to be answered.
 inline SteadyTime DeadlineOf(const grpc::CallbackServerContext& context,

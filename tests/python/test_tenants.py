@@ -154,6 +154,19 @@ def test_measurements_and_what_is_promoted_have_lines_too(files, tmp_path):
         assert audit(files, address, "a") == reported
 
 
+def test_each_identity_is_one_voter_whatever_host_it_names(files, tmp_path):
+    samples = tmp_path / "samples.json"
+    with planner(*files.server_flags(WHO), "--store-dir", str(tmp_path / "store"), address="localhost:0") as running:
+        voters = []
+        for i, who in enumerate(("a", "a", "b")):
+            samples.write_text(json.dumps({"profile": "slow_network", "reporter": f"host-{i}", "samples": [
+                {"kind": "all_gather", "dtype": "bf16", "group_size": 8, "bytes": 4096, "picoseconds": 10**7}]}))
+            ctl(files, running.address, who, "costs", "report", str(samples))
+            (held,) = json.loads(ctl(files, running.address, "ops", "costs", "list", "--json"))["samples"]
+            voters.append(held["reporters"])
+        assert voters == [1, 1, 2]  # by their address, which is loopback, all were one
+
+
 def test_all_plans_of_a_team_are_what_its_own_admin_evicts_with_all(files, tmp_path):
     with planner(*files.server_flags(WHO), "--store-dir", str(tmp_path / "store"), address="localhost:0") as running:
         stubs, channels = zip(*(planner_of(files, running.address, who) for who in ("a", "b")))

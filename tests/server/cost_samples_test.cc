@@ -141,16 +141,29 @@ TEST_F(CostsOnDisk, RecordsOfSamplesThatMakeNoSenseAreCountedAndLeftOut) {
   EXPECT_EQ(metrics_->records_unreadable.Value(), 1);
 }
 
-TEST(Voters, AreAddressesAndOnAUnixSocketHosts) {
-  EXPECT_EQ(VoterOf("ipv4:10.0.0.3:5123", "a"), VoterOf("ipv4:10.0.0.3:9", "b"));
-  EXPECT_NE(VoterOf("ipv4:10.0.0.3:5123", "a"), VoterOf("ipv4:10.0.0.4:5123", "a"));
-  EXPECT_NE(VoterOf("ipv6:[fe80::1]:7", "a"), VoterOf("ipv6:[fe80::2]:7", "a"));
+TEST(Voters, AreIdentitiesElseHostsAndOnAUnixSocketWhomTheReportNames) {
+  EXPECT_EQ(VoterOf("", "ipv4:10.0.0.3:5123", "a"), VoterOf("", "ipv4:10.0.0.3:9", "b"));
+  EXPECT_NE(VoterOf("", "ipv4:10.0.0.3:5123", "a"), VoterOf("", "ipv4:10.0.0.4:5123", "a"));
+  EXPECT_EQ(VoterOf("", "ipv6:[2001:db8::1]:7", "a"), VoterOf("", "ipv6:[2001:db8::2]:7", "b"))
+      << "a machine takes as many addresses of its network as it likes";
+  EXPECT_NE(VoterOf("", "ipv6:[2001:db8::1]:7", "a"), VoterOf("", "ipv6:[2001:db9::1]:7", "a"));
   for (const char* own : {"ipv4:127.0.0.1:80", "ipv4:127.1.2.3:80", "ipv6:[::1]:80",
                           "ipv6:%5B::1%5D:80", "ipv6:[::ffff:127.0.0.1]:80"}) {
-    EXPECT_EQ(VoterOf(own, "a"), "loopback") << own;
+    EXPECT_EQ(VoterOf("", own, "a"), "loopback") << own;
   }
-  EXPECT_EQ(VoterOf("unix:/run/x", "a"), "host:a");
-  EXPECT_EQ(VoterOf("unix:", "b"), "host:b");
+  EXPECT_EQ(VoterOf("", "unix:/run/x", "a"), "host:a");
+  EXPECT_EQ(VoterOf("", "unix:", "b"), "host:b");
+  EXPECT_EQ(VoterOf("DNS:a", "ipv4:10.0.0.3:1", "x"), VoterOf("DNS:a", "unix:", "y"));
+  EXPECT_NE(VoterOf("DNS:a", "ipv4:10.0.0.3:1", "x"), VoterOf("DNS:b", "ipv4:10.0.0.3:1", "x"));
+}
+
+// As an earlier version has stored them.
+TEST_F(CostsOnDisk, VotersOfOneNetworkThatAreStoredAreOne) {
+  ASSERT_TRUE(samples_->Add(Report("a", 1.5), "ipv6:[2001:db8::1]").ok());
+  ASSERT_TRUE(samples_->Add(Report("b", 1.5), "ipv6:[2001:db8::2]").ok());
+  ASSERT_TRUE(samples_->Add(Report("c", 1.5), "ipv4:10.0.0.3").ok());
+  Restart();
+  EXPECT_EQ(samples_->List("")[0].voters, 2);
 }
 
 // Proposals.
