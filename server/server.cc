@@ -239,7 +239,10 @@ struct Server::Impl {
   Admin admin;
   std::unique_ptr<grpc::Service> admin_service;
   Epochs epochs{*store, NowUnixMs};
-  Rendezvous rendezvous{timers, NowUnixMs, [this] { return epochs.Next(); }};
+  Rendezvous rendezvous{timers,
+                        [this] { return epochs.Next(); },
+                        {},
+                        [this] { metrics.displaced_groups.Increment(); }};
   std::unique_ptr<grpc::Service> rendezvous_service =
       MakeRendezvousService(rendezvous, admission, metrics, options.max_wait);
   std::unique_ptr<grpc::Server> grpc_server;

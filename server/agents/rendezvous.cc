@@ -32,12 +32,12 @@ absl::Status TooLong(absl::string_view field, size_t actual, size_t limit) {
 
 }  // namespace
 
-Rendezvous::Rendezvous(Timers& timers, std::function<int64_t()> now_ms,
-                       std::function<uint64_t()> next_epoch, RendezvousLimits limits)
+Rendezvous::Rendezvous(Timers& timers, std::function<uint64_t()> next_epoch,
+                       RendezvousLimits limits, std::function<void()> displaced)
     : timers_(timers),
-      now_ms_(std::move(now_ms)),
       next_epoch_(std::move(next_epoch)),
-      limits_(limits) {}
+      limits_(limits),
+      displaced_(std::move(displaced)) {}
 
 Rendezvous::~Rendezvous() { BeginDrain(); }
 
@@ -47,19 +47,34 @@ void Rendezvous::BeginDrain() {
     const absl::MutexLock lock(&mutex_);
     draining_ = true;
     const absl::Status status = MakeError(Reason::kDraining, kDraining);
-    for (auto& [key, group] : groups_) {
-      for (auto& [rank, waiter] : group.waiting) Dismiss(waiter, status, later);
-      group.waiting.clear();
-      for (auto& [id, watcher] : group.watchers) {
-        timers_.Cancel(watcher.timer);
-        where_.erase(id);
-        later.push_back([done = std::move(watcher.done), status] { done(status); });
-      }
-      group.watchers.clear();
-    }
-    watchers_ = 0;
+    for (auto& [key, group] : groups_) LetGo(group, status, later);
   }
   Run(later);
+}
+
+void Rendezvous::LetGo(Group& group, const absl::Status& why, Later& later) {
+  for (auto& [rank, waiter] : group.waiting) Dismiss(waiter, why, later);
+  group.waiting.clear();
+  while (!group.watchers.empty()) LetWatcherGo(group, group.watchers.begin()->first, why, later);
+  Touch(group);
+}
+
+void Rendezvous::LetWatcherGo(Group& group, Id id, const absl::StatusOr<Fate>& fate, Later& later) {
+  const auto watcher = group.watchers.find(id);
+  timers_.Cancel(watcher->second.timer);
+  watcher_places_.Remove(watcher->second.share, id);
+  later.push_back([done = std::move(watcher->second.done), fate] { done(fate); });
+  group.watchers.erase(watcher);
+  where_.erase(id);
+  --watchers_;
+}
+
+void Rendezvous::Touch(Group& group) {
+  const uint64_t since = std::exchange(group.spare_since, 0);
+  if (since != 0) group_places_.SetNeeded(group.share, group.number, since);
+  if (!group.waiting.empty() || !group.watchers.empty()) return;
+  group.spare_since = ++last_use_;
+  group_places_.SetSpare(group.share, group.number, group.spare_since);
 }
 
 absl::Status Rendezvous::Check(const Call& call) const {
@@ -84,23 +99,40 @@ absl::Status Rendezvous::Check(const Call& call) const {
   return absl::OkStatus();
 }
 
-// The map is bounded: what nobody waits for makes room, the longest untouched first.
-absl::StatusOr<Rendezvous::Group*> Rendezvous::FindOrMake(const Key& key) {
+// What nobody waits for goes first, the longest untouched of it.
+absl::StatusOr<Rendezvous::Group*> Rendezvous::FindOrMake(const Key& key, const Who& who,
+                                                          Later& later) {
   const auto found = groups_.find(key);
   if (found != groups_.end()) return &found->second;
+  const auto [outer, inner] = ShareOf(key.first, who.host, who.tenant_is_known);
   if (groups_.size() >= limits_.max_groups) {
-    auto oldest = groups_.end();
-    for (auto it = groups_.begin(); it != groups_.end(); ++it) {
-      if (!it->second.waiting.empty() || !it->second.watchers.empty()) continue;
-      if (oldest == groups_.end() || it->second.touched_ms < oldest->second.touched_ms) oldest = it;
-    }
-    if (oldest == groups_.end()) {
+    const Id number = group_places_.GivesWayTo({outer, inner});
+    if (number == 0) {
       return MakeError(Reason::kOverloaded,
                        absl::StrCat("all of ", limits_.max_groups, " groups are waited for"));
     }
-    groups_.erase(oldest);
+    const auto displaced = groups_.find(by_number_.at(number));
+    if (displaced->second.spare_since == 0 && displaced_ != nullptr) displaced_();
+    Erase(displaced->second,
+          MakeError(Reason::kOverloaded, absl::StrCat("all of ", limits_.max_groups,
+                                                      " groups are waited for, most of them yours: "
+                                                      "one of another gets the place")),
+          later);
+    groups_.erase(displaced);
   }
-  return &groups_[key];
+  Group& group = groups_[key];
+  group.number = ++last_id_;
+  group.share = {outer, inner};
+  group_places_.Add(group.share, group.number);
+  by_number_[group.number] = key;
+  return &group;
+}
+
+void Rendezvous::Erase(Group& group, const absl::Status& why, Later& later) {
+  LetGo(group, why, later);
+  group_places_.SetNeeded(group.share, group.number, group.spare_since);
+  group_places_.Remove(group.share, group.number);
+  by_number_.erase(group.number);
 }
 
 absl::Status Rendezvous::CheckAgainst(const Group& group, const Call& call) const {
@@ -135,17 +167,17 @@ absl::StatusOr<Rendezvous::Id> Rendezvous::JoinLocked(const Call& call, SteadyTi
                                                       const OnMet& done, Later& later) {
   RETURN_IF_ERROR(Check(call));
   const Key key(call.tenant, call.group);
-  ASSIGN_OR_RETURN(Group* const group, FindOrMake(key));
+  ASSIGN_OR_RETURN(Group* const group, FindOrMake(key, call.who, later));
   const absl::Status agrees = CheckAgainst(*group, call);
   if (!agrees.ok()) {  // they would wait for a rank that will not come
     for (auto& [rank, waiter] : group->waiting) Dismiss(waiter, agrees, later);
     group->waiting.clear();
+    Touch(*group);
     return agrees;
   }
   if (group->epoch != 0 && !group->over) {
     EndLocked(*group, absl::StrCat("rank ", call.rank, " came to a new rendezvous"), later);
   }
-  group->touched_ms = now_ms_();
   group->size = call.size;
   group->agrees = call.agrees;
   Waiter& waiter = group->waiting[call.rank];
@@ -156,9 +188,10 @@ absl::StatusOr<Rendezvous::Id> Rendezvous::JoinLocked(const Call& call, SteadyTi
   const Id id = ++last_id_;
   waiter = {id, timers_.Schedule(deadline, [this, id] { TimeOut(id); }), done, call.endpoint};
   where_[id] = key;
-  if (group->waiting.size() < group->size) return id;
-  Meet(*group, later);
-  return Id{0};
+  const bool all_are_here = group->waiting.size() == group->size;
+  if (all_are_here) Meet(*group, later);
+  Touch(*group);
+  return all_are_here ? 0 : id;
 }
 
 void Rendezvous::Dismiss(Waiter& waiter, const absl::StatusOr<std::shared_ptr<const Met>>& answer,
@@ -187,35 +220,60 @@ void Rendezvous::Meet(Group& group, Later& later) {
   group.waiting.clear();
 }
 
-Rendezvous::Id Rendezvous::Watch(const Epoch& epoch, SteadyTime deadline, OnFate done) {
-  absl::StatusOr<Fate> fate = Fate{};
+absl::Status Rendezvous::MakeRoomToWatch(const Shares::Path& share, Later& later) {
+  if (watchers_ < limits_.max_watchers) return absl::OkStatus();
+  const Id displaced = watcher_places_.GivesWayTo(share);
+  if (displaced == 0) return MakeError(Reason::kOverloaded, "too many calls watch epochs");
+  if (displaced_ != nullptr) displaced_();
+  Group& group = groups_.at(where_.at(displaced));
+  LetWatcherGo(group, displaced,
+               MakeError(Reason::kOverloaded,
+                         "too many calls watch epochs, most of them yours: one of another gets the "
+                         "place"),
+               later);
+  Touch(group);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Rendezvous::Id> Rendezvous::WatchLocked(const Epoch& epoch, SteadyTime deadline,
+                                                       const OnFate& done, Later& later) {
+  if (draining_) return MakeError(Reason::kDraining, kDraining);
+  const Key key(epoch.tenant, epoch.group);
+  const auto found = groups_.find(key);
+  if (found == groups_.end() || epoch.number > found->second.epoch) {
+    return MakeError(Reason::kEpochUnknown,
+                     absl::StrCat("group ", epoch.group, " has no epoch ", epoch.number,
+                                  "; if the server started anew, so must the group"));
+  }
+  Group& group = found->second;
+  const auto tell = [&](const std::string& why) {
+    later.push_back([done, why] { done(Fate{true, why}); });
+    return Id{0};
+  };
+  if (epoch.number < group.epoch) return tell(absl::StrCat("epoch ", group.epoch, " has begun"));
+  if (group.over) return tell(group.why);
+  const auto [outer, inner] = ShareOf(epoch.tenant, epoch.who.host, epoch.who.tenant_is_known);
+  RETURN_IF_ERROR(MakeRoomToWatch({outer, inner}, later));
+  const Id id = ++last_id_;
+  watcher_places_.Add({outer, inner}, id);
+  group.watchers[id] = {
+      timers_.Schedule(deadline, [this, id] { TimeOut(id); }), done, {outer, inner}};
+  where_[id] = key;
+  ++watchers_;
+  Touch(group);
+  return id;
+}
+
+Rendezvous::Id Rendezvous::Watch(const Epoch& epoch, SteadyTime deadline, const OnFate& done) {
+  Later later;
+  absl::StatusOr<Id> id;
   {
     const absl::MutexLock lock(&mutex_);
-    const Key key(epoch.tenant, epoch.group);
-    const auto found = groups_.find(key);
-    if (draining_) {
-      fate = MakeError(Reason::kDraining, kDraining);
-    } else if (found == groups_.end() || epoch.number > found->second.epoch) {
-      fate = MakeError(Reason::kEpochUnknown,
-                       absl::StrCat("group ", epoch.group, " has no epoch ", epoch.number,
-                                    "; if the server started anew, so must the group"));
-    } else if (epoch.number < found->second.epoch) {
-      fate = Fate{true, absl::StrCat("epoch ", found->second.epoch, " has begun")};
-    } else if (found->second.over) {
-      fate = Fate{true, found->second.why};
-    } else if (watchers_ >= limits_.max_watchers) {
-      fate = MakeError(Reason::kOverloaded, "too many calls watch epochs");
-    } else {
-      const Id id = ++last_id_;
-      found->second.watchers[id] = {timers_.Schedule(deadline, [this, id] { TimeOut(id); }),
-                                    std::move(done)};
-      where_[id] = key;
-      ++watchers_;
-      return id;
-    }
+    id = WatchLocked(epoch, deadline, done, later);
   }
-  done(fate);
-  return 0;
+  Run(later);
+  if (!id.ok()) done(id.status());
+  return id.value_or(0);
 }
 
 absl::Status Rendezvous::End(const Epoch& epoch, uint32_t rank, const std::string& why) {
@@ -244,14 +302,10 @@ absl::Status Rendezvous::End(const Epoch& epoch, uint32_t rank, const std::strin
 void Rendezvous::EndLocked(Group& group, std::string why, Later& later) {
   group.over = true;
   group.why = std::move(why);
-  group.touched_ms = now_ms_();
-  for (auto& [id, watcher] : group.watchers) {
-    timers_.Cancel(watcher.timer);
-    where_.erase(id);
-    later.push_back([done = std::move(watcher.done), why = group.why] { done(Fate{true, why}); });
+  while (!group.watchers.empty()) {
+    LetWatcherGo(group, group.watchers.begin()->first, Fate{true, group.why}, later);
   }
-  watchers_ -= group.watchers.size();
-  group.watchers.clear();
+  Touch(group);
 }
 
 absl::Status Rendezvous::Missing(const Group& group) const {
@@ -270,22 +324,23 @@ void Rendezvous::TimeOut(Id id) {
     const auto where = where_.find(id);
     if (where == where_.end()) return;  // answered while the timer ran
     Group& group = groups_.at(where->second);
-    where_.erase(where);
-    const auto watcher = group.watchers.find(id);
-    if (watcher != group.watchers.end()) {
-      later.push_back([done = std::move(watcher->second.done)] { done(Fate{}); });
-      group.watchers.erase(watcher);
-      --watchers_;
-    }
-    for (auto it = group.waiting.begin(); it != group.waiting.end(); ++it) {
-      if (it->second.id != id) continue;
+    if (group.watchers.contains(id)) {
+      LetWatcherGo(group, id, Fate{}, later);
+    } else {
+      const auto waiter = WaiterOf(group, id);
       later.push_back(
-          [done = std::move(it->second.done), status = Missing(group)] { done(status); });
-      group.waiting.erase(it);
-      break;
+          [done = std::move(waiter->second.done), status = Missing(group)] { done(status); });
+      group.waiting.erase(waiter);
+      where_.erase(where);
     }
+    Touch(group);
   }
   Run(later);
+}
+
+std::map<uint32_t, Rendezvous::Waiter>::iterator Rendezvous::WaiterOf(Group& group, Id id) {
+  return std::find_if(group.waiting.begin(), group.waiting.end(),
+                      [&](const auto& waiter) { return waiter.second.id == id; });
 }
 
 bool Rendezvous::Cancel(Id id) {
@@ -293,21 +348,16 @@ bool Rendezvous::Cancel(Id id) {
   const auto where = where_.find(id);
   if (where == where_.end()) return false;
   Group& group = groups_.at(where->second);
-  where_.erase(where);
-  const auto watcher = group.watchers.find(id);
-  if (watcher != group.watchers.end()) {
-    timers_.Cancel(watcher->second.timer);
-    group.watchers.erase(watcher);
-    --watchers_;
-    return true;
+  Later unheard;
+  if (group.watchers.contains(id)) {
+    LetWatcherGo(group, id, Fate{}, unheard);
+  } else {
+    const auto waiter = WaiterOf(group, id);
+    Dismiss(waiter->second, absl::CancelledError(), unheard);
+    group.waiting.erase(waiter);
   }
-  for (auto it = group.waiting.begin(); it != group.waiting.end(); ++it) {
-    if (it->second.id != id) continue;
-    timers_.Cancel(it->second.timer);
-    group.waiting.erase(it);
-    return true;
-  }
-  return false;
+  Touch(group);
+  return true;
 }
 
 void Rendezvous::Run(const Later& later) {

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 
+#include "server/base/shares.h"
 #include "server/base/timers.h"
 
 namespace bucketd {
@@ -29,10 +30,16 @@ struct RendezvousLimits {
 
 class Rendezvous {
  public:
+  // Who calls: by whom places are shared (ShareOf).
+  struct Who {
+    std::string host = {};
+    bool tenant_is_known = false;
+  };
   struct Call {
     std::string tenant, group;
     uint32_t rank = 0, size = 0;
     std::string endpoint, agrees;
+    Who who = {};
   };
   struct Met {
     uint64_t epoch = 0;
@@ -42,6 +49,7 @@ class Rendezvous {
   struct Epoch {
     std::string tenant, group;
     uint64_t number = 0;
+    Who who = {};
   };
   struct Fate {
     bool over = false;
@@ -51,16 +59,16 @@ class Rendezvous {
   using OnFate = std::function<void(const absl::StatusOr<Fate>&)>;
   using Id = uint64_t;  // of a call that waits; 0: it has been answered
 
-  // `timers` outlives this. `now_ms` is Unix time. `next_epoch` gives no number twice and does not
-  // block.
-  Rendezvous(Timers& timers, std::function<int64_t()> now_ms, std::function<uint64_t()> next_epoch,
-             RendezvousLimits limits = {});
+  // `timers` outlives this. `next_epoch` gives no number twice and does not block. `displaced`, if
+  // any, hears of each group and each watcher that gave way to another one's.
+  Rendezvous(Timers& timers, std::function<uint64_t()> next_epoch, RendezvousLimits limits = {},
+             std::function<void()> displaced = nullptr);
   ~Rendezvous();
 
   // Each callback runs once, on the thread of whatever ended the wait, and never after Cancel has
   // returned true.
   Id Join(const Call& call, SteadyTime deadline, OnMet done);
-  Id Watch(const Epoch& epoch, SteadyTime deadline, OnFate done);
+  Id Watch(const Epoch& epoch, SteadyTime deadline, const OnFate& done);
   // An epoch that is over stays as it ended.
   absl::Status End(const Epoch& epoch, uint32_t rank, const std::string& why);
   // The server shuts down: DRAINING to all that wait and all that call from now on.
@@ -78,6 +86,7 @@ class Rendezvous {
   struct Watcher {
     Timers::Id timer = 0;
     OnFate done;
+    Shares::Path share;
   };
   struct Group {
     uint32_t size = 0;
@@ -88,13 +97,30 @@ class Rendezvous {
     bool over = false;
     std::string why;
     std::map<Id, Watcher> watchers;  // of `epoch`
-    int64_t touched_ms = 0;
+    Id number = 0;
+    Shares::Path share;        // of whoever made its first call
+    uint64_t spare_since = 0;  // 0: somebody waits or watches
   };
   using Key = std::pair<std::string, std::string>;   // tenant, group
   using Later = std::vector<std::function<void()>>;  // run without the lock
 
   absl::Status Check(const Call& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<Group*> FindOrMake(const Key& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Where there is no room, whoever has most gives way (base/shares.h).
+  absl::StatusOr<Group*> FindOrMake(const Key& key, const Who& who, Later& later)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Id> WatchLocked(const Epoch& epoch, SteadyTime deadline, const OnFate& done,
+                                 Later& later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status MakeRoomToWatch(const Shares::Path& share, Later& later)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // All that is known of it but its entry.
+  void Erase(Group& group, const absl::Status& why, Later& later)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LetGo(Group& group, const absl::Status& why, Later& later)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LetWatcherGo(Group& group, Id id, const absl::StatusOr<Fate>& fate, Later& later)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // After somebody has come or gone.
+  void Touch(Group& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckAgainst(const Group& group, const Call& call) const;
   absl::StatusOr<Id> JoinLocked(const Call& call, SteadyTime deadline, const OnMet& done,
                                 Later& later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -104,17 +130,22 @@ class Rendezvous {
   void EndLocked(Group& group, std::string why, Later& later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TimeOut(Id id);
   absl::Status Missing(const Group& group) const;
+  static std::map<uint32_t, Waiter>::iterator WaiterOf(Group& group, Id id);
   static void Run(const Later& later);
 
   Timers& timers_;
-  const std::function<int64_t()> now_ms_;
   const std::function<uint64_t()> next_epoch_;
   const RendezvousLimits limits_;
+  const std::function<void()> displaced_;
   absl::Mutex mutex_;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   Id last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t last_use_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t watchers_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<Key, Group> groups_ ABSL_GUARDED_BY(mutex_);
+  std::map<Id, Key> by_number_ ABSL_GUARDED_BY(mutex_);  // groups
+  Shares group_places_ ABSL_GUARDED_BY(mutex_);
+  Shares watcher_places_ ABSL_GUARDED_BY(mutex_);
   std::map<Id, Key> where_ ABSL_GUARDED_BY(mutex_);  // of waiters and watchers
 };
 

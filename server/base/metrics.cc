@@ -102,10 +102,6 @@ const Histogram::BucketBoundaries kSeconds = {0.0001, 0.00025, 0.0005, 0.001, 0.
                                               0.025,  0.05,    0.1,    0.25,  0.5,    1.0,   2.5,
                                               5.0,    10.0,    30.0,   60.0,  300.0};
 
-constexpr char kDisplaced[] = "bucketd_displaced_total";
-constexpr char kDisplacedHelp[] =
-    "What gave way where all places were taken, because its peer or tenant had most of them.";
-
 Counter& AddCounter(Registry& r, const char* name, const char* help, const Labels& labels = {}) {
   return prometheus::BuildCounter().Name(name).Help(help).Register(r).Add(labels);
 }
@@ -146,9 +142,11 @@ ServerMetrics::ServerMetrics(Registry& r)
                                "GetPlan calls that wait for a graph or a computation.")),
       uptime_seconds(AddGauge(r, "bucketd_uptime_seconds",
                               "Since the start, whatever the wall clock was set to meanwhile.")),
-      displaced_callers(AddCounter(r, kDisplaced, kDisplacedHelp, {{"what", "caller"}})),
-      displaced_computations(AddCounter(r, kDisplaced, kDisplacedHelp, {{"what", "computation"}})),
-      displaced_uploads(AddCounter(r, kDisplaced, kDisplacedHelp, {{"what", "upload"}})),
+      displaced_callers(AddCounter(r, kDisplacedName, kDisplacedHelp, {{"what", "caller"}})),
+      displaced_computations(
+          AddCounter(r, kDisplacedName, kDisplacedHelp, {{"what", "computation"}})),
+      displaced_uploads(AddCounter(r, kDisplacedName, kDisplacedHelp, {{"what", "upload"}})),
+      displaced_groups(AddCounter(r, kDisplacedName, kDisplacedHelp, {{"what", "group"}})),
       leases_granted(AddCounter(r, "bucketd_upload_leases_granted_total",
                                 "Callers that were asked to upload a graph.")),
       leases_expired(AddCounter(r, "bucketd_upload_leases_expired_total",

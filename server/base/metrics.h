@@ -17,6 +17,10 @@
 
 namespace bucketd {
 
+inline constexpr char kDisplacedName[] = "bucketd_displaced_total";
+inline constexpr char kDisplacedHelp[] =
+    "What gave way where all places were taken, because its peer or tenant had most of them.";
+
 enum class Method {
   kGetCapabilities,
   kGetPlan,
@@ -107,6 +111,7 @@ class ServerMetrics {
   prometheus::Counter& displaced_callers;
   prometheus::Counter& displaced_computations;
   prometheus::Counter& displaced_uploads;
+  prometheus::Counter& displaced_groups;
   prometheus::Counter& leases_granted;
   prometheus::Counter& leases_expired;
 

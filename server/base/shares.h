@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+
 namespace bucketd {
 
 class Shares {
@@ -16,26 +18,49 @@ class Shares {
   using Id = uint64_t;                    // never 0
   using Path = std::vector<std::string>;  // whose it is, coarse to fine; all have the same length
 
-  void Add(const Path& path, Id id) { Count(root_, path, 0, id, true); }
-  // REQUIRES: it was added.
-  void Remove(const Path& path, Id id) { Count(root_, path, 0, id, false); }
+  // `weight`: how much of it that is.
+  void Add(const Path& path, Id id, int64_t weight = 1);
+  // REQUIRES: it was added with this weight, and is not spare.
+  void Remove(const Path& path, Id id, int64_t weight = 1);
 
-  // The newest item of whoever holds most, if that is more than the newcomer would then hold: first
-  // among the coarsest groups, then, where those are even, within the newcomer's own. 0: nobody
-  // has to give way, and the newcomer should be refused.
+  // Nobody needs it now: of what its owner holds it goes first, the one of the least `since` before
+  // others. REQUIRES: it was added.
+  void SetSpare(const Path& path, Id id, uint64_t since);
+  // REQUIRES: it is spare since then.
+  void SetNeeded(const Path& path, Id id, uint64_t since);
+
+  // Of whoever holds most, if that is more than the newcomer would then hold, what is spare, or
+  // else the heaviest, and of equal ones the newest: first among the coarsest groups, then, where
+  // those are even, within the newcomer's own. Where all are even, what is spare of the newcomer's,
+  // or of who holds more than it does now. 0: nobody has to give way, and the newcomer should be
+  // refused. O(log of what is held).
   Id GivesWayTo(const Path& newcomer) const;
+  // Of the owner's own what is spare, the least `since` first; 0: nothing.
+  Id SpareOf(const Path& owner) const;
 
  private:
+  using BySize = std::set<std::pair<int64_t, std::string>>;
   struct Group {
-    int64_t count = 0;
+    int64_t count = 0;  // by weight
     std::map<std::string, std::unique_ptr<Group>> parts;
-    std::set<std::pair<int64_t, std::string>> by_count;  // of parts
-    std::set<Id> items;                                  // of the finest groups
+    BySize by_count, with_spare;              // of parts
+    std::set<std::pair<int64_t, Id>> items;   // of the finest groups, by weight
+    std::set<std::pair<uint64_t, Id>> spare;  // of those, by `since`
+
+    bool has_spare() const { return !spare.empty() || !with_spare.empty(); }
+    bool is_empty() const { return items.empty() && parts.empty(); }
   };
-  static void Count(Group& group, const Path& path, size_t level, Id id, bool more);
-  static Id Newest(const Group& group);
+  template <typename Change>
+  static void ChangeAt(Group& group, const Path& path, size_t level, const Change& change);
+  static Id FirstOf(const Group& group);
 
   Group root_;
 };
+
+// By whom places are shared: a peer is a host. Where callers are known the tenant comes before the
+// host, so that a tenant with many hosts has one share; where they are not, anybody may name any
+// tenant, and the host comes first.
+std::pair<std::string, std::string> ShareOf(absl::string_view tenant, absl::string_view host,
+                                            bool tenant_is_known);
 
 }  // namespace bucketd

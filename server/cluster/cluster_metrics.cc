@@ -1,5 +1,7 @@
 #include "server/cluster/cluster_metrics.h"
 
+#include "server/base/metrics.h"
+
 namespace bucketd {
 namespace {
 
@@ -29,6 +31,7 @@ ClusterMetrics::ClusterMetrics(Registry& r)
       represented(AddCounter(r, "bucketd_calls_presented_anew_total",
                              "Calls of ranks that were moved from one replica to another while "
                              "they waited.")),
+      displaced_ranks(AddCounter(r, kDisplacedName, kDisplacedHelp, {{"what", "rank"}})),
       cut_off(AddGauge(r, "bucketd_replica_cut_off",
                        "1 while this replica cannot say in the store that it is up.")) {
   for (size_t i = 0; i < kForwardOutcomes; ++i) {

@@ -38,7 +38,8 @@ class ClusterMetrics {
 
  public:
   prometheus::Counter& graphs_brought;
-  prometheus::Counter& represented;  // calls
+  prometheus::Counter& represented;      // calls
+  prometheus::Counter& displaced_ranks;  // the agreement's, too
   prometheus::Gauge& cut_off;
 };
 

@@ -169,8 +169,8 @@ class Agreement {
   // What stands instead, if another server was first.
   absl::StatusOr<std::optional<JobMemory>> WriteMemory(const StoreUnplanned& store)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(storing_);
-  // ABORTED if the job is in another generation.
-  absl::StatusOr<JobMemory> MemoryOf(const JobName& name, uint64_t generation);
+  // JobTable's.
+  absl::StatusOr<JobMemory> MemoryOf(const JobName& name, uint64_t generation, ScopeId scope = 0);
 
   const Parts parts_;
   const std::unique_ptr<const HereNow> around_;

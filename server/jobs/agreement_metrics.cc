@@ -1,5 +1,7 @@
 #include "server/jobs/agreement_metrics.h"
 
+#include "server/base/metrics.h"
+
 namespace bucketd {
 namespace {
 
@@ -42,7 +44,9 @@ AgreementMetrics::AgreementMetrics(Registry& r)
               &AddCounter(r, kUnpinned, kUnpinnedHelp, {{"reason", "quota"}}),
               &AddCounter(r, kUnpinned, kUnpinnedHelp, {{"reason", "store"}}),
               &AddCounter(r, "bucketd_pinned_jobs_displaced_total",
-                          "Jobs whose pins made room for those of another job of their tenant.")};
+                          "Jobs whose pins made room for those of another job of their tenant."),
+              &AddCounter(r, kDisplacedName, kDisplacedHelp, {{"what", "job"}}),
+              &AddCounter(r, kDisplacedName, kDisplacedHelp, {{"what", "rank"}})};
   for (size_t i = 0; i < kAgreementOutcomes; ++i) {
     agreements_[i] = &AddCounter(r, "bucketd_agreements_total", "Scopes by what came of them.",
                                  {{"outcome", kAgreementOutcomeNames[i]}});

@@ -66,9 +66,10 @@ Agreement::Answer Agreement::PinnedAnswer(const AnswerFromStore& answer) {
   return LostPlanError();
 }
 
-absl::StatusOr<JobMemory> Agreement::MemoryOf(const JobName& name, uint64_t generation) {
+absl::StatusOr<JobMemory> Agreement::MemoryOf(const JobName& name, uint64_t generation,
+                                              ScopeId scope) {
   const absl::MutexLock lock(&mutex_);
-  return table_.MemoryOf(name, generation);
+  return table_.MemoryOf(name, generation, scope);
 }
 
 absl::StatusOr<std::optional<JobMemory>> Agreement::WriteUnplanned(const JobName& name,
@@ -105,7 +106,7 @@ Event Agreement::Work(const StoreUnplanned& store, const absl::Status& busy) {
 }
 
 absl::StatusOr<Agreed> Agreement::WriteGeneration(const StoreAgreed& store) {
-  ASSIGN_OR_RETURN(const JobMemory memory, MemoryOf(store.job, store.pin.generation));
+  ASSIGN_OR_RETURN(const JobMemory memory, MemoryOf(store.job, store.pin.generation, store.scope));
   Agreeing what{.job = store.job,
                 .scope = store.name,
                 .memory = memory,

@@ -15,6 +15,7 @@
 #include "proto/planner.pb.h"
 #include "server/base/errors.h"
 #include "server/base/names.h"
+#include "server/base/shares.h"
 #include "server/base/version.h"
 
 namespace bucketd {
@@ -50,10 +51,7 @@ absl::Status CheckClientVersion(absl::string_view text) {
 }  // namespace
 
 std::pair<std::string, std::string> ShareOf(const PlanRequest& request) {
-  std::string tenant = absl::StrCat("tenant ", request.tenant);
-  std::string peer = absl::StrCat("peer ", request.peer);
-  if (request.tenant_is_known) return {std::move(tenant), std::move(peer)};
-  return {std::move(peer), std::move(tenant)};
+  return ShareOf(request.tenant, request.peer, request.tenant_is_known);
 }
 
 std::string GraphKey(absl::string_view tenant, const Digest& digest) {

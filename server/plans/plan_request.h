@@ -47,8 +47,7 @@ struct PlanRequest {
 // is what `costs` says it is now.
 absl::StatusOr<std::shared_ptr<PlanRequest>> ReadPlanRequest(v1::GetPlanRequest& message,
                                                              const CostCatalog& costs);
-// Whose it is, coarse to fine, where things are shared: a tenant that is known and a host of its,
-// or a host and a tenant that it names.
+// Whose it is, coarse to fine, where things are shared (base/shares.h).
 std::pair<std::string, std::string> ShareOf(const PlanRequest& request);
 
 // Another profile, and the key that goes with it: for whoever knows better what "latest" was.

@@ -156,6 +156,7 @@ class GetPlanReactor final : public ReadingReactor {
     if (message.has_job()) {
       RETURN_IF_ERROR(CheckTenant(message.tenant()));
       ASSIGN_OR_RETURN(job_, ReadJob(message.tenant(), message.job()));
+      job_->share = ShareOf(message.tenant(), HostOf(context_.peer()), !caller_->any_tenant);
     } else {
       RETURN_IF_ERROR(CheckPlanningIsOn());
     }

@@ -41,28 +41,53 @@ JobRoutes::CallId JobRoutes::Serve(RanksCall call, Here done) {
 
 JobRoutes::CallId JobRoutes::Take(RanksCall asks, Done done, Here here) {
   CallId id = 0;
+  CallId gives_way = 0;
   int64_t waiting = 0;
   {
     const absl::MutexLock lock(&mutex_);
     id = ++last_id_;
+    waiting = placed_;
     Call& call = calls_[id];
+    const auto [outer, inner] = ShareOf(asks.tenant, asks.peer, asks.tenant_is_known);
+    call.share = {outer, inner};
+    gives_way = TakePlace(id, call);
     call.lease = JobLease(asks.tenant, asks.job);
     call.asks = std::move(asks);
     call.done = std::move(done);
     call.here = std::move(here);
     call.deadline_timer =
         parts_.timers.Schedule(AnswerBy(call.asks.deadline), [this, id] { AtDeadline(id); });
-    waiting = static_cast<int64_t>(calls_.size());
   }
-  if (waiting > parts_.most_calls) {
-    Finish(id, 0,
-           MakeError(Reason::kOverloaded, "too many ranks wait for each other",
-                     {.limit = parts_.most_calls, .actual = waiting, .node = {}}));
-  } else {
-    Start(id, 0);
+  if (gives_way != 0) {
+    End(gives_way, MakeError(Reason::kOverloaded,
+                             gives_way == id ? "too many ranks wait for each other"
+                                             : "too many ranks wait for each other, most of them "
+                                               "yours: one of another gets the place",
+                             {.limit = parts_.most_calls, .actual = waiting, .node = {}}));
+    if (gives_way != id) parts_.metrics.displaced_ranks.Increment();
   }
+  Start(id, 0);
   const absl::MutexLock lock(&mutex_);
   return calls_.contains(id) ? id : 0;
+}
+
+JobRoutes::CallId JobRoutes::TakePlace(CallId id, Call& call) {
+  CallId gives_way = 0;
+  if (placed_ >= parts_.most_calls) {
+    gives_way = places_.GivesWayTo(call.share);
+    if (gives_way == 0) return id;
+    LeavePlace(gives_way, calls_.at(gives_way));
+  }
+  places_.Add(call.share, id);
+  call.has_place = true;
+  ++placed_;
+  return gives_way;
+}
+
+void JobRoutes::LeavePlace(CallId id, Call& call) {
+  if (!std::exchange(call.has_place, false)) return;
+  places_.Remove(call.share, id);
+  --placed_;
 }
 
 JobRoutes::Call* JobRoutes::Find(CallId id, Leg leg) {
@@ -88,6 +113,7 @@ void JobRoutes::Finish(CallId id, Leg leg, const Answer& answer) {
     const absl::MutexLock lock(&mutex_);
     Call* found = Find(id, leg);
     if (found == nullptr) return;
+    LeavePlace(id, *found);
     call = std::move(*found);
     calls_.erase(id);
   }
@@ -110,6 +136,7 @@ void JobRoutes::FinishMoved(CallId id, Leg leg, const std::optional<ReplicaId>& 
     stay = EndStay(*call);
     here = std::move(call->here);
     timer = call->deadline_timer;
+    LeavePlace(id, *call);
     calls_.erase(id);
   }
   parts_.timers.Cancel(timer);
@@ -117,7 +144,9 @@ void JobRoutes::FinishMoved(CallId id, Leg leg, const std::optional<ReplicaId>& 
   here(std::nullopt, holder);
 }
 
-void JobRoutes::Cancel(CallId id) {
+void JobRoutes::Cancel(CallId id) { End(id, CancelledError()); }
+
+void JobRoutes::End(CallId id, const absl::Status& why) {
   Stay stay;
   Leg leg = 0;
   {
@@ -128,7 +157,7 @@ void JobRoutes::Cancel(CallId id) {
     leg = found->second.leg;
   }
   Leave(stay);
-  Finish(id, leg, CancelledError());
+  Finish(id, leg, why);
 }
 
 // Wherever it is, it is answered there.

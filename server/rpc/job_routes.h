@@ -27,6 +27,7 @@
 
 #include "passes/base/digest.h"
 #include "proto/peer.pb.h"
+#include "server/base/shares.h"
 #include "server/base/timers.h"
 #include "server/base/trace_context.h"
 #include "server/base/worker_pool.h"
@@ -77,7 +78,8 @@ class JobRoutes {
     // This server's agreement; `done` exactly once.
     std::function<uint64_t(const RanksCall& call, Done done)> ask_here;
     std::function<void(uint64_t call)> cancel_here;
-    int64_t most_calls = 0;  // that wait, here or there; more are told OVERLOADED
+    // That wait, here or there. Beyond, one of whoever has most is told OVERLOADED (base/shares.h).
+    int64_t most_calls = 0;
   };
   explicit JobRoutes(Parts parts) : parts_(std::move(parts)) {}
 
@@ -101,6 +103,8 @@ class JobRoutes {
   struct Call {
     RanksCall asks;
     LeaseName lease;
+    Shares::Path share;
+    bool has_place = false;
     Done done;  // or
     Here here;
     Timers::Id deadline_timer = 0;
@@ -125,6 +129,11 @@ class JobRoutes {
   using Waiting = std::vector<std::pair<CallId, Leg>>;
 
   CallId Take(RanksCall asks, Done done, Here here);
+  // Whose place that call gets: 0: there was one. Itself: it has none.
+  CallId TakePlace(CallId id, Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LeavePlace(CallId id, Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Wherever it is, with this answer.
+  void End(CallId id, const absl::Status& why);
   // Null: the call has been answered, or moved on.
   Call* Find(CallId id, Leg leg) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Stay EndStay(Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -169,6 +178,8 @@ class JobRoutes {
   CallId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<CallId, Call> calls_ ABSL_GUARDED_BY(mutex_);
+  Shares places_ ABSL_GUARDED_BY(mutex_);  // of those
+  int64_t placed_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<LeaseName, Waiting> looking_ ABSL_GUARDED_BY(mutex_);
   // Who had a job when it was asked for last. A guess: who does not have it says so.
   std::map<LeaseName, ReplicaId> known_ ABSL_GUARDED_BY(mutex_);

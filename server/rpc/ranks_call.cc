@@ -8,6 +8,7 @@
 #include "proto/planner.pb.h"
 #include "server/base/byte_room.h"
 #include "server/base/names.h"
+#include "server/base/shares.h"
 #include "server/jobs/machine/job_call.h"
 #include "server/plans/plan_request.h"
 
@@ -31,11 +32,12 @@ Agreement::CallId AskAgreement(const ServiceParts& parts, const RanksCall& call,
                                Agreement::Done done) {
   v1::GetPlanRequest message;
   message.ParseFromString(*call.request);  // it was serialised by ReadRanksCall
-  const absl::StatusOr<JobCall> job = ReadJob(call.tenant, message.job());
+  absl::StatusOr<JobCall> job = ReadJob(call.tenant, message.job());
   if (!job.ok()) {
     done(job.status());
     return 0;
   }
+  job->share = ShareOf(call.tenant, call.peer, call.tenant_is_known);
   absl::StatusOr<std::shared_ptr<PlanRequest>> request = ReadPlanRequest(message, parts.costs);
   if (!request.ok()) {
     parts.agreement.Refuse(*job, request.status(), std::move(done));

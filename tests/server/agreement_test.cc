@@ -316,6 +316,31 @@ TEST_F(AgreementTest, JobsThatNobodyWaitsForMakeRoomAndOthersDoNot) {
   EXPECT_TRUE(waiting.get().status.ok());
 }
 
+TEST_F(AgreementTest, ATenantWhoseJobsFillTheServerKeepsNoOtherOneOut) {
+  options_.max_jobs = 2;
+  StartServer();
+  const auto of_b = [](const std::string& id) {
+    v1::GetPlanRequest request = JobRequest(ForwardGraph(), {.id = id, .size = 2}, {0});
+    request.set_tenant("team-b");
+    *request.mutable_graph() = InlineRequestFor(ForwardGraph()).graph();
+    return request;
+  };
+  Calls calls;
+  for (const char* id : {"1", "2"}) {
+    calls.push_back(std::async(std::launch::async, [=, this] { return GetPlan(of_b(id)); }));
+    ASSERT_TRUE(EventuallyRanksWait(static_cast<int>(calls.size())));
+  }
+  EXPECT_EQ(ReasonOf(GetPlan(of_b("3")).status), "OVERLOADED");
+  Calls ours = AllRanks(ForwardGraph(), {.id = "ours"});
+  EXPECT_NE(PlanOfAll(ours), "");
+  const Reply gave_way = calls[1].get();
+  EXPECT_EQ(ReasonOf(gave_way.status), "OVERLOADED") << gave_way.status.error_message();
+  EXPECT_GT(RetryDelayMillis(gave_way.status), 0) << "it may come again";
+  EXPECT_EQ(Metric("bucketd_displaced_total", "what", "job"), 1);
+  server_->BeginDrain();
+  EXPECT_EQ(ReasonOf(calls[0].get().status), "DRAINING");
+}
+
 TEST_F(AgreementTest, TheSameNamesOfTwoTenantsAreTwoJobs) {
   StartServer();
   v1::GetPlanRequest mine = JobRequest(ForwardGraph(), {.generation = 7, .size = 1}, {0});

@@ -36,6 +36,45 @@ TEST_F(ClusterTest, NoServerForwardsMoreCallsThanMayWait) {
   EXPECT_NE(PlanOfAll(calls), "");
 }
 
+TEST_F(ClusterTest, ATenantWhoseRanksHaveAllPlacesAtAServerKeepsNoOtherOneOut) {
+  StartThree([this](int which) { options_.max_waiting_ranks = which == 0 ? 100 : 4; });
+  const JobSpec spec{.size = 6};
+  v1::GetPlanRequest of_b = JobRequest(ForwardGraph(), spec, {0});
+  of_b.set_tenant("team-b");
+  *of_b.mutable_graph() = InlineRequestFor(ForwardGraph()).graph();
+  Calls calls;
+  calls.push_back(Ask(0, ForwardGraph(), of_b));  // which has the job now
+  ASSERT_TRUE(EventuallyWaitingRanks(0, 1));
+  for (const uint32_t rank : {1U, 2U, 3U, 4U}) {
+    of_b.mutable_job()->set_rank(0, rank);
+    calls.push_back(Ask(1, ForwardGraph(), of_b));
+    ASSERT_TRUE(EventuallyWaitingRanks(0, static_cast<int>(rank) + 1));
+  }
+  Calls ours;
+  ours.push_back(AskRank(1, {.id = "ours", .size = 2}, 0));
+  EXPECT_EQ(ReasonOf(calls[4].get().status), "OVERLOADED");
+  ours.push_back(AskRank(2, {.id = "ours", .size = 2}, 1));
+  EXPECT_NE(PlanOfAll(ours), "");
+  EXPECT_EQ(ReasonOf(calls[3].get().status), "OVERLOADED") << "each has two";
+  EXPECT_EQ(MetricOf(1, "bucketd_displaced_total", "what", "rank"), 2);
+  EXPECT_TRUE(EventuallyWaitingRanks(0, 3)) << "they are not present where their job is";
+}
+
+TEST_F(ClusterTest, ATenantWhoseJobsFillAServerKeepsNoOtherOneOut) {
+  StartThree([this](int) { options_.max_jobs = 2; });
+  Calls calls;
+  for (const char* id : {"1", "2"}) {
+    v1::GetPlanRequest of_b = JobRequest(ForwardGraph(), {.id = id, .size = 2}, {0});
+    of_b.set_tenant("team-b");
+    *of_b.mutable_graph() = InlineRequestFor(ForwardGraph()).graph();
+    calls.push_back(Ask(0, ForwardGraph(), of_b));
+    ASSERT_TRUE(EventuallyWaitingRanks(0, static_cast<int>(calls.size())));
+  }
+  EXPECT_TRUE(AskRank(0, {.id = "ours", .size = 1}, 0).get().response.has_plan());
+  EXPECT_EQ(ReasonOf(calls[1].get().status), "OVERLOADED");
+  EXPECT_EQ(MetricOf(0, "bucketd_displaced_total", "what", "job"), 1);
+}
+
 // Others look at the switch once a second; whoever begins behind the operator's answer is earlier.
 TEST_F(ClusterTest, AGenerationThatBeginsBehindTheSwitchHasNoPlanWhoeverWasTold) {
   StartThree();

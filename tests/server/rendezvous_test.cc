@@ -1,4 +1,6 @@
 // Ranks that meet at a server, through real gRPC.
+#include "server/agents/rendezvous.h"
+
 #include <algorithm>
 #include <future>
 #include <memory>
@@ -10,6 +12,8 @@
 #include "gmock/gmock.h"
 
 #include "proto/agent.grpc.pb.h"
+#include "server/base/errors.h"
+#include "server/base/timers.h"
 #include "tests/server/fixture.h"
 
 namespace bucketd {
@@ -17,6 +21,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 struct Met {
   grpc::Status status;
@@ -237,6 +242,98 @@ TEST_F(RendezvousTest, AServerThatShutsDownLetsEverybodyGo) {
   server_->BeginDrain();
   EXPECT_EQ(ReasonOf(watch.get().first), "DRAINING");
   EXPECT_EQ(ReasonOf(waits.get().status), "DRAINING");
+}
+
+// Three groups and three watchers have places.
+class RendezvousPlacesTest : public ::testing::Test {
+ protected:
+  // What a rank that is alone in its group was told; "" while it waits.
+  const std::string& Wait(const std::string& tenant, const std::string& group, uint32_t size = 2) {
+    std::string& told = told_[tenant + "/" + group];
+    told.clear();
+    rendezvous_.Join({.tenant = tenant,
+                      .group = group,
+                      .rank = 0,
+                      .size = size,
+                      .endpoint = "here",
+                      .agrees = "",
+                      .who = {"host", true}},
+                     Later(), [&, key = tenant + "/" + group](const auto& met) {
+                       told = Told(met.status(), "met");
+                       if (met.ok()) epochs_[key] = (*met)->epoch;
+                     });
+    return told;
+  }
+  const std::string& Watch(const std::string& tenant, const std::string& group,
+                           const std::string& watcher = "") {
+    std::string& told = heard_[tenant + "/" + group + watcher];
+    told.clear();
+    rendezvous_.Watch({tenant, group, epochs_[tenant + "/" + group], {"host", true}}, Later(),
+                      [&](const auto& fate) { told = Told(fate.status(), "fate"); });
+    return told;
+  }
+  static SteadyTime Later() { return std::chrono::steady_clock::now() + std::chrono::hours(1); }
+  static std::string Told(const absl::Status& status, const std::string& otherwise) {
+    return status.ok() ? otherwise : ReasonOf(status);
+  }
+
+  std::map<std::string, std::string> told_, heard_;
+  std::map<std::string, uint64_t> epochs_;
+  uint64_t epoch_ = 0;
+  int displaced_ = 0;
+  Timers timers_;
+  bucketd::Rendezvous rendezvous_{timers_,
+                                  [this] { return ++epoch_; },
+                                  {.max_groups = 3, .max_watchers = 3},
+                                  [this] { ++displaced_; }};
+};
+
+TEST_F(RendezvousPlacesTest, ATenantThatHasAllGroupsGivesTheNewestUpToAnotherOne) {
+  for (const char* group : {"1", "2", "3"}) EXPECT_THAT(Wait("b", group), IsEmpty());
+  EXPECT_EQ(Wait("b", "4"), "OVERLOADED");
+  EXPECT_THAT(Wait("a", "1"), IsEmpty());
+  EXPECT_EQ(told_["b/3"], "OVERLOADED");
+  EXPECT_EQ(displaced_, 1);
+  EXPECT_EQ(Wait("b", "3"), "OVERLOADED") << "two against one, and then one against two";
+  EXPECT_EQ(Wait("a", "2"), "OVERLOADED");
+  for (const char* group : {"a/1", "b/1", "b/2"}) EXPECT_THAT(told_[group], IsEmpty()) << group;
+}
+
+TEST_F(RendezvousPlacesTest, OfWhoHasMostTheGroupThatNobodyWaitsForGoesFirst) {
+  EXPECT_EQ(Wait("a", "idle", 1), "met");
+  Wait("b", "1");
+  EXPECT_EQ(Wait("b", "idle", 1), "met");
+  EXPECT_THAT(Wait("c", "1"), IsEmpty());
+  EXPECT_THAT(told_["b/1"], IsEmpty());
+  EXPECT_EQ(displaced_, 0) << "nobody hears of it";
+  EXPECT_EQ(Watch("a", "idle"), "") << "it is there still";
+  EXPECT_EQ(Watch("b", "idle"), "EPOCH_UNKNOWN");
+  EXPECT_EQ(Wait("b", "2"), "OVERLOADED") << "a's is watched";
+}
+
+TEST_F(RendezvousPlacesTest, WhoWatchesAGroupThatGaveWayIsToldSo) {
+  Wait("b", "1", 1);
+  EXPECT_THAT(Watch("b", "1"), IsEmpty());
+  Wait("b", "2", 1);
+  EXPECT_THAT(Watch("b", "2"), IsEmpty());
+  Wait("b", "3");
+  EXPECT_THAT(Wait("a", "1"), IsEmpty());
+  EXPECT_THAT(heard_["b/2"], IsEmpty());
+  EXPECT_EQ(told_["b/3"], "OVERLOADED");
+  Wait("c", "1");
+  EXPECT_EQ(heard_["b/2"], "OVERLOADED");
+  EXPECT_EQ(Watch("b", "2"), "EPOCH_UNKNOWN") << "so it meets anew";
+}
+
+TEST_F(RendezvousPlacesTest, ATenantThatHasAllWatchersGivesTheNewestUpToAnotherOne) {
+  Wait("a", "1", 1);
+  Wait("b", "1", 1);
+  for (const char* watcher : {"x", "y", "z"}) EXPECT_THAT(Watch("b", "1", watcher), IsEmpty());
+  EXPECT_EQ(Watch("b", "1", "w"), "OVERLOADED");
+  EXPECT_THAT(Watch("a", "1"), IsEmpty());
+  EXPECT_EQ(heard_["b/1z"], "OVERLOADED");
+  EXPECT_THAT(heard_["b/1y"], IsEmpty());
+  EXPECT_EQ(displaced_, 1);
 }
 
 }  // namespace

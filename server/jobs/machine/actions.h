@@ -131,9 +131,18 @@ struct Note {
 };
 
 // The store could not say whether there is a pin; a pin's plan was not there any more; agreed plans
-// that were handed out without a pin; jobs whose pins made room for others'.
-enum class Tally { kPinUnread, kPinLost, kUnpinnedQuota, kUnpinnedStore, kDisplaced };
-inline constexpr size_t kTallies = static_cast<size_t>(Tally::kDisplaced) + 1;
+// that were handed out without a pin; jobs whose pins made room for others'; jobs with ranks that
+// wait, and ranks, that gave way to others'.
+enum class Tally {
+  kPinUnread,
+  kPinLost,
+  kUnpinnedQuota,
+  kUnpinnedStore,
+  kDisplaced,
+  kJobDisplaced,
+  kRankDisplaced
+};
+inline constexpr size_t kTallies = static_cast<size_t>(Tally::kRankDisplaced) + 1;
 struct ScopeEnded {
   AgreementOutcome outcome;
   double seconds = 0.0;  // since its first rank came

@@ -12,8 +12,10 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 
+#include "server/base/shares.h"
 #include "server/graphs/graph_store.h"
 #include "server/jobs/machine/actions.h"
+#include "server/jobs/machine/job_places.h"
 #include "server/plans/plan_request.h"
 
 namespace bucketd {
@@ -53,6 +55,7 @@ struct WaitingCall {
   size_t signature = 0;
   RankList ranks;
   SteadyTime answer_by;
+  Shares::Path share;
 };
 
 struct MachineContext {
@@ -68,8 +71,9 @@ struct MachineContext {
   Actions out;
 
   absl::flat_hash_map<CallId, WaitingCall> calls;
+  Shares call_places;
+  JobPlaces job_places;
   int64_t waiting_ranks = 0;
-  int64_t kept_bytes = 0;  // of signatures, requests and plans that scopes keep
   uint64_t last_id = 0;
   bool draining = false;
 

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 
 #include "server/base/clock.h"
+#include "server/base/shares.h"
 #include "server/jobs/machine/context.h"
 #include "server/jobs/machine/pin.h"
 #include "server/plans/plan_request.h"
@@ -33,7 +34,12 @@ struct Job {
   std::map<std::string, std::unique_ptr<Scope>> scopes;
   std::string last_agreed;  // scope
   uint32_t ranks = 0;       // of its largest scope
-  int64_t waiting = 0;      // calls
+  Shares::Path share;       // of whoever made its first call
+  // The following are job_places.h's.
+  Shares::Id number = 0;
+  int64_t waiting = 0;       // calls
+  int64_t kept_bytes = 0;    // of signatures, requests and plans that its scopes keep
+  uint64_t spare_since = 0;  // 0: it is needed
   SteadyTime used;
   std::list<Job*>::iterator at;  // in the order of use
 

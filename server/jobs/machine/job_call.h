@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -25,6 +26,7 @@ struct JobCall {
   std::vector<uint32_t> ranks;  // ascending, at least one, all below `size`
   uint32_t size = 0;            // 1 .. kMaxRanksOfScope
   bool fresh = false;
+  std::pair<std::string, std::string> share = {};  // ShareOf whoever calls (base/shares.h)
 };
 
 // JOB_INVALID names the field. O(ranks log ranks).

@@ -92,7 +92,9 @@ void JobTable::On(RankCame& event) {
                   MakeError(Reason::kJobInvalid,
                             "cached_only: ranks that have to agree cannot do without a plan"));
   } else {
-    Pass(Admit(event.call, event.job, event.request->call), event);
+    Scope* scope = Admit(event.call, event.job, event.request->call);
+    if (scope != nullptr) MakePlace(event, *scope);
+    Pass(scope, event);
   }
 }
 
@@ -160,13 +162,16 @@ absl::StatusOr<Job*> JobTable::JobOf(const JobCall& call) {
   const auto found = jobs_.find(name);
   if (found == jobs_.end()) {
     RETURN_IF_ERROR(CheckFirst(call.generation));
-    RETURN_IF_ERROR(MakeRoom());
+    Shares::Path share = {call.share.first, call.share.second};
+    RETURN_IF_ERROR(MakeRoom(share));
     auto made = std::make_unique<Job>();
     Job& job = *made;
     job.name = name;
+    job.share = std::move(share);
     job.generation = call.generation;
     job.at = by_use_.insert(by_use_.end(), &job);
     jobs_.emplace(name, std::move(made));
+    context_.job_places.Add(job);
     return &job;
   }
   Job& job = *found->second;
@@ -178,24 +183,51 @@ absl::StatusOr<Job*> JobTable::JobOf(const JobCall& call) {
   return &job;
 }
 
-// Jobs that nobody waits for make room: what they agreed on is pinned.
-absl::Status JobTable::MakeRoom() {
-  const auto full = [&] {
-    return jobs() >= context_.limits.max_jobs || context_.kept_bytes > kMaxKeptBytes;
-  };
-  int tries = 0;
-  for (auto at = by_use_.begin(); full() && at != by_use_.end() && tries < kJobsTriedForRoom;
-       ++tries) {
-    Job& job = **at++;
-    if (job.waiting == 0) Erase(job);
+// Jobs that nobody waits for go first: what they agreed on is pinned.
+absl::Status JobTable::MakeRoom(const Shares::Path& newcomer) {
+  const JobPlaces& places = context_.job_places;
+  for (int tries = 0; tries <= kJobsTriedForRoom; ++tries) {
+    const bool too_many = jobs() >= context_.limits.max_jobs;
+    if (!too_many && places.kept_bytes() <= kMaxKeptBytes) return absl::OkStatus();
+    Job* job = too_many ? places.JobGivesWayTo(newcomer) : places.BytesGiveWayTo(newcomer);
+    if (job == nullptr) break;
+    Displace(*job);
   }
-  if (!full()) return absl::OkStatus();
   return MakeError(Reason::kOverloaded, "too many jobs have ranks that wait",
                    {.limit = context_.limits.max_jobs, .actual = -1, .node = {}});
 }
 
+void JobTable::Displace(Job& job) {
+  if (job.waiting > 0) {
+    context_.out.counts.push_back(Tally::kJobDisplaced);
+    EndScopes(job, MakeError(Reason::kOverloaded,
+                             "too many jobs have ranks that wait, most of them yours: one of "
+                             "another gets the place",
+                             {.limit = context_.limits.max_jobs, .actual = -1, .node = {}}));
+  }
+  Erase(job);
+}
+
+void JobTable::MakePlace(const RankCame& event, const Scope& scope) {
+  const int64_t limit = context_.limits.max_waiting_ranks;
+  if (static_cast<int64_t>(context_.calls.size()) < limit || !scope.WouldWait(event)) return;
+  const CallId call =
+      context_.call_places.GivesWayTo({event.job.share.first, event.job.share.second});
+  if (call == 0) return;
+  context_.out.counts.push_back(Tally::kRankDisplaced);
+  Scope& other = *context_.calls.find(call)->second.scope;
+  other.GiveWay(call, MakeError(Reason::kOverloaded,
+                                "too many ranks wait for each other, most of them yours: one of "
+                                "another gets the place",
+                                {.limit = limit, .actual = -1, .node = {}}));
+  if (&other == &scope) return;  // which goes on with who comes
+  if (!other.is_deserted()) other.Step();
+  if (other.is_deserted() || other.over()) Erase(other);
+}
+
 void JobTable::Touch(Job& job) {
   job.used = context_.now;
+  context_.job_places.Use(job);
   by_use_.splice(by_use_.end(), by_use_, job.at);
   if (sweep_timer_ != 0) return;
   sweep_timer_ = context_.NewId();
@@ -417,10 +449,12 @@ bool JobTable::Wants(const FetchId& fetch) const {
   return scope != nullptr && scope->Wants(fetch);
 }
 
-absl::StatusOr<JobMemory> JobTable::MemoryOf(const JobName& name, uint64_t generation) const {
+absl::StatusOr<JobMemory> JobTable::MemoryOf(const JobName& name, uint64_t generation,
+                                             ScopeId scope) const {
   const auto found = jobs_.find(name);
-  if (found == jobs_.end() || found->second->generation != generation) {
-    return absl::AbortedError("a later generation has begun");
+  if (found == jobs_.end() || found->second->generation != generation ||
+      (scope != 0 && !scopes_.contains(scope))) {
+    return absl::AbortedError("a later generation has begun, or the job has begun anew");
   }
   return found->second->Memory();
 }
@@ -436,6 +470,7 @@ void JobTable::Erase(Scope& scope) {
 void JobTable::Erase(Job& job) {
   while (!job.scopes.empty()) Erase(*job.scopes.begin()->second);
   by_use_.erase(job.at);
+  context_.job_places.Remove(job);
   jobs_.erase(jobs_.find(job.name));
 }
 

@@ -39,8 +39,10 @@ class JobTable {
   bool Waits(CallId call) const { return context_.calls.contains(call); }
   // Whether what this fetch brings is still wanted.
   bool Wants(const FetchId& fetch) const;
-  // What is to be kept of the job. ABORTED if it is in another generation.
-  absl::StatusOr<JobMemory> MemoryOf(const JobName& name, uint64_t generation) const;
+  // What is to be kept of the job. ABORTED if it is in another generation, or if it began anew and
+  // this scope is not there any more (0: whichever).
+  absl::StatusOr<JobMemory> MemoryOf(const JobName& name, uint64_t generation,
+                                     ScopeId scope = 0) const;
 
   int64_t jobs() const { return static_cast<int64_t>(jobs_.size()); }
   int64_t scopes() const { return static_cast<int64_t>(scopes_.size()); }
@@ -85,7 +87,10 @@ class JobTable {
   absl::StatusOr<Scope*> ScopeOf(Job& job, const JobCall& call, const CallIds& ids);
   // The call's scope; null if the call has been answered instead.
   Scope* Admit(CallId call, const JobCall& job, const CallIds& ids);
-  absl::Status MakeRoom();
+  absl::Status MakeRoom(const Shares::Path& newcomer);
+  // For a call that would wait in this scope where too many do.
+  void MakePlace(const RankCame& event, const Scope& scope);
+  void Displace(Job& job);
   void Touch(Job& job);
   void Sweep();
   void BeginGeneration(Job& job, uint64_t generation);

@@ -51,22 +51,18 @@ void Scope::Handle(RankCame& event) {
       AnswerFailed(event.call, event.job.ranks);
       return;
     case Stage::kStoring:
-      if (!SameSignature(agreed_signature_, event.signature)) {
-        context_.Tell(event.call, DiffersAloneError(*this, event.job.ranks, event.signature));
-        return;
-      }
-      break;
     case Stage::kLoading:
     case Stage::kGathering:
     case Stage::kComparing:
       break;
   }
-  const absl::Status repeated = CheckRepeated(event);
-  if (!repeated.ok()) {
-    context_.Tell(event.call, repeated);
+  const absl::Status fits = CheckFits(event);
+  if (!fits.ok()) {
+    context_.Tell(event.call, fits);
     return;
   }
-  const absl::Status room = CheckRoom(event);
+  absl::Status room = CheckRoom();
+  if (room.ok()) room = CheckSignatures(event);
   if (room.ok()) {
     Wait(event);
   } else {
@@ -96,13 +92,21 @@ void Scope::Handle(const RankRefused& event) {
   Fail(refusal_, AgreementOutcome::kFailed, false);
 }
 
-absl::Status Scope::CheckRoom(const RankCame& event) const {
+bool Scope::WouldWait(const RankCame& event) const {
+  return stage_ < Stage::kAgreed && CheckFits(event).ok() && CheckSignatures(event).ok();
+}
+
+absl::Status Scope::CheckRoom() const {
   const int64_t limit = context_.limits.max_waiting_ranks;
   const auto waiting = static_cast<int64_t>(context_.calls.size());
   if (waiting >= limit) {
     return MakeError(Reason::kOverloaded, "too many ranks wait for each other",
                      {.limit = limit, .actual = waiting, .node = {}});
   }
+  return absl::OkStatus();
+}
+
+absl::Status Scope::CheckSignatures(const RankCame& event) const {
   // Each rank may change its mind once; signatures that nobody presents any more stay in the table.
   const size_t most = size_t{2} * size_ + kKeptSignatures;
   if (ranks_.presented().size() < most || ranks_.knows(event.signature_id)) {
@@ -115,20 +119,38 @@ absl::Status Scope::CheckRoom(const RankCame& event) const {
 }
 
 void Scope::TurnAway(const RankCame& event, const absl::Status& why) {
-  for (const uint32_t rank : event.job.ranks) {
+  FoundNoRoom(event.job.ranks);
+  context_.Tell(event.call, why);
+  // Nobody has waited yet, and no deadline would end it.
+  if (is_deserted() && refusal_.ok() && deadline_timer_ == 0) over_ = true;
+}
+
+void Scope::GiveWay(CallId call, const absl::Status& why) {
+  FoundNoRoom(context_.calls.find(call)->second.ranks);
+  Answer(call, why);
+}
+
+void Scope::FoundNoRoom(absl::Span<const uint32_t> ranks) {
+  for (const uint32_t rank : ranks) {
     const bool named = std::count(turned_away_.begin(), turned_away_.end(), rank) != 0;
     if (turned_away_.size() < kNamedAway && !named) turned_away_.push_back(rank);
   }
-  context_.Tell(event.call, why);
 }
 
 void Scope::Wait(RankCame& event) {
   Presented& presented = ranks_.Of(event.signature_id, event.request->digest, event.job.fresh);
-  ranks_.Add(event.call, *this, presented, RankList(event.job.ranks.begin(), event.job.ranks.end()),
+  ranks_.Add(event.call, *this, presented, event.job,
              AnswerBy(context_.now, event.deadline, size_));
-  ++job_.waiting;
+  context_.job_places.Wait(job_);
   ArmDeadline();
   KeepRequest(presented, event);
+}
+
+absl::Status Scope::CheckFits(const RankCame& event) const {
+  if (stage_ == Stage::kStoring && !SameSignature(agreed_signature_, event.signature)) {
+    return DiffersAloneError(*this, event.job.ranks, event.signature);
+  }
+  return CheckRepeated(event);
 }
 
 // A call that was cut off and is repeated presents the same. Of two that do not, the first stays:
@@ -177,7 +199,7 @@ void Scope::CameWithGraph(Presented& presented, RankCame& event) {
 
 void Scope::Handle(const CallerLeft& event) {
   Answer(event.call, MakeError(Reason::kCancelled, "the caller went away"));
-  if (undecided() && ranks_.none()) {
+  if (is_deserted()) {
     over_ = true;
   } else if (undecided() && context_.draining) {
     Fail(MakeError(Reason::kDraining, "the server is shutting down"), AgreementOutcome::kSuperseded,
@@ -194,7 +216,7 @@ void Scope::Handle(const DrainBegan&) {
 
 void Scope::Take(CallId call) {
   ranks_.Take(call);
-  --job_.waiting;
+  context_.job_places.Answered(job_);
 }
 
 void Scope::Answer(CallId call, absl::StatusOr<PlanAnswer> answer) {
@@ -208,7 +230,7 @@ void Scope::AnswerAll(const absl::StatusOr<PlanAnswer>& answer) {
 
 void Scope::KeepBytes(int64_t bytes) {
   bytes_ += bytes;
-  context_.kept_bytes += bytes;
+  context_.job_places.Keep(job_, bytes);
 }
 
 void Scope::AnswerUnplanned() {

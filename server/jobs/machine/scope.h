@@ -66,6 +66,11 @@ class Scope {
   void Handle(const AgreedStored& event);
   void Handle(const TimerFired& event);
   void Handle(const DrainBegan& event);
+  // Whether this call takes a place, if there is one.
+  bool WouldWait(const RankCame& event) const;
+  // The place of a call that waits here goes to another one. For Step() to follow, unless the scope
+  // is deserted then.
+  void GiveWay(CallId call, const absl::Status& why);
   // The generation is over, or it stays unplanned and the store knows: the scope ends.
   void Supersede(const absl::Status& over);
   void AnswerUnplanned();
@@ -89,6 +94,8 @@ class Scope {
   const Job& job() const { return job_; }
   uint32_t size() const { return size_; }
   Stage stage() const { return stage_; }
+  // Nobody waits, nothing is agreed on, and whoever comes may begin anew.
+  bool is_deserted() const { return undecided() && ranks_.none(); }
   bool undecided() const { return stage_ < Stage::kStoring; }
   SteadyTime since() const { return since_; }  // its first rank
   double seconds() const { return context_.SecondsSince(since_); }
@@ -102,8 +109,11 @@ class Scope {
  private:
   // scope.cc: callers.
   void Wait(RankCame& event);
-  absl::Status CheckRoom(const RankCame& event) const;
+  absl::Status CheckRoom() const;
+  absl::Status CheckSignatures(const RankCame& event) const;
   void TurnAway(const RankCame& event, const absl::Status& why);
+  void FoundNoRoom(absl::Span<const uint32_t> ranks);
+  absl::Status CheckFits(const RankCame& event) const;
   absl::Status CheckRepeated(const RankCame& event) const;
   void KeepRequest(Presented& presented, RankCame& event);
   void CameWithGraph(Presented& presented, RankCame& event);

@@ -9,9 +9,9 @@ void Presented::GiveUpFetch() {
   inline_sender = 0;
 }
 
-void WaitingRanks::Add(CallId id, Scope& scope, Presented& presented, RankList ranks,
+void WaitingRanks::Add(CallId id, Scope& scope, Presented& presented, const JobCall& job,
                        SteadyTime answer_by) {
-  for (const uint32_t rank : ranks) {
+  for (const uint32_t rank : job.ranks) {
     LiveRank& live = live_[rank];
     if (live.calls++ != 0) continue;
     live.signature = presented.index;
@@ -21,7 +21,11 @@ void WaitingRanks::Add(CallId id, Scope& scope, Presented& presented, RankList r
   if (presented.calls.empty()) ++live_signatures_;
   presented.calls.insert(id);
   deadlines_.emplace(answer_by, id);
-  context_.calls.emplace(id, WaitingCall{&scope, presented.index, std::move(ranks), answer_by});
+  Shares::Path share = {job.share.first, job.share.second};
+  context_.call_places.Add(share, id);
+  context_.calls.emplace(
+      id, WaitingCall{&scope, presented.index, RankList(job.ranks.begin(), job.ranks.end()),
+                      answer_by, std::move(share)});
 }
 
 void WaitingRanks::Take(CallId id) {
@@ -38,6 +42,7 @@ void WaitingRanks::Take(CallId id) {
   presented.calls.erase(id);
   if (presented.calls.empty()) --live_signatures_;
   deadlines_.erase({call.answer_by, id});
+  context_.call_places.Remove(call.share, id);
   context_.calls.erase(found);
 }
 

@@ -15,6 +15,7 @@
 
 #include "passes/base/digest.h"
 #include "server/jobs/machine/context.h"
+#include "server/jobs/machine/job_call.h"
 #include "server/jobs/machine/plan_fetch.h"
 
 namespace bucketd {
@@ -55,7 +56,7 @@ class WaitingRanks {
   explicit WaitingRanks(MachineContext& context) : context_(context) {}
 
   // O(ranks of the call + log of callers). REQUIRES: none of the ranks waits with something else.
-  void Add(CallId call, Scope& scope, Presented& presented, RankList ranks, SteadyTime answer_by);
+  void Add(CallId id, Scope& scope, Presented& presented, const JobCall& job, SteadyTime answer_by);
   void Take(CallId call);  // REQUIRES: it waits here
   void Clear();            // REQUIRES: nobody waits
 
