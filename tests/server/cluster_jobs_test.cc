@@ -179,9 +179,10 @@ TEST_F(ClusterJobsTest, LinesThatCallsCauseAreKnownByTheirWordsAndAnOperatorsIsN
     (IsCausedByCalls(line.what()) ? caused : done)
         .insert(absl::StrCat(line.what(), " ", line.subject()));
   }
-  EXPECT_THAT(caused, IsSupersetOf({"generation ended", "pin ended, bw", "finish ended",
-                                    "finish ended, bw", "generation taken", "pin taken, bw"}));
-  EXPECT_THAT(done, ElementsAre("release taken", "release taken, bw"));
+  EXPECT_THAT(caused,
+              IsSupersetOf({"generation ended", "pin ended, 0/0/fw", "finish ended",
+                            "finish ended, 0/0/fw", "generation taken", "pin taken, 0/0/fw"}));
+  EXPECT_THAT(done, ElementsAre("release taken", "release taken, 0/0/fw"));
 }
 
 TEST_F(ClusterJobsTest, APatternMeansTheJobsOfAllReplicasAndOfOneTenant) {
