@@ -61,13 +61,14 @@ TEST(SplitTest, ARankThatComesTooLateHoldsNobodyAndHarmsNothing) {
     std::promise<void> given_up, late;
     OnRanks(kRanks, [&](int rank) {
       if (rank == 1) {
-        given_up.get_future().wait();
-        const Trainer mine(parents, rank, {.timeout = 20});
+        const auto wait = [&](auto&, auto&) { given_up.get_future().wait(); };
+        const Trainer mine(parents, rank, {.timeout = 20, .change = wait});
         EXPECT_TRUE(mine.opened().ok()) << mine.opened();
         return late.set_value();
       }
-      const absl::Time begin = absl::Now();
-      Trainer mine(parents, rank, {.timeout = 0.5});
+      absl::Time begin;
+      const auto now = [&](auto&, auto&) { begin = absl::Now(); };
+      const Trainer mine(parents, rank, {.timeout = 0.5, .change = now});
       EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
       given_up.set_value();
       EXPECT_TRUE(absl::IsDeadlineExceeded(mine.opened())) << mine.opened();
