@@ -248,7 +248,7 @@ class Cases:
         if RANK == 1:
             sharded_model(self.step.mesh, 6, 7)  # which the ranks do together
             return {}
-        return outcome(lambda: self.step(self.backend(deadline=2)))
+        return outcome(lambda: self.step(self.backend(deadline=6)))
 
 
 def session_boxed(gm):
