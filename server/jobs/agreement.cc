@@ -163,6 +163,7 @@ std::set<std::string> Agreement::Forget(const v1::ForgetJobsRequest& what) {
   std::set<std::string> names(what.job_id().begin(), what.job_id().end());
   names.insert(fitting.begin(), fitting.end());
   for (const std::string& name : names) {
+    parts_.pins.ForgetJob(what.tenant(), name);
     Happen(JobReleased{JobName(what.tenant(), name), what.by_operator()});
   }
   return fitting;

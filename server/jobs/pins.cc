@@ -144,6 +144,10 @@ void Pins::ForgetAll(const std::string& prefix) {
   ShowUse(TenantOf(prefix));
 }
 
+void Pins::ForgetJob(absl::string_view tenant, absl::string_view job) {
+  ForgetAll(JobPrefix(tenant, job));
+}
+
 std::vector<std::string> Pins::Jobs(absl::string_view tenant) const {
   const absl::MutexLock lock(&mutex_);
   return index_.Jobs(tenant);

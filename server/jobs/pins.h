@@ -95,6 +95,9 @@ class Pins {
   // Takes away what has expired, and counts what other servers have pinned. O(pins).
   void DropExpired();
 
+  // Another server has let go of everything that was kept for the job.
+  void ForgetJob(absl::string_view tenant, absl::string_view job);
+
   // Those of which something is kept.
   std::vector<std::string> Jobs(absl::string_view tenant) const;
 

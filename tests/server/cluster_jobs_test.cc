@@ -126,8 +126,10 @@ TEST_F(ClusterJobsTest, WhatIsReleasedIsForgottenByAllAndAuditedOnce) {
   StartThree();
   ASSERT_TRUE(AskAlone(1, "train", 5).response.has_plan());
   EXPECT_EQ(ReasonOf(AskAlone(1, "train", 4).status), "GENERATION_OVER");
+  EXPECT_EQ(MetricOf(1, "bucketd_pins"), 1);
   const v1::UnpinJobResponse done = Unpin(0, "train");
   EXPECT_EQ(done.released(), 1);
+  EXPECT_EQ(MetricOf(1, "bucketd_pins"), 0) << "its tenant has room for another one at once";
   EXPECT_THAT(done.not_reached(), IsEmpty());
   v1::ListAuditRequest audit;
   audit.set_what("release");

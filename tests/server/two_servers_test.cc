@@ -337,5 +337,14 @@ TEST_F(TwoServersTest, WithoutAStoreThatCanBeWrittenEpochsGoOn) {
   EXPECT_GT(epochs.Next(), first);
 }
 
+TEST_F(TwoServersTest, AJobThatIsForgottenIsNotCountedAnyMore) {
+  Half one(options_.directory, std::chrono::hours(1), 2), other(options_.directory);
+  ASSERT_TRUE(one.Agree("small", PinOf("plan")).ok());
+  ASSERT_TRUE(one.Agree("smaller", PinOf("plan")).ok());
+  ASSERT_EQ(*other.pins.Release("", "small", ServerItself()), 1);
+  one.pins.ForgetJob("", "small");
+  EXPECT_THAT(one.pins.Jobs(""), ElementsAre("smaller"));
+}
+
 }  // namespace
 }  // namespace bucketd
