@@ -45,7 +45,7 @@ void AppendOptions(const PlanOptions& options, std::string& out) {
 }  // namespace
 
 std::string PlanKey(absl::string_view tenant, const Digest& graph, const Mesh& mesh,
-                    const PlanOptions& options, const CostProfile& profile,
+                    const PlanOptions& options, const KeyedProfile& profile,
                     absl::string_view planner_version) {
   std::string out = "bucketd plan key 2\n";
   Text("tenant", tenant, out);
@@ -53,7 +53,7 @@ std::string PlanKey(absl::string_view tenant, const Digest& graph, const Mesh& m
   AppendMesh(mesh, out);
   AppendOptions(options, out);
   Text("cost_profile", absl::StrCat(profile.name, "@", profile.version), out);
-  Text("cost_profile.fingerprint", profile.Fingerprint(), out);
+  Text("cost_profile.fingerprint", profile.fingerprint, out);
   Text("planner", planner_version, out);
   return out;
 }

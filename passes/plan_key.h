@@ -16,7 +16,7 @@ namespace bucketd {
 
 // `options` with its defaults filled in, so that a default that is spelled out is the same key.
 std::string PlanKey(absl::string_view tenant, const Digest& graph, const Mesh& mesh,
-                    const PlanOptions& options, const CostProfile& profile,
+                    const PlanOptions& options, const KeyedProfile& profile,
                     absl::string_view planner_version);
 
 // Of such a key, the lines that a caller chose: all before cost profile and planner. A view into

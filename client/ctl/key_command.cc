@@ -45,8 +45,8 @@ absl::StatusOr<Side> Load(const std::string& path, const PlanOptions& options,
   RETURN_IF_ERROR(AsUsage(options.Validate()));
   ASSIGN_OR_RETURN(const CapturedGraph captured, ReadCapturedGraphFile(path));
   ASSIGN_OR_RETURN(NormalizedGraph normalized, Normalize(captured.graph));
-  const std::string key =
-      PlanKey("", GraphDigest(normalized.graph), captured.mesh, options, *profile, kPlannerVersion);
+  const std::string key = PlanKey("", GraphDigest(normalized.graph), captured.mesh, options,
+                                  KeyedProfile(*profile), kPlannerVersion);
   Side side{std::move(normalized), path, {}};
   for (const absl::string_view line : absl::StrSplit(key, '\n', absl::SkipEmpty())) {
     const std::pair<std::string, std::string> field = absl::StrSplit(line, absl::MaxSplits('=', 1));

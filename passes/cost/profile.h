@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -54,6 +55,14 @@ struct CostProfile {
   absl::Status Validate() const;
   // Of every number, in field order: equal ids give equal costs. Measured rows are in it by a hash.
   std::string Fingerprint() const;
+};
+
+// One that does not change any more, for many plan keys: fingerprints cost as much as there are
+// rows.
+struct KeyedProfile final : CostProfile {
+  explicit KeyedProfile(CostProfile profile)
+      : CostProfile(std::move(profile)), fingerprint(Fingerprint()) {}
+  const std::string fingerprint;
 };
 
 }  // namespace bucketd

@@ -12,18 +12,26 @@ void Shares::ChangeAt(Group& group, const Path& path, size_t level, const Change
   }
   const std::string& name = path[level];
   std::unique_ptr<Group>& part = group.parts[name];
-  if (part == nullptr) part = std::make_unique<Group>();
-  const int64_t before = part->count;
-  group.by_count.erase({before, name});
-  group.with_spare.erase({before, name});
-  ChangeAt(*part, path, level + 1, change);
-  group.count += part->count - before;
-  if (part->is_empty()) {
-    group.parts.erase(name);
-    return;
+  if (part == nullptr) {
+    part = std::make_unique<Group>();
+    part->number = ++last_number_;
   }
-  group.by_count.emplace(part->count, name);
-  if (part->has_spare()) group.with_spare.emplace(part->count, name);
+  const Part before{part->count, part->number, part.get()};
+  const bool had_spare = part->has_spare();
+  ChangeAt(*part, path, level + 1, change);
+  const Part after{part->count, part->number, part.get()};
+  const bool has_spare = part->has_spare(), is_empty = part->is_empty();
+  group.count += after.count - before.count;
+  const bool has_moved = before.count != after.count;
+  if (had_spare && (has_moved || !has_spare)) group.with_spare.erase(before);
+  if (has_spare && (has_moved || !had_spare)) group.with_spare.insert(after);
+  if (has_moved) group.by_count.erase(before);
+  if (is_empty) {
+    group.by_count.erase(after);
+    group.parts.erase(name);
+  } else {
+    group.by_count.insert(after);  // it may be there
+  }
 }
 
 void Shares::Add(const Path& path, Id id, int64_t weight) {
@@ -51,8 +59,7 @@ void Shares::SetNeeded(const Path& path, Id id, uint64_t since) {
 Shares::Id Shares::FirstOf(const Group& group) {
   const Group* at = &group;
   while (!at->parts.empty()) {
-    const BySize& parts = at->with_spare.empty() ? at->by_count : at->with_spare;
-    at = at->parts.at(parts.rbegin()->second).get();
+    at = (at->with_spare.empty() ? at->by_count : at->with_spare).rbegin()->group;
   }
   if (!at->spare.empty()) return at->spare.begin()->second;
   return at->items.empty() ? 0 : at->items.rbegin()->second;
@@ -63,12 +70,12 @@ Shares::Id Shares::GivesWayTo(const Path& newcomer) const {
   Id spare = 0;  // of who holds more, though not by two; the finest group's counts
   for (const std::string& name : newcomer) {
     if (at->by_count.empty()) return spare;
-    const auto& [most, largest] = *at->by_count.rbegin();
+    const Part& largest = *at->by_count.rbegin();
     const auto own = at->parts.find(name);
     const int64_t mine = own == at->parts.end() ? 0 : own->second->count;
-    if (most > mine + 1) return FirstOf(*at->parts.at(largest));
-    if (!at->with_spare.empty() && at->with_spare.rbegin()->first > mine) {
-      spare = FirstOf(*at->parts.at(at->with_spare.rbegin()->second));
+    if (largest.count > mine + 1) return FirstOf(*largest.group);
+    if (!at->with_spare.empty() && at->with_spare.rbegin()->count > mine) {
+      spare = FirstOf(*at->with_spare.rbegin()->group);
     }
     if (own == at->parts.end()) return spare;
     at = own->second.get();

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 
 namespace bucketd {
@@ -39,11 +39,20 @@ class Shares {
   Id SpareOf(const Path& owner) const;
 
  private:
-  using BySize = std::set<std::pair<int64_t, std::string>>;
+  struct Group;
+  struct Part {
+    int64_t count = 0;
+    uint64_t number = 0;
+    Group* group = nullptr;
+    friend bool operator<(const Part& a, const Part& b) {
+      return std::pair(a.count, a.number) < std::pair(b.count, b.number);
+    }
+  };
   struct Group {
-    int64_t count = 0;  // by weight
-    std::map<std::string, std::unique_ptr<Group>> parts;
-    BySize by_count, with_spare;              // of parts
+    uint64_t number = 0;  // in the order in which they came
+    int64_t count = 0;    // by weight
+    absl::flat_hash_map<std::string, std::unique_ptr<Group>> parts;
+    std::set<Part> by_count, with_spare;      // of parts
     std::set<std::pair<int64_t, Id>> items;   // of the finest groups, by weight
     std::set<std::pair<uint64_t, Id>> spare;  // of those, by `since`
 
@@ -51,9 +60,10 @@ class Shares {
     bool is_empty() const { return items.empty() && parts.empty(); }
   };
   template <typename Change>
-  static void ChangeAt(Group& group, const Path& path, size_t level, const Change& change);
+  void ChangeAt(Group& group, const Path& path, size_t level, const Change& change);
   static Id FirstOf(const Group& group);
 
+  uint64_t last_number_ = 0;
   Group root_;
 };
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 
 #include "server/base/clock.h"
@@ -43,7 +44,7 @@ class Timers {
   // deadlines.
   std::condition_variable_any changed_;
   std::map<Key, std::function<void()>> due_ ABSL_GUARDED_BY(mutex_);
-  std::map<Id, SteadyTime> when_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<Id, SteadyTime> when_ ABSL_GUARDED_BY(mutex_);
   Id last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   Id running_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;

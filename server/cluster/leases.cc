@@ -218,7 +218,8 @@ void Leases::Sweep(std::chrono::milliseconds idle, int32_t most) {
   const absl::StatusOr<std::vector<Record>> page =
       store_.ListRecords(Shelf::kReplicas, kPrefix, swept_, most);
   if (!page.ok()) return;  // counted and logged by the store's observer
-  swept_ = page->size() < static_cast<size_t>(most) ? "" : page->back().key;
+  // A page that lacks damaged records is short, and not the last one.
+  swept_ = page->empty() ? "" : page->back().key;
   for (const Record& record : *page) SweepRecord(record);
 }
 

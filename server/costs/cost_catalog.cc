@@ -75,7 +75,7 @@ CostCatalog::Entries CostCatalog::BuiltIns() {
   Entries entries;
   for (const CostProfile& profile : BuiltInProfiles()) {
     Entry& entry = entries[profile.name];
-    entry.versions[1] = {std::make_shared<const CostProfile>(profile), ProfileOrigin::kBuiltIn, "",
+    entry.versions[1] = {std::make_shared<const KeyedProfile>(profile), ProfileOrigin::kBuiltIn, "",
                          0};
     entry.promoted = {1};
     entry.next_version = 2;
@@ -171,7 +171,7 @@ absl::Status CostCatalog::ReadVersions(Entries& entries) {
                                                                     : ProfileOrigin::kImported;
     version.by = stored.by();
     version.created_unix_ms = stored.created_unix_ms();
-    version.profile = std::make_shared<const CostProfile>(*std::move(profile));
+    version.profile = std::make_shared<const KeyedProfile>(*std::move(profile));
     // A version without its name's record was being added when the process ended.
     entry.next_version = std::max(entry.next_version, number + 1);
   }));
@@ -315,17 +315,16 @@ absl::StatusOr<CostCatalog::Added> CostCatalog::AddOnce(CostProfile profile, Pro
   profile.version = entry.next_version;
   const absl::Status valid = profile.Validate();
   if (!valid.ok()) return WithReason(Reason::kProfileInvalid, valid);
-  const std::string fingerprint = profile.Fingerprint();
+  const auto kept = std::make_shared<const KeyedProfile>(std::move(profile));
   int32_t number = 0;
   for (const auto& [known, version] : entry.versions) {
     const ProfilePtr& other = version.profile;
-    if (other != nullptr && other->Fingerprint() == fingerprint) number = known;
+    if (other != nullptr && other->fingerprint == kept->fingerprint) number = known;
   }
   if (number != 0 && number != written) return Added{InfoOf(name, entry, number), true};
   if (number == 0) {
     number = entry.next_version++;
-    entry.versions[number] = {std::make_shared<const CostProfile>(std::move(profile)), origin,
-                              std::string(by), NowUnixMs()};
+    entry.versions[number] = {kept, origin, std::string(by), NowUnixMs()};
   }
   // A version without its name's record is another server's that is being added.
   if (!entry.stored.has_value() && entry.promoted.empty()) {

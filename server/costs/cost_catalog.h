@@ -64,7 +64,7 @@ std::string ProfileId(const CostProfile& profile);
 
 class CostCatalog {
  public:
-  using ProfilePtr = std::shared_ptr<const CostProfile>;
+  using ProfilePtr = std::shared_ptr<const KeyedProfile>;
 
   // `store` may be null: then nothing outlives the process. It and `metrics` outlive this.
   CostCatalog(Store* store, CostMetrics& metrics, const CostCatalogLimits& limits = {});

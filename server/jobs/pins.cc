@@ -20,6 +20,13 @@ using Value = std::optional<std::string>;
 constexpr int32_t kPage = 256;
 constexpr int kUpdates = 16;  // of a record that others write at the same time
 constexpr size_t kMostSeen = 4096;
+// How long what other servers of the store pin and release may be unknown here; and how often the
+// store is asked where there seems to be no room.
+constexpr std::chrono::minutes kCountAgain{1};
+constexpr std::chrono::seconds kCountForRoom{1};
+constexpr size_t kMostCounted = 4096;  // tenants
+// Several servers may have pinned more than a quota before they heard of each other.
+constexpr int kDisplacedAtOnce = 16;
 
 // A damaged record was counted and taken away by the store.
 absl::StatusOr<Value> UndamagedOr(absl::StatusOr<Value> value) {
@@ -135,13 +142,17 @@ void Pins::Forget(const std::string& key, const std::optional<WallTime>& expires
 // What another server has released counts here until then.
 void Pins::ForgetAll(const std::string& prefix) {
   const absl::MutexLock lock(&mutex_);
+  EraseAll(prefix);
+  ShowUse(TenantOf(prefix));
+}
+
+void Pins::EraseAll(const std::string& prefix) {
   const auto& expiries = index_.expiries();
   auto at = expiries.lower_bound(prefix);
   while (at != expiries.end() && absl::StartsWith(at->first, prefix)) {
     const std::string key = (at++)->first;
     index_.Erase(key);
   }
-  ShowUse(TenantOf(prefix));
 }
 
 void Pins::ForgetJob(absl::string_view tenant, absl::string_view job) {
@@ -232,22 +243,66 @@ absl::StatusOr<JobMemory> Pins::PutJob(absl::string_view tenant, absl::string_vi
   return stands;
 }
 
+bool Pins::CountIfDue(absl::string_view tenant, bool has_room) {
+  const SteadyTime now = std::chrono::steady_clock::now();
+  const auto is_due = [now](SteadyTime& last, SteadyTime::duration period) {
+    if (last != SteadyTime() && now - last < period) return false;
+    last = now;
+    return true;
+  };
+  if (counted_.size() >= kMostCounted) counted_.clear();
+  Counted& counted = counted_[std::string(tenant)];
+  if (!is_due(counted.at, kCountAgain) && (has_room || !is_due(counted.for_room, kCountForRoom))) {
+    return false;
+  }
+  CountAgain(absl::StrCat(tenant, "\n"));
+  return true;
+}
+
+void Pins::CountAgain(const std::string& prefix) {
+  std::map<std::string, Kept> there;
+  std::string after;
+  while (true) {
+    const absl::StatusOr<std::vector<Record>> page =
+        store_.ListRecords(Shelf::kPins, prefix, after, kPage);
+    if (!page.ok()) return;  // what was known counts; the error is counted and logged by the store
+    if (page->empty()) break;
+    for (const Record& record : *page) {
+      const std::optional<Kept> kept = KeptBy(record);
+      if (kept.has_value() && kept->expires > WallNow()) there.emplace(record.key, *kept);
+    }
+    after = page->back().key;
+  }
+  const absl::MutexLock lock(&mutex_);
+  EraseAll(prefix);
+  for (const auto& [key, kept] : there) index_.Put(key, kept.expires, kept.ranks);
+  ShowUse(TenantOf(prefix));
+}
+
 absl::Status Pins::MakeRoom(absl::string_view tenant, const std::string& key, uint32_t ranks) {
   // What an operator asked to keep expires later than what was agreed on just now.
   constexpr std::chrono::minutes kClocksDiffer{1};
-  while (true) {
+  bool is_counted = false;
+  for (int displaced = 0; displaced < kDisplacedAtOnce;) {
     std::optional<std::string> weakest;
+    bool has_room = false;
     {
       const absl::MutexLock lock(&mutex_);
-      if (index_.HasRoom(key)) return absl::OkStatus();
+      if (index_.expiries().contains(key)) return absl::OkStatus();
+      has_room = index_.HasRoom(key);
       weakest = index_.Weakest(key, ranks, Expiry() + kClocksDiffer);
     }
-    if (!weakest.has_value()) {
-      return Refused(Quota::kPins, tenant);
+    if (!is_counted && CountIfDue(tenant, has_room)) {
+      is_counted = true;
+      continue;
     }
+    if (has_room) return absl::OkStatus();
+    if (!weakest.has_value()) return Refused(Quota::kPins, tenant);
     RETURN_IF_ERROR(ReleaseAll(*weakest, "displace", ServerItself()).status());
     metrics_.tally(Tally::kDisplaced).Increment();
+    ++displaced;
   }
+  return absl::OkStatus();  // there are fewer than before; the next one goes on
 }
 
 absl::StatusOr<Agreed> Pins::Agree(const Agreeing& what) {

@@ -21,6 +21,7 @@
 #include "absl/synchronization/mutex.h"
 
 #include "passes/base/digest.h"
+#include "server/base/clock.h"
 #include "server/jobs/agreement_metrics.h"
 #include "server/jobs/machine/pin.h"
 #include "server/jobs/pin_index.h"
@@ -82,8 +83,9 @@ class Pins {
   // The generation, the pin and its hold on the plan, in one transaction, and before it the plan if
   // the store has none: when this returns they survive the process. Of two servers that have the
   // store open the first one's pin holds for all.
-  // Where the tenant's quota is used up, its weakest job makes room (pin_index.h);
-  // QUOTA_USED_UP of both if there is none; else errors are the store's.
+  // Where the tenant's quota is used up, its weakest job makes room (pin_index.h), once the store
+  // has been asked what other servers have released; QUOTA_USED_UP of both if there is none; else
+  // errors are the store's.
   absl::StatusOr<Agreed> Agree(const Agreeing& what);
 
   // Keeps the job's pins until `expires` at least; how many there are. From the job's next use on
@@ -130,6 +132,11 @@ class Pins {
       const std::optional<std::string>& before, AuditLine& line)>;
   absl::Status Update(const std::string& key, const Actor& by, Next next)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+  // Counts what other servers have pinned and released of the tenant's, if that was long ago;
+  // false: it was not. O(its pins).
+  bool CountIfDue(absl::string_view tenant, bool has_room) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+  void CountAgain(const std::string& prefix) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+  // For a record that is new. Takes away a few at once where many are too many.
   absl::Status MakeRoom(absl::string_view tenant, const std::string& key, uint32_t ranks)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
   // `what`: of its lines.
@@ -139,6 +146,7 @@ class Pins {
   // Unless it has another expiry than `expires` by now; nullopt: whatever it has.
   void Forget(const std::string& key, const std::optional<WallTime>& expires);
   void ForgetAll(const std::string& prefix);
+  void EraseAll(const std::string& prefix) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False: it has gone meanwhile.
   absl::StatusOr<bool> ExtendRecord(const std::string& key, const std::string& holder,
                                     WallTime expires, const Actor& by)
@@ -159,6 +167,11 @@ class Pins {
   const PinLimits limits_;
   absl::Mutex writing_ ABSL_ACQUIRED_BEFORE(mutex_);  // over each sequence of writes; never held
                                                       // together with gRPC's threads
+  struct Counted {
+    SteadyTime at;        // for a pin or job that is new
+    SteadyTime for_room;  // where there was none
+  };
+  std::map<std::string, Counted, std::less<>> counted_ ABSL_GUARDED_BY(writing_);  // by tenant
   mutable absl::Mutex mutex_;
   PinIndex index_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Value> seen_ ABSL_GUARDED_BY(mutex_);

@@ -65,7 +65,7 @@ absl::StatusOr<Digest> ReadDigest(absl::string_view field, absl::string_view byt
                    absl::StrCat(field, ": a SHA-256 has 32 bytes, this has ", bytes.size()));
 }
 
-void SetProfile(PlanRequest& request, std::shared_ptr<const CostProfile> profile) {
+void SetProfile(PlanRequest& request, std::shared_ptr<const KeyedProfile> profile) {
   request.profile = std::move(profile);
   request.key = PlanKey(request.tenant, request.digest, request.mesh, request.options,
                         *request.profile, kPlannerVersion);

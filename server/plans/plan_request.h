@@ -32,7 +32,7 @@ struct PlanRequest {
   Mesh mesh;
   PlanOptions options;
   std::string profile_as_asked;  // "", "NAME", "NAME@3", "NAME@latest"
-  std::shared_ptr<const CostProfile> profile;
+  std::shared_ptr<const KeyedProfile> profile;
   std::string key;  // plan_key.h
   bool cached_only = false;
   std::unique_ptr<InlineGraph> graph;  // null: none came
@@ -51,7 +51,7 @@ absl::StatusOr<std::shared_ptr<PlanRequest>> ReadPlanRequest(v1::GetPlanRequest&
 std::pair<std::string, std::string> ShareOf(const PlanRequest& request);
 
 // Another profile, and the key that goes with it: for whoever knows better what "latest" was.
-void SetProfile(PlanRequest& request, std::shared_ptr<const CostProfile> profile);
+void SetProfile(PlanRequest& request, std::shared_ptr<const KeyedProfile> profile);
 
 // A request holds so many times its key: the key has all of it as text and stands in two maps, and
 // there is the request itself.

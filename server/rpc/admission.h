@@ -57,7 +57,11 @@ class Admission {
   template <typename Request>
   absl::StatusOr<Request> Read(Method method, const grpc::CallbackServerContext& context,
                                RequestBytes& bytes) const {
-    const absl::StatusOr<Caller> caller = Admit(method, context);
+    return ReadFor<Request>(Admit(method, context), bytes);
+  }
+  // The same for who was admitted already; the caller's error if he was not.
+  template <typename Request>
+  absl::StatusOr<Request> ReadFor(const absl::StatusOr<Caller>& caller, RequestBytes& bytes) const {
     if (!caller.ok()) return caller.status();
     absl::StatusOr<Request> request = bytes.Read<Request>();
     if (!request.ok()) return request;

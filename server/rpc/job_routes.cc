@@ -2,8 +2,8 @@
 #include "server/rpc/job_routes.h"
 
 #include <algorithm>
-#include <set>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 
 #include "server/base/errors.h"
@@ -332,23 +332,28 @@ void JobRoutes::Look() {
     bool is_served;
   };
   std::vector<Moved> moved;
-  std::set<std::pair<std::string, uint64_t>> live;
-  for (const ReplicaView& replica : parts_.members.List()) {
+  const std::vector<ReplicaView> members = parts_.members.List();
+  absl::flat_hash_set<std::pair<absl::string_view, uint64_t>> live;
+  for (const ReplicaView& replica : members) {
     live.emplace(replica.id.address, replica.id.incarnation);
   }
   const bool lapsed = parts_.members.lapsed();
   {
     const absl::MutexLock lock(&mutex_);
+    absl::flat_hash_map<absl::string_view, bool> held;  // by job
     for (auto& [id, call] : calls_) {
       bool has_moved = false;
       if (call.where == Where::kHere && !draining_) {
-        has_moved = !parts_.leases.Use(call.lease) && (call.has_lease || !lapsed);
+        const auto [is_held, is_first] = held.emplace(call.lease.key, false);
+        if (is_first) is_held->second = parts_.leases.Use(call.lease);
+        has_moved = !is_held->second && (call.has_lease || !lapsed);
       } else if (call.where == Where::kThere) {
         has_moved = !live.contains({call.owner.address, call.owner.incarnation});
       }
       if (has_moved) moved.push_back({id, call.leg, call.owner, call.here != nullptr});
     }
   }
+  std::sort(moved.begin(), moved.end(), [](const Moved& a, const Moved& b) { return a.id < b.id; });
   for (const Moved& call : moved) {
     if (call.is_served) {
       FinishMoved(call.id, call.leg, std::nullopt);

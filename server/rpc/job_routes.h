@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/node_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -177,7 +178,7 @@ class JobRoutes {
   mutable absl::Mutex mutex_;
   CallId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
-  std::map<CallId, Call> calls_ ABSL_GUARDED_BY(mutex_);
+  absl::node_hash_map<CallId, Call> calls_ ABSL_GUARDED_BY(mutex_);
   Shares places_ ABSL_GUARDED_BY(mutex_);  // of those
   int64_t placed_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<LeaseName, Waiting> looking_ ABSL_GUARDED_BY(mutex_);

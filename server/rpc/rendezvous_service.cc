@@ -9,6 +9,7 @@
 #include "passes/base/status_macros.h"
 #include "proto/agent.grpc.pb.h"
 #include "server/base/errors.h"
+#include "server/base/host.h"
 #include "server/rpc/handoff.h"
 #include "server/rpc/request_bytes.h"
 #include "server/rpc/request_scope.h"
@@ -90,8 +91,8 @@ class RendezvousReactor final : public WaitingReactor {
                     CallbackServerContext* context, RequestBytes bytes, ByteBuffer* response,
                     SteadyTime deadline)
       : WaitingReactor(rendezvous, metrics, Method::kRendezvous, context) {
-    const absl::StatusOr<v1::RendezvousRequest> request =
-        admission.Read<v1::RendezvousRequest>(Method::kRendezvous, *context, bytes);
+    const absl::StatusOr<Caller> caller = admission.Admit(Method::kRendezvous, *context);
+    const auto request = admission.ReadFor<v1::RendezvousRequest>(caller, bytes);
     if (!request.ok()) {
       End(request.status(), "");
       return;
@@ -102,7 +103,8 @@ class RendezvousReactor final : public WaitingReactor {
                            .rank = request->rank(),
                            .size = request->size(),
                            .endpoint = request->endpoint(),
-                           .agrees = request->agrees()},
+                           .agrees = request->agrees(),
+                           .who = {HostOf(context->peer()), !caller->any_tenant}},
                           deadline, [this, response, about](const auto& met) {
                             if (met.ok()) *response = ToBytes(ToProto(**met));
                             End(met.status(), about);
@@ -116,13 +118,17 @@ class WatchReactor final : public WaitingReactor {
                CallbackServerContext* context, RequestBytes bytes, ByteBuffer* response,
                SteadyTime deadline)
       : WaitingReactor(rendezvous, metrics, Method::kWatchEpoch, context) {
-    const absl::StatusOr<v1::WatchEpochRequest> request =
-        admission.Read<v1::WatchEpochRequest>(Method::kWatchEpoch, *context, bytes);
+    const absl::StatusOr<Caller> caller = admission.Admit(Method::kWatchEpoch, *context);
+    const auto request = admission.ReadFor<v1::WatchEpochRequest>(caller, bytes);
     if (!request.ok()) {
       End(request.status(), "");
       return;
     }
-    Waits(rendezvous.Watch({request->tenant(), request->group(), request->epoch()}, deadline,
+    Waits(rendezvous.Watch({.tenant = request->tenant(),
+                            .group = request->group(),
+                            .number = request->epoch(),
+                            .who = {HostOf(context->peer()), !caller->any_tenant}},
+                           deadline,
                            [this, response](const absl::StatusOr<Rendezvous::Fate>& fate) {
                              if (fate.ok()) *response = ToBytes(ToProto(*fate));
                              End(fate.status(), "");

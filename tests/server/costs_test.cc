@@ -456,7 +456,7 @@ TEST_F(ReplanTest, IsJudgedUnderTheCostsOfNow) {
 TEST_F(ReplanTest, ReadsWhatIsPinnedAndRefusesWhatIsNoPlanOfThisGraph) {
   PlanRequest request;
   request.mesh = mesh_;
-  request.profile = std::make_shared<const CostProfile>();
+  request.profile = std::make_shared<const KeyedProfile>(CostProfile());
   Plan none = PlanOf(graph_, costs_, "none");
   const Plan good = PlanOf(graph_, costs_, "overlap");
   const std::string pinned = SerializePlan(graph_, none);

@@ -22,10 +22,10 @@
 namespace bucketd {
 
 inline ProfilePtr ProfileOf(int version) {
-  auto profile = std::make_shared<CostProfile>();
-  profile->name = "p";
-  profile->version = version;
-  return profile;
+  CostProfile profile;
+  profile.name = "p";
+  profile.version = version;
+  return std::make_shared<const KeyedProfile>(profile);
 }
 
 // What is here now, as a test sets it.

@@ -40,7 +40,9 @@ struct KeyParts {
   PlanOptions options;
   CostProfile profile = BuiltInProfiles()[0];
   std::string planner = "1";
-  std::string Key() const { return PlanKey(tenant, digest, mesh, options, profile, planner); }
+  std::string Key() const {
+    return PlanKey(tenant, digest, mesh, options, KeyedProfile(profile), planner);
+  }
 };
 
 TEST(PlanKeyTest, EveryFieldThatAPlanDependsOnIsInTheKey) {

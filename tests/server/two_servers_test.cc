@@ -14,6 +14,7 @@
 #include "prometheus/registry.h"
 
 #include "server/agents/epochs.h"
+#include "server/base/errors.h"
 #include "server/costs/cost_catalog.h"
 #include "server/costs/cost_samples.h"
 #include "server/jobs/pins.h"
@@ -152,6 +153,46 @@ TEST_F(TwoServersTest, AJobThatTheOtherOneHasReleasedMakesRoomHere) {
   ASSERT_EQ(*other.pins.Release("", "job", ServerItself()), 1);
   ASSERT_TRUE(one.Agree("next", PinOf("plan")).ok());
   EXPECT_THAT(one.pins.Jobs(""), ElementsAre("next"));
+}
+
+// Neither waits for DropExpired, which comes once an hour.
+TEST_F(TwoServersTest, NoJobGivesWayForPinsThatTheOtherOneHasReleased) {
+  Half one(options_.directory, std::chrono::hours(1), 2), other(options_.directory);
+  ASSERT_TRUE(one.Agree("small", PinOf("plan")).ok());
+  Pin large = PinOf("plan");
+  large.size = 8;
+  ASSERT_TRUE(one.Agree("large", large).ok());
+  ASSERT_EQ(*other.pins.Release("", "large", ServerItself()), 1);
+  ASSERT_TRUE(one.Agree("next", PinOf("plan")).ok());
+  EXPECT_THAT(one.pins.Jobs(""), ElementsAre("next", "small"));
+  EXPECT_EQ(one.agreement_metrics.tally(Tally::kDisplaced).Value(), 0);
+}
+
+TEST_F(TwoServersTest, PinsThatTheOtherOneHasAddedCountBeforeANewOneIsMade) {
+  Half one(options_.directory, std::chrono::hours(1), 2), other(options_.directory);
+  Pin large = PinOf("plan");
+  large.size = 8;
+  for (const char* job : {"1", "2"}) ASSERT_TRUE(other.Agree(job, large).ok());
+  EXPECT_EQ(ReasonOf(one.Agree("3", PinOf("plan")).status()), "QUOTA_USED_UP");
+  EXPECT_THAT(one.pins.Jobs(""), ElementsAre("1", "2"));
+  EXPECT_TRUE(one.Agree("2", PinOf("plan", 2)).ok()) << "what is there is renewed";
+}
+
+TEST_F(TwoServersTest, WhereManyAreTooManyAFewGoAtATime) {
+  Half one(options_.directory, std::chrono::hours(1), 2), other(options_.directory);
+  for (int job = 0; job < 80; ++job) {
+    ASSERT_TRUE(other.Agree(absl::StrCat("small", job), PinOf("plan")).ok());
+  }
+  Pin large = PinOf("plan");
+  large.size = 8;
+  std::vector<size_t> left;
+  for (const char* job : {"1", "2"}) {
+    ASSERT_TRUE(one.Agree(job, large).ok());
+    left.push_back(one.pins.Jobs("").size());
+  }
+  EXPECT_THAT(left, ElementsAre(80 - 2 * 16 + 1, 80 - 4 * 16 + 2)) << "a job's record, and its pin";
+  ASSERT_TRUE(one.Agree("3", large).ok());
+  EXPECT_EQ(one.pins.Jobs("").size(), 2U);
 }
 
 TEST_F(TwoServersTest, OfOneGenerationTheFirstWordHolds) {
