@@ -132,7 +132,8 @@ TEST_F(AdminStoreTest, TheSwitchOutlivesTheProcess) {
 }
 
 TEST(PlanKeyField, ReadsWhatThePlanKeyWrites) {
-  const std::string key = PlanKey("a=\"b\"\n", Digest{}, Mesh{}, PlanOptions{}, KeyedProfile({}), "7");
+  const std::string key =
+      PlanKey("a=\"b\"\n", Digest{}, Mesh{}, PlanOptions{}, KeyedProfile({}), "7");
   EXPECT_EQ(PlanKeyField(key, "tenant"), "a=\"b\"\n");
   EXPECT_EQ(PlanKeyField(key, "graph"), std::string(64, '0'));
   EXPECT_EQ(PlanKeyField(key, "planner"), "7");
