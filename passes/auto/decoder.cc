@@ -68,6 +68,7 @@ void Decoder::Reset(const Settings& settings, int64_t memory_cap, const Partitio
   ready_.Reset(problem_.size());
   post_.Reset(problem_.size());
   deferred_.Clear();
+  stalls_.Clear(-1);
   deferred_ps_ = 0;
   deferred_sorted_ = false;
   main_ = 0;
@@ -178,8 +179,10 @@ void Decoder::RunTail() {
 void Decoder::Unblock() {
   Boundary(0);
   if (done_[Index(main_)] || missing_[Index(main_)] == 0) return;
-  stalls_.clear();
-  for (const LeaderId x : problem_.before.of(main_)) {
+  if (stalls_.of != main_) stalls_.Clear(main_);
+  const absl::Span<const LeaderId> before_main = problem_.before.of(main_);
+  for (; stalls_.seen < before_main.size(); ++stalls_.seen) {
+    const LeaderId x = before_main[stalls_.seen];
     if (done_[Index(x)]) continue;
     const CollectiveId c = problem_.wait_of[Index(x)];
     const int32_t batch = c < 0 ? -1 : batch_of_[Index(c)];
@@ -187,13 +190,11 @@ void Decoder::Unblock() {
       Force(c < 0 || batch >= 0 ? x : problem_.transfer(c).start);
       return;
     }
-    stalls_.push_back(batch);
+    stalls_.batches.emplace(launched_[Index(batch)].end_ps, stalls_.seen, batch);
   }
   if (Fill()) return;
-  const int32_t first =
-      *std::min_element(stalls_.begin(), stalls_.end(), [&](int32_t a, int32_t b) {
-        return launched_[Index(a)].end_ps < launched_[Index(b)].end_ps;
-      });
+  while (launched_[Index(stalls_.first())].waited) stalls_.batches.pop();
+  const int32_t first = stalls_.first();
   const Launched& launch = launched_[Index(first)];
   const int64_t standing =
       std::max<int64_t>(0, launch.end_ps - clock_.now_ps()) + launch.cost.work.copy_out_ps;
@@ -323,21 +324,19 @@ void Decoder::Take(LeaderId l) {
 // Takes a leader and all that it still needs.
 void Decoder::Force(LeaderId l) {
   if (done_[Index(l)]) return;
-  stack_.push_back(l);
+  stack_.emplace_back(l, 0);
   while (!stack_.empty()) {
-    const LeaderId top = stack_.back();
+    auto& [top, seen] = stack_.back();
+    const absl::Span<const LeaderId> before = problem_.before.of(top);
+    while (seen < before.size() && done_[Index(before[seen])]) ++seen;
     if (done_[Index(top)]) {
       stack_.pop_back();
-      continue;
-    }
-    const absl::Span<const LeaderId> before = problem_.before.of(top);
-    const auto missing =
-        std::find_if(before.begin(), before.end(), [&](LeaderId x) { return !done_[Index(x)]; });
-    if (missing != before.end()) {
-      stack_.push_back(*missing);
+    } else if (seen < before.size()) {
+      stack_.emplace_back(before[seen], 0);
     } else {
+      const LeaderId next = top;
       stack_.pop_back();
-      Take(top);
+      Take(next);
     }
   }
 }

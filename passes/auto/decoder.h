@@ -10,6 +10,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <queue>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -122,6 +126,21 @@ class Decoder {
     }
   };
 
+  // What a leader of the main chain waits for, as far as it has been looked through.
+  struct Stalls {
+    using Stall = std::tuple<int64_t, size_t, int32_t>;  // end, place among its inputs, batch
+    LeaderId of = -1;
+    size_t seen = 0;  // of its inputs; those before are done or under way
+    std::priority_queue<Stall, std::vector<Stall>, std::greater<>> batches;
+
+    int32_t first() const { return std::get<2>(batches.top()); }
+    void Clear(LeaderId leader) {
+      of = leader;
+      seen = 0;
+      batches = {};
+    }
+  };
+
   // decoder.cc: the clock and the main loop.
   void Reset(const Settings& settings, int64_t memory_cap, const Partition* partition);
   void ResetRoots();
@@ -208,7 +227,8 @@ class Decoder {
   int64_t deferred_ps_ = 0;
   bool deferred_sorted_ = false;
   LeaderId main_ = 0;  // first leader of the main chain that is not done
-  std::vector<LeaderId> stack_, stalls_;
+  std::vector<std::pair<LeaderId, size_t>> stack_;  // and how far it has been looked through
+  Stalls stalls_;
 
   // Collectives.
   std::vector<int32_t> batch_of_;

@@ -19,9 +19,11 @@ constexpr double kMaxTotalPs = 2.2e17;
 // Plans by a file's own costs do not pass for plans by the profile's.
 constexpr char kOverTheFiles[] = " over the file's costs";
 
-// Clamped, so that an absurd figure stays one until CheckTotal() refuses it.
+// Clamped, so that an absurd figure stays one until CheckTotal() refuses it; so does one that is
+// none, as of no bytes at no speed.
 int64_t ToPs(double us) {
-  return static_cast<int64_t>(std::nearbyint(std::min(us * 1e6, kMaxTotalPs)));
+  const double ps = us * 1e6;
+  return static_cast<int64_t>(ps < kMaxTotalPs ? std::nearbyint(ps) : kMaxTotalPs);
 }
 
 int64_t ToPpb(double share) { return static_cast<int64_t>(std::nearbyint(share * 1e9)); }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 
 #include "passes/base/digest.h"
+#include "passes/base/index.h"
 #include "passes/cost/costs.h"
 #include "passes/cost/profile.h"
 
@@ -19,7 +20,8 @@ namespace {
 constexpr size_t kDigits = 32;
 constexpr size_t kMaxOp = 256;
 constexpr double kMaxUs = 1e8;
-constexpr size_t kMaxParts = 256;  // of a kernel; what lies beyond is told by its type
+constexpr size_t kMaxParts = 256;              // of a kernel; what lies beyond is told by its type
+constexpr size_t kMaxText = size_t{64} << 10;  // and beyond that nothing is told
 
 bool IsKernel(const Graph& graph, NodeId n) {
   return graph.kind(n) == NodeKind::kCall && !graph.is_view(n) &&
@@ -29,7 +31,7 @@ bool IsKernel(const Graph& graph, NodeId n) {
 // Writes down what a kernel computes.
 class Writer {
  public:
-  explicit Writer(const Graph& graph) : graph_(graph) {}
+  Writer(const Graph& graph, absl::Span<const NodeId> source) : graph_(graph), source_(source) {}
 
   std::string Run(NodeId n) {
     absl::StrAppend(&text_, "kernel 1;", graph_.memory_bytes(n), ";");
@@ -54,13 +56,15 @@ class Writer {
     absl::StrAppend(&text_, graph_.op(n), " ");
     Types(n);
     text_ += '(';
-    for (const NodeId input : graph_.inputs(n)) Input(input);
+    for (const NodeId input : graph_.inputs(n)) {
+      if (text_.size() > kMaxText) break;
+      Input(input);
+    }
     text_ += ')';
   }
 
   void Input(NodeId n) {
-    NodeId source = n;
-    while (Views(source)) source = graph_.inputs(source)[0];
+    const NodeId source = source_[Index(n)];
     Types(n);
     const bool part = graph_.kind(source) == NodeKind::kCall && !graph_.is_view(source) &&
                       !IsKernel(graph_, source);
@@ -72,13 +76,8 @@ class Writer {
     text_ += ',';
   }
 
-  bool Views(NodeId n) const {
-    const bool shows = graph_.kind(n) == NodeKind::kGetitem ||
-                       (graph_.kind(n) == NodeKind::kCall && graph_.is_view(n));
-    return shows && !graph_.inputs(n).empty();
-  }
-
   const Graph& graph_;
+  const absl::Span<const NodeId> source_;
   std::string text_;
   absl::flat_hash_map<NodeId, size_t> numbers_;
 };
@@ -91,8 +90,17 @@ bool IsSignature(absl::string_view text) {
 
 }  // namespace
 
-std::string KernelSignature(const Graph& graph, NodeId n) {
-  return IsKernel(graph, n) ? Writer(graph).Run(n) : "";
+KernelSignatures::KernelSignatures(const Graph& graph) : graph_(graph) {
+  source_.reserve(Index(graph.size()));
+  for (NodeId n = 0; n < graph.size(); ++n) {
+    const bool shows = graph.kind(n) == NodeKind::kGetitem ||
+                       (graph.kind(n) == NodeKind::kCall && graph.is_view(n));
+    source_.push_back(shows && !graph.inputs(n).empty() ? source_[Index(graph.inputs(n)[0])] : n);
+  }
+}
+
+std::string KernelSignatures::Of(NodeId n) const {
+  return IsKernel(graph_, n) ? Writer(graph_, source_).Run(n) : "";
 }
 
 absl::Status ValidateKernels(absl::Span<const MeasuredKernel> kernels) {
@@ -129,8 +137,9 @@ absl::Status ValidateKernels(absl::Span<const MeasuredKernel> kernels) {
 void UseMeasuredKernels(const Graph& graph, const CostProfile& profile, StatedCosts& stated) {
   if (profile.kernels.empty()) return;
   stated.measured_nodes.assign(stated.node_us.size(), false);
+  const KernelSignatures signatures(graph);
   for (NodeId n = 0; n < graph.size(); ++n) {
-    const std::string signature = KernelSignature(graph, n);
+    const std::string signature = signatures.Of(n);
     if (signature.empty()) continue;
     const auto row = std::lower_bound(
         profile.kernels.begin(), profile.kernels.end(), signature,

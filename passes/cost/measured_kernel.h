@@ -23,7 +23,7 @@ struct CostProfile;
 struct StatedCosts;
 
 struct MeasuredKernel {
-  std::string signature;  // KernelSignature()
+  std::string signature;  // KernelSignatures
   std::string op;         // for people, as `samples`: no cost depends on them
   double us = 0.0;
   int32_t samples = 0;
@@ -32,14 +32,25 @@ struct MeasuredKernel {
 // At most this many rows in a profile: half a megabyte. A step has some hundred kinds of kernels.
 inline constexpr size_t kMaxMeasuredKernels = 4096;
 
-// 32 hexadecimal digits; "" for a node that costs nothing. O(nodes that are part of the kernel).
-std::string KernelSignature(const Graph& graph, NodeId n);
+// What kernels compute, in 32 hexadecimal digits. Thread-safe once built.
+class KernelSignatures {
+ public:
+  explicit KernelSignatures(const Graph& graph);  // which outlives it. O(nodes)
+
+  // "" for a node that costs nothing. O(nodes that are part of the kernel, and their inputs), of
+  // which what lies far away is left out.
+  std::string Of(NodeId n) const;
+
+ private:
+  const Graph& graph_;
+  std::vector<NodeId> source_;  // through views and pieces of tuples
+};
 
 // Rows strictly ascending by signature, each with 0 to 1e8 us. Names the row.
 absl::Status ValidateKernels(absl::Span<const MeasuredKernel> kernels);
 
 // Puts the profile's rows into `stated`, which has one time a node: compute_scale does not apply to
-// these. What was not measured keeps what it has. O(nodes) where there are rows.
+// these. What was not measured keeps what it has. Where there are rows: a signature a node.
 void UseMeasuredKernels(const Graph& graph, const CostProfile& profile, StatedCosts& stated);
 
 }  // namespace bucketd

@@ -52,7 +52,11 @@ void ReadSlots(od::value value, Record& record) {
     for (auto field : item.get_object()) {
       const absl::string_view key = View(field.unescaped_key());
       od::value v = field.value();
-      if (key == "node" && !v.is_null()) slot.node = std::max(0, ToNodeId(v.get_int64()));
+      // A slot without a node says null.
+      if (key == "node" && !v.is_null()) {
+        const int64_t node = v.get_int64();
+        slot.node = ToNodeId(node < 0 ? std::numeric_limits<NodeId>::max() : node);
+      }
       if (key == "kind") slot.kind = TextOrNull(v);
       if (key == "fqn") slot.fqn = TextOrNull(v);
     }

@@ -340,9 +340,11 @@ absl::Status GraphBuilder::CheckCollectiveShapes(const NodeSpec& node) const {
   if (fits && HasSymbolicSize(node)) return absl::OkStatus();
   if (fits && whole) fits = in == out;
   if (fits && !whole) fits = !in.empty() && rest(in) == rest(out);
-  // No overflow: sizes are at most 2^50 (2^24 for groups), and zero-sized tensors were capped too.
-  if (fits && Gathers(c.kind)) fits = in[0] * size == out[0];
-  if (fits && Scatters(c.kind)) fits = in[0] == out[0] * size;
+  const auto is_whole = [&](int64_t whole_size, int64_t part) {
+    return whole_size % size == 0 && whole_size / size == part;
+  };
+  if (fits && Gathers(c.kind)) fits = is_whole(out[0], in[0]);
+  if (fits && Scatters(c.kind)) fits = is_whole(in[0], out[0]);
   if (fits) return absl::OkStatus();
   return Error(
       node, absl::StrCat(Name(c.kind), " over ", size, " ranks makes ", Name(node.outputs[0].dtype),

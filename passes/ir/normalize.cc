@@ -89,6 +89,7 @@ class Changes {
     const NodeId input = raw_.inputs(c.start)[0];
     if (c.symbolic) return;
     const bool is_padded = IsPad(input);
+    if (!is_padded && (c.wait == kNoNode || !IsCut(c.wait))) return;
     std::vector<NodeId> chain;
     NodeId at = input;
     if (is_padded) {
@@ -100,7 +101,6 @@ class Changes {
       at = raw_.inputs(at)[0];
     }
     if (raw_.kind(at) != NodeKind::kPlaceholder || !HasOne(at) || raw_.is_symbolic(at)) return;
-    if (!is_padded && (c.wait == kNoNode || !IsCut(c.wait))) return;
     chain.push_back(at);
     for (NodeId n : chain) shape_of_[static_cast<size_t>(n)] = input;
     if (!is_padded) inserts_.push_back(c.start);

@@ -23,7 +23,8 @@ struct Constraints {
   std::vector<bool> pinned;
 };
 
-// O(nodes + edges + uses of written storages). RESOURCE_EXHAUSTED as StorageSets::Of.
+// O(nodes + edges) where tensors stand on few storages. RESOURCE_EXHAUSTED as StorageSets::Of, and
+// where writes meet too many.
 absl::StatusOr<Constraints> FindConstraints(const Graph& graph);
 
 }  // namespace bucketd

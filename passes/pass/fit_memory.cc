@@ -8,6 +8,7 @@
 
 #include "passes/base/collectives.h"
 #include "passes/base/index.h"
+#include "passes/base/int128.h"
 #include "passes/pass/numerics.h"
 #include "passes/pass/plan_launch.h"
 #include "passes/sim/simulator.h"
@@ -96,10 +97,8 @@ bool MayExceed(const Graph& graph, const Plan& plan, absl::Span<const int64_t> l
 int64_t MemoryLimit(const PassContext& context) {
   const int64_t resident = context.options.resident_bytes;
   if (context.options.memory_limit_bytes > 0) return context.options.memory_limit_bytes - resident;
-  // peak * ppm / 10^6 without overflow.
-  const int64_t ppm = context.options.memory_limit_ppm;
   const int64_t peak = context.program_order.peak_bytes + resident;
-  return peak / 1'000'000 * ppm + peak % 1'000'000 * ppm / 1'000'000 - resident;
+  return PartsPerMillion(peak, context.options.memory_limit_ppm) - resident;
 }
 
 bool TakeFromFarthest(absl::Span<const Scheduler::Window> windows, const std::vector<bool>& marked,

@@ -72,8 +72,13 @@ class StorageSets {
   static absl::StatusOr<StorageSets> Of(const Graph& graph, int64_t max_entries = 50'000'000);
 
   // Ascending, each once.
-  absl::Span<const NodeId> of(NodeId n) const {
-    const size_t set = static_cast<size_t>(set_of_[static_cast<size_t>(n)]);
+  absl::Span<const NodeId> of(NodeId n) const { return entries(set(n)); }
+
+  // Sets by number, from 0 to size().
+  int32_t size() const { return static_cast<int32_t>(begin_.size()) - 1; }
+  int32_t set(NodeId n) const { return set_of_[static_cast<size_t>(n)]; }
+  absl::Span<const NodeId> entries(int32_t number) const {
+    const size_t set = static_cast<size_t>(number);
     return absl::MakeConstSpan(entries_).subspan(
         static_cast<size_t>(begin_[set]), static_cast<size_t>(begin_[set + 1] - begin_[set]));
   }

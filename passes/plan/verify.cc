@@ -130,6 +130,8 @@ class Verifier {
           BadBucket(k, graph_.Describe(member), " is not a collective");
         } else if (CollectiveAt(member).wait == kNoNode) {
           BadBucket(k, "nobody waits for ", graph_.Describe(member));
+        } else if (graph_.inputs(member).size() != 1 || !graph_.mutates(member).empty()) {
+          BadBucket(k, graph_.Describe(member), " is no plain collective of one tensor");
         } else if (CollectiveAt(member).symbolic) {
           BadBucket(k, graph_.Describe(member), " has a symbolic size");
         }
@@ -180,12 +182,13 @@ class Verifier {
 
   void LayoutsAreBackToBack() {
     ForBuckets([&](size_t k, const Bucket& bucket) {
-      if (bucket.offsets.empty()) return;
+      const bool has_offsets = !bucket.offsets.empty();
+      if (!has_offsets && bucket.slice_bytes == 0 && bucket.bytes == 0) return;
       Bucket expected;
       expected.members = bucket.members;
       LayOut(graph_, expected);
-      if (bucket.offsets != expected.offsets || bucket.slice_bytes != expected.slice_bytes ||
-          bucket.bytes != expected.bytes) {
+      if ((has_offsets && bucket.offsets != expected.offsets) ||
+          bucket.slice_bytes != expected.slice_bytes || bucket.bytes != expected.bytes) {
         BadBucket(k, "offsets are not those of its members back to back (a slice of ",
                   expected.slice_bytes, " bytes, ", expected.bytes, " in all)");
       }

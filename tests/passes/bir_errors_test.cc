@@ -172,5 +172,17 @@ TEST(BadBirs, AreBoundedInLengthOfTextAndLineAndInNodes) {
   EXPECT_THAT(says(limits), HasSubstr("bytes; the limit is 10"));
 }
 
+// 2^50 times 2^24 is 0 in an int64.
+TEST(BadBirTest, AGatherWhoseSizeLeavesAnInt64IsRefused) {
+  const auto parsed = ParseBir(
+      "graph @g mesh(dp=16777216) {\n"
+      "  %x = input : bool[1125899906842624]\n"
+      "  %g = all_gather(%x) : bool[0]\n"
+      "  %w = wait(%g)\n"
+      "  return %w\n}\n");
+  EXPECT_THAT(std::string(parsed.status().message()),
+              HasSubstr("all_gather over 16777216 ranks makes bool[0]"));
+}
+
 }  // namespace
 }  // namespace bucketd

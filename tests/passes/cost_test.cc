@@ -167,6 +167,20 @@ TEST(Costs, RefuseWhatNoGraphTakes) {
   EXPECT_FALSE(Costs::FromFile(captured.graph, stated, CostProfile()).ok());
 }
 
+// No bytes at no speed take neither no time nor less.
+TEST(Costs, NothingOverAWireOfNoSpeedIsRefused) {
+  bucketd::testing::Net net(8);
+  net.Out(net.Gather("a", net.Parameter("a", {0, 4})), SlotKind::kOutput);
+  const Graph graph = net.Build();
+  StatedCosts stated;
+  stated.node_us.resize(static_cast<size_t>(graph.size()));
+  stated.links = {{.alpha_us = 1.0, .busbw_bytes_per_s = 1e-320}};
+  const absl::StatusOr<Costs> costs = Costs::FromFile(graph, stated, CostProfile());
+  EXPECT_EQ(costs.status().code(), absl::StatusCode::kInvalidArgument) << costs.status();
+  stated.links[0].busbw_bytes_per_s = 1e9;
+  EXPECT_TRUE(Costs::FromFile(graph, stated, CostProfile()).ok());
+}
+
 TEST(DeviceModel, NamesTheMeshDimensionThatIsMissing) {
   const CapturedGraph captured = bucketd::testing::ReadTestGraph("llama3_debug_fsdp4_tp2.fw");
   Mesh mesh = captured.mesh;

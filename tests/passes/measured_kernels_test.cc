@@ -89,12 +89,13 @@ TEST(MeasuredKernels, TakeThePlaceOfTheModelForTheirKindAloneWithoutItsScale) {
   const Graph& graph = captured.graph;
   CostProfile profile = *FindProfile("small_batch");  // its compute_scale is 0.15
   const Costs before = *Costs::FromDeviceModel(graph, captured.mesh, profile);
+  const KernelSignatures signatures(graph);
   std::map<std::string, int> kinds;
-  for (NodeId n = 0; n < graph.size(); ++n) ++kinds[KernelSignature(graph, n)];
+  for (NodeId n = 0; n < graph.size(); ++n) ++kinds[signatures.Of(n)];
   std::string chosen;
   for (NodeId n = 0; n < graph.size(); ++n) {
     if (graph.op(n) != "aten.mm.default") continue;
-    const std::string kind = KernelSignature(graph, n);
+    const std::string kind = signatures.Of(n);
     if (chosen.empty() || kinds[kind] > kinds[chosen]) chosen = kind;
   }
   // Blocks are alike: a kind has several kernels, and by far not all are of one kind.
@@ -107,7 +108,7 @@ TEST(MeasuredKernels, TakeThePlaceOfTheModelForTheirKindAloneWithoutItsScale) {
   const Costs from_file = *Costs::FromFile(graph, stated, profile);
   int measured = 0;
   for (NodeId n = 0; n < graph.size(); ++n) {
-    const bool is = KernelSignature(graph, n) == chosen;
+    const bool is = signatures.Of(n) == chosen;
     measured += is ? 1 : 0;
     EXPECT_EQ(after.node_ps(n), is ? 123'500'000 : before.node_ps(n));
     if (is) {
@@ -117,9 +118,10 @@ TEST(MeasuredKernels, TakeThePlaceOfTheModelForTheirKindAloneWithoutItsScale) {
   EXPECT_EQ(measured, kinds[chosen]);
   // The same kernels in another graph of the model are the same kind.
   const CapturedGraph joint = bucketd::testing::ReadTestGraph("llama3_debug_fsdp8.joint");
+  const KernelSignatures in_other(joint.graph);
   int in_joint = 0;
   for (NodeId n = 0; n < joint.graph.size(); ++n) {
-    in_joint += KernelSignature(joint.graph, n) == chosen ? 1 : 0;
+    in_joint += in_other.Of(n) == chosen ? 1 : 0;
   }
   EXPECT_GE(in_joint, measured);
 }
@@ -149,7 +151,7 @@ std::string FusedSignature(const std::string& first, const std::string& name, in
   const NodeId one = add(NodeKind::kCall, first, {x}, was, first_bytes, kPointwiseFlag);
   const NodeId view = add(NodeKind::kCall, "aten.view.default", {one}, is, 0, kViewFlag);
   const NodeId sum = add(NodeKind::kCall, "aten.add.Tensor", {view}, is, bytes, kPointwiseFlag);
-  return KernelSignature(builder.graph(), sum);
+  return KernelSignatures(builder.graph()).Of(sum);
 }
 
 TEST(KernelSignature, IsOfAllThatAFusedKernelComputesAndOfNothingElse) {

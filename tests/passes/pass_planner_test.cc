@@ -52,6 +52,17 @@ TEST(Planner, PlansEverySharedGraphInBlocks) {
   }
 }
 
+TEST(Planner, AMemoryLimitBeyondAllNumbersLimitsNothing) {
+  const CapturedGraph captured = Captured("llama3_debug_fsdp8.fw");
+  const Costs costs = FileCosts(captured);
+  PlanOptions options = TransformerBlock();
+  options.resident_bytes = int64_t{1} << 60;
+  options.memory_limit_ppm = 12'000'000;
+  const absl::StatusOr<Plan> plan = MakePlan(captured.graph, costs, options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_FALSE(HasDiagnostic(*plan, "memory-limit"));
+}
+
 TEST(Planner, ALlamaGetsOneGatherABlockAndOneForTheRest) {
   const CapturedGraph captured = Captured("llama3_debug_fsdp8.fw");
   const Costs costs = FileCosts(captured);

@@ -150,6 +150,12 @@ const Broken kBroken[] = {
        p.buckets[0].members = {Named(g, "RSs"), Named(g, "RSsum")};
      },
      "(RSsum) differ in reduce op"},
+    {"BytesAreThoseOfTheMembers",
+     [](const Graph&, Plan& p) {
+       p.buckets[0].offsets.clear();
+       p.buckets[0].bytes = int64_t{1} << 60;
+     },
+     "offsets are not those of its members"},
     {"MembersAreWaitedFor",
      [](const Graph& g, Plan& p) { p.buckets[0].members[1] = Named(g, "AGlost"); },
      "nobody waits for"},
@@ -414,6 +420,23 @@ TEST(LayOut, PutsSlicesBackToBack) {
   EXPECT_THAT(gather.offsets, ::testing::ElementsAre(0, 16));  // [2, 4] of bf16
   EXPECT_EQ(gather.slice_bytes, 32);
   EXPECT_EQ(gather.bytes, 128);
+}
+
+// A bucket has tensors of its own: what is given to be written would never be.
+TEST(VerifyPlanTest, ACollectiveThatWritesIntoAGivenTensorIsInNoBucket) {
+  Net net(4);
+  const NodeId a = net.Call("a", {net.Input("x", {8, 4})}, {8, 4});
+  const NodeId b = net.Call("b", {net.Input("y", {8, 4})}, {8, 4});
+  const NodeId first = net.ReduceInPlace("first", a), second = net.ReduceInPlace("second", b);
+  net.Out(net.Wait("w", first), SlotKind::kOutput);
+  net.Out(net.Wait("v", second), SlotKind::kOutput);
+  const Graph graph = net.Build();
+  Plan plan = ProgramOrder(graph);
+  ASSERT_TRUE(VerifyPlan(graph, plan).ok());
+  Bucket bucket;
+  bucket.members = {first, second};
+  plan.buckets.push_back(bucket);
+  EXPECT_THAT(std::string(VerifyPlan(graph, plan).message()), HasSubstr("no plain collective"));
 }
 
 }  // namespace

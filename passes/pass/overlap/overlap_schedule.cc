@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/int128.h"
 #include "passes/base/status_macros.h"
 #include "passes/pass/compute_run.h"
 #include "passes/pass/fit_memory.h"
@@ -31,10 +32,6 @@ using schedule_overlap::StorageUses;
 // Runs with less and less room before the scheduler gives up on a memory limit.
 constexpr int kMaxTighterRuns = 6;
 
-int64_t Share(int64_t bytes, int64_t ppm) {
-  return bytes / 1'000'000 * ppm + bytes % 1'000'000 * ppm / 1'000'000;
-}
-
 // What memory may grow by while scheduling.
 absl::StatusOr<int64_t> MaxIncrease(const PlanOptions& options, int64_t peak) {
   const bool has_bytes = options.max_memory_increase_bytes != kNoLimit;
@@ -45,7 +42,7 @@ absl::StatusOr<int64_t> MaxIncrease(const PlanOptions& options, int64_t peak) {
         "max_memory_increase_mb and max_memory_increase_ppm are both none, which torch 2.13 does "
         "not survive; give one of them, or leave out upstream");
   }
-  const int64_t share = has_share ? Share(peak, options.max_memory_increase_ppm) : 0;
+  const int64_t share = has_share ? PartsPerMillion(peak, options.max_memory_increase_ppm) : 0;
   if (!has_bytes) return share;
   if (!has_share) return options.max_memory_increase_bytes;
   if (options.upstream || options.memory_rule == MemoryRule::kMax) {

@@ -20,7 +20,16 @@ constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 class Lifetimes {
  public:
   Lifetimes(const Graph& graph, const Plan& plan)
-      : graph_(graph), position_(PlacesOf(graph, plan.buckets, plan.order)) {}
+      : graph_(graph), position_(PlacesOf(graph, plan.buckets, plan.order)), last_use_(position_) {
+    // Users come behind in a graph, whatever their places are in the plan.
+    for (NodeId n = graph.size() - 1; n >= 0; --n) {
+      for (const NodeId user : graph.users(n)) {
+        const bool goes_on = graph.is_view(user);
+        last_use_[Index(n)] =
+            std::max(last_use_[Index(n)], (goes_on ? last_use_ : position_)[Index(user)]);
+      }
+    }
+  }
 
   std::pair<int32_t, int32_t> Of(const Bucket& bucket) const {
     int32_t first = std::numeric_limits<int32_t>::max(), last = 0;
@@ -31,7 +40,7 @@ class Lifetimes {
           first = std::min(first, position_[Index(x)]);
         }
       }
-      last = std::max(last, LastUse(Wait(member)));
+      last = std::max(last, last_use_[Index(Wait(member))]);
     }
     return {first, last};
   }
@@ -39,22 +48,8 @@ class Lifetimes {
  private:
   NodeId Wait(NodeId member) const { return graph_.collective(graph_.collective_of(member)).wait; }
 
-  int32_t LastUse(NodeId n) const {
-    int32_t last = position_[Index(n)];
-    std::vector<NodeId> stack = {n};
-    while (!stack.empty()) {
-      const NodeId at = stack.back();
-      stack.pop_back();
-      for (const NodeId user : graph_.users(at)) {
-        last = std::max(last, position_[Index(user)]);
-        if (graph_.is_view(user)) stack.push_back(user);
-      }
-    }
-    return last;
-  }
-
   const Graph& graph_;
-  std::vector<int32_t> position_;
+  std::vector<int32_t> position_, last_use_;
 };
 
 }  // namespace

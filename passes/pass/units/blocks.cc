@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -130,20 +131,15 @@ absl::string_view Owner(absl::string_view fqn) {
   return dot == absl::string_view::npos ? fqn : fqn.substr(0, dot);
 }
 
-// What a use outside of all blocks is called: its top-level module, unless blocks live in there.
-absl::string_view TopName(absl::string_view fqn, const std::vector<std::vector<Block>>& rows) {
-  const absl::string_view top = fqn.substr(0, std::min(fqn.find('.'), fqn.size()));
-  for (const std::vector<Block>& row : rows) {
-    if (Holds(top, row[0].name)) return Owner(fqn);
-  }
-  return top;
-}
+absl::string_view Top(absl::string_view name) { return name.substr(0, name.find('.')); }
 
 // Uses outside of blocks, in order of first use, into units.
 class Outside {
  public:
   Outside(absl::Span<const NamedUse> uses, const std::vector<std::vector<Block>>& rows)
-      : uses_(uses), rows_(rows) {}
+      : uses_(uses) {
+    for (const std::vector<Block>& row : rows) with_blocks_.insert(Top(row[0].name));
+  }
 
   // One unit a top-level module; what the model itself owns is one, too.
   void AddByModule(const std::vector<int32_t>& outside, std::vector<FoundUnit>& units) const {
@@ -151,9 +147,8 @@ class Outside {
     for (const int32_t use : outside) {
       const absl::string_view fqn = Fqn(use);
       const bool own = fqn.find('.') == absl::string_view::npos;
-      const auto [it, added] =
-          unit_of.emplace(own ? absl::string_view() : TopName(fqn, rows_), units.size());
-      if (added) units.push_back({std::string(TopName(fqn, rows_)), {}, false});
+      const auto [it, added] = unit_of.emplace(own ? absl::string_view() : Name(fqn), units.size());
+      if (added) units.push_back({std::string(Name(fqn)), {}, false});
       FoundUnit& unit = units[it->second];
       unit.uses.push_back(use);
       if (!own || added || unit.uses.size() > kMaxNamed + 1) continue;
@@ -166,7 +161,7 @@ class Outside {
     FoundUnit unit{"", outside, false};
     std::set<absl::string_view> names;
     for (const int32_t use : outside) {
-      const absl::string_view name = TopName(Fqn(use), rows_);
+      const absl::string_view name = Name(Fqn(use));
       if (!names.insert(name).second || names.size() > kMaxNamed) continue;
       absl::StrAppend(&unit.name, unit.name.empty() ? "" : "+", name);
     }
@@ -176,9 +171,14 @@ class Outside {
 
  private:
   absl::string_view Fqn(int32_t use) const { return uses_[static_cast<size_t>(use)].fqn; }
+  // Its top-level module, unless blocks live in there.
+  absl::string_view Name(absl::string_view fqn) const {
+    const absl::string_view top = Top(fqn);
+    return with_blocks_.contains(top) ? Owner(fqn) : top;
+  }
 
   absl::Span<const NamedUse> uses_;
-  const std::vector<std::vector<Block>>& rows_;
+  absl::flat_hash_set<absl::string_view> with_blocks_;  // top-level modules
 };
 
 }  // namespace
