@@ -180,6 +180,7 @@ class SqliteStore final : public Store {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(db.mutex());
   absl::Status AddAuditTable();
   absl::Status TrimAudit();
+  absl::Status EraseAuditBefore(int64_t oldest);
   absl::StatusOr<std::vector<AuditCount>> CountAudit();
   absl::StatusOr<std::vector<AuditLineAt>> AuditLinesBefore(int64_t number, int32_t limit);
   absl::Status EraseAudit(const std::vector<int64_t>& numbers);

@@ -30,6 +30,13 @@ constexpr char kList[] =
     "AND (length(?5) = 0 OR instr(who, ?5) > 0) AND (length(?6) = 0 OR what = ?6) "
     "ORDER BY number DESC LIMIT ?7";
 
+// Lines are numbered as they come, so the oldest are among the first.
+constexpr char kAnyOld[] =
+    "SELECT EXISTS(SELECT 1 FROM (SELECT at FROM audit ORDER BY number LIMIT ?2) WHERE at < ?1)";
+constexpr char kEraseOld[] =
+    "DELETE FROM audit WHERE at < ?1 "
+    "AND number IN (SELECT number FROM audit ORDER BY number LIMIT ?2)";
+
 AuditEntry EntryIn(const Statement& row) {
   const auto text = [&](int column) { return std::string(row.Bytes(column)); };
   return {.id = row.Int(1),
@@ -128,29 +135,20 @@ absl::StatusOr<int64_t> SqliteStore::AddAudit(absl::Span<const AuditEntry> entri
   return added;
 }
 
-// Whether anything is to go is found out by two looks at the key, as long as there is little: the
-// numbers of lines have gaps, but lines without numbers there are none.
 absl::Status SqliteStore::TrimAudit() {
-  constexpr char kMayBeBeyond[] =
-      "SELECT EXISTS(SELECT 1 FROM audit WHERE at < ?1), "
-      "(SELECT MAX(number) FROM audit) - (SELECT MIN(number) FROM audit) >= ?2";
-  const int64_t oldest = options_.audit.age.count() > 0
-                             ? NowMillis() - std::chrono::milliseconds(options_.audit.age).count()
-                             : 0;
-  bool old = false, many = false;
+  if (options_.audit.age.count() > 0) {
+    RETURN_IF_ERROR(
+        EraseAuditBefore(NowMillis() - std::chrono::milliseconds(options_.audit.age).count()));
+  }
+  // Two looks at the key: numbers have gaps, but lines without numbers there are none.
+  bool many = false;
   {
     const absl::MutexLock lock(&reader_->mutex());
-    Statement beyond = reader_->Query(kMayBeBeyond, oldest, options_.audit.lines);
+    Statement beyond = reader_->Query(
+        "SELECT (SELECT MAX(number) FROM audit) - (SELECT MIN(number) FROM audit) >= ?1",
+        options_.audit.lines);
     RETURN_IF_ERROR(beyond.Step().status());
-    old = beyond.Int(0) != 0;
-    many = beyond.Int(1) != 0;
-  }
-  if (old) {
-    const absl::MutexLock lock(&write_mutex_);
-    RETURN_IF_ERROR(Write({}, Room::kReserve, [&](SqliteDb& db) -> absl::Status {
-      db.mutex().AssertHeld();
-      return db.Run("DELETE FROM audit WHERE at < ?1", oldest);
-    }));
+    many = beyond.Int(0) != 0;
   }
   if (!many) return absl::OkStatus();
   return TrimAuditTable(
@@ -161,6 +159,23 @@ absl::Status SqliteStore::TrimAudit() {
 }
 
 // By pages, so that whoever reads a plan waits for one of them at most.
+absl::Status SqliteStore::EraseAuditBefore(int64_t oldest) {
+  while (true) {
+    {
+      const absl::MutexLock lock(&reader_->mutex());
+      Statement found = reader_->Query(kAnyOld, oldest, int64_t{kAuditPage});
+      RETURN_IF_ERROR(found.Step().status());
+      if (found.Int(0) == 0) return absl::OkStatus();
+    }
+    const absl::MutexLock lock(&write_mutex_);
+    RETURN_IF_ERROR(Write({}, Room::kReserve, [&](SqliteDb& db) -> absl::Status {
+      db.mutex().AssertHeld();
+      return db.Run(kEraseOld, oldest, int64_t{kAuditPage});
+    }));
+  }
+}
+
+// By pages, for the same reason.
 absl::StatusOr<std::vector<AuditCount>> SqliteStore::CountAudit() {
   std::map<std::pair<std::string, std::string>, int64_t> counts;
   int64_t before = INT64_MAX;

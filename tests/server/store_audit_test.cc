@@ -205,6 +205,17 @@ TEST_P(AuditTest, OfMoreTenantsThanLinesTheNewestHaveOneEach) {
   EXPECT_THAT(Said(), ElementsAre("pin b", "pin b", "pin b"));
 }
 
+TEST_P(AuditTest, ManyOldLinesGoAtOnce) {
+  audit_ = {.lines = 5'000, .age = hours(1)};
+  OpenAnew();
+  std::vector<AuditEntry> entries;
+  for (int i = 1; i <= 2'500; ++i) entries.push_back({i, 0, now_ - hours(2), Line("pin")});
+  for (int i = 2'501; i <= 2'503; ++i) entries.push_back({i, 0, now_, Line("keep")});
+  ASSERT_EQ(*store_->AddAudit(entries), 2'503);
+  Maintain();
+  EXPECT_THAT(Said({}, 10'000), ElementsAre("keep job", "keep job", "keep job"));
+}
+
 // More than are looked at in one go.
 TEST_P(AuditTest, ManyLinesGoAtOnceAndThoseAmongThemStay) {
   audit_ = {.lines = 300, .age = hours(1)};
