@@ -13,6 +13,7 @@ from .degraded import counters
 from .errors import (
     AgreementError,
     BucketdError,
+    EagerFallback,
     EmbeddedError,
     ExecutorError,
     GraphRefused,
@@ -28,6 +29,7 @@ from .tls import Tls
 __all__ = [
     "AgreementError",
     "BucketdError",
+    "EagerFallback",
     "EmbeddedError",
     "ExecutorError",
     "GraphRefused",

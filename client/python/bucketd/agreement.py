@@ -25,11 +25,11 @@ _GRACE = 10.0
 # The leader, which often hosts the store, stays this long after bad news so that the others can read it.
 _LINGER = 5.0
 _MISSING_SHOWN = 16
-# A rank that waits looks this often whether another one was interrupted.
+# A rank that waits looks this often whether another one was interrupted, or stopped.
 _LOOK = 0.5
 # The leader, before it ends with what it heard so: the others are to hear it, too.
 _STAY = 4 * _LOOK
-_INTERRUPTED = "interrupted"
+_STOPPED = "stopped"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,16 +72,20 @@ class Agreement:
         try:
             yield
         except KeyboardInterrupt:
-            if self.store is not None:
-                # In a thread, since the store may not answer.
-                teller = threading.Thread(target=self._say_interrupted, daemon=True)
-                teller.start()
-                teller.join(_LOOK)
+            self.say_stopped("was interrupted")
             raise
 
-    def _say_interrupted(self) -> None:
+    def say_stopped(self, why: str) -> None:
+        """Waits of the others for this rank, of which there may be some or none, end with its number and `why`."""
+        if self.store is not None:
+            # In a thread, since the store may not answer.
+            teller = threading.Thread(target=self._set_stopped, args=(f"rank {self.rank} {why}",), daemon=True)
+            teller.start()
+            teller.join(_LOOK)
+
+    def _set_stopped(self, text: str) -> None:
         with contextlib.suppress(Exception):  # the others will find the store gone
-            self.store.clone().set(_INTERRUPTED, str(self.rank))
+            self.store.clone().set(_STOPPED, text)
 
     # -- both sides
 
@@ -265,14 +269,14 @@ def await_key(store, key: str, deadline: float, missing: str, failure: type[Buck
 
 
 def wait_for(store, keys: list[str], until: float) -> bool:
-    """Whether all keys are set by then. InterruptedRank, after which `store` is still busy waiting, if a rank was interrupted."""
+    """Whether all keys are set by then. InterruptedRank, after which `store` is still busy waiting, if a rank stopped."""
     looking: list = []  # a connection beside the one that waits, from when that takes long
 
     def look() -> None:
         if not looking:
             looking.append(store.clone())
-        if looking[0].check([_INTERRUPTED]):
-            raise quiet.without_traceback(InterruptedRank(f"rank {looking[0].get(_INTERRUPTED).decode()} was interrupted"))
+        if looking[0].check([_STOPPED]):
+            raise quiet.without_traceback(InterruptedRank(looking[0].get(_STOPPED).decode()))
 
     try:
         hearing_signals(lambda: store.wait(keys, datetime.timedelta(seconds=max(0.001, until - time.monotonic()))), look)

@@ -84,6 +84,12 @@ class InductorOrderError(BucketdError):
     reason = "INDUCTOR_ORDER"
 
 
+class EagerFallback(BucketdError):
+    """This rank would run eagerly what the others run by a plan, and launch other collectives than they do. Nothing of it was run."""
+
+    reason = "EAGER_FALLBACK"
+
+
 class ExecutorError(BucketdError):
     """The executor cannot run this plan here, or met an error: a peer that died, a bucket that took too long. After that
     nothing runs on it any more."""
@@ -101,7 +107,7 @@ class AgreementError(BucketdError):
 
 
 class InterruptedRank(AgreementError):
-    """A rank that the others wait for was interrupted (Ctrl-C); the message says which."""
+    """A rank that the others wait for was interrupted (Ctrl-C), or cannot go on; the message says which, and why."""
 
 
 def advise(error: Exception, fallback: str) -> None:

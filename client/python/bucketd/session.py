@@ -105,6 +105,12 @@ class Session:
         self._agreed: dict[tuple[Hashable, str], list[following.Agreed]] = {}  # by code and kind of graph
         self._told: set[str] = set()  # once, not for each graph
 
+    @property
+    def agreement(self) -> Agreement:
+        """With the ranks that there are at first use."""
+        with self._lock:
+            return self._join()
+
     def next_ordinal(self, code: Hashable = None, fused: bool = False, inductor: bool = False) -> Ordinal:
         """Of what is compiled now, from `code` where that is known; `inductor`: by that, whether or not its kernels are priced `fused`."""
         ordinal = Ordinal(self._ordinals, code, fused, inductor or fused)
@@ -121,8 +127,7 @@ class Session:
 
         Raises, on every rank, where one of them has no plan or another one.
         """
-        with self._lock:
-            agreement = self._join()
+        agreement = self.agreement
         with agreement.telling_of_interrupts():
             return self._plan(agreement, gm, context, kind, ordinal, parameter_order, on_plan, recompile)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import fx
 
+from . import recompiling
 from .boxed import boxed
 from .graph import Role
 from .job import rank_and_world
@@ -91,6 +92,7 @@ class Backend:
         self.compiler, self.passes, self.partitioner, self.recompile = compiler, passes, partitioner, recompile
         self._told_of_wrapper = False
         self.__name__ = "bucketd"
+        recompiling.watch()
 
     def __call__(self, gm: fx.GraphModule, example_inputs, **how):
         """With compiler="inductor", `how` is what torch.compile has of mode= and options=, and what compile_fx takes."""
@@ -98,30 +100,40 @@ class Backend:
         order = self.parameter_order
         if order is None:
             order = _registration_order(context)
-        plan = functools.partial(self._plan, context, self.session.next_ordinal(_code(), self.compiler == INDUCTOR), order)
+        compiled_for, planned = recompiling.backend_here(), []
+
+        def on_plan(one: Planned) -> None:
+            planned.append(one)
+            recompiling.hold(compiled_for, self.session.agreement)
+
+        plan = functools.partial(self._plan, context, self.session.next_ordinal(_code(), self.compiler == INDUCTOR), order, on_plan)
         if self.compiler == INDUCTOR:
             from . import inductor
 
-            return inductor.compile_step(gm, example_inputs, context, plan, partitioner=self.partitioner, **how)
-        return self._node_by_node(gm, example_inputs, context, plan)
+            run = inductor.compile_step(gm, example_inputs, context, plan, partitioner=self.partitioner, **how)
+        else:
+            run = self._node_by_node(gm, example_inputs, context, plan)
+        return recompiling.never_eager(run) if planned else run
 
-    def _plan(self, context, ordinal: int, order, part: fx.GraphModule, inputs, kind: str) -> tuple[fx.GraphModule, bool]:
+    def _plan(self, context, ordinal: int, order, on_plan, part: fx.GraphModule, inputs, kind: str) -> tuple[fx.GraphModule, bool]:
         """A forward or backward behind all passes, and whether it has a plan."""
         plans: list[Planned] = []
+
+        def planned(one: Planned) -> None:
+            plans.append(one)
+            on_plan(one)
+            if self.on_plan is not None:
+                self.on_plan(one)
+
         for each in self.passes:
             if each != PLAN:
                 part = each(part, inputs) or part
             elif has_collectives(part):
-                part = self.session.plan(part, context, kind, ordinal, order, lambda planned: self._planned(plans, planned),
-                                         self.recompile)
+                recompiling.errors_are_errors()
+                part = self.session.plan(part, context, kind, ordinal, order, planned, self.recompile)
             else:
                 self._tell_of_wrapper(context)
         return part, bool(plans)
-
-    def _planned(self, plans: list[Planned], planned: Planned) -> None:
-        plans.append(planned)
-        if self.on_plan is not None:
-            self.on_plan(planned)
 
     def _tell_of_wrapper(self, context) -> None:
         """Once, on one rank: that a graph has nothing to plan since something around it communicates."""
@@ -205,13 +217,23 @@ def plan_pass(
         session = _passes.get(asked)
         if session is None:
             session = _passes[asked] = Session(asked)
+    compiled_for = recompiling.backend_here()
+    if compiled_for is not None:
+        recompiling.watch()
+        recompiling.errors_are_errors()
+
+    def planned(one: Planned) -> None:
+        recompiling.hold(compiled_for, session.agreement)
+        if on_plan is not None:
+            on_plan(one)
+
     order = parameter_names(model, param_order) or []
     if kind == "joint" and (context is None or context.by_position) and not is_described(gm):
         describe(gm, context)
     if context is None:
         context = structural_context(gm)
         _check_names(gm, context, order)
-    return session.plan(gm, context, kind, session.next_ordinal(_code(), fused), order, on_plan)
+    return session.plan(gm, context, kind, session.next_ordinal(_code(), fused), order, planned)
 
 
 def _check_names(gm: fx.GraphModule, context: CaptureContext, order: Sequence[str]) -> None:
