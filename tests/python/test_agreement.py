@@ -7,7 +7,7 @@ import time
 import pytest
 import torch.distributed as dist
 
-from bucketd.agreement import Agreement, hearing_signals, ranks_text
+from bucketd.agreement import Agreement, await_key, hearing_signals, ranks_text
 from bucketd.errors import AgreementError, PlannerError, PlanRejected
 
 WORLD = 4
@@ -205,3 +205,37 @@ def test_a_look_that_blocks_holds_up_nobody():
     finally:
         for_ever.set()
     assert time.monotonic() - begin < 20
+
+
+def test_ranks_at_two_scopes_hear_where_each_of_them_is():
+    def step(agreement, rank):
+        for scope in ("0/fw", "0/bw") if rank < 2 else ("0/fw", "1/fw"):
+            agreement.arrive(scope)
+            agreement.agree(scope, {"plan": "ab"})
+
+    for error in settle(step, deadline=0.5).values():
+        assert isinstance(error, AgreementError)
+        assert str(error).endswith(
+            "; ranks 0-1 at 0/bw, ranks 2-3 at 1/fw: some ranks compiled a graph with collectives that others did not, or in another order")
+
+
+def test_what_ranks_at_two_scopes_wait_for_is_an_error_of_their_agreement():
+    def step(agreement, rank):
+        agreement.arrive(f"{rank // 2}/fw")
+        barrier.wait()
+        await_key(agreement.store, "planner", 0.1, "rank 0 started no planner", apart=agreement.apart)
+
+    barrier = threading.Barrier(WORLD)
+    for error in settle(step).values():
+        assert isinstance(error, AgreementError) and "within 0.1 s; ranks 0-1 at 0/fw, ranks 2-3 at 1/fw" in str(error)
+
+
+def test_a_rank_that_is_only_late_is_not_at_another_scope():
+    def step(agreement, rank):
+        for scope in ("0/fw", "0/bw") if rank < 3 else ("0/fw",):
+            agreement.arrive(scope)
+            agreement.agree(scope, {"plan": "ab"})
+
+    results = settle(step, deadline=0.5)
+    assert results.pop(3) is None
+    assert all(str(error).endswith("no word from rank 3 within 0.5 s (deadline= is half of that)") for error in results.values())

@@ -18,14 +18,14 @@ def cases():
     with planner() as one:
         said = run_ranks("recompile_worker.py", 2, one.address, *names, timeout=300)
     ranks = [[json.loads(line) for line in text.splitlines() if line.startswith('{"case"')] for text in said]
-    return {name: [rank[i] for rank in ranks] for i, name in enumerate(names)}
+    return {name: [next((found for found in rank if found["case"] == name), {}) for rank in ranks] for name in names}
 
 
 @pytest.mark.parametrize("case", AT_THE_LIMIT)
 def test_a_rank_that_may_not_compile_once_more_stops_and_is_told_how_it_may(cases, case):
     first, second = cases[case]
-    assert "error" not in first, first
-    assert second["error"] == "EagerFallback" and "torch._dynamo.config.recompile_limit, 2, allows" in second["text"]
+    assert "said" in first and "error" not in first, first
+    assert second.get("error") == "EagerFallback" and "torch._dynamo.config.recompile_limit, 2, allows" in second["text"]
     assert "forward (" in second["text"] and "raise torch._dynamo.config.recompile_limit, or see with TORCH_LOGS=recompiles" in second["text"]
     assert sum("for the last time that torch._dynamo.config.recompile_limit, 2, allows" in text for text in second["said"]) == 1
 

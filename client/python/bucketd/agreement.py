@@ -2,8 +2,8 @@
 
 Through torch.distributed's key-value store, not with a collective: a rank that is late, dead or has another graph must
 show up as an error with its number, not as a hang. For each scope (one compiled graph) every rank posts a record; the
-first rank of the scope, its leader, reads all of them and posts one verdict, which every rank obeys. That is three store
-operations a rank and one wait for each rank at the leader.
+first rank of the scope, its leader, reads all of them and posts one verdict, which every rank obeys. That is four store
+operations a rank, with the one that says where it is, and one wait for each rank at the leader.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import queue
 import threading
 import time
+from collections.abc import Callable
 
 from . import quiet
 from .errors import AgreementError, BucketdError, EmbeddedError, InterruptedRank
@@ -49,10 +50,34 @@ class Agreement:
         self.ranks = tuple(ranks)
         self.fallback = fallback
         self.deadline = deadline
+        self._at = ""
 
     @property
     def leader(self) -> bool:
         return self.rank == self.ranks[0]
+
+    def arrive(self, scope: str) -> None:
+        """For others who wait in vain: this rank is at that scope now, and at none that it has not been at yet."""
+        self._at = scope
+        if self.store is not None:
+            with contextlib.suppress(Exception):  # what comes next will find out
+                self.store.set(f"at/{self.rank}", scope)
+
+    def apart(self) -> str:
+        """What to add to an error where ranks wait in vain for each other since they are at different scopes; else ""."""
+        if self.store is None or not self._at:
+            return ""
+        at = {rank: self.store.get(f"at/{rank}").decode() for rank in self.ranks if self.store.check([f"at/{rank}"])}
+        by_scope = {scope: [rank for rank in at if at[rank] == scope] for scope in at.values() if not self._is_over(scope)}
+        if len(by_scope) < 2:
+            return ""
+        where = ", ".join(f"{ranks_text(ranks)} at {scope}" for scope, ranks in by_scope.items())
+        return f"; {where}: some ranks compiled a graph with collectives that others did not, or in another order"
+
+    def _is_over(self, scope: str) -> bool:
+        """Whether ranks went on from there: who was there last is late, at most."""
+        key = _key(scope, "verdict")
+        return self.store.check([key]) and json.loads(self.store.get(key))["outcome"] != "error"
 
     def agree(self, scope: str, record: dict) -> Verdict:
         """Posts what this rank holds (flat, JSON, equal on all ranks) and returns when all ranks hold the same.
@@ -167,7 +192,7 @@ class Agreement:
     def _missing(self, scope: str) -> str:
         silent = [r for r in self.ranks if not self.store.check([_key(scope, r)])]
         shown = ranks_text(silent[:_MISSING_SHOWN]) + (" ..." if len(silent) > _MISSING_SHOWN else "")
-        return f"no word from {shown} within {self.deadline:g} s (deadline= is half of that)"
+        return f"no word from {shown} within {self.deadline:g} s (deadline= is half of that){self.apart()}"
 
     # -- the others
 
@@ -256,16 +281,19 @@ def job_store(prefix: str):
     return dist.PrefixStore(prefix, store)
 
 
-def await_key(store, key: str, deadline: float, missing: str, failure: type[BucketdError] = EmbeddedError):
-    """What another rank sets; `failure`, which begins with `missing`, if it does not within the deadline."""
+def await_key(store, key: str, deadline: float, missing: str, failure: type[BucketdError] = EmbeddedError,
+              apart: Callable[[], str] = lambda: ""):
+    """What another rank sets; `failure`, which begins with `missing`, if it does not within the deadline, and AgreementError if the ranks
+    are `apart` (Agreement.apart)."""
     try:
         if wait_for(store, [key], time.monotonic() + deadline):
             return store.get(key)
+        why = apart()
     except BucketdError:
         raise
     except Exception as lost:
         raise failure(f"{missing} ({lost})") from lost
-    raise failure(f"{missing} within {deadline:g} s")
+    raise (AgreementError if why else failure)(f"{missing} within {deadline:g} s{why}")
 
 
 def wait_for(store, keys: list[str], until: float) -> bool:

@@ -31,7 +31,8 @@ def receive(agreement: Agreement, scope: str, graph: Graph, digest: bytes, deadl
     if agreement.store is None or agreement.leader:
         return graph, digest
     missing = f"no word from rank {agreement.ranks[0]}"
-    leaders = bytes.fromhex(await_key(agreement.store, f"{scope}/graph", deadline, missing, AgreementError).decode())
+    leaders = bytes.fromhex(await_key(agreement.store, f"{scope}/graph", deadline, missing, AgreementError,
+                                      agreement.apart).decode())
     if leaders in (b"", digest):
         return graph, digest
     encoded = zlib.decompress(agreement.store.get(f"{scope}/graph/encoded"))

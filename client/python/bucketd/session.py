@@ -78,8 +78,9 @@ def _tells_nothing(captured: capture.Captured) -> bool:
 
 
 class Ordinal:
-    """Counts what is compiled, alike on all ranks. What is compiled again, by some of them, gets a number only when it turns out that it
-    needs a plan of its own. `inductor` compiles it; `fused`: it is planned with the costs of the kernels that Inductor fuses."""
+    """Counts what is planned, alike on all ranks. What some of them compile alone, since it has no collectives or is compiled again, gets
+    no number unless it needs a plan of its own. `inductor` compiles it; `fused`: it is planned with the costs of the kernels that
+    Inductor fuses."""
 
     def __init__(self, numbers: Iterator[int], code: Hashable, fused: bool, inductor: bool):
         self._numbers, self.code, self.fused, self.inductor = numbers, code, fused, inductor
@@ -91,7 +92,7 @@ class Ordinal:
 
 class Session:
     """One backend's dealings with its planner and with the other ranks. Every rank must make its sessions, and compile
-    its graphs, in the same order: that is how they know which graph they speak of."""
+    its graphs with collectives, in the same order: that is how they know which graph they speak of."""
 
     def __init__(self, asked: settings.Settings):
         self.settings = asked
@@ -101,7 +102,6 @@ class Session:
         self._planner = None
         self._lock = threading.RLock()
         self._said = False  # that there is a plan, where nobody reads the log
-        self._codes: set[Hashable] = set()  # that were compiled
         self._agreed: dict[tuple[Hashable, str], list[following.Agreed]] = {}  # by code and kind of graph
         self._told: set[str] = set()  # once, not for each graph
 
@@ -113,11 +113,7 @@ class Session:
 
     def next_ordinal(self, code: Hashable = None, fused: bool = False, inductor: bool = False) -> Ordinal:
         """Of what is compiled now, from `code` where that is known; `inductor`: by that, whether or not its kernels are priced `fused`."""
-        ordinal = Ordinal(self._ordinals, code, fused, inductor or fused)
-        if code is None or code not in self._codes:
-            ordinal.number  # noqa: B018  taken now: this is one that all ranks compile
-        self._codes.add(code)
-        return ordinal
+        return Ordinal(self._ordinals, code, fused, inductor or fused)
 
     def plan(self, gm: fx.GraphModule, context, kind: str, ordinal: Ordinal, parameter_order=(),
              on_plan: Callable[[Planned], None] | None = None, recompile: bool = True) -> fx.GraphModule:
@@ -183,6 +179,7 @@ class Session:
         agreement = self._agreement
         scope = f"{agreement.ranks[0]}/{ordinal.number}/{kind}" if agreement.ranks[0] else f"{ordinal.number}/{kind}"
         planned, edit, record = None, None, {}
+        agreement.arrive(scope)
         try:
             captured = self._captured(gm, context, kind, scope, ordinal.fused)
             planned, edit, record = self._propose(captured, scope, parameter_order)
@@ -310,7 +307,7 @@ class Session:
         if isinstance(self._planner, BucketdError):
             raise self._planner
         if isinstance(self._planner, _HandedOut):
-            return self._planner.receive(scope, self.settings.deadline)
+            return self._planner.receive(scope, self.settings.deadline, self._agreement.apart)
 
         def ask():
             return self._planner.get_plan(
@@ -326,7 +323,7 @@ class Session:
                 raise
             ranks = self._agreement.ranks
             counted = f" (ranks counted within {ranks_text(ranks)})" if ranks[0] else ""
-            raise AgreementError(f"{scope}: {error}{counted}", error.reason) from error
+            raise AgreementError(f"{scope}: {error}{counted}{self._agreement.apart()}", error.reason) from error
 
     def _job(self, scope: str):
         """What GetPlan says of this rank; None without a job."""
@@ -355,9 +352,10 @@ class Session:
             found = self._start_for_all(store)
             store.set("planner", json.dumps(found))
         else:
-            found = json.loads(await_key(store, "planner", self.settings.deadline, f"rank {me.ranks[0]} started no planner"))
+            found = json.loads(
+                await_key(store, "planner", self.settings.deadline, f"rank {me.ranks[0]} started no planner", apart=me.apart))
         if "error" in found:
-            raise EmbeddedError(found["error"])
+            raise (AgreementError if found["apart"] else EmbeddedError)(found["error"])
         if self.settings.embedded == "rank0" and not me.leader:
             return _HandedOut(store)
         if not me.leader:
@@ -367,7 +365,8 @@ class Session:
     def _start_for_all(self, store) -> dict:
         try:
             nodes = {
-                await_key(store, f"node/{rank}", self.settings.deadline, f"rank {rank} did not say where it runs")
+                await_key(store, f"node/{rank}", self.settings.deadline, f"rank {rank} did not say where it runs",
+                          apart=self._agreement.apart)
                 for rank in self._agreement.ranks
             }
             if len(nodes) > 1 and self.settings.embedded != "rank0":
@@ -376,7 +375,7 @@ class Session:
                     f"planner that all can reach, or say embedded=\"rank0\" to let rank 0 plan for all")
             return {"address": private_planner().address}
         except BucketdError as error:
-            return {"error": str(error)}
+            return {"error": str(error), "apart": isinstance(error, AgreementError)}
 
     # -- the other ranks
 
@@ -418,9 +417,9 @@ class _HandedOut:
         self.store.set(f"{scope}/plan", b"+" + reply.plan)
         return reply
 
-    def receive(self, scope: str, deadline: float) -> PlanReply:
+    def receive(self, scope: str, deadline: float, apart: Callable[[], str]) -> PlanReply:
         begin = time.monotonic()
-        data = await_key(self.store, f"{scope}/plan", deadline, f"no plan for {scope} from the first rank")
+        data = await_key(self.store, f"{scope}/plan", deadline, f"no plan for {scope} from the first rank", apart=apart)
         if data[:1] != b"+":
             raise PlannerError("RANK0", f"the first rank has no plan: {data[1:].decode(errors='replace')}")
         return PlanReply(data[1:], b"", "handed over", time.monotonic() - begin, False)
