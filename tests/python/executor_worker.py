@@ -3,6 +3,7 @@ rank 0 writes.
 
   bits     the same training without a plan, with one through torch.distributed and with one through the executor
   mixed    the same where the library refuses reduce-scatters, as NCCL does of some dtypes
+  forked   rank 0 has a child that ends as programs do, and trains on
   killed   rank 2 is gone, by SIGKILL, in the middle of a step; the others say what they heard, and when
 """
 
@@ -83,6 +84,17 @@ def mixed(mesh, out: pathlib.Path) -> None:
             takes=[each.runner.takes_text for each in planned_graphs])))
 
 
+def forked(mesh, out: pathlib.Path) -> None:
+    run = trained("executor", mesh, planned([], executor="bucketd", executor_timeout=float(sys.argv[2])), steps=1)
+    if dist.get_rank() == 0:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)  # it waited for ever
+            sys.exit(3)
+        out.write_text(json.dumps({"child": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}))
+    run.step()
+
+
 def killed(mesh, out: pathlib.Path) -> None:
     run = trained("executor", mesh, planned([], executor="bucketd", executor_timeout=float(sys.argv[2])))
     if dist.get_rank() == 2:
@@ -107,7 +119,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
-    {"bits": bits, "mixed": mixed, "killed": killed}[sys.argv[1]](mesh, pathlib.Path(sys.argv[3]))
+    {"bits": bits, "mixed": mixed, "forked": forked, "killed": killed}[sys.argv[1]](mesh, pathlib.Path(sys.argv[3]))
     dist.destroy_process_group()
 
 

@@ -64,6 +64,13 @@ def test_the_library_says_what_it_refuses():
 
 
 @pytest.mark.slow
+def test_a_forked_child_ends_as_usual_and_its_parent_trains_on(tmp_path):
+    out = tmp_path / "forked.json"
+    run_ranks("executor_worker.py", 2, "forked", str(TIMEOUT), str(out), timeout=200)
+    assert json.loads(out.read_text()) == {"child": 3}
+
+
+@pytest.mark.slow
 def test_a_rank_that_is_killed_is_an_error_for_the_others_and_they_start_again(tmp_path):
     out = tmp_path / "killed"
     with Ranks("executor_worker.py", WORLD, "killed", str(TIMEOUT), str(out)) as ranks:

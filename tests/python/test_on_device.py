@@ -218,7 +218,7 @@ def test_what_an_executor_may_still_use_stays(monkeypatch):
     for over, stays in ((1, False), (0, True)):
         used = [object()]
         monkeypatch.setattr(executor.library, "load", lambda over=over: types.SimpleNamespace(bucket_executor_close=lambda handle: over))
-        executor._close(4711, used)
+        executor._close(4711, os.getpid(), used)
         assert any(one is used for one in executor._left) == stays
     executor._left.remove(used)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import operator
+import os
 import struct
 import time
 import weakref
@@ -144,7 +145,7 @@ class Runner:
         if arena is not None:
             options.arena, options.arena_bytes = arena.data_ptr(), arena.numel()
         self._handle = hearing_signals(lambda: library.call(loaded.bucket_executor_open, ctypes.byref(options), what=scope))
-        weakref.finalize(self, _close, self._handle, [self._device, arena, self._under_way])
+        weakref.finalize(self, _close, self._handle, os.getpid(), [self._device, arena, self._under_way])
         if self._telemetry is not None:
             self._telemetry.report(self._handle, options, self._part, self.plan, list(self.ours))
 
@@ -186,7 +187,9 @@ class Runner:
 _left: list = []  # what an executor that did not end may still use
 
 
-def _close(handle: int, used: list) -> None:
+def _close(handle: int, owner: int, used: list) -> None:
+    if os.getpid() != owner:  # a forked child has none of its threads, whose end it would wait for, and its connections are the parent's
+        return
     if not library.load().bucket_executor_close(handle):
         _left.append(used)
 
