@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -17,7 +18,7 @@ from ranks import Ranks, run_ranks
 from trainers_page import commands
 from waiting import wait_for
 
-from bucketd import bucket_library, telemetry
+from bucketd import bucket_library, degraded, telemetry
 from bucketd.settings import Settings
 
 WORLD, STEPS = 2, 6
@@ -178,6 +179,47 @@ def test_a_trainer_needs_no_agent(tmp_path):
     handle = bucket_library.call(loaded.bucket_telemetry_open, str(tmp_path / "nobody").encode(), b"job", what="telemetry")
     assert loaded.bucket_telemetry_dropped(handle) == 0
     loaded.bucket_telemetry_close(ctypes.c_void_p(handle))
+
+
+def test_telemetry_that_cannot_open_is_said_and_stops_nothing(caplog):
+    telemetry.of.cache_clear()
+    for _ in range(2):
+        assert telemetry.of("/run/" + "x" * 110, "job") is None
+    assert ["no agent will hear what buckets take: telemetry: INVALID_ARGUMENT: " in text for text in caplog.messages] == [True]
+
+
+def test_an_agent_that_is_not_there_is_said_once_after_some_runs(tmp_path, caplog):
+    told = telemetry.Telemetry(str(tmp_path / "nobody"), "job")
+    for run in range(3 * telemetry._HEARD):
+        told.ran()
+        assert len(caplog.messages) == (run + 1 >= telemetry._HEARD)
+    assert f"an agent at {tmp_path}/nobody (agent=, or BUCKETD_AGENT): there is no socket" in caplog.text
+
+
+def test_an_agent_that_reads_nothing_is_said_with_what_was_lost(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(telemetry.Telemetry, "dropped", 0)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "agent"))
+        told = telemetry.Telemetry(f"unix:{tmp_path}/agent", "job")
+        before = degraded.counters()["telemetry_dropped"]
+        for dropped, warnings in ((0, 0), (7, 1), (9, 1)):
+            monkeypatch.setattr(telemetry.Telemetry, "dropped", dropped)
+            for _ in range(telemetry._HEARD):
+                told.ran()
+            assert len(caplog.messages) == warnings
+    assert "7 records were not read in time" in caplog.text
+    assert (degraded.counters()["telemetry_dropped"] - before) % 9 == 0 < degraded.counters()["telemetry_dropped"]
+
+
+@pytest.mark.parametrize(("environment", "job", "name", "said"), [
+    ("", "llama", "llama", 0), ("named", "llama", "named", 0), ("", "x" * 48, "x" * 47, 1), ("", "große", "gro?e", 1)])
+def test_both_rings_have_one_name_and_one_that_does_not_fit_is_said(tmp_path, monkeypatch, caplog, environment, job, name, said):
+    monkeypatch.setenv("BUCKETD_JOB", environment)
+    call, opened = bucket_library.call, []
+    monkeypatch.setattr(bucket_library, "call", lambda *given, **more: opened.append(given) or call(*given, **more))
+    telemetry.of(str(tmp_path / "nobody"), job)
+    assert [given[2] for given in opened] == [name.encode()]
+    assert len(caplog.messages) == said and (f"knows this job as '{name}'" in caplog.text) == said
 
 
 def test_an_agent_hears_only_of_buckets_that_our_executor_runs():

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
 
 log = logging.getLogger("bucketd")
 
@@ -21,23 +22,31 @@ NAMES = {
     "resumed_uploads": "of them, those that went on where a broken one stopped",
     "unplanned": "graphs that stay without a plan, by fallback or because planning is switched off",
     "refused_buckets": "buckets that stay with torch.distributed, since the executor has no such dtype or operation",
+    "telemetry_dropped": "records of buckets that no agent has read in time",
     "reconnects_after_fork": "connections made anew by a forked child",
 }
 
 _lock = threading.Lock()
 _counts = dict.fromkeys(NAMES, 0)
+_gauges: dict[str, list[Callable[[], int]]] = {}  # by name, of what others count
 _said: set[tuple[str, str]] = set()
 
 
 def counters() -> dict[str, int]:
     """This process's counts by name; NAMES says what each counts. A forked child begins with zeros."""
     with _lock:
-        return dict(_counts)
+        return {name: count + sum(told() for told in _gauges.get(name, ())) for name, count in _counts.items()}
 
 
 def count(name: str) -> None:
     with _lock:
         _counts[name] += 1
+
+
+def gauge(name: str, told: Callable[[], int]) -> None:
+    """`told` says how much to add to that count, for as long as this process lives."""
+    with _lock:
+        _gauges.setdefault(name, []).append(told)
 
 
 def say(address: str, cause: str, text: str) -> None:
@@ -58,6 +67,7 @@ def _start_over() -> None:
     global _lock
     _lock = threading.Lock()  # another thread of the parent may have held the old one
     _counts.update(dict.fromkeys(_counts, 0))
+    _gauges.clear()
 
 
 os.register_at_fork(after_in_child=_start_over)

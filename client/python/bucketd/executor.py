@@ -94,6 +94,7 @@ class Runner:
         if bucket == self._last and self._telemetry is not None:
             self._memory.ends()
             library.load().bucket_executor_peak(self._handle, self._memory.most)
+            self._telemetry.ran()
         return outputs
 
     def _until_done(self, bucket: int, ticket: int) -> None:

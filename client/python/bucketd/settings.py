@@ -55,7 +55,8 @@ class SettingsArgs(TypedDict, total=False):
                    one host; on GPUs it has not been shown to run). What it has not stays with torch.distributed
     executor_timeout  seconds that a bucket may take there, peers' late arrival included (600)
     agent          the socket of this node's bucket-agent, which then hears what each bucket took, and from there Prometheus and the
-                   planner; None: what BUCKETD_AGENT names, if anything. Of buckets that executor="bucketd" runs
+                   planner, by the name that BUCKETD_JOB has, or else `job`; None: what BUCKETD_AGENT names, if anything. Of buckets
+                   that executor="bucketd" runs. Training goes on without one that cannot be told, with a warning
     options        every other option of the planner that `bucketctl plan --help` lists, by name: {"max_topo_span": 800,
                    "bucket_all_reduce": False}
     buckets        of mode "manual", what shares a bucket: "tok_embeddings,layers.[0-31],norm+output", or a list with an entry a

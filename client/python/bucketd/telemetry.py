@@ -9,25 +9,38 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 import os
 import resource
+import stat
 from collections.abc import Sequence
 
 from . import bucket_library as library
+from . import degraded
+from .errors import ExecutorError
 from .plan import Plan
 
+log = logging.getLogger("bucketd")
 _PARTS = {"fw": 1, "bw": 2, "joint": 3}  # GraphPart
 _JOB = 47  # bytes
+_HEARD = 100  # an agent that is there has the ring by that many runs; it is looked for then, and each so many more
 _LOOKS = 8  # at memory: in so many runs of a plan, and in each of so many after them
 
 
 class Telemetry:
-    """One process's ring. `agent` is the path of the agent's socket, `job` what the agent knows the job by."""
+    """One process's ring. `agent` is the path of the agent's socket, also written unix:/path; `job` what the agent knows the job by.
+    ExecutorError where there can be no ring."""
 
     def __init__(self, agent: str, job: str):
+        self._agent = agent.removeprefix("unix:")
         name = "".join(c if c.isprintable() and c.isascii() else "?" for c in job)[:_JOB]
+        if name != job:
+            log.warning("bucketd: the node's agent knows this job as %r, since a ring's name has at most %d characters, of ASCII: "
+                        "--telemetry-job and panels need that one", name, _JOB)
         loaded = library.load()
-        self._handle = library.call(loaded.bucket_telemetry_open, agent.encode(), name.encode(), what="telemetry")
+        self._handle = library.call(loaded.bucket_telemetry_open, self._agent.encode(), name.encode(), what="telemetry")
+        self._runs, self._warned = 0, False
+        degraded.gauge("telemetry_dropped", lambda: self.dropped)
 
     def report(self, executor: int, options: library.Options, part: str, plan: Plan, buckets: Sequence[int]) -> None:
         """From then on, of every bucket of `executor`, a handle of the library that was opened with `options` for these of the plan."""
@@ -37,6 +50,18 @@ class Telemetry:
             peak_bytes=plan.prediction.peak_bytes, wire_ps=(ctypes.c_int64 * len(wires))(*wires))
         library.load().bucket_executor_report(executor, ctypes.byref(options), self._handle, ctypes.byref(said))
 
+    def ran(self) -> None:
+        """A run of a plan has ended. Says once that nobody seems to listen."""
+        self._runs += 1
+        if self._warned or self._runs % _HEARD:
+            return
+        why = "" if _is_socket(self._agent) else "there is no socket"
+        if not why and (lost := self.dropped):
+            why = f"{lost} records were not read in time"
+        if why:
+            self._warned = True
+            log.warning("bucketd: what buckets took does not reach an agent at %s (agent=, or BUCKETD_AGENT): %s", self._agent, why)
+
     @property
     def dropped(self) -> int:
         """Records that no agent has read in time."""
@@ -44,9 +69,22 @@ class Telemetry:
 
 
 @functools.cache
-def of(agent: str, job: str) -> Telemetry:
-    """This process's, for as long as it lives."""
-    return Telemetry(agent, job)
+def of(agent: str, job: str) -> Telemetry | None:
+    """This process's, for as long as it lives; None, which is said, where there can be none: no training ends for that. BUCKETD_JOB, by
+    which NCCL's profiler names the job as well, goes before `job`."""
+    library.load()  # without which there is no executor either
+    try:
+        return Telemetry(agent, os.environ.get("BUCKETD_JOB") or job)
+    except ExecutorError as error:
+        log.warning("bucketd: no agent will hear what buckets take: %s", error)
+        return None
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False
 
 
 class Memory:
