@@ -3,6 +3,7 @@ and its NCCL, and steps on simulated GPUs, where torch's tensors are memory that
 
 import concurrent.futures
 import gc
+import os
 import types
 
 import pytest
