@@ -235,6 +235,60 @@ def test_inputs_of_another_shape_than_the_traced_one_are_refused(split):
         step()
 
 
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x, scale=2, by=None):
+        return (self.linear(x) * scale).sum() * (1 if by is None else by["of"])
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize(("given", "said"), [
+    ((5,), "input 1 is 5; the step was traced for 2 .what is no tensor is a constant"),
+    ((2.0,), "input 1 is 2.0; the step was traced for 2 "),
+    ((), "input 1 is None; the step was traced for 2 "),
+    ((2, {"of": 1.5}, 3), "input 3 is 3; the step was traced for none "),
+    ((2, {"in": 1.5}), "the inputs are .*'in'.*; the step was traced for .*'of'"),
+])
+def test_numbers_are_constants_of_the_graph_and_others_are_refused(split, given, said):
+    x, model = torch.ones(2, 4), Scaled()
+    step = bucketd.joint_step(model, (x, 2, {"of": 1.5}), split=split)
+    assert step(x, 2, {"of": 1.5}).item() == pytest.approx(model(x, 2, {"of": 1.5}).item())
+    with pytest.raises(ValueError, match=said):
+        step(x, *given)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_a_step_uses_the_tensors_that_the_model_has_now(split):
+    x, model = torch.ones(2, 4), Scaled()
+    step = bucketd.joint_step(model, (x,), split=split)
+    model.load_state_dict({name: 3 * torch.ones_like(p) for name, p in model.state_dict().items()}, assign=True)
+    loss = step(x)
+    if split:
+        loss.backward()
+    assert loss.item() == model(x).item() and all(p.grad is not None for p in model.parameters())
+    model.linear.bias.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"parameter linear.bias is \[4\] of torch.float32 without a gradient; the step was traced for .* with a gra"):
+        step(x)
+    model.linear.bias = torch.nn.Parameter(torch.ones(1))
+    with pytest.raises(ValueError, match=r"parameter linear.bias is \[1\] "):
+        step(x)
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_parameters_with_hooks_are_refused_but_where_autograd_runs_the_backward(register):
+    x, model, ran = torch.ones(2, 4), Scaled(), []
+    step = bucketd.joint_step(model, (x,))
+    getattr(model.linear.weight, register)(lambda _: ran.append(1))
+    for refused in (lambda: step(x), lambda: bucketd.joint_step(model, (x,))):
+        with pytest.raises(GraphRefused, match="parameter linear.weight has hooks.*split=True does"):
+            refused()
+    bucketd.joint_step(model, (x,), split=True)(x).backward()
+    assert ran == [1]
+
+
 # -- on real ranks
 
 RANKS, STEPS = 4, 5

@@ -21,6 +21,7 @@ from torch import fx
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from . import as_traced
 from .boxed import boxed
 from .capture import Captured, capture_graph
 from .errors import GraphRefused
@@ -49,7 +50,7 @@ def joint_step(
 ) -> Callable[..., Any]:
     """A planned training step of `model`. Make it in the same order on every rank.
 
-    example_inputs  of the model: shapes and dtypes count, which every later call must have too
+    example_inputs  of the model: every later call must have their shapes and dtypes, and their numbers and texts, which are constants
     loss_fn         what is differentiated is loss_fn(model(*inputs)); None: the model's own result
     reshard         gather parameters again in the backward instead of keeping them (as FSDP2 does by default)
     split           take the planned graph apart into a forward and a backward: step(*inputs) is then a loss with a
@@ -61,7 +62,10 @@ def joint_step(
     executor="bucketd" has one order of launches, which a step taken apart cannot keep: ValueError with `split`.
     Without `split`, step(*inputs, tangent=None) runs forward and backward, adds the gradients to the parameters' .grad and
     returns the detached loss; `tangent` is the gradient that the loss gets (1, where None), such as a loss scale. Raises
-    GraphRefused for a model whose forward writes into its buffers or inputs, or has several results.
+    GraphRefused for a model whose forward writes into its buffers or inputs, or has several results, and for parameters with hooks
+    (register_hook, register_post_accumulate_grad_hook), which would not run; with `split` they do. A step is what was traced: train()
+    or eval(), autocast and hooks of modules are as they were then. It uses the parameters and buffers that the model has when it is
+    called: ValueError where they are not like those that it had.
     """
     session = Session(Settings.of(**settings))
     if split and session.settings.executor:
@@ -94,14 +98,14 @@ def trace_joint(
     context = _context(example_inputs)
     if reshard:
         gather_again(gm, context)
-    return JointGraph(model, gm, context)
+    return JointGraph(model, gm, context, as_traced.Inputs(tuple(example_inputs)))
 
 
 class JointGraph:
     """A traced step of a model."""
 
-    def __init__(self, model: torch.nn.Module, module: fx.GraphModule, context: CaptureContext):
-        self.model, self.module, self.context = model, module, context
+    def __init__(self, model: torch.nn.Module, module: fx.GraphModule, context: CaptureContext, inputs: as_traced.Inputs):
+        self.model, self.module, self.context, self.inputs = model, module, context, inputs
 
     def capture(self, name: str = "joint") -> Captured:
         """For bucketd.save_graph and `bucketctl`."""
@@ -109,7 +113,7 @@ class JointGraph:
 
     def step(self, module: fx.GraphModule | None = None) -> _Step:
         """The step as a function, by `module`: this graph, planned (None: as it is)."""
-        return _Step(self.model, self.module if module is None else module)
+        return _Step(self.model, self.module if module is None else module, self.inputs)
 
     def split(self, module: fx.GraphModule | None = None) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Forward and backward, as torch's default partitioner takes `module` apart."""
@@ -190,39 +194,24 @@ def _split_step(model, example_inputs, loss_fn, reshard, plan):
         traced = _export(stack, model, example_inputs, loss_fn)
         call = aot_compile_joint_with_descriptors(
             traced, partition_fn=partition, fw_compiler=compiler, bw_compiler=compiler)
-    held = [*dict(model.named_parameters(remove_duplicate=False)).values(),
-            *dict(model.named_buffers(remove_duplicate=False)).values()]
-    leaves = pytree.tree_leaves(tuple(example_inputs))
-    expected = {number: _like(leaf) for number, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+    parameters, buffers = as_traced.Tensors(model, "parameter"), as_traced.Tensors(model, "buffer")
+    traced_for = as_traced.Inputs(tuple(example_inputs))
 
     def step(*inputs):
-        _check_shapes(expected, pytree.tree_leaves(inputs))
-        return call(*held, *inputs)
+        traced_for.leaves(inputs)
+        return call(*parameters.now().values(), *buffers.now().values(), *inputs)
 
     return step
-
-
-def _like(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-
-
-def _check_shapes(traced: dict[int, torch.Tensor], leaves: list) -> None:
-    for number, like in traced.items():
-        given = leaves[number] if number < len(leaves) else None
-        if not isinstance(given, torch.Tensor) or (given.shape, given.dtype) != (like.shape, like.dtype):
-            what = f"{list(given.shape)} of {given.dtype}" if isinstance(given, torch.Tensor) else repr(given)
-            raise ValueError(f"input {number} is {what}; the step was traced for {list(like.shape)} of {like.dtype}")
 
 
 class _Step:
     """Runs a joint graph on the model's own tensors. The graph speaks of plain tensors: parts of DTensors go in, and come
     out as gradients of the parameters' layout."""
 
-    def __init__(self, model: torch.nn.Module, module: fx.GraphModule):
-        self.module = module
-        self.parameters = {clean(name): p for name, p in model.named_parameters(remove_duplicate=False)}
-        self.buffers = {clean(name): b for name, b in model.named_buffers(remove_duplicate=False)}
-        self.traced: dict[int, torch.Tensor] = {}  # number of a plain input -> its value when traced
+    def __init__(self, model: torch.nn.Module, module: fx.GraphModule, inputs: as_traced.Inputs):
+        self.module, self.traced_for = module, inputs
+        self.tensors = [as_traced.Tensors(model, kind) for kind in ("parameter", "buffer")]
+        self._look()
         self.inputs = [self._source(n) for n in module.graph.nodes if n.op == "placeholder"]
         self.outputs = [self._target(slot, descriptor) for slot, descriptor in described_slots(module)]
         if [what for what, _ in self.outputs].count("result") != 1:
@@ -230,8 +219,8 @@ class _Step:
         self.forward = boxed(module)
 
     def __call__(self, *inputs, tangent: torch.Tensor | float | None = None) -> torch.Tensor:
-        leaves = pytree.tree_leaves(inputs)
-        _check_shapes(self.traced, leaves)
+        leaves = self.traced_for.leaves(inputs)
+        self._look()
         loss = None
         with torch.no_grad():
             outputs = self.forward([read(leaves, tangent) for read in self.inputs])
@@ -242,18 +231,22 @@ class _Step:
                     self._add(self.parameters[name], value)
         return loss
 
+    def _look(self) -> None:
+        """At the tensors that the model has now."""
+        self.parameters, self.buffers = ({clean(name): held for name, held in each.now().items()} for each in self.tensors)
+        if name := as_traced.hooked(self.parameters):
+            raise GraphRefused(f"parameter {name} has hooks, which a step in one graph does not run: split=True does")
+
     # -- in
 
     def _source(self, node: fx.Node) -> Callable[[list, Any], Any]:
         whole, path = base_descriptor(node.meta.get("desc"))
         kind = type(whole).__name__
-        tensors = {"ParamAOTInput": self.parameters, "BufferAOTInput": self.buffers}.get(kind)
-        if tensors is not None:
-            held = tensors[clean(whole.target)]
-            return lambda leaves, tangent: _part(held, path)
+        if kind in ("ParamAOTInput", "BufferAOTInput"):
+            held = "parameters" if kind == "ParamAOTInput" else "buffers"
+            name = clean(whole.target)
+            return lambda leaves, tangent: _part(getattr(self, held)[name], path)
         if kind == "PlainAOTInput":
-            if not path:
-                self.traced[whole.idx] = node.meta["val"]
             return lambda leaves, tangent: _part(leaves[whole.idx], path)
         if kind == "TangentAOTInput":
             like = node.meta["val"]
