@@ -58,7 +58,7 @@ ALLOWED = {
     "gpu_agent/exec": ["passes/base", "passes/io", *AGENT[:3]],  # plan_reader
     "gpu_agent/backend": ["passes/base", "gpu_agent/device", "gpu_agent/comm", "gpu_agent/exec"],
     "gpu_agent/cuda": ["passes/base", *AGENT[:4]],  # copier.h
-    "gpu_agent/telemetry": ["passes/base", "gpu_agent/comm"],  # socket.h
+    "gpu_agent/telemetry": ["passes/base", "gpu_agent/comm", "gpu_agent/device"],  # socket.h, steady.h
     "gpu_agent/library": ["passes/base", "gpu_agent/comm", "gpu_agent/device", "gpu_agent/exec", "gpu_agent/telemetry"],
     "gpu_agent/profiler": ["passes/base", "gpu_agent/comm", "gpu_agent/telemetry"],  # socket.h, nccl_name.h
     "gpu_agent/run": CORE[:5] + ["passes/io", "client", "client/cli", *AGENT],

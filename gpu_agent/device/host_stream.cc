@@ -11,6 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "gpu_agent/device/steady.h"
+
 namespace bucketd::agent {
 namespace {
 
@@ -24,7 +26,7 @@ class HostEvent final : public Event {
     const auto is_done = [this] { return done(); };
     if (deadline == absl::InfiniteFuture()) {
       reached_.wait(lock, is_done);
-    } else if (!reached_.wait_until(lock, absl::ToChronoTime(deadline), is_done)) {
+    } else if (!reached_.wait_until(lock, SteadyAt(deadline), is_done)) {
       return absl::DeadlineExceededError("the stream did not reach the event in time");
     }
     return status_;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
+#include "gpu_agent/device/steady.h"
 #include "gpu_agent/exec/agreement.h"
 #include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
@@ -22,7 +23,7 @@ class Ticket : public Bound {
   bool open = true;      // nobody has joined it, or waited for its end
   uint64_t capture = 0;  // that it is a part of
   std::shared_ptr<Event> after;
-  absl::Time deadline;
+  SteadyTime deadline;
   std::shared_ptr<Event> pack_begin, packed, wire_begin, arrived, unpack_begin, done;
 
   const std::shared_ptr<Event>& At(Phase phase) const {
@@ -177,12 +178,12 @@ absl::Status Executor::Close() {
 
 // Everything enqueued has ended, and nothing uses the memory.
 absl::Status Executor::Drain() {
-  const absl::Time deadline = absl::Now() + kCloseLimit;
+  const SteadyTime deadline = SteadyIn(kCloseLimit);
   for (const std::unique_ptr<Lane>& lane : lanes_) {
-    if (lane->stream != nullptr) RETURN_IF_ERROR(lane->stream->Drain(deadline));
+    if (lane->stream != nullptr) RETURN_IF_ERROR(lane->stream->Drain(WallTime(deadline)));
   }
   for (const auto* stream : {&pack_, &unpack_}) {
-    if (*stream != nullptr) RETURN_IF_ERROR((*stream)->Drain(deadline));
+    if (*stream != nullptr) RETURN_IF_ERROR((*stream)->Drain(WallTime(deadline)));
   }
   for (const std::unique_ptr<Lane>& lane : lanes_) {
     RETURN_IF_ERROR(lane->channel.communicator->Close());
@@ -252,7 +253,7 @@ absl::Status Executor::Finish(const TicketPtr& ticket, absl::Span<const Tensor> 
     const absl::Status unpacked = Unpack(*ticket, *unpack_);
     if (!unpacked.ok()) Fail(unpacked);
     // It may have been forgotten when it had arrived.
-    ticket->deadline = absl::Now() + options_.timeout;
+    ticket->deadline = SteadyIn(options_.timeout);
     under_way_.push_back(ticket);
   }
   LaunchReady();
@@ -314,7 +315,7 @@ absl::Status Executor::Launch(const TicketPtr& ticket) {
   Stream& wire = *lane.stream;
   const bool on_wire = program_.plan.buckets[k].copies == CopyStream::kComm;
   Stream& pack = on_wire || ticket->in == nullptr ? wire : *pack_;
-  ticket->deadline = absl::Now() + options_.timeout;
+  ticket->deadline = SteadyIn(options_.timeout);
   if (ticket->after != nullptr) pack.After(std::move(ticket->after));
   if (ticket->owns_memory) TakeMemory(ticket, pack);
   if (ticket->in != nullptr) {
@@ -353,6 +354,7 @@ absl::Status Executor::Unpack(Ticket& ticket, Stream& stream) {
 
 absl::Status Executor::Wait(const TicketPtr& ticket, Phase phase, absl::Time deadline) {
   std::shared_ptr<Event> event;
+  const SteadyTime until = SteadyAt(deadline);
   {
     std::unique_lock lock(mutex_);
     if (ticket->capture != 0) {
@@ -361,11 +363,7 @@ absl::Status Executor::Wait(const TicketPtr& ticket, Phase phase, absl::Time dea
     }
     const auto known = [&] { return ticket->At(phase) != nullptr || !error_.ok(); };
     ++waiters_;
-    if (deadline == absl::InfiniteFuture()) {
-      changed_.wait(lock, known);
-    } else {
-      changed_.wait_until(lock, absl::ToChronoTime(deadline), known);
-    }
+    changed_.wait_until(lock, until, known);
     --waiters_;
     event = ticket->At(phase);
     if (event == nullptr) {
@@ -375,7 +373,7 @@ absl::Status Executor::Wait(const TicketPtr& ticket, Phase phase, absl::Time dea
                        ticket->arrived == nullptr ? ": waits for its turn" : ": was not finished"));
     }
   }
-  const absl::Status status = event->Wait(deadline);
+  const absl::Status status = event->Wait(WallTime(until));
   if (!status.ok() && !event->done()) return status;
   const std::lock_guard lock(mutex_);
   if (status.ok()) {
@@ -488,7 +486,7 @@ void Executor::Watch() {
       if (!health.ok()) Fail(health);
     }
     Forget(true);
-    if (under_way_.empty() || absl::Now() < under_way_.front()->deadline) continue;
+    if (under_way_.empty() || SteadyNow() < under_way_.front()->deadline) continue;
     const int32_t late = under_way_.front()->bucket;
     Fail(absl::DeadlineExceededError(
         absl::StrCat(Describe(program_.plan, late), ": did not end within ",

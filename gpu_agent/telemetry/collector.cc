@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -21,8 +21,8 @@
 namespace bucketd::agent {
 namespace {
 
-constexpr absl::Duration kPeriod = absl::Milliseconds(100);
-constexpr absl::Duration kPatience = absl::Seconds(5);  // with who connects and sends nothing
+constexpr std::chrono::milliseconds kPeriod{100};
+constexpr std::chrono::seconds kPatience{5};  // with who connects and sends nothing
 
 absl::Status Unavailable(const std::string& path, absl::string_view what) {
   return absl::UnavailableError(absl::StrCat("telemetry socket ", path, ": ", what));
@@ -111,15 +111,15 @@ Collector::~Collector() {
 }
 
 void Collector::Run() {
-  absl::Time next = absl::Now();
+  SteadyTime next = SteadyNow();
   std::vector<pollfd> waits;
   while (!stopped_) {
     // A negative one is passed over.
     waits = {{wake_.get(), POLLIN, 0}, {accepts_ ? listener_.get() : -1, POLLIN, 0}};
     for (const Trainer& trainer : trainers_) waits.push_back({trainer.connection.get(), POLLIN, 0});
-    const absl::Duration left = std::max(next - absl::Now(), absl::ZeroDuration());
-    poll(waits.data(), waits.size(), static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
-    const absl::Time now = absl::Now();
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - SteadyNow()).count();
+    poll(waits.data(), waits.size(), static_cast<int>(std::max<int64_t>(left, 0)));
+    const SteadyTime now = SteadyNow();
     const bool due = now >= next;
     if (due) {
       next = now + kPeriod;
@@ -163,7 +163,7 @@ void Collector::Accept() {
     events_.Refused(std::string(may.message()));
     return;
   }
-  trainers_.push_back({std::move(connection), nullptr, ++last_id_, absl::Now() + kPatience, *user});
+  trainers_.push_back({std::move(connection), nullptr, ++last_id_, SteadyNow() + kPatience, *user});
 }
 
 absl::Status Collector::MayReport(std::optional<uid_t> user) const {

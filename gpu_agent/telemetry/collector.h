@@ -12,10 +12,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include <sys/types.h>
 
 #include "gpu_agent/comm/socket.h"
+#include "gpu_agent/device/steady.h"
 #include "gpu_agent/telemetry/reader.h"
 
 namespace bucketd::agent {
@@ -51,7 +51,7 @@ class Collector {
     Fd connection;
     std::unique_ptr<RingReader> ring;  // null: it has not come yet
     int id = 0;
-    absl::Time give_up;
+    SteadyTime give_up;
     uid_t user = 0;
   };
 

@@ -1,5 +1,6 @@
 #include "gpu_agent/exec/executor.h"
 
+#include <thread>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,7 @@
 #include "gtest/gtest.h"
 
 #include "tests/gpu_agent/executor_fixture.h"
+#include "tests/gpu_agent/set_clocks.h"
 
 namespace bucketd::agent {
 namespace {
@@ -288,6 +290,35 @@ TEST(ExecutorTest, ABucketThatAPeerNeverStartsFailsAtTheTimeout) {
   EXPECT_THAT(RunOnce(*executors[0], 0, 0, DType::kF32),
               AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("bucket 0: did not end within 2s"),
                     HasSubstr("ring of 2 ranks")));
+}
+
+TEST(ExecutorTest, AWallClockThatIsSetEndsNoBucketAndNoWait) {
+  const Program program = ProgramOf(ThreeBuckets(2));
+  auto group = MakeGroup(2);
+  std::vector<std::unique_ptr<Executor>> executors(2);
+  OnRanks(2, [&](int rank) {
+    const auto r = static_cast<size_t>(rank);
+    executors[r] = OpenExecutor(program, std::move(group[r])).value();
+  });
+  std::thread early([&] { EXPECT_EQ(RunOnce(*executors[0], 0, 0, DType::kF32), ""); });
+  const ClockIsOff clock(CLOCK_REALTIME, absl::Hours(1));
+  absl::SleepFor(absl::Seconds(2));  // it is looked at each second
+  EXPECT_EQ(executors[0]->health(), absl::OkStatus());
+  clock.Set(-absl::Hours(1));
+  const BucketSpec& spec = program.plan.buckets[2];
+  BucketData data = MakeData(spec, 1, spec.dtype);
+  const std::vector<Tensor> in = data.ins(), out = data.outs();
+  const TicketPtr later = executors[1]->Start(2, {in, out, nullptr, nullptr}).value();
+  std::thread waiter([&] {
+    const auto waited = executors[1]->Wait(later, Phase::kDone, absl::Now() + absl::Minutes(1));
+    EXPECT_TRUE(absl::IsAborted(waited)) << waited;
+  });
+  absl::SleepFor(absl::Milliseconds(100));
+  clock.Set(absl::Hours(1));
+  EXPECT_EQ(RunOnce(*executors[1], 0, 1, DType::kF32), "");
+  early.join();
+  executors[1]->Abort("it has waited long enough");
+  waiter.join();
 }
 
 TEST(ExecutorTest, APeerThatDiesEndsTheOthersBuckets) {

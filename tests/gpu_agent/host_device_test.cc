@@ -7,11 +7,14 @@
 #include <cstdint>
 #include <future>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+#include "tests/gpu_agent/set_clocks.h"
 
 namespace bucketd::agent {
 namespace {
@@ -55,6 +58,17 @@ TEST_F(HostStreamTest, AnEventIsDoneWhenWhatWasBeforeItHasEnded) {
   EXPECT_TRUE(event->Wait(absl::InfiniteFuture()).ok());
   EXPECT_TRUE(event->done());
   EXPECT_TRUE(event->Wait(absl::InfinitePast()).ok());
+}
+
+TEST_F(HostStreamTest, AWaitLastsAsLongWhateverTheWallClockSays) {
+  const auto gate = Block(*stream_);
+  const auto event = stream_->Record();
+  const ClockIsOff clock(CLOCK_REALTIME, -absl::Hours(1));
+  std::thread waiter([&] { EXPECT_TRUE(event->Wait(absl::Now() + absl::Minutes(1)).ok()); });
+  absl::SleepFor(absl::Milliseconds(100));
+  clock.Set(absl::Hours(1));
+  gate->set_value();
+  waiter.join();
 }
 
 TEST_F(HostStreamTest, EventsTellThePicosecondsBetweenThem) {

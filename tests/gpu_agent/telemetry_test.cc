@@ -31,6 +31,7 @@
 #include "gpu_agent/telemetry/reader.h"
 #include "gpu_agent/telemetry/writer.h"
 #include "passes/base/types.h"
+#include "tests/gpu_agent/set_clocks.h"
 
 namespace bucketd::agent {
 namespace {
@@ -219,6 +220,19 @@ TEST_F(TelemetryTest, TheAgentHearsWhatWasDroppedWhileItRead) {
     for (uint32_t step = 0; step < 1000; ++step) writer->Write(RunOf(step));
     return heard_.dropped > 0;
   });
+}
+
+TEST_F(TelemetryTest, AnAgentWhoseClockIsSetReadsOn) {
+  const auto collector = StartCollector();
+  const auto writer = Writer();
+  Await([&] { return heard_.opened == 1; });
+  const ClockIsOff clock(CLOCK_REALTIME, absl::ZeroDuration());
+  for (const int hours : {-1, 0, 1, 0}) {
+    clock.Set(absl::Hours(hours));
+    const size_t before = heard_.steps().size();
+    writer->Write(RunOf(0));
+    ASSERT_NO_FATAL_FAILURE(Await([&] { return heard_.steps().size() == before + 1; }));
+  }
 }
 
 TEST_F(TelemetryTest, ATrainerThatIsKilledIsReadToItsEndAndLetGo) {

@@ -1,0 +1,31 @@
+// How long is left until a deadline, by a clock that nobody sets. Callers name a deadline by the
+// wall clock; whoever waits for it turns it into a steady one first, so that a wall clock that is
+// set meanwhile makes the wait neither longer nor shorter.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace bucketd::agent {
+
+using SteadyTime = std::chrono::steady_clock::time_point;
+
+inline SteadyTime SteadyNow() { return std::chrono::steady_clock::now(); }
+
+// So much from now; at most a year, which the clock can always hold. What is over is now.
+inline SteadyTime SteadyIn(absl::Duration left) {
+  constexpr absl::Duration kMost = absl::Hours(24 * 365);
+  return SteadyNow() + absl::ToChronoNanoseconds(std::clamp(left, absl::ZeroDuration(), kMost));
+}
+
+inline SteadyTime SteadyAt(absl::Time deadline) { return SteadyIn(deadline - absl::Now()); }
+
+// What to tell whoever takes a time of the wall clock.
+inline absl::Time WallTime(SteadyTime time) {
+  return absl::Now() + absl::FromChrono(time - SteadyNow());
+}
+
+}  // namespace bucketd::agent
