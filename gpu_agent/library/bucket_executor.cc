@@ -91,6 +91,7 @@ absl::StatusOr<Run> Find(bucket_executor& executor, int64_t ticket, bool take) {
 
 absl::StatusOr<int64_t> Start(bucket_executor& executor, int32_t bucket, const bucket_tensor* in,
                               const bucket_tensor* out, void* stream) {
+  RETURN_IF_ERROR(executor.maker.Check());
   const auto& plan = executor.executor->program().plan;
   if (bucket < 0 || static_cast<size_t>(bucket) >= plan.buckets.size()) {
     return absl::InvalidArgumentError(absl::StrCat("bucket ", bucket, " of ", plan.buckets.size()));
@@ -113,6 +114,7 @@ absl::StatusOr<int64_t> Start(bucket_executor& executor, int32_t bucket, const b
 }
 
 absl::Status Join(bucket_executor& executor, int64_t ticket, void* stream) {
+  RETURN_IF_ERROR(executor.maker.Check());
   if (executor.module == nullptr) {
     return absl::FailedPreconditionError("host memory has no streams: wait");
   }
@@ -131,6 +133,7 @@ absl::Status Join(bucket_executor& executor, int64_t ticket, void* stream) {
 }
 
 absl::Status Wait(bucket_executor& executor, int64_t ticket, absl::Duration patience) {
+  RETURN_IF_ERROR(executor.maker.Check());
   ASSIGN_OR_RETURN(const Run waited_for, Find(executor, ticket, false));
   const auto begin = std::chrono::steady_clock::now();
   const absl::Status waited =
@@ -178,6 +181,7 @@ bucket_executor* bucket_executor_open(const bucket_executor_options* options, ch
 }
 
 int32_t bucket_executor_close(bucket_executor* executor) {
+  if (!executor->maker.here()) return 1;
   executor->StopNoting();
   const absl::Status closed = executor->executor->Close();
   if (!closed.ok()) {
@@ -206,6 +210,7 @@ int32_t bucket_executor_wait(bucket_executor* executor, int64_t ticket, double s
 }
 
 int32_t bucket_executor_times(bucket_executor* executor, int32_t bucket, int64_t times_ps[3]) {
+  if (!executor->maker.here()) return 0;
   const std::lock_guard<std::mutex> lock(executor->mutex);
   const auto found = executor->times.find(bucket);
   if (found == executor->times.end()) return 0;
@@ -216,7 +221,7 @@ int32_t bucket_executor_times(bucket_executor* executor, int32_t bucket, int64_t
 }
 
 void bucket_executor_abort(bucket_executor* executor, const char* why) {
-  executor->executor->Abort(why);
+  if (executor->maker.here()) executor->executor->Abort(why);
 }
 
 bucket_telemetry* bucket_telemetry_open(const char* agent, const char* job, char** error) {
@@ -226,14 +231,17 @@ bucket_telemetry* bucket_telemetry_open(const char* agent, const char* job, char
   return nullptr;
 }
 
-void bucket_telemetry_close(bucket_telemetry* telemetry) { delete telemetry; }
+void bucket_telemetry_close(bucket_telemetry* telemetry) {
+  if (telemetry->maker.here()) delete telemetry;
+}
 
 uint64_t bucket_telemetry_dropped(const bucket_telemetry* telemetry) {
-  return telemetry->telemetry.ring->dropped();
+  return telemetry->maker.here() ? telemetry->telemetry.ring->dropped() : 0;
 }
 
 void bucket_executor_report(bucket_executor* executor, const bucket_executor_options* options,
                             bucket_telemetry* telemetry, const bucket_prediction* prediction) {
+  if (!executor->maker.here() || !telemetry->maker.here()) return;
   executor->reporting = bucketd::agent::MakeReporting(executor->executor->program(), *options,
                                                       telemetry->telemetry, *prediction);
 }

@@ -10,6 +10,10 @@
  * Threads: thread-safe, but for open and close. open, close and wait block, each to a limit that it
  * states; a start blocks where a communicator connects, to the timeout at most; nothing else does.
  *
+ * Forks: a handle is its process's. In a child that was forked later, start, join and wait say
+ * FAILED_PRECONDITION, and every other call does nothing at once: threads and locks did not come
+ * along, and sockets and memory are the parent's. close is 1 there; the copy of the handle stays.
+ *
  * Memory: tensors and arena are the caller's. Tensors stay from start until wait was 1, or, on a
  * GPU, until what the caller enqueues behind join; after an error, and the arena always, until
  * close was 1.

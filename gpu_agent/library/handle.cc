@@ -20,6 +20,12 @@ int64_t Between(const Joined& run) {
 
 }  // namespace
 
+absl::Status bucketd::agent::Maker::Check() const {
+  if (here()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "this executor was opened before a fork: the child needs one of its own");
+}
+
 bucket_executor::~bucket_executor() { StopNoting(); }
 
 void bucket_executor::Ran(int32_t bucket, const BucketTimes& took, int64_t exposed_ns) {

@@ -1,6 +1,8 @@
 // What stands behind the C interface's handles.
 #pragma once
 
+#include <unistd.h>
+
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -10,19 +12,30 @@
 #include <mutex>
 #include <thread>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include <sys/types.h>
 
 #include "gpu_agent/device/module_loader.h"
 #include "gpu_agent/exec/executor.h"
 #include "gpu_agent/library/bucket_executor.h"
 #include "gpu_agent/library/reporting.h"
 
-struct bucket_telemetry {
-  bucketd::agent::Telemetry telemetry;
-};
-
 namespace bucketd::agent {
+
+// The process that made a handle. A child that it forked has a copy of the handle, none of the
+// threads behind it, whatever locks they held, and the same sockets and shared memory: there a
+// handle is left alone, and never freed.
+class Maker {
+ public:
+  bool here() const { return getpid() == process_; }
+  // FAILED_PRECONDITION.
+  absl::Status Check() const;
+
+ private:
+  const pid_t process_ = getpid();
+};
 
 // A run of a bucket, until it was waited for or joined.
 struct Run {
@@ -42,6 +55,11 @@ struct Joined {
 
 }  // namespace bucketd::agent
 
+struct bucket_telemetry {
+  const bucketd::agent::Maker maker;
+  bucketd::agent::Telemetry telemetry;
+};
+
 struct bucket_executor {
   ~bucket_executor();
   // What a run took is kept, and reported.
@@ -51,6 +69,7 @@ struct bucket_executor {
   void NoteWhenDone(bucketd::agent::Joined run);
   void StopNoting();
 
+  const bucketd::agent::Maker maker;
   std::unique_ptr<bucketd::agent::Device> device;
   std::unique_ptr<bucketd::agent::Copier> copier;
   const bucketd::agent::GpuModule* module = nullptr;  // null: the host

@@ -1,0 +1,177 @@
+// The C interface in host memory, as a trainer that forks has it.
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <array>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include <sys/wait.h>
+
+#include "gpu_agent/library/bucket_executor.h"
+#include "passes/base/types.h"
+
+namespace bucketd::agent {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr unsigned kPatience = 60;  // seconds of a child
+
+std::string Taken(char* error) {
+  std::string text = error;
+  bucket_free(error);
+  return text;
+}
+
+// A rank of two that have one bucket, an all-gather of one number.
+class Rank {
+ public:
+  Rank(int rank, const std::string& folder) : own_(static_cast<float>(rank + 1)) {
+    channel_ = {"dp", 0, rank, 2, 2, "dp", nullptr};
+    options_.plan = plan_.data();
+    options_.buckets = &bucket_;
+    options_.bucket_count = 1;
+    options_.turns = turns_.data();
+    options_.turn_count = 2;
+    options_.channels = &channel_;
+    options_.channel_count = 1;
+    options_.folder = folder.c_str();
+    options_.token = "a token of this test";
+    options_.timeout_seconds = 60;
+    options_.device = -1;
+    char* error = nullptr;
+    executor_ = bucket_executor_open(&options_, &error);
+    if (executor_ == nullptr) ADD_FAILURE() << Taken(error);
+  }
+
+  bucket_executor* executor() { return executor_; }
+  // What is wrong with it, or "".
+  std::string Step() {
+    char* error = nullptr;
+    both_ = {};
+    const int64_t ticket = Start(&error);
+    if (ticket == 0 || bucket_executor_wait(executor_, ticket, 60, &error) == 0) {
+      return Taken(error);
+    }
+    return both_[0] == 1 && both_[1] == 2 ? "" : absl::StrCat(both_[0], " and ", both_[1]);
+  }
+  int64_t Start(char** error) {
+    const auto dtype = static_cast<int32_t>(DType::kF32);
+    const bucket_tensor in{&own_, 1, dtype}, out{both_.data(), 2, dtype};
+    return bucket_executor_start(executor_, 0, &in, &out, nullptr, error);
+  }
+  // Its buckets are records of this ring.
+  void Report(bucket_telemetry* telemetry) {
+    const int64_t wire = 0;
+    const bucket_prediction prediction{0, 0, 0, 0, &wire};
+    bucket_executor_report(executor_, &options_, telemetry, &prediction);
+  }
+
+ private:
+  const std::array<uint8_t, 32> plan_{};
+  const std::array<int64_t, 1> counts_{1};
+  const std::array<int32_t, 2> turns_{0, -1};
+  const bucket_spec bucket_{"b",
+                            0,
+                            static_cast<int32_t>(CollectiveKind::kAllGather),
+                            static_cast<int32_t>(ReduceOp::kNone),
+                            static_cast<int32_t>(DType::kF32),
+                            static_cast<int32_t>(BucketMode::kPacked),
+                            1,
+                            counts_.data()};
+  bucket_channel channel_{};
+  bucket_executor_options options_{};
+  float own_;
+  std::array<float, 2> both_{};
+  bucket_executor* executor_ = nullptr;
+};
+
+class LibraryTest : public testing::Test {
+ protected:
+  LibraryTest() {
+    std::string folder = "/tmp/library-test-XXXXXX";
+    folder_ = mkdtemp(folder.data());
+    char* error = nullptr;
+    telemetry_ = bucket_telemetry_open(absl::StrCat(folder_, "/nobody").c_str(), "job", &error);
+    OnBoth([this](size_t rank) {
+      ranks_[rank] = std::make_unique<Rank>(static_cast<int>(rank), folder_);
+    });
+    ranks_[0]->Report(telemetry_);
+  }
+  ~LibraryTest() override {
+    OnBoth([this](size_t rank) { EXPECT_EQ(bucket_executor_close(ranks_[rank]->executor()), 1); });
+    bucket_telemetry_close(telemetry_);
+  }
+
+  template <typename What>
+  static void OnBoth(const What& what) {
+    std::thread other([&] { what(1); });
+    what(0);
+    other.join();
+  }
+  void Step() {
+    OnBoth([this](size_t rank) { EXPECT_EQ(ranks_[rank]->Step(), ""); });
+  }
+  // What the child's function returned, unless it did not end.
+  template <typename What>
+  static int InChild(const What& what) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(kPatience);
+      _exit(what());
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+  std::string folder_;
+  bucket_telemetry* telemetry_ = nullptr;
+  std::array<std::unique_ptr<Rank>, 2> ranks_;
+};
+
+TEST_F(LibraryTest, AForkedChildEndsAnExecutorAtOnceAndTheParentGoesOn) {
+  Step();
+  EXPECT_EQ(InChild([this] {
+              const int closed = bucket_executor_close(ranks_[0]->executor());
+              bucket_telemetry_close(telemetry_);
+              return closed;
+            }),
+            1);
+  Step();
+}
+
+TEST_F(LibraryTest, AnAbortInAForkedChildIsNoneOfTheParents) {
+  EXPECT_EQ(InChild([this] {
+              bucket_executor_abort(ranks_[0]->executor(), "the child wants to end");
+              return 0;
+            }),
+            0);
+  Step();
+}
+
+TEST_F(LibraryTest, AForkedChildIsToldToOpenItsOwn) {
+  Step();
+  EXPECT_EQ(InChild([this] {
+              char* error = nullptr;
+              if (ranks_[0]->Start(&error) != 0) return 1;
+              const std::string start = Taken(error);
+              if (bucket_executor_wait(ranks_[0]->executor(), 1, 1, &error) != 0) return 2;
+              const std::string wait = Taken(error);
+              int64_t times[3];
+              if (bucket_executor_times(ranks_[0]->executor(), 0, times) != 0) return 3;
+              const auto told = HasSubstr("before a fork: the child needs one of its own");
+              return testing::Matches(told)(start) && testing::Matches(told)(wait) ? 0 : 4;
+            }),
+            0);
+  Step();
+}
+
+}  // namespace
+}  // namespace bucketd::agent
