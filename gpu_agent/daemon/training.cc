@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "spdlog/spdlog.h"
 
@@ -15,6 +16,7 @@ namespace bucketd::agent {
 namespace {
 
 constexpr std::chrono::seconds kDeadline{5};
+constexpr std::chrono::minutes kComplaints{1};  // between two of one text
 
 const RingPlan* PlanOf(const RingReader& reader, const RunRecord& record) {
   const auto& plans = reader.plans();
@@ -42,7 +44,8 @@ Training::Training(TrainingOptions options, prometheus::Registry& registry, Repo
     : options_(std::move(options)),
       reports_(reports),
       rings_(registry),
-      others_(std::make_unique<JobMetrics>(registry, "other")) {
+      others_(std::make_unique<JobMetrics>(registry, "other")),
+      complaints_(1, kComplaints) {
   for (const std::string& job : options_.jobs) {
     jobs_[job] = std::make_unique<JobMetrics>(registry, job);
   }
@@ -67,7 +70,16 @@ void Training::Opened(int ring) {
 
 void Training::Refused(const std::string& why) {
   rings_.refused.Increment();
-  spdlog::warn("a trainer's telemetry is refused: {}", absl::Utf8SafeCEscape(why));
+  Complain("a trainer's telemetry is refused", why);
+}
+
+// A trainer comes again, and there may be many.
+void Training::Complain(const char* what, const std::string& why) {
+  const std::string line = absl::StrCat(what, ": ", absl::Utf8SafeCEscape(why));
+  const auto left_out = complaints_.Admit(line, LogLimit::Time::clock::now());
+  if (!left_out.has_value()) return;
+  const std::string more = absl::StrCat("; and ", *left_out, " times since this was said last");
+  spdlog::warn("{}{}", line, *left_out > 0 ? more : "");
 }
 
 JobMetrics& Training::JobOf(const std::string& name) {
@@ -134,7 +146,7 @@ void Training::SetGauges(JobMetrics& job) {
 void Training::Closed(int ring, const std::string& why) {
   if (!why.empty()) {
     rings_.broken.Increment();
-    spdlog::warn("a trainer's telemetry is over: {}", absl::Utf8SafeCEscape(why));
+    Complain("a trainer's telemetry is over", why);
   }
   JobMetrics* const job = trainers_[ring].job;
   trainers_.erase(ring);

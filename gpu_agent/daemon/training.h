@@ -19,6 +19,7 @@
 #include "gpu_agent/daemon/training_costs.h"
 #include "gpu_agent/daemon/training_metrics.h"
 #include "gpu_agent/telemetry/collector.h"
+#include "server/process/log_limit.h"
 
 namespace bucketd::agent {
 
@@ -60,6 +61,7 @@ class Training : private CollectorEvents {
   JobMetrics& JobOf(const std::string& name);
   void Remember(Trainer& trainer, const RingReader& reader, const std::vector<RunRecord>& records);
   void SetGauges(JobMetrics& job);
+  void Complain(const char* what, const std::string& why);
   void ReportAll();
 
   const TrainingOptions options_;
@@ -73,6 +75,7 @@ class Training : private CollectorEvents {
   std::condition_variable stop_;
   bool stopped_ = false;
   TrainingCosts costs_;  // under mutex_
+  LogLimit complaints_;  // of the collector's thread
   std::thread reporter_;
   std::unique_ptr<Collector> collector_;  // last: it calls
 };

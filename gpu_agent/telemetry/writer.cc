@@ -128,13 +128,18 @@ void RingWriter::Meet(int64_t now_ns) {
   if (connection_) {
     const ssize_t got = recv(connection_.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
-      pause_ns_ = kSecond;
+      pause_ns_ = 0;
       look_at_ns_ = now_ns + kSecond;
       return;
     }
     connection_ = Fd();
+    // An agent that has hung up before the first look takes no ring of this trainer's: the next
+    // one may.
+    look_at_ns_ = offered_ns_ + pause_ns_;
+    if (now_ns < look_at_ns_) return;
   }
   if (!Offer()) connection_ = Fd();
+  offered_ns_ = now_ns;
   pause_ns_ = std::clamp(2 * pause_ns_, kSecond, kLongestPause);
   look_at_ns_ = now_ns + (connection_ ? kSecond : pause_ns_);
 }

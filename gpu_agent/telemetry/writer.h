@@ -23,9 +23,10 @@ namespace bucketd::agent {
 // Thread-safe.
 class RingWriter {
  public:
-  // `agent` is the path of its socket. An agent that is not there yet, or gone, is tried again
-  // while records are written, at first every second, later every minute. INVALID_ARGUMENT where
-  // the job's name or the path is too long; UNAVAILABLE where the kernel has no memory for it.
+  // `agent` is the path of its socket. An agent that is not there yet, or gone, or does not take
+  // the ring, is tried again while records are written, at first every second, later every minute.
+  // INVALID_ARGUMENT where the job's name or the path is too long; UNAVAILABLE where the kernel has
+  // no memory for it.
   // REQUIRES: `records` is a power of two, at most kMostRingRecords.
   static absl::StatusOr<std::unique_ptr<RingWriter>> Create(absl::string_view job,
                                                             absl::string_view agent,
@@ -63,7 +64,8 @@ class RingWriter {
   uint32_t links_ = 0, plans_ = 0;
   Fd connection_;
   int64_t look_at_ns_ = 0;  // at the connection, next
-  int64_t pause_ns_ = 0;
+  int64_t offered_ns_ = 0;  // last
+  int64_t pause_ns_ = 0;    // from then on; 0: an agent has taken it
 };
 
 }  // namespace bucketd::agent

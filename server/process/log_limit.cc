@@ -11,11 +11,11 @@ std::optional<int64_t> LogLimit::Admit(const std::string& name, Time now) {
     });
   }
   Kind& kind = kinds_[kinds_.size() < kMaxKinds || kinds_.contains(name) ? name : "other"];
-  if (kind.free > now + (kBurst - 1) * kPause) {
+  if (kind.free > now + (burst_ - 1) * pause_) {
     if (kind.left_out++ == 0) kind.since = now;
     return std::nullopt;
   }
-  kind.free = std::max(kind.free, now) + kPause;
+  kind.free = std::max(kind.free, now) + pause_;
   return std::exchange(kind.left_out, 0);
 }
 

@@ -23,6 +23,9 @@ class LogLimit {
   static constexpr std::chrono::seconds kSilence{5};
   static constexpr size_t kMaxKinds = 256;  // the others are one kind
 
+  LogLimit() = default;
+  LogLimit(int burst, std::chrono::milliseconds pause) : burst_(burst), pause_(pause) {}
+
   // How many lines of this kind were left out before this one; nullopt: so is this one.
   std::optional<int64_t> Admit(const std::string& kind, Time now);
   // Kinds of which lines were left out kSilence ago, and how many; 0 from then on.
@@ -34,6 +37,8 @@ class LogLimit {
     int64_t left_out = 0;
     Time since;  // of the first of these
   };
+  const int burst_ = kBurst;
+  const std::chrono::milliseconds pause_ = kPause;
   std::map<std::string, Kind> kinds_;
 };
 

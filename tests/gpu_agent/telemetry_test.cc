@@ -10,7 +10,6 @@
 #include <functional>
 #include <map>
 #include <mutex>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,61 +29,17 @@
 #include "gpu_agent/telemetry/collector.h"
 #include "gpu_agent/telemetry/reader.h"
 #include "gpu_agent/telemetry/writer.h"
-#include "passes/base/types.h"
+#include "tests/gpu_agent/forged_ring.h"
 #include "tests/gpu_agent/set_clocks.h"
 
 namespace bucketd::agent {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::Ge;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-
-constexpr uint32_t kSmall = 8;  // records of a ring that is soon full
-
-RunRecord RunOf(uint32_t step) {
-  RunRecord record;
-  record.plan = 7;
-  record.bytes = 4096;
-  record.step = step;
-  record.kind = static_cast<uint8_t>(CollectiveKind::kAllGather);
-  record.dtype = static_cast<uint8_t>(DType::kBF16);
-  record.packed = 1;
-  record.link = kNoLink;
-  return record;
-}
-
-// A ring that a test writes by hand, as a process that is not ours would.
-class Forged {
- public:
-  explicit Forged(uint32_t records = kSmall, int seals = F_SEAL_SHRINK | F_SEAL_GROW)
-      : memory_(memfd_create("forged", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
-    header_.records = records;
-    EXPECT_EQ(ftruncate(fd(), static_cast<off_t>(RingBytes(records))), 0);
-    EXPECT_EQ(fcntl(fd(), F_ADD_SEALS, seals), 0);
-  }
-  int fd() const { return memory_.get(); }
-  RingHeader& header() { return header_; }
-  void Put() const { Put(&header_, sizeof(header_), 0); }
-  void Put(const void* what, size_t bytes, size_t at) const {
-    EXPECT_EQ(pwrite(fd(), what, bytes, static_cast<off_t>(at)), static_cast<ssize_t>(bytes));
-  }
-  void Put(const RunRecord& record, uint64_t at) const {
-    Put(&record, sizeof(record), sizeof(RingHeader) + at * sizeof(record));
-  }
-  absl::StatusOr<RingReader> Open() const {
-    Put();
-    return RingReader::Open(Fd(dup(fd())));
-  }
-
- private:
-  const Fd memory_;
-  RingHeader header_;
-};
-
-std::string WhyNot(const absl::StatusOr<RingReader>& opened) {
-  return std::string(opened.status().message());
-}
+using ::testing::Le;
 
 // Counts what a collector says; of its thread, read by the test's.
 class Heard : public CollectorEvents {
@@ -147,6 +102,16 @@ class TelemetryTest : public testing::Test {
     auto made = RingWriter::Create("job", socket_, records);
     EXPECT_TRUE(made.ok()) << made.status();
     return *std::move(made);
+  }
+  // An agent that takes nobody in by itself.
+  Fd Listener() const {
+    Fd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, socket_.data(), socket_.size());
+    EXPECT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(listen(listener.get(), 8), 0);
+    return listener;
   }
   // A connection as a trainer makes it, which hands over `fd` or nothing.
   Fd Connect(
@@ -292,13 +257,36 @@ TEST_F(TelemetryTest, AnAgentThatIsKilledIsNothingToTheTrainerAndTheNextOneGoesO
   EXPECT_THAT(steps, ElementsAre(4, 5, 6, 7, 8, 9, 10, 11));
 }
 
+TEST_F(TelemetryTest, AnAgentThatRefusesIsAskedLessAndLessAndTheNextOneAtOnce) {
+  const ClockIsOff clock(CLOCK_MONOTONIC_COARSE, absl::ZeroDuration());
+  int seconds = 0, asked = 0;
+  std::unique_ptr<RingWriter> writer;
+  const auto pass = [&] {
+    clock.Set(absl::Seconds(++seconds));
+    writer->Write(RunOf(0));
+  };
+  {
+    const Fd agent = Listener();
+    writer = Writer();
+    for (; seconds < 200; pass()) {
+      while (Fd(accept4(agent.get(), nullptr, nullptr, SOCK_NONBLOCK))) ++asked;
+    }
+  }
+  EXPECT_THAT(asked, AllOf(Ge(8), Le(9)));  // after 0, 1, 3, 7, 15, 31, 63, 127 and 191 seconds
+  unlink(socket_.c_str());
+  auto collector = StartCollector();
+  for (const int until = seconds + 65; seconds < until && !writer->connected();) pass();
+  EXPECT_TRUE(writer->connected());
+  Await([&] { return heard_.opened == 1; });
+  pass();  // and sees that it is taken
+  collector = nullptr;
+  collector = StartCollector();
+  pass();
+  Await([&] { return heard_.opened == 2; });
+}
+
 TEST_F(TelemetryTest, AnAgentThatWritesNonsenseFillsTheRingAndNoMore) {
-  const Fd listener(socket(AF_UNIX, SOCK_STREAM, 0));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, socket_.data(), socket_.size());
-  ASSERT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  ASSERT_EQ(listen(listener.get(), 1), 0);
+  const Fd listener = Listener();
   const auto writer = Writer(kSmall);
   ASSERT_TRUE(writer->connected());
   // The hostile agent has the memory: here, by the descriptor's name in this process.
@@ -318,100 +306,6 @@ TEST_F(TelemetryTest, AnAgentThatWritesNonsenseFillsTheRingAndNoMore) {
   for (uint32_t step = 0; step < 20; ++step) writer->Write(RunOf(step));
   EXPECT_EQ(writer->dropped(), 20u);
   EXPECT_EQ(writer->AddLink({}), 0);
-}
-
-TEST(RingReader, RefusesWhatIsNoRing) {
-  EXPECT_THAT(WhyNot(RingReader::Open(Fd(open("/dev/zero", O_RDONLY)))),
-              HasSubstr("keeps its size"));
-  EXPECT_THAT(WhyNot(Forged(kSmall, F_SEAL_GROW).Open()), HasSubstr("keeps its size"));
-  EXPECT_THAT(WhyNot(Forged(kSmall, F_SEAL_SHRINK).Open()), HasSubstr("keeps its size"));
-  Forged later;
-  later.header().version = kRingVersion + 1;
-  EXPECT_THAT(WhyNot(later.Open()), HasSubstr("no ring of version 2"));
-  Forged other;
-  other.header().magic[0] = 'x';
-  EXPECT_THAT(WhyNot(other.Open()), HasSubstr("no ring of version 2"));
-  for (const uint32_t records : {0u, 3u, 2 * kSmall, kMostRingRecords * 2}) {
-    Forged wrong;
-    wrong.header().records = records;
-    EXPECT_THAT(WhyNot(wrong.Open()), HasSubstr("says that it has"));
-  }
-  Forged loud;
-  loud.header().job.fill('j');
-  EXPECT_THAT(WhyNot(loud.Open()), HasSubstr("printable"));
-  Forged coloured;
-  coloured.header().job = {'\x1b', '[', 'm'};
-  EXPECT_THAT(WhyNot(coloured.Open()), HasSubstr("printable"));
-  Forged full;
-  full.header().head = kSmall + 1;
-  EXPECT_THAT(WhyNot(full.Open()), HasSubstr("9 new records in a ring of 8"));
-  Forged many;
-  many.header().link_count = kRingLinks + 1;
-  EXPECT_FALSE(many.Open().ok());
-}
-
-TEST(RingReader, EndsWithACountThatCannotBe) {
-  for (const uint64_t head : {uint64_t{kSmall} + 1, ~uint64_t{0}}) {
-    Forged forged;
-    auto reader = forged.Open();
-    ASSERT_TRUE(reader.ok()) << reader.status();
-    forged.header().head = head;
-    forged.Put();
-    std::vector<RunRecord> records;
-    EXPECT_TRUE(absl::IsDataLoss(reader->Read(records)));
-    EXPECT_LE(records.capacity(), kSmall);
-  }
-}
-
-TEST(RingReader, CountsRecordsThatMakeNoSenseAndKeepsTheOthers) {
-  const std::vector<std::function<void(RunRecord&)>> spoiled = {
-      [](RunRecord& r) { r.kind = 0; },        [](RunRecord& r) { r.kind = 200; },
-      [](RunRecord& r) { r.dtype = 0; },       [](RunRecord& r) { r.dtype = 99; },
-      [](RunRecord& r) { r.bytes = 0; },       [](RunRecord& r) { r.bytes = INT64_MAX; },
-      [](RunRecord& r) { r.link = 0; },        [](RunRecord& r) { r.launches = 0; },
-      [](RunRecord& r) { r.packed = 2; },      [](RunRecord& r) { r.peak_bytes = -1; },
-      [](RunRecord& r) { r.arena_bytes = -1; }};
-  Forged forged(16);
-  auto reader = forged.Open();
-  ASSERT_TRUE(reader.ok());
-  for (uint32_t i = 0; i < spoiled.size(); ++i) {
-    RunRecord record = RunOf(i);
-    spoiled[i](record);
-    forged.Put(record, i);
-  }
-  forged.Put(RunOf(77), spoiled.size());
-  forged.header().head = spoiled.size() + 1;
-  forged.Put();
-  std::vector<RunRecord> records;
-  ASSERT_TRUE(reader->Read(records).ok());
-  ASSERT_EQ(records.size(), 1u);
-  EXPECT_EQ(records[0].step, 77u);
-  EXPECT_EQ(reader->invalid(), spoiled.size());
-}
-
-// Bytes of a hostile process: it ends the ring or gives records that the checks let through.
-TEST(RingReader, SurvivesNoise) {
-  std::mt19937 random(1);
-  for (int round = 0; round < 2000; ++round) {
-    Forged forged;
-    auto reader = forged.Open();
-    ASSERT_TRUE(reader.ok());
-    std::vector<uint8_t> noise(RingBytes(kSmall));
-    for (uint8_t& byte : noise) byte = static_cast<uint8_t>(random());
-    forged.Put(noise.data(), noise.size(), 0);
-    const uint64_t head = random() % (2 * kSmall);
-    forged.Put(&head, sizeof(head), offsetof(RingHeader, head));
-    if (round % 2 == 0) {
-      const uint32_t none[2] = {0, 0};
-      forged.Put(none, sizeof(none), offsetof(RingHeader, link_count));
-    }
-    std::vector<RunRecord> records;
-    const absl::Status read = reader->Read(records);
-    EXPECT_EQ(read.ok(), head <= kSmall && round % 2 == 0);
-    EXPECT_LE(records.size(), kSmall);
-    const auto counted = RingReader::Open(Fd(dup(forged.fd())));
-    EXPECT_FALSE(counted.ok());
-  }
 }
 
 TEST_F(TelemetryTest, WhoSendsSomethingElseIsRefusedAndTheOthersGoOn) {

@@ -147,6 +147,17 @@ def test_a_trainer_with_both_rings_is_one(tmp_path):
             ring.close()
 
 
+def test_a_refusal_is_a_line_a_minute_however_often_it_is_asked_for(tmp_path):
+    with Watcher(tmp_path) as agent:
+        for count in range(1, 11):
+            ForgedRing(agent.socket, seals=0).close()
+            wait_for(lambda: agent.total("bucket_agent_telemetry_errors_total", "refused") == count, "the refusal")  # noqa: B023
+        ForgedRing(agent.socket, records=3).close()
+        wait_for(lambda: agent.total("bucket_agent_telemetry_errors_total", "refused") == 11, "the other refusal")
+        said = agent.log.read_text()
+        assert said.count("no memory that keeps its size") == said.count("says that it has 3 records") == 1, said
+
+
 def test_an_agent_that_probes_hears_trainers_too(tmp_path):
     with planner() as one:
         group = [Agent(tmp_path, one.address, 0, 2, "--telemetry", str(tmp_path / "trainers")), Agent(tmp_path, one.address, 1, 2)]
