@@ -82,6 +82,10 @@ absl::StatusOr<RingReader> RingReader::Open(Fd memory) {
   reader.job_ = header.job.data();
   // Where the agent before this one has read to.
   reader.tail_ = header.tail;
+  // What was lost before was counted by that one, or is of a time in which nobody wanted to know. A
+  // ring that nobody has read, and that has room, has lost nothing for want of an agent.
+  const bool fresh = header.tail == 0 && header.head < records;
+  reader.seen_dropped_ = fresh ? 0 : header.dropped;
   RETURN_IF_ERROR(reader.ReadTables(header));
   return reader;
 }

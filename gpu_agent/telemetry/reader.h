@@ -30,7 +30,8 @@ class RingReader {
   // As of the last Read.
   const std::vector<RingLink>& links() const { return links_; }
   const std::vector<RingPlan>& plans() const { return plans_; }
-  // Of the ring's whole life: records for which there was no room.
+  // Since Open: records that were lost. Of those before it none, unless nobody can have counted
+  // them: the ring was never read, nor full.
   uint64_t dropped() const { return dropped_; }
   // Since Open: those that made no sense.
   uint64_t invalid() const { return invalid_; }

@@ -52,6 +52,28 @@ TEST(RingReader, RefusesWhatIsNoRing) {
   EXPECT_FALSE(many.Open().ok());
 }
 
+TEST(RingReader, CountsLossesOfBeforeItOnlyWhereNobodyElseCan) {
+  struct Before {
+    uint64_t tail, head, counted;
+  };
+  for (const auto& [tail, head, counted] :
+       {Before{2, 4, 0}, Before{0, kSmall, 0}, Before{0, kSmall - 1, 100}}) {
+    Forged forged;
+    forged.header().tail = tail;
+    forged.header().head = head;
+    forged.header().dropped = 100;
+    auto reader = forged.Open();
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    std::vector<RunRecord> records;
+    ASSERT_TRUE(reader->Read(records).ok());
+    EXPECT_EQ(reader->dropped(), counted);
+    forged.header().dropped = 103;
+    forged.Put();
+    ASSERT_TRUE(reader->Read(records).ok());
+    EXPECT_EQ(reader->dropped(), counted + 3);
+  }
+}
+
 TEST(RingReader, EndsWithACountThatCannotBe) {
   for (const uint64_t head : {uint64_t{kSmall} + 1, ~uint64_t{0}}) {
     Forged forged;
