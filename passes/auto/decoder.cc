@@ -190,10 +190,10 @@ void Decoder::Unblock() {
       Force(c < 0 || batch >= 0 ? x : problem_.transfer(c).start);
       return;
     }
-    stalls_.batches.emplace(launched_[Index(batch)].end_ps, stalls_.seen, batch);
+    stalls_.Push({launched_[Index(batch)].end_ps, stalls_.seen, batch});
   }
   if (Fill()) return;
-  while (launched_[Index(stalls_.first())].waited) stalls_.batches.pop();
+  while (launched_[Index(stalls_.first())].waited) stalls_.Pop();
   const int32_t first = stalls_.first();
   const Launched& launch = launched_[Index(first)];
   const int64_t standing =

@@ -8,10 +8,10 @@
 // is taken from program order's profile.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <queue>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -130,14 +130,22 @@ class Decoder {
   struct Stalls {
     using Stall = std::tuple<int64_t, size_t, int32_t>;  // end, place among its inputs, batch
     LeaderId of = -1;
-    size_t seen = 0;  // of its inputs; those before are done or under way
-    std::priority_queue<Stall, std::vector<Stall>, std::greater<>> batches;
+    size_t seen = 0;          // of its inputs; those before are done or under way
+    std::vector<Stall> heap;  // the first to end on top
 
-    int32_t first() const { return std::get<2>(batches.top()); }
+    int32_t first() const { return std::get<2>(heap.front()); }
+    void Push(const Stall& stall) {
+      heap.push_back(stall);
+      std::push_heap(heap.begin(), heap.end(), std::greater<>());
+    }
+    void Pop() {
+      std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+      heap.pop_back();
+    }
     void Clear(LeaderId leader) {
       of = leader;
       seen = 0;
-      batches = {};
+      heap.clear();
     }
   };
 
