@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from bucketd.capture import capture_graph
 from bucketd.files import load_graph
-from bucketd.graph import COMPUTE, ORDERED, POINTWISE, SYMBOLIC, VIEW, Direction, GraphError, NodeKind, Role, SlotKind, Tag
+from bucketd.graph import COMPUTE, ORDERED, POINTWISE, SYMBOLIC, VIEW, Direction, DType, GraphError, NodeKind, Role, SlotKind, Tag
 from bucketd.mesh import mesh_message
 from bucketd.normalize import normalize
 from bucketd.sizes import UNBACKED, on_grid, shape_env
@@ -219,6 +219,21 @@ def test_collectives_waits_and_groups():
     waits = [n for n in raw.nodes if n.kind == NodeKind.WAIT]
     assert len(waits) == 4 and all(w.alias_of == w.inputs and w.flags == 0 for w in waits)
     assert {d.name for d in mesh_message(raw).dims} == {"group0", "group1"}
+
+
+@pytest.mark.parametrize(("dtype", "stands_for"), [(torch.float8_e8m0fnu, DType.U8), (torch.float8_e4m3fnuz, DType.U8), (torch.complex32, DType.U32)])
+def test_a_dtype_without_a_name_is_bytes_and_no_collective_sends_it(dtype, stands_for):
+    b = Builder()
+    x = b.input("x", 4, 2)
+    cast = b.cast(x, dtype)
+    back = b.cast(cast, torch.float32)
+    nodes = capture_graph(b.output([back], [result()]), b.context, "fw").raw.nodes
+    assert [node.outputs[0].dtype for node in nodes[:3]] == [DType.F32, stands_for, DType.F32]
+    assert nodes[1].outputs[0].bytes == 8 * dtype.itemsize and not nodes[1].flags & VIEW
+    b = Builder()
+    gathered = b.wait(b.gather(b.cast(b.input("x", 4, 2), dtype)))
+    with pytest.raises(GraphError, match=f"all_gather_into_tensor_default sends a tensor of {dtype}, which no plan knows"):
+        capture_graph(b.output([gathered], [result()]), b.context, "fw")
 
 
 def test_a_coalesced_collective_is_an_ordinary_call():

@@ -151,11 +151,19 @@ class _Capture:
         reduce_op = str(ops.argument(node, "reduce_op", "") or "").lower()
         if reduce_op and reduce_op not in ops.REDUCE_OPS:
             raise GraphError(f"{node.name} reduces with {reduce_op!r}, which is not known", node.name)
+        self._check_sent(node)
         made = Collective(kind, self.groups.index(group_name, size if isinstance(size, int) else 0))
         made.reduce_op = ops.REDUCE_OPS[reduce_op] if reduce_op else ReduceOp.NONE
         tag, made.parameter = node.meta.get(META_KEY, ("", ""))
         made.tag = TAG_NAMES[tag] if tag else 0
         return made
+
+    def _check_sent(self, node: torch.fx.Node) -> None:
+        """A dtype that another one stands for would share a bucket with that one."""
+        values = [value for each in (node, *node.all_input_nodes) for value in flatten(value_of(each))]
+        for value in values:
+            if isinstance(value, torch.Tensor) and value.dtype not in ops.DTYPES:
+                raise GraphError(f"{node.name} sends a tensor of {value.dtype}, which no plan knows", node.name)
 
     def _ids(self, node: torch.fx.Node) -> list[int]:
         return [self.id[n] for n in node.all_input_nodes]
@@ -165,7 +173,7 @@ class _Capture:
         return [self._tensor(node, value) for value in values if isinstance(value, torch.Tensor)]
 
     def _tensor(self, node: torch.fx.Node, value: torch.Tensor) -> Tensor:
-        dtype = ops.DTYPES.get(value.dtype)
+        dtype = ops.described(value.dtype)
         if dtype is None:
             raise GraphError(f"node {node.name} has a tensor of {value.dtype}, which is not supported", node.name)
         shape = tuple(value.shape)

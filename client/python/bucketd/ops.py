@@ -37,6 +37,15 @@ DTYPES: dict[torch.dtype, DType] = {
     torch.complex128: DType.C128,
 }
 
+# What stands for a dtype that there is no name for, by bytes of an element: a tensor that no collective touches is a size alone.
+_BY_SIZE = {1: DType.U8, 2: DType.U16, 4: DType.U32, 8: DType.U64, 16: DType.C128}
+
+
+def described(dtype: torch.dtype) -> DType | None:
+    """None: only where no element is so large."""
+    return DTYPES.get(dtype) or _BY_SIZE.get(dtype.itemsize)
+
+
 REDUCE_OPS = {
     "sum": ReduceOp.SUM,
     "avg": ReduceOp.AVG,
