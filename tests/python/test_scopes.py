@@ -1,13 +1,16 @@
-"""How a backend numbers what it compiles, in a process that stands for all ranks."""
+"""How a backend's graphs come to a plan, in a process that stands for all ranks: their numbers and their prices."""
 
 import pathlib
 import sys
 
+import pytest
 import torch
+from fx_graphs import Builder, result
 from inductor_counters import fake_mesh
 from planners import planner
 
 import bucketd
+from bucketd import capture, fusion
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "client" / "python" / "examples"))
 
@@ -22,3 +25,35 @@ def test_a_graph_without_collectives_has_no_number_so_one_rank_may_compile_it_al
         model = sharded_model(mesh, 4, 6, blocks=1)
         torch.compile(model, backend=backend)(torch.zeros(2, 4, dtype=torch.int64)).backward()
     assert scopes == ["0/fw", "0/bw"]
+
+
+def plan(one, **more):
+    """What a plan for a small graph came to."""
+    b, plans = Builder(), []
+    shards = [b.parameter(f"{name}.weight", 2, 3) for name in "ab"]
+    gm = b.output([b.wait(b.gather(shard)) for shard in shards], [result(), result(1)])
+    bucketd.plan_pass(gm, kind="fw", context=b.context, address=one.address, mode="greedy", numerics="exact", on_plan=plans.append, **more)
+    return plans
+
+
+def fail_halfway(normalized, captured):
+    normalized.graph.nodes[0].memory_bytes = 4711
+    raise KeyError("a new operation")
+
+
+def test_kernels_that_cannot_be_predicted_are_priced_one_by_one_and_that_is_said_once(monkeypatch, caplog):
+    with planner() as one, fake_mesh():
+        (by_operation,) = plan(one)
+        monkeypatch.setattr(fusion, "use_inductor_costs", fail_halfway)
+        fused = [found for _ in range(2) for found in plan(one, fused=True)]
+    assert {found.digest for found in fused} == {by_operation.digest} and fused[0].normalized.graph.costs == ""
+    assert sum(text.startswith("bucketd: what Inductor fuses cannot be predicted") and "KeyError: 'a new operation'" in text
+               for text in (record.getMessage() for record in caplog.records if record.levelname == "WARNING")) == 1
+
+
+def test_a_fault_of_ours_in_describing_a_graph_is_one_that_may_be_fallen_back_from(monkeypatch):
+    monkeypatch.setattr(capture, "capture_graph", lambda *_: {}["missing"])
+    with planner() as one, fake_mesh():
+        assert plan(one, fallback="unplanned") == []
+        with pytest.raises(bucketd.GraphRefused, match="cannot be described, which is a fault of bucketd's: KeyError: 'missing'"):
+            plan(one)

@@ -238,12 +238,28 @@ class Session:
                 gm = twins.on_twins(gm, context, kind)
             captured = capture.capture_graph(gm, context, kind)
             normalized = normalize.normalize(captured.raw)
-            if fused:
-                fusion.use_inductor_costs(normalized, captured)
+            if fused and not self._priced(normalized, captured):
+                normalized = normalize.normalize(captured.raw)
             encoded = canonical.encode(normalized.graph)
             return gm, captured, normalized, hashlib.sha256(encoded).digest(), encoded
         except GraphError as error:
             raise GraphRefused(str(error)) from error
+        except BucketdError:
+            raise
+        except Exception as error:  # nothing was changed: as much a reason to go without a plan, where that was asked for, as any
+            raise GraphRefused(f"the graph cannot be described, which is a fault of bucketd's: {type(error).__name__}: {error}") from error
+
+    def _priced(self, normalized, captured) -> bool:
+        """With the costs of the kernels that Inductor fuses. All ranks get the same, or none, since it follows from what they have
+        in common; what it has done of a graph by then is of no use where it fails."""
+        try:
+            fusion.use_inductor_costs(normalized, captured)
+            return True
+        except Exception as error:
+            text = f"what Inductor fuses cannot be predicted, so operations are priced one by one ({type(error).__name__}: {error})"
+            log.log(logging.DEBUG if text in self._told else logging.WARNING, "bucketd: %s", text, exc_info=error)
+            self._told.add(text)
+            return False
 
     def _epoch(self) -> int:
         """Of what ranks connect for: a restarted job's connections refuse those that are left of the last one."""

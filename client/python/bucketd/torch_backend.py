@@ -13,6 +13,7 @@ from torch import fx
 
 from . import recompiling
 from .boxed import boxed
+from .capture import KINDS
 from .graph import Role
 from .job import rank_and_world
 from .ops import facts
@@ -211,6 +212,8 @@ def plan_pass(
     (meta["desc"]); it gets those that its structure and `context` tell.
     """
     asked = _settings(model, settings)
+    if kind not in KINDS:
+        raise ValueError(f"kind={kind!r}: expected {', '.join(map(repr, KINDS))}")
     if not has_collectives(gm):
         return gm
     with _passes_lock:
