@@ -1,7 +1,10 @@
-"""How a backend's graphs come to a plan, in a process that stands for all ranks: their numbers and their prices."""
+"""How a backend's graphs come to a plan, in a process that stands for all ranks: their numbers, their prices, and what goes on meanwhile."""
 
+import gc
 import pathlib
 import sys
+import threading
+import time
 
 import pytest
 import torch
@@ -10,7 +13,7 @@ from inductor_counters import fake_mesh
 from planners import planner
 
 import bucketd
-from bucketd import capture, fusion
+from bucketd import agreement, capture, client, collector, fusion
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "client" / "python" / "examples"))
 
@@ -57,3 +60,49 @@ def test_a_fault_of_ours_in_describing_a_graph_is_one_that_may_be_fallen_back_fr
         assert plan(one, fallback="unplanned") == []
         with pytest.raises(bucketd.GraphRefused, match="cannot be described, which is a fault of bucketd's: KeyError: 'missing'"):
             plan(one)
+
+
+def test_garbage_is_collected_while_others_are_waited_for_and_not_while_a_graph_is_planned(monkeypatch):
+    seen = []
+
+    def note(of, name):
+        before = getattr(of, name)
+        monkeypatch.setattr(of, name, lambda *given, **more: seen.append((name, gc.isenabled())) or before(*given, **more))
+
+    for of, name in ((capture, "capture_graph"), (client.PlannerClient, "get_plan"), (bucketd.session.wire, "to_proto"),
+                     (bucketd.session.apply, "prepare")):
+        note(of, name)
+    with planner() as one, fake_mesh():
+        assert plan(one)
+    assert dict(seen) == {"capture_graph": False, "get_plan": True, "to_proto": False, "prepare": False} and gc.isenabled()
+    with collector.off():
+        heard = agreement.hearing_signals(lambda: time.sleep(2 * agreement._LOOK) or gc.isenabled())
+        assert heard and not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_the_collector_stays_off_for_as_long_as_one_thread_wants_it_off():
+    begun, end = threading.Event(), threading.Event()
+
+    def other():
+        with collector.off():
+            begun.set()
+            end.wait(60)
+
+    thread = threading.Thread(target=other)
+    with collector.off(), collector.off():
+        thread.start()
+        begun.wait(60)
+        with collector.on():
+            assert not gc.isenabled()
+    assert not gc.isenabled()
+    end.set()
+    thread.join()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with collector.off(), collector.on():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

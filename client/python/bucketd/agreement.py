@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from . import quiet
+from . import collector, quiet
 from .errors import AgreementError, BucketdError, EmbeddedError, InterruptedRank
 from .job import alone
 
@@ -346,7 +346,8 @@ def hearing_signals(call, look=None):
         except queue.Empty:
             if look is not None:
                 threading.Thread(target=look_again, daemon=True).start()
-            result, error = ended.get()
+            with collector.on():
+                result, error = ended.get()
     finally:
         over.set()
     if error is not None:

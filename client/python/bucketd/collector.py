@@ -4,16 +4,49 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 from collections.abc import Iterator
+
+_lock = threading.Lock()
+_busy = 0  # threads that want it off
+_was = False  # on, before the first of them came
+_here = threading.local()  # .off: whether this thread is one of them
 
 
 @contextlib.contextmanager
 def off() -> Iterator[None]:
     """A pass over all objects of a training process, at a random moment, takes longer than all of the planning."""
-    was = gc.isenabled()
-    gc.disable()
+    with _wanting(True):
+        yield
+
+
+@contextlib.contextmanager
+def on() -> Iterator[None]:
+    """Within off(), around a wait for others, which may take minutes: other threads go on, and make garbage."""
+    with _wanting(False):
+        yield
+
+
+@contextlib.contextmanager
+def _wanting(wanted: bool) -> Iterator[None]:
+    before = getattr(_here, "off", False)
+    if wanted != before:
+        _change(wanted)
     try:
         yield
     finally:
-        if was:
+        if wanted != before:
+            _change(before)
+
+
+def _change(wanted: bool) -> None:
+    global _busy, _was
+    with _lock:
+        if _busy == 0:
+            _was = gc.isenabled()
+        _busy += 1 if wanted else -1
+        _here.off = wanted
+        if _busy:
+            gc.disable()
+        elif _was:
             gc.enable()

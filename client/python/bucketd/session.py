@@ -325,10 +325,13 @@ class Session:
         if isinstance(self._planner, _HandedOut):
             return self._planner.receive(scope, self.settings.deadline, self._agreement.apart)
 
+        def upload():
+            with collector.off():
+                return wire.to_proto(graph)
+
         def ask():
-            return self._planner.get_plan(
-                lambda: wire.to_proto(graph), digest, message, options, self.settings.deadline,
-                job=self._job(scope))
+            with collector.on():
+                return self._planner.get_plan(upload, digest, message, options, self.settings.deadline, job=self._job(scope))
 
         if self.settings.embedded == "rank0" and self._agreement.store is not None:
             return _HandedOut(self._agreement.store).hand_out(scope, ask)
