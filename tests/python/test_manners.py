@@ -39,6 +39,24 @@ def test_torchs_own_setting_of_logs_turns_ours_on(setting, levels):
     assert {line[0] for line in said} == set(levels) and sum("predicted " in line for line in said) == 1, done.stderr
 
 
+def test_a_hook_around_ours_is_kept_and_called_once():
+    """As programs have them that report errors somewhere; ours may be wanted again behind it."""
+    script = """if True:
+        import sys
+        from bucketd import errors, quiet
+        quiet.as_on(0, errors.AgreementError("caught by the program"))
+        ours = sys.excepthook
+        sys.excepthook = lambda *error: print("reported") or ours(*error)
+        last = quiet.as_on(0, errors.AgreementError("caught, too"))
+        raise last if sys.argv[1:] else ValueError("its own")
+    """
+    for arguments, said in (((), ["Traceback (most recent call last):", "ValueError: its own"]),
+                            (("ours",), ["AgreementError: caught, too (rank 0 has it too, and the traceback)"] * 2)):
+        done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60)
+        lines = done.stderr.splitlines()
+        assert done.stdout == "reported\n" and [lines[0], lines[-1]] == said, done.stderr
+
+
 def test_an_argument_that_helps_is_named_once():
     error = PlannerError("UNREACHABLE", "nobody answers")
     for _ in range(2):

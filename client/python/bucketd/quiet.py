@@ -20,7 +20,7 @@ def without_traceback(error: Exception) -> Exception:
 def _in_a_line(error: Exception, added: str) -> Exception:
     global _before
     error.added_in_a_line = added
-    if sys.excepthook is not _end:
+    if _before is None:  # once: a hook that was set since then may call ours
         _before, sys.excepthook = sys.excepthook, _end
     return error
 
