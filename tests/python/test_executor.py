@@ -3,6 +3,7 @@
 import concurrent.futures
 import ctypes
 import json
+import os
 import re
 
 import pytest
@@ -119,6 +120,22 @@ def test_ranks_with_different_plans_get_no_secret():
 def test_without_a_planner_the_leader_makes_the_secret():
     met = places(dist.HashStore(), "", [b"plan"] * 2)
     assert met[0][1:] == met[1][1:] and re.fullmatch("[0-9a-f]{64}", met[0][2])
+
+
+def test_what_killed_runs_left_is_removed_and_what_is_in_use_stays(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    killed = tmp_path / "bx-killed"
+    killed.mkdir()
+    (killed / "lock").touch()
+    first = Agreement(None, 0, [0])
+    in_use, _ = meeting_place("0/fw", first, 1.0, None, b"")
+    for folder in (killed, in_use):
+        os.utime(folder, (0, 0))
+    second = Agreement(None, 0, [0])
+    new, _ = meeting_place("0/bw", second, 1.0, None, b"")
+    assert {str(folder) for folder in tmp_path.iterdir()} == {in_use, new}
+    del first, second
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_library_that_is_none_is_an_error_that_names_it(monkeypatch, tmp_path):

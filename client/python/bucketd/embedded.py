@@ -50,10 +50,10 @@ class EmbeddedPlanner:
         self._pid = os.getpid()
         self._process = None
         base = run_folder()
-        _remove_stale(base)
+        remove_stale(base, _PREFIX)
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))  # 0700 by contract of mkdtemp
         try:
-            self._lock = _locked(self.folder / "lock")
+            self._lock = locked(self.folder / "lock")
             self.socket = str(self.folder / "socket")
             if len(self.socket) > _MAX_SOCKET_PATH:
                 raise EmbeddedError(f"{self.socket}: {len(self.socket)} characters, a socket's path has at most "
@@ -150,16 +150,16 @@ def run_folder() -> str:
     return tempfile.gettempdir()
 
 
-def _locked(path: pathlib.Path):
+def locked(path: pathlib.Path):
     """Held as long as this process lives: its folder is in use."""
     handle = open(path, "w")
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return handle
 
 
-def _remove_stale(base: str) -> None:
-    """Folders of runs that were killed: ours by owner, and nobody holds their lock."""
-    for folder in pathlib.Path(base).glob(f"{_PREFIX}*"):
+def remove_stale(base: str, prefix: str) -> None:
+    """Folders of runs that were killed: ours by name and owner, and nobody holds their lock."""
+    for folder in pathlib.Path(base).glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
             info = folder.lstat()
             if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or time.time() - info.st_mtime < _STALE_AFTER:

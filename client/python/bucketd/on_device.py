@@ -10,6 +10,7 @@ import functools
 import json
 import logging
 import os
+import pathlib
 import secrets
 import shutil
 import tempfile
@@ -18,12 +19,13 @@ import weakref
 import torch
 
 from .agreement import await_key
-from .embedded import node_identity, run_folder
+from .embedded import locked, node_identity, remove_stale, run_folder
 from .errors import ExecutorError, PlannerError
 from .telemetry import resident
 
 log = logging.getLogger("bucketd")
 _ALIGNMENT = 4096  # of the arena
+_PREFIX = "bx-"  # of the folders where ranks meet
 
 
 def of(device_type: str):
@@ -165,11 +167,14 @@ def meeting_place(scope: str, agreement, timeout: float, planner, plan: bytes) -
 
 
 def _new_place(agreement) -> dict[str, str]:
-    folder = tempfile.mkdtemp(prefix="bx-", dir=run_folder())  # 0700 by contract of mkdtemp
-    weakref.finalize(agreement, _remove, folder, os.getpid())
+    base = run_folder()
+    remove_stale(base, _PREFIX)
+    folder = tempfile.mkdtemp(prefix=_PREFIX, dir=base)  # 0700 by contract of mkdtemp
+    weakref.finalize(agreement, _remove, folder, os.getpid(), locked(pathlib.Path(folder) / "lock"))
     return {"folder": folder, "group": secrets.token_hex(8)}
 
 
-def _remove(folder: str, owner: int) -> None:
+def _remove(folder: str, owner: int, _lock) -> None:
+    """The lock is held until then."""
     if os.getpid() == owner:  # a forked child owns nothing
         shutil.rmtree(folder, ignore_errors=True)
