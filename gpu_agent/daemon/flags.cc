@@ -1,16 +1,33 @@
 #include "gpu_agent/daemon/flags.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 #include "gpu_agent/run/command.h"
+#include "gpu_agent/telemetry/ring_layout.h"
+#include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
 namespace {
 
 constexpr size_t kMostJobs = 16;
+
+// A trainer's ring holds no other, so that no trainer would ever be of that name.
+absl::Status CheckJob(const std::string& job) {
+  const bool fits = !job.empty() && job.size() <= kMostJobBytes &&
+                    std::all_of(job.begin(), job.end(), [](char c) {
+                      return absl::ascii_isprint(static_cast<unsigned char>(c));
+                    });
+  if (fits) return absl::OkStatus();
+  return absl::OutOfRangeError(absl::StrCat("--telemetry-job: ", absl::CHexEscape(job),
+                                            ": expected 1 to ", kMostJobBytes,
+                                            " printable ASCII characters"));
+}
 
 }  // namespace
 
@@ -29,7 +46,7 @@ Flag AddTrainingFlags(const Command& command, TrainingFlags& flags) {
   command
       .AddOption("--telemetry-job", flags.jobs,
                  "a job that has a label of its own in metrics, again for each, up to 16; those of "
-                 "all others have training=\"other\"")
+                 "all others have training=\"other\"; at most 47 characters")
       .TypeName("NAME")
       .OneValueEach();
   command
@@ -50,6 +67,7 @@ absl::Status ReadTrainingFlags(const TrainingFlags& flags, TrainingOptions& opti
     return absl::OutOfRangeError(absl::StrCat("--telemetry-job: ", flags.jobs.size(),
                                               " jobs; expected at most ", kMostJobs));
   }
+  for (const std::string& job : flags.jobs) RETURN_IF_ERROR(CheckJob(job));
   options.jobs = flags.jobs;
   options.host = HostName();
   return ReadDuration("--telemetry-every", flags.every, absl::Hours(24), options.report_every);

@@ -95,6 +95,8 @@ struct RingHeader {
 static_assert(sizeof(RingHeader) == 4096);
 static_assert(offsetof(RingHeader, head) == 64 && offsetof(RingHeader, tail) == 128);
 
+inline constexpr size_t kMostJobBytes = sizeof(RingHeader::job) - 1;  // printable ASCII
+
 inline constexpr size_t RingBytes(uint32_t records) {
   return sizeof(RingHeader) + size_t{records} * sizeof(RunRecord);
 }

@@ -43,9 +43,9 @@ absl::StatusOr<std::unique_ptr<RingWriter>> RingWriter::Create(absl::string_view
   }
   RingHeader header;
   header.records = records;
-  if (job.size() >= header.job.size()) {
+  if (job.size() > kMostJobBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("job ", job, ": expected at most ", header.job.size() - 1, " bytes"));
+        absl::StrCat("job ", job, ": expected at most ", kMostJobBytes, " bytes"));
   }
   std::copy(job.begin(), job.end(), header.job.begin());
   Fd memory(memfd_create("bucketd-telemetry", MFD_CLOEXEC | MFD_ALLOW_SEALING));

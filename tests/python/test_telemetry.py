@@ -136,6 +136,14 @@ def test_collectives_of_torchs_own_reach_prometheus_and_the_planner(tmp_path, wh
         wait_for(lambda: agent.total("bucket_agent_trainers") == 0, "the ranks' end")
 
 
+def test_the_longest_name_that_a_ring_holds_is_a_label(tmp_path):
+    longest = "j" * 47
+    with Watcher(tmp_path, "--telemetry-job", longest) as agent:
+        ring = ForgedRing(agent.socket, longest)
+        wait_for(lambda: agent.total("bucket_agent_trainers", f'training="{longest}"') == 1, "the trainer")
+        ring.close()
+
+
 def test_a_trainer_with_both_rings_is_one(tmp_path):
     with Watcher(tmp_path) as agent:
         rings = [ForgedRing(agent.socket, plan=plan) for plan in (7, 0)]
@@ -179,7 +187,8 @@ def test_an_agent_that_probes_hears_trainers_too(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [("--telemetry-users", "some"), ("--telemetry-every", "1ms"), ("--http", "nowhere"),
-                                   ("--telemetry-job", "x") * 17])
+                                   ("--telemetry-job", "x") * 17, ("--telemetry-job", "j" * 48), ("--telemetry-job", "größe"),
+                                   ("--telemetry-job", "")])
 def test_a_wrong_flag_is_named(tmp_path, wrong):
     done = subprocess.run([BINARY, "watch", "--telemetry", tmp_path / "trainers", *wrong], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and f"{wrong[0]}: " in done.stderr, done.stderr
