@@ -15,6 +15,16 @@
 namespace bucketd::agent {
 namespace {
 
+// The rings of a job: a trainer has one of each kind at most, the executor's and the plugin's.
+class RingCount {
+ public:
+  void Add(bool of_kernels) { ++count_[of_kernels ? 1 : 0]; }
+  int trainers() const { return std::max(count_[0], count_[1]); }
+
+ private:
+  std::array<int, 2> count_{};
+};
+
 constexpr std::chrono::seconds kDeadline{5};
 constexpr std::chrono::minutes kComplaints{1};  // between two of one text
 
@@ -65,7 +75,7 @@ Training::~Training() {
 
 void Training::Opened(int ring) {
   trainers_[ring] = {};
-  ++open_;
+  present_ = Present();
 }
 
 void Training::Refused(const std::string& why) {
@@ -122,25 +132,37 @@ void Training::Remember(Trainer& trainer, const RingReader& reader,
     if (plan != nullptr) Raise(trainer.peak, *plan, record.peak_bytes);
   }
   SetGauges(*trainer.job);
+  present_ = Present();
 }
 
 void Training::SetGauges(JobMetrics& job) {
   Trainer most;
-  std::array<int, 2> count{};  // a trainer has one ring of each kind at most
+  RingCount count;
   for (const auto& [ring, trainer] : trainers_) {
     if (trainer.job != &job) continue;
-    ++count[trainer.of_kernels ? 1 : 0];
+    count.Add(trainer.of_kernels);
     most.arena = std::max(most.arena, trainer.arena);
     for (size_t part = 0; part < JobMetrics::kParts; ++part) {
       most.peak[part] = std::max(most.peak[part], trainer.peak[part]);
       most.predicted_peak[part] = std::max(most.predicted_peak[part], trainer.predicted_peak[part]);
     }
   }
-  job.trainers.Set(std::max(count[0], count[1]));
+  job.trainers.Set(count.trainers());
   job.arena_bytes.Set(most.arena);
   for (size_t part = 0; part < JobMetrics::kParts; ++part) {
     job.SetPeaks(part, most.peak[part], most.predicted_peak[part]);
   }
+}
+
+int Training::Present() const {
+  std::map<const JobMetrics*, RingCount> counts;
+  for (const auto& [ring, trainer] : trainers_) {
+    if (trainer.job != nullptr) counts[trainer.job].Add(trainer.of_kernels);
+  }
+  int present = 0;
+  for (const auto& [job, count] : counts) present += count.trainers();
+  // Of rings that were not read yet nothing is known but that somebody is there.
+  return std::max(present, trainers_.empty() ? 0 : 1);
 }
 
 void Training::Closed(int ring, const std::string& why) {
@@ -150,7 +172,7 @@ void Training::Closed(int ring, const std::string& why) {
   }
   JobMetrics* const job = trainers_[ring].job;
   trainers_.erase(ring);
-  --open_;
+  present_ = Present();
   if (job != nullptr) SetGauges(*job);
 }
 

@@ -40,8 +40,8 @@ class Training : private CollectorEvents {
                                                          ReportMetrics& reports);
   ~Training() override;
 
-  // How many report now. Thread-safe.
-  int trainers() const { return open_; }
+  // How many processes report now. Thread-safe.
+  int trainers() const { return present_; }
 
  private:
   // A ring, as it was last seen.
@@ -61,6 +61,7 @@ class Training : private CollectorEvents {
   JobMetrics& JobOf(const std::string& name);
   void Remember(Trainer& trainer, const RingReader& reader, const std::vector<RunRecord>& records);
   void SetGauges(JobMetrics& job);
+  int Present() const;
   void Complain(const char* what, const std::string& why);
   void ReportAll();
 
@@ -70,7 +71,7 @@ class Training : private CollectorEvents {
   std::map<std::string, std::unique_ptr<JobMetrics>> jobs_;
   std::unique_ptr<JobMetrics> others_;
   std::map<int, Trainer> trainers_;  // of the collector's thread
-  std::atomic<int> open_{0};         // as many
+  std::atomic<int> present_{0};      // processes that have these
   std::mutex mutex_;
   std::condition_variable stop_;
   bool stopped_ = false;

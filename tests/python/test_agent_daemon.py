@@ -101,7 +101,7 @@ def test_agents_with_one_nccl_in_two_places_begin(bucketd, tmp_path, monkeypatch
 def test_agents_probe_nothing_while_trainers_report_to_one_of_them(bucketd, tmp_path):
     with _pair(bucketd, tmp_path) as (one, other):
         first = one.epoch()
-        trainer = ForgedRing(str(tmp_path / "trainers"))
+        rings = [ForgedRing(str(tmp_path / "trainers"), plan=plan) for plan in (7, 0)]  # of one trainer
         try:
             wait_for(lambda: one.metric("bucket_agent_paused") == 1, "the agent to give way")
             wait_for(lambda: not other.ready(), "the other to be alone")
@@ -111,8 +111,10 @@ def test_agents_probe_nothing_while_trainers_report_to_one_of_them(bucketd, tmp_
             time.sleep(2)
             assert one.metric(COUNT) == probed and one.epoch() == first and other.metric("bucket_agent_paused") == 0
             assert one.metric('bucket_agent_communicator_errors_total{code="other"}') == 0
+            assert one.page("/readyz").count("1 trainer reports here") == 1 and "trainers report" not in one.said()
         finally:
-            trainer.close()
+            for ring in rings:
+                ring.close()
         for each in (one, other):
             each.wait_until_ready()
         assert one.epoch() == other.epoch() > first and one.metric("bucket_agent_paused") == 0
