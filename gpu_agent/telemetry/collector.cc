@@ -14,6 +14,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 
 #include "passes/base/status_macros.h"
@@ -60,11 +61,12 @@ absl::StatusOr<Fd> Listen(const CollectorOptions& options) {
   return listener;
 }
 
-std::optional<uid_t> UserOf(const Fd& connection) {
+// Who has connected.
+std::optional<ucred> PeerOf(const Fd& connection) {
   ucred peer{};
   socklen_t size = sizeof(peer);
   if (getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return std::nullopt;
-  return peer.uid;
+  return peer;
 }
 
 // What came with one message: a descriptor, or none. Others that came with it are closed.
@@ -110,15 +112,24 @@ Collector::~Collector() {
   unlink(options_.socket.c_str());
 }
 
+// Until there is something to do, or to the deadline.
+void Collector::Poll(std::vector<pollfd>& waits, SteadyTime until) const {
+  // A negative one is passed over.
+  waits = {{wake_.get(), POLLIN, 0}, {accepts_ ? listener_.get() : -1, POLLIN, 0}};
+  for (const Trainer& trainer : trainers_) {
+    // Asked in this order: what a process has said before its end is there when that is seen.
+    waits.push_back({trainer.process.get(), POLLIN, 0});
+    waits.push_back({trainer.connection.get(), POLLIN, 0});
+  }
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - SteadyNow()).count();
+  poll(waits.data(), waits.size(), static_cast<int>(std::max<int64_t>(left, 0)));
+}
+
 void Collector::Run() {
   SteadyTime next = SteadyNow();
   std::vector<pollfd> waits;
   while (!stopped_) {
-    // A negative one is passed over.
-    waits = {{wake_.get(), POLLIN, 0}, {accepts_ ? listener_.get() : -1, POLLIN, 0}};
-    for (const Trainer& trainer : trainers_) waits.push_back({trainer.connection.get(), POLLIN, 0});
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - SteadyNow()).count();
-    poll(waits.data(), waits.size(), static_cast<int>(std::max<int64_t>(left, 0)));
+    Poll(waits, next);
     const SteadyTime now = SteadyNow();
     const bool due = now >= next;
     if (due) {
@@ -128,8 +139,9 @@ void Collector::Run() {
     size_t kept = 0;
     for (size_t i = 0; i < trainers_.size(); ++i) {
       Trainer& trainer = trainers_[i];
+      const bool ended = trainer.ended || waits[2 * i + 2].revents != 0;
       // What it has written before it died is read after that was heard.
-      const bool heard = waits[i + 2].revents == 0 || Hear(trainer);
+      const bool heard = (waits[2 * i + 3].revents == 0 || Hear(trainer)) && !ended;
       const absl::Status read =
           trainer.ring == nullptr || (heard && !due) ? absl::OkStatus() : Read(trainer);
       if (heard && read.ok() && (trainer.ring != nullptr || now < trainer.give_up)) {
@@ -157,17 +169,24 @@ void Collector::Accept() {
     events_.Refused(absl::StrCat("it waits to be taken in: ", std::strerror(errno)));
     return;
   }
-  const std::optional<uid_t> user = UserOf(connection);
-  const absl::Status may = MayReport(user);
+  const std::optional<ucred> peer = PeerOf(connection);
+  const absl::Status may = MayReport(peer);
   if (!may.ok()) {
     events_.Refused(std::string(may.message()));
     return;
   }
-  trainers_.push_back({std::move(connection), nullptr, ++last_id_, SteadyNow() + kPatience, *user});
+  Trainer& trainer = trainers_.emplace_back();
+  trainer.connection = std::move(connection);
+  trainer.id = ++last_id_;
+  trainer.give_up = SteadyNow() + kPatience;
+  trainer.user = peer->uid;
+  if (peer->pid <= 0) return;  // of a namespace that this process does not see
+  trainer.process = Fd(static_cast<int>(syscall(SYS_pidfd_open, peer->pid, 0)));
+  trainer.ended = !trainer.process && errno == ESRCH;
 }
 
-absl::Status Collector::MayReport(std::optional<uid_t> user) const {
-  if (!user.has_value() || (!options_.any_user && *user != geteuid() && *user != 0)) {
+absl::Status Collector::MayReport(const std::optional<ucred>& peer) const {
+  if (!peer.has_value() || (!options_.any_user && peer->uid != geteuid() && peer->uid != 0)) {
     return absl::PermissionDeniedError("a process of another user");
   }
   if (trainers_.size() >= options_.most_rings) {
@@ -175,12 +194,13 @@ absl::Status Collector::MayReport(std::optional<uid_t> user) const {
         absl::StrCat("more than ", options_.most_rings, " trainers"));
   }
   if (!options_.any_user) return absl::OkStatus();
-  const auto mine =
-      static_cast<size_t>(std::count_if(trainers_.begin(), trainers_.end(),
-                                        [&](const Trainer& other) { return other.user == *user; }));
+  const auto mine = static_cast<size_t>(
+      std::count_if(trainers_.begin(), trainers_.end(),
+                    [&](const Trainer& other) { return other.user == peer->uid; }));
   if (2 * (mine + 1) > options_.most_rings - (trainers_.size() - mine) + 1) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "user ", *user, " has ", mine, " trainers already, half of the places that others leave"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("user ", peer->uid, " has ", mine,
+                     " trainers already, half of the places that others leave"));
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,10 @@
 // The rings of a node's trainers: takes them in at a unix socket, reads them ten times a second,
-// and lets go of those whose process is gone or that do not hold together.
+// and lets go of those that do not hold together, or whose process is gone. Its children may have
+// the connection still: so the process itself is watched, where the kernel shows it to this one
+// (Linux 5.3 or newer, and no other namespace of processes below which this one is not).
 #pragma once
+
+#include <poll.h>
 
 #include <atomic>
 #include <cstdint>
@@ -12,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include "gpu_agent/comm/socket.h"
@@ -49,6 +54,8 @@ class Collector {
  private:
   struct Trainer {
     Fd connection;
+    Fd process;                        // readable once it has ended; none: it cannot be watched
+    bool ended = false;                // it had before it was taken in
     std::unique_ptr<RingReader> ring;  // null: it has not come yet
     int id = 0;
     SteadyTime give_up;
@@ -56,9 +63,10 @@ class Collector {
   };
 
   Collector(const CollectorOptions& options, CollectorEvents& events, Fd listener, Fd wake);
+  void Poll(std::vector<pollfd>& waits, SteadyTime until) const;
   void Run();
   void Accept();
-  absl::Status MayReport(std::optional<uid_t> user) const;
+  absl::Status MayReport(const std::optional<ucred>& peer) const;
   // False: it is over.
   bool Hear(Trainer& trainer);
   bool Take(Trainer& trainer, Fd memory);

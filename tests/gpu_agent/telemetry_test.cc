@@ -39,6 +39,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::Ge;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Le;
 
 // Counts what a collector says; of its thread, read by the test's.
@@ -215,6 +216,34 @@ TEST_F(TelemetryTest, ATrainerThatIsKilledIsReadToItsEndAndLetGo) {
   Await([&] { return heard_.ends().size() == 1; });
   EXPECT_EQ(heard_.steps().size(), 100u);
   EXPECT_THAT(heard_.ends(), ElementsAre(""));
+}
+
+TEST_F(TelemetryTest, ATrainerThatIsKilledIsLetGoThoughAChildOfItHasItsConnection) {
+  const auto collector = StartCollector();
+  int told[2];
+  ASSERT_EQ(pipe(told), 0);
+  const pid_t trainer = fork();
+  if (trainer == 0) {
+    const auto writer = RingWriter::Create("job", socket_);
+    if (!writer.ok()) _exit(1);
+    const pid_t child = fork();
+    if (child == 0) {
+      pause();
+      _exit(0);
+    }
+    for (uint32_t step = 0; step < 100; ++step) (*writer)->Write(RunOf(step));
+    if (write(told[1], &child, sizeof(child)) != sizeof(child)) _exit(1);
+    pause();
+  }
+  pid_t child = 0;
+  ASSERT_EQ(read(told[0], &child, sizeof(child)), ssize_t{sizeof(child)});
+  Await([&] { return heard_.steps().size() == 100; });
+  EXPECT_THAT(heard_.ends(), IsEmpty());
+  kill(trainer, SIGKILL);
+  Await([&] { return heard_.ends().size() == 1; });
+  EXPECT_THAT(heard_.ends(), ElementsAre(""));
+  kill(child, SIGKILL);
+  waitpid(trainer, nullptr, 0);
 }
 
 TEST_F(TelemetryTest, AnAgentThatIsKilledIsNothingToTheTrainerAndTheNextOneGoesOn) {
