@@ -1,7 +1,7 @@
 // The rings of a node's trainers: takes them in at a unix socket, reads them ten times a second,
-// and lets go of those that do not hold together, or whose process is gone. Its children may have
-// the connection still: so the process itself is watched, where the kernel shows it to this one
-// (Linux 5.3 or newer, and no other namespace of processes below which this one is not).
+// and lets go of those that do not hold together, or whose process is gone. A child of it may have
+// the connection still: so the process is watched as well, where this one can (Linux 5.3 or newer,
+// and a namespace of processes that it sees).
 #pragma once
 
 #include <poll.h>
