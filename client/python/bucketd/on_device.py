@@ -174,7 +174,8 @@ def _new_place(agreement) -> dict[str, str]:
     return {"folder": folder, "group": secrets.token_hex(8)}
 
 
-def _remove(folder: str, owner: int, _lock) -> None:
-    """The lock is held until then."""
+def _remove(folder: str, owner: int, lock) -> None:
+    """`lock` is held until then."""
     if os.getpid() == owner:  # a forked child owns nothing
         shutil.rmtree(folder, ignore_errors=True)
+    lock.close()
