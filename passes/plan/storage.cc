@@ -73,8 +73,7 @@ absl::StatusOr<StorageSets> StorageSets::Of(const Graph& graph, int64_t max_entr
   std::vector<NodeId> merged;
   int64_t visited = 0;
   for (NodeId n = 0; n < graph.size(); ++n) {
-    absl::Span<const NodeId> aliases = graph.alias_of(n);
-    if (aliases.empty() && graph.kind(n) == NodeKind::kGetitem) aliases = graph.inputs(n).first(1);
+    const absl::Span<const NodeId> aliases = graph.alias_of(n);
     const bool makes_storage = aliases.empty() || MakesStorage(graph, n);
     if (aliases.size() == 1 && !makes_storage) {
       sets.set_of_.push_back(sets.set_of_[static_cast<size_t>(aliases.front())]);

@@ -130,8 +130,6 @@ class Verifier {
           BadBucket(k, graph_.Describe(member), " is not a collective");
         } else if (CollectiveAt(member).wait == kNoNode) {
           BadBucket(k, "nobody waits for ", graph_.Describe(member));
-        } else if (graph_.inputs(member).size() != 1 || !graph_.mutates(member).empty()) {
-          BadBucket(k, graph_.Describe(member), " is no plain collective of one tensor");
         } else if (CollectiveAt(member).symbolic) {
           BadBucket(k, graph_.Describe(member), " has a symbolic size");
         }

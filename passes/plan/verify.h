@@ -27,6 +27,9 @@ namespace bucketd {
 //   in place   an in-place op keeps its side of every other user of the storage, through views and
 //              buckets; a collective uses its input until its wait
 //   ordered    random, effectful and host-synchronising ops keep their relative order
+// The rules are the referee's, verdict by verdict (tests/passes/verdict_test.py). An executor may
+// have more: a member that writes into a given tensor is legal here, and the Python client refuses
+// it. The planner makes no such bucket.
 absl::Status VerifyPlan(const Graph& graph, const Plan& plan);
 
 }  // namespace bucketd

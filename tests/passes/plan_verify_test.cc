@@ -422,22 +422,5 @@ TEST(LayOut, PutsSlicesBackToBack) {
   EXPECT_EQ(gather.bytes, 128);
 }
 
-// A bucket has tensors of its own: what is given to be written would never be.
-TEST(VerifyPlanTest, ACollectiveThatWritesIntoAGivenTensorIsInNoBucket) {
-  Net net(4);
-  const NodeId a = net.Call("a", {net.Input("x", {8, 4})}, {8, 4});
-  const NodeId b = net.Call("b", {net.Input("y", {8, 4})}, {8, 4});
-  const NodeId first = net.ReduceInPlace("first", a), second = net.ReduceInPlace("second", b);
-  net.Out(net.Wait("w", first), SlotKind::kOutput);
-  net.Out(net.Wait("v", second), SlotKind::kOutput);
-  const Graph graph = net.Build();
-  Plan plan = ProgramOrder(graph);
-  ASSERT_TRUE(VerifyPlan(graph, plan).ok());
-  Bucket bucket;
-  bucket.members = {first, second};
-  plan.buckets.push_back(bucket);
-  EXPECT_THAT(std::string(VerifyPlan(graph, plan).message()), HasSubstr("no plain collective"));
-}
-
 }  // namespace
 }  // namespace bucketd

@@ -58,19 +58,6 @@ TEST(Storages, AGetitemIsOnePieceOfWhatItsSourceMade) {
   EXPECT_EQ(storages.own_count(3), 0);
 }
 
-TEST(StorageSets, AGetitemStandsOnItsSourceWhetherItSaysSoOrNot) {
-  const Graph graph = Parse(
-      "  %x = input : f32[4]\n"
-      "  %two = split(%x) : f32[1], f32[3]\n"
-      "  %a = getitem(%two) index=0 alias()\n"
-      "  %b = getitem(%two) index=1\n"
-      "  return %a, %b\n");
-  ASSERT_THAT(graph.alias_of(2), IsEmpty());
-  const StorageSets sets = *StorageSets::Of(graph);
-  EXPECT_THAT(sets.of(2), ElementsAre(1));
-  EXPECT_THAT(sets.of(3), ElementsAre(1));
-}
-
 TEST(Storages, AGetitemOfATupleOfViewsStandsOnAllThatTheTupleDoes) {
   const Graph graph = Parse(
       "  %x = input : f32[4]\n"
