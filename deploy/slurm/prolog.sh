@@ -10,15 +10,20 @@
 #   PROFILE=nodes             the profile's name (default: prolog); old versions go that were never promoted
 #   MORE="--link-class nvlink --promote"
 #   EVERY_HOURS=24            until this node is measured again
+#   RETRY_HOURS=1             where that failed, or nobody took it
 #   LIMIT=60                  seconds
+# What bucket-agent reads (BUCKETD_CLIENT_CA and its kin) may stand there, too.
 set -uo pipefail
+trap 'exit 0' EXIT  # settings that are no good included
 
 settings=${BUCKETD_PROLOG_ENV:-/etc/bucketd/prolog.env}
 state=${BUCKETD_PROLOG_STATE:-/var/lib/bucketd-prolog}
 say() { echo "bucketd prolog: $*" >&2; }
 
+set -a
 # shellcheck source=/dev/null
 [ -r "$settings" ] && . "$settings"
+set +a
 [ -n "${PLANNER:-}" ] || { say "PLANNER is not set in $settings: nothing is measured"; exit 0; }
 mkdir -p "$state" || { say "cannot make $state: nothing is measured"; exit 0; }
 
@@ -26,14 +31,18 @@ mkdir -p "$state" || { say "cannot make $state: nothing is measured"; exit 0; }
 exec 9> "$state/lock"
 flock --nonblock 9 || exit 0
 stamp=$state/measured
-if [ -n "$(find "$stamp" -mmin "-$((${EVERY_HOURS:-24} * 60))" 2>/dev/null)" ]; then exit 0; fi
+failed=$state/failed
+within() { [ -n "$(find "$1" -mmin "-$(($2 * 60))" 2>/dev/null)" ]; }
+if within "$stamp" "${EVERY_HOURS:-24}" || within "$failed" "${RETRY_HOURS:-1}"; then exit 0; fi
 
 # shellcheck disable=SC2086
 if timeout --kill-after=5 "${LIMIT:-60}" "${BUCKET_AGENT:-bucket-agent}" calibrate --backend "${BACKEND:-auto}" --ranks "${RANKS:-2}" \
   --planner "$PLANNER" --name "${PROFILE:-prolog}" ${MORE:-} > "$state/log" 2> "$state/errors" 9>&-; then
+  rm -f "$failed"
   touch "$stamp"
   say "measured, for $PLANNER; $state/log"
 else
-  say "not measured, exit code $?; the job begins all the same: $(tail -n 1 "$state/errors")"
+  said=$?
+  touch "$failed"
+  say "not measured, exit code $said; the job begins all the same: $(tail -n 1 "$state/errors")"
 fi
-exit 0

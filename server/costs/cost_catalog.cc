@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -271,13 +274,23 @@ void CostCatalog::Publish(const std::string& name, Entry entry) {
 }
 
 // The version that has to go for the newest one; 0: none.
-absl::StatusOr<int32_t> CostCatalog::MakeRoom(const Entry& entry) const {
+absl::StatusOr<int32_t> CostCatalog::MakeRoom(Entry& entry) const {
   if (entry.versions.size() <= static_cast<size_t>(limits_.versions)) return 0;
   const int32_t first = entry.versions.begin()->first;
   const int32_t newest = entry.versions.rbegin()->first;
+  std::vector<int32_t>& promoted = entry.promoted;
   for (const auto& [number, version] : entry.versions) {
-    const bool was_promoted = std::count(entry.promoted.begin(), entry.promoted.end(), number) > 0;
+    const bool was_promoted = std::count(promoted.begin(), promoted.end(), number) > 0;
     if (number != first && number != newest && !was_promoted) return number;
+  }
+  const auto recent = promoted.end() - std::min<ptrdiff_t>(2, std::ssize(promoted));
+  for (auto at = promoted.begin(); at != recent; ++at) {
+    const int32_t number = *at;
+    if (number == first || number == newest || std::count(recent, promoted.end(), number) > 0) {
+      continue;
+    }
+    promoted.erase(std::remove(promoted.begin(), promoted.end(), number), promoted.end());
+    return number;
   }
   return MakeError(Reason::kProfileLimit,
                    absl::StrCat("all ", limits_.versions,

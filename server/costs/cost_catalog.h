@@ -55,7 +55,8 @@ struct ProfileInfo {
 
 struct CostCatalogLimits {
   int32_t names = 64;
-  // Stored versions of a name. Beyond: the oldest that was never promoted goes.
+  // Stored versions of a name. Beyond: the oldest that was never promoted goes, else the one that
+  // was promoted longest ago. The first one stays, and what is promoted now and was before that.
   int32_t versions = 64;
 };
 
@@ -137,7 +138,7 @@ class CostCatalog {
                                        const Actor& actor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changing_);
   absl::StatusOr<Switched> RollbackOnce(absl::string_view name, const Actor& actor)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(changing_);
-  absl::StatusOr<int32_t> MakeRoom(const Entry& entry) const;
+  absl::StatusOr<int32_t> MakeRoom(Entry& entry) const;
   absl::StatusOr<Entry> Copy(absl::string_view name) const;
   absl::StatusOr<Switched> Commit(const std::string& name, Entry entry, int32_t before,
                                   PromotionKind kind, const Actor& actor);

@@ -15,7 +15,7 @@ PROLOG = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "slurm" / "pro
 def prolog(tmp_path):
     """prolog(planner's address, more settings): starts one."""
     def start(address: str, **settings: str) -> subprocess.Popen:
-        settings = {"PLANNER": address, "BACKEND": "ring", "MORE": '"--max-bytes 16384"', **settings}
+        settings = {"PLANNER": address, "BACKEND": "ring", "MORE": '"--max-bytes 16384"', "RETRY_HOURS": "0", **settings}
         written = tmp_path / "written.env"
         written.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         written.rename(tmp_path / "prolog.env")  # whole, for one that is just reading it
@@ -54,4 +54,17 @@ def test_a_job_begins_though_nothing_can_be_measured(prolog, tmp_path):
         stuck.write_text("#!/bin/sh\nexec sleep 60\n")
         stuck.chmod(0o700)
         assert "not measured, exit code 124" in ended(prolog(one.address, LIMIT="1", BUCKET_AGENT=str(stuck)))
+        assert ended(prolog(one.address, RETRY_HOURS="1")) == "", "what failed is not tried at each job's start"
         assert "measured, for" in ended(prolog(one.address)), "what failed is tried again"
+
+
+@pytest.mark.parametrize("settings", [{"MORE": '"--name $NOBODY_SET_IT"'}, {"MORE": "x; set -e; false"}, {"EVERY_HOURS": "a day"}])
+def test_settings_that_are_no_good_take_no_node_away(prolog, settings):
+    ended(prolog("nobody:1", BUCKET_AGENT="/bin/false", **settings))
+
+
+def test_the_agent_hears_of_what_the_settings_say(prolog, tmp_path):
+    agent = tmp_path / "agent"
+    agent.write_text('#!/bin/sh\necho "it is $BUCKETD_CLIENT_CA" >&2\nexit 7\n')
+    agent.chmod(0o700)
+    assert "exit code 7; the job begins all the same: it is /etc/ca.pem" in ended(prolog("nobody:1", BUCKET_AGENT=str(agent), BUCKETD_CLIENT_CA="/etc/ca.pem"))

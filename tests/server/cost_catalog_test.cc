@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -154,6 +155,24 @@ TEST_F(CostsOnDisk, VersionsThatWerePromotedStay) {
   EXPECT_EQ(ReasonOf(catalog_->Add(Named("third", 1.0), ProfileOrigin::kImported, "").status()),
             "PROFILE_LIMIT")
       << "five built in and two";
+}
+
+// A fleet that promotes each of its measurements does not use its name up.
+TEST_F(CostsOnDisk, OfVersionsThatWereAllPromotedTheOldestMakesRoom) {
+  catalog_limits_.versions = 4;
+  Restart();
+  for (int i = 1; i <= 9; ++i) {
+    ASSERT_EQ(Add(Named("site", i)).version, i);
+    ASSERT_TRUE(Promote("site", i).ok());
+  }
+  Restart();
+  EXPECT_EQ(catalog_->List("site").size(), 4U);
+  EXPECT_EQ(Meaning("site@6"), "PROFILE_UNKNOWN");
+  for (const int before : {8, 7, 1}) {
+    ASSERT_TRUE(catalog_->Rollback("site").ok());
+    EXPECT_EQ(Meaning("site@latest"), absl::StrCat("site@", before));
+  }
+  EXPECT_EQ(ReasonOf(catalog_->Rollback("site").status()), "NO_EARLIER_VERSION");
 }
 
 TEST_F(CostsOnDisk, WhatMakesNoSenseIsRefused) {
