@@ -13,7 +13,7 @@ ccache; on slow ones in twice that.
   --full   also the whole proof of bits (every parallelism, mode, numerics and reduce dtype, on 4 and 6 processes;
            build/proof.txt is its table), every large graph under every profile, the server and the clients under
            sanitizers (threads too), a minute of each fuzz target, the benchmark programs built, and every mutation of
-           tests/mutations.json seen to fail: four to five hours in all
+           tests/mutations.json seen to fail: hours, of which the simulation alone takes five of one core
 
 The last lines are seconds by step and what passed; build/checks has the reports.
 HELP
@@ -27,7 +27,7 @@ kind=${1:-}
 case $kind in
   "") about="about 25 minutes on two cores with a warm ccache, 40 where nothing was compiled before" steps=7 ;;
   --fast) about="5 minutes on a built tree; what must be compiled comes on top" steps=4 ;;
-  --full) about="four to five hours on two cores" steps=9 ;;
+  --full) about="hours: the simulation alone takes five of one core" steps=9 ;;
   *) die "what is $kind? tests/run.sh --help" ;;
 esac
 full=

@@ -92,6 +92,18 @@ class Count:
         return (self._relay.trips - before - self._idle * (time.monotonic() - begin)) / len(calls)
 
 
+def trips(folder: pathlib.Path, relay: Relay, store: tuple[str, ...], names: str, cluster: bool):
+    """What is asked, and trips of one call, between two servers of a store."""
+    with contextlib.ExitStack() as stack:
+        servers = []
+        for name in names:
+            (folder / name).mkdir()
+            more = ("--cluster-address", f"unix:{folder}/{name}/socket") if cluster else ()
+            servers.append(stack.enter_context(Server(folder / name, *store, *more)))
+        for what, count in measure(*servers, relay):
+            yield what, max(0.0, count)
+
+
 def measure(first: Server, second: Server, relay: Relay):
     count = Count(relay)
     widths = range(8, 8 + 8 * CALLS, 8)
@@ -146,8 +158,9 @@ def forwarding(url: str, folder: pathlib.Path) -> None:
               f"({statistics.median(apart):.0f} us, {statistics.median(together):.0f} us) | - |", flush=True)
 
 
-def last_answer(places: list[planner_pb2_grpc.PlannerStub], name: str) -> float:
-    """Milliseconds from the first of many calls at once, of one job if it has a name, until the last is answered: the median."""
+def last_answer(places: list[planner_pb2_grpc.PlannerStub], name: str) -> tuple[float, float]:
+    """Milliseconds from the first of many calls at once, of one job if it has a name, until the last is answered: the median, and what
+    one of twenty exceeds."""
     took = []
     for number in range(BURSTS):
         jobs = [planner_pb2.Job(id=f"{name}-{number}", scope="0/fw", rank=[rank], size=AT_ONCE) if name else None for rank in range(AT_ONCE)]
@@ -156,7 +169,7 @@ def last_answer(places: list[planner_pb2_grpc.PlannerStub], name: str) -> float:
         calls = [places[at % len(places)].GetPlan.future(request, timeout=60) for at, request in enumerate(requests)]
         assert all(call.result().HasField("plan") for call in calls)
         took.append((time.monotonic() - begin) * 1e3)
-    return statistics.median(took)
+    return statistics.median(took), sorted(took)[-2]
 
 
 @contextlib.contextmanager
@@ -176,11 +189,12 @@ def three_against_one(urls: list[str], folder: pathlib.Path) -> int:
         for what, name in (f"{AT_ONCE} hits at once", ""), (f"the {AT_ONCE} ranks of a job", "burst"):
             last_answer(one, name and f"{name}-warm"), last_answer(three, name and f"{name}-warm")
             pairs = [(last_answer(three, name and f"{name}-{turn}"), last_answer(one, name and f"{name}-{turn}")) for turn in range(TURNS)]
-            ratio = statistics.median(a / b for a, b in pairs)
-            missed += ratio > LATER
-            print(f"| last answer to {what}, by three replicas on these cores, of one server's | {ratio:.2f} "
-                  f"({statistics.median(a for a, _ in pairs):.1f} ms, {statistics.median(b for _, b in pairs):.1f} ms) | at most {LATER:.0f} |",
-                  flush=True)
+            for which, of in enumerate(("", ", of the slowest in twenty")):
+                ours, theirs = ([pair[side][which] for pair in pairs] for side in (0, 1))
+                ratio = statistics.median(a / b for a, b in zip(ours, theirs))
+                missed += ratio > LATER
+                print(f"| last answer to {what}, by three replicas on these cores, of one server's{of} | {ratio:.2f} "
+                      f"({statistics.median(ours):.1f} ms, {statistics.median(theirs):.1f} ms) | at most {LATER:.0f} |", flush=True)
     return missed
 
 
@@ -192,18 +206,14 @@ def main() -> int:
     missed = 0
     with postgres() as engine, tempfile.TemporaryDirectory(prefix="bucketd-trips-") as folder:
         subprocess.run(["createuser", "bucketd"], env=engine.environment, check=True)
-        for name in ("bucketd", "replicas", "one", "three"):
+        for name in ("bucketd", "leases", "replicas", "one", "three"):
             database(engine, name)
         relay = Relay(folder, engine.folder)
-        store = ("--store-dir", f"postgres://bucketd@/bucketd?host={folder}")
-        places = [pathlib.Path(folder) / name for name in "ab"]
-        for place in places:
-            place.mkdir()
-        with Server(places[0], *store) as first, Server(places[1], *store) as second:
-            for what, trips in measure(first, second, relay):
-                wanted = WANTED[what]
-                missed += trips > wanted + 0.2
-                print(f"| trips to PostgreSQL for {what} | {max(0.0, trips):.1f} | {wanted} |", flush=True)
+        for name, of, servers in ("bucketd", "", "ab"), ("leases", ", at a replica", "ij"):
+            store = ("--store-dir", f"postgres://bucketd@/{name}?host={folder}")
+            for what, count in trips(pathlib.Path(folder), relay, store, servers, cluster=bool(of)):
+                missed += not of and count > WANTED[what] + 0.2
+                print(f"| trips to PostgreSQL for {what}{of} | {count:.1f} | {'-' if of else WANTED[what]} |", flush=True)
         forwarding(engine.url("replicas"), pathlib.Path(folder))
         missed += three_against_one([engine.url("one"), engine.url("three")], pathlib.Path(folder))
     return 1 if missed else 0

@@ -1,5 +1,5 @@
-"""Replicas of one planner on one PostgreSQL, with a link that can fail between any two of them, and jobs that train there: their
-ranks come to any replica, come again when one goes away, and every answer goes into a history."""
+"""Replicas of one planner on one PostgreSQL, with links that can fail to the engine, into each replica and from its
+clients, and jobs that train there: their ranks come to any replica, come again when one goes away, and every answer goes into a history."""
 
 from __future__ import annotations
 

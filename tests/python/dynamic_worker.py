@@ -40,15 +40,16 @@ class Compiled:
 
 
 def train(make, batches, backend, **options):
-    """Bits of the weights after a step for each batch."""
+    """Bits of the weights after a step for each batch, which several forwards before one backward may share."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     model = make()
     step = torch.compile(model, backend=backend, **options)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    for seed, shape in enumerate(batches):
-        tokens = torch.randint(0, 13, shape, generator=torch.Generator().manual_seed(10 * seed + RANK))
-        step(tokens).backward()
+    for seed, batch in enumerate(batches):
+        source = torch.Generator().manual_seed(10 * seed + RANK)
+        shapes = batch if isinstance(batch, list) else [batch]
+        sum(step(torch.randint(0, 13, shape, generator=source)) for shape in shapes).backward()
         optimizer.step()
         optimizer.zero_grad()
     local = (p.to_local() if isinstance(p, DTensor) else p for p in model.parameters())
@@ -108,6 +109,14 @@ class Cases:
     def last_on_rank_2(self):
         """Only one rank's last batch is small: only that rank compiles again."""
         return both(self.dense, [(4, 5), (4, 5), (2 if RANK == 2 else 4, 5), (1 if RANK == 2 else 4, 5), (3, 5)])
+
+    def two_forwards_first(self):
+        """Before the first backward there are two forwards, and one rank compiles for the second."""
+        return both(self.dense, [[(4, 5), (6 if RANK == 2 else 4, 5)], (4, 5)], dynamic=False)
+
+    def two_forwards_first_by_default(self):
+        """The same where that rank makes its sizes symbolic, and compiles the backward with the forward."""
+        return both(self.dense, [[(4, 5), (6 if RANK == 2 else 4, 5)], (4, 5)])
 
     def routed(self):
         """Tokens go where the router sends them: sizes that only the step knows."""

@@ -3,6 +3,7 @@ rank 0 writes.
 
   bits     the same training without a plan, with one through torch.distributed and with one through the executor
   mixed    the same where the library refuses reduce-scatters, as NCCL does of some dtypes
+  meshes   two models of one class, on groups of other ranks
   forked   rank 0 has a child that ends as programs do, and trains on
   killed   rank 2 is gone, by SIGKILL, in the middle of a step; the others say what they heard, and when
 """
@@ -19,7 +20,7 @@ import simple_fsdp
 import torch
 import torch.distributed as dist
 import training
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import bucketd
 from bucketd import bucket_library, degraded
@@ -84,6 +85,24 @@ def mixed(mesh, out: pathlib.Path) -> None:
             takes=[each.runner.takes_text for each in planned_graphs])))
 
 
+def meshes(mesh, out: pathlib.Path) -> None:
+    """Both compile one code object; what the second one's graph is, is known from the first one's but for its ranks."""
+    halves = [DeviceMesh("cpu", ranks, mesh_dim_names=("replicate", "fsdp"))["fsdp"] for ranks in ([[0, 1], [2, 3]], [[0, 2], [1, 3]])]
+
+    def both(make) -> list:
+        torch._dynamo.reset()
+        backend, found = make(None), []
+        for half in halves:
+            found.append(trained("half", half, lambda model: backend).result())
+        return [(result.weights, result.gradients, result.losses) for result in found]
+
+    graphs: list = []
+    plain = both(lambda model: training.UNPLANNED)
+    ours = both(lambda model: bucketd.backend(on_plan=graphs.append, executor="bucketd", executor_timeout=float(sys.argv[2])))
+    if dist.get_rank() == 0:
+        out.write_text(json.dumps({"same": plain == ours, "other": plain[0] != plain[1], "takes": [each.runner.takes_text for each in graphs]}))
+
+
 def forked(mesh, out: pathlib.Path) -> None:
     run = trained("executor", mesh, planned([], executor="bucketd", executor_timeout=float(sys.argv[2])), steps=1)
     if dist.get_rank() == 0:
@@ -119,7 +138,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
-    {"bits": bits, "mixed": mixed, "forked": forked, "killed": killed}[sys.argv[1]](mesh, pathlib.Path(sys.argv[3]))
+    {"bits": bits, "mixed": mixed, "meshes": meshes, "forked": forked, "killed": killed}[sys.argv[1]](mesh, pathlib.Path(sys.argv[3]))
     dist.destroy_process_group()
 
 

@@ -6,6 +6,7 @@ argv: a shape of SHAPES, a reduce dtype, the number of steps, and runs: "eager",
   keep | reshard           whether the backward keeps gathered parameters or gathers them again
   ddp | hsdp               instead of FSDP
   a mode of MODES          instead of transformer_block
+  ours                     buckets are run by libbucket_executor
 """
 
 import dataclasses
@@ -38,6 +39,7 @@ MODES = {
     "greedy": dict(mode="greedy"),
     "overlap": dict(mode="overlap"),
 }
+EXECUTORS = {"ours": dict(executor="bucketd")}
 # Mesh, and how parameters lie on it.
 PARALLELISMS = {
     "fsdp": ({"fsdp": 4}, simple_fsdp.FSDP),
@@ -108,7 +110,7 @@ class Runs:
             return bucketd.trace_joint(model, (tokens, targets), reshard=reshard).step()
         options = dict(mode="transformer_block")
         for word in sorted(words):
-            options |= {**PLANS, **MODES}.get(word, {})
+            options |= {**PLANS, **MODES, **EXECUTORS}.get(word, {})
         return bucketd.joint_step(model, (tokens, targets), reshard=reshard, split="split" in words,
                                   cost_profile="cpu_loopback", on_plan=plans.append, **options)
 
@@ -116,7 +118,7 @@ class Runs:
 def describe(planned) -> dict:
     nodes = planned.captured.nodes
     tags = [n.meta[META_KEY][0] for n in nodes if META_KEY in n.meta]
-    return {"plan": planned.plan.sha256, "digest": planned.digest.hex(), "scope": planned.scope,
+    return {"plan": planned.plan.sha256, "run by": None if planned.runner is None else planned.runner.takes_text, "digest": planned.digest.hex(), "scope": planned.scope,
             "tags": {tag: tags.count(tag) for tag in sorted(set(tags))},
             "buckets": [[b.kind, b.packed, len(b.members), sides(planned, b)] for b in planned.plan.buckets]}
 

@@ -6,6 +6,7 @@
   waited_for  the same while rank 0 waits for it elsewhere
   suppressed  compilation fails behind the agreement, and errors are suppressed
   stance      what is not compiled yet shall run eagerly
+  backward    the same where only the backward has collectives
   others      what another backend compiles comes to the limit
 """
 
@@ -18,7 +19,7 @@ import sys
 import torch
 import torch.distributed as dist
 from sharded_model import Model
-from simple_fsdp import shard
+from simple_fsdp import DDP, shard
 from torch._dynamo.backends.common import aot_autograd
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -61,6 +62,7 @@ class Case:
     def __init__(self, mesh):
         torch._dynamo.reset()
         torch.manual_seed(0)
+        self.mesh = mesh
         self.model = shard(Images(), mesh, torch.bfloat16, torch.float32)
 
     def to_the_limit(self, backend):
@@ -99,6 +101,13 @@ class Case:
     def stance(self):
         step = torch.compile(self.model, backend=bucketd.backend(address=ADDRESS, deadline=20))
         forwards(step, 1)
+        with torch.compiler.set_stance("eager_on_recompile"):
+            if RANK == 0:
+                forwards(step, 1)
+
+    def backward(self):
+        step = torch.compile(shard(Images(), self.mesh, torch.bfloat16, torch.float32, DDP), backend=bucketd.backend(address=ADDRESS, deadline=20))
+        step(images(1)).sum().backward()
         with torch.compiler.set_stance("eager_on_recompile"):
             if RANK == 0:
                 forwards(step, 1)

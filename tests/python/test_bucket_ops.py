@@ -18,6 +18,11 @@ from bucketd.errors import ExecutorError
 RANKS = 2
 
 
+def test_no_cuda_graph_captures_them():
+    assert all(torch.Tag.cudagraph_unsafe in op.tags
+               for op in (bucket_ops.START, bucket_ops.WAIT, bucket_ops.START_IN_PLACE, bucket_ops.WAIT_IN_PLACE))
+
+
 class Late:
     """A collective at its slowest: it reads its inputs when it is waited for, as if all ranks held the same."""
 

@@ -1,8 +1,10 @@
 """Process groups by their role, on real device meshes over a fake process group: only one process is needed."""
 
 import concurrent.futures
+import datetime
 
 import pytest
+import torch
 import torch.distributed as dist
 from fx_graphs import Builder, result
 from layered_graphs import options
@@ -11,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import bucketd
-from bucketd import canonical, wire
+from bucketd import canonical, twins, wire
 from bucketd.capture import capture_graph
 from bucketd.client import PlannerClient
 from bucketd.mesh import Meshes, creation_order, identities, mesh_message, ranks_on_one_node
@@ -51,6 +53,21 @@ def test_a_dimensions_own_group_has_lane_0_even_if_a_twin_is_used_first(world):
     found = used(meshes_of(mesh), twin, mesh.get_group("tp"), other, mesh.get_group("dp"), twin)
     assert roles(found.groups) == [("tp", 1, 4), ("tp", 0, 4), ("tp", 2, 4), ("dp", 0, 2)]
     assert found.index(twin.group_name) == 0
+
+
+def twin_of(group):
+    return dist.distributed_c10d._resolve_process_group(twins._twin_of(group))
+
+
+def test_a_twin_has_its_groups_ranks_in_their_order(world):
+    assert dist.get_process_group_ranks(twin_of(dist.new_group([3, 0, 2], sort_ranks=False))) == [3, 0, 2]
+
+
+def test_a_twin_has_its_groups_patience():
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    twin = twin_of(dist.new_group([0], timeout=datetime.timedelta(minutes=47)))
+    assert twin._get_backend(torch.device("cpu")).options._timeout == datetime.timedelta(minutes=47)
+    dist.destroy_process_group()
 
 
 def test_twins_have_the_lanes_of_their_creation_whichever_is_used_first(world):

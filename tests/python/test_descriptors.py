@@ -5,16 +5,26 @@ import torch
 from any_plan import any_plan
 from fx_graphs import Builder, aten, gradient, result, value
 from plannable import applied
-from torch._functorch._aot_autograd.descriptors import GradAOTOutput, ParamAOTInput, PlainAOTInput
+from torch._functorch._aot_autograd.descriptors import (
+    GradAOTOutput,
+    ParamAOTInput,
+    PlainAOTInput,
+    SubclassGetAttrAOTInput,
+    SubclassSizeAOTInput,
+    SubclassStrideAOTInput,
+)
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 
 from bucketd import canonical, normalize
 from bucketd.capture import capture_graph
+from bucketd.errors import GraphRefused
 from bucketd.graph import Direction, GraphError, SlotKind, Tag
-from bucketd.step_context import CaptureContext
+from bucketd.session import Session
+from bucketd.settings import Settings
+from bucketd.step_context import CaptureContext, base_descriptor
 from bucketd.structure import structural_context
-from bucketd.tags import META_KEY, flatten, output_slots, tag_joint
+from bucketd.tags import META_KEY, flatten, output_slots, tag_if_it_can_be, tag_joint
 
 NESTS = {
     "flat": lambda o, a, b: [o, a, b],
@@ -115,8 +125,18 @@ def test_the_gradient_of_no_input_is_an_error():
     capture_graph(gm, b.context, "bw")  # a backward has the gradients of inputs that it does not read
 
 
+def plain(b, gm):
+    """The same with descriptors of whole tensors."""
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            node.meta["desc"] = node.meta["desc"].base
+    described = gm.graph.output_node().meta
+    described["desc"] = [getattr(one, "base", one) for one in described["desc"]]
+    return b, gm
+
+
 def test_a_gradient_has_the_shape_and_dtype_of_its_parameter():
-    b, gm = joint(NESTS["flat"], [result(), gradient(1), gradient(0)])
+    b, gm = plain(*joint(NESTS["flat"], [result(), gradient(1), gradient(0)]))
     with pytest.raises(GraphError, match=r"slot 1 is wait_tensor_default_2, \[2, 3\] of .* gradient of p2, \[4, 5\] of"):
         tag_joint(gm, b.context)
     b, gm = joint(NESTS["flat"])
@@ -125,6 +145,30 @@ def test_a_gradient_has_the_shape_and_dtype_of_its_parameter():
         tag_joint(gm, b.context)
     b.context.relaxed_gradients = True
     assert tag_joint(gm, b.context) == 4
+
+
+def test_over_a_mesh_a_gradient_may_lie_otherwise_than_its_parameter():
+    """An embedding's rows are sharded, its gradient comes sharded by columns: legal in eager, where autograd keeps both."""
+    b, gm = joint(NESTS["flat"])
+    gm.graph.output_node().args[0][1].meta["val"] = value(8, 1)
+    assert tag_joint(gm, b.context) == 4
+    gm.graph.output_node().args[0][1].meta["val"] = value(6)
+    with pytest.raises(GraphError, match=r"slot 1 .*, \[6\] of"):
+        tag_joint(gm, b.context)
+
+
+def test_a_graph_that_cannot_be_tagged_is_refused_where_it_is_planned():
+    b, gm = joint(lambda o, a, b: [o, b, b], [result(), gradient(1), gradient(1)])
+    tag_if_it_can_be(gm, b.context)
+    with pytest.raises(GraphRefused, match="slots 1 and 2 both claim to be the gradient"):
+        Session(Settings.of())._capture(gm, b.context, "joint", False)
+
+
+def test_sizes_and_strides_of_an_input_are_two_inputs():
+    size, stride = (kind(PlainAOTInput(0), 1) for kind in (SubclassSizeAOTInput, SubclassStrideAOTInput))
+    whole = SubclassGetAttrAOTInput(PlainAOTInput(0), "_local_tensor")
+    assert len({base_descriptor(each) for each in (size, stride, whole)}) == 3
+    assert base_descriptor(whole) == (PlainAOTInput(0), "_local_tensor")
 
 
 def test_two_inputs_with_one_descriptor_are_an_error():

@@ -18,7 +18,8 @@ from bucketd.normalize import normalize
 pytestmark = pytest.mark.slow
 
 # By the number of ranks.
-JOBS = {3: ("automatic", "declared", "static_then_last", "uneven", "uneven_by_default", "last_on_rank_2"), 4: ("routed",)}
+JOBS = {3: ("automatic", "declared", "static_then_last", "uneven", "uneven_by_default", "last_on_rank_2", "two_forwards_first",
+            "two_forwards_first_by_default"), 4: ("routed",)}
 CASES = [case for cases in JOBS.values() for case in cases]
 
 

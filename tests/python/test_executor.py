@@ -51,6 +51,14 @@ def test_what_the_library_refuses_stays_with_torch_and_is_counted(tmp_path):
     assert any(text.startswith("bucketd, but for buckets ") for text in found["takes"])
 
 
+@pytest.mark.slow
+def test_a_plan_is_not_followed_over_other_groups_connections(tmp_path):
+    out = tmp_path / "meshes.json"
+    run_ranks("executor_worker.py", WORLD, "meshes", str(TIMEOUT), str(out), timeout=300)
+    found = json.loads(out.read_text())
+    assert found["other"] and found["same"] and set(found["takes"]) == {"bucketd"}
+
+
 def test_the_library_says_what_it_refuses():
     counts = (ctypes.c_int64 * 1)(8)
 

@@ -277,6 +277,30 @@ def test_a_step_uses_the_tensors_that_the_model_has_now(split):
         step(x)
 
 
+class Alike(torch.nn.Module):
+    """Gradients that are one tensor, and one whose rows are one number."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = (torch.nn.Parameter(torch.arange(4.0)) for _ in range(3))
+
+    def forward(self, x):
+        return ((self.a + self.b) * x).sum() + self.c.sum()
+
+
+def test_gradients_are_tensors_of_their_own_as_autograd_makes_them():
+    x, model, eager = torch.arange(1.0, 5.0), Alike(), Alike()
+    step = bucketd.joint_step(model, (x,))
+    for _ in range(2):
+        step(x)
+        eager(x).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    torch.nn.utils.clip_grad_norm_(eager.parameters(), 1.0)
+    for ours, theirs in zip(model.parameters(), eager.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad) and ours.grad.stride() == theirs.grad.stride()
+    assert len({p.grad.data_ptr() for p in model.parameters()}) == 3
+
+
 @pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
 def test_parameters_with_hooks_are_refused_but_where_autograd_runs_the_backward(register):
     x, model, ran = torch.ones(2, 4), Scaled(), []
@@ -295,7 +319,7 @@ RANKS, STEPS = 4, 5
 TRAINED = 11  # parameters of the model that is trained
 # One cell of each kind; the rest of the product is `full`.
 ALWAYS = ("eager", "plain one keep", "plain one reshard", "exact one reshard", "exact one reshard auto", "exact split keep",
-          "units one keep", "units split reshard")
+          "units one keep", "units split reshard", "exact one keep ours")
 REST = ("exact one keep", "exact split reshard", "units one reshard", "units split keep")
 FULL = ALWAYS + REST
 MODES = ("none", "manual", "greedy", "overlap", "auto")
@@ -331,10 +355,12 @@ def check_bits(rank, names):
     eager = bits(rank["eager"]) if "eager" in rank else None
     for name in names:
         plan, _, *rest = name.split() if name != "eager" else ("eager", "")
+        if name.endswith("ours"):
+            assert [made["run by"] for made in rank[name]["plans"]] == ["bucketd"], name
         if plan == "units" and len(rest) == 1:
             assert bits(rank[name]) == eager, f"{name} and eager FSDP2 differ"
         elif plan != "eager":
-            same = " ".join(word for word in rest if word not in MODES)
+            same = " ".join(word for word in rest if word not in (*MODES, "ours"))
             assert bits(rank[name]) == bits(rank[f"plain one {same}"]), f"{name} and the unplanned graph differ"
 
 

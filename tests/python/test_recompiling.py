@@ -14,7 +14,7 @@ AT_THE_LIMIT = ("limit", "own_backend", "own_pass")
 @pytest.fixture(scope="module")
 def cases():
     """By case what both ranks found."""
-    names = (*AT_THE_LIMIT, "waited_for", "suppressed", "stance", "others")
+    names = (*AT_THE_LIMIT, "waited_for", "suppressed", "stance", "backward", "others")
     with planner() as one:
         said = run_ranks("recompile_worker.py", 2, one.address, *names, timeout=300)
     ranks = [[json.loads(line) for line in text.splitlines() if line.startswith('{"case"')] for text in said]
@@ -42,8 +42,9 @@ def test_errors_of_a_planned_graphs_compilation_are_not_suppressed(cases):
         assert sum("suppress_errors (TORCHDYNAMO_SUPPRESS_ERRORS) is off from here on" in text for text in rank["said"]) == 1
 
 
-def test_a_stance_that_lets_one_rank_run_eagerly_is_refused_by_those_that_have_the_plan(cases):
-    first, _ = cases["stance"]
+@pytest.mark.parametrize("case", ["stance", "backward"])
+def test_a_stance_that_lets_one_rank_run_eagerly_is_refused_by_those_that_have_the_plan(cases, case):
+    first, _ = cases[case]
     assert first["error"] == "EagerFallback" and '"fail_on_recompile", which is an error there' in first["text"]
 
 

@@ -65,14 +65,16 @@ def test_llama3_trains_as_it_does_without_us(assets, offline, tmp_path):
             own={},
             shared={"bucketd": {"address": server.address}, "compile": PLANNED},
             jit={"bucketd": {"mode": "transformer_block"}, "compile": {"mode": "jit", **PLANNED}},
+            executor={"bucketd": {"address": server.address, "executor": "bucketd"}, "compile": PLANNED},
             typo={"steps": 0, "compile": {"pass_pipeline": "bucketed"}})
         answered = server.status()
     own = seen["own"]
     assert len(own["losses"]) == 3 and own["losses"][0] > own["losses"][-1]
-    for name in ("shared", "jit"):
+    for name in ("shared", "jit", "executor"):
         assert seen[name]["same"] and seen[name]["losses"] == own["losses"], name
     assert launched(own) == 10  # the embedding, three blocks, and the last norm with the head; twice
     assert launched(seen["shared"]) <= 10
+    assert all(graph["run by"] == "bucketd" for graph in seen["executor"]["planned"]) and launched(seen["executor"]) < launched(seen["shared"])
     assert [graph["scope"][-2:] for graph in seen["jit"]["planned"]] == ["fw", "bw"]
     assert sum(len(graph["buckets"]) for graph in seen["jit"]["planned"]) <= 10
     assert "compile.pass_pipeline='bucketed' names no pipeline" in said and "did you mean 'bucketd'?" in said

@@ -45,6 +45,7 @@ ACROSS_UNITS = (("buckets", "tok_embeddings+layers.0,layers.1+norm+output"),)
 APART = (("bucket_all_reduce", "off"),)
 # Of these ranks: by them copies are cheap, and auto packs.
 COSTS = (("cost_profile", "cpu_loopback"),)
+EXECUTOR = (("executor", "bucketd"),)
 
 
 def planned(parallelism: str, mode: str, numerics: str, dtype: str = "bf16", more=(), options=None, **changes) -> Cell:
@@ -132,6 +133,16 @@ def test_with_eagers_units_as_buckets_the_bits_are_those_of_eager_fsdp2(proof, c
           *product((*SHARDED, *REPLICATED, "fsdp+tp 3x2", "hsdp 3x2"), ["auto"], "exact", more=COSTS),
           *product((*SHARDED, "fsdp+tp 3x2"), ["manual"], "exact", options=ACROSS_UNITS), *llamas("exact")])
 def test_an_exact_plan_keeps_the_bits_of_the_unplanned_graph(proof, cell, reference):
+    assert proof.bits(cell) == proof.bits(reference)
+
+
+@compared(
+    unplanned,
+    fast=[*(planned(parallelism, "transformer_block", "exact", more=EXECUTOR) for parallelism in ("fsdp", "fsdp+tp", *REPLICATED)),
+          auto("fsdp", "exact", "fp32", options=EXECUTOR)],
+    full=[*product((*SHARDED, *REPLICATED, "fsdp+tp 3x2", "hsdp 3x2"), MODES, "exact", more=EXECUTOR), *llamas("exact", more=EXECUTOR)])
+def test_buckets_that_our_executor_runs_keep_them_too(proof, cell, reference):
+    assert {plan["run by"] for plan in proof.plans(cell)} == {"bucketd"}
     assert proof.bits(cell) == proof.bits(reference)
 
 

@@ -1,5 +1,7 @@
 """Nodes that PyTorch leaves without a value: random operators that a checkpoint runs again, operators that return nothing."""
 
+import operator
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -73,6 +75,35 @@ def test_what_a_wrapped_operator_computes_is_counted():
     graph.output((product,))
     node = capture_graph(torch.fx.GraphModule({}, graph), CaptureContext(), "fw").raw.nodes[3]
     assert node.flags & COMPUTE and node.flops == 2 * 4 * 8 * 16
+
+
+def test_what_a_gpus_generator_is_given_to_has_the_operators_own_result():
+    """As the partitioner leaves it where CUDA graphs are to know the generator: without a value, and read whole or by parts."""
+    graph, (a, b, state) = inputs_of((4, 8), (8, 16), ())
+    state.meta["val"] = torch.Generator()
+    wrapped = torch.ops.higher_order.graphsafe_run_with_rng_state
+    product = graph.call_function(wrapped, (aten.mm.default, a, b), {"rng_state": state})
+    both = graph.call_function(wrapped, (aten.native_dropout.default, product, 0.5, True), {"rng_state": state})
+    parts = [graph.call_function(operator.getitem, (both, k)) for k in range(2)]
+    for part, dtype in zip(parts, (torch.float32, torch.bool)):
+        part.meta["val"] = torch.empty(4, 16, dtype=dtype, device="meta")
+    graph.output(tuple(parts))
+    nodes = capture_graph(torch.fx.GraphModule({}, graph), CaptureContext(), "fw").raw.nodes
+    assert nodes[3].op == "higher_order.graphsafe_run_with_rng_state" and nodes[3].flags & COMPUTE and nodes[3].flops == 2 * 4 * 8 * 16
+    assert [t.shape for t in nodes[3].outputs] == [(4, 16)] and len(nodes[4].outputs) == 2
+    assert all(node.flags & ORDERED for node in nodes[3:5])
+
+
+@pytest.mark.parametrize(("dropout", "ordered"), [(0.0, False), (0.25, True)])
+def test_an_operator_that_torch_says_draws_keeps_its_place_unless_its_dropout_is_nothing(dropout, ordered):
+    graph, (q,) = inputs_of((1, 2, 8, 16))
+    attention = graph.call_function(aten._scaled_dot_product_flash_attention.default, (q, q, q, dropout))
+    attention.meta["val"] = tuple(torch.empty(1, 2, 8, 16, device="meta") for _ in range(9))
+    gamma = graph.call_function(aten._standard_gamma.default, (q,))
+    gamma.meta["val"] = torch.empty(1, 2, 8, 16, device="meta")
+    graph.output((attention, gamma))
+    nodes = capture_graph(torch.fx.GraphModule({}, graph), CaptureContext(), "fw").raw.nodes
+    assert bool(nodes[1].flags & ORDERED) == ordered and nodes[2].flags & ORDERED
 
 
 def test_an_operator_that_returns_nothing_has_no_outputs_and_keeps_its_place():

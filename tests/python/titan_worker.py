@@ -129,7 +129,7 @@ class Run:
 
     def _on_plan(self, planned):
         self.planned.append(dict(
-            **planned_graph(planned), scope=planned.scope, summary=planned.plan.summary(planned.source), launches=launches(planned.module),
+            **planned_graph(planned), scope=planned.scope, **{"run by": planned.runner.takes_text if planned.runner else ""}, summary=planned.plan.summary(planned.source), launches=launches(planned.module),
             under_exchanges=[under_exchanges(planned.captured.nodes), under_exchanges(planned.module.graph.nodes)]))
         self.events = launch_order.of_graph(planned.module)
 

@@ -80,7 +80,29 @@ class SecuredProbeTest : public SecuredTest {
     v1::RendezvousResponse met;
     EXPECT_TRUE(v1::Agents::NewStub(channel)->Rendezvous(Soon().get(), Meeting(), &met).ok());
     known.epoch = met.epoch();
+    EXPECT_THAT(Report(channel), ::testing::HasSubstr("accepted: 1"));
     return known;
+  }
+
+  static std::string Report(const std::shared_ptr<grpc::Channel>& channel) {
+    v1::ReportCostsResponse response;
+    const auto context = Soon();
+    const auto stub = v1::CostProfiles::NewStub(channel);
+    const auto writer = stub->ReportCosts(context.get(), &response);
+    v1::ReportCostsRequest message;
+    message.mutable_header()->set_profile("h100_nvlink");
+    message.mutable_header()->set_reporter("node");
+    message.mutable_header()->set_tool("probe 1");
+    writer->Write(message);
+    v1::CollectiveSample& sample = *message.mutable_batch()->add_samples();
+    sample.set_kind(v1::COLLECTIVE_KIND_ALL_GATHER);
+    sample.set_group_size(8);
+    sample.set_dtype(v1::DTYPE_BF16);
+    sample.set_bytes(1 << 20);
+    sample.set_picoseconds(50'000'000);
+    writer->Write(message);
+    writer->WritesDone();
+    return Said(writer->Finish(), response);
   }
 
   grpc::Status Send(v1::Planner::Stub& planner, v1::UploadGraphResponse* response) {
@@ -219,13 +241,15 @@ std::vector<std::pair<std::string, std::string>> SecuredProbeTest::AskAll(const 
   forget.set_pattern("*");
   add("Peers/ForgetJobs", Ask(v1::Peers::NewStub(As("p")), &v1::Peers::Stub::ForgetJobs, forget));
 
-  // Tenants share profiles and what they are measured from; team a has reported nothing here.
-  add("CostProfiles/ListProfiles", Ask(costs_, &C::ListProfiles, {}));
+  // Tenants share profiles and what they are measured from (server/decisions/0007).
+  v1::ListProfilesResponse profiles;
+  const grpc::Status listed = costs_->ListProfiles(Soon().get(), {}, &profiles);
+  profiles.clear_samples();
+  add("CostProfiles/ListProfiles", Said(listed, profiles));
   v1::GetProfileRequest profile;
   profile.set_profile("h100_nvlink");
   add("CostProfiles/GetProfile", Ask(costs_, &C::GetProfile, profile));
-  add("CostProfiles/ReportCosts",
-      Call(As("p"), "bucketd.v1.CostProfiles/ReportCosts").error_message());
+  add("CostProfiles/ReportCosts", Report(As("p")));
   add("CostProfiles/ImportProfile", Ask(costs_, &C::ImportProfile, {}));
   add("CostProfiles/ProposeProfile", Ask(costs_, &C::ProposeProfile, {}));
   add("CostProfiles/PromoteProfile", Ask(costs_, &C::PromoteProfile, {}));

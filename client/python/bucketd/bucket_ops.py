@@ -20,6 +20,7 @@ gradients that lack a part, and a warning.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 
@@ -28,10 +29,12 @@ import torch
 from .errors import ExecutorError
 
 _library = torch.library.Library("bucketd", "DEF")
-_library.define("start(Tensor[] inp, Tensor order, str kind, int group_size, int runner, int bucket) -> Tensor")
-_library.define("wait(Tensor started, Tensor[] inp, str kind, int group_size, int runner, int bucket) -> Tensor[]")
-_library.define("start_(Tensor[] inp, Tensor(a!)[] out, Tensor(b!) order, int runner, int bucket) -> ()")
-_library.define("wait_(Tensor(a!)[] out, Tensor[] inp, Tensor(b!) order, int runner, int bucket) -> ()")
+# In a CUDA graph nothing of them would be run again: Inductor leaves them out of what it captures.
+_define = functools.partial(_library.define, tags=(torch.Tag.cudagraph_unsafe,))
+_define("start(Tensor[] inp, Tensor order, str kind, int group_size, int runner, int bucket) -> Tensor")
+_define("wait(Tensor started, Tensor[] inp, str kind, int group_size, int runner, int bucket) -> Tensor[]")
+_define("start_(Tensor[] inp, Tensor(a!)[] out, Tensor(b!) order, int runner, int bucket) -> ()")
+_define("wait_(Tensor(a!)[] out, Tensor[] inp, Tensor(b!) order, int runner, int bucket) -> ()")
 
 START = torch.ops.bucketd.start.default
 WAIT = torch.ops.bucketd.wait.default

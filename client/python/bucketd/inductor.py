@@ -33,7 +33,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from . import fusion, launch_order
 from .errors import InductorOrderError
 from .step_context import CaptureContext
-from .tags import tag_joint
+from .tags import tag_if_it_can_be
 
 log = logging.getLogger("bucketd")
 aten = torch.ops.aten
@@ -186,7 +186,7 @@ class _Tag(CustomGraphPass):
         self.context = context
 
     def __call__(self, graph: fx.Graph) -> None:
-        tag_joint(graph.owning_module, self.context)
+        tag_if_it_can_be(graph.owning_module, self.context)
 
     def uuid(self):
         return "bucketd.tag"

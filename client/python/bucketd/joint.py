@@ -12,6 +12,7 @@ graphs cannot. The step is traced by AOTAutograd without Dynamo: for fixed shape
 
 from __future__ import annotations
 
+import collections
 import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -221,14 +222,14 @@ class _Step:
     def __call__(self, *inputs, tangent: torch.Tensor | float | None = None) -> torch.Tensor:
         leaves = self.traced_for.leaves(inputs)
         self._look()
-        loss = None
+        loss, given = None, collections.defaultdict(list)
         with torch.no_grad():
             outputs = self.forward([read(leaves, tangent) for read in self.inputs])
             for (what, name), value in zip(self.outputs, flatten(outputs)):
                 if what == "result":
                     loss = value
                 elif what == "gradient":
-                    self._add(self.parameters[name], value)
+                    self._add(self.parameters[name], value, given)
         return loss
 
     def _look(self) -> None:
@@ -274,7 +275,17 @@ class _Step:
                            "its buffers or inputs")
 
     @staticmethod
-    def _add(parameter: torch.nn.Parameter, local: torch.Tensor) -> None:
+    def _add(parameter: torch.nn.Parameter, local: torch.Tensor, given: dict[int, list[tuple[int, int]]]) -> None:
+        """As autograd accumulates: a gradient has its parameter's strides, and memory that no other one has. `given`: where this call's
+        gradients lie, by storage."""
+        if parameter.grad is None:
+            part = parameter._local_tensor if isinstance(parameter, DTensor) else parameter
+            begin, others = local.data_ptr(), given[local.untyped_storage().data_ptr()]
+            end = begin + local.nbytes
+            if local.stride() != part.stride() or any(begin < last and first < end for first, last in others):
+                local = torch.empty_like(part, dtype=local.dtype).copy_(local)
+            else:
+                others.append((begin, end))
         gradient = local
         if isinstance(parameter, DTensor):
             gradient = DTensor.from_local(local, parameter.device_mesh, parameter.placements, run_check=False,

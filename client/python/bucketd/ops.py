@@ -89,6 +89,7 @@ class OpFacts:
     aliased: tuple[tuple[int | None, str, bool], ...]  # of arguments with an alias annotation: (position, name, is written)
     returns_alias: bool
     ordered: bool
+    draws: bool  # from a random generator, by torch's word, unless its dropout is 0
     returns_nothing: bool
     pointwise: bool
     wraps: bool  # runs another operator, which values.wrapped() knows
@@ -111,6 +112,7 @@ def facts(target: object) -> OpFacts:
                       for i, a in enumerate(arguments) if a.alias_info is not None),
         returns_alias=schema is not None and any(r.alias_info is not None for r in schema.returns),
         ordered=is_ordered(name),
+        draws=schema is not None and torch.Tag.nondeterministic_seeded in target.tags and not base.endswith("_backward"),
         returns_nothing=returns_nothing(target),
         pointwise=schema is not None and (torch.Tag.pointwise in target.tags or name in _POINTWISE_TOO),
         wraps=schema is None and wraps(target),
@@ -165,7 +167,8 @@ def _nodes(value: Any) -> list[torch.fx.Node]:
 
 
 def flags(node: torch.fx.Node, op: OpFacts, shared: list[torch.fx.Node], written: list[torch.fx.Node]) -> int:
-    out = ORDERED if op.ordered or op.returns_nothing and not written else 0
+    ordered = op.ordered or op.draws and argument(node, "dropout_p", 1) != 0 or op.returns_nothing and not written
+    out = ORDERED if ordered else 0
     if formula(wrapped(node)[0] if op.wraps else node.target) is not None:
         out |= COMPUTE
     if op.pointwise:
@@ -190,7 +193,8 @@ def flops(node: torch.fx.Node, op: OpFacts, hints: Hints) -> int:
     count = formula(target)
     if count is None:
         return 0
-    values = torch.fx.node.map_arg((args, node.kwargs), lambda n: pytree.tree_map(hints.static, n.meta.get("val")))
+    kwargs = {name: value for name, value in node.kwargs.items() if not op.wraps or name != "rng_state"}
+    values = torch.fx.node.map_arg((args, kwargs), lambda n: pytree.tree_map(hints.static, n.meta.get("val")))
     try:
         return max(0, int(count(*values[0], **values[1], out_val=pytree.tree_map(hints.static, result))))
     except (TypeError, ValueError, AttributeError, AssertionError, IndexError):

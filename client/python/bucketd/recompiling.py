@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable
@@ -56,13 +57,13 @@ def errors_are_errors() -> None:
                     "without what failed to compile launches other collectives than the plan of the others has")
 
 
-def never_eager(run: Callable) -> Callable:
-    """`run`, a compiled graph with a plan, for as long as no stance has ranks run eagerly what is not compiled yet. Those may not be
-    asked, so those that are compiled say it."""
+def never_eager(run: Callable, planned: threading.Event) -> Callable:
+    """`run`, a compiled graph that has a plan or, once its backward is compiled, may have one, for as long as no stance has ranks run
+    eagerly what is not compiled yet. Those may not be asked, so those that are compiled say it."""
 
     @functools.wraps(run)
     def checked(*args):
-        if eval_frame._stance.stance == "eager_on_recompile":
+        if planned.is_set() and eval_frame._stance.stance == "eager_on_recompile":
             raise EagerFallback(
                 'torch.compiler.set_stance("eager_on_recompile") has a rank run eagerly what another one runs by a plan: use '
                 '"fail_on_recompile", which is an error there, or "force_eager" on all ranks')
@@ -81,7 +82,7 @@ def _begins() -> str:
 
 
 def _holds(backend: object) -> Agreement | None:
-    return next((agreement for one, agreement in _held.items() if one() is backend), None)
+    return next((agreement for one, agreement in list(_held.items()) if one() is backend), None)
 
 
 def _check_limit(compiling: dict, agreement: Agreement) -> None:

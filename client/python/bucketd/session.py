@@ -77,6 +77,11 @@ def _tells_nothing(captured: capture.Captured) -> bool:
     return not described and not any(c.tag for c in collectives)
 
 
+def _ranks(graph) -> list:
+    """What an executor has connections to."""
+    return [group.ranks for group in graph.groups]
+
+
 class Ordinal:
     """Counts what is planned, alike on all ranks. What some of them compile alone, since it has no collectives or is compiled again, gets
     no number unless it needs a plan of its own. `inductor` compiles it; `fused`: it is planned with the costs of the kernels that
@@ -104,6 +109,7 @@ class Session:
         self._said = False  # that there is a plan, where nobody reads the log
         self._agreed: dict[tuple[Hashable, str], list[following.Agreed]] = {}  # by code and kind of graph
         self._told: set[str] = set()  # once, not for each graph
+        self._runners: list = []  # of the graphs that run by them
 
     @property
     def agreement(self) -> Agreement:
@@ -190,7 +196,10 @@ class Session:
             verdict = agreement.fail(scope, error)
         else:
             verdict = agreement.agree(scope, record)
-        known = self._agreed.setdefault((ordinal.code, kind), [])
+        # Code without a number is not known again; its runner lives as long as the session.
+        known = self._agreed.setdefault((ordinal.code, kind), []) if ordinal.code is not None else []
+        if planned is not None and planned.runner is not None:
+            self._runners.append(planned.runner)
         if verdict.unplanned or planned is None:
             known.append(following.Agreed(scope))
             degraded.count("unplanned")
@@ -214,10 +223,13 @@ class Session:
             if agreed.plan is None:
                 return agreed, None
             followed = following.follow(agreed, normalized.graph, digest)
-            if followed is None:
+            if followed is None or agreed.runner is not None and _ranks(agreed.graph) != _ranks(normalized.graph):
                 continue
             with contextlib.suppress(PlanRejected):
                 edit = apply.prepare(gm, captured, normalized, digest, followed, agreed.runner)
+                if kind == "fw" and (ordinal.code, "bw") not in self._agreed:
+                    # No backward of this code was compiled yet: that of this forward is the others' first one.
+                    ordinal.number = int(agreed.scope.split("/")[-2])
                 return Planned(agreed.scope, followed, digest, following.SOURCE, 0.0, gm, captured, normalized, agreed.runner), edit
         return None, None
 
@@ -234,6 +246,8 @@ class Session:
     def _capture(self, gm, context, kind: str, fused: bool):
         """(the graph that a plan changes, its capture, that normalised, digest and encoding of the latter)."""
         try:
+            if context.fault is not None:
+                raise context.fault
             if self.settings.twin_groups:
                 gm = twins.on_twins(gm, context, kind)
             captured = capture.capture_graph(gm, context, kind)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .graph import Role
+from .graph import GraphError, Role
 from .mesh import Meshes
 
 # Wrappers that put a module under an attribute of their own; their names are not part of a parameter's.
@@ -57,6 +57,7 @@ class CaptureContext:
     model_prefixes: frozenset[str] = frozenset()
     relaxed_gradients: bool = False  # a gradient may have another shape or dtype than its parameter
     by_position: bool = False  # `inputs` are those of the aten-level graph, one by one
+    fault: GraphError | None = None  # why the joint graph could not be tagged
 
     @classmethod
     def from_dynamo(cls, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) -> CaptureContext:
@@ -115,7 +116,7 @@ def base_descriptor(desc: Any) -> tuple[Any, str]:
     """Strips the layers of tensor subclasses: the descriptor of the whole tensor and the path of attributes."""
     path = []
     while type(desc).__name__.startswith("Subclass") and hasattr(desc, "base"):
-        path.append(str(getattr(desc, "attr", None) or getattr(desc, "idx", "")))
+        path.append(desc.attr if hasattr(desc, "attr") else f"{type(desc).__name__}[{desc.idx}]")
         desc = desc.base
     return desc, ".".join(reversed(path))
 

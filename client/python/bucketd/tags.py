@@ -72,7 +72,7 @@ def described_slots(gm: torch.fx.GraphModule) -> list[tuple[Any, Any]]:
 def _first_mismatch(slots: list[Any], descriptors: list[Any], inputs: dict[Any, Any]) -> int:
     """Where a gradient is not of its input's form, else where the shorter list ends."""
     for position, (slot, descriptor) in enumerate(zip(slots, descriptors)):
-        if _wrong_form(slot, descriptor, inputs):
+        if _wrong_form(slot, descriptor, inputs, over_mesh=False):
             return position
     return min(len(slots), len(descriptors))
 
@@ -80,7 +80,7 @@ def _first_mismatch(slots: list[Any], descriptors: list[Any], inputs: dict[Any, 
 def output_slots(gm: torch.fx.GraphModule, context: CaptureContext, joint: bool = False) -> list[OutputInfo]:
     """The flat output slots with what they hold. GraphError, which names the slot, where descriptors contradict one
     another or the graph: two gradients of one input, the gradient of no input, one of another shape or dtype than its
-    input (unless context.relaxed_gradients). A joint graph has all its inputs; of the others' gradients only those are
+    input (unless context.relaxed_gradients; of parts of tensors that lie over a mesh, of another number of dimensions or dtype). A joint graph has all its inputs; of the others' gradients only those are
     compared whose inputs are here.
     """
     pairs = described_slots(gm)
@@ -115,8 +115,9 @@ def _input_values(gm: torch.fx.GraphModule, unique: bool = False) -> dict[tuple[
     return values
 
 
-def _wrong_form(slot: Any, descriptor: Any, inputs: dict[tuple[Any, str], Any]) -> str:
-    """What a gradient is instead of being like its input; "": it is, or nothing can be said."""
+def _wrong_form(slot: Any, descriptor: Any, inputs: dict[tuple[Any, str], Any], over_mesh: bool = True) -> str:
+    """What a gradient is instead of being like its input; "": it is, or nothing can be said. `over_mesh`: it may lie there otherwise, and
+    have parts of another shape."""
     whole, path = base_descriptor(descriptor)
     if type(whole).__name__ != "GradAOTOutput" or not isinstance(slot, torch.fx.Node):
         return ""
@@ -125,7 +126,7 @@ def _wrong_form(slot: Any, descriptor: Any, inputs: dict[tuple[Any, str], Any]) 
     if not isinstance(expected, torch.Tensor) or not isinstance(value, torch.Tensor):
         return ""
     got, want = (tuple(value.shape), value.dtype), (tuple(expected.shape), expected.dtype)
-    if got == want:
+    if got == want or over_mesh and path and value.dtype == expected.dtype and value.ndim == expected.ndim:
         return ""
     return f"{slot.name}, {list(got[0])} of {got[1]}, and claims to be the gradient of {name}, {list(want[0])} of {want[1]}"
 
@@ -183,6 +184,14 @@ def tag_joint(gm: torch.fx.GraphModule, context: CaptureContext, joint: bool = T
     for node, tag in tags.items():
         node.meta[META_KEY] = tag
     return len(tags)
+
+
+def tag_if_it_can_be(gm: torch.fx.GraphModule, context: CaptureContext) -> None:
+    """tag_joint() where nobody could say that there is no plan: a graph of which nothing can be known is refused as it is planned."""
+    try:
+        tag_joint(gm, context)
+    except GraphError as error:
+        context.fault = error
 
 
 def _kind(node: torch.fx.Node) -> CollectiveKind | None:

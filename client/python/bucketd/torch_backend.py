@@ -21,7 +21,7 @@ from .session import Planned, Session
 from .settings import Settings, SettingsArgs, bucket_list
 from .step_context import CaptureContext, clean, describe_input, parameter_order
 from .structure import describe, is_described, named_inputs, structural_context
-from .tags import tag_joint
+from .tags import tag_if_it_can_be
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -101,10 +101,10 @@ class Backend:
         order = self.parameter_order
         if order is None:
             order = _registration_order(context)
-        compiled_for, planned = recompiling.backend_here(), []
+        compiled_for, planned = recompiling.backend_here(), threading.Event()
 
-        def on_plan(one: Planned) -> None:
-            planned.append(one)
+        def on_plan(_: Planned) -> None:
+            planned.set()
             recompiling.hold(compiled_for, self.session.agreement)
 
         plan = functools.partial(self._plan, context, self.session.next_ordinal(_code(), self.compiler == INDUCTOR), order, on_plan)
@@ -114,7 +114,7 @@ class Backend:
             run = inductor.compile_step(gm, example_inputs, context, plan, partitioner=self.partitioner, **how)
         else:
             run = self._node_by_node(gm, example_inputs, context, plan)
-        return recompiling.never_eager(run) if planned else run
+        return recompiling.never_eager(run, planned)
 
     def _plan(self, context, ordinal: int, order, on_plan, part: fx.GraphModule, inputs, kind: str) -> tuple[fx.GraphModule, bool]:
         """A forward or backward behind all passes, and whether it has a plan."""
@@ -151,7 +151,7 @@ class Backend:
         from torch._functorch import config
 
         def partition(joint, *args, **kwargs):
-            tag_joint(joint, context)
+            tag_if_it_can_be(joint, context)
             return self.partitioner(joint, *args, **kwargs)
 
         def compiler(kind):

@@ -132,6 +132,7 @@ def _describe(planned) -> dict:
         "digest": planned.digest.hex(),
         "plan": planned.plan.sha256,
         "source": planned.source,
+        "run by": "torch.distributed" if planned.runner is None else planned.runner.takes_text,
         "bits": planned.plan.bits,
         "buckets": [{"kind": bucket.kind, "packed": bucket.packed, "mesh_dim": bucket.mesh_dim,
                      "parameters": [nodes[member].collective.parameter for member in bucket.members]}

@@ -24,7 +24,7 @@ using std::chrono::seconds;
 
 constexpr int kReplicas = 5;
 constexpr int kAllRanks = 100'000;
-// Of a seed in the suite: half a second to a second, where all take seven.
+// Of a seed in the suite, which takes one to two seconds; with all of them it is fifteen to thirty.
 constexpr int kFewRanks = 10'000;
 constexpr seconds kCalm{100};
 constexpr seconds kQuiet{150};  // two sweeps of leases
