@@ -18,10 +18,10 @@ import weakref
 import torch
 
 from . import bucket_library as library
-from . import bucket_ops, on_device
+from . import bucket_ops, gloo_sums, on_device
 from .agreement import hearing_signals
 from .errors import ExecutorError
-from .graph import CollectiveKind, NodeKind, ReduceOp, Role
+from .graph import ITEM_SIZE, CollectiveKind, NodeKind, ReduceOp, Role
 from .plan import Plan, StepKind
 from .telemetry import Memory
 from .verify import slice_bytes
@@ -32,8 +32,8 @@ _HEARING = 0.5  # seconds: in the library no signal is heard, so it is left that
 
 class Runner:
     """The buckets of one graph's plan. bucket_ops' operators in the rewritten graph call start() and wait(); open() comes before
-    its first run, on all ranks. Buckets whose dtype or operation the library has not stay with torch.distributed: all ranks agree
-    on which (`takes_text`). Not thread-safe."""
+    its first run, on all ranks. Buckets whose dtype or operation the library has not, or whose sums it would add otherwise than the plan
+    promises (gloo_sums.py), stay with torch.distributed: all ranks agree on which (`takes_text`). Not thread-safe."""
 
     def __init__(self, graph, plan: Plan, device_type: str, timeout: float, telemetry=None, part: str = ""):
         """`telemetry` (telemetry.Telemetry) hears of every run; `part` of a step is what the graph is: "fw", "bw", "joint"."""
@@ -45,7 +45,8 @@ class Runner:
         self._device = on_device.of(device_type)
         self.refused: dict[int, str] = {}  # bucket -> why, for people
         for k in range(len(plan.buckets)):
-            if why := library.refuses(self._device.index, self._spec(k, 0), plan.buckets[k].group_size):
+            spec = self._spec(k, 0)
+            if why := library.refuses(self._device.index, spec, plan.buckets[k].group_size) or self._other_sums(k, spec):
                 self.refused[k] = f"{self._name(k)}: {why}"
         # Bucket -> what the library calls it.
         self.ours = {k: at for at, k in enumerate(k for k in range(len(plan.buckets)) if k not in self.refused)}
@@ -116,6 +117,9 @@ class Runner:
         if bucket not in self.ours or not library.load().bucket_executor_times(self._handle, self.ours[bucket], found):
             return None
         return tuple(found)
+
+    def _other_sums(self, k: int, spec: library.BucketSpec) -> str:
+        return gloo_sums.why_other(self.plan, self.plan.buckets[k], spec.counts[:spec.members], ITEM_SIZE[spec.dtype])
 
     def _name(self, bucket: int) -> str:
         return f"bucket {bucket} ({self.plan.buckets[bucket].name})"

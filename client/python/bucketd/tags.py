@@ -80,8 +80,8 @@ def _first_mismatch(slots: list[Any], descriptors: list[Any], inputs: dict[Any, 
 def output_slots(gm: torch.fx.GraphModule, context: CaptureContext, joint: bool = False) -> list[OutputInfo]:
     """The flat output slots with what they hold. GraphError, which names the slot, where descriptors contradict one
     another or the graph: two gradients of one input, the gradient of no input, one of another shape or dtype than its
-    input (unless context.relaxed_gradients; of parts of tensors that lie over a mesh, of another number of dimensions or dtype). A joint graph has all its inputs; of the others' gradients only those are
-    compared whose inputs are here.
+    input (over a mesh, of another number of dimensions or dtype; unless context.relaxed_gradients). A joint graph has all
+    its inputs; of the others' gradients only those are compared whose inputs are here.
     """
     pairs = described_slots(gm)
     where, described = output_node(gm).name, output_node(gm).meta.get("desc") is not None
