@@ -356,7 +356,7 @@ def check_bits(rank, names):
     for name in names:
         plan, _, *rest = name.split() if name != "eager" else ("eager", "")
         if name.endswith("ours"):
-            assert [made["run by"] for made in rank[name]["plans"]] == ["bucketd"], name
+            assert all(made["run by"].startswith("bucketd") for made in rank[name]["plans"]), name
         if plan == "units" and len(rest) == 1:
             assert bits(rank[name]) == eager, f"{name} and eager FSDP2 differ"
         elif plan != "eager":

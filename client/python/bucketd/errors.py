@@ -90,6 +90,12 @@ class EagerFallback(BucketdError):
     reason = "EAGER_FALLBACK"
 
 
+class BackwardLater(BucketdError):
+    """Nothing is wrong: PyTorch, which would compile a backward before it is called, takes it for a reason to wait until then."""
+
+    reason = "BACKWARD_LATER"
+
+
 class ExecutorError(BucketdError):
     """The executor cannot run this plan here, or met an error: a peer that died, a bucket that took too long. After that
     nothing runs on it any more."""

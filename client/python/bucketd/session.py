@@ -37,7 +37,17 @@ from . import (
 )
 from .agreement import Agreement, await_key, job_store, ranks_text
 from .client import PlannerClient, PlanReply
-from .errors import AgreementError, BucketdError, EmbeddedError, GraphRefused, InterruptedRank, PlannerError, PlanRejected, advise
+from .errors import (
+    AgreementError,
+    BackwardLater,
+    BucketdError,
+    EmbeddedError,
+    GraphRefused,
+    InterruptedRank,
+    PlannerError,
+    PlanRejected,
+    advise,
+)
 from .graph import GraphError
 from .job import rank_and_world
 
@@ -89,6 +99,8 @@ class Ordinal:
 
     def __init__(self, numbers: Iterator[int], code: Hashable, fused: bool, inductor: bool):
         self._numbers, self.code, self.fused, self.inductor = numbers, code, fused, inductor
+        self.in_forward = False  # while the forward, and what PyTorch compiles with it, is compiled
+        self.follows = False  # the forward runs by another one's plan, whose backward the ranks have not agreed on yet
 
     @functools.cached_property
     def number(self) -> int:
@@ -138,6 +150,9 @@ class Session:
         with collector.off():
             with self._lock:
                 planned, edit = self._again(gm, context, kind, ordinal)
+                if planned is None and kind == "bw" and ordinal.follows and ordinal.in_forward:
+                    raise BackwardLater(f"the backward of {ordinal.number}/fw is compiled when it runs, as on the other ranks, which may "
+                                        "wait for this rank's forward now")
                 if planned is None:
                     planned, edit = self._agree(gm, context, kind, ordinal, parameter_order)
             if edit is None:
@@ -229,7 +244,7 @@ class Session:
                 edit = apply.prepare(gm, captured, normalized, digest, followed, agreed.runner)
                 if kind == "fw" and (ordinal.code, "bw") not in self._agreed:
                     # No backward of this code was compiled yet: that of this forward is the others' first one.
-                    ordinal.number = int(agreed.scope.split("/")[-2])
+                    ordinal.number, ordinal.follows = int(agreed.scope.split("/")[-2]), True
                 return Planned(agreed.scope, followed, digest, following.SOURCE, 0.0, gm, captured, normalized, agreed.runner), edit
         return None, None
 

@@ -107,14 +107,21 @@ class Backend:
             planned.set()
             recompiling.hold(compiled_for, self.session.agreement)
 
-        plan = functools.partial(self._plan, context, self.session.next_ordinal(_code(), self.compiler == INDUCTOR), order, on_plan)
-        if self.compiler == INDUCTOR:
-            from . import inductor
-
-            run = inductor.compile_step(gm, example_inputs, context, plan, partitioner=self.partitioner, **how)
-        else:
-            run = self._node_by_node(gm, example_inputs, context, plan)
+        ordinal = self.session.next_ordinal(_code(), self.compiler == INDUCTOR)
+        plan = functools.partial(self._plan, context, ordinal, order, on_plan)
+        ordinal.in_forward = True
+        try:
+            run = self._compiled(gm, example_inputs, context, plan, how)
+        finally:
+            ordinal.in_forward = False
         return recompiling.never_eager(run, planned)
+
+    def _compiled(self, gm: fx.GraphModule, example_inputs, context, plan, how):
+        if self.compiler != INDUCTOR:
+            return self._node_by_node(gm, example_inputs, context, plan)
+        from . import inductor
+
+        return inductor.compile_step(gm, example_inputs, context, plan, partitioner=self.partitioner, **how)
 
     def _plan(self, context, ordinal: int, order, on_plan, part: fx.GraphModule, inputs, kind: str) -> tuple[fx.GraphModule, bool]:
         """A forward or backward behind all passes, and whether it has a plan."""
