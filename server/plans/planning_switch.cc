@@ -109,11 +109,13 @@ absl::StatusOr<bool> PlanningSwitch::Follow(const Told& last) {
       store_.GetRecord(Shelf::kSettings, kKey);
   const bool damaged = absl::IsDataLoss(record.status());
   if (!record.ok() && !damaged) return record.status();
+  known_.clear();
   State found;
   if (damaged) {
     found = {.enabled = false, .why = kDamaged, .since_ms = NowMs()};
   } else if (record->has_value()) {
     found = Parse(**record);
+    known_.insert(**record);
   }
   found.persisted = durable_;
   const State& now = last.state;
@@ -126,41 +128,50 @@ absl::StatusOr<bool> PlanningSwitch::Follow(const Told& last) {
     found = now;  // what is known here says more
   }
   Adopt(found, last.times);
+  if (!damaged) return true;
+  known_.insert(RecordOf(found));
   // Until that succeeds the damaged record stays, and says the same.
-  return !damaged ||
-         store_.ReplaceRecord(Shelf::kSettings, kKey, std::nullopt, RecordOf(found)).ok();
+  return store_.ReplaceRecord(Shelf::kSettings, kKey, std::nullopt, RecordOf(found)).ok();
 }
 
-// Another server may have been told something later meanwhile; what is compared is one clock's.
+// A damaged one counts as none.
+absl::StatusOr<std::optional<std::string>> PlanningSwitch::Stands() {
+  absl::StatusOr<std::optional<std::string>> record = store_.GetRecord(Shelf::kSettings, kKey);
+  if (absl::IsDataLoss(record.status())) record = std::optional<std::string>();
+  return record;
+}
+
+absl::Status PlanningSwitch::Replace(const std::optional<std::string>& before, const Told& last) {
+  std::optional<std::string> after;
+  if (!last.state.enabled) after = RecordOf(last.state);
+  if (after.has_value()) known_.insert(*after);
+  const AuditLine line = LineOf(last);
+  return store_.ReplaceRecord(Shelf::kSettings, kKey, before, after, &line);
+}
+
+// Another server may have been told to switch off meanwhile, and have said that it is done.
 absl::Status PlanningSwitch::Settle(const Told& last) {
-  absl::StatusOr<std::optional<std::string>> before = store_.GetRecord(Shelf::kSettings, kKey);
-  if (absl::IsDataLoss(before.status())) before = std::optional<std::string>();
-  RETURN_IF_ERROR(before.status());
-  State found = before->has_value() ? Parse(**before) : State();
-  if (!found.enabled && found.since_ms > last.state.since_ms) {
+  ASSIGN_OR_RETURN(const std::optional<std::string> before, Stands());
+  if (last.state.enabled && before.has_value() && !known_.contains(*before)) {
+    State found = Parse(*before);
     found.persisted = durable_;
     spdlog::warn("planning is off: {}", found.why);
+    known_ = {*before};
     Adopt(std::move(found), last.times);
     return absl::OkStatus();
   }
-  std::optional<std::string> after;
-  if (!last.state.enabled) after = RecordOf(last.state);
-  const AuditLine line = LineOf(last);
-  return Stored(last, store_.ReplaceRecord(Shelf::kSettings, kKey, *before, after, &line));
+  return Stored(last, Replace(before, last));
 }
 
 // Over what stands, whatever that is; compared all the same, so that a write whose answer was lost
 // does not arrive behind what somebody has said since.
 absl::Status PlanningSwitch::Write(const Told& last) {
-  std::optional<std::string> after;
-  if (!last.state.enabled) after = RecordOf(last.state);
-  const AuditLine line = LineOf(last);
   absl::Status written;
   for (int attempt = 0; attempt < kTries; ++attempt) {
-    absl::StatusOr<std::optional<std::string>> before = store_.GetRecord(Shelf::kSettings, kKey);
-    if (absl::IsDataLoss(before.status())) before = std::optional<std::string>();
-    RETURN_IF_ERROR(before.status());
-    written = store_.ReplaceRecord(Shelf::kSettings, kKey, *before, after, &line);
+    ASSIGN_OR_RETURN(const std::optional<std::string> before, Stands());
+    known_.clear();
+    if (before.has_value()) known_.insert(*before);
+    written = Replace(before, last);
     if (!absl::IsAborted(written)) break;
   }
   return written;

@@ -8,13 +8,16 @@
 // Shelf::kSettings that is there while planning is off. What is unknown is off: a damaged record,
 // or a store that cannot be read at the start, until somebody switches planning on or the store can
 // be read. A server whose store is in memory forgets the setting when it ends. Servers that share a
-// store follow each other: each looks every kLookEvery.
+// store follow each other: each looks every kLookEvery. "On" that is still to be written gives way
+// to an "off" that this server had not read when it was told: no clock says which of the two was
+// later, and planning that is off does no harm.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -74,6 +77,9 @@ class PlanningSwitch {
   void Show(State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False: the store is to be asked again, even if nothing is written to it.
   absl::StatusOr<bool> Follow(const Told& last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(setting_);
+  absl::StatusOr<std::optional<std::string>> Stands() ABSL_EXCLUSIVE_LOCKS_REQUIRED(setting_);
+  absl::Status Replace(const std::optional<std::string>& before, const Told& last)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(setting_);
   absl::Status Write(const Told& last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(setting_);
   absl::Status Settle(const Told& last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(setting_);
   static AuditLine LineOf(const Told& told);
@@ -86,6 +92,9 @@ class PlanningSwitch {
   std::atomic<bool> enabled_{true};
   absl::Mutex setting_ ABSL_ACQUIRED_BEFORE(mutex_);       // held by Set and Look, over the disk
   std::optional<int64_t> seen_ ABSL_GUARDED_BY(setting_);  // the version of the store that was read
+  // What the store may say without anybody having said something since this server was told: what
+  // was read last, and what was written since, whether or not there was an answer.
+  std::set<std::string> known_ ABSL_GUARDED_BY(setting_);
   mutable absl::Mutex mutex_;
   Told told_ ABSL_GUARDED_BY(mutex_);
 };

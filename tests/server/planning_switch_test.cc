@@ -299,5 +299,70 @@ TEST_F(SwitchTest, WhatCouldNotBeStoredGivesWayToWhatSomebodySaidLater) {
   EXPECT_EQ(theirs.WhyDisabled(), "INC-8");
 }
 
+// A store that cannot be reached, or whose answers to writes are lost, while that is said of it.
+class CutOff final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf,
+                                                       absl::string_view key) override {
+    if (away) return absl::UnavailableError("away");
+    return ForwardingStore::GetRecord(shelf, key);
+  }
+  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
+                             const std::optional<std::string>& before,
+                             const std::optional<absl::string_view>& after,
+                             const AuditLine* line) override {
+    if (away) return absl::UnavailableError("away");
+    const absl::Status done = ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
+    return answers ? done : absl::UnavailableError("no answer");
+  }
+  bool away = false, answers = true;
+};
+
+TEST_F(SwitchTest, OnThatIsOwedGivesWayToOffThatWasSaidSinceWhateverTheClocksSay) {
+  const auto store = OpenOne();
+  for (const bool was_off : {true, false}) {
+    CutOff link(*store);
+    PlanningSwitch mine(link, true, metrics_.planning_enabled);
+    ASSERT_TRUE(mine.Set(!was_off, "INC-7", ServerItself()).ok());
+    link.away = true;
+    ASSERT_TRUE(mine.Set(true, "over", ServerItself()).ok());
+    EXPECT_FALSE(mine.Look().ok());
+    // As a server writes it whose clock is years behind.
+    ASSERT_TRUE(store->PutRecord(Shelf::kSettings, "planning-off", "1000 INC-8").ok());
+    link.away = false;
+    ASSERT_TRUE(mine.Look().ok());
+    EXPECT_EQ(mine.WhyDisabled(), "INC-8");
+    ASSERT_TRUE(mine.Look().ok());
+    EXPECT_EQ(store->GetRecord(Shelf::kSettings, "planning-off")->value_or(""), "1000 INC-8");
+    ASSERT_TRUE(mine.Set(true, "over", ServerItself()).ok());
+    EXPECT_TRUE(mine.Get().persisted) << "said where the store can be asked, it is over all";
+  }
+}
+
+TEST_F(SwitchTest, OnThatIsOwedIsOverEachOffThatThisServerKnew) {
+  const auto store = OpenOne();
+  CutOff link(*store);
+  PlanningSwitch mine(link, true, metrics_.planning_enabled);
+  ASSERT_TRUE(store->PutRecord(Shelf::kSettings, "planning-off", "9000000000000 INC-7").ok());
+  ASSERT_TRUE(mine.Look().ok());
+  link.away = true;
+  ASSERT_TRUE(mine.Set(true, "over", ServerItself()).ok());
+  link.away = false;
+  ASSERT_TRUE(mine.Look().ok());
+  EXPECT_FALSE(mine.WhyDisabled().has_value()) << "INC-7's clock is ahead, which says nothing";
+  EXPECT_FALSE(store->GetRecord(Shelf::kSettings, "planning-off")->has_value());
+
+  link.answers = false;
+  ASSERT_TRUE(mine.Set(false, "INC-8", ServerItself()).ok());
+  EXPECT_FALSE(mine.Get().persisted) << "it is there, but nobody said so";
+  link.away = true;
+  ASSERT_TRUE(mine.Set(true, "over", ServerItself()).ok());
+  link.away = false, link.answers = true;
+  ASSERT_TRUE(mine.Look().ok());
+  EXPECT_FALSE(mine.WhyDisabled().has_value()) << "INC-8 was said here, and before";
+  EXPECT_FALSE(store->GetRecord(Shelf::kSettings, "planning-off")->has_value());
+}
+
 }  // namespace
 }  // namespace bucketd::store_test
