@@ -283,7 +283,7 @@ absl::Status Pins::MakeRoom(absl::string_view tenant, const std::string& key, ui
   // What an operator asked to keep expires later than what was agreed on just now.
   constexpr std::chrono::minutes kClocksDiffer{1};
   bool is_counted = false;
-  for (int displaced = 0; displaced < kDisplacedAtOnce;) {
+  for (int tried = 0; tried < kDisplacedAtOnce;) {
     std::optional<std::string> weakest;
     bool has_room = false;
     {
@@ -298,11 +298,10 @@ absl::Status Pins::MakeRoom(absl::string_view tenant, const std::string& key, ui
     }
     if (has_room) return absl::OkStatus();
     if (!weakest.has_value()) return Refused(Quota::kPins, tenant);
-    RETURN_IF_ERROR(ReleaseAll(*weakest, "displace", ServerItself()).status());
-    metrics_.tally(Tally::kDisplaced).Increment();
-    ++displaced;
+    RETURN_IF_ERROR(Displace(*weakest));
+    ++tried;
   }
-  return absl::OkStatus();  // there are fewer than before; the next one goes on
+  return absl::OkStatus();  // others go, or were used just now; the next one goes on
 }
 
 absl::StatusOr<Agreed> Pins::Agree(const Agreeing& what) {
@@ -392,7 +391,8 @@ absl::Status Pins::StorePlan(const Agreeing& what) {
 absl::Status Pins::EraseRecord(const Record& record, absl::string_view what, const Actor& by) {
   AuditLine line = LineAbout(record.key, what, by);
   line.before = WhatStands(record);
-  RETURN_IF_ERROR(store_.EraseRecord(Shelf::kPins, record.key, &line));
+  RETURN_IF_ERROR(
+      store_.ReplaceRecord(Shelf::kPins, record.key, record.value, std::nullopt, &line));
   Forget(record.key, std::nullopt);
   return absl::OkStatus();
 }
@@ -442,18 +442,20 @@ absl::StatusOr<int64_t> Pins::Extend(absl::string_view tenant, absl::string_view
 absl::StatusOr<int64_t> Pins::Release(absl::string_view tenant, absl::string_view job,
                                       const Actor& by) {
   const absl::MutexLock writing(&writing_);
-  return ReleaseAll(JobPrefix(tenant, job), "release", by);
+  return ReleaseAll(JobPrefix(tenant, job), by);
 }
 
-absl::StatusOr<int64_t> Pins::ReleaseAll(const std::string& prefix, absl::string_view what,
-                                         const Actor& by) {
+// What is written meanwhile is listed again, and goes, too.
+absl::StatusOr<int64_t> Pins::ReleaseAll(const std::string& prefix, const Actor& by) {
   int64_t released = 0;
   while (true) {
     ASSIGN_OR_RETURN(const std::vector<Record> page,
                      store_.ListRecords(Shelf::kPins, prefix, "", kPage));
     if (page.empty()) break;
     for (const Record& record : page) {
-      RETURN_IF_ERROR(EraseRecord(record, what, by));
+      const absl::Status gone = EraseRecord(record, "release", by);
+      if (absl::IsAborted(gone)) continue;
+      RETURN_IF_ERROR(gone);
       CrashPoint("release: one record gone");
       released += IsPin(record.key) ? 1 : 0;
     }
@@ -462,6 +464,44 @@ absl::StatusOr<int64_t> Pins::ReleaseAll(const std::string& prefix, absl::string
   RETURN_IF_ERROR(store_.ReleaseHolds(prefix));
   ForgetAll(prefix);
   return released;
+}
+
+// What has expired counts for nothing.
+bool Pins::IsAsCounted(const Record& record) const {
+  const std::optional<Kept> kept = KeptBy(record);
+  if (!kept.has_value() || kept->expires <= WallNow()) return true;
+  const absl::MutexLock lock(&mutex_);
+  const auto counted = index_.expiries().find(record.key);
+  return counted != index_.expiries().end() && counted->second == kept->expires;
+}
+
+// The job was the weakest by what is counted here. If another server has used it since, it is not,
+// and nothing of it goes.
+absl::Status Pins::Displace(const std::string& prefix) {
+  std::vector<Record> records;
+  bool is_unused = true;
+  std::string after;
+  while (is_unused) {
+    ASSIGN_OR_RETURN(const std::vector<Record> page,
+                     store_.ListRecords(Shelf::kPins, prefix, after, kPage));
+    if (page.empty()) break;
+    for (const Record& record : page) is_unused = is_unused && IsAsCounted(record);
+    after = page.back().key;
+    records.insert(records.end(), page.begin(), page.end());
+  }
+  for (size_t i = 0; is_unused && i < records.size(); ++i) {
+    const absl::Status gone = EraseRecord(records[i], "displace", ServerItself());
+    is_unused = !absl::IsAborted(gone);
+    if (is_unused) RETURN_IF_ERROR(gone);
+  }
+  if (!is_unused) {
+    CountAgain(prefix);
+    return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(store_.ReleaseHolds(prefix));
+  ForgetAll(prefix);
+  metrics_.tally(Tally::kDisplaced).Increment();
+  return absl::OkStatus();
 }
 
 }  // namespace bucketd

@@ -139,9 +139,11 @@ class Pins {
   // For a record that is new. Takes away a few at once where many are too many.
   absl::Status MakeRoom(absl::string_view tenant, const std::string& key, uint32_t ranks)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
-  // `what`: of its lines.
-  absl::StatusOr<int64_t> ReleaseAll(const std::string& prefix, absl::string_view what,
-                                     const Actor& by) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+  absl::StatusOr<int64_t> ReleaseAll(const std::string& prefix, const Actor& by)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+  bool IsAsCounted(const Record& record) const;
+  // Unless another server has used the job since it was counted here.
+  absl::Status Displace(const std::string& prefix) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
   void Count(const std::string& key, WallTime expires, uint32_t ranks);
   // Unless it has another expiry than `expires` by now; nullopt: whatever it has.
   void Forget(const std::string& key, const std::optional<WallTime>& expires);
@@ -153,6 +155,7 @@ class Pins {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
   absl::Status Sweep();
   absl::Status SweepRecord(const Record& record);
+  // ABORTED: it is another one by now.
   absl::Status EraseRecord(const Record& record, absl::string_view what, const Actor& by)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
   WallTime Expiry() const;

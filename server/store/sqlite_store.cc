@@ -375,7 +375,10 @@ absl::Status SqliteStore::ReleaseHolds(absl::string_view holder) {
   const absl::MutexLock lock(&write_mutex_);
   return Write({}, Room::kReserve, [&](SqliteDb& db) {
     db.mutex().AssertHeld();
-    return db.Run("DELETE FROM holds WHERE holder = ?1", SqlText{holder});
+    return db.Run(
+        "DELETE FROM holds WHERE holder = ?1 AND (SELECT substr(key, 1, length(?3)) FROM records "
+        "WHERE shelf = ?2 AND key >= ?3 ORDER BY key LIMIT 1) IS NOT ?3",
+        SqlText{holder}, static_cast<int64_t>(Shelf::kPins), holder);
   });
 }
 

@@ -141,7 +141,8 @@ class Store {
   // key again moves `expires`. NOT_FOUND if there is no such plan.
   virtual absl::Status HoldPlan(absl::string_view key, absl::string_view holder,
                                 WallTime expires) = 0;
-  // All holds of this holder; no error if there are none.
+  // All holds of this holder; no error if there are none. They stay where a key on Shelf::kPins
+  // begins with the holder's name: another server has pinned for it meanwhile.
   virtual absl::Status ReleaseHolds(absl::string_view holder) = 0;
 
   virtual absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf,

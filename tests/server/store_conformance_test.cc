@@ -265,6 +265,26 @@ TEST_P(ConformanceTest, AHeldPlanStaysUntilTheLastHoldEnds) {
   EXPECT_EQ(counts_.evicted_plans, 1);
 }
 
+TEST_P(ConformanceTest, HoldsStayWhereSomebodyHasPinnedMeanwhile) {
+  const std::string job = "team\njob\n";
+  Put(KeyOf(1), "1");
+  Put(KeyOf(2), "2");
+  ASSERT_TRUE(store_->HoldPlan(KeyOf(1), job, now_ + hours(1)).ok());
+  ASSERT_TRUE(store_->HoldPlan(KeyOf(2), job, now_ + hours(1)).ok());
+  ASSERT_TRUE(store_->PutRecord(Shelf::kPins, job + "scope\nfw", "pin").ok());
+  ASSERT_TRUE(store_->ReleaseHolds(job).ok());
+  EXPECT_EQ(Stats().held_plans, 2);
+  EXPECT_EQ(*store_->EvictPlans({}), 0);
+  ASSERT_TRUE(store_->EraseRecord(Shelf::kPins, job + "scope\nfw").ok());
+  for (const char* another : {"team\njo", "team\njob", "team\njob\v", "team\njobs\njob"}) {
+    ASSERT_TRUE(store_->PutRecord(Shelf::kPins, another, "pin").ok());
+  }
+  ASSERT_TRUE(store_->PutRecord(Shelf::kCostSamples, job + "1", "no pin").ok());
+  ASSERT_TRUE(store_->ReleaseHolds(job).ok());
+  EXPECT_EQ(Stats().held_plans, 0);
+  EXPECT_EQ(*store_->EvictPlans({}), 2);
+}
+
 TEST_P(ConformanceTest, PlansGoForAgeAndForRoomTheLongestUnusedFirst) {
   max_age_ = hours(2);
   max_bytes_ = 3 * 10'000;

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <barrier>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +20,7 @@
 #include "server/costs/cost_catalog.h"
 #include "server/costs/cost_samples.h"
 #include "server/jobs/pins.h"
+#include "tests/server/forwarding_store.h"
 #include "tests/server/store_fixture.h"
 
 namespace bucketd {
@@ -48,6 +51,19 @@ JobMemory Memory(const std::string& latest, const std::string& scope = "") {
   return {.generation = 1, .unplanned = {}, .profiles = {{"latest", latest}}, .last_scope = scope};
 }
 
+Agreeing AgreeingOn(const std::string& job, const Pin& pin,
+                    JobMemory memory = Memory("p@1", "fw")) {
+  memory.generation = pin.generation;
+  memory.ranks = pin.size;
+  return {.job = {"", job},
+          .scope = "fw",
+          .memory = std::move(memory),
+          .pin = pin,
+          .plan = "plan",
+          .unless_planning_is_off = false,
+          .by = ServerItself()};
+}
+
 // What one server keeps in the store.
 struct Half {
   explicit Half(const std::string& folder, milliseconds pin_ttl = std::chrono::hours(1),
@@ -60,16 +76,8 @@ struct Half {
   }
 
   absl::StatusOr<Agreed> Agree(const std::string& job, const Pin& pin,
-                               JobMemory memory = Memory("p@1", "fw")) {
-    memory.generation = pin.generation;
-    memory.ranks = pin.size;
-    return pins.Agree({.job = {"", job},
-                       .scope = "fw",
-                       .memory = std::move(memory),
-                       .pin = pin,
-                       .plan = "plan",
-                       .unless_planning_is_off = false,
-                       .by = ServerItself()});
+                               const JobMemory& memory = Memory("p@1", "fw")) {
+    return pins.Agree(AgreeingOn(job, pin, memory));
   }
   std::optional<Pin> PinNow(const std::string& job) { return *pins.LoadScope("", job, "fw").pin; }
   std::optional<JobMemory> JobNow(const std::string& job) {
@@ -193,6 +201,67 @@ TEST_F(TwoServersTest, WhereManyAreTooManyAFewGoAtATime) {
   EXPECT_THAT(left, ElementsAre(80 - 2 * 16 + 1, 80 - 4 * 16 + 2)) << "a job's record, and its pin";
   ASSERT_TRUE(one.Agree("3", large).ok());
   EXPECT_EQ(one.pins.Jobs("").size(), 2U);
+}
+
+TEST_F(TwoServersTest, NoJobGivesWayThatTheOtherOneHasUsedSinceItWasCounted) {
+  Half one(options_.directory, std::chrono::hours(1), 2), other(options_.directory);
+  for (const char* job : {"a", "b", "c"}) ASSERT_TRUE(one.Agree(job, PinOf("plan")).ok());
+  EXPECT_THAT(one.pins.Jobs(""), ElementsAre("b", "c"));
+  std::this_thread::sleep_for(milliseconds(2));
+  ASSERT_TRUE(other.Agree("b", PinOf("plan", 2)).ok());
+  ASSERT_TRUE(one.Agree("d", PinOf("plan")).ok());
+  EXPECT_THAT(one.pins.Jobs(""), ElementsAre("b", "d"));
+  EXPECT_EQ(one.PinNow("b")->generation, 2U);
+  EXPECT_EQ(*one.pins.Release("", "d", ServerItself()), 1);
+  EXPECT_EQ(one.store->Stats()->held_plans, 1) << "b's";
+}
+
+// Lets the other server come in between, once.
+class Interrupted final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
+                             const std::optional<std::string>& before,
+                             const std::optional<absl::string_view>& after,
+                             const AuditLine* line) override {
+    if (!after.has_value() && before_erasing) std::exchange(before_erasing, nullptr)();
+    return ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
+  }
+  absl::Status ReleaseHolds(absl::string_view holder) override {
+    if (before_releasing) std::exchange(before_releasing, nullptr)();
+    return ForwardingStore::ReleaseHolds(holder);
+  }
+  std::function<void()> before_erasing, before_releasing;
+};
+
+TEST_F(TwoServersTest, WhatIsPinnedWhileAJobGivesWayOrIsReleasedIsWholeOrGone) {
+  Half other(options_.directory);
+  const auto store = *SqliteStore::Open({.directory = options_.directory});
+  Interrupted link(*store);
+  prometheus::Registry registry;
+  AgreementMetrics metrics(registry);
+  Pins pins(link, metrics, {.time_to_live = std::chrono::hours(1), .per_tenant = 1});
+  ASSERT_TRUE(pins.Agree(AgreeingOn("a", PinOf("plan"))).ok());
+  Pin large = PinOf("plan", 2);
+  large.size = 8;
+  link.before_erasing = [&] { ASSERT_TRUE(other.Agree("a", large).ok()); };
+  EXPECT_EQ(ReasonOf(pins.Agree(AgreeingOn("b", PinOf("plan"))).status()), "QUOTA_USED_UP")
+      << "by now it is no weaker one";
+  EXPECT_EQ(metrics.tally(Tally::kDisplaced).Value(), 0);
+  ASSERT_TRUE(other.PinNow("a").has_value());
+  EXPECT_TRUE(other.JobNow("a").has_value());
+
+  large.generation = 3;
+  link.before_erasing = [&] { ASSERT_TRUE(other.Agree("a", large).ok()); };
+  EXPECT_EQ(*pins.Release("", "a", ServerItself()), 1) << "whatever generation it is by now";
+  EXPECT_FALSE(other.PinNow("a").has_value());
+  EXPECT_EQ(store->Stats()->held_plans, 0);
+
+  ASSERT_TRUE(pins.Agree(AgreeingOn("a", PinOf("plan"))).ok());
+  link.before_releasing = [&] { ASSERT_TRUE(other.Agree("a", PinOf("plan")).ok()); };
+  EXPECT_EQ(*pins.Release("", "a", ServerItself()), 1);
+  EXPECT_TRUE(other.PinNow("a").has_value()) << "begun behind the release";
+  EXPECT_EQ(store->Stats()->held_plans, 1);
 }
 
 TEST_F(TwoServersTest, OfOneGenerationTheFirstWordHolds) {

@@ -151,16 +151,29 @@ absl::Status PostgresStore::HoldPlan(absl::string_view key, absl::string_view ho
   return absl::NotFoundError("there is no such plan in the store");
 }
 
+// Whoever pins writes hold and pin together, and locks the plan first: a statement that has waited
+// for that, or begins behind it, sees both.
 absl::Status PostgresStore::ReleaseHolds(absl::string_view holder) {
+  constexpr char kNothingPinned[] =
+      " AND NOT EXISTS (SELECT 1 FROM bucketd_record WHERE shelf = $2 AND key >= $1 AND ($3 IS "
+      "NULL "
+      "OR key < $3))";
+  const auto of_holder = [&](std::string sql) {
+    return PgStatement(std::move(sql))
+        .Bytes(holder)
+        .Int(static_cast<int64_t>(Shelf::kPins))
+        .Bytes(EndOfPrefix(holder));
+  };
   const std::vector<PgStatement> statements = {
       PgStatement("SELECT 1 FROM bucketd_plan WHERE hash IN (SELECT plan FROM bucketd_hold WHERE "
                   "holder = $1) ORDER BY hash FOR UPDATE")
           .Bytes(holder),
-      PgStatement("UPDATE bucketd_plan SET held_until = COALESCE((SELECT MAX(h.expires) FROM "
-                  "bucketd_hold h WHERE h.plan = bucketd_plan.hash AND h.holder <> $1), 0) "
-                  "WHERE hash IN (SELECT plan FROM bucketd_hold WHERE holder = $1)")
-          .Bytes(holder),
-      PgStatement("DELETE FROM bucketd_hold WHERE holder = $1").Bytes(holder)};
+      of_holder(
+          absl::StrCat("UPDATE bucketd_plan SET held_until = COALESCE((SELECT MAX(h.expires) FROM "
+                       "bucketd_hold h WHERE h.plan = bucketd_plan.hash AND h.holder <> $1), 0) "
+                       "WHERE hash IN (SELECT plan FROM bucketd_hold WHERE holder = $1)",
+                       kNothingPinned)),
+      of_holder(absl::StrCat("DELETE FROM bucketd_hold WHERE holder = $1", kNothingPinned))};
   return Write(statements).status();
 }
 
