@@ -156,7 +156,8 @@ constexpr OptionRow kRows[] = {
      FIELD(max_pins_per_tenant)},
     {.name = "pin-ttl-hours",
      .group = "Limits",
-     .help = "A job's pinned plans are kept this long after their last use",
+     .help = "A job's pinned plans are kept this long after their last use; the clocks of servers "
+             "that share a store may differ by less",
      .field = [](ServerOptions& o) -> OptionField { return HoursField{&o.pin_ttl}; },
      .most = 87'600},
     {.name = "job-idle-hours",

@@ -87,7 +87,7 @@ std::optional<Kept> KeptBy(const Record& record) {
 std::optional<Pin> PinIn(const std::string& key, const std::optional<std::string>& value) {
   if (!value.has_value()) return std::nullopt;
   const auto record = Parse<v1::PinRecord>({key, *value});
-  if (!record.has_value() || FromMillis(record->expires_ms()) <= WallNow()) return std::nullopt;
+  if (!record.has_value()) return std::nullopt;
   const absl::StatusOr<Digest> sha = DigestFromBytes(record->plan_sha256());
   if (!sha.ok()) return std::nullopt;
   return Pin{.generation = record->generation(),
@@ -100,7 +100,7 @@ std::optional<Pin> PinIn(const std::string& key, const std::optional<std::string
 std::optional<JobMemory> MemoryIn(const std::string& key, const std::optional<std::string>& value) {
   if (!value.has_value()) return std::nullopt;
   const auto record = Parse<v1::JobRecord>({key, *value});
-  if (!record.has_value() || FromMillis(record->expires_ms()) <= WallNow()) return std::nullopt;
+  if (!record.has_value()) return std::nullopt;
   JobMemory memory{.generation = record->generation(),
                    .unplanned = {},
                    .profiles = {},
@@ -151,10 +151,10 @@ std::string InWords(WallTime time) {
 std::string WhatStands(const Record& record) {
   if (IsPin(record.key)) {
     const std::optional<Pin> pin = PinIn(record.key, record.value);
-    return pin.has_value() ? InWords(*pin) : "a pin that has expired";
+    return pin.has_value() ? InWords(*pin) : "a pin that cannot be read";
   }
   const std::optional<JobMemory> memory = MemoryIn(record.key, record.value);
-  return memory.has_value() ? InWords(*memory) : "a job that has expired";
+  return memory.has_value() ? InWords(*memory) : "a job that cannot be read";
 }
 
 AuditLine LineAbout(absl::string_view key, absl::string_view what, const Actor& by) {

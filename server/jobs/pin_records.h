@@ -21,8 +21,9 @@ struct Kept {
   WallTime expires;
   uint32_t ranks = 0;
 };
-// nullopt, of these three: there is none, or it is of a format that we do not know; or, of the last
-// two, it has expired.
+// nullopt, of these three: there is none, or it is of a format that we do not know. What has
+// expired and is still there stands: who takes that for nothing because its own clock is ahead
+// would write another plan into a generation that has one.
 std::optional<Kept> KeptBy(const Record& record);
 std::optional<Pin> PinIn(const std::string& key, const std::optional<std::string>& value);
 std::optional<JobMemory> MemoryIn(const std::string& key, const std::optional<std::string>& value);

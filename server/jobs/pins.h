@@ -1,8 +1,10 @@
 // What jobs agreed on, kept beyond the process: a pin for each scope, one record for each job, and
 // a hold on each pinned plan, so that no eviction takes it. Pins end when the job is released or
-// when they have not been used for their time to live. Several servers may have the store open:
-// each record is written, and taken away, only if it is still what was read. Thread-safe. Every
-// call but the accessors may block on the store: never on a gRPC thread.
+// when they have not been used for their time to live and somebody sweeps: until then they stand.
+// Who sweeps goes by its own clock, so servers' clocks may differ by less than the time to live.
+// Several servers may have the store open: each record is written, and taken away, only if it is
+// still what was read. Thread-safe. Every call but the accessors may block on the store: never on a
+// gRPC thread.
 #pragma once
 
 #include <chrono>
@@ -65,8 +67,7 @@ class Pins {
   // are the store's, and leave the pins that could not be read uncounted.
   absl::Status Open();
 
-  // nullopt: there is none, or it has expired, or it is of a format that we do not know. Errors are
-  // the store's.
+  // nullopt: there is none, or it is of a format that we do not know. Errors are the store's.
   struct Loaded {
     absl::StatusOr<std::optional<JobMemory>> job;
     absl::StatusOr<std::optional<Pin>> pin;

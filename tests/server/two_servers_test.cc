@@ -264,6 +264,22 @@ TEST_F(TwoServersTest, WhatIsPinnedWhileAJobGivesWayOrIsReleasedIsWholeOrGone) {
   EXPECT_EQ(store->Stats()->held_plans, 1);
 }
 
+TEST_F(TwoServersTest, WhatSeemsToHaveExpiredStandsAsLongAsItIsThere) {
+  // As where its server's clock is behind, or the other one's ahead.
+  Half behind(options_.directory, -std::chrono::hours(1)), one(options_.directory);
+  ASSERT_TRUE(behind.Agree("job", PinOf("plan")).ok());
+  EXPECT_EQ(one.PinNow("job")->plan_sha256, Sha256("plan"));
+  EXPECT_EQ(one.Agree("job", PinOf("other plan"))->pin->plan_sha256, Sha256("plan"))
+      << "two plans in one generation";
+  ASSERT_TRUE(behind.pins.PutJob("", "begun", Memory("p@1"), ServerItself()).ok());
+  EXPECT_THAT(one.pins.PutJob("", "begun", Memory("p@2"), ServerItself())->profiles,
+              ElementsAre(Pair("latest", "p@1")));
+  ASSERT_TRUE(behind.Agree("old", PinOf("plan")).ok());
+  one.pins.DropExpired();
+  EXPECT_FALSE(one.PinNow("old").has_value());
+  EXPECT_TRUE(one.PinNow("job").has_value()) << "renewed";
+}
+
 TEST_F(TwoServersTest, OfOneGenerationTheFirstWordHolds) {
   Half one(options_.directory), other(options_.directory);
   ASSERT_TRUE(one.pins.PutJob("", "job", Memory("p@1", "fw"), ServerItself()).ok());
