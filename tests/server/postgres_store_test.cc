@@ -1,6 +1,10 @@
 // What PostgreSQL alone can do to a store: refuse, be somebody else's, break, stand still.
 #include "server/store/postgres/postgres_store.h"
 
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -8,8 +12,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include "tests/server/postgres_cluster.h"
 #include "tests/server/store_fixture.h"
@@ -215,6 +222,78 @@ TEST_F(PostgresStoreTest, ACommitWhoseOutcomeIsUnknownIsAskedAgain) {
   EXPECT_TRUE(replaced.ok()) << replaced;
   EXPECT_EQ(store_->GetRecord(Shelf::kPins, "k")->value_or(""), "2");
   EXPECT_EQ(counts_.writes[StoreWrite::kError], 0);
+}
+
+// What a standby does, and a failover: connections break, and who answers next takes no writes.
+class FailoverTest : public PostgresStoreTest {
+ protected:
+  void TakesWrites(bool takes) {
+    EXPECT_EQ(cluster_.Sql("postgres", absl::StrCat("ALTER DATABASE ", database_,
+                                                    " SET default_transaction_read_only = ",
+                                                    takes ? "off" : "on")),
+              "");
+  }
+  void Restart() {
+    cluster_.Stop();
+    cluster_.Start();
+  }
+  absl::Status PutWithin(std::chrono::seconds time) {
+    const auto end = std::chrono::steady_clock::now() + time;
+    absl::Status put = store_->PutPlan(KeyOf(2), "team", "2");
+    while (!put.ok() && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(milliseconds(20));
+      put = store_->PutPlan(KeyOf(2), "team", "2");
+    }
+    return put;
+  }
+};
+
+TEST_F(FailoverTest, WhoTakesNoWritesIsNotAskedForPlansEither) {
+  Open();
+  ASSERT_TRUE(store_->PutPlan(KeyOf(1), "team", "kept").ok());
+  TakesWrites(false);
+  Restart();
+  EXPECT_EQ(Get(KeyOf(1)), "UNAVAILABLE") << "a standby may lag behind";
+  PostgresStoreOptions looking = options_;
+  looking.read_only = true;
+  EXPECT_TRUE(PostgresStore::Open(looking).ok()) << "a standby will do for who only looks";
+  TakesWrites(true);
+  EXPECT_TRUE(PutWithin(std::chrono::seconds(20)).ok());
+  EXPECT_EQ(Get(KeyOf(1)), "kept");
+}
+
+TEST_F(FailoverTest, AConnectionThatTakesNoWritesIsLeftForANewOne) {
+  options_.url += "&target_session_attrs=any";
+  Open();
+  TakesWrites(false);
+  Restart();
+  const absl::Status refused = store_->PutPlan(KeyOf(2), "team", "2");
+  EXPECT_EQ(refused.code(), kUnavailable);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("25006"));
+  TakesWrites(true);
+  const absl::Status put = PutWithin(std::chrono::seconds(20));
+  EXPECT_TRUE(put.ok()) << put;
+}
+
+TEST_F(FailoverTest, AHostThatSaysNothingIsPassedOver) {
+  std::string folder = "/tmp/bucketd-silent-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  (folder + "/.s.PGSQL.5432").copy(address.sun_path, sizeof(address.sun_path) - 1);
+  const int silent = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ASSERT_EQ(bind(silent, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(silent, 9), 0);
+  const std::string host = absl::StrReplaceAll(folder, {{"/", "%2F"}});
+  options_.url =
+      absl::StrReplaceAll(options_.url, {{"?host=", "?host=" + host + ","}}) + "&connect_timeout=1";
+  Open();
+  EXPECT_TRUE(store_->PutPlan(KeyOf(1), "team", "kept").ok());
+  options_.url = absl::StrReplaceAll(options_.url, {{host + ",", host + "," + host + ","}});
+  EXPECT_THAT(Refused(options_.url + "&hostaddr=127.0.0.1", kUnavailable),
+              HasSubstr("could not match"));
+  close(silent);
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -2,15 +2,19 @@
 
 #include <endian.h>
 #include <poll.h>
+#include <stdlib.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <map>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 
 #include "passes/base/status_macros.h"
 #include "server/store/crash_point.h"
@@ -20,7 +24,10 @@ namespace {
 
 constexpr Oid kBytea = 17, kInt8 = 20, kText = 25;
 constexpr int kBinary = 1;
-constexpr char kNoNumber[] = "22P02";  // SQLSTATE of a text that should have been a number
+// SQLSTATEs.
+constexpr char kNoNumber[] = "22P02";  // a text that should have been a number
+constexpr char kReadOnly[] = "25006";
+constexpr char kWhichHosts[] = "target_session_attrs";
 
 // libpq ends its messages with a line's end, and has some of several lines.
 std::string OneLine(const char* text) {
@@ -30,13 +37,15 @@ std::string OneLine(const char* text) {
 // Without it libpq writes to stderr.
 void IgnoreNotice(void*, const PGresult*) {}
 
+std::string OptionOf(const PgTarget& target, absl::string_view name) {
+  for (const auto& [key, value] : target.options) {
+    if (key == name) return value;
+  }
+  return "";
+}
+
 std::string PlaceOf(const PgTarget& target) {
-  const auto option = [&](absl::string_view name) -> std::string {
-    for (const auto& [key, value] : target.options) {
-      if (key == name) return value;
-    }
-    return "";
-  };
+  const auto option = [&](absl::string_view name) { return OptionOf(target, name); };
   const std::string user = option("user"), host = option("host"), port = option("port");
   return absl::StrCat("postgres://", user, user.empty() ? "" : "@",
                       host.empty() ? option("hostaddr") : host, port.empty() ? "" : ":", port, "/",
@@ -68,6 +77,11 @@ absl::StatusOr<PgTarget> PgTarget::Parse(absl::string_view url) {
   }
   target.place = PlaceOf(target);
   return target;
+}
+
+void PgTarget::WantWrites() {
+  if (!OptionOf(*this, kWhichHosts).empty() || getenv("PGTARGETSESSIONATTRS") != nullptr) return;
+  options.emplace_back(kWhichHosts, "read-write");
 }
 
 PgStatement&& PgStatement::Bytes(std::optional<absl::string_view> value) && {
@@ -113,8 +127,57 @@ int64_t PgResult::affected() const {
   return absl::SimpleAtoi(PQcmdTuples(result_.get()), &rows) ? rows : 0;
 }
 
+namespace {
+
+// A target for each of several hosts. What libpq would not take stays as it is, for libpq to say
+// so; and who prefers a standby goes through all hosts twice.
+std::vector<PgTarget> HostsOf(const PgTarget& target) {
+  constexpr std::array kLists = {"host", "hostaddr", "port"};
+  size_t hosts = 1;
+  std::map<std::string, std::vector<std::string>> lists;
+  for (const char* name : kLists) {
+    const std::string list = OptionOf(target, name);
+    if (list.empty()) continue;
+    lists[name] = absl::StrSplit(list, ',');
+    if (absl::string_view(name) != "port") hosts = std::max(hosts, lists[name].size());
+  }
+  bool fits = OptionOf(target, kWhichHosts) != "prefer-standby";
+  for (const auto& [name, list] : lists) {
+    fits = fits && (list.size() == hosts || (name == "port" && list.size() == 1));
+  }
+  std::vector<PgTarget> each(fits ? hosts : 1, target);
+  for (size_t which = 0; fits && which < hosts; ++which) {
+    for (auto& [key, value] : each[which].options) {
+      const auto list = lists.find(key);
+      if (list != lists.end()) value = list->second[list->second.size() == 1 ? 0 : which];
+    }
+  }
+  return each;
+}
+
+}  // namespace
+
+// libpq goes from one to the next by itself, but never leaves one that says nothing.
 absl::StatusOr<std::unique_ptr<PgConnection>> PgConnection::Connect(const PgTarget& target,
                                                                     PgDeadline deadline) {
+  const std::vector<PgTarget> hosts = HostsOf(target);
+  absl::Status failed;
+  for (size_t tried = 0; tried < hosts.size(); ++tried) {
+    const auto now = std::chrono::steady_clock::now();
+    const auto left = static_cast<int64_t>(hosts.size() - tried);
+    absl::StatusOr<std::unique_ptr<PgConnection>> made =
+        ConnectTo(hosts[tried], now + (deadline - now) / left);
+    if (made.ok()) return made;
+    failed =
+        failed.ok()
+            ? made.status()
+            : absl::UnavailableError(absl::StrCat(failed.message(), "; ", made.status().message()));
+  }
+  return failed;
+}
+
+absl::StatusOr<std::unique_ptr<PgConnection>> PgConnection::ConnectTo(const PgTarget& target,
+                                                                      PgDeadline deadline) {
   std::vector<const char*> keys, values;
   for (const auto& [key, value] : target.options) {
     keys.push_back(key.c_str());
@@ -225,6 +288,7 @@ absl::Status PgConnection::ErrorOf(const PGresult* result) {
   const std::string why = OneLine(message != nullptr ? message : PQresultErrorMessage(result));
   if (sqlstate_ == "53100") return absl::ResourceExhaustedError(why);
   if (sqlstate_ == kNoNumber) return absl::AbortedError("not what was expected");
+  if (sqlstate_ == kReadOnly) broken_ = true;  // it stays so; another host may take writes
   return absl::UnavailableError(
       absl::StrCat(why, state == nullptr ? "" : " (", sqlstate_, state == nullptr ? "" : ")"));
 }

@@ -30,6 +30,9 @@ struct PgTarget {
   // postgres://user@host:port/database?option=value, or postgresql://; options are libpq's.
   // INVALID_ARGUMENT says what was expected, and never repeats `url`.
   static absl::StatusOr<PgTarget> Parse(absl::string_view url);
+  // For whoever writes: of several hosts those that take no writes are passed over, and where none
+  // does connecting fails. A target_session_attrs= of the URL, or PGTARGETSESSIONATTRS, stays.
+  void WantWrites();
 };
 
 // A statement with its parameters, $1 first.
@@ -78,7 +81,8 @@ class PgResult {
 // Not thread-safe.
 class PgConnection {
  public:
-  // UNAVAILABLE: nobody answers there, or who does says no.
+  // Of several hosts one after the other, each with its part of the time. UNAVAILABLE: nobody
+  // answers there, or who does says no.
   static absl::StatusOr<std::unique_ptr<PgConnection>> Connect(const PgTarget& target,
                                                                PgDeadline deadline);
   PgConnection(const PgConnection&) = delete;
@@ -95,6 +99,8 @@ class PgConnection {
   const std::string& sqlstate() const { return sqlstate_; }
 
  private:
+  static absl::StatusOr<std::unique_ptr<PgConnection>> ConnectTo(const PgTarget& target,
+                                                                 PgDeadline deadline);
   explicit PgConnection(PGconn* connection) : connection_(connection, PQfinish) {}
   absl::Status Finish(const PgTarget& target, PgDeadline deadline);
   absl::Status Send(absl::Span<const PgStatement> statements, PgDeadline deadline);

@@ -61,10 +61,10 @@ absl::Status Explain(const absl::Status& status) {
                 "GRANT CREATE, USAGE ON SCHEMA public to this user, or make it the database's "
                 "owner; tables that another user made want all rights on them");
   }
-  if (Said(status, "25006")) {
+  // The second is libpq's word where no host takes writes.
+  if (Said(status, "25006") || absl::StrContains(status.message(), "session is read-only")) {
     return with(absl::StatusCode::kFailedPrecondition,
-                "a standby, or a database for reading alone; name the primary, or several hosts "
-                "with ?target_session_attrs=read-write");
+                "a standby, or a database for reading alone; name the primary, or all hosts");
   }
   for (const char* foreign : {"42703", "42P01", "42804", "42809", "42P16"}) {
     if (!Said(status, foreign)) continue;

@@ -27,6 +27,7 @@ PostgresStore::PostgresStore(PgTarget target, PostgresStoreOptions options)
 absl::StatusOr<std::unique_ptr<PostgresStore>> PostgresStore::Open(PostgresStoreOptions options) {
   ASSIGN_OR_RETURN(PgTarget target, PgTarget::Parse(options.url));
   options.url.clear();  // its password is in `target` alone
+  if (!options.read_only) target.WantWrites();
   std::unique_ptr<PostgresStore> store(new PostgresStore(std::move(target), std::move(options)));
   if (store->options_.read_only) {
     ASSIGN_OR_RETURN(const int64_t version, CheckPgSchema(store->pool_));
