@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -294,6 +295,47 @@ TEST_F(FailoverTest, AHostThatSaysNothingIsPassedOver) {
               HasSubstr("could not match"));
   close(silent);
   std::filesystem::remove_all(folder);
+}
+
+// An operator who ends the wait for a standby has the engine say that the commit is done.
+TEST_F(PostgresStoreTest, ACommitWhoseWaitForAStandbyWasCancelledIsMadeAgain) {
+  options_.call_timeout = std::chrono::seconds(120);
+  Open();
+  ASSERT_TRUE(store_->PutRecord(Shelf::kPins, "k", "0").ok());
+  Sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+  cluster_.Ask(database_, "SELECT pg_reload_conf()");
+  std::atomic<bool> is_last = false;
+  int writes = 0;
+  absl::Status written;
+  std::thread writer([&] {  // until one waits: the engine reads its configuration when it likes
+    while (written.ok() && !is_last) {
+      written =
+          store_->ReplaceRecord(Shelf::kPins, "k", absl::StrCat(writes), absl::StrCat(writes + 1));
+      ++writes;
+    }
+  });
+  const auto waits = [&](const std::string& what) {
+    std::string found;
+    for (int tries = 0; tries < 1500 && found.empty(); ++tries) {
+      std::this_thread::sleep_for(milliseconds(20));
+      found = cluster_.Ask(
+          database_, "SELECT " + what + " FROM pg_stat_activity WHERE wait_event = 'SyncRep'");
+      if (absl::StartsWith(found, "?")) found.clear();
+    }
+    return found;
+  };
+  EXPECT_NE(waits("pid"), "");
+  is_last = true;
+  for (const bool again : {false, true}) {
+    EXPECT_EQ(waits("pg_cancel_backend(pid)"), "t")
+        << (again ? "made again, it found all there and waited for nobody" : "");
+  }
+  EXPECT_NE(waits("pid"), "") << "and again";
+  Sql("ALTER SYSTEM RESET synchronous_standby_names");
+  cluster_.Ask(database_, "SELECT pg_reload_conf()");
+  writer.join();
+  EXPECT_TRUE(written.ok()) << written;
+  EXPECT_EQ(store_->GetRecord(Shelf::kPins, "k")->value_or(""), absl::StrCat(writes));
 }
 
 }  // namespace

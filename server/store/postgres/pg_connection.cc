@@ -26,6 +26,7 @@ constexpr Oid kBytea = 17, kInt8 = 20, kText = 25;
 constexpr int kBinary = 1;
 // SQLSTATEs.
 constexpr char kNoNumber[] = "22P02";  // a text that should have been a number
+constexpr char kWarning[] = "01000";   // none of its own: a commit's wait was cancelled
 constexpr char kReadOnly[] = "25006";
 constexpr char kWhichHosts[] = "target_session_attrs";
 
@@ -33,9 +34,6 @@ constexpr char kWhichHosts[] = "target_session_attrs";
 std::string OneLine(const char* text) {
   return absl::StrReplaceAll(absl::StripAsciiWhitespace(text), {{"\n", "; "}, {"\t", " "}});
 }
-
-// Without it libpq writes to stderr.
-void IgnoreNotice(void*, const PGresult*) {}
 
 std::string OptionOf(const PgTarget& target, absl::string_view name) {
   for (const auto& [key, value] : target.options) {
@@ -194,7 +192,7 @@ absl::StatusOr<std::unique_ptr<PgConnection>> PgConnection::ConnectTo(const PgTa
 absl::Status PgConnection::Finish(const PgTarget& target, PgDeadline deadline) {
   PGconn* connection = connection_.get();
   if (connection == nullptr) return absl::UnavailableError("no memory for a connection");
-  PQsetNoticeReceiver(connection, IgnoreNotice, nullptr);
+  PQsetNoticeReceiver(connection, Notice, this);
   deadline = std::min(deadline, std::chrono::steady_clock::now() + target.connect_timeout);
   PostgresPollingStatusType state = PGRES_POLLING_WRITING;
   while (PQstatus(connection) != CONNECTION_BAD && state != PGRES_POLLING_OK &&
@@ -222,6 +220,16 @@ absl::Status PgConnection::Await(short events, PgDeadline deadline) {
     pollfd waiting{PQsocket(connection_.get()), events, 0};
     const int ready = poll(&waiting, 1, static_cast<int>(std::min<int64_t>(left.count(), 60'000)));
     if (ready > 0) return absl::OkStatus();
+  }
+}
+
+// libpq's own receiver writes to stderr.
+void PgConnection::Notice(void* self, const PGresult* notice) {
+  const char* state = PQresultErrorField(notice, PG_DIAG_SQLSTATE);
+  const char* severity = PQresultErrorField(notice, PG_DIAG_SEVERITY_NONLOCALIZED);
+  if (state == nullptr || severity == nullptr) return;
+  if (absl::string_view(state) == kWarning && absl::string_view(severity) == "WARNING") {
+    static_cast<PgConnection*>(self)->unconfirmed_ = true;
   }
 }
 
@@ -296,6 +304,7 @@ absl::Status PgConnection::ErrorOf(const PGresult* result) {
 absl::StatusOr<std::vector<PgResult>> PgConnection::Run(absl::Span<const PgStatement> statements,
                                                         PgDeadline deadline) {
   sqlstate_.clear();
+  unconfirmed_ = false;
   const absl::Status sent = Send(statements, deadline);
   if (!sent.ok()) return Break(sent);
   CrashPoint("store: sent");
@@ -318,6 +327,10 @@ absl::StatusOr<std::vector<PgResult>> PgConnection::Run(absl::Span<const PgState
     }
   }
   RETURN_IF_ERROR(failed);
+  if (unconfirmed_) {
+    return absl::UnavailableError(
+        "the wait for the synchronous standby was cancelled: whether that is kept is unknown");
+  }
   if (results.size() == statements.size()) return results;
   return Break(absl::UnavailableError("the engine's answer is incomplete"));
 }

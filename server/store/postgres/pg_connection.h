@@ -89,7 +89,8 @@ class PgConnection {
   PgConnection& operator=(const PgConnection&) = delete;
 
   // All of them or none, in one trip. Where it fails and broken(), whether they were committed is
-  // unknown. RESOURCE_EXHAUSTED: no space; ABORTED: by ExpectRowsSql; DEADLINE_EXCEEDED;
+  // unknown; where it fails and unconfirmed(), they were committed here and perhaps by no standby.
+  // RESOURCE_EXHAUSTED: no space; ABORTED: by ExpectRowsSql; DEADLINE_EXCEEDED;
   // UNAVAILABLE for all else.
   absl::StatusOr<std::vector<PgResult>> Run(absl::Span<const PgStatement> statements,
                                             PgDeadline deadline);
@@ -97,6 +98,8 @@ class PgConnection {
   bool broken() const { return broken_; }
   // Of the last Run: five characters, "" where the engine said nothing.
   const std::string& sqlstate() const { return sqlstate_; }
+  // Of the last Run: somebody has ended the commit's wait for a synchronous standby.
+  bool unconfirmed() const { return unconfirmed_; }
 
  private:
   static absl::StatusOr<std::unique_ptr<PgConnection>> ConnectTo(const PgTarget& target,
@@ -108,9 +111,11 @@ class PgConnection {
   absl::StatusOr<PGresult*> Next(PgDeadline deadline);
   absl::Status Break(absl::Status why);
   absl::Status ErrorOf(const PGresult* result);
+  static void Notice(void* self, const PGresult* notice);
 
   std::unique_ptr<PGconn, decltype(&PQfinish)> connection_;
   std::string sqlstate_;
+  bool unconfirmed_ = false;
   bool broken_ = false;
 };
 

@@ -15,6 +15,9 @@ namespace {
 constexpr int kAttempts = 5;
 constexpr std::chrono::milliseconds kFirstBackoff{50}, kLongestBackoff{2000};
 constexpr std::chrono::milliseconds kConflictPause{5};
+// What is there already is not written again, and a transaction that writes nothing waits for no
+// standby. The lock of a row is written.
+constexpr char kWriteSomething[] = "SELECT 1 FROM bucketd_schema WHERE id = 1 FOR UPDATE";
 
 bool IsConflict(const std::string& sqlstate) { return sqlstate == "40001" || sqlstate == "40P01"; }
 
@@ -23,9 +26,17 @@ bool IsConflict(const std::string& sqlstate) { return sqlstate == "40001" || sql
 absl::StatusOr<std::vector<PgResult>> PgPool::Run(absl::Span<const PgStatement> statements) {
   const Time deadline = std::chrono::steady_clock::now() + options_.call_timeout;
   absl::Status failed;
+  std::vector<PgStatement> waiting;  // the same, and what has to wait for the standby
   for (int attempt = 1; attempt <= kAttempts; ++attempt) {
     ASSIGN_OR_RETURN(std::unique_ptr<PgConnection> connection, Take(deadline));
-    absl::StatusOr<std::vector<PgResult>> results = connection->Run(statements, deadline);
+    absl::StatusOr<std::vector<PgResult>> results =
+        connection->Run(waiting.empty() ? statements : absl::MakeConstSpan(waiting), deadline);
+    if (results.ok() && !waiting.empty()) results->pop_back();
+    const bool unconfirmed = connection->unconfirmed();
+    if (unconfirmed && waiting.empty()) {
+      waiting.assign(statements.begin(), statements.end());
+      waiting.emplace_back(kWriteSomething);
+    }
     const bool lost = connection->broken(), conflict = IsConflict(connection->sqlstate());
     GiveBack(std::move(connection));
     if (results.ok()) return results;
@@ -34,7 +45,7 @@ absl::StatusOr<std::vector<PgResult>> PgPool::Run(absl::Span<const PgStatement> 
                               ? absl::StatusCode::kResourceExhausted
                               : absl::StatusCode::kUnavailable,
                           absl::StrCat(target_.place, ": ", results.status().message()));
-    if (!(lost || conflict) || absl::IsDeadlineExceeded(results.status())) break;
+    if (!(lost || conflict || unconfirmed) || absl::IsDeadlineExceeded(results.status())) break;
     if (conflict) std::this_thread::sleep_for(attempt * kConflictPause);
   }
   return failed;

@@ -29,8 +29,8 @@ class PgPool {
 
   // One transaction, made again where the engine says that two got into each other's way or the
   // connection was lost: what it does twice must come to the same. Errors name the place; those of
-  // the engine end with its SQLSTATE in brackets. UNAVAILABLE: also when whether it was committed
-  // is unknown. ABORTED: by ExpectRowsSql.
+  // the engine end with its SQLSTATE in brackets. UNAVAILABLE: also when whether it was committed,
+  // or whether a synchronous standby has it, is unknown. ABORTED: by ExpectRowsSql.
   absl::StatusOr<std::vector<PgResult>> Run(absl::Span<const PgStatement> statements);
 
   const std::string& place() const { return target_.place; }
