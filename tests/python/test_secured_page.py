@@ -32,8 +32,8 @@ def run(script: str, folder: pathlib.Path, timeout: float) -> str:
     binaries = [str(pathlib.Path(embedded.find_binary()).parent), str(pathlib.Path(sys.executable).parent)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("BUCKETD_")}
     environment.update(PATH=os.pathsep.join([*binaries, os.environ["PATH"]]), BUCKETD_SOURCE=str(ROOT), OMP_NUM_THREADS="1", BUCKETD_HTTP="")
-    for port in ("9460", "9470"):
-        script = script.replace(port, free_port())
+    ports = {address: f"localhost:{free_port()}" for address in set(re.findall(r"localhost:\d+", script))}
+    script = re.sub(r"localhost:\d+", lambda found: ports[found[0]], script)
     # A server needs a moment to serve, and a person's next command comes later than a script's.
     script = re.sub(r"^(bucketd .*&)$", r"\1\nsleep 2", script, flags=re.MULTILINE)
     process = subprocess.Popen(["bash", "-euo", "pipefail", "-c", "trap 'echo done $?' EXIT\n" + script], cwd=folder, env=environment, text=True, start_new_session=True,
