@@ -54,7 +54,7 @@ KINDS = {
     "clock": (_OTHER, 2, lambda rng, soak: soak.clocks.turned(rng, soak.cluster)),
     "promotion of the standby": (_ENGINE, 1, _of_cluster(faults.take_over)),
     "stalled standby": (_ENGINE, 1, _of_cluster(faults.stalled_standby)),
-    "planning switched off": (_ENGINE, 2, _switched_off),  # that a cut-off replica does not hear of it is known
+    "planning switched off": (_ENGINE, 2, _switched_off),  # a replica that is cut off does not hear of it: deploy/README.md
     "costs promoted": (_OTHER, 3, _promoted),
 }
 
