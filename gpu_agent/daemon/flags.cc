@@ -74,7 +74,10 @@ absl::Status ReadTrainingFlags(const TrainingFlags& flags, TrainingOptions& opti
 }
 
 void AddHttpFlag(const Command& command, std::string& http) {
-  command.AddOption("--http", http, "side port: /metrics, /livez, /readyz; \"\": none")
+  command
+      .AddOption(
+          "--http", http,
+          "side port, plain HTTP for whoever reaches it: /metrics, /livez, /readyz; \"\": none")
       .TypeName("HOST:PORT")
       .ShowDefault();
 }
