@@ -170,12 +170,16 @@ void JobRoutes::AtDeadline(CallId id) {
     if (found == calls_.end() || found->second.where != Where::kNowhere) return;
     leg = found->second.leg;
     why = found->second.why;
+    const std::string& not_known = found->second.not_known;
+    if (!not_known.empty()) {
+      absl::StrAppend(&why, why.empty() ? "" : "; ", "which one it is is not known: ", not_known);
+    }
   }
   Finish(id, leg,
          MakeError(Reason::kDeadline,
                    absl::StrCat("the deadline came before the replica that has this job could be "
                                 "asked: ",
-                                why.empty() ? "the store does not say which one it is" : why)));
+                                why.empty() ? "the store has not said yet which one it is" : why)));
 }
 
 // ---- where to
@@ -247,8 +251,9 @@ void JobRoutes::Found(CallId id, Leg leg, const absl::StatusOr<Lease>& lease) {
   std::string key;
   {
     const absl::MutexLock lock(&mutex_);
-    const Call* call = Find(id, leg);
+    Call* call = Find(id, leg);
     if (call == nullptr) return;
+    call->not_known = std::string(lease.status().message());
     is_served = call->here != nullptr;
     hint = call->hint;
     other_was_asked = call->other_was_asked;

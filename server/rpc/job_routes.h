@@ -117,6 +117,7 @@ class JobRoutes {
     std::shared_ptr<PeerCalls::Call> there;
     std::optional<ReplicaId> hint;  // who has it, as somebody said who does not
     std::string why;                // it is nowhere
+    std::string not_known;          // why the last look did not tell whose the job is
     int moves = 0;
     int graphs_brought = 0;
     bool with_plan = false;
