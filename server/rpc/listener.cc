@@ -48,6 +48,16 @@ void BoundAge(grpc::ServerBuilder& builder, const ServerOptions& options) {
       static_cast<int>(std::min<int64_t>(longest.count(), std::numeric_limits<int>::max())));
 }
 
+// Else ranks that came through a replica behind a silent link stay present until their deadline:
+// the other end of that link has found out by its own pings, and presents them anew.
+void NoticeSilence(grpc::ServerBuilder& builder, const ServerOptions& options) {
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
+                             static_cast<int>(options.ping_every.count()));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                             static_cast<int>(options.ping_timeout.count()));
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+}
+
 int64_t MessageBytes(const ServerOptions& options) {
   return options.max_in_flight_bytes - options.intake.max_upload_bytes;
 }
@@ -114,6 +124,7 @@ void BoundTransport(grpc::ServerBuilder& builder, const ServerOptions& options) 
   quota.Resize(static_cast<size_t>(MessageBytes(options)));
   builder.SetResourceQuota(quota);
   if (options.tls.on()) BoundAge(builder, options);
+  if (!options.cluster_address.empty()) NoticeSilence(builder, options);
 }
 
 absl::Status StartAt(const ServerOptions& options, grpc::ServerBuilder& builder,

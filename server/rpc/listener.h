@@ -28,7 +28,8 @@ std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const Trust* trust,
 int64_t HalfOfMessages(const ServerOptions& options);
 // Some of the files that this process may open are for the store and the side port.
 int64_t MostConnections(const ServerOptions& options);
-// What a connection, and all of them, may make gRPC hold; with TLS, how old a connection may get.
+// What a connection, and all of them, may make gRPC hold; with TLS, how old a connection may get;
+// of a replica, how long one may be silent: a client's gRPC answers pings by itself.
 void BoundTransport(grpc::ServerBuilder& builder, const ServerOptions& options);
 
 // Starts at `options.listen`; of a unix socket, takes the place of one that a dead server left, and
