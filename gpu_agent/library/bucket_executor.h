@@ -100,7 +100,9 @@ typedef struct {
 } bucket_executor_options;
 
 /* What is not right with a bucket of `ranks` ranks on a device (host memory, any GPU) is a text
- * that the caller frees: a dtype or an operation that there is none of. Null: it can be run. */
+ * that the caller frees: a dtype or an operation that there is none of. It begins with
+ * "UNAVAILABLE: " where this process can use no GPU, whatever the bucket: there is none, or no
+ * module, driver or NCCL that fits. Null: it can be run. */
 BUCKET_API char* bucket_executor_refuses(int32_t device, const bucket_spec* bucket, int32_t ranks);
 /* How large the arena is to be, above 0 even where no bucket wants any; arena and parents are not
  * read. */

@@ -115,6 +115,15 @@ def test_ranks_of_this_host_are_counted_by_the_launchers_word(monkeypatch):
 
 
 
+def test_a_process_that_can_use_no_gpu_is_told_so_and_goes_on_with_no_bucket(monkeypatch):
+    """Not one refused bucket after the other, of which a rank may go without."""
+    monkeypatch.setenv("BUCKETD_CUDA_MODULE", "off")
+    monkeypatch.setattr(on_device, "of", lambda device: device)
+    graph, plan = graph_and_plan(2)
+    with pytest.raises(ExecutorError, match="can use no GPU here: BUCKETD_CUDA_MODULE is off.*BUCKETD_EXECUTOR.*leaves all buckets to torch"):
+        executor.Runner(graph, plan, Rank(0), 10.0)
+
+
 class Trainer:
     """A rank of a trainer on a simulated GPU, with the client's own runner."""
 

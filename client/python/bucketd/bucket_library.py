@@ -96,8 +96,13 @@ def call(function, *arguments, what: str):
 
 
 def refuses(device: int, bucket: BucketSpec, ranks: int) -> str:
-    """Why no executor runs such a bucket on the device; "" where one does."""
-    return _taken(load().bucket_executor_refuses(device, ctypes.byref(bucket), ranks))
+    """Why no executor runs such a bucket on the device; "" where one does. ExecutorError where the device runs none at all."""
+    why = _taken(load().bucket_executor_refuses(device, ctypes.byref(bucket), ranks))
+    if why.startswith("UNAVAILABLE: "):
+        raise ExecutorError(
+            f'executor="bucketd" can use no GPU here: {why.removeprefix("UNAVAILABLE: ")}. It wants a libbucket_executor.so of a build '
+            'with CUDA (BUCKETD_EXECUTOR names it), a driver and an NCCL; executor="" leaves all buckets to torch.distributed')
+    return why
 
 
 def _taken(text) -> str:

@@ -33,7 +33,8 @@ _HEARING = 0.5  # seconds: in the library no signal is heard, so it is left that
 class Runner:
     """The buckets of one graph's plan. bucket_ops' operators in the rewritten graph call start() and wait(); open() comes before
     its first run, on all ranks. Buckets whose dtype or operation the library has not, or whose sums it would add otherwise than the plan
-    promises (gloo_sums.py), stay with torch.distributed: all ranks agree on which (`takes_text`). Not thread-safe."""
+    promises (gloo_sums.py), stay with torch.distributed: all ranks agree on which (`takes_text`). ExecutorError where it can use the
+    device for none. Not thread-safe."""
 
     def __init__(self, graph, plan: Plan, device_type: str, timeout: float, telemetry=None, part: str = ""):
         """`telemetry` (telemetry.Telemetry) hears of every run; `part` of a step is what the graph is: "fw", "bw", "joint"."""

@@ -20,6 +20,8 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 // What each rank is told; nothing was launched, and nobody waited for a timeout.
 std::vector<std::string> Told(const sim::Options& options,
@@ -156,7 +158,8 @@ TEST(RefusedOnGpusTest, ADriverThatIsTooOld) {
 TEST(RefusedOnGpusTest, WhatNcclDoesNotReduceIsSaid) {
   sim::World world({.devices = kRanks});
   const int64_t counts[] = {8};
-  const auto takes = [&](CollectiveKind kind, ReduceOp op, DType dtype) {
+  const auto takes = [&](CollectiveKind kind, ReduceOp op, DType dtype,
+                         const FindGpus& gpus = Gpus) {
     const bucket_spec spec{"b",
                            0,
                            static_cast<int32_t>(kind),
@@ -165,13 +168,17 @@ TEST(RefusedOnGpusTest, WhatNcclDoesNotReduceIsSaid) {
                            1,
                            1,
                            counts};
-    return Takes(0, spec, kRanks, Gpus).ToString();
+    return Takes(0, spec, kRanks, gpus).ToString();
   };
   EXPECT_EQ(takes(CollectiveKind::kAllGather, ReduceOp::kNone, DType::kI16), "OK");
   EXPECT_THAT(takes(CollectiveKind::kAllReduce, ReduceOp::kSum, DType::kI16),
               HasSubstr("NCCL does not reduce i16"));
   EXPECT_THAT(takes(CollectiveKind::kReduceScatter, ReduceOp::kAvg, DType::kF8E4M3),
-              HasSubstr("NCCL has no avg of"));
+              AllOf(HasSubstr("NCCL has no avg of"), Not(StartsWith("UNAVAILABLE: "))));
+  // No bucket's fault: trainers go on without the one, and not without a GPU.
+  const FindGpus none = [] { return GpuBackend{nullptr, 0, "there are 0 GPUs"}; };
+  EXPECT_EQ(takes(CollectiveKind::kAllGather, ReduceOp::kNone, DType::kI16, none),
+            "UNAVAILABLE: there are 0 GPUs");
 }
 
 TEST(RefusedOnGpusTest, ARankThatDoesNotOpenIsWaitedForToTheTimeout) {
