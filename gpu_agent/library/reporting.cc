@@ -41,7 +41,8 @@ Reporting::Reporting(Telemetry& telemetry, const Program& program, RingPlan plan
     record.packed = spec.mode == BucketMode::kPacked ? 1 : 0;
     const size_t members = record.packed != 0 ? 1 : spec.counts.size();
     record.launches = static_cast<uint16_t>(std::min<size_t>(members, 0xffff));
-    record.link = telemetry.ring->AddLink(links[k]);
+    // A group of one rank has no wire below it, and an agent takes no ring that says it has.
+    record.link = links[k].size < 2 ? kNoLink : telemetry.ring->AddLink(links[k]);
   }
   telemetry.ring->AddPlan(plan);
 }

@@ -15,11 +15,13 @@
 
 #include "gpu_agent/library/bucket_executor.h"
 #include "passes/base/types.h"
+#include "tests/gpu_agent/heard_records.h"
 
 namespace bucketd::agent {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr unsigned kPatience = 60;  // seconds of a child
 
@@ -29,11 +31,12 @@ std::string Taken(char* error) {
   return text;
 }
 
-// A rank of two that have one bucket, an all-gather of one number.
+// A rank of two, or of one, that have one bucket, an all-gather of one number.
 class Rank {
  public:
-  Rank(int rank, const std::string& folder) : own_(static_cast<float>(rank + 1)) {
-    channel_ = {"dp", 0, rank, 2, 2, "dp", nullptr};
+  Rank(int rank, const std::string& folder, int ranks = 2)
+      : ranks_(ranks), own_(static_cast<float>(rank + 1)) {
+    channel_ = {"dp", 0, rank, ranks, ranks, "dp", nullptr};
     options_.plan = plan_.data();
     options_.buckets = &bucket_;
     options_.bucket_count = 1;
@@ -59,11 +62,12 @@ class Rank {
     if (ticket == 0 || bucket_executor_wait(executor_, ticket, 60, &error) == 0) {
       return Taken(error);
     }
-    return both_[0] == 1 && both_[1] == 2 ? "" : absl::StrCat(both_[0], " and ", both_[1]);
+    const bool right = both_[0] == 1 && both_[1] == (ranks_ == 2 ? 2 : 0);
+    return right ? "" : absl::StrCat(both_[0], " and ", both_[1]);
   }
   int64_t Start(char** error) {
     const auto dtype = static_cast<int32_t>(DType::kF32);
-    const bucket_tensor in{&own_, 1, dtype}, out{both_.data(), 2, dtype};
+    const bucket_tensor in{&own_, 1, dtype}, out{both_.data(), ranks_, dtype};
     return bucket_executor_start(executor_, 0, &in, &out, nullptr, error);
   }
   // Its buckets are records of this ring.
@@ -74,6 +78,7 @@ class Rank {
   }
 
  private:
+  const int ranks_;
   const std::array<uint8_t, 32> plan_{};
   const std::array<int64_t, 1> counts_{1};
   const std::array<int32_t, 2> turns_{0, -1};
@@ -171,6 +176,23 @@ TEST_F(LibraryTest, AForkedChildIsToldToOpenItsOwn) {
             }),
             0);
   Step();
+}
+
+// An agent takes no ring with a link of one rank: nothing of the trainer would be heard.
+TEST_F(LibraryTest, AGroupOfOneRankIsReportedWithoutALink) {
+  HeardRecords heard;
+  char* error = nullptr;
+  bucket_telemetry* telemetry = bucket_telemetry_open(heard.socket().c_str(), "job", &error);
+  ASSERT_NE(telemetry, nullptr) << error;
+  Rank alone(0, folder_, 1);
+  alone.Report(telemetry);
+  EXPECT_EQ(alone.Step(), "");
+  const std::vector<RunRecord> records = heard.Wait(1);
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_EQ(records[0].link, kNoLink);
+  EXPECT_THAT(heard.links(), IsEmpty());
+  EXPECT_EQ(bucket_executor_close(alone.executor()), 1);
+  bucket_telemetry_close(telemetry);
 }
 
 }  // namespace
