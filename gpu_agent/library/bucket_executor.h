@@ -46,7 +46,7 @@ extern "C" {
 
 #define BUCKET_API __attribute__((visibility("default")))
 
-#define BUCKET_EXECUTOR_ABI 4
+#define BUCKET_EXECUTOR_ABI 5
 BUCKET_API int32_t bucket_executor_abi(void);
 
 typedef struct bucket_executor bucket_executor;
@@ -64,6 +64,8 @@ typedef struct {
   int32_t op;       /* ReduceOp */
   int32_t dtype;    /* on the wire */
   int32_t mode;     /* BucketMode */
+  int32_t copies;   /* CopyStream, of a packed bucket. compute: on streams of their own, beside
+                     * other buckets' wires; comm: on its channel's, in line with its wire */
   int32_t members;
   const int64_t* counts; /* of members: elements a rank, as Collective::count */
 } bucket_spec;

@@ -23,6 +23,7 @@ BucketSpec SpecOf(const bucket_spec& from) {
   bucket.op = static_cast<ReduceOp>(from.op);
   bucket.dtype = static_cast<DType>(from.dtype);
   bucket.mode = static_cast<BucketMode>(from.mode);
+  bucket.copies = static_cast<CopyStream>(from.copies);
   bucket.counts.assign(from.counts, from.counts + from.members);
   return bucket;
 }
@@ -47,6 +48,11 @@ PlanSpec SpecOf(const bucket_executor_options& options) {
 absl::Status Check(const bucket_executor_options& options) {
   for (int32_t b = 0; b < options.bucket_count; ++b) {
     const bucket_spec& bucket = options.buckets[b];
+    const auto copies = static_cast<CopyStream>(bucket.copies);
+    if (copies != CopyStream::kCompute && copies != CopyStream::kComm) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("bucket ", b, ": copies ", bucket.copies, ", expected compute or comm"));
+    }
     if (bucket.channel >= 0 && bucket.channel < options.channel_count && bucket.members > 0) {
       continue;
     }

@@ -34,8 +34,10 @@ std::string Taken(char* error) {
 // A rank of two, or of one, that have one bucket, an all-gather of one number.
 class Rank {
  public:
-  Rank(int rank, const std::string& folder, int ranks = 2)
+  Rank(int rank, const std::string& folder, int ranks = 2,
+       int32_t copies = static_cast<int32_t>(CopyStream::kCompute))
       : ranks_(ranks), own_(static_cast<float>(rank + 1)) {
+    bucket_.copies = copies;
     channel_ = {"dp", 0, rank, ranks, ranks, "dp", nullptr};
     options_.plan = plan_.data();
     options_.buckets = &bucket_;
@@ -50,10 +52,12 @@ class Rank {
     options_.device = -1;
     char* error = nullptr;
     executor_ = bucket_executor_open(&options_, &error);
-    if (executor_ == nullptr) ADD_FAILURE() << Taken(error);
+    if (executor_ == nullptr) said_ = Taken(error);
   }
 
   bucket_executor* executor() { return executor_; }
+  // Why it is not open, or "".
+  const std::string& said() const { return said_; }
   // What is wrong with it, or "".
   std::string Step() {
     char* error = nullptr;
@@ -82,19 +86,21 @@ class Rank {
   const std::array<uint8_t, 32> plan_{};
   const std::array<int64_t, 1> counts_{1};
   const std::array<int32_t, 2> turns_{0, -1};
-  const bucket_spec bucket_{"b",
-                            0,
-                            static_cast<int32_t>(CollectiveKind::kAllGather),
-                            static_cast<int32_t>(ReduceOp::kNone),
-                            static_cast<int32_t>(DType::kF32),
-                            static_cast<int32_t>(BucketMode::kPacked),
-                            1,
-                            counts_.data()};
+  bucket_spec bucket_{"b",
+                      0,
+                      static_cast<int32_t>(CollectiveKind::kAllGather),
+                      static_cast<int32_t>(ReduceOp::kNone),
+                      static_cast<int32_t>(DType::kF32),
+                      static_cast<int32_t>(BucketMode::kPacked),
+                      static_cast<int32_t>(CopyStream::kCompute),
+                      1,
+                      counts_.data()};
   bucket_channel channel_{};
   bucket_executor_options options_{};
   float own_;
   std::array<float, 2> both_{};
   bucket_executor* executor_ = nullptr;
+  std::string said_;
 };
 
 class LibraryTest : public testing::Test {
@@ -106,6 +112,7 @@ class LibraryTest : public testing::Test {
     telemetry_ = bucket_telemetry_open(absl::StrCat(folder_, "/nobody").c_str(), "job", &error);
     OnBoth([this](size_t rank) {
       ranks_[rank] = std::make_unique<Rank>(static_cast<int>(rank), folder_);
+      EXPECT_EQ(ranks_[rank]->said(), "");
     });
     ranks_[0]->Report(telemetry_);
   }
@@ -176,6 +183,11 @@ TEST_F(LibraryTest, AForkedChildIsToldToOpenItsOwn) {
             }),
             0);
   Step();
+}
+
+TEST_F(LibraryTest, ABucketSaysOnWhichStreamItCopies) {
+  EXPECT_EQ(Rank(0, folder_, 1, 0).said(),
+            "INVALID_ARGUMENT: bucket 0: copies 0, expected compute or comm");
 }
 
 // An agent takes no ring with a link of one rank: nothing of the trainer would be heard.

@@ -26,7 +26,10 @@ inline std::vector<BucketSpec> Buckets(int lanes) {
       Spec(CollectiveKind::kReduceScatter, BucketMode::kPacked, DType::kBF16, kRanks, {31, 2000}),
       Spec(CollectiveKind::kAllReduce, BucketMode::kGrouped, DType::kF32, kRanks, {55, 9}),
       Spec(CollectiveKind::kAllReduce, BucketMode::kPacked, DType::kF32, kRanks, {900})};
-  for (size_t k = 0; k < buckets.size(); ++k) buckets[k].lane = static_cast<int32_t>(k) % lanes;
+  for (size_t k = 0; k < buckets.size(); ++k) {
+    buckets[k].lane = static_cast<int32_t>(k) % lanes;
+    if (k % 2 == 1) buckets[k].copies = CopyStream::kComm;
+  }
   return buckets;
 }
 
@@ -82,8 +85,8 @@ class Trainer {
     for (const BucketSpec& spec : specs_) {
       buckets_.push_back({spec.name.c_str(), spec.lane, static_cast<int32_t>(spec.kind),
                           static_cast<int32_t>(spec.op), static_cast<int32_t>(spec.dtype),
-                          static_cast<int32_t>(spec.mode), static_cast<int32_t>(spec.counts.size()),
-                          spec.counts.data()});
+                          static_cast<int32_t>(spec.mode), static_cast<int32_t>(spec.copies),
+                          static_cast<int32_t>(spec.counts.size()), spec.counts.data()});
     }
     for (const int32_t bucket : how.order) turns_.push_back(bucket);
     for (const int32_t bucket : how.order) turns_.push_back(-1 - bucket);

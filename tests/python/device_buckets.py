@@ -7,7 +7,8 @@ from bucketd.plan import Step, StepKind
 
 
 def graph_and_plan(ranks: int, group: str = ""):
-    """Buckets: all-gathers, packed; a reduce-scatter, packed; an all-reduce of two, grouped. All of them start, then all end."""
+    """Buckets: all-gathers, packed; a reduce-scatter, packed, its copies beside its wire; an all-reduce of two, grouped. All of them
+    start, then all end."""
     nodes = []
 
     def collective(kind, rows, columns, dtype=DType.F32):
@@ -23,7 +24,8 @@ def graph_and_plan(ranks: int, group: str = ""):
         (True, [collective(CollectiveKind.REDUCE_SCATTER, 4 * ranks, 3, DType.BF16)]),
         (False, [collective(CollectiveKind.ALL_REDUCE, 6, 6), collective(CollectiveKind.ALL_REDUCE, 1, 9)]),
     ]
-    buckets = [types.SimpleNamespace(name=f"b{k}", group_size=ranks, members=of, packed=packed, start_ps=0, end_ps=0)
+    buckets = [types.SimpleNamespace(name=f"b{k}", group_size=ranks, members=of, packed=packed, copies="comm" if k == 1 else "compute",
+                                     start_ps=0, end_ps=0)
                for k, (packed, of) in enumerate(members)]
     order = [Step(kind, k) for kind in (StepKind.START, StepKind.WAIT) for k in range(len(buckets))]
     prediction = types.SimpleNamespace(total_ps=0, exposed_ps=0, peak_bytes=0)

@@ -233,6 +233,12 @@ def test_what_an_executor_may_still_use_stays(monkeypatch):
     executor._left.remove(used)
 
 
+def test_a_bucket_copies_on_the_stream_that_its_plan_says():
+    graph, plan = graph_and_plan(2, "dp")
+    runner = executor.Runner(graph, plan, "cpu", 10.0)
+    assert [runner._spec(k, 0).copies for k in range(3)] == [1, 2, 1]
+
+
 def test_a_start_says_where_tensors_are_and_refuses_those_of_another_device():
     graph, plan = graph_and_plan(2, "dp")
     runner = executor.Runner(graph, plan, "cpu", 10.0)

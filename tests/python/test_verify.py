@@ -4,7 +4,7 @@ import pytest
 from any_plan import any_plan
 from small_graphs import Maker, two_gathers
 
-from bucketd import canonical, plan, verify
+from bucketd import canonical, plan, plan_file, verify
 from bucketd._wire.proto import graph_pb2, plan_pb2
 from bucketd.errors import PlanRejected
 from bucketd.graph import ReduceOp
@@ -56,6 +56,13 @@ def test_takes_program_order():
 def test_takes_a_merge_and_names_the_waits_of_its_members():
     graph = two_gathers()
     assert check(graph, message(graph, [gathers_bucket()], MERGED_ORDER)) == {2: 3, 5: 6}
+
+
+@pytest.mark.parametrize("copies, name", [(plan_pb2.COPY_STREAM_COMPUTE, "compute"), (plan_pb2.COPY_STREAM_COMM, "comm"), (0, "compute")])
+def test_says_on_which_stream_a_bucket_copies(copies, name):
+    graph = two_gathers()
+    (bucket,) = plan.parse(message(graph, [gathers_bucket(copies=copies)], MERGED_ORDER).SerializeToString()).buckets
+    assert bucket.copies == name and plan_file._bucket(bucket)["copies"] == name
 
 
 @pytest.mark.parametrize("seed", range(20))

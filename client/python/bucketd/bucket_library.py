@@ -9,7 +9,7 @@ import os
 from . import native
 from .errors import ExecutorError
 
-ABI = 4
+ABI = 5
 _TEXT = ctypes.POINTER(ctypes.c_char)
 
 
@@ -19,7 +19,7 @@ class Tensor(ctypes.Structure):
 
 class BucketSpec(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char_p), ("channel", ctypes.c_int32), ("kind", ctypes.c_int32), ("op", ctypes.c_int32),
-                ("dtype", ctypes.c_int32), ("mode", ctypes.c_int32), ("members", ctypes.c_int32),
+                ("dtype", ctypes.c_int32), ("mode", ctypes.c_int32), ("copies", ctypes.c_int32), ("members", ctypes.c_int32),
                 ("counts", ctypes.POINTER(ctypes.c_int64))]
 
 

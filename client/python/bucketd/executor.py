@@ -27,6 +27,7 @@ from .telemetry import Memory
 from .verify import slice_bytes
 
 _PACKED, _GROUPED = 1, 2  # BucketMode
+_COPIES = {"compute": 1, "comm": 2}  # CopyStream
 _HEARING = 0.5  # seconds: in the library no signal is heard, so it is left that often
 
 
@@ -187,7 +188,7 @@ class Runner:
         return library.BucketSpec(
             name=(bucket.name or f"#{k}").encode(), channel=channel, kind=int(CollectiveKind(first.collective.kind)),
             op=int(ReduceOp(first.collective.reduce_op)), dtype=int(first.outputs[0].dtype), mode=_PACKED if bucket.packed else _GROUPED,
-            members=len(counts), counts=(ctypes.c_int64 * len(counts))(*counts))
+            copies=_COPIES[bucket.copies], members=len(counts), counts=(ctypes.c_int64 * len(counts))(*counts))
 
 
 _left: list = []  # what an executor that did not end may still use

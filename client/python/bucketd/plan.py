@@ -30,6 +30,7 @@ class Step:
 class Bucket:
     members: tuple[int, ...]  # collectives, in payload order
     packed: bool  # one flat buffer, or one launch of many
+    copies: str  # of a packed bucket: "compute", beside other buckets' wires, or "comm", in line with its own
     kind: str  # "all_gather", "reduce_scatter", "all_reduce"
     mesh_dim: str
     lane: int
@@ -184,6 +185,7 @@ def _bucket(b, k: int) -> Bucket:
     return Bucket(
         members=tuple(b.members),
         packed=b.mode == plan_pb2.BUCKET_MODE_PACKED,
+        copies=_name(plan_pb2.CopyStream, "COPY_STREAM_", b.copies) or "compute",
         kind=_name(graph_pb2.CollectiveKind, "COLLECTIVE_KIND_", b.kind),
         mesh_dim=b.mesh_dim,
         lane=b.lane,

@@ -52,7 +52,6 @@ def save_planned(planned, stem: str | os.PathLike[str]) -> tuple[str, str]:
 def _bucket(bucket) -> dict:
     out = dataclasses.asdict(bucket)
     out["mode"] = "packed" if out.pop("packed") else "grouped"
-    out["copies"] = out.pop("copies", "compute")
     out["reduce_op"] = bucket.reduce_op or "none"
     return out
 

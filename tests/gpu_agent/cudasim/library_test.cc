@@ -14,6 +14,7 @@ namespace bucketd::agent {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
@@ -27,6 +28,19 @@ TEST(LibraryOnGpusTest, StepsOnATrainersStreamGiveTheirBytesUnderEverySeed) {
     EXPECT_THAT(world.findings(), IsEmpty()) << "seed " << seed;
     EXPECT_EQ(world.allocations(), 0u) << "seed " << seed;
   }
+}
+
+// Else a trainer's copies would run on another stream than its plan's prediction is of.
+TEST(LibraryOnGpusTest, CopiesRunOnTheStreamThatThePlanSays) {
+  sim::World world({.devices = kRanks});
+  OnGpus(world, 1, [&](Trainer& mine, int) {
+    std::vector<CopyStream> copies;
+    for (const BucketSpec& spec : mine.executor()->executor->program().plan.buckets) {
+      copies.push_back(spec.copies);
+    }
+    EXPECT_THAT(copies, ElementsAre(CopyStream::kCompute, CopyStream::kComm, CopyStream::kCompute,
+                                    CopyStream::kComm));
+  });
 }
 
 // The host runs ahead, and tensors have other addresses in each step: tables of copies come and go

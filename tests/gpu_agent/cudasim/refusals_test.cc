@@ -165,7 +165,8 @@ TEST(RefusedOnGpusTest, WhatNcclDoesNotReduceIsSaid) {
                            static_cast<int32_t>(kind),
                            static_cast<int32_t>(op),
                            static_cast<int32_t>(dtype),
-                           1,
+                           static_cast<int32_t>(BucketMode::kPacked),
+                           static_cast<int32_t>(CopyStream::kCompute),
                            1,
                            counts};
     return Takes(0, spec, kRanks, gpus).ToString();
