@@ -148,13 +148,14 @@ void JobMetrics::Ran(const RunRecord& record, const RingPlan* plan) {
   of.bytes->Increment(static_cast<double>(record.bytes));
   copies_[0]->Increment(Seconds(record.pack_ns));
   copies_[1]->Increment(Seconds(record.unpack_ns));
-  Part& part = parts_[plan == nullptr ? 0 : PartOf(*plan)];
+  // Where the ring had no room for its plan: what it exposes would be held against the predictions
+  // of others.
+  if (plan == nullptr) return;
+  Part& part = parts_[PartOf(*plan)];
   part.exposed->Increment(Seconds(record.exposed_ns));
   if (record.bucket != 0) return;
   part.runs->Increment();
-  if (plan != nullptr) {
-    part.predicted_exposed->Increment(static_cast<double>(plan->predicted_exposed_ps) * 1e-12);
-  }
+  part.predicted_exposed->Increment(static_cast<double>(plan->predicted_exposed_ps) * 1e-12);
 }
 
 void JobMetrics::Met(const RunRecord& last) {

@@ -27,7 +27,7 @@ class JobMetrics {
   JobMetrics(prometheus::Registry& registry, const std::string& job);
 
   // One rank's run of a bucket, and of a plan where it is the plan's first bucket; or of a
-  // collective whose kernel NCCL's profiler plugin saw (IsOfKernels).
+  // collective whose kernel NCCL's profiler plugin saw (IsOfKernels). `plan` null: unknown.
   void Ran(const RunRecord& record, const RingPlan* plan);
   // One run of a bucket, or of a collective of torch's own, by all ranks of the node: what the last
   // one's took.

@@ -239,11 +239,12 @@ uint64_t bucket_telemetry_dropped(const bucket_telemetry* telemetry) {
   return telemetry->maker.here() ? telemetry->telemetry.ring->dropped() : 0;
 }
 
-void bucket_executor_report(bucket_executor* executor, const bucket_executor_options* options,
-                            bucket_telemetry* telemetry, const bucket_prediction* prediction) {
-  if (!executor->maker.here() || !telemetry->maker.here()) return;
+int32_t bucket_executor_report(bucket_executor* executor, const bucket_executor_options* options,
+                               bucket_telemetry* telemetry, const bucket_prediction* prediction) {
+  if (!executor->maker.here() || !telemetry->maker.here()) return 1;
   executor->reporting = bucketd::agent::MakeReporting(executor->executor->program(), *options,
                                                       telemetry->telemetry, *prediction);
+  return executor->reporting->whole() ? 1 : 0;
 }
 
 void bucket_executor_peak(bucket_executor* executor, int64_t bytes) {

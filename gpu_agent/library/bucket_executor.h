@@ -162,11 +162,13 @@ typedef struct {
   const int64_t* wire_ps; /* of each bucket */
 } bucket_prediction;
 /* From then on each bucket that was waited for, or joined, is a record. Before the first start.
- * `options` are those of bucket_executor_open. */
-BUCKET_API void bucket_executor_report(bucket_executor* executor,
-                                       const bucket_executor_options* options,
-                                       bucket_telemetry* telemetry,
-                                       const bucket_prediction* prediction);
+ * `options` are those of bucket_executor_open. 1; 0: all the same, but the agent compares some of
+ * them with no prediction, or has no costs of them, since a process's ring has room for 30 plans
+ * and for 16 groups of the executors that report to it. */
+BUCKET_API int32_t bucket_executor_report(bucket_executor* executor,
+                                          const bucket_executor_options* options,
+                                          bucket_telemetry* telemetry,
+                                          const bucket_prediction* prediction);
 /* What records say from then on: the most memory that a run of the plan took, what was made for it
  * before (all inputs but parameters and buffers) included; what the prediction's peak is of. 0: not
  * seen yet. */

@@ -41,10 +41,13 @@ Reporting::Reporting(Telemetry& telemetry, const Program& program, RingPlan plan
     record.packed = spec.mode == BucketMode::kPacked ? 1 : 0;
     const size_t members = record.packed != 0 ? 1 : spec.counts.size();
     record.launches = static_cast<uint16_t>(std::min<size_t>(members, 0xffff));
+    record.link = kNoLink;
     // A group of one rank has no wire below it, and an agent takes no ring that says it has.
-    record.link = links[k].size < 2 ? kNoLink : telemetry.ring->AddLink(links[k]);
+    if (links[k].size < 2) continue;
+    record.link = telemetry.ring->AddLink(links[k]);
+    whole_ = whole_ && record.link != kNoLink;
   }
-  telemetry.ring->AddPlan(plan);
+  whole_ = telemetry.ring->AddPlan(plan) && whole_;
 }
 
 void Reporting::Ran(int32_t bucket, const BucketTimes& times, int64_t exposed_ns) {

@@ -22,6 +22,8 @@ class Reporting {
   Reporting(Telemetry& telemetry, const Program& program, RingPlan plan,
             const std::vector<RingLink>& links, const std::vector<int64_t>& predicted_ps);
 
+  // Whether the ring had room for the plan and for all links.
+  bool whole() const { return whole_; }
   // A run is over; the trainer stood in its wait for `exposed_ns`.
   void Ran(int32_t bucket, const BucketTimes& times, int64_t exposed_ns);
   // The most memory of the plan's runs so far.
@@ -29,6 +31,7 @@ class Reporting {
 
  private:
   Telemetry& telemetry_;
+  bool whole_ = true;
   std::vector<RunRecord> next_;  // of each bucket
   std::atomic<int64_t> peak_bytes_{0};
 };

@@ -85,11 +85,12 @@ uint8_t RingWriter::AddLink(const RingLink& link) {
   return static_cast<uint8_t>(links_ - 1);
 }
 
-void RingWriter::AddPlan(const RingPlan& plan) {
+bool RingWriter::AddPlan(const RingPlan& plan) {
   const std::lock_guard lock(mutex_);
-  if (plans_ == kRingPlans) return;
+  if (plans_ == kRingPlans) return false;
   header_->plans[plans_] = plan;
   std::atomic_ref(header_->plan_count).store(++plans_, std::memory_order_release);
+  return true;
 }
 
 void RingWriter::Write(const RunRecord& record) {

@@ -37,8 +37,8 @@ class RingWriter {
 
   // For RunRecord::link; an equal entry is there once. kNoLink where the table is full.
   uint8_t AddLink(const RingLink& link);
-  // Once for each plan; without effect where the table is full.
-  void AddPlan(const RingPlan& plan);
+  // Once for each plan. Whether there was room; else its records are of no known plan.
+  bool AddPlan(const RingPlan& plan);
 
   // Waits for nobody. A record for which there is no room is dropped, and counted.
   void Write(const RunRecord& record);

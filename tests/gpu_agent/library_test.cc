@@ -74,11 +74,13 @@ class Rank {
     const bucket_tensor in{&own_, 1, dtype}, out{both_.data(), ranks_, dtype};
     return bucket_executor_start(executor_, 0, &in, &out, nullptr, error);
   }
-  // Its buckets are records of this ring.
-  void Report(bucket_telemetry* telemetry) {
+  // Its buckets are records of this ring, by a group of its own for each folder; whether there was
+  // room for all that is to be said of them.
+  bool Report(bucket_telemetry* telemetry, const std::string& folder) {
     const int64_t wire = 0;
     const bucket_prediction prediction{0, 0, 0, 0, &wire};
-    bucket_executor_report(executor_, &options_, telemetry, &prediction);
+    options_.folder = folder.c_str();
+    return bucket_executor_report(executor_, &options_, telemetry, &prediction) == 1;
   }
 
  private:
@@ -114,7 +116,7 @@ class LibraryTest : public testing::Test {
       ranks_[rank] = std::make_unique<Rank>(static_cast<int>(rank), folder_);
       EXPECT_EQ(ranks_[rank]->said(), "");
     });
-    ranks_[0]->Report(telemetry_);
+    EXPECT_TRUE(ranks_[0]->Report(telemetry_, folder_));
   }
   ~LibraryTest() override {
     OnBoth([this](size_t rank) { EXPECT_EQ(bucket_executor_close(ranks_[rank]->executor()), 1); });
@@ -197,7 +199,7 @@ TEST_F(LibraryTest, AGroupOfOneRankIsReportedWithoutALink) {
   bucket_telemetry* telemetry = bucket_telemetry_open(heard.socket().c_str(), "job", &error);
   ASSERT_NE(telemetry, nullptr) << error;
   Rank alone(0, folder_, 1);
-  alone.Report(telemetry);
+  EXPECT_TRUE(alone.Report(telemetry, folder_));
   EXPECT_EQ(alone.Step(), "");
   const std::vector<RunRecord> records = heard.Wait(1);
   ASSERT_EQ(records.size(), 1u);
@@ -205,6 +207,20 @@ TEST_F(LibraryTest, AGroupOfOneRankIsReportedWithoutALink) {
   EXPECT_THAT(heard.links(), IsEmpty());
   EXPECT_EQ(bucket_executor_close(alone.executor()), 1);
   bucket_telemetry_close(telemetry);
+}
+
+TEST_F(LibraryTest, ATrainerIsToldThatItsRingHasNoRoomForMoreGroupsOrPlans) {
+  const auto report = [&](const std::string& folder) {
+    return ranks_[0]->Report(telemetry_, folder);
+  };
+  uint32_t plans = 1;
+  for (uint32_t groups = 1; groups < kRingLinks; ++groups, ++plans) {
+    EXPECT_TRUE(report(absl::StrCat(folder_, groups)));
+  }
+  EXPECT_FALSE(report("one more"));
+  for (++plans; plans < kRingPlans; ++plans) EXPECT_TRUE(report(folder_));
+  EXPECT_FALSE(report(folder_));
+  Step();
 }
 
 }  // namespace

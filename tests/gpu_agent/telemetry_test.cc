@@ -444,7 +444,7 @@ TEST_F(TelemetryTest, TablesAreBounded) {
   }
   link.group = 99;
   EXPECT_EQ(writer->AddLink(link), kNoLink);
-  for (uint32_t i = 0; i < 2 * kRingPlans; ++i) writer->AddPlan({});
+  for (uint32_t i = 0; i < 2 * kRingPlans; ++i) EXPECT_EQ(writer->AddPlan({}), i < kRingPlans);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ import sys
 import played_nccl
 import pytest
 import torch
+from device_buckets import graph_and_plan
 from forged_ring import ForgedRing
 from live_agents import BINARY, Agent, Watcher
 from planners import planner
@@ -155,6 +156,17 @@ def test_a_trainer_with_both_rings_is_one(tmp_path):
             ring.close()
 
 
+def test_what_is_of_no_known_plan_exposes_nothing_against_the_predictions_of_others(tmp_path):
+    with Watcher(tmp_path) as agent:
+        ring = ForgedRing(agent.socket)
+        ring.ran(step=0)
+        ring.ran(step=0, plan=8)  # as where the table was full
+        wait_for(lambda: agent.total("bucket_agent_bucket_wire_seconds_count") == 2, "records")
+        assert agent.total("bucket_agent_plan_runs_total") == 1
+        assert agent.total("bucket_agent_plan_exposed_seconds_total") == pytest.approx(20e-6)
+        ring.close()
+
+
 def test_a_refusal_is_a_line_a_minute_however_often_it_is_asked_for(tmp_path):
     with Watcher(tmp_path) as agent:
         for count in range(1, 11):
@@ -214,6 +226,16 @@ def test_an_agent_that_is_not_there_is_said_once_after_some_runs(tmp_path, caplo
         told.ran()
         assert len(caplog.messages) == (run + 1 >= telemetry._HEARD)
     assert f"an agent at {tmp_path}/nobody (agent=, or BUCKETD_AGENT): there is no socket" in caplog.text
+
+
+def test_a_plan_that_the_ring_has_no_room_for_is_said_once(tmp_path, monkeypatch, caplog):
+    told = telemetry.Telemetry(str(tmp_path / "nobody"), "job")
+    _, plan = graph_and_plan(WORLD)
+    for room, warnings in ((1, 0), (0, 1), (0, 1)):
+        monkeypatch.setattr(bucket_library.load(), "bucket_executor_report", lambda *given, room=room: room)
+        told.report(0, bucket_library.Options(), "fw", plan, range(3))
+        assert len(caplog.messages) == warnings
+    assert "more plans, or groups of them, than its node's agent hears of" in caplog.text
 
 
 def test_an_agent_that_reads_nothing_is_said_with_what_was_lost(tmp_path, monkeypatch, caplog):

@@ -78,7 +78,6 @@ def load() -> ctypes.CDLL:
     library.bucket_telemetry_dropped.argtypes = [handle]
     library.bucket_telemetry_dropped.restype = ctypes.c_uint64
     library.bucket_executor_report.argtypes = [handle, ctypes.POINTER(Options), handle, ctypes.POINTER(Prediction)]
-    library.bucket_executor_report.restype = None
     library.bucket_executor_peak.argtypes = [handle, ctypes.c_int64]
     library.bucket_executor_peak.restype = None
     library.bucket_free.argtypes = [_TEXT]

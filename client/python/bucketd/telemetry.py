@@ -39,7 +39,7 @@ class Telemetry:
                         "--telemetry-job and panels need that one", name, _JOB)
         loaded = library.load()
         self._handle = library.call(loaded.bucket_telemetry_open, self._agent.encode(), name.encode(), what="telemetry")
-        self._runs, self._warned = 0, False
+        self._runs, self._warned, self._full = 0, False, False
         degraded.gauge("telemetry_dropped", lambda: self.dropped)
 
     def report(self, executor: int, options: library.Options, part: str, plan: Plan, buckets: Sequence[int]) -> None:
@@ -48,7 +48,11 @@ class Telemetry:
         said = library.Prediction(
             part=_PARTS.get(part, 0), total_ps=plan.prediction.total_ps, exposed_ps=plan.prediction.exposed_ps,
             peak_bytes=plan.prediction.peak_bytes, wire_ps=(ctypes.c_int64 * len(wires))(*wires))
-        library.load().bucket_executor_report(executor, ctypes.byref(options), self._handle, ctypes.byref(said))
+        if not library.load().bucket_executor_report(executor, ctypes.byref(options), self._handle, ctypes.byref(said)) and not self._full:
+            self._full = True
+            log.warning("bucketd: this process has more plans, or groups of them, than its node's agent hears of (30 and 16; graphs "
+                        "that are compiled again for other sizes add to them): what the buckets of those beyond take is counted, and "
+                        "compared with no prediction, or no cost sample for the planner")
 
     def ran(self) -> None:
         """A run of a plan has ended. Says once that nobody seems to listen."""
