@@ -141,8 +141,9 @@ if [ "${nccl:-0}" -ge 30 ]; then
 else
   skip "NCCL's profiler plugin" "a communicator of one rank runs no kernel, and $several"
 fi
+# torch has its own NCCL already, of which its communicators are: one that was put beside the programs would be another.
 part "torch's tensors" 45 "The Python client's part on GPUs (client/python/bucketd/on_device.py) gives other bits than torch.distributed, or fails: trainers on this machine leave executor=\"bucketd\" out. torch's version stands above." \
-  env LD_LIBRARY_PATH="$checks:${LD_LIBRARY_PATH:-}" "$python" tests/gpu_agent/checks/torch_buckets.py "$checks/libbucket_executor.so"
+  env -u BUCKETD_NCCL_LIB LD_LIBRARY_PATH="$checks:${LD_LIBRARY_PATH:-}" "$python" tests/gpu_agent/checks/torch_buckets.py "$checks/libbucket_executor.so"
 part "shared bucket memory" 15 "Memory that one process exports to another does not outlive it, or is not given back: containers want one /dev/shm and may not forbid the driver's file descriptors. No trainer uses it yet." \
   "$checks/gpu_checks" sharing
 if [ "${nccl:-0}" -ge 30 ]; then

@@ -80,6 +80,17 @@ def test_every_check_is_a_line_with_its_figure_and_its_bound(checks):
     assert "What is not right" not in results
 
 
+def test_a_carried_nccl_is_for_our_programs_and_not_for_torchs_process(checks, monkeypatch):
+    """torch's communicators are of the NCCL that torch has, and cannot be split by another one."""
+    folder, run = checks
+    (folder / "libnccl.so.2").touch()
+    program(folder / "gpu_steps", 'echo "steps have ${BUCKETD_NCCL_LIB:-none}"')
+    program(folder.parent / "python", 'case "$*" in *torch_buckets*) echo "torch has ${BUCKETD_NCCL_LIB:-its own}";; esac')
+    code, said, _ = run()
+    assert code == 0, said
+    assert f"steps have {folder}/libnccl.so.2" in said and "torch has its own" in said
+
+
 @pytest.mark.parametrize("steps, code, verdict", [
     ('echo "CHECK|x|9 us|5 us|below the goal"; exit 2', 2, "| x | 9 us | 5 us | below the goal |"),
     ('echo "CHECK|x|9|5|WRONG"; exit 1', 1, "WRONG (exit 1)"),
