@@ -135,12 +135,28 @@ def test_all_parts_have_room_within_the_whole():
     assert sum(parts) + sum(more) + (tools - 1) * by_tool[0] <= int(re.search(r"GPU_CHECKS_SECONDS:-(\d+)", text)[1]) < 600
 
 
-def test_torchs_part_runs_its_steps_on_the_processor():
+_TORCH_ALONE = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("grpc", "google") or name.startswith("bucketd._wire"):
+            raise ModuleNotFoundError(f"{name} is not carried")
+
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def test_torchs_part_runs_its_steps_on_the_processor_where_nothing_but_torch_and_the_sources_are(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(_TORCH_ALONE)
+
     def said(*device):
         done = subprocess.run([sys.executable, ROOT / "tests" / "gpu_agent" / "checks" / "torch_buckets.py", bucket_library.find(), *device],
-                              capture_output=True, text=True, timeout=120)
+                              env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=120)
         return done.returncode, [line for line in done.stdout.splitlines() if "|" in line or "sees no GPU" in line]
 
+    done = subprocess.run([sys.executable, "-c", "import grpc"], env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+    assert "grpc is not carried" in done.stderr
     assert said("cpu") == (0, ["CHECK|torch's tensors, bits of torch.distributed|200 of 200 steps|all|right",
                                "CHECK|torch's allocator gives memory out again at once|200 of 200 steps|all|right"])
     if not torch.cuda.is_available():

@@ -19,7 +19,6 @@ from collections.abc import Callable
 
 from . import collector, quiet
 from .errors import AgreementError, BucketdError, EmbeddedError, InterruptedRank
-from .job import alone
 
 # A rank that waits for the leader's verdict waits this much longer than the leader waits for records.
 _GRACE = 10.0
@@ -265,6 +264,13 @@ def _ranks_of(spans: str) -> list[int]:
 
 def _key(scope: str, what) -> str:
     return f"{scope}/{what}"
+
+
+def alone() -> bool:
+    """Whether torch.distributed's groups are fake: this process stands for all their ranks."""
+    import torch.distributed as dist
+
+    return "fake" in dist.get_backend()
 
 
 def job_store(prefix: str):

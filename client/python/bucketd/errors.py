@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import grpc
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # most errors are of no call, and an executor runs where gRPC is not
+    import grpc
 
 # What a trainer passes to bucketd.backend (plan_pass, joint_step) to get past an error of this reason.
 _ARGUMENTS = {
@@ -130,6 +133,8 @@ def advise(error: Exception, fallback: str) -> None:
 
 def from_rpc_error(error: grpc.RpcError, address: str, method: str) -> PlannerError:
     """The service's reason, from google.rpc.Status in the trailing metadata; else one derived from the code."""
+    import grpc
+
     code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
     details = _shown((error.details() if hasattr(error, "details") else "") or "")
     info, retry_after = _error_info(error)

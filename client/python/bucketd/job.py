@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 
 from ._wire.proto import planner_pb2
+from .agreement import alone
 from .client import PlannerClient
 from .tls import Tls
 
@@ -73,13 +74,6 @@ def release(job, address: str, tenant: str = "", deadline: float = 30.0, tls: Tl
         return client.release_job(named.id, deadline)
     finally:
         client.close()
-
-
-def alone() -> bool:
-    """Whether torch.distributed's groups are fake: this process stands for all their ranks."""
-    import torch.distributed as dist
-
-    return "fake" in dist.get_backend()
 
 
 def rank_and_world() -> tuple[int, int]:

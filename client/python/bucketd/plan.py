@@ -6,7 +6,6 @@ import dataclasses
 import enum
 import hashlib
 
-from ._wire.proto import graph_pb2, plan_pb2
 from .errors import PlanRejected
 
 FORMAT_VERSION = 1
@@ -136,6 +135,8 @@ class Plan:
 
 def parse(data: bytes) -> Plan:
     """PlanRejected where the bytes are no plan of a version that this client reads."""
+    from ._wire.proto import plan_pb2  # an executor runs plans where protobuf is not
+
     message = plan_pb2.Plan()
     try:
         message.ParseFromString(data)
@@ -180,6 +181,8 @@ def _step(value: int, at: int) -> Step:
 
 
 def _bucket(b, k: int) -> Bucket:
+    from ._wire.proto import graph_pb2, plan_pb2
+
     if b.mode not in (plan_pb2.BUCKET_MODE_PACKED, plan_pb2.BUCKET_MODE_GROUPED):
         raise PlanRejected(f"mode {b.mode}, expected packed or grouped", f"bucket {k}")
     return Bucket(
