@@ -8,6 +8,7 @@
 #include "client/agent_client.h"
 #include "client/cli/tls_flags.h"
 
+#include "gpu_agent/device/nvml.h"
 #include "gpu_agent/run/calibration.h"
 #include "gpu_agent/run/command.h"
 #include "gpu_agent/run/delivery.h"
@@ -23,7 +24,8 @@ struct Args {
   SweepOptions sweep;
   Delivery delivery;
   GroupOptions group;  // of several nodes
-  std::string profile_out, base, name = "calibrated", link_class, timeout = "60s";
+  std::string profile_out, base, name = "calibrated", link_class, timeout = "60s",
+                                 measure_when = "idle";
 };
 
 // Prints rows as they come: an out-of-place one is held until its in-place twin is there.
@@ -92,11 +94,39 @@ absl::Status Check(Args& args) {
   if (args.session.nodes > 1 && args.delivery.planner.empty()) {
     return absl::OutOfRangeError("--nodes: several meet at a planner, and there is no --planner");
   }
+  if (args.measure_when != "idle" && args.measure_when != "always") {
+    return absl::OutOfRangeError(
+        absl::StrCat("--measure-when: ", args.measure_when, ": expected idle or always"));
+  }
   if (args.sweep.min_bytes > args.sweep.max_bytes) {
     return absl::OutOfRangeError("--min-bytes: is more than --max-bytes");
   }
   if (args.group.name.empty()) args.group.name = absl::StrCat("calibrate/", args.name);
   return ReadDuration("--timeout", args.timeout, absl::Hours(1), args.group.timeout);
+}
+
+// Who computes on this machine's GPUs while no rank of ours does yet: in a container processes have
+// no names, and ours would count as others. "": nobody, or nobody is asked for. UNAVAILABLE: that
+// is not known.
+absl::StatusOr<std::string> WhoComputes(const Args& args) {
+  const bool asks = args.measure_when == "idle" && args.session.rank < 0;
+  if (!asks || args.session.backend == "ring") return "";
+  ASSIGN_OR_RETURN(const std::unique_ptr<Nvml> nvml, Nvml::Open());
+  return nvml->Computing();
+}
+
+// What GPUs take beside a job's work would be the cost of every job after it.
+absl::Status CheckIdle(const Session& session, const absl::StatusOr<std::string>& computing) {
+  if (session.backend() != "nccl") return absl::OkStatus();
+  if (!computing.ok()) {
+    std::fprintf(stderr, "who computes on GPUs is not known: %s\n",
+                 std::string(computing.status().message()).c_str());
+    return absl::OkStatus();
+  }
+  if (computing->empty()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      *computing,
+      " computes there: nothing is measured; --measure-when always measures beside it"));
 }
 
 struct Measured {
@@ -192,7 +222,9 @@ absl::StatusOr<Measured> MeasureHere(const Args& args, Session& session) {
 
 absl::Status Run(Args& args, const std::vector<std::string>& arguments) {
   RETURN_IF_ERROR(Check(args));
+  const absl::StatusOr<std::string> computing = WhoComputes(args);
   ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Open(args.session, arguments));
+  RETURN_IF_ERROR(CheckIdle(*session, computing));
   const bool first = session->rank() == 0;
   CostProfile base;
   if (first) {
@@ -262,6 +294,12 @@ void AddCalibrateCommand(const Command& app, const std::vector<std::string>& arg
       "or a JSON file; default: cpu_loopback for the ring, h100_nvlink for NCCL");
   command.AddOption("--link-class", args->link_class,
                     "link class of the mesh dimensions that the figures are for");
+  command
+      .AddOption("--measure-when", args->measure_when,
+                 "idle: with nccl, not where another process computes on a GPU of this machine, "
+                 "which ends with 3. Or always")
+      .TypeName("idle|always")
+      .ShowDefault();
   constexpr int64_t kSmallest = int64_t{4} << 10, kLargest = int64_t{1} << 30;
   command.AddOption("--min-bytes", args->sweep.min_bytes, "smallest message")
       .InRange(kSmallest, kLargest)

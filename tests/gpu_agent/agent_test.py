@@ -35,8 +35,8 @@ class AgentTest(unittest.TestCase):
         return path
 
     @classmethod
-    def run_program(cls, name, *args, expect=DONE, module="off"):
-        env = {**os.environ, "TMPDIR": cls.scratch, "BUCKETD_CUDA_MODULE": module}
+    def run_program(cls, name, *args, expect=DONE, module="off", more=None):
+        env = {**os.environ, "TMPDIR": cls.scratch, "BUCKETD_CUDA_MODULE": module, **(more or {})}
         run = subprocess.run([program(name), *args], capture_output=True, text=True, env=env, timeout=300)
         assert run.returncode == expect, f"{name} {args}: {run.returncode}\n{run.stdout}{run.stderr}"
         return run
@@ -169,6 +169,22 @@ class AgentTest(unittest.TestCase):
         self.assertIn("backend ring: 3 ranks on 2 GPUs", self.run_program(
             "bucket-agent", "calibrate", "--ranks", "3", "--max-bytes", "4096", module=gpus).stderr)
 
+    def test_nothing_is_measured_beside_those_who_compute_on_gpus(self):
+        fakes, computing = os.path.join(os.environ["BUCKETD_BIN"], "..", "tests"), os.path.join(self.folder, "computing")
+        nvml = {"BUCKETD_NVML_LIB": os.path.join(fakes, "libfake_nvml.so"), "FAKE_NVML_PROCESSES": computing}
+
+        def said(*args, expect=DONE, **more):
+            return self.run_program("bucket-agent", "calibrate", "--max-bytes", "4096", *args, expect=expect,
+                                    module=os.path.join(fakes, "libfake_gpus.so"), more={**nvml, **more}).stderr
+
+        self.assertNotIn("compute", said())  # the ranks themselves are nobody
+        with open(computing, "w") as file:
+            file.write(f"{os.getpid()}\n")
+        self.assertRegex(said(expect=UNAVAILABLE), rf"GPU 0: process {os.getpid()} \(.*\) computes there: nothing is measured; --measure-when always")
+        said("--measure-when", "always")
+        said("--backend", "ring")
+        self.assertIn("who computes on GPUs is not known: NVML: ", said(BUCKETD_NVML_LIB="nowhere.so"))
+
     def test_nccl_without_a_gpu_is_refused_with_the_reason(self):
         self.assertIn("backend nccl: BUCKETD_CUDA_MODULE is off; backend ring", self.replay("--backend", "nccl", expect=UNAVAILABLE).stderr)
         self.assertEqual(json.loads(self.replay("--json").stdout)["backend"], "ring")
@@ -197,7 +213,8 @@ class AgentTest(unittest.TestCase):
         for args, says in ((["calibrate", "--backend", "carrier_pigeon"], "known: auto, nccl, ring"), (["calibrate", "--ranks", "1"], "--ranks"), (["calibrate", "--interface", "nope0"], "--interface: nope0"), (["reply"], "did you mean replay?"),
                            (["calibrate", "--base", "nowhere"], "--base"), (["replay", "--plan", self.plan], "--graph"),
                            (["calibrate", "--min-bytes", "8192", "--max-bytes", "4096"], "--min-bytes"),
-                           (["calibrate", "--planner", "nowhere"], "is no address"), (["calibrate", "--promote"], "no --planner")):
+                           (["calibrate", "--planner", "nowhere"], "is no address"), (["calibrate", "--promote"], "no --planner"),
+                           (["calibrate", "--measure-when", "now"], "--measure-when: now: expected idle or always")):
             self.assertIn(says, self.run_program("bucket-agent", *args, expect=USAGE).stderr)
         self.assertIn("calibrate", self.run_program("bucket-agent", "--help").stdout)
         self.assertIn("nowhere.json: no such file", self.replay(plan="nowhere.json", expect=USAGE).stderr)
