@@ -152,7 +152,9 @@ BUCKET_API bucket_telemetry* bucket_telemetry_open(const char* agent, const char
                                                    char** error);
 /* After the executors that report to it. */
 BUCKET_API void bucket_telemetry_close(bucket_telemetry* telemetry);
-/* Records that were lost because no agent read those before. */
+/* Records that were lost: because no agent read those before, or, of joined buckets, because more
+ * of them were under way than are looked at, or the executor was closed before they were seen to be
+ * done. */
 BUCKET_API uint64_t bucket_telemetry_dropped(const bucket_telemetry* telemetry);
 
 /* What the plan says that a run takes. */

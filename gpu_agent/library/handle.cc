@@ -35,7 +35,7 @@ void bucket_executor::Ran(int32_t bucket, const BucketTimes& took, int64_t expos
 
 void bucket_executor::NoteWhenDone(Joined run) {
   const std::lock_guard lock(mutex);
-  if (closing_ || joined_.size() >= kMostNoted) return;
+  if (closing_ || joined_.size() >= kMostNoted) return Lost(1);
   joined_.push_back(std::move(run));
   if (!noting_.joinable()) noting_ = std::thread([this] { Note(); });
 }
@@ -43,10 +43,16 @@ void bucket_executor::NoteWhenDone(Joined run) {
 void bucket_executor::StopNoting() {
   {
     const std::lock_guard lock(mutex);
-    closing_ = true;
+    if (std::exchange(closing_, true)) return;
   }
   closed_.notify_all();
   if (noting_.joinable()) noting_.join();
+  Lost(joined_.size());
+}
+
+// After an error they come to no end of which there would be records.
+void bucket_executor::Lost(size_t count) {
+  if (count > 0 && reporting != nullptr && executor->health().ok()) reporting->Lost(count);
 }
 
 void bucket_executor::Note() {

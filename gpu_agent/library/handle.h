@@ -64,8 +64,8 @@ struct bucket_executor {
   ~bucket_executor();
   // What a run took is kept, and reported.
   void Ran(int32_t bucket, const bucketd::agent::BucketTimes& took, int64_t exposed_ns);
-  // Of joined runs, once they are done, on a thread that only looks. The newest are not noted where
-  // too many are under way.
+  // Of joined runs, once they are done, on a thread that only looks. The newest are lost where too
+  // many are under way, and so are those that nobody has seen done when the thread stops.
   void NoteWhenDone(bucketd::agent::Joined run);
   void StopNoting();
 
@@ -82,6 +82,7 @@ struct bucket_executor {
 
  private:
   void Note();
+  void Lost(size_t count);
 
   std::deque<bucketd::agent::Joined> joined_;
   std::condition_variable closed_;

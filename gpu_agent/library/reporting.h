@@ -26,6 +26,8 @@ class Reporting {
   bool whole() const { return whole_; }
   // A run is over; the trainer stood in its wait for `exposed_ns`.
   void Ran(int32_t bucket, const BucketTimes& times, int64_t exposed_ns);
+  // So many runs of which nobody has seen the end.
+  void Lost(uint64_t runs) { telemetry_.ring->Lose(runs); }
   // The most memory of the plan's runs so far.
   void Took(int64_t peak_bytes) { peak_bytes_.store(peak_bytes, std::memory_order_relaxed); }
 

@@ -22,7 +22,7 @@ NAMES = {
     "resumed_uploads": "of them, those that went on where a broken one stopped",
     "unplanned": "graphs that stay without a plan, by fallback or because planning is switched off",
     "refused_buckets": "buckets that stay with torch.distributed, since the executor has no such dtype or operation",
-    "telemetry_dropped": "records of buckets that no agent has read in time",
+    "telemetry_dropped": "records of buckets that no agent has read in time, or that were not made when an executor was closed",
     "reconnects_after_fork": "connections made anew by a forked child",
 }
 
