@@ -1,5 +1,6 @@
 // gpu_agent/cuda and the executor over simulated GPUs: every seed is another order of the devices.
 // BUCKETD_FULL=1 runs 5,000 seeds instead of 20.
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <future>
@@ -188,31 +189,37 @@ TEST(CudasimTest, AnAbortEndsALaunchThatConnects) {
   EXPECT_THAT(world.findings(), IsEmpty());
 }
 
-// Another thread aborts when the ranks have asked their GPUs for the n-th time. Peers hear of it
-// from NCCL or at their timeout; nothing is freed in use, wherever that was.
+// Another thread aborts one rank when the ranks have asked their GPUs for the n-th time. Its peer
+// hears of it from NCCL, as of one that died, or at its timeout; nothing is freed in use, wherever
+// that was.
 TEST(CudasimTest, AnAbortAtAnyStepFreesNothingInUse) {
+  std::atomic<int> struck = 0;  // in the middle of a step
   for (uint64_t seed = 1; seed <= Seeds(); ++seed) {
     sim::World world({.seed = seed, .devices = kRanks});
     std::promise<void> now;
-    world.OnStep(static_cast<int64_t>(20 + seed * 7 % 400), [&] { now.set_value(); });
+    world.OnStep(static_cast<int64_t>(20 + seed * 37 % 160), [&] { now.set_value(); });
     const std::shared_future<void> reached = now.get_future().share();
     OnGpus(
         world, 1,
-        [&](GpuRank& rank, int) {
+        [&](GpuRank& rank, int index) {
           if (!rank.opened().ok()) return;
-          auto step = std::async(std::launch::async, [&] { return rank.Step(seed % 2 == 0); });
+          auto step = std::async(std::launch::async, [&] { return rank.Step(seed % 4 < 2); });
           const auto is_over = [](const auto& future, int milliseconds) {
             return future.wait_for(std::chrono::milliseconds(milliseconds)) ==
                    std::future_status::ready;
           };
-          while (!is_over(reached, 1) && !is_over(step, 0)) continue;
-          if (is_over(reached, 0)) rank.executor().Abort("no more");
-          step.get();
+          if (index == static_cast<int>(seed % kRanks)) {
+            while (!is_over(reached, 1) && !is_over(step, 0)) continue;
+            if (is_over(reached, 0)) rank.executor().Abort("no more");
+            if (seed % 8 != 3) world.KillRank(index, true);
+          }
+          if (step.get().find("no more") != std::string::npos) ++struck;
           rank.Close();
         },
-        absl::Seconds(20));
+        absl::Seconds(1));
     ASSERT_THAT(world.findings(), IsEmpty()) << "seed " << seed;
   }
+  EXPECT_GT(struck, static_cast<int>(Seeds() / 4));  // a step ends after some 170 of these
 }
 
 TEST(CudasimTest, ARankWhosePeerDiesIsToldAndFreesNothingInUse) {
