@@ -158,7 +158,7 @@ absl::StatusOr<Bucket> ReadBucket(const json& object, const std::string& where) 
   return bucket;
 }
 
-absl::StatusOr<Step> ReadStep(const json& value, size_t i) {
+absl::StatusOr<Step> ReadStep(const json& value, size_t i, size_t buckets) {
   const std::string where = absl::StrCat("order[", i, "]");
   if (value.is_number_integer()) {
     ASSIGN_OR_RETURN(const int64_t id, AsInteger(value, where, 0, kMaxId));
@@ -176,7 +176,9 @@ absl::StatusOr<Step> ReadStep(const json& value, size_t i) {
   }
   // One spelling a bucket: no sign, no leading zero, no blanks.
   if (absl::SimpleAtoi(digits, &step.id) && absl::StrCat(step.id) == digits && step.id >= 0) {
-    return step;
+    if (static_cast<size_t>(step.id) < buckets) return step;
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": is ", Quoted(token), ", but there are ", buckets, " buckets"));
   }
   return absl::InvalidArgumentError(
       absl::StrCat(where, ": is ", Quoted(token), ", expected ", kExpected));
@@ -262,7 +264,7 @@ absl::StatusOr<Plan> ReadPlan(const json& object) {
   ASSIGN_OR_RETURN(const json* order, AsArray(object, "order", true, "order"));
   plan.order.reserve(order->size());
   for (size_t i = 0; i < order->size(); ++i) {
-    ASSIGN_OR_RETURN(const Step step, ReadStep((*order)[i], i));
+    ASSIGN_OR_RETURN(const Step step, ReadStep((*order)[i], i, plan.buckets.size()));
     plan.order.push_back(step);
   }
   RETURN_IF_ERROR(ReadPrediction(object, "prediction", plan.prediction));
