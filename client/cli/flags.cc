@@ -1,6 +1,7 @@
 #include "client/cli/flags.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <utility>
 
@@ -33,6 +34,19 @@ std::string AboutExtra(CLI::App& app, const std::string& word) {
   return absl::StrCat("there is no command \"", word, "\"", DidYouMean(word, known));
 }
 
+// Of an option that the environment gave its value: the message, which begins with the option's
+// name, with the variable, which is what has to change.
+std::string WithVariable(const CLI::App& app, const std::string& what) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string variable = option->get_envname();
+    const char* const value = variable.empty() ? nullptr : std::getenv(variable.c_str());
+    const bool speaks = value != nullptr && option->results() == std::vector<std::string>{value};
+    if (!speaks || !absl::StartsWith(what, option->get_name())) continue;
+    return absl::StrCat(variable, ", which stands for ", what);
+  }
+  return what;
+}
+
 int UsageError(CLI::App& app, const CLI::ParseError& error) {
   CLI::App* at = &app;
   std::string name = app.get_name();
@@ -41,7 +55,8 @@ int UsageError(CLI::App& app, const CLI::ParseError& error) {
     absl::StrAppend(&name, " ", at->get_name());
   }
   const std::vector<std::string> extras = at->remaining();
-  const std::string what = extras.empty() ? error.what() : AboutExtra(*at, extras.front());
+  const std::string what =
+      extras.empty() ? WithVariable(*at, error.what()) : AboutExtra(*at, extras.front());
   std::fprintf(stderr, "%s: %s\nSee %s --help.\n", name.c_str(), what.c_str(), name.c_str());
   return kUsage;
 }
@@ -54,6 +69,15 @@ Flag Flag::Hidden() const { return Flag(option_->group("")); }
 Flag Flag::ShowDefault() const { return Flag(option_->capture_default_str()); }
 Flag Flag::Required() const { return Flag(option_->required()); }
 Flag Flag::Env(const std::string& variable) const { return Flag(option_->envname(variable)); }
+Flag Flag::EnvWith(const std::string& variable, const Flag& other) const {
+  // CLI11 asks the environment once it has read the command line.
+  const auto speak = [option = option_, variable](const std::string&) {
+    option->envname(variable);
+  };
+  other.option_->each(speak)->trigger_on_parse();
+  return Flag(
+      option_->description(absl::StrCat(option_->get_description(), " (Env:", variable, ")")));
+}
 Flag Flag::InRange(int64_t lowest, int64_t highest) const {
   return Flag(option_->check(CLI::Range(lowest, highest)));
 }
@@ -114,6 +138,8 @@ Command Command::Under(const std::string& heading) const {
 void Command::Footer(const std::string& text) const { app_->footer(text); }
 void Command::Does(std::function<int()> run) const {
   app_->callback([exit = exit_, run = std::move(run)] { *exit = run(); });
+  // With this CLI11 asks the environment for a command that is named, without it for all commands.
+  app_->parse_complete_callback([] {});
 }
 
 CommandLine::CommandLine(const std::string& about, const std::string& name)

@@ -33,6 +33,8 @@ class Flag {
   Flag Required() const;
   // Where the command line is silent, this environment variable speaks.
   Flag Env(const std::string& variable) const;
+  // The same, on command lines that have `other`; what others leave in the environment breaks none.
+  Flag EnvWith(const std::string& variable, const Flag& other) const;
   // The value is a whole number between the two, both included.
   Flag InRange(int64_t lowest, int64_t highest) const;
   // `wrong` says what is wrong with the value, "" if nothing.

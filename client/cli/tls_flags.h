@@ -16,5 +16,7 @@ struct TlsFlags {
 // BUCKETD_CLIENT_CERT, BUCKETD_CLIENT_KEY and BUCKETD_CLIENT_TOKEN_FILE: files that are there, a
 // key wherever there is a certificate, and authorities wherever there is any.
 void AddTlsFlags(const Command& command, const TlsFlags& tls);
+// For a command that asks a server only where it has the option `server`: the files are for that.
+void AddTlsFlagsOf(const Flag& server, const Command& command, const TlsFlags& tls);
 
 }  // namespace bucketd

@@ -209,7 +209,6 @@ absl::StatusOr<Answer> Difference(client::CostClient& costs, const Args& args) {
 Command Add(const Command& costs, const std::shared_ptr<Args>& args, const char* name,
             const char* about, Action action) {
   const Command command = costs.AddCommand(name, about);
-  // Each has its own: the environment speaks for commands that are not called, too.
   const auto server = std::make_shared<ServerArgs>();
   AddServerArgs(command, *server);
   command.Does([args, server, action = std::move(action)] {

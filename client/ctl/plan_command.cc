@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/addresses.h"
+#include "client/cli/tls_flags.h"
+#include "client/client_tls.h"
 #include "client/ctl/command.h"
 #include "client/ctl/explain.h"
 #include "client/ctl/front.h"
@@ -31,6 +33,7 @@ namespace {
 struct Args {
   PlanFlags flags;
   std::string plan_out, trace_out, server;
+  client::ClientTls tls;
   StickArgs stick;
   bool pareto = false, json = false;
 };
@@ -113,13 +116,13 @@ absl::Status AsUnavailable(const absl::Status& status) {
 }
 
 // The server takes its own costs. Figures are those of this process's profile of that name.
-absl::StatusOr<Plan> PlanAt(const std::string& server, const PlanOptions& options,
-                            const Input& input) {
+absl::StatusOr<Plan> PlanAt(const Args& args, const PlanOptions& options, const Input& input) {
   constexpr std::chrono::seconds kConnectTimeout(5), kDeadline(300);
   client::ClientOptions to;
   to.connect_timeout = kConnectTimeout;
   to.log = [](absl::string_view) {};  // what came of it is reported once, at the end
-  client::PlannerClient planner(server, to);
+  to.tls = args.tls;
+  client::PlannerClient planner(args.server, to);
   absl::StatusOr<client::RemotePlan> remote = client::PlanCaptured(
       planner, input.captured, options, input.profile, std::nullopt, kDeadline);
   if (!remote.ok()) return AsUnavailable(remote.status());
@@ -130,7 +133,7 @@ absl::StatusOr<Plan> PlanAt(const std::string& server, const PlanOptions& option
 absl::StatusOr<Plan> MakeOrAsk(const Args& args, const PlanOptions& options, const Input& input) {
   const Ticker ticker(absl::StrCat("planning ", WithThousands(input.captured.graph.size()),
                                    " nodes, mode ", options.mode, ", effort ", options.effort));
-  if (!args.server.empty()) return PlanAt(args.server, options, input);
+  if (!args.server.empty()) return PlanAt(args, options, input);
   return PlanHere(input, options);
 }
 
@@ -166,13 +169,16 @@ void AddPlanCommand(const Command& app) {
   command.AddOption("--plan-out", args->plan_out, "write the plan there, as JSON");
   command.AddOption("--trace-out", args->trace_out,
                     "write the predicted timeline there, for ui.perfetto.dev");
-  command
-      .AddOption("--server", args->server,
-                 "plan at a running bucketd, HOST:PORT or unix:/path, with its costs under "
-                 "--profile, as --costs profile does here")
-      .Checked(client::WrongInAddresses)
-      .TypeName("ADDRESS")
-      .Excludes({"--costs"});
+  const Flag server =
+      command
+          .AddOption("--server", args->server,
+                     "plan at a running bucketd, HOST:PORT or unix:/path, with its costs under "
+                     "--profile, as --costs profile does here")
+          .Checked(client::WrongInAddresses)
+          .TypeName("ADDRESS")
+          .Excludes({"--costs"});
+  client::ClientTls& tls = args->tls;
+  AddTlsFlagsOf(server, command, {tls.ca, tls.certificate, tls.key, tls.token});
   command
       .AddOption("--stick-to", args->stick.plan,
                  "keep that plan, written before, unless the new one gains enough")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import threading
 import time
@@ -37,9 +38,9 @@ def running(files):
         yield one
 
 
-def ctl(files, address: str, *arguments: str) -> dict:
+def ctl(files, address: str, *arguments: str, who: str = "ops") -> dict:
     done = subprocess.run([BINARY.with_name("bucketctl"), *arguments, "--server", address, "--json"], capture_output=True, text=True,
-                          env={**os.environ, **files.environment("ops")})
+                          env={**os.environ, **files.environment(who)})
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -75,6 +76,11 @@ def test_the_environment_names_the_files_too(running, files, monkeypatch):
         client = PlannerClient(plain.address)
         ask(client, layers(12))
         client.close()
+
+
+def test_bucketctl_plans_at_a_secured_planner(running, files):
+    graph = pathlib.Path(__file__).resolve().parents[1] / "data" / "graphs" / "llama3_debug_fsdp8.bw.json.gz"
+    assert ctl(files, running.address, "plan", str(graph), "--effort", "0", who="rank")["cost_profile"] == "h100_nvlink@1"
 
 
 def test_what_keeps_a_client_out_is_said(running, files):

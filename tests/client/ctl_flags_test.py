@@ -1,0 +1,49 @@
+"""What bucketctl makes of its command line and its environment: which speaks when, and what stops a command before it does harm."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "passes"))
+from referee_kit import BINARY, graph_paths
+
+DONE, REFUSED, USAGE, UNAVAILABLE = 0, 1, 2, 3
+GRAPH = graph_paths("llama3_debug_fsdp8.bw")[0]
+NOBODY = "unix:/no/such/socket"
+
+
+class FlagsTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def ctl(self, *args, expect=DONE, stdout=subprocess.PIPE, **environment):
+        run = subprocess.run([BINARY, *args], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=120, env={**os.environ, **environment})
+        self.assertEqual(run.returncode, expect, f"{args}: {run.stdout}{run.stderr}")
+        return run.stderr if expect != DONE else run.stdout
+
+    def test_the_environment_speaks_for_commands_that_ask_it_alone(self):
+        stale = {"BUCKETD_CLIENT_CA": "/absent", "BUCKETD_CLIENT_CERT": "/absent", "BUCKETD_ADDRESS": "planner"}
+        self.ctl("digest", GRAPH, **stale)
+        self.ctl("plan", GRAPH, "--mode", "none", **stale)
+        self.assertIn("no such file", self.ctl("store", "stats", "/no/such/store", expect=USAGE, **stale))
+
+    def test_a_flag_counts_more_than_the_environment(self):
+        self.ctl("status", "--server", NOBODY, expect=UNAVAILABLE, BUCKETD_ADDRESS="planner")
+        self.ctl("costs", "list", "--server", NOBODY, "--tls-ca", GRAPH, expect=UNAVAILABLE, BUCKETD_CLIENT_CA="/absent")
+
+    def test_what_is_wrong_with_the_environment_is_said_by_the_variables_name(self):
+        for command in (("status",), ("costs", "list"), ("plan", GRAPH)):
+            said = self.ctl(*command, "--server", NOBODY, expect=USAGE, BUCKETD_CLIENT_CA="/absent")
+            self.assertIn("BUCKETD_CLIENT_CA, which stands for --tls-ca: File does not exist: /absent", said)
+        self.assertIn("BUCKETD_ADDRESS, which stands for --server: ", self.ctl("enable", expect=USAGE, BUCKETD_ADDRESS="planner"))
+        self.assertNotIn("BUCKETD_ADDRESS", self.ctl("enable", "--server", "planer", expect=USAGE, BUCKETD_ADDRESS="planner"))
+
+    def test_files_of_tls_are_for_plans_that_a_server_makes(self):
+        self.assertIn("--tls-ca requires --server", self.ctl("plan", GRAPH, "--tls-ca", GRAPH, expect=USAGE))
+
+
+if __name__ == "__main__":
+    unittest.main()
