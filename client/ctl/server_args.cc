@@ -14,6 +14,15 @@
 
 namespace bucketd::ctl {
 
+namespace {
+
+// What a script's failed command left would select all.
+std::string WrongIfEmpty(const std::string& value) {
+  return value.empty() ? "is empty, and would mean all plans" : "";
+}
+
+}  // namespace
+
 void AddServerArgs(const Command& command, ServerArgs& args) {
   command
       .AddOption(
@@ -81,11 +90,14 @@ void AddSelectionArgs(const Command& command, SelectionArgs& args) {
   command
       .AddOption("--key", args.key,
                  "whose key begins with these hex digits, as bucketctl plans shows them")
+      .Checked(WrongIfEmpty)
       .TypeName("HEX");
   command.AddOption("--graph", args.graph, "of the graph with this digest (bucketctl digest)")
+      .Checked(WrongIfEmpty)
       .TypeName("HEX");
   command.AddOption("--tenant", args.tenant, "of this tenant; \"\": the default one");
   command.AddOption("--not-used-for", args.not_used_for, "that nobody used for so long: 12h, 30d")
+      .Checked(WrongIfEmpty)
       .TypeName("SPAN");
 }
 

@@ -44,6 +44,12 @@ class FlagsTest(unittest.TestCase):
     def test_files_of_tls_are_for_plans_that_a_server_makes(self):
         self.assertIn("--tls-ca requires --server", self.ctl("plan", GRAPH, "--tls-ca", GRAPH, expect=USAGE))
 
+    def test_what_a_failed_command_left_selects_nothing(self):
+        for command in (("evict", "--tenant", "t"), ("plans",)):
+            for flag in ("--key", "--graph", "--not-used-for"):
+                self.assertIn(f"{flag}: is empty", self.ctl(*command, flag, "", "--server", NOBODY, expect=USAGE))
+        self.ctl("evict", "--tenant", "", "--server", NOBODY, expect=UNAVAILABLE)
+
 
 if __name__ == "__main__":
     unittest.main()
