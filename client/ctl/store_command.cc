@@ -203,7 +203,9 @@ void AddExport(const Command& store) {
   File(command, args->file, "bundle to write");
   command.AddFlag("--all", args->all,
                   "pins, profiles, samples and settings too: for a backup or a move");
-  command.AddOption("--tenant", args->tenant, "plans of this tenant alone");
+  command
+      .AddOption("--tenant", args->tenant, "plans of this tenant alone; \"\": of the default one")
+      .Excludes({"--all"});
 }
 
 void AddImport(const Command& store) {
@@ -220,6 +222,9 @@ void AddCopy(const Command& store) {
       store, "copy", "Add all that one store has to another, of either engine", args, CopyStore);
   Place(command, args->from, "from", "what to read");
   Place(command, args->to, "to", "where to add what is not there yet; made if it is not there");
+  command.AddFlag("--replace", args->replace,
+                  "records that are there and differ become what the first store has: for a move's "
+                  "last copy");
 }
 
 }  // namespace
@@ -239,9 +244,11 @@ void AddStoreCommand(const Command& app) {
       "Examples: take the plans of one cluster to another:\n"
       "  bucketctl store export /var/lib/bucketd plans.bundle\n"
       "  bucketctl store import plans.bundle /var/lib/bucketd\n"
-      "Move from a folder to a database; a server may go on meanwhile, copy again once it has "
-      "ended:\n"
+      "Move from a folder to a database: while its server goes on, and once more when it has "
+      "ended.\n"
+      "What has changed in between is replaced; what was deleted in between stays:\n"
       "  bucketctl store copy /var/lib/bucketd postgres://bucketd@db:5432/bucketd\n"
+      "  bucketctl store copy --replace /var/lib/bucketd postgres://bucketd@db:5432/bucketd\n"
       "Take what people you trust give you: clients hold a plan against their graph, but not "
       "against\n"
       "what the planner would have chosen.");

@@ -79,7 +79,7 @@ absl::Status TakePlan(const ScannedValue& plan, bool with_holds, TakeEntry take)
 // Plans before the records that speak of them.
 absl::StatusOr<ScanResult> TakeAll(const ExportArgs& args, Store& store, TakeEntry take) {
   const auto see = [&](const ScannedValue& value) -> absl::Status {
-    if (!value.status.ok() || (!args.tenant.empty() && value.tenant != args.tenant)) {
+    if (!value.status.ok() || (args.tenant && value.tenant != *args.tenant)) {
       return absl::OkStatus();
     }
     if (value.shelf == Shelf{}) return TakePlan(value, args.all, take);
@@ -104,23 +104,26 @@ absl::Status LeftOut(const std::string& place, const ScanResult& result) {
 // ---- into a store
 
 struct Taken {
-  int64_t added = 0, known = 0;
+  int64_t added = 0, known = 0, replaced = 0, differing = 0;
 };
 
-absl::Status Put(Store& store, const BundleEntry& entry, Taken& taken) {
+// `replace`: records that are there and differ. Else they stay: a running server may be using them.
+absl::Status Put(Store& store, const BundleEntry& entry, bool replace, Taken& taken) {
   if (entry.kind == BundleKind::kHold) {
     // Of a plan that an earlier entry brought, and that something may have evicted since.
     const absl::Status held = store.HoldPlan(entry.key, entry.value, entry.expires);
     return absl::IsNotFound(held) ? absl::OkStatus() : held;
   }
-  // What is there already is as good, and a running server may be using it.
   const bool is_plan = entry.kind == BundleKind::kPlan;
   const absl::StatusOr<std::optional<std::string>> there =
       is_plan ? store.GetPlan(entry.key) : store.GetRecord(entry.shelf, entry.key);
   if (!there.ok() && !absl::IsDataLoss(there.status())) return there.status();
   if (there.ok() && there->has_value()) {
     ++taken.known;
-    return absl::OkStatus();
+    // Plans of one key are as good as each other.
+    if (is_plan || **there == entry.value) return absl::OkStatus();
+    ++(replace ? taken.replaced : taken.differing);
+    return replace ? store.PutRecord(entry.shelf, entry.key, entry.value) : absl::OkStatus();
   }
   ++taken.added;
   return is_plan ? store.PutPlan(entry.key, entry.tenant, entry.value)
@@ -150,11 +153,25 @@ absl::Status CopyAudit(Store& from, Store& to) {
 
 void PrintTaken(const Taken& taken, bool json, const char* verb) {
   if (json) {
-    Print(Json::Object({{verb, taken.added}, {"already_there", taken.known}}).Text());
-  } else {
-    Print(absl::StrCat(WithThousands(taken.added), " values ", verb, ", ",
-                       WithThousands(taken.known), " were there already\n"));
+    Print(Json::Object({{verb, taken.added},
+                        {"already_there", taken.known},
+                        {"replaced", taken.replaced},
+                        {"differing", taken.differing}})
+              .Text());
+    return;
   }
+  std::string text = absl::StrCat(WithThousands(taken.added), " values ", verb, ", ",
+                                  WithThousands(taken.known), " were there already\n");
+  if (taken.replaced > 0) {
+    absl::StrAppend(&text, "of these, ", WithThousands(taken.replaced),
+                    " were others and are replaced\n");
+  }
+  if (taken.differing > 0) {
+    absl::StrAppend(&text, "of these, ", WithThousands(taken.differing),
+                    " are others and stay as they were there; bucketctl store copy --replace "
+                    "takes them along\n");
+  }
+  Print(text);
 }
 
 }  // namespace
@@ -192,7 +209,7 @@ absl::Status ImportStore(const ImportArgs& args) {
   Taken taken;
   RETURN_IF_ERROR(ForEach(args.file, [&](const BundleEntry& entry) {
     const absl::Status status = CheckEntry(entry);  // the file may have changed
-    return status.ok() ? At(to.name, Put(*to.store, entry, taken)) : status;
+    return status.ok() ? At(to.name, Put(*to.store, entry, /*replace=*/false, taken)) : status;
   }));
   PrintTaken(taken, args.json, "imported");
   return absl::OkStatus();
@@ -205,11 +222,11 @@ absl::Status CopyStore(const CopyArgs& args) {
   Taken taken;
   const auto put = [&](const BundleEntry& entry) -> absl::Status {
     const absl::Status status = CheckEntry(entry);
-    if (status.ok()) return At(to.name, Put(*to.store, entry, taken));
+    if (status.ok()) return At(to.name, Put(*to.store, entry, args.replace, taken));
     return absl::Status(status.code(), absl::StrCat(from.name, ": plan ", ToHex(Sha256(entry.key)),
                                                     ": ", status.message()));
   };
-  const ExportArgs everything{.from = args.from, .file = "", .tenant = "", .all = true};
+  const ExportArgs everything{.from = args.from, .file = "", .tenant = {}, .all = true};
   ASSIGN_OR_RETURN(const ScanResult result, TakeAll(everything, *from.store, put));
   RETURN_IF_ERROR(At(to.name, CopyAudit(*from.store, *to.store)));
   PrintTaken(taken, args.json, "copied");

@@ -1,6 +1,7 @@
 // What bucketctl store carries from one store to another: through a file, or directly.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -12,8 +13,8 @@ namespace bucketd::ctl {
 
 struct ExportArgs {
   std::string from, file;
-  std::string tenant;  // plans of this one alone; "": of all
-  bool all = false;    // records too, and what holds the plans
+  std::optional<std::string> tenant;  // plans of this one alone; "": the default one
+  bool all = false;                   // records too, and what holds the plans
   bool json = false;
 };
 absl::Status ExportStore(const ExportArgs& args);
@@ -27,6 +28,7 @@ absl::Status ImportStore(const ImportArgs& args);
 
 struct CopyArgs {
   std::string from, to;
+  bool replace = false;  // records that are there already and differ
   bool json = false;
 };
 absl::Status CopyStore(const CopyArgs& args);

@@ -50,6 +50,9 @@ class FlagsTest(unittest.TestCase):
                 self.assertIn(f"{flag}: is empty", self.ctl(*command, flag, "", "--server", NOBODY, expect=USAGE))
         self.ctl("evict", "--tenant", "", "--server", NOBODY, expect=UNAVAILABLE)
 
+    def test_a_bundle_of_all_is_of_all_tenants(self):
+        self.assertIn("--all excludes --tenant", self.ctl("store", "export", "/no/such/store", "x", "--all", "--tenant", "t", expect=USAGE))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -44,31 +44,37 @@ class Page:
         return done.stdout
 
 
-JOB = planner_pb2.Job(id="train", generation=3, scope="0/fw", rank=[0], size=1)
+def job(generation: int) -> planner_pb2.Job:
+    return planner_pb2.Job(id="train", generation=generation, scope="0/fw", rank=[0], size=1)
 
 
 def pinned(folder: pathlib.Path, store: str, request) -> bytes:
-    """What the job gets from a new server of `store`, also once everything that may go has gone."""
+    """What the job's latest generation gets from a new server of `store`, also once everything that may go has gone."""
     folder.mkdir()
     with Server(folder, "--store", store) as server:
         ctl("evict", "--all", server=server)
     with Server(folder, "--store", store) as server:
         # A rank alone, which has no graph with it: what it gets comes from its pin.
-        reply = server.stub.GetPlan(without_graph(request, job=JOB), timeout=30)
+        reply = server.stub.GetPlan(without_graph(request, job=job(4)), timeout=30)
         assert reply.plan.source == planner_pb2.PLAN_SOURCE_PINNED, reply
         return reply.plan.plan
 
 
 def test_the_pages_commands_move_back_up_and_restore(database, tmp_path):
-    make, move, check, backup, restore, folder_backup = blocks()
+    make, move, move_what_changed, check, backup, restore, folder_backup = blocks()
     page, request, later = Page(database, tmp_path), request_for(8), request_for(16)
     page.run(make)
     (tmp_path / "first").mkdir()
     with Server(tmp_path / "first", "--store-dir", str(tmp_path / "store")) as server:
-        plan = server.stub.GetPlan(request_for(8, job=JOB), timeout=30).plan.plan
+        server.stub.GetPlan(request_for(24, job=job(3)), timeout=30)
         assert "4 values copied, 0 were there already" in page.run(move), "a plan, its job's two records, an epoch"
         server.stub.GetPlan(later, timeout=30)
-    assert "1 values copied, 4 were there already" in page.run(move), "what came while the server went on"
+        plan = server.stub.GetPlan(request_for(8, job=job(4)), timeout=30).plan.plan
+    said = page.run(move)
+    assert "others and stay as they were there; bucketctl store copy --replace" in said, "a server may be using it"
+    said = page.run(move_what_changed)
+    assert "0 values copied" in said and "were others and are replaced" in said, said
+    assert "replaced" not in page.run(move_what_changed)
     assert "the store is whole" in page.run(check)
     assert pinned(tmp_path / "moved", database.url("bucketd"), request) == plan
     page.run(backup)
