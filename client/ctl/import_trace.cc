@@ -275,15 +275,16 @@ int Run(const Args& args) {
   if (!base.ok()) return args.report ? ReportCall(base.status()) : Report(base.status());
   const absl::StatusOr<Imported> imported = Fit(*std::move(join), *base, args);
   if (!imported.ok()) return Report(imported.status());
+  // First: what a server took cannot be asked back.
+  if (!args.out.empty()) {
+    const absl::Status written = WriteFile(args.out, ProfileToJson(imported->fit.profile));
+    if (!written.ok()) return Report(written);
+  }
   Reported reported;
   if (args.report) {
     absl::StatusOr<Reported> sent = SendSamples(costs, imported->join, args);
     if (!sent.ok()) return ReportCall(sent.status());
     reported = *std::move(sent);
-  }
-  if (!args.out.empty()) {
-    const absl::Status written = WriteFile(args.out, ProfileToJson(imported->fit.profile));
-    if (!written.ok()) return Report(written);
   }
   if (args.server.json) {
     std::fputs(JsonOf(*imported, args.traces.size(), args.report ? &reported : nullptr).c_str(),
@@ -342,7 +343,8 @@ void AddImportTraceCommand(const Command& costs) {
       .TypeName("N");
   command
       .AddOption("--link-class", args->links, "what the links are called, of one dimension or all")
-      .TypeName("[DIM=]NAME");
+      .TypeName("[DIM=]NAME")
+      .OneValueEach();
   command.Footer(
       "A collective counts once, however many ranks show it, and took as long as the shortest of "
       "their spans: those who came early show waiting. \"at most\": how much longer it was from "

@@ -130,6 +130,12 @@ class ImportTraceTest(unittest.TestCase):
         proposed = bucketctl("costs", "propose", "cpu_loopback", "--server", address)
         self.assertIn("cpu_loopback@2", proposed.stdout)
 
+    def test_a_server_takes_nothing_where_the_profile_cannot_be_written(self):
+        address = self.serve()
+        self.run_it("--report", "--server", address, "--profile", "cpu_loopback", "--reporter", "node7", "--out", "/no/such/folder/p.json", *TRACES,
+                    expect=UNAVAILABLE)
+        self.assertEqual(json.loads(bucketctl("costs", "list", "cpu_loopback", "--server", address, "--json").stdout)["samples"], [])
+
     def test_mistakes_are_told_apart(self):
         self.assertIn("no such file", self.run_it("/no/such/trace.json", expect=USAGE))
         self.assertIn("has two traces", self.run_it(TRACES[0], TRACES[0], expect=REFUSED))
