@@ -71,7 +71,7 @@ void AddPlansCommand(const Command& app) {
   command.AddFlag("--keys", args->keys, "with all that a plan depends on, field by field");
   command.Footer(
       "Two launches that should share a plan and do not: compare the keys.\n"
-      "  bucketctl plans --graph $(bucketctl digest step.bw.json.gz) --keys");
+      "  bucketctl plans --graph $(bucketctl digest step.bw.json.gz | cut -d' ' -f1) --keys");
   command.Does([args] { return Run(*args); });
 }
 
