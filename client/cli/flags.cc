@@ -1,7 +1,9 @@
 #include "client/cli/flags.h"
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -59,6 +61,16 @@ int UsageError(CLI::App& app, const CLI::ParseError& error) {
       extras.empty() ? WithVariable(*at, error.what()) : AboutExtra(*at, extras.front());
   std::fprintf(stderr, "%s: %s\nSee %s --help.\n", name.c_str(), what.c_str(), name.c_str());
   return kUsage;
+}
+
+// How to exit where all else went well: what a full disk or a closed pipe did not take is no
+// result.
+int Written(const std::string& name) {
+  const bool flushed = std::fflush(stdout) == 0;
+  if (flushed && std::ferror(stdout) == 0) return kDone;
+  std::fprintf(stderr, "%s: stdout: cannot be written%s%s\n", name.c_str(), flushed ? "" : ": ",
+               flushed ? "" : std::strerror(errno));
+  return kUnavailable;
 }
 
 }  // namespace
@@ -152,14 +164,14 @@ int CommandLine::Run(int argc, char** argv) {
   try {
     app_->parse(argc, argv);
   } catch (const CLI::Success& help) {
-    return app_->exit(help);
+    exit_ = app_->exit(help);
   } catch (const CLI::ParseError& error) {
     return UsageError(*app_, error);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s: %s\n", app_->get_name().c_str(), error.what());
     return kUnavailable;
   }
-  return exit_;
+  return exit_ == kDone ? Written(app_->get_name()) : exit_;
 }
 
 }  // namespace bucketd

@@ -57,6 +57,11 @@ class FlagsTest(unittest.TestCase):
         said = self.ctl("costs", "import-trace", "--link-class", "nvlink", "/no/such/first.json", "/no/such/second.json", expect=USAGE)
         self.assertIn("/no/such/first.json", said)
 
+    def test_what_standard_output_does_not_take_is_unavailable(self):
+        for command in (("digest", GRAPH), ("--help",), ("plan", "--help")):
+            with open("/dev/full", "w") as full:
+                self.assertIn("stdout: cannot be written", self.ctl(*command, stdout=full, expect=UNAVAILABLE))
+
 
 if __name__ == "__main__":
     unittest.main()
