@@ -109,10 +109,12 @@ absl::Status WriteOutputs(const Args& args, const Input& input, const Plan& plan
   return absl::OkStatus();
 }
 
-// Nobody answers, or not in time: the same to whoever waits for a plan.
-absl::Status AsUnavailable(const absl::Status& status) {
+// Nobody answers, or not in time: the same to whoever waits for a plan. What the server does not
+// know is its refusal, not a mistake in the command line.
+absl::Status AsReported(const absl::Status& status) {
   const bool busy = absl::IsDeadlineExceeded(status) || client::ReasonOf(status) == "OVERLOADED";
-  return busy ? absl::UnavailableError(status.message()) : status;
+  if (busy) return absl::UnavailableError(status.message());
+  return absl::IsNotFound(status) ? absl::FailedPreconditionError(status.message()) : status;
 }
 
 // The server takes its own costs. Figures are those of this process's profile of that name.
@@ -125,7 +127,7 @@ absl::StatusOr<Plan> PlanAt(const Args& args, const PlanOptions& options, const 
   client::PlannerClient planner(args.server, to);
   absl::StatusOr<client::RemotePlan> remote = client::PlanCaptured(
       planner, input.captured, options, input.profile, std::nullopt, kDeadline);
-  if (!remote.ok()) return AsUnavailable(remote.status());
+  if (!remote.ok()) return AsReported(remote.status());
   NoteOtherCosts(input, remote->plan);
   return WithFigures(input, std::move(remote->plan));
 }

@@ -103,6 +103,13 @@ class PlanServerTest(unittest.TestCase):
         run = self.run_ctl("plan", GRAPHS[0], "--server", f"unix:{self.path('nobody')}", expect=UNAVAILABLE)
         self.assertIn("UNREACHABLE", run.stderr)
 
+    def test_a_profile_that_the_server_does_not_know_is_refused(self):
+        own = json.loads(self.run_ctl("costs", "show", "h100_nvlink", "--server", self.address, "--json").stdout)
+        with open(self.path("own.json"), "w") as f:
+            json.dump({**own, "name": "own"}, f)
+        run = self.run_ctl("plan", GRAPHS[0], "--profile", self.path("own.json"), "--server", self.address, expect=REFUSED)
+        self.assertIn("PROFILE_UNKNOWN", run.stderr)
+
     def test_errors_exit_as_in_process(self):
         for args, exit_code in ((("--mode", "no_such"), USAGE), (("--profile", "no_such"), USAGE),
                                 (("--mode", "manual", "--buckets", "nowhere.at.all", "--strict-coverage", "on"), REFUSED)):
