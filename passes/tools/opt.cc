@@ -253,6 +253,11 @@ absl::StatusOr<OptInput> ReadOptInput(absl::string_view bytes) {
 absl::StatusOr<std::string> RunOpt(const OptInput& input, const OptRequest& request) {
   RETURN_IF_ERROR(CheckShows(request));
   RETURN_IF_ERROR(request.options.Validate());
+  if (input.plan.has_value() && request.passes.empty() && request.options.mode != "none") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the text has a plan already, so mode ", request.options.mode,
+                     " has nothing to plan; --pass runs passes on it"));
+  }
   const Graph& graph = input.graph;
   ASSIGN_OR_RETURN(const Costs costs,
                    input.has_costs ? Costs::FromFile(graph, input.costs, request.profile)

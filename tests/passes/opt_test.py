@@ -40,6 +40,13 @@ class BucketdOpt(unittest.TestCase):
         again = opt("--graph", "--quiet", stdin=first.stdout)
         self.assertEqual(again.stdout, first.stdout)
 
+    def test_a_mode_has_nothing_to_plan_where_the_text_has_a_plan(self):
+        planned = opt(CAPTURED, "--mode=transformer_block", "--graph", "--quiet").stdout
+        run = opt("--mode=greedy", stdin=planned)
+        self.assertEqual((run.returncode, run.stdout), (1, ""))
+        self.assertIn("has a plan already", run.stderr)
+        self.assertEqual(opt("--mode=none", stdin=planned).returncode, 0)
+
     def test_lists_every_pass_mode_and_option(self):
         tables = opt("--list")
         self.assertEqual(tables.returncode, 0)
