@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -63,10 +65,16 @@ absl::StatusOr<Sweep> ParseSweep(const std::string& text) {
   return sweep;
 }
 
-// Modes that --mode or a sweep names; else those that read the swept options, else all. Manual only
-// where its entries are given.
+bool SweepsModes(const std::vector<Sweep>& sweeps) {
+  return std::any_of(sweeps.begin(), sweeps.end(),
+                     [](const Sweep& sweep) { return sweep.name == "mode"; });
+}
+
+// Those that rows begin with: one where a sweep or --mode names modes; else those that read the
+// swept options, else all. Manual only where its entries are given.
 std::vector<std::string> ModesFor(const PlanOptions& options, const Args& args,
                                   const std::vector<Sweep>& sweeps) {
+  if (SweepsModes(sweeps)) return {options.mode};
   for (const auto& [name, text] : args.flags.set) {
     if (name == "mode") return {text};
   }
@@ -94,7 +102,7 @@ absl::StatusOr<std::vector<Row>> Rows(const Args& args) {
     row.mode = mode;
     row.options = base;
     row.options.mode = mode;
-    if (mode != "manual") row.options.buckets.clear();
+    if (mode != "manual" && !SweepsModes(sweeps)) row.options.buckets.clear();
     rows.push_back(std::move(row));
   }
   for (const Sweep& sweep : sweeps) {
@@ -104,6 +112,7 @@ absl::StatusOr<std::vector<Row>> Rows(const Args& args) {
         Row& next = wider.emplace_back(row);
         next.swept.emplace_back(sweep.name, value);
         RETURN_IF_ERROR(AsUsage(SetOption(next.options, sweep.name, value)));
+        if (sweep.name == "mode" && value != "manual") next.options.buckets.clear();
         next.mode = next.options.mode;
       }
     }
@@ -245,11 +254,12 @@ void PrintJson(const Input& input, const std::vector<Row>& rows, int64_t bound) 
 absl::Status Run(const Args& args) {
   ASSIGN_OR_RETURN(std::vector<Row> rows, Rows(args));
   ASSIGN_OR_RETURN(const Input input, Load(args.flags.graph, args.flags.costs));
+  const bool tells = rows.size() > 8 && isatty(STDERR_FILENO) != 0;
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows.size() > 8) std::fprintf(stderr, "\rplan %zu of %zu", i + 1, rows.size());
+    if (tells) std::fprintf(stderr, "\rplan %zu of %zu", i + 1, rows.size());
     MakePlanOf(input, rows[i]);
   }
-  if (rows.size() > 8) std::fputs("\n", stderr);
+  if (tells) std::fputs("\n", stderr);
   const Graph& graph = input.captured.graph;
   const int64_t bound = LowerBoundPs(graph, input.costs);
   if (args.json) {

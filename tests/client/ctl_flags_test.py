@@ -62,6 +62,17 @@ class FlagsTest(unittest.TestCase):
             with open("/dev/full", "w") as full:
                 self.assertIn("stdout: cannot be written", self.ctl(*command, stdout=full, expect=UNAVAILABLE))
 
+    def test_modes_that_are_swept_are_rows_once_each(self):
+        def modes(*args):
+            return [row["mode"] for row in json.loads(self.ctl("compare", GRAPH, *args, "--json"))["plans"]]
+
+        self.assertEqual(modes("--sweep", "mode=greedy,none"), ["greedy", "none"])
+        self.assertEqual(modes("--sweep", "mode=manual,none", "--buckets", "layers.0"), ["manual", "none"])
+
+    def test_progress_is_for_terminals(self):
+        run = subprocess.run([BINARY, "compare", GRAPH, "--mode", "greedy", "--sweep", "max_topo_span=1,2,3,4,5,6,7,8,9"], capture_output=True, text=True)
+        self.assertEqual((run.returncode, run.stderr), (DONE, ""))
+
 
 if __name__ == "__main__":
     unittest.main()
