@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include <sys/stat.h>
 
+#include "passes/base/read_file.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd::client {
@@ -18,11 +17,7 @@ namespace {
 constexpr int64_t kMaxBytes = 7168;  // what a server takes (server/identity/token.h)
 
 absl::StatusOr<std::string> ReadToken(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file.is_open() || file.bad()) {
-    return absl::NotFoundError(absl::StrCat(path, ": cannot be read: ", std::strerror(errno)));
-  }
+  ASSIGN_OR_RETURN(std::string text, ReadFile(path, kMaxBytes));
   absl::StripAsciiWhitespace(&text);
   const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
@@ -45,10 +40,6 @@ absl::StatusOr<std::string> TokenFile::Get() {
   const std::string signature = absl::StrCat(info.st_ino, " ", info.st_size, " ",
                                              info.st_mtim.tv_sec, ".", info.st_mtim.tv_nsec);
   if (signature != signature_) {
-    if (info.st_size > kMaxBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path_, ": a token has at most ", kMaxBytes, " bytes"));
-    }
     ASSIGN_OR_RETURN(token_, ReadToken(path_));
     signature_ = signature;
   }

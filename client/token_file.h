@@ -15,7 +15,7 @@ class TokenFile {
   explicit TokenFile(std::string path) : path_(std::move(path)) {}
 
   // What the file holds now, without white space around it: it is read again once it has changed.
-  // NOT_FOUND or INVALID_ARGUMENT names the file, and never what stands in it.
+  // NOT_FOUND, UNAVAILABLE or INVALID_ARGUMENT names the file, and never what stands in it.
   absl::StatusOr<std::string> Get();
 
  private:

@@ -1,8 +1,6 @@
 // bucketctl costs: the cost profiles of a running server.
 #include <cstdio>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +16,7 @@
 #include "client/ctl/server_args.h"
 #include "client/render/table.h"
 
+#include "passes/base/read_file.h"
 #include "passes/base/status_macros.h"
 #include "passes/cost/profile_numbers.h"
 #include "passes/io/cost_json.h"
@@ -56,16 +55,6 @@ std::string OriginName(v1::ProfileOrigin origin) {
     default:
       return "?";
   }
-}
-
-absl::StatusOr<std::string> ReadText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return absl::OutOfRangeError(absl::StrCat(path, ": no such file"));
-  if (file.tellg() > kMaxFileBytes) {
-    return absl::OutOfRangeError(absl::StrCat(path, ": more than ", kMaxFileBytes, " bytes"));
-  }
-  file.seekg(0);
-  return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
 absl::StatusOr<CostProfile> Fetch(client::CostClient& costs, const std::string& spec) {
@@ -138,8 +127,9 @@ absl::StatusOr<Answer> Import(client::CostClient& costs, const Args& args) {
 }
 
 absl::StatusOr<Answer> SendReport(client::CostClient& costs, const Args& args) {
-  ASSIGN_OR_RETURN(const std::string text, ReadText(args.first));
-  absl::StatusOr<CostReport> report = CostReportFromJson(text);
+  const absl::StatusOr<std::string> text = ReadFile(args.first, kMaxFileBytes);
+  if (!text.ok()) return absl::OutOfRangeError(text.status().message());
+  absl::StatusOr<CostReport> report = CostReportFromJson(*text);
   if (!report.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(args.first, ": ", report.status().message()));
   }

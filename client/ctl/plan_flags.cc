@@ -1,12 +1,12 @@
 #include "client/ctl/plan_flags.h"
 
-#include <fstream>
-
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "client/ctl/memory_limit.h"
 
+#include "passes/base/read_file.h"
 #include "passes/base/status_macros.h"
 #include "passes/modes/pass_registry.h"
 #include "passes/pass/option_table.h"
@@ -16,11 +16,14 @@ namespace {
 
 // One FQN a line; empty lines and lines that begin with # are skipped.
 absl::StatusOr<std::vector<std::string>> ReadParamOrder(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return absl::NotFoundError(absl::StrCat("--param-order: ", path, ": no such file"));
+  constexpr int64_t kMaxBytes = int64_t{256} << 20;
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxBytes);
+  if (!text.ok()) {
+    return absl::Status(text.status().code(),
+                        absl::StrCat("--param-order: ", text.status().message()));
+  }
   std::vector<std::string> names;
-  std::string line;
-  while (std::getline(file, line)) {
+  for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
     const absl::string_view name = absl::StripAsciiWhitespace(line);
     if (!name.empty() && name.front() != '#') names.emplace_back(name);
   }

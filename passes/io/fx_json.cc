@@ -1,8 +1,6 @@
 #include "passes/io/fx_json.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -13,6 +11,7 @@
 #include "absl/strings/strip.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/read_file.h"
 #include "passes/base/status_macros.h"
 #include "passes/io/fx_json_header.h"
 #include "passes/io/fx_json_record.h"
@@ -400,10 +399,7 @@ absl::StatusOr<CapturedGraph> ReadCapturedGraph(absl::string_view bytes, const G
 
 absl::StatusOr<CapturedGraph> ReadCapturedGraphFile(const std::string& path,
                                                     const GraphLimits& limits) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": no such file, or not readable"));
-  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (file.bad()) return absl::UnavailableError(absl::StrCat(path, ": cannot be read"));
+  ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, kMaxJsonBytes));
   absl::StatusOr<CapturedGraph> graph = ReadCapturedGraph(bytes, limits);
   if (graph.ok()) return graph;
   return absl::Status(graph.status().code(), absl::StrCat(path, ": ", graph.status().message()));

@@ -1,12 +1,12 @@
 #include "passes/io/plan_file.h"
 
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/read_file.h"
 #include "passes/base/status_macros.h"
 #include "passes/io/json_text.h"
 #include "passes/io/plan_json.h"
@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::streamsize kMaxPlanFileBytes = std::streamsize{256} << 20;
+constexpr int64_t kMaxPlanFileBytes = int64_t{256} << 20;
 
 std::string TextOf(const json& bucket, const char* key) {
   const json* value = internal::Find(bucket, key);
@@ -74,19 +74,7 @@ absl::StatusOr<PlanFile> ReadPlan(absl::string_view bytes) {
 }
 
 absl::StatusOr<PlanFile> ReadPlanFile(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary | std::ios::ate);
-  if (!stream) return absl::NotFoundError(absl::StrCat(path, ": no such file"));
-  const std::streamsize size = stream.tellg();
-  if (size < 0 || size > kMaxPlanFileBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": expected a file of at most ", kMaxPlanFileBytes, " bytes"));
-  }
-  std::string bytes(static_cast<size_t>(size), '\0');
-  stream.seekg(0);
-  stream.read(bytes.data(), size);
-  if (stream.gcount() != size) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
-  }
+  ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, kMaxPlanFileBytes));
   absl::StatusOr<PlanFile> file = ReadPlan(bytes);
   if (file.ok()) return file;
   return absl::Status(file.status().code(), absl::StrCat(path, ": ", file.status().message()));

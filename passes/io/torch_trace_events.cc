@@ -1,8 +1,6 @@
 #include "passes/io/torch_trace_events.h"
 
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -12,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
+#include "passes/base/read_file.h"
 #include "passes/io/gzip.h"
 #include "simdjson.h"
 
@@ -324,16 +323,7 @@ absl::StatusOr<Trace> ParseTrace(absl::string_view bytes, const std::string& sou
 }
 
 absl::StatusOr<std::string> ReadTraceFile(const std::string& path, int64_t max_bytes) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": no such file, or not readable"));
-  file.seekg(0, std::ios::end);
-  if (file.tellg() > max_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": more than ", max_bytes, " bytes"));
-  }
-  file.seekg(0);
-  std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (file.bad()) return absl::UnavailableError(absl::StrCat(path, ": cannot be read"));
-  return bytes;
+  return ReadFile(path, max_bytes);
 }
 
 }  // namespace bucketd::torch_trace

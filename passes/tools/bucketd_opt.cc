@@ -1,11 +1,10 @@
 // bucketd-opt: text in, passes by name, text out.
 #include <exception>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 
 #include "CLI/CLI.hpp"
 
+#include "passes/base/read_file.h"
 #include "passes/base/status_macros.h"
 #include "passes/tools/opt.h"
 #include "passes/tools/opt_flags.h"
@@ -27,14 +26,11 @@ int Run(const OptFlags& flags) {
   }
   const absl::StatusOr<OptRequest> request = flags.ToRequest();
   if (!request.ok()) return Fail(kUsage, request.status());
-  std::ifstream file;
-  if (flags.file != "-") {
-    file.open(flags.file, std::ios::binary);
-    if (!file) return Fail(kUnavailable, absl::NotFoundError(flags.file + ": cannot be read"));
-  }
-  std::istream& in = flags.file == "-" ? std::cin : file;
-  const std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  const absl::StatusOr<OptInput> input = ReadOptInput(bytes);
+  constexpr int64_t kMaxBytes = int64_t{1} << 30;
+  const absl::StatusOr<std::string> bytes =
+      ReadFile(flags.file == "-" ? "/dev/stdin" : flags.file, kMaxBytes);
+  if (!bytes.ok()) return Fail(kUnavailable, bytes.status());
+  const absl::StatusOr<OptInput> input = ReadOptInput(*bytes);
   if (!input.ok()) {
     return Fail(kRefused, absl::Status(input.status().code(),
                                        flags.file + ":" + std::string(input.status().message())));

@@ -1,4 +1,4 @@
-"""What bucketctl makes of its command line and its environment: which speaks when, and what stops a command before it does harm."""
+"""What bucketctl makes of its command line, its environment and the files that they name, and what it writes where."""
 import json
 import os
 import subprocess
@@ -72,6 +72,19 @@ class FlagsTest(unittest.TestCase):
     def test_progress_is_for_terminals(self):
         run = subprocess.run([BINARY, "compare", GRAPH, "--mode", "greedy", "--sweep", "max_topo_span=1,2,3,4,5,6,7,8,9"], capture_output=True, text=True)
         self.assertEqual((run.returncode, run.stderr), (DONE, ""))
+
+    def test_what_is_no_file_is_said_to_be_none(self):
+        folder = self.folder.name
+        for command in (("digest", folder), ("show", folder), ("plan", GRAPH, "--param-order", folder), ("costs", "report", folder),
+                        ("costs", "import-trace", folder)):
+            self.assertIn(f"{folder}: cannot be read: Is a directory", self.ctl(*command, expect=USAGE))
+
+    def test_files_may_be_pipes(self):
+        plan = os.path.join(self.folder.name, "plan.json")
+        self.ctl("plan", GRAPH, "--mode", "none", "--plan-out", plan)
+        with open(plan, "rb") as file:
+            run = subprocess.run([BINARY, "show", "/dev/stdin"], input=file.read(), capture_output=True)
+        self.assertEqual((run.returncode, run.stdout.decode()), (DONE, self.ctl("show", plan)))
 
 
 if __name__ == "__main__":

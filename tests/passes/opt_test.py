@@ -74,7 +74,7 @@ class BucketdOpt(unittest.TestCase):
                 (("--set", "sideways"), "", 2, "expected name=value"),
                 (("--sideways",), "", 2, "sideways"),
                 (("--profile=sideways",), "", 2, "sideways"),
-                (("/nonexistent.bir",), "", 3, "cannot be read")):
+                (("/nonexistent.bir",), "", 3, "no such file"), (("/",), "", 3, "Is a directory")):
             with self.subTest(args=args):
                 run = opt(*args, stdin=stdin)
                 self.assertEqual(run.returncode, code, run.stderr)
