@@ -137,7 +137,7 @@ void PrintText(const Step& step, const Advice& advice) {
       "to prefetch, 1 as FSDP2 does unasked\n"
       "apply it with bucketd.apply_to_fully_shard(model, FILE), where FILE is the output of "
       "--json\n");
-  std::fputs(text.c_str(), stdout);
+  std::fputs(ForTerminal(text).c_str(), stdout);
 }
 
 absl::StatusOr<Step> LoadGraphs(const Args& args) {

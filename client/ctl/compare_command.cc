@@ -215,7 +215,7 @@ void PrintTable(const Input& input, const std::vector<Row>& rows, const Predicti
       "\n\n", table.Text(),
       best < rows.size() ? "* the fastest\n" : "no plan is faster than program order\n",
       "compute run: the longest run of compute nodes without the start of a reduce-scatter\n");
-  std::fputs(text.c_str(), stdout);
+  std::fputs(ForTerminal(text).c_str(), stdout);
   std::fputs(refused.c_str(), stderr);
 }
 

@@ -205,7 +205,7 @@ Command Add(const Command& costs, const std::shared_ptr<Args>& args, const char*
     client::CostClient client(server->address, server->tls);
     const absl::StatusOr<Answer> answer = action(client, *args);
     if (!answer.ok()) return ReportCall(answer.status());
-    std::fputs((server->json ? answer->json : answer->text).c_str(), stdout);
+    std::fputs((server->json ? answer->json : ForTerminal(answer->text)).c_str(), stdout);
     return int{kDone};
   });
   return command;

@@ -198,13 +198,13 @@ absl::Status Run(const Args& args) {
     return absl::OkStatus();
   }
   if (args.graph.empty()) {
-    std::fputs(Text(a.plan, b.plan, nullptr).c_str(), stdout);
+    std::fputs(ForTerminal(Text(a.plan, b.plan, nullptr)).c_str(), stdout);
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(const Input input, Load(args.graph, CostFlags{}));
   ASSIGN_OR_RETURN(const Plan checked_a, LoadPlan(input, args.a));
   ASSIGN_OR_RETURN(const Plan checked_b, LoadPlan(input, args.b));
-  std::fputs(Text(checked_a, checked_b, &input.captured.graph).c_str(), stdout);
+  std::fputs(ForTerminal(Text(checked_a, checked_b, &input.captured.graph)).c_str(), stdout);
   return absl::OkStatus();
 }
 

@@ -95,7 +95,7 @@ absl::StatusOr<Whole> Explain(const Args& args) {
 absl::Status Run(const Args& args) {
   ASSIGN_OR_RETURN(const Whole said, Explain(args));
   const std::string json = Json(said.json).Set("explanation", said.text).Text();
-  std::fputs((args.json ? json : said.text).c_str(), stdout);
+  std::fputs((args.json ? json : ForTerminal(said.text)).c_str(), stdout);
   return absl::OkStatus();
 }
 

@@ -301,7 +301,7 @@ int Run(const Args& args) {
   if (!args.out.empty()) {
     absl::StrAppend(&text, "\n", args.out, ": profile ", imported->fit.profile.name, "\n");
   }
-  std::fputs(text.c_str(), stdout);
+  std::fputs(ForTerminal(text).c_str(), stdout);
   return kDone;
 }
 

@@ -128,7 +128,7 @@ absl::Status PrintOne(const Side& side, bool json) {
     for (const auto& [name, value] : side.fields) table.AddRow({name, value});
     text = table.Text();
   }
-  std::fputs(text.c_str(), stdout);
+  std::fputs(ForTerminal(text).c_str(), stdout);
   return absl::OkStatus();
 }
 

@@ -92,8 +92,9 @@ void PrintText(const Input& input, const Chosen& chosen, double planning_ms) {
                                   : BucketTable(DescribeBuckets(graph, plan)),
       AloneText(AloneUnder(input, plan)), "\n", SummaryTable(plan), "\n",
       StandingText(StandingOf(graph, plan, input.costs)));
-  std::fputs(text.c_str(), stdout);
-  std::fprintf(stderr, "%splanned in %.1f ms\n", DiagnosticLines(plan).c_str(), planning_ms);
+  std::fputs(ForTerminal(text).c_str(), stdout);
+  std::fprintf(stderr, "%splanned in %.1f ms\n", ForTerminal(DiagnosticLines(plan)).c_str(),
+               planning_ms);
 }
 
 absl::Status WriteOutputs(const Args& args, const Input& input, const Plan& plan) {

@@ -41,7 +41,7 @@ absl::Status Run(const Args& args) {
       absl::StrCat("graph ", ToHex(plan.graph_digest), ", ", plan.node_count, " nodes, planner ",
                    plan.planner, "\n", HowMade(plan, plan.cost_profile), "\n",
                    BucketTable(Lines(file)), "\n", SummaryTable(plan), DiagnosticLines(plan));
-  std::fputs(text.c_str(), stdout);
+  std::fputs(ForTerminal(text).c_str(), stdout);
   return absl::OkStatus();
 }
 

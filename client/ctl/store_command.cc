@@ -145,7 +145,7 @@ void PrintVerified(const Verified& v, bool json) {
                              ? "the store is whole\n"
                              : "to keep what can be read: bucketctl store copy it into an empty "
                                "folder or database\n");
-  Print(text);
+  Print(ForTerminal(text));
 }
 
 absl::Status RunVerify(const LookArgs& args) {

@@ -86,6 +86,15 @@ class FlagsTest(unittest.TestCase):
             run = subprocess.run([BINARY, "show", "/dev/stdin"], input=file.read(), capture_output=True)
         self.assertEqual((run.returncode, run.stdout.decode()), (DONE, self.ctl("show", plan)))
 
+    def test_a_terminal_gets_no_commands_from_files(self):
+        plan = os.path.join(self.folder.name, "plan.json")
+        with open(plan, "w") as file:
+            json.dump({"buckets": [{"members": [1, 2], "name": "\x1b[2J"}], "order": [0, "start:0", "wait:0"]}, file)
+        with open(plan + ".other", "w") as file:
+            json.dump({"order": [0], "mode": "\x1b]0;x"}, file)
+        self.assertIn("\\x1b[2J", self.ctl("show", plan))
+        self.assertNotIn("\x1b", self.ctl("diff", plan, plan + ".other"))
+
 
 if __name__ == "__main__":
     unittest.main()
