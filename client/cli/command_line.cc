@@ -1,11 +1,16 @@
 #include "client/cli/command_line.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include <sys/stat.h>
 
 namespace bucketd {
 
@@ -43,12 +48,52 @@ int Report(const absl::Status& status) {
   }
 }
 
+namespace {
+
+// False: errno says why.
+bool WriteAll(int file, absl::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t wrote = write(file, bytes.data(), bytes.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) return false;
+    bytes.remove_prefix(static_cast<size_t>(wrote));
+  }
+  return true;
+}
+
+bool WriteInPlace(const std::string& path, absl::string_view bytes) {
+  const int file = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  const bool written = WriteAll(file, bytes);
+  return close(file) == 0 && written;
+}
+
+bool WriteBeside(const std::string& path, mode_t mode, absl::string_view bytes) {
+  const std::string part = path + ".part";
+  const int file = open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+  if (file < 0) return false;
+  bool written = WriteAll(file, bytes) && fsync(file) == 0;
+  written = close(file) == 0 && written && std::rename(part.c_str(), path.c_str()) == 0;
+  if (written) return true;
+  const int error = errno;
+  unlink(part.c_str());
+  errno = error;
+  return false;
+}
+
+}  // namespace
+
 absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  if (file) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(path, ": cannot be written"));
+  struct stat info {};
+  const bool there = stat(path.c_str(), &info) == 0;
+  std::error_code unknown;
+  // Through links to the file that they name.
+  const std::string file = there ? std::filesystem::canonical(path, unknown).string() : path;
+  const bool written = there && !S_ISREG(info.st_mode)
+                           ? WriteInPlace(path, bytes)
+                           : WriteBeside(file, there ? info.st_mode & 0777 : 0666, bytes);
+  if (written) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(path, ": cannot be written: ", std::strerror(errno)));
 }
 
 }  // namespace bucketd

@@ -19,7 +19,8 @@ std::string ForTerminal(absl::string_view text);
 // Prints the error, if it is one, after the program's name, and says how to exit.
 int Report(const absl::Status& status);
 
-// UNAVAILABLE if it cannot be written.
+// The file is there whole, or as it was before; what is no regular file is written to. UNAVAILABLE
+// if it cannot be written.
 absl::Status WriteFile(const std::string& path, absl::string_view bytes);
 
 }  // namespace bucketd

@@ -1,5 +1,8 @@
 #include "server/store/bundle.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -35,6 +38,15 @@ int64_t TakeInt(absl::string_view bytes) {
 void AppendSum(std::string& entry) {
   const Digest digest = Sha256(entry);
   absl::StrAppend(&entry, AsBytes(digest));
+}
+
+// A name that is on the disk before what it names would be an empty backup after a power cut.
+bool Synced(const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  const bool synced = fsync(file) == 0;
+  close(file);
+  return synced;
 }
 
 }  // namespace
@@ -74,7 +86,8 @@ absl::Status BundleWriter::Finish() {
   AppendSum(bytes);
   file_.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   file_.close();
-  if (!file_ || std::rename((path_ + ".part").c_str(), path_.c_str()) != 0) {
+  const std::string part = path_ + ".part";
+  if (!file_ || !Synced(part) || std::rename(part.c_str(), path_.c_str()) != 0) {
     return absl::UnavailableError(
         absl::StrCat(path_, ": cannot be written; is there room on the disk?"));
   }

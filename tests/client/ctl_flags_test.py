@@ -95,6 +95,27 @@ class FlagsTest(unittest.TestCase):
         self.assertIn("\\x1b[2J", self.ctl("show", plan))
         self.assertNotIn("\x1b", self.ctl("diff", plan, plan + ".other"))
 
+    def test_a_file_is_written_whole_or_stays_as_it_was(self):
+        plan, before, link = (os.path.join(self.folder.name, name) for name in ("plan.json", "before.json", "link.json"))
+        self.ctl("plan", GRAPH, "--mode", "none", "--plan-out", plan)
+        os.chmod(plan, 0o640)
+        os.link(plan, before)
+        os.symlink(plan, link)
+        with open(before) as file:
+            text = file.read()
+        self.ctl("plan", GRAPH, "--mode", "greedy", "--plan-out", link)
+        with open(before) as old, open(plan) as new:
+            self.assertEqual(old.read(), text, "it was not written over")
+            self.assertNotEqual(new.read(), text)
+        self.assertEqual((os.path.islink(link), os.stat(plan).st_mode & 0o777), (True, 0o640))
+        self.assertEqual(sorted(os.listdir(self.folder.name)), ["before.json", "link.json", "plan.json"])
+        self.assertIn("no/plan.json: cannot be written: No such file or directory",
+                      self.ctl("plan", GRAPH, "--mode", "none", "--plan-out", os.path.join(self.folder.name, "no", "plan.json"), expect=UNAVAILABLE))
+
+    def test_what_is_no_file_is_written_to(self):
+        self.assertIn('"order"', self.ctl("plan", GRAPH, "--mode", "none", "--plan-out", "/dev/stdout"))
+        self.assertIn("No space left on device", self.ctl("plan", GRAPH, "--mode", "none", "--plan-out", "/dev/full", expect=UNAVAILABLE))
+
 
 if __name__ == "__main__":
     unittest.main()
