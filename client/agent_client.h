@@ -33,8 +33,8 @@ class AgentClient {
                                                     std::chrono::milliseconds patience);
   absl::StatusOr<v1::EndEpochResponse> EndEpoch(const v1::EndEpochRequest& request);
 
-  // For good: the two calls that wait, those under way and later ones, end at once with
-  // UNAVAILABLE.
+  // For good: the two calls that wait, those under way and later ones, end with
+  // UNAVAILABLE: at once, or where a server is being looked for, as soon as that is over.
   void StopWaiting();
 
  private:

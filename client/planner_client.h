@@ -71,9 +71,9 @@ struct PlanReply {
   bool uploaded = false;  // this call sent the graph
 };
 
-// Of one address, "host:port" or "unix:/path". Connects at the first call. Thread-safe: calls of
-// several threads run side by side. Not usable in a forked child, where every call is
-// FAILED_PRECONDITION: make another one there, or fork before the first call.
+// Of one address, which may list several servers (addresses.h). Connects at the first call.
+// Thread-safe: calls of several threads run side by side. Not usable in a forked child, where every
+// call is FAILED_PRECONDITION: make another one there, or fork before the first call.
 class PlannerClient {
  public:
   explicit PlannerClient(const std::string& address, const ClientOptions& options = {});

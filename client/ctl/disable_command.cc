@@ -66,6 +66,9 @@ void AddEnableCommand(const Command& app) {
   const Command command = app.AddCommand("enable", "Switch planning on again");
   AddServerArgs(command, args->server);
   command.AddOption("--why", args->why, "what the status page says");
+  command.Footer(
+      "Jobs that run unplanned go on so until they restart.\n"
+      "  bucketctl enable --why 'INC-1234: it was the learning rate'");
   command.Does([args] { return Run(*args, true); });
 }
 

@@ -73,7 +73,8 @@ void AddJobsCommand(const Command& app) {
       "(for\n"
       "the ranks named), planning (all have come), agreed, failed (why stands behind it),\n"
       "unplanned (planning was off when the generation began: bucketctl disable). Of several\n"
-      "replicas any lists the jobs of all, and at the end those that did not answer within 2 s.");
+      "replicas any lists the jobs of all, and at the end those that did not answer within 2 s.\n"
+      "  bucketctl jobs --job llama-70b");
   command.Does([args] { return Run(*args); });
 }
 

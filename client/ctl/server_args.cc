@@ -27,8 +27,8 @@ void AddServerArgs(const Command& command, ServerArgs& args) {
   command
       .AddOption(
           "--server", args.address,
-          "HOST:PORT or unix:/path of a running bucketd; of several with commas between, the "
-          "first that answers")
+          "HOST:PORT, unix:/path or dns:///NAME:PORT of a running bucketd; of several with commas "
+          "between, the first that answers")
       .Env("BUCKETD_ADDRESS")
       .Checked(client::WrongInAddresses)
       .ShowDefault()

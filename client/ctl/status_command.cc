@@ -195,7 +195,8 @@ void AddStatusCommand(const Command& app) {
   command.Footer(
       "The same as a page: the side port's /statusz. Who is no operator of all tenants sees what "
       "his\n"
-      "own may have and has.");
+      "own may have and has.\n"
+      "  bucketctl status --server planner.example.org:9460 --json");
   command.Does([args] { return Run(*args); });
 }
 

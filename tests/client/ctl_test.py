@@ -40,7 +40,7 @@ class BucketctlTest(unittest.TestCase):
         commands = re.findall(r"^  ([a-z]+)  ", self.run_ctl("--help").stdout.split("Options:")[1], re.MULTILINE)
         self.assertLess({"plan", "advise", "audit", "store"}, set(commands))
         for command in commands:
-            self.assertIn(f"bucketctl {command} ", self.run_ctl(command, "--help").stdout)
+            self.assertIn(f"\n  bucketctl {command} ", self.run_ctl(command, "--help").stdout)
 
     def test_usage_errors_exit_with_two(self):
         for args in ((), ("fly",), ("plan",), ("plan", GRAPH, "--wings"), ("trace", GRAPH), ("plan", self.path("absent.json.gz")),
