@@ -168,8 +168,7 @@ void PrintTaken(const Taken& taken, bool json, const char* verb) {
   }
   if (taken.differing > 0) {
     absl::StrAppend(&text, "of these, ", WithThousands(taken.differing),
-                    " are others and stay as they were there; bucketctl store copy --replace "
-                    "takes them along\n");
+                    " are others and stay as they were there (store copy has --replace)\n");
   }
   Print(text);
 }

@@ -71,7 +71,7 @@ def test_the_pages_commands_move_back_up_and_restore(database, tmp_path):
         server.stub.GetPlan(later, timeout=30)
         plan = server.stub.GetPlan(request_for(8, job=job(4)), timeout=30).plan.plan
     said = page.run(move)
-    assert "others and stay as they were there; bucketctl store copy --replace" in said, "a server may be using it"
+    assert "are others and stay as they were there (store copy has --replace)" in said, "a server may be using it"
     said = page.run(move_what_changed)
     assert "0 values copied" in said and "were others and are replaced" in said, said
     assert "replaced" not in page.run(move_what_changed)
@@ -87,6 +87,15 @@ def test_the_pages_commands_move_back_up_and_restore(database, tmp_path):
 def run_ctl(*arguments: str) -> subprocess.CompletedProcess:
     path = pathlib.Path(embedded.find_binary()).with_name("bucketctl")
     return subprocess.run([path, "store", *arguments], capture_output=True, text=True, timeout=120)
+
+
+def test_an_export_is_of_the_tenant_that_is_named(tmp_path):
+    store, bundle = str(tmp_path / "store"), str(tmp_path / "bundle")
+    with Server(tmp_path, "--store-dir", store) as server:
+        for width, tenant in ((8, ""), (8, "team"), (16, "team")):
+            server.stub.GetPlan(request_for(width, tenant=tenant), timeout=30)
+    for flags, count in (((), 3), (("--tenant", ""), 1), (("--tenant", "team"), 2)):
+        assert f"{count} values, " in run_ctl("export", *flags, store, bundle).stdout, flags
 
 
 def test_what_cannot_be_copied_says_so_and_leaves_no_tables(database, tmp_path):
