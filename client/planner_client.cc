@@ -237,7 +237,7 @@ absl::Status PlannerClient::Impl::Upload(Route& route, const Payload& payload,
       continue;
     }
     if (++breaks > kBreaks) return sent;
-    RETURN_IF_ERROR(calls.AwaitReturn(route, "UploadGraph", until));
+    RETURN_IF_ERROR(calls.AwaitReturn(route, "UploadGraph", until, sent));
     calls.Pause(breaks, until);
     ASSIGN_OR_RETURN(const v1::QueryUploadResponse held, Query(route, payload, request, until));
     if (held.present()) return absl::OkStatus();

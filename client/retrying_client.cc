@@ -51,7 +51,7 @@ absl::Status RetryingClient::Call(Route& route, absl::string_view method, Time u
     if (Obey(route, status, method, until)) continue;
     if (!gone || returns >= kReturns * route.servers_.size()) return status;
     ++returns;
-    RETURN_IF_ERROR(AwaitReturn(route, method, until));
+    RETURN_IF_ERROR(AwaitReturn(route, method, until, status));
   }
 }
 
@@ -188,7 +188,8 @@ absl::Status RetryingClient::FindOne(Route& route, milliseconds patience) {
   return absl::UnavailableError(status.error_message());
 }
 
-absl::Status RetryingClient::AwaitReturn(Route& route, absl::string_view method, Time until) {
+absl::Status RetryingClient::AwaitReturn(Route& route, absl::string_view method, Time until,
+                                         const absl::Status& gone) {
   RETURN_IF_ERROR(CheckTime(method, until));
   ++retries_;
   if (channels_.one()) {
@@ -198,7 +199,13 @@ absl::Status RetryingClient::AwaitReturn(Route& route, absl::string_view method,
              absl::StrCat(route.target(), " went away during ", method, "; asking the next one"));
     route.at_->Leave(milliseconds(0));
   }
-  return Find(route, method, until, options_.connect_timeout, /*probe=*/false);
+  const absl::Status found = Find(route, method, until, options_.connect_timeout, /*probe=*/false);
+  if (found.ok() || !channels_.one()) return found;
+  // gRPC says of a server that it waited for in vain that time was up, and not why.
+  absl::Status why(found.code(), absl::StrCat(found.message(), "; before: ", gone.message()));
+  found.ForEachPayload(
+      [&](absl::string_view url, const absl::Cord& payload) { why.SetPayload(url, payload); });
+  return why;
 }
 
 void RetryingClient::Pause(int attempt, Time until) {

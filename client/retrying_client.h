@@ -64,8 +64,9 @@ class RetryingClient {
   absl::Status Once(Route& route, absl::string_view method, Time until, const Attempt& attempt,
                     bool& gone);
   // Returns once a server answers at the address; UNREACHABLE if none does within the connect
-  // timeout.
-  absl::Status AwaitReturn(Route& route, absl::string_view method, Time until);
+  // timeout, with what `gone` said, which Once returned.
+  absl::Status AwaitReturn(Route& route, absl::string_view method, Time until,
+                           const absl::Status& gone);
   // Goes on to the next server if this one drains; else sleeps for as long as `error` asks, and
   // somewhat longer; false: it does not ask, or `until` would have passed.
   bool Obey(Route& route, const absl::Status& error, absl::string_view method, Time until);

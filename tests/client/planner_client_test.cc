@@ -278,6 +278,7 @@ TEST_F(PlannerClientTest, AnAddressThatDoesNotAnswerIsGivenUpAndTriedAgain) {
     const absl::Status error = client->GetPlan(Forward()).status();
     EXPECT_EQ(ReasonOf(error), kUnreachable);
     EXPECT_TRUE(absl::StrContains(error.message(), "nobody answers")) << error;
+    EXPECT_TRUE(absl::StrContains(error.message(), "No such file or directory")) << error;
   }
   const auto begin = steady_clock::now();
   const absl::Status error = client->GetPlan(Forward()).status();
