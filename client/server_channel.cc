@@ -18,7 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kAside{1000}, kMostAside{30'000};
+constexpr milliseconds kAside{1000}, kMostAside{20'000};  // and up to half as much again
 constexpr milliseconds kRoundPause{100};  // where nobody answered, until all are asked again
 constexpr milliseconds kRoundNamesHold{1000};
 
@@ -51,12 +51,15 @@ void ServerChannel::Answered() {
 void ServerChannel::Leave(milliseconds least) {
   met_ = false;
   const std::lock_guard lock(mutex_);
+  const steady_clock::time_point now = steady_clock::now();
+  // All calls that were under way when it went leave it: that is once.
+  const bool left = aside_until_ > now;
+  if (left && aside_until_ >= now + least) return;
   const milliseconds pause = std::max(least, std::min(kMostAside, kAside * (1 << times_aside_)));
-  times_aside_ = std::min(times_aside_ + 1, 10);
+  if (!left) times_aside_ = std::min(times_aside_ + 1, 10);
   absl::BitGen random;
-  aside_until_ =
-      steady_clock::now() + milliseconds(absl::Uniform(absl::IntervalClosed, random, pause.count(),
-                                                       pause.count() * 3 / 2));
+  aside_until_ = now + milliseconds(absl::Uniform(absl::IntervalClosed, random, pause.count(),
+                                                  pause.count() * 3 / 2));
 }
 
 milliseconds ServerChannel::Aside() const {

@@ -69,6 +69,16 @@ TEST_F(ServerChannelsTest, OneThatComesBackIsANewOneOfWhichNothingIsKnown) {
   EXPECT_EQ(To("unix:/a", Ask())->Aside(), milliseconds(0));
 }
 
+TEST_F(ServerChannelsTest, OneThatManyCallsLeaveAtOnceIsLeftOnce) {
+  const ServerList servers = Ask();
+  ServerChannel& server = *servers.front();
+  for (int call = 0; call < 64; ++call) server.Leave(milliseconds(0));
+  EXPECT_GT(server.Aside(), milliseconds(500));
+  EXPECT_LE(server.Aside(), milliseconds(1500));
+  server.Leave(milliseconds(5000));
+  EXPECT_GT(server.Aside(), milliseconds(4500)) << "it asked for more itself";
+}
+
 TEST_F(ServerChannelsTest, WhatANameStoodForIsKeptWhileNobodySaysWhatItStandsForNow) {
   const ServerList before = Ask();
   stands_for_.clear();
