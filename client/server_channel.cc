@@ -21,10 +21,16 @@ using std::chrono::steady_clock;
 constexpr milliseconds kAside{1000}, kMostAside{20'000};  // and up to half as much again
 constexpr milliseconds kRoundPause{100};  // where nobody answered, until all are asked again
 constexpr milliseconds kRoundNamesHold{1000};
+constexpr milliseconds kMostNamePause{1000};      // between looks for a name that nobody knows
+constexpr milliseconds kNewerNamePatience{1000};  // where it is known what it stood for
 
 ChannelOptions Named(ChannelOptions options, const ServerAddress& server) {
   options.server_name = server.name;
   return options;
+}
+
+milliseconds Left(steady_clock::time_point end) {
+  return std::max(milliseconds(0), std::chrono::ceil<milliseconds>(end - steady_clock::now()));
 }
 
 bool IsOne(const absl::StatusOr<std::vector<std::string>>& entries) {
@@ -100,6 +106,7 @@ bool ServerChannels::names_known() {
 absl::StatusOr<ServerList> ServerChannels::InOrder(absl::string_view about, milliseconds patience,
                                                    milliseconds names_hold) {
   RETURN_IF_ERROR(entries_.status());
+  const auto end = steady_clock::now() + patience;
   std::vector<ServerAddress> servers;
   for (const std::string& entry : *entries_) {
     if (!IsName(entry)) {
@@ -107,7 +114,7 @@ absl::StatusOr<ServerList> ServerChannels::InOrder(absl::string_view about, mill
       continue;
     }
     ASSIGN_OR_RETURN(const std::vector<ServerAddress> found,
-                     LookUpAgain(entry, patience, names_hold));
+                     LookUpAgain(entry, Left(end), names_hold));
     servers.insert(servers.end(), found.begin(), found.end());
   }
   ServerList list;
@@ -140,8 +147,16 @@ absl::StatusOr<std::vector<ServerAddress>> ServerChannels::LookUpAgain(const std
     known = names_[name];
   }
   if (!known.servers.empty() && steady_clock::now() - known.when < hold) return known.servers;
-  absl::StatusOr<std::vector<ServerAddress>> found = look_up_(name, patience);
-  if (!found.ok() && known.servers.empty()) return found.status();
+  const bool any = !known.servers.empty();
+  const auto end = steady_clock::now() + (any ? std::min(patience, kNewerNamePatience) : patience);
+  absl::StatusOr<std::vector<ServerAddress>> found = look_up_(name, Left(end));
+  // A name may stand for nothing until its first server is there.
+  for (milliseconds pause = kRoundPause; !found.ok() && !any && Left(end) > pause;
+       pause = std::min(2 * pause, kMostNamePause)) {
+    std::this_thread::sleep_for(pause);
+    found = look_up_(name, Left(end));
+  }
+  if (!found.ok() && !any) return found.status();
   if (!found.ok()) found = known.servers;
   const std::lock_guard lock(mutex_);
   names_[name] = {steady_clock::now(), *found};

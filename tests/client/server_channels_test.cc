@@ -1,4 +1,5 @@
 // Which connections a client keeps: to the servers that its address stands for now.
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -83,6 +84,35 @@ TEST_F(ServerChannelsTest, WhatANameStoodForIsKeptWhileNobodySaysWhatItStandsFor
   const ServerList before = Ask();
   stands_for_.clear();
   EXPECT_EQ(Ask(), before);
+}
+
+TEST_F(ServerChannelsTest, AResolverThatHangsCostsASecondWhereAServerIsKnown) {
+  std::vector<milliseconds> asked;
+  ServerChannels two("dns:///a:1,dns:///b:1", {}, [&](const std::string&, milliseconds patience) {
+    asked.push_back(patience);
+    std::this_thread::sleep_for(milliseconds(20));
+    return LookUpPlanners();
+  });
+  ASSERT_TRUE(two.InOrder("", milliseconds(10'000), kAgain).ok());
+  ASSERT_EQ(asked.size(), 2);
+  EXPECT_LE(asked[0], milliseconds(10'000));
+  EXPECT_LE(asked[1], milliseconds(9'980)) << "one time for all names";
+  stands_for_.clear();
+  EXPECT_TRUE(two.InOrder("", milliseconds(10'000), kAgain).ok());
+  ASSERT_EQ(asked.size(), 4);
+  EXPECT_LE(std::max(asked[2], asked[3]), milliseconds(1000));
+}
+
+TEST_F(ServerChannelsTest, ANameThatStandsForNothingYetIsLookedUpAgain) {
+  int looks = 0;
+  ServerChannels starting("dns:///planners:9460", {}, [&](const std::string&, milliseconds) {
+    if (++looks == 3) return LookUpPlanners();
+    return absl::StatusOr<std::vector<ServerAddress>>(absl::UnavailableError("not known"));
+  });
+  EXPECT_FALSE(starting.InOrder("", milliseconds(50), kAgain).ok());
+  EXPECT_EQ(looks, 1) << "no time for another";
+  EXPECT_TRUE(starting.InOrder("", milliseconds(10'000), kAgain).ok());
+  EXPECT_EQ(looks, 3);
 }
 
 // gRPC's own name of its threads that look at files of TLS.
