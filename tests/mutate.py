@@ -70,6 +70,13 @@ def _unrolled(loop: re.Match) -> str:
     return "".join(body.replace(f"${{{name}}}", item) for item in items.split())
 
 
+def _pytest_id(source: str, name: str) -> str:
+    """A method stands below its class."""
+    above, indent, _ = re.split(rf"^( *)def {name}\b", (ROOT / source).read_text(), maxsplit=1, flags=re.MULTILINE)
+    within = f"{re.findall(r'^class (\w+)', above, re.MULTILINE)[-1]}::" if indent else ""
+    return f"{source}::{within}{name}"
+
+
 class Tests:
     """The tests of one case."""
 
@@ -78,7 +85,7 @@ class Tests:
         for test in tests:
             source, name = test.split(": ")
             if source.endswith(".py"):
-                self.python.append(f"{source}::{name}")
+                self.python.append(_pytest_id(source, name))
             else:
                 self.cpp[program_of[source]].append(name)
 
