@@ -73,8 +73,8 @@ def _unrolled(loop: re.Match) -> str:
 def _pytest_id(source: str, name: str) -> str:
     """A method stands below its class."""
     above, indent, _ = re.split(rf"^( *)def {name}\b", (ROOT / source).read_text(), maxsplit=1, flags=re.MULTILINE)
-    classes = re.findall(r"^class (\w+)", above, re.MULTILINE)
-    return "::".join([source, *classes[-1:], name] if indent else [source, name])
+    classes = re.findall(r"^class (\w+)", above, re.MULTILINE) if indent else []
+    return "::".join([source, *classes[-1:], name])
 
 
 class Tests:
