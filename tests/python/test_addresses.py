@@ -241,6 +241,43 @@ def test_a_name_stands_for_all_that_it_is_known_for_now(pair, name_of_two):
             assert ask(client, layers(), job=Job("train").at("0/fw", [0], 1)).source == "pinned"
 
 
+def test_a_resolver_that_hangs_costs_its_patience_once_and_a_second_where_planners_are_known(monkeypatch):
+    asked, knows = [], True
+
+    def look_up(address: str, patience: float) -> list[Server]:
+        asked.append(patience)
+        time.sleep(0.02)
+        if not knows:
+            raise PlannerError("UNREACHABLE", "the name is not known")
+        return [Server(address.removeprefix("dns:///"))]
+
+    monkeypatch.setattr(addresses, "look_up", look_up)
+    caller = calls.Caller("dns:///a:1,dns:///b:1")
+    assert len(caller.lines("", 10.0)) == 2
+    assert asked[0] <= 10.0 and asked[1] <= 9.98, "one time for all names"
+    knows = False
+    assert len(caller.lines("", 10.0, names_hold=0.0)) == 2 and len(asked) == 4 and max(asked[2:]) <= 1.0
+    caller.close()
+
+
+def test_a_name_that_stands_for_nothing_yet_is_looked_up_again(monkeypatch):
+    looks = []
+
+    def look_up(address: str, patience: float) -> list[Server]:
+        looks.append(patience)
+        if len(looks) != 3:
+            raise PlannerError("UNREACHABLE", "the name is not known")
+        return [Server("planners:9460")]
+
+    monkeypatch.setattr(addresses, "look_up", look_up)
+    caller = calls.Caller("dns:///planners:9460")
+    with pytest.raises(PlannerError):
+        caller.lines("", 0.05)
+    assert len(looks) == 1, "no time for another"
+    assert [line.target for line in caller.lines("", 10.0)] == ["planners:9460"] and len(looks) == 3
+    caller.close()
+
+
 def connections(unix: str) -> int:
     """That somebody has to this address."""
     with open("/proc/net/unix") as sockets:

@@ -25,6 +25,8 @@ _ROUND_PAUSE = 0.1  # seconds, where none of them answered, until they are asked
 _FIRST_LOOK, _LATER_LOOKS = 1.0, 5.0  # into a call: whether it had better wait elsewhere
 _SILENT = 2  # looks at a planner that says nothing, until the call is made elsewhere
 _NAMES_HOLD = 30.0  # seconds until dns:/// is looked up again, though nothing went wrong
+_NEWER_NAME = 1.0  # seconds that this may take where it is known what the name stood for
+_MOST_NAME_PAUSE = 1.0  # seconds between looks for a name that nobody knows
 
 _MINE = os.urandom(8).hex()  # the order of a process that asks about nothing in particular
 
@@ -50,11 +52,12 @@ class Caller:
         return Route(self, about, meets)
 
     def lines(self, about: str, patience: float, names_hold: float = _NAMES_HOLD) -> list[Line]:
-        """In the order of addresses.py. Lines of planners that a name stands for no more are dropped: gRPC closes the channel with the
-        last call on it."""
+        """In the order of addresses.py, within `patience` seconds whatever the resolver does. Lines of planners that a name stands for no
+        more are dropped: gRPC closes the channel with the last call on it."""
         servers: list[Server] = []
+        end = time.monotonic() + patience
         for entry in self.entries:
-            servers += self._look_up(entry, patience, names_hold) if addresses.is_name(entry) else [Server(entry)]
+            servers += self._look_up(entry, end, names_hold) if addresses.is_name(entry) else [Server(entry)]
         for gone in set(list(self._lines)).difference(servers):  # a copy: other threads may add to it
             line = self._lines.pop(gone, None)
             self._met_others |= line is not None and line.ever_met
@@ -73,16 +76,24 @@ class Caller:
         for line in list(self._lines.values()):
             line.close()
 
-    def _look_up(self, name: str, patience: float, hold: float) -> list[Server]:
+    def _look_up(self, name: str, end: float, hold: float) -> list[Server]:
         when, known = self._names.get(name, (0.0, []))
         if known and time.monotonic() - when < hold:
             return known
-        try:
-            found = addresses.look_up(name, patience)
-        except PlannerError:
-            if not known:
-                raise
-            found = known
+        pause = _ROUND_PAUSE
+        while True:
+            left = end - time.monotonic()
+            try:
+                found = addresses.look_up(name, max(0.0, min(left, _NEWER_NAME) if known else left))
+                break
+            except PlannerError:
+                if known:
+                    found = known
+                    break
+                if end - time.monotonic() <= pause:
+                    raise
+            time.sleep(pause)  # a name may stand for nothing until its first planner is there
+            pause = min(2 * pause, _MOST_NAME_PAUSE)
         self._names[name] = (time.monotonic(), found)
         return found
 
