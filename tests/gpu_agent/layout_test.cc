@@ -68,7 +68,7 @@ TEST(PlanSpecTest, NamesTheFieldThatCannotBeRun) {
            Case{"\"lane\": 1", "\"lane\": -1", "buckets[1].lane: is -1"},
            Case{"\"slice_bytes\": 220", "\"slice_bytes\": 9000000000000000000",
                 "buckets[0].slice_bytes: is 9000000000000000000, expected at most"},
-           Case{"\"wait:1\"", "\"wait:2\"", "order: speaks of bucket 2 of 2"},
+           Case{"\"wait:1\"", "\"wait:2\"", "is \"wait:2\", but there are 2 buckets"},
            Case{"\"wait:1\"", "3", "bucket 1 (layers.0) is never waited for"},
            Case{"\"wait:1\"", "\"start:1\"", "bucket 1 (layers.0) is started twice"},
            Case{"\"start:0\"", "0", "bucket 0 is waited for, but not under way"},

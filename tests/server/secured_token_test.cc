@@ -117,7 +117,7 @@ TEST_F(SecuredTokenTest, ATokenThatIsReplacedCountsFromTheNextCallOn) {
   EXPECT_THAT(Ping(channel).error_message(),
               AllOf(HasSubstr("/token: expected a JSON Web Token"), Not(HasSubstr("words"))));
   WriteToken(std::string(8000, 'x'));
-  EXPECT_THAT(Ping(channel).error_message(), HasSubstr("/token: a token has at most 7168 bytes"));
+  EXPECT_THAT(Ping(channel).error_message(), HasSubstr("/token: more than 7168 bytes"));
 }
 
 TEST_F(SecuredTokenTest, WhatIsNoTokenIsRefusedAndNotRepeated) {

@@ -249,9 +249,13 @@ TEST_F(StoreServerTest, PlansTravelInABundleFromOneServerToAnother) {
   const std::string other = folder_ + "/other";
   ran = RunCtl(absl::StrCat("import --json ", bundle, " ", other));
   EXPECT_EQ(ran.exit, 0) << ran.output;
-  EXPECT_EQ(ran.output, "{\"imported\": 2,\n \"already_there\": 0}\n");
+  EXPECT_EQ(ran.output,
+            "{\"imported\": 2,\n \"already_there\": 0,\n \"replaced\": 0,\n "
+            "\"differing\": 0}\n");
   ran = RunCtl(absl::StrCat("import --json ", bundle, " ", other));
-  EXPECT_EQ(ran.output, "{\"imported\": 0,\n \"already_there\": 2}\n");
+  EXPECT_EQ(ran.output,
+            "{\"imported\": 0,\n \"already_there\": 2,\n \"replaced\": 0,\n "
+            "\"differing\": 0}\n");
   options_.store_dir = other;
   Restart();
   const Reply stored = GetPlan(RequestFor(ForwardGraph()));
