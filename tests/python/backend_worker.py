@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import bucketd
 from bucketd import calls, client, embedded, session
+from bucketd._wire.proto import plan_pb2
 from bucketd.mesh import creation_order, group_ranks
 
 RANK = int(os.environ["RANK"])
@@ -165,7 +166,7 @@ class Cases:
             reply = true_get_plan(to, graph, digest, *rest, **more)
             if RANK == 2:
                 other = type(client.planner_pb2.PlanReply())(plan=reply.plan)
-                made = session.plan.plan_pb2.Plan.FromString(other.plan)
+                made = plan_pb2.Plan.FromString(other.plan)
                 made.graph_digest = bytes(32)
                 reply = client.dataclasses.replace(reply, plan=made.SerializeToString())
             return reply
