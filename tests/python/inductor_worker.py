@@ -44,7 +44,7 @@ def expected(planned) -> str:
             words.append(f"L{len(launched) - 1}")
         elif step.kind == StepKind.WAIT:
             # A bucket that is not packed has a wait for each member, but the executor's.
-            once = plan.buckets[step.id].packed or planned.runner is not None
+            once = plan.buckets[step.id].packed or planned.runner is not None and step.id not in planned.runner.refused
             count = 1 if once else len(plan.buckets[step.id].members)
             words += [f"w{launched[True, step.id]}"] * count
         elif nodes[step.id].kind == NodeKind.WAIT:
@@ -189,7 +189,7 @@ class Cases:
         run = Run()
         found = self.whole(self.sharded, run.backend(mode=mode, executor="bucketd", executor_timeout=60.0))
         ran = [each.runner.times(bucket) is not None for each in run.planned for bucket in range(len(each.plan.buckets))]
-        return {**found, **run.told(), "ran": ran}
+        return {**found, **run.told(), "ran": ran, "refused": [text for each in run.planned for text in each.runner.refused.values()]}
 
     def both(self, train) -> dict:
         """train(backend) without a plan, and with one."""

@@ -64,8 +64,10 @@ def test_weights_are_those_of_inductor_without_a_plan(trained, case):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_executor_runs_every_bucket(trained, mode):
-    assert all(all(rank["ran"]) and len(rank["ran"]) == sum(rank["buckets"]) for rank in trained[f"executor:{mode}"])
+def test_the_executor_runs_every_bucket_but_sums_that_gloo_adds_otherwise(trained, mode):
+    for rank in trained[f"executor:{mode}"]:
+        assert rank["ran"].count(False) == len(rank["refused"]) and any(rank["ran"]) and len(rank["ran"]) == sum(rank["buckets"])
+        assert all("gloo adds these sums in another order" in text for text in rank["refused"])
 
 
 @pytest.mark.parametrize("case", CASES)
