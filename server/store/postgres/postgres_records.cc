@@ -155,7 +155,8 @@ absl::Status PostgresStore::EraseRecord(Shelf shelf, absl::string_view key, cons
 }
 
 // The condition stands in the write that it guards. What the row says after it decides, so that a
-// write whose answer was lost is simply made again.
+// write whose answer was lost is simply made again. Of an erasure nothing is left to tell whose it
+// was: made again it is ABORTED, and whoever erases looks again at what stands.
 absl::Status PostgresStore::ReplaceRecord(Shelf shelf, absl::string_view key,
                                           const std::optional<std::string>& before,
                                           const std::optional<absl::string_view>& after,
