@@ -160,8 +160,8 @@ class Store {
   virtual absl::Status PutRecord(Shelf shelf, absl::string_view key, absl::string_view value,
                                  const AuditLine* line = nullptr) = 0;
   // PutRecord, or for nullopt EraseRecord, if the value is still `before` (nullopt: there is none,
-  // or a damaged one), whoever else has the store open. ABORTED: it is not, and nothing was written;
-  // or it was erased by this call, whose answer the engine's link has lost once.
+  // or a damaged one), whoever else has the store open. ABORTED: it is not, and nothing was
+  // written; or it was erased by this call, whose answer the engine's link has lost once.
   virtual absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
                                      const std::optional<std::string>& before,
                                      const std::optional<absl::string_view>& after,
