@@ -61,15 +61,18 @@ bool WriteAll(int file, absl::string_view bytes) {
   return true;
 }
 
+// Through a link that leads to no file yet, too.
 bool WriteInPlace(const std::string& path, absl::string_view bytes) {
-  const int file = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (file < 0) return false;
   const bool written = WriteAll(file, bytes);
   return close(file) == 0 && written;
 }
 
+// What somebody else writes there at the same time has another name until one takes the place of
+// the other.
 bool WriteBeside(const std::string& path, mode_t mode, absl::string_view bytes) {
-  const std::string part = path + ".part";
+  const std::string part = absl::StrCat(path, ".part.", getpid());
   const int file = open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
   if (file < 0) return false;
   bool written = WriteAll(file, bytes) && fsync(file) == 0;
@@ -86,12 +89,19 @@ bool WriteBeside(const std::string& path, mode_t mode, absl::string_view bytes) 
 absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
   struct stat info {};
   const bool there = stat(path.c_str(), &info) == 0;
-  std::error_code unknown;
-  // Through links to the file that they name.
-  const std::string file = there ? std::filesystem::canonical(path, unknown).string() : path;
-  const bool written = there && !S_ISREG(info.st_mode)
-                           ? WriteInPlace(path, bytes)
-                           : WriteBeside(file, there ? info.st_mode & 0777 : 0666, bytes);
+  std::error_code no_link;
+  const bool leads_nowhere = !there && std::filesystem::is_symlink(path, no_link);
+  bool written = false;
+  if (leads_nowhere || (there && !S_ISREG(info.st_mode))) {
+    written = WriteInPlace(path, bytes);
+  } else {
+    std::error_code unknown;
+    // Through links to the file that they name.
+    const std::string file = there ? std::filesystem::canonical(path, unknown).string() : path;
+    written = WriteBeside(file, there ? info.st_mode & 0777 : 0666, bytes);
+    // In a folder where nothing new may stand, what is there may still be written to.
+    if (!written && there && errno == EACCES) written = WriteInPlace(path, bytes);
+  }
   if (written) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(path, ": cannot be written: ", std::strerror(errno)));
 }

@@ -19,8 +19,8 @@ std::string ForTerminal(absl::string_view text);
 // Prints the error, if it is one, after the program's name, and says how to exit.
 int Report(const absl::Status& status);
 
-// The file is there whole, or as it was before; what is no regular file is written to. UNAVAILABLE
-// if it cannot be written.
+// The file is there whole, or as it was before, whoever else writes it; what is no regular file, or
+// stands in a folder that takes no other, is written to. UNAVAILABLE if it cannot be written.
 absl::Status WriteFile(const std::string& path, absl::string_view bytes);
 
 }  // namespace bucketd

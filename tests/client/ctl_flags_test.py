@@ -108,7 +108,18 @@ class FlagsTest(unittest.TestCase):
             self.assertEqual(old.read(), text, "it was not written over")
             self.assertNotEqual(new.read(), text)
         self.assertEqual((os.path.islink(link), os.stat(plan).st_mode & 0o777), (True, 0o640))
-        self.assertEqual(sorted(os.listdir(self.folder.name)), ["before.json", "link.json", "plan.json"])
+        others = os.path.join(self.folder.name, "plan.json.part")
+        with open(others, "w") as file:
+            file.write("of somebody who writes there, too")
+        later = os.path.join(self.folder.name, "later.json")
+        os.symlink("target.json", later)
+        self.ctl("plan", GRAPH, "--mode", "none", "--plan-out", plan)
+        self.ctl("plan", GRAPH, "--mode", "none", "--plan-out", later)
+        self.assertTrue(os.path.islink(later), "it leads to a file now")
+        with open(others) as file:
+            self.assertEqual(file.read(), "of somebody who writes there, too")
+        self.assertEqual(sorted(os.listdir(self.folder.name)),
+                         ["before.json", "later.json", "link.json", "plan.json", "plan.json.part", "target.json"])
         self.assertIn("no/plan.json: cannot be written: No such file or directory",
                       self.ctl("plan", GRAPH, "--mode", "none", "--plan-out", os.path.join(self.folder.name, "no", "plan.json"), expect=UNAVAILABLE))
 
