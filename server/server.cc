@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/impl/service_type.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
@@ -41,6 +40,7 @@
 #include "server/rpc/cost_service.h"
 #include "server/rpc/grpc_peer_calls.h"
 #include "server/rpc/handoff.h"
+#include "server/rpc/health_service.h"
 #include "server/rpc/listener.h"
 #include "server/rpc/peer_service.h"
 #include "server/rpc/planner_service.h"
@@ -245,6 +245,7 @@ struct Server::Impl {
                         [this] { metrics.displaced_groups.Increment(); }};
   std::unique_ptr<grpc::Service> rendezvous_service =
       MakeRendezvousService(rendezvous, admission, metrics, options.max_wait);
+  HealthService health_service{kServiceName};
   std::unique_ptr<grpc::Server> grpc_server;
   std::unique_ptr<SidePort> http;
 };
@@ -268,6 +269,7 @@ absl::Status Server::Impl::Listen() {
   builder.RegisterService(cost_service.get());
   builder.RegisterService(admin_service.get());
   builder.RegisterService(rendezvous_service.get());
+  builder.RegisterService(&health_service);
   if (peer_service != nullptr) builder.RegisterService(peer_service.get());
   builder.SetMaxReceiveMessageSize(
       static_cast<int>(std::max(options.intake.max_chunk_bytes, options.intake.max_inline_bytes)) +
@@ -278,10 +280,11 @@ absl::Status Server::Impl::Listen() {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              replica == nullptr ? 10'000 : 4'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  const auto unfinished = std::make_shared<ByteRoom>(HalfOfMessages(options));
-  GuardConnections([this] { metrics.connections_closed.Increment(); },
-                   {unfinished, MostConnections(options)});
-  GuardSessions([this] { metrics.connections_closed.Increment(); }, unfinished);
+  // Twice what they are told, since a call's end is seen a little later than its client sees it.
+  const ConnectionLimits limits{std::make_shared<ByteRoom>(HalfOfMessages(options)),
+                                MostConnections(options), 2 * int64_t{options.max_streams}};
+  GuardConnections([this] { metrics.connections_closed.Increment(); }, limits);
+  GuardSessions([this] { metrics.connections_closed.Increment(); }, limits);
   return StartAt(options, builder, credentials, grpc_server, address);
 }
 
@@ -364,9 +367,7 @@ std::string Server::Impl::Degraded() const {
 void Server::Impl::SetServing(bool value) {
   serving = value;
   metrics.ready.Set(value ? 1 : 0);
-  grpc::HealthCheckServiceInterface* health = grpc_server->GetHealthCheckService();
-  health->SetServingStatus(value);
-  health->SetServingStatus(kServiceName, value);
+  health_service.SetServing(value);
 }
 
 void Server::Impl::BeginDrain() {
@@ -462,7 +463,6 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     // may sleep for 10 s, and a server that has drained must not.
     grpc_init();
     LogLibraries();
-    grpc::EnableDefaultHealthCheckService(true);
   });
   ASSIGN_OR_RETURN(OpenedStore store, OpenStore(options));
   auto server = std::unique_ptr<Server>(

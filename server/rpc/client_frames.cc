@@ -10,10 +10,10 @@ constexpr absl::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 }  // namespace
 
-ClientFrames::ClientFrames(const FrameLimits& limits, SteadyTime now,
-                           std::shared_ptr<ByteRoom> room, std::string peer)
-    : budget_(limits, now),
-      room_(std::move(room)),
+ClientFrames::ClientFrames(Limits limits, SteadyTime now, std::string peer)
+    : budget_(limits.frames, now),
+      calls_(limits.calls),
+      room_(std::move(limits.room)),
       held_(room_ == nullptr ? ByteRoom::Held() : ByteRoom::Held(*room_, std::move(peer))) {}
 
 void ClientFrames::TakePreface(absl::string_view& bytes) {
@@ -30,6 +30,7 @@ ClientFrames::Verdict ClientFrames::Received(absl::string_view bytes, SteadyTime
   while (in_.Next(bytes, part)) {
     if (part.begins && !budget_.Take(part.frame, now)) return Verdict::kFlood;
     unfinished_.Received(part);
+    if (calls_ != 0 && unfinished_.open() > calls_) return Verdict::kFlood;
   }
   if (room_ == nullptr || held_.Resize(unfinished_.bytes()).ok()) return Verdict::kGoOn;
   return unfinished_.bytes() > kFreeBytes ? Verdict::kNoRoom : Verdict::kGoOn;

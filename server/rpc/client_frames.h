@@ -1,6 +1,7 @@
 // What one client sends over HTTP/2, seen before gRPC sees it, and whether its connection may go
 // on: frames that nobody answers are counted (frame_budget.h), and what it keeps gRPC waiting for
-// is bounded (unfinished_messages.h). Not thread-safe.
+// is bounded (unfinished_messages.h), as are its calls: gRPC (1.51) holds a client to the number of
+// streams that it announced only once the client has acknowledged it. Not thread-safe.
 //
 // What does not begin with a client's preface is something else, TLS for one, whose bytes would
 // look like any frames: it costs nothing. An HTTP/2 library ends such a connection itself.
@@ -24,12 +25,16 @@ class ClientFrames {
  public:
   enum class Verdict {
     kGoOn,
-    kFlood,   // more frames that nobody answers than the limits allow
+    kFlood,   // more frames that nobody answers than the limits allow, or more calls than `calls`
     kNoRoom,  // more bytes than `room` has for its peer. Who has kFreeBytes of them goes on.
   };
-  // `room`: of all clients' unfinished messages; null: they are not bounded.
-  ClientFrames(const FrameLimits& limits, SteadyTime now, std::shared_ptr<ByteRoom> room,
-               std::string peer);
+  // What this client and all of them may have under way.
+  struct Limits {
+    FrameLimits frames;
+    int64_t calls = 0;               // at a time; 0: not bounded
+    std::shared_ptr<ByteRoom> room;  // of all clients' unfinished messages; null: not bounded
+  };
+  ClientFrames(Limits limits, SteadyTime now, std::string peer);
 
   // The next bytes that came in. Once it is not kGoOn the connection is to end.
   Verdict Received(absl::string_view bytes, SteadyTime now);
@@ -47,6 +52,7 @@ class ClientFrames {
   FrameReader in_, out_;
   FrameBudget budget_;
   UnfinishedMessages unfinished_;
+  int64_t calls_;
   std::shared_ptr<ByteRoom> room_;  // outlives:
   ByteRoom::Held held_;
 };

@@ -34,11 +34,11 @@ class Guard {
   // False: there is no place for it.
   bool Accepted(int fd, const std::string& host) {
     const SteadyTime now = std::chrono::steady_clock::now();
-    const FrameLimits limits = IsSuspect(host, now) ? kSuspectLimits : FrameLimits();
+    const FrameLimits frames = IsSuspect(host, now) ? kSuspectLimits : FrameLimits();
     const std::optional<Shares::Id> id = TakePlace(fd, host);
     if (!id.has_value()) return false;
     auto connection = std::make_unique<Connection>(
-        Connection{*id, host, ClientFrames(limits, now, Room(), host)});
+        Connection{*id, host, ClientFrames(LimitsWith(frames), now, host)});
     Shard& shard = ShardOf(fd);
     const absl::MutexLock lock(&shard.mutex);
     shard.connections.insert_or_assign(fd, std::move(connection));
@@ -140,9 +140,9 @@ class Guard {
     return found != suspects_.end() && now < found->second;
   }
 
-  std::shared_ptr<ByteRoom> Room() {
+  ClientFrames::Limits LimitsWith(const FrameLimits& frames) {
     const absl::MutexLock lock(&mutex_);
-    return limits_.unfinished;
+    return {frames, limits_.calls, limits_.unfinished};
   }
 
   // Where all places are taken, the newest of the host that has most gives way: gRPC finds it

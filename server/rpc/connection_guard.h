@@ -28,6 +28,7 @@ inline constexpr FrameLimits kSuspectLimits{20, 100};
 struct ConnectionLimits {
   std::shared_ptr<ByteRoom> unfinished;  // of messages that are not whole; null: not bounded
   int64_t connections = 0;               // at a time; 0: not bounded
+  int64_t calls = 0;                     // of one of them at a time; 0: not bounded
 };
 
 // From here on connections of this process are looked at; `on_closed` is called for each that is

@@ -31,10 +31,10 @@ void Forget(void*, void* session, CRYPTO_EX_DATA*, int, long, void*) {
 
 class Guard {
  public:
-  void Set(std::function<void()> on_closed, std::shared_ptr<ByteRoom> room) {
+  void Set(std::function<void()> on_closed, ConnectionLimits limits) {
     const absl::MutexLock lock(&mutex_);
     on_closed_ = std::move(on_closed);
-    room_ = std::move(room);
+    limits_ = std::move(limits);
   }
   void Closed() {
     const absl::MutexLock lock(&mutex_);
@@ -45,13 +45,14 @@ class Guard {
     const absl::MutexLock lock(&mutex_);
     const std::string peer = absl::StrCat("session ", ++last_);
     return std::make_unique<Session>(
-        Session{ClientFrames(FrameLimits(), std::chrono::steady_clock::now(), room_, peer)});
+        Session{ClientFrames({FrameLimits(), limits_.calls, limits_.unfinished},
+                             std::chrono::steady_clock::now(), peer)});
   }
 
  private:
   absl::Mutex mutex_;
   std::function<void()> on_closed_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<ByteRoom> room_ ABSL_GUARDED_BY(mutex_);
+  ConnectionLimits limits_ ABSL_GUARDED_BY(mutex_);
   uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
@@ -91,8 +92,8 @@ Function Real(const char* name) {
 
 }  // namespace
 
-void GuardSessions(std::function<void()> on_closed, std::shared_ptr<ByteRoom> unfinished) {
-  TheGuard().Set(std::move(on_closed), std::move(unfinished));
+void GuardSessions(std::function<void()> on_closed, ConnectionLimits limits) {
+  TheGuard().Set(std::move(on_closed), std::move(limits));
 }
 
 }  // namespace bucketd
@@ -118,9 +119,10 @@ int SSL_read(SSL* ssl, void* buffer, int size) {
   const absl::string_view content(static_cast<const char*>(buffer), static_cast<size_t>(bytes));
   if (bucketd::Decrypted(ssl, content)) return bytes;
   // What SSL_get_error looks at: this is no "try again".
-  ERR_raise_data(ERR_LIB_USER, 1,
-                 "more HTTP/2 frames that nobody answers, or more of unfinished messages, than are "
-                 "allowed");
+  ERR_raise_data(
+      ERR_LIB_USER, 1,
+      "more HTTP/2 frames that nobody answers, more calls, or more of unfinished messages, "
+      "than are allowed");
   return -1;
 }
 

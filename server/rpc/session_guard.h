@@ -18,15 +18,14 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 
-#include "server/base/byte_room.h"
+#include "server/rpc/connection_guard.h"
 
 namespace bucketd {
 
 // From here on sessions are looked at; `on_closed` is called for each that is ended, on any thread,
-// until the next call of this. `unfinished`: as GuardConnections'. Naming this function is what
-// links the file.
-void GuardSessions(std::function<void()> on_closed, std::shared_ptr<ByteRoom> unfinished = nullptr);
+// until the next call of this. `limits`: as GuardConnections', but for connections. Naming this
+// function is what links the file.
+void GuardSessions(std::function<void()> on_closed, ConnectionLimits limits = {});
 
 }  // namespace bucketd

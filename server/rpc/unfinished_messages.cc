@@ -22,14 +22,14 @@ void UnfinishedMessages::Received(const FrameReader::Part& part) {
     left_ = frame.size;
     if (frame.kind == FrameKind::kResetStream) {
       Forget(streams_.find(frame.stream));
-    } else if (frame.kind == FrameKind::kHeaders && !Ends(frame)) {
-      streams_.try_emplace(frame.stream);
+    } else if (frame.kind == FrameKind::kHeaders) {
+      Opened(frame);
     }
   } else {
     left_ -= part.payload.size();
     if (frame.kind == FrameKind::kData) {
       const auto stream = streams_.find(frame.stream);
-      if (stream != streams_.end()) Take(stream->second, part.payload);
+      if (stream != streams_.end() && !stream->second.ended) Take(stream->second, part.payload);
     }
   }
   if (left_ == 0 && frame.kind != FrameKind::kResetStream && Ends(frame)) {
@@ -39,6 +39,13 @@ void UnfinishedMessages::Received(const FrameReader::Part& part) {
 
 void UnfinishedMessages::Sent(const FrameHeader& frame) {
   if (Ends(frame)) Forget(streams_.find(frame.stream));
+}
+
+void UnfinishedMessages::Opened(const FrameHeader& frame) {
+  if (frame.stream <= last_) return;  // what a call has behind its messages
+  last_ = frame.stream;
+  streams_.try_emplace(frame.stream);
+  bytes_ += kCallBytes;
 }
 
 void UnfinishedMessages::Take(Stream& stream, absl::string_view data) {
@@ -74,14 +81,14 @@ void UnfinishedMessages::WholeMessage(Stream& stream) {
 // A message that was cut off is none; whole ones may still wait to be read.
 void UnfinishedMessages::EndedByClient(uint32_t stream) {
   const auto found = streams_.find(stream);
-  if (found == streams_.end()) return;
-  bytes_ -= std::exchange(found->second.partial, 0);
-  if (found->second.behind == 0) streams_.erase(found);
+  if (found == streams_.end() || std::exchange(found->second.ended, true)) return;
+  bytes_ -= std::exchange(found->second.partial, 0) + kCallBytes;
 }
 
 void UnfinishedMessages::Forget(Streams::iterator stream) {
   if (stream == streams_.end()) return;
   bytes_ -= stream->second.partial + stream->second.behind;
+  if (!stream->second.ended) bytes_ -= kCallBytes;
   streams_.erase(stream);
 }
 

@@ -9,7 +9,7 @@ import threading
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE = 0, 1, 3, 4, 6, 8
 END_STREAM = ACK = 1
 END_HEADERS = 4
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 GET_PLAN = "/bucketd.v1.Planner/GetPlan"
 UPLOAD_GRAPH = "/bucketd.v1.Planner/UploadGraph"
 
@@ -50,7 +50,7 @@ class Connection:
         self._windows: dict[int, int] = {}
         self.closed = threading.Event()
         self._sending = threading.Lock()
-        self.send(_PREFACE + frame(SETTINGS, 0, 0))
+        self.send(PREFACE + frame(SETTINGS, 0, 0))
         self._reader = threading.Thread(target=self._drain, daemon=True)
         self._reader.start()
 

@@ -120,6 +120,47 @@ def test_messages_without_an_end():
     seen.holds(f"messages without an end, {connections} times 120 MiB", memory_mib=kit.MESSAGES_MIB)
 
 
+def calls_without_requests(address: str, connections: int, calls: int, acknowledged: bool) -> int:
+    """Opens so many calls a connection and sends nothing more; `acknowledged`: the server's settings, among them how many there may
+    be at a time. Returns how many connections were ended."""
+    block = http2.header_block(http2.GET_PLAN)
+    opened = b"".join(frame(http2.HEADERS, http2.END_HEADERS, 2 * number + 1, block) for number in range(calls))
+    host, port = address.rsplit(":", 1)
+    held, ended = [], 0
+    for number in range(connections):
+        held.append(sock := socket.create_connection((host, int(port)), timeout=30, source_address=(f"127.0.0.{2 + number % 2}", 0)))
+        try:
+            sock.sendall(http2.PREFACE + frame(http2.SETTINGS, 0, 0) + acknowledged * frame(http2.SETTINGS, http2.ACK, 0))
+            sock.sendall(opened)
+        except OSError:
+            pass
+        time.sleep(0.05)  # it is about memory: opened at once they cost a second of both cores
+    for sock in held:
+        sock.settimeout(2.0)
+        try:
+            while sock.recv(1 << 16):
+                pass
+            ended += 1
+        except TimeoutError:
+            pass
+        except OSError:
+            ended += 1
+        sock.close()
+    return ended
+
+
+@pytest.mark.quiet
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_calls_whose_requests_never_come(acknowledged):
+    """gRPC holds who has not acknowledged its settings to no number of calls, and each is kept."""
+    ended = []
+    connections, calls = (kit.size(60, 150), 1000) if acknowledged else (2, kit.size(50_000, 150_000))
+    with kit.Scene() as scene:
+        seen = scene.under(lambda: ended.append(calls_without_requests(scene.server.address, connections, calls, acknowledged)))
+        assert scene.server.metric("bucketd_connections_closed_total") == ended[0] > 0
+    seen.holds(f"calls whose requests never come, {connections} times {calls}", memory_mib=100)
+
+
 def silent_connections(address: str, count: int) -> list[socket.socket]:
     """That are opened and say nothing."""
     host, port = address.rsplit(":", 1)

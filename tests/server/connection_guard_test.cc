@@ -71,7 +71,7 @@ class FrameBudgetTest : public ::testing::Test {
   static constexpr FrameLimits kLimits{10, 5};
   const SteadyTime start_ = std::chrono::steady_clock::now();
 
-  ClientFrames NewClient() const { return ClientFrames(kLimits, start_, nullptr, ""); }
+  ClientFrames NewClient() const { return ClientFrames({kLimits, 0, nullptr}, start_, ""); }
   bool Take(ClientFrames& client, absl::string_view bytes, int64_t after_ms = 0) const {
     return client.Received(bytes, start_ + milliseconds(after_ms)) == ClientFrames::Verdict::kGoOn;
   }
@@ -115,6 +115,19 @@ TEST_F(FrameBudgetTest, CallsTheirContentAndAnswersAreFree) {
         Frame(kSettings, 1, 0)}) {
     EXPECT_TRUE(Take(client, Times(5000, frame))) << int{frame[3]};
   }
+}
+
+// gRPC looks at how many there are once its client has acknowledged how many there may be.
+TEST_F(FrameBudgetTest, CallsAtATimeAreBoundedWhoeverEndsThem) {
+  ClientFrames client({kLimits, 3, nullptr}, start_, "");
+  const auto call = [](uint32_t stream) { return FrameOf(stream, kHeaders, 4, "block"); };
+  const auto whole = [](uint32_t stream) { return FrameOf(stream, kHeaders, 5, "block"); };
+  EXPECT_TRUE(Take(client, kPreface + call(1) + whole(3) + call(5)));
+  client.Sent(FrameOf(3, kHeaders, 5, "trailers"));
+  EXPECT_TRUE(Take(client, call(7)));
+  EXPECT_TRUE(Take(client, FrameOf(5, kReset, 0, "why?") + call(9)));
+  EXPECT_TRUE(Take(client, FrameOf(1, kHeaders, 5, "trailers"))) << "which opens none";
+  EXPECT_FALSE(Take(client, whole(11))) << "1 waits for its answer";
 }
 
 TEST_F(FrameBudgetTest, FramesCountHoweverTheirBytesAreCut) {
@@ -163,6 +176,7 @@ class UnfinishedTest : public ::testing::Test {
     }
     return unfinished_.bytes();
   }
+  static constexpr int64_t kCall = UnfinishedMessages::kCallBytes;
   int64_t AfterSent(const std::string& bytes) {
     FrameReader::Part part;
     absl::string_view rest = bytes;
@@ -177,12 +191,14 @@ class UnfinishedTest : public ::testing::Test {
 };
 
 TEST_F(UnfinishedTest, BytesCountUntilTheirMessageIsWhole) {
-  EXPECT_EQ(After(FrameOf(1, kHeaders, 4, "block")), 0);
-  EXPECT_EQ(After(FrameOf(1, kData, 0, Message(100, 40))), 45);
-  EXPECT_EQ(After(FrameOf(3, kHeaders, 4, "block") + FrameOf(3, kData, 0, Message(9, 3))), 53);
-  EXPECT_EQ(After(FrameOf(1, kData, 0, std::string(59, 'm'))), 112);
-  EXPECT_EQ(After(FrameOf(1, kData, 0, "m")), 8) << "that of stream 3";
-  EXPECT_EQ(After(FrameOf(3, kData, kEndStreamFlag)), 0) << "cut off by its client";
+  EXPECT_EQ(After(FrameOf(1, kHeaders, 4, "block")), kCall);
+  EXPECT_EQ(After(FrameOf(1, kData, 0, Message(100, 40))), kCall + 45);
+  EXPECT_EQ(After(FrameOf(3, kHeaders, 4, "block") + FrameOf(3, kData, 0, Message(9, 3))),
+            2 * kCall + 53);
+  EXPECT_EQ(After(FrameOf(1, kData, 0, std::string(59, 'm'))), 2 * kCall + 112);
+  EXPECT_EQ(After(FrameOf(1, kData, 0, "m")), 2 * kCall + 8) << "that of stream 3";
+  EXPECT_EQ(After(FrameOf(3, kData, kEndStreamFlag)), kCall) << "cut off by its client";
+  EXPECT_EQ(After(FrameOf(3, kData, kEndStreamFlag)), kCall) << "which ends once";
 }
 
 TEST_F(UnfinishedTest, WhatIsWholeAtOnceNeverCounts) {
@@ -190,31 +206,37 @@ TEST_F(UnfinishedTest, WhatIsWholeAtOnceNeverCounts) {
     EXPECT_EQ(After(FrameOf(stream, kHeaders, 4, "block") +
                     FrameOf(stream, kData, kEndStreamFlag, Message(300, 300))),
               0);
-    EXPECT_EQ(After(FrameOf(stream + 100, kHeaders, 4, "block") +
-                    FrameOf(stream + 100, kData, 0, Message(0, 0))),
-              0);
   }
+  EXPECT_EQ(After(FrameOf(101, kHeaders, 4, "block") + FrameOf(101, kData, 0, Message(0, 0))),
+            kCall)
+      << "the message is; the call may have another one";
 }
 
 TEST_F(UnfinishedTest, AStreamThatEndsOnEitherSideIsLetGo) {
-  const std::string begun = FrameOf(1, kHeaders, 4) + FrameOf(1, kData, 0, Message(100, 40));
-  EXPECT_EQ(After(begun), 45);
+  const auto begun = [](uint32_t stream) {
+    return FrameOf(stream, kHeaders, 4) + FrameOf(stream, kData, 0, Message(100, 40));
+  };
+  EXPECT_EQ(After(begun(1)), kCall + 45);
   EXPECT_EQ(After(FrameOf(1, kReset, 0, "why?")), 0);
-  for (const std::string& end : {FrameOf(1, kReset, 0, "why?"), FrameOf(1, kHeaders, 5, "trailer"),
-                                 FrameOf(1, kData, kEndStreamFlag, "last")}) {
-    EXPECT_EQ(After(begun), 45);
-    EXPECT_EQ(AfterSent(FrameOf(1, kHeaders, 4, "block") + FrameOf(1, kData, 0, "some")), 45);
-    EXPECT_EQ(AfterSent(end), 0);
-    EXPECT_EQ(After(FrameOf(1, kData, 0, std::string(60, 'm'))), 0) << "nobody keeps that";
+  EXPECT_EQ(After(begun(1)), 0) << "a stream is opened once";
+  uint32_t stream = 1;
+  for (const auto& [kind, flags] : {std::pair(kReset, 0), {kHeaders, 5}, {kData, 1}}) {
+    stream += 2;
+    EXPECT_EQ(After(begun(stream)), kCall + 45);
+    EXPECT_EQ(AfterSent(FrameOf(stream, kHeaders, 4, "block") + FrameOf(stream, kData, 0, "some")),
+              kCall + 45);
+    EXPECT_EQ(AfterSent(FrameOf(stream, kind, static_cast<unsigned char>(flags), "last")), 0);
+    EXPECT_EQ(unfinished_.open(), 0);
+    EXPECT_EQ(After(FrameOf(stream, kData, 0, std::string(60, 'm'))), 0) << "nobody keeps that";
   }
 }
 
 // A call that reads one message leaves the others in the window of its stream.
 TEST_F(UnfinishedTest, WhatComesBehindTheFirstMessageCountsUpToTheWindow) {
-  EXPECT_EQ(After(FrameOf(1, kHeaders, 4) + FrameOf(1, kData, 0, Message(500, 500))), 0);
-  EXPECT_EQ(After(FrameOf(1, kData, 0, Message(95, 95))), 100);
+  EXPECT_EQ(After(FrameOf(1, kHeaders, 4) + FrameOf(1, kData, 0, Message(500, 500))), kCall);
+  EXPECT_EQ(After(FrameOf(1, kData, 0, Message(95, 95))), kCall + 100);
   EXPECT_EQ(After(FrameOf(1, kData, 0, Times(1000, Message(95, 95)))),
-            UnfinishedMessages::kWindowBytes);
+            kCall + UnfinishedMessages::kWindowBytes);
   EXPECT_EQ(After(FrameOf(1, kData, kEndStreamFlag)), UnfinishedMessages::kWindowBytes)
       << "they may still be unread";
   EXPECT_EQ(AfterSent(FrameOf(1, kHeaders, 5, "trailer")), 0);
@@ -229,7 +251,7 @@ TEST_F(UnfinishedTest, DataOfNoStreamCountsNowhere) {
 class ConnectionGuardTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    GuardConnections([this] { ++closed_; }, {room_, 3});
+    GuardConnections([this] { ++closed_; }, {room_, 3, 0});
     listener_ = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -281,7 +303,8 @@ class ConnectionGuardTest : public ::testing::Test {
     return recvmsg(server_, &message, 0);
   }
 
-  const std::shared_ptr<ByteRoom> room_ = std::make_shared<ByteRoom>(200'000);
+  static constexpr int64_t kCall = UnfinishedMessages::kCallBytes;
+  const std::shared_ptr<ByteRoom> room_ = std::make_shared<ByteRoom>(240'000);
   int listener_ = -1;
   int client_ = -1;
   int server_ = -1;
@@ -315,13 +338,13 @@ TEST_F(ConnectionGuardTest, WhoHoldsMoreUnfinishedMessagesThanThereIsRoomForIsEn
   const std::string more = FrameOf(1, kData, 0, std::string(15'000, 'm'));
   Send(kPreface + begun + Times(3, more));
   EXPECT_GT(Read(9, 9000), 60'000) << "that much goes on in any case";
-  EXPECT_EQ(room_->used(), 60'005);
+  EXPECT_EQ(room_->used(), kCall + 60'005);
   Send(more);
   EXPECT_GT(Read(9, 9000), 0);
-  EXPECT_EQ(room_->used(), 75'005) << "there is room";
+  EXPECT_EQ(room_->used(), kCall + 75'005) << "there is room";
   Send(Times(2, more));
   errno = 0;
-  EXPECT_EQ(Read(9, 9000), -1) << "a host alone may have half of it, which is 100,000";
+  EXPECT_EQ(Read(9, 9000), -1) << "a host alone may have half of it, which is 120,000";
   EXPECT_EQ(errno, ECONNRESET);
   EXPECT_EQ(closed_, 1);
   close(server_);
@@ -332,7 +355,7 @@ TEST_F(ConnectionGuardTest, WhoHoldsMoreUnfinishedMessagesThanThereIsRoomForIsEn
 TEST_F(ConnectionGuardTest, WhatTheServerEndsIsGivenBack) {
   Send(kPreface + FrameOf(1, kHeaders, 4) + FrameOf(1, kData, 0, Message(200'000, 15'000)));
   EXPECT_GT(Read(9, 9000), 15'000);
-  EXPECT_EQ(room_->used(), 15'005);
+  EXPECT_EQ(room_->used(), kCall + 15'005);
   std::string trailers = FrameOf(0, kSettings, 0) + FrameOf(1, kHeaders, 5, "trailers");
   iovec part{trailers.data(), trailers.size()};
   msghdr message{};

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/client_callback.h"
@@ -16,6 +17,8 @@
 
 namespace bucketd {
 namespace {
+
+using ::testing::HasSubstr;
 
 class LifecycleTest : public ServerTest {
  protected:
@@ -43,6 +46,21 @@ TEST_F(LifecycleTest, AnswersHealthChecks) {
   StartServer();
   EXPECT_EQ(Health(""), 1);
   EXPECT_EQ(Health("bucketd.v1.Planner"), 1);
+  std::string reply;
+  const grpc::Status other = CallRaw("/grpc.health.v1.Health/Check", "\x0a\4some", &reply);
+  EXPECT_EQ(other.error_code(), grpc::StatusCode::NOT_FOUND);
+  const grpc::Status nonsense = CallRaw("/grpc.health.v1.Health/Check", "\x0a\x7f", &reply);
+  EXPECT_THAT(nonsense.error_message(), HasSubstr("grpc.health.v1.HealthCheckRequest"));
+}
+
+// A watch lasts for as long as its caller likes, and whoever connects could open as many as he
+// likes.
+TEST_F(LifecycleTest, HasNoWatchesOfHealth) {
+  StartServer();
+  std::string reply;
+  const grpc::Status status = CallRaw("/grpc.health.v1.Health/Watch", "", &reply);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("Check"));
 }
 
 // gRPC's reflection parses what anybody sends, and keeps it on a thread for each stream.

@@ -22,6 +22,7 @@
 #include <sys/socket.h>
 
 #include "server/rpc/connection_guard.h"
+#include "server/rpc/unfinished_messages.h"
 
 namespace bucketd {
 namespace {
@@ -103,7 +104,7 @@ class SessionGuardTest : public ::testing::Test {
  protected:
   void SetUp() override {
     GuardConnections([this] { ++closed_sockets_; });
-    GuardSessions([this] { ++closed_; }, room_);
+    GuardSessions([this] { ++closed_; }, {room_, 0, 3});
     grpc::SslServerCredentialsOptions credentials;
     credentials.pem_key_cert_pairs.push_back(MakeKeyAndCertificate());
     grpc::ServerBuilder builder;
@@ -159,7 +160,8 @@ class SessionGuardTest : public ::testing::Test {
     return room_->used() == bytes;
   }
 
-  const std::shared_ptr<ByteRoom> room_ = std::make_shared<ByteRoom>(200'000);
+  static constexpr int64_t kCallBytes = UnfinishedMessages::kCallBytes;
+  const std::shared_ptr<ByteRoom> room_ = std::make_shared<ByteRoom>(240'000);
   std::atomic<int> closed_{0};
   std::atomic<int> closed_sockets_{0};
 
@@ -182,16 +184,30 @@ TEST_F(SessionGuardTest, AFloodInsideTlsEndsItsConnection) {
   EXPECT_EQ(closed_sockets_, 0) << "who sees encrypted bytes counts nothing";
 }
 
+TEST_F(SessionGuardTest, CallsInsideTlsAreBounded) {
+  const auto call = [](char stream) {
+    std::string frames = kCall;
+    frames[8] = stream;
+    return frames;
+  };
+  Send(call(1) + call(3) + call(5) + kPing);
+  EXPECT_EQ(ReadUntil(kPong).find("(the end)"), std::string::npos);
+  Send(call(7) + kPing);
+  EXPECT_NE(ReadUntil("never").find("(the end)"), std::string::npos);
+  EXPECT_EQ(closed_, 1);
+  EXPECT_TRUE(EventuallyUsed(0));
+}
+
 TEST_F(SessionGuardTest, UnfinishedMessagesInsideTlsAreBoundedAndGivenBack) {
   Send(kCall + Some(15'000, true));
-  EXPECT_TRUE(EventuallyUsed(15'000));
+  EXPECT_TRUE(EventuallyUsed(kCallBytes + 15'000));
   Send(kReset);
   EXPECT_TRUE(EventuallyUsed(0));
 }
 
 TEST_F(SessionGuardTest, WhoHoldsMoreInsideTlsThanThereIsRoomForIsEnded) {
   Send(kCall + Some(15'000, true) + Times(4, Some(12'000, false)) + kPing);
-  EXPECT_TRUE(EventuallyUsed(63'000));
+  EXPECT_TRUE(EventuallyUsed(kCallBytes + 63'000));
   Send(Times(4, Some(12'000, false)) + kPing);
   EXPECT_NE(ReadUntil("never").find("(the end)"), std::string::npos);
   EXPECT_EQ(closed_, 1);
