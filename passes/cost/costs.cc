@@ -126,7 +126,9 @@ Costs Costs::WithWires(const Graph& graph, absl::Span<const double> times) const
 
 absl::Status Costs::CheckTotal(const Graph& graph) const {
   double total = 0.0;
+  NodeId costliest = 0;
   for (NodeId n = 0; n < graph.size(); ++n) {
+    if (node_ps(n) > node_ps(costliest)) costliest = n;
     total += static_cast<double>(node_ps(n)) + static_cast<double>(host_ps_per_kernel_);
   }
   for (const Collective& c : graph.collectives()) {
@@ -136,9 +138,9 @@ absl::Status Costs::CheckTotal(const Graph& graph) const {
   }
   if (total <= kMaxTotalPs) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("one step of this graph would take %g s under cost profile %s; expected less "
-                      "than %g s",
-                      total * 1e-12, profile_id_, kMaxTotalPs * 1e-12));
+      absl::StrFormat("one step of this graph would take at least %g s under cost profile %s, most "
+                      "of it for %s; expected less than %g s",
+                      total * 1e-12, profile_id_, graph.Describe(costliest), kMaxTotalPs * 1e-12));
 }
 
 absl::StatusOr<Costs> Costs::FromFile(const Graph& graph, const StatedCosts& stated,

@@ -59,6 +59,7 @@ MeshDim ReadMeshDim(od::object object) {
 
 void ReadField(absl::string_view key, od::value value, Header& header) {
   if (key == "name") header.name = Text(value);
+  if (key == "schema") header.schema = value.get_int64();
   if (key == "kind") header.kind = Text(value);
   if (key == "device_type") header.device_type = TextOrNull(value);
   if (key == "stated") header.stated = int64_t{value.get_int64()} == 1;
@@ -108,6 +109,7 @@ absl::Status Header::Check() const {
   const auto bad = [](auto... parts) {
     return absl::InvalidArgumentError(absl::StrCat("captured graph: ", parts...));
   };
+  if (schema != 1) return bad("schema ", schema, ": expected 1");
   if (!has_nodes) return bad("expected an object with a list \"nodes\"");
   if (kind != "fw" && kind != "bw" && kind != "joint") {
     return bad("kind \"", absl::CHexEscape(kind), "\": expected fw, bw or joint");
@@ -155,6 +157,16 @@ absl::StatusOr<Group> Roles::MakeRole(const FileGroup& group) {
   if (!group.ranks.empty() && group.size != static_cast<int64_t>(group.ranks.size())) {
     return absl::InvalidArgumentError(
         absl::StrCat("a group of size ", group.size, " has ", group.ranks.size(), " ranks"));
+  }
+  std::vector<int64_t> ranks = group.ranks;
+  std::sort(ranks.begin(), ranks.end());
+  if (!ranks.empty() && ranks[0] < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a group has rank ", ranks[0], "; expected none below 0"));
+  }
+  if (const auto twice = std::adjacent_find(ranks.begin(), ranks.end()); twice != ranks.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a group has rank ", *twice, " twice; expected each once"));
   }
   if (role.mesh_dim.empty()) {
     const bool all = group.size == header_.world_size;

@@ -29,7 +29,7 @@ struct Header {
   std::string name, kind, device_type;
   bool stated =
       false;  // flags, directions, tags and bytes are as the nodes say (proto/GRAPH.md §1)
-  int64_t world_size = 0, gpus_per_node = 0;
+  int64_t schema = 1, world_size = 0, gpus_per_node = 0;
   std::vector<int64_t> mesh_shape;
   std::vector<std::string> mesh_dim_names;
   std::vector<MeshDim> mesh_dims;

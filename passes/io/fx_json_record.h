@@ -26,8 +26,8 @@ struct Record {
   };
   struct Coll {
     absl::string_view kind, group, reduce_op, tag, param;
-    int64_t group_size = -1;  // -1: not stated
-    double alpha_us = 0.0, busbw = 0.0;
+    int64_t group_size = -1;              // -1: not stated
+    double alpha_us = -1.0, busbw = 0.0;  // neither is a cost: not stated
   };
 
   int64_t id = -1;  // -1: not stated

@@ -27,6 +27,13 @@ void AddToWire(const Collective& c, int64_t alpha_ps, const Job& job, Wire& wire
   if (wire.keys.insert(BucketKey::Of(c)).second) wire.busy_ps += alpha_ps;
 }
 
+// Whether `n`, which reads `x`, comes behind its end. What reads a collective beside its wait comes
+// behind its launch alone.
+bool ComesBehind(const Graph& graph, NodeId n, NodeId x) {
+  return graph.kind(x) != NodeKind::kCollective ||
+         graph.collective(graph.collective_of(x)).wait == n;
+}
+
 }  // namespace
 
 int64_t LowerBoundPs(const Graph& graph, const Costs& costs) {
@@ -35,11 +42,13 @@ int64_t LowerBoundPs(const Graph& graph, const Costs& costs) {
   for (NodeId n = 0; n < graph.size(); ++n) {
     for (const NodeId x : graph.inputs(n)) {
       int64_t& h = head[static_cast<size_t>(n)];
-      h = std::max(h, head[static_cast<size_t>(x)] + costs.node_ps(x));
+      const int64_t own_ps = ComesBehind(graph, n, x) ? costs.node_ps(x) : 0;
+      h = std::max(h, head[static_cast<size_t>(x)] + own_ps);
     }
   }
   for (NodeId n = graph.size(); n-- > 0;) {
     for (const NodeId x : graph.inputs(n)) {
+      if (!ComesBehind(graph, n, x)) continue;
       int64_t& t = tail[static_cast<size_t>(x)];
       t = std::max(t, tail[static_cast<size_t>(n)] + costs.node_ps(n));
     }

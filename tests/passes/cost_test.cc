@@ -11,6 +11,7 @@
 #include "nlohmann/json.hpp"
 
 #include "passes/cost/device_model.h"
+#include "passes/io/fx_json.h"
 #include "passes/io/profile_json.h"
 #include "passes/io/proto_io.h"
 #include "proto/costs.pb.h"
@@ -156,6 +157,9 @@ TEST(Costs, RefuseWhatNoGraphTakes) {
     const absl::Status status = Costs::FromFile(captured.graph, stated, CostProfile()).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad;
   }
+  const std::string too_long =
+      std::string(Costs::FromFile(captured.graph, stated, CostProfile()).status().message());
+  EXPECT_THAT(too_long, HasSubstr("most of it for " + captured.graph.Describe(last_call)));
   us = -1.0;
   EXPECT_THAT(Costs::FromFile(captured.graph, stated, CostProfile()).status().message(),
               HasSubstr(captured.graph.Describe(last_call)));
@@ -179,6 +183,22 @@ TEST(Costs, NothingOverAWireOfNoSpeedIsRefused) {
   EXPECT_EQ(costs.status().code(), absl::StatusCode::kInvalidArgument) << costs.status();
   stated.links[0].busbw_bytes_per_s = 1e9;
   EXPECT_TRUE(Costs::FromFile(graph, stated, CostProfile()).ok());
+}
+
+TEST(Costs, AFileThatStatesNoLatencyHasNone) {
+  const absl::StatusOr<CapturedGraph> captured = ReadCapturedGraph(R"({
+    "kind": "fw", "world_size": 4, "groups": {"0": {"ranks": [0, 1, 2, 3], "mesh_dim": "dp"}},
+    "nodes": [
+    {"name": "p", "op": "placeholder", "inputs": [], "est_us": 0, "outputs": [{"shape": [8], "dtype": "bfloat16"}]},
+    {"name": "g", "op": "_c10d_functional.all_gather_into_tensor.default", "inputs": [0], "est_us": 9,
+     "outputs": [{"shape": [32], "dtype": "bfloat16"}], "coll": {"kind": "ag", "group": "0", "busbw": 1e9}},
+    {"name": "w", "op": "_c10d_functional.wait_tensor.default", "inputs": [1], "wait_of": 1, "est_us": 0,
+     "outputs": [{"shape": [32], "dtype": "bfloat16"}]},
+    {"name": "output", "op": "output", "inputs": [2], "outputs": [], "est_us": 0}]})");
+  ASSERT_TRUE(captured.ok()) << captured.status();
+  const absl::Status status =
+      Costs::FromFile(captured->graph, captured->costs, CostProfile()).status();
+  EXPECT_THAT(status.message(), HasSubstr("(g): alpha_us is -1"));
 }
 
 TEST(DeviceModel, NamesTheMeshDimensionThatIsMissing) {

@@ -73,6 +73,29 @@ TEST(OverlapBucketMode, T2_13_WithPreBucketingBothSequencesGiveOneScatter) {
   }
 }
 
+// What they are gathered from is large: to merge them keeps it alive, and no limit on bytes is
+// small enough to keep them apart.
+TEST(OverlapBucketMode, GathersOfNothingAreLeftAloneWhereMergedTheyNeedTooMuch) {
+  Net net;
+  std::vector<NodeId> products;
+  for (const std::string& layer : {std::string("0"), std::string("1")}) {
+    const NodeId copy = net.Call("clone" + layer, {net.Parameter(layer, {4096, 64})}, {4096, 64});
+    const NodeId none = net.Call("slice" + layer, {copy}, {0, 64});
+    products.push_back(net.Call("mm" + layer, {copy, net.Gather(layer, none)}, {8, 64}));
+  }
+  for (const NodeId product : products) net.Out(product, SlotKind::kOutput);
+  const Graph graph = net.Build();
+  const Costs costs = Timed(graph, {{"AG", 20}, {"clone", 5}, {"slice", 1}, {"mm", 20}}, 20.0);
+  for (const char* mode : {"overlap", "auto"}) {
+    PlanOptions options;
+    options.mode = mode;
+    const absl::StatusOr<Plan> plan = MakePlan(graph, costs, options);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_LE(plan->prediction.peak_bytes, plan->program_order.peak_bytes / 20 * 21) << mode;
+    EXPECT_TRUE(plan->buckets.empty()) << mode;
+  }
+}
+
 TEST(OverlapBucketMode, CapturedStepsStayWithinMemory) {
   for (const std::string& name : CapturedNames()) {
     if (!absl::StrContains(name, "debug")) continue;

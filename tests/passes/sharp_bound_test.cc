@@ -100,6 +100,26 @@ TEST(SharpBound, AllComputeBetweenTwoCollectivesStandsBetweenThem) {
   EXPECT_EQ(BoundOf(net.Build()), 5 * 10 + 2 * 5);  // the longest path is one kernel shorter
 }
 
+// What reads a collective beside its wait waits for nothing.
+TEST(LowerBound, IsThatOfPlansInWhichAReaderComesBeforeTheWait) {
+  Net net;
+  const NodeId start = net.Start(CollectiveKind::kAllGather, "0", net.Parameter("p", {8, 8}));
+  const NodeId x = net.Input("x", {8, 8});
+  net.Out(net.Reduce("1", net.Call("a", {x, start}, {8, 8})), SlotKind::kOutput);
+  const Graph graph = net.Build();
+  StatedCosts stated;
+  for (NodeId n = 0; n < graph.size(); ++n) {
+    stated.node_us.push_back(graph.kind(n) == NodeKind::kCall ? 10.0 : 0.0);
+  }
+  stated.links.assign(graph.collectives().size(), {50.0, 1e30, false});
+  CostProfile profile;
+  profile.overlap_slowdown = 0.0;
+  const Costs costs = Costs::FromFile(graph, stated, profile).value();
+  const int64_t took = Simulate(graph, ProgramOrder(graph), costs).prediction.total_ps;
+  EXPECT_LE(LowerBoundPs(graph, costs), took);
+  EXPECT_GE(took, 100'000'000) << "two launches of one wire";
+}
+
 TEST(SharpBound, TheHostLaunchesOneAfterTheOther) {
   Net net;
   const NodeId x = net.Input("x", {8, 8});

@@ -43,6 +43,7 @@ class OverlapGraph {
   int32_t size() const { return static_cast<int32_t>(kind_.size()); }
   // Each once, ascending; order that is kept for other reasons than data counts as data.
   absl::Span<const Position> parents(Position v) const { return parents_.of(v); }
+  int64_t edges() const { return static_cast<int64_t>(parents_.all.size()); }
   absl::Span<const Position> users(Position v) const { return users_.of(v); }
   // Of a bucket's start its members', of its wait their waits.
   absl::Span<const NodeId> nodes(Position v) const { return nodes_.of(v); }

@@ -165,14 +165,19 @@ OverlapScheduler::Path OverlapScheduler::FindPath(int32_t l, Position now) {
   path_.clear();
   stack_.clear();
   ++search_;
+  // False: there are many, and nothing is left to look at them with.
   const auto add_parents = [&](Position v) {
-    for (const Position parent : steps_.parents(v)) {
+    const absl::Span<const Position> parents = steps_.parents(v);
+    if (search_edges_left_ < 0 && parents.size() > Index(kShortSearch)) return false;
+    search_edges_left_ -= static_cast<int64_t>(parents.size());
+    for (const Position parent : parents) {
       if (scheduled(parent) || seen_[Index(parent)] == search_) continue;
       seen_[Index(parent)] = search_;
       stack_.push_back(parent);
     }
+    return true;
   };
-  add_parents(launch(l).start);
+  if (!add_parents(launch(l).start)) return Path::kBlocked;
   while (!stack_.empty()) {
     const Position v = stack_.back();
     stack_.pop_back();
@@ -189,7 +194,7 @@ OverlapScheduler::Path OverlapScheduler::FindPath(int32_t l, Position now) {
     if (wait && WaitBlocks(steps_.launch_of(v), now)) return Path::kBlocked;
     if (--search_steps_left_ < 0 && path_.size() >= kShortSearch) return Path::kBlocked;
     path_.push_back(v);
-    add_parents(v);
+    if (!add_parents(v)) return Path::kBlocked;
   }
   std::sort(path_.begin(), path_.end());
   return Path::kOpen;

@@ -59,6 +59,8 @@ OverlapScheduler::OverlapScheduler(const OverlapGraph& steps, const StorageUses&
       near_(static_cast<int32_t>(steps.launches().size())),
       seen_(Index(steps.size()), 0),
       search_steps_left_((limits.upstream ? kUpstreamSearchSteps : kSearchSteps) * steps.size()),
+      search_edges_left_((limits.upstream ? kUpstreamSearchSteps : kSearchSteps) *
+                         (steps.size() + steps.edges())),
       best_of_key_(Index(steps.key_count())),
       best_seen_(Index(steps.key_count()), 0) {
   const absl::Span<const LaunchSpan> launches = steps.launches();

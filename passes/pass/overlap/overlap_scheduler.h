@@ -152,6 +152,7 @@ class OverlapScheduler {
   std::vector<int32_t> seen_;             // one a step: the search that saw it last
   int32_t search_ = 0;
   int64_t search_steps_left_ = 0;
+  int64_t search_edges_left_ = 0;
   std::vector<Position> stack_, path_;
   std::vector<Rank> best_of_key_;
   std::vector<int32_t> best_seen_;

@@ -93,8 +93,9 @@ bool MemoryFit::Shrink(const Found& found, const Applied& applied) {
   if (peak <= MemoryLimit(context)) return false;
   if (limit_ < 0) limit_ = Limit();
   if (peak <= limit_) return false;
-  if (++round_ == kRounds) {
-    std::fill(byte_limits_.begin(), byte_limits_.end(), 0);
+  if (++round_ >= kRounds) {
+    // Launches of no bytes merge within 0 still.
+    std::fill(byte_limits_.begin(), byte_limits_.end(), round_ == kRounds ? 0 : -1);
     return true;
   }
   for (const size_t f : Culprits(plan, simulation.live_bytes, applied)) {

@@ -13,7 +13,7 @@
 namespace bucketd::overlap {
 
 // Of a limit on bytes a launch, lowered round by round where a bucket is alive while memory is
-// above the limit. After kRounds nothing merges any more, and the plan is what it was before: a
+// above the limit. Behind kRounds nothing merges any more, and the plan is what it was before: a
 // plan that came with more memory than the limit allows is not made worse.
 class MemoryFit {
  public:

@@ -31,7 +31,10 @@ absl::StatusOr<std::vector<int32_t>> Relations::Order(const ItemGraph& items,
 }
 
 Quotient::Quotient(const Model& model, GroupTimelines& timeline)
-    : model_(model), timeline_(timeline), seen_(Index(model.items()), 0) {
+    : model_(model),
+      timeline_(timeline),
+      seen_(Index(model.items()), 0),
+      visits_left_(kVisitsPerItem * model.items()) {
   for (int32_t item = 0; item < model.items(); ++item) {
     node_of_.push_back(item);
     circle_.push_back(item);
@@ -164,11 +167,12 @@ Quotient::Answer Quotient::Look(const GroupTimelines::Event& linked, int32_t nod
 template <bool kBackward>
 bool Quotient::Search(const GroupTimelines::Event& linked, int32_t node, int32_t loose) {
   ++stamp_;
+  const int32_t most = visits_left_ > 0 ? kMaxVisits : kFewVisits;
   int32_t visits = 0;
   bool found = false;
   stack_.clear();
   const auto look = [&](int32_t at) {
-    found = found || ++visits > kMaxVisits;
+    found = found || ++visits > most;
     if (found || seen_[Index(at)] == stamp_) return !found;
     seen_[Index(at)] = stamp_;
     const Answer answer = Look<kBackward>(linked, node, at);
@@ -182,6 +186,7 @@ bool Quotient::Search(const GroupTimelines::Event& linked, int32_t node, int32_t
     stack_.pop_back();
     ForNeighbours<kBackward>(at, look);
   }
+  visits_left_ -= visits;
   return found;
 }
 

@@ -49,7 +49,7 @@ class Relations {
 // Launches stand in timelines, so a path that passes a compute node is found by comparing slots; a
 // search goes only through nodes that stand in no timeline and through other groups' launches of
 // the same slot: as a rule a handful of casts and views. It gives up, and forbids the merge, after
-// kMaxVisits edges, which bounds the work on any graph.
+// kMaxVisits edges, and after kFewVisits once all searches have had kVisitsPerItem of every item.
 class Quotient : public Relations {
  public:
   // Both outlive this. O(nodes + edges + hiding nodes).
@@ -60,7 +60,8 @@ class Quotient : public Relations {
   std::vector<Edge> Edges() const override;
 
  private:
-  static constexpr int32_t kMaxVisits = 4096;
+  static constexpr int32_t kMaxVisits = 4096, kFewVisits = 64;
+  static constexpr int64_t kVisitsPerItem = 32;  // captured graphs take less than one
   enum class Answer { kNo, kPath, kLookOn };
 
   // Compute nodes around a node, as indices into Model::compute: the last one before it and the
@@ -95,6 +96,7 @@ class Quotient : public Relations {
   std::vector<int32_t> seen_;   // stamp of the search that saw a node last
   int32_t stamp_ = 0;
   std::vector<int32_t> stack_;
+  int64_t visits_left_;
 };
 
 }  // namespace bucketd::overlap
