@@ -9,7 +9,9 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_join.h"
 #include "spdlog/spdlog.h"
 
 #include "server/store/crash_point.h"
@@ -49,6 +51,7 @@ Replica::Replica(const Parts& parts)
                parts.graphs, parts.store, parts.ask_here, parts.cancel_here,
                parts.options.max_waiting_ranks}),
       peer_jobs_(members_, peers_),
+      superseded_(parts.superseded),
       beats_(2, kMaxQueued) {}
 
 void Replica::Start() {
@@ -66,14 +69,22 @@ void Replica::Schedule() {
   });
 }
 
+std::string Replica::Trouble() const {
+  std::vector<std::string> all = {members_.Trouble(), members_.Mismatch(), routes_.Trouble()};
+  std::erase(all, "");
+  return absl::StrJoin(all, "; ");
+}
+
 void Replica::Beat() {
   const bool is_first = members_.session() == 0;
-  const std::string before = members_.Trouble();
+  const std::string before = members_.Trouble(), agreed = members_.Mismatch();
   members_.Beat().IgnoreError();  // Trouble() says it
-  const std::string now = members_.Trouble();
+  const std::string now = members_.Trouble(), mismatch = members_.Mismatch();
+  if (agreed.empty() && !mismatch.empty()) spdlog::warn("{}", mismatch);
   if (before.empty() != now.empty() && !(is_first && now.empty())) {
     spdlog::warn("replica {}: {}", members_.self().address, now.empty() ? "back" : now);
   }
+  if (members_.superseded()) superseded_();
   routes_.Look();
   std::set<std::string> addresses;
   for (const ReplicaView& replica : members_.List()) addresses.insert(replica.id.address);
@@ -128,7 +139,7 @@ void Replica::Sign(v1::JobStatus& job) const {
 
 ClusterView Replica::View() const {
   return {members_.List(), static_cast<int64_t>(leases_.held(LeaseOf::kJob)),
-          static_cast<int64_t>(leases_.held(LeaseOf::kPlan)), members_.Trouble()};
+          static_cast<int64_t>(leases_.held(LeaseOf::kPlan)), Trouble()};
 }
 
 }  // namespace bucketd

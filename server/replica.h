@@ -38,6 +38,7 @@ class Replica {
     PeerCalls& peers;
     std::function<uint64_t(const RanksCall& call, JobRoutes::Done done)> ask_here;
     std::function<void(uint64_t call)> cancel_here;
+    std::function<void()> superseded;  // a later server has this one's address
   };
   explicit Replica(const Parts& parts);
 
@@ -54,7 +55,7 @@ class Replica {
   PeerJobs& peer_jobs() { return peer_jobs_; }
   uint64_t incarnation() const { return members_.self().incarnation; }
   // For people; "": all is well.
-  std::string Trouble() const { return members_.Trouble(); }
+  std::string Trouble() const;
   ClusterView View() const;
   // Says of a job that is here whose word that is.
   void Sign(v1::JobStatus& job) const;
@@ -74,6 +75,7 @@ class Replica {
   WorkerPool uploads_;
   JobRoutes routes_;
   PeerJobs peer_jobs_;
+  const std::function<void()> superseded_;
   WorkerPool beats_;  // last: what it runs uses the rest
 };
 

@@ -172,6 +172,7 @@ struct Server::Impl {
     return planning.WhyDisabled();
   }
   std::unique_ptr<Replica> MakeReplica();
+  void Superseded();
   absl::Status Listen();
   absl::Status StartHttp();
   void OpenPins();
@@ -260,7 +261,17 @@ std::unique_ptr<Replica> Server::Impl::MakeReplica() {
                      [this](const RanksCall& call, JobRoutes::Done done) {
                        return AskAgreement(parts, call, std::move(done));
                      },
-                     [this](uint64_t call) { agreement.Cancel(call); }});
+                     [this](uint64_t call) { agreement.Cancel(call); }, [this] { Superseded(); }});
+}
+
+// Jobs that come here would be agreed on apart from all others.
+void Server::Impl::Superseded() {
+  if (draining) return;
+  spdlog::error(
+      "another server has the address {}, and the jobs with it: this one takes no more calls; give "
+      "each replica a --cluster-address of its own and start this one anew",
+      options.cluster_address);
+  BeginDrain();
 }
 
 absl::Status Server::Impl::Listen() {

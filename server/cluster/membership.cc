@@ -67,6 +67,7 @@ absl::Status Membership::Renew() {
   record.set_format_version(kFormat);
   record.set_incarnation(self_.incarnation);
   record.set_beat(++beat_);
+  record.set_dead_ms(static_cast<uint32_t>(dead_after_.count()));
   bool is_first = false;
   {
     const absl::MutexLock lock(&mutex_);
@@ -144,7 +145,7 @@ void Membership::See(const Record& record, SteadyTime now) {
   Seen& seen = others_[std::string(absl::StripPrefix(record.key, kPrefix))];
   if (seen.value == record.value) return;
   const v1::ReplicaRecord said = Parse(record.value).value_or(v1::ReplicaRecord());
-  seen = {said.incarnation(), said.beat(), said.draining(), now, record.value};
+  seen = {said.incarnation(), said.beat(), said.draining(), said.dead_ms(), now, record.value};
 }
 
 absl::StatusOr<bool> Membership::IsGone(const ReplicaId& id) {
@@ -200,6 +201,21 @@ std::string Membership::Trouble() const {
   if (!Lapsed(now_())) return "";
   return absl::StrCat(superseded_ ? "takes nothing on: " : "cut off from the other replicas: ",
                       error_.empty() ? "the store does not answer" : error_);
+}
+
+std::string Membership::Mismatch() const {
+  const absl::MutexLock lock(&mutex_);
+  for (const auto& [address, seen] : others_) {
+    if (seen.dead_ms == 0 || milliseconds(seen.dead_ms) == dead_after_) continue;
+    return absl::StrCat("--cluster-dead-ms is ", dead_after_.count(), " here and ", seen.dead_ms,
+                        " at ", address, "; give all replicas the same");
+  }
+  return "";
+}
+
+bool Membership::superseded() const {
+  const absl::MutexLock lock(&mutex_);
+  return superseded_;
 }
 
 std::vector<ReplicaView> Membership::List() const {

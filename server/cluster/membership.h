@@ -73,6 +73,10 @@ class Membership {
   uint64_t session() const;
   // Why this one takes nothing on; "": it does.
   std::string Trouble() const;
+  // Who is set up to find others dead after another time than this one; "": nobody.
+  std::string Mismatch() const;
+  // A later server has this one's address: it takes nothing on again.
+  bool superseded() const;
   // As last seen, this one too, in the order of their addresses.
   std::vector<ReplicaView> List() const;
   // Whom the thing of that name belongs to where the store cannot say: the same on all replicas
@@ -86,6 +90,7 @@ class Membership {
     uint64_t incarnation = 0;
     uint64_t beat = 0;
     bool draining = false;
+    uint32_t dead_ms = 0;
     SteadyTime since;   // `beat` was seen first
     std::string value;  // the record
   };

@@ -39,6 +39,7 @@
 #include "server/plans/plan_answer.h"
 #include "server/plans/plan_cache.h"
 #include "server/rpc/peer_calls.h"
+#include "server/rpc/unreached.h"
 #include "server/store/audit.h"
 #include "server/store/store.h"
 
@@ -96,6 +97,8 @@ class JobRoutes {
   void Look();
   // Jobs are somebody else's from here on: whoever waits here is answered by the agreement's end.
   void BeginDrain();
+  // Whom calls that had to go there could not be sent to, lately; "": nobody. For people.
+  std::string Trouble() const { return unreached_.InWords(std::chrono::steady_clock::now()); }
 
  private:
   // One stay of a call somewhere; what comes of an earlier one is not heard any more.
@@ -176,6 +179,7 @@ class JobRoutes {
   void AnswerPlan(CallId id, Leg leg, v1::PlanSource source, const PlanReplyPtr& reply);
 
   const Parts parts_;
+  Unreached unreached_;
   mutable absl::Mutex mutex_;
   CallId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;

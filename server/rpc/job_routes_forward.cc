@@ -112,9 +112,12 @@ void JobRoutes::Came(CallId id, Leg leg, const absl::StatusOr<v1::ForwardReply>&
     return;
   }
   if (!reply.ok()) {
-    Broken(id, leg, owner, reply.status().message());
+    // What is no replica says nothing at all.
+    const std::string why(reply.status().message());
+    Broken(id, leg, owner, why.empty() ? StatusCodeToString(reply.status().code()) : why);
     return;
   }
+  unreached_.Answered(owner.address);
   CrashPoint("forward: answer came");
   switch (reply->answer_case()) {
     case v1::ForwardReply::kPlan:
@@ -150,6 +153,7 @@ void JobRoutes::TooLarge(CallId id, Leg leg, const ReplicaId& owner, const absl:
 
 void JobRoutes::Broken(CallId id, Leg leg, const ReplicaId& owner, absl::string_view why) {
   parts_.metrics.forwarded(ForwardOutcome::kBroken).Increment();
+  unreached_.Failed(owner.address, why, std::chrono::steady_clock::now());
   Again(id, leg, owner, std::nullopt,
         absl::StrCat("the replica at ", owner.address, " cannot be asked: ", why));
 }

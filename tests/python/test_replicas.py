@@ -335,3 +335,48 @@ def test_with_tls_a_replica_may_call_others_if_its_certificate_has_the_role(engi
             first[0].cancel()
         for channel in channels:
             channel.close()
+
+
+def test_where_the_others_cannot_reach_a_replica_they_say_so(tmp_path):
+    """Its --cluster-address is one where nobody listens: jobs that it has have no ranks of others."""
+    store = ("--store-dir", str(tmp_path / "store"), "--cluster-dead-ms", str(DEAD_AFTER_MS))
+    for which in "ab":
+        (tmp_path / which).mkdir()
+    a = Server(tmp_path / "a", *store, "--cluster-address", f"unix:{tmp_path}/a/socket")
+    b = Server(tmp_path / "b", *store, "--cluster-address", f"unix:{tmp_path}/nobody")
+    try:
+        wait_for(lambda: a.metric('bucketd_replicas{state="serving"}') == 2, "the replicas to see each other")
+        request = request_for(8)
+        named = planner_pb2.GetPlanRequest(job=planner_pb2.Job(id="train", generation=1, scope="0/fw", rank=[0], size=2))
+        named.MergeFrom(request)
+        first = b.stub.GetPlan.future(named, timeout=15)
+        wait_for(lambda: b.metric("bucketd_agreement_waiting_ranks") == 1, "the first rank to wait where its job is")
+        named.job.rank[:] = [1]
+        second = a.stub.GetPlan.future(named, timeout=8)
+        wait_for(lambda: "cannot ask the replica at" in a.page("/readyz"), "the page to say it")
+        assert f"{tmp_path}/nobody" in ctl("status", server=a)
+        assert a.log.read_text().count("is that its --cluster-address") == 1
+        assert second.exception(20) is not None and first.exception(20) is not None
+    finally:
+        for server in (a, b):
+            server.channel.close()
+            server.process.kill()
+
+
+def test_of_two_replicas_with_one_address_the_first_takes_no_more_calls(tmp_path):
+    store = ("--store-dir", str(tmp_path / "store"), "--cluster-dead-ms", str(DEAD_AFTER_MS), "--cluster-address", f"unix:{tmp_path}/a/socket")
+    for which in "ab":
+        (tmp_path / which).mkdir()
+    a = Server(tmp_path / "a", *store)
+    b = Server(tmp_path / "b", *store)
+    try:
+        wait_for(lambda: a.metric("bucketd_ready") == 0, "the first one to be told")
+        with pytest.raises(grpc.RpcError) as refused:
+            a.stub.GetPlan(request_for(8), timeout=10)
+        assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert "give each replica a --cluster-address of its own" in a.log.read_text()
+        assert b.stub.GetPlan(request_for(8), timeout=60).plan.plan
+    finally:
+        for server in (a, b):
+            server.channel.close()
+            server.process.kill()

@@ -264,7 +264,22 @@ TEST_F(ClusterPartsTest, AServerThatIsStartedAnewHasEndedTheOneBefore) {
   EXPECT_TRUE(b.Take(job_).mine);
   EXPECT_EQ(a.members.Beat().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(a.members.Trouble(), ::testing::HasSubstr("has taken the address a:1"));
+  EXPECT_TRUE(a.members.superseded());
+  EXPECT_FALSE(again.members.superseded());
   EXPECT_FALSE(again.members.lapsed());
+}
+
+TEST_F(ClusterPartsTest, WhoFindsOthersDeadAtAnotherTimeIsNamed) {
+  const auto now = [] { return SteadyTime(); };
+  Membership a(*world_.store, {"a:1", 1}, seconds(1), now);
+  Membership b(*world_.store, {"b:1", 1}, seconds(60), now);
+  Membership c(*world_.store, {"c:1", 1}, seconds(60), now);
+  for (Membership* member : {&b, &c, &b}) ASSERT_TRUE(member->Beat().ok());
+  EXPECT_EQ(b.Mismatch(), "");
+  for (Membership* member : {&a, &b}) ASSERT_TRUE(member->Beat().ok());
+  EXPECT_EQ(b.Mismatch(),
+            "--cluster-dead-ms is 60000 here and 1000 at a:1; give all replicas the same");
+  EXPECT_THAT(a.Mismatch(), ::testing::HasSubstr("is 1000 here and 60000 at b:1"));
 }
 
 TEST_F(ClusterPartsTest, WhoLeavesIsGoneAtOnce) {

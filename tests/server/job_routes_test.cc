@@ -94,9 +94,27 @@ TEST(JobRoutesTest, WhoCouldNotBeAskedIsToldOfTheStoreAndOfTheOtherReplica) {
   EXPECT_THAT(std::string(why.message()),
               AllOf(HasSubstr("the replica at b:1 cannot be asked: no route"),
                     HasSubstr("postgres://db-1/bucketd: cannot connect")));
+  EXPECT_EQ(routes.Trouble(), "cannot ask the replica at b:1: no route");
   timers.Stop();
   pool.Stop();
   uploads.Stop();
+}
+
+TEST(UnreachedTest, AReplicaIsNamedForAMinuteOrUntilItAnswers) {
+  const SteadyTime start = Now();
+  const auto after = [&](int seconds) { return start + std::chrono::seconds(seconds); };
+  Unreached unreached;
+  EXPECT_EQ(unreached.InWords(start), "");
+  unreached.Failed("a:1", "no route", start);
+  unreached.Failed("b:1", "UNIMPLEMENTED", after(20));
+  EXPECT_EQ(
+      unreached.InWords(after(59)),
+      "cannot ask the replica at a:1: no route; cannot ask the replica at b:1: UNIMPLEMENTED");
+  EXPECT_EQ(unreached.InWords(after(70)), "cannot ask the replica at b:1: UNIMPLEMENTED");
+  unreached.Answered("b:1");
+  EXPECT_EQ(unreached.InWords(after(70)), "");
+  for (int i = 0; i < 1000; ++i) unreached.Failed(absl::StrCat("c:", i), "no", after(90));
+  EXPECT_LT(unreached.InWords(after(90)).size(), 5000u) << "whatever addresses the store has";
 }
 
 }  // namespace
