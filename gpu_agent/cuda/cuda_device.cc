@@ -114,6 +114,12 @@ class CudaGate final : public Gate {
   const uint32_t number_;
 };
 
+// It says nothing of what runs where a capture forbids the question.
+bool MayRun(cudaError_t answer) {
+  return answer == cudaErrorNotReady || (answer >= cudaErrorStreamCaptureUnsupported &&
+                                         answer <= cudaErrorStreamCaptureWrongThread);
+}
+
 // Not the GPU's, and not pinned.
 bool IsPlainHostMemory(const void* memory) {
   cudaPointerAttributes attributes;
@@ -199,8 +205,9 @@ absl::Status CudaEvent::Record(cudaStream_t stream) {
 bool CudaEvent::Seen() const {
   if (seen_ || event_ == nullptr) return true;
   const CurrentDevice current(device());
+  const BesideCaptures beside;
   const cudaError_t error = cudaEventQuery(event_);
-  if (error == cudaErrorNotReady) {
+  if (MayRun(error)) {
     cudaGetLastError();  // else the next one who asks on this thread takes it for an error
     return false;
   }
@@ -321,10 +328,11 @@ std::shared_ptr<Event> CudaStream::Record() {
 
 absl::Status CudaStream::Drain(absl::Time deadline) {
   const CurrentDevice current(device_);
+  const BesideCaptures beside;  // whoever closes an executor may be in the midst of one
   constexpr absl::Duration kLongest = absl::Milliseconds(1);
   for (absl::Duration pause = absl::Microseconds(5);; pause = std::min(2 * pause, kLongest)) {
     // Any other answer is that of a lost context, which runs nothing.
-    if (cudaStreamQuery(stream_) != cudaErrorNotReady) return absl::OkStatus();
+    if (!MayRun(cudaStreamQuery(stream_))) return absl::OkStatus();
     cudaGetLastError();  // as in CudaEvent::Seen
     if (absl::Now() >= deadline) return absl::DeadlineExceededError("the stream did not end");
     absl::SleepFor(pause);

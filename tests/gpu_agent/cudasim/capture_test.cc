@@ -14,6 +14,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -157,6 +158,33 @@ TEST(CaptureTest, ThreadsThatLookDisturbNoCapture) {
       },
       2);
   EXPECT_THAT(world.findings(), IsEmpty());
+}
+
+// As where a collector of garbage ends it while the thread, or another one, captures.
+TEST(CaptureTest, ACloseDisturbsNoCaptureBesideIt) {
+  sim::World world({.devices = kRanks});
+  OnGpus(world, 1, [&](Trainer& mine, int) {
+    EXPECT_EQ(mine.Step(), "");
+    const auto run = mine.Prepare();
+    EXPECT_EQ(mine.Enqueue(*run, InOrder(), Fault::kNone), "");
+    world.BeginCapture(mine.other_stream());
+    EXPECT_EQ(mine.Close(), 1);
+    world.Destroy(*world.EndCapture(mine.other_stream()));
+    mine.Drain();
+  });
+  EXPECT_THAT(world.findings(), IsEmpty());
+}
+
+TEST(CaptureTest, WhatACaptureForbidsToAskHasNotEnded) {
+  sim::World world({.devices = kRanks});
+  const auto stream = *CudaStream::Start(0);
+  world.BeginCapture(stream->get());
+  const auto event = stream->Record();
+  EXPECT_FALSE(event->done());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(stream->Drain(absl::Now() + absl::Milliseconds(5))));
+  world.Destroy(*world.EndCapture(stream->get()));
+  EXPECT_TRUE(stream->Drain(absl::Now() + absl::Seconds(5)).ok());
+  EXPECT_THAT(world.findings(), Each(HasSubstr("in a capture")));
 }
 
 }  // namespace

@@ -37,11 +37,12 @@ int Current() {
   return DeviceOfThread();
 }
 
-// Of calls that no capture survives.
-void NotInCapture(const char* call) {
-  if (capture_mode == cudaStreamCaptureModeRelaxed) return;
-  if (!World::now()->capturing(DeviceOfThread())) return;
+// Of calls that no capture survives. False: this one is refused.
+bool NotInCapture(const char* call) {
+  if (capture_mode == cudaStreamCaptureModeRelaxed) return true;
+  if (!World::now()->capturing(DeviceOfThread())) return true;
   World::now()->Find(std::string(call) + " while a stream is captured");
+  return false;
 }
 
 // A context is its GPU's number, from 1 on.
@@ -197,7 +198,7 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
   Locked world;
-  NotInCapture("cudaMalloc");
+  if (!NotInCapture("cudaMalloc")) return cudaErrorStreamCaptureUnsupported;
   *memory = world->memory().Allocate(Current(), bytes, 256);
   return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
@@ -207,7 +208,7 @@ cudaError_t cudaFree(void* memory) {
   Locked world;
   Current();
   if (memory == nullptr) return cudaSuccess;
-  NotInCapture("cudaFree");
+  if (!NotInCapture("cudaFree")) return cudaErrorStreamCaptureUnsupported;
   world->Drain();
   world->memory().Free(memory, world->host(), "cudaFree");
   return cudaSuccess;
@@ -216,7 +217,7 @@ cudaError_t cudaFree(void* memory) {
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   Locked world;
   Current();
-  NotInCapture("cudaHostAlloc");
+  if (!NotInCapture("cudaHostAlloc")) return cudaErrorStreamCaptureUnsupported;
   *memory = world->memory().Allocate(-1, bytes, 4096);
   return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
@@ -271,7 +272,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   if (World::now() == nullptr) return cudaErrorNoDevice;
   Locked world;
   Current();
-  NotInCapture("cudaStreamQuery");
+  if (!NotInCapture("cudaStreamQuery")) return cudaErrorStreamCaptureUnsupported;
   world->Advance();
   const SimStream* known = world->Of(stream);
   if (known == nullptr) return cudaErrorInvalidResourceHandle;
@@ -336,7 +337,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (World::now() == nullptr) return cudaErrorNoDevice;
   Locked world;
   Current();
-  NotInCapture("cudaEventQuery");
+  if (!NotInCapture("cudaEventQuery")) return cudaErrorStreamCaptureUnsupported;
   world->Advance();
   const SimEvent* of = world->Of(event);
   if (of == nullptr) return cudaErrorInvalidResourceHandle;
@@ -389,7 +390,9 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     return cudaSuccess;
   }
   if (known->capture != nullptr) world->Find("a copy from plain memory of the host in a capture");
-  NotInCapture("cudaMemcpyAsync of plain memory of the host");
+  if (!NotInCapture("cudaMemcpyAsync of plain memory of the host")) {
+    return cudaErrorStreamCaptureUnsupported;
+  }
   // Plain memory is read before the call returns.
   const auto* begin = static_cast<const std::byte*>(from);
   const std::vector<std::byte> staged(begin, begin + bytes);
