@@ -84,9 +84,9 @@ absl::StatusOr<std::unique_ptr<Stream>> Adopt(Device& device, void* stream) {
                                       cuda->spare_events());
 }
 
-absl::Status Takes(const Collective& collective) {
+absl::Status TakenByNccl(const Collective& collective) {
   RETURN_IF_ERROR(Nccl().status());
-  return InNcclTerms(collective, (*Nccl())->version).status();
+  return Takes(**Nccl(), collective);
 }
 
 absl::StatusOr<std::string> NcclVersion() {
@@ -101,7 +101,7 @@ extern "C" __attribute__((visibility("default"))) const bucketd::agent::GpuModul
 bucketd_cuda_module_v1() {
   using namespace bucketd::agent;
   static constexpr GpuModule kModule = {
-      kGpuModuleVersion, Count,       Open,       NewCopier, Adopt, Takes, NcclId,
-      NewNccl,           NcclVersion, LeaveDevice};
+      kGpuModuleVersion, Count,  Open,    NewCopier,   Adopt,
+      TakenByNccl,       NcclId, NewNccl, NcclVersion, LeaveDevice};
   return &kModule;
 }

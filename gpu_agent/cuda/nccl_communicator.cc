@@ -110,7 +110,24 @@ absl::StatusOr<ncclRedOp_t> OpOf(DType dtype, ReduceOp op) {
   return absl::UnimplementedError(absl::StrCat("NCCL has no ", Name(op), " of ", Name(dtype)));
 }
 
+absl::Status CanSplit(const NcclApi& api) {
+  if (!api.of_process) {
+    return absl::UnavailableError(
+        absl::StrCat(api.ToString(),
+                     " is not the NCCL that the trainer's communicators are of;"
+                     " BUCKETD_NCCL_LIB, if it is set, has to name that"));
+  }
+  if (api.CommSplit != nullptr) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat(api.ToString(), " has no ncclCommSplit, which 2.18 has"));
+}
+
 }  // namespace
+
+absl::Status Takes(const NcclApi& api, const Collective& collective) {
+  RETURN_IF_ERROR(CanSplit(api));
+  return InNcclTerms(collective, api.version).status();
+}
 
 absl::StatusOr<NcclCall> InNcclTerms(const Collective& collective, int version) {
   NcclCall call{collective.kind, collective.in, collective.out, 0, ncclUint8, ncclSum};
@@ -297,16 +314,7 @@ absl::Status NcclCommunicator::State::Close(absl::Duration most) {
 
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Split(
     std::shared_ptr<const NcclApi> api, CudaDevice& device, const NcclOptions& options) {
-  if (!api->of_process) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(api->ToString(),
-                     " is not the NCCL that the trainer's communicators are of;"
-                     " BUCKETD_NCCL_LIB, if it is set, has to name that"));
-  }
-  if (api->CommSplit == nullptr) {
-    return absl::UnavailableError(
-        absl::StrCat(api->ToString(), " has no ncclCommSplit, which 2.18 has"));
-  }
+  RETURN_IF_ERROR(CanSplit(*api));
   int parents = 0;
   const auto parent = static_cast<ncclComm_t>(options.parent);
   const ncclResult_t counted = api->CommCount(parent, &parents);

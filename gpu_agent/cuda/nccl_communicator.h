@@ -32,6 +32,8 @@ struct NcclCall {
   ncclRedOp_t op = ncclSum;
 };
 absl::StatusOr<NcclCall> InNcclTerms(const Collective& collective, int version);
+// As GpuModule::takes.
+absl::Status Takes(const NcclApi& api, const Collective& collective);
 
 class NcclCommunicator final : public Communicator {
  public:

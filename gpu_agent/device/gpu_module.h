@@ -49,13 +49,15 @@ struct GpuModule {
   // A stream of somebody else's, a cudaStream_t, which outlives what is returned. Null is the
   // default stream.
   absl::StatusOr<std::unique_ptr<Stream>> (*adopt)(Device& device, void* stream);
-  // Whether NCCL has it: UNIMPLEMENTED says what there is none of. Counts and memory do not matter.
+  // Whether a split communicator has it: UNIMPLEMENTED says what NCCL has none of, UNAVAILABLE why
+  // none can be split, as below. Counts and memory do not matter.
   absl::Status (*takes)(const Collective& collective);
   // An id for one process group. UNAVAILABLE without an NCCL of 2.18 or newer.
   absl::StatusOr<std::string> (*nccl_id)();
   // Blocks until all ranks are there, or the timeout. A rank a GPU, unless NCCL is told otherwise.
-  // Of a split: FAILED_PRECONDITION where this NCCL is not the process's own, of which the parent
-  // is, or the parent is of another size, or ranks differ in color or in NCCL's version.
+  // Of a split: UNAVAILABLE where this NCCL is not the process's own, of which the parent is;
+  // FAILED_PRECONDITION where the parent is of another size, or ranks differ in color or in NCCL's
+  // version.
   absl::StatusOr<std::unique_ptr<Communicator>> (*nccl)(Device& device, const NcclOptions& options);
   // "NCCL 2.27.3 (libnccl.so.2)"; UNAVAILABLE: why there is none.
   absl::StatusOr<std::string> (*nccl_version)();

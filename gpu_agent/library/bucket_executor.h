@@ -101,18 +101,20 @@ typedef struct {
   int64_t arena_bytes;
 } bucket_executor_options;
 
-/* What is not right with a bucket of `ranks` ranks on a device (host memory, any GPU) is a text
+/* What is not right with a bucket of `ranks` ranks on a device (host memory, that GPU) is a text
  * that the caller frees: a dtype or an operation that there is none of. It begins with
- * "UNAVAILABLE: " where this process can use no GPU, whatever the bucket: there is none, or no
- * module, driver or NCCL that fits. Null: it can be run. */
+ * "UNAVAILABLE: " where this process cannot use that GPU, whatever the bucket: there is none, or no
+ * module, driver or NCCL that fits, or it is too old or too full. Ask on every rank, and let all
+ * ranks hear of it, before any opens. Null: it can be run. */
 BUCKET_API char* bucket_executor_refuses(int32_t device, const bucket_spec* bucket, int32_t ranks);
 /* How large the arena is to be, above 0 even where no bucket wants any; arena and parents are not
  * read. */
 BUCKET_API int64_t bucket_executor_plan_bytes(const bucket_executor_options* options, char** error);
 
 /* Connects, and compares plans with the other ranks before anything moves; to the timeout. On a GPU
- * the communicators are split off the channels' parents, with nothing shared: all ranks open, and
- * launch nothing on a parent meanwhile. Parents may block or not. Where a rank does not come, the
+ * the communicators are split off the channels' parents, with nothing shared: all ranks open, when
+ * what was launched on a parent has ended on every one of them, and launch nothing on it meanwhile;
+ * NCCL may deadlock otherwise. Parents may block or not. Where a rank does not come, the
  * timeout of each split is kept, but the parent stays in it: abort it then (ncclCommAbort), and
  * neither launch on it nor destroy it. Refused where the NCCL that is found is not the one that was
  * in the process before, of which the parents are. */

@@ -201,9 +201,11 @@ absl::Status Takes(int32_t device, const bucket_spec& bucket, int32_t ranks, con
   Collective collective{spec.kind, nullptr, nullptr, 0, spec.dtype, spec.op};
   RETURN_IF_ERROR(Validate(collective, ranks));
   if (device < 0) return absl::OkStatus();
-  const GpuBackend found = gpus();
-  return found.module == nullptr ? absl::UnavailableError(found.reason)
-                                 : found.module->takes(collective);
+  // What is said when an executor opens, the ranks that have no trouble hear of too late.
+  bucket_executor tried;
+  const absl::Status there = TakeDevice(device, gpus, tried);
+  if (!there.ok()) return absl::UnavailableError(there.message());
+  return tried.module->takes(collective);
 }
 
 }  // namespace bucketd::agent

@@ -4,6 +4,7 @@ and its NCCL, and steps on simulated GPUs, where torch's tensors are memory that
 import concurrent.futures
 import gc
 import os
+import time
 import types
 
 import pytest
@@ -36,18 +37,24 @@ class Rank(Gpu):
             raise self.error(f"CUDA out of memory. Tried to allocate {size} bytes.\nand more")
         return torch.empty(0)
 
+    def _finish(self):
+        pass
+
     def _nccl(self):
         return self._version
 
 
-def arenas(*devices):
-    """What each rank gets, or its error."""
+def arenas(*devices, then=lambda: None):
+    """What each rank gets, or its error. They do `then` next."""
     store = dist.HashStore()
 
     def one(rank):
         agreement = Agreement(dist.PrefixStore("job", store), rank, range(WORLD), deadline=20)
         try:
-            return devices[rank].arena(SIZE, "0/fw#1", agreement)
+            with devices[rank].together("0/fw#1", agreement):
+                arena = devices[rank].arena(SIZE)
+            then()
+            return arena
         except BucketdError as error:
             return error
 
@@ -69,6 +76,28 @@ def test_a_rank_without_memory_is_told_what_to_do_and_the_others_who_it_is(monke
         assert f"GPU {poor} has no {SIZE} bytes for the plan's buckets (CUDA out of memory. Tried" in str(error)
         assert "memory_limit" in str(error) and "and more" not in str(error)
         assert rank == poor or f"rank {poor}: " in str(error)
+
+
+def test_no_rank_goes_on_before_what_the_others_have_launched_has_ended(monkeypatch):
+    """NCCL splits no communicator on which operations are outstanding."""
+    ended = []
+
+    class Busy(Rank):
+        def _finish(self):
+            time.sleep(0.1 * self.index)
+            ended.append(self.index)
+
+        def _nccl(self):
+            assert self.index in ended
+            return super()._nccl()
+
+    def split():
+        assert sorted(ended) == list(range(WORLD))
+
+    assert all(isinstance(got, torch.Tensor) for got in arenas(*map(Busy, range(WORLD)), then=split))
+    monkeypatch.setattr(torch.cuda, "synchronize", ended.append)
+    Gpu._finish(Rank(7))
+    assert ended[-1] == 7
 
 
 def test_ranks_with_other_nccls_are_named():
@@ -95,6 +124,29 @@ def test_a_group_without_a_communicator_is_told_what_it_wants():
         gpu.communicator(types.SimpleNamespace(name="dp"))
     gpu._backend = lambda name: types.SimpleNamespace(_comm_ptr=lambda: 4711)
     assert gpu.communicator(types.SimpleNamespace(name="dp")) == 4711
+
+
+def test_a_rank_whose_group_has_no_communicator_holds_no_other(monkeypatch):
+    def one(rank):
+        with pytest.raises(BucketdError) as told:
+            Trainer(world, store, rank)
+        return told.value
+
+    def communicator(gpu, group):
+        if gpu.index == 1:
+            raise ExecutorError(f"group {group.mesh_dim} has no communicator yet")
+        return 4711
+
+    monkeypatch.setenv("BUCKETD_CUDA_MODULE", str(MODULE))
+    monkeypatch.setattr(on_device, "of", lambda device: device)
+    monkeypatch.setattr(SimulatedGpu, "communicator", communicator)
+    world, store = SimulatedWorld(1), dist.HashStore()
+    begin = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(RANKS) as pool:
+        first, second = pool.map(one, range(RANKS))
+    assert isinstance(first, AgreementError) and "rank 1: ExecutorError: group dp has no communicator yet" in str(first)
+    assert isinstance(second, ExecutorError)
+    assert time.monotonic() - begin < 15  # the agreement's deadline is 20
 
 
 @pytest.mark.parametrize("debug", [None, "DETAIL"])

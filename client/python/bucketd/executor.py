@@ -135,22 +135,23 @@ class Runner:
             return
         digest = hashlib.sha256(self.plan.data).digest()
         folder, token = self._device.meeting_place(scope, agreement, self.timeout, planner, digest)
-        channels, channel_of = self._channels(agreement.rank)
-        specs = [self._spec(k, channel_of[self._group_of(k)]) for k in self.ours]
-        turns = [self.ours[step.id] if step.kind == StepKind.START else -1 - self.ours[step.id]
-                 for step in self.plan.order if step.kind != StepKind.NODE and step.id in self.ours]
-        options = library.Options(
-            plan=digest,
-            buckets=(library.BucketSpec * len(specs))(*specs), bucket_count=len(specs),
-            turns=(ctypes.c_int32 * len(turns))(*turns), turn_count=len(turns),
-            channels=(library.Channel * len(channels))(*channels), channel_count=len(channels),
-            folder=folder.encode(), token=token.encode(), epoch=epoch, timeout_seconds=self.timeout,
-            gloo_order=self.plan.backend == "gloo", device=self._device.index)
-        loaded = library.load()
-        size = library.call(loaded.bucket_executor_plan_bytes, ctypes.byref(options), what=scope)
-        arena = self._device.arena(size, scope, agreement)
-        if arena is not None:
-            options.arena, options.arena_bytes = arena.data_ptr(), arena.numel()
+        with self._device.together(scope, agreement):
+            channels, channel_of = self._channels(agreement.rank)
+            specs = [self._spec(k, channel_of[self._group_of(k)]) for k in self.ours]
+            turns = [self.ours[step.id] if step.kind == StepKind.START else -1 - self.ours[step.id]
+                     for step in self.plan.order if step.kind != StepKind.NODE and step.id in self.ours]
+            options = library.Options(
+                plan=digest,
+                buckets=(library.BucketSpec * len(specs))(*specs), bucket_count=len(specs),
+                turns=(ctypes.c_int32 * len(turns))(*turns), turn_count=len(turns),
+                channels=(library.Channel * len(channels))(*channels), channel_count=len(channels),
+                folder=folder.encode(), token=token.encode(), epoch=epoch, timeout_seconds=self.timeout,
+                gloo_order=self.plan.backend == "gloo", device=self._device.index)
+            loaded = library.load()
+            size = library.call(loaded.bucket_executor_plan_bytes, ctypes.byref(options), what=scope)
+            arena = self._device.arena(size)
+            if arena is not None:
+                options.arena, options.arena_bytes = arena.data_ptr(), arena.numel()
         self._handle = hearing_signals(lambda: library.call(loaded.bucket_executor_open, ctypes.byref(options), what=scope))
         weakref.finalize(self, _close, self._handle, os.getpid(), [self._device, arena, self._under_way])
         if self._telemetry is not None:

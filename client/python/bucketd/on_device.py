@@ -6,6 +6,7 @@ thin, since there it has not been shown to run: gpu_agent/README.md says what ha
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -40,7 +41,10 @@ class Host:
     def stream(self) -> None:
         return None
 
-    def arena(self, size: int, scope: str, agreement) -> None:
+    def together(self, scope: str, agreement):
+        return contextlib.nullcontext()
+
+    def arena(self, size: int) -> None:
         """The library's own."""
         return None
 
@@ -67,28 +71,38 @@ class Gpu:
     def stream(self) -> int:
         return torch.cuda.current_stream(self.index).cuda_stream
 
-    def arena(self, size: int, scope: str, agreement) -> torch.Tensor:
-        """On all ranks or on none: one that has no memory, or another NCCL than the others, is an error on each, with its number.
-        What is behind this is collective, and would wait for that rank to the timeout."""
+    @contextlib.contextmanager
+    def together(self, scope: str, agreement):
+        """What is behind this is collective, and would wait to the timeout for a rank that does not come: one that fails in here, or has
+        another NCCL than the others, is an error on each, with its number. What they have launched before has ended on all of them."""
         scope = f"{scope}/arena"
         try:
-            arena = self._allocate(size)
-        except RuntimeError as error:  # torch.OutOfMemoryError, and what else a device says
-            lacking = ExecutorError(
-                f"GPU {self.index} has no {size} bytes for the plan's buckets ({str(error).splitlines()[0]}); plan with a "
-                'lower memory_limit, or without executor="bucketd"')
-            agreement.fail(scope, lacking)
-            raise lacking from error
+            yield
+            self._finish()
+        except Exception as error:
+            agreement.fail(scope, error)
+            raise
         agreement.agree(scope, {"NCCL": self._nccl()})
         if agreement.leader:
             _want_one_order()
-        return arena
+
+    def arena(self, size: int) -> torch.Tensor:
+        try:
+            return self._allocate(size)
+        except RuntimeError as error:  # torch.OutOfMemoryError, and what else a device says
+            raise ExecutorError(
+                f"GPU {self.index} has no {size} bytes for the plan's buckets ({str(error).splitlines()[0]}); plan with a "
+                'lower memory_limit, or without executor="bucketd"') from error
 
     def _allocate(self, size: int) -> torch.Tensor:
         """Of torch's own memory, which lets go of what it caches before it says that there is none. NCCL's allocator, which not all GPUs
         have, would be for windows: gpu_agent/decisions/0002."""
         whole = torch.empty(size + _ALIGNMENT, dtype=torch.uint8, device=torch.device("cuda", self.index))
         return whole[-whole.data_ptr() % _ALIGNMENT:][:size]
+
+    def _finish(self) -> None:
+        """What this rank has launched so far, on torch's communicators too: NCCL splits none on which operations are outstanding."""
+        torch.cuda.synchronize(self.index)
 
     def communicator(self, group) -> int:
         """torch's, of which the library takes a child."""

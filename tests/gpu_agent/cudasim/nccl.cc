@@ -78,6 +78,7 @@ ncclResult_t Nccl::Split(ncclComm_t parent, int color, int key, ncclComm_t* chil
                          const char* name) {
   Comm* from = Of(parent, "ncclCommSplit", true);
   if (from == nullptr || color < 0) return ncclInvalidArgument;
+  if (!Ended(*from)) world_.Find("ncclCommSplit of a communicator whose collectives run");
   Group& family = *from->group;
   const size_t index = from->splits_asked++;
   auto made = std::make_unique<Comm>();

@@ -29,9 +29,7 @@ const GpuModule& Module() {
       return std::make_unique<CudaStream>(gpu.index(), static_cast<cudaStream_t>(stream), false,
                                           gpu.spare_events());
     };
-    module->takes = [](const Collective& collective) {
-      return InNcclTerms(collective, Api()->version).status();
-    };
+    module->takes = [](const Collective& collective) { return Takes(*Api(), collective); };
     module->nccl = [](Device& device,
                       const NcclOptions& options) -> absl::StatusOr<std::unique_ptr<Communicator>> {
       auto& gpu = dynamic_cast<CudaDevice&>(device);

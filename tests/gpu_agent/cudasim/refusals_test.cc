@@ -2,6 +2,7 @@
 // do.
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -155,31 +156,51 @@ TEST(RefusedOnGpusTest, ADriverThatIsTooOld) {
   }
 }
 
+// What a trainer's rank is told before any of them opens.
+std::string Taken(CollectiveKind kind, ReduceOp op, DType dtype, int32_t gpu = 0,
+                  const FindGpus& gpus = Gpus) {
+  const int64_t counts[] = {8};
+  const bucket_spec spec{"b",
+                         0,
+                         static_cast<int32_t>(kind),
+                         static_cast<int32_t>(op),
+                         static_cast<int32_t>(dtype),
+                         static_cast<int32_t>(BucketMode::kPacked),
+                         static_cast<int32_t>(CopyStream::kCompute),
+                         1,
+                         counts};
+  return Takes(gpu, spec, kRanks, gpus).ToString();
+}
+
 TEST(RefusedOnGpusTest, WhatNcclDoesNotReduceIsSaid) {
   sim::World world({.devices = kRanks});
-  const int64_t counts[] = {8};
-  const auto takes = [&](CollectiveKind kind, ReduceOp op, DType dtype,
-                         const FindGpus& gpus = Gpus) {
-    const bucket_spec spec{"b",
-                           0,
-                           static_cast<int32_t>(kind),
-                           static_cast<int32_t>(op),
-                           static_cast<int32_t>(dtype),
-                           static_cast<int32_t>(BucketMode::kPacked),
-                           static_cast<int32_t>(CopyStream::kCompute),
-                           1,
-                           counts};
-    return Takes(0, spec, kRanks, gpus).ToString();
-  };
-  EXPECT_EQ(takes(CollectiveKind::kAllGather, ReduceOp::kNone, DType::kI16), "OK");
-  EXPECT_THAT(takes(CollectiveKind::kAllReduce, ReduceOp::kSum, DType::kI16),
+  EXPECT_EQ(Taken(CollectiveKind::kAllGather, ReduceOp::kNone, DType::kI16), "OK");
+  EXPECT_THAT(Taken(CollectiveKind::kAllReduce, ReduceOp::kSum, DType::kI16),
               HasSubstr("NCCL does not reduce i16"));
-  EXPECT_THAT(takes(CollectiveKind::kReduceScatter, ReduceOp::kAvg, DType::kF8E4M3),
+  EXPECT_THAT(Taken(CollectiveKind::kReduceScatter, ReduceOp::kAvg, DType::kF8E4M3),
               AllOf(HasSubstr("NCCL has no avg of"), Not(StartsWith("UNAVAILABLE: "))));
-  // No bucket's fault: trainers go on without the one, and not without a GPU.
+  EXPECT_EQ(world.allocations(), 0u);
+  EXPECT_EQ(world.events(), 0u);
+}
+
+// No bucket's fault: trainers go on without the one, and not without a GPU. A rank that said so
+// when it opened would leave the others in their splits.
+TEST(RefusedOnGpusTest, WhatKeepsARankFromOpeningIsSaidBefore) {
+  const auto taken = [](int32_t gpu, const FindGpus& gpus) {
+    return Taken(CollectiveKind::kAllGather, ReduceOp::kNone, DType::kI16, gpu, gpus);
+  };
+  const sim::World world({.devices = kRanks, .foreign_nccl = true});
+  EXPECT_THAT(taken(0, Gpus),
+              AllOf(StartsWith("UNAVAILABLE: NCCL "), HasSubstr("is not the NCCL that the")));
+  EXPECT_THAT(taken(7, Gpus), StartsWith("UNAVAILABLE: GPU 7: there is"));
   const FindGpus none = [] { return GpuBackend{nullptr, 0, "there are 0 GPUs"}; };
-  EXPECT_EQ(takes(CollectiveKind::kAllGather, ReduceOp::kNone, DType::kI16, none),
-            "UNAVAILABLE: there are 0 GPUs");
+  EXPECT_EQ(taken(0, none), "UNAVAILABLE: there are 0 GPUs");
+  static GpuModule old = *Gpus().module;
+  old.open = [](int) -> absl::StatusOr<std::unique_ptr<Device>> {
+    return absl::FailedPreconditionError("the kernels want 8.0 or newer");
+  };
+  const FindGpus too_old = [] { return GpuBackend{&old, kRanks, "old GPUs"}; };
+  EXPECT_EQ(taken(0, too_old), "UNAVAILABLE: the kernels want 8.0 or newer");
 }
 
 TEST(RefusedOnGpusTest, ARankThatDoesNotOpenIsWaitedForToTheTimeout) {

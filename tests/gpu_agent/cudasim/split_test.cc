@@ -34,6 +34,7 @@ void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
 namespace bucketd::agent {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -49,6 +50,36 @@ TEST(SplitTest, ParentsThatDoNotBlockGiveTheSameSteps) {
     world.Drain();
     EXPECT_THAT(world.findings(), IsEmpty()) << "seed " << seed;
     EXPECT_EQ(Left(world), 0u) << "seed " << seed;
+  }
+}
+
+// Planted: NCCL may deadlock where operations are outstanding on what is split.
+TEST(SplitTest, AParentWhoseCollectivesRunIsFound) {
+  for (const bool ended : {true, false}) {
+    sim::World world({.devices = kRanks});
+    const Parents parents(1);
+    OnRanks(kRanks, [&](int rank) {
+      const auto launch = [&](auto&, auto& channels) {
+        const auto stream = *CudaStream::Start(rank);
+        const CurrentDevice current(rank);
+        void* memory = nullptr;
+        cudaMallocAsync(&memory, 4, stream->get());
+        for (int k = 0; k < 50; ++k) {
+          Api()->AllReduce(memory, memory, 1, ncclInt32, ncclSum,
+                           static_cast<ncclComm_t>(channels[0].parent), stream->get());
+        }
+        cudaFreeAsync(memory, stream->get());
+        if (ended) stream->Drain(absl::Now() + absl::Minutes(1)).IgnoreError();
+      };
+      const Trainer mine(parents, rank, {.change = launch});
+      EXPECT_TRUE(mine.opened().ok()) << mine.opened();
+    });
+    world.Drain();
+    if (ended) {
+      EXPECT_THAT(world.findings(), IsEmpty());
+    } else {
+      EXPECT_THAT(world.findings(), Contains(HasSubstr("a communicator whose collectives run")));
+    }
   }
 }
 
