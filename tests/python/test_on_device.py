@@ -14,7 +14,7 @@ from device_buckets import graph_and_plan, shapes
 from simulated_gpus import MODULE, RANKS, SimulatedGpu
 from simulated_gpus import World as SimulatedWorld
 
-from bucketd import executor, on_device
+from bucketd import executor, mesh, on_device
 from bucketd.agreement import Agreement
 from bucketd.errors import AgreementError, BucketdError, ExecutorError
 from bucketd.graph import DType
@@ -159,13 +159,16 @@ def test_torchs_checks_of_collectives_do_not_hide_a_communicator(monkeypatch, de
     assert Rank(0).communicator(types.SimpleNamespace(name="dp")) == 4711
 
 
-def test_ranks_of_this_host_are_counted_by_the_launchers_word(monkeypatch):
+def test_ranks_of_this_host_are_counted_as_for_plans(monkeypatch):
+    """By the launcher's word; else the job's ranks share one host, however few of them a group has."""
     group = types.SimpleNamespace(ranks=(0, 2, 4, 6))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert [Rank(0).ranks_here(group, rank) for rank in group.ranks] == [2, 2, 2, 2]
-    monkeypatch.delenv("LOCAL_WORLD_SIZE")
-    assert Rank(0).ranks_here(types.SimpleNamespace(ranks=(0, 1, 2)), 1) == 3
-
+    monkeypatch.setattr(mesh, "world_size", lambda: 8)
+    for said in (None, "", "0", "many"):
+        monkeypatch.delenv("LOCAL_WORLD_SIZE") if said is None else monkeypatch.setenv("LOCAL_WORLD_SIZE", said)
+        for ranks in ((0, 1, 2), (0, 2, 4, 6), (0, 4), (5, 7)):
+            assert [Rank(0).ranks_here(types.SimpleNamespace(ranks=ranks), rank) for rank in ranks] == [len(ranks)] * len(ranks)
 
 
 def test_a_process_that_can_use_no_gpu_is_told_so_and_goes_on_with_no_bucket(monkeypatch):

@@ -22,6 +22,7 @@ import torch
 from .agreement import await_key
 from .embedded import locked, node_identity, remove_stale, run_folder
 from .errors import ExecutorError, PlannerError
+from .mesh import ranks_per_node
 from .telemetry import resident
 
 log = logging.getLogger("bucketd")
@@ -112,7 +113,7 @@ class Gpu:
         return found
 
     def ranks_here(self, group, rank: int) -> int:
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", len(group.ranks)))
+        here = ranks_per_node()
         return sum(other // here == rank // here for other in group.ranks)
 
     def memory(self) -> tuple[int, int]:
