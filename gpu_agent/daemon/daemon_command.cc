@@ -90,12 +90,15 @@ std::function<std::string()> WhoComputes(const Training* training, const Nvml* n
   };
 }
 
+// The backend has its context already, by which NVML has to know this process.
 std::unique_ptr<Nvml> OpenNvml(const Backend& backend) {
   if (backend.name() != "nccl") return nullptr;
   absl::StatusOr<std::unique_ptr<Nvml>> nvml = Nvml::Open();
-  if (nvml.ok()) return *std::move(nvml);
+  if (nvml.ok() && (*nvml)->KnowsThisProcess()) return *std::move(nvml);
   spdlog::warn("who computes on GPUs is not known, but for trainers that report: {}",
-               std::string(nvml.status().message()));
+               nvml.ok() ? "NVML does not list this process by its number; a container has to have "
+                           "the host's processes (docker --pid=host, Kubernetes hostPID)"
+                         : std::string(nvml.status().message()));
   return nullptr;
 }
 

@@ -115,4 +115,15 @@ std::string Nvml::Computing() const {
   return "";
 }
 
+bool Nvml::KnowsThisProcess() const {
+  unsigned int gpus = 0;
+  if (api_->count(&gpus) != kSuccess) return false;
+  for (unsigned int gpu = 0; gpu < gpus; ++gpu) {
+    for (const ProcessInfo& process : api_->ProcessesOf(gpu)) {
+      if (process.pid == static_cast<unsigned int>(getpid())) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace bucketd::agent

@@ -24,6 +24,11 @@ class Nvml {
   // nobody there. In a container, processes outside of it have numbers without names.
   std::string Computing() const;
 
+  // Whether NVML knows this process, which has a context on one of the GPUs, by its number. In a
+  // container without the host's processes it may say the host's numbers: then Computing() takes
+  // every agent, this one too, for somebody else.
+  bool KnowsThisProcess() const;
+
  private:
   struct Api;
   explicit Nvml(std::unique_ptr<Api> api);

@@ -1,7 +1,10 @@
 // A driver's NVML with one GPU on which those processes compute whose numbers stand in the file
-// that FAKE_NVML_PROCESSES names, a line each; without the file, nobody.
+// that FAKE_NVML_PROCESSES names, a line each, and those that have a file in FAKE_GPUS_CONTEXTS
+// (fake_gpus.cc). Without either, nobody.
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <string>
 #include <vector>
 
 namespace {
@@ -34,6 +37,12 @@ NVML int nvmlDeviceGetComputeRunningProcesses_v3(void* /*device*/, unsigned int*
   std::ifstream file(path == nullptr ? "" : path);
   std::vector<unsigned int> pids;
   for (unsigned int pid = 0; file >> pid;) pids.push_back(pid);
+  const char* contexts = std::getenv("FAKE_GPUS_CONTEXTS");
+  if (contexts != nullptr) {
+    for (const auto& entry : std::filesystem::directory_iterator(contexts)) {
+      pids.push_back(static_cast<unsigned int>(std::stoul(entry.path().filename().string())));
+    }
+  }
   const unsigned int room = *count;
   *count = static_cast<unsigned int>(pids.size());
   if (room < *count) return 7;  // what there is room for is not enough

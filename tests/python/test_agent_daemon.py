@@ -184,6 +184,17 @@ def test_an_agent_with_gpus_and_no_nvml_says_so_and_probes(bucketd, tmp_path, mo
         assert all("who computes on GPUs is not known" in one.said() and "none.so" in one.said() for one in group)
 
 
+def test_agents_in_containers_whose_numbers_the_driver_does_not_know_do_not_give_way_to_themselves(bucketd, tmp_path, monkeypatch):
+    monkeypatch.setenv("BUCKETD_CUDA_MODULE", str(BINARY.parents[1] / "tests" / "libfake_gpus.so"))
+    monkeypatch.setenv("BUCKETD_NVML_LIB", str(BINARY.parents[1] / "tests" / "libfake_nvml.so"))
+    monkeypatch.setenv("FAKE_NVML_PROCESSES", str(tmp_path / "computing"))
+    (tmp_path / "computing").write_text("4999998\n4999999\n")  # more than a process here can have: theirs on the host
+    with agents(tmp_path, bucketd.address, 2, "--backend", "nccl") as group:
+        for one in group:
+            assert "who computes on GPUs is not known" in one.said() and "--pid=host" in one.said()
+            assert one.metric("bucket_agent_paused") == 0
+
+
 def test_rank_0_reports_to_the_planner(bucketd, tmp_path):
     with agents(tmp_path, bucketd.address, 2, "--profile", "slow_network", "--link-class", "socket") as group:
         wait_for(lambda: group[0].metric('bucket_agent_cost_reports_total{result="accepted"}') >= 2, "two reports")
