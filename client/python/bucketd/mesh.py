@@ -9,10 +9,13 @@ import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from ._wire.proto import planner_pb2
 from .agreement import spans_text
 from .graph import Group, MeshDim, RawGraph
+
+if TYPE_CHECKING:  # an executor runs where protobuf is not
+    from ._wire.proto import planner_pb2
 
 TWIN = "+reductions"  # behind a group's name: its twin (twins.py)
 
@@ -181,6 +184,8 @@ def ranks_on_one_node(ranks: Sequence[int]) -> int:
 
 def mesh_message(raw: RawGraph) -> planner_pb2.Mesh:
     """The mesh of a step, and the groups of its graph that belong to no mesh dimension."""
+    from ._wire.proto import planner_pb2
+
     message = planner_pb2.Mesh(device_type=raw.device_type)
     for dim in raw.mesh:
         message.dims.add(name=dim.name, size=dim.size, ranks_per_node=dim.ranks_per_node)
