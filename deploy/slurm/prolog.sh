@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A Slurm prolog: measures this node's collectives before a job begins, at most once in EVERY_HOURS, and gives them to the planner as a
 # new version of a cost profile. In slurm.conf: Prolog=/etc/bucketd/prolog.sh
-# With NCCL nothing is measured while another job computes on a GPU of the node, and the next prolog tries again. The ring looks for
-# nobody: its nodes are to be given out whole (OverSubscribe=EXCLUSIVE).
+# With NCCL nothing is measured while another job computes on a GPU of the node; as after any failure, a prolog tries again once
+# RETRY_HOURS are over. The ring looks for nobody: its nodes are to be given out whole (OverSubscribe=EXCLUSIVE).
 #
 # It takes some ten seconds when it measures, never more than LIMIT, and ends well whatever happens: a prolog that fails takes its node away.
 # Settings in /etc/bucketd/prolog.env (or the file that BUCKETD_PROLOG_ENV names):
