@@ -133,8 +133,9 @@ part "NCCL" 60 "A collective hung or gave other bits than the processor's: try a
 [ "${nccl:-0}" -ge 30 ] || skip "NCCL, 2 and 3 ranks" "$several"
 part "an executor on a GPU" 90 "$steps A goal that is missed is a figure to plan with, no fault." \
   env -u NCCL_LAUNCH_ORDER_IMPLICIT "$checks/gpu_steps" --gtest_brief=1
+# NCCL orders launches by context, and refuses two threads that launch at once there. Two ranks of one process are that; a trainer's are not.
 part "lanes in NCCL's launch order" 20 "Two lanes hang beside torch's collectives though NCCL orders its launches: $steps" \
-  env NCCL_LAUNCH_ORDER_IMPLICIT=1 "$checks/gpu_steps" --gtest_brief=1 --gtest_filter='*Lanes*'
+  env NCCL_LAUNCH_ORDER_IMPLICIT=1 NCCL_LAUNCH_RACE_FATAL=0 "$checks/gpu_steps" --gtest_brief=1 --gtest_filter='*Lanes*'
 if [ "${nccl:-0}" -ge 30 ]; then
   part "NCCL's profiler plugin" 15 "Leave NCCL_PROFILER_PLUGIN unset with this NCCL: its interface is another one, or the kernels' clock is. NCCL_DEBUG=INFO says what NCCL makes of the plugin. Nothing else is concerned." \
     env LD_LIBRARY_PATH="$checks:${LD_LIBRARY_PATH:-}" NCCL_PROFILER_PLUGIN="${GPU_CHECKS_PLUGIN:-$checks/libbucketd_nccl_profiler.so}" "$checks/gpu_steps" --gtest_brief=1 --gtest_filter='ProfilerPlugin.*'
@@ -147,12 +148,12 @@ part "torch's tensors" 45 "The Python client's part on GPUs (client/python/bucke
 part "shared bucket memory" 15 "Memory that one process exports to another does not outlive it, or is not given back: containers want one /dev/shm and may not forbid the driver's file descriptors. No trainer uses it yet." \
   "$checks/gpu_checks" sharing
 if [ "${nccl:-0}" -ge 30 ]; then
-  # Two processes on one GPU take turns: slow, but every payload is verified.
+  # Two processes on one GPU take turns, and others may compute there: slow, but every payload is verified.
   # Its exit codes are others than ours.
   # shellcheck disable=SC2016
   part "calibrate through NCCL" 30 "bucket-agent cannot measure with NCCL here; its last line says why. With --backend ring it measures the processor's." \
-    env LD_LIBRARY_PATH="$checks" bash -c '"$0" "$@" || exit 1' \
-    "$checks/bucket-agent" calibrate --backend nccl --ranks 2 --max-bytes 65536 --profile-out "$out/profile.json"
+    env LD_LIBRARY_PATH="$checks:${LD_LIBRARY_PATH:-}" bash -c '"$0" "$@" || exit 1' \
+    "$checks/bucket-agent" calibrate --backend nccl --ranks 2 --max-bytes 65536 --measure-when always --profile-out "$out/profile.json"
 else
   skip "calibrate through NCCL" "$several"
 fi

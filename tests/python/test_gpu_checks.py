@@ -91,6 +91,18 @@ def test_a_carried_nccl_is_for_our_programs_and_not_for_torchs_process(checks, m
     assert f"steps have {folder}/libnccl.so.2" in said and "torch has its own" in said
 
 
+def test_parts_have_what_their_programs_want_of_the_environment(checks, monkeypatch):
+    folder, run = checks
+    program(folder / "gpu_checks", 'case $1 in backend) echo "backend: cuda, 1 GPU, NCCL 2.30.7 (of the test)";; esac')
+    program(folder / "gpu_steps", 'echo "order ${NCCL_LAUNCH_ORDER_IMPLICIT:-unset}, race ${NCCL_LAUNCH_RACE_FATAL:-unset}"')
+    program(folder / "bucket-agent", 'echo "agent: $* by $LD_LIBRARY_PATH"')
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/usr/local/nvidia/lib64")  # where some containers have the driver
+    code, said, _ = run(seconds=570)
+    assert code == 0, said
+    assert re.findall("order .*, race .*", said) == ["order unset, race unset", "order 1, race 0", "order unset, race unset"]
+    assert re.search(f"agent: calibrate .* --measure-when always .* by {folder}:/usr/local/nvidia/lib64\n", said), said
+
+
 @pytest.mark.parametrize("steps, code, verdict", [
     ('echo "CHECK|x|9 us|5 us|below the goal"; exit 2', 2, "| x | 9 us | 5 us | below the goal |"),
     ('echo "CHECK|x|9|5|WRONG"; exit 1', 1, "WRONG (exit 1)"),
