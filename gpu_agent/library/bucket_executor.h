@@ -33,7 +33,8 @@
  * close: NCCL ends no communicator that a graph holds. Else close is 0, at its limit, and the
  * communicators are left to the process; no replay may follow. Replays have no times and no
  * records; an abort ends those under way, as the error of a peer does, but nobody sees one that
- * hangs.
+ * hangs. NCCL's documentation says that CUDA has been seen to deadlock where one thread launches
+ * graphs of several communicators, which those of several channels are.
  */
 #ifndef BUCKETD_GPU_AGENT_LIBRARY_BUCKET_EXECUTOR_H_
 #define BUCKETD_GPU_AGENT_LIBRARY_BUCKET_EXECUTOR_H_
