@@ -35,7 +35,7 @@ def checks(tmp_path):
 
     def run(seconds=60):
         environment = {**os.environ, "GPU_CHECKS_PROGRAMS": str(folder), "GPU_CHECKS_RESULTS": str(tmp_path / "RESULTS.md"),
-                       "PYTHON": str(tmp_path / "python"), "GPU_CHECKS_SECONDS": str(seconds), "PATH": "/usr/bin:/bin"}
+                       "PYTHON": str(tmp_path / "python"), "GPU_CHECKS_SECONDS": str(seconds), "PATH": f"{tmp_path}/tools:/usr/bin:/bin"}
         environment.pop("BUCKETD_NCCL_LIB", None)
         done = subprocess.run([SCRIPT, tmp_path / "out"], env=environment, capture_output=True, text=True, timeout=120)
         written = tmp_path / "RESULTS.md"
@@ -96,11 +96,15 @@ def test_parts_have_what_their_programs_want_of_the_environment(checks, monkeypa
     program(folder / "gpu_checks", 'case $1 in backend) echo "backend: cuda, 1 GPU, NCCL 2.30.7 (of the test)";; esac')
     program(folder / "gpu_steps", 'echo "order ${NCCL_LAUNCH_ORDER_IMPLICIT:-unset}, race ${NCCL_LAUNCH_RACE_FATAL:-unset}"')
     program(folder / "bucket-agent", 'echo "agent: $* by $LD_LIBRARY_PATH"')
+    (folder.parent / "tools").mkdir()
+    program(folder.parent / "tools" / "compute-sanitizer", 'echo "sanitizer: $*"')
     monkeypatch.setenv("LD_LIBRARY_PATH", "/usr/local/nvidia/lib64")  # where some containers have the driver
     code, said, _ = run(seconds=570)
     assert code == 0, said
     assert re.findall("order .*, race .*", said) == ["order unset, race unset", "order 1, race 0", "order unset, race unset"]
     assert re.search(f"agent: calibrate .* --measure-when always .* by {folder}:/usr/local/nvidia/lib64\n", said), said
+    # What NCCL tries and fails is not what is looked for.
+    assert re.findall(r"sanitizer: .*--report-api-errors no .*/gpu_(\w+)", said) == ["steps"] and said.count("sanitizer: ") == 4, said
 
 
 @pytest.mark.parametrize("steps, code, verdict", [
