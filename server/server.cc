@@ -406,6 +406,7 @@ void Server::Impl::Stop(std::chrono::system_clock::time_point deadline) {
   if (grpc_server != nullptr) grpc_server->Shutdown(deadline);
   TakeFromGrpc(&upload_streams);
   CrashPoint("drain: calls ended");
+  store->Hurry();
   GuardConnections(nullptr);
   GuardSessions(nullptr);
   // Every call has been answered; nobody is left to hand in work or to wait for it. Before anything

@@ -45,6 +45,8 @@ namespace {
 
 constexpr int64_t kUseStepMillis = 60'000;
 constexpr int kMoreAttempts = 3;
+// Another process's write takes a few milliseconds.
+constexpr std::chrono::milliseconds kBusyAgain{20};
 
 std::string HashOf(absl::string_view key) { return std::string(AsBytes(Sha256(key))); }
 
@@ -222,8 +224,19 @@ absl::StatusOr<int64_t> SqliteStore::Commit(Change change) {
   return commit;
 }
 
+absl::Status SqliteStore::Begin(SqliteDb& db) {
+  const absl::Status begun = db.Exec("BEGIN IMMEDIATE");
+  const bool busy = !begun.ok() && (sqlite3_errcode(db.get()) & 0xff) == SQLITE_BUSY;
+  if (busy != busy_) {
+    busy_ = busy;
+    const auto wait = busy ? std::min(kBusyAgain, options_.busy_timeout) : options_.busy_timeout;
+    sqlite3_busy_timeout(db.get(), static_cast<int>(wait.count()));
+  }
+  return begun;
+}
+
 absl::StatusOr<int64_t> SqliteStore::CommitOnce(SqliteDb& db, Change change) {
-  RETURN_IF_ERROR(db.Exec("BEGIN IMMEDIATE"));
+  RETURN_IF_ERROR(Begin(db));
   int64_t commit = 0;
   const auto run = [&]() -> absl::Status {
     db.mutex().AssertHeld();

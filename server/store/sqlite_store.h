@@ -169,8 +169,11 @@ class SqliteStore final : public Store {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   // `change` may be made again from the start.
   absl::StatusOr<int64_t> Commit(Change change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
-  static absl::StatusOr<int64_t> CommitOnce(SqliteDb& db, Change change)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(db.mutex());
+  absl::StatusOr<int64_t> CommitOnce(SqliteDb& db, Change change)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_, db.mutex());
+  // Behind one that has waited in vain for another process nobody waits as long, until one is let
+  // in: all writes stand in one line.
+  absl::Status Begin(SqliteDb& db) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_, db.mutex());
 
   // Write, and the lines with it.
   using Lines = std::vector<const AuditLine*>;
@@ -239,6 +242,8 @@ class SqliteStore final : public Store {
   absl::Mutex write_mutex_;
   absl::Mutex checkpoint_mutex_;
   bool wrote_ ABSL_GUARDED_BY(write_mutex_) = false;
+  bool busy_ ABSL_GUARDED_BY(write_mutex_) =
+      false;  // another process let the last one wait in vain
 
   std::vector<Acknowledged::Entry> lost_;
   int64_t lost_commits_ = 0;

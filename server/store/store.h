@@ -202,6 +202,9 @@ class Store {
   // Another number than before once another process has written; whoever wants to notice that asks
   // again and again. Costs less than any read. Own writes may count too.
   virtual absl::StatusOr<int64_t> Version() = 0;
+  // The process is about to end: whoever waits for an engine that does not answer fails in a
+  // second, and what is asked from now on has a second in all.
+  virtual void Hurry() {}
 };
 
 }  // namespace bucketd

@@ -1,11 +1,13 @@
 """A store that fails while its server serves: a full disk, a lock, a file that is damaged. Plans go on, right and never lost in
 silence; the counters, the status page and /readyz say what is wrong, and stop saying so when it is over."""
 
+import concurrent.futures
 import json
 import os
 import pathlib
 import sqlite3
 import subprocess
+import time
 
 import grpc
 import pytest
@@ -153,6 +155,11 @@ def test_a_store_that_another_process_has_locked_keeps_nobody_from_a_plan(tmp_pa
         assert ask(server, request_for(16)).source == COMPUTED
         assert server.metric('bucketd_store_writes_total{result="error"}') == 1
         says_that("writing", "locked", server)
+        began = time.monotonic()
+        jobs = [planner_pb2.Job(id=f"job {number}", generation=1, scope="s", rank=[0], size=1) for number in range(30)]
+        with concurrent.futures.ThreadPoolExecutor(30) as pool:
+            list(pool.map(lambda job: ask(server, without_graph(request_for(8), job=job)), jobs))
+        assert time.monotonic() - began < 10, "who begins behind one that has waited in vain does not wait as long"
         other.execute("ROLLBACK")
         other.close()
         ask(server, request_for(24))

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -223,6 +224,136 @@ TEST_F(PostgresStoreTest, ACommitWhoseOutcomeIsUnknownIsAskedAgain) {
   EXPECT_TRUE(replaced.ok()) << replaced;
   EXPECT_EQ(store_->GetRecord(Shelf::kPins, "k")->value_or(""), "2");
   EXPECT_EQ(counts_.writes[StoreWrite::kError], 0);
+}
+
+// An engine that takes connections and does not answer.
+class SilenceTest : public PostgresStoreTest {
+ protected:
+  void SetUp() override {
+    PostgresStoreTest::SetUp();
+    options_.call_timeout = milliseconds(700);
+    Open();
+    ASSERT_TRUE(store_->PutPlan(KeyOf(1), "team", "kept").ok());
+    ASSERT_TRUE(store_->PutRecord(Shelf::kPins, "k", "0").ok());
+  }
+  void TearDown() override { WaitForStandby(false); }
+  // The engine reads its configuration when it likes.
+  void WaitForStandby(bool waits) {
+    const std::string name = waits ? "nobody" : "";
+    Sql("ALTER SYSTEM SET synchronous_standby_names = '" + name + "'");
+    cluster_.Ask(database_, "SELECT pg_reload_conf()");
+    for (int tries = 0; tries < 500; ++tries) {
+      if (cluster_.Ask(database_, "SHOW synchronous_standby_names") == name) return;
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+  }
+  std::thread During(const std::string& statements) {
+    std::thread other([this, statements] {
+      cluster_.Sql(database_, "BEGIN; " + statements + "; SELECT pg_sleep(3); COMMIT");
+    });
+    for (int tries = 0; tries < 500; ++tries) {
+      if (cluster_.Ask(database_, kSleeping) == "1") break;
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+    return other;
+  }
+  static milliseconds Took(const std::function<void()>& call) {
+    const auto begin = std::chrono::steady_clock::now();
+    call();
+    return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
+  }
+  absl::Status Put() { return store_->PutRecord(Shelf::kPins, "new", "value"); }
+  // How long until it is written.
+  milliseconds UntilWritten() {
+    return Took([&] {
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (!Put().ok() && std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(milliseconds(10));
+      }
+    });
+  }
+
+  static constexpr char kSleeping[] =
+      "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+  static constexpr char kWaiting[] =
+      "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+};
+
+TEST_F(SilenceTest, WhileNoCommitEndsWritesFailAtOnceAndReadsGoOn) {
+  WaitForStandby(true);
+  while (Put().ok()) continue;
+  const milliseconds took = Took([&] {
+    for (int call = 0; call < 50; ++call) {
+      EXPECT_EQ(Put().code(), kUnavailable);
+      EXPECT_EQ(Get(KeyOf(1)), "kept");
+    }
+  });
+  EXPECT_LT(took, milliseconds(650)) << "a call that waits takes 700";
+  std::this_thread::sleep_for(std::chrono::seconds(4));
+  EXPECT_THAT(Put().message(), HasSubstr("did not answer in time"));
+  EXPECT_LE(std::stoi(cluster_.Ask(database_, kWaiting)), 3)
+      << "the pool leaves no session behind for each time it asked";
+  WaitForStandby(false);
+  EXPECT_LT(UntilWritten(), std::chrono::seconds(4));
+  EXPECT_EQ(cluster_.Ask(database_, "SELECT COUNT(*) FROM bucketd_record WHERE shelf = 0"), "0");
+}
+
+TEST_F(SilenceTest, WhatWritesAgainIsToldThoughNobodyWrites) {
+  WaitForStandby(true);
+  while (Put().ok()) continue;
+  const int written = counts_.writes[StoreWrite::kOk];
+  WaitForStandby(false);
+  std::this_thread::sleep_for(std::chrono::seconds(4));
+  store_.reset();  // and its threads
+  EXPECT_EQ(counts_.writes[StoreWrite::kOk], written + 1);
+}
+
+TEST_F(SilenceTest, WhileATableIsLockedOneCallWaitsAndTheOthersFailAtOnce) {
+  std::thread other = During("LOCK TABLE bucketd_plan IN ACCESS EXCLUSIVE MODE");
+  EXPECT_EQ(Get(KeyOf(1)), "UNAVAILABLE");
+  const milliseconds took = Took([&] {
+    for (int call = 0; call < 20; ++call) {
+      EXPECT_EQ(Get(KeyOf(1)), "UNAVAILABLE");
+      EXPECT_EQ(store_->PutPlan(KeyOf(2), "team", "2").code(), kUnavailable);
+    }
+  });
+  EXPECT_LT(took, milliseconds(650));
+  other.join();
+  EXPECT_LT(UntilWritten(), std::chrono::seconds(3));
+  EXPECT_EQ(Get(KeyOf(1)), "kept");
+}
+
+TEST_F(SilenceTest, ALoneCallThatWaitsKeepsNobodyElseFromWriting) {
+  std::thread other = During("UPDATE bucketd_record SET write_id = 1 WHERE key = 'k'");
+  EXPECT_EQ(store_->PutRecord(Shelf::kPins, "k", "1").code(), kUnavailable);
+  EXPECT_LT(UntilWritten(), milliseconds(1500));
+  EXPECT_EQ(cluster_.Ask(database_, kSleeping), "1") << "it was over by then";
+  other.join();
+}
+
+TEST_F(SilenceTest, WhoWaitsWhenTheProcessEndsWaitsForASecond) {
+  options_.call_timeout = std::chrono::seconds(60);
+  Open();
+  WaitForStandby(true);
+  absl::Status written;
+  std::thread writer([&] {
+    while (written.ok()) written = Put();
+  });
+  while (cluster_.Ask(database_, kWaiting) == "0") continue;
+  const milliseconds took = Took([&] {
+    store_->Hurry();
+    writer.join();
+    EXPECT_EQ(store_->PutPlan(KeyOf(2), "team", "2").code(), kUnavailable);
+    store_.reset();
+  });
+  EXPECT_EQ(written.code(), kUnavailable) << written;
+  EXPECT_LT(took, std::chrono::seconds(4));
+}
+
+TEST_F(SilenceTest, WhoIsInAHurryStillWritesWhereTheEngineAnswers) {
+  store_->Hurry();
+  std::this_thread::sleep_for(milliseconds(1200));
+  EXPECT_TRUE(Put().ok()) << "a second each, not one for all";
 }
 
 // What a standby does, and a failover: connections break, and who answers next takes no writes.

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -58,19 +59,27 @@ inline std::string Bytes(size_t size, char seed) {
 }
 
 struct Counts : StoreObserver {
+  static inline std::mutex mutex;  // the store has threads of its own
   void Read(StoreValue, StoreRead result, absl::string_view why) override {
+    const std::lock_guard lock(mutex);
     ++reads[result];
-    if (!why.empty()) Problem(result == StoreRead::kDamaged, why);
+    if (!why.empty()) Note(result == StoreRead::kDamaged, why);
   }
   void Wrote(StoreWrite result, absl::string_view why) override {
+    const std::lock_guard lock(mutex);
     ++writes[result];
-    if (!why.empty()) Problem(false, why);
+    if (!why.empty()) Note(false, why);
   }
   void Evicted(int64_t plans, int64_t bytes) override {
+    const std::lock_guard lock(mutex);
     evicted_plans += plans;
     evicted_bytes += bytes;
   }
   void Problem(bool damage, absl::string_view text) override {
+    const std::lock_guard lock(mutex);
+    Note(damage, text);
+  }
+  void Note(bool damage, absl::string_view text) {
     damages += damage ? 1 : 0;
     absl::StrAppend(&problems, text, "\n");
   }

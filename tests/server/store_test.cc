@@ -233,7 +233,7 @@ TEST_F(StoreTest, AReadOnlyFolderIsReadByToolsAndRefusedToServers) {
 }
 
 TEST_F(StoreTest, AWriteThatAnotherProcessHoldsUpIsUnavailable) {
-  options_.busy_timeout = milliseconds(20);
+  options_.busy_timeout = milliseconds(500);
   OpenStore();
   Put(KeyOf(1), "1");
   sqlite3* other = nullptr;
@@ -244,8 +244,17 @@ TEST_F(StoreTest, AWriteThatAnotherProcessHoldsUpIsUnavailable) {
   EXPECT_EQ(store_->PutPlan(KeyOf(2), "", "2").code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(counts_.writes[StoreWrite::kError], 1);
   EXPECT_EQ(Get(KeyOf(1)), "1") << "readers do not wait for writers";
-  sqlite3_close(other);
+  const auto write = [&] {
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_EQ(store_->PutPlan(KeyOf(2), "", "2").code(), absl::StatusCode::kUnavailable);
+    return std::chrono::steady_clock::now() - begin;
+  };
+  for (int call = 0; call < 3; ++call) EXPECT_LT(write(), milliseconds(400)) << "the first waited";
+  ASSERT_EQ(sqlite3_exec(other, "ROLLBACK", nullptr, nullptr, nullptr), SQLITE_OK);
   Put(KeyOf(2), "2");
+  ASSERT_EQ(sqlite3_exec(other, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr), SQLITE_OK);
+  EXPECT_GE(write(), milliseconds(400)) << "whoever was let in has ended that";
+  sqlite3_close(other);
 }
 
 TEST_F(StoreTest, WhatIsNoStoreOfThisFormatIsRefusedByName) {

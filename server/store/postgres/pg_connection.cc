@@ -28,6 +28,8 @@ constexpr int kBinary = 1;
 constexpr char kNoNumber[] = "22P02";  // a text that should have been a number
 constexpr char kWarning[] = "01000";   // none of its own: a commit's wait was cancelled
 constexpr char kReadOnly[] = "25006";
+constexpr std::chrono::seconds kInAHurry{1};
+constexpr std::chrono::milliseconds kLookUp{100};  // whether there is a hurry
 constexpr char kWhichHosts[] = "target_session_attrs";
 
 // libpq ends its messages with a line's end, and has some of several lines.
@@ -157,14 +159,15 @@ std::vector<PgTarget> HostsOf(const PgTarget& target) {
 
 // libpq goes from one to the next by itself, but never leaves one that says nothing.
 absl::StatusOr<std::unique_ptr<PgConnection>> PgConnection::Connect(const PgTarget& target,
-                                                                    PgDeadline deadline) {
+                                                                    PgDeadline deadline,
+                                                                    const Hurried* hurried) {
   const std::vector<PgTarget> hosts = HostsOf(target);
   absl::Status failed;
   for (size_t tried = 0; tried < hosts.size(); ++tried) {
     const auto now = std::chrono::steady_clock::now();
     const auto left = static_cast<int64_t>(hosts.size() - tried);
     absl::StatusOr<std::unique_ptr<PgConnection>> made =
-        ConnectTo(hosts[tried], now + (deadline - now) / left);
+        ConnectTo(hosts[tried], now + (deadline - now) / left, hurried);
     if (made.ok()) return made;
     failed =
         failed.ok()
@@ -175,7 +178,8 @@ absl::StatusOr<std::unique_ptr<PgConnection>> PgConnection::Connect(const PgTarg
 }
 
 absl::StatusOr<std::unique_ptr<PgConnection>> PgConnection::ConnectTo(const PgTarget& target,
-                                                                      PgDeadline deadline) {
+                                                                      PgDeadline deadline,
+                                                                      const Hurried* hurried) {
   std::vector<const char*> keys, values;
   for (const auto& [key, value] : target.options) {
     keys.push_back(key.c_str());
@@ -184,7 +188,7 @@ absl::StatusOr<std::unique_ptr<PgConnection>> PgConnection::ConnectTo(const PgTa
   keys.insert(keys.end(), {"fallback_application_name", "client_encoding", nullptr});
   values.insert(values.end(), {"bucketd", "UTF8", nullptr});
   std::unique_ptr<PgConnection> made(
-      new PgConnection(PQconnectStartParams(keys.data(), values.data(), 0)));
+      new PgConnection(PQconnectStartParams(keys.data(), values.data(), 0), hurried));
   RETURN_IF_ERROR(made->Finish(target, deadline));
   return made;
 }
@@ -212,13 +216,18 @@ absl::Status PgConnection::Finish(const PgTarget& target, PgDeadline deadline) {
   return absl::UnavailableError(absl::StrCat(target.place, ": cannot connect: ", why));
 }
 
+PgDeadline PgConnection::Latest() const {
+  const PgDeadline since = hurried_ == nullptr ? PgDeadline::max() : hurried_->load();
+  return since == PgDeadline::max() ? since : std::max(since, began_) + kInAHurry;
+}
+
 absl::Status PgConnection::Await(short events, PgDeadline deadline) {
   while (true) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        deadline - std::chrono::steady_clock::now());
+        std::min(deadline, Latest()) - std::chrono::steady_clock::now());
     if (left.count() <= 0) return absl::DeadlineExceededError("the engine did not answer in time");
     pollfd waiting{PQsocket(connection_.get()), events, 0};
-    const int ready = poll(&waiting, 1, static_cast<int>(std::min<int64_t>(left.count(), 60'000)));
+    const int ready = poll(&waiting, 1, static_cast<int>(std::min(left, kLookUp).count()));
     if (ready > 0) return absl::OkStatus();
   }
 }
@@ -231,6 +240,18 @@ void PgConnection::Notice(void* self, const PGresult* notice) {
   if (absl::string_view(state) == kWarning && absl::string_view(severity) == "WARNING") {
     static_cast<PgConnection*>(self)->unconfirmed_ = true;
   }
+}
+
+void PgConnection::CancelIfBeside(const PgConnection& other) {
+  const PGconn *mine = connection_.get(), *its = other.connection_.get();
+  const auto same = [&](char* (*what)(const PGconn*)) {
+    return absl::NullSafeStringView(what(mine)) == absl::NullSafeStringView(what(its));
+  };
+  if (!same(PQhost) || !same(PQhostaddr) || !same(PQport)) return;
+  const std::unique_ptr<PGcancel, decltype(&PQfreeCancel)> cancel(PQgetCancel(connection_.get()),
+                                                                  PQfreeCancel);
+  std::array<char, 256> why{};
+  if (cancel != nullptr) PQcancel(cancel.get(), why.data(), static_cast<int>(why.size()));
 }
 
 absl::Status PgConnection::Break(absl::Status why) {
@@ -305,6 +326,7 @@ absl::StatusOr<std::vector<PgResult>> PgConnection::Run(absl::Span<const PgState
                                                         PgDeadline deadline) {
   sqlstate_.clear();
   unconfirmed_ = false;
+  began_ = std::chrono::steady_clock::now();
   const absl::Status sent = Send(statements, deadline);
   if (!sent.ok()) return Break(sent);
   CrashPoint("store: sent");

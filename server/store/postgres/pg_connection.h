@@ -3,6 +3,7 @@
 // commit's wait for a synchronous standby, and a pooler between keeps no settings of a session.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -81,10 +82,14 @@ class PgResult {
 // Not thread-safe.
 class PgConnection {
  public:
+  // Since when whoever waits is in a hurry: a second more, or a second in all for what begins
+  // later. max(): nobody is.
+  using Hurried = std::atomic<PgDeadline>;
   // Of several hosts one after the other, each with its part of the time. UNAVAILABLE: nobody
-  // answers there, or who does says no.
+  // answers there, or who does says no. `hurried` outlives the connection; null: never.
   static absl::StatusOr<std::unique_ptr<PgConnection>> Connect(const PgTarget& target,
-                                                               PgDeadline deadline);
+                                                               PgDeadline deadline,
+                                                               const Hurried* hurried = nullptr);
   PgConnection(const PgConnection&) = delete;
   PgConnection& operator=(const PgConnection&) = delete;
 
@@ -94,6 +99,9 @@ class PgConnection {
   // UNAVAILABLE for all else.
   absl::StatusOr<std::vector<PgResult>> Run(absl::Span<const PgStatement> statements,
                                             PgDeadline deadline);
+  // Has the engine end what this one still waits for, if `other` has reached the same host: that
+  // blocks where nobody listens there any more.
+  void CancelIfBeside(const PgConnection& other);
   // No further use.
   bool broken() const { return broken_; }
   // Of the last Run: five characters, "" where the engine said nothing.
@@ -103,10 +111,13 @@ class PgConnection {
 
  private:
   static absl::StatusOr<std::unique_ptr<PgConnection>> ConnectTo(const PgTarget& target,
-                                                                 PgDeadline deadline);
-  explicit PgConnection(PGconn* connection) : connection_(connection, PQfinish) {}
+                                                                 PgDeadline deadline,
+                                                                 const Hurried* hurried);
+  PgConnection(PGconn* connection, const Hurried* hurried)
+      : connection_(connection, PQfinish), hurried_(hurried) {}
   absl::Status Finish(const PgTarget& target, PgDeadline deadline);
   absl::Status Send(absl::Span<const PgStatement> statements, PgDeadline deadline);
+  PgDeadline Latest() const;
   absl::Status Await(short events, PgDeadline deadline);
   absl::StatusOr<PGresult*> Next(PgDeadline deadline);
   absl::Status Break(absl::Status why);
@@ -114,6 +125,8 @@ class PgConnection {
   static void Notice(void* self, const PGresult* notice);
 
   std::unique_ptr<PGconn, decltype(&PQfinish)> connection_;
+  const Hurried* const hurried_;
+  PgDeadline began_ = std::chrono::steady_clock::now();  // what it is at now
   std::string sqlstate_;
   bool unconfirmed_ = false;
   bool broken_ = false;

@@ -10,6 +10,7 @@
 
 #include "passes/base/status_macros.h"
 #include "server/store/crash_point.h"
+#include "server/store/postgres/pg_sql.h"
 
 namespace bucketd {
 namespace {
@@ -81,27 +82,10 @@ std::vector<PgStatement> Probes(int64_t version) {
   return probes;
 }
 
-absl::StatusOr<int64_t> CheckVersion(const std::string& place, const std::vector<PgResult>& found) {
-  if (found[0].rows() != 1) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(place,
-                     ": bucketd_schema has no row: the store is not whole; restore it from "
-                     "a backup, or name another database"));
-  }
-  const int64_t version = found[0].Int(0, 0), min_reader = found[0].Int(0, 1);
-  const int64_t own = NewestPgSchema().version;
-  if (version >= own - 1 && version <= own + 1 && min_reader <= own) return version;
-  return absl::FailedPreconditionError(absl::StrCat(
-      place, ": the store has schema ", version, ", for servers that know schema ", min_reader,
-      " or later; this one works with ", own - 1, " to ", own + 1,
-      ": start a bucketd of the version that wrote it, or name another database; nothing was "
-      "changed"));
-}
-
 absl::Status RunInRaces(PgPool& pool, const std::vector<PgStatement>& all) {
   absl::Status made;
   for (int race = 0; race < kRaces; ++race) {
-    made = pool.Run(all).status();
+    made = pool.Run(PgKind::kWrite, all).status();
     // Two that make a table at once: one of them is told that the name is taken.
     if (!Said(made, "23505") && !Said(made, "42P07") && !Said(made, "42710")) break;
   }
@@ -140,11 +124,51 @@ absl::Status Expand(PgPool& pool) {
 }
 
 absl::StatusOr<std::vector<PgResult>> ReadVersion(PgPool& pool) {
-  const PgStatement read("SELECT version, min_reader FROM bucketd_schema WHERE id = 1");
-  return pool.Run({&read, 1});
+  const PgStatement read(
+      absl::StrCat("SELECT ", kPgVersionColumns, " FROM bucketd_schema WHERE id = 1"));
+  return pool.Run(PgKind::kRead, {&read, 1});
 }
 
 }  // namespace
+
+absl::StatusOr<int64_t> CheckPgVersion(const std::string& place, const PgResult& row) {
+  if (row.rows() != 1) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(place,
+                     ": bucketd_schema has no row: the store is not whole; restore it from "
+                     "a backup, or name another database"));
+  }
+  const int64_t version = row.Int(0, 0), min_reader = row.Int(0, 1);
+  const int64_t own = NewestPgSchema().version;
+  if (version >= own - 1 && version <= own + 1 && min_reader <= own) return version;
+  return absl::FailedPreconditionError(
+      absl::StrCat(place, ": the store has schema ", version, ", for servers that know schema ",
+                   min_reader, " or later; this one works with ", own - 1, " to ", own + 1,
+                   ": start a bucketd of the version that wrote it, or name another database"));
+}
+
+std::vector<PgStatement> PgProbe(PgKind kind) {
+  if (kind == PgKind::kRead) return Probes(NewestPgSchema().version);
+  // A row that is gone before anybody sees it: a transaction that writes nothing waits for no
+  // standby.
+  const int64_t id = NewWriteId();
+  const std::string key = absl::StrCat("probe ", id);
+  std::vector<PgStatement> statements;
+  statements.push_back(
+      PgStatement("INSERT INTO bucketd_record(shelf, key, value, checksum, write_id) "
+                  "VALUES(0, $1, $1, $1, $2)")
+          .Bytes(key)
+          .Int(id));
+  for (const char* sql : {"DELETE FROM bucketd_record WHERE shelf = 0 AND key = $1",
+                          "DELETE FROM bucketd_plan WHERE hash = $1",
+                          "DELETE FROM bucketd_plan_chunk WHERE plan = $1",
+                          "DELETE FROM bucketd_hold WHERE plan = $1"}) {
+    statements.push_back(PgStatement(sql).Bytes(key));
+  }
+  statements.emplace_back("DELETE FROM bucketd_audit WHERE number IS NULL");
+  statements.emplace_back("UPDATE bucketd_schema SET changes = changes WHERE id = 0");
+  return statements;
+}
 
 absl::StatusOr<int64_t> CheckPgSchema(PgPool& pool) {
   const absl::StatusOr<std::vector<PgResult>> found = ReadVersion(pool);
@@ -153,9 +177,9 @@ absl::StatusOr<int64_t> CheckPgSchema(PgPool& pool) {
         absl::StrCat(pool.place(), ": there is no store of bucketd in this database"));
   }
   if (!found.ok()) return Explain(found.status());
-  ASSIGN_OR_RETURN(const int64_t version, CheckVersion(pool.place(), *found));
+  ASSIGN_OR_RETURN(const int64_t version, CheckPgVersion(pool.place(), (*found)[0]));
   const std::vector<PgStatement> probes = Probes(version);
-  RETURN_IF_ERROR(Explain(pool.Run(probes).status()));
+  RETURN_IF_ERROR(Explain(pool.Run(PgKind::kRead, probes).status()));
   return version;
 }
 
@@ -167,14 +191,14 @@ absl::Status PreparePgSchema(PgPool& pool) {
     found = ReadVersion(pool);
   }
   if (!found.ok()) return Explain(found.status());
-  ASSIGN_OR_RETURN(const int64_t version, CheckVersion(pool.place(), *found));
+  ASSIGN_OR_RETURN(const int64_t version, CheckPgVersion(pool.place(), (*found)[0]));
   if (version < NewestPgSchema().version) {
     const absl::Status expanded = Expand(pool);
     if (!expanded.ok()) return Explain(expanded);
   }
   std::vector<PgStatement> checks = Probes(std::max(version, kPgSchemaWithAudit));
   checks.emplace_back("UPDATE bucketd_schema SET changes = changes WHERE id = 1");
-  return Explain(pool.Run(checks).status());
+  return Explain(pool.Run(PgKind::kWrite, checks).status());
 }
 
 }  // namespace bucketd

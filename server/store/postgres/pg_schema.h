@@ -37,4 +37,13 @@ absl::Status PreparePgSchema(PgPool& pool);
 //   NOT_FOUND  there are no tables
 absl::StatusOr<int64_t> CheckPgSchema(PgPool& pool);
 
+// Of bucketd_schema's version and min_reader, read with `place`: which version it is.
+// FAILED_PRECONDITION: not one that this program works with.
+inline constexpr char kPgVersionColumns[] = "version, min_reader";
+absl::StatusOr<int64_t> CheckPgVersion(const std::string& place, const PgResult& row);
+
+// What waits for all that calls of this kind wait for, locks of tables and a standby among it, but
+// for other writers of the same rows, and changes nothing.
+std::vector<PgStatement> PgProbe(PgKind kind);
+
 }  // namespace bucketd

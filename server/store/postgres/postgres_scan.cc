@@ -31,7 +31,7 @@ absl::StatusOr<std::optional<ScannedValue>> PostgresStore::ScanPlan(const std::s
           .Bytes(hash),
       PgStatement("SELECT holder, expires FROM bucketd_hold WHERE plan = $1 ORDER BY holder")
           .Bytes(hash)};
-  ASSIGN_OR_RETURN(const std::vector<PgResult> found, pool_.Run(statements));
+  ASSIGN_OR_RETURN(const std::vector<PgResult> found, Read(statements));
   const PgResult& rows = found[0];
   if (rows.rows() == 0) return std::nullopt;
   ScannedValue value;

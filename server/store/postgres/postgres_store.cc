@@ -21,8 +21,12 @@ constexpr size_t kChunkBytes = size_t{256} << 10;
 
 PostgresStore::PostgresStore(PgTarget target, PostgresStoreOptions options)
     : options_(std::move(options)),
-      pool_(std::move(target),
-            {.connections = options_.connections, .call_timeout = options_.call_timeout}) {}
+      pool_(std::move(target), {.connections = options_.connections,
+                                .call_timeout = options_.call_timeout,
+                                .writes_again = [this] {
+                                  if (options_.observer != nullptr)
+                                    options_.observer->Wrote(StoreWrite::kOk, "");
+                                }}) {}
 
 absl::StatusOr<std::unique_ptr<PostgresStore>> PostgresStore::Open(PostgresStoreOptions options) {
   ASSIGN_OR_RETURN(PgTarget target, PgTarget::Parse(options.url));
@@ -48,7 +52,7 @@ std::optional<int64_t> PostgresStore::Now() const {
 
 absl::StatusOr<std::vector<PgResult>> PostgresStore::Write(
     absl::Span<const PgStatement> statements) {
-  absl::StatusOr<std::vector<PgResult>> results = pool_.Run(statements);
+  absl::StatusOr<std::vector<PgResult>> results = pool_.Run(PgKind::kWrite, statements);
   if (options_.observer == nullptr) return results;
   const StoreWrite failed =
       absl::IsResourceExhausted(results.status()) ? StoreWrite::kNoSpace : StoreWrite::kError;
@@ -58,8 +62,13 @@ absl::StatusOr<std::vector<PgResult>> PostgresStore::Write(
   return results;
 }
 
+absl::StatusOr<std::vector<PgResult>> PostgresStore::Read(
+    absl::Span<const PgStatement> statements) {
+  return pool_.Run(PgKind::kRead, statements);
+}
+
 absl::StatusOr<std::vector<PgResult>> PostgresStore::Query(const PgStatement& statement) {
-  return pool_.Run({&statement, 1});
+  return Read({&statement, 1});
 }
 
 void PostgresStore::TellRead(StoreValue value,

@@ -86,6 +86,7 @@ class PostgresStore final : public Store {
                                                     int32_t limit) override;
   absl::StatusOr<int64_t> AddAudit(absl::Span<const AuditEntry> entries) override;
   absl::StatusOr<int64_t> Version() override;
+  void Hurry() override { pool_.Hurry(); }
 
   // Writes uses, lets holds run out, evicts by age and size. Several servers may do it at once.
   absl::Status Maintain();
@@ -103,6 +104,7 @@ class PostgresStore final : public Store {
   std::optional<int64_t> Now() const;
   // What came of it is told to the observer.
   absl::StatusOr<std::vector<PgResult>> Write(absl::Span<const PgStatement> statements);
+  absl::StatusOr<std::vector<PgResult>> Read(absl::Span<const PgStatement> statements);
   absl::StatusOr<std::vector<PgResult>> Query(const PgStatement& statement);
   void TellRead(StoreValue value, const absl::StatusOr<std::optional<std::string>>& read);
   absl::Status ForgetPlan(absl::string_view hash, absl::string_view checksum);
