@@ -224,7 +224,19 @@ absl::StatusOr<int64_t> SqliteStore::Commit(Change change) {
   return commit;
 }
 
+// Who writes into files that nobody finds any more keeps nothing.
+absl::Status SqliteStore::StillThere(SqliteDb& db) const {
+  int moved = 0;
+  sqlite3_file_control(db.get(), "main", SQLITE_FCNTL_HAS_MOVED, &moved);
+  if (moved == 0) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat(options_.directory,
+                   ": store.db was removed or replaced while this server uses it: put it back, or "
+                   "start the server anew"));
+}
+
 absl::Status SqliteStore::Begin(SqliteDb& db) {
+  RETURN_IF_ERROR(StillThere(db));
   const absl::Status begun = db.Exec("BEGIN IMMEDIATE");
   const bool busy = !begun.ok() && (sqlite3_errcode(db.get()) & 0xff) == SQLITE_BUSY;
   if (busy != busy_) {

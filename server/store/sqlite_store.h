@@ -171,6 +171,7 @@ class SqliteStore final : public Store {
   absl::StatusOr<int64_t> Commit(Change change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   absl::StatusOr<int64_t> CommitOnce(SqliteDb& db, Change change)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_, db.mutex());
+  absl::Status StillThere(SqliteDb& db) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(db.mutex());
   // Behind one that has waited in vain for another process nobody waits as long, until one is let
   // in: all writes stand in one line.
   absl::Status Begin(SqliteDb& db) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_, db.mutex());

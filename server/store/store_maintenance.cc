@@ -210,6 +210,15 @@ absl::Status SqliteStore::Checkpoint() {
 
 absl::Status SqliteStore::Maintain() {
   if (options_.read_only) return absl::OkStatus();
+  {
+    const absl::MutexLock lock(&writer_->mutex());
+    const absl::Status there = StillThere(*writer_);
+    // A server that writes nothing has to hear of it, too.
+    if (!there.ok() && options_.observer != nullptr) {
+      options_.observer->Wrote(StoreWrite::kError, there.message());
+    }
+    RETURN_IF_ERROR(there);
+  }
   absl::Status done = EvictOld();
   done.Update(TrimAudit());  // of a damaged log plans know nothing
   done.Update(Checkpoint());

@@ -257,6 +257,26 @@ TEST_F(StoreTest, AWriteThatAnotherProcessHoldsUpIsUnavailable) {
   sqlite3_close(other);
 }
 
+TEST_F(StoreTest, AStoreThatWasRemovedOrReplacedTakesNothingMore) {
+  OpenStore();
+  Put(KeyOf(1), "1");
+  const std::string away = options_.directory + ".away";
+  fs::rename(options_.directory, away);
+  EXPECT_FALSE(store_->Maintain().ok());
+  EXPECT_EQ(counts_.writes[StoreWrite::kError], 1) << "though nobody writes";
+  EXPECT_EQ(store_->PutPlan(KeyOf(2), "", "2").code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(absl::StrContains(counts_.problems, "was removed or replaced")) << counts_.problems;
+  fs::create_directory(options_.directory);
+  fs::copy(away, options_.directory, fs::copy_options::recursive);
+  EXPECT_EQ(store_->PutPlan(KeyOf(2), "", "2").code(), absl::StatusCode::kUnavailable)
+      << "one that looks the same is another one";
+  EXPECT_EQ(Get(KeyOf(1)), "1") << "what is read is still right";
+  fs::remove_all(options_.directory);
+  fs::rename(away, options_.directory);
+  Put(KeyOf(2), "2");
+  EXPECT_TRUE(store_->Maintain().ok());
+}
+
 TEST_F(StoreTest, WhatIsNoStoreOfThisFormatIsRefusedByName) {
   const std::string database = options_.directory + "/store.db";
   const auto refused = [&](absl::StatusCode code, const std::string& text) {
