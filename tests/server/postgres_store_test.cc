@@ -128,6 +128,26 @@ TEST_F(PostgresStoreTest, AServerRunsOnItsSchemaAndTheNextAndRefusesOthersUntouc
   EXPECT_THAT(Refused(options_.url, kPrecondition), HasSubstr("restore it from a backup"));
 }
 
+TEST_F(PostgresStoreTest, AServerThatRunsStopsAtAVersionThatIsNotForIt) {
+  Open();
+  ASSERT_TRUE(store_->PutPlan(KeyOf(1), "team", "kept").ok());
+  const auto look = [&](const std::string& change, bool ours) {
+    Sql(change);
+    EXPECT_EQ(store_->Version().ok(), ours) << change;  // what servers do once a second
+    EXPECT_EQ(Get(KeyOf(1)), ours ? "kept" : "UNAVAILABLE") << change;
+    EXPECT_EQ(store_->PutPlan(KeyOf(2), "team", "2").code(),
+              ours ? absl::StatusCode::kOk : kUnavailable)
+        << change;
+  };
+  look("UPDATE bucketd_schema SET version = 3", true);
+  look("UPDATE bucketd_schema SET min_reader = 3", false);
+  EXPECT_THAT(counts_.problems, HasSubstr("cannot write: "));
+  EXPECT_THAT(counts_.problems, HasSubstr("for servers that know schema 3"));
+  look("UPDATE bucketd_schema SET version = 2, min_reader = 1", true);
+  look("DELETE FROM bucketd_schema", false);
+  EXPECT_THAT(counts_.problems, HasSubstr("bucketd_schema has no row"));
+}
+
 TEST_F(PostgresStoreTest, WhatTheVersionBeforeDidNotHaveIsAddedAndItsServersStillRun) {
   Open();
   ASSERT_TRUE(store_->PutPlan(KeyOf(1), "team", "kept").ok());

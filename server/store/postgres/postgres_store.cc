@@ -52,7 +52,11 @@ std::optional<int64_t> PostgresStore::Now() const {
 
 absl::StatusOr<std::vector<PgResult>> PostgresStore::Write(
     absl::Span<const PgStatement> statements) {
-  absl::StatusOr<std::vector<PgResult>> results = pool_.Run(PgKind::kWrite, statements);
+  const auto write = [&]() -> absl::StatusOr<std::vector<PgResult>> {
+    RETURN_IF_ERROR(OurTables());
+    return pool_.Run(PgKind::kWrite, statements);
+  };
+  absl::StatusOr<std::vector<PgResult>> results = write();
   if (options_.observer == nullptr) return results;
   const StoreWrite failed =
       absl::IsResourceExhausted(results.status()) ? StoreWrite::kNoSpace : StoreWrite::kError;
@@ -64,6 +68,7 @@ absl::StatusOr<std::vector<PgResult>> PostgresStore::Write(
 
 absl::StatusOr<std::vector<PgResult>> PostgresStore::Read(
     absl::Span<const PgStatement> statements) {
+  RETURN_IF_ERROR(OurTables());
   return pool_.Run(PgKind::kRead, statements);
 }
 
@@ -187,11 +192,23 @@ absl::Status PostgresStore::ReleaseHolds(absl::string_view holder) {
   return Write(statements).status();
 }
 
+absl::Status PostgresStore::OurTables() const {
+  const absl::MutexLock lock(&tables_mutex_);
+  return our_tables_;
+}
+
+// A server that runs on hears here of a version that is not for it, or of a row that is gone.
 absl::StatusOr<int64_t> PostgresStore::Version() {
-  ASSIGN_OR_RETURN(const std::vector<PgResult> found,
-                   Query(PgStatement("SELECT changes FROM bucketd_schema WHERE id = 1")));
-  if (found[0].rows() == 1) return found[0].Int(0, 0);
-  return absl::UnavailableError(absl::StrCat(place(), ": bucketd_schema has no row"));
+  const PgStatement read(
+      absl::StrCat("SELECT ", kPgVersionColumns, ", changes FROM bucketd_schema WHERE id = 1"));
+  ASSIGN_OR_RETURN(const std::vector<PgResult> found, pool_.Run(PgKind::kRead, {&read, 1}));
+  const absl::Status ours = CheckPgVersion(place(), found[0]).status();
+  {
+    const absl::MutexLock lock(&tables_mutex_);
+    our_tables_ = ours.ok() ? ours : absl::UnavailableError(ours.message());
+    RETURN_IF_ERROR(our_tables_);
+  }
+  return found[0].Int(0, 2);
 }
 
 }  // namespace bucketd

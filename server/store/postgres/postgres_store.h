@@ -105,6 +105,8 @@ class PostgresStore final : public Store {
   // What came of it is told to the observer.
   absl::StatusOr<std::vector<PgResult>> Write(absl::Span<const PgStatement> statements);
   absl::StatusOr<std::vector<PgResult>> Read(absl::Span<const PgStatement> statements);
+  // Of the tables, as Version() last found them; UNAVAILABLE: not ours to read or write any more.
+  absl::Status OurTables() const;
   absl::StatusOr<std::vector<PgResult>> Query(const PgStatement& statement);
   void TellRead(StoreValue value, const absl::StatusOr<std::optional<std::string>>& read);
   absl::Status ForgetPlan(absl::string_view hash, absl::string_view checksum);
@@ -125,6 +127,9 @@ class PostgresStore final : public Store {
   const PostgresStoreOptions options_;
   PgPool pool_;
   bool has_audit_ = true;  // false: an earlier version's tables, opened for reading
+
+  mutable absl::Mutex tables_mutex_;
+  absl::Status our_tables_ ABSL_GUARDED_BY(tables_mutex_);
 
   absl::Mutex uses_mutex_;
   // By digest of the key; when, of the store's clock, or nothing: now.
