@@ -112,7 +112,7 @@ void PgPool::GiveBack(std::unique_ptr<PgConnection> connection) {
 
 void PgPool::NoteSilence(PgKind kind, const absl::Status& why) {
   const absl::MutexLock lock(&mutex_);
-  silent_[Index(PgKind::kWrite)] = why;
+  if (options_.writes) silent_[Index(PgKind::kWrite)] = why;
   // Where reads are not answered, nothing is.
   if (kind == PgKind::kRead) silent_[Index(kind)] = why;
   if (!prober_.joinable()) prober_ = std::jthread([this] { ProbeForEver(); });

@@ -31,6 +31,7 @@ class PgPool {
   struct Options {
     int connections = 4;
     std::chrono::milliseconds call_timeout{10'000};  // of a Run with all its attempts
+    bool writes = true;                       // false: nobody writes, and neither does the pool
     std::function<void()> writes_again = {};  // called, on another thread, when writes did not work
   };
   PgPool(PgTarget target, Options options)

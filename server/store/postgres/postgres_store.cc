@@ -23,6 +23,7 @@ PostgresStore::PostgresStore(PgTarget target, PostgresStoreOptions options)
     : options_(std::move(options)),
       pool_(std::move(target), {.connections = options_.connections,
                                 .call_timeout = options_.call_timeout,
+                                .writes = !options_.read_only,
                                 .writes_again = [this] {
                                   if (options_.observer != nullptr)
                                     options_.observer->Wrote(StoreWrite::kOk, "");
