@@ -52,7 +52,8 @@ Node::Node(World& world, Process& process, const std::string& address)
                          [this](const RanksCall& call, JobRoutes::Done done) {
                            return AskHere(call, std::move(done));
                          },
-                         [this](uint64_t call) { agreement_.Cancel(call); }})),
+                         [this](uint64_t call) { agreement_.Cancel(call); },
+                         [] {}})),  // no two processes that live have one address
       broker_({cache_, graphs_, intake_, compute_queue_, intake_pool_, timers_, metrics_, options_,
                [this](const Graph& graph, const PlanRequest& request) {
                  return Compute(graph, request);
