@@ -60,7 +60,7 @@ class SimulatedGpu(Gpu):
         self.whole = whole  # a view does not keep the tensor that frees its memory
         return whole[-whole.data_ptr() % 4096:][:size]
 
-    def _finish(self) -> None:
+    def settle(self) -> None:
         self.read(self.empty((1,), torch.uint8))  # behind all that is on its stream
 
     def _nccl(self) -> str:

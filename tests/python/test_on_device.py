@@ -1,5 +1,6 @@
 """Buckets on GPUs as the Python client runs them: what ranks tell each other before the executor opens, with stand-ins for torch's memory
-and its NCCL, and steps on simulated GPUs, where torch's tensors are memory that only the devices may touch."""
+and its NCCL, and steps on simulated GPUs, where torch's tensors are memory that only the devices may touch. Runs that end in their midst, on the
+host as well."""
 
 import concurrent.futures
 import gc
@@ -18,7 +19,7 @@ from bucketd import executor, mesh, on_device
 from bucketd.agreement import Agreement
 from bucketd.errors import AgreementError, BucketdError, ExecutorError
 from bucketd.graph import DType
-from bucketd.on_device import Gpu
+from bucketd.on_device import Gpu, Host
 
 WORLD = 3
 SIZE = 3 << 30
@@ -37,7 +38,7 @@ class Rank(Gpu):
             raise self.error(f"CUDA out of memory. Tried to allocate {size} bytes.\nand more")
         return torch.empty(0)
 
-    def _finish(self):
+    def settle(self):
         pass
 
     def _nccl(self):
@@ -83,7 +84,7 @@ def test_no_rank_goes_on_before_what_the_others_have_launched_has_ended(monkeypa
     ended = []
 
     class Busy(Rank):
-        def _finish(self):
+        def settle(self):
             time.sleep(0.1 * self.index)
             ended.append(self.index)
 
@@ -96,7 +97,7 @@ def test_no_rank_goes_on_before_what_the_others_have_launched_has_ended(monkeypa
 
     assert all(isinstance(got, torch.Tensor) for got in arenas(*map(Busy, range(WORLD)), then=split))
     monkeypatch.setattr(torch.cuda, "synchronize", ended.append)
-    Gpu._finish(Rank(7))
+    Gpu.settle(Rank(7))
     assert ended[-1] == 7
 
 
@@ -180,14 +181,27 @@ def test_a_process_that_can_use_no_gpu_is_told_so_and_goes_on_with_no_bucket(mon
         executor.Runner(graph, plan, Rank(0), 10.0)
 
 
-class Trainer:
-    """A rank of a trainer on a simulated GPU, with the client's own runner."""
+class HostRank(Host):
+    """A rank on the host, as a SimulatedGpu is one on a GPU."""
 
-    def __init__(self, world, store, rank):
-        self.rank, self.gpu = rank, SimulatedGpu(world, rank)
+    def empty(self, shape, dtype):
+        return torch.empty(shape, dtype=dtype)
+
+    def write(self, values):
+        return values.clone()
+
+    def read(self, there):
+        return there
+
+
+class Trainer:
+    """A rank of a trainer on its device, a simulated GPU most often, with the client's own runner."""
+
+    def __init__(self, device, store, rank, timeout=20.0):
+        self.rank, self.gpu = rank, device
         self.graph, self.plan = graph_and_plan(RANKS)
         # Each rank is a thread, and a runner asks for its device as it is made.
-        self.runner = executor.Runner(self.graph, self.plan, self.gpu, timeout=20.0)
+        self.runner = executor.Runner(self.graph, self.plan, self.gpu, timeout=timeout)
         agreement = Agreement(dist.PrefixStore("job", store), rank, range(RANKS), deadline=20)
         self.runner.open("0/fw#1", agreement, epoch=1)
 
@@ -208,15 +222,22 @@ class Trainer:
         out = [self.gpu.empty(shape, torch_dtype(dtype)) for dtype, _, shape in shapes(self.graph, self.plan, bucket)]
         self.runner.start(bucket, [self.gpu.write(x) for x in self.inputs(bucket, self.rank)], out)
 
-    def step(self):
+    def step(self, in_order=False):
         buckets = range(len(self.plan.buckets))
-        for bucket in reversed(buckets):  # the plan's order is the executor's to keep
+        for bucket in buckets if in_order else reversed(buckets):  # the plan's order is the executor's to keep
             self.start(bucket)
         for bucket in buckets:
             results = self.runner.wait(bucket)
             for found, wanted in zip(results, self.expected(bucket), strict=True):
                 here = self.gpu.read(found)  # an assertion that fails would read `found` itself
                 assert torch.equal(here, wanted), f"bucket {bucket}"
+
+    def broken_step(self, starts, waits):
+        """That an exception ends behind so many starts and waits, in the plan's order."""
+        for bucket in range(starts):
+            self.start(bucket)
+        for bucket in range(waits):
+            self.runner.wait(bucket)
 
     def end(self):
         del self.runner
@@ -233,14 +254,24 @@ def on_simulated_gpus(monkeypatch, seed, run):
     monkeypatch.setattr(on_device, "of", lambda device: device)
     world, store = SimulatedWorld(seed), dist.HashStore()
 
+    on_ranks(run, lambda rank: Trainer(SimulatedGpu(world, rank), store, rank))
+    return world.findings()
+
+
+def on_the_host(monkeypatch, run, timeout=20.0):
+    monkeypatch.setattr(on_device, "of", lambda device: device)
+    store = dist.HashStore()
+    on_ranks(run, lambda rank: Trainer(HostRank(), store, rank, timeout))
+
+
+def on_ranks(run, trainer_of):
     def one(rank):
-        trainer = Trainer(world, store, rank)
+        trainer = trainer_of(rank)
         run(trainer)
         trainer.end()
 
     with concurrent.futures.ThreadPoolExecutor(RANKS) as pool:
         list(pool.map(one, range(RANKS)))
-    return world.findings()
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
@@ -268,8 +299,8 @@ def test_what_is_wrong_with_a_start_or_a_wait_names_the_bucket(monkeypatch):
         with pytest.raises(ExecutorError, match=r"bucket 1 \(b1\) is waited for and was not started"):
             trainer.runner.wait(1)
         trainer.start(1)
-        with pytest.raises(ExecutorError, match="bucket 1 .* is started again before its wait"):
-            trainer.start(1)
+        with pytest.raises(ExecutorError, match="ended in its midst.* bucket 1 .*waits for its turn"):
+            trainer.start(1)  # as of a new run
         with pytest.raises(ExecutorError, match="bucket 1 .*waits for its turn"):
             trainer.runner.wait(1)  # a host would wait; here nothing could ever come before it on this stream
         for bucket in (0, 2):
@@ -278,6 +309,51 @@ def test_what_is_wrong_with_a_start_or_a_wait_names_the_bucket(monkeypatch):
             trainer.runner.wait(bucket)
 
     assert on_simulated_gpus(monkeypatch, 1, run) == []
+
+
+def runs_that_end_in_their_midst(trainer):
+    """Behind a start; behind a wait, with nothing under way; twice in a row; behind a run that is whole."""
+    for starts, waits in ((2, 1), (1, 1), (3, 1), (2, 0)):
+        trainer.broken_step(starts, waits)
+        if starts != 3:
+            trainer.step(in_order=True)
+    trainer.step()
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_run_that_ended_in_its_midst_is_followed_by_whole_ones_on_simulated_gpus(monkeypatch, seed):
+    assert on_simulated_gpus(monkeypatch, seed, runs_that_end_in_their_midst) == []
+
+
+def test_a_run_that_ended_in_its_midst_is_followed_by_whole_ones_on_the_host(monkeypatch):
+    on_the_host(monkeypatch, runs_that_end_in_their_midst)
+
+
+def test_executors_that_were_replaced_are_closed(monkeypatch):
+    """Each one's threads are, among others."""
+    threads = []
+
+    def run(trainer):
+        for _ in range(5):
+            trainer.broken_step(1, 0)
+            if trainer.rank == 0:
+                threads.append(len(os.listdir("/proc/self/task")))
+
+    on_the_host(monkeypatch, run)
+    assert max(threads) < threads[0] + 12, threads  # one has 4 of its own, and one of each rank may be on its way out
+
+
+def test_a_rank_that_alone_begins_a_run_anew_is_told_so_and_mixes_nothing_up(monkeypatch):
+    """The other one is still in the run that this one left, where the next bucket has the size of the first one of a new run."""
+
+    def run(trainer):
+        trainer.broken_step(1, 1)
+        said = "0/fw#1: the last run ended in its midst, by an exception on this rank, and another one cannot begin"
+        with pytest.raises(ExecutorError, match=said if trainer.rank == 0 else "bucket 1 .*(waited too long for rank 0|did not end within 2s)"):
+            trainer.start(trainer.rank)
+            trainer.runner.wait(1)
+
+    on_the_host(monkeypatch, run, timeout=2.0)
 
 
 def test_what_an_executor_may_still_use_stays(monkeypatch):

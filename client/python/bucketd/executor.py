@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import operator
 import os
 import struct
@@ -30,12 +31,16 @@ _PACKED, _GROUPED = 1, 2  # BucketMode
 _COPIES = {"compute": 1, "comm": 2}  # CopyStream
 _HEARING = 0.5  # seconds: in the library no signal is heard, so it is left that often
 
+log = logging.getLogger("bucketd")
+
 
 class Runner:
     """The buckets of one graph's plan. bucket_ops' operators in the rewritten graph call start() and wait(); open() comes before
     its first run, on all ranks. Buckets whose dtype or operation the library has not, or whose sums it would add otherwise than the plan
     promises (gloo_sums.py), stay with torch.distributed: all ranks agree on which (`takes_text`). ExecutorError where it can use the
-    device for none. Not thread-safe."""
+    device for none. Not thread-safe.
+
+    A run that an exception ends in its midst, on all ranks behind the same start, is followed by one from the beginning."""
 
     def __init__(self, graph, plan: Plan, device_type: str, timeout: float, telemetry=None, part: str = ""):
         """`telemetry` (telemetry.Telemetry) hears of every run; `part` of a step is what the graph is: "fw", "bw", "joint"."""
@@ -59,6 +64,7 @@ class Runner:
         self._memory = Memory(_inputs(graph), self._device.memory)
         # Ticket, and the tensors that it uses, by bucket: they stay where the library cannot say that it is done with them.
         self._under_way: dict[int, tuple] = {}
+        self._begun: set[int] = set()  # buckets that this run has started
         self.number = bucket_ops.enter(self)
 
     @property
@@ -74,8 +80,10 @@ class Runner:
         if not all(map(self._is_there, inputs)):
             other = next(x.device for x in inputs if not self._is_there(x))
             raise ExecutorError(f"{self._name(bucket)} is planned for {self._device.type}, of its tensors one is on {other}")
-        if bucket in self._under_way:
-            raise ExecutorError(f"{self._name(bucket)} is started again before its wait")
+        if bucket in self._begun:
+            if len(self._begun) < len(self.ours) or self._under_way:
+                self._leave_last_run()
+            self._begun.clear()
         told_in, told_out = self._told[bucket]
         if bucket == self._first and self._telemetry is not None:
             self._memory.begins()
@@ -83,6 +91,7 @@ class Runner:
             library.load().bucket_executor_start, self._handle, self.ours[bucket], told_in.of(inputs), told_out.of(outputs),
             self._device.stream(), what=self._name(bucket))
         self._under_way[bucket] = ticket, inputs, outputs
+        self._begun.add(bucket)
 
     def wait(self, bucket: int) -> list[torch.Tensor]:
         """Until the results are in the outputs of the start, which it returns; on a GPU it is the current stream that waits."""
@@ -147,15 +156,37 @@ class Runner:
                 channels=(library.Channel * len(channels))(*channels), channel_count=len(channels),
                 folder=folder.encode(), token=token.encode(), epoch=epoch, timeout_seconds=self.timeout,
                 gloo_order=self.plan.backend == "gloo", device=self._device.index)
-            loaded = library.load()
-            size = library.call(loaded.bucket_executor_plan_bytes, ctypes.byref(options), what=scope)
+            size = library.call(library.load().bucket_executor_plan_bytes, ctypes.byref(options), what=scope)
             arena = self._device.arena(size)
             if arena is not None:
                 options.arena, options.arena_bytes = arena.data_ptr(), arena.numel()
-        self._handle = hearing_signals(lambda: library.call(loaded.bucket_executor_open, ctypes.byref(options), what=scope))
-        weakref.finalize(self, _close, self._handle, os.getpid(), [self._device, arena, self._under_way])
+        # The ranks meet in the agreement's folder, and may meet there again.
+        self._opened = scope, options, arena, agreement
+        self._connect()
+
+    def _connect(self) -> None:
+        scope, options, arena, _ = self._opened
+        self._handle = hearing_signals(lambda: library.call(library.load().bucket_executor_open, ctypes.byref(options), what=scope))
+        self._closing = weakref.finalize(self, _close, self._handle, os.getpid(), [self._device, arena, self._under_way])
         if self._telemetry is not None:
             self._telemetry.report(self._handle, options, self._part, self.plan, list(self.ours))
+
+    def _leave_last_run(self) -> None:
+        """Which an exception ended in its midst. An executor goes on where its plan is: if that is not the beginning, all ranks open
+        another one. There a rank that is still in that run is missed; without that its buckets would be mixed up with a new run's."""
+        scope = self._opened[0]
+        try:
+            for bucket in list(self._under_way):
+                self.wait(bucket)
+            if len(self._begun) < len(self.ours):
+                log.info("bucketd: %s: the last run ended in its midst, so all ranks open its executor anew", scope)
+                self._device.settle()
+                before = self._closing
+                self._connect()
+                before()  # now that no rank uses its connections any more
+        except ExecutorError as error:
+            raise ExecutorError(f"{scope}: the last run ended in its midst, by an exception on this rank, and another one cannot begin: "
+                                f"that takes all ranks, each of them stopped behind the same bucket ({error})") from error
 
     def _channels(self, rank: int):
         """The groups that buckets use, as this rank is in them."""

@@ -42,6 +42,9 @@ class Host:
     def stream(self) -> None:
         return None
 
+    def settle(self) -> None:
+        """Until all that this rank has launched is done."""
+
     def together(self, scope: str, agreement):
         return contextlib.nullcontext()
 
@@ -72,6 +75,11 @@ class Gpu:
     def stream(self) -> int:
         return torch.cuda.current_stream(self.index).cuda_stream
 
+    def settle(self) -> None:
+        """Until all that this rank has launched is done, on torch's communicators too: NCCL splits none on which operations are
+        outstanding."""
+        torch.cuda.synchronize(self.index)
+
     @contextlib.contextmanager
     def together(self, scope: str, agreement):
         """What is behind this is collective, and would wait to the timeout for a rank that does not come: one that fails in here, or has
@@ -79,7 +87,7 @@ class Gpu:
         scope = f"{scope}/arena"
         try:
             yield
-            self._finish()
+            self.settle()
         except Exception as error:
             agreement.fail(scope, error)
             raise
@@ -100,10 +108,6 @@ class Gpu:
         have, would be for windows: gpu_agent/decisions/0002."""
         whole = torch.empty(size + _ALIGNMENT, dtype=torch.uint8, device=torch.device("cuda", self.index))
         return whole[-whole.data_ptr() % _ALIGNMENT:][:size]
-
-    def _finish(self) -> None:
-        """What this rank has launched so far, on torch's communicators too: NCCL splits none on which operations are outstanding."""
-        torch.cuda.synchronize(self.index)
 
     def communicator(self, group) -> int:
         """torch's, of which the library takes a child."""
