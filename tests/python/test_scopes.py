@@ -30,6 +30,23 @@ def test_a_graph_without_collectives_has_no_number_so_one_rank_may_compile_it_al
     assert scopes == ["0/fw", "0/bw"]
 
 
+def test_a_compiled_model_can_be_copied_and_its_copies_run_by_the_plan_of_its_code():
+    """As the average of its weights is, which is made before the first step, or later."""
+    scopes = []
+    with planner() as one, fake_mesh() as mesh:
+        backend = bucketd.backend(address=one.address, on_plan=lambda planned: scopes.append(planned.scope))
+        compiled = torch.compile(sharded_model(mesh, 4, 6, blocks=1), backend=backend)
+        tokens = torch.zeros(2, 4, dtype=torch.int64)
+        averages = [torch.optim.swa_utils.AveragedModel(compiled)]
+        compiled(tokens).backward()
+        averages.append(torch.optim.swa_utils.AveragedModel(compiled))
+        for average in averages:
+            average.update_parameters(compiled)
+            average(tokens).backward()
+            assert all(p.grad is not None for p in average.parameters())
+    assert set(scopes) == {"0/fw", "0/bw"}
+
+
 def plan(one, **more):
     """What a plan for a small graph came to."""
     b, plans = Builder(), []

@@ -95,6 +95,10 @@ class Backend:
         self.__name__ = "bucketd"
         recompiling.watch()
 
+    def __deepcopy__(self, memo) -> Backend:
+        """Of a compiled model (an average of weights, say): its copy, made on all ranks alike, has the same planner and agreement."""
+        return self
+
     def __call__(self, gm: fx.GraphModule, example_inputs, **how):
         """With compiler="inductor", `how` is what torch.compile has of mode= and options=, and what compile_fx takes."""
         context = CaptureContext.from_dynamo(gm, example_inputs)
