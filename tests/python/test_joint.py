@@ -173,6 +173,19 @@ def test_what_one_graph_cannot_do_is_refused():
         bucketd.trace_joint(Pair(), (x.requires_grad_(),)).step()
 
 
+def test_what_one_graph_cannot_do_is_refused_before_a_planner_is_asked_and_may_be_taken_apart(joints):
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh, x = init_device_mesh("cpu", (4,), mesh_dim_names=("fsdp",)), torch.ones(2, 4)
+    model = simple_fsdp.shard(Counting(), mesh, torch.float32, torch.float32)
+    with pytest.raises(GraphRefused, match="BufferAOTInput.*count.*cannot do: .* but with split=True it may"):
+        bucketd.joint_step(model, (x,), address="unix:/nowhere", ranks=[0], deadline=1)
+    counting = Counting()
+    split = bucketd.joint_step(counting, (x,), split=True)
+    split(x).backward()
+    assert counting.count == 1 and counting.weight.grad is not None
+
+
 def test_every_entry_point_says_what_its_arguments_are(joints):
     x = torch.ones(2, 4)
     for entry in (lambda **asked: bucketd.joint_step(Pair(), (x,), **asked), bucketd.backend,

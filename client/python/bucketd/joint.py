@@ -64,7 +64,7 @@ def joint_step(
     Without `split`, step(*inputs, tangent=None) runs forward and backward, adds the gradients to the parameters' .grad and
     returns the detached loss; `tangent` is the gradient that the loss gets (1, where None), such as a loss scale. Raises
     GraphRefused for a model whose forward writes into its buffers or inputs, or has several results, and for parameters with hooks
-    (register_hook, register_post_accumulate_grad_hook), which would not run; with `split` they do. A step is what was traced: train()
+    (register_hook, register_post_accumulate_grad_hook), which would not run; `split` takes all three. A step is what was traced: train()
     or eval(), autocast and hooks of modules are as they were then. It uses the parameters and buffers that the model has when it is
     called: ValueError where they are not like those that it had.
     """
@@ -81,7 +81,8 @@ def joint_step(
     if split:
         return _split_step(model, example_inputs, loss_fn, reshard, plan)
     joint = trace_joint(model, example_inputs, loss_fn=loss_fn, reshard=reshard)
-    step = joint.step(plan(joint.module, joint.context))
+    step = _Step(model, joint.module, joint.inputs)  # which refuses what it cannot run before ranks and planner are asked
+    step.run_by(plan(joint.module, joint.context))
     step.session = session  # an executor lives as long as that
     return step
 
@@ -114,7 +115,10 @@ class JointGraph:
 
     def step(self, module: fx.GraphModule | None = None) -> _Step:
         """The step as a function, by `module`: this graph, planned (None: as it is)."""
-        return _Step(self.model, self.module if module is None else module, self.inputs)
+        module = self.module if module is None else module
+        step = _Step(self.model, module, self.inputs)
+        step.run_by(module)
+        return step
 
     def split(self, module: fx.GraphModule | None = None) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Forward and backward, as torch's default partitioner takes `module` apart."""
@@ -210,14 +214,17 @@ class _Step:
     out as gradients of the parameters' layout."""
 
     def __init__(self, model: torch.nn.Module, module: fx.GraphModule, inputs: as_traced.Inputs):
-        self.module, self.traced_for = module, inputs
+        self.traced_for = inputs
         self.tensors = [as_traced.Tensors(model, kind) for kind in ("parameter", "buffer")]
         self._look()
         self.inputs = [self._source(n) for n in module.graph.nodes if n.op == "placeholder"]
         self.outputs = [self._target(slot, descriptor) for slot, descriptor in described_slots(module)]
         if [what for what, _ in self.outputs].count("result") != 1:
             raise GraphRefused("the step must have one result, its loss; loss_fn= makes it of several")
-        self.forward = boxed(module)
+
+    def run_by(self, module: fx.GraphModule) -> None:
+        """The graph that this was made of, or the same planned."""
+        self.module, self.forward = module, boxed(module)
 
     def __call__(self, *inputs, tangent: torch.Tensor | float | None = None) -> torch.Tensor:
         leaves = self.traced_for.leaves(inputs)
@@ -272,7 +279,7 @@ class _Step:
                 return "gradient", clean(source.target)
             return "nothing", ""  # the mesh of a DTensor, say
         raise GraphRefused(f"output {slot} is {descriptor}, which a step in one graph cannot do: no forward may write into "
-                           "its buffers or inputs")
+                           "its buffers or inputs (of BatchNorm, say), but with split=True it may")
 
     @staticmethod
     def _add(parameter: torch.nn.Parameter, local: torch.Tensor, given: dict[int, list[tuple[int, int]]]) -> None:
