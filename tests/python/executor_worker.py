@@ -4,16 +4,19 @@ rank 0 writes.
   bits     the same training without a plan, with one through torch.distributed and with one through the executor
   mixed    the same where the library refuses reduce-scatters, as NCCL does of some dtypes
   meshes   two models of one class, on groups of other ranks
+  gone     several models and backends, one after the other; what is left of them
   forked   rank 0 has a child that ends as programs do, and trains on
   killed   rank 2 is gone, by SIGKILL, in the middle of a step; the others say what they heard, and when
 """
 
+import gc
 import json
 import os
 import pathlib
 import signal
 import sys
 import time
+import weakref
 
 import llama
 import simple_fsdp
@@ -103,6 +106,25 @@ def meshes(mesh, out: pathlib.Path) -> None:
         out.write_text(json.dumps({"same": plain == ours, "other": plain[0] != plain[1], "takes": [each.runner.takes_text for each in graphs]}))
 
 
+def gone(mesh, out: pathlib.Path) -> None:
+    """Of torch.nn's own modules PyTorch keeps what is compiled, where they are sharded."""
+    backends, threads = [], []
+
+    def step(width):
+        model = simple_fsdp.shard(torch.nn.Sequential(torch.nn.Linear(4, width)), mesh, torch.float32, torch.float32)
+        backend = planned([], executor="bucketd", executor_timeout=float(sys.argv[2]))(model)
+        torch.compile(model, backend=backend)(torch.ones(2, 4)).sum().backward()
+        backends.append(weakref.ref(backend))
+
+    for width in range(4, 8):
+        step(width)
+        torch._dynamo.reset()
+        gc.collect()
+        threads.append(len(os.listdir("/proc/self/task")))
+    if dist.get_rank() == 0:
+        out.write_text(json.dumps({"left": sum(each() is not None for each in backends), "threads": threads}))
+
+
 def forked(mesh, out: pathlib.Path) -> None:
     run = trained("executor", mesh, planned([], executor="bucketd", executor_timeout=float(sys.argv[2])), steps=1)
     if dist.get_rank() == 0:
@@ -138,7 +160,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
-    {"bits": bits, "mixed": mixed, "meshes": meshes, "forked": forked, "killed": killed}[sys.argv[1]](mesh, pathlib.Path(sys.argv[3]))
+    {"bits": bits, "mixed": mixed, "meshes": meshes, "gone": gone, "forked": forked, "killed": killed}[sys.argv[1]](mesh, pathlib.Path(sys.argv[3]))
     dist.destroy_process_group()
 
 

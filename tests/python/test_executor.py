@@ -73,6 +73,14 @@ def test_the_library_says_what_it_refuses():
 
 
 @pytest.mark.slow
+def test_backends_that_are_gone_leave_no_threads_though_pytorch_keeps_what_they_compiled(tmp_path):
+    out = tmp_path / "gone.json"
+    run_ranks("executor_worker.py", 2, "gone", str(TIMEOUT), str(out), timeout=200)
+    found = json.loads(out.read_text())
+    assert found["left"] == 0 and found["threads"][-1] < found["threads"][0] + 4, found
+
+
+@pytest.mark.slow
 def test_a_forked_child_ends_as_usual_and_its_parent_trains_on(tmp_path):
     out = tmp_path / "forked.json"
     run_ranks("executor_worker.py", 2, "forked", str(TIMEOUT), str(out), timeout=200)

@@ -32,6 +32,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import fusion, launch_order
 from .errors import InductorOrderError
+from .once import until_backward
 from .step_context import CaptureContext
 from .tags import tag_if_it_can_be
 
@@ -99,6 +100,7 @@ def compile_step(gm: fx.GraphModule, example_inputs: Sequence[Any], context: Cap
     patches = {**torch._TorchCompileInductorWrapper(mode, dict(options or {}), None).config, **(config_patches or {})}
     _tell({name: patches[name] for name in _OFF if name in patches})
 
+    @until_backward
     def inner(part, inputs, **more):
         fusion.note_layouts(part, inputs)
         part, planned = plan(part, inputs, "bw" if more.get("is_backward") else "fw")

@@ -16,6 +16,7 @@ from .boxed import boxed
 from .capture import KINDS
 from .graph import Role
 from .job import rank_and_world
+from .once import until_backward
 from .ops import facts
 from .session import Planned, Session
 from .settings import Settings, SettingsArgs, bucket_list
@@ -161,17 +162,20 @@ class Backend:
         from torch._dynamo.backends.common import aot_autograd
         from torch._functorch import config
 
+        partitioner = self.partitioner
+
         def partition(joint, *args, **kwargs):
             tag_if_it_can_be(joint, context)
-            return self.partitioner(joint, *args, **kwargs)
+            return partitioner(joint, *args, **kwargs)
 
-        def compiler(kind):
-            return lambda part, inputs: self.compiler(plan(part, inputs, kind)[0], inputs)
+        @until_backward
+        def compiler(part, inputs, is_backward=False):
+            return self.compiler(plan(part, inputs, "bw" if is_backward else "fw")[0], inputs)
 
         # A cached artefact would be yesterday's plan.
         with config.patch(enable_autograd_cache=False):
             return aot_autograd(
-                fw_compiler=compiler("fw"), bw_compiler=compiler("bw"), inference_compiler=compiler("fw"),
+                fw_compiler=compiler, bw_compiler=functools.partial(compiler, is_backward=True), inference_compiler=compiler,
                 partition_fn=partition, keep_inference_input_mutations=True)(gm, example_inputs)
 
 
