@@ -49,3 +49,11 @@ def test_a_wrapped_model_is_told_once_that_there_is_nothing_to_plan(wrap, who, c
             step(torch.randn(size, 8))
     told = [text for text in caplog.messages if "a graph without collectives has no plan" in text]
     assert [f": {who} communicates outside" in text for text in told] == [True] * (who is not None), told
+
+
+def test_inductors_options_for_another_compiler_are_said_to_be_read_by_nothing_once(caplog):
+    step = torch.compile(Net(), backend=bucketd.backend(), mode="max-autotune", dynamic=False)
+    for size in (4, 5):
+        step(torch.randn(size, 8))
+    told = [text for text in caplog.messages if "nothing reads" in text]
+    assert told == ["bucketd: nothing reads mode='max-autotune': compiler=\"inductor\" would"]

@@ -92,7 +92,7 @@ class Backend:
         self.parameter_order = parameter_order
         self.on_plan = on_plan
         self.compiler, self.passes, self.partitioner, self.recompile = compiler, passes, partitioner, recompile
-        self._told_of_wrapper = False
+        self._told_of_wrapper = self._told_of_options = False
         self.__name__ = "bucketd"
         recompiling.watch()
 
@@ -123,6 +123,11 @@ class Backend:
 
     def _compiled(self, gm: fx.GraphModule, example_inputs, context, plan, how):
         if self.compiler != INDUCTOR:
+            if how and not self._told_of_options:
+                self._told_of_options = True
+                log.log(logging.WARNING if rank_and_world()[0] == 0 else logging.DEBUG,
+                        "bucketd: nothing reads %s: compiler=\"inductor\" would",
+                        ", ".join(f"{name}={value!r}" for name, value in how.items()))
             return self._node_by_node(gm, example_inputs, context, plan)
         from . import inductor
 
