@@ -130,7 +130,7 @@ def test_a_group_without_a_communicator_is_told_what_it_wants():
 def test_a_rank_whose_group_has_no_communicator_holds_no_other(monkeypatch):
     def one(rank):
         with pytest.raises(BucketdError) as told:
-            Trainer(world, store, rank)
+            Trainer(SimulatedGpu(world, rank), store, rank)
         return told.type, str(told.value)
 
     def communicator(gpu, group):
