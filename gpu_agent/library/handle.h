@@ -56,7 +56,7 @@ struct Joined {
 }  // namespace bucketd::agent
 
 struct bucket_telemetry {
-  const bucketd::agent::Maker maker;
+  const bucketd::agent::Maker maker{};
   bucketd::agent::Telemetry telemetry;
 };
 
@@ -69,7 +69,7 @@ struct bucket_executor {
   void NoteWhenDone(bucketd::agent::Joined run);
   void StopNoting();
 
-  const bucketd::agent::Maker maker;
+  const bucketd::agent::Maker maker{};
   std::unique_ptr<bucketd::agent::Device> device;
   std::unique_ptr<bucketd::agent::Copier> copier;
   const bucketd::agent::GpuModule* module = nullptr;  // null: the host
