@@ -192,7 +192,7 @@ def _end(call, method) -> str:
     except grpc.RpcError as error:
         failure = reason_of(error)
         code = error.code()
-        from_grpc = failure.reason in ("PROTOCOL", "UNREACHABLE", "DEADLINE")
+        from_grpc = failure.reason in ("PROTOCOL", "UNREACHABLE", "DEADLINE") and not method.full_name.startswith("grpc.health.")
         expect(not from_grpc or code in _WITHOUT_REASON or failure.metadata, f"{method.full_name}: no reason:", code, error.details())
         expect(failure.reason != "PLANNER_BUG" and code not in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN),
                f"{method.full_name}:", failure)
