@@ -7,8 +7,8 @@ if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
   cat <<'HELP'
 usage: tests/run.sh [--fast | --full]
 
-Everything a change must pass, on a machine with two fast cores in about 40 minutes the first time, and in about 25 with a warm
-ccache; on slow ones in twice that.
+Everything a change must pass, on a machine with two cores in about 50 minutes with a warm ccache, and in 65 where nothing was
+compiled before.
   --fast   without training, sanitizers and fuzzing: about five minutes on a built tree
   --full   also the whole proof of bits (every parallelism, mode, numerics and reduce dtype, on 4 and 6 processes;
            build/proof.txt is its table), every large graph under every profile, the server and the clients under
@@ -25,7 +25,7 @@ jobs=$((cores + 1))  # of tests: some wait more than they compute
 
 kind=${1:-}
 case $kind in
-  "") about="about 25 minutes on two cores with a warm ccache, 40 where nothing was compiled before" steps=7 ;;
+  "") about="about 50 minutes on two cores with a warm ccache, 65 where nothing was compiled before" steps=7 ;;
   --fast) about="5 minutes on a built tree; what must be compiled comes on top" steps=4 ;;
   --full) about="hours: the simulation alone takes five of one core" steps=9 ;;
   *) die "what is $kind? tests/run.sh --help" ;;
