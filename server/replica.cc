@@ -84,7 +84,13 @@ void Replica::Beat() {
   if (before.empty() != now.empty() && !(is_first && now.empty())) {
     spdlog::warn("replica {}: {}", members_.self().address, now.empty() ? "back" : now);
   }
-  if (members_.superseded()) superseded_();
+  if (superseded_ != nullptr && members_.superseded()) {
+    spdlog::error(
+        "another server has the address {}, and the jobs with it: this one takes no more calls; "
+        "give each replica a --cluster-address of its own and start this one anew",
+        members_.self().address);
+    std::exchange(superseded_, nullptr)();
+  }
   routes_.Look();
   std::set<std::string> addresses;
   for (const ReplicaView& replica : members_.List()) addresses.insert(replica.id.address);

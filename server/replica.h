@@ -38,7 +38,9 @@ class Replica {
     PeerCalls& peers;
     std::function<uint64_t(const RanksCall& call, JobRoutes::Done done)> ask_here;
     std::function<void(uint64_t call)> cancel_here;
-    std::function<void()> superseded;  // a later server has this one's address
+    // A later server has this one's address. Jobs that come here would be agreed on apart from all
+    // others. Called once.
+    std::function<void()> superseded;
   };
   explicit Replica(const Parts& parts);
 
@@ -75,8 +77,8 @@ class Replica {
   WorkerPool uploads_;
   JobRoutes routes_;
   PeerJobs peer_jobs_;
-  const std::function<void()> superseded_;
-  WorkerPool beats_;  // last: what it runs uses the rest
+  std::function<void()> superseded_;  // null: was called
+  WorkerPool beats_;                  // last: what it runs uses the rest
 };
 
 }  // namespace bucketd

@@ -172,7 +172,6 @@ struct Server::Impl {
     return planning.WhyDisabled();
   }
   std::unique_ptr<Replica> MakeReplica();
-  void Superseded();
   absl::Status Listen();
   absl::Status StartHttp();
   void OpenPins();
@@ -261,17 +260,7 @@ std::unique_ptr<Replica> Server::Impl::MakeReplica() {
                      [this](const RanksCall& call, JobRoutes::Done done) {
                        return AskAgreement(parts, call, std::move(done));
                      },
-                     [this](uint64_t call) { agreement.Cancel(call); }, [this] { Superseded(); }});
-}
-
-// Jobs that come here would be agreed on apart from all others.
-void Server::Impl::Superseded() {
-  if (draining) return;
-  spdlog::error(
-      "another server has the address {}, and the jobs with it: this one takes no more calls; give "
-      "each replica a --cluster-address of its own and start this one anew",
-      options.cluster_address);
-  BeginDrain();
+                     [this](uint64_t call) { agreement.Cancel(call); }, [this] { BeginDrain(); }});
 }
 
 absl::Status Server::Impl::Listen() {
@@ -291,9 +280,7 @@ absl::Status Server::Impl::Listen() {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              replica == nullptr ? 10'000 : 4'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  // Twice what they are told, since a call's end is seen a little later than its client sees it.
-  const ConnectionLimits limits{std::make_shared<ByteRoom>(HalfOfMessages(options)),
-                                MostConnections(options), 2 * int64_t{options.max_streams}};
+  const ConnectionLimits limits = LimitsOf(options);
   GuardConnections([this] { metrics.connections_closed.Increment(); }, limits);
   GuardSessions([this] { metrics.connections_closed.Increment(); }, limits);
   return StartAt(options, builder, credentials, grpc_server, address);

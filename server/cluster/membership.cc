@@ -215,7 +215,7 @@ std::string Membership::Mismatch() const {
 
 bool Membership::superseded() const {
   const absl::MutexLock lock(&mutex_);
-  return superseded_;
+  return superseded_ && !draining_;
 }
 
 std::vector<ReplicaView> Membership::List() const {

@@ -75,7 +75,8 @@ class Membership {
   std::string Trouble() const;
   // Who is set up to find others dead after another time than this one; "": nobody.
   std::string Mismatch() const;
-  // A later server has this one's address: it takes nothing on again.
+  // A later server has this one's address, which this one was not about to leave: it takes nothing
+  // on again.
   bool superseded() const;
   // As last seen, this one too, in the order of their addresses.
   std::vector<ReplicaView> List() const;

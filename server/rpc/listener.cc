@@ -62,6 +62,14 @@ int64_t MessageBytes(const ServerOptions& options) {
   return options.max_in_flight_bytes - options.intake.max_upload_bytes;
 }
 
+int64_t MostConnections(const ServerOptions& options) {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return options.max_connections;
+  constexpr rlim_t kForOthers = 256;
+  const rlim_t most = files.rlim_cur - std::min(files.rlim_cur / 4, kForOthers);
+  return static_cast<int64_t>(std::min<rlim_t>(most, static_cast<rlim_t>(options.max_connections)));
+}
+
 // Whether a server answers on the socket: taking its path away would leave it deaf.
 bool SomebodyListens(const std::string& path) {
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -106,12 +114,9 @@ std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const Trust* trust,
 
 int64_t HalfOfMessages(const ServerOptions& options) { return MessageBytes(options) / 2; }
 
-int64_t MostConnections(const ServerOptions& options) {
-  rlimit files{};
-  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return options.max_connections;
-  constexpr rlim_t kForOthers = 256;
-  const rlim_t most = files.rlim_cur - std::min(files.rlim_cur / 4, kForOthers);
-  return static_cast<int64_t>(std::min<rlim_t>(most, static_cast<rlim_t>(options.max_connections)));
+ConnectionLimits LimitsOf(const ServerOptions& options) {
+  return {std::make_shared<ByteRoom>(HalfOfMessages(options)), MostConnections(options),
+          2 * int64_t{options.max_streams}};
 }
 
 void BoundTransport(grpc::ServerBuilder& builder, const ServerOptions& options) {

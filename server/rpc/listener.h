@@ -12,6 +12,7 @@
 
 #include "server/config/options.h"
 #include "server/identity/trust.h"
+#include "server/rpc/connection_guard.h"
 
 namespace bucketd {
 
@@ -26,8 +27,9 @@ std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const Trust* trust,
 // So much for messages that are not whole yet, and so much for requests that wait to be read or
 // answered: gRPC itself never comes to the end of its quota, where it closes connections.
 int64_t HalfOfMessages(const ServerOptions& options);
-// Some of the files that this process may open are for the store and the side port.
-int64_t MostConnections(const ServerOptions& options);
+// What connections may have. Some of the files that this process may open are for the store and the
+// side port. Calls: twice what clients are told, since a call's end is seen a little later here.
+ConnectionLimits LimitsOf(const ServerOptions& options);
 // What a connection, and all of them, may make gRPC hold; with TLS, how old a connection may get;
 // of a replica, how long one may be silent: a client's gRPC answers pings by itself.
 void BoundTransport(grpc::ServerBuilder& builder, const ServerOptions& options);

@@ -266,6 +266,8 @@ TEST_F(ClusterPartsTest, AServerThatIsStartedAnewHasEndedTheOneBefore) {
   EXPECT_THAT(a.members.Trouble(), ::testing::HasSubstr("has taken the address a:1"));
   EXPECT_TRUE(a.members.superseded());
   EXPECT_FALSE(again.members.superseded());
+  a.members.BeginDrain();
+  EXPECT_FALSE(a.members.superseded()) << "it leaves the address to others";
   EXPECT_FALSE(again.members.lapsed());
 }
 
