@@ -43,6 +43,11 @@ class ClusterTest : public AgreementTest {
     }
   }
 
+  // Who waits is told so at once, and not when its deadline is over.
+  void DrainAll() {
+    for (const auto& server : servers_) server->BeginDrain();
+  }
+
   std::shared_ptr<grpc::Channel> ChannelTo(size_t which) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);

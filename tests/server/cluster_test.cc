@@ -53,11 +53,13 @@ TEST_F(ClusterTest, ATenantWhoseRanksHaveAllPlacesAtAServerKeepsNoOtherOneOut) {
   Calls ours;
   ours.push_back(AskRank(1, {.id = "ours", .size = 2}, 0));
   EXPECT_EQ(ReasonOf(calls[4].get().status), "OVERLOADED");
+  ASSERT_TRUE(EventuallyWaitingRanks(1, 1)) << "it has the job, whoever is asked next";
   ours.push_back(AskRank(2, {.id = "ours", .size = 2}, 1));
   EXPECT_NE(PlanOfAll(ours), "");
   EXPECT_EQ(ReasonOf(calls[3].get().status), "OVERLOADED") << "each has two";
   EXPECT_EQ(MetricOf(1, "bucketd_displaced_total", "what", "rank"), 2);
   EXPECT_TRUE(EventuallyWaitingRanks(0, 3)) << "they are not present where their job is";
+  DrainAll();
 }
 
 TEST_F(ClusterTest, ATenantWhoseJobsFillAServerKeepsNoOtherOneOut) {
@@ -73,6 +75,7 @@ TEST_F(ClusterTest, ATenantWhoseJobsFillAServerKeepsNoOtherOneOut) {
   EXPECT_TRUE(AskRank(0, {.id = "ours", .size = 1}, 0).get().response.has_plan());
   EXPECT_EQ(ReasonOf(calls[1].get().status), "OVERLOADED");
   EXPECT_EQ(MetricOf(0, "bucketd_displaced_total", "what", "job"), 1);
+  DrainAll();
 }
 
 // Others look at the switch once a second; whoever begins behind the operator's answer is earlier.
