@@ -127,9 +127,10 @@ TEST_F(TraceTest, TheAnswerNamesOurSpanInTheCallersTrace) {
 TEST_F(TraceTest, AMalformedHeaderIsAsNone) {
   StartServer();
   EXPECT_EQ(Call({}), "");
-  EXPECT_EQ(Call({"00-nonsense"}), "");
-  EXPECT_EQ(Call({Header(), Header()}), "") << "two are none";
   EXPECT_TRUE(status_.ok());
+  EXPECT_EQ(Call({"00-nonsense"}, /*good=*/false), "");
+  EXPECT_NE(request_id_, "");
+  EXPECT_EQ(Call({Header(), Header()}, /*good=*/false), "") << "two are none";
 }
 
 TEST_F(TraceTest, EveryLineOfARequestNamesRequestAndTrace) {
