@@ -215,6 +215,7 @@ void Leases::Sweep(std::chrono::milliseconds idle, int32_t most) {
        })) {
     Release(name);
   }
+  if (membership_.lapsed()) return;  // others may have ended this one, and it nobody
   const absl::StatusOr<std::vector<Record>> page =
       store_.ListRecords(Shelf::kReplicas, kPrefix, swept_, most);
   if (!page.ok()) return;  // counted and logged by the store's observer

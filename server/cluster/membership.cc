@@ -149,9 +149,11 @@ void Membership::See(const Record& record, SteadyTime now) {
 }
 
 absl::StatusOr<bool> Membership::IsGone(const ReplicaId& id) {
-  if (id.address == self_.address) return id.incarnation != self_.incarnation;
+  if (id == self_) return false;
   {
     const absl::MutexLock lock(&mutex_);
+    // This one is about to end whoever had its address. Once it has, whoever has it came later.
+    if (id.address == self_.address && session_ == 0) return true;
     const auto seen = others_.find(id.address);
     if (seen != others_.end() && seen->second.incarnation == id.incarnation &&
         !IsDead(seen->second, now_())) {

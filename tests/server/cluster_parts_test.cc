@@ -271,6 +271,30 @@ TEST_F(ClusterPartsTest, AServerThatIsStartedAnewHasEndedTheOneBefore) {
   EXPECT_FALSE(again.members.lapsed());
 }
 
+TEST_F(ClusterPartsTest, WhoHasTheAddressAfterThisOneKeepsItsLeases) {
+  Replica a(world_, "a:1"), again(world_, "a:1", 2);
+  const LeaseName another = JobLease("team", "another");
+  const auto leases = [&] {
+    return world_.store->ListRecords(Shelf::kReplicas, "lease/", "", 9)->size();
+  };
+  a.Beat();
+  a.Take(another);
+  again.leases.Sweep(seconds(60));
+  EXPECT_EQ(leases(), 1U) << "nobody has ended a yet";
+  EXPECT_TRUE(absl::IsFailedPrecondition(again.leases.Take(another).status()));
+  again.Beat();
+  EXPECT_TRUE(again.Take(job_).mine);
+  EXPECT_EQ(a.Take(job_).holder, again.members.self()) << "a has not looked";
+  a.leases.Sweep(seconds(60));
+  EXPECT_EQ(leases(), 2U);
+  EXPECT_TRUE(absl::IsAlreadyExists(a.members.Beat()));
+  EXPECT_EQ(a.Take(job_).holder, again.members.self());
+  a.leases.Sweep(seconds(60));
+  EXPECT_EQ(leases(), 2U);
+  again.leases.Sweep(seconds(60));
+  EXPECT_EQ(leases(), 1U) << "a has ended";
+}
+
 TEST_F(ClusterPartsTest, WhoFindsOthersDeadAtAnotherTimeIsNamed) {
   const auto now = [] { return SteadyTime(); };
   Membership a(*world_.store, {"a:1", 1}, seconds(1), now);
