@@ -224,6 +224,7 @@ struct Server::Impl {
   WorkerPool intake_pool;
   ByteRoom request_room;
   WorkerPool request_pool{1, kRequestQueue};
+  WorkerPool follow_pool{2, 2};  // FollowFiles, FollowStore: never behind callers or each other
   StoredPlans stored_plans{{*store, *store_metrics, cache, timers, &quotas}};
   std::unique_ptr<PeerCalls> peers;        // null: this server is no replica
   const std::unique_ptr<Replica> replica;  // the same
@@ -327,26 +328,24 @@ void Server::Impl::CountUptime() {
 // Other servers of the same store may switch planning off and promote profiles.
 void Server::Impl::FollowStore() {
   timers.Schedule(std::chrono::steady_clock::now() + PlanningSwitch::kLookEvery, [this] {
-    const auto look = [this] {
+    follow_pool.TrySubmit([this] {
       // Errors of all three are counted and logged by the store's observer.
       planning.Look().IgnoreError();
       costs.Follow().IgnoreError();
       epochs.Take().IgnoreError();
       FollowStore();
-    };
-    if (!stored_plans.TrySubmit(look)) FollowStore();
+    });
   });
 }
 
 // Files are replaced by people and by their tools, which tell nobody.
 void Server::Impl::FollowFiles() {
   timers.Schedule(std::chrono::steady_clock::now() + kLookAtTrust, [this] {
-    const auto look = [this] {
+    follow_pool.TrySubmit([this] {
       if (trust != nullptr) trust->Look();
       quotas.Look();
       FollowFiles();
-    };
-    if (!intake_pool.TrySubmit(look)) FollowFiles();
+    });
   });
 }
 
@@ -401,6 +400,7 @@ void Server::Impl::Stop(std::chrono::system_clock::time_point deadline) {
   timers.Stop();
   agreement.Stop();
   request_pool.Stop();
+  follow_pool.Stop();
   intake_pool.Stop();
   compute_queue.Stop();
   stored_plans.Stop();

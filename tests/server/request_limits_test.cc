@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -13,10 +14,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "prometheus/gauge.h"
 #include "spdlog/details/null_mutex.h"
 #include "spdlog/sinks/base_sink.h"
 #include "spdlog/spdlog.h"
 
+#include "server/plans/planning_switch.h"
+#include "server/store/sqlite_store.h"
 #include "tests/server/fixture.h"
 
 namespace bucketd {
@@ -141,24 +145,26 @@ class LogTo {
   const std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
 };
 
-// Holds the thread that ends the first GetPlan call, which has not been answered yet.
+// Holds the threads that end the first GetPlan calls, which have not been answered yet.
 class Holding final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
  public:
-  void WaitUntilHolding() { holding_.WaitForNotification(); }
+  explicit Holding(int most = 1) : most_(most) {}
+  void WaitUntilHolding(int threads = 1) {
+    EXPECT_TRUE(Eventually([&] { return held_ >= threads; }));
+  }
   void LetGo() { let_go_.Notify(); }
 
  protected:
   void sink_it_(const spdlog::details::log_msg& line) override {
     const absl::string_view text(line.payload.data(), line.payload.size());
-    if (!absl::StrContains(text, "GetPlan") || was_first_.exchange(true)) return;
-    holding_.Notify();
-    let_go_.WaitForNotification();
+    if (absl::StrContains(text, "GetPlan") && held_++ < most_) let_go_.WaitForNotification();
   }
   void flush_() override {}
 
  private:
-  std::atomic<bool> was_first_{false};
-  absl::Notification holding_, let_go_;
+  const int most_;
+  std::atomic<int> held_{0};
+  absl::Notification let_go_;
 };
 
 // When that is depends on how its caller reads.
@@ -187,6 +193,35 @@ TEST_F(RequestLimitsTest, WhatIsRefusedHoldsNothingUntilItIsAnswered) {
   worker->LetGo();
   EXPECT_EQ(MetadataOf(refused.get(), "actual"), std::to_string(4 * 5 * kLarge));
   EXPECT_EQ(MetadataOf(next.get(), "actual"), std::to_string(4 * 12 * kLarge));
+}
+
+TEST_F(RequestLimitsTest, WhateverCallersKeepBusyFilesAndTheStoreAreLookedAt) {
+  options_.upload_threads = 1;
+  options_.store_dir = folder_ + "/store";
+  options_.tenants_file = folder_ + "/tenants.toml";
+  std::ofstream(options_.tenants_file) << "[others]\nuploads = 1\n";
+  const auto workers = std::make_shared<Holding>(3);
+  const LogTo log(workers);
+  StartServer();
+  std::vector<std::future<Reply>> calls;
+  for (int i = 0; i < 3; ++i) {  // one graph to be decoded, two plans to be looked for
+    v1::GetPlanRequest request = RequestFor(ForwardGraph());
+    request.set_graph_digest(DigestBytes(Sha256(std::to_string(i))));
+    if (i == 0) request.mutable_graph()->set_data("none");
+    calls.push_back(std::async(std::launch::async, [=, this] { return GetPlan(request); }));
+    workers->WaitUntilHolding(i + 1);
+  }
+  std::ofstream(options_.tenants_file) << "[others]\nuploads = 22\n";
+  const auto store = SqliteStore::Open({.directory = options_.store_dir});
+  ASSERT_TRUE(store.ok()) << store.status();
+  prometheus::Gauge gauge;
+  PlanningSwitch other(**store, /*durable=*/true, gauge);
+  EXPECT_TRUE(other.Set(/*enabled=*/false, "another server's", {}).ok());
+  EXPECT_TRUE(Eventually([&] {
+    return Metric("bucketd_planning_enabled") == 0 &&
+           Metric("bucketd_tenants_reloads_total", "result", "taken") >= 1;
+  }));
+  workers->LetGo();
 }
 
 // Remembers the threads that end GetPlan calls, in the order in which they do.
