@@ -103,21 +103,26 @@ size_t Leases::held(LeaseOf of) const {
       held_.begin(), held_.end(), [&](const auto& entry) { return entry.first.of == of; }));
 }
 
-void Leases::Keep(const LeaseName& name, uint64_t session) {
+void Leases::Keep(const LeaseName& name, uint64_t session, uint64_t term) {
   const absl::MutexLock lock(&mutex_);
-  const bool is_new = held_.insert_or_assign(name, Held{session, now_()}).second;
+  const bool is_new = held_.insert_or_assign(name, Held{session, term, ++takes_, now_()}).second;
   if (is_new) metrics_.held(name.of).Increment();
 }
 
-void Leases::Drop(const LeaseName& name) {
+std::optional<uint64_t> Leases::Drop(const LeaseName& name) {
   const absl::MutexLock lock(&mutex_);
-  if (held_.erase(name) > 0) metrics_.held(name.of).Decrement();
+  const auto found = held_.find(name);
+  if (found == held_.end()) return std::nullopt;
+  const uint64_t term = found->second.term;
+  held_.erase(found);
+  metrics_.held(name.of).Decrement();
+  return term;
 }
 
-absl::StatusOr<Lease> Leases::Take(const LeaseName& name) {
+absl::StatusOr<Lease> Leases::Take(const LeaseName& name, bool is_free) {
   const absl::MutexLock busy(&StripeOf(name));
   for (int attempt = 0; attempt < kTries; ++attempt) {
-    absl::StatusOr<Lease> lease = TakeOnce(name);
+    absl::StatusOr<Lease> lease = TakeOnce(name, is_free && attempt == 0 && MayTake(name.of).ok());
     if (!absl::IsAborted(lease.status())) return lease;
   }
   return absl::UnavailableError("others take the same lease again and again");
@@ -130,10 +135,10 @@ absl::Status Leases::MayTake(LeaseOf of) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Lease> Leases::TakeOnce(const LeaseName& name) {
+absl::StatusOr<Lease> Leases::TakeOnce(const LeaseName& name, bool is_free) {
   const uint64_t session = membership_.session();
-  absl::StatusOr<std::optional<std::string>> before =
-      store_.GetRecord(Shelf::kReplicas, KeyOf(name));
+  absl::StatusOr<std::optional<std::string>> before = std::optional<std::string>();
+  if (!is_free) before = store_.GetRecord(Shelf::kReplicas, KeyOf(name));
   if (absl::IsDataLoss(before.status())) before = std::optional<std::string>();
   RETURN_IF_ERROR(before.status());
   const ReplicaId& self = membership_.self();
@@ -155,30 +160,48 @@ absl::StatusOr<Lease> Leases::TakeOnce(const LeaseName& name) {
     stands = Lease{self, term, true};
   }
   stands->mine = true;
-  Keep(name, session);
+  Keep(name, session, stands->term);
   return *stands;
 }
 
+// Whoever holds it knows what stands in the store, unless another one has taken it by now.
 void Leases::Release(const LeaseName& name) {
   const absl::MutexLock busy(&StripeOf(name));
-  Drop(name);
-  GiveBack(KeyOf(name)).IgnoreError();  // what stays is swept
+  ReleaseNow(name);
 }
 
-// REQUIRES: the name's stripe, and that it is not held here.
-absl::Status Leases::GiveBack(const std::string& key) {
+void Leases::ReleaseNow(const LeaseName& name) {
+  const std::string key = KeyOf(name);
+  const std::optional<uint64_t> term = Drop(name);
+  const absl::StatusOr<std::optional<std::string>> stands =
+      term.has_value() ? Serialize(membership_.self(), *term) : OwnRecord(key);
+  if (!stands.ok() || !stands->has_value()) return;
+  CrashPoint("lease: to be given back");
+  // What stays is swept.
+  store_.ReplaceRecord(Shelf::kReplicas, key, *stands, std::nullopt).IgnoreError();
+  CrashPoint("lease: given back");
+}
+
+// Nothing: there is none of this process.
+absl::StatusOr<std::optional<std::string>> Leases::OwnRecord(const std::string& key) {
   absl::StatusOr<std::optional<std::string>> value = store_.GetRecord(Shelf::kReplicas, key);
   RETURN_IF_ERROR(value.status());
   const std::optional<Lease> stands = Parse(*value);
-  if (!stands.has_value() || stands->holder != membership_.self()) return absl::OkStatus();
-  CrashPoint("lease: to be given back");
-  const absl::Status given = store_.ReplaceRecord(Shelf::kReplicas, key, *value, std::nullopt);
-  CrashPoint("lease: given back");
-  return given;
+  if (!stands.has_value() || stands->holder != membership_.self()) value = std::nullopt;
+  return value;
 }
 
 void Leases::ReleaseSoon(const LeaseName& name) {
-  releases_.TrySubmit([this, name] { Release(name); });
+  releases_.TrySubmit([this, name, taken = TakenAs(name)] {
+    const absl::MutexLock busy(&StripeOf(name));
+    if (TakenAs(name) == taken) ReleaseNow(name);
+  });
+}
+
+uint64_t Leases::TakenAs(const LeaseName& name) const {
+  const absl::MutexLock lock(&mutex_);
+  const auto found = held_.find(name);
+  return found == held_.end() ? 0 : found->second.taken;
 }
 
 std::vector<LeaseName> Leases::HeldWhere(

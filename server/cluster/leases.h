@@ -58,11 +58,12 @@ class Leases {
 
   // Blocks on the store. What stands, once this one has taken what nobody holds. UNAVAILABLE: the
   // store cannot say. FAILED_PRECONDITION: nobody holds it, and this one takes nothing on: it
-  // drains, or others may have ended it.
-  absl::StatusOr<Lease> Take(const LeaseName& name);
+  // drains, or others may have ended it. `is_free`: nobody is expected to hold it; then that is
+  // tried first, which is one trip to the store instead of two, or one more if somebody does.
+  absl::StatusOr<Lease> Take(const LeaseName& name, bool is_free = false);
   // Blocks on the store. Gives back all of that kind, and takes none any more.
   void HandOver(LeaseOf of);
-  // On another thread, soon.
+  // On another thread, soon, unless it is taken once more until then.
   void ReleaseSoon(const LeaseName& name);
   // Blocks on the store; one at a time. Gives back those of jobs that were not used for `idle`, and
   // takes away those of replicas that have ended, `most` records at a time; none where others may
@@ -74,6 +75,8 @@ class Leases {
  private:
   struct Held {
     uint64_t session = 0;  // of the membership
+    uint64_t term = 0;     // as it stands in the store
+    uint64_t taken = 0;    // another number with each Take()
     SteadyTime used;
   };
 
@@ -81,11 +84,14 @@ class Leases {
   bool HoldsNow(const LeaseName& name) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   bool IsOf(uint64_t session, const LeaseName& name) const;
   absl::Status MayTake(LeaseOf of) const;
-  absl::StatusOr<Lease> TakeOnce(const LeaseName& name);
-  void Keep(const LeaseName& name, uint64_t session);
-  void Drop(const LeaseName& name);
+  absl::StatusOr<Lease> TakeOnce(const LeaseName& name, bool is_free);
+  void Keep(const LeaseName& name, uint64_t session, uint64_t term);
+  // Its term, if it was held.
+  std::optional<uint64_t> Drop(const LeaseName& name);
   void Release(const LeaseName& name);
-  absl::Status GiveBack(const std::string& key);
+  void ReleaseNow(const LeaseName& name);         // REQUIRES: its stripe
+  uint64_t TakenAs(const LeaseName& name) const;  // 0: it is not held
+  absl::StatusOr<std::optional<std::string>> OwnRecord(const std::string& key);
   std::vector<LeaseName> HeldWhere(
       const std::function<bool(const LeaseName&, const Held&)>& fits) const;
   void SweepRecord(const Record& record);
@@ -99,6 +105,7 @@ class Leases {
   std::array<absl::Mutex, 16> stripes_;
   mutable absl::Mutex mutex_;
   std::map<LeaseName, Held> held_ ABSL_GUARDED_BY(mutex_);
+  uint64_t takes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::array<bool, kLeaseKinds> handed_over_ ABSL_GUARDED_BY(mutex_) = {};
   std::string swept_;    // Sweep() goes on behind it; one at a time
   WorkerPool releases_;  // last: what it runs uses the rest

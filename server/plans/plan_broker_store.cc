@@ -67,16 +67,19 @@ void PlanBroker::ReadStore(const std::shared_ptr<const PlanRequest>& request) {
 PlanBroker::Claim PlanBroker::ClaimPlan(const PlanRequest& request,
                                         absl::StatusOr<PlanReplyPtr>& found) {
   if (parts_.leases == nullptr || !found.ok() || *found != nullptr) return Claim::kNone;
+  bool is_free = false;  // as far as is known
   {
     const absl::MutexLock lock(&mutex_);
-    const std::set<CallId>& callers = flights_.find(request.key)->second->callers;
+    const Flight& flight = *flights_.find(request.key)->second;
+    const std::set<CallId>& callers = flight.callers;
+    is_free = !flight.elsewhere;
     const bool is_wanted = std::any_of(callers.begin(), callers.end(),
                                        [&](CallId call) ABSL_NO_THREAD_SAFETY_ANALYSIS {
                                          return !callers_.find(call)->second.cached_only;
                                        });
     if (!is_wanted || draining_) return Claim::kNone;
   }
-  const absl::StatusOr<Lease> lease = parts_.leases->Take(PlanLease(request.key));
+  const absl::StatusOr<Lease> lease = parts_.leases->Take(PlanLease(request.key), is_free);
   if (!lease.ok()) return Claim::kNone;  // then it may be computed twice
   if (!lease->mine) return Claim::kElsewhere;
   CrashPoint("plan: lease taken");

@@ -4,10 +4,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
@@ -98,6 +100,24 @@ class Interrupted final : public ForwardingStore {
   std::function<void()> before_it;
 };
 
+class CountsTrips final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf,
+                                                       absl::string_view key) override {
+    ++trips;
+    return ForwardingStore::GetRecord(shelf, key);
+  }
+  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
+                             const std::optional<std::string>& before,
+                             const std::optional<absl::string_view>& after,
+                             const AuditLine* line) override {
+    ++trips;
+    return ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
+  }
+  int trips = 0;
+};
+
 class ClusterPartsTest : public ::testing::Test {
  protected:
   // Time goes by, and who is named is well.
@@ -137,6 +157,59 @@ TEST_F(ClusterPartsTest, OneHoldsALeaseAndTheOtherIsToldWho) {
   EXPECT_EQ(other.term, 1U);
   EXPECT_TRUE(a.leases.Holds(job_));
   EXPECT_FALSE(b.leases.Holds(job_));
+}
+
+TEST_F(ClusterPartsTest, WhatNobodyHoldsIsTakenAndGivenBackInATripEach) {
+  CountsTrips store(*world_.store);
+  Replica a(world_, store, "a:1"), b(world_, "b:1");
+  a.Beat();
+  b.Beat();
+  const LeaseName free = PlanLease("free"), taken = PlanLease("taken");
+  b.Take(taken);
+  store.trips = 0;
+  EXPECT_TRUE(a.leases.Take(free, true)->mine);
+  EXPECT_EQ(store.trips, 1);
+  EXPECT_EQ(a.leases.Take(taken, true)->holder, (ReplicaId{"b:1", 1}));
+  EXPECT_TRUE(a.leases.Take(free, true)->mine) << "it has it already";
+  store.trips = 0;
+  a.leases.HandOver(LeaseOf::kPlan);
+  EXPECT_EQ(store.trips, 1);
+  EXPECT_TRUE(b.Take(free).mine);
+}
+
+// As where the flight of a caller that was asked for the graph ends, and the caller is back at
+// once.
+TEST_F(ClusterPartsTest, WhatIsTakenOnceMoreIsNotGivenBackForTheTimeBefore) {
+  Interrupted store(*world_.store);
+  Replica a(world_, store, "a:1"), b(world_, "b:1");
+  a.Beat();
+  b.Beat();
+  const LeaseName first = PlanLease("first"), plan = PlanLease("plan"), last = PlanLease("last");
+  for (const LeaseName& name : {first, plan, last}) a.Take(name);
+  const auto until_gone = [&a](const LeaseName& name) {
+    while (a.leases.Holds(name)) std::this_thread::sleep_for(milliseconds(1));
+  };
+  absl::Notification go_on;  // of the thread that gives back one after the other
+  store.before_it = [&] { go_on.WaitForNotification(); };
+  a.leases.ReleaseSoon(first);
+  a.leases.ReleaseSoon(plan);
+  a.Take(plan);
+  a.leases.ReleaseSoon(last);
+  go_on.Notify();
+  until_gone(last);
+  EXPECT_TRUE(a.leases.Holds(plan));
+  EXPECT_FALSE(b.Take(plan).mine);
+  a.leases.ReleaseSoon(plan);
+  until_gone(plan);
+}
+
+TEST_F(ClusterPartsTest, WhoMayTakeNothingIsToldWhoHasItThoughItTakesItForFree) {
+  Replica a(world_, "a:1"), b(world_, "b:1");
+  a.Beat();
+  b.Beat();
+  b.Take(job_);
+  a.leases.HandOver(LeaseOf::kJob);
+  EXPECT_EQ(a.leases.Take(job_, true)->holder, (ReplicaId{"b:1", 1}));
 }
 
 TEST_F(ClusterPartsTest, WhatIsHandedOverIsFreeAtOnceAndNotTakenBack) {
