@@ -165,6 +165,7 @@ class PlanBroker {
   void Compute(const std::shared_ptr<const PlanRequest>& request, const GraphPtr& graph,
                const std::atomic<bool>& cancelled);
   absl::StatusOr<PlanReplyPtr> RunPlanFunction(const PlanRequest& request, const Graph& graph);
+  void LogKept(const PlanRequest& request, bool leased, bool saved);
   // `first`: what it was for the caller who started it.
   void FinishFlight(const std::string& key, const absl::StatusOr<PlanReplyPtr>& reply,
                     Answers& answers, PlanOutcome first = PlanOutcome::kComputed)

@@ -8,8 +8,10 @@
 #include "absl/strings/str_format.h"
 
 #include "passes/base/cancellation.h"
+#include "passes/base/digest.h"
 #include "server/base/errors.h"
 #include "server/base/log.h"
+#include "server/cluster/leases.h"
 #include "server/plans/plan_broker.h"
 #include "server/store/crash_point.h"
 
@@ -71,9 +73,12 @@ void PlanBroker::StartCompute(Flight& flight, GraphPtr graph, Answers& answers) 
 void PlanBroker::Compute(const std::shared_ptr<const PlanRequest>& request, const GraphPtr& graph,
                          const std::atomic<bool>& cancelled) {
   const WorkFor names(request->call);
+  bool leased = false;
   {
     const absl::MutexLock lock(&mutex_);
-    flights_.find(request->key)->second->stage = Stage::kComputing;
+    Flight& flight = *flights_.find(request->key)->second;
+    flight.stage = Stage::kComputing;
+    leased = flight.leased;
   }
   parts_.metrics.compute_queued.Decrement();
   parts_.metrics.compute_running.Increment();
@@ -86,8 +91,10 @@ void PlanBroker::Compute(const std::shared_ptr<const PlanRequest>& request, cons
   if (reply.ok()) {
     // Before anybody has it, in the cache too: whoever was answered finds it after a crash.
     CrashPoint("plan: to be saved");
-    if (parts_.stored != nullptr) parts_.stored->Save(*request, PlanBytesOf(**reply));
+    const bool saved =
+        parts_.stored != nullptr && parts_.stored->Save(*request, PlanBytesOf(**reply));
     CrashPoint("plan: saved");
+    if (parts_.leases != nullptr) LogKept(*request, leased, saved);
     parts_.cache.Put(request->key, *reply);
   }
   Answers answers;
@@ -112,6 +119,7 @@ absl::StatusOr<PlanReplyPtr> PlanBroker::RunPlanFunction(const PlanRequest& requ
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   parts_.metrics.compute_seconds.Observe(seconds);
   std::vector<LogField> about = {{"graph", ToHex(request.digest)},
+                                 {"plan", ToHex(Sha256(request.key))},
                                  {"mode", request.options.mode},
                                  {"nodes", absl::StrCat(graph.size()), true},
                                  {"seconds", absl::StrFormat("%.4f", seconds), true}};
@@ -131,6 +139,15 @@ absl::StatusOr<PlanReplyPtr> PlanBroker::RunPlanFunction(const PlanRequest& requ
   about.push_back({"bytes", absl::StrCat(bytes->size()), true});
   LogLine(spdlog::level::debug, "plan computed", about);
   return EncodePlanReply(*std::move(bytes), request.key);
+}
+
+// By which right it was computed: of all replicas one has the lease of a plan until it is saved,
+// and so nobody else makes it (tests/faults/computations.py).
+void PlanBroker::LogKept(const PlanRequest& request, bool leased, bool saved) {
+  const LeaseName name = PlanLease(request.key);
+  const char* lease = !leased ? "none" : parts_.leases->Holds(name) ? "held" : "lost";
+  LogLine(spdlog::level::debug, "plan kept",
+          {{"plan", name.key}, {"lease", lease}, {"saved", saved ? "true" : "false", true}});
 }
 
 void PlanBroker::FinishFlight(const std::string& key, const absl::StatusOr<PlanReplyPtr>& reply,

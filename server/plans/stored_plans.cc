@@ -49,10 +49,11 @@ absl::StatusOr<PlanReplyPtr> StoredPlans::Find(const PlanRequest& request) {
   return PlanReplyPtr();
 }
 
-void StoredPlans::Save(const PlanRequest& request, const std::string& plan) {
+bool StoredPlans::Save(const PlanRequest& request, const std::string& plan) {
   // Counted and logged by the store's observer.
   const absl::Status put = parts_.store.PutPlan(request.key, request.tenant, plan);
   if (put.ok()) KeepWithinQuota(request.tenant);
+  return put.ok();
 }
 
 void StoredPlans::KeepWithinQuota(const std::string& tenant) {

@@ -33,9 +33,9 @@ class StoredPlans {
   // Null: there is none, or there was a damaged one. UNAVAILABLE: it is not known. What it returns
   // is a plan for the graph that was asked for.
   absl::StatusOr<PlanReplyPtr> Find(const PlanRequest& request);
-  // Returns when the plan is safe, or when it is clear that it cannot be written, which is counted
-  // and logged: callers get their plan all the same.
-  void Save(const PlanRequest& request, const std::string& plan);
+  // Returns when the plan is safe, or, false, when it is clear that it cannot be written, which is
+  // counted and logged: callers get their plan all the same.
+  bool Save(const PlanRequest& request, const std::string& plan);
 
   // Begins to tell the store, once a minute, which plans were used in memory, and to set the
   // gauges.

@@ -14,6 +14,7 @@ import threading
 import time
 
 import grpc
+from computations import Computations, computations, computed_too_often
 from fault_proxy import FaultyLink
 from harness import Caller, Finding, Key, Reference, Server, expect, reason_of
 from history import Call, History, two_plans
@@ -42,8 +43,8 @@ class Replica:
         ports = ",".join(str(link.port) for link in self.engines)
         store = f"postgres://bucketd@/bucketd?host={hosts}&port={ports}&sslmode=disable&connect_timeout=2&target_session_attrs=read-write"
         self.clients, self.peers = clients, peers
-        self.server = Server("--store-dir", store, "--cluster-address", peers.address, *flags, address=listen, folder=str(self._folder),
-                             environment=self._environment, program=program)
+        self.server = Server("--store-dir", store, "--cluster-address", peers.address, "--log-level", "debug", *flags, address=listen,
+                             folder=str(self._folder), environment=self._environment, program=program)
         self.server.start()
 
     def come_back(self) -> None:
@@ -103,6 +104,8 @@ class Cluster:
             if kind is None:
                 for replica in self.replicas:
                     replica.server.watch()
+                often = computed_too_often(self.computations())
+                expect(not often, *often[:3])
         finally:
             self._stack.close()
 
@@ -115,6 +118,10 @@ class Cluster:
             links = [link for link, engine in zip(replica.engines, self.engines) if engine.runs()]
             for link in (replica.clients, replica.peers, *links):
                 link.heal()
+
+    def computations(self) -> list[Computations]:
+        """Of each process that was one of the replicas, as far as it has written it down: within a second."""
+        return [computations(log) for replica in self.replicas for log in replica.server.logs()]
 
     def number(self, replica: Replica) -> int:
         return self.replicas.index(replica)

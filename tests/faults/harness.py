@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import os
 import pathlib
 import random
@@ -70,11 +71,13 @@ class Server:
         self.http = ""
         self.peak_mib = 0.0
         self._expected_end = False
+        self._begins: list[int] = []  # of its processes, in the log
 
     def start(self) -> Server:
         self._expected_end = False
         with open(self.log, "a") as log:
             begin = log.tell()
+            self._begins.append(begin)
             self.process = subprocess.Popen(
                 [self._program, "--listen", self.address, "--http", "127.0.0.1:0", f"--exit-with-parent={os.getpid()}",
                  "--lame-duck-ms", "0", "--drain-seconds", "5", *self.flags],
@@ -116,6 +119,11 @@ class Server:
         self.peak_mib = max(self.peak_mib, int(re.search(r"VmHWM:\s+(\d+) kB", status).group(1)) / 1024)
         expect(sanitized() or self.peak_mib < self.rss_mib, f"the server took {self.peak_mib:.0f} MiB, at most",
                self.rss_mib, "were expected")
+
+    def logs(self) -> list[str]:
+        """Of each of its processes."""
+        data = self.log.read_bytes()
+        return [data[begin:end].decode(errors="replace") for begin, end in itertools.pairwise([*self._begins, len(data)])]
 
     def metric(self, name: str) -> float:
         """Sum over the labels."""

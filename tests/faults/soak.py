@@ -20,10 +20,14 @@ import driver  # noqa: F401  puts the package on the path
 import cluster_faults as faults
 from cluster import Cluster, Jobs
 from cluster_scenarios import ctl, import_costs, promote, switch, wrong_order
+from computations import tally as computations_of
 from harness import Reference, expect
 
 _COUNTERS = {"calls forwarded": "bucketd_forwarded_calls_total", "presented anew by replicas": "bucketd_calls_presented_anew_total",
              "leases taken over": "bucketd_leases_taken_over_total", "computations": "bucketd_plan_computations_total"}
+# Of computations.py: those of the first kind are one a plan, and all others have had a cause.
+_RIGHTS = {"held": "by whoever had the plan's lease until it was saved", "none": "without a lease, the store away", "lost": "by whoever lost the lease meanwhile",
+           "not saved": "and not saved", "died": "by whoever died of a fault then, at most"}
 # Two of one group are not drawn together: what is agreed on while the engine is away lives in one process, and ends with it.
 _ENGINE, _PROCESS, _OTHER = "engine", "process", "other"
 
@@ -70,6 +74,7 @@ class Tally:
     drawn: collections.Counter = dataclasses.field(default_factory=collections.Counter)
     worst_of: dict[str, float] = dataclasses.field(default_factory=lambda: collections.defaultdict(float))
     counted: dict[tuple, dict[str, float]] = dataclasses.field(default_factory=dict)  # by process
+    computations: collections.Counter = dataclasses.field(default_factory=collections.Counter)  # by their right to it
     findings: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -97,6 +102,7 @@ class Soak:
             self._show()
             raise
         finally:
+            self._tally.computations += computations_of(self.cluster.computations())
             for load in (self.plain, self.promoted):
                 self._tally.generations += load.generations
                 self._tally.retries += load.retries
@@ -170,6 +176,7 @@ def _summary(tally: Tally, seed: int, seconds: float) -> str:
              f"| calls that clients repeated | {tally.retries} |"]
     for what in _COUNTERS:
         lines.append(f"| {what}, at least | {sum(counts[what] for counts in tally.counted.values()):.0f} |")
+    lines += [f"| computations: {what} | {tally.computations[kind]} |" for kind, what in _RIGHTS.items()]
     lines += [f"| processes of replicas | {len(tally.counted)} |", f"| worst time a rank waited | {tally.worst_wait:.1f} s |",
               f"| findings | {len(tally.findings)} |", "", "| fault | drawn | worst time a rank waited meanwhile, s |", "|---|--:|--:|"]
     lines += [f"| {name} | {tally.drawn[name]} | {tally.worst_of[name]:.1f} |" for name in KINDS]

@@ -184,7 +184,7 @@ class EngineClient final : public Store {
     return process_.dead;
   }
   absl::Status Failed() {
-    if (!process_.dead) engine_.history_.StoreFailed();
+    if (!process_.dead) engine_.history_.StoreFailed(process_);
     return Gone();
   }
 

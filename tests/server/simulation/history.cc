@@ -13,6 +13,9 @@ namespace {
 // A cut wire may keep who presents a rank from taking it back, and a process that was stopped has
 // to find out. Looks are five seconds apart.
 constexpr int kLooks = 8;
+// From when the store did not say who has a plan's lease until its graph is here and a slot is
+// free.
+constexpr std::chrono::seconds kTrouble{60};
 constexpr size_t kKept = 40;  // events of a job, for who reads a failure
 
 int NumberOf(const Process* process) { return process == nullptr ? -1 : process->number; }
@@ -165,10 +168,9 @@ void History::Holds(const Subject& about, const std::string& key, const std::str
       stands->second.incarnation == incarnation) {
     return;
   }
-  Wrong(about,
-        absl::StrCat(holder, " takes itself for the holder of job ", about.job, "'s lease, which ",
-                     stands == leases_.end() ? "nobody has" : stands->second.address,
-                     stands == leases_.end() ? "" : " has"));
+  Wrong(about, absl::StrCat(holder, " takes itself for the holder of ", key, ", which ",
+                            stands == leases_.end() ? "nobody has" : stands->second.address,
+                            stands == leases_.end() ? "" : " has"));
 }
 
 void History::Pinned(const std::string& key, uint64_t generation, const std::string& sha256) {
@@ -185,20 +187,34 @@ void History::Pinned(const std::string& key, uint64_t generation, const std::str
 
 // ---- computations
 
-uint64_t History::Computes(const std::string& key, const Process& where, bool leased) {
+bool History::WasInTrouble(const Process& process, Time since) const {
+  const auto failed = failed_of_.find(&process);
+  return process.dead || process.paused_until > since ||
+         (failed != failed_of_.end() && failed->second >= since);
+}
+
+void History::Computes(const std::string& key, const Process& where, bool leased) {
   ++computations_;
   Note(leased ? "computes, with the lease" : "computes, without a lease", {});
-  if (!leased) return static_cast<uint64_t>(computations_);
+  const std::string who = absl::StrCat("process ", where.number);
+  if (!running_.insert({key, &where}).second) {
+    Wrong({}, absl::StrCat(who, " computes twice at once: ", key));
+  }
+  if (!leased) {
+    ++unleased_;
+    if (!WasInTrouble(where, threads_.now() - kTrouble)) {
+      Wrong({}, absl::StrCat(who, " computes without a lease, though its store was there: ", key));
+    }
+    return;
+  }
   Computation& last = computing_[key];
-  // Whoever had the lease before has died, or has lost it, or could not save what it had.
-  const bool may = last.where == nullptr || last.where->dead || StoreFailedSince(last.began) ||
-                   last.where->paused_until > last.began;
+  const bool may = last.where == nullptr || WasInTrouble(*last.where, last.began) ||
+                   WasInTrouble(where, last.began);
   if (!may) {
-    Wrong({}, absl::StrCat("process ", where.number, " computes what process ", last.where->number,
+    Wrong({}, absl::StrCat(who, " computes what process ", last.where->number,
                            last.saved ? " has computed and saved: " : " is computing: ", key));
   }
   last = {&where, threads_.now(), false};
-  return static_cast<uint64_t>(computations_);
 }
 
 void History::Saved(const std::string& key) {

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -71,15 +73,20 @@ class History {
              uint64_t incarnation);
   void Pinned(const std::string& key, uint64_t generation, const std::string& sha256);
   void Unpinned(const std::string& key) { pins_.erase(key); }
-  // Something that the store was asked failed.
-  void StoreFailed() { store_failed_ = threads_.now(); }
+  // Something that this process asked the store failed.
+  void StoreFailed(const Process& of) { store_failed_ = failed_of_[&of] = threads_.now(); }
   bool StoreFailedSince(Time time) const { return store_failed_ >= time; }
 
   // ---- computations
-  // `number` of this one. `leased`: by whoever has the plan's lease.
-  uint64_t Computes(const std::string& key, const Process& where, bool leased);
+  // Begins. `leased`: by whoever has the plan's lease. So there is one of a plan, and one more for
+  // each that was in vain: whoever computed died, was taken for dead or could not save it. Without
+  // the lease only whoever could not ask for it computes, and those are counted apart.
+  void Computes(const std::string& key, const Process& where, bool leased);
+  // Has ended, whatever came of it.
+  void Computed(const std::string& key, const Process& where) { running_.erase({key, &where}); }
   void Saved(const std::string& key);
   int64_t computations() const { return computations_; }
+  int64_t unleased() const { return unleased_; }
   int64_t plans() const { return plans_; }
   int64_t unplanned() const { return unplanned_; }
   const std::map<std::string, std::string>& acknowledged() const { return acknowledged_; }
@@ -111,6 +118,7 @@ class History {
     std::vector<const Process*> where;
   };
 
+  bool WasInTrouble(const Process& process, Time since) const;
   void Mix(uint64_t value);
   static std::string InWords(const Event& event);
   std::deque<Event>& LastOf(int job) { return last_[job]; }
@@ -131,8 +139,11 @@ class History {
   std::unordered_map<std::string, Holder> leases_;
   std::unordered_map<std::string, Pin> pins_;
   Time store_failed_{-1};
+  std::unordered_map<const Process*, Time> failed_of_;  // when it last found that
   std::unordered_map<std::string, Computation> computing_;
+  std::set<std::pair<std::string, const Process*>> running_;
   int64_t computations_ = 0;
+  int64_t unleased_ = 0;
   int64_t plans_ = 0;
   int64_t unplanned_ = 0;
   std::map<std::string, std::string> acknowledged_;  // by plan key the SHA-256

@@ -193,10 +193,17 @@ uint64_t Node::AskHere(const RanksCall& call, JobRoutes::Done done) {
 
 absl::StatusOr<std::string> Node::Compute(const Graph& graph, const PlanRequest& request) {
   if (process_.dead) return absl::UnavailableError("the process has ended");
-  world_.history.Computes(request.key, process_, replica_->leases().Holds(PlanLease(request.key)));
+  const LeaseName lease = PlanLease(request.key);
+  const bool leased = replica_->leases().Holds(lease);
+  if (leased) {
+    const std::string record = absl::StrCat("lease/plan/", lease.key);
+    world_.history.Holds({}, record, process_.name, incarnation());
+  }
+  world_.history.Computes(request.key, process_, leased);
   // Whether it is cancelled is a matter of the thread, and others run while this one sleeps.
   absl::StatusOr<std::string> plan = ComputePlan(graph, request);
   world_.threads.Sleep(world_.ComputeTime());
+  world_.history.Computed(request.key, process_);
   return plan;
 }
 

@@ -90,12 +90,13 @@ Outcome RunSeed(uint64_t seed, int ranks_of_all) {
   for (const auto& [reason, count] : ranks.errors())
     absl::StrAppend(&errors, " ", count, " ", reason);
   std::printf(
-      "seed %llu: %d jobs, %lld calls, %lld plans, %lld unplanned, %lld computations, "
-      "errors:%s; %llu events, digest %016llx, %.1f s of CPU\n",
+      "seed %llu: %d jobs, %lld calls, %lld plans, %lld unplanned, %lld computations, %lld of "
+      "them without a lease, errors:%s; %llu events, digest %016llx, %.1f s of CPU\n",
       static_cast<unsigned long long>(seed), ranks.jobs(), static_cast<long long>(ranks.calls()),
       static_cast<long long>(world.history.plans()),
       static_cast<long long>(world.history.unplanned()),
-      static_cast<long long>(world.history.computations()), errors.c_str(),
+      static_cast<long long>(world.history.computations()),
+      static_cast<long long>(world.history.unleased()), errors.c_str(),
       static_cast<unsigned long long>(world.history.events()),
       static_cast<unsigned long long>(world.history.digest()), CpuSeconds() - began);
   std::fflush(stdout);
