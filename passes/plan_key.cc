@@ -1,8 +1,10 @@
 #include "passes/plan_key.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
@@ -42,20 +44,31 @@ void AppendOptions(const PlanOptions& options, std::string& out) {
   for (const std::string& fqn : options.parameter_order) Text("parameter", fqn, out);
 }
 
+void AppendWhose(absl::string_view tenant, const Digest& graph, std::string& out) {
+  Text("tenant", tenant, out);
+  Text("graph", ToHex(graph), out);
+}
+
 }  // namespace
 
 std::string PlanKey(absl::string_view tenant, const Digest& graph, const Mesh& mesh,
                     const PlanOptions& options, const KeyedProfile& profile,
                     absl::string_view planner_version) {
   std::string out = "bucketd plan key 2\n";
-  Text("tenant", tenant, out);
-  Text("graph", ToHex(graph), out);
+  AppendWhose(tenant, graph, out);
   AppendMesh(mesh, out);
   AppendOptions(options, out);
   Text("cost_profile", absl::StrCat(profile.name, "@", profile.version), out);
   Text("cost_profile.fingerprint", profile.fingerprint, out);
   Text("planner", planner_version, out);
   return out;
+}
+
+bool IsPlanKeyOf(absl::string_view plan_key, absl::string_view tenant, const Digest& graph) {
+  std::string whose = "\n";
+  AppendWhose(tenant, graph, whose);
+  // The first line is the format's.
+  return absl::StartsWith(plan_key.substr(std::min(plan_key.find('\n'), plan_key.size())), whose);
 }
 
 absl::string_view ChosenPartOf(absl::string_view plan_key) {

@@ -19,6 +19,8 @@ std::string PlanKey(absl::string_view tenant, const Digest& graph, const Mesh& m
                     const PlanOptions& options, const KeyedProfile& profile,
                     absl::string_view planner_version);
 
+// Whether it is a key of that graph of that tenant's, whatever else it says.
+bool IsPlanKeyOf(absl::string_view plan_key, absl::string_view tenant, const Digest& graph);
 // Of such a key, the lines that a caller chose: all before cost profile and planner. A view into
 // it.
 absl::string_view ChosenPartOf(absl::string_view plan_key);

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "passes/plan_key.h"
 #include "server/base/errors.h"
 #include "server/rpc/job_routes.h"
 #include "server/rpc/plan_source.h"
@@ -217,6 +218,10 @@ void JobRoutes::UsePlan(CallId id, Leg leg, const ReplicaId& owner, const v1::Pl
     Broken(id, leg, owner, "its plan is not the one that it names");
     return;
   }
+  if (!IsPlanOf(id, leg, plan.key())) {
+    Broken(id, leg, owner, "its plan is another graph's, or another tenant's");
+    return;
+  }
   PlanReplyPtr reply = parts_.cache.Get(plan.key());
   if (reply != nullptr && reply->plan_sha256 != *sha256) reply = nullptr;
   if (reply == nullptr && !plan.plan().empty()) {
@@ -235,6 +240,14 @@ void JobRoutes::UsePlan(CallId id, Leg leg, const ReplicaId& owner, const v1::Pl
   }
   if (!parts_.pool.TrySubmit([this, key = plan.key()] { ReadPlan(key); }))
     TellPlan(plan.key(), nullptr);
+}
+
+// Whoever has the job says which plan its ranks agreed on; of another tenant's, or for another
+// graph, it cannot be.
+bool JobRoutes::IsPlanOf(CallId id, Leg leg, absl::string_view plan_key) {
+  const absl::MutexLock lock(&mutex_);
+  const Call* call = Find(id, leg);
+  return call == nullptr || IsPlanKeyOf(plan_key, call->asks.tenant, call->asks.graph);
 }
 
 void JobRoutes::ReadPlan(const std::string& key) {

@@ -275,6 +275,22 @@ TEST_F(ClusterTest, WhatIsAgreedOnWithoutAPinIsForwardedWithItsBytes) {
   EXPECT_EQ(MetricOf(0, "bucketd_agreements_unpinned_total", "reason", "quota"), 1);
 }
 
+// As far as a plan's key says whose it is.
+std::string KeyBegin(const std::string& tenant, const Digest& graph) {
+  return absl::StrCat("bucketd plan key 2\ntenant=\"", tenant, "\"\ngraph=\"", ToHex(graph),
+                      "\"\n");
+}
+
+// `named`: whose SHA-256 is said to be the plan's. `bytes`: those that come along.
+v1::ForwardReply PlanUnder(const std::string& key, const std::string& named,
+                           const std::string& bytes) {
+  v1::ForwardReply reply;
+  reply.mutable_plan()->set_key(key);
+  reply.mutable_plan()->set_plan_sha256(std::string(AsBytes(Sha256(named))));
+  reply.mutable_plan()->set_plan(bytes);
+  return reply;
+}
+
 // What cannot be true is not believed, and the job is somebody else's once the liar has ended: it
 // never says that it lives.
 TEST_F(ClusterTest, APeerThatLiesAboutAJobGivesNobodyAnotherPlan) {
@@ -283,20 +299,15 @@ TEST_F(ClusterTest, APeerThatLiesAboutAJobGivesNobodyAnotherPlan) {
   const JobSpec before{.id = "before", .size = 1};
   const std::string plan = AskRank(0, before, 0).get().response.plan().plan();
   ASSERT_NE(plan, "");
+  const Digest& graph = ForwardGraph().digest;
+  const auto its = [](const std::string& key, const std::string& named, const std::string& bytes) {
+    return [=](const v1::ForwardRequest&) { return PlanUnder(key, named, bytes); };
+  };
   const std::vector<Liar::Answer> lies = {
-      [](const v1::ForwardRequest&) {  // bytes that are not what they are said to be
-        v1::ForwardReply reply;
-        reply.mutable_plan()->set_key("key");
-        reply.mutable_plan()->set_plan_sha256(std::string(AsBytes(Sha256("one"))));
-        reply.mutable_plan()->set_plan("another");
-        return reply;
-      },
-      [](const v1::ForwardRequest&) {  // a plan that nobody has
-        v1::ForwardReply reply;
-        reply.mutable_plan()->set_key("key");
-        reply.mutable_plan()->set_plan_sha256(std::string(AsBytes(Sha256("one"))));
-        return reply;
-      },
+      its(KeyBegin("", graph), "one", "another"),    // not what they are said to be
+      its(KeyBegin("", graph), "one", ""),           // a plan that nobody has
+      its(KeyBegin("theirs", graph), "one", "one"),  // another tenant's
+      its(KeyBegin("", Sha256("another graph")), "one", "one"),
       [this](const v1::ForwardRequest&) {  // that itself has it, and has it not
         v1::ForwardReply reply;
         reply.mutable_moved()->set_holder(absl::StrCat("unix:", folder_, "/liar"));
@@ -320,11 +331,7 @@ TEST_F(ClusterTest, AReplicaThatIsCutOffFromTheStoreWantsPlansWithTheirBytes) {
   std::atomic<int> wanted{0};
   const Liar owner(folder_, "job", [&](const v1::ForwardRequest& request) {
     wanted += request.with_plan() ? 1 : 0;
-    v1::ForwardReply reply;
-    reply.mutable_plan()->set_key("key");
-    reply.mutable_plan()->set_plan_sha256(std::string(AsBytes(Sha256("plan"))));
-    reply.mutable_plan()->set_plan("plan");
-    return reply;
+    return PlanUnder(KeyBegin("", ForwardGraph().digest), "plan", "plan");
   });
   const JobSpec spec{.id = "job", .size = 1};
   EXPECT_EQ(AskRank(0, spec, 0).get().response.plan().plan(), "plan");

@@ -96,6 +96,18 @@ TEST(PlanKeyTest, NoValueCanPassForAnotherField) {
   EXPECT_NE(one.Key(), two.Key());
 }
 
+TEST(PlanKeyTest, AKeySaysWhoseItIs) {
+  KeyParts parts;
+  parts.tenant = "t\n";
+  const std::string key = parts.Key();
+  EXPECT_TRUE(IsPlanKeyOf(key, parts.tenant, parts.digest));
+  EXPECT_FALSE(IsPlanKeyOf(key, "t", parts.digest));
+  EXPECT_FALSE(IsPlanKeyOf(key, parts.tenant, Sha256("another")));
+  for (const char* none : {"", "\n", "key"}) {
+    EXPECT_FALSE(IsPlanKeyOf(none, parts.tenant, parts.digest)) << none;
+  }
+}
+
 TEST(PlanKeyTest, AllRanksOnOneNodeIsOneKeyHoweverItIsSaid) {
   KeyParts zero;
   zero.mesh.dims[0].ranks_per_node = 0;
