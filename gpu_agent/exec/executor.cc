@@ -8,8 +8,6 @@
 #include "absl/time/clock.h"
 
 #include "gpu_agent/device/steady.h"
-#include "gpu_agent/exec/agreement.h"
-#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
@@ -31,36 +29,18 @@ class Ticket : public Bound {
     // Without a copy-in there is nothing to wait for.
     return phase == Phase::kPacked && packed != nullptr ? packed : arrived;
   }
+  const Event& last() const { return done != nullptr ? *done : *arrived; }
   // Nothing of it is enqueued any more. `ask` the device, or go by what was seen.
-  bool idle(bool ask) const {
-    const Event& last = done != nullptr ? *done : *arrived;
-    return ask ? last.done() : last.seen_done();
-  }
+  bool idle(bool ask) const { return ask ? last().done() : last().seen_done(); }
+  // Of one that is idle: how it ended.
+  absl::Status end() const { return last().Wait(absl::InfinitePast()); }
 };
 
 namespace {
 
 constexpr absl::Duration kCloseLimit = absl::Seconds(10);
 
-absl::Status Wrong(const Program& program, int32_t bucket, const auto&... what) {
-  return absl::InvalidArgumentError(absl::StrCat(Describe(program.plan, bucket), what...));
-}
-
-std::string NameOf(const std::string& mesh_dim, int32_t lane) {
-  return lane == 0 ? absl::StrCat("\"", mesh_dim, "\"")
-                   : absl::StrCat("\"", mesh_dim, "\" lane ", lane);
-}
-
 }  // namespace
-
-absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Device& device, Copier& copier,
-                                                           Program program,
-                                                           std::vector<Channel> channels,
-                                                           const ExecutorOptions& options) {
-  std::unique_ptr<Executor> executor(new Executor(device, copier, std::move(program), options));
-  RETURN_IF_ERROR(executor->Open(std::move(channels)));
-  return executor;
-}
 
 Executor::Executor(Device& device, Copier& copier, Program program, const ExecutorOptions& options)
     : device_(device),
@@ -69,89 +49,6 @@ Executor::Executor(Device& device, Copier& copier, Program program, const Execut
       options_(options),
       binder_(program_),
       slots_(program_.buckets.size()) {}
-
-absl::Status Executor::Open(std::vector<Channel> channels) {
-  for (Channel& channel : channels) {
-    auto lane = std::make_unique<Lane>();
-    lane->channel = std::move(channel);
-    ASSIGN_OR_RETURN(lane->stream, device_.NewStream(absl::StrCat("wire ", lanes_.size())));
-    lanes_.push_back(std::move(lane));
-  }
-  for (size_t k = 0; k < slots_.size(); ++k) {
-    const BucketSpec& spec = program_.plan.buckets[k];
-    for (const std::unique_ptr<Lane>& lane : lanes_) {
-      const Channel& c = lane->channel;
-      if (c.mesh_dim == spec.mesh_dim && c.lane == spec.lane) slots_[k].lane = lane.get();
-    }
-    const auto bucket = static_cast<int32_t>(k);
-    if (slots_[k].lane == nullptr) {
-      return Wrong(program_, bucket, ": there is no communicator for ",
-                   NameOf(spec.mesh_dim, spec.lane));
-    }
-    const Communicator& communicator = *slots_[k].lane->channel.communicator;
-    if (communicator.size() != spec.group_size) {
-      return Wrong(program_, bucket, ": is planned over ", spec.group_size, " ranks, ",
-                   NameOf(spec.mesh_dim, spec.lane), " is a ", communicator.ToString());
-    }
-  }
-  ASSIGN_OR_RETURN(pack_, device_.NewStream("pack"));
-  ASSIGN_OR_RETURN(unpack_, device_.NewStream("unpack"));
-  RETURN_IF_ERROR(TakeArena());
-  const absl::Time deadline = absl::Now() + options_.timeout;
-  bool registered = memory_ != nullptr;
-  for (const std::unique_ptr<Lane>& lane : lanes_) {
-    if (options_.compared) continue;
-    RETURN_IF_ERROR(Agree(*lane->channel.communicator,
-                          NameOf(lane->channel.mesh_dim, lane->channel.lane), program_.digest,
-                          options_.epoch, deadline));
-    // What one lane refuses costs the others no time.
-    if (registered) {
-      ASSIGN_OR_RETURN(registered, Register(*lane, deadline));
-    }
-  }
-  watchdog_ = std::thread([this] { Watch(); });
-  return absl::OkStatus();
-}
-
-absl::Status Executor::TakeArena() {
-  const int64_t bytes = program_.memory_bytes;
-  base_ = options_.memory;
-  if (base_ == nullptr && bytes > 0) {
-    ASSIGN_OR_RETURN(memory_, device_.Allocate(bytes));
-    base_ = memory_->data();
-  }
-  if (reinterpret_cast<uintptr_t>(base_) % kBucketAlignment != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the buckets' memory is not aligned to ", kBucketAlignment));
-  }
-  if (options_.memory != nullptr && options_.memory_bytes < bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the plan's buckets want ", bytes, " bytes, got ", options_.memory_bytes));
-  }
-  return absl::OkStatus();
-}
-
-// All ranks of a collective have registered memory, or none has and this is false. Agreed plans
-// have it of one size.
-absl::StatusOr<bool> Executor::Register(Lane& lane, absl::Time deadline) {
-  Communicator& communicator = *lane.channel.communicator;
-  const absl::Status registered = communicator.Register(memory_->data(), memory_->bytes());
-  ASSIGN_OR_RETURN(const bool everywhere, OnAllRanks(communicator, registered.ok(), deadline));
-  if (everywhere) return true;
-  std::fprintf(
-      stderr, "bucket executor: %s runs without registered memory: %s\n",
-      communicator.ToString().c_str(),
-      registered.ok() ? "another rank's was refused" : std::string(registered.message()).c_str());
-  // NCCL answers late: then the communicator of the rank that was refused is gone, and those of
-  // peers that waited for it.
-  ASSIGN_OR_RETURN(const bool live, OnAllRanks(communicator, communicator.health().ok(), deadline));
-  if (!live) {
-    RETURN_IF_ERROR(communicator.Renew(deadline));
-  } else if (registered.ok()) {
-    RETURN_IF_ERROR(communicator.Deregister(memory_->data()));
-  }
-  return false;
-}
 
 Executor::~Executor() {
   const absl::Status closed = Close();
@@ -166,6 +63,7 @@ absl::Status Executor::Close() {
   {
     const std::lock_guard lock(mutex_);
     Forget(true);
+    asked_ = true;
     if (!under_way_.empty()) Fail(absl::CancelledError("the executor was closed"));
     if (error_.ok()) error_ = absl::CancelledError("the executor is closed");
     closing_ = true;
@@ -380,8 +278,7 @@ absl::Status Executor::Wait(const TicketPtr& ticket, Phase phase, absl::Time dea
     if (event == ticket->done) Leave(*ticket);
     return status;
   }
-  Fail(absl::Status(status.code(),
-                    absl::StrCat(Describe(program_.plan, ticket->bucket), ": ", status.message())));
+  Fail(Of(ticket->bucket, status));
   return error_;
 }
 
@@ -448,7 +345,19 @@ absl::Status Executor::health() const {
   return error_;
 }
 
+absl::Status Executor::Check() {
+  const std::lock_guard lock(mutex_);
+  if (error_.ok()) Look();
+  return error_;
+}
+
+absl::Status Executor::undefined() const {
+  const std::lock_guard lock(mutex_);
+  return undefined_;
+}
+
 void Executor::Abort(const std::string& why) {
+  asked_ = true;
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) {
     // A launch that waits for its peers may hold it.
@@ -458,14 +367,37 @@ void Executor::Abort(const std::string& why) {
   Fail(absl::AbortedError(why));
 }
 
-// Tickets at the front that are over.
+absl::Status Executor::Of(int32_t bucket, const absl::Status& status) const {
+  return absl::Status(status.code(),
+                      absl::StrCat(Describe(program_.plan, bucket), ": ", status.message()));
+}
+
+// Tickets at the front that are over. One that did not end well stays, for Fail to count.
 void Executor::Forget(bool ask) {
-  while (!under_way_.empty() && under_way_.front()->idle(ask)) under_way_.pop_front();
+  while (!under_way_.empty() && under_way_.front()->idle(ask)) {
+    const absl::Status ended = under_way_.front()->end();
+    if (!ended.ok()) return Fail(Of(under_way_.front()->bucket, ended));
+    under_way_.pop_front();
+  }
+}
+
+// What an error leaves of tickets that nobody waits for any more. Their kernels end at an abort,
+// and what is behind their joins then runs.
+absl::Status Executor::BehindJoins(const absl::Status& error) const {
+  const auto joined = std::count_if(under_way_.begin(), under_way_.end(), [](const TicketPtr& t) {
+    return !t->open && !(t->idle(true) && t->end().ok());
+  });
+  if (joined == 0) return absl::OkStatus();
+  return absl::Status(error.code(),
+                      absl::StrCat(error.message(), "; what ", joined,
+                                   " buckets have written that had been joined is undefined"));
 }
 
 void Executor::Fail(const absl::Status& error) {
   if (!error_.ok()) return;
   error_ = error;
+  undefined_ = BehindJoins(error);
+  if (!undefined_.ok() && !asked_ && options_.ends != nullptr) options_.ends(undefined_);
   // All of them before anybody waits for one: what one has on the device may be behind another's.
   for (const std::unique_ptr<Lane>& lane : lanes_) {
     lane->channel.communicator->Abort(std::string(error.message()));
@@ -481,18 +413,22 @@ void Executor::Watch() {
   std::unique_lock lock(mutex_);
   while (!closing_ && error_.ok()) {
     close_.wait_for(lock, absl::ToChronoNanoseconds(period));
-    for (const std::unique_ptr<Lane>& lane : lanes_) {
-      const absl::Status health = lane->channel.communicator->health();
-      if (!health.ok()) Fail(health);
-    }
-    Forget(true);
-    if (under_way_.empty() || SteadyNow() < under_way_.front()->deadline) continue;
-    const int32_t late = under_way_.front()->bucket;
-    Fail(absl::DeadlineExceededError(
-        absl::StrCat(Describe(program_.plan, late), ": did not end within ",
-                     absl::FormatDuration(options_.timeout), " on the ",
-                     slots_[static_cast<size_t>(late)].lane->channel.communicator->ToString())));
+    Look();
   }
+}
+
+void Executor::Look() {
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    const absl::Status health = lane->channel.communicator->health();
+    if (!health.ok()) Fail(health);
+  }
+  Forget(true);
+  if (under_way_.empty() || SteadyNow() < under_way_.front()->deadline) return;
+  const int32_t late = under_way_.front()->bucket;
+  Fail(absl::DeadlineExceededError(
+      absl::StrCat(Describe(program_.plan, late), ": did not end within ",
+                   absl::FormatDuration(options_.timeout), " on the ",
+                   slots_[static_cast<size_t>(late)].lane->channel.communicator->ToString())));
 }
 
 }  // namespace bucketd::agent

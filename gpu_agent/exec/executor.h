@@ -9,9 +9,11 @@
 // over. All methods are thread-safe.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -53,6 +55,10 @@ struct ExecutorOptions {
   int64_t memory_bytes = 0;
   // Whoever made the communicators has compared plan and epoch on all ranks.
   bool compared = false;
+  // Called, on whatever thread, with what undefined() will say, before anything runs behind the
+  // joins that it is of; not for Abort and Close. It may end the process, and does not call the
+  // executor.
+  std::function<void(const absl::Status&)> ends = nullptr;
 };
 
 struct Span {
@@ -122,6 +128,12 @@ class Executor {
   const Program& program() const { return program_; }
   // The first error.
   absl::Status health() const;
+  // The same, of now: it asks communicators and streams. OK: what has been joined, and has ended
+  // before, is right.
+  absl::Status Check();
+  // OK, or the error, Abort or Close that came when tickets had been joined and had not ended: what
+  // they have written is undefined, and no call may have said so.
+  absl::Status undefined() const;
   void Abort(const std::string& why);
   // Aborts what is under way and waits for what runs, ten seconds at most, then closes the
   // communicators, each to its own limit. OK: nothing uses memory or tensors any more, now or
@@ -158,8 +170,11 @@ class Executor {
   void TakeMemory(const TicketPtr& ticket, Stream& stream);
   void Forget(bool ask);
   absl::Status Drain();
+  absl::Status Of(int32_t bucket, const absl::Status& status) const;
+  absl::Status BehindJoins(const absl::Status& error) const;
   void Fail(const absl::Status& error);
   void Watch();
+  void Look();
 
   Device& device_;
   Copier& copier_;
@@ -182,7 +197,8 @@ class Executor {
   std::deque<TicketPtr> under_way_;  // launched or finished, by time
   const Lane* last_lane_ = nullptr;
   std::shared_ptr<Event> last_arrived_;  // of the last launch, which was on that lane
-  absl::Status error_;
+  absl::Status error_, undefined_;
+  std::atomic<bool> asked_ = false;  // the caller aborts, or closes
   bool closing_ = false;
   std::optional<absl::Status> closed_;
   std::condition_variable close_;

@@ -180,10 +180,14 @@ bucket_executor* bucket_executor_open(const bucket_executor_options* options, ch
   return bucketd::agent::Said(opened.status(), error) != 0 ? opened->release() : nullptr;
 }
 
-int32_t bucket_executor_close(bucket_executor* executor) {
+int32_t bucket_executor_close(bucket_executor* executor, char** error) {
+  *error = nullptr;
   if (!executor->maker.here()) return 1;
   executor->StopNoting();
+  absl::Status ended = executor->executor->health();
   const absl::Status closed = executor->executor->Close();
+  if (ended.ok()) ended = executor->executor->undefined();
+  if (!ended.ok()) *error = bucketd::agent::Text(ended);
   if (!closed.ok()) {
     std::fprintf(stderr, "bucket executor: %s: its tensors and its arena have to stay\n",
                  std::string(closed.message()).c_str());
@@ -207,6 +211,12 @@ int32_t bucket_executor_wait(bucket_executor* executor, int64_t ticket, double s
                              char** error) {
   return bucketd::agent::Said(bucketd::agent::Wait(*executor, ticket, absl::Seconds(seconds)),
                               error);
+}
+
+int32_t bucket_executor_health(bucket_executor* executor, char** error) {
+  absl::Status found = executor->maker.Check();
+  if (found.ok()) found = executor->executor->Check();
+  return bucketd::agent::Said(found, error);
 }
 
 int32_t bucket_executor_times(bucket_executor* executor, int32_t bucket, int64_t times_ps[3]) {

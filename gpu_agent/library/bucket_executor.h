@@ -7,12 +7,19 @@
  * later call says it, and a new executor of a new epoch takes over. Enumerations are those of
  * passes/base/types.h.
  *
+ * Errors behind a join: on a GPU a join returns before anything has run, so an error that comes
+ * later makes undefined what the caller is already computing with. With `ends_process` (the safe
+ * choice, and the Python client's) the process then ends by SIGABRT, with a line on standard error,
+ * before anything behind the join runs. Without it the next start or join says the error, and
+ * behind the last one health and close do.
+ *
  * Threads: thread-safe, but for open and close. open, close and wait block, each to a limit that it
  * states; a start blocks where a communicator connects, to the timeout at most; nothing else does.
  *
- * Forks: a handle is its process's. In a child that was forked later, start, join and wait say
- * FAILED_PRECONDITION, and every other call does nothing at once: threads and locks did not come
- * along, and sockets and memory are the parent's. close is 1 there; the copy of the handle stays.
+ * Forks: a handle is its process's. In a child that was forked later, start, join, wait and health
+ * say FAILED_PRECONDITION, and every other call does nothing at once: threads and locks did not
+ * come along, and sockets and memory are the parent's. close is 1 there; the copy of the handle
+ * stays.
  *
  * Memory: tensors and arena are the caller's. Tensors stay from start until wait was 1, or, on a
  * GPU, until what the caller enqueues behind join; after an error, and the arena always, until
@@ -47,7 +54,7 @@ extern "C" {
 
 #define BUCKET_API __attribute__((visibility("default")))
 
-#define BUCKET_EXECUTOR_ABI 5
+#define BUCKET_EXECUTOR_ABI 6
 BUCKET_API int32_t bucket_executor_abi(void);
 
 typedef struct bucket_executor bucket_executor;
@@ -100,6 +107,7 @@ typedef struct {
    * gloo_order are not read. */
   void* arena;
   int64_t arena_bytes;
+  int32_t ends_process; /* 1: by an error behind a join, as above; 0: calls say it */
 } bucket_executor_options;
 
 /* What is not right with a bucket of `ranks` ranks on a device (host memory, that GPU) is a text
@@ -124,8 +132,10 @@ BUCKET_API bucket_executor* bucket_executor_open(const bucket_executor_options* 
 /* Aborts what is under way and waits for what runs, 10 seconds at most; a GPU's communicators then
  * have 5 seconds each to end. 1: nothing uses tensors or arena any more; 0: something may, a graph
  * that is not destroyed among others, so they must never be freed, and standard error says why. The
- * executor is gone either way. */
-BUCKET_API int32_t bucket_executor_close(bucket_executor* executor);
+ * executor is gone either way. *error, whatever is returned: null, or the error that had ended the
+ * executor, or that buckets were still under way which had been joined: whatever they were to write
+ * is undefined then. */
+BUCKET_API int32_t bucket_executor_close(bucket_executor* executor, char** error);
 
 /* A ticket above 0. Tensors are one a member. `stream` is a cudaStream_t on a GPU (null: the
  * default stream), behind which the bucket runs; null on the host. */
@@ -133,14 +143,17 @@ BUCKET_API int64_t bucket_executor_start(bucket_executor* executor, int32_t buck
                                          const bucket_tensor* in, const bucket_tensor* out,
                                          void* stream, char** error);
 /* On a GPU: what comes onto `stream` from now on runs when the results are in `out`. 1, or the
- * error that is known; one that comes later leaves `out` undefined, and the next call says it. The
- * ticket must have had its turn. A ticket is joined or waited for, once. */
+ * error that is known; of one that comes later see "Errors behind a join". The ticket must have had
+ * its turn. A ticket is joined or waited for, once. */
 BUCKET_API int32_t bucket_executor_join(bucket_executor* executor, int64_t ticket, void* stream,
                                         char** error);
 /* 1 once the results are in `out`, at most so many seconds later: DEADLINE_EXCEEDED, and the ticket
  * stands. */
 BUCKET_API int32_t bucket_executor_wait(bucket_executor* executor, int64_t ticket, double seconds,
                                         char** error);
+/* 1, or the error that has ended the executor. Where the host has waited for all that came onto the
+ * streams up to their joins, before a checkpoint for instance, 1 means that all of it is right. */
+BUCKET_API int32_t bucket_executor_health(bucket_executor* executor, char** error);
 /* Of the last run of a bucket that was waited for, or joined and seen to be done: copy-in, wire,
  * copy-out, in picoseconds. 0: none yet. */
 BUCKET_API int32_t bucket_executor_times(bucket_executor* executor, int32_t bucket,

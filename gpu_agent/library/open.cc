@@ -1,4 +1,6 @@
 // From the C interface's options to an executor, of the host or of a GPU.
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -134,6 +136,12 @@ absl::Status TakeDevice(int32_t index, const FindGpus& gpus, bucket_executor& ha
   return absl::OkStatus();
 }
 
+// As torch.distributed's watchdog does it.
+void EndProcess(const absl::Status& why) {
+  std::fprintf(stderr, "bucket executor: %s; the process ends\n", why.ToString().c_str());
+  std::abort();
+}
+
 // Before communicators are split: a rank without one is none that the others' launches wait for.
 absl::Status TakeArena(const bucket_executor_options& options, const Program& program,
                        ExecutorOptions& how) {
@@ -164,6 +172,7 @@ absl::StatusOr<std::unique_ptr<bucket_executor>> OpenExecutor(
   ExecutorOptions how;
   how.timeout = absl::Seconds(options.timeout_seconds);
   how.epoch = options.epoch;
+  if (options.ends_process != 0) how.ends = EndProcess;
   const absl::Time deadline = absl::Now() + how.timeout;
   auto opened = std::make_unique<bucket_executor>();
   const bool on_gpu = options.device >= 0;

@@ -119,7 +119,11 @@ class LibraryTest : public testing::Test {
     EXPECT_TRUE(ranks_[0]->Report(telemetry_, folder_));
   }
   ~LibraryTest() override {
-    OnBoth([this](size_t rank) { EXPECT_EQ(bucket_executor_close(ranks_[rank]->executor()), 1); });
+    OnBoth([this](size_t rank) {
+      char* error = nullptr;
+      EXPECT_EQ(bucket_executor_close(ranks_[rank]->executor(), &error), 1);
+      bucket_free(error);
+    });
     bucket_telemetry_close(telemetry_);
   }
 
@@ -153,7 +157,8 @@ class LibraryTest : public testing::Test {
 TEST_F(LibraryTest, AForkedChildEndsAnExecutorAtOnceAndTheParentGoesOn) {
   Step();
   EXPECT_EQ(InChild([this] {
-              const int closed = bucket_executor_close(ranks_[0]->executor());
+              char* error = nullptr;
+              const int closed = bucket_executor_close(ranks_[0]->executor(), &error);
               bucket_telemetry_close(telemetry_);
               return closed;
             }),
@@ -180,11 +185,31 @@ TEST_F(LibraryTest, AForkedChildIsToldToOpenItsOwn) {
               const std::string wait = Taken(error);
               int64_t times[3];
               if (bucket_executor_times(ranks_[0]->executor(), 0, times) != 0) return 3;
-              const auto told = HasSubstr("before a fork: the child needs one of its own");
-              return testing::Matches(told)(start) && testing::Matches(told)(wait) ? 0 : 4;
+              if (bucket_executor_health(ranks_[0]->executor(), &error) != 0) return 4;
+              const std::string health = Taken(error);
+              const auto told = testing::Matches(HasSubstr("before a fork: the child needs one"));
+              return told(start) && told(wait) && told(health) ? 0 : 5;
             }),
             0);
   Step();
+}
+
+// Here results are waited for, so none is undefined, but nobody may have called since.
+TEST_F(LibraryTest, AnExecutorThatHasEndedSaysSoWhenItIsAskedAndWhenItIsClosed) {
+  Rank alone(0, folder_, 1);
+  char* error = nullptr;
+  EXPECT_EQ(alone.Step(), "");
+  EXPECT_EQ(bucket_executor_health(alone.executor(), &error), 1);
+  bucket_executor_abort(alone.executor(), "no more");
+  EXPECT_EQ(bucket_executor_health(alone.executor(), &error), 0);
+  EXPECT_EQ(Taken(error), "ABORTED: no more");
+  EXPECT_EQ(bucket_executor_close(alone.executor(), &error), 1);
+  EXPECT_EQ(Taken(error), "ABORTED: no more");
+
+  Rank well(0, folder_, 1);
+  EXPECT_EQ(well.Step(), "");
+  EXPECT_EQ(bucket_executor_close(well.executor(), &error), 1);
+  EXPECT_EQ(error, nullptr);
 }
 
 TEST_F(LibraryTest, ABucketSaysOnWhichStreamItCopies) {
@@ -205,7 +230,7 @@ TEST_F(LibraryTest, AGroupOfOneRankIsReportedWithoutALink) {
   ASSERT_EQ(records.size(), 1u);
   EXPECT_EQ(records[0].link, kNoLink);
   EXPECT_THAT(heard.links(), IsEmpty());
-  EXPECT_EQ(bucket_executor_close(alone.executor()), 1);
+  EXPECT_EQ(bucket_executor_close(alone.executor(), &error), 1);
   bucket_telemetry_close(telemetry);
 }
 

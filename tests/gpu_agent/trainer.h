@@ -138,7 +138,14 @@ class Trainer {
       EXPECT_TRUE(stream->Drain(absl::Now() + absl::Minutes(1)).ok());
     }
   }
-  int Close() { return bucket_executor_close(std::exchange(executor_, nullptr)); }
+  int Close() {
+    char* error = nullptr;
+    const int closed = bucket_executor_close(std::exchange(executor_, nullptr), &error);
+    if (error != nullptr) ended_ = Taken(error);
+    return closed;
+  }
+  // What the close said of the executor's end.
+  const std::string& ended() const { return ended_; }
 
   // All buckets in the order that is given, compute beside them, all joined; what is wrong with
   // what came out, or an error. `Enqueue` is the part of it in which the host waits for nothing.
@@ -265,6 +272,7 @@ class Trainer {
   absl::Status opened_;
   std::vector<std::unique_ptr<StepData>> kept_;  // of steps that failed, until all is closed
   bucket_executor* executor_ = nullptr;
+  std::string ended_;
 };
 
 inline void OnGpus(int lanes, const std::function<void(Trainer&, int)>& run, double timeout = 30) {

@@ -5,6 +5,10 @@ host as well."""
 import concurrent.futures
 import gc
 import os
+import signal
+import subprocess
+import sys
+import threading
 import time
 import types
 
@@ -15,6 +19,7 @@ from device_buckets import graph_and_plan, shapes
 from simulated_gpus import MODULE, RANKS, SimulatedGpu
 from simulated_gpus import World as SimulatedWorld
 
+import bucketd
 from bucketd import executor, mesh, on_device
 from bucketd.agreement import Agreement
 from bucketd.errors import AgreementError, BucketdError, ExecutorError
@@ -248,13 +253,13 @@ def torch_dtype(dtype):
     return {DType.F32: torch.float32, DType.BF16: torch.bfloat16}[dtype]
 
 
-def on_simulated_gpus(monkeypatch, seed, run):
+def on_simulated_gpus(monkeypatch, seed, run, timeout=20.0):
     """What was found; `run` gets each rank's trainer."""
     monkeypatch.setenv("BUCKETD_CUDA_MODULE", str(MODULE))
     monkeypatch.setattr(on_device, "of", lambda device: device)
     world, store = SimulatedWorld(seed), dist.HashStore()
 
-    on_ranks(run, lambda rank: Trainer(SimulatedGpu(world, rank), store, rank))
+    on_ranks(run, lambda rank: Trainer(SimulatedGpu(world, rank), store, rank, timeout))
     return world.findings()
 
 
@@ -279,6 +284,7 @@ def test_steps_on_simulated_gpus_give_their_bytes_and_race_with_nothing(monkeypa
     def run(trainer):
         for _ in range(3):
             trainer.step()
+        trainer.runner.check()
 
     assert on_simulated_gpus(monkeypatch, seed, run) == []
 
@@ -357,12 +363,53 @@ def test_a_rank_that_alone_begins_a_run_anew_is_told_so_and_mixes_nothing_up(mon
 
 
 def test_what_an_executor_may_still_use_stays(monkeypatch):
-    for over, stays in ((1, False), (0, True)):
+    for over, stays in ((True, False), (False, True)):
         used = [object()]
-        monkeypatch.setattr(executor.library, "load", lambda over=over: types.SimpleNamespace(bucket_executor_close=lambda handle: over))
-        executor._close(4711, os.getpid(), used)
+        monkeypatch.setattr(executor.library, "close", lambda handle, over=over: (over, ""))
+        executor._close(4711, os.getpid(), "0/fw#1", used)
         assert any(one is used for one in executor._left) == stays
     executor._left.remove(used)
+
+
+def an_error_behind_the_last_join(monkeypatch, then):
+    """Rank 0 has joined a bucket that rank 1 does not run, and does `then`."""
+    over = threading.Event()
+
+    def run(trainer):
+        trainer.step()
+        if trainer.rank == 1:
+            over.wait()
+            return
+        for bucket in range(len(trainer.plan.buckets)):
+            trainer.start(bucket)
+        for bucket in range(len(trainer.plan.buckets)):
+            trainer.runner.wait(bucket)
+        try:
+            then()
+        finally:
+            over.set()
+
+    on_simulated_gpus(monkeypatch, 1, run, timeout=2.0)
+
+
+def test_an_error_behind_the_last_join_ends_the_process():
+    """Before anything that is behind the join runs, as torch's watchdog does it."""
+    ended = subprocess.run(
+        [sys.executable, "-c", "import pytest, test_on_device as t; t.an_error_behind_the_last_join(pytest.MonkeyPatch(), lambda: t.time.sleep(60))"],
+        cwd=os.path.dirname(__file__), env={**os.environ, "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == -signal.SIGABRT, ended
+    assert "did not end within 2s" in ended.stderr and "had been joined is undefined; the process ends" in ended.stderr, ended.stderr
+
+
+def test_a_process_that_is_not_to_end_hears_of_an_error_behind_the_last_join(monkeypatch, caplog):
+    def then():
+        time.sleep(4)
+        with pytest.raises(ExecutorError, match="0/fw#1: .*did not end within 2s"):
+            bucketd.check_executors()
+
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+    an_error_behind_the_last_join(monkeypatch, then)
+    assert any("0/fw#1: its executor ended by an error: " in text and "did not end within 2s" in text for text in caplog.messages)
 
 
 def test_a_bucket_copies_on_the_stream_that_its_plan_says():

@@ -43,6 +43,7 @@ __all__ = [
     "__version__",
     "apply_to_fully_shard",
     "backend",
+    "check_executors",
     "context",
     "counters",
     "inductor",
@@ -57,6 +58,7 @@ __all__ = [
 _WITH_TORCH = {
     "apply_to_fully_shard": ".fully_shard",
     "backend": ".torch_backend",
+    "check_executors": ".bucket_ops",
     "context": ".torch_backend",
     "inductor": ".inductor",
     "joint_step": ".joint",

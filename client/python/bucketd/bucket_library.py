@@ -9,7 +9,7 @@ import os
 from . import native
 from .errors import ExecutorError
 
-ABI = 5
+ABI = 6
 _TEXT = ctypes.POINTER(ctypes.c_char)
 
 
@@ -33,7 +33,8 @@ class Options(ctypes.Structure):
                 ("turns", ctypes.POINTER(ctypes.c_int32)), ("turn_count", ctypes.c_int32),
                 ("channels", ctypes.POINTER(Channel)), ("channel_count", ctypes.c_int32), ("folder", ctypes.c_char_p),
                 ("token", ctypes.c_char_p), ("epoch", ctypes.c_uint64), ("timeout_seconds", ctypes.c_double),
-                ("gloo_order", ctypes.c_int32), ("device", ctypes.c_int32), ("arena", ctypes.c_void_p), ("arena_bytes", ctypes.c_int64)]
+                ("gloo_order", ctypes.c_int32), ("device", ctypes.c_int32), ("arena", ctypes.c_void_p), ("arena_bytes", ctypes.c_int64),
+                ("ends_process", ctypes.c_int32)]
 
 
 class Prediction(ctypes.Structure):
@@ -60,7 +61,8 @@ def load() -> ctypes.CDLL:
     error, handle = ctypes.POINTER(_TEXT), ctypes.c_void_p
     library.bucket_executor_open.argtypes = [ctypes.POINTER(Options), error]
     library.bucket_executor_open.restype = handle
-    library.bucket_executor_close.argtypes = [handle]
+    library.bucket_executor_close.argtypes = [handle, error]
+    library.bucket_executor_health.argtypes = [handle, error]
     library.bucket_executor_refuses.argtypes = [ctypes.c_int32, ctypes.POINTER(BucketSpec), ctypes.c_int32]
     library.bucket_executor_refuses.restype = _TEXT
     library.bucket_executor_plan_bytes.argtypes = [ctypes.POINTER(Options), error]
@@ -102,6 +104,13 @@ def refuses(device: int, bucket: BucketSpec, ranks: int) -> str:
             f'executor="bucketd" can use no GPU here: {why.removeprefix("UNAVAILABLE: ")}. It wants a libbucket_executor.so of a build '
             'with CUDA (BUCKETD_EXECUTOR names it), a driver and an NCCL; executor="" leaves all buckets to torch.distributed')
     return why
+
+
+def close(handle: int) -> tuple[bool, str]:
+    """Whether nothing uses tensors and arena any more, and the error that the executor came to, or ""."""
+    text = _TEXT()
+    over = load().bucket_executor_close(handle, ctypes.byref(text))
+    return bool(over), _taken(text)
 
 
 def _taken(text) -> str:

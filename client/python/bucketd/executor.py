@@ -129,6 +129,12 @@ class Runner:
             return None
         return tuple(found)
 
+    def check(self) -> None:
+        """ExecutorError where what has been waited for is not right. The host waits for all that this rank has launched."""
+        if self._handle is not None:
+            self._device.settle()
+            library.call(library.load().bucket_executor_health, self._handle, what=self._opened[0])
+
     def _other_sums(self, k: int, spec: library.BucketSpec) -> str:
         return gloo_sums.why_other(self.plan, self.plan.buckets[k], spec.counts[:spec.members], ITEM_SIZE[spec.dtype])
 
@@ -155,7 +161,7 @@ class Runner:
                 turns=(ctypes.c_int32 * len(turns))(*turns), turn_count=len(turns),
                 channels=(library.Channel * len(channels))(*channels), channel_count=len(channels),
                 folder=folder.encode(), token=token.encode(), epoch=epoch, timeout_seconds=self.timeout,
-                gloo_order=self.plan.backend == "gloo", device=self._device.index)
+                gloo_order=self.plan.backend == "gloo", device=self._device.index, ends_process=_ends_process())
             size = library.call(library.load().bucket_executor_plan_bytes, ctypes.byref(options), what=scope)
             arena = self._device.arena(size)
             if arena is not None:
@@ -167,7 +173,7 @@ class Runner:
     def _connect(self) -> None:
         scope, options, arena, _ = self._opened
         self._handle = hearing_signals(lambda: library.call(library.load().bucket_executor_open, ctypes.byref(options), what=scope))
-        self._closing = weakref.finalize(self, _close, self._handle, os.getpid(), [self._device, arena, self._under_way])
+        self._closing = weakref.finalize(self, _close, self._handle, os.getpid(), scope, [self._device, arena, self._under_way])
         if self._telemetry is not None:
             self._telemetry.report(self._handle, options, self._part, self.plan, list(self.ours))
 
@@ -226,10 +232,18 @@ class Runner:
 _left: list = []  # what an executor that did not end may still use
 
 
-def _close(handle: int, owner: int, used: list) -> None:
+def _ends_process() -> bool:
+    """Where an error comes behind a join, as torch.distributed's own watchdog of NCCL does by default, and does not by 0 and 2."""
+    return os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") not in ("0", "2")
+
+
+def _close(handle: int, owner: int, scope: str, used: list) -> None:
     if os.getpid() != owner:  # a forked child has none of its threads, whose end it would wait for, and its connections are the parent's
         return
-    if not library.load().bucket_executor_close(handle):
+    over, error = library.close(handle)
+    if error:
+        log.error("bucketd: %s: its executor ended by an error: %s", scope, error)
+    if not over:
         _left.append(used)
 
 

@@ -1,6 +1,7 @@
 // The C interface on simulated GPUs, as a trainer uses it: buckets start behind what is on the
 // trainer's stream and are joined by it, and the host waits for nothing.
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +25,10 @@ TEST(LibraryOnGpusTest, StepsOnATrainersStreamGiveTheirBytesUnderEverySeed) {
     sim::World world({.seed = seed, .devices = kRanks});
     OnGpus(world, 1 + static_cast<int>(seed % 2), [&](Trainer& mine, int) {
       for (int step = 0; step < 3; ++step) EXPECT_EQ(mine.Step(), "") << "seed " << seed;
+      char* error = nullptr;
+      EXPECT_EQ(bucket_executor_health(mine.executor(), &error), 1) << error;
+      EXPECT_EQ(mine.Close(), 1);
+      EXPECT_EQ(mine.ended(), "");
     });
     EXPECT_THAT(world.findings(), IsEmpty()) << "seed " << seed;
     EXPECT_EQ(world.allocations(), 0u) << "seed " << seed;
@@ -126,6 +131,35 @@ TEST(LibraryOnGpusTest, ADeadPeerIsAnErrorAndNothingIsFreedInUse) {
   }
 }
 
+// Nothing has run yet when the last bucket is joined, and nobody starts another one: what comes out
+// is not what was to come out, without any call that says so.
+TEST(LibraryOnGpusTest, AnErrorBehindTheLastJoinIsSaid) {
+  for (uint64_t seed = 1; seed <= Seeds() / 5; ++seed) {
+    sim::World world({.seed = seed, .devices = kRanks});
+    std::promise<void> joined;
+    OnGpus(
+        world, 1 + static_cast<int>(seed % 2),
+        [&](Trainer& mine, int rank) {
+          EXPECT_EQ(mine.Step(), "");
+          if (rank == 1) {
+            joined.get_future().wait();
+            return world.KillRank(1, true);
+          }
+          const auto run = mine.Prepare();
+          EXPECT_EQ(mine.Enqueue(*run, {0, 1, 2, 3}, Fault::kNone), "");
+          joined.set_value();
+          mine.Drain();
+          char* error = nullptr;
+          EXPECT_EQ(bucket_executor_health(mine.executor(), &error), 0) << "seed " << seed;
+          EXPECT_THAT(Trainer::Taken(error), HasSubstr("remote error"));
+          EXPECT_EQ(mine.Close(), 1);
+          EXPECT_THAT(mine.ended(), HasSubstr("remote error"));
+        },
+        2);
+    EXPECT_THAT(world.findings(), IsEmpty()) << "seed " << seed;
+  }
+}
+
 TEST(LibraryOnGpusTest, AnAbortOrACloseUnderWayFreesNothingInUse) {
   for (uint64_t seed = 1; seed <= Seeds(); ++seed) {
     sim::World world({.seed = seed, .devices = kRanks});
@@ -142,10 +176,16 @@ TEST(LibraryOnGpusTest, AnAbortOrACloseUnderWayFreesNothingInUse) {
 }
 
 // The trainer's stream hangs, and so do buckets behind it, whatever becomes of NCCL: a close waits
-// for its limit, says that memory is in use, and frees none of it.
+// for its limit, says that memory is in use, and frees none of it. It is no error that the process
+// would have to end by: the caller wanted it.
 TEST(LibraryOnGpusTest, WhatHangsAtACloseIsSaidInTimeAndKeepsItsMemory) {
   sim::World world({.devices = kRanks});
-  OnGpus(world, 1, [&](Trainer& mine, int rank) {
+  const Parents parents(1);
+  OnRanks(kRanks, [&](int rank) {
+    Trainer mine(parents, rank, {.change = [](bucket_executor_options& options, auto&) {
+                   options.ends_process = 1;
+                 }});
+    ASSERT_TRUE(mine.opened().ok()) << mine.opened();
     EXPECT_EQ(mine.Step(), "");
     const auto run = mine.Prepare();
     CudaStream stream(rank, mine.stream(), false);
@@ -156,9 +196,12 @@ TEST(LibraryOnGpusTest, WhatHangsAtACloseIsSaidInTimeAndKeepsItsMemory) {
     EXPECT_EQ(mine.Close(), 0);
     EXPECT_GT(absl::Now() - begin, absl::Seconds(9));
     EXPECT_LT(absl::Now() - begin, absl::Seconds(25));
+    EXPECT_THAT(mine.ended(), HasSubstr("was closed; what 4 buckets have written that had been "
+                                        "joined is undefined"));
     *gate = nullptr;
     mine.Drain();
   });
+  world.Drain();
   EXPECT_THAT(world.findings(), IsEmpty());
 }
 
