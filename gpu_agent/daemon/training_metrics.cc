@@ -87,7 +87,8 @@ JobMetrics::JobMetrics(Registry& r, const std::string& job)
                     "The same, as the plans predict it of their runs.", labels);
     parts_[p].peak = &AddGauge(r, "bucket_agent_plan_peak_bytes",
                                "Most memory that a run of a part's plan took on one rank, without "
-                               "what was there before but the run's own inputs; 0: not seen.",
+                               "what was there before but the run's own inputs and a GPU's arena; "
+                               "0: not seen.",
                                labels);
     parts_[p].predicted_peak =
         &AddGauge(r, "bucket_agent_plan_predicted_peak_bytes",

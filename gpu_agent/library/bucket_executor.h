@@ -187,9 +187,9 @@ BUCKET_API int32_t bucket_executor_report(bucket_executor* executor,
                                           const bucket_executor_options* options,
                                           bucket_telemetry* telemetry,
                                           const bucket_prediction* prediction);
-/* What records say from then on: the most memory that a run of the plan took, what was made for it
- * before (all inputs but parameters and buffers) included; what the prediction's peak is of. 0: not
- * seen yet. */
+/* What records say from then on: the most memory that a run of the plan took, from the call of its
+ * graph to its end, what was made for it before (all inputs but parameters and buffers, and a GPU's
+ * arena) included; what the prediction's peak is of. 0: not seen yet. */
 BUCKET_API void bucket_executor_peak(bucket_executor* executor, int64_t bytes);
 
 BUCKET_API void bucket_free(char* text);

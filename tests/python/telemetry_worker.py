@@ -38,7 +38,8 @@ def main() -> None:
         out.write_text(json.dumps({
             "dropped": telemetry.of(agent, "").dropped,
             "plans": [{"part": one.scope.rpartition("/")[2], "buckets": [[b.kind, b.bytes] for b in one.plan.buckets],
-                       "exposed_s": one.plan.prediction.exposed_ps * 1e-12, "peak": one.plan.prediction.peak_bytes} for one in planned]}))
+                       "exposed_s": one.plan.prediction.exposed_ps * 1e-12, "peak": one.plan.prediction.peak_bytes,
+                       "watched": one.runner._memory._runs} for one in planned]}))
     dist.barrier()
     dist.destroy_process_group()
 

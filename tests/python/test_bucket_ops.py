@@ -14,6 +14,7 @@ import bucketd
 from bucketd import bucket_ops, launch_order
 from bucketd.boxed import boxed
 from bucketd.errors import ExecutorError
+from bucketd.joint import _Step
 
 RANKS = 2
 
@@ -41,6 +42,18 @@ class Late:
         for x, out in zip(inputs, outputs):
             out.copy_(torch.cat([x] * RANKS))
         return outputs
+
+
+class Watching(Late):
+    """One that hears of its runs."""
+
+    watches = True
+
+    def begins(self):
+        self.launches.append("begins")
+
+    def ends(self):
+        self.launches.append("ends")
 
 
 def start(runner, bucket, order, *inputs):
@@ -97,6 +110,33 @@ def test_node_by_node_and_compiled_give_what_the_step_says():
     assert late.launches == [0, 1] * 2 and not late.started
 
 
+@pytest.mark.parametrize("runner, heard", [(Watching, ["begins", 0, 1, "ends"]), (Late, [0, 1])])
+def test_a_runner_that_watches_hears_of_all_that_its_graphs_function_does(runner, heard):
+    a, b = inputs()
+    runner = runner()
+    gm = make_fx(step(runner), tracing_mode="fake")(a, b)
+    plain = boxed(gm)
+
+    def observed(given):
+        runner.launches.append("called")
+        try:
+            return plain(given)
+        finally:
+            runner.launches.append("left")
+
+    observed._boxed_call = True
+    around = bucket_ops.watcher(gm)(observed)
+    assert around._boxed_call  # AOTAutograd would unpack its inputs, and hold them
+    assert same(around([a, b]), expected(a, b))
+    whole = ["called", 0, 1, "left"]
+    assert runner.launches == ([heard[0], *whole, heard[-1]] if len(heard) > 2 else whole)
+    runner.launches.clear()
+    joint = object.__new__(_Step)
+    joint.run_by(gm)
+    assert same(joint.forward([a, b]), expected(a, b))
+    assert runner.launches == heard
+
+
 def test_no_result_is_an_operand_or_another_result():
     """PyTorch looks once at what operators like these return, and promises an error where they share memory."""
     a, b = inputs()
@@ -105,9 +145,10 @@ def test_no_result_is_an_operand_or_another_result():
         assert same(compiled(a, b), expected(a, b))
 
 
-def test_inductors_code_launches_in_order_and_leaves_memory_in_flight_alone():
+@pytest.mark.parametrize("runner, heard", [(Watching, ["begins", 0, 1, "ends"]), (Late, [0, 1])])
+def test_inductors_code_launches_in_order_and_leaves_memory_in_flight_alone(runner, heard):
     a, b = inputs()
-    late, codes = Late(), []
+    late, codes = runner(), []
 
     def compiler(gm, inputs):
         code = bucketd.inductor.compile_fx_inner(gm, inputs, inner_compile=compile_fx_inner)
@@ -117,7 +158,7 @@ def test_inductors_code_launches_in_order_and_leaves_memory_in_flight_alone():
     compiled = torch.compile(step(late), backend=aot_autograd(fw_compiler=compiler, decompositions=select_decomp_table()))
     with torch._functorch.config.patch(enable_autograd_cache=False), torch._inductor.config.patch(force_disable_caches=True):
         assert same(compiled(a, b), expected(a, b))
-    assert late.launches == [0, 1]
+    assert late.launches == heard
     (code,) = codes
     assert launch_order.of_code(code) == [launch_order._of_bucket(f"{late.number}, 0"), launch_order._of_bucket(f"{late.number}, 1"),
                                           launch_order.Wait(0), launch_order.Wait(1)]

@@ -362,6 +362,45 @@ def test_a_rank_that_alone_begins_a_run_anew_is_told_so_and_mixes_nothing_up(mon
     on_the_host(monkeypatch, run, timeout=2.0)
 
 
+def test_the_memory_of_a_run_is_all_that_its_graph_takes_and_the_arena(monkeypatch):
+    """What comes before the first bucket and behind the last one too: a backward's first gradients, a forward's logits."""
+
+    class Counted(HostRank):
+        now = most = 0
+
+        def take(self, count):
+            self.now += count
+            self.most = max(self.most, self.now)
+
+        def memory(self):
+            return self.most, self.now
+
+        def arena(self, size):
+            self.take(64)
+            return torch.empty(64, dtype=torch.uint8)
+
+    monkeypatch.setattr(on_device, "of", lambda device: device)
+    told = []
+    monkeypatch.setattr(executor.library.load(), "bucket_executor_peak", lambda handle, most: told.append(most))
+    device, (graph, plan) = Counted(), graph_and_plan(1)
+    device.take(1000)  # parameters, and the run's inputs
+    runner = executor.Runner(graph, plan, device, 20.0, types.SimpleNamespace(report=lambda *given: None, ran=lambda: None), "fw")
+    runner.open("0/fw#1", Agreement(None, 0, [0]), 1)
+    for _ in range(2):
+        runner.begins()
+        device.take(500)
+        for k in range(3):
+            runner.start(k, *([torch.ones(given[side], dtype=torch_dtype(given[0])) for given in shapes(graph, plan, k)] for side in (1, 2)))
+        device.take(100)
+        for k in range(3):
+            runner.wait(k)
+        device.take(900)
+        device.take(-1500)
+        runner.ends()
+    inputs = sum(output.bytes for node in graph.nodes if node.op == "placeholder" for output in node.outputs)
+    assert told == [inputs + 1500 + 64] * 2
+
+
 def test_what_an_executor_may_still_use_stays(monkeypatch):
     for over, stays in ((True, False), (False, True)):
         used = [object()]

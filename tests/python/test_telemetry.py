@@ -63,6 +63,7 @@ def test_what_training_took_reaches_prometheus_and_the_planner(tmp_path):
         for plan in found["plans"]:
             of = ('training="other"', f'part="{parts[plan["part"]]}"')
             assert agent.total("bucket_agent_plan_runs_total", *of) == runs
+            assert plan["watched"] == STEPS  # for its memory, from call to end
             assert agent.total("bucket_agent_plan_predicted_exposed_seconds_total", *of) == pytest.approx(runs * plan["exposed_s"])
         assert agent.total("bucket_agent_plan_exposed_seconds_total") > 0
         assert agent.total("bucket_agent_telemetry_records_total", "read") == runs * len(kinds)

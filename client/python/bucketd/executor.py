@@ -57,7 +57,6 @@ class Runner:
                 self.refused[k] = f"{self._name(k)}: {why}"
         # Bucket -> what the library calls it.
         self.ours = {k: at for at, k in enumerate(k for k in range(len(plan.buckets)) if k not in self.refused)}
-        self._first = next((step.id for step in plan.order if step.kind == StepKind.START and step.id in self.ours), None)
         self._last = next((step.id for step in reversed(plan.order) if step.kind == StepKind.WAIT and step.id in self.ours), None)
         self._told = {k: (self._tensors_of(k), self._tensors_of(k)) for k in self.ours}
         self._is_there = operator.attrgetter(f"is_{self._device.type}")
@@ -70,6 +69,19 @@ class Runner:
     @property
     def takes_text(self) -> str:
         return f"bucketd, but for buckets {', '.join(map(str, self.refused))}" if self.refused else "bucketd"
+
+    # -- called around the graph (bucket_ops.watcher)
+
+    @property
+    def watches(self) -> bool:
+        return self._telemetry is not None
+
+    def begins(self) -> None:
+        self._memory.begins()
+
+    def ends(self) -> None:
+        self._memory.ends()
+        library.load().bucket_executor_peak(self._handle, self._memory.most)
 
     # -- called by the graph
 
@@ -85,8 +97,6 @@ class Runner:
                 self._leave_last_run()
             self._begun.clear()
         told_in, told_out = self._told[bucket]
-        if bucket == self._first and self._telemetry is not None:
-            self._memory.begins()
         ticket = library.call(
             library.load().bucket_executor_start, self._handle, self.ours[bucket], told_in.of(inputs), told_out.of(outputs),
             self._device.stream(), what=self._name(bucket))
@@ -104,8 +114,6 @@ class Runner:
             library.call(library.load().bucket_executor_join, self._handle, ticket, self._device.stream(), what=self._name(bucket))
         del self._under_way[bucket]
         if bucket == self._last and self._telemetry is not None:
-            self._memory.ends()
-            library.load().bucket_executor_peak(self._handle, self._memory.most)
             self._telemetry.ran()
         return outputs
 
@@ -166,6 +174,7 @@ class Runner:
             arena = self._device.arena(size)
             if arena is not None:
                 options.arena, options.arena_bytes = arena.data_ptr(), arena.numel()
+                self._memory.before += arena.numel()
         # The ranks meet in the agreement's folder, and may meet there again.
         self._opened = scope, options, arena, agreement
         self._connect()

@@ -30,7 +30,7 @@ from torch._library.fake_class_registry import FakeScriptObject
 from torch._library.opaque_object import is_opaque_reference_type
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from . import fusion, launch_order
+from . import bucket_ops, fusion, launch_order
 from .errors import InductorOrderError
 from .once import until_backward
 from .step_context import CaptureContext
@@ -74,6 +74,7 @@ def compile_fx_inner(gm: fx.GraphModule, example_inputs: Sequence[Any], *,
         raise InductorOrderError("cpp_wrapper and fx_wrapper write code whose order cannot be read: leave them off under a plan")
     _tell(_set_by_hand())
     lowerable(gm)
+    around = bucket_ops.watcher(gm)
     with config.patch(in_order()), _giving_alone(gm):
         code = inner_compile(gm, [_real(value) for value in example_inputs], **kwargs)
     source = getattr(code, "source_code", None)
@@ -82,6 +83,8 @@ def compile_fx_inner(gm: fx.GraphModule, example_inputs: Sequence[Any], *,
                     "source_code", type(code).__name__)
     elif differs := launch_order.check(planned, source):
         log.warning("bucketd: the code waits in another order than the plan, which costs time and changes no result: %s", differs)
+    if getattr(code, "current_callable", None) is not None:
+        code.current_callable = around(code.current_callable)
     return code
 
 

@@ -22,7 +22,7 @@ from torch import fx
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
-from . import as_traced
+from . import as_traced, bucket_ops
 from .boxed import boxed
 from .capture import Captured, capture_graph
 from .errors import GraphRefused
@@ -224,7 +224,7 @@ class _Step:
 
     def run_by(self, module: fx.GraphModule) -> None:
         """The graph that this was made of, or the same planned."""
-        self.module, self.forward = module, boxed(module)
+        self.module, self.forward = module, bucket_ops.watcher(module)(boxed(module))
 
     def __call__(self, *inputs, tangent: torch.Tensor | float | None = None) -> torch.Tensor:
         leaves = self.traced_for.leaves(inputs)

@@ -93,12 +93,13 @@ def _is_socket(path: str) -> bool:
 
 
 class Memory:
-    """The most that a run of one plan takes, as its prediction counts it: what was made for it before (`inputs` bytes: all but
-    parameters and buffers), and what it takes beyond all that there was. Seen where a run takes more than the process ever had,
-    as the first ones do and the largest: `look` says the most so far, and how much is taken now."""
+    """The most that a run of one plan takes, as its prediction counts it: what was made for it `before` (bytes of all inputs but
+    parameters and buffers, and of an arena that its buckets have for good), and what it takes beyond all that there was, from the
+    call of its graph to its end. Seen where a run takes more than the process ever had, as the first ones do and the largest: `look`
+    says the most so far, and how much is taken now."""
 
-    def __init__(self, inputs: int, look):
-        self._inputs, self._look = inputs, look
+    def __init__(self, before: int, look):
+        self.before, self._look = before, look
         self._runs, self._begin = 0, None
         self.most = 0
 
@@ -112,7 +113,7 @@ class Memory:
             return
         most, _ = self._look()
         if most > self._begin[0]:
-            self.most = max(self.most, most - self._begin[1] + self._inputs)
+            self.most = max(self.most, most - self._begin[1] + self.before)
         self._begin = None
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import fx
 
-from . import recompiling
+from . import bucket_ops, recompiling
 from .boxed import boxed
 from .capture import KINDS
 from .graph import Role
@@ -175,7 +175,9 @@ class Backend:
 
         @until_backward
         def compiler(part, inputs, is_backward=False):
-            return self.compiler(plan(part, inputs, "bw" if is_backward else "fw")[0], inputs)
+            part, _ = plan(part, inputs, "bw" if is_backward else "fw")
+            around = bucket_ops.watcher(part)  # before a compiler changes it
+            return around(self.compiler(part, inputs))
 
         # A cached artefact would be yesterday's plan.
         with config.patch(enable_autograd_cache=False):
