@@ -25,7 +25,7 @@ from bucketd._wire.proto import agent_pb2, agent_pb2_grpc, planner_pb2, planner_
 
 MORTAL = str(pathlib.Path(BINARY).with_name("bucketd_mortal"))
 _DEAD_AFTER_MS = 2000
-_PATIENCE = 30.0  # for a rank: others are found dead after two seconds
+PATIENCE = 30.0  # for a rank: others are found dead after two seconds
 _OLD = 30 * 24 * 3600  # seconds, for a pin that is kept for a week
 
 
@@ -49,7 +49,7 @@ class Scene:
     @contextlib.contextmanager
     def load(self, profile: str = ""):
         """One job, whose every generation has a graph of its own."""
-        with Jobs(self.cluster, self.rng, jobs=1, profile=profile, graphs=1000, attempt=10, patience=_PATIENCE) as load:
+        with Jobs(self.cluster, self.rng, jobs=1, profile=profile, graphs=1000, attempt=10, patience=PATIENCE) as load:
             self._load = load
             load.wait_for_more(1)
             yield load
@@ -67,12 +67,14 @@ class Scene:
         owner = self.owner()
         return self.rng.choice([replica for replica in self.cluster.replicas if replica is not owner])
 
-    def whose(self) -> Replica | None:
-        return None if self.row.role == "anybody" else self.edge() if self.row.role == "edge" else self.owner()
+    def whose(self) -> Replica:
+        """A drainer is the owner, and a holder none."""
+        return self.edge() if self.row.role in ("edge", "holder") else self.owner()
 
-    def order(self, victim: Replica | None) -> None:
+    def order(self, victim: Replica | None, at: str = "") -> None:
+        """Of whoever comes there, if it is nobody in particular."""
         self._alive = [one for one in self.cluster.replicas if one is victim or one.server.process.poll() is None]
-        self.orders.give(self.row.at, None if victim is None else self.cluster.number(victim))
+        self.orders.give(at or self.row.at, None if victim is None else self.cluster.number(victim))
 
     def await_death(self) -> Replica:
         died = lambda: self.orders.was_obeyed() and next((one for one in self._alive if one.server.was_killed()), None)  # noqa: E731
@@ -86,9 +88,9 @@ class Scene:
     def sees_it_through(self, load: Jobs) -> Replica:
         """The death that was ordered, the others without it, and all of them."""
         dead = self.await_death()
-        load.wait_for_more(2, _PATIENCE)
+        load.wait_for_more(2, PATIENCE)
         dead.server.start()
-        load.wait_for_more(2, _PATIENCE)
+        load.wait_for_more(2, PATIENCE)
         return dead
 
     def dies_as_it_starts(self, victim: Replica) -> None:
@@ -125,8 +127,8 @@ def training(scene: Scene) -> None:
 
 
 def a_new_job(scene: Scene) -> None:
-    """Its lease is the first that is taken."""
-    scene.order(scene.whose())
+    """Its lease is the first that is taken, by whoever is asked first."""
+    scene.order(None)
     with scene.load() as load:
         scene.sees_it_through(load)
 
@@ -149,7 +151,7 @@ def _switch_on(scene: Scene) -> None:
 # -- others that end
 
 def the_owners_death(scene: Scene) -> None:
-    """Of two replicas then one is left."""
+    """Whoever comes to what that leads to dies as well: one replica is left."""
     with scene.load() as load:
         owner = scene.owner()
         owner.server.kill()
@@ -314,13 +316,14 @@ def no_tables(scene: Scene) -> None:
 def tables_of_before(scene: Scene) -> None:
     def make(url: str, database: str) -> None:
         with Server("--store-dir", url) as server:
-            _ask(server)
+            ask(server)
         scene.sql("DROP TABLE bucketd_audit; UPDATE bucketd_schema SET version = 1, min_reader = 1", database)
 
     _alone(scene, make)
 
 
-def _ask(server: Server, key: Key = Key(2, 8, 0)) -> bytes:
+def ask(server: Server, key: Key = Key(2, 8, 0)) -> bytes:
+    """Its plan, for whoever names no job."""
     caller = Caller(server.address)
     try:
         return caller.ask(key, 30, inline=True).plan
@@ -341,5 +344,5 @@ def _alone(scene: Scene, make) -> None:
         expect(server.was_killed() and scene.orders.was_obeyed(), "it did not start, and not for that:", server.log.read_text())
         scene.orders.take_back()
         with server:
-            expect(_ask(server) == scene.reference.plan(Key(2, 8, 0)), "another plan")
+            expect(ask(server) == scene.reference.plan(Key(2, 8, 0)), "another plan")
         expect(scene.sql("SELECT version FROM bucketd_schema", database) == "2", "the tables are not whole")

@@ -4,10 +4,11 @@ meanwhile have one plan a generation, within their time and without it; what was
 import contextlib
 import pathlib
 
+import crash_roles
 import crash_scenes
 import driver
 import pytest
-from crash_table import ROWS, marks
+from crash_table import FIRST, MATRIX, ROLES, ROWS, Never, marks
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +30,16 @@ def stage_of(stages: list) -> crash_scenes.Stage:
     return stages[1]
 
 
+def led_by(name: str):
+    return getattr(crash_scenes, name, None) or getattr(crash_roles, name, None)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("row", [pytest.param(row, id=str(row), marks=() if row.first else pytest.mark.full) for row in ROWS])
 def test_who_dies_there_takes_nothing_along(row, stages, reference):
     scene = crash_scenes.Scene(stage_of(stages), row, reference)
     try:
-        getattr(crash_scenes, row.led_by)(scene)
+        led_by(row.led_by)(scene)
     except BaseException:
         scene.orders.take_back()
         stages.pop()
@@ -42,8 +47,13 @@ def test_who_dies_there_takes_nothing_along(row, stages, reference):
         raise
 
 
-def test_every_mark_stands_once_and_has_a_row():
+def test_every_mark_stands_once_and_has_each_role_or_the_reason_why_not():
     assert sorted(marks()) == sorted(set(marks())) == sorted({place for row in ROWS for place in row.at.split(" > ")})
+    assert len(ROWS) == len({(row.at, row.role) for row in ROWS}) and FIRST <= {(row.at, row.role) for row in ROWS}
+    for places, cells in MATRIX:
+        assert cells.keys() == ROLES.keys() and all(cells.values()), places
+        for cell in cells.values():
+            assert isinstance(cell, Never) or led_by(cell) is not None, cell
 
 
 def test_the_product_does_not_look_for_orders():
