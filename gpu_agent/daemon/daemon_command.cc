@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "client/addresses.h"
@@ -86,19 +87,31 @@ std::function<std::string()> WhoComputes(const Training* training, const Nvml* n
       return absl::StrCat(trainers, trainers == 1 ? " trainer reports" : " trainers report",
                           " here");
     }
-    return nvml == nullptr ? "" : nvml->Computing();
+    if (nvml == nullptr) return "";
+    const absl::StatusOr<std::string> computing = nvml->Computing();
+    // Whom NVML does not show, probes would be in the way of all the same.
+    return computing.ok()
+               ? *computing
+               : absl::StrCat("who computes is not known: ", computing.status().message());
   };
 }
 
-// The backend has its context already, by which NVML has to know this process.
-std::unique_ptr<Nvml> OpenNvml(const Backend& backend) {
-  if (backend.name() != "nccl") return nullptr;
+// The backend has its context already, by which NVML has to know this process. Null where nobody is
+// to be asked, or where trainers that report are all that can be known; UNAVAILABLE: nothing can.
+absl::StatusOr<std::unique_ptr<Nvml>> OpenNvml(const Args& args, const Backend& backend) {
+  if (backend.name() != "nccl" || args.probe_when != "idle") return nullptr;
   absl::StatusOr<std::unique_ptr<Nvml>> nvml = Nvml::Open();
-  if (nvml.ok() && (*nvml)->KnowsThisProcess()) return *std::move(nvml);
-  spdlog::warn("who computes on GPUs is not known, but for trainers that report: {}",
-               nvml.ok() ? "NVML does not list this process by its number; a container has to have "
-                           "the host's processes (docker --pid=host, Kubernetes hostPID)"
-                         : std::string(nvml.status().message()));
+  if (nvml.ok() && (*nvml)->KnowsThisProcess()) return nvml;
+  const std::string why =
+      nvml.ok() ? "NVML does not list this process by its number; a container has to have the "
+                  "host's processes (docker --pid=host, Kubernetes hostPID)"
+                : std::string(nvml.status().message());
+  if (args.training.collector.socket.empty()) {
+    return absl::UnavailableError(absl::StrCat(
+        "--probe-when idle: who computes on GPUs is not known: ", why,
+        "; without it give --telemetry, to go by trainers that report, or --probe-when always"));
+  }
+  spdlog::warn("who computes on GPUs is not known, but for trainers that report: {}", why);
   return nullptr;
 }
 
@@ -172,7 +185,7 @@ absl::Status Run(Args& args) {
   metrics.Member(group.name, group.rank, group.size);
   ASSIGN_OR_RETURN(const std::unique_ptr<Training> training,
                    StartTraining(args, registry, reports));
-  const std::unique_ptr<Nvml> nvml = args.probe_when == "idle" ? OpenNvml(*backend) : nullptr;
+  ASSIGN_OR_RETURN(const std::unique_ptr<Nvml> nvml, OpenNvml(args, *backend));
   if (args.probe_when == "idle") args.daemon.busy = WhoComputes(training.get(), nvml.get());
   Daemon daemon(args.daemon, *backend, metrics, reports);
   ASSIGN_OR_RETURN(const std::unique_ptr<SidePort> side_port,

@@ -10,6 +10,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+#include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
 namespace {
@@ -61,21 +64,31 @@ struct Nvml::Api {
            Find(library, "nvmlDeviceGetComputeRunningProcesses_v3", processes);
   }
 
-  std::vector<ProcessInfo> ProcessesOf(unsigned int index) const {
+  absl::Status Status(int result, absl::string_view of) const {
+    if (result == kSuccess) return absl::OkStatus();
+    return absl::UnavailableError(absl::StrCat("NVML: ", of, ": ", error(result)));
+  }
+
+  absl::StatusOr<unsigned int> Gpus() const {
+    unsigned int gpus = 0;
+    RETURN_IF_ERROR(Status(count(&gpus), "the number of GPUs"));
+    return gpus;
+  }
+
+  absl::StatusOr<std::vector<ProcessInfo>> ProcessesOf(unsigned int index) const {
+    const std::string of = absl::StrCat("processes of GPU ", index);
     NvmlDevice handle = nullptr;
-    if (device(index, &handle) != kSuccess) return {};
+    RETURN_IF_ERROR(Status(device(index, &handle), of));
     std::vector<ProcessInfo> found(kMore);
-    for (int i = 0; i < kTries; ++i) {
+    int result = kInsufficientSize;
+    for (int i = 0; i < kTries && result == kInsufficientSize; ++i) {
       auto size = static_cast<unsigned int>(found.size());
-      const int result = processes(handle, &size, found.data());
-      if (result == kInsufficientSize) {
-        found.resize(size + kMore);
-        continue;
-      }
-      found.resize(result == kSuccess ? size : 0);
-      return found;
+      result = processes(handle, &size, found.data());
+      if (result == kInsufficientSize) found.resize(size + kMore);
+      if (result == kSuccess) found.resize(size);
     }
-    return {};
+    RETURN_IF_ERROR(Status(result, of));
+    return found;
   }
 };
 
@@ -101,11 +114,11 @@ Nvml::Nvml(std::unique_ptr<Api> api) : api_(std::move(api)) {}
 
 Nvml::~Nvml() { api_->shutdown(); }
 
-std::string Nvml::Computing() const {
-  unsigned int gpus = 0;
-  if (api_->count(&gpus) != kSuccess) return "";
+absl::StatusOr<std::string> Nvml::Computing() const {
+  ASSIGN_OR_RETURN(const unsigned int gpus, api_->Gpus());
   for (unsigned int gpu = 0; gpu < gpus; ++gpu) {
-    for (const ProcessInfo& process : api_->ProcessesOf(gpu)) {
+    ASSIGN_OR_RETURN(const std::vector<ProcessInfo> processes, api_->ProcessesOf(gpu));
+    for (const ProcessInfo& process : processes) {
       const std::string name = NameOf(process.pid);
       if (IsAgent(process.pid, name)) continue;
       return absl::StrCat("GPU ", gpu, ": process ", process.pid,
@@ -116,10 +129,11 @@ std::string Nvml::Computing() const {
 }
 
 bool Nvml::KnowsThisProcess() const {
-  unsigned int gpus = 0;
-  if (api_->count(&gpus) != kSuccess) return false;
-  for (unsigned int gpu = 0; gpu < gpus; ++gpu) {
-    for (const ProcessInfo& process : api_->ProcessesOf(gpu)) {
+  const absl::StatusOr<unsigned int> gpus = api_->Gpus();
+  for (unsigned int gpu = 0; gpus.ok() && gpu < *gpus; ++gpu) {
+    const absl::StatusOr<std::vector<ProcessInfo>> processes = api_->ProcessesOf(gpu);
+    if (!processes.ok()) continue;
+    for (const ProcessInfo& process : *processes) {
       if (process.pid == static_cast<unsigned int>(getpid())) return true;
     }
   }

@@ -20,9 +20,10 @@ class Nvml {
   Nvml& operator=(const Nvml&) = delete;
 
   // A process with a compute context on one of the machine's GPUs, other than bucket-agents: "GPU
-  // 2: process 4711 (python)". "" if there is none. What NVML does not tell of a GPU counts as
-  // nobody there. In a container, processes outside of it have numbers without names.
-  std::string Computing() const;
+  // 2: process 4711 (python)". "" if there is none. UNAVAILABLE where NVML does not tell it of one
+  // of the GPUs: somebody may compute there. In a container, processes outside of it have numbers
+  // without names.
+  absl::StatusOr<std::string> Computing() const;
 
   // Whether NVML knows this process, which has a context on one of the GPUs, by its number. In a
   // container without the host's processes it may say the host's numbers: then Computing() takes

@@ -1,6 +1,6 @@
 // A driver's NVML with one GPU on which those processes compute whose numbers stand in the file
 // that FAKE_NVML_PROCESSES names, a line each, and those that have a file in FAKE_GPUS_CONTEXTS
-// (fake_gpus.cc). Without either, nobody.
+// (fake_gpus.cc). Without either, nobody. A file with anything but numbers is an error of NVML's.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -37,6 +37,7 @@ NVML int nvmlDeviceGetComputeRunningProcesses_v3(void* /*device*/, unsigned int*
   std::ifstream file(path == nullptr ? "" : path);
   std::vector<unsigned int> pids;
   for (unsigned int pid = 0; file >> pid;) pids.push_back(pid);
+  if (file.is_open() && !file.eof()) return 999;
   const char* contexts = std::getenv("FAKE_GPUS_CONTEXTS");
   if (contexts != nullptr) {
     for (const auto& entry : std::filesystem::directory_iterator(contexts)) {

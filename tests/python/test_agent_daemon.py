@@ -14,6 +14,7 @@ from live_agents import BINARY, Agent, agents
 from planners import planner
 from waiting import wait_for
 
+NCCL_ALWAYS = ("--backend", "nccl", "--probe-when", "always")  # where no NVML is played
 COUNT = 'bucket_agent_collective_duration_seconds_count{collective="all_gather",dtype="bf16",mode="packed"}'
 
 
@@ -65,7 +66,7 @@ def test_agents_meet_and_probe_and_their_metrics_move(bucketd, tmp_path):
 
 def test_agents_with_gpus_probe_by_nccl_when_told(bucketd, tmp_path, monkeypatch):
     monkeypatch.setenv("BUCKETD_CUDA_MODULE", str(BINARY.parents[1] / "tests" / "libfake_gpus.so"))
-    with agents(tmp_path, bucketd.address, 2, "--backend", "nccl") as group:
+    with agents(tmp_path, bucketd.address, 2, *NCCL_ALWAYS) as group:
         for one in group:
             assert re.search(r'bucket_agent_build_info\{backend="nccl",.*\} 1', one.metrics())
             assert "backend nccl: 2 GPUs, NCCL of the tests" in one.said() and "NCCL of the tests of 2 ranks" in one.page("/")
@@ -77,7 +78,7 @@ def test_agents_with_different_nccls_do_not_begin(bucketd, tmp_path, monkeypatch
     started = []
     for rank, version in enumerate(("NCCL 2.28.9 (/opt/a/libnccl.so.2)", "NCCL 2.30.4 (/opt/b/libnccl.so.2)")):
         monkeypatch.setenv("FAKE_NCCL_VERSION", version)
-        started.append(Agent(tmp_path, bucketd.address, rank, 2, "--backend", "nccl", group="different"))
+        started.append(Agent(tmp_path, bucketd.address, rank, 2, *NCCL_ALWAYS, group="different"))
     assert [one.process.wait(timeout=60) for one in started] == [1, 1]
     for one in started:
         one.process.stdout.close()
@@ -90,7 +91,7 @@ def test_agents_with_one_nccl_in_two_places_begin(bucketd, tmp_path, monkeypatch
     try:
         for rank in range(2):
             monkeypatch.setenv("FAKE_NCCL_VERSION", f"NCCL 2.30.4 (/opt/{rank}/libnccl.so.2)")
-            started.append(Agent(tmp_path, bucketd.address, rank, 2, "--backend", "nccl", group="same"))
+            started.append(Agent(tmp_path, bucketd.address, rank, 2, *NCCL_ALWAYS, group="same"))
         for one in started:
             one.wait_until_ready()
     finally:
@@ -151,6 +152,9 @@ def test_agents_with_gpus_give_way_to_who_computes_there(bucketd, tmp_path, monk
             wait_for(lambda each=each: each.metric("bucket_agent_paused") == 1, "the agents to give way")
             assert f"GPU 0: process {os.getpid()} (" in each.page("/readyz")
         wait_for(lambda: not list(contexts.iterdir()), "the agents to leave the memory of their GPUs")
+        computing.write_text("broken\n")
+        wait_for(lambda: "who computes is not known: NVML: processes of GPU 0: an error of the tests" in one.page("/readyz"), "the error to be said")
+        assert one.metric("bucket_agent_paused") == 1
         computing.unlink()
         for each in (one, other):
             each.wait_until_ready()
@@ -160,7 +164,7 @@ def test_agents_with_gpus_give_way_to_who_computes_there(bucketd, tmp_path, monk
 def test_a_daemon_for_each_gpu_and_nodes_of_several(bucketd, tmp_path, monkeypatch):
     monkeypatch.setenv("BUCKETD_CUDA_MODULE", str(BINARY.parents[1] / "tests" / "libfake_gpus.so"))
     options = dict(interface="lo", sweep=4096)
-    common = ("--backend", "nccl", "--per-node", "2", "--profile", "slow_network", "--link-class", "pairs")
+    common = (*NCCL_ALWAYS, "--per-node", "2", "--profile", "slow_network", "--link-class", "pairs")
     started = [Agent(tmp_path, bucketd.address, rank, 4, *common, "--gpu", str(rank % 2), **options) for rank in range(4)]
     try:
         for one in started:
@@ -177,11 +181,25 @@ def test_a_daemon_for_each_gpu_and_nodes_of_several(bucketd, tmp_path, monkeypat
     assert done.returncode != 0 and "--per-node: 2; expected a divisor of --size, 3" in done.stderr, done.stderr
 
 
-def test_an_agent_with_gpus_and_no_nvml_says_so_and_probes(bucketd, tmp_path, monkeypatch):
+def _by_trainers(bucketd, tmp_path):
+    """Two agents over NCCL that hear trainers."""
+    return [Agent(tmp_path, bucketd.address, rank, 2, "--backend", "nccl", "--telemetry", str(tmp_path / f"trainers.{rank}")) for rank in range(2)]
+
+
+def test_an_agent_with_gpus_and_no_nvml_says_so_and_goes_by_trainers_or_ends(bucketd, tmp_path, monkeypatch):
     monkeypatch.setenv("BUCKETD_CUDA_MODULE", str(BINARY.parents[1] / "tests" / "libfake_gpus.so"))
     monkeypatch.setenv("BUCKETD_NVML_LIB", str(tmp_path / "none.so"))
-    with agents(tmp_path, bucketd.address, 2, "--backend", "nccl") as group:
-        assert all("who computes on GPUs is not known" in one.said() and "none.so" in one.said() for one in group)
+    group = _by_trainers(bucketd, tmp_path)
+    try:
+        for one in group:
+            one.wait_until_ready()
+            assert "who computes on GPUs is not known, but for trainers that report" in one.said() and "none.so" in one.said()
+    finally:
+        for one in group:
+            one.end(signal.SIGKILL)
+    done = subprocess.run([BINARY, "daemon", "--planner", bucketd.address, "--group", "dp", "--rank", "0", "--size", "2", "--unix-folder",
+                           tmp_path / "ring", "--backend", "nccl"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3 and "none.so" in done.stderr and "give --telemetry" in done.stderr, done
 
 
 def test_agents_in_containers_whose_numbers_the_driver_does_not_know_do_not_give_way_to_themselves(bucketd, tmp_path, monkeypatch):
@@ -189,10 +207,15 @@ def test_agents_in_containers_whose_numbers_the_driver_does_not_know_do_not_give
     monkeypatch.setenv("BUCKETD_NVML_LIB", str(BINARY.parents[1] / "tests" / "libfake_nvml.so"))
     monkeypatch.setenv("FAKE_NVML_PROCESSES", str(tmp_path / "computing"))
     (tmp_path / "computing").write_text("4999998\n4999999\n")  # more than a process here can have: theirs on the host
-    with agents(tmp_path, bucketd.address, 2, "--backend", "nccl") as group:
+    group = _by_trainers(bucketd, tmp_path)
+    try:
         for one in group:
+            one.wait_until_ready()
             assert "who computes on GPUs is not known" in one.said() and "--pid=host" in one.said()
             assert one.metric("bucket_agent_paused") == 0
+    finally:
+        for one in group:
+            one.end(signal.SIGKILL)
 
 
 def test_rank_0_reports_to_the_planner(bucketd, tmp_path):
