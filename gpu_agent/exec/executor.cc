@@ -83,8 +83,9 @@ absl::Status Executor::Drain() {
   for (const auto* stream : {&pack_, &unpack_}) {
     if (*stream != nullptr) RETURN_IF_ERROR((*stream)->Drain(WallTime(deadline)));
   }
+  absl::Status ended;
   for (const std::unique_ptr<Lane>& lane : lanes_) {
-    RETURN_IF_ERROR(lane->channel.communicator->Close());
+    ended.Update(lane->channel.communicator->Close());
   }
   return absl::OkStatus();
 }

@@ -126,5 +126,28 @@ TEST(EndsTest, ACloseBeforeItsGraphIsDestroyedHoldsNobody) {
   }
 }
 
+// Python closes executors when they are collected, and at its exit, also under a replay. What that
+// gives is undefined, but nothing that it reads has been freed.
+TEST(EndsTest, AReplayBehindACloseOfItsExecutorReadsNothingThatWasFreed) {
+  for (uint64_t seed = 1; seed <= Seeds() / 10; ++seed) {
+    sim::World world({.seed = seed, .devices = kRanks, .patience = kPatience});
+    OnGpus(
+        world, 1,
+        [&](Trainer& mine, int) {
+          const auto run = mine.Prepare();
+          world.BeginCapture(mine.stream());
+          EXPECT_EQ(mine.Enqueue(*run, InOrder(), Fault::kNone), "");
+          sim::SimGraph* graph = world.EndCapture(mine.stream());
+          EXPECT_EQ(mine.Close(), 0);
+          world.Replay(*graph, mine.stream());
+          mine.Drain();
+          world.Destroy(*graph);
+        },
+        2);
+    EXPECT_THAT(world.findings(), IsEmpty()) << "seed " << seed;
+    EXPECT_EQ(Left(world), 0u);
+  }
+}
+
 }  // namespace
 }  // namespace bucketd::agent
