@@ -87,7 +87,7 @@ absl::Status Executor::Drain() {
   for (const std::unique_ptr<Lane>& lane : lanes_) {
     ended.Update(lane->channel.communicator->Close());
   }
-  return absl::OkStatus();
+  return ended;
 }
 
 absl::StatusOr<TicketPtr> Executor::NewTicket(int32_t bucket, const Payload& payload) {
@@ -305,14 +305,18 @@ absl::Status Executor::Join(const TicketPtr& ticket, Stream& stream) {
 void Executor::Leave(Ticket& ticket) { open_ -= std::exchange(ticket.open, false) ? 1 : 0; }
 
 bool Executor::done(const TicketPtr& ticket) const {
-  const std::lock_guard lock(mutex_);
-  if (ticket->capture != 0) return !error_.ok();
-  return ticket->done != nullptr ? ticket->done->done() : !error_.ok();
+  std::unique_lock lock(mutex_);
+  const std::shared_ptr<Event> done = ticket->capture == 0 ? ticket->done : nullptr;
+  if (done == nullptr) return !error_.ok();
+  lock.unlock();  // the device is asked without it
+  return done->done();
 }
 
 absl::StatusOr<BucketTimes> Executor::Times(const TicketPtr& ticket, const Event* origin) const {
-  const std::lock_guard lock(mutex_);
-  const Ticket& t = *ticket;
+  const Ticket t = [&] {
+    const std::lock_guard lock(mutex_);
+    return *ticket;
+  }();  // the device is asked without the lock
   if (t.capture != 0 || t.done == nullptr || !t.done->done()) {
     return absl::FailedPreconditionError(
         absl::StrCat(Describe(program_.plan, t.bucket), ": is not done"));

@@ -1,6 +1,8 @@
 #include "gpu_agent/library/handle.h"
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 using bucketd::agent::BucketTimes;
@@ -35,7 +37,7 @@ void bucket_executor::Ran(int32_t bucket, const BucketTimes& took, int64_t expos
 
 void bucket_executor::NoteWhenDone(Joined run) {
   const std::lock_guard lock(mutex);
-  if (closing_ || joined_.size() >= kMostNoted) return Lost(1);
+  if (closing_ || joined_.size() + looked_at_ >= kMostNoted) return Lost(1);
   joined_.push_back(std::move(run));
   if (!noting_.joinable()) noting_ = std::thread([this] { Note(); });
 }
@@ -55,17 +57,30 @@ void bucket_executor::Lost(size_t count) {
   if (count > 0 && reporting != nullptr && executor->health().ok()) reporting->Lost(count);
 }
 
+// Whoever starts or joins a bucket wants the lock: CUDA is asked without it.
 void bucket_executor::Note() {
   device->OnlyLook();
+  std::deque<Joined> mine;
   std::unique_lock lock(mutex);
   while (!closing_) {
     closed_.wait_for(lock, kLook);
-    while (!joined_.empty()) {
-      const Joined& run = joined_.front();
-      if (!executor->done(run.ticket) || (run.left != nullptr && !run.left->done())) break;
-      const auto took = executor->Times(run.ticket);
-      if (took.ok() && executor->health().ok()) Ran(run.bucket, *took, Between(run) / 1000);
-      joined_.pop_front();
-    }
+    std::move(joined_.begin(), joined_.end(), std::back_inserter(mine));
+    joined_.clear();
+    looked_at_ = mine.size();
+    lock.unlock();
+    while (!mine.empty() && NoteIfDone(mine.front())) mine.pop_front();
+    lock.lock();
+    looked_at_ = mine.size();
   }
+  Lost(mine.size());
+}
+
+bool bucket_executor::NoteIfDone(const Joined& run) {
+  if (!executor->done(run.ticket) || (run.left != nullptr && !run.left->done())) return false;
+  const auto took = executor->Times(run.ticket);
+  const int64_t exposed_ns = Between(run) / 1000;
+  if (!took.ok() || !executor->health().ok()) return true;
+  const std::lock_guard lock(mutex);
+  Ran(run.bucket, *took, exposed_ns);
+  return true;
 }

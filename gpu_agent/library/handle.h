@@ -82,9 +82,11 @@ struct bucket_executor {
 
  private:
   void Note();
+  bool NoteIfDone(const bucketd::agent::Joined& run);  // whether it is
   void Lost(size_t count);
 
   std::deque<bucketd::agent::Joined> joined_;
+  size_t looked_at_ = 0;  // joined before these, and not seen done yet
   std::condition_variable closed_;
   bool closing_ = false;
   std::thread noting_;  // of a GPU's, from the first join on

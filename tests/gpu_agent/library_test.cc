@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <array>
+#include <future>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,6 +16,7 @@
 #include <sys/wait.h>
 
 #include "gpu_agent/library/bucket_executor.h"
+#include "gpu_agent/library/handle.h"
 #include "passes/base/types.h"
 #include "tests/gpu_agent/heard_records.h"
 
@@ -210,6 +213,39 @@ TEST_F(LibraryTest, AnExecutorThatHasEndedSaysSoWhenItIsAskedAndWhenItIsClosed) 
   EXPECT_EQ(well.Step(), "");
   EXPECT_EQ(bucket_executor_close(well.executor(), &error), 1);
   EXPECT_EQ(error, nullptr);
+}
+
+// An event of a stream that has joined a bucket: whether the lock that starts and joins want is
+// free while it is asked.
+class AskedEvent : public Event {
+ public:
+  explicit AskedEvent(std::mutex& mutex) : mutex_(mutex) {}
+  bool done() const override {
+    free_.set_value(std::async(std::launch::async, [this] {
+                      return std::unique_lock(mutex_, std::try_to_lock).owns_lock();
+                    }).get());
+    return true;
+  }
+  absl::Status Wait(absl::Time) const override { return absl::OkStatus(); }
+  absl::StatusOr<int64_t> Since(const Event&) const override { return 0; }
+  bool free() const { return free_.get_future().get(); }
+
+ private:
+  std::mutex& mutex_;
+  mutable std::promise<bool> free_;
+};
+
+TEST_F(LibraryTest, ATrainerDoesNotWaitWhileADeviceIsAskedForTimes) {
+  Rank alone(0, folder_, 1);
+  char* error = nullptr;
+  const int64_t ticket = alone.Start(&error);
+  ASSERT_NE(ticket, 0) << error;
+  const TicketPtr run = alone.executor()->runs.at(ticket).ticket;
+  EXPECT_EQ(bucket_executor_wait(alone.executor(), ticket, 60, &error), 1);
+  const auto event = std::make_shared<AskedEvent>(alone.executor()->mutex);
+  alone.executor()->NoteWhenDone({0, run, nullptr, event});
+  EXPECT_TRUE(event->free());
+  EXPECT_EQ(bucket_executor_close(alone.executor(), &error), 1);
 }
 
 TEST_F(LibraryTest, ABucketSaysOnWhichStreamItCopies) {
