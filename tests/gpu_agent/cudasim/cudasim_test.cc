@@ -200,7 +200,7 @@ TEST(CudasimTest, AnAbortAtAnyStepFreesNothingInUse) {
     world.OnStep(static_cast<int64_t>(20 + seed * 37 % 160), [&] { now.set_value(); });
     const std::shared_future<void> reached = now.get_future().share();
     OnGpus(
-        world, 1,
+        world, 1 + static_cast<int>(seed / 4 % 2),
         [&](GpuRank& rank, int index) {
           if (!rank.opened().ok()) return;
           auto step = std::async(std::launch::async, [&] { return rank.Step(seed % 4 < 2); });
