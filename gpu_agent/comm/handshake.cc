@@ -128,8 +128,8 @@ Verdict Handshake::Gone(const char* why) {
   const std::string text =
       absl::StrCat(Describe(self_), ": a connection ended in its handshake: ", why);
   if (role_ == Role::kServer && !peer_hello_.empty()) {
-    End(Verdict::kRefused,
-        absl::UnauthenticatedError(absl::StrCat(text, "; perhaps it has another token")));
+    End(Verdict::kRefused, absl::UnauthenticatedError(
+                               absl::StrCat(text, "; it has another token, or its time was over")));
   } else {
     End(Verdict::kStranger, absl::UnavailableError(text));
   }

@@ -173,6 +173,10 @@ extern "C" {
 
 int32_t bucket_executor_abi(void) { return BUCKET_EXECUTOR_ABI; }
 
+int32_t bucket_executor_usable(int32_t device, char** error) {
+  return bucketd::agent::Said(bucketd::agent::Usable(device, bucketd::agent::Gpus), error);
+}
+
 char* bucket_executor_refuses(int32_t device, const bucket_spec* bucket, int32_t ranks) {
   const absl::Status takes = bucketd::agent::Takes(device, *bucket, ranks, bucketd::agent::Gpus);
   return takes.ok() ? nullptr : bucketd::agent::Text(takes);

@@ -14,7 +14,8 @@
  * behind the last one health and close do.
  *
  * Threads: thread-safe, but for open and close. open, close and wait block, each to a limit that it
- * states; a start blocks where a communicator connects, to the timeout at most; nothing else does.
+ * states; a start blocks where a communicator connects, to the timeout at most, and so do start,
+ * join, wait and health of other threads meanwhile; nothing else does.
  *
  * Forks: a handle is its process's. In a child that was forked later, start, join, wait and health
  * say FAILED_PRECONDITION, and every other call does nothing at once: threads and locks did not
@@ -112,11 +113,13 @@ typedef struct {
   int32_t ends_process; /* 1: by an error behind a join, as above; 0: calls say it */
 } bucket_executor_options;
 
-/* What is not right with a bucket of `ranks` ranks on a device (host memory, that GPU) is a text
- * that the caller frees: a dtype or an operation that there is none of. It begins with
- * "UNAVAILABLE: " where this process cannot use that GPU, whatever the bucket: there is none, or no
- * module, driver or NCCL that fits, or it is too old or too full. Ask on every rank, and let all
- * ranks hear of it, before any opens. Null: it can be run. */
+/* 1: this process can use the device (host memory, that GPU); else UNAVAILABLE: there is none, or
+ * no module or driver that fits, or it is too old or too full. It opens the device, so ask once, on
+ * every rank, and let all ranks hear of it, before any opens. */
+BUCKET_API int32_t bucket_executor_usable(int32_t device, char** error);
+/* What is not right with a bucket of `ranks` ranks on a device that can be used is a text that the
+ * caller frees: a dtype or an operation that there is none of. It begins with "UNAVAILABLE: " where
+ * the NCCL is of no use here, whatever the bucket. Null: it can be run. */
 BUCKET_API char* bucket_executor_refuses(int32_t device, const bucket_spec* bucket, int32_t ranks);
 /* How large the arena is to be, above 0 even where no bucket wants any; arena and parents are not
  * read. */

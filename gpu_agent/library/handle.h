@@ -100,7 +100,9 @@ using FindGpus = std::function<GpuBackend()>;
 absl::StatusOr<Program> ProgramOf(const bucket_executor_options& options);
 absl::StatusOr<std::unique_ptr<bucket_executor>> OpenExecutor(
     const bucket_executor_options& options, const FindGpus& gpus);
-// Why no executor of the device runs such a bucket.
+// Opens the device: UNAVAILABLE where that cannot be.
+absl::Status Usable(int32_t device, const FindGpus& gpus);
+// Why no executor of the device runs such a bucket. The device is not opened.
 absl::Status Takes(int32_t device, const bucket_spec& bucket, int32_t ranks, const FindGpus& gpus);
 
 }  // namespace bucketd::agent

@@ -210,11 +210,16 @@ absl::Status Takes(int32_t device, const bucket_spec& bucket, int32_t ranks, con
   Collective collective{spec.kind, nullptr, nullptr, 0, spec.dtype, spec.op};
   RETURN_IF_ERROR(Validate(collective, ranks));
   if (device < 0) return absl::OkStatus();
-  // What is said when an executor opens, the ranks that have no trouble hear of too late.
+  const GpuBackend found = gpus();
+  if (found.module == nullptr) return absl::UnavailableError(found.reason);
+  return found.module->takes(collective);
+}
+
+// What is said when an executor opens, the ranks that have no trouble hear of too late.
+absl::Status Usable(int32_t device, const FindGpus& gpus) {
   bucket_executor tried;
   const absl::Status there = TakeDevice(device, gpus, tried);
-  if (!there.ok()) return absl::UnavailableError(there.message());
-  return tried.module->takes(collective);
+  return there.ok() ? there : absl::UnavailableError(there.message());
 }
 
 }  // namespace bucketd::agent

@@ -186,6 +186,14 @@ def test_a_process_that_can_use_no_gpu_is_told_so_and_goes_on_with_no_bucket(mon
         executor.Runner(graph, plan, Rank(0), 10.0)
 
 
+def test_a_device_is_asked_for_once_however_many_buckets_there_are(monkeypatch):
+    asked = []
+    monkeypatch.setattr(executor.library, "check_device", asked.append)
+    graph, plan = graph_and_plan(2, "dp")
+    executor.Runner(graph, plan, "cpu", 10.0)
+    assert len(plan.buckets) == 3 and asked == [-1]
+
+
 class HostRank(Host):
     """A rank on the host, as a SimulatedGpu is one on a GPU."""
 

@@ -63,6 +63,7 @@ def load() -> ctypes.CDLL:
     library.bucket_executor_open.restype = handle
     library.bucket_executor_close.argtypes = [handle, error]
     library.bucket_executor_health.argtypes = [handle, error]
+    library.bucket_executor_usable.argtypes = [ctypes.c_int32, error]
     library.bucket_executor_refuses.argtypes = [ctypes.c_int32, ctypes.POINTER(BucketSpec), ctypes.c_int32]
     library.bucket_executor_refuses.restype = _TEXT
     library.bucket_executor_plan_bytes.argtypes = [ctypes.POINTER(Options), error]
@@ -98,7 +99,17 @@ def call(function, *arguments, what: str):
 
 def refuses(device: int, bucket: BucketSpec, ranks: int) -> str:
     """Why no executor runs such a bucket on the device; "" where one does. ExecutorError where the device runs none at all."""
-    why = _taken(load().bucket_executor_refuses(device, ctypes.byref(bucket), ranks))
+    return _not_unavailable(_taken(load().bucket_executor_refuses(device, ctypes.byref(bucket), ranks)))
+
+
+def check_device(device: int) -> None:
+    """ExecutorError where the device runs no bucket at all. It is opened for that."""
+    text = _TEXT()
+    load().bucket_executor_usable(device, ctypes.byref(text))
+    _not_unavailable(_taken(text))
+
+
+def _not_unavailable(why: str) -> str:
     if why.startswith("UNAVAILABLE: "):
         raise ExecutorError(
             f'executor="bucketd" can use no GPU here: {why.removeprefix("UNAVAILABLE: ")}. It wants a libbucket_executor.so of a build '

@@ -51,6 +51,8 @@ class Runner:
         self._handle = None
         self._device = on_device.of(device_type)
         self.refused: dict[int, str] = {}  # bucket -> why, for people
+        if plan.buckets:
+            library.check_device(self._device.index)
         for k in range(len(plan.buckets)):
             spec = self._spec(k, 0)
             if why := library.refuses(self._device.index, spec, plan.buckets[k].group_size) or self._other_sums(k, spec):

@@ -190,17 +190,30 @@ TEST(RefusedOnGpusTest, WhatKeepsARankFromOpeningIsSaidBefore) {
     return Taken(CollectiveKind::kAllGather, ReduceOp::kNone, DType::kI16, gpu, gpus);
   };
   const sim::World world({.devices = kRanks, .foreign_nccl = true});
+  EXPECT_EQ(Usable(0, Gpus), absl::OkStatus());
   EXPECT_THAT(taken(0, Gpus),
               AllOf(StartsWith("UNAVAILABLE: NCCL "), HasSubstr("is not the NCCL that the")));
-  EXPECT_THAT(taken(7, Gpus), StartsWith("UNAVAILABLE: GPU 7: there is"));
+  EXPECT_THAT(Usable(7, Gpus).ToString(), StartsWith("UNAVAILABLE: GPU 7: there is"));
   const FindGpus none = [] { return GpuBackend{nullptr, 0, "there are 0 GPUs"}; };
+  EXPECT_EQ(Usable(0, none).ToString(), "UNAVAILABLE: there are 0 GPUs");
   EXPECT_EQ(taken(0, none), "UNAVAILABLE: there are 0 GPUs");
   static GpuModule old = *Gpus().module;
   old.open = [](int) -> absl::StatusOr<std::unique_ptr<Device>> {
     return absl::FailedPreconditionError("the kernels want 8.0 or newer");
   };
   const FindGpus too_old = [] { return GpuBackend{&old, kRanks, "old GPUs"}; };
-  EXPECT_EQ(taken(0, too_old), "UNAVAILABLE: the kernels want 8.0 or newer");
+  EXPECT_EQ(Usable(0, too_old).ToString(), "UNAVAILABLE: the kernels want 8.0 or newer");
+}
+
+// Of hundreds of buckets, each would make a context's streams and a copier for the question.
+TEST(RefusedOnGpusTest, ABucketIsAskedForWithoutItsDevice) {
+  const sim::World world({.devices = kRanks});
+  static GpuModule shut = *Gpus().module;
+  shut.open = [](int) -> absl::StatusOr<std::unique_ptr<Device>> {
+    return absl::InternalError("the device was opened");
+  };
+  const FindGpus gpus = [] { return GpuBackend{&shut, kRanks, "GPUs"}; };
+  EXPECT_EQ(Taken(CollectiveKind::kAllGather, ReduceOp::kNone, DType::kI16, 0, gpus), "OK");
 }
 
 TEST(RefusedOnGpusTest, ARankThatDoesNotOpenIsWaitedForToTheTimeout) {
