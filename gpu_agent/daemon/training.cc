@@ -118,13 +118,14 @@ void Training::Remember(Trainer& trainer, const RingReader& reader,
   rings_.invalid.Increment(static_cast<double>(reader.invalid() - trainer.invalid));
   trainer.dropped = reader.dropped();
   trainer.invalid = reader.invalid();
-  const bool fresh = trainer.job == nullptr;
-  if (!fresh && records.empty()) return;
+  double arena = 0;
+  for (const RingPlan& plan : reader.plans()) arena += static_cast<double>(plan.arena_bytes);
+  const bool same = trainer.job != nullptr && arena == trainer.arena;
+  if (same && records.empty()) return;
   trainer.job = &JobOf(reader.job());
-  trainer.arena = 0;
+  trainer.arena = arena;
   for (const RingPlan& plan : reader.plans()) {
     trainer.of_kernels = trainer.of_kernels || IsOfKernels(plan.plan);
-    trainer.arena += static_cast<double>(plan.arena_bytes);
     Raise(trainer.predicted_peak, plan, plan.predicted_peak_bytes);
   }
   for (const RunRecord& record : records) {

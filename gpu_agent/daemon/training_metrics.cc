@@ -47,7 +47,7 @@ JobMetrics::JobMetrics(Registry& r, const std::string& job)
       trainers(AddGauge(r, "bucket_agent_trainers", "Processes that report to this agent.",
                         {{"training", job}})),
       arena_bytes(AddGauge(r, "bucket_agent_arena_bytes",
-                           "Memory that a trainer's plans have for their buckets.",
+                           "Memory that a trainer's open executors have for their plans' buckets.",
                            {{"training", job}})) {
   for (size_t k = 0; k < kKinds; ++k) {
     for (size_t s = 0; s < kSizes; ++s) {

@@ -25,15 +25,15 @@ int64_t BytesOf(const BucketSpec& spec) {
 
 Reporting::Reporting(Telemetry& telemetry, const Program& program, RingPlan plan,
                      const std::vector<RingLink>& links, const std::vector<int64_t>& predicted_ps)
-    : telemetry_(telemetry) {
+    : telemetry_(telemetry), plan_(plan.plan), arena_bytes_(program.memory_bytes) {
   plan.buckets = static_cast<uint32_t>(program.plan.buckets.size());
-  plan.arena_bytes = program.memory_bytes;
+  plan.arena_bytes = arena_bytes_;
   for (size_t k = 0; k < program.plan.buckets.size(); ++k) {
     const BucketSpec& spec = program.plan.buckets[k];
     RunRecord& record = next_.emplace_back();
     record.plan = plan.plan;
     record.bytes = BytesOf(spec);
-    record.arena_bytes = plan.arena_bytes;
+    record.arena_bytes = arena_bytes_;
     record.predicted_ns = Nanoseconds(predicted_ps[k]);
     record.bucket = static_cast<uint16_t>(k);
     record.kind = static_cast<uint8_t>(spec.kind);

@@ -21,6 +21,9 @@ class Reporting {
   // `plan` but for its arena and number of buckets; `links` and `predicted_ps` one a bucket.
   Reporting(Telemetry& telemetry, const Program& program, RingPlan plan,
             const std::vector<RingLink>& links, const std::vector<int64_t>& predicted_ps);
+  ~Reporting() { telemetry_.ring->EndPlan(plan_, arena_bytes_); }
+  Reporting(const Reporting&) = delete;
+  Reporting& operator=(const Reporting&) = delete;
 
   // Whether the ring had room for the plan and for all links.
   bool whole() const { return whole_; }
@@ -33,6 +36,8 @@ class Reporting {
 
  private:
   Telemetry& telemetry_;
+  const uint64_t plan_;
+  const int64_t arena_bytes_;
   bool whole_ = true;
   std::vector<RunRecord> next_;  // of each bucket
   std::atomic<int64_t> peak_bytes_{0};

@@ -102,10 +102,14 @@ absl::Status RingReader::ReadTables(const RingHeader& header) {
     }
     return true;
   };
-  if (take(header.links, header.link_count, links_) &&
-      take(header.plans, header.plan_count, plans_)) {
-    return absl::OkStatus();
+  const size_t known = plans_.size();
+  bool sensible = take(header.links, header.link_count, links_) &&
+                  take(header.plans, header.plan_count, plans_);
+  for (size_t i = 0; i < known; ++i) {
+    plans_[i].arena_bytes = header.plans[i].arena_bytes;
+    sensible = sensible && bucketd::agent::Sensible(plans_[i]);
   }
+  if (sensible) return absl::OkStatus();
   return absl::DataLossError("describes a group or a plan that cannot be");
 }
 

@@ -3,8 +3,9 @@
 // with a new version, and an agent reads no version but its own.
 //
 // One process writes `head`, records and tables, one reads and writes `tail`. A record counts once
-// `head` has passed it, an entry of a table once its count has; neither changes then. Neither side
-// believes the other: reader.h and writer.h say what each checks.
+// `head` has passed it, an entry of a table once its count has; neither changes then, but for a
+// plan's `arena_bytes`. Neither side believes the other: reader.h and writer.h say what each
+// checks.
 #pragma once
 
 #include <array>
@@ -68,7 +69,7 @@ struct RingPlan {
   int64_t predicted_ps = 0;
   int64_t predicted_exposed_ps = 0;
   int64_t predicted_peak_bytes = 0;
-  int64_t arena_bytes = 0;
+  int64_t arena_bytes = 0;  // of the executors that are open with it
   uint32_t buckets = 0;
   uint8_t part = 0;  // GraphPart
   std::array<uint8_t, 19> reserved{};

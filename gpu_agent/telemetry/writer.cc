@@ -87,10 +87,30 @@ uint8_t RingWriter::AddLink(const RingLink& link) {
 
 bool RingWriter::AddPlan(const RingPlan& plan) {
   const std::lock_guard lock(mutex_);
-  if (plans_ == kRingPlans) return false;
-  header_->plans[plans_] = plan;
-  std::atomic_ref(header_->plan_count).store(++plans_, std::memory_order_release);
+  if (AddArena(plan.plan, plan.arena_bytes)) return true;
+  if (plans_.size() == kRingPlans) return false;
+  header_->plans[plans_.size()] = plan;
+  plans_.push_back(plan);
+  std::atomic_ref(header_->plan_count)
+      .store(static_cast<uint32_t>(plans_.size()), std::memory_order_release);
   return true;
+}
+
+void RingWriter::EndPlan(uint64_t plan, int64_t arena_bytes) {
+  const std::lock_guard lock(mutex_);
+  AddArena(plan, -arena_bytes);
+}
+
+// To a plan that is there already.
+bool RingWriter::AddArena(uint64_t plan, int64_t bytes) {
+  for (size_t i = 0; i < plans_.size(); ++i) {
+    if (plans_[i].plan != plan) continue;
+    plans_[i].arena_bytes += bytes;
+    std::atomic_ref(header_->plans[i].arena_bytes)
+        .store(plans_[i].arena_bytes, std::memory_order_relaxed);
+    return true;
+  }
+  return false;
 }
 
 void RingWriter::Write(const RunRecord& record) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -37,8 +38,11 @@ class RingWriter {
 
   // For RunRecord::link; an equal entry is there once. kNoLink where the table is full.
   uint8_t AddLink(const RingLink& link);
-  // Once for each plan. Whether there was room; else its records are of no known plan.
+  // Of an executor that opens; a plan of the same digest is there once, with the arenas of all of
+  // them. Whether there was room; else its records are of no known plan.
   bool AddPlan(const RingPlan& plan);
+  // An executor of that plan is closed, and its arena is gone.
+  void EndPlan(uint64_t plan, int64_t arena_bytes);
 
   // Waits for nobody. A record for which there is no room is dropped, and counted.
   void Write(const RunRecord& record);
@@ -52,6 +56,7 @@ class RingWriter {
   RingWriter(Fd memory, RingHeader* header, uint32_t records, std::string agent);
   void Meet(int64_t now_ns);
   bool Offer();
+  bool AddArena(uint64_t plan, int64_t bytes);
 
   const Fd memory_;
   RingHeader* const header_;
@@ -61,7 +66,8 @@ class RingWriter {
   mutable std::mutex mutex_;
   // What the header says, but that an agent may write there.
   uint64_t head_ = 0, dropped_ = 0;
-  uint32_t links_ = 0, plans_ = 0;
+  uint32_t links_ = 0;
+  std::vector<RingPlan> plans_;
   Fd connection_;
   int64_t look_at_ns_ = 0;  // at the connection, next
   int64_t offered_ns_ = 0;  // last

@@ -77,18 +77,19 @@ class Rank {
     const bucket_tensor in{&own_, 1, dtype}, out{both_.data(), ranks_, dtype};
     return bucket_executor_start(executor_, 0, &in, &out, nullptr, error);
   }
-  // Its buckets are records of this ring, by a group of its own for each folder; whether there was
-  // room for all that is to be said of them.
-  bool Report(bucket_telemetry* telemetry, const std::string& folder) {
+  // Its buckets are records of this ring, by a group of its own for each folder and a plan of each
+  // number; whether there was room for all that is to be said of them.
+  bool Report(bucket_telemetry* telemetry, const std::string& folder, uint8_t plan = 0) {
     const int64_t wire = 0;
     const bucket_prediction prediction{0, 0, 0, 0, &wire};
+    plan_[0] = plan;
     options_.folder = folder.c_str();
     return bucket_executor_report(executor_, &options_, telemetry, &prediction) == 1;
   }
 
  private:
   const int ranks_;
-  const std::array<uint8_t, 32> plan_{};
+  std::array<uint8_t, 32> plan_{};
   const std::array<int64_t, 1> counts_{1};
   const std::array<int32_t, 2> turns_{0, -1};
   bucket_spec bucket_{"b",
@@ -270,17 +271,42 @@ TEST_F(LibraryTest, AGroupOfOneRankIsReportedWithoutALink) {
   bucket_telemetry_close(telemetry);
 }
 
-TEST_F(LibraryTest, ATrainerIsToldThatItsRingHasNoRoomForMoreGroupsOrPlans) {
-  const auto report = [&](const std::string& folder) {
-    return ranks_[0]->Report(telemetry_, folder);
+TEST_F(LibraryTest, AnExecutorThatIsOpenedAnewTakesItsPlansPlaceAndAClosedOnesArenaIsGone) {
+  HeardRecords heard;
+  char* error = nullptr;
+  bucket_telemetry* telemetry = bucket_telemetry_open(heard.socket().c_str(), "job", &error);
+  ASSERT_NE(telemetry, nullptr) << error;
+  const auto arena = [&](size_t records) {
+    heard.Wait(records);
+    const std::vector<RingPlan> plans = heard.plans();
+    return plans.size() == 1 ? plans[0].arena_bytes : -1;
   };
-  uint32_t plans = 1;
-  for (uint32_t groups = 1; groups < kRingLinks; ++groups, ++plans) {
-    EXPECT_TRUE(report(absl::StrCat(folder_, groups)));
+  Rank before(0, folder_, 1), after(0, folder_, 1);
+  EXPECT_TRUE(before.Report(telemetry, folder_));
+  EXPECT_EQ(before.Step(), "");
+  const int64_t one = arena(1);
+  EXPECT_GT(one, 0);
+  EXPECT_TRUE(after.Report(telemetry, folder_));
+  EXPECT_EQ(after.Step(), "");
+  EXPECT_EQ(arena(2), 2 * one);
+  EXPECT_EQ(bucket_executor_close(before.executor()), 1);
+  EXPECT_EQ(after.Step(), "");
+  EXPECT_EQ(arena(3), one);
+  EXPECT_EQ(bucket_executor_close(after.executor()), 1);
+  bucket_telemetry_close(telemetry);
+}
+
+TEST_F(LibraryTest, ATrainerIsToldThatItsRingHasNoRoomForMoreGroupsOrPlans) {
+  const auto report = [&](const std::string& folder, uint8_t plan) {
+    return ranks_[0]->Report(telemetry_, folder, plan);
+  };
+  for (uint32_t groups = 1; groups < kRingLinks; ++groups) {
+    EXPECT_TRUE(report(absl::StrCat(folder_, groups), 0));
   }
-  EXPECT_FALSE(report("one more"));
-  for (++plans; plans < kRingPlans; ++plans) EXPECT_TRUE(report(folder_));
-  EXPECT_FALSE(report(folder_));
+  EXPECT_FALSE(report("one more", 0));
+  for (uint8_t plan = 1; plan < kRingPlans; ++plan) EXPECT_TRUE(report(folder_, plan));
+  EXPECT_FALSE(report(folder_, kRingPlans));
+  EXPECT_TRUE(report(folder_, 1)) << "an equal plan has its place";
   Step();
 }
 

@@ -30,6 +30,7 @@
 #include "gpu_agent/telemetry/reader.h"
 #include "gpu_agent/telemetry/writer.h"
 #include "tests/gpu_agent/forged_ring.h"
+#include "tests/gpu_agent/heard_records.h"
 #include "tests/gpu_agent/set_clocks.h"
 
 namespace bucketd::agent {
@@ -445,7 +446,38 @@ TEST_F(TelemetryTest, TablesAreBounded) {
   }
   link.group = 99;
   EXPECT_EQ(writer->AddLink(link), kNoLink);
-  for (uint32_t i = 0; i < 2 * kRingPlans; ++i) EXPECT_EQ(writer->AddPlan({}), i < kRingPlans);
+  const auto add = [&](uint64_t digest) {
+    RingPlan plan;
+    plan.plan = digest;
+    return writer->AddPlan(plan);
+  };
+  for (uint32_t i = 0; i < 2 * kRingPlans; ++i) EXPECT_EQ(add(i), i < kRingPlans);
+  EXPECT_TRUE(add(3)) << "it has its place";
+}
+
+TEST_F(TelemetryTest, APlansArenaIsThatOfTheExecutorsThatAreOpenWithIt) {
+  HeardRecords heard;
+  const auto writer = *RingWriter::Create("job", heard.socket());
+  const auto arenas = [&](std::vector<int64_t> wanted) {
+    std::vector<int64_t> found;
+    for (const absl::Time end = absl::Now() + absl::Seconds(20);
+         absl::Now() < end && found != wanted;) {
+      absl::SleepFor(absl::Milliseconds(5));
+      found.clear();
+      for (const RingPlan& plan : heard.plans()) found.push_back(plan.arena_bytes);
+    }
+    return found == wanted;
+  };
+  RingPlan seven, eight;
+  seven.plan = 7, eight.plan = 8;
+  seven.arena_bytes = 100, eight.arena_bytes = 30;
+  EXPECT_TRUE(writer->AddPlan(seven) && writer->AddPlan(eight) && writer->AddPlan(seven));
+  EXPECT_TRUE(arenas({200, 30}));
+  writer->EndPlan(7, 100);
+  EXPECT_TRUE(arenas({100, 30}));
+  writer->EndPlan(7, 100);
+  writer->EndPlan(9, 5);
+  EXPECT_TRUE(arenas({0, 30}));
 }
 
 }  // namespace

@@ -45,6 +45,9 @@ class ForgedRing:
     def dropped(self, count: int) -> None:
         self.put(72, struct.pack("<Q", count))
 
+    def arena(self, size: int) -> None:
+        self.put(192 + 16 * 64 + 32, struct.pack("<q", size))
+
     def close(self) -> None:
         self.connection.close()
         os.close(self.memory)

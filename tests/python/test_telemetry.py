@@ -157,6 +157,18 @@ def test_a_trainer_with_both_rings_is_one(tmp_path):
             ring.close()
 
 
+def test_an_arena_that_is_gone_counts_no_longer_though_nothing_runs(tmp_path):
+    with Watcher(tmp_path) as agent:
+        ring = ForgedRing(agent.socket)
+        wait_for(lambda: agent.total("bucket_agent_arena_bytes") == 1 << 20, "the arena")
+        ring.arena(0)
+        wait_for(lambda: agent.total("bucket_agent_arena_bytes") == 0, "its end")
+        assert agent.total("bucket_agent_trainers") == 1
+        ring.arena(-1)
+        wait_for(lambda: agent.total("bucket_agent_trainers") == 0, "the end of a ring that cannot be")
+        ring.close()
+
+
 def test_what_is_of_no_known_plan_exposes_nothing_against_the_predictions_of_others(tmp_path):
     with Watcher(tmp_path) as agent:
         ring = ForgedRing(agent.socket)
