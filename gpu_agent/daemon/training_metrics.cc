@@ -84,7 +84,9 @@ JobMetrics::JobMetrics(Registry& r, const std::string& job)
                     "That trainers stood and waited for buckets, on one rank each.", labels);
     parts_[p].predicted_exposed =
         &AddCounter(r, "bucket_agent_plan_predicted_exposed_seconds_total",
-                    "The same, as the plans predict it of their runs.", labels);
+                    "As the plans predict it of their runs, for all waits: of collectives in no "
+                    "bucket, and of buckets that the executor does not run, too.",
+                    labels);
     parts_[p].peak = &AddGauge(r, "bucket_agent_plan_peak_bytes",
                                "Most memory that a run of a part's plan took on one rank, without "
                                "what was there before but the run's own inputs and a GPU's arena; "
