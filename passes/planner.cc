@@ -15,6 +15,7 @@
 #include "passes/pass/pipeline.h"
 #include "passes/pass/units/sum_bits.h"
 #include "passes/plan/verify.h"
+#include "passes/sim/bucket_costs.h"
 #include "passes/sim/simulator.h"
 
 namespace bucketd {
@@ -22,8 +23,14 @@ namespace bucketd {
 void Predict(const Graph& graph, const Costs& costs, Plan& plan) {
   const Simulation simulation = Simulate(graph, plan, costs);
   for (size_t b = 0; b < plan.buckets.size(); ++b) {
-    plan.buckets[b].start_ps = simulation.bucket_wire[b].start_ps;
-    plan.buckets[b].end_ps = simulation.bucket_wire[b].end_ps;
+    Bucket& bucket = plan.buckets[b];
+    bucket.start_ps = simulation.bucket_wire[b].start_ps;
+    bucket.end_ps = simulation.bucket_wire[b].end_ps;
+    // Copies in line with the collective hold its stream, and nothing of them is on the wire.
+    const internal::BucketCosts parts = internal::CostsOf(graph, bucket, costs);
+    if (!parts.copies_on_comm) continue;
+    bucket.start_ps += parts.copy_in_ps;
+    bucket.end_ps -= parts.copy_out_ps;
   }
   plan.prediction = simulation.prediction;
 }

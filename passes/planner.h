@@ -15,7 +15,7 @@
 namespace bucketd {
 
 // Part of every plan's key: changes whenever a plan could.
-inline constexpr char kPlannerVersion[] = "9";
+inline constexpr char kPlannerVersion[] = "10";
 
 // INVALID_ARGUMENT: options. FAILED_PRECONDITION: the mode cannot plan this graph; the text says
 // why and what to do. INTERNAL: a pass made an illegal plan. Deterministic: the same graph, costs

@@ -248,9 +248,11 @@ std::vector<BucketFacts> Explainer::Facts() const {
   const Simulation simulation = Simulate(graph_, plan_, costs_, /*with_timeline=*/true);
   std::vector<BucketFacts> facts(plan_.buckets.size());
   for (const TimelineEvent& event : simulation.events) {
-    if (event.kind == TimelineEvent::Kind::kStall && event.bucket >= 0) {
-      facts[Index(event.bucket)].exposed_ps += event.end_ps - event.start_ps;
-    }
+    if (event.bucket < 0) continue;
+    BucketFacts& of = facts[Index(event.bucket)];
+    const int64_t took = event.end_ps - event.start_ps;
+    if (event.kind == TimelineEvent::Kind::kStall) of.exposed_ps += took;
+    if (event.kind == TimelineEvent::Kind::kCollective) of.wire_ps += took;
   }
   std::map<std::vector<NodeId>, std::string> closed;
   for (const Diagnostic& d : plan_.diagnostics) {
@@ -265,7 +267,6 @@ std::vector<BucketFacts> Explainer::Facts() const {
     facts[b].kind = graph_.collective(graph_.collective_of(bucket.members[0])).kind;
     facts[b].beside = beside.Text(wire);
     facts[b].ends = reason != closed.end() ? reason->second : by_units ? "its unit ends" : "";
-    facts[b].wire_ps = wire.end_ps - wire.start_ps;
   }
   return facts;
 }

@@ -76,6 +76,26 @@ TEST(Planner, ALlamaGetsOneGatherABlockAndOneForTheRest) {
   EXPECT_EQ(plan->prediction.collectives, 8) << "seven buckets and the embedding";
 }
 
+TEST(Planner, CopiesInLineWithACollectiveAreNoTimeOnTheWire) {
+  for (const std::string name : {"llama3_debug_fsdp8.fw", "llama3_debug_fsdp8.bw"}) {
+    const CapturedGraph captured = Captured(name);
+    const Costs costs = FileCosts(captured);
+    const absl::StatusOr<Plan> plan = MakePlan(captured.graph, costs, TransformerBlock());
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    Plan in_line = *plan;
+    for (Bucket& bucket : in_line.buckets) bucket.copies = CopyStream::kComm;
+    Predict(captured.graph, costs, in_line);
+    ASSERT_FALSE(plan->buckets.empty());
+    for (size_t b = 0; b < plan->buckets.size(); ++b) {
+      const Bucket &beside = plan->buckets[b], &same = in_line.buckets[b];
+      ASSERT_EQ(beside.mode, BucketMode::kPacked) << beside.name;
+      EXPECT_EQ(same.end_ps - same.start_ps, beside.end_ps - beside.start_ps) << beside.name;
+      if (b > 0) continue;
+      EXPECT_GT(same.start_ps, 0) << "its copy-in is first";
+    }
+  }
+}
+
 TEST(Planner, TheBackwardFindsTheSameUnits) {
   const CapturedGraph captured = Captured("llama3_debug_fsdp8.bw");
   const Costs costs = FileCosts(captured);
