@@ -249,6 +249,13 @@ void bucket_executor_abort(bucket_executor* executor, const char* why) {
   if (executor->maker.here()) executor->executor->Abort(why);
 }
 
+char* bucket_executor_nccl(void) {
+  const bucketd::agent::GpuBackend gpus = bucketd::agent::Gpus();
+  if (gpus.module == nullptr) return nullptr;
+  const auto version = gpus.module->nccl_version();
+  return version.ok() ? strdup(version->c_str()) : nullptr;
+}
+
 bucket_telemetry* bucket_telemetry_open(const char* agent, const char* job, char** error) {
   auto opened = bucketd::agent::OpenTelemetry(agent, job);
   if (opened.ok()) return opened->release();

@@ -165,6 +165,10 @@ BUCKET_API int32_t bucket_executor_times(bucket_executor* executor, int32_t buck
                                          int64_t times_ps[3]);
 BUCKET_API void bucket_executor_abort(bucket_executor* executor, const char* why);
 
+/* What NCCL executors on GPUs use in this process: "NCCL 2.27.3 (libnccl.so.2)", a text that the
+ * caller frees; null: there is none. Ranks with different ones cannot run buckets together. */
+BUCKET_API char* bucket_executor_nccl(void);
+
 /* What this process says of its buckets to its node's agent, which may come and go: records in
  * memory that the agent reads (gpu_agent/telemetry). Nothing of it waits for an agent. */
 typedef struct bucket_telemetry bucket_telemetry;

@@ -63,9 +63,6 @@ class SimulatedGpu(Gpu):
     def settle(self) -> None:
         self.read(self.empty((1,), torch.uint8))  # behind all that is on its stream
 
-    def _nccl(self) -> str:
-        return "of the simulation"
-
     def empty(self, shape, dtype) -> torch.Tensor:
         """Free again, in the stream's order, when nobody holds it any more: as torch's allocator does it."""
         elements = 1

@@ -35,8 +35,8 @@ class Rank(Gpu):
 
     error = torch.OutOfMemoryError
 
-    def __init__(self, index, memory=80 << 30, nccl="2.30.4"):
-        self.index, self._memory, self._version = index, memory, nccl
+    def __init__(self, index, memory=80 << 30, nccl="2.30.4", order="1"):
+        self.index, self._memory, self._version, self._order = index, memory, nccl, order
 
     def _allocate(self, size):
         if size > self._memory:
@@ -48,6 +48,9 @@ class Rank(Gpu):
 
     def _nccl(self):
         return self._version
+
+    def _launch_order(self):
+        return self._order if self._order is not None else super()._launch_order()
 
 
 def arenas(*devices, then=lambda: None):
@@ -112,6 +115,23 @@ def test_ranks_with_other_nccls_are_named():
     assert all("NCCL: 2.30.4 on ranks 0, 2, 2.28.9 on rank 1" in str(error) for error in got), got
 
 
+def test_a_ranks_nccl_is_the_one_that_the_library_found(monkeypatch):
+    for module, said in (("off", ""), (str(MODULE), "of the simulation")):
+        monkeypatch.setenv("BUCKETD_CUDA_MODULE", module)
+        assert Gpu._nccl(Rank(0)) == said
+    monkeypatch.setattr(executor.library, "_taken", lambda text: "NCCL 2.27.3 (/opt/libnccl.so.2)")
+    assert Gpu._nccl(Rank(0)) == "2.27.3"
+
+
+def test_ranks_with_other_orders_of_launches_are_named(caplog):
+    """Whichever of them it is: one that has none may wait for those that have it."""
+    for orders in (("1", "not set", "1"), ("not set", "1", "not set")):
+        got = arenas(*(Rank(rank, order=order) for rank, order in enumerate(orders)))
+        assert all(isinstance(error, AgreementError) for error in got)
+        assert all(f"NCCL_LAUNCH_ORDER_IMPLICIT: {orders[0]} on ranks 0, 2, {orders[1]} on rank 1" in str(error) for error in got), got
+    assert not caplog.messages
+
+
 @pytest.mark.parametrize("how, said", [("1", 0), ("0", 1), (None, 1)])
 def test_the_leader_wants_one_order_of_launches_once(monkeypatch, caplog, how, said):
     monkeypatch.delenv("NCCL_LAUNCH_ORDER_IMPLICIT", raising=False)
@@ -119,7 +139,7 @@ def test_the_leader_wants_one_order_of_launches_once(monkeypatch, caplog, how, s
         monkeypatch.setenv("NCCL_LAUNCH_ORDER_IMPLICIT", how)
     on_device._want_one_order.cache_clear()
     for _ in range(2):
-        arenas(Rank(0), Rank(1), Rank(2))
+        arenas(*(Rank(rank, order=None) for rank in range(WORLD)))
     assert sum("NCCL_LAUNCH_ORDER_IMPLICIT=1 is not set" in text for text in caplog.messages) == said
 
 

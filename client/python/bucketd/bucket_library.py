@@ -74,6 +74,8 @@ def load() -> ctypes.CDLL:
     library.bucket_executor_join.argtypes = [handle, ctypes.c_int64, ctypes.c_void_p, error]
     library.bucket_executor_wait.argtypes = [handle, ctypes.c_int64, ctypes.c_double, error]
     library.bucket_executor_times.argtypes = [handle, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64)]
+    library.bucket_executor_nccl.argtypes = []
+    library.bucket_executor_nccl.restype = _TEXT
     library.bucket_telemetry_open.argtypes = [ctypes.c_char_p, ctypes.c_char_p, error]
     library.bucket_telemetry_open.restype = handle
     library.bucket_telemetry_close.argtypes = [handle]
@@ -130,3 +132,8 @@ def _taken(text) -> str:
     said = ctypes.cast(text, ctypes.c_char_p).value or b""
     load().bucket_free(text)
     return said.decode(errors="replace")
+
+
+def nccl() -> str:
+    """The version of the NCCL that executors on GPUs use here, "2.27.3"; "" where there is none."""
+    return _taken(load().bucket_executor_nccl()).removeprefix("NCCL ").partition(" (")[0]

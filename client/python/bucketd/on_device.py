@@ -19,6 +19,7 @@ import weakref
 
 import torch
 
+from . import bucket_library as library
 from .agreement import await_key
 from .embedded import locked, node_identity, remove_stale, run_folder
 from .errors import ExecutorError, PlannerError
@@ -27,6 +28,7 @@ from .telemetry import resident
 
 log = logging.getLogger("bucketd")
 _ALIGNMENT = 4096  # of the arena
+_ORDER = "NCCL_LAUNCH_ORDER_IMPLICIT"
 _PREFIX = "bx-"  # of the folders where ranks meet
 
 
@@ -83,7 +85,8 @@ class Gpu:
     @contextlib.contextmanager
     def together(self, scope: str, agreement):
         """What is behind this is collective, and would wait to the timeout for a rank that does not come: one that fails in here, or has
-        another NCCL than the others, is an error on each, with its number. What they have launched before has ended on all of them."""
+        another NCCL or order of launches than the others, is an error on each, with its number. What they have launched before has
+        ended on all of them."""
         scope = f"{scope}/arena"
         try:
             yield
@@ -91,8 +94,9 @@ class Gpu:
         except Exception as error:
             agreement.fail(scope, error)
             raise
-        agreement.agree(scope, {"NCCL": self._nccl()})
-        if agreement.leader:
+        order = self._launch_order()
+        agreement.agree(scope, {"NCCL": self._nccl(), _ORDER: order})
+        if agreement.leader and order != "1":
             _want_one_order()
 
     def arena(self, size: int) -> torch.Tensor:
@@ -133,7 +137,11 @@ class Gpu:
         return await_key(agreement.store, key, timeout, f"rank {agreement.ranks[0]} opened no executor", ExecutorError).decode(), ""
 
     def _nccl(self) -> str:
-        return ".".join(map(str, torch.cuda.nccl.version()))
+        """The one that is in this process: what torch says is the one that it was built with."""
+        return library.nccl()
+
+    def _launch_order(self) -> str:
+        return "1" if os.environ.get(_ORDER) == "1" else "not set"
 
     def _backend(self, name):
         from torch.distributed import distributed_c10d as c10d
@@ -146,9 +154,8 @@ class Gpu:
 def _want_one_order() -> None:
     """Once: torch's communicators and those split off them have kernels that nothing else orders, and ranks that launch them in two orders
     may wait for each other."""
-    if os.environ.get("NCCL_LAUNCH_ORDER_IMPLICIT") != "1":
-        log.warning("bucketd: NCCL_LAUNCH_ORDER_IMPLICIT=1 is not set (NCCL 2.26 or newer has it): collectives that torch.distributed runs "
-                    "beside the executor's buckets may hang the job; set it on all ranks before they start")
+    log.warning("bucketd: %s=1 is not set (NCCL 2.26 or newer has it): collectives that torch.distributed runs beside the executor's "
+                "buckets may hang the job; set it on all ranks before they start", _ORDER)
 
 
 def meeting_place(scope: str, agreement, timeout: float, planner, plan: bytes) -> tuple[str, str]:
