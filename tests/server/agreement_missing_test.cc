@@ -164,6 +164,8 @@ TEST_F(AgreementTest, AHigherGenerationEndsTheLowerOne) {
   const Reply late = GetPlan(JobRequest(ForwardGraph(), {.generation = 4}, {2}));
   EXPECT_EQ(ReasonOf(late.status), "GENERATION_OVER");
   EXPECT_TRUE(StrContains(late.status.error_message(), "generation 5"));
+  EXPECT_EQ(MetadataOf(late.status, "limit"), "5");
+  EXPECT_EQ(MetadataOf(late.status, "actual"), "4");
 }
 
 TEST_F(AgreementTest, WhilePlanningIsOffNewGenerationsAreUnplannedAndRunningOnesGoOn) {

@@ -19,8 +19,11 @@ constexpr std::chrono::seconds kKeepAgain{2};
 constexpr std::chrono::seconds kWatch{1};  // a process that runs is later by less
 
 absl::Status GenerationOver(absl::string_view job, uint64_t now, uint64_t called) {
-  return MakeError(Reason::kGenerationOver, absl::StrCat("job \"", job, "\" is in generation ", now,
-                                                         "; this call is of generation ", called));
+  return MakeError(
+      Reason::kGenerationOver,
+      absl::StrCat("job \"", job, "\" is in generation ", now, "; this call is of generation ",
+                   called),
+      {.limit = static_cast<int64_t>(now), .actual = static_cast<int64_t>(called), .node = {}});
 }
 
 // Generations count restarts, and a later one ends those before it: a call with a number that no
@@ -138,7 +141,9 @@ absl::StatusOr<Scope*> JobTable::ScopeOf(Job& job, const JobCall& call, const Ca
     if (scope.size() == call.size) return &scope;
     return MakeError(Reason::kJobInvalid,
                      absl::StrCat("job.size: scope ", call.scope, " has ", scope.size(),
-                                  " ranks, as the first of them said; this call says ", call.size),
+                                  " ranks, as the first of them said; this call says ", call.size,
+                                  "; a job that goes on with another number of ranks needs a "
+                                  "higher generation"),
                      {.limit = scope.size(), .actual = call.size, .node = {}});
   }
   if (job.scopes.size() >= kMaxScopesOfJob) {
