@@ -75,7 +75,7 @@ say "Prometheus at http://127.0.0.1:$port while this runs; the dashboard is depl
 train() {
   OMP_NUM_THREADS=1 "$python" -m torch.distributed.run --standalone --nproc-per-node 2 client/python/examples/train_job.py \
     --address "$planner" --job measured --generation "$1" --cost-profile site@latest --agent "$run/trainers" --layers 4 --steps "$steps" \
-    --out-dir "$out" 2>&1 | tee "$out/train-$1.log" | sed -n 's/^\(generation\|loss\)/   &/p'
+    --out-dir "$out" 2>&1 | tee "$out/train-$1.log" | sed -n 's/^\(start\|loss\)/   &/p'
 }
 
 # scraped GENERATION: once Prometheus has all of the generation.
@@ -146,7 +146,7 @@ for kind in ("all_gather", "reduce_scatter"):
 print("   (a part of the step whose plan would gain too little by another one keeps its plan, and with it what that predicts)")
 for scope, old, new in re.findall(r"pinned plan replaced .*scope=(\S+) .*pinned_ms=(\S+) fresh_ms=(\S+)", open(f"{out}/bucketd.log").read()):
     print(f"   {scope}: by the measured costs the plan of generation 0 takes {float(old):.3f} ms, that of generation 1 {float(new):.3f} ms")
-steps = [statistics.median(read(f"generation-{g}")["step_ms"][2:]) for g in (0, 1)]
+steps = [statistics.median(read(f"start-{g}")["step_ms"][2:]) for g in (0, 1)]
 print(f"   a step took {steps[0]:.1f} ms in generation 0 and {steps[1]:.1f} ms in generation 1 (medians; on a machine that does other things, too, they say little)")
 PY
 say "$replaced of the job's plans are new; logs and figures are in $out"

@@ -1,22 +1,29 @@
 """Jobs: what the client says of its ranks, what ranks hear when they do not agree, and what happens when nobody asks."""
 
+import contextlib
 import json
 import os
 import pathlib
+import secrets
+import socket
 import subprocess
 import sys
+import time
 
 import pytest
+import torch.distributed as dist
 from layered_graphs import MESH, ask, layers, options
 from planners import planner
 from ranks import Ranks
 
 import bucketd
-from bucketd import canonical, job, wire
+from bucketd import canonical, job, starts, wire
+from bucketd.agreement import Agreement
 from bucketd.client import PlannerClient
 from bucketd.errors import PlannerError
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 EXAMPLES = ROOT / "client" / "python" / "examples"
 WORLD = 4
 
@@ -38,9 +45,10 @@ def from_environment(monkeypatch, run, restarts):
     return job.resolve("torchrun")
 
 
-def test_torchrun_names_the_job_and_counts_its_restarts(monkeypatch):
-    assert from_environment(monkeypatch, "llama-17", "3") == bucketd.Job("llama-17", 3)
-    assert job.resolve(True) == bucketd.Job("llama-17", 3)
+def test_torchrun_names_the_job_and_the_planner_counts_its_starts(monkeypatch):
+    assert from_environment(monkeypatch, "llama-17", "3") == bucketd.Job("llama-17", None)
+    assert job.resolve(True) == bucketd.Job("llama-17", None)
+    assert bucketd.Job("llama-17").generation == 0
 
 
 @pytest.mark.parametrize("run,restarts", [(None, None), ("llama-17", None), (None, "0"), ("llama-17", "many")])
@@ -134,6 +142,83 @@ def test_a_job_changes_nothing_for_those_without_one(running):
     assert ask(PlannerClient(running.address), layers(8)).plan
 
 
+# -- which start of a job this is
+
+
+def numbered(to, job_name="starts", ranks=(0, 1), deadline=20.0, store=True, forget=True):
+    """What each rank, a thread here, takes for its job, at one start of the job that torchrun calls `job_name`."""
+    import concurrent.futures
+
+    if forget:
+        starts._known.clear()  # as in a process of this start
+    store = dist.HashStore() if store else None
+
+    def of(rank):
+        agreement = Agreement(store, rank, ranks, "error", 2 * deadline)
+        try:
+            return starts.numbered(bucketd.Job(job_name, None), agreement, to, "0/fw", deadline)
+        except Exception as error:
+            return error
+
+    with concurrent.futures.ThreadPoolExecutor(len(ranks)) as pool:
+        return list(pool.map(of, ranks))
+
+
+def test_each_start_is_the_generation_after_the_planners_last_one_on_all_ranks(running):
+    to = PlannerClient(running.address)
+    answers = []
+    for size in (2, 2, 4):  # a restart, and one with more ranks
+        found = numbered(to, "counted", tuple(range(size)))
+        assert len(set(found)) == 1, found
+        answers.append(ask_as(to, layers(24), range(size), size, of=found[0]).source)
+        assert found[0].generation == len(answers)
+    assert answers[1:] == ["pinned", "pinned"]
+    assert ask_as(to, layers(32), range(2), 2, of=numbered(to, "counted")[0]).plan  # a launch anew, with another model
+    bucketd.release(bucketd.Job("counted"), running.address)
+    assert numbered(to, "counted")[0].generation == 1
+
+
+def test_all_backends_of_a_start_are_of_one_generation(running):
+    to = PlannerClient(running.address)
+    first = numbered(to, "several")
+    ask_as(to, layers(24), range(2), 2, of=first[0])
+    assert numbered(to, "several", forget=False) == first
+
+
+def test_starts_that_came_to_no_plan_do_not_wait_for_each_other(running):
+    begin = time.monotonic()
+    assert [numbered(PlannerClient(running.address), "unlucky")[0].generation for _ in range(12)] == [1] * 12
+    assert time.monotonic() - begin < 8  # an upload that does not come is awaited for ten
+
+
+def test_ranks_without_rank_0_count_for_themselves(running):
+    found = numbered(PlannerClient(running.address), "staged", (2, 3))
+    assert found == [bucketd.Job("staged/2", 1)] * 2
+
+
+def test_where_the_planner_does_not_say_which_start_it_is_all_ranks_hear_it():
+    found = numbered(PlannerClient("127.0.0.1:1"), deadline=1.0)
+    assert [error.reason for error in found] == ["UNREACHABLE"] * 2 and "rank 0 was told" in str(found[1]), found
+
+
+def test_without_a_store_torchrun_counts(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "3")
+    assert numbered(None, store=False) == [bucketd.Job("starts", 3)] * 2
+
+
+def test_a_generation_that_the_launcher_gave_stays(running):
+    agreement = Agreement(None, 4, (4, 5), "error", 1.0)
+    for given in (0, 7):
+        assert starts.numbered(bucketd.Job("given", given), agreement, None, "0/fw", 1.0) == bucketd.Job("given", given)
+
+
+def test_another_number_of_ranks_in_one_generation_is_told_what_it_takes(running):
+    to = PlannerClient(running.address)
+    ask_as(to, layers(8), range(2), 2, of=bucketd.Job("grown"))
+    with pytest.raises(PlannerError, match="a job that goes on with another number of ranks needs a higher generation"):
+        ask_as(to, layers(8), range(4), 4, of=bucketd.Job("grown"))
+
+
 # -- the hang, and the error that replaces it
 
 
@@ -185,12 +270,42 @@ def test_a_restarted_job_gets_the_plans_that_it_had(running, tmp_path):
          str(EXAMPLES / "train_job.py"), "--address", running.address, "--fail-at", "2", "--steps", "3", "--release",
          "--out-dir", str(tmp_path)],
         env=environment, capture_output=True, text=True, timeout=300)
-    # Generation 0 fails at length; what matters stands at the end.
+    # The first start fails at length; what matters stands at the end.
     assert done.returncode == 0, f"torchrun ended with {done.returncode}\n{done.stdout}\n{done.stderr[-6000:]}"
-    assert not (tmp_path / "generation-0.json").exists(), "it did not fail"
-    found = json.loads((tmp_path / "generation-1.json").read_text())
+    assert not (tmp_path / "start-0.json").exists(), "it did not fail"
+    found = json.loads((tmp_path / "start-1.json").read_text())
     assert len(found["answers"]) == WORLD and set(found["answers"][0]) == {"0/fw", "0/bw"}
     for answer in found["answers"]:
         assert {scope: plan for scope, (plan, _) in answer.items()} == {s: p for s, (p, _) in found["answers"][0].items()}
         assert {source for _, source in answer.values()} == {"pinned"}
     assert "released 2 plans" in done.stdout
+
+
+@pytest.mark.slow
+def test_ranks_of_two_agents_of_which_one_counted_the_restart_agree_again(running, tmp_path):
+    """With a store that is new at each start, as gloo wants it. One that lives on: test_meeting.py."""
+    with contextlib.closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    folders = os.pathsep.join(map(str, (ROOT / "client" / "python", ROOT / "tests" / "python")))
+    name, agents = f"two-agents-{secrets.token_hex(4)}", []
+    try:
+        for agent in "AB":
+            environment = dict(os.environ, AGENT=agent, PYTHONPATH=folders, OMP_NUM_THREADS="1", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+            agents.append(subprocess.Popen(
+                [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2",
+                 "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port}", "--rdzv-conf", f"is_host={int(agent == 'A')}",
+                 "--rdzv-id", name, "--local-addr", "127.0.0.1", "--monitor-interval", "0.2",
+                 str(HERE / "elastic_worker.py"), running.address, str(tmp_path)],
+                env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        said = [agent.communicate(timeout=200)[0] for agent in agents]
+    finally:
+        for agent in agents:
+            agent.terminate()
+            agent.wait()
+    assert [agent.returncode for agent in agents] == [0, 0], "\n".join(text[-4000:] for text in said)
+    found = [json.loads(line) for agent in "AB" for line in (tmp_path / f"{agent}.json").read_text().splitlines()]
+    again = [one for one in found if not one["first"]]
+    assert {one["agent"]: one["count"] for one in again} == {"A": "0", "B": "1"}, "both agents counted, so this shows nothing"
+    assert len({one["plan"] for one in found}) == 1 and len(again) == 4
+    assert {one["source"] for one in again if one["job"]} == {"pinned"}

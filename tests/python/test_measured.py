@@ -22,9 +22,9 @@ def test_what_training_measured_makes_the_next_generations_plan(tmp_path):
     said = done.stdout
     weights = re.findall(r"weights ([0-9a-f]{12})", said)
     assert len(weights) == 2 and weights[0] == weights[1], said  # another order of launches, the same bits
-    assert len(re.findall(r"generation 0, 0/[fb]w: .* by site@1$", said, re.MULTILINE)) == 2, said
+    assert len(re.findall(r"start 0, 0/[fb]w: .* by site@1$", said, re.MULTILINE)) == 2, said
     # Of both parts only what gains enough is replaced: which that is depends on what was measured.
-    assert re.search(r"generation 1, 0/[fb]w: .* by site@2$", said, re.MULTILINE), said
+    assert re.search(r"start 1, 0/[fb]w: .* by site@2$", said, re.MULTILINE), said
     found = re.findall(r"a bucket of (\S+) was predicted to take (\d+) us, it took (\d+) us", said)
     assert len(found) == 4 and all(int(figure) > 0 for _, *figures in found for figure in figures), said
     before, after = ({kind: int(predicted) for kind, predicted, _ in half} for half in (found[:2], found[2:]))

@@ -29,7 +29,7 @@ _MISSING_SHOWN = 16
 _LOOK = 0.5
 # The leader, before it ends with what it heard so: the others are to hear it, too.
 _STAY = 4 * _LOOK
-_STOPPED = "stopped"
+STOPPED = "stopped"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Agreement:
 
     def _set_stopped(self, text: str) -> None:
         with contextlib.suppress(Exception):  # the others will find the store gone
-            self.store.clone().set(_STOPPED, text)
+            self.store.clone().set(STOPPED, text)
 
     # -- both sides
 
@@ -309,8 +309,8 @@ def wait_for(store, keys: list[str], until: float) -> bool:
     def look() -> None:
         if not looking:
             looking.append(store.clone())
-        if looking[0].check([_STOPPED]):
-            raise quiet.without_traceback(InterruptedRank(looking[0].get(_STOPPED).decode()))
+        if looking[0].check([STOPPED]):
+            raise quiet.without_traceback(InterruptedRank(looking[0].get(STOPPED).decode()))
 
     try:
         hearing_signals(lambda: store.wait(keys, datetime.timedelta(seconds=max(0.001, until - time.monotonic()))), look)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import secrets
 import time
 
 from . import degraded
@@ -109,6 +110,30 @@ class PlannerClient:
             else:
                 request.ClearField("graph")
                 self._upload(payload, digest, until, route)
+
+    def generation_of(self, job_id: str, deadline: float = 30.0) -> int:
+        """The generation that the planner knows a job in; 0 where it knows none.
+
+        That is in its answer to a call of generation 0, which is over if there was another one since. Else the planner wants the graph that
+        the call is about; it gets none, and with the generation that begins next the call is over, too."""
+        class Wanted(Exception):
+            pass
+
+        def graph():
+            raise Wanted
+
+        digest = secrets.token_bytes(32)  # one that was asked for before may be awaited from there
+        call = planner_pb2.Job(id=job_id, scope=f"generation/{digest.hex()[:16]}", rank=[0], size=1)
+        try:
+            self.get_plan(graph, digest, deadline=deadline, job=call)
+        except Wanted:
+            return 0
+        except PlannerError as error:
+            if error.reason == "GENERATION_OVER" and "limit" in error.metadata:
+                return int(error.metadata["limit"])
+            if error.reason != "UNPLANNED":
+                raise
+        return 0
 
     def release_job(self, job_id: str, deadline: float = 30.0) -> int:
         """Lets go of the plans that are pinned for a job; their number."""

@@ -11,7 +11,7 @@ from .agreement import alone
 from .client import PlannerClient
 from .tls import Tls
 
-_RUN_ID, _RESTARTS = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
+_RUN_ID, RESTARTS = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,32 +19,32 @@ class Job:
     """A job by the name that its launcher gave it.
 
     id          unique among the jobs of a tenant; the same on every rank, and after a restart
-    generation  counts restarts. A generation gets the plans that the one before it agreed on, where it presents the same
-                graphs; a generation that is over gets none
+    generation  counts restarts; the same on every rank. A generation gets the plans that the one before it agreed on, where it
+                presents the same graphs; a generation that is over gets none. None: the planner's last one and one more (starts.py)
     fresh       this generation gets new plans
     """
 
     id: str
-    generation: int = 0
+    generation: int | None = 0
     fresh: bool = False
 
     def __post_init__(self):
         if not self.id:
             raise ValueError("a job has an id, the same on every rank")
-        if self.generation < 0:
+        if self.generation is not None and self.generation < 0:
             raise ValueError(f"generation={self.generation}: expected 0 or more")
 
     @classmethod
     def from_torchrun(cls) -> Job:
-        """Its run id (--rdzv-id) and how often it has restarted its workers."""
-        run, restarts = os.environ.get(_RUN_ID), os.environ.get(_RESTARTS, "")
+        """By its run id (--rdzv-id). How often it has restarted its workers is no generation: its agents count that each by itself."""
+        run, restarts = os.environ.get(_RUN_ID), os.environ.get(RESTARTS, "")
         if not run or not restarts.isdecimal():
-            raise ValueError(f"job=\"torchrun\": {_RUN_ID} and {_RESTARTS} are not set; start the ranks with torchrun, or "
+            raise ValueError(f"job=\"torchrun\": {_RUN_ID} and {RESTARTS} are not set; start the ranks with torchrun, or "
                              f"say job=bucketd.Job(id, generation)")
         if run == "none":  # what torchrun calls every job that it was given no name for
             raise ValueError("job=\"torchrun\": this run has no name of its own; start torchrun with --rdzv-id NAME or "
                              "--standalone, or say job=bucketd.Job(id, generation)")
-        return cls(run, int(restarts))
+        return cls(run, None)
 
     def at(self, scope: str, ranks: Sequence[int], size: int) -> planner_pb2.Job:
         """For PlannerClient.get_plan: this job's `scope`, for which a call speaks as `ranks` of 0 .. size - 1."""

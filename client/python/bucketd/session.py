@@ -27,10 +27,12 @@ from . import (
     embedded,
     following,
     fusion,
+    meeting,
     mesh,
     normalize,
     plan,
     settings,
+    starts,
     twins,
     verify,
     wire,
@@ -59,7 +61,6 @@ _DISAGREEMENTS = ("RANKS_DIFFER", "RANKS_MISSING", "GENERATION_OVER", "JOB_INVAL
 # Which of a plan's diagnostics people hear of unasked.
 _TOLD = {"option-unread": logging.WARNING, "all-reduce-merged": logging.INFO, "all-reduce-unmerged": logging.INFO}
 
-_SESSIONS = itertools.count()
 _private_planner: embedded.EmbeddedPlanner | None = None
 _private_lock = threading.Lock()
 
@@ -108,12 +109,13 @@ class Ordinal:
 
 
 class Session:
-    """One backend's dealings with its planner and with the other ranks. Every rank must make its sessions, and compile
-    its graphs with collectives, in the same order: that is how they know which graph they speak of."""
+    """One backend's dealings with its planner and with the other ranks. Every rank must compile its graphs with collectives in the same
+    order: that is how they know which graph they speak of. A session without any is of no account."""
 
     def __init__(self, asked: settings.Settings):
         self.settings = asked
-        self._number = next(_SESSIONS)
+        self._met = meeting.Met(0)
+        self._job_of_all = None  # settings.job, with its generation
         self._ordinals = itertools.count()
         self._agreement = None
         self._planner = None
@@ -166,7 +168,7 @@ class Session:
         if planned.runner is not None and planned.source != following.SOURCE:
             # Where rank 0 plans for all, the others know no planner.
             planner = None if self.settings.embedded == "rank0" else self._planner
-            planned.runner.open(f"{planned.scope}#{self._number}", agreement, self._epoch(), planner)
+            planned.runner.open(f"{planned.scope}#{self._met.number}", agreement, self._met.epoch, planner)
         if on_plan is not None:
             on_plan(planned)
         return planned.module
@@ -290,10 +292,6 @@ class Session:
             self._told.add(text)
             return False
 
-    def _epoch(self) -> int:
-        """Of what ranks connect for: a restarted job's connections refuse those that are left of the last one."""
-        return self.settings.job.generation if self.settings.job else int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-
     def _telemetry(self):
         """Where buckets are reported to; None: nowhere."""
         agent = self.settings.agent or os.environ.get("BUCKETD_AGENT", "")
@@ -377,9 +375,11 @@ class Session:
         """What GetPlan says of this rank; None without a job."""
         if self.settings.job is None:
             return None
-        ranks = self._agreement.ranks
-        named = f"{scope}#{self._number}" if self._number else scope  # the job's other backends count their graphs too
-        return self.settings.job.at(named, [ranks.index(self._agreement.rank)], len(ranks))
+        if self._job_of_all is None:
+            self._job_of_all = starts.numbered(self.settings.job, self._agreement, self._planner, scope, self.settings.deadline)
+        ranks, number = self._agreement.ranks, self._met.number
+        named = f"{scope}#{number}" if number else scope  # the job's other backends count their graphs too
+        return self._job_of_all.at(named, [ranks.index(self._agreement.rank)], len(ranks))
 
     def _find_planner(self):
         """A PlannerClient, where one can be reached; else the error that says why, once and for all."""
@@ -431,9 +431,7 @@ class Session:
         if self._agreement is None:
             import torch.distributed as dist
 
-            # torchrun --standalone starts all ranks again on one store, with what they left there.
-            restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-            store = job_store(f"bucketd/{restart}/{self._number}")
+            store = job_store("bucketd")
             # Without torch.distributed ranks can meet at the planner alone, if it knows their job.
             rank, world = rank_and_world() if store is not None or self.settings.job is not None else (0, 1)
             ranks = tuple(sorted(self.settings.ranks or range(world)))
@@ -444,8 +442,9 @@ class Session:
                                    f"key-value store, and torch.distributed is not initialised")
             if len(ranks) == 1:
                 store = None
-            elif self.settings.ranks and store is not None:
-                store = dist.PrefixStore(f"{ranks[0]}", store)
+            self._met = meeting.of_this_process.meet(store, rank, ranks, 2 * self.settings.deadline)
+            if store is not None:
+                store = dist.PrefixStore(self._met.word, store)
             self._agreement = Agreement(store, rank, ranks, self.settings.fallback, 2 * self.settings.deadline)
         return self._agreement
 

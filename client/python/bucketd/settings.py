@@ -44,8 +44,8 @@ class SettingsArgs(TypedDict, total=False):
     embedded       "rank0": without an address, on several nodes, rank 0 plans for all
     deadline       seconds that one graph's plan may take
     cost_profile   of the planner: NAME (its first version), NAME@3, NAME@latest (the promoted one); None: its default, as promoted
-    job            what the planner shall know the ranks by: "torchrun" or True (name and restarts from torchrun), or a
-                   bucketd.Job(id, generation)
+    job            what the planner shall know the ranks by: "torchrun" or True (torchrun's name for it; the planner counts its
+                   starts), or a bucketd.Job(id, generation)
     tenant         whose plans these are, where several teams share a planner
     ranks          those that run this program; None: all
     comm_backend   whose order of sums numerics speak of, "gloo" or "nccl"; "": that of the graph's first group

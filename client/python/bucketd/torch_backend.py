@@ -48,7 +48,7 @@ def backend(
 ) -> Backend:
     """A backend for `torch.compile(model, backend=bucketd.backend(...))` that runs the step's collectives by a plan.
 
-    Make it, and compile with it, in the same order on every rank. What is compiled again, for a batch of another size, keeps the
+    Compile with it, and with others, in the same order on every rank. What is compiled again, for a batch of another size, keeps the
     order of its plan, and a rank may do that alone; sizes may be symbolic. No rank runs a plan before all of them hold the same
     one: they compare notes through torch.distributed's key-value store. With `job` the planner sees to it as well: it
     answers when all ranks have asked, all of them alike, names the ranks and the first node that differ or the ranks that
