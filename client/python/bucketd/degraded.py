@@ -20,6 +20,7 @@ NAMES = {
     "fast_failures": "calls refused while it was given up",
     "uploads": "graphs sent in chunks, each attempt once",
     "resumed_uploads": "of them, those that went on where a broken one stopped",
+    "graphs_without_collectives": "graphs that a backend was to plan and that have nothing to plan",
     "unplanned": "graphs that stay without a plan, by fallback or because planning is switched off",
     "refused_buckets": "buckets that stay with torch.distributed, since the executor has no such dtype or operation",
     "telemetry_dropped": "records of buckets that no agent has read in time, or that were not made when an executor was closed",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import fx
 
-from . import bucket_ops, recompiling
+from . import bucket_ops, degraded, recompiling
 from .boxed import boxed
 from .capture import KINDS
 from .graph import Role
@@ -92,7 +92,7 @@ class Backend:
         self.parameter_order = parameter_order
         self.on_plan = on_plan
         self.compiler, self.passes, self.partitioner, self.recompile = compiler, passes, partitioner, recompile
-        self._told_of_wrapper = self._told_of_options = False
+        self._told_of_nothing = self._told_of_options = self._had_collectives = False
         self.__name__ = "bucketd"
         recompiling.watch()
 
@@ -147,21 +147,33 @@ class Backend:
             if each != PLAN:
                 part = each(part, inputs) or part
             elif has_collectives(part):
+                self._had_collectives = True
                 recompiling.errors_are_errors()
                 part = self.session.plan(part, context, kind, ordinal, order, planned, self.recompile)
             else:
-                self._tell_of_wrapper(context)
+                degraded.count("graphs_without_collectives")
+                self._tell_of_nothing(context, kind)
         return part, bool(plans)
 
-    def _tell_of_wrapper(self, context) -> None:
-        """Once, on one rank: that a graph has nothing to plan since something around it communicates."""
-        wrapper = None if self._told_of_wrapper else _wrapper(_traced_module(context.model_prefixes))
+    def _tell_of_nothing(self, context, kind: str) -> None:
+        """Once, on one rank: that a graph has nothing to plan since something around it communicates, or that no graph of a model that is
+        trained had anything."""
+        if self._told_of_nothing:
+            return
+        rank, world = rank_and_world()
+        ranks = self.session.settings.ranks or range(world)
+        wrapper = _wrapper(_traced_module(context.model_prefixes))
         if wrapper is not None:
-            self._told_of_wrapper = True
-            log.log(logging.WARNING if rank_and_world()[0] == 0 else logging.DEBUG,
-                    "bucketd: a graph without collectives has no plan: %s communicates outside of what is compiled. Parameters have to be "
-                    "gathered in the graph (SimpleFSDP; client/python/TRAINERS.md); for fully_shard `bucketctl advise` says how to wrap "
-                    "and prefetch", wrapper)
+            why = f"a graph without collectives has no plan: {wrapper} communicates outside of what is compiled"
+        elif kind == "bw" and not self._had_collectives and len(ranks) > 1:
+            why = ("a backward without collectives has no plan, and no graph before it had any: nothing is sharded in what is compiled, or "
+                   "what shards it (fully_shard, DistributedDataParallel) communicates outside of that")
+        else:
+            return
+        self._told_of_nothing = True
+        log.log(logging.WARNING if rank == min(ranks) else logging.DEBUG,
+                "bucketd: %s. Parameters have to be gathered in the graph (SimpleFSDP; client/python/TRAINERS.md); for fully_shard "
+                "`bucketctl advise` says how to wrap and prefetch", why)
 
     def _node_by_node(self, gm: fx.GraphModule, example_inputs, context, plan):
         from torch._dynamo.backends.common import aot_autograd
