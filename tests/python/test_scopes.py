@@ -47,6 +47,30 @@ def test_a_compiled_model_can_be_copied_and_its_copies_run_by_the_plan_of_its_co
     assert set(scopes) == {"0/fw", "0/bw"}
 
 
+def test_blocks_that_are_compiled_alone_have_their_own_part_of_the_models_order(caplog):
+    """Which names its parameters from the root on: payloads of blocks kept the graph's order instead."""
+    plans = []
+    with planner() as one, fake_mesh() as mesh:
+        model = sharded_model(mesh, 4, 6, blocks=2)
+        backend = bucketd.backend(address=one.address, model=model, mode="manual", buckets="*", on_plan=plans.append)
+        for block in model.blocks:
+            block.compile(backend=backend)
+        model(torch.zeros(2, 4, dtype=torch.int64)).backward()
+    assert plans and not [d for planned in plans for d in planned.plan.diagnostics if d.code == "payload-order-unknown"]
+    assert "has none of the parameters" not in caplog.text
+
+
+def test_an_order_that_fits_no_graph_is_said_to_once(caplog):
+    with planner() as one, fake_mesh() as mesh:
+        model = sharded_model(mesh, 4, 6, blocks=1)
+        parts = [model.blocks[0], model.head]
+        backend = bucketd.backend(address=one.address, model=torch.nn.Linear(1, 1))
+        step = torch.compile(lambda x: parts[0](x) + parts[1](x).sum(), backend=backend)
+        for size in (2, 3):
+            step(torch.zeros(size, 4, dtype=torch.bfloat16)).sum().backward()
+    assert len([text for text in caplog.messages if "a graph has none of the parameters that model= and param_order= name (weight, ...)" in text]) == 1
+
+
 def plan(one, **more):
     """What a plan for a small graph came to."""
     b, plans = Builder(), []

@@ -92,7 +92,7 @@ class Backend:
         self.parameter_order = parameter_order
         self.on_plan = on_plan
         self.compiler, self.passes, self.partitioner, self.recompile = compiler, passes, partitioner, recompile
-        self._told_of_nothing = self._told_of_options = self._had_collectives = False
+        self._told_of_nothing = self._told_of_options = self._told_of_order = self._had_collectives = False
         self.__name__ = "bucketd"
         recompiling.watch()
 
@@ -103,9 +103,7 @@ class Backend:
     def __call__(self, gm: fx.GraphModule, example_inputs, **how):
         """With compiler="inductor", `how` is what torch.compile has of mode= and options=, and what compile_fx takes."""
         context = CaptureContext.from_dynamo(gm, example_inputs)
-        order = self.parameter_order
-        if order is None:
-            order = _registration_order(context)
+        order = self._order(context)
         compiled_for, planned = recompiling.backend_here(), threading.Event()
 
         def on_plan(_: Planned) -> None:
@@ -120,6 +118,20 @@ class Backend:
         finally:
             ordinal.in_forward = False
         return recompiling.never_eager(run, planned)
+
+    def _order(self, context: CaptureContext) -> list[str]:
+        """Of eager's parameters. Blocks of a model that are compiled alone have names of their own, and an order of their own."""
+        order = self.parameter_order
+        names = [info.parameter for info in context.parameters()]
+        if order is not None and not (order and names and set(names).isdisjoint(order)):
+            return order
+        own = _registration_order(context)
+        if order and not own and not self._told_of_order:
+            self._told_of_order = True
+            log.log(logging.WARNING if rank_and_world()[0] == 0 else logging.DEBUG,
+                    "bucketd: a graph has none of the parameters that model= and param_order= name (%s, ...), but others (%s, ...): sums "
+                    "of their gradients keep the graph's order, which need not be eager's", order[0], names[0])
+        return own
 
     def _compiled(self, gm: fx.GraphModule, example_inputs, context, plan, how):
         if self.compiler != INDUCTOR:
