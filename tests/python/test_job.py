@@ -49,6 +49,8 @@ def test_torchrun_names_the_job_and_the_planner_counts_its_starts(monkeypatch):
     assert from_environment(monkeypatch, "llama-17", "3") == bucketd.Job("llama-17", None)
     assert job.resolve(True) == bucketd.Job("llama-17", None)
     assert bucketd.Job("llama-17").generation == 0
+    with pytest.raises(ValueError, match="which generation"):
+        job.resolve(True).at("0/fw", [0], 1)
 
 
 @pytest.mark.parametrize("run,restarts", [(None, None), ("llama-17", None), (None, "0"), ("llama-17", "many")])

@@ -48,6 +48,8 @@ class Job:
 
     def at(self, scope: str, ranks: Sequence[int], size: int) -> planner_pb2.Job:
         """For PlannerClient.get_plan: this job's `scope`, for which a call speaks as `ranks` of 0 .. size - 1."""
+        if self.generation is None:
+            raise ValueError(f"job {self.id}: nobody has said yet which generation this is")
         return planner_pb2.Job(id=self.id, generation=self.generation, scope=scope, rank=ranks, size=size, fresh=self.fresh)
 
 

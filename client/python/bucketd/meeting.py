@@ -49,7 +49,7 @@ class Meetings:
 
     def meet(self, store, rank: int, ranks: tuple[int, ...], deadline: float) -> Met:
         """Of `ranks`, at `store`; None: there is nobody to meet. The first rank waits for nobody: it answers from a thread, until all
-        have come or the deadline is over. AgreementError on another one that gets no answer within it."""
+        have come or nobody can wait any more. AgreementError on another one that gets no answer within the deadline."""
         with self._lock:
             met = Met(self._led[ranks[0]])
             if store is not None:
@@ -83,7 +83,7 @@ class _Meeting:
 
     def _answer(self, store, met: Met) -> None:
         here = {str(rank): f"{met.word}/here/{rank}" for rank in self.ranks[1:]}
-        until = time.monotonic() + self.deadline
+        until = time.monotonic() + 2 * self.deadline  # of a rank that comes late, too
         silent: set[int] = set()  # hellos that are counted, and not there yet; who died in between leaves one for ever
         counted = answered = 0
         with contextlib.suppress(Exception):  # the store is gone, as those who wait for an answer will see
