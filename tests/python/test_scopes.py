@@ -80,6 +80,18 @@ def plan(one, **more):
     return plans
 
 
+def test_code_that_stays_without_a_plan_is_told_of_each_time_that_it_is_compiled(caplog):
+    with fake_mesh() as mesh:
+        compiled = torch.compile(sharded_model(mesh, 4, 6, blocks=1), backend=bucketd.backend(address="127.0.0.1:1", fallback="unplanned"),
+                                 dynamic=False)
+        counted = [bucketd.counters()["unplanned"]]
+        for size in (2, 3):
+            compiled(torch.zeros(size, 4, dtype=torch.int64)).backward()
+            counted.append(bucketd.counters()["unplanned"])
+    assert [after - before for before, after in zip(counted, counted[1:], strict=False)] == [2, 2]
+    assert {f"bucketd: {scope} is compiled again and stays without a plan" for scope in ("0/fw", "0/bw")} <= set(caplog.messages)
+
+
 def fail_halfway(normalized, captured):
     normalized.graph.nodes[0].memory_bytes = 4711
     raise KeyError("a new operation")

@@ -238,6 +238,9 @@ class Session:
             return None, None  # all ranks will hear of it
         for agreed in known:
             if agreed.plan is None:
+                degraded.count("unplanned")
+                log.log(logging.WARNING if self._agreement.leader else logging.DEBUG,
+                        "bucketd: %s is compiled again and stays without a plan", agreed.scope)
                 return agreed, None
             followed = following.follow(agreed, normalized.graph, digest)
             if followed is None or agreed.runner is not None and _ranks(agreed.graph) != _ranks(normalized.graph):
