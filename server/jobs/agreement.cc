@@ -18,7 +18,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kWorkers = 2;  // wait for the store, compare graphs, send verdicts
+// Wait for the store, compare graphs, send verdicts. What one share does takes long where it lets
+// go of thousands of pins: then another thread is left.
+constexpr int kWorkers = 3;
+constexpr int kWorkersOfOneShare = 2;
 constexpr int kMaxQueuedWork = 1 << 16;
 // Whoever ends a scope hands this many answers out by itself; a verdict for more is a worker's job.
 constexpr size_t kAnswersInline = 64;
@@ -64,7 +67,7 @@ Agreement::Agreement(const Parts& parts)
     : parts_(parts),
       around_(std::make_unique<HereNow>(parts_)),
       table_(LimitsOf(parts_.options), *around_),
-      workers_(kWorkers, kMaxQueuedWork) {
+      workers_(kWorkers, kMaxQueuedWork, kWorkersOfOneShare) {
   SweepPins();
 }
 
@@ -90,7 +93,7 @@ Agreement::CallId Agreement::Come(CallEvent event, Done done) {
   {
     const absl::MutexLock lock(&mutex_);
     event.call = table_.NewCall();
-    callers_.emplace(event.call, std::move(done));
+    callers_.emplace(event.call, Waiting{std::move(done), event.job.share});
     due = Take(event);
     waits = table_.Waits(event.call);
   }
@@ -121,8 +124,9 @@ void Agreement::BeginDrain() { Happen(DrainBegan{}); }
 
 void Agreement::ReleaseJobs(const Release& what,
                             std::function<void(absl::StatusOr<Released>)> done) {
-  Submit([this, what, done] { done(ReleaseNow(what)); },
-         [done] { done(MakeError(Reason::kOverloaded, "too much is waiting for the store")); });
+  Submit(
+      what.share, [this, what, done] { done(ReleaseNow(what)); },
+      [done] { done(MakeError(Reason::kOverloaded, "too much is waiting for the store")); });
 }
 
 std::set<std::string> Agreement::Fitting(const std::string& tenant,
@@ -174,7 +178,8 @@ void Agreement::SweepPins() {
   const milliseconds period =
       std::clamp<milliseconds>(parts_.options.pin_ttl / 4, milliseconds(10), std::chrono::hours(1));
   parts_.timers.Schedule(Clock::now() + period, [this] {
-    Submit([this] { parts_.pins.DropExpired(); }, [] {});
+    Submit(
+        {}, [this] { parts_.pins.DropExpired(); }, [] {});
     SweepPins();
   });
 }
@@ -197,7 +202,9 @@ Agreement::Due Agreement::Take(Event event) {
   Due due;
   due.answers.reserve(actions.answers.size());
   for (auto& [call, answer] : actions.answers) {
-    due.answers.emplace_back(TakeDone(call), std::move(answer));
+    Waiting caller = TakeCaller(call);
+    due.answers.emplace_back(std::move(caller.done), std::move(answer));
+    due.share = std::move(caller.share);
   }
   due.notes = std::move(actions.notes);
   for (Action& action : actions.rest) {
@@ -225,11 +232,11 @@ void Agreement::ShowSizes() {
   parts_.metrics.waiting_ranks.Set(static_cast<double>(table_.waiting_ranks()));
 }
 
-Agreement::Done Agreement::TakeDone(uint64_t call) {
+Agreement::Waiting Agreement::TakeCaller(uint64_t call) {
   const auto found = callers_.find(call);
-  Done done = std::move(found->second);
+  Waiting caller = std::move(found->second);
   callers_.erase(found);
-  return done;
+  return caller;
 }
 
 void Agreement::Run(Due due) {
@@ -244,7 +251,7 @@ void Agreement::Run(Due due) {
     const auto send = [answers] {
       for (auto& [done, answer] : *answers) done(std::move(answer));
     };
-    Submit(send, send);
+    Submit(due.share, send, send);
   } else {
     for (auto& [done, answer] : due.answers) {
       done(std::move(answer));
@@ -254,12 +261,29 @@ void Agreement::Run(Due due) {
   for (const std::function<void()>& call : due.calls) call();
 }
 
-void Agreement::Submit(std::function<void()> run, const std::function<void()>& refused) {
-  const auto named = [call = CurrentCall(), run = std::move(run)] {
-    const WorkFor names(call);
-    run();
+void Agreement::Submit(const WorkerPool::Share& share, std::function<void()> run,
+                       std::function<void()> refused) {
+  const auto named = [call = CurrentCall()](std::function<void()> what) {
+    return [call, what = std::move(what)] {
+      const WorkFor names(call);
+      what();
+    };
   };
-  if (!workers_.TrySubmit(named)) refused();
+  workers_.Submit(share, named(std::move(run)), named(std::move(refused)));
+}
+
+// Whose it is. All of a job has one share, and so begins in the order in which it was decided.
+template <typename Action>
+WorkerPool::Share Agreement::ShareOfWork(const Action& action) const {
+  Shares::Path share;
+  if constexpr (requires { action.job; }) {
+    share = table_.ShareOf(action.job);
+  } else if constexpr (requires { action.fetch; }) {
+    share = table_.ShareOf(action.fetch.scope);
+  } else {
+    share = table_.ShareOf(action.scope);
+  }
+  return share.empty() ? WorkerPool::Share() : WorkerPool::Share(share[0], share[1]);
 }
 
 template <typename Action>
@@ -269,14 +293,16 @@ void Agreement::Start(Action& action, Due& due) {
   const auto refused = [this, shared] {
     Happen(Work(*shared, absl::UnavailableError("too much is waiting for the store")));
   };
-  due.calls.push_back([this, run, refused] { Submit(run, refused); });
+  due.calls.push_back(
+      [this, share = ShareOfWork(*shared), run, refused] { Submit(share, run, refused); });
 }
 
 void Agreement::Start(AnswerFromStore& answer, Due& due) {
-  const Done done = TakeDone(answer.call);
-  due.calls.push_back([this, done, answer] {
-    Submit([this, done, answer] { done(PinnedAnswer(answer)); },
-           [done] { done(MakeError(Reason::kOverloaded, "too much is waiting for the store")); });
+  due.calls.push_back([this, caller = TakeCaller(answer.call), answer] {
+    const Done& done = caller.done;
+    Submit(
+        caller.share, [this, done, answer] { done(PinnedAnswer(answer)); },
+        [done] { done(MakeError(Reason::kOverloaded, "too much is waiting for the store")); });
   });
 }
 

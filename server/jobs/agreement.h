@@ -24,6 +24,7 @@
 #include "absl/synchronization/mutex.h"
 
 #include "proto/peer.pb.h"
+#include "server/base/stripes.h"
 #include "server/base/timers.h"
 #include "server/base/worker_pool.h"
 #include "server/config/options.h"
@@ -88,6 +89,7 @@ class Agreement {
     bool pattern = false;      // `job` is one, as of fnmatch(3), for all jobs that it fits
     bool by_operator = false;  // who waits is told to come again
     Actor by;
+    WorkerPool::Share share = {};  // ShareOf whoever asks (base/shares.h); an operator has none
   };
   struct Released {
     std::set<std::string> jobs;
@@ -95,7 +97,7 @@ class Agreement {
     bool more = false;  // jobs that the pattern fits: say it again
   };
   // Lets go of the pins of jobs and forgets the jobs themselves, unless ranks wait and that is not
-  // an operator's wish. `done` runs on another thread, or here with OVERLOADED.
+  // an operator's wish. `done` runs on another thread, or with OVERLOADED where WorkerPool says.
   void ReleaseJobs(const Release& what, std::function<void(absl::StatusOr<Released>)> done);
   // Forgets jobs that another server of the store has released. Which ones the pattern fits.
   std::set<std::string> Forget(const v1::ForgetJobsRequest& what);
@@ -111,9 +113,14 @@ class Agreement {
 
  private:
   class HereNow;
+  struct Waiting {
+    Done done;
+    WorkerPool::Share share;  // of whoever called
+  };
   // What is to be done without the lock.
   struct Due {
     std::vector<std::pair<Done, Answer>> answers;
+    WorkerPool::Share share;  // of one of those
     std::vector<Note> notes;
     std::vector<std::function<void()>> calls;
   };
@@ -125,10 +132,13 @@ class Agreement {
   Due Take(Event event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Add(const Count& count);
   void ShowSizes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Done TakeDone(uint64_t call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Waiting TakeCaller(uint64_t call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Run(Due due);
-  // `run` on a worker; `refused`, here, if there is no room for it.
-  void Submit(std::function<void()> run, const std::function<void()>& refused);
+  // `run` on a worker when it is the share's turn; else `refused` (WorkerPool).
+  void Submit(const WorkerPool::Share& share, std::function<void()> run,
+              std::function<void()> refused);
+  template <typename Action>
+  WorkerPool::Share ShareOfWork(const Action& action) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void Probe(const AskBroker& ask);
   void SweepPins();
   absl::StatusOr<Released> ReleaseNow(const Release& what);
@@ -160,25 +170,24 @@ class Agreement {
   absl::StatusOr<PlanReplyPtr> ReadPinnedPlan(const Pin& pin);
   absl::StatusOr<StandingPin> WriteAgreed(const StoreAgreed& store,
                                           std::optional<JobMemory>& elsewhere);
-  absl::StatusOr<Agreed> WriteGeneration(const StoreAgreed& store)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(storing_);
+  // REQUIRES, of this and of WriteMemory: the tenant's storing_.
+  absl::StatusOr<Agreed> WriteGeneration(const StoreAgreed& store);
   // Writes that the generation has no plan, if planning is off by now. What stands then, or empty:
   // there is nothing in the way of a plan.
   absl::StatusOr<std::optional<JobMemory>> WriteUnplanned(const JobName& name,
                                                           const JobMemory& memory);
   // What stands instead, if another server was first.
-  absl::StatusOr<std::optional<JobMemory>> WriteMemory(const StoreUnplanned& store)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(storing_);
+  absl::StatusOr<std::optional<JobMemory>> WriteMemory(const StoreUnplanned& store);
   // JobTable's.
   absl::StatusOr<JobMemory> MemoryOf(const JobName& name, uint64_t generation, ScopeId scope = 0);
 
   const Parts parts_;
   const std::unique_ptr<const HereNow> around_;
-  // Over what is written for one event; workers only.
-  absl::Mutex storing_ ABSL_ACQUIRED_BEFORE(mutex_);
+  // By tenant, over what is written for one event: before mutex_, workers only.
+  Stripes storing_;
   mutable absl::Mutex mutex_;
   JobTable table_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<uint64_t, Done> callers_ ABSL_GUARDED_BY(mutex_);  // that are to be answered
+  absl::flat_hash_map<uint64_t, Waiting> callers_ ABSL_GUARDED_BY(mutex_);  // to be answered
   absl::flat_hash_map<uint64_t, PlanBroker::CallId> asked_ ABSL_GUARDED_BY(mutex_);  // by fetch
   absl::flat_hash_map<uint64_t, Timers::Id> timers_ ABSL_GUARDED_BY(mutex_);
   WorkerPool workers_;  // last: what it runs uses the rest

@@ -95,7 +95,7 @@ absl::StatusOr<std::optional<JobMemory>> Agreement::WriteMemory(const StoreUnpla
 // Known or not: it is told once the store has been asked to know it.
 Event Agreement::Work(const StoreUnplanned& store, const absl::Status& busy) {
   if (!busy.ok()) return UnplannedStored{store.job, store.generation};
-  const absl::MutexLock storing(&storing_);
+  const absl::MutexLock storing(&storing_.Of(store.job.first));
   CrashPoint("unplanned: to be kept");
   absl::StatusOr<std::optional<JobMemory>> elsewhere = WriteMemory(store);
   CrashPoint("unplanned: kept");
@@ -134,7 +134,7 @@ absl::StatusOr<Agreed> Agreement::WriteGeneration(const StoreAgreed& store) {
 absl::StatusOr<StandingPin> Agreement::WriteAgreed(const StoreAgreed& store,
                                                    std::optional<JobMemory>& elsewhere) {
   const auto& [tenant, job] = store.job;
-  const absl::MutexLock storing(&storing_);
+  const absl::MutexLock storing(&storing_.Of(tenant));
   ASSIGN_OR_RETURN(Agreed agreed, WriteGeneration(store));
   if (agreed.pin.has_value()) return StandingPin{*std::move(agreed.pin), store.reply};
   elsewhere = std::move(agreed.elsewhere);

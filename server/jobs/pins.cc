@@ -109,7 +109,7 @@ absl::Status Pins::Sweep() {
 absl::Status Pins::SweepRecord(const Record& record) {
   const std::optional<Kept> kept = KeptBy(record);
   if (!kept.has_value()) return absl::OkStatus();
-  const absl::MutexLock writing(&writing_);
+  const absl::MutexLock writing(&writing_.Of(TenantOf(record.key)));
   if (kept->expires > WallNow()) {
     Count(record.key, kept->expires, kept->ranks);
     return absl::OkStatus();
@@ -232,7 +232,7 @@ absl::StatusOr<JobMemory> Pins::PutJob(absl::string_view tenant, absl::string_vi
   const WallTime expires = Expiry();
   const std::string key = JobKey(tenant, job);
   JobMemory stands;
-  const absl::MutexLock writing(&writing_);
+  const absl::MutexLock writing(&writing_.Of(tenant));
   RETURN_IF_ERROR(MakeRoom(tenant, key, memory.ranks));
   RETURN_IF_ERROR(
       Update(key, by, [&](const auto& before, AuditLine& line) -> absl::StatusOr<std::string> {
@@ -250,10 +250,14 @@ bool Pins::CountIfDue(absl::string_view tenant, bool has_room) {
     last = now;
     return true;
   };
-  if (counted_.size() >= kMostCounted) counted_.clear();
-  Counted& counted = counted_[std::string(tenant)];
-  if (!is_due(counted.at, kCountAgain) && (has_room || !is_due(counted.for_room, kCountForRoom))) {
-    return false;
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (counted_.size() >= kMostCounted) counted_.clear();
+    Counted& counted = counted_[std::string(tenant)];
+    if (!is_due(counted.at, kCountAgain) &&
+        (has_room || !is_due(counted.for_room, kCountForRoom))) {
+      return false;
+    }
   }
   CountAgain(absl::StrCat(tenant, "\n"));
   return true;
@@ -307,7 +311,7 @@ absl::Status Pins::MakeRoom(absl::string_view tenant, const std::string& key, ui
 absl::StatusOr<Agreed> Pins::Agree(const Agreeing& what) {
   const auto& [tenant, job] = what.job;
   const Names names{JobKey(tenant, job), PinKey(tenant, job, what.scope)};
-  const absl::MutexLock writing(&writing_);
+  const absl::MutexLock writing(&writing_.Of(tenant));
   RETURN_IF_ERROR(MakeRoom(tenant, names.job, what.memory.ranks));
   // Where there is no room for the pin, the generation is kept all the same.
   absl::Status pinned = MakeRoom(tenant, names.pin, what.pin.size);
@@ -423,7 +427,7 @@ absl::StatusOr<bool> Pins::ExtendRecord(const std::string& key, const std::strin
 
 absl::StatusOr<int64_t> Pins::Extend(absl::string_view tenant, absl::string_view job,
                                      WallTime expires, const Actor& by) {
-  const absl::MutexLock writing(&writing_);
+  const absl::MutexLock writing(&writing_.Of(tenant));
   int64_t pins = 0;
   std::string after;
   while (true) {
@@ -441,7 +445,7 @@ absl::StatusOr<int64_t> Pins::Extend(absl::string_view tenant, absl::string_view
 
 absl::StatusOr<int64_t> Pins::Release(absl::string_view tenant, absl::string_view job,
                                       const Actor& by) {
-  const absl::MutexLock writing(&writing_);
+  const absl::MutexLock writing(&writing_.Of(tenant));
   return ReleaseAll(JobPrefix(tenant, job), by);
 }
 

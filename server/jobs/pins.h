@@ -24,6 +24,7 @@
 
 #include "passes/base/digest.h"
 #include "server/base/clock.h"
+#include "server/base/stripes.h"
 #include "server/jobs/agreement_metrics.h"
 #include "server/jobs/machine/pin.h"
 #include "server/jobs/pin_index.h"
@@ -127,24 +128,22 @@ class Pins {
   void See(const std::string& key, const Value& value);
   std::optional<Found> Seen(const Names& names) const;
 
+  // -- REQUIRES of all that follow, down to Displace(): the tenant's writing_
   // Writes what `next` makes of the record that is there, though others write it, too. With the
   // line that it asks for: `what` "" is none.
   using Next = absl::FunctionRef<absl::StatusOr<std::string>(
       const std::optional<std::string>& before, AuditLine& line)>;
-  absl::Status Update(const std::string& key, const Actor& by, Next next)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+  absl::Status Update(const std::string& key, const Actor& by, Next next);
   // Counts what other servers have pinned and released of the tenant's, if that was long ago;
   // false: it was not. O(its pins).
-  bool CountIfDue(absl::string_view tenant, bool has_room) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
-  void CountAgain(const std::string& prefix) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+  bool CountIfDue(absl::string_view tenant, bool has_room);
+  void CountAgain(const std::string& prefix);
   // For a record that is new. Takes away a few at once where many are too many.
-  absl::Status MakeRoom(absl::string_view tenant, const std::string& key, uint32_t ranks)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
-  absl::StatusOr<int64_t> ReleaseAll(const std::string& prefix, const Actor& by)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+  absl::Status MakeRoom(absl::string_view tenant, const std::string& key, uint32_t ranks);
+  absl::StatusOr<int64_t> ReleaseAll(const std::string& prefix, const Actor& by);
   bool IsAsCounted(const Record& record) const;
   // Unless another server has used the job since it was counted here.
-  absl::Status Displace(const std::string& prefix) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+  absl::Status Displace(const std::string& prefix);
   void Count(const std::string& key, WallTime expires, uint32_t ranks);
   // Unless it has another expiry than `expires` by now; nullopt: whatever it has.
   void Forget(const std::string& key, const std::optional<WallTime>& expires);
@@ -152,13 +151,11 @@ class Pins {
   void EraseAll(const std::string& prefix) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False: it has gone meanwhile.
   absl::StatusOr<bool> ExtendRecord(const std::string& key, const std::string& holder,
-                                    WallTime expires, const Actor& by)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+                                    WallTime expires, const Actor& by);
   absl::Status Sweep();
   absl::Status SweepRecord(const Record& record);
   // ABORTED: it is another one by now.
-  absl::Status EraseRecord(const Record& record, absl::string_view what, const Actor& by)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+  absl::Status EraseRecord(const Record& record, absl::string_view what, const Actor& by);
   WallTime Expiry() const;
   int64_t LimitOf(absl::string_view tenant) const;
   bool HasRoomForPlan(absl::string_view tenant, int64_t bytes) const;
@@ -169,14 +166,15 @@ class Pins {
   Store& store_;
   AgreementMetrics& metrics_;
   const PinLimits limits_;
-  absl::Mutex writing_ ABSL_ACQUIRED_BEFORE(mutex_);  // over each sequence of writes; never held
-                                                      // together with gRPC's threads
+  // By tenant, over each sequence of writes, which is as long as what is let go of is large; before
+  // mutex_, and never held together with gRPC's threads.
+  Stripes writing_;
+  mutable absl::Mutex mutex_;
   struct Counted {
     SteadyTime at;        // for a pin or job that is new
     SteadyTime for_room;  // where there was none
   };
-  std::map<std::string, Counted, std::less<>> counted_ ABSL_GUARDED_BY(writing_);  // by tenant
-  mutable absl::Mutex mutex_;
+  std::map<std::string, Counted, std::less<>> counted_ ABSL_GUARDED_BY(mutex_);  // by tenant
   PinIndex index_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Value> seen_ ABSL_GUARDED_BY(mutex_);
 };

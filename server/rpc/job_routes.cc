@@ -202,11 +202,13 @@ void JobRoutes::Start(CallId id, Leg leg) {
 void JobRoutes::LookUp(CallId id, Leg leg) {
   std::optional<ReplicaId> owner;
   LeaseName name;
+  Shares::Path share;
   {
     const absl::MutexLock lock(&mutex_);
     const Call* call = Find(id, leg);
     if (call == nullptr) return;
     name = call->lease;
+    share = call->share;
     const auto known = known_.find(name);
     const bool is_elsewhere = known != known_.end() && known->second != parts_.members.self();
     if (call->here == nullptr && is_elsewhere) {
@@ -219,8 +221,12 @@ void JobRoutes::LookUp(CallId id, Leg leg) {
   }
   if (owner.has_value()) {
     StayThere(id, leg, *owner);
-  } else if (!parts_.pool.TrySubmit([this, name] { LookUpNow(name); })) {
-    TellAll(name, MakeError(Reason::kOverloaded, "too much is waiting for the store"));
+  } else {
+    parts_.pool.Submit(
+        {share[0], share[1]}, [this, name] { LookUpNow(name); },
+        [this, name] {
+          TellAll(name, MakeError(Reason::kOverloaded, "too much is waiting for the store"));
+        });
   }
 }
 

@@ -36,10 +36,12 @@ v1::ForwardRequest MessageOf(const RanksCall& call, const ReplicaId& owner, bool
 
 void JobRoutes::StayThere(CallId id, Leg leg, const ReplicaId& owner) {
   bool bring = false;
+  Shares::Path share;
   {
     const absl::MutexLock lock(&mutex_);
     Call* call = Find(id, leg);
     if (call == nullptr) return;
+    share = call->share;
     call->where = Where::kThere;
     call->owner = owner;
     const auto owed = owed_.find(call->asks.graph_key);
@@ -47,8 +49,13 @@ void JobRoutes::StayThere(CallId id, Leg leg, const ReplicaId& owner) {
             parts_.graphs.Contains(call->asks.graph_key);
     if (bring) owed_.erase(owed);  // others of that graph need not
   }
-  if (bring && parts_.uploads.TrySubmit([this, id, leg] { BringGraph(id, leg); })) return;
-  Forward(id, leg);
+  const auto forward = [this, id, leg] { Forward(id, leg); };
+  if (bring) {
+    parts_.uploads.Submit(
+        {share[0], share[1]}, [this, id, leg] { BringGraph(id, leg); }, forward);
+  } else {
+    forward();
+  }
 }
 
 void JobRoutes::BringGraph(CallId id, Leg leg) {
@@ -232,14 +239,19 @@ void JobRoutes::UsePlan(CallId id, Leg leg, const ReplicaId& owner, const v1::Pl
     AnswerPlan(id, leg, plan.source(), reply);
     return;
   }
+  Shares::Path share;
   {
     const absl::MutexLock lock(&mutex_);
+    const Call* call = Find(id, leg);
+    if (call == nullptr) return;
+    share = call->share;
     std::vector<PlanWaits>& waiting = reading_[plan.key()];
     waiting.push_back({id, leg, *sha256, plan.source()});
     if (waiting.size() > 1) return;
   }
-  if (!parts_.pool.TrySubmit([this, key = plan.key()] { ReadPlan(key); }))
-    TellPlan(plan.key(), nullptr);
+  parts_.pool.Submit(
+      {share[0], share[1]}, [this, key = plan.key()] { ReadPlan(key); },
+      [this, key = plan.key()] { TellPlan(key, nullptr); });
 }
 
 // Whoever has the job says which plan its ranks agreed on; of another tenant's, or for another

@@ -10,7 +10,9 @@
 #include "passes/planner.h"
 #include "proto/planner.grpc.pb.h"
 #include "server/base/errors.h"
+#include "server/base/host.h"
 #include "server/base/names.h"
+#include "server/base/shares.h"
 #include "server/base/version.h"
 #include "server/plans/plan_request.h"
 #include "server/rpc/get_plan_reactor.h"
@@ -56,7 +58,10 @@ class ReleaseJobReactor final : public grpc::ServerUnaryReactor {
     RETURN_IF_ERROR(CheckTenant(tenant));
     RETURN_IF_ERROR(CheckJobName("job_id", request.job_id()));
     return Agreement::Release{
-        .tenant = tenant, .job = request.job_id(), .by = ActorOf(caller, context_)};
+        .tenant = tenant,
+        .job = request.job_id(),
+        .by = ActorOf(caller, context_),
+        .share = ShareOf(tenant, HostOf(context_.peer()), !caller.any_tenant)};
   }
 
   void Released(const std::string& tenant, const absl::StatusOr<Agreement::Released>& released) {

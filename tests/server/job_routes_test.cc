@@ -13,6 +13,7 @@
 
 #include "server/base/errors.h"
 #include "server/base/metrics.h"
+#include "server/rpc/peer_jobs.h"
 #include "server/store/sqlite_store.h"
 #include "tests/server/forwarding_store.h"
 
@@ -31,7 +32,13 @@ class Away final : public ForwardingStore {
     if (away) return absl::UnavailableError("postgres://db-1/bucketd: cannot connect");
     return ForwardingStore::GetRecord(shelf, key);
   }
+  absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
+                                                  absl::string_view after, int32_t limit) override {
+    looks += shelf == Shelf::kReplicas ? 1 : 0;
+    return ForwardingStore::ListRecords(shelf, prefix, after, limit);
+  }
   bool away = false;
+  int looks = 0;  // for replicas
 };
 
 class NobodyAnswers final : public PeerCalls {
@@ -98,6 +105,26 @@ TEST(JobRoutesTest, WhoCouldNotBeAskedIsToldOfTheStoreAndOfTheOtherReplica) {
   timers.Stop();
   pool.Stop();
   uploads.Stop();
+}
+
+TEST(PeerJobsTest, TrainersReleasesLookForReplicasOnceAPeriodAndAnOperatorsEachTime) {
+  const auto engine = *SqliteStore::Open({});
+  Away store(*engine);
+  Membership members(store, {"a:1", 1}, std::chrono::hours(1), Now);
+  WorkerPool pool(1, 99);
+  NobodyAnswers peers(pool);
+  PeerJobs jobs(members, peers);
+  v1::ForgetJobsRequest forget;
+  for (int i = 0; i < 5; ++i) jobs.Forget(forget);
+  EXPECT_EQ(store.looks, 1);
+  forget.set_by_operator(true);
+  for (int i = 0; i < 5; ++i) jobs.Forget(forget);
+  EXPECT_EQ(store.looks, 6);
+  Membership hurried(store, {"b:1", 1}, milliseconds(0), Now);
+  PeerJobs often(hurried, peers);
+  forget.set_by_operator(false);
+  for (int i = 0; i < 5; ++i) often.Forget(forget);
+  EXPECT_EQ(store.looks, 11);
 }
 
 TEST(UnreachedTest, AReplicaIsNamedForAMinuteOrUntilItAnswers) {

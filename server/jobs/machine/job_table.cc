@@ -464,6 +464,16 @@ absl::StatusOr<JobMemory> JobTable::MemoryOf(const JobName& name, uint64_t gener
   return found->second->Memory();
 }
 
+Shares::Path JobTable::ShareOf(const JobName& job) const {
+  const auto found = jobs_.find(job);
+  return found == jobs_.end() ? Shares::Path() : found->second->share;
+}
+
+Shares::Path JobTable::ShareOf(ScopeId scope) const {
+  const Scope* found = Find(scope);
+  return found == nullptr ? Shares::Path() : found->job().share;
+}
+
 void JobTable::Erase(Scope& scope) {
   scope.Close();
   scopes_.erase(scope.id());

@@ -44,6 +44,10 @@ class JobTable {
   absl::StatusOr<JobMemory> MemoryOf(const JobName& name, uint64_t generation,
                                      ScopeId scope = 0) const;
 
+  // By whom what is done for it is shared; empty: it is not there any more.
+  Shares::Path ShareOf(const JobName& job) const;
+  Shares::Path ShareOf(ScopeId scope) const;
+
   int64_t jobs() const { return static_cast<int64_t>(jobs_.size()); }
   int64_t scopes() const { return static_cast<int64_t>(scopes_.size()); }
   int64_t waiting_ranks() const { return context_.waiting_ranks; }

@@ -1,0 +1,168 @@
+// Work that the agreement does for one tenant does not hold up another's: turns are counted at the
+// store, in which every job begins and is let go of.
+#include <chrono>
+#include <functional>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "gtest/gtest.h"
+#include "prometheus/registry.h"
+
+#include "server/base/shares.h"
+#include "server/costs/cost_catalog.h"
+#include "server/jobs/agreement.h"
+#include "server/store/sqlite_store.h"
+#include "tests/server/forwarding_store.h"
+
+namespace bucketd {
+namespace {
+
+using std::chrono::minutes;
+
+// Notes for which tenant it is asked for a job's records, and answers when it is open.
+class Turnstile final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+
+  absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf,
+                                                       absl::string_view key) override {
+    if (shelf == Shelf::kPins && absl::StrContains(key, "fw")) Pass(key);
+    return ForwardingStore::GetRecord(shelf, key);
+  }
+  absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
+                                                  absl::string_view after, int32_t limit) override {
+    if (shelf == Shelf::kPins && !prefix.empty()) Pass(prefix);
+    return ForwardingStore::ListRecords(shelf, prefix, after, limit);
+  }
+
+  void Open() {
+    const absl::MutexLock lock(&mutex_);
+    is_open_ = true;
+  }
+  void OpenFor(const std::string& tenant) {
+    const absl::MutexLock lock(&mutex_);
+    passes_ = tenant;
+  }
+  // How often it had been asked for others before it was asked for `tenant` so often.
+  size_t OthersBefore(const std::string& tenant, size_t times) {
+    size_t others = 0, its = 0;
+    const auto came = [&] {
+      others = its = 0;
+      for (const std::string& who : who_) {
+        if (its == times) break;
+        ++(who == tenant ? its : others);
+      }
+      return its == times;
+    };
+    const absl::MutexLock lock(&mutex_);
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&came), absl::Seconds(20)));
+    return others;
+  }
+
+ private:
+  void Pass(absl::string_view key) {
+    const absl::MutexLock lock(&mutex_);
+    who_.emplace_back(key.substr(0, key.find('\n')));
+    if (who_.back() != passes_) mutex_.Await(absl::Condition(&is_open_));
+  }
+
+  absl::Mutex mutex_;
+  std::vector<std::string> who_;
+  std::string passes_;
+  bool is_open_ = false;
+};
+
+class AgreementTurnsTest : public ::testing::Test {
+ protected:
+  ~AgreementTurnsTest() override {
+    store_.Open();
+    timers_.Stop();
+    agreement_.Stop();
+  }
+
+  // One rank of two: its scope's pin is read.
+  void Begin(const std::string& tenant, const std::string& job) {
+    v1::GetPlanRequest message;
+    message.set_tenant(tenant);
+    message.set_graph_digest(std::string(32, 'g'));
+    v1::MeshDim& dim = *message.mutable_mesh()->add_dims();
+    dim.set_name("dp");
+    dim.set_size(8);
+    dim.set_ranks_per_node(8);
+    message.mutable_mesh()->set_device_type("cuda");
+    const JobCall call{.tenant = tenant,
+                       .id = job,
+                       .generation = 1,
+                       .scope = "fw",
+                       .ranks = {0},
+                       .size = 2,
+                       .share = ShareOf(tenant, "host", true)};
+    agreement_.GetPlan(call, *ReadPlanRequest(message, costs_),
+                       std::chrono::steady_clock::now() + minutes(10), [](const auto&) {});
+  }
+  void Release(const std::string& tenant, const std::string& job) {
+    agreement_.ReleaseJobs({.tenant = tenant, .job = job, .share = ShareOf(tenant, "host", true)},
+                           [](const auto&) {});
+  }
+  // The others' work waits before any of a's comes.
+  void ExpectThatAsComeInTurn() {
+    store_.OthersBefore("a", 0);
+    for (const char* job : {"1", "2", "3"}) Begin("a", job);
+    EXPECT_EQ(store_.OthersBefore("a", 1), 2U) << "one worker is left by who has the others";
+    Release("a", "4");
+    store_.Open();
+    EXPECT_LT(store_.OthersBefore("a", 4), 20U);
+    EXPECT_GT(store_.OthersBefore("b", kMany), 0U);
+  }
+
+  static constexpr size_t kMany = 300;
+  const ServerOptions options_;
+  prometheus::Registry registry_;
+  ServerMetrics metrics_{registry_};
+  AgreementMetrics agreement_metrics_{registry_};
+  CostMetrics cost_metrics_{registry_};
+  const std::unique_ptr<SqliteStore> engine_ = *SqliteStore::Open({});
+  Turnstile store_{*engine_};
+  CostCatalog costs_{&store_, cost_metrics_};
+  PlanCache cache_{int64_t{1} << 20, metrics_};
+  GraphStore graphs_{int64_t{1} << 20, metrics_};
+  GraphIntake intake_{options_.intake, metrics_};
+  Timers timers_;
+  ComputeQueue compute_queue_{1, 16};
+  WorkerPool intake_pool_{1, 16};
+  PlanBroker broker_{{cache_, graphs_, intake_, compute_queue_, intake_pool_, timers_, metrics_,
+                      options_, ComputePlan}};
+  Pins pins_{store_, agreement_metrics_, {}};
+  Agreement agreement_{{broker_, cache_, graphs_, intake_, pins_, timers_, agreement_metrics_,
+                        options_, nullptr, nullptr}};
+};
+
+TEST_F(AgreementTurnsTest, ATenantsManyJobsHoldUpNobodyElses) {
+  for (size_t job = 0; job < kMany; ++job) Begin("b", absl::StrCat(job));
+  ExpectThatAsComeInTurn();
+}
+
+TEST_F(AgreementTurnsTest, ATenantsManyReleasesHoldUpNobodyElsesJobs) {
+  for (size_t job = 0; job < kMany; ++job) Release("b", absl::StrCat(job));
+  ExpectThatAsComeInTurn();
+}
+
+// It may have thousands, and takes a commit for each.
+TEST_F(AgreementTurnsTest, WhoLetsGoOfPinsKeepsNoOtherTenantsFromBeingWritten) {
+  store_.OpenFor("a");
+  Release("b", "1");
+  store_.OthersBefore("b", 1);
+  std::future<bool> written = std::async(std::launch::async, [this] {
+    return pins_.PutJob("a", "1", {.generation = 1}, ServerItself()).ok();
+  });
+  EXPECT_EQ(written.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  store_.Open();
+  EXPECT_TRUE(written.get());
+}
+
+}  // namespace
+}  // namespace bucketd
