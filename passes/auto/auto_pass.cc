@@ -23,7 +23,8 @@ namespace bucketd {
 namespace search {
 namespace {
 
-// Of a decode: every boundary looks at every group.
+// Of a decode, as budgets count it: groups count, although a decode looks at few of them at a time,
+// because what is found for graphs with many of them hangs on the budget.
 int64_t StepsOf(const Problem& problem) {
   return int64_t{problem.size()} * (4 + static_cast<int64_t>(problem.graph->groups().size())) / 4;
 }

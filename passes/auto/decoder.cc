@@ -1,6 +1,8 @@
 #include "passes/auto/decoder.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 
 namespace bucketd::search {
 Decoder::Decoder(const Problem& problem)
@@ -60,8 +62,6 @@ void Decoder::Reset(const Settings& settings, int64_t memory_cap, const Partitio
   placed_ = sure_ps_ = 0;
   clock_.Reset(groups, internal::RatesOf(*problem_.costs));
   compute_left_ps_ = problem_.total_ps();
-  first_free_ = 0;
-  first_end_ = kNever;
   wire_left_ = wire_ps_;
   missing_ = fresh_missing_;
   done_.assign(leaders, 0);
@@ -76,9 +76,12 @@ void Decoder::Reset(const Settings& settings, int64_t memory_cap, const Partitio
   launched_.clear();
   outstanding_.resize(2 * groups);
   for (Queue& queue : outstanding_) queue.Clear();
+  ends_.Reset(groups, {kNever, kNever});
+  wires_.Reset(groups, {0, kNever, kNever, kNever, kNever});
   inline_ready_.clear();
   pending_.resize(Index(problem_.keys));
   for (Queue& pending : pending_) pending.Clear();
+  filled_.Reset(pending_.size(), {kNever});
   complete_.assign(Index(problem_.keys), 0);
   pending_ps_.assign(Index(problem_.keys), 0);
   if (partition != nullptr) arriving_ = partition->size_of;
@@ -117,6 +120,7 @@ void Decoder::ResetRoots() {
       next = std::min(problem_.ideal_ps[Index(t.need)], next) - Share(t.wire_ps, kLead);
       latest_start_[Index(roots[i])] = next - t.alpha_ps - work;
     }
+    if (!roots.empty()) NoteRoots(problem_.transfer(roots[0]).group);
   }
 }
 
@@ -162,8 +166,10 @@ void Decoder::RunTail() {
       Take(next);
       more = true;
     }
-    for (int32_t key = 0; key < problem_.keys; ++key) {
-      if (!pending_[Index(key)].empty()) more = LaunchSinks(key, true) || more;
+    const auto filled = [](const std::array<int64_t, 1>& row) { return row[0] == 0; };
+    for (size_t key = filled_.First(0, filled); key != SIZE_MAX;
+         key = filled_.First(key + 1, filled)) {
+      more = LaunchSinks(static_cast<int32_t>(key), true) || more;
     }
     if (more) continue;
     const int32_t batch = EarliestOutstanding(false);
@@ -361,6 +367,7 @@ void Decoder::BecomeReady(LeaderId l) {
   if (partition_ != nullptr && --arriving_[Index(partition_->bucket_of[Index(c)])] == 0) {
     ++complete_[Index(t.key)];
   }
+  NotePending(t.group, t.key);
 }
 
 void Decoder::Finish(LeaderId l) {

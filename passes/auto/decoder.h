@@ -19,6 +19,7 @@
 #include "absl/types/span.h"
 
 #include "passes/auto/launch_cost.h"
+#include "passes/auto/least_rows.h"
 #include "passes/auto/live_memory.h"
 #include "passes/auto/problem.h"
 #include "passes/auto/range_max.h"
@@ -97,6 +98,8 @@ class Decoder {
 
   // Leaders that the last call placed before it ended: its cost.
   int64_t placed() const { return placed_; }
+  // Groups, and stretches of groups, that it looked at to see what they want.
+  int64_t visits() const { return wires_.visits() + ends_.visits() + filled_.visits(); }
 
  private:
   // What a decode asks about a leader, side by side.
@@ -173,7 +176,13 @@ class Decoder {
   // decoder_launch.cc: what goes onto the wires, and when.
   void Boundary(int64_t next_ps);
   void TakeEnded();
+  size_t NextWire(size_t from, int64_t next_ps);
   void FeedWire(GroupId group, int64_t next_ps);
+  void NoteRoots(GroupId group);
+  int64_t PendingOf(int32_t key) const;
+  int64_t PendingThatGoes() const;
+  void NotePending(GroupId group, int32_t key);
+  void NoteEnd(size_t q);
   int32_t NextRootKey(GroupId group);
   bool IsDue(int32_t root, int32_t sink, int64_t free_ps, int64_t next_ps);
   CollectiveId HeadRoot(int32_t key);
@@ -182,7 +191,6 @@ class Decoder {
   std::vector<CollectiveId> MembersInTime(CollectiveId head, size_t next);
   bool LaunchSinks(int32_t key, bool flush);
   bool LaunchFixedSinks(int32_t key, bool flush);
-  bool SinkIsReady(int32_t key, int64_t left_ps);
   bool FixedBucketFits(CollectiveId head, size_t from);
   Form ChooseForm(const std::vector<CollectiveId>& members);
   bool IsCheaper(const LaunchCost& a, const LaunchCost& b);
@@ -195,8 +203,8 @@ class Decoder {
   void NoteLive(int64_t most_bytes);
   LeaderId Position() const;
   int64_t Extra() const;
-  bool RootFits(CollectiveId c, int64_t extra);
-  bool TightMemory();
+  bool RootFits(LeaderId start, int64_t bytes, int64_t extra);
+  bool TightMemory() const;
   void AddGathered(CollectiveId c);
   void DropGathered();
   void MakeRoom(int64_t bytes);
@@ -223,9 +231,8 @@ class Decoder {
 
   // Clocks.
   internal::StreamClock clock_;
-  int64_t compute_left_ps_ = 0;             // of leaders not placed
-  int64_t first_free_ = 0, first_end_ = 0;  // of all streams; at most that of what is outstanding
-  std::vector<int64_t> wire_left_;          // one a group: of collectives not launched
+  int64_t compute_left_ps_ = 0;     // of leaders not placed
+  std::vector<int64_t> wire_left_;  // one a group: of collectives not launched
 
   // Leaders.
   std::vector<int32_t> missing_;  // inputs that are not there
@@ -241,7 +248,8 @@ class Decoder {
   // Collectives.
   std::vector<int32_t> batch_of_;
   std::vector<Launched> launched_;  // one a batch
-  std::vector<Queue> outstanding_;  // one a group: batches to wait for
+  std::vector<Queue> outstanding_;  // two a group: batches to wait for, of reductions the second
+  LeastRows<2> ends_;               // one a group: of the first of both, or a bit earlier
   std::vector<CollectiveId> inline_ready_;
   std::vector<size_t> root_head_;      // one a key
   std::vector<int64_t> latest_start_;  // one a collective, of roots
@@ -250,6 +258,12 @@ class Decoder {
   std::vector<int32_t> arriving_;  // of a partition's bucket: members that are not pending
                                    // yet
   std::vector<int32_t> complete_;  // one a key: such buckets all of whose members are
+  LeastRows<1> filled_;            // one a key: 0 if something is pending
+  // One a group, what its wire could take: when it is free; of the root that is next when that must
+  // begin, where program order starts it and its bytes; of what is pending the opposite of the most
+  // that a key has, wire time, or with a partition complete buckets. kNever: nothing.
+  enum : size_t { kFree, kLatest, kRootStart, kRootBytes, kPending, kOfWire };
+  LeastRows<kOfWire> wires_;
 
   // Memory.
   LiveMemory memory_;

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <utility>
 
 #include "passes/auto/decoder.h"
@@ -9,12 +11,14 @@ namespace {
 
 // Launches a wire may get between two kernels: a bound on time, above what any order wants.
 constexpr int kMaxLaunches = 64;
+// A slack of so much: every gather is due.
+constexpr int64_t kForever = kNever / 2;
 
 }  // namespace
 
 // Between two kernels, the next of which takes so long: takes what has ended, launches what is due.
 void Decoder::Boundary(int64_t next_ps) {
-  if (first_end_ <= clock_.now_ps()) TakeEnded();
+  TakeEnded();
   while (!post_.empty()) {
     const LeaderId l = post_.PopFront();
     if (!done_[Index(l)]) Emit(l);
@@ -25,25 +29,54 @@ void Decoder::Boundary(int64_t next_ps) {
   }
   inline_ready_.clear();
   if (next_drop_ <= main_) DropGathered();
-  if (first_free_ > clock_.now_ps() + next_ps) return;
-  for (GroupId g = 0; g < static_cast<GroupId>(wire_left_.size()); ++g) FeedWire(g, next_ps);
+  for (size_t g = NextWire(0, next_ps); g != SIZE_MAX; g = NextWire(g + 1, next_ps)) {
+    FeedWire(static_cast<GroupId>(g), next_ps);
+  }
 }
 
-// Waits for what has ended.
+// Waits for what has ended, group by group.
 void Decoder::TakeEnded() {
-  first_end_ = kNever;
-  for (Queue& queue : outstanding_) {
-    while (!queue.empty()) {
-      const Launched& launch = launched_[Index(queue.front())];
-      if (!launch.waited && launch.end_ps > clock_.now_ps()) {
-        first_end_ = std::min(first_end_, launch.end_ps);
-        break;
+  const auto ended = [&](const std::array<int64_t, 2>& row) {
+    return std::min(row[0], row[1]) <= clock_.now_ps();
+  };
+  for (size_t g = ends_.First(0, ended); g != SIZE_MAX; g = ends_.First(g + 1, ended)) {
+    for (const size_t q : {2 * g, 2 * g + 1}) {
+      Queue& queue = outstanding_[q];
+      while (!queue.empty()) {
+        const int32_t batch = queue.front();
+        const Launched& launch = launched_[Index(batch)];
+        if (!launch.waited && launch.end_ps > clock_.now_ps()) break;
+        ++queue.head;
+        if (!launch.waited) Wait(batch);
       }
-      const int32_t batch = queue.front();
-      ++queue.head;
-      if (!launch.waited) Wait(batch);
+      NoteEnd(q);
     }
   }
+}
+
+// The first group from `from` on whose wire may get something before the next boundary: FeedWire()
+// does nothing for those between.
+size_t Decoder::NextWire(size_t from, int64_t next_ps) {
+  const int64_t horizon = clock_.now_ps() + next_ps;
+  const bool all_due = settings_.eager || settings_.slack_ps >= kForever;
+  const int64_t latest =
+      all_due ? kNever - 1 : settings_.slack_ps + next_ps + problem_.ideal_ps[Index(main_)];
+  const int64_t pending = PendingThatGoes();
+  return wires_.First(from, [&](const std::array<int64_t, kOfWire>& row) {
+    if (row[kFree] > horizon) return false;
+    if (row[kPending] <= pending) return true;
+    return row[kLatest] <= latest &&
+           RootFits(static_cast<LeaderId>(row[kRootStart]), row[kRootBytes], Extra());
+  });
+}
+
+void Decoder::NoteRoots(GroupId group) {
+  const int32_t key = NextRootKey(group);
+  const CollectiveId head = key < 0 ? -1 : HeadRoot(key);
+  const size_t wire = Index(group);
+  wires_.Set(wire, kLatest, head < 0 ? kNever : latest_start_[Index(head)]);
+  wires_.Set(wire, kRootStart, head < 0 ? kNever : problem_.transfer(head).start);
+  wires_.Set(wire, kRootBytes, head < 0 ? kNever : problem_.transfer(head).out_bytes);
 }
 
 void Decoder::FeedWire(GroupId group, int64_t next_ps) {
@@ -53,9 +86,9 @@ void Decoder::FeedWire(GroupId group, int64_t next_ps) {
     if (free > clock_.now_ps() + next_ps) return;
     const int32_t root = NextRootKey(group);
     int32_t sink = -1;
-    const int64_t left = Remaining() + deferred_ps_;
+    const int64_t ready = PendingThatGoes();
     for (const int32_t key : sink_keys) {
-      if (sink < 0 && !pending_[Index(key)].empty() && SinkIsReady(key, left)) sink = key;
+      if (sink < 0 && PendingOf(key) <= ready) sink = key;
     }
     bool wanted = root >= 0 && IsDue(root, sink, free, next_ps);
     if (wanted && sink >= 0 && settings_.sinks_first) wanted = false;
@@ -82,7 +115,6 @@ int32_t Decoder::NextRootKey(GroupId group) {
 
 // Whether that key's gather must begin now, or would come too late behind the reductions.
 bool Decoder::IsDue(int32_t root, int32_t sink, int64_t free_ps, int64_t next_ps) {
-  constexpr int64_t kForever = kNever / 2;
   if (settings_.slack_ps >= kForever) return true;
   const int64_t due =
       latest_start_[Index(HeadRoot(root))] + clock_.now_ps() - problem_.ideal_ps[Index(main_)];
@@ -120,7 +152,8 @@ bool Decoder::LaunchRoots(int32_t key, bool force) {
   const CollectiveId head = HeadRoot(key);
   if (head < 0) return false;
   const size_t next = root_head_[Index(key)] + 1;
-  if (!force && !RootFits(head, Extra())) return false;
+  const Transfer& first = problem_.transfer(head);
+  if (!force && !RootFits(first.start, first.out_bytes, Extra())) return false;
   if (!force && partition_ != nullptr && !FixedBucketFits(head, next - 1)) return false;
   std::vector<CollectiveId> members =
       partition_ != nullptr ? FixedMembers(head, next) : MembersInTime(head, next);
@@ -170,7 +203,7 @@ std::vector<CollectiveId> Decoder::MembersInTime(CollectiveId head, size_t next)
     const Transfer& t = problem_.transfer(c);
     if (batch_of_[Index(c)] >= 0) continue;
     const bool together = t.need == first.need;
-    if ((!together && !in_time(wire + t.wire_ps)) || !RootFits(c, extra)) break;
+    if ((!together && !in_time(wire + t.wire_ps)) || !RootFits(t.start, t.out_bytes, extra)) break;
     wire += t.wire_ps;
     members.push_back(c);
     AddGathered(c);
@@ -178,12 +211,26 @@ std::vector<CollectiveId> Decoder::MembersInTime(CollectiveId head, size_t next)
   return members;
 }
 
-bool Decoder::SinkIsReady(int32_t key, int64_t left_ps) {
-  if (TightMemory()) return true;
-  if (partition_ != nullptr) return complete_[Index(key)] > 0;
-  const int64_t pending = pending_ps_[Index(key)];
-  if (pending >= settings_.batch_ps) return true;
-  return settings_.batch_share < kNoShare && Share(left_ps, settings_.batch_share) <= pending;
+// What is pending of a key, as in wires_: the less, the more.
+int64_t Decoder::PendingOf(int32_t key) const {
+  if (pending_[Index(key)].empty()) return kNever;
+  return partition_ != nullptr ? -complete_[Index(key)] : -pending_ps_[Index(key)];
+}
+
+// The greatest of those that may go now.
+int64_t Decoder::PendingThatGoes() const {
+  if (TightMemory()) return kNever - 1;
+  if (partition_ != nullptr) return -1;
+  if (settings_.batch_share >= kNoShare) return -settings_.batch_ps;
+  const int64_t left = Remaining() + deferred_ps_;
+  return -std::min(settings_.batch_ps, Share(left, settings_.batch_share));
+}
+
+void Decoder::NotePending(GroupId group, int32_t key) {
+  filled_.Set(Index(key), 0, pending_[Index(key)].empty() ? kNever : 0);
+  int64_t least = kNever;
+  for (const int32_t k : problem_.sink_keys[Index(group)]) least = std::min(least, PendingOf(k));
+  wires_.Set(Index(group), kPending, least);
 }
 
 bool Decoder::LaunchSinks(int32_t key, bool flush) {
@@ -200,6 +247,7 @@ bool Decoder::LaunchSinks(int32_t key, bool flush) {
     ++pending.head;
   }
   pending_ps_[Index(key)] -= wire;
+  NotePending(problem_.transfer(members[0]).group, key);
   Launch(std::move(members));
   return true;
 }
@@ -225,6 +273,7 @@ bool Decoder::LaunchFixedSinks(int32_t key, bool flush) {
     }
   }
   pending.ids.resize(kept);
+  NotePending(problem_.transfer(members[0]).group, key);
   Launch(std::move(members));
   return true;
 }
@@ -304,13 +353,15 @@ void Decoder::Launch(std::vector<CollectiveId> members) {
   NoteLive(memory_.Start(batch.members, batch.form, cost));
   clock_.Kernel(cost.work.copy_in_ps);
   const int64_t end = clock_.Launch(cost.work).end_ps;
-  first_free_ = clock_.first_free_ps();
+  wires_.Set(Index(group), kFree, end);
   sure_ps_ = std::max(sure_ps_, end + wire_left_[Index(group)]);
   launched_.push_back({end, false, cost});
   const Transfer& first = problem_.transfer(batch.members[0]);
+  if (first.use == Use::kRoot) NoteRoots(group);
   if (first.wait >= 0 && !first.pinned) {
-    outstanding_[2 * Index(group) + (first.use == Use::kSink ? 1 : 0)].ids.push_back(id);
-    first_end_ = std::min(first_end_, end);
+    const size_t queue = 2 * Index(group) + (first.use == Use::kSink ? 1 : 0);
+    outstanding_[queue].ids.push_back(id);
+    NoteEnd(queue);
   }
   out_.batches.push_back(std::move(batch));
   // Nothing above may be touched below: what becomes ready may launch in turn only at a boundary.
@@ -335,17 +386,25 @@ void Decoder::Wait(int32_t batch_id) {
 
 // Among what nobody has waited for yet.
 int32_t Decoder::EarliestOutstanding(bool sinks_only) {
-  int32_t earliest = -1;
-  for (size_t q = sinks_only ? 1 : 0; q < outstanding_.size(); q += sinks_only ? 2 : 1) {
-    Queue& queue = outstanding_[q];
-    while (!queue.empty() && launched_[Index(queue.front())].waited) ++queue.head;
-    if (queue.empty()) continue;
-    const int32_t batch = queue.front();
-    if (earliest < 0 || launched_[Index(batch)].end_ps < launched_[Index(earliest)].end_ps) {
-      earliest = batch;
-    }
+  const auto end = [&](const std::array<int64_t, 2>& row) {
+    return sinks_only ? row[1] : std::min(row[0], row[1]);
+  };
+  for (;;) {
+    const int64_t earliest = end(ends_.least());
+    if (earliest == kNever) return -1;
+    const size_t group = ends_.First(0, [&](const auto& row) { return end(row) <= earliest; });
+    const size_t q = 2 * group + (ends_.row(group)[0] > earliest || sinks_only ? 1 : 0);
+    const int32_t batch = outstanding_[q].front();
+    if (!launched_[Index(batch)].waited) return batch;
+    ++outstanding_[q].head;
+    NoteEnd(q);
   }
-  return earliest;
+}
+
+// Of group q / 2.
+void Decoder::NoteEnd(size_t q) {
+  const Queue& queue = outstanding_[q];
+  ends_.Set(q / 2, q % 2, queue.empty() ? kNever : launched_[Index(queue.front())].end_ps);
 }
 
 }  // namespace bucketd::search

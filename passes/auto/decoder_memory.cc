@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <cstdint>
 
 #include "passes/auto/decoder.h"
 
@@ -31,18 +33,18 @@ int64_t Decoder::Extra() const {
   return std::max<int64_t>(0, memory_.live() - problem_.live[Index(Position())] - gathered_bytes_);
 }
 
-// Whether memory holds a root's result from here to where program order gathers it.
-bool Decoder::RootFits(CollectiveId c, int64_t extra) {
-  const Transfer& t = problem_.transfer(c);
-  if (t.start <= main_) return true;
-  if (memory_.live() + t.out_bytes > cap_) return false;
-  const int64_t most = profile_.Max(std::min(Position(), t.start - 1), t.start);
-  const int64_t grouped = most + extra + t.out_bytes;
+// Whether memory holds a root's result of so many bytes from here to where program order gathers
+// it. What fits would if it were smaller, or gathered earlier.
+bool Decoder::RootFits(LeaderId start, int64_t bytes, int64_t extra) {
+  if (start <= main_) return true;
+  if (memory_.live() + bytes > cap_) return false;
+  const int64_t most = profile_.Max(std::min(Position(), start - 1), start);
+  const int64_t grouped = most + extra + bytes;
   if (grouped > cap_) return false;
-  return grouped + t.out_bytes <= cap_ || !settings_.packed_memory;
+  return grouped + bytes <= cap_ || !settings_.packed_memory;
 }
 
-bool Decoder::TightMemory() { return memory_.live() + memory_.live() / 200 > cap_; }
+bool Decoder::TightMemory() const { return memory_.live() + memory_.live() / 200 > cap_; }
 
 void Decoder::AddGathered(CollectiveId c) {
   const Transfer& t = problem_.transfer(c);
@@ -72,14 +74,16 @@ void Decoder::DropGathered() {
 void Decoder::MakeRoom(int64_t bytes) {
   for (int round = 0; bytes > 0 && memory_.live() + bytes > cap_ && round < kMaxRounds; ++round) {
     const int32_t earliest = EarliestOutstanding(true);
-    bool launched = false;
-    for (size_t g = 0; g < problem_.sink_keys.size() && !launched; ++g) {
-      if (clock_.free_ps(static_cast<GroupId>(g)) > clock_.now_ps() && earliest >= 0) continue;
-      for (const int32_t key : problem_.sink_keys[g]) {
-        launched = launched || LaunchSinks(key, true);
+    const int64_t free = earliest < 0 ? kNever : clock_.now_ps();
+    const size_t wire = wires_.First(0, [&](const std::array<int64_t, kOfWire>& row) {
+      return row[kPending] < kNever && row[kFree] <= free;
+    });
+    if (wire != SIZE_MAX) {
+      for (const int32_t key : problem_.sink_keys[wire]) {
+        if (LaunchSinks(key, true)) break;
       }
+      continue;
     }
-    if (launched) continue;
     if (earliest < 0) return;
     Wait(earliest);
   }

@@ -74,9 +74,6 @@ class StreamClock {
 
   int64_t now_ps() const { return now_; }  // of the compute stream
   int64_t free_ps(GroupId group) const { return stream_free_[static_cast<size_t>(group)]; }
-  int64_t first_free_ps() const {
-    return *std::min_element(stream_free_.begin(), stream_free_.end());
-  }
   // When every stream is idle.
   int64_t end_ps() const {
     int64_t end = now_;

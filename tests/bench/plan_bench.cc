@@ -92,11 +92,13 @@ BENCHMARK_CAPTURE(PlanCaptured, llama3_8b_fsdp8_fw, "llama3_8b_fsdp8.fw", kBlock
 BENCHMARK_CAPTURE(PlanCaptured, llama3_70b_fsdp64_bw, "llama3_70b_fsdp64.bw", kBlocks)
     ->Unit(benchmark::kMillisecond);
 
-// A forward of blocks of nine parameters, about 30 nodes each.
+// A forward of blocks of nine parameters, about 30 nodes each, which take their groups in turn.
 class Synthetic {
  public:
-  explicit Synthetic(int32_t nodes) : builder_("synthetic") {
-    Check(builder_.AddGroup({"dp", 0, 8}).status());
+  explicit Synthetic(int32_t nodes, int32_t groups = 1) : builder_("synthetic"), groups_(groups) {
+    for (int32_t lane = 0; lane < groups; ++lane) {
+      Check(builder_.AddGroup({"dp", lane, 8}).status());
+    }
     const int32_t blocks = std::max(2, nodes / 45);
     std::vector<NodeId> parameters;
     for (int32_t b = 0; b < blocks; ++b) {
@@ -164,6 +166,7 @@ class Synthetic {
     spec.kind = NodeKind::kCollective;
     spec.op = "all_gather";
     spec.collective.kind = CollectiveKind::kAllGather;
+    spec.collective.group = gathers_++ % groups_;
     const std::vector<NodeId> inputs = {input};
     spec.inputs = inputs;
     spec.outputs = absl::MakeConstSpan(&tensor, 1);
@@ -177,11 +180,12 @@ class Synthetic {
   }
 
   GraphBuilder builder_;
+  const int32_t groups_;
+  int32_t gathers_ = 0;
   absl::Status error_;
 };
 
-void PlanSynthetic(benchmark::State& state, int mode) {
-  const absl::StatusOr<Graph> graph = Synthetic(static_cast<int32_t>(state.range(0))).Build();
+void PlanBuilt(benchmark::State& state, const absl::StatusOr<Graph>& graph, int mode) {
   if (!graph.ok()) {
     state.SkipWithError(graph.status().ToString().c_str());
     return;
@@ -195,6 +199,13 @@ void PlanSynthetic(benchmark::State& state, int mode) {
   }
   PlanGraph(state, *graph, *costs, Options(mode));
   state.SetComplexityN(graph->size());
+}
+void PlanSynthetic(benchmark::State& state, int mode) {
+  PlanBuilt(state, Synthetic(static_cast<int32_t>(state.range(0))).Build(), mode);
+}
+// The same nodes over more and more groups.
+void PlanGroups(benchmark::State& state) {
+  PlanBuilt(state, Synthetic(10'000, static_cast<int32_t>(state.range(0))).Build(), kAuto);
 }
 void Sizes(benchmark::internal::Benchmark* bench) {
   for (const int64_t nodes : {10'000, 100'000, 1'000'000}) bench->Arg(nodes);
@@ -210,6 +221,7 @@ BENCHMARK_CAPTURE(PlanSynthetic, auto_mode, kAuto)
     ->Range(1'000, 100'000)
     ->Unit(benchmark::kMillisecond)
     ->Complexity(benchmark::oAuto);
+BENCHMARK(PlanGroups)->Arg(1)->Arg(100)->Arg(1'000)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(PlanCaptured, llama3_8b_fsdp8_bw_auto, "llama3_8b_fsdp8.bw", kAuto)
     ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(PlanCaptured, llama3_70b_fsdp64_bw_auto, "llama3_70b_fsdp64.bw", kAuto)

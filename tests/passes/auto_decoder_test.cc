@@ -1,17 +1,21 @@
 // The decoder's clocks and memory against the simulator, its orders against the verifier.
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
 #include "passes/auto/decoder.h"
+#include "passes/auto/least_rows.h"
 #include "passes/auto/problem.h"
 #include "passes/auto/range_max.h"
 #include "passes/auto/ready_set.h"
 #include "passes/auto/to_plan.h"
+#include "passes/auto/tuning.h"
 #include "passes/io/profile_json.h"
 #include "passes/modes/pass_registry.h"
 #include "passes/plan/verify.h"
@@ -194,6 +198,84 @@ TEST(Decoder, ItSaysWhereMemoryIsOverAndReservingThereHelps) {
   }
   EXPECT_GT(over, Share(10));
   EXPECT_GT(helped, over / 10);
+}
+
+// A forward and backward of so many layers, each over a group of its own.
+Graph StepOfGroups(int layers, bool inline_too) {
+  Net net(8);
+  NodeId h = net.Input("x", {64, 64});
+  std::vector<NodeId> weights, gradients;
+  for (int i = 0; i < layers; ++i) {
+    const std::string number = absl::StrCat(i);
+    net.OnGroup(net.AddGroup("dp", 8, i + 1));
+    const NodeId p = net.Input("p" + number, {8, 64}, Role::kParameter, "layers." + number);
+    weights.push_back(net.Gather("g" + number, p));
+    h = net.Call("mm" + number, {h, weights.back()}, {64, 64}, kComputeFlag);
+    if (inline_too && i % 2 == 0) h = net.Reduce("tp" + number, h);
+  }
+  for (int i = layers; i-- > 0;) {
+    const std::string number = absl::StrCat(i);
+    net.OnGroup(i + 1);
+    const NodeId grad = net.Call("gw" + number, {h, weights[Index(i)]}, {64, 64}, kComputeFlag);
+    gradients.push_back(net.Scatter("s" + number, grad));
+    h = net.Call("gx" + number, {h, weights[Index(i)]}, {64, 64}, kComputeFlag);
+  }
+  net.Out(h, SlotKind::kOutput);
+  for (const NodeId g : gradients) net.Out(g, SlotKind::kParameterGradient);
+  return net.Build();
+}
+
+// Were every boundary to look at every group, these decodes would take minutes.
+TEST(Decoder, LooksAtFewGroupsHoweverManyThereAre) {
+  constexpr int kLayers = 10'000, kMostVisits = 60;  // of a leader: some of every level of a row
+  for (const bool inline_too : {false, true}) {
+    const Graph graph = StepOfGroups(kLayers, inline_too);
+    const Costs costs = CostsOf(graph);
+    const PlanOptions options = Free();
+    Setting setting(graph, costs, options);
+    const Problem& problem = setting.problem;
+    Decoder decoder(problem);
+    search::Units units{1, 1, problem.total_ps()};
+    for (const search::Transfer& t : problem.transfers) {
+      units.alpha_ps = std::max(units.alpha_ps, t.alpha_ps);
+      units.longest_ps = std::max(units.longest_ps, t.alpha_ps + t.wire_ps);
+    }
+    const int64_t peak = setting.context.program_order.peak_bytes;
+    for (const search::Start& start : search::StartsOf(units)) {
+      for (const int64_t cap : {peak, 2 * peak}) {
+        decoder.Decode(start.settings, cap, nullptr);
+        EXPECT_EQ(decoder.placed(), problem.size()) << start.name;
+        EXPECT_LT(decoder.visits(), kMostVisits * decoder.placed()) << start.name << " " << cap;
+      }
+    }
+  }
+}
+
+TEST(LeastRows, FindTheFirstLikeAPlainRow) {
+  Random random(11);
+  search::LeastRows<2> rows;
+  for (int size = 1; size < 40; ++size) {
+    rows.Reset(Index(size), {100, 100});
+    std::vector<std::array<int64_t, 2>> plain(Index(size), {100, 100});
+    for (int k = 0; k < 100; ++k) {
+      const size_t at = Index(random.Below(size)), number = Index(random.Below(2));
+      rows.Set(at, number, plain[at][number] = random.Below(101));
+      const int64_t a = random.Below(100), b = random.Below(100);
+      const auto small = [&](const std::array<int64_t, 2>& row) {
+        return row[0] <= a && row[1] <= b;
+      };
+      for (size_t from = 0; from <= plain.size(); ++from) {
+        const auto first =
+            std::find_if(plain.begin() + static_cast<int64_t>(from), plain.end(), small);
+        const size_t expected =
+            first == plain.end() ? SIZE_MAX : static_cast<size_t>(first - plain.begin());
+        ASSERT_EQ(rows.First(from, small), expected) << size << " from " << from;
+      }
+      int64_t least = 100;
+      for (const std::array<int64_t, 2>& row : plain) least = std::min(least, row[number]);
+      ASSERT_EQ(rows.least()[number], least);
+    }
+  }
 }
 
 TEST(ReadySet, GivesTheSmallestFirst) {
