@@ -105,14 +105,17 @@ class AgreementTurnsTest : public ::testing::Test {
                        std::chrono::steady_clock::now() + minutes(10), [](const auto&) {});
   }
   void Release(const std::string& tenant, const std::string& job) {
-    agreement_.ReleaseJobs({.tenant = tenant, .job = job, .share = ShareOf(tenant, "host", true)},
+    agreement_.ReleaseJobs({.tenant = tenant,
+                            .job = job,
+                            .by = ServerItself(),
+                            .share = ShareOf(tenant, "host", true)},
                            [](const auto&) {});
   }
   // The others' work waits before any of a's comes.
   void ExpectThatAsComeInTurn() {
     store_.OthersBefore("a", 0);
     for (const char* job : {"1", "2", "3"}) Begin("a", job);
-    EXPECT_EQ(store_.OthersBefore("a", 1), 2U) << "one worker is left by who has the others";
+    EXPECT_LE(store_.OthersBefore("a", 1), 2U) << "one worker is left by who has the others";
     Release("a", "4");
     store_.Open();
     EXPECT_LT(store_.OthersBefore("a", 4), 20U);
@@ -156,9 +159,10 @@ TEST_F(AgreementTurnsTest, WhoLetsGoOfPinsKeepsNoOtherTenantsFromBeingWritten) {
   store_.OpenFor("a");
   Release("b", "1");
   store_.OthersBefore("b", 1);
-  std::future<bool> written = std::async(std::launch::async, [this] {
-    return pins_.PutJob("a", "1", {.generation = 1}, ServerItself()).ok();
-  });
+  JobMemory memory;
+  memory.generation = 1;
+  std::future<bool> written = std::async(
+      std::launch::async, [&] { return pins_.PutJob("a", "1", memory, ServerItself()).ok(); });
   EXPECT_EQ(written.wait_for(std::chrono::seconds(20)), std::future_status::ready);
   store_.Open();
   EXPECT_TRUE(written.get());
