@@ -66,10 +66,6 @@ std::string Duration(int64_t ps) {
   return absl::StrFormat("%.3f ms", static_cast<double>(ps) * 1e-9);
 }
 
-std::string ExactUs(int64_t ps) {
-  return absl::StrFormat("%d.%06d", ps / 1'000'000, ps % 1'000'000);
-}
-
 std::string Change(int64_t now, int64_t before) {
   if (before <= 0) return "";
   const double percent = 100.0 * (static_cast<double>(now) - static_cast<double>(before)) /

@@ -36,8 +36,6 @@ std::string WithThousands(int64_t value);
 std::string Mib(int64_t bytes);
 // "0.123 ms", "12.345 ms"; from a second on "1.234 s".
 std::string Duration(int64_t ps);
-// Picoseconds as exact microseconds, "12.345000": for machines.
-std::string ExactUs(int64_t ps);
 // "-11.2 %", "+0.0 %"; "" if there is nothing to compare with.
 std::string Change(int64_t now, int64_t before);
 

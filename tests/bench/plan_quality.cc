@@ -5,6 +5,7 @@
 //
 // FOLDER "-": no plans. CONFIG: "option=value,option=value", or "front": plans of the front of step
 // time against peak memory, of mode auto under free numerics.
+#include <cstdint>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
@@ -18,7 +19,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "client/render/table.h"
 
 #include "passes/base/status_macros.h"
 #include "passes/io/fx_json.h"
@@ -34,6 +34,11 @@ namespace bucketd {
 namespace {
 
 constexpr absl::string_view kFront = "front";
+
+// Picoseconds as exact microseconds: "12.345000".
+std::string ExactUs(int64_t ps) {
+  return absl::StrFormat("%d.%06d", ps / 1'000'000, ps % 1'000'000);
+}
 
 double CpuMs() { return 1e3 * static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
