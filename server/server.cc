@@ -122,7 +122,7 @@ struct Server::Impl {
         partial_uploads(timers, metrics, options.upload_resume, options.intake.max_uploads),
         upload_streams({options.intake.max_uploads, options.upload_stall, options.upload_deadline,
                         options.upload_rate_bytes},
-                       metrics),
+                       metrics.displaced_uploads),
         compute_queue(options.compute_slots, options.compute_queue),
         intake_pool(options.upload_threads, options.intake.max_uploads + kInlineQueue),
         request_room(HalfOfMessages(options)),
@@ -234,9 +234,8 @@ struct Server::Impl {
   ServiceParts parts;
   std::unique_ptr<grpc::Service> service;
   std::unique_ptr<grpc::Service> peer_service;
-  std::unique_ptr<grpc::Service> cost_service =
-      MakeCostService({costs, cost_samples, cost_metrics, metrics, timers, options.costs,
-                       options.upload_stall, draining, admission});
+  std::unique_ptr<grpc::Service> cost_service = MakeCostService(
+      {costs, cost_samples, cost_metrics, metrics, timers, options, draining, admission});
   Admin admin;
   std::unique_ptr<grpc::Service> admin_service;
   Epochs epochs{*store, NowUnixMs};

@@ -16,23 +16,23 @@ using std::chrono::nanoseconds;
 }  // namespace
 
 absl::Status UploadStreams::Full() const {
-  return MakeError(Reason::kOverloaded, absl::StrCat(limits_.max_streams, " uploads are under way"),
-                   {.limit = limits_.max_streams, .actual = limits_.max_streams, .node = {}});
+  return MakeError(Reason::kOverloaded,
+                   absl::StrCat(limits_.max_streams, " ", limits_.what, " are under way"),
+                   {.limit = limits_.max_streams, .actual = -1, .node = {}});
 }
 
-absl::StatusOr<UploadStreams::Id> UploadStreams::Open(const std::string& peer) {
+absl::StatusOr<UploadStreams::Id> UploadStreams::Open(const Shares::Path& share) {
   const SteadyTime now = Clock::now();
   const absl::MutexLock lock(&mutex_);
   if (static_cast<int64_t>(streams_.size()) >= limits_.max_streams) {
-    const Id displaced = GivesWayTo(peer, now);
+    const Id displaced = GivesWayTo(share, now);
     if (displaced == 0) return Full();
     TakeOut(displaced);
-    metrics_.displaced_uploads.Increment();
+    displaced_.Increment();
   }
   const Id id = ++last_id_;
-  streams_.emplace(id, Stream{peer, now + limits_.deadline, limits_.stall});
-  shares_.Add({peer}, id);
-  metrics_.uploads_in_flight.Increment();
+  streams_.emplace(id, Stream{share, now + limits_.deadline, limits_.stall});
+  shares_.Add(share, id);
   return id;
 }
 
@@ -40,7 +40,7 @@ nanoseconds UploadStreams::PatienceOf(const Stream& stream, SteadyTime now) cons
   return stream.patience - std::max(nanoseconds(0), now - stream.waits_since);
 }
 
-UploadStreams::Id UploadStreams::GivesWayTo(const std::string& peer, SteadyTime now) const {
+UploadStreams::Id UploadStreams::GivesWayTo(const Shares::Path& share, SteadyTime now) const {
   Id slowest = 0;
   nanoseconds least = limits_.stall * 3 / 4;
   for (const auto& [id, stream] : streams_) {
@@ -49,7 +49,7 @@ UploadStreams::Id UploadStreams::GivesWayTo(const std::string& peer, SteadyTime 
     least = patience;
     slowest = id;
   }
-  return slowest != 0 ? slowest : shares_.GivesWayTo({peer});
+  return slowest != 0 ? slowest : shares_.GivesWayTo(share);
 }
 
 SteadyTime UploadStreams::BeginWait(Id id) {
@@ -75,9 +75,8 @@ absl::Status UploadStreams::Came(Id id, int64_t bytes) {
 void UploadStreams::TakeOut(Id id) {
   const auto found = streams_.find(id);
   if (found == streams_.end()) return;
-  shares_.Remove({found->second.peer}, id);
+  shares_.Remove(found->second.share, id);
   streams_.erase(found);
-  metrics_.uploads_in_flight.Decrement();
 }
 
 void UploadStreams::Close(Id id) {

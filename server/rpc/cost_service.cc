@@ -10,9 +10,12 @@
 #include "passes/io/proto_io.h"
 #include "proto/cost_service.grpc.pb.h"
 #include "server/base/errors.h"
+#include "server/base/host.h"
+#include "server/base/shares.h"
 #include "server/base/worker_pool.h"
 #include "server/costs/cost_names.h"
 #include "server/costs/cost_proposals.h"
+#include "server/graphs/upload_streams.h"
 #include "server/rpc/handoff.h"
 #include "server/rpc/request_bytes.h"
 #include "server/rpc/request_scope.h"
@@ -73,9 +76,18 @@ void ProposalToProto(const CostProposal& proposal, v1::ProposeProfileResponse& r
 
 // What the reactors share.
 struct Shared {
-  explicit Shared(const CostServiceParts& p) : parts(p), pool(kThreads, kQueue) {}
+  explicit Shared(const CostServiceParts& p)
+      : parts(p),
+        reports({.max_streams = p.options.costs.max_report_streams,
+                 .stall = p.options.upload_stall,
+                 .deadline = p.options.upload_deadline,
+                 .least_rate = p.options.upload_rate_bytes,
+                 .what = "reports of costs"},
+                p.metrics.displaced_uploads),
+        pool(kThreads, kQueue) {}
+  ~Shared() { TakeFromGrpc(&reports); }
   const CostServiceParts parts;
-  std::atomic<int> reports{0};
+  UploadStreams reports;
   WorkerPool pool;  // last: its jobs use the others
 };
 
@@ -88,27 +100,24 @@ class ReportReactor final : public grpc::ServerReadReactor<ByteBuffer> {
         context_(*context),
         bytes_of_response_(*response),
         scope_(Method::kReportCosts, shared.parts.metrics) {
-    const int32_t limit = shared_.parts.options.max_report_streams;
-    const absl::StatusOr<Caller> caller =
-        shared_.parts.admission.Admit(Method::kReportCosts, context_);
-    const absl::Status admitted = caller.status();
-    if (caller.ok()) by_ = ActorOf(*caller, context_);
-    const int reports = shared_.reports.fetch_add(1);
-    if (!admitted.ok()) {
-      End(admitted);
-    } else if (reports >= limit) {
-      End(MakeError(Reason::kOverloaded, "too many reports of costs at a time",
-                    {.limit = limit, .actual = -1, .node = {}}));
-    } else if (shared_.parts.draining) {
-      End(MakeError(Reason::kDraining, "the server is shutting down"));
-    } else {
+    const absl::Status begun = Begin();
+    if (begun.ok()) {
       ReadNext();
+    } else {
+      End(begun);
     }
   }
 
   void OnReadDone(bool ok) override {
     TakeFromGrpc(this);
     shared_.parts.timers.CancelAndWait(stall_timer_);
+    const absl::Status came =
+        ok ? shared_.reports.Came(stream_, static_cast<int64_t>(message_.Length()))
+           : absl::OkStatus();
+    if (!came.ok()) {
+      End(came);
+      return;
+    }
     const bool submitted = shared_.pool.TrySubmit([this, ok] {
       if (ok) {
         HandleMessage();
@@ -125,11 +134,24 @@ class ReportReactor final : public grpc::ServerReadReactor<ByteBuffer> {
   }
 
  private:
-  ~ReportReactor() override { --shared_.reports; }
+  ~ReportReactor() override {
+    shared_.reports.Close(stream_);
+    HandToGrpc(&shared_.reports);  // whose end waits for that of all reactors
+  }
+
+  absl::Status Begin() {
+    ASSIGN_OR_RETURN(const Caller caller,
+                     shared_.parts.admission.Admit(Method::kReportCosts, context_));
+    by_ = ActorOf(caller, context_);
+    if (shared_.parts.draining) return MakeError(Reason::kDraining, "the server is shutting down");
+    const auto [outer, inner] = ShareOf(caller.tenant, HostOf(context_.peer()), !caller.any_tenant);
+    ASSIGN_OR_RETURN(stream_, shared_.reports.Open({outer, inner}));
+    return absl::OkStatus();
+  }
 
   void ReadNext() {
-    stall_timer_ = shared_.parts.timers.Schedule(
-        std::chrono::steady_clock::now() + shared_.parts.stall, [this] { context_.TryCancel(); });
+    stall_timer_ = shared_.parts.timers.Schedule(shared_.reports.BeginWait(stream_),
+                                                 [this] { context_.TryCancel(); });
     HandToGrpc(this);
     StartRead(&message_);
   }
@@ -175,7 +197,7 @@ class ReportReactor final : public grpc::ServerReadReactor<ByteBuffer> {
                        {.limit = kMaxBatch, .actual = batch.samples_size(), .node = {}});
     }
     seen_ += batch.samples_size();
-    const int64_t limit = shared_.parts.options.max_report_samples;
+    const int64_t limit = shared_.parts.options.costs.max_report_samples;
     if (seen_ > limit) {
       return MakeError(Reason::kProfileLimit, "too many samples in one report; none was taken",
                        {.limit = limit, .actual = seen_, .node = {}});
@@ -239,6 +261,7 @@ class ReportReactor final : public grpc::ServerReadReactor<ByteBuffer> {
   CostReport report_;
   Actor by_;
   int64_t seen_ = 0;
+  UploadStreams::Id stream_ = 0;
   Timers::Id stall_timer_ = 0;
 };
 
@@ -369,7 +392,7 @@ class CostService final : public Service {
     RETURN_IF_ERROR(CheckProfileName(asked.name()));
     ASSIGN_OR_RETURN(const CostProposal proposal,
                      bucketd::ProposeProfile(asked.name(), parts().catalog, parts().samples,
-                                             parts().options, parts().cost_metrics, by));
+                                             parts().options.costs, parts().cost_metrics, by));
     v1::ProposeProfileResponse response;
     ProposalToProto(proposal, response);
     return response;

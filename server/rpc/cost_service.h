@@ -2,14 +2,13 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <memory>
 
 #include "grpcpp/impl/service_type.h"
 
 #include "server/base/metrics.h"
 #include "server/base/timers.h"
-#include "server/config/cost_options.h"
+#include "server/config/options.h"
 #include "server/costs/cost_catalog.h"
 #include "server/costs/cost_metrics.h"
 #include "server/costs/cost_samples.h"
@@ -23,8 +22,7 @@ struct CostServiceParts {  // all outlive the gRPC server
   CostMetrics& cost_metrics;
   ServerMetrics& metrics;
   Timers& timers;
-  const CostOptions& options;
-  std::chrono::milliseconds stall;  // a report that sends nothing for this long is ended
+  const ServerOptions& options;
   const std::atomic<bool>& draining;
   const Admission& admission;
 };

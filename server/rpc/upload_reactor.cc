@@ -65,6 +65,7 @@ class UploadReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
 
  private:
   ~UploadReactor() override {
+    if (stream_ != 0) parts_.metrics.uploads_in_flight.Decrement();
     parts_.upload_streams.Close(stream_);
     HandToGrpc(&parts_.upload_streams);  // whose end waits for that of all reactors
   }
@@ -72,7 +73,8 @@ class UploadReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   absl::Status Begin() {
     ASSIGN_OR_RETURN(caller_, parts_.admission.Admit(Method::kUploadGraph, context_));
     if (parts_.draining) return MakeError(Reason::kDraining, "the server is shutting down");
-    ASSIGN_OR_RETURN(stream_, parts_.upload_streams.Open(HostOf(context_.peer())));
+    ASSIGN_OR_RETURN(stream_, parts_.upload_streams.Open({HostOf(context_.peer())}));
+    parts_.metrics.uploads_in_flight.Increment();
     return absl::OkStatus();
   }
 

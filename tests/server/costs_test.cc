@@ -344,6 +344,7 @@ TEST_F(CostsTest, AMessageHoldsABoundedNumberOfSamples) {
 
 TEST_F(CostsTest, StreamsAreBoundedAndWhatBreaksOffLeavesNothing) {
   options_.costs.max_report_streams = 1;
+  options_.upload_stall = std::chrono::minutes(10);
   Start();
   {
     grpc::ClientContext context;
@@ -374,6 +375,26 @@ TEST_F(CostsTest, AReportThatStallsIsEnded) {
   auto writer = costs_->ReportCosts(&context, &response);
   ASSERT_TRUE(writer->Write(Header("h100_nvlink", "a")));
   EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(CostsTest, AReportEndsHoweverOftenItSendsNothingAndWhateverItSends) {
+  v1::ReportCostsRequest empty;
+  empty.mutable_batch();
+  const auto end = [&](const v1::ReportCostsRequest& message) {
+    Start();
+    grpc::ClientContext context;
+    v1::ReportCostsResponse response;
+    auto writer = costs_->ReportCosts(&context, &response);
+    EXPECT_TRUE(writer->Write(Header("h100_nvlink", "a")));
+    EXPECT_TRUE(Eventually([&] { return !writer->Write(message); }));
+    EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::CANCELLED);
+    server_.reset();
+  };
+  options_.upload_stall = milliseconds(100);
+  end(empty);
+  options_.upload_stall = std::chrono::minutes(10);
+  options_.upload_deadline = std::chrono::seconds(1);
+  end(Batch(1.0, 1));
 }
 
 TEST_F(CostsTest, ChangesAreForThoseWhoMayUseTheAdminService) {

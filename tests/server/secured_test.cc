@@ -1,4 +1,5 @@
 // A server with mutual TLS: who gets in, who may do what, and whose tenant it is.
+#include <array>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -295,6 +296,40 @@ TEST_F(SecuredTest, GraphsJobsAndAgentsAreOfTheCallersTenant) {
   v1::WatchEpochResponse fate;
   v1::Agents::NewStub(As("a"))->WatchEpoch(Soon(2).get(), watch, &fate).ok();
   EXPECT_FALSE(fate.over()) << "b ended a's epoch";
+}
+
+TEST_F(SecuredTest, ATenantWhoseReportsOfCostsTakeAllPlacesKeepsNoOtherOneOut) {
+  struct Report {
+    grpc::ClientContext context;
+    v1::ReportCostsResponse response;
+    std::unique_ptr<grpc::ClientWriter<v1::ReportCostsRequest>> writer;
+  };
+  options_.costs.max_report_streams = 2;
+  options_.upload_stall = std::chrono::minutes(10);
+  Client("c", "URI:spiffe://example.org/team-c/train");
+  WriteIdentities(Entry("URI:spiffe://example.org/team-c/*", "team-c", "report"));
+  Start();
+  v1::ReportCostsRequest header;
+  header.mutable_header()->set_profile("h100_nvlink");
+  header.mutable_header()->set_reporter("host");
+  std::array<Report, 3> reports;
+  for (size_t i = 0; i < reports.size(); ++i) {
+    Report& report = reports[i];
+    report.writer = v1::CostProfiles::NewStub(As(i < 2 ? "a" : "c"))
+                        ->ReportCosts(&report.context, &report.response);
+    ASSERT_TRUE(Eventually([&] {
+      return Metric("bucketd_requests_in_flight", "method", "ReportCosts") > static_cast<double>(i);
+    }));
+  }
+  for (const size_t ends : {size_t{2}, size_t{0}}) {
+    reports[ends].writer->Write(header);
+    reports[ends].writer->WritesDone();
+    const grpc::Status status = reports[ends].writer->Finish();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
+  reports[1].writer->Write(header);
+  EXPECT_EQ(ReasonOf(reports[1].writer->Finish()), "OVERLOADED") << "the newest of who had most";
+  EXPECT_EQ(Metric("bucketd_displaced_total", "what", "upload"), 1);
 }
 
 TEST_F(SecuredTest, DoesNotStartWithoutWhatItNeedsAndNamesIt) {

@@ -43,7 +43,7 @@ Node::Node(World& world, Process& process, const std::string& address)
       graphs_(options_.graph_cache_bytes, metrics_, &quotas_),
       intake_(options_.intake, metrics_),
       partial_uploads_(timers_, metrics_, options_.upload_resume, options_.intake.max_uploads),
-      upload_streams_({}, metrics_),
+      upload_streams_({}, metrics_.displaced_uploads),
       compute_queue_(options_.compute_slots, options_.compute_queue),
       intake_pool_(options_.upload_threads, options_.intake.max_uploads),
       peers_(world.network.Connect(process)),
