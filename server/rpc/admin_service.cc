@@ -63,7 +63,11 @@ absl::Status KeepToTenant(const Admission&, const Caller&, v1::SetPlanningReques
 class AdminService final : public Service {
  public:
   AdminService(Admin& admin, const Admission& admission, ServerMetrics& metrics)
-      : admin_(admin), admission_(admission), metrics_(metrics), pool_(kThreads, kQueue) {}
+      : admin_(admin),
+        admission_(admission),
+        metrics_(metrics),
+        pool_(kThreads, kQueue),
+        switch_pool_(kThreads, kQueue) {}
 
   grpc::ServerUnaryReactor* GetStatus(CallbackServerContext* context, const ByteBuffer* request,
                                       ByteBuffer* response) override {
@@ -118,9 +122,10 @@ class AdminService final : public Service {
       reactor->Finish(EndRequest(*scope, *context, status, absl::StrCat("peer=", context->peer())));
     };
     absl::StatusOr<Caller> caller = admission_.Admit(method, *context);
+    WorkerPool& pool = method == Method::kSetPlanning ? switch_pool_ : pool_;
     if (!caller.ok()) {
       end(caller.status());
-    } else if (!pool_.TrySubmit([end, call = std::move(call), caller = *std::move(caller)] {
+    } else if (!pool.TrySubmit([end, call = std::move(call), caller = *std::move(caller)] {
                  end(call(caller));
                })) {
       end(MakeError(Reason::kOverloaded, "too many Admin calls wait"));
@@ -131,7 +136,8 @@ class AdminService final : public Service {
   Admin& admin_;
   const Admission& admission_;
   ServerMetrics& metrics_;
-  WorkerPool pool_;  // last: its jobs use the others
+  WorkerPool pool_;         // last two: their jobs use the others
+  WorkerPool switch_pool_;  // of SetPlanning alone, which is for emergencies
 };
 
 }  // namespace

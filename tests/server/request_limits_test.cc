@@ -19,6 +19,7 @@
 #include "spdlog/sinks/base_sink.h"
 #include "spdlog/spdlog.h"
 
+#include "proto/admin.grpc.pb.h"
 #include "server/plans/planning_switch.h"
 #include "server/store/sqlite_store.h"
 #include "tests/server/fixture.h"
@@ -145,10 +146,10 @@ class LogTo {
   const std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
 };
 
-// Holds the threads that end the first GetPlan calls, which have not been answered yet.
+// Holds the threads that end the first calls of a method, which have not been answered yet.
 class Holding final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
  public:
-  explicit Holding(int most = 1) : most_(most) {}
+  explicit Holding(int most = 1, const char* method = "GetPlan") : most_(most), method_(method) {}
   void WaitUntilHolding(int threads = 1) {
     EXPECT_TRUE(Eventually([&] { return held_ >= threads; }));
   }
@@ -157,12 +158,13 @@ class Holding final : public spdlog::sinks::base_sink<spdlog::details::null_mute
  protected:
   void sink_it_(const spdlog::details::log_msg& line) override {
     const absl::string_view text(line.payload.data(), line.payload.size());
-    if (absl::StrContains(text, "GetPlan") && held_++ < most_) let_go_.WaitForNotification();
+    if (absl::StrContains(text, method_) && held_++ < most_) let_go_.WaitForNotification();
   }
   void flush_() override {}
 
  private:
   const int most_;
+  const char* const method_;
   std::atomic<int> held_{0};
   absl::Notification let_go_;
 };
@@ -222,6 +224,28 @@ TEST_F(RequestLimitsTest, WhateverCallersKeepBusyFilesAndTheStoreAreLookedAt) {
            Metric("bucketd_tenants_reloads_total", "result", "taken") >= 1;
   }));
   workers->LetGo();
+}
+
+TEST_F(RequestLimitsTest, TheSwitchDoesNotWaitForWhatElseOperatorsAsk) {
+  const auto worker = std::make_shared<Holding>(1, "ListPlans");
+  const LogTo log(worker);
+  StartServer();
+  const auto admin = v1::Admin::NewStub(NewChannel());
+  std::future<grpc::Status> listing = std::async(std::launch::async, [&] {
+    grpc::ClientContext context;
+    v1::ListPlansResponse plans;
+    return admin->ListPlans(&context, {}, &plans);
+  });
+  worker->WaitUntilHolding();
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  v1::SetPlanningRequest off;
+  off.set_why("an emergency");
+  v1::SetPlanningResponse set;
+  const grpc::Status status = admin->SetPlanning(&context, off, &set);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  worker->LetGo();
+  EXPECT_TRUE(listing.get().ok());
 }
 
 // Remembers the threads that end GetPlan calls, in the order in which they do.
