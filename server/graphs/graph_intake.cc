@@ -29,9 +29,9 @@ absl::Status GraphIntake::Reservation::GrowTo(int64_t bytes) {
   if (reserved > limit) {
     intake_.reserved_ -= more;
     return MakeError(Reason::kOverloaded,
-                     absl::StrCat("graphs of ", reserved - more,
-                                  " bytes are arriving already; all together may have ", limit),
-                     {.limit = limit, .actual = reserved, .node = {}});
+                     absl::StrCat("the graphs that are arriving leave no room for ", more,
+                                  " more bytes; all together may have ", limit),
+                     {.limit = limit, .actual = -1, .node = {}});
   }
   bytes_ = bytes;
   intake_.metrics_.upload_reserved_bytes.Increment(static_cast<double>(more));

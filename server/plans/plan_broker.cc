@@ -108,9 +108,8 @@ absl::Status PlanBroker::MakeRoomFor(const PlanRequest& request, Answers& answer
     const auto [outer, inner] = ShareOf(request);
     const CallId displaced = shares_.GivesWayTo({outer, inner, request.graph_key});
     if (displaced == 0) {
-      return MakeError(
-          Reason::kOverloaded, "too many callers wait",
-          {.limit = limit, .actual = static_cast<int64_t>(callers_.size()), .node = {}});
+      return MakeError(Reason::kOverloaded, "too many callers wait",
+                       {.limit = limit, .actual = -1, .node = {}});
     }
     parts_.metrics.displaced_callers.Increment();
     Remove(displaced,

@@ -42,11 +42,9 @@ JobRoutes::CallId JobRoutes::Serve(RanksCall call, Here done) {
 JobRoutes::CallId JobRoutes::Take(RanksCall asks, Done done, Here here) {
   CallId id = 0;
   CallId gives_way = 0;
-  int64_t waiting = 0;
   {
     const absl::MutexLock lock(&mutex_);
     id = ++last_id_;
-    waiting = placed_;
     Call& call = calls_[id];
     const auto [outer, inner] = ShareOf(asks.tenant, asks.peer, asks.tenant_is_known);
     call.share = {outer, inner};
@@ -63,7 +61,7 @@ JobRoutes::CallId JobRoutes::Take(RanksCall asks, Done done, Here here) {
                              gives_way == id ? "too many ranks wait for each other"
                                              : "too many ranks wait for each other, most of them "
                                                "yours: one of another gets the place",
-                             {.limit = parts_.most_calls, .actual = waiting, .node = {}}));
+                             {.limit = parts_.most_calls, .actual = -1, .node = {}}));
     if (gives_way != id) parts_.metrics.displaced_ranks.Increment();
   }
   Start(id, 0);

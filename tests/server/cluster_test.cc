@@ -31,6 +31,7 @@ TEST_F(ClusterTest, NoServerForwardsMoreCallsThanMayWait) {
   ASSERT_TRUE(EventuallyWaitingRanks(0, 3));
   const Reply refused = AskRank(1, spec, 3).get();
   EXPECT_EQ(ReasonOf(refused.status), "OVERLOADED") << refused.status.error_message();
+  EXPECT_EQ(MetadataOf(refused.status, "actual"), "") << "how many others there are";
   calls.push_back(AskRank(0, spec, 3));
   calls.push_back(AskRank(2, spec, 4));
   EXPECT_NE(PlanOfAll(calls), "");

@@ -32,6 +32,7 @@ class UploadLimitsTest : public ServerTest {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
     EXPECT_EQ(ReasonOf(status), "OVERLOADED") << status.error_message();
     EXPECT_EQ(MetadataOf(status, "limit"), std::to_string(limit)) << status.error_message();
+    EXPECT_EQ(MetadataOf(status, "actual"), "") << status.error_message();
     EXPECT_GT(RetryDelayMillis(status), 0) << "coming back helps";
   }
 

@@ -277,6 +277,7 @@ TEST_F(WaitTest, RefusesCallersBeyondTheWaitingRoom) {
   const Reply refused = GetPlan(request);
   EXPECT_EQ(ReasonOf(refused.status), "OVERLOADED");
   EXPECT_EQ(MetadataOf(refused.status, "limit"), "2");
+  EXPECT_EQ(MetadataOf(refused.status, "actual"), "") << "how many others there are";
   gate_.Open();
   EXPECT_TRUE(one.get().status.ok());
   EXPECT_TRUE(two.get().status.ok());

@@ -98,10 +98,9 @@ bool Scope::WouldWait(const RankCame& event) const {
 
 absl::Status Scope::CheckRoom() const {
   const int64_t limit = context_.limits.max_waiting_ranks;
-  const auto waiting = static_cast<int64_t>(context_.calls.size());
-  if (waiting >= limit) {
+  if (static_cast<int64_t>(context_.calls.size()) >= limit) {
     return MakeError(Reason::kOverloaded, "too many ranks wait for each other",
-                     {.limit = limit, .actual = waiting, .node = {}});
+                     {.limit = limit, .actual = -1, .node = {}});
   }
   return absl::OkStatus();
 }
