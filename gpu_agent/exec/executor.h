@@ -3,10 +3,10 @@
 //
 // Callers say that a bucket's tensors are there (Start) in any order; a bucket is launched as soon
 // as all before it are. Only Wait blocks, and the first launch of a communicator that connects then
-// (NCCL's), until its peers launch, Abort or its timeout; other calls wait for that one. The first error of any part (a peer that
-// died, a bucket that took longer than the timeout, Abort) is the end: communicators are aborted,
-// every ticket that is not done fails with that error, and a new executor with a new epoch takes
-// over. All methods are thread-safe.
+// (NCCL's), until its peers launch, Abort or its timeout; other calls wait for that one. The first
+// error of any part (a peer that died, a bucket that took longer than the timeout, Abort) is the
+// end: communicators are aborted, every ticket that is not done fails with that error, and a new
+// executor with a new epoch takes over. All methods are thread-safe.
 #pragma once
 
 #include <atomic>
