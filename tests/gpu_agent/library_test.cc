@@ -289,10 +289,10 @@ TEST_F(LibraryTest, AnExecutorThatIsOpenedAnewTakesItsPlansPlaceAndAClosedOnesAr
   EXPECT_TRUE(after.Report(telemetry, folder_));
   EXPECT_EQ(after.Step(), "");
   EXPECT_EQ(arena(2), 2 * one);
-  EXPECT_EQ(bucket_executor_close(before.executor()), 1);
+  EXPECT_EQ(bucket_executor_close(before.executor(), &error), 1);
   EXPECT_EQ(after.Step(), "");
   EXPECT_EQ(arena(3), one);
-  EXPECT_EQ(bucket_executor_close(after.executor()), 1);
+  EXPECT_EQ(bucket_executor_close(after.executor(), &error), 1);
   bucket_telemetry_close(telemetry);
 }
 
