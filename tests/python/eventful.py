@@ -215,7 +215,7 @@ def agents_that_fail(folder: pathlib.Path, planner: str, watch: Watch, wrong: pa
         wait_for(lambda: not group[0].ready(), "the other to notice")
         watch.look()
     (folder / "wrong").mkdir()
-    with agents(folder / "wrong", planner, 2, "--backend", "nccl", group="wrong") as group:
+    with agents(folder / "wrong", planner, 2, "--backend", "nccl", "--probe-when", "always", group="wrong") as group:
         watch.ports += group
         wrong.touch()
         wait_for(lambda: group[0].metric("bucket_agent_verify_mismatches_total") > 0, "wrong elements")

@@ -52,7 +52,9 @@ class NobodyAnswers final : public PeerCalls {
   void ShowJobs(const std::string&, v1::ShowJobsRequest, SteadyTime,
                 Done<v1::ShowJobsReply>) override {}
   void ForgetJobs(const std::string&, v1::ForgetJobsRequest, SteadyTime,
-                  Done<v1::ForgetJobsReply>) override {}
+                  Done<v1::ForgetJobsReply> done) override {
+    done(absl::UnavailableError("no route"));
+  }
   absl::Status BringGraph(const std::string&, const std::string&, const Digest&, const Graph&,
                           SteadyTime) override {
     return absl::OkStatus();
