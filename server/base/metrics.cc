@@ -146,6 +146,7 @@ ServerMetrics::ServerMetrics(Registry& r)
       displaced_computations(
           AddCounter(r, kDisplacedName, kDisplacedHelp, {{"what", "computation"}})),
       displaced_uploads(AddCounter(r, kDisplacedName, kDisplacedHelp, {{"what", "upload"}})),
+      displaced_reports(AddCounter(r, kDisplacedName, kDisplacedHelp, {{"what", "report"}})),
       displaced_groups(AddCounter(r, kDisplacedName, kDisplacedHelp, {{"what", "group"}})),
       leases_granted(AddCounter(r, "bucketd_upload_leases_granted_total",
                                 "Callers that were asked to upload a graph.")),

@@ -111,6 +111,7 @@ class ServerMetrics {
   prometheus::Counter& displaced_callers;
   prometheus::Counter& displaced_computations;
   prometheus::Counter& displaced_uploads;
+  prometheus::Counter& displaced_reports;
   prometheus::Counter& displaced_groups;
   prometheus::Counter& leases_granted;
   prometheus::Counter& leases_expired;

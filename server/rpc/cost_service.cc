@@ -83,7 +83,7 @@ struct Shared {
                  .deadline = p.options.upload_deadline,
                  .least_rate = p.options.upload_rate_bytes,
                  .what = "reports of costs"},
-                p.metrics.displaced_uploads),
+                p.metrics.displaced_reports),
         pool(kThreads, kQueue) {}
   ~Shared() { TakeFromGrpc(&reports); }
   const CostServiceParts parts;

@@ -329,7 +329,7 @@ TEST_F(SecuredTest, ATenantWhoseReportsOfCostsTakeAllPlacesKeepsNoOtherOneOut) {
   }
   reports[1].writer->Write(header);
   EXPECT_EQ(ReasonOf(reports[1].writer->Finish()), "OVERLOADED") << "the newest of who had most";
-  EXPECT_EQ(Metric("bucketd_displaced_total", "what", "upload"), 1);
+  EXPECT_EQ(Metric("bucketd_displaced_total", "what", "report"), 1);
 }
 
 TEST_F(SecuredTest, DoesNotStartWithoutWhatItNeedsAndNamesIt) {
