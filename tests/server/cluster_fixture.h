@@ -129,7 +129,8 @@ class ClusterTest : public AgreementTest {
   std::vector<std::unique_ptr<Server>> servers_;
 };
 
-// Listens where replicas do, stands in the store as one of them, and as the holder of a job.
+// Listens where replicas do, stands in the store as one of them, and as the holder of a job. Each
+// is another process: the one before it, at the same address, is known to be dead.
 class Liar : public v1::Peers::Service {
  public:
   using Answer = std::function<v1::ForwardReply(const v1::ForwardRequest&)>;
@@ -142,12 +143,12 @@ class Liar : public v1::Peers::Service {
     EXPECT_TRUE(store.ok()) << store.status();
     v1::ReplicaRecord replica;
     replica.set_format_version(1);
-    replica.set_incarnation(kIncarnation);
+    replica.set_incarnation(incarnation_);
     replica.set_beat(1);
     v1::LeaseRecord lease;
     lease.set_format_version(1);
     lease.set_holder(address_);
-    lease.set_incarnation(kIncarnation);
+    lease.set_incarnation(incarnation_);
     lease.set_term(9);
     const std::string name = absl::StrCat("lease/job/", absl::string_view("\0", 1), job);
     EXPECT_TRUE((*store)
@@ -166,9 +167,9 @@ class Liar : public v1::Peers::Service {
   }
   int asked() const { return asked_; }
 
-  static constexpr uint64_t kIncarnation = 42;
-
  private:
+  static inline std::atomic<uint64_t> last_{41};
+  const uint64_t incarnation_ = ++last_;
   const std::string address_;
   const Answer answer_;
   std::atomic<int> asked_{0};

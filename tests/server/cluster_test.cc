@@ -309,10 +309,10 @@ TEST_F(ClusterTest, APeerThatLiesAboutAJobGivesNobodyAnotherPlan) {
       its(KeyBegin("", graph), "one", ""),           // a plan that nobody has
       its(KeyBegin("theirs", graph), "one", "one"),  // another tenant's
       its(KeyBegin("", Sha256("another graph")), "one", "one"),
-      [this](const v1::ForwardRequest&) {  // that itself has it, and has it not
+      [this](const v1::ForwardRequest& request) {  // that itself has it, and has it not
         v1::ForwardReply reply;
         reply.mutable_moved()->set_holder(absl::StrCat("unix:", folder_, "/liar"));
-        reply.mutable_moved()->set_incarnation(Liar::kIncarnation);
+        reply.mutable_moved()->set_incarnation(request.incarnation());
         return reply;
       },
       [](const v1::ForwardRequest&) { return v1::ForwardReply(); }};
