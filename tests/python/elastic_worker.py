@@ -1,7 +1,8 @@
 """A rank of a job of two torchrun agents, A and B ($AGENT), one rank each. argv: the planner's address, a folder for what each agent remembers.
 
 It plans a small graph. In the job's first start the rank of agent B then fails, and that of agent A waits, as one does whose
-collective never ends: of the two agents only B counts the restart.
+collective never ends: of the two agents only B counts the restart. B fails only after A has left the barrier: one that stands in
+it when its peer goes away would fail, too.
 """
 
 import json
@@ -37,9 +38,13 @@ def main() -> None:
         with open(pathlib.Path(FOLDER) / f"{AGENT}.json", "a") as file:
             file.write(json.dumps(found) + "\n")
     dist.barrier()
+    waits = pathlib.Path(FOLDER) / "A.waits"
+    if first and AGENT == "A":
+        waits.touch()
+        time.sleep(3600)
     if first:
-        if AGENT == "A":
-            time.sleep(3600)
+        while not waits.exists():  # torchrun ends both ranks if this should never come
+            time.sleep(0.01)
         sys.exit("agent B's rank fails")
 
 

@@ -308,6 +308,6 @@ def test_ranks_of_two_agents_of_which_one_counted_the_restart_agree_again(runnin
     assert [agent.returncode for agent in agents] == [0, 0], "\n".join(text[-4000:] for text in said)
     found = [json.loads(line) for agent in "AB" for line in (tmp_path / f"{agent}.json").read_text().splitlines()]
     again = [one for one in found if not one["first"]]
-    assert {one["agent"]: one["count"] for one in again} == {"A": "0", "B": "1"}, "both agents counted, so this shows nothing"
+    assert {one["agent"]: one["count"] for one in again} == {"A": "0", "B": "1"}, "both agents counted, so this shows nothing\n" + "\n".join(said)
     assert len({one["plan"] for one in found}) == 1 and len(again) == 4
     assert {one["source"] for one in again if one["job"]} == {"pinned"}

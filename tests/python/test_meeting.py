@@ -1,6 +1,9 @@
 """Ranks that find each other at a store, also one that holds what another start of the job left there; each rank is a thread here."""
 
 import concurrent.futures
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 
@@ -120,3 +123,24 @@ def test_a_rank_that_is_interrupted_while_it_waits_for_an_answer_is_named_to_tho
     found = on_ranks(range(2), step)
     assert found[1] == "stopped" and isinstance(found[0], InterruptedRank) and "rank 1 was interrupted" in str(found[0])
     assert time.monotonic() - begin < 10
+
+
+def test_a_first_rank_that_ends_while_it_answers_ends_as_it_would_have():
+    """A thread that comes out of the store's C++ once the interpreter ends would abort the process."""
+    program = textwrap.dedent("""
+        import contextlib, datetime, sys
+        import torch.distributed as dist
+        from bucketd.meeting import Meetings
+
+        class Slow:  # in C++ nearly always
+            def add(self, key, value):
+                with contextlib.suppress(dist.DistStoreError):
+                    store.wait(["nobody sets this"], datetime.timedelta(milliseconds=30))
+                return 0
+
+        store = dist.HashStore()
+        Meetings().meet(Slow(), 0, (0, 1), 60.0)
+        sys.exit(3)
+        """)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (3, "")

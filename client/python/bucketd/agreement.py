@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from . import collector, quiet
+from . import background, collector, quiet
 from .errors import AgreementError, BucketdError, EmbeddedError, InterruptedRank
 
 # A rank that waits for the leader's verdict waits this much longer than the leader waits for records.
@@ -339,7 +339,7 @@ def hearing_signals(call, look=None):
     def look_again() -> None:
         with contextlib.suppress(Exception):
             try:
-                while not over.is_set():
+                while not (over.is_set() or background.ending.is_set()):
                     look()
                     over.wait(_LOOK)
             except InterruptedRank as error:
@@ -351,7 +351,7 @@ def hearing_signals(call, look=None):
             result, error = ended.get(timeout=_LOOK)
         except queue.Empty:
             if look is not None:
-                threading.Thread(target=look_again, daemon=True).start()
+                background.run(look_again)
             with collector.on():
                 result, error = ended.get()
     finally:

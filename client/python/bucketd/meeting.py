@@ -16,6 +16,7 @@ import secrets
 import threading
 import time
 
+from . import background
 from .agreement import STOPPED, await_key, ranks_text, spans_text, wait_for
 from .errors import AgreementError, BucketdError
 
@@ -78,7 +79,7 @@ class _Meeting:
             store = self.store.clone()  # a wait holds a connection
         except Exception:  # a store that cannot be cloned is shared
             store = self.store
-        threading.Thread(target=self._answer, args=(store, met), daemon=True).start()
+        background.run(lambda: self._answer(store, met))
         return met
 
     def _answer(self, store, met: Met) -> None:
@@ -87,7 +88,7 @@ class _Meeting:
         silent: set[int] = set()  # hellos that are counted, and not there yet; who died in between leaves one for ever
         counted = answered = 0
         with contextlib.suppress(Exception):  # the store is gone, as those who wait for an answer will see
-            while time.monotonic() < until:
+            while time.monotonic() < until and not background.ending.is_set():
                 now = store.add(f"{self.name}/hellos", 0)
                 silent.update(range(counted + 1, now + 1))
                 counted = now
@@ -99,7 +100,7 @@ class _Meeting:
                     answered += 1
                 if answered >= len(here) and store.check(list(here.values())):
                     return
-                time.sleep(_POLL)
+                background.ending.wait(_POLL)
 
     def come(self, rank: int) -> Met:
         mine = f"answer/{secrets.token_hex(7)}"
