@@ -105,7 +105,7 @@ class Tests:
         if self.python:
             commands.append([sys.executable, "-m", "pytest", "-q", "-x", *self.python])
         for command in commands:
-            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, errors="replace", timeout=600)
             if done.returncode:
                 if done.returncode > 0 and "FAILED" not in done.stdout + done.stderr:
                     raise RuntimeError(f"it ended without a test that failed\n{(done.stdout + done.stderr)[-3000:]}")

@@ -38,8 +38,11 @@ absl::Status ByteRoom::Take(const std::string& peer, int64_t more) {
   const int64_t others = used_ + more - mine;
   const int64_t limit = (capacity_ - others) / 2;
   if (more > 0 && mine > limit) {
-    return MakeError(Reason::kOverloaded, "the requests of your host hold too many bytes",
-                     {.limit = limit, .actual = mine, .node = {}});
+    return MakeError(
+        Reason::kOverloaded,
+        "the requests of your host hold too many bytes: they may hold half of what nobody else "
+        "does",
+        {.limit = capacity_ / 2, .actual = mine, .node = {}});
   }
   used_ += more;
   if (mine == 0) {

@@ -25,8 +25,8 @@ class ByteRoom {
     Held& operator=(Held&& other) noexcept;
     ~Held() { Resize(0).IgnoreError(); }
 
-    // OVERLOADED, with the limit, if that is more than the room has for this peer; then nothing has
-    // changed. Less is always possible.
+    // OVERLOADED, with the limit of a peer that is alone, if that is more than the room has for
+    // this one; then nothing has changed. Less is always possible.
     absl::Status Resize(int64_t bytes);
     int64_t bytes() const { return bytes_; }
     // REQUIRES: bytes <= what is held. Lives on its own.

@@ -52,11 +52,11 @@ UploadStreams::Id UploadStreams::GivesWayTo(const Shares::Path& share, SteadyTim
   return slowest != 0 ? slowest : shares_.GivesWayTo(share);
 }
 
-SteadyTime UploadStreams::BeginWait(Id id) {
+absl::StatusOr<SteadyTime> UploadStreams::BeginWait(Id id) {
   const SteadyTime now = Clock::now();
   const absl::MutexLock lock(&mutex_);
   const auto found = streams_.find(id);
-  if (found == streams_.end()) return now;  // gave way
+  if (found == streams_.end()) return Full();
   found->second.waits_since = now;
   return std::min(now + found->second.patience, found->second.deadline);
 }

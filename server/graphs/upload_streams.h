@@ -38,9 +38,10 @@ class UploadStreams {
   // OVERLOADED if all places are taken. Close() whatever was opened. `share`: whose it is, of equal
   // length for all.
   absl::StatusOr<Id> Open(const Shares::Path& share);
+  // OVERLOADED of both: the stream gave way to another meanwhile.
   // The wait for the next message begins, and has to end then.
-  SteadyTime BeginWait(Id id);
-  // It came, with so many encoded bytes. OVERLOADED: the stream gave way to another meanwhile.
+  absl::StatusOr<SteadyTime> BeginWait(Id id);
+  // It came, with so many encoded bytes.
   absl::Status Came(Id id, int64_t bytes);
   void Close(Id id);
 

@@ -150,8 +150,12 @@ class ReportReactor final : public grpc::ServerReadReactor<ByteBuffer> {
   }
 
   void ReadNext() {
-    stall_timer_ = shared_.parts.timers.Schedule(shared_.reports.BeginWait(stream_),
-                                                 [this] { context_.TryCancel(); });
+    const absl::StatusOr<SteadyTime> until = shared_.reports.BeginWait(stream_);
+    if (!until.ok()) {
+      End(until.status());
+      return;
+    }
+    stall_timer_ = shared_.parts.timers.Schedule(*until, [this] { context_.TryCancel(); });
     HandToGrpc(this);
     StartRead(&message_);
   }

@@ -173,7 +173,8 @@ class JobRoutes {
   void UseError(CallId id, Leg leg, const ReplicaId& owner, const absl::Status& error);
   void GraphRequired(CallId id, Leg leg, int64_t lease_ms);
   void UsePlan(CallId id, Leg leg, const ReplicaId& owner, const v1::PlanReference& plan);
-  bool IsPlanOf(CallId id, Leg leg, absl::string_view plan_key);
+  // nullopt: the call is not there any more.
+  std::optional<bool> IsPlanOf(CallId id, Leg leg, absl::string_view plan_key);
   void ReadPlan(const std::string& key);
   void TellPlan(const std::string& key, const PlanReplyPtr& reply);
   void AskWithPlan(CallId id, Leg leg);

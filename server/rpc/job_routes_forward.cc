@@ -225,7 +225,9 @@ void JobRoutes::UsePlan(CallId id, Leg leg, const ReplicaId& owner, const v1::Pl
     Broken(id, leg, owner, "its plan is not the one that it names");
     return;
   }
-  if (!IsPlanOf(id, leg, plan.key())) {
+  const std::optional<bool> is_its_own = IsPlanOf(id, leg, plan.key());
+  if (!is_its_own.has_value()) return;  // nobody is left to say whose plan it would have to be
+  if (!*is_its_own) {
     Broken(id, leg, owner, "its plan is another graph's, or another tenant's");
     return;
   }
@@ -256,10 +258,11 @@ void JobRoutes::UsePlan(CallId id, Leg leg, const ReplicaId& owner, const v1::Pl
 
 // Whoever has the job says which plan its ranks agreed on; of another tenant's, or for another
 // graph, it cannot be.
-bool JobRoutes::IsPlanOf(CallId id, Leg leg, absl::string_view plan_key) {
+std::optional<bool> JobRoutes::IsPlanOf(CallId id, Leg leg, absl::string_view plan_key) {
   const absl::MutexLock lock(&mutex_);
   const Call* call = Find(id, leg);
-  return call == nullptr || IsPlanKeyOf(plan_key, call->asks.tenant, call->asks.graph);
+  if (call == nullptr) return std::nullopt;
+  return IsPlanKeyOf(plan_key, call->asks.tenant, call->asks.graph);
 }
 
 void JobRoutes::ReadPlan(const std::string& key) {

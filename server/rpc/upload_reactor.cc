@@ -79,8 +79,13 @@ class UploadReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   }
 
   void ReadNext() {
-    stall_timer_ =
-        parts_.timers.Schedule(parts_.upload_streams.BeginWait(stream_), [this] { Stalled(); });
+    const absl::StatusOr<SteadyTime> until = parts_.upload_streams.BeginWait(stream_);
+    if (!until.ok()) {
+      session_->KeepRest();
+      End(until.status());
+      return;
+    }
+    stall_timer_ = parts_.timers.Schedule(*until, [this] { Stalled(); });
     HandToGrpc(this);
     StartRead(&message_);
   }

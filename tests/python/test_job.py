@@ -18,9 +18,9 @@ from ranks import Ranks
 
 import bucketd
 from bucketd import canonical, job, starts, wire
-from bucketd.agreement import Agreement
+from bucketd.agreement import Agreement, LeaderFailed
 from bucketd.client import PlannerClient
-from bucketd.errors import PlannerError
+from bucketd.errors import AgreementError, GraphRefused, PlannerError
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -202,6 +202,32 @@ def test_where_the_planner_does_not_say_which_start_it_is_all_ranks_hear_it():
     found = numbered(PlannerClient("127.0.0.1:1"), deadline=1.0)
     assert [error.reason for error in found] == ["UNREACHABLE"] * 2 and "rank 0 was told" in str(found[1]), found
 
+
+def test_where_the_first_rank_fails_before_it_asks_nobody_waits_for_its_generation():
+    store = dist.HashStore()
+    agreements = [Agreement(store, rank, (0, 1), "error", 60.0) for rank in range(2)]
+    with pytest.raises(GraphRefused):
+        starts.give_up(agreements[0], "0/fw")
+        agreements[0].fail("0/fw", GraphRefused("no graph"))
+    begin = time.monotonic()
+    with pytest.raises(LeaderFailed):
+        starts.numbered(bucketd.Job("unasked", None), agreements[1], None, "0/fw", 60.0)
+    with pytest.raises(AgreementError, match="0/fw: rank 0: GraphRefused: no graph"):
+        agreements[1].agree("0/fw", {})
+    assert time.monotonic() - begin < 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fallback", ["error", "unplanned"])
+@pytest.mark.parametrize("early", [True, False], ids=["it has no graph", "it has an option that is refused"])
+def test_where_the_first_rank_fails_the_others_hear_why_at_once(running, early, fallback):
+    with Ranks("failing_leader_worker.py", 2, running.address, secrets.token_hex(8), str(int(early)), fallback) as ranks:
+        (_, first), (status, other) = ranks.wait(60)
+    if fallback == "unplanned":
+        assert "stays without a plan" in first and "went on" in first and "went on" in other, first + other
+    else:
+        assert status and "0/fw: rank 0: " in other and "within" not in other, other
+        assert ("KeyError: 'missing'" if early else "refused here") in other
 
 def test_without_a_store_torchrun_counts(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "3")

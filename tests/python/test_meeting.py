@@ -1,6 +1,9 @@
 """Ranks that find each other at a store, also one that holds what another start of the job left there; each rank is a thread here."""
 
 import concurrent.futures
+import contextlib
+import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -144,3 +147,50 @@ def test_a_first_rank_that_ends_while_it_answers_ends_as_it_would_have():
         """)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr) == (3, "")
+
+
+WAITING = """
+    import sys, time
+    import torch.distributed as dist
+    from bucketd import agreement, meeting
+
+    rank, port, interrupted = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    dist.init_process_group("gloo", store=dist.TCPStore("127.0.0.1", port, 2, rank == 0, wait_for_workers=False), rank=rank, world_size=2)
+    store = agreement.job_store("bucketd")
+    if rank == 0 and interrupted == 1:  # it does not come, so rank 1 waits for its word
+        time.sleep(60)
+    print("here", flush=True)
+    met = meeting.of_this_process.meet(store, rank, (0, 1), 60.0)
+    agreed = agreement.Agreement(dist.PrefixStore(met.word, store), rank, (0, 1), "error", 60.0)
+    with agreed.telling_of_interrupts():
+        if rank == 0:
+            print("waits", flush=True)
+            time.sleep(60)
+        agreed.agree("0/fw", {})  # and so it waits for a verdict
+    """
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("interrupted", [0, 1])
+def test_ranks_of_which_one_is_interrupted_end_as_python_does(interrupted):
+    """The store is rank 0's, and goes with it. A thread that is still in there as the interpreter ends would abort the process."""
+    with contextlib.closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    ranks = [subprocess.Popen([sys.executable, "-c", textwrap.dedent(WAITING), str(rank), port, str(interrupted)], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in range(2)]
+    try:
+        for line in ("here", "waits") if interrupted == 0 else ("here",):
+            assert ranks[interrupted].stdout.readline() == line + "\n"
+        if interrupted == 0:
+            assert ranks[1].stdout.readline() == "here\n"
+        time.sleep(1)  # the other one is to be found waiting
+        ranks[interrupted].send_signal(signal.SIGINT)
+        assert ranks[interrupted].wait(60) == -signal.SIGINT, ranks[interrupted].stderr.read()
+        if interrupted == 0:
+            said = ranks[1].communicate(timeout=60)[1]
+            assert ranks[1].returncode == 1 and "InterruptedRank: rank 0 was interrupted" in said, said
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()

@@ -438,6 +438,23 @@ def test_what_an_executor_may_still_use_stays(monkeypatch):
     executor._left.remove(used)
 
 
+def executors_that_are_open_at_the_end(monkeypatch):
+    open_yet = []
+    monkeypatch.setattr(Trainer, "end", lambda trainer: open_yet.append(trainer))
+    monkeypatch.setattr(executor.library, "close", lambda handle: (print("closed"), (True, ""))[1])
+    on_simulated_gpus(monkeypatch, 1, lambda trainer: trainer.step())
+    for trainer in open_yet:
+        monkeypatch.setattr(trainer.gpu, "settle", lambda: print("settled"))
+    globals()["open_yet"] = open_yet
+
+
+def test_what_runs_at_the_end_of_a_process_ends_before_its_executor_is_closed():
+    """A close would end it in its midst, and with it the peers that it is for."""
+    program = "import pytest, test_on_device as t; t.executors_that_are_open_at_the_end(pytest.MonkeyPatch())"
+    ended = subprocess.run([sys.executable, "-c", program], cwd=os.path.dirname(__file__), capture_output=True, text=True, timeout=120)
+    assert ended.stdout.split() == ["settled"] * RANKS + ["closed"] * RANKS, ended
+
+
 def an_error_behind_the_last_join(monkeypatch, then):
     """Rank 0 has joined a bucket that rank 1 does not run, and does `then`."""
     over = threading.Event()
@@ -474,7 +491,8 @@ def test_a_process_that_is_not_to_end_hears_of_an_error_behind_the_last_join(mon
         with pytest.raises(ExecutorError, match="0/fw#1: .*did not end within 2s"):
             bucketd.check_executors()
 
-    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+    monkeypatch.delenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", raising=False)
+    monkeypatch.setenv("NCCL_ASYNC_ERROR_HANDLING", "0")  # its older name, which torch reads, too
     an_error_behind_the_last_join(monkeypatch, then)
     assert any("0/fw#1: its executor ended by an error: " in text and "did not end within 2s" in text for text in caplog.messages)
 

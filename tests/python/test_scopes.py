@@ -13,7 +13,7 @@ from inductor_counters import fake_mesh
 from planners import planner
 
 import bucketd
-from bucketd import agreement, capture, client, collector, fusion
+from bucketd import agreement, capture, client, collector, fusion, session
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "client" / "python" / "examples"))
 
@@ -122,14 +122,14 @@ def test_garbage_is_collected_while_others_are_waited_for_and_not_while_a_graph_
         before = getattr(of, name)
         monkeypatch.setattr(of, name, lambda *given, **more: seen.append((name, gc.isenabled())) or before(*given, **more))
 
-    for of, name in ((capture, "capture_graph"), (client.PlannerClient, "get_plan"), (bucketd.session.wire, "to_proto"),
-                     (bucketd.session.apply, "prepare")):
+    for of, name in ((capture, "capture_graph"), (client.PlannerClient, "get_plan"), (session.wire, "to_proto"),
+                     (session.apply, "prepare")):
         note(of, name)
     with planner() as one, fake_mesh():
         assert plan(one)
     assert dict(seen) == {"capture_graph": False, "get_plan": True, "to_proto": False, "prepare": False} and gc.isenabled()
     with collector.off():
-        heard = agreement.hearing_signals(lambda: time.sleep(2 * agreement._LOOK) or gc.isenabled())
+        heard = agreement.hearing_signals(lambda _: time.sleep(2 * agreement._LOOK) or gc.isenabled())
         assert heard and not gc.isenabled()
     assert gc.isenabled()
 

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "prometheus/counter.h"
 
 #include "passes/io/profile_json.h"
 #include "passes/plan_key.h"
@@ -22,6 +23,7 @@
 #include "server/base/worker_pool.h"
 #include "server/graphs/graph_decoder.h"
 #include "server/graphs/graph_scan.h"
+#include "server/graphs/upload_streams.h"
 #include "server/plans/plan_cache.h"
 
 namespace bucketd {
@@ -242,6 +244,26 @@ TEST(ByteRoomTest, NobodyHoldsMoreThanIsFree) {
   EXPECT_TRUE(one.Resize(10).ok()) << "less is always possible";
   EXPECT_TRUE(other.Resize(145).ok());
   EXPECT_EQ(ReasonOf(other.Resize(146)), "OVERLOADED");
+}
+
+TEST(ByteRoomTest, WhoFindsNoRoomIsNotToldHowMuchOthersHold) {
+  ByteRoom room(300);
+  ByteRoom::Held other(room, "b");
+  ASSERT_TRUE(other.Resize(100).ok());
+  const std::string said = SerializeRpcStatus(ByteRoom::Held(room, "a").Resize(101));
+  EXPECT_TRUE(absl::StrContains(said, "150")) << "what one who is alone may hold";
+}
+
+TEST(UploadStreamsTest, WhoGaveWayHearsItBeforeTheNextMessageAndWithIt) {
+  prometheus::Counter displaced;
+  UploadStreams streams({.max_streams = 2}, displaced);
+  const auto first = streams.Open({"a"}), second = streams.Open({"a"});
+  ASSERT_TRUE(first.ok() && second.ok() && streams.BeginWait(*second).ok());
+  ASSERT_TRUE(streams.Open({"b"}).ok()) << "a has most, and its newest gives way";
+  EXPECT_EQ(displaced.Value(), 1);
+  EXPECT_EQ(ReasonOf(streams.Came(*second, 1)), "OVERLOADED");
+  EXPECT_EQ(ReasonOf(streams.BeginWait(*second).status()), "OVERLOADED");
+  EXPECT_TRUE(streams.BeginWait(*first).ok());
 }
 
 TEST(ByteRoomTest, WhatIsHeldIsGivenBackOnce) {

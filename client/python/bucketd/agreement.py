@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import json
 import queue
 import threading
@@ -27,6 +26,8 @@ _LINGER = 5.0
 _MISSING_SHOWN = 16
 # A rank that waits looks this often whether another one was interrupted, or stopped.
 _LOOK = 0.5
+# And so often whether what it waits for is there.
+_LEAST_PAUSE, _MOST_PAUSE = 0.005, 0.25
 # The leader, before it ends with what it heard so: the others are to hear it, too.
 _STAY = 4 * _LOOK
 STOPPED = "stopped"
@@ -36,6 +37,10 @@ STOPPED = "stopped"
 class Verdict:
     unplanned: bool = False  # all ranks leave this graph untouched
     why: str = ""
+
+
+class LeaderFailed(Exception):
+    """The leader has nothing that this rank could go on with; its verdict says why."""
 
 
 class Agreement:
@@ -103,9 +108,7 @@ class Agreement:
         """Waits of the others for this rank, of which there may be some or none, end with its number and `why`."""
         if self.store is not None:
             # In a thread, since the store may not answer.
-            teller = threading.Thread(target=self._set_stopped, args=(f"rank {self.rank} {why}",), daemon=True)
-            teller.start()
-            teller.join(_LOOK)
+            background.run(lambda: self._set_stopped(f"rank {self.rank} {why}")).join(_LOOK)
 
     def _set_stopped(self, text: str) -> None:
         with contextlib.suppress(Exception):  # the others will find the store gone
@@ -303,55 +306,45 @@ def await_key(store, key: str, deadline: float, missing: str, failure: type[Buck
 
 
 def wait_for(store, keys: list[str], until: float) -> bool:
-    """Whether all keys are set by then. InterruptedRank, after which `store` is still busy waiting, if a rank stopped."""
-    looking: list = []  # a connection beside the one that waits, from when that takes long
+    """Whether all keys are set by then. InterruptedRank if a rank stopped."""
+    return hearing_signals(lambda over: are_set(store, keys, until, over))
 
-    def look() -> None:
-        if not looking:
-            looking.append(store.clone())
-        if looking[0].check([STOPPED]):
-            raise quiet.without_traceback(InterruptedRank(looking[0].get(STOPPED).decode()))
 
-    try:
-        hearing_signals(lambda: store.wait(keys, datetime.timedelta(seconds=max(0.001, until - time.monotonic()))), look)
-    except InterruptedRank:
-        raise
-    except Exception:
-        if time.monotonic() < until - 0.05:  # a store counts milliseconds, and may be early by one
-            raise
-        return False
+def are_set(store, keys: list[str], until: float, over: threading.Event) -> bool:
+    """Whether all keys are set by then, or once it is `over`. InterruptedRank if a rank stopped.
+
+    It asks again and again, which adds up to an eighth to a wait. store.wait() would not, but nothing ends that, and a process that
+    ends with a thread in there aborts (background.py)."""
+    begun = looked = time.monotonic()
+    while not store.check(keys):
+        now = time.monotonic()
+        if now - looked >= _LOOK:
+            looked = now
+            if store.check([STOPPED]):
+                raise quiet.without_traceback(InterruptedRank(store.get(STOPPED).decode()))
+        pause = max(_LEAST_PAUSE, min(_MOST_PAUSE, (now - begun) / 8))
+        if now >= until or background.ending.is_set() or over.wait(min(until - now, pause)):
+            return False
     return True
 
 
-def hearing_signals(call, look=None):
-    """What `call()` returns or raises. It may block in C++, where no signal is heard: a thread makes it, and this one hears them.
-    Where that takes long another one makes `look()` now and then, which may block as well; an InterruptedRank that it raises ends
-    the wait for `call()`, not the call. What else it raises ends the looking: `call()` will find out what is wrong."""
+def hearing_signals(call):
+    """What `call(over)` returns or raises. It may block in C++, where no signal is heard: a thread makes it, and this one hears them.
+    After one nobody waits for the call, and `over` is set."""
     ended: queue.SimpleQueue = queue.SimpleQueue()
     over = threading.Event()
 
     def make() -> None:
         try:
-            ended.put((call(), None))
+            ended.put((call(over), None))
         except Exception as error:
             ended.put((None, error))
 
-    def look_again() -> None:
-        with contextlib.suppress(Exception):
-            try:
-                while not (over.is_set() or background.ending.is_set()):
-                    look()
-                    over.wait(_LOOK)
-            except InterruptedRank as error:
-                ended.put((None, error))
-
-    threading.Thread(target=make, daemon=True).start()
     try:
+        background.run(make)
         try:
             result, error = ended.get(timeout=_LOOK)
         except queue.Empty:
-            if look is not None:
-                background.run(look_again)
             with collector.on():
                 result, error = ended.get()
     finally:

@@ -19,11 +19,12 @@ ending = threading.Event()  # a thread of `run` returns soon after this is set
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
-def run(target: Callable[[], None]) -> None:
+def run(target: Callable[[], None]) -> threading.Thread:
     """In a thread of its own, which keeps no process alive. `target` looks at `ending` between its calls."""
     thread = threading.Thread(target=target, daemon=True)
     thread.start()
     _threads.add(thread)
+    return thread
 
 
 def _end() -> None:

@@ -11,7 +11,7 @@ import hashlib
 import zlib
 
 from . import canonical
-from .agreement import Agreement, await_key
+from .agreement import Agreement, LeaderFailed, await_key
 from .errors import AgreementError
 from .following import same_collectives
 from .graph import Graph
@@ -27,13 +27,15 @@ def hand_out(agreement: Agreement, scope: str, encoded: bytes) -> None:
 
 def receive(agreement: Agreement, scope: str, graph: Graph, digest: bytes, deadline: float) -> tuple[Graph, bytes]:
     """(graph, its digest) to have planned: the leader's, or this rank's own where the two launch different collectives, which the
-    ranks will find out when they compare."""
+    ranks will find out when they compare. LeaderFailed: the leader has none."""
     if agreement.store is None or agreement.leader:
         return graph, digest
     missing = f"no word from rank {agreement.ranks[0]}"
     leaders = bytes.fromhex(await_key(agreement.store, f"{scope}/graph", deadline, missing, AgreementError,
                                       agreement.apart).decode())
-    if leaders in (b"", digest):
+    if not leaders:
+        raise LeaderFailed
+    if leaders == digest:
         return graph, digest
     encoded = zlib.decompress(agreement.store.get(f"{scope}/graph/encoded"))
     if hashlib.sha256(encoded).digest() != leaders:

@@ -7,7 +7,10 @@ torch.distributed.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
+import functools
 import hashlib
 import logging
 import operator
@@ -183,8 +186,9 @@ class Runner:
 
     def _connect(self) -> None:
         scope, options, arena, _ = self._opened
-        self._handle = hearing_signals(lambda: library.call(library.load().bucket_executor_open, ctypes.byref(options), what=scope))
+        self._handle = hearing_signals(lambda _: library.call(library.load().bucket_executor_open, ctypes.byref(options), what=scope))
         self._closing = weakref.finalize(self, _close, self._handle, os.getpid(), scope, [self._device, arena, self._under_way])
+        _settle_at_exit(self._device)
         if self._telemetry is not None:
             self._telemetry.report(self._handle, options, self._part, self.plan, list(self.ours))
 
@@ -243,9 +247,30 @@ class Runner:
 _left: list = []  # what an executor that did not end may still use
 
 
+_devices = weakref.WeakSet()  # of executors that are open
+
+
+def _settle_at_exit(device) -> None:
+    """What runs yet when the process ends may be what a peer waits for: it ends before the executors are closed."""
+    _devices.add(device)
+    _register_settle()
+
+
+@functools.cache
+def _register_settle() -> None:
+    atexit.register(_settle)  # behind weakref.finalize's own function, and so called before it
+
+
+def _settle() -> None:
+    for device in list(_devices):
+        with contextlib.suppress(Exception):  # the close will tell what is wrong
+            device.settle()
+
+
 def _ends_process() -> bool:
     """Where an error comes behind a join, as torch.distributed's own watchdog of NCCL does by default, and does not by 0 and 2."""
-    return os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") not in ("0", "2")
+    named = (os.environ.get(name) for name in ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING"))
+    return next((value for value in named if value is not None), "") not in ("0", "2")
 
 
 def _close(handle: int, owner: int, scope: str, used: list) -> None:

@@ -12,13 +12,16 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import logging
 import secrets
 import threading
 import time
 
 from . import background
-from .agreement import STOPPED, await_key, ranks_text, spans_text, wait_for
+from .agreement import STOPPED, are_set, await_key, ranks_text, spans_text
 from .errors import AgreementError, BucketdError
+
+log = logging.getLogger("bucketd")
 
 # The first rank looks this often who has come.
 _POLL = 0.05
@@ -87,7 +90,7 @@ class _Meeting:
         until = time.monotonic() + 2 * self.deadline  # of a rank that comes late, too
         silent: set[int] = set()  # hellos that are counted, and not there yet; who died in between leaves one for ever
         counted = answered = 0
-        with contextlib.suppress(Exception):  # the store is gone, as those who wait for an answer will see
+        try:
             while time.monotonic() < until and not background.ending.is_set():
                 now = store.add(f"{self.name}/hellos", 0)
                 silent.update(range(counted + 1, now + 1))
@@ -101,6 +104,9 @@ class _Meeting:
                 if answered >= len(here) and store.check(list(here.values())):
                     return
                 background.ending.wait(_POLL)
+        except Exception as lost:
+            log.log(logging.DEBUG if background.ending.is_set() else logging.WARNING,
+                    "bucketd: ranks that compile later will not hear of this one: the job's key-value store failed: %s", lost)
 
     def come(self, rank: int) -> Met:
         mine = f"answer/{secrets.token_hex(7)}"
@@ -111,9 +117,7 @@ class _Meeting:
             number, word = await_key(self.store, mine, self.deadline, missing, AgreementError,
                                      lambda: " (deadline= is half of that)").decode().split()
         except KeyboardInterrupt:
-            teller = threading.Thread(target=self._say_stopped, args=(mine, rank), daemon=True)  # the store may not answer
-            teller.start()
-            teller.join(_LAST_LOOK)
+            background.run(lambda: self._say_stopped(mine, rank)).join(2 * _LAST_LOOK)  # the store may not answer
             raise
         self.store.set(f"{word}/here/{rank}", "")
         return Met(int(number), word)
@@ -121,7 +125,7 @@ class _Meeting:
     def _say_stopped(self, mine: str, rank: int) -> None:
         with contextlib.suppress(Exception):
             store = self.store.clone()
-            if wait_for(store, [mine], time.monotonic() + _LAST_LOOK):
+            if are_set(store, [mine], time.monotonic() + _LAST_LOOK, background.ending):
                 word = store.get(mine).decode().split()[1]
                 store.set(f"{word}/{STOPPED}", f"rank {rank} was interrupted")
 

@@ -37,7 +37,7 @@ from . import (
     verify,
     wire,
 )
-from .agreement import Agreement, await_key, job_store, ranks_text
+from .agreement import Agreement, LeaderFailed, await_key, job_store, ranks_text
 from .client import PlannerClient, PlanReply
 from .errors import (
     AgreementError,
@@ -208,8 +208,12 @@ class Session:
             planned, edit, record = self._propose(captured, scope, parameter_order)
         except InterruptedRank:
             raise
+        except LeaderFailed:
+            verdict = agreement.agree(scope, record)
         except Exception as error:
             advise(error, self.settings.fallback)
+            if self.settings.job is not None and self._job_of_all is None:
+                starts.give_up(agreement, scope)
             verdict = agreement.fail(scope, error)
         else:
             verdict = agreement.agree(scope, record)

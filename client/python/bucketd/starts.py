@@ -7,14 +7,17 @@ number of ranks, each of which the planner refuses. The first rank asks the plan
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import threading
 
-from .agreement import Agreement, await_key
+from .agreement import Agreement, LeaderFailed, await_key
 from .client import PlannerClient
 from .errors import AgreementError, PlannerError
 from .job import RESTARTS, Job
+
+_NONE = "-"  # instead of a generation; behind it, and a word, what the planner said
 
 _lock = threading.Lock()
 _known: dict[tuple[str, str, str], int] = {}  # of this process, for all of its backends: by planner, tenant and job
@@ -22,7 +25,7 @@ _known: dict[tuple[str, str, str], int] = {}  # of this process, for all of its 
 
 def numbered(job: Job, agreement: Agreement, planner: PlannerClient, scope: str, deadline: float) -> Job:
     """`job` with its generation, the same on all ranks of the agreement; as it is where it has one. PlannerError, on all ranks,
-    where the planner does not say.
+    where the planner does not say; LeaderFailed, where the first rank came to an end before it asked (give_up).
 
     Ranks that rank 0 is not among count for themselves, under a name of their own: rank 0 may have nothing to do with them."""
     if job.generation is not None:
@@ -32,10 +35,12 @@ def numbered(job: Job, agreement: Agreement, planner: PlannerClient, scope: str,
         job = dataclasses.replace(job, id=f"{job.id}/{first}")
     if agreement.store is None and len(agreement.ranks) > 1:  # without torch.distributed there is nothing else to go by
         return dataclasses.replace(job, generation=int(os.environ.get(RESTARTS, "0")))
-    key = f"{scope}/generation"
+    key = _key(scope)
     if not agreement.leader:
         said = await_key(agreement.store, key, agreement.deadline, f"no generation of the job from rank {first}", AgreementError,
                          agreement.apart).decode()
+        if said == _NONE:
+            raise LeaderFailed
         if said[:1] == "-":
             reason, _, text = said[1:].partition(" ")
             raise PlannerError(reason, f"rank {first} was told: {text}")
@@ -47,6 +52,19 @@ def numbered(job: Job, agreement: Agreement, planner: PlannerClient, scope: str,
         raise
     _tell(agreement, key, str(generation))
     return dataclasses.replace(job, generation=generation)
+
+
+def give_up(agreement: Agreement, scope: str) -> None:
+    """For the leader, which has failed: nobody waits any longer for what it may not have asked."""
+    if agreement.store is None or not agreement.leader:
+        return
+    with contextlib.suppress(Exception):  # the agreement will find the store gone
+        if not agreement.store.check([_key(scope)]):
+            agreement.store.set(_key(scope), _NONE)
+
+
+def _key(scope: str) -> str:
+    return f"{scope}/generation"
 
 
 def _tell(agreement: Agreement, key: str, text: str) -> None:

@@ -53,5 +53,5 @@ def _twin_of(group: dist.ProcessGroup) -> str:
         ranks, options = dist.get_process_group_ranks(group), group._get_backend(group._device_types[0]).options
         make = functools.partial(dist.new_group, ranks, timeout=getattr(options, "_timeout", None), backend=dist.get_backend(group),
                                  sort_ranks=False, use_local_synchronization=True, group_desc=f"reduce-scatters of {group.group_name}")
-        _twins[group] = hearing_signals(make).group_name  # it waits for the group's other ranks
+        _twins[group] = hearing_signals(lambda _: make()).group_name  # it waits for the group's other ranks
     return _twins[group]
