@@ -56,8 +56,8 @@ struct ExecutorOptions {
   // Whoever made the communicators has compared plan and epoch on all ranks.
   bool compared = false;
   // Called, on whatever thread, with what undefined() will say, before anything runs behind the
-  // joins that it is of; not for Abort and Close. It may end the process, and does not call the
-  // executor.
+  // joins that it is of; not for what Abort and Close end themselves. It may end the process, and
+  // does not call the executor.
   std::function<void(const absl::Status&)> ends = nullptr;
 };
 

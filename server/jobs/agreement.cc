@@ -272,7 +272,8 @@ void Agreement::Submit(const WorkerPool::Share& share, std::function<void()> run
   workers_.Submit(share, named(std::move(run)), named(std::move(refused)));
 }
 
-// Whose it is. All of a job has one share, and so begins in the order in which it was decided.
+// Whose it is. What a job that is known here reads and writes has one share, and so begins in the
+// order in which it was decided.
 template <typename Action>
 WorkerPool::Share Agreement::ShareOfWork(const Action& action) const {
   Shares::Path share;
