@@ -2,7 +2,7 @@
 //
 //   [[tenant]]
 //   name = "team-a"        # "": the default one
-//   weight = 2             # of computing, beside the others'; 1 if not said
+//   weight = 2             # of computing, beside the others'; that of [others] if not said, else 1
 //   pins = 4096            # plans that jobs are pinned to, and jobs
 //   plan_bytes = "10 GiB"  # of plans in the store
 //   graph_bytes = "1 GiB"  # of graphs in memory

@@ -165,6 +165,13 @@ def test_a_model_without_collectives_needs_no_planner():
     torch.testing.assert_close(model.weight.grad, 2 * before)
 
 
+def test_buckets_may_be_modules_of_the_model():
+    x, model = torch.ones(2, 2), torch.nn.Sequential(torch.nn.Linear(2, 2))
+    assert bucketd.joint_step(model, (x,), loss_fn=torch.sum, mode="manual", buckets=[model[0], "0"])(x).item() is not None
+    with pytest.raises(TypeError, match="buckets=Linear"):
+        bucketd.joint_step(model, (x,), loss_fn=torch.sum, mode="manual", buckets=[torch.nn.Linear(2, 2)])
+
+
 def test_what_one_graph_cannot_do_is_refused():
     x = torch.ones(2, 4)
     with pytest.raises(GraphRefused, match="InputMutationAOTOutput.*no forward may write into its buffers"):

@@ -13,7 +13,7 @@ log = logging.getLogger("bucketd")
 NAMES = {
     "retries": "calls asked again because the planner had gone away",
     "moves": "calls that went on to another planner of the address",
-    "waits": "pauses that an overloaded or draining planner asked for",
+    "waits": "pauses that a planner asked for: overloaded, draining, or a quota used up",
     "unreachable": "calls that nobody answered within the connect timeout",
     "breaker_opens": "times that an address was given up, or once more after a probe",
     "breaker_probes": "calls that found out whether such an address is back",
@@ -22,7 +22,8 @@ NAMES = {
     "resumed_uploads": "of them, those that went on where a broken one stopped",
     "graphs_without_collectives": "graphs that a backend was to plan and that have nothing to plan",
     "unplanned": "graphs that stay without a plan, by fallback or because planning is switched off",
-    "refused_buckets": "buckets that stay with torch.distributed, since the executor has no such dtype or operation",
+    "refused_buckets": "buckets that stay with torch.distributed, since the executor has no such dtype or operation, or would add in "
+                       "another order than the plan promises",
     "telemetry_dropped": "records of buckets that no agent has read in time, or that were not made when an executor was closed",
     "reconnects_after_fork": "connections made anew by a forked child",
 }

@@ -39,7 +39,7 @@ class PlannerError(BucketdError):
 
     `reason` is one of the service's reasons (proto/REASONS.md), or one of the client's own: UNREACHABLE (nobody
     answers at the address), DEADLINE (no answer in time), PROTOCOL (an answer that makes no sense), UNPLANNED (planning
-    is switched off: every rank of the job runs its graph as it is).
+    is switched off: every rank of the job runs its graph as it is), RANK0 (the rank that plans for all has no plan).
     """
 
     leaves_unplanned = True

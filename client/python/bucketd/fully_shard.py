@@ -15,7 +15,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 def apply_to_fully_shard(model: torch.nn.Module, advice: Mapping[str, Any] | str | os.PathLike[str], **arguments: Any) -> torch.nn.Module:
     """`model`, wrapped and told what to prefetch as advised. The same on every rank, before the first step.
 
-    advice     what `bucketctl advise --json` printed, or the file that holds it
+    advice     the object that `bucketctl advise --json` printed (json.loads), or the path of a file that holds it
     arguments  of torch's fully_shard, for each unit: mesh=, mp_policy=, ...
 
     A model that is not wrapped yet is: a unit at a time in the advice's order, then the model itself. One that is keeps its wrapping,

@@ -66,9 +66,9 @@ def resolve(job) -> Job | None:
 
 def release(job, address: str, tenant: str = "", deadline: float = 30.0, tls: Tls | None = None) -> int:
     """Lets go of the plans that the planner at `address` keeps for `job`; their number. For one rank, once, when the job
-    has ended and will not be restarted: nothing else releases them but their age. A job that starts again under its old
-    name then gets new plans. What ranks without rank 0 were planned under job="torchrun" is a job of its own, named `NAME/4` by
-    the first of them."""
+    has ended and will not be restarted: but for `bucketctl pin JOB --release`, nothing else releases them but their age. A job
+    that starts again under its old name then gets new plans. Ranks without rank 0 under job="torchrun" are a job of their own, named
+    `NAME/4` by the first of them."""
     named = resolve(job)
     if named is None:
         raise ValueError("release: expected a job")

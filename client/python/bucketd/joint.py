@@ -29,10 +29,10 @@ from .errors import GraphRefused
 from .graph import Role
 from .reshard import copy_module, forward_first, gather_again
 from .session import Planned, Session
-from .settings import Settings, SettingsArgs
+from .settings import SettingsArgs
 from .step_context import CaptureContext, InputInfo, base_descriptor, clean
 from .tags import described_slots, flatten
-from .torch_backend import has_collectives, parameter_names
+from .torch_backend import has_collectives, named_settings, parameter_names
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -68,7 +68,7 @@ def joint_step(
     or eval(), autocast and hooks of modules are as they were then. It uses the parameters and buffers that the model has when it is
     called: ValueError where they are not like those that it had.
     """
-    session = Session(Settings.of(**settings))
+    session = Session(named_settings(model, settings))
     if split and session.settings.executor:
         raise ValueError(f"executor={session.settings.executor!r} launches in the plan's order, which split=True does not keep")
     order = parameter_names(model, param_order)

@@ -43,7 +43,7 @@ class SettingsArgs(TypedDict, total=False):
                    same on every rank
     embedded       "rank0": without an address, on several nodes, rank 0 plans for all
     deadline       seconds that one graph's plan may take
-    cost_profile   of the planner: NAME (its first version), NAME@3, NAME@latest (the promoted one); None: its default, as promoted
+    cost_profile   of the planner: NAME (its first version), NAME@3, NAME@latest (the promoted one); None: its default
     job            what the planner shall know the ranks by: "torchrun" or True (torchrun's name for it; the planner counts its
                    starts), or a bucketd.Job(id, generation)
     tenant         whose plans these are, where several teams share a planner
@@ -52,8 +52,8 @@ class SettingsArgs(TypedDict, total=False):
     twin_groups    True: reduce-scatters of gradients run on groups of their own, over the same ranks, beside the all-gathers
                    instead of between them; the plan counts the wires of both as its own. They end with torch.distributed
     executor       what runs the buckets: "", torch.distributed, or "bucketd", our own executor (on the CPU for ranks of
-                   one host; on GPUs it has not been shown to run). A dtype or operation that it has not stays with
-                   torch.distributed; a GPU that it cannot use is an error
+                   one host; on GPUs it has not been shown to run). What it has no dtype or operation for, or would add in another
+                   order than the plan promises, stays with torch.distributed; a GPU that it cannot use is an error
     executor_timeout  seconds that a bucket may take there, peers' late arrival included (600)
     agent          the socket of this node's bucket-agent, which then hears what each bucket took, and from there Prometheus and the
                    planner, by the name that BUCKETD_JOB has, or else `job`; None: what BUCKETD_AGENT names, if anything. Of buckets
@@ -61,8 +61,8 @@ class SettingsArgs(TypedDict, total=False):
     options        every other option of the planner that `bucketctl plan --help` lists, by name: {"max_topo_span": 800,
                    "bucket_all_reduce": False}
     buckets        of mode "manual", what shares a bucket: "tok_embeddings,layers.[0-31],norm+output", or a list with an entry a
-                   bucket, which is a name, a module, or a list of them (modules want model=). Names may hold globs
-                   (no regular expressions): * is any component, [0-31] counts
+                   bucket, which is a name, a module, or a list of them (modules want model=, where the function has that). Names may
+                   hold globs (no regular expressions): * is any component, [0-31] counts
     prefetch_forward, prefetch_backward, defer_reduce_scatter, reorder, strict_coverage: those
                    of the planner's options that have an argument of their own
     """

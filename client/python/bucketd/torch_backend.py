@@ -77,7 +77,7 @@ def backend(
         from torch._functorch import partitioners
 
         partitioner = getattr(partitioners, _PARTITIONERS[partitioner])
-    session = Session(_settings(model, settings))
+    session = Session(named_settings(model, settings))
     # Whoever else gets to see a planned graph may run it as it is.
     recompile = compiler not in ("aot_eager", INDUCTOR) or tuple(passes) != (PLAN,) or on_plan is not None
     compiler = (lambda gm, _inputs: boxed(gm)) if compiler == "aot_eager" else compiler
@@ -250,14 +250,14 @@ def plan_pass(
 ) -> fx.GraphModule:
     """The plan as a pass over an aten-level graph, for anybody's own backend or list of passes.
 
-    Takes the arguments of backend(), and `kind`: "fw", "bw" or "joint". Changes `gm` in place, once all ranks agree, and returns
-    it; it stays as it is if it holds no collectives or stays unplanned. `fused`: Inductor gets the graph next, so the plan is made
-    with the costs of the kernels that it fuses. Which inputs are parameters is in `context`, where the caller has
-    one (bucketd.context); else it is derived from the graph's structure, which knows no names: ValueError if `model` or
-    `param_order` then name parameters that the graph cannot be told by. A joint graph that make_fx traced has no descriptors
-    (meta["desc"]); it gets those that its structure and `context` tell.
+    Takes the settings of backend(), and `kind`: "fw", "bw" or "joint". Changes `gm` in place, once all ranks agree, and returns
+    it (with `twin_groups` a copy: use what is returned); it stays as it is if it holds no collectives or stays unplanned. `fused`:
+    Inductor gets the graph next, so the plan is made with the costs of the kernels that it fuses. Which inputs are parameters is in
+    `context`, where the caller has one (bucketd.context); else it is derived from the graph's structure, which knows no names:
+    ValueError if `model` or `param_order` then name parameters that the graph cannot be told by. A joint graph that make_fx traced
+    has no descriptors (meta["desc"]); it gets those that its structure and `context` tell.
     """
-    asked = _settings(model, settings)
+    asked = named_settings(model, settings)
     if kind not in KINDS:
         raise ValueError(f"kind={kind!r}: expected {', '.join(map(repr, KINDS))}")
     if not has_collectives(gm):
@@ -300,7 +300,7 @@ def has_collectives(gm: fx.GraphModule) -> bool:
         node.op == "call_function" and facts(node.target).collective is not None for node in gm.graph.nodes)
 
 
-def _settings(model: torch.nn.Module | None, settings: dict[str, object]) -> Settings:
+def named_settings(model: torch.nn.Module | None, settings: dict[str, object]) -> Settings:
     """With modules in `buckets` by their names."""
     buckets = settings.get("buckets", "")
     if model is not None and not isinstance(buckets, str | None):

@@ -4,7 +4,8 @@
 
     bucketd.torchtitan.configure(address="planner:9460")     # or nothing: a private planner
 
-and `--compile.pass_pipeline bucketd`. All other passes of torchtitan run as ever. In compile.mode "aot_fx_trace" one graph of
+and `--compile.pass_pipeline bucketd`. All other passes of torchtitan run as ever, but for that of
+enable_fsdp_dense_region_overlap. In compile.mode "aot_fx_trace" one graph of
 forward, loss and backward is planned; in "jit" torch.compile's backend is bucketd's.
 """
 
