@@ -64,7 +64,7 @@ constexpr ModeInfo kModes[] = {
     {"greedy", "buckets by bytes and topological span", absl::MakeConstSpan(kGreedyPasses), true},
     {"overlap", "order by what compute can hide, then merge what stays hidden",
      absl::MakeConstSpan(kOverlapPasses), true},
-    {"auto", "the best plan that a search finds, never worse than the others",
+    {"auto", "the best plan that a search finds, never worse than the others but manual",
      absl::MakeConstSpan(kSearchPasses)},
     {"none", "program order, untouched", {}},
 };

@@ -181,7 +181,7 @@ constexpr OptionInfo kOptions[] = {
     {"buckets", "ENTRIES",
      "entries separated by commas, a+b joins; globs, not regular expressions: x.[0-3] counts, * is "
      "any component; name:a+b is one entry of that name, whatever its patterns expand to",
-     kUnits, true, Set<&O::buckets>, Print<&O::buckets>},
+     "manual", true, Set<&O::buckets>, Print<&O::buckets>},
     {"prefetch_forward", "N", "units ahead that gathers start in the forward", kMoved, true,
      Set<&O::prefetch_forward>, Print<&O::prefetch_forward>},
     {"prefetch_backward", "N", "units ahead that gathers start in the backward", kMoved, true,
