@@ -79,6 +79,7 @@ def test_a_failure_that_all_ranks_have_is_traced_once():
         assert line.startswith("PlannerError: PLAN_IMPOSSIBLE: ") and line.endswith("(rank 0 has it too, and the traceback)")
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize("what", ["late", "late alone", "patient", "twins", "running"])
 def test_ranks_that_wait_are_interrupted_within_a_second(what):
     with planner() as one, Ranks("manners_worker.py", WORLD, "" if "alone" in what else one.address, what.split()[0]) as ranks:
@@ -93,7 +94,8 @@ def test_ranks_that_wait_are_interrupted_within_a_second(what):
         begin = time.monotonic()
         for rank in ranks.processes:
             os.kill(rank.pid, signal.SIGINT)
-        heard = [rank.stdout.readline().split() for rank in ranks.processes]
+        # c10d may warn where rank 0, whose store it is, ends first.
+        heard = [next((line.split() for line in rank.stdout if not line.startswith("[")), []) for rank in ranks.processes]
         statuses = [rank.wait() for rank in ranks.processes]
         ended = time.monotonic()
     assert [word[:1] for word in heard] == [["interrupted"]] * WORLD and statuses == [7] * WORLD

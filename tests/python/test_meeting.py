@@ -150,10 +150,11 @@ def test_a_first_rank_that_ends_while_it_answers_ends_as_it_would_have():
 
 
 WAITING = """
-    import sys, time
+    import signal, sys, time
     import torch.distributed as dist
     from bucketd import agreement, meeting
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where it was ignored when the tests began
     rank, port, interrupted = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     dist.init_process_group("gloo", store=dist.TCPStore("127.0.0.1", port, 2, rank == 0, wait_for_workers=False), rank=rank, world_size=2)
     store = agreement.job_store("bucketd")
