@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::array<const char*, kQuotas> kNames = {"pins", "plan_bytes", "graph_bytes", "uploads",
                                                      "computations"};
+static_assert(kNames.back() != nullptr, "a name for each quota");
 
 bool IsBytes(size_t quota) {
   return quota == static_cast<size_t>(Quota::kPlanBytes) ||

@@ -31,7 +31,9 @@ absl::string_view Name(Quota quota);  // as the file has it
 inline constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
 
 struct TenantLimits {
-  std::array<int64_t, kQuotas> most = {kUnbounded, kUnbounded, kUnbounded, kUnbounded, kUnbounded};
+  TenantLimits() { most.fill(kUnbounded); }
+
+  std::array<int64_t, kQuotas> most;
   int64_t weight = 1;
 
   int64_t of(Quota quota) const { return most[static_cast<size_t>(quota)]; }

@@ -2,22 +2,50 @@
 #include "server/rpc/job_routes.h"
 
 #include <chrono>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "absl/base/const_init.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "prometheus/registry.h"
 
+#include "passes/base/digest.h"
 #include "server/base/errors.h"
 #include "server/base/metrics.h"
 #include "server/rpc/peer_jobs.h"
+#include "server/store/crash_point.h"
 #include "server/store/sqlite_store.h"
 #include "tests/server/forwarding_store.h"
 
 namespace bucketd {
+namespace {
+
+absl::Mutex marks_mutex(absl::kConstInit);
+std::function<void(absl::string_view)> at_marks;
+
+// `then` is called at each mark that is passed from now on.
+void AtMarks(std::function<void(absl::string_view)> then) {
+  const absl::MutexLock lock(&marks_mutex);
+  at_marks = std::move(then);
+}
+
+}  // namespace
+
+// In the place of the product's, which does nothing.
+void CrashPoint(const char* place) {
+  std::function<void(absl::string_view)> then;
+  {
+    const absl::MutexLock lock(&marks_mutex);
+    then = at_marks;
+  }
+  if (then) then(place);
+}
+
 namespace {
 
 using std::chrono::milliseconds;
@@ -41,12 +69,13 @@ class Away final : public ForwardingStore {
   int looks = 0;  // for replicas
 };
 
-class NobodyAnswers final : public PeerCalls {
+// Whoever is asked has one answer: there is no route to it, unless a test says otherwise.
+class OneAnswer final : public PeerCalls {
  public:
-  explicit NobodyAnswers(WorkerPool& pool) : pool_(pool) {}
+  explicit OneAnswer(WorkerPool& pool) : pool_(pool) {}
   std::shared_ptr<Call> Forward(const std::string&, v1::ForwardRequest, SteadyTime,
                                 Done<v1::ForwardReply> done) override {
-    pool_.TrySubmit([done = std::move(done)] { done(absl::UnavailableError("no route")); });
+    pool_.TrySubmit([this, done = std::move(done)] { done(answer); });
     return std::make_shared<Nothing>();
   }
   void ShowJobs(const std::string&, v1::ShowJobsRequest, SteadyTime,
@@ -62,6 +91,8 @@ class NobodyAnswers final : public PeerCalls {
   void KeepOnly(const std::set<std::string>&) override {}
   void Stop() override {}
 
+  absl::StatusOr<v1::ForwardReply> answer = absl::UnavailableError("no route");
+
  private:
   struct Nothing final : Call {
     void Cancel() override {}
@@ -71,42 +102,74 @@ class NobodyAnswers final : public PeerCalls {
 
 SteadyTime Now() { return std::chrono::steady_clock::now(); }
 
-TEST(JobRoutesTest, WhoCouldNotBeAskedIsToldOfTheStoreAndOfTheOtherReplica) {
-  const auto engine = *SqliteStore::Open({});
-  Away store(*engine);
-  prometheus::Registry registry;
-  ClusterMetrics cluster_metrics(registry);
-  ServerMetrics metrics(registry);
-  Membership members(store, {"a:1", 1}, std::chrono::hours(1), Now);
-  Membership others(store, {"b:1", 1}, std::chrono::hours(1), Now);
-  for (Membership* member : {&members, &others, &members}) ASSERT_TRUE(member->Beat().ok());
-  Leases leases(store, members, cluster_metrics, Now);
-  PlanCache cache(1 << 20, metrics);
-  GraphStore graphs(1 << 20, metrics);
-  Timers timers;
-  WorkerPool pool(1, 99), uploads(1, 99);
-  NobodyAnswers peers(pool);
-  const auto ask_here = [](const RanksCall&, const JobRoutes::Done&) -> uint64_t { return 1; };
-  JobRoutes routes({leases, members, cluster_metrics, peers, timers, pool, uploads, cache, graphs,
-                    store, ask_here, [](uint64_t) {}, 99});
-  RanksCall call;
-  call.request = std::make_shared<const std::string>();
-  for (int job = 0; members.HashedOwner(JobLease("", call.job).key) == members.self(); ++job) {
-    call.job = absl::StrCat("job ", job);
+class JobRoutesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (Membership* member : {&members_, &others_, &members_}) ASSERT_TRUE(member->Beat().ok());
+    call_.request = std::make_shared<const std::string>();
+    for (int job = 0; members_.HashedOwner(JobLease("", call_.job).key) == members_.self(); ++job) {
+      call_.job = absl::StrCat("job ", job);
+    }
+    call_.deadline = Now() + milliseconds(400);
+    store_.away = true;  // so the other replica is asked
   }
-  call.deadline = Now() + milliseconds(400);
-  store.away = true;
+  void TearDown() override {
+    timers_.Stop();
+    pool_.Stop();
+    uploads_.Stop();
+    AtMarks(nullptr);
+  }
+
+  const std::unique_ptr<SqliteStore> engine_ = *SqliteStore::Open({});
+  Away store_{*engine_};
+  prometheus::Registry registry_;
+  ClusterMetrics cluster_metrics_{registry_};
+  ServerMetrics metrics_{registry_};
+  Membership members_{store_, {"a:1", 1}, std::chrono::hours(1), Now};
+  Membership others_{store_, {"b:1", 1}, std::chrono::hours(1), Now};
+  Leases leases_{store_, members_, cluster_metrics_, Now};
+  PlanCache cache_{1 << 20, metrics_};
+  GraphStore graphs_{1 << 20, metrics_};
+  Timers timers_;
+  WorkerPool pool_{1, 99}, uploads_{1, 99};
+  OneAnswer peers_{pool_};
+  JobRoutes routes_{{leases_, members_, cluster_metrics_, peers_, timers_, pool_, uploads_, cache_,
+                     graphs_, store_,
+                     [](const RanksCall&, const JobRoutes::Done&) -> uint64_t { return 1; },
+                     [](uint64_t) {}, 99}};
+  RanksCall call_;
+};
+
+TEST_F(JobRoutesTest, WhoCouldNotBeAskedIsToldOfTheStoreAndOfTheOtherReplica) {
   std::promise<absl::Status> told;
-  routes.GetPlan(call, [&](const JobRoutes::Answer& answer) { told.set_value(answer.status()); });
+  routes_.GetPlan(call_, [&](const JobRoutes::Answer& answer) { told.set_value(answer.status()); });
   const absl::Status why = told.get_future().get();
   EXPECT_EQ(ReasonOf(why), "DEADLINE");
   EXPECT_THAT(std::string(why.message()),
               AllOf(HasSubstr("the replica at b:1 cannot be asked: no route"),
                     HasSubstr("postgres://db-1/bucketd: cannot connect")));
-  EXPECT_EQ(routes.Trouble(), "cannot ask the replica at b:1: no route");
-  timers.Stop();
-  pool.Stop();
-  uploads.Stop();
+  EXPECT_EQ(routes_.Trouble(), "cannot ask the replica at b:1: no route");
+}
+
+// Whose plan it would have to be is known by its call alone.
+TEST_F(JobRoutesTest, APlanWhoseCallEndsAsItComesIsNotCached) {
+  call_.deadline = Now() + std::chrono::hours(1);
+  v1::ForwardReply reply;
+  reply.mutable_plan()->set_key("another tenant's");
+  reply.mutable_plan()->set_plan("a plan");
+  reply.mutable_plan()->set_plan_sha256(std::string(AsBytes(Sha256("a plan"))));
+  peers_.answer = reply;
+  std::promise<JobRoutes::CallId> asked;
+  std::promise<void> ended;
+  AtMarks([&](absl::string_view mark) {
+    if (mark != "forward: answer came") return;
+    routes_.Cancel(asked.get_future().get());
+    ended.set_value();
+  });
+  asked.set_value(routes_.GetPlan(call_, [](const JobRoutes::Answer&) {}));
+  ended.get_future().wait();
+  pool_.Stop();  // behind what came
+  EXPECT_EQ(cache_.Get("another tenant's"), nullptr);
 }
 
 TEST(PeerJobsTest, TrainersReleasesLookForReplicasOnceAPeriodAndAnOperatorsEachTime) {
@@ -114,7 +177,7 @@ TEST(PeerJobsTest, TrainersReleasesLookForReplicasOnceAPeriodAndAnOperatorsEachT
   Away store(*engine);
   Membership members(store, {"a:1", 1}, std::chrono::hours(1), Now);
   WorkerPool pool(1, 99);
-  NobodyAnswers peers(pool);
+  OneAnswer peers(pool);
   PeerJobs jobs(members, peers);
   v1::ForgetJobsRequest forget;
   for (int i = 0; i < 5; ++i) jobs.Forget(forget);
