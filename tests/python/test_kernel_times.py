@@ -144,7 +144,8 @@ def _step(compiler, profiled, **options):
 
     torch._dynamo.reset()
     with fake_mesh() as mesh, torch._inductor.config.patch({"cpp.enable_kernel_profile": True, "compile_threads": 1}):
-        model = Feedforward(torch.nn.RMSNorm, torch.nn.functional.silu, gated=True, width=24, hidden=32, layers=2)
+        # Of equal layers Inductor's kernels cannot be told apart; operators, in their order, can.
+        model = Feedforward(torch.nn.RMSNorm, torch.nn.functional.silu, gated=True, width=24, hidden=32, layers=1 if compiler == "inductor" else 2)
         call = fusion_models.step(mesh, model, F32, torch.randn(512, 24))
         step = torch.compile(call, backend=bucketd.backend(compiler=compiler, mode="none", on_plan=keep, **options))
         step().backward()
@@ -190,7 +191,7 @@ def test_measured_kernels_reach_the_plans_of_jobs_through_a_server(tmp_path, com
         assert after[kind].cost_profile == "ours@1"
         assert plan_file.to_json(others[kind]) == plan_file.to_json(before[kind])  # no rows, no other plan
         bearing = sum(1 for node in graph.nodes if files.kernel_us(node))
-        assert len(times) >= (0.9 if compiler == "aot_eager" or kind == "fw" else 0.4) * bearing
+        assert len(times) >= (0.9 if compiler == "aot_eager" else 1.0) * bearing
     # What the step's kernels took in all, those that are nobody's among them. Kernels of one kind, as in equal layers, have one row.
     runs = read_runs(trace, collections.Counter(), OPERATORS if compiler == "aot_eager" else INDUCTORS)
     alike = collections.defaultdict(list)  # runs of one graph
@@ -200,8 +201,8 @@ def test_measured_kernels_reach_the_plans_of_jobs_through_a_server(tmp_path, com
     took = sum(statistics.median(times) for each in alike.values() for times in zip(*each, strict=True))
     predicted = [sum(plans[kind].prediction.compute_ps / 1e6 for kind in kinds) for plans in (before, after)]
     print(compiler, len(rows), "rows, took", took, "predicted before and after", predicted)
-    # Where all that runs was measured, equal kernels have their mean, and views stand with what follows them; Inductor's that were not keep an estimate.
-    off = 0.1 if compiler == "aot_eager" else 0.4
+    # All that runs was measured, and equal kernels have their mean; what views and allocations take stands with the operator behind them, or nowhere.
+    off = 0.1 if compiler == "aot_eager" else 1e-6
     assert abs(predicted[1] - took) < off * took < abs(predicted[0] - took)
 
 

@@ -24,10 +24,11 @@ _GRACE = 10.0
 # The leader, which often hosts the store, stays this long after bad news so that the others can read it.
 _LINGER = 5.0
 _MISSING_SHOWN = 16
-# A rank that waits looks this often whether another one was interrupted, or stopped.
+# A rank that waits looks so often whether another one was interrupted, or stopped, but not more often than for what it waits for.
 _LOOK = 0.5
-# And so often whether what it waits for is there.
-_LEAST_PAUSE, _MOST_PAUSE = 0.005, 0.25
+# And whether what it waits for is there: often at first, and then so seldom that the store, one thread of one process, bears thousands of
+# ranks (500 of them that wait for 20 s take 5 % of a core).
+_LEAST_PAUSE, _MOST_PAUSE = 0.005, 1.0
 # The leader, before it ends with what it heard so: the others are to hear it, too.
 _STAY = 4 * _LOOK
 STOPPED = "stopped"
@@ -313,8 +314,8 @@ def wait_for(store, keys: list[str], until: float) -> bool:
 def are_set(store, keys: list[str], until: float, over: threading.Event) -> bool:
     """Whether all keys are set by then, or once it is `over`. InterruptedRank if a rank stopped.
 
-    It asks again and again, which adds up to an eighth to a wait. store.wait() would not, but nothing ends that, and a process that
-    ends with a thread in there aborts (background.py)."""
+    It asks again and again, which adds up to an eighth to a wait, and at most a second. store.wait() would not, but nothing ends that, and
+    a process that ends with a thread in there aborts (background.py)."""
     begun = looked = time.monotonic()
     while not store.check(keys):
         now = time.monotonic()
