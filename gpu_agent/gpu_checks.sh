@@ -54,8 +54,24 @@ skip() {
   echo "-- skipped: $2"
   row "$1" - - "skipped: $2"
 }
-# part NAME SECONDS ADVICE command...: runs it and keeps its verdict, and its lines CHECK|what|figure|bound|verdict. The advice is for
-# whoever reads that it is not right.
+# checks NAME FILE: rows of what a part said: of its lines CHECK|what|figure|bound|verdict, of GoogleTest's tests, of what compute-sanitizer
+# found, and of calibrate's columns, which are nccl-tests'.
+checks_of() {
+  awk -v part="$1" '
+    function check(what, figure, bound, holds) { print "| " what " | " figure " | " bound " | " (holds ? "right" : "WRONG") " |" }
+    /^CHECK\|/ { split($0, field, "|"); print "| " field[2] " | " field[3] " | " field[4] " | " field[5] " |" }
+    /^\[==========\] [0-9]+ tests? from .* ran\./ { tests = $2 }
+    /^\[  PASSED  \] [0-9]+ test/ { passed = $4 }
+    /^\[  SKIPPED \] [0-9]+ test/ { skipped = $4 }
+    /=+ (RACECHECK|ERROR) SUMMARY: / { sub(/.*SUMMARY: /, ""); check(part ", what it found", $1, "0", $1 == 0) }
+    /^#.* #wrong/ { columns = 0; for (i = 1; i <= NF; ++i) if ($i == "#wrong") column[++columns] = i - 1 }
+    columns && $1 ~ /^[0-9]+$/ && NF > 10 { ++rows; for (i = 1; i <= columns; ++i) wrong += $column[i] }
+    END {
+      if (tests) check(part ", tests", (passed + 0) " of " tests (skipped ? ", " skipped " of them not here" : ""), "all", passed + skipped == tests)
+      if (rows) check(part ", elements that were wrong", wrong " in " rows " rows", "0", wrong == 0)
+    }' "$2"
+}
+# part NAME SECONDS ADVICE command...: runs it and keeps its verdict and its checks. The advice is for whoever reads that it is not right.
 part() {
   local name="$1" limit="$2" advice="$3" begin=$SECONDS rc verdict said="$out/part.txt"
   shift 3
@@ -74,7 +90,7 @@ part() {
   esac
   echo "-- $verdict"
   row "$name" "$((SECONDS - begin)) s" "$(scaled "$limit") s" "$verdict"
-  rows+="$(sed -n "s/^CHECK|\(.*\)|\(.*\)|\(.*\)|\(.*\)$/| \1 | \2 | \3 | \4 |/p" "$said")"$'\n'
+  rows+="$(checks_of "$name" "$said")"$'\n'
   case $rc in
     0 | 3) ;;
     124 | 137 | 125) explain "$name" "$verdict" "It hung, or this machine is slow: GPU_CHECKS_SECONDS=1140 gives every part twice its time. If it hangs again: $advice" ;;

@@ -20,6 +20,8 @@ constexpr uint32_t kFormat = 1;
 constexpr char kPrefix[] = "lease/";
 constexpr std::array<const char*, kLeaseKinds> kKindPrefixes = {"lease/job/", "lease/plan/"};
 constexpr int kTries = 8;
+// Of a store: that refuses says so sooner.
+constexpr std::chrono::milliseconds kNoAnswer{500};
 constexpr int kMaxReleases = 1 << 16;
 
 size_t Index(LeaseOf of) { return static_cast<size_t>(of); }
@@ -119,10 +121,11 @@ std::optional<uint64_t> Leases::Drop(const LeaseName& name) {
   return term;
 }
 
-absl::StatusOr<Lease> Leases::Take(const LeaseName& name, bool is_free) {
+absl::StatusOr<Lease> Leases::Take(const LeaseName& name, PlanRead* plan) {
   const absl::MutexLock busy(&StripeOf(name));
   for (int attempt = 0; attempt < kTries; ++attempt) {
-    absl::StatusOr<Lease> lease = TakeOnce(name, is_free && attempt == 0 && MayTake(name.of).ok());
+    if (plan != nullptr) plan->answer.reset();
+    absl::StatusOr<Lease> lease = TakeOnce(name, plan);
     if (!absl::IsAborted(lease.status())) return lease;
   }
   return absl::UnavailableError("others take the same lease again and again");
@@ -135,33 +138,71 @@ absl::Status Leases::MayTake(LeaseOf of) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Lease> Leases::TakeOnce(const LeaseName& name, bool is_free) {
-  const uint64_t session = membership_.session();
-  absl::StatusOr<std::optional<std::string>> before = std::optional<std::string>();
-  if (!is_free) before = store_.GetRecord(Shelf::kReplicas, KeyOf(name));
-  if (absl::IsDataLoss(before.status())) before = std::optional<std::string>();
-  RETURN_IF_ERROR(before.status());
+absl::StatusOr<Leases::Found> Leases::PutOrFind(const LeaseName& name, PlanRead* plan) {
+  if (MayTake(name.of).ok()) {
+    const SteadyTime begun = now_();
+    CrashPoint("lease: to be taken");
+    absl::StatusOr<Standing> stands =
+        store_.PutIfAbsent(Shelf::kReplicas, KeyOf(name), Serialize(membership_.self(), 1), plan);
+    if (stands.ok()) return Found{std::move(stands->value), stands->put};
+    // A store that takes no writes may say who has it; one that has not answered would be waited
+    // for once more.
+    if (absl::IsAborted(stands.status()) || now_() - begun >= kNoAnswer) return stands.status();
+  }
+  absl::StatusOr<std::optional<std::string>> value =
+      store_.GetRecord(Shelf::kReplicas, KeyOf(name));
+  if (absl::IsDataLoss(value.status())) return Found{};
+  RETURN_IF_ERROR(value.status());
+  return Found{*std::move(value)};
+}
+
+// Nobody, or who holds it no more.
+absl::StatusOr<Lease> Leases::TakeFrom(const LeaseName& name,
+                                       const std::optional<std::string>& value,
+                                       const std::optional<Lease>& was) {
   const ReplicaId& self = membership_.self();
-  std::optional<Lease> stands = Parse(*before);
+  const uint64_t term = was.has_value() ? was->term + 1 : 1;
+  RETURN_IF_ERROR(
+      store_.ReplaceRecord(Shelf::kReplicas, KeyOf(name), value, Serialize(self, term)));
+  if (was.has_value()) CrashPoint("lease: taken over");
+  if (was.has_value() && was->holder != self) metrics_.taken_over(name.of).Increment();
+  return Lease{self, term, true};
+}
+
+absl::StatusOr<Lease> Leases::TakeOnce(const LeaseName& name, PlanRead* plan) {
+  const uint64_t session = membership_.session();
+  ASSIGN_OR_RETURN(const Found found, PutOrFind(name, plan));
+  const ReplicaId& self = membership_.self();
+  std::optional<Lease> stands = Parse(found.value);
   if (stands.has_value() && stands->holder != self) {
     ASSIGN_OR_RETURN(const bool gone, membership_.IsGone(stands->holder));
     if (!gone) return *stands;
   }
-  RETURN_IF_ERROR(MayTake(name.of));
   // One from before this replica lapsed is written anew: another one that found it gone may be
   // about to write over it.
-  if (!stands.has_value() || stands->holder != self || !IsOf(session, name)) {
-    const uint64_t term = stands.has_value() ? stands->term + 1 : 1;
-    CrashPoint("lease: to be taken");
-    RETURN_IF_ERROR(
-        store_.ReplaceRecord(Shelf::kReplicas, KeyOf(name), *before, Serialize(self, term)));
-    CrashPoint(stands.has_value() ? "lease: taken over" : "lease: taken");
-    if (stands.has_value() && stands->holder != self) metrics_.taken_over(name.of).Increment();
-    stands = Lease{self, term, true};
+  if (found.put) {
+    CrashPoint("lease: taken");
+  } else {
+    RETURN_IF_ERROR(MayTake(name.of));
+    if (!stands.has_value() || stands->holder != self || !IsOf(session, name)) {
+      ASSIGN_OR_RETURN(stands, TakeFrom(name, found.value, stands));
+      if (plan != nullptr) plan->answer.reset();  // it was read before
+    }
   }
   stands->mine = true;
   Keep(name, session, stands->term);
   return *stands;
+}
+
+std::optional<Record> Leases::RecordOf(const LeaseName& name) const {
+  const absl::MutexLock lock(&mutex_);
+  if (!HoldsNow(name)) return std::nullopt;
+  return Record{KeyOf(name), Serialize(membership_.self(), held_.at(name).term)};
+}
+
+void Leases::GaveBack(const LeaseName& name) {
+  const absl::MutexLock busy(&StripeOf(name));
+  Drop(name);
 }
 
 // Whoever holds it knows what stands in the store, unless another one has taken it by now.

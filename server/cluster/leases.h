@@ -58,9 +58,13 @@ class Leases {
 
   // Blocks on the store. What stands, once this one has taken what nobody holds. UNAVAILABLE: the
   // store cannot say. FAILED_PRECONDITION: nobody holds it, and this one takes nothing on: it
-  // drains, or others may have ended it. `is_free`: nobody is expected to hold it; then that is
-  // tried first, which is one trip to the store instead of two, or one more if somebody does.
-  absl::StatusOr<Lease> Take(const LeaseName& name, bool is_free = false);
+  // drains, or others may have ended it. `plan` has an answer if it was read behind the lease that
+  // stands; mostly both are one trip to the store.
+  absl::StatusOr<Lease> Take(const LeaseName& name, PlanRead* plan = nullptr);
+  // As it stands in the store, for whoever takes it away there together with something else, and
+  // then says so. Nothing: this one does not hold it.
+  std::optional<Record> RecordOf(const LeaseName& name) const;
+  void GaveBack(const LeaseName& name);
   // Blocks on the store. Gives back all of that kind, and takes none any more.
   void HandOver(LeaseOf of);
   // On another thread, soon, unless it is taken once more until then.
@@ -84,7 +88,14 @@ class Leases {
   bool HoldsNow(const LeaseName& name) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   bool IsOf(uint64_t session, const LeaseName& name) const;
   absl::Status MayTake(LeaseOf of) const;
-  absl::StatusOr<Lease> TakeOnce(const LeaseName& name, bool is_free);
+  absl::StatusOr<Lease> TakeOnce(const LeaseName& name, PlanRead* plan);
+  struct Found {
+    std::optional<std::string> value;
+    bool put = false;  // by this call
+  };
+  absl::StatusOr<Found> PutOrFind(const LeaseName& name, PlanRead* plan);
+  absl::StatusOr<Lease> TakeFrom(const LeaseName& name, const std::optional<std::string>& value,
+                                 const std::optional<Lease>& was);
   void Keep(const LeaseName& name, uint64_t session, uint64_t term);
   // Its term, if it was held.
   std::optional<uint64_t> Drop(const LeaseName& name);

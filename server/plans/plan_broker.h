@@ -165,6 +165,9 @@ class PlanBroker {
   void Compute(const std::shared_ptr<const PlanRequest>& request, const GraphPtr& graph,
                const std::atomic<bool>& cancelled);
   absl::StatusOr<PlanReplyPtr> RunPlanFunction(const PlanRequest& request, const Graph& graph);
+  // Saves the plan, if it can be saved, and has it in memory from then on. Whether its lease has
+  // been given back with that.
+  bool KeepPlan(const PlanRequest& request, const PlanReplyPtr& reply, bool leased);
   void LogKept(const PlanRequest& request, bool leased, bool saved);
   // `first`: what it was for the caller who started it.
   void FinishFlight(const std::string& key, const absl::StatusOr<PlanReplyPtr>& reply,

@@ -88,19 +88,12 @@ void PlanBroker::Compute(const std::shared_ptr<const PlanRequest>& request, cons
     reply = RunPlanFunction(*request, *graph);
   }
   parts_.metrics.compute_running.Decrement();
-  if (reply.ok()) {
-    // Before anybody has it, in the cache too: whoever was answered finds it after a crash.
-    CrashPoint("plan: to be saved");
-    const bool saved =
-        parts_.stored != nullptr && parts_.stored->Save(*request, PlanBytesOf(**reply));
-    CrashPoint("plan: saved");
-    if (parts_.leases != nullptr) LogKept(*request, leased, saved);
-    parts_.cache.Put(request->key, *reply);
-  }
+  const bool given_back = reply.ok() && KeepPlan(*request, *reply, leased);
   Answers answers;
   {
     const absl::MutexLock lock(&mutex_);
     Flight& flight = *flights_.find(request->key)->second;
+    if (given_back) flight.leased = false;
     if (absl::IsCancelled(reply.status()) && !flight.callers.empty()) {
       key_of_work_.erase(flight.work);  // they came when it had been given up: once more
       StartCompute(flight, graph, answers);
@@ -139,6 +132,21 @@ absl::StatusOr<PlanReplyPtr> PlanBroker::RunPlanFunction(const PlanRequest& requ
   about.push_back({"bytes", absl::StrCat(bytes->size()), true});
   LogLine(spdlog::level::debug, "plan computed", about);
   return EncodePlanReply(*std::move(bytes), request.key);
+}
+
+// Before anybody has it, in the cache too: whoever was answered finds it after a crash.
+bool PlanBroker::KeepPlan(const PlanRequest& request, const PlanReplyPtr& reply, bool leased) {
+  std::optional<Record> lease;
+  if (leased) lease = parts_.leases->RecordOf(PlanLease(request.key));
+  CrashPoint("plan: to be saved");
+  const bool saved =
+      parts_.stored != nullptr && parts_.stored->Save(request, PlanBytesOf(*reply), lease);
+  CrashPoint("plan: saved");
+  if (parts_.leases != nullptr) LogKept(request, leased, saved);
+  parts_.cache.Put(request.key, reply);
+  const bool given_back = saved && lease.has_value();
+  if (given_back) parts_.leases->GaveBack(PlanLease(request.key));
+  return given_back;
 }
 
 // By which right it was computed: of all replicas one has the lease of a plan until it is saved,

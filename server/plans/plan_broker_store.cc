@@ -67,24 +67,27 @@ void PlanBroker::ReadStore(const std::shared_ptr<const PlanRequest>& request) {
 PlanBroker::Claim PlanBroker::ClaimPlan(const PlanRequest& request,
                                         absl::StatusOr<PlanReplyPtr>& found) {
   if (parts_.leases == nullptr || !found.ok() || *found != nullptr) return Claim::kNone;
-  bool is_free = false;  // as far as is known
   {
     const absl::MutexLock lock(&mutex_);
     const Flight& flight = *flights_.find(request.key)->second;
     const std::set<CallId>& callers = flight.callers;
-    is_free = !flight.elsewhere;
     const bool is_wanted = std::any_of(callers.begin(), callers.end(),
                                        [&](CallId call) ABSL_NO_THREAD_SAFETY_ANALYSIS {
                                          return !callers_.find(call)->second.cached_only;
                                        });
     if (!is_wanted || draining_) return Claim::kNone;
   }
-  const absl::StatusOr<Lease> lease = parts_.leases->Take(PlanLease(request.key), is_free);
+  // Looked for once more behind the lease: whoever had that before may have stored the plan.
+  PlanRead behind{request.key, std::nullopt};
+  const absl::StatusOr<Lease> lease = parts_.leases->Take(PlanLease(request.key), &behind);
   if (!lease.ok()) return Claim::kNone;  // then it may be computed twice
-  if (!lease->mine) return Claim::kElsewhere;
-  CrashPoint("plan: lease taken");
-  found = parts_.stored->Find(request);  // whoever had it before may have stored the plan
-  return Claim::kMine;
+  if (lease->mine) CrashPoint("plan: lease taken");
+  if (behind.answer.has_value()) {
+    found = parts_.stored->Read(request, *std::move(behind.answer));
+  } else if (lease->mine) {
+    found = parts_.stored->Find(request);
+  }
+  return lease->mine ? Claim::kMine : Claim::kElsewhere;
 }
 
 void PlanBroker::WaitForOther(const std::shared_ptr<const PlanRequest>& request, Answers& answers) {

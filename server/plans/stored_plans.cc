@@ -30,7 +30,11 @@ bool StoredPlans::TrySubmit(std::function<void()> job) {
 }
 
 absl::StatusOr<PlanReplyPtr> StoredPlans::Find(const PlanRequest& request) {
-  absl::StatusOr<std::optional<std::string>> bytes = parts_.store.GetPlan(request.key);
+  return Read(request, parts_.store.GetPlan(request.key));
+}
+
+absl::StatusOr<PlanReplyPtr> StoredPlans::Read(const PlanRequest& request,
+                                               absl::StatusOr<std::optional<std::string>> bytes) {
   if (absl::IsDataLoss(bytes.status())) return PlanReplyPtr();  // counted and taken away
   if (!bytes.ok()) return bytes.status();
   if (!bytes->has_value()) return PlanReplyPtr();
@@ -49,9 +53,13 @@ absl::StatusOr<PlanReplyPtr> StoredPlans::Find(const PlanRequest& request) {
   return PlanReplyPtr();
 }
 
-bool StoredPlans::Save(const PlanRequest& request, const std::string& plan) {
+bool StoredPlans::Save(const PlanRequest& request, const std::string& plan,
+                       const std::optional<Record>& lease) {
   // Counted and logged by the store's observer.
-  const absl::Status put = parts_.store.PutPlan(request.key, request.tenant, plan);
+  const absl::Status put = lease.has_value()
+                               ? parts_.store.PutPlanAndErase(request.key, request.tenant, plan,
+                                                              Shelf::kReplicas, *lease)
+                               : parts_.store.PutPlan(request.key, request.tenant, plan);
   if (put.ok()) KeepWithinQuota(request.tenant);
   return put.ok();
 }

@@ -33,9 +33,14 @@ class StoredPlans {
   // Null: there is none, or there was a damaged one. UNAVAILABLE: it is not known. What it returns
   // is a plan for the graph that was asked for.
   absl::StatusOr<PlanReplyPtr> Find(const PlanRequest& request);
+  // The same of what the store has said already.
+  absl::StatusOr<PlanReplyPtr> Read(const PlanRequest& request,
+                                    absl::StatusOr<std::optional<std::string>> bytes);
   // Returns when the plan is safe, or, false, when it is clear that it cannot be written, which is
-  // counted and logged: callers get their plan all the same.
-  bool Save(const PlanRequest& request, const std::string& plan);
+  // counted and logged: callers get their plan all the same. If the plan is safe its lease has gone
+  // with that.
+  bool Save(const PlanRequest& request, const std::string& plan,
+            const std::optional<Record>& lease);
 
   // Begins to tell the store, once a minute, which plans were used in memory, and to set the
   // gauges.

@@ -72,6 +72,17 @@ struct Changes {
   std::vector<RecordChange> records;  // of different names
 };
 
+// What stands under a name, and whether the call that says so has put it there.
+struct Standing {
+  std::string value;
+  bool put = false;
+};
+// What GetPlan says of a key in the same trip as something else. No answer: it was not asked.
+struct PlanRead {
+  std::string key;
+  std::optional<absl::StatusOr<std::optional<std::string>>> answer;
+};
+
 // A stored plan, without its bytes.
 struct StoredPlan {
   std::string key;  // plan_key.h: the whole text
@@ -136,6 +147,9 @@ class Store {
   // Replaces what was there. Evicts by size and age as the store was told to.
   virtual absl::Status PutPlan(absl::string_view key, absl::string_view tenant,
                                absl::string_view plan) = 0;
+  // PutPlan, and with it goes a record, if it is still this one. In one trip where the engine can.
+  virtual absl::Status PutPlanAndErase(absl::string_view key, absl::string_view tenant,
+                                       absl::string_view plan, Shelf shelf, const Record& record);
 
   // Until `expires`, or until the holder lets go, no eviction takes the plan. The same holder and
   // key again moves `expires`. NOT_FOUND if there is no such plan.
@@ -166,6 +180,11 @@ class Store {
                                      const std::optional<std::string>& before,
                                      const std::optional<absl::string_view>& after,
                                      const AuditLine* line = nullptr) = 0;
+  // What stands once `value` is put where there is no record, or a damaged one; and then, behind
+  // that, what GetPlan says of `plan`. In one trip where the engine can. ABORTED: what was there
+  // has gone meanwhile.
+  virtual absl::StatusOr<Standing> PutIfAbsent(Shelf shelf, absl::string_view key,
+                                               absl::string_view value, PlanRead* plan = nullptr);
   // HoldPlan, and ReplaceRecord of each record, in one transaction. ABORTED: a record is not what
   // it was expected to be, `unless` is there, or there is no such plan; nothing was written.
   virtual absl::Status WriteTogether(const Changes& changes) = 0;

@@ -36,7 +36,7 @@ HIT, STORED, COLD, JOB = "a hit from memory", "a hit from the store", "a cold pl
 EDGE = f"{JOB}, one of whose two ranks comes to another one"
 WANTED = {HIT: 0, STORED: 1, COLD: 3, JOB: 2}
 # Of a replica, with what leases take (server/decisions/0004-replicas-hold-leases-and-forward-ranks.md).
-AT_A_REPLICA = {HIT: 0, STORED: 1, COLD: 5, JOB: 4, EDGE: 5}
+AT_A_REPLICA = {HIT: 0, STORED: 1, COLD: 3, JOB: 3, EDGE: 4}
 
 
 class Relay:

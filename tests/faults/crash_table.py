@@ -67,13 +67,13 @@ _OPERATORS = "whoever is told does it, and what else it does makes no difference
 MATRIX: list[tuple[list[str], dict[str, str | Never]]] = [
     # What a job goes through, at the replica that has it.
     (_around("lease", "taken"), _cells("nobody asks it for anything", owner="a_new_job", holder="a_plan_without_a_job", drainer=_ENDS,
-                                       edge=Never("whoever takes a job's lease is its owner; who comes second has written nothing"))),
+                                       edge=Never("whoever takes a job's lease is its owner; who comes second says the same and writes nothing"))),
     (["lease: taken over"], _cells("the one who had it is dead: whoever takes it is none of these yet", bystander="the_owners_death",
                                    holder="the_holders_death")),
     (["plan: lease taken"], _cells("it computes nothing", owner="training", holder="a_plan_without_a_job", drainer=_ENDS)),
     (_around("plan", "saved"), _cells("it computes nothing", owner="training", holder="a_plan_without_a_job", drainer="a_drain_while_a_graph_arrives")),
     (["lease: to be given back", "lease: given back"],
-     _cells("it has none", owner="training", holder="a_plan_without_a_job", drainer="a_drain_while_a_graph_arrives")),
+     _cells("it has none", owner="its_drain", holder=Never("it goes with the plan that is saved"), drainer=Never("as owner"))),
     (_around("agreement", "kept")[:3], _cells("whoever has the job agrees, and nobody else", owner="training",
                                               drainer=Never("ranks that gather are told DRAINING, so that no writing begins"))),
     (["agreement: kept", "agreement: kept > agreement: one answered"],

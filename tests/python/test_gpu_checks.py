@@ -18,6 +18,10 @@ SCRIPT = ROOT / "gpu_agent" / "gpu_checks.sh"
 SIMULATED = pathlib.Path(os.environ.get("BUCKETD_BIN") or ROOT / "build" / "bin").parent / "tests" / "gpu_steps_simulated"
 
 
+AGENT = SIMULATED.parents[1] / "bin" / "bucket-agent"
+CONFORMANCE = SIMULATED.with_name("cudasim_conformance_test")
+
+
 def program(path, text):
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
@@ -105,6 +109,39 @@ def test_parts_have_what_their_programs_want_of_the_environment(checks, monkeypa
     assert re.search(f"agent: calibrate .* --measure-when always .* by {folder}:/usr/local/nvidia/lib64\n", said), said
     # What NCCL tries and fails is not what is looked for.
     assert re.findall(r"sanitizer: .*--report-api-errors no .*/gpu_(\w+)", said) == ["steps"] and said.count("sanitizer: ") == 4, said
+
+
+def test_programs_with_lines_of_their_own_kind_are_checks_too(checks):
+    """The contract's real tests and the agent's real calibration; compute-sanitizer's words are those of its manual."""
+    folder, run = checks
+    program(folder / "gpu_checks", 'case $1 in backend) echo "backend: cuda, 1 GPU, NCCL 2.30.7 (of the test)";; esac')
+    program(folder / "gpu_conformance", f'exec "{CONFORMANCE}" "$@" --gtest_filter="*TellsWhatItIs*"')
+    program(folder / "bucket-agent", f'exec "{AGENT}" calibrate --backend ring --ranks 2 --max-bytes 4096')
+    (folder.parent / "tools").mkdir()
+    program(folder.parent / "tools" / "compute-sanitizer", 'case "$*" in *racecheck*) echo "========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)"; exit 9;; '
+            '*) echo "========= ERROR SUMMARY: 0 errors";; esac')
+    code, said, results = run(seconds=570)
+    assert code == 1, said
+    lines = results.splitlines()
+    for tool, found, verdict in (("memcheck", 0, "right"), ("initcheck", 0, "right"), ("racecheck", 2, "WRONG")):
+        assert lines.count(f"| kernels under {tool}, what it found | {found} | 0 | {verdict} |") == 1, results
+    assert lines.count("| closes under memcheck, what it found | 0 | 0 | right |") == 1, results
+    assert len([line for line in lines if re.fullmatch(r"\| NCCL, tests \| ([1-9]\d*) of \1 \| all \| right \|", line)]) == 1, results
+    assert len([line for line in lines if re.fullmatch(r"\| calibrate through NCCL, elements that were wrong \| 0 in [1-9]\d* rows \| 0 \| right \|", line)]) == 1, results
+
+
+@pytest.mark.parametrize("words, check", [
+    (("[==========] 3 tests from 1 test suite ran. (5 ms total)", "[  PASSED  ] 2 tests."), "| NCCL, tests | 2 of 3 | all | WRONG |"),
+    (("[==========] 3 tests from 1 test suite ran. (5 ms total)", "[  PASSED  ] 2 tests.", "[  SKIPPED ] 1 test, listed below:"), "| NCCL, tests | 2 of 3, 1 of them not here | all | right |"),
+    (("[==========] 3 tests from 1 test suite ran. (5 ms total)",), "| NCCL, tests | 0 of 3 | all | WRONG |"),
+    (("#  size  count  type  redop  root  time algbw busbw #wrong  time algbw busbw #wrong", " 4 1 f32 sum -1  1.0 1.0 1.0 3  1.0 1.0 1.0 4"),
+     "| NCCL, elements that were wrong | 7 in 1 rows | 0 | WRONG |"),
+])
+def test_what_fails_among_them_is_wrong(checks, words, check):
+    folder, run = checks
+    program(folder / "gpu_conformance", "\n".join(f"echo '{word}'" for word in words) + "\nexit 1")
+    _, said, results = run()
+    assert results.splitlines().count(check) == 1, results
 
 
 @pytest.mark.parametrize("steps, code, verdict", [

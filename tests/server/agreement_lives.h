@@ -58,7 +58,7 @@ struct Caller {
 };
 
 // A verdict that is repeated until every rank has heard it.
-struct Standing {
+struct StandingVerdict {
   std::string verdict;
   std::set<uint32_t> heard;
 };
@@ -104,7 +104,7 @@ struct Life {
   std::map<uint64_t, ArmTimer> timers;
   std::set<uint64_t> hurried;
   std::set<std::pair<std::string, uint64_t>> over;  // jobs and generations that were told so
-  std::map<ScopeKey, Standing> standing;
+  std::map<ScopeKey, StandingVerdict> standing;
   std::map<ScopeKey, std::set<uint32_t>> refused;  // ranks that need no other verdict
   bool draining = false;
 
@@ -169,7 +169,7 @@ struct Life {
     const std::string said = answer.ok() ? "an answer" : std::string(answer.status().message());
     const ScopeKey key{job.id, job.generation, job.scope};
     const bool begins = falls && (reason == "RANKS_DIFFER" || reason == "RANKS_MISSING");
-    if (begins) standing.try_emplace(key, Standing{said, refused[key]});
+    if (begins) standing.try_emplace(key, StandingVerdict{said, refused[key]});
     if (absl::StrContains(said, " was refused: ")) {  // not: a rank that waits, by another call
       refused[key].insert(job.ranks.begin(), job.ranks.end());
     }

@@ -84,6 +84,26 @@ class LosesAnswers final : public ForwardingStore {
   bool loses = false;
 };
 
+// Does not answer who writes, which takes ten seconds.
+class Silent final : public ForwardingStore {
+ public:
+  Silent(Store& inner, World& world) : ForwardingStore(inner), world_(world) {}
+  absl::StatusOr<Standing> PutIfAbsent(Shelf, absl::string_view, absl::string_view,
+                                       PlanRead*) override {
+    world_.now += seconds(10);
+    return absl::UnavailableError("no answer");
+  }
+  absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf,
+                                                       absl::string_view key) override {
+    ++reads;
+    return ForwardingStore::GetRecord(shelf, key);
+  }
+  int reads = 0;
+
+ private:
+  World& world_;
+};
+
 // Lets something happen once, before it writes over a record.
 class Interrupted final : public ForwardingStore {
  public:
@@ -92,7 +112,7 @@ class Interrupted final : public ForwardingStore {
                              const std::optional<std::string>& before,
                              const std::optional<absl::string_view>& after,
                              const AuditLine* line) override {
-    if (before_it != nullptr && absl::StartsWith(key, "lease/")) {
+    if (before_it != nullptr && before.has_value() && absl::StartsWith(key, "lease/")) {
       std::exchange(before_it, nullptr)();
     }
     return ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
@@ -114,6 +134,13 @@ class CountsTrips final : public ForwardingStore {
                              const AuditLine* line) override {
     ++trips;
     return ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
+  }
+  absl::StatusOr<Standing> PutIfAbsent(Shelf shelf, absl::string_view key, absl::string_view value,
+                                       PlanRead* plan) override {
+    const int one_more = trips + 1;
+    absl::StatusOr<Standing> stands = ForwardingStore::PutIfAbsent(shelf, key, value, plan);
+    trips = one_more;
+    return stands;
   }
   int trips = 0;
 };
@@ -159,18 +186,20 @@ TEST_F(ClusterPartsTest, OneHoldsALeaseAndTheOtherIsToldWho) {
   EXPECT_FALSE(b.leases.Holds(job_));
 }
 
-TEST_F(ClusterPartsTest, WhatNobodyHoldsIsTakenAndGivenBackInATripEach) {
+TEST_F(ClusterPartsTest, ALeaseIsTakenOrSeenAndGivenBackInATripEach) {
   CountsTrips store(*world_.store);
   Replica a(world_, store, "a:1"), b(world_, "b:1");
   a.Beat();
   b.Beat();
   const LeaseName free = PlanLease("free"), taken = PlanLease("taken");
   b.Take(taken);
+  a.Beat();  // and sees b
   store.trips = 0;
-  EXPECT_TRUE(a.leases.Take(free, true)->mine);
+  EXPECT_TRUE(a.Take(free).mine);
   EXPECT_EQ(store.trips, 1);
-  EXPECT_EQ(a.leases.Take(taken, true)->holder, (ReplicaId{"b:1", 1}));
-  EXPECT_TRUE(a.leases.Take(free, true)->mine) << "it has it already";
+  EXPECT_EQ(a.Take(taken).holder, (ReplicaId{"b:1", 1}));
+  EXPECT_EQ(store.trips, 2);
+  EXPECT_TRUE(a.Take(free).mine) << "it has it already";
   store.trips = 0;
   a.leases.HandOver(LeaseOf::kPlan);
   EXPECT_EQ(store.trips, 1);
@@ -203,13 +232,68 @@ TEST_F(ClusterPartsTest, WhatIsTakenOnceMoreIsNotGivenBackForTheTimeBefore) {
   until_gone(plan);
 }
 
-TEST_F(ClusterPartsTest, WhoMayTakeNothingIsToldWhoHasItThoughItTakesItForFree) {
+TEST_F(ClusterPartsTest, WhoMayTakeNothingIsToldWhoHasIt) {
   Replica a(world_, "a:1"), b(world_, "b:1");
   a.Beat();
   b.Beat();
   b.Take(job_);
   a.leases.HandOver(LeaseOf::kJob);
-  EXPECT_EQ(a.leases.Take(job_, true)->holder, (ReplicaId{"b:1", 1}));
+  EXPECT_EQ(a.Take(job_).holder, (ReplicaId{"b:1", 1}));
+}
+
+TEST_F(ClusterPartsTest, AStoreThatTakesNoWritesSaysWhoHasIt) {
+  AwayForNewRecords store(*world_.store);
+  Replica a(world_, store, "a:1"), b(world_, "b:1");
+  a.Beat();
+  b.Beat();
+  b.Take(job_);
+  store.away = true;
+  EXPECT_EQ(a.Take(job_).holder, (ReplicaId{"b:1", 1}));
+  EXPECT_TRUE(absl::IsUnavailable(a.leases.Take(JobLease("team", "another")).status()));
+}
+
+TEST_F(ClusterPartsTest, AStoreThatDoesNotAnswerIsNotWaitedForTwice) {
+  Silent store(*world_.store, world_);
+  Replica a(world_, store, "a:1");
+  a.Beat();
+  store.reads = 0;
+  EXPECT_TRUE(absl::IsUnavailable(a.leases.Take(job_).status()));
+  EXPECT_EQ(store.reads, 0);
+}
+
+// What was read before the lease was this one's says nothing: who had it may have stored the plan
+// in between.
+TEST_F(ClusterPartsTest, APlanIsReadBehindItsLeaseOrNotAtAll) {
+  Replica a(world_, "a:1"), b(world_, "b:1");
+  a.Beat();
+  b.Beat();
+  PlanRead plan{"key", std::nullopt};
+  EXPECT_TRUE(a.leases.Take(PlanLease("key"), &plan)->mine);
+  ASSERT_TRUE(plan.answer.has_value());
+  EXPECT_FALSE((*plan.answer)->has_value());
+  ASSERT_TRUE(world_.store->PutPlan("key", "team", "plan").ok());
+  EXPECT_FALSE(b.leases.Take(PlanLease("key"), &plan)->mine);
+  EXPECT_EQ(**plan.answer, "plan");
+  Pass(seconds(12), {&b});
+  EXPECT_TRUE(b.leases.Take(PlanLease("key"), &plan)->mine) << "a is dead";
+  EXPECT_FALSE(plan.answer.has_value());
+}
+
+TEST_F(ClusterPartsTest, ALeaseThatGoesWithItsPlanIsFree) {
+  Replica a(world_, "a:1"), b(world_, "b:1");
+  a.Beat();
+  b.Beat();
+  const LeaseName lease = PlanLease("key");
+  EXPECT_FALSE(a.leases.RecordOf(lease).has_value());
+  a.Take(lease);
+  const std::optional<Record> record = a.leases.RecordOf(lease);
+  ASSERT_TRUE(record.has_value());
+  ASSERT_TRUE(world_.store->PutPlanAndErase("key", "team", "plan", Shelf::kReplicas, *record).ok());
+  a.leases.GaveBack(lease);
+  EXPECT_FALSE(a.leases.Holds(lease));
+  EXPECT_TRUE(b.Take(lease).mine);
+  a.leases.GaveBack(lease);
+  EXPECT_TRUE(b.leases.Holds(lease));
 }
 
 TEST_F(ClusterPartsTest, WhatIsHandedOverIsFreeAtOnceAndNotTakenBack) {

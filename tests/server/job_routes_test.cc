@@ -57,13 +57,21 @@ class Away final : public ForwardingStore {
   using ForwardingStore::ForwardingStore;
   absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf,
                                                        absl::string_view key) override {
-    if (away) return absl::UnavailableError("postgres://db-1/bucketd: cannot connect");
+    if (away) return Nowhere();
     return ForwardingStore::GetRecord(shelf, key);
+  }
+  absl::StatusOr<Standing> PutIfAbsent(Shelf shelf, absl::string_view key, absl::string_view value,
+                                       PlanRead* plan) override {
+    if (away) return Nowhere();
+    return ForwardingStore::PutIfAbsent(shelf, key, value, plan);
   }
   absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
                                                   absl::string_view after, int32_t limit) override {
     looks += shelf == Shelf::kReplicas ? 1 : 0;
     return ForwardingStore::ListRecords(shelf, prefix, after, limit);
+  }
+  static absl::Status Nowhere() {
+    return absl::UnavailableError("postgres://db-1/bucketd: cannot connect");
   }
   bool away = false;
   int looks = 0;  // for replicas

@@ -52,6 +52,12 @@ PgStatement Change(const RecordName& name, const std::optional<std::string>& bef
       .Int(id);
 }
 
+PgStatement RowOf(const RecordName& name) {
+  return Named(PgStatement("SELECT value, checksum, write_id FROM bucketd_record WHERE shelf = $1 "
+                           "AND key = $2"),
+               name);
+}
+
 // Rows are locked in the order of their names, so that no two transactions wait for each other.
 std::vector<const RecordChange*> InOrder(const Changes& changes) {
   std::vector<const RecordChange*> order;
@@ -166,10 +172,7 @@ absl::Status PostgresStore::ReplaceRecord(Shelf shelf, absl::string_view key,
   const int64_t id = NewWriteId();
   std::vector<PgStatement> statements;
   statements.push_back(Audited(Change(name, before, after, id), line));
-  statements.push_back(Named(
-      PgStatement(
-          "SELECT value, checksum, write_id FROM bucketd_record WHERE shelf = $1 AND key = $2"),
-      name));
+  statements.push_back(RowOf(name));
   CountChange(shelf, statements);
   ASSIGN_OR_RETURN(const std::vector<PgResult> results, Write(statements));
   const PgResult& stands = results[1];
@@ -182,6 +185,39 @@ absl::Status PostgresStore::ReplaceRecord(Shelf shelf, absl::string_view key,
   const std::string damaged(stands.Bytes(0, 0));
   if (IsWhole(key, damaged, stands.Bytes(0, 1))) return moved;
   return ReplaceRecord(shelf, key, damaged, after, line);  // a damaged value counts as none
+}
+
+absl::StatusOr<Standing> PostgresStore::PutIfAbsent(Shelf shelf, absl::string_view key,
+                                                    absl::string_view value, PlanRead* plan) {
+  const RecordName name{shelf, std::string(key)};
+  const int64_t id = NewWriteId();
+  std::vector<PgStatement> statements;
+  statements.push_back(Change(name, std::nullopt, value, id));
+  statements.push_back(RowOf(name));
+  if (plan != nullptr) statements.push_back(PlanSql(plan->key));
+  CountChange(shelf, statements);
+  ASSIGN_OR_RETURN(const std::vector<PgResult> results, Write(statements));
+  const PgResult& row = results[1];
+  if (row.rows() == 0) return absl::AbortedError("what was there has gone meanwhile");
+  Standing stands{std::string(row.Bytes(0, 0)), row.Int(0, 2) == id};
+  if (IsWhole(key, stands.value, row.Bytes(0, 1))) {
+    if (!stands.put) TellRead(StoreValue::kRecord, stands.value);
+    if (plan != nullptr) plan->answer = PlanIn(results[2], plan->key);
+    return stands;
+  }
+  // A damaged value counts as none. The plan was read before this is there.
+  RETURN_IF_ERROR(ReplaceRecord(shelf, key, stands.value, value, nullptr));
+  if (plan != nullptr) plan->answer = GetPlan(plan->key);
+  return Standing{std::string(value), true};
+}
+
+absl::Status PostgresStore::PutPlanAndErase(absl::string_view key, absl::string_view tenant,
+                                            absl::string_view plan, Shelf shelf,
+                                            const Record& record) {
+  std::vector<PgStatement> statements = PlanPut(key, tenant, plan);
+  statements.push_back(Change({shelf, record.key}, record.value, std::nullopt, 0));
+  CountChange(shelf, statements);
+  return Write(statements).status();
 }
 
 // All is written as if it were alone, and then asked whether it is there: if not, the last

@@ -91,29 +91,35 @@ void PostgresStore::TellRead(StoreValue value,
 
 // ---- plans
 
-absl::StatusOr<std::optional<std::string>> PostgresStore::GetPlan(absl::string_view key) {
-  const std::string hash = HashOf(key);
-  std::string damaged;  // its checksum
-  const auto read = [&]() -> absl::StatusOr<std::optional<std::string>> {
-    // One statement, so one snapshot: never the pieces of two plans.
-    ASSIGN_OR_RETURN(const std::vector<PgResult> found,
-                     Query(PgStatement("SELECT p.key, p.checksum, c.bytes FROM bucketd_plan p "
-                                       "LEFT JOIN bucketd_plan_chunk c ON c.plan = p.hash "
-                                       "WHERE p.hash = $1 ORDER BY c.part")
-                               .Bytes(hash)));
-    const PgResult& rows = found[0];
-    if (rows.rows() == 0) return std::nullopt;
-    std::string plan;
-    for (int row = 0; row < rows.rows(); ++row) absl::StrAppend(&plan, rows.Bytes(row, 2));
-    if (rows.Bytes(0, 0) == key && IsWhole(key, plan, rows.Bytes(0, 1))) return plan;
-    damaged = std::string(rows.Bytes(0, 1));
-    return Damaged();
-  };
-  const absl::StatusOr<std::optional<std::string>> plan = read();
+// One statement, so one snapshot: never the pieces of two plans.
+PgStatement PostgresStore::PlanSql(absl::string_view key) {
+  return PgStatement(
+             "SELECT p.key, p.checksum, c.bytes FROM bucketd_plan p LEFT JOIN bucketd_plan_chunk c "
+             "ON c.plan = p.hash WHERE p.hash = $1 ORDER BY c.part")
+      .Bytes(HashOf(key));
+}
+
+absl::StatusOr<std::optional<std::string>> PostgresStore::PlanIn(const PgResult& rows,
+                                                                 absl::string_view key) {
+  absl::StatusOr<std::optional<std::string>> plan = std::optional<std::string>();
+  if (rows.rows() > 0) {
+    std::string bytes;
+    for (int row = 0; row < rows.rows(); ++row) absl::StrAppend(&bytes, rows.Bytes(row, 2));
+    const bool whole = rows.Bytes(0, 0) == key && IsWhole(key, bytes, rows.Bytes(0, 1));
+    plan = whole ? absl::StatusOr<std::optional<std::string>>(std::move(bytes)) : Damaged();
+  }
   TellRead(StoreValue::kPlan, plan);
   if (plan.ok() && plan->has_value()) NoteUse(key);
-  if (absl::IsDataLoss(plan.status())) ForgetPlan(hash, damaged).IgnoreError();  // told by Write
+  // What comes of it is told by Write.
+  if (!plan.ok()) ForgetPlan(HashOf(key), rows.Bytes(0, 1)).IgnoreError();
   return plan;
+}
+
+absl::StatusOr<std::optional<std::string>> PostgresStore::GetPlan(absl::string_view key) {
+  const absl::StatusOr<std::vector<PgResult>> found = Query(PlanSql(key));
+  if (found.ok()) return PlanIn((*found)[0], key);
+  TellRead(StoreValue::kPlan, found.status());
+  return found.status();
 }
 
 absl::Status PostgresStore::ForgetPlan(absl::string_view hash, absl::string_view checksum) {
@@ -124,8 +130,8 @@ absl::Status PostgresStore::ForgetPlan(absl::string_view hash, absl::string_view
   return Write({&forget, 1}).status();
 }
 
-absl::Status PostgresStore::PutPlan(absl::string_view key, absl::string_view tenant,
-                                    absl::string_view plan) {
+std::vector<PgStatement> PostgresStore::PlanPut(absl::string_view key, absl::string_view tenant,
+                                                absl::string_view plan) const {
   const std::string hash = HashOf(key);
   std::vector<PgStatement> statements;
   // First the row of the index: it is the lock, whoever replaces the plan waits for it.
@@ -155,7 +161,12 @@ absl::Status PostgresStore::PutPlan(absl::string_view key, absl::string_view ten
             .Int(part++)
             .Bytes(plan.substr(at, kChunkBytes)));
   }
-  return Write(statements).status();
+  return statements;
+}
+
+absl::Status PostgresStore::PutPlan(absl::string_view key, absl::string_view tenant,
+                                    absl::string_view plan) {
+  return Write(PlanPut(key, tenant, plan)).status();
 }
 
 absl::Status PostgresStore::HoldPlan(absl::string_view key, absl::string_view holder,

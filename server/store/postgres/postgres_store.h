@@ -57,6 +57,8 @@ class PostgresStore final : public Store {
   void NoteUse(absl::string_view key) override;
   absl::Status PutPlan(absl::string_view key, absl::string_view tenant,
                        absl::string_view plan) override;
+  absl::Status PutPlanAndErase(absl::string_view key, absl::string_view tenant,
+                               absl::string_view plan, Shelf shelf, const Record& record) override;
   absl::Status HoldPlan(absl::string_view key, absl::string_view holder, WallTime expires) override;
   absl::Status ReleaseHolds(absl::string_view holder) override;
   absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf, absl::string_view key) override;
@@ -68,6 +70,8 @@ class PostgresStore final : public Store {
                              const std::optional<std::string>& before,
                              const std::optional<absl::string_view>& after,
                              const AuditLine* line = nullptr) override;
+  absl::StatusOr<Standing> PutIfAbsent(Shelf shelf, absl::string_view key, absl::string_view value,
+                                       PlanRead* plan = nullptr) override;
   absl::Status WriteTogether(const Changes& changes) override;
   absl::Status EraseRecord(Shelf shelf, absl::string_view key,
                            const AuditLine* line = nullptr) override;
@@ -109,6 +113,11 @@ class PostgresStore final : public Store {
   absl::Status OurTables() const;
   absl::StatusOr<std::vector<PgResult>> Query(const PgStatement& statement);
   void TellRead(StoreValue value, const absl::StatusOr<std::optional<std::string>>& read);
+  static PgStatement PlanSql(absl::string_view key);
+  // What PlanSql found. A damaged one is taken away.
+  absl::StatusOr<std::optional<std::string>> PlanIn(const PgResult& rows, absl::string_view key);
+  std::vector<PgStatement> PlanPut(absl::string_view key, absl::string_view tenant,
+                                   absl::string_view plan) const;
   absl::Status ForgetPlan(absl::string_view hash, absl::string_view checksum);
   absl::Status ForgetRecord(Shelf shelf, absl::string_view key, absl::string_view value);
   // nullopt: it has gone meanwhile.

@@ -1,0 +1,30 @@
+// What an engine that is asked from this process's own memory or disk need not do in one go.
+#include "server/store/store.h"
+
+#include "passes/base/status_macros.h"
+
+namespace bucketd {
+
+absl::Status Store::PutPlanAndErase(absl::string_view key, absl::string_view tenant,
+                                    absl::string_view plan, Shelf shelf, const Record& record) {
+  RETURN_IF_ERROR(PutPlan(key, tenant, plan));
+  ReplaceRecord(shelf, record.key, record.value, std::nullopt).IgnoreError();  // another one's
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Standing> Store::PutIfAbsent(Shelf shelf, absl::string_view key,
+                                            absl::string_view value, PlanRead* plan) {
+  Standing stands{std::string(value), true};
+  const absl::Status put = ReplaceRecord(shelf, key, std::nullopt, value);
+  if (absl::IsAborted(put)) {
+    ASSIGN_OR_RETURN(std::optional<std::string> found, GetRecord(shelf, key));
+    if (!found.has_value()) return put;
+    stands = {*std::move(found), false};
+  } else if (!put.ok()) {
+    return put;
+  }
+  if (plan != nullptr) plan->answer = GetPlan(plan->key);
+  return stands;
+}
+
+}  // namespace bucketd
