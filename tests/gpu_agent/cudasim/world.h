@@ -173,7 +173,7 @@ class World {
   // What still lives on the GPU is lost, which is a finding.
   void EndContext(int device);
   int64_t now_ns() const { return now_ns_; }
-  void Pass(int64_t ns) { now_ns_ += ns; }
+  void Pass(int64_t ns);
   void MadeEvent(int gpu) { ++events_made_[gpu]; }
   void MadeTable(int gpu) { ++tables_made_[gpu]; }
   Nccl& nccl() { return *nccl_; }
