@@ -95,7 +95,8 @@ absl::Status Agree(Communicator& communicator, const std::string& group, const D
   }
   if (ranks.size() == 1) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("ranks of ", group, " differ: ", Difference(ranks)));
+      absl::StrCat("ranks of ", group, " differ: ", Difference(ranks),
+                   "; start all of them by one plan, with one installation"));
 }
 
 absl::StatusOr<bool> OnAllRanks(Communicator& communicator, bool mine, absl::Time deadline) {

@@ -38,7 +38,8 @@
  * plan begins anew; else start and join say FAILED_PRECONDITION. The host waits there once for each
  * new list of tensors, while its table goes to the GPU. Tensors, arena and executor stay to the end
  * of the graph's last replay, for which close does not wait, and graphs are destroyed before the
- * close: NCCL ends no communicator that a graph holds. Else close is 0, at its limit, and all that
+ * close: NCCL ends no communicator that a graph holds (of one rank it holds none: close is 1 then,
+ * and a later replay reads what was freed). Else close is 0, at its limit, and all that
  * graphs use is left to the process. Their communicators are aborted then: what a replay under way
  * or a later one writes is undefined, but it reads and writes nothing that was freed as long as
  * tensors and arena stay. Replays have no times and no records; an abort ends those under way, as

@@ -121,11 +121,11 @@ std::optional<uint64_t> Leases::Drop(const LeaseName& name) {
   return term;
 }
 
-absl::StatusOr<Lease> Leases::Take(const LeaseName& name, PlanRead* plan) {
+absl::StatusOr<Lease> Leases::Take(const LeaseName& name, PlanRead* plan, bool is_others) {
   const absl::MutexLock busy(&StripeOf(name));
   for (int attempt = 0; attempt < kTries; ++attempt) {
     if (plan != nullptr) plan->answer.reset();
-    absl::StatusOr<Lease> lease = TakeOnce(name, plan);
+    absl::StatusOr<Lease> lease = TakeOnce(name, plan, is_others);
     if (!absl::IsAborted(lease.status())) return lease;
   }
   return absl::UnavailableError("others take the same lease again and again");
@@ -138,22 +138,26 @@ absl::Status Leases::MayTake(LeaseOf of) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Leases::Found> Leases::PutOrFind(const LeaseName& name, PlanRead* plan) {
-  if (MayTake(name.of).ok()) {
-    const SteadyTime begun = now_();
-    CrashPoint("lease: to be taken");
-    absl::StatusOr<Standing> stands =
-        store_.PutIfAbsent(Shelf::kReplicas, KeyOf(name), Serialize(membership_.self(), 1), plan);
-    if (stands.ok()) return Found{std::move(stands->value), stands->put};
-    // A store that takes no writes may say who has it; one that has not answered would be waited
-    // for once more.
-    if (absl::IsAborted(stands.status()) || now_() - begun >= kNoAnswer) return stands.status();
-  }
+absl::StatusOr<Leases::Found> Leases::Put(const LeaseName& name, PlanRead* plan) {
+  const SteadyTime begun = now_();
+  CrashPoint("lease: to be taken");
+  absl::StatusOr<Standing> stands =
+      store_.PutIfAbsent(Shelf::kReplicas, KeyOf(name), Serialize(membership_.self(), 1), plan);
+  if (stands.ok()) return Found{std::move(stands->value), stands->put, absl::OkStatus()};
+  // A store that takes no writes may say who has it; one that has not answered would be waited for
+  // once more.
+  if (absl::IsAborted(stands.status()) || now_() - begun >= kNoAnswer) return stands.status();
+  absl::StatusOr<Found> found = Find(name);
+  if (found.ok()) found->refused = stands.status();
+  return found;
+}
+
+absl::StatusOr<Leases::Found> Leases::Find(const LeaseName& name) {
   absl::StatusOr<std::optional<std::string>> value =
       store_.GetRecord(Shelf::kReplicas, KeyOf(name));
   if (absl::IsDataLoss(value.status())) return Found{};
   RETURN_IF_ERROR(value.status());
-  return Found{*std::move(value)};
+  return Found{*std::move(value), false, absl::OkStatus()};
 }
 
 // Nobody, or who holds it no more.
@@ -169,9 +173,10 @@ absl::StatusOr<Lease> Leases::TakeFrom(const LeaseName& name,
   return Lease{self, term, true};
 }
 
-absl::StatusOr<Lease> Leases::TakeOnce(const LeaseName& name, PlanRead* plan) {
+absl::StatusOr<Lease> Leases::TakeOnce(const LeaseName& name, PlanRead* plan, bool is_others) {
   const uint64_t session = membership_.session();
-  ASSIGN_OR_RETURN(const Found found, PutOrFind(name, plan));
+  const bool puts = !is_others && MayTake(name.of).ok();
+  ASSIGN_OR_RETURN(const Found found, puts ? Put(name, plan) : Find(name));
   const ReplicaId& self = membership_.self();
   std::optional<Lease> stands = Parse(found.value);
   if (stands.has_value() && stands->holder != self) {
@@ -185,6 +190,7 @@ absl::StatusOr<Lease> Leases::TakeOnce(const LeaseName& name, PlanRead* plan) {
   } else {
     RETURN_IF_ERROR(MayTake(name.of));
     if (!stands.has_value() || stands->holder != self || !IsOf(session, name)) {
+      RETURN_IF_ERROR(found.refused);
       ASSIGN_OR_RETURN(stands, TakeFrom(name, found.value, stands));
       if (plan != nullptr) plan->answer.reset();  // it was read before
     }
@@ -200,10 +206,8 @@ std::optional<Record> Leases::RecordOf(const LeaseName& name) const {
   return Record{KeyOf(name), Serialize(membership_.self(), held_.at(name).term)};
 }
 
-void Leases::GaveBack(const LeaseName& name) {
-  const absl::MutexLock busy(&StripeOf(name));
-  Drop(name);
-}
+// Without its stripe, over which others wait for the store: whoever says so has answers to give.
+void Leases::GaveBack(const LeaseName& name) { Drop(name); }
 
 // Whoever holds it knows what stands in the store, unless another one has taken it by now.
 void Leases::Release(const LeaseName& name) {

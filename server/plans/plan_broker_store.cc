@@ -67,10 +67,12 @@ void PlanBroker::ReadStore(const std::shared_ptr<const PlanRequest>& request) {
 PlanBroker::Claim PlanBroker::ClaimPlan(const PlanRequest& request,
                                         absl::StatusOr<PlanReplyPtr>& found) {
   if (parts_.leases == nullptr || !found.ok() || *found != nullptr) return Claim::kNone;
+  bool is_others = false;
   {
     const absl::MutexLock lock(&mutex_);
     const Flight& flight = *flights_.find(request.key)->second;
     const std::set<CallId>& callers = flight.callers;
+    is_others = flight.elsewhere;
     const bool is_wanted = std::any_of(callers.begin(), callers.end(),
                                        [&](CallId call) ABSL_NO_THREAD_SAFETY_ANALYSIS {
                                          return !callers_.find(call)->second.cached_only;
@@ -79,7 +81,8 @@ PlanBroker::Claim PlanBroker::ClaimPlan(const PlanRequest& request,
   }
   // Looked for once more behind the lease: whoever had that before may have stored the plan.
   PlanRead behind{request.key, std::nullopt};
-  const absl::StatusOr<Lease> lease = parts_.leases->Take(PlanLease(request.key), &behind);
+  const absl::StatusOr<Lease> lease =
+      parts_.leases->Take(PlanLease(request.key), &behind, is_others);
   if (!lease.ok()) return Claim::kNone;  // then it may be computed twice
   if (lease->mine) CrashPoint("plan: lease taken");
   if (behind.answer.has_value()) {

@@ -8,7 +8,8 @@ namespace bucketd {
 absl::Status Store::PutPlanAndErase(absl::string_view key, absl::string_view tenant,
                                     absl::string_view plan, Shelf shelf, const Record& record) {
   RETURN_IF_ERROR(PutPlan(key, tenant, plan));
-  ReplaceRecord(shelf, record.key, record.value, std::nullopt).IgnoreError();  // another one's
+  // It is another one's by now, or stays until it is swept.
+  ReplaceRecord(shelf, record.key, record.value, std::nullopt).IgnoreError();
   return absl::OkStatus();
 }
 

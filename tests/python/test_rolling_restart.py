@@ -198,6 +198,6 @@ def test_no_call_fails_while_replicas_become_those_of_the_next_schema_one_by_one
         go_on()
         servers.restart(servers.addresses[0], built("bucketd_next"))
     ask("UPDATE bucketd_schema SET min_reader = 3")  # as the version behind the next does
-    with (pytest.raises(AssertionError, match="for servers that know schema 3 or later; this one works with 1 to 3: start a bucketd of"),
+    with (pytest.raises(AssertionError, match="for servers that know schema 3 or later; this one knows schema 2, and takes 1 to 3 where they are for it: start a bucketd of"),
           planner(*database)):
         pass

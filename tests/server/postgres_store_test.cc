@@ -120,7 +120,7 @@ TEST_F(PostgresStoreTest, AServerRunsOnItsSchemaAndTheNextAndRefusesOthersUntouc
     Sql("UPDATE bucketd_schema SET " + version);
     const std::string before = cluster_.Ask(database_, "SELECT bucketd_schema FROM bucketd_schema");
     const std::string why = Refused(options_.url, kPrecondition);
-    EXPECT_THAT(why, HasSubstr("this one works with 1 to 3")) << version;
+    EXPECT_THAT(why, HasSubstr("this one knows schema 2, and takes 1 to 3 where")) << version;
     EXPECT_THAT(why, HasSubstr("start a bucketd of the version that wrote it")) << version;
     EXPECT_EQ(cluster_.Ask(database_, "SELECT bucketd_schema FROM bucketd_schema"), before);
   }

@@ -1,8 +1,13 @@
 // What store.h does in one trip for leases, by every engine.
+#include <atomic>
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
 #include "server/store/store_file.h"
@@ -74,6 +79,46 @@ TEST_P(OneTripTest, ARecordGoesWithAPlanThatIsPutIfItIsStillThatOne) {
   ASSERT_TRUE(store_->PutPlanAndErase("key", "team", "another", Shelf::kReplicas, mine).ok());
   EXPECT_EQ(Get("key"), "another");
   EXPECT_EQ(GetRecord(Shelf::kReplicas, "lease"), "b");
+}
+
+// As replicas do: whoever takes the lease looks for the plan behind it.
+TEST_P(OneTripTest, OfManyWhoWantAPlanOneMakesIt) {
+  constexpr int kThreads = 4, kPlans = 25;
+  std::vector<std::unique_ptr<Store>> stores;
+  while (GetParam() != Engine::kMemory && stores.size() < kThreads) stores.push_back(Open());
+  std::atomic<int> made = 0;
+  const auto want = [&](Store& store, const std::string& key, const std::string& self) {
+    while (true) {
+      const auto plan = store.GetPlan(key);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      if (plan->has_value()) return;
+      PlanRead behind{key, std::nullopt};
+      const auto stands = store.PutIfAbsent(Shelf::kReplicas, key, self, &behind);
+      if (absl::IsAborted(stands.status())) continue;
+      ASSERT_TRUE(stands.ok()) << stands.status();
+      if (!stands->put) continue;
+      ASSERT_TRUE(behind.answer->ok()) << behind.answer->status();
+      if ((*behind.answer)->has_value()) {
+        ASSERT_TRUE(store.ReplaceRecord(Shelf::kReplicas, key, self, std::nullopt).ok());
+        return;
+      }
+      ++made;
+      ASSERT_TRUE(store.PutPlanAndErase(key, "team", self, Shelf::kReplicas, {key, self}).ok());
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (int thread = 0; thread < kThreads; ++thread) {
+      threads.emplace_back([&, thread] {
+        Store& store = stores.empty() ? *store_ : *stores[static_cast<size_t>(thread)];
+        for (int plan = 0; plan < kPlans; ++plan) {
+          want(store, absl::StrCat("plan ", plan), absl::StrCat("thread ", thread));
+        }
+      });
+    }
+  }
+  EXPECT_EQ(made, kPlans);
+  EXPECT_TRUE(store_->ListRecords(Shelf::kReplicas, "", "", 9)->empty());
 }
 
 }  // namespace

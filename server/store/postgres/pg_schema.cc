@@ -141,10 +141,11 @@ absl::StatusOr<int64_t> CheckPgVersion(const std::string& place, const PgResult&
   const int64_t version = row.Int(0, 0), min_reader = row.Int(0, 1);
   const int64_t own = NewestPgSchema().version;
   if (version >= own - 1 && version <= own + 1 && min_reader <= own) return version;
-  return absl::FailedPreconditionError(
-      absl::StrCat(place, ": the store has schema ", version, ", for servers that know schema ",
-                   min_reader, " or later; this one works with ", own - 1, " to ", own + 1,
-                   ": start a bucketd of the version that wrote it, or name another database"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      place, ": the store has schema ", version, ", for servers that know schema ", min_reader,
+      " or later; this one knows schema ", own, ", and takes ", own - 1, " to ", own + 1,
+      " where they are for it: start a bucketd of the version that wrote it, or name another "
+      "database"));
 }
 
 std::vector<PgStatement> PgProbe(PgKind kind) {

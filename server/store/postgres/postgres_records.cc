@@ -206,6 +206,7 @@ absl::StatusOr<Standing> PostgresStore::PutIfAbsent(Shelf shelf, absl::string_vi
     return stands;
   }
   // A damaged value counts as none. The plan was read before this is there.
+  TellRead(StoreValue::kRecord, Damaged());
   RETURN_IF_ERROR(ReplaceRecord(shelf, key, stands.value, value, nullptr));
   if (plan != nullptr) plan->answer = GetPlan(plan->key);
   return Standing{std::string(value), true};
