@@ -235,7 +235,7 @@ def difference(held: dict[int, dict]) -> str:
             found.extend(_sides(f"{name} of {ranks_text(among)}", among))
         if not entries:
             found.extend(_sides(name, by_rank))
-    return f"the ranks differ: {'; '.join(found)}; start all of them with one script, one set of options and one installation" if found else ""
+    return f"the ranks differ: {'; '.join(found)}; start all of them with one script, options and installation" if found else ""
 
 
 def _sides(what: str, by_rank: dict[int, object]) -> list[str]:
