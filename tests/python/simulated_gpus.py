@@ -1,6 +1,7 @@
 """GPUs that tests/gpu_agent/cudasim simulates, under the Python client: libbucket_executor finds them as its GPU module, and what torch
 does of a trainer's own comes through the same file. Ranks are threads of one process."""
 
+import contextlib
 import ctypes
 import os
 import pathlib
@@ -23,6 +24,7 @@ class World:
                 ("begin", None, [ctypes.c_uint64]), ("findings", ctypes.c_int, [ctypes.c_char_p, ctypes.c_int]),
                 ("alloc", pointer, [ctypes.c_int, pointer, number]), ("free", None, [ctypes.c_int, pointer, pointer]),
                 ("stream", pointer, [ctypes.c_int]), ("copy", ctypes.c_int, [ctypes.c_int, pointer, pointer, pointer, number]),
+                ("capture", None, [pointer]), ("captured", pointer, [pointer]), ("replay", None, [pointer, pointer]), ("destroy", None, [pointer]),
                 ("id", None, [ctypes.c_char_p]), ("communicator", pointer, [ctypes.c_char_p, ctypes.c_int])):
             function = getattr(self._library, f"simulated_{name}")
             function.restype, function.argtypes = result, arguments
@@ -74,8 +76,19 @@ class SimulatedGpu(Gpu):
         weakref.finalize(tensor, self._world._free, self.index, self._stream, address).atexit = False
         return tensor
 
+    @contextlib.contextmanager
+    def graph(self, work):
+        """A function that replays what `work` has enqueued on this rank's stream, until the block is over."""
+        self._world._capture(self._stream)
+        work()
+        graph = self._world._captured(self._stream)
+        yield lambda: self._world._replay(self._stream, graph)
+        self._world._destroy(graph)
+
     def write(self, values: torch.Tensor) -> torch.Tensor:
-        there = self.empty(tuple(values.shape), values.dtype)
+        return self.fill(self.empty(tuple(values.shape), values.dtype), values)
+
+    def fill(self, there: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         done = self._world._copy(self.index, self._stream, values.data_ptr(), there.data_ptr(), values.nbytes)
         assert done
         return there

@@ -4,6 +4,7 @@ host as well."""
 
 import concurrent.futures
 import gc
+import itertools
 import os
 import time
 import types
@@ -308,6 +309,34 @@ def test_steps_on_simulated_gpus_give_their_bytes_and_race_with_nothing(monkeypa
         for _ in range(3):
             trainer.step()
         trainer.runner.check()
+
+    assert on_simulated_gpus(monkeypatch, seed, run) == []
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_a_captured_step_gives_its_bytes_at_each_replay(monkeypatch, seed):
+    def run(trainer):
+        gpu, runner, buckets = trainer.gpu, trainer.runner, range(len(trainer.plan.buckets))
+        inputs = [[gpu.write(x) for x in trainer.inputs(bucket, trainer.rank)] for bucket in buckets]
+        outputs = [[gpu.empty(shape, torch_dtype(dtype)) for dtype, _, shape in shapes(trainer.graph, trainer.plan, bucket)] for bucket in buckets]
+
+        def step():
+            for bucket in buckets:
+                runner.start(bucket, inputs[bucket], outputs[bucket])
+            for bucket in buckets:
+                runner.wait(bucket)
+
+        step()
+        with gpu.graph(step) as replay:
+            for _ in range(3):
+                for out in itertools.chain(*outputs):
+                    gpu.fill(out, torch.full(out.shape, 77, dtype=out.dtype))
+                replay()
+                for bucket in buckets:
+                    for found, wanted in zip(outputs[bucket], trainer.expected(bucket), strict=True):
+                        here = gpu.read(found)
+                        assert torch.equal(here, wanted), f"bucket {bucket}"
+        runner.check()
 
     assert on_simulated_gpus(monkeypatch, seed, run) == []
 

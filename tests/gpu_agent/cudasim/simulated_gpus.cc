@@ -79,6 +79,24 @@ SIMULATED int simulated_copy(int gpu, void* stream, const void* from, void* to, 
   return on.Record()->Wait(absl::Now() + absl::Seconds(20)).ok() ? 1 : 0;
 }
 
+// A graph of what is enqueued in between; it lives until it is destroyed.
+SIMULATED void simulated_capture(void* stream) {
+  World::now()->BeginCapture(static_cast<cudaStream_t>(stream));
+}
+
+SIMULATED void* simulated_captured(void* stream) {
+  return World::now()->EndCapture(static_cast<cudaStream_t>(stream));
+}
+
+SIMULATED void simulated_replay(void* stream, void* graph) {
+  World::now()->Replay(*static_cast<bucketd::agent::sim::SimGraph*>(graph),
+                       static_cast<cudaStream_t>(stream));
+}
+
+SIMULATED void simulated_destroy(void* graph) {
+  World::now()->Destroy(*static_cast<bucketd::agent::sim::SimGraph*>(graph));
+}
+
 SIMULATED void simulated_id(ncclUniqueId* id) { bucketd::agent::Api()->GetUniqueId(id); }
 
 // The trainer's own communicator; all ranks ask at once.
