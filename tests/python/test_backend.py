@@ -155,7 +155,7 @@ def test_ranks_that_mean_two_groups_over_the_same_ranks_are_told_and_those_that_
     said = errors(found, "AgreementError")
     assert len(said) == WORLD and all(rank["seconds"] < 5 for rank in found)
     assert all("process groups of ranks 0-1: group0#0 is group " in text for text in said)
-    assert all(" on rank 0, group0#0 is group " in text and text.endswith("on rank 1; start all of them with one script, options and installation") for text in said), said
+    assert all(" on rank 0, group0#0 is group " in text and "on rank 1; start all of them with one script" in text for text in said), said
 
 
 def test_a_plan_for_another_graph_is_refused_on_every_rank(bad):
