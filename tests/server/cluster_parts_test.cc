@@ -64,10 +64,14 @@ class AwayForNewRecords final : public ForwardingStore {
                              const std::optional<std::string>& before,
                              const std::optional<absl::string_view>& after,
                              const AuditLine* line) override {
-    if (away && !before.has_value()) return absl::UnavailableError("away");
+    if (away && !before.has_value()) {
+      ++refused;
+      return absl::UnavailableError("away");
+    }
     return ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
   }
   bool away = false;
+  int refused = 0;
 };
 
 // Writes what it is told to, and says so no more as long as it `loses`.
@@ -140,9 +144,11 @@ class CountsTrips final : public ForwardingStore {
     const int one_more = trips + 1;
     absl::StatusOr<Standing> stands = ForwardingStore::PutIfAbsent(shelf, key, value, plan);
     trips = one_more;
+    ++puts;
     return stands;
   }
   int trips = 0;
+  int puts = 0;  // of them
 };
 
 class ClusterPartsTest : public ::testing::Test {
@@ -200,6 +206,10 @@ TEST_F(ClusterPartsTest, ALeaseIsTakenOrSeenAndGivenBackInATripEach) {
   EXPECT_EQ(a.Take(taken).holder, (ReplicaId{"b:1", 1}));
   EXPECT_EQ(store.trips, 2);
   EXPECT_TRUE(a.Take(free).mine) << "it has it already";
+  store.trips = store.puts = 0;
+  EXPECT_EQ(a.leases.Take(taken, nullptr, true)->holder, (ReplicaId{"b:1", 1}));
+  EXPECT_EQ(store.trips, 1);
+  EXPECT_EQ(store.puts, 0) << "who asks again and again writes nothing";
   store.trips = 0;
   a.leases.HandOver(LeaseOf::kPlan);
   EXPECT_EQ(store.trips, 1);
@@ -249,7 +259,9 @@ TEST_F(ClusterPartsTest, AStoreThatTakesNoWritesSaysWhoHasIt) {
   b.Take(job_);
   store.away = true;
   EXPECT_EQ(a.Take(job_).holder, (ReplicaId{"b:1", 1}));
+  store.refused = 0;
   EXPECT_TRUE(absl::IsUnavailable(a.leases.Take(JobLease("team", "another")).status()));
+  EXPECT_EQ(store.refused, 1);
 }
 
 TEST_F(ClusterPartsTest, AStoreThatDoesNotAnswerIsNotWaitedForTwice) {
