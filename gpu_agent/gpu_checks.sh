@@ -54,7 +54,7 @@ skip() {
   echo "-- skipped: $2"
   row "$1" - - "skipped: $2"
 }
-# checks NAME FILE: rows of what a part said: of its lines CHECK|what|figure|bound|verdict, of GoogleTest's tests, of what compute-sanitizer
+# checks_of NAME FILE: rows of what a part said: of its lines CHECK|what|figure|bound|verdict, of GoogleTest's tests, of what compute-sanitizer
 # found, and of calibrate's columns, which are nccl-tests'.
 checks_of() {
   awk -v part="$1" '

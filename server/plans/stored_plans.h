@@ -37,8 +37,7 @@ class StoredPlans {
   absl::StatusOr<PlanReplyPtr> Read(const PlanRequest& request,
                                     absl::StatusOr<std::optional<std::string>> bytes);
   // Returns when the plan is safe, or, false, when it is clear that it cannot be written, which is
-  // counted and logged: callers get their plan all the same. With the plan goes
-  // its lease.
+  // counted and logged: callers get their plan all the same. Its lease goes with it.
   bool Save(const PlanRequest& request, const std::string& plan,
             const std::optional<Record>& lease);
 

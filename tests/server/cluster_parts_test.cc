@@ -1,5 +1,7 @@
 // Membership and leases of replicas over one store, with a clock that the tests move: who is up,
 // who holds what, and what happens when the store or a replica is away for a while.
+#include "tests/server/cluster_parts.h"
+
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -12,12 +14,6 @@
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "prometheus/registry.h"
-
-#include "server/cluster/leases.h"
-#include "server/cluster/membership.h"
-#include "server/store/sqlite_store.h"
-#include "tests/server/forwarding_store.h"
 
 namespace bucketd {
 namespace {
@@ -25,54 +21,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::SizeIs;
-
-// One for all replicas of a test.
-struct World {
-  std::unique_ptr<SqliteStore> store = *SqliteStore::Open({});
-  SteadyTime now{std::chrono::hours(1)};
-};
-
-struct Replica {
-  Replica(World& world, const std::string& address, uint64_t incarnation = 1)
-      : Replica(world, *world.store, address, incarnation) {}
-  Replica(World& world, Store& store, const std::string& address, uint64_t incarnation = 1)
-      : world_(world),
-        store_(store),
-        members(store, {address, incarnation}, seconds(10), [this] { return Now(); }) {}
-
-  SteadyTime Now() const { return world_.now; }
-  void Beat() { ASSERT_TRUE(members.Beat().ok()) << members.Trouble(); }
-  Lease Take(const LeaseName& name) {
-    const absl::StatusOr<Lease> lease = leases.Take(name);
-    EXPECT_TRUE(lease.ok()) << lease.status();
-    return lease.value_or(Lease{});
-  }
-
-  World& world_;
-  Store& store_;
-  prometheus::Registry registry;
-  ClusterMetrics metrics{registry};
-  Membership members;
-  Leases leases{store_, members, metrics, [this] { return Now(); }};
-};
-
-// Writes no record where there is none, as long as it is `away`.
-class AwayForNewRecords final : public ForwardingStore {
- public:
-  using ForwardingStore::ForwardingStore;
-  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
-                             const std::optional<std::string>& before,
-                             const std::optional<absl::string_view>& after,
-                             const AuditLine* line) override {
-    if (away && !before.has_value()) {
-      ++refused;
-      return absl::UnavailableError("away");
-    }
-    return ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
-  }
-  bool away = false;
-  int refused = 0;
-};
 
 // Writes what it is told to, and says so no more as long as it `loses`.
 class LosesAnswers final : public ForwardingStore {
@@ -86,26 +34,6 @@ class LosesAnswers final : public ForwardingStore {
     return wrote.ok() && loses ? absl::UnavailableError("lost") : wrote;
   }
   bool loses = false;
-};
-
-// Does not answer who writes, which takes ten seconds.
-class Silent final : public ForwardingStore {
- public:
-  Silent(Store& inner, World& world) : ForwardingStore(inner), world_(world) {}
-  absl::StatusOr<Standing> PutIfAbsent(Shelf, absl::string_view, absl::string_view,
-                                       PlanRead*) override {
-    world_.now += seconds(10);
-    return absl::UnavailableError("no answer");
-  }
-  absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf,
-                                                       absl::string_view key) override {
-    ++reads;
-    return ForwardingStore::GetRecord(shelf, key);
-  }
-  int reads = 0;
-
- private:
-  World& world_;
 };
 
 // Lets something happen once, before it writes over a record.
@@ -122,47 +50,6 @@ class Interrupted final : public ForwardingStore {
     return ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
   }
   std::function<void()> before_it;
-};
-
-class CountsTrips final : public ForwardingStore {
- public:
-  using ForwardingStore::ForwardingStore;
-  absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf,
-                                                       absl::string_view key) override {
-    ++trips;
-    return ForwardingStore::GetRecord(shelf, key);
-  }
-  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
-                             const std::optional<std::string>& before,
-                             const std::optional<absl::string_view>& after,
-                             const AuditLine* line) override {
-    ++trips;
-    return ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
-  }
-  absl::StatusOr<Standing> PutIfAbsent(Shelf shelf, absl::string_view key, absl::string_view value,
-                                       PlanRead* plan) override {
-    const int one_more = trips + 1;
-    absl::StatusOr<Standing> stands = ForwardingStore::PutIfAbsent(shelf, key, value, plan);
-    trips = one_more;
-    ++puts;
-    return stands;
-  }
-  int trips = 0;
-  int puts = 0;  // of them
-};
-
-class ClusterPartsTest : public ::testing::Test {
- protected:
-  // Time goes by, and who is named is well.
-  void Pass(seconds time, const std::vector<Replica*>& well) {
-    for (; time > seconds(0); time -= seconds(2)) {
-      world_.now += seconds(2);
-      for (Replica* replica : well) replica->Beat();
-    }
-  }
-
-  World world_;
-  const LeaseName job_ = JobLease("team", "train");
 };
 
 TEST_F(ClusterPartsTest, ReplicasSeeEachOther) {
@@ -190,30 +77,6 @@ TEST_F(ClusterPartsTest, OneHoldsALeaseAndTheOtherIsToldWho) {
   EXPECT_EQ(other.term, 1U);
   EXPECT_TRUE(a.leases.Holds(job_));
   EXPECT_FALSE(b.leases.Holds(job_));
-}
-
-TEST_F(ClusterPartsTest, ALeaseIsTakenOrSeenAndGivenBackInATripEach) {
-  CountsTrips store(*world_.store);
-  Replica a(world_, store, "a:1"), b(world_, "b:1");
-  a.Beat();
-  b.Beat();
-  const LeaseName free = PlanLease("free"), taken = PlanLease("taken");
-  b.Take(taken);
-  a.Beat();  // and sees b
-  store.trips = 0;
-  EXPECT_TRUE(a.Take(free).mine);
-  EXPECT_EQ(store.trips, 1);
-  EXPECT_EQ(a.Take(taken).holder, (ReplicaId{"b:1", 1}));
-  EXPECT_EQ(store.trips, 2);
-  EXPECT_TRUE(a.Take(free).mine) << "it has it already";
-  store.trips = store.puts = 0;
-  EXPECT_EQ(a.leases.Take(taken, nullptr, true)->holder, (ReplicaId{"b:1", 1}));
-  EXPECT_EQ(store.trips, 1);
-  EXPECT_EQ(store.puts, 0) << "who asks again and again writes nothing";
-  store.trips = 0;
-  a.leases.HandOver(LeaseOf::kPlan);
-  EXPECT_EQ(store.trips, 1);
-  EXPECT_TRUE(b.Take(free).mine);
 }
 
 // As where the flight of a caller that was asked for the graph ends, and the caller is back at
@@ -249,63 +112,6 @@ TEST_F(ClusterPartsTest, WhoMayTakeNothingIsToldWhoHasIt) {
   b.Take(job_);
   a.leases.HandOver(LeaseOf::kJob);
   EXPECT_EQ(a.Take(job_).holder, (ReplicaId{"b:1", 1}));
-}
-
-TEST_F(ClusterPartsTest, AStoreThatTakesNoWritesSaysWhoHasIt) {
-  AwayForNewRecords store(*world_.store);
-  Replica a(world_, store, "a:1"), b(world_, "b:1");
-  a.Beat();
-  b.Beat();
-  b.Take(job_);
-  store.away = true;
-  EXPECT_EQ(a.Take(job_).holder, (ReplicaId{"b:1", 1}));
-  store.refused = 0;
-  EXPECT_TRUE(absl::IsUnavailable(a.leases.Take(JobLease("team", "another")).status()));
-  EXPECT_EQ(store.refused, 1);
-}
-
-TEST_F(ClusterPartsTest, AStoreThatDoesNotAnswerIsNotWaitedForTwice) {
-  Silent store(*world_.store, world_);
-  Replica a(world_, store, "a:1");
-  a.Beat();
-  store.reads = 0;
-  EXPECT_TRUE(absl::IsUnavailable(a.leases.Take(job_).status()));
-  EXPECT_EQ(store.reads, 0);
-}
-
-// What was read before the lease was this one's says nothing: who had it may have stored the plan
-// in between.
-TEST_F(ClusterPartsTest, APlanIsReadBehindItsLeaseOrNotAtAll) {
-  Replica a(world_, "a:1"), b(world_, "b:1");
-  a.Beat();
-  b.Beat();
-  PlanRead plan{"key", std::nullopt};
-  EXPECT_TRUE(a.leases.Take(PlanLease("key"), &plan)->mine);
-  ASSERT_TRUE(plan.answer.has_value());
-  EXPECT_FALSE((*plan.answer)->has_value());
-  ASSERT_TRUE(world_.store->PutPlan("key", "team", "plan").ok());
-  EXPECT_FALSE(b.leases.Take(PlanLease("key"), &plan)->mine);
-  EXPECT_EQ(**plan.answer, "plan");
-  Pass(seconds(12), {&b});
-  EXPECT_TRUE(b.leases.Take(PlanLease("key"), &plan)->mine) << "a is dead";
-  EXPECT_FALSE(plan.answer.has_value());
-}
-
-TEST_F(ClusterPartsTest, ALeaseThatGoesWithItsPlanIsFree) {
-  Replica a(world_, "a:1"), b(world_, "b:1");
-  a.Beat();
-  b.Beat();
-  const LeaseName lease = PlanLease("key");
-  EXPECT_FALSE(a.leases.RecordOf(lease).has_value());
-  a.Take(lease);
-  const std::optional<Record> record = a.leases.RecordOf(lease);
-  ASSERT_TRUE(record.has_value());
-  ASSERT_TRUE(world_.store->PutPlanAndErase("key", "team", "plan", Shelf::kReplicas, *record).ok());
-  a.leases.GaveBack(lease);
-  EXPECT_FALSE(a.leases.Holds(lease));
-  EXPECT_TRUE(b.Take(lease).mine);
-  a.leases.GaveBack(lease);
-  EXPECT_TRUE(b.leases.Holds(lease));
 }
 
 TEST_F(ClusterPartsTest, WhatIsHandedOverIsFreeAtOnceAndNotTakenBack) {
