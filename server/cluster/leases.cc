@@ -121,11 +121,11 @@ std::optional<uint64_t> Leases::Drop(const LeaseName& name) {
   return term;
 }
 
-absl::StatusOr<Lease> Leases::Take(const LeaseName& name, PlanRead* plan, bool is_others) {
+absl::StatusOr<Lease> Leases::Take(const LeaseName& name, ReadBehind* behind, bool is_others) {
   const absl::MutexLock busy(&StripeOf(name));
   for (int attempt = 0; attempt < kTries; ++attempt) {
-    if (plan != nullptr) plan->answer.reset();
-    absl::StatusOr<Lease> lease = TakeOnce(name, plan, is_others);
+    if (behind != nullptr) behind->Forget();
+    absl::StatusOr<Lease> lease = TakeOnce(name, behind, is_others);
     if (!absl::IsAborted(lease.status())) return lease;
   }
   return absl::UnavailableError("others take the same lease again and again");
@@ -138,11 +138,11 @@ absl::Status Leases::MayTake(LeaseOf of) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Leases::Found> Leases::Put(const LeaseName& name, PlanRead* plan) {
+absl::StatusOr<Leases::Found> Leases::Put(const LeaseName& name, ReadBehind* behind) {
   const SteadyTime begun = now_();
   CrashPoint("lease: to be taken");
   absl::StatusOr<Standing> stands =
-      store_.PutIfAbsent(Shelf::kReplicas, KeyOf(name), Serialize(membership_.self(), 1), plan);
+      store_.PutIfAbsent(Shelf::kReplicas, KeyOf(name), Serialize(membership_.self(), 1), behind);
   if (stands.ok()) return Found{std::move(stands->value), stands->put, absl::OkStatus()};
   // A store that takes no writes may say who has it; one that has not answered would be waited for
   // once more.
@@ -173,10 +173,10 @@ absl::StatusOr<Lease> Leases::TakeFrom(const LeaseName& name,
   return Lease{self, term, true};
 }
 
-absl::StatusOr<Lease> Leases::TakeOnce(const LeaseName& name, PlanRead* plan, bool is_others) {
+absl::StatusOr<Lease> Leases::TakeOnce(const LeaseName& name, ReadBehind* behind, bool is_others) {
   const uint64_t session = membership_.session();
   const bool puts = !is_others && MayTake(name.of).ok();
-  ASSIGN_OR_RETURN(const Found found, puts ? Put(name, plan) : Find(name));
+  ASSIGN_OR_RETURN(const Found found, puts ? Put(name, behind) : Find(name));
   const ReplicaId& self = membership_.self();
   std::optional<Lease> stands = Parse(found.value);
   if (stands.has_value() && stands->holder != self) {
@@ -192,7 +192,7 @@ absl::StatusOr<Lease> Leases::TakeOnce(const LeaseName& name, PlanRead* plan, bo
     if (!stands.has_value() || stands->holder != self || !IsOf(session, name)) {
       RETURN_IF_ERROR(found.refused);
       ASSIGN_OR_RETURN(stands, TakeFrom(name, found.value, stands));
-      if (plan != nullptr) plan->answer.reset();  // it was read before
+      if (behind != nullptr) behind->Forget();  // it was read before
     }
   }
   stands->mine = true;

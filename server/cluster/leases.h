@@ -58,10 +58,10 @@ class Leases {
 
   // Blocks on the store. What stands, once this one has taken what nobody holds. UNAVAILABLE: the
   // store cannot say. FAILED_PRECONDITION: nobody holds it, and this one takes nothing on: it
-  // drains, or others may have ended it. `plan` has an answer if it was read behind the lease that
+  // drains, or others may have ended it. `behind` has answers if it was read behind the lease that
   // stands; mostly both are one trip to the store. `is_others`: another one was found to hold it;
   // then that is read first, so that who asks again and again writes nothing.
-  absl::StatusOr<Lease> Take(const LeaseName& name, PlanRead* plan = nullptr,
+  absl::StatusOr<Lease> Take(const LeaseName& name, ReadBehind* behind = nullptr,
                              bool is_others = false);
   // As it stands in the store, for whoever takes it away there together with something else, and
   // then says so. Nothing: this one does not hold it.
@@ -90,13 +90,13 @@ class Leases {
   bool HoldsNow(const LeaseName& name) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   bool IsOf(uint64_t session, const LeaseName& name) const;
   absl::Status MayTake(LeaseOf of) const;
-  absl::StatusOr<Lease> TakeOnce(const LeaseName& name, PlanRead* plan, bool is_others);
+  absl::StatusOr<Lease> TakeOnce(const LeaseName& name, ReadBehind* behind, bool is_others);
   struct Found {
     std::optional<std::string> value;
     bool put = false;      // by this call
     absl::Status refused;  // why it was not, though it was tried
   };
-  absl::StatusOr<Found> Put(const LeaseName& name, PlanRead* plan);
+  absl::StatusOr<Found> Put(const LeaseName& name, ReadBehind* behind);
   absl::StatusOr<Found> Find(const LeaseName& name);
   absl::StatusOr<Lease> TakeFrom(const LeaseName& name, const std::optional<std::string>& value,
                                  const std::optional<Lease>& was);

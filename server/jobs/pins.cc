@@ -167,7 +167,23 @@ std::vector<std::string> Pins::Jobs(absl::string_view tenant) const {
 Pins::Loaded Pins::LoadScope(absl::string_view tenant, absl::string_view job,
                              absl::string_view scope) {
   const Names names{JobKey(tenant, job), PinKey(tenant, job, scope)};
-  const Found found = Read(names);
+  return In(names, Read(names));
+}
+
+Pins::Loaded Pins::LoadScope(absl::string_view tenant, absl::string_view job,
+                             absl::string_view scope, const ScopeRecords& records) {
+  const Names names{JobKey(tenant, job), PinKey(tenant, job, scope)};
+  const Found found{UndamagedOr(records.values[0]), UndamagedOr(records.values[1]), false};
+  See(names, found);
+  return In(names, found);
+}
+
+std::vector<RecordName> Pins::NamesOf(absl::string_view tenant, absl::string_view job,
+                                      absl::string_view scope) {
+  return {{Shelf::kPins, JobKey(tenant, job)}, {Shelf::kPins, PinKey(tenant, job, scope)}};
+}
+
+Pins::Loaded Pins::In(const Names& names, const Found& found) {
   Loaded loaded;
   if (found.job.ok()) {
     loaded.job = MemoryIn(names.job, *found.job);
@@ -188,9 +204,13 @@ Pins::Found Pins::Read(const Names& names) {
                                    {Shelf::kSettings, kPlanningOffSetting}});
   const Found found{UndamagedOr(std::move(values[0])), UndamagedOr(std::move(values[1])),
                     !values[2].ok() || values[2]->has_value()};
+  See(names, found);
+  return found;
+}
+
+void Pins::See(const Names& names, const Found& found) {
   if (found.job.ok()) See(names.job, *found.job);
   if (found.pin.ok()) See(names.pin, *found.pin);
-  return found;
 }
 
 void Pins::See(const std::string& key, const Value& value) {

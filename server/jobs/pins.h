@@ -55,6 +55,12 @@ struct Agreed {
   std::optional<Pin> pin;              // else that stands
 };
 
+// Of a job and a scope, as somebody has read them just now: the values of Pins::NamesOf().
+struct ScopeRecords {
+  std::string scope;
+  Store::Values values;
+};
+
 class Pins {
  public:
   // Both outlive this.
@@ -74,6 +80,11 @@ class Pins {
     absl::StatusOr<std::optional<Pin>> pin;
   };
   Loaded LoadScope(absl::string_view tenant, absl::string_view job, absl::string_view scope);
+  // The same, without asking the store.
+  Loaded LoadScope(absl::string_view tenant, absl::string_view job, absl::string_view scope,
+                   const ScopeRecords& records);
+  static std::vector<RecordName> NamesOf(absl::string_view tenant, absl::string_view job,
+                                         absl::string_view scope);
   // The pinned plan's bytes, checked against the pin. NOT_FOUND or DATA_LOSS if they are lost.
   absl::StatusOr<std::string> LoadPlan(const Pin& pin);
 
@@ -120,6 +131,8 @@ class Pins {
     Changes changes;
   };
   Found Read(const Names& names);
+  void See(const Names& names, const Found& found);
+  static Loaded In(const Names& names, const Found& found);
   Draft Over(const Found& found, const Names& names, const Agreeing& what) const;
   void Written(const RecordChange& change);
   absl::Status StorePlan(const Agreeing& what);

@@ -80,13 +80,14 @@ PlanBroker::Claim PlanBroker::ClaimPlan(const PlanRequest& request,
     if (!is_wanted || draining_) return Claim::kNone;
   }
   // Looked for once more behind the lease: whoever had that before may have stored the plan.
-  PlanRead behind{request.key, std::nullopt};
+  ReadBehind behind;
+  behind.plan_key = request.key;
   const absl::StatusOr<Lease> lease =
       parts_.leases->Take(PlanLease(request.key), &behind, is_others);
   if (!lease.ok()) return Claim::kNone;  // then it may be computed twice
   if (lease->mine) CrashPoint("plan: lease taken");
-  if (behind.answer.has_value()) {
-    found = parts_.stored->Read(request, *std::move(behind.answer));
+  if (behind.plan.has_value()) {
+    found = parts_.stored->Read(request, *std::move(behind.plan));
   } else if (lease->mine) {
     found = parts_.stored->Find(request);
   }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "server/base/errors.h"
+#include "server/jobs/pins.h"
 #include "server/store/crash_point.h"
 
 namespace bucketd {
@@ -221,16 +222,31 @@ void JobRoutes::LookUp(CallId id, Leg leg) {
     StayThere(id, leg, *owner);
   } else {
     parts_.pool.Submit(
-        {share[0], share[1]}, [this, name] { LookUpNow(name); },
+        {share[0], share[1]}, [this, name, id, leg] { LookUpNow(name, id, leg); },
         [this, name] {
-          TellAll(name, MakeError(Reason::kOverloaded, "too much is waiting for the store"));
+          TellAll(name, MakeError(Reason::kOverloaded, "too much is waiting for the store"),
+                  nullptr);
         });
   }
 }
 
-void JobRoutes::LookUpNow(const LeaseName& name) { TellAll(name, parts_.leases.Take(name)); }
+void JobRoutes::LookUpNow(const LeaseName& name, CallId first, Leg leg) {
+  ReadBehind behind;
+  auto records = std::make_shared<ScopeRecords>();
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (const Call* call = Find(first, leg); call != nullptr) {
+      records->scope = call->asks.scope;
+      behind.names = Pins::NamesOf(call->asks.tenant, call->asks.job, records->scope);
+    }
+  }
+  const absl::StatusOr<Lease> lease = parts_.leases.Take(name, &behind);
+  records->values = std::move(behind.values);
+  TellAll(name, lease, records->values.empty() ? nullptr : std::move(records));
+}
 
-void JobRoutes::TellAll(const LeaseName& name, const absl::StatusOr<Lease>& lease) {
+void JobRoutes::TellAll(const LeaseName& name, const absl::StatusOr<Lease>& lease,
+                        const Records& records) {
   Waiting waiting;
   {
     const absl::MutexLock lock(&mutex_);
@@ -240,7 +256,7 @@ void JobRoutes::TellAll(const LeaseName& name, const absl::StatusOr<Lease>& leas
     looking_.erase(found);
     if (lease.ok() && !lease->mine) Remember(name, lease->holder);
   }
-  for (const auto& [id, leg] : waiting) Found(id, leg, lease);
+  for (const auto& [id, leg] : waiting) Found(id, leg, lease, records);
 }
 
 void JobRoutes::Remember(const LeaseName& name, const ReplicaId& owner) {
@@ -248,7 +264,8 @@ void JobRoutes::Remember(const LeaseName& name, const ReplicaId& owner) {
   known_[name] = owner;
 }
 
-void JobRoutes::Found(CallId id, Leg leg, const absl::StatusOr<Lease>& lease) {
+void JobRoutes::Found(CallId id, Leg leg, const absl::StatusOr<Lease>& lease,
+                      const Records& records) {
   bool is_served = false;  // for another replica
   bool other_was_asked = false;
   std::optional<ReplicaId> hint;
@@ -265,7 +282,7 @@ void JobRoutes::Found(CallId id, Leg leg, const absl::StatusOr<Lease>& lease) {
   }
   if (lease.ok()) {
     if (lease->mine) {
-      StayHere(id, leg, true);
+      StayHere(id, leg, true, records);
     } else if (is_served) {
       FinishMoved(id, leg, lease->holder);
     } else {
@@ -379,7 +396,7 @@ void JobRoutes::BeginDrain() {
 
 // ---- here
 
-void JobRoutes::StayHere(CallId id, Leg leg, bool has_lease) {
+void JobRoutes::StayHere(CallId id, Leg leg, bool has_lease, const Records& records) {
   RanksCall asks;
   {
     const absl::MutexLock lock(&mutex_);
@@ -389,6 +406,7 @@ void JobRoutes::StayHere(CallId id, Leg leg, bool has_lease) {
     call->has_lease = has_lease;
     asks = call->asks;
   }
+  if (records != nullptr && records->scope == asks.scope) asks.records = records;
   const uint64_t here =
       parts_.ask_here(asks, [this, id, leg](const Answer& answer) { Finish(id, leg, answer); });
   {

@@ -36,6 +36,7 @@
 #include "server/cluster/leases.h"
 #include "server/cluster/membership.h"
 #include "server/graphs/graph_store.h"
+#include "server/jobs/machine/job_call.h"
 #include "server/plans/plan_answer.h"
 #include "server/plans/plan_cache.h"
 #include "server/rpc/peer_calls.h"
@@ -48,7 +49,7 @@ namespace bucketd {
 // A GetPlan call that names a job, and all that is known of whoever makes it.
 struct RanksCall {
   std::shared_ptr<const std::string> request;  // serialised, its tenant filled in
-  std::string tenant, job;
+  std::string tenant, job, scope;
   Digest graph{};         // that the request names
   std::string graph_key;  // of it
   std::string peer;       // host of whoever asked
@@ -56,6 +57,7 @@ struct RanksCall {
   bool tenant_is_known = false;
   CallIds call;
   SteadyTime deadline;
+  std::shared_ptr<const ScopeRecords> records;  // read behind its lease; null: they are to be read
 };
 
 class JobRoutes {
@@ -152,15 +154,17 @@ class JobRoutes {
   // Where to.
   void Start(CallId id, Leg leg);
   void LookUp(CallId id, Leg leg);
-  void LookUpNow(const LeaseName& name);
-  void TellAll(const LeaseName& name, const absl::StatusOr<Lease>& lease);
-  void Found(CallId id, Leg leg, const absl::StatusOr<Lease>& lease);
+  // What is kept of that call's scope is read with the lease.
+  void LookUpNow(const LeaseName& name, CallId first, Leg leg);
+  using Records = std::shared_ptr<const ScopeRecords>;
+  void TellAll(const LeaseName& name, const absl::StatusOr<Lease>& lease, const Records& records);
+  void Found(CallId id, Leg leg, const absl::StatusOr<Lease>& lease, const Records& records);
   void Remember(const LeaseName& name, const ReplicaId& owner)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A while later; `was` does not have the job.
   void Again(CallId id, Leg leg, const ReplicaId& was, const std::optional<ReplicaId>& hint,
              absl::string_view why);
-  void StayHere(CallId id, Leg leg, bool has_lease);
+  void StayHere(CallId id, Leg leg, bool has_lease, const Records& records = nullptr);
 
   // job_routes_forward.cc: there.
   void StayThere(CallId id, Leg leg, const ReplicaId& owner);

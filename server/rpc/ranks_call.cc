@@ -21,6 +21,7 @@ absl::StatusOr<RanksCall> ReadRanksCall(const v1::GetPlanRequest& message) {
   call.request = std::make_shared<const std::string>(message.SerializeAsString());
   call.tenant = message.tenant();
   call.job = message.job().id();
+  call.scope = message.job().scope();
   // One that is none is refused with the rest of the request.
   const absl::StatusOr<Digest> graph = DigestFromBytes(message.graph_digest());
   if (graph.ok()) call.graph = *graph;
@@ -38,6 +39,7 @@ Agreement::CallId AskAgreement(const ServiceParts& parts, const RanksCall& call,
     return 0;
   }
   job->share = ShareOf(call.tenant, call.peer, call.tenant_is_known);
+  job->records = call.records;
   absl::StatusOr<std::shared_ptr<PlanRequest>> request = ReadPlanRequest(message, parts.costs);
   if (!request.ok()) {
     parts.agreement.Refuse(*job, request.status(), std::move(done));

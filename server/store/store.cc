@@ -14,7 +14,7 @@ absl::Status Store::PutPlanAndErase(absl::string_view key, absl::string_view ten
 }
 
 absl::StatusOr<Standing> Store::PutIfAbsent(Shelf shelf, absl::string_view key,
-                                            absl::string_view value, PlanRead* plan) {
+                                            absl::string_view value, ReadBehind* behind) {
   Standing stands{std::string(value), true};
   const absl::Status put = ReplaceRecord(shelf, key, std::nullopt, value);
   if (absl::IsAborted(put)) {
@@ -24,8 +24,13 @@ absl::StatusOr<Standing> Store::PutIfAbsent(Shelf shelf, absl::string_view key,
   } else if (!put.ok()) {
     return put;
   }
-  if (plan != nullptr) plan->answer = GetPlan(plan->key);
+  if (behind != nullptr) Fill(*behind);
   return stands;
+}
+
+void Store::Fill(ReadBehind& behind) {
+  if (!behind.plan_key.empty()) behind.plan = GetPlan(behind.plan_key);
+  if (!behind.names.empty()) behind.values = GetRecords(behind.names);
 }
 
 }  // namespace bucketd

@@ -77,10 +77,18 @@ struct Standing {
   std::string value;
   bool put = false;
 };
-// What GetPlan says of a key in the same trip as something else. No answer: it was not asked.
-struct PlanRead {
-  std::string key;
-  std::optional<absl::StatusOr<std::optional<std::string>>> answer;
+// What is read behind something else, in the same trip.
+struct ReadBehind {
+  std::string plan_key;  // "": no plan
+  std::vector<RecordName> names;
+  // What GetPlan and GetRecords say. Empty: nothing was read.
+  std::optional<absl::StatusOr<std::optional<std::string>>> plan;
+  std::vector<absl::StatusOr<std::optional<std::string>>> values;
+
+  void Forget() {
+    plan.reset();
+    values.clear();
+  }
 };
 
 // A stored plan, without its bytes.
@@ -162,9 +170,9 @@ class Store {
   virtual absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf,
                                                                absl::string_view key) = 0;
   // Each as GetRecord answers for it, in one go; they may have changed between each other.
-  virtual std::vector<absl::StatusOr<std::optional<std::string>>> GetRecords(
-      absl::Span<const RecordName> names) {
-    std::vector<absl::StatusOr<std::optional<std::string>>> values;
+  using Values = std::vector<absl::StatusOr<std::optional<std::string>>>;
+  virtual Values GetRecords(absl::Span<const RecordName> names) {
+    Values values;
     for (const RecordName& name : names) values.push_back(GetRecord(name.shelf, name.key));
     return values;
   }
@@ -180,11 +188,12 @@ class Store {
                                      const std::optional<std::string>& before,
                                      const std::optional<absl::string_view>& after,
                                      const AuditLine* line = nullptr) = 0;
-  // What stands once `value` is put where there is no record, or a damaged one; and then, behind
-  // that, what GetPlan says of `plan`. In one trip where the engine can. ABORTED: what was there
-  // has gone meanwhile.
+  // What stands once `value` is put where there is no record, or a damaged one; then reads what is
+  // asked `behind` that. In one trip where the engine can. ABORTED: what was there has gone
+  // meanwhile.
   virtual absl::StatusOr<Standing> PutIfAbsent(Shelf shelf, absl::string_view key,
-                                               absl::string_view value, PlanRead* plan = nullptr);
+                                               absl::string_view value,
+                                               ReadBehind* behind = nullptr);
   // HoldPlan, and ReplaceRecord of each record, in one transaction. ABORTED: a record is not what
   // it was expected to be, `unless` is there, or there is no such plan; nothing was written.
   virtual absl::Status WriteTogether(const Changes& changes) = 0;
@@ -224,6 +233,9 @@ class Store {
   // The process is about to end: whoever waits for an engine that does not answer fails in a
   // second, and what is asked from now on has a second in all.
   virtual void Hurry() {}
+
+ protected:
+  void Fill(ReadBehind& behind);
 };
 
 }  // namespace bucketd

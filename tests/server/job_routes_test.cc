@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <future>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,6 +18,8 @@
 #include "passes/base/digest.h"
 #include "server/base/errors.h"
 #include "server/base/metrics.h"
+#include "server/jobs/pin_index.h"
+#include "server/jobs/pins.h"
 #include "server/rpc/peer_jobs.h"
 #include "server/store/crash_point.h"
 #include "server/store/sqlite_store.h"
@@ -61,9 +64,9 @@ class Away final : public ForwardingStore {
     return ForwardingStore::GetRecord(shelf, key);
   }
   absl::StatusOr<Standing> PutIfAbsent(Shelf shelf, absl::string_view key, absl::string_view value,
-                                       PlanRead* plan) override {
+                                       ReadBehind* behind) override {
     if (away) return Nowhere();
-    return ForwardingStore::PutIfAbsent(shelf, key, value, plan);
+    return ForwardingStore::PutIfAbsent(shelf, key, value, behind);
   }
   absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
                                                   absl::string_view after, int32_t limit) override {
@@ -141,9 +144,13 @@ class JobRoutesTest : public ::testing::Test {
   Timers timers_;
   WorkerPool pool_{1, 99}, uploads_{1, 99};
   OneAnswer peers_{pool_};
+  std::function<void(const RanksCall&)> here_ = [](const RanksCall&) {};
   JobRoutes routes_{{leases_, members_, cluster_metrics_, peers_, timers_, pool_, uploads_, cache_,
                      graphs_, store_,
-                     [](const RanksCall&, const JobRoutes::Done&) -> uint64_t { return 1; },
+                     [this](const RanksCall& call, const JobRoutes::Done&) -> uint64_t {
+                       here_(call);
+                       return 1;
+                     },
                      [](uint64_t) {}, 99}};
   RanksCall call_;
 };
@@ -157,6 +164,50 @@ TEST_F(JobRoutesTest, WhoCouldNotBeAskedIsToldOfTheStoreAndOfTheOtherReplica) {
               AllOf(HasSubstr("the replica at b:1 cannot be asked: no route"),
                     HasSubstr("postgres://db-1/bucketd: cannot connect")));
   EXPECT_EQ(routes_.Trouble(), "cannot ask the replica at b:1: no route");
+}
+
+// The pins of a scope come with the lease of its job, to calls of that scope; who has the lease
+// already is told nothing of them, since they may be others by now.
+TEST_F(JobRoutesTest, WhatIsKeptOfAScopeComesWithTheLeaseAndOnlyThen) {
+  store_.away = false;
+  call_.scope = "fw";
+  ASSERT_TRUE(store_.PutRecord(Shelf::kPins, PinKey("", call_.job, "fw"), "a pin", nullptr).ok());
+  const auto ask = [&](const std::string& scope) {
+    std::promise<RanksCall> came;
+    here_ = [&](const RanksCall& call) { came.set_value(call); };
+    call_.scope = scope;
+    routes_.GetPlan(call_, [](const JobRoutes::Answer&) {});
+    return came.get_future().get().records;
+  };
+  const std::shared_ptr<const ScopeRecords> first = ask("fw");
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(first->scope, "fw");
+  ASSERT_EQ(first->values.size(), 2u);
+  EXPECT_EQ(*first->values[0], std::nullopt);
+  EXPECT_EQ(*first->values[1], "a pin");
+  EXPECT_EQ(ask("fw"), nullptr);
+  EXPECT_EQ(ask("bw"), nullptr);
+}
+
+TEST_F(JobRoutesTest, WhatIsKeptOfOneScopeIsNotTakenForAnothers) {
+  store_.away = false;
+  std::promise<void> read, goes_on;
+  pool_.TrySubmit([&] {
+    read.set_value();
+    goes_on.get_future().wait();
+  });
+  read.get_future().wait();
+  std::map<std::string, std::shared_ptr<const ScopeRecords>> came;
+  here_ = [&](const RanksCall& call) { came[call.scope] = call.records; };
+  for (const char* scope : {"fw", "bw"}) {
+    call_.scope = scope;
+    routes_.GetPlan(call_, [](const JobRoutes::Answer&) {});
+  }
+  goes_on.set_value();
+  pool_.Stop();
+  ASSERT_EQ(came.size(), 2u);
+  EXPECT_NE(came["fw"], nullptr);
+  EXPECT_EQ(came["bw"], nullptr);
 }
 
 // Whose plan it would have to be is known by its call alone.

@@ -18,7 +18,7 @@ class Silent final : public ForwardingStore {
  public:
   Silent(Store& inner, World& world) : ForwardingStore(inner), world_(world) {}
   absl::StatusOr<Standing> PutIfAbsent(Shelf, absl::string_view, absl::string_view,
-                                       PlanRead*) override {
+                                       ReadBehind*) override {
     world_.now += seconds(10);
     return absl::UnavailableError("no answer");
   }
@@ -49,9 +49,9 @@ class CountsTrips final : public ForwardingStore {
     return ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
   }
   absl::StatusOr<Standing> PutIfAbsent(Shelf shelf, absl::string_view key, absl::string_view value,
-                                       PlanRead* plan) override {
+                                       ReadBehind* behind) override {
     const int one_more = trips + 1;
-    absl::StatusOr<Standing> stands = ForwardingStore::PutIfAbsent(shelf, key, value, plan);
+    absl::StatusOr<Standing> stands = ForwardingStore::PutIfAbsent(shelf, key, value, behind);
     trips = one_more;
     ++puts;
     return stands;
@@ -114,16 +114,32 @@ TEST_F(LeaseTripsTest, APlanIsReadBehindItsLeaseOrNotAtAll) {
   Replica a(world_, "a:1"), b(world_, "b:1");
   a.Beat();
   b.Beat();
-  PlanRead plan{"key", std::nullopt};
-  EXPECT_TRUE(a.leases.Take(PlanLease("key"), &plan)->mine);
-  ASSERT_TRUE(plan.answer.has_value());
-  EXPECT_FALSE((*plan.answer)->has_value());
+  ReadBehind behind;
+  behind.plan_key = "key";
+  EXPECT_TRUE(a.leases.Take(PlanLease("key"), &behind)->mine);
+  ASSERT_TRUE(behind.plan.has_value());
+  EXPECT_FALSE((*behind.plan)->has_value());
   ASSERT_TRUE(world_.store->PutPlan("key", "team", "plan").ok());
-  EXPECT_FALSE(b.leases.Take(PlanLease("key"), &plan)->mine);
-  EXPECT_EQ(**plan.answer, "plan");
+  EXPECT_FALSE(b.leases.Take(PlanLease("key"), &behind)->mine);
+  EXPECT_EQ(**behind.plan, "plan");
   Pass(seconds(12), {&b});
-  EXPECT_TRUE(b.leases.Take(PlanLease("key"), &plan)->mine) << "a is dead";
-  EXPECT_FALSE(plan.answer.has_value());
+  EXPECT_TRUE(b.leases.Take(PlanLease("key"), &behind)->mine) << "a is dead";
+  EXPECT_FALSE(behind.plan.has_value());
+}
+
+TEST_F(LeaseTripsTest, RecordsAreReadBehindAJobsLeaseOrNotAtAll) {
+  Replica a(world_, "a:1"), b(world_, "b:1");
+  a.Beat();
+  b.Beat();
+  ReadBehind behind;
+  behind.names = {{Shelf::kPins, "pin"}};
+  ASSERT_TRUE(world_.store->PutRecord(Shelf::kPins, "pin", "value").ok());
+  EXPECT_TRUE(a.leases.Take(job_, &behind)->mine);
+  ASSERT_EQ(behind.values.size(), 1u);
+  EXPECT_EQ(*behind.values[0], "value");
+  Pass(seconds(12), {&b});
+  EXPECT_TRUE(b.leases.Take(job_, &behind)->mine) << "a is dead";
+  EXPECT_TRUE(behind.values.empty());
 }
 
 TEST_F(LeaseTripsTest, ALeaseThatGoesWithItsPlanIsFree) {

@@ -121,7 +121,8 @@ void PostgresCluster::AwaitSocket(const std::string& name) const {
 void PostgresCluster::Start() {
   engine_ = Spawn({absl::StrCat(kBin, "postgres"), "-D", folder_ + "/data", "-k", folder_, "-h", "",
                    "-p", absl::StrCat(kPort), "-c", "fsync=off", "-c", "shared_buffers=16MB", "-c",
-                   "max_connections=40", "-c", "autovacuum=off"});
+                   // The pooler keeps those of each test's database for a while.
+                   "max_connections=200", "-c", "autovacuum=off"});
   AwaitSocket(Socket(kPort));
   while (!Sql("postgres", "SELECT 1").empty()) {  // it listens before it serves
     std::this_thread::sleep_for(std::chrono::milliseconds(20));

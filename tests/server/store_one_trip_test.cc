@@ -21,9 +21,9 @@ using std::chrono::milliseconds;
 class OneTripTest : public ConformanceTest {
  protected:
   // "mine" if this call has put it.
-  std::string Put(const std::string& value, PlanRead* plan = nullptr) {
+  std::string Put(const std::string& value, ReadBehind* behind = nullptr) {
     const absl::StatusOr<Standing> stands =
-        store_->PutIfAbsent(Shelf::kReplicas, "lease", value, plan);
+        store_->PutIfAbsent(Shelf::kReplicas, "lease", value, behind);
     if (!stands.ok()) return stands.status().ToString();
     return stands->value + (stands->put ? " mine" : "");
   }
@@ -51,21 +51,44 @@ TEST_P(OneTripTest, ADamagedRecordCountsAsNone) {
   if (GetParam() == Engine::kMemory) return;  // nothing damages it
   EXPECT_EQ(Put("a"), "a mine");
   Damage();
-  PlanRead plan{"key", std::nullopt};
-  EXPECT_EQ(Put("b", &plan), "b mine");
-  EXPECT_TRUE(plan.answer.has_value());
+  ReadBehind behind;
+  behind.plan_key = "key";
+  EXPECT_EQ(Put("b", &behind), "b mine");
+  EXPECT_TRUE(behind.plan.has_value());
   EXPECT_EQ(GetRecord(Shelf::kReplicas, "lease"), "b");
 }
 
 TEST_P(OneTripTest, APlanIsReadWithIt) {
-  PlanRead plan{"key", std::nullopt};
-  EXPECT_EQ(Put("a", &plan), "a mine");
-  ASSERT_TRUE(plan.answer.has_value());
-  EXPECT_FALSE((*plan.answer)->has_value());
+  ReadBehind behind;
+  behind.plan_key = "key";
+  EXPECT_EQ(Put("a", &behind), "a mine");
+  ASSERT_TRUE(behind.plan.has_value());
+  EXPECT_FALSE((*behind.plan)->has_value());
   const std::string large(700'000, 'p');  // of several pieces
   ASSERT_TRUE(store_->PutPlan("key", "team", large).ok());
-  EXPECT_EQ(Put("b", &plan), "a");
-  EXPECT_EQ(**plan.answer, large);
+  EXPECT_EQ(Put("b", &behind), "a");
+  EXPECT_EQ(**behind.plan, large);
+}
+
+TEST_P(OneTripTest, RecordsAreReadWithItEachForItself) {
+  ReadBehind behind;
+  behind.names = {{Shelf::kPins, "there"}, {Shelf::kPins, "absent"}, {Shelf::kReplicas, "lease"}};
+  ASSERT_TRUE(store_->PutRecord(Shelf::kPins, "there", "value").ok());
+  for (const std::string plan : {"", "key"}) {
+    behind.plan_key = plan;
+    behind.Forget();
+    EXPECT_EQ(Put("a", &behind), plan.empty() ? "a mine" : "a");
+    EXPECT_EQ(behind.plan.has_value(), !plan.empty());
+    ASSERT_EQ(behind.values.size(), 3u);
+    EXPECT_EQ(*behind.values[0], "value");
+    EXPECT_EQ(*behind.values[1], std::nullopt);
+    EXPECT_EQ(*behind.values[2], "a") << "behind what was put";
+  }
+  if (GetParam() == Engine::kMemory) return;
+  Damage();
+  EXPECT_EQ(Put("b", &behind), "b mine");
+  EXPECT_TRUE(absl::IsDataLoss(behind.values[0].status())) << behind.values[0].status();
+  EXPECT_EQ(*behind.values[2], "b");
 }
 
 TEST_P(OneTripTest, ARecordGoesWithAPlanThatIsPutIfItIsStillThatOne) {
@@ -92,13 +115,14 @@ TEST_P(OneTripTest, OfManyWhoWantAPlanOneMakesIt) {
       const auto plan = store.GetPlan(key);
       ASSERT_TRUE(plan.ok()) << plan.status();
       if (plan->has_value()) return;
-      PlanRead behind{key, std::nullopt};
+      ReadBehind behind;
+      behind.plan_key = key;
       const auto stands = store.PutIfAbsent(Shelf::kReplicas, key, self, &behind);
       if (absl::IsAborted(stands.status())) continue;
       ASSERT_TRUE(stands.ok()) << stands.status();
       if (!stands->put) continue;
-      ASSERT_TRUE(behind.answer->ok()) << behind.answer->status();
-      if ((*behind.answer)->has_value()) {
+      ASSERT_TRUE(behind.plan->ok()) << behind.plan->status();
+      if ((*behind.plan)->has_value()) {
         ASSERT_TRUE(store.ReplaceRecord(Shelf::kReplicas, key, self, std::nullopt).ok());
         return;
       }

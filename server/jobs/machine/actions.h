@@ -17,6 +17,7 @@
 #include "server/base/trace_context.h"
 #include "server/graphs/graph_intake.h"
 #include "server/graphs/graph_store.h"
+#include "server/jobs/machine/job_call.h"
 #include "server/jobs/machine/outcomes.h"
 #include "server/jobs/machine/pin.h"
 #include "server/plans/plan_answer.h"
@@ -59,7 +60,8 @@ struct OfferGraph {
 struct LoadScope {
   ScopeId scope = 0;
   JobName job;
-  std::string name;  // ScopeLoaded
+  std::string name;                             // ScopeLoaded
+  std::shared_ptr<const ScopeRecords> records;  // JobCall's
 };
 struct LoadPinAgain {
   ScopeId scope = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,8 @@ class Job;
 
 namespace bucketd {
 
+struct ScopeRecords;  // pins.h; not looked into here
+
 inline constexpr uint32_t kMaxRanksOfScope = 131'072;
 
 struct JobCall {
@@ -26,7 +29,8 @@ struct JobCall {
   std::vector<uint32_t> ranks;  // ascending, at least one, all below `size`
   uint32_t size = 0;            // 1 .. kMaxRanksOfScope
   bool fresh = false;
-  std::pair<std::string, std::string> share = {};  // ShareOf whoever calls (base/shares.h)
+  std::pair<std::string, std::string> share = {};    // ShareOf whoever calls (base/shares.h)
+  std::shared_ptr<const ScopeRecords> records = {};  // null: they have not been read
 };
 
 // JOB_INVALID names the field. O(ranks log ranks).

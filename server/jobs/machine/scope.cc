@@ -39,7 +39,7 @@ Scope::Scope(MachineContext& context, Job& job, ScopeId id, const JobCall& first
       since_(context.now),
       call_(call),
       ranks_(context) {
-  context_.Do(LoadScope{id_, job_.name, name_});
+  context_.Do(LoadScope{id_, job_.name, name_, first.records});
 }
 
 void Scope::Handle(RankCame& event) {

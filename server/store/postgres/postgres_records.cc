@@ -88,8 +88,7 @@ void AddHold(const PlanHeld& hold, std::vector<PgStatement>& statements) {
           .Bytes(hash));
 }
 
-std::vector<absl::StatusOr<std::optional<std::string>>> PostgresStore::GetRecords(
-    absl::Span<const RecordName> names) {
+PgStatement PostgresStore::RecordsSql(absl::Span<const RecordName> names) {
   std::string sql;
   for (size_t i = 0; i < names.size(); ++i) {
     absl::StrAppend(&sql, i == 0 ? "" : " UNION ALL ", "SELECT CAST(", i,
@@ -98,18 +97,27 @@ std::vector<absl::StatusOr<std::optional<std::string>>> PostgresStore::GetRecord
   }
   PgStatement read(std::move(sql));
   for (const RecordName& name : names) read = Named(std::move(read), name);
-  const absl::StatusOr<std::vector<PgResult>> found = Query(read);
-  std::vector<absl::StatusOr<std::optional<std::string>>> values(names.size(),
-                                                                 std::optional<std::string>());
-  if (!found.ok()) values.assign(names.size(), found.status());
-  for (int row = 0; found.ok() && row < (*found)[0].rows(); ++row) {
-    const PgResult& rows = (*found)[0];
+  return read;
+}
+
+PostgresStore::Values PostgresStore::RecordsIn(const PgResult& rows,
+                                               absl::Span<const RecordName> names) {
+  Values values(names.size(), std::optional<std::string>());
+  for (int row = 0; row < rows.rows(); ++row) {
     const auto i = static_cast<size_t>(rows.Int(row, 0));
     std::string value(rows.Bytes(row, 1));
     const bool whole = IsWhole(names[i].key, value, rows.Bytes(row, 2));
     if (!whole) ForgetRecord(names[i].shelf, names[i].key, value).IgnoreError();
     values[i] = whole ? absl::StatusOr<std::optional<std::string>>(std::move(value)) : Damaged();
   }
+  for (const auto& value : values) TellRead(StoreValue::kRecord, value);
+  return values;
+}
+
+PostgresStore::Values PostgresStore::GetRecords(absl::Span<const RecordName> names) {
+  const absl::StatusOr<std::vector<PgResult>> found = Query(RecordsSql(names));
+  if (found.ok()) return RecordsIn((*found)[0], names);
+  Values values(names.size(), found.status());
   for (const auto& value : values) TellRead(StoreValue::kRecord, value);
   return values;
 }
@@ -188,13 +196,16 @@ absl::Status PostgresStore::ReplaceRecord(Shelf shelf, absl::string_view key,
 }
 
 absl::StatusOr<Standing> PostgresStore::PutIfAbsent(Shelf shelf, absl::string_view key,
-                                                    absl::string_view value, PlanRead* plan) {
+                                                    absl::string_view value, ReadBehind* behind) {
   const RecordName name{shelf, std::string(key)};
   const int64_t id = NewWriteId();
   std::vector<PgStatement> statements;
   statements.push_back(Change(name, std::nullopt, value, id));
   statements.push_back(RowOf(name));
-  if (plan != nullptr) statements.push_back(PlanSql(plan->key));
+  const bool reads_plan = behind != nullptr && !behind->plan_key.empty();
+  const bool reads_records = behind != nullptr && !behind->names.empty();
+  if (reads_plan) statements.push_back(PlanSql(behind->plan_key));
+  if (reads_records) statements.push_back(RecordsSql(behind->names));
   CountChange(shelf, statements);
   ASSIGN_OR_RETURN(const std::vector<PgResult> results, Write(statements));
   const PgResult& row = results[1];
@@ -202,13 +213,14 @@ absl::StatusOr<Standing> PostgresStore::PutIfAbsent(Shelf shelf, absl::string_vi
   Standing stands{std::string(row.Bytes(0, 0)), row.Int(0, 2) == id};
   if (IsWhole(key, stands.value, row.Bytes(0, 1))) {
     if (!stands.put) TellRead(StoreValue::kRecord, stands.value);
-    if (plan != nullptr) plan->answer = PlanIn(results[2], plan->key);
+    if (reads_plan) behind->plan = PlanIn(results[2], behind->plan_key);
+    if (reads_records) behind->values = RecordsIn(results[reads_plan ? 3 : 2], behind->names);
     return stands;
   }
-  // A damaged value counts as none. The plan was read before this is there.
+  // A damaged value counts as none. The rest was read before this is there.
   TellRead(StoreValue::kRecord, Damaged());
   RETURN_IF_ERROR(ReplaceRecord(shelf, key, stands.value, value, nullptr));
-  if (plan != nullptr) plan->answer = GetPlan(plan->key);
+  if (behind != nullptr) Fill(*behind);
   return Standing{std::string(value), true};
 }
 

@@ -62,8 +62,7 @@ class PostgresStore final : public Store {
   absl::Status HoldPlan(absl::string_view key, absl::string_view holder, WallTime expires) override;
   absl::Status ReleaseHolds(absl::string_view holder) override;
   absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf, absl::string_view key) override;
-  std::vector<absl::StatusOr<std::optional<std::string>>> GetRecords(
-      absl::Span<const RecordName> names) override;
+  Values GetRecords(absl::Span<const RecordName> names) override;
   absl::Status PutRecord(Shelf shelf, absl::string_view key, absl::string_view value,
                          const AuditLine* line = nullptr) override;
   absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
@@ -71,7 +70,7 @@ class PostgresStore final : public Store {
                              const std::optional<absl::string_view>& after,
                              const AuditLine* line = nullptr) override;
   absl::StatusOr<Standing> PutIfAbsent(Shelf shelf, absl::string_view key, absl::string_view value,
-                                       PlanRead* plan = nullptr) override;
+                                       ReadBehind* behind = nullptr) override;
   absl::Status WriteTogether(const Changes& changes) override;
   absl::Status EraseRecord(Shelf shelf, absl::string_view key,
                            const AuditLine* line = nullptr) override;
@@ -114,8 +113,10 @@ class PostgresStore final : public Store {
   absl::StatusOr<std::vector<PgResult>> Query(const PgStatement& statement);
   void TellRead(StoreValue value, const absl::StatusOr<std::optional<std::string>>& read);
   static PgStatement PlanSql(absl::string_view key);
-  // What PlanSql found. A damaged one is taken away.
+  static PgStatement RecordsSql(absl::Span<const RecordName> names);
+  // What those found. What is damaged is taken away.
   absl::StatusOr<std::optional<std::string>> PlanIn(const PgResult& rows, absl::string_view key);
+  Values RecordsIn(const PgResult& rows, absl::Span<const RecordName> names);
   std::vector<PgStatement> PlanPut(absl::string_view key, absl::string_view tenant,
                                    absl::string_view plan) const;
   absl::Status ForgetPlan(absl::string_view hash, absl::string_view checksum);
