@@ -13,7 +13,7 @@ compiled before.
   --full   also the whole proof of bits (every parallelism, mode, numerics and reduce dtype, on 4 and 6 processes;
            build/proof.txt is its table), every large graph under every profile, the server and the clients under
            sanitizers (threads too), a minute of each fuzz target, the benchmark programs built, and every mutation of
-           tests/mutations.json seen to fail: hours, of which the simulation alone takes five of one core
+           tests/mutations.json seen to fail: hours, of which a thousand seeds of the simulation take three
 
 The last lines are seconds by step and what passed; build/checks has the reports.
 HELP
@@ -27,7 +27,7 @@ kind=${1:-}
 case $kind in
   "") about="about 50 minutes on two cores with a warm ccache, 65 where nothing was compiled before" steps=7 ;;
   --fast) about="5 minutes on a built tree; what must be compiled comes on top" steps=4 ;;
-  --full) about="hours: the simulation alone takes five of one core" steps=9 ;;
+  --full) about="hours: a thousand seeds of the simulation take three" steps=10 ;;
   *) die "what is $kind? tests/run.sh --help" ;;
 esac
 full=
@@ -96,6 +96,8 @@ if [ "$kind" != --fast ]; then
 fi
 
 if [ -n "$full" ]; then
+  part "A thousand seeds of the simulation"
+  $python tests/server/simulation/seeds.py 1000
   part "Benchmark programs"
   cmake --build build --target benchmarks 2>&1 | python3 deploy/progress.py
   part "Mutations"
