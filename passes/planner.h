@@ -14,8 +14,9 @@
 
 namespace bucketd {
 
-// Part of every plan's key: changes whenever a plan could.
-inline constexpr char kPlannerVersion[] = "10";
+// Part of every plan's key: changes whenever a plan could. planner_version.cc has it alone, so that
+// tests can link a server of the next one.
+extern const char kPlannerVersion[];
 
 // INVALID_ARGUMENT: options. FAILED_PRECONDITION: the mode cannot plan this graph; the text says
 // why and what to do. INTERNAL: a pass made an illegal plan. Deterministic: the same graph, costs

@@ -29,7 +29,7 @@ import spec_test  # noqa: E402
 TABLE = ROOT / "tests" / "MUTATIONS.md"
 BUILD = ROOT / "build"
 # What Python's tests run of a room.
-PROGRAMS = {"passes": ["bucketd"], "server": ["bucketd"], "client": ["bucketctl"], "gpu_agent": ["bucket-agent", "bucket_executor"]}
+PROGRAMS = {"passes": ["bucketd"], "server": ["bucketd"], "client": ["bucketctl", "steady_load"], "gpu_agent": ["bucket-agent", "bucket_executor"]}
 
 
 def mutations() -> list[dict]:

@@ -1,14 +1,10 @@
+// Pins as jobs read, write and let go of them.
 #include "server/jobs/pins.h"
 
-#include <algorithm>
-#include <map>
-
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 
 #include "passes/base/status_macros.h"
-#include "server/base/errors.h"
 #include "server/jobs/pin_records.h"
 #include "server/store/crash_point.h"
 
@@ -20,13 +16,6 @@ using Value = std::optional<std::string>;
 constexpr int32_t kPage = 256;
 constexpr int kUpdates = 16;  // of a record that others write at the same time
 constexpr size_t kMostSeen = 4096;
-// How long what other servers of the store pin and release may be unknown here; and how often the
-// store is asked where there seems to be no room.
-constexpr std::chrono::minutes kCountAgain{1};
-constexpr std::chrono::seconds kCountForRoom{1};
-constexpr size_t kMostCounted = 4096;  // tenants
-// Several servers may have pinned more than a quota before they heard of each other.
-constexpr int kDisplacedAtOnce = 16;
 
 // A damaged record was counted and taken away by the store.
 absl::StatusOr<Value> UndamagedOr(absl::StatusOr<Value> value) {
@@ -40,42 +29,6 @@ absl::StatusOr<Value> ReadRecord(Store& store, const std::string& key) {
 
 }  // namespace
 
-int64_t Pins::LimitOf(absl::string_view tenant) const {
-  return limits_.quotas == nullptr ? limits_.per_tenant
-                                   : limits_.quotas->LimitOf(Quota::kPins, tenant);
-}
-
-void Pins::ShowUse(absl::string_view tenant) {
-  metrics_.pins.Set(static_cast<double>(index_.pins()));
-  if (limits_.quotas != nullptr) limits_.quotas->Set(Quota::kPins, tenant, index_.UsedBy(tenant));
-}
-
-absl::Status Pins::Refused(Quota quota, absl::string_view tenant) {
-  int64_t used = 0;
-  {
-    const absl::MutexLock lock(&mutex_);
-    used = index_.UsedBy(tenant);
-  }
-  if (limits_.quotas != nullptr) {
-    if (quota != Quota::kPins) used = limits_.quotas->UsedOf(quota, tenant);
-    return limits_.quotas->Refuse(quota, tenant, used, /*lasting=*/true);
-  }
-  return MakeError(Reason::kQuotaUsedUp,
-                   absl::StrCat("tenant \"", tenant, "\" has ", limits_.per_tenant,
-                                " pins or jobs, its limit, and none of fewer ranks"),
-                   {.limit = limits_.per_tenant, .actual = used, .node = {}, .lasting = true});
-}
-
-// Of what the tenant's jobs hold and others may not take.
-bool Pins::HasRoomForPlan(absl::string_view tenant, int64_t bytes) const {
-  if (limits_.quotas == nullptr) return true;
-  const int64_t most = limits_.quotas->LimitOf(Quota::kPlanBytes, tenant);
-  if (most == kUnbounded) return true;
-  const absl::StatusOr<int64_t> kept =
-      store_.KeepWithin(tenant, std::max<int64_t>(0, most - bytes));
-  return !kept.ok() || *kept + bytes <= most;
-}
-
 WallTime Pins::Expiry() const { return WallNow() + limits_.time_to_live; }
 
 absl::Status Pins::Open() { return Sweep(); }
@@ -83,76 +36,6 @@ absl::Status Pins::Open() { return Sweep(); }
 void Pins::DropExpired() {
   const absl::Status swept = Sweep();
   if (!swept.ok()) spdlog::warn("expired pins cannot be dropped: {}", swept.ToString());
-}
-
-absl::Status Pins::Sweep() {
-  std::map<std::string, WallTime> unseen;
-  {
-    const absl::MutexLock lock(&mutex_);
-    unseen = index_.expiries();
-  }
-  std::string after;
-  while (true) {
-    ASSIGN_OR_RETURN(const std::vector<Record> page,
-                     store_.ListRecords(Shelf::kPins, "", after, kPage));
-    if (page.empty()) break;
-    for (const Record& record : page) {
-      unseen.erase(record.key);
-      RETURN_IF_ERROR(SweepRecord(record));
-    }
-    after = page.back().key;
-  }
-  for (const auto& [key, expires] : unseen) Forget(key, expires);  // released by another server
-  return absl::OkStatus();
-}
-
-absl::Status Pins::SweepRecord(const Record& record) {
-  const std::optional<Kept> kept = KeptBy(record);
-  if (!kept.has_value()) return absl::OkStatus();
-  const absl::MutexLock writing(&writing_.Of(TenantOf(record.key)));
-  if (kept->expires > WallNow()) {
-    Count(record.key, kept->expires, kept->ranks);
-    return absl::OkStatus();
-  }
-  CrashPoint("sweep: a pin to go");
-  const absl::Status gone =
-      store_.ReplaceRecord(Shelf::kPins, record.key, record.value, std::nullopt);
-  if (absl::IsAborted(gone)) return absl::OkStatus();  // renewed meanwhile
-  RETURN_IF_ERROR(gone);
-  CrashPoint("sweep: a pin gone");
-  Forget(record.key, std::nullopt);
-  return absl::OkStatus();
-}
-
-void Pins::Count(const std::string& key, WallTime expires, uint32_t ranks) {
-  const absl::MutexLock lock(&mutex_);
-  index_.Put(key, expires, ranks);
-  ShowUse(TenantOf(key));
-}
-
-void Pins::Forget(const std::string& key, const std::optional<WallTime>& expires) {
-  const absl::MutexLock lock(&mutex_);
-  const auto found = index_.expiries().find(key);
-  if (found == index_.expiries().end()) return;
-  if (expires.has_value() && found->second != *expires) return;
-  index_.Erase(key);
-  ShowUse(TenantOf(key));
-}
-
-// What another server has released counts here until then.
-void Pins::ForgetAll(const std::string& prefix) {
-  const absl::MutexLock lock(&mutex_);
-  EraseAll(prefix);
-  ShowUse(TenantOf(prefix));
-}
-
-void Pins::EraseAll(const std::string& prefix) {
-  const auto& expiries = index_.expiries();
-  auto at = expiries.lower_bound(prefix);
-  while (at != expiries.end() && absl::StartsWith(at->first, prefix)) {
-    const std::string key = (at++)->first;
-    index_.Erase(key);
-  }
 }
 
 void Pins::ForgetJob(absl::string_view tenant, absl::string_view job) {
@@ -263,71 +146,6 @@ absl::StatusOr<JobMemory> Pins::PutJob(absl::string_view tenant, absl::string_vi
   return stands;
 }
 
-bool Pins::CountIfDue(absl::string_view tenant, bool has_room) {
-  const SteadyTime now = std::chrono::steady_clock::now();
-  const auto is_due = [now](SteadyTime& last, SteadyTime::duration period) {
-    if (last != SteadyTime() && now - last < period) return false;
-    last = now;
-    return true;
-  };
-  {
-    const absl::MutexLock lock(&mutex_);
-    if (counted_.size() >= kMostCounted) counted_.clear();
-    Counted& counted = counted_[std::string(tenant)];
-    if (!is_due(counted.at, kCountAgain) &&
-        (has_room || !is_due(counted.for_room, kCountForRoom))) {
-      return false;
-    }
-  }
-  CountAgain(absl::StrCat(tenant, "\n"));
-  return true;
-}
-
-void Pins::CountAgain(const std::string& prefix) {
-  std::map<std::string, Kept> there;
-  std::string after;
-  while (true) {
-    const absl::StatusOr<std::vector<Record>> page =
-        store_.ListRecords(Shelf::kPins, prefix, after, kPage);
-    if (!page.ok()) return;  // what was known counts; the error is counted and logged by the store
-    if (page->empty()) break;
-    for (const Record& record : *page) {
-      const std::optional<Kept> kept = KeptBy(record);
-      if (kept.has_value() && kept->expires > WallNow()) there.emplace(record.key, *kept);
-    }
-    after = page->back().key;
-  }
-  const absl::MutexLock lock(&mutex_);
-  EraseAll(prefix);
-  for (const auto& [key, kept] : there) index_.Put(key, kept.expires, kept.ranks);
-  ShowUse(TenantOf(prefix));
-}
-
-absl::Status Pins::MakeRoom(absl::string_view tenant, const std::string& key, uint32_t ranks) {
-  // What an operator asked to keep expires later than what was agreed on just now.
-  constexpr std::chrono::minutes kClocksDiffer{1};
-  bool is_counted = false;
-  for (int tried = 0; tried < kDisplacedAtOnce;) {
-    std::optional<std::string> weakest;
-    bool has_room = false;
-    {
-      const absl::MutexLock lock(&mutex_);
-      if (index_.expiries().contains(key)) return absl::OkStatus();
-      has_room = index_.HasRoom(key);
-      weakest = index_.Weakest(key, ranks, Expiry() + kClocksDiffer);
-    }
-    if (!is_counted && CountIfDue(tenant, has_room)) {
-      is_counted = true;
-      continue;
-    }
-    if (has_room) return absl::OkStatus();
-    if (!weakest.has_value()) return Refused(Quota::kPins, tenant);
-    RETURN_IF_ERROR(Displace(*weakest));
-    ++tried;
-  }
-  return absl::OkStatus();  // others go, or were used just now; the next one goes on
-}
-
 absl::StatusOr<Agreed> Pins::Agree(const Agreeing& what) {
   const auto& [tenant, job] = what.job;
   const Names names{JobKey(tenant, job), PinKey(tenant, job, what.scope)};
@@ -412,15 +230,6 @@ absl::Status Pins::StorePlan(const Agreeing& what) {
   return store_.PutPlan(what.pin.plan_key, tenant, what.plan);
 }
 
-absl::Status Pins::EraseRecord(const Record& record, absl::string_view what, const Actor& by) {
-  AuditLine line = LineAbout(record.key, what, by);
-  line.before = WhatStands(record);
-  RETURN_IF_ERROR(
-      store_.ReplaceRecord(Shelf::kPins, record.key, record.value, std::nullopt, &line));
-  Forget(record.key, std::nullopt);
-  return absl::OkStatus();
-}
-
 absl::StatusOr<bool> Pins::ExtendRecord(const std::string& key, const std::string& holder,
                                         WallTime expires, const Actor& by) {
   std::optional<Kept> stands;
@@ -488,44 +297,6 @@ absl::StatusOr<int64_t> Pins::ReleaseAll(const std::string& prefix, const Actor&
   RETURN_IF_ERROR(store_.ReleaseHolds(prefix));
   ForgetAll(prefix);
   return released;
-}
-
-// What has expired counts for nothing.
-bool Pins::IsAsCounted(const Record& record) const {
-  const std::optional<Kept> kept = KeptBy(record);
-  if (!kept.has_value() || kept->expires <= WallNow()) return true;
-  const absl::MutexLock lock(&mutex_);
-  const auto counted = index_.expiries().find(record.key);
-  return counted != index_.expiries().end() && counted->second == kept->expires;
-}
-
-// The job was the weakest by what is counted here. If another server has used it since, it is not,
-// and nothing of it goes.
-absl::Status Pins::Displace(const std::string& prefix) {
-  std::vector<Record> records;
-  bool is_unused = true;
-  std::string after;
-  while (is_unused) {
-    ASSIGN_OR_RETURN(const std::vector<Record> page,
-                     store_.ListRecords(Shelf::kPins, prefix, after, kPage));
-    if (page.empty()) break;
-    for (const Record& record : page) is_unused = is_unused && IsAsCounted(record);
-    after = page.back().key;
-    records.insert(records.end(), page.begin(), page.end());
-  }
-  for (size_t i = 0; is_unused && i < records.size(); ++i) {
-    const absl::Status gone = EraseRecord(records[i], "displace", ServerItself());
-    is_unused = !absl::IsAborted(gone);
-    if (is_unused) RETURN_IF_ERROR(gone);
-  }
-  if (!is_unused) {
-    CountAgain(prefix);
-    return absl::OkStatus();
-  }
-  RETURN_IF_ERROR(store_.ReleaseHolds(prefix));
-  ForgetAll(prefix);
-  metrics_.tally(Tally::kDisplaced).Increment();
-  return absl::OkStatus();
 }
 
 }  // namespace bucketd

@@ -147,6 +147,7 @@ class Pins {
   using Next = absl::FunctionRef<absl::StatusOr<std::string>(
       const std::optional<std::string>& before, AuditLine& line)>;
   absl::Status Update(const std::string& key, const Actor& by, Next next);
+  // pins_room.cc: who makes room.
   // Counts what other servers have pinned and released of the tenant's, if that was long ago;
   // false: it was not. O(its pins).
   bool CountIfDue(absl::string_view tenant, bool has_room);

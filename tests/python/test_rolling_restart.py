@@ -18,7 +18,8 @@ from live_postgres import postgres
 from planners import planner
 from waiting import wait_for
 
-from bucketd import counters, embedded
+from bucketd import addresses, counters, embedded
+from bucketd.addresses import Server
 from bucketd.client import PlannerClient
 from bucketd.errors import BucketdError
 from bucketd.job import Job
@@ -36,12 +37,15 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
+def free_addresses(count: int) -> list[str]:
+    return [f"127.0.0.1:{port}" for port in free_ports(count)]
+
+
 class Servers:
     """On one store, each on a port of its own, which the next one there takes over."""
 
-    def __init__(self, count: int, store: tuple[str, ...], replicas: bool):
-        self.addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
-        self.address = ",".join(self.addresses)
+    def __init__(self, addresses: list[str], store: tuple[str, ...], replicas: bool, name: str = ""):
+        self.addresses, self.address = addresses, name or ",".join(addresses)
         self._flags, self._replicas = (*FLAGS, *store), replicas
         self._running = {}
 
@@ -132,8 +136,9 @@ def built(name: str) -> str:
 
 
 @contextlib.contextmanager
-def steady_load(address: str, graph: pathlib.Path, said: list):
-    process = subprocess.Popen([built("steady_load"), address, graph], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def steady_load(address: str, graph: pathlib.Path, said: list, resolver: dict[str, str]):
+    process = subprocess.Popen([built("steady_load"), address, graph], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                               env={**os.environ, **resolver})
     try:
         yield
     finally:
@@ -156,10 +161,10 @@ def database():
 
 
 @contextlib.contextmanager
-def no_call_fails(servers: Servers, graph: pathlib.Path, enough: int):
+def no_call_fails(servers: Servers, graph: pathlib.Path, enough: int, resolver: dict[str, str] | None = None):
     """Of the load that it brings; what it lets go on by."""
     before, said = counters(), []
-    with Load(servers.address) as load, steady_load(servers.address, graph, said):
+    with Load(servers.address) as load, steady_load(servers.address, graph, said, resolver or {}):
         yield load.go_on
         load.go_on()
     (theirs,) = said
@@ -177,19 +182,36 @@ def graph(data):
 @pytest.mark.slow
 @pytest.mark.parametrize("count,store", [(2, "folder"), (2, "database"), (3, "database")])
 def test_no_call_fails_while_servers_are_replaced_one_by_one(count, store, graph, request):
-    with Servers(count, request.getfixturevalue(store), False) as servers, no_call_fails(servers, graph, CALLS * (count + 1)) as go_on:
+    with Servers(free_addresses(count), request.getfixturevalue(store), False) as servers, no_call_fails(servers, graph, CALLS * (count + 1)) as go_on:
         for address in [*servers.addresses, servers.addresses[0]]:
             go_on()
             servers.restart(address)
 
 
 @pytest.mark.slow
-def test_no_call_fails_while_replicas_become_those_of_the_next_schema_one_by_one(database, graph):
-    """The first of the next version adds what its tables have more, under the others, which go on; one of those comes back, too.
-    (The next version is this one with other tables: tests/server/next_schema.cc.)"""
+def test_no_call_fails_while_replicas_behind_one_name_are_replaced_one_by_one(database, graph, tmp_path, monkeypatch):
+    """As behind a headless service: the name stands for all, by a resolver that libnss-wrapper puts in the C++ client, and one that is
+    put in Python's here."""
+    (port,) = free_ports(1)
+    hosts = [f"127.0.0.{number}" for number in (1, 2, 3)]
+    (tmp_path / "hosts").write_text("".join(f"{host} planners\n" for host in hosts))
+    resolver = {"LD_PRELOAD": "libnss_wrapper.so", "NSS_WRAPPER_HOSTS": str(tmp_path / "hosts")}
+    name, all_of_it = f"dns:///planners:{port}", [f"{host}:{port}" for host in hosts]
+    monkeypatch.setattr(addresses, "look_up", lambda address, patience: [Server(each, "planners") for each in all_of_it])
+    with Servers(all_of_it, database, True, name) as servers, no_call_fails(servers, graph, CALLS * 5, resolver) as go_on:
+        for address in [*servers.addresses, servers.addresses[0]]:
+            go_on()
+            servers.restart(address)
+
+
+@pytest.mark.slow
+def test_no_call_fails_while_replicas_become_those_of_the_next_version_one_by_one(database, graph):
+    """The first of the next version adds what its tables have more, under the others, which go on; one of those comes back, too. Each
+    version has its own plans, and the ranks of a job that come to both have one.
+    (The next version is this one with other tables, and another number in its plans' keys: tests/server/next_version.cc.)"""
     url, schema = database[1], "SELECT version || ' ' || min_reader FROM bucketd_schema"
     ask = lambda sql: subprocess.run(["psql", "-qtAc", sql, url], check=True, capture_output=True, text=True).stdout.strip()  # noqa: E731
-    with Servers(3, database, True) as servers, no_call_fails(servers, graph, CALLS * 5) as go_on:
+    with Servers(free_addresses(3), database, True) as servers, no_call_fails(servers, graph, CALLS * 5) as go_on:
         assert ask(schema) == "2 1"
         for address, program in [*zip(servers.addresses, [built("bucketd_next")] * 3), (servers.addresses[0], "")]:
             go_on()
@@ -197,6 +219,8 @@ def test_no_call_fails_while_replicas_become_those_of_the_next_schema_one_by_one
             assert ask(schema) == "3 1", "what is old has not been taken away"
         go_on()
         servers.restart(servers.addresses[0], built("bucketd_next"))
+    of = lambda planner: int(ask(f"SELECT COUNT(*) FROM bucketd_plan WHERE convert_from(key, 'UTF8') LIKE '%planner=\"{planner}\"%'"))  # noqa: E731
+    assert of("the next one") >= CALLS and of("%") - of("the next one") >= CALLS
     ask("UPDATE bucketd_schema SET min_reader = 3")  # as the version behind the next does
     with (pytest.raises(AssertionError, match="for servers that know schema 3 or later; this one knows schema 2, and takes 1 to 3 where they are for it: start a bucketd of"),
           planner(*database)):

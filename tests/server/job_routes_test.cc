@@ -191,21 +191,23 @@ TEST_F(JobRoutesTest, WhatIsKeptOfAScopeComesWithTheLeaseAndOnlyThen) {
 
 TEST_F(JobRoutesTest, WhatIsKeptOfOneScopeIsNotTakenForAnothers) {
   store_.away = false;
-  std::promise<void> read, goes_on;
+  std::promise<void> begun, goes_on, both;
   pool_.TrySubmit([&] {
-    read.set_value();
+    begun.set_value();
     goes_on.get_future().wait();
   });
-  read.get_future().wait();
+  begun.get_future().wait();
   std::map<std::string, std::shared_ptr<const ScopeRecords>> came;
-  here_ = [&](const RanksCall& call) { came[call.scope] = call.records; };
+  here_ = [&](const RanksCall& call) {
+    came[call.scope] = call.records;
+    if (came.size() == 2) both.set_value();
+  };
   for (const char* scope : {"fw", "bw"}) {
     call_.scope = scope;
     routes_.GetPlan(call_, [](const JobRoutes::Answer&) {});
   }
   goes_on.set_value();
-  pool_.Stop();
-  ASSERT_EQ(came.size(), 2u);
+  both.get_future().wait();
   EXPECT_NE(came["fw"], nullptr);
   EXPECT_EQ(came["bw"], nullptr);
 }

@@ -26,6 +26,7 @@
 namespace bucketd::store_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -94,6 +95,17 @@ TEST_F(PostgresStoreTest, WhoSaysNoIsNamedWithWhatToDoAndThePasswordIsNot) {
   EXPECT_THAT(why, HasSubstr("postgres://u@/nowhere/d: cannot connect"));
   Sql(absl::StrCat("ALTER DATABASE ", database_, " SET default_transaction_read_only = on"));
   EXPECT_THAT(Refused(options_.url, kPrecondition), HasSubstr("name the primary"));
+}
+
+TEST_F(PostgresStoreTest, OtherIsolationIsRefusedAndNothingMade) {
+  const std::string role = absl::StrCat("ALTER ROLE bucketd IN DATABASE ", database_);
+  Sql(role + " SET default_transaction_isolation = 'repeatable read'");
+  EXPECT_THAT(Refused(options_.url, kPrecondition),
+              AllOf(HasSubstr("transactions are 'repeatable read' here"), HasSubstr("ALTER ROLE")));
+  EXPECT_EQ(cluster_.Ask(database_, "SELECT COUNT(*) FROM pg_tables WHERE tablename ~ 'bucketd'"),
+            "0");
+  Sql(role + " RESET default_transaction_isolation");
+  Open();
 }
 
 TEST_F(PostgresStoreTest, TablesOfSomebodyElseAreRefusedAndLeftAlone) {

@@ -129,6 +129,19 @@ absl::StatusOr<std::vector<PgResult>> ReadVersion(PgPool& pool) {
   return pool.Run(PgKind::kRead, {&read, 1});
 }
 
+// What two transactions see of each other is what README.md says of them.
+absl::Status CheckIsolation(PgPool& pool) {
+  const PgStatement ask("SELECT current_setting('transaction_isolation')");
+  const absl::StatusOr<std::vector<PgResult>> found = pool.Run(PgKind::kWrite, {&ask, 1});
+  if (!found.ok()) return Explain(found.status());
+  const absl::string_view isolation = (*found)[0].Bytes(0, 0);
+  if (isolation == "read committed") return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      pool.place(), ": transactions are '", isolation,
+      "' here, by a setting of the role, the database or the server, and those of bucketd have to "
+      "be 'read committed': ALTER ROLE ... SET default_transaction_isolation = 'read committed'"));
+}
+
 }  // namespace
 
 absl::StatusOr<int64_t> CheckPgVersion(const std::string& place, const PgResult& row) {
@@ -185,6 +198,7 @@ absl::StatusOr<int64_t> CheckPgSchema(PgPool& pool) {
 }
 
 absl::Status PreparePgSchema(PgPool& pool) {
+  RETURN_IF_ERROR(CheckIsolation(pool));
   absl::StatusOr<std::vector<PgResult>> found = ReadVersion(pool);
   if (Said(found.status(), "42P01")) {
     const absl::Status made = MakeTables(pool);

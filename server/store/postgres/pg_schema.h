@@ -28,7 +28,8 @@ inline constexpr int64_t kPgSchemaWithAudit = 2;
 // Makes the tables if there are none, adds what the version before did not have, checks that they
 // are ours, that this program works with their version (its own and the next), and that they can be
 // written.
-//   FAILED_PRECONDITION  another version's, another program's, a standby; nothing was changed
+//   FAILED_PRECONDITION  another version's, another program's, a standby, transactions of another
+//                        isolation; nothing was changed
 //   UNAVAILABLE          the engine is away, or refuses; the text says what to do
 absl::Status PreparePgSchema(PgPool& pool);
 

@@ -1,8 +1,11 @@
 // Linked into a server, which is then one of the next version: it adds to the tables what this
-// version does not know.
+// version does not know, and its plans are others.
+#include "passes/planner.h"
 #include "server/store/postgres/pg_schema.h"
 
 namespace bucketd {
+
+const char kPlannerVersion[] = "the next one";
 
 PgSchema NewestPgSchema() {
   return {.version = 3,
