@@ -65,7 +65,7 @@ def main() -> None:
             part = OUT / f".{path.name}.{Path(scratch).name}"
             part.write_text(text)
             part.replace(OUT / path.name)
-    print(f"generate_wire.py: wrote {OUT.relative_to(ROOT)}")
+    print(f"generate_wire.py: wrote {OUT.relative_to(ROOT)}", file=sys.stderr)
 
 
 if __name__ == "__main__":
