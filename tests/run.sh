@@ -13,7 +13,7 @@ compiled before.
   --full   also the whole proof of bits (every parallelism, mode, numerics and reduce dtype, on 4 and 6 processes;
            build/proof.txt is its table), every large graph under every profile, the server and the clients under
            sanitizers (threads too), a minute of each fuzz target, the benchmark programs built, and every mutation of
-           tests/mutations.json seen to fail: hours, of which a thousand seeds of the simulation take three
+           tests/mutations.json seen to fail: hours, of which a thousand seeds of the simulation take four
 
 The last lines are seconds by step and what passed; build/checks has the reports.
 HELP
@@ -27,7 +27,7 @@ kind=${1:-}
 case $kind in
   "") about="about 50 minutes on two cores with a warm ccache, 65 where nothing was compiled before" steps=7 ;;
   --fast) about="5 minutes on a built tree; what must be compiled comes on top" steps=4 ;;
-  --full) about="hours: a thousand seeds of the simulation take three" steps=10 ;;
+  --full) about="hours: a thousand seeds of the simulation take four" steps=10 ;;
   *) die "what is $kind? tests/run.sh --help" ;;
 esac
 full=
