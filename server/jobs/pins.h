@@ -4,7 +4,7 @@
 // Who sweeps goes by its own clock, so servers' clocks may differ by less than the time to live.
 // Several servers may have the store open: each record is written, and taken away, only if it is
 // still what was read. Thread-safe. Every call but the accessors may block on the store: never on a
-// gRPC thread.
+// gRPC thread. (pins.cc; what counts, expires and makes room: pins_room.cc.)
 #pragma once
 
 #include <chrono>
@@ -147,7 +147,6 @@ class Pins {
   using Next = absl::FunctionRef<absl::StatusOr<std::string>(
       const std::optional<std::string>& before, AuditLine& line)>;
   absl::Status Update(const std::string& key, const Actor& by, Next next);
-  // pins_room.cc: who makes room.
   // Counts what other servers have pinned and released of the tenant's, if that was long ago;
   // false: it was not. O(its pins).
   bool CountIfDue(absl::string_view tenant, bool has_room);

@@ -169,8 +169,8 @@ class Store {
 
   virtual absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf,
                                                                absl::string_view key) = 0;
-  // Each as GetRecord answers for it, in one go; they may have changed between each other.
   using Values = std::vector<absl::StatusOr<std::optional<std::string>>>;
+  // Each as GetRecord answers for it, in one go; they may have changed between each other.
   virtual Values GetRecords(absl::Span<const RecordName> names) {
     Values values;
     for (const RecordName& name : names) values.push_back(GetRecord(name.shelf, name.key));
@@ -235,6 +235,7 @@ class Store {
   virtual void Hurry() {}
 
  protected:
+  // By GetPlan and GetRecords.
   void Fill(ReadBehind& behind);
 };
 

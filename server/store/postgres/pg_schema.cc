@@ -131,7 +131,10 @@ absl::StatusOr<std::vector<PgResult>> ReadVersion(PgPool& pool) {
 
 // What two transactions see of each other is what README.md says of them.
 absl::Status CheckIsolation(PgPool& pool) {
-  const PgStatement ask("SELECT current_setting('transaction_isolation')");
+  const PgStatement ask(
+      "SELECT current_setting('transaction_isolation'), 'ALTER ROLE ' || "
+      "quote_ident(current_user) || ' IN DATABASE ' || quote_ident(current_database()) || "
+      "' SET default_transaction_isolation = ''read committed'''");
   const absl::StatusOr<std::vector<PgResult>> found = pool.Run(PgKind::kWrite, {&ask, 1});
   if (!found.ok()) return Explain(found.status());
   const absl::string_view isolation = (*found)[0].Bytes(0, 0);
@@ -139,7 +142,8 @@ absl::Status CheckIsolation(PgPool& pool) {
   return absl::FailedPreconditionError(absl::StrCat(
       pool.place(), ": transactions are '", isolation,
       "' here, by a setting of the role, the database or the server, and those of bucketd have to "
-      "be 'read committed': ALTER ROLE ... SET default_transaction_isolation = 'read committed'"));
+      "be 'read committed': ",
+      (*found)[0].Bytes(0, 1)));
 }
 
 }  // namespace

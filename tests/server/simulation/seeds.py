@@ -88,6 +88,8 @@ def main() -> int:
         parser.error(f"no {TEST.relative_to(ROOT)}: cmake --build build --target server_simulation_test")
     FOUND.mkdir(parents=True, exist_ok=True)
     ended = run_all(args.first, args.seeds, args.ranks, time.monotonic() + args.minutes * 60)
+    if not ended:
+        parser.error("not a single seed was run: more seeds, or more --minutes")
     table(ended, args.ranks)
     return 1 if None in ended.values() else 0
 
