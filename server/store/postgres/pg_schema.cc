@@ -141,8 +141,8 @@ absl::Status CheckIsolation(PgPool& pool) {
   if (isolation == "read committed") return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       pool.place(), ": transactions are '", isolation,
-      "' here, by a setting of the role, the database or the server, and those of bucketd have to "
-      "be 'read committed': ",
+      "' here, and those of bucketd have to be 'read committed'. Unless the URL or PGOPTIONS says "
+      "so: ",
       (*found)[0].Bytes(0, 1)));
 }
 
