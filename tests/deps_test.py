@@ -48,7 +48,7 @@ PACKAGES = {
 CALLS = "bucketd_library|bucketd_executable|bucketd_test|add_library|add_executable|target_link_libraries"
 CALL = re.compile(rf"^[ ]*({CALLS})\s*\(([^()]*)\)", re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.M)
-WORDS = {"SOURCES", "DEPS", "LABELS", "STATIC", "SHARED", "MODULE", "ALIAS", "PUBLIC", "PRIVATE", "INTERFACE"}
+WORDS = {"ALONE", "SOURCES", "DEPS", "LABELS", "STATIC", "SHARED", "MODULE", "ALIAS", "PUBLIC", "PRIVATE", "INTERFACE"}
 
 
 class Target:

@@ -13,15 +13,13 @@ using prometheus::Labels;
 using prometheus::Registry;
 using Buckets = Histogram::BucketBoundaries;
 
-constexpr std::array<const char*, 3> kKindNames = {"all_gather", "reduce_scatter", "all_reduce"};
 constexpr std::array<const char*, 4> kDTypeNames = {"bf16", "f16", "f32", "other"};
 constexpr std::array<const char*, 2> kModeNames = {"packed", "grouped"};
-constexpr std::array<const char*, 2> kDirectionNames = {"in", "out"};
 constexpr std::array<const char*, 4> kCodeNames = {"peer_lost", "timeout", "aborted", "other"};
 constexpr std::array<const char*, 3> kReportNames = {"accepted", "refused", "unreachable"};
 
 // 8 us to 2 s, each twice the one before.
-Buckets Seconds() {
+Buckets SecondsBounds() {
   Buckets bounds;
   for (double bound = 8e-6; bound < 2.2; bound *= 2) bounds.push_back(bound);
   return bounds;
@@ -60,7 +58,7 @@ size_t IndexOf(absl::StatusCode code) {
   }
 }
 
-double Seconds(int64_t picoseconds) { return static_cast<double>(picoseconds) * 1e-12; }
+double SecondsFromPs(int64_t picoseconds) { return static_cast<double>(picoseconds) * 1e-12; }
 
 }  // namespace
 
@@ -104,14 +102,15 @@ AgentMetrics::AgentMetrics(Registry& r)
         seconds_[k][d][m] = &AddHistogram(
             r, "bucket_agent_collective_duration_seconds", "On the wire, without copies.",
             {{"collective", kKindNames[k]}, {"dtype", kDTypeNames[d]}, {"mode", kModeNames[m]}},
-            Seconds());
+            SecondsBounds());
       }
     }
   }
   for (size_t d = 0; d < kDirections; ++d) {
     const Labels direction = {{"direction", kDirectionNames[d]}};
-    copy_seconds_[d] = &AddHistogram(r, "bucket_agent_copy_duration_seconds",
-                                     "Copy-in and copy-out of a bucket.", direction, Seconds());
+    copy_seconds_[d] =
+        &AddHistogram(r, "bucket_agent_copy_duration_seconds", "Copy-in and copy-out of a bucket.",
+                      direction, SecondsBounds());
     copy_bytes_[d] =
         &AddCounter(r, "bucket_agent_copy_bytes_total", "Written by these copies.", direction);
   }
@@ -135,7 +134,7 @@ void SetBuildInfo(Registry& r, const std::string& version, const std::string& ba
 void AgentMetrics::Ran(const MeasuredRun& run) {
   const size_t kind = IndexOf(run.kind);
   const size_t mode = run.mode == BucketMode::kGrouped ? 1 : 0;
-  seconds_[kind][IndexOf(run.dtype)][mode]->Observe(Seconds(run.wire_ps));
+  seconds_[kind][IndexOf(run.dtype)][mode]->Observe(SecondsFromPs(run.wire_ps));
   const auto bytes = static_cast<double>(run.bytes);
   payload_[kind]->Increment(bytes);
   bus_[kind]->Increment(bytes * BusFactor(run.kind, run.ranks));
@@ -150,7 +149,7 @@ void AgentMetrics::Ran(const MeasuredRun& run) {
 void AgentMetrics::Copied(CopyDirection direction, int64_t picoseconds, int64_t bytes) {
   if (picoseconds <= 0) return;
   const auto d = static_cast<size_t>(direction);
-  copy_seconds_[d]->Observe(Seconds(picoseconds));
+  copy_seconds_[d]->Observe(SecondsFromPs(picoseconds));
   copy_bytes_[d]->Increment(static_cast<double>(bytes));
 }
 

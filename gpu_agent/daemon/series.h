@@ -1,12 +1,19 @@
 // Series of a registry, with the help of the first one of their name.
 #pragma once
 
+#include <array>
+
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
 
 namespace bucketd::agent {
+
+// Values of the labels "collective" and "direction".
+inline constexpr std::array<const char*, 3> kKindNames = {"all_gather", "reduce_scatter",
+                                                          "all_reduce"};
+inline constexpr std::array<const char*, 2> kDirectionNames = {"in", "out"};
 
 inline prometheus::Counter& AddCounter(prometheus::Registry& registry, const char* name,
                                        const char* help, const prometheus::Labels& labels = {}) {

@@ -13,13 +13,11 @@ using prometheus::Histogram;
 using prometheus::Labels;
 using prometheus::Registry;
 
-constexpr std::array<const char*, 3> kKindNames = {"all_gather", "reduce_scatter", "all_reduce"};
 // Up to so much.
 constexpr std::array<int64_t, 4> kSizeEnds = {64 << 10, 1 << 20, 16 << 20, 256 << 20};
 constexpr std::array<const char*, 5> kSizeNames = {"64KiB", "1MiB", "16MiB", "256MiB", "more"};
 constexpr std::array<const char*, 4> kPartNames = {"other", "forward", "backward", "joint"};
 constexpr std::array<const char*, 2> kWhose = {"torch", "executor"};  // by the record's plan
-constexpr std::array<const char*, 2> kDirectionNames = {"in", "out"};
 
 // 8 us to 4 s, each four times the one before.
 Histogram::BucketBoundaries Durations() {
@@ -28,7 +26,7 @@ Histogram::BucketBoundaries Durations() {
   return bounds;
 }
 
-double Seconds(uint32_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
+double SecondsFromNs(uint32_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
 size_t KindOf(const RunRecord& record) {
   const auto kind = static_cast<CollectiveKind>(record.kind);
@@ -142,20 +140,20 @@ void JobMetrics::Ran(const RunRecord& record, const RingPlan* plan) {
   if (IsOfKernels(record.plan)) {
     Kernels& kernels = In(kernels_[record.plan], record);
     kernels.ran->Increment();
-    kernels.seconds->Increment(Seconds(record.wire_ns));
+    kernels.seconds->Increment(SecondsFromNs(record.wire_ns));
     kernels.bytes->Increment(static_cast<double>(record.bytes));
     return;
   }
   Class& of = In(classes_, record);
-  of.wire->Observe(Seconds(record.wire_ns));
+  of.wire->Observe(SecondsFromNs(record.wire_ns));
   of.bytes->Increment(static_cast<double>(record.bytes));
-  copies_[0]->Increment(Seconds(record.pack_ns));
-  copies_[1]->Increment(Seconds(record.unpack_ns));
+  copies_[0]->Increment(SecondsFromNs(record.pack_ns));
+  copies_[1]->Increment(SecondsFromNs(record.unpack_ns));
   // Where the ring had no room for its plan: what it exposes would be held against the predictions
   // of others.
   if (plan == nullptr) return;
   Part& part = parts_[PartOf(*plan)];
-  part.exposed->Increment(Seconds(record.exposed_ns));
+  part.exposed->Increment(SecondsFromNs(record.exposed_ns));
   if (record.bucket != 0) return;
   part.runs->Increment();
   part.predicted_exposed->Increment(static_cast<double>(plan->predicted_exposed_ps) * 1e-12);
@@ -165,14 +163,14 @@ void JobMetrics::Met(const RunRecord& last) {
   if (last.plan == kTorchsOwn) {
     Torchs& torchs = In(torchs_, last);
     torchs.collectives->Increment();
-    torchs.seconds->Increment(Seconds(last.wire_ns));
+    torchs.seconds->Increment(SecondsFromNs(last.wire_ns));
     return;
   }
   if (last.predicted_ns == 0 || last.wire_ns == 0) return;
   Class& of = In(classes_, last);
   of.collectives->Increment();
-  of.collective->Increment(Seconds(last.wire_ns));
-  of.predicted->Increment(Seconds(last.predicted_ns));
+  of.collective->Increment(SecondsFromNs(last.wire_ns));
+  of.predicted->Increment(SecondsFromNs(last.predicted_ns));
   ratio_.Observe(static_cast<double>(last.predicted_ns) / static_cast<double>(last.wire_ns));
 }
 

@@ -10,10 +10,6 @@
 namespace bucketd::agent {
 namespace {
 
-absl::Status Wrong(const Program& program, int32_t bucket, const auto&... what) {
-  return absl::InvalidArgumentError(absl::StrCat(Describe(program.plan, bucket), what...));
-}
-
 // The bucket's collective, in place.
 Collective InPlace(const BucketSpec& spec, const BucketLayout& layout, int rank,
                    std::byte* memory) {
@@ -57,7 +53,7 @@ absl::StatusOr<TileList> Binder::TilesFor(int32_t bucket, int rank,
                    in ? CopyIn(program_, bucket, rank, tensors, memory)
                       : CopyOut(program_, bucket, rank, tensors, memory));
   absl::StatusOr<std::vector<Tile>> tiles = Cut(segments);
-  if (!tiles.ok()) return Wrong(program_, bucket, ": ", tiles.status().message());
+  if (!tiles.ok()) return Wrong(program_.plan, bucket, ": ", tiles.status().message());
   if (cached.size() == kTilesKept) cached.pop_front();
   cached.push_back({{tensors.begin(), tensors.end()},
                     std::make_shared<const std::vector<Tile>>(*std::move(tiles))});
@@ -77,9 +73,9 @@ absl::StatusOr<Bound> Binder::BindPacked(int32_t bucket, int rank, const Payload
       ASSIGN_OR_RETURN(bound.out, CopyOutTo(bucket, rank, payload.out, memory));
     }
   } else if (!payload.in.empty() || !payload.out.empty()) {
-    return Wrong(program_, bucket, ": has tensors beside memory in place");
+    return Wrong(program_.plan, bucket, ": has tensors beside memory in place");
   } else if (reinterpret_cast<uintptr_t>(where) % kMemberAlignment != 0) {
-    return Wrong(program_, bucket, ": memory in place is not aligned to ", kMemberAlignment);
+    return Wrong(program_.plan, bucket, ": memory in place is not aligned to ", kMemberAlignment);
   }
   const auto k = static_cast<size_t>(bucket);
   bound.group = {InPlace(program_.plan.buckets[k], program_.buckets[k], rank, where)};
@@ -90,7 +86,7 @@ absl::StatusOr<Bound> Binder::BindGrouped(int32_t bucket, const Payload& payload
   const BucketSpec& spec = program_.plan.buckets[static_cast<size_t>(bucket)];
   const size_t members = spec.counts.size();
   if (payload.in.size() != members || payload.out.size() != members) {
-    return Wrong(program_, bucket, ": got ", payload.in.size(), " and ", payload.out.size(),
+    return Wrong(program_.plan, bucket, ": got ", payload.in.size(), " and ", payload.out.size(),
                  " tensors, expected one in and one out for each of ", members, " members");
   }
   const int64_t in_parts = Scatters(spec.kind) ? spec.group_size : 1;
@@ -101,7 +97,7 @@ absl::StatusOr<Bound> Binder::BindGrouped(int32_t bucket, const Payload& payload
     const int64_t count = spec.counts[i];
     if (!Exactly(in, count * in_parts, spec.dtype) ||
         !Exactly(out, count * out_parts, spec.dtype)) {
-      return Wrong(program_, bucket, " member ", i,
+      return Wrong(program_.plan, bucket, " member ", i,
                    ": is grouped, so without copies: ", "expected ", count * in_parts,
                    " elements in and ", count * out_parts, " out of ", Name(spec.dtype), ", got ",
                    in.elements, " of ", Name(in.dtype), " and ", out.elements, " of ",

@@ -12,10 +12,6 @@
 namespace bucketd::agent {
 namespace {
 
-absl::Status Wrong(const Program& program, int32_t bucket, const auto&... what) {
-  return absl::InvalidArgumentError(absl::StrCat(Describe(program.plan, bucket), what...));
-}
-
 std::string NameOf(const std::string& mesh_dim, int32_t lane) {
   return lane == 0 ? absl::StrCat("\"", mesh_dim, "\"")
                    : absl::StrCat("\"", mesh_dim, "\" lane ", lane);
@@ -47,12 +43,12 @@ absl::Status Executor::Open(std::vector<Channel> channels) {
     }
     const auto bucket = static_cast<int32_t>(k);
     if (slots_[k].lane == nullptr) {
-      return Wrong(program_, bucket, ": there is no communicator for ",
+      return Wrong(program_.plan, bucket, ": there is no communicator for ",
                    NameOf(spec.mesh_dim, spec.lane));
     }
     const Communicator& communicator = *slots_[k].lane->channel.communicator;
     if (communicator.size() != spec.group_size) {
-      return Wrong(program_, bucket, ": is planned over ", spec.group_size, " ranks, ",
+      return Wrong(program_.plan, bucket, ": is planned over ", spec.group_size, " ranks, ",
                    NameOf(spec.mesh_dim, spec.lane), " is a ", communicator.ToString());
     }
   }

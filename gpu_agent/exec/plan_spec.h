@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 
 #include "passes/base/digest.h"
 #include "passes/base/types.h"
@@ -41,6 +42,11 @@ struct PlanSpec {
 
 // "bucket 3 (layers.0 forward)".
 std::string Describe(const PlanSpec& plan, int32_t bucket);
+
+// INVALID_ARGUMENT that names the bucket.
+absl::Status Wrong(const PlanSpec& plan, int32_t bucket, const auto&... what) {
+  return absl::InvalidArgumentError(absl::StrCat(Describe(plan, bucket), what...));
+}
 
 // INVALID_ARGUMENT names what no executor can run: sizes out of range, an op that the collective
 // does not have, an order that does not start and wait for each bucket once.

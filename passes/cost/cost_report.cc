@@ -11,7 +11,7 @@
 namespace bucketd {
 namespace {
 
-constexpr size_t kMaxText = 128;
+constexpr size_t kMaxNameBytes = 128;
 constexpr int64_t kMaxBytes = int64_t{1} << 40;
 constexpr int64_t kMinPs = 1'000;
 constexpr int64_t kMaxPs = 1'000'000'000'000'000;
@@ -27,9 +27,9 @@ absl::Status CheckText(absl::string_view name, absl::string_view text) {
   const bool printable = std::all_of(text.begin(), text.end(), [](char c) {
     return absl::ascii_isprint(static_cast<unsigned char>(c));
   });
-  if (text.size() <= kMaxText && printable) return absl::OkStatus();
+  if (text.size() <= kMaxNameBytes && printable) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(name, ": expected up to ", kMaxText, " printable ASCII characters"));
+      absl::StrCat(name, ": expected up to ", kMaxNameBytes, " printable ASCII characters"));
 }
 
 }  // namespace

@@ -349,15 +349,15 @@ class Importer {
   std::vector<std::string> parameters_;
 };
 
-// `json` has SIMDJSON_PADDING bytes of room behind its end.
-absl::StatusOr<CapturedGraph> Parse(const std::string& json, const GraphLimits& limits) {
+// `text` has SIMDJSON_PADDING bytes of room behind its end.
+absl::StatusOr<CapturedGraph> Parse(const std::string& text, const GraphLimits& limits) {
   std::string place = "the beginning";
   const char* at = nullptr;
   od::parser parser;
   od::document document;
   bool began = false;  // a document that never began, as of an empty file, has no location
   try {
-    document = parser.iterate(json.data(), json.size(), json.capacity() + 1);
+    document = parser.iterate(text.data(), text.size(), text.capacity() + 1);
     began = true;
     const Header header = fx_json::ReadHeader(document.get_object(), place);
     RETURN_IF_ERROR(header.Check());
@@ -372,7 +372,7 @@ absl::StatusOr<CapturedGraph> Parse(const std::string& json, const GraphLimits& 
     return std::move(importer).Finish();
   } catch (const simdjson::simdjson_error& error) {
     if (began && document.current_location().get(at) != simdjson::SUCCESS) at = nullptr;
-    const std::string where = at == nullptr ? "" : absl::StrCat(" near byte ", at - json.data());
+    const std::string where = at == nullptr ? "" : absl::StrCat(" near byte ", at - text.data());
     return absl::InvalidArgumentError(absl::StrCat("captured graph: ", place, where, ": ",
                                                    simdjson::error_message(error.error())));
   }

@@ -9,6 +9,7 @@
 
 #include "passes/base/status_macros.h"
 #include "passes/io/proto_io.h"
+#include "passes/io/proto_number.h"
 #include "passes/io/wire_reader.h"
 #include "proto/graph.pb.h"
 
@@ -21,11 +22,6 @@ constexpr int32_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 template <typename... Parts>
 absl::Status Bad(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat("graph: ", parts...));
-}
-
-// Numbers that no graph can have become ones that the builder refuses.
-int32_t ToInt32(uint32_t value) {
-  return static_cast<int32_t>(std::min(value, static_cast<uint32_t>(kMaxInt32)));
 }
 
 absl::Status CheckVersion(uint64_t version) {

@@ -17,8 +17,8 @@
 namespace bucketd {
 namespace {
 
-constexpr uint32_t kFormatVersion = 1;
-constexpr uint32_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+constexpr uint32_t kPlanFormatVersion = 1;
+constexpr uint32_t kMaxWireInt = std::numeric_limits<int32_t>::max();
 constexpr size_t kMaxPlanBytes = size_t{256} << 20;
 constexpr int kMaxMeshDims = 64;
 
@@ -59,7 +59,7 @@ void BucketToProto(const Graph& graph, const Bucket& bucket, v1::Bucket& message
 }
 
 void PlanToProto(const Graph& graph, const Plan& plan, v1::Plan& message) {
-  message.set_format_version(kFormatVersion);
+  message.set_format_version(kPlanFormatVersion);
   message.set_graph_digest(std::string(AsBytes(plan.graph_digest)));
   message.set_node_count(static_cast<uint32_t>(plan.node_count));
   for (const Bucket& bucket : plan.buckets) BucketToProto(graph, bucket, *message.add_buckets());
@@ -172,7 +172,7 @@ absl::Status PredictionFromProto(const v1::Prediction& message, const std::strin
        {p.total_ps, p.exposed_ps, p.compute_ps, p.comm_ps, p.copies_ps, p.peak_bytes}) {
     RETURN_IF_ERROR(CheckNotNegative(figure, where));
   }
-  if (message.collectives() > kMaxInt32) {
+  if (message.collectives() > kMaxWireInt) {
     return Invalid(where, ".collectives: ", message.collectives(), " of them");
   }
   p.collectives = static_cast<int32_t>(message.collectives());
@@ -180,14 +180,15 @@ absl::Status PredictionFromProto(const v1::Prediction& message, const std::strin
 }
 
 absl::Status HeaderFromProto(const v1::Plan& message, Plan& plan) {
-  if (message.format_version() != kFormatVersion) {
-    return Invalid("format_version: is ", message.format_version(), ", expected ", kFormatVersion);
+  if (message.format_version() != kPlanFormatVersion) {
+    return Invalid("format_version: is ", message.format_version(), ", expected ",
+                   kPlanFormatVersion);
   }
   const absl::StatusOr<Digest> digest = DigestFromBytes(message.graph_digest());
   if (!digest.ok()) return Invalid("graph_digest: ", digest.status().message());
   plan.graph_digest = *digest;
-  if (message.node_count() == 0 || message.node_count() > kMaxInt32) {
-    return Invalid("node_count: is ", message.node_count(), ", expected 1 to ", kMaxInt32);
+  if (message.node_count() == 0 || message.node_count() > kMaxWireInt) {
+    return Invalid("node_count: is ", message.node_count(), ", expected 1 to ", kMaxWireInt);
   }
   plan.node_count = static_cast<int32_t>(message.node_count());
   ASSIGN_OR_RETURN(plan.numerics,
@@ -244,16 +245,16 @@ absl::Status OptionFromProto(Wire wire, bool (*is_valid)(int), const std::string
 
 absl::Status DistanceFromProto(bool is_set, uint32_t wire, const char* where, int32_t& value) {
   if (!is_set) return absl::OkStatus();
-  if (wire > kMaxInt32) return Invalid(where, ": is ", wire, ", expected less than 2^31");
+  if (wire > kMaxWireInt) return Invalid(where, ": is ", wire, ", expected less than 2^31");
   value = static_cast<int32_t>(wire);
   return absl::OkStatus();
 }
 
 absl::StatusOr<MeshDim> MeshDimFromProto(const v1::MeshDim& message) {
   if (message.name().empty()) return Invalid("mesh: a dimension has no name");
-  if (message.size() == 0 || message.size() > kMaxInt32) {
+  if (message.size() == 0 || message.size() > kMaxWireInt) {
     return Invalid("mesh: dimension ", message.name(), " has ", message.size(),
-                   " ranks, expected 1 to ", kMaxInt32);
+                   " ranks, expected 1 to ", kMaxWireInt);
   }
   if (message.ranks_per_node() > message.size()) {
     return Invalid("mesh: dimension ", message.name(), " has ", message.ranks_per_node(),

@@ -9,6 +9,7 @@
 #include "passes/base/status_macros.h"
 #include "passes/cost/profile_numbers.h"
 #include "passes/io/proto_io.h"
+#include "passes/io/proto_number.h"
 #include "proto/costs.pb.h"
 
 namespace bucketd {
@@ -16,13 +17,7 @@ namespace {
 
 using google::protobuf::Message;
 
-constexpr uint32_t kFormatVersion = 1;
-
-// Numbers that no class can have become ones that validation refuses.
-int32_t ToInt32(uint32_t value) {
-  return static_cast<int32_t>(
-      std::min(value, static_cast<uint32_t>(std::numeric_limits<int32_t>::max())));
-}
+constexpr uint32_t kProfileFormatVersion = 1;
 
 // MeasuredLink and CollectiveSample name their class alike.
 template <typename Message>
@@ -73,10 +68,10 @@ void ForNumbers(AnyMessage& message, AnyMessage& device, const Visit& visit) {
 }  // namespace
 
 absl::StatusOr<CostProfile> ProfileFromProto(const v1::CostProfile& message) {
-  if (message.format_version() != kFormatVersion) {
+  if (message.format_version() != kProfileFormatVersion) {
     return absl::InvalidArgumentError(absl::StrCat("cost profile: format_version is ",
                                                    message.format_version(), ", expected ",
-                                                   kFormatVersion));
+                                                   kProfileFormatVersion));
   }
   if (message.links_size() > static_cast<int>(kMaxMeasuredLinks)) {
     return absl::InvalidArgumentError(absl::StrCat("cost profile: links: ", message.links_size(),
@@ -114,7 +109,7 @@ absl::StatusOr<CostProfile> ProfileFromProto(const v1::CostProfile& message) {
 }
 
 void ProfileToProto(const CostProfile& profile, v1::CostProfile& message) {
-  message.set_format_version(kFormatVersion);
+  message.set_format_version(kProfileFormatVersion);
   message.set_name(profile.name);
   message.set_version(static_cast<uint32_t>(profile.version));
   message.set_about(profile.about);

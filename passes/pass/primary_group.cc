@@ -3,13 +3,6 @@
 #include "passes/base/index.h"
 
 namespace bucketd {
-namespace {
-
-CollectiveId Count(const Graph& graph) {
-  return static_cast<CollectiveId>(graph.collectives().size());
-}
-
-}  // namespace
 
 GroupId GroupTally::MostFrequent() const {
   GroupId best = -1;
@@ -21,7 +14,8 @@ GroupId GroupTally::MostFrequent() const {
 
 GroupId PrimaryGroup(const Graph& graph, const Tags& tags) {
   GroupTally gathers(graph), others(graph);
-  for (CollectiveId c = 0; c < Count(graph); ++c) {
+  const auto collectives = static_cast<CollectiveId>(graph.collectives().size());
+  for (CollectiveId c = 0; c < collectives; ++c) {
     const Tag tag = tags[c].tag;
     if (tag == Tag::kNone) continue;
     (tag == Tag::kFsdpAllGather ? gathers : others).Meet(graph.collective(c).group);

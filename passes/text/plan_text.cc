@@ -15,7 +15,6 @@ namespace text_internal {
 namespace {
 
 constexpr size_t kColumns = 100;
-constexpr size_t kListIndent = 6;
 
 bool IsInput(const Graph& graph, NodeId n) {
   return graph.kind(n) == NodeKind::kPlaceholder || graph.kind(n) == NodeKind::kGetAttr;

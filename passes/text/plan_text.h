@@ -25,6 +25,8 @@ absl::StatusOr<NodeId> Resolve(const Scanner& scanner, const NodeLabel& label, c
 // Behind the word "plan". `names` are those of the whole graph.
 absl::StatusOr<Plan> ScanPlan(Scanner& scanner, const Graph& graph, const Names& names);
 
+inline constexpr size_t kListIndent = 6;  // of the lines that a list goes on in
+
 // Writes lines that break between the items of a list.
 class Writer {
  public:

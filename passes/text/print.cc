@@ -16,8 +16,6 @@ namespace bucketd {
 namespace text_internal {
 namespace {
 
-constexpr size_t kListIndent = 6;
-
 class GraphPrinter {
  public:
   GraphPrinter(const Graph& graph, const BirParts& parts)

@@ -24,7 +24,6 @@ namespace bucketd {
 namespace {
 
 constexpr int kMaxJobsInStatus = 100;
-constexpr int32_t kMaxListed = 10'000;
 constexpr int64_t kMaxPinMs = int64_t{366} * 86'400'000;
 
 int64_t Ms(std::chrono::system_clock::time_point time) {

@@ -25,6 +25,9 @@
 
 namespace bucketd {
 
+// The most lines that an answer with a limit has.
+inline constexpr int32_t kMaxListed = 10'000;
+
 // What the other replicas of this server have, as far as they answer.
 struct JobsElsewhere {
   std::vector<v1::JobStatus> jobs;

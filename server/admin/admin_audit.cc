@@ -12,7 +12,6 @@
 namespace bucketd {
 namespace {
 
-constexpr int32_t kMaxListed = 10'000;
 constexpr int32_t kUsual = 100;
 
 }  // namespace

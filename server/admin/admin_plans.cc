@@ -18,7 +18,6 @@
 namespace bucketd {
 namespace {
 
-constexpr int32_t kMaxListed = 10'000;
 constexpr int32_t kAll = 10'000'000;
 constexpr size_t kMinHashDigits = 8;
 constexpr size_t kHashDigits = 64;

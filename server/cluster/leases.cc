@@ -16,10 +16,10 @@
 namespace bucketd {
 namespace {
 
-constexpr uint32_t kFormat = 1;
-constexpr char kPrefix[] = "lease/";
+constexpr uint32_t kLeaseFormat = 1;
+constexpr char kLeasePrefix[] = "lease/";
 constexpr std::array<const char*, kLeaseKinds> kKindPrefixes = {"lease/job/", "lease/plan/"};
-constexpr int kTries = 8;
+constexpr int kLeaseTries = 8;
 // Of a store: that refuses says so sooner.
 constexpr std::chrono::milliseconds kNoAnswer{500};
 constexpr int kMaxReleases = 1 << 16;
@@ -31,9 +31,10 @@ std::string KeyOf(const LeaseName& name) {
 }
 
 // What another version wrote is nobody's: nothing depends on it but work.
-std::optional<Lease> Parse(const std::optional<std::string>& value) {
+std::optional<Lease> ParseLease(const std::optional<std::string>& value) {
   v1::LeaseRecord record;
-  if (!value.has_value() || !record.ParseFromString(*value) || record.format_version() != kFormat) {
+  if (!value.has_value() || !record.ParseFromString(*value) ||
+      record.format_version() != kLeaseFormat) {
     return std::nullopt;
   }
   return Lease{{record.holder(), record.incarnation()}, record.term(), false};
@@ -41,7 +42,7 @@ std::optional<Lease> Parse(const std::optional<std::string>& value) {
 
 std::string Serialize(const ReplicaId& holder, uint64_t term) {
   v1::LeaseRecord record;
-  record.set_format_version(kFormat);
+  record.set_format_version(kLeaseFormat);
   record.set_holder(holder.address);
   record.set_incarnation(holder.incarnation);
   record.set_term(term);
@@ -123,7 +124,7 @@ std::optional<uint64_t> Leases::Drop(const LeaseName& name) {
 
 absl::StatusOr<Lease> Leases::Take(const LeaseName& name, ReadBehind* behind, bool is_others) {
   const absl::MutexLock busy(&StripeOf(name));
-  for (int attempt = 0; attempt < kTries; ++attempt) {
+  for (int attempt = 0; attempt < kLeaseTries; ++attempt) {
     if (behind != nullptr) behind->Forget();
     absl::StatusOr<Lease> lease = TakeOnce(name, behind, is_others);
     if (!absl::IsAborted(lease.status())) return lease;
@@ -178,7 +179,7 @@ absl::StatusOr<Lease> Leases::TakeOnce(const LeaseName& name, ReadBehind* behind
   const bool puts = !is_others && MayTake(name.of).ok();
   ASSIGN_OR_RETURN(const Found found, puts ? Put(name, behind) : Find(name));
   const ReplicaId& self = membership_.self();
-  std::optional<Lease> stands = Parse(found.value);
+  std::optional<Lease> stands = ParseLease(found.value);
   if (stands.has_value() && stands->holder != self) {
     ASSIGN_OR_RETURN(const bool gone, membership_.IsGone(stands->holder));
     if (!gone) return *stands;
@@ -231,7 +232,7 @@ void Leases::ReleaseNow(const LeaseName& name) {
 absl::StatusOr<std::optional<std::string>> Leases::OwnRecord(const std::string& key) {
   absl::StatusOr<std::optional<std::string>> value = store_.GetRecord(Shelf::kReplicas, key);
   RETURN_IF_ERROR(value.status());
-  const std::optional<Lease> stands = Parse(*value);
+  const std::optional<Lease> stands = ParseLease(*value);
   if (!stands.has_value() || stands->holder != membership_.self()) value = std::nullopt;
   return value;
 }
@@ -285,7 +286,7 @@ void Leases::Sweep(std::chrono::milliseconds idle, int32_t most) {
   }
   if (membership_.lapsed()) return;  // others may have ended this one, and it nobody
   const absl::StatusOr<std::vector<Record>> page =
-      store_.ListRecords(Shelf::kReplicas, kPrefix, swept_, most);
+      store_.ListRecords(Shelf::kReplicas, kLeasePrefix, swept_, most);
   if (!page.ok()) return;  // counted and logged by the store's observer
   // A page that lacks damaged records is short, and not the last one.
   swept_ = page->empty() ? "" : page->back().key;
@@ -295,7 +296,7 @@ void Leases::Sweep(std::chrono::milliseconds idle, int32_t most) {
 // Of a replica that has ended, or of this one from before it lapsed.
 void Leases::SweepRecord(const Record& record) {
   const std::optional<LeaseName> name = NameIn(record.key);
-  const std::optional<Lease> stands = Parse(record.value);
+  const std::optional<Lease> stands = ParseLease(record.value);
   if (!name.has_value() || !stands.has_value()) return;
   if (stands->holder != membership_.self()) {
     const absl::StatusOr<bool> gone = membership_.IsGone(stands->holder);

@@ -16,23 +16,23 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr uint32_t kFormat = 1;
-constexpr char kPrefix[] = "replica/";
+constexpr uint32_t kReplicaFormat = 1;
+constexpr char kReplicaPrefix[] = "replica/";
 constexpr int32_t kMostReplicas = 1000;
-constexpr int kTries = 3;
+constexpr int kBeatTries = 3;
 constexpr std::array<const char*, kReplicaStates> kStateNames = {"serving", "draining", "silent"};
 
-std::string KeyOf(absl::string_view address) { return absl::StrCat(kPrefix, address); }
+std::string KeyOf(absl::string_view address) { return absl::StrCat(kReplicaPrefix, address); }
 
 Digest WeightOf(absl::string_view address, absl::string_view name) {
   return Sha256(absl::StrCat(address, "\n", name));
 }
 
 // What another version wrote is nobody's word.
-std::optional<v1::ReplicaRecord> Parse(absl::string_view value) {
+std::optional<v1::ReplicaRecord> ParseReplica(absl::string_view value) {
   v1::ReplicaRecord record;
   if (!record.ParseFromArray(value.data(), static_cast<int>(value.size())) ||
-      record.format_version() != kFormat) {
+      record.format_version() != kReplicaFormat) {
     return std::nullopt;
   }
   return record;
@@ -64,7 +64,7 @@ absl::StatusOr<std::optional<std::string>> Membership::ReadOwn() {
 absl::Status Membership::Renew() {
   const SteadyTime began = now_();
   v1::ReplicaRecord record;
-  record.set_format_version(kFormat);
+  record.set_format_version(kReplicaFormat);
   record.set_incarnation(self_.incarnation);
   record.set_beat(++beat_);
   record.set_dead_ms(static_cast<uint32_t>(dead_after_.count()));
@@ -83,12 +83,12 @@ absl::Status Membership::Renew() {
   // What a lost answer left behind is a record of this process, and no word of it.
   was_ended_ = was_ended_ || !written_.has_value();
   absl::Status wrote;
-  for (int attempt = 0; attempt < kTries; ++attempt) {
+  for (int attempt = 0; attempt < kBeatTries; ++attempt) {
     CrashPoint("beat: to be written");
     wrote = store_.ReplaceRecord(Shelf::kReplicas, KeyOf(self_.address), written_, value);
     if (!absl::IsAborted(wrote)) break;
     ASSIGN_OR_RETURN(written_, ReadOwn());
-    const auto stands = written_.has_value() ? Parse(*written_) : std::nullopt;
+    const auto stands = written_.has_value() ? ParseReplica(*written_) : std::nullopt;
     if (!is_first && stands.has_value() && stands->incarnation() != self_.incarnation) {
       const absl::MutexLock lock(&mutex_);
       superseded_ = true;
@@ -108,7 +108,7 @@ absl::Status Membership::Renew() {
 
 absl::Status Membership::Look() {
   ASSIGN_OR_RETURN(const std::vector<Record> records,
-                   store_.ListRecords(Shelf::kReplicas, kPrefix, "", kMostReplicas));
+                   store_.ListRecords(Shelf::kReplicas, kReplicaPrefix, "", kMostReplicas));
   std::vector<std::pair<std::string, std::string>> dead;  // address, record
   {
     const absl::MutexLock lock(&mutex_);
@@ -118,7 +118,7 @@ absl::Status Membership::Look() {
     looked_ = now;
     const std::map<std::string, Seen> before = std::exchange(others_, {});
     for (const Record& record : records) {
-      const std::string address(absl::StripPrefix(record.key, kPrefix));
+      const std::string address(absl::StripPrefix(record.key, kReplicaPrefix));
       if (address == self_.address) continue;
       const auto known = before.find(address);
       if (known != before.end() && !was_blind) others_.insert(*known);
@@ -142,9 +142,9 @@ absl::Status Membership::Look() {
 }
 
 void Membership::See(const Record& record, SteadyTime now) {
-  Seen& seen = others_[std::string(absl::StripPrefix(record.key, kPrefix))];
+  Seen& seen = others_[std::string(absl::StripPrefix(record.key, kReplicaPrefix))];
   if (seen.value == record.value) return;
-  const v1::ReplicaRecord said = Parse(record.value).value_or(v1::ReplicaRecord());
+  const v1::ReplicaRecord said = ParseReplica(record.value).value_or(v1::ReplicaRecord());
   seen = {said.incarnation(), said.beat(), said.draining(), said.dead_ms(), now, record.value};
 }
 
@@ -166,7 +166,7 @@ absl::StatusOr<bool> Membership::IsGone(const ReplicaId& id) {
   if (absl::IsDataLoss(value.status())) return true;
   RETURN_IF_ERROR(value.status());
   if (!value->has_value()) return true;
-  const auto said = Parse(**value);
+  const auto said = ParseReplica(**value);
   return !said.has_value() || said->incarnation() != id.incarnation;
 }
 

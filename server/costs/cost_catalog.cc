@@ -25,10 +25,10 @@
 namespace bucketd {
 namespace {
 
-constexpr uint32_t kFormatVersion = 1;
-constexpr int32_t kPage = 256;
+constexpr uint32_t kProfileFormatVersion = 1;
+constexpr int32_t kProfilePage = 256;
 constexpr size_t kMaxHistory = 64;
-constexpr int kAttempts = 16;  // of a change that others make at the same time
+constexpr int kProfileAttempts = 16;  // of a change that others make at the same time
 constexpr char kNamePrefix[] = "name/";
 constexpr char kVersionPrefix[] = "version/";
 
@@ -50,7 +50,7 @@ absl::Status ForEachRecord(Store& store, absl::string_view prefix, Take take) {
   std::string after;
   for (;;) {
     absl::StatusOr<std::vector<Record>> page =
-        store.ListRecords(Shelf::kProfiles, prefix, after, kPage);
+        store.ListRecords(Shelf::kProfiles, prefix, after, kProfilePage);
     if (!page.ok()) return WithReason(Reason::kStoreUnavailable, page.status());
     if (page->empty()) return absl::OkStatus();  // a short one lacks what is damaged
     for (const Record& record : *page) take(record);
@@ -130,7 +130,7 @@ absl::Status CostCatalog::ReadNames(Entries& entries) {
     const absl::string_view name = absl::StripPrefix(record.key, kNamePrefix);
     v1::StoredProfileName stored;
     if (!CheckProfileName(name).ok() || !stored.ParseFromString(record.value) ||
-        stored.format_version() != kFormatVersion) {
+        stored.format_version() != kProfileFormatVersion) {
       Unreadable(record.key, "not a record of a name that this version reads");
       if (CheckProfileName(name).ok()) {
         entries[std::string(name)].promoted.clear();
@@ -153,7 +153,7 @@ absl::Status CostCatalog::ReadNames(Entries& entries) {
 absl::Status CostCatalog::ReadVersions(Entries& entries) {
   RETURN_IF_ERROR(ForEachRecord(*store_, kVersionPrefix, [&](const Record& record) {
     v1::StoredProfile stored;
-    if (!stored.ParseFromString(record.value) || stored.format_version() != kFormatVersion) {
+    if (!stored.ParseFromString(record.value) || stored.format_version() != kProfileFormatVersion) {
       Unreadable(record.key, "not a record of a profile that this version reads");
       return;
     }
@@ -228,7 +228,7 @@ absl::Status CostCatalog::PutVersion(const std::string& name, int32_t number,
                                      const Version& version) {
   if (store_ == nullptr) return absl::OkStatus();
   v1::StoredProfile stored;
-  stored.set_format_version(kFormatVersion);
+  stored.set_format_version(kProfileFormatVersion);
   ProfileToProto(*version.profile, *stored.mutable_profile());
   stored.set_origin(static_cast<v1::ProfileOrigin>(version.origin));
   stored.set_by(version.by);
@@ -240,7 +240,7 @@ absl::Status CostCatalog::PutVersion(const std::string& name, int32_t number,
 absl::Status CostCatalog::PutName(const std::string& name, Entry& entry, const AuditLine& line) {
   if (store_ == nullptr) return absl::OkStatus();
   v1::StoredProfileName stored;
-  stored.set_format_version(kFormatVersion);
+  stored.set_format_version(kProfileFormatVersion);
   for (const auto& [number, version] : entry.versions) {
     if (version.origin != ProfileOrigin::kBuiltIn) {
       stored.add_versions(static_cast<uint32_t>(number));
@@ -258,7 +258,7 @@ absl::Status CostCatalog::PutName(const std::string& name, Entry& entry, const A
 // A change is made anew, of what the store holds then, as long as another server is faster.
 template <typename Change>
 std::invoke_result_t<Change> CostCatalog::UntilFirst(Change change) {
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  for (int attempt = 0; attempt < kProfileAttempts; ++attempt) {
     RETURN_IF_ERROR(Refresh());
     auto changed = change();
     if (!absl::IsAborted(changed.status())) return changed;

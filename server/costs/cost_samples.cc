@@ -20,9 +20,9 @@
 namespace bucketd {
 namespace {
 
-constexpr uint32_t kFormatVersion = 1;
-constexpr int32_t kPage = 64;
-constexpr int kAttempts = 16;  // of a class that others write at the same time
+constexpr uint32_t kSampleFormatVersion = 1;
+constexpr int32_t kSamplePage = 64;
+constexpr int kSampleAttempts = 16;  // of a class that others write at the same time
 
 int SizeBin(int64_t bytes, int32_t launches) {
   const int log2 = 63 - __builtin_clzll(static_cast<uint64_t>(bytes));
@@ -85,7 +85,7 @@ absl::Status CostSamples::ReadAll() {
   std::vector<Record> records;
   std::string after;
   for (;;) {
-    auto page = store_->ListRecords(Shelf::kCostSamples, "", after, kPage);
+    auto page = store_->ListRecords(Shelf::kCostSamples, "", after, kSamplePage);
     if (!page.ok()) return WithReason(Reason::kStoreUnavailable, page.status());
     if (page->empty()) break;  // one that is merely short lacks what is damaged
     std::move(page->begin(), page->end(), std::back_inserter(records));
@@ -142,7 +142,8 @@ void CostSamples::EraseIfStill(const std::string& profile, const LinkClass& of) 
 void CostSamples::Read(const Record& record) {
   read_[record.key] = Sha256(record.value);
   v1::StoredSamples stored;
-  bool sound = stored.ParseFromString(record.value) && stored.format_version() == kFormatVersion &&
+  bool sound = stored.ParseFromString(record.value) &&
+               stored.format_version() == kSampleFormatVersion &&
                CheckProfileName(stored.profile()).ok();
   std::vector<std::shared_ptr<const Provenance>> provenances;
   for (const v1::StoredSamples::Provenance& p : stored.provenances()) {
@@ -254,7 +255,7 @@ absl::Status CostSamples::AddToClass(const std::string& profile, const LinkClass
                                      Taken& taken) {
   const std::string key = KeyOf(profile, of);
   absl::Status written;
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  for (int attempt = 0; attempt < kSampleAttempts; ++attempt) {
     const absl::StatusOr<std::optional<std::string>> before = CatchUp(profile, of);
     int32_t accepted = 0;
     for (const Kept& sample : samples) accepted += Insert(profile, of, sample) ? 1 : 0;
@@ -280,7 +281,7 @@ absl::Status CostSamples::AddToClass(const std::string& profile, const LinkClass
 std::string CostSamples::Serialize(const std::string& profile, const LinkClass& of,
                                    const ByVoter& voters) {
   v1::StoredSamples stored;
-  stored.set_format_version(kFormatVersion);
+  stored.set_format_version(kSampleFormatVersion);
   stored.set_profile(profile);
   CollectiveSample names_the_class;
   names_the_class.of = of;

@@ -14,6 +14,7 @@
 #include <openssl/param_build.h>
 
 #include "passes/base/status_macros.h"
+#include "server/identity/openssl_free.h"
 
 namespace bucketd {
 namespace {
@@ -23,14 +24,8 @@ using KeyPtr = std::shared_ptr<EVP_PKEY>;
 
 constexpr size_t kCoordinateBytes = 32;  // of P-256, and an Ed25519 key's
 
-struct Free {
-  void operator()(BIGNUM* number) const { BN_free(number); }
-  void operator()(OSSL_PARAM_BLD* builder) const { OSSL_PARAM_BLD_free(builder); }
-  void operator()(OSSL_PARAM* params) const { OSSL_PARAM_free(params); }
-  void operator()(EVP_PKEY_CTX* context) const { EVP_PKEY_CTX_free(context); }
-};
-using NumberPtr = std::unique_ptr<BIGNUM, Free>;
-using BuilderPtr = std::unique_ptr<OSSL_PARAM_BLD, Free>;
+using NumberPtr = std::unique_ptr<BIGNUM, OpenSslFree>;
+using BuilderPtr = std::unique_ptr<OSSL_PARAM_BLD, OpenSslFree>;
 
 std::string TextOf(const Json& key, const char* field) {
   const auto found = key.find(field);
@@ -58,8 +53,8 @@ NumberPtr NumberOf(const std::string& bytes) {
 
 // Null where the numbers make no key.
 KeyPtr KeyFrom(const char* type, OSSL_PARAM_BLD* builder) {
-  const std::unique_ptr<OSSL_PARAM, Free> params(OSSL_PARAM_BLD_to_param(builder));
-  const std::unique_ptr<EVP_PKEY_CTX, Free> context(
+  const std::unique_ptr<OSSL_PARAM, OpenSslFree> params(OSSL_PARAM_BLD_to_param(builder));
+  const std::unique_ptr<EVP_PKEY_CTX, OpenSslFree> context(
       EVP_PKEY_CTX_new_from_name(nullptr, type, nullptr));
   EVP_PKEY* key = nullptr;
   if (EVP_PKEY_fromdata_init(context.get()) != 1 ||

@@ -11,7 +11,7 @@ namespace bucketd {
 namespace {
 
 constexpr absl::string_view kUri = "URI:", kDns = "DNS:", kToken = "JWT:";
-constexpr size_t kMaxBytes = 2048;
+constexpr size_t kMaxPatternBytes = 2048;
 
 absl::Status Refused(absl::string_view text, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("\"", text.substr(0, 200), "\": ", why));
@@ -76,9 +76,9 @@ absl::StatusOr<NamePattern> NamePattern::Parse(absl::string_view text) {
   }
   const bool plain =
       std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 127; });
-  if (!plain || text.size() > kMaxBytes) {
+  if (!plain || text.size() > kMaxPatternBytes) {
     return Refused(text, absl::StrCat("expected printable ASCII without spaces, at most ",
-                                      kMaxBytes, " bytes"));
+                                      kMaxPatternBytes, " bytes"));
   }
   if (absl::StartsWith(text, kToken) && !absl::StrContains(text, '/')) {
     return Refused(text, "expected the name of a [[issuer]], a slash and the token's subject");

@@ -15,21 +15,16 @@
 
 #include "passes/base/status_macros.h"
 #include "server/identity/json_web_key.h"
+#include "server/identity/openssl_free.h"
 #include "server/identity/small_file.h"
 
 namespace bucketd {
 namespace {
 
-constexpr int64_t kMaxBytes = int64_t{256} << 10;
+constexpr int64_t kMaxFileBytes = int64_t{256} << 10;
 constexpr size_t kMaxKeys = 64;
 constexpr int kLeastRsaBits = 2048, kMostRsaBits = 8192;
 constexpr size_t kP256Bytes = 32;
-
-struct Free {
-  void operator()(BIO* bio) const { BIO_free(bio); }
-  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
-  void operator()(ECDSA_SIG* signature) const { ECDSA_SIG_free(signature); }
-};
 
 bool IsP256(const EVP_PKEY* key) {
   std::array<char, 32> name{};
@@ -42,7 +37,7 @@ bool IsP256(const EVP_PKEY* key) {
 std::string DerOf(absl::string_view signature) {
   if (signature.size() != 2 * kP256Bytes) return "";
   const auto* bytes = reinterpret_cast<const unsigned char*>(signature.data());
-  const std::unique_ptr<ECDSA_SIG, Free> numbers(ECDSA_SIG_new());
+  const std::unique_ptr<ECDSA_SIG, OpenSslFree> numbers(ECDSA_SIG_new());
   if (ECDSA_SIG_set0(numbers.get(), BN_bin2bn(bytes, kP256Bytes, nullptr),
                      BN_bin2bn(bytes + kP256Bytes, kP256Bytes, nullptr)) != 1) {
     return "";
@@ -80,7 +75,8 @@ absl::StatusOr<std::vector<PublicKey>> KeysInPem(const std::string& text) {
   if (absl::StrContains(text, "PRIVATE KEY-----")) {
     return absl::InvalidArgumentError("holds a private key, which its issuer should keep");
   }
-  const std::unique_ptr<BIO, Free> pem(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+  const std::unique_ptr<BIO, OpenSslFree> pem(
+      BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
   std::vector<PublicKey> keys;
   while (true) {
     absl::StatusOr<std::shared_ptr<EVP_PKEY>> key = NextKey(pem.get());
@@ -134,7 +130,7 @@ bool PublicKey::Signed(absl::string_view text, absl::string_view signature) cons
   const std::string der = kind_ == SignatureKind::kEs256 ? DerOf(signature) : "";
   const absl::string_view given = kind_ == SignatureKind::kEs256 ? der : signature;
   const EVP_MD* digest = kind_ == SignatureKind::kEdDsa ? nullptr : EVP_sha256();
-  const std::unique_ptr<EVP_MD_CTX, Free> context(EVP_MD_CTX_new());
+  const std::unique_ptr<EVP_MD_CTX, OpenSslFree> context(EVP_MD_CTX_new());
   const bool is_signed =
       EVP_DigestVerifyInit(context.get(), nullptr, digest, nullptr, key_.get()) == 1 &&
       EVP_DigestVerify(context.get(), reinterpret_cast<const unsigned char*>(given.data()),
@@ -145,7 +141,7 @@ bool PublicKey::Signed(absl::string_view text, absl::string_view signature) cons
 }
 
 absl::StatusOr<std::vector<PublicKey>> ReadPublicKeys(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(path, kMaxBytes));
+  ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(path, kMaxFileBytes));
   const bool is_json = absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "{");
   absl::StatusOr<std::vector<PublicKey>> keys = is_json ? KeysInJson(text) : KeysInPem(text);
   if (keys.ok() && keys->empty()) {

@@ -17,12 +17,12 @@
 namespace bucketd {
 namespace {
 
-constexpr int kThreads = 1;
-constexpr int kQueue = 64;
+constexpr int kAdminThreads = 1;
+constexpr int kAdminQueue = 64;
 
 using grpc::ByteBuffer;
 using grpc::CallbackServerContext;
-using Service = v1::Admin::WithRawCallbackMethod_GetStatus<
+using AdminMethods = v1::Admin::WithRawCallbackMethod_GetStatus<
     v1::Admin::WithRawCallbackMethod_ListPlans<v1::Admin::WithRawCallbackMethod_EvictPlans<
         v1::Admin::WithRawCallbackMethod_ListJobs<v1::Admin::WithRawCallbackMethod_PinJob<
             v1::Admin::WithRawCallbackMethod_UnpinJob<v1::Admin::WithRawCallbackMethod_SetPlanning<
@@ -60,14 +60,14 @@ absl::Status KeepToTenant(const Admission&, const Caller&, v1::SetPlanningReques
   return absl::OkStatus();
 }
 
-class AdminService final : public Service {
+class AdminService final : public AdminMethods {
  public:
   AdminService(Admin& admin, const Admission& admission, ServerMetrics& metrics)
       : admin_(admin),
         admission_(admission),
         metrics_(metrics),
-        pool_(kThreads, kQueue),
-        switch_pool_(kThreads, kQueue) {}
+        pool_(kAdminThreads, kAdminQueue),
+        switch_pool_(kAdminThreads, kAdminQueue) {}
 
   grpc::ServerUnaryReactor* GetStatus(CallbackServerContext* context, const ByteBuffer* request,
                                       ByteBuffer* response) override {

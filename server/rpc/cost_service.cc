@@ -27,8 +27,8 @@ namespace {
 using grpc::ByteBuffer;
 using grpc::CallbackServerContext;
 
-constexpr int kThreads = 1;
-constexpr int kQueue = 64;
+constexpr int kCostThreads = 1;
+constexpr int kCostQueue = 64;
 constexpr int kMaxBatch = 4096;
 // Of a profile with as many rows as one may have, or a batch of samples: names and all, twice.
 constexpr int64_t kMostProfileBytes = int64_t{1} << 20;
@@ -84,7 +84,7 @@ struct Shared {
                  .least_rate = p.options.upload_rate_bytes,
                  .what = "reports of costs"},
                 p.metrics.displaced_reports),
-        pool(kThreads, kQueue) {}
+        pool(kCostThreads, kCostQueue) {}
   ~Shared() { TakeFromGrpc(&reports); }
   const CostServiceParts parts;
   UploadStreams reports;
@@ -269,7 +269,7 @@ class ReportReactor final : public grpc::ServerReadReactor<ByteBuffer> {
   Timers::Id stall_timer_ = 0;
 };
 
-using Service = v1::CostProfiles::WithRawCallbackMethod_ListProfiles<
+using CostMethods = v1::CostProfiles::WithRawCallbackMethod_ListProfiles<
     v1::CostProfiles::WithRawCallbackMethod_GetProfile<
         v1::CostProfiles::WithRawCallbackMethod_ReportCosts<
             v1::CostProfiles::WithRawCallbackMethod_ImportProfile<
@@ -278,7 +278,7 @@ using Service = v1::CostProfiles::WithRawCallbackMethod_ListProfiles<
                         v1::CostProfiles::WithRawCallbackMethod_RollbackProfile<
                             v1::CostProfiles::Service>>>>>>>;
 
-class CostService final : public Service {
+class CostService final : public CostMethods {
  public:
   explicit CostService(const CostServiceParts& parts) : shared_(parts) {}
 

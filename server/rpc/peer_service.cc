@@ -28,8 +28,8 @@ using grpc::ByteBuffer;
 using grpc::CallbackServerContext;
 
 // Of what operators ask all replicas.
-constexpr int kThreads = 1;
-constexpr int kQueue = 64;
+constexpr int kPeerThreads = 1;
+constexpr int kPeerQueue = 64;
 // Names of as many jobs as are released in one call, twice.
 constexpr int64_t kMostForgetBytes = int64_t{256} << 10;
 
@@ -108,14 +108,18 @@ class ForwardReactor final : public ReadingReactor {
   std::atomic<JobRoutes::CallId> id_{0};
 };
 
-using Service = v1::Peers::WithRawCallbackMethod_Forward<v1::Peers::WithRawCallbackMethod_ShowJobs<
-    v1::Peers::WithRawCallbackMethod_ForgetJobs<v1::Peers::Service>>>;
+using PeerMethods =
+    v1::Peers::WithRawCallbackMethod_Forward<v1::Peers::WithRawCallbackMethod_ShowJobs<
+        v1::Peers::WithRawCallbackMethod_ForgetJobs<v1::Peers::Service>>>;
 
-class PeerService final : public Service {
+class PeerService final : public PeerMethods {
  public:
   PeerService(const ServiceParts& parts, uint64_t incarnation,
               std::function<std::vector<v1::JobStatus>()> jobs)
-      : parts_(parts), incarnation_(incarnation), jobs_(std::move(jobs)), pool_(kThreads, kQueue) {}
+      : parts_(parts),
+        incarnation_(incarnation),
+        jobs_(std::move(jobs)),
+        pool_(kPeerThreads, kPeerQueue) {}
 
   grpc::ServerUnaryReactor* Forward(CallbackServerContext* context, const ByteBuffer* request,
                                     ByteBuffer* reply) override {

@@ -108,12 +108,12 @@ v1::GetCapabilitiesResponse Capabilities(const ServerOptions& options) {
   return response;
 }
 
-using Service = v1::Planner::WithRawCallbackMethod_GetCapabilities<
+using PlannerMethods = v1::Planner::WithRawCallbackMethod_GetCapabilities<
     v1::Planner::WithRawCallbackMethod_GetPlan<v1::Planner::WithRawCallbackMethod_UploadGraph<
         v1::Planner::WithRawCallbackMethod_QueryUpload<
             v1::Planner::WithRawCallbackMethod_ReleaseJob<v1::Planner::Service>>>>>;
 
-class PlannerService final : public Service {
+class PlannerService final : public PlannerMethods {
  public:
   explicit PlannerService(const ServiceParts& parts)
       : parts_(parts), capabilities_(Capabilities(parts.options)) {}

@@ -12,31 +12,22 @@
 #include <sys/stat.h>
 
 #include "passes/base/digest.h"
+#include "server/store/little_endian.h"
 
 namespace bucketd {
 namespace {
 
-constexpr absl::string_view kMagic = "bucketd acknowledged 1\n";
-constexpr size_t kSumBytes = 8;
-constexpr size_t kHeaderBytes = 23 + 8 + kSumBytes;
-constexpr size_t kEntryBytes = 4 + 1 + 8 + kSumBytes;  // and the key
+constexpr absl::string_view kAcknowledgedMagic = "bucketd acknowledged 1\n";
+constexpr size_t kShortSumBytes = 8;
+constexpr size_t kAcknowledgedHeaderBytes = 23 + 8 + kShortSumBytes;
+constexpr size_t kEntryBytes = 4 + 1 + 8 + kShortSumBytes;  // and the key
 // Of one file: a log that nobody can checkpoint must not make this one grow for ever.
 constexpr int64_t kMaxBytes = int64_t{16} << 20;
 
-void AppendInt(uint64_t value, size_t bytes, std::string& out) {
-  for (size_t i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> (8 * i)));
-}
-
-uint64_t TakeInt(absl::string_view bytes) {
-  uint64_t value = 0;
-  for (size_t i = bytes.size(); i-- > 0;) value = value << 8 | static_cast<uint8_t>(bytes[i]);
-  return value;
-}
-
 // Of what stands in `out` from `begin` on.
-void AppendSum(size_t begin, std::string& out) {
+void AppendShortSum(size_t begin, std::string& out) {
   const Digest digest = Sha256(absl::string_view(out).substr(begin));
-  out.append(AsBytes(digest).data(), kSumBytes);
+  out.append(AsBytes(digest).data(), kShortSumBytes);
 }
 
 void AppendEntry(uint8_t what, int64_t commit, absl::string_view key, std::string& out) {
@@ -45,12 +36,13 @@ void AppendEntry(uint8_t what, int64_t commit, absl::string_view key, std::strin
   AppendInt(what, 1, out);
   AppendInt(static_cast<uint64_t>(commit), 8, out);
   out.append(key.data(), key.size());
-  AppendSum(begin, out);
+  AppendShortSum(begin, out);
 }
 
 bool IsWhole(absl::string_view part) {
-  const Digest digest = Sha256(part.substr(0, part.size() - kSumBytes));
-  return std::memcmp(digest.data(), part.data() + part.size() - kSumBytes, kSumBytes) == 0;
+  const Digest digest = Sha256(part.substr(0, part.size() - kShortSumBytes));
+  return std::memcmp(digest.data(), part.data() + part.size() - kShortSumBytes, kShortSumBytes) ==
+         0;
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
@@ -73,13 +65,14 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 }
 
 bool TakeHeader(absl::string_view& rest, Acknowledged::Content& content) {
-  if (rest.size() < kHeaderBytes || rest.substr(0, kMagic.size()) != kMagic ||
-      !IsWhole(rest.substr(0, kHeaderBytes))) {
+  if (rest.size() < kAcknowledgedHeaderBytes ||
+      rest.substr(0, kAcknowledgedMagic.size()) != kAcknowledgedMagic ||
+      !IsWhole(rest.substr(0, kAcknowledgedHeaderBytes))) {
     return false;
   }
-  const auto commit = static_cast<int64_t>(TakeInt(rest.substr(kMagic.size(), 8)));
+  const auto commit = static_cast<int64_t>(IntFrom(rest.substr(kAcknowledgedMagic.size(), 8)));
   content.last_commit = content.merged = std::max(content.merged, commit);
-  rest.remove_prefix(kHeaderBytes);
+  rest.remove_prefix(kAcknowledgedHeaderBytes);
   return true;
 }
 
@@ -94,13 +87,13 @@ absl::StatusOr<Acknowledged::Content> Acknowledged::Read(const std::string& path
   while (TakeHeader(rest, content)) continue;
   if (content.last_commit == 0 && rest.size() == bytes->size()) return content;
   while (rest.size() >= kEntryBytes) {
-    const uint64_t key_bytes = TakeInt(rest.substr(0, 4));
+    const uint64_t key_bytes = IntFrom(rest.substr(0, 4));
     if (key_bytes > rest.size() - kEntryBytes) break;
     const absl::string_view part = rest.substr(0, kEntryBytes + key_bytes);
     if (!IsWhole(part)) break;
     Entry entry;
     entry.what = static_cast<uint8_t>(part[4]);
-    entry.commit = static_cast<int64_t>(TakeInt(part.substr(5, 8)));
+    entry.commit = static_cast<int64_t>(IntFrom(part.substr(5, 8)));
     entry.key = std::string(part.substr(13, key_bytes));
     content.last_commit = std::max(content.last_commit, entry.commit);
     content.entries.push_back(std::move(entry));
@@ -133,9 +126,9 @@ void Acknowledged::Add(uint8_t what, int64_t commit, absl::string_view key) {
 void Acknowledged::Reset(int64_t commit) {
   const absl::MutexLock lock(&mutex_);
   const absl::StatusOr<Content> content = Read(path_);
-  std::string bytes(kMagic);
+  std::string bytes(kAcknowledgedMagic);
   AppendInt(static_cast<uint64_t>(commit), 8, bytes);
-  AppendSum(0, bytes);
+  AppendShortSum(0, bytes);
   if (content.ok()) {
     for (const Entry& entry : content->entries) {
       if (entry.commit > commit) AppendEntry(entry.what, entry.commit, entry.key, bytes);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "passes/base/digest.h"
+#include "server/store/little_endian.h"
 
 namespace bucketd {
 namespace {
@@ -25,15 +26,7 @@ constexpr int64_t kMaxKeyBytes = int64_t{64} << 20;
 constexpr int64_t kTimeBytes = 8;  // of a hold, before the holder
 constexpr uint8_t kEnd = 0;
 
-void AppendInt(uint64_t value, size_t bytes, std::string& out) {
-  for (size_t i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> (8 * i)));
-}
-
-int64_t TakeInt(absl::string_view bytes) {
-  uint64_t value = 0;
-  for (size_t i = bytes.size(); i-- > 0;) value = value << 8 | static_cast<uint8_t>(bytes[i]);
-  return static_cast<int64_t>(value);
-}
+int64_t TakeInt(absl::string_view bytes) { return static_cast<int64_t>(IntFrom(bytes)); }
 
 void AppendSum(std::string& entry) {
   const Digest digest = Sha256(entry);

@@ -1,8 +1,9 @@
 """A rank that trains with its buckets run by libbucket_executor. argv: what to do, a bucket's seconds, the file that
 rank 0 writes.
 
-  bits     the same training without a plan, with one through torch.distributed and with one through the executor
-  mixed    the same where the library refuses reduce-scatters, as NCCL does of some dtypes
+  bits     the same training without a plan, with one through torch.distributed, with one through the executor, and with one
+           where the library refuses reduce-scatters, as NCCL does of some dtypes
+  starts   a step through the executor
   meshes   two models of one class, on groups of other ranks
   gone     several models and backends, one after the other; what is left of them
   forked   rank 0 has a child that ends as programs do, and trains on
@@ -31,7 +32,7 @@ from bucketd.graph import CollectiveKind
 
 STEPS = 3
 # Each shard is whole and has an even number of elements: gloo and the executor cut there alike.
-CONFIG = llama.LlamaConfig(vocab=32, dim=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24, branch_scale=True)
+CONFIG = llama.LlamaConfig(vocab=32, dim=16, layers=1, heads=4, kv_heads=2, head_dim=4, hidden=24, branch_scale=True)
 
 
 def trained(name: str, mesh, backend, steps: int = STEPS):
@@ -48,44 +49,38 @@ def planned(planned_graphs: list, **more):
     return lambda model: bucketd.backend(model=model, on_plan=planned_graphs.append, **more)
 
 
-def bits(mesh, out: pathlib.Path) -> None:
-    graphs: dict[str, list] = {"torch.distributed": [], "executor": []}
-    runs = {
-        "unplanned": lambda model: training.UNPLANNED,
-        "torch.distributed": planned(graphs["torch.distributed"]),
-        "executor": planned(graphs["executor"], executor="bucketd", executor_timeout=float(sys.argv[2])),
-    }
-    found = {}
-    for name, backend in runs.items():
-        torch._dynamo.reset()
-        result = trained(name, mesh, backend).result()
-        found[name] = {"weights": result.weights, "gradients": result.gradients, "losses": result.losses}
-    found["executor"]["times"] = [
-        [each.runner.times(bucket) for bucket in range(len(each.plan.buckets))] for each in graphs["executor"]]
-    found["executor"]["kinds"] = sorted({bucket.kind for each in graphs["executor"] for bucket in each.plan.buckets})
-    found["torch.distributed"]["runners"] = [each.runner is None for each in graphs["torch.distributed"]]
-    if dist.get_rank() == 0:
-        out.write_text(json.dumps(found))
-
-
-def mixed(mesh, out: pathlib.Path) -> None:
-    planned_graphs: list = []
-    plain = trained("unplanned", mesh, lambda model: training.UNPLANNED).result()
-    torch._dynamo.reset()
+def refuse_reduce_scatters() -> None:
     asked = bucket_library.refuses
 
     def refuses(device, bucket, ranks):
         return "no such sum here" if bucket.kind == CollectiveKind.REDUCE_SCATTER else asked(device, bucket, ranks)
 
     bucket_library.refuses = refuses
-    result = trained("mixed", mesh, planned(planned_graphs, executor="bucketd", executor_timeout=float(sys.argv[2]))).result()
-    runs = [(bucket.kind, each.runner.times(k) is not None) for each in planned_graphs for k, bucket in enumerate(each.plan.buckets)]
-    refused = [text for each in planned_graphs for text in each.runner.refused.values()]
+
+
+def bits(mesh, out: pathlib.Path) -> None:
+    graphs: dict[str, list] = {"torch.distributed": [], "executor": [], "mixed": []}
+    through_executor = dict(executor="bucketd", executor_timeout=float(sys.argv[2]))
+    runs = {
+        "unplanned": lambda model: training.UNPLANNED,
+        "torch.distributed": planned(graphs["torch.distributed"]),
+        "executor": planned(graphs["executor"], **through_executor),
+        "mixed": planned(graphs["mixed"], **through_executor),
+    }
+    found = {}
+    for name, backend in runs.items():
+        torch._dynamo.reset()
+        if name == "mixed":
+            refuse_reduce_scatters()
+        result = trained(name, mesh, backend).result()
+        found[name] = {"weights": result.weights, "gradients": result.gradients, "losses": result.losses}
+    for name in ("executor", "mixed"):
+        found[name]["runs"] = [(bucket.kind, each.runner.times(k)) for each in graphs[name] for k, bucket in enumerate(each.plan.buckets)]
+    found["torch.distributed"]["runners"] = [each.runner is None for each in graphs["torch.distributed"]]
+    found["mixed"].update(refused=[text for each in graphs["mixed"] for text in each.runner.refused.values()],
+                          takes=[each.runner.takes_text for each in graphs["mixed"]], counted=degraded.counters()["refused_buckets"])
     if dist.get_rank() == 0:
-        out.write_text(json.dumps(dict(
-            same=(plain.weights, plain.gradients, plain.losses) == (result.weights, result.gradients, result.losses), runs=runs,
-            refused=refused, counted=degraded.counters()["refused_buckets"],
-            takes=[each.runner.takes_text for each in planned_graphs])))
+        out.write_text(json.dumps(found))
 
 
 def meshes(mesh, out: pathlib.Path) -> None:
@@ -125,6 +120,10 @@ def gone(mesh, out: pathlib.Path) -> None:
         out.write_text(json.dumps({"left": sum(each() is not None for each in backends), "threads": threads}))
 
 
+def starts(mesh, out: pathlib.Path) -> None:
+    trained("executor", mesh, planned([], executor="bucketd", executor_timeout=float(sys.argv[2])), steps=1)
+
+
 def forked(mesh, out: pathlib.Path) -> None:
     run = trained("executor", mesh, planned([], executor="bucketd", executor_timeout=float(sys.argv[2])), steps=1)
     if dist.get_rank() == 0:
@@ -160,7 +159,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
-    {"bits": bits, "mixed": mixed, "meshes": meshes, "gone": gone, "forked": forked, "killed": killed}[sys.argv[1]](mesh, pathlib.Path(sys.argv[3]))
+    {"bits": bits, "starts": starts, "meshes": meshes, "gone": gone, "forked": forked, "killed": killed}[sys.argv[1]](mesh, pathlib.Path(sys.argv[3]))
     dist.destroy_process_group()
 
 

@@ -18,7 +18,7 @@ constexpr size_t kUsesATrip = 500;
 
 WallTime Wall(int64_t millis) { return WallTime(std::chrono::milliseconds(millis)); }
 
-std::optional<std::string> HashOf(const std::optional<std::string>& key) {
+std::optional<std::string> HashIfAny(const std::optional<std::string>& key) {
   if (!key.has_value()) return std::nullopt;
   return std::string(AsBytes(Sha256(*key)));
 }
@@ -34,7 +34,7 @@ PgStatement WithSelection(std::string sql, const PlanSelection& selection) {
           ? std::optional<int64_t>(selection.not_used_since->time_since_epoch().count())
           : std::nullopt;
   return PgStatement(std::move(sql))
-      .Bytes(HashOf(selection.key))
+      .Bytes(HashIfAny(selection.key))
       .Bytes(selection.tenant)
       .Text(selection.graph_digest)
       .Int(before);
