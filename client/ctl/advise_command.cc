@@ -17,7 +17,7 @@
 namespace bucketd::ctl {
 namespace {
 
-struct Args {
+struct AdviseArgs {
   std::vector<std::string> graphs, kept;
   std::string trace, units, memory_limit;
   CostFlags costs;
@@ -35,7 +35,7 @@ absl::StatusOr<StepGraphs> LoadAll(const std::vector<std::string>& paths, const 
 }
 
 // Whether the graphs are a step and the same one with its parameters kept.
-absl::Status CheckKept(const Args& args, const absl::StatusOr<bool>& again,
+absl::Status CheckKept(const AdviseArgs& args, const absl::StatusOr<bool>& again,
                        const StepGraphs& kept) {
   if (kept.empty()) return absl::OkStatus();
   if (!again.ok() || !*again) {
@@ -63,13 +63,13 @@ Json ShardingJson(const Sharding& sharding, const absl::StatusOr<bool>& again) {
 }
 
 // What is advised on: graphs of a step, or a trace of one.
-struct Step {
+struct AdvisedStep {
   StepGraphs graphs, kept;
   absl::StatusOr<bool> again = false;  // GathersAgain(graphs)
   std::optional<TracedStep> traced;    // without its graphs
 };
 
-void PrintJson(const Step& step, const Advice& advice) {
+void PrintJson(const AdvisedStep& step, const Advice& advice) {
   const auto sharding = [&](const Sharding& s) { return ShardingJson(s, step.again); };
   Json object = Json::Object(
       {{"graphs", Json::List(step.graphs, [](const Input& i) { return i.captured.graph.name(); })},
@@ -84,7 +84,7 @@ void PrintJson(const Step& step, const Advice& advice) {
                                       {"step_us", Json::Us(step.traced->total_ps)},
                                       {"waits_at_launch", step.traced->waits_at_launch}}));
   }
-  std::fputs(object.Text().c_str(), stdout);
+  Print(object.Text());
 }
 
 std::vector<std::string> Cells(const std::string& mark, const Sharding& sharding,
@@ -113,7 +113,7 @@ std::string TraceText(const TracedStep& traced) {
       "modules inside of units (which are not halved)\n");
 }
 
-void PrintText(const Step& step, const Advice& advice) {
+void PrintText(const AdvisedStep& step, const Advice& advice) {
   using Align = Table::Align;
   Table table({{""},
                {"units"},
@@ -137,11 +137,11 @@ void PrintText(const Step& step, const Advice& advice) {
       "to prefetch, 1 as FSDP2 does unasked\n"
       "apply it with bucketd.apply_to_fully_shard(model, FILE), where FILE is the output of "
       "--json\n");
-  std::fputs(ForTerminal(text).c_str(), stdout);
+  Print(ForTerminal(text));
 }
 
-absl::StatusOr<Step> LoadGraphs(const Args& args) {
-  Step step;
+absl::StatusOr<AdvisedStep> LoadGraphs(const AdviseArgs& args) {
+  AdvisedStep step;
   ASSIGN_OR_RETURN(step.graphs, LoadAll(args.graphs, args.costs));
   ASSIGN_OR_RETURN(step.kept, LoadAll(args.kept, args.costs));
   step.again = GathersAgain(step.graphs);
@@ -149,9 +149,9 @@ absl::StatusOr<Step> LoadGraphs(const Args& args) {
   return step;
 }
 
-absl::StatusOr<Step> LoadTrace(const Args& args) {
+absl::StatusOr<AdvisedStep> LoadTrace(const AdviseArgs& args) {
   ASSIGN_OR_RETURN(TracedStep traced, LoadTracedStep(args.trace, args.costs, args.ranks_per_node));
-  Step step;
+  AdvisedStep step;
   step.graphs = std::move(traced.step);
   step.kept = std::move(traced.kept);
   step.again = GathersAgain(step.graphs);
@@ -168,12 +168,12 @@ void NoteFarOff(const TracedStep& traced, int64_t predicted_ps) {
                Duration(traced.total_ps).c_str(), Duration(predicted_ps).c_str());
 }
 
-absl::Status Run(const Args& args) {
+absl::Status Run(const AdviseArgs& args) {
   const bool is_trace = !args.trace.empty();
   if (is_trace == !args.graphs.empty()) {
     return absl::OutOfRangeError("expected the graphs of a step, or --trace");
   }
-  ASSIGN_OR_RETURN(const Step step, is_trace ? LoadTrace(args) : LoadGraphs(args));
+  ASSIGN_OR_RETURN(const AdvisedStep step, is_trace ? LoadTrace(args) : LoadGraphs(args));
   AdviceOptions options{args.units, args.memory_limit};
   if (is_trace) {
     options.units = step.traced->units;
@@ -193,7 +193,7 @@ absl::Status Run(const Args& args) {
 }  // namespace
 
 void AddAdviseCommand(const Command& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<AdviseArgs>();
   const Command command = app.AddCommand(
       "advise", "Say how to wrap and prefetch with fully_shard (FSDP2), without a compiler");
   command

@@ -11,7 +11,7 @@
 namespace bucketd::ctl {
 namespace {
 
-struct Args {
+struct AuditArgs {
   ServerArgs server;
   std::optional<std::string> tenant;
   std::string who, what, since;
@@ -28,7 +28,7 @@ std::string From(const v1::AuditEntry& entry) {
   return entry.peer().empty() ? entry.who() : absl::StrCat(entry.who(), " from ", entry.peer());
 }
 
-std::string Change(const v1::AuditEntry& entry) {
+std::string WhatChanged(const v1::AuditEntry& entry) {
   if (entry.before().empty()) return entry.after();
   return absl::StrCat(entry.before(), " -> ", entry.after().empty() ? "nothing" : entry.after());
 }
@@ -37,14 +37,14 @@ std::string AuditText(const v1::ListAuditResponse& audit) {
   Table table({{"when (UTC)"}, {"who"}, {"tenant"}, {"what"}, {"about"}, {"change"}});
   for (const v1::AuditEntry& entry : audit.entries()) {
     table.AddRow({When(entry.when_ms()), From(entry), entry.tenant().empty() ? "-" : entry.tenant(),
-                  entry.what(), entry.subject(), Change(entry)});
+                  entry.what(), entry.subject(), WhatChanged(entry)});
   }
   std::string text = table.Text();
   if (audit.truncated()) absl::StrAppend(&text, "... and more: --limit, or a narrower choice\n");
   return text;
 }
 
-int Run(const Args& args) {
+int Run(const AuditArgs& args) {
   v1::ListAuditRequest request;
   if (args.tenant) request.set_tenant(*args.tenant);
   request.set_who(args.who);
@@ -64,7 +64,7 @@ int Run(const Args& args) {
 }  // namespace
 
 void AddAuditCommand(const Command& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<AuditArgs>();
   const Command command = app.AddCommand("audit", "Who changed what: pins, profiles, the switch");
   AddServerArgs(command, args->server);
   command.AddOption("--tenant", args->tenant,

@@ -16,7 +16,7 @@ namespace {
 
 std::string Us(int64_t ps) { return absl::StrFormat("%.1f us", static_cast<double>(ps) * 1e-6); }
 
-std::string Change(int64_t ps) {
+std::string ShownChange(int64_t ps) {
   if (ps == 0) return "the same";
   return absl::StrCat(Us(std::abs(ps)), ps > 0 ? " more" : " less");
 }
@@ -152,12 +152,12 @@ std::string BucketStories::Form(BucketId b) const {
   }
   std::string text =
       absl::StrCat(ctl::Form(bucket), ": one latency instead of ", bucket.members.size(), ", ",
-                   Change(wire_ps - alone_ps), " on the wire");
+                   ShownChange(wire_ps - alone_ps), " on the wire");
   if (copies_ps > 0) absl::StrAppend(&text, ", copies take ", Us(copies_ps));
   const Prediction& now = simulation_.prediction;
   std::vector<std::string> others;
   const auto other = [&](absl::string_view what, const Prediction& step) {
-    others.push_back(absl::StrCat(what, " ", Change(step.total_ps - now.total_ps)));
+    others.push_back(absl::StrCat(what, " ", ShownChange(step.total_ps - now.total_ps)));
     if (step.total_ps < now.total_ps && step.peak_bytes > now.peak_bytes) {
       absl::StrAppend(&others.back(), " at ", Mib(step.peak_bytes - now.peak_bytes),
                       " more peak memory");

@@ -163,6 +163,8 @@ Json DiagnosticsJson(const Plan& plan) {
   });
 }
 
+void Print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+
 void AddGraphArgument(const Command& command, std::string& graph) {
   command.AddOption("graph", graph, "captured graph, JSON or gzip").Required().TypeName("GRAPH");
 }

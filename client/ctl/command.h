@@ -88,6 +88,9 @@ Json FiguresJson(const Graph& graph, const Plan& plan, const Simulation& simulat
 // A list of what the planner has to say about the plan.
 Json DiagnosticsJson(const Plan& plan);
 
+// To stdout.
+void Print(const std::string& text);
+
 // What many subcommands take: GRAPH, --profile, --costs, --json.
 void AddGraphArgument(const Command& command, std::string& graph);
 void AddProfileFlag(const Command& command, std::string& profile);

@@ -28,7 +28,7 @@ namespace {
 
 constexpr size_t kMaxRows = 200;
 
-struct Args {
+struct CompareArgs {
   PlanFlags flags;
   std::vector<std::string> sweeps;
   bool json = false;
@@ -72,7 +72,7 @@ bool SweepsModes(const std::vector<Sweep>& sweeps) {
 
 // Those that rows begin with: one where a sweep or --mode names modes; else those that read the
 // swept options, else all. Manual only where its entries are given.
-std::vector<std::string> ModesFor(const PlanOptions& options, const Args& args,
+std::vector<std::string> ModesFor(const PlanOptions& options, const CompareArgs& args,
                                   const std::vector<Sweep>& sweeps) {
   if (SweepsModes(sweeps)) return {options.mode};
   for (const auto& [name, text] : args.flags.set) {
@@ -90,7 +90,7 @@ std::vector<std::string> ModesFor(const PlanOptions& options, const Args& args,
   return modes;
 }
 
-absl::StatusOr<std::vector<Row>> Rows(const Args& args) {
+absl::StatusOr<std::vector<Row>> Rows(const CompareArgs& args) {
   ASSIGN_OR_RETURN(const PlanOptions base, OptionsFrom(args.flags));
   std::vector<Sweep> sweeps;
   for (const std::string& text : args.sweeps) {
@@ -215,7 +215,7 @@ void PrintTable(const Input& input, const std::vector<Row>& rows, const Predicti
       "\n\n", table.Text(),
       best < rows.size() ? "* the fastest\n" : "no plan is faster than program order\n",
       "compute run: the longest run of compute nodes without the start of a reduce-scatter\n");
-  std::fputs(ForTerminal(text).c_str(), stdout);
+  Print(ForTerminal(text));
   std::fputs(refused.c_str(), stderr);
 }
 
@@ -248,10 +248,10 @@ void PrintJson(const Input& input, const std::vector<Row>& rows, int64_t bound) 
        {"plans", Json::List(rows, [&](const Row& row) {
           return RowJson(graph, input.costs, row, &row == best);
         })}});
-  std::fputs(object.Text().c_str(), stdout);
+  Print(object.Text());
 }
 
-absl::Status Run(const Args& args) {
+absl::Status Run(const CompareArgs& args) {
   ASSIGN_OR_RETURN(std::vector<Row> rows, Rows(args));
   ASSIGN_OR_RETURN(const Input input, Load(args.flags.graph, args.flags.costs));
   const bool tells = rows.size() > 8 && isatty(STDERR_FILENO) != 0;
@@ -273,7 +273,7 @@ absl::Status Run(const Args& args) {
 }  // namespace
 
 void AddCompareCommand(const Command& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<CompareArgs>();
   const Command command =
       app.AddCommand("compare", "Plan a captured graph in every mode and lay them side by side");
   AddPlanFlags(command, args->flags);

@@ -1,5 +1,4 @@
 // bucketctl costs: the cost profiles of a running server.
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
@@ -27,7 +26,7 @@
 namespace bucketd::ctl {
 namespace {
 
-struct Args {
+struct CostsArgs {
   std::string first, second;
   std::string name;
   std::string by;
@@ -38,7 +37,7 @@ struct Answer {
   std::string json;
 };
 
-using Action = std::function<absl::StatusOr<Answer>(client::CostClient&, const Args&)>;
+using Action = std::function<absl::StatusOr<Answer>(client::CostClient&, const CostsArgs&)>;
 
 constexpr int64_t kMaxFileBytes = 256 << 20;
 
@@ -68,7 +67,7 @@ absl::StatusOr<CostProfile> FetchOrRead(client::CostClient& costs, const std::st
   return FindProfile(text);
 }
 
-absl::StatusOr<Answer> List(client::CostClient& costs, const Args& args) {
+absl::StatusOr<Answer> List(client::CostClient& costs, const CostsArgs& args) {
   ASSIGN_OR_RETURN(const v1::ListProfilesResponse list, costs.List(args.first));
   constexpr auto kRight = Table::Align::kRight;
   Table profiles({{"profile"}, {"latest"}, {"origin"}, {"since"}, {"links", kRight}, {"about"}});
@@ -92,7 +91,7 @@ absl::StatusOr<Answer> List(client::CostClient& costs, const Args& args) {
                 MessageJson(list)};
 }
 
-absl::StatusOr<Answer> Show(client::CostClient& costs, const Args& args) {
+absl::StatusOr<Answer> Show(client::CostClient& costs, const CostsArgs& args) {
   ASSIGN_OR_RETURN(const v1::GetProfileResponse got, costs.Get(args.first));
   ASSIGN_OR_RETURN(const CostProfile profile, ProfileFromProto(got.profile()));
   const v1::ProfileVersion& v = got.version();
@@ -110,7 +109,7 @@ absl::StatusOr<Answer> Show(client::CostClient& costs, const Args& args) {
   return Answer{text, ProfileToJson(profile)};
 }
 
-absl::StatusOr<Answer> Import(client::CostClient& costs, const Args& args) {
+absl::StatusOr<Answer> Import(client::CostClient& costs, const CostsArgs& args) {
   ASSIGN_OR_RETURN(CostProfile profile, FindProfile(args.first));
   if (!args.name.empty()) profile.name = args.name;
   v1::ImportProfileRequest request;
@@ -126,7 +125,7 @@ absl::StatusOr<Answer> Import(client::CostClient& costs, const Args& args) {
   return Answer{text, MessageJson(done)};
 }
 
-absl::StatusOr<Answer> SendReport(client::CostClient& costs, const Args& args) {
+absl::StatusOr<Answer> SendReport(client::CostClient& costs, const CostsArgs& args) {
   const absl::StatusOr<std::string> text = ReadFile(args.first, kMaxFileBytes);
   if (!text.ok()) return absl::OutOfRangeError(text.status().message());
   absl::StatusOr<CostReport> report = CostReportFromJson(*text);
@@ -148,7 +147,7 @@ absl::StatusOr<Answer> SendReport(client::CostClient& costs, const Args& args) {
   return Answer{absl::StrCat(answer, "\n"), MessageJson(done)};
 }
 
-absl::StatusOr<Answer> Propose(client::CostClient& costs, const Args& args) {
+absl::StatusOr<Answer> Propose(client::CostClient& costs, const CostsArgs& args) {
   ASSIGN_OR_RETURN(const v1::ProposeProfileResponse done, costs.Propose(args.first));
   if (!done.has_version()) {
     return Answer{"the samples move nothing enough: no new version\n", MessageJson(done)};
@@ -168,7 +167,7 @@ absl::StatusOr<Answer> Propose(client::CostClient& costs, const Args& args) {
   return Answer{text, MessageJson(done)};
 }
 
-absl::StatusOr<Answer> Promote(client::CostClient& costs, const Args& args) {
+absl::StatusOr<Answer> Promote(client::CostClient& costs, const CostsArgs& args) {
   const size_t at = args.first.find('@');
   uint32_t version = 0;
   if (at == std::string::npos || !absl::SimpleAtoi(args.first.substr(at + 1), &version)) {
@@ -182,21 +181,21 @@ absl::StatusOr<Answer> Promote(client::CostClient& costs, const Args& args) {
                 MessageJson(done)};
 }
 
-absl::StatusOr<Answer> Rollback(client::CostClient& costs, const Args& args) {
+absl::StatusOr<Answer> Rollback(client::CostClient& costs, const CostsArgs& args) {
   ASSIGN_OR_RETURN(const v1::RollbackProfileResponse done, costs.Rollback(args.first));
   return Answer{absl::StrCat(done.version().name(), "@latest is version ", done.version().version(),
                              " again, was ", done.before(), "\n"),
                 MessageJson(done)};
 }
 
-absl::StatusOr<Answer> Difference(client::CostClient& costs, const Args& args) {
+absl::StatusOr<Answer> Difference(client::CostClient& costs, const CostsArgs& args) {
   ASSIGN_OR_RETURN(const CostProfile a, FetchOrRead(costs, args.first));
   ASSIGN_OR_RETURN(const CostProfile b, FetchOrRead(costs, args.second));
   return Answer{DiffText(a, b), DiffJson(a, b)};
 }
 
 // One of `costs`' subcommands; the returned one takes further options.
-Command Add(const Command& costs, const std::shared_ptr<Args>& args, const char* name,
+Command Add(const Command& costs, const std::shared_ptr<CostsArgs>& args, const char* name,
             const char* about, Action action) {
   const Command command = costs.AddCommand(name, about);
   const auto server = std::make_shared<ServerArgs>();
@@ -205,7 +204,7 @@ Command Add(const Command& costs, const std::shared_ptr<Args>& args, const char*
     client::CostClient client(server->address, server->tls);
     const absl::StatusOr<Answer> answer = action(client, *args);
     if (!answer.ok()) return ReportCall(answer.status());
-    std::fputs((server->json ? answer->json : ForTerminal(answer->text)).c_str(), stdout);
+    Print(server->json ? answer->json : ForTerminal(answer->text));
     return int{kDone};
   });
   return command;
@@ -222,7 +221,7 @@ void AddCostsCommand(const Command& app) {
       "  bucketctl costs report samples.json && bucketctl costs propose h100_nvlink\n"
       "  bucketctl costs diff h100_nvlink@latest h100_nvlink@2 && bucketctl costs promote "
       "h100_nvlink@2");
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<CostsArgs>();
   const auto first = [&](const Command& command, const char* name, const char* help) {
     return command.AddOption(name, args->first, help);
   };

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <set>
@@ -18,7 +17,7 @@
 namespace bucketd::ctl {
 namespace {
 
-struct Args {
+struct DiffArgs {
   std::string a, b, graph;
   bool json = false;
 };
@@ -190,28 +189,28 @@ std::string JsonText(const Plan& a, const Plan& b) {
       .Text();
 }
 
-absl::Status Run(const Args& args) {
+absl::Status Run(const DiffArgs& args) {
   ASSIGN_OR_RETURN(const PlanFile a, ReadPlanFile(args.a));
   ASSIGN_OR_RETURN(const PlanFile b, ReadPlanFile(args.b));
   if (args.json) {
-    std::fputs(JsonText(a.plan, b.plan).c_str(), stdout);
+    Print(JsonText(a.plan, b.plan));
     return absl::OkStatus();
   }
   if (args.graph.empty()) {
-    std::fputs(ForTerminal(Text(a.plan, b.plan, nullptr)).c_str(), stdout);
+    Print(ForTerminal(Text(a.plan, b.plan, nullptr)));
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(const Input input, Load(args.graph, CostFlags{}));
   ASSIGN_OR_RETURN(const Plan checked_a, LoadPlan(input, args.a));
   ASSIGN_OR_RETURN(const Plan checked_b, LoadPlan(input, args.b));
-  std::fputs(ForTerminal(Text(checked_a, checked_b, &input.captured.graph)).c_str(), stdout);
+  Print(ForTerminal(Text(checked_a, checked_b, &input.captured.graph)));
   return absl::OkStatus();
 }
 
 }  // namespace
 
 void AddDiffCommand(const Command& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<DiffArgs>();
   const Command command = app.AddCommand("diff", "Show how two plans of one graph differ");
   command.AddOption("a", args->a, "plan file").Required().TypeName("PLAN");
   command.AddOption("b", args->b, "plan file").Required().TypeName("PLAN");

@@ -1,4 +1,3 @@
-#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -12,12 +11,12 @@
 namespace bucketd::ctl {
 namespace {
 
-struct Args {
+struct DigestArgs {
   std::string graph;
   bool json = false;
 };
 
-absl::Status Run(const Args& args) {
+absl::Status Run(const DigestArgs& args) {
   ASSIGN_OR_RETURN(const CapturedGraph captured, ReadCapturedGraphFile(args.graph));
   ASSIGN_OR_RETURN(const NormalizedGraph normalized, Normalize(captured.graph));
   const std::string digest = ToHex(GraphDigest(normalized.graph));
@@ -30,14 +29,14 @@ absl::Status Run(const Args& args) {
                          {"collectives", normalized.graph.collectives().size()}})
                .Text();
   }
-  std::fputs(text.c_str(), stdout);
+  Print(text);
   return absl::OkStatus();
 }
 
 }  // namespace
 
 void AddDigestCommand(const Command& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<DigestArgs>();
   const Command command = app.AddCommand(
       "digest", "Normalise a captured graph and print the digest that every rank must give");
   AddGraphArgument(command, args->graph);

@@ -9,7 +9,7 @@
 namespace bucketd::ctl {
 namespace {
 
-struct Args {
+struct DisableArgs {
   ServerArgs server;
   std::string why;
 };
@@ -33,7 +33,7 @@ std::string SwitchedText(const v1::SetPlanningResponse& done) {
   return text + "\n";
 }
 
-int Run(const Args& args, bool enabled) {
+int Run(const DisableArgs& args, bool enabled) {
   v1::SetPlanningRequest request;
   request.set_enabled(enabled);
   request.set_why(args.why);
@@ -45,7 +45,7 @@ int Run(const Args& args, bool enabled) {
 }  // namespace
 
 void AddDisableCommand(const Command& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<DisableArgs>();
   const Command command =
       app.AddCommand("disable", "Switch planning off: new generations of jobs then run unplanned");
   AddServerArgs(command, args->server);
@@ -62,7 +62,7 @@ void AddDisableCommand(const Command& app) {
 }
 
 void AddEnableCommand(const Command& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<DisableArgs>();
   const Command command = app.AddCommand("enable", "Switch planning on again");
   AddServerArgs(command, args->server);
   command.AddOption("--why", args->why, "what the status page says");

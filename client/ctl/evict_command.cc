@@ -9,7 +9,7 @@
 namespace bucketd::ctl {
 namespace {
 
-struct Args {
+struct EvictArgs {
   ServerArgs server;
   SelectionArgs selection;
   bool all = false;
@@ -24,7 +24,7 @@ std::string EvictedText(const v1::EvictPlansResponse& evicted) {
   return text + "\n";
 }
 
-int Run(const Args& args) {
+int Run(const EvictArgs& args) {
   const absl::StatusOr<v1::PlanSelection> selection = SelectionOf(args.selection);
   if (!selection.ok()) return ReportCall(selection.status());
   if (args.all == (selection->ByteSizeLong() > 0)) {
@@ -43,7 +43,7 @@ int Run(const Args& args) {
 }  // namespace
 
 void AddEvictCommand(const Command& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<EvictArgs>();
   const Command command =
       app.AddCommand("evict", "Take plans away from its memory and store; they are computed again");
   AddServerArgs(command, args->server);

@@ -1,4 +1,3 @@
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,7 +15,7 @@
 namespace bucketd::ctl {
 namespace {
 
-struct Args {
+struct ExplainArgs {
   std::string graph, plan, a, b;
   CostFlags costs;
   bool json = false;
@@ -74,7 +73,7 @@ Whole ExplainAll(const Input& input, const Plan& plan, const Explainer& explaine
   return whole;
 }
 
-absl::StatusOr<Whole> Explain(const Args& args) {
+absl::StatusOr<Whole> Explain(const ExplainArgs& args) {
   ASSIGN_OR_RETURN(const Input input, Load(args.graph, args.costs));
   ASSIGN_OR_RETURN(const Plan plan, LoadPlan(input, args.plan));
   NoteOtherCosts(input, plan);
@@ -92,17 +91,17 @@ absl::StatusOr<Whole> Explain(const Args& args) {
   return Whole{explainer.Two(a, b)};
 }
 
-absl::Status Run(const Args& args) {
+absl::Status Run(const ExplainArgs& args) {
   ASSIGN_OR_RETURN(const Whole said, Explain(args));
   const std::string json = Json(said.json).Set("explanation", said.text).Text();
-  std::fputs((args.json ? json : ForTerminal(said.text)).c_str(), stdout);
+  Print(args.json ? json : ForTerminal(said.text));
   return absl::OkStatus();
 }
 
 }  // namespace
 
 void AddExplainCommand(const Command& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<ExplainArgs>();
   const Command command = app.AddCommand(
       "explain", "Say why buckets are as they are, or why two collectives are not together");
   AddGraphArgument(command, args->graph);

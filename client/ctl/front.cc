@@ -107,7 +107,7 @@ void PrintJson(const Input& input, const std::string& mode, const std::vector<Pa
        {"lower_bound_us", Json::Us(front[0].plan.lower_bound_ps)},
        {"program_order", FiguresJson(graph, untouched, Simulate(graph, untouched, input.costs))},
        {"front", Json::List(front, point)}});
-  std::fputs(object.Text().c_str(), stdout);
+  Print(object.Text());
 }
 
 absl::StatusOr<std::vector<ParetoPoint>> Search(const Input& input, const PlanOptions& options) {

@@ -27,7 +27,7 @@
 namespace bucketd::ctl {
 namespace {
 
-struct Args {
+struct ImportTraceArgs {
   ServerArgs server;
   std::vector<std::string> traces, links, kernels;
   std::string profile = kDefaultProfile, out, name, reporter, job;
@@ -50,7 +50,7 @@ struct Reported {
   std::string first_refusal;
 };
 
-absl::StatusOr<JoinOptions> OptionsFrom(const Args& args) {
+absl::StatusOr<JoinOptions> OptionsFrom(const ImportTraceArgs& args) {
   JoinOptions options;
   options.partial = args.partial;
   options.ranks_per_node = args.ranks_per_node;
@@ -63,7 +63,7 @@ absl::StatusOr<JoinOptions> OptionsFrom(const Args& args) {
   return options;
 }
 
-absl::StatusOr<TraceJoin> ReadAndJoin(const Args& args) {
+absl::StatusOr<TraceJoin> ReadAndJoin(const ImportTraceArgs& args) {
   std::vector<RankTrace> traces;
   for (const std::string& path : args.traces) {
     ASSIGN_OR_RETURN(RankTrace trace, ReadTorchTraceFile(path));
@@ -90,7 +90,7 @@ FitOptions WithoutLimits() {
   return options;
 }
 
-absl::StatusOr<Imported> Fit(TraceJoin join, const CostProfile& base, const Args& args) {
+absl::StatusOr<Imported> Fit(TraceJoin join, const CostProfile& base, const ImportTraceArgs& args) {
   Imported imported;
   imported.join = std::move(join);
   std::vector<ClassSamples> classes;
@@ -119,7 +119,7 @@ absl::StatusOr<Imported> Fit(TraceJoin join, const CostProfile& base, const Args
   return imported;
 }
 
-absl::StatusOr<CostProfile> BaseProfile(client::CostClient& costs, const Args& args) {
+absl::StatusOr<CostProfile> BaseProfile(client::CostClient& costs, const ImportTraceArgs& args) {
   if (!args.report) return FindProfile(args.profile);
   ASSIGN_OR_RETURN(const v1::GetProfileResponse got, costs.Get(args.profile));
   return ProfileFromProto(got.profile());
@@ -127,7 +127,7 @@ absl::StatusOr<CostProfile> BaseProfile(client::CostClient& costs, const Args& a
 
 // One stream a reporter: the host of a communicator's first rank, unless the user names one.
 absl::StatusOr<Reported> SendSamples(client::CostClient& costs, const TraceJoin& join,
-                                     const Args& args) {
+                                     const ImportTraceArgs& args) {
   std::map<std::string, std::vector<v1::CollectiveSample>> by_reporter;
   for (const JoinedCollective& seen : join.observations) {
     CollectiveSample sample;
@@ -267,7 +267,7 @@ std::string JsonOf(const Imported& imported, size_t traces, const Reported* repo
   return object.Text();
 }
 
-int Run(const Args& args) {
+int Run(const ImportTraceArgs& args) {
   absl::StatusOr<TraceJoin> join = ReadAndJoin(args);
   if (!join.ok()) return Report(join.status());
   client::CostClient costs(args.server.address, args.server.tls);
@@ -301,7 +301,7 @@ int Run(const Args& args) {
   if (!args.out.empty()) {
     absl::StrAppend(&text, "\n", args.out, ": profile ", imported->fit.profile.name, "\n");
   }
-  std::fputs(ForTerminal(text).c_str(), stdout);
+  Print(ForTerminal(text));
   return kDone;
 }
 
@@ -310,7 +310,7 @@ int Run(const Args& args) {
 void AddImportTraceCommand(const Command& costs) {
   const Command command = costs.AddCommand(
       "import-trace", "Traces of torch.profiler, one a rank, to a profile file or to samples");
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<ImportTraceArgs>();
   AddServerArgs(command, args->server);
   command.AddOption("traces", args->traces, "what export_chrome_trace wrote, JSON or gzip")
       .Required()

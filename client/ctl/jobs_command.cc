@@ -12,7 +12,7 @@
 namespace bucketd::ctl {
 namespace {
 
-struct Args {
+struct JobsArgs {
   ServerArgs server;
   std::optional<std::string> tenant;
   std::string job;
@@ -50,7 +50,7 @@ std::string JobsText(const v1::ListJobsResponse& jobs) {
   return text;
 }
 
-int Run(const Args& args) {
+int Run(const JobsArgs& args) {
   v1::ListJobsRequest request;
   if (args.tenant) request.set_tenant(*args.tenant);
   request.set_id(args.job);
@@ -62,7 +62,7 @@ int Run(const Args& args) {
 }  // namespace
 
 void AddJobsCommand(const Command& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<JobsArgs>();
   const Command command = app.AddCommand(
       "jobs", "List the jobs whose ranks agree on plans, and which ranks are waited for");
   AddServerArgs(command, args->server);

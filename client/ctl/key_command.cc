@@ -22,7 +22,7 @@
 namespace bucketd::ctl {
 namespace {
 
-struct Args {
+struct KeyArgs {
   PlanFlags flags;
   std::string other, other_profile;
   std::vector<std::string> other_options;
@@ -128,11 +128,11 @@ absl::Status PrintOne(const Side& side, bool json) {
     for (const auto& [name, value] : side.fields) table.AddRow({name, value});
     text = table.Text();
   }
-  std::fputs(ForTerminal(text).c_str(), stdout);
+  Print(ForTerminal(text));
   return absl::OkStatus();
 }
 
-absl::Status Run(const Args& args) {
+absl::Status Run(const KeyArgs& args) {
   ASSIGN_OR_RETURN(const PlanOptions options, OptionsFrom(args.flags));
   ASSIGN_OR_RETURN(const Side a, Load(args.flags.graph, options, args.flags.costs.profile));
   if (args.other.empty() && args.other_profile.empty() && args.other_options.empty()) {
@@ -150,11 +150,11 @@ absl::Status Run(const Args& args) {
            args.other_profile.empty() ? args.flags.costs.profile : args.other_profile));
   const std::vector<Difference> differences = Differences(a, b);
   if (args.json) {
-    std::fputs(JsonText(a, b, differences).c_str(), stdout);
+    Print(JsonText(a, b, differences));
     return absl::OkStatus();
   }
   if (differences.empty()) {
-    std::fputs("the keys are equal: one plan serves both\n", stdout);
+    Print("the keys are equal: one plan serves both\n");
     return absl::OkStatus();
   }
   Table table({{"field of the key"}, {"A"}, {"B"}});
@@ -168,7 +168,7 @@ absl::Status Run(const Args& args) {
 }  // namespace
 
 void AddKeyCommand(const Command& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<KeyArgs>();
   const Command command =
       app.AddCommand("key", "Show what a plan depends on, or why two requests differ");
   AddPlanFlags(command, args->flags);

@@ -15,7 +15,7 @@
 namespace bucketd::ctl {
 namespace {
 
-struct Args {
+struct PinArgs {
   ServerArgs server;
   std::string job;
   std::string tenant;
@@ -35,7 +35,7 @@ void AddNotReached(const v1::UnpinJobResponse& done, v1::UnpinJobResponse& sum) 
   }
 }
 
-int Release(client::AdminClient& admin, const Args& args) {
+int Release(client::AdminClient& admin, const PinArgs& args) {
   v1::UnpinJobRequest request;
   request.set_tenant(args.tenant);
   request.set_job_id(args.job);
@@ -61,7 +61,7 @@ int Release(client::AdminClient& admin, const Args& args) {
   return sum.not_reached_size() == 0 ? shown : kRefused;
 }
 
-int Pin(client::AdminClient& admin, const Args& args) {
+int Pin(client::AdminClient& admin, const PinArgs& args) {
   v1::PinJobRequest request;
   request.set_tenant(args.tenant);
   request.set_job_id(args.job);
@@ -77,7 +77,7 @@ int Pin(client::AdminClient& admin, const Args& args) {
   });
 }
 
-int Run(const Args& args) {
+int Run(const PinArgs& args) {
   client::AdminClient admin(args.server.address, args.server.tls);
   if (args.all && !args.release) {
     return ReportCall(
@@ -89,7 +89,7 @@ int Run(const Args& args) {
 }  // namespace
 
 void AddPinCommand(const Command& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<PinArgs>();
   const Command command =
       app.AddCommand("pin", "Keep the plans that a job's ranks agreed on, or let go of them");
   AddServerArgs(command, args->server);

@@ -30,7 +30,7 @@
 namespace bucketd::ctl {
 namespace {
 
-struct Args {
+struct PlanArgs {
   PlanFlags flags;
   std::string plan_out, trace_out, server;
   client::ClientTls tls;
@@ -78,7 +78,7 @@ void PrintJson(const Input& input, const Chosen& chosen, double planning_ms) {
       .Set("lower_bound_us", Json::Us(plan.lower_bound_ps))
       .Merge(StandingJson(StandingOf(graph, plan, input.costs)))
       .Set("diagnostics", DiagnosticsJson(plan));
-  std::fputs(object.Text().c_str(), stdout);
+  Print(object.Text());
 }
 
 void PrintText(const Input& input, const Chosen& chosen, double planning_ms) {
@@ -92,12 +92,12 @@ void PrintText(const Input& input, const Chosen& chosen, double planning_ms) {
                                   : BucketTable(DescribeBuckets(graph, plan)),
       AloneText(AloneUnder(input, plan)), "\n", SummaryTable(plan), "\n",
       StandingText(StandingOf(graph, plan, input.costs)));
-  std::fputs(ForTerminal(text).c_str(), stdout);
+  Print(ForTerminal(text));
   std::fprintf(stderr, "%splanned in %.1f ms\n", ForTerminal(DiagnosticLines(plan)).c_str(),
                planning_ms);
 }
 
-absl::Status WriteOutputs(const Args& args, const Input& input, const Plan& plan) {
+absl::Status WriteOutputs(const PlanArgs& args, const Input& input, const Plan& plan) {
   const Graph& graph = input.captured.graph;
   if (!args.plan_out.empty()) {
     RETURN_IF_ERROR(WriteFile(args.plan_out, PlanToJson(graph, plan)));
@@ -119,7 +119,7 @@ absl::Status AsReported(const absl::Status& status) {
 }
 
 // The server takes its own costs. Figures are those of this process's profile of that name.
-absl::StatusOr<Plan> PlanAt(const Args& args, const PlanOptions& options, const Input& input) {
+absl::StatusOr<Plan> PlanAt(const PlanArgs& args, const PlanOptions& options, const Input& input) {
   constexpr std::chrono::seconds kConnectTimeout(5), kDeadline(300);
   client::ClientOptions to;
   to.connect_timeout = kConnectTimeout;
@@ -133,14 +133,15 @@ absl::StatusOr<Plan> PlanAt(const Args& args, const PlanOptions& options, const 
   return WithFigures(input, std::move(remote->plan));
 }
 
-absl::StatusOr<Plan> MakeOrAsk(const Args& args, const PlanOptions& options, const Input& input) {
+absl::StatusOr<Plan> MakeOrAsk(const PlanArgs& args, const PlanOptions& options,
+                               const Input& input) {
   const Ticker ticker(absl::StrCat("planning ", WithThousands(input.captured.graph.size()),
                                    " nodes, mode ", options.mode, ", effort ", options.effort));
   if (!args.server.empty()) return PlanAt(args, options, input);
   return PlanHere(input, options);
 }
 
-absl::Status Run(const Args& args) {
+absl::Status Run(const PlanArgs& args) {
   ASSIGN_OR_RETURN(const PlanOptions options, OptionsFrom(args.flags));
   RETURN_IF_ERROR(AsUsage(options.Validate()));
   CostFlags costs = args.flags.costs;
@@ -165,7 +166,7 @@ absl::Status Run(const Args& args) {
 }  // namespace
 
 void AddPlanCommand(const Command& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<PlanArgs>();
   const Command command = app.AddCommand("plan", "Plan a captured graph and show the plan");
   AddPlanFlags(command, args->flags);
   AddCostsFlag(command, args->flags.costs.of);

@@ -12,7 +12,7 @@
 namespace bucketd::ctl {
 namespace {
 
-struct Args {
+struct PlansArgs {
   ServerArgs server;
   SelectionArgs selection;
   int32_t limit = 100;
@@ -47,7 +47,7 @@ std::string PlansText(const v1::ListPlansResponse& plans) {
   return text;
 }
 
-int Run(const Args& args) {
+int Run(const PlansArgs& args) {
   const absl::StatusOr<v1::PlanSelection> selection = SelectionOf(args.selection);
   if (!selection.ok()) return ReportCall(selection.status());
   v1::ListPlansRequest request;
@@ -62,7 +62,7 @@ int Run(const Args& args) {
 }  // namespace
 
 void AddPlansCommand(const Command& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<PlansArgs>();
   const Command command =
       app.AddCommand("plans", "List the plans that it keeps, the latest used first");
   AddServerArgs(command, args->server);

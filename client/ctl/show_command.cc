@@ -1,4 +1,3 @@
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,7 +12,7 @@
 namespace bucketd::ctl {
 namespace {
 
-struct Args {
+struct ShowArgs {
   std::string plan;
 };
 
@@ -34,21 +33,21 @@ std::vector<BucketLine> Lines(const PlanFile& file) {
   return lines;
 }
 
-absl::Status Run(const Args& args) {
+absl::Status Run(const ShowArgs& args) {
   ASSIGN_OR_RETURN(const PlanFile file, ReadPlanFile(args.plan));
   const Plan& plan = file.plan;
   const std::string text =
       absl::StrCat("graph ", ToHex(plan.graph_digest), ", ", plan.node_count, " nodes, planner ",
                    plan.planner, "\n", HowMade(plan, plan.cost_profile), "\n",
                    BucketTable(Lines(file)), "\n", SummaryTable(plan), DiagnosticLines(plan));
-  std::fputs(ForTerminal(text).c_str(), stdout);
+  Print(ForTerminal(text));
   return absl::OkStatus();
 }
 
 }  // namespace
 
 void AddShowCommand(const Command& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<ShowArgs>();
   const Command command =
       app.AddCommand("show", "Show a plan file, JSON or binary, without its graph");
   command.AddOption("plan", args->plan, "plan file").Required().TypeName("PLAN");

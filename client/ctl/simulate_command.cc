@@ -1,4 +1,3 @@
-#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -13,7 +12,7 @@
 namespace bucketd::ctl {
 namespace {
 
-struct Args {
+struct SimulateArgs {
   std::string graph, plan;
   CostFlags costs;
   bool json = false;
@@ -25,10 +24,10 @@ void PrintJson(const Graph& graph, const Plan& plan, const Simulation& simulatio
   const Json object = FiguresJson(graph, plan, simulation)
                           .Set("lower_bound_us", Json::Us(plan.lower_bound_ps))
                           .Set("over_lower_bound", Json::Number(absl::StrFormat("%.5f", over)));
-  std::fputs(object.Text().c_str(), stdout);
+  Print(object.Text());
 }
 
-absl::Status Run(const Args& args) {
+absl::Status Run(const SimulateArgs& args) {
   ASSIGN_OR_RETURN(const Input input, Load(args.graph, args.costs));
   ASSIGN_OR_RETURN(Plan plan, LoadPlan(input, args.plan));
   const Graph& graph = input.captured.graph;
@@ -40,14 +39,14 @@ absl::Status Run(const Args& args) {
     return absl::OkStatus();
   }
   plan.program_order = Simulate(graph, ProgramOrder(graph), input.costs).prediction;
-  std::fputs(SummaryTable(plan).c_str(), stdout);
+  Print(SummaryTable(plan));
   return absl::OkStatus();
 }
 
 }  // namespace
 
 void AddSimulateCommand(const Command& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<SimulateArgs>();
   const Command command =
       app.AddCommand("simulate", "Predict the step under a plan, or in program order without one");
   AddGraphArgument(command, args->graph);

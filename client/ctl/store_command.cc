@@ -1,4 +1,3 @@
-#include <cstdio>
 #include <ctime>
 #include <memory>
 #include <string>
@@ -48,8 +47,6 @@ std::string When(WallTime time) {
   std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M UTC", &utc);
   return text;
 }
-
-void Print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 // ---- stats
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -25,8 +24,6 @@
 
 namespace bucketd::ctl {
 namespace {
-
-void Print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 // A plan under a key that promises something else would be handed to jobs.
 absl::Status CheckEntry(const BundleEntry& entry) {

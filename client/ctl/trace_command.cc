@@ -14,7 +14,7 @@
 namespace bucketd::ctl {
 namespace {
 
-struct Args {
+struct TraceArgs {
   std::string graph, plan, out;
   CostFlags costs;
 };
@@ -31,7 +31,7 @@ std::string Picture(const Input& input, const Plan& plan, bool with_program_orde
   return TimelineSvg(graph, panels);
 }
 
-absl::Status Run(const Args& args) {
+absl::Status Run(const TraceArgs& args) {
   ASSIGN_OR_RETURN(const Input input, Load(args.graph, args.costs));
   ASSIGN_OR_RETURN(Plan plan, LoadPlan(input, args.plan));
   if (args.plan.empty()) plan.mode = "program order";
@@ -43,7 +43,7 @@ absl::Status Run(const Args& args) {
   const std::string trace = ChromeTrace(input.captured.graph, plan, input.costs,
                                         /*with_program_order=*/!args.plan.empty());
   if (args.out == "-") {
-    std::fputs(trace.c_str(), stdout);
+    Print(trace);
     return absl::OkStatus();
   }
   RETURN_IF_ERROR(WriteFile(args.out, trace));
@@ -54,7 +54,7 @@ absl::Status Run(const Args& args) {
 }  // namespace
 
 void AddTraceCommand(const Command& app) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<TraceArgs>();
   const Command command = app.AddCommand(
       "trace", "Write the predicted timeline of a plan, with program order beside it");
   AddGraphArgument(command, args->graph);

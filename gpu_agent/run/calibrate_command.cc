@@ -19,7 +19,7 @@
 namespace bucketd::agent {
 namespace {
 
-struct Args {
+struct CalibrateArgs {
   SessionOptions session;
   SweepOptions sweep;
   Delivery delivery;
@@ -57,7 +57,7 @@ class TablePrinter {
   CollectiveRow held_;
 };
 
-absl::StatusOr<CostProfile> BaseOf(const Args& args, const Session& session) {
+absl::StatusOr<CostProfile> BaseOf(const CalibrateArgs& args, const Session& session) {
   if (args.base.empty()) {
     return FindProfile(session.backend() == "nccl" ? "h100_nvlink" : "cpu_loopback");
   }
@@ -67,7 +67,7 @@ absl::StatusOr<CostProfile> BaseOf(const Args& args, const Session& session) {
 }
 
 // The file first: what was measured is not lost with the planner.
-absl::Status Keep(const Args& args, const CostProfile& profile) {
+absl::Status Keep(const CalibrateArgs& args, const CostProfile& profile) {
   if (!args.profile_out.empty()) {
     RETURN_IF_ERROR(WriteFile(args.profile_out, ProfileToJson(profile)));
     std::fprintf(stderr, "profile: %s\n", args.profile_out.c_str());
@@ -87,7 +87,7 @@ absl::Status Keep(const Args& args, const CostProfile& profile) {
                                                          said.status().message(), "; ", rest));
 }
 
-absl::Status Check(Args& args) {
+absl::Status Check(CalibrateArgs& args) {
   if (args.delivery.promote && args.delivery.planner.empty()) {
     return absl::OutOfRangeError("--promote: there is no --planner to do it");
   }
@@ -108,7 +108,7 @@ absl::Status Check(Args& args) {
 // Who computes on this machine's GPUs while no rank of ours does yet: in a container processes have
 // no names, and ours would count as others. "": nobody, or nobody is asked for. UNAVAILABLE: that
 // is not known.
-absl::StatusOr<std::string> WhoComputes(const Args& args) {
+absl::StatusOr<std::string> WhoComputes(const CalibrateArgs& args) {
   const bool asks = args.measure_when == "idle" && args.session.rank < 0;
   if (!asks || args.session.backend == "ring") return "";
   ASSIGN_OR_RETURN(const std::unique_ptr<Nvml> nvml, Nvml::Open());
@@ -134,7 +134,8 @@ struct Measured {
   SweepResult sweep;
 };
 
-absl::StatusOr<Measured> Measure(const Args& args, Session& session, Communicator& communicator) {
+absl::StatusOr<Measured> Measure(const CalibrateArgs& args, Session& session,
+                                 Communicator& communicator) {
   Measured measured{communicator.ToString(), {}};
   TablePrinter table(measured.by, session.ranks());
   ASSIGN_OR_RETURN(measured.sweep, Sweep(session.device(), session.copier(), communicator,
@@ -145,7 +146,7 @@ absl::StatusOr<Measured> Measure(const Args& args, Session& session, Communicato
 }
 
 // Ranks that measure differently would wait for each other.
-std::string WhatIsMeasured(const Args& args, const Session& session) {
+std::string WhatIsMeasured(const CalibrateArgs& args, const Session& session) {
   return absl::StrCat(BUCKETD_VERSION, ", ", session.backend(), ", ", args.session.ranks,
                       " a node, ", args.sweep.min_bytes, " to ", args.sweep.max_bytes, " bytes");
 }
@@ -180,7 +181,8 @@ absl::Status WhyItEnded(Session& session, Group& group, const absl::Status& own)
 }
 
 // The first of each node, before all ranks: whoever differs is told, whichever rank is late.
-absl::Status MeetNodes(const Args& args, const Session& session, client::AgentClient& client) {
+absl::Status MeetNodes(const CalibrateArgs& args, const Session& session,
+                       client::AgentClient& client) {
   v1::RendezvousRequest request;
   request.set_tenant(args.group.tenant);
   request.set_group(absl::StrCat(args.group.name, "/nodes"));
@@ -194,7 +196,7 @@ absl::Status MeetNodes(const Args& args, const Session& session, client::AgentCl
   return absl::Status(met.code(), absl::StrCat(met.message(), " (a rank stands for a node here)"));
 }
 
-absl::StatusOr<Measured> MeetAndMeasure(const Args& args, Session& session,
+absl::StatusOr<Measured> MeetAndMeasure(const CalibrateArgs& args, Session& session,
                                         client::AgentClient& client) {
   if (session.first_of_node()) RETURN_IF_ERROR(MeetNodes(args, session, client));
   GroupOptions options = args.group;
@@ -208,19 +210,19 @@ absl::StatusOr<Measured> MeetAndMeasure(const Args& args, Session& session,
   return measured;
 }
 
-absl::StatusOr<Measured> MeasureOverNodes(const Args& args, Session& session) {
+absl::StatusOr<Measured> MeasureOverNodes(const CalibrateArgs& args, Session& session) {
   client::AgentClient client(args.delivery.planner, args.delivery.tls);
   absl::StatusOr<Measured> measured = MeetAndMeasure(args, session, client);
   if (measured.ok()) return measured;
   return session.first_of_node() ? AsAbsence(measured.status()) : ToldByTheFirst();
 }
 
-absl::StatusOr<Measured> MeasureHere(const Args& args, Session& session) {
+absl::StatusOr<Measured> MeasureHere(const CalibrateArgs& args, Session& session) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator, session.Connect("calibrate"));
   return Measure(args, session, *communicator);
 }
 
-absl::Status Run(Args& args, const std::vector<std::string>& arguments) {
+absl::Status Run(CalibrateArgs& args, const std::vector<std::string>& arguments) {
   RETURN_IF_ERROR(Check(args));
   const absl::StatusOr<std::string> computing = WhoComputes(args);
   ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Open(args.session, arguments));
@@ -245,7 +247,7 @@ absl::Status Run(Args& args, const std::vector<std::string>& arguments) {
   return Keep(args, calibration.profile);
 }
 
-void AddNodesFlags(const Command& command, Args& args) {
+void AddNodesFlags(const Command& command, CalibrateArgs& args) {
   constexpr int kMostNodes = 64;
   command
       .AddOption("--nodes", args.session.nodes,
@@ -270,7 +272,7 @@ void AddNodesFlags(const Command& command, Args& args) {
 }  // namespace
 
 void AddCalibrateCommand(const Command& app, const std::vector<std::string>& arguments) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<CalibrateArgs>();
   const Command command = app.AddCommand(
       "calibrate",
       "Measure collectives and copies on this machine: a cost profile, for a file and the planner");

@@ -29,7 +29,7 @@ double Us(int64_t ps) { return static_cast<double>(ps) * 1e-6; }
 constexpr double kInPlaceShare = 0.2;
 
 // What the single collectives of a kind and dtype take in place and not, by size.
-struct Places {
+struct PlaceTimes {
   double in_place_ps = 0.0, out_of_place_ps = 0.0;
   // What one that is (not) in place takes, times this, is what the line stands for.
   double Factor(bool in_place) const {
@@ -40,10 +40,10 @@ struct Places {
 };
 
 std::vector<ClassSamples> SamplesOf(const SweepResult& sweep, const CalibrationOf& of) {
-  std::map<std::tuple<CollectiveKind, DType, int64_t>, Places> places;
+  std::map<std::tuple<CollectiveKind, DType, int64_t>, PlaceTimes> places;
   for (const CollectiveRow& row : sweep.collectives) {
     if (row.launches != 1) continue;
-    Places& at = places[{row.kind, row.dtype, row.bytes}];
+    PlaceTimes& at = places[{row.kind, row.dtype, row.bytes}];
     (row.in_place ? at.in_place_ps : at.out_of_place_ps) =
         static_cast<double>(Median(row.picoseconds));
   }

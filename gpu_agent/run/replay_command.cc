@@ -17,7 +17,7 @@
 namespace bucketd::agent {
 namespace {
 
-struct Args {
+struct ReplayArgs {
   SessionOptions session;
   std::string plan, graph, profile, trace;
   int rounds = 10;
@@ -41,7 +41,7 @@ Json PartsJson(const PartTimes& times) {
 
 int64_t Sum(const PartTimes& times) { return times.copy_in_ps + times.wire_ps + times.copy_out_ps; }
 
-void PrintJson(const Args& args, const std::string& backend, const ReplayPlan& plan,
+void PrintJson(const ReplayArgs& args, const std::string& backend, const ReplayPlan& plan,
                const ReplayResult& result) {
   std::vector<Json> buckets;
   for (size_t k = 0; k < result.buckets.size(); ++k) {
@@ -92,7 +92,7 @@ void PrintTable(const ReplayPlan& plan, const ReplayResult& result) {
               Change(result.total_ps, plan.predicted_total_ps).c_str());
 }
 
-absl::Status Run(const Args& args, const std::vector<std::string>& arguments) {
+absl::Status Run(const ReplayArgs& args, const std::vector<std::string>& arguments) {
   ASSIGN_OR_RETURN(const ReplayPlan plan, LoadReplayPlan(args.plan, args.graph, args.profile));
   ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Open(args.session, arguments));
   ASSIGN_OR_RETURN(const ReplayResult result, Replay(*session, plan, args.rounds));
@@ -115,7 +115,7 @@ absl::Status Run(const Args& args, const std::vector<std::string>& arguments) {
 }  // namespace
 
 void AddReplayCommand(const Command& app, const std::vector<std::string>& arguments) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<ReplayArgs>();
   const Command command = app.AddCommand(
       "replay", "Run a plan's collectives on this machine, with timers in the place of compute");
   AddSessionFlags(command, args->session);

@@ -49,7 +49,7 @@ absl::Status CheckPlan(const Graph& graph, const Plan& plan, const std::string& 
 
 // A collective that is in no bucket, as a bucket of its own.
 absl::StatusOr<BucketSpec> Alone(const Graph& graph, NodeId n) {
-  const Collective& c = graph.collective(graph.collective_of(n));
+  const bucketd::Collective& c = graph.collective(graph.collective_of(n));
   BucketSpec spec;
   spec.name = graph.Describe(n);
   spec.mesh_dim = graph.group(c).mesh_dim;

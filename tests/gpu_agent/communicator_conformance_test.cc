@@ -61,7 +61,7 @@ class Trial {
       : ranks_(ranks), collective_(collective), in_place_(in_place) {
     const int size = ranks.size();
     for (int rank = 0; rank < size; ++rank) {
-      inputs_.push_back(Payload(collective, rank, size, !factory.ring_order));
+      inputs_.push_back(PayloadOf(collective, rank, size, !factory.ring_order));
       Device& device = *ranks.devices[static_cast<size_t>(rank)];
       memory_.push_back(
           *device.Allocate(InputBytes(collective, size) + OutputBytes(collective, size)));

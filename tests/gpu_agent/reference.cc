@@ -174,7 +174,7 @@ NarrowFormat FormatOf(DType dtype) {
   }
 }
 
-Bytes Payload(const Collective& collective, int rank, int size, bool exact) {
+Bytes PayloadOf(const Collective& collective, int rank, int size, bool exact) {
   const DType dtype = collective.dtype;
   const int64_t width = ItemSize(dtype) / NumbersIn(dtype);
   Bytes bytes(static_cast<size_t>(InputBytes(collective, size)));

@@ -26,7 +26,7 @@ NarrowFormat FormatOf(DType dtype);  // REQUIRES: f16, bf16, f8
 
 // Input of a rank: integers of all bits; floating point that rounds in sums, or, if `exact`, small
 // integers whose sums do not.
-Bytes Payload(const Collective& collective, int rank, int size, bool exact);
+Bytes PayloadOf(const Collective& collective, int rank, int size, bool exact);
 
 // Every rank's output for these inputs of all ranks.
 std::vector<Bytes> Expected(const Collective& collective, const std::vector<Bytes>& inputs,

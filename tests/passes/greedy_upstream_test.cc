@@ -56,7 +56,7 @@ TEST(GreedyUpstream, AWaitThatIsFilteredOutDoesNotEndARun) {
   EXPECT_THAT(Sizes(Greedy(net.Build(), Upstream({kMiB}))), ElementsAre(4));
 }
 
-Graph Equal(int count) {
+Graph SameSize(int count) {
   Net net;
   std::vector<NodeId> waits;
   for (int i = 0; i < count; ++i) {
@@ -67,8 +67,8 @@ Graph Equal(int count) {
 }
 
 TEST(GreedyUpstream, T3_10_TorchAsksForTheCapOfBucketZeroOnly) {
-  EXPECT_THAT(Sizes(Greedy(Equal(6), Upstream({2 * 1024, 4 * 1024}))), ElementsAre(2, 2, 2));
-  EXPECT_THAT(Sizes(Greedy(Equal(6), Upstream({2 * 1024, 4 * 1024}, 1500))), ElementsAre(2, 4));
+  EXPECT_THAT(Sizes(Greedy(SameSize(6), Upstream({2 * 1024, 4 * 1024}))), ElementsAre(2, 2, 2));
+  EXPECT_THAT(Sizes(Greedy(SameSize(6), Upstream({2 * 1024, 4 * 1024}, 1500))), ElementsAre(2, 4));
 }
 
 // All-reduces a1, a2 of one dtype and b1, b2 of another: b1 is computed from a1, a2 from b2.
@@ -221,9 +221,9 @@ TEST(GreedyUpstream, TheStableSortPutsUsersBehindTheMergedWait) {
 
 TEST(PreBucket, OffLeavesThePlanAlone) {
   PlanOptions options = GreedyOptions({kMiB});
-  EXPECT_THAT(Sizes(RunPass("pre-bucket", Equal(4), options)), ElementsAre(4));
+  EXPECT_THAT(Sizes(RunPass("pre-bucket", SameSize(4), options)), ElementsAre(4));
   options.pre_bucketing = false;
-  EXPECT_THAT(Sizes(RunPass("pre-bucket", Equal(4), options)), IsEmpty());
+  EXPECT_THAT(Sizes(RunPass("pre-bucket", SameSize(4), options)), IsEmpty());
 }
 
 }  // namespace

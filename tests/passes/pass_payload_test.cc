@@ -17,12 +17,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-Plan Planned(const Graph& graph, const PlanOptions& options) {
-  const absl::StatusOr<Plan> plan = MakePlan(graph, CostsOf(graph), options);
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return plan.ok() ? *plan : Plan();
-}
-
 // Two reduce-scatters of `elements` per rank each.
 Graph Scatters(int64_t rows, int64_t columns) {
   Net net;

@@ -17,12 +17,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-Plan Planned(const Graph& graph, const PlanOptions& options) {
-  const absl::StatusOr<Plan> plan = MakePlan(graph, CostsOf(graph), options);
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return plan.ok() ? *plan : Plan();
-}
-
 PlanOptions Free(std::string buckets) {
   PlanOptions options = Manual(std::move(buckets));
   options.numerics = Numerics::kFree;

@@ -16,12 +16,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Plan Planned(const Graph& graph, const PlanOptions& options) {
-  const absl::StatusOr<Plan> plan = MakePlan(graph, CostsOf(graph), options);
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return plan.ok() ? *plan : Plan();
-}
-
 std::string Order(const Graph& graph, const PlanOptions& options) {
   return Text(graph, Planned(graph, options));
 }

@@ -145,7 +145,7 @@ def test_what_needs_torch_says_so_where_there_is_none(bare):
 def test_the_quickstarts_example_trains_with_the_planner_that_the_wheel_carries_and_the_tools_read_its_plans(trainer):
     out = trainer.folder / "out"
     said = trainer.run("python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 4, trainer.examples / "train_llama.py",
-                       "--steps", 3, "--layers", 2, "--out-dir", out).stdout
+                       "--steps", 3, "--layers", 1, "--out-dir", out).stdout
     result = json.loads((out / "result.json").read_text())
     # Odd shapes: the bits of eager FSDP2 come of its order of payloads alone.
     assert result["planned equals eager FSDP2"] and not result["planned equals unplanned"]

@@ -255,7 +255,7 @@ TEST(PeerJobsTest, TrainersReleasesLookForReplicasOnceAPeriodAndAnOperatorsEachT
 
 TEST(UnreachedTest, AReplicaIsNamedForAMinuteOrUntilItAnswers) {
   const SteadyTime start = Now();
-  const auto after = [&](int seconds) { return start + std::chrono::seconds(seconds); };
+  const auto after = [&](int s) { return start + std::chrono::seconds(s); };
   Unreached unreached;
   EXPECT_EQ(unreached.InWords(start), "");
   unreached.Failed("a:1", "no route", start);

@@ -19,19 +19,19 @@ namespace {
 struct Free {
   void operator()(std::byte* memory) const { Must(cudaFree(memory), "cudaFree"); }
 };
-using OnGpu = std::unique_ptr<std::byte, Free>;
+using GpuMemory = std::unique_ptr<std::byte, Free>;
 
-OnGpu Allocate(size_t bytes) {
+GpuMemory Allocate(size_t bytes) {
   void* memory = nullptr;
   Must(cudaMalloc(&memory, bytes), "cudaMalloc");
-  return OnGpu(static_cast<std::byte*>(memory));
+  return GpuMemory(static_cast<std::byte*>(memory));
 }
 
 // A tensor on both sides that begins so many bytes into an allocation and ends with it.
 struct Tensor {
   size_t begin = 0;
   std::vector<std::byte> host;
-  OnGpu gpu;
+  GpuMemory gpu;
 
   Tensor(size_t begin_at, size_t bytes) : begin(begin_at), host(begin_at + bytes) {
     gpu = Allocate(std::max<size_t>(host.size(), 1));
@@ -83,8 +83,8 @@ List RandomList(std::mt19937_64& random, int segments) {
 }
 
 template <class T>
-OnGpu UploadAll(const std::vector<T>& items) {
-  OnGpu memory = Allocate(items.size() * sizeof(T));
+GpuMemory UploadAll(const std::vector<T>& items) {
+  GpuMemory memory = Allocate(items.size() * sizeof(T));
   Must(cudaMemcpy(memory.get(), items.data(), items.size() * sizeof(T), cudaMemcpyHostToDevice),
        "upload");
   return memory;
@@ -94,7 +94,7 @@ OnGpu UploadAll(const std::vector<T>& items) {
 void RunTiles(const std::vector<Segment>& segments, int blocks) {
   if (blocks == 0) Must(ResidentBlocks(blocks), "the grid");
   const std::vector<Tile> tiles = *Cut(segments);
-  const OnGpu table = UploadAll(tiles);
+  const GpuMemory table = UploadAll(tiles);
   Must(LaunchTiles(reinterpret_cast<const Tile*>(table.get()), static_cast<uint32_t>(tiles.size()),
                    blocks, nullptr),
        "the tile kernel");
@@ -111,8 +111,8 @@ void RunSegments(const std::vector<Segment>& segments) {
     first.push_back(tiles);
     tiles += static_cast<uint32_t>(Cutting(segment, kTileBytes).tiles());
   }
-  const OnGpu table = UploadAll(some);
-  const OnGpu sums = UploadAll(first);
+  const GpuMemory table = UploadAll(some);
+  const GpuMemory sums = UploadAll(first);
   int blocks = 0;
   Must(ResidentBlocks(blocks), "the grid");
   Must(LaunchSegments(reinterpret_cast<const Segment*>(table.get()),

@@ -28,8 +28,6 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-std::vector<int32_t> InOrder() { return {0, 1, 2, 3}; }
-
 double Seconds(absl::Time since) { return absl::ToDoubleSeconds(absl::Now() - since); }
 
 double MiB(int64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(kMiB); }

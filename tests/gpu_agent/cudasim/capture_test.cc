@@ -18,8 +18,6 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-std::vector<int32_t> InOrder() { return {0, 1, 2, 3}; }
-
 // A step that is captured, after one that is not, with tensors at other addresses; then replayed
 // with other steps beside it.
 TEST(CaptureTest, AReplayedStepGivesItsBytesUnderEverySeed) {

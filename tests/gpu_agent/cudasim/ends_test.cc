@@ -19,8 +19,6 @@ using ::testing::IsEmpty;
 
 constexpr absl::Duration kPatience = absl::Seconds(15);
 
-std::vector<int32_t> InOrder() { return {0, 1, 2, 3}; }
-
 // Two lanes, whose kernels are one behind the other: that of the second is behind one of the first,
 // which waits for a peer that is gone.
 TEST(EndsTest, AnErrorEndsLanesThatWaitForEachOther) {

@@ -57,7 +57,7 @@ TEST(LibraryOnGpusTest, StepsAreEnqueuedOneBehindTheOther) {
       std::vector<std::unique_ptr<Trainer::StepData>> runs;
       for (int step = 0; step < 3; ++step) {
         runs.push_back(mine.Prepare());
-        EXPECT_EQ(mine.Enqueue(*runs.back(), {0, 1, 2, 3}, Fault::kNone), "");
+        EXPECT_EQ(mine.Enqueue(*runs.back(), InOrder(), Fault::kNone), "");
       }
       EXPECT_EQ(mine.Step(), "");
       EXPECT_EQ(mine.Close(), 1);
@@ -80,7 +80,7 @@ TEST(LibraryOnGpusTest, AStepThatHasBeenBeforeCostsLaunchesAlone) {
       if (step == sets.size()) tables = world.tables_made(rank);
       Trainer::StepData& run = *sets[step % sets.size()];
       mine.Upload(run);
-      EXPECT_EQ(mine.Enqueue(run, {0, 1, 2, 3}, Fault::kNone), "");
+      EXPECT_EQ(mine.Enqueue(run, InOrder(), Fault::kNone), "");
       EXPECT_EQ(mine.Check(run), "");
     }
     EXPECT_EQ(world.tables_made(rank), tables);
@@ -120,7 +120,7 @@ TEST(LibraryOnGpusTest, ADeadPeerIsAnErrorAndNothingIsFreedInUse) {
       std::vector<std::unique_ptr<Trainer::StepData>> runs;
       while (error.empty()) {
         runs.push_back(mine.Prepare());
-        error = mine.Enqueue(*runs.back(), {0, 1, 2, 3}, Fault::kNone);
+        error = mine.Enqueue(*runs.back(), InOrder(), Fault::kNone);
       }
       EXPECT_THAT(error, HasSubstr("remote error"));
       EXPECT_EQ(mine.Close(), 1);
@@ -146,7 +146,7 @@ TEST(LibraryOnGpusTest, AnErrorBehindTheLastJoinIsSaid) {
             return world.KillRank(1, true);
           }
           const auto run = mine.Prepare();
-          EXPECT_EQ(mine.Enqueue(*run, {0, 1, 2, 3}, Fault::kNone), "");
+          EXPECT_EQ(mine.Enqueue(*run, InOrder(), Fault::kNone), "");
           joined.set_value();
           mine.Drain();
           char* error = nullptr;
@@ -166,7 +166,7 @@ TEST(LibraryOnGpusTest, AnAbortOrACloseUnderWayFreesNothingInUse) {
     OnGpus(world, 1, [&](Trainer& mine, int) {
       EXPECT_EQ(mine.Step(), "");
       const auto run = mine.Prepare();
-      mine.Enqueue(*run, {0, 1, 2, 3}, Fault::kNone);
+      mine.Enqueue(*run, InOrder(), Fault::kNone);
       if (seed % 2 == 0) bucket_executor_abort(mine.executor(), "no more");
       EXPECT_EQ(mine.Close(), 1);
       mine.Drain();
@@ -191,7 +191,7 @@ TEST(LibraryOnGpusTest, WhatHangsAtACloseIsSaidInTimeAndKeepsItsMemory) {
     CudaStream stream(rank, mine.stream(), false);
     auto gate = stream.Shut();
     ASSERT_TRUE(gate.ok()) << gate.status();
-    EXPECT_EQ(mine.Enqueue(*run, {0, 1, 2, 3}, Fault::kNone), "");
+    EXPECT_EQ(mine.Enqueue(*run, InOrder(), Fault::kNone), "");
     const absl::Time begin = absl::Now();
     EXPECT_EQ(mine.Close(), 0);
     EXPECT_GT(absl::Now() - begin, absl::Seconds(9));

@@ -22,7 +22,7 @@ namespace {
 using ::testing::IsEmpty;
 
 // The executor's or not, kind, sequence, time, whether it is a cost sample.
-using Told = std::tuple<uint64_t, int, uint32_t, uint32_t, bool>;
+using OfRun = std::tuple<uint64_t, int, uint32_t, uint32_t, bool>;
 
 int KindOf(const std::string& what) {
   if (what == "AllGather") return static_cast<int>(CollectiveKind::kAllGather);
@@ -30,8 +30,8 @@ int KindOf(const std::string& what) {
                                               : CollectiveKind::kReduceScatter);
 }
 
-std::vector<Told> Simulated(sim::World& world) {
-  std::vector<Told> all;
+std::vector<OfRun> Simulated(sim::World& world) {
+  std::vector<OfRun> all;
   for (const sim::KernelRun& run : world.kernels()) {
     const bool own = absl::StartsWith(run.comm, kOwnCommunicators);
     all.emplace_back(own ? kKernelsOfBuckets : kTorchsOwn, KindOf(run.what),
@@ -42,8 +42,8 @@ std::vector<Told> Simulated(sim::World& world) {
   return all;
 }
 
-std::vector<Told> Heard(const std::vector<RunRecord>& records, size_t from) {
-  std::vector<Told> all;
+std::vector<OfRun> Heard(const std::vector<RunRecord>& records, size_t from) {
+  std::vector<OfRun> all;
   for (size_t k = from; k < records.size(); ++k) {
     const RunRecord& record = records[k];
     all.emplace_back(record.plan, record.kind, record.step, record.wire_ns, record.link != kNoLink);
@@ -92,7 +92,7 @@ TEST(ProfilerOnGpusTest, EveryCollectiveIsToldWithTheSimulationsOwnTime) {
           {.seed = seed, .devices = kRanks, .resident = 2, .profiler_interface = interface});
       Train(world, kSteps);
       ASSERT_THAT(world.findings(), IsEmpty()) << seed;
-      const std::vector<Told> all = Simulated(world);
+      const std::vector<OfRun> all = Simulated(world);
       ASSERT_GE(all.size(), static_cast<size_t>(kSteps * kRanks) * (4 + 4));
       const std::vector<RunRecord> records = heard.Wait(before + all.size());
       ASSERT_EQ(Heard(records, before), all) << "seed " << seed << ", interface " << interface;

@@ -15,11 +15,11 @@ using ::testing::IsEmpty;
 // A launch takes the host longer than a small collective takes the GPUs. What was measured is the
 // collective, and the launch beside it.
 TEST(SweepTest, TheHostsLaunchIsNotInACollectivesTime) {
-  constexpr int kRanks = 2;
+  constexpr int kPeers = 2;
   constexpr int64_t kLaunch = 500'000;
-  sim::World world({.devices = kRanks, .launch_ns = kLaunch});
-  Meeting meeting(world, kRanks, 1);
-  OnRanks(kRanks, [&](int rank) {
+  sim::World world({.devices = kPeers, .launch_ns = kLaunch});
+  Meeting meeting(world, kPeers, 1);
+  OnRanks(kPeers, [&](int rank) {
     CudaDevice device(rank, "cuda simulated", world.nccl_api());
     const auto copier = *CudaCopier::Create(rank);
     const auto communicator = *meeting.Join(device, rank, 0, absl::Seconds(30));

@@ -15,13 +15,14 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr int kRanks = 3;
-constexpr absl::Duration kTimeout = absl::Seconds(2);
+constexpr int kMembers = 3;
+constexpr absl::Duration kPatience = absl::Seconds(2);
 
 Program TwoLanes() {
   std::vector<BucketSpec> buckets = {
-      Spec(CollectiveKind::kAllGather, BucketMode::kPacked, DType::kF32, kRanks, {100, 7}),
-      Spec(CollectiveKind::kReduceScatter, BucketMode::kPacked, DType::kBF16, kRanks, {31, 2000})};
+      Spec(CollectiveKind::kAllGather, BucketMode::kPacked, DType::kF32, kMembers, {100, 7}),
+      Spec(CollectiveKind::kReduceScatter, BucketMode::kPacked, DType::kBF16, kMembers,
+           {31, 2000})};
   buckets[1].lane = 1;
   return ProgramOf(std::move(buckets));
 }
@@ -30,23 +31,23 @@ Program TwoLanes() {
 TEST(WindowsTest, ARefusalOnAnyRankLeavesAllRanksWithoutThem) {
   const Program program = TwoLanes();
   for (uint64_t seed = 1; seed <= Seeds(400) / 4; ++seed) {  // each waits for a part of a timeout
-    const int refused = static_cast<int>(seed) % kRanks;
+    const int refused = static_cast<int>(seed) % kMembers;
     const ncclResult_t why = seed % 2 == 0 ? ncclInternalError : ncclInvalidArgument;
-    sim::World world({.seed = seed, .devices = kRanks, .window = [refused, why](int rank) {
+    sim::World world({.seed = seed, .devices = kMembers, .window = [refused, why](int rank) {
                         return rank == refused ? why : ncclSuccess;
                       }});
-    Meeting meeting(world, kRanks, 2);
+    Meeting meeting(world, kMembers, 2);
     testing::internal::CaptureStderr();
-    OnRanks(kRanks, [&](int rank) {
+    OnRanks(kMembers, [&](int rank) {
       const absl::Time begin = absl::Now();
-      GpuRank mine(world, meeting, program, rank, 2, kTimeout);
+      GpuRank mine(world, meeting, program, rank, 2, kPatience);
       ASSERT_TRUE(mine.opened().ok()) << mine.opened() << ", seed " << seed;
-      EXPECT_LT(absl::Now() - begin, kTimeout);
+      EXPECT_LT(absl::Now() - begin, kPatience);
       EXPECT_EQ(mine.Step(), "") << "seed " << seed;
       EXPECT_EQ(mine.Step(true), "") << "seed " << seed;
     });
     const std::string said = testing::internal::GetCapturedStderr();
-    for (int rank = 0; rank < kRanks; ++rank) {
+    for (int rank = 0; rank < kMembers; ++rank) {
       EXPECT_THAT(said, HasSubstr(absl::StrCat("3 ranks, rank ", rank, " on cuda:", rank,
                                                " simulated runs without registered memory: ")));
     }
