@@ -32,9 +32,12 @@ class Step:
     def __init__(self):
         self.mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
 
+    def model(self):
+        return sharded_model(self.mesh, 6, 7, blocks=1)
+
     def __call__(self, backend, between=lambda: None):
         torch._dynamo.reset()
-        model = sharded_model(self.mesh, 6, 7)
+        model = self.model()
         generator = torch.Generator().manual_seed(RANK)
         loss = torch.compile(model, backend=backend)(torch.randint(0, 13, (2, 5), generator=generator))
         between()
@@ -247,7 +250,7 @@ class Cases:
 
     def rank_1_never_comes(self):
         if RANK == 1:
-            sharded_model(self.step.mesh, 6, 7)  # which the ranks do together
+            self.step.model()  # which the ranks do together
             return {}
         return outcome(lambda: self.step(self.backend(deadline=6)))
 
