@@ -4,6 +4,7 @@ import json
 
 import pytest
 from ranks import run_ranks
+from trainers_page import blocks
 
 WORLD = 2
 TIMEOUT = 20.0  # seconds of a bucket
@@ -37,3 +38,14 @@ def test_no_work_is_left_to_wait_for_and_nobody_warns(ranks):
     assert found["warned"] == []
     for words in ("unwaited", "Warning", "another order than the plan"):
         assert not any(words in text for text in said), said
+
+
+@pytest.mark.slow
+def test_the_pages_rounds_on_gloo_run(tmp_path):
+    """A few of them: after thousands, gloo damages a rank's heap."""
+    (code,) = blocks("gloo with several collectives in flight", "python")
+    few = code.replace("range(2500)", "range(5)")
+    assert few != code
+    script = tmp_path / "rounds.py"
+    script.write_text(few)
+    run_ranks(str(script), 3, timeout=100)
