@@ -87,6 +87,25 @@ TEST(PrimaryGroup, T1_13_IsTheGroupWithMostParameterGathers) {
   EXPECT_THAT(upstream::FindTraffic(graph, false).groups, ElementsAre(0, 1));
 }
 
+// Gathers on dp, and more reduce-scatters on tp.
+TEST(PrimaryGroup, T1_13_GathersCountBeforeReduceScatters) {
+  for (const int gathers : {2, 0}) {
+    Net net;
+    const GroupId second = net.AddGroup("tp", 2);
+    std::vector<NodeId> waits = {net.Input("x", {64, 64})};
+    for (int i = 0; i < gathers; ++i) {
+      waits.push_back(net.Gather(absl::StrCat(i), net.Parameter(absl::StrCat("w", i), kSmall)));
+    }
+    const NodeId gradient = net.Call("use", waits, {64, 64});
+    net.OnGroup(second);
+    for (const char* name : {"a", "b", "c"}) {
+      net.Out(net.Scatter(name, net.Call(absl::StrCat("of_", name), {gradient}, {8, 64})),
+              SlotKind::kParameterGradient, name);
+    }
+    EXPECT_EQ(Primary(net.Build()), gathers > 0 ? 0 : second);
+  }
+}
+
 TEST(PrimaryGroup, T1_14_AnEmptyGraphHasNone) {
   const Graph graph = Net().Build();
   EXPECT_EQ(Primary(graph), -1);
