@@ -25,6 +25,14 @@ milliseconds Left(RetryingClient::Time until) {
   return std::chrono::ceil<milliseconds>(until - steady_clock::now());
 }
 
+// `status`, which also says what went before it.
+absl::Status After(const absl::Status& status, absl::string_view earlier) {
+  absl::Status both(status.code(), absl::StrCat(status.message(), "; before: ", earlier));
+  status.ForEachPayload(
+      [&](absl::string_view url, const absl::Cord& payload) { both.SetPayload(url, payload); });
+  return both;
+}
+
 double Seconds(milliseconds time) { return static_cast<double>(time.count()) / 1000; }
 
 }  // namespace
@@ -57,6 +65,14 @@ absl::Status RetryingClient::Call(Route& route, absl::string_view method, Time u
 
 absl::Status RetryingClient::Once(Route& route, absl::string_view method, Time until,
                                   const Attempt& attempt, bool& gone) {
+  const absl::Status status = TryOnce(route, method, until, attempt, gone);
+  if (status.ok()) route.obeyed_.clear();
+  if (ReasonOf(status) != kDeadline || route.obeyed_.empty()) return status;
+  return After(status, route.obeyed_);
+}
+
+absl::Status RetryingClient::TryOnce(Route& route, absl::string_view method, Time until,
+                                     const Attempt& attempt, bool& gone) {
   gone = false;
   RETURN_IF_ERROR(Admit(route, method, until));
   RETURN_IF_ERROR(Choose(route, std::min(options_.connect_timeout, Left(until))));
@@ -202,10 +218,7 @@ absl::Status RetryingClient::AwaitReturn(Route& route, absl::string_view method,
   const absl::Status found = Find(route, method, until, options_.connect_timeout, /*probe=*/false);
   if (found.ok() || !channels_.one()) return found;
   // gRPC says of a server that it waited for in vain that time was up, and not why.
-  absl::Status why(found.code(), absl::StrCat(found.message(), "; before: ", gone.message()));
-  found.ForEachPayload(
-      [&](absl::string_view url, const absl::Cord& payload) { why.SetPayload(url, payload); });
-  return why;
+  return After(found, gone.message());
 }
 
 void RetryingClient::Pause(int attempt, Time until) {
@@ -221,6 +234,7 @@ bool RetryingClient::Obey(Route& route, const absl::Status& error, absl::string_
   if (reason != "OVERLOADED" && reason != "QUOTA_USED_UP" && reason != "DRAINING") return false;
   const auto asked = RetryAfter(error);
   if (!asked.has_value()) return false;
+  route.obeyed_ = std::string(error.message());
   if (reason == "DRAINING" && Leave(route, *asked)) return true;
   absl::BitGen random;
   const milliseconds pause(absl::Uniform(absl::IntervalClosed, random, asked->count(),

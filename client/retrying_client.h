@@ -38,6 +38,7 @@ class Route {
   const bool meets_;
   ServerList servers_;
   std::shared_ptr<ServerChannel> at_;
+  std::string obeyed_;  // what the call that is being made was refused with last
 };
 
 // Thread-safe.
@@ -60,7 +61,8 @@ class RetryingClient {
 
   // The parts of it, for calls that go on where they stopped.
   //
-  // One attempt, if the breaker lets it. Where nobody answered, `gone` is set.
+  // One attempt, if the breaker lets it. Where nobody answered, `gone` is set; where time is up in
+  // it, the error says what the attempt before was refused with.
   absl::Status Once(Route& route, absl::string_view method, Time until, const Attempt& attempt,
                     bool& gone);
   // Returns once a server answers at the address; UNREACHABLE if none does within the connect
@@ -82,6 +84,8 @@ class RetryingClient {
  private:
   absl::Status Admit(Route& route, absl::string_view method, Time until);
   absl::Status CheckTime(absl::string_view method, Time until) const;
+  absl::Status TryOnce(Route& route, absl::string_view method, Time until, const Attempt& attempt,
+                       bool& gone);
   // Whom `route` asks now: without asking, but names are looked up.
   absl::Status Choose(Route& route, std::chrono::milliseconds patience);
   // Returns once somebody answers, within `patience`.

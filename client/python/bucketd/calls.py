@@ -111,6 +111,7 @@ class Route:
         self._meets = meets
         self._lines = caller.lines(about, 0.0) if caller.names_known() else []
         self._line: Line | None = self._preferred()[0] if self._lines else None
+        self._obeyed: PlannerError | None = None  # what the call that is being made was refused with last
 
     @property
     def target(self) -> str:
@@ -143,21 +144,15 @@ class Route:
             self.await_return(method, until)
 
     def once(self, method: str, request, until: float):
-        """One attempt, if the breaker lets it."""
-        self._set_out(method, until)
-        left = remaining(until, method, self.target)
+        """One attempt, if the breaker lets it. Where time is up in it, the error says what the attempt before was refused with."""
         try:
-            reply = self._ask(method, request, until)
-        except grpc.RpcError as error:
-            failure = from_rpc_error(error, self._line.target, method)
-        else:
-            self._answered()
-            return reply
-        if failure.answered:
-            self._answered()
-        elif failure.code == grpc.StatusCode.DEADLINE_EXCEEDED and left >= PROBE_TIMEOUT:
-            self._nobody_answered()  # one that went away is not given up yet: await_return finds out
-        raise failure
+            reply = self._attempt(method, request, until)
+        except PlannerError as failure:
+            if failure.reason == "DEADLINE" and self._obeyed is not None:
+                raise failure.after(self._obeyed) from self._obeyed
+            raise
+        self._obeyed = None
+        return reply
 
     def await_return(self, method: str, until: float) -> None:
         """Returns once somebody answers at the address; UNREACHABLE if nobody does within the connect timeout."""
@@ -176,6 +171,7 @@ class Route:
         does not ask, or `until` would pass."""
         if failure.reason not in ("OVERLOADED", "QUOTA_USED_UP", "DRAINING") or failure.retry_after is None:
             return False
+        self._obeyed = failure
         if failure.reason == "DRAINING" and self._leave(failure.retry_after):
             return True
         pause = failure.retry_after * random.uniform(1.0, 1.5)
@@ -263,6 +259,22 @@ class Route:
             self._lines = self._caller.lines(self._about, end - time.monotonic(), names_hold=1.0)
 
     # -- one attempt
+
+    def _attempt(self, method: str, request, until: float):
+        self._set_out(method, until)
+        left = remaining(until, method, self.target)
+        try:
+            reply = self._ask(method, request, until)
+        except grpc.RpcError as error:
+            failure = from_rpc_error(error, self._line.target, method)
+        else:
+            self._answered()
+            return reply
+        if failure.answered:
+            self._answered()
+        elif failure.code == grpc.StatusCode.DEADLINE_EXCEEDED and left >= PROBE_TIMEOUT:
+            self._nobody_answered()  # one that went away is not given up yet: await_return finds out
+        raise failure
 
     def _ask(self, method: str, request, until: float):
         if callable(request):

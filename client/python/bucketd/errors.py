@@ -54,6 +54,10 @@ class PlannerError(BucketdError):
         self.retry_after = retry_after  # seconds, where the service says so, or the address was given up until then
         self.answered = answered  # a server said so
 
+    def after(self, earlier: PlannerError) -> PlannerError:
+        """The same, which also says what went before it."""
+        return PlannerError(self.reason, f"{self.message}; before: {earlier}", self.metadata, self.code, self.retry_after, self.answered)
+
 
 class EmbeddedError(BucketdError):
     """The private planner could not be started or reached."""
