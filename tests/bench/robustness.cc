@@ -5,10 +5,11 @@
 // of the worst set. Prints a Markdown table; exit code 1 if more than 1 % of the sets of costs lose
 // more than 3 %, or the mean loss is above 0.5 %.
 //
-//   robustness DISTRIBUTION FIRST SEEDS CONFIG GRAPH.json.gz...
+//   robustness DISTRIBUTION FIRST SEEDS CONFIG GRAPH...
 //     DISTRIBUTION: uniform, lognormal, grouped, compute, wires (perturbed_costs.h says what each
 //     is) FIRST, SEEDS: the first seed, and how many sets of costs a pair CONFIG:
-//     "option=value,option=value"
+//     "option=value,option=value" GRAPH: a file, or generated:SEED or generated-large:SEED for a
+//     step of every generated kind
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -20,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 
@@ -29,6 +31,7 @@
 #include "passes/planner.h"
 #include "passes/replan.h"
 #include "passes/sim/simulator.h"
+#include "tests/passes/generated_steps.h"
 #include "tests/passes/perturbed_costs.h"
 
 namespace bucketd {
@@ -144,6 +147,31 @@ absl::StatusOr<Line> Measure(const CapturedGraph& captured, const CostProfile& p
   return line;
 }
 
+struct NamedGraph {
+  std::string name;
+  CapturedGraph captured;
+};
+
+// A file's; or of "generated:SEED" and "generated-large:SEED" one of every kind.
+absl::StatusOr<std::vector<NamedGraph>> GraphsOf(absl::string_view named) {
+  std::vector<NamedGraph> graphs;
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(named, absl::MaxSplits(':', 1));
+  uint32_t seed = 0;
+  const bool large = parts.first == "generated-large";
+  if ((large || parts.first == "generated") && absl::SimpleAtoi(parts.second, &seed)) {
+    for (size_t kind = 0; kind < testing::GeneratedKinds().size(); ++kind) {
+      graphs.push_back({absl::StrCat(testing::GeneratedKinds()[kind], large ? ", large" : ""),
+                        testing::GeneratedStep(kind, seed, large)});
+    }
+    return graphs;
+  }
+  const std::string file = std::filesystem::path(std::string(named)).filename().string();
+  ASSIGN_OR_RETURN(CapturedGraph captured, ReadCapturedGraphFile(std::string(named)));
+  graphs.push_back({file.substr(0, file.find(".json")), std::move(captured)});
+  return graphs;
+}
+
 absl::Status Run(int argc, char** argv, bool& holds) {
   Sets sets;
   const auto* named = argc < 6
@@ -153,8 +181,7 @@ absl::Status Run(int argc, char** argv, bool& holds) {
   if (named == std::end(kDistributions) || !absl::SimpleAtoi(argv[2], &sets.first) ||
       !absl::SimpleAtoi(argv[3], &sets.count) || sets.count < 1) {
     return absl::InvalidArgumentError(
-        "usage: robustness uniform|lognormal|grouped|compute|wires FIRST SEEDS CONFIG "
-        "GRAPH.json.gz...");
+        "usage: robustness uniform|lognormal|grouped|compute|wires FIRST SEEDS CONFIG GRAPH...");
   }
   sets.how = named->second;
   PlanOptions options;
@@ -164,23 +191,24 @@ absl::Status Run(int argc, char** argv, bool& holds) {
     RETURN_IF_ERROR(SetOption(options, option.first, option.second));
   }
   std::printf(
-      "| %-30s | %-12s | mean loss %% | worst loss %% | buckets changed %% | lost by keeping %% "
+      "| %-40s | %-12s | mean loss %% | worst loss %% | buckets changed %% | lost by keeping %% "
       "|\n",
       "graph", "profile");
   std::printf("| --- | --- | ---: | ---: | ---: | ---: |\n");
   Summary summary;
   for (int i = 5; i < argc; ++i) {
-    const std::string name = std::filesystem::path(argv[i]).filename().string();
-    ASSIGN_OR_RETURN(const CapturedGraph captured, ReadCapturedGraphFile(argv[i]));
-    if (captured.graph.collectives().empty()) continue;
-    for (const CostProfile& profile : BuiltInProfiles()) {
-      if (profile.name == "cpu_loopback") continue;  // not one of the referee's
-      ASSIGN_OR_RETURN(const Line line, Measure(captured, profile, options, sets));
-      std::printf("| %-30s | %-12s | %11.3f | %12.3f | %17.1f | %17.3f |%s\n",
-                  name.substr(0, name.find(".json")).c_str(), profile.name.c_str(), 100 * line.mean,
-                  100 * line.worst, 100 * line.changed, 100 * line.kept, ReasonOf(line).c_str());
-      std::fflush(stdout);
-      summary.Add(line);
+    ASSIGN_OR_RETURN(const std::vector<NamedGraph> graphs, GraphsOf(argv[i]));
+    for (const NamedGraph& graph : graphs) {
+      if (graph.captured.graph.collectives().empty()) continue;
+      for (const CostProfile& profile : BuiltInProfiles()) {
+        if (profile.name == "cpu_loopback") continue;  // not one of the referee's
+        ASSIGN_OR_RETURN(const Line line, Measure(graph.captured, profile, options, sets));
+        std::printf("| %-40s | %-12s | %11.3f | %12.3f | %17.1f | %17.3f |%s\n", graph.name.c_str(),
+                    profile.name.c_str(), 100 * line.mean, 100 * line.worst, 100 * line.changed,
+                    100 * line.kept, ReasonOf(line).c_str());
+        std::fflush(stdout);
+        summary.Add(line);
+      }
     }
   }
   summary.Print(argv[1], sets.count);
