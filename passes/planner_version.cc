@@ -2,6 +2,6 @@
 
 namespace bucketd {
 
-const char kPlannerVersion[] = "10";
+const char kPlannerVersion[] = "11";
 
 }  // namespace bucketd

@@ -72,6 +72,7 @@ void Decoder::Reset(const Settings& settings, int64_t memory_cap, const Partitio
   deferred_ps_ = 0;
   deferred_sorted_ = false;
   main_ = 0;
+  left_ = 0;
   batch_of_.assign(transfers, -1);
   launched_.clear();
   outstanding_.resize(2 * groups);

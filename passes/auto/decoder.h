@@ -201,8 +201,8 @@ class Decoder {
 
   // decoder_memory.cc
   void NoteLive(int64_t most_bytes);
-  LeaderId Position() const;
-  int64_t Extra() const;
+  LeaderId Position();
+  int64_t Extra();
   bool RootFits(LeaderId start, int64_t bytes, int64_t extra);
   bool TightMemory() const;
   void AddGathered(CollectiveId c);
@@ -242,6 +242,7 @@ class Decoder {
   int64_t deferred_ps_ = 0;
   bool deferred_sorted_ = false;
   LeaderId main_ = 0;  // first leader of the main chain that is not done
+  LeaderId left_ = 0;  // behind the main chain's end: first kernel that is not done
   std::vector<std::pair<LeaderId, size_t>> stack_;  // and how far it has been looked through
   Stalls stalls_;
 

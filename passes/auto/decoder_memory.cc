@@ -20,8 +20,18 @@ void Decoder::NoteLive(int64_t most_bytes) {
   over_.back().bytes = std::max(over_.back().bytes, most_bytes - cap_);
 }
 
-// Where the step stands in program order: nothing before it is still to come.
-LeaderId Decoder::Position() const {
+// Where the step stands in program order: no kernel before it is still to come. The main chain may
+// end far before the step does: in a forward whose last results are reduced, what the last layer
+// computes is leaf work, and memory is at its peak there.
+LeaderId Decoder::Position() {
+  if (main_ >= problem_.size()) {
+    constexpr uint8_t kNoKernel = kStart | kWait | kPinnedWait | kRootWork;
+    const auto passed = [&](LeaderId l) {
+      return done_[Index(l)] != 0 || (leaders_[Index(l)].is & kNoKernel) != 0;
+    };
+    while (left_ < problem_.size() && passed(left_)) ++left_;
+    return left_;
+  }
   if (ready_.empty()) return main_;
   const LeaderId next = ready_.front();
   return done_[Index(next)] || (leaders_[Index(next)].is & kRootWork) != 0 ? main_
@@ -29,14 +39,14 @@ LeaderId Decoder::Position() const {
 }
 
 // Live bytes beyond what program order holds here and what gathers brought early.
-int64_t Decoder::Extra() const {
+int64_t Decoder::Extra() {
   return std::max<int64_t>(0, memory_.live() - problem_.live[Index(Position())] - gathered_bytes_);
 }
 
 // Whether memory holds a root's result of so many bytes from here to where program order gathers
 // it. What fits would if it were smaller, or gathered earlier.
 bool Decoder::RootFits(LeaderId start, int64_t bytes, int64_t extra) {
-  if (start <= main_) return true;
+  if (start <= (main_ < problem_.size() ? main_ : Position())) return true;
   if (memory_.live() + bytes > cap_) return false;
   const int64_t most = profile_.Max(std::min(Position(), start - 1), start);
   const int64_t grouped = most + extra + bytes;

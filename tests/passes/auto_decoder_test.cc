@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
@@ -144,6 +146,42 @@ TEST(Decoder, ASmallerCapGivesAPlanWithLessMemory) {
   const Figures tight = decoder.Decode(eager, before, nullptr).figures;
   EXPECT_GT(loose.peak_bytes, before);
   EXPECT_LT(tight.peak_bytes, loose.peak_bytes);
+}
+
+// Below the first reduction's result there is only the last reduction, so what comes last is leaf
+// work, as a forward's last layer is.
+TEST(Decoder, BehindTheMainChainsEndAGatherStillWaitsForMemory) {
+  Net net;
+  const auto product = [&](std::string name, NodeId a, NodeId b, Shape shape) {
+    return net.Call(std::move(name), {a, b}, std::move(shape), 0, "aten.mm.default");
+  };
+  const NodeId square = net.Input("square", {64, 64});
+  const NodeId tall = net.Input("tall", {1024, 64}), flat = net.Input("flat", {64, 1024});
+  NodeId y = net.Reduce("first", product("a", net.Input("x", {64, 64}), square, {64, 64}));
+  for (int i = 0; i < 40; ++i) y = product(absl::StrCat("c", i), y, square, {64, 64});
+  y = product("narrow", flat, product("wide", tall, y, {1024, 64}), {64, 64});
+  const NodeId weight = net.Gather("w", net.Parameter("w", {8, 64}));
+  net.Out(net.Reduce("last", product("b", y, weight, {64, 64})), SlotKind::kOutput);
+  const Graph graph = net.Build();
+  StatedCosts stated;
+  for (NodeId n = 0; n < graph.size(); ++n) {
+    stated.node_us.push_back(graph.kind(n) == NodeKind::kCall ? 10.0 : 0.0);
+  }
+  stated.links.assign(graph.collectives().size(), {1.0, 1e11, false});
+  const absl::StatusOr<Costs> costs = Costs::FromFile(graph, stated, {});
+  ASSERT_TRUE(costs.ok()) << costs.status();
+  const PlanOptions options = Free();
+  Setting setting(graph, *costs, options);
+  ASSERT_EQ(setting.problem.transfer(0).use, search::Use::kInline);
+  ASSERT_TRUE(absl::c_linear_search(setting.problem.is_leaf, true));
+  Decoder decoder(setting.problem);
+  Settings eager;
+  eager.eager = true;
+  eager.slack_ps = search::kNever / 2;
+  const int64_t before = setting.context.program_order.peak_bytes;
+  EXPECT_LE(decoder.Decode(eager, before, nullptr).figures.peak_bytes, before);
+  // With memory for both it goes early.
+  EXPECT_GT(decoder.Decode(eager, 2 * before, nullptr).figures.peak_bytes, before);
 }
 
 TEST(Decoder, AnOrderThatIsGivenUpWouldHaveTakenLongerAndOneThatIsNotIsTheSame) {
