@@ -201,6 +201,7 @@ class Decoder {
 
   // decoder_memory.cc
   void NoteLive(int64_t most_bytes);
+  LeaderId Reached();
   LeaderId Position();
   int64_t Extra();
   bool RootFits(LeaderId start, int64_t bytes, int64_t extra);

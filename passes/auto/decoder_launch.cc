@@ -28,7 +28,7 @@ void Decoder::Boundary(int64_t next_ps) {
     if (batch_of_[Index(c)] < 0) Launch({c});
   }
   inline_ready_.clear();
-  if (next_drop_ <= main_) DropGathered();
+  if (next_drop_ <= Reached()) DropGathered();
   for (size_t g = NextWire(0, next_ps); g != SIZE_MAX; g = NextWire(g + 1, next_ps)) {
     FeedWire(static_cast<GroupId>(g), next_ps);
   }
@@ -143,7 +143,7 @@ bool Decoder::FixedBucketFits(CollectiveId head, size_t from) {
     bytes += problem_.transfer(roots[i]).out_bytes;
     lowest = std::min(lowest, problem_.transfer(roots[i]).start);
   }
-  return lowest <= main_ ||
+  return lowest <= Reached() ||
          profile_.Max(std::min(Position(), lowest - 1), lowest) + Extra() + bytes <= cap_;
 }
 
@@ -318,7 +318,7 @@ Form Decoder::FormThatFits(const std::vector<CollectiveId>& members, Form form) 
   }
   const bool fits =
       memory_.live() + out_bytes <= cap_ &&
-      (lowest <= main_ ||
+      (lowest <= Reached() ||
        profile_.Max(std::min(Position(), lowest - 1), lowest) + Extra() + out_bytes <= cap_);
   return fits ? form : Form::kGrouped;
 }

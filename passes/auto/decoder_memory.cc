@@ -16,26 +16,32 @@ constexpr int kMaxRounds = 200;
 void Decoder::NoteLive(int64_t most_bytes) {
   out_.figures.peak_bytes = std::max(out_.figures.peak_bytes, most_bytes);
   if (most_bytes <= cap_) return;
-  if (over_.empty() || over_.back().at != main_) over_.push_back({main_, 0});
+  const LeaderId at = Reached();
+  if (over_.empty() || over_.back().at != at) over_.push_back({at, 0});
   over_.back().bytes = std::max(over_.back().bytes, most_bytes - cap_);
 }
 
-// Where the step stands in program order: no kernel before it is still to come. The main chain may
-// end far before the step does: in a forward whose last results are reduced, what the last layer
-// computes is leaf work, and memory is at its peak there.
-LeaderId Decoder::Position() {
-  if (main_ >= problem_.size()) {
-    constexpr uint8_t kNoKernel = kStart | kWait | kPinnedWait | kRootWork;
-    const auto passed = [&](LeaderId l) {
-      return done_[Index(l)] != 0 || (leaders_[Index(l)].is & kNoKernel) != 0;
-    };
-    while (left_ < problem_.size() && passed(left_)) ++left_;
-    return left_;
+// How far program order would be: at the main chain's next kernel or, behind its end, at the first
+// kernel that is left. That may be much: of a forward whose last results are reduced, the last
+// layer is leaf work, and memory is often at its peak there.
+LeaderId Decoder::Reached() {
+  if (main_ < problem_.size()) return main_;
+  constexpr uint8_t kNoKernel = kStart | kWait | kPinnedWait | kRootWork;
+  while (left_ < problem_.size() &&
+         (done_[Index(left_)] != 0 || (leaders_[Index(left_)].is & kNoKernel) != 0)) {
+    ++left_;
   }
-  if (ready_.empty()) return main_;
+  return left_;
+}
+
+// Where the step stands in program order: nothing before it is still to come.
+LeaderId Decoder::Position() {
+  const LeaderId reached = Reached();
+  if (ready_.empty()) return reached;
   const LeaderId next = ready_.front();
-  return done_[Index(next)] || (leaders_[Index(next)].is & kRootWork) != 0 ? main_
-                                                                           : std::min(main_, next);
+  return done_[Index(next)] || (leaders_[Index(next)].is & kRootWork) != 0
+             ? reached
+             : std::min(reached, next);
 }
 
 // Live bytes beyond what program order holds here and what gathers brought early.
@@ -46,7 +52,7 @@ int64_t Decoder::Extra() {
 // Whether memory holds a root's result of so many bytes from here to where program order gathers
 // it. What fits would if it were smaller, or gathered earlier.
 bool Decoder::RootFits(LeaderId start, int64_t bytes, int64_t extra) {
-  if (start <= (main_ < problem_.size() ? main_ : Position())) return true;
+  if (start <= Reached()) return true;
   if (memory_.live() + bytes > cap_) return false;
   const int64_t most = profile_.Max(std::min(Position(), start - 1), start);
   const int64_t grouped = most + extra + bytes;
@@ -58,8 +64,9 @@ bool Decoder::TightMemory() const { return memory_.live() + memory_.live() / 200
 
 void Decoder::AddGathered(CollectiveId c) {
   const Transfer& t = problem_.transfer(c);
-  if (t.start <= main_) return;
-  profile_.Add(main_, t.start, t.out_bytes);
+  const LeaderId reached = Reached();
+  if (t.start <= reached) return;
+  profile_.Add(reached, t.start, t.out_bytes);
   gathered_bytes_ += t.out_bytes;
   gathered_.push_back(c);
   std::push_heap(gathered_.begin(), gathered_.end(), [&](CollectiveId a, CollectiveId b) {
@@ -70,7 +77,8 @@ void Decoder::AddGathered(CollectiveId c) {
 
 // Gathers that program order, too, would have made by now.
 void Decoder::DropGathered() {
-  while (!gathered_.empty() && problem_.transfer(gathered_.front()).start <= main_) {
+  const LeaderId reached = Reached();
+  while (!gathered_.empty() && problem_.transfer(gathered_.front()).start <= reached) {
     std::pop_heap(gathered_.begin(), gathered_.end(), [&](CollectiveId a, CollectiveId b) {
       return problem_.transfer(a).start > problem_.transfer(b).start;
     });

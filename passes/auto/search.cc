@@ -165,7 +165,7 @@ void Search::ReserveWhereOver() {
   LeaderId first = -1;
   for (const Overflow& over : decoder_.over()) {
     const int64_t bytes = over.bytes + over.bytes / 20 + 1024;
-    if (first >= 0 && over.at - first <= around) {
+    if (first >= 0 && over.at >= first && over.at - first <= around) {
       reserves_.back().bytes = std::max(reserves_.back().bytes, bytes);
       continue;
     }
