@@ -134,7 +134,7 @@ part "kernels bit for bit" 30 "The kernels copy other bytes than the processor: 
 part "copies" 60 "Wrong bits: use no bucket here, and report the line. Below the goal: nothing is wrong, but packing takes longer than it could; copies.tsv has every size and rival. Was the GPU busy with something else (nvidia-smi)?" \
   "$checks/gpu_checks" copies "$out/copies.tsv"
 if [ -s "$out/copies.tsv" ]; then
-  part "torch's FSDP operators" 45 "Nothing is wrong: torch's own copies are faster at the sizes above, so that packed buckets of these gain less than planned." \
+  part "torch's FSDP operators" 30 "Nothing is wrong: torch's own copies are faster at the sizes above, so that packed buckets of these gain less than planned." \
     "$python" tests/gpu_agent/checks/torch_ops.py "$out/copies.tsv"
 else
   skip "torch's FSDP operators" "there are no copies to compare with"
@@ -149,9 +149,6 @@ part "NCCL" 60 "A collective hung or gave other bits than the processor's: try a
 [ "${nccl:-0}" -ge 30 ] || skip "NCCL, 2 and 3 ranks" "$several"
 part "an executor on a GPU" 90 "$steps A goal that is missed is a figure to plan with, no fault." \
   env -u NCCL_LAUNCH_ORDER_IMPLICIT "$checks/gpu_steps" --gtest_brief=1
-# NCCL orders launches by context, and refuses two threads that launch at once there. Two ranks of one process are that; a trainer's are not.
-part "lanes in NCCL's launch order" 20 "Two lanes hang beside torch's collectives though NCCL orders its launches: $steps" \
-  env NCCL_LAUNCH_ORDER_IMPLICIT=1 NCCL_LAUNCH_RACE_FATAL=0 "$checks/gpu_steps" --gtest_brief=1 --gtest_filter='*Lanes*'
 if [ "${nccl:-0}" -ge 30 ]; then
   part "NCCL's profiler plugin" 15 "Leave NCCL_PROFILER_PLUGIN unset with this NCCL: its interface is another one, or the kernels' clock is. NCCL_DEBUG=INFO says what NCCL makes of the plugin. Nothing else is concerned." \
     env LD_LIBRARY_PATH="$checks:${LD_LIBRARY_PATH:-}" NCCL_PROFILER_PLUGIN="${GPU_CHECKS_PLUGIN:-$checks/libbucketd_nccl_profiler.so}" "$checks/gpu_steps" --gtest_brief=1 --gtest_filter='ProfilerPlugin.*'
@@ -159,15 +156,23 @@ else
   skip "NCCL's profiler plugin" "a communicator of one rank runs no kernel, and $several"
 fi
 # torch has its own NCCL already, of which its communicators are: one that was put beside the programs would be another.
-part "torch's tensors" 45 "The Python client's part on GPUs (client/python/bucketd/on_device.py) gives other bits than torch.distributed, or fails: trainers on this machine leave executor=\"bucketd\" out. torch's version stands above." \
+part "torch's tensors" 30 "The Python client's part on GPUs (client/python/bucketd/on_device.py) gives other bits than torch.distributed, or fails: trainers on this machine leave executor=\"bucketd\" out. torch's version stands above." \
   env -u BUCKETD_NCCL_LIB LD_LIBRARY_PATH="$checks:${LD_LIBRARY_PATH:-}" "$python" tests/gpu_agent/checks/torch_buckets.py "$checks/libbucket_executor.so"
+# Processes, as a trainer's ranks are, so that NCCL's order of launches is that of one rank: two that share a context hang by it.
+if [ "${nccl:-0}" -ge 30 ]; then
+  part "torch's tensors, 2 processes" 60 "Two ranks give other bits than torch.distributed, or hang: NCCL_DEBUG=INFO says what NCCL does. Until it is right here, trainers on this machine leave executor=\"bucketd\" out." \
+    env -u BUCKETD_NCCL_LIB ${BUCKETD_NCCL_LIB:+LD_PRELOAD="$BUCKETD_NCCL_LIB"} NCCL_LAUNCH_ORDER_IMPLICIT=1 LD_LIBRARY_PATH="$checks:${LD_LIBRARY_PATH:-}" \
+    "$python" tests/gpu_agent/checks/torch_buckets.py --ranks 2 "$checks/libbucket_executor.so"
+else
+  skip "torch's tensors, 2 processes" "$several"
+fi
 part "shared bucket memory" 15 "Memory that one process exports to another does not outlive it, or is not given back: containers want one /dev/shm and may not forbid the driver's file descriptors. No trainer uses it yet." \
   "$checks/gpu_checks" sharing
 if [ "${nccl:-0}" -ge 30 ]; then
   # Two processes on one GPU take turns, and others may compute there: slow, but every payload is verified.
   # Its exit codes are others than ours.
   # shellcheck disable=SC2016
-  part "calibrate through NCCL" 30 "bucket-agent cannot measure with NCCL here; its last line says why. With --backend ring it measures the processor's." \
+  part "calibrate through NCCL" 20 "bucket-agent cannot measure with NCCL here; its last line says why. With --backend ring it measures the processor's." \
     env LD_LIBRARY_PATH="$checks:${LD_LIBRARY_PATH:-}" bash -c '"$0" "$@" || exit 1' \
     "$checks/bucket-agent" calibrate --backend nccl --ranks 2 --max-bytes 65536 --measure-when always --profile-out "$out/profile.json"
 else
@@ -179,14 +184,14 @@ for tool in memcheck initcheck racecheck; do
   if [ -z "$sanitizer" ]; then
     skip "kernels under $tool" "compute-sanitizer is not here; CUDA's toolkit has it"
   else
-    part "kernels under $tool" 30 "$found" env GPU_CHECKS_TIMES=1 "$sanitizer" --tool $tool --error-exitcode 9 "$checks/gpu_checks" bits
+    part "kernels under $tool" 20 "$found" env GPU_CHECKS_TIMES=1 "$sanitizer" --tool $tool --error-exitcode 9 "$checks/gpu_checks" bits
   fi
 done
 if [ -z "$sanitizer" ]; then
   skip "closes under memcheck" "compute-sanitizer is not here; CUDA's toolkit has it"
 else
   # NCCL tries out what a GPU has by calls that fail: they are no errors here.
-  part "closes under memcheck" 30 "$found" env GPU_CHECKS_TIMES=2 "$sanitizer" --tool memcheck --report-api-errors no --error-exitcode 9 "$checks/gpu_steps" --gtest_brief=1 --gtest_filter='*Close*'
+  part "closes under memcheck" 60 "$found" env GPU_CHECKS_TIMES=1 "$sanitizer" --tool memcheck --report-api-errors no --error-exitcode 9 "$checks/gpu_steps" --gtest_brief=1 --gtest_filter='*Close*'
 fi
 
 case $worst in

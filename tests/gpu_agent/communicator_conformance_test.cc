@@ -40,6 +40,14 @@ class Ranks {
     }
   }
 
+  // All at once, as ranks end: some kinds wait for each other there.
+  ~Ranks() {
+    std::vector<std::future<void>> closes;
+    for (auto& one : communicators) {
+      closes.push_back(std::async(std::launch::async, [&one] { one = nullptr; }));
+    }
+  }
+
   int size() const { return static_cast<int>(communicators.size()); }
   absl::Status Wait(size_t rank) {
     return streams[rank]->Record()->Wait(absl::Now() + absl::Minutes(1));

@@ -15,6 +15,7 @@
 #include "gpu_agent/library/handle.h"
 #include "tests/gpu_agent/on_gpu.h"
 #include "tests/gpu_agent/platform.h"
+#include "tests/gpu_agent/shared_context.h"
 
 namespace bucketd::agent {
 
@@ -73,6 +74,7 @@ struct Opening {
   std::vector<int32_t> order = {0, 1, 2, 3};  // of the plan's starts
   std::function<void(bucket_executor_options&, std::vector<bucket_channel>&)> change = nullptr;
   FindGpus gpus = Gpus;
+  SharedContext* shared = nullptr;
 };
 
 // A rank of a trainer: its GPU, its stream, its communicators, and an executor of the library's.
@@ -84,7 +86,8 @@ class Trainer {
         device_(GpuOf(rank), "a trainer's GPU", Api()),
         stream_(OfATrainers(GpuOf(rank))),
         other_(OfATrainers(GpuOf(rank))),
-        comms_(parents.Join(rank)) {
+        comms_(parents.Join(rank)),
+        shared_(how.shared) {
     for (const BucketSpec& spec : specs_) {
       buckets_.push_back({spec.name.c_str(), spec.lane, static_cast<int32_t>(spec.kind),
                           static_cast<int32_t>(spec.op), static_cast<int32_t>(spec.dtype),
@@ -149,12 +152,18 @@ class Trainer {
   }
   // What the close said of the executor's end.
   const std::string& ended() const { return ended_; }
+  // All ranks, where they share a context.
+  void Meet() {
+    if (shared_ != nullptr) shared_->Meet();
+  }
 
   // All buckets in the order that is given, compute beside them, all joined; what is wrong with
   // what came out, or an error. `Enqueue` is the part of it in which the host waits for nothing.
   std::string Step(std::vector<int32_t> order = {0, 1, 2, 3}, Fault fault = Fault::kNone) {
     auto run = Prepare();
+    Meet();
     const std::string error = Enqueue(*run, order, fault);
+    Meet();
     if (!error.empty()) return kept_.push_back(std::move(run)), error;
     if (fault == Fault::kFreeBeforeJoin) return kept_.push_back(std::move(run)), "";
     const std::string mistake = Check(*run);
@@ -266,6 +275,7 @@ class Trainer {
   CudaDevice device_;
   const std::unique_ptr<CudaStream> stream_, other_;
   const std::vector<ncclComm_t> comms_;
+  SharedContext* const shared_;
   std::unique_ptr<Buffer> arena_, scratch_;
   const uint8_t plan_[32] = {};
   std::vector<bucket_spec> buckets_;
@@ -280,8 +290,10 @@ class Trainer {
 
 inline void OnGpus(int lanes, const std::function<void(Trainer&, int)>& run, double timeout = 30) {
   const Parents parents(lanes);
+  SharedContext shared(kRanks);
   OnRanks(kRanks, [&](int rank) {
-    Trainer mine(parents, rank, {.lanes = lanes, .timeout = timeout});
+    Trainer mine(parents, rank,
+                 {.lanes = lanes, .timeout = timeout, .shared = Simulated() ? nullptr : &shared});
     ASSERT_TRUE(mine.opened().ok()) << mine.opened();
     run(mine, rank);
   });

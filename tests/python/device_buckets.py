@@ -6,9 +6,9 @@ from bucketd.graph import Collective, CollectiveKind, DType, Graph, Group, Node,
 from bucketd.plan import Step, StepKind
 
 
-def graph_and_plan(ranks: int, group: str = ""):
+def graph_and_plan(ranks: int, group: str = "", lanes: int = 1):
     """Buckets: all-gathers, packed; a reduce-scatter, packed, its copies beside its wire; an all-reduce of two, grouped. All of them
-    start, then all end."""
+    start, then all end. With two lanes the reduce-scatter is on the second."""
     nodes = []
 
     def collective(kind, rows, columns, dtype=DType.F32):
@@ -16,7 +16,8 @@ def graph_and_plan(ranks: int, group: str = ""):
         nodes.append(Node(NodeKind.PLACEHOLDER, "placeholder", outputs=[Tensor(dtype, shape)]))
         out = {CollectiveKind.ALL_GATHER: (rows * ranks, columns), CollectiveKind.REDUCE_SCATTER: (rows // ranks, columns)}.get(kind, shape)
         op = ReduceOp.NONE if kind == CollectiveKind.ALL_GATHER else ReduceOp.SUM
-        nodes.append(Node(NodeKind.COLLECTIVE, kind.name.lower(), [len(nodes) - 1], [Tensor(dtype, out)], collective=Collective(kind, 0, op)))
+        lane = lanes - 1 if kind == CollectiveKind.REDUCE_SCATTER else 0
+        nodes.append(Node(NodeKind.COLLECTIVE, kind.name.lower(), [len(nodes) - 1], [Tensor(dtype, out)], collective=Collective(kind, lane, op)))
         return len(nodes) - 1
 
     members = [
@@ -30,7 +31,7 @@ def graph_and_plan(ranks: int, group: str = ""):
     order = [Step(kind, k) for kind in (StepKind.START, StepKind.WAIT) for k in range(len(buckets))]
     prediction = types.SimpleNamespace(total_ps=0, exposed_ps=0, peak_bytes=0)
     plan = types.SimpleNamespace(data=b"a plan of the tests", backend="nccl", buckets=buckets, order=order, prediction=prediction)
-    return Graph("buckets", nodes, [Group("dp", 0, ranks, group, tuple(range(ranks)))]), plan
+    return Graph("buckets", nodes, [Group("dp", lane, ranks, group, tuple(range(ranks))) for lane in range(lanes)]), plan
 
 
 def shapes(graph, plan, bucket: int) -> list:

@@ -67,7 +67,9 @@ TEST_F(Steps, KeepTheirBytesAndNoMemory) {
         } else {
           Trainer::StepData& data = *kept[static_cast<size_t>(step) % kept.size()];
           mine.Upload(data);
+          mine.Meet();
           mistake = mine.Enqueue(data, InOrder(), Fault::kNone);
+          mine.Meet();
           if (mistake.empty()) mistake = mine.Check(data);
         }
         if (!mistake.empty() && rank == 0) ++wrong;
@@ -97,7 +99,7 @@ TEST_F(Steps, KeepTheirBytesAndNoMemory) {
 TEST_F(Steps, ACloseUnderWayEnds) {
   for (const bool abort : {false, true}) {
     double longest = 0;
-    const int times = Times(10, 3);
+    const int times = Times(4, 3);
     for (int k = 0; k < times; ++k) {
       OnGpus(1, [&](Trainer& mine, int rank) {
         EXPECT_EQ(mine.Step(), "");
@@ -151,10 +153,12 @@ TEST_F(Steps, LanesRunBesideATrainersOwnCollectivesAndABusyGpu) {
     for (int k = 0; k < times; ++k) {
       std::vector<int64_t> tickets;
       mine.Upload(*run);
+      mine.Meet();
       EXPECT_EQ(mine.Start(*run, InOrder(), tickets), "");
       EXPECT_TRUE(copier->Copy(stream, tiles).ok());
       AllReduce(mine, sums->data(), 1000);
       EXPECT_EQ(mine.Join(tickets), "");
+      mine.Meet();
       EXPECT_EQ(mine.Check(*run), "");
     }
     if (rank == 0) seconds = Seconds(begin);
@@ -183,7 +187,9 @@ TEST_F(Steps, AGraphIsReplayed) {
     const absl::Time begin = absl::Now();
     for (int k = 0; k < times; ++k) {
       mine.Upload(*run);
+      mine.Meet();
       EXPECT_EQ(cudaGraphLaunch(executable, mine.stream()), cudaSuccess);
+      mine.Meet();
       const std::string mistake = mine.Check(*run);
       EXPECT_EQ(mistake, "");
       if (rank == 0 && mistake.empty()) ++right;
@@ -240,6 +246,7 @@ TEST_F(Steps, ABucketCostsTheHostLittle) {
       std::vector<double> host;
       const double begin_cpu = CpuSeconds();
       for (int k = 0; k < times; ++k) {
+        mine.Meet();
         const absl::Time begin = absl::Now();
         EXPECT_EQ(mine.Enqueue(*run, InOrder(), Fault::kNone), "");
         host.push_back(1e6 * Seconds(begin) / 4);
@@ -318,6 +325,7 @@ TEST_F(Steps, AGateKeepsTheLaunchOutOfACollectivesTime) {
           ASSERT_TRUE(shut.ok()) << shut.status();
           gate = *std::move(shut);
         }
+        wires.Meet();
         wires.Launch();
         const auto from = wires.stream().Record();
         wires.Launch();

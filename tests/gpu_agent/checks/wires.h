@@ -13,6 +13,7 @@
 
 #include "gpu_agent/cuda/nccl_communicator.h"
 #include "tests/gpu_agent/executor_fixture.h"
+#include "tests/gpu_agent/shared_context.h"
 #include "tests/gpu_agent/trainer.h"
 
 namespace bucketd::agent {
@@ -32,8 +33,9 @@ inline double Median(std::vector<double> values) {
 // Communicators of the check's own, on one stream a rank.
 class Wires {
  public:
-  explicit Wires(int rank, const ncclUniqueId& id)
-      : device_(GpuOf(rank), "a trainer's GPU", Api()),
+  Wires(int rank, const ncclUniqueId& id, SharedContext& shared)
+      : shared_(shared),
+        device_(GpuOf(rank), "a trainer's GPU", Api()),
         stream_(*device_.NewStream("wire")),
         memory_(*device_.Allocate(int64_t{1} << 22)) {
     auto made = NcclCommunicator::Create(Api(), device_,
@@ -43,8 +45,13 @@ class Wires {
     if (made.ok()) communicator_ = *std::move(made);
     const std::vector<std::byte> zeros(1 << 12);
     EXPECT_TRUE(device_.Copy(*stream_, zeros.data(), memory_->data(), 1 << 12).ok());
+    Meet();
     Launch();
     EXPECT_TRUE(Wait().ok());
+  }
+  // All ranks, where they share a context.
+  void Meet() {
+    if (!Simulated()) shared_.Meet();
   }
   Communicator& communicator() { return *communicator_; }
   Stream& stream() { return *stream_; }
@@ -63,6 +70,7 @@ class Wires {
   absl::Status Wait() { return stream_->Record()->Wait(absl::Now() + absl::Seconds(30)); }
 
  private:
+  SharedContext& shared_;
   CudaDevice device_;
   const std::unique_ptr<Stream> stream_;
   const std::unique_ptr<Buffer> memory_;
@@ -72,8 +80,9 @@ class Wires {
 inline void OnWires(const std::function<void(Wires&, int)>& run) {
   ncclUniqueId id;
   ASSERT_EQ(Api()->GetUniqueId(&id), ncclSuccess);
+  SharedContext shared(kRanks);
   OnRanks(kRanks, [&](int rank) {
-    Wires wires(rank, id);
+    Wires wires(rank, id, shared);
     run(wires, rank);
   });
 }
