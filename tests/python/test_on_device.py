@@ -15,6 +15,8 @@ import torch.distributed as dist
 from device_buckets import graph_and_plan, shapes
 from simulated_gpus import MODULE, RANKS, SimulatedGpu
 from simulated_gpus import World as SimulatedWorld
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensorMode
 
 from bucketd import executor, mesh, on_device
 from bucketd.agreement import Agreement
@@ -69,6 +71,13 @@ def arenas(*devices, then=lambda: None):
 
 def test_all_ranks_have_an_arena():
     assert all(isinstance(got, torch.Tensor) for got in arenas(Rank(0), Rank(1), Rank(2)))
+
+
+@pytest.mark.parametrize("mode", [FakeTensorMode, FunctionalTensorMode])
+def test_an_arena_has_an_address_where_a_compiler_asks_for_it(mode):
+    with mode():
+        arena = on_device.aligned(3000, torch.device("cpu"))
+    assert type(arena) is torch.Tensor and arena.data_ptr() % 4096 == 0 and arena.numel() == 3000
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError])

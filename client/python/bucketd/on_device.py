@@ -18,6 +18,7 @@ import tempfile
 import weakref
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from . import bucket_library as library
 from .agreement import await_key
@@ -30,6 +31,13 @@ log = logging.getLogger("bucketd")
 _ALIGNMENT = 4096  # of the arena
 _ORDER = "NCCL_LAUNCH_ORDER_IMPLICIT"
 _PREFIX = "bx-"  # of the folders where ranks meet
+
+
+def aligned(size: int, device: torch.device) -> torch.Tensor:
+    """Bytes with an address, also for who compiles: there torch's modes give tensors that have none."""
+    with _disable_current_modes():
+        whole = torch.empty(size + _ALIGNMENT, dtype=torch.uint8, device=device)
+        return whole[-whole.data_ptr() % _ALIGNMENT:][:size]
 
 
 def of(device_type: str):
@@ -110,8 +118,7 @@ class Gpu:
     def _allocate(self, size: int) -> torch.Tensor:
         """Of torch's own memory, which lets go of what it caches before it says that there is none. NCCL's allocator, which not all GPUs
         have, would be for windows: gpu_agent/decisions/0002."""
-        whole = torch.empty(size + _ALIGNMENT, dtype=torch.uint8, device=torch.device("cuda", self.index))
-        return whole[-whole.data_ptr() % _ALIGNMENT:][:size]
+        return aligned(size, torch.device("cuda", self.index))
 
     def communicator(self, group) -> int:
         """torch's, of which the library takes a child."""
