@@ -138,32 +138,36 @@ class Trial {
   Bytes noise_;
 };
 
-void LaunchTrials(Ranks& ranks, size_t rank, std::vector<Trial>& trials, bool grouped) {
+void LaunchTrials(Ranks& ranks, size_t rank, const std::vector<Trial>& trials, bool grouped) {
   std::vector<Collective> members;
-  for (Trial& trial : trials) {
-    trial.CopyIn(rank);
-    members.push_back(trial.Of(rank));
-  }
+  for (const Trial& trial : trials) members.push_back(trial.Of(rank));
   const size_t step = grouped ? members.size() : 1;
   for (size_t i = 0; i < members.size(); i += step) {
     const absl::Status status = ranks.communicators[rank]->Launch(
         *ranks.streams[rank], absl::MakeConstSpan(members).subspan(i, step));
     ASSERT_TRUE(status.ok()) << status;
   }
-  for (Trial& trial : trials) trial.CopyOut(rank);
 }
 
 // Launches all trials, one by one or as a group, and checks them. A thread a rank: the first launch
-// of some kinds waits for the others'.
+// of some kinds waits for the others'. Copies are before and behind all ranks' launches, since they
+// take memory, and where ranks share a GPU that may wait for whatever runs.
 void RunTrials(Ranks& ranks, std::vector<Trial>& trials, bool grouped) {
+  const size_t size = ranks.communicators.size();
+  for (size_t rank = 0; rank < size; ++rank) {
+    for (Trial& trial : trials) trial.CopyIn(rank);
+  }
   std::vector<std::future<void>> launches;
-  for (size_t rank = 0; rank < ranks.communicators.size(); ++rank) {
+  for (size_t rank = 0; rank < size; ++rank) {
     launches.push_back(std::async(std::launch::async, [&ranks, &trials, rank, grouped] {
       LaunchTrials(ranks, rank, trials, grouped);
     }));
   }
   for (auto& launch : launches) launch.get();
-  for (size_t rank = 0; rank < ranks.communicators.size(); ++rank) {
+  for (size_t rank = 0; rank < size; ++rank) {
+    for (Trial& trial : trials) trial.CopyOut(rank);
+  }
+  for (size_t rank = 0; rank < size; ++rank) {
     const absl::Status status = ranks.Wait(rank);
     ASSERT_TRUE(status.ok()) << status;
     EXPECT_TRUE(ranks.communicators[rank]->health().ok());

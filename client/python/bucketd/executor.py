@@ -1,7 +1,7 @@
 """A plan's buckets run by libbucket_executor instead of torch.distributed: laid out once, copied in and out in one pass
 each, launched in the plan's order over connections, or communicators, of their own.
 
-On the CPU for ranks of one host; on GPUs (on_device.py) this has not been shown to run. What is in no bucket stays with
+On the CPU for ranks of one host; on GPUs (on_device.py) no whole training has been shown to run. What is in no bucket stays with
 torch.distributed.
 """
 

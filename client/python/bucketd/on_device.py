@@ -1,7 +1,7 @@
 """What the executor needs of the device that buckets are on: of host memory, and of this process's GPU.
 
 The GPU's part passes torch's own things to the library (the current stream, communicators to split, memory of a pool) and is
-thin, since there it has not been shown to run: gpu_agent/README.md says what has been, on simulated GPUs.
+thin: gpu_agent/README.md says what has been shown of it on a GPU, and what on simulated ones.
 """
 
 from __future__ import annotations

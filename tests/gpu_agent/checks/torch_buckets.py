@@ -179,6 +179,7 @@ def run(modules, device, rank, ranks, meet):
     if on:
         torch.cuda.synchronize()
     dist.barrier()  # nobody leaves under another's last step
+    dist.destroy_process_group()
     return all(held)
 
 
