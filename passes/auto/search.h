@@ -125,7 +125,8 @@ class Search {
     Score score;
     Settings settings;
     std::vector<Batch> batches;
-    bool is_fixed = false;  // they were decided beforehand
+    std::vector<Reserve> reserves;  // with which it was made
+    bool is_fixed = false;          // they were decided beforehand
   };
   Made decoded_;
   std::unique_ptr<OrderSearch> orders_;  // from the first stop that has a budget for it
