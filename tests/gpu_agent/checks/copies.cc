@@ -303,6 +303,35 @@ double AddTiles(Table& table, Bench& bench, const std::vector<Segment>& segments
   });
 }
 
+void AddWide(Table& table, Bench& bench, const std::vector<Segment>& segments) {
+  const std::vector<Tile> tiles = *Cut(segments);
+  const OnGpu<Tile> gpu_tiles(tiles);
+  table.Add("blocks of 512 threads", [&] {
+    Must(LaunchWide(gpu_tiles.get(), static_cast<uint32_t>(tiles.size()), bench.stream()), "wide");
+  });
+}
+
+// Where the GPU and all tiles are of the kind.
+void AddBulk(Table& table, Bench& bench, const std::vector<Segment>& segments) {
+  int major = 0, processors = 0;
+  Must(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "the GPU's kind");
+  Must(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0), "its size");
+  const std::vector<Tile> tiles = *Cut(segments, kBulkBytes);
+  const auto whole = [](const Tile& tile) {
+    return tile.move == Move::kBytes && tile.count % 16 == 0 &&
+           reinterpret_cast<uintptr_t>(tile.from) % 16 == 0 &&
+           reinterpret_cast<uintptr_t>(tile.to) % 16 == 0;
+  };
+  if (major < 9 || !std::all_of(tiles.begin(), tiles.end(), whole)) return;
+  const OnGpu<Tile> gpu_tiles(tiles);
+  for (const int blocks : {processors, 16}) {
+    table.Add(absl::StrCat("bulk copies", blocks == 16 ? ", 16" : ""), [&] {
+      Must(LaunchBulk(gpu_tiles.get(), static_cast<uint32_t>(tiles.size()), blocks, bench.stream()),
+           "bulk copies");
+    });
+  }
+}
+
 void Head() {
   std::printf("%-15s %-8s %5s %6s %9s  %-24s %10s %8s %7s\n", "set", "move", "align", "segs",
               "MB (r+w)", "method", "us", "GB/s", "%copy");
@@ -321,10 +350,10 @@ Verdict MeasureCopies(const std::string& tsv) {
     const std::vector<Segment> segments = shape.At(bench.source(), bench.target());
     Table table(bench, shape);
     const double seconds = AddTiles(table, bench, segments, kTileBytes, 0);
-    for (const int64_t bytes : {16 << 10, 64 << 10}) {
-      AddTiles(table, bench, segments, bytes, 0);
-    }
+    AddTiles(table, bench, segments, 2 * kTileBytes, 0);
     AddTiles(table, bench, segments, kTileBytes, 16);
+    AddWide(table, bench, segments);
+    AddBulk(table, bench, segments);
     AddSegments(table, bench, segments);
     AddTensorByTensor(table, bench, segments);
     if (shape.move == Move::kBytes) AddBatched(table, bench, segments);

@@ -26,6 +26,93 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+constexpr int kWide = 512;
+
+__global__ void __launch_bounds__(kWide) CopyWide(const Tile* __restrict__ tiles, uint32_t count) {
+  for (uint32_t k = blockIdx.x; k < count; k += gridDim.x) {
+    CopyTile(TileMemory{}, tiles[k], threadIdx.x, kWide);
+  }
+}
+
+constexpr uint32_t kStages = 12;
+
+#if __CUDA_ARCH__ >= 900
+// A ring of tiles in shared memory: each stage has a barrier that its tile's arrival flips. The
+// instructions are those of PTX ISA 8.0, sections cp.async.bulk and mbarrier.
+class BulkRing {
+ public:
+  __device__ BulkRing(std::byte* memory, uint64_t* barriers, const Tile* tiles)
+      : memory_(Address(memory)), barriers_(Address(barriers)), tiles_(tiles) {
+    for (uint32_t s = 0; s < kStages; ++s) {
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers_ + 8 * s));
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  }
+  __device__ void Load(uint32_t j) const {
+    const Tile& tile = Of(j);
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(Barrier(j)),
+                 "r"(tile.count)
+                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(Stage(j)),
+        "l"(tile.from), "r"(tile.count), "r"(Barrier(j))
+        : "memory");
+  }
+  __device__ void Store(uint32_t j) const {
+    const Tile& tile = Of(j);
+    for (uint32_t there = 0; there == 0;) {
+      asm volatile(
+          "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;"
+          " selp.u32 %0, 1, 0, p;}"
+          : "=r"(there)
+          : "r"(Barrier(j)), "r"(j / kStages & 1)
+          : "memory");
+    }
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(tile.to),
+                 "r"(Stage(j)), "r"(tile.count)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+  }
+  // All stores but the last have read their stages.
+  __device__ void AwaitReads() const {
+    asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
+  }
+  __device__ void AwaitAll() const {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+  }
+
+ private:
+  __device__ static uint32_t Address(const void* shared) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  }
+  __device__ const Tile& Of(uint32_t j) const { return tiles_[blockIdx.x + j * gridDim.x]; }
+  __device__ uint32_t Stage(uint32_t j) const { return memory_ + j % kStages * kBulkBytes; }
+  __device__ uint32_t Barrier(uint32_t j) const { return barriers_ + 8 * (j % kStages); }
+
+  const uint32_t memory_, barriers_;
+  const Tile* const tiles_;
+};
+#endif
+
+__global__ void CopyBulk(const Tile* __restrict__ tiles, uint32_t count) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(128) std::byte memory[];
+  __shared__ uint64_t barriers[kStages];
+  if (threadIdx.x != 0 || blockIdx.x >= count) return;
+  const BulkRing ring(memory, barriers, tiles);
+  const uint32_t mine = (count - blockIdx.x + gridDim.x - 1) / gridDim.x;
+  for (uint32_t j = 0; j < mine && j + 1 < kStages; ++j) ring.Load(j);
+  for (uint32_t j = 0; j < mine; ++j) {
+    ring.Store(j);
+    if (j + kStages - 1 >= mine) continue;
+    ring.AwaitReads();
+    ring.Load(j + kStages - 1);
+  }
+  ring.AwaitAll();
+#endif
+}
+
 __global__ void CastElements(const std::byte* from, std::byte* to, int64_t count, Move move) {
   const int64_t stride = int64_t{gridDim.x} * blockDim.x;
   for (int64_t k = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; k < count; k += stride) {
@@ -54,6 +141,26 @@ cudaError_t LaunchSegments(const Segment* segments, const uint32_t* first, uint3
   const uint32_t all = static_cast<uint32_t>(blocks);
   const uint32_t grid = tiles < all ? tiles : all;
   CopySegments<<<grid, kThreads, 0, stream>>>(segments, first, count, tiles);
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchWide(const Tile* tiles, uint32_t count, cudaStream_t stream) {
+  int processors = 0, each = 0;
+  cudaError_t error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0);
+  if (error != cudaSuccess) return error;
+  error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, CopyWide, kWide, 0);
+  if (error != cudaSuccess) return error;
+  const uint32_t all = static_cast<uint32_t>(processors * each);
+  CopyWide<<<count < all ? count : all, kWide, 0, stream>>>(tiles, count);
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchBulk(const Tile* tiles, uint32_t count, int blocks, cudaStream_t stream) {
+  constexpr int kMemory = kStages * kBulkBytes;
+  const cudaError_t error =
+      cudaFuncSetAttribute(CopyBulk, cudaFuncAttributeMaxDynamicSharedMemorySize, kMemory);
+  if (error != cudaSuccess) return error;
+  CopyBulk<<<static_cast<unsigned>(blocks), 32, kMemory, stream>>>(tiles, count);
   return cudaGetLastError();
 }
 

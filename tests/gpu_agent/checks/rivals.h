@@ -15,6 +15,15 @@ namespace bucketd::agent {
 cudaError_t LaunchSegments(const Segment* segments, const uint32_t* first, uint32_t count,
                            uint32_t tiles, int blocks, cudaStream_t stream);
 
+// The tile kernel by blocks of twice as many threads, as many blocks as there is room for.
+cudaError_t LaunchWide(const Tile* tiles, uint32_t count, cudaStream_t stream);
+
+// Tiles of bytes through shared memory: one thread of a block starts bulk copies in and out, a
+// dozen tiles ahead. Wants compute capability 9.0. REQUIRES: 16 divides every address and count,
+// and no tile has more than kBulkBytes.
+inline constexpr int kBulkBytes = 16 << 10;
+cudaError_t LaunchBulk(const Tile* tiles, uint32_t count, int blocks, cudaStream_t stream);
+
 // One kernel for one cast, as eager code does it: an element a thread.
 cudaError_t LaunchCast(const Segment& segment, cudaStream_t stream);
 
