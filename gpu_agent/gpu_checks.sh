@@ -134,7 +134,7 @@ part "kernels bit for bit" 30 "The kernels copy other bytes than the processor: 
 part "copies" 60 "Wrong bits: use no bucket here, and report the line. Below the goal: nothing is wrong, but packing takes longer than it could; copies.tsv has every size and rival. Was the GPU busy with something else (nvidia-smi)?" \
   "$checks/gpu_checks" copies "$out/copies.tsv"
 if [ -s "$out/copies.tsv" ]; then
-  part "torch's FSDP operators" 30 "Nothing is wrong: torch's own copies are faster at the sizes above, so that packed buckets of these gain less than planned." \
+  part "torch's FSDP operators" 20 "Nothing is wrong: torch's own copies are faster at the sizes above, so that packed buckets of these gain less than planned." \
     "$python" tests/gpu_agent/checks/torch_ops.py "$out/copies.tsv"
 else
   skip "torch's FSDP operators" "there are no copies to compare with"
@@ -145,10 +145,10 @@ nccl="$(grep -o 'NCCL 2\.[0-9]*' <<<"$backend" | head -1 | cut -d. -f2)"
 several="several ranks on one GPU want NCCL 2.30 or newer: put its libnccl.so.2 into $checks"
 # Streams of all of them want queues of their own, or one rank's kernel is held behind another's that waits for it.
 [ "${nccl:-0}" -ge 30 ] && export NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=4 GPU_CHECKS_RANKS=3 CUDA_DEVICE_MAX_CONNECTIONS=32
-part "NCCL" 60 "A collective hung or gave other bits than the processor's: try another NCCL (BUCKETD_NCCL_LIB=FILE), then NCCL_MAX_CTAS=1; NCCL_DEBUG=INFO $checks/gpu_conformance --gtest_filter=NAME runs one alone." \
+part "NCCL" 45 "A collective hung or gave other bits than the processor's: try another NCCL (BUCKETD_NCCL_LIB=FILE), then NCCL_MAX_CTAS=1; NCCL_DEBUG=INFO $checks/gpu_conformance --gtest_filter=NAME runs one alone." \
   "$checks/gpu_conformance"
 [ "${nccl:-0}" -ge 30 ] || skip "NCCL, 2 and 3 ranks" "$several"
-part "an executor on a GPU" 90 "$steps A goal that is missed is a figure to plan with, no fault." \
+part "an executor on a GPU" 75 "$steps A goal that is missed is a figure to plan with, no fault." \
   env -u NCCL_LAUNCH_ORDER_IMPLICIT "$checks/gpu_steps" --gtest_filter='-*Graph*:ProfilerPlugin.*'
 # Of two ranks each has its graph, and two graphs of one context did not run side by side: torch's part has two processes.
 part "graphs of an executor" 15 "$steps" env GPU_CHECKS_RANKS=1 "$checks/gpu_steps" --gtest_filter='*Graph*'
@@ -162,12 +162,16 @@ fi
 part "torch's tensors" 30 "The Python client's part on GPUs (client/python/bucketd/on_device.py) gives other bits than torch.distributed, or fails: trainers on this machine leave executor=\"bucketd\" out. torch's version stands above." \
   env -u BUCKETD_NCCL_LIB LD_LIBRARY_PATH="$checks:${LD_LIBRARY_PATH:-}" "$python" tests/gpu_agent/checks/torch_buckets.py "$checks/libbucket_executor.so"
 # Processes, as a trainer's ranks are, so that NCCL's order of launches is that of one rank: two that share a context hang by it.
+# What torch's own NCCL would refuse, a newer one in its place takes.
+two=(env -u BUCKETD_NCCL_LIB ${BUCKETD_NCCL_LIB:+LD_PRELOAD="$BUCKETD_NCCL_LIB"} NCCL_LAUNCH_ORDER_IMPLICIT=1 LD_LIBRARY_PATH="$checks:${LD_LIBRARY_PATH:-}" "$python")
 if [ "${nccl:-0}" -ge 30 ]; then
   part "torch's tensors, 2 processes" 60 "Two ranks give other bits than torch.distributed, or hang: NCCL_DEBUG=INFO says what NCCL does. Until it is right here, trainers on this machine leave executor=\"bucketd\" out." \
-    env -u BUCKETD_NCCL_LIB ${BUCKETD_NCCL_LIB:+LD_PRELOAD="$BUCKETD_NCCL_LIB"} NCCL_LAUNCH_ORDER_IMPLICIT=1 LD_LIBRARY_PATH="$checks:${LD_LIBRARY_PATH:-}" \
-    "$python" tests/gpu_agent/checks/torch_buckets.py --ranks 2 "$checks/libbucket_executor.so"
+    "${two[@]}" tests/gpu_agent/checks/torch_buckets.py --ranks 2 "$checks/libbucket_executor.so"
+  part "a training" 60 "A training of two ranks has other bits than eager FSDP2, or fails: the line above says whether it is the plan's, or its buckets' by the executor. Until it is right here, trainers on this machine go without what is wrong." \
+    "${two[@]}" tests/gpu_agent/checks/torch_training.py "$checks/libbucket_executor.so" "$checks/bucketd"
 else
   skip "torch's tensors, 2 processes" "$several"
+  skip "a training" "$several"
 fi
 part "shared bucket memory" 15 "Memory that one process exports to another does not outlive it, or is not given back: containers want one /dev/shm and may not forbid the driver's file descriptors. No trainer uses it yet." \
   "$checks/gpu_checks" sharing
@@ -187,14 +191,14 @@ for tool in memcheck initcheck racecheck; do
   if [ -z "$sanitizer" ]; then
     skip "kernels under $tool" "compute-sanitizer is not here; CUDA's toolkit has it"
   else
-    part "kernels under $tool" 20 "$found" env GPU_CHECKS_TIMES=1 "$sanitizer" --tool $tool --error-exitcode 9 "$checks/gpu_checks" bits
+    part "kernels under $tool" 15 "$found" env GPU_CHECKS_TIMES=1 "$sanitizer" --tool $tool --error-exitcode 9 "$checks/gpu_checks" bits
   fi
 done
 if [ -z "$sanitizer" ]; then
   skip "closes under memcheck" "compute-sanitizer is not here; CUDA's toolkit has it"
 else
   # NCCL tries out what a GPU has by calls that fail: they are no errors here.
-  part "closes under memcheck" 45 "$found" env GPU_CHECKS_TIMES=1 "$sanitizer" --tool memcheck --report-api-errors no --error-exitcode 9 "$checks/gpu_steps" --gtest_brief=1 --gtest_filter='*Close*'
+  part "closes under memcheck" 40 "$found" env GPU_CHECKS_TIMES=1 "$sanitizer" --tool memcheck --report-api-errors no --error-exitcode 9 "$checks/gpu_steps" --gtest_brief=1 --gtest_filter='*Close*'
 fi
 
 case $worst in

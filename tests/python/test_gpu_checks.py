@@ -78,7 +78,7 @@ def test_every_check_is_a_line_with_its_figure_and_its_bound(checks):
     assert re.search(r"\| \*\*torch's tensors\*\* \| \d+ s \| \d+ s \| not here: torch: sees no GPU \|", results), results
     assert "NCCL 2.27.3 (of the test)" in results and results.splitlines()[2].startswith("All right. Written by")
     # What is left out is said, in both.
-    for part, why in (("NCCL, 2 and 3 ranks", "NCCL 2.30"), ("NCCL's profiler plugin", "NCCL 2.30"), ("torch's tensors, 2 processes", "NCCL 2.30"), ("calibrate through NCCL", "NCCL 2.30"), ("closes under memcheck", "compute-sanitizer is not here")):
+    for part, why in (("NCCL, 2 and 3 ranks", "NCCL 2.30"), ("NCCL's profiler plugin", "NCCL 2.30"), ("torch's tensors, 2 processes", "NCCL 2.30"), ("a training", "NCCL 2.30"), ("calibrate through NCCL", "NCCL 2.30"), ("closes under memcheck", "compute-sanitizer is not here")):
         assert re.search(rf"^\| \*\*{part}\*\* \| - \| - \| skipped: .*{why}", results, re.MULTILINE), results
         assert f"== {part}\n-- skipped: " in said
     assert "What is not right" not in results
@@ -100,7 +100,7 @@ def test_parts_have_what_their_programs_want_of_the_environment(checks, monkeypa
     program(folder / "gpu_checks", 'case $1 in backend) echo "backend: cuda, 1 GPU, NCCL 2.30.7 (of the test)";; esac')
     (folder / "libnccl.so.2").touch()
     program(folder / "gpu_steps", 'echo "order ${NCCL_LAUNCH_ORDER_IMPLICIT:-unset}"')
-    program(folder.parent / "python", 'case "$*" in *"torch_buckets.py --ranks 2"*) echo "2 ranks: order ${NCCL_LAUNCH_ORDER_IMPLICIT:-unset}, first $LD_PRELOAD, own ${BUCKETD_NCCL_LIB:-none}";; esac')
+    program(folder.parent / "python", 'case "$*" in *"torch_buckets.py --ranks 2"*) echo "2 ranks: order ${NCCL_LAUNCH_ORDER_IMPLICIT:-unset}, first $LD_PRELOAD, own ${BUCKETD_NCCL_LIB:-none}";; *torch_training.py*) echo "training: order ${NCCL_LAUNCH_ORDER_IMPLICIT:-unset}, first $LD_PRELOAD, $*";; esac')
     program(folder / "bucket-agent", 'echo "agent: $* by $LD_LIBRARY_PATH"')
     (folder.parent / "tools").mkdir()
     program(folder.parent / "tools" / "compute-sanitizer", 'echo "sanitizer: $*"')
@@ -110,6 +110,7 @@ def test_parts_have_what_their_programs_want_of_the_environment(checks, monkeypa
     assert re.findall("^order .*", said, re.MULTILINE) == ["order unset"] * 3
     # NCCL that is newer than torch's is torch's there, and the one whose communicators the executor splits.
     assert f"2 ranks: order 1, first {folder}/libnccl.so.2, own none" in said
+    assert re.search(f"training: order 1, first {folder}/libnccl.so.2, .* {folder}/libbucket_executor.so {folder}/bucketd\n", said), said
     assert re.search(f"agent: calibrate .* --measure-when always .* by {folder}:/usr/local/nvidia/lib64\n", said), said
     # What NCCL tries and fails is not what is looked for.
     assert re.findall(r"sanitizer: .*--report-api-errors no .*/gpu_(\w+)", said) == ["steps"] and said.count("sanitizer: ") == 4, said
@@ -188,7 +189,7 @@ def test_all_parts_have_room_within_the_whole():
     more = [int(limit) for limit in re.findall(r"\$\(limited (\d+) ", text)]
     tools = len(re.search(r"^for tool in (.*); do", text, re.MULTILINE)[1].split())
     by_tool = [int(limit) for limit in re.findall(r'part "kernels under \$tool" (\d+) ', text)]
-    assert len(parts) == 13 and len(more) == 3 and len(by_tool) == 1
+    assert len(parts) == 14 and len(more) == 3 and len(by_tool) == 1
     assert sum(parts) + sum(more) + (tools - 1) * by_tool[0] <= int(re.search(r"GPU_CHECKS_SECONDS:-(\d+)", text)[1]) < 600
 
 
@@ -216,8 +217,25 @@ def test_torchs_part_runs_its_steps_on_the_processor_where_nothing_but_torch_and
     done = subprocess.run([sys.executable, "-c", "import grpc"], env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
     assert "grpc is not carried" in done.stderr
     for ranks, suffix in (("1", ""), ("2", ", 2 processes")):
-        assert said("cpu", "--ranks", ranks) == (0, [f"CHECK|{what}{suffix}|200 of 200 steps|all|right" for what in (
+        assert said("cpu", "--ranks", ranks) == (0, [f"CHECK|{what}{suffix}|40 of 40 steps|all|right" for what in (
             "torch's tensors, bits of torch.distributed", "torch's allocator gives memory out again at once",
             "torch's own all-reduces beside buckets, launch order not set")])
     if not torch.cuda.is_available():
         assert said() == (3, ["torch: sees no GPU"])
+
+
+def test_the_trainings_part_has_eagers_bits_on_the_processor_and_says_what_is_not_here(tmp_path):
+    def said(*arguments, **more):
+        done = subprocess.run([sys.executable, ROOT / "tests" / "gpu_agent" / "checks" / "torch_training.py", bucket_library.find(), *arguments],
+                              env={**os.environ, **more}, capture_output=True, text=True, timeout=240)
+        assert done.returncode in (0, 3), done.stderr
+        return done.returncode, done.stdout
+
+    code, lines = said(AGENT.with_name("bucketd"), "cpu")
+    checks = [line.split("|") for line in lines.splitlines() if line.startswith("CHECK|")]
+    assert (code, len(checks)) == (0, 2), lines
+    for (_, what, figure, _, verdict), ours in zip(checks, ("0 of 4 buckets ours", "4 of 4 buckets ours"), strict=True):
+        assert verdict == "right" and figure.startswith("weights equal, gradients equal, loss") and figure.endswith(ours), (what, figure)
+    assert said("/bin/false", "cpu") == (3, "the planner does not start: \n")
+    (tmp_path / "sitecustomize.py").write_text(_TORCH_ALONE)
+    assert said("/bin/false", "cpu", PYTHONPATH=str(tmp_path)) == (3, "a training: not here (bucketd._wire is not carried)\n")

@@ -52,8 +52,8 @@ class SettingsArgs(TypedDict, total=False):
     twin_groups    True: reduce-scatters of gradients run on groups of their own, over the same ranks, beside the all-gathers
                    instead of between them; the plan counts the wires of both as its own. They end with torch.distributed
     executor       what runs the buckets: "", torch.distributed, or "bucketd", our own executor (on the CPU for ranks of
-                   one host; on GPUs no whole training has been shown to run). What it has no dtype or operation for, or would add in another
-                   order than the plan promises, stays with torch.distributed; a GPU that it cannot use is an error
+                   one host; on GPUs no whole training has been shown to run). What it has no dtype or operation for, or would
+                   add in another order than the plan promises, stays with torch.distributed; a GPU that it cannot use is an error
     executor_timeout  seconds that a bucket may take there, peers' late arrival included (600)
     agent          the socket of this node's bucket-agent, which then hears what each bucket took, and from there Prometheus and the
                    planner, by the name that BUCKETD_JOB has, or else `job`; None: what BUCKETD_AGENT names, if anything. Of buckets

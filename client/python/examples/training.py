@@ -73,7 +73,7 @@ def digest(tensors) -> bytes:
     """SHA-256 of the local shards' bytes, in order."""
     sha = hashlib.sha256()
     for tensor in tensors:
-        data = _local(tensor.detach()).contiguous()
+        data = _local(tensor.detach()).contiguous().cpu()
         sha.update(str(tuple(data.shape)).encode())
         sha.update(data.view(torch.uint8).numpy().tobytes() if data.numel() else b"")
     return sha.digest()

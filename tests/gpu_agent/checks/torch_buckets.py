@@ -16,7 +16,7 @@ import tempfile
 import types
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-STEPS, REPLAYS = 200, 100
+REPLAYS = 100
 
 
 def line(step, what, figure, bound, holds):
@@ -34,7 +34,7 @@ class Step:
         from bucketd import bucket_ops
 
         self.torch, self.dist, self.runner, self.device = torch, dist, runner, device
-        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        self.rank, self.ranks, self.steps = dist.get_rank(), dist.get_world_size(), 200 if device else 40
         self.number, self.order = bucket_ops.enter(runner), torch.empty(0, device=device)
         self.kinds = [graph.nodes[bucket.members[0]].op for bucket in plan.buckets]
         self.shapes = [[(dtypes[dtype], into, out) for dtype, into, out in shapes(graph, plan, k)] for k in range(len(plan.buckets))]
@@ -84,18 +84,18 @@ class Step:
 
 def bits(step):
     right = 0
-    for k in range(STEPS):
+    for k in range(step.steps):
         inputs = step.inputs()
         found = step.functional(inputs) if k % 2 else step.run(inputs, step.outputs())
         right += step.same(found, step.reference(inputs))
-    return line(step, "torch's tensors, bits of torch.distributed", f"{right} of {STEPS} steps", "all", right == STEPS)
+    return line(step, "torch's tensors, bits of torch.distributed", f"{right} of {step.steps} steps", "all", right == step.steps)
 
 
 def churn(step):
     """Nobody but the runner holds what is in flight, and what is freed is written over at once."""
     right = 0
-    for k in range(STEPS):
-        seed = STEPS * step.rank + k
+    for k in range(step.steps):
+        seed = step.steps * step.rank + k
         step.torch.manual_seed(seed)
         wanted = [x.clone() for x in step.reference(step.inputs())]
         for bucket in range(len(step.shapes)):
@@ -104,14 +104,14 @@ def churn(step):
             garbage = [step.torch.full(shape, 7.0, device=step.device) for members in step.shapes for _, shape, _ in members for _ in range(4)]
             del garbage
         right += step.same([step.runner.wait(bucket) for bucket in range(len(step.shapes))], wanted)
-    return line(step, "torch's allocator gives memory out again at once", f"{right} of {STEPS} steps", "all", right == STEPS)
+    return line(step, "torch's allocator gives memory out again at once", f"{right} of {step.steps} steps", "all", right == step.steps)
 
 
 def beside(step):
     """torch's own collectives, and copies that fill the device, while buckets are under way."""
     torch, right = step.torch, 0
     busy = torch.zeros(2, 1 << 24 if step.device else 1 << 16, device=step.device)
-    for k in range(STEPS):
+    for k in range(step.steps):
         inputs, outputs = step.inputs(), step.outputs()
         own = torch.full((1000,), float(k + step.rank), device=step.device)
         for bucket in range(len(step.shapes)):
@@ -125,7 +125,7 @@ def beside(step):
         first = sum(k + rank for rank in range(step.ranks)) / step.ranks
         right += step.same(found, step.reference(inputs)) and bool((sums == first).all())
     order = "implicit" if os.environ.get("NCCL_LAUNCH_ORDER_IMPLICIT") == "1" else "not set"
-    return line(step, f"torch's own all-reduces beside buckets, launch order {order}", f"{right} of {STEPS} steps", "all", right == STEPS)
+    return line(step, f"torch's own all-reduces beside buckets, launch order {order}", f"{right} of {step.steps} steps", "all", right == step.steps)
 
 
 def graph(step):
@@ -148,7 +148,7 @@ def graph(step):
 
 def imports(library):
     """Of the client, what needs no planner; ImportError."""
-    sys.path.insert(0, str(ROOT / "tests" / "python"))
+    sys.path[:0] = [str(ROOT / "tests" / "python"), str(ROOT / "client" / "python" / "examples")]
     # In place of the package's own front, which imports the planner's client.
     sys.modules["bucketd"] = types.ModuleType("bucketd")
     sys.modules["bucketd"].__path__ = [str(ROOT / "client" / "python" / "bucketd")]
@@ -156,16 +156,17 @@ def imports(library):
     import device_buckets
     import torch
     import torch.distributed as dist
+    import training
 
     from bucketd import agreement, executor
     from bucketd import graph as of_client
 
-    return torch, dist, device_buckets, executor, agreement, of_client
+    return torch, dist, device_buckets, executor, agreement, of_client, training
 
 
 def run(modules, device, rank, ranks, meet):
-    """One rank's checks; whether all are right."""
-    torch, dist, device_buckets, executor, agreement, of_client = modules
+    """One rank's checks. Ends the process."""
+    torch, dist, device_buckets, executor, agreement, of_client, training = modules
     backend, on = {"cuda": ("nccl", torch.device("cuda", 0)), "cpu": ("gloo", None)}[device]
     store = dist.FileStore(meet, ranks) if meet else dist.HashStore()
     dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, device_id=on)
@@ -179,8 +180,7 @@ def run(modules, device, rank, ranks, meet):
     if on:
         torch.cuda.synchronize()
     dist.barrier()  # nobody leaves under another's last step
-    dist.destroy_process_group()
-    return all(held)
+    training.leave(0 if all(held) else 1)
 
 
 def processes(arguments):
@@ -209,7 +209,7 @@ def main():
         return 3
     if arguments.ranks > 1 and arguments.rank is None:
         return processes(arguments)
-    return 0 if run(modules, arguments.device, arguments.rank or 0, arguments.ranks, arguments.meet) else 1
+    return run(modules, arguments.device, arguments.rank or 0, arguments.ranks, arguments.meet)
 
 
 if __name__ == "__main__":
