@@ -58,8 +58,6 @@ void Search::Pass() {
 
 Score Search::Try(const Settings& settings, const Partition* partition, int64_t cutoff_ps) {
   reserves_.clear();
-  // Other buckets of the best order overflow where it did before its repairs.
-  if (partition != nullptr) reserves_ = decoded_.reserves;
   const Score score = DecodeOnce(settings, partition, CapOf(settings), cutoff_ps);
   if (!score.over || Spent() || IsLost(cutoff_ps)) return score;
   ReserveWhereOver();
@@ -77,7 +75,7 @@ Score Search::DecodeOnce(const Settings& settings, const Partition* partition, i
   fastest_ps_ = std::min(fastest_ps_, last_.total_ps);
   const Score score = ScoreAsAsked(decoded, cutoff_ps);
   if (score < decoded_.score) {
-    decoded_ = {score, settings, decoded.batches, reserves_, partition != nullptr};
+    decoded_ = {score, settings, decoded.batches, partition != nullptr};
   }
   if (score < best_score_) {
     if (partition != nullptr && !score.over) Remember(decoded, settings);
@@ -124,7 +122,7 @@ void Search::EvaluateBy(RobustnessEvaluator& evaluator, int64_t ceiling_ps) {
 void Search::Adopt(const Decoded& decoded, const Settings& settings) {
   const Score score = ScoreAsAsked(decoded, CutoffOf(best_score_));
   if (!decoded.replayed && score < decoded_.score) {
-    decoded_ = {score, settings, decoded.batches, {}, true};
+    decoded_ = {score, settings, decoded.batches, true};
   }
   if (!(score < best_score_)) return;
   best_score_ = score;

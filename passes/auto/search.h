@@ -125,8 +125,7 @@ class Search {
     Score score;
     Settings settings;
     std::vector<Batch> batches;
-    std::vector<Reserve> reserves;  // with which it was made
-    bool is_fixed = false;          // they were decided beforehand
+    bool is_fixed = false;  // they were decided beforehand
   };
   Made decoded_;
   std::unique_ptr<OrderSearch> orders_;  // from the first stop that has a budget for it

@@ -58,19 +58,6 @@ TEST(GeneratedSteps, AreOfTheSizeThatWasAskedForAndTheSameEveryTime) {
   }
 }
 
-// A backward that memory binds everywhere: half of its decodes would go to orders that overflow
-// where the one that they change did, and its plan would take 1.9 times the bound.
-TEST(GeneratedSteps, OtherBucketsLeaveFreeWhatTheOrderThatTheyChangeHadToLeaveFree) {
-  PlanOptions options;
-  options.mode = "auto";
-  options.numerics = Numerics::kFree;
-  const CapturedGraph step = GeneratedStep(1, 302, true);
-  const Costs costs = *Costs::FromFile(step.graph, step.costs, BuiltInProfiles()[3]);
-  const absl::StatusOr<Plan> plan = MakePlan(step.graph, costs, options);
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_LE(plan->prediction.total_ps, LowerBoundPs(step.graph, costs) / 100 * 165);
-}
-
 TEST(GeneratedSteps, NoPassOfTorchsIsFasterOnLargeMixturesOfExperts) {
   PlanOptions options;
   options.mode = "auto";
