@@ -152,7 +152,7 @@ class Trainer {
   }
   // What the close said of the executor's end.
   const std::string& ended() const { return ended_; }
-  // All ranks, where they share a context.
+  // All ranks.
   void Meet() {
     if (shared_ != nullptr) shared_->Meet();
   }
@@ -292,8 +292,7 @@ inline void OnGpus(int lanes, const std::function<void(Trainer&, int)>& run, dou
   const Parents parents(lanes);
   SharedContext shared(kRanks);
   OnRanks(kRanks, [&](int rank) {
-    Trainer mine(parents, rank,
-                 {.lanes = lanes, .timeout = timeout, .shared = Simulated() ? nullptr : &shared});
+    Trainer mine(parents, rank, {.lanes = lanes, .timeout = timeout, .shared = &shared});
     ASSERT_TRUE(mine.opened().ok()) << mine.opened();
     run(mine, rank);
   });

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <barrier>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -51,7 +50,6 @@ class Steps : public testing::Test {
 };
 
 TEST_F(Steps, KeepTheirBytesAndNoMemory) {
-  std::barrier<> together(kRanks);
   int64_t grown = 0;
   int wrong = 0;
   const int fresh = Times(100, 4), again = Times(2000, 8);
@@ -77,14 +75,14 @@ TEST_F(Steps, KeepTheirBytesAndNoMemory) {
       }
     };
     run(fresh, true);
-    together.arrive_and_wait();
+    mine.Meet();
     const int64_t before = FreeBytes();
-    together.arrive_and_wait();
+    mine.Meet();
     run(again, false);
     run(fresh, true);
-    together.arrive_and_wait();
+    mine.Meet();
     if (rank == 0) grown = before - FreeBytes();
-    together.arrive_and_wait();
+    mine.Meet();
   });
   const int steps = 2 * fresh + again;
   MustHold("steps on a trainer's stream, bytes", absl::StrCat(wrong, " of ", steps, " wrong"), "0",

@@ -94,13 +94,16 @@ class Trainings:
             mode="transformer_block", numerics="eager_order", model=model, address=self.address, on_plan=plans.append, **more))
 
 
-def say(rank, what, equal, losses, buckets):
-    falls = losses[-1] < losses[0]
-    if rank == 0:
-        said = ", ".join(f"{name} {'equal' if same else 'DIFFER'}" for name, same in equal.items())
-        print(f"CHECK|{what}|{said}, loss {losses[0]:.3f} to {losses[-1]:.3f}, {buckets}|all equal|"
-              f"{'right' if all(equal.values()) and falls else 'WRONG'}", flush=True)
-    return all(equal.values()) and falls
+def compared(what, found, eager, plans, by_us):
+    """A line, and whether it is right: also that the plan's buckets were run by whom they should be, without which a plan that nobody
+    followed would be right."""
+    equal = {"weights": found.weights == eager.weights, "gradients": found.gradients == eager.gradients}
+    buckets, ours = (sum(len(of) for of in all_of) for all_of in (
+        [one.plan.buckets for one in plans], [one.runner.ours for one in plans if one.runner is not None]))
+    right = all(equal.values()) and found.losses[-1] < found.losses[0] and buckets > 0 and ours == (buckets if by_us else 0)
+    said = ", ".join(f"{name} {'equal' if same else 'DIFFER'}" for name, same in equal.items())
+    return right, (f"CHECK|{what}|{said}, loss {found.losses[0]:.3f} to {found.losses[-1]:.3f}, {ours} of {buckets} buckets ours|all equal|"
+                   f"{'right' if right else 'WRONG'}")
 
 
 def rank_of_job(modules, arguments):
@@ -114,17 +117,15 @@ def rank_of_job(modules, arguments):
     torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=arguments.rank, world_size=RANKS,
                                          device_id=device if device.type == "cuda" else None)
     trainings = Trainings(modules, device, arguments.address)
-    eager, right = trainings.eager(), True
+    eager, all_right = trainings.eager(), True
     for what, more in (("training with a plan", {}), ("training whose buckets our executor runs", {"executor": "bucketd", "executor_timeout": 30.0})):
         torch._dynamo.reset()
         plans = []
-        found = trainings.planned(plans, **more)
-        # Whose they are: without this a plan that was not followed would have eager's bits as well.
-        ours = sum(len(one.runner.ours) for one in plans if one.runner is not None)
-        equal = {"weights": found.weights == eager.weights, "gradients": found.gradients == eager.gradients}
-        held = say(arguments.rank, what, equal, found.losses, f"{ours} of {sum(len(one.plan.buckets) for one in plans)} buckets ours")
-        right = right and held and plans and (ours > 0) == bool(more)
-    training.leave(0 if right else 1)
+        right, line = compared(what, trainings.planned(plans, **more), eager, plans, bool(more))
+        if arguments.rank == 0 or not right:
+            print(line, flush=True)
+        all_right = all_right and right
+    training.leave(0 if all_right else 1)
 
 
 @contextlib.contextmanager

@@ -49,10 +49,8 @@ class Wires {
     Launch();
     EXPECT_TRUE(Wait().ok());
   }
-  // All ranks, where they share a context.
-  void Meet() {
-    if (!Simulated()) shared_.Meet();
-  }
+  // All ranks.
+  void Meet() { shared_.Meet(); }
   Communicator& communicator() { return *communicator_; }
   Stream& stream() { return *stream_; }
   std::byte* memory() { return memory_->data(); }
