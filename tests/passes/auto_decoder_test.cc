@@ -180,6 +180,20 @@ TEST(Decoder, BehindTheMainChainsEndAGatherStillWaitsForMemory) {
   eager.slack_ps = search::kNever / 2;
   const int64_t before = setting.context.program_order.peak_bytes;
   EXPECT_LE(decoder.Decode(eager, before, nullptr).figures.peak_bytes, before);
+  // Also in a bucket that was decided beforehand.
+  Partition alone;
+  for (const search::Transfer& t : setting.problem.transfers) {
+    const bool is_inline = t.use == search::Use::kInline;
+    alone.bucket_of.push_back(is_inline ? -1 : static_cast<int32_t>(alone.size_of.size()));
+    if (is_inline) continue;
+    alone.form_of.push_back(Form::kGrouped);
+    alone.size_of.push_back(1);
+  }
+  EXPECT_LE(decoder.Decode(eager, before, &alone).figures.peak_bytes, before);
+  // What does not fit is said where it is in the order, for whoever leaves memory free there.
+  decoder.Decode(eager, before / 2, nullptr);
+  ASSERT_FALSE(decoder.over().empty());
+  EXPECT_LT(decoder.over().back().at, setting.problem.size());
   // With memory for both it goes early.
   EXPECT_GT(decoder.Decode(eager, 2 * before, nullptr).figures.peak_bytes, before);
 }
