@@ -239,3 +239,13 @@ def test_the_trainings_part_has_eagers_bits_on_the_processor_and_says_what_is_no
     assert said("/bin/false", "cpu") == (3, "the planner does not start: \n")
     (tmp_path / "sitecustomize.py").write_text(_TORCH_ALONE)
     assert said("/bin/false", "cpu", PYTHONPATH=str(tmp_path)) == (3, "a training: not here (bucketd._wire is not carried)\n")
+
+
+def test_where_a_checks_rank_fails_the_others_end_with_it(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tests" / "gpu_agent" / "checks")
+    import ranks
+
+    monkeypatch.setattr(ranks, "_AFTER_A_FAILURE", 0.2)
+    monkeypatch.setattr(ranks.signal, "signal", lambda *_: None)
+    assert ranks.run([["sleep", "60"], ["sh", "-c", "exit 4"]]) == [-9, 4]
+    assert ranks.run([["true"], ["true"]]) == [0, 0]

@@ -10,10 +10,11 @@ the client it wants the executor's modules, and neither gRPC nor protobuf. On th
 import argparse
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 import types
+
+import ranks
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 REPLAYS = 100
@@ -164,16 +165,16 @@ def imports(library):
     return torch, dist, device_buckets, executor, agreement, of_client, training
 
 
-def run(modules, device, rank, ranks, meet):
+def run(modules, device, rank, size, meet):
     """One rank's checks. Ends the process."""
     torch, dist, device_buckets, executor, agreement, of_client, training = modules
     backend, on = {"cuda": ("nccl", torch.device("cuda", 0)), "cpu": ("gloo", None)}[device]
-    store = dist.FileStore(meet, ranks) if meet else dist.HashStore()
-    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, device_id=on)
+    store = dist.FileStore(meet, size) if meet else dist.HashStore()
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, device_id=on)
     torch.manual_seed(rank)
-    made, plan = device_buckets.graph_and_plan(ranks, dist.group.WORLD.group_name, lanes=ranks)
+    made, plan = device_buckets.graph_and_plan(size, dist.group.WORLD.group_name, lanes=size)
     runner = executor.Runner(made, plan, device, 30.0)
-    runner.open("0/fw#1", agreement.Agreement(dist.PrefixStore("buckets", store) if meet else None, rank, range(ranks)), 1)
+    runner.open("0/fw#1", agreement.Agreement(dist.PrefixStore("buckets", store) if meet else None, rank, range(size)), 1)
     dtypes = {of_client.DType.F32: torch.float32, of_client.DType.BF16: torch.bfloat16}
     step = Step(torch, dist, runner, made, plan, device_buckets.shapes, dtypes, on)
     held = [check(step) for check in (bits, churn, beside, graph)[:4 if on else 3]]
@@ -184,11 +185,10 @@ def run(modules, device, rank, ranks, meet):
 
 
 def processes(arguments):
-    """A process a rank; the worst of their exits."""
+    """A process a rank; whether all are right, as an exit code."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, *sys.argv, "--meet", f"{folder}/store", "--rank"]
-        started = [subprocess.Popen([*command, str(rank)]) for rank in range(arguments.ranks)]
-        return max(1 if one.wait() not in (0, 3) else one.returncode for one in started)
+        return 1 if any(ranks.run([[*command, str(rank)] for rank in range(arguments.ranks)])) else 0
 
 
 def main():
