@@ -243,9 +243,9 @@ def test_the_trainings_part_has_eagers_bits_on_the_processor_and_says_what_is_no
 
 def test_where_a_checks_rank_fails_the_others_end_with_it(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "tests" / "gpu_agent" / "checks")
-    import ranks
+    import check_ranks
 
-    monkeypatch.setattr(ranks, "_AFTER_A_FAILURE", 0.2)
-    monkeypatch.setattr(ranks.signal, "signal", lambda *_: None)
-    assert ranks.run([["sleep", "60"], ["sh", "-c", "exit 4"]]) == [-9, 4]
-    assert ranks.run([["true"], ["true"]]) == [0, 0]
+    monkeypatch.setattr(check_ranks, "_AFTER_A_FAILURE", 0.2)
+    monkeypatch.setattr(check_ranks.signal, "signal", lambda *_: None)
+    assert check_ranks.run([["sleep", "60"], ["sh", "-c", "exit 4"]]) == [-9, 4]
+    assert check_ranks.run([["true"], ["true"]]) == [0, 0]

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import types
 
-import ranks
+import check_ranks
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 REPLAYS = 100
@@ -188,7 +188,7 @@ def processes(arguments):
     """A process a rank; whether all are right, as an exit code."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, *sys.argv, "--meet", f"{folder}/store", "--rank"]
-        return 1 if any(ranks.run([[*command, str(rank)] for rank in range(arguments.ranks)])) else 0
+        return 1 if any(check_ranks.run([[*command, str(rank)] for rank in range(arguments.ranks)])) else 0
 
 
 def main():

@@ -17,7 +17,7 @@ import tempfile
 import time
 import types
 
-import ranks
+import check_ranks
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 RANKS, STEPS = 2, 6
@@ -157,7 +157,7 @@ def job(arguments):
             return 3
         command = [sys.executable, *sys.argv, "--address", address, "--meet", f"{folder}/store", "--rank"]
         environment = {**os.environ, "BUCKETD_EXECUTOR": arguments.library, "OMP_NUM_THREADS": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-        return 1 if any(ranks.run([[*command, str(rank)] for rank in range(RANKS)], environment)) else 0
+        return 1 if any(check_ranks.run([[*command, str(rank)] for rank in range(RANKS)], environment)) else 0
 
 
 def main():
