@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "passes/auto/budget.h"
 #include "passes/auto/late_waits.h"
 #include "passes/auto/other_wires.h"
 #include "passes/auto/search.h"
@@ -20,65 +21,6 @@
 #include "passes/sim/simulator.h"
 
 namespace bucketd {
-namespace search {
-namespace {
-
-// Of a decode, as budgets count it: groups count, although a decode looks at few of them at a time,
-// because what is found for graphs with many of them hangs on the budget.
-int64_t StepsOf(const Problem& problem) {
-  return int64_t{problem.size()} * (4 + static_cast<int64_t>(problem.graph->groups().size())) / 4;
-}
-
-}  // namespace
-
-int64_t BudgetOf(const Problem& problem, int32_t effort) {
-  constexpr int64_t kMaxSteps = 20'000'000;
-  const int64_t steps = StepsOf(problem);
-  if (steps > kMaxSteps) return 0;
-  // A dozen groups cost a decode nothing. Large graphs get half as much again: they are decoded
-  // alone, small ones have their orders changed as well.
-  const int64_t work = problem.is_small() ? problem.tuning.work : problem.tuning.work / 2 * 3;
-  const int64_t of_one = std::max<int64_t>({1, problem.size(), steps / 4});
-  int64_t decodes = std::clamp(work / of_one, kLeastDecodes, kMostDecodes);
-  // A whole step of millions of nodes gets what seconds allow.
-  constexpr int64_t kMostSteps = 80'000'000;
-  decodes = std::min(decodes, std::max<int64_t>(4, kMostSteps / std::max<int64_t>(1, steps)));
-  return effort >= 5 ? decodes << (effort - 5) : std::max<int64_t>(1, decodes >> (5 - effort));
-}
-
-int64_t RobustBudgetOf(const Problem& problem, int32_t effort) {
-  if (!problem.tuning.Has(Part::kSturdier)) return 0;
-  const int64_t size = std::max<int64_t>(1, problem.size());
-  int64_t decodes = std::min(kMostSturdier, kSturdierWork / size / size);
-  decodes = effort >= 5 ? decodes << (effort - 5) : decodes >> (5 - effort);
-  return decodes < kLeastSturdier ? 0 : decodes;
-}
-
-int64_t CeilingOf(int64_t best_ps, int64_t bound_ps, int32_t effort) {
-  const int64_t above = std::clamp((best_ps - bound_ps) / 2, best_ps / 250, best_ps / 50);
-  return best_ps + (above >> std::max(0, effort - 5));
-}
-
-int64_t EnoughOf(int64_t bound_ps, int32_t effort) {
-  const int64_t ppm = effort <= 5 ? 500 : effort <= 7 ? 100 : 0;
-  return bound_ps + bound_ps / 1'000'000 * ppm;
-}
-
-std::vector<Stop> StopsOf(const Problem& problem, int64_t bound_ps, int32_t effort) {
-  std::vector<Stop> stops;
-  for (int32_t e = 0; e <= effort; ++e) {
-    const int64_t budget = BudgetOf(problem, e) * problem.size();
-    const int64_t enough_ps = EnoughOf(bound_ps, e);
-    // Small steps: to change an order action by action finds what no decode does, once there are
-    // enough decodes for a good one to begin with.
-    const int64_t decodes = problem.is_small() && e >= 5 ? budget / 4 * 3 : budget;
-    stops.push_back({decodes, enough_ps, problem.is_small() ? budget / 2 : 0});
-  }
-  return stops;
-}
-
-}  // namespace search
-
 namespace {
 
 using search::Score;
@@ -86,9 +28,6 @@ using search::Score;
 std::string Microseconds(int64_t ps) {
   return absl::StrFormat("%.3f us", static_cast<double>(ps) * 1e-6);
 }
-
-// More effort looks around what this one finds for faster wires.
-constexpr int32_t kSearchedForOtherWires = 5;
 
 // A plan and what it takes.
 struct Candidate {
@@ -114,7 +53,7 @@ class Choice {
         bound_ps_(bound_ps),
         before_(before),
         best_(best),
-        evaluator_(problem, search::RobustBudgetOf(problem, kSearchedForOtherWires) == 0
+        evaluator_(problem, search::RobustBudgetOf(problem, search::kOtherWiresEffort) == 0
                                 ? search::RobustnessEvaluator::kFewCases
                                 : search::RobustnessEvaluator::kCases),
         others_(std::move(others)) {}
@@ -131,7 +70,7 @@ class Choice {
     if (!best_.score.over) ceiling_ps = std::min(ceiling_ps, best_.score.first);
     if (fastest_ps > ceiling_ps) return;
     const int64_t budget = search::RobustBudgetOf(problem_, effort) * problem_.size();
-    const int64_t of_orders = problem_.is_small() ? budget / 2 : 0;
+    const int64_t of_orders = problem_.is_small() ? search::Share(budget, search::kOrdersShare) : 0;
     search::Search around(problem_, limit_, {{budget - of_orders, 0, of_orders}});
     around.EvaluateBy(evaluator_, ceiling_ps);
     around.Adopt(search.best(), search.best_settings());
@@ -165,8 +104,8 @@ class Choice {
     return found;
   }
 
-  // Unless it is slower, or takes more than that; the evaluator does not know where memory moves
-  // waits.
+  // Unless it is slower than what is taken, or than `most_ps`: waits that memory moves, which the
+  // evaluator does not see, may make it so.
   bool Take(const search::Decoded& decoded, int64_t most_ps = search::kNever) {
     const Candidate& settled = Settled(decoded);
     const Score& score = settled.score;
@@ -261,6 +200,11 @@ class SearchPass : public Pass {
     if (!status.ok()) {
       return absl::Status(status.code(), absl::StrCat("mode ", mode.name, ": ", status.message()));
     }
+    // Told once, behind the search.
+    const auto told =
+        std::remove_if(plan.diagnostics.begin(), plan.diagnostics.end(),
+                       [](const Diagnostic& d) { return d.code == "payload-order-unknown"; });
+    plan.diagnostics.erase(told, plan.diagnostics.end());
     Keep(context, mode.name, limit, std::move(plan), best);
     return absl::OkStatus();
   }
@@ -295,7 +239,8 @@ class SearchPass : public Pass {
     std::vector<std::vector<search::OtherOrder>> others;
     const auto search_for = [&](double wires) {
       others.push_back(search::OrdersForWires(
-          *problem, wires, limit, std::min(context.options.effort, kSearchedForOtherWires), start));
+          *problem, wires, limit, std::min(context.options.effort, search::kOtherWiresEffort),
+          start));
     };
     if (tuning_.Has(search::Part::kFastWires)) search_for(search::kFasterWires);
     if (tuning_.Has(search::Part::kSlowWires) && problem->is_small()) {

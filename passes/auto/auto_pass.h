@@ -1,14 +1,12 @@
 // The pass of mode auto: the best plan that a search finds, never worse than any other mode's.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 
-#include "passes/auto/problem.h"
-#include "passes/auto/search.h"
+#include "passes/auto/tuning.h"
 #include "passes/pass/pass.h"
 #include "passes/pass/pipeline.h"
 
@@ -31,26 +29,4 @@ struct OtherMode {
 std::unique_ptr<Pass> MakeSearchPass(std::vector<OtherMode> others,
                                      const search::Tuning& tuning = {});
 
-namespace search {
-
-// Decodes that an effort allows on a problem of so many leaders and groups; more effort, more
-// decodes. 0: the problem is too large for any.
-int64_t BudgetOf(const Problem& problem, int32_t effort);
-
-// Decodes to look around the fastest plan for one that is faster under perturbed costs. 0: none.
-int64_t RobustBudgetOf(const Problem& problem, int32_t effort);
-
-// What such a plan may take where the fastest takes `best_ps`: half as much again of what is above
-// the bound, but at least 0.4 % and at most 2 % more of the whole; from effort 6 on, each step
-// halves that.
-int64_t CeilingOf(int64_t best_ps, int64_t bound_ps, int32_t effort);
-
-// A plan so fast is near enough to the lower bound for an effort to look no further; more effort
-// wants it nearer.
-int64_t EnoughOf(int64_t bound_ps, int32_t effort);
-
-// Where searches of efforts 0 to `effort` end.
-std::vector<Stop> StopsOf(const Problem& problem, int64_t bound_ps, int32_t effort);
-
-}  // namespace search
 }  // namespace bucketd

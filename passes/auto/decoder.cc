@@ -253,18 +253,20 @@ bool Decoder::TryDefer(LeaderId next) {
   return true;
 }
 
-// Whether so much may be held back here: near the end, where the queue is a third of what is left.
+// Whether so much may be held back here: near the end of the step.
 bool Decoder::HasRoomFor(int64_t deferred_ps) const {
-  return deferred_ps <= settings_.tail_queue_ps && Remaining() <= 3 * settings_.tail_queue_ps;
+  return deferred_ps <= settings_.tail_queue_ps &&
+         Remaining() <= kQueuesLeft * settings_.tail_queue_ps;
 }
 
-// Whether memory holds so much more while twice the queue passes.
+// Whether memory holds so much more while some queues pass.
 bool Decoder::MayHold(int64_t bytes) {
   const int64_t extra = Extra() + bytes;
   if (extra + profile_.Max(main_, problem_.size()) <= cap_) return true;
   const std::vector<int64_t>& ideal = problem_.ideal_ps;
-  const auto horizon = std::upper_bound(ideal.begin() + main_, ideal.end(),
-                                        ideal[Index(main_)] + 2 * settings_.tail_queue_ps);
+  const auto horizon =
+      std::upper_bound(ideal.begin() + main_, ideal.end(),
+                       ideal[Index(main_)] + kQueuesHeld * settings_.tail_queue_ps);
   const int32_t until =
       std::max(main_ + 1, std::min(problem_.size(), static_cast<int32_t>(horizon - ideal.begin())));
   return extra + profile_.Max(main_, until) <= cap_;

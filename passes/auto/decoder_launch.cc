@@ -11,8 +11,6 @@ namespace {
 
 // Launches a wire may get between two kernels: a bound on time, above what any order wants.
 constexpr int kMaxLaunches = 64;
-// A slack of so much: every gather is due.
-constexpr int64_t kForever = kNever / 2;
 
 }  // namespace
 
@@ -211,13 +209,14 @@ std::vector<CollectiveId> Decoder::MembersInTime(CollectiveId head, size_t next)
   return members;
 }
 
-// What is pending of a key, as in wires_: the less, the more.
+// What is pending of a key, negative, as in wires_, which looks for the least: wire time or, with a
+// partition, complete buckets. kNever: nothing.
 int64_t Decoder::PendingOf(int32_t key) const {
   if (pending_[Index(key)].empty()) return kNever;
   return partition_ != nullptr ? -complete_[Index(key)] : -pending_ps_[Index(key)];
 }
 
-// The greatest of those that may go now.
+// A key's reductions may go now if PendingOf() is at most this.
 int64_t Decoder::PendingThatGoes() const {
   if (TightMemory()) return kNever - 1;
   if (partition_ != nullptr) return -1;

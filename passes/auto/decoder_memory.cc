@@ -50,7 +50,7 @@ int64_t Decoder::Extra() {
 }
 
 // Whether memory holds a root's result of so many bytes from here to where program order gathers
-// it. What fits would if it were smaller, or gathered earlier.
+// it. What fits also does with fewer bytes, or where program order gathers it sooner.
 bool Decoder::RootFits(LeaderId start, int64_t bytes, int64_t extra) {
   if (start <= Reached()) return true;
   if (memory_.live() + bytes > cap_) return false;
@@ -60,7 +60,7 @@ bool Decoder::RootFits(LeaderId start, int64_t bytes, int64_t extra) {
   return grouped + bytes <= cap_ || !settings_.packed_memory;
 }
 
-bool Decoder::TightMemory() const { return memory_.live() + memory_.live() / 200 > cap_; }
+bool Decoder::TightMemory() const { return memory_.live() + Share(memory_.live(), kShort) > cap_; }
 
 void Decoder::AddGathered(CollectiveId c) {
   const Transfer& t = problem_.transfer(c);

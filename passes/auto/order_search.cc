@@ -41,7 +41,7 @@ void OrderSearch::WorkUntil(int64_t placed, int64_t enough_ps) {
 bool OrderSearch::Try(int64_t cutoff_ps) {
   // Under the evaluator scores are no times: any order within its ceiling may have the better one.
   tried_ = replay_.Run(candidate_, search_.evaluator_ == nullptr ? cutoff_ps : search_.ceiling_ps_);
-  placed_ += (replay_.placed() + problem_.size() / 8) / kReplaysOfADecode + 1;
+  placed_ += (replay_.placed() + problem_.size() / kClearsOfADecode) / kReplaysOfADecode + 1;
   if (tried_ == nullptr) return false;
   const int64_t before = search_.placed_;
   tried_score_ = search_.Offer(*tried_, cutoff_ps);
@@ -132,12 +132,12 @@ uint64_t OrderSearch::HashOfWishes() const {
 }
 
 bool OrderSearch::Change() {
-  const size_t what = Below(16);
-  if (what < 5) return EaseStall();
-  if (what < 10 || at_.batches.empty()) return MoveAction();
-  if (what == 10) return ChangeForm();
-  if (what == 11) return SplitBatch();
-  if (what <= 13) return MergeBatches();
+  const size_t what = Below(kAll);
+  if (what < kEase) return EaseStall();
+  if (what < kMove || at_.batches.empty()) return MoveAction();
+  if (what < kForm) return ChangeForm();
+  if (what < kSplit) return SplitBatch();
+  if (what < kMerge) return MergeBatches();
   return MoveMember();
 }
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "passes/auto/auto_pass.h"
+#include "passes/auto/budget.h"
 #include "passes/sim/simulator.h"
 
 namespace bucketd::search {

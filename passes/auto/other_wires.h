@@ -1,4 +1,4 @@
-// Orders for wires that are faster, or slower, than they were said to be.
+// Orders for wires that are faster, or slower, than nominal.
 //
 // Where the wires decide how long a step takes, almost every order is as fast as the best, and a
 // search for the least time tells nothing about the rest of an order: where compute could hide the

@@ -181,8 +181,8 @@ void PartitionSearch::MergeRanges(size_t row) {
   const auto size = [&] { return static_cast<int32_t>(rows_[row].ends.size()); };
   while (size() > 2 && MergeEvery(row, 0, size(), 2)) {
   }
-  for (const int32_t by : {3, 4}) MergeEvery(row, 0, size(), by);
-  for (const int32_t parts : {4, 8}) {
+  for (const int32_t by : kRuns) MergeEvery(row, 0, size(), by);
+  for (const int32_t parts : kStretches) {
     for (int32_t part = 0; part < parts; ++part) {
       const int32_t from = size() * part / parts, to = size() * (part + 1) / parts;
       if (to - from < 2) continue;
@@ -200,7 +200,7 @@ void PartitionSearch::ChangeRow(size_t row) {
 }
 
 void PartitionSearch::ShiftCut(size_t row, int32_t bucket) {
-  for (const int32_t by : {1, 2, 4, 8, 16}) {
+  for (const int32_t by : kShifts) {
     for (const int32_t direction : {-1, 1}) {
       Cuts ends = rows_[row].ends;
       if (bucket + 1 >= static_cast<int32_t>(ends.size())) return;

@@ -10,9 +10,9 @@
 namespace bucketd::search {
 namespace {
 
-// In 1,024ths. Kernels are off by up to 30 %, evenly spread; what many depend on is off by as much
-// either way as such a spread is on average (its standard deviation), and a little more.
-constexpr int64_t kOne = 1024, kSpread = 307, kEither = 205;
+// Factors are in 1,024ths, as kSpread of the kernels and kEither of what many depend on: a little
+// more than the standard deviation of an even spread of 30 %.
+constexpr int64_t kOne = 1024;
 
 // Numbers that many depend on, beside the rate and alpha of every group.
 enum Figure : int32_t { kHostKernel, kHostCollective, kSlowdown, kCopies, kGamma, kFigures };
@@ -83,8 +83,9 @@ int64_t RobustnessEvaluator::Of(const Decoded& decoded, int64_t most_ps) {
   for (int which = 0; which < cases_ && sum <= most_ps; ++which) {
     sum += Replay(which);
     replayed_ += static_cast<int64_t>(steps_.size());
-    // What the first cases say, the others do not turn round.
-    if (which % 4 == 3 && sum / (which + 1) > most_ps / cases_ + most_ps / cases_ / 200) {
+    // An order whose mean is so far above after some of the cases seldom ends below.
+    const int64_t hopeless = most_ps / cases_ + Share(most_ps / cases_, kHopelessCases);
+    if (which % kCasesAtOnce == kCasesAtOnce - 1 && sum / (which + 1) > hopeless) {
       return std::max(most_ps + 1, sum / (which + 1) * cases_);
     }
   }

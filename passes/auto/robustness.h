@@ -1,4 +1,4 @@
-// How an order fares when costs are not what they were said to be.
+// How an order fares under perturbed costs.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class RobustnessEvaluator {
   // sum above `most_ps` as soon as it is sure to be above. O(cases * leaders).
   int64_t Of(const Decoded& decoded, int64_t most_ps);
 
-  // The same under the costs as they were said.
+  // The same under nominal costs.
   int64_t Nominal(const Decoded& decoded);
 
   int cases() const { return cases_; }

@@ -70,7 +70,7 @@ Score Search::DecodeOnce(const Settings& settings, const Partition* partition, i
       settings, cap, partition, evaluator_ == nullptr ? cutoff_ps : ceiling_ps_, reserves_);
   ++decodes_;
   // What a decode clears before it begins, too.
-  placed_ += decoder_.placed() + problem_.size() / 8;
+  placed_ += decoder_.placed() + problem_.size() / kClearsOfADecode;
   last_ = decoded.figures;
   fastest_ps_ = std::min(fastest_ps_, last_.total_ps);
   const Score score = ScoreAsAsked(decoded, cutoff_ps);
@@ -108,8 +108,8 @@ Score Search::ScoreAsAsked(const Decoded& decoded, int64_t cutoff_ps) {
   const Figures& figures = decoded.figures;
   if (evaluator_ == nullptr || figures.peak_bytes > limit_) return ScoreOf(figures, limit_);
   if (figures.total_ps > ceiling_ps_) return {true, figures.total_ps, figures.peak_bytes};
-  const int64_t said_ps = evaluator_->cases() / kCasesOfNominal * figures.total_ps;
-  const int64_t sum_ps = said_ps + evaluator_->Of(decoded, cutoff_ps - said_ps);
+  const int64_t nominal_ps = evaluator_->cases() / kCasesOfNominal * figures.total_ps;
+  const int64_t sum_ps = nominal_ps + evaluator_->Of(decoded, cutoff_ps - nominal_ps);
   placed_ += evaluator_->replayed() / kReplaysOfADecode;
   return {false, sum_ps, figures.total_ps};
 }
@@ -147,7 +147,8 @@ Score Search::Repair(const Settings& settings, const Partition* partition, int64
       ReserveWhereOver();
     } else {
       // What is too much is taken off everywhere.
-      cap -= (last_.peak_bytes - limit_) * (int64_t{1} << round) * 21 / 20 + 1024;
+      const int64_t over = (last_.peak_bytes - limit_) * (int64_t{1} << round);
+      cap -= over + Share(over, kSpare) + kOneMore;
     }
   }
   return best;
@@ -161,10 +162,10 @@ bool Search::IsLost(int64_t cutoff_ps) const {
 
 // So that early gathers are not in the way there again.
 void Search::ReserveWhereOver() {
-  const LeaderId around = std::max(8, problem_.size() / 128);
+  const LeaderId around = std::max(kLeastAround, problem_.size() / kPartAround);
   LeaderId first = -1;
   for (const Overflow& over : decoder_.over()) {
-    const int64_t bytes = over.bytes + over.bytes / 20 + 1024;
+    const int64_t bytes = over.bytes + Share(over.bytes, kSpare) + kOneMore;
     if (first >= 0 && over.at >= first && over.at - first <= around) {
       reserves_.back().bytes = std::max(reserves_.back().bytes, bytes);
       continue;
@@ -300,8 +301,8 @@ void Search::Run() {
 void Search::Descents() {
   const Tuning& tuning = problem_.tuning;
   TryStarts();
-  if (tuning.Has(Part::kOtherPlan)) TryBuckets(other_.batches, 2);
-  if (tuning.Has(Part::kBetween)) TryBuckets(BucketsBetweenInline(), 1);
+  if (tuning.Has(Part::kOtherPlan)) TryBuckets(other_.batches, kStartsOfOtherPlan);
+  if (tuning.Has(Part::kBetween)) TryBuckets(BucketsBetweenInline(), kStartsOfBetween);
   near_only_ = !problem_.is_small();
   if (!near_only_ || !decoded_.is_fixed) DescendFrom(starts_[0].settings, starts_[0].score);
   if (Spent() || decoded_.score.over) return;

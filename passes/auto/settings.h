@@ -8,6 +8,9 @@ namespace bucketd::search {
 
 inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 4;
 
+// A slack of so much makes every gather due, a cap no cap; leaves room to add times to it.
+inline constexpr int64_t kForever = kNever / 2;
+
 inline constexpr int32_t kNoShare = 1'000'000;
 
 // So many thousandths of a value, rounded down, without overflow.
@@ -21,7 +24,8 @@ struct Settings {
   bool eager = false;              // whenever the wire is free and memory allows
   int64_t gather_cap_ps = kNever;  // wire time of one bucket
   int64_t late_ps = 0;             // how far past its first need a bucket may end
-  int32_t lag = 0;             // of the excess of wire over compute, what every bucket may be late
+  // Where a wire has more left than compute, by how much of that a bucket may be late.
+  int32_t lag = 0;
   bool packed_memory = false;  // plan memory for packed gathers
   // Reductions that may start late.
   int64_t batch_ps = kNever;  // a batch goes at so much wire time,

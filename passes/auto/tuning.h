@@ -1,8 +1,11 @@
-// Everything about the search that was chosen and not derived, in one place.
+// Everything about the search that was chosen and not derived, in one place; what leaving a start,
+// a knob or a part out costs is measured by build/bin/ablation (tests/bench/results/ablation.md).
+// Bounds on time that no order comes near stand where they are used.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -13,41 +16,81 @@ namespace bucketd::search {
 
 // Searches that can be left out.
 enum class Part : uint8_t {
-  kOtherPlan,  // starts from the best other mode's buckets, too
-  kBetween,    // and from one bucket for what is needed between two collectives on the path
-  kBuckets,    // buckets shift, merge, split and change their form, one after the other
-  kOrders,     // orders are changed action by action
-  kLooser,     // cycles of that which come upon what is known make the next ones looser
-  kFastWires,  // orders for wires that are faster
-  kSlowWires,  // and slower; small steps
-  kSturdier,   // around the best plan for one that fares better under perturbed costs
+  kOtherPlan,
+  kBetween,
+  kBuckets,
+  kOrders,
+  kLooser,
+  kFastWires,
+  kSlowWires,
+  kSturdier,
 };
-inline constexpr const char* kPartNames[] = {"other plan", "between",       "buckets",
-                                             "orders",     "looser cycles", "fast wires",
-                                             "slow wires", "sturdier"};
+struct PartInfo {
+  const char *name, *why;
+};
+inline constexpr PartInfo kParts[] = {
+    {"other plan", "starts from the best other mode's buckets, too"},
+    {"between", "and from one bucket for what is needed between two collectives on the path"},
+    {"buckets", "buckets shift, merge, split and change their form, one after the other"},
+    {"orders", "orders are changed action by action; small steps"},
+    {"looser cycles", "cycles of that which come upon what is known make the next ones looser"},
+    {"fast wires", "orders for wires that are faster"},
+    {"slow wires", "and slower; small steps"},
+    {"sturdier", "around the best plan for one that fares better under perturbed costs"},
+};
+static_assert(std::size(kParts) == static_cast<size_t>(Part::kSturdier) + 1);
 
-// --- Work. A leader placed by a decode is the unit; budgets are those of effort 5.
+// --- Work. A leader placed by a decode is the unit; budgets are those of effort 5, and every step
+// of effort doubles or halves them.
 
 // Decodes of a graph: small ones are cheap, large ones get a few in any case.
 inline constexpr int64_t kLeastDecodes = 40, kMostDecodes = 1400;
 // So few leaders that hundreds of decodes are cheap: knobs are swept whole, orders changed action
 // by action.
 inline constexpr int32_t kSmallLeaders = 2500;
+// Of a small graph's work, the part that changes orders, and what is left for decodes where an
+// effort has enough of them for a good order to begin with: that finds what no decode does. Larger
+// graphs, which are decoded alone, get half as much again.
+inline constexpr int32_t kOrdersShare = 500, kDecodesShare = 750, kLargeShare = 1500;
+inline constexpr int32_t kOrdersFromEffort = 5;
+// Leaders, times groups beyond the first four, that all decodes together may place, of which a
+// whole step of millions of nodes gets the least number: seconds of one core. Above the latter a
+// graph is not searched.
+inline constexpr int64_t kMostSteps = 80'000'000, kLeastOfMillions = 4, kTooManySteps = 20'000'000;
 // Around the fastest plan for a sturdier one: leaders squared, since errors cancel out where there
 // are many; less than the least is none.
 inline constexpr int64_t kSturdierWork = 1'000'000'000, kMostSturdier = 1000, kLeastSturdier = 8;
-// To replay an order takes so much less than to decode it.
-inline constexpr int64_t kReplaysOfADecode = 4;
+// To replay an order takes so much less than to decode it; to clear for a decode or a replay, so
+// much less than its leaders.
+inline constexpr int64_t kReplaysOfADecode = 4, kClearsOfADecode = 8;
+
+// --- Near enough. Millionths above the lower bound at which an effort looks no further: what
+// nobody measures; more effort wants it nearer, and from 8 on nothing is near enough.
+inline constexpr int64_t kEnoughPpm = 500, kEnoughPpmOfMore = 100;
+inline constexpr int32_t kEnoughUntil = 5, kEnoughOfMoreUntil = 7;
+// What a sturdier plan may take beyond the fastest: so much of what that is above the bound, and at
+// least and at most so many thousandths of the step.
+inline constexpr int32_t kGiven = 500, kLeastGiven = 4, kMostGiven = 20;
 
 // --- Decodes of a candidate that is over the limit: in all, and those that leave memory free only
 // where it overflowed, before the cap goes down everywhere.
 inline constexpr int kMaxDecodes = 4, kLocalRepairs = 2;
+// Where: so many leaders before and twice as many behind, or this part of the step if that is more;
+// and so many thousandths more than was over, since the repaired order is another one.
+inline constexpr int32_t kLeastAround = 8, kPartAround = 128, kSpare = 50;
+inline constexpr int64_t kOneMore = 1024;  // bytes, where that is next to nothing
 // Rounds over all knobs, and over all buckets: bounds.
 inline constexpr int kKnobRounds = 3, kBucketRounds = 20;
 // Thousandths of the best time: a start that takes more is given up on the way.
 inline constexpr int32_t kHopeless = 1600;
+// Starts under whose settings another mode's buckets are tried, and those between collectives on
+// the path: each costs two decodes, of the few dozen that a large step has.
+inline constexpr size_t kStartsOfOtherPlan = 2, kStartsOfBetween = 1;
 // Orders that were the best for a while and may be sturdier than what came after them.
 inline constexpr size_t kMostFound = 12;
+// Buckets: by how many members a cut shifts; runs that are merged; into how many stretches a row of
+// buckets is taken apart to merge within each.
+inline constexpr int32_t kShifts[] = {1, 2, 4, 8, 16}, kRuns[] = {3, 4}, kStretches[] = {4, 8};
 
 // --- Orders, action by action: changes before it returns to the best order. In every second such
 // cycle only orders that are no slower are kept; the others begin by keeping those that are so many
@@ -58,12 +101,31 @@ inline constexpr int32_t kLoose[] = {0, 4, 0, 16, 0, 50};
 // thousandths, and lets them change more at once, until something better is found.
 inline constexpr int32_t kLooser = 50;
 inline constexpr size_t kMostLooser = 6, kMostMoreChanges = 3;
+// Of sixteen changes: those that ease a wait in which the step stands still, and those that move
+// any action, are what most improvements come from; a form, a split, two merges, the rest exchanges
+// members. Below which number each kind ends.
+enum ChangeBelow : size_t {
+  kEase = 5,
+  kMove = 10,
+  kForm = 11,
+  kSplit = 12,
+  kMerge = 14,
+  kAll = 16
+};
 
-// --- Sturdier plans. Costs that are off by 30 % are seldom further off than this: what a byte
-// takes on faster wires, and on slower ones. And the share of the limit in thousandths, since
-// buffers live longer on slower wires than those that an order was made for.
+// --- Sturdier plans. Perturbed cases are not any of the distributions that are reported
+// (tests/passes/perturbed_costs.h) but two levels of what many steps depend on, and kernels that
+// are off evenly up to the spread, in 1,024ths: 20 and 30 %.
+inline constexpr int64_t kEither = 205, kSpread = 307;
+// Cases after which an order is given up whose mean is so many thousandths above what it has to
+// beat.
+inline constexpr int kCasesAtOnce = 4;
+inline constexpr int32_t kHopelessCases = 5;
+// Costs that are off by 30 % are seldom further off than this: what a byte takes on faster wires,
+// and on slower ones. And the share of the limit in thousandths, since buffers live longer on
+// slower wires than those that an order was made for. More effort looks around what this one finds.
 inline constexpr double kFasterWires = 0.75, kSlowerWires = 1.33;
-inline constexpr int32_t kOtherWiresMemory = 988;
+inline constexpr int32_t kOtherWiresMemory = 988, kOtherWiresEffort = 5;
 // Nominal costs count as one perturbed case for so many of them: else the least mean of a few cases
 // wins by hundredths of a percent, which is chance, and costs more than that where costs are right.
 inline constexpr int kCasesOfNominal = 4;
@@ -72,6 +134,11 @@ inline constexpr int kCasesOfNominal = 4;
 inline constexpr int32_t kMaxBelow = 24, kMaxAbove = 64;
 // Thousandths of a gather's time on the wire that are planned for: reductions share it.
 inline constexpr int32_t kLead = 1300;
+// Weight gradients are held back where so many times the queue is left of the step, and where
+// memory holds them while this many times the queue passes. Memory is short within so many
+// thousandths of the cap: reductions go at once.
+inline constexpr int64_t kQueuesLeft = 3, kQueuesHeld = 2;
+inline constexpr int32_t kShort = 5;
 
 // What the search is made of. A program plans by the default; benches leave parts out.
 struct Tuning {
@@ -89,6 +156,7 @@ struct Units {
 
 struct Knob {
   const char* name;
+  const char* why;
   int64_t (*get)(const Settings&);
   void (*set)(Settings&, int64_t);
   std::vector<int64_t> values;  // ascending
@@ -99,6 +167,7 @@ std::vector<Knob> KnobsOf(const Units& units);
 
 struct Start {
   const char* name;
+  const char* why;  // the steps that it is for
   Settings settings;
 };
 std::vector<Start> StartsOf(const Units& units);

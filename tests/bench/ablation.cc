@@ -90,6 +90,7 @@ double TotalOf(const Graph& graph, const Plan& plan, const Costs& costs) {
 struct Row {
   std::string name;
   Tuning tuning;
+  const char* why = "";  // it is there
 };
 
 class Ablation {
@@ -119,10 +120,10 @@ class Ablation {
       lost.Add(now.under_truth / base.total - 1);
       above.Add(now.under_truth / base.total > 1.03 ? 1 : 0);
     }
-    std::printf("| %-40s | %6.1f | %6.1f | %6.3f | %6.2f | %6.3f | %4.1f | %6.0f |\n",
+    std::printf("| %-40s | %6.1f | %6.1f | %6.3f | %6.2f | %6.3f | %4.1f | %6.0f | %s |\n",
                 row.name.c_str(), 100 * std::expm1(small.value()), 100 * std::expm1(large.value()),
                 100 * longer.value(), 100 * most, 100 * lost.value(), 100 * above.value(),
-                CpuMs() - before);
+                CpuMs() - before, row.why);
     std::fflush(stdout);
   }
 
@@ -162,18 +163,18 @@ std::vector<Row> AllRows() {
     rows.push_back({absl::StrCat("nothing, seed=", seed), {}});
     rows.back().tuning.seed = seed;
   }
-  for (size_t p = 0; p < std::size(search::kPartNames); ++p) {
-    rows.push_back({search::kPartNames[p], {}});
+  for (size_t p = 0; p < std::size(search::kParts); ++p) {
+    rows.push_back({search::kParts[p].name, {}, search::kParts[p].why});
     rows.back().tuning.parts &= ~(uint64_t{1} << p);
   }
   const std::vector<search::Start> starts = search::StartsOf({1000, 1000, 1000});
   for (size_t s = 0; s < starts.size(); ++s) {
-    rows.push_back({absl::StrCat("start: ", starts[s].name), {}});
+    rows.push_back({absl::StrCat("start: ", starts[s].name), {}, starts[s].why});
     rows.back().tuning.starts &= ~(uint64_t{1} << s);
   }
   const std::vector<search::Knob> knobs = search::KnobsOf({1000, 1000, 1000});
   for (size_t k = 0; k < knobs.size(); ++k) {
-    rows.push_back({absl::StrCat("knob: ", knobs[k].name), {}});
+    rows.push_back({absl::StrCat("knob: ", knobs[k].name), {}, knobs[k].why});
     rows.back().tuning.knobs &= ~(uint64_t{1} << k);
   }
   return rows;
@@ -215,8 +216,9 @@ int Run(int argc, char** argv) {
   Ablation ablation(first, seeds);
   std::printf(
       "| left out | gaps of small steps %% | of large ones %% | longer, mean %% | most %% | wrong "
-      "costs, mean %% | above 3 %% | CPU ms |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: | "
-      "---: |\n");
+      "costs, mean %% | above 3 %% | CPU ms | what it is for |\n| --- | ---: | ---: | ---: | ---: "
+      "| ---: | ---: | "
+      "---: | --- |\n");
   for (const Row& row : rows) ablation.Print(row);
   return 0;
 }
