@@ -105,8 +105,9 @@ std::vector<OtherMode> ModesToStartFrom() {
   const auto add = [&](const ModeInfo& mode, OtherMode::Change change) {
     std::vector<std::unique_ptr<Pass>> passes;
     for (const absl::string_view name : mode.passes) {
-      // What mode auto runs before and behind the search is not run once more for every mode.
-      if (!absl::c_linear_search(kSearchPasses, name)) passes.push_back(FindPass(name)->make());
+      // Mode auto has run it for all. Payloads are ordered in each mode: where the links of a group
+      // differ, the first member's decides what a bucket takes.
+      if (name != "tag-collectives") passes.push_back(FindPass(name)->make());
     }
     others.push_back({mode.name, Pipeline(std::move(passes)), change});
   };

@@ -11,6 +11,7 @@
 #include "passes/modes/pass_registry.h"
 #include "passes/pass/pipeline.h"
 #include "passes/planner.h"
+#include "passes/sim/simulator.h"
 #include "tests/passes/pass_test_util.h"
 
 namespace bucketd::testing {
@@ -67,6 +68,36 @@ TEST(SearchPass, ModesThatItStartsFromAreAlsoRunAlone) {
   }
   EXPECT_THAT(tried, ElementsAre("transformer_block", "greedy", "overlap"));
   EXPECT_THAT(FindMode("auto")->passes, ElementsAre("tag-collectives", "search", "payload-order"));
+}
+
+TEST(SearchPass, OtherModesPlansAreThoseThatTheModesMakeAlone) {
+  const Graph graph = Joint(3, 3, true);
+  const Costs costs = CostsOf(graph);
+  PlanOptions options;
+  PassContext context(graph, costs, options);
+  Plan untouched = ProgramOrder(graph);
+  ASSERT_TRUE((*MakePass("tag-collectives"))->Run(context, untouched).ok());
+  for (const auto& tag : context.tags.of) {  // backwards, so that payloads change their order
+    options.parameter_order.insert(options.parameter_order.begin(), std::string(tag.parameter));
+  }
+  context.program_order = Simulate(graph, untouched, costs).prediction;
+  size_t buckets = 0;
+  for (const OtherMode& other : ModesToStartFrom()) {
+    if (other.change != nullptr) continue;
+    options.mode = std::string(other.name);
+    const absl::StatusOr<Plan> alone = MakePlan(graph, costs, options);
+    ASSERT_TRUE(alone.ok()) << alone.status();
+    PassContext inner = context;
+    Plan plan = untouched;
+    ASSERT_TRUE(other.pipeline.Run(inner, plan).ok());
+    EXPECT_EQ(plan.order, alone->order) << other.name;
+    ASSERT_EQ(plan.buckets.size(), alone->buckets.size()) << other.name;
+    for (size_t b = 0; b < plan.buckets.size(); ++b) {
+      EXPECT_EQ(plan.buckets[b].members, alone->buckets[b].members) << other.name;
+    }
+    buckets += plan.buckets.size();
+  }
+  EXPECT_GT(buckets, 0u);
 }
 
 TEST(SearchPass, ThePlannerTimesItLikeAnyPass) {
