@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
 #include "spdlog/pattern_formatter.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
@@ -143,7 +144,7 @@ class LimitedStderr final : public Stderr {
   void log(const spdlog::details::log_msg& line) override {
     std::optional<int64_t> left_out = 0;
     if (line.level >= spdlog::level::info) {
-      const std::lock_guard lock(limit_mutex_);
+      const absl::MutexLock lock(&limit_mutex_);
       left_out = limit_.Admit(KindOf(line), Clock::now());
     }
     if (!left_out.has_value()) return;
@@ -158,7 +159,7 @@ class LimitedStderr final : public Stderr {
   void flush() override {
     std::vector<std::pair<std::string, int64_t>> due;
     {
-      const std::lock_guard lock(limit_mutex_);
+      const absl::MutexLock lock(&limit_mutex_);
       due = limit_.TakeLeftOut(Clock::now());
     }
     for (const auto& [kind, left_out] : due) {
@@ -179,8 +180,8 @@ class LimitedStderr final : public Stderr {
     Stderr::log(line);
   }
 
-  std::mutex limit_mutex_;
-  LogLimit limit_;
+  absl::Mutex limit_mutex_;
+  LogLimit limit_ ABSL_GUARDED_BY(limit_mutex_);
 };
 
 // A thread that flushes, and takes no signal: those are for whoever asks for them.

@@ -57,7 +57,7 @@ class GrpcPeerCalls final : public PeerCalls {
   using ConnectionPtr = std::shared_ptr<Connection>;
 
   // The connection counts one call more.
-  ConnectionPtr Connect(const std::string& address);
+  ConnectionPtr Connect(const std::string& address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<const TlsFiles> Files() const;
   static ConnectionPtr NewConnection(const std::string& address,
                                      std::shared_ptr<const TlsFiles> files);

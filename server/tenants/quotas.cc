@@ -234,10 +234,10 @@ void Quotas::Held::GiveBack() {
 std::vector<TenantUse> Quotas::List() const {
   const absl::MutexLock lock(&mutex_);
   std::map<std::string, TenantUse> all;
-  const auto add = [&](const std::string& tenant) -> TenantUse& {
+  const auto add = [&all, &table = *table_](const std::string& tenant) -> TenantUse& {
     TenantUse& use = all[tenant];
     use.tenant = tenant;
-    use.limits = table_->Of(tenant);
+    use.limits = table.Of(tenant);
     return use;
   };
   for (const auto& [tenant, limits] : table_->named) {
