@@ -220,13 +220,6 @@ class Contraction {
     return graph_.outputs(n).empty() ? 0 : graph_.outputs(n).front().bytes;
   }
 
-  // Whether a bucket may stand for the collective: as the verifier and the simulator have buckets.
-  bool IsPlain(const Collective& c) const {
-    return c.wait != kNoNode && graph_.users(c.start).size() == 1 &&
-           graph_.outputs(c.start).size() == 1 && graph_.alias_of(c.start).empty() &&
-           graph_.alias_of(c.wait).size() == 1 && graph_.alias_of(c.wait)[0] == c.start;
-  }
-
   void DescribeTransfers() {
     const std::vector<int32_t> ranks = PayloadRanks(context_);
     for (size_t i = 0; i < problem_.transfers.size(); ++i) {
@@ -234,8 +227,7 @@ class Contraction {
       const Collective& c = graph_.collective(id);
       Transfer& t = problem_.transfers[i];
       t.pinned = context_.constraints.pinned[i];
-      t.mergeable =
-          !t.pinned && IsPlain(c) && MayMerge(graph_, id, context_.tags, context_.options);
+      t.mergeable = MayJoinBucket(context_, id);
       t.group = c.group;
       t.kind = c.kind;
       t.bytes = c.bytes;

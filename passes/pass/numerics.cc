@@ -61,6 +61,19 @@ bool MayMerge(const Graph& graph, CollectiveId c, const Tags& tags, const PlanOp
   return !whole && options.backend == "gloo";
 }
 
+bool FitsBucket(const PassContext& context, CollectiveId c) {
+  const Graph& graph = context.graph;
+  const Collective& collective = graph.collective(c);
+  return collective.wait != kNoNode && graph.users(collective.start).size() == 1 &&
+         graph.inputs(collective.start).size() == 1 && graph.alias_of(collective.start).empty() &&
+         graph.alias_of(collective.wait) == absl::MakeConstSpan(&collective.start, 1) &&
+         !context.constraints.pinned[Index(c)];
+}
+
+bool MayJoinBucket(const PassContext& context, CollectiveId c) {
+  return FitsBucket(context, c) && MayMerge(context.graph, c, context.tags, context.options);
+}
+
 BucketMode ModeOf(const Graph& graph, absl::Span<const NodeId> members,
                   const PlanOptions& options) {
   if (options.numerics != Numerics::kExact || AddsTwo(graph, graph.collective_of(members[0]))) {

@@ -25,6 +25,13 @@ absl::Span<const absl::string_view> Backends();
 // too, and free numerics to every sum. `tags`: empty where collectives have not been tagged.
 bool MayMerge(const Graph& graph, CollectiveId c, const Tags& tags, const PlanOptions& options);
 
+// Whether the graph lets a bucket stand for a collective: of one tensor it makes a result of its
+// own, which its wait alone reads and hands on with nothing beside it, and it is not pinned.
+// REQUIRES: context.constraints are there.
+bool FitsBucket(const PassContext& context, CollectiveId c);
+// FitsBucket() and MayMerge().
+bool MayJoinBucket(const PassContext& context, CollectiveId c);
+
 // The form of a bucket of these collectives. Under exact numerics on gloo a packed reduce-scatter
 // of more than two ranks keeps every bit if gloo's chunks are the ranks' slices, in each member's
 // own buffer and in the bucket's: with even element counts per rank, or, above 2 MiB a slice, with

@@ -5,8 +5,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "passes/pass/constraints.h"
+#include "passes/pass/numerics.h"
 #include "passes/plan/verify.h"
 #include "passes/planner.h"
+#include "passes/text/bir.h"
 #include "tests/passes/pass_test_util.h"
 
 namespace bucketd::testing {
@@ -278,6 +281,33 @@ TEST(Bucketing, T7_5_AskingToMergeSumsWithAveragesIsAnError) {
   net.Out(net.Scatter("a", g, ReduceOp::kSum), SlotKind::kParameterGradient, "layers.0.a");
   net.Out(net.Scatter("b", g, ReduceOp::kAvg), SlotKind::kParameterGradient, "layers.0.b");
   EXPECT_THAT(MergeFirstTwo(net.Build()), HasSubstr("reduce op"));
+}
+
+// Of the first collective of these nodes, which begin with a parameter %p and an input %x.
+bool MayJoin(absl::string_view nodes) {
+  const auto bir =
+      ParseBir(absl::StrCat("graph @g forward mesh(dp=4) {\n  %p = param(w) : f32[4]\n",
+                            "  %x = input : f32[4]\n", nodes, "}\n"));
+  EXPECT_TRUE(bir.ok()) << bir.status();
+  const Costs costs = CostsOf(bir->graph);
+  const PlanOptions options;
+  PassContext context(bir->graph, costs, options);
+  context.constraints = *FindConstraints(bir->graph);
+  return MayJoinBucket(context, 0);
+}
+
+TEST(Bucketing, ABucketTakesWhatHasAResultOfItsOwnBehindOneWait) {
+  EXPECT_TRUE(MayJoin("%g = all_gather(%p)\n %w = wait(%g)\n return %w\n"));
+  EXPECT_FALSE(MayJoin("%g = all_gather(%p)\n %w = relu(%g)\n return %w\n"));
+  EXPECT_FALSE(MayJoin("%g = all_gather(%p)\n %w = wait(%g)\n %y = relu(%g)\n return %w, %y\n"));
+  EXPECT_FALSE(MayJoin("%g = all_gather(%p, %x)\n %w = wait(%g)\n return %w\n"));
+  EXPECT_FALSE(MayJoin("%g = all_gather(%p) alias(%x)\n %w = wait(%g)\n return %w\n"));
+  EXPECT_FALSE(MayJoin("%g = all_gather(%p)\n %w = wait(%g) alias()\n return %w\n"));
+  EXPECT_FALSE(MayJoin("%g = all_gather(%p)\n %w = wait(%g) alias(%g, %x)\n return %w\n"));
+  EXPECT_FALSE(
+      MayJoin("%g = all_gather(%p)\n %w = wait(%g)\n %y = add_(%p, %x) mutates(%p)\n"
+              " return %w, %y\n"));
+  EXPECT_FALSE(MayJoin("%g = all_to_all(%p)\n %w = wait(%g)\n return %w\n"));
 }
 
 TEST(Bucketing, DoesNotMergeAcrossADependency) {

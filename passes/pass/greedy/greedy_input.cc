@@ -20,15 +20,6 @@ std::vector<int32_t> Positions(const Graph& graph, const Plan& plan) {
   return at;
 }
 
-bool CanBeMember(const PassContext& context, CollectiveId c) {
-  const Graph& graph = context.graph;
-  const Collective& collective = graph.collective(c);
-  return collective.wait != kNoNode && graph.users(collective.start).size() == 1 &&
-         graph.inputs(collective.start).size() == 1 &&
-         graph.outputs(collective.start).size() == 1 && !context.constraints.pinned[Index(c)] &&
-         MayMerge(graph, c, context.tags, context.options);
-}
-
 // Caps of one key.
 std::vector<int64_t> Caps(const PlanOptions& options, const GreedyPolicy& policy,
                           const GreedyKey& key) {
@@ -66,7 +57,7 @@ GreedyInput CollectGreedyInput(const PassContext& context, const GreedyPolicy& p
   std::vector<std::pair<int32_t, CollectiveId>> by_wait;
   for (CollectiveId c = 0; c < static_cast<CollectiveId>(context.graph.collectives().size()); ++c) {
     const Collective& collective = context.graph.collective(c);
-    if (!policy.Wants(c) || !CanBeMember(context, c) || at[Index(collective.start)] < 0) continue;
+    if (!policy.Wants(c) || !MayJoinBucket(context, c) || at[Index(collective.start)] < 0) continue;
     by_wait.emplace_back(at[Index(collective.wait)], c);
   }
   std::sort(by_wait.begin(), by_wait.end());

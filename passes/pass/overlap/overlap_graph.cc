@@ -171,8 +171,7 @@ void OverlapGraph::AddKeys(const PassContext& context) {
       Key plain{BucketKey::Of(c), Direction::kNone};
       plain.first.kind = CollectiveKind::kUnspecified;
       launch.mate_key = mates.emplace(plain, static_cast<int32_t>(mates.size())).first->second;
-    } else if (MayMerge(context.graph, launch.collective, context.tags, context.options) &&
-               !context.constraints.pinned[Index(launch.collective)]) {
+    } else if (MayJoinBucket(context, launch.collective)) {
       launch.mate_key = launch.key;
     }
   }

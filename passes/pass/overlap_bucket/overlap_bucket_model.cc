@@ -32,17 +32,6 @@ std::vector<NodeId> PlaceholderOf(const Graph& graph) {
   return of;
 }
 
-// Whether a collective may become part of a bucket at all.
-bool Mergeable(const PassContext& context, NodeId start) {
-  const CollectiveId c = context.graph.collective_of(start);
-  const Collective& collective = context.graph.collective(c);
-  const absl::Span<const NodeId> users = context.graph.users(start);
-  return MayMerge(context.graph, c, context.tags, context.options) &&
-         !context.constraints.pinned[Index(c)] && context.graph.outputs(start).size() == 1 &&
-         context.graph.inputs(start).size() == 1 && users.size() == 1 &&
-         users.front() == collective.wait;
-}
-
 }  // namespace
 
 NodeId AbsorbedCast(const Graph& graph, const LaunchInfo& launch) {
@@ -179,9 +168,10 @@ void Model::AddKeys(const Plan& plan) {
   absl::flat_hash_map<std::pair<BucketKey, Direction>, int32_t> keys;
   for (LaunchInfo& launch : launches) {
     const std::vector<NodeId> members = MembersOf(graph, plan, launch);
-    const bool mergeable = std::all_of(members.begin(), members.end(),
-                                       [&](NodeId member) { return Mergeable(context, member); });
-    if (!mergeable) continue;
+    const bool joins = std::all_of(members.begin(), members.end(), [&](NodeId member) {
+      return MayJoinBucket(context, graph.collective_of(member));
+    });
+    if (!joins) continue;
     const Collective& c = graph.collective(launch.collective);
     const Direction direction =
         rules.directions_apart ? context.directions[Index(launch.collective)] : Direction::kNone;

@@ -127,10 +127,9 @@ class BucketUnits : public Pass {
       for (const CollectiveId c : unit.collectives) {
         const Collective& collective = graph.collective(c);
         const bool left_alone = ReducesWhole(collective.kind) && !context.options.bucket_all_reduce;
-        candidate[Index(c)] = context.tags[c].tag != Tag::kNone && !left_alone &&
-                              !context.constraints.pinned[Index(c)] &&
-                              graph.outputs(collective.start).size() == 1 &&
-                              graph.inputs(collective.start).size() == 1;
+        // What numerics keep apart is a launch all the same, so MayMerge() is asked later.
+        candidate[Index(c)] =
+            context.tags[c].tag != Tag::kNone && !left_alone && FitsBucket(context, c);
       }
     }
     return candidate;
