@@ -167,13 +167,10 @@ class SearchPass : public Pass {
     const SharpBound bound = SharpBoundOf(context.graph, context.costs);
     ASSIGN_OR_RETURN(const int64_t fastest_ps,
                      TrySearch(context, limit, bound.total_ps, plan, best));
-    if (best.score.over) {
-      const std::string text = absl::StrCat("the plan with the least memory that was found needs ",
-                                            best.figures.peak_bytes, " bytes; the limit is ", limit,
-                                            ": allow more memory");
-      if (context.options.memory_limit_bytes > 0) return absl::FailedPreconditionError(text);
-      best.plan.diagnostics.push_back({"memory-limit", text, {}});
-    }
+    RETURN_IF_ERROR(CheckMemory(context, best.figures.peak_bytes,
+                                "the plan with the least memory that was found needs $0 bytes; the "
+                                "limit is $1: allow more memory",
+                                best.plan));
     best.plan.diagnostics.push_back(Gain(context, classic, best));
     const Gap gap = GapOf(context.graph, best.plan, context.costs, bound, fastest_ps);
     best.plan.diagnostics.push_back({"auto-gap", GapText(gap, bound), {}});

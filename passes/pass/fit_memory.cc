@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/substitute.h"
 
 #include "passes/base/collectives.h"
 #include "passes/base/index.h"
@@ -99,6 +101,16 @@ int64_t MemoryLimit(const PassContext& context) {
   if (context.options.memory_limit_bytes > 0) return context.options.memory_limit_bytes - resident;
   const int64_t peak = context.program_order.peak_bytes + resident;
   return PartsPerMillion(peak, context.options.memory_limit_ppm) - resident;
+}
+
+absl::Status CheckMemory(const PassContext& context, int64_t peak, absl::string_view refusal,
+                         Plan& plan) {
+  const int64_t limit = MemoryLimit(context);
+  if (peak <= limit) return absl::OkStatus();
+  std::string text = absl::Substitute(refusal, peak, limit, context.program_order.peak_bytes);
+  if (context.options.memory_limit_bytes > 0) return absl::FailedPreconditionError(text);
+  plan.diagnostics.push_back({"memory-limit", std::move(text), {}});
+  return absl::OkStatus();
 }
 
 bool TakeFromFarthest(absl::Span<const Scheduler::Window> windows, const std::vector<bool>& marked,

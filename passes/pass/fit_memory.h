@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
 #include "passes/pass/pass.h"
@@ -15,6 +17,12 @@ namespace bucketd {
 // For a prediction's peak, in bytes, as context.options has it: a share of program order's peak, or
 // bytes; what is resident beside the graph taken off. Negative if that alone is too much.
 int64_t MemoryLimit(const PassContext& context);
+
+// Of a plan with such a peak, if that is above MemoryLimit(): FAILED_PRECONDITION where the limit
+// was given in bytes, else the plan says so. `refusal`: the text, in which $0 stands for the peak,
+// $1 for the limit and $2 for program order's peak.
+absl::Status CheckMemory(const PassContext& context, int64_t peak, absl::string_view refusal,
+                         Plan& plan);
 
 // Whether memory may be above the limit while a step runs; `live` is memory after each step.
 bool MayExceed(const Graph& graph, const Plan& plan, absl::Span<const int64_t> live, size_t step,

@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -229,16 +228,6 @@ void Report(const PassContext& context, absl::string_view pass, const Planner& p
   }
 }
 
-absl::Status CheckMemory(const PassContext& context, int64_t peak, int64_t limit, Plan& plan) {
-  if (peak <= limit) return absl::OkStatus();
-  std::string text = absl::StrCat("the plan needs ", peak, " bytes at its peak, the limit is ",
-                                  limit, " (program order needs ", context.program_order.peak_bytes,
-                                  "): allow more memory, or smaller buckets");
-  if (context.options.memory_limit_bytes > 0) return absl::FailedPreconditionError(text);
-  plan.diagnostics.push_back({"memory-limit", std::move(text), {}});
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<bool> AddGreedyBuckets(PassContext& context, absl::string_view pass,
@@ -258,8 +247,12 @@ absl::StatusOr<bool> AddGreedyBuckets(PassContext& context, absl::string_view pa
   }
   Report(context, pass, planner, before, halvings, plan);
   // Whatever moves launches later enforces it there.
-  if (enforce_memory && context.launches.empty())
-    RETURN_IF_ERROR(CheckMemory(context, peak, limit, plan));
+  if (enforce_memory && context.launches.empty()) {
+    RETURN_IF_ERROR(CheckMemory(context, peak,
+                                "the plan needs $0 bytes at its peak, the limit is $1 (program "
+                                "order needs $2): allow more memory, or smaller buckets",
+                                plan));
+  }
   return !planner.result().buckets.empty();
 }
 

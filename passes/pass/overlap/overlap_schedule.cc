@@ -114,15 +114,11 @@ class ScheduleOverlap : public Pass {
     const MemoryBaseline baseline(graph, uses);
     ASSIGN_OR_RETURN(const int64_t increase, MaxIncrease(context.options, baseline.peak));
     Best best = Search(context, graph, uses, baseline, increase, plan);
-    const int64_t limit = MemoryLimit(context);
-    if (best.peak > limit) {
-      const std::string text = absl::StrCat(
-          "the schedule needs ", best.peak, " bytes at its peak, the limit is ", limit,
-          " (program order needs ", context.program_order.peak_bytes,
-          "), and none with less overlap needs less: allow more memory, or merge less");
-      if (context.options.memory_limit_bytes > 0) return absl::FailedPreconditionError(text);
-      plan.diagnostics.push_back({"memory-limit", text, {}});
-    }
+    RETURN_IF_ERROR(CheckMemory(
+        context, best.peak,
+        "the schedule needs $0 bytes at its peak, the limit is $1 (program order needs $2), and "
+        "none with less overlap needs less: allow more memory, or merge less",
+        plan));
     if (best.runs > 1) {
       plan.diagnostics.push_back(
           {"overlap-reduced",

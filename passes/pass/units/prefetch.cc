@@ -46,14 +46,11 @@ class Prefetch : public Pass {
       }
     }
     if (!placed.reduced.nodes.empty()) plan.diagnostics.push_back(std::move(placed.reduced));
-    if (placed.figures.peak_bytes > limit) {
-      const std::string text = absl::StrCat(
-          "the plan needs ", placed.figures.peak_bytes, " bytes at its peak, the limit is ", limit,
-          " (program order needs ", context.program_order.peak_bytes,
-          "); no launch is left that could move less far: allow more memory, or merge less");
-      if (context.options.memory_limit_bytes > 0) return absl::FailedPreconditionError(text);
-      plan.diagnostics.push_back({"memory-limit", text, {}});
-    }
+    RETURN_IF_ERROR(CheckMemory(
+        context, placed.figures.peak_bytes,
+        "the plan needs $0 bytes at its peak, the limit is $1 (program order needs $2); no launch "
+        "is left that could move less far: allow more memory, or merge less",
+        plan));
     return plan.order != before;
   }
 
