@@ -2,7 +2,6 @@
 
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -38,7 +37,7 @@ void Predict(const Graph& graph, const Costs& costs, Plan& plan) {
 namespace {
 
 absl::StatusOr<Plan> Make(const Graph& graph, const Costs& costs, const PlanOptions& options,
-                          std::vector<PassRun>* runs) {
+                          const AfterPass& after) {
   RETURN_IF_ERROR(options.Validate());
   Plan plan = ProgramOrder(graph);
   PassContext context(graph, costs, options);
@@ -49,7 +48,7 @@ absl::StatusOr<Plan> Make(const Graph& graph, const Costs& costs, const PlanOpti
     const ModeInfo* mode = FindMode(options.mode);
     if (mode == nullptr) return absl::InternalError(absl::StrCat("no mode ", options.mode));
     ASSIGN_OR_RETURN(const Pipeline pipeline, MakePipeline(mode->passes));
-    RETURN_IF_ERROR(pipeline.Run(context, plan, runs));
+    RETURN_IF_ERROR(pipeline.Run(context, plan, after));
     ReportSums(context, plan);
   }
   for (std::string& text : UnreadOptions(options)) {
@@ -70,8 +69,8 @@ absl::StatusOr<Plan> Make(const Graph& graph, const Costs& costs, const PlanOpti
 }  // namespace
 
 absl::StatusOr<Plan> MakePlan(const Graph& graph, const Costs& costs, const PlanOptions& options,
-                              std::vector<PassRun>* runs) {
-  absl::StatusOr<Plan> plan = Make(graph, costs, options, runs);
+                              const AfterPass& after) {
+  absl::StatusOr<Plan> plan = Make(graph, costs, options, after);
   // What was cut short may look like a plan, or like a bug.
   if (IsCancelled()) return absl::CancelledError("the plan is not wanted any more");
   return plan;

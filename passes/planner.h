@@ -2,8 +2,6 @@
 // bucketctl call it.
 #pragma once
 
-#include <vector>
-
 #include "absl/status/statusor.h"
 
 #include "passes/cost/costs.h"
@@ -21,10 +19,9 @@ extern const char kPlannerVersion[];
 // INVALID_ARGUMENT: options. FAILED_PRECONDITION: the mode cannot plan this graph; the text says
 // why and what to do. INTERNAL: a pass made an illegal plan. Deterministic: the same graph, costs
 // and options give the same plan on every machine. Thread-safe. CANCELLED: soon after
-// IsCancelled() (base/cancellation.h) is true. `runs` may be null; else it gets
-// what each pass did.
+// IsCancelled() (base/cancellation.h) is true. `after` may be null.
 absl::StatusOr<Plan> MakePlan(const Graph& graph, const Costs& costs, const PlanOptions& options,
-                              std::vector<PassRun>* runs = nullptr);
+                              const AfterPass& after = nullptr);
 
 // Fills the prediction and the times of the buckets. REQUIRES: the plan is legal for the graph.
 void Predict(const Graph& graph, const Costs& costs, Plan& plan);

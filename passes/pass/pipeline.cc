@@ -38,7 +38,7 @@ uint64_t Fingerprint(const Plan& plan) {
 
 }  // namespace
 
-absl::Status Pipeline::Run(PassContext& context, Plan& plan, std::vector<PassRun>* runs) const {
+absl::Status Pipeline::Run(PassContext& context, Plan& plan, const AfterPass& after) const {
   for (const std::unique_ptr<Pass>& pass : passes_) {
     if (IsCancelled()) return absl::CancelledError("the plan is not wanted any more");
     const uint64_t before = Fingerprint(plan);
@@ -59,9 +59,8 @@ absl::Status Pipeline::Run(PassContext& context, Plan& plan, std::vector<PassRun
       return absl::InternalError(
           absl::StrCat("pass ", pass->name(), " changed the plan and denies it"));
     }
-    if (runs != nullptr) {
-      runs->push_back({std::string(pass->name()), *changed, run_ns, Since(verify_begin)});
-    }
+    if (after == nullptr) continue;
+    after({std::string(pass->name()), *changed, run_ns, Since(verify_begin)}, context, plan);
   }
   return absl::OkStatus();
 }

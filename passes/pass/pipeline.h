@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,16 +20,18 @@ namespace bucketd {
 struct PassRun {
   std::string pass;
   bool changed = false;
-  int64_t run_ns = 0, verify_ns = 0;
+  int64_t run_ns = 0, verify_ns = 0;  // for tests/bench: what planning and what verifying takes
 };
+// Told of each pass that has run, with what it left.
+using AfterPass = std::function<void(const PassRun&, const PassContext&, const Plan&)>;
 
 class Pipeline {
  public:
   explicit Pipeline(std::vector<std::unique_ptr<Pass>> passes) : passes_(std::move(passes)) {}
 
   // The plan is verified after every pass. Errors name the pass and keep their code; a plan that is
-  // not legal, or that changed although the pass denies it, is INTERNAL. `runs` may be null.
-  absl::Status Run(PassContext& context, Plan& plan, std::vector<PassRun>* runs = nullptr) const;
+  // not legal, or that changed although the pass denies it, is INTERNAL. `after` may be null.
+  absl::Status Run(PassContext& context, Plan& plan, const AfterPass& after = nullptr) const;
 
  private:
   std::vector<std::unique_ptr<Pass>> passes_;

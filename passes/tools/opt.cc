@@ -8,12 +8,14 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
+#include "passes/base/index.h"
 #include "passes/base/status_macros.h"
 #include "passes/io/fx_json.h"
 #include "passes/io/gzip.h"
 #include "passes/modes/pass_registry.h"
 #include "passes/pass/pass.h"
 #include "passes/pass/pipeline.h"
+#include "passes/pass/plan_launch.h"
 #include "passes/plan/verify.h"
 #include "passes/planner.h"
 #include "passes/sim/simulator.h"
@@ -40,68 +42,37 @@ std::string TimeText(int64_t ps) {
   return absl::StrCat(text, "us");
 }
 
-// Position of every collective in the order: where it starts, alone or in its bucket.
-struct Positions {
-  std::vector<size_t> of_node, wait_of_collective;
-  std::vector<BucketId> bucket_of_collective;
-};
-
-Positions PositionsIn(const Graph& graph, const Plan& plan) {
-  Positions at;
-  at.of_node.assign(static_cast<size_t>(graph.size()), 0);
-  at.wait_of_collective.assign(graph.collectives().size(), 0);
-  at.bucket_of_collective.assign(graph.collectives().size(), -1);
-  std::vector<size_t> bucket_wait(plan.buckets.size(), 0);
-  for (size_t i = 0; i < plan.order.size(); ++i) {
-    const Step& step = plan.order[i];
-    const auto id = static_cast<size_t>(step.id);
-    if (step.kind == Step::Kind::kNode) at.of_node[id] = i;
-    if (step.kind == Step::Kind::kWait) bucket_wait[id] = i;
-  }
-  for (size_t b = 0; b < plan.buckets.size(); ++b) {
-    for (const NodeId member : plan.buckets[b].members) {
-      const auto c = static_cast<size_t>(graph.collective_of(member));
-      at.bucket_of_collective[c] = static_cast<BucketId>(b);
-      at.wait_of_collective[c] = bucket_wait[b];
-    }
-  }
-  for (size_t c = 0; c < graph.collectives().size(); ++c) {
-    const NodeId wait = graph.collectives()[c].wait;
-    if (at.bucket_of_collective[c] < 0 && wait != kNoNode) {
-      at.wait_of_collective[c] = at.of_node[static_cast<size_t>(wait)];
-    }
-  }
-  return at;
-}
-
 // What the text states, completed: not stated is est, the collective's cost alone; exposed, all of
 // it unless something hides it. REQUIRES: a legal plan.
 std::vector<LaunchOverlap> OverlapOf(const OptInput& input, const Plan& plan, const Costs& costs) {
   std::vector<LaunchOverlap> launches;
   if (input.overlap.empty()) return launches;
   const Graph& graph = input.graph;
-  const Positions at = PositionsIn(graph, plan);
-  std::vector<const BirOverlap*> stated(graph.collectives().size(), nullptr);
-  for (const BirOverlap& overlap : input.overlap) {
-    stated[static_cast<size_t>(overlap.collective)] = &overlap;
+  const std::vector<int32_t> place = PlacesOf(graph, plan.buckets, plan.order);
+  std::vector<BucketId> bucket_of(graph.collectives().size(), -1);
+  for (size_t b = 0; b < plan.buckets.size(); ++b) {
+    for (const NodeId member : plan.buckets[b].members) {
+      bucket_of[Index(graph.collective_of(member))] = static_cast<BucketId>(b);
+    }
   }
+  std::vector<const BirOverlap*> stated(graph.collectives().size(), nullptr);
+  for (const BirOverlap& overlap : input.overlap) stated[Index(overlap.collective)] = &overlap;
   std::vector<CollectiveId> order;
   std::vector<bool> has_launch(plan.buckets.size(), false);
   for (size_t c = 0; c < stated.size(); ++c) {
-    const BucketId b = at.bucket_of_collective[c];
+    const BucketId b = bucket_of[c];
     if (graph.collectives()[c].wait == kNoNode) continue;
-    if (b >= 0 && has_launch[static_cast<size_t>(b)]) continue;
-    if (b >= 0) has_launch[static_cast<size_t>(b)] = true;
+    if (b >= 0 && has_launch[Index(b)]) continue;
+    if (b >= 0) has_launch[Index(b)] = true;
     order.push_back(static_cast<CollectiveId>(c));
   }
   std::stable_sort(order.begin(), order.end(), [&](CollectiveId a, CollectiveId b) {
-    return at.wait_of_collective[static_cast<size_t>(a)] <
-           at.wait_of_collective[static_cast<size_t>(b)];
+    return place[Index(graph.collective(a).wait)] < place[Index(graph.collective(b).wait)];
   });
   for (const CollectiveId c : order) {
-    const BirOverlap* const said = stated[static_cast<size_t>(c)];
+    const BirOverlap* const said = stated[Index(c)];
     LaunchOverlap launch;
-    launch.bucket = at.bucket_of_collective[static_cast<size_t>(c)];
+    launch.bucket = bucket_of[Index(c)];
     if (launch.bucket < 0) launch.collective = c;
     launch.est_ps = said != nullptr && said->est_ps >= 0
                         ? said->est_ps
@@ -109,9 +80,8 @@ std::vector<LaunchOverlap> OverlapOf(const OptInput& input, const Plan& plan, co
     if (said != nullptr) launch.hidden_by = said->hidden_by;
     launch.exposed_ps = launch.hidden_by.empty() ? launch.est_ps : 0;
     if (said != nullptr && said->exposed_ps >= 0) launch.exposed_ps = said->exposed_ps;
-    std::sort(launch.hidden_by.begin(), launch.hidden_by.end(), [&](NodeId a, NodeId b) {
-      return at.of_node[static_cast<size_t>(a)] < at.of_node[static_cast<size_t>(b)];
-    });
+    std::sort(launch.hidden_by.begin(), launch.hidden_by.end(),
+              [&](NodeId a, NodeId b) { return place[Index(a)] < place[Index(b)]; });
     launches.push_back(std::move(launch));
   }
   return launches;
@@ -180,39 +150,39 @@ absl::Status CheckShows(const OptRequest& request) {
   return absl::OkStatus();
 }
 
-// Runs passes one by one and writes what was asked for on the way.
-class Runner {
- public:
-  Runner(const OptInput& input, const OptRequest& request, const Costs& costs)
-      : input_(input), request_(request), costs_(costs) {}
+std::string DumpText(const OptRequest& request, const Graph& graph, const PassRun& run,
+                     const Plan& plan) {
+  if (!Has(request.dump_after, run.pass) && !Has(request.dump_after, "all")) return "";
+  return absl::StrCat("// after ", run.pass, run.changed ? "" : ", which changed nothing", ":\n",
+                      PrintPlan(graph, plan));
+}
 
-  absl::StatusOr<Plan> Run(absl::Span<const std::string> passes, std::string& out) const {
-    const Graph& graph = input_.graph;
-    Plan plan = input_.plan.has_value() ? *input_.plan : ProgramOrder(graph);
-    RETURN_IF_ERROR(VerifyPlan(graph, plan));
-    PassContext context(graph, costs_, request_.options);
-    context.program_order = Simulate(graph, ProgramOrder(graph), costs_).prediction;
-    context.overlap = OverlapOf(input_, plan, costs_);
-    for (const std::string& name : passes) {
-      const absl::string_view one[] = {name};
-      ASSIGN_OR_RETURN(const Pipeline pipeline, MakePipeline(one));
-      std::vector<PassRun> runs;
-      RETURN_IF_ERROR(pipeline.Run(context, plan, &runs));
-      if (!Has(request_.dump_after, name) && !Has(request_.dump_after, "all")) continue;
-      absl::StrAppend(&out, "// after ", name, runs[0].changed ? "" : ", which changed nothing",
-                      ":\n", PrintPlan(graph, plan));
-    }
-    if (Has(request_.show, "tags")) out += TagLines(context);
-    if (Has(request_.show, "units")) out += UnitLines(context);
-    if (Has(request_.show, "overlap")) out += OverlapLines(context);
-    return plan;
-  }
+std::string ShownText(const OptRequest& request, const PassContext& context) {
+  std::string out;
+  if (Has(request.show, "tags")) out += TagLines(context);
+  if (Has(request.show, "units")) out += UnitLines(context);
+  if (Has(request.show, "overlap")) out += OverlapLines(context);
+  return out;
+}
 
- private:
-  const OptInput& input_;
-  const OptRequest& request_;
-  const Costs& costs_;
-};
+// The request's passes on the text's plan, or on program order.
+absl::StatusOr<Plan> RunPasses(const OptInput& input, const OptRequest& request, const Costs& costs,
+                               std::string& out) {
+  const Graph& graph = input.graph;
+  Plan plan = input.plan.has_value() ? *input.plan : ProgramOrder(graph);
+  RETURN_IF_ERROR(VerifyPlan(graph, plan));
+  PassContext context(graph, costs, request.options);
+  context.program_order = Simulate(graph, ProgramOrder(graph), costs).prediction;
+  context.overlap = OverlapOf(input, plan, costs);
+  const std::vector<absl::string_view> names(request.passes.begin(), request.passes.end());
+  ASSIGN_OR_RETURN(const Pipeline pipeline, MakePipeline(names));
+  RETURN_IF_ERROR(
+      pipeline.Run(context, plan, [&](const PassRun& run, const PassContext&, const Plan& made) {
+        out += DumpText(request, graph, run, made);
+      }));
+  out += ShownText(request, context);
+  return plan;
+}
 
 std::string PredictionLine(const Graph& graph, const Plan& plan, const Costs& costs) {
   const Prediction p = Simulate(graph, plan, costs).prediction;
@@ -262,18 +232,19 @@ absl::StatusOr<std::string> RunOpt(const OptInput& input, const OptRequest& requ
   ASSIGN_OR_RETURN(const Costs costs,
                    input.has_costs ? Costs::FromFile(graph, input.costs, request.profile)
                                    : Costs::FromDeviceModel(graph, input.mesh, request.profile));
-  const Runner runner(input, request, costs);
   std::string out;
   Plan plan;
   if (!request.passes.empty() || input.plan.has_value()) {
-    ASSIGN_OR_RETURN(plan, runner.Run(request.passes, out));
+    ASSIGN_OR_RETURN(plan, RunPasses(input, request, costs, out));
   } else {
-    if (!request.dump_after.empty() || !request.show.empty()) {
-      const ModeInfo* const mode = FindMode(request.options.mode);
-      const std::vector<std::string> passes(mode->passes.begin(), mode->passes.end());
-      RETURN_IF_ERROR(runner.Run(passes, out).status());
-    }
-    ASSIGN_OR_RETURN(plan, MakePlan(graph, costs, request.options));
+    std::string shown;  // by the last pass
+    ASSIGN_OR_RETURN(
+        plan, MakePlan(graph, costs, request.options,
+                       [&](const PassRun& run, const PassContext& context, const Plan& made) {
+                         out += DumpText(request, graph, run, made);
+                         shown = ShownText(request, context);
+                       }));
+    out += shown;
   }
   if (request.print_graph) {
     BirParts parts;

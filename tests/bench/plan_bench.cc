@@ -42,7 +42,9 @@ void PlanGraph(benchmark::State& state, const Graph& graph, const Costs& costs,
   std::vector<PassRun> runs;
   for (auto unused : state) {
     runs.clear();
-    absl::StatusOr<Plan> plan = MakePlan(graph, costs, options, &runs);
+    absl::StatusOr<Plan> plan =
+        MakePlan(graph, costs, options,
+                 [&](const PassRun& run, const PassContext&, const Plan&) { runs.push_back(run); });
     if (!plan.ok()) {
       state.SkipWithError(plan.status().ToString().c_str());
       return;

@@ -60,7 +60,13 @@ TEST(Pipeline, SaysWhatChangedAndHowLongItTook) {
   const auto pipeline = MakePipeline(FindMode("manual")->passes);
   ASSERT_TRUE(pipeline.ok()) << pipeline.status();
   std::vector<PassRun> runs;
-  ASSERT_TRUE(pipeline->Run(context, plan, &runs).ok());
+  const auto after = [&](const PassRun& run, const PassContext& seen, const Plan& made) {
+    EXPECT_EQ(&seen, &context);
+    EXPECT_EQ(&made, &plan);
+    runs.push_back(run);
+  };
+  ASSERT_TRUE(pipeline->Run(context, plan, after).ok());
+  EXPECT_EQ(runs.size(), FindMode("manual")->passes.size());
   std::vector<std::string> changed;
   for (const PassRun& run : runs) {
     EXPECT_GT(run.run_ns, 0) << run.pass;
@@ -83,6 +89,12 @@ TEST(Registry, NamesAreUniqueAndMatchThePasses) {
       EXPECT_EQ(names.count(std::string(pass)), 1u) << mode.name << ": " << pass;
     }
   }
+}
+
+TEST(Registry, ModesAreThoseThatOptionsMayName) {
+  std::vector<absl::string_view> names;
+  for (const ModeInfo& mode : AllModes()) names.push_back(mode.name);
+  EXPECT_THAT(names, ::testing::ElementsAreArray(PlanModes()));
 }
 
 TEST(Registry, AnUnknownPassListsTheKnownOnes) {

@@ -105,7 +105,10 @@ TEST(SearchPass, ThePlannerTimesItLikeAnyPass) {
   PlanOptions options;
   options.mode = "auto";
   std::vector<PassRun> runs;
-  ASSERT_TRUE(MakePlan(graph, CostsOf(graph), options, &runs).ok());
+  const auto after = [&](const PassRun& run, const PassContext&, const Plan&) {
+    runs.push_back(run);
+  };
+  ASSERT_TRUE(MakePlan(graph, CostsOf(graph), options, after).ok());
   ASSERT_EQ(runs.size(), 3u);
   EXPECT_EQ(runs[1].pass, "search");
   EXPECT_GT(runs[1].verify_ns, 0);
