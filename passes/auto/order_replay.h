@@ -56,7 +56,6 @@ class OrderReplay {
 
   const Problem& problem_;
   const int64_t limit_;
-  std::vector<int64_t> wire_ps_;  // one a group, alone
   Decoded out_;
   internal::StreamClock clock_;
   LiveMemory memory_;

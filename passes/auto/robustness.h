@@ -62,7 +62,6 @@ class RobustnessEvaluator {
   std::vector<int32_t> batch_of_;  // of a collective
   std::vector<uint8_t> waited_;    // of a batch
   std::vector<uint8_t> put_off_;   // leaders behind reductions that nobody has needed yet
-  std::vector<LeaderId> stack_;
   std::vector<int64_t> ends_;
   internal::StreamClock clock_;
   int64_t replayed_ = 0;

@@ -118,9 +118,8 @@ class Importer {
     ASSIGN_OR_RETURN(Mesh mesh, roles_.MakeMesh());
     ASSIGN_OR_RETURN(Graph graph, std::move(builder_).Build());
     if (!has_costs_) costs_ = {};
-    return CapturedGraph{std::move(graph),      std::move(costs_), has_costs_,
-                         std::move(mesh),       header_.kind,      std::move(measured_),
-                         std::move(parameters_)};
+    return CapturedGraph{std::move(graph), std::move(costs_), has_costs_,
+                         std::move(mesh),  header_.kind,      std::move(measured_)};
   }
 
  private:
@@ -276,6 +275,7 @@ class Importer {
     RETURN_IF_ERROR(Find(CollectiveKinds(), "collective kind", coll.kind, c.kind));
     RETURN_IF_ERROR(Find(ReduceOps(), "reduce op", coll.reduce_op, c.reduce_op));
     RETURN_IF_ERROR(Find(Tags(), "tag", coll.tag, c.tag));
+    // Without a tag it stays out of the graph: passes find parameters by structure.
     if (c.tag != Tag::kNone) c.parameter = coll.param;
     bool is_new = false;
     const absl::StatusOr<Group> role = roles_.Use(coll.group, is_new);
@@ -291,7 +291,6 @@ class Importer {
     }
     c.group = group_ids_.at(coll.group);
     costs_.links.push_back({coll.alpha_us, coll.busbw});
-    parameters_.emplace_back(coll.param);
     return absl::OkStatus();
   }
 
@@ -346,7 +345,6 @@ class Importer {
   StatedCosts costs_;
   std::vector<bool> measured_;  // one a node
   bool has_costs_ = false;
-  std::vector<std::string> parameters_;
 };
 
 // `text` has SIMDJSON_PADDING bytes of room behind its end.

@@ -23,9 +23,6 @@ struct CapturedGraph {
   std::string kind;  // fw, bw, joint
   // Nodes, one flag each, whose est_us was measured (bucketd.kernel_times).
   std::vector<bool> measured;
-  // What the file says a collective is for, one a collective, "" if nothing. Not in the graph
-  // unless the file tags the collective too: passes find parameters by structure.
-  std::vector<std::string> stated_parameter;
 };
 
 inline constexpr int64_t kMaxJsonBytes = int64_t{1} << 30;

@@ -26,7 +26,6 @@ class PlanOptions;
 
 namespace bucketd {
 
-absl::StatusOr<Graph> GraphFromProto(const v1::Graph& message, const GraphLimits& limits = {});
 void GraphToProto(const Graph& graph, v1::Graph& message);
 // Parses and converts node by node: beside the graph it holds a view a node, a string and a name.
 absl::StatusOr<Graph> GraphFromBytes(absl::string_view serialized, const GraphLimits& limits = {});

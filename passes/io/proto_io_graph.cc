@@ -34,10 +34,6 @@ absl::Status CheckTables(const std::vector<absl::string_view>& strings) {
   return Bad("expected \"\" as the first one of the strings");
 }
 
-Group GroupFromProto(const v1::Group& message) {
-  return {message.mesh_dim(), ToInt32(message.lane()), ToInt32(message.size())};
-}
-
 // Turns node messages into nodes of a builder. Nothing in them is trusted.
 class NodeReader {
  public:
@@ -270,23 +266,6 @@ void CollectiveToProto(const Collective& c, v1::Collective& message) {
 }
 
 }  // namespace
-
-absl::StatusOr<Graph> GraphFromProto(const v1::Graph& message, const GraphLimits& limits) {
-  RETURN_IF_ERROR(CheckVersion(message.format_version()));
-  const std::vector<absl::string_view> strings(message.strings().begin(), message.strings().end());
-  const std::vector<absl::string_view> names(message.node_names().begin(),
-                                             message.node_names().end());
-  RETURN_IF_ERROR(CheckTables(strings));
-  RETURN_IF_ERROR(CheckNames(names.size(), message.nodes_size()));
-  GraphBuilder builder(message.name(), limits);
-  builder.Reserve(message.nodes_size(), 2 * int64_t{message.nodes_size()});
-  for (const v1::Group& group : message.groups()) {
-    RETURN_IF_ERROR(builder.AddGroup(GroupFromProto(group)).status());
-  }
-  NodeReader reader(strings, names, builder);
-  for (const v1::Node& node : message.nodes()) RETURN_IF_ERROR(reader.Add(node));
-  return std::move(builder).Build();
-}
 
 absl::StatusOr<Graph> GraphFromBytes(absl::string_view serialized, const GraphLimits& limits) {
   ASSIGN_OR_RETURN(const Parts parts, Split(serialized, limits));

@@ -72,7 +72,5 @@ std::string PrintBir(const Graph& graph, const BirParts& parts = {});
 // A plan alone, its nodes named as in PrintBir(graph). Placeholders that stand first in program
 // order and an output that stands last are left out.
 std::string PrintPlan(const Graph& graph, const Plan& plan);
-absl::StatusOr<Plan> ParsePlanText(const Graph& graph, absl::string_view text,
-                                   const BirLimits& limits = {});
 
 }  // namespace bucketd

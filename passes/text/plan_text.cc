@@ -324,24 +324,4 @@ std::string PrintPlan(const Graph& graph, const Plan& plan) {
   return std::move(writer).Take();
 }
 
-absl::StatusOr<Plan> ParsePlanText(const Graph& graph, absl::string_view text,
-                                   const BirLimits& limits) {
-  RETURN_IF_ERROR(
-      text_internal::Scanner::CheckBounds(text, limits.max_bytes, limits.max_line_bytes));
-  text_internal::Names names;
-  std::vector<absl::string_view> shared;  // by several nodes: these go by position
-  for (NodeId n = 0; n < graph.size(); ++n) {
-    const absl::string_view name = graph.node_name(n);
-    if (!name.empty() && !names.emplace(name, n).second) shared.push_back(name);
-  }
-  for (const absl::string_view name : shared) names.erase(name);
-  text_internal::Scanner scanner(text);
-  scanner.SkipLines();
-  if (!scanner.AcceptWord("plan")) return scanner.Expected("plan");
-  ASSIGN_OR_RETURN(Plan plan, text_internal::ScanPlan(scanner, graph, names));
-  scanner.SkipLines();
-  if (!scanner.AtEnd()) return scanner.Expected("the end of the text");
-  return plan;
-}
-
 }  // namespace bucketd

@@ -66,18 +66,6 @@ void AddOptFlags(CLI::App& app, OptFlags& flags) {
   app.add_flag("--list", flags.list, "list passes, modes and options, and stop");
 }
 
-absl::StatusOr<OptFlags> ParseOptFlags(const std::string& arguments) {
-  OptFlags flags;
-  CLI::App app("bucketd-opt");
-  AddOptFlags(app, flags);
-  try {
-    app.parse(arguments, false);
-  } catch (const CLI::Error& error) {
-    return absl::InvalidArgumentError(absl::StrCat(arguments, ": ", error.what()));
-  }
-  return flags;
-}
-
 std::string OptTables() {
   std::string out = "Passes (--pass=a,b):\n";
   for (const PassInfo& pass : AllPasses()) {

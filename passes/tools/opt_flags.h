@@ -23,8 +23,6 @@ struct OptFlags {
 };
 
 void AddOptFlags(CLI::App& app, OptFlags& flags);
-// A RUN line's arguments. INVALID_ARGUMENT says what is wrong with them.
-absl::StatusOr<OptFlags> ParseOptFlags(const std::string& arguments);
 // Tables of passes, modes and options, for --list.
 std::string OptTables();
 

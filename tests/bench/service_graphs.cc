@@ -43,7 +43,8 @@ absl::StatusOr<BenchRequest> MakeBenchRequest(const std::string& graph_file, int
   step.clear_node_names();
   v1::Graph all = step;
   for (int i = 1; i < repeat; ++i) Append(step, all);
-  ASSIGN_OR_RETURN(const Graph graph, GraphFromProto(all));
+  const std::string bytes = all.SerializeAsString();
+  ASSIGN_OR_RETURN(const Graph graph, GraphFromBytes(bytes));
 
   v1::GetPlanRequest request;
   request.set_tenant(tenant);
@@ -61,8 +62,8 @@ absl::StatusOr<BenchRequest> MakeBenchRequest(const std::string& graph_file, int
   made.name = absl::StrCat(std::filesystem::path(graph_file).stem().stem().string(),
                            repeat > 1 ? absl::StrCat(" x ", repeat) : "", ", ", mode);
   made.request = request.SerializeAsString();
-  request.mutable_graph()->set_data(all.SerializeAsString());
-  request.mutable_graph()->set_size(static_cast<int64_t>(request.graph().data().size()));
+  request.mutable_graph()->set_data(bytes);
+  request.mutable_graph()->set_size(static_cast<int64_t>(bytes.size()));
   made.with_graph = request.SerializeAsString();
   return made;
 }

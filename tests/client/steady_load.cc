@@ -63,12 +63,13 @@ class SteadyLoad {
   PlanQuery QueryFor(int64_t number) const {
     v1::Graph graph = graph_;
     graph.mutable_nodes(graph.nodes_size() / 2)->set_flops(1000 + number);
+    const std::string bytes = graph.SerializeAsString();
     PlanQuery query;
-    query.digest = GraphDigest(*GraphFromProto(graph));
+    query.digest = GraphDigest(*GraphFromBytes(bytes));
     query.mesh = mesh_;
     query.options.set_mode("greedy");
     query.deadline = std::chrono::minutes(2);
-    query.graph = [bytes = graph.SerializeAsString()] { return bytes; };
+    query.graph = [bytes] { return bytes; };
     return query;
   }
 

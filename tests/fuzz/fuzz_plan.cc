@@ -63,8 +63,10 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::Check(VerifyPlan(graph, wire).ok(), "a plan from bytes is as legal");
   const Plan json = fuzz::Must(PlanFromJson(PlanToJson(graph, plan)), "a plan is read from JSON");
   fuzz::Check(json.order == plan.order, "an order comes back from JSON");
-  const Plan text =
-      fuzz::Must(ParsePlanText(graph, PrintPlan(graph, plan)), "a plan is read from text");
-  fuzz::Check(text.order == plan.order, "an order comes back from text");
+  BirParts parts;
+  parts.plan = &plan;
+  const ParsedBir text = fuzz::Must(ParseBir(PrintBir(graph, parts)), "a plan is read from text");
+  fuzz::Check(text.plan.has_value() && text.plan->order == plan.order,
+              "an order comes back from text");
   return 0;
 }

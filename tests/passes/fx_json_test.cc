@@ -31,7 +31,6 @@ TEST(CapturedGraph, EveryFileComesInWhole) {
     EXPECT_TRUE(captured->has_costs);
     EXPECT_EQ(captured->costs.node_us.size(), static_cast<size_t>(g.size()));
     EXPECT_EQ(captured->costs.links.size(), g.collectives().size());
-    EXPECT_EQ(captured->stated_parameter.size(), g.collectives().size());
     for (const Collective& c : g.collectives()) {
       ASSERT_NE(c.wait, kNoNode) << file;
       EXPECT_EQ(c.tag, Tag::kNone);
@@ -162,7 +161,6 @@ TEST(CapturedGraph, SaysWhatTheFileSays) {
   EXPECT_EQ(captured->costs.node_us[2], 4.5);
   EXPECT_EQ(captured->costs.links[0].alpha_us, 1.5);
   EXPECT_EQ(captured->costs.links[0].busbw_bytes_per_s, 2e9);
-  EXPECT_EQ(captured->stated_parameter[0], "w");
   EXPECT_EQ(g.collective(0).wait, 4);
   EXPECT_EQ(g.collective(1).wait, kNoNode);
   EXPECT_EQ(g.collective(0).bytes, 96);

@@ -42,9 +42,15 @@ std::vector<std::string> GoldenFiles() {
 }
 
 absl::StatusOr<std::string> RunLine(const std::string& arguments, absl::string_view text) {
-  const absl::StatusOr<OptFlags> flags = ParseOptFlags(arguments);
-  if (!flags.ok()) return flags.status();
-  const absl::StatusOr<OptRequest> request = flags->ToRequest();
+  OptFlags flags;
+  CLI::App app("bucketd-opt");
+  AddOptFlags(app, flags);
+  try {
+    app.parse(arguments, false);
+  } catch (const CLI::Error& error) {
+    return absl::InvalidArgumentError(absl::StrCat(arguments, ": ", error.what()));
+  }
+  const absl::StatusOr<OptRequest> request = flags.ToRequest();
   if (!request.ok()) return request.status();
   const absl::StatusOr<OptInput> input = ReadOptInput(text);
   if (!input.ok()) return input.status();

@@ -31,7 +31,7 @@ inline const TestGraph& ChangedGraph() {
     int node = 0;
     while ((message.nodes(node).flags() & 2) == 0) ++node;
     message.mutable_nodes(node)->set_flops(message.nodes(node).flops() + 1);
-    const absl::StatusOr<Graph> parsed = GraphFromProto(message);
+    const absl::StatusOr<Graph> parsed = GraphFromBytes(message.SerializeAsString());
     EXPECT_TRUE(parsed.ok()) << parsed.status();
     message.Clear();
     GraphToProto(*parsed, message);
