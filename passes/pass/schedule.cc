@@ -12,11 +12,12 @@
 
 #include "passes/base/collectives.h"
 #include "passes/base/index.h"
+#include "passes/sim/bucket_costs.h"
 
 namespace bucketd {
 namespace {
 
-// Which of what is wanted at one place comes first.
+// Steps whose keys name one node of program order: those in front of it, it, those behind it.
 enum Phase : int64_t { kBefore = 0, kAt = 1, kAfter = 2 };
 
 constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
@@ -215,9 +216,7 @@ void Scheduler::FindChains(const PassContext& context, absl::Span<const Bucket> 
       continue;
     }
     const Bucket& bucket = buckets[Index(launch.bucket)];
-    places_[i].wire_ps = context.costs.CollectivePs(
-        graph_.collective_of(bucket.members[0]), bucket.bytes,
-        bucket.mode == BucketMode::kGrouped ? static_cast<int64_t>(bucket.members.size()) : 1);
+    places_[i].wire_ps = internal::CostsOf(graph_, bucket, context.costs).collective_ps;
   }
   computed_ps_.assign(Index(graph_.size()) + 1, 0);
   for (NodeId n = 0; n < graph_.size(); ++n) {
