@@ -216,10 +216,6 @@ class Contraction {
     return absl::OkStatus();
   }
 
-  int64_t TensorBytes(NodeId n) const {
-    return graph_.outputs(n).empty() ? 0 : graph_.outputs(n).front().bytes;
-  }
-
   void DescribeTransfers() {
     const std::vector<int32_t> ranks = PayloadRanks(context_);
     for (size_t i = 0; i < problem_.transfers.size(); ++i) {
@@ -231,8 +227,8 @@ class Contraction {
       t.group = c.group;
       t.kind = c.kind;
       t.bytes = c.bytes;
-      t.out_bytes = TensorBytes(c.start);
-      t.in_bytes = graph_.inputs(c.start).empty() ? 0 : TensorBytes(graph_.inputs(c.start)[0]);
+      t.out_bytes = internal::FirstOutputBytes(graph_, c.start);
+      t.in_bytes = internal::FirstOutputBytes(graph_, graph_.inputs(c.start)[0]);
       t.alpha_ps = context_.costs.AlphaPs(id);
       t.wire_ps = context_.costs.node_ps(c.start) - t.alpha_ps;
       t.payload_rank = ranks[i];

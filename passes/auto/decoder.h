@@ -23,8 +23,8 @@
 #include "passes/auto/live_memory.h"
 #include "passes/auto/problem.h"
 #include "passes/auto/range_max.h"
-#include "passes/auto/ready_set.h"
 #include "passes/auto/settings.h"
+#include "passes/base/number_set.h"
 #include "passes/sim/stream_clock.h"
 
 namespace bucketd::search {
@@ -238,7 +238,7 @@ class Decoder {
   // Leaders.
   std::vector<int32_t> missing_;  // inputs that are not there
   std::vector<uint8_t> done_;
-  ReadySet ready_, post_;
+  NumberSet ready_, post_;
   Queue deferred_;
   int64_t deferred_ps_ = 0;
   bool deferred_sorted_ = false;

@@ -13,16 +13,7 @@ absl::string_view Lookup(Enum value, const absl::string_view (&names)[n]) {
   return i < n ? names[i] : absl::string_view("?");
 }
 
-// Of the values behind kUnspecified.
-template <typename Enum>
-bool FindName(absl::string_view name, Enum last, Enum& value) {
-  for (uint8_t i = 1; i <= static_cast<uint8_t>(last); ++i) {
-    if (Name(static_cast<Enum>(i)) != name) continue;
-    value = static_cast<Enum>(i);
-    return true;
-  }
-  return false;
-}
+constexpr absl::string_view kNumerics[] = {"unspecified", "eager_order", "exact", "free"};
 
 }  // namespace
 
@@ -114,9 +105,10 @@ absl::string_view Name(CopyStream stream) {
   return Lookup(stream, kNames);
 }
 
-absl::string_view Name(Numerics numerics) {
-  static constexpr absl::string_view kNames[] = {"unspecified", "eager_order", "exact", "free"};
-  return Lookup(numerics, kNames);
+absl::string_view Name(Numerics numerics) { return Lookup(numerics, kNumerics); }
+
+absl::Span<const absl::string_view> NumericsNames() {
+  return absl::MakeConstSpan(kNumerics).subspan(1);
 }
 
 absl::string_view Name(Bits bits) {
@@ -124,20 +116,16 @@ absl::string_view Name(Bits bits) {
   return Lookup(bits, kNames);
 }
 
-bool FromName(absl::string_view name, DType& dtype) { return FindName(name, DType::kC128, dtype); }
+bool FromName(absl::string_view name, DType& dtype) {
+  return FindName(name, DType::kBool, DType::kC128, dtype);
+}
 
 bool FromName(absl::string_view name, CollectiveKind& kind) {
-  return FindName(name, kCollectiveTraits.back().kind, kind);
+  return FindName(name, CollectiveKind::kAllGather, kCollectiveTraits.back().kind, kind);
 }
 
 bool FromName(absl::string_view name, Numerics& numerics) {
-  for (Numerics n : {Numerics::kEagerOrder, Numerics::kExact, Numerics::kFree}) {
-    if (Name(n) == name) {
-      numerics = n;
-      return true;
-    }
-  }
-  return false;
+  return FindName(name, Numerics::kEagerOrder, Numerics::kFree, numerics);
 }
 
 }  // namespace bucketd

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace bucketd {
 
@@ -96,5 +97,17 @@ absl::string_view ShortName(CollectiveKind kind);
 bool FromName(absl::string_view name, DType& dtype);
 bool FromName(absl::string_view name, CollectiveKind& kind);
 bool FromName(absl::string_view name, Numerics& numerics);
+// Of the values from `first` to `last`.
+template <typename Enum>
+bool FindName(absl::string_view name, Enum first, Enum last, Enum& value) {
+  for (int i = static_cast<int>(first); i <= static_cast<int>(last); ++i) {
+    if (Name(static_cast<Enum>(i)) != name) continue;
+    value = static_cast<Enum>(i);
+    return true;
+  }
+  return false;
+}
+// All of Numerics, from kEagerOrder.
+absl::Span<const absl::string_view> NumericsNames();
 
 }  // namespace bucketd

@@ -30,6 +30,12 @@ std::string Graph::Describe(NodeId n) const {
   return name.empty() ? absl::StrCat("%", n) : absl::StrCat("%", n, " (", name, ")");
 }
 
+int64_t OutputBytes(const Graph& graph, NodeId n) {
+  int64_t bytes = 0;
+  for (const TensorType& tensor : graph.outputs(n)) bytes += tensor.bytes;
+  return bytes;
+}
+
 int64_t Graph::memory_footprint() const {
   int64_t bytes = HeapBytes(name_) + HeapBytes(kind_) + HeapBytes(op_) + HeapBytes(module_) +
                   HeapBytes(parameter_) + HeapBytes(input_begin_) + HeapBytes(user_begin_) +

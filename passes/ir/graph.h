@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
+#include "passes/base/index.h"
 #include "passes/base/types.h"
 
 namespace bucketd {
@@ -120,7 +121,6 @@ class Graph {
  private:
   friend class GraphBuilder;
   Graph() = default;
-  static size_t Index(int32_t i) { return static_cast<size_t>(i); }
   template <typename T>
   static absl::Span<const T> Slice(const std::vector<T>& all, const std::vector<int32_t>& begin,
                                    NodeId n) {
@@ -149,5 +149,8 @@ class Graph {
   std::string node_names_;
   std::vector<int64_t> node_name_begin_;
 };
+
+// Of all that a node makes.
+int64_t OutputBytes(const Graph& graph, NodeId n);
 
 }  // namespace bucketd

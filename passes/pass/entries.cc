@@ -52,14 +52,6 @@ absl::Status CheckComponents(absl::string_view entry, absl::string_view path) {
   return absl::OkStatus();
 }
 
-bool ParseBound(absl::string_view text, int32_t& value) {
-  if (text.empty() || text.size() > 9) return false;
-  for (const char c : text) {
-    if (!absl::ascii_isdigit(static_cast<unsigned char>(c))) return false;
-  }
-  return absl::SimpleAtoi(text, &value);
-}
-
 // "layers.[0-2].x" -> layers.0.x, layers.1.x, layers.2.x.
 absl::StatusOr<std::vector<std::string>> ExpandRanges(absl::string_view entry,
                                                       absl::string_view path, int64_t room) {
@@ -76,7 +68,7 @@ absl::StatusOr<std::vector<std::string>> ExpandRanges(absl::string_view entry,
       tail = component.substr(close + 1);
       const std::pair<absl::string_view, absl::string_view> bounds =
           absl::StrSplit(component.substr(open + 1, close - open - 1), absl::MaxSplits('-', 1));
-      if (!ParseBound(bounds.first, lo) || !ParseBound(bounds.second, hi)) {
+      if (!ParseNumber(bounds.first, lo) || !ParseNumber(bounds.second, hi)) {
         return Bad(entry, "a range is [lo-hi], two decimal numbers");
       }
       if (lo > hi) return Bad(entry, absl::StrCat("the range [", lo, "-", hi, "] is reversed"));
@@ -120,7 +112,7 @@ absl::StatusOr<int32_t> TakeDistance(absl::string_view entry, absl::string_view&
   const size_t colon = names.rfind(':');
   if (colon == absl::string_view::npos) return -1;
   int32_t distance = -1;
-  if (!ParseBound(names.substr(colon + 1), distance)) {
+  if (!ParseNumber(names.substr(colon + 1), distance)) {
     return Bad(entry, "a distance is a decimal number, as in layers.3:2");
   }
   names = names.substr(0, colon);
@@ -207,6 +199,14 @@ std::vector<std::string> MatchesOf(absl::string_view path,
 }
 
 }  // namespace
+
+bool ParseNumber(absl::string_view text, int32_t& value) {
+  if (text.empty() || text.size() > 9) return false;
+  for (const char c : text) {
+    if (!absl::ascii_isdigit(static_cast<unsigned char>(c))) return false;
+  }
+  return absl::SimpleAtoi(text, &value);
+}
 
 bool Holds(absl::string_view prefix, absl::string_view path) {
   return path.size() >= prefix.size() && path.substr(0, prefix.size()) == prefix &&

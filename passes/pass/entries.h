@@ -34,6 +34,9 @@ inline constexpr int64_t kMaxEntries = 65536;
 absl::StatusOr<std::vector<Entry>> ParseEntries(absl::string_view text,
                                                 bool allow_distances = false);
 
+// A component that is a number: decimal digits, nine at most.
+bool ParseNumber(absl::string_view text, int32_t& value);
+
 // `labels`: FQNs in order of first use. INVALID_ARGUMENT if two entries then say the same. An
 // entry without a match stays as it is.
 absl::StatusOr<std::vector<Entry>> ExpandWildcards(std::vector<Entry> entries,

@@ -59,20 +59,19 @@ absl::Status Read(absl::string_view text, int64_t& out) { return ReadInt(text, o
 std::string Show(int32_t value) { return value == kNoLimit ? "none" : absl::StrCat(value); }
 std::string Show(int64_t value) { return value == kNoLimit ? "none" : absl::StrCat(value); }
 
-template <typename Enum, size_t kCount>
-absl::Status ReadName(absl::string_view text, const absl::string_view (&names)[kCount], Enum first,
+template <typename Enum>
+absl::Status ReadName(absl::string_view text, absl::Span<const absl::string_view> names, Enum first,
                       Enum& out) {
-  const auto* it = std::find(std::begin(names), std::end(names), text);
-  if (it == std::end(names)) {
+  const auto it = std::find(names.begin(), names.end(), text);
+  if (it == names.end()) {
     return Expected(text, absl::StrCat("one of: ", absl::StrJoin(names, ", ")));
   }
-  out = static_cast<Enum>(static_cast<int>(first) + (it - std::begin(names)));
+  out = static_cast<Enum>(static_cast<int>(first) + (it - names.begin()));
   return absl::OkStatus();
 }
 constexpr absl::string_view kChoices[] = {"auto", "on", "off"};
 constexpr absl::string_view kRules[] = {"max", "min"};
 constexpr absl::string_view kDense[] = {"off", "on", "strict"};
-constexpr absl::string_view kNumerics[] = {"eager_order", "exact", "free"};
 absl::Status Read(absl::string_view text, Choice& out) {
   return ReadName(text, kChoices, Choice::kAuto, out);
 }
@@ -83,7 +82,7 @@ absl::Status Read(absl::string_view text, DenseRegions& out) {
   return ReadName(text, kDense, DenseRegions::kOff, out);
 }
 absl::Status Read(absl::string_view text, Numerics& out) {
-  return ReadName(text, kNumerics, Numerics::kEagerOrder, out);
+  return ReadName(text, NumericsNames(), Numerics::kEagerOrder, out);
 }
 std::string Show(Choice value) { return std::string(kChoices[static_cast<size_t>(value)]); }
 std::string Show(MemoryRule value) { return std::string(kRules[static_cast<size_t>(value)]); }

@@ -42,8 +42,9 @@ absl::Span<const absl::string_view> PlanModes() {
 absl::Status PlanOptions::Validate() const {
   RETURN_IF_ERROR(CheckName("mode", mode, PlanModes()));
   RETURN_IF_ERROR(CheckName("backend", backend, Backends()));
-  if (Name(numerics).empty() || numerics < Numerics::kEagerOrder || numerics > Numerics::kFree) {
-    return absl::InvalidArgumentError("unknown numerics; known: eager_order, exact, free");
+  if (numerics < Numerics::kEagerOrder || numerics > Numerics::kFree) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown numerics; known: ", absl::StrJoin(NumericsNames(), ", ")));
   }
   RETURN_IF_ERROR(CheckRange("memory_limit_ppm", memory_limit_ppm, 1, kMaxLimitPpm));
   RETURN_IF_ERROR(CheckRange("memory_limit_bytes", memory_limit_bytes, 0, kMaxLimitBytes));

@@ -6,12 +6,6 @@
 
 namespace bucketd {
 
-int64_t OutputBytes(const Graph& graph, NodeId n) {
-  int64_t bytes = 0;
-  for (const TensorType& tensor : graph.outputs(n)) bytes += tensor.bytes;
-  return bytes;
-}
-
 std::vector<int32_t> PlacesOf(const Graph& graph, absl::Span<const Bucket> buckets,
                               absl::Span<const Step> order) {
   std::vector<int32_t> places(Index(graph.size()), -1);

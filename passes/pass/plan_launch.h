@@ -12,9 +12,6 @@
 
 namespace bucketd {
 
-// Of all that a node makes.
-int64_t OutputBytes(const Graph& graph, NodeId n);
-
 // One a node: its place in the order. A bucket's members stand where it starts, their waits where
 // it is waited for. -1: the node stands nowhere.
 std::vector<int32_t> PlacesOf(const Graph& graph, absl::Span<const Bucket> buckets,

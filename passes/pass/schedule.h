@@ -31,6 +31,8 @@ class ItemGraph {
   int32_t wait_item(BucketId b) const { return nodes_ + 2 * b + 1; }
   Step step(int32_t item) const;
   int32_t item(const Step& step) const;
+  // Where a node stands: itself, or its bucket's start or wait.
+  int32_t item_of(NodeId n) const { return item_of_[static_cast<size_t>(n)]; }
   bool exists(int32_t item) const { return exists_[static_cast<size_t>(item)]; }
   absl::Span<const int32_t> before(int32_t item) const { return before_.of(item); }
   absl::Span<const int32_t> after(int32_t item) const { return after_.of(item); }
@@ -41,7 +43,7 @@ class ItemGraph {
 
   int32_t nodes_ = 0;
   std::vector<bool> exists_;
-  std::vector<int32_t> item_of_;  // of a node: itself, or its bucket's start or wait
+  std::vector<int32_t> item_of_;
   Csr before_, after_;
 };
 

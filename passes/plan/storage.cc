@@ -61,12 +61,6 @@ Storages::SetId Storages::SetOfGetitem(NodeId n) const {
   return index < own_count(source) ? first_own(source) + index : of(source);
 }
 
-int32_t StorageSets::AddSet(absl::Span<const NodeId> entries) {
-  entries_.insert(entries_.end(), entries.begin(), entries.end());
-  begin_.push_back(static_cast<int64_t>(entries_.size()));
-  return static_cast<int32_t>(begin_.size()) - 2;
-}
-
 absl::StatusOr<StorageSets> StorageSets::Of(const Graph& graph, int64_t max_entries) {
   StorageSets sets;
   sets.set_of_.reserve(static_cast<size_t>(graph.size()));
@@ -76,7 +70,7 @@ absl::StatusOr<StorageSets> StorageSets::Of(const Graph& graph, int64_t max_entr
     const absl::Span<const NodeId> aliases = graph.alias_of(n);
     const bool makes_storage = aliases.empty() || MakesStorage(graph, n);
     if (aliases.size() == 1 && !makes_storage) {
-      sets.set_of_.push_back(sets.set_of_[static_cast<size_t>(aliases.front())]);
+      sets.set_of_.push_back(sets.set(aliases.front()));
       continue;
     }
     merged.clear();
@@ -93,7 +87,9 @@ absl::StatusOr<StorageSets> StorageSets::Of(const Graph& graph, int64_t max_entr
     if (makes_storage) merged.push_back(n);
     std::sort(merged.begin(), merged.end());
     merged.erase(std::unique(merged.begin(), merged.end()), merged.end());
-    sets.set_of_.push_back(sets.AddSet(merged));
+    sets.sets_.Append(merged);
+    sets.sets_.Close();
+    sets.set_of_.push_back(sets.size() - 1);
   }
   return sets;
 }

@@ -75,21 +75,15 @@ class StorageSets {
   absl::Span<const NodeId> of(NodeId n) const { return entries(set(n)); }
 
   // Sets by number, from 0 to size().
-  int32_t size() const { return static_cast<int32_t>(begin_.size()) - 1; }
-  int32_t set(NodeId n) const { return set_of_[static_cast<size_t>(n)]; }
-  absl::Span<const NodeId> entries(int32_t number) const {
-    const size_t set = static_cast<size_t>(number);
-    return absl::MakeConstSpan(entries_).subspan(
-        static_cast<size_t>(begin_[set]), static_cast<size_t>(begin_[set + 1] - begin_[set]));
-  }
+  int32_t size() const { return sets_.size(); }
+  int32_t set(NodeId n) const { return set_of_[Index(n)]; }
+  absl::Span<const NodeId> entries(int32_t number) const { return sets_.of(number); }
 
  private:
   StorageSets() = default;
-  int32_t AddSet(absl::Span<const NodeId> entries);
 
   std::vector<int32_t> set_of_;
-  std::vector<int64_t> begin_ = {0};
-  std::vector<NodeId> entries_;
+  Csr sets_;
 };
 
 }  // namespace bucketd

@@ -13,17 +13,6 @@
 namespace bucketd::text_internal {
 namespace {
 
-template <typename Enum>
-bool Find(absl::string_view name, int first, Enum last, Enum& out) {
-  for (int i = first; i <= static_cast<int>(last); ++i) {
-    if (Name(static_cast<Enum>(i)) == name) {
-      out = static_cast<Enum>(i);
-      return true;
-    }
-  }
-  return false;
-}
-
 constexpr Keyword kPlain[] = {
     {"placeholder", NodeKind::kPlaceholder, Role::kNone, {}, "placeholder"},
     {"param", NodeKind::kPlaceholder, Role::kParameter, {}, "placeholder"},
@@ -50,18 +39,16 @@ const std::vector<Keyword>& Keywords() {
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
-int64_t BytesOf(const Graph& graph, NodeId n) {
-  int64_t bytes = 0;
-  for (const TensorType& tensor : graph.outputs(n)) bytes += tensor.bytes;
-  return bytes;
-}
-
 }  // namespace
 
-bool FromText(absl::string_view name, ReduceOp& out) { return Find(name, 0, ReduceOp::kBxor, out); }
-bool FromText(absl::string_view name, Tag& out) { return Find(name, 1, Tag::kHsdpAllReduce, out); }
+bool FromText(absl::string_view name, ReduceOp& out) {
+  return FindName(name, ReduceOp::kNone, ReduceOp::kBxor, out);
+}
+bool FromText(absl::string_view name, Tag& out) {
+  return FindName(name, Tag::kFsdpAllGather, Tag::kHsdpAllReduce, out);
+}
 bool FromText(absl::string_view name, SlotKind& out) {
-  return Find(name, 0, SlotKind::kSaved, out);
+  return FindName(name, SlotKind::kNone, SlotKind::kSaved, out);
 }
 
 const Keyword* FindKeyword(absl::string_view word) {
@@ -144,7 +131,7 @@ int64_t CountedBytes(const Graph& graph, NodeKind kind, uint8_t flags, Traffic t
     written = CappedSum(written, bytes);
   }
   return MemoryBytes(traffic, written, inputs.size(),
-                     [&](size_t i) { return BytesOf(graph, inputs[i]); });
+                     [&](size_t i) { return OutputBytes(graph, inputs[i]); });
 }
 
 }  // namespace bucketd::text_internal

@@ -15,7 +15,6 @@
 #include "passes/auto/least_rows.h"
 #include "passes/auto/problem.h"
 #include "passes/auto/range_max.h"
-#include "passes/auto/ready_set.h"
 #include "passes/auto/to_plan.h"
 #include "passes/auto/tuning.h"
 #include "passes/io/profile_json.h"
@@ -330,24 +329,33 @@ TEST(LeastRows, FindTheFirstLikeAPlainRow) {
   }
 }
 
-TEST(ReadySet, GivesTheSmallestFirst) {
+TEST(NumberSet, IsASetWhoseSmallestIsAtHand) {
   Random random(3);
-  search::ReadySet ready;
+  NumberSet numbers;
   for (const int size : {1, 64, 65, 5000, 300'000}) {
-    ready.Reset(size);
+    numbers.Reset(size);
     std::set<int32_t> plain;
-    for (int k = 0; k < 2000; ++k) {
+    for (int k = 0; k < 4000; ++k) {
+      const int32_t i = random.Below(size);
       if (random.OneIn(2)) {
-        const int32_t i = random.Below(size);
-        ready.Insert(i);
+        numbers.Insert(i);
         plain.insert(i);
-      } else if (!plain.empty()) {
-        ASSERT_EQ(ready.front(), *plain.begin());
-        ASSERT_EQ(ready.PopFront(), *plain.begin());
+      } else if (plain.empty() || random.OneIn(2)) {
+        // Often one that is there.
+        const auto at_least = plain.lower_bound(i);
+        const int32_t gone = at_least == plain.end() ? i : *at_least;
+        numbers.Erase(gone);
+        plain.erase(gone);
+      } else {
+        ASSERT_EQ(numbers.PopFront(), *plain.begin());
         plain.erase(plain.begin());
       }
-      ASSERT_EQ(ready.empty(), plain.empty());
+      ASSERT_EQ(numbers.empty(), plain.empty());
+      if (!plain.empty()) ASSERT_EQ(numbers.front(), *plain.begin());
+      const auto next = plain.lower_bound(i);
+      ASSERT_EQ(numbers.Next(i), next == plain.end() ? -1 : *next);
     }
+    EXPECT_EQ(numbers.Next(size), -1);
   }
 }
 

@@ -16,11 +16,8 @@
 namespace bucketd::schedule_overlap {
 namespace {
 
-int64_t Share(int64_t ps, int64_t ppm) {
-  const Int128 share = Int128{ps} * ppm / 1'000'000;
-  constexpr Int128 kMost = std::numeric_limits<int64_t>::max() / 4;
-  return static_cast<int64_t>(std::min(share, kMost));
-}
+// Windows are added up.
+constexpr int64_t kMostPs = std::numeric_limits<int64_t>::max() / 4;
 
 bool TorchKnows(CollectiveKind kind) { return Bucketable(kind) || Exchanges(kind); }
 
@@ -79,7 +76,9 @@ void OverlapGraph::AddSteps(const PassContext& context, const Plan& plan) {
       known = absl::StrContains(op, "c10") || absl::StrContains(op, "_dtensor") ? 1 : 0;
     }
     stays_in_loop_[i] = known == 1;
-    window_ps_[i] = Share(context.costs.node_ps(step.id), context.options.compute_overlap_ppm);
+    const int64_t cost_ps = context.costs.node_ps(step.id);
+    window_ps_[i] =
+        std::min(PartsPerMillion(cost_ps, context.options.compute_overlap_ppm), kMostPs);
     if (kind == NodeKind::kPlaceholder) kind_[i] = StepKind::kPlaceholder;
     if (kind == NodeKind::kOutput) kind_[i] = StepKind::kOutput;
     if (kind == NodeKind::kCall && graph.is_compute(step.id)) {

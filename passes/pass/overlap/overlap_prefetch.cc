@@ -55,7 +55,7 @@ int32_t OverlapScheduler::OnlyGroup(const Window& window) const {
 
 void OverlapScheduler::FindCandidates(const Window& window, std::vector<Candidate>& candidates) {
   const int32_t only = OnlyGroup(window);
-  const LaunchSet& set = only >= 0 ? near_of_group_[Index(only)] : near_;
+  const NumberSet& set = only >= 0 ? near_of_group_[Index(only)] : near_;
   const auto soon = static_cast<uint32_t>(next_compute_ + 1);
   int64_t looked_at = kPassedOver * limits_.max_collective_distance;
   int32_t left_to_find = limits_.max_collective_distance;

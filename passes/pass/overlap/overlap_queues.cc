@@ -1,7 +1,6 @@
 #include "passes/pass/overlap/overlap_queues.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace bucketd::schedule_overlap {
 
@@ -117,38 +116,6 @@ std::vector<Position> ReadyQueues::TakeMates(Position head, int64_t max_bytes,
   }
   off_path_.Remove(taken);
   return mates;
-}
-
-void LaunchSet::Insert(int32_t i) {
-  const auto word = Index(i) / 64;
-  uint64_t& bits = bits_[word];
-  count_ += (bits >> (i % 64) & 1) == 0 ? 1 : 0;
-  bits |= uint64_t{1} << (i % 64);
-  words_[word / 64] |= uint64_t{1} << (word % 64);
-}
-
-void LaunchSet::Erase(int32_t i) {
-  const auto word = Index(i) / 64;
-  uint64_t& bits = bits_[word];
-  count_ -= (bits >> (i % 64) & 1) != 0 ? 1 : 0;
-  bits &= ~(uint64_t{1} << (i % 64));
-  if (bits == 0) words_[word / 64] &= ~(uint64_t{1} << (word % 64));
-}
-
-int32_t LaunchSet::Next(int32_t from) const {
-  size_t word = Index(from) / 64;
-  if (word >= bits_.size()) return -1;
-  const uint64_t rest = bits_[word] >> (from % 64);
-  if (rest != 0) return from + std::countr_zero(rest);
-  ++word;
-  for (size_t block = word / 64; block < words_.size(); ++block) {
-    uint64_t words = words_[block];
-    if (block == word / 64) words &= ~uint64_t{0} << (word % 64);
-    if (words == 0) continue;
-    const size_t found = block * 64 + static_cast<size_t>(std::countr_zero(words));
-    return static_cast<int32_t>(found * 64) + std::countr_zero(bits_[found]);
-  }
-  return -1;
 }
 
 }  // namespace bucketd::schedule_overlap

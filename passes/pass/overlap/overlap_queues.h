@@ -71,19 +71,4 @@ class ReadyQueues {
   std::vector<std::set<uint64_t>> ready_mates_;  // one a key; not upstream
 };
 
-// A set of small numbers, walked upwards from the first; two levels of bits.
-class LaunchSet {
- public:
-  explicit LaunchSet(int32_t size) : bits_(Index(size) / 64 + 1), words_(Index(size) / 4096 + 1) {}
-  void Insert(int32_t i);
-  void Erase(int32_t i);
-  bool empty() const { return count_ == 0; }
-  // The smallest that is at least `from`; -1 if there is none.
-  int32_t Next(int32_t from) const;
-
- private:
-  std::vector<uint64_t> bits_, words_;
-  int32_t count_ = 0;
-};
-
 }  // namespace bucketd::schedule_overlap

@@ -68,7 +68,7 @@ OverlapScheduler::OverlapScheduler(const OverlapGraph& steps, const StorageUses&
   result_.order.reserve(Index(steps.size()));
   result_.hidden_by.resize(launches.size());
   if (steps.group_count() <= kFewGroups) {
-    near_of_group_.assign(Index(steps.group_count()), LaunchSet(count));
+    near_of_group_.assign(Index(steps.group_count()), NumberSet(count));
   }
   std::vector<int32_t> later;
   for (int32_t l = 0; l < count; ++l) {

@@ -1,4 +1,4 @@
-// Orders a step so that compute hides communication (PASSES.md §6.2). One run, on flat arrays.
+// Orders a step so that compute hides communication. One run, on flat arrays.
 //
 // Ready steps wait in two queues: those that some compute node needs, nearest compute node first,
 // and the others. Whatever takes time opens a window of that length on every process group; first
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "passes/base/csr.h"
+#include "passes/base/number_set.h"
 #include "passes/pass/overlap/overlap_graph.h"
 #include "passes/pass/overlap/overlap_memory.h"
 #include "passes/pass/overlap/overlap_queues.h"
@@ -145,8 +146,8 @@ class OverlapScheduler {
   std::vector<uint64_t> urgency_;  // one a launch: of its rank, as long as its use is not next
   std::vector<Candidate> spare_;   // memory of windows
   // Launches that windows may start: not yet started, near enough.
-  LaunchSet near_;
-  std::vector<LaunchSet> near_of_group_;  // empty where there are many groups
+  NumberSet near_;
+  std::vector<NumberSet> near_of_group_;  // empty where there are many groups
   Csr comes_;                             // launches on the path, by first compute node
   std::vector<Position> blocked_by_;      // one a launch: as long as this blocks, it waits
   std::vector<int32_t> seen_;             // one a step: the search that saw it last

@@ -1,6 +1,7 @@
 #include "passes/pass/overlap_bucket/overlap_bucket_model.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -10,29 +11,10 @@
 #include "passes/base/index.h"
 #include "passes/base/status_macros.h"
 #include "passes/ir/bucket_key.h"
+#include "passes/pass/ancestry.h"
 #include "passes/pass/numerics.h"
 
 namespace bucketd::overlap {
-namespace {
-
-constexpr NodeId kManyPlaceholders = -2;
-
-NodeId Both(NodeId a, NodeId b) {
-  if (a == kNoNode || a == b) return b;
-  return b == kNoNode ? a : kManyPlaceholders;
-}
-
-// The one placeholder that a node is computed from; kNoNode: none, or kManyPlaceholders.
-std::vector<NodeId> PlaceholderOf(const Graph& graph) {
-  std::vector<NodeId> of(Index(graph.size()), kNoNode);
-  for (NodeId n = 0; n < graph.size(); ++n) {
-    if (graph.kind(n) == NodeKind::kPlaceholder) of[Index(n)] = n;
-    for (const NodeId x : graph.inputs(n)) of[Index(n)] = Both(of[Index(n)], of[Index(x)]);
-  }
-  return of;
-}
-
-}  // namespace
 
 NodeId AbsorbedCast(const Graph& graph, const LaunchInfo& launch) {
   if (launch.bucket >= 0) return kNoNode;
@@ -59,7 +41,7 @@ absl::StatusOr<Model> Model::Make(const PassContext& context, const Plan& plan,
     model.compute.push_back(item);
   }
   RETURN_IF_ERROR(model.AddLaunches(plan));
-  RETURN_IF_ERROR(model.AddOverlap(plan));
+  RETURN_IF_ERROR(model.AddOverlap());
   model.AddKeys(plan);
   model.AddGroups(plan);
   return model;
@@ -111,18 +93,8 @@ absl::Status Model::AddLaunches(const Plan& plan) {
   return absl::OkStatus();
 }
 
-absl::Status Model::AddOverlap(const Plan& plan) {
+absl::Status Model::AddOverlap() {
   const Graph& graph = context.graph;
-  std::vector<int32_t> item_of(Index(graph.size()));
-  for (NodeId n = 0; n < graph.size(); ++n) item_of[Index(n)] = n;
-  for (size_t b = 0; b < plan.buckets.size(); ++b) {
-    for (const NodeId member : plan.buckets[b].members) {
-      const auto bucket = static_cast<BucketId>(b);
-      item_of[Index(member)] = items_of_plan.start_item(bucket);
-      item_of[Index(graph.collective(graph.collective_of(member)).wait)] =
-          items_of_plan.wait_item(bucket);
-    }
-  }
   std::vector<bool> hiding(Index(items()));
   std::vector<GroupId> group_of(Index(items()), -1);
   for (const LaunchInfo& launch : launches) {
@@ -134,19 +106,20 @@ absl::Status Model::AddOverlap(const Plan& plan) {
     launch.est_ps = overlap.est_ps;
     launch.exposed_ps = overlap.exposed_ps;
     for (const NodeId n : overlap.hidden_by) {
-      const int32_t at = n < 0 || n >= graph.size() ? -1 : position[Index(item_of[Index(n)])];
+      const bool known = n >= 0 && n < graph.size();
+      const int32_t item = known ? items_of_plan.item_of(n) : -1;
+      const int32_t at = known ? position[Index(item)] : -1;
       const bool inside = at > launch.start_position && at < launch.wait_position;
       if (at < 0 || (rules.hidden_inside && !inside)) {
         return absl::InvalidArgumentError(absl::StrCat(
-            "overlap: ", n < 0 || n >= graph.size() ? absl::StrCat("%", n) : graph.Describe(n),
+            "overlap: ", known ? graph.Describe(n) : absl::StrCat("%", n),
             " does not stand between the start and the wait of ",
             graph.Describe(graph.collective(launch.collective).start), ", which it is to hide"));
       }
-      launch.hidden_by.push_back(item_of[Index(n)]);
+      launch.hidden_by.push_back(item);
       launch.first_hiding = std::min(launch.first_hiding, at);
       launch.last_hiding = std::max(launch.last_hiding, at);
       // On its own group's timeline a node has one event, which would move with its bucket.
-      const int32_t item = item_of[Index(n)];
       const bool own = group_of[Index(item)] == launch.group && rules.own_group_hides;
       if (launch.fully_hidden() || own) {
         hiding[Index(item)] = true;
@@ -183,7 +156,7 @@ void Model::AddKeys(const Plan& plan) {
 
 void Model::AddGroups(const Plan& plan) {
   const Graph& graph = context.graph;
-  const std::vector<NodeId> placeholder = PlaceholderOf(graph);
+  const std::vector<NodeId> placeholder = OnlyPlaceholders(graph);
   std::vector<bool> seen(graph.groups().size()), judged(graph.groups().size()),
       internode(graph.groups().size());
   for (const LaunchInfo& launch : launches) {
@@ -195,13 +168,14 @@ void Model::AddGroups(const Plan& plan) {
     }
     // A group whose first gather is of a parameter is taken for one across nodes.
     judged[group] = true;
-    NodeId all = kNoNode;
+    std::set<NodeId> all;
     bool each = true;
     for (const NodeId member : MembersOf(graph, plan, launch)) {
-      all = Both(all, placeholder[Index(member)]);
+      all.insert(placeholder[Index(member)]);
       each = each && placeholder[Index(member)] >= 0;
     }
-    internode[group] = rules.members_alike ? each : all >= 0;
+    all.erase(kNoNode);
+    internode[group] = rules.members_alike ? each : all.size() == 1 && *all.begin() >= 0;
   }
   const Choice choice = context.options.bucket_exposed_first;
   exposed_first = choice == Choice::kAuto

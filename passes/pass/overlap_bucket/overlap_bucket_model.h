@@ -39,7 +39,9 @@ struct Rules {
   bool whole_buckets = true;     // a placement asks for all members of the buckets that it meets
   bool hidden_inside = true;     // what hides a launch must stand between its start and its wait
   bool stays_within_limit =
-      true;  // buckets are found anew, smaller, while memory is above its limit
+      true;                 // buckets are found anew, smaller, while memory is above its limit
+  bool inputs_stay = true;  // where the schedule took them; else they go first
+  bool casts_stay = true;   // a merged gather takes in no cast of its input (AbsorbedCast())
 };
 
 struct Model {
@@ -66,7 +68,7 @@ struct Model {
   Model(const PassContext& c, const Plan& plan, const Rules& r)
       : context(c), rules(r), items_of_plan(c.graph, c.constraints, plan.buckets) {}
   absl::Status AddLaunches(const Plan& plan);
-  absl::Status AddOverlap(const Plan& plan);
+  absl::Status AddOverlap();
   void AddKeys(const Plan& plan);
   void AddGroups(const Plan& plan);
 };

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -21,18 +20,8 @@ constexpr size_t kMaxNamed = 8;  // modules in the name of a unit
 // A component that is a number, at `begin` of the FQN.
 struct NumberAt {
   absl::string_view prefix;  // what stands before it, without the dot
-  int64_t number = 0;
+  int32_t number = 0;
 };
-
-bool ParseNumber(absl::string_view text, int64_t& value) {
-  if (text.empty() || text.size() > 9) return false;
-  value = 0;
-  for (const char c : text) {
-    if (!absl::ascii_isdigit(static_cast<unsigned char>(c))) return false;
-    value = value * 10 + (c - '0');
-  }
-  return true;
-}
 
 std::vector<NumberAt> NumbersIn(absl::string_view fqn) {
   std::vector<NumberAt> numbers;
@@ -52,7 +41,7 @@ std::vector<NumberAt> NumbersIn(absl::string_view fqn) {
 struct Child {
   std::vector<int32_t> uses;
 };
-using Row = std::map<int64_t, Child>;  // children of one prefix by number
+using Row = std::map<int32_t, Child>;  // children of one prefix by number
 
 // Children by the prefix of their `depth`-th number, of those uses that are not in a block yet:
 // what is nested in a block never makes a row of its own.
