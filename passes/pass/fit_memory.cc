@@ -12,7 +12,7 @@
 #include "passes/base/index.h"
 #include "passes/base/int128.h"
 #include "passes/pass/numerics.h"
-#include "passes/pass/plan_launch.h"
+#include "passes/plan/storage.h"
 #include "passes/sim/simulator.h"
 
 namespace bucketd {
@@ -23,7 +23,7 @@ constexpr int kMaxRounds = 23;
 // At most what a step takes before it gives anything back.
 int64_t Allocates(const Graph& graph, const Plan& plan, const Step& step) {
   if (step.kind != Step::Kind::kNode) return plan.buckets[Index(step.id)].bytes;
-  return graph.alias_of(step.id).empty() ? OutputBytes(graph, step.id) : 0;
+  return MakesStorage(graph, step.id) ? OutputBytes(graph, step.id) : 0;
 }
 
 // Steps at which memory may be above the limit; the highest in any case.
