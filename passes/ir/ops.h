@@ -1,4 +1,5 @@
-// What op names tell. Readers of foreign formats set node flags from here; passes read flags only.
+// What op names tell. Readers of foreign formats set node flags from here. Passes go by flags, and
+// by a name only where torch's passes do.
 #pragma once
 
 #include <cstddef>

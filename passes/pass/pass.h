@@ -60,10 +60,12 @@ struct PassContext {
   Tags tags;                          // tag-collectives
   std::vector<Direction> directions;  // tag-collectives; one a collective
   Constraints constraints;            // tag-collectives
-  std::vector<Unit> units;            // find-blocks or read-entries
-  std::vector<Launch> launches;       // bucket-units; buckets first, in plan order
-  // schedule-overlap, or the caller (text form); one a launch of any kind that somebody waits for,
-  // by the first wait in the order before scheduling.
+  // find-blocks or read-entries; greedy-bucket and pre-bucket make one of each launch.
+  std::vector<Unit> units;
+  // bucket-units, greedy-bucket or pre-bucket; buckets first, in plan order.
+  std::vector<Launch> launches;
+  // schedule-overlap, or the caller (text form), kept up by bucket-overlap; one a launch of any
+  // kind that somebody waits for, by the first wait in the order before scheduling.
   std::vector<LaunchOverlap> overlap;
 };
 

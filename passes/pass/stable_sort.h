@@ -1,4 +1,4 @@
-// A topological sort that moves as little as it must (PASSES.md §6.7).
+// A topological sort that moves as little as it must.
 #pragma once
 
 #include <cstdint>

@@ -5,8 +5,9 @@
 namespace bucketd {
 namespace {
 
-// Greedy merging before an overlap scheduler, which then moves fewer and larger collectives, and
-// which upstream could not merge what waits at once (PASSES.md §2.2). The scheduler answers for
+// Greedy merging before an overlap scheduler, which then moves fewer and larger collectives.
+// torch's bucketer, behind its scheduler, cannot merge two of which one is waited for before the
+// next compute node and the other starts after it; here they are merged. The scheduler answers for
 // memory. Off: the plan stays as it is.
 class PreBucket : public Pass {
  public:

@@ -1,6 +1,6 @@
-// Memory as the overlap scheduler sees it: torch's tracker (PASSES.md §9) with storages that live
-// as the referee says. It steers; what a plan needs is the simulator's to say. Internal to the
-// scheduler.
+// Memory as the overlap scheduler sees it: a sum of live bytes, as torch's tracker keeps it, with
+// storages that live as the referee says. It steers; what a plan needs is the simulator's to say.
+// Internal to the scheduler.
 #pragma once
 
 #include <cstdint>

@@ -25,11 +25,10 @@ class StepList {
         prev_(next_.size(), -1),
         end_(static_cast<int32_t>(next_.size()) - 1) {
     next_[Index(end_)] = prev_[Index(end_)] = end_;
-    // Inputs first, wherever torch's schedule took them.
     for (const bool inputs : {true, false}) {
       for (const int32_t item : model.order) {
         const Step step = model.items_of_plan.step(item);
-        const bool input = model.context.options.upstream && step.kind == Step::Kind::kNode &&
+        const bool input = !model.rules.inputs_stay && step.kind == Step::Kind::kNode &&
                            model.context.graph.kind(step.id) == NodeKind::kPlaceholder;
         if (input == inputs) InsertBefore(item, end_);
       }
@@ -52,7 +51,7 @@ class StepList {
       const LaunchInfo& launch = model.launches[Index(l)];
       Remove(launch.start_item);
       Remove(launch.wait_item);
-      if (!model.context.options.upstream) continue;
+      if (model.rules.casts_stay) continue;
       if (const NodeId cast = AbsorbedCast(model.context.graph, launch); cast != kNoNode) {
         Remove(cast);
         InsertBefore(cast, token(bucket, false));

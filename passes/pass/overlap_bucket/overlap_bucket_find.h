@@ -36,9 +36,11 @@ struct Found {
   std::vector<int32_t> hiding;       // no seeds: they hide what is hidden altogether
 };
 
-// Greedy, key by key, as PASSES.md §6.3 has it. byte_limits: one a launch, of any bucket that it is
-// in, over and above the cap of the options. O(launches * max_collective_distance) placements, each
-// a walk over the events of one group between the two launches and up to four path searches.
+// Greedy, key by key, by start or, where the group says so, what is hidden least first: a launch
+// seeds a bucket, and those behind it join if what is hidden stays hidden. byte_limits: one a
+// launch, of any bucket that it is in, beside the cap of the options. O(launches *
+// max_collective_distance) placements, each a walk over the events of one group between the two
+// launches and up to four path searches.
 Found FindBuckets(const Model& model, GroupTimelines& timeline, Relations& relations,
                   absl::Span<const int64_t> byte_limits);
 

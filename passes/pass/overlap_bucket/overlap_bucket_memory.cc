@@ -94,7 +94,7 @@ bool MemoryFit::Shrink(const Found& found, const Applied& applied) {
   if (limit_ < 0) limit_ = Limit();
   if (peak <= limit_) return false;
   if (++round_ >= kRounds) {
-    // Launches of no bytes merge within 0 still.
+    // Launches of no bytes still merge within 0; a round later, within -1, nothing does.
     std::fill(byte_limits_.begin(), byte_limits_.end(), round_ == kRounds ? 0 : -1);
     return true;
   }

@@ -27,9 +27,11 @@ struct EagerLaunch {
   std::vector<NodeId> members;  // in order of payloads
 };
 
-class Judge {
+// Compares the order in which each gradient is added up with that of the unplanned graph and that
+// of eager training.
+class SumOrders {
  public:
-  Judge(const PassContext& context, const Plan& plan)
+  SumOrders(const PassContext& context, const Plan& plan)
       : context_(context),
         graph_(context.graph),
         plan_(plan),
@@ -216,15 +218,15 @@ void SayWhoseBits(const PassContext& context, Plan& plan) {
   own.tags = ResolveTags(own.graph, said_elsewhere);
   own.directions = CollectiveDirections(own.graph);
   const absl::Status units = FindUnits(own);
-  const Judge judge(own, plan);
-  const std::string why_not_unplanned = judge.WhyNotUnplanned();
-  if (!judge.reduces() && why_not_unplanned.empty()) {
+  const SumOrders orders(own, plan);
+  const std::string why_not_unplanned = orders.WhyNotUnplanned();
+  if (!orders.reduces() && why_not_unplanned.empty()) {
     plan.bits = Bits::kBoth;
     plan.bits_text = "no gradient is reduced here: every bit is that of the unplanned graph";
     return;
   }
   const std::string why_not_eager =
-      units.ok() ? judge.WhyNotEager()
+      units.ok() ? orders.WhyNotEager()
                  : std::string("eager training's units are not known: no blocks were found");
   plan.bits = why_not_unplanned.empty() ? (why_not_eager.empty() ? Bits::kBoth : Bits::kUnplanned)
                                         : (why_not_eager.empty() ? Bits::kEager : Bits::kNeither);

@@ -22,6 +22,8 @@ overlap::Policy TorchOverlapBucket() {
   rules.whole_buckets = false;
   rules.hidden_inside = false;  // a wait may end early what is still to be hidden
   rules.stays_within_limit = false;
+  rules.inputs_stay = false;
+  rules.casts_stay = false;
   return {rules, MakeRelations};
 }
 
