@@ -43,12 +43,14 @@ std::string AfterWith(const Schedule& schedule, const upstream::Defects& defects
   context.constraints = FindConstraints(*schedule.graph).value();
   context.directions = CollectiveDirections(*schedule.graph);
   Plan plan = ProgramOrder(*schedule.graph);
-  const overlap::Model model = overlap::Model::Make(context, plan).value();
-  overlap::GroupTimelines timeline(model);
+  const overlap_bucket::Model model = overlap_bucket::Model::Make(context, plan).value();
+  overlap_bucket::GroupTimelines timeline(model);
   auto relations = upstream::EdgeRelations::Make(model, defects).value();
   const std::vector<int64_t> limits(model.launches.size(), int64_t{1} << 60);
-  const overlap::Found found = overlap::FindBuckets(model, timeline, *relations, limits);
-  overlap::Applied applied = overlap::Apply(model, plan, found.buckets, *relations).value();
+  const overlap_bucket::Found found =
+      overlap_bucket::FindBuckets(model, timeline, *relations, limits);
+  overlap_bucket::Applied applied =
+      overlap_bucket::Apply(model, plan, found.buckets, *relations).value();
   plan.buckets = applied.buckets;
   plan.order = applied.order;
   EXPECT_TRUE(VerifyPlan(*schedule.graph, plan).ok());
@@ -200,18 +202,19 @@ TEST(OverlapBucket, T6_8_SlotsAndShortSearchesFindWhatAFullSearchFinds) {
     context.constraints = FindConstraints(*schedule.graph).value();
     context.directions = CollectiveDirections(*schedule.graph);
     const Plan plan = ProgramOrder(*schedule.graph);
-    const overlap::Model model = overlap::Model::Make(context, plan).value();
+    const overlap_bucket::Model model = overlap_bucket::Model::Make(context, plan).value();
     const std::vector<int64_t> limits(model.launches.size(), int64_t{1} << 60);
-    overlap::GroupTimelines fast_timeline(model), slow_timeline(model);
-    overlap::Quotient fast(model, fast_timeline);
+    overlap_bucket::GroupTimelines fast_timeline(model), slow_timeline(model);
+    overlap_bucket::Quotient fast(model, fast_timeline);
     const auto slow = upstream::EdgeRelations::Make(model, upstream::Defects()).value();
-    const overlap::Found a = overlap::FindBuckets(model, fast_timeline, fast, limits);
-    const overlap::Found b = overlap::FindBuckets(model, slow_timeline, *slow, limits);
+    const overlap_bucket::Found a = overlap_bucket::FindBuckets(model, fast_timeline, fast, limits);
+    const overlap_bucket::Found b =
+        overlap_bucket::FindBuckets(model, slow_timeline, *slow, limits);
     ASSERT_EQ(a.buckets.size(), b.buckets.size()) << "seed " << seed;
     for (size_t i = 0; i < a.buckets.size(); ++i) {
       ASSERT_EQ(a.buckets[i].launches, b.buckets[i].launches) << "seed " << seed;
     }
-    EXPECT_TRUE(overlap::Apply(model, plan, b.buckets, *slow).ok()) << "seed " << seed;
+    EXPECT_TRUE(overlap_bucket::Apply(model, plan, b.buckets, *slow).ok()) << "seed " << seed;
   }
 }
 

@@ -11,7 +11,7 @@
 
 #include "tests/passes/overlap_test_util.h"
 
-namespace bucketd::schedule_overlap {
+namespace bucketd::overlap {
 namespace {
 
 using bucketd::testing::Net;
@@ -218,4 +218,4 @@ TEST(OverlapMemory, RunsAgainWithLessRoomUntilThePlansPeakIsWithinTheLimit) {
 }
 
 }  // namespace
-}  // namespace bucketd::schedule_overlap
+}  // namespace bucketd::overlap

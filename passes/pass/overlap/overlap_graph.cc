@@ -13,7 +13,7 @@
 #include "passes/pass/numerics.h"
 #include "passes/pass/schedule.h"
 
-namespace bucketd::schedule_overlap {
+namespace bucketd::overlap {
 namespace {
 
 // Windows are added up.
@@ -216,4 +216,4 @@ void OverlapGraph::ScanBackward(const PassContext& context) {
   }
 }
 
-}  // namespace bucketd::schedule_overlap
+}  // namespace bucketd::overlap

@@ -15,7 +15,7 @@
 #include "passes/pass/plan_launch.h"
 #include "passes/plan/plan.h"
 
-namespace bucketd::schedule_overlap {
+namespace bucketd::overlap {
 
 // Place of a step in the order before scheduling.
 using Position = int32_t;
@@ -93,4 +93,4 @@ class OverlapGraph {
   int32_t groups_ = 0, keys_ = 0;
 };
 
-}  // namespace bucketd::schedule_overlap
+}  // namespace bucketd::overlap

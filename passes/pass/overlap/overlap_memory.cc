@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace bucketd::schedule_overlap {
+namespace bucketd::overlap {
 namespace {
 
 bool IsThereBefore(NodeKind kind) {
@@ -122,4 +122,4 @@ void PrefetchBudget::Add(int32_t first_use, int64_t bytes) {
 
 void PrefetchBudget::Advance() { alive_ -= tree_[Index(leaves_ + next_++)].ends; }
 
-}  // namespace bucketd::schedule_overlap
+}  // namespace bucketd::overlap

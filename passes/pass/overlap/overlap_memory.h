@@ -10,7 +10,7 @@
 #include "passes/pass/overlap/overlap_graph.h"
 #include "passes/plan/storage.h"
 
-namespace bucketd::schedule_overlap {
+namespace bucketd::overlap {
 
 // Who makes and who uses which storage. Immutable.
 class StorageUses {
@@ -88,4 +88,4 @@ class PrefetchBudget {
   int64_t alive_ = 0;  // at next_
 };
 
-}  // namespace bucketd::schedule_overlap
+}  // namespace bucketd::overlap

@@ -4,7 +4,7 @@
 
 #include "passes/pass/overlap/overlap_scheduler.h"
 
-namespace bucketd::schedule_overlap {
+namespace bucketd::overlap {
 namespace {
 
 // Launches that are passed over because their group has no time left, for each that is a candidate.
@@ -237,4 +237,4 @@ void OverlapScheduler::ScheduleCandidate(int32_t l, Position now, Window& window
   Hide(l, now, window);
 }
 
-}  // namespace bucketd::schedule_overlap
+}  // namespace bucketd::overlap

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace bucketd::schedule_overlap {
+namespace bucketd::overlap {
 
 void ListHeap::Push(uint64_t key) {
   list_.push_back(key);
@@ -118,4 +118,4 @@ std::vector<Position> ReadyQueues::TakeMates(Position head, int64_t max_bytes,
   return mates;
 }
 
-}  // namespace bucketd::schedule_overlap
+}  // namespace bucketd::overlap

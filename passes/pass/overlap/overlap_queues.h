@@ -11,7 +11,7 @@
 
 #include "passes/pass/overlap/overlap_graph.h"
 
-namespace bucketd::schedule_overlap {
+namespace bucketd::overlap {
 
 // A binary heap in a list, smallest first. How equal contents lie in the list depends on what was
 // done before, as in Python's heapq, step by step: torch walks that list.
@@ -71,4 +71,4 @@ class ReadyQueues {
   std::vector<std::set<uint64_t>> ready_mates_;  // one a key; not upstream
 };
 
-}  // namespace bucketd::schedule_overlap
+}  // namespace bucketd::overlap

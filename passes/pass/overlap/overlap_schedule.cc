@@ -19,15 +19,15 @@
 namespace bucketd {
 namespace {
 
-using schedule_overlap::LaunchSpan;
-using schedule_overlap::Limits;
-using schedule_overlap::MemoryBaseline;
-using schedule_overlap::OverlapGraph;
-using schedule_overlap::Position;
-using schedule_overlap::PrefetchBudget;
-using schedule_overlap::Schedule;
-using schedule_overlap::StepKind;
-using schedule_overlap::StorageUses;
+using overlap::LaunchSpan;
+using overlap::Limits;
+using overlap::MemoryBaseline;
+using overlap::OverlapGraph;
+using overlap::Position;
+using overlap::PrefetchBudget;
+using overlap::Schedule;
+using overlap::StepKind;
+using overlap::StorageUses;
 
 // Runs with less and less room before the scheduler gives up on a memory limit.
 constexpr int kMaxTighterRuns = 6;
@@ -167,7 +167,7 @@ class ScheduleOverlap : public Pass {
     Best best;
     for (int run = 1;; ++run) {
       limits.allowed_bytes = Above(baseline.peak, increase);
-      Schedule schedule = schedule_overlap::OverlapScheduler(graph, uses, baseline, limits).Run();
+      Schedule schedule = overlap::OverlapScheduler(graph, uses, baseline, limits).Run();
       // torch's bucketer measures distances in the schedule, inputs counted.
       plan.order = StepsOf(graph, schedule, before.order,
                            limits.upstream && context.options.overlap_bucketing);

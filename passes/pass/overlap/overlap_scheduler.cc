@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace bucketd::schedule_overlap {
+namespace bucketd::overlap {
 namespace {
 
 // Groups beyond this are looked at together.
@@ -304,4 +304,4 @@ bool OverlapScheduler::HiddenBy(int32_t l, Position v) const {
          by.rbegin() + static_cast<std::ptrdiff_t>(looked_at);
 }
 
-}  // namespace bucketd::schedule_overlap
+}  // namespace bucketd::overlap

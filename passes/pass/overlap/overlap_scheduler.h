@@ -17,7 +17,7 @@
 #include "passes/pass/overlap/overlap_memory.h"
 #include "passes/pass/overlap/overlap_queues.h"
 
-namespace bucketd::schedule_overlap {
+namespace bucketd::overlap {
 
 struct Limits {
   bool upstream = false;
@@ -160,4 +160,4 @@ class OverlapScheduler {
   int32_t round_ = 0;
 };
 
-}  // namespace bucketd::schedule_overlap
+}  // namespace bucketd::overlap

@@ -20,35 +20,35 @@
 namespace bucketd {
 namespace {
 
-using overlap::Applied;
-using overlap::Found;
-using overlap::Model;
+using overlap_bucket::Applied;
+using overlap_bucket::Found;
+using overlap_bucket::Model;
 
-absl::StatusOr<std::unique_ptr<overlap::Relations>> MakeQuotient(
-    const Model& model, overlap::GroupTimelines& timeline) {
-  return std::make_unique<overlap::Quotient>(model, timeline);
+absl::StatusOr<std::unique_ptr<overlap_bucket::Relations>> MakeQuotient(
+    const Model& model, overlap_bucket::GroupTimelines& timeline) {
+  return std::make_unique<overlap_bucket::Quotient>(model, timeline);
 }
 
 // Merges launches of one key where everything that hides them still stands between the merged
 // start and the merged wait, and where no order becomes impossible.
 class OverlapBucket : public Pass {
  public:
-  explicit OverlapBucket(const overlap::Policy& upstream) : upstream_(upstream) {}
+  explicit OverlapBucket(const overlap_bucket::Policy& upstream) : upstream_(upstream) {}
 
   absl::string_view name() const override { return "bucket-overlap"; }
 
   absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const override {
     if (!context.options.overlap_bucketing) return false;
     RETURN_IF_ERROR(FillIn(context));
-    const overlap::Policy policy =
-        context.options.upstream ? upstream_ : overlap::Policy{{}, MakeQuotient};
+    const overlap_bucket::Policy policy =
+        context.options.upstream ? upstream_ : overlap_bucket::Policy{{}, MakeQuotient};
     ASSIGN_OR_RETURN(const Model model, Model::Make(context, plan, policy.rules));
-    overlap::MemoryFit fit(model, plan);
+    overlap_bucket::MemoryFit fit(model, plan);
     while (true) {
       Result result;
       ASSIGN_OR_RETURN(result, Find(policy, model, plan, fit.byte_limits()));
       if (policy.rules.stays_within_limit && fit.Shrink(result.found, result.applied)) continue;
-      overlap::Report(model, plan, result.found, plan.diagnostics);
+      overlap_bucket::Report(model, plan, result.found, plan.diagnostics);
       fit.Report(plan.diagnostics);
       const bool changed = !result.found.buckets.empty() || plan.order != result.applied.order;
       plan.buckets = std::move(result.applied.buckets);
@@ -79,23 +79,24 @@ class OverlapBucket : public Pass {
     return absl::OkStatus();
   }
 
-  static absl::StatusOr<Result> Find(const overlap::Policy& policy, const Model& model,
+  static absl::StatusOr<Result> Find(const overlap_bucket::Policy& policy, const Model& model,
                                      const Plan& plan, absl::Span<const int64_t> byte_limits) {
-    overlap::GroupTimelines timeline(model);
-    ASSIGN_OR_RETURN(const std::unique_ptr<overlap::Relations> relations,
+    overlap_bucket::GroupTimelines timeline(model);
+    ASSIGN_OR_RETURN(const std::unique_ptr<overlap_bucket::Relations> relations,
                      policy.make_relations(model, timeline));
     Result result;
-    result.found = overlap::FindBuckets(model, timeline, *relations, byte_limits);
-    ASSIGN_OR_RETURN(result.applied, overlap::Apply(model, plan, result.found.buckets, *relations));
+    result.found = overlap_bucket::FindBuckets(model, timeline, *relations, byte_limits);
+    ASSIGN_OR_RETURN(result.applied,
+                     overlap_bucket::Apply(model, plan, result.found.buckets, *relations));
     return result;
   }
 
-  const overlap::Policy upstream_;
+  const overlap_bucket::Policy upstream_;
 };
 
 }  // namespace
 
-std::unique_ptr<Pass> MakeOverlapBucketPass(const overlap::Policy& upstream) {
+std::unique_ptr<Pass> MakeOverlapBucketPass(const overlap_bucket::Policy& upstream) {
   return std::make_unique<OverlapBucket>(upstream);
 }
 

@@ -12,7 +12,7 @@
 #include "passes/pass/stable_sort.h"
 #include "passes/sim/bucket_costs.h"
 
-namespace bucketd::overlap {
+namespace bucketd::overlap_bucket {
 namespace {
 
 // The order as a list in which buckets take the place of their seeds; items of the model, then two
@@ -256,4 +256,4 @@ absl::StatusOr<Applied> Apply(const Model& model, const Plan& plan,
   return Writer(model, plan, found).Run(relations);
 }
 
-}  // namespace bucketd::overlap
+}  // namespace bucketd::overlap_bucket

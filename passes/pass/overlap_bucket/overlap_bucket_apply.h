@@ -12,7 +12,7 @@
 #include "passes/pass/pass.h"
 #include "passes/plan/plan.h"
 
-namespace bucketd::overlap {
+namespace bucketd::overlap_bucket {
 
 struct Applied {
   std::vector<Bucket> buckets;  // by their starts in the order
@@ -27,4 +27,4 @@ struct Applied {
 absl::StatusOr<Applied> Apply(const Model& model, const Plan& plan,
                               absl::Span<const FoundBucket> found, const Relations& relations);
 
-}  // namespace bucketd::overlap
+}  // namespace bucketd::overlap_bucket

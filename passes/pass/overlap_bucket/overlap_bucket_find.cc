@@ -9,7 +9,7 @@
 #include "passes/base/index.h"
 #include "passes/base/int128.h"
 
-namespace bucketd::overlap {
+namespace bucketd::overlap_bucket {
 namespace {
 
 constexpr int32_t kMaxFailures = 20;   // in a row
@@ -179,4 +179,4 @@ Found FindBuckets(const Model& model, GroupTimelines& timeline, Relations& relat
   return Finder(model, timeline, relations, byte_limits).Run();
 }
 
-}  // namespace bucketd::overlap
+}  // namespace bucketd::overlap_bucket

@@ -11,7 +11,7 @@
 #include "passes/pass/overlap_bucket/overlap_bucket_relations.h"
 #include "passes/pass/overlap_bucket/overlap_bucket_timeline.h"
 
-namespace bucketd::overlap {
+namespace bucketd::overlap_bucket {
 
 // What a launch that seeds a bucket, or stays alone, met on its way through the candidates.
 struct Attempts {
@@ -70,4 +70,4 @@ class Placement {
   std::vector<Interval> runs_, hides_;
 };
 
-}  // namespace bucketd::overlap
+}  // namespace bucketd::overlap_bucket

@@ -10,7 +10,7 @@
 #include "passes/pass/fit_memory.h"
 #include "passes/sim/simulator.h"
 
-namespace bucketd::overlap {
+namespace bucketd::overlap_bucket {
 namespace {
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
@@ -122,4 +122,4 @@ void MemoryFit::Report(std::vector<Diagnostic>& diagnostics) const {
   diagnostics.push_back(std::move(dissolved));
 }
 
-}  // namespace bucketd::overlap
+}  // namespace bucketd::overlap_bucket

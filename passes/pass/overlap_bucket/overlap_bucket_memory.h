@@ -10,7 +10,7 @@
 #include "passes/pass/overlap_bucket/overlap_bucket_find.h"
 #include "passes/pass/overlap_bucket/overlap_bucket_model.h"
 
-namespace bucketd::overlap {
+namespace bucketd::overlap_bucket {
 
 // Of a limit on bytes a launch, lowered round by round where a bucket is alive while memory is
 // above the limit. Behind kRounds nothing merges any more, and the plan is what it was before: a
@@ -40,4 +40,4 @@ class MemoryFit {
   std::vector<int64_t> byte_limits_;
 };
 
-}  // namespace bucketd::overlap
+}  // namespace bucketd::overlap_bucket

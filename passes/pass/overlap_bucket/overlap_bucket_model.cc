@@ -14,7 +14,7 @@
 #include "passes/pass/ancestry.h"
 #include "passes/pass/numerics.h"
 
-namespace bucketd::overlap {
+namespace bucketd::overlap_bucket {
 
 NodeId AbsorbedCast(const Graph& graph, const LaunchInfo& launch) {
   if (launch.bucket >= 0) return kNoNode;
@@ -187,4 +187,4 @@ void Model::AddGroups(const Plan& plan) {
   }
 }
 
-}  // namespace bucketd::overlap
+}  // namespace bucketd::overlap_bucket

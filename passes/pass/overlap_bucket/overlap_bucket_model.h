@@ -14,7 +14,7 @@
 #include "passes/pass/schedule.h"
 #include "passes/plan/plan.h"
 
-namespace bucketd::overlap {
+namespace bucketd::overlap_bucket {
 
 // Positions are indices into the order; items are those of ItemGraph.
 struct LaunchInfo : PlanLaunch {
@@ -77,4 +77,4 @@ struct Model {
 // kNoNode: there is none, or the launch is a bucket.
 NodeId AbsorbedCast(const Graph& graph, const LaunchInfo& launch);
 
-}  // namespace bucketd::overlap
+}  // namespace bucketd::overlap_bucket

@@ -4,7 +4,7 @@
 #include "passes/base/index.h"
 #include "passes/pass/overlap_bucket/overlap_bucket_find.h"
 
-namespace bucketd::overlap {
+namespace bucketd::overlap_bucket {
 // torch speaks of the launch whose event it meets; here that launch may stand for a whole bucket,
 // whose other members want to stay hidden too.
 Placement::Placement(const Model& model, const GroupTimelines& timeline)
@@ -80,4 +80,4 @@ bool Placement::Preserves(int32_t first, int32_t candidate, bool start_at_first,
   return !AnyEnclosed();
 }
 
-}  // namespace bucketd::overlap
+}  // namespace bucketd::overlap_bucket

@@ -11,18 +11,18 @@
 #include "passes/pass/overlap_bucket/overlap_bucket_timeline.h"
 #include "passes/pass/pass.h"
 
-namespace bucketd::overlap {
+namespace bucketd::overlap_bucket {
 
 struct Policy {
   Rules rules;
   absl::StatusOr<std::unique_ptr<Relations>> (*make_relations)(const Model&, GroupTimelines&);
 };
 
-}  // namespace bucketd::overlap
+}  // namespace bucketd::overlap_bucket
 
 namespace bucketd {
 
 // `upstream` decides where options.upstream is set.
-std::unique_ptr<Pass> MakeOverlapBucketPass(const overlap::Policy& upstream);
+std::unique_ptr<Pass> MakeOverlapBucketPass(const overlap_bucket::Policy& upstream);
 
 }  // namespace bucketd

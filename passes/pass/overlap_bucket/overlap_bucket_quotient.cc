@@ -4,7 +4,7 @@
 #include "passes/base/index.h"
 #include "passes/pass/overlap_bucket/overlap_bucket_relations.h"
 
-namespace bucketd::overlap {
+namespace bucketd::overlap_bucket {
 namespace {
 
 std::vector<Edge> HidingEdges(const Model& model) {
@@ -241,4 +241,4 @@ std::vector<Edge> Quotient::Edges() const {
   return edges;
 }
 
-}  // namespace bucketd::overlap
+}  // namespace bucketd::overlap_bucket

@@ -12,7 +12,7 @@
 #include "passes/pass/overlap_bucket/overlap_bucket_timeline.h"
 #include "passes/pass/stable_sort.h"
 
-namespace bucketd::overlap {
+namespace bucketd::overlap_bucket {
 
 // Between items.
 using Edge = ExtraDep;
@@ -99,4 +99,4 @@ class Quotient : public Relations {
   int64_t visits_left_;
 };
 
-}  // namespace bucketd::overlap
+}  // namespace bucketd::overlap_bucket

@@ -10,7 +10,7 @@
 
 #include "passes/base/index.h"
 
-namespace bucketd::overlap {
+namespace bucketd::overlap_bucket {
 namespace {
 
 constexpr absl::string_view kDependent = "they depend on one another";
@@ -90,4 +90,4 @@ void Report(const Model& model, const Plan& plan, const Found& found,
   }
 }
 
-}  // namespace bucketd::overlap
+}  // namespace bucketd::overlap_bucket

@@ -5,7 +5,7 @@
 
 #include "passes/base/index.h"
 
-namespace bucketd::overlap {
+namespace bucketd::overlap_bucket {
 GroupTimelines::GroupTimelines(const Model& model)
     : first_of_item_(Index(model.items()), -1),
       last_(model.context.graph.groups().size(), -1),
@@ -85,4 +85,4 @@ void GroupTimelines::Join(int32_t first, int32_t candidate, bool start_at_first,
   wait_[Index(first)] = wait_[Index(candidate)] = wait(wait_at_first ? first : candidate);
 }
 
-}  // namespace bucketd::overlap
+}  // namespace bucketd::overlap_bucket

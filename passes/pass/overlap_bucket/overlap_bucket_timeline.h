@@ -7,7 +7,7 @@
 
 #include "passes/pass/overlap_bucket/overlap_bucket_model.h"
 
-namespace bucketd::overlap {
+namespace bucketd::overlap_bucket {
 
 // Collectives of one group run one after the other, so each event of a list happens after the one
 // before it. Compute nodes are events of every group; as they are the same chain for all of them,
@@ -53,4 +53,4 @@ class GroupTimelines {
   std::vector<int32_t> start_, wait_;
 };
 
-}  // namespace bucketd::overlap
+}  // namespace bucketd::overlap_bucket

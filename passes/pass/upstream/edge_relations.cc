@@ -380,7 +380,7 @@ std::vector<Edge> EdgeRelations::Edges() const {
     std::vector<int32_t> starts, waits, casts;
     for (const int32_t l : buckets_[b]) {
       const LaunchInfo& launch = model_.launches[Index(l)];
-      const NodeId cast = overlap::AbsorbedCast(model_.context.graph, launch);
+      const NodeId cast = overlap_bucket::AbsorbedCast(model_.context.graph, launch);
       if (cast != kNoNode) casts.push_back(cast);
       if (cast != kNoNode) transfer.now[Index(cast)] = start;
       starts.push_back(launch.start_item);

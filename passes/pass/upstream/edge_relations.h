@@ -13,10 +13,10 @@
 
 namespace bucketd::upstream {
 
-using overlap::Edge;
-using overlap::LaunchInfo;
-using overlap::Model;
-using overlap::Relations;
+using overlap_bucket::Edge;
+using overlap_bucket::LaunchInfo;
+using overlap_bucket::Model;
+using overlap_bucket::Relations;
 
 // What torch 2.13 gets wrong, one flag each.
 struct Defects {

@@ -8,14 +8,14 @@ namespace bucketd::upstream {
 namespace {
 
 absl::StatusOr<std::unique_ptr<Relations>> MakeRelations(const Model& model,
-                                                         overlap::GroupTimelines&) {
+                                                         overlap_bucket::GroupTimelines&) {
   return EdgeRelations::Make(model, Defects::All());
 }
 
 }  // namespace
 
-overlap::Policy TorchOverlapBucket() {
-  overlap::Rules rules;
+overlap_bucket::Policy TorchOverlapBucket() {
+  overlap_bucket::Rules rules;
   rules.own_group_hides = false;
   rules.directions_apart = false;
   rules.members_alike = false;

@@ -7,6 +7,6 @@ namespace bucketd::upstream {
 
 // Every edge in full, with all of torch's defects; no eye on memory, since what is compared is what
 // torch does.
-overlap::Policy TorchOverlapBucket();
+overlap_bucket::Policy TorchOverlapBucket();
 
 }  // namespace bucketd::upstream
