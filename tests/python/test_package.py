@@ -48,7 +48,7 @@ def test_the_wheel_is_imported_without_the_source_tree(wheel, tmp_path):
 
 
 @pytest.mark.parametrize(("version", "said"), [
-    ("2.12.1", "ImportError: bucketd.backend needs PyTorch 2.13 or later, and this is 2.12.1: pip install 'bucketd[torch]'"),
+    ("2.12.1", "ImportError: bucketd.backend needs PyTorch 2.13 or later, and this is 2.12.1: pip install 'torch>=2.13'"),
     ("2.14.0", "bucketd: PyTorch 2.14.0 is newer than any that bucketd was tried with (2.13)"),
     ("2.13.0a0+git1234", ""),
 ])

@@ -7,6 +7,7 @@ import logging
 import re
 
 TRIED = ("2.13",)  # oldest first; what a change adds here, the suite has passed with
+INSTALL = f"pip install 'torch>={TRIED[0]}'"  # not bucketd[torch]: no index has bucketd, and one might have another of that name
 
 log = logging.getLogger("bucketd")
 _said = False
@@ -19,9 +20,9 @@ def check(what: str) -> None:
     try:
         found = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
-        raise ImportError(f"{what} needs PyTorch, and there is none here: pip install 'bucketd[torch]'", name="torch") from None
+        raise ImportError(f"{what} needs PyTorch, and there is none here: {INSTALL}", name="torch") from None
     if _release(found) < _release(TRIED[0]):
-        raise ImportError(f"{what} needs PyTorch {TRIED[0]} or later, and this is {found}: pip install 'bucketd[torch]'", name="torch")
+        raise ImportError(f"{what} needs PyTorch {TRIED[0]} or later, and this is {found}: {INSTALL}", name="torch")
     if _release(found) > _release(TRIED[-1]) and not _said:
         _said = True
         log.warning("bucketd: PyTorch %s is newer than any that bucketd was tried with (%s)", found, ", ".join(TRIED))

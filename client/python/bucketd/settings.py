@@ -63,8 +63,11 @@ class SettingsArgs(TypedDict, total=False):
     buckets        of mode "manual", what shares a bucket: "tok_embeddings,layers.[0-31],norm+output", or a list with an entry a
                    bucket, which is a name, a module, or a list of them (modules want model=, where the function has that). Names may
                    hold globs (no regular expressions): * is any component, [0-31] counts
-    prefetch_forward, prefetch_backward, defer_reduce_scatter, reorder, strict_coverage: those
-                   of the planner's options that have an argument of their own
+    prefetch_forward   of modes "transformer_block", "manual" and "greedy": how many buckets ahead gathers start in the forward (1)
+    prefetch_backward  the same in the backward (1)
+    defer_reduce_scatter  of the same modes: how many buckets later the reductions of gradients are waited for (1)
+    reorder        of the same modes: the buckets whose collectives may move, "all", "none", or names as in `buckets`
+    strict_coverage  True: in modes "transformer_block" and "manual" a collective that no bucket holds is an error
     """
 
     mode: str
