@@ -30,7 +30,8 @@ struct ServerAddress {
   friend bool operator==(const ServerAddress&, const ServerAddress&) = default;
 };
 
-// The addresses that `text` lists. INVALID_ARGUMENT names the one that is none, or is there twice.
+// The addresses that `text` lists. INVALID_ARGUMENT names the one that is invalid, or is there
+// twice.
 absl::StatusOr<std::vector<std::string>> ParseAddresses(absl::string_view text);
 
 // What ParseAddresses says of it, "" if nothing: for command lines (Flag::Checked).

@@ -83,9 +83,9 @@ class ServerChannels {
   bool names_known();
 
   // In the order of addresses.h, within `patience` whatever the resolver does. INVALID_ARGUMENT
-  // where the address is none, UNAVAILABLE where it is a name that nobody knows until then. Names
-  // are looked up again after `names_hold`; that takes a second at most, and what they stood for
-  // holds where it takes longer.
+  // where the address is invalid, UNAVAILABLE where it is a name that nobody knows until then.
+  // Names are looked up again after `names_hold`; that takes a second at most, and what they stood
+  // for holds where it takes longer.
   absl::StatusOr<ServerList> InOrder(absl::string_view about, std::chrono::milliseconds patience,
                                      std::chrono::milliseconds names_hold = kNamesHold);
 

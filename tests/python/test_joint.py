@@ -197,7 +197,7 @@ def test_every_entry_point_says_what_its_arguments_are(joints):
     x = torch.ones(2, 4)
     for entry in (lambda **asked: bucketd.joint_step(Pair(), (x,), **asked), bucketd.backend,
                   lambda **asked: bucketd.plan_pass(joints[0].module, **asked)):
-        with pytest.raises(TypeError, match="unknown option memory_limits; did you mean memory_limit.; known are address, .*tenant"):
+        with pytest.raises(TypeError, match="unknown setting memory_limits; did you mean memory_limit.; known are address, .*tenant"):
             entry(memory_limits="1.05x")
         with pytest.raises(ValueError, match="numerics='fast': expected one of 'eager_order', 'exact', 'free'"):
             entry(numerics="fast")

@@ -36,7 +36,7 @@ class Server:
 
 
 def parse(text: str) -> tuple[str, ...]:
-    """The addresses that `text` lists. ValueError names the one that is none."""
+    """The addresses that `text` lists. ValueError names the one that is invalid."""
     found: list[str] = []
     for entry in text.split(","):
         address = entry.strip()

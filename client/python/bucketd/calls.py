@@ -33,7 +33,7 @@ _MINE = os.urandom(8).hex()  # the order of a process that asks about nothing in
 
 class Caller:
     """Calls to the planners of one address (addresses.py). Thread-safe, and of use in a forked child. ValueError for an address
-    that is none."""
+    that is invalid."""
 
     def __init__(self, address: str, connect_timeout: float = CONNECT_TIMEOUT, tls: Tls | None = None):
         self.address = address

@@ -6,9 +6,10 @@ import dataclasses
 import hashlib
 import secrets
 import time
+from collections.abc import Callable
 
 from . import degraded
-from ._wire.proto import agent_pb2, planner_pb2
+from ._wire.proto import agent_pb2, graph_pb2, planner_pb2
 from .calls import CONNECT_TIMEOUT, Caller, Route, gone
 from .errors import PlannerError
 from .tls import Tls
@@ -32,7 +33,6 @@ class PlanReply:
     sha256: bytes
     source: str  # "hit", "computed", "joined", "pinned"
     seconds: float  # that the call took
-    uploaded: bool  # the graph was sent by this call
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class PlannerClient:
     """A client of the planner at an address ("host:port", "unix:/path"), or of several that share a store ("a:9460,b:9460",
     "dns:///name:port"; addresses.py). Of several each call asks one: all ranks of a job the same, and all who ask for a graph;
     one that drains or is gone is left at once for the next one. Thread-safe; connects at first use, and again in a forked child,
-    since a channel does not survive a fork. ValueError names an address that is none.
+    since a channel does not survive a fork. ValueError names an address that is invalid.
 
     Two calls in a row that nobody answers give the address up for all clients of this process: calls then end at once,
     with an error that says when it will be tried again (breaker.py).
@@ -71,7 +71,8 @@ class PlannerClient:
         """What the service offers. PlannerError CLIENT_TOO_OLD or PROTOCOL where it and this client cannot talk."""
         return self._capabilities_until(time.monotonic() + deadline, self._caller.route())
 
-    def get_plan(self, graph, digest: bytes, mesh=None, options=None, deadline: float = DEFAULT_DEADLINE,
+    def get_plan(self, graph: graph_pb2.Graph | Callable[[], graph_pb2.Graph], digest: bytes, mesh: planner_pb2.Mesh | None = None,
+                 options: planner_pb2.PlanOptions | None = None, deadline: float = DEFAULT_DEADLINE,
                  cached_only: bool = False, job: planner_pb2.Job | None = None) -> PlanReply:
         """The plan for `graph`, a bucketd.v1.Graph or a callable that makes one, whose digest is `digest`.
 
@@ -93,7 +94,7 @@ class PlannerClient:
             answer = route.call("GetPlan", request, until)
             which = answer.WhichOneof("answer")
             if which == "plan":
-                return self._reply(answer.plan, time.monotonic() - begin, payload is not None, route)
+                return self._reply(answer.plan, time.monotonic() - begin, route)
             if which == "unplanned":
                 raise PlannerError("UNPLANNED", answer.unplanned.why or "planning is switched off", answered=True)
             if which != "graph_required":
@@ -152,14 +153,14 @@ class PlannerClient:
 
     # -- calls
 
-    def _reply(self, reply, seconds: float, uploaded: bool, route: Route) -> PlanReply:
+    def _reply(self, reply, seconds: float, route: Route) -> PlanReply:
         found = hashlib.sha256(reply.plan).digest()
         if found != reply.plan_sha256:
             raise PlannerError(
                 "PROTOCOL", f"plan from {route.target} is damaged: SHA-256 {found.hex()[:12]}, announced "
                 f"{reply.plan_sha256.hex()[:12]}")
         source = planner_pb2.PlanSource.Name(reply.source) if reply.source in planner_pb2.PlanSource.values() else ""
-        return PlanReply(reply.plan, found, source.removeprefix("PLAN_SOURCE_").lower(), seconds, uploaded)
+        return PlanReply(reply.plan, found, source.removeprefix("PLAN_SOURCE_").lower(), seconds)
 
     def _upload(self, payload: _Payload, digest: bytes, until: float, route: Route) -> None:
         """Sends the graph in chunks. An upload that broke goes on from what the service says that it holds."""

@@ -80,8 +80,6 @@ class PlanRejected(BucketdError):
 
     def __init__(self, what: str, where: str = ""):
         super().__init__(f"plan rejected: {where}: {what}" if where else f"plan rejected: {what}")
-        self.what = what
-        self.where = where
 
 
 class InductorOrderError(BucketdError):

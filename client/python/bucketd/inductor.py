@@ -59,7 +59,7 @@ _told: set[str] = set()
 
 
 def compile_fx_inner(gm: fx.GraphModule, example_inputs: Sequence[Any], *,
-                     inner_compile: Callable = inductor.compile_fx_inner, **kwargs) -> Any:
+                     inner_compile: Callable = inductor.compile_fx_inner, **kwargs: Any) -> Any:
     """torch._inductor.compile_fx.compile_fx_inner for a planned graph: its code launches and waits in the graph's order.
 
     `gm` is aten-level, as bucketd.plan_pass leaves it or bucketd.backend planned it; it is Inductor's afterwards, which
@@ -96,7 +96,7 @@ def in_order() -> dict[str, Any]:
 def compile_step(gm: fx.GraphModule, example_inputs: Sequence[Any], context: CaptureContext, plan: Callable, *,
                  partitioner: Callable | None = None, inner_compile: Callable = inductor.compile_fx_inner,
                  config_patches: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None,
-                 mode: str | None = None, **kwargs) -> Callable:
+                 mode: str | None = None, **kwargs: Any) -> Callable:
     """torch._inductor.compile_fx.compile_fx, where plan(part, inputs, "fw" or "bw") -> (part, whether it has a plan) gets
     each graph before Inductor does. `context` is of `gm`; `partitioner` None is Inductor's own. `options` and `mode` are
     those of torch.compile."""

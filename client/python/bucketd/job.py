@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
+from typing import Literal
 
 from ._wire.proto import planner_pb2
 from .agreement import alone
@@ -53,7 +54,7 @@ class Job:
         return planner_pb2.Job(id=self.id, generation=self.generation, scope=scope, rank=ranks, size=size, fresh=self.fresh)
 
 
-def resolve(job) -> Job | None:
+def resolve(job: Job | Literal["torchrun"] | bool | None) -> Job | None:
     """What a user says with job=: None, True or "torchrun", or a Job."""
     if job is None or job is False:
         return None
@@ -64,7 +65,7 @@ def resolve(job) -> Job | None:
     raise ValueError(f"job={job!r}: expected \"torchrun\" or a bucketd.Job")
 
 
-def release(job, address: str, tenant: str = "", deadline: float = 30.0, tls: Tls | None = None) -> int:
+def release(job: Job | Literal["torchrun", True], address: str, tenant: str = "", deadline: float = 30.0, tls: Tls | None = None) -> int:
     """Lets go of the plans that the planner at `address` keeps for `job`; their number. For one rank, once, when the job
     has ended and will not be restarted: but for `bucketctl pin JOB --release`, nothing else releases them but their age. A job
     that starts again under its old name then gets new plans. Ranks without rank 0 under job="torchrun" are a job of their own, named

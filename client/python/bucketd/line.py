@@ -19,7 +19,7 @@ from .addresses import Server
 from .errors import PlannerError, from_rpc_error
 from .tls import Tls
 
-_ASIDE, _MOST_ASIDE = 1.0, 30.0  # seconds, doubled from time to time, for which one that did not answer is not asked first
+_ASIDE, _MOST_ASIDE = 1.0, 20.0  # seconds, doubled from time to time, for which one that did not answer is not asked first: as in C++
 
 # Every call may be repeated: a plan is a function of its key. CANCELLED is what a server that shuts down leaves behind.
 # An upload goes on where it stopped, which gRPC cannot know.

@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from typing import TYPE_CHECKING
 
 from . import files
 from .graph import RawGraph
 from .plan import Plan, Step, StepKind
+
+if TYPE_CHECKING:
+    from .session import Planned
 
 
 def to_json(plan: Plan) -> dict:
@@ -38,7 +42,7 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     _replace(path, json.dumps(to_json(plan), separators=(",", ":")).encode() + b"\n")
 
 
-def save_planned(planned, stem: str | os.PathLike[str]) -> tuple[str, str]:
+def save_planned(planned: Planned, stem: str | os.PathLike[str]) -> tuple[str, str]:
     """Writes what an on_plan callback got as `<stem>.graph.json.gz` and `<stem>.plan.json`, whose ids agree: the graph is
     the normalised one. Returns both names."""
     raw = planned.captured.raw

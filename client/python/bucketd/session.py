@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from torch import fx
 
@@ -33,6 +33,7 @@ from . import (
     plan,
     settings,
     starts,
+    step_context,
     twins,
     verify,
     wire,
@@ -50,7 +51,7 @@ from .errors import (
     PlanRejected,
     advise,
 )
-from .graph import GraphError
+from .graph import GraphError, RawGraph
 from .job import rank_and_world
 
 log = logging.getLogger("bucketd")
@@ -135,8 +136,9 @@ class Session:
         """Of what is compiled now, from `code` where that is known; `inductor`: by that, whether or not its kernels are priced `fused`."""
         return Ordinal(self._ordinals, code, fused, inductor or fused)
 
-    def plan(self, gm: fx.GraphModule, context, kind: str, ordinal: Ordinal, parameter_order=(),
-             on_plan: Callable[[Planned], None] | None = None, recompile: bool = True) -> fx.GraphModule:
+    def plan(self, gm: fx.GraphModule, context: step_context.CaptureContext, kind: str, ordinal: Ordinal,
+             parameter_order: Sequence[str] = (), on_plan: Callable[[Planned], None] | None = None,
+             recompile: bool = True) -> fx.GraphModule:
         """`gm`, which then runs by its plan, or untouched where all ranks fall back to that. `on_plan` is called with a plan
         before its module runs. Code that is compiled again keeps the plan that it has, and the other ranks are not asked. Without
         `recompile` the module's own code stays that of the graph as it was, for callers that read the graph alone.
@@ -312,7 +314,7 @@ class Session:
         gm, captured, normalized, digest = made
         graph, asked = common_graph.receive(self._agreement, scope, normalized.graph, digest, 2 * self.settings.deadline)
         message = mesh.mesh_message(captured.raw)
-        options = self.settings.plan_options(parameter_order, _comm_backend(captured.raw, message.device_type))
+        options = self.settings.plan_options(parameter_order, _comm_backend(captured.raw))
         record = {f"option {name}": text for name, text in settings.describe_options(options).items()}
         record["costs"] = normalized.graph.costs or "node by node"
         record["graph digest"] = asked.hex()
@@ -476,7 +478,7 @@ class _HandedOut:
         data = await_key(self.store, f"{scope}/plan", deadline, f"no plan for {scope} from the first rank", apart=apart)
         if data[:1] != b"+":
             raise PlannerError("RANK0", f"the first rank has no plan: {data[1:].decode(errors='replace')}")
-        return PlanReply(data[1:], b"", "handed over", time.monotonic() - begin, False)
+        return PlanReply(data[1:], b"", "handed over", time.monotonic() - begin)
 
 
 def private_planner() -> embedded.EmbeddedPlanner:
@@ -488,7 +490,7 @@ def private_planner() -> embedded.EmbeddedPlanner:
         return _private_planner
 
 
-def _comm_backend(raw, device_type: str) -> str:
+def _comm_backend(raw: RawGraph) -> str:
     """Whose order of summation the plan's numerics speak of: the backend of the graph's first group."""
     import torch.distributed as dist
 

@@ -70,7 +70,7 @@ class SettingsArgs(TypedDict, total=False):
     strict_coverage  True: in modes "transformer_block" and "manual" a collective that no bucket holds is an error
     """
 
-    mode: str
+    mode: Literal["auto", "transformer_block", "manual", "greedy", "overlap", "none"]
     address: str | None
     tls: Tls | None
     numerics: Literal["eager_order", "exact", "free"]
@@ -127,13 +127,13 @@ class Settings:
 
     @classmethod
     def of(cls, **settings: Unpack[SettingsArgs]) -> Settings:
-        """TypeError for an argument that there is none of, ValueError for a value that cannot be; None: the default."""
+        """TypeError for an unknown argument, ValueError for a value that cannot be; None: the default."""
         known = sorted(SettingsArgs.__annotations__)
         unknown = sorted(set(settings) - set(known))
         if unknown:
             near = difflib.get_close_matches(unknown[0], known, 1, 0.5)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise TypeError(f"unknown option {', '.join(unknown)}{hint}; known are {', '.join(known)}")
+            raise TypeError(f"unknown setting {', '.join(unknown)}{hint}; known are {', '.join(known)}")
         given = {name: value for name, value in settings.items() if value is not None}
         if "ranks" in given:
             given["ranks"] = tuple(given["ranks"])
@@ -217,7 +217,7 @@ def describe_options(options: planner_pb2.PlanOptions) -> dict[str, str]:
     return described
 
 
-def parse_memory_limit(limit) -> tuple[int, int]:
+def parse_memory_limit(limit: str | int | None) -> tuple[int, int]:
     """(parts per million of program order's peak, bytes), of which one is 0: `"1.05x"`, `"+5%"`, `"38GiB"`, bytes."""
     if limit is None:
         return 0, 0

@@ -6,7 +6,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import fx
@@ -18,7 +18,7 @@ from .graph import Role
 from .job import rank_and_world
 from .once import until_backward
 from .ops import facts
-from .session import Planned, Session
+from .session import Ordinal, Planned, Session
 from .settings import Settings, SettingsArgs, bucket_list
 from .step_context import CaptureContext, clean, describe_input, parameter_order
 from .structure import describe, is_described, named_inputs, structural_context
@@ -87,7 +87,8 @@ def backend(
 class Backend:
     """What backend() returns. One compiled graph after the other; each gets an ordinal that all ranks share."""
 
-    def __init__(self, session: Session, parameter_order: list[str] | None, on_plan, compiler, passes, partitioner, recompile):
+    def __init__(self, session: Session, parameter_order: list[str] | None, on_plan: Callable[[Planned], None] | None,
+                 compiler: str | Callable, passes: Sequence[str | Pass], partitioner: Callable | None, recompile: bool):
         self.session = session
         self.parameter_order = parameter_order
         self.on_plan = on_plan
@@ -100,7 +101,7 @@ class Backend:
         """Of a compiled model (an average of weights, say): its copy, made on all ranks alike, has the same planner and agreement."""
         return self
 
-    def __call__(self, gm: fx.GraphModule, example_inputs, **how):
+    def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], **how: Any) -> Callable:
         """With compiler="inductor", `how` is what torch.compile has of mode= and options=, and what compile_fx takes."""
         context = CaptureContext.from_dynamo(gm, example_inputs)
         order = self._order(context)
@@ -145,7 +146,7 @@ class Backend:
 
         return inductor.compile_step(gm, example_inputs, context, plan, partitioner=self.partitioner, **how)
 
-    def _plan(self, context, ordinal: int, order, on_plan, part: fx.GraphModule, inputs, kind: str) -> tuple[fx.GraphModule, bool]:
+    def _plan(self, context, ordinal: Ordinal, order, on_plan, part: fx.GraphModule, inputs, kind: str) -> tuple[fx.GraphModule, bool]:
         """A forward or backward behind all passes, and whether it has a plan."""
         plans: list[Planned] = []
 
@@ -238,9 +239,9 @@ _passes_lock = threading.Lock()
 
 def plan_pass(
     gm: fx.GraphModule,
-    example_inputs=None,
+    example_inputs: Sequence[Any] | None = None,
     *,
-    kind: str = "joint",
+    kind: Literal["fw", "bw", "joint"] = "joint",
     context: CaptureContext | None = None,
     model: torch.nn.Module | None = None,
     param_order: Sequence[str] | None = None,
@@ -250,12 +251,12 @@ def plan_pass(
 ) -> fx.GraphModule:
     """The plan as a pass over an aten-level graph, for anybody's own backend or list of passes.
 
-    Takes the settings of backend(), and `kind`: "fw", "bw" or "joint". Changes `gm` in place, once all ranks agree, and returns
-    it (with `twin_groups` a copy: use what is returned); it stays as it is if it holds no collectives or stays unplanned. `fused`:
-    Inductor gets the graph next, so the plan is made with the costs of the kernels that it fuses. Which inputs are parameters is in
-    `context`, where the caller has one (bucketd.context); else it is derived from the graph's structure, which knows no names:
-    ValueError if `model` or `param_order` then name parameters that the graph cannot be told by. A joint graph that make_fx traced
-    has no descriptors (meta["desc"]); it gets those that its structure and `context` tell.
+    Takes the settings of backend(), and `kind`; `example_inputs`, with which PyTorch calls its passes, are not read. Changes `gm` in
+    place, once all ranks agree, and returns it (with `twin_groups` a copy: use what is returned); it stays as it is if it holds no
+    collectives or stays unplanned. `fused`: Inductor gets the graph next, so the plan is made with the costs of the kernels that it
+    fuses. Which inputs are parameters is in `context`, where the caller has one (bucketd.context); else it is derived from the
+    graph's structure, which knows no names: ValueError if `model` or `param_order` then name parameters that the graph cannot be
+    told by. A joint graph that make_fx traced has no descriptors (meta["desc"]); it gets those that its structure and `context` tell.
     """
     asked = named_settings(model, settings)
     if kind not in KINDS:

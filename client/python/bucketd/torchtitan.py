@@ -16,21 +16,22 @@ import functools
 import logging
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import needs_torchtitan
 from .errors import BucketdError, GraphRefused
 from .graph import Role
-from .session import Session
-from .settings import Settings
+from .session import Planned, Session
+from .settings import Settings, SettingsArgs
 from .step_context import CaptureContext, InputInfo, parameter_order
 from .tags import flatten, output_node
-from .torch_backend import backend, has_collectives
+from .torch_backend import Pass, backend, has_collectives
 
 if TYPE_CHECKING:
     import torch
     from torch import fx
     from torchtitan.experiments.graph_trainer.trainer import GraphTrainer
+    from typing_extensions import Unpack
 
 log = logging.getLogger("bucketd")
 
@@ -44,20 +45,29 @@ _REORDERS = ("ep_overlap_schedule_pass",)
 _AROUND = ("compiler", "passes", "partitioner")
 
 
-def configure(**options: Any) -> None:
-    """The options of bucketd.backend() that every trainer made from now on plans with; call it alike on every rank. TypeError
-    or ValueError for one that there is none of, or that cannot be. `compiler` is torchtitan's compile.backend where it is left
+def configure(
+    *,
+    param_order: Sequence[str] | None = None,
+    on_plan: Callable[[Planned], None] | None = None,
+    compiler: Literal["aot_eager", "inductor"] | Callable[[fx.GraphModule, Sequence[object]], Callable] | None = None,
+    passes: Sequence[Literal["plan"] | Pass] | None = None,
+    partitioner: Literal["default", "min_cut"] | Callable | None = None,
+    **settings: Unpack[SettingsArgs],
+) -> None:
+    """The arguments of bucketd.backend() that every trainer made from now on plans with; call it alike on every rank. TypeError
+    for an unknown one, ValueError for a value that cannot be. `compiler` is torchtitan's compile.backend where it is left
     out; `compiler`, `passes` and `partitioner` are of compile.mode "jit" alone."""
     global _asked
-    if "model" in options:
+    if "model" in settings:
         raise TypeError("model= is the trainer's own here: leave it out")
-    asked = _Asked(options)
+    own = {"param_order": param_order, "on_plan": on_plan, "compiler": compiler, "passes": passes, "partitioner": partitioner}
+    asked = _Asked({**settings, **{name: value for name, value in own.items() if value is not None}})
     Settings.of(**asked.settings)
     _asked = asked
 
 
 class _Asked:
-    """Options of configure(), and the session of all graphs that are planned by them."""
+    """Arguments of configure(), and the session of all graphs that are planned by them."""
 
     def __init__(self, options: dict[str, Any] | None = None):
         self.configured = options is not None

@@ -92,8 +92,7 @@ class Result:
     weights: str  # digest over all local shards of all ranks
     gradients: str  # ... over those of the gradients, and of the weights behind them, of every step
     losses: list[float]
-    first_ms: float  # holds the compilation
-    step_ms: list[float]  # the others
+    step_ms: list[float]  # without the first, which holds the compilation
     collectives: dict[str, int]  # launched in one step by this rank, by kind
 
 
@@ -140,7 +139,7 @@ class Training:
         """Of all ranks: every rank must ask."""
         milliseconds = [1000 * seconds for seconds in self.seconds]
         return Result(self.name, over_all_ranks(digest(self.parameters)), over_all_ranks(self.gradients.digest()),
-                      self.losses, milliseconds[0], milliseconds[1:], self.collectives)
+                      self.losses, milliseconds[1:], self.collectives)
 
     def _forward_backward(self) -> None:
         tokens, targets, scale = self.data.step(self.done, (dist.get_rank() + self.data.rank_shift) % dist.get_world_size())
