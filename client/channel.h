@@ -1,5 +1,5 @@
-// The connection that every C++ client of bucketd makes, and what gRPC's errors become. gRPC's
-// types stay behind the clients: of this library's headers only those of clients name them.
+// The connection that every C++ client of bucketd makes, and what gRPC's errors become. Launchers,
+// which include planner_client.h, see none of gRPC's types.
 #pragma once
 
 #include <memory>
@@ -38,8 +38,8 @@ std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const ClientTls& tls);
 
 // To one server, "host:port" or "unix:/path". Never fails and does not connect: the first call
 // does, and waits for files of `tls` that are not there. With TLS the server's certificate has to
-// name `host`. Comes back within 2 s of a server that returns, however long it was away. Ignores
-// HTTP proxies. Thread-safe; unusable in a forked child.
+// name `options.server_name`, else the address's host. Comes back within 2 s of a server that
+// returns, however long it was away. Ignores HTTP proxies. Thread-safe; unusable in a forked child.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
                                            const ChannelOptions& options);
 

@@ -7,7 +7,6 @@
 #include <array>
 #include <utility>
 
-#include "absl/random/random.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -21,7 +20,6 @@
 namespace bucketd::client {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using Time = RetryingClient::Time;
 using Channel = std::shared_ptr<grpc::Channel>;
@@ -103,10 +101,6 @@ struct PlannerClient::Impl {
     if (getpid() == pid) return absl::OkStatus();
     return absl::FailedPreconditionError(
         "this client was made before a fork: the child needs one of its own");
-  }
-
-  std::string AboutJob(absl::string_view job) const {
-    return absl::StrCat("job/", options.tenant, "/", job);
   }
 
   v1::GetPlanRequest RequestFor(const PlanQuery& query) const;
@@ -276,9 +270,11 @@ absl::StatusOr<PlanReply> PlannerClient::GetPlan(const PlanQuery& query) {
   const Time until = steady_clock::now() + query.deadline;
   RETURN_IF_ERROR(impl_->CheckProcess());
   const v1::GetPlanRequest request = impl_->RequestFor(query);
-  Route route = query.job.has_value()
-                    ? impl_->calls.NewRoute(impl_->AboutJob(query.job->id), /*meets=*/true)
-                    : impl_->calls.NewRoute(absl::StrCat("graph/", ToHex(query.digest)));
+  Route route =
+      query.job.has_value()
+          ? impl_->calls.NewRoute(absl::StrCat("job/", impl_->options.tenant, "/", query.job->id),
+                                  /*meets=*/true)
+          : impl_->calls.NewRoute(absl::StrCat("graph/", ToHex(query.digest)));
   return impl_->GetPlan(route, query, request, until);
 }
 
@@ -289,7 +285,6 @@ v1::GetPlanRequest PlannerClient::Impl::RequestFor(const PlanQuery& query) const
   *request.mutable_mesh() = query.mesh;
   *request.mutable_options() = query.options;
   request.set_client_version(kClientVersion);
-  request.set_cached_only(query.cached_only);
   if (query.job.has_value()) Fill(*query.job, *request.mutable_job());
   return request;
 }
@@ -303,9 +298,7 @@ absl::StatusOr<PlanReply> PlannerClient::Impl::GetPlan(Route& route, const PlanQ
     v1::GetPlanResponse answer;
     RETURN_IF_ERROR(Ask(route, request, until, answer));
     if (answer.has_plan()) {
-      ASSIGN_OR_RETURN(PlanReply reply, Check(route, *answer.mutable_plan()));
-      reply.uploaded = payload.has_value();
-      return reply;
+      return Check(route, *answer.mutable_plan());
     }
     if (answer.has_unplanned()) {
       return MakeError(absl::StatusCode::kFailedPrecondition, kUnplanned, answer.unplanned().why());
@@ -322,29 +315,6 @@ absl::StatusOr<PlanReply> PlannerClient::Impl::GetPlan(Route& route, const PlanQ
   }
   return ProtocolError(absl::StrCat(route.target(), " gave no plan for graph ",
                                     ToHex(query.digest).substr(0, 12), " in ", kAsks, " answers"));
-}
-
-absl::StatusOr<v1::GetCapabilitiesResponse> PlannerClient::Capabilities(milliseconds deadline) {
-  RETURN_IF_ERROR(impl_->CheckProcess());
-  // Who asks about nothing in particular: each process has an order of its own.
-  static const std::string mine = absl::StrCat("process/", absl::Uniform<uint64_t>(absl::BitGen()));
-  Route route = impl_->calls.NewRoute(mine);
-  return impl_->Capabilities(route, steady_clock::now() + deadline);
-}
-
-absl::StatusOr<uint32_t> PlannerClient::ReleaseJob(const std::string& job_id,
-                                                   milliseconds deadline) {
-  RETURN_IF_ERROR(impl_->CheckProcess());
-  v1::ReleaseJobRequest request;
-  request.set_tenant(impl_->options.tenant);
-  request.set_job_id(job_id);
-  v1::ReleaseJobResponse answer;
-  Route route = impl_->calls.NewRoute(impl_->AboutJob(job_id));
-  const auto ask = [&](grpc::ClientContext& context, const Channel& channel) {
-    return v1::Planner::NewStub(channel)->ReleaseJob(&context, request, &answer);
-  };
-  RETURN_IF_ERROR(impl_->calls.Call(route, "ReleaseJob", steady_clock::now() + deadline, ask));
-  return answer.released();
 }
 
 ClientCounters PlannerClient::counters() const { return impl_->calls.counters(); }

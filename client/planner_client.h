@@ -13,12 +13,17 @@
 //
 // Deadlines. Every call ends by its deadline, whatever the server, the network or other callers do;
 // everything else here only decides what it ends with.
+//
 // Repeats. gRPC repeats calls that end with UNAVAILABLE or CANCELLED, with pauses and jitter.
 // Beyond that a server that comes back within the connect timeout is asked again; one that is
 // overloaded or draining says when to come back, and is obeyed; a broken upload goes on where it
-// stopped. Nobody there. UNREACHABLE after the connect timeout; after two such calls in a row the
+// stopped.
+//
+// Nobody there. UNREACHABLE after the connect timeout; after two such calls in a row the
 // circuit breaker (circuit_breaker.h) opens and calls end at once, with an error that says when the
-// address will be tried again. Jobs. With `job`, all ranks of the job's scope get the same plan,
+// address will be tried again.
+//
+// Jobs. With `job`, all ranks of the job's scope get the same plan,
 // byte for byte, or all the same error: RANKS_DIFFER, RANKS_MISSING, GENERATION_OVER
 // (proto/REASONS.md). Without it nothing is agreed on, and ranks that ask with other graphs or
 // options run other plans.
@@ -60,7 +65,6 @@ struct PlanQuery {
   // the service wants the graph. An error of it is returned as it is.
   std::function<absl::StatusOr<std::string>()> graph;
   std::optional<Job> job;
-  bool cached_only = false;
   std::chrono::milliseconds deadline{300'000};
 };
 
@@ -68,7 +72,6 @@ struct PlanReply {
   std::string plan;  // a serialised v1::Plan; its SHA-256 was checked
   Digest sha256{};
   v1::PlanSource source = v1::PLAN_SOURCE_UNSPECIFIED;
-  bool uploaded = false;  // this call sent the graph
 };
 
 // Of one address, which may list several servers (addresses.h). Connects at the first call.
@@ -85,14 +88,6 @@ class PlannerClient {
   // UNREACHABLE, DEADLINE, PROTOCOL, UNPLANNED. Asks by digest; sends the graph (inline if it is
   // small, else zstd in chunks) where the service wants it, and asks again.
   absl::StatusOr<PlanReply> GetPlan(const PlanQuery& query);
-
-  // What the service offers; asked for once. CLIENT_TOO_OLD or PROTOCOL where the two cannot talk.
-  absl::StatusOr<v1::GetCapabilitiesResponse> Capabilities(std::chrono::milliseconds deadline);
-
-  // Lets go of the plans pinned for a job that has ended; their number. A job that may be restarted
-  // keeps them.
-  absl::StatusOr<uint32_t> ReleaseJob(const std::string& job_id,
-                                      std::chrono::milliseconds deadline);
 
   ClientCounters counters() const;
 

@@ -356,21 +356,25 @@ std::string Explainer::One(CollectiveId c) const {
   return absl::StrCat(text, Lines(lines));
 }
 
+Bucket Explainer::Merged(CollectiveId a, CollectiveId b) const {
+  Bucket both;
+  for (const CollectiveId c : {a, b}) {
+    if (BucketOf(c) < 0) {
+      both.members.push_back(graph_.collective(c).start);
+      continue;
+    }
+    const Bucket& bucket = plan_.buckets[Index(BucketOf(c))];
+    both.members.insert(both.members.end(), bucket.members.begin(), bucket.members.end());
+    both.mode = bucket.mode;
+  }
+  LayOut(graph_, both);
+  return both;
+}
+
 std::string Explainer::Together(CollectiveId a, CollectiveId b) const {
   // Both buckets or collectives become the last bucket of a changed plan; its start and wait go to
   // the four places that the old ones leave.
   Plan merged = plan_;
-  Bucket both;
-  const auto take = [&](CollectiveId c) {
-    const NodeId start = graph_.collective(c).start;
-    const std::vector<NodeId> members =
-        BucketOf(c) < 0 ? std::vector<NodeId>{start} : plan_.buckets[Index(BucketOf(c))].members;
-    both.members.insert(both.members.end(), members.begin(), members.end());
-    if (BucketOf(c) >= 0) both.mode = plan_.buckets[Index(BucketOf(c))].mode;
-  };
-  take(a);
-  take(b);
-  LayOut(graph_, both);
   const auto belongs = [&](const Step& step) {
     if (step.kind == Step::Kind::kNode) {
       const CollectiveId c = graph_.collective_of(step.id);
@@ -395,21 +399,32 @@ std::string Explainer::Together(CollectiveId a, CollectiveId b) const {
     if (id != BucketOf(a) && id != BucketOf(b)) merged.buckets.push_back(plan_.buckets[k]);
   }
   const auto joint = static_cast<BucketId>(merged.buckets.size());
-  merged.buckets.push_back(both);
+  merged.buckets.push_back(Merged(a, b));
+  const auto order_with = [&](size_t start, size_t wait) {
+    std::vector<Step> order;
+    for (size_t i = 0; i < plan_.order.size(); ++i) {
+      if (i == start) order.push_back({Step::Kind::kStart, joint});
+      if (i == wait) order.push_back({Step::Kind::kWait, joint});
+      if (belongs(plan_.order[i])) continue;
+      Step step = plan_.order[i];
+      if (step.kind != Step::Kind::kNode) step.id = number[Index(step.id)];
+      order.push_back(step);
+    }
+    return order;
+  };
+  return BestOf(std::move(merged), order_with, starts, waits);
+}
+
+std::string Explainer::BestOf(Plan merged,
+                              absl::FunctionRef<std::vector<Step>(size_t start, size_t wait)> order,
+                              const std::vector<size_t>& starts,
+                              const std::vector<size_t>& waits) const {
   const Prediction now = Simulate(graph_, plan_, costs_).prediction;
   std::string best;
   int64_t best_total = 0;
   for (const size_t start : starts) {
     for (const size_t wait : waits) {
-      merged.order.clear();
-      for (size_t i = 0; i < plan_.order.size(); ++i) {
-        if (i == start) merged.order.push_back({Step::Kind::kStart, joint});
-        if (i == wait) merged.order.push_back({Step::Kind::kWait, joint});
-        if (belongs(plan_.order[i])) continue;
-        Step step = plan_.order[i];
-        if (step.kind != Step::Kind::kNode) step.id = number[Index(step.id)];
-        merged.order.push_back(step);
-      }
+      merged.order = order(start, wait);
       if (!VerifyPlan(graph_, merged).ok()) continue;
       const Prediction p = Simulate(graph_, merged, costs_).prediction;
       if (!best.empty() && p.total_ps >= best_total) continue;
@@ -426,8 +441,8 @@ std::string Explainer::Together(CollectiveId a, CollectiveId b) const {
            "to move";
   }
   if (plan_.mode == "auto" && best_total < now.total_ps) {
-    absl::StrAppend(&best, "; the search gives up such gains where a plan fares better with costs ",
-                    "that are off");
+    absl::StrAppend(&best, "; the search gives up such gains where a plan fares better with ",
+                    "perturbed costs");
   }
   return best;
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "client/cli/json.h"
 
@@ -65,6 +66,12 @@ class Explainer {
   std::string PathText(const std::vector<NodeId>& path) const;
   // What the step would be with both buckets in one, at the best place that is legal.
   std::string Together(CollectiveId a, CollectiveId b) const;
+  Bucket Merged(CollectiveId a, CollectiveId b) const;
+  // Of `merged` with the order for each start and wait, the fastest that is legal, against the
+  // plan.
+  std::string BestOf(Plan merged,
+                     absl::FunctionRef<std::vector<Step>(size_t start, size_t wait)> order,
+                     const std::vector<size_t>& starts, const std::vector<size_t>& waits) const;
 
   const Graph& graph_;
   const Plan& plan_;

@@ -89,7 +89,6 @@ TEST_F(PlannerClientTest, SendsTheGraphOnceAndHitsAfterwards) {
   const absl::StatusOr<PlanReply> first = client->GetPlan(Backward());
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ(first->source, v1::PLAN_SOURCE_COMPUTED);
-  EXPECT_TRUE(first->uploaded);
   EXPECT_EQ(first->sha256, Sha256(first->plan));
   const absl::StatusOr<Plan> plan = ParsePlan(first->plan);
   ASSERT_TRUE(plan.ok()) << plan.status();
@@ -138,10 +137,6 @@ TEST_F(PlannerClientTest, ErrorsCarryTheReasonOfTheServer) {
   EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ReasonOf(error), "OPTIONS_INVALID");
   EXPECT_TRUE(absl::StrContains(error.message(), "transformer_block")) << error;
-
-  query = Forward();
-  query.cached_only = true;
-  EXPECT_EQ(ReasonOf(NewClient()->GetPlan(query).status()), "PLAN_NOT_CACHED");
 
   query = Forward();
   query.graph = [] { return absl::DataLossError("the file is gone"); };
