@@ -214,12 +214,8 @@ absl::Status Run(Args& args) {
   return ended;
 }
 
-}  // namespace
-
-void AddDaemonCommand(const Command& app) {
-  auto args = std::make_shared<Args>();
-  const Command command = app.AddCommand(
-      "daemon", "Stay: meet the other nodes' agents, probe what collectives take, report it");
+// Which group this agent is of, and how its ranks reach each other.
+void AddGroupFlags(const Command& command, const std::shared_ptr<Args>& args) {
   GroupOptions& group = args->daemon.group;
   command
       .AddOption("--planner", args->daemon.planner,
@@ -263,6 +259,15 @@ void AddDaemonCommand(const Command& app) {
                  "with --interface, agents of the group on each node, their ranks in a row")
       .InRange(1, 64)
       .ShowDefault();
+}
+
+}  // namespace
+
+void AddDaemonCommand(const Command& app) {
+  auto args = std::make_shared<Args>();
+  const Command command = app.AddCommand(
+      "daemon", "Stay: meet the other nodes' agents, probe what collectives take, report it");
+  AddGroupFlags(command, args);
   AddHttpFlag(command, args->http);
   command.AddOption("--profile", args->daemon.profile,
                     "cost profile that predicts, and that rank 0 reports to");

@@ -4,11 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 #include "passes/tools/opt.h"
+
+namespace CLI {
+class App;
+}
 
 namespace bucketd {
 

@@ -24,7 +24,7 @@ inline grpc::Status ToGrpcStatus(const absl::Status& status) {
                       SerializeRpcStatus(status));
 }
 
-// The trace that the caller sent, if it is one; a header that comes twice is none.
+// The trace that the caller sent, if it is one; a header that comes twice is invalid.
 inline std::optional<TraceContext> TraceOf(const grpc::CallbackServerContext& context) {
   const auto [first, last] = context.client_metadata().equal_range("traceparent");
   if (first == last || std::next(first) != last) return std::nullopt;

@@ -1,4 +1,4 @@
-// Orders for wires that are faster or slower than said, and what they are good for.
+// Orders for wires that are faster or slower than their nominal costs, and what they are good for.
 #include "passes/auto/other_wires.h"
 
 #include <algorithm>

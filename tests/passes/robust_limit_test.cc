@@ -1,5 +1,5 @@
 // Two promises of mode auto that no planner can keep at once on one pair of graph and wrong costs:
-// to be no slower than any other mode under the costs as said, and to stay within 3 % of the plan
+// to be no slower than any other mode under the nominal costs, and to stay within 3 % of the plan
 // that knew the truth. The graph and the seed of the wrong costs are fixed since the proof is one
 // of existence: it holds of this pair, whatever the search finds.
 #include <cstdint>
@@ -108,7 +108,7 @@ class RobustLimit : public ::testing::Test {
 
 TEST_F(RobustLimit, NoPlanThatIsNoSlowerThanGreedyComesWithinThreePercent) {
   ASSERT_EQ(greedy_.buckets.size(), 1u);
-  // Under the costs as said the host is the bound: it grows by what every launch of greedy's takes
+  // Under the nominal costs the host is the bound: it grows by what every launch of greedy's takes
   // more. So a plan that launches these gathers in two parts is slower than greedy.
   const int64_t bound = SharpBoundOf(captured_.graph, wrong_).total_ps;
   const auto launches =
