@@ -1,6 +1,6 @@
-"""Holds every #include to the layers of README.md; an include that points the wrong way fails with its file and line.
+"""Holds every #include to the layers below; an include that points the wrong way fails with its file and line.
 
-A folder may include itself and what is listed for it here. deps_test.py holds includes to what CMake is told of each target.
+deps_test.py holds includes to what CMake is told of each target.
 """
 
 import pathlib
@@ -9,66 +9,76 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-CORE = ["passes/base", "passes/ir", "passes/plan", "passes/cost", "passes/sim", "passes/pass"]
-PASSES = ["passes/pass/units", "passes/pass/greedy", "passes/pass/overlap", "passes/pass/overlap_bucket", "passes/pass/dense"]
-PLANNER = CORE + ["passes/auto", "passes/modes", "passes"]
-# Each may use what stands before it.
-SERVER = ["server/base", "server/config", "server/tenants", "server/graphs", "server/costs", "server/plans", "server/jobs"]
-AGENT = ["gpu_agent/device", "gpu_agent/pack", "gpu_agent/comm", "gpu_agent/exec", "gpu_agent/backend"]
-ALLOWED = {
-    "proto": [],
-    **{folder: CORE[:k] for k, folder in enumerate(CORE)},
-    **{folder: CORE for folder in PASSES},
-    "passes/pass/dense": CORE + ["passes/pass/units"],
-    "passes/auto": CORE,
-    "passes/pass/upstream": CORE + ["passes/pass/greedy", "passes/pass/overlap_bucket"],
-    "passes/modes": CORE + ["passes/auto", "passes/pass/upstream"],
-    "passes": CORE + ["passes/modes", "passes/pass/units"],  # planner.{h,cc}
-    "passes/text": CORE[:4],
-    "passes/io": CORE + ["proto"],
-    "passes/tools": PLANNER + ["passes/io", "passes/text"],
-    "server/process": [],  # for every daemon: nothing of the server is in it
-    "server/store": CORE[:1] + ["server/base"],  # store_metrics
-    "server/store/postgres": ["passes/base", "server/store"],  # libpq is seen by nobody else
-    "server/base": PLANNER + ["proto", "server/process"],
-    "server/identity": CORE[:1] + ["server/base"],
-    "server/config": CORE[:1],
-    "server/tenants": CORE[:1] + ["server/identity", *SERVER[:2]],
-    "server/cluster": CORE[:1] + ["proto", "server/base", "server/store"],
-    "server/graphs": CORE + ["passes/io", "proto", *SERVER[:3]],
-    "server/costs": CORE + ["passes/io", "proto", "server/store", *SERVER[:3]],
-    "server/plans": PLANNER + ["passes/io", "proto", "server/store", "server/cluster", *SERVER[:5]],
-    "server/jobs/machine": PLANNER + ["proto", *SERVER[:6]],
-    "server/jobs": PLANNER + ["passes/io", "proto", "server/store", "server/jobs/machine", *SERVER[:6]],
-    "server/agents": CORE[:1] + ["server/base", "server/store"],
-    "server/admin": PLANNER + ["passes/io", "proto", "server/store", "server/cluster", "server/process", *SERVER],
-    "server/rpc": PLANNER + ["passes/io", "proto", "server/store", "server/cluster", *SERVER, "server/identity", "server/jobs/machine", "server/agents", "server/admin"],
-    "server": CORE[:1] + [*SERVER, "server/cluster", "server/identity", "server/process", "server/store", "server/store/postgres", "server/agents", "server/admin",
-               "server/rpc"],  # server.{h,cc}
-    "client/render": CORE[:5],
-    "client/cli": ["passes/base"],
-    "client/ctl": CORE + [
-        "passes/modes", "passes/pass/greedy", "passes", "passes/io", "client", "client/cli", "client/render", "server/store",
-        "server/store/postgres",
-    ],
-    "client": CORE + ["passes/io", "proto"],
-    "gpu_agent/device": ["passes/base"],
-    "gpu_agent/pack": ["passes/base"],
-    "gpu_agent/comm": ["passes/base", "gpu_agent/device"],
-    "gpu_agent/exec": ["passes/base", "passes/io", *AGENT[:3]],  # plan_reader
-    "gpu_agent/backend": ["passes/base", "gpu_agent/device", "gpu_agent/comm", "gpu_agent/exec"],
-    "gpu_agent/cuda": ["passes/base", *AGENT[:4]],  # copier.h
-    "gpu_agent/telemetry": ["passes/base", "gpu_agent/comm", "gpu_agent/device"],  # socket.h, steady.h
-    "gpu_agent/library": ["passes/base", "gpu_agent/comm", "gpu_agent/device", "gpu_agent/exec", "gpu_agent/telemetry"],
-    "gpu_agent/profiler": ["passes/base", "gpu_agent/comm", "gpu_agent/telemetry"],  # socket.h, nccl_name.h
-    "gpu_agent/run": CORE[:5] + ["passes/io", "client", "client/cli", *AGENT],
-    "gpu_agent/daemon": ["passes/base", "passes/cost", "passes/io", "client", "client/cli", "server/process", *AGENT, "gpu_agent/run", "gpu_agent/telemetry"],
-    "gpu_agent": ["client/cli", "gpu_agent/run", "gpu_agent/daemon"],  # main.cc
-}
+# A folder uses itself and what its line names, all of which stands above it: so there is no cycle. What a line names and no file
+# uses fails, too.
+LAYERS = """
+proto:
+passes/base:
+passes/ir: passes/base
+passes/plan: passes/{base,ir}
+passes/cost: passes/{base,ir}
+passes/sim: passes/{base,ir,plan,cost}
+passes/pass: passes/{base,ir,plan,cost,sim}
+passes/pass/units: passes/{base,ir,plan,sim,pass}
+passes/pass/greedy: passes/{base,ir,plan,cost,sim,pass}
+passes/pass/overlap: passes/{base,ir,plan,sim,pass}
+passes/pass/overlap_bucket: passes/{base,ir,plan,sim,pass}
+passes/pass/dense: passes/{base,plan,sim,pass,pass/units}
+passes/auto: passes/{base,ir,plan,cost,sim,pass}
+passes/pass/upstream: passes/{base,ir,cost,pass,pass/greedy,pass/overlap_bucket}
+passes/modes: passes/{base,pass,auto,pass/upstream}
+passes: passes/{base,ir,plan,cost,sim,pass,pass/units,modes}
+passes/text: passes/{base,ir,plan,cost}
+passes/io: proto passes/{base,ir,plan,cost,sim,pass}
+passes/tools: passes passes/{base,ir,plan,cost,sim,pass,modes,text,io}
+server/process:
+server/base: proto passes server/process
+server/store: passes/base server/base
+server/store/postgres: passes/base server/store
+server/identity: passes/base server/base
+server/config: passes/base
+server/tenants: passes/base server/{base,identity,config}
+server/cluster: proto passes/base server/{base,store}
+server/graphs: proto passes/{base,ir,io} server/{base,config,tenants}
+server/costs: proto passes/{base,cost,io} server/{base,store,config}
+server/plans: proto passes passes/{base,ir,plan,cost,pass,io} server/{base,store,config,tenants,cluster,graphs,costs}
+server/jobs/machine: proto passes passes/{base,pass} server/{base,config,graphs,costs,plans}
+server/jobs: proto passes passes/{base,ir,io} server/{base,store,config,tenants,graphs,plans,jobs/machine}
+server/agents: passes/base server/{base,store}
+server/admin: proto passes passes/{base,cost,io} server/{process,base,store,config,tenants,cluster,plans,jobs}
+server/rpc: proto passes passes/{base,ir,pass,io} server/{base,store,identity,config,tenants,cluster,graphs,costs,plans,jobs/machine,jobs,agents,admin}
+server: passes/base server/{process,base,store,store/postgres,identity,config,tenants,cluster,graphs,costs,plans,jobs,agents,admin,rpc}
+client/render: passes/{ir,plan,sim}
+client/cli: passes/base
+client: proto passes/{base,ir,plan,pass,io}
+client/ctl: passes passes/{base,ir,plan,cost,sim,pass,modes,io} server/{store,store/postgres} client client/{render,cli}
+gpu_agent/device: passes/base
+gpu_agent/pack: passes/base
+gpu_agent/comm: passes/base gpu_agent/device
+gpu_agent/exec: passes/{base,io} gpu_agent/{device,pack,comm}
+gpu_agent/backend: passes/base gpu_agent/{device,comm,exec}
+gpu_agent/cuda: passes/base gpu_agent/{device,pack,comm,exec}
+gpu_agent/telemetry: passes/base gpu_agent/{device,comm}
+gpu_agent/library: passes/base gpu_agent/{device,comm,exec,telemetry}
+gpu_agent/profiler: passes/base gpu_agent/{comm,telemetry}
+gpu_agent/run: passes/{base,ir,plan,cost,sim,io} client client/cli gpu_agent/{device,pack,comm,exec,backend}
+gpu_agent/daemon: passes/{base,cost,io} server/process client client/cli gpu_agent/{device,pack,comm,exec,backend,telemetry,run}
+gpu_agent: client/cli gpu_agent/{run,daemon}
+"""
+
+
+def expand(word: str) -> list[str]:
+    """Of "passes/{base,ir}"."""
+    room, brace, inner = word.partition("{")
+    return [room + part for part in inner.rstrip("}").split(",")] if brace else [word]
+
+
+ALLOWED = {folder: [each for word in names.split() for each in expand(word)]
+           for folder, _, names in (line.partition(":") for line in LAYERS.strip().splitlines())}
 # gRPC's headers are heavy and its types contagious: only these see them.
-GRPC_FILES = re.compile(r"^(server/server\.cc|server/rpc/\w+\.(cc|h)|client/\w*(_client|channel|_call)\.(cc|h)|gpu_agent/\w*_service\.cc)$")
+GRPC_FILES = re.compile(r"^(server/server\.cc|server/rpc/\w+\.(cc|h)|client/\w*(_client|channel|_call)\.(cc|h))$")
 # It costs seconds a unit: client/cli/flags.h says the same to everybody else.
-CLI_FILES = re.compile(r"^(client/cli/flags\.cc|server/main\.cc|passes/tools/\w+\.(cc|h))$")
+CLI_FILES = re.compile(r"^(client/cli/flags|server/main|passes/tools/bucketd_opt|passes/tools/opt_flags)\.cc$")
 # Agreement's state machine: what happens and when comes in with events.
 PURE = re.compile(r"^server/jobs/machine/")
 IMPURE = re.compile(r"<(mutex|thread|condition_variable|future|atomic)>|absl/synchronization/|server/base/(timers|worker_pool)\.h|plan_broker\.h|::now\(\)|LogLine\(")
@@ -113,6 +123,27 @@ def violations(path: str, text: str) -> list[str]:
     return found
 
 
+def used() -> dict[str, set[str]]:
+    """What the files of each folder include of other folders."""
+    found: dict[str, set[str]] = {folder: set() for folder in ALLOWED}
+    for file in sources():
+        own = folder_of(file.relative_to(ROOT).as_posix())
+        found[own].update(folder_of(match[1]) for line in file.read_text().splitlines() if (match := INCLUDE.match(line)))
+        found[own] -= {own, ""}
+    return found
+
+
+def closure(edges: dict[str, set[str]]) -> dict[str, set[str]]:
+    reached = {name: set(below) for name, below in edges.items()}
+    for name in reached:
+        pending = list(reached[name])
+        while pending:
+            more = edges.get(pending.pop(), set()) - reached[name]
+            reached[name] |= more
+            pending += more
+    return reached
+
+
 def sources() -> list[pathlib.Path]:
     rooms = [p for p in ROOT.iterdir() if p.is_dir() and p.name in {key.split("/")[0] for key in ALLOWED} - SKIPPED]
     return sorted(p for room in rooms for suffix in ("*.h", "*.cc", "*.cu") for p in room.rglob(suffix))
@@ -123,6 +154,32 @@ def test_includes_follow_the_layers():
     assert len(files) > 30, "the sources were not found"
     found = [v for f in files for v in violations(f.relative_to(ROOT).as_posix(), f.read_text())]
     assert not found, "\n" + "\n".join(found)
+
+
+def test_a_permission_is_used_and_of_what_stands_above():
+    names = list(ALLOWED)
+    uses = used()
+    for position, (folder, allowed) in enumerate(ALLOWED.items()):
+        assert not set(allowed) - set(names[:position]), f"{folder}: what it names does not stand above it"
+        assert not set(allowed) - uses[folder], f"{folder}: no file uses {sorted(set(allowed) - uses[folder])}"
+
+
+def test_the_drawing_in_gpu_agents_readme_is_right():
+    """Without passes/, and with what a folder reaches through others."""
+    text = re.search(r"^Dependencies: ([^.]*)\.", (ROOT / "gpu_agent" / "README.md").read_text(), re.MULTILINE)[1]
+    drawn: dict[str, set[str]] = {}
+    for chain in text.split(";"):
+        below: set[str] = set()
+        for names in chain.split("<-"):
+            here = {name.strip() for name in names.split(",")}
+            for name in here:
+                drawn.setdefault(name, set()).update(below)
+            below = here
+    room = "gpu_agent/"
+    said = {folder.removeprefix(room): {each.removeprefix(room).replace("client/cli", "client") for each in allowed if not each.startswith("passes")}
+            for folder, allowed in ALLOWED.items() if folder.startswith(room)}
+    found = closure(drawn)
+    assert {name: found[name] for name in said} == closure(said)
 
 
 def test_a_wrong_include_is_seen():
