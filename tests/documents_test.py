@@ -167,6 +167,18 @@ def test_python_names_exist():
             assert is_file or hasattr(bucketd, name), f"{document.relative_to(ROOT)}: no bucketd.{name}"
 
 
+def test_the_readmes_table_is_what_the_program_prints():
+    """Without some of its columns."""
+    (table,) = (block for _, block in FENCE.findall((ROOT / "README.md").read_text()) if block.startswith("llama3_8b_fsdp8.bw:"))
+    graph = ROOT / "tests" / "data" / "graphs" / "llama3_8b_fsdp8.bw.json.gz"
+    run = subprocess.run([BIN / "bucketctl", "compare", graph, "--numerics", "free"], check=True, capture_output=True, text=True)
+    printed = {cells[0]: cells for line in run.stdout.splitlines() if (cells := re.split(r"  +", line.strip("* ")))}
+    for line in table.splitlines():
+        shown = re.split(r"  +", line.strip("* "))
+        found = iter(printed[shown[0]])
+        assert all(cell in found for cell in shown), f"README.md: {line}\n{' '.join(printed[shown[0]])}"
+
+
 def test_the_readme_is_short():
     words = len((ROOT / "README.md").read_text().split())
     assert words <= README_WORDS, f"README.md has {words} words"
