@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -23,31 +24,68 @@ namespace bucketd {
 
 using ScopeKey = std::tuple<std::string, uint64_t, std::string>;  // job, generation, scope
 
+inline std::string FixedBy(const JobMemory& memory, const std::string& asked) {
+  const std::map<std::string, std::string> fixed(memory.profiles.begin(), memory.profiles.end());
+  const auto found = fixed.find(asked);
+  return found == fixed.end() ? "" : found->second;
+}
+// Whether what is said here of a generation is so, though more may have been said.
+inline bool Holds(const JobMemory& here, const JobMemory& stands) {
+  return here.unplanned.has_value() == stands.unplanned.has_value() &&
+         std::all_of(here.profiles.begin(), here.profiles.end(), [&](const auto& profile) {
+           return FixedBy(stands, profile.first) == profile.second;
+         });
+}
+
 // What pins.h does with the store that servers share.
 struct SharedStore {
   std::map<JobName, JobMemory> memories;
   std::map<std::pair<JobName, std::string>, Pin> pins;
   std::map<Digest, PlanReplyPtr> plans;
 
-  absl::Status PutMemory(const JobName& job, const JobMemory& memory) {
-    const auto found = memories.find(job);
-    if (found != memories.end() && found->second.generation > memory.generation) {
-      return absl::AbortedError("another server has begun a later generation");
-    }
-    memories[job] = memory;
-    return absl::OkStatus();
+  std::optional<Pin> PinOf(const JobName& job, const std::string& scope) const {
+    const auto found = pins.find({job, scope});
+    return found == pins.end() ? std::nullopt : std::make_optional(found->second);
   }
-  absl::StatusOr<StandingPin> PutPin(const StoreAgreed& store) {
-    const auto key = std::make_pair(store.job, store.name);
-    const auto found = pins.find(key);
-    if (found != pins.end() && found->second.generation > store.pin.generation) {
-      return absl::AbortedError("another server has begun a later generation");
+  // Null: nothing is kept of this generation.
+  const JobMemory* MemoryOf(const JobName& job, uint64_t generation) const {
+    const auto found = memories.find(job);
+    return found != memories.end() && found->second.generation == generation ? &found->second
+                                                                             : nullptr;
+  }
+  // What stands then: of one generation the first word, and of later ones what that leaves open.
+  absl::StatusOr<JobMemory> PutMemory(const JobName& job, const JobMemory& memory) {
+    JobMemory& stands = memories.try_emplace(job, memory).first->second;
+    if (stands.generation > memory.generation) return LaterGeneration();
+    if (stands.generation < memory.generation) stands = memory;
+    for (const auto& profile : memory.profiles) {
+      if (FixedBy(stands, profile.first).empty()) stands.profiles.push_back(profile);
     }
-    plans[store.pin.plan_sha256] = store.reply;
-    const bool first = found == pins.end() || found->second.generation < store.pin.generation ||
-                       found->second.size != store.pin.size;
-    if (first) pins[key] = store.pin;
-    return StandingPin{pins[key], plans[pins[key].plan_sha256]};
+    if (!memory.last_scope.empty()) stands.last_scope = memory.last_scope;
+    return stands;
+  }
+  // As AgreedStored has it.
+  absl::StatusOr<StandingPin> Agree(const StoreAgreed& store, const JobMemory& memory,
+                                    std::optional<JobMemory>& elsewhere) {
+    const JobMemory* kept = MemoryOf(store.job, memory.generation);
+    const std::optional<Pin> pin = PinOf(store.job, store.name);
+    const bool stands =
+        pin.has_value() && pin->generation == store.pin.generation && pin->size == store.pin.size;
+    if (kept != nullptr && !Holds(memory, *kept)) {
+      elsewhere = *kept;
+      if (!stands) return absl::CancelledError("made otherwise than this generation is");
+    } else if (!PutMemory(store.job, memory).ok() ||
+               (pin.has_value() && pin->generation > store.pin.generation)) {
+      return LaterGeneration();
+    } else if (!stands) {
+      pins[{store.job, store.name}] = store.pin;
+      plans[store.pin.plan_sha256] = store.reply;
+    }
+    const Pin& holds = pins[{store.job, store.name}];
+    return StandingPin{holds, plans[holds.plan_sha256]};
+  }
+  static absl::Status LaterGeneration() {
+    return absl::AbortedError("another server has begun a later generation");
   }
 };
 
@@ -63,10 +101,29 @@ struct StandingVerdict {
   std::set<uint32_t> heard;
 };
 
-// How many jobs and calls a server has room for.
+// What a server has told of a scope that it remembers.
+struct ToldPlan {
+  Digest plan{};
+  bool awaits_pin = false;  // the store was away
+  bool doubted = false;     // since then others may have taken its job over
+};
+
+// A plan that is being kept.
+struct Storing {
+  ScopeKey key;
+  SteadyTime since;  // all ranks are here
+};
+
+// What another server was first to say of a generation.
+struct Otherwise {
+  JobName job;
+  JobMemory memory;
+};
+
+// How many jobs and calls a tenant has.
 struct Places {
-  int64_t jobs = 8;
-  int64_t calls = 64;
+  int64_t jobs = 0;
+  int64_t calls = 0;
 };
 
 // Jobs a and b are of one tenant, the others of another one: so each is known by its id.
@@ -92,30 +149,123 @@ inline int GaveWay(const Actions& actions) {
 
 // One life of a server: its machine, and what it has been asked to do.
 struct Life {
-  Life(FakeWorld& world, const Places& places)
-      : table({.max_jobs = places.jobs,
-               .max_waiting_ranks = places.calls,
-               .job_idle = std::chrono::hours(99)},
-              world) {}
+  Life(FakeWorld& world, const AgreementLimits& bounds, SteadyTime now)
+      : limits(bounds), table(bounds, world), last_event(now) {}
+  const AgreementLimits limits;
   JobTable table;
   std::map<uint64_t, Caller> callers;  // that wait
   std::vector<Action> work;            // not begun
   std::vector<Event> mail;             // what became of it
   std::map<uint64_t, ArmTimer> timers;
-  std::set<uint64_t> hurried;
   std::set<std::pair<std::string, uint64_t>> over;  // jobs and generations that were told so
   std::map<ScopeKey, StandingVerdict> standing;
   std::map<ScopeKey, std::set<uint32_t>> refused;  // ranks that need no other verdict
+  std::map<ScopeKey, ToldPlan> plans;
+  std::map<ScopeId, Storing> storing;
+  std::map<std::string, SteadyTime> used;  // jobs, when a rank last came to wait
+  SteadyTime last_event, stopped = SteadyTime::min();
   bool draining = false;
+  int swept = 0, doubted = 0, kept_late = 0;
 
-  // A job that gave way is not remembered, and begins anew.
-  void ForgetWhatGaveWay(SteadyTime now) {
-    std::set<std::string> there;
-    for (const JobSnapshot& job : table.Snapshots(now, std::nullopt, {}, 100)) there.insert(job.id);
+  // Nothing happened for so long though a scope was there: the process stood still.
+  void NoticeAStop(SteadyTime now) {
+    const auto still = now - std::exchange(last_event, now);
+    if (limits.taken_over_after.count() == 0 || table.scopes() == 0) return;
+    if (still >
+        std::min<SteadyTime::duration>(std::chrono::seconds(2), limits.taken_over_after / 2))
+      stopped = now;
+    if (still < limits.taken_over_after) return;
+    for (auto& [key, told] : plans) {
+      told.doubted = told.awaits_pin;
+      doubted += told.awaits_pin ? 1 : 0;
+    }
+  }
+  // The plan that is being kept, if the scope is still there.
+  const Storing* StoringOf(const AgreedStored& stored) const {
+    const auto found = storing.find(stored.scope);
+    return found == storing.end() || table.ShareOf(stored.scope).empty() ? nullptr : &found->second;
+  }
+  // What ranks run with without a pin has been tried again.
+  void TriedAgain(const AgreedStored& stored) {
+    const Storing* what = StoringOf(stored);
+    const auto told = what == nullptr ? plans.end() : plans.find(what->key);
+    if (told == plans.end() || !told->second.awaits_pin) return;
+    const absl::Status& status = stored.standing.status();
+    if (!status.ok() && !absl::IsAborted(status) && !absl::IsCancelled(status)) return;
+    const bool is_it = status.ok() && stored.standing->pin.plan_sha256 == told->second.plan;
+    kept_late += is_it ? 1 : 0;
+    if (!is_it && told->second.doubted) {
+      plans.erase(told);
+    } else {
+      told->second = {told->second.plan, false, false};
+    }
+  }
+  // "" or what is wrong with a plan that is told.
+  std::string Tells(const ScopeKey& key, const Digest& plan, bool awaits_pin) {
+    const ToldPlan& told = plans.try_emplace(key, ToldPlan{plan, awaits_pin, false}).first->second;
+    if (told.plan != plan) return "a scope has another plan than the one that it has told";
+    return told.doubted ? "a plan is told though others may have taken its job over" : "";
+  }
+
+  // What an event brings of it, where this server is in that generation and said otherwise.
+  std::optional<Otherwise> OtherwiseOf(const Event& event) const {
+    if (const auto* stored = std::get_if<AgreedStored>(&event)) {
+      const Storing* what = StoringOf(*stored);
+      if (what == nullptr || !stored->elsewhere.has_value()) return std::nullopt;
+      return Otherwise{NamedJob(std::get<0>(what->key)), *stored->elsewhere};
+    }
+    const auto* unplanned = std::get_if<UnplannedStored>(&event);
+    if (unplanned == nullptr || !unplanned->elsewhere.has_value()) return std::nullopt;
+    const auto here = table.MemoryOf(unplanned->job, unplanned->generation);
+    if (!here.ok() || !here->unplanned.has_value()) return std::nullopt;
+    return Otherwise{unplanned->job, *unplanned->elsewhere};
+  }
+  // "" or what goes on as if nobody had been first.
+  std::string Disobeys(const Otherwise& first, SteadyTime now) const {
+    const auto here = table.MemoryOf(first.job, first.memory.generation);
+    if (here.ok() && !Holds(*here, first.memory)) return "another server was first, and in vain";
+    for (const JobSnapshot& job : table.Snapshots(now, first.job.first, {}, 100)) {
+      if (job.id != first.job.second) continue;
+      for (const ScopeSnapshot& scope : job.scopes) {
+        const bool ends = scope.stage == "loading" || scope.stage == "gathering" ||
+                          scope.stage == "comparing" ||
+                          (first.memory.unplanned.has_value() && scope.stage != "agreed");
+        if (ends) return absl::StrCat("scope ", scope.name, " goes on as it began");
+      }
+    }
+    return "";
+  }
+
+  // Of a job that is not there any more nothing is remembered, of an earlier generation no plan.
+  // "" or what should still be there; `in_time`: jobs go because nobody uses them.
+  std::string ForgetWhatIsGone(SteadyTime now, bool in_time) {
+    std::map<std::string, uint64_t> there;  // and the generation
+    std::set<ScopeKey> agreed;
+    for (const JobSnapshot& job : table.Snapshots(now, std::nullopt, {}, 100)) {
+      there.emplace(job.id, job.generation);
+      for (const ScopeSnapshot& scope : job.scopes) {
+        if (scope.stage == "agreed") agreed.emplace(job.id, job.generation, scope.name);
+      }
+    }
+    std::string wrong;
     const auto has_gone = [&](const std::string& id) { return !there.contains(id); };
     std::erase_if(standing, [&](const auto& each) { return has_gone(std::get<0>(each.first)); });
     std::erase_if(refused, [&](const auto& each) { return has_gone(std::get<0>(each.first)); });
     std::erase_if(over, [&](const auto& each) { return has_gone(each.first); });
+    std::erase_if(plans, [&](const auto& each) {
+      const auto& [id, generation, scope] = each.first;
+      return has_gone(id) || there[id] != generation;
+    });
+    for (const auto& [key, told] : plans) {
+      if (!agreed.contains(key)) wrong = "a scope that has agreed is forgotten";
+    }
+    std::erase_if(used, [&](const auto& each) {
+      if (!has_gone(each.first)) return false;
+      swept += in_time ? 1 : 0;
+      if (in_time && now - each.second < limits.job_idle) wrong = "a job is forgotten too early";
+      return true;
+    });
+    return wrong;
   }
   // How many calls of each tenant wait, and how many jobs of it are there.
   std::map<std::string, Places> HeldByTenant(SteadyTime now) const {
