@@ -106,7 +106,7 @@ void Replica::Show() {
   std::array<int, kReplicaStates> counts{};
   for (const ReplicaView& replica : members_.List()) ++counts[static_cast<size_t>(replica.state)];
   for (size_t state = 0; state < kReplicaStates; ++state) {
-    metrics_.replicas(state).Set(counts[state]);
+    metrics_.replicas(static_cast<ReplicaState>(state)).Set(counts[state]);
   }
   metrics_.cut_off.Set(members_.lapsed() ? 1 : 0);
 }

@@ -7,6 +7,7 @@
 #include "absl/types/optional.h"
 
 #include "proto/error.pb.h"
+#include "server/base/named.h"
 
 namespace bucketd {
 namespace {
@@ -22,7 +23,7 @@ struct Row {
   const char* name;
 };
 
-constexpr std::array<Row, 39> kTable = {{
+constexpr std::array<Row, static_cast<size_t>(Reason::kPlannerBug) + 1> kTable = {{
     {Reason::kDigestMalformed, absl::StatusCode::kInvalidArgument, "DIGEST_MALFORMED"},
     {Reason::kDigestMismatch, absl::StatusCode::kInvalidArgument, "DIGEST_MISMATCH"},
     {Reason::kContentMismatch, absl::StatusCode::kInvalidArgument, "CONTENT_MISMATCH"},
@@ -63,14 +64,7 @@ constexpr std::array<Row, 39> kTable = {{
     {Reason::kEpochUnknown, absl::StatusCode::kNotFound, "EPOCH_UNKNOWN"},
     {Reason::kPlannerBug, absl::StatusCode::kInternal, "PLANNER_BUG"},
 }};
-
-constexpr bool TableIsInEnumOrder() {
-  for (size_t i = 0; i < kTable.size(); ++i) {
-    if (static_cast<size_t>(kTable[i].reason) != i) return false;
-  }
-  return kTable.size() == static_cast<size_t>(Reason::kPlannerBug) + 1;
-}
-static_assert(TableIsInEnumOrder());
+static_assert(IsByPosition(kTable, &Row::reason));
 
 // A status travels in HTTP/2 headers, twice (text and details), and those are small.
 constexpr size_t kMaxMessageBytes = 1500;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "passes/planner.h"
+#include "server/base/named.h"
 #include "server/base/version.h"
 
 namespace bucketd {
@@ -14,20 +15,6 @@ using prometheus::Gauge;
 using prometheus::Histogram;
 using prometheus::Labels;
 using prometheus::Registry;
-
-// Names are found by position: one that is missing, or stands elsewhere, does not compile.
-template <typename E>
-struct Named {
-  E value;
-  const char* name;
-};
-template <typename E, size_t kCount>
-constexpr bool IsByPosition(const std::array<Named<E>, kCount>& names) {
-  for (size_t i = 0; i < kCount; ++i) {
-    if (names[i].value != static_cast<E>(i) || names[i].name == nullptr) return false;
-  }
-  return true;
-}
 
 constexpr std::array<Named<Method>, kMethods> kMethodNames = {{
     {Method::kGetCapabilities, "GetCapabilities"},
@@ -78,25 +65,26 @@ constexpr std::array<Named<UploadOutcome>, kUploadOutcomes> kUploadOutcomeNames 
 }};
 static_assert(IsByPosition(kUploadOutcomeNames));
 // By number, as gRPC spells them.
-constexpr std::array<const char*, 17> kCodeNames = {
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-};
+constexpr std::array<Named<absl::StatusCode>, 17> kCodeNames = {{
+    {absl::StatusCode::kOk, "OK"},
+    {absl::StatusCode::kCancelled, "CANCELLED"},
+    {absl::StatusCode::kUnknown, "UNKNOWN"},
+    {absl::StatusCode::kInvalidArgument, "INVALID_ARGUMENT"},
+    {absl::StatusCode::kDeadlineExceeded, "DEADLINE_EXCEEDED"},
+    {absl::StatusCode::kNotFound, "NOT_FOUND"},
+    {absl::StatusCode::kAlreadyExists, "ALREADY_EXISTS"},
+    {absl::StatusCode::kPermissionDenied, "PERMISSION_DENIED"},
+    {absl::StatusCode::kResourceExhausted, "RESOURCE_EXHAUSTED"},
+    {absl::StatusCode::kFailedPrecondition, "FAILED_PRECONDITION"},
+    {absl::StatusCode::kAborted, "ABORTED"},
+    {absl::StatusCode::kOutOfRange, "OUT_OF_RANGE"},
+    {absl::StatusCode::kUnimplemented, "UNIMPLEMENTED"},
+    {absl::StatusCode::kInternal, "INTERNAL"},
+    {absl::StatusCode::kUnavailable, "UNAVAILABLE"},
+    {absl::StatusCode::kDataLoss, "DATA_LOSS"},
+    {absl::StatusCode::kUnauthenticated, "UNAUTHENTICATED"},
+}};
+static_assert(IsByPosition(kCodeNames));
 // A hit takes tens of microseconds, a wait for an upload minutes.
 const Histogram::BucketBoundaries kSeconds = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01,
                                               0.025,  0.05,    0.1,    0.25,  0.5,    1.0,   2.5,
@@ -185,7 +173,7 @@ ServerMetrics::ServerMetrics(Registry& r)
     const std::string method = kMethodNames[m].name;
     for (size_t c = 0; c < kCodes; ++c) {
       requests_[m][c] = &AddCounter(r, "bucketd_requests_total", "Requests answered.",
-                                    {{"method", method}, {"code", kCodeNames[c]}});
+                                    {{"method", method}, {"code", kCodeNames[c].name}});
     }
     request_seconds_[m] = &AddHistogram(r, "bucketd_request_seconds",
                                         "From the request to its answer.", {{"method", method}});

@@ -1,6 +1,9 @@
 #include "server/cluster/cluster_metrics.h"
 
+#include <string>
+
 #include "server/base/metrics.h"
+#include "server/base/named.h"
 
 namespace bucketd {
 namespace {
@@ -8,10 +11,20 @@ namespace {
 using prometheus::Labels;
 using prometheus::Registry;
 
-constexpr std::array<const char*, kLeaseKinds> kKinds = {"job", "plan"};
-constexpr std::array<const char*, kForwardOutcomes> kOutcomes = {
-    "plan", "graph_required", "unplanned", "error", "moved", "broken"};
-constexpr std::array<const char*, 3> kStates = {"serving", "draining", "silent"};
+constexpr std::array<Named<LeaseOf>, kLeaseKinds> kKinds = {{
+    {LeaseOf::kJob, "job"},
+    {LeaseOf::kPlan, "plan"},
+}};
+static_assert(IsByPosition(kKinds));
+constexpr std::array<Named<ForwardOutcome>, kForwardOutcomes> kOutcomes = {{
+    {ForwardOutcome::kPlan, "plan"},
+    {ForwardOutcome::kGraphRequired, "graph_required"},
+    {ForwardOutcome::kUnplanned, "unplanned"},
+    {ForwardOutcome::kError, "error"},
+    {ForwardOutcome::kMoved, "moved"},
+    {ForwardOutcome::kBroken, "broken"},
+}};
+static_assert(IsByPosition(kOutcomes));
 
 prometheus::Counter& AddCounter(Registry& r, const char* name, const char* help,
                                 const Labels& labels = {}) {
@@ -38,18 +51,18 @@ ClusterMetrics::ClusterMetrics(Registry& r)
     forwarded_[i] = &AddCounter(r, "bucketd_forwarded_calls_total",
                                 "Calls of ranks that were forwarded to the replica that has their "
                                 "job, by what came of them.",
-                                {{"outcome", kOutcomes[i]}});
+                                {{"outcome", kOutcomes[i].name}});
   }
   for (size_t i = 0; i < kLeaseKinds; ++i) {
-    held_[i] =
-        &AddGauge(r, "bucketd_leases_held", "Leases that this replica holds.", {{"of", kKinds[i]}});
-    taken_over_[i] =
-        &AddCounter(r, "bucketd_leases_taken_over_total",
-                    "Leases that were taken from replicas that have ended.", {{"of", kKinds[i]}});
+    held_[i] = &AddGauge(r, "bucketd_leases_held", "Leases that this replica holds.",
+                         {{"of", kKinds[i].name}});
+    taken_over_[i] = &AddCounter(r, "bucketd_leases_taken_over_total",
+                                 "Leases that were taken from replicas that have ended.",
+                                 {{"of", kKinds[i].name}});
   }
-  for (size_t i = 0; i < kStates.size(); ++i) {
+  for (size_t i = 0; i < kReplicaStates; ++i) {
     replicas_[i] = &AddGauge(r, "bucketd_replicas", "Replicas that this one sees, itself included.",
-                             {{"state", kStates[i]}});
+                             {{"state", std::string(Name(static_cast<ReplicaState>(i)))}});
   }
 }
 

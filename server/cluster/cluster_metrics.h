@@ -8,10 +8,12 @@
 #include "prometheus/gauge.h"
 #include "prometheus/registry.h"
 
+#include "server/cluster/membership.h"
+
 namespace bucketd {
 
 enum class LeaseOf { kJob, kPlan };
-inline constexpr size_t kLeaseKinds = 2;
+inline constexpr size_t kLeaseKinds = static_cast<size_t>(LeaseOf::kPlan) + 1;
 
 // kPlan: with its bytes from here or from the store. kMoved: the replica called does not have the
 // job. kBroken: it could not be reached, or did not answer.
@@ -28,13 +30,13 @@ class ClusterMetrics {
   }
   prometheus::Gauge& held(LeaseOf of) { return *held_[static_cast<size_t>(of)]; }
   prometheus::Counter& taken_over(LeaseOf of) { return *taken_over_[static_cast<size_t>(of)]; }
-  prometheus::Gauge& replicas(size_t state) { return *replicas_[state]; }
+  prometheus::Gauge& replicas(ReplicaState s) { return *replicas_[static_cast<size_t>(s)]; }
 
  private:
   std::array<prometheus::Counter*, kForwardOutcomes> forwarded_{};
   std::array<prometheus::Gauge*, kLeaseKinds> held_{};
   std::array<prometheus::Counter*, kLeaseKinds> taken_over_{};
-  std::array<prometheus::Gauge*, 3> replicas_{};
+  std::array<prometheus::Gauge*, kReplicaStates> replicas_{};
 
  public:
   prometheus::Counter& graphs_brought;

@@ -11,6 +11,7 @@
 #include "passes/base/digest.h"
 #include "passes/base/status_macros.h"
 #include "proto/cluster.pb.h"
+#include "server/base/named.h"
 #include "server/store/crash_point.h"
 
 namespace bucketd {
@@ -18,7 +19,11 @@ namespace {
 
 constexpr uint32_t kLeaseFormat = 1;
 constexpr char kLeasePrefix[] = "lease/";
-constexpr std::array<const char*, kLeaseKinds> kKindPrefixes = {"lease/job/", "lease/plan/"};
+constexpr std::array<Named<LeaseOf>, kLeaseKinds> kKindPrefixes = {{
+    {LeaseOf::kJob, "lease/job/"},
+    {LeaseOf::kPlan, "lease/plan/"},
+}};
+static_assert(IsByPosition(kKindPrefixes));
 constexpr int kLeaseTries = 8;
 // Of a store: that refuses says so sooner.
 constexpr std::chrono::milliseconds kNoAnswer{500};
@@ -27,7 +32,7 @@ constexpr int kMaxReleases = 1 << 16;
 size_t Index(LeaseOf of) { return static_cast<size_t>(of); }
 
 std::string KeyOf(const LeaseName& name) {
-  return absl::StrCat(kKindPrefixes[Index(name.of)], name.key);
+  return absl::StrCat(kKindPrefixes[Index(name.of)].name, name.key);
 }
 
 // What another version wrote is nobody's: nothing depends on it but work.
@@ -316,7 +321,7 @@ void Leases::SweepRecord(const Record& record) {
 
 std::optional<LeaseName> Leases::NameIn(absl::string_view key) {
   for (size_t kind = 0; kind < kLeaseKinds; ++kind) {
-    if (absl::ConsumePrefix(&key, kKindPrefixes[kind])) {
+    if (absl::ConsumePrefix(&key, kKindPrefixes[kind].name)) {
       return LeaseName{static_cast<LeaseOf>(kind), std::string(key)};
     }
   }

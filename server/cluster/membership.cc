@@ -9,6 +9,7 @@
 
 #include "passes/base/status_macros.h"
 #include "proto/cluster.pb.h"
+#include "server/base/named.h"
 #include "server/store/crash_point.h"
 
 namespace bucketd {
@@ -20,7 +21,12 @@ constexpr uint32_t kReplicaFormat = 1;
 constexpr char kReplicaPrefix[] = "replica/";
 constexpr int32_t kMostReplicas = 1000;
 constexpr int kBeatTries = 3;
-constexpr std::array<const char*, kReplicaStates> kStateNames = {"serving", "draining", "silent"};
+constexpr std::array<Named<ReplicaState>, kReplicaStates> kStateNames = {{
+    {ReplicaState::kServing, "serving"},
+    {ReplicaState::kDraining, "draining"},
+    {ReplicaState::kSilent, "silent"},
+}};
+static_assert(IsByPosition(kStateNames));
 
 std::string KeyOf(absl::string_view address) { return absl::StrCat(kReplicaPrefix, address); }
 
@@ -40,7 +46,7 @@ std::optional<v1::ReplicaRecord> ParseReplica(absl::string_view value) {
 
 }  // namespace
 
-absl::string_view Name(ReplicaState state) { return kStateNames[static_cast<size_t>(state)]; }
+absl::string_view Name(ReplicaState state) { return kStateNames[static_cast<size_t>(state)].name; }
 
 Membership::Membership(Store& store, ReplicaId self, milliseconds dead_after, Now now)
     : store_(store), self_(std::move(self)), dead_after_(dead_after), now_(std::move(now)) {}

@@ -34,7 +34,7 @@ namespace bucketd {
 
 // kSilent: it may be about to end.
 enum class ReplicaState { kServing, kDraining, kSilent };
-inline constexpr size_t kReplicaStates = 3;
+inline constexpr size_t kReplicaStates = static_cast<size_t>(ReplicaState::kSilent) + 1;
 absl::string_view Name(ReplicaState state);
 
 struct ReplicaView {

@@ -1,17 +1,34 @@
 #include "server/costs/cost_metrics.h"
 
+#include "server/base/named.h"
+
 namespace bucketd {
 namespace {
 
 using prometheus::Labels;
 using prometheus::Registry;
 
-constexpr std::array<const char*, kSampleResults> kSampleNames = {"accepted", "refused", "limited",
-                                                                  "replaced", "expired"};
-constexpr std::array<const char*, kPromotionKinds> kPromotionNames = {"promote", "rollback",
-                                                                      "automatic"};
-constexpr std::array<const char*, kProposalResults> kProposalNames = {
-    "new_version", "already_there", "nothing_moved", "error"};
+constexpr std::array<Named<SampleResult>, kSampleResults> kSampleNames = {{
+    {SampleResult::kAccepted, "accepted"},
+    {SampleResult::kRefused, "refused"},
+    {SampleResult::kLimited, "limited"},
+    {SampleResult::kReplaced, "replaced"},
+    {SampleResult::kExpired, "expired"},
+}};
+static_assert(IsByPosition(kSampleNames));
+constexpr std::array<Named<PromotionKind>, kPromotionKinds> kPromotionNames = {{
+    {PromotionKind::kPromote, "promote"},
+    {PromotionKind::kRollback, "rollback"},
+    {PromotionKind::kAutomatic, "automatic"},
+}};
+static_assert(IsByPosition(kPromotionNames));
+constexpr std::array<Named<ProposalResult>, kProposalResults> kProposalNames = {{
+    {ProposalResult::kNewVersion, "new_version"},
+    {ProposalResult::kAlreadyThere, "already_there"},
+    {ProposalResult::kNothingMoved, "nothing_moved"},
+    {ProposalResult::kError, "error"},
+}};
+static_assert(IsByPosition(kProposalNames));
 
 prometheus::Counter& AddCounter(Registry& r, const char* name, const char* help,
                                 const Labels& labels = {}) {
@@ -34,17 +51,17 @@ CostMetrics::CostMetrics(Registry& r)
   for (size_t i = 0; i < kSampleResults; ++i) {
     samples_[i] =
         &AddCounter(r, "bucketd_cost_samples_total", "Measured samples by what became of them.",
-                    {{"result", kSampleNames[i]}});
+                    {{"result", kSampleNames[i].name}});
   }
   for (size_t i = 0; i < kPromotionKinds; ++i) {
     promotions_[i] =
         &AddCounter(r, "bucketd_cost_promotions_total", "Changes of what NAME@latest means.",
-                    {{"kind", kPromotionNames[i]}});
+                    {{"kind", kPromotionNames[i].name}});
   }
   for (size_t i = 0; i < kProposalResults; ++i) {
     proposals_[i] =
         &AddCounter(r, "bucketd_cost_proposals_total", "Fits of new versions to the samples.",
-                    {{"result", kProposalNames[i]}});
+                    {{"result", kProposalNames[i].name}});
   }
 }
 

@@ -14,13 +14,13 @@ namespace bucketd {
 // Refused: out of range. Limited: beyond what is held. Replaced: made room for a newer one of the
 // same reporter.
 enum class SampleResult { kAccepted, kRefused, kLimited, kReplaced, kExpired };
-inline constexpr size_t kSampleResults = 5;
+inline constexpr size_t kSampleResults = static_cast<size_t>(SampleResult::kExpired) + 1;
 
 enum class PromotionKind { kPromote, kRollback, kAutomatic };
-inline constexpr size_t kPromotionKinds = 3;
+inline constexpr size_t kPromotionKinds = static_cast<size_t>(PromotionKind::kAutomatic) + 1;
 
 enum class ProposalResult { kNewVersion, kAlreadyThere, kNothingMoved, kError };
-inline constexpr size_t kProposalResults = 4;
+inline constexpr size_t kProposalResults = static_cast<size_t>(ProposalResult::kError) + 1;
 
 class CostMetrics {
  public:

@@ -4,10 +4,19 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "server/base/named.h"
+
 namespace bucketd {
 namespace {
 
-constexpr std::array<const char*, kRoles> kNames = {"plan", "report", "promote", "admin", "peer"};
+constexpr std::array<Named<CallerRole>, kRoles> kNames = {{
+    {CallerRole::kPlan, "plan"},
+    {CallerRole::kReport, "report"},
+    {CallerRole::kPromote, "promote"},
+    {CallerRole::kAdmin, "admin"},
+    {CallerRole::kPeer, "peer"},
+}};
+static_assert(IsByPosition(kNames));
 
 // Whoever plans, measures or decides may read the costs that plans are made with.
 constexpr RoleSet kReadsCosts = {CallerRole::kPlan, CallerRole::kReport, CallerRole::kPromote,
@@ -44,22 +53,15 @@ constexpr std::array<MethodRule, kMethods> kRules = {{
     {Method::kShowJobs, {CallerRole::kPeer}, /*of_all_tenants=*/true},
     {Method::kForgetJobs, {CallerRole::kPeer}, /*of_all_tenants=*/true},
 }};
-
-constexpr bool RulesAreInEnumOrder() {
-  for (size_t i = 0; i < kRules.size(); ++i) {
-    if (static_cast<size_t>(kRules[i].method) != i) return false;
-  }
-  return true;
-}
-static_assert(RulesAreInEnumOrder());
+static_assert(IsByPosition(kRules, &MethodRule::method));
 
 }  // namespace
 
-absl::string_view Name(CallerRole role) { return kNames[static_cast<size_t>(role)]; }
+absl::string_view Name(CallerRole role) { return kNames[static_cast<size_t>(role)].name; }
 
 std::optional<CallerRole> RoleNamed(absl::string_view name) {
   for (size_t i = 0; i < kRoles; ++i) {
-    if (name == kNames[i]) return static_cast<CallerRole>(i);
+    if (name == kNames[i].name) return static_cast<CallerRole>(i);
   }
   return std::nullopt;
 }
@@ -68,7 +70,7 @@ std::string RoleSet::InWords(absl::string_view between) const {
   std::string words;
   for (size_t i = 0; i < kRoles; ++i) {
     if (!Has(static_cast<CallerRole>(i))) continue;
-    absl::StrAppend(&words, words.empty() ? "" : between, kNames[i]);
+    absl::StrAppend(&words, words.empty() ? "" : between, kNames[i].name);
   }
   return words.empty() ? "none" : words;
 }

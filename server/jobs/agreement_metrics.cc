@@ -1,6 +1,7 @@
 #include "server/jobs/agreement_metrics.h"
 
 #include "server/base/metrics.h"
+#include "server/base/named.h"
 
 namespace bucketd {
 namespace {
@@ -24,6 +25,27 @@ prometheus::Gauge& AddGauge(Registry& r, const char* name, const char* help) {
 constexpr char kUnpinned[] = "bucketd_agreements_unpinned_total";
 constexpr char kUnpinnedHelp[] = "Agreed plans that were handed out without a pin.";
 
+struct Tallied {
+  Tally tally;
+  const char* name;
+  const char* help;
+  const char* label = nullptr;
+  const char* label_value = nullptr;
+};
+constexpr std::array<Tallied, kTallies> kTallied = {{
+    {Tally::kPinUnread, "bucketd_pins_unread_total",
+     "Scopes for which the store could not say whether there is a pin."},
+    {Tally::kPinLost, "bucketd_pins_lost_total",
+     "Pins whose plan was gone or damaged; it was planned anew."},
+    {Tally::kUnpinnedQuota, kUnpinned, kUnpinnedHelp, "reason", "quota"},
+    {Tally::kUnpinnedStore, kUnpinned, kUnpinnedHelp, "reason", "store"},
+    {Tally::kDisplaced, "bucketd_pinned_jobs_displaced_total",
+     "Jobs whose pins made room for those of another job of their tenant."},
+    {Tally::kJobDisplaced, kDisplacedName, kDisplacedHelp, "what", "job"},
+    {Tally::kRankDisplaced, kDisplacedName, kDisplacedHelp, "what", "rank"},
+}};
+static_assert(IsByPosition(kTallied, &Tallied::tally));
+
 }  // namespace
 
 AgreementMetrics::AgreementMetrics(Registry& r)
@@ -37,24 +59,20 @@ AgreementMetrics::AgreementMetrics(Registry& r)
       waiting_ranks(AddGauge(r, "bucketd_agreement_waiting_ranks",
                              "Ranks that wait for the others of their scope, or for its plan.")),
       pins(AddGauge(r, "bucketd_pins", "Plans that are pinned for jobs, one a scope.")) {
-  tallies_ = {&AddCounter(r, "bucketd_pins_unread_total",
-                          "Scopes for which the store could not say whether there is a pin."),
-              &AddCounter(r, "bucketd_pins_lost_total",
-                          "Pins whose plan was gone or damaged; it was planned anew."),
-              &AddCounter(r, kUnpinned, kUnpinnedHelp, {{"reason", "quota"}}),
-              &AddCounter(r, kUnpinned, kUnpinnedHelp, {{"reason", "store"}}),
-              &AddCounter(r, "bucketd_pinned_jobs_displaced_total",
-                          "Jobs whose pins made room for those of another job of their tenant."),
-              &AddCounter(r, kDisplacedName, kDisplacedHelp, {{"what", "job"}}),
-              &AddCounter(r, kDisplacedName, kDisplacedHelp, {{"what", "rank"}})};
+  for (size_t i = 0; i < kTallies; ++i) {
+    const Tallied& row = kTallied[i];
+    Labels labels;
+    if (row.label != nullptr) labels.emplace(row.label, row.label_value);
+    tallies_[i] = &AddCounter(r, row.name, row.help, labels);
+  }
   for (size_t i = 0; i < kAgreementOutcomes; ++i) {
     agreements_[i] = &AddCounter(r, "bucketd_agreements_total", "Scopes by what came of them.",
-                                 {{"outcome", kAgreementOutcomeNames[i]}});
+                                 {{"outcome", kAgreementOutcomeNames[i].name}});
   }
   for (size_t i = 0; i < kReplanOutcomes; ++i) {
     replans_[i] = &AddCounter(r, "bucketd_replans_total",
                               "Pinned plans whose cost profile has moved on, by what came of them.",
-                              {{"outcome", kReplanOutcomeNames[i]}});
+                              {{"outcome", kReplanOutcomeNames[i].name}});
   }
 }
 

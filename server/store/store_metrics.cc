@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 
 #include "server/base/log.h"
+#include "server/base/named.h"
 
 namespace bucketd {
 namespace {
@@ -19,9 +20,24 @@ using prometheus::Gauge;
 using prometheus::Labels;
 using prometheus::Registry;
 
-constexpr std::array<const char*, 2> kValues = {"plan", "record"};
-constexpr std::array<const char*, 4> kReads = {"hit", "miss", "damaged", "error"};
-constexpr std::array<const char*, 3> kWrites = {"ok", "no_space", "error"};
+constexpr std::array<Named<StoreValue>, kStoreValues> kValues = {{
+    {StoreValue::kPlan, "plan"},
+    {StoreValue::kRecord, "record"},
+}};
+static_assert(IsByPosition(kValues));
+constexpr std::array<Named<StoreRead>, kStoreReads> kReads = {{
+    {StoreRead::kHit, "hit"},
+    {StoreRead::kMiss, "miss"},
+    {StoreRead::kDamaged, "damaged"},
+    {StoreRead::kError, "error"},
+}};
+static_assert(IsByPosition(kReads));
+constexpr std::array<Named<StoreWrite>, kStoreWrites> kWrites = {{
+    {StoreWrite::kOk, "ok"},
+    {StoreWrite::kNoSpace, "no_space"},
+    {StoreWrite::kError, "error"},
+}};
+static_assert(IsByPosition(kWrites));
 constexpr std::chrono::minutes kQuiet{1};
 
 Counter& AddCounter(Registry& r, const char* name, const char* help, const Labels& labels = {}) {
@@ -54,12 +70,13 @@ StoreMetrics::StoreMetrics(Registry& r)
     for (size_t i = 0; i < kReads.size(); ++i) {
       reads_[v][i] =
           &AddCounter(r, "bucketd_store_reads_total", "Reads of the store by what came of them.",
-                      {{"value", kValues[v]}, {"result", kReads[i]}});
+                      {{"value", kValues[v].name}, {"result", kReads[i].name}});
     }
   }
   for (size_t i = 0; i < kWrites.size(); ++i) {
-    writes_[i] = &AddCounter(r, "bucketd_store_writes_total",
-                             "Writes to the store by what came of them.", {{"result", kWrites[i]}});
+    writes_[i] =
+        &AddCounter(r, "bucketd_store_writes_total", "Writes to the store by what came of them.",
+                    {{"result", kWrites[i].name}});
   }
 }
 

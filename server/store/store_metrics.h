@@ -51,8 +51,8 @@ class StoreMetrics final : public StoreObserver {
   void Show(const StoreStats& stats, WallTime now);
 
  private:
-  std::array<std::array<prometheus::Counter*, 4>, 2> reads_{};
-  std::array<prometheus::Counter*, 3> writes_{};
+  std::array<std::array<prometheus::Counter*, kStoreReads>, kStoreValues> reads_{};
+  std::array<prometheus::Counter*, kStoreWrites> writes_{};
   prometheus::Counter& evictions_;
   prometheus::Counter& evicted_bytes_;
   prometheus::Counter& damage_;

@@ -7,6 +7,7 @@
 
 #include "passes/base/status_macros.h"
 #include "passes/base/toml.h"
+#include "server/base/named.h"
 #include "server/base/names.h"
 #include "server/config/options.h"
 #include "server/identity/small_file.h"
@@ -15,9 +16,14 @@
 namespace bucketd {
 namespace {
 
-constexpr std::array<const char*, kQuotas> kNames = {"pins", "plan_bytes", "graph_bytes", "uploads",
-                                                     "computations"};
-static_assert(kNames.back() != nullptr, "a name for each quota");
+constexpr std::array<Named<Quota>, kQuotas> kNames = {{
+    {Quota::kPins, "pins"},
+    {Quota::kPlanBytes, "plan_bytes"},
+    {Quota::kGraphBytes, "graph_bytes"},
+    {Quota::kUploads, "uploads"},
+    {Quota::kComputations, "computations"},
+}};
+static_assert(IsByPosition(kNames));
 
 bool IsBytes(size_t quota) {
   return quota == static_cast<size_t>(Quota::kPlanBytes) ||
@@ -37,13 +43,13 @@ std::optional<int64_t> Amount(const toml::node& node, bool bytes) {
 
 void ReadLimits(const toml::table& table, TomlProblems& problems, TenantLimits& limits) {
   for (size_t i = 0; i < kQuotas; ++i) {
-    const toml::node* node = table.get(kNames[i]);
+    const toml::node* node = table.get(kNames[i].name);
     if (node == nullptr) continue;
     const std::optional<int64_t> amount = Amount(*node, IsBytes(i));
     if (amount.has_value()) {
       limits.most[i] = *amount;
     } else {
-      problems.Add(*node, absl::StrCat("expected ", kNames[i],
+      problems.Add(*node, absl::StrCat("expected ", kNames[i].name,
                                        IsBytes(i) ? " = a number of bytes, or \"10 GiB\""
                                                   : " = a number, 0 or more"));
     }
@@ -57,7 +63,8 @@ void ReadLimits(const toml::table& table, TomlProblems& problems, TenantLimits& 
 }
 
 std::vector<std::string> Keys() {
-  std::vector<std::string> keys(kNames.begin(), kNames.end());
+  std::vector<std::string> keys;
+  for (const auto& quota : kNames) keys.emplace_back(quota.name);
   keys.emplace_back("weight");
   return keys;
 }
@@ -86,7 +93,7 @@ void ReadTenant(const toml::table& table, TomlProblems& problems, TenantTable& t
 
 }  // namespace
 
-absl::string_view Name(Quota quota) { return kNames[static_cast<size_t>(quota)]; }
+absl::string_view Name(Quota quota) { return kNames[static_cast<size_t>(quota)].name; }
 
 const TenantLimits& TenantTable::Of(absl::string_view tenant) const {
   const auto found = named.find(tenant);
