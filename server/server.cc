@@ -172,7 +172,7 @@ struct Server::Impl {
     return planning.WhyDisabled();
   }
   std::unique_ptr<Replica> MakeReplica();
-  absl::Status Listen();
+  absl::Status Listen(const Pings& pings);
   absl::Status StartHttp();
   void OpenPins();
   void LoadCosts();
@@ -263,7 +263,7 @@ std::unique_ptr<Replica> Server::Impl::MakeReplica() {
                      [this](uint64_t call) { agreement.Cancel(call); }, [this] { BeginDrain(); }});
 }
 
-absl::Status Server::Impl::Listen() {
+absl::Status Server::Impl::Listen(const Pings& pings) {
   grpc::ServerBuilder builder;
   builder.RegisterService(service.get());
   builder.RegisterService(cost_service.get());
@@ -274,7 +274,7 @@ absl::Status Server::Impl::Listen() {
   builder.SetMaxReceiveMessageSize(
       static_cast<int>(std::max(options.intake.max_chunk_bytes, options.intake.max_inline_bytes)) +
       kMessageSlackBytes);
-  BoundTransport(builder, options);
+  BoundTransport(builder, options, pings);
   // Clients that long-poll keep their connection alive; the default would throw them out. Replicas
   // want to know sooner.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
@@ -453,7 +453,8 @@ ServerState Server::Impl::State() const {
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
-                                                      PlanFunction plan_function) {
+                                                      PlanFunction plan_function,
+                                                      const Pings& pings) {
   RETURN_IF_ERROR(options.Validate());
   static std::once_flag process_wide;
   std::call_once(process_wide, [] {
@@ -478,7 +479,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   server->impl_->epochs.Take().IgnoreError();  // again with each look
   server->impl_->FollowStore();
   server->impl_->CountUptime();
-  RETURN_IF_ERROR(server->impl_->Listen());
+  RETURN_IF_ERROR(server->impl_->Listen(pings));
   if (server->impl_->replica != nullptr) server->impl_->replica->Start();
   RETURN_IF_ERROR(server->impl_->StartHttp());
   server->impl_->listening = true;

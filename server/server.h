@@ -9,6 +9,7 @@
 
 #include "server/config/options.h"
 #include "server/plans/plan_function.h"
+#include "server/rpc/pings.h"
 
 namespace prometheus {
 class Registry;
@@ -19,9 +20,10 @@ namespace bucketd {
 class Server {
  public:
   // Serves when it returns. Errors name the flag that is to blame.
-  // `plan_function` is another than ComputePlan in tests alone.
+  // The last two are others in tests alone.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
-                                                       PlanFunction plan_function = ComputePlan);
+                                                       PlanFunction plan_function = ComputePlan,
+                                                       const Pings& pings = {});
   ~Server();  // unless it was shut down: at once, cancelling what runs
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;

@@ -124,10 +124,6 @@ struct ServerOptions {
   // A replica that was not heard of for this long is dead; the same on all of them. Shorter: its
   // jobs move sooner; longer: a store that stalls moves none.
   std::chrono::milliseconds cluster_dead{10'000};
-  // How often a replica asks whether whoever is connected to it is still there, and how long there
-  // is to answer: ranks behind a link that has gone silent are absent then. Flags have none of it;
-  // tests shorten them.
-  std::chrono::milliseconds ping_every{10'000}, ping_timeout{20'000};
 
   ProcessOptions process;
 

@@ -50,11 +50,10 @@ void BoundAge(grpc::ServerBuilder& builder, const ServerOptions& options) {
 
 // Else ranks that came through a replica behind a silent link stay present until their deadline:
 // the other end of that link has found out by its own pings, and presents them anew.
-void NoticeSilence(grpc::ServerBuilder& builder, const ServerOptions& options) {
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
-                             static_cast<int>(options.ping_every.count()));
+void NoticeSilence(grpc::ServerBuilder& builder, const Pings& pings) {
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(pings.every.count()));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
-                             static_cast<int>(options.ping_timeout.count()));
+                             static_cast<int>(pings.timeout.count()));
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
 }
 
@@ -119,7 +118,8 @@ ConnectionLimits LimitsOf(const ServerOptions& options) {
           2 * int64_t{options.max_streams}};
 }
 
-void BoundTransport(grpc::ServerBuilder& builder, const ServerOptions& options) {
+void BoundTransport(grpc::ServerBuilder& builder, const ServerOptions& options,
+                    const Pings& pings) {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams);
   // gRPC inflates a message before it looks at its size. Graphs have a codec of their own.
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
@@ -129,7 +129,7 @@ void BoundTransport(grpc::ServerBuilder& builder, const ServerOptions& options) 
   quota.Resize(static_cast<size_t>(MessageBytes(options)));
   builder.SetResourceQuota(quota);
   if (options.tls.on()) BoundAge(builder, options);
-  if (!options.cluster_address.empty()) NoticeSilence(builder, options);
+  if (!options.cluster_address.empty()) NoticeSilence(builder, pings);
 }
 
 absl::Status StartAt(const ServerOptions& options, grpc::ServerBuilder& builder,

@@ -13,6 +13,7 @@
 #include "server/config/options.h"
 #include "server/identity/trust.h"
 #include "server/rpc/connection_guard.h"
+#include "server/rpc/pings.h"
 
 namespace bucketd {
 
@@ -32,7 +33,7 @@ int64_t HalfOfMessages(const ServerOptions& options);
 ConnectionLimits LimitsOf(const ServerOptions& options);
 // What a connection, and all of them, may make gRPC hold; with TLS, how old a connection may get;
 // of a replica, how long one may be silent: a client's gRPC answers pings by itself.
-void BoundTransport(grpc::ServerBuilder& builder, const ServerOptions& options);
+void BoundTransport(grpc::ServerBuilder& builder, const ServerOptions& options, const Pings& pings);
 
 // Starts at `options.listen`; of a unix socket, takes the place of one that a dead server left, and
 // opens it as wide as the options say, never wider. `address` becomes where it listens.

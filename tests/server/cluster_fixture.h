@@ -37,7 +37,8 @@ class ClusterTest : public AgreementTest {
       if (prepare != nullptr) prepare(i);
       options_.listen = absl::StrCat("unix:", folder_, "/", i);
       options_.cluster_address = options_.listen;
-      absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options_, plan_function_);
+      absl::StatusOr<std::unique_ptr<Server>> server =
+          Server::Start(options_, plan_function_, pings_);
       ASSERT_TRUE(server.ok()) << server.status();
       servers_.push_back(*std::move(server));
     }
@@ -126,6 +127,7 @@ class ClusterTest : public AgreementTest {
     return record.incarnation();
   }
 
+  Pings pings_;
   std::vector<std::unique_ptr<Server>> servers_;
 };
 

@@ -75,8 +75,7 @@ class Link {
 };
 
 TEST_F(ClusterTest, RanksBehindALinkThatHasGoneSilentAreAbsentAndOthersStay) {
-  options_.ping_every = milliseconds(500);
-  options_.ping_timeout = milliseconds(3000);
+  pings_ = {.every = milliseconds(500), .timeout = milliseconds(3000)};
   StartThree();
   const JobSpec spec{.size = 2};
   std::future<Reply> stays = AskRank(0, spec, 0);
