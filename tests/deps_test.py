@@ -187,6 +187,12 @@ def test_what_a_target_includes_stands_in_its_deps():
     assert not found, "\n" + "\n".join(found)
 
 
+def test_the_state_machine_of_agreement_links_no_store():
+    reach = reached(all_targets(), "bucketd_server_jobs_machine")
+    assert "bucketd_server_plan_request" in reach
+    assert not {name for name in reach if "store" in name or "sqlite" in name}
+
+
 def test_a_missing_dep_is_seen():
     targets = all_targets()
     for name, dep in [("bucketd_render", "bucketd::sim"), ("bucketd_cli", "CLI11::CLI11"), ("bucketctl", "bucketd::client")]:

@@ -64,10 +64,6 @@ absl::Status Written(const absl::Status& put) {
 
 }  // namespace
 
-std::string ProfileId(const CostProfile& profile) {
-  return absl::StrCat(profile.name, "@", profile.version);
-}
-
 CostCatalog::CostCatalog(Store* store, CostMetrics& metrics, const CostCatalogLimits& limits)
     : store_(store), metrics_(metrics), limits_(limits), entries_(BuiltIns()) {
   loaded_ = store_ == nullptr;

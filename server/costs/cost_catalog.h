@@ -35,6 +35,7 @@
 
 #include "passes/cost/profile.h"
 #include "server/costs/cost_metrics.h"
+#include "server/costs/cost_names.h"
 #include "server/store/store.h"
 
 namespace bucketd {
@@ -59,9 +60,6 @@ struct CostCatalogLimits {
   // was promoted longest ago. The first one stays, and what is promoted now and was before that.
   int32_t versions = 64;
 };
-
-// "name@version": what plans, keys and pins call it.
-std::string ProfileId(const CostProfile& profile);
 
 class CostCatalog {
  public:

@@ -34,6 +34,10 @@ std::string DefaultName(absl::string_view device_type) {
 
 }  // namespace
 
+std::string ProfileId(const CostProfile& profile) {
+  return absl::StrCat(profile.name, "@", profile.version);
+}
+
 ProfileSpec ParseProfileSpec(absl::string_view text, absl::string_view device_type) {
   ProfileSpec spec;
   const size_t at = text.find('@');

@@ -11,6 +11,9 @@
 
 namespace bucketd {
 
+// "name@version": what plans, keys and pins call it.
+std::string ProfileId(const CostProfile& profile);
+
 struct ProfileSpec {
   std::string name;
   bool latest = false;

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "server/base/metrics.h"
-#include "server/plans/plan_cache.h"
+#include "server/plans/plan_reply.h"
 
 namespace bucketd {
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,25 +9,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 
-#include "passes/base/digest.h"
 #include "server/base/lru.h"
 #include "server/base/metrics.h"
+#include "server/plans/plan_reply.h"
 
 namespace bucketd {
-
-// One plan, ready to be sent. Immutable.
-struct PlanReply {
-  // A serialised v1::GetPlanResponse whose last byte, and no other, says where the plan came from
-  // (PlanReply.source): all callers share the rest.
-  std::string response;
-  Digest plan_sha256{};
-  std::string key;  // under which it is cached and stored
-};
-using PlanReplyPtr = std::shared_ptr<const PlanReply>;
-
-PlanReplyPtr EncodePlanReply(std::string plan_bytes, std::string key = {});
-// The serialised plan in it.
-std::string PlanBytesOf(const PlanReply& reply);
 
 class PlanCache {
  public:

@@ -15,13 +15,8 @@
 #include "passes/pass/options.h"
 #include "server/base/byte_room.h"
 #include "server/base/trace_context.h"
-#include "server/costs/cost_catalog.h"
 #include "server/graphs/graph_intake.h"
 #include "server/store/audit.h"
-
-namespace bucketd::v1 {
-class GetPlanRequest;
-}  // namespace bucketd::v1
 
 namespace bucketd {
 
@@ -43,10 +38,6 @@ struct PlanRequest {
   ByteRoom::Held held;                 // what all this takes
 };
 
-// Takes the inline graph out of `message`. Errors carry a reason and say what is known. The profile
-// is what `costs` says it is now.
-absl::StatusOr<std::shared_ptr<PlanRequest>> ReadPlanRequest(v1::GetPlanRequest& message,
-                                                             const CostCatalog& costs);
 // Whose it is, coarse to fine, where things are shared (base/shares.h).
 std::pair<std::string, std::string> ShareOf(const PlanRequest& request);
 

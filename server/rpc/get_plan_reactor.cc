@@ -16,7 +16,7 @@
 #include "server/base/errors.h"
 #include "server/base/names.h"
 #include "server/jobs/machine/job_call.h"
-#include "server/plans/plan_request.h"
+#include "server/plans/read_plan_request.h"
 #include "server/plans/request_memo.h"
 #include "server/rpc/job_routes.h"
 #include "server/rpc/plan_source.h"

@@ -10,7 +10,7 @@
 #include "server/base/names.h"
 #include "server/base/shares.h"
 #include "server/jobs/machine/job_call.h"
-#include "server/plans/plan_request.h"
+#include "server/plans/read_plan_request.h"
 
 namespace bucketd {
 

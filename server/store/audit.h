@@ -26,7 +26,7 @@ struct Actor {
   bool in_passing = false;
 };
 // The server itself, when nobody has called.
-inline Actor ServerItself() { return {"bucketd", "", kAllTenants}; }
+Actor ServerItself();
 
 struct AuditLine {
   Actor by;

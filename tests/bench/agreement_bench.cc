@@ -32,6 +32,7 @@
 #include "proto/planner.pb.h"
 #include "server/costs/cost_catalog.h"
 #include "server/jobs/agreement.h"
+#include "server/plans/read_plan_request.h"
 #include "server/store/sqlite_store.h"
 
 namespace bucketd {

@@ -15,6 +15,7 @@
 #include "server/base/shares.h"
 #include "server/costs/cost_catalog.h"
 #include "server/jobs/agreement.h"
+#include "server/plans/read_plan_request.h"
 #include "server/store/sqlite_store.h"
 #include "tests/server/forwarding_store.h"
 

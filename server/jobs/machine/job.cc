@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "server/base/errors.h"
-#include "server/costs/cost_catalog.h"
+#include "server/costs/cost_names.h"
 #include "server/jobs/machine/scope.h"
 
 namespace bucketd {

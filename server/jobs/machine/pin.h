@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "passes/base/digest.h"
-#include "server/plans/plan_cache.h"
+#include "server/plans/plan_reply.h"
 
 namespace bucketd {
 

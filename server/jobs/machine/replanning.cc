@@ -9,7 +9,6 @@
 
 #include "passes/plan_key.h"
 #include "server/config/cost_options.h"
-#include "server/costs/cost_catalog.h"
 #include "server/costs/cost_names.h"
 #include "server/jobs/machine/plan_fetch.h"
 
