@@ -45,7 +45,7 @@ struct Agreeing {
   std::string scope;
   JobMemory memory;
   Pin pin;
-  std::string plan;  // its bytes
+  absl::string_view plan;  // its bytes
   bool unless_planning_is_off = false;
   Actor by;
 };

@@ -53,7 +53,7 @@ absl::StatusOr<PlanReplyPtr> StoredPlans::Read(const PlanRequest& request,
   return PlanReplyPtr();
 }
 
-bool StoredPlans::Save(const PlanRequest& request, const std::string& plan,
+bool StoredPlans::Save(const PlanRequest& request, absl::string_view plan,
                        const std::optional<Record>& lease) {
   // Counted and logged by the store's observer.
   const absl::Status put = lease.has_value()

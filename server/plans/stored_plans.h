@@ -38,8 +38,7 @@ class StoredPlans {
                                     absl::StatusOr<std::optional<std::string>> bytes);
   // Returns when the plan is safe, or, false, when it is clear that it cannot be written, which is
   // counted and logged: callers get their plan all the same. Its lease goes with it.
-  bool Save(const PlanRequest& request, const std::string& plan,
-            const std::optional<Record>& lease);
+  bool Save(const PlanRequest& request, absl::string_view plan, const std::optional<Record>& lease);
 
   // Begins to tell the store, once a minute, which plans were used in memory, and to set the
   // gauges.

@@ -41,7 +41,7 @@ v1::ForwardReply ForwardReplyOf(const std::optional<JobRoutes::Answer>& answer,
     reference.set_key(plan.key);
     reference.set_plan_sha256(std::string(AsBytes(plan.plan_sha256)));
     reference.set_source(SourceOf((*answer)->outcome));
-    if (with_plan || !(*answer)->is_kept) reference.set_plan(PlanBytesOf(plan));
+    if (with_plan || !(*answer)->is_kept) reference.set_plan(std::string(PlanBytesOf(plan)));
   } else if ((*answer)->outcome == PlanOutcome::kUnplanned) {
     reply.mutable_unplanned()->set_why((*answer)->unplanned);
   } else {

@@ -129,8 +129,8 @@ Row Measure(Case which, uint32_t ranks) {
   // Whatever is fetched before all have come is there: the rest is not the agreement's time.
   for (const uint32_t rank : {0U, 1U}) {
     v1::GetPlanRequest message = RequestOf(which, rank, ranks);
-    planner.cache.Put((*ReadPlanRequest(message, planner.costs))->key,
-                      EncodePlanReply(std::string(kPlanBytes, 'p')));
+    const std::string key = (*ReadPlanRequest(message, planner.costs))->key;
+    planner.cache.Put(key, EncodePlanReply(std::string(kPlanBytes, 'p'), key));
   }
   JobCall job{.tenant = "",
               .id = "bench",

@@ -36,7 +36,7 @@ class AdminStoreTest : public ::testing::Test {
     const std::string key = absl::StrCat("bucketd plan key 2\ntenant=\"", tenant, "\"\ngraph=\"",
                                          std::string(64, graph), "\"\nmode=\"auto\"\n");
     EXPECT_TRUE(store_->PutPlan(key, tenant, "plan bytes").ok());
-    cache_.Put(key, EncodePlanReply("plan bytes"));
+    cache_.Put(key, EncodePlanReply("plan bytes", key));
     return key;
   }
 

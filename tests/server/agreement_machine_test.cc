@@ -192,8 +192,8 @@ TEST_F(AgreementMachineTest, AFreshPlanThatTakesTooLongLeavesThePinnedOne) {
                 .plan_sha256 = Sha256("old")};
   world_.graphs = {FakeRequest(1)->graph_key};
   const Actions loaded = Loaded(Rank(0, 1, FakeRequest(1, 1, 2)), pin);
-  const Actions read =
-      Do(PinnedPlanCame{All<LoadPinnedPlan>(loaded)[0].fetch, EncodePlanReply("old")});
+  const Actions read = Do(
+      PinnedPlanCame{All<LoadPinnedPlan>(loaded)[0].fetch, EncodePlanReply("old", "a plan key")});
   ASSERT_THAT(All<AskBroker>(read), SizeIs(1));
   ASSERT_THAT(All<ArmTimer>(read), SizeIs(1));
   EXPECT_EQ(All<ArmTimer>(read)[0].at, now_ + seconds(10));

@@ -76,7 +76,7 @@ inline RankCame Came(CallId call, const JobCall& job, std::shared_ptr<PlanReques
 }
 
 inline PlanAnswer FakePlan(const std::string& bytes, PlanOutcome outcome = PlanOutcome::kComputed) {
-  return {outcome, EncodePlanReply(bytes), 0, {}};
+  return {outcome, EncodePlanReply(bytes, "a plan key"), 0, {}};
 }
 
 // The actions of one kind, in their order.

@@ -144,7 +144,7 @@ TEST(LruTest, DropsWhatWasUsedLongestAgoAndCountsBytes) {
 }
 
 TEST(PlanReplyTest, OnlyTheLastByteSaysWhereAPlanCameFrom) {
-  const PlanReplyPtr reply = EncodePlanReply(std::string(100'000, 'p'));
+  const PlanReplyPtr reply = EncodePlanReply(std::string(100'000, 'p'), "key");
   for (const v1::PlanSource source :
        {v1::PLAN_SOURCE_HIT, v1::PLAN_SOURCE_COMPUTED, v1::PLAN_SOURCE_JOINED}) {
     std::string bytes = reply->response;
@@ -154,6 +154,19 @@ TEST(PlanReplyTest, OnlyTheLastByteSaysWhereAPlanCameFrom) {
     EXPECT_EQ(response.plan().source(), source);
     EXPECT_EQ(response.plan().plan(), std::string(100'000, 'p'));
     EXPECT_EQ(response.plan().plan_sha256(), AsBytes(Sha256(response.plan().plan())));
+  }
+}
+
+// A length takes one byte more from 2^7, 2^14 and 2^21 on.
+TEST(PlanReplyTest, ThePlanStandsInItAsAParserFindsIt) {
+  for (const size_t size : {0UL, 1UL, 127UL, 128UL, 16'383UL, 16'384UL, 3'000'000UL}) {
+    std::string plan(size, 0);
+    for (size_t i = 0; i < size; ++i) plan[i] = static_cast<char>(i % 251);
+    const PlanReplyPtr reply = EncodePlanReply(plan, "key");
+    v1::GetPlanResponse response;
+    ASSERT_TRUE(response.ParseFromString(reply->response));
+    EXPECT_EQ(response.plan().plan(), plan) << size;
+    EXPECT_EQ(PlanBytesOf(*reply), plan) << size;
   }
 }
 
