@@ -48,7 +48,7 @@ Replica::Replica(const Parts& parts)
       pool_(kLookups, kMaxQueued),
       uploads_(kUploads, kMaxQueued),
       routes_({leases_, members_, metrics_, peers_, parts.timers, pool_, uploads_, parts.cache,
-               parts.graphs, parts.store, parts.ask_here, parts.cancel_here,
+               parts.stored, parts.graphs, parts.ask_here, parts.cancel_here,
                parts.options.max_waiting_ranks}),
       peer_jobs_(members_, peers_),
       superseded_(parts.superseded),

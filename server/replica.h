@@ -19,6 +19,7 @@
 #include "server/config/options.h"
 #include "server/graphs/graph_store.h"
 #include "server/plans/plan_cache.h"
+#include "server/plans/stored_plans.h"
 #include "server/rpc/job_routes.h"
 #include "server/rpc/peer_calls.h"
 #include "server/rpc/peer_jobs.h"
@@ -34,6 +35,7 @@ class Replica {
     prometheus::Registry& registry;
     Timers& timers;
     PlanCache& cache;
+    StoredPlans& stored;
     GraphStore& graphs;
     PeerCalls& peers;
     std::function<uint64_t(const RanksCall& call, JobRoutes::Done done)> ask_here;

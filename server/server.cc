@@ -256,7 +256,7 @@ std::unique_ptr<Replica> Server::Impl::MakeReplica() {
   if (trust != nullptr) files = [this] { return trust->files(); };
   peers = std::make_unique<GrpcPeerCalls>(std::move(files), options.max_streams / 2);
   return std::make_unique<Replica>(
-      Replica::Parts{options, *store, registry, timers, cache, graphs, *peers,
+      Replica::Parts{options, *store, registry, timers, cache, stored_plans, graphs, *peers,
                      [this](const RanksCall& call, JobRoutes::Done done) {
                        return AskAgreement(parts, call, std::move(done));
                      },

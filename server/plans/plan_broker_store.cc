@@ -43,7 +43,7 @@ PlanBroker::CallId PlanBroker::AskStore(const std::shared_ptr<PlanRequest>& requ
 
 void PlanBroker::ReadStore(const std::shared_ptr<const PlanRequest>& request) {
   const WorkFor names(request->call);
-  absl::StatusOr<PlanReplyPtr> found = parts_.stored->Find(*request);
+  absl::StatusOr<PlanReplyPtr> found = parts_.stored->Find(request->key, request->digest);
   const Claim claim = ClaimPlan(*request, found);
   const bool hit = found.ok() && *found != nullptr;
   if (hit) parts_.cache.Put(request->key, *found);
@@ -87,9 +87,9 @@ PlanBroker::Claim PlanBroker::ClaimPlan(const PlanRequest& request,
   if (!lease.ok()) return Claim::kNone;  // then it may be computed twice
   if (lease->mine) CrashPoint("plan: lease taken");
   if (behind.plan.has_value()) {
-    found = parts_.stored->Read(request, *std::move(behind.plan));
+    found = parts_.stored->Read(request.key, request.digest, *std::move(behind.plan));
   } else if (lease->mine) {
-    found = parts_.stored->Find(request);
+    found = parts_.stored->Find(request.key, request.digest);
   }
   return lease->mine ? Claim::kMine : Claim::kElsewhere;
 }

@@ -29,25 +29,25 @@ bool StoredPlans::TrySubmit(std::function<void()> job) {
   return false;
 }
 
-absl::StatusOr<PlanReplyPtr> StoredPlans::Find(const PlanRequest& request) {
-  return Read(request, parts_.store.GetPlan(request.key));
+absl::StatusOr<PlanReplyPtr> StoredPlans::Find(const std::string& key, const Digest& graph) {
+  return Read(key, graph, parts_.store.GetPlan(key));
 }
 
-absl::StatusOr<PlanReplyPtr> StoredPlans::Read(const PlanRequest& request,
+absl::StatusOr<PlanReplyPtr> StoredPlans::Read(const std::string& key, const Digest& graph,
                                                absl::StatusOr<std::optional<std::string>> bytes) {
   if (absl::IsDataLoss(bytes.status())) return PlanReplyPtr();  // counted and taken away
   if (!bytes.ok()) return bytes.status();
   if (!bytes->has_value()) return PlanReplyPtr();
   const absl::StatusOr<Plan> plan = ParsePlan(**bytes);
-  if (plan.ok() && plan->graph_digest == request.digest) {
-    return EncodePlanReply(**std::move(bytes), request.key);
+  if (plan.ok() && plan->graph_digest == graph) {
+    return EncodePlanReply(**std::move(bytes), key);
   }
   // As whole as it was written, but not what its key promises: an import, or a fault of ours.
   parts_.metrics.Problem(
-      true, absl::StrCat("the plan stored for graph ", ToHex(request.digest), " is not one: ",
+      true, absl::StrCat("the plan stored for graph ", ToHex(graph), " is not one: ",
                          plan.ok() ? "made for another graph" : plan.status().message()));
   PlanSelection wrong;
-  wrong.key = request.key;
+  wrong.key = key;
   const absl::StatusOr<int64_t> gone = parts_.store.EvictPlans(wrong);
   if (!gone.ok()) parts_.metrics.Problem(false, gone.status().message());
   return PlanReplyPtr();

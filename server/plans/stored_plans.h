@@ -31,10 +31,10 @@ class StoredPlans {
 
   // The following block on the disk.
   // Null: there is none, or there was a damaged one. UNAVAILABLE: it is not known. What it returns
-  // is a plan for the graph that was asked for.
-  absl::StatusOr<PlanReplyPtr> Find(const PlanRequest& request);
+  // is a plan for that graph.
+  absl::StatusOr<PlanReplyPtr> Find(const std::string& key, const Digest& graph);
   // The same of what the store has said already.
-  absl::StatusOr<PlanReplyPtr> Read(const PlanRequest& request,
+  absl::StatusOr<PlanReplyPtr> Read(const std::string& key, const Digest& graph,
                                     absl::StatusOr<std::optional<std::string>> bytes);
   // Returns when the plan is safe, or, false, when it is clear that it cannot be written, which is
   // counted and logged: callers get their plan all the same. Its lease goes with it.

@@ -39,10 +39,10 @@
 #include "server/jobs/machine/job_call.h"
 #include "server/plans/plan_answer.h"
 #include "server/plans/plan_cache.h"
+#include "server/plans/stored_plans.h"
 #include "server/rpc/peer_calls.h"
 #include "server/rpc/unreached.h"
 #include "server/store/audit.h"
-#include "server/store/store.h"
 
 namespace bucketd {
 
@@ -77,8 +77,8 @@ class JobRoutes {
     WorkerPool& pool;     // waits for the store
     WorkerPool& uploads;  // to other replicas
     PlanCache& cache;
+    StoredPlans& stored;
     GraphStore& graphs;
-    Store& store;
     // This server's agreement; `done` exactly once.
     std::function<uint64_t(const RanksCall& call, Done done)> ask_here;
     std::function<void(uint64_t call)> cancel_here;
@@ -179,7 +179,7 @@ class JobRoutes {
   void UsePlan(CallId id, Leg leg, const ReplicaId& owner, const v1::PlanReference& plan);
   // nullopt: the call is not there any more.
   std::optional<bool> IsPlanOf(CallId id, Leg leg, absl::string_view plan_key);
-  void ReadPlan(const std::string& key);
+  void ReadPlan(const std::string& key, const Digest& graph);
   void TellPlan(const std::string& key, const PlanReplyPtr& reply);
   void AskWithPlan(CallId id, Leg leg);
   void AnswerPlan(CallId id, Leg leg, v1::PlanSource source, const PlanReplyPtr& reply);

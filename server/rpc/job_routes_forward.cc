@@ -242,17 +242,19 @@ void JobRoutes::UsePlan(CallId id, Leg leg, const ReplicaId& owner, const v1::Pl
     return;
   }
   Shares::Path share;
+  Digest graph{};
   {
     const absl::MutexLock lock(&mutex_);
     const Call* call = Find(id, leg);
     if (call == nullptr) return;
     share = call->share;
+    graph = call->asks.graph;  // all who wait for that key name it
     std::vector<PlanWaits>& waiting = reading_[plan.key()];
     waiting.push_back({id, leg, *sha256, plan.source()});
     if (waiting.size() > 1) return;
   }
   parts_.pool.Submit(
-      {share[0], share[1]}, [this, key = plan.key()] { ReadPlan(key); },
+      {share[0], share[1]}, [this, key = plan.key(), graph] { ReadPlan(key, graph); },
       [this, key = plan.key()] { TellPlan(key, nullptr); });
 }
 
@@ -265,16 +267,11 @@ std::optional<bool> JobRoutes::IsPlanOf(CallId id, Leg leg, absl::string_view pl
   return IsPlanKeyOf(plan_key, call->asks.tenant, call->asks.graph);
 }
 
-void JobRoutes::ReadPlan(const std::string& key) {
+void JobRoutes::ReadPlan(const std::string& key, const Digest& graph) {
   // Errors are counted and logged by the store's observer.
-  absl::StatusOr<std::optional<std::string>> bytes = parts_.store.GetPlan(key);
+  const absl::StatusOr<PlanReplyPtr> found = parts_.stored.Find(key, graph);
   CrashPoint("forward: plan read");
-  PlanReplyPtr reply;
-  if (bytes.ok() && bytes->has_value()) {
-    reply = EncodePlanReply(**std::move(bytes), key);
-    parts_.cache.Put(key, reply);
-  }
-  TellPlan(key, reply);
+  TellPlan(key, found.ok() ? *found : nullptr);
 }
 
 void JobRoutes::TellPlan(const std::string& key, const PlanReplyPtr& reply) {
@@ -284,12 +281,14 @@ void JobRoutes::TellPlan(const std::string& key, const PlanReplyPtr& reply) {
     waiting = std::move(reading_[key]);
     reading_.erase(key);
   }
+  bool is_cached = false;
   for (const PlanWaits& call : waiting) {
-    if (reply != nullptr && reply->plan_sha256 == call.sha256) {
-      AnswerPlan(call.id, call.leg, call.source, reply);
-    } else {
+    if (reply == nullptr || reply->plan_sha256 != call.sha256) {
       AskWithPlan(call.id, call.leg);
+      continue;
     }
+    if (!std::exchange(is_cached, true)) parts_.cache.Put(key, reply);
+    AnswerPlan(call.id, call.leg, call.source, reply);
   }
 }
 

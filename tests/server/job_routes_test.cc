@@ -16,13 +16,16 @@
 #include "prometheus/registry.h"
 
 #include "passes/base/digest.h"
+#include "proto/plan.pb.h"
 #include "server/base/errors.h"
 #include "server/base/metrics.h"
 #include "server/jobs/pin_index.h"
 #include "server/jobs/pins.h"
+#include "server/plans/stored_plans.h"
 #include "server/rpc/peer_jobs.h"
 #include "server/store/crash_point.h"
 #include "server/store/sqlite_store.h"
+#include "server/store/store_metrics.h"
 #include "tests/server/forwarding_store.h"
 
 namespace bucketd {
@@ -84,9 +87,12 @@ class Away final : public ForwardingStore {
 class OneAnswer final : public PeerCalls {
  public:
   explicit OneAnswer(WorkerPool& pool) : pool_(pool) {}
-  std::shared_ptr<Call> Forward(const std::string&, v1::ForwardRequest, SteadyTime,
+  std::shared_ptr<Call> Forward(const std::string&, v1::ForwardRequest request, SteadyTime,
                                 Done<v1::ForwardReply> done) override {
-    pool_.TrySubmit([this, done = std::move(done)] { done(answer); });
+    const bool is_second = request.with_plan() && with_plan.has_value();
+    pool_.TrySubmit([this, is_second, done = std::move(done)] {
+      done(is_second ? absl::StatusOr<v1::ForwardReply>(*with_plan) : answer);
+    });
     return std::make_shared<Nothing>();
   }
   void ShowJobs(const std::string&, v1::ShowJobsRequest, SteadyTime,
@@ -103,6 +109,7 @@ class OneAnswer final : public PeerCalls {
   void Stop() override {}
 
   absl::StatusOr<v1::ForwardReply> answer = absl::UnavailableError("no route");
+  std::optional<v1::ForwardReply> with_plan;  // to who wants the bytes; else the same
 
  private:
   struct Nothing final : Call {
@@ -139,14 +146,16 @@ class JobRoutesTest : public ::testing::Test {
   Membership members_{store_, {"a:1", 1}, std::chrono::hours(1), Now};
   Membership others_{store_, {"b:1", 1}, std::chrono::hours(1), Now};
   Leases leases_{store_, members_, cluster_metrics_, Now};
+  StoreMetrics store_metrics_{registry_};
   PlanCache cache_{1 << 20, metrics_};
   GraphStore graphs_{1 << 20, metrics_};
   Timers timers_;
+  StoredPlans stored_plans_{{store_, store_metrics_, cache_, timers_}};
   WorkerPool pool_{1, 99}, uploads_{1, 99};
   OneAnswer peers_{pool_};
   std::function<void(const RanksCall&)> here_ = [](const RanksCall&) {};
   JobRoutes routes_{{leases_, members_, cluster_metrics_, peers_, timers_, pool_, uploads_, cache_,
-                     graphs_, store_,
+                     stored_plans_, graphs_,
                      [this](const RanksCall& call, const JobRoutes::Done&) -> uint64_t {
                        here_(call);
                        return 1;
@@ -231,6 +240,49 @@ TEST_F(JobRoutesTest, APlanWhoseCallEndsAsItComesIsNotCached) {
   ended.get_future().wait();
   pool_.Stop();  // behind what came
   EXPECT_EQ(cache_.Get("another tenant's"), nullptr);
+}
+
+// A plan of that graph, as the store keeps it.
+std::string StoredPlanOf(const Digest& graph, const std::string& mode) {
+  v1::Plan plan;
+  plan.set_format_version(1);
+  plan.set_graph_digest(std::string(AsBytes(graph)));
+  plan.set_node_count(1);
+  plan.set_numerics(v1::NUMERICS_FREE);
+  plan.mutable_provenance()->set_mode(mode);
+  return plan.SerializeAsString();
+}
+
+TEST_F(JobRoutesTest, WhatTheStoreHasIsAnsweredIfItIsAPlanOfTheGraphAndTheOneThatIsNamed) {
+  call_.deadline = Now() + std::chrono::hours(1);
+  call_.graph = Sha256("graph");
+  const std::string key =
+      absl::StrCat("bucketd plan key 2\ntenant=\"\"\ngraph=\"", ToHex(call_.graph), "\"\n");
+  const std::string plan = StoredPlanOf(call_.graph, "auto");
+  peers_.with_plan.emplace().set_error(
+      SerializeRpcStatus(MakeError(Reason::kPlanImpossible, "and there is none")));
+  const auto ask = [&](const std::string& named, const std::string& stored) {
+    EXPECT_TRUE(store_.PutPlan(key, "", stored).ok());
+    v1::ForwardReply reply;
+    reply.mutable_plan()->set_key(key);
+    reply.mutable_plan()->set_plan_sha256(std::string(AsBytes(Sha256(named))));
+    peers_.answer = reply;
+    std::promise<JobRoutes::Answer> came;
+    routes_.GetPlan(call_, [&](const JobRoutes::Answer& answer) { came.set_value(answer); });
+    return came.get_future().get();
+  };
+  const std::string foreign = StoredPlanOf(Sha256("another graph"), "auto");
+  for (const std::string& stored : {std::string("no plan"), foreign}) {
+    EXPECT_EQ(ReasonOf(ask(stored, stored).status()), "PLAN_IMPOSSIBLE");
+    EXPECT_EQ(cache_.Get(key), nullptr);
+    EXPECT_EQ(*store_.GetPlan(key), std::nullopt) << "nobody else is to find it";
+  }
+  EXPECT_EQ(ReasonOf(ask(StoredPlanOf(call_.graph, "none"), plan).status()), "PLAN_IMPOSSIBLE");
+  EXPECT_EQ(cache_.Get(key), nullptr);
+  const JobRoutes::Answer answer = ask(plan, plan);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(PlanBytesOf(*answer->reply), plan);
+  EXPECT_EQ(cache_.Get(key), answer->reply);
 }
 
 TEST(PeerJobsTest, TrainersReleasesLookForReplicasOnceAPeriodAndAnOperatorsEachTime) {

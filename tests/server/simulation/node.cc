@@ -47,13 +47,13 @@ Node::Node(World& world, Process& process, const std::string& address)
       compute_queue_(options_.compute_slots, options_.compute_queue),
       intake_pool_(options_.upload_threads, options_.intake.max_uploads),
       peers_(world.network.Connect(process)),
-      replica_(std::make_unique<Replica>(
-          Replica::Parts{options_, *store_, registry_, timers_, cache_, graphs_, *peers_,
-                         [this](const RanksCall& call, JobRoutes::Done done) {
-                           return AskHere(call, std::move(done));
-                         },
-                         [this](uint64_t call) { agreement_.Cancel(call); },
-                         [] {}})),  // no two processes that live have one address
+      replica_(std::make_unique<Replica>(Replica::Parts{
+          options_, *store_, registry_, timers_, cache_, stored_plans_, graphs_, *peers_,
+          [this](const RanksCall& call, JobRoutes::Done done) {
+            return AskHere(call, std::move(done));
+          },
+          [this](uint64_t call) { agreement_.Cancel(call); },
+          [] {}})),  // no two processes that live have one address
       broker_({cache_, graphs_, intake_, compute_queue_, intake_pool_, timers_, metrics_, options_,
                [this](const Graph& graph, const PlanRequest& request) {
                  return Compute(graph, request);
