@@ -78,12 +78,6 @@ CostSampleLimits LimitsOf(const CostOptions& options) {
   return limits;
 }
 
-TenantLimits DefaultLimits(const ServerOptions& options) {
-  TenantLimits limits;
-  limits.most[static_cast<size_t>(Quota::kPins)] = options.max_pins_per_tenant;
-  return limits;
-}
-
 // Null: no TLS, and nobody is asked who he is.
 std::unique_ptr<Trust> TrustOf(const TlsOptions& options, IdentityMetrics& metrics) {
   if (!options.on()) return nullptr;
@@ -117,7 +111,7 @@ struct Server::Impl {
         store(std::move(opened.store)),
         metrics(registry),
         cache(options.plan_cache_bytes, metrics),
-        graphs(options.graph_cache_bytes, metrics, &quotas),
+        graphs(options.graph_cache_bytes, metrics, quotas),
         intake(options.intake, metrics),
         partial_uploads(timers, metrics, options.upload_resume, options.intake.max_uploads),
         upload_streams({options.intake.max_uploads, options.upload_stall, options.upload_deadline,
@@ -127,10 +121,10 @@ struct Server::Impl {
         intake_pool(options.upload_threads, options.intake.max_uploads + kInlineQueue),
         request_room(HalfOfMessages(options)),
         replica(MakeReplica()),
-        broker({cache, graphs, intake, compute_queue, intake_pool, timers, metrics, options,
-                std::move(function), options.store_dir.empty() ? nullptr : &stored_plans, &quotas,
+        broker({cache, graphs, intake, compute_queue, intake_pool, timers, metrics, options, quotas,
+                std::move(function), options.store_dir.empty() ? nullptr : &stored_plans,
                 replica == nullptr ? nullptr : &replica->leases()}),
-        pins(*store, agreement_metrics, {options.pin_ttl, options.max_pins_per_tenant, &quotas}),
+        pins(*store, agreement_metrics, quotas, options.pin_ttl),
         agreement({broker, cache, graphs, intake, pins, timers, agreement_metrics, options,
                    [this] { return planning.WhyDisabled(); },
                    [this](const std::string& id) { return costs.Resolve(id, ""); },
@@ -160,8 +154,8 @@ struct Server::Impl {
         peer_service(replica == nullptr ? nullptr
                                         : MakePeerService(parts, replica->incarnation(),
                                                           [this] { return Jobs(); })),
-        admin({options, metrics, cache, planning, store.get(), /*store_path=*/store_place,
-               [this] { return State(); }, Hooks()}),
+        admin({options, metrics, cache, planning, *store, store_place, [this] { return State(); },
+               Hooks()}),
         admin_service(MakeAdminService(admin, admission, metrics)) {
     intake.ReclaimWith([this] { return partial_uploads.DropOldest(); });
   }
@@ -207,11 +201,11 @@ struct Server::Impl {
                             identity_metrics};
   const std::shared_ptr<grpc::ServerCredentials> credentials =
       CredentialsOf(trust.get(), options.tls);
-  Quotas quotas{options.tenants_file, DefaultLimits(options), registry};
+  Quotas quotas{options.tenants_file, TenantLimits::OfPins(options.max_pins_per_tenant), registry};
   AgreementMetrics agreement_metrics{registry};
   CostMetrics cost_metrics{registry};
-  CostCatalog costs{store.get(), cost_metrics};
-  CostSamples cost_samples{store.get(), cost_metrics, LimitsOf(options.costs), NowUnixMs};
+  CostCatalog costs{*store, cost_metrics};
+  CostSamples cost_samples{*store, cost_metrics, LimitsOf(options.costs), NowUnixMs};
   PlanningSwitch planning{*store, /*durable=*/!options.store_dir.empty(), metrics.planning_enabled};
   PlanCache cache;
   RequestMemo memo{kMemoBytes};
@@ -225,7 +219,7 @@ struct Server::Impl {
   ByteRoom request_room;
   WorkerPool request_pool{1, kRequestQueue};
   WorkerPool follow_pool{2, 2};  // FollowFiles, FollowStore: never behind callers or each other
-  StoredPlans stored_plans{{*store, *store_metrics, cache, timers, &quotas}};
+  StoredPlans stored_plans{{*store, *store_metrics, cache, timers, quotas}};
   std::unique_ptr<PeerCalls> peers;        // null: this server is no replica
   const std::unique_ptr<Replica> replica;  // the same
   PlanBroker broker;

@@ -152,17 +152,17 @@ void Admin::FillGivenUp(v1::GivenUp& given_up) const {
   given_up.set_callers(Value(m.displaced_callers));
   given_up.set_computations(Value(m.displaced_computations));
   given_up.set_uploads(Value(m.displaced_uploads));
-  if (parts_.hooks.displaced_jobs != nullptr) given_up.set_jobs(parts_.hooks.displaced_jobs());
+  given_up.set_jobs(parts_.hooks.displaced_jobs());
   given_up.set_abandoned(Value(m.computations_dropped));
   given_up.set_connections(Value(m.connections_closed));
 }
 
 void Admin::FillStore(v1::GetStatusResponse& status) const {
-  if (parts_.store == nullptr || parts_.store_path.empty()) return;
+  if (parts_.store_path.empty()) return;
   v1::StoreStatus& to = *status.mutable_store();
   to.set_path(parts_.store_path);
-  if (parts_.hooks.store_health != nullptr) FillHealth(parts_.hooks.store_health(), to);
-  const absl::StatusOr<StoreStats> stats = parts_.store->Stats();
+  FillHealth(parts_.hooks.store_health(), to);
+  const absl::StatusOr<StoreStats> stats = parts_.store.Stats();
   if (!stats.ok()) {
     to.set_error(std::string(stats.status().message()));
     return;
@@ -189,10 +189,6 @@ void Admin::FillErrors(v1::GetStatusResponse& status) const {
   }
 }
 
-std::vector<v1::JobStatus> Admin::Jobs() const {
-  return parts_.hooks.jobs == nullptr ? std::vector<v1::JobStatus>() : parts_.hooks.jobs();
-}
-
 v1::GetStatusResponse Admin::GetStatus() const {
   const ServerState state = parts_.state();
   v1::GetStatusResponse status;
@@ -213,7 +209,7 @@ v1::GetStatusResponse Admin::GetStatus() const {
   FillLoad(*status.mutable_load());
   FillGivenUp(*status.mutable_given_up());
   FillStore(status);
-  std::vector<v1::JobStatus> jobs = Jobs();
+  std::vector<v1::JobStatus> jobs = parts_.hooks.jobs();
   status.set_jobs_total(static_cast<int64_t>(jobs.size()));
   status.set_jobs_waiting(std::count_if(
       jobs.begin(), jobs.end(), [](const v1::JobStatus& job) { return job.state() == "waiting"; }));
@@ -221,10 +217,8 @@ v1::GetStatusResponse Admin::GetStatus() const {
   some.set_limit(kMaxJobsInStatus);
   KeepAsked(some, jobs);
   for (v1::JobStatus& job : jobs) *status.add_jobs() = std::move(job);
-  if (parts_.hooks.cost_profiles != nullptr) {
-    for (v1::CostProfileStatus& p : parts_.hooks.cost_profiles()) {
-      *status.add_cost_profiles() = std::move(p);
-    }
+  for (v1::CostProfileStatus& p : parts_.hooks.cost_profiles()) {
+    *status.add_cost_profiles() = std::move(p);
   }
   FillErrors(status);
   FillTenants(status);
@@ -238,7 +232,7 @@ absl::StatusOr<v1::ListJobsResponse> Admin::ListJobs(const v1::ListJobsRequest& 
   asked.set_limit(limit);
   if (request.has_tenant()) asked.set_tenant(request.tenant());
   asked.set_id(request.id());
-  std::vector<v1::JobStatus> jobs = Jobs();
+  std::vector<v1::JobStatus> jobs = parts_.hooks.jobs();
   v1::ListJobsResponse response;
   bool truncated = false;
   if (parts_.hooks.jobs_elsewhere != nullptr) {
@@ -261,7 +255,6 @@ absl::StatusOr<v1::PinJobResponse> Admin::PinJob(const v1::PinJobRequest& reques
   if (request.ttl_ms() <= 0 || request.ttl_ms() > kMaxPinMs) {
     return Malformed(absl::StrCat("ttl_ms: ", request.ttl_ms(), ", expected 1 to ", kMaxPinMs));
   }
-  if (parts_.hooks.pin_job == nullptr) return Malformed("this server pins nothing");
   const WallTime expires = Now() + std::chrono::milliseconds(request.ttl_ms());
   ASSIGN_OR_RETURN(const uint32_t pinned,
                    parts_.hooks.pin_job(request.tenant(), request.job_id(), expires, by));
@@ -274,7 +267,6 @@ absl::StatusOr<v1::PinJobResponse> Admin::PinJob(const v1::PinJobRequest& reques
 absl::StatusOr<v1::UnpinJobResponse> Admin::UnpinJob(const v1::UnpinJobRequest& request,
                                                      const Actor& by) {
   RETURN_IF_ERROR(CheckPinnedJob(request.tenant(), request.job_id()));
-  if (parts_.hooks.unpin_job == nullptr) return Malformed("this server pins nothing");
   return parts_.hooks.unpin_job(request, by);
 }
 

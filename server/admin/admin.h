@@ -39,11 +39,12 @@ struct ForgottenElsewhere {
   std::vector<v1::NotReached> not_reached;
 };
 
-// What other parts of the server offer to operators; any may be empty.
+// What other parts of the server offer to operators.
 struct AdminHooks {
   // Scopes of jobs, in any order.
   std::function<std::vector<v1::JobStatus>()> jobs;
-  // Of a replica. The others have to answer within seconds.
+  // Empty where this server is no replica, as the next and `cluster`. The others have to answer
+  // within seconds.
   std::function<JobsElsewhere(const v1::ShowJobsRequest& asked)> jobs_elsewhere;
   std::function<ForgottenElsewhere(const v1::ForgetJobsRequest& jobs)> forget_elsewhere;
   // How many pins now live until `expires`; NOT_FOUND: the job has none.
@@ -57,7 +58,7 @@ struct AdminHooks {
   std::function<StoreHealth()> store_health;
   std::function<std::vector<TenantUse>()> tenants;
   std::function<int64_t()> displaced_jobs;  // since the start
-  std::function<ClusterView()> cluster;     // of a replica
+  std::function<ClusterView()> cluster;
 };
 
 // What the composition root knows.
@@ -75,7 +76,7 @@ class Admin {
     ServerMetrics& metrics;
     PlanCache& cache;
     PlanningSwitch& planning;
-    Store* store;            // null: there is none
+    Store& store;
     std::string store_path;  // "": it is in memory, and gone with the process
     std::function<ServerState()> state;
     AdminHooks hooks;
@@ -105,7 +106,6 @@ class Admin {
   void FillErrors(v1::GetStatusResponse& status) const;
   void FillTenants(v1::GetStatusResponse& status) const;
   void FillCluster(v1::GetStatusResponse& status) const;
-  std::vector<v1::JobStatus> Jobs() const;
 
   const Parts parts_;
 };

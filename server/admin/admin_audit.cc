@@ -23,7 +23,6 @@ absl::StatusOr<v1::ListAuditResponse> Admin::ListAudit(const v1::ListAuditReques
                      absl::StrCat("limit: ", limit, ", expected 1 to ", kMaxListed));
   }
   v1::ListAuditResponse response;
-  if (parts_.store == nullptr) return response;
   AuditSelection selection;
   if (request.has_tenant()) selection.tenant = request.tenant();
   selection.who = request.who();
@@ -32,7 +31,7 @@ absl::StatusOr<v1::ListAuditResponse> Admin::ListAudit(const v1::ListAuditReques
     selection.since = WallTime(std::chrono::milliseconds(request.since_ms()));
   }
   const absl::StatusOr<std::vector<AuditEntry>> entries =
-      parts_.store->ListAudit(selection, limit + 1);
+      parts_.store.ListAudit(selection, limit + 1);
   if (!entries.ok()) return WithReason(Reason::kStoreUnavailable, entries.status());
   for (const AuditEntry& entry : *entries) {
     if (response.entries_size() == limit) {

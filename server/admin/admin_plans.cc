@@ -86,12 +86,11 @@ bool ChosenByHash(const v1::PlanSelection& selection) {
   return !selection.key_sha256().empty() || (digits > 0 && digits < kHashDigits);
 }
 
-absl::StatusOr<std::vector<StoredPlan>> InStore(Store* store, const v1::PlanSelection& selection,
+absl::StatusOr<std::vector<StoredPlan>> InStore(Store& store, const v1::PlanSelection& selection,
                                                 int32_t limit) {
-  if (store == nullptr) return std::vector<StoredPlan>();
   const bool by_hash = ChosenByHash(selection);
   absl::StatusOr<std::vector<StoredPlan>> plans =
-      store->ListPlans(ForStore(selection), by_hash ? kAll : limit);
+      store.ListPlans(ForStore(selection), by_hash ? kAll : limit);
   if (!plans.ok()) return WithReason(Reason::kStoreUnavailable, plans.status());
   if (by_hash) {
     plans->erase(std::remove_if(plans->begin(), plans->end(),
@@ -116,9 +115,8 @@ std::string InWords(const v1::PlanSelection& selection) {
 }
 
 // How many went. `stored` is what InStore found.
-absl::StatusOr<int64_t> EvictStored(Store* store, const v1::PlanSelection& selection,
+absl::StatusOr<int64_t> EvictStored(Store& store, const v1::PlanSelection& selection,
                                     const std::vector<StoredPlan>& stored, const Actor& by) {
-  if (store == nullptr) return 0;
   const AuditLine line{
       by,      selection.has_tenant() ? selection.tenant() : std::string(kAllTenants),
       "evict", InWords(selection),
@@ -135,7 +133,7 @@ absl::StatusOr<int64_t> EvictStored(Store* store, const v1::PlanSelection& selec
   }
   int64_t evicted = 0;
   for (const PlanSelection& one : selections) {
-    const absl::StatusOr<int64_t> gone = store->EvictPlans(one, &line);
+    const absl::StatusOr<int64_t> gone = store.EvictPlans(one, &line);
     if (!gone.ok()) return WithReason(Reason::kStoreUnavailable, gone.status());
     evicted += *gone;
   }
@@ -166,8 +164,8 @@ absl::StatusOr<v1::ListPlansResponse> Admin::ListPlans(const v1::ListPlansReques
   absl::flat_hash_set<std::string> in_memory;
   for (PlanCache::Entry& entry : parts_.cache.List()) {
     if (!stored_keys.contains(entry.key) && request.selection().not_used_since_ms() == 0 &&
-        Matches(request.selection(), entry.key) &&
-        (parts_.store == nullptr || stored.size() <= static_cast<size_t>(limit)) && room()) {
+        Matches(request.selection(), entry.key) && stored.size() <= static_cast<size_t>(limit) &&
+        room()) {
       v1::PlanInfo& plan = *response.add_plans();
       Describe(entry.key, request.with_keys(), plan);
       plan.set_bytes(entry.bytes);

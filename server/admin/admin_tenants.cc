@@ -26,7 +26,6 @@ constexpr size_t kMaxInStatus = 300;
 }  // namespace
 
 void Admin::FillTenants(v1::GetStatusResponse& status) const {
-  if (parts_.hooks.tenants == nullptr) return;
   std::vector<TenantUse> all = parts_.hooks.tenants();
   if (all.size() > kMaxInStatus) {
     std::stable_partition(all.begin(), all.end(), [](const TenantUse& use) { return use.named; });
@@ -38,7 +37,6 @@ void Admin::FillTenants(v1::GetStatusResponse& status) const {
 absl::StatusOr<v1::ListTenantsResponse> Admin::ListTenants(
     const v1::ListTenantsRequest& request) const {
   v1::ListTenantsResponse response;
-  if (parts_.hooks.tenants == nullptr) return response;
   for (const TenantUse& use : parts_.hooks.tenants()) {
     if (request.has_tenant() && use.tenant != request.tenant()) continue;
     Fill(use, *response.add_tenants());

@@ -64,9 +64,8 @@ absl::Status Written(const absl::Status& put) {
 
 }  // namespace
 
-CostCatalog::CostCatalog(Store* store, CostMetrics& metrics, const CostCatalogLimits& limits)
+CostCatalog::CostCatalog(Store& store, CostMetrics& metrics, const CostCatalogLimits& limits)
     : store_(store), metrics_(metrics), limits_(limits), entries_(BuiltIns()) {
-  loaded_ = store_ == nullptr;
   CountProfiles();
 }
 
@@ -89,12 +88,11 @@ absl::Status CostCatalog::Load() {
 
 // Every change writes a name: theirs are compared with what is known, and all of them are few.
 absl::Status CostCatalog::Follow() {
-  if (store_ == nullptr) return absl::OkStatus();
   const absl::MutexLock changing(&changing_);
-  const absl::StatusOr<int64_t> version = store_->Version();
+  const absl::StatusOr<int64_t> version = store_.Version();
   if (version.ok() && seen_ == *version) return absl::OkStatus();
   std::map<std::string, std::string> theirs, known;
-  RETURN_IF_ERROR(ForEachRecord(*store_, kNamePrefix, [&](const Record& record) {
+  RETURN_IF_ERROR(ForEachRecord(store_, kNamePrefix, [&](const Record& record) {
     theirs.emplace(absl::StripPrefix(record.key, kNamePrefix), record.value);
   }));
   {
@@ -109,7 +107,6 @@ absl::Status CostCatalog::Follow() {
 }
 
 absl::Status CostCatalog::Refresh() {
-  if (store_ == nullptr) return absl::OkStatus();
   Entries entries = BuiltIns();
   RETURN_IF_ERROR(ReadNames(entries));
   RETURN_IF_ERROR(ReadVersions(entries));
@@ -122,7 +119,7 @@ absl::Status CostCatalog::Refresh() {
 }
 
 absl::Status CostCatalog::ReadNames(Entries& entries) {
-  return ForEachRecord(*store_, kNamePrefix, [&](const Record& record) {
+  return ForEachRecord(store_, kNamePrefix, [&](const Record& record) {
     const absl::string_view name = absl::StripPrefix(record.key, kNamePrefix);
     v1::StoredProfileName stored;
     if (!CheckProfileName(name).ok() || !stored.ParseFromString(record.value) ||
@@ -147,7 +144,7 @@ absl::Status CostCatalog::ReadNames(Entries& entries) {
 }
 
 absl::Status CostCatalog::ReadVersions(Entries& entries) {
-  RETURN_IF_ERROR(ForEachRecord(*store_, kVersionPrefix, [&](const Record& record) {
+  RETURN_IF_ERROR(ForEachRecord(store_, kVersionPrefix, [&](const Record& record) {
     v1::StoredProfile stored;
     if (!stored.ParseFromString(record.value) || stored.format_version() != kProfileFormatVersion) {
       Unreadable(record.key, "not a record of a profile that this version reads");
@@ -186,7 +183,7 @@ absl::Status CostCatalog::ReadVersions(Entries& entries) {
 // promoted is unknown then, and stays so across restarts.
 absl::Status CostCatalog::FindLostNames(Entries& entries) {
   for (auto& [name, entry] : entries) {
-    const auto record = store_->GetRecord(Shelf::kProfiles, NameKey(name));
+    const auto record = store_.GetRecord(Shelf::kProfiles, NameKey(name));
     if (record.ok()) continue;
     if (record.status().code() != absl::StatusCode::kDataLoss) {
       return WithReason(Reason::kStoreUnavailable, record.status());
@@ -222,19 +219,17 @@ void CostCatalog::CountProfiles() {
 
 absl::Status CostCatalog::PutVersion(const std::string& name, int32_t number,
                                      const Version& version) {
-  if (store_ == nullptr) return absl::OkStatus();
   v1::StoredProfile stored;
   stored.set_format_version(kProfileFormatVersion);
   ProfileToProto(*version.profile, *stored.mutable_profile());
   stored.set_origin(static_cast<v1::ProfileOrigin>(version.origin));
   stored.set_by(version.by);
   stored.set_created_unix_ms(version.created_unix_ms);
-  return Written(store_->ReplaceRecord(Shelf::kProfiles, VersionKey(name, number), std::nullopt,
-                                       stored.SerializeAsString()));
+  return Written(store_.ReplaceRecord(Shelf::kProfiles, VersionKey(name, number), std::nullopt,
+                                      stored.SerializeAsString()));
 }
 
 absl::Status CostCatalog::PutName(const std::string& name, Entry& entry, const AuditLine& line) {
-  if (store_ == nullptr) return absl::OkStatus();
   v1::StoredProfileName stored;
   stored.set_format_version(kProfileFormatVersion);
   for (const auto& [number, version] : entry.versions) {
@@ -246,7 +241,7 @@ absl::Status CostCatalog::PutName(const std::string& name, Entry& entry, const A
   stored.set_next_version(static_cast<uint32_t>(entry.next_version));
   std::string text = stored.SerializeAsString();
   RETURN_IF_ERROR(
-      Written(store_->ReplaceRecord(Shelf::kProfiles, NameKey(name), entry.stored, text, &line)));
+      Written(store_.ReplaceRecord(Shelf::kProfiles, NameKey(name), entry.stored, text, &line)));
   entry.stored = std::move(text);
   return absl::OkStatus();
 }
@@ -349,9 +344,9 @@ absl::StatusOr<CostCatalog::Added> CostCatalog::AddOnce(CostProfile profile, Pro
                           {actor, kAllTenants, what, absl::StrCat("cost profile ", name), "",
                            absl::StrCat("version ", number, goes == 0 ? "" : ", and not ",
                                         goes == 0 ? "" : absl::StrCat("version ", goes))}));
-  if (goes != 0 && store_ != nullptr) {
+  if (goes != 0) {
     // No longer listed: what is left of it is taken away, or read as an orphan after a restart.
-    store_->EraseRecord(Shelf::kProfiles, VersionKey(name, goes)).IgnoreError();
+    store_.EraseRecord(Shelf::kProfiles, VersionKey(name, goes)).IgnoreError();
   }
   const Added added{InfoOf(name, entry, number), false};
   Publish(name, std::move(entry));

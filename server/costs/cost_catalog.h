@@ -65,8 +65,8 @@ class CostCatalog {
  public:
   using ProfilePtr = std::shared_ptr<const KeyedProfile>;
 
-  // `store` may be null: then nothing outlives the process. It and `metrics` outlive this.
-  CostCatalog(Store* store, CostMetrics& metrics, const CostCatalogLimits& limits = {});
+  // Both outlive this.
+  CostCatalog(Store& store, CostMetrics& metrics, const CostCatalogLimits& limits = {});
 
   // Reads the store, what another server wrote included. Until it has succeeded the built-in
   // versions are known, everything else is STORE_UNAVAILABLE.
@@ -144,7 +144,7 @@ class CostCatalog {
   void CountProfiles() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status UnknownName(absl::string_view name) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
-  Store* const store_;
+  Store& store_;
   CostMetrics& metrics_;
   const CostCatalogLimits limits_;
   absl::Mutex changing_

@@ -68,12 +68,11 @@ std::string VoterOf(absl::string_view name, absl::string_view peer, absl::string
   return local ? "loopback" : host;
 }
 
-CostSamples::CostSamples(Store* store, CostMetrics& metrics, const CostSampleLimits& limits,
+CostSamples::CostSamples(Store& store, CostMetrics& metrics, const CostSampleLimits& limits,
                          std::function<int64_t()> now_ms)
     : store_(store), metrics_(metrics), limits_(limits), now_ms_(std::move(now_ms)) {}
 
 absl::Status CostSamples::Load() {
-  if (store_ == nullptr) return absl::OkStatus();
   const absl::MutexLock lock(&mutex_);
   RETURN_IF_ERROR(ReadAll());
   Expire();
@@ -81,11 +80,11 @@ absl::Status CostSamples::Load() {
 }
 
 absl::Status CostSamples::ReadAll() {
-  const absl::StatusOr<int64_t> version = store_->Version();
+  const absl::StatusOr<int64_t> version = store_.Version();
   std::vector<Record> records;
   std::string after;
   for (;;) {
-    auto page = store_->ListRecords(Shelf::kCostSamples, "", after, kSamplePage);
+    auto page = store_.ListRecords(Shelf::kCostSamples, "", after, kSamplePage);
     if (!page.ok()) return WithReason(Reason::kStoreUnavailable, page.status());
     if (page->empty()) break;  // one that is merely short lacks what is damaged
     std::move(page->begin(), page->end(), std::back_inserter(records));
@@ -101,17 +100,15 @@ absl::Status CostSamples::ReadAll() {
 
 // Where the store cannot be read, what is held here is the best there is.
 void CostSamples::CatchUp() {
-  if (store_ == nullptr) return;
-  const absl::StatusOr<int64_t> version = store_->Version();
+  const absl::StatusOr<int64_t> version = store_.Version();
   if (version.ok() && seen_ != *version) ReadAll().IgnoreError();  // counted by the store
 }
 
 // What the store has of one class, which is then what is held here.
 absl::StatusOr<std::optional<std::string>> CostSamples::CatchUp(const std::string& profile,
                                                                 const LinkClass& of) {
-  if (store_ == nullptr) return std::optional<std::string>();
   const std::string key = KeyOf(profile, of);
-  absl::StatusOr<std::optional<std::string>> stored = store_->GetRecord(Shelf::kCostSamples, key);
+  absl::StatusOr<std::optional<std::string>> stored = store_.GetRecord(Shelf::kCostSamples, key);
   if (absl::IsDataLoss(stored.status())) stored = std::optional<std::string>();
   RETURN_IF_ERROR(stored.status());
   if (!stored->has_value()) return stored;  // new, or damaged: then what is held is written anew
@@ -131,11 +128,10 @@ void CostSamples::Forget(const std::string& profile, const LinkClass& of) {
 }
 
 void CostSamples::EraseIfStill(const std::string& profile, const LinkClass& of) {
-  if (store_ == nullptr) return;
   const std::string key = KeyOf(profile, of);
-  const auto stored = store_->GetRecord(Shelf::kCostSamples, key);
+  const auto stored = store_.GetRecord(Shelf::kCostSamples, key);
   if (!stored.ok() || !stored->has_value() || read_[key] != Sha256(**stored)) return;
-  store_->ReplaceRecord(Shelf::kCostSamples, key, *stored, std::nullopt).IgnoreError();
+  store_.ReplaceRecord(Shelf::kCostSamples, key, *stored, std::nullopt).IgnoreError();
 }
 
 // Takes what makes sense: a record that was written is whole, but by which version?
@@ -260,13 +256,13 @@ absl::Status CostSamples::AddToClass(const std::string& profile, const LinkClass
     int32_t accepted = 0;
     for (const Kept& sample : samples) accepted += Insert(profile, of, sample) ? 1 : 0;
     written = before.status();
-    if (accepted > 0 && before.ok() && store_ != nullptr) {
+    if (accepted > 0 && before.ok()) {
       const std::string value = Serialize(profile, of, held_[profile].at(of));
       const AuditLine line{actor,    actor.tenant,
                            "report", absl::StrCat("cost samples ", key),
                            "",       absl::StrCat(accepted, " more")};
       CrashPoint("samples: to be kept");
-      written = store_->ReplaceRecord(Shelf::kCostSamples, key, *before, value, &line);
+      written = store_.ReplaceRecord(Shelf::kCostSamples, key, *before, value, &line);
       CrashPoint("samples: kept");
       if (written.ok()) read_[key] = Sha256(value);
     }

@@ -58,8 +58,8 @@ struct HeldClass {
 
 class CostSamples {
  public:
-  // `store` may be null. It and `metrics` outlive this. `now_ms`: of the wall clock.
-  CostSamples(Store* store, CostMetrics& metrics, const CostSampleLimits& limits,
+  // Both outlive this. `now_ms`: of the wall clock.
+  CostSamples(Store& store, CostMetrics& metrics, const CostSampleLimits& limits,
               std::function<int64_t()> now_ms);
 
   // Reads the store. What cannot be read is counted, named in the log and left out.
@@ -117,7 +117,7 @@ class CostSamples {
   void EraseIfStill(const std::string& profile, const LinkClass& of)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  Store* const store_;
+  Store& store_;
   CostMetrics& metrics_;
   const CostSampleLimits limits_;
   const std::function<int64_t()> now_ms_;

@@ -15,7 +15,7 @@ absl::string_view TenantOf(absl::string_view graph_key) {
 
 }  // namespace
 
-GraphStore::GraphStore(int64_t capacity_bytes, ServerMetrics& metrics, Quotas* quotas)
+GraphStore::GraphStore(int64_t capacity_bytes, ServerMetrics& metrics, Quotas& quotas)
     : metrics_(metrics), quotas_(quotas), lru_(capacity_bytes) {}
 
 GraphPtr GraphStore::Get(absl::string_view graph_key) {
@@ -33,7 +33,7 @@ void GraphStore::Put(const std::string& graph_key, GraphPtr graph) {
   const absl::MutexLock lock(&mutex_);
   const int64_t evictions = lru_.evictions();
   lru_.Put(graph_key, std::move(graph), bytes);
-  if (quotas_ != nullptr) KeepWithinQuota(graph_key);
+  KeepWithinQuota(graph_key);
   metrics_.graph_cache_bytes.Set(static_cast<double>(lru_.bytes()));
   metrics_.graph_cache_entries.Set(static_cast<double>(lru_.entries()));
   metrics_.graph_cache_evictions.Increment(static_cast<double>(lru_.evictions() - evictions));
@@ -42,12 +42,12 @@ void GraphStore::Put(const std::string& graph_key, GraphPtr graph) {
 // O(graphs), which are some thousands at most, and come after they were parsed.
 void GraphStore::KeepWithinQuota(const std::string& graph_key) {
   const absl::string_view tenant = TenantOf(graph_key);
-  const int64_t most = quotas_->LimitOf(Quota::kGraphBytes, tenant);
+  const int64_t most = quotas_.LimitOf(Quota::kGraphBytes, tenant);
   if (most != kUnbounded) lru_.KeepWithin(graph_key.substr(0, tenant.size() + 1), most);
   std::map<std::string, int64_t> used;
   lru_.ForEachSize(
       [&](const std::string& key, int64_t bytes) { used[std::string(TenantOf(key))] += bytes; });
-  quotas_->SetAll(Quota::kGraphBytes, used);
+  quotas_.SetAll(Quota::kGraphBytes, used);
 }
 
 }  // namespace bucketd

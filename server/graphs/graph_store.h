@@ -22,8 +22,8 @@ using GraphPtr = std::shared_ptr<const Graph>;
 class GraphStore {
  public:
   // Both outlive this. Keeps one graph at least, whatever its size; of a tenant the one that came
-  // last, and of the others no more than its quota. Null: nobody has one.
-  GraphStore(int64_t capacity_bytes, ServerMetrics& metrics, Quotas* quotas = nullptr);
+  // last, and of the others no more than its quota.
+  GraphStore(int64_t capacity_bytes, ServerMetrics& metrics, Quotas& quotas);
 
   GraphPtr Get(absl::string_view graph_key);  // null if absent
   bool Contains(absl::string_view graph_key);
@@ -33,7 +33,7 @@ class GraphStore {
   void KeepWithinQuota(const std::string& graph_key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   ServerMetrics& metrics_;
-  Quotas* const quotas_;
+  Quotas& quotas_;
   absl::Mutex mutex_;
   Lru<Graph> lru_ ABSL_GUARDED_BY(mutex_);
 };

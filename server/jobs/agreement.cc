@@ -56,7 +56,7 @@ class Agreement::HereNow final : public Surroundings {
     return parts_.find_profile(id);
   }
   std::optional<std::string> PlanningDisabled() const override {
-    return parts_.planning_disabled == nullptr ? std::nullopt : parts_.planning_disabled();
+    return parts_.planning_disabled();
   }
 
  private:

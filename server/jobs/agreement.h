@@ -56,14 +56,13 @@ class Agreement {
     AgreementMetrics& metrics;
     const ServerOptions& options;
     // Why new generations stay unplanned, if they do. Asked once a generation; short, no locks of
-    // ours within. Null: never.
+    // ours within.
     std::function<std::optional<std::string>()> planning_disabled;
     // The profile that is called "name@version" in a job's memory. Like planning_disabled.
     std::function<absl::StatusOr<ProfilePtr>(const std::string&)> find_profile;
     // planning_disabled as the store has it now; blocks on it. Asked before the first plan of a
-    // generation is kept: other servers of the store may have been told meanwhile. Null: there are
-    // none.
-    std::function<std::optional<std::string>()> planning_disabled_in_store = nullptr;
+    // generation is kept: other servers of the store may have been told meanwhile.
+    std::function<std::optional<std::string>()> planning_disabled_in_store;
   };
 
   explicit Agreement(const Parts& parts);

@@ -119,9 +119,8 @@ absl::StatusOr<Agreed> Agreement::WriteGeneration(const StoreAgreed& store) {
                 .by = store.by};
   what.memory.last_scope = store.name;
   // No plan has been kept for this generation yet: it may still have none.
-  if (memory.last_scope.empty() && parts_.planning_disabled_in_store != nullptr) {
-    what.unless_planning_is_off =
-        parts_.planning_disabled == nullptr || !parts_.planning_disabled().has_value();
+  if (memory.last_scope.empty()) {
+    what.unless_planning_is_off = !parts_.planning_disabled().has_value();
     if (what.unless_planning_is_off) {
       absl::StatusOr<Agreed> agreed = parts_.pins.Agree(what);
       if (!agreed.ok() || !agreed->planning_is_off) return agreed;

@@ -29,7 +29,7 @@ absl::StatusOr<Value> ReadRecord(Store& store, const std::string& key) {
 
 }  // namespace
 
-WallTime Pins::Expiry() const { return WallNow() + limits_.time_to_live; }
+WallTime Pins::Expiry() const { return WallNow() + time_to_live_; }
 
 absl::Status Pins::Open() { return Sweep(); }
 

@@ -33,12 +33,6 @@
 
 namespace bucketd {
 
-struct PinLimits {
-  std::chrono::milliseconds time_to_live{std::chrono::hours(168)};
-  int64_t per_tenant = 4096;  // pinned scopes, and jobs
-  Quotas* quotas = nullptr;   // instead of that
-};
-
 // What the ranks of a scope have agreed on, and what their job's generation is like.
 struct Agreeing {
   JobName job;
@@ -63,12 +57,14 @@ struct ScopeRecords {
 
 class Pins {
  public:
-  // Both outlive this.
-  Pins(Store& store, AgreementMetrics& metrics, const PinLimits& limits)
+  // All outlive this but the last.
+  Pins(Store& store, AgreementMetrics& metrics, Quotas& quotas,
+       std::chrono::milliseconds time_to_live)
       : store_(store),
         metrics_(metrics),
-        limits_(limits),
-        index_([this](absl::string_view tenant) { return LimitOf(tenant); }) {}
+        quotas_(quotas),
+        time_to_live_(time_to_live),
+        index_([&quotas](auto tenant) { return quotas.LimitOf(Quota::kPins, tenant); }) {}
 
   // Counts what is there and drops what has expired. Before the first call of anything else; errors
   // are the store's, and leave the pins that could not be read uncounted.
@@ -170,7 +166,6 @@ class Pins {
   // ABORTED: it is another one by now.
   absl::Status EraseRecord(const Record& record, absl::string_view what, const Actor& by);
   WallTime Expiry() const;
-  int64_t LimitOf(absl::string_view tenant) const;
   bool HasRoomForPlan(absl::string_view tenant, int64_t bytes) const;
   absl::Status Refused(Quota quota, absl::string_view tenant);
   // After the index has changed.
@@ -178,7 +173,8 @@ class Pins {
 
   Store& store_;
   AgreementMetrics& metrics_;
-  const PinLimits limits_;
+  Quotas& quotas_;
+  const std::chrono::milliseconds time_to_live_;
   // By tenant, over each sequence of writes, which is as long as what is let go of is large; before
   // mutex_, and never held together with gRPC's threads.
   Stripes writing_;

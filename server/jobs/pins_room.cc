@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 
 #include "passes/base/status_macros.h"
-#include "server/base/errors.h"
 #include "server/jobs/pin_records.h"
 #include "server/jobs/pins.h"
 #include "server/store/crash_point.h"
@@ -25,36 +24,18 @@ constexpr int kDisplacedAtOnce = 16;
 
 }  // namespace
 
-int64_t Pins::LimitOf(absl::string_view tenant) const {
-  return limits_.quotas == nullptr ? limits_.per_tenant
-                                   : limits_.quotas->LimitOf(Quota::kPins, tenant);
-}
-
 void Pins::ShowUse(absl::string_view tenant) {
   metrics_.pins.Set(static_cast<double>(index_.pins()));
-  if (limits_.quotas != nullptr) limits_.quotas->Set(Quota::kPins, tenant, index_.UsedBy(tenant));
+  quotas_.Set(Quota::kPins, tenant, index_.UsedBy(tenant));
 }
 
 absl::Status Pins::Refused(Quota quota, absl::string_view tenant) {
-  int64_t used = 0;
-  {
-    const absl::MutexLock lock(&mutex_);
-    used = index_.UsedBy(tenant);
-  }
-  if (limits_.quotas != nullptr) {
-    if (quota != Quota::kPins) used = limits_.quotas->UsedOf(quota, tenant);
-    return limits_.quotas->Refuse(quota, tenant, used, /*lasting=*/true);
-  }
-  return MakeError(Reason::kQuotaUsedUp,
-                   absl::StrCat("tenant \"", tenant, "\" has ", limits_.per_tenant,
-                                " pins or jobs, its limit, and none of fewer ranks"),
-                   {.limit = limits_.per_tenant, .actual = used, .node = {}, .lasting = true});
+  return quotas_.Refuse(quota, tenant, quotas_.UsedOf(quota, tenant), /*lasting=*/true);
 }
 
 // Of what the tenant's jobs hold and others may not take.
 bool Pins::HasRoomForPlan(absl::string_view tenant, int64_t bytes) const {
-  if (limits_.quotas == nullptr) return true;
-  const int64_t most = limits_.quotas->LimitOf(Quota::kPlanBytes, tenant);
+  const int64_t most = quotas_.LimitOf(Quota::kPlanBytes, tenant);
   if (most == kUnbounded) return true;
   const absl::StatusOr<int64_t> kept =
       store_.KeepWithin(tenant, std::max<int64_t>(0, most - bytes));

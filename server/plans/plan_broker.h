@@ -65,9 +65,9 @@ class PlanBroker {
     Timers& timers;
     ServerMetrics& metrics;
     const ServerOptions& options;
+    Quotas& quotas;
     PlanFunction plan_function;     // thread-safe
     StoredPlans* stored = nullptr;  // null: plans are in memory alone
-    Quotas* quotas = nullptr;       // null: nobody has any
     Leases* leases = nullptr;       // null: this server is no replica; else it has a store
   };
 

@@ -9,6 +9,7 @@
 
 #include "passes/base/cancellation.h"
 #include "passes/base/digest.h"
+#include "passes/base/status_macros.h"
 #include "server/base/errors.h"
 #include "server/base/log.h"
 #include "server/cluster/leases.h"
@@ -19,18 +20,17 @@ namespace bucketd {
 WorkShare PlanBroker::WorkShareOf(const PlanRequest& request) const {
   WorkShare share;
   std::tie(share.outer, share.inner) = ShareOf(request);
-  const int64_t weight = parts_.quotas == nullptr ? 1 : parts_.quotas->WeightOf(request.tenant);
+  const int64_t weight = parts_.quotas.WeightOf(request.tenant);
   (request.tenant_is_known ? share.outer_weight : share.inner_weight) = weight;
   return share;
 }
 
 // What is there needs no computation, so that a quota never refuses a hit.
 absl::Status PlanBroker::TakeComputation(Flight& flight) {
-  if (parts_.quotas == nullptr || flight.computation.holds()) return absl::OkStatus();
-  absl::StatusOr<Quotas::Held> taken =
-      parts_.quotas->Take(Quota::kComputations, flight.request->tenant);
-  if (taken.ok()) flight.computation = *std::move(taken);
-  return taken.status();
+  if (flight.computation.holds()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(flight.computation,
+                   parts_.quotas.Take(Quota::kComputations, flight.request->tenant));
+  return absl::OkStatus();
 }
 
 void PlanBroker::StartCompute(Flight& flight, GraphPtr graph, Answers& answers) {

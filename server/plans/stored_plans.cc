@@ -65,12 +65,11 @@ bool StoredPlans::Save(const PlanRequest& request, absl::string_view plan,
 }
 
 void StoredPlans::KeepWithinQuota(const std::string& tenant) {
-  if (parts_.quotas == nullptr) return;
-  const int64_t most = parts_.quotas->LimitOf(Quota::kPlanBytes, tenant);
+  const int64_t most = parts_.quotas.LimitOf(Quota::kPlanBytes, tenant);
   if (most == kUnbounded) return;  // what it has is counted with the rest, once a minute
   const absl::StatusOr<int64_t> kept = parts_.store.KeepWithin(tenant, most);
   if (!kept.ok()) return;  // counted and logged; the next plan tries again
-  parts_.quotas->Set(Quota::kPlanBytes, tenant, *kept);
+  parts_.quotas.Set(Quota::kPlanBytes, tenant, *kept);
 }
 
 void StoredPlans::Start() {
@@ -92,12 +91,10 @@ void StoredPlans::Refresh() {
   } else {
     parts_.metrics.Problem(false, stats.status().message());
   }
-  if (parts_.quotas != nullptr) {
-    const absl::StatusOr<std::map<std::string, int64_t>> bytes = parts_.store.PlanBytes();
-    if (bytes.ok()) {
-      parts_.quotas->SetAll(Quota::kPlanBytes, *bytes);
-      for (const auto& [tenant, unused] : *bytes) KeepWithinQuota(tenant);
-    }
+  const absl::StatusOr<std::map<std::string, int64_t>> bytes = parts_.store.PlanBytes();
+  if (bytes.ok()) {
+    parts_.quotas.SetAll(Quota::kPlanBytes, *bytes);
+    for (const auto& [tenant, unused] : *bytes) KeepWithinQuota(tenant);
   }
   parts_.timers.Schedule(std::chrono::steady_clock::now() + kRefresh, [this] { Start(); });
 }

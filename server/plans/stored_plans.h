@@ -22,7 +22,7 @@ class StoredPlans {
     StoreMetrics& metrics;
     PlanCache& cache;
     Timers& timers;
-    Quotas* quotas = nullptr;  // null: nobody has any
+    Quotas& quotas;
   };
   explicit StoredPlans(const Parts& parts);
 

@@ -36,6 +36,12 @@ struct TenantLimits {
   std::array<int64_t, kQuotas> most;
   int64_t weight = 1;
 
+  // Of nothing else.
+  static TenantLimits OfPins(int64_t most) {
+    TenantLimits limits;
+    limits.most[static_cast<size_t>(Quota::kPins)] = most;
+    return limits;
+  }
   int64_t of(Quota quota) const { return most[static_cast<size_t>(quota)]; }
 };
 

@@ -50,13 +50,16 @@ double CpuSeconds() {
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
+// Planning is on.
+std::optional<std::string> Never() { return std::nullopt; }
+
 // A server without its network.
 struct Planner {
   explicit Planner(const ServerOptions& o)
       : options(o),
         store(*SqliteStore::Open({})),
-        agreement({broker, cache, graphs, intake, pins, timers, agreement_metrics, options, nullptr,
-                   nullptr}) {}
+        agreement({broker, cache, graphs, intake, pins, timers, agreement_metrics, options, Never,
+                   nullptr, Never}) {}
   ~Planner() {
     timers.Stop();
     agreement.Stop();
@@ -68,16 +71,17 @@ struct Planner {
   AgreementMetrics agreement_metrics{registry};
   CostMetrics cost_metrics{registry};
   std::unique_ptr<SqliteStore> store;
-  CostCatalog costs{store.get(), cost_metrics};
+  CostCatalog costs{*store, cost_metrics};
   PlanCache cache{int64_t{64} << 20, metrics};
-  GraphStore graphs{int64_t{64} << 20, metrics};
+  Quotas quotas{"", {}, registry};
+  GraphStore graphs{int64_t{64} << 20, metrics, quotas};
   GraphIntake intake{options.intake, metrics};
   Timers timers;
   ComputeQueue compute_queue{1, 16};
   WorkerPool intake_pool{1, 16};
-  PlanBroker broker{
-      {cache, graphs, intake, compute_queue, intake_pool, timers, metrics, options, ComputePlan}};
-  Pins pins{*store, agreement_metrics, {}};
+  PlanBroker broker{{cache, graphs, intake, compute_queue, intake_pool, timers, metrics, options,
+                     quotas, ComputePlan}};
+  Pins pins{*store, agreement_metrics, quotas, options.pin_ttl};
   Agreement agreement;
 };
 

@@ -27,9 +27,9 @@ class AdminStoreTest : public ::testing::Test {
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
     planning_ = std::make_unique<PlanningSwitch>(*store_, true, metrics_.planning_enabled);
-    admin_ = std::make_unique<Admin>(Admin::Parts{options_, metrics_, cache_, *planning_,
-                                                  store_.get(), "/var/lib/bucketd",
-                                                  [] { return ServerState{}; }, AdminHooks{}});
+    admin_ = std::make_unique<Admin>(Admin::Parts{options_, metrics_, cache_, *planning_, *store_,
+                                                  "/var/lib/bucketd", [] { return ServerState{}; },
+                                                  AdminHooks{}});
   }
 
   std::string Put(const std::string& tenant, char graph) {

@@ -77,6 +77,9 @@ class Turnstile final : public ForwardingStore {
   bool is_open_ = false;
 };
 
+// Planning is on.
+std::optional<std::string> Never() { return std::nullopt; }
+
 class AgreementTurnsTest : public ::testing::Test {
  protected:
   ~AgreementTurnsTest() override {
@@ -130,18 +133,19 @@ class AgreementTurnsTest : public ::testing::Test {
   CostMetrics cost_metrics_{registry_};
   const std::unique_ptr<SqliteStore> engine_ = *SqliteStore::Open({});
   Turnstile store_{*engine_};
-  CostCatalog costs_{&store_, cost_metrics_};
+  CostCatalog costs_{store_, cost_metrics_};
   PlanCache cache_{int64_t{1} << 20, metrics_};
-  GraphStore graphs_{int64_t{1} << 20, metrics_};
+  Quotas quotas_{"", {}, registry_};
+  GraphStore graphs_{int64_t{1} << 20, metrics_, quotas_};
   GraphIntake intake_{options_.intake, metrics_};
   Timers timers_;
   ComputeQueue compute_queue_{1, 16};
   WorkerPool intake_pool_{1, 16};
   PlanBroker broker_{{cache_, graphs_, intake_, compute_queue_, intake_pool_, timers_, metrics_,
-                      options_, ComputePlan}};
-  Pins pins_{store_, agreement_metrics_, {}};
+                      options_, quotas_, ComputePlan}};
+  Pins pins_{store_, agreement_metrics_, quotas_, options_.pin_ttl};
   Agreement agreement_{{broker_, cache_, graphs_, intake_, pins_, timers_, agreement_metrics_,
-                        options_, nullptr, nullptr}};
+                        options_, Never, nullptr, Never}};
 };
 
 TEST_F(AgreementTurnsTest, ATenantsManyJobsHoldUpNobodyElses) {

@@ -110,7 +110,7 @@ TEST_F(CostsOnDisk, EverythingSurvivesARestart) {
 
 TEST_F(CostsOnDisk, TwoServersOnOneStoreGiveNoNumberTwice) {
   Add(Named("site", 1.0));
-  CostCatalog other(store_.get(), *metrics_);
+  CostCatalog other(*store_, *metrics_);
   ASSERT_TRUE(other.Load().ok());
   EXPECT_EQ(Add(Named("site", 2.0)).version, 2);
   ASSERT_TRUE(Promote("site", 2).ok());

@@ -49,9 +49,9 @@ class CostsOnDisk : public ::testing::Test {
     store_ = *std::move(store);
     registry_ = std::make_unique<prometheus::Registry>();
     metrics_ = std::make_unique<CostMetrics>(*registry_);
-    catalog_ = std::make_unique<CostCatalog>(store_.get(), *metrics_, catalog_limits_);
+    catalog_ = std::make_unique<CostCatalog>(*store_, *metrics_, catalog_limits_);
     ASSERT_TRUE(catalog_->Load().ok());
-    samples_ = std::make_unique<CostSamples>(store_.get(), *metrics_, sample_limits_,
+    samples_ = std::make_unique<CostSamples>(*store_, *metrics_, sample_limits_,
                                              [this] { return now_ms_; });
     ASSERT_TRUE(samples_->Load().ok());
   }

@@ -148,9 +148,10 @@ class JobRoutesTest : public ::testing::Test {
   Leases leases_{store_, members_, cluster_metrics_, Now};
   StoreMetrics store_metrics_{registry_};
   PlanCache cache_{1 << 20, metrics_};
-  GraphStore graphs_{1 << 20, metrics_};
+  Quotas quotas_{"", {}, registry_};
+  GraphStore graphs_{1 << 20, metrics_, quotas_};
   Timers timers_;
-  StoredPlans stored_plans_{{store_, store_metrics_, cache_, timers_}};
+  StoredPlans stored_plans_{{store_, store_metrics_, cache_, timers_, quotas_}};
   WorkerPool pool_{1, 99}, uploads_{1, 99};
   OneAnswer peers_{pool_};
   std::function<void(const RanksCall&)> here_ = [](const RanksCall&) {};

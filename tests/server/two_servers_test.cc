@@ -69,7 +69,8 @@ struct Half {
   explicit Half(const std::string& folder, milliseconds pin_ttl = std::chrono::hours(1),
                 int64_t pins_per_tenant = 4096)
       : store(*SqliteStore::Open({.directory = folder, .busy_timeout = std::chrono::seconds(20)})),
-        pins(*store, agreement_metrics, {.time_to_live = pin_ttl, .per_tenant = pins_per_tenant}) {
+        quotas("", TenantLimits::OfPins(pins_per_tenant), registry),
+        pins(*store, agreement_metrics, quotas, pin_ttl) {
     EXPECT_TRUE(pins.Open().ok());
     EXPECT_TRUE(catalog.Load().ok());
     EXPECT_TRUE(samples.Load().ok());
@@ -88,9 +89,10 @@ struct Half {
   prometheus::Registry registry;
   AgreementMetrics agreement_metrics{registry};
   CostMetrics cost_metrics{registry};
+  Quotas quotas;
   Pins pins;
-  CostCatalog catalog{store.get(), cost_metrics};
-  CostSamples samples{store.get(), cost_metrics, {}, NowMs};
+  CostCatalog catalog{*store, cost_metrics};
+  CostSamples samples{*store, cost_metrics, {}, NowMs};
   Epochs epochs{*store, NowMs};
 };
 
@@ -240,7 +242,8 @@ TEST_F(TwoServersTest, WhatIsPinnedWhileAJobGivesWayOrIsReleasedIsWholeOrGone) {
   Interrupted link(*store);
   prometheus::Registry registry;
   AgreementMetrics metrics(registry);
-  Pins pins(link, metrics, {.time_to_live = std::chrono::hours(1), .per_tenant = 1});
+  Quotas quotas("", TenantLimits::OfPins(1), registry);
+  Pins pins(link, metrics, quotas, std::chrono::hours(1));
   ASSERT_TRUE(pins.Agree(AgreeingOn("a", PinOf("plan"))).ok());
   Pin large = PinOf("plan", 2);
   large.size = 8;

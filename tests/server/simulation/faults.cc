@@ -51,7 +51,7 @@ Time Faults::Ms(int64_t least, int64_t most) { return milliseconds(random_.Betwe
 void Faults::Begin() {
   prometheus::Registry registry;
   CostMetrics metrics(registry);
-  CostCatalog catalog(&world_.engine.store(), metrics);
+  CostCatalog catalog(world_.engine.store(), metrics);
   EXPECT_TRUE(catalog.Load().ok());
   EXPECT_TRUE(catalog.Add(SiteProfile(1), ProfileOrigin::kImported, "operator").ok());
   Operate();

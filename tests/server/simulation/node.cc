@@ -40,7 +40,7 @@ Node::Node(World& world, Process& process, const std::string& address)
       options_(OptionsOf(address)),
       store_(world.engine.Connect(process)),
       cache_(options_.plan_cache_bytes, metrics_),
-      graphs_(options_.graph_cache_bytes, metrics_, &quotas_),
+      graphs_(options_.graph_cache_bytes, metrics_, quotas_),
       intake_(options_.intake, metrics_),
       partial_uploads_(timers_, metrics_, options_.upload_resume, options_.intake.max_uploads),
       upload_streams_({}, metrics_.displaced_uploads),
@@ -55,11 +55,12 @@ Node::Node(World& world, Process& process, const std::string& address)
           [this](uint64_t call) { agreement_.Cancel(call); },
           [] {}})),  // no two processes that live have one address
       broker_({cache_, graphs_, intake_, compute_queue_, intake_pool_, timers_, metrics_, options_,
+               quotas_,
                [this](const Graph& graph, const PlanRequest& request) {
                  return Compute(graph, request);
                },
-               &stored_plans_, &quotas_, &replica_->leases()}),
-      pins_(*store_, agreement_metrics_, {options_.pin_ttl, options_.max_pins_per_tenant, nullptr}),
+               &stored_plans_, &replica_->leases()}),
+      pins_(*store_, agreement_metrics_, quotas_, options_.pin_ttl),
       agreement_({broker_, cache_, graphs_, intake_, pins_, timers_, agreement_metrics_, options_,
                   [this] { return planning_.WhyDisabled(); },
                   [this](const std::string& id) { return costs_.Resolve(id, ""); },

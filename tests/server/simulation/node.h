@@ -112,10 +112,10 @@ class Node {
   ServerMetrics metrics_{registry_};
   IdentityMetrics identity_metrics_{registry_};
   const Admission admission_{{"local", nullptr, "", false}, identity_metrics_};
-  Quotas quotas_{"", {}, registry_};
+  Quotas quotas_{"", TenantLimits::OfPins(options_.max_pins_per_tenant), registry_};
   AgreementMetrics agreement_metrics_{registry_};
   CostMetrics cost_metrics_{registry_};
-  CostCatalog costs_{store_.get(), cost_metrics_};
+  CostCatalog costs_{*store_, cost_metrics_};
   PlanningSwitch planning_{*store_, /*durable=*/true, metrics_.planning_enabled};
   PlanCache cache_;
   RequestMemo memo_{int64_t{1} << 20};
@@ -128,7 +128,7 @@ class Node {
   WorkerPool intake_pool_;
   ByteRoom request_room_{int64_t{4} << 30};
   WorkerPool request_pool_{1, 16};
-  StoredPlans stored_plans_{{*store_, store_metrics_, cache_, timers_, &quotas_}};
+  StoredPlans stored_plans_{{*store_, store_metrics_, cache_, timers_, quotas_}};
   const std::unique_ptr<PeerCalls> peers_;
   const std::unique_ptr<Replica> replica_;
   PlanBroker broker_;
