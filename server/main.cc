@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <map>
 #include <string>
 #include <utility>
 #include <variant>

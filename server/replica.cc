@@ -1,6 +1,5 @@
 #include "server/replica.h"
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <memory>

@@ -1,5 +1,4 @@
 // Who changed what, as operators see it.
-#include <algorithm>
 #include <utility>
 #include <vector>
 

@@ -25,6 +25,7 @@ constexpr std::array<Named<LeaseOf>, kLeaseKinds> kKindPrefixes = {{
 }};
 static_assert(IsByPosition(kKindPrefixes));
 constexpr int kLeaseTries = 8;
+constexpr int32_t kSweptAtOnce = 1000;
 // Of a store: that refuses says so sooner.
 constexpr std::chrono::milliseconds kNoAnswer{500};
 constexpr int kMaxReleases = 1 << 16;
@@ -276,7 +277,7 @@ void Leases::HandOver(LeaseOf of) {
   }
 }
 
-void Leases::Sweep(std::chrono::milliseconds idle, int32_t most) {
+void Leases::Sweep(std::chrono::milliseconds idle) {
   const SteadyTime now = now_();
   const uint64_t session = membership_.session();
   // Those of an earlier session may be another one's by now: whoever needs one asks again.
@@ -291,7 +292,7 @@ void Leases::Sweep(std::chrono::milliseconds idle, int32_t most) {
   }
   if (membership_.lapsed()) return;  // others may have ended this one, and it nobody
   const absl::StatusOr<std::vector<Record>> page =
-      store_.ListRecords(Shelf::kReplicas, kLeasePrefix, swept_, most);
+      store_.ListRecords(Shelf::kReplicas, kLeasePrefix, swept_, kSweptAtOnce);
   if (!page.ok()) return;  // counted and logged by the store's observer
   // A page that lacks damaged records is short, and not the last one.
   swept_ = page->empty() ? "" : page->back().key;

@@ -72,9 +72,9 @@ class Leases {
   // On another thread, soon, unless it is taken once more until then.
   void ReleaseSoon(const LeaseName& name);
   // Blocks on the store; one at a time. Gives back those of jobs that were not used for `idle`, and
-  // takes away those of replicas that have ended, `most` records at a time; none where others may
-  // have ended this one.
-  void Sweep(std::chrono::milliseconds idle, int32_t most = 1000);
+  // takes away those of replicas that have ended, some at a time; none where others may have ended
+  // this one.
+  void Sweep(std::chrono::milliseconds idle);
   // What was to be released soon may not be. Before the store goes.
   void Stop();
 

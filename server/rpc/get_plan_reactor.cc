@@ -1,7 +1,6 @@
 #include "server/rpc/get_plan_reactor.h"
 
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <atomic>
-#include <memory>
 #include <string>
 
 #include "proto/health.grpc.pb.h"

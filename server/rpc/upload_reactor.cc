@@ -1,7 +1,6 @@
 #include "server/rpc/upload_reactor.h"
 
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>

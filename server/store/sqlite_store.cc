@@ -1,7 +1,6 @@
 #include "server/store/sqlite_store.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/escaping.h"

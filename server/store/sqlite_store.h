@@ -100,8 +100,7 @@ class SqliteStore final : public Store {
 
   // SQLite's own check of all structures: lines for people, none if all is well; at most `limit`.
   absl::StatusOr<std::vector<std::string>> CheckStructure(int32_t limit);
-  // Keys whose newest commit was acknowledged and is gone, found when the store was opened.
-  const std::vector<Acknowledged::Entry>& lost() const { return lost_; }
+  // That were acknowledged and are gone, as was found when the store was opened.
   int64_t lost_commits() const { return lost_commits_; }
 
  private:
@@ -125,7 +124,8 @@ class SqliteStore final : public Store {
   absl::Status Connect();
   absl::Status ConnectWithReserve();
   absl::Status FindLostCommits(const Acknowledged::Content& promised);
-  absl::Status MarkLost(int64_t last_commit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
+  absl::Status MarkLost(const std::vector<Acknowledged::Entry>& keys, int64_t last_commit)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   bool TakeLost(int64_t shelf, absl::string_view index_key, bool keep);
   WallTime Now() const { return options_.clock(); }
   int64_t NowMillis() const { return Now().time_since_epoch().count(); }
@@ -246,7 +246,6 @@ class SqliteStore final : public Store {
   bool busy_ ABSL_GUARDED_BY(write_mutex_) =
       false;  // another process let the last one wait in vain
 
-  std::vector<Acknowledged::Entry> lost_;
   int64_t lost_commits_ = 0;
   absl::Mutex lost_mutex_;
   // Could not be written into the database.

@@ -16,7 +16,6 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>

@@ -1,5 +1,4 @@
 // The part of SqliteStore that keeps who changed what.
-#include <algorithm>
 #include <map>
 #include <utility>
 

@@ -289,14 +289,15 @@ absl::Status SqliteStore::FindLostCommits(const Acknowledged::Content& promised)
     return absl::OkStatus();
   }
   lost_commits_ = promised.last_commit - commits;
+  std::vector<Acknowledged::Entry> keys;
   for (const Acknowledged::Entry& entry : promised.entries) {
-    if (entry.commit > commits) lost_.push_back(entry);
+    if (entry.commit > commits) keys.push_back(entry);
   }
   if (commits < promised.merged) {
-    lost_.push_back(
+    keys.push_back(
         {static_cast<uint8_t>(Shelf::kSettings), promised.last_commit, kPlanningOffSetting});
   }
-  for (const Acknowledged::Entry& entry : lost_) {
+  for (const Acknowledged::Entry& entry : keys) {
     const absl::MutexLock lock(&lost_mutex_);
     lost_unmarked_.insert(absl::StrCat(int64_t{entry.what}, ":", entry.key));
   }
@@ -305,12 +306,12 @@ absl::Status SqliteStore::FindLostCommits(const Acknowledged::Content& promised)
         true, absl::StrCat(lost_commits_,
                            " commits that were acknowledged are gone from the end of "
                            "the store; plans and records that they wrote: ",
-                           lost_.size()));
+                           keys.size()));
   }
   if (options_.read_only) return absl::OkStatus();
   const absl::MutexLock lock(&write_mutex_);
   // Else it is told again at the next start, and until then known in memory.
-  const bool marked = MarkLost(promised.last_commit).ok();
+  const bool marked = MarkLost(keys, promised.last_commit).ok();
   const absl::MutexLock lost(&lost_mutex_);
   if (marked) lost_unmarked_.clear();
   return absl::OkStatus();
@@ -318,7 +319,8 @@ absl::Status SqliteStore::FindLostCommits(const Acknowledged::Content& promised)
 
 // A row whose value is 0 speaks of a value that is not there: a read finds it damaged. What stood
 // there before is older than what was acknowledged, and must not be given out.
-absl::Status SqliteStore::MarkLost(int64_t last_commit) {
+absl::Status SqliteStore::MarkLost(const std::vector<Acknowledged::Entry>& keys,
+                                   int64_t last_commit) {
   const auto mark = [&](SqliteDb& db, const Acknowledged::Entry& entry) -> absl::Status {
     db.mutex().AssertHeld();
     const absl::string_view key = entry.key;
@@ -339,7 +341,7 @@ absl::Status SqliteStore::MarkLost(int64_t last_commit) {
   };
   return Write({}, Room::kReserve, [&](SqliteDb& db) -> absl::Status {
     db.mutex().AssertHeld();
-    for (const Acknowledged::Entry& entry : lost_) RETURN_IF_ERROR(mark(db, entry));
+    for (const Acknowledged::Entry& entry : keys) RETURN_IF_ERROR(mark(db, entry));
     return db.Run("UPDATE totals SET commits = ?1 WHERE id = 1", last_commit);
   });
 }

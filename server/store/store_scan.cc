@@ -1,5 +1,4 @@
 // The part of SqliteStore that looks at all of it: lists, figures, checks.
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/escaping.h"

@@ -35,7 +35,6 @@ ScopeSnapshot SnapshotOf(const Scope& scope, SteadyTime now) {
   snapshot.stage = StageName(stage);
   snapshot.size = scope.size();
   snapshot.ranks_waiting = static_cast<int64_t>(scope.ranks().ranks());
-  snapshot.signatures = static_cast<int64_t>(scope.ranks().signatures());
   if (stage == Scope::Stage::kAgreed) snapshot.plan_sha256 = ToHex(scope.agreed().plan_sha256);
   snapshot.pinned = scope.pinned();
   if (stage == Scope::Stage::kFailed) snapshot.error = std::string(scope.verdict().message());
@@ -56,8 +55,6 @@ JobSnapshot SnapshotOf(const Job& job, SteadyTime now) {
   snapshot.id = job.name.second;
   snapshot.generation = job.generation;
   snapshot.unplanned = job.unplanned;
-  snapshot.idle_seconds = Seconds(now - job.used);
-  snapshot.scopes_in_all = static_cast<int64_t>(job.scopes.size());
   for (const auto& [name, scope] : job.scopes) {
     if (snapshot.scopes.size() >= kMaxSnapshotScopes) break;
     snapshot.scopes.push_back(SnapshotOf(*scope, now));

@@ -17,7 +17,6 @@ struct ScopeSnapshot {
   std::string stage;  // "gathering", "agreed", ...
   uint32_t size = 0;
   int64_t ranks_waiting = 0;
-  int64_t signatures = 0;   // of those that wait
   std::string plan_sha256;  // hex; of an agreed scope
   bool pinned = false;
   std::string error;              // of a failed scope
@@ -29,8 +28,6 @@ struct JobSnapshot {
   std::string id;
   uint64_t generation = 0;
   std::optional<std::string> unplanned;
-  double idle_seconds = 0.0;
-  int64_t scopes_in_all = 0;
   std::vector<ScopeSnapshot> scopes;  // by name, at most kMaxSnapshotScopes
 };
 inline constexpr size_t kMaxSnapshotScopes = 64;

@@ -1,5 +1,4 @@
 // The part of PostgresStore that keeps who changed what.
-#include <algorithm>
 #include <random>
 #include <utility>
 

@@ -1,6 +1,5 @@
 #include "server/store/postgres/postgres_store.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
