@@ -64,12 +64,6 @@ constexpr std::chrono::seconds kLoadAgain{5};
 constexpr std::chrono::seconds kCountUptime{1};
 constexpr std::chrono::seconds kLookAtTrust{1};
 
-int64_t NowUnixMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 CostSampleLimits LimitsOf(const CostOptions& options) {
   CostSampleLimits limits;
   limits.total = options.max_samples;
@@ -204,7 +198,7 @@ struct Server::Impl {
   AgreementMetrics agreement_metrics{registry};
   CostMetrics cost_metrics{registry};
   CostCatalog costs{*store, cost_metrics};
-  CostSamples cost_samples{*store, cost_metrics, LimitsOf(options.costs), NowUnixMs};
+  CostSamples cost_samples{*store, cost_metrics, LimitsOf(options.costs), WallNowMs};
   PlanningSwitch planning{*store, /*durable=*/!options.store_dir.empty(), metrics.planning_enabled};
   PlanCache cache;
   RequestMemo memo{kMemoBytes};
@@ -231,7 +225,7 @@ struct Server::Impl {
       {costs, cost_samples, cost_metrics, metrics, timers, options, draining, admission});
   Admin admin;
   std::unique_ptr<grpc::Service> admin_service;
-  Epochs epochs{*store, NowUnixMs};
+  Epochs epochs{*store, WallNowMs};
   Rendezvous rendezvous{timers,
                         [this] { return epochs.Next(); },
                         {},

@@ -30,10 +30,6 @@ int64_t Ms(std::chrono::system_clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
 }
 
-WallTime Now() {
-  return std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
-}
-
 int64_t Value(const prometheus::Gauge& gauge) { return static_cast<int64_t>(gauge.Value()); }
 int64_t Value(const prometheus::Counter& counter) { return static_cast<int64_t>(counter.Value()); }
 
@@ -203,7 +199,7 @@ v1::GetStatusResponse Admin::GetStatus() const {
                                 std::chrono::steady_clock::now() - state.started)
                                 .count();
   status.set_uptime_ms(uptime_ms);
-  status.set_started_ms(Ms(Now()) - uptime_ms);
+  status.set_started_ms(WallNowMs() - uptime_ms);
   FillPlanning(parts_.planning.Get(), *status.mutable_planning());
   FillPlans(status);
   FillLoad(*status.mutable_load());
@@ -255,7 +251,7 @@ absl::StatusOr<v1::PinJobResponse> Admin::PinJob(const v1::PinJobRequest& reques
   if (request.ttl_ms() <= 0 || request.ttl_ms() > kMaxPinMs) {
     return Malformed(absl::StrCat("ttl_ms: ", request.ttl_ms(), ", expected 1 to ", kMaxPinMs));
   }
-  const WallTime expires = Now() + std::chrono::milliseconds(request.ttl_ms());
+  const WallTime expires = WallNow() + std::chrono::milliseconds(request.ttl_ms());
   ASSIGN_OR_RETURN(const uint32_t pinned,
                    parts_.hooks.pin_job(request.tenant(), request.job_id(), expires, by));
   v1::PinJobResponse response;

@@ -1,6 +1,5 @@
 #include "server/admin/job_admin.h"
 
-#include <chrono>
 #include <future>
 #include <string>
 #include <utility>
@@ -93,9 +92,7 @@ absl::StatusOr<v1::UnpinJobResponse> Unpin(Agreement& agreement, const v1::Unpin
 }  // namespace
 
 std::vector<v1::JobStatus> JobsOf(const Agreement& agreement) {
-  const int64_t now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(
-                             std::chrono::system_clock::now().time_since_epoch())
-                             .count();
+  const int64_t now_ms = WallNowMs();
   std::vector<v1::JobStatus> list;
   for (const JobSnapshot& job : agreement.Jobs(std::nullopt, {}, kMostJobs)) {
     for (const ScopeSnapshot& scope : job.scopes) list.push_back(StatusOf(job, scope, now_ms));

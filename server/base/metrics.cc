@@ -4,14 +4,13 @@
 #include <string>
 
 #include "passes/planner.h"
+#include "server/base/add_metric.h"
 #include "server/base/named.h"
 #include "server/base/version.h"
 
 namespace bucketd {
 namespace {
 
-using prometheus::Counter;
-using prometheus::Gauge;
 using prometheus::Histogram;
 using prometheus::Labels;
 using prometheus::Registry;
@@ -89,14 +88,6 @@ static_assert(IsByPosition(kCodeNames));
 const Histogram::BucketBoundaries kSeconds = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01,
                                               0.025,  0.05,    0.1,    0.25,  0.5,    1.0,   2.5,
                                               5.0,    10.0,    30.0,   60.0,  300.0};
-
-Counter& AddCounter(Registry& r, const char* name, const char* help, const Labels& labels = {}) {
-  return prometheus::BuildCounter().Name(name).Help(help).Register(r).Add(labels);
-}
-
-Gauge& AddGauge(Registry& r, const char* name, const char* help, const Labels& labels = {}) {
-  return prometheus::BuildGauge().Name(name).Help(help).Register(r).Add(labels);
-}
 
 Histogram& AddHistogram(Registry& r, const char* name, const char* help,
                         const Labels& labels = {}) {

@@ -2,13 +2,13 @@
 
 #include <string>
 
+#include "server/base/add_metric.h"
 #include "server/base/metrics.h"
 #include "server/base/named.h"
 
 namespace bucketd {
 namespace {
 
-using prometheus::Labels;
 using prometheus::Registry;
 
 constexpr std::array<Named<LeaseOf>, kLeaseKinds> kKinds = {{
@@ -25,16 +25,6 @@ constexpr std::array<Named<ForwardOutcome>, kForwardOutcomes> kOutcomes = {{
     {ForwardOutcome::kBroken, "broken"},
 }};
 static_assert(IsByPosition(kOutcomes));
-
-prometheus::Counter& AddCounter(Registry& r, const char* name, const char* help,
-                                const Labels& labels = {}) {
-  return prometheus::BuildCounter().Name(name).Help(help).Register(r).Add(labels);
-}
-
-prometheus::Gauge& AddGauge(Registry& r, const char* name, const char* help,
-                            const Labels& labels = {}) {
-  return prometheus::BuildGauge().Name(name).Help(help).Register(r).Add(labels);
-}
 
 }  // namespace
 

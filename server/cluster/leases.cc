@@ -77,11 +77,6 @@ Leases::~Leases() { Stop(); }
 
 void Leases::Stop() { releases_.Stop(); }
 
-absl::Mutex& Leases::StripeOf(const LeaseName& name) {
-  // The same stripes in every process, unlike absl's: so a simulation's runs are alike.
-  return stripes_[std::hash<std::string>()(name.key) % stripes_.size()];
-}
-
 bool Leases::HoldsNow(const LeaseName& name) const {
   const auto found = held_.find(name);
   return found != held_.end() && found->second.session == membership_.session() &&
@@ -129,7 +124,7 @@ std::optional<uint64_t> Leases::Drop(const LeaseName& name) {
 }
 
 absl::StatusOr<Lease> Leases::Take(const LeaseName& name, ReadBehind* behind, bool is_others) {
-  const absl::MutexLock busy(&StripeOf(name));
+  const absl::MutexLock busy(&writing_.Of(name.key));
   for (int attempt = 0; attempt < kLeaseTries; ++attempt) {
     if (behind != nullptr) behind->Forget();
     absl::StatusOr<Lease> lease = TakeOnce(name, behind, is_others);
@@ -218,7 +213,7 @@ void Leases::GaveBack(const LeaseName& name) { Drop(name); }
 
 // Whoever holds it knows what stands in the store, unless another one has taken it by now.
 void Leases::Release(const LeaseName& name) {
-  const absl::MutexLock busy(&StripeOf(name));
+  const absl::MutexLock busy(&writing_.Of(name.key));
   ReleaseNow(name);
 }
 
@@ -245,7 +240,7 @@ absl::StatusOr<std::optional<std::string>> Leases::OwnRecord(const std::string& 
 
 void Leases::ReleaseSoon(const LeaseName& name) {
   releases_.TrySubmit([this, name, taken = TakenAs(name)] {
-    const absl::MutexLock busy(&StripeOf(name));
+    const absl::MutexLock busy(&writing_.Of(name.key));
     if (TakenAs(name) == taken) ReleaseNow(name);
   });
 }
@@ -312,7 +307,7 @@ void Leases::SweepRecord(const Record& record) {
     CrashPoint("sweep: a lease gone");
     return;
   }
-  const absl::MutexLock busy(&StripeOf(*name));
+  const absl::MutexLock busy(&writing_.Of(name->key));
   {
     const absl::MutexLock lock(&mutex_);
     if (held_.contains(*name)) return;

@@ -21,6 +21,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 
+#include "server/base/stripes.h"
 #include "server/base/worker_pool.h"
 #include "server/cluster/cluster_metrics.h"
 #include "server/cluster/membership.h"
@@ -110,14 +111,12 @@ class Leases {
   std::vector<LeaseName> HeldWhere(
       const std::function<bool(const LeaseName&, const Held&)>& fits) const;
   void SweepRecord(const Record& record);
-  // Over what is read and then written of one name; of two names it may be the same.
-  absl::Mutex& StripeOf(const LeaseName& name);
 
   Store& store_;
   Membership& membership_;
   ClusterMetrics& metrics_;
   const Membership::Now now_;
-  std::array<absl::Mutex, 16> stripes_;
+  Stripes writing_;  // by the name's key, over what is read and then written
   mutable absl::Mutex mutex_;
   std::map<LeaseName, Held> held_ ABSL_GUARDED_BY(mutex_);
   uint64_t takes_ ABSL_GUARDED_BY(mutex_) = 0;

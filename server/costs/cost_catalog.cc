@@ -1,7 +1,6 @@
 #include "server/costs/cost_catalog.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <iterator>
 #include <utility>
@@ -36,12 +35,6 @@ std::string NameKey(absl::string_view name) { return absl::StrCat(kNamePrefix, n
 
 std::string VersionKey(absl::string_view name, int32_t version) {
   return absl::StrCat(kVersionPrefix, name, "/", absl::StrFormat("%010d", version));
-}
-
-int64_t NowUnixMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
 }
 
 // Calls `take` with every record whose key begins with `prefix`.
@@ -328,7 +321,7 @@ absl::StatusOr<CostCatalog::Added> CostCatalog::AddOnce(CostProfile profile, Pro
   if (number != 0 && number != written) return Added{InfoOf(name, entry, number), true};
   if (number == 0) {
     number = entry.next_version++;
-    entry.versions[number] = {kept, origin, std::string(by), NowUnixMs()};
+    entry.versions[number] = {kept, origin, std::string(by), WallNowMs()};
   }
   // A version without its name's record is another server's that is being added.
   if (!entry.stored.has_value() && entry.promoted.empty()) {

@@ -1,11 +1,11 @@
 #include "server/costs/cost_metrics.h"
 
+#include "server/base/add_metric.h"
 #include "server/base/named.h"
 
 namespace bucketd {
 namespace {
 
-using prometheus::Labels;
 using prometheus::Registry;
 
 constexpr std::array<Named<SampleResult>, kSampleResults> kSampleNames = {{
@@ -29,15 +29,6 @@ constexpr std::array<Named<ProposalResult>, kProposalResults> kProposalNames = {
     {ProposalResult::kError, "error"},
 }};
 static_assert(IsByPosition(kProposalNames));
-
-prometheus::Counter& AddCounter(Registry& r, const char* name, const char* help,
-                                const Labels& labels = {}) {
-  return prometheus::BuildCounter().Name(name).Help(help).Register(r).Add(labels);
-}
-
-prometheus::Gauge& AddGauge(Registry& r, const char* name, const char* help) {
-  return prometheus::BuildGauge().Name(name).Help(help).Register(r).Add({});
-}
 
 }  // namespace
 

@@ -1,12 +1,9 @@
 #include "server/identity/identity_metrics.h"
 
+#include "server/base/add_metric.h"
+
 namespace bucketd {
 namespace {
-
-prometheus::Counter& AddCounter(prometheus::Registry& r, const char* name, const char* help,
-                                const prometheus::Labels& labels) {
-  return prometheus::BuildCounter().Name(name).Help(help).Register(r).Add(labels);
-}
 
 constexpr char kReloads[] = "bucketd_identity_reloads_total";
 constexpr char kReloadsHelp[] =

@@ -1,26 +1,17 @@
 #include "server/jobs/agreement_metrics.h"
 
+#include "server/base/add_metric.h"
 #include "server/base/metrics.h"
 #include "server/base/named.h"
 
 namespace bucketd {
 namespace {
 
-using prometheus::Labels;
 using prometheus::Registry;
 
 // All ranks of a launch come within seconds, or one is minutes late.
 const prometheus::Histogram::BucketBoundaries kSeconds = {
     0.001, 0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0};
-
-prometheus::Counter& AddCounter(Registry& r, const char* name, const char* help,
-                                const Labels& labels = {}) {
-  return prometheus::BuildCounter().Name(name).Help(help).Register(r).Add(labels);
-}
-
-prometheus::Gauge& AddGauge(Registry& r, const char* name, const char* help) {
-  return prometheus::BuildGauge().Name(name).Help(help).Register(r).Add({});
-}
 
 constexpr char kUnpinned[] = "bucketd_agreements_unpinned_total";
 constexpr char kUnpinnedHelp[] = "Agreed plans that were handed out without a pin.";

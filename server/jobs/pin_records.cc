@@ -70,10 +70,6 @@ std::string SetExpiry(const Record& record, WallTime expires) {
 
 }  // namespace
 
-WallTime WallNow() {
-  return std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
-}
-
 std::optional<Kept> KeptBy(const Record& record) {
   if (IsPin(record.key)) {
     const auto pin = Parse<v1::PinRecord>(record);

@@ -15,8 +15,6 @@
 
 namespace bucketd {
 
-WallTime WallNow();
-
 struct Kept {
   WallTime expires;
   uint32_t ranks = 0;

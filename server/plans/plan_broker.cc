@@ -1,6 +1,5 @@
 #include "server/plans/plan_broker.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,15 +11,6 @@ namespace bucketd {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// Our own answer says what was waited for; it has to be there before the client's deadline is.
-constexpr std::chrono::milliseconds kMaxAnswerMargin{250};
-
-SteadyTime AnswerBy(SteadyTime deadline) {
-  const SteadyTime now = Clock::now();
-  if (deadline <= now) return now;
-  return deadline - std::min<Clock::duration>(kMaxAnswerMargin, (deadline - now) / 4);
-}
 
 absl::Status DrainingError() { return MakeError(Reason::kDraining, "the server is shutting down"); }
 
@@ -170,8 +160,8 @@ PlanBroker::CallId PlanBroker::AddCaller(Flight& flight, const PlanRequest& requ
   caller.share = {outer, inner, request.graph_key};
   shares_.Add(caller.share, call);
   caller.done = std::move(done);
-  caller.deadline_timer =
-      parts_.timers.Schedule(AnswerBy(deadline), [this, call] { DeadlineReached(call); });
+  caller.deadline_timer = parts_.timers.Schedule(AnswerBy(deadline, Clock::now()),
+                                                 [this, call] { DeadlineReached(call); });
   parts_.metrics.waiting_callers.Increment();
   return call;
 }

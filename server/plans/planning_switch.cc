@@ -1,6 +1,5 @@
 #include "server/plans/planning_switch.h"
 
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -16,12 +15,6 @@ namespace {
 // "<milliseconds since 1970> <why>".
 constexpr const char* kKey = kPlanningOffSetting;
 constexpr int kTries = 8;  // while others write the same setting
-
-int64_t NowMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 PlanningSwitch::State Parse(const std::string& record) {
   PlanningSwitch::State state;
@@ -112,7 +105,7 @@ absl::StatusOr<bool> PlanningSwitch::Follow(const Told& last) {
   known_.clear();
   State found;
   if (damaged) {
-    found = {.enabled = false, .why = kDamaged, .since_ms = NowMs()};
+    found = {.enabled = false, .why = kDamaged, .since_ms = WallNowMs()};
   } else if (record->has_value()) {
     found = Parse(**record);
     known_.insert(**record);
@@ -120,7 +113,7 @@ absl::StatusOr<bool> PlanningSwitch::Follow(const Told& last) {
   found.persisted = durable_;
   const State& now = last.state;
   if (found.enabled && !now.enabled) {
-    found.since_ms = NowMs();
+    found.since_ms = WallNowMs();
     spdlog::warn("planning is on again");
   } else if (!found.enabled && (now.enabled || found.why != now.why)) {
     spdlog::warn("planning is off: {}", found.why);
@@ -211,7 +204,7 @@ absl::Status PlanningSwitch::Set(bool enabled, absl::string_view why, const Acto
     told_.owed = true;
     told_.by = by;
     told_.before = OnOrOff(told_.state);
-    Show({.enabled = enabled, .why = std::string(why), .since_ms = NowMs()});
+    Show({.enabled = enabled, .why = std::string(why), .since_ms = WallNowMs()});
   }
   spdlog::warn("planning switched {}: {}", enabled ? "on" : "off", std::string(why));
   // Of two operators at once the one who was heard last here is the one who is stored last.

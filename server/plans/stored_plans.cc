@@ -86,8 +86,7 @@ void StoredPlans::Refresh() {
   } while (used.size() == kUsesAtATime);
   const absl::StatusOr<StoreStats> stats = parts_.store.Stats();
   if (stats.ok()) {
-    parts_.metrics.Show(*stats, std::chrono::time_point_cast<std::chrono::milliseconds>(
-                                    std::chrono::system_clock::now()));
+    parts_.metrics.Show(*stats, WallNow());
   } else {
     parts_.metrics.Problem(false, stats.status().message());
   }

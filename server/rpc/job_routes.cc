@@ -19,14 +19,6 @@ using std::chrono::milliseconds;
 constexpr size_t kMostKnown = size_t{1} << 16;
 constexpr milliseconds kFirstPause{50};
 constexpr milliseconds kLongestPause{500};
-// Our own answer has to be there before the caller's deadline is.
-constexpr milliseconds kAnswerMargin{250};
-
-SteadyTime AnswerBy(SteadyTime deadline) {
-  const SteadyTime now = Clock::now();
-  if (deadline <= now) return now;
-  return deadline - std::min<Clock::duration>(kAnswerMargin, (deadline - now) / 4);
-}
 
 absl::Status CancelledError() { return MakeError(Reason::kCancelled, "the caller went away"); }
 
@@ -54,8 +46,8 @@ JobRoutes::CallId JobRoutes::Take(RanksCall asks, Done done, Here here) {
     call.asks = std::move(asks);
     call.done = std::move(done);
     call.here = std::move(here);
-    call.deadline_timer =
-        parts_.timers.Schedule(AnswerBy(call.asks.deadline), [this, id] { AtDeadline(id); });
+    call.deadline_timer = parts_.timers.Schedule(AnswerBy(call.asks.deadline, Clock::now()),
+                                                 [this, id] { AtDeadline(id); });
   }
   if (gives_way != 0) {
     End(gives_way, MakeError(Reason::kOverloaded,
@@ -347,7 +339,8 @@ void JobRoutes::Again(CallId id, Leg leg, const ReplicaId& was,
 bool JobRoutes::DeadlineIsOver(CallId id) const {
   const absl::MutexLock lock(&mutex_);
   const auto found = calls_.find(id);
-  return found != calls_.end() && AnswerBy(found->second.asks.deadline) <= Clock::now();
+  const SteadyTime now = Clock::now();
+  return found != calls_.end() && AnswerBy(found->second.asks.deadline, now) <= now;
 }
 
 void JobRoutes::Look() {

@@ -1,6 +1,5 @@
 #include "server/rpc/rendezvous_service.h"
 
-#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -21,16 +20,8 @@ namespace {
 using grpc::ByteBuffer;
 using grpc::CallbackServerContext;
 
-// An answer that comes at the deadline is an answer that nobody reads.
-constexpr std::chrono::milliseconds kMaxMargin{250};
-
-SteadyTime DeadlineOf(const CallbackServerContext& context, std::chrono::milliseconds max_wait) {
-  const auto wall_now = std::chrono::system_clock::now();
-  const auto now = std::chrono::steady_clock::now();
-  const auto deadline = context.deadline();  // time_point::max() if the caller has none
-  if (deadline >= wall_now + max_wait) return now + max_wait;
-  const auto left = deadline - wall_now;
-  return now + left - std::min<decltype(left)>(kMaxMargin, left / 4);
+SteadyTime AnswerBy(const CallbackServerContext& context, std::chrono::milliseconds max_wait) {
+  return bucketd::AnswerBy(DeadlineOf(context, max_wait), std::chrono::steady_clock::now());
 }
 
 v1::RendezvousResponse ToProto(const Rendezvous::Met& met) {
@@ -149,12 +140,12 @@ class RendezvousService final : public Service {
   grpc::ServerUnaryReactor* Rendezvous(CallbackServerContext* context, const ByteBuffer* request,
                                        ByteBuffer* response) override {
     return new RendezvousReactor(rendezvous_, admission_, metrics_, context, RequestBytes(request),
-                                 response, DeadlineOf(*context, max_wait_));
+                                 response, AnswerBy(*context, max_wait_));
   }
   grpc::ServerUnaryReactor* WatchEpoch(CallbackServerContext* context, const ByteBuffer* request,
                                        ByteBuffer* response) override {
     return new WatchReactor(rendezvous_, admission_, metrics_, context, RequestBytes(request),
-                            response, DeadlineOf(*context, max_wait_));
+                            response, AnswerBy(*context, max_wait_));
   }
   grpc::ServerUnaryReactor* EndEpoch(CallbackServerContext* context, const ByteBuffer* request,
                                      ByteBuffer* response) override {

@@ -9,10 +9,9 @@
 
 #include "absl/strings/string_view.h"
 
-namespace bucketd {
+#include "server/store/wall_time.h"
 
-// Wall clock, in milliseconds since 1970.
-using WallTime = std::chrono::time_point<std::chrono::system_clock, std::chrono::milliseconds>;
+namespace bucketd {
 
 // The tenant of what belongs to all of them; "" is the default one.
 inline constexpr char kAllTenants[] = "*";

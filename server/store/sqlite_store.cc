@@ -58,12 +58,7 @@ absl::Status IndexError(const absl::Status& status) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(SqliteStoreOptions options) {
-  if (!options.clock) {
-    options.clock = [] {
-      return std::chrono::time_point_cast<std::chrono::milliseconds>(
-          std::chrono::system_clock::now());
-    };
-  }
+  if (!options.clock) options.clock = WallNow;
   auto store = std::unique_ptr<SqliteStore>(new SqliteStore(std::move(options)));
   const absl::Status connected = store->ConnectWithReserve();
   if (connected.ok()) return store;

@@ -7,17 +7,14 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 
+#include "server/base/add_metric.h"
 #include "server/base/log.h"
 #include "server/base/named.h"
 
 namespace bucketd {
 namespace {
 
-using prometheus::BuildCounter;
-using prometheus::BuildGauge;
 using prometheus::Counter;
-using prometheus::Gauge;
-using prometheus::Labels;
 using prometheus::Registry;
 
 constexpr std::array<Named<StoreValue>, kStoreValues> kValues = {{
@@ -39,14 +36,6 @@ constexpr std::array<Named<StoreWrite>, kStoreWrites> kWrites = {{
 }};
 static_assert(IsByPosition(kWrites));
 constexpr std::chrono::minutes kQuiet{1};
-
-Counter& AddCounter(Registry& r, const char* name, const char* help, const Labels& labels = {}) {
-  return BuildCounter().Name(name).Help(help).Register(r).Add(labels);
-}
-
-Gauge& AddGauge(Registry& r, const char* name, const char* help) {
-  return BuildGauge().Name(name).Help(help).Register(r).Add({});
-}
 
 }  // namespace
 
@@ -103,9 +92,7 @@ void StoreMetrics::Note(std::atomic<bool>& failing,
   } else if (trouble.has_value()) {
     trouble->why = std::string(why);
   } else {
-    trouble = StoreTrouble{
-        std::string(why),
-        std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now())};
+    trouble = StoreTrouble{std::string(why), WallNow()};
   }
 }
 

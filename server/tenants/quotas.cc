@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "passes/base/status_macros.h"
+#include "server/base/add_metric.h"
 #include "server/base/errors.h"
 
 namespace bucketd {
@@ -39,11 +40,9 @@ Words WordsOf(Quota quota) {
 }
 
 prometheus::Counter& Reloads(prometheus::Registry& registry, const char* result) {
-  return prometheus::BuildCounter()
-      .Name("bucketd_tenants_reloads_total")
-      .Help("Times that the tenants file was read again; refused: what was in force stays.")
-      .Register(registry)
-      .Add({{"result", result}});
+  return AddCounter(registry, "bucketd_tenants_reloads_total",
+                    "Times that the tenants file was read again; refused: what was in force stays.",
+                    {{"result", result}});
 }
 
 }  // namespace
