@@ -4,15 +4,11 @@
 #include <type_traits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
 #include "passes/base/status_macros.h"
 #include "proto/admin.grpc.pb.h"
-#include "server/base/errors.h"
 #include "server/base/worker_pool.h"
 #include "server/rpc/request_bytes.h"
-#include "server/rpc/request_scope.h"
-#include "server/rpc/status_grpc.h"
+#include "server/rpc/unary_call.h"
 
 namespace bucketd {
 namespace {
@@ -89,7 +85,6 @@ class AdminService final : public AdminMethods {
 #undef CALL
 
  private:
-  // gRPC keeps response and context until the reactor is done.
   template <typename Request, typename Call>
   grpc::ServerUnaryReactor* Answer(Method method, CallbackServerContext* context, Call call,
                                    const ByteBuffer* given, ByteBuffer* response) {
@@ -116,21 +111,8 @@ class AdminService final : public AdminMethods {
 
   grpc::ServerUnaryReactor* Run(Method method, CallbackServerContext* context,
                                 std::function<absl::Status(const Caller&)> call) {
-    auto scope = std::make_shared<RequestScope>(method, metrics_);
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const auto end = [scope, reactor, context](const absl::Status& status) {
-      reactor->Finish(EndRequest(*scope, *context, status, absl::StrCat("peer=", context->peer())));
-    };
-    absl::StatusOr<Caller> caller = admission_.Admit(method, *context);
     WorkerPool& pool = method == Method::kSetPlanning ? switch_pool_ : pool_;
-    if (!caller.ok()) {
-      end(caller.status());
-    } else if (!pool.TrySubmit([end, call = std::move(call), caller = *std::move(caller)] {
-                 end(call(caller));
-               })) {
-      end(MakeError(Reason::kOverloaded, "too many Admin calls wait"));
-    }
-    return reactor;
+    return RunOn(pool, "Admin calls", {method, *context, admission_, metrics_}, std::move(call));
   }
 
   Admin& admin_;

@@ -20,6 +20,7 @@
 #include "server/rpc/request_bytes.h"
 #include "server/rpc/request_scope.h"
 #include "server/rpc/status_grpc.h"
+#include "server/rpc/unary_call.h"
 
 namespace bucketd {
 namespace {
@@ -425,34 +426,19 @@ class CostService final : public CostMethods {
         most);
   }
 
-  // gRPC keeps response and context until the reactor is done.
   template <typename Request, typename Call>
   grpc::ServerUnaryReactor* Run(Method method, CallbackServerContext* context,
                                 const ByteBuffer* given, ByteBuffer* response, Call call,
                                 int64_t most = kMostRequestBytes) {
-    auto scope = std::make_shared<RequestScope>(method, parts().metrics);
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const auto end = [scope, reactor, context](const absl::Status& status) {
-      reactor->Finish(EndRequest(*scope, *context, status, absl::StrCat("peer=", context->peer())));
-    };
-    const auto answer = [call, response, most](RequestBytes& bytes,
-                                               const Actor& by) -> absl::Status {
-      ASSIGN_OR_RETURN(const Request request, bytes.Read<Request>(most));
-      const auto said = call(request, by);
-      if (said.ok()) *response = ToBytes(*said);
-      return said.status();
-    };
-    RequestBytes bytes(given);
-    const absl::StatusOr<Caller> caller = parts().admission.Admit(method, *context);
-    if (!caller.ok()) {
-      end(caller.status());
-    } else if (!shared_.pool.TrySubmit(
-                   [end, answer, bytes, by = ActorOf(*caller, *context)]() mutable {
-                     end(answer(bytes, by));
-                   })) {
-      end(MakeError(Reason::kOverloaded, "too many calls about cost profiles wait"));
-    }
-    return reactor;
+    return RunOn(shared_.pool, "calls about cost profiles",
+                 {method, *context, parts().admission, parts().metrics},
+                 [call, bytes = RequestBytes(given), response, context,
+                  most](const Caller& caller) mutable -> absl::Status {
+                   ASSIGN_OR_RETURN(const Request request, bytes.Read<Request>(most));
+                   const auto said = call(request, ActorOf(caller, *context));
+                   if (said.ok()) *response = ToBytes(*said);
+                   return said.status();
+                 });
   }
 
   Shared shared_;

@@ -11,14 +11,13 @@
 #include "passes/base/status_macros.h"
 #include "proto/peer.grpc.pb.h"
 #include "server/admin/job_list.h"
-#include "server/base/errors.h"
 #include "server/base/worker_pool.h"
 #include "server/rpc/forwarded.h"
 #include "server/rpc/job_routes.h"
 #include "server/rpc/reading_reactor.h"
 #include "server/rpc/request_bytes.h"
-#include "server/rpc/request_scope.h"
 #include "server/rpc/status_grpc.h"
+#include "server/rpc/unary_call.h"
 #include "server/store/crash_point.h"
 
 namespace bucketd {
@@ -156,21 +155,10 @@ class PeerService final : public PeerMethods {
   grpc::ServerUnaryReactor* Run(Method method, CallbackServerContext& context,
                                 const ByteBuffer* given, ByteBuffer* reply, int64_t most,
                                 Call call) {
-    auto scope = std::make_shared<RequestScope>(method, parts_.metrics);
-    grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
-    const auto end = [scope, reactor, &context](const absl::Status& status) {
-      reactor->Finish(EndRequest(*scope, context, status, ""));
-    };
-    RequestBytes bytes(given);
-    const absl::Status admitted = parts_.admission.Admit(method, context).status();
-    if (!admitted.ok()) {
-      end(admitted);
-    } else if (!pool_.TrySubmit([this, end, call, bytes, most, reply]() mutable {
-                 end(Answer<Request>(bytes, most, call, *reply));
-               })) {
-      end(MakeError(Reason::kOverloaded, "too many calls of replicas wait"));
-    }
-    return reactor;
+    return RunOn(pool_, "calls of replicas", {method, context, parts_.admission, parts_.metrics},
+                 [this, call, bytes = RequestBytes(given), most, reply](const Caller&) mutable {
+                   return Answer<Request>(bytes, most, call, *reply);
+                 });
   }
 
   template <typename Request, typename Call>
