@@ -411,8 +411,13 @@ AdminHooks Server::Impl::Hooks() {
   AddJobHooks(agreement, pins, hooks);
   hooks.tenants = [this] { return quotas.List(); };
   hooks.store_health = [this] { return store_metrics->Health(); };
-  hooks.displaced_jobs = [this] {
-    return static_cast<int64_t>(agreement_metrics.tally(Tally::kDisplaced).Value());
+  hooks.add_given_up = [this](v1::GivenUp& given_up) {
+    const auto count = [this](Tally tally) {
+      return static_cast<int64_t>(agreement_metrics.tally(tally).Value());
+    };
+    given_up.set_jobs(count(Tally::kDisplaced));
+    given_up.set_job_places(count(Tally::kJobDisplaced));
+    given_up.set_ranks(count(Tally::kRankDisplaced));
   };
   hooks.cost_profiles = [this] {
     std::vector<v1::CostProfileStatus> all;

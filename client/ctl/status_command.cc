@@ -53,11 +53,13 @@ std::string LoadText(const v1::LoadStatus& load) {
 }
 
 std::string GivenUpText(const v1::GivenUp& g) {
-  return absl::StrCat(WithThousands(g.callers()), " callers, ", WithThousands(g.computations()),
-                      " computations, ", WithThousands(g.uploads()), " uploads and ",
-                      WithThousands(g.jobs()), " jobs made room for others; ",
-                      WithThousands(g.abandoned()), " computations had no caller left; ",
-                      WithThousands(g.connections()), " connections flooded");
+  return absl::StrCat(
+      WithThousands(g.callers()), " callers, ", WithThousands(g.ranks()), " ranks, ",
+      WithThousands(g.job_places()), " jobs, ", WithThousands(g.computations()), " computations, ",
+      WithThousands(g.uploads()), " uploads, ", WithThousands(g.reports()), " reports and ",
+      WithThousands(g.groups()), " groups made room for others; ", WithThousands(g.jobs()),
+      " jobs lost their pins to others of their tenant; ", WithThousands(g.abandoned()),
+      " computations had no caller left; ", WithThousands(g.connections()), " connections flooded");
 }
 
 std::string StoreText(const v1::StoreStatus& store) {

@@ -148,7 +148,9 @@ void Admin::FillGivenUp(v1::GivenUp& given_up) const {
   given_up.set_callers(Value(m.displaced_callers));
   given_up.set_computations(Value(m.displaced_computations));
   given_up.set_uploads(Value(m.displaced_uploads));
-  given_up.set_jobs(parts_.hooks.displaced_jobs());
+  given_up.set_groups(Value(m.displaced_groups));
+  given_up.set_reports(Value(m.displaced_reports));
+  parts_.hooks.add_given_up(given_up);
   given_up.set_abandoned(Value(m.computations_dropped));
   given_up.set_connections(Value(m.connections_closed));
 }

@@ -57,7 +57,7 @@ struct AdminHooks {
   std::function<std::vector<v1::CostProfileStatus>()> cost_profiles;
   std::function<StoreHealth()> store_health;
   std::function<std::vector<TenantUse>()> tenants;
-  std::function<int64_t()> displaced_jobs;  // since the start
+  std::function<void(v1::GivenUp& given_up)> add_given_up;  // jobs and their ranks
   std::function<ClusterView()> cluster;
 };
 

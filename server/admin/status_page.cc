@@ -275,9 +275,13 @@ void AddGivenUp(const v1::GivenUp& g, Html& html) {
          << why << "</tr>\n";
   };
   row("waiting callers", g.callers(), "their peer or tenant had most of max-waiting");
+  row("waiting ranks", g.ranks(), "their peer or tenant had most of max-waiting-ranks");
+  row("jobs with waiting ranks", g.job_places(), "their peer or tenant had most of max-jobs");
   row("queued computations", g.computations(), "their peer or tenant had most of compute-queue");
   row("uploads", g.uploads(), "the slowest, or of the peer that had most of max-uploads");
-  row("jobs", g.jobs(), "those of the fewest ranks, where max-pins-per-tenant was used up");
+  row("reports of costs", g.reports(), "the slowest, or of the peer that had most places");
+  row("groups of agents", g.groups(), "their peer or tenant had most places");
+  row("pins of jobs", g.jobs(), "those of the fewest ranks, where max-pins-per-tenant was used up");
   row("computations without callers", g.abandoned(), "nobody waited for them any more");
   row("connections", g.connections(), "they flooded the server with frames");
   html << "</table>\n";

@@ -116,6 +116,36 @@ TEST_F(AdminStoreTest, ALimitCutsAListAndSaysSo) {
   EXPECT_FALSE(admin_->ListPlans(list)->truncated());
 }
 
+TEST_F(AdminStoreTest, EachKindOfWhatWasGivenUpIsShownByItself) {
+  AdminHooks hooks;
+  hooks.jobs = [] { return std::vector<v1::JobStatus>(); };
+  hooks.cost_profiles = [] { return std::vector<v1::CostProfileStatus>(); };
+  hooks.store_health = [] { return StoreHealth(); };
+  hooks.tenants = [] { return std::vector<TenantUse>(); };
+  hooks.add_given_up = [](v1::GivenUp& given_up) {
+    given_up.set_ranks(1);
+    given_up.set_job_places(2);
+    given_up.set_jobs(3);
+  };
+  metrics_.displaced_callers.Increment(4);
+  metrics_.displaced_computations.Increment(5);
+  metrics_.displaced_uploads.Increment(6);
+  metrics_.displaced_reports.Increment(7);
+  metrics_.displaced_groups.Increment(8);
+  metrics_.computations_dropped.Increment(9);
+  metrics_.connections_closed.Increment(10);
+  const Admin admin({options_, metrics_, cache_, *planning_, *store_, "",
+                     [] { return ServerState{}; }, std::move(hooks)});
+  const std::string page = StatusPage(admin.GetStatus());
+  int n = 0;
+  for (const char* what : {"waiting ranks", "jobs with waiting ranks", "pins of jobs",
+                           "waiting callers", "queued computations", "uploads", "reports of costs",
+                           "groups of agents", "computations without callers", "connections"}) {
+    EXPECT_THAT(page,
+                HasSubstr(absl::StrCat("<td class=w>", what, "<td class=\"n warn\">", ++n, "<")));
+  }
+}
+
 TEST_F(AdminStoreTest, TheSwitchOutlivesTheProcess) {
   ASSERT_TRUE(planning_->Set(false, "INC-7", ServerItself()).ok());
   {

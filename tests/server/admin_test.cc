@@ -170,23 +170,25 @@ TEST_F(AdminServerTest, EveryFieldOfTheStatusIsFilledAndShown) {
 
   std::vector<std::string> unset;
   FindUnset(status, "", unset);
-  EXPECT_THAT(unset, ::testing::UnorderedElementsAre(
-                         // Nobody said why planning is on.
-                         "planning.why",
-                         // And what was said of it is in the store.
-                         "planning.not_stored",
-                         // Nothing was dropped, is under way, or fails.
-                         "caches.evictions", "load.computing", "load.queued", "load.waiting",
-                         "load.uploads", "given_up.callers", "given_up.computations",
-                         "given_up.uploads", "given_up.jobs", "given_up.abandoned",
-                         "given_up.connections", "store.error", "store.reading", "store.writing",
-                         "store.failed_reads", "store.failed_writes", "store.damage",
-                         // A rank that waits has nothing to tell yet.
-                         "jobs.about",
-                         // This server is no replica.
-                         "cluster", "jobs.replica", "jobs.has_lease",
-                         // The default tenant, which has no entry and was refused nothing.
-                         "tenants.tenant", "tenants.named", "tenants.quotas.refused"));
+  EXPECT_THAT(
+      unset,
+      ::testing::UnorderedElementsAre(
+          // Nobody said why planning is on.
+          "planning.why",
+          // And what was said of it is in the store.
+          "planning.not_stored",
+          // Nothing was dropped, is under way, or fails.
+          "caches.evictions", "load.computing", "load.queued", "load.waiting", "load.uploads",
+          "given_up.callers", "given_up.computations", "given_up.uploads", "given_up.jobs",
+          "given_up.abandoned", "given_up.connections", "given_up.ranks", "given_up.job_places",
+          "given_up.groups", "given_up.reports", "store.error", "store.reading", "store.writing",
+          "store.failed_reads", "store.failed_writes", "store.damage",
+          // A rank that waits has nothing to tell yet.
+          "jobs.about",
+          // This server is no replica.
+          "cluster", "jobs.replica", "jobs.has_lease",
+          // The default tenant, which has no entry and was refused nothing.
+          "tenants.tenant", "tenants.named", "tenants.quotas.refused"));
   EXPECT_EQ(status.plans().store_hits(), 1);
   EXPECT_EQ(status.plans().hits(), 2);
   EXPECT_EQ(status.plans().computed(), 1);
@@ -286,13 +288,42 @@ TEST_F(AdminServerTest, WhatWasGivenUpIsCountedAndShown) {
   EXPECT_EQ(now.jobs(), 1);
   EXPECT_EQ(now.abandoned(), 1);
   EXPECT_THAT(Ctl("status").first,
-              HasSubstr("given up    1 callers, 1 computations, 1 uploads and 1 jobs made room for "
-                        "others; 1 computations had no caller left; 1 connections flooded"));
-  const std::string page = StatusPage(*admin_->GetStatus());
-  for (const char* what : {"waiting callers", "queued computations", "uploads", "jobs",
-                           "computations without callers", "connections"}) {
-    EXPECT_THAT(page, HasSubstr(absl::StrCat("<td class=w>", what, "<td class=\"n warn\">1<")));
+              HasSubstr("given up    1 callers, 0 ranks, 0 jobs, 1 computations, 1 uploads, 0 "
+                        "reports and 0 groups made room for others; 1 jobs lost their pins to "
+                        "others of their tenant; 1 computations had no caller left; 1 connections "
+                        "flooded"));
+}
+
+TEST_F(AdminServerTest, RanksAndJobsThatGaveWayAreCountedApart) {
+  options_.max_jobs = 2;
+  options_.max_waiting_ranks = 4;
+  StartServerWithAdmin();
+  std::vector<std::future<Reply>> calls;
+  const auto ask = [&](const std::string& tenant, const std::string& job, uint32_t rank) {
+    v1::GetPlanRequest request = JobRequest(1, job);
+    request.set_tenant(tenant);
+    request.mutable_job()->set_size(6);
+    request.mutable_job()->set_rank(0, rank);
+    calls.push_back(std::async(std::launch::async,
+                               [=, this] { return GetPlan(request, milliseconds(60'000)); }));
+  };
+  const auto wait = [&](int ranks) {
+    return Eventually([&] { return Metric("bucketd_agreement_waiting_ranks") == ranks; });
+  };
+  ask("b", "1", 0);
+  ASSERT_TRUE(wait(1));
+  ask("b", "2", 0);
+  ASSERT_TRUE(wait(2));
+  ASSERT_TRUE(GetPlan(JobRequest(1, "ours")).response.has_plan());
+  EXPECT_EQ(ReasonOf(calls[1].get().status), "OVERLOADED") << "one of b's jobs gives way";
+  for (const uint32_t rank : {1U, 2U, 3U}) {
+    ask("b", "1", rank);
+    ASSERT_TRUE(wait(static_cast<int>(rank) + 1));
   }
+  ask("", "more", 0);
+  EXPECT_EQ(ReasonOf(calls[4].get().status), "OVERLOADED") << "and one of its ranks";
+  EXPECT_THAT(Ctl("status").first, HasSubstr("0 callers, 1 ranks, 1 jobs, "));
+  server_->BeginDrain();
 }
 
 TEST_F(AdminServerTest, StatusCountsAllScopesThatWaitAlsoThoseThatItDoesNotList) {
