@@ -11,6 +11,7 @@
 #include "passes/pass/numerics.h"
 #include "passes/pass/payload_order.h"
 #include "passes/plan/storage.h"
+#include "passes/sim/bucket_costs.h"
 
 namespace bucketd::search {
 namespace {

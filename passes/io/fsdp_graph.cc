@@ -65,8 +65,7 @@ class Writer {
     Mesh mesh;
     mesh.dims.push_back({kMeshDim, step_.ranks, options_.ranks_per_node, ""});
     mesh.device_type = step_.on_gpu ? "cuda" : "cpu";
-    return CapturedGraph{
-        *std::move(graph), std::move(costs), true, std::move(mesh), "joint", {}, {}};
+    return CapturedGraph{*std::move(graph), std::move(costs), true, std::move(mesh), "joint", {}};
   }
 
  private:

@@ -52,7 +52,7 @@ AgreementMetrics::AgreementMetrics(Registry& r)
       pins(AddGauge(r, "bucketd_pins", "Plans that are pinned for jobs, one a scope.")) {
   for (size_t i = 0; i < kTallies; ++i) {
     const Tallied& row = kTallied[i];
-    Labels labels;
+    prometheus::Labels labels;
     if (row.label != nullptr) labels.emplace(row.label, row.label_value);
     tallies_[i] = &AddCounter(r, row.name, row.help, labels);
   }

@@ -80,7 +80,7 @@ class Maker {
     AddParameters();
     if (kind_.passes != Passes::kBackward) Forward();
     if (kind_.passes != Passes::kForward) Backward();
-    CapturedGraph made{net_.Build(), {}, true, {}, "", {}, {}};
+    CapturedGraph made{net_.Build(), {}, true, {}, "", {}};
     made.costs.node_us.assign(static_cast<size_t>(made.graph.size()), 0.0);
     for (const auto& [node, us] : kernel_us_) {
       made.costs.node_us[static_cast<size_t>(node)] = us;
