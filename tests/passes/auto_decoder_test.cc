@@ -351,7 +351,9 @@ TEST(NumberSet, IsASetWhoseSmallestIsAtHand) {
         plain.erase(plain.begin());
       }
       ASSERT_EQ(numbers.empty(), plain.empty());
-      if (!plain.empty()) ASSERT_EQ(numbers.front(), *plain.begin());
+      if (!plain.empty()) {
+        ASSERT_EQ(numbers.front(), *plain.begin());
+      }
       const auto next = plain.lower_bound(i);
       ASSERT_EQ(numbers.Next(i), next == plain.end() ? -1 : *next);
     }
