@@ -56,7 +56,8 @@ class Explorer final : private RandomWorld {
     lives_.push_back(NewLife());
     if (Chance(40)) lives_.push_back(NewLife());
     differing_ = Chance(30);
-    failing_ = Chance(30);
+    failing_ = Chance(limits_.taken_over_after.count() != 0 ? 60 : 30);
+    away_ = Chance(30);
   }
 
   // "" or what was violated, with everything that led there.
@@ -100,7 +101,7 @@ class Explorer final : private RandomWorld {
   }
 
   void Disturb(Life& life) {
-    switch (Any(14)) {
+    switch (Any(16)) {
       case 0:
         ++generation_;
         fresh_ = Chance(25);
@@ -129,9 +130,11 @@ class Explorer final : private RandomWorld {
         Release(NamedJob(AnyJob()));
         break;
       case 8:
+      case 9:
         away_ = !away_;
         break;
-      case 9:
+      case 10:
+      case 11:
         Note("all stand still");
         now_ += milliseconds(500 + Any(12'000));
         break;
@@ -310,7 +313,7 @@ class Explorer final : private RandomWorld {
     if (before.own != 0 && life.table.Waits(before.own)) {
       life.used[life.callers.at(before.own).job.id] = now_;
     }
-    const std::string forgotten = life.ForgetWhatIsGone(now_, in_time_);
+    const std::string forgotten = life.ForgetWhatIsGone(now_, in_time_, alone_);
     if (!forgotten.empty()) Wrong(forgotten);
     if (before.otherwise.has_value()) {
       ++obeyed_;
@@ -454,7 +457,7 @@ class Explorer final : private RandomWorld {
       if (!awaits || told->second.plan != store.pin.plan_sha256) Wrong("nobody awaits that pin");
       return;
     }
-    life.storing[store.scope] = {key, now_};
+    life.storing[store.scope] = {key, store.pin.plan_sha256, now_};
     std::set<Digest> signatures;
     bool fresh = false;
     for (const auto& [call, caller] : life.callers) {

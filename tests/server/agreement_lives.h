@@ -101,16 +101,17 @@ struct StandingVerdict {
   std::set<uint32_t> heard;
 };
 
-// What a server has told of a scope that it remembers.
+// What a scope that a server remembers has agreed on.
 struct ToldPlan {
   Digest plan{};
-  bool awaits_pin = false;  // the store was away
-  bool doubted = false;     // since then others may have taken its job over
+  bool awaits_pin = false;       // the store was away
+  SteadyTime::duration stood{};  // how long the server has stood still since then
 };
 
 // A plan that is being kept.
 struct Storing {
   ScopeKey key;
+  Digest plan{};
   SteadyTime since;  // all ranks are here
 };
 
@@ -169,16 +170,18 @@ struct Life {
 
   // Nothing happened for so long though a scope was there: the process stood still.
   void NoticeAStop(SteadyTime now) {
-    const auto still = now - std::exchange(last_event, now);
+    const SteadyTime::duration stood = now - std::exchange(last_event, now);
     if (limits.taken_over_after.count() == 0 || table.scopes() == 0) return;
-    if (still >
-        std::min<SteadyTime::duration>(std::chrono::seconds(2), limits.taken_over_after / 2))
-      stopped = now;
-    if (still < limits.taken_over_after) return;
+    if (stood > Noticed()) stopped = now;
     for (auto& [key, told] : plans) {
-      told.doubted = told.awaits_pin;
-      doubted += told.awaits_pin ? 1 : 0;
+      if (!told.awaits_pin) continue;
+      told.stood = std::max(told.stood, stood);
+      doubted += stood >= limits.taken_over_after ? 1 : 0;
     }
+  }
+  // A stop that is shorter may not be.
+  SteadyTime::duration Noticed() const {
+    return std::min<SteadyTime::duration>(std::chrono::seconds(2), limits.taken_over_after / 2);
   }
   // The plan that is being kept, if the scope is still there.
   const Storing* StoringOf(const AgreedStored& stored) const {
@@ -194,17 +197,18 @@ struct Life {
     if (!status.ok() && !absl::IsAborted(status) && !absl::IsCancelled(status)) return;
     const bool is_it = status.ok() && stored.standing->pin.plan_sha256 == told->second.plan;
     kept_late += is_it ? 1 : 0;
-    if (!is_it && told->second.doubted) {
-      plans.erase(told);
-    } else {
-      told->second = {told->second.plan, false, false};
-    }
+    // Then the scope may end.
+    const bool may_end = !is_it && told->second.stood > Noticed();
+    told->second = {told->second.plan, false, {}};
+    if (may_end) plans.erase(told);
   }
   // "" or what is wrong with a plan that is told.
   std::string Tells(const ScopeKey& key, const Digest& plan, bool awaits_pin) {
-    const ToldPlan& told = plans.try_emplace(key, ToldPlan{plan, awaits_pin, false}).first->second;
+    const ToldPlan& told = plans.try_emplace(key, ToldPlan{plan, awaits_pin, {}}).first->second;
     if (told.plan != plan) return "a scope has another plan than the one that it has told";
-    return told.doubted ? "a plan is told though others may have taken its job over" : "";
+    const bool elsewhere = told.awaits_pin && limits.taken_over_after.count() != 0 &&
+                           told.stood >= limits.taken_over_after;
+    return elsewhere ? "a plan is told though others may have taken its job over" : "";
   }
 
   // What an event brings of it, where this server is in that generation and said otherwise.
@@ -227,18 +231,18 @@ struct Life {
     for (const JobSnapshot& job : table.Snapshots(now, first.job.first, {}, 100)) {
       if (job.id != first.job.second) continue;
       for (const ScopeSnapshot& scope : job.scopes) {
-        const bool ends = scope.stage == "loading" || scope.stage == "gathering" ||
-                          scope.stage == "comparing" ||
-                          (first.memory.unplanned.has_value() && scope.stage != "agreed");
-        if (ends) return absl::StrCat("scope ", scope.name, " goes on as it began");
+        const bool stands = scope.stage == "agreed" ||
+                            (scope.stage == "failed" && !first.memory.unplanned.has_value());
+        if (!stands) return absl::StrCat("scope ", scope.name, " goes on as it began");
       }
     }
     return "";
   }
 
   // Of a job that is not there any more nothing is remembered, of an earlier generation no plan.
-  // "" or what should still be there; `in_time`: jobs go because nobody uses them.
-  std::string ForgetWhatIsGone(SteadyTime now, bool in_time) {
+  // "" or what should still be there; `in_time`: jobs go because nobody uses them; `alone`: what
+  // may have been agreed on without the store, though nobody waits to hear it.
+  std::string ForgetWhatIsGone(SteadyTime now, bool in_time, const Storing* alone) {
     std::map<std::string, uint64_t> there;  // and the generation
     std::set<ScopeKey> agreed;
     for (const JobSnapshot& job : table.Snapshots(now, std::nullopt, {}, 100)) {
@@ -246,6 +250,9 @@ struct Life {
       for (const ScopeSnapshot& scope : job.scopes) {
         if (scope.stage == "agreed") agreed.emplace(job.id, job.generation, scope.name);
       }
+    }
+    if (alone != nullptr && agreed.contains(alone->key)) {
+      plans.try_emplace(alone->key, ToldPlan{alone->plan, true, {}});
     }
     std::string wrong;
     const auto has_gone = [&](const std::string& id) { return !there.contains(id); };

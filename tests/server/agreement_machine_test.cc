@@ -256,6 +256,34 @@ TEST_F(AgreementMachineTest, AGenerationThatAnotherServerLeftUnplannedIsUnplanne
   EXPECT_EQ(stored.answers[0].second->unplanned, "maintenance");
 }
 
+// It was made with what the name stood for here, and must not be kept as what it stands for now.
+TEST_F(AgreementMachineTest, WhatIsBeingStoredWhenAnotherServerWasFirstIsNotKept) {
+  std::vector<StoreAgreed> stores;
+  for (const char* scope : {"fw", "bw"}) {
+    const Actions loaded = Loaded(Rank(0, 1, FakeRequest(1), seconds(60), scope));
+    const Actions planned = Do(PlanCame{All<AskBroker>(loaded)[0].fetch, FakePlan(scope)});
+    ASSERT_THAT(All<StoreAgreed>(planned), SizeIs(1));
+    stores.push_back(All<StoreAgreed>(planned)[0]);
+  }
+  const JobMemory elsewhere{
+      .generation = 1, .unplanned = {}, .profiles = {{"p@latest", "p@2"}}, .last_scope = ""};
+  const Actions told =
+      Do(AgreedStored{stores[0].scope, absl::CancelledError("otherwise"), elsewhere});
+  EXPECT_THAT(told.answers, SizeIs(2));
+  EXPECT_EQ(ErrorOf(told), "STORE_UNAVAILABLE");
+  EXPECT_FALSE(table_.MemoryOf(stores[1].job, 1, stores[1].scope).ok());
+}
+
+TEST_F(AgreementMachineTest, WhatAnUnplannedJobThatIsForgottenWasToKeepIsNotSaidOfTheNextOne) {
+  world_.disabled = "maintenance";
+  const Actions loaded = Loaded(Rank(0, 2, FakeRequest(1)));
+  const std::vector<StoreUnplanned> store = All<StoreUnplanned>(loaded);
+  ASSERT_THAT(store, SizeIs(1));
+  Do(JobReleased{JobName("", "train"), true});
+  Rank(0, 2, FakeRequest(1));
+  EXPECT_FALSE(table_.MemoryOf(store[0].job, store[0].generation).ok()) << "it is not read yet";
+}
+
 // A job that comes back to a server that held its lease before another did.
 class JobThatComesBackTest : public MachineTest {
  protected:
@@ -443,7 +471,7 @@ TEST_F(ReplicaWithoutAStoreTest, ThatWasStoppedAnswersNobodyUntilTheStoreHasSpok
   for (const bool has_another : {false, true}) {
     now_ += milliseconds(1);
     ASSERT_THAT(AgreeWithoutAPin(absl::UnavailableError("away")).answers, SizeIs(1));
-    now_ += seconds(8);
+    now_ += seconds(7);
     EXPECT_TRUE(Rank(0, 1, FakeRequest(1)).answers[0].second.ok());
     now_ += seconds(2);
     EXPECT_EQ(ErrorOf(Rank(0, 1, FakeRequest(1))), "STORE_UNAVAILABLE");
@@ -458,6 +486,23 @@ TEST_F(ReplicaWithoutAStoreTest, ThatWasStoppedAnswersNobodyUntilTheStoreHasSpok
     EXPECT_THAT(All<LoadScope>(asked), SizeIs(has_another ? 1 : 0)) << "to be told what stands";
     Do(JobReleased{JobName("", "train"), true});
   }
+}
+
+TEST_F(ReplicaWithoutAStoreTest, CountsAStopFromWhenItIsKnownToHaveRun) {
+  AgreeWithoutAPin(absl::UnavailableError("away"));
+  now_ += seconds(8);
+  EXPECT_EQ(ErrorOf(Rank(0, 1, FakeRequest(1))), "STORE_UNAVAILABLE");
+}
+
+class ReplicaThatIsSoonTakenForDeadTest : public AgreedWithoutAPinTest {
+ protected:
+  ReplicaThatIsSoonTakenForDeadTest() : AgreedWithoutAPinTest(milliseconds(800)) {}
+};
+
+TEST_F(ReplicaThatIsSoonTakenForDeadTest, NoticesShorterStops) {
+  AgreeWithoutAPin(absl::UnavailableError("away"));
+  now_ += milliseconds(800);
+  EXPECT_EQ(ErrorOf(Rank(0, 1, FakeRequest(1))), "STORE_UNAVAILABLE");
 }
 
 TEST_F(AgreedWithoutAPinTest, IsNotTriedAgainWhereTheQuotaIsUsedUp) {

@@ -146,12 +146,12 @@ TEST_F(AgreementPlacesTest, WhatAJobThatGaveWayWasAboutToKeepIsNotWrittenOverWha
   EXPECT_TRUE(absl::IsAborted(table_.MemoryOf(store.job, 1, store.scope).status()));
   Do(JobReleased{JobName("b", "1"), true});
   const Actions again = Call(JobOf("b", "train", 0, 1));
-  EXPECT_TRUE(table_.MemoryOf(store.job, 1).ok());
-  EXPECT_TRUE(absl::IsAborted(table_.MemoryOf(store.job, 1, store.scope).status()));
   // Where it was written just before, that stands.
   EXPECT_THAT(Do(AgreedStored{store.scope, StandingPin{store.pin, store.reply}}).answers,
               IsEmpty());
   EXPECT_THAT(All<AnswerFromStore>(Loaded(again, store.pin)), SizeIs(1));
+  EXPECT_TRUE(table_.MemoryOf(store.job, 1).ok());
+  EXPECT_TRUE(absl::IsAborted(table_.MemoryOf(store.job, 1, store.scope).status()));
 }
 
 TEST_F(AgreementPlacesTest, WhoKeepsMostBytesGivesTheJobUpThatKeepsMost) {

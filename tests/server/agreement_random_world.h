@@ -158,9 +158,9 @@ class RandomWorld {
     life.mail.push_back(std::move(stored));
   }
   void Do(Life& life, const StoreAgreed& store) {
-    AgreedStored stored{store.scope, absl::OkStatus(), {}};
-    stored.standing = Write(life, store, stored.elsewhere);
-    life.mail.push_back(std::move(stored));
+    std::optional<JobMemory> elsewhere;
+    absl::StatusOr<StandingPin> standing = Write(life, store, elsewhere);
+    life.mail.push_back(AgreedStored{store.scope, std::move(standing), std::move(elsewhere)});
   }
   absl::StatusOr<StandingPin> Write(Life& life, const StoreAgreed& store,
                                     std::optional<JobMemory>& elsewhere) {

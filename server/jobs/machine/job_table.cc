@@ -16,7 +16,7 @@ constexpr size_t kMaxScopesOfJob = 4096;
 constexpr int64_t kMaxKeptBytes = int64_t{512} << 20;
 constexpr int kJobsTriedForRoom = 64;
 constexpr std::chrono::seconds kKeepAgain{2};
-constexpr std::chrono::seconds kWatch{1};  // a process that runs is later by less
+constexpr std::chrono::milliseconds kWatch{1000};
 
 absl::Status GenerationOver(absl::string_view job, uint64_t now, uint64_t called) {
   return MakeError(
@@ -61,22 +61,28 @@ Actions JobTable::Handle(SteadyTime now, Event event) {
   return std::exchange(context_.out, {});
 }
 
+// A process that runs is later by less.
+std::chrono::milliseconds JobTable::WatchPeriod() const {
+  return std::min(kWatch, context_.limits.taken_over_after / 4);
+}
+
 void JobTable::WatchForStops() {
   if (context_.limits.taken_over_after.count() == 0 || watch_timer_ != 0 || scopes_.empty()) return;
   watch_timer_ = context_.NewId();
-  watch_due_ = context_.now + kWatch;
-  context_.Do(ArmTimer{{0, 0, watch_timer_}, watch_due_});
+  ran_ = context_.now;
+  context_.Do(ArmTimer{{0, 0, watch_timer_}, ran_ + WatchPeriod()});
 }
 
 // After a short one, ranks that seem to be here may have left while the process could not hear of
 // it. After a long one others may have taken its jobs over.
 void JobTable::NoticeAStop() {
   if (watch_timer_ == 0) return;
-  const SteadyTime::duration late = context_.now - watch_due_;
-  if (late <= kWatch) return;
+  // It may have stood still for all of that.
+  const SteadyTime::duration since = context_.now - ran_;
+  if (since <= 2 * WatchPeriod()) return;
   context_.stopped = context_.now;
-  if (late <= context_.limits.taken_over_after) return;
-  watch_due_ = context_.now;
+  if (since < context_.limits.taken_over_after) return;
+  ran_ = context_.now;
   std::set<ScopeId> doubtful = unkept_;
   doubtful.insert(keeping_);
   for (const ScopeId id : doubtful) {
@@ -321,7 +327,7 @@ void JobTable::On(const UnplannedStored& event) {
   Job& job = *found->second;
   if (job.generation != event.generation || !job.unplanned.has_value()) return;
   if (event.elsewhere.has_value()) {
-    Obey(job, *event.elsewhere);
+    Obey(job, *event.elsewhere, nullptr);
   } else {
     EndUnplanned(job);
   }
@@ -346,7 +352,7 @@ void JobTable::On(const AgreedStored& event) {
   if (again) keeping_ = 0;
   const Scope* scope = Find(event.scope);
   if (scope != nullptr && event.elsewhere.has_value()) {
-    Obey(*jobs_.find(scope->job().name)->second, *event.elsewhere);
+    Obey(*jobs_.find(scope->job().name)->second, *event.elsewhere, scope);
   }
   Pass(Find(event.scope), event);
   scope = Find(event.scope);
@@ -374,7 +380,7 @@ void JobTable::KeepNext() {
   Find(keeping_)->StoreAgain();
 }
 
-void JobTable::Obey(Job& job, const JobMemory& elsewhere) {
+void JobTable::Obey(Job& job, const JobMemory& elsewhere, const Scope* but) {
   job.unplanned = elsewhere.unplanned;
   job.profiles.clear();
   for (const auto& [asked, id] : elsewhere.profiles) {
@@ -386,7 +392,8 @@ void JobTable::Obey(Job& job, const JobMemory& elsewhere) {
   }
   std::vector<Scope*> began;
   for (const auto& [name, scope] : job.scopes) {
-    if (scope->undecided()) began.push_back(scope.get());
+    const bool is_open = scope->stage() < Scope::Stage::kAgreed;
+    if (is_open && scope.get() != but) began.push_back(scope.get());
   }
   for (Scope* scope : began) {
     scope->Supersede(AnotherServerWasFirst());
@@ -457,7 +464,7 @@ bool JobTable::Wants(const FetchId& fetch) const {
 absl::StatusOr<JobMemory> JobTable::MemoryOf(const JobName& name, uint64_t generation,
                                              ScopeId scope) const {
   const auto found = jobs_.find(name);
-  if (found == jobs_.end() || found->second->generation != generation ||
+  if (found == jobs_.end() || found->second->generation != generation || !found->second->loaded ||
       (scope != 0 && !scopes_.contains(scope))) {
     return absl::AbortedError("a later generation has begun, or the job has begun anew");
   }

@@ -40,7 +40,7 @@ class JobTable {
   // Whether what this fetch brings is still wanted.
   bool Wants(const FetchId& fetch) const;
   // What is to be kept of the job. ABORTED if it is in another generation, or if it began anew and
-  // this scope is not there any more (0: whichever).
+  // has not been read or this scope is not there any more (0: whichever).
   absl::StatusOr<JobMemory> MemoryOf(const JobName& name, uint64_t generation,
                                      ScopeId scope = 0) const;
 
@@ -100,8 +100,9 @@ class JobTable {
   void BeginGeneration(Job& job, uint64_t generation);
   void EndScopes(Job& job, const absl::Status& why);
   void DecideWhetherPlanned(Job& job);
-  // Another server was first with this generation. Scopes that began otherwise begin again.
-  void Obey(Job& job, const JobMemory& elsewhere);
+  // Another server was first with this generation. Scopes that began otherwise begin again, but for
+  // `but`, which has an answer of its own.
+  void Obey(Job& job, const JobMemory& elsewhere, const Scope* but);
   void EndUnplanned(Job& job);
   // Whether the store knows more of a job than a server that held it before another did.
   static bool HasGoneOn(const Job& job, const absl::StatusOr<std::optional<JobMemory>>& memory);
@@ -110,6 +111,7 @@ class JobTable {
   void KeepLater(ScopeId id);
   void KeepNext();
   // Of a replica. That it was stopped is noticed at the first event after that.
+  std::chrono::milliseconds WatchPeriod() const;
   void WatchForStops();
   void NoticeAStop();
   Scope* Find(ScopeId id) const;
@@ -126,7 +128,7 @@ class JobTable {
   ScopeId kept_last_ = 0;
   uint64_t keep_timer_ = 0;
   uint64_t watch_timer_ = 0;
-  SteadyTime watch_due_;  // when that fires in a process that runs
+  SteadyTime ran_;  // when that was armed
 };
 
 }  // namespace bucketd
