@@ -152,11 +152,9 @@ class SearchPass : public Pass {
       : others_(std::move(others)), tuning_(tuning) {}
 
   absl::string_view name() const override { return "search"; }
+  bool needs_tags() const override { return true; }
 
   absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const override {
-    if (context.tags.of.size() != context.graph.collectives().size()) {
-      return absl::FailedPreconditionError("tag-collectives has to run before");
-    }
     const int64_t limit = MemoryLimit(context);
     Candidate best{"none", plan, context.program_order, {}};
     best.score = search::ScoreOf({best.figures.total_ps, best.figures.peak_bytes}, limit);

@@ -22,10 +22,10 @@ struct OtherMode {
 
 // Looks at what the other modes make under the same options, and searches further with
 // options.effort; keeps the best plan by (within the memory limit, time, memory). Modes are given,
-// since the table that lists them also lists this pass. FAILED_PRECONDITION if tag-collectives has
-// not run, or if a limit in bytes is below every plan that was found; a share is exceeded instead,
-// and the plan says so. A mode that answers FAILED_PRECONDITION cannot plan this graph and is left
-// out; any other error of a mode is this pass's own. Deterministic: effort counts work.
+// since the table that lists them also lists this pass. FAILED_PRECONDITION if a limit in bytes is
+// below every plan that was found; a share is exceeded instead, and the plan says so. A mode that
+// answers FAILED_PRECONDITION cannot plan this graph and is left out; any other error of a mode is
+// this pass's own. Deterministic: effort counts work.
 std::unique_ptr<Pass> MakeSearchPass(std::vector<OtherMode> others,
                                      const search::Tuning& tuning = {});
 

@@ -73,6 +73,8 @@ class Pass {
  public:
   virtual ~Pass() = default;
   virtual absl::string_view name() const = 0;
+  // Whether it reads what tag-collectives leaves; a pipeline refuses to run it without that.
+  virtual bool needs_tags() const { return false; }
   // True if plan.buckets or plan.order changed. INVALID_ARGUMENT: options. FAILED_PRECONDITION: the
   // graph cannot be planned so; the text says what to do. The plan must be legal afterwards.
   virtual absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const = 0;

@@ -41,6 +41,10 @@ uint64_t Fingerprint(const Plan& plan) {
 absl::Status Pipeline::Run(PassContext& context, Plan& plan, const AfterPass& after) const {
   for (const std::unique_ptr<Pass>& pass : passes_) {
     if (IsCancelled()) return absl::CancelledError("the plan is not wanted any more");
+    if (pass->needs_tags() && context.tags.of.size() != context.graph.collectives().size()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(pass->name(), ": tag-collectives has to run before"));
+    }
     const uint64_t before = Fingerprint(plan);
     const Clock::time_point begin = Clock::now();
     const absl::StatusOr<bool> changed = pass->Run(context, plan);

@@ -9,6 +9,7 @@
 
 #include "passes/modes/pass_registry.h"
 #include "passes/pass/pipeline.h"
+#include "passes/sim/simulator.h"
 #include "tests/passes/pass_test_util.h"
 
 namespace bucketd::testing {
@@ -88,6 +89,22 @@ TEST(Registry, NamesAreUniqueAndMatchThePasses) {
     for (const absl::string_view pass : mode.passes) {
       EXPECT_EQ(names.count(std::string(pass)), 1u) << mode.name << ": " << pass;
     }
+  }
+}
+
+TEST(Registry, APassAloneEndsWithAPlanOrSaysWhatItWants) {
+  const Graph graph = Joint(3, 2, true);
+  const Costs costs = CostsOf(graph);
+  for (const PassInfo& info : AllPasses()) {
+    const PlanOptions options;
+    PassContext context(graph, costs, options);
+    Plan plan = ProgramOrder(graph);
+    context.program_order = Simulate(graph, plan, costs).prediction;
+    const absl::string_view one[] = {info.name};
+    const absl::Status status = MakePipeline(one)->Run(context, plan);
+    const bool needs_tags = (*MakePass(info.name))->needs_tags();
+    EXPECT_EQ(absl::IsFailedPrecondition(status), needs_tags) << info.name << ": " << status;
+    EXPECT_TRUE(status.ok() || needs_tags || absl::IsInvalidArgument(status)) << status;
   }
 }
 

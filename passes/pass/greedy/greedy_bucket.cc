@@ -12,6 +12,7 @@ class GreedyBucketPass : public Pass {
   explicit GreedyBucketPass(MakeGreedyPolicy upstream) : upstream_(upstream) {}
 
   absl::string_view name() const override { return "greedy-bucket"; }
+  bool needs_tags() const override { return true; }
 
   absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const override {
     const auto make = context.options.upstream ? upstream_ : MakeOwnGreedyPolicy;

@@ -14,6 +14,7 @@ class PreBucket : public Pass {
   explicit PreBucket(MakeGreedyPolicy upstream) : upstream_(upstream) {}
 
   absl::string_view name() const override { return "pre-bucket"; }
+  bool needs_tags() const override { return true; }
 
   absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const override {
     if (!context.options.pre_bucketing) return false;

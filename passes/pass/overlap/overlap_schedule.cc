@@ -106,6 +106,7 @@ std::vector<LaunchOverlap> OverlapOf(const OverlapGraph& graph, const Schedule& 
 class ScheduleOverlap : public Pass {
  public:
   absl::string_view name() const override { return "schedule-overlap"; }
+  bool needs_tags() const override { return true; }
 
   absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const override {
     const OverlapGraph graph(context, plan);
