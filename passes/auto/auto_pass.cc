@@ -153,6 +153,7 @@ class SearchPass : public Pass {
 
   absl::string_view name() const override { return "search"; }
   bool needs_tags() const override { return true; }
+  bool is_first_to_bucket() const override { return true; }
 
   absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const override {
     const int64_t limit = MemoryLimit(context);

@@ -62,7 +62,8 @@ struct PassContext {
   Constraints constraints;            // tag-collectives
   // find-blocks or read-entries; greedy-bucket and pre-bucket make one of each launch.
   std::vector<Unit> units;
-  // bucket-units, greedy-bucket or pre-bucket; buckets first, in plan order.
+  // bucket-units, greedy-bucket or pre-bucket; buckets first, in plan order. Whoever changes units
+  // or buckets behind them empties it.
   std::vector<Launch> launches;
   // schedule-overlap, or the caller (text form), kept up by bucket-overlap; one a launch of any
   // kind that somebody waits for, by the first wait in the order before scheduling.
@@ -75,6 +76,8 @@ class Pass {
   virtual absl::string_view name() const = 0;
   // Whether it reads what tag-collectives leaves; a pipeline refuses to run it without that.
   virtual bool needs_tags() const { return false; }
+  // Whether it makes buckets of a plan that has none; a pipeline refuses to run it on another.
+  virtual bool is_first_to_bucket() const { return false; }
   // True if plan.buckets or plan.order changed. INVALID_ARGUMENT: options. FAILED_PRECONDITION: the
   // graph cannot be planned so; the text says what to do. The plan must be legal afterwards.
   virtual absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const = 0;

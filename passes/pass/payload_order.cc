@@ -43,6 +43,7 @@ std::vector<Rank> Ranks(const PassContext& context) {
 class PayloadOrder : public Pass {
  public:
   absl::string_view name() const override { return "payload-order"; }
+  bool needs_tags() const override { return true; }
 
   absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const override {
     if (plan.buckets.empty()) return false;

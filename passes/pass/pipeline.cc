@@ -45,6 +45,10 @@ absl::Status Pipeline::Run(PassContext& context, Plan& plan, const AfterPass& af
       return absl::FailedPreconditionError(
           absl::StrCat(pass->name(), ": tag-collectives has to run before"));
     }
+    if (pass->is_first_to_bucket() && !plan.buckets.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(pass->name(), ": the plan has buckets already"));
+    }
     const uint64_t before = Fingerprint(plan);
     const Clock::time_point begin = Clock::now();
     const absl::StatusOr<bool> changed = pass->Run(context, plan);

@@ -8,11 +8,12 @@ namespace bucketd {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
-// Our own answer says what was waited for; it has to be there before the caller's deadline is.
-inline SteadyTime AnswerBy(SteadyTime deadline, SteadyTime now) {
-  constexpr std::chrono::milliseconds kMostMargin{250};
-  if (deadline <= now) return now;
-  return deadline - std::min<SteadyTime::duration>(kMostMargin, (deadline - now) / 4);
+// Our own answer says what was waited for; it has to be there before the caller's deadline is: by
+// `margin`, or by a quarter of what is left if that is less.
+inline constexpr SteadyTime::duration kAnswerMargin = std::chrono::milliseconds(250);
+inline SteadyTime AnswerBy(SteadyTime now, SteadyTime deadline,
+                           SteadyTime::duration margin = kAnswerMargin) {
+  return deadline <= now ? now : deadline - std::min(margin, (deadline - now) / 4);
 }
 
 }  // namespace bucketd

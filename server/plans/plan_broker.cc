@@ -160,7 +160,7 @@ PlanBroker::CallId PlanBroker::AddCaller(Flight& flight, const PlanRequest& requ
   caller.share = {outer, inner, request.graph_key};
   shares_.Add(caller.share, call);
   caller.done = std::move(done);
-  caller.deadline_timer = parts_.timers.Schedule(AnswerBy(deadline, Clock::now()),
+  caller.deadline_timer = parts_.timers.Schedule(AnswerBy(Clock::now(), deadline),
                                                  [this, call] { DeadlineReached(call); });
   parts_.metrics.waiting_callers.Increment();
   return call;

@@ -46,7 +46,7 @@ JobRoutes::CallId JobRoutes::Take(RanksCall asks, Done done, Here here) {
     call.asks = std::move(asks);
     call.done = std::move(done);
     call.here = std::move(here);
-    call.deadline_timer = parts_.timers.Schedule(AnswerBy(call.asks.deadline, Clock::now()),
+    call.deadline_timer = parts_.timers.Schedule(AnswerBy(Clock::now(), call.asks.deadline),
                                                  [this, id] { AtDeadline(id); });
   }
   if (gives_way != 0) {
@@ -340,7 +340,7 @@ bool JobRoutes::DeadlineIsOver(CallId id) const {
   const absl::MutexLock lock(&mutex_);
   const auto found = calls_.find(id);
   const SteadyTime now = Clock::now();
-  return found != calls_.end() && AnswerBy(found->second.asks.deadline, now) <= now;
+  return found != calls_.end() && AnswerBy(now, found->second.asks.deadline) <= now;
 }
 
 void JobRoutes::Look() {

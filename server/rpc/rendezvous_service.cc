@@ -21,7 +21,7 @@ using grpc::ByteBuffer;
 using grpc::CallbackServerContext;
 
 SteadyTime AnswerBy(const CallbackServerContext& context, std::chrono::milliseconds max_wait) {
-  return bucketd::AnswerBy(DeadlineOf(context, max_wait), std::chrono::steady_clock::now());
+  return bucketd::AnswerBy(std::chrono::steady_clock::now(), DeadlineOf(context, max_wait));
 }
 
 v1::RendezvousResponse ToProto(const Rendezvous::Met& met) {

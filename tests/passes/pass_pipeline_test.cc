@@ -1,15 +1,18 @@
 #include <memory>
+#include <random>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "passes/modes/pass_registry.h"
 #include "passes/pass/pipeline.h"
 #include "passes/sim/simulator.h"
+#include "tests/passes/greedy_test_util.h"
 #include "tests/passes/pass_test_util.h"
 
 namespace bucketd::testing {
@@ -106,6 +109,32 @@ TEST(Registry, APassAloneEndsWithAPlanOrSaysWhatItWants) {
     EXPECT_EQ(absl::IsFailedPrecondition(status), needs_tags) << info.name << ": " << status;
     EXPECT_TRUE(status.ok() || needs_tags || absl::IsInvalidArgument(status)) << status;
   }
+}
+
+// What a pass finds on the blackboard may be of any pass that ran before it.
+TEST(Registry, AnyRowOfPassesEndsWithAPlanOrSaysWhatItWants) {
+  const CapturedGraph captured = Captured("llama3_debug_fsdp4_tp2.bw");
+  const Graph& graph = captured.graph;
+  const Costs costs = CostsOf(graph);
+  PlanOptions options = GreedyOptions({kMiB});
+  options.effort = 0;
+  const Prediction program_order = Simulate(graph, ProgramOrder(graph), costs).prediction;
+  std::mt19937 random(7);
+  int planned = 0;
+  for (int i = 0; i < 400; ++i) {
+    options.upstream = random() % 4 == 0;
+    std::vector<absl::string_view> row = {"tag-collectives"};
+    while (row.size() < 6) row.push_back(AllPasses()[random() % AllPasses().size()].name);
+    PassContext context(graph, costs, options);
+    context.program_order = program_order;
+    Plan plan = ProgramOrder(graph);
+    const absl::Status status = MakePipeline(row)->Run(context, plan);
+    planned += status.ok();
+    EXPECT_TRUE(status.ok() || absl::IsFailedPrecondition(status) ||
+                absl::IsInvalidArgument(status))
+        << absl::StrJoin(row, ",") << ": " << status;
+  }
+  EXPECT_GT(planned, 40);
 }
 
 TEST(Registry, ModesAreThoseThatOptionsMayName) {

@@ -54,6 +54,7 @@ class OverlapBucket : public Pass {
       plan.buckets = std::move(result.applied.buckets);
       plan.order = std::move(result.applied.order);
       context.overlap = std::move(result.applied.overlap);
+      if (changed) context.launches.clear();
       return changed;
     }
   }

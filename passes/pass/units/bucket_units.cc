@@ -96,6 +96,7 @@ class Depths {
 class BucketUnits : public Pass {
  public:
   absl::string_view name() const override { return "bucket-units"; }
+  bool is_first_to_bucket() const override { return true; }
 
   absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const override {
     std::vector<bool> candidate = Candidates(context);

@@ -60,6 +60,8 @@ absl::Status ReadEntries(PassContext& context) {
 absl::StatusOr<std::vector<std::string>> FindBlocksIn(PassContext& context) {
   const std::vector<LabelUse> labels = LabelsInOrder(context);
   std::vector<std::string> lone;
+  context.units.clear();
+  context.launches.clear();
   if (labels.empty()) return lone;
   std::vector<NamedUse> uses;
   uses.reserve(labels.size());

@@ -170,6 +170,7 @@ std::vector<LabelUse> LabelsInOrder(const PassContext& context) {
 absl::Status MatchEntries(const std::vector<Entry>& entries, PassContext& context) {
   absl::flat_hash_map<absl::string_view, size_t> unit_of;
   context.units.clear();
+  context.launches.clear();
   for (const Entry& entry : entries) {
     for (const std::string& path : entry.paths) unit_of.emplace(path, context.units.size());
     context.units.push_back({entry.name, entry.paths, {}});

@@ -18,14 +18,8 @@ namespace {
 constexpr size_t kKeptSignatures = 8;
 constexpr size_t kNamedAway = 8;
 
-// The answer has to be there before the client's deadline is; to answer many takes longer.
-SteadyTime AnswerBy(SteadyTime now, SteadyTime deadline, uint32_t ranks) {
-  constexpr std::chrono::milliseconds kMargin{250};
-  constexpr std::chrono::microseconds kMarginOfRank{100};
-  if (deadline <= now) return now;
-  return deadline -
-         std::min<SteadyTime::duration>(kMargin + ranks * kMarginOfRank, (deadline - now) / 4);
-}
+// To answer many takes longer.
+constexpr std::chrono::microseconds kMarginOfRank{100};
 
 }  // namespace
 
@@ -139,7 +133,7 @@ void Scope::FoundNoRoom(absl::Span<const uint32_t> ranks) {
 void Scope::Wait(RankCame& event) {
   Presented& presented = ranks_.Of(event.signature_id, event.request->digest, event.job.fresh);
   ranks_.Add(event.call, *this, presented, event.job,
-             AnswerBy(context_.now, event.deadline, size_));
+             AnswerBy(context_.now, event.deadline, kAnswerMargin + size_ * kMarginOfRank));
   context_.job_places.Wait(job_);
   ArmDeadline();
   KeepRequest(presented, event);
