@@ -2,6 +2,6 @@
 
 namespace bucketd {
 
-const char kPlannerVersion[] = "11";
+const char kPlannerVersion[] = "12";
 
 }  // namespace bucketd

@@ -26,7 +26,7 @@ Decoder::Decoder(const Problem& problem)
     }
     if (problem.is_leaf[i]) leader.is |= kLeaf;
     if (problem.is_post[i]) leader.is |= kPost;
-    if (problem.is_root_work[i]) leader.is |= kRootWork;
+    if (problem.root_of[i] >= 0) leader.is |= kRootWork;
     fresh_missing_.push_back(leader.before);
   }
   for (const Transfer& t : problem.transfers) wire_ps_[Index(t.group)] += t.wire_ps;
@@ -67,6 +67,7 @@ void Decoder::Reset(const Settings& settings, int64_t memory_cap, const Partitio
   done_.assign(leaders, 0);
   ready_.Reset(problem_.size());
   post_.Reset(problem_.size());
+  root_work_.Reset(problem_.size());
   deferred_.Clear();
   stalls_.Clear(-1);
   deferred_ps_ = 0;
@@ -89,7 +90,7 @@ void Decoder::Reset(const Settings& settings, int64_t memory_cap, const Partitio
   memory_.Reset();
   over_.clear();
   profile_.Reset();
-  gathered_bytes_ = 0;
+  gathered_bytes_ = pending_bytes_ = 0;
   gathered_.clear();
   next_drop_ = problem_.size();
   ResetRoots();
@@ -216,22 +217,28 @@ void Decoder::Unblock() {
 
 // Runs something else while the main chain waits, if there is something.
 bool Decoder::Fill() {
-  LeaderId filler = -1;
-  if (!deferred_.empty()) {
-    filler = TakeDeferred();
-  } else {
-    const LeaderId next = NextReady();
-    if (next < 0) return false;
-    if (next > main_ &&
-        Extra() + leaders_[Index(next)].own_bytes + profile_.Max(main_, next + 1) > cap_) {
-      return false;
-    }
-    filler = ready_.PopFront();
-  }
+  const LeaderId filler = TakeFiller();
+  if (filler < 0) return false;
   if (done_[Index(filler)]) return true;
   Boundary(leaders_[Index(filler)].cost_ps);
   if (!done_[Index(filler)]) Take(filler);
   return true;
+}
+
+// What was held back, a later kernel that memory lets come now, or what a root is computed from
+// that could be launched here. -1: nothing.
+LeaderId Decoder::TakeFiller() {
+  if (!deferred_.empty()) return TakeDeferred();
+  const LeaderId next = NextReady();
+  if (next >= 0 &&
+      (next <= main_ ||
+       Extra() + leaders_[Index(next)].own_bytes + profile_.Max(main_, next + 1) <= cap_)) {
+    return ready_.PopFront();
+  }
+  while (!root_work_.empty() && done_[Index(root_work_.front())]) root_work_.PopFront();
+  if (root_work_.empty()) return -1;
+  return RootFits(problem_.root_of[Index(root_work_.front())], Extra(), 0) ? root_work_.PopFront()
+                                                                           : -1;
 }
 
 // Holds a weight gradient back, if there is room for it; runs the oldest ones that no longer fit.
@@ -325,6 +332,7 @@ void Decoder::Take(LeaderId l) {
     Launch({c});
     return;
   }
+  if (t.use == Use::kRoot) MakeRoom(t.launch_bytes);
   while (batch_of_[Index(c)] < 0) {
     if (!(t.use == Use::kRoot ? LaunchRoots(t.key, true) : LaunchSinks(t.key, true))) return;
   }
@@ -353,7 +361,10 @@ void Decoder::Force(LeaderId l) {
 void Decoder::BecomeReady(LeaderId l) {
   const Leader& leader = leaders_[Index(l)];
   if ((leader.is & (kStart | kWait)) == 0) {
-    ((leader.is & kPost) != 0 ? post_ : ready_).Insert(l);
+    NumberSet& ready = (leader.is & kPost) != 0       ? post_
+                       : (leader.is & kRootWork) != 0 ? root_work_
+                                                      : ready_;
+    ready.Insert(l);
     return;
   }
   if ((leader.is & kWait) != 0) {
@@ -367,6 +378,7 @@ void Decoder::BecomeReady(LeaderId l) {
   if (t.use != Use::kSink) return;
   pending_[Index(t.key)].ids.push_back(c);
   pending_ps_[Index(t.key)] += t.wire_ps;
+  pending_bytes_ += t.launch_bytes;
   if (partition_ != nullptr && --arriving_[Index(partition_->bucket_of[Index(c)])] == 0) {
     ++complete_[Index(t.key)];
   }

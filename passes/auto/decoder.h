@@ -160,6 +160,7 @@ class Decoder {
   void RunNext(LeaderId next);
   void Unblock();
   bool Fill();
+  LeaderId TakeFiller();
   bool TryDefer(LeaderId next);
   bool HasRoomFor(int64_t deferred_ps) const;
   bool MayHold(int64_t bytes);
@@ -204,7 +205,9 @@ class Decoder {
   LeaderId Reached();
   LeaderId Position();
   int64_t Extra();
-  bool RootFits(LeaderId start, int64_t bytes, int64_t extra);
+  bool FitsNow(LeaderId start, int64_t bytes);
+  bool FitsUntil(LeaderId start, int64_t bytes, int64_t extra);
+  bool RootFits(CollectiveId c, int64_t extra, int64_t taken);
   bool TightMemory() const;
   void AddGathered(CollectiveId c);
   void DropGathered();
@@ -238,7 +241,8 @@ class Decoder {
   // Leaders.
   std::vector<int32_t> missing_;  // inputs that are not there
   std::vector<uint8_t> done_;
-  NumberSet ready_, post_;
+  // Kernels that could run: those of which a root is computed go with it, or fill waits.
+  NumberSet ready_, post_, root_work_;
   Queue deferred_;
   int64_t deferred_ps_ = 0;
   bool deferred_sorted_ = false;
@@ -272,6 +276,7 @@ class Decoder {
   std::vector<Overflow> over_;
   RangeMax profile_;  // program order's, and gathers that wait for their use
   int64_t gathered_bytes_ = 0;
+  int64_t pending_bytes_ = 0;           // that launches of what is pending take
   std::vector<CollectiveId> gathered_;  // heap by start leader, smallest first
   LeaderId next_drop_ = 0;              // of the first of them
 };

@@ -64,7 +64,7 @@ size_t Decoder::NextWire(size_t from, int64_t next_ps) {
     if (row[kFree] > horizon) return false;
     if (row[kPending] <= pending) return true;
     return row[kLatest] <= latest &&
-           RootFits(static_cast<LeaderId>(row[kRootStart]), row[kRootBytes], Extra());
+           FitsUntil(static_cast<LeaderId>(row[kRootStart]), row[kRootBytes], Extra());
   });
 }
 
@@ -133,16 +133,17 @@ CollectiveId Decoder::HeadRoot(int32_t key) {
 bool Decoder::FixedBucketFits(CollectiveId head, size_t from) {
   const std::vector<CollectiveId>& roots = problem_.roots[Index(problem_.transfer(head).key)];
   const int32_t bucket = partition_->bucket_of[Index(head)];
-  int64_t bytes = 0;
-  LeaderId lowest = problem_.size();
+  int64_t launch_bytes = 0, out_bytes = 0;
+  LeaderId first = problem_.size();
   for (size_t i = from; i < roots.size(); ++i) {
     if (partition_->bucket_of[Index(roots[i])] != bucket) break;
     if (batch_of_[Index(roots[i])] >= 0) continue;
-    bytes += problem_.transfer(roots[i]).out_bytes;
-    lowest = std::min(lowest, problem_.transfer(roots[i]).start);
+    const Transfer& t = problem_.transfer(roots[i]);
+    launch_bytes += t.launch_bytes;
+    out_bytes += t.out_bytes;
+    first = std::min(first, t.start);
   }
-  return lowest <= Reached() ||
-         profile_.Max(std::min(Position(), lowest - 1), lowest) + Extra() + bytes <= cap_;
+  return FitsNow(first, launch_bytes) && FitsUntil(first, out_bytes, Extra());
 }
 
 // The bucket that begins with the key's first root.
@@ -150,8 +151,7 @@ bool Decoder::LaunchRoots(int32_t key, bool force) {
   const CollectiveId head = HeadRoot(key);
   if (head < 0) return false;
   const size_t next = root_head_[Index(key)] + 1;
-  const Transfer& first = problem_.transfer(head);
-  if (!force && !RootFits(first.start, first.out_bytes, Extra())) return false;
+  if (!force && !RootFits(head, Extra(), 0)) return false;
   if (!force && partition_ != nullptr && !FixedBucketFits(head, next - 1)) return false;
   std::vector<CollectiveId> members =
       partition_ != nullptr ? FixedMembers(head, next) : MembersInTime(head, next);
@@ -185,7 +185,7 @@ std::vector<CollectiveId> Decoder::MembersInTime(CollectiveId head, size_t next)
   const std::vector<CollectiveId>& roots = problem_.roots[Index(first.key)];
   const int64_t extra = Extra();
   const int64_t begin = std::max(clock_.free_ps(first.group), clock_.now_ps()) + first.alpha_ps;
-  int64_t wire = first.wire_ps;
+  int64_t wire = first.wire_ps, taken = first.launch_bytes;
   // By when the bucket must end; later if the wire is what all wait for.
   const int64_t need = std::max(NeedPs(head), begin + wire);
   const int64_t excess = wire_left_[Index(first.group)] - Remaining();
@@ -201,8 +201,9 @@ std::vector<CollectiveId> Decoder::MembersInTime(CollectiveId head, size_t next)
     const Transfer& t = problem_.transfer(c);
     if (batch_of_[Index(c)] >= 0) continue;
     const bool together = t.need == first.need;
-    if ((!together && !in_time(wire + t.wire_ps)) || !RootFits(t.start, t.out_bytes, extra)) break;
+    if ((!together && !in_time(wire + t.wire_ps)) || !RootFits(c, extra, taken)) break;
     wire += t.wire_ps;
+    taken += t.launch_bytes;
     members.push_back(c);
     AddGathered(c);
   }
@@ -246,6 +247,7 @@ bool Decoder::LaunchSinks(int32_t key, bool flush) {
     ++pending.head;
   }
   pending_ps_[Index(key)] -= wire;
+  for (const CollectiveId c : members) pending_bytes_ -= problem_.transfer(c).launch_bytes;
   NotePending(problem_.transfer(members[0]).group, key);
   Launch(std::move(members));
   return true;
@@ -267,6 +269,7 @@ bool Decoder::LaunchFixedSinks(int32_t key, bool flush) {
     if (partition_->bucket_of[Index(c)] == bucket) {
       members.push_back(c);
       pending_ps_[Index(key)] -= problem_.transfer(c).wire_ps;
+      pending_bytes_ -= problem_.transfer(c).launch_bytes;
     } else {
       pending.ids[kept++] = c;
     }
@@ -315,10 +318,7 @@ Form Decoder::FormThatFits(const std::vector<CollectiveId>& members, Form form) 
   if (!Gathers(problem_.transfer(members[0]).kind)) {
     return memory_.live() + in_bytes + out_bytes <= cap_ ? form : Form::kGrouped;
   }
-  const bool fits =
-      memory_.live() + out_bytes <= cap_ &&
-      (lowest <= Reached() ||
-       profile_.Max(std::min(Position(), lowest - 1), lowest) + Extra() + out_bytes <= cap_);
+  const bool fits = memory_.live() + 2 * out_bytes <= cap_ && FitsUntil(lowest, out_bytes, Extra());
   return fits ? form : Form::kGrouped;
 }
 

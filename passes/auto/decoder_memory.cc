@@ -39,9 +39,7 @@ LeaderId Decoder::Position() {
   const LeaderId reached = Reached();
   if (ready_.empty()) return reached;
   const LeaderId next = ready_.front();
-  return done_[Index(next)] || (leaders_[Index(next)].is & kRootWork) != 0
-             ? reached
-             : std::min(reached, next);
+  return done_[Index(next)] ? reached : std::min(reached, next);
 }
 
 // Live bytes beyond what program order holds here and what gathers brought early.
@@ -49,15 +47,29 @@ int64_t Decoder::Extra() {
   return std::max<int64_t>(0, memory_.live() - problem_.live[Index(Position())] - gathered_bytes_);
 }
 
-// Whether memory holds a root's result of so many bytes from here to where program order gathers
-// it. What fits also does with fewer bytes, or where program order gathers it sooner.
-bool Decoder::RootFits(LeaderId start, int64_t bytes, int64_t extra) {
-  if (start <= Reached()) return true;
-  if (memory_.live() + bytes > cap_) return false;
-  const int64_t most = profile_.Max(std::min(Position(), start - 1), start);
-  const int64_t grouped = most + extra + bytes;
-  if (grouped > cap_) return false;
-  return grouped + bytes <= cap_ || !settings_.packed_memory;
+// Whether roots whose launch takes so many bytes can be launched here, beside the reductions that
+// are about to go and the next kernel. If not, what is behind program order's start of the first of
+// them goes before; where nothing is, program order takes as much there itself.
+bool Decoder::FitsNow(LeaderId start, int64_t bytes) {
+  const LeaderId position = Position();
+  const int64_t next = position < problem_.size() ? problem_.own_bytes[Index(position)] : 0;
+  if (memory_.live() + pending_bytes_ + next + bytes <= cap_) return true;
+  return start <= position &&
+         memory_.live() + bytes - gathered_bytes_ <= problem_.live_at[Index(start)];
+}
+
+// Whether memory holds roots' results of so many bytes from here to where program order gathers the
+// first of them. What fits also does with fewer bytes, or where program order gathers it sooner.
+bool Decoder::FitsUntil(LeaderId start, int64_t bytes, int64_t extra) {
+  const LeaderId position = Position();
+  return start <= position || profile_.Max(position, start) + extra + bytes <= cap_;
+}
+
+// Both, of a root behind others whose launch takes `taken` bytes.
+bool Decoder::RootFits(CollectiveId c, int64_t extra, int64_t taken) {
+  const Transfer& t = problem_.transfer(c);
+  return FitsNow(t.start, taken + t.launch_bytes) &&
+         FitsUntil(t.start, settings_.packed_memory ? 2 * t.out_bytes : t.out_bytes, extra);
 }
 
 bool Decoder::TightMemory() const { return memory_.live() + Share(memory_.live(), kShort) > cap_; }
@@ -90,7 +102,8 @@ void Decoder::DropGathered() {
 
 // Before what would take memory over the cap: sends reductions off and waits for them.
 void Decoder::MakeRoom(int64_t bytes) {
-  for (int round = 0; bytes > 0 && memory_.live() + bytes > cap_ && round < kMaxRounds; ++round) {
+  for (int round = 0;
+       bytes > 0 && memory_.live() + pending_bytes_ + bytes > cap_ && round < kMaxRounds; ++round) {
     const int32_t earliest = EarliestOutstanding(true);
     const int64_t free = earliest < 0 ? kNever : clock_.now_ps();
     const size_t wire = wires_.First(0, [&](const std::array<int64_t, kOfWire>& row) {

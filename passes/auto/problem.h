@@ -45,6 +45,10 @@ struct Transfer {
   LeaderId need =
       0;  // of a root: its first user; Problem::size(), behind the last, if nobody uses it
   int64_t bytes = 0, in_bytes = 0, out_bytes = 0;
+  // What its launch takes beside what is live: of a root its result and what that is computed from,
+  // of a reduce-scatter its result. 0 for others: an all-reduce's is as large as its input, so that
+  // none would wait for another.
+  int64_t launch_bytes = 0;
   int64_t alpha_ps = 0, wire_ps = 0;  // alone: their sum
   int32_t payload_rank = 0;           // place in eager registration order
   bool packable = true;               // alone, a packed bucket of it keeps the numerics' promise
@@ -75,9 +79,10 @@ struct Problem {
   std::vector<std::vector<CollectiveId>> roots;  // by key, in order of need; empty for sinks' keys
   std::vector<std::vector<int32_t>> root_keys, sink_keys;  // of a group
   int32_t keys = 0;
-  Csr root_work;  // of a collective: the leaders that a root is computed from
-  std::vector<bool> is_root_work, is_leaf, is_post;  // of a leader; leaf: below it only reductions
-                                                     // (weight gradients); post: behind a reduction
+  Csr root_work;                      // of a collective: the leaders that a root is computed from
+  std::vector<CollectiveId> root_of;  // of a leader: the first root that is computed from it, or -1
+  std::vector<bool> is_leaf, is_post;  // of a leader; leaf: below it only reductions (weight
+                                       // gradients); post: behind a reduction
   // Program order, one an element and one behind the last: compute before it, memory before it and
   // at it.
   std::vector<int64_t> ideal_ps, live, live_at;

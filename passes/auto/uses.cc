@@ -59,6 +59,7 @@ class UseFinder {
       Transfer& t = p_.transfers[Index(p_.start_of[i])];
       if (IsSink(l, t)) {
         t.use = Use::kSink;
+        if (Scatters(t.kind)) t.launch_bytes = t.out_bytes;
         t.level = below_.collectives[i];
       } else {
         below_.only_sinks[i] = false;
@@ -89,7 +90,7 @@ class UseFinder {
         if (below_transfer[Index(x)] || p_.start_of[Index(x)] >= 0) below_transfer[Index(l)] = true;
       }
     }
-    p_.is_root_work.assign(Index(p_.size()), false);
+    p_.root_of.assign(Index(p_.size()), -1);
     std::vector<LeaderId> above;
     for (Transfer& t : p_.transfers) {
       t.need = p_.size();
@@ -98,7 +99,11 @@ class UseFinder {
       if (root) {
         t.use = Use::kRoot;
         for (const LeaderId y : p_.after.of(t.wait)) t.need = std::min(t.need, y);
-        for (const LeaderId x : above) p_.is_root_work[Index(x)] = true;
+        t.launch_bytes = t.out_bytes;
+        for (const LeaderId x : above) {
+          if (p_.root_of[Index(x)] < 0) p_.root_of[Index(x)] = p_.start_of[Index(t.start)];
+          t.launch_bytes += p_.own_bytes[Index(x)];
+        }
         p_.root_work.Append(above);
       }
       p_.root_work.Close();

@@ -22,6 +22,7 @@
 #include "passes/plan/verify.h"
 #include "passes/sim/simulator.h"
 #include "tests/passes/auto_test_util.h"
+#include "tests/passes/generated_steps.h"
 #include "tests/passes/ladder.h"
 
 namespace bucketd::testing {
@@ -86,6 +87,15 @@ void ExpectExact(Setting& setting, Random& random, int decodes, const std::strin
     ASSERT_EQ(decoded.figures.total_ps, truth.total_ps) << what << " decode " << k;
     ASSERT_EQ(decoded.figures.peak_bytes, truth.peak_bytes) << what << " decode " << k;
   }
+}
+
+search::Units UnitsOf(const Problem& problem) {
+  search::Units units{1, 1, problem.total_ps()};
+  for (const search::Transfer& t : problem.transfers) {
+    units.alpha_ps = std::max(units.alpha_ps, t.alpha_ps);
+    units.longest_ps = std::max(units.longest_ps, t.alpha_ps + t.wire_ps);
+  }
+  return units;
 }
 
 PlanOptions Free() {
@@ -197,6 +207,63 @@ TEST(Decoder, BehindTheMainChainsEndAGatherStillWaitsForMemory) {
   EXPECT_GT(decoder.Decode(eager, 2 * before, nullptr).figures.peak_bytes, before);
 }
 
+// What repairs have to mend must be little: where every start is far over the limit, nothing but
+// another mode's plan is left to begin with.
+TEST(Decoder, FewStartsAreFarOverTheLimitWhereMemoryBinds) {
+  int decodes = 0, far_over = 0;
+  for (uint32_t seed = 1; seed <= Seeds(3); ++seed) {
+    for (size_t kind = 0; kind < GeneratedKinds().size(); ++kind) {
+      const CapturedGraph step = GeneratedStep(kind, seed, false);
+      for (const CostProfile& profile : Ladder(BuiltInProfiles())) {
+        const absl::StatusOr<Costs> costs = Costs::FromFile(step.graph, step.costs, profile);
+        ASSERT_TRUE(costs.ok()) << costs.status();
+        const PlanOptions options = Free();
+        Setting setting(step.graph, *costs, options);
+        const int64_t peak = setting.context.program_order.peak_bytes, limit = peak + peak / 20;
+        Decoder decoder(setting.problem);
+        for (const search::Start& start : search::StartsOf(UnitsOf(setting.problem))) {
+          const Figures figures = decoder.Decode(start.settings, limit, nullptr).figures;
+          ++decodes;
+          if (figures.peak_bytes > limit + limit / 50) ++far_over;
+        }
+      }
+    }
+  }
+  EXPECT_LT(far_over, decodes / 5) << decodes;  // of 1,650, 250
+}
+
+// A backward that gathers weights anew, each as large as the gradient before it.
+TEST(Decoder, AReductionMakesRoomForTheGatherThatTheStepWaitsFor) {
+  Net net;
+  NodeId h = net.Input("x", {64, 64});
+  for (int i = 0; i < 6; ++i) {
+    const std::string number = absl::StrCat(i);
+    const NodeId activation = net.Input("a" + number, {64, 64});
+    const NodeId weight = net.Gather(number, net.Parameter("w" + number, {32, 64}));
+    const NodeId next = net.Call("gx" + number, {h, weight}, {64, 64}, kComputeFlag);
+    const NodeId gradient = net.Call("gw" + number, {h, activation}, {256, 64}, kComputeFlag);
+    net.Out(net.Scatter(number, gradient), SlotKind::kParameterGradient);
+    h = next;
+  }
+  // So that the layers are no leaf work.
+  for (int i = 0; i < 40; ++i) h = net.Call(absl::StrCat("c", i), {h}, {64, 64}, kComputeFlag);
+  net.Out(h, SlotKind::kOutput);
+  const Graph graph = net.Build();
+  const Costs costs = CostsOf(graph);
+  const PlanOptions options = Free();
+  Setting setting(graph, costs, options);
+  ASSERT_EQ(setting.problem.transfer(0).use, search::Use::kRoot);
+  ASSERT_EQ(setting.problem.transfer(1).use, search::Use::kSink);
+  Decoder decoder(setting.problem);
+  const int64_t before = setting.context.program_order.peak_bytes;
+  Settings eager;
+  eager.eager = true;
+  eager.slack_ps = search::kNever / 2;
+  for (const Settings& settings : {Settings(), eager}) {
+    EXPECT_LE(decoder.Decode(settings, before, nullptr).figures.peak_bytes, before);
+  }
+}
+
 TEST(Decoder, AnOrderThatIsGivenUpWouldHaveTakenLongerAndOneThatIsNotIsTheSame) {
   for (uint32_t seed = 0; seed < Seeds(100); ++seed) {
     const Graph graph = RandomStep(seed).Build();
@@ -286,13 +353,8 @@ TEST(Decoder, LooksAtFewGroupsHoweverManyThereAre) {
     Setting setting(graph, costs, options);
     const Problem& problem = setting.problem;
     Decoder decoder(problem);
-    search::Units units{1, 1, problem.total_ps()};
-    for (const search::Transfer& t : problem.transfers) {
-      units.alpha_ps = std::max(units.alpha_ps, t.alpha_ps);
-      units.longest_ps = std::max(units.longest_ps, t.alpha_ps + t.wire_ps);
-    }
     const int64_t peak = setting.context.program_order.peak_bytes;
-    for (const search::Start& start : search::StartsOf(units)) {
+    for (const search::Start& start : search::StartsOf(UnitsOf(problem))) {
       for (const int64_t cap : {peak, 2 * peak}) {
         decoder.Decode(start.settings, cap, nullptr);
         EXPECT_EQ(decoder.placed(), problem.size()) << start.name;

@@ -74,7 +74,7 @@ TEST_F(ProblemTest, AGatherOfAParameterIsARootAndItsCastRootWork) {
   EXPECT_EQ(At(0).use, Use::kRoot);
   EXPECT_EQ(At(1).use, Use::kInline);
   EXPECT_THAT(p.root_work.of(0), ElementsAre(0));
-  EXPECT_TRUE(p.is_root_work[0]);
+  EXPECT_EQ(p.root_of[0], 0);
   EXPECT_EQ(graph_->node_name(p.node[static_cast<size_t>(At(0).need)]), "y");
 }
 
