@@ -276,7 +276,7 @@ class Decoder {
   std::vector<Overflow> over_;
   RangeMax profile_;  // program order's, and gathers that wait for their use
   int64_t gathered_bytes_ = 0;
-  int64_t pending_bytes_ = 0;           // that launches of what is pending take
+  int64_t pending_bytes_ = 0;           // launch bytes of what is pending
   std::vector<CollectiveId> gathered_;  // heap by start leader, smallest first
   LeaderId next_drop_ = 0;              // of the first of them
 };

@@ -47,9 +47,10 @@ int64_t Decoder::Extra() {
   return std::max<int64_t>(0, memory_.live() - problem_.live[Index(Position())] - gathered_bytes_);
 }
 
-// Whether roots whose launch takes so many bytes can be launched here, beside the reductions that
-// are about to go and the next kernel. If not, what is behind program order's start of the first of
-// them goes before; where nothing is, program order takes as much there itself.
+// Whether memory holds a launch of roots that takes so many bytes, together with the launches of
+// pending reductions and what the next kernel makes. Where it does not, roots that program order
+// has started by now (`start` is the first of them) may go all the same if they take no more than
+// program order does at that start: there is nothing to free first.
 bool Decoder::FitsNow(LeaderId start, int64_t bytes) {
   const LeaderId position = Position();
   const int64_t next = position < problem_.size() ? problem_.own_bytes[Index(position)] : 0;

@@ -45,9 +45,9 @@ struct Transfer {
   LeaderId need =
       0;  // of a root: its first user; Problem::size(), behind the last, if nobody uses it
   int64_t bytes = 0, in_bytes = 0, out_bytes = 0;
-  // What its launch takes beside what is live: of a root its result and what that is computed from,
-  // of a reduce-scatter its result. 0 for others: an all-reduce's is as large as its input, so that
-  // none would wait for another.
+  // Memory that its launch needs: of a root its result and what it is computed from, of a sink that
+  // scatters its result. 0 for other sinks: an all-reduce's result is as large as its input, so
+  // room for it would send each off alone.
   int64_t launch_bytes = 0;
   int64_t alpha_ps = 0, wire_ps = 0;  // alone: their sum
   int32_t payload_rank = 0;           // place in eager registration order

@@ -46,8 +46,9 @@ absl::Status Pipeline::Run(PassContext& context, Plan& plan, const AfterPass& af
           absl::StrCat(pass->name(), ": tag-collectives has to run before"));
     }
     if (pass->is_first_to_bucket() && !plan.buckets.empty()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(pass->name(), ": the plan has buckets already"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          pass->name(),
+          ": the plan has buckets already; it has to run before passes that make them"));
     }
     const uint64_t before = Fingerprint(plan);
     const Clock::time_point begin = Clock::now();
