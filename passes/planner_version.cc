@@ -2,6 +2,6 @@
 
 namespace bucketd {
 
-const char kPlannerVersion[] = "12";
+const char kPlannerVersion[] = "13";
 
 }  // namespace bucketd

@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 
 #include "passes/auto/budget.h"
-#include "passes/auto/late_waits.h"
+#include "passes/auto/choice.h"
 #include "passes/auto/other_wires.h"
 #include "passes/auto/search.h"
 #include "passes/auto/to_plan.h"
@@ -23,128 +23,12 @@
 namespace bucketd {
 namespace {
 
+using search::Candidate;
 using search::Score;
 
 std::string Microseconds(int64_t ps) {
   return absl::StrFormat("%.3f us", static_cast<double>(ps) * 1e-6);
 }
-
-// A plan and what it takes.
-struct Candidate {
-  absl::string_view mode;  // "" of the search
-  Plan plan;
-  Prediction figures;
-  Score score;
-};
-
-// Which of the search's plans is taken. At every stop of the search it looks around the fastest for
-// what is faster under perturbed costs, and takes that if it is no slower than what the stops
-// before took: so more effort is never worse.
-class Choice {
- public:
-  // Improves on `best`. `others`: of each search for other wires the orders at each stop and at
-  // those behind the last one. All outlive it.
-  Choice(const PassContext& context, const search::Problem& problem, int64_t limit,
-         int64_t bound_ps, const Plan& before, std::vector<std::vector<search::OtherOrder>> others,
-         Candidate& best)
-      : context_(context),
-        problem_(problem),
-        limit_(limit),
-        bound_ps_(bound_ps),
-        before_(before),
-        best_(best),
-        evaluator_(problem, search::RobustBudgetOf(problem, search::kOtherWiresEffort) == 0
-                                ? search::RobustnessEvaluator::kFewCases
-                                : search::RobustnessEvaluator::kCases),
-        others_(std::move(others)) {}
-
-  void AtStop(search::Search& search, int32_t effort) {
-    if (search.score().over) {
-      if (search.score() < last_) Take(search.best());
-      last_ = search.score();
-      return;
-    }
-    int64_t fastest_ps = search.score().first;
-    const std::vector<const search::OtherOrder*> others = OthersAt(Index(effort), fastest_ps);
-    int64_t ceiling_ps = search::CeilingOf(fastest_ps, bound_ps_, effort);
-    if (!best_.score.over) ceiling_ps = std::min(ceiling_ps, best_.score.first);
-    if (fastest_ps > ceiling_ps) return;
-    const int64_t budget = search::RobustBudgetOf(problem_, effort) * problem_.size();
-    const int64_t of_orders = problem_.is_small() ? search::Share(budget, search::kOrdersShare) : 0;
-    search::Search around(problem_, limit_, {{budget - of_orders, 0, of_orders}});
-    around.EvaluateBy(evaluator_, ceiling_ps);
-    around.Adopt(search.best(), search.best_settings());
-    for (const search::OtherOrder* other : others) around.Adopt(other->decoded, other->settings);
-    if (!robust_.order.empty()) around.Adopt(robust_, settings_);
-    for (const auto& [decoded, settings] : search.found()) {
-      if (decoded.figures.total_ps <= ceiling_ps) around.Adopt(decoded, settings);
-    }
-    around.LookAround();
-    if (Take(around.best(), ceiling_ps)) {
-      robust_ = around.best();
-      settings_ = around.best_settings();
-      search.Adopt(robust_, settings_);  // often it is faster, too
-    } else if (robust_.order.empty()) {
-      Take(search.best());
-    }
-  }
-
- private:
-  // Of each search for other wires what it had at that stop, with what it takes on the real ones;
-  // the least of that goes into `fastest_ps`.
-  std::vector<const search::OtherOrder*> OthersAt(size_t stop, int64_t& fastest_ps) {
-    std::vector<const search::OtherOrder*> found;
-    for (std::vector<search::OtherOrder>& orders : others_) {
-      search::OtherOrder& other = orders[std::min(stop, orders.size() - 1)];
-      if (other.decoded.order.empty()) continue;
-      other.decoded.figures.total_ps = evaluator_.Nominal(other.decoded);
-      fastest_ps = std::min(fastest_ps, other.decoded.figures.total_ps);
-      found.push_back(&other);
-    }
-    return found;
-  }
-
-  // Unless it is slower than what is taken, or than `most_ps`: waits that memory moves, which the
-  // evaluator does not see, may make it so.
-  bool Take(const search::Decoded& decoded, int64_t most_ps = search::kNever) {
-    const Candidate& settled = Settled(decoded);
-    const Score& score = settled.score;
-    if (!score.over && score.first > most_ps) return false;
-    const bool searched = best_.mode.empty() && !best_.score.over && !score.over;
-    if (searched ? score.first > best_.score.first : !(score < best_.score)) return false;
-    best_ = settled;
-    return true;
-  }
-
-  // Often one stop after the other wants the same order.
-  const Candidate& Settled(const search::Decoded& decoded) {
-    for (const auto& [order, candidate] : settled_) {
-      if (search::IsSameOrder(order, decoded)) return candidate;
-    }
-    Candidate made{"", search::PlanOf(context_, problem_, decoded), {}, {}};
-    made.plan.diagnostics = before_.diagnostics;
-    const Prediction figures = Simulate(context_.graph, made.plan, context_.costs).prediction;
-    made.figures = search::SettleWaits(context_, problem_, limit_, figures, made.plan);
-    made.score = search::ScoreOf({made.figures.total_ps, made.figures.peak_bytes}, limit_);
-    if (settled_.size() == kMostSettled) settled_.pop_front();
-    settled_.emplace_back(decoded, std::move(made));
-    return settled_.back().second;
-  }
-
-  static constexpr size_t kMostSettled = 3;
-
-  const PassContext& context_;
-  const search::Problem& problem_;
-  const int64_t limit_, bound_ps_;
-  const Plan& before_;
-  std::deque<std::pair<search::Decoded, Candidate>> settled_;
-  Candidate& best_;
-  search::RobustnessEvaluator evaluator_;
-  std::vector<std::vector<search::OtherOrder>> others_;
-  search::Decoded robust_;  // what fared best at the last stop that took it
-  search::Settings settings_;
-  Score last_;  // of the search, at the last stop over the limit
-};
 
 class SearchPass : public Pass {
  public:
@@ -227,10 +111,6 @@ class SearchPass : public Pass {
     // Where collectives of a group have links of their own, a bucket travels by its first member's:
     // the referee's bound, which counts each by its own, may then be above the best plan.
     const int64_t bound_ps = std::min(LowerBoundPs(context.graph, context.costs), sharp_bound_ps);
-    if (best.mode != "none") {
-      best.figures = search::SettleWaits(context, *problem, limit, best.figures, best.plan);
-      best.score = search::ScoreOf({best.figures.total_ps, best.figures.peak_bytes}, limit);
-    }
     const search::Decoded start = search::OrderOf(context.graph, *problem, best.plan);
     std::vector<std::vector<search::OtherOrder>> others;
     const auto search_for = [&](double wires) {
@@ -242,12 +122,14 @@ class SearchPass : public Pass {
     if (tuning_.Has(search::Part::kSlowWires) && problem->is_small()) {
       search_for(search::kSlowerWires);
     }
-    Choice choice(context, *problem, limit, bound_ps, before, std::move(others), best);
+    search::Choice choice(context, *problem, limit, bound_ps, before.diagnostics, std::move(best),
+                          std::move(others));
     search::Search search(*problem, limit,
                           search::StopsOf(*problem, bound_ps, context.options.effort),
                           [&](size_t stop) { choice.AtStop(search, static_cast<int32_t>(stop)); });
     search.StartFrom(start);
     search.Run();
+    best = choice.best();
     return std::min(search.fastest_ps(), best.figures.total_ps);
   }
 

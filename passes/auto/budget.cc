@@ -11,9 +11,9 @@ int64_t StepsOf(const Problem& problem) {
   return int64_t{problem.size()} * (4 + static_cast<int64_t>(problem.graph->groups().size())) / 4;
 }
 
-// Each step of effort from 5 on doubles, each below halves.
 int64_t AtEffort(int64_t decodes, int32_t effort) {
-  return effort >= 5 ? decodes << (effort - 5) : decodes >> (5 - effort);
+  const int32_t more = effort - kDefaultEffort;
+  return more >= 0 ? decodes << more : decodes >> -more;
 }
 
 }  // namespace
@@ -40,7 +40,7 @@ int64_t RobustBudgetOf(const Problem& problem, int32_t effort) {
 int64_t CeilingOf(int64_t best_ps, int64_t bound_ps, int32_t effort) {
   const int64_t above = std::clamp(Share(best_ps - bound_ps, kGiven), Share(best_ps, kLeastGiven),
                                    Share(best_ps, kMostGiven));
-  return best_ps + (above >> std::max(0, effort - 5));
+  return best_ps + (above >> std::max(0, effort - kDefaultEffort));
 }
 
 int64_t EnoughOf(int64_t bound_ps, int32_t effort) {

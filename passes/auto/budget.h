@@ -17,8 +17,8 @@ int64_t BudgetOf(const Problem& problem, int32_t effort);
 int64_t RobustBudgetOf(const Problem& problem, int32_t effort);
 
 // What such a plan may take where the fastest takes `best_ps`: half as much again of what is above
-// the bound, but at least 0.4 % and at most 2 % more of the whole; from effort 6 on, each step
-// halves that.
+// the bound, but at least 0.8 % and at most 2 % more of the whole; each step of effort behind
+// the default halves that.
 int64_t CeilingOf(int64_t best_ps, int64_t bound_ps, int32_t effort);
 
 // A plan so fast is near enough to the lower bound for an effort to look no further; more effort

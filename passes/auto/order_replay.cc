@@ -12,10 +12,11 @@ enum State : uint8_t { kWaiting = 0, kOpen, kPutOff, kDone };
 }  // namespace
 
 OrderReplay::OrderReplay(const Problem& problem, int64_t limit)
-    : problem_(problem), limit_(limit), memory_(problem) {}
+    : problem_(problem), most_bytes_(limit), memory_(problem) {}
 
 bool OrderReplay::HasPlace(const Batch& batch) const {
   if (problem_.transfer(batch.members[0]).pinned) return true;
+  if (late_) return false;
   return batch.form == Form::kPackedOnCompute && Gathers(problem_.transfer(batch.members[0]).kind);
 }
 
@@ -46,7 +47,22 @@ void OrderReplay::Reset(const Decoded& wishes) {
 }
 
 const Decoded* OrderReplay::Run(const Decoded& wishes, int64_t cutoff_ps) {
+  return Replay(wishes, most_bytes_, cutoff_ps, false);
+}
+
+const Decoded& OrderReplay::Late(const Decoded& order) {
+  const int64_t limit = std::max(most_bytes_, order.figures.peak_bytes);
+  const Decoded* late = Replay(order, limit, kNever, true);
+  const bool holds = late != nullptr && late->figures.peak_bytes <= limit &&
+                     late->figures.total_ps <= order.figures.total_ps;
+  return holds ? *late : order;
+}
+
+const Decoded* OrderReplay::Replay(const Decoded& wishes, int64_t limit, int64_t cutoff_ps,
+                                   bool late) {
+  limit_ = limit;
   cutoff_ps_ = cutoff_ps;
+  late_ = late;
   Reset(wishes);
   for (const Action& action : wishes.order) {
     if (!Take(action)) return nullptr;
@@ -74,7 +90,9 @@ bool OrderReplay::Take(const Action& action) {
   TakeEnded();
   if (state_[Index(action.id)] == kDone) return true;
   // What takes no time is worth no wait.
-  if (problem_.cost[Index(action.id)] == 0 && !IsReady(action.id)) {
+  const bool may_wait =
+      problem_.cost[Index(action.id)] == 0 || (late_ && problem_.is_post[Index(action.id)]);
+  if (may_wait && !IsReady(action.id)) {
     state_[Index(action.id)] = kPutOff;
     return true;
   }
@@ -173,7 +191,9 @@ bool OrderReplay::Launch(int32_t id) {
   sure_ps_ = std::max(sure_ps_, launch.end_ps + left);
   placed_ += static_cast<int64_t>(batch.members.size());
   for (const CollectiveId c : batch.members) state_[Index(problem_.transfer(c).start)] = kDone;
-  if (!launch.has_place && problem_.transfer(batch.members[0]).wait >= 0) {
+  const Transfer& first = problem_.transfer(batch.members[0]);
+  // Late, a wait for a gather frees nothing.
+  if (!launch.has_place && first.wait >= 0 && (!late_ || first.use == Use::kSink)) {
     outstanding_.push_back(id);
     first_end_ps_ = std::min(first_end_ps_, launch.end_ps);
   }
@@ -207,7 +227,7 @@ void OrderReplay::RunPutOff(LeaderId below) {
 // Waits for what has ended, which costs nothing.
 void OrderReplay::TakeEnded() {
   const int64_t now = clock_.now_ps();
-  if (first_end_ps_ > now) return;
+  if (late_ || first_end_ps_ > now) return;
   first_end_ps_ = kNever;
   size_t kept = 0;
   for (const int32_t batch : outstanding_) {

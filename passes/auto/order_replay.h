@@ -26,6 +26,13 @@ class OrderReplay {
   // above that and the order a part. Holds until the next call. O(leaders + edges).
   const Decoded* Run(const Decoded& wishes, int64_t cutoff_ps);
 
+  // The order with every wait, and what is computed from reductions, where somebody needs it or
+  // memory makes the step wait: what runs where costs are not those that the order was made for,
+  // since a wait that stands where its collective should have ended stops compute if the wire is
+  // slower. The order itself where that would take longer than it, or more memory than it and the
+  // limit. Holds until the next call.
+  const Decoded& Late(const Decoded& order);
+
   // Of the wait of a batch: whether it stands where the order has it.
   bool HasPlace(const Batch& batch) const;
 
@@ -38,6 +45,7 @@ class OrderReplay {
     bool launched = false, waited = false, has_place = false;
     LaunchCost cost;
   };
+  const Decoded* Replay(const Decoded& wishes, int64_t limit, int64_t cutoff_ps, bool late);
   void Reset(const Decoded& wishes);
   bool Take(const Action& action);
   bool Place(LeaderId leader);
@@ -55,7 +63,9 @@ class OrderReplay {
   bool TakeRest();
 
   const Problem& problem_;
-  const int64_t limit_;
+  const int64_t most_bytes_;  // of every call
+  int64_t limit_ = 0;         // of this one
+  bool late_ = false;         // waits stand only where they are needed
   Decoded out_;
   internal::StreamClock clock_;
   LiveMemory memory_;

@@ -17,8 +17,6 @@ constexpr int64_t kOne = 1024;
 // Numbers that many depend on, beside the rate and alpha of every group.
 enum Figure : int32_t { kHostKernel, kHostCollective, kSlowdown, kCopies, kGamma, kFigures };
 
-constexpr int kNominal = -1;  // beside the cases
-
 // Case by case: even ones, and behind each its mirror.
 constexpr uint32_t CodeOf(int which) {
   const auto half = static_cast<uint32_t>(which) / 2;
@@ -36,18 +34,19 @@ uint64_t Mix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-int64_t FactorOfFigure(int which, int32_t figure) {
+int64_t FactorOfFigure(int which, int32_t figure, int64_t either) {
   const auto column = static_cast<size_t>(figure);
   const bool up = column < std::size(kColumns)
                       ? std::popcount(CodeOf(which) & kColumns[column]) % 2 == 0
                       : Mix((uint64_t{CodeOf(which)} << 32) + column) % 2 == 0;
-  return up ? kOne + kEither : kOne - kEither;
+  return up ? kOne + either : kOne - either;
 }
 
 // Of a case and its mirror, which is off by as much the other way.
-int64_t OffOfLeader(int half, LeaderId l) {
+int64_t OffOfLeader(int half, LeaderId l, int64_t spread) {
   const uint64_t random = Mix((static_cast<uint64_t>(half) << 40) + static_cast<uint64_t>(l));
-  return static_cast<int64_t>(((random >> 32) * (2 * kSpread + 1)) >> 32) - kSpread;
+  const auto width = static_cast<uint64_t>(2 * spread + 1);
+  return static_cast<int64_t>(((random >> 32) * width) >> 32) - spread;
 }
 
 // Without overflow.
@@ -57,32 +56,34 @@ int64_t Off(int64_t value, int64_t factor) {
 
 }  // namespace
 
-RobustnessEvaluator::RobustnessEvaluator(const Problem& problem, int cases)
-    : problem_(problem), cases_(cases) {}
+RobustnessEvaluator::RobustnessEvaluator(const Problem& problem, int cases, Errors errors)
+    : problem_(problem), cases_(cases), errors_(errors) {}
 
 // Numbers that every replay asks for. Once is enough, and only where there is one.
 void RobustnessEvaluator::Draw() {
   if (!off_.empty()) return;
   const auto figures = static_cast<int32_t>(2 * problem_.graph->groups().size()) + kFigures;
   for (int which = 0; which < cases_; ++which) {
-    for (int32_t f = 0; f < figures; ++f) factors_.push_back(FactorOfFigure(which, f));
+    for (int32_t f = 0; f < figures; ++f)
+      factors_.push_back(FactorOfFigure(which, f, errors_.either));
   }
   off_.reserve(Index(cases_ / 2) * Index(problem_.size()) + 1);
   for (int half = 0; half < cases_ / 2; ++half) {
     for (LeaderId l = 0; l < problem_.size(); ++l) {
-      off_.push_back(static_cast<int16_t>(OffOfLeader(half, l)));
+      off_.push_back(static_cast<int16_t>(OffOfLeader(half, l, errors_.spread)));
     }
   }
 }
 
 int64_t RobustnessEvaluator::Of(const Decoded& decoded, int64_t most_ps) {
   Draw();
-  Flatten(decoded);
+  launches_.clear();
+  for (const Batch& batch : decoded.batches) launches_.push_back(LaunchOf(batch));
   replayed_ = 0;
   int64_t sum = 0;
   for (int which = 0; which < cases_ && sum <= most_ps; ++which) {
-    sum += Replay(which);
-    replayed_ += static_cast<int64_t>(steps_.size());
+    sum += Replay(decoded.order, which);
+    replayed_ += static_cast<int64_t>(decoded.order.size());
     // An order whose mean is so far above after some of the cases seldom ends below.
     const int64_t hopeless = most_ps / cases_ + Share(most_ps / cases_, kHopelessCases);
     if (which % kCasesAtOnce == kCasesAtOnce - 1 && sum / (which + 1) > hopeless) {
@@ -90,73 +91,6 @@ int64_t RobustnessEvaluator::Of(const Decoded& decoded, int64_t most_ps) {
     }
   }
   return sum;
-}
-
-int64_t RobustnessEvaluator::Nominal(const Decoded& decoded) {
-  Flatten(decoded);
-  return Replay(kNominal);
-}
-
-// The order with waits, and what is computed from reductions, where somebody needs them.
-void RobustnessEvaluator::Flatten(const Decoded& decoded) {
-  steps_.clear();
-  launches_.clear();
-  batch_of_.assign(problem_.transfers.size(), -1);
-  waited_.assign(decoded.batches.size(), 0);
-  put_off_.assign(Index(problem_.size()), 0);
-  for (const Batch& batch : decoded.batches) {
-    for (const CollectiveId c : batch.members) {
-      batch_of_[Index(c)] = static_cast<int32_t>(launches_.size());
-    }
-    launches_.push_back(LaunchOf(batch));
-  }
-  for (const Action& action : decoded.order) {
-    if (action.kind == Action::Kind::kRun) {
-      if (problem_.is_post[Index(action.id)]) {
-        put_off_[Index(action.id)] = 1;
-        continue;
-      }
-      Need(action.id);
-      steps_.push_back({Step::Kind::kRun, action.id});
-      continue;
-    }
-    const std::vector<CollectiveId>& members = decoded.batches[Index(action.id)].members;
-    if (action.kind == Action::Kind::kWait) {
-      // Memory or a result made the step wait here.
-      if (decoded.batches[Index(action.id)].stalled || problem_.transfer(members[0]).pinned) {
-        AddWait(action.id);
-      }
-      continue;
-    }
-    for (const CollectiveId c : members) Need(problem_.transfer(c).start);
-    steps_.push_back({Step::Kind::kLaunch, action.id});
-  }
-  for (size_t b = 0; b < launches_.size(); ++b) {
-    if (!waited_[b]) steps_.push_back({Step::Kind::kWait, static_cast<int32_t>(b)});
-  }
-  for (LeaderId l = 0; l < problem_.size(); ++l) {
-    if (put_off_[Index(l)]) steps_.push_back({Step::Kind::kRun, l});
-  }
-}
-
-void RobustnessEvaluator::AddWait(int32_t batch) {
-  if (waited_[Index(batch)]) return;
-  waited_[Index(batch)] = 1;
-  steps_.push_back({Step::Kind::kWait, batch});
-}
-
-// All that a leader needs and that was put off.
-void RobustnessEvaluator::Need(LeaderId l) {
-  for (const LeaderId x : problem_.before.of(l)) {
-    const CollectiveId c = problem_.wait_of[Index(x)];
-    if (c >= 0) {
-      AddWait(batch_of_[Index(c)]);
-    } else if (put_off_[Index(x)]) {
-      put_off_[Index(x)] = 0;
-      Need(x);
-      steps_.push_back({Step::Kind::kRun, x});
-    }
-  }
 }
 
 RobustnessEvaluator::Launch RobustnessEvaluator::LaunchOf(const Batch& batch) const {
@@ -179,18 +113,14 @@ RobustnessEvaluator::Launch RobustnessEvaluator::LaunchOf(const Batch& batch) co
   return launch;
 }
 
-int64_t RobustnessEvaluator::Replay(int which) {
+int64_t RobustnessEvaluator::Replay(const std::vector<Action>& order, int which) {
   const Costs& costs = *problem_.costs;
   const auto groups = static_cast<int32_t>(problem_.graph->groups().size());
-  const bool nominal = which == kNominal;
-  const int64_t* const factors =
-      nominal ? nullptr : factors_.data() + Index(which) * Index(2 * groups + kFigures);
-  const auto factor = [&](int32_t figure) { return nominal ? kOne : factors[figure]; };
-  const auto figure = [&](Figure f) { return factor(groups + f); };
-  const auto rate = [&](GroupId g) { return factor(g); };
-  const auto alpha = [&](GroupId g) { return factor(groups + kFigures + g); };
-  const int16_t* const off =
-      nominal ? nullptr : off_.data() + Index(which / 2) * Index(problem_.size());
+  const int64_t* const factors = factors_.data() + Index(which) * Index(2 * groups + kFigures);
+  const auto figure = [&](Figure f) { return factors[groups + f]; };
+  const auto rate = [&](GroupId g) { return factors[g]; };
+  const auto alpha = [&](GroupId g) { return factors[groups + kFigures + g]; };
+  const int16_t* const off = off_.data() + Index(which / 2) * Index(problem_.size());
   const int64_t sign = which % 2 == 0 ? 1 : -1;
   const int64_t gamma = figure(kGamma), copies = figure(kCopies);
   clock_.Reset(problem_.graph->groups().size(),
@@ -198,15 +128,15 @@ int64_t RobustnessEvaluator::Replay(int which) {
                 Off(costs.host_ps_per_collective(), figure(kHostCollective)),
                 Off(costs.overlap_slowdown_ppb(), figure(kSlowdown))});
   ends_.assign(launches_.size(), 0);
-  for (const Step& step : steps_) {
-    if (step.kind == Step::Kind::kRun) {
-      const int64_t cost = problem_.cost[Index(step.id)];
-      if (cost > 0) clock_.Kernel(nominal ? cost : Off(cost, kOne + sign * off[step.id]));
+  for (const Action& action : order) {
+    if (action.kind == Action::Kind::kRun) {
+      const int64_t cost = problem_.cost[Index(action.id)];
+      if (cost > 0) clock_.Kernel(Off(cost, kOne + sign * off[action.id]));
       continue;
     }
-    const Launch& launch = launches_[Index(step.id)];
-    if (step.kind == Step::Kind::kWait) {
-      clock_.WaitUntil(ends_[Index(step.id)]);
+    const Launch& launch = launches_[Index(action.id)];
+    if (action.kind == Action::Kind::kWait) {
+      clock_.WaitUntil(ends_[Index(action.id)]);
       clock_.Kernel(Off(launch.work.copy_out_ps, copies));
       continue;
     }
@@ -215,7 +145,7 @@ int64_t RobustnessEvaluator::Replay(int which) {
     work.charged_ps = Off(work.charged_ps, copies);
     work.slot_ps = Off(launch.alpha_ps, alpha(work.group)) + Off(launch.wire_ps, rate(work.group)) +
                    Off(launch.gamma_ps, gamma) + Off(launch.copies_ps, copies);
-    ends_[Index(step.id)] = clock_.Launch(work).end_ps;
+    ends_[Index(action.id)] = clock_.Launch(work).end_ps;
   }
   return clock_.end_ps();
 }

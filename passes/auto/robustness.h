@@ -6,11 +6,18 @@
 
 #include "passes/auto/decoder.h"
 #include "passes/auto/problem.h"
+#include "passes/auto/tuning.h"
 #include "passes/sim/stream_clock.h"
 
 namespace bucketd::search {
 
-// Replays orders under costs that are off by up to 30 %: every kernel's, every group's alpha and
+// By how much costs are off, in 1,024ths: figures that many steps depend on, either way, and
+// kernels at most.
+struct Errors {
+  int64_t either = kEither, spread = kSpread;
+};
+
+// Replays orders as they stand under costs that are off: every kernel's, every group's alpha and
 // rate, copies, launches and the slowdown beside a collective, each for itself. The cases are
 // fixed; they come in pairs that are off in opposite directions, and over all of them the few
 // figures that many steps depend on are off independently of one another (an orthogonal array). Not
@@ -22,46 +29,32 @@ class RobustnessEvaluator {
   static constexpr int kFewCases = 4;
 
   // REQUIRES: cases is one of the two.
-  explicit RobustnessEvaluator(const Problem& problem, int cases = kCases);
+  explicit RobustnessEvaluator(const Problem& problem, int cases = kCases, Errors errors = {});
 
-  // What the order takes, summed over all cases, with every wait where its result is needed; some
-  // sum above `most_ps` as soon as it is sure to be above. O(cases * leaders).
+  // What the order takes, summed over all cases; some sum above `most_ps` as soon as it is sure to
+  // be above. O(cases * leaders).
   int64_t Of(const Decoded& decoded, int64_t most_ps);
-
-  // The same under nominal costs.
-  int64_t Nominal(const Decoded& decoded);
 
   int cases() const { return cases_; }
   // Steps that the last call of Of() replayed: its cost.
   int64_t replayed() const { return replayed_; }
 
  private:
-  struct Step {
-    enum class Kind : uint8_t { kRun, kLaunch, kWait };
-    Kind kind = Kind::kRun;
-    int32_t id = 0;  // leader, or batch
-  };
   // What a batch takes at nominal costs: parts of its time on the wire, perturbed each for itself.
   struct Launch {
     internal::LaunchWork work;
     int64_t alpha_ps = 0, wire_ps = 0, gamma_ps = 0, copies_ps = 0;
   };
   void Draw();
-  void Flatten(const Decoded& decoded);
   Launch LaunchOf(const Batch& batch) const;
-  void Need(LeaderId l);
-  void AddWait(int32_t batch);
-  int64_t Replay(int which);
+  int64_t Replay(const std::vector<Action>& order, int which);
 
   const Problem& problem_;
   const int cases_;
+  const Errors errors_;
   std::vector<int64_t> factors_;  // case by case: of every figure
   std::vector<int16_t> off_;      // of a case and its mirror: how far every leader's kernel is off
-  std::vector<Step> steps_;
   std::vector<Launch> launches_;
-  std::vector<int32_t> batch_of_;  // of a collective
-  std::vector<uint8_t> waited_;    // of a batch
-  std::vector<uint8_t> put_off_;   // leaders behind reductions that nobody has needed yet
   std::vector<int64_t> ends_;
   internal::StreamClock clock_;
   int64_t replayed_ = 0;

@@ -109,12 +109,13 @@ Score Search::ScoreAsAsked(const Decoded& decoded, int64_t cutoff_ps) {
   if (evaluator_ == nullptr || figures.peak_bytes > limit_) return ScoreOf(figures, limit_);
   if (figures.total_ps > ceiling_ps_) return {true, figures.total_ps, figures.peak_bytes};
   const int64_t nominal_ps = evaluator_->cases() / kCasesOfNominal * figures.total_ps;
-  const int64_t sum_ps = nominal_ps + evaluator_->Of(decoded, cutoff_ps - nominal_ps);
+  const int64_t sum_ps = nominal_ps + evaluator_->Of(late_->Late(decoded), cutoff_ps - nominal_ps);
   placed_ += evaluator_->replayed() / kReplaysOfADecode;
   return {false, sum_ps, figures.total_ps};
 }
 
-void Search::EvaluateBy(RobustnessEvaluator& evaluator, int64_t ceiling_ps) {
+void Search::EvaluateBy(RobustnessEvaluator& evaluator, OrderReplay& replay, int64_t ceiling_ps) {
+  late_ = &replay;
   evaluator_ = &evaluator;
   ceiling_ps_ = ceiling_ps;
 }

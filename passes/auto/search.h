@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "passes/auto/decoder.h"
+#include "passes/auto/order_replay.h"
 #include "passes/auto/problem.h"
 #include "passes/auto/robustness.h"
 #include "passes/auto/settings.h"
@@ -52,8 +53,9 @@ class Search {
   void Run();
 
   // Instead of Run(): looks among orders that take at most `ceiling_ps` for the one that fares best
-  // by the evaluator, from those it is given. The evaluator outlives the search.
-  void EvaluateBy(RobustnessEvaluator& evaluator, int64_t ceiling_ps);
+  // by the evaluator with its waits as late as `replay` puts them, from those it is given. Both
+  // outlive the search.
+  void EvaluateBy(RobustnessEvaluator& evaluator, OrderReplay& replay, int64_t ceiling_ps);
   void LookAround();
 
   // An order that another search found, with its settings: the best, if it is better. May be called
@@ -136,7 +138,8 @@ class Search {
   std::vector<Reserve> reserves_;             // of one Try()
   Figures last_;                              // of the last decode
   RobustnessEvaluator* evaluator_ = nullptr;  // of orders that take at most
-  int64_t ceiling_ps_ = kNever;               // so much
+  int64_t ceiling_ps_ = kNever;               // so much,
+  OrderReplay* late_ = nullptr;               // with their waits late
 };
 
 }  // namespace bucketd::search

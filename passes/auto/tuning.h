@@ -40,8 +40,9 @@ inline constexpr PartInfo kParts[] = {
 };
 static_assert(std::size(kParts) == static_cast<size_t>(Part::kSturdier) + 1);
 
-// --- Work. A leader placed by a decode is the unit; budgets are those of effort 5, and every step
-// of effort doubles or halves them.
+// --- Work. A leader placed by a decode is the unit; budgets are those of the default effort, and
+// every step of effort doubles or halves them.
+inline constexpr int32_t kDefaultEffort = 5;
 
 // Decodes of a graph: small ones are cheap, large ones get a few in any case.
 inline constexpr int64_t kLeastDecodes = 40, kMostDecodes = 1400;
@@ -52,7 +53,7 @@ inline constexpr int32_t kSmallLeaders = 2500;
 // effort has enough of them for a good order to begin with: that finds what no decode does. Larger
 // graphs, which are decoded alone, get half as much again.
 inline constexpr int32_t kOrdersShare = 500, kDecodesShare = 750, kLargeShare = 1500;
-inline constexpr int32_t kOrdersFromEffort = 5;
+inline constexpr int32_t kOrdersFromEffort = kDefaultEffort;
 // Leaders, times groups beyond the first four, that all decodes together may place, of which a
 // whole step of millions of nodes gets the least number: seconds of one core. Above the latter a
 // graph is not searched.
@@ -67,10 +68,10 @@ inline constexpr int64_t kReplaysOfADecode = 4, kClearsOfADecode = 8;
 // --- Near enough. Millionths above the lower bound at which an effort looks no further: what
 // nobody measures; more effort wants it nearer, and from 8 on nothing is near enough.
 inline constexpr int64_t kEnoughPpm = 500, kEnoughPpmOfMore = 100;
-inline constexpr int32_t kEnoughUntil = 5, kEnoughOfMoreUntil = 7;
+inline constexpr int32_t kEnoughUntil = kDefaultEffort, kEnoughOfMoreUntil = 7;
 // What a sturdier plan may take beyond the fastest: so much of what that is above the bound, and at
 // least and at most so many thousandths of the step.
-inline constexpr int32_t kGiven = 500, kLeastGiven = 4, kMostGiven = 20;
+inline constexpr int32_t kGiven = 500, kLeastGiven = 8, kMostGiven = 20;
 
 // --- Decodes of a candidate that is over the limit: in all, and those that leave memory free only
 // where it overflowed, before the cap goes down everywhere.
@@ -125,7 +126,7 @@ inline constexpr int32_t kHopelessCases = 5;
 // and on slower ones. And the share of the limit in thousandths, since buffers live longer on
 // slower wires than those that an order was made for. More effort looks around what this one finds.
 inline constexpr double kFasterWires = 0.75, kSlowerWires = 1.33;
-inline constexpr int32_t kOtherWiresMemory = 988, kOtherWiresEffort = 5;
+inline constexpr int32_t kOtherWiresMemory = 988, kOtherWiresEffort = kDefaultEffort;
 // Nominal costs count as one perturbed case for so many of them: else the least mean of a few cases
 // wins by hundredths of a percent, which is chance, and costs more than that where costs are right.
 inline constexpr int kCasesOfNominal = 4;

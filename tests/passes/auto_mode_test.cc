@@ -93,30 +93,38 @@ TEST(Auto, IsNearTheBoundOnLatencyBoundSteps) {
   }
 }
 
+// From the default effort on. What is sturdier may cost 2 %: so much faster a smaller effort's plan
+// may be.
+void ExpectNeverWorse(const std::vector<int64_t>& totals, const std::string& what) {
+  const int64_t before = *std::min_element(totals.begin(), totals.begin() + 5);
+  EXPECT_LE(totals[5], before + before / 50) << what << " effort 5";
+  for (size_t effort = 6; effort < totals.size(); ++effort) {
+    EXPECT_LE(totals[effort], totals[effort - 1]) << what << " effort " << effort;
+  }
+}
+
 TEST(Auto, MoreEffortIsNeverWorse) {
   const CapturedGraph captured = Captured("llama3_debug_fsdp4_tp2.bw");
   for (const CostProfile& profile : Ladder(BuiltInProfiles())) {
     const absl::StatusOr<Costs> costs = Costs::FromFile(captured.graph, captured.costs, profile);
     ASSERT_TRUE(costs.ok()) << costs.status();
-    int64_t before = INT64_MAX;
+    std::vector<int64_t> totals;
     for (int32_t effort = 0; effort <= 6; ++effort) {
-      const int64_t total = Make(captured.graph, *costs, Auto(effort)).prediction.total_ps;
-      EXPECT_LE(total, before) << profile.name << " effort " << effort;
-      before = total;
+      totals.push_back(Make(captured.graph, *costs, Auto(effort)).prediction.total_ps);
     }
+    ExpectNeverWorse(totals, profile.name);
   }
 }
 
-TEST(Auto, EveryStepOfEffortIsNoWorseThanTheOneBeforeOnRandomSteps) {
+TEST(Auto, MoreEffortIsNeverWorseOnRandomSteps) {
   for (uint32_t seed = 0; seed < Seeds(6); ++seed) {
     const Graph graph = RandomStep(seed).Build();
     const Costs costs = CostsOf(graph);
-    int64_t before = INT64_MAX;
+    std::vector<int64_t> totals;
     for (int32_t effort = 0; effort <= 9; ++effort) {
-      const int64_t total = Make(graph, costs, Auto(effort)).prediction.total_ps;
-      EXPECT_LE(total, before) << "seed " << seed << " effort " << effort;
-      before = total;
+      totals.push_back(Make(graph, costs, Auto(effort)).prediction.total_ps);
     }
+    ExpectNeverWorse(totals, absl::StrCat("seed ", seed));
   }
 }
 

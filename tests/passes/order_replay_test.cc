@@ -48,8 +48,7 @@ class Replayed {
     const Prediction simulated = Simulate(graph_, plan, costs_).prediction;
     EXPECT_EQ(simulated.total_ps, order.figures.total_ps);
     EXPECT_EQ(simulated.peak_bytes, order.figures.peak_bytes);
-    // Where the step stands still, some wait says so: the robustness evaluator keeps those in
-    // place.
+    // Where the step stands still, some wait says so.
     const bool stalls = std::any_of(order.batches.begin(), order.batches.end(),
                                     [](const search::Batch& batch) { return batch.stalled; });
     EXPECT_EQ(stalls, simulated.exposed_ps > 0);

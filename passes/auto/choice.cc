@@ -1,0 +1,115 @@
+#include "passes/auto/choice.h"
+
+#include <algorithm>
+
+#include "passes/auto/budget.h"
+#include "passes/auto/to_plan.h"
+#include "passes/sim/simulator.h"
+
+namespace bucketd::search {
+namespace {
+
+// Often one stop after the other wants the same order.
+constexpr size_t kMostPlans = 4;
+
+}  // namespace
+
+Choice::Choice(const PassContext& context, const Problem& problem, int64_t limit, int64_t bound_ps,
+               const std::vector<Diagnostic>& told, Candidate floor,
+               std::vector<std::vector<OtherOrder>> others)
+    : context_(context),
+      problem_(problem),
+      limit_(limit),
+      bound_ps_(bound_ps),
+      told_(told),
+      floor_(std::move(floor)),
+      best_(floor_),
+      evaluator_(problem, RobustBudgetOf(problem, kOtherWiresEffort) == 0
+                              ? RobustnessEvaluator::kFewCases
+                              : RobustnessEvaluator::kCases),
+      replay_(problem, limit),
+      others_(std::move(others)) {}
+
+void Choice::AtStop(Search& search, int32_t effort) {
+  if (effort <= kDefaultEffort) best_ = floor_;
+  if (search.score().over) {
+    Take(search.best(), kNever);
+    return;
+  }
+  const std::vector<OtherOrder> others = OthersAt(Index(effort));
+  if (Look(search, effort, others)) return;
+  Take(search.best(), kNever);
+  if (!robust_.decoded.order.empty()) Take(robust_.decoded, kNever);
+  for (const OtherOrder& other : others) Take(other.decoded, kNever);
+}
+
+// Of each search for other wires what it had at that stop, and the fastest of all stops so far,
+// with what they take on the real wires.
+std::vector<OtherOrder> Choice::OthersAt(size_t stop) {
+  std::vector<OtherOrder> found;
+  for (const std::vector<OtherOrder>& orders : others_) {
+    OtherOrder other = orders[std::min(stop, orders.size() - 1)];
+    if (other.decoded.order.empty()) continue;
+    other.decoded.figures.total_ps = kNever;
+    other.decoded.figures = replay_.Late(other.decoded).figures;
+    if (other.decoded.figures.peak_bytes > limit_) continue;
+    const bool first = fastest_.decoded.order.empty();
+    if (first || other.decoded.figures.total_ps < fastest_.decoded.figures.total_ps) {
+      fastest_ = other;
+    }
+    found.push_back(std::move(other));
+  }
+  if (!fastest_.decoded.order.empty()) found.push_back(fastest_);
+  return found;
+}
+
+// Whether a sturdier order was found and taken.
+bool Choice::Look(Search& search, int32_t effort, const std::vector<OtherOrder>& others) {
+  int64_t fastest_ps = search.score().first;
+  for (const OtherOrder& other : others) {
+    fastest_ps = std::min(fastest_ps, other.decoded.figures.total_ps);
+  }
+  int64_t ceiling_ps = CeilingOf(fastest_ps, bound_ps_, effort);
+  if (!best_.score.over) ceiling_ps = std::min(ceiling_ps, best_.score.first);
+  if (fastest_ps > ceiling_ps) return false;
+  const int64_t budget = RobustBudgetOf(problem_, effort) * problem_.size();
+  const int64_t of_orders = problem_.is_small() ? Share(budget, kOrdersShare) : 0;
+  Search around(problem_, limit_, {{budget - of_orders, 0, of_orders}});
+  around.EvaluateBy(evaluator_, replay_, ceiling_ps);
+  around.Adopt(search.best(), search.best_settings());
+  for (const OtherOrder& other : others) around.Adopt(other.decoded, other.settings);
+  if (!robust_.decoded.order.empty()) around.Adopt(robust_.decoded, robust_.settings);
+  for (const auto& [decoded, settings] : search.found()) {
+    if (decoded.figures.total_ps <= ceiling_ps) around.Adopt(decoded, settings);
+  }
+  around.LookAround();
+  if (!Take(around.best(), ceiling_ps)) return false;
+  robust_ = {around.best(), around.best_settings()};
+  search.Adopt(robust_.decoded, robust_.settings);  // often it is faster, too
+  return true;
+}
+
+// Unless it is slower than what is taken, or than `most_ps`.
+bool Choice::Take(const Decoded& decoded, int64_t most_ps) {
+  const Candidate& made = PlanFor(decoded);
+  if (!made.score.over && made.score.first > most_ps) return false;
+  const bool searched = best_.mode.empty() && !best_.score.over && !made.score.over;
+  if (searched ? made.score.first > best_.score.first : !(made.score < best_.score)) return false;
+  best_ = made;
+  return true;
+}
+
+const Candidate& Choice::PlanFor(const Decoded& decoded) {
+  for (const auto& [order, candidate] : plans_) {
+    if (IsSameOrder(order, decoded)) return candidate;
+  }
+  Candidate made{"", PlanOf(context_, problem_, replay_.Late(decoded)), {}, {}};
+  made.plan.diagnostics = told_;
+  made.figures = Simulate(context_.graph, made.plan, context_.costs).prediction;
+  made.score = ScoreOf({made.figures.total_ps, made.figures.peak_bytes}, limit_);
+  if (plans_.size() == kMostPlans) plans_.pop_front();
+  plans_.emplace_back(decoded, std::move(made));
+  return plans_.back().second;
+}
+
+}  // namespace bucketd::search
