@@ -52,7 +52,6 @@ std::vector<OtherOrder> Choice::OthersAt(size_t stop) {
     if (other.decoded.order.empty()) continue;
     other.decoded.figures.total_ps = kNever;
     other.decoded.figures = replay_.Late(other.decoded).figures;
-    if (other.decoded.figures.peak_bytes > limit_) continue;
     const bool first = fastest_.decoded.order.empty();
     if (first || other.decoded.figures.total_ps < fastest_.decoded.figures.total_ps) {
       fastest_ = other;

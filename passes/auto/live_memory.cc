@@ -96,6 +96,43 @@ int64_t LiveMemory::Wait(absl::Span<const CollectiveId> members, Form form,
   return most_;
 }
 
+int64_t LiveMemory::NeededByStart(absl::Span<const CollectiveId> members, Form form,
+                                  const LaunchCost& cost) const {
+  const CollectiveKind kind = problem_.transfer(members[0]).kind;
+  const bool packed = form == Form::kPackedOnCompute || form == Form::kPackedOnComm;
+  if (packed && !Gathers(kind)) return cost.in_bytes + (Scatters(kind) ? cost.out_bytes : 0);
+  if (form == Form::kPackedOnCompute) return cost.out_bytes;
+  int64_t bytes = packed ? cost.out_bytes : 0;
+  for (const CollectiveId c : members) {
+    bytes += problem_.own_bytes[Index(problem_.transfer(c).start)];
+  }
+  return bytes;
+}
+
+int64_t LiveMemory::NeededByWait(absl::Span<const CollectiveId> members, Form form,
+                                 const LaunchCost& cost) const {
+  int64_t bytes = 0;
+  if (form == Form::kPackedOnCompute && Gathers(problem_.transfer(members[0]).kind)) {
+    bytes = cost.out_bytes;
+  }
+  for (const CollectiveId c : members) {
+    bytes += problem_.own_bytes[Index(problem_.transfer(c).wait)];
+  }
+  return bytes;
+}
+
+// Inputs live until the wait, unless a copy on the compute stream has read them; gathers that the
+// wires' stream copies out leave their buffer there.
+bool LiveMemory::WaitFrees(absl::Span<const CollectiveId> members, Form form) const {
+  if (problem_.transfer(members[0]).use == Use::kSink) return true;
+  if (form == Form::kPackedOnCompute) return false;
+  return form == Form::kPackedOnComm ||
+         std::any_of(members.begin(), members.end(), [&](CollectiveId c) {
+           const Transfer& t = problem_.transfer(c);
+           return t.launch_bytes > t.out_bytes;  // it has a cast
+         });
+}
+
 void LiveMemory::Allocate(int64_t bytes) {
   live_ += bytes;
   most_ = std::max(most_, live_);

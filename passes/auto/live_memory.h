@@ -25,6 +25,14 @@ class LiveMemory {
   int64_t Start(absl::Span<const CollectiveId> members, Form form, const LaunchCost& cost);
   int64_t Wait(absl::Span<const CollectiveId> members, Form form, const LaunchCost& cost);
 
+  // What a start takes until its wait, or until its copy-in has read the inputs; what a wait takes
+  // on the way; and whether there is less live behind a wait than before it, but for its result.
+  int64_t NeededByStart(absl::Span<const CollectiveId> members, Form form,
+                        const LaunchCost& cost) const;
+  int64_t NeededByWait(absl::Span<const CollectiveId> members, Form form,
+                       const LaunchCost& cost) const;
+  bool WaitFrees(absl::Span<const CollectiveId> members, Form form) const;
+
   int64_t live() const { return live_; }
   // Bytes that nothing but this leader keeps alive.
   int64_t HeldBy(LeaderId leader) const;

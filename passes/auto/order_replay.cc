@@ -123,7 +123,12 @@ bool OrderReplay::Await(int32_t batch) {
       if (!PlaceInputs(problem_.transfer(c).wait)) return false;
     }
   }
-  if (!launch_[Index(batch)].waited) Wait(batch);
+  const Launched& launch = launch_[Index(batch)];
+  if (!launch.waited) {
+    const Batch& members = out_.batches[Index(batch)];
+    MakeRoom(memory_.NeededByWait(members.members, members.form, launch.cost));
+  }
+  if (!launch.waited) Wait(batch);
   return true;
 }
 
@@ -154,18 +159,6 @@ void OrderReplay::Emit(LeaderId leader) {
   sure_ps_ = std::max(sure_ps_, clock_.now_ps() + compute_left_ps_);
 }
 
-// What a launch takes until its wait, or until its copy-in has read the inputs.
-int64_t OrderReplay::BytesAtStart(const Batch& batch, const LaunchCost& cost) const {
-  if (batch.form == Form::kPackedOnCompute || batch.form == Form::kPackedOnComm) {
-    return cost.in_bytes + cost.out_bytes;
-  }
-  int64_t bytes = 0;
-  for (const CollectiveId c : batch.members) {
-    bytes += problem_.own_bytes[Index(problem_.transfer(c).start)];
-  }
-  return bytes;
-}
-
 bool OrderReplay::Launch(int32_t id) {
   const Batch& batch = out_.batches[Index(id)];
   // What needs itself does so through a bucket.
@@ -178,8 +171,8 @@ bool OrderReplay::Launch(int32_t id) {
     if (!PlaceInputs(problem_.transfer(c).start)) return false;
   }
   TakeEnded();
-  MakeRoom(BytesAtStart(batch, launch_[Index(id)].cost));
   Launched& launch = launch_[Index(id)];
+  MakeRoom(memory_.NeededByStart(batch.members, batch.form, launch.cost));
   out_.order.push_back({Action::Kind::kLaunch, id});
   out_.figures.peak_bytes =
       std::max(out_.figures.peak_bytes, memory_.Start(batch.members, batch.form, launch.cost));
@@ -192,8 +185,9 @@ bool OrderReplay::Launch(int32_t id) {
   placed_ += static_cast<int64_t>(batch.members.size());
   for (const CollectiveId c : batch.members) state_[Index(problem_.transfer(c).start)] = kDone;
   const Transfer& first = problem_.transfer(batch.members[0]);
-  // Late, a wait for a gather frees nothing.
-  if (!launch.has_place && first.wait >= 0 && (!late_ || first.use == Use::kSink)) {
+  const bool may_come_early =
+      !late_ || (first.use != Use::kInline && memory_.WaitFrees(batch.members, batch.form));
+  if (!launch.has_place && first.wait >= 0 && may_come_early) {
     outstanding_.push_back(id);
     first_end_ps_ = std::min(first_end_ps_, launch.end_ps);
   }

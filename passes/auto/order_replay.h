@@ -52,7 +52,6 @@ class OrderReplay {
   bool PlaceInputs(LeaderId leader);
   bool PlaceInput(LeaderId input);
   bool Launch(int32_t batch);
-  int64_t BytesAtStart(const Batch& batch, const LaunchCost& cost) const;
   bool Await(int32_t batch);
   void Wait(int32_t batch);
   void Emit(LeaderId leader);
