@@ -33,44 +33,17 @@ Choice::Choice(const PassContext& context, const Problem& problem, int64_t limit
 void Choice::AtStop(Search& search, int32_t effort) {
   if (effort <= kDefaultEffort) best_ = floor_;
   if (search.score().over) {
-    Take(search.best(), kNever);
+    Take(search.best());
     return;
   }
-  const std::vector<OtherOrder> others = OthersAt(Index(effort));
-  if (Look(search, effort, others)) return;
-  Take(search.best(), kNever);
-  if (!robust_.decoded.order.empty()) Take(robust_.decoded, kNever);
-  for (const OtherOrder& other : others) Take(other.decoded, kNever);
-}
-
-// Of each search for other wires what it had at that stop, and the fastest of all stops so far,
-// with what they take on the real wires.
-std::vector<OtherOrder> Choice::OthersAt(size_t stop) {
-  std::vector<OtherOrder> found;
-  for (const std::vector<OtherOrder>& orders : others_) {
-    OtherOrder other = orders[std::min(stop, orders.size() - 1)];
-    if (other.decoded.order.empty()) continue;
-    other.decoded.figures.total_ps = kNever;
-    other.decoded.figures = replay_.Late(other.decoded).figures;
-    const bool first = fastest_.decoded.order.empty();
-    if (first || other.decoded.figures.total_ps < fastest_.decoded.figures.total_ps) {
-      fastest_ = other;
-    }
-    found.push_back(std::move(other));
-  }
-  if (!fastest_.decoded.order.empty()) found.push_back(fastest_);
-  return found;
-}
-
-// Whether a sturdier order was found and taken.
-bool Choice::Look(Search& search, int32_t effort, const std::vector<OtherOrder>& others) {
   int64_t fastest_ps = search.score().first;
+  const std::vector<OtherOrder> others = OthersAt(Index(effort));
   for (const OtherOrder& other : others) {
     fastest_ps = std::min(fastest_ps, other.decoded.figures.total_ps);
   }
   int64_t ceiling_ps = CeilingOf(fastest_ps, bound_ps_, effort);
   if (!best_.score.over) ceiling_ps = std::min(ceiling_ps, best_.score.first);
-  if (fastest_ps > ceiling_ps) return false;
+  if (fastest_ps > ceiling_ps) return;
   const int64_t budget = RobustBudgetOf(problem_, effort) * problem_.size();
   const int64_t of_orders = problem_.is_small() ? Share(budget, kOrdersShare) : 0;
   Search around(problem_, limit_, {{budget - of_orders, 0, of_orders}});
@@ -82,20 +55,30 @@ bool Choice::Look(Search& search, int32_t effort, const std::vector<OtherOrder>&
     if (decoded.figures.total_ps <= ceiling_ps) around.Adopt(decoded, settings);
   }
   around.LookAround();
-  if (!Take(around.best(), ceiling_ps)) return false;
+  Take(around.best());
   robust_ = {around.best(), around.best_settings()};
   search.Adopt(robust_.decoded, robust_.settings);  // often it is faster, too
-  return true;
 }
 
-// Unless it is slower than what is taken, or than `most_ps`.
-bool Choice::Take(const Decoded& decoded, int64_t most_ps) {
+// Of each search for other wires what it had at that stop, with what it takes on the real ones.
+std::vector<OtherOrder> Choice::OthersAt(size_t stop) {
+  std::vector<OtherOrder> found;
+  for (const std::vector<OtherOrder>& orders : others_) {
+    OtherOrder other = orders[std::min(stop, orders.size() - 1)];
+    if (other.decoded.order.empty()) continue;
+    other.decoded.figures.total_ps = kNever;
+    other.decoded.figures = replay_.Late(other.decoded).figures;
+    found.push_back(std::move(other));
+  }
+  return found;
+}
+
+// Unless it is slower than what is taken.
+void Choice::Take(const Decoded& decoded) {
   const Candidate& made = PlanFor(decoded);
-  if (!made.score.over && made.score.first > most_ps) return false;
   const bool searched = best_.mode.empty() && !best_.score.over && !made.score.over;
-  if (searched ? made.score.first > best_.score.first : !(made.score < best_.score)) return false;
+  if (searched ? made.score.first > best_.score.first : !(made.score < best_.score)) return;
   best_ = made;
-  return true;
 }
 
 const Candidate& Choice::PlanFor(const Decoded& decoded) {

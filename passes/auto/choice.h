@@ -50,8 +50,7 @@ class Choice {
 
  private:
   std::vector<OtherOrder> OthersAt(size_t stop);
-  bool Look(Search& search, int32_t effort, const std::vector<OtherOrder>& others);
-  bool Take(const Decoded& decoded, int64_t most_ps);
+  void Take(const Decoded& decoded);
   const Candidate& PlanFor(const Decoded& decoded);
 
   const PassContext& context_;
@@ -64,9 +63,7 @@ class Choice {
   RobustnessEvaluator evaluator_;
   OrderReplay replay_;
   std::vector<std::vector<OtherOrder>> others_;
-  // What fared best at the last stop that took it, and the fastest on these wires of the orders for
-  // others. Without an order: none.
-  OtherOrder robust_, fastest_;
+  OtherOrder robust_;  // what fared best at the last stop; without an order: none
 };
 
 }  // namespace bucketd::search
