@@ -17,7 +17,9 @@
 namespace bucketd::testing {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::Field;
 using ::testing::HasSubstr;
 
 // Searches a small step from program order and from what the fake mode makes of it.
@@ -59,6 +61,22 @@ TEST(SearchPass, AnIllegalPlanOfAModeIsAnErrorOfThePlan) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("search: mode odd: pass fake made an illegal plan"));
+}
+
+TEST(SearchPass, WhatPassesBeforeItSaidStaysInThePlan) {
+  const Graph graph = Joint(3, 3, true);
+  const Costs costs = CostsOf(graph);
+  const PlanOptions options;
+  PassContext context(graph, costs, options);
+  Plan plan = ProgramOrder(graph);
+  context.program_order = Simulate(graph, plan, costs).prediction;
+  ASSERT_TRUE((*MakePass("tag-collectives"))->Run(context, plan).ok());
+  plan.diagnostics = {{"said-before", "by a pass", {}}};
+  std::vector<std::unique_ptr<Pass>> passes;
+  passes.push_back(MakeSearchPass({}));
+  ASSERT_TRUE(Pipeline(std::move(passes)).Run(context, plan).ok());
+  EXPECT_FALSE(plan.buckets.empty());
+  EXPECT_THAT(plan.diagnostics, Contains(Field(&Diagnostic::code, "said-before")));
 }
 
 TEST(SearchPass, ModesThatItStartsFromAreAlsoRunAlone) {
