@@ -16,7 +16,6 @@ OrderReplay::OrderReplay(const Problem& problem, int64_t limit)
 
 bool OrderReplay::HasPlace(const Batch& batch) const {
   if (problem_.transfer(batch.members[0]).pinned) return true;
-  if (late_) return false;
   return batch.form == Form::kPackedOnCompute && Gathers(problem_.transfer(batch.members[0]).kind);
 }
 
@@ -39,7 +38,7 @@ void OrderReplay::Reset(const Decoded& wishes) {
     batch.stalled = false;
     for (const CollectiveId c : batch.members) batch_of_[Index(c)] = static_cast<int32_t>(b);
     launch_[b].cost = CostOf(problem_, batch.members, batch.form);
-    launch_[b].has_place = HasPlace(batch);
+    launch_[b].has_place = late_ ? problem_.transfer(batch.members[0]).pinned : HasPlace(batch);
     wire_left_[Index(launch_[b].cost.work.group)] += launch_[b].cost.work.slot_ps;
   }
   compute_left_ps_ = problem_.total_ps();
@@ -90,9 +89,7 @@ bool OrderReplay::Take(const Action& action) {
   TakeEnded();
   if (state_[Index(action.id)] == kDone) return true;
   // What takes no time is worth no wait.
-  const bool may_wait =
-      problem_.cost[Index(action.id)] == 0 || (late_ && problem_.is_post[Index(action.id)]);
-  if (may_wait && !IsReady(action.id)) {
+  if (problem_.cost[Index(action.id)] == 0 && !IsReady(action.id)) {
     state_[Index(action.id)] = kPutOff;
     return true;
   }

@@ -26,11 +26,10 @@ class OrderReplay {
   // above that and the order a part. Holds until the next call. O(leaders + edges).
   const Decoded* Run(const Decoded& wishes, int64_t cutoff_ps);
 
-  // The order with every wait, and what is computed from reductions, where somebody needs it or
-  // memory makes the step wait: what runs where costs are not those that the order was made for,
-  // since a wait that stands where its collective should have ended stops compute if the wire is
-  // slower. The order itself where that would take longer than it, or more memory than it and the
-  // limit. Holds until the next call.
+  // The order with every wait where somebody needs it or memory makes the step wait: what runs
+  // where costs are not those that the order was made for, since a wait that stands where its
+  // collective should have ended stops compute if the wire is slower. The order itself where that
+  // would take longer than it, or more memory than it and the limit. Holds until the next call.
   const Decoded& Late(const Decoded& order);
 
   // Of the wait of a batch: whether it stands where the order has it.
