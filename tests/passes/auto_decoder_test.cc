@@ -15,13 +15,12 @@
 #include "passes/auto/least_rows.h"
 #include "passes/auto/problem.h"
 #include "passes/auto/range_max.h"
-#include "passes/auto/to_plan.h"
 #include "passes/auto/tuning.h"
 #include "passes/io/profile_json.h"
-#include "passes/modes/pass_registry.h"
 #include "passes/plan/verify.h"
 #include "passes/sim/simulator.h"
 #include "tests/passes/auto_test_util.h"
+#include "tests/passes/contracted.h"
 #include "tests/passes/generated_steps.h"
 #include "tests/passes/ladder.h"
 
@@ -56,34 +55,19 @@ search::Settings RandomSettings(Random& random, const Problem& problem) {
   return s;
 }
 
-class Setting {
- public:
-  Setting(const Graph& graph, const Costs& costs, const PlanOptions& options)
-      : context(graph, costs, options) {
-    Plan plan = ProgramOrder(graph);
-    context.program_order = Simulate(graph, plan, costs).prediction;
-    EXPECT_TRUE((*MakePass("tag-collectives"))->Run(context, plan).ok());
-    absl::StatusOr<Problem> contracted = search::Contract(context);
-    EXPECT_TRUE(contracted.ok()) << contracted.status();
-    problem = *std::move(contracted);
-  }
-  PassContext context;
-  Problem problem;
-};
-
 // Decodes the same problem several times in one decoder, which must forget everything in between.
-void ExpectExact(Setting& setting, Random& random, int decodes, const std::string& what) {
-  const Graph& graph = setting.context.graph;
+void ExpectExact(const Contracted& setting, Random& random, int decodes, const std::string& what) {
+  const Graph& graph = setting.graph;
   Decoder decoder(setting.problem);
   for (int k = 0; k < decodes; ++k) {
     const Settings settings = RandomSettings(random, setting.problem);
     const Partition partition = RandomPartition(random, setting.problem);
     const int64_t cap = setting.context.program_order.peak_bytes * (95 + random.Below(30)) / 100;
     const Decoded& decoded = decoder.Decode(settings, cap, random.OneIn(2) ? &partition : nullptr);
-    const Plan plan = search::PlanOf(setting.context, setting.problem, decoded);
+    const Plan plan = setting.PlanOf(decoded);
     const absl::Status legal = VerifyPlan(graph, plan);
     ASSERT_TRUE(legal.ok()) << what << " decode " << k << ": " << legal;
-    const Prediction truth = Simulate(graph, plan, setting.context.costs).prediction;
+    const Prediction truth = Simulate(graph, plan, setting.costs).prediction;
     ASSERT_EQ(decoded.figures.total_ps, truth.total_ps) << what << " decode " << k;
     ASSERT_EQ(decoded.figures.peak_bytes, truth.peak_bytes) << what << " decode " << k;
   }
@@ -98,21 +82,14 @@ search::Units UnitsOf(const Problem& problem) {
   return units;
 }
 
-PlanOptions Free() {
-  PlanOptions options;
-  options.numerics = Numerics::kFree;
-  return options;
-}
-
 TEST(Decoder, ItsTimeAndMemoryAreTheSimulatorsOnEveryCapturedGraphAndProfile) {
   Random random(1);
-  const PlanOptions options = Free();
   for (const std::string& name : CapturedNames()) {
     const CapturedGraph captured = Captured(name);
     for (const CostProfile& profile : Ladder(BuiltInProfiles())) {
       const absl::StatusOr<Costs> costs = Costs::FromFile(captured.graph, captured.costs, profile);
       ASSERT_TRUE(costs.ok()) << costs.status();
-      Setting setting(captured.graph, *costs, options);
+      Contracted setting(captured.graph, *costs);
       ExpectExact(setting, random, captured.graph.size() > 3000 ? 2 : 8, name + " " + profile.name);
     }
   }
@@ -135,7 +112,7 @@ TEST(Decoder, ItsTimeAndMemoryAreTheSimulatorsOnRandomGraphs) {
     options.numerics = static_cast<Numerics>(1 + seed % 3);
     options.backend = seed % 2 == 0 ? "gloo" : "nccl";
     Random random(seed);
-    Setting setting(graph, *costs, options);
+    Contracted setting(graph, *costs, options);
     ExpectExact(setting, random, 6, "seed " + std::to_string(seed));
   }
 }
@@ -144,8 +121,7 @@ TEST(Decoder, ASmallerCapGivesAPlanWithLessMemory) {
   const CapturedGraph captured = Captured("llama3_8b_fsdp8.bw");
   const absl::StatusOr<Costs> costs = Costs::FromFile(captured.graph, captured.costs, {});
   ASSERT_TRUE(costs.ok());
-  const PlanOptions options = Free();
-  Setting setting(captured.graph, *costs, options);
+  Contracted setting(captured.graph, *costs);
   Decoder decoder(setting.problem);
   Settings eager;
   eager.eager = true;
@@ -179,8 +155,7 @@ TEST(Decoder, BehindTheMainChainsEndAGatherStillWaitsForMemory) {
   stated.links.assign(graph.collectives().size(), {1.0, 1e11, false});
   const absl::StatusOr<Costs> costs = Costs::FromFile(graph, stated, {});
   ASSERT_TRUE(costs.ok()) << costs.status();
-  const PlanOptions options = Free();
-  Setting setting(graph, *costs, options);
+  Contracted setting(graph, *costs);
   ASSERT_EQ(setting.problem.transfer(0).use, search::Use::kInline);
   ASSERT_TRUE(absl::c_linear_search(setting.problem.is_leaf, true));
   Decoder decoder(setting.problem);
@@ -217,8 +192,7 @@ TEST(Decoder, FewStartsAreFarOverTheLimitWhereMemoryBinds) {
       for (const CostProfile& profile : Ladder(BuiltInProfiles())) {
         const absl::StatusOr<Costs> costs = Costs::FromFile(step.graph, step.costs, profile);
         ASSERT_TRUE(costs.ok()) << costs.status();
-        const PlanOptions options = Free();
-        Setting setting(step.graph, *costs, options);
+        Contracted setting(step.graph, *costs);
         const int64_t peak = setting.context.program_order.peak_bytes, limit = peak + peak / 20;
         Decoder decoder(setting.problem);
         for (const search::Start& start : search::StartsOf(UnitsOf(setting.problem))) {
@@ -250,8 +224,7 @@ TEST(Decoder, AReductionMakesRoomForTheGatherThatTheStepWaitsFor) {
   net.Out(h, SlotKind::kOutput);
   const Graph graph = net.Build();
   const Costs costs = CostsOf(graph);
-  const PlanOptions options = Free();
-  Setting setting(graph, costs, options);
+  Contracted setting(graph, costs);
   ASSERT_EQ(setting.problem.transfer(0).use, search::Use::kRoot);
   ASSERT_EQ(setting.problem.transfer(1).use, search::Use::kSink);
   Decoder decoder(setting.problem);
@@ -268,8 +241,7 @@ TEST(Decoder, AnOrderThatIsGivenUpWouldHaveTakenLongerAndOneThatIsNotIsTheSame) 
   for (uint32_t seed = 0; seed < Seeds(100); ++seed) {
     const Graph graph = RandomStep(seed).Build();
     const Costs costs = CostsOf(graph);
-    const PlanOptions options = Free();
-    Setting setting(graph, costs, options);
+    Contracted setting(graph, costs);
     Decoder decoder(setting.problem);
     Random random(seed);
     Settings settings = RandomSettings(random, setting.problem);
@@ -292,8 +264,7 @@ TEST(Decoder, ItSaysWhereMemoryIsOverAndReservingThereHelps) {
   for (uint32_t seed = 0; seed < Seeds(200); ++seed) {
     const Graph graph = RandomStep(seed).Build();
     const Costs costs = CostsOf(graph);
-    const PlanOptions options = Free();
-    Setting setting(graph, costs, options);
+    Contracted setting(graph, costs);
     Decoder decoder(setting.problem);
     Settings settings;
     settings.eager = true;
@@ -349,8 +320,7 @@ TEST(Decoder, LooksAtFewGroupsHoweverManyThereAre) {
   for (const bool inline_too : {false, true}) {
     const Graph graph = StepOfGroups(kLayers, inline_too);
     const Costs costs = CostsOf(graph);
-    const PlanOptions options = Free();
-    Setting setting(graph, costs, options);
+    Contracted setting(graph, costs);
     const Problem& problem = setting.problem;
     Decoder decoder(problem);
     const int64_t peak = setting.context.program_order.peak_bytes;

@@ -11,11 +11,9 @@
 #include "passes/auto/order_replay.h"
 #include "passes/auto/robustness.h"
 #include "passes/auto/search.h"
-#include "passes/auto/to_plan.h"
 #include "passes/io/profile_json.h"
-#include "passes/modes/pass_registry.h"
-#include "passes/sim/simulator.h"
 #include "tests/passes/auto_test_util.h"
+#include "tests/passes/contracted.h"
 
 namespace bucketd::testing {
 namespace {
@@ -26,60 +24,23 @@ using search::kNever;
 using search::Problem;
 using search::RobustnessEvaluator;
 
-// A random step and what the search makes of it.
-class Contracted {
- public:
-  explicit Contracted(uint32_t seed, bool with_collectives = true)
-      : Contracted(RandomStep(seed).Build(with_collectives)) {}
-  explicit Contracted(const Graph& graph) : Contracted(graph, CostsOf(graph)) {}
-  Contracted(const Graph& graph, const Costs& costs)
-      : graph_(graph),
-        costs_(costs),
-        options_(Free()),
-        context_(graph_, costs_, options_),
-        plan_(ProgramOrder(graph_)) {
-    context_.program_order = Simulate(graph_, plan_, costs_).prediction;
-    EXPECT_TRUE((*MakePass("tag-collectives"))->Run(context_, plan_).ok());
-    problem_ = *search::Contract(context_);
-  }
-  const Problem& problem() const { return problem_; }
-  const Graph& graph() const { return graph_; }
-  int64_t TimeOf(const Decoded& decoded) const {
-    return Simulate(graph_, search::PlanOf(context_, problem_, decoded), costs_)
-        .prediction.total_ps;
-  }
-
- private:
-  static PlanOptions Free() {
-    PlanOptions options;
-    options.numerics = Numerics::kFree;
-    return options;
-  }
-
-  Graph graph_;
-  Costs costs_;
-  PlanOptions options_;
-  PassContext context_;
-  Plan plan_;
-  Problem problem_;
-};
-
 constexpr search::Errors kNone = {0, 0};
 
 // Every order as it stands, with waits where the decoder has them and late.
 TEST(RobustnessEvaluator, WithoutErrorsEveryCaseTakesWhatTheSimulatorSays) {
   for (uint32_t seed = 5000; seed < 5200; ++seed) {
-    const Contracted step(seed);
-    Decoder decoder(step.problem());
-    RobustnessEvaluator evaluator(step.problem(), RobustnessEvaluator::kFewCases, kNone);
-    search::OrderReplay replay(step.problem(), kNever);
+    const Contracted step(RandomStep(seed).Build());
+    Decoder decoder(step.problem);
+    RobustnessEvaluator evaluator(step.problem, RobustnessEvaluator::kFewCases, kNone);
+    search::OrderReplay replay(step.problem, kNever);
     for (const bool eager : {false, true}) {
       search::Settings settings;
       settings.eager = eager;
       const Decoded& decoded = decoder.Decode(settings, kNever, nullptr);
-      EXPECT_EQ(evaluator.Of(decoded, kNever), 4 * step.TimeOf(decoded)) << "seed " << seed;
+      EXPECT_EQ(evaluator.Of(decoded, kNever), 4 * step.Simulated(decoded).total_ps)
+          << "seed " << seed;
       const Decoded& late = replay.Late(decoded);
-      EXPECT_EQ(evaluator.Of(late, kNever), 4 * step.TimeOf(late)) << "seed " << seed;
+      EXPECT_EQ(evaluator.Of(late, kNever), 4 * step.Simulated(late).total_ps) << "seed " << seed;
     }
   }
 }
@@ -92,8 +53,8 @@ TEST(RobustnessEvaluator, WithoutErrorsCapturedGraphsTakeWhatTheSimulatorSays) {
       const absl::StatusOr<Costs> costs = Costs::FromFile(captured.graph, captured.costs, profile);
       ASSERT_TRUE(costs.ok()) << costs.status();
       const Contracted step(captured.graph, *costs);
-      Decoder decoder(step.problem());
-      RobustnessEvaluator evaluator(step.problem(), RobustnessEvaluator::kCases, kNone);
+      Decoder decoder(step.problem);
+      RobustnessEvaluator evaluator(step.problem, RobustnessEvaluator::kCases, kNone);
       for (const int32_t compute_weight : {20, 1000}) {
         search::Settings settings;
         settings.eager = true;
@@ -109,12 +70,12 @@ TEST(RobustnessEvaluator, WithoutErrorsCapturedGraphsTakeWhatTheSimulatorSays) {
 
 TEST(RobustnessEvaluator, ErrorsInOppositeDirectionsCancelOutWhereNothingOverlaps) {
   for (uint32_t seed = 5200; seed < 5230; ++seed) {
-    const Contracted step(seed, /*with_collectives=*/false);
-    Decoder decoder(step.problem());
-    RobustnessEvaluator evaluator(step.problem());
+    const Contracted step(RandomStep(seed).Build(/*with_collectives=*/false));
+    Decoder decoder(step.problem);
+    RobustnessEvaluator evaluator(step.problem);
     const Decoded& decoded = decoder.Decode({}, kNever, nullptr);
     const int64_t sum = evaluator.Of(decoded, kNever);
-    const int64_t rounding = RobustnessEvaluator::kCases * int64_t{step.problem().size()};
+    const int64_t rounding = RobustnessEvaluator::kCases * int64_t{step.problem.size()};
     EXPECT_LE(sum, RobustnessEvaluator::kCases * decoded.figures.total_ps) << "seed " << seed;
     EXPECT_GE(sum, RobustnessEvaluator::kCases * decoded.figures.total_ps - rounding)
         << "seed " << seed;
@@ -124,9 +85,9 @@ TEST(RobustnessEvaluator, ErrorsInOppositeDirectionsCancelOutWhereNothingOverlap
 TEST(RobustnessEvaluator, WhatIsNotAboveTheMostIsExact) {
   int64_t cut_short = 0;
   for (uint32_t seed = 5300; seed < 5330; ++seed) {
-    const Contracted step(seed);
-    Decoder decoder(step.problem());
-    RobustnessEvaluator evaluator(step.problem());
+    const Contracted step(RandomStep(seed).Build());
+    Decoder decoder(step.problem);
+    RobustnessEvaluator evaluator(step.problem);
     const Decoded& decoded = decoder.Decode({}, kNever, nullptr);
     const int64_t sum = evaluator.Of(decoded, kNever), steps = evaluator.replayed();
     EXPECT_EQ(evaluator.Of(decoded, kNever), sum) << "seed " << seed;
@@ -145,18 +106,18 @@ TEST(RobustnessEvaluator, WhatIsNotAboveTheMostIsExact) {
 TEST(RobustnessEvaluator, LookingAroundNeverTakesLongerThanTheCeilingAndFaresNoWorse) {
   int64_t better = 0;
   for (uint32_t seed = 5400; seed < 5460; ++seed) {
-    const Contracted step(seed);
-    search::Search search(step.problem(), kNever, 50 * step.problem().size());
+    const Contracted step(RandomStep(seed).Build());
+    search::Search search(step.problem, kNever, 50 * step.problem.size());
     search.Run();
-    RobustnessEvaluator evaluator(step.problem());
-    search::OrderReplay replay(step.problem(), kNever);
+    RobustnessEvaluator evaluator(step.problem);
+    search::OrderReplay replay(step.problem, kNever);
     const auto score_of = [&](const Decoded& decoded) {
       return evaluator.Of(replay.Late(decoded), kNever) +
              evaluator.cases() / search::kCasesOfNominal * decoded.figures.total_ps;
     };
     const int64_t before = score_of(search.best());
     const int64_t ceiling = search.score().first + search.score().first / 50;
-    search::Search around(step.problem(), kNever, 100 * step.problem().size());
+    search::Search around(step.problem, kNever, 100 * step.problem.size());
     around.EvaluateBy(evaluator, replay, ceiling);
     around.Adopt(search.best(), search.best_settings());
     around.LookAround();
@@ -170,15 +131,15 @@ TEST(RobustnessEvaluator, LookingAroundNeverTakesLongerThanTheCeilingAndFaresNoW
 
 TEST(Search, AtAStopOnTheWayItHasFoundWhatASearchThatEndsThereFinds) {
   for (uint32_t seed = 5500; seed < 5520; ++seed) {
-    const Contracted step(seed);
-    const int64_t size = step.problem().size();
+    const Contracted step(RandomStep(seed).Build());
+    const int64_t size = step.problem.size();
     const std::vector<search::Stop> stops = {{5 * size, 0}, {40 * size, 0}, {300 * size, 0}};
     std::vector<search::Score> on_the_way;
     const auto remember = [&](const search::Search& search) {
       on_the_way.push_back(search.score());
     };
     const search::Search* running = nullptr;
-    search::Search all(step.problem(), kNever, stops, [&](size_t stop) {
+    search::Search all(step.problem, kNever, stops, [&](size_t stop) {
       EXPECT_EQ(stop, on_the_way.size());
       remember(*running);
     });
@@ -186,7 +147,7 @@ TEST(Search, AtAStopOnTheWayItHasFoundWhatASearchThatEndsThereFinds) {
     all.Run();
     ASSERT_EQ(on_the_way.size(), stops.size());
     for (size_t i = 0; i < stops.size(); ++i) {
-      search::Search alone(step.problem(), kNever, stops[i].budget);
+      search::Search alone(step.problem, kNever, stops[i].budget);
       alone.Run();
       EXPECT_EQ(alone.score(), on_the_way[i]) << "seed " << seed << " stop " << i;
     }

@@ -13,11 +13,10 @@
 #include "passes/auto/search.h"
 #include "passes/auto/to_plan.h"
 #include "passes/io/profile_json.h"
-#include "passes/modes/pass_registry.h"
-#include "passes/pass/fit_memory.h"
 #include "passes/plan/verify.h"
 #include "passes/sim/simulator.h"
 #include "tests/passes/auto_test_util.h"
+#include "tests/passes/contracted.h"
 #include "tests/passes/generated_steps.h"
 #include "tests/passes/ladder.h"
 
@@ -44,28 +43,19 @@ int64_t Lateness(const Graph& graph, const Costs& costs, const Plan& plan) {
 // A plan of the search's before and after.
 void Check(const std::string& what, const Graph& graph, const Costs& costs, int64_t decodes,
            int64_t& late_before, int64_t& late_after) {
-  PlanOptions options;
-  options.numerics = Numerics::kFree;
-  Plan plan = ProgramOrder(graph);
-  PassContext context(graph, costs, options);
-  context.program_order = Simulate(graph, plan, costs).prediction;
-  ASSERT_TRUE((*MakePass("tag-collectives"))->Run(context, plan).ok());
-  const absl::StatusOr<Problem> problem = search::Contract(context);
-  ASSERT_TRUE(problem.ok()) << problem.status();
-  const int64_t limit = MemoryLimit(context);
-  search::Search search(*problem, limit, decodes * problem->size());
+  const Contracted step(graph, costs);
+  search::Search search(step.problem, step.limit(), decodes * step.problem.size());
   search.Run();
-  plan = search::PlanOf(context, *problem, search.best());
-  const Prediction before = Simulate(graph, plan, costs).prediction;
-  late_before += Lateness(graph, costs, plan);
-  search::OrderReplay replay(*problem, limit);
+  const Prediction before = step.Simulated(search.best());
+  late_before += Lateness(graph, costs, step.PlanOf(search.best()));
+  search::OrderReplay replay(step.problem, step.limit());
   const Decoded& late = replay.Late(search.best());
-  plan = search::PlanOf(context, *problem, late);
+  const Plan plan = step.PlanOf(late);
   late_after += Lateness(graph, costs, plan);
   EXPECT_TRUE(VerifyPlan(graph, plan).ok()) << what << VerifyPlan(graph, plan);
   EXPECT_LE(late.figures.total_ps, before.total_ps) << what;
-  EXPECT_LE(late.figures.peak_bytes, std::max(limit, before.peak_bytes)) << what;
-  const Prediction again = Simulate(graph, plan, costs).prediction;
+  EXPECT_LE(late.figures.peak_bytes, std::max(step.limit(), before.peak_bytes)) << what;
+  const Prediction again = step.Simulated(late);
   EXPECT_EQ(again.total_ps, late.figures.total_ps) << what;
   EXPECT_EQ(again.peak_bytes, late.figures.peak_bytes) << what;
 }
@@ -116,14 +106,8 @@ int KernelsBeforeUse(const Problem& problem, const Decoded& order, size_t place)
 TEST(LateWaits, StandRightBeforeWhoeverNeedsThem) {
   int looked_at = 0;
   for (uint32_t seed = 3000; seed < 3000 + Seeds(300); ++seed) {
-    const Graph graph = RandomStep(seed).Build();
-    const Costs costs = CostsOf(graph);
-    PlanOptions options;
-    options.numerics = Numerics::kFree;
-    Plan plan = ProgramOrder(graph);
-    PassContext context(graph, costs, options);
-    ASSERT_TRUE((*MakePass("tag-collectives"))->Run(context, plan).ok());
-    const Problem problem = *search::Contract(context);
+    const Contracted step(RandomStep(seed).Build());
+    const Problem& problem = step.problem;
     search::Decoder decoder(problem);
     search::Settings settings;
     settings.eager = true;
@@ -174,14 +158,9 @@ TEST(LateWaits, MemoryHoldsThoseOfNearlyEveryOrder) {
       const CapturedGraph step = GeneratedStep(kind, seed, false);
       for (const CostProfile& profile : Ladder(BuiltInProfiles())) {
         const Costs costs = *Costs::FromFile(step.graph, step.costs, profile);
-        PlanOptions options;
-        options.numerics = Numerics::kFree;
-        Plan plan = ProgramOrder(step.graph);
-        PassContext context(step.graph, costs, options);
-        context.program_order = Simulate(step.graph, plan, costs).prediction;
-        ASSERT_TRUE((*MakePass("tag-collectives"))->Run(context, plan).ok());
-        const Problem problem = *search::Contract(context);
-        const int64_t limit = MemoryLimit(context);
+        const Contracted contracted(step.graph, costs);
+        const Problem& problem = contracted.problem;
+        const int64_t limit = contracted.limit();
         search::Decoder decoder(problem);
         search::OrderReplay replay(problem, limit);
         const search::Units units = {1'000'000, 100'000'000, problem.total_ps()};
@@ -213,8 +192,8 @@ TEST(LateWaits, StayBeforeWhoeverWritesWhatTheirCollectiveReads) {
   Check("", graph, CostsOf(graph), 10, before, after);
 }
 
-// Memory decides of each wait alone. What is computed from a reduction goes with it; a gather's
-// wait frees nothing, so that none comes early.
+// Memory decides of each wait alone. That for a gather without a cast frees nothing, so it does not
+// come early.
 TEST(LateWaits, StandAsLateAsMemoryLetsEachOfThem) {
   Net net(4);
   NodeId h = net.Input("h", {64, 64});
@@ -229,16 +208,9 @@ TEST(LateWaits, StandAsLateAsMemoryLetsEachOfThem) {
   }
   net.Out(net.Call("last", {h, weight}, {64, 64}, kComputeFlag), SlotKind::kOutput);
   for (const NodeId update : updates) net.Out(update, SlotKind::kOutput);
-  const Graph graph = net.Build();
-  const Costs costs = CostsOf(graph);
-  PlanOptions options;
-  options.numerics = Numerics::kFree;
-  Plan plan = ProgramOrder(graph);
-  PassContext context(graph, costs, options);
-  context.program_order = Simulate(graph, plan, costs).prediction;
-  ASSERT_TRUE((*MakePass("tag-collectives"))->Run(context, plan).ok());
-  const Problem problem = *search::Contract(context);
-  Decoded order = search::OrderOf(graph, problem, plan);
+  const Contracted step(net.Build());
+  const Problem& problem = step.problem;
+  Decoded order = search::OrderOf(step.graph, problem, step.program_order);
   order.figures.total_ps = search::kNever;
   // Of each wait, how many kernels are still to come, apart from what is computed from reductions.
   const auto behind = [&](const Decoded& decoded) {

@@ -11,10 +11,10 @@
 #include "gtest/gtest.h"
 
 #include "passes/auto/to_plan.h"
-#include "passes/modes/pass_registry.h"
 #include "passes/plan/verify.h"
 #include "passes/sim/simulator.h"
 #include "tests/passes/auto_test_util.h"
+#include "tests/passes/contracted.h"
 
 namespace bucketd::testing {
 namespace {
@@ -25,75 +25,47 @@ using search::Form;
 using search::kNever;
 using search::OrderReplay;
 
-class Replayed {
- public:
-  explicit Replayed(Graph graph)
-      : graph_(std::move(graph)),
-        costs_(CostsOf(graph_)),
-        context_(graph_, costs_, options_),
-        plan_(ProgramOrder(graph_)) {
-    context_.program_order = Simulate(graph_, plan_, costs_).prediction;
-    EXPECT_TRUE((*MakePass("tag-collectives"))->Run(context_, plan_).ok());
-    problem_ = *search::Contract(context_);
-  }
+Decoded ProgramOrderAsWishes(const Contracted& step) {
+  return search::OrderOf(step.graph, step.problem, step.program_order);
+}
 
-  const search::Problem& problem() const { return problem_; }
-  Decoded ProgramOrderAsWishes() const { return search::OrderOf(graph_, problem_, plan_); }
-  int64_t program_order_ps() const { return context_.program_order.total_ps; }
-
-  void ExpectTheSimulatorsFigures(const Decoded& order) const {
-    const Plan plan = search::PlanOf(context_, problem_, order);
-    const absl::Status legal = VerifyPlan(graph_, plan);
-    ASSERT_TRUE(legal.ok()) << legal;
-    const Prediction simulated = Simulate(graph_, plan, costs_).prediction;
-    EXPECT_EQ(simulated.total_ps, order.figures.total_ps);
-    EXPECT_EQ(simulated.peak_bytes, order.figures.peak_bytes);
-    // Where the step stands still, some wait says so.
-    const bool stalls = std::any_of(order.batches.begin(), order.batches.end(),
-                                    [](const search::Batch& batch) { return batch.stalled; });
-    EXPECT_EQ(stalls, simulated.exposed_ps > 0);
-  }
-
- private:
-  static PlanOptions Free() {
-    PlanOptions options;
-    options.numerics = Numerics::kFree;
-    return options;
-  }
-
-  const Graph graph_;
-  const Costs costs_;
-  const PlanOptions options_ = Free();
-  PassContext context_;
-  Plan plan_;
-  search::Problem problem_;
-};
+void ExpectTheSimulatorsFigures(const Contracted& step, const Decoded& order) {
+  const absl::Status legal = VerifyPlan(step.graph, step.PlanOf(order));
+  ASSERT_TRUE(legal.ok()) << legal;
+  const Prediction simulated = step.Simulated(order);
+  EXPECT_EQ(simulated.total_ps, order.figures.total_ps);
+  EXPECT_EQ(simulated.peak_bytes, order.figures.peak_bytes);
+  // Where the step stands still, some wait says so.
+  const bool stalls = std::any_of(order.batches.begin(), order.batches.end(),
+                                  [](const search::Batch& batch) { return batch.stalled; });
+  EXPECT_EQ(stalls, simulated.exposed_ps > 0);
+}
 
 TEST(OrderReplay, ProgramOrderTakesNoLongerThanItDoes) {
   for (uint32_t seed = 7000; seed < 7100; ++seed) {
     SCOPED_TRACE(seed);
-    const Replayed step(RandomStep(seed).Build());
-    OrderReplay replay(step.problem(), kNever);
-    const Decoded* order = replay.Run(step.ProgramOrderAsWishes(), kNever);
+    const Contracted step(RandomStep(seed).Build());
+    OrderReplay replay(step.problem, kNever);
+    const Decoded* order = replay.Run(ProgramOrderAsWishes(step), kNever);
     ASSERT_NE(order, nullptr);
-    step.ExpectTheSimulatorsFigures(*order);
-    EXPECT_LE(order->figures.total_ps, step.program_order_ps());
+    ExpectTheSimulatorsFigures(step, *order);
+    EXPECT_LE(order->figures.total_ps, step.context.program_order.total_ps);
   }
 }
 
 TEST(OrderReplay, EveryOrderOfWishesIsALegalOrder) {
   for (uint32_t seed = 7100; seed < 7300; ++seed) {
     SCOPED_TRACE(seed);
-    const Replayed step(RandomStep(seed).Build());
-    OrderReplay replay(step.problem(), kNever);
-    Decoded wishes = step.ProgramOrderAsWishes();
+    const Contracted step(RandomStep(seed).Build());
+    OrderReplay replay(step.problem, kNever);
+    Decoded wishes = ProgramOrderAsWishes(step);
     std::mt19937 random(seed);
     for (size_t i = wishes.order.size(); i > 1; --i) {
       std::swap(wishes.order[i - 1], wishes.order[random() % i]);
     }
     const Decoded* order = replay.Run(wishes, kNever);
     ASSERT_NE(order, nullptr);
-    step.ExpectTheSimulatorsFigures(*order);
+    ExpectTheSimulatorsFigures(step, *order);
     // Sure to take longer, it ends early and says so.
     const int64_t half = order->figures.total_ps / 2;
     EXPECT_GT(replay.Run(wishes, half)->figures.total_ps, half);
@@ -104,9 +76,9 @@ TEST(OrderReplay, BucketsOfEveryFormTakeWhatTheSimulatorSays) {
   std::vector<int> of_form(4, 0);
   for (uint32_t seed = 7300; seed < 7400; ++seed) {
     SCOPED_TRACE(seed);
-    const Replayed step(RandomStep(seed).Build());
-    OrderReplay replay(step.problem(), kNever);
-    search::Decoder decoder(step.problem());
+    const Contracted step(RandomStep(seed).Build());
+    OrderReplay replay(step.problem, kNever);
+    search::Decoder decoder(step.problem);
     search::Settings settings;
     settings.eager = true;
     settings.late_ps = kNever / 2;
@@ -117,7 +89,7 @@ TEST(OrderReplay, BucketsOfEveryFormTakeWhatTheSimulatorSays) {
     }
     const Decoded* order = replay.Run(wishes, kNever);
     ASSERT_NE(order, nullptr);
-    step.ExpectTheSimulatorsFigures(*order);
+    ExpectTheSimulatorsFigures(step, *order);
   }
   for (const int batches : of_form) EXPECT_GT(batches, 20);
 }
@@ -128,9 +100,9 @@ TEST(OrderReplay, CollectivesThatNeedOneAnotherShareNoBucket) {
   x = net.Reduce("a", net.Call("k", {x}, {64, 64}));
   x = net.Reduce("b", x);
   net.Out(x, SlotKind::kOutput);
-  const Replayed step(net.Build());
-  OrderReplay replay(step.problem(), kNever);
-  Decoded wishes = step.ProgramOrderAsWishes();
+  const Contracted step(net.Build());
+  OrderReplay replay(step.problem, kNever);
+  Decoded wishes = ProgramOrderAsWishes(step);
   ASSERT_EQ(wishes.batches.size(), 2u);
   EXPECT_NE(replay.Run(wishes, kNever), nullptr);
   wishes.batches[0] = {{0, 1}, Form::kGrouped, false};
