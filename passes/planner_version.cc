@@ -2,6 +2,6 @@
 
 namespace bucketd {
 
-const char kPlannerVersion[] = "13";
+const char kPlannerVersion[] = "14";
 
 }  // namespace bucketd

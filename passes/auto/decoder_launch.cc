@@ -56,7 +56,7 @@ void Decoder::TakeEnded() {
 // does nothing for those between.
 size_t Decoder::NextWire(size_t from, int64_t next_ps) {
   const int64_t horizon = clock_.now_ps() + next_ps;
-  const bool all_due = settings_.eager || settings_.slack_ps >= kForever;
+  const bool all_due = settings_.slack_ps >= kForever;
   const int64_t latest =
       all_due ? kNever - 1 : settings_.slack_ps + next_ps + problem_.ideal_ps[Index(main_)];
   const int64_t pending = PendingThatGoes();
@@ -88,11 +88,11 @@ void Decoder::FeedWire(GroupId group, int64_t next_ps) {
     for (const int32_t key : sink_keys) {
       if (sink < 0 && PendingOf(key) <= ready) sink = key;
     }
-    bool wanted = root >= 0 && IsDue(root, sink, free, next_ps);
-    if (wanted && sink >= 0 && settings_.sinks_first) wanted = false;
-    if (wanted && LaunchRoots(root, false)) continue;
+    const bool due = root >= 0 && IsDue(root, sink, free, next_ps);
+    const bool first = due && !(sink >= 0 && settings_.sinks_first);
+    if (first && LaunchRoots(root, false)) continue;
     if (sink >= 0 && LaunchSinks(sink, TightMemory())) continue;
-    if (root >= 0 && !wanted && settings_.eager && LaunchRoots(root, false)) continue;
+    if (due && !first && LaunchRoots(root, false)) continue;
     return;
   }
 }
@@ -221,9 +221,8 @@ int64_t Decoder::PendingOf(int32_t key) const {
 int64_t Decoder::PendingThatGoes() const {
   if (TightMemory()) return kNever - 1;
   if (partition_ != nullptr) return -1;
-  if (settings_.batch_share >= kNoShare) return -settings_.batch_ps;
   const int64_t left = Remaining() + deferred_ps_;
-  return -std::min(settings_.batch_ps, Share(left, settings_.batch_share));
+  return -std::min(settings_.batch_ps, Share(left, kBatchShare));
 }
 
 void Decoder::NotePending(GroupId group, int32_t key) {

@@ -55,8 +55,7 @@ bool Decoder::FitsNow(LeaderId start, int64_t bytes) {
   const LeaderId position = Position();
   const int64_t next = position < problem_.size() ? problem_.own_bytes[Index(position)] : 0;
   if (memory_.live() + pending_bytes_ + next + bytes <= cap_) return true;
-  return start <= position &&
-         memory_.live() + bytes - gathered_bytes_ <= problem_.live_at[Index(start)];
+  return start <= position && memory_.live() + bytes <= problem_.live_at[Index(start)];
 }
 
 // Whether memory holds roots' results of so many bytes from here to where program order gathers the

@@ -11,8 +11,6 @@ inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 4;
 // A slack of so much makes every gather due, a cap no cap; leaves room to add times to it.
 inline constexpr int64_t kForever = kNever / 2;
 
-inline constexpr int32_t kNoShare = 1'000'000;
-
 // So many thousandths of a value, rounded down, without overflow.
 inline int64_t Share(int64_t value, int32_t thousandths) {
   return value / 1000 * thousandths + value % 1000 * thousandths / 1000;
@@ -20,16 +18,14 @@ inline int64_t Share(int64_t value, int32_t thousandths) {
 
 struct Settings {
   // Gathers that may start early.
-  int64_t slack_ps = 0;            // before their latest start
-  bool eager = false;              // whenever the wire is free and memory allows
+  int64_t slack_ps = 0;            // before their latest start; kForever: as soon as memory allows
   int64_t gather_cap_ps = kNever;  // wire time of one bucket
   int64_t late_ps = 0;             // how far past its first need a bucket may end
   // Where a wire has more left than compute, by how much of that a bucket may be late.
   int32_t lag = 0;
   bool packed_memory = false;  // plan memory for packed gathers
   // Reductions that may start late.
-  int64_t batch_ps = kNever;  // a batch goes at so much wire time,
-  int32_t batch_share = 500;  // or at this share of the compute that is left; kNoShare: or never
+  int64_t batch_ps = kNever;  // a batch goes at so much wire time, or at kBatchShare
   int64_t reduce_cap_ps = kNever;
   bool sinks_first = false;  // also before gathers that are due
   // What a bucket's form costs: wire time and compute time.

@@ -69,16 +69,12 @@ std::vector<Knob> KnobsOf(const Units& units) {
           {0, l / 2, l, l + l / 2, 5 * l / 2, 5 * l, span / 50, span / 20, span / 10, span / 5}),
       Plain<&S::batch_ps>("batch_ps", "reductions wait for others: fewer alphas, a later end",
                           {0, a / 3, a, 2 * a, 4 * a, 10 * a, 30 * a, 100 * a, kForever}),
-      Plain<&S::batch_share>("batch_share",
-                             "the same as a share of what compute can still hide them behind",
-                             {20, 100, 200, 350, 500, 700, 1000, 2000, kNoShare}),
       Plain<&S::late_ps>("late_ps", "a bucket may end behind its first use, if that saves an alpha",
                          {0, a / 3, a, 2 * a, 5 * a, 15 * a, 50 * a}),
       Plain<&S::lag>("lag",
                      "where the wire binds all gathers are late: larger buckets cost nothing",
                      {0, 100, 300, 500, 800, 900, 950, 1000}),
       WeightsKnob(),
-      Plain<&S::eager>("eager", "gathers whenever the wire is free and memory allows", {0, 1}),
       Plain<&S::gather_cap_ps>("gather_cap_ps", "smaller buckets of gathers end sooner",
                                {a, 4 * a, l / 2, l, 2 * l, 5 * l, kForever}),
       Plain<&S::reduce_cap_ps>("reduce_cap_ps", "smaller buckets of reductions begin sooner",
@@ -101,7 +97,6 @@ Settings Capped(int64_t cap) {
 // Gathers that begin as soon as memory lets them.
 Settings Eager(int64_t alpha) {
   Settings s;
-  s.eager = true;
   s.slack_ps = kForever;
   s.lag = 500;
   s.batch_ps = 10 * alpha;
@@ -126,27 +121,12 @@ void AddEager(const Units& units, std::vector<Start>& starts) {
   Settings cheap = Eager(alpha);
   cheap.wire_weight = 300;
   starts.push_back({"eager", "memory to spare; buckets that are cheap on compute", cheap});
-  Settings lagging = Eager(alpha);
-  lagging.lag = 900;
-  lagging.batch_ps = alpha;
-  lagging.wire_weight = 1000;
-  lagging.compute_weight = 50;
-  starts.push_back({"lagging", "wires that bind all through the step", lagging});
-  Settings late = lagging;
+  Settings late = Eager(alpha);
   late.lag = 0;
+  late.wire_weight = 1000;
   late.compute_weight = 100;
   late.batch_ps = late.late_ps = 4 * alpha;
   starts.push_back({"late", "wires that bind in parts of the step (hybrid sharding)", late});
-  Settings whole = Eager(alpha);
-  whole.lag = 0;
-  whole.wire_weight = 600;
-  whole.compute_weight = 400;
-  whole.late_ps = kForever;
-  whole.batch_ps = kNever;
-  starts.push_back({"whole", "large alphas: buckets as large as memory lets them be", whole});
-  Settings halves = whole;
-  halves.batch_share = kNoShare;
-  starts.push_back({"whole reductions", "and reductions in one, where nothing hides them", halves});
 }
 
 void AddBusyWires(const Units& units, std::vector<Start>& starts) {

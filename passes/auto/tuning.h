@@ -135,6 +135,8 @@ inline constexpr int kCasesOfNominal = 4;
 inline constexpr int32_t kMaxBelow = 24, kMaxAbove = 64;
 // Thousandths of a gather's time on the wire that are planned for: reductions share it.
 inline constexpr int32_t kLead = 1300;
+// Thousandths of the compute that is left at which a batch of reductions goes: it is still hidden.
+inline constexpr int32_t kBatchShare = 500;
 // Weight gradients are held back where so many times the queue is left of the step, and where
 // memory holds them while this many times the queue passes. Memory is short within so many
 // thousandths of the cap: reductions go at once.

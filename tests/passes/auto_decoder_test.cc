@@ -39,10 +39,9 @@ search::Settings RandomSettings(Random& random, const Problem& problem) {
   int64_t alpha = 1;
   for (const search::Transfer& t : problem.transfers) alpha = std::max(alpha, t.alpha_ps);
   const std::vector<int64_t> times = {0,          alpha / 2,   alpha,
-                                      10 * alpha, 100 * alpha, search::kNever / 2};
+                                      10 * alpha, 100 * alpha, search::kForever};
   Settings s;
   s.slack_ps = random.OneOf(times);
-  s.eager = random.OneIn(2);
   s.gather_cap_ps = random.OneOf(times);
   s.reduce_cap_ps = random.OneOf(times);
   s.late_ps = random.OneOf(times);
@@ -124,8 +123,7 @@ TEST(Decoder, ASmallerCapGivesAPlanWithLessMemory) {
   Contracted setting(captured.graph, *costs);
   Decoder decoder(setting.problem);
   Settings eager;
-  eager.eager = true;
-  eager.slack_ps = search::kNever / 2;
+  eager.slack_ps = search::kForever;
   const int64_t before = setting.context.program_order.peak_bytes;
   const Figures loose = decoder.Decode(eager, 2 * before, nullptr).figures;
   const Figures tight = decoder.Decode(eager, before, nullptr).figures;
@@ -160,8 +158,7 @@ TEST(Decoder, BehindTheMainChainsEndAGatherStillWaitsForMemory) {
   ASSERT_TRUE(absl::c_linear_search(setting.problem.is_leaf, true));
   Decoder decoder(setting.problem);
   Settings eager;
-  eager.eager = true;
-  eager.slack_ps = search::kNever / 2;
+  eager.slack_ps = search::kForever;
   const int64_t before = setting.context.program_order.peak_bytes;
   EXPECT_LE(decoder.Decode(eager, before, nullptr).figures.peak_bytes, before);
   // Also in a bucket that was decided beforehand.
@@ -230,8 +227,7 @@ TEST(Decoder, AReductionMakesRoomForTheGatherThatTheStepWaitsFor) {
   Decoder decoder(setting.problem);
   const int64_t before = setting.context.program_order.peak_bytes;
   Settings eager;
-  eager.eager = true;
-  eager.slack_ps = search::kNever / 2;
+  eager.slack_ps = search::kForever;
   for (const Settings& settings : {Settings(), eager}) {
     EXPECT_LE(decoder.Decode(settings, before, nullptr).figures.peak_bytes, before);
   }
@@ -267,8 +263,7 @@ TEST(Decoder, ItSaysWhereMemoryIsOverAndReservingThereHelps) {
     Contracted setting(graph, costs);
     Decoder decoder(setting.problem);
     Settings settings;
-    settings.eager = true;
-    settings.slack_ps = search::kNever / 2;
+    settings.slack_ps = search::kForever;
     const int64_t cap = setting.context.program_order.peak_bytes;
     const Figures before = decoder.Decode(settings, cap, nullptr).figures;
     ASSERT_EQ(before.peak_bytes > cap, !decoder.over().empty()) << seed;

@@ -33,9 +33,9 @@ TEST(RobustnessEvaluator, WithoutErrorsEveryCaseTakesWhatTheSimulatorSays) {
     Decoder decoder(step.problem);
     RobustnessEvaluator evaluator(step.problem, RobustnessEvaluator::kFewCases, kNone);
     search::OrderReplay replay(step.problem, kNever);
-    for (const bool eager : {false, true}) {
+    for (const int64_t slack_ps : {int64_t{0}, search::kForever}) {
       search::Settings settings;
-      settings.eager = eager;
+      settings.slack_ps = slack_ps;
       const Decoded& decoded = decoder.Decode(settings, kNever, nullptr);
       EXPECT_EQ(evaluator.Of(decoded, kNever), 4 * step.Simulated(decoded).total_ps)
           << "seed " << seed;
@@ -57,7 +57,7 @@ TEST(RobustnessEvaluator, WithoutErrorsCapturedGraphsTakeWhatTheSimulatorSays) {
       RobustnessEvaluator evaluator(step.problem, RobustnessEvaluator::kCases, kNone);
       for (const int32_t compute_weight : {20, 1000}) {
         search::Settings settings;
-        settings.eager = true;
+        settings.slack_ps = search::kForever;
         settings.wire_weight = 1020 - compute_weight;
         settings.compute_weight = compute_weight;
         const Decoded& decoded = decoder.Decode(settings, kNever, nullptr);

@@ -110,7 +110,7 @@ TEST(LateWaits, StandRightBeforeWhoeverNeedsThem) {
     const Problem& problem = step.problem;
     search::Decoder decoder(problem);
     search::Settings settings;
-    settings.eager = true;
+    settings.slack_ps = search::kForever;
     Decoded order = decoder.Decode(settings, search::kNever, nullptr);
     for (search::Batch& batch : order.batches) {
       if (batch.members.size() > 1) batch.form = static_cast<search::Form>(1 + seed % 3);

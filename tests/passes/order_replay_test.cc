@@ -80,7 +80,7 @@ TEST(OrderReplay, BucketsOfEveryFormTakeWhatTheSimulatorSays) {
     OrderReplay replay(step.problem, kNever);
     search::Decoder decoder(step.problem);
     search::Settings settings;
-    settings.eager = true;
+    settings.slack_ps = search::kForever;
     settings.late_ps = kNever / 2;
     Decoded wishes = decoder.Decode(settings, kNever, nullptr);
     for (search::Batch& batch : wishes.batches) {
