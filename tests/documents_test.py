@@ -179,6 +179,15 @@ def test_the_readmes_table_is_what_the_program_prints():
         assert all(cell in found for cell in shown), f"README.md: {line}\n{' '.join(printed[shown[0]])}"
 
 
+def test_the_readmes_picture_is_what_the_program_draws(tmp_path):
+    graph = ROOT / "tests" / "data" / "graphs" / "llama3_debug_fsdp8.bw.json.gz"
+    plan, drawn = tmp_path / "plan.json", tmp_path / "timeline.svg"
+    for command in (["plan", graph, "--plan-out", plan], ["trace", graph, plan, "--out", drawn]):
+        subprocess.run([BIN / "bucketctl", *command], check=True, capture_output=True)
+    kept = ROOT / "deploy" / "pictures" / "llama3_debug_fsdp8_bw.svg"
+    assert kept.read_text() == drawn.read_text(), f"bucketctl plan and trace {graph.name} draw another {kept.relative_to(ROOT)}"
+
+
 def test_the_readme_is_short():
     words = len((ROOT / "README.md").read_text().split())
     assert words <= README_WORDS, f"README.md has {words} words"
