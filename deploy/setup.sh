@@ -20,6 +20,9 @@ else
   say "all ${#wanted[@]} are there"
 fi
 
+# Modules are compiled as they are imported: most never are.
+pip_install() { quietly build/venv/bin/pip install --disable-pip-version-check --no-compile "$@"; }
+
 step "Python environment (build/venv)"
 mkdir -p build
 stamp="$(sha256sum deploy/requirements*.txt deploy/setup.sh | sha256sum | cut -c1-16)"
@@ -28,12 +31,12 @@ if [ "$(cat build/venv/.bucketd-stamp 2>/dev/null)" != "$stamp" ]; then
   rm -rf build/venv
   python3 -m venv build/venv
   say "installing torch 2.13.0 (a few hundred megabytes on a first run)"
-  quietly build/venv/bin/pip install --disable-pip-version-check torch==2.13.0
+  pip_install torch==2.13.0
   say "installing $(cat deploy/requirements*.txt | grep -vc '^#') more packages"
-  quietly build/venv/bin/pip install --disable-pip-version-check setuptools wheel -r deploy/requirements.txt
-  quietly build/venv/bin/pip install --disable-pip-version-check --no-deps -r deploy/requirements-alone.txt
+  pip_install setuptools wheel -r deploy/requirements.txt
+  pip_install --no-deps -r deploy/requirements-alone.txt
   quietly build/venv/bin/python client/python/generate_wire.py
-  quietly build/venv/bin/pip install --disable-pip-version-check --no-deps --no-build-isolation -e client/python
+  pip_install --no-deps --no-build-isolation -e client/python
   echo "$stamp" > build/venv/.bucketd-stamp
 else
   quietly build/venv/bin/python client/python/generate_wire.py

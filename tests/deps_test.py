@@ -48,7 +48,7 @@ PACKAGES = {
 CALLS = "bucketd_library|bucketd_executable|bucketd_test|add_library|add_executable|target_link_libraries"
 CALL = re.compile(rf"^[ ]*({CALLS})\s*\(([^()]*)\)", re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.M)
-WORDS = {"ALONE", "SOURCES", "DEPS", "LABELS", "STATIC", "SHARED", "MODULE", "ALIAS", "PUBLIC", "PRIVATE", "INTERFACE"}
+WORDS = {"ALONE", "APART", "SOURCES", "DEPS", "LABELS", "STATIC", "SHARED", "MODULE", "ALIAS", "PUBLIC", "PRIVATE", "INTERFACE"}
 
 
 class Target:
@@ -84,7 +84,7 @@ def targets_of(folder: str, text: str, into: dict[str, Target]) -> None:
             continue
         name = real_name(name)
         target = into.setdefault(name, Target(name, folder))
-        lists = [given[key] for key in ("SOURCES", "STATIC", "SHARED", "MODULE", "") if key in given]
+        lists = [given[key] for key in ("SOURCES", "APART", "STATIC", "SHARED", "MODULE", "") if key in given]
         if call == "target_link_libraries":
             target.deps += sum(given.values(), [])
         else:

@@ -27,7 +27,10 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // The wheel's, where it was found.
-std::string RealNccl() { return std::filesystem::exists(NCCL_LIBRARY) ? NCCL_LIBRARY : ""; }
+std::string RealNccl() {
+  const char* const path = std::getenv("NCCL_LIBRARY");
+  return path != nullptr && std::filesystem::exists(path) ? path : "";
+}
 
 TEST(NcclApi, TheLibraryTellsItsVersionAndWhatItHas) {
   if (RealNccl().empty()) GTEST_SKIP() << "there is no libnccl.so.2";

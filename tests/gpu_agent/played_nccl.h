@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -36,7 +37,7 @@ class PlayedNccl {
   static constexpr bool kNewer = std::is_same_v<Plugin, nccl::PluginV5>;
   using Event = std::conditional_t<kNewer, nccl::EventV5, nccl::EventV4>;
 
-  PlayedNccl() : library_(dlopen(BUCKETD_NCCL_PROFILER, RTLD_NOW | RTLD_LOCAL)) {
+  PlayedNccl() : library_(dlopen(std::getenv("BUCKETD_NCCL_PROFILER"), RTLD_NOW | RTLD_LOCAL)) {
     EXPECT_NE(library_, nullptr) << dlerror();
     plugin_ = static_cast<const Plugin*>(dlsym(library_, kNewer ? nccl::kEntryV5 : nccl::kEntryV4));
     EXPECT_NE(plugin_, nullptr);
