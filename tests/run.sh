@@ -7,7 +7,7 @@ if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
   cat <<'HELP'
 usage: tests/run.sh [--fast | --full]
 
-Everything a change must pass, on a machine with two cores in about 35 minutes with a warm ccache, and in 55 where nothing was
+Everything a change must pass, on a machine with two cores in about 30 minutes with a warm ccache, and in 50 where nothing was
 compiled before.
   --fast   without training, sanitizers and fuzzing: about five minutes on a built tree
   --full   also the whole proof of bits (every parallelism, mode, numerics and reduce dtype, on 4 and 6 processes;
@@ -25,7 +25,7 @@ jobs=$((cores + 1))  # of tests: some wait more than they compute
 
 kind=${1:-}
 case $kind in
-  "") about="about 35 minutes on two cores with a warm ccache, 55 where nothing was compiled before" steps=7 ;;
+  "") about="about 30 minutes on two cores with a warm ccache, 50 where nothing was compiled before" steps=7 ;;
   --fast) about="5 minutes on a built tree; what must be compiled comes on top" steps=4 ;;
   --full) about="hours: a thousand seeds of the simulation take four" steps=10 ;;
   *) die "what is $kind? tests/run.sh --help" ;;

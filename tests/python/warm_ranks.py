@@ -75,6 +75,7 @@ def main() -> None:
         except ImportError:
             pass
     gc.freeze()  # no page is copied for the collector's sake
+    gc.set_threshold(50_000, 50, 50)  # what is traced lives on: to look for cycles in it as often as by default is a tenth of a rank's time
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks after those who watch
     while True:
         data, fds, _, _ = socket.recv_fds(channel, 1 << 20, 2)

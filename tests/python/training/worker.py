@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import gc
 import json
 import os
 import pathlib
@@ -144,7 +143,6 @@ def _describe(planned) -> dict:
 def main() -> None:
     wanted, out = map(pathlib.Path, sys.argv[1:])
     torch.set_num_threads(1)
-    gc.freeze()  # a tenth of the time of compiling
     dist.init_process_group("gloo")
     results, plans_of = {}, {}
     for cell in cells.load(wanted):
