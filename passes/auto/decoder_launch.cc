@@ -88,11 +88,11 @@ void Decoder::FeedWire(GroupId group, int64_t next_ps) {
     for (const int32_t key : sink_keys) {
       if (sink < 0 && PendingOf(key) <= ready) sink = key;
     }
-    const bool due = root >= 0 && IsDue(root, sink, free, next_ps);
-    const bool first = due && !(sink >= 0 && settings_.sinks_first);
-    if (first && LaunchRoots(root, false)) continue;
+    const bool root_first = !(sink >= 0 && settings_.sinks_first);
+    if (root >= 0 && root_first && IsDue(root, sink, free, next_ps) && LaunchRoots(root, false)) {
+      continue;
+    }
     if (sink >= 0 && LaunchSinks(sink, TightMemory())) continue;
-    if (due && !first && LaunchRoots(root, false)) continue;
     return;
   }
 }
