@@ -33,7 +33,7 @@ std::string RealNccl() {
 }
 
 TEST(NcclApi, TheLibraryTellsItsVersionAndWhatItHas) {
-  if (RealNccl().empty()) GTEST_SKIP() << "there is no libnccl.so.2";
+  if (RealNccl().empty()) GTEST_SKIP() << "NCCL_LIBRARY, which ctest sets, names no libnccl.so.2";
   const auto api = NcclApi::Load(RealNccl());
   ASSERT_TRUE(api.ok()) << api.status();
   EXPECT_GE((*api)->version, 22700);

@@ -4,7 +4,7 @@
 #include <dlfcn.h>
 
 #include <cstdint>
-#include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -15,6 +15,12 @@
 #include "gpu_agent/profiler/nccl_profiler_abi.h"
 
 namespace bucketd::agent {
+
+// The library, in a build tree beside the tests' folder.
+inline std::string ProfilerLibrary() {
+  const auto here = std::filesystem::canonical("/proc/self/exe").parent_path();
+  return (here.parent_path() / "lib" / "libbucketd_nccl_profiler.so").string();
+}
 
 struct PlayedComm {
   uint64_t id = 0x0123456789abcdef;
@@ -37,7 +43,7 @@ class PlayedNccl {
   static constexpr bool kNewer = std::is_same_v<Plugin, nccl::PluginV5>;
   using Event = std::conditional_t<kNewer, nccl::EventV5, nccl::EventV4>;
 
-  PlayedNccl() : library_(dlopen(std::getenv("BUCKETD_NCCL_PROFILER"), RTLD_NOW | RTLD_LOCAL)) {
+  PlayedNccl() : library_(dlopen(ProfilerLibrary().c_str(), RTLD_NOW | RTLD_LOCAL)) {
     EXPECT_NE(library_, nullptr) << dlerror();
     plugin_ = static_cast<const Plugin*>(dlsym(library_, kNewer ? nccl::kEntryV5 : nccl::kEntryV4));
     EXPECT_NE(plugin_, nullptr);

@@ -233,6 +233,45 @@ TEST(Decoder, AReductionMakesRoomForTheGatherThatTheStepWaitsFor) {
   }
 }
 
+// Gathers that keep their wire busy, and a gradient that is there meanwhile.
+TEST(Decoder, AReductionGoesBeforeGathersThatAreDueIfItIsTold) {
+  Net net;
+  const NodeId x = net.Input("x", {64, 64});
+  std::vector<NodeId> weights;
+  for (int i = 0; i < 4; ++i) {
+    const std::string number = absl::StrCat(i);
+    weights.push_back(net.Gather(number, net.Parameter("w" + number, {4096, 64})));
+  }
+  const NodeId gradient = net.Call("gw", {x}, {256, 64}, kComputeFlag);
+  net.Out(net.Scatter("g", gradient), SlotKind::kParameterGradient);
+  NodeId h = gradient;
+  for (int i = 0; i < 40; ++i) h = net.Call(absl::StrCat("c", i), {h}, {64, 64}, kComputeFlag);
+  for (const NodeId weight : weights) h = net.Call("mm", {h, weight}, {64, 64}, kComputeFlag);
+  net.Out(h, SlotKind::kOutput);
+  const Graph graph = net.Build();
+  const Costs costs = CostsOf(graph);
+  Contracted setting(graph, costs);
+  ASSERT_EQ(setting.problem.transfer(0).use, search::Use::kRoot);
+  ASSERT_EQ(setting.problem.transfer(4).use, search::Use::kSink);
+  Decoder decoder(setting.problem);
+  Settings settings;
+  settings.slack_ps = search::kForever;
+  settings.gather_cap_ps = settings.batch_ps = 0;
+  const auto gathers_before = [&] {
+    const Decoded& decoded = decoder.Decode(settings, search::kNever, nullptr);
+    int before = 0;
+    for (const search::Action& action : decoded.order) {
+      if (action.kind != search::Action::Kind::kLaunch) continue;
+      if (decoded.batches[static_cast<size_t>(action.id)].members[0] == 4) break;
+      ++before;
+    }
+    return before;
+  };
+  EXPECT_EQ(gathers_before(), 4);
+  settings.sinks_first = true;
+  EXPECT_EQ(gathers_before(), 1);
+}
+
 TEST(Decoder, AnOrderThatIsGivenUpWouldHaveTakenLongerAndOneThatIsNotIsTheSame) {
   for (uint32_t seed = 0; seed < Seeds(100); ++seed) {
     const Graph graph = RandomStep(seed).Build();

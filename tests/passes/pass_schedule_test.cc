@@ -1,8 +1,11 @@
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -337,6 +340,65 @@ TEST(FitMemory, AGreatDistanceComesDownToWhatMemoryAllows) {
   const Plan fitted = Planned(graph, options);
   EXPECT_LE(fitted.prediction.peak_bytes, two.prediction.peak_bytes);
   EXPECT_THAT(DiagnosticText(fitted, "prefetch-reduced"), HasSubstr("-> 2"));
+}
+
+// The buckets that are left, by their members, where memory is at its highest at `at`.
+std::vector<std::string> LeftWhenSplitAt(const Graph& graph, const std::string& at) {
+  const PlanOptions options = Layers();
+  const Costs costs = CostsOf(graph);
+  Plan plan = Planned(graph, options);
+  PassContext context(graph, costs, options);
+  for (size_t b = 0; b < plan.buckets.size(); ++b) {
+    context.launches.push_back({.bucket = static_cast<BucketId>(b)});
+  }
+  std::vector<int64_t> live;
+  for (const Step& step : plan.order) {
+    live.push_back(step.kind == Step::Kind::kNode && graph.node_name(step.id) == at ? 1 : 0);
+  }
+  EXPECT_THAT(live, ::testing::Contains(1)) << at;
+  SplitOverLimit(context, live, std::numeric_limits<int64_t>::max(), plan);
+  std::vector<std::string> left;
+  for (const Bucket& bucket : plan.buckets) {
+    left.push_back(absl::StrJoin(Members(graph, bucket), " "));
+  }
+  return left;
+}
+
+TEST(SplitOverLimit, AGatherHoldsMemoryUntilItsMembersLastUse) {
+  // Members are used in the other order than they are gathered in.
+  Net net;
+  std::vector<NodeId> gathered;
+  for (int i = 0; i < 2; ++i) {
+    for (int j = 0; j < 2; ++j) {
+      net.In(absl::StrCat("layers.", i));
+      const std::string name = absl::StrCat(i, j);
+      const NodeId weight = net.Parameter(absl::StrCat("layers.", i, ".w", j), {8, 64});
+      gathered.push_back(net.Gather(name, weight));
+    }
+  }
+  NodeId h = net.Input("x", {64, 64});
+  for (const size_t i : {1u, 0u, 3u, 2u}) {
+    h = net.Call(absl::StrCat("mm", i), {h, gathered[i]}, {64, 64});
+  }
+  net.Out(h, SlotKind::kOutput);
+  const Graph graph = net.Build();
+  EXPECT_EQ(Order(graph, Layers()), "AG0 AG1 W0 W1 mm1 mm0 mm3 mm2");
+  EXPECT_THAT(LeftWhenSplitAt(graph, "mm0"), ::testing::ElementsAre("AG10 AG11"));
+  EXPECT_THAT(LeftWhenSplitAt(graph, "mm3"), ::testing::ElementsAre("AG00 AG01"));
+}
+
+TEST(SplitOverLimit, AReductionHoldsMemoryFromItsFirstInputOn) {
+  Net net;
+  const NodeId t = net.Input("t", {64, 64}, Role::kTangent);
+  net.In("layers.0");
+  for (const char* const name : {"a", "b"}) {
+    const NodeId gradient = net.Call(absl::StrCat("gw", name), {t}, {64, 64});
+    net.Out(net.Scatter(name, gradient), SlotKind::kParameterGradient,
+            absl::StrCat("layers.0.", name));
+  }
+  const Graph graph = net.Build();
+  EXPECT_EQ(Order(graph, Layers()), "gwa gwb RS0 WR0");
+  EXPECT_THAT(LeftWhenSplitAt(graph, "gwa"), ::testing::IsEmpty());
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "gpu_agent/comm/nccl_name.h"
 #include "tests/gpu_agent/cudasim/steps.h"
 #include "tests/gpu_agent/heard_records.h"
+#include "tests/gpu_agent/played_nccl.h"
 
 namespace bucketd::agent {
 namespace {
@@ -84,7 +85,7 @@ TEST(ProfilerOnGpusTest, EveryCollectiveIsToldWithTheSimulationsOwnTime) {
   constexpr int kSteps = 2;
   HeardRecords heard;
   setenv("BUCKETD_AGENT", heard.socket().c_str(), 1);
-  setenv("NCCL_PROFILER_PLUGIN", getenv("BUCKETD_NCCL_PROFILER"), 1);
+  setenv("NCCL_PROFILER_PLUGIN", ProfilerLibrary().c_str(), 1);
   size_t before = 0;
   for (uint64_t seed = 0; seed < Seeds(500); ++seed) {
     for (const int interface : {4, 5}) {
