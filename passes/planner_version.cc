@@ -2,6 +2,6 @@
 
 namespace bucketd {
 
-const char kPlannerVersion[] = "14";
+const char kPlannerVersion[] = "15";
 
 }  // namespace bucketd

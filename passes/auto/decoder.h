@@ -205,7 +205,7 @@ class Decoder {
   LeaderId Reached();
   LeaderId Position();
   int64_t Extra();
-  bool FitsNow(LeaderId start, int64_t bytes);
+  bool FitsNow(int64_t bytes);
   bool FitsUntil(LeaderId start, int64_t bytes, int64_t extra);
   bool RootFits(CollectiveId c, int64_t extra, int64_t taken);
   bool TightMemory() const;

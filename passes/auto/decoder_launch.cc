@@ -143,7 +143,7 @@ bool Decoder::FixedBucketFits(CollectiveId head, size_t from) {
     out_bytes += t.out_bytes;
     first = std::min(first, t.start);
   }
-  return FitsNow(first, launch_bytes) && FitsUntil(first, out_bytes, Extra());
+  return FitsNow(launch_bytes) && FitsUntil(first, out_bytes, Extra());
 }
 
 // The bucket that begins with the key's first root.

@@ -48,14 +48,11 @@ int64_t Decoder::Extra() {
 }
 
 // Whether memory holds a launch of roots that takes so many bytes, together with the launches of
-// pending reductions and what the next kernel makes. Where it does not, roots that program order
-// has started by now (`start` is the first of them) may go all the same if they take no more than
-// program order does at that start: there is nothing to free first.
-bool Decoder::FitsNow(LeaderId start, int64_t bytes) {
+// pending reductions and what the next kernel makes.
+bool Decoder::FitsNow(int64_t bytes) {
   const LeaderId position = Position();
   const int64_t next = position < problem_.size() ? problem_.own_bytes[Index(position)] : 0;
-  if (memory_.live() + pending_bytes_ + next + bytes <= cap_) return true;
-  return start <= position && memory_.live() + bytes <= problem_.live_at[Index(start)];
+  return memory_.live() + pending_bytes_ + next + bytes <= cap_;
 }
 
 // Whether memory holds roots' results of so many bytes from here to where program order gathers the
@@ -68,7 +65,7 @@ bool Decoder::FitsUntil(LeaderId start, int64_t bytes, int64_t extra) {
 // Both, of a root behind others whose launch takes `taken` bytes.
 bool Decoder::RootFits(CollectiveId c, int64_t extra, int64_t taken) {
   const Transfer& t = problem_.transfer(c);
-  return FitsNow(t.start, taken + t.launch_bytes) &&
+  return FitsNow(taken + t.launch_bytes) &&
          FitsUntil(t.start, settings_.packed_memory ? 2 * t.out_bytes : t.out_bytes, extra);
 }
 
