@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -192,18 +193,15 @@ std::string JsonText(const Plan& a, const Plan& b) {
 absl::Status Run(const DiffArgs& args) {
   ASSIGN_OR_RETURN(const PlanFile a, ReadPlanFile(args.a));
   ASSIGN_OR_RETURN(const PlanFile b, ReadPlanFile(args.b));
-  if (args.json) {
-    Print(JsonText(a.plan, b.plan));
-    return absl::OkStatus();
+  std::optional<Input> input;
+  if (!args.graph.empty()) {
+    ASSIGN_OR_RETURN(input, Load(args.graph, CostFlags{}));
+    for (const std::string& path : {args.a, args.b}) {
+      RETURN_IF_ERROR(LoadPlan(*input, path).status());  // of this graph, and legal
+    }
   }
-  if (args.graph.empty()) {
-    Print(ForTerminal(Text(a.plan, b.plan, nullptr)));
-    return absl::OkStatus();
-  }
-  ASSIGN_OR_RETURN(const Input input, Load(args.graph, CostFlags{}));
-  ASSIGN_OR_RETURN(const Plan checked_a, LoadPlan(input, args.a));
-  ASSIGN_OR_RETURN(const Plan checked_b, LoadPlan(input, args.b));
-  Print(ForTerminal(Text(checked_a, checked_b, &input.captured.graph)));
+  const Graph* const graph = input.has_value() ? &input->captured.graph : nullptr;
+  Print(args.json ? JsonText(a.plan, b.plan) : ForTerminal(Text(a.plan, b.plan, graph)));
   return absl::OkStatus();
 }
 
@@ -214,7 +212,8 @@ void AddDiffCommand(const Command& app) {
   const Command command = app.AddCommand("diff", "Show how two plans of one graph differ");
   command.AddOption("a", args->a, "plan file").Required().TypeName("PLAN");
   command.AddOption("b", args->b, "plan file").Required().TypeName("PLAN");
-  command.AddOption("--graph", args->graph, "the plans' captured graph, for names");
+  command.AddOption("--graph", args->graph,
+                    "the plans' captured graph: for names, and both have to be legal for it");
   AddJsonFlag(command, args->json);
   command.Footer("Example:\n  bucketctl diff yesterday.json today.json --graph step.bw.json.gz");
   command.Does([args] { return Report(Run(*args)); });

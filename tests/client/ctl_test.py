@@ -477,7 +477,10 @@ class BucketctlTest(unittest.TestCase):
         other = json.loads(self.run_ctl("diff", self.path("plan.json"), self.path("other.json"), "--json").stdout)
         self.assertEqual([f["field"] for f in other["fields"]], ["mode"])
         self.assertEqual({b["difference"] for b in other["buckets"]}, {"only in A", "only in B"})
-        self.assertIn("reduce_scatter", self.run_ctl("diff", self.path("plan.json"), self.path("other.json"), "--graph", GRAPH).stdout)
+        both = ("diff", self.path("plan.json"), self.path("other.json"))
+        self.assertIn("reduce_scatter", self.run_ctl(*both, "--graph", GRAPH).stdout)
+        for shown in ((), ("--json",)):
+            self.assertIn("made for graph", self.run_ctl(*both, "--graph", OTHER, *shown, expect=REFUSED).stderr)
 
 
 if __name__ == "__main__":
