@@ -61,10 +61,23 @@ absl::StatusOr<CostProfile> Fetch(client::CostClient& costs, const std::string& 
   return ProfileFromProto(response.profile());
 }
 
+// What is wrong with the user's own file exits as it does for commands that ask no server:
+// ReportCall takes these codes for a server's.
+absl::Status OfFile(const absl::Status& status) {
+  if (absl::IsNotFound(status)) return absl::OutOfRangeError(status.message());
+  return absl::IsInvalidArgument(status) ? absl::FailedPreconditionError(status.message()) : status;
+}
+
+absl::StatusOr<CostProfile> ReadProfile(const std::string& path) {
+  absl::StatusOr<CostProfile> profile = FindProfile(path);
+  if (!profile.ok()) return OfFile(profile.status());
+  return profile;
+}
+
 // A file where the text can be no profile's name.
 absl::StatusOr<CostProfile> FetchOrRead(client::CostClient& costs, const std::string& text) {
   if (!absl::StrContains(text, '/') && !absl::EndsWith(text, ".json")) return Fetch(costs, text);
-  return FindProfile(text);
+  return ReadProfile(text);
 }
 
 absl::StatusOr<Answer> List(client::CostClient& costs, const CostsArgs& args) {
@@ -110,7 +123,7 @@ absl::StatusOr<Answer> Show(client::CostClient& costs, const CostsArgs& args) {
 }
 
 absl::StatusOr<Answer> Import(client::CostClient& costs, const CostsArgs& args) {
-  ASSIGN_OR_RETURN(CostProfile profile, FindProfile(args.first));
+  ASSIGN_OR_RETURN(CostProfile profile, ReadProfile(args.first));
   if (!args.name.empty()) profile.name = args.name;
   v1::ImportProfileRequest request;
   ProfileToProto(profile, *request.mutable_profile());
@@ -127,7 +140,7 @@ absl::StatusOr<Answer> Import(client::CostClient& costs, const CostsArgs& args) 
 
 absl::StatusOr<Answer> SendReport(client::CostClient& costs, const CostsArgs& args) {
   const absl::StatusOr<std::string> text = ReadFile(args.first, kMaxFileBytes);
-  if (!text.ok()) return absl::OutOfRangeError(text.status().message());
+  if (!text.ok()) return OfFile(text.status());
   absl::StatusOr<CostReport> report = CostReportFromJson(*text);
   if (!report.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(args.first, ": ", report.status().message()));

@@ -82,6 +82,9 @@ class CostsTest(unittest.TestCase):
         self.costs("report", "/no/such/file", expect=USAGE)
         broken = self.path("broken.json", {"profile": "small_batch", "reporter": "a", "samples": [{"kind": "gather"}]})
         self.assertIn("samples[0].kind", self.costs("report", broken, expect=REFUSED))
+        for command in (("import",), ("diff", "h100_nvlink@1")):
+            self.assertIn("neither known nor a file", self.costs(*command, "/no/such/file.json", expect=USAGE))
+            self.assertIn("broken", self.costs(*command, broken, expect=REFUSED))
         self.costs(expect=USAGE)
         run = bucketctl("costs", "list", "--server", "unix:/no/such/socket")
         self.assertEqual(run.returncode, UNAVAILABLE)
