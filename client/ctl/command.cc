@@ -104,7 +104,7 @@ void NoteOtherCosts(const Input& input, const Plan& plan) {
   const std::string ours(input.costs.profile_id());
   if (plan.cost_profile.empty() || plan.cost_profile == ours) return;
   std::fprintf(stderr, "figures are by %s; the plan was made by %s (--profile, --costs)\n",
-               ours.c_str(), plan.cost_profile.c_str());
+               ForTerminal(ours).c_str(), ForTerminal(plan.cost_profile).c_str());
 }
 
 absl::StatusOr<Plan> ForFile(const Input& input, Plan plan) {

@@ -216,7 +216,7 @@ void PrintTable(const Input& input, const std::vector<Row>& rows, const Predicti
       best < rows.size() ? "* the fastest\n" : "no plan is faster than program order\n",
       "compute run: the longest run of compute nodes without the start of a reduce-scatter\n");
   Print(ForTerminal(text));
-  std::fputs(refused.c_str(), stderr);
+  std::fputs(ForTerminal(refused).c_str(), stderr);
 }
 
 Json RowJson(const Graph& graph, const Costs& costs, const Row& row, bool best) {

@@ -82,11 +82,9 @@ void PrintTable(const Input& input, const std::string& mode,
                        absl::StrCat(plan.buckets.size()), Bar(front, front[i])));
   }
   const Graph& graph = input.captured.graph;
-  std::fputs(absl::StrCat(graph.name(), " ", input.captured.kind, ": mode ", mode,
-                          ", cost profile ", input.costs.profile_id(), ", lower bound ",
-                          Duration(bound), "\n\n", table.Text())
-                 .c_str(),
-             stdout);
+  Print(ForTerminal(absl::StrCat(graph.name(), " ", input.captured.kind, ": mode ", mode,
+                                 ", cost profile ", input.costs.profile_id(), ", lower bound ",
+                                 Duration(bound), "\n\n", table.Text())));
 }
 
 void PrintJson(const Input& input, const std::string& mode, const std::vector<ParetoPoint>& front) {

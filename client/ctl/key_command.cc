@@ -1,4 +1,3 @@
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
@@ -159,9 +158,8 @@ absl::Status Run(const KeyArgs& args) {
   }
   Table table({{"field of the key"}, {"A"}, {"B"}});
   for (const Difference& d : differences) table.AddRow({d.field, d.first, d.second});
-  std::fputs(
-      absl::StrCat("A: ", a.name, "\nB: ", b.name, "\n\n", table.Text(), GraphText(a, b)).c_str(),
-      stdout);
+  Print(ForTerminal(
+      absl::StrCat("A: ", a.name, "\nB: ", b.name, "\n\n", table.Text(), GraphText(a, b))));
   return absl::OkStatus();
 }
 

@@ -153,7 +153,7 @@ absl::Status Run(const PlanArgs& args) {
   if (!plan.ok()) return plan.status();
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
   ASSIGN_OR_RETURN(const Chosen chosen, StickTo(input, options, args.stick, *std::move(plan)));
-  if (!chosen.verdict.empty()) std::fprintf(stderr, "%s\n", chosen.verdict.c_str());
+  if (!chosen.verdict.empty()) std::fprintf(stderr, "%s\n", ForTerminal(chosen.verdict).c_str());
   RETURN_IF_ERROR(WriteOutputs(args, input, chosen.written));
   if (args.json) {
     PrintJson(input, chosen, took.count());

@@ -94,6 +94,13 @@ class FlagsTest(unittest.TestCase):
             json.dump({"order": [0], "mode": "\x1b]0;x"}, file)
         self.assertIn("\\x1b[2J", self.ctl("show", plan))
         self.assertNotIn("\x1b", self.ctl("diff", plan, plan + ".other"))
+        self.ctl("plan", GRAPH, "--mode", "none", "--plan-out", plan)
+        with open(plan) as file:
+            made = json.load(file)
+        with open(plan, "w") as file:
+            json.dump({**made, "cost_profile": "\x1b[2J"}, file)
+        run = subprocess.run([BINARY, "explain", GRAPH, plan], capture_output=True, text=True, timeout=120)
+        self.assertIn("the plan was made by \\x1b[2J", run.stderr)
 
     def test_a_file_is_written_whole_or_stays_as_it_was(self):
         plan, before, link = (os.path.join(self.folder.name, name) for name in ("plan.json", "before.json", "link.json"))
