@@ -129,7 +129,6 @@ absl::StatusOr<Plan> PlanAt(const PlanArgs& args, const PlanOptions& options, co
   absl::StatusOr<client::RemotePlan> remote = client::PlanCaptured(
       planner, input.captured, options, input.profile, std::nullopt, kDeadline);
   if (!remote.ok()) return AsReported(remote.status());
-  NoteOtherCosts(input, remote->plan);
   return WithFigures(input, std::move(remote->plan));
 }
 
@@ -152,6 +151,7 @@ absl::Status Run(const PlanArgs& args) {
   absl::StatusOr<Plan> plan = MakeOrAsk(args, options, input);
   if (!plan.ok()) return plan.status();
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+  if (!args.server.empty()) NoteOtherCosts(input, *plan);
   ASSIGN_OR_RETURN(const Chosen chosen, StickTo(input, options, args.stick, *std::move(plan)));
   if (!chosen.verdict.empty()) std::fprintf(stderr, "%s\n", ForTerminal(chosen.verdict).c_str());
   RETURN_IF_ERROR(WriteOutputs(args, input, chosen.written));

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -175,7 +176,7 @@ void PrintTaken(const Taken& taken, bool json, const char* verb) {
 absl::Status ExportStore(const ExportArgs& args) {
   ASSIGN_OR_RETURN(const OpenedPlace from, OpenForReading(args.from));
   ASSIGN_OR_RETURN(const std::unique_ptr<BundleWriter> bundle, BundleWriter::Open(args.file));
-  const Ticker ticker("exporting");
+  std::optional<Ticker> ticker(std::in_place, "exporting");
   int64_t written = 0, bytes = 0;
   const auto write = [&](const BundleEntry& entry) {
     bundle->Add(entry);
@@ -186,6 +187,7 @@ absl::Status ExportStore(const ExportArgs& args) {
   };
   ASSIGN_OR_RETURN(const ScanResult result, TakeAll(args, *from.store, write));
   RETURN_IF_ERROR(bundle->Finish());
+  ticker.reset();
   if (args.json) {
     Print(Json::Object({{"exported", written},
                         {"bytes", bytes},
@@ -199,7 +201,7 @@ absl::Status ExportStore(const ExportArgs& args) {
 }
 
 absl::Status ImportStore(const ImportArgs& args) {
-  const Ticker ticker("importing");
+  std::optional<Ticker> ticker(std::in_place, "importing");
   RETURN_IF_ERROR(ForEach(args.file, CheckEntry));  // all or nothing
   ASSIGN_OR_RETURN(const OpenedPlace to, OpenForWriting(args.to));
   Taken taken;
@@ -207,6 +209,7 @@ absl::Status ImportStore(const ImportArgs& args) {
     const absl::Status status = CheckEntry(entry);  // the file may have changed
     return status.ok() ? At(to.name, Put(*to.store, entry, /*replace=*/false, taken)) : status;
   }));
+  ticker.reset();
   PrintTaken(taken, args.json, "imported");
   return absl::OkStatus();
 }
@@ -214,7 +217,7 @@ absl::Status ImportStore(const ImportArgs& args) {
 absl::Status CopyStore(const CopyArgs& args) {
   ASSIGN_OR_RETURN(const OpenedPlace from, OpenForReading(args.from));
   ASSIGN_OR_RETURN(const OpenedPlace to, OpenForWriting(args.to));
-  const Ticker ticker("copying");
+  std::optional<Ticker> ticker(std::in_place, "copying");
   Taken taken;
   const auto put = [&](const BundleEntry& entry) -> absl::Status {
     const absl::Status status = CheckEntry(entry);
@@ -225,6 +228,7 @@ absl::Status CopyStore(const CopyArgs& args) {
   const ExportArgs everything{.from = args.from, .file = "", .tenant = {}, .all = true};
   ASSIGN_OR_RETURN(const ScanResult result, TakeAll(everything, *from.store, put));
   RETURN_IF_ERROR(At(to.name, CopyAudit(*from.store, *to.store)));
+  ticker.reset();
   PrintTaken(taken, args.json, "copied");
   return LeftOut(from.name, result);
 }

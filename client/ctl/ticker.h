@@ -9,7 +9,7 @@
 namespace bucketd::ctl {
 
 // From its second second on, a line on stderr with the seconds, renewed in place and gone with the
-// ticker. Nothing where stderr is no terminal.
+// ticker: whatever else goes to the terminal comes after it. Nothing where stderr is no terminal.
 class Ticker {
  public:
   explicit Ticker(std::string what);

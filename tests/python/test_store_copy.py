@@ -1,8 +1,12 @@
 """A store moves from a folder to a database, is backed up and restored, by the commands of the operators' page, and a job that was
 pinned before gets its plan, the same bytes, wherever the store is by then."""
 
+import contextlib
+import os
 import pathlib
+import pty
 import re
+import sqlite3
 import subprocess
 
 import pytest
@@ -84,9 +88,11 @@ def test_the_pages_commands_move_back_up_and_restore(database, tmp_path):
     assert pinned(tmp_path / "from-bundle", str(tmp_path / "store-restored"), request) == plan
 
 
+BUCKETCTL = pathlib.Path(embedded.find_binary()).with_name("bucketctl")
+
+
 def run_ctl(*arguments: str) -> subprocess.CompletedProcess:
-    path = pathlib.Path(embedded.find_binary()).with_name("bucketctl")
-    return subprocess.run([path, "store", *arguments], capture_output=True, text=True, timeout=120)
+    return subprocess.run([BUCKETCTL, "store", *arguments], capture_output=True, text=True, timeout=120)
 
 
 def test_an_export_is_of_the_tenant_that_is_named(tmp_path):
@@ -96,6 +102,30 @@ def test_an_export_is_of_the_tenant_that_is_named(tmp_path):
             server.stub.GetPlan(request_for(width, tenant=tenant), timeout=30)
     for flags, count in (((), 3), (("--tenant", ""), 1), (("--tenant", "team"), 2)):
         assert f"{count} values, " in run_ctl("export", *flags, store, bundle).stdout, flags
+
+
+def test_progress_has_left_the_terminal_when_what_was_done_is_said(tmp_path):
+    store, to, empty, bundle = (str(tmp_path / name) for name in ("store", "to", "empty.bundle", "bundle"))
+    with Server(tmp_path, "--store-dir", store) as server:
+        server.stub.GetPlan(request_for(8), timeout=30)
+    for arguments in (("export", "--tenant", "nobody", store, empty), ("export", store, bundle), ("import", empty, to)):
+        assert run_ctl(*arguments).returncode == 0
+    other = sqlite3.connect(f"{to}/store.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")  # the import waits for it
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([BUCKETCTL, "store", "import", bundle, to], stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    while b"importing: 1 s" not in shown:
+        shown += os.read(ours, 1000)
+    other.execute("ROLLBACK")
+    with contextlib.suppress(OSError):  # what a terminal says that nobody writes to any more
+        while True:
+            shown += os.read(ours, 1000)
+    os.close(ours)
+    other.close()
+    assert process.wait(timeout=60) == 0
+    assert b"\r\x1b[K1 values imported" in shown, shown
 
 
 def test_what_cannot_be_copied_says_so_and_leaves_no_tables(database, tmp_path):
