@@ -65,22 +65,23 @@ absl::StatusOr<Sweep> ParseSweep(const std::string& text) {
   return sweep;
 }
 
-bool SweepsModes(const std::vector<Sweep>& sweeps) {
+bool Sweeps(const std::vector<Sweep>& sweeps, absl::string_view option) {
   return std::any_of(sweeps.begin(), sweeps.end(),
-                     [](const Sweep& sweep) { return sweep.name == "mode"; });
+                     [&](const Sweep& sweep) { return sweep.name == option; });
 }
 
 // Those that rows begin with: one where a sweep or --mode names modes; else those that read the
 // swept options, else all. Manual only where its entries are given.
 std::vector<std::string> ModesFor(const PlanOptions& options, const CompareArgs& args,
                                   const std::vector<Sweep>& sweeps) {
-  if (SweepsModes(sweeps)) return {options.mode};
+  if (Sweeps(sweeps, "mode")) return {options.mode};
   for (const auto& [name, text] : args.flags.set) {
     if (name == "mode") return {text};
   }
+  const bool has_entries = !options.buckets.empty() || Sweeps(sweeps, "buckets");
   std::vector<std::string> modes;
   for (const ModeInfo& mode : AllModes()) {
-    if (mode.name == "none" || (mode.name == "manual" && options.buckets.empty())) continue;
+    if (mode.name == "none" || (mode.name == "manual" && !has_entries)) continue;
     const bool reads = std::all_of(sweeps.begin(), sweeps.end(), [&](const Sweep& sweep) {
       const absl::string_view group = FindOption(sweep.name)->group;
       return group == "every mode" || absl::StrContains(group, mode.name);
@@ -102,7 +103,7 @@ absl::StatusOr<std::vector<Row>> Rows(const CompareArgs& args) {
     row.mode = mode;
     row.options = base;
     row.options.mode = mode;
-    if (mode != "manual" && !SweepsModes(sweeps)) row.options.buckets.clear();
+    if (mode != "manual" && !Sweeps(sweeps, "mode")) row.options.buckets.clear();
     rows.push_back(std::move(row));
   }
   for (const Sweep& sweep : sweeps) {
@@ -122,6 +123,7 @@ absl::StatusOr<std::vector<Row>> Rows(const CompareArgs& args) {
           absl::StrCat("--sweep: ", rows.size(), " plans to make; at most ", kMaxRows, " at once"));
     }
   }
+  if (rows.empty()) return absl::OutOfRangeError("--sweep: no mode reads all of these options");
   for (const Row& row : rows) RETURN_IF_ERROR(AsUsage(row.options.Validate()));
   return rows;
 }

@@ -288,6 +288,8 @@ class BucketctlTest(unittest.TestCase):
         modes = {row["mode"] for row in self.compare("--buckets", "layers.[0-5]")["plans"]}
         self.assertIn("manual", modes)
         self.assertIn("transformer_block", modes)
+        rows = self.compare("--sweep", "buckets=layers.0;layers.[0-5]")["plans"]
+        self.assertEqual([(row["mode"], row["swept"]["buckets"]) for row in rows], [("manual", "layers.0"), ("manual", "layers.[0-5]")])
 
     def test_sweeps_multiply_and_change_the_plan(self):
         rows = self.compare("--mode", "transformer_block", "--sweep", "prefetch-backward=0,1", "--sweep", "defer_reduce_scatter=0,1")["plans"]
@@ -299,6 +301,8 @@ class BucketctlTest(unittest.TestCase):
         for sweep, text in (("wings=1,2", "max_topo_span"), ("prefetch_backward", "option=value"), ("prefetch_backward=one", "whole number"),
                             ("prefetch_backward=" + ",".join(map(str, range(300))), "at most 200")):
             self.assertIn(text, self.run_ctl("compare", GRAPH, "--mode", "transformer_block", "--sweep", sweep, expect=USAGE).stderr)
+        apart = ("--sweep", "max_topo_span=1,2", "--sweep", "buckets=layers.0")
+        self.assertIn("no mode reads all of these", self.run_ctl("compare", GRAPH, *apart, expect=USAGE).stderr)
 
     def test_a_plan_that_is_refused_is_a_line_of_the_comparison(self):
         rows = self.compare("--mode", "transformer_block", "--sweep", "memory_limit_bytes=1000,0")["plans"]
