@@ -70,12 +70,14 @@ bool WriteInPlace(const std::string& path, absl::string_view bytes) {
 }
 
 // What somebody else writes there at the same time has another name until one takes the place of
-// the other.
-bool WriteBeside(const std::string& path, mode_t mode, absl::string_view bytes) {
+// the other. `replaced`: the file that is there, whose mode the new one has; null: none.
+bool WriteBeside(const std::string& path, const struct stat* replaced, absl::string_view bytes) {
   const std::string part = absl::StrCat(path, ".part.", getpid());
+  const mode_t mode = replaced == nullptr ? 0666 : replaced->st_mode & 0777;
   const int file = open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
   if (file < 0) return false;
-  bool written = WriteAll(file, bytes) && fsync(file) == 0;
+  bool written = replaced == nullptr || fchmod(file, mode) == 0;  // whatever the umask
+  written = written && WriteAll(file, bytes) && fsync(file) == 0;
   written = close(file) == 0 && written && std::rename(part.c_str(), path.c_str()) == 0;
   if (written) return true;
   const int error = errno;
@@ -98,7 +100,7 @@ absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
     std::error_code unknown;
     // Through links to the file that they name.
     const std::string file = there ? std::filesystem::canonical(path, unknown).string() : path;
-    written = WriteBeside(file, there ? info.st_mode & 0777 : 0666, bytes);
+    written = WriteBeside(file, there ? &info : nullptr, bytes);
     // In a folder where nothing new may stand, what is there may still be written to.
     if (!written && there && errno == EACCES) written = WriteInPlace(path, bytes);
   }
