@@ -3,6 +3,7 @@
 # while it trains, and its next generation gets a plan that is made with what was measured.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. deploy/lib.sh
 
 steps=20 out=build/measured built=false
 while [ $# -gt 0 ]; do
@@ -10,7 +11,7 @@ while [ $# -gt 0 ]; do
     --steps) steps="$2"; shift 2 ;;
     --out) out="$2"; shift 2 ;;
     --built) built=true; shift ;;
-    *)
+    --help | -h)
       cat <<'HELP'
 usage: deploy/measured.sh [--steps N] [--out FOLDER] [--built]
 
@@ -19,10 +20,10 @@ which scrapes both. Two gloo processes train a small Llama, N steps (20), with t
 passes on what the buckets took, bucketctl makes site@2 of that and promotes it, and the job's next generation is planned anew.
 --built: leave installing and building out. Ends with 0 if a plan was replaced.
 HELP
-      exit 2 ;;
+      exit 0 ;;
+    *) die "what is $1? deploy/measured.sh --help" ;;
   esac
 done
-. deploy/lib.sh
 $built || deploy/setup.sh bucketd bucketctl bucket-agent bucket_executor
 command -v prometheus >/dev/null || die "prometheus is missing; as root: apt-get install --no-install-recommends prometheus"
 
