@@ -19,16 +19,7 @@ struct ShowArgs {
 std::vector<BucketLine> Lines(const PlanFile& file) {
   std::vector<BucketLine> lines;
   for (size_t k = 0; k < file.plan.buckets.size(); ++k) {
-    const Bucket& bucket = file.plan.buckets[k];
-    BucketLine line;
-    line.name = bucket.name;
-    line.kind = file.stated[k].kind;
-    line.mesh_dim = file.stated[k].mesh_dim;
-    line.mode = std::string(Name(bucket.mode));
-    line.members = static_cast<int64_t>(bucket.members.size());
-    line.bytes = bucket.bytes;
-    line.wire_ps = bucket.end_ps - bucket.start_ps;
-    lines.push_back(std::move(line));
+    lines.push_back(LineOf(file.plan.buckets[k], file.stated[k].kind, file.stated[k].mesh_dim));
   }
   return lines;
 }

@@ -1,6 +1,7 @@
 #include "client/render/plan_report.h"
 
 #include <map>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -20,19 +21,21 @@ std::string Mode(const Bucket& bucket) {
 
 }  // namespace
 
+BucketLine LineOf(const Bucket& bucket, std::string kind, std::string mesh_dim) {
+  return {bucket.name,
+          std::move(kind),
+          std::move(mesh_dim),
+          Mode(bucket),
+          static_cast<int64_t>(bucket.members.size()),
+          bucket.bytes,
+          bucket.end_ps - bucket.start_ps};
+}
+
 std::vector<BucketLine> DescribeBuckets(const Graph& graph, const Plan& plan) {
   std::vector<BucketLine> lines;
   for (const Bucket& bucket : plan.buckets) {
     const Collective& c = graph.collective(graph.collective_of(bucket.members.front()));
-    BucketLine line;
-    line.name = bucket.name;
-    line.kind = std::string(Name(c.kind));
-    line.mesh_dim = graph.group(c).mesh_dim;
-    line.mode = Mode(bucket);
-    line.members = static_cast<int64_t>(bucket.members.size());
-    line.bytes = bucket.bytes;
-    line.wire_ps = bucket.end_ps - bucket.start_ps;
-    lines.push_back(std::move(line));
+    lines.push_back(LineOf(bucket, std::string(Name(c.kind)), graph.group(c).mesh_dim));
   }
   return lines;
 }

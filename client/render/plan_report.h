@@ -17,6 +17,8 @@ struct BucketLine {
   int64_t members = 0, bytes = 0, wire_ps = 0;
 };
 
+// `kind` and `mesh_dim`: of the bucket's collectives.
+BucketLine LineOf(const Bucket& bucket, std::string kind, std::string mesh_dim);
 std::vector<BucketLine> DescribeBuckets(const Graph& graph, const Plan& plan);
 
 // Buckets as a table, one a line, with what they sum up to; a sentence if there are none.

@@ -222,6 +222,11 @@ class BucketctlTest(unittest.TestCase):
         for bucket in planned["buckets"]:
             self.assertIn(bucket["name"], table)
             self.assertIn(bucket["name"], shown)
+        plan = referee.load(self.path("plan.json"))
+        plan["buckets"][0].update(mode="packed", copies="comm")
+        with open(self.path("plan.json"), "w") as f:
+            json.dump(plan, f)
+        self.assertIn("packed, copies on comm", self.run_ctl("show", self.path("plan.json")).stdout)
 
     def test_planning_twice_gives_the_same_bytes(self):
         files = []
