@@ -1,10 +1,12 @@
 #include "client/ctl/server_args.h"
 
-#include <chrono>
+#include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/addresses.h"
 #include "client/cli/tls_flags.h"
 #include "client/errors.h"
@@ -59,31 +61,19 @@ int ReportCall(const absl::Status& status) {
 
 absl::Status ParseSpan(const std::string& text, int64_t& milliseconds) {
   constexpr int64_t kMaxNumber = 1'000'000;
-  int64_t factor = 0;
-  switch (text.empty() ? '\0' : text.back()) {
-    case 's':
-      factor = 1000;
-      break;
-    case 'm':
-      factor = 60'000;
-      break;
-    case 'h':
-      factor = 3'600'000;
-      break;
-    case 'd':
-      factor = 86'400'000;
-      break;
-    default:
-      break;
+  constexpr std::pair<absl::string_view, int64_t> kSpans[] = {
+      {"s", 1000}, {"m", 60'000}, {"h", 3'600'000}, {"d", 86'400'000}};
+  for (const auto& [unit, factor] : kSpans) {
+    absl::string_view digits = text;
+    int64_t number = 0;
+    if (absl::ConsumeSuffix(&digits, unit) && absl::SimpleAtoi(digits, &number) && number >= 1 &&
+        number <= kMaxNumber) {
+      milliseconds = number * factor;
+      return absl::OkStatus();
+    }
   }
-  int64_t number = 0;
-  if (factor == 0 || !absl::SimpleAtoi(text.substr(0, text.size() - 1), &number) || number < 1 ||
-      number > kMaxNumber) {
-    return absl::OutOfRangeError(
-        absl::StrCat("\"", text, "\" is no span of time; expected e.g. 90s, 15m, 12h or 30d"));
-  }
-  milliseconds = number * factor;
-  return absl::OkStatus();
+  return absl::OutOfRangeError(
+      absl::StrCat("\"", text, "\" is no span of time; expected e.g. 90s, 15m, 12h or 30d"));
 }
 
 void AddSelectionArgs(const Command& command, SelectionArgs& args) {
@@ -123,11 +113,7 @@ std::string NotReachedText(const google::protobuf::RepeatedPtrField<v1::NotReach
   return text;
 }
 
-int64_t NowMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
+int64_t NowMs() { return absl::ToUnixMillis(absl::Now()); }
 
 std::string Ago(int64_t when_ms) {
   return when_ms == 0 ? "-" : absl::StrCat(SpanInWords(NowMs() - when_ms), " ago");

@@ -1,10 +1,10 @@
-#include <ctime>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "client/ctl/command.h"
 #include "client/ctl/store_place.h"
 #include "client/ctl/store_transfer.h"
@@ -39,13 +39,7 @@ absl::string_view ShelfName(Shelf shelf) {
 }
 
 std::string When(WallTime time) {
-  const std::time_t seconds =
-      std::chrono::duration_cast<std::chrono::seconds>(time.time_since_epoch()).count();
-  std::tm utc{};
-  char text[32];
-  gmtime_r(&seconds, &utc);
-  std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M UTC", &utc);
-  return text;
+  return absl::FormatTime("%Y-%m-%d %H:%M UTC", absl::FromChrono(time), absl::UTCTimeZone());
 }
 
 // ---- stats
