@@ -43,6 +43,8 @@ void AddPinCommand(const Command& app);
 void AddDisableCommand(const Command& app);
 void AddEnableCommand(const Command& app);
 void AddAuditCommand(const Command& app);
+// One of `costs`' own.
+void AddImportTraceCommand(const Command& costs);
 
 // By whose costs.
 struct CostFlags {

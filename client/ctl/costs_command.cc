@@ -11,7 +11,6 @@
 #include "client/cost_client.h"
 #include "client/ctl/command.h"
 #include "client/ctl/costs_diff.h"
-#include "client/ctl/import_trace.h"
 #include "client/ctl/server_args.h"
 #include "client/render/table.h"
 

@@ -1,7 +1,5 @@
-#include "client/ctl/import_trace.h"
-
+// bucketctl costs import-trace: profiler traces to a cost profile, or to samples for a server.
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <string>
@@ -50,7 +48,7 @@ struct Reported {
   std::string first_refusal;
 };
 
-absl::StatusOr<JoinOptions> OptionsFrom(const ImportTraceArgs& args) {
+JoinOptions OptionsFrom(const ImportTraceArgs& args) {
   JoinOptions options;
   options.partial = args.partial;
   options.ranks_per_node = args.ranks_per_node;
@@ -69,8 +67,7 @@ absl::StatusOr<TraceJoin> ReadAndJoin(const ImportTraceArgs& args) {
     ASSIGN_OR_RETURN(RankTrace trace, ReadTorchTraceFile(path));
     traces.push_back(std::move(trace));
   }
-  ASSIGN_OR_RETURN(const JoinOptions options, OptionsFrom(args));
-  ASSIGN_OR_RETURN(TraceJoin join, JoinTraces(traces, options));
+  ASSIGN_OR_RETURN(TraceJoin join, JoinTraces(traces, OptionsFrom(args)));
   if (!join.observations.empty() || !args.kernels.empty()) return join;
   const auto line = [](std::string* out, const auto& entry) {
     absl::StrAppend(out, "\n  ", entry.second, "  ", entry.first);
@@ -287,8 +284,7 @@ int Run(const ImportTraceArgs& args) {
     reported = *std::move(sent);
   }
   if (args.server.json) {
-    std::fputs(JsonOf(*imported, args.traces.size(), args.report ? &reported : nullptr).c_str(),
-               stdout);
+    Print(JsonOf(*imported, args.traces.size(), args.report ? &reported : nullptr));
     return kDone;
   }
   std::string text = TextOf(*imported);

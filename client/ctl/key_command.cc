@@ -10,7 +10,6 @@
 #include "client/render/table.h"
 
 #include "passes/base/status_macros.h"
-#include "passes/io/profile_json.h"
 #include "passes/ir/canonical.h"
 #include "passes/ir/graph_difference.h"
 #include "passes/ir/normalize.h"
@@ -37,15 +36,12 @@ struct Side {
 
 absl::StatusOr<Side> Load(const std::string& path, const PlanOptions& options,
                           const std::string& profile_name) {
-  const absl::StatusOr<CostProfile> profile = FindProfile(profile_name);
-  if (!profile.ok()) {
-    return absl::NotFoundError(absl::StrCat("--profile: ", profile.status().message()));
-  }
+  ASSIGN_OR_RETURN(const CostProfile profile, ProfileOf({.profile = profile_name}));
   RETURN_IF_ERROR(AsUsage(options.Validate()));
   ASSIGN_OR_RETURN(const CapturedGraph captured, ReadCapturedGraphFile(path));
   ASSIGN_OR_RETURN(NormalizedGraph normalized, Normalize(captured.graph));
   const std::string key = PlanKey("", GraphDigest(normalized.graph), captured.mesh, options,
-                                  KeyedProfile(*profile), kPlannerVersion);
+                                  KeyedProfile(profile), kPlannerVersion);
   Side side{std::move(normalized), path, {}};
   for (const absl::string_view line : absl::StrSplit(key, '\n', absl::SkipEmpty())) {
     const std::pair<std::string, std::string> field = absl::StrSplit(line, absl::MaxSplits('=', 1));

@@ -13,17 +13,9 @@
 namespace bucketd::ctl {
 namespace {
 
-// Why the old plan is of no use here, "" if it is.
-std::string WhyNot(const Input& input, const PlanOptions& options, const absl::StatusOr<Plan>& old,
-                   const Plan& fresh) {
-  if (!old.ok()) return std::string(old.status().message());
-  return WhyNotPinned(input.captured.graph, input.costs, options, *old, fresh);
-}
-
 Chosen Replaced(Plan fresh, const std::string& why) {
-  Chosen chosen{fresh, std::move(fresh), absl::StrCat("the old plan is not kept: ", why),
-                Json::Object({{"kept", false}, {"why", why}})};
-  return chosen;
+  return {fresh, std::move(fresh), absl::StrCat("the old plan is not kept: ", why),
+          Json::Object({{"kept", false}, {"why", why}})};
 }
 
 }  // namespace
@@ -38,7 +30,8 @@ absl::StatusOr<Chosen> StickTo(const Input& input, const PlanOptions& options,
   RETURN_IF_ERROR(ReadPlanFile(args.plan).status());
   const Graph& graph = input.captured.graph;
   absl::StatusOr<Plan> old = LoadPlan(input, args.plan);
-  const std::string why_not = WhyNot(input, options, old, fresh);
+  const std::string why_not = old.ok() ? WhyNotPinned(graph, input.costs, options, *old, fresh)
+                                       : std::string(old.status().message());
   if (!why_not.empty()) return Replaced(std::move(fresh), why_not);
   const int64_t threshold_ppm = std::llround(args.gain_percent * 1e4);
   ASSIGN_OR_RETURN(const ReplanVerdict verdict,
