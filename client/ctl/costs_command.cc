@@ -257,7 +257,7 @@ void AddCostsCommand(const Command& app) {
   first(Add(costs, args, "promote", "Make a version what NAME@latest means", Promote), "version",
         "NAME@VERSION")
       .Required();
-  first(Add(costs, args, "rollback", "Back to what was latest before", Rollback), "name", "")
+  first(Add(costs, args, "rollback", "Back to what was latest before", Rollback), "name", "whose")
       .Required();
   const Command diff = Add(costs, args, "diff", "How numbers and links differ", Difference);
   first(diff, "a", "NAME@VERSION, NAME@latest or a file").Required();

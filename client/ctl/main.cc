@@ -32,7 +32,7 @@ const std::vector<Group>& Groups() {
       {"A running server (--server ADDRESS, else BUCKETD_ADDRESS, else 127.0.0.1:9460)",
        {AddStatusCommand, AddPlansCommand, AddJobsCommand, AddEvictCommand, AddPinCommand,
         AddDisableCommand, AddEnableCommand, AddAuditCommand, AddCostsCommand}},
-      {"A store's folder, whether its server runs or not", {AddStoreCommand}},
+      {"A store, whether its server runs or not", {AddStoreCommand}},
   };
   return groups;
 }

@@ -199,7 +199,7 @@ void AddPlanCommand(const Command& app) {
       .Excludes({"--server", "--stick-to", "--trace-out", "--memory-limit"});
   AddJsonFlag(command, args->json);
   command.Footer(
-      "Example: one bucket a transformer block, on a slow network, looked at in Perfetto:\n"
+      "Example: a plan for a slow network, looked at in Perfetto:\n"
       "  bucketctl plan llama3_8b_fsdp8.bw.json.gz --profile slow_network --plan-out plan.json "
       "--trace-out trace.json\n"
       "Example: what more memory would buy, and each plan of it:\n"

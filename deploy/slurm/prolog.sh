@@ -4,7 +4,7 @@
 # With NCCL nothing is measured while another job computes on a GPU of the node; as after any failure, a prolog tries again once
 # RETRY_HOURS are over. The ring looks for nobody: its nodes are to be given out whole (OverSubscribe=EXCLUSIVE).
 #
-# It takes some ten seconds when it measures, never more than LIMIT, and ends well whatever happens: a prolog that fails takes its node away.
+# It takes some ten seconds when it measures, never more than LIMIT (5 s beyond, where it does not end when told to), and ends well whatever happens: a prolog that fails takes its node away.
 # Settings in /etc/bucketd/prolog.env (or the file that BUCKETD_PROLOG_ENV names):
 #   PLANNER=planner:9460      required
 #   RANKS=8                   GPUs of the node (default: 2)
