@@ -3,7 +3,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "client/admin_client.h"
 #include "client/ctl/command.h"
 #include "client/ctl/server_args.h"
 #include "client/render/table.h"
@@ -56,9 +55,7 @@ int Run(const AuditArgs& args) {
     if (!parsed.ok()) return ReportCall(parsed);
     request.set_since_ms(NowMs() - span_ms);
   }
-  return ShowCall(args.server,
-                  client::AdminClient(args.server.address, args.server.tls).ListAudit(request),
-                  AuditText);
+  return ShowCall(args.server, AdminOf(args.server).ListAudit(request), AuditText);
 }
 
 }  // namespace

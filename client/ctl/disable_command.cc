@@ -2,7 +2,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "client/admin_client.h"
 #include "client/ctl/command.h"
 #include "client/ctl/server_args.h"
 
@@ -37,9 +36,7 @@ int Run(const DisableArgs& args, bool enabled) {
   v1::SetPlanningRequest request;
   request.set_enabled(enabled);
   request.set_why(args.why);
-  return ShowCall(args.server,
-                  client::AdminClient(args.server.address, args.server.tls).SetPlanning(request),
-                  SwitchedText);
+  return ShowCall(args.server, AdminOf(args.server).SetPlanning(request), SwitchedText);
 }
 
 }  // namespace

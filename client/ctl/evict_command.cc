@@ -2,7 +2,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "client/admin_client.h"
 #include "client/ctl/command.h"
 #include "client/ctl/server_args.h"
 
@@ -35,9 +34,7 @@ int Run(const EvictArgs& args) {
   v1::EvictPlansRequest request;
   *request.mutable_selection() = *selection;
   request.set_all(args.all);
-  return ShowCall(args.server,
-                  client::AdminClient(args.server.address, args.server.tls).EvictPlans(request),
-                  EvictedText);
+  return ShowCall(args.server, AdminOf(args.server).EvictPlans(request), EvictedText);
 }
 
 }  // namespace

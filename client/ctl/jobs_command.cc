@@ -2,7 +2,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "client/admin_client.h"
 #include "client/ctl/command.h"
 #include "client/ctl/server_args.h"
 #include "client/render/table.h"
@@ -54,9 +53,7 @@ int Run(const JobsArgs& args) {
   v1::ListJobsRequest request;
   if (args.tenant) request.set_tenant(*args.tenant);
   request.set_id(args.job);
-  return ShowCall(args.server,
-                  client::AdminClient(args.server.address, args.server.tls).ListJobs(request),
-                  JobsText);
+  return ShowCall(args.server, AdminOf(args.server).ListJobs(request), JobsText);
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "client/admin_client.h"
 #include "client/ctl/command.h"
 #include "client/ctl/server_args.h"
 
@@ -78,7 +77,7 @@ int Pin(client::AdminClient& admin, const PinArgs& args) {
 }
 
 int Run(const PinArgs& args) {
-  client::AdminClient admin(args.server.address, args.server.tls);
+  client::AdminClient admin = AdminOf(args.server);
   if (args.all && !args.release) {
     return ReportCall(
         absl::InvalidArgumentError("--all: jobs are kept one by one; with --release"));

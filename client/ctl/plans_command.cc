@@ -2,7 +2,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "client/admin_client.h"
 #include "client/ctl/command.h"
 #include "client/ctl/server_args.h"
 #include "client/render/table.h"
@@ -54,9 +53,7 @@ int Run(const PlansArgs& args) {
   *request.mutable_selection() = *selection;
   request.set_limit(args.limit);
   request.set_with_keys(args.keys);
-  return ShowCall(args.server,
-                  client::AdminClient(args.server.address, args.server.tls).ListPlans(request),
-                  PlansText);
+  return ShowCall(args.server, AdminOf(args.server).ListPlans(request), PlansText);
 }
 
 }  // namespace

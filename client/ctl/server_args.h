@@ -26,6 +26,9 @@ struct ServerArgs {
 
 // --server (else BUCKETD_ADDRESS, else the default), --json, and the files of TLS (tls_flags.h).
 void AddServerArgs(const Command& command, ServerArgs& args);
+inline client::AdminClient AdminOf(const ServerArgs& args) {
+  return client::AdminClient(args.address, args.tls);
+}
 
 // Report (command.h) for errors of a server: 3 if nobody answered, and where to look; 2 if it did
 // not understand what was asked, else 1.

@@ -5,7 +5,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/admin_client.h"
 #include "client/ctl/command.h"
 #include "client/ctl/server_args.h"
 #include "client/render/table.h"
@@ -179,7 +178,7 @@ std::string StatusText(const v1::GetStatusResponse& s) {
 }
 
 int Run(const ServerArgs& args) {
-  client::AdminClient client(args.address, args.tls);
+  client::AdminClient client = AdminOf(args);
   const absl::StatusOr<v1::GetStatusResponse> status = client.GetStatus();
   // Who may not see all may see what his tenant has.
   if (!absl::IsPermissionDenied(status.status())) return ShowCall(args, status, StatusText);
