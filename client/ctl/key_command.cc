@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -135,8 +136,8 @@ absl::Status Run(const KeyArgs& args) {
   }
   PlanOptions other_options = options;
   for (const std::string& text : args.other_options) {
-    const std::pair<std::string, std::string> option =
-        absl::StrSplit(text, absl::MaxSplits('=', 1));
+    std::pair<std::string, std::string> option = absl::StrSplit(text, absl::MaxSplits('=', 1));
+    std::replace(option.first.begin(), option.first.end(), '-', '_');  // as flags are written
     RETURN_IF_ERROR(AsUsage(SetOption(other_options, option.first, option.second)));
   }
   ASSIGN_OR_RETURN(

@@ -96,7 +96,8 @@ void AddPinCommand(const Command& app) {
   command.AddOption("--tenant", args->tenant, "the job's tenant");
   command.AddOption("--for", args->span, "from now on: 12h, 30d").ShowDefault().TypeName("SPAN");
   command.AddFlag("--release", args->release,
-                  "let go of them, and forget the job and which generation it is in");
+                  "let go of them, and forget the job and which generation it is in")
+      .Excludes({"--for"});
   command.AddFlag("--all", args->all,
                   "with --release: JOB is a pattern (*, ?, [a-z]) and means all jobs that it fits");
   command.Footer(

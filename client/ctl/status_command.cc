@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/ctl/command.h"
 #include "client/ctl/server_args.h"
@@ -139,7 +140,7 @@ std::string StatusText(const v1::GetStatusResponse& s) {
                                  s.state(), ", up for ", SpanInWords(s.uptime_ms()), " (planner ",
                                  s.planner_version(), ", pid ", s.pid(), ")\n");
   const auto line = [&](absl::string_view name, absl::string_view text) {
-    absl::StrAppend(&out, name, std::string(12 - name.size(), ' '), text, "\n");
+    absl::StrAppendFormat(&out, "%-12s%s\n", name, text);
   };
   line("planning", PlanningText(s.planning()));
   line("answers", AnswersText(s.plans()));

@@ -53,6 +53,9 @@ class FlagsTest(unittest.TestCase):
     def test_a_bundle_of_all_is_of_all_tenants(self):
         self.assertIn("--all excludes --tenant", self.ctl("store", "export", "/no/such/store", "x", "--all", "--tenant", "t", expect=USAGE))
 
+    def test_who_lets_go_of_plans_keeps_none_for_a_while(self):
+        self.assertIn("--for excludes --release", self.ctl("pin", "job", "--release", "--for", "3d", "--server", NOBODY, expect=USAGE))
+
     def test_each_link_class_is_one_word_and_what_follows_is_a_trace(self):
         said = self.ctl("costs", "import-trace", "--link-class", "nvlink", "/no/such/first.json", "/no/such/second.json", expect=USAGE)
         self.assertIn("/no/such/first.json", said)

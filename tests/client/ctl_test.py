@@ -461,7 +461,7 @@ class BucketctlTest(unittest.TestCase):
 
     def test_key_names_the_fields_and_the_node_that_differ(self):
         self.assertIn("one plan serves both", self.run_ctl("key", GRAPH, GRAPH).stdout)
-        differ = json.loads(self.run_ctl("key", GRAPH, "--b", "max_topo_span=7", "--b-profile", "slow_network", "--json").stdout)
+        differ = json.loads(self.run_ctl("key", GRAPH, "--b", "max-topo-span=7", "--b-profile", "slow_network", "--json").stdout)
         self.assertEqual([f["field"] for f in differ["fields"]], ["max_topo_span", "cost_profile", "cost_profile.fingerprint"])
         self.assertIsNone(differ["first_difference"])
         with gzip.open(GRAPH) as f:
