@@ -7,6 +7,7 @@ import gzip
 import json
 import math
 import os
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -265,7 +266,7 @@ def load_graph(path: str | os.PathLike[str]) -> RawGraph:
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
         return from_json(json.loads(data))
-    except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (OSError, EOFError, zlib.error, RecursionError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         if isinstance(error, GraphError):
             raise
         raise GraphError(f"{os.fspath(path)} is not a captured graph: {type(error).__name__}: {error}") from error

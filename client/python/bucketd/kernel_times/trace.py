@@ -15,6 +15,7 @@ import gzip
 import json
 import os
 import re
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -113,7 +114,7 @@ def _events(path: str) -> list[_Event]:
         if len(data) > _MOST_BYTES:
             raise TraceError(f"{path}: more than {_MOST_BYTES} bytes")
         document = json.loads(data)
-    except (OSError, EOFError, ValueError, RecursionError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise TraceError(f"{path}: expected JSON, plain or gzip: {type(error).__name__}: {error}") from error
     events = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(events, list):
