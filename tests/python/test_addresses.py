@@ -302,10 +302,11 @@ def test_a_planner_that_a_name_stands_for_no_more_is_forgotten_once_its_calls_en
         assert ask(client, layers(), job=Job("train").at("0/fw", [0], 2)).plan
 
 
-def test_a_name_that_nobody_knows_is_an_error_that_says_so():
+@pytest.mark.parametrize("name, why", [("no-such-planner.invalid", ""), ("no..name", "label empty")])
+def test_a_name_that_nobody_knows_is_an_error_that_says_so(name, why):
     begin = time.monotonic()
-    error = error_of(ask, PlannerClient("dns:///no-such-planner.invalid:9460"), layers())
-    assert error.reason == "UNREACHABLE" and "dns:///no-such-planner.invalid:9460: the name is not known" in error.message
+    error = error_of(ask, PlannerClient(f"dns:///{name}:9460"), layers())
+    assert error.reason == "UNREACHABLE" and f"dns:///{name}:9460: the name is not known" in error.message and why in error.message
     assert time.monotonic() - begin < calls.FIRST_TIMEOUT + 1
 
 

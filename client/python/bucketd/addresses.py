@@ -62,14 +62,14 @@ def look_up(address: str, patience: float) -> list[Server]:
     def ask() -> None:
         try:
             answer.append(socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM))
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter: no name at all
             answer.append(error)
 
     thread = threading.Thread(target=ask, daemon=True)  # which nothing can interrupt
     thread.start()
     thread.join(patience)
-    if not answer or isinstance(answer[0], OSError):
-        why = answer[0].strerror if answer else f"no answer within {patience:.1f} s"
+    if not answer or isinstance(answer[0], Exception):
+        why = getattr(answer[0], "strerror", answer[0]) if answer else f"no answer within {patience:.1f} s"
         raise PlannerError("UNREACHABLE", f"{address}: the name is not known: {why}")
     numbers = {(f"[{to[0]}]" if family == socket.AF_INET6 else to[0], to[1]) for family, _, _, _, to in answer[0]}
     return [Server(f"{number}:{at}", host) for number, at in sorted(numbers)]
