@@ -433,6 +433,9 @@ def test_a_graph_that_is_not_in_the_trace_is_not_written(tmp_path, capsys):
     assert main([trace, "--graph", str(tmp_path / "g.json"), "--out", str(tmp_path / "no.json")]) == 1
     assert "no.json: not written, no kernel of this graph is in the trace" in capsys.readouterr().out
     assert not (tmp_path / "no.json").exists()
+    known = str(Trace().run(("triton_poi_fused_sum_3", 5)).save(tmp_path / "t.json"))
+    assert main([known, "--graph", str(tmp_path / "g.json"), "--out", str(tmp_path / "no" / "folder.json")]) == 1
+    assert "No such file or directory" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([trace, "--graph", "a", "--graph", "b", "--out", "c"])
     assert "2 times --graph, 1 times --out" in capsys.readouterr().err

@@ -32,17 +32,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         graphs = [files.load_graph(path) for path in args.graph]
         found = kernel_times(graphs, args.trace)
+        for graph, times, runs, path in zip(graphs, found.microseconds, found.runs, args.out, strict=True):
+            bearing = {node for launch in launches_of(graph) for node in launch.nodes}
+            if times:
+                files.save_graph(graph, path, times)
+                scale = files.compute_scale(graph, times)
+                print(f"{path}: {runs} runs, {len(times)} of {len(bearing)} costs measured, compute_scale {scale:.3g}")
+            else:
+                print(f"{path}: not written, no kernel of this graph is in the trace")
     except (OSError, GraphError, TraceError) as error:
         print(error, file=sys.stderr)
         return 1
-    for graph, times, runs, path in zip(graphs, found.microseconds, found.runs, args.out, strict=True):
-        bearing = {node for launch in launches_of(graph) for node in launch.nodes}
-        if times:
-            files.save_graph(graph, path, times)
-            scale = files.compute_scale(graph, times)
-            print(f"{path}: {runs} runs, {len(times)} of {len(bearing)} costs measured, compute_scale {scale:.3g}")
-        else:
-            print(f"{path}: not written, no kernel of this graph is in the trace")
     for why, count in sorted(found.dropped.items()):
         print(f"{count:6}  not used: {why}")
     return 0 if all(found.microseconds) else 1
