@@ -1,5 +1,6 @@
 """Forked children: workers of data loaders inherit a client, and may fork while it is in use."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 from layered_graphs import ask, layers
 from planners import planner
 
-from bucketd import breaker, counters, degraded
+from bucketd import breaker, collector, counters, degraded
 from bucketd.client import PlannerClient
 from bucketd.errors import PlannerError
 
@@ -133,3 +134,30 @@ def test_workers_of_a_data_loader_can_ask(running):
              for source in batch]
     assert found == ["hit"] * 6
     assert ask(to, layers()).source == "hit"
+
+
+def test_a_child_collects_garbage_though_another_thread_was_planning():
+    begun, end = threading.Event(), threading.Event()
+
+    def plan():
+        with collector.off():
+            begun.set()
+            end.wait(CHILD_SECONDS)
+
+    thread = threading.Thread(target=plan)
+    thread.start()
+    begun.wait(CHILD_SECONDS)
+
+    def check():
+        enabled = gc.isenabled()
+        with collector.off():
+            return enabled and not gc.isenabled()
+
+    try:
+        in_child(check)
+        with collector.off():
+            in_child(lambda: not gc.isenabled())
+    finally:
+        end.set()
+        thread.join()
+    assert gc.isenabled()

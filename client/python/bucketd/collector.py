@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import threading
 from collections.abc import Iterator
 
@@ -50,3 +51,16 @@ def _change(wanted: bool) -> None:
             gc.disable()
         elif _was:
             gc.enable()
+
+
+def _start_over() -> None:
+    """A forked child has the one thread that forked: what others wanted is over."""
+    global _lock, _busy
+    _lock = threading.Lock()
+    mine = getattr(_here, "off", False)
+    if _busy and not mine and _was:
+        gc.enable()
+    _busy = int(mine)
+
+
+os.register_at_fork(after_in_child=_start_over)
