@@ -13,6 +13,7 @@ from . import ops
 from .graph import (
     ORDERED,
     SYMBOLIC,
+    TAGS,
     VIEW,
     Collective,
     CollectiveKind,
@@ -30,7 +31,7 @@ from .memory import memory_bytes
 from .mesh import ranks_per_node, world_size
 from .sizes import Hints, is_symbolic
 from .step_context import CaptureContext, clean, describe_input
-from .tags import META_KEY, TAG_NAMES, flatten, output_slots, tag_joint
+from .tags import META_KEY, flatten, output_slots, tag_joint
 from .values import is_nested, value_of
 
 KINDS = ("fw", "bw", "joint")
@@ -155,7 +156,7 @@ class _Capture:
         made = Collective(kind, self.groups.index(group_name, size if isinstance(size, int) else 0))
         made.reduce_op = ops.REDUCE_OPS[reduce_op] if reduce_op else ReduceOp.NONE
         tag, made.parameter = node.meta.get(META_KEY, ("", ""))
-        made.tag = TAG_NAMES[tag] if tag else 0
+        made.tag = TAGS[tag] if tag else 0
         return made
 
     def _check_sent(self, node: torch.fx.Node) -> None:

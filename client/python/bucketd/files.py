@@ -13,9 +13,11 @@ from typing import Any
 
 from .graph import (
     COMPUTE,
+    DTYPE_NAMES,
     ORDERED,
     POINTWISE,
     SYMBOLIC,
+    TAGS,
     VIEW,
     Collective,
     CollectiveKind,
@@ -32,42 +34,16 @@ from .graph import (
     Role,
     Slot,
     SlotKind,
-    Tag,
     Tensor,
 )
 from .memory import is_ordered, memory_bytes
 
-_DTYPES = {
-    DType.BOOL: "bool",
-    DType.U8: "uint8",
-    DType.I8: "int8",
-    DType.I16: "int16",
-    DType.I32: "int32",
-    DType.I64: "int64",
-    DType.F16: "float16",
-    DType.BF16: "bfloat16",
-    DType.F32: "float32",
-    DType.F64: "float64",
-    DType.F8_E4M3: "float8_e4m3fn",
-    DType.F8_E5M2: "float8_e5m2",
-    DType.U16: "uint16",
-    DType.U32: "uint32",
-    DType.U64: "uint64",
-    DType.C64: "complex64",
-    DType.C128: "complex128",
-}
 _COLLECTIVES = {
     CollectiveKind.ALL_GATHER: "ag",
     CollectiveKind.REDUCE_SCATTER: "rs",
     CollectiveKind.ALL_REDUCE: "ar",
     CollectiveKind.ALL_TO_ALL: "a2a",
     CollectiveKind.BROADCAST: "bc",
-}
-_TAGS = {
-    Tag.FSDP_ALL_GATHER: "fsdp_ag",
-    Tag.FSDP_REDUCE_SCATTER: "fsdp_rs",
-    Tag.DDP_ALL_REDUCE: "ddp_ar",
-    Tag.HSDP_ALL_REDUCE: "hsdp_ar",
 }
 _ROLES = {
     Role.PARAMETER: "param",
@@ -99,7 +75,10 @@ COST_MODEL = {
 
 
 def _inverse(table: dict) -> dict:
-    return {text: value for value, text in table.items()}
+    return {value: key for key, value in table.items()}
+
+
+_TAGS = _inverse(TAGS)
 
 
 def kernel_us(node: Node) -> float:
@@ -229,7 +208,7 @@ def _node_json(raw: RawGraph, node_id: int, node: Node) -> dict[str, Any]:
 
 
 def _tensor_json(tensor: Tensor) -> dict[str, Any]:
-    out = {"shape": list(tensor.shape), "dtype": _DTYPES[tensor.dtype], "bytes": tensor.bytes}
+    out = {"shape": list(tensor.shape), "dtype": DTYPE_NAMES[tensor.dtype], "bytes": tensor.bytes}
     if tensor.stride is not None:
         out["stride"] = list(tensor.stride)
     return out
@@ -288,9 +267,8 @@ def from_json(file: dict[str, Any]) -> RawGraph:
 
 
 class _Reader:
-    _dtypes = _inverse(_DTYPES)
+    _dtypes = _inverse(DTYPE_NAMES)
     _collectives = _inverse(_COLLECTIVES)
-    _tags = _inverse(_TAGS)
     _roles = _inverse(_ROLES)
 
     def __init__(self, file: dict[str, Any]) -> None:
@@ -389,7 +367,7 @@ class _Reader:
         made = Collective(self._collectives[record["kind"]], self._group(record))
         made.reduce_op = ReduceOp[(record.get("reduce_op") or "none").upper()]
         if record.get("tag"):
-            made.tag = self._tags[record["tag"]]
+            made.tag = TAGS[record["tag"]]
             made.parameter = record.get("param") or ""
         return made
 

@@ -43,6 +43,27 @@ class DType(enum.IntEnum):
     C128 = 17
 
 
+# As torch calls them.
+DTYPE_NAMES = {
+    DType.BOOL: "bool",
+    DType.U8: "uint8",
+    DType.I8: "int8",
+    DType.I16: "int16",
+    DType.I32: "int32",
+    DType.I64: "int64",
+    DType.F16: "float16",
+    DType.BF16: "bfloat16",
+    DType.F32: "float32",
+    DType.F64: "float64",
+    DType.F8_E4M3: "float8_e4m3fn",
+    DType.F8_E5M2: "float8_e5m2",
+    DType.U16: "uint16",
+    DType.U32: "uint32",
+    DType.U64: "uint64",
+    DType.C64: "complex64",
+    DType.C128: "complex128",
+}
+
 ITEM_SIZE = (0, 1, 1, 1, 2, 4, 8, 2, 2, 4, 8, 1, 1, 2, 4, 8, 8, 16)
 
 
@@ -108,6 +129,13 @@ class Tag(enum.IntEnum):
     DDP_ALL_REDUCE = 3
     HSDP_ALL_REDUCE = 4
 
+
+TAGS = {
+    "fsdp_ag": Tag.FSDP_ALL_GATHER,
+    "fsdp_rs": Tag.FSDP_REDUCE_SCATTER,
+    "ddp_ar": Tag.DDP_ALL_REDUCE,
+    "hsdp_ar": Tag.HSDP_ALL_REDUCE,
+}
 
 # Bits of Node.flags.
 VIEW = 1

@@ -12,30 +12,12 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import flop_registry
 
-from .graph import COMPUTE, ORDERED, POINTWISE, VIEW, CollectiveKind, DType, ReduceOp
+from .graph import COMPUTE, DTYPE_NAMES, ORDERED, POINTWISE, VIEW, CollectiveKind, DType, ReduceOp
 from .memory import base_name, is_ordered
 from .sizes import Hints
 from .values import returns_nothing, wrapped, wraps
 
-DTYPES: dict[torch.dtype, DType] = {
-    torch.bool: DType.BOOL,
-    torch.uint8: DType.U8,
-    torch.int8: DType.I8,
-    torch.int16: DType.I16,
-    torch.int32: DType.I32,
-    torch.int64: DType.I64,
-    torch.float16: DType.F16,
-    torch.bfloat16: DType.BF16,
-    torch.float32: DType.F32,
-    torch.float64: DType.F64,
-    torch.float8_e4m3fn: DType.F8_E4M3,
-    torch.float8_e5m2: DType.F8_E5M2,
-    torch.uint16: DType.U16,
-    torch.uint32: DType.U32,
-    torch.uint64: DType.U64,
-    torch.complex64: DType.C64,
-    torch.complex128: DType.C128,
-}
+DTYPES: dict[torch.dtype, DType] = {getattr(torch, name): dtype for dtype, name in DTYPE_NAMES.items()}
 
 # What stands for a dtype that there is no name for, by bytes of an element: a tensor that no collective touches is a size alone.
 _BY_SIZE = {1: DType.U8, 2: DType.U16, 4: DType.U32, 8: DType.U64, 16: DType.C128}
@@ -46,16 +28,7 @@ def described(dtype: torch.dtype) -> DType | None:
     return DTYPES.get(dtype) or _BY_SIZE.get(dtype.itemsize)
 
 
-REDUCE_OPS = {
-    "sum": ReduceOp.SUM,
-    "avg": ReduceOp.AVG,
-    "min": ReduceOp.MIN,
-    "max": ReduceOp.MAX,
-    "product": ReduceOp.PRODUCT,
-    "band": ReduceOp.BAND,
-    "bor": ReduceOp.BOR,
-    "bxor": ReduceOp.BXOR,
-}
+REDUCE_OPS = {op.name.lower(): op for op in ReduceOp if op != ReduceOp.NONE}
 
 _COLLECTIVES = {
     "all_gather_into_tensor": CollectiveKind.ALL_GATHER,

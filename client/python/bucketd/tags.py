@@ -13,18 +13,11 @@ from typing import Any
 
 import torch
 
-from .graph import CollectiveKind, GraphError, Role, SlotKind, Tag
+from .graph import CollectiveKind, GraphError, Role, SlotKind
 from .ops import facts
 from .step_context import CaptureContext, base_descriptor, describe_input
 
-META_KEY = "bucketd"  # node.meta[META_KEY] = (tag name, FQN)
-
-TAG_NAMES = {
-    "fsdp_ag": Tag.FSDP_ALL_GATHER,
-    "fsdp_rs": Tag.FSDP_REDUCE_SCATTER,
-    "ddp_ar": Tag.DDP_ALL_REDUCE,
-    "hsdp_ar": Tag.HSDP_ALL_REDUCE,
-}
+META_KEY = "bucketd"  # node.meta[META_KEY] = (a name of graph.TAGS, FQN)
 
 
 @dataclass(slots=True)
