@@ -18,7 +18,7 @@ from .capture import module_of
 from .graph import CollectiveKind, Role
 from .ops import facts
 from .step_context import CaptureContext, InputInfo, base_descriptor
-from .tags import described_slots, flatten, output_node, unary_source
+from .tags import described_slots, flatten, kind_of, output_node, unary_source
 
 Node = torch.fx.Node
 
@@ -82,7 +82,7 @@ def _gradients(gm: torch.fx.GraphModule, slots: Sequence[object], inputs: Sequen
     gathered = {source for _, source in _gathered(gm)}
     parameters = [node for node in inputs if named is None or node in named]
     forms = {_form(node) for node in parameters}
-    scattered = {position: any(_kind(each) == CollectiveKind.REDUCE_SCATTER for each in above)
+    scattered = {position: any(kind_of(each) == CollectiveKind.REDUCE_SCATTER for each in above)
                  for position, slot in enumerate(slots) if (above := _reductions_above(slot)) and _form(slot) in forms}
 
     def alike(position: int, parameter: Node) -> bool:
@@ -123,7 +123,7 @@ def _gathered(gm: torch.fx.GraphModule) -> list[tuple[Node, Node]]:
     found = []
     for node in gm.graph.nodes:
         only[node] = node if node.op == "placeholder" else only.get(unary_source(node))
-        if _kind(node) == CollectiveKind.ALL_GATHER and only[node] is not None:
+        if kind_of(node) == CollectiveKind.ALL_GATHER and only[node] is not None:
             found.append((node, only[node]))
     return found
 
@@ -138,16 +138,12 @@ def _reductions_above(node: object) -> list[Node]:
     """Of a gradient, from below: through casts, pads' slices and waits."""
     found = []
     while isinstance(node, Node) and node.op == "call_function":
-        if _kind(node) in (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE):
+        if kind_of(node) in (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE):
             found.append(node)
         elif not (facts(node.target).wait or len(node.all_input_nodes) == 1):
             break
         node = unary_source(node)
     return found
-
-
-def _kind(node: Node):
-    return facts(node.target).collective if node.op == "call_function" else None
 
 
 # -- where the backward begins

@@ -162,7 +162,7 @@ def tag_joint(gm: torch.fx.GraphModule, context: CaptureContext, joint: bool = T
     gradient_below = _gradient_below(nodes, slots)
     tags: dict[torch.fx.Node, tuple[str, str]] = {}
     for node in nodes:
-        kind = _kind(node)
+        kind = kind_of(node)
         if kind is None or len(node.users) != 1:
             continue
         wait = next(iter(node.users))
@@ -187,7 +187,7 @@ def tag_if_it_can_be(gm: torch.fx.GraphModule, context: CaptureContext) -> None:
         context.fault = error
 
 
-def _kind(node: torch.fx.Node) -> CollectiveKind | None:
+def kind_of(node: torch.fx.Node) -> CollectiveKind | None:
     return facts(node.target).collective if node.op == "call_function" else None
 
 

@@ -17,12 +17,11 @@ from .capture import KINDS
 from .graph import Role
 from .job import rank_and_world
 from .once import until_backward
-from .ops import facts
 from .session import Ordinal, Planned, Session
 from .settings import Settings, SettingsArgs, bucket_list
 from .step_context import CaptureContext, clean, describe_input, parameter_order
 from .structure import describe, is_described, named_inputs, structural_context
-from .tags import tag_if_it_can_be
+from .tags import kind_of, tag_if_it_can_be
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -297,8 +296,7 @@ def _check_names(gm: fx.GraphModule, context: CaptureContext, order: Sequence[st
 
 
 def has_collectives(gm: fx.GraphModule) -> bool:
-    return any(
-        node.op == "call_function" and facts(node.target).collective is not None for node in gm.graph.nodes)
+    return any(kind_of(node) is not None for node in gm.graph.nodes)
 
 
 def named_settings(model: torch.nn.Module | None, settings: dict[str, object]) -> Settings:
