@@ -9,6 +9,7 @@ lowering does, groups.py as the scheduler.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -20,7 +21,6 @@ from ..capture import Captured
 from ..graph import VIEW, Node, NodeKind
 from ..memory import base_name
 from ..normalize import Normalized
-from .access import numel
 from .groups import Kernel, group
 from .launches import launches, word
 from .loops import lower
@@ -130,7 +130,7 @@ def arguments(captured: Captured) -> dict[int, tuple[int, ...]]:
 
 
 def _area(sizes: int | Sequence[int]) -> int:
-    return sizes * sizes if isinstance(sizes, int) else numel(sizes) if len(sizes) > 1 else sizes[0] * sizes[0]
+    return sizes * sizes if isinstance(sizes, int) else math.prod(sizes) if len(sizes) > 1 else sizes[0] * sizes[0]
 
 
 def _predicted(
@@ -168,7 +168,7 @@ def _bytes(lowered: Lowered, kernel: Kernel) -> int:
     total = 0
     if len(loops) == 1 and not kernel.is_call:
         loop = loops[0]
-        count = numel(loop.outer) * numel(loop.inner)
+        count = math.prod(loop.outer) * math.prod(loop.inner)
         for buffer, accesses in loop.reads.items():
             total += min(len(accesses) * count * lowered.items[buffer], lowered.bytes[buffer])
         return total + sum(min(count * lowered.items[buffer], lowered.bytes[buffer]) for buffer in loop.writes)

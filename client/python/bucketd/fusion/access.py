@@ -7,7 +7,8 @@ several. A stride is counted in elements of the buffer that is read.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 Factor = tuple[int, int]
 Dim = tuple[Factor, ...]
@@ -15,18 +16,16 @@ Access = tuple[Factor, ...]
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
+    return dense(shape, range(len(shape) - 1, -1, -1))
 
 
-def numel(shape: Sequence[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
+def dense(shape: Sequence[int], order: Iterable[int]) -> tuple[int, ...]:
+    """Strides of a buffer without holes, the first dimension of `order` innermost."""
+    at, stride = [0] * len(shape), 1
+    for k in order:
+        at[k] = stride
+        stride *= max(shape[k], 1)
+    return tuple(at)
 
 
 def through_view(
@@ -147,7 +146,7 @@ def channels_last(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def is_channels_last(dims: Sequence[Dim]) -> bool:
-    order = [dims[k] for k in (1, 3, 2, 0) if numel([size for size, _ in dims[k]]) > 1]
+    order = [dims[k] for k in (1, 3, 2, 0) if math.prod([size for size, _ in dims[k]]) > 1]
     if any(len(dim) > 1 for dim in order):
         return False
     return all(inner[0][1] <= outer[0][1] for inner, outer in zip(order, order[1:], strict=False))

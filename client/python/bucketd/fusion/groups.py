@@ -7,8 +7,9 @@ reader's loops run over the same elements in the same order, and two that read t
 from __future__ import annotations
 
 import dataclasses
+import math
 
-from .access import Access, numel
+from .access import Access
 from .values import Loop, Lowered
 
 # Torch 2.13's limits: torch._inductor.config and scheduler.py.
@@ -154,7 +155,7 @@ class _Grouping:
         if first.outer == second.outer + second.inner:
             return True
         shorter = first if len(first.outer) < len(second.outer) else second
-        one_loop = min(len(first.outer), len(second.outer)) == 1 and numel(first.outer) == numel(second.outer)
+        one_loop = min(len(first.outer), len(second.outer)) == 1 and math.prod(first.outer) == math.prod(second.outer)
         return not second.reduces and one_loop and len(shorter.loops) == 1 and first.shape is not None and first.shape == second.shape
 
     @staticmethod
@@ -173,10 +174,7 @@ class _Grouping:
 
     @staticmethod
     def shared(first: Kernel, second: Kernel) -> int:
-        if len(first.reads) > len(second.reads):
-            common = sum(size for key, size in second.reads.items() if key in first.reads and _is_plain(key[1]))
-        else:
-            common = sum(size for key, size in first.reads.items() if key in second.reads and _is_plain(key[1]))
+        common = sum(first.reads[key] for key in first.reads.keys() & second.reads.keys() if _is_plain(key[1]))
         handed = sum(
             size for (buffer, access), size in second.reads.items() if buffer in first.writes and access == (None, first.writes[buffer])
         )

@@ -3,10 +3,11 @@ their channels innermost, views and outputs take a buffer as the graph has it.""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ..graph import VIEW, NodeKind, Tensor
-from .access import Dim, channels_last, contiguous, is_channels_last, numel
+from .access import Dim, channels_last, contiguous, dense, is_channels_last
 from .values import Buffers, Storage, Value
 
 _RESHAPES = frozenset({"view", "reshape", "_unsafe_view"})
@@ -99,7 +100,7 @@ class Layouts(Buffers):
 
     def with_channels_last(self, number: int, value: Value) -> Value:
         """What a convolution of images reads: a copy, where channels are not the innermost."""
-        if len(value.shape) != 4 or numel(value.shape) < 2:
+        if len(value.shape) != 4 or math.prod(value.shape) < 2:
             return value
         if value.storage.buffer is None and value.is_whole:
             self.realize(value.storage, channels_last(value.shape))
@@ -109,7 +110,7 @@ class Layouts(Buffers):
     def has_channels_last(self, value: Value) -> bool:
         """Whether a buffer's channels are innermost, and not by having one row of one element alone."""
         read = self.elements(value)
-        return read is not None and is_channels_last(read) and value.shape[1] > 1 and numel(value.shape[2:]) > 1
+        return read is not None and is_channels_last(read) and value.shape[1] > 1 and math.prod(value.shape[2:]) > 1
 
     def as_it_leaves(self, number: int, value: Value) -> Value:
         """A result of the graph that is one of the images: a copy, if another's kernel has laid it out otherwise."""
@@ -120,26 +121,17 @@ class Layouts(Buffers):
 
     def in_order(self, number: int, value: Value, strides: Sequence[int]) -> Value:
         """What a call reads that wants its dimensions in the order of `strides`: a copy, where they are in another."""
-        if numel(value.shape) < 2:
+        if math.prod(value.shape) < 2:
             return value
         order = sorted(range(len(strides)), key=lambda k: (strides[k], -k))
         if value.storage.buffer is None and value.is_whole:
-            self.realize(value.storage, _filled(value.shape, order))
+            self.realize(value.storage, dense(value.shape, order))
         read = self.elements(value)
-        return value if read is not None and _is_in_order(value, read, order) else self.copied(number, value, _filled(value.shape, order))
+        return value if read is not None and _is_in_order(value, read, order) else self.copied(number, value, dense(value.shape, order))
 
     def elements(self, value: Value):
         """By dimensions, the elements of the one buffer that a value is a view of; None: it is computed, or nobody knows."""
         return self.seen(value, value.shape)[0][2] if value.storage.buffer is not None else None
-
-
-def _filled(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a dense buffer, the first dimension of `order` innermost."""
-    at, stride = [0] * len(shape), 1
-    for k in order:
-        at[k] = stride
-        stride *= max(shape[k], 1)
-    return tuple(at)
 
 
 def _is_in_order(value: Value, read: Sequence[Dim], order: Sequence[int]) -> bool:

@@ -7,13 +7,14 @@ grown too large.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from ..graph import COMPUTE, POINTWISE, VIEW, DType, Node, NodeKind, Tensor
-from .access import Dim, channels_last, contiguous, numel, step
+from .access import Dim, channels_last, contiguous, step
 from .operators import ELEMENTWISE, FILLS, INDIRECT, LARGEST_WINDOW, MOVED, REDUCTIONS, RESAMPLED, SCATTERS, WINDOWS
 from .reductions import Reductions
-from .values import Loop, Lowered, Read, Value, is_indirect
+from .values import Loop, Lowered, Read, Value, is_indirect, strides_of
 
 # Torch 2.13's limits (torch._inductor.config), for CPUs and for others.
 _READS_TO_SHARE = 4
@@ -151,12 +152,11 @@ class _Lowering(Reductions):
         of.storage.is_free = False
         made: list[Value | None] = []
         for place, tensor in enumerate(node.outputs):
-            known = tensor.stride is not None and len(tensor.stride) == len(tensor.shape)
-            strides = tuple(tensor.stride) if known else contiguous(tensor.shape)
-            extent = numel([n for n, s in zip(tensor.shape, strides, strict=True) if s])
-            is_part = extent < numel([n for n, s in zip(of.shape, of.strides, strict=True) if s])
+            strides = strides_of(tensor)
+            extent = math.prod([n for n, s in zip(tensor.shape, strides, strict=True) if s])
+            is_part = extent < math.prod([n for n, s in zip(of.shape, of.strides, strict=True) if s])
             made.append(Value(of.storage, tensor.shape, strides, (number, place) if is_part else of.part))
-            grown = numel(tensor.shape) > numel(of.shape)
+            grown = math.prod(tensor.shape) > math.prod(of.shape)
             if grown and of.storage.buffer is None and self.too_heavy(of.storage):
                 self.realize(of.storage)
         return made
@@ -349,7 +349,7 @@ class _Lowering(Reductions):
         rest = values[1:] if start is not None else values
         filled = self.expression(number, node.outputs[0], [start] if start is not None else [])
         first = self.realize(filled, made.storage.at)
-        most = max((value.shape for value in rest), key=numel, default=())
+        most = max((value.shape for value in rest), key=math.prod, default=())
         written = self.expression(number, Tensor(node.outputs[0].dtype, most), rest)
         written.reads[(first, ("mutated", number), None)] = None
         self.loop(written, number, range(len(most)), (), (made.storage.buffer,)).is_barrier = True

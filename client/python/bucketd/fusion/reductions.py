@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ..graph import Node, Tensor
-from .access import Dim, contiguous, innermost_first, numel, step
+from .access import Dim, contiguous, dense, innermost_first, step
 from .layouts import Layouts
 from .values import Storage, Value
 
@@ -18,8 +19,8 @@ class Reductions(Layouts):
         value = self.inputs(node)[0]
         if dims is None:
             dims = missing(value.shape, node.outputs[0].shape)
-        inner = numel([value.shape[k] for k in dims])
-        outer = numel(value.shape) // max(inner, 1)
+        inner = math.prod([value.shape[k] for k in dims])
+        outer = math.prod(value.shape) // max(inner, 1)
         if inner <= 1 or inner < _UNROLLED and outer != 1:
             return [self.unrolled(number, tensor, value, dims) for tensor in node.outputs]
         base = self.bases[number]
@@ -32,8 +33,8 @@ class Reductions(Layouts):
     def moments(self, number: int, node: Node, value: Value, dims: Sequence[int]) -> tuple[Value, Value]:
         """Variance and mean: the mean first, then what is left without it; of long rows both at once."""
         variance, mean = node.outputs
-        rows = numel(variance.shape)
-        if not self.cpu or rows == 1 or numel([value.shape[k] for k in dims]) > _TWO_STEPS:
+        rows = math.prod(variance.shape)
+        if not self.cpu or rows == 1 or math.prod([value.shape[k] for k in dims]) > _TWO_STEPS:
             centre = self.reduced_over(number, mean, [value], dims)
             return self.scaled(number, node, self.reduced_over(number, variance, [value], dims)), centre
         centre = self.scaled(number, node, self.reduced_over(number, mean, [value], dims))
@@ -90,11 +91,7 @@ def _offsets(dims: Sequence[Dim]) -> list[int]:
 def _filled(expression: Storage, shape: Sequence[int], kept: Sequence[int], dims: Sequence[int]) -> tuple[int, ...]:
     """The strides of what a reduction makes, by the order in which it reads; its dimensions are `kept` of what it reads."""
     steps = [[0 if k in dims else step(read[k]) for k in kept] for _, _, read in expression.reads if read is not None]
-    at, stride = [0] * len(shape), 1
-    for k in innermost_first(steps, shape) if steps else reversed(range(len(shape))):
-        at[k] = stride
-        stride *= max(shape[k], 1)
-    return tuple(at)
+    return dense(shape, innermost_first(steps, shape)) if steps else contiguous(shape)
 
 
 def missing(shape: Sequence[int], result: Sequence[int]) -> tuple[int, ...]:

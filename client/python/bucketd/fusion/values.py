@@ -4,17 +4,24 @@ loops that write buffers."""
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 from ..graph import ITEM_SIZE, Node, Tensor
 from ..memory import base_name
-from .access import Access, Dim, contiguous, innermost_first, merged, normal, numel, step, through_view
+from .access import Access, Dim, contiguous, dense, innermost_first, merged, normal, step, through_view
 from .operators import HEAVY
 
 # Torch 2.13's limit on how long an expression gets before others share its value (torch._inductor.config), for CPUs and for others.
 _STEPS_TO_SHARE = {True: 50, False: 30}
 
 Read = tuple[int, object, tuple[Dim, ...] | None]  # of a buffer: which part of it, and the elements by dimensions, if they are known
+
+
+def strides_of(tensor: Tensor) -> tuple[int, ...]:
+    """As the graph states them; of a buffer in order where it does not."""
+    known = tensor.stride is not None and len(tensor.stride) == len(tensor.shape)
+    return tuple(tensor.stride) if known else contiguous(tensor.shape)
 
 
 class Storage:
@@ -27,8 +34,7 @@ class Storage:
     def __init__(self, node: int, tensor: Tensor):
         self.node = node
         self.shape = tensor.shape
-        known = tensor.stride is not None and len(tensor.stride) == len(tensor.shape)
-        self.strides = tuple(tensor.stride) if known else contiguous(tensor.shape)
+        self.strides = strides_of(tensor)
         self.dtype = tensor.dtype
         self.buffer: int | None = None
         self.at = self.strides
@@ -117,7 +123,7 @@ class Buffers:
 
     def buffer(self, storage: Storage) -> int:
         made = len(self.bytes)
-        self.bytes[made] = numel(storage.shape) * ITEM_SIZE[storage.dtype]
+        self.bytes[made] = math.prod(storage.shape) * ITEM_SIZE[storage.dtype]
         self.items[made] = ITEM_SIZE[storage.dtype]
         return made
 
@@ -141,13 +147,7 @@ class Buffers:
     def filled(self, storage: Storage) -> tuple[int, ...]:
         """The strides of a buffer that is written in the order in which most of its reads run."""
         steps = [[step(dim) for dim in dims] for _, _, dims in storage.reads if dims is not None]
-        if not steps:
-            return contiguous(storage.shape)
-        at, stride = [0] * len(storage.shape), 1
-        for k in innermost_first(steps, storage.shape):
-            at[k] = stride
-            stride *= max(storage.shape[k], 1)
-        return tuple(at)
+        return dense(storage.shape, innermost_first(steps, storage.shape)) if steps else contiguous(storage.shape)
 
     def loop(self, storage: Storage, node: int, rows: Sequence[int], columns: Sequence[int], writes: tuple[int, ...],
              made: Value | None = None) -> Loop:
@@ -168,7 +168,7 @@ class Buffers:
         sizes = merged(outer, [storage.shape[k] for k in rows])
         inner = merged([[read[k] for k in columns] for read in known], [storage.shape[k] for k in columns])
         self.loops.append(Loop(node, sizes, inner, storage.shape if made is None else made.shape, reads, writes, normal(wrote),
-                               storage.parts, costs=numel(storage.shape) > 0))
+                               storage.parts, costs=math.prod(storage.shape) > 0))
         return self.loops[-1]
 
     @staticmethod
@@ -187,7 +187,7 @@ class Buffers:
         storage = value.storage
         if 0 in value.shape:
             return []
-        if storage.buffer is None and numel(shape) > numel(value.shape) and self.too_heavy(storage):
+        if storage.buffer is None and math.prod(shape) > math.prod(value.shape) and self.too_heavy(storage):
             self.realize(storage)
         is_read = storage.buffer is not None and not storage.is_constant
         own = {(storage.buffer, None, storage.own()): None} if is_read else storage.reads
