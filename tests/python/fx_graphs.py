@@ -41,7 +41,7 @@ class Builder:
 
     def parameter(self, fqn, *shape, dtype=torch.float32):
         desc = SubclassGetAttrAOTInput(PlainAOTInput(len(self.context.inputs)), "_local_tensor")
-        return self._input(fqn.replace(".", "_"), value(*shape, dtype=dtype), desc, InputInfo(Role.PARAMETER, fqn, shape))
+        return self._input(fqn.replace(".", "_"), value(*shape, dtype=dtype), desc, InputInfo(Role.PARAMETER, fqn))
 
     def input(self, name, *shape, dtype=torch.float32):
         desc = PlainAOTInput(len(self.context.inputs))

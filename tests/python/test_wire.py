@@ -42,7 +42,9 @@ def test_without_names_all_ranks_send_the_same_bytes(vectors):
     sent = {}
     for path, _ in vectors:
         graph = normalize(load_graph(path)).graph
-        sent.setdefault(path.name.split(".rank")[0], set()).add(wire.to_proto(graph, names=False).SerializeToString(deterministic=True))
+        message = wire.to_proto(graph)
+        message.ClearField("node_names")
+        sent.setdefault(path.name.split(".rank")[0], set()).add(message.SerializeToString(deterministic=True))
     assert sent and all(len(found) == 1 for found in sent.values())
 
 

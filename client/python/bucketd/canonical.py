@@ -145,7 +145,7 @@ class _Decoder:
         return node
 
 
-def decode(data: bytes, name: str = "") -> Graph:
+def decode(data: bytes) -> Graph:
     """What was encoded, without the names of the graph and its nodes; ValueError for anything else."""
     if not data.startswith(_MAGIC):
         raise ValueError("no canonical encoding of version 1")
@@ -157,7 +157,7 @@ def decode(data: bytes, name: str = "") -> Graph:
         raise ValueError(f"a canonical encoding that ends at byte {len(data)}, in the middle") from None
     if decoder.at != len(data):
         raise ValueError(f"{len(data) - decoder.at} bytes behind the end of a canonical encoding")
-    return Graph(name, nodes, groups)
+    return Graph("", nodes, groups)
 
 
 def digest(graph: Graph) -> bytes:

@@ -169,9 +169,9 @@ def remove_stale(base: str, prefix: str) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _tail(log: pathlib.Path, limit: int = 2000) -> str:
+def _tail(log: pathlib.Path) -> str:
     try:
         text = log.read_text(errors="replace").strip()
     except OSError:
         return "(no output)"
-    return text[-limit:] or "(no output)"
+    return text[-2000:] or "(no output)"

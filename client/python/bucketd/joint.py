@@ -167,11 +167,7 @@ def _check_layouts(joint, parameters: dict[str, torch.nn.Parameter]) -> None:
 
 def _context(example_inputs) -> CaptureContext:
     """Parameters have their names in their descriptors; other inputs are counted."""
-    context = CaptureContext()
-    for value in pytree.tree_leaves(tuple(example_inputs)):
-        shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
-        context.inputs.append(InputInfo(Role.INPUT, shape=shape))
-    return context
+    return CaptureContext(inputs=[InputInfo(Role.INPUT) for _ in pytree.tree_leaves(tuple(example_inputs))])
 
 
 def _forward_outputs(gm: fx.GraphModule) -> int:

@@ -45,8 +45,6 @@ class InputInfo:
 
     role: Role
     parameter: str = ""  # FQN of a parameter or buffer
-    shape: tuple[int, ...] = ()  # global
-    source: str = ""
 
 
 @dataclass
@@ -55,7 +53,6 @@ class CaptureContext:
     meshes: Meshes = field(default_factory=Meshes)
     device_type: str = ""
     model_prefixes: frozenset[str] = frozenset()
-    relaxed_gradients: bool = False  # a gradient may have another shape or dtype than its parameter
     by_position: bool = False  # `inputs` are those of the aten-level graph, one by one
     fault: GraphError | None = None  # why the joint graph could not be tagged
 
@@ -108,8 +105,7 @@ def _input_info(node: torch.fx.Node, value: Any) -> tuple[InputInfo, str]:
         role = Role.PARAMETER
     if role == Role.INPUT:
         name = ""
-    shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
-    return InputInfo(role, name, shape, source), prefix
+    return InputInfo(role, name), prefix
 
 
 def base_descriptor(desc: Any) -> tuple[Any, str]:

@@ -73,7 +73,7 @@ def _first_mismatch(slots: list[Any], descriptors: list[Any], inputs: dict[Any, 
 def output_slots(gm: torch.fx.GraphModule, context: CaptureContext, joint: bool = False) -> list[OutputInfo]:
     """The flat output slots with what they hold. GraphError, which names the slot, where descriptors contradict one
     another or the graph: two gradients of one input, the gradient of no input, one of another shape or dtype than its
-    input (over a mesh, of another number of dimensions or dtype; unless context.relaxed_gradients). A joint graph has all
+    input (over a mesh, of another number of dimensions or dtype). A joint graph has all
     its inputs; of the others' gradients only those are compared whose inputs are here.
     """
     pairs = described_slots(gm)
@@ -88,8 +88,7 @@ def output_slots(gm: torch.fx.GraphModule, context: CaptureContext, joint: bool 
             _check_claim(whole, path, position, gradients, context, where)
             if joint and wholes and whole.grad_of not in wholes:
                 raise GraphError(f"output slot {position} is the gradient of {whole.grad_of}, which is no input", where)
-            wrong = "" if context.relaxed_gradients else _wrong_form(slot, descriptor, inputs)
-            if wrong:
+            if wrong := _wrong_form(slot, descriptor, inputs):
                 raise GraphError(f"output slot {position} is {wrong}", where)
         out.append(_slot(slot, whole, context, described))
     return out

@@ -21,7 +21,7 @@ class _Strings:
         return index
 
 
-def to_proto(graph: Graph, names: bool = True) -> graph_pb2.Graph:
+def to_proto(graph: Graph) -> graph_pb2.Graph:
     """The same message on every rank but for `node_names`, which are this rank's and not part of the digest."""
     message = graph_pb2.Graph(format_version=FORMAT_VERSION, name=graph.name)
     strings = _Strings()
@@ -31,7 +31,7 @@ def to_proto(graph: Graph, names: bool = True) -> graph_pb2.Graph:
     for node in graph.nodes:
         _fill(add(), node, strings)
     message.strings.extend(strings.list)
-    if names and any(node.name for node in graph.nodes):
+    if any(node.name for node in graph.nodes):
         message.node_names.extend(node.name for node in graph.nodes)
     return message
 
