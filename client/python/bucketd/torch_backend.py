@@ -92,7 +92,8 @@ class Backend:
         self.parameter_order = parameter_order
         self.on_plan = on_plan
         self.compiler, self.passes, self.partitioner, self.recompile = compiler, passes, partitioner, recompile
-        self._told_of_nothing = self._told_of_options = self._told_of_order = self._had_collectives = False
+        self._told: set[str] = set()
+        self._had_collectives = False
         self.__name__ = "bucketd"
         recompiling.watch()
 
@@ -126,20 +127,23 @@ class Backend:
         if order is not None and not (order and names and set(names).isdisjoint(order)):
             return order
         own = _registration_order(context)
-        if order and not own and not self._told_of_order:
-            self._told_of_order = True
-            log.log(logging.WARNING if rank_and_world()[0] == 0 else logging.DEBUG,
-                    "bucketd: a graph has none of the parameters that model= and param_order= name (%s, ...), but others (%s, ...): sums "
-                    "of their gradients keep the graph's order, which need not be eager's", order[0], names[0])
+        if order and not own:
+            self._warn("bucketd: a graph has none of the parameters that model= and param_order= name (%s, ...), but others (%s, ...): "
+                       "sums of their gradients keep the graph's order, which need not be eager's", order[0], names[0])
         return own
+
+    def _warn(self, text: str, *args: object) -> None:
+        """Once, on one rank."""
+        if text not in self._told:
+            self._told.add(text)
+            rank, world = rank_and_world()
+            log.log(logging.WARNING if rank == min(self.session.settings.ranks or range(world)) else logging.DEBUG, text, *args)
 
     def _compiled(self, gm: fx.GraphModule, example_inputs, context, plan, how):
         if self.compiler != INDUCTOR:
-            if how and not self._told_of_options:
-                self._told_of_options = True
-                log.log(logging.WARNING if rank_and_world()[0] == 0 else logging.DEBUG,
-                        "bucketd: nothing reads %s: compiler=\"inductor\" would",
-                        ", ".join(f"{name}={value!r}" for name, value in how.items()))
+            if how:
+                self._warn("bucketd: nothing reads %s: compiler=\"inductor\" would",
+                           ", ".join(f"{name}={value!r}" for name, value in how.items()))
             return self._node_by_node(gm, example_inputs, context, plan)
         from . import inductor
 
@@ -170,10 +174,7 @@ class Backend:
     def _tell_of_nothing(self, context, kind: str) -> None:
         """Once, on one rank: that a graph has nothing to plan since something around it communicates, or that no graph of a model that is
         trained had anything."""
-        if self._told_of_nothing:
-            return
-        rank, world = rank_and_world()
-        ranks = self.session.settings.ranks or range(world)
+        ranks = self.session.settings.ranks or range(rank_and_world()[1])
         wrapper = _wrapper(_traced_module(context.model_prefixes))
         if wrapper is not None:
             why = f"a graph without collectives has no plan: {wrapper} communicates outside of what is compiled"
@@ -182,10 +183,8 @@ class Backend:
                    "what shards it (fully_shard, DistributedDataParallel) communicates outside of that")
         else:
             return
-        self._told_of_nothing = True
-        log.log(logging.WARNING if rank == min(ranks) else logging.DEBUG,
-                "bucketd: %s. Parameters have to be gathered in the graph (SimpleFSDP; client/python/TRAINERS.md); for fully_shard "
-                "`bucketctl advise` says how to wrap and prefetch", why)
+        self._warn("bucketd: %s. Parameters have to be gathered in the graph (SimpleFSDP; client/python/TRAINERS.md); for fully_shard "
+                   "`bucketctl advise` says how to wrap and prefetch", why)
 
     def _node_by_node(self, gm: fx.GraphModule, example_inputs, context, plan):
         from torch._dynamo.backends.common import aot_autograd
