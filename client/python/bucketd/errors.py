@@ -160,18 +160,15 @@ def _error_info(error):
     from google.protobuf.message import DecodeError
     from google.rpc import error_details_pb2, status_pb2
 
-    for key, value in (error.trailing_metadata() or ()) if hasattr(error, "trailing_metadata") else ():
-        if key != "grpc-status-details-bin":
-            continue
-        try:
-            info, retry_after = None, None
-            for detail in status_pb2.Status.FromString(value).details:
-                found, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
-                if detail.Is(found.DESCRIPTOR) and detail.Unpack(found):
-                    info = found
-                elif detail.Is(retry.DESCRIPTOR) and detail.Unpack(retry):
-                    retry_after = min(max(retry.retry_delay.ToNanoseconds() / 1e9, _LEAST_PAUSE), _MOST_PAUSE)
-            return info, retry_after
-        except DecodeError:  # a damaged trailer: the code and its text remain
-            return None, None
-    return None, None
+    trailer = dict(error.trailing_metadata() or ()) if hasattr(error, "trailing_metadata") else {}
+    info, retry_after = None, None
+    try:
+        for detail in status_pb2.Status.FromString(trailer.get("grpc-status-details-bin", b"")).details:
+            found, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+            if detail.Unpack(found):
+                info = found
+            elif detail.Unpack(retry):
+                retry_after = min(max(retry.retry_delay.ToNanoseconds() / 1e9, _LEAST_PAUSE), _MOST_PAUSE)
+    except DecodeError:  # a damaged trailer: the code and its text remain
+        return None, None
+    return info, retry_after
