@@ -94,7 +94,9 @@ class Agreement:
     def fail(self, scope: str, error: BaseException) -> Verdict:
         """Posts this rank's failure. Returns a verdict if all ranks fall back to the untouched graph, which they do if every
         failure leaves that and every rank was told to; raises `error`."""
-        return self._settle(scope, failure_record(error), error)
+        record = {"failure": f"{type(error).__name__}: {error}",
+                  "leaves_unplanned": isinstance(error, BucketdError) and error.leaves_unplanned}
+        return self._settle(scope, record, error)
 
     @contextlib.contextmanager
     def telling_of_interrupts(self):
@@ -215,13 +217,6 @@ def _may_fall_back(post: dict) -> bool:
     return post["fallback"] == "unplanned" and post.get("leaves_unplanned", False)
 
 
-def failure_record(error: BaseException) -> dict:
-    return {
-        "failure": f"{type(error).__name__}: {error}",
-        "leaves_unplanned": isinstance(error, BucketdError) and error.leaves_unplanned,
-    }
-
-
 def difference(held: dict[int, dict]) -> str:
     """What differs between the ranks' records, field by field: `numerics: exact on rank 3, eager_order on ranks 0-2`.
     "" if nothing does. Where a field has entries by ranks ("0-3, 8"), those ranks have to hold the same there."""
@@ -283,12 +278,15 @@ def job_store(prefix: str):
 
     if not dist.is_available() or not dist.is_initialized() or alone():
         return None
-    store = dist.distributed_c10d._get_default_store()
+    return dist.PrefixStore(prefix, own_connection(dist.distributed_c10d._get_default_store()))
+
+
+def own_connection(store):
+    """To the same store, since a wait holds one. A store that cannot be cloned is shared: only other users' waits are slower."""
     try:
-        store = store.clone()
-    except Exception:  # a store that cannot be cloned is shared: only other users' waits are slower
-        pass
-    return dist.PrefixStore(prefix, store)
+        return store.clone()
+    except Exception:
+        return store
 
 
 def await_key(store, key: str, deadline: float, missing: str, failure: type[BucketdError] = EmbeddedError,

@@ -18,7 +18,7 @@ import threading
 import time
 
 from . import background
-from .agreement import STOPPED, are_set, await_key, ranks_text, spans_text
+from .agreement import STOPPED, are_set, await_key, own_connection, ranks_text, spans_text
 from .errors import AgreementError, BucketdError
 
 log = logging.getLogger("bucketd")
@@ -78,10 +78,7 @@ class _Meeting:
 
     def lead(self, number: int) -> Met:
         met = Met(number, secrets.token_hex(7))
-        try:
-            store = self.store.clone()  # a wait holds a connection
-        except Exception:  # a store that cannot be cloned is shared
-            store = self.store
+        store = own_connection(self.store)
         background.run(lambda: self._answer(store, met))
         return met
 
