@@ -124,8 +124,12 @@ def save_graph(raw: RawGraph, path: str | os.PathLike[str], microseconds: Mappin
     """Gzip where the name ends in .gz. The same graph gives the same bytes. `microseconds`: what calls were measured to take; other
     calls then get the cost model's, scaled as the measured ones differ from it."""
     text = json.dumps(to_json(raw, microseconds), separators=(",", ":")).encode()
-    data = gzip.compress(text, mtime=0) if str(path).endswith(".gz") else text
-    part = f"{path}.part.{os.getpid()}"
+    write_whole(path, gzip.compress(text, mtime=0) if str(path).endswith(".gz") else text)
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+    """Nobody sees a part of it."""
+    part = f"{os.fspath(path)}.part.{os.getpid()}"
     with open(part, "wb") as file:
         file.write(data)
     os.replace(part, path)

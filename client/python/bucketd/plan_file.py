@@ -39,7 +39,7 @@ def to_json(plan: Plan) -> dict:
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     """The same plan gives the same bytes."""
-    _replace(path, json.dumps(to_json(plan), separators=(",", ":")).encode() + b"\n")
+    files.write_whole(path, json.dumps(to_json(plan), separators=(",", ":")).encode() + b"\n")
 
 
 def save_planned(planned: Planned, stem: str | os.PathLike[str]) -> tuple[str, str]:
@@ -64,10 +64,3 @@ def _step(step: Step) -> int | str:
     if step.kind == StepKind.NODE:
         return step.id
     return f"{'start' if step.kind == StepKind.START else 'wait'}:{step.id}"
-
-
-def _replace(path, data: bytes) -> None:
-    part = f"{os.fspath(path)}.part.{os.getpid()}"
-    with open(part, "wb") as file:
-        file.write(data)
-    os.replace(part, path)
