@@ -227,12 +227,11 @@ class _Emitter:
 
     def parts(self, source: fx.Node) -> list[fx.Node]:
         """Of a node with several results."""
-        return [self.part(source, i) for i in range(len(source.meta["val"]))]
-
-    def part(self, source: fx.Node, i: int) -> fx.Node:
-        node = self._call(operator.getitem, (source, i))
-        node.meta["val"] = source.meta["val"][i]
-        return node
+        nodes = []
+        for i, value in enumerate(source.meta["val"]):
+            nodes.append(self._call(operator.getitem, (source, i)))
+            nodes[-1].meta["val"] = value
+        return nodes
 
     def order(self) -> fx.Node:
         """The first of a graph's, which no start has taken. On no "meta", whatever the values of the graph are on: PyTorch would
