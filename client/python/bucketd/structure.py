@@ -18,7 +18,7 @@ from .capture import module_of
 from .graph import CollectiveKind, Role
 from .ops import facts
 from .step_context import CaptureContext, InputInfo, base_descriptor
-from .tags import described_slots, flatten, kind_of, output_node, unary_source
+from .tags import described_slots, flatten, kind_of, unary_source
 
 Node = torch.fx.Node
 
@@ -62,7 +62,7 @@ def describe(gm: torch.fx.GraphModule, context: CaptureContext | None = None) ->
     are of the backward where the graph does not. `context` is named_inputs(), where somebody knows names."""
     from torch._functorch._aot_autograd import descriptors as d
 
-    inputs, output = gm.graph.find_nodes(op="placeholder"), output_node(gm)
+    inputs, output = gm.graph.find_nodes(op="placeholder"), gm.graph.output_node()
     slots = flatten(output.args[0] if output.args else ())
     named = None if context is None else {node for node, info in zip(inputs, context.inputs) if info.role == Role.PARAMETER}
     gradient_of = _gradients(gm, slots, inputs, named)
@@ -155,7 +155,7 @@ def _mark_backward(gm: torch.fx.GraphModule, others: Sequence[object], gradient_
     calls = [node for node in gm.graph.nodes if node.op == "call_function"]
     if any("partitioner_tag" in node.meta or "autograd_backward" in node.meta for node in calls):
         return
-    slots = flatten(output_node(gm).args[0])
+    slots = flatten(gm.graph.output_node().args[0])
     reductions = {each for position in gradient_of for each in _reductions_above(slots[position])}
     first = next((at for at, node in enumerate(calls) if node in reductions), len(calls))
     forward = _ancestors(others)

@@ -34,20 +34,13 @@ def flatten(value: Any) -> list[Any]:
     return [value]
 
 
-def output_node(gm: torch.fx.GraphModule) -> torch.fx.Node:
-    for node in reversed(gm.graph.nodes):
-        if node.op == "output":
-            return node
-    raise GraphError("the graph has no output node")
-
-
 def described_slots(gm: torch.fx.GraphModule) -> list[tuple[Any, Any]]:
     """(slot, its descriptor, None where the graph has none) of every output, flat and in order.
 
     Graphs that were traced again may nest their outputs and keep a flat list of descriptors; pairing the two as they
     stand would leave gradients out without a word. So both are flattened, and must be of one length.
     """
-    output = output_node(gm)
+    output = gm.graph.output_node()
     slots = flatten(output.args[0] if output.args else ())
     described = output.meta.get("desc")
     if described is None:
@@ -77,7 +70,7 @@ def output_slots(gm: torch.fx.GraphModule, context: CaptureContext, joint: bool 
     its inputs; of the others' gradients only those are compared whose inputs are here.
     """
     pairs = described_slots(gm)
-    where, described = output_node(gm).name, output_node(gm).meta.get("desc") is not None
+    where, described = gm.graph.output_node().name, gm.graph.output_node().meta.get("desc") is not None
     inputs = _input_values(gm, joint)
     wholes = {whole for whole, _ in inputs}
     gradients: dict[tuple[Any, str], int] = {}

@@ -24,7 +24,7 @@ from .graph import Role
 from .session import Planned, Session
 from .settings import Settings, SettingsArgs
 from .step_context import CaptureContext, InputInfo, parameter_order
-from .tags import flatten, output_node
+from .tags import flatten
 from .torch_backend import Pass, backend, has_collectives
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def describe(gm: fx.GraphModule, traced: Any, model: torch.nn.Module) -> Capture
     gradients = [d.GradAOTOutput(d.ParamAOTInput(name)) for name, each in parameters.items() if each.requires_grad]
     outputs = _parts([d.PlainAOTOutput(0), *gradients], traced.output_subclass_layouts, d.SubclassGetAttrAOTOutput)
 
-    placeholders, output = gm.graph.find_nodes(op="placeholder"), output_node(gm)
+    placeholders, output = gm.graph.find_nodes(op="placeholder"), gm.graph.output_node()
     results = flatten(output.args[0])
     for what, found, expected in (("inputs", placeholders, inputs), ("outputs", results, outputs)):
         if len(found) != len(expected):
