@@ -85,7 +85,7 @@ class Agreement:
         return self.store.check([key]) and json.loads(self.store.get(key))["outcome"] != "error"
 
     def agree(self, scope: str, record: dict) -> Verdict:
-        """Posts what this rank holds (flat, JSON, equal on all ranks) and returns when all ranks hold the same.
+        """Posts what this rank holds (JSON; a field may have entries by ranks: difference()) and returns when all ranks hold the same.
 
         AgreementError, on every rank, if they do not, if one failed, or if one says nothing in time.
         """

@@ -1,4 +1,4 @@
-"""The planner service as a Python object: one call, get_plan, that always ends by its deadline."""
+"""The planner service as a Python object, whose calls always end by their deadlines."""
 
 from __future__ import annotations
 
