@@ -32,6 +32,7 @@ void OrderReplay::Reset(const Decoded& wishes) {
   batch_of_.assign(problem_.transfers.size(), -1);
   outstanding_.clear();
   first_end_ps_ = kNever;
+  stack_.clear();
   wire_left_.assign(groups, 0);
   for (size_t b = 0; b < out_.batches.size(); ++b) {
     Batch& batch = out_.batches[b];
@@ -136,13 +137,34 @@ bool OrderReplay::PlaceInputs(LeaderId leader) {
   return true;
 }
 
+// With what it needs. On a stack of our own: of what was put off, long chains hang on one kernel.
 bool OrderReplay::Place(LeaderId leader) {
-  // No longer put off: else a wait for its inputs, or for memory, would run it before this does.
-  state_[Index(leader)] = kOpen;
-  if (!PlaceInputs(leader)) return false;
-  MakeRoom(problem_.own_bytes[Index(leader)]);
-  Emit(leader);
+  const size_t below = stack_.size();
+  Open(leader);
+  while (stack_.size() > below) {
+    const LeaderId top = stack_.back().first;
+    const absl::Span<const LeaderId> before = problem_.before.of(top);
+    if (stack_.back().second < before.size()) {
+      const LeaderId input = before[stack_.back().second++];
+      if (state_[Index(input)] == kDone) continue;
+      if (problem_.start_of[Index(input)] < 0 && problem_.wait_of[Index(input)] < 0) {
+        Open(input);
+      } else if (!PlaceInput(input)) {
+        return false;
+      }
+      continue;
+    }
+    stack_.pop_back();
+    MakeRoom(problem_.own_bytes[Index(top)]);
+    Emit(top);
+  }
   return true;
+}
+
+// No longer put off: else a wait for its inputs, or for memory, would run it before its turn.
+void OrderReplay::Open(LeaderId leader) {
+  state_[Index(leader)] = kOpen;
+  stack_.emplace_back(leader, 0);
 }
 
 void OrderReplay::Emit(LeaderId leader) {
@@ -207,11 +229,20 @@ void OrderReplay::Wait(int32_t id) {
 }
 
 // What was put off for want of this one alone.
-void OrderReplay::RunPutOff(LeaderId below) {
-  for (const LeaderId y : problem_.after.of(below)) {
+void OrderReplay::RunPutOff(LeaderId done) {
+  const size_t below = stack_.size();
+  stack_.emplace_back(done, 0);
+  while (stack_.size() > below) {
+    auto& [top, seen] = stack_.back();
+    const absl::Span<const LeaderId> after = problem_.after.of(top);
+    if (seen == after.size()) {
+      stack_.pop_back();
+      continue;
+    }
+    const LeaderId y = after[seen++];
     if (state_[Index(y)] != kPutOff || !IsReady(y)) continue;
     Emit(y);
-    RunPutOff(y);
+    stack_.emplace_back(y, 0);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "passes/auto/decoder.h"
@@ -48,6 +49,7 @@ class OrderReplay {
   void Reset(const Decoded& wishes);
   bool Take(const Action& action);
   bool Place(LeaderId leader);
+  void Open(LeaderId leader);
   bool PlaceInputs(LeaderId leader);
   bool PlaceInput(LeaderId input);
   bool Launch(int32_t batch);
@@ -56,7 +58,7 @@ class OrderReplay {
   void Emit(LeaderId leader);
   void TakeEnded();
   void MakeRoom(int64_t bytes);
-  void RunPutOff(LeaderId below);
+  void RunPutOff(LeaderId done);
   bool IsReady(LeaderId leader) const;
   bool TakeRest();
 
@@ -67,8 +69,9 @@ class OrderReplay {
   Decoded out_;
   internal::StreamClock clock_;
   LiveMemory memory_;
-  std::vector<uint8_t> state_;    // of a leader
-  std::vector<Launched> launch_;  // of a batch
+  std::vector<uint8_t> state_;                      // of a leader
+  std::vector<std::pair<LeaderId, size_t>> stack_;  // and how far it has been looked through
+  std::vector<Launched> launch_;                    // of a batch
   std::vector<int32_t> batch_of_;
   std::vector<int32_t> outstanding_;  // batches whose waits have no place, as launched
   int64_t first_end_ps_ = 0;          // of those

@@ -236,5 +236,23 @@ TEST(LateWaits, StandAsLateAsMemoryLetsEachOfThem) {
   EXPECT_GT(std::count(left.begin(), left.end(), 0), 4);
 }
 
+// Kernels that take no time are put off like the wait that they need, whether or not another one
+// needs them, however many hang on one another.
+TEST(LateWaits, StandBeforeChainsOfAnyLength) {
+  for (const bool needed : {true, false}) {
+    Net net;
+    NodeId h = net.Gather("w", net.Parameter("w", {1, 8}));
+    for (int i = 0; i < 200'000; ++i) h = net.Call(absl::StrCat("h", i), {h}, {8, 8});
+    net.Out(needed ? net.Call("mm", {h}, {8, 8}) : h, SlotKind::kOutput);
+    const Contracted step(net.Build());
+    Decoded order = search::OrderOf(step.graph, step.problem, step.program_order);
+    order.figures.total_ps = search::kNever;
+    search::OrderReplay replay(step.problem, search::kNever);
+    const Decoded& late = replay.Late(order);
+    EXPECT_NE(&late, &order);
+    EXPECT_EQ(late.order.size(), order.order.size());
+  }
+}
+
 }  // namespace
 }  // namespace bucketd::testing
