@@ -1,6 +1,7 @@
 #include "passes/auto/order_replay.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "passes/base/collectives.h"
 
@@ -31,7 +32,6 @@ void OrderReplay::Reset(const Decoded& wishes) {
   launch_.assign(out_.batches.size(), {});
   batch_of_.assign(problem_.transfers.size(), -1);
   outstanding_.clear();
-  first_end_ps_ = kNever;
   stack_.clear();
   wire_left_.assign(groups, 0);
   for (size_t b = 0; b < out_.batches.size(); ++b) {
@@ -207,8 +207,8 @@ bool OrderReplay::Launch(int32_t id) {
   const bool may_come_early =
       !late_ || (first.use != Use::kInline && memory_.WaitFrees(batch.members, batch.form));
   if (!launch.has_place && first.wait >= 0 && may_come_early) {
-    outstanding_.push_back(id);
-    first_end_ps_ = std::min(first_end_ps_, launch.end_ps);
+    outstanding_.push_back({launch.end_ps, out_.order.size(), id});
+    std::push_heap(outstanding_.begin(), outstanding_.end(), std::greater<>());
   }
   return true;
 }
@@ -246,35 +246,37 @@ void OrderReplay::RunPutOff(LeaderId done) {
   }
 }
 
-// Waits for what has ended, which costs nothing.
+// The first to end of what is to be waited for; null: there is none.
+const OrderReplay::Outstanding* OrderReplay::FirstToEnd() {
+  while (!outstanding_.empty() && launch_[Index(outstanding_.front().batch)].waited) PopFirst();
+  return outstanding_.empty() ? nullptr : &outstanding_.front();
+}
+
+void OrderReplay::PopFirst() {
+  std::pop_heap(outstanding_.begin(), outstanding_.end(), std::greater<>());
+  outstanding_.pop_back();
+}
+
+// Waits for what has ended, as it was launched, which costs nothing.
 void OrderReplay::TakeEnded() {
+  if (late_) return;
   const int64_t now = clock_.now_ps();
-  if (late_ || first_end_ps_ > now) return;
-  first_end_ps_ = kNever;
-  size_t kept = 0;
-  for (const int32_t batch : outstanding_) {
-    const Launched& launch = launch_[Index(batch)];
-    if (launch.waited) continue;
-    if (launch.end_ps <= now) {
-      Wait(batch);
-      continue;
-    }
-    first_end_ps_ = std::min(first_end_ps_, launch.end_ps);
-    outstanding_[kept++] = batch;
+  ended_.clear();
+  for (const Outstanding* first = FirstToEnd(); first != nullptr && first->end_ps <= now;
+       first = FirstToEnd()) {
+    ended_.emplace_back(first->place, first->batch);
+    PopFirst();
   }
-  outstanding_.resize(kept);
+  std::sort(ended_.begin(), ended_.end());
+  for (const auto& [place, batch] : ended_) Wait(batch);
 }
 
 // Before what would take memory over the limit: waits for what ends first.
 void OrderReplay::MakeRoom(int64_t bytes) {
   while (bytes > 0 && memory_.live() + bytes > limit_) {
-    int32_t first = -1;
-    for (const int32_t batch : outstanding_) {
-      if (launch_[Index(batch)].waited) continue;
-      if (first < 0 || launch_[Index(batch)].end_ps < launch_[Index(first)].end_ps) first = batch;
-    }
-    if (first < 0) return;
-    Wait(first);
+    const Outstanding* first = FirstToEnd();
+    if (first == nullptr) return;
+    Wait(first->batch);
   }
 }
 

@@ -1,6 +1,7 @@
 // The exact time and memory of an explicit order.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -24,7 +25,8 @@ class OrderReplay {
 
   // The order as it came out, with its figures; null if there is none. Gives up as the decoder
   // does: once the step is sure to take longer than `cutoff_ps`, figures.total_ps is a lower bound
-  // above that and the order a part. Holds until the next call. O(leaders + edges).
+  // above that and the order a part. Holds until the next call. O(leaders + edges +
+  // batches log batches).
   const Decoded* Run(const Decoded& wishes, int64_t cutoff_ps);
 
   // The order with every wait where somebody needs it or memory makes the step wait: what runs
@@ -45,6 +47,13 @@ class OrderReplay {
     bool launched = false, waited = false, has_place = false;
     LaunchCost cost;
   };
+  // A batch whose wait has no place; in order of ends, then of launches.
+  struct Outstanding {
+    int64_t end_ps = 0;
+    size_t place = 0;  // of its launch
+    int32_t batch = 0;
+    friend auto operator<=>(const Outstanding&, const Outstanding&) = default;
+  };
   const Decoded* Replay(const Decoded& wishes, int64_t limit, int64_t cutoff_ps, bool late);
   void Reset(const Decoded& wishes);
   bool Take(const Action& action);
@@ -56,6 +65,8 @@ class OrderReplay {
   bool Await(int32_t batch);
   void Wait(int32_t batch);
   void Emit(LeaderId leader);
+  const Outstanding* FirstToEnd();
+  void PopFirst();
   void TakeEnded();
   void MakeRoom(int64_t bytes);
   void RunPutOff(LeaderId done);
@@ -73,8 +84,8 @@ class OrderReplay {
   std::vector<std::pair<LeaderId, size_t>> stack_;  // and how far it has been looked through
   std::vector<Launched> launch_;                    // of a batch
   std::vector<int32_t> batch_of_;
-  std::vector<int32_t> outstanding_;  // batches whose waits have no place, as launched
-  int64_t first_end_ps_ = 0;          // of those
+  std::vector<Outstanding> outstanding_;           // heap: the first to end on top
+  std::vector<std::pair<size_t, int32_t>> ended_;  // places and batches
   int64_t compute_left_ps_ = 0, sure_ps_ = 0, cutoff_ps_ = 0;
   std::vector<int64_t> wire_left_;
   int64_t placed_ = 0;

@@ -1,6 +1,7 @@
 // Waits where they are needed: robust against a wire that is slower than its costs say.
 #include <algorithm>
 #include <cstdint>
+#include <ctime>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -252,6 +253,25 @@ TEST(LateWaits, StandBeforeChainsOfAnyLength) {
     EXPECT_NE(&late, &order);
     EXPECT_EQ(late.order.size(), order.order.size());
   }
+}
+
+// Memory is full all the time, and what waits for room is one of very many.
+TEST(LateWaits, OfManyReductionsInLittleMemoryTakeNoMoreThanMomentsToPlace) {
+  Net net;
+  const NodeId x = net.Input("x", {8, 8});
+  for (int i = 0; i < 100'000; ++i) {
+    const NodeId gradient = net.Call(absl::StrCat("g", i), {x}, {64, 8});
+    net.Out(net.Scatter(absl::StrCat("r", i), gradient), SlotKind::kOutput);
+  }
+  const Contracted step(net.Build());
+  Decoded order = search::OrderOf(step.graph, step.problem, step.program_order);
+  order.figures.total_ps = search::kNever;
+  search::OrderReplay replay(step.problem, step.limit());
+  const std::clock_t before = std::clock();
+  const Decoded& late = replay.Late(order);
+  EXPECT_LT(std::clock() - before, 5 * CLOCKS_PER_SEC);
+  EXPECT_NE(&late, &order);
+  EXPECT_LE(late.figures.peak_bytes, step.limit());
 }
 
 }  // namespace
