@@ -56,8 +56,7 @@ export BUCKETD_BIN="$PWD/build/bin" BUCKETD_BINARY="$PWD/build/bin/bucketd" OMP_
 
 part "Formatting, layers and locks"
 git ls-files '*.h' '*.cc' | xargs clang-format-14 --dry-run --Werror || die "run: git ls-files '*.h' '*.cc' | xargs clang-format-14 -i"
-$python tests/layering_test.py
-$python tests/deps_test.py
+$python -m pytest -q tests/layering_test.py tests/deps_test.py
 $python tests/locks_test.py
 $python tests/spec_test.py
 
