@@ -168,7 +168,7 @@ def main() -> int:
         try:
             said = ", ".join(survived(one, tests_of))
             said = f"NOT NOTICED by {said}" if said else ""
-        except RuntimeError as error:
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
             said = str(error)
         bad += bool(said)
         print(f"[{i + 1}/{len(wanted)}] {one['file']}, {' '.join(one['breaks'])}: {said or 'seen'}", flush=True)
