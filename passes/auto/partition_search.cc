@@ -193,10 +193,8 @@ void PartitionSearch::MergeRanges(size_t row) {
   }
 }
 
-void PartitionSearch::ChangeRow(size_t row) {
-  if (rows_[row].members.size() < 2) return;
-  if (!search_.problem_.transfer(rows_[row].members[0]).mergeable) return;
-  MergeRanges(row);
+bool PartitionSearch::MayMerge(const Row& row) const {
+  return row.members.size() > 1 && search_.problem_.transfer(row.members[0]).mergeable;
 }
 
 void PartitionSearch::ShiftCut(size_t row, int32_t bucket) {
@@ -272,10 +270,11 @@ void PartitionSearch::Climb() {
   for (int round = 0; improved_ && round < kBucketRounds && !search_.Spent(); ++round) {
     improved_ = false;
     if (round > 0) ChangeSettings();
-    for (size_t row = 0; row < rows_.size(); ++row) ChangeRow(row);
     for (size_t row = 0; row < rows_.size(); ++row) {
-      if (rows_[row].members.size() < 2) continue;
-      if (!search_.problem_.transfer(rows_[row].members[0]).mergeable) continue;
+      if (MayMerge(rows_[row])) MergeRanges(row);
+    }
+    for (size_t row = 0; row < rows_.size(); ++row) {
+      if (!MayMerge(rows_[row])) continue;
       const auto size = static_cast<int32_t>(rows_[row].ends.size());
       std::vector<int32_t> buckets(Index(size));
       std::iota(buckets.begin(), buckets.end(), 0);

@@ -40,8 +40,8 @@ class PartitionSearch {
   void FindRowsBelow();
   CollectiveId NextBelow(const Transfer& t) const;
   bool MergeEvery(size_t row, int32_t from, int32_t to, int32_t by);
+  bool MayMerge(const Row& row) const;
   void MergeRanges(size_t row);
-  void ChangeRow(size_t row);
   void ChangeBucket(size_t row, int32_t bucket);
   void ShiftCut(size_t row, int32_t bucket);
   void SplitBucket(size_t row, int32_t bucket);

@@ -68,7 +68,6 @@ Score Search::DecodeOnce(const Settings& settings, const Partition* partition, i
                          int64_t cutoff_ps) {
   const Decoded& decoded = decoder_.Decode(
       settings, cap, partition, evaluator_ == nullptr ? cutoff_ps : ceiling_ps_, reserves_);
-  ++decodes_;
   // What a decode clears before it begins, too.
   placed_ += decoder_.placed() + problem_.size() / kClearsOfADecode;
   last_ = decoded.figures;

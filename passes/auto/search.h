@@ -65,7 +65,6 @@ class Search {
   const Settings& best_settings() const { return best_settings_; }
   const Decoded& best() const { return best_; }
   Score score() const { return best_score_; }
-  int64_t decodes() const { return decodes_; }
   // What was best for a while, the last dozen, oldest first.
   struct Found {
     Decoded decoded;
@@ -116,7 +115,7 @@ class Search {
   const std::function<void(size_t)> at_stop_;
   size_t passed_ = 0;  // of the stops
   Decoder decoder_;
-  int64_t decodes_ = 0, placed_ = 0, fastest_ps_ = kNever;
+  int64_t placed_ = 0, fastest_ps_ = kNever;
   int64_t alpha_ps_ = 1, longest_ps_ = 0;  // units of the settings
   std::vector<Knob> knobs_;
   Decoded best_;
