@@ -25,7 +25,7 @@ PATH = re.compile(r"^[\w.-]+(?:/[\w.-]+)+/?$|^[\w-]+\.(?:md|h|cc|py|sh|proto|yml
 # Programs with sub-commands, and those without.
 PROGRAMS = {"bucketctl": True, "bucket-agent": True, "bucketd": False, "bucketd-opt": False}
 # Flags of other people's programs that a document names.
-FOREIGN = {"--nnodes", "--test-dir", "--output-on-failure", "--benchmark_filter", "--target", "--preset", "--config", "--repo", "--no-index", "--pid"}
+FOREIGN = {"--nnodes", "--test-dir", "--output-on-failure", "--benchmark_filter", "--target", "--preset", "--config", "--repo", "--pid"}
 
 
 def documents() -> list[pathlib.Path]:

@@ -54,9 +54,9 @@ inline constexpr int32_t kSmallLeaders = 2500;
 // graphs, which are decoded alone, get half as much again.
 inline constexpr int32_t kOrdersShare = 500, kDecodesShare = 750, kLargeShare = 1500;
 inline constexpr int32_t kOrdersFromEffort = kDefaultEffort;
-// Leaders, times groups beyond the first four, that all decodes together may place, of which a
-// whole step of millions of nodes gets the least number: seconds of one core. Above the latter a
-// graph is not searched.
+// Leaders, times 1 + groups / 4, that all decodes together may place: seconds of
+// one core. A step of millions of nodes gets the least number of decodes all the same; one of more
+// than the latter is not searched.
 inline constexpr int64_t kMostSteps = 80'000'000, kLeastOfMillions = 4, kTooManySteps = 20'000'000;
 // Around the fastest plan for a sturdier one: leaders squared, since errors cancel out where there
 // are many; less than the least is none.

@@ -6,10 +6,11 @@
 // more than 3 %, or the mean loss is above 0.5 %.
 //
 //   robustness DISTRIBUTION FIRST SEEDS CONFIG GRAPH...
-//     DISTRIBUTION: uniform, lognormal, grouped, compute, wires (perturbed_costs.h says what each
-//     is) FIRST, SEEDS: the first seed, and how many sets of costs a pair CONFIG:
-//     "option=value,option=value" GRAPH: a file, or generated:SEED or generated-large:SEED for a
-//     step of every generated kind
+//
+// DISTRIBUTION: uniform, lognormal, grouped, compute or wires (perturbed_costs.h says what each
+// is). FIRST, SEEDS: the first seed, and how many sets of costs a pair gets. CONFIG:
+// "option=value,option=value". GRAPH: a file, or generated:SEED or generated-large:SEED for a step
+// of every generated kind.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
