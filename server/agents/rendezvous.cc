@@ -1,6 +1,7 @@
 #include "server/agents/rendezvous.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -186,7 +187,8 @@ absl::StatusOr<Rendezvous::Id> Rendezvous::JoinLocked(const Call& call, SteadyTi
     Dismiss(waiter, MakeError(Reason::kCancelled, text), later);
   }
   const Id id = ++last_id_;
-  waiter = {id, timers_.Schedule(deadline, [this, id] { TimeOut(id); }), done, call.endpoint};
+  waiter = {id, timers_.Schedule(deadline, [this, id] { TimeOut(id); }), deadline, done,
+            call.endpoint};
   where_[id] = key;
   const bool all_are_here = group->waiting.size() == group->size;
   if (all_are_here) Meet(*group, later);
@@ -310,11 +312,30 @@ void Rendezvous::EndLocked(Group& group, std::string why, Later& later) {
 
 absl::Status Rendezvous::Missing(const Group& group) const {
   std::vector<uint32_t> missing;
+  auto next = group.waiting.begin();
   for (uint32_t rank = 0; rank < group.size; ++rank) {
-    if (group.waiting.count(rank) == 0) missing.push_back(rank);
+    if (next != group.waiting.end() && next->first == rank) {
+      ++next;
+    } else {
+      missing.push_back(rank);
+    }
   }
   return MakeError(Reason::kRanksMissing,
                    absl::StrCat(NameRanks(missing), " of ", group.size, " did not come in time"));
+}
+
+// All that are due hear the same: one after another, each would be told that those before it, who
+// have given up just now, did not come; and of thousands that takes seconds of the one timer
+// thread.
+void Rendezvous::LetDueGo(Group& group, Later& later) {
+  const absl::Status missing = Missing(group);
+  const SteadyTime now = std::chrono::steady_clock::now();
+  for (auto at = group.waiting.begin(); at != group.waiting.end();) {
+    const auto waiter = at++;
+    if (waiter->second.deadline > now) continue;
+    Dismiss(waiter->second, missing, later);
+    group.waiting.erase(waiter);
+  }
 }
 
 void Rendezvous::TimeOut(Id id) {
@@ -327,20 +348,11 @@ void Rendezvous::TimeOut(Id id) {
     if (group.watchers.contains(id)) {
       LetWatcherGo(group, id, Fate{}, later);
     } else {
-      const auto waiter = WaiterOf(group, id);
-      later.push_back(
-          [done = std::move(waiter->second.done), status = Missing(group)] { done(status); });
-      group.waiting.erase(waiter);
-      where_.erase(where);
+      LetDueGo(group, later);
     }
     Touch(group);
   }
   Run(later);
-}
-
-std::map<uint32_t, Rendezvous::Waiter>::iterator Rendezvous::WaiterOf(Group& group, Id id) {
-  return std::find_if(group.waiting.begin(), group.waiting.end(),
-                      [&](const auto& waiter) { return waiter.second.id == id; });
 }
 
 bool Rendezvous::Cancel(Id id) {
@@ -352,7 +364,8 @@ bool Rendezvous::Cancel(Id id) {
   if (group.watchers.contains(id)) {
     LetWatcherGo(group, id, Fate{}, unheard);
   } else {
-    const auto waiter = WaiterOf(group, id);
+    const auto waiter = std::find_if(group.waiting.begin(), group.waiting.end(),
+                                     [id](const auto& one) { return one.second.id == id; });
     Dismiss(waiter->second, absl::CancelledError(), unheard);
     group.waiting.erase(waiter);
   }

@@ -80,6 +80,7 @@ class Rendezvous {
   struct Waiter {
     Id id = 0;
     Timers::Id timer = 0;
+    SteadyTime deadline;
     OnMet done;
     std::string endpoint;
   };
@@ -129,8 +130,8 @@ class Rendezvous {
   void Meet(Group& group, Later& later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndLocked(Group& group, std::string why, Later& later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TimeOut(Id id);
+  void LetDueGo(Group& group, Later& later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Missing(const Group& group) const;
-  static std::map<uint32_t, Waiter>::iterator WaiterOf(Group& group, Id id);
   static void Run(const Later& later);
 
   Timers& timers_;

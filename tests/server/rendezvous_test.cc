@@ -311,6 +311,26 @@ TEST_F(RendezvousPlacesTest, OfWhoHasMostTheGroupThatNobodyWaitsForGoesFirst) {
   EXPECT_EQ(Wait("b", "2"), "OVERLOADED") << "a's is watched";
 }
 
+TEST_F(RendezvousPlacesTest, AllRanksWhoseDeadlineHasComeAreToldOfTheSameMissingOne) {
+  constexpr uint32_t kRanks = 4096;
+  std::vector<std::promise<std::string>> told(kRanks);
+  const SteadyTime deadline = std::chrono::steady_clock::now() + milliseconds(200);
+  for (uint32_t rank = 1; rank < kRanks; ++rank) {
+    rendezvous_.Join({.tenant = "a",
+                      .group = "1",
+                      .rank = rank,
+                      .size = kRanks,
+                      .endpoint = "h:1",
+                      .agrees = ""},
+                     deadline, [&told, rank](const auto& met) {
+                       told[rank].set_value(std::string(met.status().message()));
+                     });
+  }
+  for (uint32_t rank = 1; rank < kRanks; ++rank) {
+    ASSERT_EQ(told[rank].get_future().get(), "rank 0 of 4096 did not come in time") << rank;
+  }
+}
+
 TEST_F(RendezvousPlacesTest, WhoWatchesAGroupThatGaveWayIsToldSo) {
   Wait("b", "1", 1);
   EXPECT_THAT(Watch("b", "1"), IsEmpty());
