@@ -72,8 +72,13 @@ void StoredPlans::KeepWithinQuota(const std::string& tenant) {
   parts_.quotas.Set(Quota::kPlanBytes, tenant, *kept);
 }
 
+// Where too many reads wait, a minute later.
 void StoredPlans::Start() {
-  pool_.TrySubmit([this] { Refresh(); });
+  if (!pool_.TrySubmit([this] { Refresh(); })) StartLater();
+}
+
+void StoredPlans::StartLater() {
+  parts_.timers.Schedule(std::chrono::steady_clock::now() + kRefresh, [this] { Start(); });
 }
 
 void StoredPlans::Stop() { pool_.Stop(); }
@@ -95,7 +100,7 @@ void StoredPlans::Refresh() {
     parts_.quotas.SetAll(Quota::kPlanBytes, *bytes);
     for (const auto& [tenant, unused] : *bytes) KeepWithinQuota(tenant);
   }
-  parts_.timers.Schedule(std::chrono::steady_clock::now() + kRefresh, [this] { Start(); });
+  StartLater();
 }
 
 }  // namespace bucketd

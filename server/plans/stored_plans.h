@@ -47,6 +47,7 @@ class StoredPlans {
   void Stop();
 
  private:
+  void StartLater();
   void Refresh();
   // The tenant's oldest plans make room for its newest.
   void KeepWithinQuota(const std::string& tenant);
