@@ -167,6 +167,39 @@ TEST_F(AgreementPlacesTest, WhoKeepsMostBytesGivesTheJobUpThatKeepsMost) {
   EXPECT_THAT(Waits("b", "more").answers, IsEmpty()) << "nothing of it is counted any more";
 }
 
+TEST_F(AgreementPlacesTest, WhereNoBytesAreLeftAJobGetsNoScopeMoreUnlessAnotherGivesWay) {
+  RankCame came =
+      Came(table_.NewCall(), JobOf("b", "large", 0, 2), FakeRequest(1), now_ + seconds(60));
+  came.signature.resize(258 * kMebibyte);
+  EXPECT_THAT(Do(std::move(came)).answers, IsEmpty());
+  EXPECT_EQ(ErrorOf(Call(JobOf("b", "large", 0, 2, "bw"))), "OVERLOADED");
+  EXPECT_THAT(Call(JobOf("b", "large", 1, 2)).answers, IsEmpty()) << "what has begun goes on";
+  EXPECT_EQ(table_.scopes(), 1);
+  // Of who keeps less all that there is stays.
+  Do(JobReleased{JobName("b", "large"), true});
+  EXPECT_THAT(Waits("a", "small").answers, IsEmpty());
+  came = Came(table_.NewCall(), JobOf("b", "large", 0, 2), FakeRequest(1), now_ + seconds(60));
+  came.signature.resize(258 * kMebibyte);
+  EXPECT_THAT(Do(std::move(came)).answers, IsEmpty());
+  EXPECT_THAT(Call(JobOf("a", "small", 0, 2, "bw")).answers, SizeIs(1));
+  EXPECT_TRUE(table_.Waits(last_call_));
+  EXPECT_THAT(Jobs(), ElementsAre("a/small"));
+}
+
+TEST_F(AgreementPlacesTest, AJobThatNobodyWaitsForMakesRoomForAScopeOfItsOwn) {
+  RankCame came =
+      Came(table_.NewCall(), JobOf("b", "train", 0, 1), FakeRequest(1), now_ + seconds(60));
+  came.signature.resize(258 * kMebibyte);
+  const Actions loaded = Loaded(Do(std::move(came)));
+  const Actions planned = Do(PlanCame{All<AskBroker>(loaded)[0].fetch, FakePlan("plan")});
+  const StoreAgreed store = All<StoreAgreed>(planned)[0];
+  EXPECT_THAT(Do(AgreedStored{store.scope, StandingPin{store.pin, store.reply}}).answers,
+              SizeIs(1));
+  EXPECT_THAT(Call(JobOf("b", "train", 0, 1, "bw")).answers, IsEmpty());
+  EXPECT_EQ(table_.scopes(), 1) << "the other one is pinned";
+  EXPECT_THAT(Jobs(), ElementsAre("b/train"));
+}
+
 // ---- places of calls
 
 TEST_F(AgreementPlacesTest, ATenantWhoseRanksHaveAllPlacesGivesSomeUpToAnotherOne) {

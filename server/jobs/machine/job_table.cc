@@ -174,7 +174,7 @@ absl::StatusOr<Job*> JobTable::JobOf(const JobCall& call) {
   if (found == jobs_.end()) {
     RETURN_IF_ERROR(CheckFirst(call.generation));
     Shares::Path share = {call.share.first, call.share.second};
-    RETURN_IF_ERROR(MakeRoom(share));
+    RETURN_IF_ERROR(MakeRoom(share, 1));
     auto made = std::make_unique<Job>();
     Job& job = *made;
     job.name = name;
@@ -190,15 +190,20 @@ absl::StatusOr<Job*> JobTable::JobOf(const JobCall& call) {
     return GenerationOver(call.id, job.generation, call.generation);
   }
   RETURN_IF_ERROR(CheckStep(job, call.generation));
+  // A scope more needs room as a job more does, and it may be this job that gives way.
+  if (context_.job_places.kept_bytes() > kMaxKeptBytes && !job.scopes.contains(call.scope)) {
+    RETURN_IF_ERROR(MakeRoom({call.share.first, call.share.second}, 0));
+    return JobOf(call);
+  }
   if (call.generation > job.generation) BeginGeneration(job, call.generation);
   return &job;
 }
 
 // Jobs that nobody waits for go first: what they agreed on is pinned.
-absl::Status JobTable::MakeRoom(const Shares::Path& newcomer) {
+absl::Status JobTable::MakeRoom(const Shares::Path& newcomer, int64_t new_jobs) {
   const JobPlaces& places = context_.job_places;
   for (int tries = 0; tries <= kJobsTriedForRoom; ++tries) {
-    const bool too_many = jobs() >= context_.limits.max_jobs;
+    const bool too_many = jobs() + new_jobs > context_.limits.max_jobs;
     if (!too_many && places.kept_bytes() <= kMaxKeptBytes) return absl::OkStatus();
     Job* job = too_many ? places.JobGivesWayTo(newcomer) : places.BytesGiveWayTo(newcomer);
     if (job == nullptr) break;

@@ -91,7 +91,8 @@ class JobTable {
   absl::StatusOr<Scope*> ScopeOf(Job& job, const JobCall& call, const CallIds& ids);
   // The call's scope; null if the call has been answered instead.
   Scope* Admit(CallId call, const JobCall& job, const CallIds& ids);
-  absl::Status MakeRoom(const Shares::Path& newcomer);
+  // For so many jobs more, and for what a scope keeps.
+  absl::Status MakeRoom(const Shares::Path& newcomer, int64_t new_jobs);
   // For a call that would wait in this scope where too many do.
   void MakePlace(const RankCame& event, const Scope& scope);
   void Displace(Job& job);

@@ -57,6 +57,7 @@ void Scope::UsePin(const Pin& pin) {
     AnswerAgreed(call, waiting.ranks, ranks_.presented()[waiting.signature].text);
   }
   Settle();
+  KeepBytes(4 * static_cast<int64_t>(agreed_signature_.size()));  // it stands in keys, too
 }
 
 // ---- ranks that agree
