@@ -79,6 +79,11 @@ struct MachineContext {
 
   uint64_t NewId() { return ++last_id; }
   void Do(Action action) { out.rest.push_back(std::move(action)); }
+  void Inform(Note note) { out.notes.push_back(std::move(note)); }
+  void Warn(Note note) {
+    note.warn = true;
+    Inform(std::move(note));
+  }
   void Tell(CallId call, absl::StatusOr<PlanAnswer> answer) {
     out.answers.emplace_back(call, std::move(answer));
   }

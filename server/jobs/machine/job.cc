@@ -50,11 +50,13 @@ JobMemory Job::Memory() const {
   return memory;
 }
 
-std::vector<LogField> AboutScope(const Job& job, const std::string& scope) {
-  return {{"tenant", job.name.first},
-          {"job", job.name.second},
-          {"generation", absl::StrCat(job.generation), true},
-          {"scope", scope}};
+Note NoteOn(const Job& job, const std::string& scope, absl::string_view text,
+            std::vector<LogField> more) {
+  more.insert(more.begin(), {{"tenant", job.name.first},
+                             {"job", job.name.second},
+                             {"generation", absl::StrCat(job.generation), true},
+                             {"scope", scope}});
+  return {.warn = false, .text = text, .fields = std::move(more), .call = {}};
 }
 
 }  // namespace bucketd

@@ -51,7 +51,8 @@ struct Job {
   JobMemory Memory() const;
 };
 
-// What a log line says of a scope.
-std::vector<LogField> AboutScope(const Job& job, const std::string& scope);
+// A line of the log about a scope, and what it says besides which one that is.
+Note NoteOn(const Job& job, const std::string& scope, absl::string_view text,
+            std::vector<LogField> more);
 
 }  // namespace bucketd

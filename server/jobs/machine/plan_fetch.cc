@@ -76,12 +76,8 @@ bool PlanFetch::PinnedPlanHere(const absl::StatusOr<PlanReplyPtr>& reply, bool m
     return true;
   }
   context_.out.counts.push_back(Tally::kPinLost);
-  context_.out.notes.push_back({.warn = true,
-                                .text = "the pinned plan is lost and planned anew",
-                                .fields = {{"job", job_.name.second},
-                                           {"scope", scope_name_},
-                                           {"error", std::string(reply.status().message())}},
-                                .call = {}});
+  context_.Warn(NoteOn(job_, scope_name_, "the pinned plan is lost and planned anew",
+                       {{"error", std::string(reply.status().message())}}));
   return false;
 }
 

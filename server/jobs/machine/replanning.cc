@@ -69,19 +69,15 @@ void PlanFetch::Weighed(const PlansWeighed& event) {
     return;
   }
   const ReplanVerdict& verdict = *event.verdict;
-  std::vector<LogField> about = AboutScope(job_, scope_name_);
-  about.insert(about.end(), {{"profile", std::string(ProfileIdOf(pinned_key_))},
-                             {"now", ProfileId(*request_->profile)},
-                             {"pinned_ms", Milliseconds(verdict.pinned_ps), true},
-                             {"fresh_ms", Milliseconds(verdict.fresh_ps), true},
-                             {"gain_ppm", absl::StrCat(verdict.gain_ppm), true},
-                             {"least_ppm", absl::StrCat(context_.limits.replan_gain_ppm), true}});
   context_.out.counts.push_back(verdict.replace ? ReplanOutcome::kReplaced : ReplanOutcome::kKept);
-  context_.out.notes.push_back(
-      {.warn = false,
-       .text = verdict.replace ? "pinned plan replaced" : "pinned plan kept",
-       .fields = std::move(about),
-       .call = {}});
+  context_.Inform(NoteOn(job_, scope_name_,
+                         verdict.replace ? "pinned plan replaced" : "pinned plan kept",
+                         {{"profile", std::string(ProfileIdOf(pinned_key_))},
+                          {"now", ProfileId(*request_->profile)},
+                          {"pinned_ms", Milliseconds(verdict.pinned_ps), true},
+                          {"fresh_ms", Milliseconds(verdict.fresh_ps), true},
+                          {"gain_ppm", absl::StrCat(verdict.gain_ppm), true},
+                          {"least_ppm", absl::StrCat(context_.limits.replan_gain_ppm), true}}));
   KeepPin();
   if (verdict.replace) result_ = event.fresh;
 }
@@ -95,15 +91,8 @@ void PlanFetch::KeepPin() {
 void PlanFetch::KeepPin(ReplanOutcome outcome, absl::string_view why) {
   KeepPin();
   context_.out.counts.push_back(outcome);
-  context_.out.notes.push_back({.warn = false,
-                                .text = "pinned plan kept",
-                                .fields = {{"tenant", job_.name.first},
-                                           {"job", job_.name.second},
-                                           {"generation", absl::StrCat(job_.generation), true},
-                                           {"scope", scope_name_},
-                                           {"outcome", std::string(Name(outcome))},
-                                           {"why", std::string(why)}},
-                                .call = {}});
+  context_.Inform(NoteOn(job_, scope_name_, "pinned plan kept",
+                         {{"outcome", std::string(Name(outcome))}, {"why", std::string(why)}}));
 }
 
 void PlanFetch::LimitReplan(SteadyTime deadline) {

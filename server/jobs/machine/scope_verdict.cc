@@ -19,12 +19,8 @@ void Scope::Handle(const ScopeLoaded& event) {
       event.memory.ok() ? event.pin : event.memory.status();
   if (!pin.ok()) {
     context_.out.counts.push_back(Tally::kPinUnread);
-    context_.out.notes.push_back({.warn = true,
-                                  .text = "it is unknown whether there is a pin",
-                                  .fields = {{"job", job_.name.second},
-                                             {"scope", name_},
-                                             {"error", std::string(pin.status().message())}},
-                                  .call = {}});
+    context_.Warn(NoteOn(job_, name_, "it is unknown whether there is a pin",
+                         {{"error", std::string(pin.status().message())}}));
   }
   if (job_.unplanned.has_value()) {
     if (job_.unplanned_is_stored) AnswerUnplanned();
@@ -101,13 +97,14 @@ void Scope::KeptLate(const absl::StatusOr<StandingPin>& standing) {
                     : absl::IsAborted(standing.status()) || absl::IsCancelled(standing.status());
   if (!standing.ok() && !is_otherwise) return;
   awaits_pin_ = false;
-  std::vector<LogField> about = AboutScope(job_, name_);
-  context_.out.notes.push_back(
-      {.warn = is_otherwise,
-       .text = is_otherwise ? "another server has kept otherwise what was agreed on without a pin"
-                            : "what was agreed on without a pin has one",
-       .fields = std::move(about),
-       .call = call_});
+  Note note =
+      NoteOn(job_, name_,
+             is_otherwise ? "another server has kept otherwise what was agreed on without a pin"
+                          : "what was agreed on without a pin has one",
+             {});
+  note.warn = is_otherwise;
+  note.call = call_;
+  context_.Inform(std::move(note));
   over_ = is_otherwise && doubted_;
   if (is_otherwise) return;
   doubted_ = false;
@@ -139,13 +136,8 @@ bool Scope::UseStanding(const absl::StatusOr<StandingPin>& standing) {
          AgreementOutcome::kDiffer, false);
     return false;
   }
-  context_.out.notes.push_back({.warn = false,
-                                .text = "another server was first with a pin",
-                                .fields = {{"tenant", job_.name.first},
-                                           {"job", job_.name.second},
-                                           {"scope", name_},
-                                           {"plan", ToHex(standing->pin.plan_sha256)}},
-                                .call = {}});
+  context_.Inform(NoteOn(job_, name_, "another server was first with a pin",
+                         {{"plan", ToHex(standing->pin.plan_sha256)}}));
   agreed_ = standing->pin;
   agreed_signature_ = signature;
   reply_ = standing->reply;
@@ -172,13 +164,8 @@ void Scope::Agree(const absl::Status& stored) {
   if (!stored.ok()) {
     awaits_pin_ = ReasonOf(stored) != ReasonName(Reason::kQuotaUsedUp);
     context_.out.counts.push_back(awaits_pin_ ? Tally::kUnpinnedStore : Tally::kUnpinnedQuota);
-    context_.out.notes.push_back({.warn = true,
-                                  .text = "agreed without a pin",
-                                  .fields = {{"tenant", job_.name.first},
-                                             {"job", job_.name.second},
-                                             {"scope", name_},
-                                             {"error", std::string(stored.message())}},
-                                  .call = {}});
+    context_.Warn(
+        NoteOn(job_, name_, "agreed without a pin", {{"error", std::string(stored.message())}}));
   }
   context_.out.counts.push_back(ScopeEnded{AgreementOutcome::kAgreed, seconds()});
   const bool computed = outcome_ == PlanOutcome::kComputed;
@@ -213,15 +200,13 @@ void Scope::AnswerAgreed(CallId call, absl::Span<const uint32_t> ranks,
 
 void Scope::Fail(const absl::Status& verdict, AgreementOutcome outcome, bool transient) {
   context_.out.counts.push_back(ScopeEnded{outcome, seconds()});
-  std::vector<LogField> about = AboutScope(job_, name_);
-  about.insert(about.end(), {{"ranks", absl::StrCat(ranks_.ranks(), "/", size_)},
-                             {"reason", ReasonOf(verdict)},
-                             {"error", std::string(verdict.message())}});
-  context_.out.notes.push_back(
-      {.warn = outcome == AgreementOutcome::kDiffer || outcome == AgreementOutcome::kMissing,
-       .text = "no agreement",
-       .fields = std::move(about),
-       .call = call_});
+  Note note = NoteOn(job_, name_, "no agreement",
+                     {{"ranks", absl::StrCat(ranks_.ranks(), "/", size_)},
+                      {"reason", ReasonOf(verdict)},
+                      {"error", std::string(verdict.message())}});
+  note.warn = outcome == AgreementOutcome::kDiffer || outcome == AgreementOutcome::kMissing;
+  note.call = call_;
+  context_.Inform(std::move(note));
   for (const uint32_t rank : ranks_.Present()) told_.insert(rank);
   AnswerAll(verdict);
   GiveUpFetches();
