@@ -39,16 +39,13 @@ std::string VersionKey(absl::string_view name, int32_t version) {
 
 // Calls `take` with every record whose key begins with `prefix`.
 template <typename Take>
-absl::Status ForEachRecord(Store& store, absl::string_view prefix, Take take) {
-  std::string after;
-  for (;;) {
-    absl::StatusOr<std::vector<Record>> page =
-        store.ListRecords(Shelf::kProfiles, prefix, after, kProfilePage);
-    if (!page.ok()) return WithReason(Reason::kStoreUnavailable, page.status());
-    if (page->empty()) return absl::OkStatus();  // a short one lacks what is damaged
-    for (const Record& record : *page) take(record);
-    after = page->back().key;
-  }
+absl::Status ForEachRecord(Store& store, absl::string_view prefix, const Take& take) {
+  const absl::Status read =
+      store.ForEachRecord(Shelf::kProfiles, prefix, kProfilePage, [&](const Record& record) {
+        take(record);
+        return absl::OkStatus();
+      });
+  return read.ok() ? read : WithReason(Reason::kStoreUnavailable, read);
 }
 
 absl::Status Written(const absl::Status& put) {

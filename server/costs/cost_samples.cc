@@ -1,7 +1,6 @@
 #include "server/costs/cost_samples.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -82,14 +81,12 @@ absl::Status CostSamples::Load() {
 absl::Status CostSamples::ReadAll() {
   const absl::StatusOr<int64_t> version = store_.Version();
   std::vector<Record> records;
-  std::string after;
-  for (;;) {
-    auto page = store_.ListRecords(Shelf::kCostSamples, "", after, kSamplePage);
-    if (!page.ok()) return WithReason(Reason::kStoreUnavailable, page.status());
-    if (page->empty()) break;  // one that is merely short lacks what is damaged
-    std::move(page->begin(), page->end(), std::back_inserter(records));
-    after = records.back().key;
-  }
+  const absl::Status listed =
+      store_.ForEachRecord(Shelf::kCostSamples, "", kSamplePage, [&](const Record& record) {
+        records.push_back(record);
+        return absl::OkStatus();
+      });
+  if (!listed.ok()) return WithReason(Reason::kStoreUnavailable, listed);
   held_.clear();
   read_.clear();
   total_ = 0;

@@ -257,19 +257,15 @@ absl::StatusOr<bool> Pins::ExtendRecord(const std::string& key, const std::strin
 absl::StatusOr<int64_t> Pins::Extend(absl::string_view tenant, absl::string_view job,
                                      WallTime expires, const Actor& by) {
   const absl::MutexLock writing(&writing_.Of(tenant));
+  const std::string prefix = JobPrefix(tenant, job);
   int64_t pins = 0;
-  std::string after;
-  while (true) {
-    ASSIGN_OR_RETURN(const std::vector<Record> page,
-                     store_.ListRecords(Shelf::kPins, JobPrefix(tenant, job), after, kPage));
-    if (page.empty()) return pins;
-    for (const Record& record : page) {
-      ASSIGN_OR_RETURN(const bool kept,
-                       ExtendRecord(record.key, JobPrefix(tenant, job), expires, by));
-      pins += kept && IsPin(record.key) ? 1 : 0;
-    }
-    after = page.back().key;
-  }
+  RETURN_IF_ERROR(
+      store_.ForEachRecord(Shelf::kPins, prefix, kPage, [&](const Record& record) -> absl::Status {
+        ASSIGN_OR_RETURN(const bool kept, ExtendRecord(record.key, prefix, expires, by));
+        pins += kept && IsPin(record.key) ? 1 : 0;
+        return absl::OkStatus();
+      }));
+  return pins;
 }
 
 absl::StatusOr<int64_t> Pins::Release(absl::string_view tenant, absl::string_view job,

@@ -48,17 +48,10 @@ absl::Status Pins::Sweep() {
     const absl::MutexLock lock(&mutex_);
     unseen = index_.expiries();
   }
-  std::string after;
-  while (true) {
-    ASSIGN_OR_RETURN(const std::vector<Record> page,
-                     store_.ListRecords(Shelf::kPins, "", after, kPage));
-    if (page.empty()) break;
-    for (const Record& record : page) {
-      unseen.erase(record.key);
-      RETURN_IF_ERROR(SweepRecord(record));
-    }
-    after = page.back().key;
-  }
+  RETURN_IF_ERROR(store_.ForEachRecord(Shelf::kPins, "", kPage, [&](const Record& record) {
+    unseen.erase(record.key);
+    return SweepRecord(record);
+  }));
   for (const auto& [key, expires] : unseen) Forget(key, expires);  // released by another server
   return absl::OkStatus();
 }
@@ -134,18 +127,13 @@ bool Pins::CountIfDue(absl::string_view tenant, bool has_room) {
 
 void Pins::CountAgain(const std::string& prefix) {
   std::map<std::string, Kept> there;
-  std::string after;
-  while (true) {
-    const absl::StatusOr<std::vector<Record>> page =
-        store_.ListRecords(Shelf::kPins, prefix, after, kPage);
-    if (!page.ok()) return;  // what was known counts; the error is counted and logged by the store
-    if (page->empty()) break;
-    for (const Record& record : *page) {
-      const std::optional<Kept> kept = KeptBy(record);
-      if (kept.has_value() && kept->expires > WallNow()) there.emplace(record.key, *kept);
-    }
-    after = page->back().key;
-  }
+  const absl::Status listed =
+      store_.ForEachRecord(Shelf::kPins, prefix, kPage, [&](const Record& record) {
+        const std::optional<Kept> kept = KeptBy(record);
+        if (kept.has_value() && kept->expires > WallNow()) there.emplace(record.key, *kept);
+        return absl::OkStatus();
+      });
+  if (!listed.ok()) return;  // what was known counts; the error is counted and logged by the store
   const absl::MutexLock lock(&mutex_);
   EraseAll(prefix);
   for (const auto& [key, kept] : there) index_.Put(key, kept.expires, kept.ranks);
@@ -200,15 +188,11 @@ bool Pins::IsAsCounted(const Record& record) const {
 absl::Status Pins::Displace(const std::string& prefix) {
   std::vector<Record> records;
   bool is_unused = true;
-  std::string after;
-  while (is_unused) {
-    ASSIGN_OR_RETURN(const std::vector<Record> page,
-                     store_.ListRecords(Shelf::kPins, prefix, after, kPage));
-    if (page.empty()) break;
-    for (const Record& record : page) is_unused = is_unused && IsAsCounted(record);
-    after = page.back().key;
-    records.insert(records.end(), page.begin(), page.end());
-  }
+  RETURN_IF_ERROR(store_.ForEachRecord(Shelf::kPins, prefix, kPage, [&](const Record& record) {
+    is_unused = is_unused && IsAsCounted(record);
+    records.push_back(record);
+    return absl::OkStatus();
+  }));
   for (size_t i = 0; is_unused && i < records.size(); ++i) {
     const absl::Status gone = EraseRecord(records[i], "displace", ServerItself());
     is_unused = !absl::IsAborted(gone);

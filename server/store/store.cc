@@ -28,6 +28,17 @@ absl::StatusOr<Standing> Store::PutIfAbsent(Shelf shelf, absl::string_view key,
   return stands;
 }
 
+absl::Status Store::ForEachRecord(Shelf shelf, absl::string_view prefix, int32_t page,
+                                  absl::FunctionRef<absl::Status(const Record&)> see) {
+  std::string after;
+  while (true) {
+    ASSIGN_OR_RETURN(const std::vector<Record> records, ListRecords(shelf, prefix, after, page));
+    if (records.empty()) return absl::OkStatus();  // one that is merely short lacks what is damaged
+    for (const Record& record : records) RETURN_IF_ERROR(see(record));
+    after = records.back().key;
+  }
+}
+
 void Store::Fill(ReadBehind& behind) {
   if (!behind.plan_key.empty()) behind.plan = GetPlan(behind.plan_key);
   if (!behind.names.empty()) behind.values = GetRecords(behind.names);

@@ -203,6 +203,9 @@ class Store {
   virtual absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
                                                           absl::string_view after,
                                                           int32_t limit) = 0;
+  // All of them, by pages of so many. Another status than OK ends it, and is what it returns.
+  absl::Status ForEachRecord(Shelf shelf, absl::string_view prefix, int32_t page,
+                             absl::FunctionRef<absl::Status(const Record&)> see);
 
   // The most recently used first, at most `limit`.
   virtual absl::StatusOr<std::vector<StoredPlan>> ListPlans(const PlanSelection& selection,
