@@ -283,7 +283,7 @@ void AddGivenUp(const v1::GivenUp& g, Html& html) {
   row("groups of agents", g.groups(), "their peer or tenant had most places");
   row("pins of jobs", g.jobs(), "those of the fewest ranks, where max-pins-per-tenant was used up");
   row("computations without callers", g.abandoned(), "nobody waited for them any more");
-  row("connections", g.connections(), "they flooded the server with frames");
+  row("connections", g.connections(), "they flooded the server, or were more than it takes");
   html << "</table>\n";
 }
 

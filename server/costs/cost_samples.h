@@ -10,7 +10,7 @@
 // that a report came from (host.h), since nobody chooses either at will; on a unix socket, where
 // its permissions say who may speak, the host that the report names.
 //
-// Thread-safe. Every call but the first two may block on the store: never on a gRPC thread.
+// Thread-safe. Every call but the constructor may block on the store: never on a gRPC thread.
 #pragma once
 
 #include <cstdint>
