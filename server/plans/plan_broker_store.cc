@@ -95,9 +95,7 @@ PlanBroker::Claim PlanBroker::ClaimPlan(const PlanRequest& request,
 }
 
 void PlanBroker::WaitForOther(const std::shared_ptr<const PlanRequest>& request, Answers& answers) {
-  Flight& flight = *flights_.find(request->key)->second;
-  if (!flight.callers.empty()) AnswerLookers(flight, absl::OkStatus(), answers);
-  if (!flights_.contains(request->key)) return;
+  AnswerLookers(*flights_.find(request->key)->second, absl::OkStatus(), answers);
   parts_.timers.Schedule(Clock::now() + kLookAgain, [this, request] { LookAgain(request); });
 }
 
