@@ -68,13 +68,6 @@ void FillHealth(const StoreHealth& health, v1::StoreStatus& to) {
   if (health.writing.has_value()) FillTrouble(*health.writing, *to.mutable_writing());
 }
 
-absl::StatusOr<int32_t> Limit(int32_t asked, int32_t by_default) {
-  if (asked == 0) return by_default;
-  if (asked > 0 && asked <= kMaxListed) return asked;
-  return Malformed(
-      absl::StrCat("limit: ", asked, ", expected 1 to ", kMaxListed, ", or 0 for ", by_default));
-}
-
 absl::Status CheckPinnedJob(const std::string& tenant, const std::string& job) {
   RETURN_IF_ERROR(CheckTenant(tenant));
   if (job.empty()) return Malformed("job_id: a job has a name");
@@ -82,6 +75,13 @@ absl::Status CheckPinnedJob(const std::string& tenant, const std::string& job) {
 }
 
 }  // namespace
+
+absl::StatusOr<int32_t> ListLimit(int32_t asked, int32_t by_default) {
+  if (asked == 0) return by_default;
+  if (asked > 0 && asked <= kMaxListed) return asked;
+  return Malformed(
+      absl::StrCat("limit: ", asked, ", expected 1 to ", kMaxListed, ", or 0 for ", by_default));
+}
 
 std::string PlanKeyField(absl::string_view key, absl::string_view name) {
   const std::string begin = absl::StrCat(name, "=");
@@ -226,7 +226,7 @@ v1::GetStatusResponse Admin::GetStatus() const {
 
 absl::StatusOr<v1::ListJobsResponse> Admin::ListJobs(const v1::ListJobsRequest& request) const {
   v1::ShowJobsRequest asked;
-  ASSIGN_OR_RETURN(const int32_t limit, Limit(request.limit(), 1000));
+  ASSIGN_OR_RETURN(const int32_t limit, ListLimit(request.limit(), 1000));
   asked.set_limit(limit);
   if (request.has_tenant()) asked.set_tenant(request.tenant());
   asked.set_id(request.id());
@@ -274,8 +274,7 @@ absl::StatusOr<v1::SetPlanningResponse> Admin::SetPlanning(const v1::SetPlanning
     return Malformed("why: say why planning is switched off; every trainer will log it");
   }
   const absl::Status set = parts_.planning.Set(request.enabled(), request.why(), by);
-  if (set.code() == absl::StatusCode::kInvalidArgument) return Malformed(set.message());
-  if (!set.ok()) return WithReason(Reason::kStoreUnavailable, set);
+  if (!set.ok()) return Malformed(set.message());
   v1::SetPlanningResponse response;
   FillPlanning(parts_.planning.Get(), *response.mutable_planning());
   return response;

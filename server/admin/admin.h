@@ -28,6 +28,9 @@ namespace bucketd {
 // The most lines that an answer with a limit has.
 inline constexpr int32_t kMaxListed = 10'000;
 
+// `asked`, or the usual number for 0; REQUEST_MALFORMED.
+absl::StatusOr<int32_t> ListLimit(int32_t asked, int32_t by_default);
+
 // What the other replicas of this server have, as far as they answer.
 struct JobsElsewhere {
   std::vector<v1::JobStatus> jobs;

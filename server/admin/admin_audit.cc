@@ -2,25 +2,14 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
 #include "passes/base/status_macros.h"
 #include "server/admin/admin.h"
 #include "server/base/errors.h"
 
 namespace bucketd {
-namespace {
-
-constexpr int32_t kUsual = 100;
-
-}  // namespace
 
 absl::StatusOr<v1::ListAuditResponse> Admin::ListAudit(const v1::ListAuditRequest& request) const {
-  const int32_t limit = request.limit() == 0 ? kUsual : request.limit();
-  if (limit < 1 || limit > kMaxListed) {
-    return MakeError(Reason::kRequestMalformed,
-                     absl::StrCat("limit: ", limit, ", expected 1 to ", kMaxListed));
-  }
+  ASSIGN_OR_RETURN(const int32_t limit, ListLimit(request.limit(), 100));
   v1::ListAuditResponse response;
   AuditSelection selection;
   if (request.has_tenant()) selection.tenant = request.tenant();

@@ -144,11 +144,7 @@ absl::StatusOr<int64_t> EvictStored(Store& store, const v1::PlanSelection& selec
 
 absl::StatusOr<v1::ListPlansResponse> Admin::ListPlans(const v1::ListPlansRequest& request) const {
   RETURN_IF_ERROR(Check(request.selection()));
-  const int32_t limit = request.limit() == 0 ? 100 : request.limit();
-  if (limit < 1 || limit > kMaxListed) {
-    return MakeError(Reason::kRequestMalformed,
-                     absl::StrCat("limit: ", limit, ", expected 1 to ", kMaxListed));
-  }
+  ASSIGN_OR_RETURN(const int32_t limit, ListLimit(request.limit(), 100));
   ASSIGN_OR_RETURN(const std::vector<StoredPlan> stored,
                    InStore(parts_.store, request.selection(), limit + 1));
   absl::flat_hash_set<absl::string_view> stored_keys;
