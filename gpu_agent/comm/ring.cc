@@ -11,22 +11,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include "gpu_agent/comm/ring_transfer.h"
 #include "gpu_agent/device/host_device.h"
+#include "gpu_agent/device/steady.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
-namespace {
-
-// Of a timeout, so that the clock can count there.
-constexpr absl::Duration kLongest = absl::Hours(24 * 365);
-
-}  // namespace
-
 class RingCommunicator::Core {
  public:
   Core(RingPeers peers, const RingOptions& options, Fd wake)
@@ -56,20 +49,17 @@ class RingCommunicator::Core {
     return health();
   }
 
-  absl::Status Watch(absl::Time deadline) {
+  absl::Status Watch(SteadyTime deadline) {
     pollfd waits[] = {{.fd = links_.wake.get(), .events = POLLIN, .revents = 0},
                       {.fd = links_.from.get(), .events = POLLRDHUP, .revents = 0},
                       {.fd = links_.to.get(), .events = POLLRDHUP, .revents = 0}};
     for (;;) {
       RETURN_IF_ERROR(health());
-      const absl::Duration left =
-          std::clamp(deadline - absl::Now(), absl::ZeroDuration(), absl::Hours(1));
-      const auto milliseconds = absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1)));
-      const int ready = poll(waits, std::size(waits), static_cast<int>(milliseconds));
+      const int ready = poll(waits, std::size(waits), MillisecondsUntil(deadline));
       if (ready > 0 && waits[0].revents != 0) return health();
       if (ready > 0 && waits[1].revents != 0) return NeighbourGone(links_, RingSide::kIn, 0);
       if (ready > 0 && waits[2].revents != 0) return NeighbourGone(links_, RingSide::kOut, 0);
-      if (ready == 0 && absl::Now() >= deadline) return health();
+      if (ready == 0 && SteadyNow() >= deadline) return health();
     }
   }
 
@@ -86,9 +76,7 @@ class RingCommunicator::Core {
 
  private:
   absl::Status Transfer(absl::Span<const Collective> group) {
-    const auto timeout = absl::ToChronoNanoseconds(std::min(options_.timeout, kLongest));
-    const auto deadline = RingTransfer::Clock::now() + timeout;
-    return RingTransfer(links_, group, options_.max_segment, deadline).Run();
+    return RingTransfer(links_, group, options_.max_segment, SteadyIn(options_.timeout)).Run();
   }
 
   static absl::Status Copy(absl::Span<const Collective> group) {
@@ -151,7 +139,7 @@ std::string RingCommunicator::ToString() const { return core_->ToString(); }
 absl::Status RingCommunicator::health() const { return core_->health(); }
 void RingCommunicator::Abort(const std::string& why) { core_->Fail(absl::AbortedError(why)); }
 absl::Status RingCommunicator::WatchNeighbours(absl::Time deadline) {
-  return core_->Watch(deadline);
+  return core_->Watch(SteadyAt(deadline));
 }
 
 }  // namespace bucketd::agent

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
 #include "gpu_agent/comm/endpoint.h"
+#include "gpu_agent/device/steady.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
@@ -66,12 +66,15 @@ int Telling(const absl::Status& status) {
 class Connector {
  public:
   Connector(const RingConnectOptions& options, std::string local_address, Rendezvous& rendezvous)
-      : options_(options), local_address_(std::move(local_address)), rendezvous_(rendezvous) {}
+      : options_(options),
+        deadline_(SteadyAt(options.deadline)),
+        local_address_(std::move(local_address)),
+        rendezvous_(rendezvous) {}
 
   absl::StatusOr<RingPeers> Run(const Listener& listener) {
     while (!left_ || !right_) {
-      const absl::Time now = absl::Now();
-      if (now >= options_.deadline) return GaveUp();
+      const SteadyTime now = SteadyNow();
+      if (now >= deadline_) return GaveUp();
       DropSlowCallers(now);
       if (!right_ && right_dial_ == nullptr && now >= dial_at_) RETURN_IF_ERROR(DialRight());
       Sleep(listener);
@@ -89,7 +92,7 @@ class Connector {
  private:
   struct Caller {
     Handshake handshake;
-    absl::Time until;
+    SteadyTime until;
   };
 
   int left_rank() const {
@@ -108,7 +111,7 @@ class Connector {
     }
     right_dial_ = std::make_unique<Handshake>(*std::move(fd), Handshake::Role::kClient,
                                               options_.self, right_rank(), options_.token);
-    dial_until_ = absl::Now() + kCallerTime;
+    dial_until_ = SteadyIn(kCallerTime);
     return AdvanceDial();
   }
 
@@ -120,14 +123,14 @@ class Connector {
   void DialAgain(const absl::Status& why) {
     Note(why);
     right_dial_.reset();
-    dial_at_ = absl::Now() + pause_;
+    dial_at_ = SteadyIn(pause_);
     pause_ = std::min(2 * pause_, kLongestPause);
   }
 
   absl::Status AdvanceDial() {
     switch (right_dial_->Advance()) {
       case Verdict::kPending:
-        if (absl::Now() >= dial_until_) {
+        if (SteadyNow() >= dial_until_) {
           DialAgain(
               absl::UnavailableError(absl::StrCat("rank ", right_rank(), " does not answer")));
         }
@@ -159,7 +162,7 @@ class Connector {
       if (callers_.size() == kMaxCallers) callers_.pop_front();
       callers_.push_back({Handshake(*std::move(fd), Handshake::Role::kServer, options_.self,
                                     left_rank(), options_.token),
-                          absl::Now() + kCallerTime});
+                          SteadyIn(kCallerTime)});
     }
     for (auto caller = callers_.begin(); caller != callers_.end() && !left_;) {
       const Verdict verdict = caller->handshake.Advance();
@@ -175,13 +178,13 @@ class Connector {
     return absl::OkStatus();
   }
 
-  void DropSlowCallers(absl::Time now) {
+  void DropSlowCallers(SteadyTime now) {
     while (!callers_.empty() && callers_.front().until <= now) callers_.pop_front();
   }
 
   void Sleep(const Listener& listener) const {
     std::vector<pollfd> waits;
-    absl::Time until = options_.deadline;
+    SteadyTime until = deadline_;
     if (!left_) waits.push_back({.fd = listener.fd(), .events = POLLIN, .revents = 0});
     for (const Caller& caller : callers_) {
       waits.push_back(
@@ -196,10 +199,7 @@ class Connector {
     } else if (left_) {
       return;
     }
-    const absl::Duration left =
-        std::clamp(until - absl::Now(), absl::ZeroDuration(), absl::Hours(1));
-    poll(waits.data(), waits.size(),
-         static_cast<int>(absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1)))));
+    poll(waits.data(), waits.size(), MillisecondsUntil(until));
   }
 
   absl::Status GaveUp() const {
@@ -218,14 +218,15 @@ class Connector {
   }
 
   const RingConnectOptions& options_;
+  const SteadyTime deadline_;
   const std::string local_address_;
   Rendezvous& rendezvous_;
   Fd left_;
   Fd right_;
   std::list<Caller> callers_;  // by age
   std::unique_ptr<Handshake> right_dial_;
-  absl::Time dial_until_ = absl::InfiniteFuture();
-  absl::Time dial_at_ = absl::InfinitePast();
+  SteadyTime dial_until_;  // where it is in a handshake
+  SteadyTime dial_at_;     // where it is in none
   absl::Duration pause_ = kFirstPause;
   absl::Status told_;  // why nobody came so far
 };

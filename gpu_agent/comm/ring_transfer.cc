@@ -37,7 +37,7 @@ absl::Status NeighbourGone(const RingLinks& links, RingSide side, int error) {
 }
 
 RingTransfer::RingTransfer(RingLinks& links, absl::Span<const Collective> group,
-                           int64_t max_segment, Clock::time_point deadline)
+                           int64_t max_segment, SteadyTime deadline)
     : links_(links),
       group_(group),
       schedule_(group, links.rank, links.size, links.order, max_segment),
@@ -223,10 +223,10 @@ absl::Status RingTransfer::Sleep() {
     waits[2].fd = links_.to.get();
     if (Sendable(outgoing_) > 0) waits[2].events = POLLOUT;
   }
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now()).count();
-  const int ready = poll(waits, 3, static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30)));
+  const bool over = SteadyNow() >= deadline_;
+  const int ready = poll(waits, 3, MillisecondsUntil(deadline_));
   if (waits[0].revents != 0) return links_.health.status();
-  if (ready == 0 && left <= 0) return Late();
+  if (ready == 0 && over) return Late();
   if (ready > 0 && (waits[2].revents & (POLLERR | POLLHUP)) != 0) return Gone(Side::kOut, 0);
   return absl::OkStatus();
 }

@@ -7,7 +7,6 @@
 // byte; its right neighbour, which has sent at least as much, may receive everything up to there.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -21,6 +20,7 @@
 #include "gpu_agent/comm/health.h"
 #include "gpu_agent/comm/ring_schedule.h"
 #include "gpu_agent/comm/socket.h"
+#include "gpu_agent/device/steady.h"
 
 namespace bucketd::agent {
 
@@ -49,11 +49,9 @@ absl::Status NeighbourGone(const RingLinks& links, RingSide side, int error);
 
 class RingTransfer {
  public:
-  using Clock = std::chrono::steady_clock;
-
   // REQUIRES: a valid group and size >= 2.
   RingTransfer(RingLinks& links, absl::Span<const Collective> group, int64_t max_segment,
-               Clock::time_point deadline);
+               SteadyTime deadline);
 
   // Until everything is sent and received. UNAVAILABLE names the neighbour that went away,
   // DEADLINE_EXCEEDED the one that was waited for; the links' health if that is not OK.
@@ -89,7 +87,7 @@ class RingTransfer {
   RingLinks& links_;
   absl::Span<const Collective> group_;
   RingSchedule schedule_;
-  Clock::time_point deadline_;
+  SteadyTime deadline_;
   Walk outgoing_;
   Walk incoming_;
   // All-gathers' own parts, copied while there is nothing else to do.

@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "spdlog/spdlog.h"
 
+#include "gpu_agent/device/steady.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
@@ -142,10 +143,10 @@ absl::Status Daemon::RunEpoch() {
 }
 
 absl::Status Daemon::Rest(Group& group) {
-  const absl::Time until = absl::Now() + options_.probe_every;
-  if (options_.busy == nullptr) return group.WaitUntil(until);
-  while (absl::Now() < until) {
-    RETURN_IF_ERROR(group.WaitUntil(std::min(until, absl::Now() + kLook)));
+  const SteadyTime until = SteadyIn(options_.probe_every);
+  if (options_.busy == nullptr) return group.WaitUntil(WallTime(until));
+  while (SteadyNow() < until) {
+    RETURN_IF_ERROR(group.WaitUntil(WallTime(std::min(until, SteadyIn(kLook)))));
     RETURN_IF_ERROR(GiveWay());
   }
   return absl::OkStatus();

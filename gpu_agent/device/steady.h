@@ -23,6 +23,14 @@ inline SteadyTime SteadyIn(absl::Duration left) {
 
 inline SteadyTime SteadyAt(absl::Time deadline) { return SteadyIn(deadline - absl::Now()); }
 
+// For poll: rounded up, and at most an hour, so that it may be asked again.
+inline int MillisecondsUntil(SteadyTime time) {
+  using std::chrono::milliseconds;
+  const milliseconds left = std::chrono::ceil<milliseconds>(time - SteadyNow());
+  return static_cast<int>(
+      std::clamp(left, milliseconds(0), milliseconds(std::chrono::hours(1))).count());
+}
+
 // What to tell whoever takes a time of the wall clock.
 inline absl::Time WallTime(SteadyTime time) {
   return absl::Now() + absl::FromChrono(time - SteadyNow());

@@ -28,6 +28,7 @@
 #include "absl/types/span.h"
 
 #include "gpu_agent/comm/communicator.h"
+#include "gpu_agent/device/steady.h"
 #include "gpu_agent/device/stream.h"
 #include "gpu_agent/exec/binding.h"
 #include "gpu_agent/exec/copier.h"
@@ -158,7 +159,7 @@ class Executor {
   Executor(Device& device, Copier& copier, Program program, const ExecutorOptions& options);
   absl::Status Open(std::vector<Channel> channels);
   absl::Status TakeArena();
-  absl::StatusOr<bool> Register(Lane& lane, absl::Time deadline);
+  absl::StatusOr<bool> Register(Lane& lane, SteadyTime deadline);
   absl::Status Enter(uint64_t capture);
   absl::StatusOr<TicketPtr> NewTicket(int32_t bucket, const Payload& payload);
   int RankIn(int32_t bucket) const;

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
+#include "gpu_agent/device/steady.h"
 #include "gpu_agent/exec/agreement.h"
 #include "gpu_agent/exec/executor.h"
 #include "passes/base/status_macros.h"
@@ -55,13 +55,13 @@ absl::Status Executor::Open(std::vector<Channel> channels) {
   ASSIGN_OR_RETURN(pack_, device_.NewStream("pack"));
   ASSIGN_OR_RETURN(unpack_, device_.NewStream("unpack"));
   RETURN_IF_ERROR(TakeArena());
-  const absl::Time deadline = absl::Now() + options_.timeout;
+  const SteadyTime deadline = SteadyIn(options_.timeout);
   bool registered = memory_ != nullptr;
   for (const std::unique_ptr<Lane>& lane : lanes_) {
     if (options_.compared) continue;
     RETURN_IF_ERROR(Agree(*lane->channel.communicator,
                           NameOf(lane->channel.mesh_dim, lane->channel.lane), program_.digest,
-                          options_.epoch, deadline));
+                          options_.epoch, WallTime(deadline)));
     // What one lane refuses costs the others no time.
     if (registered) {
       ASSIGN_OR_RETURN(registered, Register(*lane, deadline));
@@ -91,10 +91,11 @@ absl::Status Executor::TakeArena() {
 
 // All ranks of a collective have registered memory, or none has and this is false. Agreed plans
 // have it of one size.
-absl::StatusOr<bool> Executor::Register(Lane& lane, absl::Time deadline) {
+absl::StatusOr<bool> Executor::Register(Lane& lane, SteadyTime deadline) {
   Communicator& communicator = *lane.channel.communicator;
   const absl::Status registered = communicator.Register(memory_->data(), memory_->bytes());
-  ASSIGN_OR_RETURN(const bool everywhere, OnAllRanks(communicator, registered.ok(), deadline));
+  ASSIGN_OR_RETURN(const bool everywhere,
+                   OnAllRanks(communicator, registered.ok(), WallTime(deadline)));
   if (everywhere) return true;
   std::fprintf(
       stderr, "bucket executor: %s runs without registered memory: %s\n",
@@ -102,9 +103,10 @@ absl::StatusOr<bool> Executor::Register(Lane& lane, absl::Time deadline) {
       registered.ok() ? "another rank's was refused" : std::string(registered.message()).c_str());
   // NCCL answers late: then the communicator of the rank that was refused is gone, and those of
   // peers that waited for it.
-  ASSIGN_OR_RETURN(const bool live, OnAllRanks(communicator, communicator.health().ok(), deadline));
+  ASSIGN_OR_RETURN(const bool live,
+                   OnAllRanks(communicator, communicator.health().ok(), WallTime(deadline)));
   if (!live) {
-    RETURN_IF_ERROR(communicator.Renew(deadline));
+    RETURN_IF_ERROR(communicator.Renew(WallTime(deadline)));
   } else if (registered.ok()) {
     RETURN_IF_ERROR(communicator.Deregister(memory_->data()));
   }

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
 #include "gpu_agent/comm/ring_connect.h"
 #include "gpu_agent/device/host_device.h"
+#include "gpu_agent/device/steady.h"
 #include "gpu_agent/exec/host_copier.h"
 #include "gpu_agent/library/handle.h"
 #include "passes/base/status_macros.h"
@@ -67,7 +67,7 @@ absl::Status Check(const bucket_executor_options& options) {
 
 absl::StatusOr<std::unique_ptr<Communicator>> JoinRing(const bucket_executor_options& options,
                                                        const bucket_channel& channel,
-                                                       absl::Time deadline) {
+                                                       SteadyTime deadline) {
   const std::string folder = absl::StrCat(options.folder, "/", channel.group, ".", channel.lane);
   ASSIGN_OR_RETURN(const auto rendezvous, FolderRendezvous::Open(folder));
   RingConnectOptions connect;
@@ -77,7 +77,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinRing(const bucket_executor_opt
                   .size = channel.size};
   connect.token = options.token;
   connect.unix_folder = folder;
-  connect.deadline = deadline;
+  connect.deadline = WallTime(deadline);
   ASSIGN_OR_RETURN(RingPeers peers, ConnectRing(connect, *rendezvous));
   RingOptions ring;
   ring.timeout = absl::Seconds(options.timeout_seconds);
@@ -173,7 +173,7 @@ absl::StatusOr<std::unique_ptr<bucket_executor>> OpenExecutor(
   how.timeout = absl::Seconds(options.timeout_seconds);
   how.epoch = options.epoch;
   if (options.ends_process != 0) how.ends = EndProcess;
-  const absl::Time deadline = absl::Now() + how.timeout;
+  const SteadyTime deadline = SteadyIn(how.timeout);
   auto opened = std::make_unique<bucket_executor>();
   const bool on_gpu = options.device >= 0;
   absl::Status taken = TakeDevice(options.device, gpus, *opened);

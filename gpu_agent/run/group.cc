@@ -13,6 +13,7 @@
 #include "gpu_agent/comm/rendezvous.h"
 #include "gpu_agent/comm/ring.h"
 #include "gpu_agent/comm/ring_connect.h"
+#include "gpu_agent/device/steady.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
@@ -164,7 +165,7 @@ absl::Status Group::WaitUntil(absl::Time time) {
 
 bool Group::PauseUntil(absl::Time time) {
   std::unique_lock lock(mutex_);
-  return changed_.wait_until(lock, absl::ToChronoTime(time), [this] { return !fate_.ok(); });
+  return changed_.wait_until(lock, SteadyAt(time), [this] { return !fate_.ok(); });
 }
 
 absl::Status Group::fate() const {

@@ -121,8 +121,7 @@ void Collector::Poll(std::vector<pollfd>& waits, SteadyTime until) const {
     waits.push_back({trainer.process.get(), POLLIN, 0});
     waits.push_back({trainer.connection.get(), POLLIN, 0});
   }
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - SteadyNow()).count();
-  poll(waits.data(), waits.size(), static_cast<int>(std::max<int64_t>(left, 0)));
+  poll(waits.data(), waits.size(), MillisecondsUntil(until));
 }
 
 void Collector::Run() {

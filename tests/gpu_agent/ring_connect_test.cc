@@ -25,6 +25,7 @@
 #include "gpu_agent/comm/endpoint.h"
 #include "tests/gpu_agent/ring_group.h"
 #include "tests/gpu_agent/ring_of_threads.h"
+#include "tests/gpu_agent/set_clocks.h"
 
 namespace bucketd::agent {
 namespace {
@@ -120,6 +121,23 @@ TEST_P(RingConnectTest, AnotherGroupIsNotLetIn) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("group dp"));
     EXPECT_THAT(std::string(status.message()), HasSubstr("group tp"));
   }
+}
+
+// One has looked in vain, and looks again after a pause of this time, not of the clock's.
+TEST_P(RingConnectTest, AClockThatIsSetBackKeepsNobodyWaiting) {
+  auto early = Connect(Options(0));
+  absl::SleepFor(absl::Milliseconds(300));
+  const ClockIsOff clock(CLOCK_REALTIME, -absl::Hours(1));
+  RingConnectOptions later = Options(1);
+  later.deadline = absl::Now() + absl::Seconds(10);
+  const auto late = Connect(later).get();
+  EXPECT_TRUE(late.ok()) << late.status();
+  if (!late.ok()) {  // the early one gives up
+    clock.Set(absl::Hours(1));
+    const Fd stranger = Stranger(0);
+  }
+  const auto first = early.get();
+  EXPECT_TRUE(first.ok()) << first.status();
 }
 
 TEST_P(RingConnectTest, StrangersKeepNobodyOut) {
