@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
+#include "gpu_agent/device/steady.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
@@ -243,15 +243,13 @@ absl::Status CudaEvent::status() const {
 
 absl::Status CudaEvent::Wait(absl::Time deadline) const {
   // Querying, since a wait inside of CUDA knows neither deadlines nor NCCL's errors.
-  constexpr absl::Duration kLongest = absl::Microseconds(200);
-  for (absl::Duration pause = absl::Microseconds(5);; pause = std::min(2 * pause, kLongest)) {
-    if (done()) return status();
-    if (absl::Now() >= deadline) {
-      return absl::DeadlineExceededError("the stream did not reach the event in time");
-    }
+  const bool reached = AskUntil(SteadyAt(deadline), absl::Microseconds(200), [this] {
+    if (done()) return true;
     for (const auto& watched : watched_) watched->Poll().IgnoreError();
-    absl::SleepFor(pause);
-  }
+    return false;
+  });
+  if (reached) return status();
+  return absl::DeadlineExceededError("the stream did not reach the event in time");
 }
 
 absl::StatusOr<int64_t> CudaEvent::Since(const Event& earlier) const {
@@ -329,14 +327,13 @@ std::shared_ptr<Event> CudaStream::Record() {
 absl::Status CudaStream::Drain(absl::Time deadline) {
   const CurrentDevice current(device_);
   const BesideCaptures beside;  // whoever closes an executor may be in the midst of one
-  constexpr absl::Duration kLongest = absl::Milliseconds(1);
-  for (absl::Duration pause = absl::Microseconds(5);; pause = std::min(2 * pause, kLongest)) {
+  const bool ended = AskUntil(SteadyAt(deadline), absl::Milliseconds(1), [this] {
     // Any other answer is that of a lost context, which runs nothing.
-    if (!MayRun(cudaStreamQuery(stream_))) return absl::OkStatus();
+    if (!MayRun(cudaStreamQuery(stream_))) return true;
     cudaGetLastError();  // as in CudaEvent::Seen
-    if (absl::Now() >= deadline) return absl::DeadlineExceededError("the stream did not end");
-    absl::SleepFor(pause);
-  }
+    return false;
+  });
+  return ended ? absl::OkStatus() : absl::DeadlineExceededError("the stream did not end");
 }
 
 void CudaStream::After(std::shared_ptr<Event> event) {

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
 #include "gpu_agent/comm/health.h"
 #include "gpu_agent/comm/nccl_name.h"
 #include "gpu_agent/cuda/nccl_handle.h"
+#include "gpu_agent/device/steady.h"
 #include "gpu_agent/exec/agreement.h"
 #include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
@@ -157,7 +157,7 @@ class NcclCommunicator::State final : public Watched {
   absl::Status Poll() override;
   // Runs a call of NCCL's on the communicator, then polls until it is through or the deadline. Any
   // error is the end of the communicator.
-  absl::Status Run(absl::string_view what, absl::Time deadline,
+  absl::Status Run(absl::string_view what, SteadyTime deadline,
                    const std::function<ncclResult_t(ncclComm_t&)>& call);
   // What a call has come to that is through, or that is in progress at its deadline.
   absl::Status Said(absl::string_view what, ncclResult_t result);
@@ -165,14 +165,14 @@ class NcclCommunicator::State final : public Watched {
   void Abort(const absl::Status& error) { End(error, api_->CommAbort); }
   // OK: NCCL has ended it, in peace where it was healthy.
   absl::Status Close(absl::Duration most);
-  absl::Status Register(std::byte* data, int64_t bytes, absl::Time deadline);
-  absl::Status Deregister(std::byte* data, absl::Time deadline);
+  absl::Status Register(std::byte* data, int64_t bytes, SteadyTime deadline);
+  absl::Status Deregister(std::byte* data, SteadyTime deadline);
 
  private:
   // NCCL's result, in progress included.
   ncclResult_t Result(ncclResult_t of_call);
   absl::Status Fail(absl::string_view what, ncclResult_t result);
-  void Destroy(absl::Time deadline);
+  void Destroy(SteadyTime deadline);
   void End(const absl::Status& why, decltype(&ncclCommAbort) how);
   // REQUIRES: mutex_ is held.
   bool there() const { return handle_->made() != nullptr && !ended_.valid(); }
@@ -211,7 +211,7 @@ absl::Status NcclCommunicator::State::Poll() {
   return Fail("a collective", result);
 }
 
-absl::Status NcclCommunicator::State::Run(absl::string_view what, absl::Time deadline,
+absl::Status NcclCommunicator::State::Run(absl::string_view what, SteadyTime deadline,
                                           const std::function<ncclResult_t(ncclComm_t&)>& call) {
   RETURN_IF_ERROR(health_.status());
   ncclResult_t result = ncclSuccess;
@@ -221,12 +221,11 @@ absl::Status NcclCommunicator::State::Run(absl::string_view what, absl::Time dea
     RETURN_IF_ERROR(health_.status());  // after it the communicator is gone
     result = call(handle_->comm);
   }
-  constexpr absl::Duration kLongest = absl::Milliseconds(1);
-  for (absl::Duration pause = absl::Microseconds(5);; pause = std::min(2 * pause, kLongest)) {
+  AskUntil(deadline, absl::Milliseconds(1), [&] {
     result = Result(result);
-    if (!Is(result, ncclInProgress) || absl::Now() >= deadline) return Said(what, result);
-    absl::SleepFor(pause);
-  }
+    return !Is(result, ncclInProgress);
+  });
+  return Said(what, result);
 }
 
 absl::Status NcclCommunicator::State::Said(absl::string_view what, ncclResult_t result) {
@@ -249,7 +248,7 @@ void NcclCommunicator::State::End(const absl::Status& why, decltype(&ncclCommAbo
 }
 
 absl::Status NcclCommunicator::State::Register(std::byte* data, int64_t bytes,
-                                               absl::Time deadline) {
+                                               SteadyTime deadline) {
   ncclResult_t refused = ncclSuccess;
   RETURN_IF_ERROR(Run("registering a window", deadline, [&](ncclComm_t& comm) {
     auto& window = handle_->windows.emplace_back(data, nullptr);
@@ -267,7 +266,7 @@ absl::Status NcclCommunicator::State::Register(std::byte* data, int64_t bytes,
       absl::StrCat(api_->ToString(), ": no window: ", api_->GetErrorString(refused)));
 }
 
-absl::Status NcclCommunicator::State::Deregister(std::byte* data, absl::Time deadline) {
+absl::Status NcclCommunicator::State::Deregister(std::byte* data, SteadyTime deadline) {
   ncclWindow_t window = nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -283,7 +282,7 @@ absl::Status NcclCommunicator::State::Deregister(std::byte* data, absl::Time dea
              [&](ncclComm_t& comm) { return api_->CommWindowDeregister(comm, window); });
 }
 
-void NcclCommunicator::State::Destroy(absl::Time deadline) {
+void NcclCommunicator::State::Destroy(SteadyTime deadline) {
   while (health_.status().ok() && !handle_->windows.empty()) {
     if (!Deregister(handle_->windows.back().first, deadline).ok()) return;
   }
@@ -293,17 +292,16 @@ void NcclCommunicator::State::Destroy(absl::Time deadline) {
 }
 
 absl::Status NcclCommunicator::State::Close(absl::Duration most) {
-  const absl::Time begin = absl::Now();
+  const SteadyTime limit = SteadyIn(most);
   // The rest is for an abort, should it come to that.
-  if (health_.status().ok()) Destroy(begin + 0.8 * most);
+  if (health_.status().ok()) Destroy(SteadyIn(0.8 * most));
   Abort(absl::AbortedError("the communicator was destroyed"));
   std::shared_future<ncclResult_t> ended;
   {
     const std::lock_guard lock(mutex_);
     ended = ended_;
   }
-  if (!ended.valid() ||
-      ended.wait_until(absl::ToChronoTime(begin + most)) == std::future_status::ready) {
+  if (!ended.valid() || ended.wait_until(limit) == std::future_status::ready) {
     return absl::OkStatus();
   }
   return absl::DeadlineExceededError(absl::StrCat(
@@ -326,7 +324,7 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Split(
   std::unique_ptr<NcclCommunicator> child(new NcclCommunicator(
       std::make_shared<State>(api, device.index(), options.name), device, options));
   State& state = *child->state_;
-  const absl::Time deadline = absl::Now() + options.timeout;
+  const SteadyTime deadline = SteadyIn(options.timeout);
   RETURN_IF_ERROR(
       state.Said("a split", SplitOff(state.handle(), parent, ColorOf(options.color, api->version),
                                      options.rank, deadline)));
@@ -351,14 +349,14 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", options.rank, " of ", options.size, " ranks"));
   }
-  ASSIGN_OR_RETURN(std::shared_ptr<State> state, Start(std::move(api), device, options, options.id,
-                                                       absl::Now() + options.timeout));
+  ASSIGN_OR_RETURN(std::shared_ptr<State> state,
+                   Start(std::move(api), device, options, options.id, SteadyIn(options.timeout)));
   return std::unique_ptr<NcclCommunicator>(new NcclCommunicator(std::move(state), device, options));
 }
 
 absl::StatusOr<std::shared_ptr<NcclCommunicator::State>> NcclCommunicator::Start(
     std::shared_ptr<const NcclApi> api, CudaDevice& device, const NcclOptions& options,
-    const std::string& id, absl::Time deadline) {
+    const std::string& id, SteadyTime deadline) {
   ncclUniqueId of_all;
   std::memcpy(of_all.internal, id.data(), sizeof(of_all.internal));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -411,7 +409,7 @@ absl::Status NcclCommunicator::Launch(Stream& stream, absl::Span<const Collectiv
   };
   cuda->Watch(state);
   // Until the group is through, it may not be on the stream, and an event would come before it.
-  return state->Run("a launch", absl::Now() + options_.timeout, [&](ncclComm_t& comm) {
+  return state->Run("a launch", SteadyIn(options_.timeout), [&](ncclComm_t& comm) {
     ncclResult_t result = api.GroupStart();
     for (const NcclCall& call : calls) {
       const ncclResult_t one = enqueue(call, comm);
@@ -425,19 +423,19 @@ absl::Status NcclCommunicator::Launch(Stream& stream, absl::Span<const Collectiv
 absl::Status NcclCommunicator::Register(std::byte* data, int64_t bytes) {
   if (!device_.has_windows()) return state()->status();
   // The rest of the timeout is for going on without.
-  return state()->Register(data, bytes, absl::Now() + options_.timeout / 3);
+  return state()->Register(data, bytes, SteadyIn(options_.timeout / 3));
 }
 
 absl::Status NcclCommunicator::Deregister(std::byte* data) {
-  return state()->Deregister(data, absl::Now() + options_.timeout);
+  return state()->Deregister(data, SteadyIn(options_.timeout));
 }
 
-absl::StatusOr<std::string> NcclCommunicator::NewId(absl::Time deadline) {
+absl::StatusOr<std::string> NcclCommunicator::NewId(SteadyTime deadline) {
   ncclUniqueId id{};  // of zeros, where there is none
   if (rank() == 0 && !Is(state()->api().GetUniqueId(&id), ncclSuccess)) id = {};
   const auto* mine = reinterpret_cast<const std::byte*>(id.internal);
   ASSIGN_OR_RETURN(const std::vector<std::byte> all,
-                   Exchange(host(), {mine, sizeof(id.internal)}, deadline));
+                   Exchange(host(), {mine, sizeof(id.internal)}, WallTime(deadline)));
   std::memcpy(id.internal, all.data(), sizeof(id.internal));
   const std::string text(id.internal, sizeof(id.internal));
   if (text == std::string(sizeof(id.internal), '\0')) {
@@ -446,11 +444,13 @@ absl::StatusOr<std::string> NcclCommunicator::NewId(absl::Time deadline) {
   return text;
 }
 
-absl::Status NcclCommunicator::Renew(absl::Time deadline) {
+absl::Status NcclCommunicator::Renew(absl::Time wall_deadline) {
+  const SteadyTime deadline = SteadyAt(wall_deadline);
   const std::shared_ptr<State> before = state();
   if (options_.host == nullptr) return before->status();
   before->Abort(absl::AbortedError("another communicator takes its place"));
-  RETURN_IF_ERROR(before->Close(deadline - absl::Now()));  // the memory that it has as a window
+  // The memory that it has as a window.
+  RETURN_IF_ERROR(before->Close(absl::FromChrono(deadline - SteadyNow())));
   ASSIGN_OR_RETURN(const std::string id, NewId(deadline));
   ASSIGN_OR_RETURN(std::shared_ptr<State> fresh,
                    Start(before->shared_api(), device_, options_, id, deadline));

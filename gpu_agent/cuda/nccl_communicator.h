@@ -17,6 +17,7 @@
 #include "gpu_agent/cuda/cuda_device.h"
 #include "gpu_agent/cuda/nccl_api.h"
 #include "gpu_agent/device/gpu_module.h"
+#include "gpu_agent/device/steady.h"
 
 namespace bucketd::agent {
 
@@ -74,8 +75,8 @@ class NcclCommunicator final : public Communicator {
   static absl::StatusOr<std::shared_ptr<State>> Start(std::shared_ptr<const NcclApi> api,
                                                       CudaDevice& device,
                                                       const NcclOptions& options,
-                                                      const std::string& id, absl::Time deadline);
-  absl::StatusOr<std::string> NewId(absl::Time deadline);
+                                                      const std::string& id, SteadyTime deadline);
+  absl::StatusOr<std::string> NewId(SteadyTime deadline);
   std::shared_ptr<State> state() const;
 
   CudaDevice& device_;

@@ -7,8 +7,6 @@
 #include <thread>
 #include <vector>
 
-#include "absl/time/clock.h"
-
 #include "gpu_agent/cuda/cuda_device.h"
 
 namespace bucketd::agent {
@@ -43,7 +41,7 @@ std::shared_future<ncclResult_t> Apart(std::function<ncclResult_t()> call) {
 }
 
 ncclResult_t SplitOff(const std::shared_ptr<NcclHandle>& child, ncclComm_t parent, int color,
-                      int rank, absl::Time deadline) {
+                      int rank, SteadyTime deadline) {
   // Of the call and of whoever waits for it the second one cleans up.
   const auto one_is_over = std::make_shared<std::atomic<bool>>(false);
   const auto call = Apart([=] {
@@ -61,17 +59,14 @@ ncclResult_t SplitOff(const std::shared_ptr<NcclHandle>& child, ncclComm_t paren
     }
     return result;
   });
-  constexpr absl::Duration kLongest = absl::Milliseconds(1);
-  for (absl::Duration pause = absl::Microseconds(5);; pause = std::min(2 * pause, kLongest)) {
-    if (call.wait_for(absl::ToChronoNanoseconds(pause)) == std::future_status::ready) {
-      const ncclResult_t result = Settled(*child, parent, call.get());
-      if (result != ncclInProgress) return result;
-      if (absl::Now() < deadline) absl::SleepFor(pause);
-    }
-    if (absl::Now() < deadline) continue;
-    if (one_is_over->exchange(true)) LeaveToProcess(child);
-    return ncclInProgress;
-  }
+  ncclResult_t result = ncclInProgress;
+  const bool settled = AskUntil(deadline, absl::Milliseconds(1), [&] {
+    if (call.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return false;
+    result = Settled(*child, parent, call.get());
+    return result != ncclInProgress;
+  });
+  if (!settled && one_is_over->exchange(true)) LeaveToProcess(child);
+  return result;
 }
 
 }  // namespace bucketd::agent

@@ -13,9 +13,8 @@
 #include <string>
 #include <utility>
 
-#include "absl/time/time.h"
-
 #include "gpu_agent/cuda/nccl_api.h"
+#include "gpu_agent/device/steady.h"
 
 namespace bucketd::agent {
 
@@ -39,6 +38,6 @@ std::shared_future<ncclResult_t> Apart(std::function<ncclResult_t()> call);
 // a child that comes later is nobody's: a parent's that blocks is aborted, another one's is left to
 // the process, since nobody here knows how long the parent lives.
 ncclResult_t SplitOff(const std::shared_ptr<NcclHandle>& child, ncclComm_t parent, int color,
-                      int rank, absl::Time deadline);
+                      int rank, SteadyTime deadline);
 
 }  // namespace bucketd::agent

@@ -31,6 +31,17 @@ inline int MillisecondsUntil(SteadyTime time) {
       std::clamp(left, milliseconds(0), milliseconds(std::chrono::hours(1))).count());
 }
 
+// Asks whether it is over again and again, with pauses that grow from 5 us to `longest`, until it
+// is or time is up. Whether it was over.
+template <typename Over>
+bool AskUntil(SteadyTime time, absl::Duration longest, const Over& over) {
+  for (absl::Duration pause = absl::Microseconds(5);; pause = std::min(2 * pause, longest)) {
+    if (over()) return true;
+    if (SteadyNow() >= time) return false;
+    absl::SleepFor(pause);
+  }
+}
+
 // What to tell whoever takes a time of the wall clock.
 inline absl::Time WallTime(SteadyTime time) {
   return absl::Now() + absl::FromChrono(time - SteadyNow());
