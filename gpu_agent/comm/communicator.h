@@ -1,6 +1,6 @@
-// One process group that moves bytes: the seam between the executor and loopback, socket ring and
-// NCCL. All ranks launch the same collectives in the same order; a communicator cannot check that
-// (the executor compares plans before the first byte moves).
+// One process group that moves bytes: the seam between the executor and the socket ring or NCCL.
+// All ranks launch the same collectives in the same order; a communicator cannot check that (the
+// executor compares plans before the first byte moves).
 //
 // "OK" of Launch means enqueued. After any error a communicator is dead: Abort() it and build
 // another one. One thread launches; Abort, health and the accessors are thread-safe.

@@ -124,7 +124,7 @@ void BM_Executor(benchmark::State& state) {
                                kind == kGrouped ? BucketMode::kGrouped : BucketMode::kPacked,
                                DType::kF32, ranks, {256, 256});
   const Program program = ProgramOf(std::vector<BucketSpec>(in_flight, spec));
-  auto direct = MakeGroup(ranks), below = MakeGroup(ranks);
+  auto direct = RingOfThreads(ranks), below = RingOfThreads(ranks);
   std::vector<std::unique_ptr<Rank>> all(static_cast<size_t>(ranks));
   OnRanks(ranks, [&](int rank) {
     const auto r = static_cast<size_t>(rank);
@@ -147,8 +147,8 @@ void BM_Executor(benchmark::State& state) {
   state.counters["direct_us"] = Median(direct_us);
   state.counters["executor_us"] = Median(executor_us);
   state.counters["over_us"] = Median(over_us);
-  state.SetLabel(absl::StrCat(ranks == 1 ? "loopback" : "ring of 2", ", ", kNames[kind], ", ",
-                              in_flight, " in flight"));
+  state.SetLabel(
+      absl::StrCat("ring of ", ranks, ", ", kNames[kind], ", ", in_flight, " in flight"));
 }
 
 BENCHMARK(BM_Executor)

@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "gpu_agent/comm/loopback.h"
 #include "gpu_agent/device/host_device.h"
 #include "gpu_agent/exec/executor.h"
 #include "gpu_agent/exec/host_copier.h"
@@ -24,13 +23,6 @@ inline void OnRanks(int ranks, const std::function<void(int)>& run) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(run, rank);
   for (std::thread& thread : threads) thread.join();
-}
-
-inline std::vector<std::unique_ptr<Communicator>> MakeGroup(int ranks) {
-  if (ranks > 1) return RingOfThreads(ranks);
-  std::vector<std::unique_ptr<Communicator>> one;
-  one.push_back(std::make_unique<LoopbackCommunicator>());
-  return one;
 }
 
 // Host memory of a tensor whose elements are small whole numbers.

@@ -97,7 +97,7 @@ TEST(ExecutorSoakTest, MemoryAndDescriptorsStayFlatOverAHundredThousandBuckets) 
        Spec(CollectiveKind::kReduceScatter, BucketMode::kPacked, DType::kBF16, kRanks, {31, 2000}),
        Spec(CollectiveKind::kAllReduce, BucketMode::kGrouped, DType::kF32, kRanks, {55, 9}),
        Spec(CollectiveKind::kAllReduce, BucketMode::kPacked, DType::kF32, kRanks, {9000})});
-  auto group = MakeGroup(kRanks);
+  auto group = RingOfThreads(kRanks);
   std::vector<std::unique_ptr<Rank>> ranks(kRanks);
   OnRanks(kRanks, [&](int rank) {
     const auto r = static_cast<size_t>(rank);

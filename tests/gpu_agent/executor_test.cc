@@ -42,7 +42,7 @@ class EveryBucketTest : public testing::TestWithParam<std::tuple<CollectiveKind,
     BucketSpec spec = Spec(kind, mode, wire, ranks, {64, 1, 0, 33, 3000, 65});
     spec.copies = copies;
     const Program program = ProgramOf({spec});
-    auto group = MakeGroup(ranks);
+    auto group = RingOfThreads(ranks);
     OnRanks(ranks, [&](int rank) {
       auto executor = OpenExecutor(program, std::move(group[static_cast<size_t>(rank)]));
       ASSERT_TRUE(executor.ok()) << executor.status();
@@ -95,7 +95,7 @@ std::vector<BucketSpec> ThreeBuckets(int ranks) {
 // Two ranks that launched in the order of their calls would gather what the other one reduces.
 TEST(ExecutorTest, RunsBucketsInThePlansOrderWhateverTheOrderOfStarts) {
   const Program program = ProgramOf(ThreeBuckets(2));
-  auto group = MakeGroup(2);
+  auto group = RingOfThreads(2);
   OnRanks(2, [&](int rank) {
     auto executor = OpenExecutor(program, std::move(group[static_cast<size_t>(rank)]));
     ASSERT_TRUE(executor.ok()) << executor.status();
@@ -135,7 +135,7 @@ TEST(ExecutorTest, RunsBucketsInThePlansOrderWhateverTheOrderOfStarts) {
 std::vector<std::string> Verdicts(const std::vector<Program>& programs,
                                   const std::vector<uint64_t>& epochs) {
   const auto ranks = static_cast<int>(programs.size());
-  auto group = MakeGroup(ranks);
+  auto group = RingOfThreads(ranks);
   std::vector<std::string> verdicts(programs.size());
   OnRanks(ranks, [&](int rank) {
     const auto r = static_cast<size_t>(rank);
@@ -170,12 +170,13 @@ TEST(ExecutorTest, ARankOfAnotherEpochIsNamedByAll) {
 
 TEST(ExecutorTest, AnotherGroupSizeThanTheCommunicatorsIsRefused) {
   EXPECT_THAT(
-      OpenExecutor(ProgramOf(ThreeBuckets(3)), std::move(MakeGroup(1)[0])).status().ToString(),
-      AllOf(HasSubstr("bucket 0: is planned over 3 ranks"), HasSubstr("loopback of 1 rank")));
+      OpenExecutor(ProgramOf(ThreeBuckets(3)), std::move(RingOfThreads(1)[0])).status().ToString(),
+      AllOf(HasSubstr("bucket 0: is planned over 3 ranks"), HasSubstr("ring of 1 rank")));
   std::vector<BucketSpec> elsewhere = ThreeBuckets(1);
   elsewhere[2].mesh_dim = "tp";
-  EXPECT_THAT(OpenExecutor(ProgramOf(elsewhere), std::move(MakeGroup(1)[0])).status().ToString(),
-              HasSubstr("bucket 2: there is no communicator for \"tp\""));
+  EXPECT_THAT(
+      OpenExecutor(ProgramOf(elsewhere), std::move(RingOfThreads(1)[0])).status().ToString(),
+      HasSubstr("bucket 2: there is no communicator for \"tp\""));
 }
 
 // A communicator that writes down what is registered, or refuses.
@@ -212,7 +213,7 @@ class RegisteringCommunicator final : public Communicator {
 
 // What two ranks, of which the second may refuse, register while buckets run.
 std::vector<std::vector<std::string>> Registrations(const Program& program, bool refuses) {
-  auto group = MakeGroup(2);
+  auto group = RingOfThreads(2);
   std::vector<std::vector<std::string>> calls(2);
   OnRanks(2, [&](int rank) {
     const auto r = static_cast<size_t>(rank);
@@ -251,7 +252,7 @@ TEST(ExecutorTest, WhereOneRanksMemoryIsRefusedAllRunUnregistered) {
 
 TEST(ExecutorTest, AbortFailsEveryTicketThatIsNotDone) {
   const Program program = ProgramOf(ThreeBuckets(2));
-  auto group = MakeGroup(2);
+  auto group = RingOfThreads(2);
   OnRanks(2, [&](int rank) {
     auto opened = OpenExecutor(program, std::move(group[static_cast<size_t>(rank)]));
     ASSERT_TRUE(opened.ok()) << opened.status();
@@ -279,7 +280,7 @@ TEST(ExecutorTest, AbortFailsEveryTicketThatIsNotDone) {
 
 TEST(ExecutorTest, ABucketThatAPeerNeverStartsFailsAtTheTimeout) {
   const Program program = ProgramOf(ThreeBuckets(2));
-  auto group = MakeGroup(2);
+  auto group = RingOfThreads(2);
   std::vector<std::unique_ptr<Executor>> executors(2);
   ExecutorOptions options;
   options.timeout = absl::Seconds(2);
@@ -294,7 +295,7 @@ TEST(ExecutorTest, ABucketThatAPeerNeverStartsFailsAtTheTimeout) {
 
 TEST(ExecutorTest, AWallClockThatIsSetEndsNoBucketAndNoWait) {
   const Program program = ProgramOf(ThreeBuckets(2));
-  auto group = MakeGroup(2);
+  auto group = RingOfThreads(2);
   std::vector<std::unique_ptr<Executor>> executors(2);
   OnRanks(2, [&](int rank) {
     const auto r = static_cast<size_t>(rank);
@@ -323,7 +324,7 @@ TEST(ExecutorTest, AWallClockThatIsSetEndsNoBucketAndNoWait) {
 
 TEST(ExecutorTest, APeerThatDiesEndsTheOthersBuckets) {
   const Program program = ProgramOf(ThreeBuckets(2));
-  auto group = MakeGroup(2);
+  auto group = RingOfThreads(2);
   OnRanks(2, [&](int rank) {
     auto executor = OpenExecutor(program, std::move(group[static_cast<size_t>(rank)]));
     ASSERT_TRUE(executor.ok()) << executor.status();
@@ -339,7 +340,7 @@ TEST(ExecutorTest, ABucketIsNotLaunchedBeforeItsMemoryIsFinishedWith) {
   const Program program = ProgramOf({Spec(kKinds[0], BucketMode::kPacked, DType::kF32, 2, {500}),
                                      Spec(kKinds[0], BucketMode::kPacked, DType::kF32, 2, {400})},
                                     /*one_at_a_time=*/true);
-  auto group = MakeGroup(2);
+  auto group = RingOfThreads(2);
   OnRanks(2, [&](int rank) {
     auto opened = OpenExecutor(program, std::move(group[static_cast<size_t>(rank)]));
     ASSERT_TRUE(opened.ok()) << opened.status();
@@ -388,7 +389,7 @@ TEST(ExecutorTest, ACopyInWaitsForTheCopyOutOfThoseWhoseMemoryItWas) {
   HostDevice device;
   GatedCopier copier;
   std::vector<Channel> channels;
-  channels.push_back({"dp", 0, std::move(MakeGroup(1)[0])});
+  channels.push_back({"dp", 0, std::move(RingOfThreads(1)[0])});
   auto executor = Executor::Create(device, copier, program, std::move(channels), {}).value();
   BucketData first = MakeData(program.plan.buckets[0], 0, DType::kF32);
   BucketData second = MakeData(program.plan.buckets[1], 0, DType::kF32);
@@ -408,7 +409,7 @@ TEST(ExecutorTest, ReducesInTheCallersOwnMemoryWithoutCopies) {
   const Program program =
       ProgramOf({Spec(kKinds[1], BucketMode::kPacked, DType::kF32, 2, {40, 8})});
   const BucketLayout& layout = program.buckets[0];
-  auto group = MakeGroup(2);
+  auto group = RingOfThreads(2);
   OnRanks(2, [&](int rank) {
     auto executor = OpenExecutor(program, std::move(group[static_cast<size_t>(rank)]));
     ASSERT_TRUE(executor.ok()) << executor.status();
@@ -433,7 +434,7 @@ TEST(ExecutorTest, CopiesInAfterTheEventOfTheTensors) {
   const Program program = ProgramOf({Spec(kKinds[2], BucketMode::kPacked, DType::kF32, 1, {10})});
   HostDevice device;
   const std::unique_ptr<Stream> compute = *device.NewStream("compute");
-  auto executor = OpenExecutor(program, std::move(MakeGroup(1)[0])).value();
+  auto executor = OpenExecutor(program, std::move(RingOfThreads(1)[0])).value();
   std::vector<float> in(10, 1.0F), out(10, 0.0F), late(10, 7.0F);
   const Tensor from{reinterpret_cast<std::byte*>(in.data()), 10, DType::kF32};
   const Tensor to{reinterpret_cast<std::byte*>(out.data()), 10, DType::kF32};
@@ -455,7 +456,7 @@ TEST(ExecutorTest, CopiesInAfterTheEventOfTheTensors) {
 
 TEST(ExecutorTest, RefusesTensorsThatDoNotFitAndNamesTheMember) {
   const Program program = ProgramOf(ThreeBuckets(1));
-  auto executor = OpenExecutor(program, std::move(MakeGroup(1)[0])).value();
+  auto executor = OpenExecutor(program, std::move(RingOfThreads(1)[0])).value();
   const auto refusal = [&](int32_t bucket, std::vector<Tensor> in, std::vector<Tensor> out) {
     return executor->Start(bucket, {in, out, nullptr, nullptr}).status().ToString();
   };

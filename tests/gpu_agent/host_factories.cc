@@ -2,7 +2,6 @@
 #include <memory>
 #include <vector>
 
-#include "gpu_agent/comm/loopback.h"
 #include "gpu_agent/device/host_device.h"
 #include "tests/gpu_agent/communicator_factory.h"
 #include "tests/gpu_agent/ring_group.h"
@@ -10,24 +9,12 @@
 namespace bucketd::agent {
 namespace {
 
-class Loopback final : public CommunicatorGroup {
- public:
-  absl::StatusOr<std::unique_ptr<Communicator>> Make(int) override {
-    return std::make_unique<LoopbackCommunicator>();
-  }
-};
-
 std::unique_ptr<Device> NewHost() { return std::make_unique<HostDevice>(); }
 
 }  // namespace
 
 const std::vector<CommunicatorFactory>& Factories() {
   static const std::vector<CommunicatorFactory> factories = {
-      {.name = "Loopback",
-       .max_ranks = 1,
-       .ring_order = true,
-       .new_device = NewHost,
-       .new_group = [](const GroupOptions&) { return std::make_unique<Loopback>(); }},
       {.name = "RingUnix",
        .max_ranks = 5,
        .ring_order = true,

@@ -32,7 +32,7 @@ class Meeting {
  public:
   Meeting(sim::World& world, int ranks, int lanes) : world_(world), ranks_(ranks) {
     for (int lane = 0; lane < lanes; ++lane) {
-      rings_.push_back(MakeGroup(ranks));
+      rings_.push_back(RingOfThreads(ranks));
       ncclUniqueId id;
       world.nccl_api()->GetUniqueId(&id);
       ids_.emplace_back(id.internal, sizeof(id.internal));
