@@ -63,22 +63,13 @@ absl::StatusOr<TileList> Binder::TilesFor(int32_t bucket, int rank,
 absl::StatusOr<Bound> Binder::BindPacked(int32_t bucket, int rank, const Payload& payload,
                                          std::byte* memory) {
   Bound bound;
-  std::byte* where = payload.memory;
-  if (where == nullptr) {
-    where = memory;
-    bound.owns_memory = true;
-    ASSIGN_OR_RETURN(bound.in, TilesFor(bucket, rank, payload.in, memory, true));
-    bound.finish_later = payload.out.empty();
-    if (!bound.finish_later) {
-      ASSIGN_OR_RETURN(bound.out, CopyOutTo(bucket, rank, payload.out, memory));
-    }
-  } else if (!payload.in.empty() || !payload.out.empty()) {
-    return Wrong(program_.plan, bucket, ": has tensors beside memory in place");
-  } else if (reinterpret_cast<uintptr_t>(where) % kMemberAlignment != 0) {
-    return Wrong(program_.plan, bucket, ": memory in place is not aligned to ", kMemberAlignment);
+  ASSIGN_OR_RETURN(bound.in, TilesFor(bucket, rank, payload.in, memory, true));
+  bound.finish_later = payload.out.empty();
+  if (!bound.finish_later) {
+    ASSIGN_OR_RETURN(bound.out, CopyOutTo(bucket, rank, payload.out, memory));
   }
   const auto k = static_cast<size_t>(bucket);
-  bound.group = {InPlace(program_.plan.buckets[k], program_.buckets[k], rank, where)};
+  bound.group = {InPlace(program_.plan.buckets[k], program_.buckets[k], rank, memory)};
   return bound;
 }
 

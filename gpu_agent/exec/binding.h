@@ -22,13 +22,11 @@ using TileList = std::shared_ptr<const std::vector<Tile>>;
 
 // Tensors of a bucket, one a member, in payload order; they stay until the ticket is done, after an
 // error until the executor is gone.
-//   packed    `in` is copied to the bucket's memory; `out` from there. Without `out` that copy is
-//             left to Finish.
-//   grouped   both, each exactly of the wire's dtype and size: there are no copies.
-//   in place  `memory` instead of both, laid out as the program says, aligned to kMemberAlignment.
+//   packed   `in` is copied to the bucket's memory; `out` from there. Without `out` that copy is
+//            left to Finish.
+//   grouped  both, each exactly of the wire's dtype and size: there are no copies.
 struct Payload {
   absl::Span<const Tensor> in, out;
-  std::byte* memory = nullptr;
   std::shared_ptr<Event> after;  // of the executor's device; null: the tensors are there
   uint64_t capture = 0;          // Stream::Capture of what is behind `after`
 };
@@ -36,7 +34,6 @@ struct Payload {
 struct Bound {
   TileList in, out;  // null: no copy
   bool finish_later = false;
-  bool owns_memory = false;  // uses the bucket's memory
   std::vector<Collective> group;
 };
 

@@ -166,7 +166,7 @@ void Executor::LaunchReady() {
   while (error_.ok() && !program_.starts.empty()) {
     const int32_t bucket = program_.starts[next_];
     TicketPtr& waiting = slots_[static_cast<size_t>(bucket)].waiting;
-    if (waiting == nullptr || (waiting->owns_memory && !MemoryFree(bucket))) return;
+    if (waiting == nullptr || !MemoryFree(bucket)) return;
     const TicketPtr ticket = std::move(waiting);
     waiting = nullptr;
     next_ = (next_ + 1) % program_.starts.size();
@@ -216,7 +216,7 @@ absl::Status Executor::Launch(const TicketPtr& ticket) {
   Stream& pack = on_wire || ticket->in == nullptr ? wire : *pack_;
   ticket->deadline = SteadyIn(options_.timeout);
   if (ticket->after != nullptr) pack.After(std::move(ticket->after));
-  if (ticket->owns_memory) TakeMemory(ticket, pack);
+  TakeMemory(ticket, pack);
   if (ticket->in != nullptr) {
     ticket->pack_begin = pack.Record();
     RETURN_IF_ERROR(copier_.Copy(pack, ticket->in));

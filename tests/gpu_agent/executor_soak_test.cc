@@ -59,7 +59,7 @@ class Rank {
       const bool finish = packed && round % 3 == 0;
       const auto ticket = executor_->Start(
           static_cast<int32_t>(k),
-          {in, finish ? absl::Span<const Tensor>() : absl::MakeConstSpan(out), nullptr, nullptr});
+          {in, finish ? absl::Span<const Tensor>() : absl::MakeConstSpan(out), nullptr});
       ASSERT_TRUE(ticket.ok()) << ticket.status();
       if (finish) {
         ASSERT_TRUE(executor_->Finish(*ticket, out).ok());

@@ -28,7 +28,7 @@ std::string RunOnce(Executor& executor, int32_t bucket, int rank, DType dtype,
   BucketData data = MakeData(spec, rank, dtype, short_by);
   const std::vector<Tensor> in = data.ins(), out = data.outs();
   const absl::StatusOr<TicketPtr> ticket =
-      executor.Start(bucket, {.in = in, .out = out, .memory = nullptr, .after = nullptr});
+      executor.Start(bucket, {.in = in, .out = out, .after = nullptr});
   if (!ticket.ok()) return ticket.status().ToString();
   const absl::Status done = executor.Wait(*ticket, Phase::kDone, kNever);
   return done.ok() ? Mistake(spec, rank, data, short_by) : done.ToString();
@@ -107,13 +107,13 @@ TEST(ExecutorTest, RunsBucketsInThePlansOrderWhateverTheOrderOfStarts) {
       const int32_t bucket = rank == 0 ? i : 2 - i;
       BucketData& mine = data[static_cast<size_t>(bucket)];
       const std::vector<Tensor> in = mine.ins(), out = mine.outs();
-      const auto ticket = (*executor)->Start(bucket, {in, out, nullptr, nullptr});
+      const auto ticket = (*executor)->Start(bucket, {in, out, nullptr});
       ASSERT_TRUE(ticket.ok()) << ticket.status();
       tickets.emplace_back(bucket, *ticket);
       if (rank == 1 && bucket > 0) {
         EXPECT_THAT((*executor)->Wait(*ticket, Phase::kArrived, absl::InfinitePast()).ToString(),
                     AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("waits for its turn")));
-        EXPECT_THAT((*executor)->Start(bucket, {in, out, nullptr, nullptr}).status().ToString(),
+        EXPECT_THAT((*executor)->Start(bucket, {in, out, nullptr}).status().ToString(),
                     HasSubstr("was started and waits for its turn"));
       }
     }
@@ -266,7 +266,7 @@ TEST(ExecutorTest, AbortFailsEveryTicketThatIsNotDone) {
       const BucketSpec& spec = program.plan.buckets[static_cast<size_t>(bucket)];
       data.push_back(MakeData(spec, rank, spec.dtype));
       const std::vector<Tensor> in = data.back().ins(), out = data.back().outs();
-      const auto ticket = executor.Start(bucket, {in, out, nullptr, nullptr});
+      const auto ticket = executor.Start(bucket, {in, out, nullptr});
       if (ticket.ok()) tickets.push_back(*ticket);  // unless the death was seen already
     }
     executor.Abort("the job was cancelled");
@@ -309,7 +309,7 @@ TEST(ExecutorTest, AWallClockThatIsSetEndsNoBucketAndNoWait) {
   const BucketSpec& spec = program.plan.buckets[2];
   BucketData data = MakeData(spec, 1, spec.dtype);
   const std::vector<Tensor> in = data.ins(), out = data.outs();
-  const TicketPtr later = executors[1]->Start(2, {in, out, nullptr, nullptr}).value();
+  const TicketPtr later = executors[1]->Start(2, {in, out, nullptr}).value();
   std::thread waiter([&] {
     const auto waited = executors[1]->Wait(later, Phase::kDone, absl::Now() + absl::Minutes(1));
     EXPECT_TRUE(absl::IsAborted(waited)) << waited;
@@ -347,8 +347,8 @@ TEST(ExecutorTest, ABucketIsNotLaunchedBeforeItsMemoryIsFinishedWith) {
     Executor& executor = **opened;
     BucketData first = MakeData(program.plan.buckets[0], rank, DType::kF32);
     BucketData second = MakeData(program.plan.buckets[1], rank, DType::kF32);
-    const TicketPtr a = executor.Start(0, {first.ins(), {}, nullptr, nullptr}).value();
-    const TicketPtr b = executor.Start(1, {second.ins(), second.outs(), nullptr, nullptr}).value();
+    const TicketPtr a = executor.Start(0, {first.ins(), {}, nullptr}).value();
+    const TicketPtr b = executor.Start(1, {second.ins(), second.outs(), nullptr}).value();
     EXPECT_TRUE(executor.Wait(a, Phase::kArrived, kNever).ok());
     EXPECT_THAT(executor.Wait(a, Phase::kDone, absl::InfinitePast()).ToString(),
                 HasSubstr("was not finished"));
@@ -394,8 +394,8 @@ TEST(ExecutorTest, ACopyInWaitsForTheCopyOutOfThoseWhoseMemoryItWas) {
   BucketData first = MakeData(program.plan.buckets[0], 0, DType::kF32);
   BucketData second = MakeData(program.plan.buckets[1], 0, DType::kF32);
   copier.gate.lock();
-  const TicketPtr a = executor->Start(0, {first.ins(), first.outs(), nullptr, nullptr}).value();
-  const TicketPtr b = executor->Start(1, {second.ins(), second.outs(), nullptr, nullptr}).value();
+  const TicketPtr a = executor->Start(0, {first.ins(), first.outs(), nullptr}).value();
+  const TicketPtr b = executor->Start(1, {second.ins(), second.outs(), nullptr}).value();
   EXPECT_EQ(executor->Wait(b, Phase::kPacked, absl::Now() + absl::Milliseconds(100)).code(),
             absl::StatusCode::kDeadlineExceeded);
   copier.gate.unlock();
@@ -403,31 +403,6 @@ TEST(ExecutorTest, ACopyInWaitsForTheCopyOutOfThoseWhoseMemoryItWas) {
   EXPECT_TRUE(executor->done(a));
   EXPECT_EQ(Mistake(program.plan.buckets[0], 0, first), "");
   EXPECT_EQ(Mistake(program.plan.buckets[1], 0, second), "");
-}
-
-TEST(ExecutorTest, ReducesInTheCallersOwnMemoryWithoutCopies) {
-  const Program program =
-      ProgramOf({Spec(kKinds[1], BucketMode::kPacked, DType::kF32, 2, {40, 8})});
-  const BucketLayout& layout = program.buckets[0];
-  auto group = RingOfThreads(2);
-  OnRanks(2, [&](int rank) {
-    auto executor = OpenExecutor(program, std::move(group[static_cast<size_t>(rank)]));
-    ASSERT_TRUE(executor.ok()) << executor.status();
-    HostDevice device;
-    const std::unique_ptr<Buffer> memory = *device.Allocate(layout.memory_bytes);
-    auto* values = reinterpret_cast<float*>(memory->data());
-    for (int64_t i = 0; i < 2 * layout.slice_bytes / 4; ++i)
-      values[i] = static_cast<float>(i + rank);
-    const auto ticket = (*executor)->Start(0, {{}, {}, memory->data(), nullptr});
-    ASSERT_TRUE(ticket.ok()) << ticket.status();
-    ASSERT_TRUE((*executor)->Wait(*ticket, Phase::kDone, kNever).ok());
-    const int64_t own = rank * layout.slice_bytes / 4;
-    for (int64_t i = own; i < own + layout.slice_bytes / 4; ++i) {
-      ASSERT_EQ(values[i], static_cast<float>(2 * i + 1));
-    }
-    EXPECT_THAT((*executor)->Start(0, {{}, {}, memory->data() + 4, nullptr}).status().ToString(),
-                HasSubstr("not aligned"));
-  });
 }
 
 TEST(ExecutorTest, CopiesInAfterTheEventOfTheTensors) {
@@ -446,7 +421,7 @@ TEST(ExecutorTest, CopiesInAfterTheEventOfTheTensors) {
     return absl::OkStatus();
   });
   ASSERT_TRUE(device.Copy(*compute, late.data(), in.data(), 40).ok());
-  const auto ticket = executor->Start(0, {{&from, 1}, {&to, 1}, nullptr, compute->Record()});
+  const auto ticket = executor->Start(0, {{&from, 1}, {&to, 1}, compute->Record()});
   EXPECT_FALSE(executor->done(*ticket));
   gate.unlock();
   ASSERT_TRUE(executor->Wait(*ticket, Phase::kDone, kNever).ok());
@@ -458,7 +433,7 @@ TEST(ExecutorTest, RefusesTensorsThatDoNotFitAndNamesTheMember) {
   const Program program = ProgramOf(ThreeBuckets(1));
   auto executor = OpenExecutor(program, std::move(RingOfThreads(1)[0])).value();
   const auto refusal = [&](int32_t bucket, std::vector<Tensor> in, std::vector<Tensor> out) {
-    return executor->Start(bucket, {in, out, nullptr, nullptr}).status().ToString();
+    return executor->Start(bucket, {in, out, nullptr}).status().ToString();
   };
   Values big(DType::kF32, 200), small(DType::kF32, 7);
   const Tensor t = big.tensor(), s = small.tensor(), f{s.data, 7, DType::kF16};

@@ -90,7 +90,7 @@ TEST(CudasimTest, AnExecutorThatIsClosedUnderWayFreesNothingInUse) {
       OnGpu in(rank.device(), data.in), out(rank.device(), data.out);
       in.Upload(rank.stream());
       const auto ticket =
-          rank.executor().Start(0, {in.tensors(), {}, nullptr, rank.stream().Record()});
+          rank.executor().Start(0, {in.tensors(), {}, rank.stream().Record()});
       if (ticket.ok() && seed % 2 == 0) {
         rank.executor().Wait(*ticket, Phase::kArrived, absl::InfiniteFuture()).IgnoreError();
         rank.executor().Finish(*ticket, out.tensors()).IgnoreError();

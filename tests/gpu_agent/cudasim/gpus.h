@@ -110,7 +110,7 @@ class GpuRank {
       const bool later = finish_later && specs[k].mode == BucketMode::kPacked;
       const auto ticket = executor_->Start(
           static_cast<int32_t>(k),
-          {in[k]->tensors(), later ? absl::Span<const Tensor>() : out[k]->tensors(), nullptr,
+          {in[k]->tensors(), later ? absl::Span<const Tensor>() : out[k]->tensors(),
            stream_->Record()});
       if (!ticket.ok()) return Kept(in, out, ticket.status().ToString());
       tickets.push_back(*ticket);
