@@ -1,9 +1,7 @@
 #include "gpu_agent/daemon/agent_metrics.h"
 
-#include <map>
-
 #include "gpu_agent/daemon/series.h"
-#include "passes/base/collectives.h"
+#include "passes/cost/costs.h"
 
 namespace bucketd::agent {
 namespace {
@@ -26,11 +24,6 @@ Buckets SecondsBounds() {
 }
 
 Buckets Ratios() { return {0.25, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 1.05, 1.1, 1.15, 1.2, 1.4, 2, 4}; }
-
-size_t IndexOf(CollectiveKind kind) {
-  if (Scatters(kind)) return 1;
-  return ReducesWhole(kind) ? 2 : 0;
-}
 
 size_t IndexOf(DType dtype) {
   switch (dtype) {
@@ -61,12 +54,6 @@ size_t IndexOf(absl::StatusCode code) {
 double SecondsFromPs(int64_t picoseconds) { return static_cast<double>(picoseconds) * 1e-12; }
 
 }  // namespace
-
-double BusFactor(CollectiveKind kind, int ranks) {
-  if (ranks <= 1) return 0.0;
-  const double once = static_cast<double>(ranks - 1) / ranks;
-  return ReducesWhole(kind) ? 2 * once : once;
-}
 
 AgentMetrics::AgentMetrics(Registry& r)
     : registry_(r),
@@ -137,9 +124,7 @@ void AgentMetrics::Ran(const MeasuredRun& run) {
   seconds_[kind][IndexOf(run.dtype)][mode]->Observe(SecondsFromPs(run.wire_ps));
   const auto bytes = static_cast<double>(run.bytes);
   payload_[kind]->Increment(bytes);
-  bus_[kind]->Increment(bytes * BusFactor(run.kind, run.ranks));
-  Copied(CopyDirection::kIn, run.pack_ps, run.packed_bytes);
-  Copied(CopyDirection::kOut, run.unpack_ps, run.unpacked_bytes);
+  bus_[kind]->Increment(bytes * WireFactor(run.kind, run.ranks));
   if (run.predicted_ps > 0 && run.wire_ps > 0) {
     predicted_over_measured.Observe(static_cast<double>(run.predicted_ps) /
                                     static_cast<double>(run.wire_ps));
@@ -147,7 +132,6 @@ void AgentMetrics::Ran(const MeasuredRun& run) {
 }
 
 void AgentMetrics::Copied(CopyDirection direction, int64_t picoseconds, int64_t bytes) {
-  if (picoseconds <= 0) return;
   const auto d = static_cast<size_t>(direction);
   copy_seconds_[d]->Observe(SecondsFromPs(picoseconds));
   copy_bytes_[d]->Increment(static_cast<double>(bytes));

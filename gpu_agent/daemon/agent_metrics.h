@@ -18,7 +18,7 @@
 
 namespace bucketd::agent {
 
-// One bucket, or one collective of a calibration, that ran.
+// One collective of a probe.
 struct MeasuredRun {
   CollectiveKind kind = CollectiveKind::kUnspecified;
   DType dtype = DType::kUnspecified;
@@ -26,14 +26,8 @@ struct MeasuredRun {
   int ranks = 1;
   int64_t bytes = 0;  // full message, as nccl-tests count it
   int64_t wire_ps = 0;
-  int64_t pack_ps = 0, unpack_ps = 0;            // 0: there was no such copy
-  int64_t packed_bytes = 0, unpacked_bytes = 0;  // written by them
-  int64_t predicted_ps = 0;                      // of the wire; 0: nobody said
+  int64_t predicted_ps = 0;  // of the wire; 0: nobody said
 };
-
-// Bytes that cross the bus for each byte of the message: nccl-tests' factor, so that
-// rate(bus_bytes) / rate(duration) is its busbw. (n-1)/n, twice that for an all-reduce.
-double BusFactor(CollectiveKind kind, int ranks);
 
 enum class ReportResult { kAccepted, kRefused, kUnreachable };
 enum class CopyDirection { kIn, kOut };

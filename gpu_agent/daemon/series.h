@@ -2,11 +2,14 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
+
+#include "passes/base/collectives.h"
 
 namespace bucketd::agent {
 
@@ -14,6 +17,12 @@ namespace bucketd::agent {
 inline constexpr std::array<const char*, 3> kKindNames = {"all_gather", "reduce_scatter",
                                                           "all_reduce"};
 inline constexpr std::array<const char*, 2> kDirectionNames = {"in", "out"};
+
+// Where its name is.
+inline size_t IndexOf(CollectiveKind kind) {
+  if (Scatters(kind)) return 1;
+  return ReducesWhole(kind) ? 2 : 0;
+}
 
 inline prometheus::Counter& AddCounter(prometheus::Registry& registry, const char* name,
                                        const char* help, const prometheus::Labels& labels = {}) {

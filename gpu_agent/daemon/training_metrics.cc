@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "gpu_agent/daemon/series.h"
-#include "passes/base/collectives.h"
 #include "passes/base/types.h"
 
 namespace bucketd::agent {
@@ -27,12 +26,6 @@ Histogram::BucketBoundaries Durations() {
 }
 
 double SecondsFromNs(uint32_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
-
-size_t KindOf(const RunRecord& record) {
-  const auto kind = static_cast<CollectiveKind>(record.kind);
-  if (Scatters(kind)) return 1;
-  return ReducesWhole(kind) ? 2 : 0;
-}
 
 }  // namespace
 
@@ -133,7 +126,8 @@ void JobMetrics::SetPeaks(size_t part, double bytes, double predicted_bytes) {
 template <typename Of>
 Of& JobMetrics::In(ByClass<Of>& classes, const RunRecord& record) {
   const auto* const end = std::lower_bound(kSizeEnds.begin(), kSizeEnds.end(), record.bytes);
-  return classes[KindOf(record)][static_cast<size_t>(end - kSizeEnds.begin())];
+  const size_t kind = IndexOf(static_cast<CollectiveKind>(record.kind));
+  return classes[kind][static_cast<size_t>(end - kSizeEnds.begin())];
 }
 
 void JobMetrics::Ran(const RunRecord& record, const RingPlan* plan) {
