@@ -14,14 +14,6 @@ absl::Status Wrong(const std::string& where, const auto&... what) {
   return absl::InvalidArgumentError(absl::StrCat(where, ": ", what...));
 }
 
-bool OpFromName(const std::string& name, ReduceOp& op) {
-  for (int i = 0; i <= static_cast<int>(ReduceOp::kBxor); ++i) {
-    op = static_cast<ReduceOp>(i);
-    if (Name(op) == name) return true;
-  }
-  return false;
-}
-
 // Differences of the offsets, in elements.
 absl::StatusOr<std::vector<int64_t>> CountsOf(const Bucket& bucket, int64_t item,
                                               const std::string& where) {
@@ -80,7 +72,7 @@ absl::StatusOr<BucketSpec> SpecOf(const Bucket& bucket, const StatedBucket& stat
   if (!FromName(stated.dtype, spec.dtype)) {
     return Wrong(where + ".dtype", "is \"", stated.dtype, "\", which is none");
   }
-  if (!OpFromName(stated.reduce_op, spec.op)) {
+  if (!FindName(stated.reduce_op, ReduceOp::kNone, ReduceOp::kBxor, spec.op)) {
     return Wrong(where + ".reduce_op", "is \"", stated.reduce_op, "\", which is none");
   }
   if (stated.group_size < 1 || stated.group_size > kMaxGroup) {

@@ -1,5 +1,7 @@
 #include "gpu_agent/exec/plan_spec.h"
 
+#include <numeric>
+
 #include "absl/strings/str_cat.h"
 
 #include "passes/base/collectives.h"
@@ -60,6 +62,11 @@ absl::Status ValidateOrder(const PlanSpec& plan) {
 }
 
 }  // namespace
+
+int64_t FullBytes(const BucketSpec& spec) {
+  const int64_t elements = std::accumulate(spec.counts.begin(), spec.counts.end(), int64_t{0});
+  return elements * ItemSize(spec.dtype) * (ReducesWhole(spec.kind) ? 1 : spec.group_size);
+}
 
 std::string Describe(const PlanSpec& plan, int32_t bucket) {
   const std::string& name = plan.buckets[static_cast<size_t>(bucket)].name;

@@ -27,6 +27,9 @@ struct BucketSpec {
   std::vector<int64_t> counts;
 };
 
+// Of the full message, as Bucket::bytes.
+int64_t FullBytes(const BucketSpec& spec);
+
 // A bucket is started once and later waited for once.
 struct Turn {
   bool start = false;  // else wait

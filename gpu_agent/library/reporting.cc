@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "passes/base/collectives.h"
-
 namespace bucketd::agent {
 namespace {
 
@@ -14,12 +12,6 @@ uint32_t Short(int64_t nanoseconds) {
 }
 
 uint32_t Nanoseconds(int64_t picoseconds) { return Short(picoseconds / 1000); }
-
-int64_t BytesOf(const BucketSpec& spec) {
-  int64_t elements = 0;
-  for (const int64_t count : spec.counts) elements += count;
-  return elements * ItemSize(spec.dtype) * (ReducesWhole(spec.kind) ? 1 : spec.group_size);
-}
 
 }  // namespace
 
@@ -32,7 +24,7 @@ Reporting::Reporting(Telemetry& telemetry, const Program& program, RingPlan plan
     const BucketSpec& spec = program.plan.buckets[k];
     RunRecord& record = next_.emplace_back();
     record.plan = plan.plan;
-    record.bytes = BytesOf(spec);
+    record.bytes = FullBytes(spec);
     record.arena_bytes = arena_bytes_;
     record.predicted_ns = Nanoseconds(predicted_ps[k]);
     record.bucket = static_cast<uint16_t>(k);

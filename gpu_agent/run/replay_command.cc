@@ -10,7 +10,6 @@
 #include "gpu_agent/run/command.h"
 #include "gpu_agent/run/replay.h"
 #include "gpu_agent/run/replay_plan.h"
-#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 #include "passes/io/chrome_trace.h"
 
@@ -25,13 +24,6 @@ struct ReplayArgs {
 };
 
 double Us(int64_t ps) { return static_cast<double>(ps) * 1e-6; }
-
-int64_t FullBytes(const BucketSpec& spec) {
-  int64_t elements = 0;
-  for (const int64_t count : spec.counts) elements += count;
-  const int64_t parts = ReducesWhole(spec.kind) ? 1 : spec.group_size;
-  return elements * parts * ItemSize(spec.dtype);
-}
 
 Json PartsJson(const PartTimes& times) {
   return Json::Object({{"copy_in", Json::Us(times.copy_in_ps)},
