@@ -39,8 +39,7 @@ RingLink LinkOf(const bucket_executor_options& options, const bucket_channel& ch
 }
 
 std::unique_ptr<Reporting> MakeReporting(const Program& program,
-                                         const bucket_executor_options& options,
-                                         Telemetry& telemetry,
+                                         const bucket_executor_options& options, RingWriter& ring,
                                          const bucket_prediction& prediction) {
   RingPlan plan;
   plan.plan = FirstEight(options.plan);
@@ -53,14 +52,14 @@ std::unique_ptr<Reporting> MakeReporting(const Program& program,
     links.push_back(LinkOf(options, options.channels[options.buckets[b].channel]));
   }
   return std::make_unique<Reporting>(
-      telemetry, program, plan, links,
+      ring, program, plan, links,
       std::vector<int64_t>(prediction.wire_ps, prediction.wire_ps + options.bucket_count));
 }
 
 absl::StatusOr<std::unique_ptr<bucket_telemetry>> OpenTelemetry(const char* agent,
                                                                 const char* job) {
   auto opened = std::make_unique<bucket_telemetry>();
-  ASSIGN_OR_RETURN(opened->telemetry.ring, RingWriter::Create(job, agent));
+  ASSIGN_OR_RETURN(opened->ring, RingWriter::Create(job, agent));
   return opened;
 }
 
@@ -268,14 +267,14 @@ void bucket_telemetry_close(bucket_telemetry* telemetry) {
 }
 
 uint64_t bucket_telemetry_dropped(const bucket_telemetry* telemetry) {
-  return telemetry->maker.here() ? telemetry->telemetry.ring->dropped() : 0;
+  return telemetry->maker.here() ? telemetry->ring->dropped() : 0;
 }
 
 int32_t bucket_executor_report(bucket_executor* executor, const bucket_executor_options* options,
                                bucket_telemetry* telemetry, const bucket_prediction* prediction) {
   if (!executor->maker.here() || !telemetry->maker.here()) return 1;
   executor->reporting = bucketd::agent::MakeReporting(executor->executor->program(), *options,
-                                                      telemetry->telemetry, *prediction);
+                                                      *telemetry->ring, *prediction);
   return executor->reporting->whole() ? 1 : 0;
 }
 

@@ -57,7 +57,7 @@ struct Joined {
 
 struct bucket_telemetry {
   const bucketd::agent::Maker maker{};
-  bucketd::agent::Telemetry telemetry;
+  std::unique_ptr<bucketd::agent::RingWriter> ring;
 };
 
 struct bucket_executor {

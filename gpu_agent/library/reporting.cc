@@ -15,9 +15,9 @@ uint32_t Nanoseconds(int64_t picoseconds) { return Short(picoseconds / 1000); }
 
 }  // namespace
 
-Reporting::Reporting(Telemetry& telemetry, const Program& program, RingPlan plan,
+Reporting::Reporting(RingWriter& ring, const Program& program, RingPlan plan,
                      const std::vector<RingLink>& links, const std::vector<int64_t>& predicted_ps)
-    : telemetry_(telemetry), plan_(plan.plan), arena_bytes_(program.memory_bytes) {
+    : ring_(ring), plan_(plan.plan), arena_bytes_(program.memory_bytes) {
   plan.buckets = static_cast<uint32_t>(program.plan.buckets.size());
   plan.arena_bytes = arena_bytes_;
   for (size_t k = 0; k < program.plan.buckets.size(); ++k) {
@@ -36,10 +36,10 @@ Reporting::Reporting(Telemetry& telemetry, const Program& program, RingPlan plan
     record.link = kNoLink;
     // A group of one rank has no wire below it, and an agent takes no ring that says it has.
     if (links[k].size < 2) continue;
-    record.link = telemetry.ring->AddLink(links[k]);
+    record.link = ring.AddLink(links[k]);
     whole_ = whole_ && record.link != kNoLink;
   }
-  whole_ = telemetry.ring->AddPlan(plan) && whole_;
+  whole_ = ring.AddPlan(plan) && whole_;
 }
 
 void Reporting::Ran(int32_t bucket, const BucketTimes& times, int64_t exposed_ns) {
@@ -49,7 +49,7 @@ void Reporting::Ran(int32_t bucket, const BucketTimes& times, int64_t exposed_ns
   record.unpack_ns = Nanoseconds(times.unpack.duration_ps());
   record.exposed_ns = Short(exposed_ns);
   record.peak_bytes = peak_bytes_.load(std::memory_order_relaxed);
-  telemetry_.ring->Write(record);
+  ring_.Write(record);
   ++record.step;
 }
 

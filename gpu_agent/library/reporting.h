@@ -10,18 +10,13 @@
 
 namespace bucketd::agent {
 
-// A process's ring.
-struct Telemetry {
-  std::unique_ptr<RingWriter> ring;
-};
-
-// Not thread-safe, but for Took. Telemetry outlives it.
+// Not thread-safe, but for Took. The process's ring outlives it.
 class Reporting {
  public:
   // `plan` but for its arena and number of buckets; `links` and `predicted_ps` one a bucket.
-  Reporting(Telemetry& telemetry, const Program& program, RingPlan plan,
+  Reporting(RingWriter& ring, const Program& program, RingPlan plan,
             const std::vector<RingLink>& links, const std::vector<int64_t>& predicted_ps);
-  ~Reporting() { telemetry_.ring->EndPlan(plan_, arena_bytes_); }
+  ~Reporting() { ring_.EndPlan(plan_, arena_bytes_); }
   Reporting(const Reporting&) = delete;
   Reporting& operator=(const Reporting&) = delete;
 
@@ -30,12 +25,12 @@ class Reporting {
   // A run is over; the trainer stood in its wait for `exposed_ns`.
   void Ran(int32_t bucket, const BucketTimes& times, int64_t exposed_ns);
   // So many runs of which nobody has seen the end.
-  void Lost(uint64_t runs) { telemetry_.ring->Lose(runs); }
+  void Lost(uint64_t runs) { ring_.Lose(runs); }
   // The most memory of the plan's runs so far.
   void Took(int64_t peak_bytes) { peak_bytes_.store(peak_bytes, std::memory_order_relaxed); }
 
  private:
-  Telemetry& telemetry_;
+  RingWriter& ring_;
   const uint64_t plan_;
   const int64_t arena_bytes_;
   bool whole_ = true;
