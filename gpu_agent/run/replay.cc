@@ -118,7 +118,7 @@ class Replayer {
   // The whole, of the slowest rank.
   absl::StatusOr<int64_t> Round(std::vector<PartTimes>& buckets) {
     std::vector<int64_t> barrier = {0};
-    RETURN_IF_ERROR(Reduce(barrier, ReduceOp::kMax));
+    RETURN_IF_ERROR(Reduce(barrier));
     origin_ = stream_->Record();
     RETURN_IF_ERROR(origin_->Wait(absl::InfiniteFuture()));
     const int64_t begin = Now();
@@ -138,7 +138,7 @@ class Replayer {
       }
     }
     std::vector<int64_t> total = {Now() - begin};
-    RETURN_IF_ERROR(Reduce(total, ReduceOp::kMax));
+    RETURN_IF_ERROR(Reduce(total));
     RETURN_IF_ERROR(Collect(buckets));
     return total[0];
   }
@@ -246,15 +246,12 @@ class Replayer {
     return absl::OkStatus();
   }
 
-  absl::Status Reduce(std::vector<int64_t>& values, ReduceOp op) {
-    const auto count = static_cast<int64_t>(values.size());
-    ASSIGN_OR_RETURN(const std::unique_ptr<Buffer> buffer, session_.device().Allocate(count * 8));
-    RETURN_IF_ERROR(session_.device().Copy(*stream_, values.data(), buffer->data(), count * 8));
-    const Collective c{
-        CollectiveKind::kAllReduce, buffer->data(), buffer->data(), count, DType::kI64, op};
-    RETURN_IF_ERROR(control_->Launch(*stream_, {&c, 1}));
-    RETURN_IF_ERROR(session_.device().Copy(*stream_, buffer->data(), values.data(), count * 8));
-    return stream_->Record()->Wait(absl::InfiniteFuture());
+  // The most of all ranks.
+  absl::Status Reduce(std::vector<int64_t>& values) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<Buffer> buffer,
+                     session_.device().Allocate(static_cast<int64_t>(values.size()) * 8));
+    return ReduceOverRanks(session_.device(), *control_, *stream_, buffer->data(), ReduceOp::kMax,
+                           values);
   }
 
   absl::Status Collect(std::vector<PartTimes>& buckets) {
@@ -265,7 +262,7 @@ class Replayer {
       figures.insert(figures.end(), {t.wire.begin_ps, t.wire.end_ps, t.pack.duration_ps(),
                                      t.unpack.duration_ps()});
     }
-    RETURN_IF_ERROR(Reduce(figures, ReduceOp::kMax));
+    RETURN_IF_ERROR(Reduce(figures));
     buckets.clear();
     for (size_t at = 0; at < figures.size(); at += kFigures) {
       // Origins are those of one barrier, so ranks' clocks are as good as one.

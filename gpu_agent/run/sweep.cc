@@ -139,18 +139,6 @@ class Sweeper {
     return row;
   }
 
-  // Of each value over the ranks.
-  absl::Status Reduce(std::vector<int64_t>& values, ReduceOp op) {
-    const auto count = static_cast<int64_t>(values.size());
-    const Settled settled{*this};
-    RETURN_IF_ERROR(device_.Copy(*stream_, values.data(), pool_->data(), count * 8));
-    const Collective c{
-        CollectiveKind::kAllReduce, pool_->data(), pool_->data(), count, DType::kI64, op};
-    RETURN_IF_ERROR(communicator_.Launch(*stream_, {&c, 1}));
-    RETURN_IF_ERROR(device_.Copy(*stream_, pool_->data(), values.data(), count * 8));
-    return Finish();
-  }
-
  private:
   // What is enqueued works on a caller's memory too: it has ended when this goes, however it ends.
   struct Settled {
@@ -231,7 +219,8 @@ class Sweeper {
             std::memcmp(out_.data() + at, expected_.data() + at, static_cast<size_t>(item)) != 0;
       }
     }
-    RETURN_IF_ERROR(Reduce(wrong, ReduceOp::kSum));
+    RETURN_IF_ERROR(
+        ReduceOverRanks(device_, communicator_, *stream_, pool_->data(), ReduceOp::kSum, wrong));
     row.wrong = wrong[0];
     return absl::OkStatus();
   }
@@ -274,7 +263,8 @@ class Sweeper {
       next_ += region;
     }
     host_ps = Median(std::move(host));
-    RETURN_IF_ERROR(Reduce(times, ReduceOp::kMax));
+    RETURN_IF_ERROR(
+        ReduceOverRanks(device_, communicator_, *stream_, pool_->data(), ReduceOp::kMax, times));
     return times;
   }
 
@@ -327,6 +317,20 @@ absl::StatusOr<SweepResult> Sweep(Device& device, Copier& copier, Communicator& 
     }
   }
   return result;
+}
+
+absl::Status ReduceOverRanks(Device& device, Communicator& communicator, Stream& stream,
+                             std::byte* memory, ReduceOp op, std::vector<int64_t>& values) {
+  const auto count = static_cast<int64_t>(values.size());
+  const auto run = [&]() -> absl::Status {
+    RETURN_IF_ERROR(device.Copy(stream, values.data(), memory, count * 8));
+    const Collective c{CollectiveKind::kAllReduce, memory, memory, count, DType::kI64, op};
+    RETURN_IF_ERROR(communicator.Launch(stream, {&c, 1}));
+    return device.Copy(stream, memory, values.data(), count * 8);
+  };
+  const absl::Status enqueued = run();
+  const absl::Status ended = stream.Record()->Wait(absl::InfiniteFuture());
+  return enqueued.ok() ? ended : enqueued;
 }
 
 int64_t Median(std::vector<int64_t> values) {

@@ -1,6 +1,7 @@
 // Measures what collectives and copies take on this machine, and checks what they deliver.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -54,6 +55,11 @@ struct SweepResult {
 absl::StatusOr<SweepResult> Sweep(Device& device, Copier& copier, Communicator& communicator,
                                   const SweepOptions& options,
                                   const std::function<void(const CollectiveRow&)>& on_row);
+
+// Each value becomes that of all ranks by `op`; they call it with as many. `memory`, of the device,
+// has 8 bytes for each. Blocks; nothing is under way on the stream when it returns, well or not.
+absl::Status ReduceOverRanks(Device& device, Communicator& communicator, Stream& stream,
+                             std::byte* memory, ReduceOp op, std::vector<int64_t>& values);
 
 // The lower of the middle two. REQUIRES: not empty.
 int64_t Median(std::vector<int64_t> values);
