@@ -1,8 +1,6 @@
 // An agent's collector that keeps all that it hears.
 #pragma once
 
-#include <stdlib.h>
-
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -11,20 +9,19 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 
 #include "gpu_agent/telemetry/collector.h"
+#include "tests/gpu_agent/private_folder.h"
 
 namespace bucketd::agent {
 
 class HeardRecords final : public CollectorEvents {
  public:
   // At a socket of its own, or at `socket`.
-  explicit HeardRecords(std::string socket = "") : socket_(std::move(socket)) {
-    std::string folder = "/tmp/heard-records-XXXXXX";
-    if (socket_.empty()) socket_ = absl::StrCat(mkdtemp(folder.data()), "/agent");
+  explicit HeardRecords(const std::string& socket = "")
+      : socket_(socket.empty() ? folder_.path() + "/agent" : socket) {
     auto started = Collector::Start({.socket = socket_}, *this);
     EXPECT_TRUE(started.ok()) << started.status();
     collector_ = *std::move(started);
@@ -72,7 +69,8 @@ class HeardRecords final : public CollectorEvents {
     return what;
   }
 
-  std::string socket_;
+  const PrivateFolder folder_;
+  const std::string socket_;
   mutable std::mutex mutex_;
   std::vector<RunRecord> records_;
   std::vector<RingLink> links_;

@@ -1,5 +1,4 @@
 // The C interface in host memory, as a trainer that forks has it.
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <array>
@@ -19,6 +18,7 @@
 #include "gpu_agent/library/handle.h"
 #include "passes/base/types.h"
 #include "tests/gpu_agent/heard_records.h"
+#include "tests/gpu_agent/private_folder.h"
 
 namespace bucketd::agent {
 namespace {
@@ -112,8 +112,6 @@ class Rank {
 class LibraryTest : public testing::Test {
  protected:
   LibraryTest() {
-    std::string folder = "/tmp/library-test-XXXXXX";
-    folder_ = mkdtemp(folder.data());
     char* error = nullptr;
     telemetry_ = bucket_telemetry_open(absl::StrCat(folder_, "/nobody").c_str(), "job", &error);
     OnBoth([this](size_t rank) {
@@ -153,7 +151,8 @@ class LibraryTest : public testing::Test {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
 
-  std::string folder_;
+  const PrivateFolder private_;
+  const std::string folder_ = private_.path();
   bucket_telemetry* telemetry_ = nullptr;
   std::array<std::unique_ptr<Rank>, 2> ranks_;
 };

@@ -25,6 +25,7 @@
 #include "passes/base/types.h"
 #include "tests/gpu_agent/heard_records.h"
 #include "tests/gpu_agent/played_nccl.h"
+#include "tests/gpu_agent/private_folder.h"
 
 namespace bucketd::agent {
 namespace {
@@ -213,8 +214,8 @@ TEST(ProfilerTest, WithoutAnAgentItAsksForNothing) {
 }
 
 TEST(ProfilerTest, AnAgentMayComeLateAndGo) {
-  std::string folder = "/tmp/profiler-test-XXXXXX";
-  const std::string socket = std::string(mkdtemp(folder.data())) + "/agent";
+  const PrivateFolder folder;
+  const std::string socket = folder.path() + "/agent";
   InTrainer(socket, [&] {
     V5 nccl;
     void* const comm = nccl.Init();

@@ -1,32 +1,16 @@
 // Rings whose ranks are streams of this process.
 #pragma once
 
-#include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <string>
 
 #include "gpu_agent/comm/ring_connect.h"
 #include "tests/gpu_agent/communicator_factory.h"
+#include "tests/gpu_agent/private_folder.h"
 
 namespace bucketd::agent {
 
 inline constexpr char kTestToken[] = "a token of the tests, 32 bytes..";
-
-// A folder of this user alone, deleted at the end.
-class PrivateFolder {
- public:
-  PrivateFolder() : path_((std::filesystem::temp_directory_path() / "ring.XXXXXX").string()) {
-    if (mkdtemp(path_.data()) == nullptr) std::abort();
-  }
-  ~PrivateFolder() { std::filesystem::remove_all(path_); }
-  PrivateFolder(const PrivateFolder&) = delete;
-  PrivateFolder& operator=(const PrivateFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 inline RingConnectOptions TestRing(const std::string& folder, int rank, int size, bool tcp) {
   return {.self = {.group = "dp", .epoch = 7, .rank = rank, .size = size},

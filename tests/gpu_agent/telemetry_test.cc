@@ -2,7 +2,6 @@
 // what neither side can do to the other, dead or hostile.
 #include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -31,6 +30,7 @@
 #include "gpu_agent/telemetry/writer.h"
 #include "tests/gpu_agent/forged_ring.h"
 #include "tests/gpu_agent/heard_records.h"
+#include "tests/gpu_agent/private_folder.h"
 #include "tests/gpu_agent/set_clocks.h"
 
 namespace bucketd::agent {
@@ -87,10 +87,6 @@ class Heard : public CollectorEvents {
 
 class TelemetryTest : public testing::Test {
  protected:
-  TelemetryTest() {
-    std::string folder = testing::TempDir() + "/ring-XXXXXX";
-    socket_ = absl::StrCat(mkdtemp(folder.data()), "/agent");
-  }
   std::unique_ptr<Collector> StartCollector(size_t most_rings = 256, bool any_user = false) {
     CollectorOptions options;
     options.any_user = any_user;
@@ -148,7 +144,8 @@ class TelemetryTest : public testing::Test {
     ASSERT_TRUE(so());
   }
 
-  std::string socket_;
+  const PrivateFolder folder_;
+  const std::string socket_ = folder_.path() + "/agent";
   Heard heard_;
 };
 
