@@ -4,8 +4,7 @@
 
 #include "client/cli/flags.h"
 
-#include "gpu_agent/daemon/daemon_command.h"
-#include "gpu_agent/daemon/watch_command.h"
+#include "gpu_agent/daemon/commands.h"
 #include "gpu_agent/run/command.h"
 
 namespace bucketd::agent {

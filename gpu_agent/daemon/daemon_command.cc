@@ -1,5 +1,3 @@
-#include "gpu_agent/daemon/daemon_command.h"
-
 #include <cstdio>
 #include <functional>
 #include <map>
@@ -18,6 +16,7 @@
 #include <sys/stat.h>
 
 #include "gpu_agent/daemon/agent_metrics.h"
+#include "gpu_agent/daemon/commands.h"
 #include "gpu_agent/daemon/daemon.h"
 #include "gpu_agent/daemon/flags.h"
 #include "gpu_agent/daemon/training.h"

@@ -1,5 +1,3 @@
-#include "gpu_agent/daemon/watch_command.h"
-
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -10,6 +8,7 @@
 #include "prometheus/registry.h"
 
 #include "gpu_agent/daemon/agent_metrics.h"
+#include "gpu_agent/daemon/commands.h"
 #include "gpu_agent/daemon/flags.h"
 #include "gpu_agent/daemon/training.h"
 #include "passes/base/status_macros.h"

@@ -1,4 +1,4 @@
-// The subcommand `bucket-agent daemon`.
+// The subcommands `bucket-agent daemon` and `bucket-agent watch`.
 #pragma once
 
 #include "client/cli/flags.h"
@@ -7,5 +7,6 @@ namespace bucketd::agent {
 
 // As run/command.h's.
 void AddDaemonCommand(const Command& app);
+void AddWatchCommand(const Command& app);
 
 }  // namespace bucketd::agent
