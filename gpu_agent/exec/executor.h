@@ -6,7 +6,7 @@
 // (NCCL's), until its peers launch, Abort or its timeout; other calls wait for that one. The first
 // error of any part (a peer that died, a bucket that took longer than the timeout, Abort) is the
 // end: communicators are aborted, every ticket that is not done fails with that error, and a new
-// executor with a new epoch takes over. All methods are thread-safe.
+// executor with a new epoch takes over. All methods but Close are thread-safe.
 #pragma once
 
 #include <atomic>
@@ -116,8 +116,8 @@ class Executor {
   // What is enqueued on `stream`, of the device, from now on runs when the bucket is done; no
   // thread waits, and the device is asked nothing. FAILED_PRECONDITION where the ticket waits for
   // its turn or its Finish, or is of another capture than `stream`; else the executor's error, as
-  // far as one is known: a bucket may fail
-  // behind this, and then its results are undefined, and the next call says so.
+  // far as one is known: a bucket may fail behind this, and then its results are undefined, and the
+  // next call says so.
   absl::Status Join(const TicketPtr& ticket, Stream& stream);
   // From `origin`, an event of the device; null: from the first thing that the bucket did.
   // FAILED_PRECONDITION before it is done.
