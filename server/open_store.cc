@@ -20,16 +20,12 @@ constexpr std::chrono::seconds kMaintenance{60};
 // Twice what the log holds when it is merged: all of that may have to go into the file first.
 constexpr int64_t kReserveBytes = int64_t{8} << 20;
 
-AuditRetention AuditOf(const ServerOptions& options) {
-  return {options.audit_lines, std::chrono::duration_cast<std::chrono::hours>(options.audit_age)};
-}
-
 absl::Status OpenPostgres(const ServerOptions& options, OpenedStore& opened) {
   PostgresStoreOptions store;
   store.url = options.store_dir;
   store.max_bytes = options.store_bytes;
-  store.max_age = std::chrono::duration_cast<std::chrono::hours>(options.store_max_age);
-  store.audit = AuditOf(options);
+  store.max_age = options.store_max_age;
+  store.audit = {options.audit_lines, options.audit_age};
   store.maintenance = kMaintenance;
   store.observer = opened.metrics.get();
   ASSIGN_OR_RETURN(std::unique_ptr<PostgresStore> made, PostgresStore::Open(std::move(store)));
@@ -43,8 +39,8 @@ absl::Status OpenSqlite(const ServerOptions& options, OpenedStore& opened) {
   SqliteStoreOptions store;
   store.directory = options.store_dir;
   store.max_bytes = in_memory ? std::min(options.store_bytes, kMemoryBytes) : options.store_bytes;
-  store.max_age = std::chrono::duration_cast<std::chrono::hours>(options.store_max_age);
-  store.audit = AuditOf(options);
+  store.max_age = options.store_max_age;
+  store.audit = {options.audit_lines, options.audit_age};
   store.maintenance = kMaintenance;
   store.reserve_bytes = kReserveBytes;
   store.observer = opened.metrics.get();

@@ -54,7 +54,7 @@ struct AuditSelection {
 struct AuditRetention {
   // Of what calls cause, and as many of what operators do (audit_trim.h).
   int64_t lines = 100'000;
-  std::chrono::hours age{24 * 90};  // 0: any
+  std::chrono::milliseconds age{std::chrono::hours(24 * 90)};  // 0: any
 };
 
 // What a line of an eviction says after it.

@@ -38,8 +38,9 @@ struct SqliteStoreOptions {
   std::string directory;  // made if absent; "": in memory, gone with the store
   // Of plans and their keys; the file is somewhat larger. Beyond: what was used longest ago goes.
   int64_t max_bytes = int64_t{4} << 30;
-  std::chrono::hours max_age{24 * 30};  // of plans since their last use; 0: any age
-  AuditRetention audit = {};            // kept by Maintain()
+  // Of plans since their last use; 0: any age.
+  std::chrono::milliseconds max_age{std::chrono::hours(24 * 30)};
+  AuditRetention audit = {};  // kept by Maintain()
   bool read_only = false;
   // How long a write waits for another process's.
   std::chrono::milliseconds busy_timeout{1000};

@@ -136,8 +136,7 @@ absl::StatusOr<int64_t> SqliteStore::AddAudit(absl::Span<const AuditEntry> entri
 
 absl::Status SqliteStore::TrimAudit() {
   if (options_.audit.age.count() > 0) {
-    RETURN_IF_ERROR(
-        EraseAuditBefore(NowMillis() - std::chrono::milliseconds(options_.audit.age).count()));
+    RETURN_IF_ERROR(EraseAuditBefore(NowMillis() - options_.audit.age.count()));
   }
   // Two looks at the key: numbers have gaps, but lines without numbers there are none.
   bool many = false;

@@ -177,9 +177,8 @@ absl::Status SqliteStore::EvictOld() {
   RETURN_IF_ERROR(DropExpiredHolds());
   int64_t gone = 0;
   if (options_.max_age.count() > 0) {
-    const std::chrono::milliseconds age = options_.max_age;
     ASSIGN_OR_RETURN(std::vector<Victim> old,
-                     OldestPlans(INT64_MAX, NowMillis() - age.count(), ""));
+                     OldestPlans(INT64_MAX, NowMillis() - options_.max_age.count(), ""));
     RETURN_IF_ERROR(Evict(std::move(old), nullptr, gone));
   }
   // The bound may be a lower one than before.

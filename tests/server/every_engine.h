@@ -101,7 +101,7 @@ class ConformanceTest : public ::testing::TestWithParam<Engine> {
 
   std::string folder_, database_;
   int64_t max_bytes_ = int64_t{1} << 30;
-  hours max_age_{0};
+  milliseconds max_age_{0};
   AuditRetention audit_;
   WallTime now_{milliseconds(1'800'000'000'000)};
   Counts counts_;

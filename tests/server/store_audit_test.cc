@@ -126,12 +126,12 @@ TEST_P(AuditTest, LinesAreSelectedByTenantWhoWhatAndTimeInPagesTheNewestFirst) {
 }
 
 TEST_P(AuditTest, LinesBeyondTheirNumberAndAgeGoWithMaintenanceTheOldestFirst) {
-  audit_ = {.lines = 3, .age = hours(1)};
+  audit_ = {.lines = 3, .age = minutes(30)};
   OpenAnew();
   for (int i = 1; i <= 5; ++i) Change(Line("pin", absl::StrCat(i)));
   Maintain();
   EXPECT_THAT(Said(), ElementsAre("pin 5", "pin 4", "pin 3"));
-  now_ += hours(1) + milliseconds(1);
+  now_ += minutes(30) + milliseconds(1);
   Change(Line("pin", "6"));
   Maintain();
   EXPECT_THAT(Said(), ElementsAre("pin 6"));

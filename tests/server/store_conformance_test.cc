@@ -286,7 +286,7 @@ TEST_P(ConformanceTest, HoldsStayWhereSomebodyHasPinnedMeanwhile) {
 }
 
 TEST_P(ConformanceTest, PlansGoForAgeAndForRoomTheLongestUnusedFirst) {
-  max_age_ = hours(2);
+  max_age_ = minutes(30);
   max_bytes_ = 3 * 10'000;
   OpenAnew();
   Put(KeyOf(1), Bytes(9'000, 'x'));

@@ -111,12 +111,11 @@ absl::StatusOr<int64_t> PostgresStore::AddAudit(absl::Span<const AuditEntry> ent
 }
 
 absl::Status PostgresStore::TrimAudit() {
-  const std::chrono::milliseconds age = options_.audit.age;
   const PgStatement old =
       PgStatement(
           absl::StrCat("DELETE FROM bucketd_audit WHERE $2 > 0 AND at < ", NowSql(1), " - $2"))
           .Int(Now())
-          .Int(age.count());
+          .Int(options_.audit.age.count());
   RETURN_IF_ERROR(Write({&old, 1}).status());
   // Numbers have gaps, but lines without numbers there are none.
   ASSIGN_OR_RETURN(const std::vector<PgResult> many,

@@ -207,12 +207,11 @@ absl::Status PostgresStore::EvictOld() {
       PgStatement(absl::StrCat("DELETE FROM bucketd_hold WHERE expires <= ", NowSql(1))).Int(Now());
   RETURN_IF_ERROR(Write({&expired, 1}).status());
   if (options_.max_age.count() > 0) {
-    const std::chrono::milliseconds age = options_.max_age;
     RETURN_IF_ERROR(
         Evict(PgStatement(absl::StrCat("DELETE FROM bucketd_plan WHERE held_until <= ", NowSql(1),
                                        " AND used < ", NowSql(1), " - $2 RETURNING bytes"))
                   .Int(Now())
-                  .Int(age.count()))
+                  .Int(options_.max_age.count()))
             .status());
   }
   ASSIGN_OR_RETURN(const StoreStats stats, Stats());

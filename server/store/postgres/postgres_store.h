@@ -31,8 +31,9 @@ struct PostgresStoreOptions {
   std::string url;  // PgTarget::Parse
   // Of plans and their keys; kept by Maintain(), so exceeded until it runs.
   int64_t max_bytes = int64_t{4} << 30;
-  std::chrono::hours max_age{24 * 30};  // of plans since their last use; 0: any age
-  AuditRetention audit = {};            // kept by Maintain()
+  // Of plans since their last use; 0: any age.
+  std::chrono::milliseconds max_age{std::chrono::hours(24 * 30)};
+  AuditRetention audit = {};  // kept by Maintain()
   // Between runs of Maintain() on a thread of the store; 0: the owner calls it.
   std::chrono::milliseconds maintenance{0};
   std::chrono::milliseconds call_timeout{10'000};  // of a call, whatever the engine does
