@@ -93,14 +93,15 @@ absl::Status Membership::Renew() {
     CrashPoint("beat: to be written");
     wrote = store_.ReplaceRecord(Shelf::kReplicas, KeyOf(self_.address), written_, value);
     if (!absl::IsAborted(wrote)) break;
-    ASSIGN_OR_RETURN(written_, ReadOwn());
-    const auto stands = written_.has_value() ? ParseReplica(*written_) : std::nullopt;
+    ASSIGN_OR_RETURN(std::optional<std::string> found, ReadOwn());
+    const auto stands = found.has_value() ? ParseReplica(*found) : std::nullopt;
     if (!is_first && stands.has_value() && stands->incarnation() != self_.incarnation) {
       const absl::MutexLock lock(&mutex_);
-      superseded_ = true;
+      superseded_ = true;  // and Leave() finds another record than this one wrote
       return absl::AlreadyExistsError(
           absl::StrCat("another server has taken the address ", self_.address));
     }
+    written_ = std::move(found);
     was_ended_ = was_ended_ || !written_.has_value();
   }
   RETURN_IF_ERROR(wrote);

@@ -243,6 +243,9 @@ TEST_F(ClusterPartsTest, AServerThatIsStartedAnewHasEndedTheOneBefore) {
   EXPECT_FALSE(again.members.superseded());
   a.members.BeginDrain();
   EXPECT_FALSE(a.members.superseded()) << "it leaves the address to others";
+  a.members.Leave();
+  EXPECT_TRUE(world_.store->GetRecord(Shelf::kReplicas, "replica/a:1")->has_value())
+      << "the record is the later one's";
   EXPECT_FALSE(again.members.lapsed());
 }
 
