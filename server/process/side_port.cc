@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "prometheus/text_serializer.h"
@@ -137,7 +138,8 @@ absl::StatusOr<std::unique_ptr<SidePort>> SidePort::Start(const std::string& add
   const size_t colon = address.rfind(':');
   const std::string host = address.substr(0, colon);
   int port = std::stoi(address.substr(colon + 1));
-  const int listener = http->Listen(host, port);
+  const bool bracketed = absl::StartsWith(host, "[") && absl::EndsWith(host, "]");
+  const int listener = http->Listen(bracketed ? host.substr(1, host.size() - 2) : host, port);
   if (listener < 0) {
     return absl::UnavailableError(absl::StrCat("--http: cannot listen on ", address,
                                                "; is the port taken? (--http \"\" turns it off)"));

@@ -204,6 +204,26 @@ TEST_F(SidePortTest, APageIsNotRepeatedInRanges) {
   EXPECT_EQ(answer->body, "<p>page");
 }
 
+TEST_F(SidePortTest, ListensOnIpv6) {
+  const int socket = ::socket(AF_INET6, SOCK_STREAM, 0);
+  sockaddr_in6 loopback{};
+  loopback.sin6_family = AF_INET6;
+  loopback.sin6_addr = in6addr_loopback;
+  const bool is_here =
+      bind(socket, reinterpret_cast<const sockaddr*>(&loopback), sizeof(loopback)) == 0;
+  close(socket);
+  if (!is_here) GTEST_SKIP() << "this machine has no IPv6";
+  const auto started =
+      SidePort::Start("[::1]:0", registry_,
+                      {.not_ready = [] { return ""; }, .degraded = [] { return ""; }, .pages = {}});
+  ASSERT_TRUE(started.ok()) << started.status();
+  EXPECT_THAT((*started)->address(), StartsWith("[::1]:"));
+  httplib::Client client("::1", std::stoi((*started)->address().substr(6)));
+  const httplib::Result answer = client.Get("/livez");
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->body, "ok\n");
+}
+
 TEST_F(SidePortTest, WhatIsNoRequestIsRefused) {
   EXPECT_THAT(ReadAll(Client("nonsense\r\n\r\n")), StartsWith("HTTP/1.1 400"));
   EXPECT_THAT(ReadAll(Client("POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n")),
