@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -121,9 +122,11 @@ ConfigSources SourcesOf(const CLI::App& app, const CommandLine& line) {
   sources.file = line.file;
   const auto named = sources.environment.find("BUCKETD_CONFIG");
   if (sources.file.empty() && named != sources.environment.end()) sources.file = named->second;
-  for (size_t i = 0; i < line.given.size(); ++i) {
-    if (line.given[i]->count() == 0) continue;
-    sources.flags.emplace_back(OptionTable()[i].name, line.texts[i]);
+  for (const CLI::Option* option : app.parse_order()) {  // --store and --store-dir set one thing
+    const auto found = std::find(line.given.begin(), line.given.end(), option);
+    if (found == line.given.end()) continue;
+    const auto row = static_cast<size_t>(found - line.given.begin());
+    sources.flags.emplace_back(OptionTable()[row].name, line.texts[row]);
   }
   for (const std::string& extra : app.remaining()) {
     if (!absl::StartsWith(extra, "--")) continue;  // a value of the one before

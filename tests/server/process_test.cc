@@ -125,6 +125,13 @@ class ProcessTest : public ::testing::Test {
   std::FILE* out_ = nullptr;
 };
 
+TEST_F(ProcessTest, OfTwoFlagsThatSetOneThingTheLaterHolds) {
+  Start({"--check", "--store", "/first", "--store-dir", "/later"});
+  const std::string text = ReadAll();
+  EXPECT_TRUE(absl::StrContains(text, "\nstore = \"/later\" ")) << text;
+  EXPECT_EQ(ExitCode(), 0);
+}
+
 TEST_F(ProcessTest, ServesUntilSigtermThenExitsWithZero) {
   const std::string ready = absl::StrCat(folder_, "/ready.json");
   const std::string socket = absl::StrCat(folder_, "/socket");
