@@ -177,7 +177,9 @@ TEST_F(ConfigTest, NumbersThatCannotBeAreRefused) {
            {"max-upload-bytes", "9223372036854775807"},  // and 64 MiB more would be below 0
            {"max-graph-bytes", "1025TiB"},
            {"store-bytes", "-9223372036854775808"},
-           {"exit-with-parent", "4294967297"}}) {  // the process 1, in 32 bits
+           {"max-graph-nodes", "9223372036854775807"},        // and 32 parts for each
+           {"max-compression-ratio", "9223372036854775807"},  // times the bytes that came
+           {"exit-with-parent", "4294967297"}}) {             // the process 1, in 32 bits
     ConfigSources sources;
     sources.flags = {{flag, text}};
     EXPECT_THAT(ErrorOf(sources), HasSubstr(absl::StrCat("--", flag, ": "))) << text;
