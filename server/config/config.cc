@@ -1,7 +1,6 @@
 #include "server/config/config.h"
 
 #include <algorithm>
-#include <fstream>
 #include <variant>
 
 #include "absl/strings/match.h"
@@ -9,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
+#include "passes/base/read_file.h"
 #include "passes/base/toml.h"
 #include "passes/base/words.h"
 
@@ -19,7 +19,7 @@ constexpr char kPrefix[] = "BUCKETD_";
 // Read before the options are: where the file is.
 constexpr char kFileVariable[] = "BUCKETD_CONFIG";
 
-constexpr size_t kMostConfigBytes = size_t{1} << 20;
+constexpr int64_t kMostConfigBytes = int64_t{1} << 20;
 
 class Loader {
  public:
@@ -105,20 +105,12 @@ void Loader::ReadEntry(const std::string& path, const std::string& key, const to
 }
 
 void Loader::ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kMostConfigBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (!file.is_open() || file.bad()) {  // a folder opens and then cannot be read
-    problems_.push_back(absl::StrCat("--config: ", path, " cannot be read"));
+  const absl::StatusOr<std::string> text = bucketd::ReadFile(path, kMostConfigBytes);
+  if (!text.ok()) {
+    problems_.push_back(absl::StrCat("--config: ", text.status().message()));
     return;
   }
-  if (text.size() > kMostConfigBytes) {
-    problems_.push_back(absl::StrCat("--config: ", path, " has more than ", kMostConfigBytes,
-                                     " bytes: it is no configuration file"));
-    return;
-  }
-  const toml::parse_result parsed = toml::parse(text);
+  const toml::parse_result parsed = toml::parse(*text);
   if (!parsed) {
     const toml::parse_error& error = parsed.error();
     const auto& at = error.source().begin;

@@ -9,7 +9,7 @@
 
 namespace bucketd {
 
-// NOT_FOUND or INVALID_ARGUMENT: "PATH: cannot be read: why", "PATH: more than N bytes".
+// As ReadFile (passes/base/read_file.h), of a file alone: nobody waits for a pipe.
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t max_bytes);
 
 // Another one whenever one of the files was written or replaced, by a link too.

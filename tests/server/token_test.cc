@@ -286,7 +286,7 @@ keys_file = "none"
   };
   EXPECT_THAT(refusal(Entries(second)),
               AllOf(HasSubstr("who.toml:6: the issuer in line 1 has the same name or iss"),
-                    HasSubstr("who.toml:10: "), HasSubstr("/none: cannot be read")));
+                    HasSubstr("who.toml:10: "), HasSubstr("/none: no such file")));
   EXPECT_THAT(refusal(absl::StrReplaceAll(Entries(), {{"\"ci\"", "\"c/i\""}})),
               AllOf(HasSubstr("who.toml:2: expected letters"),
                     HasSubstr("who.toml:7: JWT:ci/repo:org/*: there is no [[issuer]] with name")));
