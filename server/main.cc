@@ -147,11 +147,9 @@ void Notify(absl::string_view state) {
 
 int Serve(const ServerOptions& options) {
   const ProcessOptions& process = options.process;
-  StopSignals::Options stop_options;
-  stop_options.parent =
-      process.exit_with_parent == 1 ? getppid() : static_cast<pid_t>(process.exit_with_parent);
   MakeWaitsSteady();
-  const auto stop = StopSignals::Create(stop_options);
+  const auto stop = StopSignals::Create(
+      process.exit_with_parent == 1 ? getppid() : static_cast<pid_t>(process.exit_with_parent));
   if (!stop.ok()) return Fail(stop.status(), kRefused);
   const auto server = Server::Start(options);
   if (!server.ok()) return Fail(server.status(), kRefused);

@@ -170,7 +170,7 @@ absl::Status Check(Args& args) {
 absl::Status Run(Args& args) {
   RETURN_IF_ERROR(Check(args));
   MakeWaitsSteady();
-  ASSIGN_OR_RETURN(const std::unique_ptr<StopSignals> signals, StopSignals::Create({}));
+  ASSIGN_OR_RETURN(const std::unique_ptr<StopSignals> signals, StopSignals::Create());
   RETURN_IF_ERROR(ConfigureLog("bucket-agent", "info", false));
   ASSIGN_OR_RETURN(
       const std::unique_ptr<Backend> backend,

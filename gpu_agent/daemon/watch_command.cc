@@ -28,7 +28,7 @@ struct Args {
 
 absl::Status Run(Args& args) {
   RETURN_IF_ERROR(ReadTrainingFlags(args.flags, args.training));
-  ASSIGN_OR_RETURN(const std::unique_ptr<StopSignals> signals, StopSignals::Create({}));
+  ASSIGN_OR_RETURN(const std::unique_ptr<StopSignals> signals, StopSignals::Create());
   RETURN_IF_ERROR(ConfigureLog("bucket-agent", "info", false));
   prometheus::Registry registry;
   SetBuildInfo(registry, BUCKETD_VERSION, "none");

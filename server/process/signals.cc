@@ -45,7 +45,7 @@ absl::StatusOr<int> WatchParent(pid_t parent) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<StopSignals>> StopSignals::Create(const Options& options) {
+absl::StatusOr<std::unique_ptr<StopSignals>> StopSignals::Create(pid_t parent) {
   auto signals = std::unique_ptr<StopSignals>(new StopSignals());
   const sigset_t stopping = Stopping();
   pthread_sigmask(SIG_BLOCK, &stopping, nullptr);
@@ -58,8 +58,8 @@ absl::StatusOr<std::unique_ptr<StopSignals>> StopSignals::Create(const Options& 
   if (signals->ended_fd_ < 0) {
     return absl::InternalError(absl::StrCat("eventfd: ", std::strerror(errno)));
   }
-  if (options.parent != 0) {
-    const absl::StatusOr<int> fd = WatchParent(options.parent);
+  if (parent != 0) {
+    const absl::StatusOr<int> fd = WatchParent(parent);
     if (!fd.ok()) return fd.status();
     signals->parent_fd_ = *fd;
   }

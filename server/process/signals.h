@@ -12,15 +12,12 @@ namespace bucketd {
 
 class StopSignals {
  public:
-  struct Options {
-    // Also stop when this process ends; 0: no. INVALID if it has ended or is not our parent.
-    pid_t parent = 0;
-  };
   enum class Cause { kSignal, kParentGone, kEnded };
 
   // Blocks SIGTERM and SIGINT in the calling thread and those it starts later, and ignores SIGPIPE:
-  // call it before any other thread exists.
-  static absl::StatusOr<std::unique_ptr<StopSignals>> Create(const Options& options);
+  // call it before any other thread exists. `parent`: Wait() also returns when that process ends;
+  // 0: no. FAILED_PRECONDITION if it has ended or is not our parent.
+  static absl::StatusOr<std::unique_ptr<StopSignals>> Create(pid_t parent = 0);
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;

@@ -24,7 +24,7 @@ namespace bucketd {
 namespace {
 
 TEST(StopSignalsTest, WhoeverHasEndedByItselfIsNotWaitedFor) {
-  const auto signals = StopSignals::Create({});
+  const auto signals = StopSignals::Create();
   ASSERT_TRUE(signals.ok());
   (*signals)->Ended();
   EXPECT_EQ((*signals)->Wait(), StopSignals::Cause::kEnded);
