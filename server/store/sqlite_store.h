@@ -212,8 +212,10 @@ class SqliteStore final : public Store {
   static absl::Status PutHold(SqliteDb& db, absl::string_view key, absl::string_view holder,
                               WallTime expires) ABSL_EXCLUSIVE_LOCKS_REQUIRED(db.mutex());
 
-  absl::StatusOr<std::vector<Victim>> OldestPlans(int64_t bytes, int64_t used_before,
-                                                  absl::string_view except)
+  // Those used longest ago, until they have that many bytes; of a tenant's or of all.
+  absl::StatusOr<std::vector<Victim>> OldestPlans(
+      int64_t bytes, int64_t used_before, absl::string_view except,
+      const std::optional<std::string>& tenant = std::nullopt)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   absl::StatusOr<std::vector<Victim>> MakeRoom(int64_t coming, const std::optional<Location>& old,
                                                absl::string_view hash)

@@ -30,13 +30,15 @@ absl::StatusOr<int64_t> SqliteStore::Number(const char* sql) {
 absl::StatusOr<int64_t> SqliteStore::Version() { return Number("PRAGMA data_version"); }
 
 absl::StatusOr<std::vector<SqliteStore::Victim>> SqliteStore::OldestPlans(
-    int64_t bytes, int64_t used_before, absl::string_view except) {
+    int64_t bytes, int64_t used_before, absl::string_view except,
+    const std::optional<std::string>& tenant) {
   std::vector<Victim> victims;
   const absl::MutexLock lock(&reader_->mutex());
   Statement rows = reader_->Query(
-      "SELECT hash, value, bytes FROM plans WHERE used < ?1 AND hash != ?2 AND NOT EXISTS "
-      "(SELECT 1 FROM holds WHERE plan = hash AND expires > ?3) ORDER BY used",
-      used_before, except, NowMillis());
+      "SELECT hash, value, bytes FROM plans WHERE used < ?1 AND hash != ?2 AND (?4 IS NULL OR "
+      "tenant = ?4) AND NOT EXISTS (SELECT 1 FROM holds WHERE plan = hash AND expires > ?3) "
+      "ORDER BY used",
+      used_before, except, NowMillis(), SqlOptional{tenant});
   while (bytes > 0) {
     ASSIGN_OR_RETURN(const bool row, rows.Step());
     if (!row) break;
@@ -120,20 +122,8 @@ absl::StatusOr<int64_t> SqliteStore::KeepWithin(absl::string_view tenant, int64_
   ASSIGN_OR_RETURN(const int64_t bytes, taken());
   if (bytes <= most) return bytes;
   RETURN_IF_ERROR(FlushUses());
-  std::vector<Victim> victims;
-  {
-    const absl::MutexLock reading(&reader_->mutex());
-    Statement rows = reader_->Query(
-        "SELECT hash, value, bytes FROM plans WHERE tenant = ?1 AND NOT EXISTS "
-        "(SELECT 1 FROM holds WHERE plan = hash AND expires > ?2) ORDER BY used",
-        SqlText{tenant}, NowMillis());
-    for (int64_t left = bytes; left > most;) {
-      ASSIGN_OR_RETURN(const bool row, rows.Step());
-      if (!row) break;
-      victims.push_back({std::string(rows.Bytes(0)), {rows.Int(1), rows.Int(2)}, true});
-      left -= victims.back().at.bytes;
-    }
-  }
+  ASSIGN_OR_RETURN(std::vector<Victim> victims,
+                   OldestPlans(bytes - most, INT64_MAX, "", std::string(tenant)));
   int64_t gone = 0;
   RETURN_IF_ERROR(Evict(std::move(victims), nullptr, gone));
   return taken();

@@ -165,33 +165,23 @@ absl::StatusOr<int64_t> PostgresStore::KeepWithin(absl::string_view tenant, int6
   ASSIGN_OR_RETURN(const int64_t bytes, taken());
   if (bytes <= most) return bytes;
   RETURN_IF_ERROR(FlushUses());
-  const absl::Status evicted =
-      Evict(
-          PgStatement(absl::StrCat("DELETE FROM bucketd_plan WHERE held_until <= ", NowSql(1),
-                                   " AND hash IN (SELECT hash FROM (SELECT hash, SUM(bytes) OVER "
-                                   "(ORDER BY CASE WHEN held_until > ",
-                                   NowSql(1),
-                                   " THEN 0 ELSE 1 END, used DESC, hash) AS kept FROM bucketd_plan "
-                                   "WHERE tenant = $2) AS sums WHERE kept > $3) RETURNING bytes"))
-              .Int(Now())
-              .Bytes(tenant)
-              .Int(most))
-          .status();
-  RETURN_IF_ERROR(evicted);
+  RETURN_IF_ERROR(EvictBeyond(tenant, most));
   return taken();
 }
 
 // Those that are held first, then those used last, until the bound is reached; the rest goes.
-absl::Status PostgresStore::EvictBeyond() {
+absl::Status PostgresStore::EvictBeyond(std::optional<absl::string_view> tenant, int64_t most) {
   return Evict(PgStatement(
                    absl::StrCat("DELETE FROM bucketd_plan WHERE held_until <= ", NowSql(1),
                                 " AND hash IN (SELECT hash FROM (SELECT hash, SUM(bytes) OVER "
                                 "(ORDER BY CASE WHEN held_until > ",
                                 NowSql(1),
-                                " THEN 0 ELSE 1 END, used DESC, hash) AS kept FROM bucketd_plan) "
-                                "AS sums WHERE kept > $2) RETURNING bytes"))
+                                " THEN 0 ELSE 1 END, used DESC, hash) AS kept FROM bucketd_plan "
+                                "WHERE $2 IS NULL OR tenant = $2) AS sums WHERE kept > $3) "
+                                "RETURNING bytes"))
                    .Int(Now())
-                   .Int(options_.max_bytes))
+                   .Bytes(tenant)
+                   .Int(most))
       .status();
 }
 
@@ -215,7 +205,8 @@ absl::Status PostgresStore::EvictOld() {
             .status());
   }
   ASSIGN_OR_RETURN(const StoreStats stats, Stats());
-  return stats.plan_bytes > options_.max_bytes ? EvictBeyond() : absl::OkStatus();
+  return stats.plan_bytes > options_.max_bytes ? EvictBeyond(std::nullopt, options_.max_bytes)
+                                               : absl::OkStatus();
 }
 
 void PostgresStore::MaintainForEver() {

@@ -127,7 +127,8 @@ class PostgresStore final : public Store {
   absl::Status ScanShelf(Shelf shelf, SeeValue see, ScanResult& result);
   absl::Status FlushUses();
   absl::Status EvictOld();
-  absl::Status EvictBeyond();
+  // Of the tenant's plans, or of all.
+  absl::Status EvictBeyond(std::optional<absl::string_view> tenant, int64_t most);
   absl::StatusOr<int64_t> Evict(PgStatement statement);
   absl::Status TrimAudit();
   absl::StatusOr<std::vector<AuditCount>> CountAudit();
