@@ -11,13 +11,16 @@
 namespace bucketd {
 
 struct SqliteStore::Sql {
-  const char* read;        // value, checksum, key, value's bytes, used
+  const char* read;        // checksum, key, value, used; of records 0 for used
   const char* locate;      // value, bytes
   const char* read_value;  // ?1 value: all of it
   const char* put_value;   // ?1 value, ?2 key, ?3 bytes
   const char* drop_value;  // ?1 value
   const char* list;  // ?1 shelf, ?2 first key, ?3 limit: key of the index, tenant, graph, bytes
 };
+
+// What a reader of the index is told: damage there is no damaged value.
+absl::Status IndexError(const absl::Status& status);
 
 // Of a value, of a line of the audit log: never given twice.
 inline int64_t RandomId() {

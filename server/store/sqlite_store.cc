@@ -49,13 +49,13 @@ constexpr std::chrono::milliseconds kBusyAgain{20};
 
 std::string HashOf(absl::string_view key) { return std::string(AsBytes(Sha256(key))); }
 
+}  // namespace
+
 absl::Status IndexError(const absl::Status& status) {
   if (!absl::IsDataLoss(status)) return status;
   return absl::UnavailableError(absl::StrCat(
       "the index is damaged, `bucketctl store verify` says where: ", status.message()));
 }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(SqliteStoreOptions options) {
   if (!options.clock) options.clock = WallNow;

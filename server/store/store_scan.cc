@@ -64,11 +64,7 @@ absl::StatusOr<std::vector<SqliteStore::Selected>> SqliteStore::Select(
   std::vector<Selected> selected;
   while (true) {
     const absl::StatusOr<bool> row = rows.Step();
-    if (!row.ok() && absl::IsDataLoss(row.status())) {
-      return absl::UnavailableError(absl::StrCat(
-          "the index is damaged, `bucketctl store verify` says where: ", row.status().message()));
-    }
-    RETURN_IF_ERROR(row.status());
+    if (!row.ok()) return IndexError(row.status());
     if (!*row) return selected;
     Selected& s = selected.emplace_back();
     s.victim = {std::string(rows.Bytes(0)), {rows.Int(1), rows.Int(3)}, true};
