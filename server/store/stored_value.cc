@@ -1,12 +1,14 @@
 #include "server/store/stored_value.h"
 
+#include "server/store/little_endian.h"
+
 namespace bucketd {
 
 Digest ValueChecksum(absl::string_view key, absl::string_view value) {
-  char size[8];
-  for (size_t i = 0; i < sizeof(size); ++i) size[i] = static_cast<char>(key.size() >> (8 * i));
+  std::string size;
+  AppendInt(key.size(), 8, size);
   Sha256Stream stream;
-  stream.Append(absl::string_view(size, sizeof(size)));
+  stream.Append(size);
   stream.Append(key);
   stream.Append(value);
   return stream.Finish();
