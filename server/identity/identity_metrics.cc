@@ -26,12 +26,9 @@ IdentityMetrics::IdentityMetrics(prometheus::Registry& r)
           AddCounter(r, kReloads, kReloadsHelp, {{"what", "identities"}, {"result", "taken"}})),
       identities_refused(
           AddCounter(r, kReloads, kReloadsHelp, {{"what", "identities"}, {"result", "refused"}})),
-      certificate_expires(prometheus::BuildGauge()
-                              .Name("bucketd_certificate_expires_seconds")
-                              .Help("When the server's certificate expires, in seconds since 1970; "
-                                    "0: there is none.")
-                              .Register(r)
-                              .Add({})),
+      certificate_expires(AddGauge(r, "bucketd_certificate_expires_seconds",
+                                   "When the server's certificate expires, in seconds since 1970; "
+                                   "0: there is none.")),
       unknown_callers(AddCounter(r, kRefused, kRefusedHelp, {{"why", "unknown"}})),
       forbidden_calls(AddCounter(r, kRefused, kRefusedHelp, {{"why", "forbidden"}})) {}
 

@@ -12,6 +12,7 @@
 #include <openssl/x509.h>
 
 #include "passes/base/status_macros.h"
+#include "server/identity/openssl_free.h"
 #include "server/identity/small_file.h"
 
 namespace bucketd {
@@ -19,14 +20,9 @@ namespace {
 
 constexpr int64_t kMaxBytes = int64_t{1} << 20;
 
-struct Free {
-  void operator()(BIO* bio) const { BIO_free(bio); }
-  void operator()(X509* certificate) const { X509_free(certificate); }
-  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
-};
-using BioPtr = std::unique_ptr<BIO, Free>;
-using X509Ptr = std::unique_ptr<X509, Free>;
-using KeyPtr = std::unique_ptr<EVP_PKEY, Free>;
+using BioPtr = std::unique_ptr<BIO, OpenSslFree>;
+using X509Ptr = std::unique_ptr<X509, OpenSslFree>;
+using KeyPtr = std::unique_ptr<EVP_PKEY, OpenSslFree>;
 
 BioPtr Reading(const std::string& text) {
   return BioPtr(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
