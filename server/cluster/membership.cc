@@ -152,7 +152,7 @@ void Membership::See(const Record& record, SteadyTime now) {
   Seen& seen = others_[std::string(absl::StripPrefix(record.key, kReplicaPrefix))];
   if (seen.value == record.value) return;
   const v1::ReplicaRecord said = ParseReplica(record.value).value_or(v1::ReplicaRecord());
-  seen = {said.incarnation(), said.beat(), said.draining(), said.dead_ms(), now, record.value};
+  seen = {said.incarnation(), said.draining(), said.dead_ms(), now, record.value};
 }
 
 absl::StatusOr<bool> Membership::IsGone(const ReplicaId& id) {

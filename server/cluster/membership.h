@@ -89,11 +89,10 @@ class Membership {
  private:
   struct Seen {
     uint64_t incarnation = 0;
-    uint64_t beat = 0;
     bool draining = false;
     uint32_t dead_ms = 0;
-    SteadyTime since;   // `beat` was seen first
-    std::string value;  // the record
+    SteadyTime since;   // `value` was seen first
+    std::string value;  // the record, which each beat makes another one
   };
 
   absl::Status Renew() ABSL_EXCLUSIVE_LOCKS_REQUIRED(beating_);
