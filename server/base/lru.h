@@ -53,10 +53,10 @@ class Lru {
     return true;
   }
 
-  // The most recently used first; counts as no use.
+  // Calls `visit(key, value, bytes)`, the most recently used first; counts as no use.
   template <typename Visit>
   void ForEach(Visit visit) const {
-    for (const Entry& entry : order_) visit(entry.key, *entry.value);
+    for (const Entry& entry : order_) visit(entry.key, *entry.value, entry.bytes);
   }
 
   // Of the entries whose key begins with `prefix` the oldest go until they hold at most `most`; the
@@ -77,11 +77,6 @@ class Lru {
       ++evictions_;
     }
     return held;
-  }
-  // Calls `visit(key, bytes)`, the most recently used first; counts as no use.
-  template <typename Visit>
-  void ForEachSize(Visit visit) const {
-    for (const Entry& entry : order_) visit(entry.key, entry.bytes);
   }
 
   // The keys of at most `limit` entries that were used since the last call that named them. O(n).

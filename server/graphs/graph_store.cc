@@ -45,8 +45,9 @@ void GraphStore::KeepWithinQuota(const std::string& graph_key) {
   const int64_t most = quotas_.LimitOf(Quota::kGraphBytes, tenant);
   if (most != kUnbounded) lru_.KeepWithin(graph_key.substr(0, tenant.size() + 1), most);
   std::map<std::string, int64_t> used;
-  lru_.ForEachSize(
-      [&](const std::string& key, int64_t bytes) { used[std::string(TenantOf(key))] += bytes; });
+  lru_.ForEach([&](const std::string& key, const Graph&, int64_t bytes) {
+    used[std::string(TenantOf(key))] += bytes;
+  });
   quotas_.SetAll(Quota::kGraphBytes, used);
 }
 

@@ -25,7 +25,7 @@ std::vector<PlanCache::Entry> PlanCache::List() {
   std::vector<Entry> entries;
   const absl::MutexLock lock(&mutex_);
   entries.reserve(static_cast<size_t>(lru_.entries()));
-  lru_.ForEach([&](const std::string& key, const PlanReply& reply) {
+  lru_.ForEach([&](const std::string& key, const PlanReply& reply, int64_t) {
     entries.push_back({key, static_cast<int64_t>(reply.response.size())});
   });
   return entries;
