@@ -26,9 +26,9 @@ absl::StatusOr<std::string> NewToken() {
 }
 
 absl::Status TooLong(absl::string_view field, size_t actual, size_t limit) {
-  return MakeError(
-      Reason::kJobInvalid, absl::StrCat(field, ": ", actual, " bytes; at most ", limit),
-      {.limit = static_cast<int64_t>(limit), .actual = static_cast<int64_t>(actual), .node = {}});
+  return MakeError(Reason::kJobInvalid,
+                   absl::StrCat(field, ": ", actual, " bytes; at most ", limit),
+                   {.limit = static_cast<int64_t>(limit), .actual = static_cast<int64_t>(actual)});
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ absl::Status Rendezvous::Check(const Call& call) const {
   if (call.size == 0 || call.size > limits_.max_size) {
     return MakeError(Reason::kJobInvalid,
                      absl::StrCat("size: ", call.size, " ranks; expected 1 to ", limits_.max_size),
-                     {.limit = limits_.max_size, .actual = call.size, .node = {}});
+                     {.limit = limits_.max_size, .actual = call.size});
   }
   if (call.rank >= call.size) {
     return MakeError(Reason::kJobInvalid, absl::StrCat("rank: ", call.rank, " of ", call.size,

@@ -42,7 +42,7 @@ absl::Status ByteRoom::Take(const std::string& peer, int64_t more) {
         Reason::kOverloaded,
         "the requests of your host hold too many bytes: they may hold half of what nobody else "
         "does",
-        {.limit = capacity_ / 2, .actual = mine, .node = {}});
+        {.limit = capacity_ / 2, .actual = mine});
   }
   used_ += more;
   if (mine == 0) {

@@ -56,7 +56,7 @@ enum class Reason {
 struct ErrorFields {
   int64_t limit = -1;
   int64_t actual = -1;
-  std::string node;
+  std::string node = {};
   bool lasting = false;  // QUOTA_USED_UP that does not pass by itself
 };
 

@@ -37,8 +37,7 @@ absl::Status CheckJobName(absl::string_view field, absl::string_view name) {
                    absl::StrCat(field, ": expected 1 to ", kMaxJobNameBytes,
                                 " printable ASCII characters, got ", name.size(), " bytes"),
                    {.limit = static_cast<int64_t>(kMaxJobNameBytes),
-                    .actual = static_cast<int64_t>(name.size()),
-                    .node = {}});
+                    .actual = static_cast<int64_t>(name.size())});
 }
 
 std::string NameRanks(absl::Span<const uint32_t> ascending) {

@@ -276,7 +276,7 @@ absl::StatusOr<int32_t> CostCatalog::MakeRoom(Entry& entry) const {
   return MakeError(Reason::kProfileLimit,
                    absl::StrCat("all ", limits_.versions,
                                 " versions of this name were promoted once; use another name"),
-                   {.limit = limits_.versions, .actual = -1, .node = {}});
+                   {.limit = limits_.versions});
 }
 
 absl::StatusOr<CostCatalog::Added> CostCatalog::Add(CostProfile profile, ProfileOrigin origin,
@@ -303,7 +303,7 @@ absl::StatusOr<CostCatalog::Added> CostCatalog::AddOnce(CostProfile profile, Pro
     if (found != entries_.end()) entry = found->second;
     if (found == entries_.end() && entries_.size() >= static_cast<size_t>(limits_.names)) {
       return MakeError(Reason::kProfileLimit, "no further names of cost profiles are kept",
-                       {.limit = limits_.names, .actual = -1, .node = {}});
+                       {.limit = limits_.names});
     }
   }
   profile.version = entry.next_version;

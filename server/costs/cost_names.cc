@@ -21,11 +21,10 @@ absl::Status CheckText(absl::string_view field, absl::string_view text, size_t l
     return absl::ascii_iscntrl(static_cast<unsigned char>(c));
   });
   if (text.size() <= limit && readable) return absl::OkStatus();
-  return MakeError(Reason::kProfileInvalid,
-                   absl::StrCat(field, ": expected at most ", limit, " bytes of text, one line"),
-                   {.limit = static_cast<int64_t>(limit),
-                    .actual = static_cast<int64_t>(text.size()),
-                    .node = {}});
+  return MakeError(
+      Reason::kProfileInvalid,
+      absl::StrCat(field, ": expected at most ", limit, " bytes of text, one line"),
+      {.limit = static_cast<int64_t>(limit), .actual = static_cast<int64_t>(text.size())});
 }
 
 std::string DefaultName(absl::string_view device_type) {

@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<GraphDecoder>> GraphDecoder::Start(int codec, int
   if (size > max_bytes) {
     return MakeError(Reason::kGraphTooLarge,
                      absl::StrCat("the graph has ", size, " bytes, the limit is ", max_bytes),
-                     {.limit = max_bytes, .actual = size, .node = {}});
+                     {.limit = max_bytes, .actual = size});
   }
   auto decoder = std::unique_ptr<GraphDecoder>(new GraphDecoder(size, max_ratio));
   if (codec == v1::CODEC_ZSTD) {
@@ -78,7 +78,7 @@ absl::Status GraphDecoder::Decompress(absl::string_view piece) {
     if (plain - kRatioFreeBytes > received_ * max_ratio_) {
       return MakeError(Reason::kGraphTooLarge,
                        absl::StrCat("the graph is compressed more than ", max_ratio_, " to 1"),
-                       {.limit = max_ratio_, .actual = -1, .node = {}});
+                       {.limit = max_ratio_});
     }
   }
   return absl::OkStatus();
@@ -90,7 +90,7 @@ absl::Status GraphDecoder::Take(absl::string_view plain) {
     return MakeError(
         Reason::kContentMismatch,
         absl::StrCat("more bytes came than the ", size_, " that were announced as size"),
-        {.limit = size_, .actual = have, .node = {}});
+        {.limit = size_, .actual = have});
   }
   // Exact, since doubling would hold three times the announced size while it grows. Pages are not
   // touched before they are written.
@@ -107,7 +107,7 @@ absl::StatusOr<GraphBytes> GraphDecoder::Finish() {
         Reason::kContentMismatch,
         absl::StrCat("the graph is cut off: ", have, " of ", size_, " announced bytes came",
                      frame_open_ ? ", inside a zstd frame" : ""),
-        {.limit = size_, .actual = have, .node = {}});
+        {.limit = size_, .actual = have});
   }
   result_.sha256 = sha256_.Finish();
   return std::move(result_);

@@ -31,7 +31,7 @@ absl::Status GraphIntake::Reservation::GrowTo(int64_t bytes) {
     return MakeError(Reason::kOverloaded,
                      absl::StrCat("the graphs that are arriving leave no room for ", more,
                                   " more bytes; all together may have ", limit),
-                     {.limit = limit, .actual = -1, .node = {}});
+                     {.limit = limit});
   }
   bytes_ = bytes;
   intake_.metrics_.upload_reserved_bytes.Increment(static_cast<double>(more));
@@ -67,7 +67,7 @@ absl::StatusOr<GraphPtr> GraphIntake::ReadInline(const InlineGraph& graph,
     return MakeError(Reason::kGraphTooLarge,
                      absl::StrCat("an inline graph has ", encoded, " bytes, the limit is ",
                                   limits_.max_inline_bytes, "; upload it"),
-                     {.limit = limits_.max_inline_bytes, .actual = encoded, .node = {}});
+                     {.limit = limits_.max_inline_bytes, .actual = encoded});
   }
   absl::StatusOr<std::unique_ptr<GraphDecoder>> decoder = StartDecoder(graph.codec, graph.size);
   RETURN_IF_ERROR(decoder.status());

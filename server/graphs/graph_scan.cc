@@ -89,21 +89,21 @@ absl::Status Check(const Counts& counts, int64_t max_nodes) {
   if (counts.nodes > max_nodes) {
     return MakeError(Reason::kGraphTooLarge,
                      absl::StrCat("the graph has more than ", max_nodes, " nodes"),
-                     {.limit = max_nodes, .actual = counts.nodes, .node = {}});
+                     {.limit = max_nodes, .actual = counts.nodes});
   }
   const int64_t max_elements = kFreeElements + kElementsPerNode * max_nodes;
   if (counts.elements > max_elements) {
     return MakeError(
         Reason::kGraphTooLarge,
         absl::StrCat("the graph has more than ", max_elements, " strings, tensors and slots"),
-        {.limit = max_elements, .actual = counts.elements, .node = {}});
+        {.limit = max_elements, .actual = counts.elements});
   }
   const int64_t max_packed = kFreePackedBytes + kPackedBytesPerNode * max_nodes;
   if (counts.packed_bytes > max_packed) {
     return MakeError(
         Reason::kGraphTooLarge,
         absl::StrCat("the graph has more than ", max_packed, " bytes of inputs and shapes"),
-        {.limit = max_packed, .actual = counts.packed_bytes, .node = {}});
+        {.limit = max_packed, .actual = counts.packed_bytes});
   }
   return absl::OkStatus();
 }
@@ -114,8 +114,7 @@ absl::Status ScanGraph(absl::string_view serialized, int64_t max_nodes) {
   if (serialized.size() > static_cast<size_t>(std::numeric_limits<int>::max())) {
     return MakeError(Reason::kGraphTooLarge, "a serialised Graph has less than 2 GiB",
                      {.limit = std::numeric_limits<int>::max(),
-                      .actual = static_cast<int64_t>(serialized.size()),
-                      .node = {}});
+                      .actual = static_cast<int64_t>(serialized.size())});
   }
   CodedInputStream in(reinterpret_cast<const uint8_t*>(serialized.data()),
                       static_cast<int>(serialized.size()));

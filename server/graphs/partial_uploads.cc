@@ -69,14 +69,14 @@ absl::StatusOr<PartialUpload> PartialUploads::Resume(absl::string_view key, int6
                      absl::StrCat("resume_offset: ", offset, "; of this content ", held,
                                   " encoded bytes are held. Go on at ", held,
                                   held == 0 ? ": start over" : " or start over at 0"),
-                     {.limit = held, .actual = offset, .node = {}});
+                     {.limit = held, .actual = offset});
   }
   const int64_t announced = found->second.upload.decoder->announced_bytes();
   if (announced != size) {
     return MakeError(Reason::kUploadProtocol,
                      absl::StrCat("size: ", size, "; the upload that this one goes on with had ",
                                   "announced ", announced, ". Start over at 0"),
-                     {.limit = announced, .actual = size, .node = {}});
+                     {.limit = announced, .actual = size});
   }
   metrics_.uploads_resumed.Increment();
   return TakeOut(found).upload;

@@ -18,7 +18,7 @@ using std::chrono::nanoseconds;
 absl::Status UploadStreams::Full() const {
   return MakeError(Reason::kOverloaded,
                    absl::StrCat(limits_.max_streams, " ", limits_.what, " are under way"),
-                   {.limit = limits_.max_streams, .actual = -1, .node = {}});
+                   {.limit = limits_.max_streams});
 }
 
 absl::StatusOr<UploadStreams::Id> UploadStreams::Open(const Shares::Path& share) {

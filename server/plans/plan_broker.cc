@@ -98,15 +98,14 @@ absl::Status PlanBroker::MakeRoomFor(const PlanRequest& request, Answers& answer
     const auto [outer, inner] = ShareOf(request);
     const CallId displaced = shares_.GivesWayTo({outer, inner, request.graph_key});
     if (displaced == 0) {
-      return MakeError(Reason::kOverloaded, "too many callers wait",
-                       {.limit = limit, .actual = -1, .node = {}});
+      return MakeError(Reason::kOverloaded, "too many callers wait", {.limit = limit});
     }
     parts_.metrics.displaced_callers.Increment();
     Remove(displaced,
            MakeError(Reason::kOverloaded,
                      "too many callers wait, most of them yours: one of another "
                      "gets the place",
-                     {.limit = limit, .actual = -1, .node = {}}),
+                     {.limit = limit}),
            answers);
   }
   // Whoever was asked may upload all the same, when the next one was asked, too.

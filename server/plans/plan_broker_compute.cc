@@ -51,8 +51,7 @@ void PlanBroker::StartCompute(Flight& flight, GraphPtr graph, Answers& answers) 
          Compute(request, graph, cancelled);
        }});
   const auto overloaded = [this](absl::string_view why) {
-    return MakeError(Reason::kOverloaded, why,
-                     {.limit = parts_.options.compute_queue, .actual = -1, .node = {}});
+    return MakeError(Reason::kOverloaded, why, {.limit = parts_.options.compute_queue});
   };
   if (!submitted.taken) {
     FinishFlight(request->key, overloaded("all compute slots and the queue before them are full"),

@@ -33,7 +33,7 @@ absl::Status CheckMesh(const Graph& graph, const Mesh& mesh) {
       return MakeError(Reason::kMeshInvalid,
                        absl::StrCat("mesh dimension \"", dim->name, "\" has ", dim->size,
                                     " ranks, the graph's group over it has ", group.size),
-                       {.limit = dim->size, .actual = group.size, .node = {}});
+                       {.limit = dim->size, .actual = group.size});
     }
   }
   return absl::OkStatus();

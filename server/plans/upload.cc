@@ -84,7 +84,7 @@ absl::StatusOr<UploadSession::Next> UploadSession::Chunk(const std::string& chun
   if (size > limit) {
     return MakeError(Reason::kChunkTooLarge,
                      absl::StrCat("a chunk has ", size, " bytes, the limit is ", limit),
-                     {.limit = limit, .actual = size, .node = {}});
+                     {.limit = limit, .actual = size});
   }
   if (graphs_.Contains(graph_key_)) {
     decoder_.reset();

@@ -199,13 +199,13 @@ class ReportReactor final : public grpc::ServerReadReactor<ByteBuffer> {
   absl::Status TakeBatch(const v1::SampleBatch& batch) {
     if (batch.samples_size() > kMaxBatch) {
       return MakeError(Reason::kProfileLimit, "too many samples in one message",
-                       {.limit = kMaxBatch, .actual = batch.samples_size(), .node = {}});
+                       {.limit = kMaxBatch, .actual = batch.samples_size()});
     }
     seen_ += batch.samples_size();
     const int64_t limit = shared_.parts.options.costs.max_report_samples;
     if (seen_ > limit) {
       return MakeError(Reason::kProfileLimit, "too many samples in one report; none was taken",
-                       {.limit = limit, .actual = seen_, .node = {}});
+                       {.limit = limit, .actual = seen_});
     }
     for (int i = 0; i < batch.samples_size(); ++i) {
       absl::StatusOr<CollectiveSample> sample = SampleFromProto(batch.samples(i));

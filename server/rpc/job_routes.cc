@@ -54,7 +54,7 @@ JobRoutes::CallId JobRoutes::Take(RanksCall asks, Done done, Here here) {
                              gives_way == id ? "too many ranks wait for each other"
                                              : "too many ranks wait for each other, most of them "
                                                "yours: one of another gets the place",
-                             {.limit = parts_.most_calls, .actual = -1, .node = {}}));
+                             {.limit = parts_.most_calls}));
     if (gives_way != id) parts_.metrics.displaced_ranks.Increment();
   }
   Start(id, 0);

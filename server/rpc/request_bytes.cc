@@ -24,7 +24,7 @@ absl::Status RequestBytes::ReadInto(google::protobuf::MessageLite& message, int6
     return MakeError(
         Reason::kRequestTooLarge,
         absl::StrCat("a ", message.GetTypeName(), " of ", size, " bytes; at most ", most),
-        {.limit = most, .actual = size, .node = {}});
+        {.limit = most, .actual = size});
   }
   grpc::ProtoBufferReader reader(&bytes);
   if (reader.status().ok() && message.ParseFromZeroCopyStream(&reader)) return absl::OkStatus();

@@ -193,7 +193,7 @@ absl::Status Quotas::Refuse(Quota quota, absl::string_view tenant, int64_t used,
       absl::StrCat("tenant \"", tenant, "\" has used up its quota ", Name(quota), ": ", limit, " ",
                    words.what, " are allowed, and it has ", used, ". ", words.help,
                    path_.empty() ? "" : absl::StrCat("; the quota is in the server's ", path_)),
-      {.limit = limit, .actual = used, .node = {}, .lasting = lasting});
+      {.limit = limit, .actual = used, .lasting = lasting});
 }
 
 absl::StatusOr<Quotas::Held> Quotas::Take(Quota quota, const std::string& tenant) {

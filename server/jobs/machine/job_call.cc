@@ -22,7 +22,7 @@ absl::Status CheckRanks(absl::Span<const uint32_t> ascending, uint32_t size) {
   if (ascending.back() >= size) {
     return Invalid(absl::StrCat("job.rank: ", ascending.back(), " of a scope of ", size,
                                 " ranks; expected 0 to ", size - 1),
-                   {.limit = size - 1, .actual = ascending.back(), .node = {}});
+                   {.limit = size - 1, .actual = ascending.back()});
   }
   const auto twice = std::adjacent_find(ascending.begin(), ascending.end());
   if (twice == ascending.end()) return absl::OkStatus();
@@ -37,7 +37,7 @@ absl::StatusOr<JobCall> ReadJob(absl::string_view tenant, const v1::Job& job) {
   if (job.size() == 0 || job.size() > kMaxRanksOfScope) {
     return Invalid(
         absl::StrCat("job.size: ", job.size(), " ranks; expected 1 to ", kMaxRanksOfScope),
-        {.limit = kMaxRanksOfScope, .actual = job.size(), .node = {}});
+        {.limit = kMaxRanksOfScope, .actual = job.size()});
   }
   JobCall call{.tenant = std::string(tenant),
                .id = job.id(),

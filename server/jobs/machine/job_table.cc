@@ -19,11 +19,10 @@ constexpr std::chrono::seconds kKeepAgain{2};
 constexpr std::chrono::milliseconds kWatch{1000};
 
 absl::Status GenerationOver(absl::string_view job, uint64_t now, uint64_t called) {
-  return MakeError(
-      Reason::kGenerationOver,
-      absl::StrCat("job \"", job, "\" is in generation ", now, "; this call is of generation ",
-                   called),
-      {.limit = static_cast<int64_t>(now), .actual = static_cast<int64_t>(called), .node = {}});
+  return MakeError(Reason::kGenerationOver,
+                   absl::StrCat("job \"", job, "\" is in generation ", now,
+                                "; this call is of generation ", called),
+                   {.limit = static_cast<int64_t>(now), .actual = static_cast<int64_t>(called)});
 }
 
 // Generations count restarts, and a later one ends those before it: a call with a number that no
@@ -150,13 +149,13 @@ absl::StatusOr<Scope*> JobTable::ScopeOf(Job& job, const JobCall& call, const Ca
                                   " ranks, as the first of them said; this call says ", call.size,
                                   "; a job that goes on with another number of ranks needs a "
                                   "higher generation"),
-                     {.limit = scope.size(), .actual = call.size, .node = {}});
+                     {.limit = scope.size(), .actual = call.size});
   }
   if (job.scopes.size() >= kMaxScopesOfJob) {
     return MakeError(
         Reason::kJobInvalid,
         absl::StrCat("job.scope: a generation has at most ", kMaxScopesOfJob, " scopes"),
-        {.limit = kMaxScopesOfJob, .actual = -1, .node = {}});
+        {.limit = kMaxScopesOfJob});
   }
   job.ranks = std::max(job.ranks, call.size);
   auto made = std::make_unique<Scope>(context_, job, context_.NewId(), call, ids);
@@ -210,7 +209,7 @@ absl::Status JobTable::MakeRoom(const Shares::Path& newcomer, int64_t new_jobs) 
     Displace(*job);
   }
   return MakeError(Reason::kOverloaded, "too many jobs have ranks that wait",
-                   {.limit = context_.limits.max_jobs, .actual = -1, .node = {}});
+                   {.limit = context_.limits.max_jobs});
 }
 
 void JobTable::Displace(Job& job) {
@@ -219,7 +218,7 @@ void JobTable::Displace(Job& job) {
     EndScopes(job, MakeError(Reason::kOverloaded,
                              "too many jobs have ranks that wait, most of them yours: one of "
                              "another gets the place",
-                             {.limit = context_.limits.max_jobs, .actual = -1, .node = {}}));
+                             {.limit = context_.limits.max_jobs}));
   }
   Erase(job);
 }
@@ -235,7 +234,7 @@ void JobTable::MakePlace(const RankCame& event, const Scope& scope) {
   other.GiveWay(call, MakeError(Reason::kOverloaded,
                                 "too many ranks wait for each other, most of them yours: one of "
                                 "another gets the place",
-                                {.limit = limit, .actual = -1, .node = {}}));
+                                {.limit = limit}));
   if (&other == &scope) return;  // which goes on with who comes
   if (!other.is_deserted()) other.Step();
   if (other.is_deserted() || other.over()) Erase(other);

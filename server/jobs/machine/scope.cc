@@ -93,8 +93,7 @@ bool Scope::WouldWait(const RankCame& event) const {
 absl::Status Scope::CheckRoom() const {
   const int64_t limit = context_.limits.max_waiting_ranks;
   if (static_cast<int64_t>(context_.calls.size()) >= limit) {
-    return MakeError(Reason::kOverloaded, "too many ranks wait for each other",
-                     {.limit = limit, .actual = -1, .node = {}});
+    return MakeError(Reason::kOverloaded, "too many ranks wait for each other", {.limit = limit});
   }
   return absl::OkStatus();
 }
@@ -108,7 +107,7 @@ absl::Status Scope::CheckSignatures(const RankCame& event) const {
   return MakeError(Reason::kJobInvalid,
                    absl::StrCat("the ranks of scope ", name_, " have presented ", most,
                                 " different graphs or options"),
-                   {.limit = static_cast<int64_t>(most), .actual = -1, .node = {}});
+                   {.limit = static_cast<int64_t>(most)});
 }
 
 void Scope::TurnAway(const RankCame& event, const absl::Status& why) {

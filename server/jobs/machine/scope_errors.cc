@@ -84,8 +84,7 @@ absl::Status DifferError(const Scope& scope, const std::array<size_t, 2>& compar
   std::vector<uint32_t> missing = scope.ranks().Missing(scope.size());
   std::erase_if(missing, [&](uint32_t rank) { return came.contains(rank); });
   if (!missing.empty()) absl::StrAppend(&text, "; ", NameRanks(missing), " did not come");
-  return MakeError(Reason::kRanksDiffer, text,
-                   {.limit = -1, .actual = -1, .node = std::string(node)});
+  return MakeError(Reason::kRanksDiffer, text, {.node = std::string(node)});
 }
 
 absl::Status DiffersAloneError(const Scope& scope, absl::Span<const uint32_t> ranks,
@@ -126,9 +125,8 @@ absl::Status MissingError(const Scope& scope) {
                     " came and found no room: too many ranks wait at this server");
   }
   absl::StrAppend(&text, WhereTheOthersAre(scope, missing));
-  return MakeError(
-      Reason::kRanksMissing, text,
-      {.limit = scope.size(), .actual = static_cast<int64_t>(scope.ranks().ranks()), .node = {}});
+  return MakeError(Reason::kRanksMissing, text,
+                   {.limit = scope.size(), .actual = static_cast<int64_t>(scope.ranks().ranks())});
 }
 
 absl::Status RefusedError(const Scope& scope, absl::Span<const uint32_t> ranks,
