@@ -14,12 +14,12 @@
 namespace bucketd {
 
 struct ConfigSources {
-  std::string file;  // path of a TOML file: `key = value` lines, no tables; "": none
+  std::string file = {};  // path of a TOML file: `key = value` lines, no tables; "": none
   // Variables by name. Those that do not begin with BUCKETD_ are nobody's business here; unknown
   // ones that do belong to other programs, unless they look like a slip of the pen.
-  std::map<std::string, std::string> environment;
+  std::map<std::string, std::string> environment = {};
   // As given: name of the option and its text.
-  std::vector<std::pair<std::string, std::string>> flags;
+  std::vector<std::pair<std::string, std::string>> flags = {};
 };
 
 struct Config {

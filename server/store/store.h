@@ -111,10 +111,10 @@ struct StoreStats {
 
 // Which plans to take away; a plan that is held stays whatever is asked.
 struct PlanSelection {
-  std::optional<std::string> tenant;
-  std::optional<std::string> key;           // exactly this one
-  std::optional<std::string> graph_digest;  // lower-case hex, 64 characters
-  std::optional<WallTime> not_used_since;
+  std::optional<std::string> tenant = {};
+  std::optional<std::string> key = {};           // exactly this one
+  std::optional<std::string> graph_digest = {};  // lower-case hex, 64 characters
+  std::optional<WallTime> not_used_since = {};
 };
 
 struct PlanHold {

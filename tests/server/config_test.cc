@@ -104,49 +104,41 @@ TEST_F(ConfigTest, EveryKindOfValueIsRead) {
 
 TEST_F(ConfigTest, AMistakeIsToldWithItsSourceAndKey) {
   const std::string path = File("max_uploads = \"many\"\n");
-  EXPECT_THAT(ErrorOf({.file = path, .environment = {}, .flags = {}}),
+  EXPECT_THAT(ErrorOf({.file = path}),
               AllOf(HasSubstr(path + ":1: max_uploads: "), HasSubstr("\"many\" is no")));
-  EXPECT_THAT(ErrorOf({.file = "", .environment = {{"BUCKETD_HTTP", "9461"}}, .flags = {}}),
+  EXPECT_THAT(ErrorOf({.environment = {{"BUCKETD_HTTP", "9461"}}}),
               AllOf(HasSubstr("BUCKETD_HTTP: "), HasSubstr("expected HOST:PORT")));
-  EXPECT_THAT(ErrorOf({.file = "", .environment = {}, .flags = {{"log-level", "loud"}}}),
+  EXPECT_THAT(ErrorOf({.flags = {{"log-level", "loud"}}}),
               AllOf(HasSubstr("--log-level: "), HasSubstr("known are trace, debug")));
-  EXPECT_THAT(ErrorOf({.file = "", .environment = {}, .flags = {{"insecure", "maybe"}}}),
-              HasSubstr("--insecure: "));
-  EXPECT_THAT(ErrorOf({.file = "", .environment = {}, .flags = {{"socket-mode", "689"}}}),
-              HasSubstr("--socket-mode: "));
-  EXPECT_THAT(
-      ErrorOf({.file = "", .environment = {}, .flags = {{"plan-cache-bytes", "9000000TiB"}}}),
-      HasSubstr("--plan-cache-bytes: "));
+  EXPECT_THAT(ErrorOf({.flags = {{"insecure", "maybe"}}}), HasSubstr("--insecure: "));
+  EXPECT_THAT(ErrorOf({.flags = {{"socket-mode", "689"}}}), HasSubstr("--socket-mode: "));
+  EXPECT_THAT(ErrorOf({.flags = {{"plan-cache-bytes", "9000000TiB"}}}),
+              HasSubstr("--plan-cache-bytes: "));
 }
 
 TEST_F(ConfigTest, AllMistakesAreToldAtOnce) {
-  const std::string error = ErrorOf({.file = File("max_uploads = 0\nmax_waiting = 0\n"),
-                                     .environment = {},
-                                     .flags = {{"listen", "nowhere"}}});
+  const std::string error = ErrorOf(
+      {.file = File("max_uploads = 0\nmax_waiting = 0\n"), .flags = {{"listen", "nowhere"}}});
   EXPECT_THAT(error, AllOf(HasSubstr(":1: max_uploads: 0 is too small, at least 1"),
                            HasSubstr(":2: max_waiting: 0 is too small"), HasSubstr("--listen: ")));
   // Keys that are none hide no values that cannot be.
-  EXPECT_THAT(
-      ErrorOf({.file = File("no_such_key = 1\nmax_uploads = 0\n"), .environment = {}, .flags = {}}),
-      AllOf(HasSubstr(":1: no_such_key: "), HasSubstr(":2: max_uploads: 0 is too small")));
+  EXPECT_THAT(ErrorOf({.file = File("no_such_key = 1\nmax_uploads = 0\n")}),
+              AllOf(HasSubstr(":1: no_such_key: "), HasSubstr(":2: max_uploads: 0 is too small")));
 }
 
 TEST_F(ConfigTest, ASwitchIsTrueOrFalseAndNoText) {
-  EXPECT_THAT(ErrorOf({.file = File("log_json = \"yes\"\n"), .environment = {}, .flags = {}}),
+  EXPECT_THAT(ErrorOf({.file = File("log_json = \"yes\"\n")}),
               HasSubstr(":1: log_json: expected true or false, without quotes"));
 }
 
 TEST_F(ConfigTest, AnUnknownKeyIsAnErrorThatNamesTheNearest) {
-  EXPECT_THAT(ErrorOf({.file = File("\nmax_graf_nodes = 5\n"), .environment = {}, .flags = {}}),
+  EXPECT_THAT(ErrorOf({.file = File("\nmax_graf_nodes = 5\n")}),
               AllOf(HasSubstr(":2: max_graf_nodes: there is no such key"),
                     HasSubstr("did you mean max_graph_nodes?")));
-  EXPECT_THAT(ErrorOf({.file = "", .environment = {}, .flags = {{"liste", ""}}}),
-              HasSubstr("did you mean --listen?"));
-  EXPECT_THAT(ErrorOf({.file = "", .environment = {{"BUCKETD_MAX_WAITNG", "5"}}, .flags = {}}),
+  EXPECT_THAT(ErrorOf({.flags = {{"liste", ""}}}), HasSubstr("did you mean --listen?"));
+  EXPECT_THAT(ErrorOf({.environment = {{"BUCKETD_MAX_WAITNG", "5"}}}),
               HasSubstr("did you mean BUCKETD_MAX_WAITING?"));
-  EXPECT_THAT(
-      ErrorOf({.file = File("[limits]\nmax_uploads = 5\n"), .environment = {}, .flags = {}}),
-      HasSubstr(":1: limits: "));
+  EXPECT_THAT(ErrorOf({.file = File("[limits]\nmax_uploads = 5\n")}), HasSubstr(":1: limits: "));
 }
 
 TEST_F(ConfigTest, VariablesOfOtherProgramsAreLeftAlone) {
@@ -163,13 +155,11 @@ TEST_F(ConfigTest, VariablesOfOtherProgramsAreLeftAlone) {
 }
 
 TEST_F(ConfigTest, AFileThatIsNoTomlOrNotThereIsAnError) {
-  EXPECT_THAT(ErrorOf({.file = File("max_uploads = \n"), .environment = {}, .flags = {}}),
-              HasSubstr("bucketd.toml:1:"));
-  EXPECT_THAT(ErrorOf({.file = File("http = \"\"\nhttp = \"\"\n"), .environment = {}, .flags = {}}),
-              HasSubstr("bucketd.toml:2:"));
-  EXPECT_THAT(ErrorOf({.file = folder_ + "/none", .environment = {}, .flags = {}}),
+  EXPECT_THAT(ErrorOf({.file = File("max_uploads = \n")}), HasSubstr("bucketd.toml:1:"));
+  EXPECT_THAT(ErrorOf({.file = File("http = \"\"\nhttp = \"\"\n")}), HasSubstr("bucketd.toml:2:"));
+  EXPECT_THAT(ErrorOf({.file = folder_ + "/none"}),
               AllOf(HasSubstr("--config: "), HasSubstr("/none: no such file")));
-  EXPECT_FALSE(ErrorOf({.file = folder_, .environment = {}, .flags = {}}).empty());
+  EXPECT_FALSE(ErrorOf({.file = folder_}).empty());
 }
 
 TEST_F(ConfigTest, NumbersThatCannotBeAreRefused) {
@@ -211,8 +201,7 @@ TEST_F(ConfigTest, WhatIsPrintedIsAFileThatGivesTheSameConfiguration) {
       {"listen", "unix:/tmp/a \"b\""}, {"socket-mode", "640"}, {"drain-seconds", "0.25"}};
   const absl::StatusOr<Config> first = LoadConfig(sources);
   ASSERT_TRUE(first.ok()) << first.status();
-  const absl::StatusOr<Config> again =
-      LoadConfig({.file = File(PrintConfig(*first)), .environment = {}, .flags = {}});
+  const absl::StatusOr<Config> again = LoadConfig({.file = File(PrintConfig(*first))});
   ASSERT_TRUE(again.ok()) << again.status();
   for (const OptionRow& row : OptionTable()) {
     EXPECT_EQ(PrintOption(row, again->options), PrintOption(row, first->options)) << row.name;
@@ -246,8 +235,7 @@ TEST_F(ConfigTest, TheInstalledFileNamesRealKeysWithTheirDefaults) {
     absl::StrAppend(&uncommented, is_key ? line.substr(1) : line, "\n");
   }
   EXPECT_GT(keys, 10);
-  const absl::StatusOr<Config> config =
-      LoadConfig({.file = File(uncommented), .environment = {}, .flags = {}});
+  const absl::StatusOr<Config> config = LoadConfig({.file = File(uncommented)});
   ASSERT_TRUE(config.ok()) << config.status();
   const ServerOptions defaults;
   for (const OptionRow& row : OptionTable()) {
