@@ -167,7 +167,7 @@ std::string KeyOf(const OptionRow& row);          // "max_uploads"
 // Sets one option from what an operator wrote; numbers of bytes may end in KiB, MiB, GiB or TiB.
 // INVALID_ARGUMENT says what was expected, without saying where; ranges are Validate's.
 absl::Status SetOption(const OptionRow& row, absl::string_view text, ServerOptions& options);
-// What SetOption would read back.
+// What SetOption would read back, but for a password in a URL, which is not told.
 std::string PrintOption(const OptionRow& row, const ServerOptions& options);
 
 // "268435456", "256MiB", "10 GiB"; 1024 TiB at most. INVALID_ARGUMENT says what was expected.

@@ -19,7 +19,7 @@ absl::string_view Name(SignatureKind kind);
 // Thread-safe.
 class PublicKey {
  public:
-  // INVALID_ARGUMENT for what is no RSA key of 2048 bits or more, no P-256 and no Ed25519 key.
+  // INVALID_ARGUMENT for what is no RSA key of 2048 to 8192 bits, no P-256 and no Ed25519 key.
   static absl::StatusOr<PublicKey> Of(std::shared_ptr<EVP_PKEY> key, std::string id);
 
   SignatureKind kind() const { return kind_; }

@@ -1,7 +1,8 @@
 // The connections of a port that answers short GET requests, one a connection: bounded in number,
 // bytes and time, whatever their other ends do. One thread reads the heads of requests and writes
 // answers for all of them, so a client that sends or reads slowly, or not at all, costs a place in
-// a table and holds up nobody. Where the table is full the oldest connection makes room.
+// a table and holds up nobody. Where the table is full the oldest connection that no worker has
+// makes room.
 #pragma once
 
 #include <chrono>

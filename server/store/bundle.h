@@ -39,7 +39,7 @@ class BundleWriter {
   BundleWriter& operator=(const BundleWriter&) = delete;
 
   void Add(const BundleEntry& entry);
-  // RESOURCE_EXHAUSTED or UNAVAILABLE: this or an earlier write failed.
+  // UNAVAILABLE: this or an earlier write failed.
   absl::Status Finish();
 
  private:

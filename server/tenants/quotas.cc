@@ -11,7 +11,7 @@
 namespace bucketd {
 namespace {
 
-// No tenant is called so: a name has no brackets of this kind at both ends in a metric's label.
+// Who calls a tenant so in the tenants file has both counted as one.
 constexpr char kDefaultLabel[] = "(default)";
 constexpr char kOthersLabel[] = "(others)";
 
