@@ -72,7 +72,7 @@ std::string ValueText(const toml::node& node, bool& is_value) {
   is_value = true;
   if (const auto* text = node.as_string()) return text->get();
   if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
-  if (const auto* real = node.as_floating_point()) return absl::StrCat(real->get());
+  if (const auto* real = node.as_floating_point()) return absl::StrFormat("%.15g", real->get());
   if (const auto* integer = node.as_integer()) {
     const bool octal = (integer->flags() & toml::value_flags::format_as_octal) ==
                        toml::value_flags::format_as_octal;

@@ -349,6 +349,9 @@ std::string WithoutPassword(const std::string& url) {
   return shown;
 }
 
+// To the millisecond, however many seconds or hours.
+std::string Exactly(double value) { return absl::StrFormat("%.15g", value); }
+
 struct Printer {
   std::string operator()(const std::string* value) const { return WithoutPassword(*value); }
   std::string operator()(const bool* value) const { return *value ? "true" : "false"; }
@@ -356,10 +359,10 @@ struct Printer {
   std::string operator()(const int64_t* value) const { return absl::StrCat(*value); }
   std::string operator()(const milliseconds* value) const { return absl::StrCat(value->count()); }
   std::string operator()(SecondsField field) const {
-    return absl::StrCat(static_cast<double>(field.value->count()) / 1e3);
+    return Exactly(static_cast<double>(field.value->count()) / 1e3);
   }
   std::string operator()(HoursField field) const {
-    return absl::StrCat(static_cast<double>(field.value->count()) / 3.6e6);
+    return Exactly(static_cast<double>(field.value->count()) / 3.6e6);
   }
   std::string operator()(OctalField field) const { return absl::StrFormat("%o", *field.value); }
 };

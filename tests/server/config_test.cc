@@ -197,12 +197,16 @@ TEST_F(ConfigTest, AFileWithoutEndIsNotReadToItsEnd) {
 
 TEST_F(ConfigTest, WhatIsPrintedIsAFileThatGivesTheSameConfiguration) {
   ConfigSources sources;
-  sources.flags = {
-      {"listen", "unix:/tmp/a \"b\""}, {"socket-mode", "640"}, {"drain-seconds", "0.25"}};
+  sources.flags = {{"listen", "unix:/tmp/a \"b\""},
+                   {"socket-mode", "640"},
+                   {"drain-seconds", "43199.126"},
+                   {"job-idle-hours", "12345.678"}};
   const absl::StatusOr<Config> first = LoadConfig(sources);
   ASSERT_TRUE(first.ok()) << first.status();
   const absl::StatusOr<Config> again = LoadConfig({.file = File(PrintConfig(*first))});
   ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->options.drain, std::chrono::milliseconds(43'199'126));
+  EXPECT_EQ(again->options.job_idle, std::chrono::milliseconds(44'444'440'800));
   for (const OptionRow& row : OptionTable()) {
     EXPECT_EQ(PrintOption(row, again->options), PrintOption(row, first->options)) << row.name;
     EXPECT_NE(From(*again, row.name), "default") << row.name;
