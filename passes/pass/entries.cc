@@ -10,15 +10,19 @@
 #include "absl/strings/str_split.h"
 
 #include "passes/base/status_macros.h"
+#include "passes/ir/text.h"
 
 namespace bucketd {
 namespace {
 
 absl::Status Bad(absl::string_view entry, absl::string_view text) {
   return absl::InvalidArgumentError(
-      absl::StrCat("entry \"", entry, "\": ", text,
+      absl::StrCat("entry \"", Printable(entry), "\": ", text,
                    "; write entries like tok_embeddings,layers.[0-31],norm+output"));
 }
+
+std::string TooMany() { return absl::StrCat("expands beyond ", kMaxEntries, " entries"); }
+std::string TooLong() { return absl::StrCat("expands beyond ", kMaxEntryBytes, " bytes"); }
 
 bool HasWildcard(absl::string_view path) {
   for (const absl::string_view component : absl::StrSplit(path, '.')) {
@@ -27,11 +31,18 @@ bool HasWildcard(absl::string_view path) {
   return false;
 }
 
+// Labels that all paths with "*" together are held against.
+constexpr int64_t kMaxLabelsSeen = 50'000'000;
+
 // What regular expressions hold, and no name of a module.
 constexpr absl::string_view kRegexSigns = "\\()|^$?{}";
 
 absl::Status CheckComponents(absl::string_view entry, absl::string_view path) {
+  int32_t components = 0;
   for (const absl::string_view component : absl::StrSplit(path, '.')) {
+    if (++components > kMaxComponents) {
+      return Bad(entry, absl::StrCat("has more than ", kMaxComponents, " components"));
+    }
     if (component.empty()) return Bad(entry, "has an empty component");
     if (component == "*") continue;
     for (const char c : component) {
@@ -52,41 +63,51 @@ absl::Status CheckComponents(absl::string_view entry, absl::string_view path) {
   return absl::OkStatus();
 }
 
-// "layers.[0-2].x" -> layers.0.x, layers.1.x, layers.2.x.
+// What a list may still expand to: paths, and bytes of all of them.
+struct Room {
+  int64_t paths = kMaxEntries, bytes = kMaxEntryBytes;
+};
+
+// "layers.[0-2].x" -> layers.0.x, layers.1.x, layers.2.x. What stands between two ranges is written
+// once for each path, so that long paths cost their length.
 absl::StatusOr<std::vector<std::string>> ExpandRanges(absl::string_view entry,
-                                                      absl::string_view path, int64_t room) {
+                                                      absl::string_view path, Room& room) {
   std::vector<std::string> done = {""};
+  std::string between;
   bool first = true;
   for (const absl::string_view component : absl::StrSplit(path, '.')) {
     const size_t open = component.find('['), close = component.find(']');
+    absl::StrAppend(&between, first ? "" : ".", component.substr(0, open));
+    first = false;
+    if (open == absl::string_view::npos) continue;
+    if (close == absl::string_view::npos || close < open) return Bad(entry, "'[' without ']'");
+    const std::pair<absl::string_view, absl::string_view> bounds =
+        absl::StrSplit(component.substr(open + 1, close - open - 1), absl::MaxSplits('-', 1));
     int32_t lo = 0, hi = 0;
-    absl::string_view head = component, tail;
-    const bool range = open != absl::string_view::npos;
-    if (range) {
-      if (close == absl::string_view::npos || close < open) return Bad(entry, "'[' without ']'");
-      head = component.substr(0, open);
-      tail = component.substr(close + 1);
-      const std::pair<absl::string_view, absl::string_view> bounds =
-          absl::StrSplit(component.substr(open + 1, close - open - 1), absl::MaxSplits('-', 1));
-      if (!ParseNumber(bounds.first, lo) || !ParseNumber(bounds.second, hi)) {
-        return Bad(entry, "a range is [lo-hi], two decimal numbers");
-      }
-      if (lo > hi) return Bad(entry, absl::StrCat("the range [", lo, "-", hi, "] is reversed"));
+    if (!ParseNumber(bounds.first, lo) || !ParseNumber(bounds.second, hi)) {
+      return Bad(entry, "a range is [lo-hi], two decimal numbers");
     }
-    const int64_t values = int64_t{hi} - lo + 1;
-    if (values * static_cast<int64_t>(done.size()) > room) {
-      return Bad(entry, absl::StrCat("expands beyond ", kMaxEntries, " entries"));
+    if (lo > hi) return Bad(entry, absl::StrCat("the range [", lo, "-", hi, "] is reversed"));
+    const int64_t count = (int64_t{hi} - lo + 1) * static_cast<int64_t>(done.size());
+    if (count > room.paths) return Bad(entry, TooMany());
+    if (count > room.bytes / static_cast<int64_t>(path.size())) return Bad(entry, TooLong());
+    const absl::string_view tail = component.substr(close + 1);
+    if (lo == hi) {
+      absl::StrAppend(&between, lo, tail);
+      continue;
     }
     std::vector<std::string> next;
     for (const std::string& prefix : done) {
-      for (int64_t v = lo; v <= hi; ++v) {
-        next.push_back(absl::StrCat(prefix, first ? "" : ".", head,
-                                    range ? absl::StrCat(v) : std::string(), tail));
-      }
+      for (int64_t v = lo; v <= hi; ++v) next.push_back(absl::StrCat(prefix, between, v));
     }
     done = std::move(next);
-    first = false;
+    between = std::string(tail);
   }
+  for (std::string& each : done) absl::StrAppend(&each, between);
+  room.paths -= static_cast<int64_t>(done.size());
+  room.bytes -= static_cast<int64_t>(done.size() * path.size());
+  if (room.paths < 0) return Bad(entry, TooMany());
+  if (room.bytes < 0) return Bad(entry, TooLong());
   return done;
 }
 
@@ -119,7 +140,7 @@ absl::StatusOr<int32_t> TakeDistance(absl::string_view entry, absl::string_view&
   return distance;
 }
 
-absl::Status ParseOne(absl::string_view text, bool allow_distances, int64_t room,
+absl::Status ParseOne(absl::string_view text, bool allow_distances, Room& room,
                       std::vector<Entry>& entries) {
   if (text.empty()) return Bad(text, "is empty");
   absl::string_view names = text, region;
@@ -140,8 +161,7 @@ absl::Status ParseOne(absl::string_view text, bool allow_distances, int64_t room
                  "'+' together with a range or \"*\" is ambiguous: name the modules one by one, or "
                  "give all of it one name, as in middle:layers.[1-2]+norm");
     }
-    ASSIGN_OR_RETURN(const std::vector<std::string> expanded,
-                     ExpandRanges(text, path, room - static_cast<int64_t>(all.paths.size())));
+    ASSIGN_OR_RETURN(const std::vector<std::string> expanded, ExpandRanges(text, path, room));
     for (const std::string& each : expanded) {
       RETURN_IF_ERROR(CheckComponents(text, each));
       all.paths.push_back(each);
@@ -163,7 +183,7 @@ absl::Status CheckDistinct(const std::vector<Entry>& entries) {
     }
     for (const std::string& path : entry.paths) {
       if (!seen.insert(path).second) {
-        return Bad(entry.name, absl::StrCat("\"", path, "\" is named twice"));
+        return Bad(entry.name, absl::StrCat("\"", Printable(path), "\" is named twice"));
       }
     }
   }
@@ -215,13 +235,9 @@ bool Holds(absl::string_view prefix, absl::string_view path) {
 
 absl::StatusOr<std::vector<Entry>> ParseEntries(absl::string_view text, bool allow_distances) {
   std::vector<Entry> entries;
-  int64_t room = kMaxEntries;
+  Room room;
   for (const absl::string_view part : absl::StrSplit(text, ',')) {
-    const size_t before = entries.size();
     RETURN_IF_ERROR(ParseOne(absl::StripAsciiWhitespace(part), allow_distances, room, entries));
-    for (size_t i = before; i < entries.size(); ++i) {
-      room -= static_cast<int64_t>(entries[i].paths.size());
-    }
   }
   RETURN_IF_ERROR(CheckDistinct(entries));
   return entries;
@@ -230,17 +246,21 @@ absl::StatusOr<std::vector<Entry>> ParseEntries(absl::string_view text, bool all
 absl::StatusOr<std::vector<Entry>> ExpandWildcards(std::vector<Entry> entries,
                                                    absl::Span<const absl::string_view> labels) {
   std::vector<Entry> out;
-  int64_t paths = 0;
+  int64_t paths = 0, looks = 0;
   for (Entry& entry : entries) {
     Entry region{entry.name, {}, entry.distance, true};
     const size_t before = out.size();
     for (const std::string& path : entry.paths) {
       std::vector<std::string> matches;
-      if (HasWildcard(path)) matches = MatchesOf(path, labels);
+      if (HasWildcard(path)) {
+        looks += static_cast<int64_t>(labels.size());
+        if (looks > kMaxLabelsSeen) return Bad(entry.name, "\"*\" stands in too many entries");
+        matches = MatchesOf(path, labels);
+      }
       if (matches.empty()) matches = {path};
       paths += static_cast<int64_t>(matches.size());
       if (paths > kMaxEntries) {
-        return Bad(entry.name, absl::StrCat("expands beyond ", kMaxEntries, " entries"));
+        return Bad(entry.name, TooMany());
       }
       for (std::string& match : matches) {
         if (entry.region) {

@@ -25,11 +25,16 @@ struct Entry {
   bool region = false;
 };
 
-// More entries than this in one list are refused.
+// More paths than this in one list are refused, and more bytes of paths, expanded: a list comes
+// with every request for a plan.
 inline constexpr int64_t kMaxEntries = 65536;
+inline constexpr int64_t kMaxEntryBytes = int64_t{16} << 20;
+// Of one path: no module lies that deep, and a path is looked up component by component.
+inline constexpr int32_t kMaxComponents = 256;
 
 // INVALID_ARGUMENT names the entry: empty component, bad or reversed range, a range or `*`
-// together with `+` outside of a region, a name or an expansion that comes twice, too many entries.
+// together with `+` outside of a region, a name or an expansion that comes twice, a list beyond the
+// limits above.
 // Regions are read where distances are not.
 absl::StatusOr<std::vector<Entry>> ParseEntries(absl::string_view text,
                                                 bool allow_distances = false);

@@ -1,6 +1,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -94,6 +95,23 @@ TEST(Entries, A5_ARegionsNameIsAWordAndComesOnce) {
 TEST(Entries, AHugeExpansionIsRefusedBeforeItIsMade) {
   EXPECT_THAT(Error("layers.[0-999999999]"), HasSubstr("expands beyond"));
   EXPECT_THAT(Error("a.[0-60000].[0-60000]"), HasSubstr("expands beyond"));
+}
+
+TEST(Entries, WhatAListTakesGoesByItsOwnLength) {
+  const auto repeated = [](absl::string_view text, int count) {
+    std::string all;
+    for (int i = 0; i < count; ++i) absl::StrAppend(&all, text);
+    return all;
+  };
+  // A kilobyte each, 64 MiB in all; copied component by component, it was minutes.
+  EXPECT_THAT(Error("[0-65535]" + repeated(".abcd", 200)),
+              HasSubstr("expands beyond 16777216 bytes"));
+  EXPECT_THAT(Error("[0-60000]" + repeated(".[1-1].a", 40)), HasSubstr("16777216 bytes"));
+  EXPECT_THAT(Error("a" + repeated(".a", 256)), HasSubstr("more than 256 components"));
+  EXPECT_LT(Error("a" + repeated(".a", 256)).size(), 300u);  // names the entry's beginning
+  EXPECT_EQ(Names("a[0-9]" + repeated(".a", 255)).size(), 10u);
+  EXPECT_THAT(Names("l[3-3].[0-1]x.[2-2].[4-5]"),
+              ElementsAre("l3.0x.2.4", "l3.0x.2.5", "l3.1x.2.4", "l3.1x.2.5"));
 }
 
 TEST(Entries, ADistanceIsReadOnlyWhereItIsAllowed) {

@@ -17,10 +17,12 @@ namespace {
 
 constexpr size_t kMaxListed = 50;
 
-// Calls f with every leading run of components, shortest first, until it returns true.
+// Calls f with every leading run of components that an entry can name, shortest first, until it
+// returns true.
 template <typename F>
 void ForPrefixes(absl::string_view path, F f) {
-  for (size_t at = 0; at < path.size();) {
+  size_t at = 0;
+  for (int32_t i = 0; i < kMaxComponents && at < path.size(); ++i) {
     const size_t end = std::min(path.find('.', at), path.size());
     if (f(path.substr(0, end))) return;
     at = end + 1;
