@@ -255,7 +255,10 @@ absl::StatusOr<std::string> RunOpt(const OptInput& input, const OptRequest& requ
   }
   if (request.print_diagnostics) absl::StrAppend(&out, DiagnosticLines(plan));
   if (request.print_prediction) absl::StrAppend(&out, PredictionLine(graph, plan, costs));
-  absl::StrAppend(&out, PrintPlan(graph, plan));
+  // A graph that is only to be read goes without a plan, so that the next call can plan it.
+  const bool planned =
+      input.plan.has_value() || !request.passes.empty() || request.options.mode != "none";
+  if (planned || !request.print_graph) absl::StrAppend(&out, PrintPlan(graph, plan));
   return out;
 }
 

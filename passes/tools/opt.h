@@ -47,8 +47,9 @@ inline constexpr char kGoldenMark[] = "// ---- EXPECT\n";
 // INVALID_ARGUMENT names the place.
 absl::StatusOr<OptInput> ReadOptInput(absl::string_view bytes);
 
-// Comment lines with diagnostics and whatever else was asked for, then the plan. Every pass's plan
-// is verified. Errors are those of the passes, of MakePlan(), or NOT_FOUND for an unknown pass.
+// Comment lines with diagnostics and whatever else was asked for, then the plan; a graph that is
+// printed and that nobody planned goes without one. Every pass's plan is verified. Errors are those
+// of the passes, of MakePlan(), or NOT_FOUND for an unknown pass.
 absl::StatusOr<std::string> RunOpt(const OptInput& input, const OptRequest& request);
 
 }  // namespace bucketd

@@ -61,7 +61,8 @@ void AddOptFlags(CLI::App& app, OptFlags& flags) {
       ->allow_extra_args(false);
   app.add_option("--profile", flags.profile, "cost profile, by name or file")
       ->capture_default_str();
-  app.add_flag("--graph", flags.print_graph, "write the graph before the plan");
+  app.add_flag("--graph", flags.print_graph,
+               "write the graph before the plan; alone where nothing plans it");
   app.add_flag("--predict", flags.print_prediction, "write what the simulator says of the plan");
   app.add_flag("--quiet", flags.quiet, "leave out the plan's diagnostics");
   app.add_flag("--list", flags.list, "list passes, modes and options, and stop");
