@@ -9,8 +9,10 @@
 #include "absl/strings/strip.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/int128.h"
 #include "passes/base/status_macros.h"
 #include "passes/io/torch_trace_events.h"
+#include "passes/ir/ops.h"
 
 namespace bucketd {
 namespace {
@@ -25,6 +27,8 @@ constexpr char kRecord[] =
 constexpr int64_t kMaxShard = int64_t{1} << 40;  // elements
 constexpr size_t kMaxMarks = size_t{1} << 18;    // of a step
 constexpr int64_t kMaxRanks = int64_t{1} << 24;
+// Of a step: an hour. Times of all events of a trace together then fit 64 bits.
+constexpr int64_t kMaxStepNs = 3'600'000'000'000;
 
 int64_t EndOf(const Event& event) { return event.start_ns + event.duration_ns; }
 
@@ -65,7 +69,7 @@ class StepReader {
       if (unit.reduced == DType::kUnspecified) unit.reduced = unit.gathered;
       if (unit.gathered == DType::kUnspecified) unit.gathered = unit.reduced;
     }
-    FindSpans();
+    RETURN_IF_ERROR(FindSpans());
     WriteEvents();
     Measure();
     return absl::OkStatus();
@@ -205,7 +209,7 @@ class StepReader {
   }
 
   // Of marks that are in no other, with what lies between them; and of work on a GPU.
-  void FindSpans() {
+  absl::Status FindSpans() {
     for (const Event* mark : marks_) {
       if (outer_.empty() || mark->start_ns >= outer_.back().end_ns) {
         outer_.push_back({mark->start_ns, EndOf(*mark)});
@@ -215,10 +219,13 @@ class StepReader {
     }
     between_ps_.assign(outer_.size(), 0);
     step_.on_gpu = !by_kind_[Event::Kind::kWork].empty() || !by_kind_[Event::Kind::kKernel].empty();
-    if (step_.on_gpu) return AddWork();
-    for (size_t i = 0; i + 1 < outer_.size(); ++i) {
+    if (step_.on_gpu) AddWork();
+    end_ns_ = std::max(outer_.back().end_ns, last_work_ns_);
+    if (end_ns_ - outer_.front().start_ns > kMaxStepNs) return Wrong("a step of more than an hour");
+    for (size_t i = 0; !step_.on_gpu && i + 1 < outer_.size(); ++i) {
       between_ps_[i] = (outer_[i + 1].start_ns - outer_[i].end_ns) * 1000;
     }
+    return absl::OkStatus();
   }
 
   // Each kernel and copy counts where it was launched.
@@ -236,7 +243,8 @@ class StepReader {
       auto after = std::upper_bound(outer_.begin(), outer_.end(), time,
                                     [](int64_t t, const Span& s) { return t < s.start_ns; });
       const auto i = static_cast<size_t>(after - outer_.begin()) - 1;
-      if (time >= outer_[i].end_ns) between_ps_[i] += work->duration_ns * 1000;
+      if (time < outer_[i].end_ns) continue;
+      between_ps_[i] = CappedSum(between_ps_[i], work->duration_ns * 1000);
     }
   }
 
@@ -263,7 +271,7 @@ class StepReader {
 
   void Measure() {
     const int64_t begin = outer_.front().start_ns, end = outer_.back().end_ns;
-    step_.total_ps = (std::max(end, last_work_ns_) - begin) * 1000;
+    step_.total_ps = (end_ns_ - begin) * 1000;
     if (step_.on_gpu) return;
     // Marks hold the collectives, if those keep the host; then next to nothing of them is beside.
     int64_t in_marks = 0, collectives = 0, marked = 0;
@@ -278,7 +286,7 @@ class StepReader {
         in_marks += Overlap(outer_[i], span);
       }
     }
-    step_.waits_at_launch = in_marks * 10 >= collectives * 9;
+    step_.waits_at_launch = Int128{in_marks} * 10 >= Int128{collectives} * 9;
     if (!step_.waits_at_launch || launches_ == 0) return;
     step_.host_ps_per_collective = std::max(int64_t{0}, marked - in_marks) * 1000 / launches_;
   }
@@ -289,7 +297,8 @@ class StepReader {
   std::vector<const Event*> marks_;  // of the chosen step
   std::vector<Span> outer_;
   std::vector<int64_t> between_ps_;  // behind each of `outer_`
-  int64_t last_work_ns_ = 0;
+  int64_t last_work_ns_ = 0;         // on a GPU
+  int64_t end_ns_ = 0;
   int64_t launches_ = 0;
 };
 

@@ -232,6 +232,17 @@ TEST(FsdpTraceTest, WhatCannotBeAdvisedOnSaysWhatToRecord) {
   absurd.Mark("post_backward_reduce (a)");
   absurd.Mark("root_post_backward_callback");
   EXPECT_THAT(error(absurd), said("absurd sizes"));
+  Recorder slow;  // a time stamp of another clock
+  AddStep(slow);
+  slow.events.back()["ts"] = 3e15;
+  EXPECT_THAT(error(slow), said("a step of more than an hour"));
+  Recorder endless;
+  AddStep(endless);
+  for (int i = 0; i < 20; ++i) {
+    endless.Span("cuda_runtime", "cudaLaunchKernel", 115, 1, {{"correlation", i}});
+    endless.Span("kernel", "gemm", 120, 9e11, {{"correlation", i}}, 99);
+  }
+  EXPECT_THAT(error(endless), said("a step of more than an hour"));
   const std::string whole = none.Text();
   EXPECT_THAT(std::string(ReadFsdpTrace(whole.substr(0, whole.size() / 2), "t").status().message()),
               said("t: "));
