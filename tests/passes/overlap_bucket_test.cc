@@ -272,7 +272,7 @@ TEST(OverlapBucket, TheCapClosesABucketAndEqualityIsAllowed) {
   EXPECT_THAT(DiagnosticText(two.plan, "left-alone"), HasSubstr("no further candidate"));
   options.overlap_bucket_cap_bytes = 2 * one - 1;
   EXPECT_THAT(BucketOverlap(schedule, options).plan.buckets, IsEmpty());
-  options.overlap_bucket_cap_bytes = kNoLimit;
+  options.overlap_bucket_cap_bytes = 3 * one;
   const Bucketed all = BucketOverlap(schedule, options);
   EXPECT_EQ(Words(*schedule.graph, all.plan), "A123 W123");
   EXPECT_EQ(DiagnosticText(all.plan, "bucket-closed"), "no further candidate");

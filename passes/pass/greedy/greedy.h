@@ -21,8 +21,6 @@
 
 namespace bucketd {
 
-inline constexpr int64_t kNoCap = std::numeric_limits<int64_t>::max();
-
 struct GreedyCandidate {
   CollectiveId collective = -1;
   int32_t key = 0;       // dense, in the order in which keys are worked off
@@ -33,7 +31,7 @@ struct GreedyCandidate {
 
 struct GreedyRules {
   int32_t max_topo_span = -1;  // -1: none
-  // Of bucket `index` of a key, asked for anew when a bucket begins. kNoCap: none.
+  // Of bucket `index` of a key, asked for anew when a bucket begins.
   std::function<int64_t(int32_t key, int32_t index)> cap;
   // As torch 2.13 does: a wait of another key ends a run, and each run begins with bucket 0 and
   // keeps its cap.

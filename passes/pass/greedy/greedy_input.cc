@@ -24,11 +24,7 @@ std::vector<int32_t> Positions(const Graph& graph, const Plan& plan) {
 std::vector<int64_t> Caps(const PlanOptions& options, const GreedyPolicy& policy,
                           const GreedyKey& key) {
   if (options.bucket_cap_bytes.empty()) return {policy.AutoCap(key.first)};
-  std::vector<int64_t> caps;
-  for (const int64_t bytes : options.bucket_cap_bytes) {
-    caps.push_back(bytes == kNoLimit ? kNoCap : bytes);
-  }
-  return caps;
+  return options.bucket_cap_bytes;
 }
 
 class Keys {

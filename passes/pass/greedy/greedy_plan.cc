@@ -154,8 +154,6 @@ class Planner {
   int64_t edges_ = 0;
 };
 
-std::string CapText(int64_t cap) { return cap == kNoCap ? "none" : absl::StrCat(cap, " bytes"); }
-
 // Each key: "dp (8 ranks) all_gather bf16 forward: 290 -> 162, cap 88914285 bytes".
 std::string KeysText(const Graph& graph, const GreedyInput& input, const GreedyResult& result) {
   std::vector<size_t> before(input.keys.size()), saved(input.keys.size());
@@ -170,7 +168,7 @@ std::string KeysText(const Graph& graph, const GreedyInput& input, const GreedyR
     const GreedyKey& key = input.keys[k];
     const Group& group = graph.groups()[Index(key.of.group)];
     const std::string caps = absl::StrJoin(
-        key.caps, ", ", [](std::string* out, int64_t cap) { absl::StrAppend(out, CapText(cap)); });
+        key.caps, ", ", [](std::string* out, int64_t cap) { absl::StrAppend(out, cap, " bytes"); });
     const bool directed = key.direction != Direction::kNone;
     lines.push_back(absl::StrCat(group.mesh_dim, " (", group.size, " ranks) ", Name(key.of.kind),
                                  " ", Name(key.of.dtype), directed ? " " : "",
@@ -181,7 +179,7 @@ std::string KeysText(const Graph& graph, const GreedyInput& input, const GreedyR
 }
 
 std::string WhyClosed(const GreedyBucket& bucket, const PlanOptions& options) {
-  const std::string cap = absl::StrCat("cap of ", CapText(bucket.cap));
+  const std::string cap = absl::StrCat("cap of ", bucket.cap, " bytes");
   const std::string span = absl::StrCat("span of ", options.max_topo_span);
   std::string why = "the end of its list";
   if (bucket.by_bytes) why = cap;

@@ -21,7 +21,7 @@ struct GreedyKey {
   Direction direction = Direction::kNone;
   CollectiveId first = -1;
   int64_t bytes = 0;          // of all candidates
-  std::vector<int64_t> caps;  // of bucket 0, 1, ...; the last repeats; kNoCap: none
+  std::vector<int64_t> caps;  // of bucket 0, 1, ...; the last repeats
 };
 
 struct GreedyInput {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <limits>
 #include <map>
 #include <utility>
 
@@ -83,10 +82,7 @@ class Finder {
         continue;
       }
       done_[Index(seed)] = true;
-      size_t end = launches.size();
-      if (options_.max_collective_distance >= 0) {
-        end = std::min(end, i + 1 + Index(options_.max_collective_distance));
-      }
+      const size_t end = std::min(launches.size(), i + 1 + Index(options_.max_collective_distance));
       FoundBucket bucket = Grow(absl::MakeConstSpan(launches).subspan(i, end - i), exposed_first);
       auto& out = bucket.launches.size() > 1 ? found_.buckets : found_.alone;
       out.push_back(std::move(bucket));
@@ -99,14 +95,11 @@ class Finder {
     FoundBucket bucket;
     bucket.launches = {seed};
     bucket.bytes = Launch(seed).bytes;
-    const int64_t cap = options_.overlap_bucket_cap_bytes >= 0
-                            ? options_.overlap_bucket_cap_bytes
-                            : std::numeric_limits<int64_t>::max();
     int64_t limit = byte_limits_[Index(seed)];
     int32_t failures = 0;
     for (const int32_t candidate : launches.subspan(1)) {
       const LaunchInfo& launch = Launch(candidate);
-      if (launch.bytes > cap - bucket.bytes) {
+      if (launch.bytes > options_.overlap_bucket_cap_bytes - bucket.bytes) {
         bucket.attempts.over_cap = true;
         break;
       }
