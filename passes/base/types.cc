@@ -124,8 +124,4 @@ bool FromName(absl::string_view name, CollectiveKind& kind) {
   return FindName(name, CollectiveKind::kAllGather, kCollectiveTraits.back().kind, kind);
 }
 
-bool FromName(absl::string_view name, Numerics& numerics) {
-  return FindName(name, Numerics::kEagerOrder, Numerics::kFree, numerics);
-}
-
 }  // namespace bucketd

@@ -96,7 +96,6 @@ absl::string_view Name(Bits bits);
 absl::string_view ShortName(CollectiveKind kind);
 bool FromName(absl::string_view name, DType& dtype);
 bool FromName(absl::string_view name, CollectiveKind& kind);
-bool FromName(absl::string_view name, Numerics& numerics);
 // Of the values from `first` to `last`.
 template <typename Enum>
 bool FindName(absl::string_view name, Enum first, Enum last, Enum& value) {

@@ -10,6 +10,7 @@
 
 #include "passes/base/collectives.h"
 #include "passes/base/int128.h"
+#include "passes/base/read_file.h"
 #include "passes/base/status_macros.h"
 #include "passes/io/torch_trace_events.h"
 #include "passes/ir/ops.h"
@@ -318,7 +319,7 @@ absl::StatusOr<FsdpStep> ReadFsdpTrace(absl::string_view bytes, const std::strin
 }
 
 absl::StatusOr<FsdpStep> ReadFsdpTraceFile(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string bytes, torch_trace::ReadTraceFile(path, kMaxStepTraceBytes));
+  ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, kMaxStepTraceBytes));
   return ReadFsdpTrace(bytes, path);
 }
 

@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/read_file.h"
 #include "passes/base/status_macros.h"
 #include "passes/io/torch_trace_events.h"
 
@@ -259,7 +260,7 @@ absl::StatusOr<RankTrace> ReadTorchTrace(absl::string_view bytes, const std::str
 }
 
 absl::StatusOr<RankTrace> ReadTorchTraceFile(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string bytes, torch_trace::ReadTraceFile(path, kMaxTraceBytes));
+  ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, kMaxTraceBytes));
   return ReadTorchTrace(bytes, path);
 }
 

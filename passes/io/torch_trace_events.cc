@@ -10,7 +10,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
-#include "passes/base/read_file.h"
 #include "passes/io/gzip.h"
 #include "simdjson.h"
 
@@ -165,16 +164,15 @@ class EventReader {
   void ReadAll(od::array events) {
     int64_t index = 0;
     for (od::value item : events) {
-      place_ = absl::StrCat("traceEvents[", index, "]");
-      Read(item.get_object(), index++);
+      place_ = absl::StrCat("traceEvents[", index++, "]");
+      Read(item.get_object());
     }
   }
 
  private:
   // Arguments are read last, and only of the few events that are of interest.
-  void Read(od::object object, int64_t index) {
+  void Read(od::object object) {
     Event event;
-    event.index = index;
     std::string_view phase, category, args;
     bool has_start = false, has_duration = false;
     for (auto field : object) {
@@ -320,10 +318,6 @@ absl::StatusOr<Trace> ParseTrace(absl::string_view bytes, const std::string& sou
   json.reserve(bytes.size() + kPadding);
   json.append(bytes.data(), bytes.size());
   return Parse(json, source, interest);
-}
-
-absl::StatusOr<std::string> ReadTraceFile(const std::string& path, int64_t max_bytes) {
-  return ReadFile(path, max_bytes);
 }
 
 }  // namespace bucketd::torch_trace

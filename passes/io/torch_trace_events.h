@@ -41,7 +41,6 @@ struct Event {
   };
   Kind kind = Kind::kKernel;
   std::string name;
-  int64_t index = 0;    // in traceEvents
   int64_t thread = -1;  // -1: not a number
   int64_t start_ns = 0;
   int64_t duration_ns = 0;
@@ -82,7 +81,5 @@ enum class Interest { kCollectives, kStep };
 // place; also for more than `max_json_bytes`, or more than two million events of interest.
 absl::StatusOr<Trace> ParseTrace(absl::string_view bytes, const std::string& source,
                                  Interest interest, int64_t max_json_bytes);
-// NOT_FOUND if there is no such file. Its bytes, no more than `max_bytes`.
-absl::StatusOr<std::string> ReadTraceFile(const std::string& path, int64_t max_bytes);
 
 }  // namespace bucketd::torch_trace

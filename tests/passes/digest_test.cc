@@ -53,16 +53,6 @@ TEST(Names, AreKnownForEveryValueAndForNoOther) {
   EXPECT_EQ(Name(static_cast<DType>(18)), "?");
 }
 
-TEST(Names, OfOptionsComeBack) {
-  for (Numerics n : {Numerics::kEagerOrder, Numerics::kExact, Numerics::kFree}) {
-    Numerics back = n == Numerics::kFree ? Numerics::kExact : Numerics::kFree;
-    EXPECT_TRUE(FromName(Name(n), back));
-    EXPECT_EQ(back, n);
-  }
-  Numerics unchanged = Numerics::kExact;
-  EXPECT_FALSE(FromName("unspecified", unchanged));
-}
-
 TEST(ItemSize, FollowsTheDType) {
   EXPECT_EQ(ItemSize(DType::kBool), 1);
   EXPECT_EQ(ItemSize(DType::kF8E5M2), 1);

@@ -58,7 +58,6 @@ class Greedy {
   void Add(const GreedyCandidate& candidate) {
     if (open_.members.empty()) {
       open_.key = candidate.key;
-      open_.index = index_;
       open_.cap = rules_.cap(candidate.key, rules_.adjacent_only ? 0 : index_);
       first_position_ = candidate.position;
     }

@@ -45,7 +45,7 @@ struct GreedyRules {
 
 struct GreedyBucket {
   std::vector<CollectiveId> members;  // in the order of their waits
-  int32_t key = 0, index = 0;         // index: counts closed buckets of the key
+  int32_t key = 0;
   int64_t bytes = 0, cap = 0;
   int32_t span = 0;                        // from the first to the last member
   bool by_bytes = false, by_span = false;  // what closed it; neither: the end of its list

@@ -36,9 +36,8 @@ GroupTimelines::GroupTimelines(const Model& model)
     if (l >= 0) {
       const LaunchInfo& launch = model.launches[Index(l)];
       event.launch = l;
-      event.is_wait = item == launch.wait_item;
       event.group = launch.group;
-      (event.is_wait ? wait_ : start_)[Index(l)] = size();
+      (item == launch.wait_item ? wait_ : start_)[Index(l)] = size();
       Add(event);
     }
     for (; next_hiding != hiding.end() && next_hiding->first == at; ++next_hiding) {

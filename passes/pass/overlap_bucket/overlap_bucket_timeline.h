@@ -19,7 +19,6 @@ class GroupTimelines {
   struct Event {
     int32_t item = -1;
     int32_t launch = -1;  // -1: a node that hides
-    bool is_wait = false;
     bool linked = true;
     GroupId group = -1;
     int32_t position = 0, slot = 0;
