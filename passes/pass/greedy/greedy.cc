@@ -10,11 +10,27 @@ namespace {
 
 using List = std::vector<const GreedyCandidate*>;
 
+// What is worked off as one: runs of one key, or all of a key, by key.
+std::vector<List> ListsOf(const std::vector<GreedyCandidate>& candidates,
+                          const GreedyRules& rules) {
+  std::vector<List> lists;
+  for (const GreedyCandidate& candidate : candidates) {
+    size_t at = Index(candidate.key);
+    if (rules.adjacent_only) {
+      const bool ends = lists.empty() || lists.back().front()->key != candidate.key;
+      at = lists.size() - (ends ? 0 : 1);
+    }
+    if (at >= lists.size()) lists.resize(at + 1);
+    lists[at].push_back(&candidate);
+  }
+  return lists;
+}
+
 class Greedy {
  public:
   Greedy(const GreedyRules& rules, QuotientDag& quotient) : rules_(rules), quotient_(quotient) {}
 
-  // One key, or one run of it.
+  // One of ListsOf().
   void Run(List list) {
     index_ = 0;
     while (!list.empty() && !out_.out_of_work) {
@@ -94,27 +110,12 @@ class Greedy {
 
 }  // namespace
 
-GreedyResult FindGreedyBuckets(absl::Span<const GreedyCandidate> candidates,
+GreedyResult FindGreedyBuckets(absl::Span<const std::vector<GreedyCandidate>> stages,
                                const GreedyRules& rules, QuotientDag& quotient) {
   Greedy greedy(rules, quotient);
-  if (rules.adjacent_only) {
-    for (size_t begin = 0; begin < candidates.size();) {
-      List run;
-      size_t end = begin;
-      for (; end < candidates.size() && candidates[end].key == candidates[begin].key; ++end) {
-        run.push_back(&candidates[end]);
-      }
-      greedy.Run(std::move(run));
-      begin = end;
-    }
-    return std::move(greedy).Result();
+  for (const std::vector<GreedyCandidate>& candidates : stages) {
+    for (List& list : ListsOf(candidates, rules)) greedy.Run(std::move(list));
   }
-  std::vector<List> of_key;
-  for (const GreedyCandidate& candidate : candidates) {
-    if (Index(candidate.key) >= of_key.size()) of_key.resize(Index(candidate.key) + 1);
-    of_key[Index(candidate.key)].push_back(&candidate);
-  }
-  for (List& list : of_key) greedy.Run(std::move(list));
   return std::move(greedy).Result();
 }
 

@@ -61,8 +61,9 @@ struct GreedyResult {
   bool out_of_work = false;
 };
 
-// `candidates`: by position of the wait. Nodes and edges between members count, a key and round.
-GreedyResult FindGreedyBuckets(absl::Span<const GreedyCandidate> candidates,
+// `stages`: lists that are worked off one after the other, each by position of the wait. Nodes and
+// edges between members count, a key and round.
+GreedyResult FindGreedyBuckets(absl::Span<const std::vector<GreedyCandidate>> stages,
                                const GreedyRules& rules, QuotientDag& quotient);
 
 }  // namespace bucketd

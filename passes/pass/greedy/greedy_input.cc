@@ -6,19 +6,10 @@
 #include "passes/base/index.h"
 #include "passes/pass/greedy/greedy_plan.h"
 #include "passes/pass/numerics.h"
+#include "passes/pass/plan_launch.h"
 
 namespace bucketd {
 namespace {
-
-// One a node: where it stands in the order, or -1.
-std::vector<int32_t> Positions(const Graph& graph, const Plan& plan) {
-  std::vector<int32_t> at(Index(graph.size()), -1);
-  for (size_t i = 0; i < plan.order.size(); ++i) {
-    if (plan.order[i].kind != Step::Kind::kNode) continue;
-    at[Index(plan.order[i].id)] = static_cast<int32_t>(i);
-  }
-  return at;
-}
 
 // Caps of one key.
 std::vector<int64_t> Caps(const PlanOptions& options, const GreedyPolicy& policy,
@@ -49,11 +40,12 @@ class Keys {
 
 GreedyInput CollectGreedyInput(const PassContext& context, const GreedyPolicy& policy,
                                const Plan& plan, const ItemGraph& items) {
-  const std::vector<int32_t> at = Positions(context.graph, plan);
+  const std::vector<int32_t> at = PlacesOf(context.graph, plan.buckets, plan.order);
   std::vector<std::pair<int32_t, CollectiveId>> by_wait;
   for (CollectiveId c = 0; c < static_cast<CollectiveId>(context.graph.collectives().size()); ++c) {
     const Collective& collective = context.graph.collective(c);
-    if (!policy.Wants(c) || !MayJoinBucket(context, c) || at[Index(collective.start)] < 0) continue;
+    const bool is_free = items.exists(collective.start);  // in no bucket yet
+    if (!is_free || !policy.Wants(c) || !MayJoinBucket(context, c)) continue;
     by_wait.emplace_back(at[Index(collective.wait)], c);
   }
   std::sort(by_wait.begin(), by_wait.end());
@@ -63,10 +55,9 @@ GreedyInput CollectGreedyInput(const PassContext& context, const GreedyPolicy& p
   Keys keys;
   for (const auto& [wait, c] : by_wait) {
     const Collective& collective = context.graph.collective(c);
-    const NodeId start = collective.start;
-    input.stages[Index(policy.StageOf(c))].push_back(
-        {c, keys.Of(context, c, policy.DirectionOf(c)), at[Index(start)], collective.bytes,
-         items.item({Step::Kind::kNode, start}), items.item({Step::Kind::kNode, collective.wait})});
+    input.stages[Index(policy.StageOf(c))].push_back({c, keys.Of(context, c, policy.DirectionOf(c)),
+                                                      at[Index(collective.start)], collective.bytes,
+                                                      collective.start, collective.wait});
   }
   input.keys = keys.Take();
   for (GreedyKey& key : input.keys) key.caps = Caps(context.options, policy, key);

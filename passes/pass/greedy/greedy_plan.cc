@@ -1,7 +1,6 @@
 #include "passes/pass/greedy/greedy_plan.h"
 
 #include <algorithm>
-#include <iterator>
 #include <string>
 #include <utility>
 
@@ -23,23 +22,6 @@ constexpr int kMaxHalvings = 8;
 constexpr size_t kMaxListed = 1000;
 // Scans of the whole graph that the search for buckets may cost; real graphs need a handful.
 constexpr int64_t kMaxScans = 100;
-
-GreedyResult Find(const GreedyInput& input, const GreedyRules& rules, const ItemGraph& items,
-                  const std::vector<Step>& order) {
-  QuotientDag dag(items, order);
-  GreedyResult all;
-  for (const std::vector<GreedyCandidate>& stage : input.stages) {
-    GreedyResult result = FindGreedyBuckets(stage, rules, dag);
-    std::move(result.buckets.begin(), result.buckets.end(), std::back_inserter(all.buckets));
-    all.dropped.insert(all.dropped.end(), result.dropped.begin(), result.dropped.end());
-    all.deferred += result.deferred;
-    all.closed_by_bytes += result.closed_by_bytes;
-    all.closed_by_span += result.closed_by_span;
-    all.max_span = std::max(all.max_span, result.max_span);
-    all.out_of_work = all.out_of_work || result.out_of_work;
-  }
-  return all;
-}
 
 // Where a bucket stands: a gather at its first member, others at their last.
 NodeId PlaceOf(const Graph& graph, const GreedyBucket& bucket) {
@@ -95,7 +77,8 @@ class Planner {
       const int64_t cap = key.caps[std::min(Index(index), key.caps.size() - 1)];
       return halvings == 0 ? cap : std::min(cap, key.bytes) >> halvings;
     };
-    result_ = Find(input_, rules, items_, before_.order);
+    QuotientDag dag(items_, before_.order);
+    result_ = FindGreedyBuckets(input_.stages, rules, dag);
   }
 
   void MakeLaunches(Plan& plan) {
