@@ -1,6 +1,5 @@
 #include "passes/io/cost_json.h"
 
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,76 +12,32 @@
 namespace bucketd {
 namespace {
 
-using internal::AsInteger;
-using internal::AsString;
 using internal::CheckObject;
-using internal::Find;
+using internal::Members;
 using internal::Quoted;
 using internal::WrongType;
 using nlohmann::json;
 
-constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 constexpr size_t kMaxSamples = 1'000'000;
 
-absl::Status Missing(absl::string_view where, absl::string_view name) {
-  return absl::InvalidArgumentError(absl::StrCat(where, ".", name, ": missing"));
+template <typename Enum>
+absl::Status ReadWord(const Members& members, const char* name, const char* example, Enum& value) {
+  std::string text;
+  RETURN_IF_ERROR(members.Text(name, true, text));
+  if (FromName(text, value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(members.Place(name), ": ", Quoted(text),
+                                                 " is unknown; expected e.g. ", example));
 }
 
-// Reads the members of one object; `where` names it.
-class Members {
- public:
-  Members(const json& object, std::string where) : object_(object), where_(std::move(where)) {}
-
-  absl::Status Text(const char* name, bool needed, std::string& value) const {
-    const json* member = Find(object_, name);
-    if (member == nullptr) return needed ? Missing(where_, name) : absl::OkStatus();
-    ASSIGN_OR_RETURN(value, AsString(*member, Place(name)));
-    return absl::OkStatus();
-  }
-
-  absl::Status Integer(const char* name, bool needed, int64_t high, int64_t& value) const {
-    const json* member = Find(object_, name);
-    if (member == nullptr) return needed ? Missing(where_, name) : absl::OkStatus();
-    ASSIGN_OR_RETURN(value, AsInteger(*member, Place(name), 0, high));
-    return absl::OkStatus();
-  }
-
-  absl::Status Number(const char* name, bool needed, double& value) const {
-    const json* member = Find(object_, name);
-    if (member == nullptr) return needed ? Missing(where_, name) : absl::OkStatus();
-    if (!member->is_number()) return WrongType(Place(name), "a number", *member);
-    value = member->get<double>();
-    return absl::OkStatus();
-  }
-
-  template <typename Enum>
-  absl::Status Word(const char* name, const char* example, Enum& value) const {
-    std::string text;
-    RETURN_IF_ERROR(Text(name, true, text));
-    if (FromName(text, value)) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(Place(name), ": ", Quoted(text), " is unknown; expected e.g. ", example));
-  }
-
-  absl::Status Class(LinkClass& of) const {
-    RETURN_IF_ERROR(Word("kind", "all_gather", of.kind));
-    RETURN_IF_ERROR(Word("dtype", "bf16", of.dtype));
-    RETURN_IF_ERROR(Text("link_class", false, of.link_class));
-    int64_t size = 0, in_node = 0;
-    RETURN_IF_ERROR(Integer("group_size", true, kMaxInt32, size));
-    RETURN_IF_ERROR(Integer("ranks_per_node", false, kMaxInt32, in_node));
-    of.group_size = static_cast<int32_t>(size);
-    of.ranks_per_node = RanksPerNode(of.group_size, static_cast<int32_t>(in_node));
-    return absl::OkStatus();
-  }
-
- private:
-  std::string Place(const char* name) const { return absl::StrCat(where_, ".", name); }
-
-  const json& object_;
-  const std::string where_;
-};
+absl::Status ReadClass(const Members& members, LinkClass& of) {
+  RETURN_IF_ERROR(ReadWord(members, "kind", "all_gather", of.kind));
+  RETURN_IF_ERROR(ReadWord(members, "dtype", "bf16", of.dtype));
+  RETURN_IF_ERROR(members.Text("link_class", false, of.link_class));
+  RETURN_IF_ERROR(members.Integer("group_size", true, of.group_size));
+  RETURN_IF_ERROR(members.Integer("ranks_per_node", false, of.ranks_per_node));
+  of.ranks_per_node = RanksPerNode(of.group_size, of.ranks_per_node);
+  return absl::OkStatus();
+}
 
 absl::StatusOr<MeasuredLink> ReadLink(const json& value, const std::string& where) {
   RETURN_IF_ERROR(CheckObject(value, where,
@@ -90,15 +45,12 @@ absl::StatusOr<MeasuredLink> ReadLink(const json& value, const std::string& wher
                                "alpha_us", "busbw_bytes_per_s", "samples", "reporters", "error"}));
   const Members members(value, where);
   MeasuredLink link;
-  RETURN_IF_ERROR(members.Class(link.of));
+  RETURN_IF_ERROR(ReadClass(members, link.of));
   RETURN_IF_ERROR(members.Number("alpha_us", true, link.alpha_us));
   RETURN_IF_ERROR(members.Number("busbw_bytes_per_s", true, link.busbw_bytes_per_s));
-  int64_t samples = 0, reporters = 0;
-  RETURN_IF_ERROR(members.Integer("samples", false, kMaxInt32, samples));
-  RETURN_IF_ERROR(members.Integer("reporters", false, kMaxInt32, reporters));
+  RETURN_IF_ERROR(members.Integer("samples", false, link.samples));
+  RETURN_IF_ERROR(members.Integer("reporters", false, link.reporters));
   RETURN_IF_ERROR(members.Number("error", false, link.error));
-  link.samples = static_cast<int32_t>(samples);
-  link.reporters = static_cast<int32_t>(reporters);
   return link;
 }
 
@@ -108,15 +60,13 @@ absl::StatusOr<CollectiveSample> ReadSample(const json& value, const std::string
                                "mesh_dim", "mode", "launches", "bytes", "picoseconds"}));
   const Members members(value, where);
   CollectiveSample sample;
-  RETURN_IF_ERROR(members.Class(sample.of));
+  RETURN_IF_ERROR(ReadClass(members, sample.of));
   RETURN_IF_ERROR(members.Text("mesh_dim", false, sample.mesh_dim));
   std::string mode;
   RETURN_IF_ERROR(members.Text("mode", false, mode));
-  int64_t launches = 1;
-  RETURN_IF_ERROR(members.Integer("launches", false, kMaxInt32, launches));
-  RETURN_IF_ERROR(members.Integer("bytes", true, kMaxInt64, sample.bytes));
-  RETURN_IF_ERROR(members.Integer("picoseconds", true, kMaxInt64, sample.picoseconds));
-  sample.launches = static_cast<int32_t>(launches);
+  RETURN_IF_ERROR(members.Integer("launches", false, sample.launches));
+  RETURN_IF_ERROR(members.Integer("bytes", true, sample.bytes));
+  RETURN_IF_ERROR(members.Integer("picoseconds", true, sample.picoseconds));
   sample.packed = mode == "packed";
   if (!mode.empty() && !sample.packed && mode != "grouped") {
     return absl::InvalidArgumentError(
@@ -140,8 +90,8 @@ absl::StatusOr<CostReport> CostReportFromJson(absl::string_view text) {
   RETURN_IF_ERROR(members.Text("job", false, report.by.job));
   RETURN_IF_ERROR(members.Text("tool", false, report.by.tool));
   RETURN_IF_ERROR(members.Text("device", false, report.by.device));
-  const json* samples = Find(object, "samples");
-  if (samples == nullptr) return Missing("cost report", "samples");
+  const json* samples = members.Find("samples");
+  if (samples == nullptr) return absl::InvalidArgumentError("cost report.samples: missing");
   if (!samples->is_array()) return WrongType("cost report.samples", "an array", *samples);
   if (samples->size() > kMaxSamples) {
     return absl::InvalidArgumentError(absl::StrCat("cost report.samples: ", samples->size(),
@@ -184,9 +134,7 @@ absl::StatusOr<std::vector<MeasuredKernel>> KernelsFromJson(const json& value) {
     RETURN_IF_ERROR(members.Text("signature", true, kernel.signature));
     RETURN_IF_ERROR(members.Text("op", false, kernel.op));
     RETURN_IF_ERROR(members.Number("us", true, kernel.us));
-    int64_t samples = 0;
-    RETURN_IF_ERROR(members.Integer("samples", false, kMaxInt32, samples));
-    kernel.samples = static_cast<int32_t>(samples);
+    RETURN_IF_ERROR(members.Integer("samples", false, kernel.samples));
   }
   absl::c_sort(kernels, [](const MeasuredKernel& a, const MeasuredKernel& b) {
     return a.signature < b.signature;

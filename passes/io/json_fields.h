@@ -1,6 +1,10 @@
-// Which fields an object may have. Internal to passes/io.
+// Which fields an object may have, and reading them. Internal to passes/io.
 #pragma once
 
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -10,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
 
+#include "passes/base/status_macros.h"
 #include "passes/io/json_text.h"
 
 namespace bucketd::internal {
@@ -25,5 +30,53 @@ inline absl::Status CheckObject(const nlohmann::json& value, absl::string_view w
   }
   return absl::OkStatus();
 }
+
+// Reads the members of one object, which outlives it; `where` names that, "" a whole document. A
+// member that is not there leaves the value as it is, and is an error where it is needed.
+class Members {
+ public:
+  Members(const nlohmann::json& object, std::string where)
+      : object_(object), where_(std::move(where)) {}
+
+  // nullptr if there is none.
+  const nlohmann::json* Find(const char* name) const { return internal::Find(object_, name); }
+  std::string Place(const char* name) const {
+    return absl::StrCat(where_, where_.empty() ? "" : ".", name);
+  }
+
+  absl::Status Text(const char* name, bool needed, std::string& value) const {
+    const nlohmann::json* member = Find(name);
+    if (member == nullptr) return Lacks(name, needed);
+    ASSIGN_OR_RETURN(value, AsString(*member, Place(name)));
+    return absl::OkStatus();
+  }
+
+  template <typename Int>
+  absl::Status Integer(const char* name, bool needed, Int& value, int64_t low = 0,
+                       int64_t high = std::numeric_limits<Int>::max()) const {
+    const nlohmann::json* member = Find(name);
+    if (member == nullptr) return Lacks(name, needed);
+    ASSIGN_OR_RETURN(const int64_t number, AsInteger(*member, Place(name), low, high));
+    value = static_cast<Int>(number);
+    return absl::OkStatus();
+  }
+
+  absl::Status Number(const char* name, bool needed, double& value) const {
+    const nlohmann::json* member = Find(name);
+    if (member == nullptr) return Lacks(name, needed);
+    if (!member->is_number()) return WrongType(Place(name), "a number", *member);
+    value = member->get<double>();
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Lacks(const char* name, bool needed) const {
+    if (!needed) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(Place(name), ": missing"));
+  }
+
+  const nlohmann::json& object_;
+  const std::string where_;
+};
 
 }  // namespace bucketd::internal

@@ -9,20 +9,19 @@
 #include "absl/strings/strip.h"
 
 #include "passes/base/status_macros.h"
+#include "passes/io/json_fields.h"
 #include "passes/io/json_text.h"
 
 namespace bucketd {
 namespace {
 
 using internal::AsInteger;
-using internal::AsString;
-using internal::Find;
+using internal::Members;
 using internal::Quoted;
 using internal::WrongType;
 using nlohmann::json;
 
 constexpr int64_t kMaxId = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMaxInt = std::numeric_limits<int64_t>::max();
 
 // ---- writing
 
@@ -79,56 +78,39 @@ std::string Lines(const Items& items, Format format) {
 
 // ---- reading
 
-absl::StatusOr<const json*> AsArray(const json& object, const char* key, bool required,
-                                    absl::string_view where) {
-  const json* value = Find(object, key);
+absl::StatusOr<const json*> AsArray(const Members& members, const char* key, bool required) {
+  const json* value = members.Find(key);
   if (value == nullptr) {
     if (!required) return nullptr;
-    return absl::InvalidArgumentError(absl::StrCat(where, ": missing, expected an array"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(members.Place(key), ": missing, expected an array"));
   }
-  if (!value->is_array()) return WrongType(where, "an array", *value);
+  if (!value->is_array()) return WrongType(members.Place(key), "an array", *value);
   return value;
 }
 
 template <typename T>
-absl::StatusOr<std::vector<T>> Integers(const json& object, const char* key, bool required,
-                                        absl::string_view where, int64_t high) {
-  const std::string place = absl::StrCat(where, key);
-  ASSIGN_OR_RETURN(const json* array, AsArray(object, key, required, place));
+absl::StatusOr<std::vector<T>> Integers(const Members& members, const char* key, bool required) {
+  ASSIGN_OR_RETURN(const json* array, AsArray(members, key, required));
   std::vector<T> values;
   if (array == nullptr) return values;
   values.reserve(array->size());
   for (size_t i = 0; i < array->size(); ++i) {
     ASSIGN_OR_RETURN(const int64_t value,
-                     AsInteger((*array)[i], absl::StrCat(place, "[", i, "]"), 0, high));
+                     AsInteger((*array)[i], absl::StrCat(members.Place(key), "[", i, "]"), 0,
+                               std::numeric_limits<T>::max()));
     values.push_back(static_cast<T>(value));
   }
   return values;
 }
 
-absl::Status ReadInteger(const json& object, const char* key, absl::string_view where, int64_t high,
-                         int64_t& value) {
-  const json* found = Find(object, key);
-  if (found == nullptr) return absl::OkStatus();
-  ASSIGN_OR_RETURN(value, AsInteger(*found, absl::StrCat(where, key), 0, high));
-  return absl::OkStatus();
-}
-
-absl::Status ReadString(const json& object, const char* key, absl::string_view where,
-                        std::string& value) {
-  const json* found = Find(object, key);
-  if (found == nullptr) return absl::OkStatus();
-  ASSIGN_OR_RETURN(value, AsString(*found, absl::StrCat(where, key)));
-  return absl::OkStatus();
-}
-
 // Sets `value` to the one of `known` that the field names; leaves it if there is no field.
 template <typename E>
-absl::Status ReadName(const json& object, const char* key, absl::string_view where,
-                      std::initializer_list<E> known, E& value) {
+absl::Status ReadName(const Members& members, const char* key, std::initializer_list<E> known,
+                      E& value) {
   std::string text;
-  if (Find(object, key) == nullptr) return absl::OkStatus();
-  RETURN_IF_ERROR(ReadString(object, key, where, text));
+  if (members.Find(key) == nullptr) return absl::OkStatus();
+  RETURN_IF_ERROR(members.Text(key, true, text));
   for (const E candidate : known) {
     if (Name(candidate) == text) {
       value = candidate;
@@ -136,25 +118,25 @@ absl::Status ReadName(const json& object, const char* key, absl::string_view whe
     }
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      where, key, ": is ", Quoted(text), ", expected one of: ",
+      members.Place(key), ": is ", Quoted(text), ", expected one of: ",
       absl::StrJoin(known, ", ", [](std::string* out, E e) { absl::StrAppend(out, Name(e)); })));
 }
 
 absl::StatusOr<Bucket> ReadBucket(const json& object, const std::string& where) {
   if (!object.is_object()) return WrongType(where, "an object", object);
-  const std::string prefix = where + ".";
+  const Members members(object, where);
   Bucket bucket;
-  ASSIGN_OR_RETURN(bucket.members, Integers<NodeId>(object, "members", true, prefix, kMaxId));
+  ASSIGN_OR_RETURN(bucket.members, Integers<NodeId>(members, "members", true));
   RETURN_IF_ERROR(
-      ReadName(object, "mode", prefix, {BucketMode::kPacked, BucketMode::kGrouped}, bucket.mode));
+      ReadName(members, "mode", {BucketMode::kPacked, BucketMode::kGrouped}, bucket.mode));
   RETURN_IF_ERROR(
-      ReadName(object, "copies", prefix, {CopyStream::kCompute, CopyStream::kComm}, bucket.copies));
-  RETURN_IF_ERROR(ReadString(object, "name", prefix, bucket.name));
-  ASSIGN_OR_RETURN(bucket.offsets, Integers<int64_t>(object, "offsets", false, prefix, kMaxInt));
-  RETURN_IF_ERROR(ReadInteger(object, "slice_bytes", prefix, kMaxInt, bucket.slice_bytes));
-  RETURN_IF_ERROR(ReadInteger(object, "bytes", prefix, kMaxInt, bucket.bytes));
-  RETURN_IF_ERROR(ReadInteger(object, "start_ps", prefix, kMaxInt, bucket.start_ps));
-  RETURN_IF_ERROR(ReadInteger(object, "end_ps", prefix, kMaxInt, bucket.end_ps));
+      ReadName(members, "copies", {CopyStream::kCompute, CopyStream::kComm}, bucket.copies));
+  RETURN_IF_ERROR(members.Text("name", false, bucket.name));
+  ASSIGN_OR_RETURN(bucket.offsets, Integers<int64_t>(members, "offsets", false));
+  RETURN_IF_ERROR(members.Integer("slice_bytes", false, bucket.slice_bytes));
+  RETURN_IF_ERROR(members.Integer("bytes", false, bucket.bytes));
+  RETURN_IF_ERROR(members.Integer("start_ps", false, bucket.start_ps));
+  RETURN_IF_ERROR(members.Integer("end_ps", false, bucket.end_ps));
   return bucket;
 }
 
@@ -184,53 +166,48 @@ absl::StatusOr<Step> ReadStep(const json& value, size_t i, size_t buckets) {
       absl::StrCat(where, ": is ", Quoted(token), ", expected ", kExpected));
 }
 
-absl::Status ReadPrediction(const json& object, const char* key, Prediction& p) {
-  const json* found = Find(object, key);
+absl::Status ReadPrediction(const Members& plan, const char* key, Prediction& p) {
+  const json* found = plan.Find(key);
   if (found == nullptr) return absl::OkStatus();
   if (!found->is_object()) return WrongType(key, "an object", *found);
-  const std::string where = absl::StrCat(key, ".");
-  RETURN_IF_ERROR(ReadInteger(*found, "total_ps", where, kMaxInt, p.total_ps));
-  RETURN_IF_ERROR(ReadInteger(*found, "exposed_ps", where, kMaxInt, p.exposed_ps));
-  RETURN_IF_ERROR(ReadInteger(*found, "compute_ps", where, kMaxInt, p.compute_ps));
-  RETURN_IF_ERROR(ReadInteger(*found, "comm_ps", where, kMaxInt, p.comm_ps));
-  RETURN_IF_ERROR(ReadInteger(*found, "copies_ps", where, kMaxInt, p.copies_ps));
-  RETURN_IF_ERROR(ReadInteger(*found, "busiest_group_ps", where, kMaxInt, p.busiest_group_ps));
-  RETURN_IF_ERROR(ReadInteger(*found, "peak_bytes", where, kMaxInt, p.peak_bytes));
-  int64_t collectives = 0;
-  RETURN_IF_ERROR(ReadInteger(*found, "collectives", where, kMaxId, collectives));
-  p.collectives = static_cast<int32_t>(collectives);
-  const json* peak_at = Find(*found, "peak_at");
-  if (peak_at != nullptr && !peak_at->is_null()) {
-    ASSIGN_OR_RETURN(const int64_t node,
-                     AsInteger(*peak_at, absl::StrCat(where, "peak_at"), 0, kMaxId));
-    p.peak_at = static_cast<NodeId>(node);
-  }
-  return absl::OkStatus();
+  const Members members(*found, key);
+  RETURN_IF_ERROR(members.Integer("total_ps", false, p.total_ps));
+  RETURN_IF_ERROR(members.Integer("exposed_ps", false, p.exposed_ps));
+  RETURN_IF_ERROR(members.Integer("compute_ps", false, p.compute_ps));
+  RETURN_IF_ERROR(members.Integer("comm_ps", false, p.comm_ps));
+  RETURN_IF_ERROR(members.Integer("copies_ps", false, p.copies_ps));
+  RETURN_IF_ERROR(members.Integer("busiest_group_ps", false, p.busiest_group_ps));
+  RETURN_IF_ERROR(members.Integer("peak_bytes", false, p.peak_bytes));
+  RETURN_IF_ERROR(members.Integer("collectives", false, p.collectives));
+  const json* peak_at = members.Find("peak_at");
+  const bool is_null = peak_at != nullptr && peak_at->is_null();
+  return is_null ? absl::OkStatus() : members.Integer("peak_at", false, p.peak_at);
 }
 
-absl::Status ReadDiagnostics(const json& object, Plan& plan) {
-  ASSIGN_OR_RETURN(const json* array, AsArray(object, "diagnostics", false, "diagnostics"));
+absl::Status ReadDiagnostics(const Members& object, Plan& plan) {
+  ASSIGN_OR_RETURN(const json* array, AsArray(object, "diagnostics", false));
   for (size_t i = 0; array != nullptr && i < array->size(); ++i) {
     const json& item = (*array)[i];
     const std::string where = absl::StrCat("diagnostics[", i, "]");
     if (!item.is_object()) return WrongType(where, "an object", item);
+    const Members members(item, where);
     Diagnostic d;
-    RETURN_IF_ERROR(ReadString(item, "code", where + ".", d.code));
-    RETURN_IF_ERROR(ReadString(item, "text", where + ".", d.text));
-    ASSIGN_OR_RETURN(d.nodes, Integers<NodeId>(item, "nodes", false, where + ".", kMaxId));
+    RETURN_IF_ERROR(members.Text("code", false, d.code));
+    RETURN_IF_ERROR(members.Text("text", false, d.text));
+    ASSIGN_OR_RETURN(d.nodes, Integers<NodeId>(members, "nodes", false));
     plan.diagnostics.push_back(std::move(d));
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadHeader(const json& object, Plan& plan) {
+absl::Status ReadHeader(const Members& members, Plan& plan) {
   int64_t version = 1;
-  RETURN_IF_ERROR(ReadInteger(object, "format_version", "", kMaxInt, version));
+  RETURN_IF_ERROR(members.Integer("format_version", false, version));
   if (version != 1) {
     return absl::InvalidArgumentError(absl::StrCat("format_version: is ", version, ", expected 1"));
   }
   std::string hex;
-  RETURN_IF_ERROR(ReadString(object, "graph", "", hex));
+  RETURN_IF_ERROR(members.Text("graph", false, hex));
   if (!hex.empty()) {
     const absl::StatusOr<Digest> digest = DigestFromHex(hex);
     if (!digest.ok()) {
@@ -238,39 +215,38 @@ absl::Status ReadHeader(const json& object, Plan& plan) {
     }
     plan.graph_digest = *digest;
   }
-  int64_t node_count = 0;
-  RETURN_IF_ERROR(ReadInteger(object, "node_count", "", kMaxId, node_count));
-  plan.node_count = static_cast<int32_t>(node_count);
-  RETURN_IF_ERROR(ReadString(object, "mode", "", plan.mode));
-  RETURN_IF_ERROR(ReadString(object, "planner", "", plan.planner));
-  RETURN_IF_ERROR(ReadString(object, "cost_profile", "", plan.cost_profile));
-  RETURN_IF_ERROR(ReadString(object, "backend", "", plan.backend));
-  RETURN_IF_ERROR(ReadString(object, "bits_text", "", plan.bits_text));
+  RETURN_IF_ERROR(members.Integer("node_count", false, plan.node_count));
+  RETURN_IF_ERROR(members.Text("mode", false, plan.mode));
+  RETURN_IF_ERROR(members.Text("planner", false, plan.planner));
+  RETURN_IF_ERROR(members.Text("cost_profile", false, plan.cost_profile));
+  RETURN_IF_ERROR(members.Text("backend", false, plan.backend));
+  RETURN_IF_ERROR(members.Text("bits_text", false, plan.bits_text));
   RETURN_IF_ERROR(ReadName(
-      object, "bits", "",
-      {Bits::kUnsaid, Bits::kNeither, Bits::kEager, Bits::kUnplanned, Bits::kBoth}, plan.bits));
-  return ReadName(object, "numerics", "",
-                  {Numerics::kEagerOrder, Numerics::kExact, Numerics::kFree}, plan.numerics);
+      members, "bits", {Bits::kUnsaid, Bits::kNeither, Bits::kEager, Bits::kUnplanned, Bits::kBoth},
+      plan.bits));
+  return ReadName(members, "numerics", {Numerics::kEagerOrder, Numerics::kExact, Numerics::kFree},
+                  plan.numerics);
 }
 
 absl::StatusOr<Plan> ReadPlan(const json& object) {
+  const Members members(object, "");
   Plan plan;
-  RETURN_IF_ERROR(ReadHeader(object, plan));
-  ASSIGN_OR_RETURN(const json* buckets, AsArray(object, "buckets", false, "buckets"));
+  RETURN_IF_ERROR(ReadHeader(members, plan));
+  ASSIGN_OR_RETURN(const json* buckets, AsArray(members, "buckets", false));
   for (size_t k = 0; buckets != nullptr && k < buckets->size(); ++k) {
     ASSIGN_OR_RETURN(Bucket bucket, ReadBucket((*buckets)[k], absl::StrCat("buckets[", k, "]")));
     plan.buckets.push_back(std::move(bucket));
   }
-  ASSIGN_OR_RETURN(const json* order, AsArray(object, "order", true, "order"));
+  ASSIGN_OR_RETURN(const json* order, AsArray(members, "order", true));
   plan.order.reserve(order->size());
   for (size_t i = 0; i < order->size(); ++i) {
     ASSIGN_OR_RETURN(const Step step, ReadStep((*order)[i], i, plan.buckets.size()));
     plan.order.push_back(step);
   }
-  RETURN_IF_ERROR(ReadPrediction(object, "prediction", plan.prediction));
-  RETURN_IF_ERROR(ReadPrediction(object, "program_order", plan.program_order));
-  RETURN_IF_ERROR(ReadInteger(object, "lower_bound_ps", "", kMaxInt, plan.lower_bound_ps));
-  RETURN_IF_ERROR(ReadDiagnostics(object, plan));
+  RETURN_IF_ERROR(ReadPrediction(members, "prediction", plan.prediction));
+  RETURN_IF_ERROR(ReadPrediction(members, "program_order", plan.program_order));
+  RETURN_IF_ERROR(members.Integer("lower_bound_ps", false, plan.lower_bound_ps));
+  RETURN_IF_ERROR(ReadDiagnostics(members, plan));
   return plan;
 }
 

@@ -47,27 +47,19 @@ absl::Status ReadNumbers(const json& object, bool device, std::vector<absl::stri
 }
 
 absl::Status ReadExtras(const json& object, CostProfile& profile) {
-  if (const json* format = internal::Find(object, "format_version"); format != nullptr) {
-    RETURN_IF_ERROR(internal::AsInteger(*format, "format_version", 1, 1).status());
-  }
-  if (const json* name = internal::Find(object, "name"); name != nullptr) {
-    ASSIGN_OR_RETURN(profile.name, internal::AsString(*name, "name"));
-  }
-  if (const json* version = internal::Find(object, "version"); version != nullptr) {
-    ASSIGN_OR_RETURN(const int64_t number,
-                     internal::AsInteger(*version, "version", 1, 1'000'000'000));
-    profile.version = static_cast<int32_t>(number);
-  }
-  if (const json* about = internal::Find(object, "about"); about != nullptr) {
-    ASSIGN_OR_RETURN(profile.about, internal::AsString(*about, "about"));
-  }
-  if (const json* device = internal::Find(object, "device"); device != nullptr) {
+  const internal::Members members(object, "");
+  int32_t format = 1;
+  RETURN_IF_ERROR(members.Integer("format_version", false, format, 1, 1));
+  RETURN_IF_ERROR(members.Text("name", false, profile.name));
+  RETURN_IF_ERROR(members.Integer("version", false, profile.version, 1, 1'000'000'000));
+  RETURN_IF_ERROR(members.Text("about", false, profile.about));
+  if (const json* device = members.Find("device"); device != nullptr) {
     RETURN_IF_ERROR(ReadNumbers(*device, true, {}, profile));
   }
-  if (const json* links = internal::Find(object, "links"); links != nullptr) {
+  if (const json* links = members.Find("links"); links != nullptr) {
     ASSIGN_OR_RETURN(profile.links, internal::LinksFromJson(*links));
   }
-  if (const json* kernels = internal::Find(object, "kernels"); kernels != nullptr) {
+  if (const json* kernels = members.Find("kernels"); kernels != nullptr) {
     ASSIGN_OR_RETURN(profile.kernels, internal::KernelsFromJson(*kernels));
   }
   return absl::OkStatus();
