@@ -380,18 +380,8 @@ absl::StatusOr<CapturedGraph> Parse(const std::string& text, const GraphLimits& 
 
 absl::StatusOr<CapturedGraph> ReadCapturedGraph(absl::string_view bytes, const GraphLimits& limits,
                                                 int64_t max_json_bytes) {
-  constexpr size_t kPadding = simdjson::SIMDJSON_PADDING;
-  if (IsGzip(bytes)) {
-    ASSIGN_OR_RETURN(const std::string json, GunzipBounded(bytes, max_json_bytes, kPadding));
-    return Parse(json, limits);
-  }
-  if (static_cast<int64_t>(bytes.size()) > max_json_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("captured graph: ", bytes.size(), " bytes; the limit is ", max_json_bytes));
-  }
-  std::string json;
-  json.reserve(bytes.size() + kPadding);
-  json.append(bytes.data(), bytes.size());
+  ASSIGN_OR_RETURN(const std::string json,
+                   UnpackBounded(bytes, max_json_bytes, simdjson::SIMDJSON_PADDING));
   return Parse(json, limits);
 }
 

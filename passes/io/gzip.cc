@@ -86,4 +86,17 @@ absl::StatusOr<std::string> GunzipBounded(absl::string_view bytes, int64_t max_b
   return out;
 }
 
+absl::StatusOr<std::string> UnpackBounded(absl::string_view bytes, int64_t max_bytes,
+                                          size_t padding) {
+  if (IsGzip(bytes)) return GunzipBounded(bytes, max_bytes, padding);
+  if (static_cast<int64_t>(bytes.size()) > max_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(bytes.size(), " bytes; the limit is ", max_bytes));
+  }
+  std::string out;
+  out.reserve(bytes.size() + padding);
+  out.append(bytes.data(), bytes.size());
+  return out;
+}
+
 }  // namespace bucketd

@@ -17,4 +17,8 @@ bool IsGzip(absl::string_view bytes);
 absl::StatusOr<std::string> GunzipBounded(absl::string_view bytes, int64_t max_bytes,
                                           size_t padding = 0);
 
+// The same of what may be plain: then a copy with that room, of no more than max_bytes.
+absl::StatusOr<std::string> UnpackBounded(absl::string_view bytes, int64_t max_bytes,
+                                          size_t padding);
+
 }  // namespace bucketd

@@ -304,20 +304,10 @@ std::vector<int32_t> ParseRanks(absl::string_view text) {
 
 absl::StatusOr<Trace> ParseTrace(absl::string_view bytes, const std::string& source,
                                  Interest interest, int64_t max_json_bytes) {
-  constexpr size_t kPadding = simdjson::SIMDJSON_PADDING;
-  if (IsGzip(bytes)) {
-    const absl::StatusOr<std::string> json = GunzipBounded(bytes, max_json_bytes, kPadding);
-    if (json.ok()) return Parse(*json, source, interest);
-    return absl::Status(json.status().code(), absl::StrCat(source, ": ", json.status().message()));
-  }
-  if (static_cast<int64_t>(bytes.size()) > max_json_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(source, ": ", bytes.size(), " bytes; the limit is ", max_json_bytes));
-  }
-  std::string json;
-  json.reserve(bytes.size() + kPadding);
-  json.append(bytes.data(), bytes.size());
-  return Parse(json, source, interest);
+  const absl::StatusOr<std::string> json =
+      UnpackBounded(bytes, max_json_bytes, simdjson::SIMDJSON_PADDING);
+  if (json.ok()) return Parse(*json, source, interest);
+  return absl::Status(json.status().code(), absl::StrCat(source, ": ", json.status().message()));
 }
 
 }  // namespace bucketd::torch_trace
