@@ -17,56 +17,34 @@ Json TextOf(const FieldDescriptor& field, const std::string& value) {
   return field.type() == FieldDescriptor::TYPE_BYTES ? absl::BytesToHexString(value) : value;
 }
 
-Json ValueOf(const Message& m, const FieldDescriptor& field) {
+// Of a field, or of element `i` of a list.
+Json ValueOf(const Message& m, const FieldDescriptor& field, int i) {
   const Reflection& r = *m.GetReflection();
+  const auto get = [&](auto one, auto element) {
+    return field.is_repeated() ? (r.*element)(m, &field, i) : (r.*one)(m, &field);
+  };
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_INT32:
-      return r.GetInt32(m, &field);
+      return get(&Reflection::GetInt32, &Reflection::GetRepeatedInt32);
     case FieldDescriptor::CPPTYPE_INT64:
-      return r.GetInt64(m, &field);
+      return get(&Reflection::GetInt64, &Reflection::GetRepeatedInt64);
     case FieldDescriptor::CPPTYPE_UINT32:
-      return r.GetUInt32(m, &field);
+      return get(&Reflection::GetUInt32, &Reflection::GetRepeatedUInt32);
     case FieldDescriptor::CPPTYPE_UINT64:
-      return r.GetUInt64(m, &field);
+      return get(&Reflection::GetUInt64, &Reflection::GetRepeatedUInt64);
     case FieldDescriptor::CPPTYPE_DOUBLE:
-      return r.GetDouble(m, &field);
+      return get(&Reflection::GetDouble, &Reflection::GetRepeatedDouble);
     case FieldDescriptor::CPPTYPE_FLOAT:
-      return r.GetFloat(m, &field);
+      return get(&Reflection::GetFloat, &Reflection::GetRepeatedFloat);
     case FieldDescriptor::CPPTYPE_BOOL:
-      return r.GetBool(m, &field);
+      return get(&Reflection::GetBool, &Reflection::GetRepeatedBool);
     case FieldDescriptor::CPPTYPE_ENUM:
-      return r.GetEnum(m, &field)->name();
+      return get(&Reflection::GetEnum, &Reflection::GetRepeatedEnum)->name();
     case FieldDescriptor::CPPTYPE_STRING:
-      return TextOf(field, r.GetString(m, &field));
+      return TextOf(field, get(&Reflection::GetString, &Reflection::GetRepeatedString));
     case FieldDescriptor::CPPTYPE_MESSAGE:
-      return ObjectOf(r.GetMessage(m, &field));
-  }
-  return nullptr;
-}
-
-Json ElementOf(const Message& m, const FieldDescriptor& field, int i) {
-  const Reflection& r = *m.GetReflection();
-  switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_INT32:
-      return r.GetRepeatedInt32(m, &field, i);
-    case FieldDescriptor::CPPTYPE_INT64:
-      return r.GetRepeatedInt64(m, &field, i);
-    case FieldDescriptor::CPPTYPE_UINT32:
-      return r.GetRepeatedUInt32(m, &field, i);
-    case FieldDescriptor::CPPTYPE_UINT64:
-      return r.GetRepeatedUInt64(m, &field, i);
-    case FieldDescriptor::CPPTYPE_DOUBLE:
-      return r.GetRepeatedDouble(m, &field, i);
-    case FieldDescriptor::CPPTYPE_FLOAT:
-      return r.GetRepeatedFloat(m, &field, i);
-    case FieldDescriptor::CPPTYPE_BOOL:
-      return r.GetRepeatedBool(m, &field, i);
-    case FieldDescriptor::CPPTYPE_ENUM:
-      return r.GetRepeatedEnum(m, &field, i)->name();
-    case FieldDescriptor::CPPTYPE_STRING:
-      return TextOf(field, r.GetRepeatedString(m, &field, i));
-    case FieldDescriptor::CPPTYPE_MESSAGE:
-      return ObjectOf(r.GetRepeatedMessage(m, &field, i));
+      return ObjectOf(field.is_repeated() ? r.GetRepeatedMessage(m, &field, i)
+                                          : r.GetMessage(m, &field));
   }
   return nullptr;
 }
@@ -79,10 +57,10 @@ Json ObjectOf(const Message& message) {
     if (field.is_repeated()) {
       Json list = Json::array();
       const int size = message.GetReflection()->FieldSize(message, &field);
-      for (int k = 0; k < size; ++k) list.push_back(ElementOf(message, field, k));
+      for (int k = 0; k < size; ++k) list.push_back(ValueOf(message, field, k));
       object[field.name()] = std::move(list);
     } else if (!field.has_presence() || message.GetReflection()->HasField(message, &field)) {
-      object[field.name()] = ValueOf(message, field);
+      object[field.name()] = ValueOf(message, field, 0);
     }
   }
   return object;
