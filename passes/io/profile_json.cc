@@ -1,12 +1,13 @@
 #include "passes/io/profile_json.h"
 
-#include <fstream>
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "passes/base/read_file.h"
 #include "passes/base/status_macros.h"
 #include "passes/cost/profile_numbers.h"
 #include "passes/io/cost_json.h"
@@ -126,16 +127,6 @@ std::vector<CostProfile> MakeBuiltIns() {
   return profiles;
 }
 
-// False if there is no such file.
-bool ReadSmallFile(const std::string& path, std::string& text) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return false;
-  text.resize(static_cast<size_t>(kMaxProfileBytes) + 1);
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  return !text.empty();
-}
-
 std::string Stem(absl::string_view path) {
   path.remove_prefix(std::min(path.size(), path.rfind('/') + 1));
   return std::string(path.substr(0, path.find('.')));
@@ -179,17 +170,17 @@ absl::StatusOr<CostProfile> FindProfile(const std::string& name_or_file) {
     if (profile.name == name_or_file) return profile;
     names.push_back(profile.name);
   }
-  std::string text;
-  if (!ReadSmallFile(name_or_file, text)) {
+  const absl::StatusOr<std::string> text = ReadFile(name_or_file, kMaxProfileBytes);
+  if (absl::IsNotFound(text.status())) {
     return absl::NotFoundError(
         absl::StrCat("cost profile ", Quoted(name_or_file),
                      " is neither known nor a file; known: ", absl::StrJoin(names, ", ")));
   }
-  if (text.size() > static_cast<size_t>(kMaxProfileBytes)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cost profile ", name_or_file, ": more than ", kMaxProfileBytes, " bytes"));
+  if (!text.ok()) {
+    return absl::Status(text.status().code(),
+                        absl::StrCat("cost profile ", text.status().message()));
   }
-  return ProfileFromJson(text, Stem(name_or_file));
+  return ProfileFromJson(*text, Stem(name_or_file));
 }
 
 }  // namespace bucketd
