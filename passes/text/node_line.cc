@@ -141,24 +141,8 @@ absl::Status NodeLineReader::ReadOperands() {
   return scan_.Peek() == '(' ? ReadNodes(inputs_) : absl::OkStatus();
 }
 
-// (%a, %b) or ().
-template <typename F>
-absl::Status NodeLineReader::ForLabels(F f) {
-  RETURN_IF_ERROR(scan_.Expect('('));
-  scan_.SkipLines();
-  if (scan_.Accept(')')) return absl::OkStatus();
-  for (;;) {
-    scan_.SkipLines();
-    ASSIGN_OR_RETURN(const NodeLabel label, scan_.Label());
-    RETURN_IF_ERROR(f(label));
-    scan_.SkipLines();
-    if (scan_.Accept(')')) return absl::OkStatus();
-    RETURN_IF_ERROR(scan_.Expect(','));
-  }
-}
-
 absl::Status NodeLineReader::ReadNodes(std::vector<NodeId>& nodes) {
-  return ForLabels([&](const NodeLabel& label) {
+  return scan_.Labels('(', ')', [&](const NodeLabel& label) {
     const absl::StatusOr<NodeId> n = Resolve(scan_, label, *names_, graph_->size());
     if (n.ok()) nodes.push_back(*n);
     return n.status();
@@ -360,7 +344,7 @@ absl::Status NodeLineReader::ReadDirection(Attribute attribute) {
 absl::Status NodeLineReader::ReadList(Attribute attribute) {
   if (attribute == kMutates) return ReadNodes(mutates_);
   if (attribute == kAlias) return ReadNodes(alias_of_);
-  return ForLabels([&](const NodeLabel& label) {
+  return scan_.Labels('(', ')', [&](const NodeLabel& label) {
     line_.costs.hidden_by.push_back(label);
     return absl::OkStatus();
   });

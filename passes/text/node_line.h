@@ -91,8 +91,6 @@ class NodeLineReader {
   absl::Status ReadOperands();
   absl::Status ReadSlots();
   absl::StatusOr<NodeSpec::Slot> ReadSlot();
-  template <typename F>
-  absl::Status ForLabels(F f);
   absl::Status ReadNodes(std::vector<NodeId>& nodes);
   absl::Status ReadAttributes();
   absl::Status ReadAttribute(absl::string_view word, size_t offset);

@@ -96,12 +96,7 @@ class PlanScanner {
   }
 
   absl::Status ScanMembers(Bucket& bucket) {
-    RETURN_IF_ERROR(scan_.Expect('{'));
-    scan_.SkipLines();
-    if (scan_.Accept('}')) return absl::OkStatus();
-    for (;;) {
-      scan_.SkipLines();
-      ASSIGN_OR_RETURN(const NodeLabel label, scan_.Label());
+    return scan_.Labels('{', '}', [&](const NodeLabel& label) -> absl::Status {
       ASSIGN_OR_RETURN(const NodeId member, Resolve(scan_, label, names_, graph_.size()));
       if (graph_.kind(member) != NodeKind::kCollective) {
         return scan_.ErrorAt(
@@ -109,10 +104,8 @@ class PlanScanner {
                                        ", expected a collective"));
       }
       bucket.members.push_back(member);
-      scan_.SkipLines();
-      if (scan_.Accept('}')) return absl::OkStatus();
-      RETURN_IF_ERROR(scan_.Expect(','));
-    }
+      return absl::OkStatus();
+    });
   }
 
   absl::Status ScanBucketAttributes(Bucket& bucket) {

@@ -177,6 +177,21 @@ absl::StatusOr<NodeLabel> Scanner::Label() {
   return LabelText(at_++);
 }
 
+absl::Status Scanner::Labels(char open, char close,
+                             absl::FunctionRef<absl::Status(const NodeLabel&)> f) {
+  RETURN_IF_ERROR(Expect(open));
+  SkipLines();
+  if (Accept(close)) return absl::OkStatus();
+  for (;;) {
+    SkipLines();
+    ASSIGN_OR_RETURN(const NodeLabel label, Label());
+    RETURN_IF_ERROR(f(label));
+    SkipLines();
+    if (Accept(close)) return absl::OkStatus();
+    RETURN_IF_ERROR(Expect(','));
+  }
+}
+
 absl::StatusOr<NodeLabel> Scanner::LabelText(size_t offset) {
   NodeLabel label;
   label.offset = offset;

@@ -6,6 +6,7 @@
 #include <deque>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -51,8 +52,8 @@ class Scanner {
   absl::StatusOr<int64_t> Integer(absl::string_view what, int64_t most = INT64_MAX);
   // %...
   absl::StatusOr<NodeLabel> Label();
-  // What is named %<text>, without the %.
-  absl::StatusOr<NodeLabel> LabelText(size_t offset);
+  // (%a, %b) or () between these; ends where `f` fails.
+  absl::Status Labels(char open, char close, absl::FunctionRef<absl::Status(const NodeLabel&)> f);
   // 1.5ms, in microseconds: s, ms, us, ns or ps.
   absl::StatusOr<double> Microseconds(absl::string_view what);
   // 175GB/s, in bytes per second: B/s, MB/s or GB/s, powers of ten.
@@ -73,6 +74,7 @@ class Scanner {
   absl::StatusOr<double> Measure(absl::string_view what, const Unit (&units)[n]);
   absl::StatusOr<absl::string_view> Quoted(absl::string_view what);
   absl::string_view Digits();
+  absl::StatusOr<NodeLabel> LabelText(size_t offset);  // behind the %
 
   absl::string_view text_;
   size_t at_ = 0;
