@@ -215,9 +215,7 @@ absl::StatusOr<OptInput> ReadOptInput(absl::string_view bytes) {
                     {},
                     std::nullopt};
   }
-  ASSIGN_OR_RETURN(ParsedBir parsed, ParseBir(bytes.substr(0, bytes.find(kGoldenMark))));
-  return OptInput{std::move(parsed.graph), std::move(parsed.costs),   parsed.has_costs,
-                  std::move(parsed.mesh),  std::move(parsed.overlap), std::move(parsed.plan)};
+  return ParseBir(bytes.substr(0, bytes.find(kGoldenMark)));
 }
 
 absl::StatusOr<std::string> RunOpt(const OptInput& input, const OptRequest& request) {

@@ -1,18 +1,14 @@
 // bucketd-opt's work: a graph as text in, passes by name, a plan as text out.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-#include "passes/cost/costs.h"
 #include "passes/cost/profile.h"
-#include "passes/ir/graph.h"
 #include "passes/pass/options.h"
-#include "passes/plan/plan.h"
 #include "passes/text/bir.h"
 
 namespace bucketd {
@@ -31,14 +27,8 @@ struct OptRequest {
 // What OptRequest::show may name: "tags", "units", "overlap".
 absl::Span<const absl::string_view> OptShows();
 
-struct OptInput {
-  Graph graph;
-  StatedCosts costs;  // empty unless has_costs
-  bool has_costs = false;
-  Mesh mesh;
-  std::vector<BirOverlap> overlap;
-  std::optional<Plan> plan;  // what the passes begin with; else program order
-};
+// Its plan, if it has one, is what the passes begin with; else program order.
+using OptInput = ParsedBir;
 
 // In a golden, what follows this line is what must come out. No input.
 inline constexpr char kGoldenMark[] = "// ---- EXPECT\n";

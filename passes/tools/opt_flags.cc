@@ -15,15 +15,11 @@
 namespace bucketd {
 
 absl::StatusOr<OptRequest> OptFlags::ToRequest() const {
-  OptRequest request;
-  request.passes = passes;
-  request.dump_after = dump_after;
-  request.show = show;
-  request.print_graph = print_graph;
-  request.print_prediction = print_prediction;
+  OptRequest request = given;
   request.print_diagnostics = !quiet;
   // Without a mode and without passes the plan is what came in, or program order.
-  request.options.mode = mode.empty() ? (passes.empty() ? "none" : request.options.mode) : mode;
+  request.options.mode =
+      mode.empty() ? (request.passes.empty() ? "none" : request.options.mode) : mode;
   for (const std::string& setting : settings) {
     const size_t equals = setting.find('=');
     if (equals == std::string::npos) {
@@ -45,25 +41,26 @@ void AddOptFlags(CLI::App& app, OptFlags& flags) {
                  "a graph as text (passes/text/TEXT_FORM.md) or a captured-graph file; -: stdin")
       ->capture_default_str();
   app.add_option("--mode", flags.mode, "plan as this mode does");
-  app.add_option("--pass", flags.passes,
+  app.add_option("--pass", flags.given.passes,
                  "run these passes instead, in this order, on the text's plan or program order")
       ->delimiter(',')
       ->allow_extra_args(false);
   app.add_option("--set", flags.settings, "an option of the planner, name=value; may be repeated")
       ->allow_extra_args(false);
-  app.add_option("--dump-after", flags.dump_after,
+  app.add_option("--dump-after", flags.given.dump_after,
                  "write the plan after these passes too; all: after every one")
       ->delimiter(',')
       ->allow_extra_args(false);
-  app.add_option("--show", flags.show,
+  app.add_option("--show", flags.given.show,
                  absl::StrCat("write what the passes found out: ", absl::StrJoin(OptShows(), ", ")))
       ->delimiter(',')
       ->allow_extra_args(false);
   app.add_option("--profile", flags.profile, "cost profile, by name or file")
       ->capture_default_str();
-  app.add_flag("--graph", flags.print_graph,
+  app.add_flag("--graph", flags.given.print_graph,
                "write the graph before the plan; alone where nothing plans it");
-  app.add_flag("--predict", flags.print_prediction, "write what the simulator says of the plan");
+  app.add_flag("--predict", flags.given.print_prediction,
+               "write what the simulator says of the plan");
   app.add_flag("--quiet", flags.quiet, "leave out the plan's diagnostics");
   app.add_flag("--list", flags.list, "list passes, modes and options, and stop");
 }

@@ -18,8 +18,9 @@ namespace bucketd {
 struct OptFlags {
   std::string file = "-";
   std::string mode, profile = "h100_nvlink";
-  std::vector<std::string> passes, settings, dump_after, show;
-  bool print_graph = false, print_prediction = false, quiet = false, list = false;
+  std::vector<std::string> settings;
+  bool quiet = false, list = false;
+  OptRequest given;  // what the other flags say
 
   // INVALID_ARGUMENT or NOT_FOUND names the flag's value.
   absl::StatusOr<OptRequest> ToRequest() const;
