@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -60,6 +61,13 @@ enum NodeFlag : uint8_t {
   kOrderedFlag = 8,
   kSymbolicFlag = 16
 };
+// In words, as the text form has them.
+inline constexpr std::pair<NodeFlag, absl::string_view> kNodeFlags[] = {
+    {kViewFlag, "view"},
+    {kComputeFlag, "compute"},
+    {kPointwiseFlag, "pointwise"},
+    {kOrderedFlag, "ordered"},
+    {kSymbolicFlag, "symbolic"}};
 
 class Graph {
  public:

@@ -27,14 +27,9 @@ std::string Tensors(const Graph& graph, NodeId n) {
 
 std::string Flags(const Graph& graph, NodeId n) {
   std::string text;
-  const auto add = [&](NodeFlag flag, const char* name) {
+  for (const auto& [flag, name] : kNodeFlags) {
     if ((graph.flags(n) & flag) != 0) absl::StrAppend(&text, text.empty() ? "" : " ", name);
-  };
-  add(kViewFlag, "view");
-  add(kComputeFlag, "compute");
-  add(kPointwiseFlag, "pointwise");
-  add(kOrderedFlag, "ordered");
-  add(kSymbolicFlag, "symbolic");
+  }
   return text;
 }
 

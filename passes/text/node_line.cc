@@ -13,11 +13,9 @@ namespace bucketd::text_internal {
 namespace {
 
 uint8_t FlagOf(absl::string_view word) {
-  if (word == "view") return kViewFlag;
-  if (word == "compute") return kComputeFlag;
-  if (word == "pointwise") return kPointwiseFlag;
-  if (word == "ordered") return kOrderedFlag;
-  if (word == "symbolic") return kSymbolicFlag;
+  for (const auto& [flag, name] : kNodeFlags) {
+    if (name == word) return flag;
+  }
   return 0;
 }
 

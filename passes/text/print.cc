@@ -206,14 +206,8 @@ class GraphPrinter {
   }
 
   void Flags(NodeId n) {
-    static constexpr std::pair<NodeFlag, absl::string_view> kFlags[] = {
-        {kViewFlag, "view"},
-        {kComputeFlag, "compute"},
-        {kPointwiseFlag, "pointwise"},
-        {kOrderedFlag, "ordered"},
-        {kSymbolicFlag, "symbolic"}};
     const uint8_t usual = DefaultFlags(graph_.kind(n), FactsOfOp(n));
-    for (const auto& [flag, word] : kFlags) {
+    for (const auto& [flag, word] : kNodeFlags) {
       const bool is_set = (graph_.flags(n) & flag) != 0;
       if (is_set != ((usual & flag) != 0)) Put(is_set ? " " : " !", word);
     }
