@@ -29,8 +29,24 @@ constexpr char kSkipped[] = "dense-region-skipped";
 constexpr int kMaxChain = 16;  // casts and views of one parameter before its gather
 constexpr size_t kMaxListed = 20;
 
+// Where the launches of layer i start, i counting layers of `DenseLayers`, N of them: all-gathers
+// of the forward before the dense part of layer i - 1, of the backward before that of layer i + 1
+// (of the last layer: before what lies behind it), reduce-scatters in the dense part of layer i - 1
+// in the backward; what lies behind the last layer counts as layer N. Launches without such a layer
+// stay. A dense part is the layer's kernels; with routed experts those of the forward before them
+// and of the backward behind them. In a dense part a launch stands before the first kernel behind
+// all that it is computed from; casts of parameters come along where they stand later. Waits for
+// reduce-scatters stand at the end, with what only they lead to.
+//
+// Says in diagnostics what did not move, and why; under strict, FAILED_PRECONDITION if a launch has
+// no place in a part that is not empty, or one of layer N in an empty one.
 class Mover {
  public:
+  struct Moves {
+    std::vector<Step> order;       // with the waits at the end
+    std::vector<Step> kept_waits;  // with the waits where they were
+  };
+
   Mover(const PassContext& context, const DenseLayers& layers, const Plan& plan)
       : context_(context),
         graph_(context.graph),
@@ -49,7 +65,7 @@ class Mover {
     }
   }
 
-  absl::StatusOr<DenseMoves> Run() {
+  absl::StatusOr<Moves> Run(std::vector<Diagnostic>& diagnostics) {
     FollowGathers();
     FollowReductions();
     FindRegions();
@@ -59,15 +75,15 @@ class Mover {
           refusals_, " launches have no place in a dense region: ", absl::StrJoin(refused_, "; "),
           refusals_ > refused_.size() ? "; ..." : ""));
     }
-    DenseMoves moves;
     if (!skipped_.nodes.empty()) {
       skipped_.code = kSkipped;
       skipped_.text =
           absl::StrCat(skipped_.nodes.size(),
                        " moves into dense regions are left out: ", absl::StrJoin(lines_, "; "),
                        skipped_.nodes.size() > lines_.size() ? "; ..." : "");
-      moves.skipped.push_back(skipped_);
+      diagnostics.push_back(skipped_);
     }
+    Moves moves;
     ASSIGN_OR_RETURN(moves.order, Order(true));
     ASSIGN_OR_RETURN(moves.kept_waits, Order(false));
     return moves;
@@ -351,7 +367,8 @@ class Mover {
   size_t refusals_ = 0;
 };
 
-// Starts launches in the dense regions of neighbouring layers, where the options ask for it.
+// Starts launches in the dense regions of neighbouring layers, where the options ask for it. Where
+// memory would exceed its limit, waits keep their places, or else the plan stays as it is.
 class DenseRegionsPass : public Pass {
  public:
   absl::string_view name() const override { return "dense-regions"; }
@@ -365,8 +382,7 @@ class DenseRegionsPass : public Pass {
       plan.diagnostics.push_back({kSkipped, "no unit is a layer: its name has no number", {}});
       return false;
     }
-    ASSIGN_OR_RETURN(DenseMoves moves, MoveToDenseRegions(context, layers, plan));
-    for (Diagnostic& diagnostic : moves.skipped) plan.diagnostics.push_back(std::move(diagnostic));
+    ASSIGN_OR_RETURN(Mover::Moves moves, Mover(context, layers, plan).Run(plan.diagnostics));
     const std::vector<Step> before = plan.order;
     const int64_t peak = Simulate(context.graph, plan, context.costs).prediction.peak_bytes;
     const int64_t limit = std::max(peak, MemoryLimit(context));
@@ -396,11 +412,6 @@ class DenseRegionsPass : public Pass {
 };
 
 }  // namespace
-
-absl::StatusOr<DenseMoves> MoveToDenseRegions(const PassContext& context, const DenseLayers& layers,
-                                              const Plan& plan) {
-  return Mover(context, layers, plan).Run();
-}
 
 std::unique_ptr<Pass> MakeDenseRegionsPass() { return std::make_unique<DenseRegionsPass>(); }
 

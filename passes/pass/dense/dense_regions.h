@@ -9,7 +9,6 @@
 #include "absl/strings/string_view.h"
 
 #include "passes/pass/pass.h"
-#include "passes/plan/plan.h"
 
 namespace bucketd {
 
@@ -32,25 +31,5 @@ absl::StatusOr<DenseLayers> FindDenseLayers(const PassContext& context);
 
 // `layer` with the next component of `path` behind it; "" if path lies not inside of it.
 absl::string_view ChildOf(absl::string_view layer, absl::string_view path);
-
-// Where the launches of layer i start, i counting layers of `DenseLayers`, N of them: all-gathers
-// of the forward before the dense part of layer i - 1, of the backward before that of layer i + 1
-// (of the last layer: before what lies behind it), reduce-scatters in the dense part of layer i - 1
-// in the backward; what lies behind the last layer counts as layer N. Launches without such a layer
-// stay. A dense part is the layer's kernels; with routed experts those of the forward before them
-// and of the backward behind them. In a dense part a launch stands before the first kernel behind
-// all that it is computed from; casts of parameters come along where they stand later. Waits for
-// reduce-scatters stand at the end, with what only they lead to.
-//
-// Says in diagnostics what did not move, and why; under strict, FAILED_PRECONDITION if a launch has
-// no place in a part that is not empty, or one of layer N in an empty one. Where memory would
-// exceed its limit, the pass "dense-regions" takes `kept_waits`, or else leaves the plan as it is.
-struct DenseMoves {
-  std::vector<Step> order;       // with the waits at the end
-  std::vector<Step> kept_waits;  // with the waits where they were
-  std::vector<Diagnostic> skipped;
-};
-absl::StatusOr<DenseMoves> MoveToDenseRegions(const PassContext& context, const DenseLayers& layers,
-                                              const Plan& plan);
 
 }  // namespace bucketd
