@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd {
@@ -159,40 +160,19 @@ class Writer {
     const bool again = event.backward && unit.gathers > 1 && !options_.keeps;
     if (!state.waits.empty() && (!again || state.gathered_again)) return absl::OkStatus();
     state.gathered_again = event.backward;
-    std::vector<NodeId> starts;
-    for (size_t p = 0; p < state.parameters.size(); ++p) {
-      const int64_t shape[] = {state.parameters[p].shard * step_.ranks};
-      ASSIGN_OR_RETURN(
-          const NodeId start,
-          AddCollective(CollectiveKind::kAllGather, Tag::kFsdpAllGather, state.shards[p],
-                        state.parameters[p].name, unit.gathered, shape));
-      starts.push_back(start);
-    }
-    state.waits.clear();
-    for (size_t p = 0; p < state.parameters.size(); ++p) {
-      const int64_t shape[] = {state.parameters[p].shard * step_.ranks};
-      ASSIGN_OR_RETURN(const NodeId wait, AddWait(starts[p], unit.gathered, shape));
-      state.waits.push_back(wait);
-    }
+    ASSIGN_OR_RETURN(state.waits, AddAll(CollectiveKind::kAllGather, Tag::kFsdpAllGather,
+                                         state.shards, state.parameters, unit.gathered));
     return absl::OkStatus();
   }
 
   absl::Status Reduce(const FsdpStep::Event& event) {
     const FsdpStep::Unit& unit = step_.units[static_cast<size_t>(event.unit)];
     UnitState& state = units_[static_cast<size_t>(event.unit)];
-    std::vector<NodeId> starts;
-    for (size_t p = 0; p < state.gradients.size(); ++p) {
-      const int64_t shape[] = {state.parameters[p].shard};
-      ASSIGN_OR_RETURN(
-          const NodeId start,
-          AddCollective(CollectiveKind::kReduceScatter, Tag::kFsdpReduceScatter, state.gradients[p],
-                        state.parameters[p].name, unit.reduced, shape));
-      starts.push_back(start);
-    }
-    for (size_t p = 0; p < starts.size(); ++p) {
-      const int64_t shape[] = {state.parameters[p].shard};
-      ASSIGN_OR_RETURN(const NodeId wait, AddWait(starts[p], unit.reduced, shape));
-      slots_.push_back({wait, SlotKind::kParameterGradient, state.parameters[p].name});
+    ASSIGN_OR_RETURN(const std::vector<NodeId> waits,
+                     AddAll(CollectiveKind::kReduceScatter, Tag::kFsdpReduceScatter,
+                            state.gradients, state.parameters, unit.reduced));
+    for (size_t p = 0; p < waits.size(); ++p) {
+      slots_.push_back({waits[p], SlotKind::kParameterGradient, state.parameters[p].name});
     }
     state.gradients.clear();
     return absl::OkStatus();
@@ -241,29 +221,33 @@ class Writer {
     return Add(spec);
   }
 
-  absl::StatusOr<NodeId> AddCollective(CollectiveKind kind, Tag tag, NodeId input,
-                                       const std::string& parameter, DType dtype,
-                                       absl::Span<const int64_t> shape) {
-    const bool gathers = kind == CollectiveKind::kAllGather;
-    const NodeId inputs[] = {input};
-    const NodeSpec::Tensor outputs[] = {{dtype, shape}};
-    NodeSpec spec = Spec(NodeKind::kCollective,
-                         gathers ? "_c10d_functional.all_gather_into_tensor.default"
-                                 : "_c10d_functional.reduce_scatter_tensor.default",
-                         inputs, outputs);
-    spec.collective.kind = kind;
-    spec.collective.reduce_op = gathers ? ReduceOp::kNone : ReduceOp::kSum;
-    spec.collective.tag = tag;
-    spec.collective.parameter = parameter;
-    return Add(spec);
-  }
-
-  absl::StatusOr<NodeId> AddWait(NodeId start, DType dtype, absl::Span<const int64_t> shape) {
-    const NodeId inputs[] = {start};
-    const NodeSpec::Tensor outputs[] = {{dtype, shape}};
-    NodeSpec spec = Spec(NodeKind::kWait, "_c10d_functional.wait_tensor.default", inputs, outputs);
-    spec.alias_of = inputs;
-    return Add(spec);
+  // Starts all of them, then waits for each. The waits.
+  absl::StatusOr<std::vector<NodeId>> AddAll(CollectiveKind kind, Tag tag,
+                                             const std::vector<NodeId>& inputs,
+                                             const std::vector<Parameter>& parameters,
+                                             DType dtype) {
+    std::vector<NodeId> ids;
+    for (const bool wait : {false, true}) {
+      for (size_t p = 0; p < inputs.size(); ++p) {
+        const int64_t shape[] = {parameters[p].shard * (Gathers(kind) ? step_.ranks : 1)};
+        const NodeSpec::Tensor outputs[] = {{dtype, shape}};
+        const NodeId input[] = {wait ? ids[p] : inputs[p]};
+        NodeSpec spec =
+            wait ? Spec(NodeKind::kWait, "_c10d_functional.wait_tensor.default", input, outputs)
+                 : Spec(NodeKind::kCollective, TraitsOf(kind).op, input, outputs);
+        if (wait) {
+          spec.alias_of = input;
+          ASSIGN_OR_RETURN(ids[p], Add(spec));
+          continue;
+        }
+        spec.collective.kind = kind;
+        spec.collective.reduce_op = Reduces(kind) ? ReduceOp::kSum : ReduceOp::kNone;
+        spec.collective.tag = tag;
+        spec.collective.parameter = parameters[p].name;
+        ASSIGN_OR_RETURN(ids.emplace_back(), Add(spec));
+      }
+    }
+    return ids;
   }
 
   absl::Status AddOutput() {
