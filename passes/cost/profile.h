@@ -1,6 +1,7 @@
 // A cost profile: the numbers that turn FLOPs, bytes and messages into picoseconds. Field for field
 // bucketd.v1.CostProfile, and the JSON schema of --profile files (passes/io/profile_json.h): the
-// ten numbers of the referee's profiles, then the device model, then what was measured.
+// nine numbers of the referee's profiles and comm_copy_share, then the device model, then what was
+// measured.
 #pragma once
 
 #include <cstdint>

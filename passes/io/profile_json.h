@@ -1,5 +1,5 @@
-// Cost profile files: the referee's nine numbers first, then "comm_copy_share" and "device" where
-// they differ from the defaults, then "links" and "kernels", the measured rows.
+// Cost profile files: the referee's nine numbers first, then "comm_copy_share" and "device", which
+// may be missing where they are the defaults, then "links" and "kernels", the measured rows.
 #pragma once
 
 #include <string>
