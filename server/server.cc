@@ -163,6 +163,7 @@ struct Server::Impl {
   absl::Status StartHttp();
   void OpenPins();
   void LoadCosts();
+  void LoadCostsLater();
   void FollowStore();
   void FollowFiles();
   void CountUptime();
@@ -301,8 +302,13 @@ void Server::Impl::LoadCosts() {
   if (loaded.ok()) loaded = cost_samples.Load();
   if (loaded.ok()) return;
   spdlog::warn("cost profiles: {}", std::string(loaded.message()));
-  timers.Schedule(std::chrono::steady_clock::now() + kLoadAgain,
-                  [this] { intake_pool.TrySubmit([this] { LoadCosts(); }); });
+  LoadCostsLater();
+}
+
+void Server::Impl::LoadCostsLater() {
+  timers.Schedule(std::chrono::steady_clock::now() + kLoadAgain, [this] {
+    if (!intake_pool.TrySubmit([this] { LoadCosts(); })) LoadCostsLater();
+  });
 }
 
 void Server::Impl::CountUptime() {

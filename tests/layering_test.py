@@ -22,7 +22,7 @@ passes/pass/units: passes/{base,ir,plan,sim,pass}
 passes/pass/greedy: passes/{base,ir,plan,cost,sim,pass}
 passes/pass/overlap: passes/{base,ir,plan,sim,pass}
 passes/pass/overlap_bucket: passes/{base,ir,plan,sim,pass}
-passes/pass/dense: passes/{base,plan,sim,pass,pass/units}
+passes/pass/dense: passes/{base,sim,pass,pass/units}
 passes/auto: passes/{base,ir,plan,cost,sim,pass}
 passes/pass/upstream: passes/{base,ir,cost,pass,pass/greedy,pass/overlap_bucket}
 passes/modes: passes/{base,pass,auto,pass/upstream}

@@ -18,6 +18,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 
@@ -163,6 +164,7 @@ def main() -> int:
         print(*found, sep="\n")
         return 1
     wanted = [one for one in all_of_them if not sys.argv[1:] or any(case.startswith(begin) for case in one["breaks"] for begin in sys.argv[1:])]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what is mutated is put back
     tests_of, bad = spec_test.cases_with_tests(), 0
     for i, one in enumerate(wanted):
         try:

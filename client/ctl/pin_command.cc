@@ -95,8 +95,9 @@ void AddPinCommand(const Command& app) {
   command.AddOption("job", args->job, "as bucketctl jobs shows it").Required().TypeName("JOB");
   command.AddOption("--tenant", args->tenant, "the job's tenant");
   command.AddOption("--for", args->span, "from now on: 12h, 30d").ShowDefault().TypeName("SPAN");
-  command.AddFlag("--release", args->release,
-                  "let go of them, and forget the job and which generation it is in")
+  command
+      .AddFlag("--release", args->release,
+               "let go of them, and forget the job and which generation it is in")
       .Excludes({"--for"});
   command.AddFlag("--all", args->all,
                   "with --release: JOB is a pattern (*, ?, [a-z]) and means all jobs that it fits");

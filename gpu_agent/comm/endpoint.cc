@@ -197,8 +197,8 @@ Listener::~Listener() {
 absl::StatusOr<Fd> Listener::Accept() const {
   Fd fd(accept4(fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!fd) {
-    if (errno == EMFILE || errno == ENFILE) {
-      return absl::ResourceExhaustedError("no descriptor for a connection");
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      return absl::ResourceExhaustedError("no descriptor or memory for a connection");
     }
     return Fd();
   }

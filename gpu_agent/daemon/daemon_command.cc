@@ -269,7 +269,7 @@ void AddDaemonCommand(const Command& app) {
   AddGroupFlags(command, args);
   AddHttpFlag(command, args->http);
   command.AddOption("--profile", args->daemon.profile,
-                    "cost profile that predicts, and that rank 0 reports to");
+                    "cost profile that predicts, and that rank 0 reports to; without it neither");
   command.AddOption("--link-class", args->daemon.link_class,
                     "link class of the mesh dimension that the group stands for");
   command.AddOption("--probe-every", args->probe_every, "pause between probes").ShowDefault();

@@ -66,7 +66,8 @@ void AddWatchCommand(const Command& app) {
       .TypeName("ADDRESS");
   client::ClientTls& tls = args->training.tls;
   AddTlsFlags(command, {tls.ca, tls.certificate, tls.key, tls.token});
-  command.AddOption("--profile", args->training.profile, "cost profile to report to");
+  command.AddOption("--profile", args->training.profile,
+                    "cost profile to report to; without it nothing is reported to the planner");
   AddHttpFlag(command, args->http);
   command.AddOption("--ready-file", args->ready_file, "written when ready, JSON").TypeName("FILE");
   command.Footer(

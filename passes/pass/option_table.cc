@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -105,9 +107,11 @@ absl::Status ReadSize(absl::string_view text, int64_t& out) {
   const std::pair<absl::string_view, absl::string_view> parts =
       absl::StrSplit(text, absl::MaxSplits('.', 1));
   const std::string padded = absl::StrCat(parts.second, "000000").substr(0, 6);
+  const bool plain = absl::c_all_of(
+      text, [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)) || c == '.'; });
   int64_t whole = 0, millionths = 0;
-  if (parts.second.size() > 6 || !absl::SimpleAtoi(parts.first, &whole) || whole < 0 ||
-      whole > int64_t{1} << 40 || !absl::SimpleAtoi(padded, &millionths) || millionths < 0) {
+  if (!plain || parts.second.size() > 6 || !absl::SimpleAtoi(parts.first, &whole) ||
+      whole > int64_t{1} << 40 || !absl::SimpleAtoi(padded, &millionths)) {
     return Expected(text, kWhat);
   }
   out = whole * kMega + millionths * kMega / 1'000'000;

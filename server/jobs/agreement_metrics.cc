@@ -25,7 +25,7 @@ struct Tallied {
 };
 constexpr std::array<Tallied, kTallies> kTallied = {{
     {Tally::kPinUnread, "bucketd_pins_unread_total",
-     "Scopes for which the store could not say whether there is a pin."},
+     "Pins, or their plans, that the store could not give when they were asked for."},
     {Tally::kPinLost, "bucketd_pins_lost_total",
      "Pins whose plan was gone or damaged; it was planned anew."},
     {Tally::kUnpinnedQuota, kUnpinned, kUnpinnedHelp, "reason", "quota"},

@@ -63,10 +63,10 @@ absl::StatusOr<PlanReplyPtr> Agreement::ReadPinnedPlan(const Pin& pin) {
 Agreement::Answer Agreement::PinnedAnswer(const AnswerFromStore& answer) {
   const absl::StatusOr<PlanReplyPtr> reply = ReadPinnedPlan(answer.pin);
   if (reply.ok()) return PlanAnswer{answer.outcome, *reply, 0, {}};
-  parts_.metrics.tally(Tally::kPinLost).Increment();
-  LogLine(spdlog::level::err, "the plan that a job runs with is lost",
+  parts_.metrics.tally(IsLost(reply.status()) ? Tally::kPinLost : Tally::kPinUnread).Increment();
+  LogLine(spdlog::level::err, "the plan that a job runs with was not read",
           {{"job", answer.job}, {"error", std::string(reply.status().message())}});
-  return LostPlanError();
+  return UnreadPlanError(reply.status());
 }
 
 absl::StatusOr<JobMemory> Agreement::MemoryOf(const JobName& name, uint64_t generation,
@@ -153,8 +153,7 @@ Event Agreement::Work(const StoreAgreed& store, const absl::Status& busy) {
   std::optional<JobMemory> elsewhere;
   absl::StatusOr<StandingPin> standing = WriteAgreed(store, elsewhere);
   if (standing.ok() && standing->pin.plan_sha256 != store.pin.plan_sha256) {
-    absl::StatusOr<PlanReplyPtr> other = ReadPinnedPlan(standing->pin);
-    standing->reply = other.ok() ? *std::move(other) : nullptr;
+    standing->reply = ReadPinnedPlan(standing->pin);
   }
   return AgreedStored{store.scope, std::move(standing), std::move(elsewhere)};
 }

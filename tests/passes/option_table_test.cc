@@ -138,8 +138,8 @@ TEST(OptionTable, SizesAreMebibytesRoundedDownOrBytes) {
   EXPECT_EQ(bytes("0.000001"), std::vector<int64_t>{1});
   EXPECT_EQ(bytes("5,1000B"), (std::vector<int64_t>{5 << 20, 1000}));
   PlanOptions options;
-  for (const char* text : {"", "x", "-1", "1.0000001", "1,", "1e3", "nan", "9999999999999999999",
-                           "1.-5", "B", "-3B"}) {
+  for (const char* text : {"", "x", "-1", "-0.5", "5.+5", "5. 5", " 5", "1.0000001", "1,", "1e3",
+                           "nan", "9999999999999999999", "1.-5", "B", "-3B"}) {
     EXPECT_FALSE(SetOption(options, "bucket_cap_mb", text).ok()) << text;
   }
 }

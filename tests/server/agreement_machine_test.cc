@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "server/jobs/machine/scope_errors.h"
 #include "tests/server/machine_world.h"
 
 namespace bucketd {
@@ -202,6 +203,33 @@ TEST_F(AgreementMachineTest, AFreshPlanThatTakesTooLongLeavesThePinnedOne) {
   ASSERT_THAT(All<StoreAgreed>(given_up), SizeIs(1));
   EXPECT_EQ(All<StoreAgreed>(given_up)[0].pin.plan_sha256, Sha256("old"));
 }
+
+class PinnedPlanTest : public MachineTest,
+                       public ::testing::WithParamInterface<std::pair<absl::Status, Tally>> {};
+
+TEST_P(PinnedPlanTest, APinnedPlanThatCannotBeReadIsNotCalledLost) {
+  const auto& [why, counted] = GetParam();
+  const Pin pin{.generation = 0,
+                .size = 1,
+                .plan_key = FakeRequest(1)->key,
+                .profile_as_asked = "p@latest",
+                .plan_sha256 = Sha256("old")};
+  const Actions loaded = Loaded(Rank(0, 1, FakeRequest(1)), pin);
+  ASSERT_THAT(All<LoadPinnedPlan>(loaded), SizeIs(1));
+  const Actions read = Do(PinnedPlanCame{All<LoadPinnedPlan>(loaded)[0].fetch, why});
+  ASSERT_THAT(read.counts, SizeIs(1));
+  EXPECT_EQ(std::get<Tally>(read.counts[0]), counted);
+  EXPECT_THAT(All<AskBroker>(read), SizeIs(1));
+  const bool lost = counted == Tally::kPinLost;
+  EXPECT_EQ(ReasonOf(UnreadPlanError(why)), lost ? "GENERATION_OVER" : "STORE_UNAVAILABLE");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, PinnedPlanTest,
+    ::testing::Values(std::pair(absl::UnavailableError("away"), Tally::kPinUnread),
+                      std::pair(absl::ResourceExhaustedError("too much waits"), Tally::kPinUnread),
+                      std::pair(absl::NotFoundError("gone"), Tally::kPinLost),
+                      std::pair(absl::DataLossError("another"), Tally::kPinLost)));
 
 TEST_F(AgreementMachineTest, AnUnplannedGenerationIsToldOnceTheStoreKnows) {
   world_.disabled = "maintenance";

@@ -174,7 +174,9 @@ class SumOrders {
       if (!Reduces(collective.kind) || tag.tag == Tag::kNone) continue;
       if (!in_units.contains(c)) return "a gradient is of no known unit";
       if (!seen.emplace(std::make_pair(tag.parameter, collective.kind), collective.start).second) {
-        return absl::StrCat("the gradient of ", tag.parameter, " is reduced in parts");
+        return tag.parameter.empty()
+                   ? "two gradients have no name"
+                   : absl::StrCat("the gradient of ", tag.parameter, " is reduced in parts");
       }
       if (tag.tag == Tag::kFsdpReduceScatter &&
           seen.contains({tag.parameter, CollectiveKind::kAllReduce})) {

@@ -7,6 +7,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 
+#include "passes/base/cancellation.h"
 #include "passes/base/index.h"
 
 namespace bucketd::upstream {
@@ -20,7 +21,7 @@ auto Find(List& list, int32_t item) {
 }
 
 // Takes out, one after the other, each edge from `before` to `after` where a path leads back.
-// Returns how many.
+// Returns how many. Of a plan that nobody wants any more, which looks no further, some number.
 class CycleRepair {
  public:
   CycleRepair(const ItemGraph& items, std::vector<Edge>& edges)
@@ -31,7 +32,7 @@ class CycleRepair {
 
   size_t Run() {
     std::vector<Edge> kept;
-    for (size_t e = 0; e < edges_.size(); ++e) {
+    for (size_t e = 0; e < edges_.size() && !IsCancelled(); ++e) {
       kept_[e] = !IsAncestor(edges_[e].after, edges_[e].before);
       if (kept_[e]) kept.push_back(edges_[e]);
     }

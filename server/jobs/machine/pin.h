@@ -27,7 +27,7 @@ struct Pin {
 // was first with. Null: its plan is lost.
 struct StandingPin {
   Pin pin;
-  PlanReplyPtr reply;
+  absl::StatusOr<PlanReplyPtr> reply;  // else why the store did not give it
 };
 
 struct JobMemory {

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include "server/jobs/machine/scope_errors.h"
+
 namespace bucketd {
 namespace {
 
@@ -75,8 +77,8 @@ bool PlanFetch::PinnedPlanHere(const absl::StatusOr<PlanReplyPtr>& reply, bool m
     if (!may_replan || !StartReplan()) KeepPin();
     return true;
   }
-  context_.out.counts.push_back(Tally::kPinLost);
-  context_.Warn(NoteOn(job_, scope_name_, "the pinned plan is lost and planned anew",
+  context_.out.counts.push_back(IsLost(reply.status()) ? Tally::kPinLost : Tally::kPinUnread);
+  context_.Warn(NoteOn(job_, scope_name_, "the pinned plan was not read and is planned anew",
                        {{"error", std::string(reply.status().message())}}));
   return false;
 }

@@ -1,6 +1,7 @@
 // The plan for one signature of a scope: from its pin, if one stands for that signature, else from
-// the broker, in nobody's name. What passes (overload, an unreadable store) is tried again; a
-// pinned plan whose cost profile has moved on is weighed against a fresh one (replanning.cc).
+// the broker, in nobody's name. What passes (overload, a profile's version that cannot be read) is
+// tried again; a pin whose plan cannot be read counts as none, as if the store were away; a pinned
+// plan whose cost profile has moved on is weighed against a fresh one (replanning.cc).
 //
 //   idle -> reads the pin's plan -> [asks for a fresh one -> weighs both] -> done
 //   idle -> asks the broker -> done, or idle again
@@ -54,7 +55,7 @@ class PlanFetch {
 
   // Of the following, events, REQUIRES: is(fetch).
 
-  // False: the plan is lost. `may_replan`: the scope still gathers.
+  // False: there is no plan. `may_replan`: the scope still gathers.
   bool PinnedPlanHere(const absl::StatusOr<PlanReplyPtr>& reply, bool may_replan);
   // What the broker's answer means to the scope; with kFailed and kGraphRequired it is idle.
   enum class Heard { kDone, kGoesOn, kGraphRequired, kFailed };

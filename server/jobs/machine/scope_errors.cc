@@ -152,11 +152,20 @@ absl::Status AnotherServerMayBeFirst() {
       "whether the job has a plan from another server by now; ask again");
 }
 
-absl::Status LostPlanError() {
+bool IsLost(const absl::Status& unread) {
+  return absl::IsNotFound(unread) || absl::IsDataLoss(unread);
+}
+
+absl::Status UnreadPlanError(const absl::Status& unread) {
+  if (!IsLost(unread)) {
+    return MakeError(Reason::kStoreUnavailable,
+                     absl::StrCat("the plan that this generation agreed on cannot be read now; ask "
+                                  "again: ",
+                                  unread.message()));
+  }
   return MakeError(Reason::kGenerationOver,
-                   "the plan that this generation agreed on is lost; a new "
-                   "generation of the job gets "
-                   "a new one");
+                   "the plan that this generation agreed on is lost; a new generation of the job "
+                   "gets a new one");
 }
 
 }  // namespace bucketd

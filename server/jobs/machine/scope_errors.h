@@ -24,8 +24,10 @@ absl::Status MissingError(const Scope& scope);
 // `why`, with the ranks it was for: the verdict of all.
 absl::Status RefusedError(const Scope& scope, absl::Span<const uint32_t> ranks,
                           const absl::Status& why);
-// GENERATION_OVER: what was agreed on cannot be had any more.
-absl::Status LostPlanError();
+// Of a pinned plan that the store did not give: it never will. Else it may be asked again.
+bool IsLost(const absl::Status& unread);
+// What was agreed on cannot be had: GENERATION_OVER if it is lost, else STORE_UNAVAILABLE.
+absl::Status UnreadPlanError(const absl::Status& unread);
 // What this generation is like was decided at another server, while ranks began otherwise here.
 absl::Status AnotherServerWasFirst();
 absl::Status AnotherServerMayBeFirst();

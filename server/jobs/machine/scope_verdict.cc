@@ -130,17 +130,19 @@ bool Scope::UseStanding(const absl::StatusOr<StandingPin>& standing) {
   std::vector<uint32_t> all(size_);
   std::iota(all.begin(), all.end(), 0U);
   const bool same = SameSignature(signature, agreed_signature_);
-  if (!same || standing->reply == nullptr) {
+  if (!same || !standing->reply.ok()) {
     const std::string presented = std::exchange(agreed_signature_, signature);
-    Fail(same ? LostPlanError() : DiffersAloneError(*this, all, presented),
-         AgreementOutcome::kDiffer, false);
+    const bool passes = same && !IsLost(standing->reply.status());
+    Fail(
+        same ? UnreadPlanError(standing->reply.status()) : DiffersAloneError(*this, all, presented),
+        passes ? AgreementOutcome::kSuperseded : AgreementOutcome::kDiffer, passes);
     return false;
   }
   context_.Inform(NoteOn(job_, name_, "another server was first with a pin",
                          {{"plan", ToHex(standing->pin.plan_sha256)}}));
   agreed_ = standing->pin;
   agreed_signature_ = signature;
-  reply_ = standing->reply;
+  reply_ = *standing->reply;
   outcome_ = PlanOutcome::kPinned;
   return true;
 }
