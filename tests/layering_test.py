@@ -29,7 +29,7 @@ passes/modes: passes/{base,pass,auto,pass/upstream}
 passes: passes/{base,ir,plan,cost,sim,pass,pass/units,modes}
 passes/text: passes/{base,ir,plan,cost}
 passes/io: proto passes/{base,ir,plan,cost,sim,pass}
-passes/tools: passes passes/{base,ir,plan,cost,sim,pass,modes,text,io}
+passes/tools: passes passes/{base,plan,cost,sim,pass,modes,text,io}
 server/process:
 server/base: proto passes server/process
 server/store: passes/base server/base
