@@ -89,8 +89,7 @@ TEST(CudasimTest, AnExecutorThatIsClosedUnderWayFreesNothingInUse) {
       BucketData data = MakeData(spec, index, spec.dtype);
       OnGpu in(rank.device(), data.in), out(rank.device(), data.out);
       in.Upload(rank.stream());
-      const auto ticket =
-          rank.executor().Start(0, {in.tensors(), {}, rank.stream().Record()});
+      const auto ticket = rank.executor().Start(0, {in.tensors(), {}, rank.stream().Record()});
       if (ticket.ok() && seed % 2 == 0) {
         rank.executor().Wait(*ticket, Phase::kArrived, absl::InfiniteFuture()).IgnoreError();
         rank.executor().Finish(*ticket, out.tensors()).IgnoreError();
