@@ -120,10 +120,14 @@ absl::StatusOr<Plan> PlanHere(const Input& input, const PlanOptions& options) {
 }
 
 absl::StatusOr<Plan> LoadPlan(const Input& input, const std::string& path) {
-  const Graph& graph = input.captured.graph;
-  if (path.empty()) return ProgramOrder(graph);
+  if (path.empty()) return ProgramOrder(input.captured.graph);
   ASSIGN_OR_RETURN(PlanFile file, ReadPlanFile(path));
-  Plan& plan = file.plan;
+  RETURN_IF_ERROR(CheckPlan(input, path, file.plan));
+  return std::move(file.plan);
+}
+
+absl::Status CheckPlan(const Input& input, const std::string& path, const Plan& plan) {
+  const Graph& graph = input.captured.graph;
   // A plan that was written by hand need not say what it was made for.
   if (plan.graph_digest != Digest{} && plan.graph_digest != input.digest) {
     return absl::FailedPreconditionError(absl::StrCat(path, ": made for graph ",
@@ -137,11 +141,9 @@ absl::StatusOr<Plan> LoadPlan(const Input& input, const std::string& path) {
                                                          : ""));
   }
   const absl::Status legal = VerifyPlan(graph, plan);
-  if (!legal.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": not a legal plan for this graph\n", legal.message()));
-  }
-  return std::move(plan);
+  if (legal.ok()) return legal;
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": not a legal plan for this graph\n", legal.message()));
 }
 
 Json FiguresJson(const Graph& graph, const Plan& plan, const Simulation& simulation) {

@@ -80,9 +80,10 @@ Plan WithFigures(const Input& input, Plan plan);
 // Says on stderr where the input's costs are not those that made the plan.
 void NoteOtherCosts(const Input& input, const Plan& plan);
 
-// The plan in a file, checked: made for this graph, and legal for it. An empty path gives program
-// order.
+// The plan in a file, checked. An empty path gives program order.
 absl::StatusOr<Plan> LoadPlan(const Input& input, const std::string& path);
+// Whether the plan, which was read from there, was made for this graph, and is legal for it.
+absl::Status CheckPlan(const Input& input, const std::string& path, const Plan& plan);
 
 // The referee's figures of a run, by its names.
 Json FiguresJson(const Graph& graph, const Plan& plan, const Simulation& simulation);

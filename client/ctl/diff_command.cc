@@ -196,9 +196,8 @@ absl::Status Run(const DiffArgs& args) {
   std::optional<Input> input;
   if (!args.graph.empty()) {
     ASSIGN_OR_RETURN(input, Load(args.graph, CostFlags{}));
-    for (const std::string& path : {args.a, args.b}) {
-      RETURN_IF_ERROR(LoadPlan(*input, path).status());  // of this graph, and legal
-    }
+    RETURN_IF_ERROR(CheckPlan(*input, args.a, a.plan));
+    RETURN_IF_ERROR(CheckPlan(*input, args.b, b.plan));
   }
   const Graph* const graph = input.has_value() ? &input->captured.graph : nullptr;
   Print(args.json ? JsonText(a.plan, b.plan) : ForTerminal(Text(a.plan, b.plan, graph)));

@@ -27,15 +27,16 @@ absl::StatusOr<Chosen> StickTo(const Input& input, const PlanOptions& options,
     return absl::OutOfRangeError(
         absl::StrCat("--stick-gain: is ", args.gain_percent, ", expected 0 to 100 percent"));
   }
-  RETURN_IF_ERROR(ReadPlanFile(args.plan).status());
+  ASSIGN_OR_RETURN(const PlanFile file, ReadPlanFile(args.plan));
+  const Plan& old = file.plan;
   const Graph& graph = input.captured.graph;
-  absl::StatusOr<Plan> old = LoadPlan(input, args.plan);
-  const std::string why_not = old.ok() ? WhyNotPinned(graph, input.costs, options, *old, fresh)
-                                       : std::string(old.status().message());
+  const absl::Status fits = CheckPlan(input, args.plan, old);
+  const std::string why_not = fits.ok() ? WhyNotPinned(graph, input.costs, options, old, fresh)
+                                        : std::string(fits.message());
   if (!why_not.empty()) return Replaced(std::move(fresh), why_not);
   const int64_t threshold_ppm = std::llround(args.gain_percent * 1e4);
   ASSIGN_OR_RETURN(const ReplanVerdict verdict,
-                   JudgeReplan(graph, *old, fresh, input.costs, threshold_ppm));
+                   JudgeReplan(graph, old, fresh, input.costs, threshold_ppm));
   const std::string gain = absl::StrFormat(
       "the new plan takes %s in place of %s, a gain of %.3f %%; more than %g %% is asked for",
       Duration(verdict.fresh_ps), Duration(verdict.pinned_ps),
@@ -44,7 +45,7 @@ absl::StatusOr<Chosen> StickTo(const Input& input, const PlanOptions& options,
   if (verdict.replace) {
     chosen = Replaced(std::move(fresh), gain);
   } else {
-    chosen = {UnderCostsOf(graph, input.costs, fresh, *old), *old,
+    chosen = {UnderCostsOf(graph, input.costs, fresh, old), old,
               absl::StrCat("the old plan is kept: ", gain), Json::Object({{"kept", true}})};
   }
   chosen.json->Set("old_us", Json::Us(verdict.pinned_ps))

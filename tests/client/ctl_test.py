@@ -490,6 +490,8 @@ class BucketctlTest(unittest.TestCase):
         self.assertIn("reduce_scatter", self.run_ctl(*both, "--graph", GRAPH).stdout)
         for shown in ((), ("--json",)):
             self.assertIn("made for graph", self.run_ctl(*both, "--graph", OTHER, *shown, expect=REFUSED).stderr)
+            piped = bucketctl("diff", "/dev/stdin", both[2], "--graph", GRAPH, *shown, piped=json.dumps(referee.load(both[1])))
+            self.assertEqual(piped.stdout, self.run_ctl(*both, "--graph", GRAPH, *shown).stdout, "a pipe is read once")
 
 
 if __name__ == "__main__":

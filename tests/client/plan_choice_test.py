@@ -104,6 +104,11 @@ class StickTo(Choice):
                 stayed += stick["kept"]
         self.assertGreater(stayed, 5)  # the others found more than 1 %
 
+    def test_a_plan_that_comes_by_a_pipe_is_read_once(self):
+        self.old()
+        run = bucketctl("plan", GRAPH, *AUTO, "--stick-to", "/dev/stdin", "--json", piped=self.read("old.json").decode())
+        self.assertTrue(json.loads(run.stdout)["stick_to"]["kept"], run.stderr)
+
     def test_a_plan_gives_way_where_the_new_one_gains_more_than_is_asked(self):
         self.old("--profile", self.profile())
         faster = ("--profile", self.profile(busbw_scale=8.0))

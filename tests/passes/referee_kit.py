@@ -27,8 +27,8 @@ def graph_paths(pattern="*"):
     return sorted(glob.glob(os.path.join(DATA, "graphs", pattern + ".json.gz")))
 
 
-def bucketctl(*args):
-    return subprocess.run([BINARY, *args], capture_output=True, text=True, timeout=300)
+def bucketctl(*args, piped=None):
+    return subprocess.run([BINARY, *args], input=piped, capture_output=True, text=True, timeout=300)
 
 
 def simulate(graph_path, plan_path, profile):
