@@ -186,6 +186,19 @@ TEST_F(AgreementPlacesTest, WhereNoBytesAreLeftAJobGetsNoScopeMoreUnlessAnotherG
   EXPECT_THAT(Jobs(), ElementsAre("a/small"));
 }
 
+TEST_F(AgreementPlacesTest, WhatALaterGenerationEndsIsRoomForItsScopes) {
+  RankCame came =
+      Came(table_.NewCall(), JobOf("b", "large", 0, 2), FakeRequest(1), now_ + seconds(60));
+  const CallId before = came.call;
+  came.signature.resize(258 * kMebibyte);
+  EXPECT_THAT(Do(std::move(came)).answers, IsEmpty());
+  JobCall later = JobOf("b", "large", 0, 2, "bw");
+  ++later.generation;
+  EXPECT_EQ(ErrorOf(Call(later)), "GENERATION_OVER") << "the one before it is told";
+  EXPECT_FALSE(table_.Waits(before));
+  EXPECT_TRUE(table_.Waits(last_call_));
+}
+
 TEST_F(AgreementPlacesTest, AJobThatNobodyWaitsForMakesRoomForAScopeOfItsOwn) {
   RankCame came =
       Came(table_.NewCall(), JobOf("b", "train", 0, 1), FakeRequest(1), now_ + seconds(60));

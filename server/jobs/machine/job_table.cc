@@ -189,12 +189,12 @@ absl::StatusOr<Job*> JobTable::JobOf(const JobCall& call) {
     return GenerationOver(call.id, job.generation, call.generation);
   }
   RETURN_IF_ERROR(CheckStep(job, call.generation));
+  if (call.generation > job.generation) BeginGeneration(job, call.generation);
   // A scope more needs room as a job more does, and it may be this job that gives way.
   if (context_.job_places.kept_bytes() > kMaxKeptBytes && !job.scopes.contains(call.scope)) {
     RETURN_IF_ERROR(MakeRoom({call.share.first, call.share.second}, 0));
     return JobOf(call);
   }
-  if (call.generation > job.generation) BeginGeneration(job, call.generation);
   return &job;
 }
 
