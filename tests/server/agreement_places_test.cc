@@ -186,6 +186,21 @@ TEST_F(AgreementPlacesTest, WhereNoBytesAreLeftAJobGetsNoScopeMoreUnlessAnotherG
   EXPECT_THAT(Jobs(), ElementsAre("a/small"));
 }
 
+TEST_F(AgreementPlacesTest, WhatAPinOfAnEarlierGenerationBringsCountsAsLongAsItIsKept) {
+  const Pin pin{.generation = 0,
+                .size = 1,
+                .plan_key = std::string(258 * kMebibyte, 'k'),
+                .profile_as_asked = "p@latest",
+                .plan_sha256 = Sha256("old")};
+  const Actions loaded = Loaded(Call(JobOf("b", "train", 0, 1)), pin);
+  EXPECT_EQ(ErrorOf(Waits("b", "more")), "OVERLOADED");
+  const Actions planned = Do(PlanCame{All<AskBroker>(loaded)[0].fetch, FakePlan("plan")});
+  const StoreAgreed store = All<StoreAgreed>(planned)[0];
+  Do(AgreedStored{store.scope, StandingPin{store.pin, store.reply}});
+  EXPECT_THAT(Waits("b", "more").answers, IsEmpty());
+  EXPECT_THAT(Jobs(), ElementsAre("b/more", "b/train"));
+}
+
 TEST_F(AgreementPlacesTest, WhatALaterGenerationEndsIsRoomForItsScopes) {
   RankCame came =
       Came(table_.NewCall(), JobOf("b", "large", 0, 2), FakeRequest(1), now_ + seconds(60));

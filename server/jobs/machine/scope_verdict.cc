@@ -33,14 +33,19 @@ void Scope::Handle(const ScopeLoaded& event) {
 }
 
 void Scope::UsePin(const Pin& pin) {
-  pin_signature_ = SignatureOf(pin.plan_key, pin.profile_as_asked);
-  pin_ = pin;
-  if (pin.generation != job_.generation || pin.size != size_) return;
+  std::string signature = SignatureOf(pin.plan_key, pin.profile_as_asked);
+  const int64_t bytes = 2 * static_cast<int64_t>(signature.size());  // it stands in the key, too
+  if (pin.generation != job_.generation || pin.size != size_) {
+    KeepBytes(bytes);
+    pin_signature_ = std::move(signature);
+    pin_ = pin;
+    return;
+  }
   // This generation has agreed, before a restart or a long pause. Perhaps all ranks but this one
   // are running with that plan: nobody else will come.
   stage_ = Stage::kAgreed;
   agreed_ = pin;
-  agreed_signature_ = pin_signature_;
+  agreed_signature_ = std::move(signature);
   outcome_ = PlanOutcome::kPinned;
   pinned_ = true;
   GiveUpFetches();
@@ -53,7 +58,7 @@ void Scope::UsePin(const Pin& pin) {
     AnswerAgreed(call, waiting.ranks, ranks_.presented()[waiting.signature].text);
   }
   Settle();
-  KeepBytes(4 * static_cast<int64_t>(agreed_signature_.size()));  // it stands in keys, too
+  KeepBytes(bytes);
 }
 
 // ---- ranks that agree
@@ -234,6 +239,8 @@ void Scope::CancelTimers() {
 void Scope::Settle() {
   CancelTimers();
   ranks_.Clear();
+  pin_.reset();
+  pin_signature_ = std::string();
   KeepBytes(-bytes_);
 }
 
