@@ -224,6 +224,17 @@ TEST_P(PinnedPlanTest, APinnedPlanThatCannotBeReadIsNotCalledLost) {
   EXPECT_EQ(ReasonOf(UnreadPlanError(why)), lost ? "GENERATION_OVER" : "STORE_UNAVAILABLE");
 }
 
+TEST_P(PinnedPlanTest, OfAnotherServersPlanThatCannotBeReadRanksHearWhetherToAskAgain) {
+  const auto& [why, counted] = GetParam();
+  const Actions loaded = Loaded(Rank(0, 1, FakeRequest(1)));
+  const Actions planned = Do(PlanCame{All<AskBroker>(loaded)[0].fetch, FakePlan("ours")});
+  const StoreAgreed store = All<StoreAgreed>(planned)[0];
+  StandingPin standing{store.pin, why};
+  standing.pin.plan_sha256[0] ^= 1;
+  EXPECT_EQ(ErrorOf(Do(AgreedStored{store.scope, standing})),
+            counted == Tally::kPinLost ? "GENERATION_OVER" : "STORE_UNAVAILABLE");
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All, PinnedPlanTest,
     ::testing::Values(std::pair(absl::UnavailableError("away"), Tally::kPinUnread),

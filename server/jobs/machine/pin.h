@@ -24,7 +24,7 @@ struct Pin {
 };
 
 // The pin that stands, with its plan: the one that was to be written, or one that another server
-// was first with. Null: its plan is lost.
+// was first with.
 struct StandingPin {
   Pin pin;
   absl::StatusOr<PlanReplyPtr> reply;  // else why the store did not give it
