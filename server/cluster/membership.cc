@@ -93,15 +93,14 @@ absl::Status Membership::Renew() {
     CrashPoint("beat: to be written");
     wrote = store_.ReplaceRecord(Shelf::kReplicas, KeyOf(self_.address), written_, value);
     if (!absl::IsAborted(wrote)) break;
-    ASSIGN_OR_RETURN(std::optional<std::string> found, ReadOwn());
-    const auto stands = found.has_value() ? ParseReplica(*found) : std::nullopt;
+    ASSIGN_OR_RETURN(written_, ReadOwn());
+    const auto stands = written_.has_value() ? ParseReplica(*written_) : std::nullopt;
     if (!is_first && stands.has_value() && stands->incarnation() != self_.incarnation) {
       const absl::MutexLock lock(&mutex_);
-      superseded_ = true;  // and Leave() finds another record than this one wrote
+      superseded_ = true;
       return absl::AlreadyExistsError(
           absl::StrCat("another server has taken the address ", self_.address));
     }
-    written_ = std::move(found);
     was_ended_ = was_ended_ || !written_.has_value();
   }
   RETURN_IF_ERROR(wrote);
@@ -179,7 +178,9 @@ absl::StatusOr<bool> Membership::IsGone(const ReplicaId& id) {
 
 void Membership::Leave() {
   const absl::MutexLock beating(&beating_);
-  if (!written_.has_value()) return;
+  const auto said = written_.has_value() ? ParseReplica(*written_) : std::nullopt;
+  // Nothing, or the record of another server with this address.
+  if (!said.has_value() || said->incarnation() != self_.incarnation) return;
   CrashPoint("leave: to be written");
   store_.ReplaceRecord(Shelf::kReplicas, KeyOf(self_.address), written_, std::nullopt)
       .IgnoreError();  // a stranger's stays; what stays of this one is found dead

@@ -111,7 +111,7 @@ class Membership {
   const Now now_;
   absl::Mutex beating_ ABSL_ACQUIRED_BEFORE(mutex_);  // over the store
   mutable absl::Mutex mutex_;
-  std::optional<std::string> written_ ABSL_GUARDED_BY(beating_);  // the record as it was last left
+  std::optional<std::string> written_ ABSL_GUARDED_BY(beating_);  // the record as last seen or left
   bool was_ended_ ABSL_GUARDED_BY(beating_) = true;  // and has not got word of a new one yet
   uint64_t beat_ ABSL_GUARDED_BY(beating_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;

@@ -22,6 +22,19 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::SizeIs;
 
+// Is read, and takes no record.
+class TakesNothing final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
+                             const std::optional<std::string>& before,
+                             const std::optional<absl::string_view>& after,
+                             const AuditLine* line) override {
+    if (after.has_value()) return absl::UnavailableError("read only");
+    return ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
+  }
+};
+
 // Writes what it is told to, and says so no more as long as it `loses`.
 class LosesAnswers final : public ForwardingStore {
  public:
@@ -247,6 +260,15 @@ TEST_F(ClusterPartsTest, AServerThatIsStartedAnewHasEndedTheOneBefore) {
   EXPECT_TRUE(world_.store->GetRecord(Shelf::kReplicas, "replica/a:1")->has_value())
       << "the record is the later one's";
   EXPECT_FALSE(again.members.lapsed());
+}
+
+TEST_F(ClusterPartsTest, WhoNeverCameTakesNobodysRecordAway) {
+  TakesNothing store(*world_.store);
+  Replica a(world_, "a:1"), again(world_, store, "a:1", 2);
+  a.Beat();
+  EXPECT_FALSE(again.members.Beat().ok());
+  again.members.Leave();
+  EXPECT_TRUE(world_.store->GetRecord(Shelf::kReplicas, "replica/a:1")->has_value());
 }
 
 TEST_F(ClusterPartsTest, WhoHasTheAddressAfterThisOneKeepsItsLeases) {
