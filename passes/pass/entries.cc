@@ -54,7 +54,7 @@ absl::Status CheckComponents(absl::string_view entry, absl::string_view path) {
       }
       if (absl::string_view("*[]: \t").find(c) != absl::string_view::npos ||
           !absl::ascii_isprint(static_cast<unsigned char>(c))) {
-        return Bad(entry, absl::StrCat("'", absl::string_view(&c, 1),
+        return Bad(entry, absl::StrCat("'", Printable(absl::string_view(&c, 1)),
                                        "' is not allowed here (a component is a name, a whole "
                                        "\"*\", or holds one [lo-hi])"));
       }

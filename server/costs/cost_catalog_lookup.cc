@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -10,19 +11,24 @@
 #include "server/costs/cost_names.h"
 
 namespace bucketd {
+namespace {
+
+// Not cut inside of a character: an error's details have to be UTF-8, or their reader has none.
+std::string Shown(absl::string_view name) { return absl::CHexEscape(name.substr(0, 128)); }
+
+}  // namespace
 
 absl::Status CostCatalog::UnknownName(absl::string_view name) const {
   if (!loaded_) {
     return MakeError(Reason::kStoreUnavailable,
-                     absl::StrCat("cost_profile: whether there is a \"", name.substr(0, 128),
+                     absl::StrCat("cost_profile: whether there is a \"", Shown(name),
                                   "\" is not known: the store cannot be read"));
   }
-  return MakeError(
-      Reason::kProfileUnknown,
-      absl::StrCat("cost_profile: there is no \"", name.substr(0, 128), "\"; known are ",
-                   absl::StrJoin(entries_, ", ", [](std::string* out, const auto& e) {
-                     absl::StrAppend(out, e.first);
-                   })));
+  return MakeError(Reason::kProfileUnknown,
+                   absl::StrCat("cost_profile: there is no \"", Shown(name), "\"; known are ",
+                                absl::StrJoin(entries_, ", ", [](std::string* out, const auto& e) {
+                                  absl::StrAppend(out, e.first);
+                                })));
 }
 
 absl::StatusOr<CostCatalog::ProfilePtr> CostCatalog::Resolve(absl::string_view spec,
@@ -49,10 +55,9 @@ absl::StatusOr<CostCatalog::ProfilePtr> CostCatalog::Resolve(absl::string_view s
   if (version == entry.versions.end()) {
     std::vector<int32_t> known;
     for (const auto& [v, unused] : entry.versions) known.push_back(v);
-    return MakeError(
-        Reason::kProfileUnknown,
-        absl::StrCat("cost_profile: there is no \"", spec.substr(0, 128), "\"; ", found->first,
-                     " has versions ", absl::StrJoin(known, ", "), " and latest"));
+    return MakeError(Reason::kProfileUnknown,
+                     absl::StrCat("cost_profile: there is no \"", Shown(spec), "\"; ", found->first,
+                                  " has versions ", absl::StrJoin(known, ", "), " and latest"));
   }
   if (version->second.profile == nullptr) {
     return MakeError(Reason::kProfileUnreadable,

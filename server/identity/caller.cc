@@ -1,5 +1,6 @@
 #include "server/identity/caller.h"
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
 #include "server/base/errors.h"
@@ -9,9 +10,10 @@ namespace bucketd {
 absl::StatusOr<std::string> Caller::TenantFor(absl::string_view said) const {
   if (any_tenant) return std::string(said);
   if (said.empty() || said == tenant) return tenant;
-  return MakeError(Reason::kTenantDiffers,
-                   absl::StrCat(name, " belongs to tenant \"", tenant,
-                                "\" and may not speak for \"", said.substr(0, 128), "\""));
+  return MakeError(
+      Reason::kTenantDiffers,
+      absl::StrCat(name, " belongs to tenant \"", tenant, "\" and may not speak for \"",
+                   absl::CHexEscape(said.substr(0, 128)), "\""));
 }
 
 std::string Caller::KeyPrefix() const {

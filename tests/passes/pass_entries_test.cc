@@ -53,6 +53,7 @@ TEST(Entries, T4_16_WhatIsAmbiguousOrMalformedIsRefusedByName) {
   EXPECT_THAT(Error("layers.[0-1][0-1]"), HasSubstr("'['"));
   EXPECT_THAT(Error("lay*rs.0"), HasSubstr("'*'"));
   EXPECT_THAT(Error("layers.0:2"), HasSubstr("':'"));
+  EXPECT_THAT(Error("caf\xc3\xa9"), HasSubstr(R"('\xc3')")) << "no part of a character as it is";
 }
 
 TEST(Entries, A6_ARegularExpressionIsToldThatPatternsAreGlobs) {

@@ -33,6 +33,11 @@ TEST_F(CostsOnDisk, NamesMeanWhatTheySay) {
   }
   const absl::Status unknown = catalog_->Resolve("h1000", "").status();
   EXPECT_THAT(unknown.message(), HasSubstr("small_batch"));
+  // An error's details that are no UTF-8 would lose the reason, too.
+  std::string accents = "a";
+  for (int i = 0; i < 100; ++i) accents += "\xc3\xa9";
+  const absl::Status cut = catalog_->Resolve(accents, "").status();
+  EXPECT_EQ(ReasonOf(ParseRpcStatus(SerializeRpcStatus(cut))), "PROFILE_UNKNOWN");
   const absl::Status no_version = catalog_->Resolve("slow_network@2", "").status();
   EXPECT_THAT(no_version.message(), HasSubstr("has versions 1"));
 }

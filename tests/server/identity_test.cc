@@ -226,6 +226,10 @@ TEST(CallerTest, SpeaksForItsTenantOnly) {
   EXPECT_EQ(*of_a.TenantFor(""), "a");
   EXPECT_EQ(*of_a.TenantFor("a"), "a");
   EXPECT_EQ(ReasonOf(of_a.TenantFor("b").status()), "TENANT_DIFFERS");
+  std::string accents = "a";
+  for (int i = 0; i < 100; ++i) accents += "\xc3\xa9";
+  const absl::Status cut = of_a.TenantFor(accents).status();
+  EXPECT_EQ(ReasonOf(ParseRpcStatus(SerializeRpcStatus(cut))), "TENANT_DIFFERS");
   const Caller of_default{"DNS:d", "", false, {CallerRole::kPlan}};
   EXPECT_EQ(*of_default.TenantFor(""), "");
   EXPECT_EQ(ReasonOf(of_default.TenantFor("a").status()), "TENANT_DIFFERS");
