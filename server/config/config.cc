@@ -1,6 +1,7 @@
 #include "server/config/config.h"
 
 #include <algorithm>
+#include <map>
 #include <variant>
 
 #include "absl/strings/match.h"
@@ -40,11 +41,29 @@ class Loader {
 
  private:
   // `place` begins an error, `from` is what --check says.
-  void Set(size_t row, const std::string& text, std::string place, std::string from) {
+  void Set(size_t row, const std::string& text, const std::string& place, const std::string& from) {
     const absl::Status set = SetOption(OptionTable()[row], text, config_.options);
     if (!set.ok()) problems_.push_back(absl::StrCat(place, ": ", set.message()));
-    places_[row] = std::move(place);
-    config_.from[row] = std::move(from);
+    for (size_t other = 0; other < places_.size(); ++other) {
+      if (other != row && !AreOneThing(row, other)) continue;
+      const auto said = said_.find(other);
+      if (said != said_.end() && said->second != text) {
+        problems_.push_back(absl::StrCat(place, ": ", places_[other],
+                                         " says otherwise, and both set the same: leave one out"));
+      }
+      places_[other] = place;
+      config_.from[other] = from;
+    }
+    said_[row] = text;
+  }
+  // As --store-dir and --store.
+  bool AreOneThing(size_t row, size_t other) {
+    const auto field = [this](size_t which) {
+      const OptionField found = OptionTable()[which].field(config_.options);
+      const auto* text = std::get_if<std::string*>(&found);
+      return text == nullptr ? nullptr : *text;
+    };
+    return field(row) != nullptr && field(row) == field(other);
   }
   void Unknown(absl::string_view place, const std::string& name, absl::string_view what,
                const std::vector<std::string>& known) {
@@ -60,7 +79,8 @@ class Loader {
   void ReadEntry(const std::string& path, const std::string& key, const toml::node& node);
 
   Config config_;
-  std::vector<std::string> places_;  // by row; "": not set
+  std::vector<std::string> places_;     // by row; "": not set
+  std::map<size_t, std::string> said_;  // by row, of a source in which no order is meant
   std::vector<std::string> keys_;
   std::vector<std::string> flags_;
   std::vector<std::string> variables_;
@@ -122,6 +142,7 @@ void Loader::ReadFile(const std::string& path) {
 }
 
 void Loader::ReadEnvironment(const std::map<std::string, std::string>& environment) {
+  said_.clear();
   for (const auto& [name, text] : environment) {
     if (!absl::StartsWith(name, kPrefix) || name == kFileVariable) continue;
     const size_t row = IndexIn(variables_, name);
@@ -138,6 +159,7 @@ void Loader::ReadFlags(const std::vector<std::pair<std::string, std::string>>& f
     const std::string flag = absl::StrCat("--", name);
     const size_t row = IndexIn(flags_, flag);
     if (row < flags_.size()) {
+      said_.clear();  // the later of two holds
       Set(row, text, flag, absl::StrCat("flag ", flag));
     } else {
       Unknown("", flag, "flag", flags_);

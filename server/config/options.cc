@@ -177,7 +177,7 @@ constexpr OptionRow kRows[] = {
      FIELD(store_dir)},
     {"store", "Store",
      "The same, or a database for servers on several machines: postgres://user@host:port/database; "
-     "the later of both flags holds",
+     "the later of both flags holds, and a file or the environment names one of them",
      FIELD(store_dir)},
     {"store-bytes", "Store", "Of plans; beyond, those used longest ago leave", FIELD(store_bytes),
      1},

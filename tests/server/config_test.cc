@@ -250,6 +250,30 @@ TEST_F(ConfigTest, TheInstalledFileNamesRealKeysWithTheirDefaults) {
   }
 }
 
+TEST_F(ConfigTest, OneSourceDoesNotSayTwoThingsOfOne) {
+  const std::string both = File("store_dir = \"/a\"\nstore = \"postgres://me:s3cret@h/d\"\n");
+  EXPECT_THAT(ErrorOf({.file = both}),
+              AllOf(HasSubstr("store_dir: "), HasSubstr(":2: store says otherwise"),
+                    Not(HasSubstr("s3cret"))));
+  EXPECT_THAT(ErrorOf({.environment = {{"BUCKETD_STORE", "/a"}, {"BUCKETD_STORE_DIR", "/b"}}}),
+              HasSubstr("BUCKETD_STORE_DIR: BUCKETD_STORE says otherwise"));
+  EXPECT_EQ(ErrorOf({.file = File("store_dir = \"/a\"\nstore = \"/a\"\n")}), "");
+}
+
+TEST_F(ConfigTest, WhatTwoNamesSetComesFromTheSourceThatCountsMost) {
+  ConfigSources sources{.file = File("store_dir = \"/file\"\n"),
+                        .environment = {{"BUCKETD_STORE", "/environment"}}};
+  absl::StatusOr<Config> config = LoadConfig(sources);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->options.store_dir, "/environment");
+  EXPECT_EQ(From(*config, "store-dir"), "environment BUCKETD_STORE");
+  sources.flags = {{"store-dir", "/first"}, {"store", "/later"}};
+  config = LoadConfig(sources);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->options.store_dir, "/later");
+  EXPECT_EQ(From(*config, "store-dir"), "flag --store");
+}
+
 TEST_F(ConfigTest, APasswordIsNotPrinted) {
   const auto [out, zero] =
       Run("--store 'postgres://me:s3cret@h:1/d?password=s3cret&port=2' --check");
