@@ -73,6 +73,7 @@ void Rendezvous::LetWatcherGo(Group& group, Id id, const absl::StatusOr<Fate>& f
 void Rendezvous::Touch(Group& group) {
   const uint64_t since = std::exchange(group.spare_since, 0);
   if (since != 0) group_places_.SetNeeded(group.share, group.number, since);
+  if (group.waiting.empty()) group.gave_up.clear();
   if (!group.waiting.empty() || !group.watchers.empty()) return;
   group.spare_since = ++last_use_;
   group_places_.SetSpare(group.share, group.number, group.spare_since);
@@ -310,18 +311,16 @@ void Rendezvous::EndLocked(Group& group, std::string why, Later& later) {
   Touch(group);
 }
 
+// Who came and could not wait as long as others is not what they wait for, unless all have come.
 absl::Status Rendezvous::Missing(const Group& group) const {
-  std::vector<uint32_t> missing;
-  auto next = group.waiting.begin();
+  std::vector<uint32_t> missing, left;
   for (uint32_t rank = 0; rank < group.size; ++rank) {
-    if (next != group.waiting.end() && next->first == rank) {
-      ++next;
-    } else {
-      missing.push_back(rank);
-    }
+    if (group.waiting.contains(rank)) continue;
+    (group.gave_up.contains(rank) ? left : missing).push_back(rank);
   }
-  return MakeError(Reason::kRanksMissing,
-                   absl::StrCat(NameRanks(missing), " of ", group.size, " did not come in time"));
+  const char* what = missing.empty() ? " gave up before all were here" : " did not come in time";
+  return MakeError(Reason::kRanksMissing, absl::StrCat(NameRanks(missing.empty() ? left : missing),
+                                                       " of ", group.size, what));
 }
 
 // All that are due hear the same: one after another, each would be told that those before it, who
@@ -334,6 +333,7 @@ void Rendezvous::LetDueGo(Group& group, Later& later) {
     const auto waiter = at++;
     if (waiter->second.deadline > now) continue;
     Dismiss(waiter->second, missing, later);
+    group.gave_up.insert(waiter->first);
     group.waiting.erase(waiter);
   }
 }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -93,6 +94,7 @@ class Rendezvous {
     uint32_t size = 0;
     std::string agrees;
     std::map<uint32_t, Waiter> waiting;  // by rank
+    std::set<uint32_t> gave_up;          // ranks that waited with these until their deadline
     uint64_t epoch = 0;                  // the last one; 0: none yet
     uint32_t epoch_size = 0;
     bool over = false;

@@ -125,9 +125,24 @@ TEST_F(RendezvousTest, RanksThatDoNotComeAreNamed) {
   std::future<Met> zero = MeetLater(Rank(0, 4), milliseconds(800));
   const Met two = Meet(Rank(2, 4), milliseconds(600));
   EXPECT_EQ(ReasonOf(two.status), "RANKS_MISSING");
-  EXPECT_THAT(two.status.error_message(), HasSubstr("3 of 4 did not come in time"));
-  // By then rank 2 has given up.
-  EXPECT_THAT(zero.get().status.error_message(), HasSubstr("ranks 1-3 of 4 did not come in time"));
+  EXPECT_THAT(two.status.error_message(), HasSubstr("ranks 1 and 3 of 4 did not come in time"));
+  // By then rank 2 has given up: it did come.
+  EXPECT_THAT(zero.get().status.error_message(),
+              HasSubstr("ranks 1 and 3 of 4 did not come in time"));
+  EXPECT_THAT(Meet(Rank(1, 4), milliseconds(400)).status.error_message(),
+              HasSubstr("ranks 0 and 2, 3 of 4 did not come in time"))
+      << "what was is forgotten";
+}
+
+TEST_F(RendezvousTest, WhereAllCameButNotAtOneTimeThoseThatLeftAreNamed) {
+  std::future<Met> zero = MeetLater(Rank(0, 3), milliseconds(2000));
+  EXPECT_THAT(Meet(Rank(2, 3), milliseconds(400)).status.error_message(),
+              HasSubstr("rank 1 of 3 did not come in time"));
+  std::future<Met> one = MeetLater(Rank(1, 3));
+  EXPECT_THAT(zero.get().status.error_message(),
+              HasSubstr("rank 2 of 3 gave up before all were here"));
+  server_->BeginDrain();
+  EXPECT_EQ(ReasonOf(one.get().status), "DRAINING");
 }
 
 TEST_F(RendezvousTest, AnotherSizeIsAnErrorForAllThatWait) {
