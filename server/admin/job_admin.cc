@@ -94,7 +94,7 @@ absl::StatusOr<v1::UnpinJobResponse> Unpin(Agreement& agreement, const v1::Unpin
 std::vector<v1::JobStatus> JobsOf(const Agreement& agreement) {
   const int64_t now_ms = WallNowMs();
   std::vector<v1::JobStatus> list;
-  for (const JobSnapshot& job : agreement.Jobs(std::nullopt, {}, kMostJobs)) {
+  for (const JobSnapshot& job : agreement.Jobs({}, kMostJobs)) {
     for (const ScopeSnapshot& scope : job.scopes) list.push_back(StatusOf(job, scope, now_ms));
   }
   return list;

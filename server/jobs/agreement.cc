@@ -25,7 +25,6 @@ constexpr int kWorkersOfOneShare = 2;
 constexpr int kMaxQueuedWork = 1 << 16;
 // Whoever ends a scope hands this many answers out by itself; a verdict for more is a worker's job.
 constexpr size_t kAnswersInline = 64;
-constexpr size_t kMaxSnapshots = 10'000;
 constexpr size_t kMaxReleased = 500;  // jobs in a call, which has to end by its deadline
 
 Digest SignatureId(absl::string_view signature, bool fresh) {
@@ -43,6 +42,13 @@ AgreementLimits LimitsOf(const ServerOptions& options) {
           .replan_gain_ppm = options.costs.replan_gain_ppm,
           .taken_over_after = options.cluster_address.empty() ? std::chrono::milliseconds(0)
                                                               : options.cluster_dead * 4 / 5};
+}
+
+void AddFitting(const std::string& pattern, std::vector<std::string> ids,
+                std::set<std::string>& fitting) {
+  for (std::string& id : ids) {
+    if (fnmatch(pattern.c_str(), id.c_str(), 0) == 0) fitting.insert(std::move(id));
+  }
 }
 
 }  // namespace
@@ -131,10 +137,13 @@ void Agreement::ReleaseJobs(const Release& what,
 
 std::set<std::string> Agreement::Fitting(const std::string& tenant,
                                          const std::string& pattern) const {
-  std::set<std::string> names;
-  for (const JobSnapshot& job : Jobs(tenant, {}, kMaxSnapshots)) {
-    if (fnmatch(pattern.c_str(), job.id.c_str(), 0) == 0) names.insert(job.id);
+  std::vector<std::string> ids;
+  {
+    const absl::MutexLock lock(&mutex_);
+    ids = table_.IdsOf(tenant);
   }
+  std::set<std::string> names;
+  AddFitting(pattern, std::move(ids), names);
   return names;
 }
 
@@ -143,9 +152,7 @@ absl::StatusOr<Agreement::Released> Agreement::ReleaseNow(const Release& what) {
   if (what.pattern) {
     names = Fitting(what.tenant, what.job);
     parts_.pins.DropExpired();  // and knows what other servers have pinned
-    for (std::string& name : parts_.pins.Jobs(what.tenant)) {
-      if (fnmatch(what.job.c_str(), name.c_str(), 0) == 0) names.insert(std::move(name));
-    }
+    AddFitting(what.job, parts_.pins.Jobs(what.tenant), names);
   }
   Released released;
   Actor by = what.by;
@@ -184,10 +191,9 @@ void Agreement::SweepPins() {
   });
 }
 
-std::vector<JobSnapshot> Agreement::Jobs(const std::optional<std::string>& tenant,
-                                         const JobName& after, size_t limit) const {
+std::vector<JobSnapshot> Agreement::Jobs(const JobName& after, size_t limit) const {
   const absl::MutexLock lock(&mutex_);
-  return table_.Snapshots(Clock::now(), tenant, after, limit);
+  return table_.Snapshots(Clock::now(), after, limit);
 }
 
 // ---- actions out

@@ -107,8 +107,7 @@ class Agreement {
   void Stop();
 
   // In order of tenant and id, after `after`, at most `limit`.
-  std::vector<JobSnapshot> Jobs(const std::optional<std::string>& tenant, const JobName& after,
-                                size_t limit) const;
+  std::vector<JobSnapshot> Jobs(const JobName& after, size_t limit) const;
 
  private:
   class HereNow;

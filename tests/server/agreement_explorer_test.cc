@@ -232,7 +232,7 @@ class Explorer final : private RandomWorld {
       if (!life->callers.empty()) {
         Wrong(absl::StrCat("call ", life->callers.begin()->first, " waits for ever"));
       }
-      for (const JobSnapshot& job : life->table.Snapshots(now_, std::nullopt, {}, 100)) {
+      for (const JobSnapshot& job : life->table.Snapshots(now_, {}, 100)) {
         for (const ScopeSnapshot& scope : job.scopes) {
           const bool ended = scope.stage == "agreed" || scope.stage == "failed";
           if (!ended) Wrong(absl::StrCat("scope ", scope.name, " is ", scope.stage, " for ever"));

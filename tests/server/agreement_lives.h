@@ -228,8 +228,8 @@ struct Life {
   std::string Disobeys(const Otherwise& first, SteadyTime now) const {
     const auto here = table.MemoryOf(first.job, first.memory.generation);
     if (here.ok() && !Holds(*here, first.memory)) return "another server was first, and in vain";
-    for (const JobSnapshot& job : table.Snapshots(now, first.job.first, {}, 100)) {
-      if (job.id != first.job.second) continue;
+    for (const JobSnapshot& job : table.Snapshots(now, {}, 100)) {
+      if (JobName(job.tenant, job.id) != first.job) continue;
       for (const ScopeSnapshot& scope : job.scopes) {
         const bool stands = scope.stage == "agreed" ||
                             (scope.stage == "failed" && !first.memory.unplanned.has_value());
@@ -245,7 +245,7 @@ struct Life {
   std::string ForgetWhatIsGone(SteadyTime now, bool in_time, const Storing* alone) {
     std::map<std::string, uint64_t> there;  // and the generation
     std::set<ScopeKey> agreed;
-    for (const JobSnapshot& job : table.Snapshots(now, std::nullopt, {}, 100)) {
+    for (const JobSnapshot& job : table.Snapshots(now, {}, 100)) {
       there.emplace(job.id, job.generation);
       for (const ScopeSnapshot& scope : job.scopes) {
         if (scope.stage == "agreed") agreed.emplace(job.id, job.generation, scope.name);
@@ -278,7 +278,7 @@ struct Life {
   std::map<std::string, Places> HeldByTenant(SteadyTime now) const {
     std::map<std::string, Places> held{{"", {0, 0}}, {"other", {0, 0}}};
     for (const auto& [call, caller] : callers) ++held[caller.job.tenant].calls;
-    for (const JobSnapshot& job : table.Snapshots(now, std::nullopt, {}, 100)) {
+    for (const JobSnapshot& job : table.Snapshots(now, {}, 100)) {
       ++held[job.tenant].jobs;
     }
     return held;

@@ -428,7 +428,7 @@ TEST_F(AgreedWithoutAPinTest, GetsOneOnceTheStoreIsBack) {
     EXPECT_THAT(told.answers, IsEmpty());
   }
   EXPECT_THAT(All<ArmTimer>(told), IsEmpty());
-  EXPECT_TRUE(table_.Snapshots(now_, std::nullopt, {}, 1)[0].scopes[0].pinned);
+  EXPECT_TRUE(table_.Snapshots(now_, {}, 1)[0].scopes[0].pinned);
   EXPECT_THAT(All<AnswerFromStore>(Rank(0, 1, FakeRequest(1))), SizeIs(1)) << "as any pinned one";
 }
 

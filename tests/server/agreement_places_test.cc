@@ -59,7 +59,7 @@ class AgreementPlacesTest : public MachineTest {
   // "tenant/job", in order.
   std::vector<std::string> Jobs() {
     std::vector<std::string> names;
-    for (const JobSnapshot& job : table_.Snapshots(now_, std::nullopt, {}, 100)) {
+    for (const JobSnapshot& job : table_.Snapshots(now_, {}, 100)) {
       names.push_back(absl::StrCat(job.tenant, "/", job.id));
     }
     return names;

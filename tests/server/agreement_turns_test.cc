@@ -35,9 +35,9 @@ class Turnstile final : public ForwardingStore {
     return ForwardingStore::GetRecord(shelf, key);
   }
   absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
-                                                  absl::string_view after, int32_t limit) override {
+                                                  absl::string_view from, int32_t limit) override {
     if (shelf == Shelf::kPins && !prefix.empty()) Pass(prefix);
-    return ForwardingStore::ListRecords(shelf, prefix, after, limit);
+    return ForwardingStore::ListRecords(shelf, prefix, from, limit);
   }
 
   void Open() {
@@ -126,7 +126,11 @@ class AgreementTurnsTest : public ::testing::Test {
   }
 
   static constexpr size_t kMany = 300;
-  const ServerOptions options_;
+  const ServerOptions options_ = [] {
+    ServerOptions options;
+    options.max_jobs = 20'000;
+    return options;
+  }();
   prometheus::Registry registry_;
   ServerMetrics metrics_{registry_};
   AgreementMetrics agreement_metrics_{registry_};
@@ -156,6 +160,18 @@ TEST_F(AgreementTurnsTest, ATenantsManyJobsHoldUpNobodyElses) {
 TEST_F(AgreementTurnsTest, ATenantsManyReleasesHoldUpNobodyElsesJobs) {
   for (size_t job = 0; job < kMany; ++job) Release("b", absl::StrCat(job));
   ExpectThatAsComeInTurn();
+}
+
+TEST_F(AgreementTurnsTest, APatternFitsJobsHoweverManyATenantHas) {
+  constexpr size_t kJobs = 10'001;
+  for (size_t job = 0; job < kJobs; ++job) Begin("a", absl::StrCat("run-", job));
+  for (const char* other : {"", "b"}) Begin(other, "run-0");
+  v1::ForgetJobsRequest forget;
+  forget.set_tenant("a");
+  forget.set_pattern("run-*");
+  EXPECT_EQ(agreement_.Forget(forget).size(), kJobs);
+  forget.set_pattern("run-1?");
+  EXPECT_EQ(agreement_.Forget(forget).size(), 10U);
 }
 
 // It may have thousands, and takes a commit for each.

@@ -500,15 +500,22 @@ void JobTable::Erase(Job& job) {
   jobs_.erase(jobs_.find(job.name));
 }
 
-std::vector<JobSnapshot> JobTable::Snapshots(SteadyTime now,
-                                             const std::optional<std::string>& tenant,
-                                             const JobName& after, size_t limit) const {
+std::vector<JobSnapshot> JobTable::Snapshots(SteadyTime now, const JobName& after,
+                                             size_t limit) const {
   std::vector<JobSnapshot> snapshots;
   for (auto at = jobs_.upper_bound(after); at != jobs_.end() && snapshots.size() < limit; ++at) {
-    const Job& job = *at->second;
-    if (!tenant.has_value() || job.name.first == *tenant) snapshots.push_back(SnapshotOf(job, now));
+    snapshots.push_back(SnapshotOf(*at->second, now));
   }
   return snapshots;
+}
+
+std::vector<std::string> JobTable::IdsOf(const std::string& tenant) const {
+  std::vector<std::string> ids;
+  for (auto at = jobs_.lower_bound({tenant, ""}); at != jobs_.end(); ++at) {
+    if (at->first.first != tenant) break;
+    ids.push_back(at->first.second);
+  }
+  return ids;
 }
 
 }  // namespace bucketd

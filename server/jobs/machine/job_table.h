@@ -52,8 +52,8 @@ class JobTable {
   int64_t scopes() const { return static_cast<int64_t>(scopes_.size()); }
   int64_t waiting_ranks() const { return context_.waiting_ranks; }
   // In order of tenant and id, after `after`, at most `limit`.
-  std::vector<JobSnapshot> Snapshots(SteadyTime now, const std::optional<std::string>& tenant,
-                                     const JobName& after, size_t limit) const;
+  std::vector<JobSnapshot> Snapshots(SteadyTime now, const JobName& after, size_t limit) const;
+  std::vector<std::string> IdsOf(const std::string& tenant) const;
 
  private:
   void On(RankCame& event);
