@@ -290,7 +290,7 @@ void Leases::Sweep(std::chrono::milliseconds idle) {
       store_.ListRecords(Shelf::kReplicas, kLeasePrefix, swept_, kSweptAtOnce);
   if (!page.ok()) return;  // counted and logged by the store's observer
   // A page that lacks damaged records is short, and not the last one.
-  swept_ = page->empty() ? "" : page->back().key;
+  swept_ = page->empty() ? "" : KeyBehind(page->back().key);
   for (const Record& record : *page) SweepRecord(record);
 }
 

@@ -121,7 +121,7 @@ class Leases {
   std::map<LeaseName, Held> held_ ABSL_GUARDED_BY(mutex_);
   uint64_t takes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::array<bool, kLeaseKinds> handed_over_ ABSL_GUARDED_BY(mutex_) = {};
-  std::string swept_;    // Sweep() goes on behind it; one at a time
+  std::string swept_;    // Sweep() goes on from it; one at a time
   WorkerPool releases_;  // last: what it runs uses the rest
 };
 

@@ -402,16 +402,13 @@ absl::Status SqliteStore::ReleaseHolds(absl::string_view holder) {
 }
 
 absl::StatusOr<std::vector<Record>> SqliteStore::ListRecords(Shelf shelf, absl::string_view prefix,
-                                                             absl::string_view after,
+                                                             absl::string_view from,
                                                              int32_t limit) {
-  // The first key behind `after` is `after` with a byte of zero.
-  std::string first(prefix);
-  if (!after.empty()) first = std::max(first, absl::StrCat(after, absl::string_view("\0", 1)));
   std::vector<std::string> keys;
   {
     const absl::MutexLock lock(&reader_->mutex());
     Statement rows = reader_->Query(kRecordSql.list, static_cast<int64_t>(shelf),
-                                    absl::string_view(first), int64_t{limit});
+                                    std::max(prefix, from), int64_t{limit});
     while (true) {
       const absl::StatusOr<bool> row = rows.Step();
       if (!row.ok()) return IndexError(row.status());
@@ -426,7 +423,9 @@ absl::StatusOr<std::vector<Record>> SqliteStore::ListRecords(Shelf shelf, absl::
     if (!value.ok() || !value->has_value()) continue;  // damaged and counted, or just erased
     records.push_back({key, **std::move(value)});
   }
-  if (records.empty() && !keys.empty()) return ListRecords(shelf, prefix, keys.back(), limit);
+  if (records.empty() && !keys.empty()) {
+    return ListRecords(shelf, prefix, KeyBehind(keys.back()), limit);
+  }
   return records;
 }
 

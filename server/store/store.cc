@@ -1,9 +1,15 @@
 // What an engine that is asked from this process's own memory or disk need not do in one go.
 #include "server/store/store.h"
 
+#include "absl/strings/str_cat.h"
+
 #include "passes/base/status_macros.h"
 
 namespace bucketd {
+
+std::string KeyBehind(absl::string_view key) {
+  return absl::StrCat(key, absl::string_view("\0", 1));
+}
 
 absl::Status Store::PutPlanAndErase(absl::string_view key, absl::string_view tenant,
                                     absl::string_view plan, Shelf shelf, const Record& record) {
@@ -30,12 +36,12 @@ absl::StatusOr<Standing> Store::PutIfAbsent(Shelf shelf, absl::string_view key,
 
 absl::Status Store::ForEachRecord(Shelf shelf, absl::string_view prefix, int32_t page,
                                   absl::FunctionRef<absl::Status(const Record&)> see) {
-  std::string after;
+  std::string from;
   while (true) {
-    ASSIGN_OR_RETURN(const std::vector<Record> records, ListRecords(shelf, prefix, after, page));
+    ASSIGN_OR_RETURN(const std::vector<Record> records, ListRecords(shelf, prefix, from, page));
     if (records.empty()) return absl::OkStatus();  // one that is merely short lacks what is damaged
     for (const Record& record : records) RETURN_IF_ERROR(see(record));
-    after = records.back().key;
+    from = KeyBehind(records.back().key);
   }
 }
 

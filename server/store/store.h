@@ -49,6 +49,9 @@ struct Record {
   std::string value;
 };
 
+// The first that comes after it.
+std::string KeyBehind(absl::string_view key);
+
 struct RecordName {
   Shelf shelf{};
   std::string key;
@@ -198,10 +201,11 @@ class Store {
   virtual absl::Status WriteTogether(const Changes& changes) = 0;
   virtual absl::Status EraseRecord(Shelf shelf, absl::string_view key,
                                    const AuditLine* line = nullptr) = 0;
-  // In key order, keys that start with `prefix`, at most `limit` after `after` (exclusive). Damaged
-  // ones are left out and counted, so pages may be short: the list is over where a page is empty.
+  // In key order, keys that start with `prefix`, at most `limit` from `from` on. Damaged ones are
+  // left out and counted, so pages may be short: the list is over where a page is empty, and goes
+  // on with KeyBehind the last of one.
   virtual absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
-                                                          absl::string_view after,
+                                                          absl::string_view from,
                                                           int32_t limit) = 0;
   // All of them, by pages of so many. Another status than OK ends it, and is what it returns.
   absl::Status ForEachRecord(Shelf shelf, absl::string_view prefix, int32_t page,

@@ -20,8 +20,6 @@ int64_t FileBytes(const std::string& path) {
   return stat(path.c_str(), &info) == 0 ? info.st_size : 0;
 }
 
-std::string After(absl::string_view key) { return absl::StrCat(key, absl::string_view("\0", 1)); }
-
 // The next stretch of the index: by the first two bytes of its keys. False behind the last.
 bool SkipStretch(std::string& key) {
   key.resize(2, '\0');
@@ -153,7 +151,7 @@ absl::Status SqliteStore::Scan(const Sql& sql, int64_t shelf, SeeValue see, Scan
     const absl::Status status = ListFrom(sql, shelf, next, found);
     if (!status.ok() && !absl::IsDataLoss(status)) return status;
     for (ScannedValue& value : found) {
-      next = After(value.name);
+      next = KeyBehind(value.name);
       RETURN_IF_ERROR(ShowValue(sql, shelf, std::move(value), see, result));
     }
     if (!found.empty()) in_region = false;

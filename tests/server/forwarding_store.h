@@ -51,8 +51,8 @@ class ForwardingStore : public Store {
     return inner_.EraseRecord(shelf, key, line);
   }
   absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
-                                                  absl::string_view after, int32_t limit) override {
-    return inner_.ListRecords(shelf, prefix, after, limit);
+                                                  absl::string_view from, int32_t limit) override {
+    return inner_.ListRecords(shelf, prefix, from, limit);
   }
   absl::StatusOr<std::vector<StoredPlan>> ListPlans(const PlanSelection& selection,
                                                     int32_t limit) override {

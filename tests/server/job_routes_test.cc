@@ -72,9 +72,9 @@ class Away final : public ForwardingStore {
     return ForwardingStore::PutIfAbsent(shelf, key, value, behind);
   }
   absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
-                                                  absl::string_view after, int32_t limit) override {
+                                                  absl::string_view from, int32_t limit) override {
     looks += shelf == Shelf::kReplicas ? 1 : 0;
-    return ForwardingStore::ListRecords(shelf, prefix, after, limit);
+    return ForwardingStore::ListRecords(shelf, prefix, from, limit);
   }
   static absl::Status Nowhere() {
     return absl::UnavailableError("postgres://db-1/bucketd: cannot connect");

@@ -187,12 +187,12 @@ TEST_P(ConformanceTest, OfManyWhoCountTogetherNoneLosesANumber) {
 }
 
 TEST_P(ConformanceTest, RecordsAreListedByPrefixInPages) {
-  for (const char* key : {"a/1", "a/2", "a/3", "a", "b/1", "a0", "\xff\xff", "\xff"}) {
+  for (const char* key : {"a/1", "a/2", "a/3", "a", "b/1", "a0", "\xff\xff", "\xff", ""}) {
     ASSERT_TRUE(store_->PutRecord(Shelf::kPins, key, absl::StrCat("v", key)).ok());
   }
-  const auto list = [&](const std::string& prefix, const std::string& after, int limit) {
+  const auto list = [&](const std::string& prefix, const std::string& from, int limit) {
     std::string keys;
-    const auto records = store_->ListRecords(Shelf::kPins, prefix, after, limit);
+    const auto records = store_->ListRecords(Shelf::kPins, prefix, from, limit);
     EXPECT_TRUE(records.ok()) << records.status();
     for (const Record& record : *records) {
       EXPECT_EQ(record.value, "v" + record.key);
@@ -200,13 +200,27 @@ TEST_P(ConformanceTest, RecordsAreListedByPrefixInPages) {
     }
     return keys;
   };
-  EXPECT_EQ(list("", "", 6), "a a/1 a/2 a/3 a0 b/1 ");
+  EXPECT_EQ(list("", "", 7), " a a/1 a/2 a/3 a0 b/1 ");
+  EXPECT_EQ(list("", KeyBehind(""), 1), "a ");
   EXPECT_EQ(list("\xff", "", 100), "\xff \xff\xff ");
   EXPECT_EQ(list("a/", "", 2), "a/1 a/2 ");
-  EXPECT_EQ(list("a/", "a/2", 2), "a/3 ");
-  EXPECT_EQ(list("a/", "a/3", 2), "");
+  EXPECT_EQ(list("a/", "a/2", 1), "a/2 ");
+  EXPECT_EQ(list("a/", KeyBehind("a/2"), 2), "a/3 ");
+  EXPECT_EQ(list("a/", KeyBehind("a/3"), 2), "");
   EXPECT_EQ(list("a/", "a", 1), "a/1 ");
   EXPECT_EQ(list("c", "", 9), "");
+  for (const int page : {1, 2, 100}) {
+    int seen = 0;
+    ASSERT_TRUE(store_
+                    ->ForEachRecord(Shelf::kPins, "", page,
+                                    [&](const Record&) {
+                                      return ++seen <= 9 ? absl::OkStatus()
+                                                         : absl::InternalError("again and again");
+                                    })
+                    .ok())
+        << page;
+    EXPECT_EQ(seen, 9) << page;
+  }
 }
 
 TEST_P(ConformanceTest, PlansAreSelectedByTenantGraphKeyAndAge) {
@@ -405,13 +419,13 @@ TEST_P(ConformanceTest, BehindAPageThatDamageMadeShortOrEmptyTheListGoesOn) {
                     .ok());
   }
   std::vector<std::string> found;
-  std::string after;
+  std::string from;
   while (true) {
-    const auto page = store_->ListRecords(Shelf::kPins, "", after, 2);
+    const auto page = store_->ListRecords(Shelf::kPins, "", from, 2);
     ASSERT_TRUE(page.ok()) << page.status();
     if (page->empty()) break;
     for (const Record& record : *page) found.push_back(record.key);
-    after = page->back().key;
+    from = KeyBehind(page->back().key);
   }
   EXPECT_EQ(found, (std::vector<std::string>{"a", "e", "f"}));
   EXPECT_EQ(counts_.reads[StoreRead::kDamaged], 3);

@@ -276,15 +276,14 @@ absl::Status PostgresStore::WriteTogether(const Changes& changes) {
 
 absl::StatusOr<std::vector<Record>> PostgresStore::ListRecords(Shelf shelf,
                                                                absl::string_view prefix,
-                                                               absl::string_view after,
+                                                               absl::string_view from,
                                                                int32_t limit) {
   ASSIGN_OR_RETURN(
       const std::vector<PgResult> found,
       Query(PgStatement("SELECT key, value, checksum FROM bucketd_record WHERE shelf = $1 AND "
-                        "key >= $2 AND key > $3 AND ($4 IS NULL OR key < $4) ORDER BY key LIMIT $5")
+                        "key >= $2 AND ($3 IS NULL OR key < $3) ORDER BY key LIMIT $4")
                 .Int(static_cast<int64_t>(shelf))
-                .Bytes(prefix)
-                .Bytes(after)
+                .Bytes(std::max(prefix, from))
                 .Bytes(EndOfPrefix(prefix))
                 .Int(limit)));
   std::vector<Record> records;
@@ -299,7 +298,7 @@ absl::StatusOr<std::vector<Record>> PostgresStore::ListRecords(Shelf shelf,
     ForgetRecord(shelf, record.key, record.value).IgnoreError();
   }
   if (records.empty() && found[0].rows() > 0) {
-    return ListRecords(shelf, prefix, found[0].Bytes(found[0].rows() - 1, 0), limit);
+    return ListRecords(shelf, prefix, KeyBehind(found[0].Bytes(found[0].rows() - 1, 0)), limit);
   }
   return records;
 }

@@ -76,7 +76,7 @@ class PostgresStore final : public Store {
   absl::Status EraseRecord(Shelf shelf, absl::string_view key,
                            const AuditLine* line = nullptr) override;
   absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
-                                                  absl::string_view after, int32_t limit) override;
+                                                  absl::string_view from, int32_t limit) override;
   absl::StatusOr<std::vector<StoredPlan>> ListPlans(const PlanSelection& selection,
                                                     int32_t limit) override;
   absl::StatusOr<int64_t> EvictPlans(const PlanSelection& selection,

@@ -101,8 +101,8 @@ class EngineClient final : public Store {
     });
   }
   absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
-                                                  absl::string_view after, int32_t limit) override {
-    return Read("ListRecords", [&] { return inner().ListRecords(shelf, prefix, after, limit); });
+                                                  absl::string_view from, int32_t limit) override {
+    return Read("ListRecords", [&] { return inner().ListRecords(shelf, prefix, from, limit); });
   }
   absl::StatusOr<std::vector<StoredPlan>> ListPlans(const PlanSelection& selection,
                                                     int32_t limit) override {
