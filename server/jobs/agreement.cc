@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Wait for the store, compare graphs, send verdicts. What one share does takes long where it lets
+// Wait for the store, compare graphs. What one share does takes long where it lets
 // go of thousands of pins: then another thread is left.
 constexpr int kWorkers = 3;
 constexpr int kWorkersOfOneShare = 2;
@@ -73,13 +73,17 @@ Agreement::Agreement(const Parts& parts)
     : parts_(parts),
       around_(std::make_unique<HereNow>(parts_)),
       table_(LimitsOf(parts_.options), *around_),
+      answers_(1, kMaxQueuedWork),
       workers_(kWorkers, kMaxQueuedWork, kWorkersOfOneShare) {
   SweepPins();
 }
 
 Agreement::~Agreement() { Stop(); }
 
-void Agreement::Stop() { workers_.Stop(); }
+void Agreement::Stop() {
+  workers_.Stop();
+  answers_.Stop();
+}
 
 // ---- events in
 
@@ -131,7 +135,7 @@ void Agreement::BeginDrain() { Happen(DrainBegan{}); }
 void Agreement::ReleaseJobs(const Release& what,
                             std::function<void(absl::StatusOr<Released>)> done) {
   Submit(
-      what.share, [this, what, done] { done(ReleaseNow(what)); },
+      workers_, what.share, [this, what, done] { done(ReleaseNow(what)); },
       [done] { done(MakeError(Reason::kOverloaded, "too much is waiting for the store")); });
 }
 
@@ -186,7 +190,7 @@ void Agreement::SweepPins() {
       std::clamp<milliseconds>(parts_.options.pin_ttl / 4, milliseconds(10), std::chrono::hours(1));
   parts_.timers.Schedule(Clock::now() + period, [this] {
     Submit(
-        {}, [this] { parts_.pins.DropExpired(); }, [] {});
+        workers_, {}, [this] { parts_.pins.DropExpired(); }, [] {});
     SweepPins();
   });
 }
@@ -257,7 +261,7 @@ void Agreement::Run(Due due) {
     const auto send = [answers] {
       for (auto& [done, answer] : *answers) done(std::move(answer));
     };
-    Submit(due.share, send, send);
+    Submit(answers_, due.share, send, send);
   } else {
     for (auto& [done, answer] : due.answers) {
       done(std::move(answer));
@@ -267,7 +271,7 @@ void Agreement::Run(Due due) {
   for (const std::function<void()>& call : due.calls) call();
 }
 
-void Agreement::Submit(const WorkerPool::Share& share, std::function<void()> run,
+void Agreement::Submit(WorkerPool& pool, const WorkerPool::Share& share, std::function<void()> run,
                        std::function<void()> refused) {
   const auto named = [call = CurrentCall()](std::function<void()> what) {
     return [call, what = std::move(what)] {
@@ -275,7 +279,7 @@ void Agreement::Submit(const WorkerPool::Share& share, std::function<void()> run
       what();
     };
   };
-  workers_.Submit(share, named(std::move(run)), named(std::move(refused)));
+  pool.Submit(share, named(std::move(run)), named(std::move(refused)));
 }
 
 // Whose it is. What a job that is known here reads and writes has one share, and so begins in the
@@ -300,15 +304,16 @@ void Agreement::Start(Action& action, Due& due) {
   const auto refused = [this, shared] {
     Happen(Work(*shared, absl::UnavailableError("too much is waiting for the store")));
   };
-  due.calls.push_back(
-      [this, share = ShareOfWork(*shared), run, refused] { Submit(share, run, refused); });
+  due.calls.push_back([this, share = ShareOfWork(*shared), run, refused] {
+    Submit(workers_, share, run, refused);
+  });
 }
 
 void Agreement::Start(AnswerFromStore& answer, Due& due) {
   due.calls.push_back([this, caller = TakeCaller(answer.call), answer] {
     const Done& done = caller.done;
     Submit(
-        caller.share, [this, done, answer] { done(PinnedAnswer(answer)); },
+        workers_, caller.share, [this, done, answer] { done(PinnedAnswer(answer)); },
         [done] { done(MakeError(Reason::kOverloaded, "too much is waiting for the store")); });
   });
 }

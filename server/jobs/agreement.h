@@ -133,8 +133,8 @@ class Agreement {
   Waiting TakeCaller(uint64_t call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Run(Due due);
   // `run` on a worker when it is the share's turn; else `refused` (WorkerPool).
-  void Submit(const WorkerPool::Share& share, std::function<void()> run,
-              std::function<void()> refused);
+  static void Submit(WorkerPool& pool, const WorkerPool::Share& share, std::function<void()> run,
+                     std::function<void()> refused);
   template <typename Action>
   WorkerPool::Share ShareOfWork(const Action& action) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void Probe(const AskBroker& ask);
@@ -188,7 +188,8 @@ class Agreement {
   absl::flat_hash_map<uint64_t, Waiting> callers_ ABSL_GUARDED_BY(mutex_);  // to be answered
   absl::flat_hash_map<uint64_t, PlanBroker::CallId> asked_ ABSL_GUARDED_BY(mutex_);  // by fetch
   absl::flat_hash_map<uint64_t, Timers::Id> timers_ ABSL_GUARDED_BY(mutex_);
-  WorkerPool workers_;  // last: what it runs uses the rest
+  WorkerPool answers_;  // never behind the store
+  WorkerPool workers_;  // last two: what they run uses the rest
 };
 
 }  // namespace bucketd

@@ -60,6 +60,19 @@ TEST_F(AgreementMachineTest, AStoreThatIsSlowerThanTheDeadlineHoldsNobody) {
   EXPECT_EQ(ErrorOf(told), "RANKS_MISSING");
 }
 
+TEST_F(AgreementMachineTest, AStoreThatDoesNotAnswerKeepsNobodyFromHearingWhoIsMissing) {
+  const Actions first = Rank(0, 2, FakeRequest(1));
+  const SteadyTime deadline = All<ArmTimer>(first).back().at;
+  const Actions late = Fire(All<ArmTimer>(first).back());
+  const std::vector<LoadPinAgain> again = All<LoadPinAgain>(late);
+  ASSERT_THAT(again, SizeIs(1));
+  const std::vector<ArmTimer> grace = All<ArmTimer>(late);
+  ASSERT_THAT(grace, SizeIs(1));
+  EXPECT_LT(grace[0].at - deadline, milliseconds(250)) << "of its caller's that is left";
+  EXPECT_EQ(ErrorOf(Fire(grace[0])), "RANKS_MISSING");
+  EXPECT_THAT(Do(PinLoadedAgain{again[0].scope, std::optional<Pin>()}).answers, IsEmpty());
+}
+
 TEST_F(AgreementMachineTest,
        TheDeadlineIsACallersLessAQuarterOfSecondAndATenthOfAMillisecondARank) {
   const Actions first = Rank(0, 10, FakeRequest(1));

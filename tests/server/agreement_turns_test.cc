@@ -8,10 +8,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/mutex.h"
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
 
+#include "server/base/errors.h"
 #include "server/base/shares.h"
 #include "server/costs/cost_catalog.h"
 #include "server/jobs/agreement.h"
@@ -22,6 +24,7 @@
 namespace bucketd {
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::minutes;
 
 // Notes for which tenant it is asked for a job's records, and answers when it is open.
@@ -90,6 +93,10 @@ class AgreementTurnsTest : public ::testing::Test {
 
   // One rank of two: its scope's pin is read.
   void Begin(const std::string& tenant, const std::string& job) {
+    Begin(tenant, job, 0, 2, minutes(10), [](const auto&) {});
+  }
+  void Begin(const std::string& tenant, const std::string& job, uint32_t rank, uint32_t size,
+             milliseconds patience, Agreement::Done done) {
     v1::GetPlanRequest message;
     message.set_tenant(tenant);
     message.set_graph_digest(std::string(32, 'g'));
@@ -102,11 +109,11 @@ class AgreementTurnsTest : public ::testing::Test {
                        .id = job,
                        .generation = 1,
                        .scope = "fw",
-                       .ranks = {0},
-                       .size = 2,
+                       .ranks = {rank},
+                       .size = size,
                        .share = ShareOf(tenant, "host", true)};
     agreement_.GetPlan(call, *ReadPlanRequest(message, costs_),
-                       std::chrono::steady_clock::now() + minutes(10), [](const auto&) {});
+                       std::chrono::steady_clock::now() + patience, std::move(done));
   }
   void Release(const std::string& tenant, const std::string& job) {
     agreement_.ReleaseJobs({.tenant = tenant,
@@ -172,6 +179,19 @@ TEST_F(AgreementTurnsTest, APatternFitsJobsHoweverManyATenantHas) {
   EXPECT_EQ(agreement_.Forget(forget).size(), kJobs);
   forget.set_pattern("run-1?");
   EXPECT_EQ(agreement_.Forget(forget).size(), 10U);
+}
+
+// More than whoever ends a scope answers by itself.
+TEST_F(AgreementTurnsTest, ManyRanksHearWhoIsMissingThoughTheStoreDoesNotAnswer) {
+  for (const char* job : {"1", "2", "3"}) Release("b", job);
+  absl::BlockingCounter told(kMany);
+  for (uint32_t rank = 0; rank < kMany; ++rank) {
+    Begin("b", "4", rank, kMany + 1, milliseconds(2000), [&told](const auto& answer) {
+      EXPECT_EQ(ReasonOf(answer.status()), "RANKS_MISSING");
+      told.DecrementCount();
+    });
+  }
+  told.Wait();
 }
 
 // It may have thousands, and takes a commit for each.

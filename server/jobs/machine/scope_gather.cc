@@ -17,6 +17,7 @@ namespace {
 // Of how many the plan is fetched before all ranks have come. Two graphs are enough to compare.
 constexpr size_t kFetchedSignatures = 2;
 constexpr std::chrono::milliseconds kGraceAtDeadline{20};
+constexpr std::chrono::milliseconds kGraceOfStore{100};
 
 // The graph itself is to blame, as it was sent; another sender may have a better one.
 bool IsFaultOfGraph(absl::string_view reason) {
@@ -185,13 +186,15 @@ void Scope::AtDeadline() {
   }
 }
 
-// They may have agreed at another server that has the store open.
+// They may have agreed at another server that has the store open. One that does not answer keeps
+// nobody from hearing who is missing.
 void Scope::RanksMissing() {
   if (pin_read_again_) {
     Fail(MissingError(*this), AgreementOutcome::kMissing, false);
     return;
   }
   pin_read_again_ = true;
+  ArmDeadlineAt(context_.now + kGraceOfStore);
   context_.Do(LoadPinAgain{id_, job_.name, name_});
 }
 
