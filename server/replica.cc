@@ -94,6 +94,7 @@ void Replica::Beat() {
   std::set<std::string> addresses;
   for (const ReplicaView& replica : members_.List()) addresses.insert(replica.id.address);
   peers_.KeepOnly(addresses);
+  leases_.GiveBackOwed();
   if (Now() - swept_ > kSweep) {
     swept_ = Now();
     leases_.Sweep(kJobRests);

@@ -222,11 +222,32 @@ void Leases::ReleaseNow(const LeaseName& name) {
   const std::optional<uint64_t> term = Drop(name);
   const absl::StatusOr<std::optional<std::string>> stands =
       term.has_value() ? Serialize(membership_.self(), *term) : OwnRecord(key);
+  if (!stands.ok()) Owe(name);
   if (!stands.ok() || !stands->has_value()) return;
   CrashPoint("lease: to be given back");
-  // What stays is swept.
-  store_.ReplaceRecord(Shelf::kReplicas, key, *stands, std::nullopt).IgnoreError();
+  const absl::Status gone = store_.ReplaceRecord(Shelf::kReplicas, key, *stands, std::nullopt);
   CrashPoint("lease: given back");
+  if (!gone.ok() && !absl::IsAborted(gone)) Owe(name);
+}
+
+void Leases::Owe(const LeaseName& name) {
+  const absl::MutexLock lock(&mutex_);
+  owed_.insert(name);
+}
+
+void Leases::GiveBackOwed() {
+  std::set<LeaseName> owed;
+  {
+    const absl::MutexLock lock(&mutex_);
+    owed.swap(owed_);
+  }
+  while (!owed.empty()) {
+    const LeaseName name = std::move(owed.extract(owed.begin()).value());
+    const absl::MutexLock busy(&writing_.Of(name.key));
+    if (TakenAs(name) == 0) ReleaseNow(name);
+    const absl::MutexLock lock(&mutex_);
+    if (owed_.contains(name)) owed_.merge(owed);  // the store is not back
+  }
 }
 
 // Nothing: there is none of this process.
@@ -239,10 +260,13 @@ absl::StatusOr<std::optional<std::string>> Leases::OwnRecord(const std::string& 
 }
 
 void Leases::ReleaseSoon(const LeaseName& name) {
-  releases_.TrySubmit([this, name, taken = TakenAs(name)] {
+  const bool submitted = releases_.TrySubmit([this, name, taken = TakenAs(name)] {
     const absl::MutexLock busy(&writing_.Of(name.key));
     if (TakenAs(name) == taken) ReleaseNow(name);
   });
+  if (submitted) return;
+  Drop(name);
+  Owe(name);
 }
 
 uint64_t Leases::TakenAs(const LeaseName& name) const {

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,9 @@ class Leases {
   void HandOver(LeaseOf of);
   // On another thread, soon, unless it is taken once more until then.
   void ReleaseSoon(const LeaseName& name);
+  // Blocks on the store. Gives back what it did not take when it was given back: others wait for
+  // whoever holds a plan's.
+  void GiveBackOwed();
   // Blocks on the store; one at a time. Gives back those of jobs that were not used for `idle`, and
   // takes away those of replicas that have ended, some at a time; none where others may have ended
   // this one.
@@ -105,7 +109,8 @@ class Leases {
   // Its term, if it was held.
   std::optional<uint64_t> Drop(const LeaseName& name);
   void Release(const LeaseName& name);
-  void ReleaseNow(const LeaseName& name);         // REQUIRES: its stripe
+  void ReleaseNow(const LeaseName& name);  // REQUIRES: its stripe
+  void Owe(const LeaseName& name);
   uint64_t TakenAs(const LeaseName& name) const;  // 0: it is not held
   absl::StatusOr<std::optional<std::string>> OwnRecord(const std::string& key);
   std::vector<LeaseName> HeldWhere(
@@ -120,6 +125,7 @@ class Leases {
   mutable absl::Mutex mutex_;
   std::map<LeaseName, Held> held_ ABSL_GUARDED_BY(mutex_);
   uint64_t takes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::set<LeaseName> owed_ ABSL_GUARDED_BY(mutex_);
   std::array<bool, kLeaseKinds> handed_over_ ABSL_GUARDED_BY(mutex_) = {};
   std::string swept_;    // Sweep() goes on from it; one at a time
   WorkerPool releases_;  // last: what it runs uses the rest

@@ -2,6 +2,7 @@
 // who holds what, and what happens when the store or a replica is away for a while.
 #include "tests/server/cluster_parts.h"
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -47,6 +48,24 @@ class LosesAnswers final : public ForwardingStore {
     return wrote.ok() && loses ? absl::UnavailableError("lost") : wrote;
   }
   bool loses = false;
+};
+
+// Takes no record away, as long as it is `away`.
+class AwayForErasures final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
+                             const std::optional<std::string>& before,
+                             const std::optional<absl::string_view>& after,
+                             const AuditLine* line) override {
+    if (away && !after.has_value()) {
+      ++refused;
+      return absl::UnavailableError("away");
+    }
+    return ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
+  }
+  std::atomic<bool> away = true;
+  std::atomic<int> refused = 0;
 };
 
 // Lets something happen once, before it writes over a record.
@@ -116,6 +135,50 @@ TEST_F(ClusterPartsTest, WhatIsTakenOnceMoreIsNotGivenBackForTheTimeBefore) {
   EXPECT_FALSE(b.Take(plan).mine);
   a.leases.ReleaseSoon(plan);
   until_gone(plan);
+}
+
+// As where a plan could not be saved: its lease cannot be given back either, and others wait for
+// who has it.
+TEST_F(ClusterPartsTest, WhatTheStoreDidNotTakeBackIsGivenBackWhenItIsBack) {
+  AwayForErasures store(*world_.store);
+  Replica a(world_, store, "a:1"), b(world_, "b:1");
+  a.Beat();
+  b.Beat();
+  const LeaseName plan = PlanLease("plan"), other = PlanLease("other");
+  for (const LeaseName& name : {plan, other}) {
+    a.Take(name);
+    a.leases.ReleaseSoon(name);
+  }
+  while (store.refused < 2) std::this_thread::sleep_for(milliseconds(1));
+  a.leases.GiveBackOwed();
+  EXPECT_EQ(store.refused, 3) << "one is enough to know";
+  EXPECT_FALSE(b.Take(plan).mine);
+  store.away = false;
+  a.Take(other);
+  a.leases.GiveBackOwed();
+  EXPECT_TRUE(b.Take(plan).mine);
+  EXPECT_FALSE(b.Take(other).mine) << "it is needed again";
+}
+
+TEST_F(ClusterPartsTest, WhatIsReleasedWhereTooMuchIsToBeReleasedDoesNotStayHeld) {
+  Interrupted store(*world_.store);
+  Replica a(world_, store, "a:1"), b(world_, "b:1");
+  a.Beat();
+  b.Beat();
+  const LeaseName first = PlanLease("first"), plan = PlanLease("plan");
+  for (const LeaseName& name : {first, plan}) a.Take(name);
+  absl::Notification is_busy, go_on;
+  store.before_it = [&] {
+    is_busy.Notify();
+    go_on.WaitForNotification();
+  };
+  a.leases.ReleaseSoon(first);
+  is_busy.WaitForNotification();
+  for (int i = 0; i <= 1 << 16; ++i) a.leases.ReleaseSoon(PlanLease("nobody's"));
+  a.leases.ReleaseSoon(plan);
+  go_on.Notify();
+  a.leases.GiveBackOwed();
+  EXPECT_TRUE(b.Take(plan).mine);
 }
 
 TEST_F(ClusterPartsTest, WhoMayTakeNothingIsToldWhoHasIt) {
