@@ -170,7 +170,7 @@ struct Server::Impl {
   std::string Degraded() const;
   void SetServing(bool serving);
   void BeginDrain();
-  void Stop(std::chrono::system_clock::time_point deadline);
+  void Stop(SteadyTime deadline);
   ServerState State() const;
   std::vector<v1::JobStatus> Jobs() const;
   AdminHooks Hooks();
@@ -377,11 +377,14 @@ void Server::Impl::BeginDrain() {
   }
 }
 
-void Server::Impl::Stop(std::chrono::system_clock::time_point deadline) {
+void Server::Impl::Stop(SteadyTime deadline) {
   if (stopped) return;
   stopped = true;
   draining = true;
-  if (grpc_server != nullptr) grpc_server->Shutdown(deadline);
+  // Who works for a call that gRPC has cancelled does not hear of it, and gRPC waits for him.
+  timers.Schedule(deadline, [this] { store->Hurry(); });
+  const auto left = deadline - std::chrono::steady_clock::now();
+  if (grpc_server != nullptr) grpc_server->Shutdown(std::chrono::system_clock::now() + left);
   TakeFromGrpc(&upload_streams);
   CrashPoint("drain: calls ended");
   store->Hurry();
@@ -485,7 +488,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   return server;
 }
 
-Server::~Server() { impl_->Stop(std::chrono::system_clock::now()); }
+Server::~Server() { impl_->Stop(std::chrono::steady_clock::now()); }
 
 const std::string& Server::address() const { return impl_->address; }
 const std::string& Server::http_address() const {
@@ -498,7 +501,7 @@ const prometheus::Registry& Server::registry() const { return impl_->registry; }
 void Server::BeginDrain() { impl_->BeginDrain(); }
 
 void Server::Shutdown() {
-  const auto deadline = std::chrono::system_clock::now() + impl_->options.drain;
+  const SteadyTime deadline = std::chrono::steady_clock::now() + impl_->options.drain;
   impl_->BeginDrain();
   std::this_thread::sleep_for(std::min(impl_->options.lame_duck, impl_->options.drain));
   impl_->Stop(deadline);

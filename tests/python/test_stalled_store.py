@@ -3,6 +3,7 @@ job meanwhile waits once at most for it, and a server that is told to end does n
 
 import concurrent.futures
 import os
+import pathlib
 import signal
 import subprocess
 import time
@@ -12,6 +13,7 @@ from live_postgres import Postgres, postgres
 from live_server import Server, request_for, without_graph
 from waiting import wait_for
 
+from bucketd import embedded
 from bucketd._wire.proto import planner_pb2
 
 ONE_WAIT = 10  # seconds: of a call of the store
@@ -36,8 +38,8 @@ def server(request, engine, tmp_path):
         yield made
 
 
-def psql(engine: Postgres, statement: str) -> str:
-    return subprocess.run(["psql", "-d", "postgres", "-Atqc", statement], env=engine.environment, check=True, capture_output=True, text=True).stdout.strip()
+def psql(engine: Postgres, statement: str, database: str = "postgres") -> str:
+    return subprocess.run(["psql", "-d", database, "-Atqc", statement], env=engine.environment, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def wait_for_standby(engine: Postgres, name: str) -> None:
@@ -100,3 +102,26 @@ def test_who_is_told_to_end_does_not_wait_for_it(engine, server):
         assert server.process.wait(60) == 0
         assert time.monotonic() - began < 6, "a second of draining, and what is given back at the end"
         concurrent.futures.wait(calls)
+
+
+def make_slow(engine: Postgres, server: Server, seconds: float) -> None:
+    """To take a record away, a lease or a pin."""
+    statements = (f"CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep({seconds}); RETURN OLD; END'",
+                  "CREATE TRIGGER slow BEFORE DELETE ON bucketd_record FOR EACH ROW EXECUTE FUNCTION slowly()")
+    for statement in statements:
+        psql(engine, statement, server.database)
+
+
+def test_who_is_told_to_end_does_not_go_on_with_a_release_that_is_slow(engine, server):
+    with concurrent.futures.ThreadPoolExecutor(30) as pool:
+        assert all(call.result().HasField("plan") for call in start_jobs(server, pool, jobs=20, cold=0))
+        make_slow(engine, server, 2)
+        bucketctl = pathlib.Path(embedded.find_binary()).with_name("bucketctl")
+        release = subprocess.Popen([bucketctl, "pin", "j*", "--release", "--all", "--server", server.address])
+        time.sleep(1)
+        assert release.poll() is None
+        began = time.monotonic()
+        os.kill(server.process.pid, signal.SIGTERM)
+        assert server.process.wait(60) == 0
+        assert time.monotonic() - began < 9, "a second of draining, and one for each thread that waits"
+        assert release.wait(30) != 0, "half of it is none"
