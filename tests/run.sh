@@ -55,7 +55,7 @@ python=build/venv/bin/python
 export BUCKETD_BIN="$PWD/build/bin" BUCKETD_BINARY="$PWD/build/bin/bucketd" OMP_NUM_THREADS=1 BUCKETD_FULL=$full
 
 part "Formatting, layers and locks"
-git ls-files '*.h' '*.cc' | xargs clang-format-14 --dry-run --Werror || die "run: git ls-files '*.h' '*.cc' | xargs clang-format-14 -i"
+git ls-files '*.h' '*.cc' '*.cu' | xargs clang-format-14 --dry-run --Werror || die "run: git ls-files '*.h' '*.cc' '*.cu' | xargs clang-format-14 -i"
 $python -m pytest -q tests/layering_test.py tests/deps_test.py
 $python tests/locks_test.py
 $python tests/spec_test.py

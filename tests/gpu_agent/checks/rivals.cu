@@ -1,7 +1,7 @@
 #include <cub/device/device_memcpy.cuh>
 
-#include "tests/gpu_agent/checks/rivals.h"
 #include "gpu_agent/pack/tile_copy.h"
+#include "tests/gpu_agent/checks/rivals.h"
 
 namespace bucketd::agent {
 namespace {
@@ -78,9 +78,7 @@ class BulkRing {
   __device__ void AwaitReads() const {
     asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
   }
-  __device__ void AwaitAll() const {
-    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-  }
+  __device__ void AwaitAll() const { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
  private:
   __device__ static uint32_t Address(const void* shared) {
@@ -151,7 +149,8 @@ cudaError_t LaunchWide(const Tile* tiles, uint32_t count, cudaStream_t stream) {
   error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, CopyWide, kWide, 0);
   if (error != cudaSuccess) return error;
   const uint32_t all = static_cast<uint32_t>(processors * each);
-  CopyWide<<<count < all ? count : all, kWide, 0, stream>>>(tiles, count);
+  const uint32_t grid = count < all ? count : all;
+  CopyWide<<<grid, kWide, 0, stream>>>(tiles, count);
   return cudaGetLastError();
 }
 
