@@ -65,10 +65,14 @@ absl::Status Staging::Copy(cudaStream_t stream, const void* from, void* to, size
   block->to = out ? to : nullptr;
   block->landing = bytes;
   if (!out) std::memcpy(block->memory, from, bytes);
-  RETURN_IF_ERROR(
-      CudaStatus(out ? cudaMemcpyAsync(block->memory, from, bytes, cudaMemcpyDeviceToHost, stream)
-                     : cudaMemcpyAsync(to, block->memory, bytes, cudaMemcpyHostToDevice, stream),
-                 absl::StrCat("a copy of ", bytes, " bytes")));
+  const cudaError_t copied =
+      out ? cudaMemcpyAsync(block->memory, from, bytes, cudaMemcpyDeviceToHost, stream)
+          : cudaMemcpyAsync(to, block->memory, bytes, cudaMemcpyHostToDevice, stream);
+  if (copied != cudaSuccess) {
+    block->busy.store(false, std::memory_order_release);
+    return CudaStatus(copied, absl::StrCat("a copy of ", bytes, " bytes"));
+  }
+  // Where this is refused nobody says when the copy has ended: the block is never another's.
   return CudaStatus(cudaLaunchHostFunc(stream, Land, block), "the end of a copy");
 }
 

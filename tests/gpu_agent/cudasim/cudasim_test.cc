@@ -122,6 +122,25 @@ TEST(CudasimTest, ATableThatNobodyOwnsOutlivesItsCopies) {
   }
 }
 
+// As of a stream that CUDA does not know: what nothing was copied through serves the next copy.
+TEST(CudasimTest, ACopyThatCudaRefusesLeavesItsPinnedMemoryToTheNext) {
+  sim::World world({.devices = 1});
+  CudaDevice device(0, "cuda:0 simulated", world.nccl_api());
+  const auto memory = *device.Allocate(64);
+  const auto stream = *device.NewStream("one");
+  int nobodys = 0;
+  const auto unknown = reinterpret_cast<cudaStream_t>(&nobodys);
+  std::vector<std::byte> bytes(64);
+  for (int k = 0; k < 3; ++k) {
+    CudaStream in(0, unknown, false), out(0, unknown, false);
+    EXPECT_FALSE(device.Copy(in, bytes.data(), memory->data(), 64).ok());
+    EXPECT_FALSE(device.Copy(out, memory->data(), bytes.data(), 64).ok());
+  }
+  EXPECT_TRUE(device.Copy(*stream, bytes.data(), memory->data(), 64).ok());
+  EXPECT_TRUE(stream->Record()->Wait(absl::InfiniteFuture()).ok());
+  EXPECT_EQ(world.allocations(), 2u);
+}
+
 TEST(CudasimTest, ARankOpensAContextOnItsOwnGpuOnly) {
   sim::World world({.devices = 3});
   {
