@@ -44,7 +44,6 @@ std::unique_ptr<Reporting> MakeReporting(const Program& program,
   RingPlan plan;
   plan.plan = FirstEight(options.plan);
   plan.part = static_cast<uint8_t>(prediction.part);
-  plan.predicted_ps = prediction.total_ps;
   plan.predicted_exposed_ps = prediction.exposed_ps;
   plan.predicted_peak_bytes = prediction.peak_bytes;
   std::vector<RingLink> links;

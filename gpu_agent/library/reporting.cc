@@ -18,14 +18,12 @@ uint32_t Nanoseconds(int64_t picoseconds) { return Short(picoseconds / 1000); }
 Reporting::Reporting(RingWriter& ring, const Program& program, RingPlan plan,
                      const std::vector<RingLink>& links, const std::vector<int64_t>& predicted_ps)
     : ring_(ring), plan_(plan.plan), arena_bytes_(program.memory_bytes) {
-  plan.buckets = static_cast<uint32_t>(program.plan.buckets.size());
   plan.arena_bytes = arena_bytes_;
   for (size_t k = 0; k < program.plan.buckets.size(); ++k) {
     const BucketSpec& spec = program.plan.buckets[k];
     RunRecord& record = next_.emplace_back();
     record.plan = plan.plan;
     record.bytes = FullBytes(spec);
-    record.arena_bytes = arena_bytes_;
     record.predicted_ns = Nanoseconds(predicted_ps[k]);
     record.bucket = static_cast<uint16_t>(k);
     record.kind = static_cast<uint8_t>(spec.kind);

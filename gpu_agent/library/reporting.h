@@ -13,7 +13,7 @@ namespace bucketd::agent {
 // Not thread-safe, but for Took. The process's ring outlives it.
 class Reporting {
  public:
-  // `plan` but for its arena and number of buckets; `links` and `predicted_ps` one a bucket.
+  // `plan` but for its arena; `links` and `predicted_ps` one a bucket.
   Reporting(RingWriter& ring, const Program& program, RingPlan plan,
             const std::vector<RingLink>& links, const std::vector<int64_t>& predicted_ps);
   ~Reporting() { ring_.EndPlan(plan_, arena_bytes_); }

@@ -45,7 +45,7 @@ bool Sensible(const RingLink& link) {
 }
 
 bool Sensible(const RingPlan& plan) {
-  return Within(plan.predicted_ps, kMostPs) && Within(plan.predicted_exposed_ps, kMostPs) &&
+  return Within(plan.predicted_exposed_ps, kMostPs) &&
          Within(plan.predicted_peak_bytes, kMostBytes) && Within(plan.arena_bytes, kMostBytes) &&
          plan.part <= static_cast<uint8_t>(GraphPart::kJoint);
 }
@@ -63,8 +63,10 @@ absl::StatusOr<RingReader> RingReader::Open(Fd memory) {
   if (fstat(memory.get(), &found) != 0 || !ReadAt(memory, &header, sizeof(header), 0)) {
     return NoRing("no header");
   }
-  if (header.magic != kRingMagic || header.version != kRingVersion) {
-    return NoRing(absl::StrCat("no ring of version ", kRingVersion));
+  if (header.magic != kRingMagic) return NoRing("no ring");
+  if (header.version != kRingVersion) {
+    return NoRing(absl::StrCat("a ring of version ", header.version, ", this agent reads version ",
+                               kRingVersion, ": install both anew, together"));
   }
   const uint32_t records = header.records;
   if (records == 0 || records > kMostRingRecords || (records & (records - 1)) != 0 ||
@@ -118,8 +120,8 @@ bool RingReader::Sensible(const RunRecord& record) const {
   const bool known = kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter ||
                      kind == CollectiveKind::kAllReduce;
   return known && ItemSize(static_cast<DType>(record.dtype)) > 0 && record.bytes > 0 &&
-         record.bytes <= kMostBytes && Within(record.arena_bytes, kMostBytes) &&
-         Within(record.peak_bytes, kMostBytes) && record.packed <= 1 && record.launches >= 1 &&
+         record.bytes <= kMostBytes && Within(record.peak_bytes, kMostBytes) &&
+         record.packed <= 1 && record.launches >= 1 &&
          (record.link == kNoLink || record.link < links_.size());
 }
 

@@ -1,5 +1,5 @@
 // The bytes that a trainer's process and its node's agent share: a page that says what is there,
-// then records. Version 2 of a format: fields keep their place and meaning; what is added comes
+// then records. Version 3 of a format: fields keep their place and meaning; what is added comes
 // with a new version, and an agent reads no version but its own.
 //
 // One process writes `head`, records and tables, one reads and writes `tail`. A record counts once
@@ -15,7 +15,7 @@
 namespace bucketd::agent {
 
 inline constexpr std::array<char, 8> kRingMagic = {'b', 'k', 't', 'r', 'i', 'n', 'g', '\0'};
-inline constexpr uint32_t kRingVersion = 2;
+inline constexpr uint32_t kRingVersion = 3;
 inline constexpr uint32_t kRingLinks = 16;
 inline constexpr uint32_t kRingPlans = 30;
 inline constexpr uint8_t kNoLink = 255;
@@ -33,11 +33,10 @@ enum class GraphPart : uint8_t { kOther = 0, kForward, kBackward, kJoint };
 
 // One run of one bucket on one rank, that came to its end. Durations end at 4.29 s.
 struct RunRecord {
-  uint64_t plan = 0;        // first eight bytes of the plan's SHA-256, or one of those above
-  int64_t bytes = 0;        // full message, as Bucket.bytes
-  int64_t arena_bytes = 0;  // memory of this plan's buckets
-  int64_t peak_bytes =
-      0;  // most memory of the plan's runs so far, as predicted_peak_bytes; 0: not seen
+  uint64_t plan = 0;  // first eight bytes of the plan's SHA-256, or one of those above
+  int64_t bytes = 0;  // full message, as Bucket.bytes
+  // Most memory of the plan's runs so far, as predicted_peak_bytes; 0: not seen.
+  int64_t peak_bytes = 0;
   uint32_t pack_ns = 0;       // copy-in
   uint32_t wire_ns = 0;       // the collective, slower peers included
   uint32_t unpack_ns = 0;     // copy-out
@@ -51,7 +50,7 @@ struct RunRecord {
   uint8_t packed = 0;     // 1: one flat buffer
   uint8_t link = 0;       // index into RingHeader::links, or kNoLink
 };
-static_assert(sizeof(RunRecord) == 64);
+static_assert(sizeof(RunRecord) == 56);
 
 // A process group, and the wires below it.
 struct RingLink {
@@ -63,18 +62,16 @@ struct RingLink {
 };
 static_assert(sizeof(RingLink) == 64);
 
-// A plan that the process runs: what it was predicted to take, a run.
+// A plan that the process runs: what a run was predicted to take.
 struct RingPlan {
   uint64_t plan = 0;
-  int64_t predicted_ps = 0;
   int64_t predicted_exposed_ps = 0;
   int64_t predicted_peak_bytes = 0;
   int64_t arena_bytes = 0;  // of the executors that are open with it
-  uint32_t buckets = 0;
-  uint8_t part = 0;  // GraphPart
-  std::array<uint8_t, 19> reserved{};
+  uint8_t part = 0;         // GraphPart
+  std::array<uint8_t, 7> reserved{};
 };
-static_assert(sizeof(RingPlan) == 64);
+static_assert(sizeof(RingPlan) == 40);
 
 // What is written often has a cache line of its own.
 struct RingHeader {
@@ -91,7 +88,7 @@ struct RingHeader {
   uint64_t tail_line[7] = {};
   std::array<RingLink, kRingLinks> links{};
   std::array<RingPlan, kRingPlans> plans{};
-  std::array<uint8_t, 4096 - 192 - 64 * (kRingLinks + kRingPlans)> reserved{};
+  std::array<uint8_t, 4096 - 192 - 64 * kRingLinks - 40 * kRingPlans> reserved{};
 };
 static_assert(sizeof(RingHeader) == 4096);
 static_assert(offsetof(RingHeader, head) == 64 && offsetof(RingHeader, tail) == 128);

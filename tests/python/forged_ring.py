@@ -5,7 +5,7 @@ import os
 import socket
 import struct
 
-_HEADER, _RECORD, _VERSION = 4096, 64, 2
+_HEADER, _RECORD, _VERSION = 4096, 56, 3
 _ADD_SEALS, _NEITHER_SHRINKS_NOR_GROWS = 1033, 0x2 | 0x4
 KINDS = {"all_gather": 1, "reduce_scatter": 2, "all_reduce": 3}
 BF16 = 8
@@ -22,7 +22,7 @@ class ForgedRing:
         self.put(0, struct.pack("<8sII48s", b"bktring", _VERSION, records, job.encode()))
         self.put(80, struct.pack("<II", 1, 1))
         self.put(192, struct.pack("<40sQII", b"", 1, 2, 2))
-        self.put(192 + 16 * 64, struct.pack("<QqqqqIB", plan, 10**9, 2 * 10**8, 1 << 30, 1 << 20, 2, part))
+        self.put(192 + 16 * 64, struct.pack("<QqqqB", plan, 2 * 10**8, 1 << 30, 1 << 20, part))
         self.connection = socket.socket(socket.AF_UNIX)
         self.connection.connect(path)
         socket.send_fds(self.connection, [bytes([_VERSION])], [self.memory])
@@ -33,7 +33,7 @@ class ForgedRing:
     def ran(self, step: int, bucket: int = 0, kind: str = "all_gather", size: int = 1 << 20, wire_ns: int = 100_000,
             predicted_ns: int = 80_000, exposed_ns: int = 20_000, peak: int = 1 << 29, plan: int | None = None) -> None:
         """One run of a bucket, or of a collective that no bucket is of."""
-        record = struct.pack("<QqqqIIIIIIHHBBBB", self.plan if plan is None else plan, size, 1 << 20, peak, 3000, wire_ns, 2000, exposed_ns, predicted_ns, step, bucket, 1,
+        record = struct.pack("<QqqIIIIIIHHBBBB", self.plan if plan is None else plan, size, peak, 3000, wire_ns, 2000, exposed_ns, predicted_ns, step, bucket, 1,
                              KINDS.get(kind, 0), BF16, 1, 0)
         self.put(_HEADER + self.head % self.records * _RECORD, record)
         self.count(self.head + 1)
@@ -46,7 +46,7 @@ class ForgedRing:
         self.put(72, struct.pack("<Q", count))
 
     def arena(self, size: int) -> None:
-        self.put(192 + 16 * 64 + 32, struct.pack("<q", size))
+        self.put(192 + 16 * 64 + 24, struct.pack("<q", size))
 
     def close(self) -> None:
         self.connection.close()
