@@ -150,8 +150,8 @@ absl::Status Wait(bucket_executor& executor, int64_t ticket, absl::Duration pati
   const std::lock_guard<std::mutex> lock(executor.mutex);
   Run& run = executor.runs[ticket];
   run.exposed += absl::FromChrono(exposed);
-  if (waited.ok() && times.ok()) {
-    executor.Ran(run.bucket, *times, absl::ToInt64Nanoseconds(run.exposed));
+  if (waited.ok() && times.ok() && executor.reporting != nullptr) {
+    executor.reporting->Ran(run.bucket, *times, absl::ToInt64Nanoseconds(run.exposed));
   }
   if (!absl::IsDeadlineExceeded(waited) && !run.captured) executor.runs.erase(ticket);
   return waited;
@@ -230,17 +230,6 @@ int32_t bucket_executor_health(bucket_executor* executor, char** error) {
   absl::Status found = executor->maker.Check();
   if (found.ok()) found = executor->executor->Check();
   return bucketd::agent::Said(found, error);
-}
-
-int32_t bucket_executor_times(bucket_executor* executor, int32_t bucket, int64_t times_ps[3]) {
-  if (!executor->maker.here()) return 0;
-  const std::lock_guard<std::mutex> lock(executor->mutex);
-  const auto found = executor->times.find(bucket);
-  if (found == executor->times.end()) return 0;
-  times_ps[0] = found->second.pack.duration_ps();
-  times_ps[1] = found->second.wire.duration_ps();
-  times_ps[2] = found->second.unpack.duration_ps();
-  return 1;
 }
 
 void bucket_executor_abort(bucket_executor* executor, const char* why) {

@@ -42,7 +42,7 @@
  * and a later replay reads what was freed). Else close is 0, at its limit, and all that
  * graphs use is left to the process. Their communicators are aborted then: what a replay under way
  * or a later one writes is undefined, but it reads and writes nothing that was freed as long as
- * tensors and arena stay. Replays have no times and no records; an abort ends those under way, as
+ * tensors and arena stay. Replays have no records; an abort ends those under way, as
  * the error of a peer does, but nobody sees one that hangs. NCCL's documentation says that CUDA has
  * been seen to deadlock where one thread launches graphs of several communicators, which those of
  * several channels are.
@@ -58,7 +58,7 @@ extern "C" {
 
 #define BUCKET_API __attribute__((visibility("default")))
 
-#define BUCKET_EXECUTOR_ABI 6
+#define BUCKET_EXECUTOR_ABI 7
 BUCKET_API int32_t bucket_executor_abi(void);
 
 typedef struct bucket_executor bucket_executor;
@@ -160,10 +160,6 @@ BUCKET_API int32_t bucket_executor_wait(bucket_executor* executor, int64_t ticke
 /* 1, or the error that has ended the executor. Where the host has waited for all that came onto the
  * streams up to their joins, before a checkpoint for instance, 1 means that all of it is right. */
 BUCKET_API int32_t bucket_executor_health(bucket_executor* executor, char** error);
-/* Of the last run of a bucket that was waited for, or joined and seen to be done: copy-in, wire,
- * copy-out, in picoseconds. 0: none yet. */
-BUCKET_API int32_t bucket_executor_times(bucket_executor* executor, int32_t bucket,
-                                         int64_t times_ps[3]);
 BUCKET_API void bucket_executor_abort(bucket_executor* executor, const char* why);
 
 /* What NCCL executors on GPUs use in this process: "NCCL 2.27.3 (libnccl.so.2)", a text that the
@@ -186,7 +182,7 @@ BUCKET_API uint64_t bucket_telemetry_dropped(const bucket_telemetry* telemetry);
 /* What the plan says that a run takes. */
 typedef struct {
   int32_t part; /* GraphPart */
-  int64_t total_ps, exposed_ps, peak_bytes;
+  int64_t exposed_ps, peak_bytes;
   const int64_t* wire_ps; /* of each bucket */
 } bucket_prediction;
 /* From then on each bucket that was waited for, or joined, is a record. Before the first start.

@@ -5,7 +5,6 @@
 #include <iterator>
 #include <utility>
 
-using bucketd::agent::BucketTimes;
 using bucketd::agent::Joined;
 
 namespace {
@@ -29,11 +28,6 @@ absl::Status bucketd::agent::Maker::Check() const {
 }
 
 bucket_executor::~bucket_executor() { StopNoting(); }
-
-void bucket_executor::Ran(int32_t bucket, const BucketTimes& took, int64_t exposed_ns) {
-  times[bucket] = took;
-  if (reporting != nullptr) reporting->Ran(bucket, took, exposed_ns);
-}
 
 void bucket_executor::NoteWhenDone(Joined run) {
   const std::lock_guard lock(mutex);
@@ -77,10 +71,11 @@ void bucket_executor::Note() {
 
 bool bucket_executor::NoteIfDone(const Joined& run) {
   if (!executor->done(run.ticket) || (run.left != nullptr && !run.left->done())) return false;
+  if (reporting == nullptr) return true;
   const auto took = executor->Times(run.ticket);
   const int64_t exposed_ns = Between(run) / 1000;
   if (!took.ok() || !executor->health().ok()) return true;
   const std::lock_guard lock(mutex);
-  Ran(run.bucket, *took, exposed_ns);
+  reporting->Ran(run.bucket, *took, exposed_ns);
   return true;
 }

@@ -62,10 +62,9 @@ struct bucket_telemetry {
 
 struct bucket_executor {
   ~bucket_executor();
-  // What a run took is kept, and reported.
-  void Ran(int32_t bucket, const bucketd::agent::BucketTimes& took, int64_t exposed_ns);
-  // Of joined runs, once they are done, on a thread that only looks. The newest are lost where too
-  // many are under way, and so are those that nobody has seen done when the thread stops.
+  // Of joined runs, once they are done, on a thread that only looks: the trainer's then know it,
+  // and their events serve the next runs. They are reported; the newest are lost where too many are
+  // under way, and so are those that nobody has seen done when the thread stops.
   void NoteWhenDone(bucketd::agent::Joined run);
   void StopNoting();
 
@@ -76,8 +75,7 @@ struct bucket_executor {
   std::unique_ptr<bucketd::agent::Executor> executor;
   std::mutex mutex;
   int64_t last_ticket = 0;
-  std::map<int64_t, bucketd::agent::Run> runs;  // by ticket
-  std::map<int32_t, bucketd::agent::BucketTimes> times;
+  std::map<int64_t, bucketd::agent::Run> runs;           // by ticket
   std::unique_ptr<bucketd::agent::Reporting> reporting;  // null: to nobody
 
  private:

@@ -135,7 +135,7 @@ class Trainer {
   // Its buckets are records from now on. Before the first start.
   void Report(bucket_telemetry& telemetry) {
     const std::vector<int64_t> wires(buckets_.size());
-    const bucket_prediction prediction{0, 0, 0, 0, wires.data()};
+    const bucket_prediction prediction{0, 0, 0, wires.data()};
     bucket_executor_report(executor_, &options_, &telemetry, &prediction);
   }
   // Its own streams, before what they use is freed.

@@ -29,7 +29,7 @@ def graph_and_plan(ranks: int, group: str = "", lanes: int = 1):
                                      start_ps=0, end_ps=0)
                for k, (packed, of) in enumerate(members)]
     order = [Step(kind, k) for kind in (StepKind.START, StepKind.WAIT) for k in range(len(buckets))]
-    prediction = types.SimpleNamespace(total_ps=0, exposed_ps=0, peak_bytes=0)
+    prediction = types.SimpleNamespace(exposed_ps=0, peak_bytes=0)
     plan = types.SimpleNamespace(data=b"a plan of the tests", backend="nccl", buckets=buckets, order=order, prediction=prediction)
     return Graph("buckets", nodes, [Group("dp", lane, ranks, group, tuple(range(ranks))) for lane in range(lanes)]), plan
 

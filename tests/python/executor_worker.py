@@ -77,7 +77,7 @@ def bits(mesh, out: pathlib.Path) -> None:
         result = trained(name, mesh, backend).result()
         found[name] = {"weights": result.weights, "gradients": result.gradients, "losses": result.losses}
     for name in ("executor", "mixed"):
-        found[name]["runs"] = [(bucket.kind, each.runner.times(k)) for each in graphs[name] for k, bucket in enumerate(each.plan.buckets)]
+        found[name]["runs"] = [(bucket.kind, k in each.runner._begun) for each in graphs[name] for k, bucket in enumerate(each.plan.buckets)]
     found["torch.distributed"]["runners"] = [each.runner is None for each in graphs["torch.distributed"]]
     found["mixed"].update(refused=[text for each in graphs["mixed"] for text in each.runner.refused.values()],
                           takes=[each.runner.takes_text for each in graphs["mixed"]], counted=degraded.counters()["refused_buckets"])

@@ -132,7 +132,7 @@ def main() -> None:
                 backend = bucketd.backend(mode="greedy", memory_limit="9x", compiler=compiler, on_plan=graphs.append, **ours)
                 found[name][compiler] = run(case, group, backend)
                 found[name][f"{compiler} buckets"] = [
-                    [len(bucket.members) for k, bucket in enumerate(each.plan.buckets) if each.runner.times(k)] for each in graphs]
+                    [len(bucket.members) for k, bucket in enumerate(each.plan.buckets) if k in each.runner._begun] for each in graphs]
         for compiler, unplanned in (("aot_eager", "aot_eager_default_partitioner"), ("inductor", "inductor")):
             found[f"trained {compiler}"] = [trained(mesh, lambda model, unplanned=unplanned: unplanned), trained(
                 mesh, lambda model, compiler=compiler: bucketd.backend(model=model, compiler=compiler, **ours))]

@@ -9,7 +9,7 @@ import os
 from . import native
 from .errors import ExecutorError
 
-ABI = 6
+ABI = 7
 _TEXT = ctypes.POINTER(ctypes.c_char)
 
 
@@ -38,7 +38,7 @@ class Options(ctypes.Structure):
 
 
 class Prediction(ctypes.Structure):
-    _fields_ = [("part", ctypes.c_int32), ("total_ps", ctypes.c_int64), ("exposed_ps", ctypes.c_int64), ("peak_bytes", ctypes.c_int64),
+    _fields_ = [("part", ctypes.c_int32), ("exposed_ps", ctypes.c_int64), ("peak_bytes", ctypes.c_int64),
                 ("wire_ps", ctypes.POINTER(ctypes.c_int64))]
 
 
@@ -73,7 +73,6 @@ def load() -> ctypes.CDLL:
     library.bucket_executor_start.restype = ctypes.c_int64
     library.bucket_executor_join.argtypes = [handle, ctypes.c_int64, ctypes.c_void_p, error]
     library.bucket_executor_wait.argtypes = [handle, ctypes.c_int64, ctypes.c_double, error]
-    library.bucket_executor_times.argtypes = [handle, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64)]
     library.bucket_executor_nccl.argtypes = []
     library.bucket_executor_nccl.restype = _TEXT
     library.bucket_telemetry_open.argtypes = [ctypes.c_char_p, ctypes.c_char_p, error]

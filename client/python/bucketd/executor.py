@@ -135,13 +135,6 @@ class Runner:
                 if "DEADLINE_EXCEEDED" not in str(error) or time.monotonic() - now < patience or time.monotonic() >= until:
                     raise
 
-    def times(self, bucket: int) -> tuple[int, int, int] | None:
-        """Picoseconds of copy-in, wire and copy-out of the bucket's last run; None before that, and of buckets that are not ours."""
-        found = (ctypes.c_int64 * 3)()
-        if bucket not in self.ours or not library.load().bucket_executor_times(self._handle, self.ours[bucket], found):
-            return None
-        return tuple(found)
-
     def check(self) -> None:
         """ExecutorError where what has been waited for is not right. The host waits for all that this rank has launched."""
         if self._handle is not None:

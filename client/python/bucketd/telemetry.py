@@ -47,7 +47,7 @@ class Telemetry:
         """From then on, of every bucket of `executor`, a handle of the library that was opened with `options` for these of the plan."""
         wires = [plan.buckets[k].end_ps - plan.buckets[k].start_ps for k in buckets]
         said = library.Prediction(
-            part=_PARTS.get(part, 0), total_ps=plan.prediction.total_ps, exposed_ps=plan.prediction.exposed_ps,
+            part=_PARTS.get(part, 0), exposed_ps=plan.prediction.exposed_ps,
             peak_bytes=plan.prediction.peak_bytes, wire_ps=(ctypes.c_int64 * len(wires))(*wires))
         if not library.load().bucket_executor_report(executor, ctypes.byref(options), self._handle, ctypes.byref(said)) and not self._full:
             self._full = True
