@@ -243,9 +243,10 @@ absl::Status CudaEvent::status() const {
 
 absl::Status CudaEvent::Wait(absl::Time deadline) const {
   // Querying, since a wait inside of CUDA knows neither deadlines nor NCCL's errors.
-  const bool reached = AskUntil(SteadyAt(deadline), absl::Microseconds(200), [this] {
+  const SteadyTime begin = SteadyNow();
+  const bool reached = AskUntil(SteadyAt(deadline), absl::Microseconds(200), [&] {
     if (done()) return true;
-    for (const auto& watched : watched_) watched->Poll().IgnoreError();
+    for (const auto& watched : watched_) watched->Poll(begin).IgnoreError();
     return false;
   });
   if (reached) return status();

@@ -14,6 +14,7 @@
 
 #include "gpu_agent/cuda/nccl_api.h"
 #include "gpu_agent/cuda/staging.h"
+#include "gpu_agent/device/steady.h"
 #include "gpu_agent/device/stream.h"
 
 namespace bucketd::agent {
@@ -57,8 +58,9 @@ class Watched {
  public:
   virtual ~Watched() = default;
   virtual absl::Status status() const = 0;  // the first error so far; never blocks
-  // Looks for errors. What fails ends its work on the stream, so that events are reached.
-  virtual absl::Status Poll() = 0;
+  // Looks for errors. What fails ends its work on the stream, so that events are reached. Somebody
+  // waits for that work `since` then, which may be too long.
+  virtual absl::Status Poll(SteadyTime since) = 0;
 };
 using WatchedList = std::vector<std::shared_ptr<Watched>>;
 

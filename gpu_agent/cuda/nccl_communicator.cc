@@ -145,16 +145,18 @@ absl::StatusOr<NcclCall> InNcclTerms(const Collective& collective, int version) 
 // The communicator proper. Its lock is never held while one polls, nor while NCCL ends it.
 class NcclCommunicator::State final : public Watched {
  public:
-  State(std::shared_ptr<const NcclApi> api, int device, absl::string_view name)
-      : handle_(new NcclHandle{std::move(api), device, absl::StrCat(kOwnCommunicators, name)}),
-        api_(handle_->api) {}
+  State(std::shared_ptr<const NcclApi> api, int device, const NcclOptions& options)
+      : handle_(
+            new NcclHandle{std::move(api), device, absl::StrCat(kOwnCommunicators, options.name)}),
+        api_(handle_->api),
+        timeout_(options.timeout) {}
   ~State() override { Abort(absl::AbortedError("the communicator was destroyed")); }
 
   const NcclApi& api() const { return *api_; }
   std::shared_ptr<const NcclApi> shared_api() const { return api_; }
   const std::shared_ptr<NcclHandle>& handle() const { return handle_; }
   absl::Status status() const override { return health_.status(); }
-  absl::Status Poll() override;
+  absl::Status Poll(SteadyTime since) override;
   // Runs a call of NCCL's on the communicator, then polls until it is through or the deadline. Any
   // error is the end of the communicator.
   absl::Status Run(absl::string_view what, SteadyTime deadline,
@@ -179,6 +181,7 @@ class NcclCommunicator::State final : public Watched {
 
   const std::shared_ptr<NcclHandle> handle_;
   const std::shared_ptr<const NcclApi> api_;
+  const absl::Duration timeout_;
   Health health_;
   std::mutex mutex_;
   std::shared_future<ncclResult_t> ended_;  // where it was begun: nobody calls with it any more
@@ -204,11 +207,13 @@ ncclResult_t NcclCommunicator::State::Result(ncclResult_t of_call) {
   return Is(asked, ncclSuccess) ? state : asked;
 }
 
-absl::Status NcclCommunicator::State::Poll() {
+absl::Status NcclCommunicator::State::Poll(SteadyTime since) {
   RETURN_IF_ERROR(health_.status());
   const ncclResult_t result = Result(ncclSuccess);
-  if (Is(result, ncclSuccess) || Is(result, ncclInProgress)) return health_.status();
-  return Fail("a collective", result);
+  if (!Is(result, ncclSuccess) && !Is(result, ncclInProgress)) return Fail("a collective", result);
+  // That a peer on this node was killed is no error of NCCL's: its kernels wait for good.
+  if (absl::FromChrono(SteadyNow() - since) > timeout_) return Said("a collective", ncclInProgress);
+  return health_.status();
 }
 
 absl::Status NcclCommunicator::State::Run(absl::string_view what, SteadyTime deadline,
@@ -321,8 +326,8 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Split(
         absl::StrCat("the plan is of ", options.size, " ranks, the trainer's communicator of ",
                      parents, "; plan anew for the ranks that there are"));
   }
-  std::unique_ptr<NcclCommunicator> child(new NcclCommunicator(
-      std::make_shared<State>(api, device.index(), options.name), device, options));
+  std::unique_ptr<NcclCommunicator> child(
+      new NcclCommunicator(std::make_shared<State>(api, device.index(), options), device, options));
   State& state = *child->state_;
   const SteadyTime deadline = SteadyIn(options.timeout);
   RETURN_IF_ERROR(
@@ -361,7 +366,7 @@ absl::StatusOr<std::shared_ptr<NcclCommunicator::State>> NcclCommunicator::Start
   std::memcpy(of_all.internal, id.data(), sizeof(of_all.internal));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  auto state = std::make_shared<State>(api, device.index(), options.name);
+  auto state = std::make_shared<State>(api, device.index(), options);
   if (api->version >= 22700) config.commName = state->handle()->name.c_str();
   const absl::Status started = state->Run("starting", deadline, [&](ncclComm_t& comm) {
     return api->CommInitRankConfig(&comm, options.size, of_all, options.rank, &config);
@@ -467,7 +472,7 @@ std::string NcclCommunicator::ToString() const {
                       device_.name());
 }
 
-absl::Status NcclCommunicator::health() const { return state()->Poll(); }
+absl::Status NcclCommunicator::health() const { return state()->Poll(SteadyNow()); }
 
 void NcclCommunicator::Abort(const std::string& why) {
   std::shared_ptr<State> ended;

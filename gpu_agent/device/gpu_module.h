@@ -23,7 +23,8 @@ struct NcclOptions {
   int rank = 0;
   int size = 1;
   std::string name;  // what NCCL's own logs call the group
-  // How long the start, and each launch until it is enqueued, may take.
+  // How long the start, and each launch until it is enqueued, may take, and how long somebody waits
+  // for what was launched.
   absl::Duration timeout = absl::Seconds(30);
   std::shared_ptr<Communicator> host;  // of the same ranks, over which they agree on plans
   // Somebody else's communicator of this process (an ncclComm_t) over the same ranks in the same

@@ -1,7 +1,9 @@
 // Calibration on simulated GPUs.
 #include "gpu_agent/run/sweep.h"
 
+#include <future>
 #include <memory>
+#include <vector>
 
 #include "gmock/gmock.h"
 
@@ -35,6 +37,33 @@ TEST(SweepTest, TheHostsLaunchIsNotInACollectivesTime) {
   world.Drain();
   EXPECT_THAT(world.findings(), IsEmpty());
   EXPECT_EQ(world.allocations(), 0u);
+}
+
+// As one that is killed on the same node: NCCL's kernel waits for its flags, and NCCL says nothing.
+TEST(SweepTest, APeerThatIsNotHeardOfAnyMoreEndsAWaitAtTheTimeout) {
+  constexpr int kPeers = 2;
+  sim::World world({.devices = kPeers});
+  Meeting meeting(world, kPeers, 1);
+  std::promise<void> over;
+  OnRanks(kPeers, [&](int rank) {
+    CudaDevice device(rank, "cuda simulated", world.nccl_api());
+    const auto memory = *device.Allocate(4096);
+    const auto stream = *device.NewStream("one");
+    const auto communicator = *meeting.Join(device, rank, 0, absl::Seconds(1));
+    std::vector<int64_t> values = {rank};
+    const auto reduce = [&] {
+      return ReduceOverRanks(device, *communicator, *stream, memory->data(), ReduceOp::kMax,
+                             values);
+    };
+    EXPECT_EQ(reduce(), absl::OkStatus());
+    EXPECT_EQ(values[0], 1);
+    if (rank == 1) return over.get_future().wait();
+    const absl::Status alone = reduce();
+    EXPECT_EQ(alone.code(), absl::StatusCode::kDeadlineExceeded) << alone;
+    EXPECT_EQ(communicator->health(), alone);
+    over.set_value();
+  });
+  EXPECT_THAT(world.findings(), IsEmpty());
 }
 
 }  // namespace
