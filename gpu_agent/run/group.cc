@@ -151,14 +151,10 @@ void Group::Watch() {
   }
 }
 
-// Whoever ends the group aborts the communicator, so that this hears of either.
+// Whoever ends the group aborts the ring, so that this hears of either. NCCL's ranks have theirs.
 absl::Status Group::WaitUntil(absl::Time time) {
-  auto* ring = dynamic_cast<RingCommunicator*>(communicator_.get());
-  if (ring == nullptr) {
-    PauseUntil(time);
-    return fate();
-  }
-  const absl::Status status = ring->WatchNeighbours(time);
+  auto& ring = dynamic_cast<RingCommunicator&>(communicator_->host());
+  const absl::Status status = ring.WatchNeighbours(time);
   if (absl::IsUnavailable(status)) PauseUntil(absl::Now() + kNotice);
   return fate().ok() ? status : fate();
 }
@@ -180,7 +176,9 @@ bool Group::Over(const std::string& why) {
     fate_ = absl::AbortedError(absl::StrCat("epoch ", epoch_, " is over: ", why));
   }
   changed_.notify_all();
-  communicator_->Abort(fate().ToString(absl::StatusToStringMode::kWithNoExtraData));
+  const std::string text = fate().ToString(absl::StatusToStringMode::kWithNoExtraData);
+  communicator_->Abort(text);
+  communicator_->host().Abort(text);
   return true;
 }
 

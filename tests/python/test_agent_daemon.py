@@ -227,8 +227,10 @@ def test_rank_0_reports_to_the_planner(bucketd, tmp_path):
         assert all(kind in text for kind in ("ALL_GATHER", "REDUCE_SCATTER", "ALL_REDUCE", '"link_class": "socket"')), text
 
 
-def test_a_killed_agent_ends_the_epoch_at_once_and_its_return_begins_the_next(bucketd, tmp_path):
-    with agents(tmp_path, bucketd.address, 3, probe_every="1h") as group:  # no probe will find out
+@pytest.mark.parametrize("flags", [(), NCCL_ALWAYS], ids=["ring", "nccl"])
+def test_a_killed_agent_ends_the_epoch_at_once_and_its_return_begins_the_next(bucketd, tmp_path, monkeypatch, flags):
+    monkeypatch.setenv("BUCKETD_CUDA_MODULE", str(BINARY.parents[1] / "tests" / "libfake_gpus.so"))
+    with agents(tmp_path, bucketd.address, 3, *flags, probe_every="1h") as group:  # no probe will find out
         first = group[0].epoch()
         group[2].end(signal.SIGKILL)
         for one in group[:2]:
@@ -239,7 +241,7 @@ def test_a_killed_agent_ends_the_epoch_at_once_and_its_return_begins_the_next(bu
             assert one.page("/livez").startswith("ok")
             why = r"not ready: (waits for the others|pauses before the next rendezvous)\n.*rank 2\b.*\n$"
             wait_for(lambda: re.match(why, one.page("/readyz")), "the reason")
-        group[2] = Agent(tmp_path, bucketd.address, 2, 3, probe_every="1h")
+        group[2] = Agent(tmp_path, bucketd.address, 2, 3, *flags, probe_every="1h")
         for one in group:
             one.wait_until_ready()
         epochs = {one.epoch() for one in group}
