@@ -49,11 +49,14 @@ absl::StatusOr<std::unique_ptr<RingWriter>> RingWriter::Create(absl::string_view
   }
   std::copy(job.begin(), job.end(), header.job.begin());
   Fd memory(memfd_create("bucketd-telemetry", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!memory || ftruncate(memory.get(), static_cast<off_t>(RingBytes(records))) != 0 ||
+  if (!memory) return NoMemory();
+  // All of it at once: later, a page that is missing would stop the trainer, and one that cannot be
+  // had would end it.
+  errno = posix_fallocate(memory.get(), 0, static_cast<off_t>(RingBytes(records)));
+  if (errno != 0 ||
       fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return NoMemory();
   }
-  // All of it at once: later, a page that is missing would stop the trainer.
   void* const at = mmap(nullptr, RingBytes(records), PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_POPULATE, memory.get(), 0);
   if (at == MAP_FAILED) return NoMemory();

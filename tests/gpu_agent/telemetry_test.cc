@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -32,6 +33,15 @@
 #include "tests/gpu_agent/heard_records.h"
 #include "tests/gpu_agent/private_folder.h"
 #include "tests/gpu_agent/set_clocks.h"
+
+namespace {
+std::atomic<int> no_memory_for_files{0};  // the kernel's answer to whoever asks for some
+}  // namespace
+
+extern "C" int posix_fallocate(int file, off_t at, off_t bytes) {
+  if (no_memory_for_files != 0) return no_memory_for_files;
+  return syscall(SYS_fallocate, file, 0, at, bytes) == 0 ? 0 : errno;
+}
 
 namespace bucketd::agent {
 namespace {
@@ -160,6 +170,16 @@ TEST_F(TelemetryTest, WhatIsWrittenComesThroughInOrder) {
   }
   EXPECT_EQ(heard_.steps(), expected);
   EXPECT_EQ(writer->dropped(), 0u);
+}
+
+// As where all memory is promised to somebody (vm.overcommit_memory=2): a page that is not there
+// when it is first written would end the trainer.
+TEST_F(TelemetryTest, ATrainerGetsAllOfItsRingOrNone) {
+  no_memory_for_files = ENOSPC;
+  const auto none = RingWriter::Create("job", socket_);
+  no_memory_for_files = 0;
+  EXPECT_EQ(none.status(),
+            absl::UnavailableError("no memory for telemetry: No space left on device"));
 }
 
 TEST_F(TelemetryTest, AFullRingDropsTheNewestAndCounts) {
