@@ -397,6 +397,12 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int index,
         absl::StrCat("GPU ", index, " (", properties.name, ") has compute capability ",
                      properties.major, ".", properties.minor, "; the kernels want 8.0 or newer"));
   }
+  // The runtime would work on the thread's own GPU then, 0 in most processes.
+  if (ContextOf(index) == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("GPU ", index, " (", properties.name,
+                     ") gives no context: another process has it alone, or it is lost"));
+  }
   return std::make_unique<CudaDevice>(index, absl::StrCat("cuda:", index, " ", properties.name),
                                       std::move(nccl));
 }

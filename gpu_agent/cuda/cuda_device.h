@@ -166,7 +166,7 @@ class CudaStream final : public Stream {
 // and handed to other processes. At its end no copy may be under way.
 class CudaDevice final : public Device {
  public:
-  // `nccl` may be null.
+  // `nccl` may be null. UNAVAILABLE where this process can have no context on the GPU.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Open(int index,
                                                           std::shared_ptr<const NcclApi> nccl);
   // What Open has found to be there.

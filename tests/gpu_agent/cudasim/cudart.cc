@@ -49,6 +49,7 @@ bool NotInCapture(const char* call) {
 CUresult Retain(CUcontext* context, CUdevice device) {
   Locked world;
   if (device < 0 || device >= world->options().devices) return CUDA_ERROR_INVALID_DEVICE;
+  if (device == world->options().taken) return CUDA_ERROR_DEVICE_UNAVAILABLE;
   world->OpenContext(device);
   *context = reinterpret_cast<CUcontext>(static_cast<uintptr_t>(device) + 1);
   return CUDA_SUCCESS;

@@ -158,6 +158,18 @@ TEST(CudasimTest, ARankOpensAContextOnItsOwnGpuOnly) {
   EXPECT_THAT(world.contexts(), UnorderedElementsAre(2));
 }
 
+// Whatever was done there would be done on GPU 0, which is the runtime's own where it knows of
+// none.
+TEST(CudasimTest, AGpuThatGivesNoContextIsNotOpened) {
+  sim::World world({.devices = 2, .taken = 1});
+  const auto opened = CudaDevice::Open(1, world.nccl_api());
+  EXPECT_EQ(opened.status().code(), absl::StatusCode::kUnavailable) << opened.status();
+  EXPECT_THAT(std::string(opened.status().message()),
+              HasSubstr("GPU 1 (cudasim) gives no context"));
+  EXPECT_THAT(world.contexts(), IsEmpty());
+  EXPECT_TRUE(CudaDevice::Open(0, world.nccl_api()).ok());
+}
+
 // As an agent that gives way: its context goes, with the memory that it takes, and it comes again.
 TEST(CudasimTest, AGpuThatIsLeftHasNoContextAndCanBeOpenedAnew) {
   sim::World world({.devices = 3});

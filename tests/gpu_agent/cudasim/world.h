@@ -46,6 +46,7 @@ struct Options {
   int64_t launch_ns = 0;  // of the devices' time that a launch of NCCL's takes the host
   std::function<int(int gpu)> nccl_version = nullptr;  // of its rank; null: one for all
   std::function<size_t(int gpu)> memory = nullptr;     // bytes of each; null: enough
+  int taken = -1;              // the GPU that gives no context: another process has it alone
   int driver = 0;              // CUDA's version that it is for; 0: new enough
   int profiler_interface = 5;  // of NCCL's, for the plugin that NCCL_PROFILER_PLUGIN names
   bool foreign_nccl = false;   // not the one that the trainer's communicators are of
