@@ -129,7 +129,7 @@ absl::StatusOr<std::unique_ptr<Backend>> Backend::OnGpu(const GpuBackend& found,
 }
 
 absl::Status Backend::Leave() {
-  if (module_ == nullptr || device_ == nullptr) return absl::OkStatus();
+  if (module_ == nullptr) return absl::OkStatus();
   copier_ = nullptr;
   device_ = nullptr;
   return module_->leave(index_);

@@ -97,9 +97,10 @@ CUcontext ContextOf(int index) {
   if (driver.retain == nullptr || driver.push == nullptr || driver.pop == nullptr) return nullptr;
   Contexts& contexts = TheContexts();
   const std::lock_guard lock(contexts.mutex);
-  CUcontext& context = contexts.retained[index];
-  if (context == nullptr && driver.retain(&context, index) != CUDA_SUCCESS) context = nullptr;
-  return context;
+  const auto [known, fresh] = contexts.retained.try_emplace(index, nullptr);
+  if (!fresh || driver.retain(&known->second, index) == CUDA_SUCCESS) return known->second;
+  contexts.retained.erase(known);
+  return nullptr;
 }
 
 class CudaGate final : public Gate {
@@ -152,7 +153,7 @@ absl::Status LeaveDevice(int index) {
     const std::lock_guard lock(contexts.mutex);
     const auto found = contexts.retained.find(index);
     if (found == contexts.retained.end()) return absl::OkStatus();
-    if (found->second != nullptr && TheDriver().release != nullptr) TheDriver().release(index);
+    if (TheDriver().release != nullptr) TheDriver().release(index);
     contexts.retained.erase(found);
   }
   // The runtime retains the context as well, and gives it up by this alone.

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <future>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -137,6 +138,27 @@ TEST(Backend, AllRanksHearThatTheFirstHasNoId) {
     EXPECT_EQ(rank.status().code(), absl::StatusCode::kUnavailable);
     EXPECT_THAT(rank.status().message(), HasSubstr("rank 0 has no NCCL id: /no/such/folder"));
   }
+}
+
+// As where trainers have come, and taken its memory, before an agent is back.
+TEST(Backend, AGpuThatCannotBeTakenAgainIsLeftAgain) {
+  const PrivateFolder contexts;
+  const auto files = [&] {
+    return std::distance(std::filesystem::directory_iterator(contexts.path()), {});
+  };
+  setenv("FAKE_GPUS_CONTEXTS", contexts.path().c_str(), 1);
+  const auto backend = *Backend::Open("nccl", 0, 1, "", Module("gpus"));
+  EXPECT_EQ(files(), 1);
+  EXPECT_TRUE(backend->Leave().ok());
+  EXPECT_EQ(files(), 0);
+  setenv("FAKE_GPUS_FULL", "1", 1);
+  EXPECT_TRUE(absl::IsResourceExhausted(backend->Return()));
+  EXPECT_TRUE(backend->Leave().ok());
+  EXPECT_EQ(files(), 0);
+  unsetenv("FAKE_GPUS_FULL");
+  EXPECT_TRUE(backend->Return().ok());
+  EXPECT_EQ(files(), 1);
+  unsetenv("FAKE_GPUS_CONTEXTS");
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // A module with two GPUs whose memory is the host's and whose NCCL is the socket ring, so that
 // programs can be tested through the module's table where no GPU is. As with a GPU's memory, nobody
 // but the module can use the addresses that it gives: one bit of them is wrong. A file named after
-// the process stands in FAKE_GPUS_CONTEXTS while it has a context.
+// the process stands in FAKE_GPUS_CONTEXTS while it has a context; with FAKE_GPUS_FULL there is no
+// memory for more.
 #include <unistd.h>
 
 #include <cstdint>
@@ -162,6 +163,7 @@ absl::StatusOr<std::unique_ptr<Device>> Open(int index) {
 
 absl::StatusOr<std::unique_ptr<Copier>> NewCopier(Device& device) {
   if (dynamic_cast<FakeGpu*>(&device) == nullptr) return absl::InvalidArgumentError("no GPU");
+  if (std::getenv("FAKE_GPUS_FULL") != nullptr) return absl::ResourceExhaustedError("no memory");
   return std::make_unique<FakeCopier>();
 }
 

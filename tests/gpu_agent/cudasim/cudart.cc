@@ -131,6 +131,7 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaSetDevice(int device) {
   Locked world;
   if (device < 0 || device >= world->options().devices) return cudaErrorInvalidDevice;
+  if (device == world->options().taken) return cudaErrorDevicesUnavailable;
   (pushed.empty() ? device_of_thread : pushed.back()) = device;
   world->OpenContext(device);
   return cudaSuccess;

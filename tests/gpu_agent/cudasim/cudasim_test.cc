@@ -167,6 +167,7 @@ TEST(CudasimTest, AGpuThatGivesNoContextIsNotOpened) {
   EXPECT_THAT(std::string(opened.status().message()),
               HasSubstr("GPU 1 (cudasim) gives no context"));
   EXPECT_THAT(world.contexts(), IsEmpty());
+  EXPECT_EQ(LeaveDevice(1), absl::OkStatus());
   EXPECT_TRUE(CudaDevice::Open(0, world.nccl_api()).ok());
 }
 
