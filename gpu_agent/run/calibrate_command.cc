@@ -155,13 +155,7 @@ std::string WhatIsMeasured(const CalibrateArgs& args, const Session& session) {
 absl::Status ToldByTheFirst() { return absl::CancelledError(""); }
 
 int Exit(const absl::Status& status) {
-  return status == ToldByTheFirst() ? kUnavailable : Report(status);
-}
-
-// As what commands call somebody who is not there.
-absl::Status AsAbsence(const absl::Status& status) {
-  const bool absence = absl::IsAborted(status) || absl::IsDeadlineExceeded(status);
-  return absence ? absl::UnavailableError(status.message()) : status;
+  return status == ToldByTheFirst() ? kUnavailable : Report(AsAbsence(status));
 }
 
 // A rank whose neighbour hung up does not know why. Whoever does has a moment to say it: the first
@@ -214,7 +208,7 @@ absl::StatusOr<Measured> MeasureOverNodes(const CalibrateArgs& args, Session& se
   client::AgentClient client(args.delivery.planner, args.delivery.tls);
   absl::StatusOr<Measured> measured = MeetAndMeasure(args, session, client);
   if (measured.ok()) return measured;
-  return session.first_of_node() ? AsAbsence(measured.status()) : ToldByTheFirst();
+  return session.first_of_node() ? measured.status() : ToldByTheFirst();
 }
 
 absl::StatusOr<Measured> MeasureHere(const CalibrateArgs& args, Session& session) {

@@ -35,6 +35,11 @@ absl::Status ReadDuration(const char* flag, const std::string& text, absl::Durat
                                             absl::FormatDuration(longest), ", e.g. 30s"));
 }
 
+absl::Status AsAbsence(const absl::Status& status) {
+  const bool absence = absl::IsAborted(status) || absl::IsDeadlineExceeded(status);
+  return absence ? absl::UnavailableError(status.message()) : status;
+}
+
 std::string HostName() {
   std::array<char, 129> host{};
   gethostname(host.data(), host.size() - 1);

@@ -25,6 +25,9 @@ void AddSessionFlags(const Command& command, SessionOptions& options);
 absl::Status ReadDuration(const char* flag, const std::string& text, absl::Duration longest,
                           absl::Duration& to);
 
+// What a rank that does not come, or go on, is to a command: UNAVAILABLE.
+absl::Status AsAbsence(const absl::Status& status);
+
 std::string HostName();
 
 }  // namespace bucketd::agent

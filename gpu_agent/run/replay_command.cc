@@ -133,7 +133,7 @@ void AddReplayCommand(const Command& app, const std::vector<std::string>& argume
       "  bucket-agent calibrate --ranks 2 --profile-out here.json\n"
       "  bucketctl plan step.json.gz --profile here.json --plan-out plan.json\n"
       "  bucket-agent replay --plan plan.json --graph step.json.gz --profile here.json --ranks 2");
-  command.Does([args, &arguments] { return Report(Run(*args, arguments)); });
+  command.Does([args, &arguments] { return Report(AsAbsence(Run(*args, arguments))); });
 }
 
 }  // namespace bucketd::agent

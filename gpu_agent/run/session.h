@@ -54,13 +54,13 @@ class Session {
   const std::string& backend() const { return backend_->name(); }
   Device& device() { return backend_->device(); }
   Copier& copier() { return backend_->copier(); }
-  // A process group of all ranks; they ask for the same names in the same order. REQUIRES: one
-  // node.
+  // A process group of all ranks; they ask for the same names in the same order. As Lost where that
+  // is why it did not come about. REQUIRES: one node.
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const std::string& group);
   // The same of several nodes, whose ranks meet at the planner: `options` say how, but for rank,
   // size and transport. Errors of Group::Meet.
   absl::StatusOr<std::unique_ptr<Group>> Meet(client::AgentClient& client, GroupOptions options);
-  // UNAVAILABLE names a rank of this node that has failed meanwhile. REQUIRES: the first of the
+  // UNAVAILABLE names a rank of this node that has failed meanwhile. OK on all but the first of the
   // node.
   absl::Status Lost();
   // Waits until all others of this node have ended. UNAVAILABLE names a rank that failed.

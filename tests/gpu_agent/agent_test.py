@@ -228,10 +228,22 @@ class AgentTest(unittest.TestCase):
             self.assertEqual(len(ranks), 2)
             os.kill(ranks[1], signal.SIGKILL)
             _, said = agent.communicate(timeout=120)
-            self.assertIn(agent.returncode, (REFUSED, UNAVAILABLE))
+            self.assertEqual(agent.returncode, UNAVAILABLE)
             self.assertIn("bucket-agent: ", said)
         for rank in ranks:
             self.assertFalse(os.path.exists(f"/proc/{rank}"), "a rank is left behind")
+
+    def test_a_rank_that_dies_before_it_is_connected_is_named(self):
+        with subprocess.Popen([program("bucket-agent"), "calibrate", "--ranks", "2", "--max-bytes", "4096"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                              text=True, env={**os.environ, "TMPDIR": self.scratch}) as agent:
+            ranks = []
+            while not ranks:
+                with open(f"/proc/{agent.pid}/task/{agent.pid}/children") as children:
+                    ranks = [int(pid) for pid in children.read().split()]
+            os.kill(ranks[0], signal.SIGKILL)
+            _, said = agent.communicate(timeout=120)
+            self.assertEqual(agent.returncode, UNAVAILABLE)
+            self.assertIn("rank 1 was ended by signal 9", said)
 
 
 if __name__ == "__main__":
