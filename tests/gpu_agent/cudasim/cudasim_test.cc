@@ -161,13 +161,14 @@ TEST(CudasimTest, ARankOpensAContextOnItsOwnGpuOnly) {
 // Whatever was done there would be done on GPU 0, which is the runtime's own where it knows of
 // none.
 TEST(CudasimTest, AGpuThatGivesNoContextIsNotOpened) {
-  sim::World world({.devices = 2, .taken = 1});
-  const auto opened = CudaDevice::Open(1, world.nccl_api());
+  constexpr int kTaken = 7;  // contexts are the process's: a GPU that no other test has
+  sim::World world({.devices = kTaken + 1, .taken = kTaken});
+  const auto opened = CudaDevice::Open(kTaken, world.nccl_api());
   EXPECT_EQ(opened.status().code(), absl::StatusCode::kUnavailable) << opened.status();
   EXPECT_THAT(std::string(opened.status().message()),
-              HasSubstr("GPU 1 (cudasim) gives no context"));
+              HasSubstr("GPU 7 (cudasim) gives no context"));
   EXPECT_THAT(world.contexts(), IsEmpty());
-  EXPECT_EQ(LeaveDevice(1), absl::OkStatus());
+  EXPECT_EQ(LeaveDevice(kTaken), absl::OkStatus());
   EXPECT_TRUE(CudaDevice::Open(0, world.nccl_api()).ok());
 }
 
