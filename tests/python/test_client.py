@@ -198,6 +198,14 @@ def test_nobody_at_the_address_is_an_error_soon(tmp_path):
     assert time.monotonic() - begin < 10
 
 
+def test_why_nobody_answers_is_said_within_the_deadline(tmp_path):
+    for address, why in ((f"unix:{tmp_path}/nobody", "No such file"), ("127.0.0.1:1", "Connection refused")):
+        begin = time.monotonic()
+        error = reason_of(PlannerClient(address, connect_timeout=1.0).capabilities, 1.0)
+        assert error.reason == "UNREACHABLE" and why in error.message and "no answer in time" not in error.message
+        assert time.monotonic() - begin < 1.5
+
+
 def test_a_planner_that_is_killed_while_it_is_asked_is_an_error_soon():
     graph = layers()
     with planner() as one, concurrent.futures.ThreadPoolExecutor(1) as pool:

@@ -96,7 +96,8 @@ def test_what_keeps_a_client_out_is_said(running, files):
     absent = refusal(running.address, bucketd.Tls("/nowhere/ca.pem"))
     assert absent.reason == "UNREACHABLE" and "/nowhere/ca.pem cannot be read: No such file" in absent.message
     assert refusal(running.address, bucketd.Tls(files.folder / "ca.pem")).reason == "UNREACHABLE"
-    assert refusal(running.address, None).reason == "UNREACHABLE"
+    plain = refusal(running.address, None)
+    assert plain.reason == "UNREACHABLE" and "without TLS" in plain.message
 
 
 def test_a_server_under_another_name_is_not_talked_to(files):

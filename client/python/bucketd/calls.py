@@ -42,6 +42,7 @@ class Caller:
         self.one = len(self.entries) == 1 and not addresses.is_name(self.entries[0])
         only_unix = all(entry.startswith("unix:") for entry in self.entries)
         self._tls = None if only_unix else tls or Tls.from_environment()
+        self.secured = only_unix or self._tls is not None
         self._lines: dict[Server, Line] = {}  # of those that the address lists, or stood for when it was looked up last
         self._met_others = False  # somebody answered at a line that is dropped
         self._names: dict[str, tuple[float, list[Server]]] = {}  # when each was looked up, and what it stood for
@@ -236,8 +237,9 @@ class Route:
         degraded.count("unreachable")
         if counts:
             self._nobody_answered()
+        how = "" if self._caller.secured else ", without TLS"
         raise PlannerError(
-            "UNREACHABLE", f"nobody answers at {self._caller.address} (tried for {patience:.1f} s): {failure.message}",
+            "UNREACHABLE", f"nobody answers at {self._caller.address} (tried for {patience:.1f} s{how}): {failure.message}",
             code=grpc.StatusCode.DEADLINE_EXCEEDED)
 
     def _find_one_of_several(self, patience: float) -> PlannerError | None:

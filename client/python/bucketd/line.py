@@ -20,6 +20,7 @@ from .errors import PlannerError, from_rpc_error
 from .tls import Tls
 
 _ASIDE, _MOST_ASIDE = 1.0, 20.0  # seconds, doubled from time to time, for which one that did not answer is not asked first: as in C++
+_LAST_CALL = 1.0  # of the seconds in which one is waited for, that go to finding out why it is not there
 
 # Every call may be repeated: a plan is a function of its key. CANCELLED is what a server that shuts down leaves behind.
 # An upload goes on where it stopped, which gRPC cannot know.
@@ -95,15 +96,24 @@ class Line:
             return self._stub
 
     def ping(self, patience: float, wait: bool) -> PlannerError | None:
-        """None: somebody answers there, and does not drain. `wait`: for one that is not there yet, too. PlannerError where a
-        file of TLS cannot be read."""
+        """None: somebody answers there, and does not drain. `wait`: for one that is not there yet, too; nobody says to whoever waits why
+        there is none (a port that is closed, a certificate that was refused), so the last of the time is for a call that does not.
+        PlannerError where a file of TLS cannot be read."""
+        last = min(_LAST_CALL, patience / 4) if wait else 0.0
+        failure = self._capable(self.stub(), patience - last, wait)
+        if wait and failure is not None and not failure.answered:
+            with self._connect(repeats=False) as channel:
+                failure = self._capable(_Stub(channel), last, False)
+        if failure is None:
+            self.answered()
+        return failure
+
+    def _capable(self, stub: _Stub, patience: float, wait: bool) -> PlannerError | None:
         try:
-            self.stub().GetCapabilities(planner_pb2.GetCapabilitiesRequest(), timeout=patience, wait_for_ready=wait)
+            stub.GetCapabilities(planner_pb2.GetCapabilitiesRequest(), timeout=patience, wait_for_ready=wait)
         except grpc.RpcError as error:
             failure = from_rpc_error(error, self.target, "GetCapabilities")
-            if not failure.answered or failure.reason == "DRAINING":
-                return self._cause(failure) if wait else failure
-        self.answered()
+            return None if failure.answered and failure.reason != "DRAINING" else failure
         return None
 
     def answered(self) -> None:
@@ -143,18 +153,6 @@ class Line:
         if self._tls is None:
             return grpc.insecure_channel(self.target, options=options)
         return grpc.secure_channel(self.target, self._tls.credentials(), options=options)
-
-    def _cause(self, failure: PlannerError) -> PlannerError:
-        """Whoever waits for a connection hears of no certificate that was refused; whoever does not wait, does."""
-        if self._tls is None or failure.answered:
-            return failure
-        try:
-            with self._connect(repeats=False) as channel:
-                _Stub(channel).GetCapabilities(planner_pb2.GetCapabilitiesRequest(), timeout=1)
-        except grpc.RpcError as error:
-            cause = from_rpc_error(error, self.target, "GetCapabilities")
-            return cause if error.code() == grpc.StatusCode.UNAVAILABLE else failure
-        return failure
 
 
 _lines: weakref.WeakSet[Line] = weakref.WeakSet()
