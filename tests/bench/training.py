@@ -55,13 +55,13 @@ def planner_with(profile: str) -> tuple[str | None, str]:
     """(address, name): of a planner that knows the profile of that file, for all ranks; a name needs none of its own."""
     import torch.distributed as dist
 
-    from bucketd import embedded, session
+    from bucketd import asking, embedded
 
     if not pathlib.Path(profile).is_file():
         return None, profile
     found = [None]
     if dist.get_rank() == 0:
-        found = [session.private_planner().address]
+        found = [asking.private_planner().address]
         bucketctl = pathlib.Path(embedded.find_binary()).with_name("bucketctl")
         subprocess.run([bucketctl, "costs", "import", profile, "--name", "measured", "--server", found[0]], check=True)
     dist.broadcast_object_list(found)

@@ -16,7 +16,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.distributed.device_mesh import init_device_mesh
 
 import bucketd
-from bucketd import calls, client, embedded, session
+from bucketd import asking, calls, client, embedded
 from bucketd._wire.proto import plan_pb2
 from bucketd.mesh import creation_order, group_ranks
 
@@ -98,7 +98,7 @@ class Cases:
 
     def private_planner(self):
         found = outcome(lambda: self.step(self.backend(address=None, numerics="exact")))
-        own = session._private_planner
+        own = asking._private_planner
         return {**found, "plans": self.told(), "started": own is not None and own._process.pid}
 
     def first_rank_plans_for_all(self):

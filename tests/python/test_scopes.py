@@ -13,7 +13,7 @@ from inductor_counters import fake_mesh
 from planners import planner
 
 import bucketd
-from bucketd import agreement, capture, client, collector, fusion, session
+from bucketd import agreement, apply, capture, client, collector, fusion, wire
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "client" / "python" / "examples"))
 
@@ -122,8 +122,7 @@ def test_garbage_is_collected_while_others_are_waited_for_and_not_while_a_graph_
         before = getattr(of, name)
         monkeypatch.setattr(of, name, lambda *given, **more: seen.append((name, gc.isenabled())) or before(*given, **more))
 
-    for of, name in ((capture, "capture_graph"), (client.PlannerClient, "get_plan"), (session.wire, "to_proto"),
-                     (session.apply, "prepare")):
+    for of, name in ((capture, "capture_graph"), (client.PlannerClient, "get_plan"), (wire, "to_proto"), (apply, "prepare")):
         note(of, name)
     with planner() as one, fake_mesh():
         assert plan(one)

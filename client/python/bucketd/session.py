@@ -7,24 +7,22 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-import json
 import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from torch import fx
 
 from . import (
     apply,
+    asking,
     canonical,
     capture,
     collector,
     common_graph,
     degraded,
-    embedded,
     following,
     fusion,
     meeting,
@@ -32,38 +30,19 @@ from . import (
     normalize,
     plan,
     settings,
-    starts,
     step_context,
     twins,
     verify,
-    wire,
 )
-from .agreement import Agreement, LeaderFailed, await_key, job_store, ranks_text
-from .client import PlannerClient, PlanReply
-from .errors import (
-    AgreementError,
-    BackwardLater,
-    BucketdError,
-    EmbeddedError,
-    GraphRefused,
-    InterruptedRank,
-    PlannerError,
-    PlanRejected,
-    advise,
-)
+from .agreement import Agreement, LeaderFailed, job_store
+from .errors import BackwardLater, BucketdError, GraphRefused, InterruptedRank, PlannerError, PlanRejected, advise
 from .graph import GraphError, RawGraph
 from .job import rank_and_world
 
 log = logging.getLogger("bucketd")
 
-# The planner's words for ranks that do not agree: they differ, or do not come. Never a reason to go without a plan.
-_DISAGREEMENTS = ("RANKS_DIFFER", "RANKS_MISSING", "GENERATION_OVER", "JOB_INVALID")
-
 # Which of a plan's diagnostics people hear of unasked.
 _TOLD = {"option-unread": logging.WARNING, "all-reduce-merged": logging.INFO, "all-reduce-unmerged": logging.INFO}
-
-_private_planner: embedded.EmbeddedPlanner | None = None
-_private_lock = threading.Lock()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,10 +95,9 @@ class Session:
     def __init__(self, asked: settings.Settings):
         self.settings = asked
         self._met = meeting.Met(0)
-        self._job_of_all = None  # settings.job, with its generation
         self._ordinals = itertools.count()
         self._agreement = None
-        self._planner = None
+        self._asker = None
         self._lock = threading.RLock()
         self._said = False  # that there is a plan, where nobody reads the log
         self._agreed: dict[tuple[Hashable, str], list[following.Agreed]] = {}  # by code and kind of graph
@@ -168,9 +146,7 @@ class Session:
             if recompile:
                 planned.module.recompile()
         if planned.runner is not None and planned.source != following.SOURCE:
-            # Where rank 0 plans for all, the others know no planner.
-            planner = None if self.settings.embedded == "rank0" else self._planner
-            planned.runner.open(f"{planned.scope}#{self._met.number}", agreement, self._met.epoch, planner)
+            planned.runner.open(f"{planned.scope}#{self._met.number}", agreement, self._met.epoch, self._asker.planner_of_all)
         if on_plan is not None:
             on_plan(planned)
         return planned.module
@@ -214,8 +190,7 @@ class Session:
             verdict = agreement.agree(scope, record)
         except Exception as error:
             advise(error, self.settings.fallback)
-            if self.settings.job is not None and self._job_of_all is None:
-                starts.give_up(agreement, scope)
+            self._asker.give_up(scope)
             verdict = agreement.fail(scope, error)
         else:
             verdict = agreement.agree(scope, record)
@@ -321,7 +296,7 @@ class Session:
         record["twin groups"] = self.settings.twin_groups
         record["process groups"] = mesh.identities(captured.raw.groups)
         try:
-            reply = self._ask(scope, graph, asked, message, options)
+            reply = self._asker.ask(scope, graph, asked, message, options)
         except PlannerError as error:
             if error.reason != "UNPLANNED":
                 raise
@@ -351,89 +326,6 @@ class Session:
             raise PlanRejected("this rank's graph has other sizes than that of the scope's first rank, and cannot run its order")
         return found
 
-    # -- the planner
-
-    def _ask(self, scope: str, graph, digest: bytes, message, options) -> PlanReply:
-        if self._planner is None:
-            self._planner = self._find_planner()
-        if isinstance(self._planner, BucketdError):
-            raise self._planner
-        if isinstance(self._planner, _HandedOut):
-            return self._planner.receive(scope, self.settings.deadline, self._agreement.apart)
-
-        def upload():
-            with collector.off():
-                return wire.to_proto(graph)
-
-        def ask():
-            with collector.on():
-                return self._planner.get_plan(upload, digest, message, options, self.settings.deadline, job=self._job(scope))
-
-        if self.settings.embedded == "rank0" and self._agreement.store is not None:
-            return _HandedOut(self._agreement.store).hand_out(scope, ask)
-        try:
-            return ask()
-        except PlannerError as error:
-            if error.reason not in _DISAGREEMENTS:
-                raise
-            ranks = self._agreement.ranks
-            counted = f" (ranks counted within {ranks_text(ranks)})" if ranks[0] else ""
-            raise AgreementError(f"{scope}: {error}{counted}{self._agreement.apart()}", error.reason) from error
-
-    def _job(self, scope: str):
-        """What GetPlan says of this rank; None without a job."""
-        if self.settings.job is None:
-            return None
-        if self._job_of_all is None:
-            self._job_of_all = starts.numbered(self.settings.job, self._agreement, self._planner, scope, self.settings.deadline)
-        ranks, number = self._agreement.ranks, self._met.number
-        named = f"{scope}#{number}" if number else scope  # the job's other backends count their graphs too
-        return self._job_of_all.at(named, [ranks.index(self._agreement.rank)], len(ranks))
-
-    def _find_planner(self):
-        """A PlannerClient, where one can be reached; else the error that says why, once and for all."""
-        if self.settings.address is not None:
-            return PlannerClient(self.settings.address, self.settings.tenant, tls=self.settings.tls)
-        try:
-            if self._agreement.store is None:
-                return PlannerClient(private_planner().address, self.settings.tenant)
-            return self._share_planner()
-        except BucketdError as error:
-            return error
-
-    def _share_planner(self):
-        """The leader starts a planner if all ranks are on its node, or if it shall plan for all; the rest hear of it."""
-        store, me = self._agreement.store, self._agreement
-        store.set(f"node/{me.rank}", embedded.node_identity())
-        if me.leader:
-            found = self._start_for_all(store)
-            store.set("planner", json.dumps(found))
-        else:
-            found = json.loads(
-                await_key(store, "planner", self.settings.deadline, f"rank {me.ranks[0]} started no planner", apart=me.apart))
-        if "error" in found:
-            raise (AgreementError if found["apart"] else EmbeddedError)(found["error"])
-        if self.settings.embedded == "rank0" and not me.leader:
-            return _HandedOut(store)
-        if not me.leader:
-            embedded.check_peer(found["address"])
-        return PlannerClient(found["address"], self.settings.tenant)
-
-    def _start_for_all(self, store) -> dict:
-        try:
-            nodes = {
-                await_key(store, f"node/{rank}", self.settings.deadline, f"rank {rank} did not say where it runs",
-                          apart=self._agreement.apart)
-                for rank in self._agreement.ranks
-            }
-            if len(nodes) > 1 and self.settings.embedded != "rank0":
-                raise EmbeddedError(
-                    f"the ranks run on {len(nodes)} nodes, and a private planner serves one: give the address of a "
-                    f"planner that all can reach, or say embedded=\"rank0\" to let rank 0 plan for all")
-            return {"address": private_planner().address}
-        except BucketdError as error:
-            return {"error": str(error), "apart": isinstance(error, AgreementError)}
-
     # -- the other ranks
 
     def _join(self) -> Agreement:
@@ -455,39 +347,8 @@ class Session:
             if store is not None:
                 store = dist.PrefixStore(self._met.word, store)
             self._agreement = Agreement(store, rank, ranks, self.settings.fallback, 2 * self.settings.deadline)
+            self._asker = asking.Asker(self.settings, self._agreement, self._met.number)
         return self._agreement
-
-
-class _HandedOut:
-    """Plans that the leader asked for and hands out through the store: b"+" and the plan, or b"-" and why there is none."""
-
-    def __init__(self, store):
-        self.store = store
-
-    def hand_out(self, scope: str, ask) -> PlanReply:
-        try:
-            reply = ask()
-        except Exception as error:
-            self.store.set(f"{scope}/plan", b"-" + f"{type(error).__name__}: {error}".encode())
-            raise
-        self.store.set(f"{scope}/plan", b"+" + reply.plan)
-        return reply
-
-    def receive(self, scope: str, deadline: float, apart: Callable[[], str]) -> PlanReply:
-        begin = time.monotonic()
-        data = await_key(self.store, f"{scope}/plan", deadline, f"no plan for {scope} from the first rank", apart=apart)
-        if data[:1] != b"+":
-            raise PlannerError("RANK0", f"the first rank has no plan: {data[1:].decode(errors='replace')}")
-        return PlanReply(data[1:], b"", "handed over", time.monotonic() - begin)
-
-
-def private_planner() -> embedded.EmbeddedPlanner:
-    """This process's own planner, started at first use."""
-    global _private_planner
-    with _private_lock:
-        if _private_planner is None or not _private_planner.alive:
-            _private_planner = embedded.EmbeddedPlanner()
-        return _private_planner
 
 
 def _comm_backend(raw: RawGraph) -> str:
