@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -46,6 +47,14 @@ def test_serves_behind_a_folder_of_our_own_and_leaves_nothing(own_runtime_folder
     assert one.alive
     one.close()
     assert gone(pid) and not one.alive and not list(own_runtime_folder.iterdir())
+
+
+def test_without_a_place_for_its_files_it_is_an_error_that_may_be_fallen_back_from(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "nowhere")])
+    with pytest.raises(EmbeddedError, match="XDG_RUNTIME_DIR, or else TMPDIR, names: .*No usable temporary directory"):
+        embedded.EmbeddedPlanner()
 
 
 def test_dies_with_the_process_that_started_it():

@@ -49,9 +49,12 @@ class EmbeddedPlanner:
     def __init__(self, binary: str | None = None):
         self._pid = os.getpid()
         self._process = None
-        base = run_folder()
-        remove_stale(base, _PREFIX)
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))  # 0700 by contract of mkdtemp
+        try:
+            base = run_folder()
+            remove_stale(base, _PREFIX)
+            self.folder = pathlib.Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))  # 0700 by contract of mkdtemp
+        except OSError as error:
+            raise _no_place(error) from error
         try:
             self._lock = locked(self.folder / "lock")
             self.socket = str(self.folder / "socket")
@@ -59,6 +62,9 @@ class EmbeddedPlanner:
                 raise EmbeddedError(f"{self.socket}: {len(self.socket)} characters, a socket's path has at most "
                                     f"{_MAX_SOCKET_PATH}; set XDG_RUNTIME_DIR to a shorter one")
             self._start(binary or find_binary())
+        except OSError as error:
+            self.close()
+            raise _no_place(error) from error
         except BaseException:
             self.close()
             raise
@@ -106,6 +112,10 @@ class EmbeddedPlanner:
                 raise EmbeddedError(f"{binary} was not ready within {_START_TIMEOUT:g} s: {_tail(log)}")
             time.sleep(0.01)
         check_peer(self.address, pid=self._process.pid)
+
+
+def _no_place(error: OSError) -> EmbeddedError:
+    return EmbeddedError(f"a private planner finds no place for its files, which XDG_RUNTIME_DIR, or else TMPDIR, names: {error}")
 
 
 def check_peer(address: str, pid: int | None = None) -> None:
