@@ -17,10 +17,11 @@ from planners import planner
 from ranks import Ranks
 
 import bucketd
-from bucketd import canonical, job, starts, wire
+from bucketd import asking, canonical, job, starts, wire
 from bucketd.agreement import Agreement, LeaderFailed
 from bucketd.client import PlannerClient
-from bucketd.errors import AgreementError, GraphRefused, PlannerError
+from bucketd.errors import AgreementError, EmbeddedError, GraphRefused, PlannerError
+from bucketd.settings import Settings
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -85,6 +86,12 @@ def test_rank_and_world_come_from_the_launcher_where_torch_has_none(monkeypatch)
 def test_a_job_and_a_rank_that_plans_for_all_exclude_each_other():
     with pytest.raises(ValueError, match="exclude each other"):
         bucketd.backend(embedded="rank0", job=bucketd.Job("llama"))
+
+
+def test_ranks_that_only_a_planner_could_bring_together_start_none_of_their_own():
+    asker = asking.Asker(Settings.of(job=bucketd.Job("apart"), deadline=2), Agreement(None, 1, (0, 1)), 0)
+    with pytest.raises(EmbeddedError, match="init_process_group first"):
+        asker.ask("0/fw", layers(), canonical.digest(layers()), MESH, options())
 
 
 # -- what the planner answers

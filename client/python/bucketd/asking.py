@@ -85,6 +85,9 @@ class Asker:
             return PlannerClient(self.settings.address, self.settings.tenant, tls=self.settings.tls)
         try:
             if self._agreement.store is None:
+                if len(self._agreement.ranks) > 1:  # each would start one, and wait there for the others
+                    raise EmbeddedError("without torch.distributed nobody tells the other ranks of a private planner: give the address of "
+                                        "one, or call torch.distributed.init_process_group first")
                 return PlannerClient(private_planner().address, self.settings.tenant)
             return self._share_planner()
         except BucketdError as error:
