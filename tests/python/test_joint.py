@@ -178,6 +178,24 @@ def test_what_one_graph_cannot_do_is_refused():
         bucketd.trace_joint(Counting(), (x,)).step()
     with pytest.raises(GraphRefused, match="one result, its loss"):
         bucketd.trace_joint(Pair(), (x.requires_grad_(),)).step()
+    with pytest.raises(GraphRefused, match="input 0 takes a gradient"):
+        bucketd.trace_joint(torch.nn.Linear(4, 1), (x,), loss_fn=torch.sum).step()
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_an_input_that_takes_a_gradient_where_the_traced_one_took_none_is_refused(split):
+    x, model = torch.ones(2, 4), torch.nn.Linear(4, 1)
+    step = bucketd.joint_step(model, (x,), loss_fn=torch.sum, split=split)
+    step(x)
+    with pytest.raises(ValueError, match=r"input 0 is \[2, 4\] of torch.float32 with a gradient; the step was traced for \[2, 4\] of torch.float32"):
+        step(torch.relu(x.requires_grad_()))
+
+
+def test_a_step_taken_apart_gives_inputs_their_gradients():
+    x, model = torch.ones(2, 4, requires_grad=True), torch.nn.Linear(4, 1)
+    step = bucketd.joint_step(model, (x,), loss_fn=torch.sum, split=True)
+    step(x).backward()
+    assert torch.equal(x.grad, model.weight.detach().expand(2, 4)) and step(x.detach()).item()
 
 
 def test_what_one_graph_cannot_do_is_refused_before_a_planner_is_asked_and_may_be_taken_apart(joints):

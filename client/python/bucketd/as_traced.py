@@ -26,7 +26,7 @@ class Inputs:
         leaves, structure = pytree.tree_flatten(given)
         for number, (said, leaf) in enumerate(itertools.zip_longest(self._said, leaves, fillvalue=_NOTHING)):
             now = None if leaf is _NOTHING else _described(leaf)
-            if said is _NOTHING or now != said:
+            if said is _NOTHING or now not in (said, (*said[:3], False)):  # what takes no gradient is not given one
                 was = "none" if said is _NOTHING else _text(said)
                 why = "" if said is not _NOTHING and said[0] == "tensor" else " (what is no tensor is a constant of the graph)"
                 raise ValueError(f"input {number} is {_text(now)}; the step was traced for {was}{why}")
@@ -41,15 +41,15 @@ def _line(structure: pytree.TreeSpec) -> str:
 
 def _described(leaf: Any) -> tuple:
     if isinstance(leaf, torch.Tensor):
-        return "tensor", tuple(leaf.shape), leaf.dtype
+        return "tensor", tuple(leaf.shape), leaf.dtype, leaf.requires_grad
     return "constant", type(leaf), repr(leaf) if isinstance(leaf, _VALUES) else None  # nan is nan
 
 
 def _text(described: tuple | None) -> str:
     if described is None:
         return "None"
-    kind, what, more = described
-    return f"{list(what)} of {more}" if kind == "tensor" else more or f"a {what.__name__}"
+    kind, what, more, *takes = described
+    return f"{list(what)} of {more}{' with a gradient' if any(takes) else ''}" if kind == "tensor" else more or f"a {what.__name__}"
 
 
 class Tensors:

@@ -63,10 +63,10 @@ def joint_step(
     executor="bucketd" has one order of launches, which a step taken apart cannot keep: ValueError with `split`.
     Without `split`, step(*inputs, tangent=None) runs forward and backward, adds the gradients to the parameters' .grad and
     returns the detached loss; `tangent` is the gradient that the loss gets (1, where None), such as a loss scale. Raises
-    GraphRefused for a model whose forward writes into its buffers or inputs, or has several results, and for parameters with hooks
-    (register_hook, register_post_accumulate_grad_hook), which would not run; `split` takes all three. A step is what was traced: train()
-    or eval(), autocast and hooks of modules are as they were then. It uses the parameters and buffers that the model has when it is
-    called: ValueError where they are not like those that it had.
+    GraphRefused for a model whose forward writes into its buffers or inputs, or has several results, for parameters with hooks
+    (register_hook, register_post_accumulate_grad_hook), which would not run, and for inputs that take gradients; `split` takes all
+    four. A step is what was traced: train() or eval(), autocast and hooks of modules are as they were then. It uses the parameters and
+    buffers that the model has when it is called: ValueError where they are not like those that it had.
     """
     session = Session(named_settings(model, settings))
     if split and session.settings.executor:
@@ -217,6 +217,8 @@ class _Step:
         self.outputs = [self._target(slot, descriptor) for slot, descriptor in described_slots(module)]
         if [what for what, _ in self.outputs].count("result") != 1:
             raise GraphRefused("the step must have one result, its loss; loss_fn= makes it of several")
+        if taken := [name for what, name in self.outputs if what == "input"]:
+            raise GraphRefused(f"input {taken[0]} takes a gradient, which a step in one graph does not give: detach it, or say split=True")
 
     def run_by(self, module: fx.GraphModule) -> None:
         """The graph that this was made of, or the same planned."""
@@ -269,7 +271,7 @@ class _Step:
         if kind == "GradAOTOutput":
             source, _ = base_descriptor(whole.grad_of)
             if type(source).__name__ != "ParamAOTInput":
-                return "nothing", ""
+                return "input", str(getattr(source, "idx", source))
             parameter = self.parameters[clean(source.target)]
             if not path or path == _local_path(parameter):
                 return "gradient", clean(source.target)
