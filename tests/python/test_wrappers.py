@@ -1,5 +1,7 @@
 """Models whose wrapper communicates outside of the graph: nothing to plan, and somebody says so."""
 
+import pickle
+
 import pytest
 import torch
 from inductor_counters import fake_mesh
@@ -98,3 +100,14 @@ def test_inductors_options_for_another_compiler_are_said_to_be_read_by_nothing_o
         step(torch.randn(size, 8))
     told = [text for text in caplog.messages if "nothing reads" in text]
     assert told == ["bucketd: nothing reads mode='max-autotune': compiler=\"inductor\" would"]
+
+
+@pytest.mark.parametrize("how", [{}, {"partitioner": "min_cut", "job": bucketd.Job("saved"), "options": {"effort": 3}}, {"compiler": "inductor"}])
+def test_a_compiled_model_is_saved_with_what_its_backend_was_asked_for(how):
+    backend = bucketd.backend(**how)
+    compiled = torch.compile(Net(), backend=backend)
+    again, other = pickle.loads(pickle.dumps((compiled, backend)))
+    assert other is not backend and other.session.settings == backend.session.settings and other.compiler == backend.compiler
+    if not how:
+        x = torch.randn(4, 8)
+        assert torch.equal(again(x), compiled(x))

@@ -104,6 +104,10 @@ class Session:
         self._told: set[str] = set()  # once, not for each graph
         self._runners: list = []  # of the graphs that run by them
 
+    def __reduce__(self):
+        """Somewhere else it is one that asks for the same, of planner and ranks that there are then."""
+        return Session, (self.settings,)
+
     @property
     def agreement(self) -> Agreement:
         """With the ranks that there are at first use."""

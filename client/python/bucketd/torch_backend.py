@@ -79,8 +79,12 @@ def backend(
     session = Session(named_settings(model, settings))
     # Whoever else gets to see a planned graph may run it as it is.
     recompile = compiler not in ("aot_eager", INDUCTOR) or tuple(passes) != (PLAN,) or on_plan is not None
-    compiler = (lambda gm, _inputs: boxed(gm)) if compiler == "aot_eager" else compiler
+    compiler = _as_it_is if compiler == "aot_eager" else compiler
     return Backend(session, parameter_names(model, param_order), on_plan, compiler, tuple(passes), partitioner, recompile)
+
+
+def _as_it_is(gm: fx.GraphModule, _inputs: Sequence[object]) -> Callable:
+    return boxed(gm)
 
 
 class Backend:
@@ -100,6 +104,10 @@ class Backend:
     def __deepcopy__(self, memo) -> Backend:
         """Of a compiled model (an average of weights, say): its copy, made on all ranks alike, has the same planner and agreement."""
         return self
+
+    def __reduce__(self):
+        """With a compiled model that is saved, or given to a spawned process."""
+        return Backend, (self.session, self.parameter_order, self.on_plan, self.compiler, self.passes, self.partitioner, self.recompile)
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], **how: Any) -> Callable:
         """With compiler="inductor", `how` is what torch.compile has of mode= and options=, and what compile_fx takes."""
