@@ -92,6 +92,30 @@ def test_code_that_stays_without_a_plan_is_told_of_each_time_that_it_is_compiled
     assert {f"bucketd: {scope} is compiled again and stays without a plan" for scope in ("0/fw", "0/bw")} <= set(caplog.messages)
 
 
+def test_code_whose_graph_was_refused_is_compiled_again_without_asking_the_other_ranks(monkeypatch, caplog):
+    """Of whom none may compile again: the one that does would wait for them until its deadline."""
+    arrived = []
+    monkeypatch.setattr(capture, "capture_graph", lambda *_: {}["missing"])
+    monkeypatch.setattr(agreement.Agreement, "arrive", lambda self, scope: arrived.append(scope))
+    with fake_mesh() as mesh:
+        compiled = torch.compile(sharded_model(mesh, 4, 6, blocks=1), backend=bucketd.backend(fallback="unplanned"), dynamic=False)
+        losses = [compiled(torch.zeros(size, 4, dtype=torch.int64)) for size in (2, 3)]
+        for loss in reversed(losses):  # the backward of what was compiled again comes first
+            loss.backward()
+    assert arrived == ["0/fw", "0/bw"]
+    assert {f"bucketd: {scope} is compiled again and stays without a plan" for scope in ("0/fw", "0/bw")} <= set(caplog.messages)
+
+
+def test_another_model_behind_a_reset_is_asked_for_where_the_first_one_has_no_plan():
+    """Dynamo numbers code anew then."""
+    with fake_mesh() as mesh:
+        backend = bucketd.backend(address="127.0.0.1:1", fallback="unplanned")
+        for blocks in (1, 2):
+            torch._dynamo.reset()
+            torch.compile(sharded_model(mesh, 4, 6, blocks=blocks), backend=backend)(torch.zeros(2, 4, dtype=torch.int64)).backward()
+    assert [len(backend.session._agreed[code, kind]) for code, kind in backend.session._agreed] == [2, 2]
+
+
 def fail_halfway(normalized, captured):
     normalized.graph.nodes[0].memory_bytes = 4711
     raise KeyError("a new operation")

@@ -21,7 +21,7 @@ _Item = tuple[StepKind, int]
 
 @dataclasses.dataclass(frozen=True)
 class Agreed:
-    """What all ranks hold for one graph, under `scope`; `plan` is None where they go without."""
+    """What all ranks hold for one graph, under `scope`; `plan` is None where they go without, and `graph` where this rank's was refused."""
 
     scope: str
     plan: Plan | None = None
@@ -36,6 +36,11 @@ def follow(agreed: Agreed, graph: Graph, digest: bytes) -> Plan | None:
     if new_of is None:
         return None
     return _Follower(agreed, graph, new_of).run(digest)
+
+
+def launch_alike(old: Graph, new: Graph) -> bool:
+    """Whether both launch the same, whatever the sizes are."""
+    return _counterparts(old, new) is not None
 
 
 def same_collectives(old: Graph, new: Graph) -> bool:

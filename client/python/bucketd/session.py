@@ -183,10 +183,11 @@ class Session:
         """(Planned, the change to make) that all ranks hold; (None, None) where all go without."""
         agreement = self._agreement
         scope = f"{agreement.ranks[0]}/{ordinal.number}/{kind}" if agreement.ranks[0] else f"{ordinal.number}/{kind}"
-        planned, edit, record = None, None, {}
+        planned, edit, record, graph = None, None, {}, None
         agreement.arrive(scope)
         try:
             captured = self._captured(gm, context, kind, scope, ordinal.fused)
+            graph = captured[2].graph
             planned, edit, record = self._propose(captured, scope, parameter_order)
         except InterruptedRank:
             raise
@@ -203,12 +204,12 @@ class Session:
         if planned is not None and planned.runner is not None:
             self._runners.append(planned.runner)
         if verdict.unplanned or planned is None:
-            known.append(following.Agreed(scope))
+            known.append(following.Agreed(scope, graph=graph))
             degraded.count("unplanned")
             log.log(logging.WARNING if agreement.leader else logging.DEBUG,
                     "bucketd: %s stays without a plan on every rank: %s", scope, verdict.why or record["plan"].removeprefix("none, "))
             return None, None
-        known.append(following.Agreed(scope, planned.plan, planned.normalized.graph, planned.runner))
+        known.append(following.Agreed(scope, planned.plan, graph, planned.runner))
         return planned, edit
 
     def _again(self, gm, context, kind: str, ordinal: Ordinal):
@@ -220,23 +221,33 @@ class Session:
         try:
             gm, captured, normalized, digest, _ = self._capture(gm, context, kind, ordinal.fused)
         except GraphRefused:
-            return None, None  # all ranks will hear of it
+            refused = next((agreed for agreed in known if agreed.graph is None), None)
+            return self._without(refused, kind, ordinal) if refused is not None else (None, None)  # of which all ranks will hear
         for agreed in known:
             if agreed.plan is None:
-                degraded.count("unplanned")
-                log.log(logging.WARNING if self._agreement.leader else logging.DEBUG,
-                        "bucketd: %s is compiled again and stays without a plan", agreed.scope)
-                return agreed, None
+                if agreed.graph is None or following.launch_alike(agreed.graph, normalized.graph):
+                    return self._without(agreed, kind, ordinal)
+                continue
             followed = following.follow(agreed, normalized.graph, digest)
             if followed is None or agreed.runner is not None and _ranks(agreed.graph) != _ranks(normalized.graph):
                 continue
             with contextlib.suppress(PlanRejected):
                 edit = apply.prepare(gm, captured, normalized, digest, followed, agreed.runner)
-                if kind == "fw" and (ordinal.code, "bw") not in self._agreed:
-                    # No backward of this code was compiled yet: that of this forward is the others' first one.
-                    ordinal.number, ordinal.follows = int(agreed.scope.split("/")[-2]), True
+                self._number_again(agreed, kind, ordinal)
                 return Planned(agreed.scope, followed, digest, following.SOURCE, 0.0, gm, captured, normalized, agreed.runner), edit
         return None, None
+
+    def _number_again(self, agreed: following.Agreed, kind: str, ordinal: Ordinal) -> None:
+        if kind == "fw" and (ordinal.code, "bw") not in self._agreed:
+            # No backward of this code was compiled yet: that of this forward is the others' first one.
+            ordinal.number, ordinal.follows = int(agreed.scope.split("/")[-2]), True
+
+    def _without(self, agreed: following.Agreed, kind: str, ordinal: Ordinal):
+        self._number_again(agreed, kind, ordinal)
+        degraded.count("unplanned")
+        log.log(logging.WARNING if self._agreement.leader else logging.DEBUG,
+                "bucketd: %s is compiled again and stays without a plan", agreed.scope)
+        return agreed, None
 
     def _captured(self, gm, context, kind: str, scope: str, fused: bool):
         """_capture(), of which the leader tells the others."""
