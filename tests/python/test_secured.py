@@ -9,16 +9,18 @@ import time
 
 import pytest
 from certificates import Certificates, identities
-from layered_graphs import ask, layers
+from layered_graphs import MESH, ask, layers, options
 from live_agents import BINARY, agents
 from planners import planner
 from ranks import run_ranks
 from waiting import wait_for
 
 import bucketd
-from bucketd import breaker
+from bucketd import asking, breaker, canonical, degraded
+from bucketd.agreement import Agreement
 from bucketd.client import PlannerClient
 from bucketd.errors import PlannerError
+from bucketd.settings import Settings
 
 WHO = identities("URI:spiffe://example.org/train/*", "URI:spiffe://example.org/other/*", "DNS:ops.example.org")
 
@@ -112,6 +114,26 @@ def test_a_server_under_another_name_is_not_talked_to(files):
 def test_files_that_need_each_other_are_asked_for(wrong, says):
     with pytest.raises(ValueError, match=says):
         bucketd.Tls(**wrong)
+
+
+def test_a_misspelt_variable_of_the_environment_is_told_of_once(monkeypatch, caplog):
+    monkeypatch.setattr(degraded, "_said", set())
+    for _ in range(2):
+        assert bucketd.Tls.from_environment({"BUCKETD_CLIENT_CA_FILE": "ca.pem", "BUCKETD_JOB": "llama"}) is None
+    assert ["nothing reads BUCKETD_CLIENT_CA_FILE; known are BUCKETD_CLIENT_CA, " in text for text in warned(caplog)] == [True]
+
+
+def warned(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_a_planners_address_in_the_environment_that_is_not_read_is_told_of_once(monkeypatch, caplog):
+    monkeypatch.setattr(degraded, "_said", set())
+    monkeypatch.setenv("BUCKETD_ADDRESS", "planner:9460")
+    for _ in range(2):
+        one = asking.Asker(Settings.of(), Agreement(None, 0, (0,)), 0)
+        assert one.ask("0/fw", layers(), canonical.digest(layers()), MESH, options()).plan
+    assert ["a backend does not: this job starts a planner of its own" in text for text in warned(caplog)] == [True]
 
 
 def test_certificates_of_both_sides_change_while_calls_go_on_and_none_fails(tmp_path):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
 
-from . import collector, embedded, starts, wire
+from . import collector, degraded, embedded, starts, wire
 from ._wire.proto import planner_pb2
 from .agreement import Agreement, await_key, ranks_text
 from .client import PlannerClient, PlanReply
@@ -83,6 +84,9 @@ class Asker:
         """A PlannerClient, where one can be reached; else the error that says why, once and for all."""
         if self.settings.address is not None:
             return PlannerClient(self.settings.address, self.settings.tenant, tls=self.settings.tls)
+        if "BUCKETD_ADDRESS" in os.environ and self._agreement.leader:
+            degraded.say("environment", "BUCKETD_ADDRESS", "bucketctl reads BUCKETD_ADDRESS, a backend does not: this job starts a planner "
+                         "of its own, where address=os.environ[\"BUCKETD_ADDRESS\"] would name that one")
         try:
             if self._agreement.store is None:
                 if len(self._agreement.ranks) > 1:  # each would start one, and wait there for the others

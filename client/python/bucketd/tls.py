@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import grpc
 
+from . import degraded
 from .errors import PlannerError
 
 _VARIABLES = {"ca": "BUCKETD_CLIENT_CA", "cert": "BUCKETD_CLIENT_CERT", "key": "BUCKETD_CLIENT_KEY",
@@ -45,7 +46,11 @@ class Tls:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Tls | None:
-        """BUCKETD_CLIENT_CA, BUCKETD_CLIENT_CERT, BUCKETD_CLIENT_KEY and BUCKETD_CLIENT_TOKEN_FILE; None where none is set."""
+        """BUCKETD_CLIENT_CA, BUCKETD_CLIENT_CERT, BUCKETD_CLIENT_KEY and BUCKETD_CLIENT_TOKEN_FILE; None where none is set. Others that
+        begin so are misspelt, of which a warning tells."""
+        for name in sorted(set(environment).difference(_VARIABLES.values())):
+            if name.startswith("BUCKETD_CLIENT_"):
+                degraded.say("environment", name, f"nothing reads {name}; known are {', '.join(_VARIABLES.values())}")
         given = {name: environment.get(variable, "") for name, variable in _VARIABLES.items()}
         return cls(**given) if any(given.values()) else None
 
