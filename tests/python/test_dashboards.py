@@ -200,6 +200,41 @@ def test_dashboards_say_what_they_need():
                 assert panel["type"] == "stat" or target["legendFormat"], title
 
 
+SHARED = ("bytes", "file_bytes", "plans", "held_plans", "records", "oldest_use_seconds")  # bucketd_store_*: the store's, not the server's
+
+
+def answers(tmp_path, query: str, series: dict, value: float):
+    """That a query makes `value` of these series, by promtool."""
+    test = {"evaluation_interval": "1m", "tests": [{
+        "interval": "1m", "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [{"expr": query.replace("$instance", ".*"), "eval_time": "10m", "exp_samples": [{"labels": "{}", "value": value}]}]}]}
+    (tmp_path / "test.json").write_text(json.dumps(test))
+    done = subprocess.run(["promtool", "test", "rules", str(tmp_path / "test.json")], capture_output=True, text=True)
+    assert done.returncode == 0, f"{query}: {done.stdout}{done.stderr}"
+
+
+def planner_queries() -> list:
+    (path,) = (path for path in DASHBOARDS if path.stem == "planner")
+    return [target["expr"] for panel in json.loads(path.read_text())["panels"] for target in panel.get("targets", [])]
+
+
+def test_three_replicas_of_a_store_show_it_once(tmp_path):
+    shown = {what: [query for query in planner_queries() if f"bucketd_store_{what}{{" in query] for what in SHARED}
+    assert all(shown.values()), shown
+    for what, asked in shown.items():
+        for query in asked:
+            answers(tmp_path, query, {f'bucketd_store_{what}{{instance="{which}"}}': "7x20" for which in "abc"}, 7)
+
+
+def test_what_exceeds_a_quota_is_no_error_of_the_server_on_the_dashboard(tmp_path):
+    """Nor is it in the alert (rules_test.yml): of 100 calls a minute 20 exceed a quota, 5 find the store away."""
+    (query,) = (query for query in planner_queries() if "DATA_LOSS" in query)
+    calls = {"OK": 75, "RESOURCE_EXHAUSTED": 20, "UNAVAILABLE": 5}
+    series = {f'bucketd_requests_total{{instance="a",method="GetPlan",code="{code}"}}': f"0+{calls[code]}x20" for code in calls}
+    refusals = 'bucketd_tenant_quota_refusals_total{instance="a",tenant="t",quota="computations"}'
+    answers(tmp_path, f"round(1000 * ({query}))", series | {refusals: "0+20x20"}, 50)
+
+
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
 def test_what_a_dashboards_lists_offer_is_there(prometheus, path):
     lists = [one for one in json.loads(path.read_text())["templating"]["list"] if one["type"] == "query"]
