@@ -117,6 +117,15 @@ def test_links_lead_somewhere(document):
 
 
 @EACH
+def test_links_lead_to_headings(document):
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", document.read_text()):
+        there = document.parent / target if target else document
+        headings = re.findall(r"^#+ (.*)$", there.read_text(), re.MULTILINE)
+        names = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert anchor in names, f"{document.relative_to(ROOT)}: {there.name} has no #{anchor}"
+
+
+@EACH
 def test_named_files_exist(document):
     text = FENCE.sub("", document.read_text())
     folder = document.parent.relative_to(ROOT).as_posix()
