@@ -200,7 +200,8 @@ def test_dashboards_say_what_they_need():
                 assert panel["type"] == "stat" or target["legendFormat"], title
 
 
-SHARED = ("bytes", "file_bytes", "plans", "held_plans", "records", "oldest_use_seconds")  # bucketd_store_*: the store's, not the server's
+# Of the store, and not of the server that says them.
+SHARED = ("bucketd_pins", *(f"bucketd_store_{what}" for what in ("bytes", "file_bytes", "plans", "held_plans", "records", "oldest_use_seconds")))
 
 
 def answers(tmp_path, query: str, series: dict, value: float):
@@ -219,11 +220,11 @@ def planner_queries() -> list:
 
 
 def test_three_replicas_of_a_store_show_it_once(tmp_path):
-    shown = {what: [query for query in planner_queries() if f"bucketd_store_{what}{{" in query] for what in SHARED}
+    shown = {what: [query for query in planner_queries() if f"{what}{{" in query] for what in SHARED}
     assert all(shown.values()), shown
     for what, asked in shown.items():
         for query in asked:
-            answers(tmp_path, query, {f'bucketd_store_{what}{{instance="{which}"}}': "7x20" for which in "abc"}, 7)
+            answers(tmp_path, query, {f'{what}{{instance="{which}"}}': "7x20" for which in "abc"}, 7)
 
 
 def test_what_exceeds_a_quota_is_no_error_of_the_server_on_the_dashboard(tmp_path):
