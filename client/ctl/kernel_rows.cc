@@ -26,7 +26,7 @@ absl::StatusOr<int64_t> AddGraph(const std::string& path, std::map<std::string, 
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", normalized.status().message()));
   }
   const Graph& graph = normalized->graph;
-  const KernelSignatures signatures(graph);
+  KernelSignatures signatures(graph);
   int64_t nodes = 0;
   for (NodeId n = 0; n < graph.size(); ++n) {
     const NodeId raw = normalized->raw_id[static_cast<size_t>(n)];

@@ -22,6 +22,8 @@ constexpr size_t kMaxOp = 256;
 constexpr double kMaxUs = 1e8;
 constexpr size_t kMaxParts = 256;              // of a kernel; what lies beyond is told by its type
 constexpr size_t kMaxText = size_t{64} << 10;  // and beyond that nothing is told
+// Of all kernels of a graph: a step's have some hundred bytes each.
+constexpr int64_t kFreeText = int64_t{64} << 20, kTextPerNode = 1024;
 
 bool IsKernel(const Graph& graph, NodeId n) {
   return graph.kind(n) == NodeKind::kCall && !graph.is_view(n) &&
@@ -33,10 +35,10 @@ class Writer {
  public:
   Writer(const Graph& graph, absl::Span<const NodeId> source) : graph_(graph), source_(source) {}
 
-  std::string Run(NodeId n) {
+  std::string Run(NodeId n) && {
     absl::StrAppend(&text_, "kernel 1;", graph_.memory_bytes(n), ";");
     Node(n);
-    return ToHex(Sha256(text_)).substr(0, kDigits);
+    return std::move(text_);
   }
 
  private:
@@ -90,7 +92,8 @@ bool IsSignature(absl::string_view text) {
 
 }  // namespace
 
-KernelSignatures::KernelSignatures(const Graph& graph) : graph_(graph) {
+KernelSignatures::KernelSignatures(const Graph& graph)
+    : graph_(graph), text_left_(kFreeText + kTextPerNode * graph.size()) {
   source_.reserve(Index(graph.size()));
   for (NodeId n = 0; n < graph.size(); ++n) {
     const bool shows = graph.kind(n) == NodeKind::kGetitem ||
@@ -99,8 +102,11 @@ KernelSignatures::KernelSignatures(const Graph& graph) : graph_(graph) {
   }
 }
 
-std::string KernelSignatures::Of(NodeId n) const {
-  return IsKernel(graph_, n) ? Writer(graph_, source_).Run(n) : "";
+std::string KernelSignatures::Of(NodeId n) {
+  if (text_left_ < 0 || !IsKernel(graph_, n)) return "";
+  const std::string text = Writer(graph_, source_).Run(n);
+  text_left_ -= static_cast<int64_t>(text.size());
+  return ToHex(Sha256(text)).substr(0, kDigits);
 }
 
 absl::Status ValidateKernels(absl::Span<const MeasuredKernel> kernels) {
@@ -137,7 +143,7 @@ absl::Status ValidateKernels(absl::Span<const MeasuredKernel> kernels) {
 void UseMeasuredKernels(const Graph& graph, const CostProfile& profile, StatedCosts& stated) {
   if (profile.kernels.empty()) return;
   stated.measured_nodes.assign(stated.node_us.size(), false);
-  const KernelSignatures signatures(graph);
+  KernelSignatures signatures(graph);
   for (NodeId n = 0; n < graph.size(); ++n) {
     const std::string signature = signatures.Of(n);
     if (signature.empty()) continue;

@@ -32,18 +32,20 @@ struct MeasuredKernel {
 // At most this many rows in a profile: half a megabyte. A step has some hundred kinds of kernels.
 inline constexpr size_t kMaxMeasuredKernels = 4096;
 
-// What kernels compute, in 32 hexadecimal digits. Thread-safe once built.
+// What kernels compute, in 32 hexadecimal digits. Thread-compatible.
 class KernelSignatures {
  public:
   explicit KernelSignatures(const Graph& graph);  // which outlives it. O(nodes)
 
   // "" for a node that costs nothing. O(nodes that are part of the kernel, and their inputs), of
-  // which what lies far away is left out.
-  std::string Of(NodeId n) const;
+  // which what lies far away is left out. "" once all together took far more than a step's kernels
+  // do: hostile graphs have many that read one huge tuple.
+  std::string Of(NodeId n);
 
  private:
   const Graph& graph_;
   std::vector<NodeId> source_;  // through views and pieces of tuples
+  int64_t text_left_;
 };
 
 // Rows strictly ascending by signature, each with 0 to 1e8 us. Names the row.

@@ -89,7 +89,7 @@ TEST(MeasuredKernels, TakeThePlaceOfTheModelForTheirKindAloneWithoutItsScale) {
   const Graph& graph = captured.graph;
   CostProfile profile = *FindProfile("small_batch");  // its compute_scale is 0.15
   const Costs before = *Costs::FromDeviceModel(graph, captured.mesh, profile);
-  const KernelSignatures signatures(graph);
+  KernelSignatures signatures(graph);
   std::map<std::string, int> kinds;
   for (NodeId n = 0; n < graph.size(); ++n) ++kinds[signatures.Of(n)];
   std::string chosen;
@@ -118,7 +118,7 @@ TEST(MeasuredKernels, TakeThePlaceOfTheModelForTheirKindAloneWithoutItsScale) {
   EXPECT_EQ(measured, kinds[chosen]);
   // The same kernels in another graph of the model are the same kind.
   const CapturedGraph joint = bucketd::testing::ReadTestGraph("llama3_debug_fsdp8.joint");
-  const KernelSignatures in_other(joint.graph);
+  KernelSignatures in_other(joint.graph);
   int in_joint = 0;
   for (NodeId n = 0; n < joint.graph.size(); ++n) {
     in_joint += in_other.Of(n) == chosen ? 1 : 0;
@@ -166,6 +166,30 @@ TEST(KernelSignature, IsOfAllThatAFusedKernelComputesAndOfNothingElse) {
   EXPECT_EQ(FusedSignature("aten.sin.default", "a", 64, 96),
             FusedSignature("aten.exp.default", "a", 64, 96));
   EXPECT_EQ(FusedSignature("aten.exp.default", "a", 0, 0), "");
+}
+
+TEST(KernelSignature, ManyKernelsThatReadOneHugeTupleAreNotAllWrittenDown) {
+  constexpr int kPieces = 20'000, kKernels = 5'000;  // 1.4 GB of text
+  GraphBuilder builder("hostile");
+  const int64_t one[] = {1};
+  const std::vector<NodeSpec::Tensor> pieces(kPieces, {DType::kF32, one});
+  NodeSpec tuple;
+  tuple.kind = NodeKind::kCall;
+  tuple.op = "my.tuple.default";
+  tuple.outputs = pieces;
+  const NodeId source = *builder.Add(tuple);
+  const NodeId inputs[] = {source};
+  NodeSpec kernel;
+  kernel.kind = NodeKind::kCall;
+  kernel.op = "my.kernel.default";
+  kernel.inputs = inputs;
+  kernel.flops = 1;
+  for (int i = 0; i < kKernels; ++i) ASSERT_TRUE(builder.Add(kernel).ok());
+  KernelSignatures signatures(builder.graph());
+  EXPECT_NE(signatures.Of(source + 1), "");
+  int with = 1;
+  for (NodeId n = source + 2; n <= source + kKernels; ++n) with += signatures.Of(n) != "" ? 1 : 0;
+  EXPECT_LT(with, 400);
 }
 
 }  // namespace
