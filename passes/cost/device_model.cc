@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -47,18 +48,28 @@ StatedCosts::Link ModelLink(const DeviceModel& device, int32_t ranks, int32_t ra
   return link;
 }
 
+using DimsByName = absl::flat_hash_map<absl::string_view, const MeshDim*>;
+
+DimsByName ByName(const Mesh& mesh) {
+  DimsByName dims;
+  for (const MeshDim& dim : mesh.dims) dims.emplace(dim.name, &dim);
+  return dims;
+}
+
 absl::StatusOr<StatedCosts::Link> GroupLink(const Group& group, const Mesh& mesh,
-                                            const DeviceModel& device) {
-  std::vector<std::string> known;
-  for (const MeshDim& dim : mesh.dims) {
-    known.push_back(absl::StrCat(dim.name, " (", dim.size, ")"));
-    if (dim.name != group.mesh_dim) continue;
+                                            const DimsByName& dims, const DeviceModel& device) {
+  if (const auto at = dims.find(group.mesh_dim); at != dims.end()) {
+    const MeshDim& dim = *at->second;
     if (dim.size != group.size || dim.ranks_per_node < 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           "mesh: dimension ", dim.name, " has ", dim.size, " ranks, ", dim.ranks_per_node,
           " a node, but the graph's group over it has ", group.size));
     }
     return ModelLink(device, group.size, dim.ranks_per_node);
+  }
+  std::vector<std::string> known;
+  for (const MeshDim& dim : mesh.dims) {
+    known.push_back(absl::StrCat(dim.name, " (", dim.size, ")"));
   }
   return absl::InvalidArgumentError(absl::StrCat("mesh: has no dimension ", group.mesh_dim,
                                                  ", which the graph uses with ", group.size,
@@ -90,9 +101,10 @@ double KernelUs(const Graph& graph, NodeId n, const DeviceModel& device) {
 
 absl::StatusOr<StatedCosts> ModelCosts(const Graph& graph, const Mesh& mesh,
                                        const DeviceModel& device) {
+  const DimsByName dims = ByName(mesh);
   std::vector<StatedCosts::Link> links;
   for (const Group& group : graph.groups()) {
-    ASSIGN_OR_RETURN(const StatedCosts::Link link, GroupLink(group, mesh, device));
+    ASSIGN_OR_RETURN(const StatedCosts::Link link, GroupLink(group, mesh, dims, device));
     links.push_back(link);
   }
   StatedCosts stated;
@@ -118,16 +130,12 @@ StatedCosts::Link LinkUnder(const CostProfile& profile, const LinkClass& of) {
 void UseMeasuredLinks(const Graph& graph, const Mesh& mesh, const CostProfile& profile,
                       StatedCosts& stated) {
   if (profile.links.empty()) return;
-  std::vector<const MeshDim*> dims;  // of each group
-  for (const Group& group : graph.groups()) {
-    const auto dim = std::find_if(mesh.dims.begin(), mesh.dims.end(),
-                                  [&](const MeshDim& d) { return d.name == group.mesh_dim; });
-    dims.push_back(dim == mesh.dims.end() ? nullptr : &*dim);
-  }
+  const DimsByName dims = ByName(mesh);
   for (size_t c = 0; c < graph.collectives().size(); ++c) {
     const Collective& collective = graph.collectives()[c];
-    const MeshDim* dim = dims[static_cast<size_t>(collective.group)];
-    if (dim == nullptr) continue;
+    const auto at = dims.find(graph.group(collective).mesh_dim);
+    if (at == dims.end()) continue;
+    const MeshDim* dim = at->second;
     const int32_t size = graph.group(collective).size;
     const MeasuredLink* row =
         FindLink(profile.links, {collective.kind, dim->link_class, size,

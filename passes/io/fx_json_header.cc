@@ -193,25 +193,26 @@ absl::StatusOr<Mesh> Roles::MakeMesh() const {
     const int64_t here = gpus <= 0 ? size : std::min(size, (gpus + stride - 1) / stride);
     MeshDim dim{header_.mesh_dim_names[i], Clamped(size),
                 here == size ? 0 : Clamped(std::max<int64_t>(here, 1)), ""};
-    mesh.dims.insert(mesh.dims.begin(), std::move(dim));
+    mesh.dims.push_back(std::move(dim));
     if (stride <= kMaxSize) stride *= size;
   }
+  std::reverse(mesh.dims.begin(), mesh.dims.end());
+  absl::flat_hash_map<std::string, size_t> index;
+  for (size_t i = 0; i < mesh.dims.size(); ++i) index.emplace(mesh.dims[i].name, i);
   for (const Used& used : used_) {
     const FileGroup& group = header_.groups.at(used.name);
     const int32_t here = RanksPerNode(group.ranks, header_.gpus_per_node);
-    const auto dim = std::find_if(mesh.dims.begin(), mesh.dims.end(),
-                                  [&](const MeshDim& d) { return d.name == used.role.mesh_dim; });
-    if (dim == mesh.dims.end()) {
-      mesh.dims.push_back({used.role.mesh_dim, used.role.size, here, ""});
-    } else if (dim->size != used.role.size) {
+    const auto [at, is_new] = index.emplace(used.role.mesh_dim, mesh.dims.size());
+    if (is_new) mesh.dims.push_back({used.role.mesh_dim, used.role.size, here, ""});
+    MeshDim& dim = mesh.dims[at->second];
+    if (dim.size != used.role.size) {
       return absl::InvalidArgumentError(
           absl::StrCat("group \"", absl::CHexEscape(used.name), "\" has ", used.role.size,
                        " ranks, but mesh "
                        "dimension \"",
-                       absl::CHexEscape(dim->name), "\" has ", dim->size));
-    } else if (!group.ranks.empty()) {
-      dim->ranks_per_node = here;
+                       absl::CHexEscape(dim.name), "\" has ", dim.size));
     }
+    if (!group.ranks.empty()) dim.ranks_per_node = here;
   }
   return mesh;
 }

@@ -1,6 +1,7 @@
 // Captured-graph files: all of the shared ones come in, and nothing that is none.
 #include "passes/io/fx_json.h"
 
+#include <ctime>
 #include <map>
 #include <string>
 #include <vector>
@@ -20,6 +21,35 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::ReadTestGraph;
+
+TEST(CapturedGraph, TakesTimeByTheNumberOfMeshDimensions) {
+  constexpr int kDims = 60'000;
+  std::string sizes, names, groups,
+      nodes = R"({"op": "placeholder", "outputs": [{"shape": [4], "dtype": "float32"}]})";
+  for (int i = 0; i < kDims; ++i) {
+    const absl::string_view comma = i == 0 ? "" : ", ";
+    absl::StrAppend(&sizes, comma, 2);
+    absl::StrAppend(&names, comma, "\"mesh", i, "\"");
+    absl::StrAppend(&groups, comma, "\"", i, "\": {\"size\": 2, \"mesh_dim\": \"group", i, "\"}");
+    absl::StrAppend(&nodes,
+                    R"(, {"op": "c.all_reduce.default", "inputs": [0], "coll": {"kind": "ar", )",
+                    R"("reduce_op": "sum", "group": ")", i,
+                    R"("}, "outputs": [{"shape": [4], "dtype": "float32"}]})");
+  }
+  const std::clock_t begin = std::clock();
+  const auto captured = ReadCapturedGraph(
+      absl::StrCat(R"({"schema": 1, "kind": "fw", "world_size": 2, "mesh_shape": [)", sizes,
+                   R"(], "mesh_dim_names": [)", names, R"(], "groups": {)", groups,
+                   R"(}, "nodes": [)", nodes, R"(, {"op": "output"}]})"));
+  ASSERT_TRUE(captured.ok()) << captured.status();
+  EXPECT_EQ(captured->mesh.dims.size(), 2u * kDims);
+  EXPECT_EQ(captured->mesh.dims.front().name, "mesh0");
+  EXPECT_EQ(captured->mesh.dims.back().name, absl::StrCat("group", kDims - 1));
+  const auto costs = Costs::FromDeviceModel(captured->graph, captured->mesh, CostProfile());
+  EXPECT_TRUE(costs.ok()) << costs.status();
+  // Half a second; minutes where each group looks through all dimensions.
+  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 8.0);
+}
 
 TEST(CapturedGraph, EveryFileComesInWhole) {
   const std::vector<std::string> files = testing::TestDataFiles("graphs", ".json.gz");
