@@ -1,3 +1,4 @@
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -8,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "passes/base/cancellation.h"
 #include "passes/pass/overlap_bucket/overlap_bucket_apply.h"
 #include "passes/pass/overlap_bucket/overlap_bucket_find.h"
 #include "passes/pass/overlap_bucket/overlap_bucket_relations.h"
@@ -111,6 +113,14 @@ TEST(OverlapBucket, T6_8_TheEdgesOfAnEventLeaveWithItWhoeverStandsThereNow) {
   only_first_member.edges_of_first_member = true;
   EXPECT_EQ(AfterWith(schedule, only_first_member), "a2 A13 m1 w2 W13");
   EXPECT_EQ(After(schedule), "A132 m1 W132");
+}
+
+TEST(OverlapBucket, NoPartnersAreLookedForInAPlanThatNobodyWants) {
+  const Schedule schedule("m1 r1 m2 r2 m3 r3 w1 w2 w3");
+  const std::atomic<bool> cancelled = true;
+  const CancellationScope scope(cancelled);
+  EXPECT_TRUE(BucketOverlap(schedule).plan.buckets.empty());
+  EXPECT_TRUE(BucketOverlap(schedule, Upstream()).plan.buckets.empty());
 }
 
 TEST(OverlapBucket, T6_14_ScattersThatAreWaitedForAtOnceMerge) {

@@ -1,5 +1,6 @@
 // The overlap scheduler: goldens, rules one by one, and where it differs from torch on purpose.
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -7,6 +8,7 @@
 
 #include "gtest/gtest.h"
 
+#include "passes/base/cancellation.h"
 #include "tests/passes/overlap_test_util.h"
 
 namespace bucketd {
@@ -67,6 +69,20 @@ TEST_P(EitherOverlap, AGatherStartsAtMostSoManyComputeNodesAhead) {
   EXPECT_EQ(OrderOf(graph, Timed(graph, {{"AG", 1}, {"mm", 3}}), options), kOneAhead);
   options.max_compute_prefetch = 0;
   EXPECT_EQ(OrderOf(graph, Timed(graph, {{"AG", 1}, {"mm", 3}}), options), kNoneAhead);
+}
+
+TEST_P(EitherOverlap, NothingIsPrefetchedIntoAPlanThatNobodyWants) {
+  const Graph graph = Forward(3, 2);
+  const Costs costs = Timed(graph, {{"AG", 1}, {"mm", 3}});
+  const PlanOptions options = Options();
+  PassContext context(graph, costs, options);
+  Plan plan = ProgramOrder(graph);
+  context.program_order = Simulate(graph, plan, costs).prediction;
+  ASSERT_TRUE((*MakePass("tag-collectives"))->Run(context, plan).ok());
+  const std::atomic<bool> cancelled = true;
+  const CancellationScope scope(cancelled);
+  ASSERT_TRUE((*MakePass("schedule-overlap"))->Run(context, plan).ok());
+  EXPECT_EQ(Text(graph, plan), kNoneAhead);
 }
 
 TEST_P(EitherOverlap, RoomForOneCollectiveKeepsOneInFlight) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "passes/base/cancellation.h"
 #include "passes/pass/overlap/overlap_scheduler.h"
 
 namespace bucketd::overlap {
@@ -15,7 +16,7 @@ constexpr int32_t kShortSearch = 16;
 }  // namespace
 
 void OverlapScheduler::Prefetch(Position now, Window& window) {
-  if (!window.any_left()) return;
+  if (!window.any_left() || IsCancelled()) return;
   if (limits_.prefetch && !near_.empty()) {
     // A window inside this one finds it empty and makes its own.
     std::vector<Candidate> candidates = std::move(spare_);
@@ -24,7 +25,7 @@ void OverlapScheduler::Prefetch(Position now, Window& window) {
     SortCandidates(candidates);
     for (const Candidate& candidate : candidates) {
       TryCandidate(candidate.launch, now, window);
-      if (!window.any_left()) break;
+      if (!window.any_left() || IsCancelled()) break;
     }
     spare_ = std::move(candidates);
   }

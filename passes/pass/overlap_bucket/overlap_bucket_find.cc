@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "passes/base/cancellation.h"
 #include "passes/base/index.h"
 #include "passes/base/int128.h"
 
@@ -98,6 +99,7 @@ class Finder {
     int64_t limit = byte_limits_[Index(seed)];
     int32_t failures = 0;
     for (const int32_t candidate : launches.subspan(1)) {
+      if (IsCancelled()) break;
       const LaunchInfo& launch = Launch(candidate);
       if (launch.bytes > options_.overlap_bucket_cap_bytes - bucket.bytes) {
         bucket.attempts.over_cap = true;
