@@ -11,6 +11,7 @@
 #include "passes/io/json_text.h"
 #include "passes/io/plan_json.h"
 #include "passes/io/proto_io.h"
+#include "passes/ir/text.h"
 #include "proto/plan.pb.h"
 
 namespace bucketd {
@@ -65,12 +66,41 @@ absl::StatusOr<PlanFile> ReadBinary(absl::string_view bytes) {
   return file;
 }
 
+// What pictures and tables show has no control characters. Names may be entries that were written
+// over several lines.
+absl::Status CheckText(absl::string_view field, absl::string_view text) {
+  const size_t bad = FindControl(text);
+  if (bad == absl::string_view::npos) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("plan: ", field, ": \"", Printable(text),
+                                                 "\" has a control character (byte ", bad, ")"));
+}
+
+absl::Status CheckTexts(const PlanFile& file) {
+  const Plan& plan = file.plan;
+  RETURN_IF_ERROR(CheckText("mode", plan.mode));
+  RETURN_IF_ERROR(CheckText("planner", plan.planner));
+  RETURN_IF_ERROR(CheckText("cost_profile", plan.cost_profile));
+  RETURN_IF_ERROR(CheckText("backend", plan.backend));
+  RETURN_IF_ERROR(CheckText("bits_text", plan.bits_text));
+  for (size_t k = 0; k < plan.buckets.size(); ++k) {
+    RETURN_IF_ERROR(CheckText(absl::StrCat("buckets[", k, "].name"), plan.buckets[k].name));
+  }
+  for (size_t i = 0; i < plan.diagnostics.size(); ++i) {
+    const Diagnostic& d = plan.diagnostics[i];
+    RETURN_IF_ERROR(CheckText(absl::StrCat("diagnostics[", i, "].code"), d.code));
+    RETURN_IF_ERROR(CheckText(absl::StrCat("diagnostics[", i, "].text"), d.text));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<PlanFile> ReadPlan(absl::string_view bytes) {
   // A serialised Plan begins with the tag of format_version, which is no brace.
   const bool is_json = absl::StartsWith(absl::StripLeadingAsciiWhitespace(bytes), "{");
-  return is_json ? ReadJson(bytes) : ReadBinary(bytes);
+  ASSIGN_OR_RETURN(PlanFile file, is_json ? ReadJson(bytes) : ReadBinary(bytes));
+  RETURN_IF_ERROR(CheckTexts(file));
+  return file;
 }
 
 absl::StatusOr<PlanFile> ReadPlanFile(const std::string& path) {

@@ -24,7 +24,7 @@ struct PlanFile {
   std::vector<StatedBucket> stated;  // one a bucket
 };
 
-// INVALID_ARGUMENT names the field.
+// INVALID_ARGUMENT names the field; control characters in what people read are one reason.
 absl::StatusOr<PlanFile> ReadPlan(absl::string_view bytes);
 // NOT_FOUND if there is no such file.
 absl::StatusOr<PlanFile> ReadPlanFile(const std::string& path);

@@ -38,6 +38,15 @@ size_t FindUnprintable(absl::string_view s) {
   return absl::string_view::npos;
 }
 
+size_t FindControl(absl::string_view s) {
+  for (size_t at = 0;; ++at) {
+    const size_t bad = FindUnprintable(s.substr(at));
+    if (bad == absl::string_view::npos) return bad;
+    at += bad;
+    if (s[at] != '\t' && s[at] != '\n' && s[at] != '\r') return at;
+  }
+}
+
 std::string Printable(absl::string_view s) {
   constexpr size_t kMost = 80;
   return absl::StrCat(absl::CHexEscape(s.substr(0, kMost)), s.size() > kMost ? "..." : "");

@@ -143,6 +143,7 @@ absl::StatusOr<int32_t> TakeDistance(absl::string_view entry, absl::string_view&
 absl::Status ParseOne(absl::string_view text, bool allow_distances, Room& room,
                       std::vector<Entry>& entries) {
   if (text.empty()) return Bad(text, "is empty");
+  if (FindControl(text) != absl::string_view::npos) return Bad(text, "has a control character");
   absl::string_view names = text, region;
   int32_t distance = -1;
   if (allow_distances) {

@@ -54,6 +54,8 @@ TEST(Entries, T4_16_WhatIsAmbiguousOrMalformedIsRefusedByName) {
   EXPECT_THAT(Error("lay*rs.0"), HasSubstr("'*'"));
   EXPECT_THAT(Error("layers.0:2"), HasSubstr("':'"));
   EXPECT_THAT(Error("caf\xc3\xa9"), HasSubstr(R"('\xc3')")) << "no part of a character as it is";
+  EXPECT_THAT(Error("layers.0+a\x1b"), HasSubstr("\"layers.0+a\\x1b\": has a control character"));
+  EXPECT_THAT(Names("layers.0 +\n\tnorm"), ElementsAre("layers.0|norm"));
 }
 
 TEST(Entries, A6_ARegularExpressionIsToldThatPatternsAreGlobs) {

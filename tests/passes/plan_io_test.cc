@@ -1,6 +1,8 @@
 // Plans as files and as wire messages: what is written is read back, what is damaged is refused.
 #include <string>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -116,6 +118,38 @@ TEST(PlanJson, NamesTheFieldThatIsWrong) {
     ASSERT_FALSE(plan.ok()) << c.json;
     EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(plan.status().message()), HasSubstr(c.says)) << c.json;
+  }
+}
+
+TEST(PlanFile, RefusesControlCharactersInWhatPeopleRead) {
+  const Planned p = Example();
+  using Spoil = void (*)(Plan&, const std::string&);
+  const std::pair<const char*, Spoil> fields[] = {
+      {"mode", [](Plan& of, const std::string& text) { of.mode = text; }},
+      {"planner", [](Plan& of, const std::string& text) { of.planner = text; }},
+      {"cost_profile", [](Plan& of, const std::string& text) { of.cost_profile = text; }},
+      {"backend", [](Plan& of, const std::string& text) { of.backend = text; }},
+      {"bits_text", [](Plan& of, const std::string& text) { of.bits_text = text; }},
+      {"buckets[0].name", [](Plan& of, const std::string& text) { of.buckets[0].name = text; }},
+      {"diagnostics[0].code",
+       [](Plan& of, const std::string& text) {
+         of.diagnostics = {{text, "", {}}};
+       }},
+      {"diagnostics[0].text", [](Plan& of, const std::string& text) {
+         of.diagnostics = {{"", text, {}}};
+       }}};
+  for (const auto& [field, spoil] : fields) {
+    for (const char bad : {'\x01', '\f', '\x1b', '\x7f', '\0'}) {
+      Plan plan = p.plan;
+      spoil(plan, absl::StrCat("a\t\n", std::string(1, bad)));
+      for (const std::string& bytes : {PlanToJson(p.graph, plan), SerializePlan(p.graph, plan)}) {
+        EXPECT_THAT(std::string(ReadPlan(bytes).status().message()),
+                    HasSubstr(absl::StrCat("plan: ", field, ": \"a\\t\\n")));
+      }
+    }
+    Plan plan = p.plan;
+    spoil(plan, "layers.0 +\r\n\tlayers.1 \u00e4");  // of entries in lines of their own
+    EXPECT_TRUE(ReadPlan(PlanToJson(p.graph, plan)).ok()) << field;
   }
 }
 
