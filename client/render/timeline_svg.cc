@@ -20,8 +20,13 @@ constexpr absl::string_view kStyle =
     ".k{fill:#9d755d}.w{fill:#54a24b}.s{fill:#e45756}.n{font-size:10px;fill:#fff}";
 
 std::string Escape(absl::string_view text) {
-  return absl::StrReplaceAll(text,
-                             {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
+  // The last two, U+FFFE and U+FFFF, are no characters of XML, even escaped.
+  return absl::StrReplaceAll(text, {{"&", "&amp;"},
+                                    {"<", "&lt;"},
+                                    {">", "&gt;"},
+                                    {"\"", "&quot;"},
+                                    {"\xef\xbf\xbe", "?"},
+                                    {"\xef\xbf\xbf", "?"}});
 }
 
 struct Box {

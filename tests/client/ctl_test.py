@@ -6,6 +6,7 @@ import re
 import sys
 import tempfile
 import unittest
+from xml.etree import ElementTree
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "passes"))
 from referee_kit import bucketctl, graph_paths, referee
@@ -34,6 +35,25 @@ class BucketctlTest(unittest.TestCase):
     def test_json_is_one_object_on_stdout(self):
         for args in (("plan", GRAPH), ("simulate", GRAPH), ("digest", GRAPH)):
             self.assertIsInstance(json.loads(self.run_ctl(*args, "--json").stdout), dict)
+
+    def test_a_picture_is_xml_whatever_names_hold_and_plans_with_control_characters_make_none(self):
+        graph, plan, picture = self.path("odd.json"), self.path("plan.json"), self.path("odd.svg")
+        with gzip.open(GRAPH, "rt") as file:
+            captured = json.load(file)
+        captured["mesh_dim_names"] = ["<&\uffff"]
+        for group in captured["groups"].values():
+            group["mesh_dim"] = "<&\uffff"
+        with open(graph, "w") as file:
+            json.dump(captured, file)
+        self.run_ctl("plan", graph, "--mode", "greedy", "--plan-out", plan)
+        self.run_ctl("trace", graph, plan, "--out", picture)
+        ElementTree.parse(picture)
+        with open(plan) as file:
+            planned = json.load(file)
+        with open(plan, "w") as file:
+            json.dump({**planned, "mode": "gr\x01ow"}, file)
+        error = self.run_ctl("trace", graph, plan, "--out", picture, expect=REFUSED).stderr
+        self.assertIn('plan: mode: "gr\\x01ow" has a control character (byte 2)', error)
 
     def test_help_teaches_with_an_example(self):
         self.assertRegex(self.run_ctl("--version").stdout, r"^bucketctl \d+\.\d+\.\d+\n$")
