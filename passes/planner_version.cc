@@ -2,6 +2,6 @@
 
 namespace bucketd {
 
-const char kPlannerVersion[] = "15";
+const char kPlannerVersion[] = "16";
 
 }  // namespace bucketd

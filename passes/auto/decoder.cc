@@ -168,13 +168,15 @@ void Decoder::RunTail() {
       Take(next);
       more = true;
     }
+    const int32_t batch = EarliestOutstanding(false);
     const auto filled = [](const std::array<int64_t, 1>& row) { return row[0] == 0; };
     for (size_t key = filled_.First(0, filled); key != SIZE_MAX;
          key = filled_.First(key + 1, filled)) {
+      const Transfer& next = problem_.transfer(pending_[key].front());
+      if (batch >= 0 && memory_.live() + next.out_bytes > cap_) continue;
       more = LaunchSinks(static_cast<int32_t>(key), true) || more;
     }
     if (more) continue;
-    const int32_t batch = EarliestOutstanding(false);
     if (batch >= 0) {
       Wait(batch);
     } else if (inline_ready_.empty() && post_.empty()) {

@@ -232,15 +232,20 @@ void Decoder::NotePending(GroupId group, int32_t key) {
   wires_.Set(Index(group), kPending, least);
 }
 
+// Of all-reduces, whose results no room is kept for, as many go together as memory holds now.
 bool Decoder::LaunchSinks(int32_t key, bool flush) {
   Queue& pending = pending_[Index(key)];
   if (pending.empty()) return false;
   if (partition_ != nullptr) return LaunchFixedSinks(key, flush);
   std::vector<CollectiveId> members;
-  int64_t wire = 0;
+  int64_t wire = 0, live = memory_.live();
   while (!pending.empty()) {
     const Transfer& t = problem_.transfer(pending.front());
-    if (!members.empty() && (!t.mergeable || wire + t.wire_ps > settings_.reduce_cap_ps)) break;
+    if (ReducesWhole(t.kind)) live += t.out_bytes;
+    if (!members.empty() &&
+        (!t.mergeable || wire + t.wire_ps > settings_.reduce_cap_ps || live > cap_)) {
+      break;
+    }
     wire += t.wire_ps;
     members.push_back(pending.front());
     ++pending.head;
@@ -314,7 +319,10 @@ Form Decoder::FormThatFits(const std::vector<CollectiveId>& members, Form form) 
     out_bytes += problem_.transfer(c).out_bytes;
     lowest = std::min(lowest, problem_.transfer(c).start);
   }
-  if (!Gathers(problem_.transfer(members[0]).kind)) {
+  const CollectiveKind kind = problem_.transfer(members[0]).kind;
+  // An all-reduce's results lie where its inputs were copied to.
+  if (ReducesWhole(kind)) out_bytes = 0;
+  if (!Gathers(kind)) {
     return memory_.live() + in_bytes + out_bytes <= cap_ ? form : Form::kGrouped;
   }
   const bool fits = memory_.live() + 2 * out_bytes <= cap_ && FitsUntil(lowest, out_bytes, Extra());

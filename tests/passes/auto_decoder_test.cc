@@ -203,6 +203,39 @@ TEST(Decoder, FewStartsAreFarOverTheLimitWhereMemoryBinds) {
   EXPECT_LT(far_over, decodes / 5) << decodes;  // of 1,650, 250
 }
 
+// Eight gradients that end together, each all-reduced, while memory is at its peak.
+TEST(Decoder, AllReducesGoTogetherAsFarAsMemoryHoldsThem) {
+  Net net;
+  NodeId h = net.Input("x", {64, 64});
+  for (int i = 0; i < 8; ++i) {
+    const std::string number = absl::StrCat(i);
+    const NodeId gradient = net.Call("g" + number, {h}, {64, 64}, kComputeFlag);
+    net.Out(net.Reduce(number, gradient), SlotKind::kParameterGradient);
+  }
+  for (int i = 0; i < 4; ++i) h = net.Call(absl::StrCat("c", i), {h}, {64, 64}, kComputeFlag);
+  net.Out(h, SlotKind::kOutput);
+  const Graph graph = net.Build();
+  Contracted setting(graph);
+  Decoder decoder(setting.problem);
+  Settings at_the_end;
+  at_the_end.batch_ps = search::kForever;
+  at_the_end.wire_weight = 1000;  // packed, where memory holds that
+  at_the_end.compute_weight = 1;
+  const int64_t each = setting.problem.transfer(0).out_bytes;
+  const int64_t before = setting.context.program_order.peak_bytes;
+  for (int more = 1; more < 8; ++more) {
+    const Decoded& decoded = decoder.Decode(at_the_end, before + more * each, nullptr);
+    EXPECT_LE(decoded.figures.peak_bytes, before + more * each) << more;
+    size_t largest = 0;
+    for (const search::Batch& batch : decoded.batches) {
+      largest = std::max(largest, batch.members.size());
+      if (batch.members.size() == 1) continue;
+      EXPECT_NE(batch.form, Form::kGrouped) << more;
+    }
+    EXPECT_GE(largest, Index(more)) << "of what memory holds nothing is left free";
+  }
+}
+
 // A backward that gathers weights anew, each as large as the gradient before it.
 TEST(Decoder, AReductionMakesRoomForTheGatherThatTheStepWaitsFor) {
   Net net;

@@ -64,7 +64,6 @@ INSTANTIATE_TEST_SUITE_P(
                       Step{"vision transformer, backward", 9401, false, "slow_network", 3002},
                       Step{"vision transformer, backward", 9401, false, "slow_network", 3003},
                       Step{"convolutions, both, replicated", 9402, false, "small_batch", 3001},
-                      Step{"convolutions, both, replicated", 9402, false, "small_batch", 3002},
                       Step{"convolutions, both, replicated", 9402, false, "small_batch", 3003},
                       Step{"convolutions, both, replicated", 9401, true, "h100_nvlink", 3002},
                       Step{"transformer, backward, tensor parallel", 9401, true, "h100_nvlink",
