@@ -190,7 +190,7 @@ absl::StatusOr<Rendezvous::Id> Rendezvous::JoinLocked(const Call& call, SteadyTi
   const Id id = ++last_id_;
   waiter = {id, timers_.Schedule(deadline, [this, id] { TimeOut(id); }), deadline, done,
             call.endpoint};
-  where_[id] = key;
+  where_[id] = {key, call.rank};
   const bool all_are_here = group->waiting.size() == group->size;
   if (all_are_here) Meet(*group, later);
   Touch(*group);
@@ -228,7 +228,7 @@ absl::Status Rendezvous::MakeRoomToWatch(const Shares::Path& share, Later& later
   const Id displaced = watcher_places_.GivesWayTo(share);
   if (displaced == 0) return MakeError(Reason::kOverloaded, "too many calls watch epochs");
   if (displaced_ != nullptr) displaced_();
-  Group& group = groups_.at(where_.at(displaced));
+  Group& group = groups_.at(where_.at(displaced).group);
   LetWatcherGo(group, displaced,
                MakeError(Reason::kOverloaded,
                          "too many calls watch epochs, most of them yours: one of another gets the "
@@ -261,7 +261,7 @@ absl::StatusOr<Rendezvous::Id> Rendezvous::WatchLocked(const Epoch& epoch, Stead
   watcher_places_.Add({outer, inner}, id);
   group.watchers[id] = {
       timers_.Schedule(deadline, [this, id] { TimeOut(id); }), done, {outer, inner}};
-  where_[id] = key;
+  where_[id] = {key};
   ++watchers_;
   Touch(group);
   return id;
@@ -344,7 +344,7 @@ void Rendezvous::TimeOut(Id id) {
     const absl::MutexLock lock(&mutex_);
     const auto where = where_.find(id);
     if (where == where_.end()) return;  // answered while the timer ran
-    Group& group = groups_.at(where->second);
+    Group& group = groups_.at(where->second.group);
     if (group.watchers.contains(id)) {
       LetWatcherGo(group, id, Fate{}, later);
     } else {
@@ -359,13 +359,12 @@ bool Rendezvous::Cancel(Id id) {
   const absl::MutexLock lock(&mutex_);
   const auto where = where_.find(id);
   if (where == where_.end()) return false;
-  Group& group = groups_.at(where->second);
+  Group& group = groups_.at(where->second.group);
   Later unheard;
   if (group.watchers.contains(id)) {
     LetWatcherGo(group, id, Fate{}, unheard);
   } else {
-    const auto waiter = std::find_if(group.waiting.begin(), group.waiting.end(),
-                                     [id](const auto& one) { return one.second.id == id; });
+    const auto waiter = group.waiting.find(where->second.rank);
     Dismiss(waiter->second, absl::CancelledError(), unheard);
     group.waiting.erase(waiter);
   }

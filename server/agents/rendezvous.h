@@ -104,7 +104,12 @@ class Rendezvous {
     Shares::Path share;        // of whoever made its first call
     uint64_t spare_since = 0;  // 0: somebody waits or watches
   };
-  using Key = std::pair<std::string, std::string>;   // tenant, group
+  using Key = std::pair<std::string, std::string>;  // tenant, group
+  // Of a waiter or watcher.
+  struct Place {
+    Key group;
+    uint32_t rank = 0;  // of a waiter
+  };
   using Later = std::vector<std::function<void()>>;  // run without the lock
 
   absl::Status Check(const Call& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -149,7 +154,7 @@ class Rendezvous {
   std::map<Id, Key> by_number_ ABSL_GUARDED_BY(mutex_);  // groups
   Shares group_places_ ABSL_GUARDED_BY(mutex_);
   Shares watcher_places_ ABSL_GUARDED_BY(mutex_);
-  std::map<Id, Key> where_ ABSL_GUARDED_BY(mutex_);  // of waiters and watchers
+  std::map<Id, Place> where_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace bucketd
