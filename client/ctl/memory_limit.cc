@@ -48,7 +48,7 @@ absl::Status ParseMemoryLimit(absl::string_view text, PlanOptions& options) {
     is_share = Number(rest, value);
     value = 1.0 + value / 100.0;
   }
-  if (is_share && value > 0.0 && value <= 1000.0) {
+  if (is_share && value >= 1e-6 && value <= 1000.0) {
     options.memory_limit_ppm = std::llround(value * 1e6);
     options.memory_limit_bytes = 0;
     return absl::OkStatus();

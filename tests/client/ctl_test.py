@@ -66,7 +66,7 @@ class BucketctlTest(unittest.TestCase):
         for args in ((), ("fly",), ("plan",), ("plan", GRAPH, "--wings"), ("trace", GRAPH), ("plan", self.path("absent.json.gz")),
                      ("simulate", GRAPH, self.path("absent.json")), ("show", self.path("absent.json")),
                      ("plan", GRAPH, "--memory-limit", "much"), ("plan", GRAPH, "--memory-limit", "1.05y"),
-                     ("plan", GRAPH, "--memory-limit", "-5%"), ("plan", GRAPH, "--param-order", self.path("absent")),
+                     ("plan", GRAPH, "--memory-limit", "-5%"), ("plan", GRAPH, "--memory-limit", "0.0000001x"), ("plan", GRAPH, "--param-order", self.path("absent")),
                      ("plan", GRAPH, "--reorder-compute", "none")):  # bound nothing while it was there
             self.run_ctl(*args, expect=USAGE)
 

@@ -88,6 +88,12 @@ def test_a_job_and_a_rank_that_plans_for_all_exclude_each_other():
         bucketd.backend(embedded="rank0", job=bucketd.Job("llama"))
 
 
+@pytest.mark.parametrize("said", [{"deadline": 0}, {"deadline": "300"}, {"executor_timeout": -1.0}, {"ranks": [0, 1, 0]}])
+def test_a_value_that_cannot_be_is_refused_where_it_is_said(said):
+    with pytest.raises(ValueError, match=f"^{next(iter(said))}=.*: expected"):
+        bucketd.backend(**said)
+
+
 def test_ranks_that_only_a_planner_could_bring_together_start_none_of_their_own():
     asker = asking.Asker(Settings.of(job=bucketd.Job("apart"), deadline=2), Agreement(None, 1, (0, 1)), 0)
     with pytest.raises(EmbeddedError, match="init_process_group first"):

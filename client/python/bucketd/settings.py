@@ -150,8 +150,10 @@ class Settings:
         _one_of("executor", self.executor, _EXECUTORS)
         if self.agent and not self.executor:
             raise ValueError('agent= hears of buckets that executor="bucketd" runs; torch.distributed reports none')
-        if self.deadline <= 0:
-            raise ValueError(f"deadline={self.deadline}: expected seconds, more than 0")
+        _seconds("deadline", self.deadline)
+        _seconds("executor_timeout", self.executor_timeout)
+        if len(set(self.ranks)) != len(self.ranks):
+            raise ValueError(f"ranks={list(self.ranks)}: expected each once")
         if self.embedded is not None and self.address is not None:
             raise ValueError("embedded= and address= exclude each other: a planner is either private or at an address")
         if self.embedded is not None and self.job is not None:
@@ -234,6 +236,11 @@ def parse_memory_limit(limit: str | int | None) -> tuple[int, int]:
     if isinstance(limit, str) and size and size[2].upper() in _UNITS and float(size[1]) > 0:
         return 0, int(float(size[1]) * _UNITS[size[2].upper()])
     raise ValueError(f"memory_limit={limit!r}: expected a share (\"1.05x\", \"+5%\") or bytes (\"38GiB\", 40802189312)")
+
+
+def _seconds(name: str, value) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ValueError(f"{name}={value!r}: expected seconds, more than 0")
 
 
 def _one_of(name: str, value, known) -> None:
