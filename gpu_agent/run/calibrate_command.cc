@@ -9,6 +9,7 @@
 #include "client/cli/tls_flags.h"
 
 #include "gpu_agent/device/nvml.h"
+#include "gpu_agent/device/steady.h"
 #include "gpu_agent/run/calibration.h"
 #include "gpu_agent/run/command.h"
 #include "gpu_agent/run/delivery.h"
@@ -161,10 +162,10 @@ int Exit(const absl::Status& status) {
 // A rank whose neighbour hung up does not know why. Whoever does has a moment to say it: the first
 // of a node whose process ended, or who was refused something.
 absl::Status WhyItEnded(Session& session, Group& group, const absl::Status& own) {
-  const absl::Time until =
-      absl::Now() + (absl::IsUnavailable(own) ? absl::Milliseconds(300) : absl::ZeroDuration());
+  const SteadyTime until =
+      SteadyIn(absl::IsUnavailable(own) ? absl::Milliseconds(300) : absl::ZeroDuration());
   absl::Status lost;
-  while (lost.ok() && absl::Now() < until &&
+  while (lost.ok() && SteadyNow() < until &&
          !group.PauseUntil(absl::Now() + absl::Milliseconds(20))) {
     lost = session.Lost();
   }
