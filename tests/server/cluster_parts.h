@@ -1,7 +1,9 @@
 // Replicas of one store in one process, with a clock that the tests move.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,22 +50,28 @@ struct Replica {
   Leases leases{store_, members, metrics, [this] { return Now(); }};
 };
 
-// Writes no record where there is none, as long as it is `away`.
-class AwayForNewRecords final : public ForwardingStore {
+// Refuses some records, as a store whose database is away.
+class Refusing final : public ForwardingStore {
  public:
-  using ForwardingStore::ForwardingStore;
+  enum class What : uint8_t { kNothing, kNew, kWritten, kErased };
+
+  explicit Refusing(Store& store, What refuses = What::kNothing)
+      : ForwardingStore(store), what(refuses) {}
   absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
                              const std::optional<std::string>& before,
                              const std::optional<absl::string_view>& after,
                              const AuditLine* line) override {
-    if (away && !before.has_value()) {
+    const What now = what;
+    if ((now == What::kNew && !before.has_value()) ||
+        (now == What::kWritten && after.has_value()) ||
+        (now == What::kErased && !after.has_value())) {
       ++refused;
       return absl::UnavailableError("away");
     }
     return ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
   }
-  bool away = false;
-  int refused = 0;
+  std::atomic<What> what;
+  std::atomic<int> refused = 0;
 };
 
 class ClusterPartsTest : public ::testing::Test {

@@ -2,7 +2,6 @@
 // who holds what, and what happens when the store or a replica is away for a while.
 #include "tests/server/cluster_parts.h"
 
-#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -23,19 +22,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::SizeIs;
 
-// Is read, and takes no record.
-class TakesNothing final : public ForwardingStore {
- public:
-  using ForwardingStore::ForwardingStore;
-  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
-                             const std::optional<std::string>& before,
-                             const std::optional<absl::string_view>& after,
-                             const AuditLine* line) override {
-    if (after.has_value()) return absl::UnavailableError("read only");
-    return ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
-  }
-};
-
 // Writes what it is told to, and says so no more as long as it `loses`.
 class LosesAnswers final : public ForwardingStore {
  public:
@@ -48,24 +34,6 @@ class LosesAnswers final : public ForwardingStore {
     return wrote.ok() && loses ? absl::UnavailableError("lost") : wrote;
   }
   bool loses = false;
-};
-
-// Takes no record away, as long as it is `away`.
-class AwayForErasures final : public ForwardingStore {
- public:
-  using ForwardingStore::ForwardingStore;
-  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
-                             const std::optional<std::string>& before,
-                             const std::optional<absl::string_view>& after,
-                             const AuditLine* line) override {
-    if (away && !after.has_value()) {
-      ++refused;
-      return absl::UnavailableError("away");
-    }
-    return ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
-  }
-  std::atomic<bool> away = true;
-  std::atomic<int> refused = 0;
 };
 
 // Lets something happen once, before it writes over a record.
@@ -140,7 +108,7 @@ TEST_F(ClusterPartsTest, WhatIsTakenOnceMoreIsNotGivenBackForTheTimeBefore) {
 // As where a plan could not be saved: its lease cannot be given back either, and others wait for
 // who has it.
 TEST_F(ClusterPartsTest, WhatTheStoreDidNotTakeBackIsGivenBackWhenItIsBack) {
-  AwayForErasures store(*world_.store);
+  Refusing store(*world_.store, Refusing::What::kErased);
   Replica a(world_, store, "a:1"), b(world_, "b:1");
   a.Beat();
   b.Beat();
@@ -153,7 +121,7 @@ TEST_F(ClusterPartsTest, WhatTheStoreDidNotTakeBackIsGivenBackWhenItIsBack) {
   a.leases.GiveBackOwed();
   EXPECT_EQ(store.refused, 3) << "one is enough to know";
   EXPECT_FALSE(b.Take(plan).mine);
-  store.away = false;
+  store.what = Refusing::What::kNothing;
   a.Take(other);
   a.leases.GiveBackOwed();
   EXPECT_TRUE(b.Take(plan).mine);
@@ -271,16 +239,16 @@ TEST_F(ClusterPartsTest, WhoComesBackWhileItsLeaseIsTakenOverHoldsItAlone) {
 }
 
 TEST_F(ClusterPartsTest, WhoFindsItsEndAndCannotWriteAtOnceHoldsNothingEither) {
-  AwayForNewRecords store(*world_.store);
+  Refusing store(*world_.store);
   Replica a(world_, store, "a:1"), b(world_, "b:1");
   a.Beat();
   b.Beat();
   EXPECT_TRUE(a.Take(job_).mine);
   Pass(seconds(12), {&b});
   EXPECT_TRUE(b.Take(job_).mine) << "a was stopped, and has been ended";
-  store.away = true;  // a wakes, sees that, and cannot say that it is back
+  store.what = Refusing::What::kNew;  // a wakes, sees that, and cannot say that it is back
   EXPECT_FALSE(a.members.Beat().ok());
-  store.away = false;
+  store.what = Refusing::What::kNothing;
   a.Beat();
   EXPECT_FALSE(a.members.lapsed());
   EXPECT_FALSE(a.leases.Holds(job_));
@@ -326,7 +294,7 @@ TEST_F(ClusterPartsTest, AServerThatIsStartedAnewHasEndedTheOneBefore) {
 }
 
 TEST_F(ClusterPartsTest, WhoNeverCameTakesNobodysRecordAway) {
-  TakesNothing store(*world_.store);
+  Refusing store(*world_.store, Refusing::What::kWritten);
   Replica a(world_, "a:1"), again(world_, store, "a:1", 2);
   a.Beat();
   EXPECT_FALSE(again.members.Beat().ok());

@@ -87,12 +87,12 @@ TEST_F(LeaseTripsTest, ALeaseIsTakenOrSeenAndGivenBackInATripEach) {
 }
 
 TEST_F(LeaseTripsTest, AStoreThatTakesNoWritesSaysWhoHasIt) {
-  AwayForNewRecords store(*world_.store);
+  Refusing store(*world_.store);
   Replica a(world_, store, "a:1"), b(world_, "b:1");
   a.Beat();
   b.Beat();
   b.Take(job_);
-  store.away = true;
+  store.what = Refusing::What::kNew;
   EXPECT_EQ(a.Take(job_).holder, (ReplicaId{"b:1", 1}));
   store.refused = 0;
   EXPECT_TRUE(absl::IsUnavailable(a.leases.Take(JobLease("team", "another")).status()));
