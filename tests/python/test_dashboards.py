@@ -198,6 +198,7 @@ def test_dashboards_say_what_they_need():
             for target in panel["targets"]:
                 assert set(re.findall(r"\$(\w+)", target["expr"])) <= variables, title
                 assert panel["type"] == "stat" or target["legendFormat"], title
+                assert " / " not in target["expr"] or re.search(r" > 0\)+$", target["expr"]), f"{title} shows NaN where nothing is done"
 
 
 # Of the store, and not of the server that says them.
