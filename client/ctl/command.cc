@@ -53,7 +53,8 @@ StatedCosts OfNormalized(const CapturedGraph& captured, const NormalizedGraph& n
 absl::StatusOr<CostProfile> ProfileOf(const CostFlags& flags) {
   absl::StatusOr<CostProfile> profile = FindProfile(flags.profile);
   if (profile.ok()) return profile;
-  return absl::NotFoundError(absl::StrCat("--profile: ", profile.status().message()));
+  return absl::Status(profile.status().code(),
+                      absl::StrCat("--profile: ", profile.status().message()));
 }
 
 absl::StatusOr<Input> Load(const std::string& graph_path, const CostFlags& flags) {

@@ -64,7 +64,7 @@ absl::StatusOr<CostProfile> BaseOf(const CalibrateArgs& args, const Session& ses
   }
   absl::StatusOr<CostProfile> base = FindProfile(args.base);
   if (base.ok()) return base;
-  return absl::NotFoundError(absl::StrCat("--base: ", base.status().message()));
+  return absl::Status(base.status().code(), absl::StrCat("--base: ", base.status().message()));
 }
 
 // The file first: what was measured is not lost with the planner.

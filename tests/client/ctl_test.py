@@ -70,6 +70,19 @@ class BucketctlTest(unittest.TestCase):
                      ("plan", GRAPH, "--reorder-compute", "none")):  # bound nothing while it was there
             self.run_ctl(*args, expect=USAGE)
 
+    def test_a_file_that_makes_no_sense_exits_with_one_whichever_it_is(self):
+        plan, wrong = self.path("plan.json"), self.path("wrong.json")
+        self.run_ctl("plan", GRAPH, "--mode", "none", "--plan-out", plan)
+        with open(wrong, "w") as file:
+            file.write("{}")
+        for args in (("plan", wrong), ("simulate", GRAPH, wrong), ("plan", GRAPH, "--stick-to", wrong), ("advise", "--trace", wrong),
+                     ("costs", "import", wrong), ("costs", "import-trace", wrong, "--out", self.path("out.json"))):
+            self.run_ctl(*args, expect=REFUSED)
+        for args in (("plan", GRAPH), ("simulate", GRAPH, plan), ("compare", GRAPH), ("explain", GRAPH, plan), ("advise", GRAPH),
+                     ("trace", GRAPH, plan, "--out", self.path("out.svg"))):
+            self.assertIn("--profile: cost profile wrong: ", self.run_ctl(*args, "--profile", wrong, expect=REFUSED).stderr)
+            self.run_ctl(*args, "--profile", self.path("absent.json"), expect=USAGE)
+
     def advise(self, *args):
         return json.loads(self.run_ctl("advise", *args, "--json").stdout)
 
