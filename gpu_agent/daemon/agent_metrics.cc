@@ -75,7 +75,9 @@ AgentMetrics::AgentMetrics(Registry& r)
                                "Time of the same copies on each rank alone, in the last probe: the "
                                "slowest rank over the median one.")),
       last_probe(AddGauge(r, "bucket_agent_last_probe_timestamp_seconds",
-                          "Unix time of the last probe that ended well.")) {
+                          "Unix time of the last probe that ended well.")),
+      probe_interval(AddGauge(r, "bucket_agent_probe_interval_seconds",
+                              "Pause between probes (--probe-every).")) {
   for (size_t k = 0; k < kKinds; ++k) {
     const Labels kind = {{"collective", kKindNames[k]}};
     payload_[k] = &AddCounter(r, "bucket_agent_collective_payload_bytes_total",

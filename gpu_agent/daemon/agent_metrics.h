@@ -81,6 +81,7 @@ class AgentMetrics {
   prometheus::Counter& verify_mismatches;
   prometheus::Gauge& straggler_ratio;
   prometheus::Gauge& last_probe;
+  prometheus::Gauge& probe_interval;
 };
 
 }  // namespace bucketd::agent

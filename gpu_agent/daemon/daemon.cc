@@ -69,6 +69,7 @@ Daemon::Daemon(DaemonOptions options, Backend& backend, AgentMetrics& metrics,
       costs_(options_.planner, options_.tls, kCostDeadline),
       reporter_(costs_, reports, ForReporter(options_)) {
   state_.doing = "starts";
+  metrics_.probe_interval.Set(absl::ToDoubleSeconds(options_.probe_every));
 }
 
 absl::Status Daemon::Run() {

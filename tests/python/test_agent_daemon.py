@@ -55,6 +55,7 @@ def test_agents_meet_and_probe_and_their_metrics_move(bucketd, tmp_path):
             wait_for(lambda: one.metric("bucket_agent_last_probe_timestamp_seconds") > probed, "the end of another probe")
             assert one.metric("bucket_agent_verify_mismatches_total") == 0
             assert one.metric("bucket_agent_straggler_ratio") >= 1
+            assert one.metric("bucket_agent_probe_interval_seconds") == 0.3
             assert one.metric("bucket_agent_predicted_over_measured_ratio_count") >= before
             assert one.page("/livez").startswith("ok")
             assert f"rank     {one.rank} of 3" in one.page("/")
