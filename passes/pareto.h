@@ -13,8 +13,8 @@
 
 namespace bucketd {
 
-// A plan, and the options that made it: those that were given with the memory limit of this point,
-// and seldom with another mode, so that MakePlan() makes it again.
+// A plan, and the options with which MakePlan() makes it again: those given, with this point's
+// memory limit and, seldom, another mode.
 struct ParetoPoint {
   PlanOptions options;
   Plan plan;
@@ -22,12 +22,11 @@ struct ParetoPoint {
 
 inline constexpr int32_t kDefaultFrontPlans = 20;
 
-// Points by ascending peak memory and strictly descending step time; at least one. Plans for the
-// least memory, for program order's, for the default limit and for no limit at all, and for what
-// the other modes' plans need where mode `auto` asks; then again and again for the limit in the
-// middle of where most time may hide, until `most_plans` are made or nothing is left to gain: what
-// no other plan dominates. Its limits replace those in `options`. Errors as MakePlan's.
-// Deterministic. REQUIRES: 8 <= most_plans.
+// Plans that no other one dominates, by ascending peak memory and strictly descending step time; at
+// least one. It plans for the least memory, program order's, the default limit, no limit, and for
+// mode `auto` what the other modes' plans need; then for the limit in the middle of the gap where
+// most time may be gained, until `most_plans` are made or nothing is left to gain. The limits in
+// `options` are ignored. Errors as MakePlan's. Deterministic. REQUIRES: 8 <= most_plans.
 absl::StatusOr<std::vector<ParetoPoint>> ParetoFront(const Graph& graph, const Costs& costs,
                                                      const PlanOptions& options,
                                                      int32_t most_plans = kDefaultFrontPlans);

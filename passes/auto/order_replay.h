@@ -14,11 +14,11 @@
 
 namespace bucketd::search {
 
-// Takes the actions of an order as wishes: what an action still needs comes right before it, so
-// that every order of actions stands for a legal one, unless two launches need one another. Waits
-// that cost nothing are no wishes: they stand where their collective has ended, where its result is
-// needed, or where memory makes them; those with a copy behind them, and those that are kept in
-// program order, stand where the order has them. Not thread-safe; the problem outlives it.
+// An order of actions need not be legal: what an action still needs is put right before it. Only
+// two launches that need one another make an order impossible. Waits that cost nothing are placed
+// anew, where their collective has ended, where its result is needed, or where memory wants them;
+// waits with a copy behind them, and those kept in program order, stay where the order has them.
+// Not thread-safe; the problem outlives it.
 class OrderReplay {
  public:
   OrderReplay(const Problem& problem, int64_t limit);
@@ -29,10 +29,10 @@ class OrderReplay {
   // batches log batches).
   const Decoded* Run(const Decoded& wishes, int64_t cutoff_ps);
 
-  // The order with every wait where somebody needs it or memory makes the step wait: what runs
-  // where costs are not those that the order was made for, since a wait that stands where its
-  // collective should have ended stops compute if the wire is slower. The order itself where that
-  // would take longer than it, or more memory than it and the limit. Holds until the next call.
+  // The order with every wait as late as its result's use and memory allow, because a wait that
+  // stands where its collective ends at nominal costs stops compute if the wire is slower. The
+  // order itself if that would take longer, or more memory than it and the limit. Holds until the
+  // next call.
   const Decoded& Late(const Decoded& order);
 
   // Of the wait of a batch: whether it stands where the order has it.

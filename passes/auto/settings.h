@@ -1,4 +1,4 @@
-// What the search may turn: how the decoder decides. Times in picoseconds, shares in thousandths.
+// What the search may set: how the decoder decides. Times in picoseconds, shares in thousandths.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace bucketd::search {
 
 inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 4;
 
-// A slack of so much makes every gather due, a cap no cap; leaves room to add times to it.
+// As a slack: every gather is due; as a cap: none. Times can be added to it.
 inline constexpr int64_t kForever = kNever / 2;
 
 // So many thousandths of a value, rounded down, without overflow.

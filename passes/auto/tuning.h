@@ -46,65 +46,63 @@ inline constexpr int32_t kDefaultEffort = 5;
 
 // Decodes of a graph: small ones are cheap, large ones get a few in any case.
 inline constexpr int64_t kLeastDecodes = 40, kMostDecodes = 1400;
-// So few leaders that hundreds of decodes are cheap: knobs are swept whole, orders changed action
-// by action.
+// A small graph has at most so many leaders: hundreds of decodes are cheap, so every value of every
+// knob is tried, and orders are changed action by action.
 inline constexpr int32_t kSmallLeaders = 2500;
-// Of a small graph's work, the part that changes orders, and what is left for decodes where an
-// effort has enough of them for a good order to begin with: that finds what no decode does. Larger
-// graphs, which are decoded alone, get half as much again.
+// Thousandths of the budget. Small graphs, from kOrdersFromEffort on: changes of orders, and
+// decodes. Large graphs: decodes alone.
 inline constexpr int32_t kOrdersShare = 500, kDecodesShare = 750, kLargeShare = 1500;
 inline constexpr int32_t kOrdersFromEffort = kDefaultEffort;
-// Leaders, times 1 + groups / 4, that all decodes together may place: seconds of
-// one core. A step of millions of nodes gets the least number of decodes all the same; one of more
-// than the latter is not searched.
+// Leaders, times 1 + groups / 4, that all decodes together may place: seconds of one core. A larger
+// step still gets kLeastOfMillions decodes; one of more than kTooManySteps is not searched.
 inline constexpr int64_t kMostSteps = 80'000'000, kLeastOfMillions = 4, kTooManySteps = 20'000'000;
-// Around the fastest plan for a sturdier one: leaders squared, since errors cancel out where there
-// are many; less than the least is none.
+// Decodes of the search for a sturdier plan: this work over the square of the leaders, because
+// errors cancel out where there are many. At most, and below which number there is no such search.
 inline constexpr int64_t kSturdierWork = 1'000'000'000, kMostSturdier = 1000, kLeastSturdier = 8;
-// To replay an order takes so much less than to decode it; to clear for a decode or a replay, so
-// much less than its leaders.
+// Cost of a replay, and of clearing state for a decode or replay: one part in so many of a decode.
 inline constexpr int64_t kReplaysOfADecode = 4, kClearsOfADecode = 8;
 
-// --- Near enough. Millionths above the lower bound at which an effort looks no further: what
-// nobody measures; more effort wants it nearer, and from 8 on nothing is near enough.
+// --- Near enough. Millionths above the lower bound at which the search stops: efforts up to
+// kEnoughUntil, and up to kEnoughOfMoreUntil. Higher efforts never stop early.
 inline constexpr int64_t kEnoughPpm = 500, kEnoughPpmOfMore = 100;
 inline constexpr int32_t kEnoughUntil = kDefaultEffort, kEnoughOfMoreUntil = 7;
-// What a sturdier plan may take beyond the fastest: so much of what that is above the bound, and at
-// least and at most so many thousandths of the step.
+// How much slower than the fastest a sturdier plan may be, in thousandths: of what the fastest is
+// above the bound; at least and at most of the step.
 inline constexpr int32_t kGiven = 500, kLeastGiven = 8, kMostGiven = 20;
 
-// --- Decodes of a candidate that is over the limit: in all, and those that leave memory free only
+// --- Decodes of a candidate that is over the limit: in all, and those that reserve memory only
 // where it overflowed, before the cap goes down everywhere.
 inline constexpr int kMaxDecodes = 4, kLocalRepairs = 2;
-// Where: so many leaders before and twice as many behind, or this part of the step if that is more;
-// and so many thousandths more than was over, since the repaired order is another one.
+// Reserved from so many leaders before the overflow, or one part in kPartAround of the step if that
+// is more, to twice as many behind it; the overflow and kSpare thousandths of it, because the
+// repaired order is another one.
 inline constexpr int32_t kLeastAround = 8, kPartAround = 128, kSpare = 50;
-inline constexpr int64_t kOneMore = 1024;  // bytes, where that is next to nothing
+inline constexpr int64_t kOneMore = 1024;  // bytes more, for tiny overflows
 // Rounds over all knobs, and over all buckets: bounds.
 inline constexpr int kKnobRounds = 3, kBucketRounds = 20;
 // Thousandths of the best time: a start that takes more is given up on the way.
 inline constexpr int32_t kHopeless = 1600;
-// Starts under whose settings another mode's buckets are tried, and those between collectives on
-// the path: each costs two decodes, of the few dozen that a large step has.
+// Under the settings of how many starts the other mode's buckets are tried, and those between
+// collectives on the path: each costs two decodes, and a large step has a few dozen.
 inline constexpr size_t kStartsOfOtherPlan = 2, kStartsOfBetween = 1;
-// Orders that were the best for a while and may be sturdier than what came after them.
+// Former best orders that are kept: they may be sturdier than what came after them.
 inline constexpr size_t kMostFound = 12;
-// Buckets: by how many members a cut shifts; runs that are merged; into how many stretches a row of
-// buckets is taken apart to merge within each.
+// Moves of buckets: by how many members a cut shifts; how many neighbours are merged; into how many
+// stretches a row of buckets is divided, merged in pairs, then whole.
 inline constexpr int32_t kShifts[] = {1, 2, 4, 8, 16}, kRuns[] = {3, 4}, kStretches[] = {4, 8};
 
-// --- Orders, action by action: changes before it returns to the best order. In every second such
-// cycle only orders that are no slower are kept; the others begin by keeping those that are so many
-// thousandths slower than the best, and get stricter.
+// --- Orders, action by action. A cycle is so many changes, then the search returns to the best
+// order. kLoose: by how many thousandths a kept order may be slower than the best as a cycle
+// begins; it gets stricter. In every second cycle only orders that are no slower are kept.
 inline constexpr int64_t kCycle = 160;
 inline constexpr int32_t kLoose[] = {0, 4, 0, 16, 0, 50};
-// Small steps: a cycle that knew most of what it came upon makes those behind it looser by so many
-// thousandths, and lets them change more at once, until something better is found.
+// A cycle that met mostly known orders makes the next ones looser by so many thousandths and lets
+// them make more changes at once, until something better is found.
 inline constexpr int32_t kLooser = 50;
 inline constexpr size_t kMostLooser = 6, kMostMoreChanges = 3;
-// Of sixteen changes: those that ease a wait in which the step stands still, and those that move
-// any action, are what most improvements come from; a form, a split, two merges, the rest exchanges
-// members. Below which number each kind ends.
+// Kinds of change, drawn from sixteen numbers; each kind ends below its number. Most improvements
+// come from easing a wait that stalls the step, and from moving any action. The last kind exchanges
+// members.
 enum ChangeBelow : size_t {
   kEase = 5,
   kMove = 10,
@@ -114,32 +112,32 @@ enum ChangeBelow : size_t {
   kAll = 16
 };
 
-// --- Sturdier plans. Perturbed cases are not any of the distributions that are reported
-// (tests/passes/perturbed_costs.h) but two levels of what many steps depend on, and kernels that
-// are off evenly up to the spread, in 1,024ths: 20 and 30 %.
+// --- Sturdier plans. Cases of the robustness evaluator, in 1,024ths: figures that many steps
+// depend on are off by kEither up or down, kernels by up to kSpread (20 and 30 %). They are none of
+// the distributions that benches report (tests/passes/perturbed_costs.h).
 inline constexpr int64_t kEither = 205, kSpread = 307;
-// Cases after which an order is given up whose mean is so many thousandths above what it has to
-// beat.
+// After every kCasesAtOnce cases an order is given up if its mean is so many thousandths above what
+// it has to beat.
 inline constexpr int kCasesAtOnce = 4;
 inline constexpr int32_t kHopelessCases = 5;
-// Costs that are off by 30 % are seldom further off than this: what a byte takes on faster wires,
-// and on slower ones. And the share of the limit in thousandths, since buffers live longer on
-// slower wires than those that an order was made for. More effort looks around what this one finds.
+// Time of a byte on faster and on slower wires, over nominal: costs that are off by 30 % are seldom
+// further off. These searches get so many thousandths of the memory limit, because buffers live
+// longer on slower wires, and at most this effort.
 inline constexpr double kFasterWires = 0.75, kSlowerWires = 1.33;
 inline constexpr int32_t kOtherWiresMemory = 988, kOtherWiresEffort = kDefaultEffort;
-// Nominal costs count as one perturbed case for so many of them: else the least mean of a few cases
-// wins by hundredths of a percent, which is chance, and costs more than that where costs are right.
+// One case of nominal costs for so many perturbed ones. Without them the least mean wins by
+// hundredths of a percent, which is chance, and costs more than that where costs are right.
 inline constexpr int kCasesOfNominal = 4;
 
-// --- Uses: a reduction with more leaders below it is no sink, a gather with more above it no root.
+// --- Uses. A reduction with more leaders below it is no sink, a gather with more above it no root.
 inline constexpr int32_t kMaxBelow = 24, kMaxAbove = 64;
-// Thousandths of a gather's time on the wire that are planned for: reductions share it.
+// Thousandths of a gather's wire time that are planned for, because reductions share the wire.
 inline constexpr int32_t kLead = 1300;
-// Thousandths of the compute that is left at which a batch of reductions goes: it is still hidden.
+// A batch of reductions is launched at this share of the remaining compute, which still hides it.
 inline constexpr int32_t kBatchShare = 500;
-// Weight gradients are held back where so many times the queue is left of the step, and where
-// memory holds them while this many times the queue passes. Memory is short within so many
-// thousandths of the cap: reductions go at once.
+// Weight gradients are held back once the rest of the step is at most kQueuesLeft times the queue
+// (Settings::tail_queue_ps), if memory holds them for kQueuesHeld times the queue. Within kShort
+// thousandths of the cap memory is short, and reductions are launched at once.
 inline constexpr int64_t kQueuesLeft = 3, kQueuesHeld = 2;
 inline constexpr int32_t kShort = 5;
 
