@@ -14,12 +14,12 @@
 
 namespace bucketd {
 
-// For a prediction's peak, in bytes, as context.options has it: a share of program order's peak, or
-// bytes; what is resident beside the graph taken off. Negative if that alone is too much.
+// The limit on a prediction's peak, in bytes: options' share of program order's peak, or their
+// bytes, less what is resident beside the graph. Negative if that alone is too much.
 int64_t MemoryLimit(const PassContext& context);
 
-// Of a plan with such a peak, if that is above MemoryLimit(): FAILED_PRECONDITION where the limit
-// was given in bytes, else the plan says so. `refusal`: the text, in which $0 stands for the peak,
+// If `peak` is above MemoryLimit(): FAILED_PRECONDITION where the limit was given in bytes, else a
+// diagnostic of the plan. `refusal`: the text, in which $0 stands for the peak,
 // $1 for the limit and $2 for program order's peak.
 absl::Status CheckMemory(const PassContext& context, int64_t peak, absl::string_view refusal,
                          Plan& plan);
@@ -28,14 +28,15 @@ absl::Status CheckMemory(const PassContext& context, int64_t peak, absl::string_
 bool MayExceed(const Graph& graph, const Plan& plan, absl::Span<const int64_t> live, size_t step,
                int64_t limit);
 
-// REQUIRES: plan.order == scheduler.Order(distances). Where memory is above the limit, takes from
-// the launches that reach farthest across, until it is not or nothing is left to take; then
-// plan.order is of the distances that are left. Returns the plan's figures. At most 24 simulations.
+// REQUIRES: plan.order == scheduler.Order(distances). While memory is above the limit somewhere,
+// shortens the longest distances of launches that reach across that place, until all fits or
+// nothing is left to shorten; plan.order follows. Returns the plan's figures. At most 24
+// simulations.
 Prediction FitMemory(const PassContext& context, const Scheduler& scheduler, int64_t limit,
                      std::vector<int32_t>& distances, Plan& plan);
 
-// Takes a quarter, or one, off the distance of every launch that reaches across a step that is
-// marked, farther than or as far as any other that does. False if there is none.
+// For every marked step, shortens the largest distances among the launches that reach across it, by
+// a quarter but at least one. False if no launch does.
 bool TakeFromFarthest(absl::Span<const Scheduler::Window> windows, const std::vector<bool>& marked,
                       std::vector<int32_t>& distances);
 

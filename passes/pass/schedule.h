@@ -55,26 +55,26 @@ class Scheduler {
                                         absl::Span<const Bucket> buckets,
                                         absl::Span<const Launch> launches);
 
-  // One distance a launch, each >= 0: an all-gather starts before the wait of the unit that is as
-  // many units earlier; a reduce-scatter or all-reduce is waited for after the start of the unit as
-  // many later (in the last unit, of that), in execution order within their kind and direction. 0:
-  // not moved. In the first unit, 1 is before the first wait of the unit's gathers, 2 before the
-  // direction's first compute node that these do not need, kToTheFront before the first kernel of
-  // any kind. O((nodes + edges) log).
+  // One distance a launch, >= 0, in units of its kind and direction in execution order; 0: not
+  // moved. An all-gather of distance d starts before the wait of the unit d earlier. A reduction of
+  // distance d is waited for after the start of the unit d later, at most of the last one. Gathers
+  // of the first unit: 1 is before the unit's first wait, 2 before the direction's first compute
+  // node that these gathers do not need, kToTheFront before the first kernel of any kind.
+  // O((nodes + edges) log).
   std::vector<Step> Order(absl::Span<const int32_t> distances) const;
   static constexpr int32_t kToTheFront = 3;
 
-  // Whether some reductions go into others, as HSDP's do. Those that others follow on are waited
-  // for where distances say, or before that, as soon as `percent` of their own time has been
-  // computed since their start; kWholeUnits: not before.
+  // Whether some reductions are inputs of others, as HSDP's are. These are waited for where
+  // distances say, or earlier, once compute since their start has taken `percent` of their own
+  // time; kWholeUnits: never earlier.
   bool has_chains() const { return has_chains_; }
   void HurryChains(int32_t percent) { hurry_percent_ = percent; }
   static constexpr int32_t kWholeUnits = -1;
 
-  // At most `distance`: as far as the launch can go in its series. 0: nothing would move.
+  // `distance`, or less where the launch's series of units ends. 0: nothing would move.
   int32_t Reach(size_t launch, int32_t distance) const;
 
-  // Reach() of a distance that people gave: in the first unit any but 0 is to the front.
+  // Reach() of an option's distance: in the first unit any but 0 means kToTheFront.
   int32_t Wanted(size_t launch, int32_t distance) const;
   // Whether it is of a first unit and goes before a kernel.
   bool IsAtTheFront(size_t launch, int32_t distance) const;
