@@ -145,6 +145,23 @@ void Notify(absl::string_view state) {
   if (!told.ok()) spdlog::warn("{}", told.ToString());
 }
 
+// What a server can be told, and few will mean.
+void Warn(const ServerOptions& options) {
+  if (options.insecure) {
+    spdlog::warn("--insecure: {}",
+                 options.tls.on() ? "the side port has no TLS" : "listeners have no TLS");
+  }
+  const std::string& address = options.cluster_address;
+  const bool for_other_machines =
+      !address.empty() && !IsUnixAddress(address) && !IsLoopback(address);
+  if (for_other_machines && !IsDatabase(options.store_dir)) {
+    spdlog::warn(
+        "--cluster-address: replicas find each other in their store, and servers on other machines "
+        "do not see the folder {}: name a database in --store",
+        options.store_dir);
+  }
+}
+
 int Serve(const ServerOptions& options) {
   const ProcessOptions& process = options.process;
   MakeWaitsSteady();
@@ -163,10 +180,7 @@ int Serve(const ServerOptions& options) {
   std::printf("bucketd %s serves on %s%s%s\n", kServerVersion, (*server)->address().c_str(),
               http.empty() ? "" : ", side port http://", http.c_str());
   std::fflush(stdout);
-  if (options.insecure) {
-    spdlog::warn("--insecure: {}",
-                 options.tls.on() ? "the side port has no TLS" : "listeners have no TLS");
-  }
+  Warn(options);
   Notify(absl::StrCat("READY=1\nSTATUS=serves on ", (*server)->address()));
 
   const StopSignals::Cause cause = (*stop)->Wait();

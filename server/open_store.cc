@@ -4,7 +4,6 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 #include "passes/base/status_macros.h"
@@ -55,7 +54,7 @@ absl::StatusOr<OpenedStore> OpenStore(const ServerOptions& options) {
   OpenedStore opened;
   opened.registry = std::make_unique<prometheus::Registry>();
   opened.metrics = std::make_unique<StoreMetrics>(*opened.registry);
-  const bool in_database = absl::StrContains(options.store_dir, "://");
+  const bool in_database = IsDatabase(options.store_dir);
   const absl::Status made =
       in_database ? OpenPostgres(options, opened) : OpenSqlite(options, opened);
   if (made.ok()) return opened;

@@ -152,6 +152,8 @@ absl::Status ServerOptions::Validate(const PlaceOf& place_of) const {
   return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
 }
 
+bool IsDatabase(const std::string& store) { return absl::StrContains(store, "://"); }
+
 bool IsUnixAddress(const std::string& address) { return absl::StartsWith(address, "unix:"); }
 
 bool IsLoopback(const std::string& address) {

@@ -176,5 +176,7 @@ absl::StatusOr<int64_t> ParseBytes(absl::string_view text);
 bool IsUnixAddress(const std::string& address);
 // Of HOST:PORT: is HOST this machine's loopback?
 bool IsLoopback(const std::string& address);
+// A database's URL, and no folder.
+bool IsDatabase(const std::string& store);
 
 }  // namespace bucketd

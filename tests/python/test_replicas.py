@@ -363,6 +363,14 @@ def test_where_the_others_cannot_reach_a_replica_they_say_so(tmp_path):
             server.process.kill()
 
 
+@pytest.mark.parametrize(("address", "warns"), [("planner-1.invalid:9460", 1), ("127.0.0.1:9460", 0)])
+def test_a_folder_is_no_store_for_replicas_on_several_machines(tmp_path, address, warns):
+    with Server(tmp_path, "--store-dir", str(tmp_path / "store"), "--cluster-address", address) as server:
+        server.process.terminate()
+        wait_for(lambda: "stopped" in server.log.read_text(), "the server to end")
+        assert server.log.read_text().count("name a database in --store") == warns
+
+
 def test_of_two_replicas_with_one_address_the_first_takes_no_more_calls(tmp_path):
     store = ("--store-dir", str(tmp_path / "store"), "--cluster-dead-ms", str(DEAD_AFTER_MS), "--cluster-address", f"unix:{tmp_path}/a/socket")
     for which in "ab":
