@@ -120,7 +120,14 @@ void Acknowledged::Add(uint8_t what, int64_t commit, absl::string_view key) {
   if (fstat(fd_, &info) != 0 || info.st_size > kMaxBytes) return;
   std::string entry;
   AppendEntry(what, commit, key, entry);
-  if (write(fd_, entry.data(), entry.size()) < 0) return;
+  Append(entry);
+}
+
+// A full disk takes a part: what came behind that would not be read.
+void Acknowledged::Append(absl::string_view bytes) const {
+  const ssize_t wrote = write(fd_, bytes.data(), bytes.size());
+  if (wrote <= 0 || static_cast<size_t>(wrote) == bytes.size()) return;
+  if (ftruncate(fd_, lseek(fd_, 0, SEEK_CUR) - wrote) != 0) return;
 }
 
 void Acknowledged::Reset(int64_t commit) {
@@ -134,7 +141,7 @@ void Acknowledged::Reset(int64_t commit) {
       if (entry.commit > commit) AppendEntry(entry.what, entry.commit, entry.key, bytes);
     }
   }
-  if (ftruncate(fd_, 0) != 0 || write(fd_, bytes.data(), bytes.size()) < 0) return;
+  if (ftruncate(fd_, 0) == 0) Append(bytes);
 }
 
 }  // namespace bucketd

@@ -53,6 +53,7 @@ class Acknowledged {
 
  private:
   Acknowledged(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  void Append(absl::string_view bytes) const;
 
   const std::string path_;
   const int fd_;

@@ -1,5 +1,5 @@
-// A disk without room, for as long as it lives: every write of this process behind the first byte
-// of a file fails.
+// A disk without room, for as long as it lives: every write of this process behind so many bytes of
+// a file fails.
 #pragma once
 
 #include <signal.h>
@@ -11,13 +11,13 @@ namespace bucketd {
 
 class FullDisk {
  public:
-  FullDisk() {
+  explicit FullDisk(rlim_t bytes = 1) {
     struct sigaction ignore {};
     ignore.sa_handler = SIG_IGN;
     sigaction(SIGXFSZ, &ignore, &signal_);
     EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &limit_), 0);
-    const rlimit none{1, limit_.rlim_max};
-    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+    const rlimit full{bytes, limit_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
   }
   ~FullDisk() {
     setrlimit(RLIMIT_FSIZE, &limit_);

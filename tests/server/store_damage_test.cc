@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,8 +14,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "server/store/acknowledged.h"
 #include "server/store/checksum_vfs.h"
 #include "server/store/sqlite_store.h"
+#include "tests/server/full_disk.h"
 #include "tests/server/store_fixture.h"
 
 namespace bucketd::store_test {
@@ -224,6 +227,23 @@ TEST_F(StoreDamageTest, ADatabaseOlderThanWhatWasAcknowledgedIsNoticed) {
   EXPECT_GT(store_->lost_commits(), 0);
   OpenStore();
   EXPECT_EQ(counts_.damages, 1) << "said once";
+}
+
+TEST_F(StoreDamageTest, AnEntryThatAFullDiskCutShortHidesNoneThatComesLater) {
+  const std::string path = folder_ + "/entries";
+  const std::unique_ptr<Acknowledged> entries = *Acknowledged::Open(path);
+  entries->Reset(1);
+  entries->Add(0, 2, "before");
+  {
+    const FullDisk full(fs::file_size(path) + 10);
+    entries->Add(0, 3, "cut short");
+  }
+  entries->Add(0, 4, "later");
+  const Acknowledged::Content content = *Acknowledged::Read(path);
+  ASSERT_EQ(content.entries.size(), 2u);
+  EXPECT_EQ(content.entries[0].key, "before");
+  EXPECT_EQ(content.entries[1].key, "later");
+  EXPECT_EQ(content.last_commit, 4);
 }
 
 // ---- one value
